@@ -1,4 +1,4 @@
-//! The shape of the command line: global options, and the commands by group.
+//! Structure of the command line: global options, and commands in groups.
 
 use clap::{Arg, ArgAction, ArgMatches, Command, builder::Styles, builder::styling::Style};
 
@@ -16,7 +16,7 @@ impl From<&ArgMatches> for Global {
     }
 }
 
-/// The whole command line. The arguments of a command are built only when that command is asked for.
+/// Builds the command line. The arguments of a command are built only if that command is used.
 pub fn command() -> Command {
     let entries = entries();
     Command::new("gradus")
@@ -59,7 +59,7 @@ fn styles() -> Styles {
         .placeholder(Style::new().dimmed())
 }
 
-/// clap lists all commands under one heading; this template puts them in groups.
+/// Builds a help template with commands in groups. clap would list all of them under one heading.
 fn template(entries: &[Entry]) -> String {
     let bold = Style::new().bold();
     let mut text = format!("{{about}}\n\n{bold}Usage:{bold:#} {{usage}}\n");

@@ -1,5 +1,5 @@
-//! Configuration keys as command-line arguments. Values stay text here: they are read like those of a file, so that an
-//! error in a flag reads like an error in a file.
+//! Configuration keys as command-line arguments. Values stay text and are parsed like those of a file, so that errors in flags read like
+//! errors in files.
 
 mod methods;
 
@@ -12,13 +12,13 @@ use gradus::task::DataConfig;
 
 pub use methods::MethodFlags;
 
-/// Adds `--config`, and what [`add`] adds, with a flag for every key of `method`.
+/// Adds `--config`, the arguments of [`add`], and a flag for every key of `method`.
 pub fn add_method(command: Command, method: &str) -> Command {
     let file = Arg::new("file").long("config").value_name("FILE").help("A configuration file; flags lie over it");
     add(command, file.value_parser(clap::value_parser!(PathBuf)), flags(&Schema::run_config(), Scope::Method(method)))
 }
 
-/// Adds `file`, which names a configuration file, `--resume`, `--resume-from`, `--overwrite` and the flags `specs`.
+/// Adds the argument `file` for a configuration file, `--resume`, `--resume-from`, `--overwrite` and the flags `specs`.
 pub fn add(command: Command, file: Arg, specs: Vec<FlagSpec>) -> Command {
     let run = |name: &'static str, help: &'static str| Arg::new(name).long(name).help(help).action(ArgAction::SetTrue);
     let mut command = command
@@ -44,22 +44,22 @@ pub fn add(command: Command, file: Arg, specs: Vec<FlagSpec>) -> Command {
     command.next_help_heading("Help")
 }
 
-/// The flags that were given, in the order of the help.
+/// Returns the given flags, in the order of the help.
 pub fn given(matches: &ArgMatches, scope: Scope<'_>) -> Vec<Flag> {
     flags(&Schema::run_config(), scope).into_iter().filter_map(|spec| flag(matches, spec)).collect()
 }
 
-/// Adds the flags of rewards alone.
+/// Adds only the reward flags.
 pub fn add_rewards(command: Command) -> Command {
     rewards().fold(command, |command, spec| command.next_help_heading(spec.section).args(arguments(&spec)))
 }
 
-/// The flags of rewards that were given.
+/// Returns the given reward flags.
 pub fn given_rewards(matches: &ArgMatches) -> Vec<Flag> {
     rewards().filter_map(|spec| flag(matches, spec)).collect()
 }
 
-/// Where rows come from, by the values of the flags of that name, read as those of a run are.
+/// Returns the source of rows that the flags `data`, `task` and `split` define, parsed as for a run.
 pub fn data(from: Option<&str>, task: Option<&str>, split: Option<&str>) -> gradus::Result<DataConfig> {
     let specs = flags(&Schema::run_config(), Scope::Shared);
     let given = [("data", from), ("task", task), ("split", split)].into_iter().filter_map(|(name, value)| {
@@ -75,7 +75,7 @@ fn rewards() -> impl Iterator<Item = FlagSpec> {
     flags(&Schema::run_config(), Scope::Shared).into_iter().filter(|spec| spec.key.starts_with("reward."))
 }
 
-/// The flag `spec`, if it was given.
+/// Returns the flag `spec` if it was given.
 pub fn flag(matches: &ArgMatches, spec: FlagSpec) -> Option<Flag> {
     if spec.kind == FlagKind::Switch {
         let off = format!("no-{}", spec.name);
@@ -90,14 +90,14 @@ pub fn flag(matches: &ArgMatches, spec: FlagSpec) -> Option<Flag> {
     Some(Flag { written: format!("--{}", spec.name), spec, values })
 }
 
-/// The flag `spec` as clap takes it; a switch is two.
+/// Creates the clap arguments of a flag. A switch has two.
 pub fn arguments(spec: &FlagSpec) -> Vec<Arg> {
     let name = spec.name.clone();
     let arg = Arg::new(name.clone()).long(name.clone()).help(help(spec));
     match &spec.kind {
         FlagKind::Switch => {
             let off = format!("no-{name}");
-            // Help shows the one that changes something; where nothing is the default, both.
+            // Help shows the switch that changes the default. If there is no default, it shows both.
             let default = spec.default.as_ref().and_then(serde_json::Value::as_bool);
             let other = Arg::new(off.clone()).long(off.clone()).action(ArgAction::SetTrue).overrides_with(name.clone());
             let arg = arg.action(ArgAction::SetTrue).overrides_with(off);
@@ -137,7 +137,7 @@ fn help(spec: &FlagSpec) -> String {
     }
 }
 
-/// Names the possible values for help and completion and accepts any: the configuration checks it, with its own words.
+/// Lists the possible values for help and completion, but accepts any text. The configuration rejects invalid values with its own message.
 #[derive(Clone)]
 struct AnyText(Vec<PossibleValue>);
 

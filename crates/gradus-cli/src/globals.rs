@@ -1,22 +1,22 @@
-//! What every command is told: how much to print, and how.
+//! Global options: amount and form of the output.
 
-/// Options that every command understands.
+/// Options of every command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Global {
-    /// Print no notes and no progress.
+    /// Suppress notes and progress.
     pub quiet: bool,
-    /// How much the log says: 0 warnings, 1 information, 2 debugging.
+    /// Verbosity of the log: 0 warnings, 1 information, 2 debugging.
     pub verbose: u8,
-    /// Results as JSON.
+    /// Print results as JSON.
     pub json: bool,
-    /// Whether to color.
+    /// Use of colors.
     pub color: ColorChoice,
 }
 
-/// When text is colored.
+/// Use of colors in text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum ColorChoice {
-    /// When the stream is a terminal and `NO_COLOR` is not set.
+    /// If the stream is a terminal and `NO_COLOR` is not set.
     Auto,
     /// Always.
     Always,

@@ -1,4 +1,4 @@
-//! The short help: `-h` shows the flags that matter most and an example, `--help` shows every flag.
+//! Short help: `-h` shows the most important flags and an example, `--help` shows every flag.
 
 use clap::Command;
 use gradus::config::MethodConfig;
@@ -7,7 +7,7 @@ use gradus::data::Need;
 /// A command with more flags than this shows only those of [`TRAINING`] or [`KEPT`] in its short help.
 const MANY: usize = 14;
 
-/// The flags of short help of commands that train.
+/// Flags in the short help of training commands.
 const TRAINING: [&str; 22] = [
     "batch-size",
     "beta",
@@ -33,7 +33,7 @@ const TRAINING: [&str; 22] = [
     "threads",
 ];
 
-/// The flags of short help of the others.
+/// Flags in the short help of other commands.
 const KEPT: [&str; 24] = [
     "adapter",
     "annotators",
@@ -61,7 +61,7 @@ const KEPT: [&str; 24] = [
     "versus",
 ];
 
-/// An example of each command, by its words.
+/// Examples of each command, by the command's name.
 const EXAMPLES: &[(&str, &[&str])] = &[
     ("demo", &["gradus demo"]),
     ("train", &["gradus train run.yml --max-steps 100"]),
@@ -122,7 +122,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("completions", &["gradus completions bash > ~/.local/share/bash-completion/completions/gradus"]),
 ];
 
-/// The example of a method: its rows, and a reward where it needs one.
+/// Returns the example of a method, with rows of the right kind and a reward if it needs one.
 fn of_method(method: &MethodConfig) -> String {
     let rows = match method.method().need() {
         Need::Preference => "pairs.jsonl",
@@ -133,7 +133,7 @@ fn of_method(method: &MethodConfig) -> String {
     format!("gradus {} --model gpt2 --data {rows}{reward} --max-steps 100", method.name())
 }
 
-/// `command` with its short help, and so all commands below it.
+/// Shortens the short help of `command` and of all its subcommands.
 pub fn brief(command: Command) -> Command {
     let path = command.get_name().to_owned();
     at(command, &path)
@@ -182,7 +182,7 @@ mod tests {
     use super::*;
     use crate::cli;
 
-    /// Every command with its words, the groups too.
+    /// Collects every command with its name, including groups.
     fn all(command: &Command, path: &str, found: &mut Vec<(String, Command)>) {
         for below in command.get_subcommands() {
             let path = format!("{path} {}", below.get_name()).trim().to_owned();
@@ -218,7 +218,7 @@ mod tests {
             for line in *lines {
                 let line = line.split(" | ").next().expect("a command");
                 let line = line.split(" > ").next().expect("a command").replace("\"the one for the report\"", "note");
-                // The name of a method stands for any.
+                // `METHOD` stands for any method.
                 let line = line.replace("METHOD", MethodConfig::all()[0].name());
                 let found = cli::command().try_get_matches_from(line.split_whitespace());
                 assert!(found.is_ok(), "{path}: {line}: {}", found.err().map(|e| e.to_string()).unwrap_or_default());

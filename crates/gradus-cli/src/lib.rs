@@ -1,7 +1,7 @@
-//! The command line of gradus: arguments in, one call of the library, results out.
+//! The command line of gradus. A command parses its arguments, calls the library once and prints the results.
 //!
-//! [`main`] is the binary. The Python package uses the same commands within its own process: [`call`] gives back what a command would
-//! print.
+//! [`main`] is the binary. The Python package runs the same commands within its own process: [`call`] returns the output of a command
+//! instead of printing it.
 
 #![deny(missing_docs)]
 
@@ -31,21 +31,21 @@ pub use process::start_as;
 pub use report::text as error_text;
 pub use watch::interrupt;
 
-/// What ended a command.
+/// Error that ended a command.
 pub type CommandError = anyhow::Error;
 
-/// Whether a command was called with arguments that it does not have.
+/// Returns whether a command was called with invalid arguments.
 pub fn is_usage(error: &CommandError) -> bool {
     error.is::<clap::Error>()
 }
 
-/// Serves the process that started this one, where `arguments` (without the program's name) say so, and returns the exit code: it
-/// renders chat templates or runs a confined program. A program calls this before anything else.
+/// Serves the parent process if `arguments` (without the program's name) request it, and returns the exit code. The process then renders
+/// chat templates or runs a sandboxed program. A program calls this before anything else.
 pub fn serve_parent(arguments: impl IntoIterator<Item = OsString>) -> Option<u8> {
     output::serve_parent(arguments)
 }
 
-/// Runs the command that `arguments` (without the program's name) ask for, prints what it has to say, and returns the exit code.
+/// Runs the command in `arguments` (without the program's name), prints its output, and returns the exit code.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     if let Some(code) = serve_parent(arguments.iter().cloned()) {
@@ -58,8 +58,8 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     };
     let out = Output::new(&globals::Global::from(&matches));
     let result = process::register_children().and_then(|()| commands::check_ranks(&matches)).and_then(|()| {
-        // The others are told how many, or compute nothing. The server waits for people, and models compute beside it: were its
-        // thread counted among those that compute, one would be missing.
+        // The commands that do not compute are only told the number, or ignore it. The server's thread waits for people while models
+        // compute on other threads. If it counted as a computing thread, one would be missing.
         let threads = commands::threads(&matches);
         if commands::computes(&matches) {
             gradus::machine::use_threads(threads)?;
@@ -75,7 +75,7 @@ fn named(arguments: Vec<OsString>) -> impl Iterator<Item = OsString> {
     std::iter::once("gradus".into()).chain(helped(arguments))
 }
 
-/// `help` is `--help`, `help COMMAND` is `COMMAND --help`, and `help TOPIC` shows a page of the documentation.
+/// Rewrites `help` as `--help`, and `help COMMAND` as `COMMAND --help`. `help TOPIC` shows a page of the documentation.
 fn helped(arguments: Vec<OsString>) -> Vec<OsString> {
     let Some((_, asked)) = arguments.split_first().filter(|(first, _)| *first == "help") else { return arguments };
     let Some(topic) = asked.first() else { return vec!["--help".into()] };
@@ -85,25 +85,25 @@ fn helped(arguments: Vec<OsString>) -> Vec<OsString> {
     }
 }
 
-/// What a command printed.
+/// Output of a command.
 #[derive(Debug, Clone, Default)]
 pub struct Called {
-    /// Its data: JSON, or lines of it.
+    /// Data: JSON, or JSON lines.
     pub output: String,
-    /// Notes and warnings, one after the other.
+    /// Notes and warnings in order.
     pub messages: Vec<String>,
 }
 
-/// Runs a command with `--json` within a program that has a life of its own: nothing is printed, no signal is handled and no thread
-/// is started but those that compute. [`interrupt`] stops it where it waits.
+/// Runs a command with `--json` inside a host program. Nothing is printed, no signal is handled, and only computing threads are started.
+/// [`interrupt`] stops the command.
 ///
 /// # Errors
-/// What the command would have ended with.
+/// The error that ended the command.
 pub fn call(arguments: impl IntoIterator<Item = OsString>) -> Result<Called, CommandError> {
     interrupt().lower();
     let json = std::iter::once("--json".into());
     let arguments: Vec<OsString> = json.chain(arguments).collect();
-    // The first is `--json`.
+    // The first argument is `--json`.
     let command = arguments.get(1).and_then(|command| command.to_str()).map(str::to_owned);
     let matches = cli::command().try_get_matches_from(named(arguments)).map_err(|mut error| {
         output::translate_unknown(&mut error, command.as_deref());
@@ -115,18 +115,18 @@ pub fn call(arguments: impl IntoIterator<Item = OsString>) -> Result<Called, Com
     Ok(out.take())
 }
 
-/// Fetches what a run reads from the hub, where it is not here yet.
+/// Downloads the inputs of a run from the hub, unless they exist locally.
 ///
 /// # Errors
-/// When it cannot be had.
+/// They cannot be downloaded.
 pub fn fetch_inputs(plan: &Plan) -> gradus::Result<()> {
     commands::fetch_inputs(plan, &Output::captured()).map_err(of_library)
 }
 
-/// Fetches a model from the hub, when `name` is not a path and it is not here yet.
+/// Downloads a model from the hub, unless `name` is a path or the model exists locally.
 ///
 /// # Errors
-/// When it cannot be had.
+/// It cannot be downloaded.
 pub fn fetch_model(name: &str) -> gradus::Result<()> {
     watch::fetch(name, &Output::captured()).map_err(of_library)
 }

@@ -1,4 +1,4 @@
-//! Finds numbers that JSON cannot hold, in values that are about to be written as JSON.
+//! Finds numbers that JSON cannot represent, in values before they are written as JSON.
 
 use std::fmt::Display;
 
@@ -7,10 +7,10 @@ use serde::ser::{
     SerializeTupleStruct, SerializeTupleVariant, Serializer,
 };
 
-/// The first number in `value` that is not finite, with its key; `None` where all are.
+/// Returns the first non-finite number in `value`, with its key. `None` if all numbers are finite.
 pub fn not_finite(value: &impl Serialize) -> Option<(String, f64)> {
     let mut walk = Walk { path: Vec::new(), found: None };
-    // What cannot be walked cannot be written either, and says so there.
+    // A value that cannot be traversed cannot be written either. The error appears there.
     let _ = value.serialize(&mut walk);
     walk.found
 }
@@ -20,7 +20,7 @@ struct Walk {
     found: Option<(String, f64)>,
 }
 
-/// Ends the walk.
+/// Error that stops the traversal.
 type Stop = std::fmt::Error;
 
 impl Walk {
@@ -40,7 +40,7 @@ impl Walk {
     }
 }
 
-/// The elements of a list, by their numbers.
+/// Elements of a list; their index is the key.
 struct Elements<'a> {
     walk: &'a mut Walk,
     next: usize,
@@ -54,7 +54,7 @@ impl Elements<'_> {
     }
 }
 
-/// What holds no number that is not finite.
+/// Implements serialization of types without non-finite numbers.
 macro_rules! fine {
     ($($method:ident($type:ty)),*) => {
         $(fn $method(self, _: $type) -> Result<(), Stop> {
@@ -146,7 +146,7 @@ impl<'a> Serializer for &'a mut Walk {
     }
 }
 
-/// The entries of a map, by their keys.
+/// Entries of a map, with their keys.
 struct Entries<'a> {
     walk: &'a mut Walk,
     key: String,
@@ -208,12 +208,12 @@ impl SerializeMap for Entries<'_> {
     }
 }
 
-/// Now, Unix seconds.
+/// Returns the current time in Unix seconds.
 pub fn now() -> u64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// The last parts of a model's path that say something: runs keep their models in `model/` and `best/`.
+/// Returns the last informative part of a model's path. Runs store their models in `model/` and `best/`, which are skipped.
 pub fn short_model(model: &str) -> &str {
     let parts = || model.split(['/', '\\']).filter(|part| !matches!(*part, "" | "." | ".."));
     parts().rfind(|part| !matches!(*part, "model" | "best")).or_else(|| parts().next_back()).unwrap_or(model)

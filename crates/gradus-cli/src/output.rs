@@ -1,8 +1,8 @@
-//! The only file that prints: data on stdout, messages on stderr.
+//! Output of the program: data on stdout, messages on stderr. No other file prints.
 //!
-//! Whatever is printed passes [`rendered`]. On a terminal, control characters and those that turn the direction of text are
-//! shown, not obeyed, so what comes from outside (a completion, a row, a name, the words of another program) can neither move
-//! the cursor nor change the window. Colors of our own are marked by [`ESC`], which becomes an escape only there.
+//! All output passes through [`rendered`]. On a terminal, it makes control characters and characters that change the text direction
+//! visible. Text from outside (a completion, a row, a name, the output of another program) can therefore neither move the cursor nor change
+//! the window. The program's own colors are marked by [`ESC`], which becomes an escape character only in that function.
 
 use std::ffi::OsString;
 use std::fmt::{Arguments, Display};
@@ -21,29 +21,29 @@ use crate::Called;
 use crate::globals::{ColorChoice, Global};
 use crate::numbers::not_finite;
 
-/// Where everything a command says goes. Commands call it and never ask about terminals.
+/// Receives all output of a command. Commands need not know about terminals.
 #[derive(Debug, Clone)]
 pub struct Output {
     quiet: bool,
     json: bool,
     paint: Paint,
     data_paint: Paint,
-    /// Where everything goes that would be printed; none: it is printed.
+    /// Output that is kept instead of printed. `None` prints.
     captured: Option<Arc<Mutex<Called>>>,
 }
 
-/// How progress is shown on stderr.
+/// Form of progress on stderr.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProgressForm {
-    /// Not at all.
+    /// No progress.
     Nothing,
-    /// As a bar that moves.
+    /// A moving bar.
     Bar,
-    /// As lines.
+    /// Plain lines.
     Lines,
 }
 
-/// Whoever reads stdout has gone; the program ends quietly, as a filter does.
+/// The reader of stdout has closed it. The program ends quietly, as filters do.
 #[derive(Debug, Clone, Copy)]
 pub struct ClosedPipe;
 
@@ -56,7 +56,7 @@ impl Display for ClosedPipe {
 impl std::error::Error for ClosedPipe {}
 
 impl Output {
-    /// The output as the global options want it.
+    /// Creates the output that the global options select.
     pub fn new(global: &Global) -> Self {
         let wanted = |is_terminal: bool| match global.color {
             ColorChoice::Always => true,
@@ -69,62 +69,62 @@ impl Output {
         Self { quiet: global.quiet, json: global.json, paint: Paint { color }, data_paint, captured: None }
     }
 
-    /// An output that prints nothing, and keeps what a command says: results as JSON, and messages.
+    /// Creates an output that prints nothing, and keeps results as JSON and messages.
     pub fn captured() -> Self {
         let captured = Some(Arc::default());
         Self { quiet: false, json: true, paint: Paint::plain(), data_paint: Paint::plain(), captured }
     }
 
-    /// Whether nothing is printed.
+    /// Returns whether the output is kept instead of printed.
     pub fn is_captured(&self) -> bool {
         self.captured.is_some()
     }
 
-    /// What was kept.
+    /// Returns and clears the kept output.
     pub fn take(&self) -> Called {
         let captured = self.captured.as_ref().map(|captured| captured.lock().unwrap_or_else(PoisonError::into_inner));
         captured.map(|mut captured| std::mem::take(&mut *captured)).unwrap_or_default()
     }
 
-    /// Keeps something instead of printing it. Whether it was kept.
+    /// Keeps output instead of printing it. Returns whether it was kept.
     fn capture(&self, keep: impl FnOnce(&mut Called)) -> bool {
         let Some(captured) = &self.captured else { return false };
         keep(&mut captured.lock().unwrap_or_else(PoisonError::into_inner));
         true
     }
 
-    /// Whether results are printed as JSON.
+    /// Returns whether results are printed as JSON.
     pub fn is_json(&self) -> bool {
         self.json
     }
 
-    /// How stderr is colored.
+    /// Returns the colors of stderr.
     pub fn paint(&self) -> Paint {
         self.paint
     }
 
-    /// How tables on stdout are colored.
+    /// Returns the colors of tables on stdout.
     pub fn data_paint(&self) -> Paint {
         self.data_paint
     }
 
-    /// Whether a person sits at both ends, and no JSON was asked for.
+    /// Returns whether stdin and stdout are terminals and JSON was not requested.
     pub fn is_interactive(&self) -> bool {
         !self.json && std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
     }
 
-    /// Whether what is printed is read at a terminal, and no JSON was asked for.
+    /// Returns whether stdout is a terminal and JSON was not requested.
     pub fn is_read_by_a_person(&self) -> bool {
         !self.json && std::io::stdout().is_terminal()
     }
 
-    /// How many columns stdout has, where it is a terminal.
+    /// Returns the width of stdout in columns, or `None` if stdout is not a terminal.
     pub fn data_width(&self) -> Option<usize> {
         let size = std::io::stdout().is_terminal().then(ratatui::crossterm::terminal::size)?;
         size.ok().map(|(columns, _)| usize::from(columns)).filter(|&columns| columns > 0)
     }
 
-    /// Asks on stderr; only `y` and `yes` are a yes. Without a terminal nobody can answer: `None`.
+    /// Asks a question on stderr. Only `y` and `yes` confirm. `None` if stdin is not a terminal.
     pub fn confirm(&self, question: &str) -> Option<bool> {
         if !std::io::stdin().is_terminal() {
             return None;
@@ -135,10 +135,10 @@ impl Output {
         Some(read.is_ok() && matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
     }
 
-    /// Whether the user wants `what` removed: `yes`, or the answer to `question`.
+    /// Returns whether the user confirms the removal of `what`: by the flag `yes`, or by the answer to `question`.
     ///
     /// # Errors
-    /// When nobody is there to answer.
+    /// Nobody can answer.
     pub fn confirmed(&self, question: &str, what: &str, yes: bool) -> anyhow::Result<bool> {
         match yes.then_some(true).or_else(|| self.confirm(question)) {
             Some(true) => Ok(true),
@@ -153,17 +153,17 @@ impl Output {
         }
     }
 
-    /// One line of data on stdout.
+    /// Prints one line of data on stdout.
     pub fn data(&self, line: impl Display) -> anyhow::Result<()> {
         self.text(&format!("{line}\n"))
     }
 
-    /// Data on stdout: as it is where that is no terminal.
+    /// Prints data on stdout. Unchanged if stdout is not a terminal.
     pub fn text(&self, text: &str) -> anyhow::Result<()> {
         self.print(&rendered(text, std::io::stdout().is_terminal()))
     }
 
-    /// A picture on stdout that moves the cursor itself; whoever draws it has made [`visible`] what comes from outside.
+    /// Prints a drawing that moves the cursor on stdout. The caller must have made external text [`visible`].
     pub fn drawn(&self, text: &str) -> anyhow::Result<()> {
         self.print(&text.replace(ESC, "\x1b"))
     }
@@ -180,25 +180,25 @@ impl Output {
         }
     }
 
-    /// One JSON value on one line of stdout.
+    /// Prints one JSON value on one line of stdout.
     pub fn json_line(&self, value: &impl Serialize) -> anyhow::Result<()> {
         self.warn_not_finite(value);
         self.json(serde_json::to_string(value)?)
     }
 
-    /// JSON has no number for what is not finite; what becomes `null` is named.
+    /// Warns about a non-finite number, which JSON cannot represent and which becomes `null`.
     fn warn_not_finite(&self, value: &impl Serialize) {
         if let Some((key, number)) = not_finite(value) {
             self.warn(format_args!("`{key}` is {number}, which JSON has no number for: it is printed as `null`"));
         }
     }
 
-    /// JSON has no colors and escapes for itself: into a pipe it goes to the letter.
+    /// Prints JSON, which has no colors and its own escapes. A pipe receives it unchanged.
     fn json(&self, text: String) -> anyhow::Result<()> {
         self.print(&(if std::io::stdout().is_terminal() { visible(&text) } else { text } + "\n"))
     }
 
-    /// A result: as JSON with `--json`, otherwise as `text` shows it.
+    /// Prints a result: as JSON with `--json`, otherwise as `text`.
     pub fn result(&self, value: &impl Serialize, text: impl FnOnce() -> String) -> anyhow::Result<()> {
         if self.json {
             self.warn_not_finite(value);
@@ -208,46 +208,46 @@ impl Output {
         self.data(text.trim_end_matches('\n'))
     }
 
-    /// What stands before a line that is waited for, on stderr.
+    /// Prints an input prompt on stderr.
     pub fn prompt(&self, text: &str) {
         self.stderr(format_args!("{text}"));
     }
 
-    /// How stdout is colored: where it is a terminal and stderr would be.
+    /// Returns the colors of stdout: used if stdout is a terminal and stderr is colored.
     pub fn stdout_paint(&self) -> Paint {
         Paint { color: self.paint.color && std::io::stdout().is_terminal() }
     }
 
-    /// How many characters stdout has on a line, and how many lines, where it is a terminal.
+    /// Returns the width and height of stdout in characters and lines, or `None` if stdout is not a terminal.
     pub fn size(&self) -> Option<(usize, usize)> {
         let (lines, columns) = console::Term::stdout().size_checked()?;
         Some((usize::from(columns), usize::from(lines)))
     }
 
-    /// A message on stderr; `--quiet` drops it.
+    /// Prints a message on stderr. `--quiet` suppresses it.
     pub fn note(&self, message: impl Display) {
         if !self.quiet {
             self.stderr(format_args!("{}\n", without_long_lines(&message.to_string())));
         }
     }
 
-    /// A message on stderr from another thread, below the progress that is drawn there; `--quiet` drops it.
+    /// Prints a message on stderr from another thread, below the progress display. `--quiet` suppresses it.
     pub fn answer(&self, message: &str) {
         self.note(format_args!("{}{message}", if std::io::stderr().is_terminal() { "\n" } else { "" }));
     }
 
-    /// A warning on stderr: something the user should know, which stops nothing.
+    /// Prints a warning on stderr, for problems that do not stop the command.
     pub fn warn(&self, message: impl Display) {
         let message = without_long_lines(&message.to_string());
         self.stderr(format_args!("{} {message}\n", self.paint.warning("warning:")));
     }
 
-    /// An error on stderr, already rendered.
+    /// Prints a formatted error on stderr.
     pub fn error(&self, text: &str) {
         self.stderr(format_args!("{}\n", without_long_lines(text)));
     }
 
-    /// How progress is shown: not at all with `--quiet`, as a bar on a terminal, else as lines.
+    /// Returns the form of progress: none with `--quiet`, a bar on a terminal, otherwise lines.
     pub fn progress_form(&self) -> ProgressForm {
         if self.quiet || self.is_captured() {
             ProgressForm::Nothing
@@ -258,13 +258,13 @@ impl Output {
         }
     }
 
-    /// The same output for what is said beside rows: quiet where the rows themselves show on the terminal.
+    /// Returns an output for messages of a command that prints rows. It is quiet if the rows appear on the terminal.
     pub fn beside_rows(&self) -> Self {
         let quiet = self.quiet || self.is_captured() || std::io::stdout().is_terminal();
         Self { quiet, ..self.clone() }
     }
 
-    /// Messages have nowhere else to go when stderr is closed.
+    /// If stderr is closed, messages have nowhere else to go, so write errors are ignored.
     fn stderr(&self, text: Arguments<'_>) {
         if self.capture(|called| called.messages.push(text.to_string().trim_end().to_owned())) {
             return;
@@ -274,10 +274,10 @@ impl Output {
     }
 }
 
-/// The most characters of one line of a message.
+/// Maximum length of a line in a message, in characters.
 const LINE_SHOWN: usize = 2000;
 
-/// The text without the middle of lines that nobody reads to their end: messages quote what they found, and that may be any text.
+/// Cuts the middle out of long lines. Messages quote what they found, which may be text of any length.
 fn without_long_lines(text: &str) -> String {
     let shown = |line: &str| {
         let length = line.chars().count();
@@ -292,11 +292,11 @@ fn without_long_lines(text: &str) -> String {
     text.split('\n').map(shown).collect::<Vec<_>>().join("\n")
 }
 
-/// Stands for the escape character in texts of our own until they are printed. Unicode reserves it for use inside a program.
+/// Placeholder for the escape character in the program's own texts until they are printed. Unicode reserves it for use inside a program.
 pub const ESC: char = '\u{FDD2}';
 
-/// What a text looks like where it is printed: of escapes only colors, which are marked by [`ESC`]; on a terminal all else
-/// [`visible`], elsewhere as it is.
+/// Renders a text for printing. Color escapes marked by [`ESC`] are kept. On a terminal, all other text is made [`visible`]; otherwise it
+/// is unchanged.
 fn rendered(text: &str, is_terminal: bool) -> String {
     let inert = |text: &str| if is_terminal { visible(text) } else { text.to_owned() };
     let mut shown = String::with_capacity(text.len());
@@ -312,25 +312,24 @@ fn rendered(text: &str, is_terminal: bool) -> String {
     shown
 }
 
-/// Whether this, after an escape, is a colour or its end.
+/// Returns whether the text after an escape begins or ends a color.
 fn is_color(piece: &str) -> bool {
     let digits = piece.strip_prefix('[').and_then(|rest| rest.split_once('m')).map(|(digits, _)| digits);
     digits.is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b';'))
 }
 
-/// Where another process of this program started this one to render chat templates or to run a confined program: does so, and
-/// returns the exit code.
+/// Renders chat templates or runs a sandboxed program, if another process of this program started this one for it. Returns the exit code.
 pub fn serve_parent(arguments: impl IntoIterator<Item = OsString>) -> Option<u8> {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     if let Some(error) = sandbox::answer(arguments.iter().cloned()) {
-        // The parent reads it.
+        // The parent process reads this.
         let _ = writeln!(std::io::stderr(), "{error}");
         return Some(sandbox::UNCONFINED);
     }
     render::answer(arguments, || render::streams(std::io::stdin(), std::io::stdout()))
 }
 
-/// Prints what clap has to say of `command`, which is help and versions too, and returns its exit code.
+/// Prints clap's message about `command`, which may also be a help or version text, and returns its exit code.
 pub fn usage(mut error: clap::Error, command: Option<&str>) -> u8 {
     translate_unknown(&mut error, command);
     let (is_error, styled) = (error.use_stderr(), error.render());
@@ -345,7 +344,7 @@ pub fn usage(mut error: clap::Error, command: Option<&str>) -> u8 {
     u8::try_from(error.exit_code()).unwrap_or(2)
 }
 
-/// What clap has to say, with what was typed, or put there by a script, in it: of its escapes colors alone.
+/// Renders clap's message, which may quote arbitrary arguments. Of its escapes, only colors are kept.
 fn usage_shown(text: &str, is_terminal: bool) -> String {
     let mut pieces = text.split('\x1b');
     let mut marked = pieces.next().unwrap_or_default().to_owned();
@@ -356,7 +355,7 @@ fn usage_shown(text: &str, is_terminal: bool) -> String {
     rendered(&marked, is_terminal)
 }
 
-/// What other tools call their commands, and what does the same here.
+/// Command names of other tools, with the equivalent commands of gradus.
 const ELSEWHERE: &[(&[&str], &str)] = &[
     (
         &["finetune", "fine-tune", "tune", "train-sft"],
@@ -389,7 +388,7 @@ const ELSEWHERE: &[(&[&str], &str)] = &[
     (&["rm", "delete"], "runs rm"),
 ];
 
-/// What another tool calls by the name of an unknown argument of `command` is named; a suggestion that is no near miss is left out.
+/// Adds a hint if another tool uses the name of an unknown argument of `command`. Removes suggestions that are not similar.
 pub fn translate_unknown(error: &mut clap::Error, command: Option<&str>) {
     if let (clap::error::ErrorKind::InvalidSubcommand, Some(ContextValue::String(given))) =
         (error.kind(), error.get(ContextKind::InvalidSubcommand).cloned())
@@ -417,7 +416,7 @@ pub fn translate_unknown(error: &mut clap::Error, command: Option<&str>) {
         path.or(columns).or_else(|| translate(given.starts_with('-').then_some(&*given)?, method, Spelling::Flag))
     {
         error.remove(ContextKind::SuggestedArg);
-        // The usage is that of what clap suggested.
+        // The usage belongs to clap's suggestion.
         error.remove(ContextKind::Usage);
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![hint.into()]));
     } else if let Some(ContextValue::String(suggested)) = error.get(ContextKind::SuggestedArg)
@@ -428,64 +427,64 @@ pub fn translate_unknown(error: &mut clap::Error, command: Option<&str>) {
     }
 }
 
-/// The log of the library on stderr: warnings, more with `-v`, or as `GRADUS_LOG` says.
+/// Starts the library's log on stderr: warnings, more with `-v`, or as `GRADUS_LOG` specifies.
 fn start_log(verbose: u8, color: bool) {
     use tracing_subscriber::EnvFilter;
     let level = ["warn", "info", "debug"][usize::from(verbose.min(2))];
     let filter = EnvFilter::try_from_env("GRADUS_LOG").unwrap_or_else(|_| EnvFilter::new(format!("gradus={level}")));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(color);
-    // Only a second start fails, and there is one.
+    // Starting fails only if a log was already started, which does not happen.
     let _ = log.without_time().try_init();
 }
 
-/// Colors on stderr; text is complete without them.
+/// Colors of text. Text is complete without them.
 #[derive(Debug, Clone, Copy)]
 pub struct Paint {
     color: bool,
 }
 
 impl Paint {
-    /// No colors.
+    /// Returns a paint without colors.
     pub fn plain() -> Self {
         Self { color: false }
     }
 
-    /// Whether there are colors.
+    /// Returns whether there are colors.
     pub fn is_colored(self) -> bool {
         self.color
     }
 
-    /// Errors and what they underline.
+    /// Colors errors and their underlines.
     pub fn error(self, text: &str) -> String {
         self.style(text, "1;31")
     }
 
-    /// Warnings.
+    /// Colors warnings.
     pub fn warning(self, text: &str) -> String {
         self.style(text, "1;33")
     }
 
-    /// Hints.
+    /// Colors hints.
     pub fn hint(self, text: &str) -> String {
         self.style(text, "1;36")
     }
 
-    /// What goes well.
+    /// Colors good states.
     pub fn good(self, text: &str) -> String {
         self.style(text, "32")
     }
 
-    /// Headings.
+    /// Formats headings.
     pub fn bold(self, text: &str) -> String {
         self.style(text, "1")
     }
 
-    /// What is there for completeness.
+    /// Dims secondary text.
     pub fn faint(self, text: &str) -> String {
         self.style(text, "2")
     }
 
-    /// Arrows, bars and line numbers around an excerpt.
+    /// Colors arrows, bars and line numbers around an excerpt.
     pub fn frame(self, text: &str) -> String {
         self.style(text, "1;34")
     }

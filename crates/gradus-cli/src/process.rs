@@ -1,4 +1,4 @@
-//! The program, started by itself: a run that must not share its process with others has one of its own.
+//! Starting this program again, for runs that need their own process.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use gradus::text::render::{self, Starter};
 use gradus_environments::sandbox;
 
-/// The program itself, with no arguments yet. Whatever they become, no shell reads them.
+/// Returns a command that starts this program, without arguments. No shell interprets the arguments.
 pub fn gradus() -> anyhow::Result<Command> {
     let mut command = match PROGRAM.get() {
         Some(Starter { program, arguments }) => {
@@ -23,16 +23,16 @@ pub fn gradus() -> anyhow::Result<Command> {
     Ok(command)
 }
 
-/// How the program is started, where its file is another one: an interpreter with a module.
+/// Command that starts the program, if it is not the current executable: for example, an interpreter with a module.
 static PROGRAM: OnceLock<Starter> = OnceLock::new();
 
-/// Says how this program is started again. The first call decides.
+/// Sets the command that starts this program again. Only the first call has an effect.
 pub fn start_as(program: Starter) {
     PROGRAM.get_or_init(|| program.clone());
     register(program);
 }
 
-/// From now on, what strangers wrote runs in processes of its own, which are this program too.
+/// Runs untrusted code in separate processes of this program from now on.
 pub fn register_children() -> anyhow::Result<()> {
     if PROGRAM.get().is_none() {
         register(render::this_program().context("chat templates need a process of their own")?);
@@ -40,20 +40,20 @@ pub fn register_children() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Chat templates are rendered, and programs of a policy run, by processes that `starter` starts.
+/// Renders chat templates and runs programs of a policy in processes that `starter` starts.
 fn register(starter: Starter) {
     sandbox::register(starter.program.clone(), starter.arguments.clone());
     render::register(starter);
 }
 
-/// Begins it; what it says of itself goes to `log`.
+/// Starts the command. Its stderr goes to `log`.
 pub fn begin(mut command: Command, log: &Path) -> anyhow::Result<Child> {
     let log = fs::File::create(log).with_context(|| log.display().to_string())?;
     command.stdout(Stdio::null()).stderr(log);
     command.spawn().with_context(|| "the program cannot be started again".to_owned())
 }
 
-/// Asks it to stop, as Ctrl-C does. That it has ended meanwhile is no error.
+/// Asks the process to stop, as Ctrl-C does. It is not an error if it has already ended.
 pub fn interrupt(child: &Child) {
     #[cfg(unix)]
     {
@@ -64,13 +64,13 @@ pub fn interrupt(child: &Child) {
     let _ = child;
 }
 
-/// Has a run stop, after a checkpoint, when this process ends, however it ends: the run waits for the end of its input
-/// (`--stop-with-stdin`), and the other end of that pipe is held here.
+/// Makes a run stop after a checkpoint when this process ends for any reason. The run waits for the end of its stdin (`--stop-with-stdin`),
+/// and this process holds the other end of that pipe.
 pub fn stops_with_us(command: &mut Command) {
     command.stdin(Stdio::piped());
 }
 
-/// Lets it go on when what started it ends: Ctrl-C on a terminal reaches a whole group of processes.
+/// Lets the process continue when this process ends. Ctrl-C on a terminal signals a whole process group, so it gets its own group.
 pub fn stands_alone(command: &mut Command) {
     #[cfg(unix)]
     std::os::unix::process::CommandExt::process_group(command, 0);

@@ -1,4 +1,4 @@
-//! Progress on stderr: a bar on a terminal, a line now and then elsewhere.
+//! Progress on stderr: a bar on a terminal, otherwise occasional lines.
 
 use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,10 +8,10 @@ use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 
 use crate::output::{Output, ProgressForm, visible};
 
-/// Without a terminal, a line at most this often.
+/// Minimum time between two lines without a terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The progress of one loop.
+/// Progress of one loop.
 #[derive(Debug)]
 pub struct Progress(Kind);
 
@@ -22,13 +22,13 @@ enum Kind {
     Lines(Lines),
 }
 
-/// How fast a loop has gone so far.
+/// Speed of a loop so far.
 #[derive(Debug, Clone, Copy)]
 struct Pace {
     started: Instant,
-    /// Units done before `started`: those of the run that is resumed.
+    /// Units done before `started`, by the run that is resumed.
     before: u64,
-    /// Units done, and since when.
+    /// Number of units done, and the time when that number was reached.
     last: (u64, Instant),
 }
 
@@ -44,13 +44,13 @@ impl Pace {
         }
     }
 
-    /// Seconds that a unit took on average; `None` before one is done.
+    /// Returns the mean seconds per unit; `None` before the first one is done.
     fn seconds_each(&self) -> Option<f64> {
         let done = self.last.0.checked_sub(self.before).filter(|&done| done > 0)?;
         Some(self.last.1.duration_since(self.started).as_secs_f64() / done as f64)
     }
 
-    /// The rate and the time left at `now`: `2.31/s eta 3 minutes`; no estimate before a unit is done.
+    /// Formats the rate and the remaining time at `now`: `2.31/s eta 3 minutes`. Before the first unit is done, there is no estimate.
     fn describe(&self, total: u64, now: Instant) -> String {
         let Some(each) = self.seconds_each() else { return "eta unknown".to_owned() };
         let rate = if each > 1.0 { format!("{each:.1} s each") } else { format!("{:.2}/s", 1.0 / each.max(1e-9)) };
@@ -83,7 +83,7 @@ struct Lines {
 }
 
 impl Lines {
-    /// Whether the last line is old enough for another one.
+    /// Returns whether the last line is old enough for a new one.
     fn is_due(&self) -> bool {
         self.shown.get().is_none_or(|last| last.elapsed() >= LINE_INTERVAL)
     }
@@ -100,7 +100,7 @@ impl Lines {
         let mut pace = self.pace.get();
         pace.reach(position);
         self.pace.set(pace);
-        // Before anything is done there is no rate to tell.
+        // Before the first unit is done, there is no rate to show.
         if pace.seconds_each().is_some() && (self.is_due() || position == self.total) {
             self.show(numbers);
         }
@@ -108,12 +108,12 @@ impl Lines {
 }
 
 impl Progress {
-    /// Shows nothing.
+    /// Creates progress that shows nothing.
     pub fn silent() -> Self {
         Self(Kind::Silent)
     }
 
-    /// A bar with position, rate and the time left.
+    /// Creates a bar with position, rate and remaining time.
     pub fn bar(what: &str, total: u64) -> Self {
         let pace = Arc::new(Mutex::new(Pace::new(0)));
         let shown = Arc::clone(&pace);
@@ -121,7 +121,7 @@ impl Progress {
             .expect("the template is a constant")
             .with_key("pace", move |state: &ProgressState, text: &mut dyn std::fmt::Write| {
                 let pace = *shown.lock().unwrap_or_else(PoisonError::into_inner);
-                // A key that cannot be written is left out.
+                // If the rate cannot be written, it is left out.
                 let _ = text.write_str(&pace.describe(state.len().unwrap_or(0), Instant::now()));
             })
             .progress_chars("━╸ ");
@@ -130,7 +130,7 @@ impl Progress {
         Self(Kind::Bar(Bar { bar, pace, numbers: RefCell::default() }))
     }
 
-    /// A sign of life where nobody knows how long it takes.
+    /// Creates a spinner, for work of unknown duration.
     pub fn spinner(what: &str) -> Self {
         let style = ProgressStyle::with_template("{spinner} {prefix} {elapsed} {wide_msg}")
             .expect("the template is a constant");
@@ -139,13 +139,13 @@ impl Progress {
         Self(Kind::Bar(Bar { bar, pace: Arc::new(Mutex::new(Pace::new(0))), numbers: RefCell::default() }))
     }
 
-    /// Plain lines, for logs.
+    /// Creates progress in plain lines, for logs.
     pub fn lines(what: &str, total: u64, out: Output) -> Self {
         let (what, pace, shown) = (what.to_owned(), Cell::new(Pace::new(0)), Cell::new(None));
         Self(Kind::Lines(Lines { what, total, pace, shown, out }))
     }
 
-    /// Starts at `position`, which was reached earlier and says nothing about the rate.
+    /// Starts at `position`, which an earlier run reached and which does not count for the rate.
     pub fn resume_at(&self, position: u64) {
         match &self.0 {
             Kind::Silent => {}
@@ -157,7 +157,7 @@ impl Progress {
         }
     }
 
-    /// Moves to `position` of the total; `numbers` are the values that matter.
+    /// Moves to `position`. `numbers` are the metrics to show.
     pub fn set(&self, position: u64, numbers: &str) {
         match &self.0 {
             Kind::Silent => {}
@@ -171,12 +171,12 @@ impl Progress {
         }
     }
 
-    /// Shows how far the unit that is under way has come: `sampled 312/1600`.
+    /// Shows the progress within the current unit: `sampled 312/1600`.
     pub fn within(&self, text: &str) {
         match &self.0 {
             Kind::Silent => {}
             Kind::Bar(bar) => bar.bar.set_message(format!("{text}  {}", bar.numbers.borrow()).trim_end().to_owned()),
-            // A step of less than the interval is shown when it is done.
+            // A step shorter than the interval is shown when it is done.
             Kind::Lines(lines) if lines.is_due() && lines.pace.get().started.elapsed() >= LINE_INTERVAL => {
                 lines.show(text)
             }
@@ -184,7 +184,7 @@ impl Progress {
         }
     }
 
-    /// Prints above the bar: `print` writes to stderr.
+    /// Prints above the bar. `print` writes to stderr.
     pub fn above(&self, print: impl FnOnce()) {
         match &self.0 {
             Kind::Bar(bar) => bar.bar.suspend(print),
@@ -201,7 +201,7 @@ impl Progress {
 }
 
 impl Output {
-    /// A progress bar over `total` steps on stderr; plain lines where stderr is no terminal, nothing with `--quiet`.
+    /// Creates a progress bar over `total` steps on stderr. Plain lines if stderr is not a terminal, nothing with `--quiet`.
     pub fn progress(&self, what: &str, total: u64) -> Progress {
         match self.progress_form() {
             ProgressForm::Nothing => Progress::silent(),
@@ -210,12 +210,12 @@ impl Output {
         }
     }
 
-    /// Counts on stderr, where the total comes with the first count; quiet where the rows themselves show on the terminal.
+    /// Creates a counter on stderr, whose total comes with the first count. It is quiet if the command's rows appear on the terminal.
     pub fn counter(&self, what: &'static str) -> Counter {
         Counter::new(what, self.beside_rows())
     }
 
-    /// A sign of life on stderr; nothing with `--quiet`, one line where stderr is no terminal.
+    /// Creates a spinner on stderr. One line if stderr is not a terminal, nothing with `--quiet`.
     pub fn spinner(&self, what: &str) -> Progress {
         match self.progress_form() {
             ProgressForm::Nothing => Progress::silent(),
@@ -237,12 +237,12 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// Counts `what`.
+    /// Creates a counter of `what`.
     pub fn new(what: &'static str, out: Output) -> Self {
         Self { what, out, progress: None }
     }
 
-    /// `done` of `total` are done.
+    /// Sets the count to `done` of `total`.
     pub fn set(&mut self, done: usize, total: usize) {
         let progress = self.progress.get_or_insert_with(|| self.out.progress(self.what, total as u64));
         progress.set(done as u64, "");

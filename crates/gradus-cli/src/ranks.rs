@@ -1,4 +1,4 @@
-//! Runs on several ranks: how they start, who speaks, and how they end together.
+//! Runs on several ranks: their start, their output, and their common end.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +12,7 @@ use gradus::ranks::{Launch, Mpi, PATIENCE, Ranks};
 use crate::output::Output;
 use crate::report;
 
-/// How long a rank that has failed waits for the first one to say so.
+/// Time that a failed rank waits for the first rank to report the error.
 const LAST_WORDS: Duration = Duration::from_secs(30);
 
 /// Adds `--ranks` and `--rank-timeout` to a command that trains.
@@ -29,10 +29,10 @@ pub fn arguments() -> [Arg; 2] {
     ]
 }
 
-/// What a launcher says of this process.
+/// Returns what the launcher's environment describes, if a launcher started this process.
 ///
 /// # Errors
-/// An environment that makes no sense.
+/// The environment is inconsistent.
 pub fn launch() -> anyhow::Result<Option<Launch>> {
     let found = Launch::detect();
     found.map_err(|error| {
@@ -41,7 +41,7 @@ pub fn launch() -> anyhow::Result<Option<Launch>> {
     })
 }
 
-/// Refuses a command that would run once a rank.
+/// Rejects a command that would run once per rank.
 ///
 /// # Errors
 /// The launcher started more than one process.
@@ -59,10 +59,10 @@ pub fn refuse_copies(command: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Where `--ranks` asks for processes that no launcher has started: starts them in the place of this one.
+/// Replaces this process by a launcher of several processes, if `--ranks` requests them and no launcher has started them.
 ///
 /// # Errors
-/// No launcher, or one that has started another number.
+/// There is no launcher, or it started another number of processes.
 pub fn start(matches: &ArgMatches) -> anyhow::Result<()> {
     let Some(&wanted) = matches.get_one::<u64>("ranks") else { return Ok(()) };
     if let Some(launch) = launch()? {
@@ -84,7 +84,7 @@ pub fn start(matches: &ArgMatches) -> anyhow::Result<()> {
     let program = std::env::current_exe().context("the path of gradus is unknown")?;
     let mut command = Command::new(&launcher);
     command.arg("-n").arg(wanted.to_string()).arg(program).args(std::env::args_os().skip(1));
-    // More ranks than cores are fine where somebody asks for them; Open MPI refuses them, and root, unless it is told.
+    // The user may request more ranks than cores. Open MPI rejects that, and root, without these variables.
     command.envs([
         ("OMPI_MCA_rmaps_base_oversubscribe", "1"),
         ("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"),
@@ -94,7 +94,7 @@ pub fn start(matches: &ArgMatches) -> anyhow::Result<()> {
     replace(command).with_context(|| format!("`{}` does not start", launcher.display()))
 }
 
-/// Ends a process that has the same to say as the first one, and no way to ask it.
+/// Ends a process, except on the first rank, when all ranks would report the same error and cannot communicate.
 fn stay_silent_unless_first(rank: usize) {
     if rank > 0 {
         std::thread::sleep(Duration::from_secs(2));
@@ -102,7 +102,7 @@ fn stay_silent_unless_first(rank: usize) {
     }
 }
 
-/// `mpiexec`, or `mpirun`, by `PATH`.
+/// Returns the path of `mpiexec` or `mpirun`, from `PATH`.
 fn launcher() -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
@@ -110,7 +110,7 @@ fn launcher() -> Option<PathBuf> {
     named("mpiexec").or_else(|| named("mpirun"))
 }
 
-/// Puts another program in the place of this one, so that signals reach it.
+/// Replaces this process by another program, so that signals reach it.
 #[cfg(unix)]
 fn replace(mut command: Command) -> std::io::Result<()> {
     use std::os::unix::process::CommandExt as _;
@@ -123,30 +123,30 @@ fn replace(mut command: Command) -> std::io::Result<()> {
     std::process::exit(status.code().unwrap_or(1))
 }
 
-/// The ranks of a training command, and what its output goes to.
+/// The ranks of a training command, and the output of this rank.
 pub struct Joined {
-    /// The ranks.
+    /// Communicator of the ranks.
     pub ranks: Ranks,
     launch: Option<Launch>,
     silence: Option<Output>,
 }
 
 impl Joined {
-    /// One rank alone.
+    /// Returns a single rank.
     pub fn alone() -> Self {
         Self { ranks: Ranks::ALONE, launch: None, silence: None }
     }
 
-    /// Joins the ranks that a launcher started; one rank alone where there is no launcher.
+    /// Joins the ranks that a launcher started. Without a launcher, there is a single rank.
     ///
     /// # Errors
-    /// No MPI, or one that does not belong to the launcher.
+    /// There is no MPI, or it does not belong to the launcher.
     pub fn new(matches: &ArgMatches) -> anyhow::Result<Self> {
         let Some(launch) = launch()? else { return Ok(Self::alone()) };
         let patience = matches.get_one::<u64>("rank-timeout").map_or(PATIENCE, |&seconds| Duration::from_secs(seconds));
         let ranks = match (Mpi::open(&launch), launch.size) {
             (Ok(mpi), _) => Ranks::new(Box::new(mpi), patience),
-            // Nobody to talk to.
+            // There is no other process to communicate with.
             (Err(_), 1) => Ranks::ALONE,
             (Err(error), size) => {
                 stay_silent_unless_first(launch.rank);
@@ -161,24 +161,23 @@ impl Joined {
         };
         let silence = (!ranks.is_first()).then(Output::captured);
         if silence.is_some() {
-            // The wish to stop reaches every rank, and all stop together; the first one answers.
+            // The signal reaches every rank, and all stop together. The first one prints the answer.
             crate::watch::catch_interrupts(None);
         }
         Ok(Self { ranks, launch: Some(launch), silence })
     }
 
-    /// Whether a launcher started this process, alone or with others.
+    /// Returns whether a launcher started this process, alone or with others.
     pub fn is_launched(&self) -> bool {
         self.launch.is_some()
     }
 
-    /// Where output goes: only the first rank speaks.
+    /// Returns the output of this rank. Only the first rank prints.
     pub fn output<'o>(&'o self, out: &'o Output) -> &'o Output {
         self.silence.as_ref().unwrap_or(out)
     }
 
-    /// Threads of this rank, where nobody says how many: its share of the cores. A launcher that binds ranks to cores has shared them
-    /// already.
+    /// Returns the default number of threads of this rank: its share of the cores. `None` if the launcher has already bound ranks to cores.
     pub fn threads(&self, cores: usize) -> Option<usize> {
         let local = self.launch.filter(|launch| launch.size > 1)?.local_size?;
         let all = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -186,14 +185,14 @@ impl Joined {
         (cores >= all).then(|| (cores / local).max(1))
     }
 
-    /// The end of the command on all ranks: an error is shown once.
+    /// Ends the command on all ranks. An error is shown once.
     ///
     /// # Errors
-    /// That of this rank, where it is the one to show it.
+    /// The error of this rank, if this rank reports it.
     pub fn end(&self, result: anyhow::Result<()>, out: &Output) -> anyhow::Result<()> {
         let ranks = self.ranks;
         match result {
-            // MPI wants to be left in any case.
+            // MPI must be finalized in any case.
             _ if ranks.is_alone() => {
                 ranks.finish();
                 result
@@ -202,7 +201,7 @@ impl Joined {
                 ranks.finish();
                 Ok(())
             }
-            // All have stopped at the same step.
+            // All ranks have stopped at the same step.
             Err(error) if matches!(error.downcast_ref::<Error>(), Some(Error::Interrupted)) => {
                 ranks.finish();
                 match ranks.is_first() {
@@ -216,7 +215,7 @@ impl Joined {
             }
             Err(error) => {
                 ranks.fail(&report::text(&error));
-                // The first rank says it, and ends this one.
+                // The first rank reports the error and ends this process.
                 std::thread::sleep(LAST_WORDS);
                 let code = report::finish(Err(error.context(format!("rank {}", ranks.rank()))), out);
                 ranks.abort(i32::from(code))

@@ -1,4 +1,4 @@
-//! How a command ended: an exit code, and an error as text with excerpt, underline and hint.
+//! End of a command: an exit code, and an error as text with excerpt, underline and hint.
 
 use std::fmt::Write as _;
 
@@ -13,7 +13,7 @@ const USAGE: u8 = 2;
 /// Interrupted by the user, after a checkpoint.
 const INTERRUPTED: u8 = 130;
 
-/// Said of an interruption after which `--resume` is not the way to go on.
+/// Message for an interruption that `--resume` cannot continue from.
 #[derive(Debug, Clone, Copy)]
 pub struct NotResumed(pub &'static str);
 
@@ -23,7 +23,7 @@ impl std::fmt::Display for NotResumed {
     }
 }
 
-/// The error of a command that leaves nothing to go on with.
+/// Converts the error of a command that cannot be resumed.
 pub fn not_resumed(error: Error) -> anyhow::Error {
     match error {
         Error::Interrupted => anyhow::Error::new(error).context(NotResumed("interrupted")),
@@ -31,7 +31,7 @@ pub fn not_resumed(error: Error) -> anyhow::Error {
     }
 }
 
-/// Something was found, and said: the exit code of a command that looks for it.
+/// Exit code of a command that has printed its findings.
 #[derive(Debug, Clone, Copy)]
 pub struct Found(pub u8);
 
@@ -43,7 +43,7 @@ impl std::fmt::Display for Found {
 
 impl std::error::Error for Found {}
 
-/// Shows the error, if there is one, and returns the exit code.
+/// Shows the error, if any, and returns the exit code.
 pub fn finish(result: anyhow::Result<()>, out: &Output) -> u8 {
     let Err(error) = result else { return 0 };
     if error.is::<ClosedPipe>() {
@@ -64,7 +64,7 @@ pub fn finish(result: anyhow::Result<()>, out: &Output) -> u8 {
     }
 }
 
-/// The error as [`finish`] shows it, without colors and without the word `error` before it.
+/// Returns the text that [`finish`] shows, without colors and without the leading `error`.
 pub fn text(error: &anyhow::Error) -> String {
     let text = match error.downcast_ref::<clap::Error>() {
         Some(error) => error.render().to_string(),
@@ -73,7 +73,7 @@ pub fn text(error: &anyhow::Error) -> String {
     text.strip_prefix("error: ").unwrap_or(&text).trim_end().to_owned()
 }
 
-/// Shows an error after which the program goes on.
+/// Shows an error after which the program continues.
 pub fn show(error: &anyhow::Error, out: &Output) {
     out.error(render(error, out.paint()).trim_end());
 }
@@ -104,7 +104,7 @@ fn hint(hint: Option<&str>, paint: Paint) -> String {
     hint.map(|text| format!("{} {text}\n", paint.hint("hint:"))).unwrap_or_default()
 }
 
-/// One configuration problem: message, places, the line with an underline, hint.
+/// Formats one configuration problem: message, places, the line with an underline, hint.
 fn diagnostic(problem: &Diagnostic, paint: Paint) -> String {
     let mut text = headline(&problem.message, paint);
     for place in &problem.places {

@@ -1,12 +1,11 @@
-//! Tables for the terminal: the first column to the left, numbers to the right.
+//! Tables for the terminal: the first column is left-aligned, numbers are right-aligned.
 
-/// Rows of cells as lines, two blanks between columns; a row may be shorter than the others.
+/// Formats rows of cells as lines, with two spaces between columns. Rows may have different lengths.
 pub fn aligned(rows: &[Vec<String>]) -> String {
     laid_out(rows, |column| column > 0, |_, _, cell| cell)
 }
 
-/// As [`aligned`]: `is_number` says which columns stand to the right; `style` colors a cell of a row and column that
-/// has its width already.
+/// Like [`aligned`]. `is_number` selects the right-aligned columns. `style` colors a cell, given its row, its column and its padded text.
 pub fn laid_out(
     rows: &[Vec<String>],
     is_number: impl Fn(usize) -> bool,
@@ -32,13 +31,13 @@ pub fn laid_out(
     text
 }
 
-/// A fraction in percent: `71 %`, below ten with a digit more: `0.4 %`.
+/// Formats a fraction in percent: `71 %`, with one more digit below ten: `0.4 %`.
 pub fn percent(fraction: f64) -> String {
     let percent = 100.0 * fraction;
     if percent < 9.95 { format!("{percent:.1} %") } else { format!("{percent:.0} %") }
 }
 
-/// Seconds in the unit that keeps three digits: `1.24 s`, `35.1 ms`.
+/// Formats seconds in a suitable unit: `1.24 s`, `35.1 ms`.
 pub fn seconds(seconds: f64) -> String {
     match seconds {
         ..1e-3 => format!("{:.0} µs", seconds * 1e6),
@@ -49,7 +48,7 @@ pub fn seconds(seconds: f64) -> String {
     }
 }
 
-/// Bytes in the unit that keeps two digits or more: `4.12 GB`, `310 MB`; a dash for nothing.
+/// Formats bytes in a suitable unit: `4.12 GB`, `310 MB`; a dash for 0.
 pub fn bytes(bytes: u64) -> String {
     match bytes {
         0 => "–".into(),
@@ -59,7 +58,7 @@ pub fn bytes(bytes: u64) -> String {
     }
 }
 
-/// A count with three digits or more: `124 M`, `5.2 k`, `97`.
+/// Formats a count in a suitable unit: `124 M`, `5.2 k`, `97`.
 pub fn count(count: f64) -> String {
     match count {
         ..1e3 => format!("{count:.0}"),
@@ -71,7 +70,7 @@ pub fn count(count: f64) -> String {
     }
 }
 
-/// How long ago something was, in the unit that says enough: `12 s`, `3 min`, `2 h`, `5 d`.
+/// Formats an elapsed time in a suitable unit: `12 s`, `3 min`, `2 h`, `5 d`.
 pub fn age(seconds: u64) -> String {
     match seconds {
         ..60 => format!("{seconds} s"),
@@ -81,7 +80,7 @@ pub fn age(seconds: u64) -> String {
     }
 }
 
-/// Unix seconds as `2026-11-20 16:31`, in UTC.
+/// Formats Unix seconds as `2026-11-20 16:31`, in UTC.
 pub fn date(seconds: u64) -> String {
     let (days, of_day) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = gradus::calendar::date(days);
@@ -110,7 +109,7 @@ mod tests {
     #[test]
     fn times_read_like_a_calendar() {
         assert_eq!([age(59), age(60), age(7200), age(172_800)], ["59 s", "1 min", "2 h", "2 d"]);
-        // From `date -u -d @N '+%F %R'`.
+        // Expected values from `date -u -d @N '+%F %R'`.
         let dates = [0, 951_782_400, 1_709_251_199, 1_795_192_264].map(date);
         assert_eq!(dates, ["1970-01-01 00:00", "2000-02-29 00:00", "2024-02-29 23:59", "2026-11-20 16:31"]);
     }

@@ -1,4 +1,4 @@
-//! A run on the terminal: progress with the numbers that matter, and Ctrl-C.
+//! Display of a run on the terminal, with progress and metrics, and handling of Ctrl-C.
 
 use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,13 +11,13 @@ use gradus::train::observer::{Event, Observer};
 use crate::output::Output;
 use crate::progress::Progress;
 
-/// Raised by Ctrl-C; the trainer looks at it between rows and steps, and while it waits for a reward program.
+/// Raised by Ctrl-C. The trainer checks it between rows and steps, and while it waits for a reward program.
 static INTERRUPT: LazyLock<Interrupt> = LazyLock::new(Interrupt::default);
 
-/// Ctrl-C on a terminal reaches a sweep and its runs, and the sweep hands it on to them: what comes twice so soon is one wish.
+/// Signals within this time count as one. Ctrl-C on a terminal reaches a sweep and its runs, and the sweep passes it on to them.
 const TOGETHER: Duration = Duration::from_secs(1);
 
-/// What a person wants to see move, most wanted first.
+/// Metrics in the progress display, most important first.
 const NUMBERS: [(&str, &str); 8] = [
     ("reward", "reward"),
     ("objective/scores", "reward"),
@@ -29,7 +29,7 @@ const NUMBERS: [(&str, &str); 8] = [
     ("entropy", "entropy"),
 ];
 
-/// Shows what happens in a run.
+/// Shows the events of a run.
 #[derive(Debug)]
 pub struct Watcher<'a> {
     out: &'a Output,
@@ -38,7 +38,7 @@ pub struct Watcher<'a> {
 }
 
 impl<'a> Watcher<'a> {
-    /// Watches for Ctrl-C from now on. The first asks the run to stop after a checkpoint, the second ends it at once.
+    /// Starts to handle Ctrl-C. The first asks the run to stop after a checkpoint, the second ends it immediately.
     pub fn new(out: &'a Output) -> Self {
         catch_interrupts(Some((out, STOPPING_TRAINING)));
         Self { out, phase: String::new(), progress: Progress::silent() }
@@ -93,12 +93,13 @@ impl Observer for Watcher<'_> {
     }
 }
 
-/// What Ctrl-C raises, once it is caught.
+/// Returns the flag that Ctrl-C raises once it is handled.
 pub fn interrupt() -> Interrupt {
     INTERRUPT.clone()
 }
 
-/// What Ctrl-C raises where a command may wait for a program; without one it ends with its process.
+/// Returns the flag that Ctrl-C raises. If the command may wait for another program, handles Ctrl-C from now on; otherwise Ctrl-C ends the
+/// process.
 pub fn interrupt_of(starts_program: bool, out: &Output) -> Interrupt {
     if starts_program {
         catch_interrupts(Some((out, STOPPING)));
@@ -106,16 +107,16 @@ pub fn interrupt_of(starts_program: bool, out: &Output) -> Interrupt {
     interrupt()
 }
 
-/// The answer to the first Ctrl-C where a run directory is written.
+/// Message after the first Ctrl-C of commands that write a run directory.
 const STOPPING_TRAINING: &str = "stopping: the work under way is ended, and a checkpoint is written if a step is done; press \
                                  Ctrl-C again to stop now with what the last checkpoint holds";
-/// The answer to the first Ctrl-C of other commands.
+/// Message after the first Ctrl-C of other commands.
 pub const STOPPING: &str = "stopping; press Ctrl-C again to stop now";
 
-/// From now on the first Ctrl-C raises a flag, and an answer is printed at once; a second one, a second later or more, ends the
+/// Handles Ctrl-C from now on: the first raises a flag and prints a message immediately. Another one, at least a second later, ends the
 /// program.
 pub fn catch_interrupts(answer: Option<(&Output, &'static str)>) {
-    // A program with a life of its own handles its signals, and raises the flag itself.
+    // A host program handles its signals and raises the flag itself.
     if answer.is_some_and(|(out, _)| out.is_captured()) {
         return;
     }
@@ -124,51 +125,51 @@ pub fn catch_interrupts(answer: Option<(&Output, &'static str)>) {
     let mut current = ANSWER.lock().unwrap_or_else(PoisonError::into_inner);
     *current = answer.map(|(out, answer)| (out.clone(), answer));
     drop(current);
-    // Only a second handler fails, and one is enough.
+    // Registering fails only if a handler is already installed, and one is enough.
     let _ = ctrlc::set_handler(|| {
         if FIRST.get_or_init(Instant::now).elapsed() > TOGETHER {
             std::process::exit(130);
         }
         INTERRUPT.raise();
-        // Once: what comes twice within a second is one wish.
+        // Print the message once: signals within a second count as one.
         if let Some((out, answer)) = ANSWER.lock().unwrap_or_else(PoisonError::into_inner).take() {
             out.answer(answer);
         }
     });
 }
 
-/// Raises what Ctrl-C raises when stdin ends: a process that started this one has ended.
+/// Raises the flag of Ctrl-C when stdin ends, because the parent process has then ended.
 pub fn stop_with_stdin() {
     std::thread::spawn(|| {
-        // An error is an end too.
+        // A read error counts as the end.
         let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
         INTERRUPT.raise();
     });
 }
 
-/// Whether there was a Ctrl-C, or the signal with which schedulers end jobs.
+/// Returns whether Ctrl-C or a scheduler's termination signal was received.
 pub fn is_interrupted() -> bool {
     INTERRUPT.is_raised()
 }
 
-/// Fetches a model from the hub with progress, when `name` is not a path and it is not here yet.
+/// Downloads a model from the hub with progress, unless `name` is a path or the model exists locally.
 pub fn fetch(name: &str, out: &Output) -> anyhow::Result<()> {
     gradus::model::resolve(name, &mut downloads(out))?;
     Ok(())
 }
 
-/// The same for a data set.
+/// Downloads a data set like [`fetch`].
 pub fn fetch_data(name: &str, out: &Output) -> anyhow::Result<()> {
     gradus::data::resolve(name, &mut downloads(out))?;
     Ok(())
 }
 
-/// The same for the rows of a configuration.
+/// Downloads the rows of a configuration like [`fetch`].
 pub fn fetch_rows(data: &DataConfig, out: &Output) -> anyhow::Result<()> {
     Ok(data.fetch(&mut downloads(out))?)
 }
 
-/// Shows the progress of one file after the other.
+/// Shows the progress of each file in turn.
 fn downloads(out: &Output) -> impl FnMut(&str, usize, usize) {
     let mut shown: Option<(String, Progress)> = None;
     move |file, done, total| {
@@ -181,7 +182,7 @@ fn downloads(out: &Output) -> impl FnMut(&str, usize, usize) {
     }
 }
 
-/// At most four of the numbers that matter, whose keys start with `prefix`.
+/// Formats at most four of the important metrics, with keys that start with `prefix`.
 fn numbers(prefix: &str, metrics: &Metrics) -> String {
     let mut shown: Vec<(&str, String)> = Vec::new();
     for (key, name) in NUMBERS {
@@ -194,7 +195,7 @@ fn numbers(prefix: &str, metrics: &Metrics) -> String {
     shown.into_iter().take(4).map(|(name, value)| format!("{prefix}{name} {value}")).collect::<Vec<_>>().join(" ")
 }
 
-/// Four digits that matter.
+/// Formats a number with four significant digits.
 pub fn short(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),

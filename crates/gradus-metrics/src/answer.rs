@@ -1,8 +1,8 @@
-//! Short answers as SQuAD compares them.
+//! Normalization of short answers by SQuAD's rules.
 
 use crate::characters::{is_word, split};
 
-/// The words of an answer: lower case, without punctuation of ASCII and articles.
+/// Returns the words of an answer in lower case, without ASCII punctuation and articles.
 pub fn words(answer: &str) -> Vec<String> {
     let plain: String = answer.to_lowercase().chars().filter(|c| !c.is_ascii_punctuation()).collect();
     let mut kept = String::with_capacity(plain.len());

@@ -1,7 +1,7 @@
 //! BLEU as in TensorFlow's `nmt` script, which `datasets` and `evaluate` call `bleu`.
 //!
-//! Papineni et al. 2002, <https://aclanthology.org/P02-1040>. Against sacreBLEU: words stand between blanks, the shortest
-//! reference is the length, and nothing is smoothed. Checked against `evaluate` 0.4 (`bleu`).
+//! Papineni et al. 2002, <https://aclanthology.org/P02-1040>. Unlike sacreBLEU, it splits words at whitespace only, takes the shortest
+//! reference as the reference length, and smooths nothing by default. Checked against `evaluate` 0.4 (`bleu`).
 
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +21,7 @@ pub struct BleuOptions {
     pub max_order: usize,
     /// Add one to the counts of every order (Lin and Och 2004).
     pub smooth: bool,
-    /// How words are found.
+    /// Tokenizer that splits texts into words.
     pub tokenizer: BleuTokenizer,
 }
 
@@ -31,11 +31,11 @@ impl Default for BleuOptions {
     }
 }
 
-/// How [`Bleu`] finds words.
+/// Tokenizer of [`Bleu`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum BleuTokenizer {
-    /// Words stand between blanks, as RL4LMs has it.
+    /// Split at whitespace, as RL4LMs does.
     #[default]
     #[serde(rename = "whitespace")]
     Whitespace,
@@ -44,17 +44,17 @@ pub enum BleuTokenizer {
     V13a,
 }
 
-/// BLEU of TensorFlow's `nmt` script: `BP · exp(Σ log pₙ / N)`, 0 where an order has no match.
+/// BLEU of TensorFlow's `nmt` script: `BP · exp(Σ log pₙ / N)`. The value is 0 if an order has no match.
 #[derive(Debug, Clone, Default)]
 pub struct Bleu {
     options: BleuOptions,
 }
 
 impl Bleu {
-    /// The metric with these options.
+    /// Creates the metric with these options.
     ///
     /// # Errors
-    /// A `max_order` that is not from 1 to 64.
+    /// `max_order` is not from 1 to 64.
     pub fn new(options: BleuOptions) -> Result<Self> {
         check_order("bleu", "max_order", options.max_order)?;
         Ok(Self { options })
@@ -79,25 +79,25 @@ impl Metric for Bleu {
     }
 }
 
-/// What BLEU sums over rows: lengths, and for each order how many n-grams of the prediction there are and how many match.
+/// The numbers that BLEU sums over rows: two lengths, and per order the n-grams of the prediction and the matches.
 pub struct Counts<'a> {
-    /// The words of the prediction.
+    /// Number of words in the prediction.
     pub length: f64,
-    /// The words of the reference that lengths are compared with.
+    /// Number of words in the reference whose length is compared.
     pub reference_length: f64,
     /// Clipped matches of each order.
     pub correct: &'a [f64],
-    /// n-grams of the prediction of each order.
+    /// Number of n-grams of the prediction, of each order.
     pub total: &'a [f64],
 }
 
 impl<'a> Counts<'a> {
-    /// How many numbers a row has.
+    /// Number of values per row.
     pub fn width(max_order: usize) -> usize {
         2 + 2 * max_order
     }
 
-    /// From sums in the order of [`counts`].
+    /// Reads sums in the order of [`counts`].
     pub fn of(sums: &'a [f64], max_order: usize) -> Self {
         let (correct, total) = sums[2..].split_at(max_order);
         Self { length: sums[0], reference_length: sums[1], correct, total }
@@ -121,8 +121,8 @@ impl<'a> Counts<'a> {
     }
 }
 
-/// The counts of one row: words stand between blanks; `reference_length` picks of the references' lengths, given that of
-/// the prediction.
+/// Returns the counts of one row, whose words are separated by whitespace. `reference_length` receives the length of the prediction and the
+/// lengths of the references, and picks one of the latter.
 pub fn counts(
     prediction: &str,
     references: &[String],

@@ -1,4 +1,4 @@
-//! ToTTo's BLEU: sacreBLEU over texts prepared as its official script does.
+//! ToTTo's BLEU: sacreBLEU on texts prepared as in its official script.
 //!
 //! Parikh et al. 2020, <https://aclanthology.org/2020.emnlp-main.89>; Post 2018, <https://aclanthology.org/W18-6319>. The value
 //! is sacreBLEU's divided by 100.
@@ -21,14 +21,14 @@ pub struct BleuTottoOptions {
     pub rounded: bool,
 }
 
-/// BLEU of all rows, of those whose table's header was seen in training, and of the others; NaN where there are none.
+/// BLEU of all rows, of the rows whose table header occurred in training, and of the remaining rows. The BLEU of an empty subset is NaN.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct BleuTotto {
     options: BleuTottoOptions,
 }
 
 impl BleuTotto {
-    /// The metric with these options.
+    /// Creates the metric with these options.
     pub fn new(options: BleuTottoOptions) -> Self {
         Self { options }
     }
@@ -48,7 +48,7 @@ impl Metric for BleuTotto {
         let rounded = self.options.rounded;
         let width = Counts::width(order) + 1;
         let measure = |subset: &&str| {
-            // The last number says how many rows are counted.
+            // The last number counts the rows of the subset.
             let of_row = |(counts, item): &(Vec<f64>, Item)| match item.is_in(subset) {
                 true => counts.iter().copied().chain([1.0]).collect(),
                 false => vec![0.0; width],

@@ -1,10 +1,10 @@
-//! Classes of characters as Python and its `regex` module have them.
+//! Character classes of Python and of its `regex` module.
 
 use std::sync::LazyLock;
 
 use regex::Regex;
 
-/// `str.isspace`, which `str.split` and `\s` go by: Unicode's white space and the four separators of ASCII.
+/// `str.isspace`, on which `str.split` and `\s` are based: Unicode white space and the four ASCII separators.
 pub fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
 }
@@ -14,7 +14,7 @@ pub fn split(text: &str) -> impl Iterator<Item = &str> {
     text.split(is_space).filter(|word| !word.is_empty())
 }
 
-/// The characters of general categories.
+/// The characters of some general categories.
 struct Category(LazyLock<Regex>);
 
 impl Category {
@@ -63,7 +63,7 @@ pub fn is_word(c: char) -> bool {
     if c.is_ascii() { c.is_ascii_alphanumeric() || c == '_' } else { WORD.has(c) }
 }
 
-/// `\w` of the module `regex`, which is Unicode's: combining marks and connectors too, but of numbers digits alone.
+/// `\w` of the module `regex`, which follows Unicode: it includes combining marks and connectors, but of the numbers only digits.
 pub fn is_regex_word(c: char) -> bool {
     if c.is_ascii() { is_word(c) } else { REGEX_WORD.has(c) }
 }

@@ -12,22 +12,22 @@ use crate::references::each;
 use crate::row::in_parts;
 use crate::{Measure, Metric, Result, Row, RowError};
 
-/// Options of [`Chrf`], by sacreBLEU's names.
+/// Options of [`Chrf`], with sacreBLEU's names.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct ChrfOptions {
-    /// The longest n-gram of characters.
+    /// Longest n-gram of characters.
     pub char_order: usize,
-    /// The longest n-gram of words; 2 is chrF++.
+    /// Longest n-gram of words; 2 is chrF++.
     pub word_order: usize,
-    /// How many times recall outweighs precision.
+    /// Weight of recall relative to precision.
     pub beta: f64,
     /// Compare lower-cased texts.
     pub lowercase: bool,
-    /// Blanks are characters too.
+    /// Count whitespace as characters.
     pub whitespace: bool,
-    /// An order that a text is too short for counts as nearly 0, instead of being left out.
+    /// Count an order that a text is too short for as nearly 0, instead of leaving it out.
     pub eps_smoothing: bool,
 }
 
@@ -37,18 +37,18 @@ impl Default for ChrfOptions {
     }
 }
 
-/// F-score of n-grams of characters, and of words where asked for, from 0 to 1: `(1 + β²)PR / (β²P + R)` of the mean precision and
-/// the mean recall over orders. Of several references the best counts.
+/// F-score of character n-grams, and optionally of word n-grams, from 0 to 1: `(1 + β²)PR / (β²P + R)` with precision and recall averaged
+/// over the orders. With several references, the best score counts.
 #[derive(Debug, Clone, Default)]
 pub struct Chrf {
     options: ChrfOptions,
 }
 
 impl Chrf {
-    /// The metric with these options.
+    /// Creates the metric with these options.
     ///
     /// # Errors
-    /// Fewer than 1 or more than 64 orders, of characters and words together.
+    /// The orders of characters and words together are fewer than 1 or more than 64.
     pub fn new(options: ChrfOptions) -> Result<Self> {
         let orders = options.char_order.saturating_add(options.word_order);
         check_order("chrf", "char_order` plus `word_order", orders)?;
@@ -59,7 +59,8 @@ impl Chrf {
         self.options.char_order + self.options.word_order
     }
 
-    /// n-grams of the prediction, of the reference and of both for every order, of the reference with the best score.
+    /// Returns, for every order, the number of n-grams of the prediction, of the reference and of both, for the reference with the best
+    /// score.
     fn best(&self, prediction: &str, references: &[String]) -> Vec<f64> {
         let lowered = |text: &str| if self.options.lowercase { text.to_lowercase() } else { text.to_owned() };
         let texts: Vec<String> =
@@ -97,7 +98,7 @@ impl Metric for Chrf {
     }
 }
 
-/// Writes the counts of `orders` orders, from place `first` on, for each reference; the first sequence is the prediction.
+/// Writes the counts of `orders` orders for each reference, starting at order `first`. The first sequence is the prediction.
 fn count_orders<S: AsRef<[u32]>>(
     sequences: impl IntoIterator<Item = S>,
     orders: usize,
@@ -115,7 +116,7 @@ fn count_orders<S: AsRef<[u32]>>(
             grams.count(i + 1, &mut of_one);
             let (predicted, wanted) = (grams.names(0).len(), grams.names(i + 1).len());
             let at = 3 * (first + order);
-            // A prediction's n-grams do not count where the reference has none of that order.
+            // N-grams of the prediction do not count if the reference has none of that order.
             statistics[at] = if wanted > 0 { predicted as f64 } else { 0.0 };
             statistics[at + 1] = wanted as f64;
             statistics[at + 2] = f64::from(shared(&found, &of_one));
@@ -123,7 +124,7 @@ fn count_orders<S: AsRef<[u32]>>(
     }
 }
 
-/// The F-score of the mean precision and the mean recall over orders.
+/// Computes the F-score from precision and recall averaged over the orders.
 fn value(statistics: &[f64], options: &ChrfOptions) -> f64 {
     const EPSILON: f64 = 1e-16;
     let factor = options.beta * options.beta;
@@ -145,7 +146,7 @@ fn value(statistics: &[f64], options: &ChrfOptions) -> f64 {
     if precisions + recalls == 0.0 { 0.0 } else { f_score(precisions / orders, recalls / orders) }
 }
 
-/// Words, with one punctuation mark of ASCII at an end standing alone.
+/// Splits a text into words, and one ASCII punctuation mark at the beginning or end of a word off that word.
 fn apart(text: &str) -> impl Iterator<Item = &str> {
     let is_mark = |c: char| c.is_ascii_punctuation();
     split(text).flat_map(move |word| {

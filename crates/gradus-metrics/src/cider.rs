@@ -1,8 +1,7 @@
 //! CIDEr-D and CIDEr as `pycocoevalcap` 1.2 scores them.
 //!
-//! Vedantam et al. 2015, <https://arxiv.org/abs/1411.5726>. The inverse document frequencies are of the references of all rows
-//! that are measured together, so a single row is worth 0, unless a corpus is named. Checked against `pycocoevalcap` 1.2, words and
-//! scores.
+//! Vedantam et al. 2015, <https://arxiv.org/abs/1411.5726>. The inverse document frequencies come from the references of all measured rows,
+//! unless a corpus is given. A single row without a corpus therefore scores 0. Words and scores are checked against `pycocoevalcap` 1.2.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -18,9 +17,9 @@ use crate::ngrams::{Grams, Words};
 use crate::references::each;
 use crate::{Measure, Metric, Row, RowError, files, stanford};
 
-/// The longest n-gram.
+/// Longest n-gram.
 const ORDERS: usize = 4;
-/// The width of the length penalty, in bigrams.
+/// Width of the length penalty, in bigrams.
 const SIGMA: f64 = 6.0;
 
 /// Options of [`Cider`].
@@ -28,13 +27,13 @@ const SIGMA: f64 = 6.0;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct CiderOptions {
-    /// Which of the two.
+    /// CIDEr-D or plain CIDEr.
     pub variant: CiderVariant,
-    /// How words are found.
+    /// Tokenizer that splits texts into words.
     pub tokenizer: CiderTokenizer,
-    /// A file of JSON lines with `references`: the documents whose frequencies count. Without it, those of the rows measured.
+    /// File of JSON lines with `references`: the documents that define the frequencies. Default: the references of the measured rows.
     pub corpus: Option<PathBuf>,
-    /// The key of a row. Default `row`.
+    /// Key of a row. Default `row`.
     pub keyed_by: KeyedBy,
 }
 
@@ -44,11 +43,11 @@ impl Default for CiderOptions {
     }
 }
 
-/// Which CIDEr.
+/// Variant of CIDEr.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum CiderVariant {
-    /// With clipped counts and a penalty on the difference in length, against gaming: what `pycocoevalcap` calls CIDEr.
+    /// With clipped counts and a penalty on length differences, against gaming. `pycocoevalcap` calls this CIDEr.
     #[default]
     #[serde(rename = "cider-d")]
     D,
@@ -57,37 +56,37 @@ pub enum CiderVariant {
     Plain,
 }
 
-/// How words are found.
+/// Tokenizer of [`Cider`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum CiderTokenizer {
-    /// The Treebank's words in lower case without punctuation, as Stanford's `PTBTokenizer` finds them.
+    /// Treebank words in lower case without punctuation, as from Stanford's `PTBTokenizer`.
     #[default]
     Ptb,
-    /// Words stand between blanks already.
+    /// Split at whitespace only.
     Whitespace,
 }
 
-/// `10/N · Σₙ` of the mean cosine between the tf-idf weights of n-grams of the prediction and of each reference, `N` = 4.
+/// `10/N · Σₙ` of the mean cosine similarity between the tf-idf vectors of the prediction's and each reference's n-grams, with `N` = 4.
 #[derive(Debug, Clone, Default)]
 pub struct Cider {
     options: CiderOptions,
-    /// The texts of each document of the corpus; none where the rows are the corpus.
+    /// Texts of each document of the corpus. `None` if the measured rows are the corpus.
     corpus: Option<Vec<Vec<String>>>,
 }
 
 impl Cider {
-    /// The metric with these options.
+    /// Creates the metric with these options.
     ///
     /// # Errors
-    /// A corpus that cannot be read.
+    /// The corpus cannot be read.
     pub fn new(options: CiderOptions) -> Result<Self> {
         let corpus = options.corpus.as_deref().map(read_corpus).transpose()?;
         Ok(Self { options, corpus })
     }
 
-    /// The score of each row.
+    /// Computes the score of each row.
     fn scores(&self, rows: &[Row]) -> std::result::Result<Vec<f64>, RowError> {
         let texts: Vec<Vec<Vec<String>>> = each(rows, |row, references| {
             std::iter::once(&row.prediction).chain(references).map(|text| self.words(text)).collect()
@@ -98,7 +97,7 @@ impl Cider {
         let mut words = Words::default();
         let all = texts.iter().chain(&documents).flatten();
         let sequences: Vec<Vec<u32>> = all.map(|text| words.ids(text.iter().map(String::as_str))).collect();
-        // Where the texts of each row begin: its prediction, then its references; then those of each document.
+        // Index of the first text of each row (its prediction, then its references), then of each document.
         let mut starts = vec![0];
         for texts in texts.iter().chain(&documents) {
             starts.push(starts[starts.len() - 1] + texts.len());
@@ -146,7 +145,7 @@ impl Metric for Cider {
     }
 }
 
-/// `log documents − log(max(1, documents that have it))` of every n-gram; a document is some of the texts.
+/// Computes `log documents − log(max(1, documents that contain it))` for every n-gram. Each document is a range of texts.
 fn inverse_frequencies(grams: &Grams, documents: &[Range<usize>]) -> Vec<f64> {
     let mut last = vec![usize::MAX; grams.kinds()];
     let mut found = vec![0u32; grams.kinds()];
@@ -161,7 +160,7 @@ fn inverse_frequencies(grams: &Grams, documents: &[Range<usize>]) -> Vec<f64> {
     found.into_iter().map(|count| all - f64::from(count.max(1)).ln()).collect()
 }
 
-/// The references of each row of a file of JSON lines.
+/// Reads the references of each row from a file of JSON lines.
 fn read_corpus(path: &Path) -> Result<Vec<Vec<String>>> {
     let text = files::read_text(path)?;
     let document = |(i, line): (usize, &str)| -> Result<Vec<String>> {
@@ -178,7 +177,7 @@ fn read_corpus(path: &Path) -> Result<Vec<Vec<String>>> {
     text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()).map(document).collect()
 }
 
-/// The tf-idf weights of a text's n-grams, sorted by name.
+/// tf-idf weights of a text's n-grams, sorted by name.
 struct Vector {
     weights: Vec<(u32, f64)>,
     norm: f64,
@@ -194,7 +193,7 @@ impl Vector {
         Self { weights, norm }
     }
 
-    /// The cosine with a reference, counting no n-gram more often than the reference does where `clips`.
+    /// Computes the cosine similarity with a reference. With `clips`, no n-gram counts more often than in the reference.
     fn cosine(&self, reference: &Self, clips: bool) -> f64 {
         let (mut sum, mut i) = (0.0, 0);
         for &(name, weight) in &self.weights {

@@ -1,4 +1,4 @@
-//! Whether a text has a date: RL4LMs' synthetic task.
+//! Does a text contain a date? RL4LMs' synthetic task.
 
 use std::sync::LazyLock;
 
@@ -9,7 +9,7 @@ use crate::{Measure, Metric, Row, RowError};
 
 static DATE: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"\d{4}-\d{2}-\d{2}").expect("a pattern"));
 
-/// 1 where `dddd-dd-dd` is found anywhere in the prediction, within longer numbers too; else 0.
+/// Scores 1 if the prediction contains `dddd-dd-dd` anywhere, even within longer numbers, and 0 otherwise.
 #[derive(Debug, Clone, Copy)]
 pub struct Dates;
 

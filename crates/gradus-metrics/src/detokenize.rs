@@ -1,4 +1,4 @@
-//! The English rules of Moses' `detokenizer.perl`, which ToTTo's evaluation runs over every text.
+//! The English rules of Moses' `detokenizer.perl`, which ToTTo's evaluation applies to every text.
 //!
 //! Checked against `sacremoses` 0.2.0, its port to Python.
 
@@ -24,7 +24,7 @@ const ENTITIES: [(&str, &str); 11] = [
     ("&amp;", "&"),
 ];
 
-/// A line of tokens as text: punctuation joins the words it belongs to. A line that is one tag, or looks like it, stays as it is.
+/// Joins the tokens of a line into text: punctuation is attached to its word. A line that is or looks like a single tag stays unchanged.
 pub fn detokenized(line: &str) -> String {
     if line.starts_with('<') && line.ends_with('>') && line.chars().nth(2).is_some() {
         return line.to_owned();
@@ -69,7 +69,7 @@ fn is_all(word: &str, of: &str) -> bool {
     !word.is_empty() && word.chars().all(|c| of.contains(c))
 }
 
-/// Perl's `\p{IsAlnum}`: no fraction, no superscript.
+/// Perl's `\p{IsAlnum}`, which excludes fractions and superscripts.
 fn is_alphanumeric(c: char) -> bool {
     c.is_alphabetic() || is_digit(c)
 }
@@ -78,8 +78,8 @@ fn is_contraction(word: &str) -> bool {
     word.strip_prefix('\'').is_some_and(|rest| rest.starts_with(char::is_alphabetic))
 }
 
-/// Quotes of one kind open and close in turn; an apostrophe after an `s` is a possessive's. Whether the quote joins the word before
-/// it, and what stands before the next word.
+/// Handles a quote. Quotes of one kind open and close alternately; an apostrophe after an `s` is a possessive. Returns whether the quote
+/// joins the previous word, and the separator in front of the next word.
 fn quote<'a>(word: &'a str, before: &str, open: &mut Vec<&'a str>) -> (bool, &'static str) {
     let kind = if is_all(word, "„“”") { "\"" } else { word };
     match open.iter().position(|other| *other == kind) {
@@ -113,7 +113,7 @@ fn is_cjk(c: char) -> bool {
 mod tests {
     use super::*;
 
-    /// By `detokenizer.perl` itself, where its port does otherwise.
+    /// Expected values from `detokenizer.perl` itself, for texts that its Python port treats differently.
     #[test]
     fn tags_and_fractions_as_perl_has_them() {
         for (line, expected) in [

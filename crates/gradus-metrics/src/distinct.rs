@@ -1,16 +1,16 @@
-//! How many of the n-grams in the samples of a prompt differ: Li et al. 2016, <https://arxiv.org/abs/1510.03055>, over the samples of
-//! a prompt as DExperts and Quark count them (Liu et al. 2021, <https://arxiv.org/abs/2105.03023>).
+//! Share of distinct n-grams: Li et al. 2016, <https://arxiv.org/abs/1510.03055>, computed over the samples of one prompt as in DExperts
+//! and Quark (Liu et al. 2021, <https://arxiv.org/abs/2105.03023>).
 
 use std::collections::HashSet;
 
 use crate::{Measure, Metric, Row, RowError, by_prompt};
 
-/// The longest n-gram.
+/// Longest n-gram.
 const ORDER: usize = 3;
 
-/// `dist-n` for n from 1 to 3: different n-grams of all samples of a prompt, of all its words; the mean over prompts. Words stand
-/// between single blanks, so two blanks have an empty word between them, and an empty sample is one empty word. Rows with the same
-/// prompt are samples of it.
+/// `dist-n` for n from 1 to 3: the number of distinct n-grams in all samples of a prompt divided by the number of their words, averaged
+/// over prompts. Words are separated by single spaces, so two spaces enclose an empty word, and an empty sample is one empty word. Rows
+/// with the same prompt are its samples.
 #[derive(Debug, Clone, Copy)]
 pub struct Distinct;
 
@@ -44,7 +44,7 @@ mod tests {
             prediction: prediction.into(),
             ..Row::default()
         };
-        // a: 7 words, of which a b c d e differ; bigrams ab bc ab bd de: 4; trigrams abc abd bde: 3. b: 3 words ("x", "", "x").
+        // a: 7 words, 5 of them distinct (a b c d e); bigrams ab bc ab bd de: 4; trigrams abc abd bde: 3. b: 3 words ("x", "", "x").
         let rows = [row("a", "a b c"), row("b", "x  x"), row("a", "a b d e")];
         let found: Vec<f64> = Distinct.measure(&rows).expect("counted").iter().map(Measure::value).collect();
         let expected = [(5.0 / 7.0 + 2.0 / 3.0) / 2.0, (4.0 / 7.0 + 2.0 / 3.0) / 2.0, (3.0 / 7.0 + 1.0 / 3.0) / 2.0];

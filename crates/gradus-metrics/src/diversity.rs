@@ -1,7 +1,7 @@
-//! How varied the predictions are, as GEM-metrics measures it (at 431a817).
+//! Diversity of the predictions, as GEM-metrics (at 431a817) measures it.
 //!
-//! Gehrmann et al. 2021, <https://aclanthology.org/2021.gem-1.10>. All values are of the predictions together; those whose name
-//! ends in `nopunct` leave words out that are one punctuation mark.
+//! Gehrmann et al. 2021, <https://aclanthology.org/2021.gem-1.10>. All values describe the predictions together. Values whose name ends in
+//! `nopunct` ignore words that are a single punctuation mark.
 
 use std::path::PathBuf;
 
@@ -18,9 +18,9 @@ use crate::{Measure, Metric, Row, RowError};
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct DiversityOptions {
-    /// Words of a window of the mean segmental type–token ratio.
+    /// Words per window of the mean segmental type–token ratio.
     pub window_size: usize,
-    /// A directory of NLTK's Punkt data (`tokenizers/punkt_tab/english`), for sentences. Without it, a list of abbreviations.
+    /// Directory of NLTK's Punkt data (`tokenizers/punkt_tab/english`), for splitting sentences. Default: a built-in list of abbreviations.
     pub punkt: Option<PathBuf>,
 }
 
@@ -38,10 +38,10 @@ pub struct Diversity {
 }
 
 impl Diversity {
-    /// The metric with these options.
+    /// Creates the metric with these options.
     ///
     /// # Errors
-    /// A directory that cannot be read.
+    /// The directory cannot be read.
     pub fn new(options: DiversityOptions) -> Result<Self> {
         Ok(Self { tokenizer: WordTokenizer::new(options.punkt.as_deref())?, options })
     }
@@ -112,7 +112,7 @@ impl Diversity {
                 whole(&format!("entropy-{order}"), entropy(&counts)),
             ]);
             if let Some((shorter_counts, shorter_names)) = &shorter {
-                // Without anything to come after there is no entropy, which GEM leaves out.
+                // Without following words there is no conditional entropy. GEM omits the value.
                 let value = match shorter_counts.len() {
                     0 => f64::NAN,
                     _ => conditional_entropy(&counts, &names, shorter_counts, shorter_names),
@@ -125,7 +125,7 @@ impl Diversity {
     }
 }
 
-/// The mean ratio of different words to words over windows; NaN without a full one. Rounded to five digits, as there.
+/// Computes the mean type–token ratio over full windows, rounded to five digits as in GEM. NaN if there is no full window.
 fn segmental_ratio(words: &[u32], window: usize) -> f64 {
     let ratio = |window: &[u32]| {
         let mut kinds = window.to_vec();
@@ -135,22 +135,22 @@ fn segmental_ratio(words: &[u32], window: usize) -> f64 {
     };
     let ratios: Vec<f64> = words.chunks_exact(window.max(1)).map(ratio).collect();
     let mean = ratios.iter().sum::<f64>() / ratios.len() as f64;
-    // As Python's `round`, by the digits of the number itself: a product with 10⁵ may turn what lies below a half into one.
+    // Like Python's `round`, this rounds the exact decimal expansion. Multiplying by 10⁵ could turn a number just below a half into a half.
     format!("{mean:.5}").parse().unwrap_or(f64::NAN)
 }
 
 /// `−Σ p log₂ p`
 fn entropy(counts: &[u32]) -> f64 {
     let all: f64 = counts.iter().map(|&count| f64::from(count)).sum();
-    // Taken from 0, so that what is certain is 0 and not −0.
+    // Subtracting from 0 makes the entropy of a certain event 0, not −0.
     0.0 - counts.iter().map(|&count| f64::from(count) / all).map(|p| p * p.log2()).sum::<f64>()
 }
 
-/// `−Σ p(x, y) log₂ (p(x, y) / p(x))`, with `p(x)` among the n-grams shorter by one.
+/// `−Σ p(x, y) log₂ (p(x, y) / p(x))`, with `p(x)` taken over the n-grams that are one word shorter.
 fn conditional_entropy(counts: &[u32], names: &[Vec<u32>], shorter_counts: &[u32], shorter: &[Vec<u32>]) -> f64 {
     let total = |counts: &[u32]| counts.iter().map(|&count| f64::from(count)).sum::<f64>();
     let (all, all_shorter) = (total(counts), total(shorter_counts));
-    // The shorter n-gram that each begins with; the two lists of a text begin at the same word.
+    // Prefix of each n-gram, one word shorter. Both lists of a text begin at the same word.
     let mut begins = vec![0; counts.len()];
     for (name, begin) in names.iter().zip(shorter).flat_map(|(names, shorter)| names.iter().zip(shorter)) {
         begins[*name as usize] = *begin as usize;

@@ -1,4 +1,4 @@
-//! What can be wrong with the options of a metric and the files that they name.
+//! Errors in the options of a metric and in the files that they name.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,37 +6,37 @@ use std::path::{Path, PathBuf};
 /// `Result` with the crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A metric cannot be made. What is wrong with a row is a [`RowError`](crate::RowError).
+/// A metric cannot be created. Errors in a row are [`RowError`](crate::RowError)s.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// An option has a value that it must not have.
+    /// An option has an invalid value.
     #[error("{message}")]
     Options {
         /// What was found and what was expected.
         message: String,
-        /// What to do about it.
+        /// What the user can do about it.
         hint: Option<String>,
     },
 
-    /// A file has other contents than expected.
+    /// A file has unexpected contents.
     #[error("{}: {message}", location(.file, *.line))]
     Data {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// The line, from 1.
+        /// Line number, from 1.
         line: Option<usize>,
         /// What was found and what was expected.
         message: String,
-        /// What to do about it.
+        /// What the user can do about it.
         hint: Option<String>,
     },
 
     /// A file cannot be read.
     #[error("{}: {source}", .path.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The operating system's answer.
+        /// Error from the operating system.
         source: io::Error,
     },
 }
@@ -69,7 +69,7 @@ impl Error {
         self
     }
 
-    /// What the user can do about it.
+    /// Returns what the user can do about the error.
     pub fn hint(&self) -> Option<&str> {
         match self {
             Self::Options { hint, .. } | Self::Data { hint, .. } => hint.as_deref(),

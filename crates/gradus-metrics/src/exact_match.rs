@@ -1,12 +1,12 @@
 //! Exact match by SQuAD's rules.
 //!
-//! Rajpurkar et al. 2016, <https://aclanthology.org/D16-1264>. Checked against `squad` of torchmetrics 1.9; the value is from
-//! 0 to 1 where that gives percent.
+//! Rajpurkar et al. 2016, <https://aclanthology.org/D16-1264>. Checked against `squad` of torchmetrics 1.9, which reports percent; the
+//! value here is from 0 to 1.
 
 use crate::references::each;
 use crate::{Measure, Metric, Row, RowError, answer};
 
-/// 1 where the prediction is one of the references, but for case, punctuation, articles and blanks; else 0.
+/// Scores 1 if the prediction equals a reference apart from case, punctuation, articles and whitespace, and 0 otherwise.
 #[derive(Debug, Clone, Copy)]
 pub struct ExactMatch;
 

@@ -1,4 +1,4 @@
-//! The one way in which the crate reads files that users name.
+//! Reading of files that users name. All other modules read files through this one.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -6,13 +6,13 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 
-/// The most bytes that are read of one file: ten times what is known.
+/// Maximum size of a file in bytes: ten times the largest known one.
 pub const MOST_BYTES: u64 = 1 << 30;
 
-/// Opens a regular file. A pipe or a device is refused: it may block or have no end.
+/// Opens a regular file. Pipes and devices are rejected because they may block or never end.
 ///
 /// # Errors
-/// The operating system's answer, or that it is no regular file.
+/// The operating system reports an error, or the file is not a regular file.
 pub fn open(path: &Path) -> Result<File> {
     let io = |source| Error::io(path, source);
     if !fs::metadata(path).map_err(io)?.is_file() {
@@ -21,10 +21,10 @@ pub fn open(path: &Path) -> Result<File> {
     File::open(path).map_err(io)
 }
 
-/// The bytes of a regular file of at most [`MOST_BYTES`].
+/// Reads a regular file of at most [`MOST_BYTES`].
 ///
 /// # Errors
-/// As [`open`]; or the size of a larger file, before it is read.
+/// Same as [`open`], or the file is too large. In that case nothing is read, and the error reports the size.
 pub fn read(path: &Path) -> Result<Vec<u8>> {
     let io = |source| Error::io(path, source);
     let file = open(path)?;
@@ -34,15 +34,15 @@ pub fn read(path: &Path) -> Result<Vec<u8>> {
         return Err(io(io::Error::new(io::ErrorKind::InvalidData, message)));
     }
     let mut bytes = Vec::with_capacity(size as usize);
-    // A file may grow meanwhile.
+    // The file may grow while it is read.
     file.take(MOST_BYTES).read_to_end(&mut bytes).map_err(io)?;
     Ok(bytes)
 }
 
-/// [`read`] of UTF-8.
+/// Reads a UTF-8 file with [`read`].
 ///
 /// # Errors
-/// As [`read`]; or the first byte that is not UTF-8.
+/// Same as [`read`], or the file is not UTF-8. In that case the error reports the position of the first invalid byte.
 pub fn read_text(path: &Path) -> Result<String> {
     String::from_utf8(read(path)?).map_err(|error| {
         let at = error.utf8_error().valid_up_to();

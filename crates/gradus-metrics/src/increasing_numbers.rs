@@ -1,4 +1,4 @@
-//! How far the numbers of a text go up: RL4LMs' synthetic task.
+//! How long do the numbers in a text increase? RL4LMs' synthetic task.
 
 use std::borrow::Cow;
 
@@ -13,18 +13,18 @@ use crate::{Measure, Metric, Row, RowError};
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct IncreasingNumbersOptions {
-    /// A text of fewer than half as many words counts as one of half as many.
+    /// Count a text of fewer than half as many words as if it had half as many.
     pub min_tokens: usize,
 }
 
-/// The numbers from the first on that each exceed the one before, per word of the prediction.
+/// Length of the run of increasing numbers that begins at the first number, divided by the number of words in the prediction.
 #[derive(Debug, Clone, Copy)]
 pub struct IncreasingNumbers {
     options: IncreasingNumbersOptions,
 }
 
 impl IncreasingNumbers {
-    /// The metric with these options.
+    /// Creates the metric with these options.
     pub fn new(options: IncreasingNumbersOptions) -> Self {
         Self { options }
     }
@@ -34,7 +34,7 @@ impl IncreasingNumbers {
         let mut last = None;
         let mut run = 0;
         for number in split(text).filter_map(python_float) {
-            // A NaN is above nothing, and nothing above it.
+            // Comparisons with NaN are false, so a NaN ends the run.
             let goes_up = last.is_none_or(|last| number > last);
             if !goes_up {
                 break;
@@ -53,7 +53,7 @@ impl Metric for IncreasingNumbers {
     }
 }
 
-/// Python's `float(word)`: underscores may stand between digits, which may be those of any script.
+/// Python's `float(word)`: underscores are allowed between digits, and digits may be of any script.
 fn python_float(word: &str) -> Option<f64> {
     let word = &with_ascii_digits(word)?;
     let bytes = word.as_bytes();
@@ -65,7 +65,7 @@ fn python_float(word: &str) -> Option<f64> {
     word.replace('_', "").parse().ok()
 }
 
-/// The word with its decimal digits in ASCII; `None` where it has other characters beyond that.
+/// Replaces the word's decimal digits by ASCII digits. `None` if it has other non-ASCII characters.
 fn with_ascii_digits(word: &str) -> Option<Cow<'_, str>> {
     if word.is_ascii() {
         return Some(Cow::Borrowed(word));
@@ -74,7 +74,7 @@ fn with_ascii_digits(word: &str) -> Option<Cow<'_, str>> {
         if c.is_ascii() || !is_digit(c) {
             return c.is_ascii().then_some(c);
         }
-        // Unicode has the ten digits of a script in their order without a gap, and at most five such rows after each other.
+        // Unicode lists the ten digits of a script in order and without a gap; at most five such blocks are adjacent.
         let before = (1..50).take_while(|back| char::from_u32(u32::from(c) - back).is_some_and(is_digit)).count();
         char::from_digit(before as u32 % 10, 10)
     };

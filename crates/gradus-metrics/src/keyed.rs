@@ -1,26 +1,26 @@
-//! What tells the rows of a corpus apart.
+//! The key that identifies the rows of a corpus.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Measure, Row, RowError};
 
-/// What tells rows apart.
+/// Key that identifies rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum KeyedBy {
-    /// Each row is one of its own.
+    /// Each row counts by itself.
     #[default]
     Row,
-    /// Rows of one prompt are one: the last of them is measured, and its score is that of all (RL4LMs' code).
+    /// Rows with the same prompt count as one: the last of them is measured, and all of them get its score (as in RL4LMs' code).
     Prompt,
 }
 
 impl KeyedBy {
-    /// The mean of the scores that `score` gives to the rows that are told apart, each row with the score of its key.
+    /// Returns the mean of the scores that `score` gives to the distinct rows. Each row gets the score of its key.
     ///
     /// # Errors
-    /// Those of `score`, with the number of the row among all rows.
+    /// Errors of `score`, with row numbers that refer to all rows.
     pub fn measure(
         self,
         rows: &[Row],
@@ -29,7 +29,7 @@ impl KeyedBy {
         if self == Self::Row {
             return Ok(vec![Measure::mean_of_some("", &score(rows)?)]);
         }
-        // The prompts in the order in which they first appear, each with the last of its rows.
+        // The distinct prompts in order of first appearance, each with its last row.
         let mut last: Vec<usize> = Vec::new();
         let mut places = std::collections::HashMap::new();
         let of_row: Vec<usize> = rows

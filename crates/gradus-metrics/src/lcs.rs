@@ -1,6 +1,6 @@
 //! Longest common subsequences.
 
-/// The length of the longest common subsequence, in memory of one row.
+/// Returns the length of the longest common subsequence. It needs the memory of one table row.
 pub fn length(a: &[u32], b: &[u32]) -> usize {
     let mut row = vec![0u32; b.len() + 1];
     for x in a {
@@ -14,8 +14,8 @@ pub fn length(a: &[u32], b: &[u32]) -> usize {
     row[b.len()] as usize
 }
 
-/// Marks the places of `of` that belong to a longest common subsequence with `with`: of several, the one that `rouge_score`
-/// and `py-rouge` find going backwards, which drops a word of `with` only where that is strictly better.
+/// Marks the positions of `of` that belong to a longest common subsequence with `with`. If there are several, it picks the one that
+/// `rouge_score` and `py-rouge` find going backwards, which drops a word of `with` only if that is strictly better.
 pub fn mark(of: &[u32], with: &[u32], marks: &mut [bool]) {
     let width = with.len() + 1;
     let mut table = vec![0u32; (of.len() + 1) * width];
@@ -47,7 +47,7 @@ mod tests {
         assert_eq!(length(&[1, 2, 3, 4], &[2, 4, 1, 3]), 2);
         assert_eq!((length(&[], &[1]), length(&[1], &[])), (0, 0));
         let mut marks = [false; 4];
-        // 1 3, 2 3 and 2 4 are as long as each other: going backwards, 4 stays where it is and 2 is before it.
+        // 1 3, 2 3 and 2 4 are equally long. The search goes backwards, so it picks 4 and then the 2 before it.
         mark(&[1, 2, 3, 4], &[2, 4, 1, 3], &mut marks);
         assert_eq!(marks.iter().filter(|&&mark| mark).count(), 2);
     }

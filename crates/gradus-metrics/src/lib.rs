@@ -1,4 +1,4 @@
-//! Metrics of generated text: how good predictions are beside their references. Each equals its reference tool.
+//! Metrics of generated text: they compare predictions with references. Each metric equals its reference tool.
 //!
 //! ```
 //! use gradus_metrics::{Metric, Resampling, Rouge, Row, SacreBleu, intervals};
@@ -18,9 +18,9 @@
 //! # Ok::<(), gradus_metrics::RowError>(())
 //! ```
 //!
-//! A [`Metric`] sees all rows at once and gives [`Measure`]s. A measure has a value of the whole corpus, a value of each row, and
-//! bootstrap [`intervals`]. Values lie between 0 and 1 unless the metric says otherwise, also where the tool prints percent. Rows are
-//! measured on all threads of the current `rayon` pool.
+//! A [`Metric`] receives all rows at once and returns [`Measure`]s. A measure has a value for the whole corpus, a value for each row, and
+//! bootstrap [`intervals`]. Values are between 0 and 1 unless the metric documents another range, even if the reference tool prints
+//! percent. Rows are measured on all threads of the current `rayon` pool.
 //!
 //! | metric | paper | equals |
 //! |---|---|---|
@@ -40,11 +40,11 @@
 //! | [`ExactMatch`], [`TokenF1`] | Rajpurkar et al. 2016 | `squad` of torchmetrics 1.9 |
 //! | [`Dates`], [`IncreasingNumbers`] | Ramamurthy et al. 2023 | RL4LMs' synthetic tasks |
 //!
-//! What finds words and sentences is public too: [`Tokenizer`] (sacreBLEU's tokenizers), [`treebank::words`] and [`WordTokenizer`]
-//! (NLTK), [`stanford::words`], [`Punkt`], [`Porter`], [`WordNet`], [`detokenize::detokenized`] (Moses).
+//! The tools that split texts into words and sentences are public too: [`Tokenizer`] (sacreBLEU's tokenizers), [`treebank::words`] and
+//! [`WordTokenizer`] (NLTK), [`stanford::words`], [`Punkt`], [`Porter`], [`WordNet`], [`detokenize::detokenized`] (Moses).
 //!
-//! The crate ships no data of others: [`Punkt`] and [`WordNet`] read NLTK's files where the user has them, and there is a plain
-//! fallback for each. The feature `schema` derives `schemars::JsonSchema` for all options.
+//! The crate ships no third-party data. [`Punkt`] and [`WordNet`] read NLTK's files if the user has them; otherwise each has a simple
+//! fallback. The feature `schema` derives `schemars::JsonSchema` for all options.
 
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
@@ -117,43 +117,43 @@ pub use ter::{Ter, TerOptions};
 pub use token_f1::TokenF1;
 pub use wordnet::WordNet;
 
-/// The row values of the first measure; NaN where a row has none.
+/// Returns the row values of the first measure; NaN for rows without a value.
 pub fn first_values(measures: &[Measure], rows: usize) -> Vec<f64> {
     measures.first().and_then(Measure::row_values).unwrap_or_else(|| vec![f64::NAN; rows])
 }
 
-/// Measures generated text.
+/// A metric of generated text.
 pub trait Metric: Send + Sync {
-    /// The values, in a fixed order. A metric of one value gives a measure with an empty part.
+    /// Measures the rows and returns the values in a fixed order. A metric with a single value returns one measure with an empty part.
     ///
     /// # Errors
-    /// A row without what the metric compares with.
+    /// A row lacks what the metric compares with.
     fn measure(&self, rows: &[Row]) -> Result<Vec<Measure>, RowError>;
 
-    /// What a reader of the values must know: this machine lacks a resource, so the values differ from those of the reference tool.
+    /// Returns a note about missing resources on this machine that make the values differ from those of the reference tool.
     fn remark(&self) -> Option<String> {
         None
     }
 
-    /// What each prediction alone is worth as a reward, where more is better. By default, the row values of the first measure; NaN
-    /// where a row has none.
+    /// Returns the reward of each prediction; higher is better. By default, these are the row values of the first measure; NaN for rows
+    /// without a value.
     ///
     /// # Errors
-    /// As [`Self::measure`].
+    /// Same as [`Self::measure`].
     fn worth(&self, rows: &[Row]) -> Result<Vec<f64>, RowError> {
         Ok(first_values(&self.measure(rows)?, rows.len()))
     }
 
-    /// [`Self::worth`], with reports to `done` of how many rows have their value. Where `done` returns false, the user does not want
-    /// to wait, and the work ends. A metric that takes long should implement it.
+    /// Like [`Self::worth`], but reports to `done` how many rows have a value. If `done` returns false, the user has cancelled, and the
+    /// work stops. Slow metrics should implement it.
     ///
     /// # Errors
-    /// As [`Self::worth`], and one that [is interrupted](RowError::is_interrupted).
+    /// Same as [`Self::worth`], or an [interruption](RowError::is_interrupted).
     fn worth_with_progress(&self, rows: &[Row], _done: &mut dyn FnMut(usize) -> bool) -> Result<Vec<f64>, RowError> {
         self.worth(rows)
     }
 
-    /// Whether [`Self::worth`] means anything.
+    /// Returns whether [`Self::worth`] is meaningful.
     fn is_reward(&self) -> bool {
         true
     }

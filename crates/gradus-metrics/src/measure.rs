@@ -1,4 +1,4 @@
-//! A measured value: of all rows together, of each row, and the interval that another draw of rows would give.
+//! A measured value: of all rows together, of each row, and its bootstrap interval over resampled rows.
 
 use std::sync::Arc;
 
@@ -7,48 +7,48 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng as _;
 use rayon::prelude::*;
 
-/// From sums over rows to a value.
+/// Maps sums over rows to a value.
 type ValueOf = Arc<dyn Fn(&[f64]) -> f64 + Send + Sync>;
 
-/// A value of all rows together, and what it was made of.
+/// A value of all rows together, with the numbers that it was computed from.
 ///
-/// Most metrics are a function of sums over rows (a mean of `[score, 1]`; BLEU of lengths and counts), so a row's value, the
-/// corpus value and the value of any resample of rows are one function of different sums.
+/// Most metrics are a function of sums over rows (a mean of `[score, 1]`; BLEU of lengths and counts). The value of a row, of the corpus
+/// and of any resample of rows then apply the same function to different sums.
 #[derive(Clone)]
 pub struct Measure {
-    /// What is measured, after the metric's name: `rouge1` of `rouge/rouge1`; empty for a metric of one value.
+    /// Part of the metric, written after its name: `rouge1` in `rouge/rouge1`. Empty for a metric with one value.
     pub part: String,
-    /// The corpus value where it is not that of the sums.
+    /// Corpus value, if it is not computed from the sums.
     fixed: Option<f64>,
     evidence: Evidence,
 }
 
 #[derive(Clone)]
 enum Evidence {
-    /// `width` numbers a row, and the function of their sums.
+    /// `width` numbers per row, and the function of their sums.
     Sums { width: usize, rows: Vec<f64>, value_of: ValueOf },
-    /// A value a row, of which that of all rows is no function that is known here.
+    /// One value per row. The corpus value cannot be computed from them.
     Rows(Vec<f64>),
-    /// Nothing: the value is no function of sums over rows.
+    /// No row values: the value is not a function of sums over rows.
     Whole,
 }
 
 impl Measure {
-    /// The mean of one score a row.
+    /// Creates the mean of one score per row.
     pub fn mean(part: impl Into<String>, scores: &[f64]) -> Self {
         Self::of_sums(part, 2, scores.iter().flat_map(|&score| [score, 1.0]).collect(), |sums| sums[0] / sums[1])
     }
 
-    /// The mean of the scores of the rows that have one; NaN where none has.
+    /// Creates the mean over the rows that have a score; NaN if no row has one.
     pub fn mean_of_some(part: impl Into<String>, scores: &[Option<f64>]) -> Self {
         let sums = scores.iter().flat_map(|score| score.map_or([0.0, 0.0], |score| [score, 1.0]));
         Self::of_sums(part, 2, sums.collect(), |sums| sums[0] / sums[1])
     }
 
-    /// A function of the sums of `width` numbers a row, given row after row.
+    /// Creates a function of sums. `rows` holds `width` numbers per row, row after row.
     ///
     /// # Panics
-    /// When `rows` is not a whole number of rows.
+    /// If the length of `rows` is not a multiple of `width`.
     pub fn of_sums(
         part: impl Into<String>,
         width: usize,
@@ -59,24 +59,24 @@ impl Measure {
         Self { part: part.into(), fixed: None, evidence: Evidence::Sums { width, rows, value_of: Arc::new(value_of) } }
     }
 
-    /// A value of all rows together that says nothing of one row, nor of a resample: the number of different words falls
-    /// with every row that is drawn twice.
+    /// Creates a value of all rows together that has no row values and cannot be resampled. An example is the number of distinct words,
+    /// which decreases with every row that is drawn twice.
     pub fn whole(part: impl Into<String>, value: f64) -> Self {
         Self { part: part.into(), fixed: Some(value), evidence: Evidence::Whole }
     }
 
-    /// A value of all rows together beside those of each, which nothing is drawn from anew: who measured says what it is. NaN for a
-    /// row that has none.
+    /// Creates a corpus value that the caller provides, with separate values of the rows. It is not resampled. Rows without a value have
+    /// NaN.
     pub fn beside_rows(part: impl Into<String>, value: f64, rows: Vec<f64>) -> Self {
         Self { part: part.into(), fixed: Some(value), evidence: Evidence::Rows(rows) }
     }
 
-    /// What the value is called: the metric's name, and after a `/` the part, where it has several.
+    /// Returns the name of the value: the metric's name, then `/` and the part if the metric has several values.
     pub fn key(&self, metric: &str) -> String {
         if self.part.is_empty() { metric.to_owned() } else { format!("{metric}/{}", self.part) }
     }
 
-    /// The value of all rows together. NaN where there is nothing to measure.
+    /// Returns the value of all rows together. NaN if there is nothing to measure.
     pub fn value(&self) -> f64 {
         match (&self.evidence, self.fixed) {
             (_, Some(value)) => value,
@@ -89,8 +89,7 @@ impl Measure {
         }
     }
 
-    /// The value of each row alone, as if it were the whole corpus; NaN where a row has none. `None` for a value that says
-    /// nothing of rows.
+    /// Returns the value of each row as if it were the whole corpus; NaN for rows without a value. `None` if the measure has no row values.
     pub fn row_values(&self) -> Option<Vec<f64>> {
         match &self.evidence {
             Evidence::Whole => None,
@@ -101,7 +100,7 @@ impl Measure {
         }
     }
 
-    /// The value of the rows `drawn`, which may repeat.
+    /// Computes the value of the rows `drawn`, which may repeat.
     fn resampled(&self, drawn: &[u32]) -> Option<f64> {
         match &self.evidence {
             Evidence::Whole | Evidence::Rows(_) => None,
@@ -115,7 +114,7 @@ impl Measure {
         }
     }
 
-    /// How many rows were measured.
+    /// Returns the number of measured rows.
     fn len(&self) -> usize {
         match &self.evidence {
             Evidence::Whole => 0,
@@ -124,7 +123,7 @@ impl Measure {
         }
     }
 
-    /// The same rows with another corpus value.
+    /// Replaces the corpus value.
     pub(crate) fn with_value(self, value: f64) -> Self {
         Self { fixed: Some(value), ..self }
     }
@@ -142,15 +141,15 @@ fn add(sums: &mut [f64], row: &[f64]) {
     }
 }
 
-/// How intervals are drawn.
+/// Settings of the bootstrap.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Resampling {
-    /// Resamples of as many rows as there are, drawn with replacement; 0 for no intervals. 1000, as `rouge_score` draws.
+    /// Number of resamples, each with as many rows as there are, drawn with replacement. 0 disables intervals; `rouge_score` uses 1000.
     pub samples: usize,
-    /// Which resamples.
+    /// Seed of the resamples.
     pub seed: u64,
-    /// Rows that are drawn together, one after the other: samples of one prompt are more alike than those of others, and what counts are
-    /// the prompts. 1 where each row is drawn alone.
+    /// Number of adjacent rows that are drawn together. Samples of one prompt are correlated, so whole prompts are resampled. 1 draws each
+    /// row alone.
     pub together: usize,
 }
 
@@ -165,8 +164,8 @@ pub struct Interval {
     pub high: f64,
 }
 
-/// Intervals of measures of the same rows, all from the same resamples, so that differences between metrics are no matter of
-/// the draw. `None` for a value that resampling says nothing of, and for what is NaN in some resample.
+/// Computes the intervals of measures of the same rows. All use the same resamples, so differences between metrics do not depend on the
+/// draw. `None` for a value that cannot be resampled or that is NaN in some resample.
 ///
 /// Efron and Tibshirani 1993, chapter 13. Percentiles interpolate between resamples, as NumPy's.
 pub fn intervals(measures: &[&Measure], resampling: Resampling) -> Vec<Option<Interval>> {
@@ -195,9 +194,9 @@ pub fn intervals(measures: &[&Measure], resampling: Resampling) -> Vec<Option<In
     (0..measures.len()).map(of).collect()
 }
 
-/// The random numbers of one resample: every resample has a key of its own, so they may be drawn in any order.
+/// Returns the random numbers of one resample. Each resample has its own key, so resamples may be drawn in any order.
 fn stream(seed: u64, sample: u64) -> ChaCha8Rng {
-    // What else draws from the same seed has another number in the second place.
+    // Other users of the same seed have another number in the second place.
     const RESAMPLE: u64 = 16;
     let mut key = [0u8; 32];
     for (slot, word) in key.chunks_exact_mut(8).zip([seed, RESAMPLE, 0, sample]) {
@@ -206,7 +205,7 @@ fn stream(seed: u64, sample: u64) -> ChaCha8Rng {
     ChaCha8Rng::from_seed(key)
 }
 
-/// The percentile of sorted values, between two of them where it falls there.
+/// Returns a percentile of sorted values, interpolated between neighbors.
 fn percentile(sorted: &[f64], percent: f64) -> f64 {
     let place = percent / 100.0 * (sorted.len() - 1) as f64;
     let (low, part) = (place.floor() as usize, place.fract());
@@ -250,12 +249,12 @@ mod tests {
         assert!((interval.middle - 0.5).abs() < 0.005, "{interval:?}");
         assert_eq!(found[1], None);
         assert_eq!(intervals(&[&mean], resampling)[0], found[0], "the same seed gives the same interval");
-        // Four samples of a prompt that are the same are one: 100 prompts, ±1.96 · 0.5/√100 = ±0.098.
+        // The four samples of each prompt are identical, so they count as one: 100 prompts, ±1.96 · 0.5/√100 = ±0.098.
         let alike: Vec<f64> = (0..400).map(|i| f64::from(i / 4 % 2)).collect();
         let by_prompt = Resampling { together: 4, ..resampling };
         let interval = intervals(&[&Measure::mean("", &alike)], by_prompt)[0].expect("an interval");
         assert!((interval.low - 0.402).abs() < 0.02 && (interval.high - 0.598).abs() < 0.02, "{interval:?}");
-        // What stands in the first row of each alone is in every resample.
+        // Only the first row of each prompt has a score. Every resample draws whole prompts, so it contains one.
         let firsts: Vec<Option<f64>> = (0..12).map(|i| (i % 4 == 0).then_some(1.0)).collect();
         let interval = intervals(&[&Measure::mean_of_some("", &firsts)], by_prompt)[0].expect("an interval");
         assert_eq!((interval.low, interval.high), (1.0, 1.0));

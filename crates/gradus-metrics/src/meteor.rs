@@ -1,7 +1,7 @@
 //! METEOR as NLTK 3.10 computes it.
 //!
-//! Lavie and Agarwal 2007, <https://aclanthology.org/W07-0734>. Checked against `nltk` 3.10.4 (`meteor_score`) on the words of
-//! its `word_tokenize`, as `evaluate` and RL4LMs call it.
+//! Lavie and Agarwal 2007, <https://aclanthology.org/W07-0734>. Checked against `nltk` 3.10.4 (`meteor_score`) on the words of its
+//! `word_tokenize`, as `evaluate` and RL4LMs call it.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -22,18 +22,18 @@ use crate::{Measure, Metric, Row, RowError};
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct MeteorOptions {
-    /// How far precision outweighs recall.
+    /// Weight of recall in the mean of precision and recall, from 0 to 1.
     pub alpha: f64,
-    /// How fast the penalty grows with the share of chunks.
+    /// Exponent of the penalty: how fast it grows with the share of chunks.
     pub beta: f64,
-    /// The largest penalty.
+    /// Largest penalty.
     pub gamma: f64,
-    /// How several references are used; `repr` also finds words as NLTK 3.7 did.
+    /// Use of several references. `repr` also splits words as NLTK 3.7 did.
     pub references: References,
-    /// WordNet, for synonyms: a directory, or NLTK's `wordnet.zip`. When absent, WordNet is looked for where NLTK keeps its
-    /// data (`NLTK_DATA`, `~/nltk_data`, …); `none` leaves synonyms out: words then match by letters and stems alone.
+    /// WordNet, for synonyms: a directory, or NLTK's `wordnet.zip`. By default, gradus searches NLTK's data directories (`NLTK_DATA`,
+    /// `~/nltk_data`, …). `none` disables synonyms: words then match by letters and stems alone.
     pub wordnet: Option<PathBuf>,
-    /// A directory of NLTK's Punkt data (`tokenizers/punkt_tab/english`), for sentences. Without it, a list of abbreviations.
+    /// Directory of NLTK's Punkt data (`tokenizers/punkt_tab/english`), for splitting sentences. Default: a built-in list of abbreviations.
     pub punkt: Option<PathBuf>,
 }
 
@@ -52,16 +52,16 @@ pub struct Meteor {
 }
 
 impl Meteor {
-    /// The metric with these options.
+    /// Creates the metric with these options.
     ///
     /// # Errors
-    /// A directory that cannot be read.
+    /// A directory cannot be read.
     pub fn new(options: MeteorOptions) -> Result<Self> {
         let wordnet = WordNet::open(options.wordnet.as_deref())?;
         Ok(Self { tokenizer: WordTokenizer::new(options.punkt.as_deref())?, wordnet, options })
     }
 
-    /// Those of the NLTK that RL4LMs pins, where its references are asked for.
+    /// Returns the rules of the NLTK version that RL4LMs pins if its reference handling is selected.
     fn rules(&self) -> Rules {
         if self.options.references == References::Repr { Rules::V3_7 } else { Rules::Today }
     }
@@ -70,16 +70,16 @@ impl Meteor {
         self.tokenizer.words(text, self.rules()).into_iter().map(|word| word.to_lowercase()).collect()
     }
 
-    /// The best score over references.
+    /// Returns the best score over the references.
     fn best(&self, row: &Row, references: &[String]) -> f64 {
         let prediction = self.words(&row.prediction);
         let references = self.options.references.of(references);
         let score = |reference: &String| self.score(&prediction, &self.words(reference));
-        // Below 0 where the penalty is more than all.
+        // The score is negative if the penalty exceeds 1.
         references.iter().map(score).fold(f64::NEG_INFINITY, f64::max)
     }
 
-    /// Of words in lower case.
+    /// Scores lower-cased words.
     fn score(&self, prediction: &[String], reference: &[String]) -> f64 {
         let mut pairs = self.align(prediction, reference);
         if pairs.is_empty() {
@@ -95,7 +95,7 @@ impl Meteor {
         (1.0 - gamma * (chunks as f64 / matches).powf(beta)) * mean
     }
 
-    /// Places that match, in three stages, each from the end: words, stems, synonyms of stems.
+    /// Returns pairs of matching positions, in three stages, each from the end: words, stems, synonyms of stems.
     fn align(&self, prediction: &[String], reference: &[String]) -> Vec<(usize, usize)> {
         let mut pairs = Vec::new();
         let left: Vec<(usize, &str)> = prediction.iter().map(String::as_str).enumerate().collect();
@@ -120,7 +120,7 @@ impl Meteor {
 
 type Words<'a> = Vec<(usize, &'a str)>;
 
-/// Pairs each word of `left`, from the last on, with the last equal word of `right` that is free; gives what is left of both.
+/// Pairs each word of `left`, from the last on, with the last equal word of `right` that is free. Returns the unpaired words of both.
 fn matched<'a>(
     left: &[(usize, &'a str)],
     right: &[(usize, &'a str)],
@@ -166,7 +166,7 @@ impl Metric for Meteor {
     }
 }
 
-/// The words that own their text as words that do not.
+/// Borrows the text of owned words.
 fn borrowed(words: &[(usize, String)]) -> Words<'_> {
     words.iter().map(|(place, word)| (*place, word.as_str())).collect()
 }

@@ -4,30 +4,30 @@ use serde::{Deserialize, Serialize};
 
 use crate::characters::{is_number, is_punctuation, is_space, is_symbol};
 
-/// How sacreBLEU finds words.
+/// Tokenizer of sacreBLEU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Tokenizer {
-    /// `mteval-v13a`, of WMT.
+    /// `mteval-v13a`, used by WMT.
     #[default]
     #[serde(rename = "13a")]
     V13a,
-    /// `mteval-v14 --international-tokenization`: by Unicode's classes of punctuation and symbols.
+    /// `mteval-v14 --international-tokenization`: splits by Unicode's classes of punctuation and symbols.
     #[serde(rename = "intl")]
     International,
     /// Every character is a word.
     #[serde(rename = "char")]
     Char,
-    /// Chinese characters are words, the rest as 13a.
+    /// Each Chinese character is a word; the rest is split as by 13a.
     #[serde(rename = "zh")]
     Chinese,
-    /// Words stand between blanks already.
+    /// Split at whitespace only.
     #[serde(rename = "none")]
     None,
 }
 
 impl Tokenizer {
-    /// The text with blanks between words.
+    /// Returns the text with spaces between words.
     pub fn tokenize(self, text: &str) -> String {
         let text = text.trim_end_matches(is_space);
         match self {
@@ -51,8 +51,8 @@ fn unescaped(text: &str) -> String {
     text
 }
 
-/// Rewrites from left to right: `rule` sees a character and the next one, writes what becomes of them and says how many of
-/// them it took; 0 leaves the character as it is.
+/// Rewrites a text from left to right. `rule` receives a character and the next one, writes their replacement and returns how many of them
+/// it consumed. 0 keeps the character.
 pub fn rewrite(text: &str, mut rule: impl FnMut(char, Option<char>, &mut String) -> usize) -> String {
     let mut out = String::with_capacity(text.len() + text.len() / 4);
     let mut characters = text.chars();
@@ -68,7 +68,7 @@ pub fn rewrite(text: &str, mut rule: impl FnMut(char, Option<char>, &mut String)
     out
 }
 
-/// A blank on both sides of the characters that `is_word` picks.
+/// Puts a space on both sides of the characters that `is_word` selects.
 pub fn padded(text: &str, is_word: impl Fn(char) -> bool) -> String {
     rewrite(text, |c, _, out| {
         if !is_word(c) {
@@ -79,18 +79,18 @@ pub fn padded(text: &str, is_word: impl Fn(char) -> bool) -> String {
     })
 }
 
-/// Punctuation of ASCII but `'`, `,`, `-` and `.`.
+/// ASCII punctuation except `'`, `,`, `-` and `.`.
 pub fn is_western_punctuation(c: char) -> bool {
     matches!(c, '{'..='~' | '['..='`' | ' '..='&' | '('..='+' | ':'..='@' | '/')
 }
 
-/// The part of 13a for Western languages.
+/// The steps of 13a for Western languages.
 fn western(text: &str) -> String {
     let text = padded(text, is_western_punctuation);
     split_dashes_after_digits(&split_periods_and_commas(&text))
 }
 
-/// Periods and commas stand alone, unless between digits.
+/// Separates periods and commas from words, unless they are between digits.
 pub fn split_periods_and_commas(text: &str) -> String {
     let is_mark = |c: char| c == '.' || c == ',';
     let after_others = rewrite(text, |c, next, out| match next {
@@ -109,7 +109,7 @@ pub fn split_periods_and_commas(text: &str) -> String {
     })
 }
 
-/// A dash stands alone after a digit.
+/// Separates a dash from the digit before it.
 pub fn split_dashes_after_digits(text: &str) -> String {
     rewrite(text, |c, next, out| {
         if !(c.is_ascii_digit() && next == Some('-')) {
@@ -138,8 +138,8 @@ fn international(text: &str) -> String {
     padded(&text, is_symbol)
 }
 
-/// Chinese characters and punctuation. The ranges are sacreBLEU's, with its slip: `\u20000` is two characters in Python, so
-/// that two ranges meant beyond the first plane lie within it.
+/// Chinese characters and punctuation. The ranges are sacreBLEU's, including its mistake: Python reads `\u20000` as two characters, so two
+/// ranges meant for higher planes fall into the first one.
 fn is_chinese(c: char) -> bool {
     matches!(
         c,

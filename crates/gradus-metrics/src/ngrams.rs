@@ -1,54 +1,55 @@
-//! Words and n-grams as small integers: what is compared and counted is never text.
+//! Words and n-grams as small integers, so that text is never compared or counted.
 
 use std::collections::HashMap;
 
 use rayon::prelude::*;
 
-/// Words by number, in the order in which they are met.
+/// Numbers words in the order in which they first occur.
 #[derive(Debug, Default)]
 pub struct Words<'a> {
     ids: HashMap<&'a str, u32>,
 }
 
 impl<'a> Words<'a> {
-    /// The number of a word.
+    /// Returns the number of a word.
     pub fn id(&mut self, word: &'a str) -> u32 {
         let next = self.ids.len() as u32;
         *self.ids.entry(word).or_insert(next)
     }
 
-    /// How many different words there are.
+    /// Returns the number of distinct words.
     pub fn len(&self) -> usize {
         self.ids.len()
     }
 
-    /// The numbers of words.
+    /// Returns the numbers of several words.
     pub fn ids(&mut self, words: impl IntoIterator<Item = &'a str>) -> Vec<u32> {
         words.into_iter().map(|word| self.id(word)).collect()
     }
 }
 
-/// From so many n-grams on they are sorted by all threads.
+/// Minimum number of n-grams that are sorted on all threads.
 const PARALLEL: usize = 1 << 14;
 
-/// The n-grams of several sequences, named by numbers from 0, for one n after the other: equal n-grams have equal names.
+/// The n-grams of several sequences, for one n after the other. They are named by numbers from 0; equal n-grams have equal names.
 ///
-/// An n-gram is named after its first n − 1 items and its last one, so that each order costs one sort, whatever n is.
+/// The name of an n-gram is derived from the name of its first n − 1 items and its last item. Each order therefore costs one sort, whatever
+/// n is.
 #[derive(Debug)]
 pub struct Grams {
-    /// Where each sequence begins, and the end.
+    /// Start of each sequence, then the end of the last one.
     starts: Vec<usize>,
     items: Vec<u32>,
-    /// The name of the n-gram that begins at each place; places too near an end keep an old one.
+    /// Name of the n-gram that begins at each position. Positions too near an end keep an old name.
     names: Vec<u32>,
     order: usize,
-    /// How many names there are.
+    /// Number of distinct names.
     kinds: usize,
     scratch: Vec<(u64, u32)>,
 }
 
 impl Grams {
-    /// The 1-grams of these sequences.
+    /// Creates the 1-grams of these sequences.
     pub fn new<S: AsRef<[u32]>>(sequences: impl IntoIterator<Item = S>) -> Self {
         let (mut starts, mut items) = (vec![0], Vec::new());
         for sequence in sequences {
@@ -61,7 +62,7 @@ impl Grams {
         grams
     }
 
-    /// From n-grams to (n + 1)-grams.
+    /// Extends n-grams to (n + 1)-grams.
     pub fn lengthen(&mut self) {
         self.order += 1;
         self.scratch.clear();
@@ -85,17 +86,17 @@ impl Grams {
         self.kinds = if self.scratch.is_empty() { 0 } else { name as usize + 1 };
     }
 
-    /// How many names there are.
+    /// Returns the number of distinct names.
     pub fn kinds(&self) -> usize {
         self.kinds
     }
 
-    /// The n-grams of a sequence, in its order.
+    /// Returns the n-grams of a sequence in order.
     pub fn names(&self, sequence: usize) -> &[u32] {
         &self.names[self.places(sequence)]
     }
 
-    /// How often each name is found in a sequence, into `counts`.
+    /// Counts in `counts` how often each name occurs in a sequence.
     pub fn count(&self, sequence: usize, counts: &mut Vec<u32>) {
         counts.clear();
         counts.resize(self.kinds, 0);
@@ -110,7 +111,7 @@ impl Grams {
     }
 }
 
-/// `Σ min(a, b)`: how many n-grams two counts share.
+/// `Σ min(a, b)`: the number of n-grams that two counts share.
 pub fn shared(a: &[u32], b: &[u32]) -> u32 {
     a.iter().zip(b).map(|(a, b)| a.min(b)).sum()
 }

@@ -1,14 +1,14 @@
-//! What several metrics ask of their options.
+//! Checks of options that several metrics share.
 
 use crate::error::{Error, Result};
 
-/// The longest n-gram that is counted.
+/// Longest allowed n-gram.
 const ORDER_MAX: usize = 64;
 
-/// Refuses an order of n-grams out of bounds. `metric` and `option` are the names in the message.
+/// Rejects an order of n-grams that is out of bounds. `metric` and `option` are the names in the message.
 ///
 /// # Errors
-/// The option and its bounds.
+/// The order is out of bounds. The error names the option and its bounds.
 pub fn check_order(metric: &str, option: &str, order: usize) -> Result<()> {
     match order {
         1..=ORDER_MAX => Ok(()),

@@ -1,7 +1,7 @@
 //! PARENT as ToTTo's official script computes it.
 //!
-//! Dhingra et al. 2019, <https://aclanthology.org/P19-1483>, by `totto_parent_eval.py` of google-research/language with its
-//! adaptive λ. Values are from 0 to 1 where that gives percent.
+//! Dhingra et al. 2019, <https://aclanthology.org/P19-1483>, as in `totto_parent_eval.py` of google-research/language with its adaptive λ.
+//! Values are from 0 to 1; the script reports percent.
 
 use std::collections::HashSet;
 
@@ -13,7 +13,7 @@ use crate::row::in_parts;
 use crate::totto::{self, Item, SUBSETS};
 use crate::{Measure, Metric, Row, RowError, lcs};
 
-/// What stands for precision and recall of 0 in orders above the first.
+/// Replacement for precisions and recalls of 0 in orders above the first.
 const SMOOTHING: f64 = 1e-5;
 const ORDERS: usize = 4;
 
@@ -22,18 +22,18 @@ const ORDERS: usize = 4;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct ParentOptions {
-    /// The weight of the table's recall against the reference's. Default: the share of the highlighted cells that the reference leaves out.
+    /// Weight of the table's recall relative to the reference's. Default: the share of the highlighted cells that the reference leaves out.
     pub lambda: Option<f64>,
 }
 
-/// Precision, recall and F-score of a sentence about a table, against a reference and the table itself.
+/// Precision, recall and F-score of a sentence about a table, compared with a reference and with the table itself.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Parent {
     options: ParentOptions,
 }
 
 impl Parent {
-    /// The metric with these options.
+    /// Creates the metric with these options.
     pub fn new(options: ParentOptions) -> Self {
         Self { options }
     }
@@ -58,14 +58,14 @@ impl Metric for Parent {
         for (subset, (part, value)) in SUBSETS.iter().flat_map(|subset| parts.iter().map(move |part| (subset, part))) {
             let values: Vec<Option<f64>> =
                 scores.iter().map(|(score, item)| item.is_in(subset).then(|| value(score))).collect();
-            // RL4LMs' keys.
+            // The separators of RL4LMs' keys.
             let glue = if *part == "f_score" { "_" } else { "/" };
             measures.push(Measure::mean_of_some(format!("{subset}{glue}{part}"), &values));
         }
         Ok(measures)
     }
 
-    /// The F-score.
+    /// Returns the F-score.
     fn worth(&self, rows: &[Row]) -> Result<Vec<f64>, RowError> {
         let measures = self.measure(rows)?;
         let overall = measures.iter().find(|measure| measure.part == "overall_f_score");
@@ -77,7 +77,7 @@ impl Metric for Parent {
     }
 }
 
-/// What PARENT says of one sentence.
+/// Scores of one sentence.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Score {
     pub precision: f64,
@@ -85,7 +85,7 @@ pub(super) struct Score {
     pub f_score: f64,
 }
 
-/// The score against the reference with the best F-score, the first of several. The first text is the prediction.
+/// Returns the score against the reference with the best F-score (the first one if several are equal). The first text is the prediction.
 pub(super) fn best(
     texts: &[Vec<String>],
     precision_table: &[Vec<String>],
@@ -105,20 +105,20 @@ pub(super) fn best(
     scores.fold(first, |best, score| if score.f_score > best.f_score { score } else { best })
 }
 
-/// The mean share of each value's words that a text has in their order.
+/// Computes the mean share of each table value's words that occur in the text in the same order.
 fn mentioned(table: &[Vec<u32>], text: &[u32]) -> f64 {
     let share = |value: &Vec<u32>| lcs::length(value, text) as f64 / value.len().max(1) as f64;
     table.iter().map(share).sum::<f64>() / table.len().max(1) as f64
 }
 
-/// Precision and recall of n-grams of each order against one reference, entailed by the table or not.
+/// Precision and recall of n-grams of each order against one reference, weighted by how much the table entails.
 #[derive(Debug, Clone, Copy)]
 struct Overlap {
     precisions: [f64; ORDERS],
     recalls: [f64; ORDERS],
 }
 
-/// The overlap of the first text with each of the others.
+/// Computes the overlap of the first text with each of the others.
 fn overlaps(texts: &[Vec<u32>], known: &HashSet<u32>) -> Vec<Overlap> {
     let mut overlaps = vec![Overlap { precisions: [0.0; ORDERS], recalls: [0.0; ORDERS] }; texts.len() - 1];
     let mut grams = Grams::new(texts);
@@ -127,7 +127,7 @@ fn overlaps(texts: &[Vec<u32>], known: &HashSet<u32>) -> Vec<Overlap> {
         if order > 0 {
             grams.lengthen();
         }
-        // The share of an n-gram's words that the table has.
+        // Share of an n-gram's words that occur in the table.
         let mut entailed = vec![0.0; grams.kinds()];
         for (i, text) in texts.iter().enumerate() {
             for (&name, words) in grams.names(i).iter().zip(text.windows(order + 1)) {
@@ -187,14 +187,14 @@ mod tests {
 
     #[test]
     fn what_is_never_found_counts_as_little() {
-        // One of four words is the reference's, no longer n-gram is, and the table has none: (¼ · ε³)^¼. Nothing of the
-        // reference is the table's, so all of that is found; of the table nothing is: √(1 · ε).
+        // One of four words is in the reference, but no longer n-gram, and the table has none of them: (¼ · ε³)^¼. The table entails
+        // nothing of the reference, so that recall is 1; no table value is mentioned: √(1 · ε).
         let Score { precision, recall, f_score } = score("a x y z", "a b c d", "q", 0.5);
         let (p, r) = ((0.25 * SMOOTHING.powi(3)).powf(0.25), SMOOTHING.sqrt());
         for (found, expected) in [(precision, p), (recall, r), (f_score, 2.0 * p * r / (p + r + 1e-8))] {
             assert!((found - expected).abs() < 1e-12, "{found} instead of {expected}");
         }
-        // No word at all is nothing, however long: only recalls have a least value, ε of the reference and ε of the table.
+        // No word matches, so precision is 0 at every order. Only recalls have a lower bound: ε for the reference and ε for the table.
         let Score { precision, recall, f_score } = score("x y", "a", "a", 0.25);
         let expected = SMOOTHING.powf(0.75) * SMOOTHING.powf(0.25);
         assert_eq!((precision, f_score), (0.0, 0.0));

@@ -1,9 +1,9 @@
-//! Sentences as NLTK's `PunktSentenceTokenizer` finds them.
+//! Sentence splitting as in NLTK's `PunktSentenceTokenizer`.
 //!
-//! Kiss and Strunk 2006, <https://aclanthology.org/J06-4003>. What a model learned (abbreviations, collocations, words that
-//! start sentences, how words are written where) is read from a directory of NLTK's data, such as
-//! `tokenizers/punkt_tab/english`; without one, a short list of English abbreviations stands in, and every other period before
-//! a blank, closing marks aside, ends a sentence. Checked against `nltk` 3.10.4 with the same parameters.
+//! Kiss and Strunk 2006, <https://aclanthology.org/J06-4003>. The parameters of a trained model (abbreviations, collocations, sentence
+//! starters, the capitalization of words) are read from a directory of NLTK's data, such as `tokenizers/punkt_tab/english`. Without a
+//! model, a short list of English abbreviations is used, and every other period before whitespace, ignoring closing marks, ends a sentence.
+//! Checked against `nltk` 3.10.4 with the same parameters.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::files;
 use crate::treebank::Rules;
 
-/// Abbreviations without their last period, where no model is named.
+/// Abbreviations without their last period, used without a model.
 const ABBREVIATIONS: &[&str] = &[
     "a.m", "al", "apr", "approx", "apt", "assn", "aug", "ave", "bros", "c.f", "cf", "capt", "cmdr", "co", "col",
     "corp", "d.c", "dec", "dept", "dr", "e.g", "esp", "est", "etc", "feb", "fig", "fri", "ft", "gen", "gov", "hon",
@@ -28,19 +28,19 @@ const UPPER: u32 = 1 << 1 | MID_UPPER | 1 << 3;
 const BEGIN_LOWER: u32 = 1 << 4;
 const LOWER: u32 = BEGIN_LOWER | 1 << 5 | 1 << 6;
 
-/// Finds sentences.
+/// Splits texts into sentences.
 #[derive(Debug, Clone)]
 pub struct Punkt {
     abbreviations: HashSet<String>,
     collocations: HashSet<(String, String)>,
     starters: HashSet<String>,
-    /// How a word was written where: NLTK's flags.
+    /// How a word is capitalized at each position in a sentence: NLTK's flags.
     orthography: HashMap<String, u32>,
-    /// Whether there is a model.
+    /// Whether a trained model was read.
     is_learned: bool,
 }
 
-/// With a list of English abbreviations and nothing that was learned.
+/// Uses a list of English abbreviations and no trained model.
 impl Default for Punkt {
     fn default() -> Self {
         Self {
@@ -54,18 +54,18 @@ impl Default for Punkt {
 }
 
 impl Punkt {
-    /// With the parameters of a directory, or without one with a list of English abbreviations.
+    /// Reads the parameters from a directory, or uses a list of English abbreviations if there is none.
     ///
     /// # Errors
-    /// As [`read`](Self::read).
+    /// Same as [`read`](Self::read).
     pub fn open(directory: Option<&Path>) -> Result<Self> {
         directory.map_or_else(|| Ok(Self::default()), Self::read)
     }
 
-    /// With the parameters of a directory as `nltk.tokenize.punkt.save_punkt_params` writes it.
+    /// Reads the parameters from a directory, in the format of `nltk.tokenize.punkt.save_punkt_params`.
     ///
     /// # Errors
-    /// A file that is missing or has a line of another form.
+    /// A file is missing or has a malformed line.
     pub fn read(directory: &Path) -> Result<Self> {
         let lines = |name: &str| -> Result<Vec<String>> {
             let path = directory.join(name);
@@ -95,17 +95,17 @@ impl Punkt {
         })
     }
 
-    /// The sentences of a text, without the blanks between them.
+    /// Returns the sentences of a text, without the whitespace between them.
     pub fn sentences<'a>(&self, text: &'a str) -> Vec<&'a str> {
         self.sentences_by(text, Rules::Today)
     }
 
-    /// The sentences as this version of NLTK has them.
+    /// Returns the sentences by the rules of this version of NLTK.
     pub fn sentences_by<'a>(&self, text: &'a str, rules: Rules) -> Vec<&'a str> {
         let mut slices = Vec::new();
         let mut start = 0;
         for end in ends(text, rules) {
-            // In `['One.', 'Two.']` NLTK sees an end before the comma, which only a model's users want reproduced.
+            // In `['One.', 'Two.']` NLTK ends a sentence before the comma. Only a trained model reproduces that.
             let after = &text[end.mark.end()..];
             let is_clear = self.is_learned || after.starts_with(is_space) || closing(after, rules).is_some();
             if is_clear && self.has_break(&end.context, rules) {
@@ -117,7 +117,7 @@ impl Punkt {
         realigned(text, &slices, rules)
     }
 
-    /// Whether a sentence ends within the words, and another word follows.
+    /// Returns whether a sentence ends within the words and another word follows.
     fn has_break(&self, text: &str, rules: Rules) -> bool {
         let words = text.split('\n').flat_map(|line| words(line, rules));
         let mut tokens: Vec<Token> = words.map(|word| self.token(word)).collect();
@@ -128,7 +128,7 @@ impl Punkt {
         tokens.len() > 1 && tokens[..tokens.len() - 1].iter().any(|token| token.is_break)
     }
 
-    /// What a word is by itself.
+    /// Classifies a word by itself.
     fn token<'a>(&self, text: &'a str) -> Token<'a> {
         let lower = text.to_lowercase();
         let kind = if is_numeric(&lower) { "##number##".to_owned() } else { lower.clone() };
@@ -146,7 +146,7 @@ impl Punkt {
         token
     }
 
-    /// What a word that ends in a period is, given the next one.
+    /// Reclassifies a word that ends in a period, given the next word.
     fn reconsider(&self, token: &mut Token<'_>, next: &Token<'_>, rules: Rules) {
         if !token.text.ends_with('.') {
             return;
@@ -173,7 +173,7 @@ impl Punkt {
         }
     }
 
-    /// Whether a word starts a sentence, by how it is written here and was elsewhere; `None` where that says nothing.
+    /// Returns whether a word starts a sentence, by its capitalization here and in the training data. `None` if that is inconclusive.
     fn starts_sentence(&self, token: &Token<'_>) -> Option<bool> {
         if matches!(token.text, ";" | ":" | "," | "." | "!" | "?") {
             return Some(false);
@@ -192,7 +192,7 @@ impl Punkt {
 
 struct Token<'a> {
     text: &'a str,
-    /// In lower case; numbers are all of one kind.
+    /// Lower-case form. All numbers share one kind.
     kind: String,
     is_break: bool,
     is_abbreviation: bool,
@@ -217,7 +217,7 @@ fn without_period(kind: &str) -> &str {
     kind.strip_suffix('.').filter(|rest| !rest.is_empty()).unwrap_or(kind)
 }
 
-/// A letter and a period.
+/// Returns whether the text is one letter and a period.
 fn is_initial(text: &str, rules: Rules) -> bool {
     let mut characters = text.chars();
     characters.next().is_some_and(|c| rules.is_word(c) && !is_digit(c)) && characters.as_str() == "."
@@ -230,31 +230,31 @@ fn is_numeric(text: &str) -> bool {
     text.starts_with(is_digit) && text.chars().all(|c| is_digit(c) || ",.-".contains(c))
 }
 
-/// A period, question or exclamation mark that may end a sentence; all places in bytes.
+/// A period, question mark or exclamation mark that may end a sentence. All positions are in bytes.
 #[derive(Clone, Copy)]
 struct Mark {
-    /// Where it stands.
+    /// Position of the mark.
     at: usize,
-    /// Behind the next word, or the mark that follows at once.
+    /// End of the next word, or of the mark that follows immediately.
     after: usize,
-    /// Where the next sentence would begin.
+    /// Start of the next sentence, if this mark ends one.
     next: usize,
 }
 
 impl Mark {
-    /// Behind the mark, which is ASCII.
+    /// Returns the position after the mark, which is ASCII.
     fn end(&self) -> usize {
         self.at + 1
     }
 }
 
-/// A mark with what is looked at to decide on it: its word and what follows.
+/// A mark with the text that decides on it: its word and what follows.
 struct End<'a> {
     mark: Mark,
     context: Cow<'a, str>,
 }
 
-/// Marks that are followed by a blank and a word, or by a mark that stands within no word.
+/// Returns the marks followed by whitespace and a word, or by a mark that cannot occur within a word.
 fn possible_ends(text: &str, rules: Rules) -> Vec<Mark> {
     let is_space = |c: char| rules.is_space(c);
     let mark = |(at, _): (usize, char)| {
@@ -274,7 +274,7 @@ fn possible_ends(text: &str, rules: Rules) -> Vec<Mark> {
     text.char_indices().filter(|(_, c)| matches!(c, '.' | '?' | '!')).filter_map(mark).collect()
 }
 
-/// Of several marks in one word, the last.
+/// Returns the candidates. If a word has several marks, only the last one counts.
 fn ends(text: &str, rules: Rules) -> Vec<End<'_>> {
     let marks = possible_ends(text, rules);
     match rules {
@@ -285,10 +285,10 @@ fn ends(text: &str, rules: Rules) -> Vec<End<'_>> {
 
 fn ends_today<'a>(text: &'a str, marks: &[Mark]) -> Vec<End<'a>> {
     let mut found: Vec<End<'_>> = Vec::new();
-    // The word of the last mark, up to it.
+    // Start of the word with the previous mark, and position of that mark.
     let (mut word, mut last) = (0, 0);
     for &mark in marks {
-        // NLTK looks for the last blank of ASCII since the last mark; one that stands right behind it is not seen.
+        // NLTK searches for the last ASCII whitespace since the previous mark, but ignores whitespace directly at that position.
         let is_blank = |c: char| " \t\n\r\u{b}\u{c}".contains(c);
         let begins = match text[last..mark.at].rfind(is_blank) {
             Some(blank) if blank > 0 => last + blank + 1,
@@ -303,7 +303,7 @@ fn ends_today<'a>(text: &'a str, marks: &[Mark]) -> Vec<End<'a>> {
     found
 }
 
-/// From the last mark on: the word before a mark that stands alone is the one before its blanks, and marks within that word do
+/// Works from the last mark backwards. A mark that stands alone belongs to the word before the whitespace; other marks within that word do
 /// not count.
 fn ends_of_3_7<'a>(text: &'a str, marks: &[Mark]) -> Vec<End<'a>> {
     let mut found: Vec<End<'_>> = Vec::new();
@@ -322,17 +322,17 @@ fn ends_of_3_7<'a>(text: &'a str, marks: &[Mark]) -> Vec<End<'a>> {
     found
 }
 
-/// Characters that cannot stand within a word.
+/// Characters that cannot occur within a word.
 fn is_no_word(c: char, rules: Rules) -> bool {
     "?!)\";}]*:@'({[".contains(c) || is_curly(c, rules)
 }
 
-/// Quotes beyond ASCII, which are like those of ASCII today.
+/// Non-ASCII quotes. Today's rules treat them like ASCII quotes.
 fn is_curly(c: char, rules: Rules) -> bool {
     rules == Rules::Today && "‘’“”«»".contains(c)
 }
 
-/// The words of a line, without other punctuation than periods.
+/// Splits a line into words; of the punctuation, only periods stay attached.
 fn words(line: &str, rules: Rules) -> Vec<&str> {
     let is_space = |c: char| rules.is_space(c);
     let mut words = Vec::new();
@@ -349,7 +349,7 @@ fn words(line: &str, rules: Rules) -> Vec<&str> {
     words
 }
 
-/// How long the word at the beginning is: at least one character, up to where a word can end.
+/// Returns the length of the first word: at least one character, up to the next possible end.
 fn word_length(text: &str, rules: Rules) -> usize {
     let is_end = |c: char| rules.is_space(c) || is_no_word(c, rules);
     let ends = |rest: &str| rest.chars().next().is_none_or(is_end) || marks(rest, rules) > 0;
@@ -360,7 +360,7 @@ fn word_length(text: &str, rules: Rules) -> usize {
     text.char_indices().skip(1).map(|(at, _)| at).find(|&at| is_end(at)).unwrap_or(text.len())
 }
 
-/// How long a run of dashes or periods at the beginning is: `--`, `..`, `. . .`; 0 for none.
+/// Returns the length of a run of dashes or periods at the beginning, such as `--`, `..` or `. . .`; 0 if there is none.
 fn marks(text: &str, rules: Rules) -> usize {
     for mark in ['-', '.'] {
         let run = text.len() - text.trim_start_matches(mark).len();
@@ -378,16 +378,16 @@ fn marks(text: &str, rules: Rules) -> usize {
             None => return if pairs >= 2 { length + 1 } else { 0 },
         }
     }
-    // What follows the last blank is no period: the last pair gives back its own.
+    // No period follows the last space, so the match ends at the period of the last pair.
     if pairs >= 3 { last_period(&text[..length]) } else { 0 }
 }
 
-/// The length up to the last period.
+/// Returns the length up to and including the last period.
 fn last_period(text: &str) -> usize {
     text.rfind('.').map_or(0, |at| at + 1)
 }
 
-/// Closing marks at the beginning of a sentence belong to the one before.
+/// Moves closing marks from the beginning of a sentence to the end of the previous one.
 fn realigned<'a>(text: &'a str, slices: &[(usize, usize)], rules: Rules) -> Vec<&'a str> {
     let mut sentences = Vec::new();
     let mut moved = 0;
@@ -410,11 +410,11 @@ fn realigned<'a>(text: &'a str, slices: &[(usize, usize)], rules: Rules) -> Vec<
     sentences
 }
 
-/// Closing quotes and brackets that blanks, `--` or the end of the line follow: how long they are, and how long with the
-/// blanks.
+/// Finds closing quotes and brackets that are followed by whitespace, `--` or the end of the text. Returns their length without and with
+/// that whitespace.
 fn closing(text: &str, rules: Rules) -> Option<(usize, usize)> {
     let is_mark = |c: char| "\"')]}".contains(c) || is_curly(c, rules);
-    // As few as will do.
+    // The shortest match.
     let mut ends = text.char_indices().take_while(|(_, c)| is_mark(*c)).map(|(at, c)| at + c.len_utf8());
     ends.find_map(|marks| {
         let rest = &text[marks..];
@@ -440,7 +440,7 @@ mod tests {
         check(" . ", &[" ."]);
     }
 
-    /// By NLTK 3.10.4; NLTK 3.7 finds one sentence.
+    /// Expected values from NLTK 3.10.4. NLTK 3.7 finds one sentence.
     #[test]
     fn quotes_beyond_ascii_close_a_sentence() {
         let text = "He said “yes.” She left. ‘No.’ It rains. «Oui.» They go.";
@@ -448,7 +448,7 @@ mod tests {
         assert_eq!(Punkt::default().sentences(text), today);
         let before = ["He said “yes.” She left.", "‘No.’ It rains.", "«Oui.» They go."];
         assert_eq!(Punkt::default().sentences_by(text, Rules::V3_7), before);
-        // A mark that stands alone, with NLTK 3.7 belongs to the word before.
+        // In NLTK 3.7, a mark that stands alone belongs to the word before it.
         assert_eq!(Punkt::default().sentences("Go. ! Now"), ["Go.", "!", "Now"]);
         assert_eq!(Punkt::default().sentences_by("Go. ! Now", Rules::V3_7), ["Go. !", "Now"]);
     }

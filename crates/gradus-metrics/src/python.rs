@@ -1,11 +1,11 @@
-//! Values as Python prints them: some tools take the text of a list for a text.
+//! Text forms of values as in Python: some tools use the text of a list as a text.
 
 use std::sync::LazyLock;
 
 use regex::Regex;
 use serde_json::{Number, Value};
 
-/// `repr`, as Python prints a value within a list or by itself.
+/// Returns the `repr` of a value.
 pub fn repr(value: &Value) -> String {
     let join = |parts: Vec<String>| parts.join(", ");
     match value {
@@ -21,7 +21,7 @@ pub fn repr(value: &Value) -> String {
     }
 }
 
-/// In single quotes, unless only double quotes need no escaping.
+/// Quotes a text with single quotes, or with double quotes if that avoids escapes.
 fn quoted(text: &str) -> String {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     let mut out = String::from(quote);
@@ -46,13 +46,13 @@ fn quoted(text: &str) -> String {
     out
 }
 
-/// `str.isprintable` of one character: no control, format or private character, and no blank but the plain one.
+/// `str.isprintable` of one character: false for control, format and private-use characters and for all separators except the space.
 fn is_printable(c: char) -> bool {
     static OTHER: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"^[\p{C}\p{Z}]$").expect("a class of characters"));
     if c.is_ascii() { !c.is_ascii_control() } else { !OTHER.is_match(c.encode_utf8(&mut [0; 4])) }
 }
 
-/// A number as Python prints it: `7`, `1.0`, `1e-05`, `1e+16`.
+/// Formats a number as Python does: `7`, `1.0`, `1e-05`, `1e+16`.
 pub fn number(number: &Number) -> String {
     let Some(float) = number.as_f64().filter(|_| number.is_f64()) else {
         return number.to_string();
@@ -71,7 +71,7 @@ mod tests {
 
     use super::*;
 
-    /// By Python 3.11: `repr(value)`.
+    /// Expected values from Python 3.11: `repr(value)`.
     #[test]
     fn values_are_printed_as_python_prints_them() {
         for (value, expected) in [

@@ -1,4 +1,4 @@
-//! What a prediction is compared with.
+//! Selection of the references that a prediction is compared with.
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -7,22 +7,22 @@ use serde_json::Value;
 use crate::python::repr;
 use crate::{Row, RowError};
 
-/// How several references of a row are used by a metric that compares with one text.
+/// Use of several references of a row by a metric that compares with one text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum References {
-    /// The best over references.
+    /// The best score over the references.
     #[default]
     Max,
-    /// The first reference alone.
+    /// Only the first reference.
     First,
-    /// Python's `str` of the list, brackets and quotes included, as RL4LMs hands references to METEOR.
+    /// Python's `str` of the list, including brackets and quotes, as RL4LMs passes references to METEOR.
     Repr,
 }
 
 impl References {
-    /// The texts to compare with, of which the best counts.
+    /// Returns the texts to compare with. The best score counts.
     pub fn of(self, references: &[String]) -> Vec<String> {
         match self {
             Self::Max => references.to_vec(),
@@ -32,10 +32,10 @@ impl References {
     }
 }
 
-/// One value a row, in parallel, of its prediction and its references, of which there is at least one.
+/// Computes one value per row in parallel, from its prediction and its references, of which there is at least one.
 ///
 /// # Errors
-/// The first row without references.
+/// A row has no references; the first one is reported.
 pub fn each<T: Send>(rows: &[Row], of: impl Fn(&Row, &[String]) -> T + Sync) -> Result<Vec<T>, RowError> {
     let of_row = |(i, row): (usize, &Row)| match row.references.as_slice() {
         [] => Err(RowError::without_references(i)),

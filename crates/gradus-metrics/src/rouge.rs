@@ -22,19 +22,19 @@ use crate::{Measure, Metric, Resampling, Row, RowError, intervals, lcs};
 pub struct RougeOptions {
     /// Stem words of more than three letters.
     pub use_stemmer: bool,
-    /// How several references are used.
+    /// Use of several references.
     pub references: References,
-    /// From rows to the corpus.
+    /// Aggregation of the rows into the corpus value.
     pub aggregate: Aggregate,
-    /// Only this value. As a reward, without it: the mean of ROUGE-1, -2 and -L.
+    /// Compute only this value. By default, the reward is the mean of ROUGE-1, -2 and -L.
     pub rouge_type: Option<RougeType>,
-    /// Put each sentence on a line of its own for ROUGE-Lsum, as scripts of Hugging Face and FineGrainedRLHF do: by NLTK's Punkt
-    /// (`punkt`). Default false.
+    /// Put each sentence on its own line for ROUGE-Lsum, as Hugging Face's scripts and FineGrainedRLHF do. NLTK's Punkt (`punkt`) splits
+    /// the sentences. Default false.
     pub split_sentences: bool,
-    /// A directory of NLTK's Punkt data (`tokenizers/punkt_tab/english`), for these sentences. Without it, a list of abbreviations.
+    /// Directory of NLTK's Punkt data (`tokenizers/punkt_tab/english`), for splitting sentences. Default: a built-in list of abbreviations.
     pub punkt: Option<PathBuf>,
-    /// Take the prediction for the reference and the other way round, as FineGrainedRLHF does while training: ROUGE-Lsum then looks for
-    /// the lines of the prediction. Default false.
+    /// Swap prediction and reference, as FineGrainedRLHF does during training: ROUGE-Lsum then searches for the lines of the prediction.
+    /// Default false.
     pub swapped: bool,
 }
 
@@ -53,7 +53,7 @@ impl Default for RougeOptions {
     }
 }
 
-/// From the rows of a corpus to its value.
+/// Aggregation of the rows into the corpus value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -61,11 +61,11 @@ pub enum Aggregate {
     /// The mean.
     #[default]
     Mean,
-    /// The median of 1000 means over resamples, as `rouge_score`'s `BootstrapAggregator`: it wavers around the mean.
+    /// The median of 1000 means over resamples, as in `rouge_score`'s `BootstrapAggregator`. It varies slightly around the mean.
     Bootstrap,
 }
 
-/// One of the values.
+/// One of the four ROUGE values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum RougeType {
@@ -75,15 +75,15 @@ pub enum RougeType {
     /// Bigrams.
     #[serde(rename = "rouge2")]
     Rouge2,
-    /// The longest common subsequence of the texts.
+    /// Longest common subsequence of the texts.
     #[serde(rename = "rougeL")]
     RougeL,
-    /// The longest common subsequences of their lines.
+    /// Longest common subsequences of their lines.
     #[serde(rename = "rougeLsum")]
     RougeLsum,
 }
 
-/// The values, in their order.
+/// The values, in the order of the results.
 const PARTS: [(&str, RougeType); 4] = [
     ("rouge1", RougeType::Rouge1),
     ("rouge2", RougeType::Rouge2),
@@ -91,8 +91,8 @@ const PARTS: [(&str, RougeType); 4] = [
     ("rougeLsum", RougeType::RougeLsum),
 ];
 
-/// F-measures `2PR / (P + R)` of unigrams, bigrams, the longest common subsequence, and that of the lines of a summary. Of several
-/// references the best counts, for each value by itself.
+/// F-measures `2PR / (P + R)` of unigrams, bigrams, the longest common subsequence of the texts, and that of their lines. With several
+/// references, the best one counts, separately for each value.
 #[derive(Debug, Clone, Default)]
 pub struct Rouge {
     options: RougeOptions,
@@ -100,10 +100,10 @@ pub struct Rouge {
 }
 
 impl Rouge {
-    /// The metric with these options.
+    /// Creates the metric with these options.
     ///
     /// # Errors
-    /// A directory that cannot be read, or is given though nobody asks for sentences.
+    /// The directory cannot be read, or it is given although sentences are not split.
     pub fn new(options: RougeOptions) -> Result<Self> {
         if options.punkt.is_some() && !options.split_sentences {
             let message = "`rouge` has `punkt`, which finds sentences, but `split_sentences` is false";
@@ -112,7 +112,7 @@ impl Rouge {
         Ok(Self { punkt: Punkt::open(options.punkt.as_deref())?, options })
     }
 
-    /// The four F-measures against each reference, and the best of each kind.
+    /// Computes the four F-measures against each reference, and returns the best of each kind.
     fn best(&self, prediction: &str, references: &[String]) -> [f64; 4] {
         let references = self.options.references.of(references);
         let texts: Vec<Text> = std::iter::once(prediction)
@@ -157,7 +157,7 @@ impl Rouge {
         Text { lines: lines.map(|line| self.words(line, &mut stems)).collect() }
     }
 
-    /// Lower case, runs of ASCII letters and digits, stemmed.
+    /// Splits a line into lower-case runs of ASCII letters and digits, and stems them.
     fn words(&self, line: &str, stems: &mut HashMap<String, String>) -> Vec<String> {
         let lower = line.to_lowercase();
         let words = lower.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
@@ -171,7 +171,7 @@ impl Rouge {
     }
 }
 
-/// The words of a text, line by line: a word never goes over a line.
+/// Words of a text, line by line. A word never crosses a line break.
 struct Text {
     lines: Vec<Vec<String>>,
 }
@@ -215,15 +215,15 @@ impl Metric for Rouge {
     }
 }
 
-/// The harmonic mean of precision and recall; the score of nothing is 0.
+/// Returns the harmonic mean of precision and recall; 0 if there are no words.
 fn f_measure(hits: usize, predicted: usize, wanted: usize) -> f64 {
     let precision = hits as f64 / predicted.max(1) as f64;
     let recall = hits as f64 / wanted.max(1) as f64;
     if precision + recall > 0.0 { 2.0 * precision * recall / (precision + recall) } else { 0.0 }
 }
 
-/// Words of the reference that lie on a longest common subsequence of their line with some line of the prediction; a word
-/// counts as often as both texts have it.
+/// Counts the words of the reference that are on a longest common subsequence of their line with some line of the prediction. A word counts
+/// at most as often as it occurs in each text.
 fn union_hits(reference: &[Vec<u32>], prediction: &[Vec<u32>], kinds: usize) -> usize {
     let count = |lines: &[Vec<u32>]| {
         let mut counts = vec![0u32; kinds];
@@ -264,7 +264,7 @@ mod tests {
         let lines = |text: &str| text.trim().replace(". The", ".\nThe").replace("! Dr", "!\nDr");
         assert_eq!(value(true, one, other), 1.0, "both sentences are there");
         assert_eq!(value(true, one, other), value(false, &lines(one), &lines(other)));
-        // As one line, one of the two sentences is out of order: four words of seven.
+        // As single lines, the two sentences are in different orders: four of seven words match.
         assert_eq!(value(false, one, other), 4.0 / 7.0);
     }
 }

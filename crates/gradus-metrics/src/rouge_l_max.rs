@@ -1,7 +1,7 @@
-//! ROUGE-L as `py-rouge` 1.1 computes it, the best over references.
+//! ROUGE-L as in `py-rouge` 1.1, with the best score over references.
 //!
-//! Lin 2004, <https://aclanthology.org/W04-1013>. Kept as there: the reference's own count of a word does not bound its hits, and
-//! `weight_factor` roots precision and recall of ROUGE-L too. Checked against `py-rouge` 1.1.
+//! Lin 2004, <https://aclanthology.org/W04-1013>. Two quirks of `py-rouge` are kept: the hits of a word are not bounded by its count in the
+//! reference, and `weight_factor` also takes roots of ROUGE-L's precision and recall. Checked against `py-rouge` 1.1.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -17,25 +17,25 @@ use crate::stem::Porter;
 use crate::treebank::{self, Rules};
 use crate::{Measure, Metric, Row, RowError, files, lcs};
 
-/// Options of [`RougeLMax`], by `py-rouge`'s names.
+/// Options of [`RougeLMax`], with `py-rouge`'s names.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct RougeLMaxOptions {
-    /// Cut texts off.
+    /// Truncate texts.
     pub limit_length: bool,
-    /// After how much.
+    /// Length at which texts are truncated.
     pub length_limit: usize,
-    /// Of what.
+    /// Unit of that length.
     pub length_limit_type: LengthUnit,
     /// Stem words of more than three letters.
     pub stemming: bool,
-    /// The weight of recall in the F-measure; precision has the rest.
+    /// Weight of precision in the F-measure; recall has the rest.
     pub alpha: f64,
-    /// Precision and recall are raised to one over this.
+    /// Raise precision and recall to the power of one over this value.
     pub weight_factor: f64,
-    /// The folder of `py-rouge` with its tables of base forms (`wordnet_key_value.txt`,
-    /// `wordnet_key_value_special_cases.txt`). Without it, words are stemmed by rules alone.
+    /// Directory of `py-rouge` with its tables of base forms (`wordnet_key_value.txt`, `wordnet_key_value_special_cases.txt`). Without it,
+    /// words are stemmed by rules alone.
     pub tables: Option<PathBuf>,
 }
 
@@ -53,7 +53,7 @@ impl Default for RougeLMaxOptions {
     }
 }
 
-/// What the length of a text is counted in.
+/// Unit of the length of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -61,7 +61,7 @@ pub enum LengthUnit {
     /// Characters, which `py-rouge` calls bytes.
     #[default]
     Bytes,
-    /// Words between blanks.
+    /// Words separated by whitespace.
     Words,
 }
 
@@ -73,10 +73,10 @@ pub struct RougeLMax {
 }
 
 impl RougeLMax {
-    /// The metric with these options.
+    /// Creates the metric with these options.
     ///
     /// # Errors
-    /// Tables that cannot be read, or a `weight_factor` that does not exceed 0.
+    /// The tables cannot be read, or `weight_factor` does not exceed 0.
     pub fn new(options: RougeLMaxOptions) -> Result<Self> {
         let found = options.weight_factor;
         if found <= 0.0 {
@@ -92,7 +92,7 @@ impl RougeLMax {
         Ok(Self { options, base_forms })
     }
 
-    /// The words of each line, up to the limit.
+    /// Returns the words of each line, up to the limit.
     fn lines(&self, text: &str) -> Vec<Vec<String>> {
         let mut lines = Vec::new();
         let mut left = if self.limits() { self.options.length_limit } else { usize::MAX };
@@ -122,7 +122,7 @@ impl RougeLMax {
     fn words(&self, line: &str) -> Vec<String> {
         let lower = line.to_lowercase();
         let plain: String = lower.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { ' ' }).collect();
-        // The Treebank would cut the word in two, the original script does not.
+        // The Treebank rules would split this word; the original script does not.
         let plain = plain.trim().replace("cannot", "_cannot_");
         let words = treebank::words(&plain, Rules::Today).into_iter();
         words
@@ -190,7 +190,7 @@ impl Metric for RougeLMax {
     }
 }
 
-/// Lines of `form|base form`.
+/// Reads lines of `form|base form`.
 fn read_table(path: &Path, table: &mut HashMap<String, String>) -> Result<()> {
     let text = files::read_text(path)?;
     for (i, line) in text.lines().enumerate() {

@@ -1,24 +1,24 @@
-//! What metrics see of the data.
+//! Rows: the input of metrics.
 
 use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
-/// What a metric sees of one row.
+/// One row that a metric measures.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Row {
-    /// What the model was given; empty where the data do not say.
+    /// Prompt of the model; empty if the data have none.
     pub prompt: String,
-    /// What is measured.
+    /// Text that is measured.
     pub prediction: String,
-    /// What it is compared with, one text or several; none where the metric needs none.
+    /// One or more texts to compare with. Empty for metrics that need none.
     pub references: Vec<String>,
-    /// Every other column.
+    /// All other columns.
     pub metadata: Map<String, Value>,
 }
 
 impl Row {
-    /// A prediction and its references, without a prompt or other columns.
+    /// Creates a row from a prediction and its references, without a prompt or other columns.
     pub fn new<R: Into<String>>(prediction: impl Into<String>, references: impl IntoIterator<Item = R>) -> Self {
         let references = references.into_iter().map(Into::into).collect();
         Self { prediction: prediction.into(), references, ..Self::default() }
@@ -29,38 +29,38 @@ impl Row {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("row {}: {message}", .row + 1)]
 pub struct RowError {
-    /// The row, from 0.
+    /// Index of the row, from 0.
     pub row: usize,
     /// What was found and what was expected.
     pub message: String,
-    /// What to do about it.
+    /// What the user can do about it.
     pub hint: Option<String>,
-    /// Whether the user stopped the measurement; the row is then not wrong.
+    /// Whether the user cancelled the measurement. The row itself is then not at fault.
     pub is_interrupted: bool,
 }
 
 impl RowError {
-    /// What is wrong with the row, counted from 0.
+    /// Creates an error about a row, counted from 0.
     pub fn new(row: usize, message: impl Into<String>) -> Self {
         Self { row, message: message.into(), hint: None, is_interrupted: false }
     }
 
-    /// The user did not want to wait for the value of this row.
+    /// The user cancelled the measurement before this row had a value.
     pub fn interrupted(row: usize) -> Self {
         Self { is_interrupted: true, ..Self::new(row, "interrupted") }
     }
 
-    /// The row has no references, but the metric compares with them.
+    /// The row has no references, but the metric needs them.
     pub fn without_references(row: usize) -> Self {
         Self::new(row, "no references to compare with (column `references` or `reference`)")
     }
 }
 
-/// Rows that are measured before their number is reported.
+/// Number of rows between two progress reports.
 const PART: usize = 64;
 
-/// What `worth` gives for the rows, part by part, for metrics that measure each row alone. `done` hears how many rows have their value,
-/// and ends the work where it returns false.
+/// Computes `worth` chunk by chunk, for metrics that measure each row by itself. Reports to `done` how many rows have a value, and stops if
+/// `done` returns false.
 pub fn in_parts(
     rows: &[Row],
     done: &mut dyn FnMut(usize) -> bool,
@@ -77,7 +77,7 @@ pub fn in_parts(
     Ok(values)
 }
 
-/// The indices of the rows of each prompt, in the order in which prompts first come. Rows with an empty prompt stand alone.
+/// Returns the row indices of each prompt, in order of the prompts' first appearance. A row with an empty prompt forms its own group.
 pub fn by_prompt(rows: &[Row]) -> Vec<Vec<usize>> {
     let (mut groups, mut places): (Vec<Vec<usize>>, HashMap<&str, usize>) = Default::default();
     for (i, row) in rows.iter().enumerate() {
@@ -101,7 +101,7 @@ mod tests {
         (0..count).map(|i| Row::new(i.to_string(), [""])).collect()
     }
 
-    /// The number in the prediction; one that is none cannot be measured.
+    /// Parses the prediction as a number. Other predictions are errors.
     fn number(rows: &[Row]) -> Result<Vec<f64>, RowError> {
         let number = |(i, row): (usize, &Row)| row.prediction.parse().map_err(|_| RowError::new(i, "no number"));
         rows.iter().enumerate().map(number).collect()

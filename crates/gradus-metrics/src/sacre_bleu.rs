@@ -1,7 +1,7 @@
 //! BLEU as sacreBLEU 2.6 computes it.
 //!
-//! Papineni et al. 2002, <https://aclanthology.org/P02-1040>; Post 2018, <https://aclanthology.org/W18-6319>. The value is
-//! sacreBLEU's divided by 100, as RL4LMs gives it. Checked against `sacrebleu` 2.6.
+//! Papineni et al. 2002, <https://aclanthology.org/P02-1040>; Post 2018, <https://aclanthology.org/W18-6319>. The value is sacreBLEU's
+//! divided by 100, as in RL4LMs. Checked against `sacrebleu` 2.6.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,22 +11,22 @@ use crate::options::check_order;
 use crate::references::each;
 use crate::{Measure, Metric, Result, Row, RowError};
 
-/// Options of [`SacreBleu`], by sacreBLEU's names.
+/// Options of [`SacreBleu`], with sacreBLEU's names.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct SacreBleuOptions {
-    /// How words are found.
+    /// Tokenizer that splits texts into words.
     pub tokenize: Tokenizer,
-    /// The count of an n-gram order without a match.
+    /// Smoothing of n-gram orders without a match.
     pub smooth_method: Smoothing,
-    /// Of `floor` and `add-k`. Default 0.1 and 1.
+    /// Value for `floor` and `add-k`. Default 0.1 and 1.
     pub smooth_value: Option<f64>,
     /// Compare lower-cased texts.
     pub lowercase: bool,
     /// Leave out orders that the prediction is too short for.
     pub use_effective_order: bool,
-    /// The longest n-gram.
+    /// Longest n-gram.
     pub max_ngram_order: usize,
 }
 
@@ -43,21 +43,21 @@ impl Default for SacreBleuOptions {
     }
 }
 
-/// The count of an n-gram order without a match. Chen and Cherry 2014, <https://aclanthology.org/W14-3346>.
+/// Smoothing of n-gram orders without a match. Chen and Cherry 2014, <https://aclanthology.org/W14-3346>.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Smoothing {
-    /// Halves the count with every such order, as NIST's script.
+    /// Halves the count with every such order, as NIST's script does.
     #[default]
     #[serde(rename = "exp")]
     Exp,
     /// Adds `smooth_value` to the counts of all orders but the first.
     #[serde(rename = "add-k")]
     AddK,
-    /// `smooth_value` matches.
+    /// Counts `smooth_value` matches.
     #[serde(rename = "floor")]
     Floor,
-    /// Nothing: BLEU is 0.
+    /// No smoothing: BLEU is 0.
     #[serde(rename = "none")]
     None,
 }
@@ -69,10 +69,10 @@ pub struct SacreBleu {
 }
 
 impl SacreBleu {
-    /// The metric with these options.
+    /// Creates the metric with these options.
     ///
     /// # Errors
-    /// A `max_ngram_order` that is not from 1 to 64.
+    /// `max_ngram_order` is not from 1 to 64.
     pub fn new(options: SacreBleuOptions) -> Result<Self> {
         check_order("sacre_bleu", "max_ngram_order", options.max_ngram_order)?;
         Ok(Self { options })
@@ -101,7 +101,7 @@ impl Metric for SacreBleu {
     }
 }
 
-/// The length of the reference that is nearest in length, the shorter one of two.
+/// Returns the reference length that is nearest to `length`; of two equally near ones, the shorter.
 pub(super) fn closest(length: usize, lengths: &[usize]) -> usize {
     lengths.iter().copied().min_by_key(|&other| (other.abs_diff(length), other)).unwrap_or(0)
 }

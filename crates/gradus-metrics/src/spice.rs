@@ -1,7 +1,7 @@
-//! SPICE: the F-score of the tuples of scene graphs.
+//! SPICE: the F-score of scene graph tuples.
 //!
-//! Anderson et al. 2016, <https://arxiv.org/abs/1607.08822>. The parser of the authors (CoreNLP with rules of its own) is not part of
-//! this crate: a file gives the tuples of each row.
+//! Anderson et al. 2016, <https://arxiv.org/abs/1607.08822>. This crate does not contain the authors' parser (CoreNLP with additional
+//! rules). Instead, a file provides the tuples of each row.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::{Measure, Metric, Row, RowError, WordNet, files};
 /// An object, its attribute, or a relation between two.
 type Tuple = Vec<String>;
 
-/// The tuples of a row.
+/// Tuples of a row.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Graphs {
@@ -32,7 +32,7 @@ impl Graphs {
     }
 }
 
-/// F-score of the tuples of the prediction against those of all references together: `2PR / (P + R)`.
+/// F-score of the prediction's tuples against those of all references together: `2PR / (P + R)`.
 #[derive(Debug)]
 pub struct Spice {
     file: PathBuf,
@@ -41,12 +41,12 @@ pub struct Spice {
 }
 
 impl Spice {
-    /// The metric over a file of scene graphs: JSON lines, one a row, in the order of the rows, as `{"prediction": [["girl"],
-    /// ["girl", "young"], ["girl", "on", "court"]], "references": [[…], …]}`. With a WordNet, words of one synset match;
-    /// without it, words match by their letters.
+    /// Creates the metric from a file of scene graphs: JSON lines, one per row in the order of the rows, as `{"prediction": [["girl"],
+    /// ["girl", "young"], ["girl", "on", "court"]], "references": [[…], …]}`. With a WordNet, words of one synset match; without it, words
+    /// match by their letters.
     ///
     /// # Errors
-    /// A file that cannot be read, or a line of another form.
+    /// The file cannot be read or has a malformed line.
     pub fn read(scene_graphs: &Path, wordnet: Option<WordNet>) -> Result<Self> {
         let graphs = |(i, line): (usize, &str)| {
             let graphs: Graphs = serde_json::from_str(line).map_err(|error| {
@@ -71,7 +71,7 @@ impl Spice {
         let mut is_match = |tuple: &Tuple, other: &Tuple| {
             other.len() == tuple.len() && tuple.iter().zip(other).all(|(a, b)| is_same(a, b))
         };
-        // Each side counts its own: two words of the prediction may mean one of the references.
+        // Precision and recall count separately: two words of the prediction may match one word of the references.
         let mut said = |tuple: &&Tuple| wanted.contains(*tuple) || wanted.iter().any(|other| is_match(tuple, other));
         let precise = graphs.prediction.iter().filter(|tuple| said(tuple)).count() as f64;
         let recalled =
@@ -106,7 +106,7 @@ impl Metric for Spice {
         Ok(vec![Measure::mean("", &scores)])
     }
 
-    /// A file says nothing of new completions.
+    /// The file has no scene graphs of new completions.
     fn is_reward(&self) -> bool {
         false
     }

@@ -1,9 +1,8 @@
-//! Porter's stemmer as NLTK 3.10 has it, which is not Snowball's: `rouge_score` and METEOR stem with it.
+//! Porter's stemmer as in NLTK 3.10, which `rouge_score` and METEOR use. It differs from Snowball's.
 //!
-//! Porter 1980, <https://tartarus.org/martin/PorterStemmer/def.txt>. Checked against `nltk` 3.10 on the words of whole
-//! corpora.
+//! Porter 1980, <https://tartarus.org/martin/PorterStemmer/def.txt>. Checked against `nltk` 3.10 on all words of several corpora.
 
-/// Which of NLTK's modes.
+/// Mode of NLTK's stemmer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Porter {
     /// `NLTK_EXTENSIONS`, NLTK's default: irregular forms, and milder rules for short words.
@@ -33,7 +32,7 @@ const IRREGULAR: &[(&str, &str)] = &[
 ];
 
 impl Porter {
-    /// The stem of a word, in lower case.
+    /// Returns the stem of a word, in lower case.
     pub fn stem(self, word: &str) -> String {
         let lower = word.to_lowercase();
         if self == Self::Extended {
@@ -57,7 +56,7 @@ impl Porter {
     }
 }
 
-/// Rules of a step: a suffix and what replaces it; the first suffix that is found decides.
+/// Rules of a step: suffixes and their replacements. The first suffix that the word ends in decides.
 type Rules = [(&'static str, &'static str)];
 
 const THIRD: [(&str, &str); 7] =
@@ -68,7 +67,7 @@ struct Word {
     letters: Vec<char>,
 }
 
-/// The letters before a suffix.
+/// Letters before a suffix.
 #[derive(Clone, Copy)]
 struct Stem<'a> {
     mode: Porter,
@@ -90,7 +89,7 @@ impl Stem<'_> {
         }
     }
 
-    /// How often a vowel is followed by a consonant: the `m` of `[C](VC)^m[V]`.
+    /// Counts how often a consonant follows a vowel: the `m` of `[C](VC)^m[V]`.
     fn measure(&self) -> usize {
         let mut count = 0;
         let mut was_vowel = false;
@@ -111,7 +110,8 @@ impl Stem<'_> {
         n >= 2 && self.letters[n - 1] == self.letters[n - 2] && self.is_consonant(n - 1)
     }
 
-    /// Consonant, vowel, consonant other than w, x and y; the extended mode takes a vowel and a consonant too.
+    /// Returns whether the stem ends in consonant, vowel, consonant other than w, x and y. The extended mode also accepts a two-letter stem
+    /// of a vowel and a consonant.
     fn ends_cvc(&self) -> bool {
         let n = self.letters.len();
         let is_long = n >= 3
@@ -133,7 +133,7 @@ impl Word {
         suffix.chars().rev().all(|c| letters.next() == Some(&c))
     }
 
-    /// What stands before a suffix of ASCII that the word ends in.
+    /// Returns the letters before an ASCII suffix that the word ends in.
     fn before(&self, suffix: &str) -> Stem<'_> {
         Stem { mode: self.mode, letters: &self.letters[..self.letters.len() - suffix.len()] }
     }
@@ -143,7 +143,7 @@ impl Word {
         self.letters.extend(by.chars());
     }
 
-    /// Applies the first rule whose suffix is found, if the stem allows it; later rules are not tried.
+    /// Applies the first rule whose suffix matches, if the stem allows it. Later rules are not tried.
     fn rules(&mut self, rules: &Rules, allows: impl Fn(Stem<'_>) -> bool) -> bool {
         match rules.iter().find(|(suffix, _)| self.ends(suffix)) {
             Some((suffix, by)) => {

@@ -1,7 +1,7 @@
 //! Translation edit rate as sacreBLEU 2.6 computes it, after tercom.
 //!
-//! Snover et al. 2006, <https://aclanthology.org/2006.amta-papers.25>. The value is sacreBLEU's divided by 100: edits per
-//! word of the references; less is better. Checked against `sacrebleu` 2.6.
+//! Snover et al. 2006, <https://aclanthology.org/2006.amta-papers.25>. The value is sacreBLEU's divided by 100: edits per word of the
+//! references; lower is better. Checked against `sacrebleu` 2.6.
 
 mod options;
 mod shifts;
@@ -15,24 +15,24 @@ use crate::references::each;
 use crate::row::in_parts;
 use crate::{Measure, Metric, Row, RowError};
 
-/// Edits (insertions, deletions, substitutions, shifts of runs of words) to the nearest reference, divided by the mean length of
-/// the references.
+/// Edits (insertions, deletions, substitutions, shifts of runs of words) to the nearest reference, divided by the mean length of the
+/// references.
 #[derive(Debug, Clone, Default)]
 pub struct Ter {
     options: TerOptions,
 }
 
 impl Ter {
-    /// The metric with these options.
+    /// Creates the metric with these options.
     pub fn new(options: TerOptions) -> Self {
         Self { options }
     }
 
-    /// The fewest edits over references, and their mean length.
+    /// Returns the fewest edits over the references, and the mean length of the references.
     fn edits(&self, prediction: &str, references: &[String]) -> [f64; 2] {
         let prepare = |text: &str| words::prepared(text.trim_end_matches(is_space), &self.options);
         let prediction = prepare(prediction);
-        // As sacreBLEU: its references are prepared twice, which `normalized` sees where a comma stood behind a possessive.
+        // sacreBLEU prepares references twice. With `normalized`, this changes texts with a comma after a possessive.
         let references: Vec<String> = references.iter().map(|text| prepare(&prepare(text))).collect();
         let mut words = Words::default();
         let prediction = words.ids(split(&prediction));
@@ -49,7 +49,7 @@ impl Metric for Ter {
         Ok(vec![Measure::of_sums("", 2, edits.concat(), rate)])
     }
 
-    /// `1 − TER`, which is negative where there are more edits than words.
+    /// Returns `1 − TER`, which is negative if there are more edits than words.
     fn worth(&self, rows: &[Row]) -> Result<Vec<f64>, RowError> {
         let edits = each(rows, |row, references| self.edits(&row.prediction, references))?;
         Ok(edits.iter().map(|edits| 1.0 - rate(edits)).collect())
@@ -60,7 +60,7 @@ impl Metric for Ter {
     }
 }
 
-/// Edits per word; nothing where nothing is wanted is right, anything else is wrong.
+/// Returns the edits per word. For an empty reference, the rate is 0 if there are no edits and 1 otherwise.
 fn rate(sums: &[f64]) -> f64 {
     match sums {
         [edits, length] if *length > 0.0 => edits / length,

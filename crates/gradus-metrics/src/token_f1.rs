@@ -1,13 +1,13 @@
-//! F1 of words by SQuAD's rules.
+//! Word-level F1 by SQuAD's rules.
 //!
-//! Rajpurkar et al. 2016, <https://aclanthology.org/D16-1264>. Checked against `squad` of torchmetrics 1.9; the value is from
-//! 0 to 1 where that gives percent. Two answers without a word are alike, as in the script of SQuAD 2.
+//! Rajpurkar et al. 2016, <https://aclanthology.org/D16-1264>. Checked against `squad` of torchmetrics 1.9, which reports percent; the
+//! value here is from 0 to 1. Two answers without words are equal, as in the script of SQuAD 2.
 
 use crate::ngrams::{Grams, Words, shared};
 use crate::references::each;
 use crate::{Measure, Metric, Row, RowError, answer};
 
-/// The best F1 over references of the words of two answers, counted as often as both have them.
+/// The best F1 over references. A word of two answers counts at most as often as it occurs in each.
 #[derive(Debug, Clone, Copy)]
 pub struct TokenF1;
 
@@ -24,7 +24,7 @@ impl Metric for TokenF1 {
     }
 }
 
-/// The best score of the first sequence against the others.
+/// Returns the best score of the first sequence against the others.
 fn best(ids: &[Vec<u32>]) -> f64 {
     let grams = Grams::new(ids);
     let (mut found, mut wanted) = (Vec::new(), Vec::new());
@@ -33,7 +33,7 @@ fn best(ids: &[Vec<u32>]) -> f64 {
         grams.count(reference, &mut wanted);
         let same = f64::from(shared(&found, &wanted));
         match ids[0].len() + ids[reference].len() {
-            // No answer where none is wanted.
+            // An empty answer, as expected.
             0 => 1.0,
             words => 2.0 * same / words as f64,
         }

@@ -1,7 +1,7 @@
-//! ToTTo's evaluation: which texts and tables its official scripts compare.
+//! ToTTo's evaluation: the texts and tables that its official scripts compare.
 //!
-//! Parikh et al. 2020, <https://aclanthology.org/2020.emnlp-main.89>. Everything is in lower case and detokenized by Moses'
-//! rules; an empty prediction is `<null>`, references are three, made up with `<null>`.
+//! Parikh et al. 2020, <https://aclanthology.org/2020.emnlp-main.89>. All texts are lower-cased and detokenized by Moses' rules. An empty
+//! prediction becomes `<null>`, and references are padded to three with `<null>`.
 
 use serde_json::{Map, Value};
 
@@ -9,29 +9,29 @@ use crate::detokenize::detokenized;
 use crate::mteval::Tokenizer;
 use crate::{Row, RowError};
 
-/// Which rows a value is of: all, those whose table's header was seen in training, or the others.
+/// Subsets of rows: all, those whose table header occurred in training, and the others.
 pub const SUBSETS: [&str; 3] = ["overall", "overlap", "non_overlap"];
 
-/// What is measured of a row.
+/// Parts of a row that are compared.
 #[derive(Debug)]
 pub struct Item {
     /// The prediction.
     pub prediction: String,
     /// Three references.
     pub references: Vec<String>,
-    /// The words of each value in the table, its titles and its text.
+    /// Words of each value in the table and of its title texts.
     pub precision_table: Vec<Vec<String>>,
-    /// The words of each highlighted value and of the titles.
+    /// Words of each highlighted value and of the titles.
     pub recall_table: Vec<Vec<String>>,
-    /// Whether the table's header was seen in training; `None` where the row does not say.
+    /// Whether the table header occurred in training; `None` if the row does not record it.
     pub overlap: Option<bool>,
 }
 
 impl Item {
-    /// From a row whose columns are those of ToTTo's files, or lie in a column `raw_table`.
+    /// Reads a row whose columns are those of ToTTo's files, or are nested in a column `raw_table`.
     ///
     /// # Errors
-    /// A row without a table, or with one of another form.
+    /// The row has no table or a malformed one.
     pub fn of(place: usize, row: &Row) -> Result<Self, RowError> {
         let columns = match row.metadata.get("raw_table") {
             Some(Value::Object(columns)) => columns,
@@ -65,7 +65,7 @@ impl Item {
         })
     }
 
-    /// Whether a value of the subset counts the row.
+    /// Returns whether the row belongs to the subset.
     pub fn is_in(&self, subset: &str) -> bool {
         match subset {
             "overlap" => self.overlap == Some(true),
@@ -75,20 +75,20 @@ impl Item {
     }
 }
 
-/// What stands for an empty prediction and for references that a row does not have.
+/// Replacement for an empty prediction and for missing references.
 const NULL: &str = "<null>";
 
-/// Lower case, on one line, detokenized.
+/// Lower-cases a text, joins its lines and detokenizes it.
 fn prepared(text: &str) -> String {
     detokenized(text.to_lowercase().replace('\n', " ").trim())
 }
 
-/// The words that are compared.
+/// Returns the words that are compared.
 pub fn words(text: &str) -> Vec<String> {
     crate::characters::split(&Tokenizer::V13a.tokenize(&text.trim().to_lowercase())).map(str::to_owned).collect()
 }
 
-/// The row's references, or those of its `sentence_annotations`: three, made up with `<null>`.
+/// Returns the row's references, or those of its `sentence_annotations`, padded to three with `<null>`.
 fn references(row: &Row, columns: &Map<String, Value>) -> Vec<String> {
     let annotated = || -> Option<Vec<String>> {
         let sentence = |value: &Value| value.get("final_sentence").and_then(Value::as_str).map(str::to_owned);
@@ -127,8 +127,7 @@ fn highlighted<'a>(places: &Value, table: &'a [Vec<Cell>]) -> Option<Vec<&'a Cel
     places.as_array()?.iter().map(cell).collect()
 }
 
-/// The words of the values of cells and titles, as the scripts read them back from a line of `attribute|||value` between
-/// TABs.
+/// Returns the words of the values of cells and titles, as the scripts read them back from a tab-separated line of `attribute|||value`.
 fn entries(cells: &[&Cell], titles: &[(&str, &str)]) -> Vec<Vec<String>> {
     let of_cells = cells.iter().map(|cell| (if cell.is_header { "header" } else { "cell" }, cell.value.trim()));
     let entries = of_cells.chain(titles.iter().copied()).filter(|(_, value)| !value.is_empty());

@@ -1,21 +1,21 @@
-//! Words as NLTK's `NLTKWordTokenizer` finds them in a sentence: the Penn Treebank's conventions.
+//! Word splitting as in NLTK's `NLTKWordTokenizer` (Penn Treebank conventions), applied to one sentence.
 //!
-//! The rules of `nltk` 3.10.4 (`tokenize/destructive.py`), each a rewriting of the whole sentence that puts blanks between
-//! words. Checked against `nltk` 3.10.4.
+//! The rules of `nltk` 3.10.4 (`tokenize/destructive.py`). Each rule rewrites the whole sentence and puts spaces between words. Checked
+//! against `nltk` 3.10.4.
 
 use crate::characters::{is_digit, is_regex_word, is_space, is_word, split};
 
-/// Whose rules.
+/// Version of NLTK whose rules apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rules {
     /// `nltk` 3.10.4.
     Today,
-    /// `nltk` 3.7, which RL4LMs pins: an opening apostrophe stays with its word, dashes are no words.
+    /// `nltk` 3.7, which RL4LMs pins: an opening apostrophe stays with its word, and dashes are not separated.
     V3_7,
 }
 
 impl Rules {
-    /// `\w`, as the module has it that reads the patterns: `regex` today, `re` then.
+    /// `\w` of the regex module that NLTK uses: `regex` today, `re` in 3.7.
     pub(super) fn is_word(self, c: char) -> bool {
         match self {
             Self::Today => is_regex_word(c),
@@ -23,7 +23,7 @@ impl Rules {
         }
     }
 
-    /// `\s`: `re` also counts the separators of ASCII.
+    /// `\s`: `re` also counts the ASCII separators.
     pub(super) fn is_space(self, c: char) -> bool {
         match self {
             Self::Today => c.is_whitespace(),
@@ -32,7 +32,7 @@ impl Rules {
     }
 }
 
-/// The words of one sentence.
+/// Returns the words of one sentence.
 pub fn words(sentence: &str, rules: Rules) -> Vec<String> {
     let text = opening_quotes(sentence, rules);
     let text = punctuation(&text, rules);
@@ -43,8 +43,8 @@ pub fn words(sentence: &str, rules: Rules) -> Vec<String> {
     split(&text).map(str::to_owned).collect()
 }
 
-/// Rewrites from left to right: `rule` sees the character before, and the text from here on; it writes what becomes of its
-/// beginning and says how many bytes that was; 0 leaves the character as it is.
+/// Rewrites a text from left to right. `rule` receives the previous character and the remaining text, writes a replacement for its
+/// beginning and returns how many bytes it consumed. 0 keeps the character.
 fn scan(text: &str, mut rule: impl FnMut(Option<char>, &str, &mut String) -> usize) -> String {
     let mut out = String::with_capacity(text.len() + text.len() / 4);
     let (mut rest, mut before) = (text, None);
@@ -60,7 +60,7 @@ fn scan(text: &str, mut rule: impl FnMut(Option<char>, &str, &mut String) -> usi
     out
 }
 
-/// Blanks around single characters.
+/// Puts spaces around single characters.
 fn pad(text: &str, is_own: impl Fn(char) -> bool) -> String {
     if !text.contains(&is_own) {
         return text.to_owned();
@@ -74,7 +74,7 @@ fn pad(text: &str, is_own: impl Fn(char) -> bool) -> String {
     })
 }
 
-/// Blanks around runs of a character of at least `least`.
+/// Puts spaces around runs of at least `least` equal characters.
 fn pad_runs(text: &str, of: char, least: usize) -> String {
     if !text.contains(of) {
         return text.to_owned();
@@ -82,7 +82,7 @@ fn pad_runs(text: &str, of: char, least: usize) -> String {
     scan(text, |_, rest, out| {
         let run = rest.len() - rest.trim_start_matches(of).len();
         if run < least {
-            // A shorter run is passed over whole.
+            // Shorter runs are copied unchanged.
             out.push_str(&rest[..run]);
             return run;
         }
@@ -136,10 +136,10 @@ fn opening_quotes(text: &str, rules: Rules) -> String {
     })
 }
 
-/// What stays with an apostrophe before it.
+/// Clitics that keep the apostrophe before them.
 const CLITICS: [&str; 8] = ["re", "ve", "ll", "m", "t", "s", "d", "n"];
 
-/// `str::strip_prefix` whatever the case of ASCII.
+/// `str::strip_prefix`, ignoring ASCII case.
 fn strip_prefix<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
     let start = text.get(..prefix.len())?;
     start.eq_ignore_ascii_case(prefix).then(|| &text[prefix.len()..])
@@ -147,7 +147,7 @@ fn strip_prefix<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
 
 fn punctuation(text: &str, rules: Rules) -> String {
     let text = final_period(text, rules);
-    // Colons and commas, unless a digit follows.
+    // Separates colons and commas, unless a digit follows.
     let text = scan(&text, |_, rest, out| {
         let mut characters = rest.chars();
         match (characters.next(), characters.next()) {
@@ -181,8 +181,8 @@ fn punctuation(text: &str, rules: Rules) -> String {
     pad(&text, |c| c == '*')
 }
 
-/// The period that ends the sentence, closing marks after it aside; a period within is part of its word. (NLTK has a second
-/// rule of the kind, which finds nothing that this one leaves.)
+/// Separates the period that ends the sentence, ignoring closing marks after it. Other periods stay part of their word. (NLTK has a second
+/// rule of this kind, which never matches after this one.)
 fn final_period(text: &str, rules: Rules) -> String {
     let Some(period) = text.rfind('.') else { return text.to_owned() };
     let has_word = text[..period].chars().next_back().is_some_and(|c| c != '.');
@@ -194,7 +194,7 @@ fn final_period(text: &str, rules: Rules) -> String {
     format!("{} . {} ", &text[..period], &after[..closing])
 }
 
-/// A colon or comma at the end, or before the line break that ends the text.
+/// Separates a colon or comma at the end, or before the line break that ends the text.
 fn final_mark(text: String) -> String {
     let body = text.strip_suffix('\n').unwrap_or(&text);
     match body.strip_suffix([':', ',']) {
@@ -208,7 +208,7 @@ fn closing_quotes(text: &str, rules: Rules) -> String {
     let text = replace(&replace(&text, "''", " '' "), "\"", " '' ");
     let blanks = match rules {
         Rules::Today => with_single_blanks(&text),
-        // Before a line break or a TAB a clitic stays with its word.
+        // Before a line break or a tab, a clitic stays with its word.
         Rules::V3_7 => text,
     };
     if !blanks.contains('\'') {
@@ -231,7 +231,7 @@ fn closing_quotes(text: &str, rules: Rules) -> String {
     replace_negations(&text)
 }
 
-/// One blank for every run of white space.
+/// Replaces every run of whitespace by one space.
 fn with_single_blanks(text: &str) -> String {
     let mut blanks = String::with_capacity(text.len());
     let mut was_space = false;
@@ -245,7 +245,7 @@ fn with_single_blanks(text: &str) -> String {
     blanks
 }
 
-/// `'ll`, `'re`, `'ve` and `n't`, all in one case, before a blank.
+/// Separates `'ll`, `'re`, `'ve` and `n't` before a space, all in one case.
 fn replace_negations(text: &str) -> String {
     const ENDS: [&str; 8] = ["'ll ", "'LL ", "'re ", "'RE ", "'ve ", "'VE ", "n't ", "N'T "];
     if !text.contains('\'') {
@@ -262,7 +262,7 @@ fn replace_negations(text: &str) -> String {
     })
 }
 
-/// Two words written as one: `cannot`, `gonna`, `'tis`.
+/// Splits contractions written as one word: `cannot`, `gonna`, `'tis`.
 fn contractions(text: &str) -> String {
     const PAIRS: [(&str, &str); 8] = [
         ("can", "not"),
@@ -318,12 +318,12 @@ mod tests {
 
     #[test]
     fn an_opening_apostrophe_is_a_word_today_and_was_none() {
-        // Of nltk 3.7: the golden tokens that references written by `repr` are cut into.
+        // Expected values from nltk 3.7: the tokens of references written by `repr`.
         assert_eq!(words("['Jeff said hi.']", Rules::V3_7), ["[", "'Jeff", "said", "hi", ".", "'", "]"]);
         assert_eq!(words("['Jeff said hi.']", Rules::Today), ["[", "'", "Jeff", "said", "hi", ".", "'", "]"]);
     }
 
-    /// By nltk 3.10.4 and 3.7 themselves.
+    /// Expected values from nltk 3.10.4 and 3.7.
     #[test]
     fn white_space_and_marks_are_what_their_modules_say() {
         let check = |text: &str, today: &[&str], before: &[&str]| {
@@ -331,7 +331,7 @@ mod tests {
             assert_eq!(words(text, Rules::V3_7), before, "{text:?}");
         };
         check("the dog's\nbed", &["the", "dog", "'s", "bed"], &["the", "dog's", "bed"]);
-        // `regex` counts a combining mark as part of a word, `re` a fraction; the separators of ASCII are white space for `re`.
+        // For `regex` a combining mark is part of a word, for `re` a fraction is. The ASCII separators are whitespace only for `re`.
         check("e\u{301}'x", &["e\u{301}'x"], &["e\u{301}", "'", "x"]);
         check("½'xy", &["½", "'", "xy"], &["½'xy"]);
         check("end.\u{1f}", &["end."], &["end", "."]);

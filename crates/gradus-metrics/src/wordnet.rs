@@ -1,7 +1,7 @@
-//! Synonyms from a WordNet directory, looked up as NLTK's `wordnet` corpus does.
+//! Synonyms from a WordNet directory, with the lookup of NLTK's `wordnet` corpus.
 //!
-//! Fellbaum 1998; file formats of `wndb(5WN)`. The directory has `index.*`, `data.*` and `*.exc` of the four parts of speech, as
-//! WordNet 3.0 and NLTK's `corpora/wordnet`. Checked against `nltk` 3.10.4.
+//! Fellbaum 1998; file formats of `wndb(5WN)`. The directory has `index.*`, `data.*` and `*.exc` for the four parts of speech, as WordNet
+//! 3.0 and NLTK's `corpora/wordnet`. Checked against `nltk` 3.10.4.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::files;
 use crate::treebank::Rules;
 
-/// A part of speech: the end of its file names, and NLTK's rules from an inflected form to a base form.
+/// A part of speech: the suffix of its file names, and NLTK's rules that map an inflected form to a base form.
 struct Part {
     file: &'static str,
     endings: &'static [(&'static str, &'static str)],
@@ -57,22 +57,22 @@ const PARTS: [Part; 4] = [
 /// The synsets of one part of speech.
 #[derive(Debug)]
 struct Lexicon {
-    /// From a lower-case lemma to the offsets of its synsets.
+    /// Offsets of the synsets of each lower-case lemma.
     index: HashMap<String, Vec<u32>>,
-    /// From the offset of a synset to its lemmas of one word.
+    /// Single-word lemmas of each synset, by the synset's offset.
     lemmas: HashMap<u32, Vec<String>>,
     exceptions: HashMap<String, Vec<String>>,
 }
 
-/// Where the files of a WordNet are.
+/// Location of the files of a WordNet.
 enum Source<'a> {
     Directory(&'a Path),
-    /// An archive with one folder, `wordnet/`.
+    /// An archive with one directory, `wordnet/`.
     Archive(ZipArchive<File>, &'a Path),
 }
 
 impl Source<'_> {
-    /// A file and its path.
+    /// Reads a file. Returns its path and text.
     fn read(&mut self, name: &str) -> Result<(PathBuf, String)> {
         let (path, bytes) = match self {
             Self::Directory(directory) => {
@@ -94,7 +94,7 @@ impl Source<'_> {
 
 fn open_archive(path: &Path) -> Result<ZipArchive<File>> {
     let file = files::open(path)?;
-    // Where the library panics at foreign bytes, the file is wrong.
+    // If the library panics on malformed bytes, the file is invalid.
     catch_unwind(AssertUnwindSafe(|| ZipArchive::new(file)))
         .map_err(|_| Error::data(path, None, "not a readable archive of WordNet"))?
         .map_err(|error| broken(path, &error))
@@ -104,7 +104,7 @@ fn broken(path: &Path, error: &ZipError) -> Error {
     Error::data(path, None, format!("not a readable archive of WordNet: {error}"))
 }
 
-/// The folders where NLTK looks for its data, in its order.
+/// Returns the directories that NLTK searches for its data, in its order.
 fn nltk_data() -> Vec<PathBuf> {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let mut folders: Vec<PathBuf> =
@@ -119,7 +119,7 @@ fn nltk_data() -> Vec<PathBuf> {
     folders
 }
 
-/// WordNet in a folder of NLTK's data: unpacked, or as NLTK downloads it.
+/// Finds WordNet in an NLTK data directory, unpacked or as the downloaded archive.
 fn installed(folder: &Path) -> Option<PathBuf> {
     let unpacked = folder.join("corpora/wordnet");
     let archive = folder.join("corpora/wordnet.zip");
@@ -129,17 +129,17 @@ fn installed(folder: &Path) -> Option<PathBuf> {
     }
 }
 
-/// A WordNet in memory: which words mean the same.
+/// A WordNet in memory, for synonyms.
 #[derive(Debug)]
 pub struct WordNet {
     parts: Vec<Lexicon>,
 }
 
 impl WordNet {
-    /// WordNet as an option names it: `none` is no WordNet, and without a name it is looked for where NLTK keeps its data.
+    /// Opens the WordNet that an option names. `none` means no WordNet. Without a name, NLTK's data directories are searched.
     ///
     /// # Errors
-    /// As [`read`](Self::read).
+    /// Same as [`read`](Self::read).
     pub fn open(name: Option<&Path>) -> Result<Option<Self>> {
         match name {
             Some(name) if name == Path::new("none") => Ok(None),
@@ -153,7 +153,7 @@ impl WordNet {
     /// Reads a directory, or NLTK's `wordnet.zip`.
     ///
     /// # Errors
-    /// A file that is missing or has a line of another form.
+    /// A file is missing or has a malformed line.
     pub fn read(path: &Path) -> Result<Self> {
         let mut source = match path.extension().is_some_and(|extension| extension == "zip") {
             true => Source::Archive(open_archive(path)?, path),
@@ -163,8 +163,8 @@ impl WordNet {
         Ok(Self { parts })
     }
 
-    /// The words of one word in all synsets of `word`, whatever its part of speech and inflection, which is taken off once, or with
-    /// NLTK 3.7 again and again.
+    /// Returns the single-word lemmas in all synsets of `word`, for every part of speech. Inflections are removed once, or repeatedly with
+    /// NLTK 3.7's rules.
     pub fn synonyms(&self, word: &str, rules: Rules) -> HashSet<&str> {
         let word = word.to_lowercase();
         let mut found = HashSet::new();
@@ -184,7 +184,7 @@ impl Lexicon {
         let mut read = |name: String| source.read(&name);
         let bad = |path: &Path, line: usize, what: &str| Error::data(path, Some(line + 1), format!("expected {what}"));
         let mut made = Self { index: HashMap::new(), lemmas: HashMap::new(), exceptions: HashMap::new() };
-        // A line that begins with a blank is part of the license.
+        // Lines that begin with a space belong to the license.
         let (path, text) = read(format!("index.{part}"))?;
         for (i, line) in text.lines().enumerate().filter(|(_, line)| !line.starts_with(' ') && !line.trim().is_empty())
         {
@@ -207,7 +207,7 @@ impl Lexicon {
         Ok(made)
     }
 
-    /// WordNet's `morphy`: the base forms of a word that are in the index.
+    /// WordNet's `morphy`: returns the base forms of a word that are in the index.
     fn base_forms(&self, word: &str, endings: &[(&str, &str)], rules: Rules) -> Vec<String> {
         let known = |forms: &[String]| {
             let mut seen = HashSet::new();
@@ -229,7 +229,7 @@ impl Lexicon {
         };
         let mut forms = shorter(&[word.to_owned()]);
         let mut found = known(&[&[word.to_owned()][..], &forms].concat());
-        // Every round makes words shorter or keeps their length, so that there is an end to it.
+        // Each round shortens words or keeps their length, so the loop ends.
         let mut rounds = if rules == Rules::V3_7 { word.len() } else { 0 };
         while found.is_empty() && !forms.is_empty() && rounds > 0 {
             forms = shorter(&forms);
@@ -252,8 +252,8 @@ fn index_line(line: &str) -> Option<(&str, Vec<u32>)> {
     (offsets.len() == count).then_some((lemma, offsets))
 }
 
-/// `offset file type words lemma id [lemma id…] …`, the number of words in hexadecimal; a lemma of an adjective may end in a
-/// mark in brackets.
+/// `offset file type words lemma id [lemma id…] …`, with the number of words in hexadecimal. The lemma of an adjective may end in a marker
+/// in parentheses.
 fn data_line(line: &str) -> Option<(u32, Vec<String>)> {
     let mut fields = line.split_whitespace();
     let offset = fields.next()?.parse().ok()?;

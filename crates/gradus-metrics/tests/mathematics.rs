@@ -1,14 +1,14 @@
-//! Verdicts on answers of mathematics, beside those of `math-verify` (`tools/parity/mathematics.py`).
+//! Verdicts on mathematical answers, compared with those of `math-verify` (`tools/parity/mathematics.py`).
 
 use gradus_metrics::mathematics::is_correct;
 use serde_json::Value;
 
-/// Kinds of answers on which gradus decides otherwise. The documentation of `rule.math` lists them.
+/// Number of kinds of answers on which gradus decides otherwise. The documentation of `rule.math` lists them.
 const REASONS: usize = 10;
 
 #[test]
 fn verdicts_are_those_of_math_verify() {
-    // Another fixture may be tried, such as one of another seed.
+    // The variable selects another fixture, such as one from another seed.
     let path = std::env::var("GRADUS_MATHEMATICS")
         .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/mathematics.jsonl").to_owned());
     let text = std::fs::read_to_string(&path).expect("the fixture");
@@ -18,7 +18,7 @@ fn verdicts_are_those_of_math_verify() {
         let row: Vec<Value> = serde_json::from_str(line).expect("a list");
         let (gold, answer) = (row[0].as_str().expect("a text"), row[1].as_str().expect("a text"));
         let verdict = row[2].as_bool().expect("a verdict");
-        // A reason says that the verdict here is the other one.
+        // A fourth column means that gradus' verdict differs, and gives the reason.
         let expected = verdict != row.get(3).is_some();
         reasons.extend(row.get(3).map(|reason| reason.as_str().expect("a text").to_owned()));
         let ours = is_correct(gold, answer) == Some(true);

@@ -1,5 +1,5 @@
-//! Metrics of text against the tools they follow: sacreBLEU, rouge_score, py-rouge, NLTK, coco's scorers. The rows are sentences of
-//! our own, rows at the edges of what a metric expects, and rows of data sets, of which the fixture holds only numbers.
+//! Text metrics compared with their reference tools: sacreBLEU, rouge_score, py-rouge, NLTK, coco's scorers. The rows are hand-written
+//! sentences, edge cases, and rows of data sets, of which the fixture holds only numbers.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -21,10 +21,10 @@ mod material;
 #[path = "../../gradus/tests/support/skip.rs"]
 mod skip;
 
-/// Values agree within this, whatever their size: most lie between 0 and 1.
+/// Absolute tolerance: most values are between 0 and 1.
 const TOLERANCE: f64 = 1e-6;
 
-/// The folder that `tools/parity/metrics.py` writes.
+/// Returns the directory that `tools/parity/metrics.py` writes.
 fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures")
 }
@@ -39,7 +39,7 @@ fn row(prediction: &str, references: &[&str]) -> Row {
     Row::new(prediction, references.iter().copied())
 }
 
-/// The metric with options `KEY=VALUE`.
+/// Creates the metric with options of the form `KEY=VALUE`.
 fn metric(name: &str, options: &[&str]) -> Box<dyn Metric> {
     fn read<T: DeserializeOwned>(options: Map<String, Value>) -> T {
         serde_json::from_value(Value::Object(options)).expect("options")
@@ -76,7 +76,7 @@ fn metric(name: &str, options: &[&str]) -> Box<dyn Metric> {
     }
 }
 
-/// What a metric, its options after its name, says of rows.
+/// Measures rows with the metric named in `words`, which also holds its options.
 fn measured(words: &str, rows: &[Row]) -> Vec<(String, Measure)> {
     let words: Vec<&str> = words.split(' ').collect();
     let measures = metric(words[0], &words[1..]).measure(rows).expect("measurable");
@@ -104,7 +104,7 @@ fn metrics_of_our_own_sentences_are_those_of_the_tools() {
     check_file("own", 5000);
 }
 
-/// With a model of NLTK's and either order of the texts.
+/// Uses an NLTK model, with prediction and reference in either order.
 #[test]
 fn rouge_of_sentences_is_that_of_the_tools() {
     check_file("sentences", 950);
@@ -185,7 +185,7 @@ fn metrics_of_articles_are_those_of_the_tools() {
 
 #[test]
 fn diversity_counts_words_and_runs_of_words() {
-    // Words: a b a | a c . — six, four kinds, three of them once; of pairs each is another.
+    // The words are a b a | a c . : six words, four distinct ones, three of which occur once. All bigrams are distinct.
     let found = measured("diversity window_size=2", &[row("a b a", &[]), row("a c.", &[])]);
     let value = |key: &str| found.iter().find(|(name, _)| *name == format!("diversity/{key}")).expect(key).1.value();
     // −Σ p log₂ p of 1/2, 1/6, 1/6, 1/6; −Σ ¼ log₂(¼ / p(x)) with p(a) = 1/2 twice, p(b) = p(c) = 1/6.
@@ -201,9 +201,9 @@ fn diversity_counts_words_and_runs_of_words() {
         ("distinct-2", 1.0),
         ("unique-3", 2.0),
         ("cond_entropy-2", conditional),
-        // Windows: a b, a a, c .
+        // The windows are: a b, a a, c .
         ("msttr-2", 0.83333),
-        // Without the period: a b, a a; the fifth word fills no window.
+        // Windows without the period: a b, a a. The fifth word fills no window.
         ("msttr-2_nopunct", 0.75),
         ("distinct-1-nopunct", 0.6),
         ("median_pred_length-nopunct", 2.5),
@@ -213,14 +213,14 @@ fn diversity_counts_words_and_runs_of_words() {
     }
 }
 
-/// By GEM-metrics: no n-grams are no variety, and Python rounds a half to the even digit.
+/// Expected values from GEM-metrics: the entropy of no n-grams is 0, and Python rounds a half to the even digit.
 #[test]
 fn diversity_at_its_edges() {
     let value = |metric: &str, text: &str, key: &str| {
         let found = measured(metric, &[row(text, &[])]);
         found.iter().find(|(name, _)| *name == format!("diversity/{key}")).expect(key).1.value()
     };
-    // 31 windows with one kind of two words and one with two: 16.5 / 32 = 0.515625.
+    // 31 windows with one distinct word and one window with two: (31 · 0.5 + 1) / 32 = 0.515625.
     let text = format!("{} b", ["a"; 63].join(" "));
     assert_eq!(value("diversity window_size=2", &text, "msttr-2"), 0.51562);
     for key in ["distinct-2", "entropy-1", "entropy-2", "cond_entropy-2"] {
@@ -231,7 +231,7 @@ fn diversity_at_its_edges() {
     assert!(value("diversity", "", "cond_entropy-2").is_nan());
 }
 
-/// A penalty above 1, as NLTK 3.10.4 has it: (1 − 2) · Fmean of the one word of two that matches, α 0.9.
+/// A penalty above 1, as in NLTK 3.10.4: (1 − 2) · Fmean. One of the two words matches; α is 0.9.
 #[test]
 fn meteor_may_be_negative() {
     let rows = [row("cat dog", &["cat house"])];
@@ -246,20 +246,20 @@ fn spice_is_the_f_score_of_tuples_of_all_references_together() {
     let spice = |options: &str| {
         measured(&format!("spice scene_graphs={}{options}", file.path().display()), &[row("", &[])])[0].1.value()
     };
-    // Two of four tuples are found, of four that are wanted; with synonyms a boat is a vessel.
+    // Two of four tuples match, and four are expected. With synonyms, a boat is a vessel.
     assert_eq!(spice(""), 0.5);
     assert_eq!(spice(" wordnet=FIXTURES/wordnet"), 0.75);
-    // Two words for one thing: nothing is wanted that is not said, and no more is found than there is.
+    // Two words for one thing: with synonyms, both tuples match the only expected one.
     std::fs::write(file.path(), r#"{"prediction": [["boat"], ["vessel"]], "references": [[["vessel"]]]}"#)
         .expect("writable");
     assert_eq!((spice(""), spice(" wordnet=FIXTURES/wordnet")), (2.0 / 3.0, 1.0));
-    // Letters that JSON writes by their numbers have no case there.
+    // Escaped letters in JSON are lower-cased after parsing.
     std::fs::write(file.path(), r#"{"prediction": [["\u00c9LAN"]], "references": [[["\u00e9lan"]]]}"#)
         .expect("writable");
     assert_eq!(spice(""), 1.0);
 }
 
-/// By `rouge_score` 0.1.2, with its first two arguments in either order.
+/// Expected values from `rouge_score` 0.1.2, with its first two arguments in either order.
 #[test]
 fn rouge_may_look_for_the_lines_of_the_prediction() {
     let rows = [row("warm warm\ncup kettle", &["cup tea\nkettle tea kettle cup"])];
@@ -276,9 +276,9 @@ fn plain_cider_neither_clips_nor_minds_lengths() {
     };
     let (d, plain) = (score("cider-d"), score("cider"));
     assert!((d[0] - 10.0).abs() < 1e-12 && (plain[0] - 10.0).abs() < 1e-12, "identical texts: {d:?}, {plain:?}");
-    // Every word has the weight ln 3: the cosine of unigrams is 4 / (4 · √2), no longer n-gram is shared.
+    // Every word has the weight ln 3. The cosine of unigrams is 4 / (4 · √2); no longer n-gram is shared.
     assert!((plain[1] - 10.0 / 4.0 / 2f64.sqrt()).abs() < 1e-12, "{plain:?}");
-    // One of the four counts, and there are two bigrams more: 1 / (4 · √2) · exp(−2² / 72).
+    // One of the four words counts, and there are two more bigrams: 1 / (4 · √2) · exp(−2² / 72).
     assert!((d[1] - 10.0 / 4.0 / 4.0 / 2f64.sqrt() * (-4f64 / 72.0).exp()).abs() < 1e-12, "{d:?}");
     assert_eq!((d[2], plain[2]), (0.0, 0.0));
 }
@@ -291,7 +291,7 @@ fn cider_takes_its_frequencies_from_a_corpus() {
         measured(&format!("cider tokenizer=whitespace{options}"), &[row("a b c d", &["a b c d"])])[0].1.value()
     };
     assert_eq!(of_one(""), 0.0);
-    // n-grams that no document has weigh ln 2, as those do that one has.
+    // N-grams that occur in no document have the weight ln 2, as do those that occur in one.
     assert!((of_one(&format!(" corpus={}", file.path().display())) - 10.0).abs() < 1e-12);
 }
 
@@ -311,7 +311,7 @@ fn totto_is_measured_by_its_protocol() {
     let rows = [Row { prediction: prediction.into(), metadata: columns.clone(), ..Row::default() }];
     let found = measured("parent_totto", &rows);
     let value = |key: &str| found.iter().find(|(name, _)| *name == format!("parent_totto/{key}")).expect(key).1.value();
-    // The golden values of the official script.
+    // Expected values from the official script.
     for (key, expected) in [
         ("overall/precision", 0.4728708),
         ("overall/recall", 0.8333333),
@@ -328,7 +328,7 @@ fn totto_is_measured_by_its_protocol() {
     let bleu = measured("bleu_totto", &rows);
     assert_eq!(bleu[0].1.value(), expected);
     assert_eq!(measured("bleu_totto rounded=true", &rows)[0].1.value(), (expected * 1000.0).round() / 1000.0);
-    // As RL4LMs' pool has it: below `raw_table`, and an empty prediction.
+    // RL4LMs' format: the columns are nested in `raw_table`. The prediction is empty.
     let metadata = serde_json::Map::from_iter([("raw_table".to_owned(), Value::Object(columns))]);
     let empty = [Row { metadata, ..Row::default() }];
     assert!(measured("parent_totto", &empty)[2].1.value() < 0.1);
@@ -336,7 +336,7 @@ fn totto_is_measured_by_its_protocol() {
     assert!(error.starts_with("row 1: expected a column `table`"), "{error}");
 }
 
-/// By NLTK's two modes of Porter's stemmer.
+/// Expected values from both modes of NLTK's Porter stemmer.
 #[test]
 fn stems_are_those_of_nltk() {
     let fixture = read("words");

@@ -1,7 +1,7 @@
-//! A thread that owns something which computes, and does what it is asked, one thing after the other.
+//! A thread that owns a computing value and handles requests one after the other.
 //!
-//! What the server wants of a model is sent to the thread that has it, and what comes back is waited for without blocking the
-//! server. What is done is done among the threads that compute, which all models share.
+//! The server sends requests for a model to the thread that owns it, and awaits the results without blocking. The work runs on the
+//! computing threads, which all models share.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -10,43 +10,43 @@ use gradus::machine::among_threads;
 use gradus::{Error, Result};
 use tokio::sync::oneshot;
 
-/// What a thread does when it is not asked for anything.
+/// Work of a thread between requests.
 pub trait Work: Send {
-    /// Whether [`step`](Self::step) has something to do.
+    /// Returns whether [`step`](Self::step) has something to do.
     fn is_busy(&self) -> bool {
         false
     }
 
-    /// Does a little.
+    /// Does a small part of the work.
     fn step(&mut self) {}
 
-    /// Whether it is paused: it takes requests, and does nothing else.
+    /// Returns whether the work is paused: the thread then handles requests only.
     fn is_paused(&self) -> bool {
         false
     }
 }
 
-/// How often paused work looks whether it may go on.
+/// Interval at which paused work checks whether it may continue.
 const REST: Duration = Duration::from_millis(5);
 
 type Job<T> = Box<dyn FnOnce(&mut T) + Send>;
 
-/// The way to a thread that owns a `T`. The thread ends once nobody has a way to it and its work is done.
+/// Handle of a thread that owns a `T`. The thread ends after the last handle is dropped and its work is done.
 pub struct Actor<T> {
     jobs: mpsc::Sender<Job<T>>,
 }
 
 impl<T: Work + 'static> Actor<T> {
-    /// A thread with what `make` makes there.
+    /// Starts a thread that owns the value created by `make`.
     ///
     /// # Errors
-    /// What `make` fails with.
+    /// Errors of `make`.
     pub async fn start(make: impl FnOnce() -> Result<T> + Send + 'static) -> Result<Self> {
         let (jobs, inbox) = mpsc::channel();
         let (made, is_made) = oneshot::channel();
         std::thread::spawn(move || match make() {
             Ok(mut owned) => {
-                // Whoever asked may be gone; then nobody will ask again.
+                // If the caller is gone, there will be no requests.
                 let _ = made.send(Ok(()));
                 run(&mut owned, &inbox);
             }
@@ -56,10 +56,10 @@ impl<T: Work + 'static> Actor<T> {
         Ok(Self { jobs })
     }
 
-    /// Has the thread call `ask`, and waits for what it gives.
+    /// Calls `ask` on the thread and returns its result.
     ///
     /// # Errors
-    /// When the thread has panicked.
+    /// The thread has panicked.
     pub async fn ask<R: Send + 'static>(&self, ask: impl FnOnce(&mut T) -> R + Send + 'static) -> Result<R> {
         let (answer, answered) = oneshot::channel();
         let job: Job<T> = Box::new(move |owned| drop(answer.send(ask(owned))));
@@ -67,7 +67,7 @@ impl<T: Work + 'static> Actor<T> {
         answered.await.map_err(|_| gone())
     }
 
-    /// Whether the thread is there.
+    /// Returns whether the thread still runs.
     pub fn is_open(&self) -> bool {
         self.jobs.send(Box::new(|_| ())).is_ok()
     }
@@ -80,7 +80,7 @@ fn gone() -> Error {
 
 fn run<T: Work>(owned: &mut T, inbox: &mpsc::Receiver<Job<T>>) {
     loop {
-        // With nothing to do, wait; with something to do, look and go on.
+        // If there is nothing to do, wait for a request. Otherwise check for one and continue.
         let job = match (owned.is_busy(), owned.is_paused()) {
             (false, _) => match inbox.recv() {
                 Ok(job) => Some(job),
@@ -89,7 +89,7 @@ fn run<T: Work>(owned: &mut T, inbox: &mpsc::Receiver<Job<T>>) {
             (true, true) => match inbox.recv_timeout(REST) {
                 Ok(job) => Some(job),
                 Err(error) => {
-                    // Nobody has a way to it any more, so nothing is waited for any longer than this.
+                    // All handles are dropped, so the receiver no longer waits.
                     if error == mpsc::RecvTimeoutError::Disconnected {
                         std::thread::sleep(REST);
                     }

@@ -1,4 +1,4 @@
-//! What every request can reach.
+//! State that every request can access.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,35 +19,35 @@ use crate::store::projects::Role;
 use crate::store::sessions::Session;
 use crate::training::Training;
 
-/// The server's own: who is let in, what is served, what was kept.
+/// State of the server.
 pub struct App {
-    /// Who is let in.
+    /// Access control.
     pub guard: Guard,
-    /// The folder that is served.
+    /// Folder that is served.
     pub folder: PathBuf,
-    /// Its models.
+    /// Models of the folder.
     pub models: Arc<Models>,
-    /// The runs that were read.
+    /// Cache of runs.
     pub runs: Cache,
-    /// The runs that pages have begun.
+    /// Runs that pages have started.
     pub training: Training,
-    /// Who may change adapters and weights, where anybody may.
+    /// Permissions of programs to change adapters and weights, if any.
     pub changing: Option<Changing>,
-    /// The training server for programs, where there is one.
+    /// Training server for programs, if enabled.
     pub tinker: Option<crate::tinker::Training>,
-    /// What people did.
+    /// Database.
     pub store: Store,
-    /// Answers as pages show them.
+    /// Rendering of answers for pages.
     pub rich: Rich,
-    /// Who gave wrong tokens.
+    /// Clients that gave wrong tokens.
     pub guesses: Guesses,
 }
 
 impl App {
-    /// Whose conversations a session may see: on this machine all, elsewhere their own.
+    /// Returns which conversations a session may see: all of them on this machine, otherwise only its own.
     ///
     /// # Errors
-    /// When the file cannot be read.
+    /// The database cannot be read.
     pub fn asker(&self, session: &Session) -> Result<Asker> {
         let person = self.store.projects().who(session)?;
         match self.guard.is_loopback {
@@ -56,19 +56,19 @@ impl App {
         }
     }
 
-    /// Whether a session may change runs: where others reach the server, that of an owner alone.
+    /// Returns whether a session may change runs. If other machines can reach the server, only an owner may.
     ///
     /// # Errors
-    /// When the file cannot be read.
+    /// The database cannot be read.
     pub fn may_change_runs(&self, session: &Session) -> Result<bool> {
         let is_owner = || Ok(self.store.projects().who(session)?.is_some_and(|person| person.role == Role::Owner));
         if self.guard.is_loopback { Ok(true) } else { is_owner() }
     }
 
-    /// Refuses a session that may not change runs.
+    /// Rejects a session that may not change runs.
     ///
     /// # Errors
-    /// When it may not, or the file cannot be read.
+    /// It may not, or the database cannot be read.
     pub fn check_changes_runs(&self, session: &Session) -> std::result::Result<(), Failed> {
         match self.may_change_runs(session)? {
             true => Ok(()),
@@ -78,7 +78,7 @@ impl App {
         }
     }
 
-    /// Has whoever gave a wrong token wait.
+    /// Delays the response to a wrong token.
     pub async fn wrong_guess(&self, place: Option<&Arc<Place>>) {
         if let Some(place) = place {
             tokio::time::sleep(self.guesses.wrong(place.client)).await;

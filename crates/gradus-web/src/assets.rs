@@ -1,4 +1,4 @@
-//! Styles and scripts: files of this crate, compiled in.
+//! Style sheets and scripts, compiled into the program.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ const CSS: &str = "text/css; charset=utf-8";
 const JS: &str = "text/javascript; charset=utf-8";
 const SVG: &str = "image/svg+xml";
 
-/// What there is: path, kind, content.
+/// Files with path, content type and content.
 const FILES: &[(&str, &str, &str)] = &[
     ("/assets/style.css", CSS, include_str!("assets/style.css")),
     ("/assets/icon.svg", SVG, include_str!("assets/icon.svg")),
@@ -28,7 +28,7 @@ const FILES: &[(&str, &str, &str)] = &[
     ("/assets/chat.js", JS, include_str!("assets/chat.js")),
 ];
 
-/// The routes of all files.
+/// Returns the routes of all files.
 pub fn routes() -> Router<Arc<App>> {
     FILES.iter().fold(Router::new(), |routes, &(path, kind, content)| {
         let headers = [(header::CONTENT_TYPE, kind), (header::CACHE_CONTROL, "no-cache")];

@@ -1,9 +1,9 @@
-//! Parts that several pages have.
+//! Parts shared by several pages.
 
 use crate::html;
 use crate::html::Html;
 
-/// A table with its heading. A column whose name begins with `#` has numbers.
+/// Renders a table with a heading. Columns whose name begins with `#` contain numbers.
 pub fn table(name: &'static str, heads: &[&'static str], rows: Vec<Html>) -> Html {
     let head = |head: &&'static str| match head.strip_prefix('#') {
         Some(head) => html!["<th scope=\"col\" class=\"number\">" (head) "</th>"],
@@ -16,7 +16,7 @@ pub fn table(name: &'static str, heads: &[&'static str], rows: Vec<Html>) -> Htm
     ]
 }
 
-/// A number with what it counts.
+/// Renders a number with a label.
 pub fn tile(name: &'static str, value: Html, note: &'static str) -> Html {
     html![
         "<div class=\"tile\"><span class=\"soft small\">" (name) "</span><strong>" (value) "</strong><span class=\"soft small\">" (note) "</span></div>\n"

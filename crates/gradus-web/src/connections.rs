@@ -1,8 +1,8 @@
-//! Connections: how many there may be, how many of one client, and which one ends when there are too many.
+//! Limits on connections: in total and per client, with a rule for which connection is closed if there are too many.
 //!
-//! A connection *answers* from the moment at which a whole request was let in until the last byte of its answer; before and
-//! between it *waits*. One that waits makes room for a new one, so a client that opens connections and says nothing, or half
-//! of something, keeps nobody out.
+//! A connection is *answering* from the moment a complete request is admitted until the last byte of its response. Before and between
+//! requests it is *waiting*. A waiting connection is closed to make room for a new one. A client that opens connections and sends nothing,
+//! or incomplete requests, therefore blocks nobody.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -22,17 +22,17 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tower_service::Service;
 
-/// How long a client may take to send the head of a request, from the end of the answer before it. Browsers keep connections
-/// that they opened in advance for 60 seconds and report an error if the server closes one before they do.
+/// Maximum time for a client to send the head of a request, from the end of the previous response. Browsers keep connections that they
+/// opened in advance for 60 seconds, and report an error if the server closes one earlier.
 const HEAD: Duration = Duration::from_secs(90);
 
-/// How long nobody is let in after the system had no room for a connection.
+/// Pause in accepting connections after the system ran out of resources.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// The most connections, however many files a process may open.
+/// Maximum number of connections, however many files the process may open.
 const MOST: usize = 4096;
 
-/// The machine or network that a connection comes from. A machine with IPv6 has many addresses, which begin alike.
+/// Returns the machine or network that a connection comes from. A machine with IPv6 has many addresses with a common prefix.
 pub fn client(from: IpAddr) -> IpAddr {
     match from.to_canonical() {
         IpAddr::V6(address) => {
@@ -46,9 +46,9 @@ pub fn client(from: IpAddr) -> IpAddr {
 /// A connection.
 #[derive(Debug)]
 pub struct Place {
-    /// Where it comes from.
+    /// Address of the client.
     pub client: IpAddr,
-    /// Requests that are answered on it.
+    /// Number of requests in progress on it.
     answers: AtomicUsize,
     leave: Notify,
 }
@@ -59,18 +59,18 @@ impl Place {
     }
 }
 
-/// A request that is answered, until this is dropped.
+/// Marks a request as in progress until it is dropped.
 #[derive(Debug)]
 pub struct Answering(Arc<Place>);
 
 impl Answering {
-    /// The request is answered from now on.
+    /// Marks a request as in progress from now on.
     pub fn on(place: &Arc<Place>) -> Self {
         place.answers.fetch_add(1, Ordering::SeqCst);
         Self(Arc::clone(place))
     }
 
-    /// The same body; the request is answered until it has gone out.
+    /// Wraps the body, so that the request stays in progress until the body is sent.
     pub fn until_sent(self, body: Body) -> Body {
         Body::new(Sent { body, _answering: self })
     }
@@ -82,7 +82,7 @@ impl Drop for Answering {
     }
 }
 
-/// A body that is part of an answer.
+/// Body of a response in progress.
 struct Sent {
     body: Body,
     _answering: Answering,
@@ -108,7 +108,7 @@ impl http_body::Body for Sent {
     }
 }
 
-/// All connections, the oldest first.
+/// All connections, oldest first.
 #[derive(Debug)]
 struct Crowd {
     most: usize,
@@ -116,7 +116,7 @@ struct Crowd {
     places: Mutex<Vec<Arc<Place>>>,
 }
 
-/// A place in the crowd, until this is dropped.
+/// A place among the connections until it is dropped.
 struct Seat {
     crowd: Arc<Crowd>,
     place: Arc<Place>,
@@ -129,7 +129,8 @@ impl Drop for Seat {
 }
 
 impl Crowd {
-    /// For a process that may open so many files: half of them are for connections, and one client gets most of that half.
+    /// Creates the limits for a process that may open `files` files. Half of them are for connections, and one client gets most of that
+    /// half.
     fn new(files: usize) -> Self {
         let most = (files / 2).clamp(8, MOST);
         Self { most, of_one: most - most / 8, places: Mutex::default() }
@@ -139,8 +140,8 @@ impl Crowd {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for a new connection. Where there is none left, the oldest connection that waits has to leave: one of the same
-    /// client, where that has too many, else one of the client with the most that wait. Nothing where all answer.
+    /// Admits a new connection. If there is no room, the oldest waiting connection is closed: one of the same client if that has too many,
+    /// otherwise one of the client with the most waiting connections. `None` if none is waiting.
     fn admit(self: &Arc<Self>, from: IpAddr) -> Option<Seat> {
         let client = client(from);
         let mut all = self.all();
@@ -166,7 +167,7 @@ impl Crowd {
     }
 }
 
-/// How many files the process may open.
+/// Returns the number of files that the process may open.
 fn files() -> usize {
     #[cfg(unix)]
     {
@@ -178,7 +179,7 @@ fn files() -> usize {
     1024
 }
 
-/// Answers whoever connects, for ever.
+/// Serves all connections, forever.
 pub async fn serve(listener: TcpListener, router: Router) {
     let crowd = Arc::new(Crowd::new(files()));
     loop {
@@ -187,7 +188,7 @@ pub async fn serve(listener: TcpListener, router: Router) {
                 Some(seat) => drop(tokio::spawn(answer(stream, seat, router.clone()))),
                 None => tracing::warn!("a connection of {} was closed: there are too many", from.ip()),
             },
-            // The client has gone already, or the process has too many files open.
+            // The client has disconnected already, or the process has too many open files.
             Err(error) => {
                 tracing::debug!("no connection: {error}");
                 tokio::time::sleep(PAUSE).await;
@@ -198,7 +199,7 @@ pub async fn serve(listener: TcpListener, router: Router) {
 
 /// Answers the requests of one connection.
 async fn answer(stream: TcpStream, seat: Seat, router: Router) {
-    // A token goes out at once, and does not wait until the one before it has been acknowledged.
+    // Sends each token immediately, without waiting for the acknowledgment of the previous one.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!("a connection waits for acknowledgements: {error}");
     }
@@ -240,10 +241,10 @@ mod tests {
         assert_eq!(count(&crowd, "10.0.0.1"), 7, "no client has more");
         assert!(crowd.all().iter().any(|place| Arc::ptr_eq(place, &seats[0].place)), "it is answered");
         assert!(!crowd.all().iter().any(|place| Arc::ptr_eq(place, &seats[1].place)), "the oldest that waited");
-        // Another client is let in, as long as somebody waits.
+        // Another client is admitted as long as a connection is waiting.
         seats.push(crowd.admit(at("10.0.0.2")).expect("a place"));
         seats.push(crowd.admit(at("10.0.0.3")).expect("a place"));
-        // One after the other: each looks at the crowd under its lock.
+        // Separate statements, because each locks the crowd.
         let all = crowd.all().len();
         assert_eq!((all, count(&crowd, "10.0.0.1")), (8, 6), "who has the most gives one up");
         let rest: Vec<Answering> = crowd.all().iter().map(Answering::on).collect();

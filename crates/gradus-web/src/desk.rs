@@ -1,4 +1,4 @@
-//! A model that serves many requests: the session, and who listens to which of its rows.
+//! A model that serves many requests: its session, and the receivers of its rows.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,62 +10,62 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::actor::{Actor, Work};
 
-/// A token with its words.
+/// A token with its text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Token {
-    /// Its id.
+    /// Id of the token.
     pub id: u32,
-    /// Its text; a special token has its name.
+    /// Text of the token; for a special token, its name.
     pub text: String,
-    /// Its log-probability under the model; none for a text's first token, which nothing stands before.
+    /// Log-probability under the model. `None` for the first token of a text, which has no context.
     pub logprob: Option<f32>,
-    /// The likeliest ids there, their texts and log-probabilities, the likeliest first.
+    /// Most likely ids at this position with their texts and log-probabilities, most likely first.
     pub likeliest: Vec<(u32, String, f32)>,
-    /// Its place among all ids, 1 for the likeliest; known of given texts only.
+    /// Rank among all ids, from 1 for the most likely. Only known for given texts.
     pub rank: Option<usize>,
 }
 
 impl Token {
-    /// A token of which nothing else is known.
+    /// Creates a token without further data.
     pub fn bare(id: u32, text: String) -> Self {
         Self { id, text, logprob: None, likeliest: Vec::new(), rank: None }
     }
 }
 
-/// What is heard of a completion.
+/// Event of a completion.
 #[derive(Debug)]
 pub enum Heard {
-    /// A token, and the text that has become certain with it.
+    /// A token, and the text that is final with it.
     Token(Token, String),
-    /// The end: the text that was held back, and why it ended.
+    /// End of the completion: the remaining text, and the reason.
     End(String, Result<AnswerEnd>),
 }
 
-/// What is heard of the completions of one request: which of them, and what.
+/// Receiver of the events of one request, with the index of the completion.
 pub type Hearing = UnboundedReceiver<(usize, Heard)>;
 
-/// A model and its listeners.
+/// A model and the receivers of its completions.
 pub struct Desk {
-    /// The model.
+    /// Session of the model.
     pub session: Session,
     listeners: HashMap<usize, Listener>,
-    /// Set while nothing is sampled.
+    /// Whether sampling is paused.
     paused: Arc<AtomicBool>,
 }
 
 struct Listener {
-    /// Which completion of its request this is.
+    /// Index of the completion in its request.
     completion: usize,
     to: UnboundedSender<(usize, Heard)>,
-    /// The last ids before the next.
+    /// Recent ids before the next one.
     tail: Vec<u32>,
 }
 
-/// Makes a prompt for the model of a desk, on a thread that computes nothing: a chat template may take seconds, and others are
-/// answered meanwhile.
+/// Creates a prompt for a model, on a thread that does not compute. A chat template may take seconds, during which other requests are
+/// answered.
 ///
 /// # Errors
-/// What `make` fails with.
+/// Errors of `make`.
 pub async fn prompt<R: Send + 'static>(
     desk: &Actor<Desk>,
     make: impl FnOnce(&Prompter) -> Result<R> + Send + 'static,
@@ -76,30 +76,30 @@ pub async fn prompt<R: Send + 'static>(
 }
 
 impl Desk {
-    /// A desk that nobody waits at; it samples nothing while `paused` is set.
+    /// Creates a desk without requests. It samples nothing while `paused` is set.
     pub fn new(session: Session, paused: Arc<AtomicBool>) -> Self {
         Self { session, listeners: HashMap::new(), paused }
     }
 
-    /// How many completions are on their way.
+    /// Returns the number of completions in progress.
     pub fn waiting(&self) -> usize {
         self.listeners.len()
     }
 
-    /// Ends all completions where they are.
+    /// Ends all completions immediately.
     pub fn abort(&mut self) {
         for (row, listener) in self.listeners.drain() {
             self.session.cancel(row);
             let end = Heard::End(String::new(), Ok(AnswerEnd::Interrupted));
-            // Who has gone needs to hear nothing.
+            // The receiver may be gone.
             let _ = listener.to.send((listener.completion, end));
         }
     }
 
-    /// Asks for completions; what becomes of them is heard until the listener goes, which cancels them.
+    /// Submits completions and returns a receiver of their events. Dropping it cancels them.
     ///
     /// # Errors
-    /// As [`Session::submit`].
+    /// Same as [`Session::submit`].
     pub fn sample(&mut self, asks: Vec<Ask>) -> Result<Hearing> {
         let (to, hearing) = unbounded_channel();
         let mut completion = 0;
@@ -114,10 +114,10 @@ impl Desk {
         Ok(hearing)
     }
 
-    /// A text's tokens and what the model thinks of them.
+    /// Returns the tokens of a text with their log-probabilities.
     ///
     /// # Errors
-    /// As [`Session::score`].
+    /// Same as [`Session::score`].
     pub fn score(&self, ids: &[u32], likeliest: usize) -> Result<Vec<Token>> {
         let said = self.session.score(ids, likeliest)?;
         let texts = self.session.texts(&[], ids)?;
@@ -127,7 +127,7 @@ impl Desk {
         tokens.map(|(token, text)| Ok(Token { text, ..token? })).collect()
     }
 
-    /// A token that stands after `before`.
+    /// Returns a token that follows `before`.
     fn token(&self, before: &[u32], said: Said) -> Result<Token> {
         let text = |id: u32| -> gradus::Result<String> { Ok(self.session.texts(before, &[id])?.concat()) };
         let likeliest = said.likeliest.iter().map(|&(id, logprob)| Ok((id, text(id)?, logprob)));
@@ -140,7 +140,7 @@ impl Desk {
         })
     }
 
-    /// Tells whoever listens to a row.
+    /// Sends an event to the receiver of a row.
     fn tell(&mut self, piece: Piece) {
         match piece {
             Piece::Token { row, said, text } => {
@@ -150,7 +150,7 @@ impl Desk {
                 let token = self.token(&listener.tail, said).unwrap_or(bare);
                 let listener = self.listeners.get_mut(&row).expect("it was just there");
                 listener.tail.push(id);
-                // Who has gone is noticed before the next step.
+                // A dropped receiver is noticed before the next step.
                 let _ = listener.to.send((listener.completion, Heard::Token(token, text)));
             }
             Piece::End { row, text, end } => {
@@ -171,7 +171,7 @@ impl Work for Desk {
     }
 
     fn step(&mut self) {
-        // Who has gone needs nothing more; also of those that still wait for a place.
+        // Cancels completions whose receiver is gone, including those that still wait for a place.
         let gone: Vec<usize> =
             self.listeners.iter().filter(|(_, listener)| listener.to.is_closed()).map(|(&row, _)| row).collect();
         for row in gone {

@@ -1,4 +1,4 @@
-//! Server-sent events: one JSON value a line, and the word that ends them.
+//! Server-sent events: one JSON value per line, and the marker that ends them.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -11,11 +11,11 @@ use futures_core::Stream;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-/// The way to who reads a stream.
+/// Sender of a stream of events.
 #[derive(Clone)]
 pub struct Events(UnboundedSender<Bytes>);
 
-/// The lines that are said, as a body.
+/// Lines of the stream, as a response body.
 struct Lines(UnboundedReceiver<Bytes>);
 
 impl Stream for Lines {
@@ -27,24 +27,24 @@ impl Stream for Lines {
 }
 
 impl Events {
-    /// A stream that nothing was said in, and the response that carries it.
+    /// Creates an empty stream, and the response that carries it.
     pub fn new() -> (Self, Response) {
         let (to, lines) = unbounded_channel();
         let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-cache")];
         (Self(to), (headers, Body::from_stream(Lines(lines))).into_response())
     }
 
-    /// Says a value; whether anyone is still there.
+    /// Sends a value. Returns whether the client is still connected.
     pub fn say(&self, value: &Value) -> bool {
         self.0.send(Bytes::from(format!("data: {value}\n\n"))).is_ok()
     }
 
-    /// Whether nobody reads it any more.
+    /// Returns whether the client has disconnected.
     pub fn is_closed(&self) -> bool {
         self.0.is_closed()
     }
 
-    /// Ends the stream as OpenAI does.
+    /// Ends the stream like OpenAI's API does.
     pub fn done(&self) {
         let _ = self.0.send(Bytes::from_static(b"data: [DONE]\n\n"));
     }

@@ -1,4 +1,4 @@
-//! Why something was not done, as a page says it.
+//! Errors of page handlers.
 
 use axum::body::Bytes;
 use axum::http::{StatusCode, header};
@@ -7,37 +7,37 @@ use serde::de::DeserializeOwned;
 
 use crate::page::failed;
 
-/// Why something was not done.
+/// Error of a page handler, with its status and message.
 #[derive(Debug)]
 pub struct Failed(StatusCode, String);
 
-/// What a handler of a page gives.
+/// Result of a page handler.
 pub type Done = Result<Response, Failed>;
 
 impl Failed {
-    /// The request makes no sense here.
+    /// The request is invalid.
     pub fn request(why: &str) -> Self {
         Self(StatusCode::BAD_REQUEST, why.to_owned())
     }
 
-    /// What was asked for is not there.
+    /// The requested object does not exist.
     pub fn missing(why: &str) -> Self {
         Self(StatusCode::NOT_FOUND, why.to_owned())
     }
 
-    /// Who asks may not.
+    /// The user lacks the permission.
     pub fn forbidden(why: &str) -> Self {
         Self(StatusCode::FORBIDDEN, why.to_owned())
     }
 }
 
-/// What is said to who is to ask again: after so many seconds.
+/// Seconds after which a client should retry.
 const AGAIN: &str = "2";
 
 impl From<gradus::Error> for Failed {
     fn from(error: gradus::Error) -> Self {
         let hint = error.hint().map_or(String::new(), |hint| format!(" ({hint})"));
-        // What passes is no fault of the request.
+        // A temporary condition is not the client's mistake.
         let status = if error.passes() { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::UNPROCESSABLE_ENTITY };
         Self(status, format!("{error}{hint}"))
     }
@@ -54,10 +54,10 @@ impl IntoResponse for Failed {
     }
 }
 
-/// What a script sends.
+/// Parses the JSON that a script sends.
 ///
 /// # Errors
-/// When it is not what the page's script sends.
+/// It is malformed.
 pub fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, Failed> {
     serde_json::from_slice(body).map_err(|error| Failed::request(&format!("The request cannot be read: {error}")))
 }

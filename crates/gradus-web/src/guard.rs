@@ -1,4 +1,4 @@
-//! Which requests are let in: how the server may be called, and the tokens and cookies that it knows.
+//! Access control: host names of the server, tokens and cookies.
 
 use std::net::IpAddr;
 
@@ -8,26 +8,26 @@ use axum::response::{IntoResponse, Redirect, Response};
 use crate::secret::{given, same};
 use crate::store::sessions::Session;
 
-/// The most bytes of a request.
+/// Maximum size of a request in bytes.
 pub const BODY_BYTES: usize = 16 << 20;
 
-/// Which requests are let in.
+/// Rules for admitting requests.
 #[derive(Debug, Clone)]
 pub struct Guard {
-    /// What a `Host` may say besides an address: `localhost`, or names that were given.
+    /// Names that `Host` may contain besides an address: `localhost`, and configured names.
     pub names: Vec<String>,
-    /// The port, which a `Host` may leave out when it is 80.
+    /// Port of the server. `Host` may omit it if it is 80.
     pub port: u16,
-    /// Only those on this machine reach the server, so a `Host` is one of this machine.
+    /// Whether only this machine can reach the server. `Host` must then be a local address or name.
     pub is_loopback: bool,
-    /// What everyone must know, where others can reach the server.
+    /// Token that everyone needs if other machines can reach the server.
     pub token: Option<String>,
-    /// Another token that is as good: that of who may do more.
+    /// Second valid token, for programs with more permissions.
     pub further: Option<String>,
 }
 
 impl Guard {
-    /// Whether `host`, as a request names it, is this server.
+    /// Returns whether a request's `host` is this server.
     pub fn is_ours(&self, host: &str) -> bool {
         let (name, port) = match host.rsplit_once(':') {
             Some((name, port)) if !port.ends_with(']') => (name, port.parse().ok()),
@@ -38,27 +38,27 @@ impl Guard {
         }
         let address: Option<IpAddr> = name.trim_start_matches('[').trim_end_matches(']').parse().ok();
         match address {
-            // Names can be made to point anywhere, addresses cannot.
+            // Host names can be made to resolve to any address, but addresses cannot be faked.
             Some(address) => !self.is_loopback || address.is_loopback(),
             None => self.names.iter().any(|known| known.eq_ignore_ascii_case(name)),
         }
     }
 
-    /// The name of the cookie; servers on other ports of this machine have their own.
+    /// Returns the name of a cookie. It contains the port, because all ports of a machine share cookies.
     pub fn cookie(&self, what: &str) -> String {
         format!("gradus-{what}-{}", self.port)
     }
 
-    /// Sets the cookie of a session.
+    /// Returns the cookie of a session.
     pub fn session_cookie(&self, session: &Session) -> HeaderValue {
         set_cookie(&self.cookie("session"), session.id())
     }
 
-    /// Whether the request knows the token: by its address, by its cookie, or as programs say it.
+    /// Checks the token of a request: in the URL, in a cookie, or in a header of a program.
     pub fn knowledge(&self, headers: &HeaderMap, uri: &Uri) -> Knowledge {
         let Some(token) = &self.token else { return Knowledge::Right };
         let by_program = given(headers);
-        // Tinker's clients demand a key that begins so.
+        // Tinker's clients require a key with this prefix.
         let key = headers.get("x-api-key").and_then(|value| value.to_str().ok());
         let key = key.map(|key| key.strip_prefix("tml-").unwrap_or(key));
         let given: Vec<&str> = [by_program.as_deref(), key, cookie(headers, &self.cookie("token")), in_address(uri)]
@@ -74,30 +74,30 @@ impl Guard {
     }
 }
 
-/// What a request knows of the token.
+/// Result of checking a request's token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Knowledge {
-    /// It does, or needs none.
+    /// The token is valid, or none is needed.
     Right,
-    /// It gives another.
+    /// The token is wrong.
     Wrong,
-    /// It gives none.
+    /// There is no token.
     None,
 }
 
-/// The value of a cookie.
+/// Returns the value of a cookie.
 pub fn cookie<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
     let all = headers.get_all(header::COOKIE).into_iter().filter_map(|value| value.to_str().ok());
     let mut pairs = all.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
     pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
 }
 
-/// The token of an address.
+/// Returns the token in a URL.
 fn in_address(uri: &Uri) -> Option<&str> {
     uri.query()?.split('&').find_map(|pair| pair.strip_prefix("token="))
 }
 
-/// The address that was printed at the start has the token: it becomes a cookie, and leaves the address.
+/// Handles the URL printed at the start: moves its token into a cookie and removes it from the URL.
 pub fn enter(guard: &Guard, uri: &Uri) -> Option<Response> {
     let token = guard.token.as_ref()?;
     if !same(in_address(uri)?, token) {
@@ -108,7 +108,7 @@ pub fn enter(guard: &Guard, uri: &Uri) -> Option<Response> {
     Some(response)
 }
 
-/// A cookie that no script reads and no other site sends along with what changes something.
+/// Builds a cookie that scripts cannot read and that other sites cannot send with requests that change something.
 fn set_cookie(name: &str, value: &str) -> HeaderValue {
     let text = format!("{name}={value}; Path=/; HttpOnly; SameSite=Lax; Max-Age=31536000");
     HeaderValue::from_str(&text).expect("names and secrets are ASCII")

@@ -1,26 +1,26 @@
-//! Guesses at tokens: who was wrong several times waits for the answer to the next wrong one. Who is right never waits, so nobody
-//! is kept out by the guesses of others at the same address.
+//! Delays for wrong tokens: after several wrong tokens, the response to the next one is delayed. Correct tokens are never delayed, so
+//! guesses from the same address block nobody.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Guesses that cost nothing: people mistype.
+/// Wrong tokens without delay, because people mistype.
 const FREE: u32 = 3;
-/// The longest wait.
+/// Maximum delay.
 const LONGEST: Duration = Duration::from_secs(32);
-/// How long a wrong guess counts.
+/// Time after which a wrong token is forgotten.
 const KEPT: Duration = Duration::from_secs(600);
-/// The most clients that are remembered; of more, those that guessed longest ago are forgotten.
+/// Maximum number of remembered clients. Beyond it, those with the oldest guesses are forgotten.
 const CLIENTS: usize = 4096;
 
-/// Wrong guesses by client: how many, and when the last was.
+/// Number of wrong tokens per client, and time of the last one.
 #[derive(Debug, Default)]
 pub struct Guesses(Mutex<HashMap<IpAddr, (u32, Instant)>>);
 
 impl Guesses {
-    /// Counts a wrong guess; how long its answer has to wait: 0 s three times, then 1, 2, 4 s and so on, at most 32 s.
+    /// Counts a wrong token and returns the delay of its response: 0 s three times, then 1, 2, 4 s and so on, at most 32 s.
     pub fn wrong(&self, client: IpAddr) -> Duration {
         self.wrong_at(client, Instant::now())
     }

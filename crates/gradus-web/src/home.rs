@@ -1,4 +1,4 @@
-//! The first page: three ways in, what is running, the newest runs, and the models.
+//! The start page: three entry points, running runs, the newest runs, and the models.
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ use crate::store::projects::{Project, State as Stands};
 use crate::store::sessions::Session;
 use crate::training::offer_demo;
 
-/// Runs that are shown.
+/// Number of listed runs.
 const RUNS: usize = 5;
 
-/// Shows it.
+/// Renders the page.
 pub async fn show(State(app): State<Arc<App>>, Extension(session): Extension<Session>) -> Done {
     let of = Arc::clone(&app);
     let (found, mut entries) = apart(move || (of.models.list(), of.runs.entries(&of.folder))).await?;
@@ -42,7 +42,7 @@ pub async fn show(State(app): State<Arc<App>>, Extension(session): Extension<Ses
     Ok(Page { title: "Overview", place: Place::Home, scripts: &[], styles: &[], body }.framed(&session).into_response())
 }
 
-/// The three ways in.
+/// Renders the three entry points.
 fn ways(app: &App, found: &[Found], projects: &[(Project, usize)]) -> Html {
     let languages = found.iter().filter(|found| found.kind == Kind::Language).count();
     let chat = match languages {
@@ -78,7 +78,7 @@ fn ways(app: &App, found: &[Found], projects: &[(Project, usize)]) -> Html {
     ]
 }
 
-/// Runs that are running now, with how far they are.
+/// Renders the running runs with their progress.
 fn running(entries: &[Entry]) -> Html {
     let running: Vec<&Entry> = entries.iter().filter(|entry| entry.state == Status::Running).collect();
     if running.is_empty() {
@@ -97,7 +97,7 @@ fn running(entries: &[Entry]) -> Html {
     html!["<h2>Running now</h2>\n<ul class=\"list\">\n" (running.iter().map(row).collect::<Vec<_>>()) "</ul>\n"]
 }
 
-/// The newest runs.
+/// Renders the newest runs.
 fn recent(app: &App, session: &Session, entries: &[Entry]) -> Html {
     if entries.is_empty() {
         return html!["<h2>Runs</h2>\n"(offer_demo(app, session))];
@@ -116,7 +116,7 @@ fn recent(app: &App, session: &Session, entries: &[Entry]) -> Html {
     ]
 }
 
-/// The models; what lies within a run or model is folded into its row.
+/// Renders the models. Models within a run or model are folded into its row.
 fn models(found: &[Found]) -> Html {
     if found.is_empty() {
         return html![
@@ -152,7 +152,7 @@ fn models(found: &[Found]) -> Html {
     ]
 }
 
-/// How a program asks a model.
+/// Renders an example request for programs.
 fn example(port: u16, model: &str) -> Html {
     let body = serde_json::json!({ "model": model, "messages": [{ "role": "user", "content": "Hello" }] });
     let quoted = body.to_string().replace('\'', "'\\''");

@@ -1,21 +1,21 @@
-//! Pages are made of literals and values: a literal is markup, a value is text, and nothing makes the one of the other.
+//! HTML from literals and values. Literals are markup and values are text; a value can never become markup.
 //!
-//! `html!["<td>" (name) "</td>"]` is the only way to an [`Html`], and what stands in parentheses is escaped, its control
-//! characters and those that turn the direction of text shown. An [`Html`] in parentheses stays what it is.
+//! `html!["<td>" (name) "</td>"]` is the only way to create an [`Html`]. Values in parentheses are escaped, and their control characters
+//! and characters that change the text direction are made visible. An [`Html`] in parentheses is inserted unchanged.
 
 use gradus::text::visible;
 
-/// Markup that shows what it was given.
+/// Safe markup.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Html(String);
 
 impl Html {
-    /// Nothing.
+    /// Creates empty markup.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds markup. Only a literal is one.
+    /// Adds markup, which must be a literal.
     pub fn markup(&mut self, literal: &'static str) {
         self.0.push_str(literal);
     }
@@ -25,17 +25,17 @@ impl Html {
         value.show(self);
     }
 
-    /// The page.
+    /// Returns the markup as text.
     pub fn into_string(self) -> String {
         self.0
     }
 
-    /// How many bytes it has.
+    /// Returns the size in bytes.
     pub fn size(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is nothing.
+    /// Returns whether the markup is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -54,9 +54,9 @@ impl Html {
     }
 }
 
-/// What can stand on a page, between tags and in quoted attributes.
+/// Values that can be inserted between tags and in quoted attributes.
 pub trait Show {
-    /// Adds itself to `html`.
+    /// Appends the value to `html`.
     fn show(&self, html: &mut Html);
 }
 
@@ -110,7 +110,7 @@ macro_rules! show_numbers {
 
 show_numbers!(usize u64 i64 u32 f64 f32);
 
-/// An [`Html`] of literals, which are markup, and values in parentheses, which are shown.
+/// Creates an [`Html`] from literals, which are markup, and values in parentheses, which are escaped.
 #[macro_export]
 macro_rules! html {
     ($($part:tt)*) => {{
@@ -120,7 +120,7 @@ macro_rules! html {
     }};
 }
 
-/// The parts of [`html!`], one after the other.
+/// Adds the parts of [`html!`] one after the other.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! parts {
@@ -135,7 +135,7 @@ macro_rules! parts {
     };
 }
 
-/// `text` as one value of a query.
+/// Escapes `text` as a value in a query string.
 pub fn percent(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~/".contains(&byte);
     text.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()

@@ -1,4 +1,4 @@
-//! What says how good an answer is.
+//! Models that score answers.
 
 use gradus::Result;
 use gradus::data::Message;
@@ -6,28 +6,28 @@ use gradus::inference::{Answer, ChatJudge, JudgedPart, SegmentsJudge};
 
 use crate::actor::Work;
 
-/// One that judges answers as a whole, or several that judge their segments.
+/// Scores an answer as a whole, or its segments.
 pub enum Judge {
     /// A reward model.
     Whole(Box<ChatJudge>),
-    /// Classifiers, or what a run is rewarded with.
+    /// Classifiers, or the segment rewards of a run.
     Segments(SegmentsJudge),
 }
 
-/// What is said of an answer.
+/// Score of an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Judged {
-    /// What it is worth: the weighted sum of the parts, where there are any.
+    /// Reward: the weighted sum of the parts, if there are any.
     pub reward: f32,
-    /// The parts of a dense reward.
+    /// Parts of a dense reward.
     pub parts: Vec<JudgedPart>,
 }
 
 impl Judge {
-    /// Judges an answer to a conversation.
+    /// Scores an answer in a conversation.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// The text cannot be processed.
     pub fn judge(&mut self, messages: &[Message], answer: &Answer) -> Result<Judged> {
         match self {
             Self::Whole(judge) => Ok(Judged { reward: judge.reward(messages, answer)?, parts: Vec::new() }),

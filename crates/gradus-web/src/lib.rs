@@ -1,8 +1,7 @@
-//! The web application of gradus: one small site over the models and runs of a folder, and an OpenAI-compatible server on the
-//! same port.
+//! The web application of gradus: a small site for the models and runs of a folder, and an OpenAI-compatible server on the same port.
 //!
-//! Pages are made here, as text; styles and scripts are files of this crate; nothing comes from elsewhere. Only this crate is
-//! async: models are asked on threads of their own ([`actor`]), and the library below knows nothing of it.
+//! This crate renders pages as text and contains all styles and scripts; nothing is loaded from other servers. Only this crate is async:
+//! models run on their own threads ([`actor`]), and the library does not depend on async.
 
 #![deny(missing_docs)]
 

@@ -1,9 +1,9 @@
-//! Who may ask, checked before anything else sees a request.
+//! Access checks, before anything else handles a request.
 //!
-//! A page of another site must not make a browser act here: the `Host` must be ours, so that a name that was made to point
-//! here gets nothing; the `Origin` of whatever comes from a page must be ours; and what changes something needs a token that
-//! only our pages know, except below `/v1/` and `/api/v1/`, where programs ask in JSON. Beyond this machine, everything needs the token that
-//! was made at the start; who gives a wrong one several times waits.
+//! A page of another site must not make a browser act on this server. The `Host` must be ours, so that a name that was made to resolve to
+//! this machine gains nothing. The `Origin` of requests from pages must be ours. Changes need a token that only our pages contain, except
+//! below `/v1/` and `/api/v1/`, where programs send JSON. If other machines can reach the server, every request needs the token from the
+//! start of the server. Repeated wrong tokens are delayed.
 
 use std::sync::Arc;
 
@@ -20,14 +20,14 @@ use crate::secret::same;
 use crate::store::sessions::Session;
 use crate::{openai, page, serving, tinker};
 
-/// What is said to who sends more.
+/// Message about a request that is too large.
 const TOO_LARGE: &str = "The request is larger than 16 MiB.";
 
-/// What pages may do: nothing but what comes from here, and no script or style within a page.
+/// Content security policy: pages load only from this server, and contain no inline scripts or styles.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
      form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
-/// Lets a request in, or not; and says on everything that goes out what a browser may do with it.
+/// Admits or rejects a request, and adds security headers to every response.
 pub async fn admit(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let refusal: Option<fn(StatusCode, &str) -> Response> = match request.uri().path() {
         path if serving::is_for_programs(path) => Some(openai::refused::refusal),
@@ -36,7 +36,7 @@ pub async fn admit(State(app): State<Arc<App>>, request: Request, next: Next) ->
     };
     let mut response = match check(&app, request).await {
         Ok((request, fresh)) => {
-            // The whole request is here: from now on its connection does not make room for others.
+            // The whole request has arrived. From now on, its connection is not closed to make room for others.
             let answering = request.extensions().get::<Arc<Place>>().map(Answering::on);
             let mut response = next.run(request).await;
             if let Some(session) = fresh {
@@ -68,13 +68,13 @@ pub async fn admit(State(app): State<Arc<App>>, request: Request, next: Next) ->
     response
 }
 
-/// Why a request is not let in.
+/// Reason for rejecting a request.
 enum Refusal {
     Because(StatusCode, &'static str),
     Known(Box<Response>),
 }
 
-/// The request with its session among the extensions, and the session where it is new.
+/// Checks a request. Returns it with its session as an extension, and the session if it is new.
 async fn check(app: &Arc<App>, request: Request) -> Result<(Request, Option<Session>), Refusal> {
     let refuse = |why| Err(Refusal::Because(StatusCode::FORBIDDEN, why));
     let guard = &app.guard;
@@ -83,7 +83,7 @@ async fn check(app: &Arc<App>, request: Request) -> Result<(Request, Option<Sess
     let Some(host) = text(header::HOST).filter(|host| guard.is_ours(host)).map(str::to_owned) else {
         return refuse("This server does not go by the name that it was asked under.");
     };
-    // Browsers say where a page is from whenever it asks for more than a look.
+    // Browsers send the origin of a page with every request other than simple reads.
     if text(header::ORIGIN)
         .is_some_and(|origin| origin != format!("http://{host}") && origin != format!("https://{host}"))
     {
@@ -102,7 +102,7 @@ async fn check(app: &Arc<App>, request: Request) -> Result<(Request, Option<Sess
     if let Some(response) = enter(guard, &parts.uri) {
         return Err(Refusal::Known(Box::new(response)));
     }
-    // A request that declares too large a body is refused; one that does not declare it is cut off.
+    // A request that declares a body that is too large is rejected. Without a declared size, reading stops at the limit.
     let said = text(header::CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
     if said.is_some_and(|said| said > BODY_BYTES as u64) {
         return Err(Refusal::Because(StatusCode::PAYLOAD_TOO_LARGE, TOO_LARGE));
@@ -113,7 +113,7 @@ async fn check(app: &Arc<App>, request: Request) -> Result<(Request, Option<Sess
     let is_tinker = path.starts_with(tinker::PREFIX);
     if serving::is_for_programs(path) || is_tinker {
         let bytes = whole(body).await?;
-        // A form of another site cannot say so without asking first. What has no body says nothing: it needs a token.
+        // A form of another site cannot send this content type without permission. A request without body needs the token.
         let is_known = kind == "application/json" || is_tinker && kind == "application/x-protobuf";
         let says_nothing = bytes.is_empty() && kind.is_empty();
         if changes && !is_known && !says_nothing && parts.method != Method::DELETE {
@@ -150,12 +150,12 @@ async fn check(app: &Arc<App>, request: Request) -> Result<(Request, Option<Sess
     Ok((Request::from_parts(parts, Body::from(bytes)), None))
 }
 
-/// All of a body.
+/// Reads the whole body.
 async fn whole(body: Body) -> Result<Bytes, Refusal> {
     to_bytes(body, BODY_BYTES).await.map_err(|_| Refusal::Because(StatusCode::PAYLOAD_TOO_LARGE, TOO_LARGE))
 }
 
-/// The value of a field of a form; the token has no characters that a form escapes.
+/// Returns the value of a form field. Tokens contain no characters that forms escape.
 fn field(form: &Bytes, name: &str) -> Option<String> {
     let text = std::str::from_utf8(form).ok()?;
     text.split('&').filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name).map(|(_, v)| v.to_owned())

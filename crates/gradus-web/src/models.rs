@@ -1,6 +1,6 @@
-//! The models that can be served: those below the folder and those that were named; and those that are loaded.
+//! Models of the server: those in the folder and those given by name, and the loaded ones.
 //!
-//! A model is asked for by its name in the list, never by a path, so nothing outside the list can be reached.
+//! Requests select a model by its name in the list, never by a path, so nothing outside the list can be reached.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -21,120 +21,119 @@ use crate::desk::Desk;
 use crate::judge::Judge;
 use crate::serving::Pause;
 
-/// Models may lie in folders (`runs/demo/ppo/checkpoints/step-000100`), but not deeper than this.
+/// Maximum depth at which models are searched (`runs/demo/ppo/checkpoints/step-000100`).
 const DEPTH_MAX: usize = 6;
 
-/// Where a run saves its critic.
+/// Directory in which a run saves its critic.
 const CRITIC: &str = "critic";
 
-/// What the reward of a run is called, behind the run's name.
+/// Suffix of a run's name that denotes its reward.
 const ITS_REWARD: &str = " (its reward)";
 
-/// The largest configuration that is looked into for a reward.
+/// Maximum size of a configuration file that is searched for a reward.
 const CONFIG_BYTES: u64 = 1 << 20;
 
-/// Models in memory at once; who was asked last stays.
+/// Maximum number of models in memory. The least recently used one is removed.
 const LOADED_MAX: usize = 4;
 
-/// What a model is for.
+/// Purpose of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// It answers.
+    /// Generates answers.
     Language,
-    /// It scores answers.
+    /// Scores answers.
     Reward,
-    /// It judges the segments of answers, or gives a number of a text: a classifier.
+    /// A classifier that judges segments of answers or gives a text one number.
     Classifier,
-    /// What a run is rewarded with, where models judge segments for it.
+    /// The reward of a run whose segments are judged by models.
     Parts,
 }
 
 impl Kind {
-    /// Whether it says what answers are worth.
+    /// Returns whether the model scores answers.
     pub fn is_judge(self) -> bool {
         self != Self::Language
     }
 }
 
-/// A model of the list.
+/// A model in the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// What it is called: its path below the folder, with `/`; of one that was named, the name.
+    /// Name: the path relative to the folder with `/`, or the given name.
     pub name: String,
-    /// Its directory, or that of its run.
+    /// Directory of the model or its run.
     pub path: PathBuf,
-    /// What it is for.
+    /// Purpose of the model.
     pub kind: Kind,
 }
 
-/// How models are computed.
+/// Settings of computing.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Computing {
-    /// Where.
+    /// Device of the models.
     pub device: DeviceChoice,
-    /// How the weights of language models are held.
+    /// Number format of the weights of language models.
     pub weights: WeightFormat,
-    /// Completions sampled side by side by one model.
+    /// Number of completions that one model samples together.
     pub places: usize,
 }
 
-/// The models.
+/// All models of the server.
 pub struct Models {
     root: PathBuf,
     named: Vec<Found>,
     computing: Computing,
     desks: Loaded<Desk>,
     judges: Loaded<Judge>,
-    /// Every desk that was opened and may still be there.
+    /// All desks that were opened and may still exist.
     opened: Mutex<Vec<Weak<Actor<Desk>>>>,
-    /// What programs have changed.
+    /// Changes made by programs.
     changed: RwLock<Changed>,
-    /// Whether language models sample at all.
+    /// Pause of all language models.
     pub pause: Pause,
 }
 
-/// What programs have changed.
+/// Changes made by programs.
 #[derive(Default)]
 struct Changed {
-    /// By name.
+    /// Added or replaced models, by name.
     placed: BTreeMap<String, Placed>,
-    /// What weights are called that were not replaced.
+    /// Versions of weights that were not replaced.
     versions: BTreeMap<String, String>,
 }
 
-/// A model that a program has put beside those of the folder (an adapter), or in the place of one. It stays in memory until it
-/// is removed or replaced.
+/// A model that a program has added (an adapter) or that replaces one of the folder. It stays in memory until it is removed or replaced.
 #[derive(Clone)]
 pub struct Placed {
-    /// It.
+    /// Actor with the model.
     pub desk: Arc<Actor<Desk>>,
-    /// Where it was read from.
+    /// Path that it was read from.
     pub path: PathBuf,
-    /// The name of the model that it is an adapter of; none where it replaces a model.
+    /// Name of the base model of an adapter. `None` if the model replaces another one.
     pub base: Option<String>,
-    /// What its weights are called.
+    /// Version of the weights.
     pub version: String,
 }
 
-/// A language model that a request asks, with the weights that it has from now on.
+/// A language model for a request, with its current weights.
 pub struct Served {
-    /// It.
+    /// Actor with the model.
     pub desk: Arc<Actor<Desk>>,
-    /// What its weights are called.
+    /// Version of the weights.
     pub version: String,
 }
 
-/// What weights are called that nobody has given a name (vLLM's word).
+/// Version of weights without a given name, as in vLLM.
 const FIRST_VERSION: &str = "default";
 
-/// Those that are loaded, the last asked for last. The lock is held while one loads, so that none is loaded twice.
+/// Loaded models, most recently used last. The lock is held while a model loads, so that none is loaded twice.
 type Loaded<T> = AsyncMutex<Vec<(String, Arc<Actor<T>>)>>;
 
 impl Models {
-    /// The models below `root`, and those that were named, which may lie elsewhere or on the hub.
+    /// Finds the models below `root`, and the models `named`, which may be elsewhere or on the hub.
     ///
     /// # Errors
-    /// When one that was named cannot be opened.
+    /// A named model cannot be opened.
     pub fn new(root: &Path, named: &[String], computing: Computing) -> Result<Self> {
         let open = |name: &String| {
             let path = model_of(Path::new(name))?;
@@ -158,7 +157,7 @@ impl Models {
         })
     }
 
-    /// All that can be asked for now: those that were named first, then by name; adapters that programs have added last.
+    /// Returns all available models: named ones first, then by name, then adapters added by programs.
     pub fn list(&self) -> Vec<Found> {
         let mut all = self.own();
         let changed = self.changed();
@@ -172,7 +171,7 @@ impl Models {
         all
     }
 
-    /// The list without what programs have added.
+    /// Returns the list without the programs' additions.
     fn own(&self) -> Vec<Found> {
         let mut found = Vec::new();
         walk(&self.root, "", 0, &mut BTreeSet::new(), &mut found);
@@ -190,20 +189,20 @@ impl Models {
         self.changed.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How models are computed.
+    /// Returns the settings of computing.
     pub fn computing(&self) -> Computing {
         self.computing.clone()
     }
 
-    /// How the weights of language models are held.
+    /// Returns the number format of the weights of language models.
     pub fn weights(&self) -> WeightFormat {
         self.computing.weights
     }
 
-    /// The model that is meant where none is named: the first that was named at the start, or the only one in the folder.
+    /// Returns the default model: the first one that was named, or the only one in the folder.
     ///
     /// # Errors
-    /// When there is none, or several are in the folder.
+    /// There is none, or the folder has several.
     pub fn main(&self) -> Result<String> {
         let is_language = |found: &&Found| found.kind == Kind::Language;
         if let Some(first) = self.named.iter().find(is_language) {
@@ -219,12 +218,12 @@ impl Models {
         }
     }
 
-    /// What the weights of a model are called.
+    /// Returns the version of a model's weights.
     pub fn version(&self, name: &str) -> String {
         self.changed().version(name)
     }
 
-    /// Says what the weights of a model are called.
+    /// Sets the version of a model's weights.
     pub fn set_version(&self, name: &str, version: String) {
         let mut changed = self.change();
         match changed.placed.get_mut(name) {
@@ -233,35 +232,35 @@ impl Models {
         }
     }
 
-    /// Puts a model beside the others, or in the place of one. What is on its way with the old one is sampled to its end.
+    /// Adds a model, or replaces one. Completions in progress finish with the old model.
     pub async fn place(&self, name: &str, placed: Placed) {
         self.note(&placed.desk);
         self.change().placed.insert(name.to_owned(), placed);
         self.desks.lock().await.retain(|(loaded, _)| loaded != name);
     }
 
-    /// Removes an adapter that a program has added. Whether it was there.
+    /// Removes an adapter that a program has added. Returns whether it existed.
     pub fn remove_adapter(&self, name: &str) -> bool {
         let is_there = self.is_adapter(name);
         is_there && self.change().placed.remove(name).is_some()
     }
 
-    /// Whether a program has added an adapter under this name.
+    /// Returns whether a program has added an adapter under this name.
     pub fn is_adapter(&self, name: &str) -> bool {
         self.base_of(name).is_some()
     }
 
-    /// The name of the model that `name` is an adapter of, where a program has added it.
+    /// Returns the base model of an adapter that a program has added.
     pub fn base_of(&self, name: &str) -> Option<String> {
         self.changed().placed.get(name)?.base.clone()
     }
 
-    /// How many adapters programs have added.
+    /// Returns the number of adapters that programs have added.
     pub fn adapters(&self) -> usize {
         self.changed().placed.values().filter(|placed| placed.base.is_some()).count()
     }
 
-    /// How many tokens a prompt and its completion may have together, where there is a limit.
+    /// Returns the maximum number of tokens of a prompt and its completion, if there is a limit.
     pub fn positions(&self, found: &Found) -> Option<usize> {
         let base = self.base_of(&found.name);
         let path = match &base {
@@ -279,16 +278,16 @@ impl Models {
         }
     }
 
-    /// Every language model that is loaded, or still samples for somebody.
+    /// Returns all language models that are loaded or still sample.
     pub fn all_desks(&self) -> Vec<Arc<Actor<Desk>>> {
         let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         opened.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// The model `name`.
+    /// Finds the model `name`.
     ///
     /// # Errors
-    /// When there is none that answers, or, for `is_judge`, that says what answers are worth.
+    /// There is no such model that generates, or with `is_judge` that scores answers.
     fn find(&self, name: &str, is_judge: bool) -> Result<Found> {
         let found = self.list().into_iter().find(|found| found.name == name);
         match found {
@@ -300,26 +299,26 @@ impl Models {
         }
     }
 
-    /// The language model `name`.
+    /// Finds the language model `name`.
     ///
     /// # Errors
-    /// When there is none.
+    /// It does not exist.
     pub fn language(&self, name: &str) -> Result<Found> {
         self.find(name, false)
     }
 
-    /// The language model `name`, loaded.
+    /// Returns the language model `name`, loaded.
     ///
     /// # Errors
-    /// When there is none, or it cannot be loaded.
+    /// It does not exist, or cannot be loaded.
     pub async fn desk(&self, name: &str) -> Result<Arc<Actor<Desk>>> {
         Ok(self.served(name).await?.desk)
     }
 
-    /// The language model `name`, loaded, and what its weights are called.
+    /// Returns the language model `name`, loaded, with the version of its weights.
     ///
     /// # Errors
-    /// When there is none, or it cannot be loaded.
+    /// It does not exist, or cannot be loaded.
     pub async fn served(&self, name: &str) -> Result<Served> {
         let version = {
             let changed = self.changed();
@@ -342,10 +341,10 @@ impl Models {
         Ok(Served { desk, version })
     }
 
-    /// The reward model `name`, or what judges segments under that name, loaded.
+    /// Returns the reward model or segment reward `name`, loaded.
     ///
     /// # Errors
-    /// When there is none, or it cannot be loaded.
+    /// It does not exist, or cannot be loaded.
     pub async fn judge(&self, name: &str) -> Result<Arc<Actor<Judge>>> {
         let open = || async {
             let Found { path, kind, .. } = self.find(name, true)?;
@@ -370,14 +369,14 @@ impl Models {
 }
 
 impl Changed {
-    /// What the weights of a model are called.
+    /// Returns the version of a model's weights.
     fn version(&self, name: &str) -> String {
         let placed = self.placed.get(name).map(|placed| &placed.version);
         placed.or_else(|| self.versions.get(name)).map_or_else(|| FIRST_VERSION.to_owned(), String::clone)
     }
 }
 
-/// Those of a list that are in no other: a run is one of them, its checkpoints are not.
+/// Returns the models that are not inside another one: a run is included, its checkpoints are not.
 pub fn outermost(all: &[Found]) -> impl Iterator<Item = &Found> {
     let is_within = |found: &Found, other: &Found| {
         found.name.strip_prefix(other.name.as_str()).is_some_and(|rest| rest.starts_with('/'))
@@ -385,7 +384,7 @@ pub fn outermost(all: &[Found]) -> impl Iterator<Item = &Found> {
     all.iter().filter(move |found| !all.iter().any(|other| is_within(found, other)))
 }
 
-/// The actor `name` of `all`, which `open` makes where it is not there; the one that nobody asked for longest goes.
+/// Returns the actor `name` of `all`, opening it if necessary. The least recently used one is removed.
 async fn loaded<T, F>(all: &Loaded<T>, name: &str, open: impl FnOnce() -> F) -> Result<Arc<Actor<T>>>
 where
     T: Work + 'static,
@@ -395,13 +394,13 @@ where
     let mut there = None;
     if let Some(at) = all.iter().position(|(known, _)| known == name) {
         let (_, actor) = all.remove(at);
-        // One that has panicked is loaded anew.
+        // An actor that has panicked is loaded again.
         there = actor.is_open().then_some(actor);
     }
     let actor = match there {
         Some(actor) => actor,
         None => {
-            // Those that are in use go on until their last answer has ended.
+            // An actor that is in use continues until its last answer has ended.
             if all.len() >= LOADED_MAX {
                 all.remove(0);
             }
@@ -412,25 +411,25 @@ where
     Ok(actor)
 }
 
-/// What a model is for; nothing, where it neither answers nor says what answers are worth.
+/// Returns the purpose of a model. `None` if it neither generates nor scores answers.
 fn kind(dir: &ModelDir) -> Option<Kind> {
     if !dir.is_encoder() {
         return Some(if dir.is_reward_model() { Kind::Reward } else { Kind::Language });
     }
-    // Of several labels of a whole text nobody has said which is good.
+    // With several labels of a whole text, it is unknown which one is good.
     let task = Task::of(dir).ok()?;
     (task.scope == Scope::Token || task.labels.len() == 1).then_some(Kind::Classifier)
 }
 
-/// A part of a reward: its name, what it weighs, and how its model judges.
+/// A part of a reward: its name, its weight, and the settings of its model.
 type Part = (String, f64, SegmentConfig);
 
-/// What judges segments for the run in `path`; nothing, where its configuration cannot be read.
+/// Returns the segment rewards of the run in `path`. Empty if its configuration cannot be read.
 fn parts(path: &Path) -> Vec<Part> {
     let path = path.join("config.yml");
     let is_small = path.metadata().is_ok_and(|found| found.is_file() && found.len() <= CONFIG_BYTES);
     let text = if is_small { std::fs::read_to_string(path).unwrap_or_default() } else { String::new() };
-    // Most runs have none, and are not read any further.
+    // Most runs have none, so parsing is skipped.
     if !text.contains("fine_grained:") {
         return Vec::new();
     }
@@ -439,11 +438,11 @@ fn parts(path: &Path) -> Vec<Part> {
     parts.map(|(name, weight, part)| (name.to_owned(), weight, part.clone())).collect()
 }
 
-/// The part with the path of its model, which lies below the folder or was named at the start: what a configuration in the folder
-/// says is no reason to read elsewhere, or to ask the hub.
+/// Resolves the model of a part. It must be in the folder or named at the start: a configuration file in the folder must not cause reads
+/// elsewhere or requests to the hub.
 fn confined((name, weight, part): Part, root: &Path, named: &[PathBuf]) -> Result<Part> {
     let here = |path: PathBuf| path.canonicalize().ok();
-    // Written where the run began: in the folder, or where the server was started.
+    // Paths are relative to the directory where the run started: the folder, or the server's working directory.
     let known = [here(root.join(&part.model)), here(PathBuf::from(&part.model))].into_iter().flatten();
     let is_ours =
         |path: &PathBuf| path.starts_with(root) || named.iter().any(|named| here(named.clone()).as_ref() == Some(path));
@@ -454,9 +453,9 @@ fn confined((name, weight, part): Part, root: &Path, named: &[PathBuf]) -> Resul
     Ok((name, weight, SegmentConfig { model: model.to_string_lossy().into_owned(), ..part }))
 }
 
-/// What cannot be opened is passed over: it is no model.
+/// Skips what cannot be opened, because it is not a model.
 fn walk(at: &Path, name: &str, depth: usize, seen: &mut BTreeSet<PathBuf>, found: &mut Vec<Found>) {
-    // A link back up must not be followed for ever.
+    // Prevents endless recursion through links.
     let Ok(real) = at.canonicalize() else { return };
     if !seen.insert(real) {
         return;
@@ -479,7 +478,7 @@ fn walk(at: &Path, name: &str, depth: usize, seen: &mut BTreeSet<PathBuf>, found
         let Some(own) = path.file_name().and_then(|own| own.to_str()).filter(|own| !own.starts_with('.')) else {
             continue;
         };
-        // The critic of a run has the form of a reward model, but says what the run expects of its own policy.
+        // The critic of a run has the form of a reward model, but predicts returns of the run's own policy.
         let is_critic = own == CRITIC && is_run(at);
         // A link may lead out of the folder.
         if path.is_dir() && !path.is_symlink() && !is_critic {

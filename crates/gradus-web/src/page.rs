@@ -1,4 +1,4 @@
-//! The frame of all pages.
+//! Common frame of all pages.
 
 use axum::http::StatusCode;
 use axum::response::Html as Body;
@@ -7,35 +7,35 @@ use crate::html;
 use crate::html::Html;
 use crate::store::sessions::Session;
 
-/// A place that the head of every page leads to.
+/// Main sections, linked at the top of every page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// What there is.
+    /// Overview.
     Home,
     /// Conversations.
     Chat,
-    /// Projects of annotations.
+    /// Annotation projects.
     Annotate,
     /// Training runs.
     Runs,
 }
 
-/// A page before it is framed.
+/// A page without its frame.
 pub struct Page<'a> {
-    /// Its name, in the window's title and as the first heading.
+    /// Name of the page, in the window's title and the first heading.
     pub title: &'a str,
-    /// Where it belongs.
+    /// Section of the page.
     pub place: Place,
-    /// The scripts it has, by their names below `/assets/`.
+    /// Scripts of the page, by their names below `/assets/`.
     pub scripts: &'a [&'static str],
-    /// Styles besides those of all pages, by their addresses.
+    /// Additional style sheets, by their paths.
     pub styles: &'a [&'a str],
-    /// What stands in it.
+    /// Content of the page.
     pub body: Html,
 }
 
 impl Page<'_> {
-    /// The whole page, for `session`.
+    /// Renders the whole page for `session`.
     pub fn framed(self, session: &Session) -> Body<String> {
         let Self { title, place, scripts, styles, body } = self;
         let styles: Vec<Html> =
@@ -55,12 +55,12 @@ impl Page<'_> {
     }
 }
 
-/// The hidden field of a form that shows that it comes from a page of this session.
+/// Renders the hidden form field that proves that the form comes from a page of this session.
 pub fn csrf(session: &Session) -> Html {
     html!["<input type=\"hidden\" name=\"csrf\" value=\"" (session.csrf) "\">\n"]
 }
 
-/// The head of every page, with the places that there are.
+/// Renders the head of a page with links to the main sections.
 fn head(place: Option<Place>) -> Html {
     let link = |to: Place, path: &str, name: &str| match Some(to) == place {
         true => html!["<a href=\"" (path) "\" aria-current=\"page\">" (name) "</a>"],
@@ -75,12 +75,12 @@ fn head(place: Option<Place>) -> Html {
     ]
 }
 
-/// A page that says why something was not done.
+/// Renders an error page.
 pub fn failed(status: StatusCode, why: &str) -> Body<String> {
     error(status, why, head(None), html!["<p class=\"soft\"><a href=\"/\">Overview</a></p>\n"])
 }
 
-/// The same for a request that was not let in: it has no session, and the places are closed to it.
+/// Renders an error page for a request that was not admitted. It has no session, so there are no links.
 pub fn bare(status: StatusCode, why: &str) -> Body<String> {
     error(status, why, Html::new(), Html::new())
 }
@@ -98,7 +98,7 @@ fn error(status: StatusCode, why: &str, head: Html, after: Html) -> Body<String>
     Body(page.into_string())
 }
 
-/// There is nothing at this address.
+/// Responds that there is no page at this address.
 pub async fn missing() -> (StatusCode, Body<String>) {
     (StatusCode::NOT_FOUND, failed(StatusCode::NOT_FOUND, "There is no page at this address."))
 }

@@ -1,8 +1,8 @@
-//! Files that are there for a while.
+//! Temporary files.
 
 use std::path::PathBuf;
 
-/// A file that is removed when nobody needs it any more.
+/// A file that is removed when this value is dropped.
 pub struct Passing(pub PathBuf);
 
 impl Drop for Passing {

@@ -1,18 +1,18 @@
-//! Which of several models people prefer, as tables of a page.
+//! Tables of preferences among models.
 
 use crate::agreement::ranking::{Share, Strength, Versus};
 use crate::components::table;
 use crate::html;
 use crate::html::Html;
 
-/// A share in percent with its interval.
+/// Renders a share in percent with its interval.
 fn percent(share: &Share) -> Html {
     let of = |value: f64| format!("{:.0}", 100.0 * value);
     let (low, high) = share.interval;
     html![(of(share.value)) " % <span class=\"soft small\">(" (of(low)) "–" (of(high)) ")</span>"]
 }
 
-/// Wins, ties and losses of two models as one bar.
+/// Renders wins, ties and losses of two models as one bar.
 fn bar(versus: &Versus) -> Html {
     let (win, tie) = (100.0 * versus.win.value, 100.0 * versus.tie.value);
     let number = |value: f64| format!("{value:.2}");
@@ -23,7 +23,7 @@ fn bar(versus: &Versus) -> Html {
     ]
 }
 
-/// The comparisons of models, two at a time.
+/// Renders the pairwise comparisons of models.
 pub fn comparisons(all: &[Versus]) -> Html {
     if all.is_empty() {
         return Html::new();
@@ -46,7 +46,7 @@ pub fn comparisons(all: &[Versus]) -> Html {
     ]
 }
 
-/// Models from the strongest, or why there is no such order.
+/// Renders the models, strongest first, or the reason why there is no order.
 pub fn models(models: &[Strength], undefined: Option<&'static str>) -> Html {
     let row = |of: &Strength| {
         let (low, high) = of.interval;

@@ -1,31 +1,31 @@
-//! Secrets: how they are made, told and compared.
+//! Secrets: creation, extraction from requests, comparison.
 
 use axum::http::{HeaderMap, header};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use subtle::ConstantTimeEq;
 
-/// 32 random bytes in hexadecimal digits.
+/// Returns 32 random bytes in hexadecimal digits.
 ///
 /// # Panics
-/// When the system has no randomness.
+/// If the operating system provides no randomness.
 pub fn secret() -> String {
     let mut bytes = [0u8; 32];
     getrandom::fill(&mut bytes).expect("the system gives random bytes");
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Whether a text has the form of a secret that was made here.
+/// Returns whether a text has the form of a secret created here.
 pub fn is_secret(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Whether two secrets are the same, in a time that does not say how much of them is.
+/// Returns whether two secrets are equal, in a time that does not depend on their content.
 pub fn same(one: &str, other: &str) -> bool {
     bool::from(one.as_bytes().ct_eq(other.as_bytes()))
 }
 
-/// What a request gives as a token: after `Bearer`, or as the password of `Basic`, which clients make of `http://name:password@…`.
+/// Returns the token of a request: after `Bearer`, or as the password of `Basic`, which clients create from `http://name:password@…`.
 pub fn given(headers: &HeaderMap) -> Option<String> {
     let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     if let Some(token) = value.strip_prefix("Bearer ") {

@@ -1,4 +1,4 @@
-//! The server: its options, its routes, its life.
+//! The server: options, routes and lifecycle.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -25,47 +25,47 @@ use crate::tinker::TrainingOptions;
 use crate::training::{Trainer, Training};
 use crate::{annotate, assets, chat, connections, home, openai, page, runs, serving, tinker, training};
 
-/// How often the server looks whether it is to end.
+/// Interval at which the server checks whether it should stop.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What is served, and where.
+/// Options of the server.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The folder: its models and runs are served, and what people do is kept in it.
+    /// Folder with the served models and runs, which also stores the database.
     pub folder: PathBuf,
-    /// The address to listen at. Any but this machine's own demands a token.
+    /// Address to listen on. Addresses other than this machine's own require a token.
     pub host: IpAddr,
-    /// The port; 0 takes a free one.
+    /// Port; 0 takes a free one.
     pub port: u16,
-    /// Names that the server goes by, besides addresses and `localhost`.
+    /// Additional host names of the server, besides addresses and `localhost`.
     pub names: Vec<String>,
-    /// Further models: directories, also outside the folder, or hub names.
+    /// Additional models: directories, also outside the folder, or hub names.
     pub models: Vec<String>,
-    /// How models are computed.
+    /// Settings of computing.
     pub computing: Computing,
-    /// What programs may train over `/api/v1/`; without it, nothing.
+    /// Options of the training API at `/api/v1/`. `None` disables it.
     pub training_api: Option<TrainingOptions>,
-    /// Who starts runs; without one, pages start and change none.
+    /// Starts runs. With `None`, pages cannot start or change runs.
     pub trainer: Option<Arc<dyn Trainer>>,
-    /// Folders that programs with the token for weights may load adapters and weights from; without any, nobody may.
+    /// Folders from which programs with the token for weights may load adapters and weights. If empty, nobody may.
     pub weights: Vec<PathBuf>,
-    /// The token for that; without one, a new one is made.
+    /// Token for weights. `None` creates a new one.
     pub weights_token: Option<String>,
 }
 
-/// Where the server can be reached.
+/// Address of the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
-    /// Where it listens.
+    /// Socket address.
     pub socket: SocketAddr,
-    /// What must be known to use it, where others can reach it.
+    /// Token for using the server, if other machines can reach it.
     pub token: Option<String>,
-    /// What must be known to change adapters and weights, where that is allowed.
+    /// Token for changing adapters and weights, if that is allowed.
     pub weights_token: Option<String>,
 }
 
 impl Address {
-    /// The address for a browser, with the token.
+    /// Returns the URL for a browser, with the token.
     pub fn url(&self) -> String {
         let socket = match self.socket.ip().is_unspecified() {
             true => SocketAddr::new(IpAddr::from([127, 0, 0, 1]), self.socket.port()),
@@ -76,12 +76,12 @@ impl Address {
     }
 }
 
-/// Serves until `should_stop`; `ready` hears where as soon as requests are answered.
+/// Serves until `should_stop` returns true. `ready` receives the address as soon as the server accepts requests.
 ///
 /// # Errors
-/// When the folder or a model cannot be opened, or the address is taken.
+/// The folder or a model cannot be opened, or the address is in use.
 pub fn serve(options: Options, ready: &mut dyn FnMut(&Address), should_stop: &dyn Fn() -> bool) -> Result<()> {
-    // One thread answers everybody. What waits for the disk or a lock is done beside it, which this kind of runtime allows.
+    // One thread handles all requests. Work that blocks on the disk or a lock runs on other threads, which this kind of runtime permits.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let runtime = runtime.map_err(|error| Error::input(format!("the server cannot start: {error}")))?;
     runtime.block_on(async {
@@ -91,7 +91,7 @@ pub fn serve(options: Options, ready: &mut dyn FnMut(&Address), should_stop: &dy
         let app = Arc::new(app(options, socket)?);
         let weights_token = app.changing.as_ref().map(|changing| changing.token().to_owned());
         let address = Address { socket, token: app.guard.token.clone(), weights_token };
-        // Read before anyone asks: many runs take a moment the first time.
+        // Fill the cache before the first request, because reading many runs takes a moment.
         let early = Arc::clone(&app);
         tokio::task::spawn_blocking(move || drop(early.runs.entries(&early.folder)));
         ready(&address);
@@ -100,7 +100,7 @@ pub fn serve(options: Options, ready: &mut dyn FnMut(&Address), should_stop: &dy
                 tokio::time::sleep(LOOK).await;
             }
         };
-        // Streams may be long: who is still served when the server ends is cut off.
+        // Streams may be long, so they are cut off when the server stops.
         tokio::select! {
             () = connections::serve(listener, routes(app)) => Ok(()),
             () = ended => Ok(()),
@@ -128,7 +128,7 @@ fn app(options: Options, socket: SocketAddr) -> Result<App> {
         [] => None,
         folders => Some(Changing::new(options.weights_token.unwrap_or_else(secret), folders)?),
     };
-    // Who may change weights may use the server, too.
+    // The token for weights also grants access to the server.
     let further = changing.as_ref().map(|changing| changing.token().to_owned());
     let guard = Guard { names, port: socket.port(), is_loopback, token: (!is_loopback).then(secret), further };
     let training = Training::new(options.trainer, options.computing.device.to_string());

@@ -1,31 +1,31 @@
-//! What pages write lies in the folder that is served, also where somebody has put links into it.
+//! Checks that files written by pages stay in the served folder, even if it contains links.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use gradus::{Error, Result};
 
-/// The folder `name` in `folder`, made where it is not there.
+/// Returns the folder `name` in `folder`, and creates it if necessary.
 ///
 /// # Errors
-/// When it cannot be made, or is a link that leads out of `folder`.
+/// It cannot be created, or is a link that leads out of `folder`.
 pub fn made(folder: &Path, name: &str) -> Result<PathBuf> {
     let path = folder.join(name);
-    // Before it is made: a link may lead to where there is nothing yet.
+    // Checked before creation, because the target of a link may not exist yet.
     check_link(folder, &path)?;
     std::fs::create_dir_all(&path).map_err(|error| Error::io(&path, error))?;
     Ok(path)
 }
 
-/// Refuses `path` where it, or anything in it, is a link that leads out of `folder`. What is not there leads nowhere.
+/// Rejects `path` if it, or anything in it, is a link that leads out of `folder`. A missing path is accepted.
 ///
 /// # Errors
-/// With the first such link; or when a directory cannot be read.
+/// A link leads out of the folder (the first one is reported), or a directory cannot be read.
 pub fn check(folder: &Path, path: &Path) -> Result<()> {
     let (mut rest, mut seen) = (vec![path.to_owned()], BTreeSet::new());
     while let Some(path) = rest.pop() {
         check_link(folder, &path)?;
-        // A link to a directory in the folder is followed, but not round and round.
+        // Links to directories within the folder are followed, but each directory only once.
         if path.is_dir() && path.canonicalize().is_ok_and(|real| seen.insert(real)) {
             let entries = std::fs::read_dir(&path).map_err(|error| Error::io(&path, error))?;
             rest.extend(entries.flatten().map(|entry| entry.path()));
@@ -65,7 +65,7 @@ mod tests {
         link(&at("run/checkpoints"), "run/inside");
         check(root, &at("run")).expect("all of it is in the folder");
         check(root, &at("nothing")).expect("it is not there");
-        // By which of its names the link is found depends on the order of the directories.
+        // The name under which the link is found depends on the order of the directories.
         let refused = |path: &str, link: &str| {
             let message = check(root, &at(path)).expect_err("refused").to_string();
             assert!(message.contains(&format!("/{link}`")), "{message}");

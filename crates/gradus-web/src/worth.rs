@@ -1,6 +1,6 @@
-//! Colors for what stretches of a text are worth.
+//! Colors for the values of text ranges.
 
-/// The classes of a value, of which the largest beside it has the size `most`; none where it is worth nothing.
+/// Returns the CSS classes of a value, given the largest absolute value `most`. Empty for 0.
 pub fn class(value: f64, most: f64) -> &'static str {
     if value == 0.0 || !value.is_finite() {
         return "";

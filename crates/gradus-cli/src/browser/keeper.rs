@@ -1,4 +1,4 @@
-//! The files behind the browser: reads what changed, and does what keys ask for.
+//! File access of the browser: reads changed files and performs the actions that keys request.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,17 +14,17 @@ use super::state::{Browser, Details, Dialog, Order, Page};
 use super::update::Effect;
 use crate::commands::runs::compare;
 
-/// Lines of the log that are kept.
+/// Maximum number of log lines in memory.
 const LOG: usize = 500;
-/// Warnings that are kept.
+/// Maximum number of warnings in memory.
 const WARNINGS: usize = 100;
-/// Completions of one step that are kept.
+/// Maximum number of completions per step in memory.
 const RECORDS: usize = 2000;
 
-/// What tells that a run has changed: lengths and times of the files that grow or are replaced, and its lock.
+/// Marker that changes whenever a run changes: its lock, and sizes and times of the files that grow or are replaced.
 type Mark = (bool, Vec<Option<(u64, SystemTime)>>);
 
-/// Reads runs, each again only when it has changed.
+/// Reads runs, and reads a run again only after it has changed.
 pub struct Keeper {
     library: Library,
     entries: BTreeMap<PathBuf, (Mark, Entry)>,
@@ -33,12 +33,12 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// For the runs of `library`.
+    /// Creates a keeper of the runs in `library`.
     pub fn new(library: Library) -> Self {
         Self { library, entries: BTreeMap::new(), details: BTreeMap::new(), page: None }
     }
 
-    /// Reads what changed.
+    /// Reads the runs that changed.
     pub fn refresh(&mut self, browser: &mut Browser) {
         let mut entries = Vec::new();
         let mut known = std::mem::take(&mut self.entries);
@@ -54,7 +54,7 @@ impl Keeper {
         browser.set_entries(entries);
     }
 
-    /// Reads what is on the screen and not known yet, or has changed.
+    /// Reads what the screen shows if it is missing or has changed.
     pub fn fill(&mut self, browser: &mut Browser) {
         let drawn: Vec<String> = browser.drawn().into_iter().map(str::to_owned).collect();
         for name in drawn {
@@ -81,7 +81,7 @@ impl Keeper {
         }
     }
 
-    /// Does what a key asked for; what leaves the browser is not for here.
+    /// Performs an action that a key requested. Effects that leave the browser are handled by the caller.
     pub fn act(&mut self, effect: Effect, browser: &mut Browser) {
         if let Err(error) = self.try_act(effect, browser) {
             browser.complain(&error);
@@ -154,7 +154,7 @@ fn mark(path: &Path) -> Mark {
     (is_held(path), files.map(of).to_vec())
 }
 
-/// What cannot be read is shown as a warning.
+/// Reads the details of a run. Unreadable files become warnings.
 fn details(entry: &Entry) -> Details {
     let path = &entry.path;
     let mut warnings = entry.problems.clone();

@@ -1,5 +1,5 @@
-//! The terminal browser of `gradus runs`: the state and what keys do to it, the files behind it, and the drawing are
-//! separate; this file joins them in a loop.
+//! Terminal browser of `gradus runs`. The state and its keys, the files, and the drawing are separate modules; this file joins them in a
+//! loop.
 
 mod draw;
 mod keeper;
@@ -18,26 +18,26 @@ use self::keeper::Keeper;
 use self::state::Browser;
 use self::update::Effect;
 
-/// How often files are looked at.
+/// Interval at which files are checked.
 const REFRESH: Duration = Duration::from_secs(2);
-/// How long a key is waited for before signals and files are looked at.
+/// Maximum time to wait for a key before signals and files are checked.
 const WAIT: Duration = Duration::from_millis(200);
 
-/// Why the browser was left.
+/// Reason for leaving the browser.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Left {
-    /// Nothing is to be done.
+    /// The user quit.
     Quit,
-    /// A run is to go on.
+    /// The user resumed a run.
     Resume {
-        /// Its name.
+        /// Name of the run.
         name: String,
-        /// To so many steps; `None`: as many as it was to have.
+        /// New number of steps; `None` keeps the number in the configuration.
         max_steps: Option<usize>,
     },
 }
 
-/// Shows the runs until the user leaves. The terminal is restored, also after a panic.
+/// Shows the runs until the user leaves. Restores the terminal, even after a panic.
 pub fn run(library: &Library, is_colored: bool) -> anyhow::Result<Left> {
     crate::watch::catch_interrupts(None);
     // Held until the browser is left.
@@ -45,15 +45,15 @@ pub fn run(library: &Library, is_colored: bool) -> anyhow::Result<Left> {
     std::thread::spawn(move || leave_a_terminal_that_is_gone(&left));
     let mut terminal = ratatui::try_init().map_err(|error| gradus::Error::io("the terminal", error))?;
     let left = browse(&mut terminal, library, draw::Theme::new(is_colored));
-    // Whatever went wrong before is the better message.
+    // An earlier error has the better message.
     let restored = ratatui::try_restore();
     let left = left.map_err(|error| gradus::Error::io("the terminal", error))?;
     restored.map_err(|error| gradus::Error::io("the terminal", error))?;
     Ok(left)
 }
 
-/// Ends the program some time after it was asked to stop: waiting for a key never returns when the terminal has gone away
-/// (a lost connection), and would keep a core busy for ever.
+/// Ends the program some time after it received a signal. If the terminal has disappeared (a lost connection), waiting for a key never
+/// returns and would keep one core busy forever.
 ///
 /// The other end of `left` is dropped when the browser is left.
 fn leave_a_terminal_that_is_gone(left: &mpsc::Receiver<()>) {
@@ -77,7 +77,7 @@ fn browse(terminal: &mut ratatui::DefaultTerminal, library: &Library, theme: dra
         terminal.draw(|frame| scroll_max = draw::draw(frame, &browser, theme))?;
         browser.scroll_max = scroll_max;
         if event::poll(WAIT)? {
-            // Keys that are held down come faster than pictures over a slow line: all that are there, then one picture.
+            // Over a slow connection, held keys arrive faster than frames can be drawn. Handle all pending keys, then draw one frame.
             while event::poll(Duration::ZERO)? {
                 let effect = match event::read()? {
                     Event::Key(key) if key.kind != KeyEventKind::Release => browser.press(key),
@@ -87,7 +87,7 @@ fn browse(terminal: &mut ratatui::DefaultTerminal, library: &Library, theme: dra
                     Some(Effect::Quit) => return Ok(Left::Quit),
                     Some(Effect::Resume { name, max_steps }) => return Ok(Left::Resume { name, max_steps }),
                     Some(effect) => {
-                        // Pictures and copies take their time.
+                        // Comparisons and copies take time, so show a sign of activity.
                         browser.say("…");
                         terminal.draw(|frame| scroll_max = draw::draw(frame, &browser, theme))?;
                         browser.notice = None;

@@ -1,4 +1,4 @@
-//! What the browser shows, as plain data: no terminal and no files.
+//! State of the browser as plain data, without terminal or files.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use gradus::run::MetricsRow;
 use gradus::run::database::{Record, Table};
 use gradus::runs::{Entry, Key, Snapshot};
 
-/// The right side's pages.
+/// Pages on the right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tab {
     Curves,
@@ -18,10 +18,10 @@ pub enum Tab {
 }
 
 impl Tab {
-    /// All of them, as they stand from left to right.
+    /// All pages, from left to right.
     pub const ALL: [Self; 6] = [Self::Curves, Self::Samples, Self::Config, Self::Snapshots, Self::Log, Self::Warnings];
 
-    /// Its heading.
+    /// Returns the heading of the page.
     pub fn name(self) -> &'static str {
         match self {
             Self::Curves => "curves",
@@ -33,27 +33,27 @@ impl Tab {
         }
     }
 
-    /// The one `by` places further, round the end.
+    /// Returns the page `by` positions further, wrapping around at the ends.
     pub fn next(self, by: isize) -> Self {
         let place = Self::ALL.iter().position(|tab| *tab == self).unwrap_or(0) as isize;
         Self::ALL[(place + by).rem_euclid(Self::ALL.len() as isize) as usize]
     }
 }
 
-/// In what order completions are shown.
+/// Order of completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Order {
-    /// As they were sampled.
+    /// In the order in which they were sampled.
     #[default]
     Sampled,
-    /// The best reward first.
+    /// Best reward first.
     Best,
-    /// The worst reward first.
+    /// Worst reward first.
     Worst,
 }
 
 impl Order {
-    /// Its words.
+    /// Returns the order as text.
     pub fn name(self) -> &'static str {
         match self {
             Self::Sampled => "as sampled",
@@ -62,7 +62,7 @@ impl Order {
         }
     }
 
-    /// The next one.
+    /// Returns the next order.
     pub fn next(self) -> Self {
         match self {
             Self::Sampled => Self::Best,
@@ -72,146 +72,146 @@ impl Order {
     }
 }
 
-/// Which completions are shown.
+/// Selection of completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct View {
-    /// Those of training or of evaluations; where nobody chose, the one that has some.
+    /// Completions of training or of evaluations. `None` selects the table that has some.
     pub table: Option<Table>,
-    /// Of which step; `None`: the last.
+    /// Step of the completions. `None` selects the last one.
     pub step: Option<usize>,
-    /// In what order.
+    /// Order of the completions.
     pub order: Order,
-    /// The first one on the page, from 0.
+    /// Index of the first completion on the page, from 0.
     pub index: usize,
 }
 
 /// The completions of one step.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Page {
-    /// Which run and view they were read for; the index does not matter.
+    /// Run and view that the page was read for. The view's index does not matter.
     pub of: (String, View),
-    /// Which table it came to.
+    /// Table that was selected.
     pub table: Table,
     /// Whether there are completions of test prompts.
     pub has_tests: bool,
-    /// The steps of the table.
+    /// Steps in the table.
     pub steps: Vec<usize>,
-    /// Which step it came to.
+    /// Step that was selected.
     pub step: usize,
-    /// Its completions.
+    /// Completions of that step.
     pub records: Vec<Record>,
-    /// Why there are none.
+    /// Reason why there are none.
     pub problem: Option<String>,
 }
 
-/// What is read of a run that is looked at.
+/// Details of a run, which are read when it is displayed.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Details {
-    /// Logged rows, from the start's.
+    /// Logged metrics, in order of steps.
     pub rows: Vec<MetricsRow>,
-    /// Their metrics, those that matter first.
+    /// Names of the metrics, most important first.
     pub keys: Vec<String>,
-    /// The configuration.
+    /// Configuration keys.
     pub settings: Vec<Key>,
-    /// Models.
+    /// Saved models.
     pub snapshots: Vec<Snapshot>,
-    /// The end of `log.txt`.
+    /// Last lines of `log.txt`.
     pub log: Vec<String>,
-    /// Warnings, the last ones last.
+    /// Warnings, latest last.
     pub warnings: Vec<String>,
 }
 
-/// What lies over everything and takes the keys.
+/// A dialog on top of the other content. It receives all keys.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Dialog {
-    /// The keys and what they do.
+    /// List of the keys.
     Help,
-    /// A question; only `y` is a yes.
+    /// A question. Only `y` confirms.
     Confirm { question: String, what: Action },
-    /// A line to write.
+    /// An input line.
     Input { title: String, text: String, cursor: usize, what: Action },
     /// A text to read.
     Text { title: String, lines: Vec<String>, scroll: usize },
 }
 
-/// What a dialog is about.
+/// Purpose of a dialog.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
-    /// The tags of a run.
+    /// Edit the tags of a run.
     Tag(String),
-    /// The note on a run.
+    /// Edit the note on a run.
     Note(String),
-    /// A new name.
+    /// Rename a run.
     Rename(String),
-    /// Where a snapshot goes.
+    /// Choose where a snapshot is copied.
     Export(Box<Snapshot>),
-    /// A run that has all its steps goes on to more.
+    /// Resume a finished run with more steps.
     Lengthen(String),
-    /// A run goes on.
+    /// Resume a run.
     Resume(String),
-    /// A run goes.
+    /// Remove a run.
     Remove(String),
-    /// One of its checkpoints goes.
+    /// Remove a checkpoint of a run.
     RemoveCheckpoint { name: String, step: usize },
-    /// Which runs are listed.
+    /// Filter the list of runs.
     Filter,
 }
 
-/// A sentence at the bottom.
+/// A message at the bottom.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Notice {
     pub text: String,
     pub is_error: bool,
 }
 
-/// Everything that is shown.
+/// Everything that the browser shows.
 #[derive(Debug, Default)]
 pub struct Browser {
-    /// The directory of runs, for the title.
+    /// Directory of runs, shown in the title.
     pub root: String,
     /// All runs.
     pub entries: Vec<Entry>,
-    /// The name of the one that is looked at.
+    /// Name of the selected run.
     pub selected: Option<String>,
-    /// The names of those that are compared.
+    /// Names of the runs that are compared.
     pub marked: BTreeSet<String>,
-    /// Only runs with this text in name, method, model, state or tags.
+    /// Filter: only runs with this text in name, method, model, state or tags.
     pub filter: String,
-    /// Sorted by name, not by when they were started.
+    /// Whether runs are sorted by name instead of start time.
     pub by_name: bool,
-    /// What is known of the runs that are looked at.
+    /// Details of the displayed runs.
     pub details: BTreeMap<String, Details>,
-    /// The page on the right.
+    /// Selected page on the right.
     pub tab: Option<Tab>,
-    /// Which metric is drawn; a run that does not have it shows its first.
+    /// Selected metric. A run without it shows its first metric.
     pub metric: Option<String>,
-    /// Without the noise of single batches.
+    /// Whether curves are shown without smoothing.
     pub is_raw: bool,
-    /// Lines from the top of a text page; of the log, from its end.
+    /// Lines scrolled from the top of a text page, or from the end of the log.
     pub scroll: usize,
-    /// How far `scroll` can go, as the last drawing found.
+    /// Maximum of `scroll`, from the last drawing.
     pub scroll_max: usize,
-    /// Which snapshot.
+    /// Index of the selected snapshot.
     pub snapshot: usize,
-    /// Which completions.
+    /// Selection of completions.
     pub view: View,
-    /// Those completions.
+    /// The selected completions.
     pub page: Page,
-    /// What lies over it.
+    /// Open dialog.
     pub dialog: Option<Dialog>,
-    /// What happened last.
+    /// Last message.
     pub notice: Option<Notice>,
-    /// Unix seconds.
+    /// Current time in Unix seconds.
     pub now: u64,
 }
 
 impl Browser {
-    /// The page on the right.
+    /// Returns the selected page.
     pub fn tab(&self) -> Tab {
         self.tab.unwrap_or(Tab::Curves)
     }
 
-    /// The runs that are listed, in order.
+    /// Returns the listed runs in order.
     pub fn visible(&self) -> Vec<&Entry> {
         let filter = self.filter.to_lowercase();
         let fits = |entry: &&Entry| {
@@ -226,24 +226,24 @@ impl Browser {
         found
     }
 
-    /// The run that is looked at.
+    /// Returns the selected run.
     pub fn entry(&self) -> Option<&Entry> {
         self.entries.iter().find(|entry| Some(&entry.name) == self.selected.as_ref())
     }
 
-    /// What is known of it.
+    /// Returns the details of the selected run.
     pub fn details(&self) -> Option<&Details> {
         self.details.get(self.selected.as_ref()?)
     }
 
-    /// The runs whose curves are drawn: the one that is looked at, then the marked ones.
+    /// Returns the names of the runs whose curves are drawn: the selected one, then the marked ones.
     pub fn drawn(&self) -> Vec<&str> {
         let selected = self.selected.as_deref();
         let others = self.marked.iter().map(String::as_str).filter(|name| Some(*name) != selected);
         selected.into_iter().chain(others).collect()
     }
 
-    /// The metric that is drawn: the chosen one where the run has it, else its first that is more than a point.
+    /// Returns the metric to draw: the selected one if the run has it, otherwise the first with more than one point.
     pub fn metric(&self) -> Option<&str> {
         let Details { keys, rows, .. } = self.details()?;
         let chosen = self.metric.as_ref().filter(|metric| keys.contains(metric));
@@ -251,7 +251,7 @@ impl Browser {
         chosen.or_else(|| keys.iter().find(is_curve)).or_else(|| keys.first()).map(String::as_str)
     }
 
-    /// Takes in what is there now; what is gone is no longer selected or marked.
+    /// Replaces the runs. Runs that have disappeared are no longer selected or marked.
     pub fn set_entries(&mut self, entries: Vec<Entry>) {
         let place = self.place();
         self.entries = entries;
@@ -264,12 +264,12 @@ impl Browser {
         }
     }
 
-    /// Where the run that is looked at stands in the list.
+    /// Returns the position of the selected run in the list.
     pub fn place(&self) -> Option<usize> {
         self.visible().iter().position(|entry| Some(&entry.name) == self.selected.as_ref())
     }
 
-    /// Looks at the run at `place`, or the last one.
+    /// Selects the run at `place`, or the last one.
     pub fn select(&mut self, place: usize) {
         let visible = self.visible();
         let name = visible.get(place.min(visible.len().saturating_sub(1))).map(|entry| entry.name.clone());
@@ -280,12 +280,12 @@ impl Browser {
         }
     }
 
-    /// Says something at the bottom.
+    /// Shows a message at the bottom.
     pub fn say(&mut self, text: impl Into<String>) {
         self.notice = Some(Notice { text: text.into(), is_error: false });
     }
 
-    /// Says what went wrong.
+    /// Shows an error at the bottom.
     pub fn complain(&mut self, error: &gradus::Error) {
         let hint = error.hint().map_or(String::new(), |hint| format!(" ({hint})"));
         self.notice = Some(Notice { text: format!("{error}{hint}"), is_error: true });

@@ -1,4 +1,4 @@
-//! Keys in, text on the screen out; and the files behind it.
+//! Tests from keys to text on the screen, and tests of the file access.
 
 use std::path::PathBuf;
 
@@ -133,7 +133,7 @@ fn a_small_screen_has_everything_that_matters() {
     let text = screen(&browser, 80, 24);
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines[0].trim_end(), " gradus runs · runs · 3 runs, 1 running");
-    // The last started first.
+    // The run started last comes first.
     assert_eq!(lines[1], "    run              figure │ ppo  ▶ running  #good  the odd one");
     assert_eq!(lines[2], " ▶  ppo              0.5000 │ grpo · from sft · 5 MB · 1 min ago · on prompts.js");
     assert_eq!(
@@ -164,7 +164,7 @@ fn a_large_screen_shows_more_of_each_run() {
             "eval_reward 0.5000, best 0.7500 at 20",
         ],
     );
-    // Whatever the size, nothing panics.
+    // No size causes a panic.
     for (width, height) in [(1, 1), (20, 5), (40, 10), (61, 3), (300, 100)] {
         for tab in Tab::ALL {
             screen(&Browser { tab: Some(tab), dialog: Some(Dialog::Help), ..self::browser() }, width, height);

@@ -1,4 +1,4 @@
-//! What a key does to the state, and what it asks for that the state cannot do itself.
+//! Effect of keys on the state, and actions that need the file system.
 
 use std::path::PathBuf;
 
@@ -8,34 +8,34 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::state::{Action, Browser, Dialog, Tab};
 
-/// What only the outside can do.
+/// Action outside the state.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
-    /// Leave.
+    /// Leave the browser.
     Quit,
     /// Read everything again.
     Refresh,
     /// Write tags and note.
     Label { name: String, labels: Labels },
-    /// Give another name.
+    /// Rename a run.
     Rename { old: String, new: String },
-    /// Remove.
+    /// Remove a run.
     Remove(String),
     /// Remove a checkpoint.
     RemoveCheckpoint { name: String, step: usize },
     /// Copy a snapshot.
     Export { snapshot: Box<Snapshot>, output: PathBuf },
-    /// Compare these.
+    /// Compare these runs.
     Compare(Vec<String>),
-    /// Leave and train on, to more steps where it has all of its own.
+    /// Leave the browser and resume a run, with more steps if it has finished.
     Resume { name: String, max_steps: Option<usize> },
 }
 
-/// How far a page key goes.
+/// Lines that a page key scrolls.
 const PAGE: usize = 10;
 
 impl Browser {
-    /// Takes a key.
+    /// Handles a key.
     pub fn press(&mut self, key: KeyEvent) -> Option<Effect> {
         if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
             return Some(Effect::Quit);
@@ -79,7 +79,7 @@ impl Browser {
         None
     }
 
-    /// Keys about the run that is looked at.
+    /// Handles keys that concern the selected run.
     fn press_on_run(&mut self, key: KeyCode) -> Option<Effect> {
         let entry = self.entry()?.clone();
         let name = entry.name.clone();
@@ -108,7 +108,7 @@ impl Browser {
         None
     }
 
-    /// Keys that mean something on one page only; `None` also when the key is not one of them.
+    /// Handles keys of a single page. `None` also if the key has no meaning there.
     fn press_on_tab(&mut self, key: KeyCode) -> Option<Effect> {
         let tab = self.tab();
         match (tab, key) {
@@ -148,7 +148,7 @@ impl Browser {
         None
     }
 
-    /// The log counts from its end.
+    /// Scrolls the page. The log is scrolled from its end.
     fn scroll_by(&mut self, direction: isize) {
         let is_down = (direction > 0) != (self.tab() == Tab::Log);
         self.scroll = match is_down {
@@ -204,7 +204,7 @@ impl Browser {
         self.ask(title, output, Action::Export(Box::new(snapshot.clone())));
     }
 
-    /// Asks whether the chosen checkpoint goes; `best/` and the final model stay.
+    /// Asks for confirmation to remove the selected checkpoint. `best/` and the final model cannot be removed.
     fn ask_remove_checkpoint(&mut self) {
         let snapshots = self.details().map_or(&[][..], |details| &details.snapshots);
         let chosen = snapshots.get(self.snapshot).filter(|chosen| chosen.kind == SnapshotKind::Checkpoint);
@@ -234,7 +234,7 @@ impl Browser {
 
     fn compare(&mut self) -> Option<Effect> {
         let mut names: Vec<String> = self.marked.iter().cloned().collect();
-        // One marked run is compared with the one that is looked at.
+        // A single marked run is compared with the selected run.
         names.extend(self.selected.clone().filter(|name| names.len() < 2 && !names.contains(name)));
         if names.len() < 2 {
             self.say("mark runs with the space bar, then compare them");
@@ -243,7 +243,7 @@ impl Browser {
         Some(Effect::Compare(names))
     }
 
-    /// A key while something lies over everything: the dialog has been taken away and comes back unless it is done.
+    /// Handles a key in an open dialog. The dialog was taken out of the state and is put back unless it is done.
     fn press_in(&mut self, dialog: Dialog, key: KeyEvent) -> Option<Effect> {
         match dialog {
             Dialog::Help => None,
@@ -325,7 +325,7 @@ impl Browser {
     }
 }
 
-/// A line and where its cursor stands, after a key.
+/// Edits a line: returns the line and its cursor position after a key.
 fn edited(text: String, cursor: usize, key: KeyEvent) -> (String, usize) {
     let mut letters: Vec<char> = text.chars().collect();
     let cursor = cursor.min(letters.len());

@@ -1,4 +1,4 @@
-//! `gradus annotate`: projects of annotations from the terminal; people annotate in the pages of `gradus serve`.
+//! `gradus annotate`: annotation projects from the terminal. Annotation itself happens on the pages of `gradus serve`.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -22,82 +22,80 @@ use crate::watch::{fetch, fetch_data};
 pub struct AnnotateArgs {
     #[command(subcommand)]
     verb: Verb,
-    /// The folder that `gradus serve` serves; the projects are in its `gradus.sqlite`
+    /// Folder that `gradus serve` serves; the projects are in its `gradus.sqlite`
     #[arg(long, value_name = "FOLDER", default_value = ".", global = true)]
     folder: PathBuf,
 }
 
 #[derive(Debug, clap::Subcommand)]
 enum Verb {
-    /// Make a project of the rows of a data file
+    /// Create a project from the rows of a data file
     New(Box<NewArgs>),
-    /// Make a project of another tool's file, with what people said there
+    /// Create a project from another tool's file, including its annotations
     Import(ImportArgs),
-    /// Give someone a name and a token to sign in with; again, a new token
+    /// Give a person a name and a sign-in token; a second call issues a new token
     Invite(InviteArgs),
-    /// Write what people said as training rows
+    /// Write the annotations as training rows
     Export(ExportArgs),
     /// List the projects of the folder
     List,
-    /// Free the tasks that people have opened, for others; marks so far are kept
+    /// Release the tasks that people have opened; their drafts are kept
     Release(ReleaseArgs),
-    /// Remove a project with everything that people said in it
+    /// Remove a project with all its annotations
     Rm(RmArgs),
-    /// Show who did how much, how far people agree, and which models they prefer
+    /// Show work per person, agreement between people, and which models they prefer
     Stats(StatsArgs),
 }
 
 #[derive(Debug, clap::Args)]
 struct NewArgs {
-    /// The project's name
+    /// Name of the project
     name: String,
     /// Rows with `question` or `prompt`, and answers: `prediction 1`…, `completions`, `completion`, or `chosen` and `rejected`.
     /// Pairs in the HH form, without a prompt of their own, and the CSV files of RL4LMs' studies are read too
     #[arg(long, value_name = "FILE")]
     data: String,
-    /// What is asked: a YAML file, or one of fine-grained, comparison, comparison-strength, likert-imdb, likert-commongen, likert-dialogue,
+    /// Questions: a YAML file, or one of fine-grained, comparison, comparison-strength, likert-imdb, likert-commongen, likert-dialogue,
     /// likert-summarisation, likert-totto
     #[arg(long, value_name = "FILE")]
     labels: String,
-    /// How many people look at each task, blind to each other
+    /// Number of people who annotate each task independently
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=100))]
     annotators: u16,
-    /// Give a task to others when the person who opened it does nothing with it for so many minutes
+    /// Release a task if the person who opened it does nothing for this many minutes
     #[arg(long, value_name = "MINUTES", default_value_t = LEASE_MINUTES, value_parser = clap::value_parser!(u32).range(1..=525_600))]
     lease: u32,
     /// Take at most this many rows
     #[arg(long, value_name = "N")]
     max_tasks: Option<usize>,
-    /// Have this model answer the questions, in place of answers of the data: a directory, a run or a hub name. May be given several
-    /// times
+    /// Let this model answer the questions, in place of answers of the data: a directory, a run or a hub name. May be given several times
     #[arg(long, value_name = "DIR")]
     model: Vec<String>,
-    /// Answers of each model
+    /// Number of answers of each model
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=8), requires = "model")]
     answers: u16,
-    /// The longest answer in tokens
+    /// Maximum length of an answer in tokens
     #[arg(long, value_name = "N", default_value_t = 128, requires = "model")]
     max_new_tokens: usize,
-    /// The sampling temperature; 0 is greedy
+    /// Sampling temperature; 0 is greedy
     #[arg(long, value_name = "X", default_value_t = 0.8, requires = "model")]
     temperature: f32,
-    /// The seed of every random stream
+    /// Seed of every random stream
     #[arg(long, value_name = "N", default_value_t = 42, requires = "model")]
     seed: u64,
-    /// The order of the queue: as `given`, or by `uncertainty`, those first of which the reward model can least tell which answer is
-    /// better
+    /// Order of the queue: `given`, or `uncertainty`, which puts the tasks first whose answers the reward model can hardly distinguish
     #[arg(long, value_name = "given|uncertainty", default_value = "given", hide_possible_values = true)]
     order: Order,
-    /// The reward model whose uncertainty orders the queue
+    /// Reward model whose uncertainty orders the queue
     #[arg(long, value_name = "DIR", required_if_eq("order", "uncertainty"))]
     reward_model: Option<String>,
-    /// Write how many answers there are into this file while models answer: `{"done": 16, "of": 100}`
+    /// Write the number of answers into this file while models answer: `{"done": 16, "of": 100}`
     #[arg(long, value_name = "FILE", requires = "model")]
     progress: Option<PathBuf>,
-    /// Replace the file of `--progress`, whatever is in it. One that tells of another project is replaced anyway
+    /// Replace the file of `--progress`, whatever it contains. Progress files of earlier projects are always replaced
     #[arg(long, requires = "progress")]
     overwrite: bool,
-    /// Where models compute: cpu; gpu or gpu:1 where built in (`gradus doctor` lists them)
+    /// Device of the models: cpu; gpu or gpu:1 if built in (`gradus doctor` lists them)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: DeviceChoice,
 }
@@ -110,27 +108,28 @@ enum Order {
 
 #[derive(Debug, clap::Args)]
 struct ImportArgs {
-    /// The project's name
+    /// Name of the project
     name: String,
-    /// Whose file it is: label-studio (its JSON export), argilla (records as `to_dict` has them) or fine-grained (rows with the `prompt` that FineGrainedRLHF's pages showed and the `response` that they submitted)
+    /// Tool that wrote the file: label-studio (its JSON export), argilla (records from `to_dict`) or fine-grained (rows with the `prompt`
+    /// that FineGrainedRLHF's pages showed and the `response` that they submitted)
     #[arg(long, value_name = "TOOL", value_parser = tool)]
     from: Tool,
-    /// The file
+    /// File to import
     #[arg(long, value_name = "FILE")]
     data: String,
-    /// What was asked: a YAML file, or one of those that come along
+    /// Questions: a YAML file, or a built-in set
     #[arg(long, value_name = "FILE")]
     labels: String,
-    /// How many people look at each task
+    /// Number of people who annotate each task
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=100))]
     annotators: u16,
 }
 
 #[derive(Debug, clap::Args)]
 struct InviteArgs {
-    /// The person's name
+    /// Name of the person
     name: String,
-    /// What they may do: annotator; reviewer, who also sees what others said; owner, who also downloads
+    /// Permissions: annotator; reviewer, who also sees the annotations of others; owner, who also downloads
     #[arg(long, value_name = "ROLE", default_value = "annotator", value_parser = role)]
     role: Role,
 }
@@ -139,14 +138,14 @@ struct InviteArgs {
 struct ExportArgs {
     /// The project's name
     name: String,
-    /// The file: .jsonl, .json, .csv, .parquet or .arrow
+    /// File to write: .jsonl, .json, .csv, .parquet or .arrow
     #[arg(long, value_name = "FILE")]
     output: PathBuf,
     /// preference (chosen and rejected, with the margin; TRL's form), feedback (spans, missing information, corrections, preferences of
     /// one task), r1, r2, r3 (FineGrainedRLHF's files for reward models), prompt, label-studio, argilla, raw
     #[arg(long, value_name = "FORM", default_value = "preference", value_parser = form)]
     form: Form,
-    /// Replace the file if it is there
+    /// Replace the file if it exists
     #[arg(long)]
     overwrite: bool,
 }
@@ -155,10 +154,10 @@ struct ExportArgs {
 struct ReleaseArgs {
     /// The project's name
     name: String,
-    /// Release this task only; tasks are counted from 1
+    /// Release only this task; tasks are counted from 1
     #[arg(long, value_name = "N")]
     task: Option<usize>,
-    /// Release the tasks of this person only
+    /// Release only the tasks of this person
     #[arg(long, value_name = "NAME")]
     person: Option<String>,
 }
@@ -167,7 +166,7 @@ struct ReleaseArgs {
 struct RmArgs {
     /// The project's name
     name: String,
-    /// Ask nothing
+    /// Do not ask for confirmation
     #[arg(long)]
     yes: bool,
 }
@@ -191,13 +190,13 @@ fn tool(text: &str) -> Result<Tool, String> {
     Tool::of(text).ok_or_else(|| "`label-studio`, `argilla` or `fine-grained` is needed".into())
 }
 
-/// Writes how many answers there are; who reads it never sees half of it.
+/// Writes the number of answers atomically, so that readers never see a partial file.
 fn tell(file: &OutputFile, done: usize, of: usize) -> gradus::Result<()> {
     let told = json!({ "done": done, "of": of }).to_string();
     file.write(|file| file.write_all(told.as_bytes()))
 }
 
-/// The file that is told how many answers there are: a new one, or one that was told that before.
+/// Opens the progress file: a new one, or one from an earlier call. Other files are not replaced.
 fn told(path: &Path, overwrite: bool) -> gradus::Result<OutputFile> {
     let is_ours = |path: &Path| {
         let text = std::fs::read_to_string(path).unwrap_or_default();
@@ -205,11 +204,11 @@ fn told(path: &Path, overwrite: bool) -> gradus::Result<OutputFile> {
         found.is_some_and(|found| found["done"].is_u64() && found["of"].is_u64())
     };
     Outputs::new(overwrite).file_unless(path, is_ours)?;
-    // It is written many times: from here on what is there is ours.
+    // The file is written many times. From now on its content is ours.
     Outputs::new(true).file(path)
 }
 
-/// Does what the verb says.
+/// Runs the subcommand.
 pub fn run(args: AnnotateArgs, out: &Output) -> anyhow::Result<()> {
     let folder = &args.folder;
     match args.verb {

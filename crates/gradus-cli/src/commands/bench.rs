@@ -1,4 +1,4 @@
-//! `gradus bench`: what this machine can do, and how much of it training and sampling use.
+//! `gradus bench`: capabilities of this machine, and how well training and sampling use them.
 
 use std::fmt::Write as _;
 
@@ -20,19 +20,19 @@ pub struct BenchArgs {
     /// Measure a built-in model with random weights: gpt2, gpt2-tiny, gemma-3-270m, qwen2.5-0.5b or qwen3-0.6b
     #[arg(long, value_name = "NAME")]
     preset: Option<String>,
-    /// Rows of a training step; several are measured one after the other
+    /// Rows of a training step; several values are measured one after the other
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "8")]
     batch_size: Vec<usize>,
     /// Tokens of each row
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "256")]
     length: Vec<usize>,
-    /// Tokens of one forward and backward pass at most
+    /// Maximum number of tokens in one forward and backward pass
     #[arg(long, value_name = "N", default_value_t = 4096)]
     micro_batch_tokens: usize,
     /// Leave training out
     #[arg(long)]
     no_training: bool,
-    /// Prompts sampled side by side
+    /// Number of prompts that are sampled together
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,8,64")]
     generate_batch: Vec<usize>,
     /// Tokens of each prompt
@@ -44,27 +44,27 @@ pub struct BenchArgs {
     /// Leave sampling out
     #[arg(long)]
     no_generation: bool,
-    /// Timed repetitions of each measurement; the median counts
+    /// Timed repetitions of each measurement; the median is reported
     #[arg(long, value_name = "N", default_value_t = 3)]
     repetitions: usize,
-    /// How products are computed: f32 or bf16
+    /// Number format of matrix products: f32 or bf16
     #[arg(long, value_name = "TYPE", default_value = "f32")]
     compute: Precision,
-    /// How weights are held while sampling: f32, bf16, int8 or nf4 [default: as products are computed]
+    /// Number format of weights while sampling: f32, bf16, int8 or nf4 [default: as --compute]
     #[arg(long, value_name = "TYPE")]
     weights: Option<WeightFormat>,
     /// Threads to compute with
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// The seed of weights, rows and draws
+    /// Seed of weights, rows and samples
     #[arg(long, value_name = "N", default_value_t = 42)]
     seed: u64,
-    /// Where to compute: cpu; gpu or gpu:1 where built in (`gradus doctor` lists them)
+    /// Device to compute on: cpu; gpu or gpu:1 if built in (`gradus doctor` lists them)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: DeviceChoice,
 }
 
-/// Measures, and prints tables, or JSON with `--json`.
+/// Runs the measurements and prints tables, or JSON with `--json`.
 pub fn run(args: BenchArgs, out: &Output) -> anyhow::Result<()> {
     gradus::machine::use_threads(args.threads)?;
     let subject = match (args.model, args.preset) {
@@ -93,7 +93,7 @@ pub fn run(args: BenchArgs, out: &Output) -> anyhow::Result<()> {
     };
     let mut shown = None;
     let report = gradus::bench::run(&options, &mut |what| {
-        // The old line goes before the new one comes.
+        // Remove the old line before the new one appears.
         shown.take();
         shown = Some(out.spinner(&format!("measuring {what}")));
     })?;

@@ -1,6 +1,6 @@
-//! `gradus cluster slurm|kubernetes|skypilot FILE`: what starts a run on a cluster, on several ranks.
+//! `gradus cluster slurm|kubernetes|skypilot FILE`: job files that start a run with several ranks on a cluster.
 //!
-//! The script or manifest goes to stdout, so that it can be read before anything starts. `--submit` hands it over.
+//! The script or manifest goes to stdout, so that it can be read first. `--submit` submits it.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -34,28 +34,28 @@ enum System {
     Skypilot(SkypilotArgs),
 }
 
-/// What all systems are told.
+/// Arguments for all cluster systems.
 #[derive(Debug, Args)]
 struct RunArgs {
     /// The configuration file of the run. It names an `output_dir` on a file system that all nodes share
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Machines
+    /// Number of machines
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     nodes: u32,
-    /// Ranks on each machine; one for each processor socket is usual
+    /// Number of ranks per machine; one per processor socket is usual
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     ranks_per_node: u32,
-    /// Cores of each rank
+    /// Number of cores per rank
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     cpus: u32,
-    /// Gigabytes of memory of each machine. Default: what `gradus plan` forecasts, and a quarter more
+    /// Memory per machine in gigabytes. Default: the forecast of `gradus plan`, plus a quarter
     #[arg(long, value_name = "GB", value_parser = clap::value_parser!(u64).range(1..))]
     memory: Option<u64>,
-    /// The name of the job. Default: that of the output directory
+    /// Name of the job. Default: name of the output directory
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Hand it over instead of printing it
+    /// Submit the job instead of printing it
     #[arg(long)]
     submit: bool,
 }
@@ -64,10 +64,10 @@ struct RunArgs {
 struct SlurmArgs {
     #[command(flatten)]
     run: RunArgs,
-    /// The longest that the job may take
+    /// Time limit of the job
     #[arg(long, value_name = "D-HH:MM:SS", default_value = SLURM_TIME)]
     time: String,
-    /// The partition
+    /// Partition of the cluster
     #[arg(long, value_name = "NAME")]
     partition: Option<String>,
 }
@@ -76,13 +76,13 @@ struct SlurmArgs {
 struct KubernetesArgs {
     #[command(flatten)]
     run: RunArgs,
-    /// The image: gradus, an MPI and an SSH server
+    /// Container image with gradus, an MPI and an SSH server
     #[arg(long, value_name = "IMAGE", required = true)]
     image: String,
-    /// The claim of the volume that all pods share
+    /// Claim of the volume that all pods share
     #[arg(long, value_name = "NAME", required = true)]
     volume_claim: String,
-    /// Where the volume is in the pods
+    /// Mount point of the volume in the pods
     #[arg(long, value_name = "DIR", default_value = "/data")]
     mount: String,
 }
@@ -91,12 +91,12 @@ struct KubernetesArgs {
 struct SkypilotArgs {
     #[command(flatten)]
     run: RunArgs,
-    /// The command that installs gradus and an MPI on a machine
+    /// Command that installs gradus and an MPI on a machine
     #[arg(long, value_name = "COMMAND", default_value = "pip install gradus-rl mpich")]
     setup: String,
 }
 
-/// A run, as systems are told of it.
+/// Properties of a run that job files need.
 struct Job {
     name: String,
     file: String,
@@ -134,13 +134,13 @@ impl Job {
         Ok(Self { name: allowed(&name), file, ranks, nodes, ranks_per_node, cpus, gigabytes })
     }
 
-    /// What each rank runs. It goes on where an earlier job ended.
+    /// Returns the command of each rank. It resumes where an earlier job ended.
     fn command(&self) -> String {
         format!("gradus train {} --resume --threads {}", self.file, self.cpus)
     }
 }
 
-/// Gigabytes of memory of a machine with so many of the ranks of a run: what is forecast, and a quarter more.
+/// Computes the memory in gigabytes of a machine with `on_machine` of the run's ranks: the forecast plus a quarter.
 pub(super) fn gigabytes(plan: &Plan, ranks: u32, on_machine: u32, out: &Output) -> anyhow::Result<u64> {
     let workload = forecast::workload(plan, ranks as usize, &mut Watcher::new(out));
     let workload = workload.context("the memory cannot be forecast here; name it with `--memory`")?;
@@ -148,18 +148,18 @@ pub(super) fn gigabytes(plan: &Plan, ranks: u32, on_machine: u32, out: &Output) 
     Ok((of_rank * f64::from(on_machine) * 1.25 / 1e9).ceil() as u64)
 }
 
-/// The name of a job that writes into `directory`.
+/// Returns the name of a job that writes into `directory`.
 pub(super) fn job_name(directory: &Path) -> String {
     allowed(&directory.file_name().map_or("gradus".into(), |name| name.to_string_lossy()))
 }
 
-/// `name` with the letters that all systems allow.
+/// Replaces characters of `name` that not all systems allow.
 fn allowed(name: &str) -> String {
     let letter = |letter: char| if letter.is_ascii_alphanumeric() { letter.to_ascii_lowercase() } else { '-' };
     name.chars().map(letter).collect::<String>().trim_matches('-').to_owned()
 }
 
-/// A path as one word of a shell.
+/// Quotes a path as one shell word.
 pub(super) fn quoted(path: &Path) -> String {
     let text = path.to_string_lossy();
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-+=:@%".contains(letter);
@@ -169,21 +169,21 @@ pub(super) fn quoted(path: &Path) -> String {
     }
 }
 
-/// The longest time of a job on Slurm, where none is named.
+/// Default time limit of a job on Slurm.
 pub(super) const SLURM_TIME: &str = "1-00:00:00";
 
-/// The beginning of a batch script for Slurm: what a job needs, and how it ends.
+/// Head of a Slurm batch script: resources and signal handling.
 pub(super) struct SlurmJob<'a> {
     pub name: &'a str,
     /// Options of this kind of job, such as `--nodes=4`.
     pub options: Vec<String>,
-    /// Cores of each task.
+    /// Number of cores per task.
     pub cpus: u32,
-    /// Memory of each machine.
+    /// Memory per machine in gigabytes.
     pub gigabytes: u64,
     pub time: &'a str,
     pub partition: Option<&'a str>,
-    /// Where it prints, in Slurm's form.
+    /// Path of the log, with Slurm's placeholders.
     pub log: &'a str,
 }
 
@@ -253,7 +253,7 @@ fn kubernetes(args: &KubernetesArgs, job: &Job) -> String {
             },
         },
     });
-    // JSON is YAML.
+    // JSON is valid YAML.
     serde_json::to_string_pretty(&manifest).expect("plain data") + "\n"
 }
 
@@ -279,7 +279,7 @@ fn skypilot(args: &SkypilotArgs, job: &Job) -> String {
     )
 }
 
-/// Prints what starts the run, or hands it over.
+/// Prints the job file, or submits it.
 pub fn run(args: ClusterArgs, out: &Output) -> anyhow::Result<()> {
     let (text, submit): (String, Option<&[&str]>) = match &args.system {
         System::Slurm(args) => (slurm(args, &Job::new(&args.run, out)?), args.run.submit.then_some(&["sbatch"])),
@@ -297,7 +297,7 @@ pub fn run(args: ClusterArgs, out: &Output) -> anyhow::Result<()> {
     }
 }
 
-/// Gives `text` to a program.
+/// Passes `text` to a program's stdin.
 pub(super) fn hand_over(words: &[&str], text: &str) -> anyhow::Result<()> {
     let program = words[0];
     let mut child = Command::new(program).args(&words[1..]).stdin(Stdio::piped()).spawn().map_err(|error| {

@@ -1,13 +1,13 @@
-//! Arguments that name the columns of rows.
+//! Arguments that rename columns of rows.
 
 use gradus::data::parse_rename;
 
-/// A mistake on the command line: exit code 2.
+/// Creates a command line error, with exit code 2.
 fn usage(message: String) -> clap::Error {
     clap::Error::raw(clap::error::ErrorKind::ValueValidation, format!("{message}\n"))
 }
 
-/// Columns that have other names in the file.
+/// Columns with other names in the file.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct ColumnArgs {
     /// Read a column under another name; may be given several times
@@ -16,20 +16,20 @@ pub struct ColumnArgs {
 }
 
 impl ColumnArgs {
-    /// As (name in the file, name here).
+    /// Returns pairs of (name in the file, name in gradus).
     ///
     /// # Errors
-    /// An argument of another form.
+    /// An argument is malformed.
     pub fn renames(&self) -> anyhow::Result<Vec<(String, String)>> {
         let parse =
             |pair: &String| parse_rename(pair).map_err(|message| usage(format!("`--column {pair}`: {message}")));
         Ok(self.columns.iter().map(parse).collect::<Result<_, _>>()?)
     }
 
-    /// Refuses the flag where nothing would use it: `why` completes "`--column` …".
+    /// Rejects the flag if it would have no effect. `why` completes "`--column` …".
     ///
     /// # Errors
-    /// When it is given.
+    /// The flag is given.
     pub fn refuse(&self, why: &str) -> anyhow::Result<()> {
         if self.columns.is_empty() { Ok(()) } else { Err(usage(format!("`--column` {why}")).into()) }
     }

@@ -1,4 +1,4 @@
-//! `gradus compare`: several methods from one start, one comparison report; or finished runs side by side.
+//! `gradus compare`: trains several methods from one start model and writes one report, or compares finished runs.
 
 use std::path::{Path, PathBuf};
 
@@ -42,7 +42,7 @@ pub fn arguments(command: Command) -> Command {
     command.next_help_heading("Help")
 }
 
-/// Trains, measures and shows the table.
+/// Trains or reads the runs, and shows the comparison table.
 pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
     let (comparison, directory) = match matches.get_many::<PathBuf>("runs") {
         Some(runs) => of_runs(runs, matches)?,
@@ -89,8 +89,8 @@ fn train(matches: &ArgMatches, out: &Output) -> anyhow::Result<(Comparison, Path
     Ok((comparison, written.output_dir.join("comparison")))
 }
 
-/// Every key of every method that makes a policy, and of `train`, the reward and the rest. A flag reaches every method
-/// that has its key.
+/// Returns the flags of all methods that create a policy, of `train`, the reward and the rest. A flag applies to every method that has its
+/// key.
 fn flags() -> MethodFlags {
     MethodFlags::of(MethodConfig::makes_policy)
 }

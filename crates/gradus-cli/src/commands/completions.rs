@@ -1,4 +1,4 @@
-//! `gradus completions SHELL`: a completion script on stdout.
+//! `gradus completions SHELL`: prints a completion script.
 
 use clap_complete::Shell;
 
@@ -7,7 +7,7 @@ use crate::output::Output;
 /// Arguments of `gradus completions`.
 #[derive(Debug, clap::Args)]
 pub struct CompletionsArgs {
-    /// The shell the script is for
+    /// Shell that the script is for
     shell: Shell,
 }
 

@@ -18,12 +18,12 @@ pub struct ConfigArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum Verb {
-    /// Check configuration files; every problem is shown where it stands
+    /// Check configuration files, and report each problem with its position
     Check {
-        /// The files
+        /// Files to check
         #[arg(required = true)]
         files: Vec<PathBuf>,
-        /// Print the whole configuration, defaults included
+        /// Print the whole configuration, including defaults
         #[arg(long)]
         resolved: bool,
     },
@@ -31,7 +31,7 @@ enum Verb {
     Explain {
         /// A key such as `method.ppo.kl`, or a name such as `clip_range`
         key: Option<String>,
-        /// As a Markdown page
+        /// Print a Markdown page
         #[arg(long)]
         markdown: bool,
     },
@@ -40,7 +40,7 @@ enum Verb {
         /// The tool: trl-sft, trl-reward, trl-dpo, trl-kto, trl-grpo, trl-rloo, llamafactory, axolotl, rl4lms or fine_grained
         #[arg(value_name = "SYSTEM")]
         system: System,
-        /// Its file
+        /// File to convert
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
@@ -48,7 +48,7 @@ enum Verb {
     Schema,
 }
 
-/// Does what the verb says.
+/// Runs the subcommand.
 pub fn run(args: ConfigArgs, out: &Output) -> anyhow::Result<()> {
     match args.verb {
         Verb::Check { files, resolved } => check(&files, resolved, out),

@@ -1,4 +1,4 @@
-//! `gradus demo`: a built-in task from nothing to aligned models, and a table of what came of it.
+//! `gradus demo`: trains a built-in task from random weights to aligned models, and compares them in a table.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -14,19 +14,19 @@ use crate::watch::Watcher;
 /// Arguments of `gradus demo`.
 #[derive(Debug, clap::Args)]
 pub struct DemoArgs {
-    /// Where the data, the runs and the comparison are written
+    /// Directory for the data, the runs and the comparison
     #[arg(long, value_name = "DIR", default_value = "runs/demo")]
     output_dir: PathBuf,
-    /// The seed of everything
+    /// Seed of every random stream
     #[arg(long, value_name = "N", default_value_t = 42)]
     seed: u64,
-    /// About a quarter of the training
+    /// Train only about a quarter as long
     #[arg(long)]
     quick: bool,
-    /// Replace what is in the output directory
+    /// Replace the content of the output directory
     #[arg(long)]
     overwrite: bool,
-    /// Where to compute: cpu; gpu or gpu:1 where built in (`gradus doctor` lists them)
+    /// Device to compute on: cpu; gpu or gpu:1 if built in (`gradus doctor` lists them)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: DeviceChoice,
 }

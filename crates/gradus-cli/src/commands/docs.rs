@@ -1,4 +1,4 @@
-//! `gradus docs`: the pages of the documentation, which are in the binary.
+//! `gradus docs`: the documentation pages, which are embedded in the binary.
 
 use std::fmt::Write as _;
 
@@ -9,9 +9,10 @@ use crate::output::Output;
 /// Arguments of `gradus docs`.
 #[derive(Debug, clap::Args)]
 pub struct DocsArgs {
-    /// The page; without it, the pages are listed
+    /// Page to show; without it, the pages are listed
     page: Option<String>,
-    /// Show the lines with all of these words, on all pages or on the named one; without any, the headings of sections with all of them
+    /// Show the lines that contain all of these words, on all pages or on the named one; if there are none, show the headings of sections
+    /// that contain all of them
     #[arg(long, value_name = "WORDS", allow_hyphen_values = true)]
     search: Option<String>,
 }
@@ -23,10 +24,10 @@ macro_rules! pages {
     };
 }
 
-/// The contents, which have the titles and the order.
+/// Table of contents, with titles and order.
 const SUMMARY: &str = include_str!("../../../../docs/SUMMARY.md");
 
-/// Every page with its text, in the order of the contents.
+/// Name and text of every page, in the order of the contents.
 const PAGES: &[(&str, &str)] = pages![
     "index",
     "start",
@@ -83,7 +84,7 @@ struct Listed<'a> {
     title: &'a str,
 }
 
-/// A line that was searched for.
+/// A search hit.
 #[derive(serde::Serialize)]
 struct Found<'a> {
     page: &'a str,
@@ -91,7 +92,7 @@ struct Found<'a> {
     text: &'a str,
 }
 
-/// Lists the pages, shows one, or searches them.
+/// Lists the pages, shows one of them, or searches them.
 pub fn run(args: DocsArgs, out: &Output) -> anyhow::Result<()> {
     let chosen = args.page.as_deref().map(page).transpose()?;
     if let Some(text) = &args.search {
@@ -117,7 +118,7 @@ pub fn run(args: DocsArgs, out: &Output) -> anyhow::Result<()> {
     }
 }
 
-/// The page of a name, with or without its ending.
+/// Returns a page by its name, with or without extension.
 fn page(name: &str) -> anyhow::Result<(&'static str, &'static str)> {
     let wanted = name.strip_suffix(".md").unwrap_or(name);
     let wanted = wanted.strip_prefix("docs/").unwrap_or(wanted);
@@ -134,13 +135,13 @@ fn page(name: &str) -> anyhow::Result<(&'static str, &'static str)> {
     .into())
 }
 
-/// Whether a text has all the words, whatever their case.
+/// Returns whether a text contains all the words, ignoring case.
 fn has_all(text: &str, wanted: &[&str]) -> bool {
     let text = text.to_lowercase();
     wanted.iter().all(|word| text.contains(word))
 }
 
-/// The headings of a page under which all the words are.
+/// Returns the headings of the sections that contain all the words.
 fn sections<'a>(name: &'a str, page: &'a str, wanted: &[&str]) -> Vec<Found<'a>> {
     let lines: Vec<&str> = page.lines().collect();
     let starts: Vec<usize> = (0..lines.len()).filter(|&at| lines[at].starts_with('#')).collect();
@@ -149,13 +150,13 @@ fn sections<'a>(name: &'a str, page: &'a str, wanted: &[&str]) -> Vec<Found<'a>>
     of.map(|(&start, _)| Found { page: name, line: start + 1, text: lines[start] }).collect()
 }
 
-/// The lines of a page that have all the words.
+/// Returns the lines of a page that contain all the words.
 fn lines<'a>(name: &'a str, page: &'a str, wanted: &'a [&str]) -> impl Iterator<Item = Found<'a>> {
     let hits = page.lines().enumerate().filter(move |(_, line)| has_all(line, wanted));
     hits.map(move |(i, text)| Found { page: name, line: i + 1, text })
 }
 
-/// The title of a page in the contents.
+/// Returns the title of a page from the contents.
 fn title(name: &str) -> &'static str {
     let end = format!("]({name}.md)");
     let line = SUMMARY.lines().find(|line| line.ends_with(&end));

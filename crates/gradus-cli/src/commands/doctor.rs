@@ -1,4 +1,4 @@
-//! `gradus doctor`: what this machine has and what this build can use.
+//! `gradus doctor`: the hardware of this machine, and what this build can use.
 
 use std::fmt::Write as _;
 
@@ -12,13 +12,13 @@ use crate::output::Output;
 #[derive(Debug, clap::Args)]
 pub struct DoctorArgs {}
 
-/// Shows the machine.
+/// Prints the report.
 pub fn run(_: DoctorArgs, out: &Output) -> anyhow::Result<()> {
     let report = Report { machine: Machine::detect(), nvidia: Nvidia::detect() };
     out.result(&report, || table(&report))
 }
 
-/// What is said.
+/// Content of the report.
 #[derive(Debug, Serialize)]
 struct Report {
     #[serde(flatten)]
@@ -26,7 +26,7 @@ struct Report {
     nvidia: Nvidia,
 }
 
-/// NVIDIA's software and GPUs, line by line.
+/// Describes NVIDIA's software and GPUs, line by line.
 fn nvidia(found: &Nvidia) -> String {
     let part = |name: &str, version: &Option<String>| match version {
         Some(version) => format!("{name} {version}"),
@@ -39,7 +39,7 @@ fn nvidia(found: &Nvidia) -> String {
         let memory = gibibytes(Some(device.memory_bytes));
         format!("{}, compute capability {}, {memory}", device.name, device.compute_capability)
     }));
-    // Without a driver and without CUDA in this build there is no reason to install anything.
+    // Without a driver and without CUDA in this build, there is no reason to install anything.
     if found.in_this_build || found.driver.is_some() {
         lines.extend(found.missing.iter().cloned());
     }
@@ -53,7 +53,7 @@ fn gibibytes(bytes: Option<u64>) -> String {
     bytes.map_or("unknown".into(), |bytes| format!("{:.1} GiB", bytes as f64 / (1u64 << 30) as f64))
 }
 
-/// The MPI libraries that are here.
+/// Describes the available MPI libraries.
 fn mpi() -> String {
     let found: Vec<String> = gradus::ranks::candidates()
         .iter()

@@ -1,4 +1,4 @@
-//! `gradus eval`: metrics of a model on a data set, or of the predictions that a data set holds.
+//! `gradus eval`: metrics of a model on a data set, or of predictions in a data set.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -23,73 +23,73 @@ use crate::report::not_resumed;
 use crate::table::aligned;
 use crate::watch::{fetch, fetch_data, fetch_rows, interrupt_of, short};
 
-/// Arguments of `gradus eval`, beside the flags of rewards.
+/// Arguments of `gradus eval`, without the reward flags.
 #[derive(Debug, clap::Args)]
 #[command(group(clap::ArgGroup::new("outputs").multiple(true)))]
 struct EvalArgs {
-    /// The model. A reward model is measured on preferences, a classifier on rows with labels; another on texts, or with a
+    /// Model to measure. A reward model is measured on preferences, a classifier on rows with labels; other models on texts, or with a
     /// reward on samples
     #[arg(long, value_name = "DIR", required_unless_present = "metrics")]
     model: Option<String>,
-    /// An adapter on the model, in peft's format
+    /// Adapter on the model, in peft's format
     #[arg(long, value_name = "DIR", requires = "model")]
     adapter: Option<String>,
-    /// The rows: a file, a directory or a hub name
+    /// Rows: a file, a directory or a hub name
     #[arg(long, value_name = "PATH", required_unless_present = "task")]
     data: Option<String>,
-    /// The task whose prompts the model completes: its name, or its name and keys as YAML. Measured with the task's metrics
+    /// Task whose prompts the model completes: its name, or its name and keys as YAML. The task's metrics are measured
     #[arg(long, value_name = "TASK", requires = "model")]
     task: Option<String>,
-    /// The split: train, validation or test. Of a task validation, unless it is given
+    /// Split: train, validation or test. Default for a task: validation
     #[arg(long, value_name = "SPLIT", requires = "model")]
     split: Option<String>,
-    /// Metrics of completions beside their references; without a model, of the rows themselves: rows with `prediction` (or
+    /// Metrics that compare completions with their references. Without a model, metrics of the rows themselves: rows with `prediction` (or
     /// `completion`) and `references` (or `reference`); docs/metrics.md lists them
     #[arg(long, value_name = "NAME,NAME", value_delimiter = ',')]
     metrics: Vec<String>,
-    /// What is done to completions before metrics see them: three_sentence_summary
+    /// Transform completions before metrics see them: three_sentence_summary
     #[arg(long, value_name = "WORD", requires = "model", value_parser = post_process)]
     post_process: Option<PostProcess>,
-    /// Write every completion beside its references, with what metrics say of it alone, as JSON lines
+    /// Write every completion with its references and metrics as JSON lines
     #[arg(long, value_name = "FILE", requires = "model", group = "outputs")]
     predictions: Option<PathBuf>,
-    /// Of a reward model on pairs: write a page FILE.html about its errors (the wrongly ordered pairs, accuracy by length and
-    /// by confidence, calibration), and the same as FILE.json
+    /// For a reward model on pairs: write a page FILE.html about its errors (the wrongly ordered pairs, accuracy by length and by
+    /// confidence, calibration), and the same data as FILE.json
     #[arg(long, value_name = "FILE.html", requires = "model", group = "outputs")]
     report: Option<PathBuf>,
-    /// Replace the files of `--predictions` and `--report`, whatever is in them. Predictions that `eval` wrote are replaced anyway
+    /// Replace the files of `--predictions` and `--report`, whatever they contain. Predictions that `eval` wrote are always replaced
     #[arg(long, requires = "outputs")]
     overwrite: bool,
-    /// Samples of each prompt, as metrics of toxicity and of distinct n-grams look at them together
+    /// Samples per prompt. Metrics of toxicity and of distinct n-grams evaluate them together
     #[arg(long, value_name = "N", default_value = "1", requires = "model")]
     samples: NonZeroUsize,
-    /// Longest prompt in tokens; longer ones are cut
+    /// Maximum length of a prompt in tokens; longer ones are truncated
     #[arg(long, value_name = "N", requires = "model")]
     max_prompt_length: Option<usize>,
-    /// At which side prompts are cut: left or right
+    /// Side at which prompts are truncated: left or right
     #[arg(long, value_name = "SIDE", default_value = "left")]
     prompt_truncation: Side,
     #[command(flatten)]
     beams: BeamArgs,
-    /// An option of the metrics that have it, or as METRIC.KEY=VALUE of one; may be given several times
+    /// Option of all metrics that have it, or of one as METRIC.KEY=VALUE; may be given several times
     #[arg(long, value_name = "KEY=VALUE", requires = "metrics")]
     metric_option: Vec<String>,
     /// Resamples of rows for the 95 % intervals of metrics; 0 for none
     #[arg(long, value_name = "N", default_value_t = 1000)]
     bootstrap: usize,
-    /// A model that the KL of samples is measured against, or of pairs the implicit rewards (as DPO has them)
+    /// Reference model: for the KL of samples, or for the implicit rewards of pairs (as in DPO)
     #[arg(long, value_name = "DIR", requires = "model")]
     reference_model: Option<String>,
-    /// Leave bad rows out, and say so, instead of failing
+    /// Leave out bad rows with a warning, instead of failing
     #[arg(long)]
     skip_bad_rows: bool,
-    /// Of a classifier: the column with the labels [default: `label`; of tokens the first that there is of `labels`, `tags`, `ner_tags`]
+    /// For a classifier: the column with the labels [default: `label`; for tokens the first existing one of `labels`, `tags`, `ner_tags`]
     #[arg(long, value_name = "NAME", requires = "model")]
     label_column: Option<String>,
-    /// What a classifier reads of a row, with columns in braces [default: `text`, or `{prompt}{completion}`]
+    /// Text that a classifier reads, with columns in braces [default: `text`, or `{prompt}{completion}`]
     #[arg(long, value_name = "PATTERN", requires = "model", value_parser = pattern)]
     text: Option<String>,
-    /// A second text that a classifier reads beside the first
+    /// Second text that a classifier reads after the first
     #[arg(long, value_name = "PATTERN", requires = "model", value_parser = pattern)]
     pair: Option<String>,
     #[command(flatten)]
@@ -97,12 +97,12 @@ struct EvalArgs {
     /// Use at most this many rows
     #[arg(long, value_name = "N")]
     max_rows: Option<usize>,
-    /// Longest row in tokens
+    /// Maximum length of a row in tokens
     #[arg(long, value_name = "N", default_value_t = 1024)]
     max_length: usize,
     #[command(flatten)]
     text_files: TextArgs,
-    /// Where to compute: cpu; gpu or gpu:1 where built in (`gradus doctor` lists them)
+    /// Device to compute on: cpu; gpu or gpu:1 if built in (`gradus doctor` lists them)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: DeviceChoice,
     #[command(flatten)]
@@ -114,7 +114,7 @@ pub fn arguments(command: Command) -> Command {
     flags::add_rewards(EvalArgs::augment_args(command))
 }
 
-/// Measures, and prints a table, or JSON with `--json`.
+/// Measures the metrics, and prints a table, or JSON with `--json`.
 pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
     let args = EvalArgs::from_arg_matches(matches)?;
     let reward = reward(&flags::given_rewards(matches))?;
@@ -123,7 +123,7 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
         anyhow::ensure!(reward.is_none(), "a reward scores samples of a model: `--metrics` measures rows without one");
         return metrics(&args, out);
     };
-    // Of a task, what it is evaluated on.
+    // Rows for the evaluation of a task.
     let split = args.split.as_deref().or(args.task.as_ref().map(|_| "validation"));
     let data = flags::data(args.data.as_deref(), args.task.as_deref(), split)?;
     if args.task.is_some() {
@@ -186,7 +186,7 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
     out.result(&found.to_json(), || table(&found))
 }
 
-/// A pattern of columns, which is one.
+/// Checks a pattern of columns.
 fn pattern(text: &str) -> Result<String, String> {
     TextForm::parse(Some(text), None, None).map(|_| text.to_owned()).map_err(|(_, message)| message)
 }
@@ -195,14 +195,14 @@ fn bad_rows(skip: bool) -> BadRows {
     if skip { BadRows::Skip } else { BadRows::FailOrSkip }
 }
 
-/// Whether `eval` wrote this file: its first line has all that a prediction has.
+/// Returns whether `eval` wrote this file: its first line has all keys of a prediction.
 fn holds_predictions(path: &Path) -> bool {
     let first = gradus::data::lines(path).ok().and_then(|mut lines| lines.next()?.ok());
     let row: Option<serde_json::Value> = first.and_then(|(_, line)| serde_json::from_str(&line).ok());
     row.is_some_and(|row| ["prompt", "prediction", "references", "metrics"].iter().all(|key| row.get(key).is_some()))
 }
 
-/// Measures the predictions of the rows.
+/// Measures the predictions in the rows.
 fn metrics(args: &EvalArgs, out: &Output) -> anyhow::Result<()> {
     let options = MetricOptions {
         data: args.data.clone().unwrap_or_default(),
@@ -223,14 +223,14 @@ fn metrics(args: &EvalArgs, out: &Output) -> anyhow::Result<()> {
     out.result(&found.to_json(), || values_table(found.rows, &found.values))
 }
 
-/// JSON has `null` for a metric that has no value, and the table a dash: both say why here.
+/// Warns about metrics without a value, which are `null` in JSON and a dash in the table.
 fn warn_undefined(values: &[MetricValue], out: &Output) {
     for of in values.iter().filter(|of| !of.value.is_finite()) {
         out.warn(format_args!("`{}` is {}: the rows have nothing that it measures", of.key, of.value));
     }
 }
 
-/// A line a value: its key, the value and its 95 % interval.
+/// Formats one line per value: its key, the value and its 95 % interval.
 fn values_table(count: usize, values: &[MetricValue]) -> String {
     let heads = vec![format!("{count} rows"), "value".into(), "95 % interval".into()];
     let rows: Vec<Vec<String>> = std::iter::once(heads).chain(values.iter().map(value_row)).collect();
@@ -247,7 +247,7 @@ fn post_process(word: &str) -> Result<PostProcess, String> {
     serde_json::from_value(word.into()).map_err(|_| "the one there is, is `three_sentence_summary`".to_owned())
 }
 
-/// The reward that the flags name, read and checked as that of a run is.
+/// Returns the reward that the flags define, parsed and checked as for a run.
 fn reward(given: &[Flag]) -> anyhow::Result<Option<RewardConfig>> {
     if given.is_empty() {
         return Ok(None);
@@ -256,7 +256,7 @@ fn reward(given: &[Flag]) -> anyhow::Result<Option<RewardConfig>> {
     Ok(RunConfig::read(base, &Request { flags: given, ..Request::default() })?.config.reward)
 }
 
-/// A line a number. Metrics with an interval stand below the others, in the same columns.
+/// Formats one line per value. Metrics with an interval follow the others, in the same columns.
 fn table(found: &Measured) -> String {
     let mut rows = vec![vec!["rows".to_owned(), found.rows.to_string()]];
     for (name, value) in found.metrics.iter().filter(|(name, _)| !found.values.iter().any(|of| of.key == *name)) {

@@ -1,4 +1,4 @@
-//! `gradus export`: a model in the file format of another program.
+//! `gradus export`: writes a model in the file format of another program.
 
 use std::path::PathBuf;
 
@@ -12,29 +12,29 @@ use crate::watch::fetch;
 /// Arguments of `gradus export`.
 #[derive(Debug, clap::Args)]
 pub struct ExportArgs {
-    /// The model: a Hugging Face directory or a hub name; or an adapter that names its base
+    /// Model: a Hugging Face directory or a hub name; or an adapter that names its base
     #[arg(long, value_name = "DIR")]
     model: String,
-    /// An adapter on the model, which is folded in
+    /// Adapter to merge into the model
     #[arg(long, value_name = "DIR")]
     adapter: Option<String>,
-    /// The file format: gguf, of llama.cpp and what stands on it
+    /// File format: gguf, for llama.cpp and programs based on it
     #[arg(long, value_name = "FORMAT", default_value = "gguf", value_parser = ["gguf"], hide_possible_values = true)]
     format: String,
-    /// How the weights are held: f32, bf16 or q8_0
+    /// Number format of the weights: f32, bf16 or q8_0
     #[arg(long, value_name = "FORMAT", default_value = "bf16")]
     weights: GgufWeights,
-    /// The file to write
+    /// File to write
     #[arg(long, value_name = "FILE")]
     output: PathBuf,
-    /// Replace the file if it is there
+    /// Replace the file if it exists
     #[arg(long)]
     overwrite: bool,
     #[command(flatten)]
     text_files: TextArgs,
 }
 
-/// Writes the file, and says what it is.
+/// Writes the file and prints a summary.
 pub fn run(args: ExportArgs, out: &Output) -> anyhow::Result<()> {
     fetch(&args.model, out)?;
     let options = ExportOptions {

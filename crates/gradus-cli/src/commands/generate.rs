@@ -1,4 +1,4 @@
-//! `gradus generate`: completions of prompts, one JSON object a line, in the order of the prompts.
+//! `gradus generate`: completions of prompts as JSON lines, in the order of the prompts.
 
 use std::path::Path;
 
@@ -16,19 +16,19 @@ use crate::watch::{fetch, fetch_data};
 /// Arguments of `gradus generate`.
 #[derive(Debug, clap::Args)]
 pub struct GenerateArgs {
-    /// The model: a Hugging Face directory or a hub name
+    /// Model: a Hugging Face directory or a hub name
     #[arg(long, value_name = "DIR")]
     model: String,
-    /// An adapter on the model, in peft's format
+    /// Adapter on the model, in peft's format
     #[arg(long, value_name = "DIR")]
     adapter: Option<String>,
-    /// Prompts: a file, a directory or a hub name; rows with `prompt`, or conversations; of a `.txt` file each line
+    /// Prompts: a file, a directory or a hub name; rows with `prompt`, or conversations; each line of a `.txt` file
     #[arg(long, value_name = "PATH", required_unless_present = "prompt")]
     prompts: Option<String>,
-    /// A prompt itself; `-` reads one from stdin; may be given several times
+    /// Text of a prompt; `-` reads one from stdin; may be given several times
     #[arg(long, value_name = "TEXT", conflicts_with = "prompts", allow_hyphen_values = true)]
     prompt: Vec<String>,
-    /// Completions of each prompt, one after the other; of a search with beams the best ones
+    /// Completions per prompt, one after the other; with beam search the best ones
     #[arg(long, value_name = "N", default_value_t = 1, visible_alias = "num-return-sequences", value_parser = group_size)]
     group_size: usize,
     #[command(flatten)]
@@ -36,15 +36,15 @@ pub struct GenerateArgs {
     /// Use at most this many prompts
     #[arg(long, value_name = "N")]
     max_rows: Option<usize>,
-    /// How the operands of products are held: f32 or bf16
+    /// Number format of matrix products: f32 or bf16
     #[arg(long, value_name = "TYPE", default_value = "f32")]
     compute: Precision,
-    /// How the weights are held: f32, bf16, int8 or nf4 [default: as --compute]
+    /// Number format of the weights: f32, bf16, int8 or nf4 [default: as --compute]
     #[arg(long, value_name = "TYPE")]
     weights: Option<WeightFormat>,
     #[command(flatten)]
     text_files: TextArgs,
-    /// Where to compute: cpu; gpu or gpu:1 where built in (`gradus doctor` lists them)
+    /// Device to compute on: cpu; gpu or gpu:1 if built in (`gradus doctor` lists them)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: DeviceChoice,
     #[command(flatten)]
@@ -53,29 +53,30 @@ pub struct GenerateArgs {
     beams: BeamArgs,
 }
 
-/// How beams are searched with.
+/// Settings of beam search.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Beam search")]
 pub struct BeamArgs {
-    /// Rows that go on side by side: the likeliest continuations at `--temperature 0`, drawn ones above; 1 turns it off
+    /// Number of beams: the most likely continuations at `--temperature 0`, sampled ones above; 1 turns beam search off
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = num_beams)]
     num_beams: usize,
-    /// A completion is ranked by its log-probability over its length to this power: above 0 prefers long ones
+    /// Rank completions by log-probability divided by their length to this power; above 0 prefers long ones
     #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true)]
     length_penalty: f32,
-    /// A search ends when as many completions have ended as there are beams (true), when the likeliest beam, ended where it is, would not be among them (false), or when none can come among them (never)
+    /// End a search when as many completions have ended as there are beams (true), when the best beam, if it ended now, would not be among
+    /// them (false), or when no beam can become one of them (never)
     #[arg(long, value_name = "WHEN", default_value = "false")]
     early_stopping: EarlyStopping,
     /// Divide the beams into N groups that search for different completions (diverse beam search)
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = num_beams)]
     num_beam_groups: usize,
-    /// What a token's log-probability loses for every beam of an earlier group that has chosen it in the same place
+    /// Reduce a token's log-probability by this for every beam of an earlier group that chose it at the same position
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
     diversity_penalty: f32,
 }
 
 impl BeamArgs {
-    /// The search; `None` where each completion is sampled by itself.
+    /// Returns the parameters of the search; `None` if each completion is sampled by itself.
     pub fn params(&self) -> Option<BeamParams> {
         let Self { num_beams, length_penalty, early_stopping, num_beam_groups, diversity_penalty } = *self;
         let is_searched = num_beams != 1 || num_beam_groups != 1;
@@ -89,61 +90,61 @@ impl BeamArgs {
     }
 }
 
-/// How completions are drawn.
+/// Sampling settings.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArgs {
-    /// Longest completion in tokens
+    /// Maximum length of a completion in tokens
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = max_new_tokens)]
     max_new_tokens: usize,
-    /// Shortest completion in tokens: stop ids are not drawn before
+    /// Minimum length of a completion in tokens; stop ids are not sampled earlier
     #[arg(long, value_name = "N", default_value_t = 0)]
     min_new_tokens: usize,
-    /// Logits are divided by it; 0 takes the likeliest token
+    /// Divide logits by this value; 0 takes the most likely token
     #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true, value_parser = temperature)]
     temperature: f32,
-    /// Draw from the K likeliest tokens only
+    /// Sample only from the K most likely tokens
     #[arg(long, value_name = "K", value_parser = top_k)]
     top_k: Option<usize>,
-    /// Draw from the fewest tokens that together have this probability
+    /// Sample from the fewest tokens that together have this probability
     #[arg(long, value_name = "P", default_value_t = 1.0, allow_negative_numbers = true, value_parser = top_p)]
     top_p: f32,
-    /// Draw only tokens at least this share as likely as the likeliest
+    /// Sample only tokens with at least this share of the highest probability
     #[arg(long, value_name = "P", default_value_t = 0.0, allow_negative_numbers = true, value_parser = min_p)]
     min_p: f32,
-    /// Draw only the tokens whose information is closest to the entropy, the fewest that together have this probability
+    /// Sample from the tokens whose information is closest to the entropy, the fewest that together have this probability
     #[arg(long, value_name = "P", default_value_t = 1.0, allow_negative_numbers = true, value_parser = top_p)]
     typical_p: f32,
-    /// Make tokens that are already there less likely
+    /// Make tokens that have already occurred less likely
     #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true, value_parser = penalty)]
     repetition_penalty: f32,
-    /// No sequence of N tokens appears twice, prompt included; 0 turns it off
+    /// Let no sequence of N tokens occur twice, prompt included; 0 turns it off
     #[arg(long, value_name = "N", default_value_t = 0)]
     no_repeat_ngram_size: usize,
-    /// No sequence of N tokens of the prompt appears in the completion; 0 turns it off
+    /// Let no sequence of N tokens of the prompt occur in the completion; 0 turns it off
     #[arg(long, value_name = "N", default_value_t = 0)]
     encoder_no_repeat_ngram_size: usize,
-    /// Token ids that are never drawn, with commas between them
+    /// Token ids that are never sampled, separated by commas
     #[arg(long, value_name = "ID,…", value_delimiter = ',')]
     suppress_tokens: Vec<u32>,
-    /// Token ids, with commas between them, that never follow each other; may be given several times
+    /// Sequence of token ids, separated by commas, that never occurs; may be given several times
     #[arg(long, value_name = "ID,…", value_parser = ids)]
     bad_words_ids: Vec<Ids>,
-    /// The token id that every completion begins with
+    /// Token id that every completion begins with
     #[arg(long, value_name = "ID")]
     forced_bos_token_id: Option<u32>,
-    /// The token id that a completion of the longest length ends with
+    /// Token id at the end of completions of maximum length
     #[arg(long, value_name = "ID")]
     forced_eos_token_id: Option<u32>,
-    /// A string that ends a completion; may be given several times
+    /// String that ends a completion; may be given several times
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true, value_parser = stop)]
     pub stop: Vec<String>,
-    /// The seed of every random stream
+    /// Seed of every random stream
     #[arg(long, value_name = "N", default_value_t = 42)]
     seed: u64,
 }
 
-/// Token ids of one argument.
+/// Token ids in one argument.
 #[derive(Debug, Clone)]
 pub struct Ids(Vec<u32>);
 
@@ -151,7 +152,7 @@ fn ids(text: &str) -> Result<Ids, std::num::ParseIntError> {
     text.split(',').map(|id| id.trim().parse()).collect::<Result<_, _>>().map(Ids)
 }
 
-/// A number for which `holds`; `wanted` says which those are.
+/// Parses a number for which `holds` is true; `wanted` describes the allowed numbers.
 fn number(text: &str, wanted: &str, holds: fn(f32) -> bool) -> Result<f32, String> {
     let found = text.parse().map_err(|_| "a number is needed".to_owned())?;
     if holds(found) { Ok(found) } else { Err(format!("it must be {wanted}")) }
@@ -173,7 +174,7 @@ fn penalty(text: &str) -> Result<f32, String> {
     number(text, "above 0 and finite", |x| x > 0.0 && x.is_finite())
 }
 
-/// A whole number from 1 to `most`.
+/// Parses a whole number from 1 to `most`.
 fn count(text: &str, most: usize) -> Result<usize, String> {
     let found = text.parse().ok().filter(|count| (1..=most).contains(count));
     found.ok_or_else(|| format!("a whole number from 1 to {most} is needed"))
@@ -200,7 +201,7 @@ fn stop(text: &str) -> Result<String, String> {
 }
 
 impl SamplingArgs {
-    /// What the engine takes; stop ids come from the model.
+    /// Returns the parameters of the engine. Stop ids come from the model.
     pub fn params(&self) -> SamplingParams {
         SamplingParams {
             temperature: self.temperature,
@@ -221,18 +222,18 @@ impl SamplingArgs {
         }
     }
 
-    /// What a conversation starts with.
+    /// Returns the initial settings of a conversation.
     pub fn settings(&self) -> ChatSettings {
         ChatSettings { params: self.params(), stop: self.stop.clone(), seed: self.seed() }
     }
 
-    /// The seed.
+    /// Returns the seed.
     pub fn seed(&self) -> Seed {
         Seed(self.seed)
     }
 }
 
-/// What the arguments name.
+/// Returns the prompts that the arguments name.
 fn prompts(args: &GenerateArgs, out: &Output) -> anyhow::Result<Prompts> {
     let Some(data) = &args.prompts else {
         args.columns.refuse("needs `--prompts`: a prompt itself has no columns")?;
@@ -253,7 +254,7 @@ fn prompts(args: &GenerateArgs, out: &Output) -> anyhow::Result<Prompts> {
     Ok(Prompts::Data(data.clone()))
 }
 
-/// Samples, and prints each completion as soon as it is there: as JSON lines, or, where a person reads them, as text.
+/// Samples the completions and prints each one as soon as it is complete: as JSON lines, or as text on a terminal.
 pub fn run(args: GenerateArgs, out: &Output) -> anyhow::Result<()> {
     let prompts = prompts(&args, out)?;
     let options = SampleOptions {
@@ -280,7 +281,7 @@ pub fn run(args: GenerateArgs, out: &Output) -> anyhow::Result<()> {
         false => out.json_line(&sampled),
     })
 }
-/// The prompt, faint, and what followed it; why it ended, where it was cut off.
+/// Formats the prompt, dimmed, with its completion, and marks completions that were cut off.
 fn shown(sampled: &Sampled, paint: Paint) -> String {
     let cut = if sampled.stop == "length" { paint.faint(" […]") } else { String::new() };
     format!("{}{}{cut}\n", paint.faint(&sampled.prompt), sampled.completion)

@@ -1,4 +1,4 @@
-//! `gradus man [COMMAND]`: a manual page on stdout, in roff.
+//! `gradus man [COMMAND]`: prints a manual page in roff format.
 
 use std::io::Write as _;
 
@@ -10,15 +10,15 @@ use crate::output::Output;
 /// Arguments of `gradus man`.
 #[derive(Debug, clap::Args)]
 pub struct ManArgs {
-    /// The command, such as `grpo` or `runs list`; without it, gradus itself
+    /// Command, such as `grpo` or `runs list`; without it, gradus itself
     #[arg(num_args = 0..)]
     command: Vec<String>,
-    /// List the names of all pages, one a line: `gradus`, `gradus-grpo`, …
+    /// List the names of all pages, one per line: `gradus`, `gradus-grpo`, …
     #[arg(long)]
     list: bool,
 }
 
-/// Prints a page, or the names of all.
+/// Prints a page, or the names of all pages.
 pub fn run(args: ManArgs, out: &Output) -> anyhow::Result<()> {
     let mut root = crate::cli::command();
     root.build();
@@ -42,7 +42,7 @@ pub fn run(args: ManArgs, out: &Output) -> anyhow::Result<()> {
     out.text(&page(name, command)?)
 }
 
-/// Every command with the name of its page.
+/// Collects all commands with the names of their pages.
 fn gather(command: &Command, name: &str, all: &mut Vec<(String, Command)>) {
     all.push((name.to_owned(), command.clone()));
     for below in command.get_subcommands() {
@@ -50,11 +50,11 @@ fn gather(command: &Command, name: &str, all: &mut Vec<(String, Command)>) {
     }
 }
 
-/// A command with more flags than this has them in its section of options alone, and not in the synopsis.
+/// A command with more flags than this lists them only in its options section, not in the synopsis.
 const MANY: usize = 14;
 
 fn page(name: &str, command: &Command) -> anyhow::Result<String> {
-    // The short help hides most flags of a method; a manual page has all of them.
+    // The short help hides most flags of a method; a manual page shows all of them.
     let command = command.clone().name(name.to_owned()).display_name(name.to_owned()).disable_help_flag(true);
     let command = command.mut_args(|arg| arg.hide_short_help(false));
     let has_many = command.get_arguments().filter(|arg| !arg.is_hide_set()).count() > MANY;

@@ -1,4 +1,4 @@
-//! `gradus merge`: folds an adapter into its base.
+//! `gradus merge`: merges an adapter into its base model.
 
 use std::path::PathBuf;
 
@@ -12,27 +12,27 @@ use crate::watch::fetch;
 /// Arguments of `gradus merge`.
 #[derive(Debug, clap::Args)]
 pub struct MergeArgs {
-    /// The base: a Hugging Face directory or a hub name; or an adapter that names its base
+    /// Base model: a Hugging Face directory or a hub name; or an adapter that names its base
     #[arg(long, value_name = "DIR")]
     model: String,
-    /// The adapter, in peft's format
+    /// Adapter, in peft's format
     #[arg(long, value_name = "DIR")]
     adapter: Option<String>,
-    /// Where the merged model goes
+    /// Directory of the merged model
     #[arg(long, value_name = "DIR")]
     output: PathBuf,
-    /// Replace the model that is there
+    /// Replace an existing model
     #[arg(long)]
     overwrite: bool,
-    /// How the weights lie on disk: f32, bf16 or f16
+    /// Number format of the weights on disk: f32, bf16 or f16
     #[arg(long, value_name = "TYPE", default_value = "f32")]
     weights: SavedWeights,
-    /// Where to compute: cpu; gpu or gpu:1 where built in (`gradus doctor` lists them)
+    /// Device to compute on: cpu; gpu or gpu:1 if built in (`gradus doctor` lists them)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: DeviceChoice,
 }
 
-/// Merges, and says how far the model's answers moved by rounding.
+/// Merges the models, and reports how much rounding changes the model's outputs.
 pub fn run(args: MergeArgs, out: &Output) -> anyhow::Result<()> {
     fetch(&args.model, out)?;
     let MergeArgs { model, adapter, output, overwrite, weights, device } = args;

@@ -1,8 +1,8 @@
-//! One file a command; this one lists them.
+//! The commands, one file each; this file lists them.
 //!
-//! A command turns its arguments into a plan or an options struct, calls the library once and shows the result.
-//! To add one: a file with its `clap::Args` struct and `pub fn run(args, out)`, and one entry in [`entries`]. A training
-//! method has its command already: what the library says of it is all there is to say.
+//! A command turns its arguments into a plan or an options struct, calls the library once and shows the result. To add a command, write a
+//! file with its `clap::Args` struct and `pub fn run(args, out)`, and one entry in [`entries`]. Commands of training methods are generated
+//! from the library's description of the method.
 
 use clap::{Arg, ArgMatches, Command, FromArgMatches};
 use gradus::config::MethodConfig;
@@ -40,33 +40,33 @@ pub use train::fetch_inputs;
 
 /// One command of the binary.
 pub struct Entry {
-    /// The word on the command line.
+    /// Name on the command line.
     pub name: &'static str,
-    /// Under which heading `--help` lists it.
+    /// Heading of the command in `--help`.
     pub group: Group,
-    /// What it does, in one line.
+    /// Description in one line.
     pub about: &'static str,
-    /// Adds its arguments; called only when the command is asked for.
+    /// Adds the arguments; called only if the command is used.
     pub arguments: fn(clap::Command) -> clap::Command,
-    /// Does it.
+    /// Runs the command.
     pub run: Box<Run>,
 }
 
-/// What a command does with its arguments.
+/// Function that runs a command with its arguments.
 pub type Run = dyn Fn(&ArgMatches, &Output) -> anyhow::Result<()>;
 
-/// The headings of `gradus --help`.
+/// Headings of `gradus --help`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Group {
-    /// From nothing to a first result.
+    /// First steps.
     Start,
     /// Training runs.
     Train,
-    /// What models do.
+    /// Use of models.
     Use,
     /// Data sets.
     Data,
-    /// The machine and the configuration.
+    /// Machine and configuration.
     Setup,
 }
 
@@ -74,7 +74,7 @@ impl Group {
     /// All headings, in the order of the help.
     pub const ALL: [Self; 5] = [Self::Start, Self::Train, Self::Use, Self::Data, Self::Setup];
 
-    /// The heading.
+    /// Returns the text of the heading.
     pub fn title(self) -> &'static str {
         match self {
             Self::Start => "Start",
@@ -86,7 +86,7 @@ impl Group {
     }
 }
 
-/// An entry for a command whose arguments are the `clap::Args` struct that `$module::run` takes.
+/// Creates the entry of a command whose `$module::run` takes a `clap::Args` struct.
 macro_rules! entry {
     ($group:ident, $name:literal, $module:ident :: $arguments:ident, $about:literal) => {
         Entry {
@@ -102,7 +102,7 @@ macro_rules! entry {
     };
 }
 
-/// An entry for a method: its flags are the keys of the configuration.
+/// Creates the entry of a training method. Its flags are the configuration keys.
 fn method(method: &MethodConfig) -> Entry {
     let (name, about) = (method.name(), method.method().about());
     Entry {
@@ -117,7 +117,7 @@ fn method(method: &MethodConfig) -> Entry {
     }
 }
 
-/// Every command, in the order of the help.
+/// Returns all commands, in the order of the help.
 pub fn entries() -> Vec<Entry> {
     let mut entries = vec![entry!(
         Start,
@@ -201,7 +201,7 @@ fn others() -> Vec<Entry> {
     ]
 }
 
-/// Adds `--threads` to commands that compute and have no configuration.
+/// Adds `--threads` to commands that compute but have no configuration.
 fn with_threads(command: Command) -> Command {
     if !["generate", "chat", "serve", "score", "eval", "quantize"].contains(&command.get_name()) {
         return command;
@@ -211,25 +211,25 @@ fn with_threads(command: Command) -> Command {
     command.arg(Arg::new("threads").long("threads").value_name("N").value_parser(count).help(help))
 }
 
-/// The threads that the command is to compute with, if it says so.
+/// Returns the number of threads that the arguments select, if any.
 pub fn threads(matches: &ArgMatches) -> Option<usize> {
     let (_, arguments) = matches.subcommand()?;
-    // Methods have a flag of this name that is a key of the configuration.
+    // Training methods have a flag of this name that is a configuration key.
     let threads = arguments.try_get_one::<u64>("threads").ok().flatten()?;
     usize::try_from(*threads).ok()
 }
 
-/// Whether the command that `matches` names computes, on all threads.
+/// Returns whether the command that `matches` names computes on all threads.
 pub fn computes(matches: &ArgMatches) -> bool {
     let name = matches.subcommand_name();
     let entry = entries().into_iter().find(|entry| Some(entry.name) == name);
     entry.is_some_and(|entry| matches!(entry.group, Group::Start | Group::Use) && entry.name != "serve")
 }
 
-/// Refuses copies of a command that does not share its work among ranks.
+/// Rejects several copies of a command that cannot divide its work among ranks.
 ///
 /// # Errors
-/// A launcher started several.
+/// A launcher started several processes.
 pub fn check_ranks(matches: &ArgMatches) -> anyhow::Result<()> {
     let name = matches.subcommand_name().unwrap_or_default();
     let trains = name == "train" || MethodConfig::all().iter().any(|method| method.name() == name);
@@ -253,7 +253,7 @@ mod tests {
 
     use super::*;
 
-    /// Names of arguments that take the name of something that is read.
+    /// Names of arguments that name an input.
     const READ: &[&str] = &[
         "adapter",
         "allow_weights",
@@ -280,7 +280,7 @@ mod tests {
         "versus_adapter",
     ];
 
-    /// Every argument that takes the name of something that is written, with its command.
+    /// Arguments that name an output, with their commands.
     const WRITTEN: &[&str] = &[
         "METHOD output-dir",
         "annotate export output",
@@ -302,10 +302,10 @@ mod tests {
         "train output-dir",
     ];
 
-    /// Commands that write and cannot overwrite: a comparison is only ever replaced by a comparison.
+    /// Commands that write but cannot overwrite: they only replace comparisons.
     const NEVER_OVERWRITE: &[&str] = &["runs compare"];
 
-    /// What a command writes, by its arguments; `keys` are the flags of configurations, which name what a run reads.
+    /// Collects the output arguments of a command. `keys` are the configuration flags, which name inputs of a run.
     fn walk(command: &Command, path: &str, keys: &BTreeSet<String>, found: &mut BTreeSet<String>) {
         let takes_path = |argument: &&clap::Arg| {
             let names = argument.get_value_names().unwrap_or_default();
@@ -337,7 +337,7 @@ mod tests {
         let keys: BTreeSet<String> = scopes.flat_map(|scope| flags(&schema, scope)).map(|flag| flag.name).collect();
         let keys: BTreeSet<String> = keys.into_iter().filter(|name| name != "output-dir").collect();
         let mut found = BTreeSet::new();
-        // `plan` shows a run and writes nothing; `runs resume` goes on in the directory of a run.
+        // `plan` shows a run and writes nothing; `runs resume` continues in the directory of a run.
         for entry in entries().into_iter().filter(|entry| entry.name != "plan") {
             let mut command = (entry.arguments)(Command::new(entry.name));
             command.build();

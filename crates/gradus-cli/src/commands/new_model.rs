@@ -1,4 +1,4 @@
-//! `gradus new-model`: a model with random weights.
+//! `gradus new-model`: creates a model with random weights.
 
 use std::path::PathBuf;
 
@@ -13,39 +13,39 @@ use crate::watch::fetch;
 /// Arguments of `gradus new-model`.
 #[derive(Debug, clap::Args)]
 pub struct NewModelArgs {
-    /// The family, as `model_type` of `config.json` names it: gpt2, llama, qwen3, t5, bart, bert, longformer, …
+    /// Model family, as in `model_type` of `config.json`: gpt2, llama, qwen3, t5, bart, bert, longformer, …
     #[arg(long, value_name = "FAMILY")]
     family: String,
-    /// The size: tiny (2 layers of width 64) or small (4 layers of width 256)
+    /// Size: tiny (2 layers of width 64) or small (4 layers of width 256)
     #[arg(long, value_name = "SIZE", default_value = "tiny")]
     size: Size,
-    /// The tokenizer that comes with the model: a directory or a hub name
+    /// Tokenizer to store with the model: a directory or a hub name
     #[arg(long, value_name = "DIR")]
     tokenizer: String,
-    /// The directory to write
+    /// Directory to write
     #[arg(long, value_name = "DIR")]
     output: PathBuf,
     /// Replace the model in the directory
     #[arg(long)]
     overwrite: bool,
-    /// A key of `config.json` with another value, such as num_hidden_layers=3; may be given several times
+    /// Set a key of `config.json`, such as num_hidden_layers=3; may be given several times
     #[arg(long, value_name = "KEY=VALUE", value_parser = setting)]
     set: Vec<(String, Value)>,
-    /// The labels of an encoder's classifier
+    /// Labels of an encoder's classifier
     #[arg(long, value_name = "LABEL,LABEL", value_delimiter = ',')]
     labels: Vec<String>,
-    /// The seed of the weights
+    /// Seed of the weights
     #[arg(long, value_name = "N", default_value_t = 42)]
     seed: u64,
 }
 
-/// A key and its value: JSON where it is some, else a text.
+/// Parses a key and its value. Values that are not JSON are text.
 fn setting(text: &str) -> Result<(String, Value), String> {
     let (key, value) = text.split_once('=').ok_or("`KEY=VALUE` is needed")?;
     Ok((key.to_owned(), serde_json::from_str(value).unwrap_or_else(|_| value.into())))
 }
 
-/// Writes the model, and says what it is.
+/// Writes the model and prints a summary.
 pub fn run(args: NewModelArgs, out: &Output) -> anyhow::Result<()> {
     let NewModelArgs { family, size, tokenizer, output, overwrite, set, labels, seed } = args;
     fetch(&tokenizer, out)?;

@@ -1,4 +1,4 @@
-//! `gradus plan FILE|METHOD`: what a run will need in memory, before anything of it runs.
+//! `gradus plan FILE|METHOD`: forecasts the memory of a run without starting it.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -16,14 +16,14 @@ use crate::output::Output;
 use crate::table::{aligned, bytes};
 use crate::watch::Watcher;
 
-/// What is printed with `--json`.
+/// Output with `--json`.
 #[derive(Debug, Serialize)]
 struct Report {
     #[serde(flatten)]
     forecast: Forecast,
-    /// Memory that this process may use: the machine's, or the GPU's that computes.
+    /// Memory that this process may use: of the machine, or of the GPU that computes.
     memory_bytes: Option<u64>,
-    /// Whether the run fits: its peak is below that, and what it needs beside a GPU is below the machine's memory.
+    /// Whether the run fits: its peak is below that, and its memory outside the GPU is below the machine's memory.
     fits: bool,
 }
 
@@ -34,7 +34,7 @@ pub fn arguments(command: Command) -> Command {
     flags::add(command, what.value_parser(clap::value_parser!(PathBuf)), train::every_flag().shown())
 }
 
-/// Reads and tokenizes the rows, and shows a line for every phase; fails as the run would where it does not fit.
+/// Reads and tokenizes the rows, and prints a line for every phase. Fails like the run would if the run does not fit.
 pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
     let what = matches.get_one::<PathBuf>("what").map(PathBuf::as_path);
     let method = what.and_then(Path::to_str).filter(|name| MethodConfig::named(name).is_some());

@@ -1,4 +1,4 @@
-//! `gradus quantize`: linear layers in 8 or 4 bits, and what that costs.
+//! `gradus quantize`: stores linear layers in 8 or 4 bits, and measures the loss.
 
 use std::path::PathBuf;
 
@@ -16,45 +16,45 @@ use crate::watch::{fetch, fetch_data, short};
 /// Arguments of `gradus quantize`.
 #[derive(Debug, clap::Args)]
 pub struct QuantizeArgs {
-    /// The model, a language model or a reward model: a Hugging Face directory or a hub name
+    /// Model, a language model or a reward model: a Hugging Face directory or a hub name
     #[arg(long, value_name = "DIR")]
     model: String,
-    /// How the linear layers are held: int8 or nf4
+    /// Number format of the linear layers: int8 or nf4
     #[arg(long, value_name = "FORMAT")]
     format: Quantization,
-    /// Where the quantized model goes [default: a folder of the model's, named after the format]
+    /// Directory of the quantized model [default: a subdirectory of the model's, named after the format]
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
-    /// Replace the model that is there
+    /// Replace an existing model
     #[arg(long)]
     overwrite: bool,
-    /// What both models are compared on: preferences for a reward model, prompts for another [default: texts that the
-    /// model samples from nothing]
+    /// Data that both models are compared on: preferences for a reward model, prompts for other models [default: texts that the model
+    /// samples without a prompt]
     #[arg(long, value_name = "PATH")]
     data: Option<String>,
     /// Use at most this many rows [default: all pairs, 64 prompts]
     #[arg(long, value_name = "N")]
     max_rows: Option<usize>,
-    /// Longest row in tokens
+    /// Maximum length of a row in tokens
     #[arg(long, value_name = "N", default_value_t = 1024)]
     max_length: usize,
-    /// Tokens sampled after each prompt
+    /// Number of tokens sampled after each prompt
     #[arg(long, value_name = "N", default_value_t = 64)]
     max_new_tokens: usize,
-    /// Logits are divided by it when sampling; 0 takes the likeliest token
+    /// Divide logits by this value while sampling; 0 takes the most likely token
     #[arg(long, value_name = "X", default_value_t = 1.0)]
     temperature: f32,
-    /// The seed of every random stream
+    /// Seed of every random stream
     #[arg(long, value_name = "N", default_value_t = 42)]
     seed: u64,
     #[command(flatten)]
     text_files: TextArgs,
-    /// Where to compute: cpu; gpu or gpu:1 where built in (`gradus doctor` lists them)
+    /// Device to compute on: cpu; gpu or gpu:1 if built in (`gradus doctor` lists them)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: DeviceChoice,
 }
 
-/// Quantizes, and prints a table, or JSON with `--json`.
+/// Quantizes the model, and prints a table, or JSON with `--json`.
 pub fn run(args: QuantizeArgs, out: &Output) -> anyhow::Result<()> {
     fetch(&args.model, out)?;
     args.data.iter().try_for_each(|data| fetch_data(data, out))?;

@@ -1,4 +1,4 @@
-//! `gradus score`: logprobs, rewards or labels of given rows, one JSON object a line, in the order of the rows.
+//! `gradus score`: log-probabilities, rewards or labels of given rows as JSON lines, in the order of the rows.
 
 use gradus::data::Side;
 use gradus::device::DeviceChoice;
@@ -14,39 +14,39 @@ use crate::watch::{fetch, fetch_data};
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("scorer").required(true))]
 pub struct ScoreArgs {
-    /// A language model: prints `logprobs`, `sum` and `mean` of each row's completion
+    /// Language model: print `logprobs`, `sum` and `mean` of each row's completion
     #[arg(long, value_name = "DIR", group = "scorer")]
     model: Option<String>,
-    /// A reward model: prints the `reward` of each row
+    /// Reward model: print the `reward` of each row
     #[arg(long, value_name = "DIR", group = "scorer")]
     reward_model: Option<String>,
-    /// A classifier: prints `logits`, `label` and `probabilities` of each row, or lists of them, one a token, of a token head
+    /// Classifier: print `logits`, `label` and `probabilities` of each row; a token head prints lists with one entry per token
     #[arg(long, value_name = "DIR", group = "scorer")]
     classifier: Option<String>,
-    /// What a classifier reads of a row, with columns in braces [default: `text`, or `{prompt}{completion}`]
+    /// Text that a classifier reads, with columns in braces [default: `text`, or `{prompt}{completion}`]
     #[arg(long, value_name = "PATTERN", requires = "classifier")]
     text: Option<String>,
-    /// A second text that a classifier reads beside the first: `--text '{premise}' --pair '{hypothesis}'`
+    /// Second text that a classifier reads after the first: `--text '{premise}' --pair '{hypothesis}'`
     #[arg(long, value_name = "PATTERN", requires = "classifier")]
     pair: Option<String>,
-    /// Cut what is longer than a classifier's positions, at its left or its right [default: such a row is an error]
+    /// Truncate rows that exceed a classifier's positions, on the left or right [default: such rows are errors]
     #[arg(long, value_name = "SIDE", requires = "classifier")]
     truncate: Option<Side>,
-    /// How a classifier holds the operands of products: f32 or bf16
+    /// Number format of a classifier's matrix products: f32 or bf16
     #[arg(long, value_name = "TYPE", default_value = "f32", requires = "classifier")]
     compute: Precision,
-    /// An adapter on the model, in peft's format
+    /// Adapter on the model, in peft's format
     #[arg(long, value_name = "DIR", conflicts_with = "classifier")]
     adapter: Option<String>,
     /// Rows with `prompt` and `completion`, `chosen` and `rejected`, or `input_ids` with `completion_mask`; for a classifier also
     /// with `text`, `tokens` or any columns
     #[arg(long, value_name = "PATH")]
     data: String,
-    /// End each row with the end-of-text token [default: as the reward model was trained, where its directory says so; otherwise
-    /// nothing is added]
+    /// End each row with the end-of-text token [default: as the reward model was trained, if its directory records it; otherwise nothing is
+    /// added]
     #[arg(long, conflicts_with = "classifier")]
     add_eos: bool,
-    /// Add nothing, however the reward model was trained
+    /// Add no end-of-text token, however the reward model was trained
     #[arg(long, conflicts_with_all = ["classifier", "add_eos"])]
     no_add_eos: bool,
     #[command(flatten)]
@@ -56,12 +56,12 @@ pub struct ScoreArgs {
     max_rows: Option<usize>,
     #[command(flatten)]
     text_files: TextArgs,
-    /// Where to compute: cpu; gpu or gpu:1 where built in (`gradus doctor` lists them)
+    /// Device to compute on: cpu; gpu or gpu:1 if built in (`gradus doctor` lists them)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: DeviceChoice,
 }
 
-/// Scores, and prints each row as soon as it is there.
+/// Scores the rows, and prints each one as soon as it has a score.
 pub fn run(args: ScoreArgs, out: &Output) -> anyhow::Result<()> {
     if let Some(model) = args.classifier {
         args.text_files.refuse("does not go with `--classifier`: a classifier reads with its own tokenizer")?;

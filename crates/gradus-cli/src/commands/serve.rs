@@ -1,4 +1,4 @@
-//! `gradus serve`: the web application over a folder.
+//! `gradus serve`: the web application for a folder.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -17,55 +17,55 @@ use crate::watch::{catch_interrupts, fetch, is_interrupted};
 /// Arguments of `gradus serve`.
 #[derive(Debug, clap::Args)]
 pub struct ServeArgs {
-    /// The folder whose models and runs are served; `gradus.sqlite` in it keeps what people do
+    /// Folder whose models and runs are served; `gradus.sqlite` in it stores the work of its users
     #[arg(value_name = "FOLDER", default_value = ".")]
     folder: PathBuf,
-    /// A further model, also from outside the folder: a directory, a run or a hub name. May be given several times
+    /// Add a model, also from outside the folder: a directory, a run or a hub name. May be given several times
     #[arg(long, value_name = "DIR")]
     model: Vec<String>,
-    /// The address to listen at; any but this machine's own demands a token, which is printed
+    /// Address to listen on; addresses other than this machine's own require a token, which is printed
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     host: IpAddr,
-    /// The port; 0 takes a free one
+    /// Port; 0 takes a free one
     #[arg(long, value_name = "N", default_value_t = 8080)]
     port: u16,
-    /// A name that the server goes by, besides addresses and `localhost`. May be given several times
+    /// Additional host name of the server, besides addresses and `localhost`. May be given several times
     #[arg(long, value_name = "NAME")]
     name: Vec<String>,
-    /// How the weights of language models are held: f32, bf16 or int8
+    /// Number format of the weights of language models: f32, bf16 or int8
     #[arg(long, value_name = "TYPE", default_value = "f32")]
     weights: WeightFormat,
-    /// Completions that a model samples side by side; others wait
+    /// Completions that a model samples together; others wait
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
     places: u16,
-    /// Where to compute: cpu; gpu or gpu:1 where built in (`gradus doctor` lists them)
+    /// Device to compute on: cpu; gpu or gpu:1 if built in (`gradus doctor` lists them)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: DeviceChoice,
-    /// Let pages start runs, stop, resume, export and delete them; where others reach the server, only owners may
+    /// Let pages start runs, stop, resume, export and delete them; if other machines can reach the server, only owners may
     #[arg(long)]
     allow_training: bool,
-    /// Let programs that know a token load adapters and weights from this folder, to sample with them. The token is printed, or it
-    /// is the one in the environment variable GRADUS_WEIGHTS_TOKEN. May be given several times
+    /// Let programs with a token load adapters and weights from this folder, to sample with them. The token is printed, or it is the value
+    /// of the environment variable GRADUS_WEIGHTS_TOKEN. May be given several times
     #[arg(long, value_name = "FOLDER")]
     allow_weights: Vec<PathBuf>,
     /// Let programs train adapters over Tinker's protocol at `/api/v1/`; checkpoints go to the folder `tinker`
     #[arg(long)]
     training_api: bool,
-    /// Models that are trained and stay in memory at once; others rest on the disk until they are asked for
+    /// Trained models in memory at once; others are kept on disk until they are used
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024), requires = "training_api")]
     training_models: u16,
-    /// Sessions of programs at once; silent ones make room
+    /// Program sessions at once; idle sessions are removed for new ones
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096), requires = "training_api")]
     training_sessions: u16,
 }
 
-/// The environment variable with the token for weights.
+/// Environment variable with the token for weights.
 const WEIGHTS_TOKEN: &str = "GRADUS_WEIGHTS_TOKEN";
 
-/// The fewest characters of a token that users choose.
+/// Minimum length of a token that users choose.
 const TOKEN_CHARACTERS: usize = 16;
 
-/// The token for weights that the user has chosen.
+/// Returns the token for weights that the user chose.
 fn weights_token() -> anyhow::Result<Option<String>> {
     let Ok(token) = std::env::var(WEIGHTS_TOKEN) else { return Ok(None) };
     let fits = token.len() >= TOKEN_CHARACTERS && token.bytes().all(|byte| byte.is_ascii_graphic());
@@ -76,7 +76,7 @@ fn weights_token() -> anyhow::Result<Option<String>> {
     Ok(Some(token))
 }
 
-/// Runs that pages begin: each is this program again, and outlives the server.
+/// Runs that pages start. Each is a process of this program and outlives the server.
 #[derive(Debug)]
 struct Itself;
 
@@ -84,12 +84,12 @@ struct Begun(Child);
 
 impl Going for Begun {
     fn has_ended(&mut self) -> bool {
-        // What cannot be asked any more is over.
+        // A process that can no longer be queried has ended.
         self.0.try_wait().map_or(true, |status| status.is_some())
     }
 }
 
-/// An error of this crate as one of the library's.
+/// Converts an error of this crate to one of the library.
 fn plain(error: anyhow::Error) -> gradus::Error {
     error.downcast().unwrap_or_else(|error| gradus::Error::input(format!("{error:#}")))
 }
@@ -99,7 +99,7 @@ impl Trainer for Itself {
         let mut command = process::gradus().map_err(plain)?;
         command.arg("plan").arg(config).args(["--json", "--quiet"]);
         let output = command.output().map_err(|error| gradus::Error::io(config, error))?;
-        // A run that does not fit is shown too, though the command fails.
+        // The forecast of a run that does not fit is shown as well, although the command fails.
         serde_json::from_slice(&output.stdout).map_err(|_| {
             let said = String::from_utf8_lossy(&output.stderr);
             let said = said.trim().trim_start_matches("error: ");

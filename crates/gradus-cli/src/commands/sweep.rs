@@ -1,4 +1,4 @@
-//! `gradus sweep FILE`: many runs from one file, each a process of its own; what was finished before is kept.
+//! `gradus sweep FILE`: many runs from one file, each in its own process. Finished runs are kept.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,53 +20,53 @@ use crate::watch::{STOPPING, catch_interrupts, is_interrupted};
 /// Arguments of `gradus sweep`.
 #[derive(Debug, clap::Args)]
 pub struct SweepArgs {
-    /// A configuration file with `sweep:`, whose keys are `grid`, `random`, `seeds`, `metric` and `at_once`
+    /// Configuration file with `sweep:`, whose keys are `grid`, `random`, `seeds`, `metric` and `at_once`
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Runs at once; they share the machine's threads. Default: as the file says, else 1
+    /// Number of concurrent runs; they share the machine's threads. Default: from the file, otherwise 1
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=64))]
     at_once: Option<u64>,
-    /// Show the table of what is finished, and run nothing
+    /// Show the table of finished runs, and run nothing
     #[arg(long)]
     show: bool,
-    /// Replace `sweep.json` and `sweep.txt` in the directory of the sweep, whatever is in them. Those of a sweep are replaced anyway
+    /// Replace `sweep.json` and `sweep.txt` in the directory of the sweep, whatever they contain. Files of a sweep are always replaced
     #[arg(long, conflicts_with = "show")]
     overwrite: bool,
     #[command(flatten)]
     slurm: SlurmArgs,
 }
 
-/// How the runs are handed to Slurm.
+/// Arguments for Slurm.
 #[derive(Debug, clap::Args)]
 struct SlurmArgs {
-    /// Print a batch script that trains the runs as an array of jobs, in place of training them here
+    /// Print a batch script that trains the runs as an array of jobs, instead of training them here
     #[arg(long, conflicts_with = "show")]
     slurm: bool,
-    /// Hand the script to `sbatch` instead of printing it
+    /// Submit the script to `sbatch` instead of printing it
     #[arg(long, requires = "slurm")]
     submit: bool,
-    /// Cores of each run. Default 8
+    /// Number of cores per run. Default 8
     #[arg(long, value_name = "N", requires = "slurm", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     cpus: Option<u32>,
-    /// Gigabytes of memory of each run. Default: what `gradus plan` forecasts for the largest, and a quarter more
+    /// Memory per run in gigabytes. Default: the forecast of `gradus plan` for the largest run, plus a quarter
     #[arg(long, value_name = "GB", requires = "slurm", value_parser = clap::value_parser!(u64).range(1..))]
     memory: Option<u64>,
-    /// The longest that a run may take. Default one day
+    /// Time limit of a run. Default one day
     #[arg(long, value_name = "D-HH:MM:SS", requires = "slurm")]
     time: Option<String>,
-    /// The partition
+    /// Partition of the cluster
     #[arg(long, value_name = "NAME", requires = "slurm")]
     partition: Option<String>,
 }
 
-/// One run: where it goes, its configuration file and what it prints.
+/// One run: its directory, its configuration file and its log.
 struct Run {
     directory: PathBuf,
     config: PathBuf,
     log: PathBuf,
 }
 
-/// Trains what is not finished, and shows the table.
+/// Trains the unfinished runs, and shows the table.
 pub fn run(args: SweepArgs, out: &Output) -> anyhow::Result<()> {
     let sweep = WrittenSweep::load(&args.file, &[])?;
     let machine = Machine::detect();
@@ -90,7 +90,7 @@ pub fn run(args: SweepArgs, out: &Output) -> anyhow::Result<()> {
     }
     let all = plans.iter().flatten().count();
     if !args.show {
-        // Told before hours of training.
+        // Report existing outputs before hours of training.
         outputs(&sweep.output_dir, args.overwrite)?;
         let runs =
             plans.iter().flatten().map(|plan| prepare(&sweep.output_dir, plan)).collect::<anyhow::Result<Vec<_>>>()?;
@@ -123,7 +123,7 @@ pub fn run(args: SweepArgs, out: &Output) -> anyhow::Result<()> {
     out.result(&outcomes.to_json(), || aligned(&outcomes.rows()))
 }
 
-/// Writes the configuration of a run, which must be the one it was begun with.
+/// Writes the configuration of a run. An existing one must be equal.
 fn prepare(top: &Path, plan: &Plan) -> anyhow::Result<Run> {
     let directory = plan.output_dir().to_owned();
     let name = directory.strip_prefix(top).unwrap_or(&directory).display().to_string().replace('/', "-");
@@ -144,8 +144,8 @@ fn prepare(top: &Path, plan: &Plan) -> anyhow::Result<Run> {
     Ok(Run { directory, log, config })
 }
 
-/// Prints the batch script of the runs to do, or hands it over. Each is one job of an array, at most `at_once` at a time where that is
-/// more than one.
+/// Prints the batch script of the pending runs, or submits it. Each run is one job of an array. If `at_once` is more than one, it limits
+/// the concurrent jobs.
 fn to_slurm(
     args: &SlurmArgs,
     top: &Path,
@@ -199,7 +199,7 @@ fn to_slurm(
     }
 }
 
-/// Runs all, so many at once; gives those that failed.
+/// Trains all runs, `at_once` at a time. Returns the failed ones.
 fn train(pending: Vec<Run>, at_once: usize, threads: usize, out: &Output) -> anyhow::Result<Vec<Run>> {
     catch_interrupts(Some((out, STOPPING)));
     let progress = out.progress("runs", pending.len() as u64);
@@ -216,7 +216,7 @@ fn train(pending: Vec<Run>, at_once: usize, threads: usize, out: &Output) -> any
             break;
         }
         if is_interrupted() && !is_told {
-            // Whoever meant this process alone means its runs too.
+            // The signal may have reached only this process, so it is passed on to the runs.
             running.iter().for_each(|(_, child)| process::interrupt(child));
             is_told = true;
         }
@@ -244,10 +244,10 @@ fn train(pending: Vec<Run>, at_once: usize, threads: usize, out: &Output) -> any
     Ok(failed)
 }
 
-/// Begins a run, or goes on with it.
+/// Starts a run, or resumes it.
 fn start(run: &Run, threads: usize, shares: bool) -> anyhow::Result<Child> {
     let mut command = process::gradus()?;
-    // Named here too: of a directory that nobody asked for, a run takes one of its own.
+    // The directory is also passed as a flag. Otherwise a run would choose its own directory for a default one.
     command
         .arg("train")
         .arg(&run.config)
@@ -265,7 +265,7 @@ fn start(run: &Run, threads: usize, shares: bool) -> anyhow::Result<Child> {
     process::begin(command, &run.log)
 }
 
-/// The table and its numbers, in the directory of the sweep.
+/// Writes the table and its numbers into the directory of the sweep.
 fn write(sweep: &WrittenSweep, plans: &[Vec<Plan>], overwrite: bool) -> anyhow::Result<()> {
     let outcomes = outcomes(sweep, plans)?;
     let json = serde_json::to_string_pretty(&outcomes.to_json())? + "\n";
@@ -275,7 +275,7 @@ fn write(sweep: &WrittenSweep, plans: &[Vec<Plan>], overwrite: bool) -> anyhow::
     Ok(commit(staged.collect::<gradus::Result<Vec<_>>>()?)?)
 }
 
-/// The two files that show a sweep: new ones, or those of a sweep.
+/// Opens the two result files of a sweep. Existing files are replaced only if a sweep wrote them.
 fn outputs(directory: &Path, overwrite: bool) -> gradus::Result<[OutputFile; 2]> {
     let [json, table] = ["sweep.json", "sweep.txt"].map(|name| directory.join(name));
     let found: Option<serde_json::Value> =

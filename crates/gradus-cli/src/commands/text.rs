@@ -1,31 +1,31 @@
-//! Arguments that replace what turns text into ids.
+//! Arguments that replace the tokenizer and chat template.
 
 use std::path::PathBuf;
 
 use gradus::pretrained::TextFiles;
 
-/// The tokenizer and the chat template, where they are not the model's own.
+/// Tokenizer and chat template, if they are not the model's own.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct TextArgs {
-    /// A tokenizer that is not beside the model: a directory or a hub name
+    /// Tokenizer outside the model's directory: a directory or a hub name
     #[arg(long, value_name = "DIR")]
     tokenizer: Option<String>,
-    /// A chat template that replaces the model's own: a file, or chatml, gemma, llama2, llama3, mistral, phi3, qwen or zephyr
+    /// Chat template that replaces the model's own: a file, or chatml, gemma, llama2, llama3, mistral, phi3, qwen or zephyr
     #[arg(long, value_name = "NAME|FILE")]
     chat_template: Option<PathBuf>,
 }
 
 impl TextArgs {
-    /// The first of the flags that is given.
+    /// Returns the name of the first given flag.
     pub fn given(&self) -> Option<&'static str> {
         let tokenizer = self.tokenizer.as_ref().map(|_| "--tokenizer");
         tokenizer.or(self.chat_template.as_ref().map(|_| "--chat-template"))
     }
 
-    /// Refuses the flags where nothing would use them: `why` completes "`--tokenizer` …".
+    /// Rejects the flags if they would have no effect. `why` completes "`--tokenizer` …".
     ///
     /// # Errors
-    /// When one is given.
+    /// One of the flags is given.
     pub fn refuse(&self, why: &str) -> anyhow::Result<()> {
         match self.given() {
             Some(flag) => anyhow::bail!("`{flag}` {why}"),

@@ -1,4 +1,4 @@
-//! `gradus train FILE` and the commands of the methods: all the same run, with flags of their own.
+//! `gradus train FILE` and the commands of the methods. All start the same run, with different flags.
 
 use std::path::PathBuf;
 
@@ -22,18 +22,18 @@ pub fn arguments(command: Command) -> Command {
     flags::add(command, file.value_parser(clap::value_parser!(PathBuf)), every_flag().shown())
 }
 
-/// The flags of every method: the file says which it is.
+/// Returns the flags of every method. The file determines the method.
 pub fn every_flag() -> MethodFlags {
     MethodFlags::of(|_| true).without_taken()
 }
 
-/// Trains what a file and the flags say.
+/// Trains as a file and the flags specify.
 pub fn run_file(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
     let file = matches.get_one::<PathBuf>("file").map(PathBuf::as_path);
     run(&Request { file, flags: &every_flag().given(matches), ..Request::default() }, matches, out)
 }
 
-/// Trains what the flags of a method's command say, over a file where there is one.
+/// Trains as the flags of a method's command specify, with an optional file as their base.
 pub fn run_method(method: &str, matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
     let file = matches.get_one::<PathBuf>("file").map(PathBuf::as_path);
     let given = flags::given(matches, Scope::Method(method));
@@ -55,14 +55,14 @@ fn run(request: &Request<'_>, matches: &ArgMatches, out: &Output) -> anyhow::Res
 fn carry_out_on(plan: Plan, joined: &Joined, out: &Output) -> anyhow::Result<()> {
     let ranks = joined.ranks;
     let plan = if joined.is_launched() { plan.on_ranks() } else { plan };
-    // The first rank chooses a directory of its own for all.
+    // The first rank chooses the directory for all ranks.
     let chosen = if ranks.is_first() { plan.clone().in_directory_of_its_own() } else { Ok(plan.clone()) };
     let chosen = ranks.all_ok("the output directory", chosen.map(|plan| plan.output_dir().to_owned()))?;
     let plan = plan.in_directory(chosen[0].clone());
     train(&plan, joined, out)
 }
 
-/// Trains on this rank alone, and says what came of it.
+/// Trains on this rank alone, and prints the result.
 pub fn carry_out(plan: &Plan, out: &Output) -> anyhow::Result<()> {
     train(plan, &Joined::alone(), out)
 }
@@ -80,7 +80,7 @@ fn train(plan: &Plan, joined: &Joined, out: &Output) -> anyhow::Result<()> {
     let threads = plan.train().threads.or(own);
     gradus::machine::use_threads(threads)?;
     let own = own.unwrap_or(cores);
-    // One rank fetches what the others find.
+    // The first rank downloads, so that the others find the files.
     let fetched = if joined.ranks.is_first() { fetch_inputs(plan, out) } else { Ok(()) };
     joined.ranks.agree("what is fetched", fetched.map_err(of_library))?;
     let ranks = joined.ranks.with_spare_processor(threads.unwrap_or(own) < own);
@@ -95,7 +95,7 @@ fn train(plan: &Plan, joined: &Joined, out: &Output) -> anyhow::Result<()> {
     out.result(&outcome.results, || outcome.directory.display().to_string())
 }
 
-/// Fetches the model and the rows of a run from the hub, where they are not here yet.
+/// Downloads the model and the rows of a run from the hub, unless they exist locally.
 pub fn fetch_inputs(plan: &Plan, out: &Output) -> anyhow::Result<()> {
     let config = plan.config();
     fetch(&config.model, out)?;
@@ -110,7 +110,7 @@ fn of_library(error: anyhow::Error) -> gradus::Error {
     error.downcast().unwrap_or_else(|other| gradus::Error::input(other.to_string()))
 }
 
-/// An interruption before anything was kept says so.
+/// Adds a note to an interruption that happened before the first checkpoint.
 fn not_begun(plan: &Plan, error: gradus::Error) -> anyhow::Error {
     let keeps = |directory| {
         RunDir::open(directory).is_ok_and(|run| run.checkpoint_steps().is_ok_and(|steps| !steps.is_empty()))
@@ -123,7 +123,7 @@ fn not_begun(plan: &Plan, error: gradus::Error) -> anyhow::Error {
     }
 }
 
-/// Says where bf16 costs time instead of saving it.
+/// Warns if bf16 is slower on this machine.
 pub fn warn_of_bf16(plan: &Plan, machine: &Machine, out: &Output) {
     if plan.train().compute == Precision::Bf16
         && *plan.device() == DeviceChoice::cpu()
@@ -133,7 +133,7 @@ pub fn warn_of_bf16(plan: &Plan, machine: &Machine, out: &Output) {
     }
 }
 
-/// The checked run that is asked for: a new one, or one that goes on.
+/// Returns the checked plan of a new or resumed run.
 pub fn plan(request: &Request<'_>, matches: &ArgMatches) -> anyhow::Result<Plan> {
     let request = *request;
     let machine = Machine::detect();
@@ -142,7 +142,7 @@ pub fn plan(request: &Request<'_>, matches: &ArgMatches) -> anyhow::Result<Plan>
         return Ok(Resume { from: ResumeFrom::Checkpoint(checkpoint), request }.plan(&machine)?);
     }
     if origin.is_some() || matches.get_flag("resume") {
-        // The run knows what it was: `--resume --output-dir DIR` is enough.
+        // The run records its configuration: `--resume --output-dir DIR` is enough.
         let directory = &Resume::directory_of(&request)?;
         let step = if let Some(Origin::Own(step)) = origin { step } else { None };
         return Ok(Resume { from: ResumeFrom::Run { directory, step }, request }.plan(&machine)?);
@@ -151,7 +151,7 @@ pub fn plan(request: &Request<'_>, matches: &ArgMatches) -> anyhow::Result<Plan>
     Ok(Plan::check(&RunConfig::load(&request)?, &machine)?.on_existing(existing))
 }
 
-/// What the run reached, in one line: the metric of `best/` before and after.
+/// Summarizes the run in one line: the metric of `best/` before and after.
 fn summary(results: &Value) -> String {
     let steps = &results["steps"];
     let best = &results["best"];

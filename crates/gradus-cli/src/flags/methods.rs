@@ -1,13 +1,13 @@
-//! Flags of several methods at once: where the method is named elsewhere, or there are several.
+//! Flags of several methods, for commands that get the method from elsewhere or use several methods.
 
 use clap::ArgMatches;
 use gradus::config::{Flag, FlagKind, FlagSpec, MethodConfig, Schema, Scope, flags};
 
-/// Every key of some methods, and of what all runs share.
+/// Keys of some methods, and the keys that all runs share.
 pub struct MethodFlags(Vec<FlagSpec>);
 
 impl MethodFlags {
-    /// Those of the methods of which `which` holds.
+    /// Returns the keys of the methods for which `which` is true.
     pub fn of(which: impl Fn(&MethodConfig) -> bool) -> Self {
         let schema = Schema::run_config();
         let methods = MethodConfig::all().into_iter().filter(|method| which(method));
@@ -16,26 +16,26 @@ impl MethodFlags {
         Self(own.chain(flags(&schema, Scope::Shared)).collect())
     }
 
-    /// The same without a key.
+    /// Removes a key.
     pub fn without(mut self, key: &str) -> Self {
         self.0.retain(|spec| spec.key != key);
         self
     }
 
-    /// The same without keys of methods whose flag has the name of a key of all runs: that one is meant.
+    /// Removes method keys whose flag has the name of a shared key. The flag then sets the shared key.
     pub fn without_taken(mut self) -> Self {
         let shared: Vec<String> = self.0.iter().filter(|spec| !is_own(spec)).map(|spec| spec.name.clone()).collect();
         self.0.retain(|spec| !is_own(spec) || !shared.contains(&spec.name));
         self
     }
 
-    /// The flag of a key.
+    /// Returns the flag of a key.
     pub fn of_key(&self, key: &str) -> Option<&FlagSpec> {
         self.0.iter().find(|spec| spec.key == key)
     }
 
-    /// One of each name, for the help and for clap. What takes one kind of value in one method and another in the next
-    /// is plain text; what is a switch in one and takes a value in the next is left to the file.
+    /// Returns one flag per name, for help and for clap. If its kind differs between methods, it takes plain text. If it is a switch in one
+    /// method and takes a value in another, it is omitted and can be set only in the file.
     pub fn shown(&self) -> Vec<FlagSpec> {
         let mut shown: Vec<FlagSpec> = Vec::new();
         for spec in &self.0 {
@@ -53,7 +53,7 @@ impl MethodFlags {
         shown
     }
 
-    /// The flags that were given, one for every key that they reach.
+    /// Returns the given flags, one for every key that they set.
     pub fn given(&self, matches: &ArgMatches) -> Vec<Flag> {
         let reach = |flag: Flag| {
             let keys: Vec<FlagSpec> = self.0.iter().filter(|spec| spec.name == flag.spec.name).cloned().collect();
@@ -63,17 +63,17 @@ impl MethodFlags {
     }
 }
 
-/// Whether a flag sets a key of a method.
+/// Returns whether a flag sets a key of a method.
 fn is_own(spec: &FlagSpec) -> bool {
     spec.key.starts_with("method.")
 }
 
-/// Whether a flag is followed by one text, which the configuration reads.
+/// Returns whether a flag takes one text, which the configuration parses.
 fn takes_one_text(kind: &FlagKind) -> bool {
     !matches!(kind, FlagKind::Switch | FlagKind::Repeated | FlagKind::Names | FlagKind::Arguments)
 }
 
-/// What a flag says: whom it reaches, and each method's default where they differ.
+/// Returns the help of a flag: the methods it applies to, and their defaults if these differ.
 fn doc(same: &[&FlagSpec]) -> String {
     let methods: Vec<&str> =
         same.iter().filter_map(|spec| spec.key.strip_prefix("method.")?.split('.').next()).collect();

@@ -1,4 +1,4 @@
-//! Adapters on the command line: trained, used, gone on with, merged.
+//! Adapters on the command line: training, use, continued training and merging.
 
 use serde_json::Value;
 
@@ -40,7 +40,7 @@ fn an_adapter_is_trained_used_and_merged() {
             .expect("JSON");
     assert!(report["largest_difference"].as_f64().expect("a number") <= 1e-4, "{report}");
 
-    // As GGUF an adapter is its base with it: the numbers, which come last, are those of the merged model.
+    // As GGUF, an adapter is exported with its base. The numbers, which come last in the file, are those of the merged model.
     let exported = |model: &str, output: &str| {
         let said = test.succeeds(&["export", "--model", model, "--weights", "f32", "--output", output]);
         assert!(said.starts_with(&format!("{output}: gpt2 in f32, ")), "{said}");

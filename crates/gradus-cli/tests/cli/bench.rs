@@ -1,4 +1,4 @@
-//! `gradus bench`: that every figure is there and makes sense; how large it is depends on the machine.
+//! `gradus bench`: every figure is present and plausible. Its size depends on the machine.
 
 use serde_json::Value;
 

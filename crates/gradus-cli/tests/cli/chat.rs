@@ -1,4 +1,4 @@
-//! Talking over a pipe: answers, commands, JSON, two models and a reward model.
+//! Chat over a pipe: answers, commands, JSON, two models and a reward model.
 
 use std::io::Write;
 use std::process::Stdio;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::harness::{CliTest, fixture_model};
 
-/// Types `lines` and returns exit code, stdout and stderr.
+/// Sends `lines` to the chat and returns exit code, stdout and stderr.
 fn chat(test: &CliTest, arguments: &[&str], lines: &str) -> (Option<i32>, String, String) {
     let mut command = test.command(&[&["chat"], arguments].concat());
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -18,7 +18,7 @@ fn chat(test: &CliTest, arguments: &[&str], lines: &str) -> (Option<i32>, String
     (output.status.code(), text(output.stdout), text(output.stderr))
 }
 
-/// The answers as JSON.
+/// Returns the answers as JSON.
 fn answers(arguments: &[&str], lines: &str) -> Vec<Value> {
     let test = CliTest::new();
     let (code, stdout, stderr) = chat(&test, &[arguments, &["--json", "--max-new-tokens", "8"]].concat(), lines);
@@ -57,7 +57,7 @@ fn an_answer_is_what_generate_samples_from_the_same_prompt() {
     let sampled: Value = serde_json::from_str(&test.succeeds(&generate.concat())).expect("a row");
     assert_eq!(answer["completion"], sampled["completion"]);
     assert_eq!(answer["tokens"], sampled["completion_ids"].as_array().expect("ids").len());
-    // What streams is the same text.
+    // The streamed text is the same.
     let (_, streamed, _) =
         chat(&test, &arguments.iter().copied().filter(|word| *word != "--json").collect::<Vec<_>>(), "The tea\n");
     assert_eq!(streamed, format!("{}\n", sampled["completion"].as_str().expect("a text")));
@@ -95,7 +95,7 @@ fn commands_over_a_pipe() {
     let roles: Vec<&str> =
         row["messages"].as_array().expect("a list").iter().filter_map(|m| m["role"].as_str()).collect();
     assert_eq!(roles, ["system", "user", "assistant"]);
-    // What was saved trains.
+    // The saved conversation is valid training data.
     test.succeeds(&["data", "check", "chat.jsonl"]);
 }
 

@@ -1,4 +1,4 @@
-//! `gradus score --classifier`, and classifiers as rewards. Expected numbers: transformers on the same directories.
+//! `gradus score --classifier`, and classifiers as rewards. Expected numbers from transformers on the same directories.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ fn fixture(name: &str) -> String {
     path.to_str().expect("the path is UTF-8").to_owned()
 }
 
-/// The texts of a fixture with their logits.
+/// Returns the texts of a fixture with their logits.
 fn texts(name: &str) -> Vec<Value> {
     let text = std::fs::read_to_string(format!("{}/expected.json", fixture(name))).expect("a fixture");
     let expected: Value = serde_json::from_str(&text).expect("JSON");
@@ -160,7 +160,7 @@ fn a_classifier_is_trained_and_scores_afterwards() {
     assert!(run.stderr.contains("error: other.jsonl:1: the label `cold` is none of `hot`, `wet`"), "{}", run.stderr);
 }
 
-/// An adapter on an encoder: trained, resumed to the bit, gone on with, folded in, scored with.
+/// An adapter on an encoder: trained, resumed to identical bits, trained further, merged, and used for scoring.
 #[test]
 fn a_classifier_is_trained_with_an_adapter() {
     let row = |i: usize| json!({ "text": (["tea warm", "water cold"][i % 2]), "label": (["hot", "wet"][i % 2]) });
@@ -200,7 +200,7 @@ fn a_classifier_is_trained_with_an_adapter() {
     train("again", "10", &[]);
     train("again", "30", &["--resume"]);
     assert_eq!(weights("again"), weights("run"), "resumed to the bit");
-    // The head that was drawn at the start is in the adapter: `pre_classifier` is no part of DistilBERT itself.
+    // The adapter contains the randomly initialized head: `pre_classifier` is not part of DistilBERT itself.
     let config: Value = serde_json::from_str(&test.read("run/model/adapter_config.json")).expect("JSON");
     assert_eq!(config["modules_to_save"], json!(["classifier", "score", "pre_classifier"]));
 
@@ -217,7 +217,7 @@ fn a_classifier_is_trained_with_an_adapter() {
     assert_eq!(lines(&scored).len(), 8);
 }
 
-/// Copies a model's directory; every value of the tensors that `is_huge` becomes as large as a number can be.
+/// Copies a model's directory and sets every value of the tensors selected by `is_huge` to the largest finite number.
 fn with_huge(test: &CliTest, from: &str, to: &str, is_huge: fn(&str) -> bool) {
     let to = test.path().join(to);
     std::fs::create_dir(&to).expect("made");
@@ -237,7 +237,7 @@ fn with_huge(test: &CliTest, from: &str, to: &str, is_huge: fn(&str) -> bool) {
     std::fs::write(to.join("model.safetensors"), bytes).expect("written");
 }
 
-/// Weights may be finite and too large to compute with: no number is printed that is none.
+/// Weights may be finite but too large to compute with. No non-finite number is printed.
 #[test]
 fn numbers_that_are_too_large_are_refused() {
     let test = CliTest::with("rows.jsonl", "{\"text\": \"The kettle sings\", \"label\": \"good\"}\n");
@@ -259,7 +259,7 @@ fn numbers_that_are_too_large_are_refused() {
     }
 }
 
-/// What was trained with names of columns is measured with them.
+/// A classifier trained with column names is measured with the same names.
 #[test]
 fn a_classifier_is_measured_on_the_columns_that_it_was_trained_on() {
     let row = |i: usize| json!({ "body": (["tea warm", "water cold"][i % 2]), "kind": (["hot", "wet"][i % 2]) });
@@ -272,7 +272,7 @@ fn a_classifier_is_measured_on_the_columns_that_it_was_trained_on() {
     let eval = ["eval", "--model", "run/model", "--data", "rows.jsonl", "--json"];
     let measured: Value = serde_json::from_str(&test.succeeds(&[&eval[..], &columns].concat())).expect("JSON");
     assert_eq!((&measured["rows"], &measured["accuracy"]), (&json!(40), &json!(1.0)));
-    // A bad row: the error says how to go on, and then it is told what is left out.
+    // With a bad row, the error names the flag that skips it. With the flag, the skipped rows are reported.
     test.write("rows.jsonl", &(rows + "{\"body\": 3, \"kind\": \"hot\"}\nno JSON\n"));
     let run = test.run(&[&eval[..], &columns].concat());
     assert!(run.code == 1 && run.stderr.contains("`--skip-bad-rows` leaves bad rows out"), "{run:?}");

@@ -1,4 +1,4 @@
-//! `gradus compare`: what is refused, and a comparison from start to finish.
+//! `gradus compare`: rejected arguments, and a comparison from start to finish.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! The messages for what is wrong in a configuration, to the letter: excerpt, underline, hint.
+//! Exact messages for errors in a configuration: excerpt, underline, hint.
 
 use crate::harness::CliTest;
 
@@ -159,7 +159,7 @@ fn a_file_that_is_no_mapping_or_more_than_any_run_needs() {
     let scalar = check("hello\n");
     assert!(scalar.starts_with("error: the configuration is the word `hello`, but a mapping is needed\n"), "{scalar}");
 
-    // Nine levels of ten aliases each stand for a thousand million values.
+    // Nine levels of ten aliases each stand for a billion values.
     let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
     for level in 1..10 {
         let aliases = vec![format!("*a{}", level - 1); 10].join(", ");
@@ -228,7 +228,7 @@ fn a_configuration_comes_from_a_file_or_a_pipe_with_an_end() {
     assert_eq!(String::from_utf8_lossy(&output.stderr), "/dev/stdin: a `sft` run without problems\n");
 }
 
-/// A file of one long line is not printed again in what is said of it.
+/// A file with one long line is not printed in full in messages about it.
 #[test]
 fn a_long_line_of_yaml_is_not_printed_whole() {
     let long = "x".repeat(200_000);

@@ -1,4 +1,4 @@
-//! `gradus data`: what it shows, what it finds, what it writes.
+//! `gradus data`: its output, its findings, and the files that it writes.
 
 use crate::harness::CliTest;
 
@@ -73,7 +73,7 @@ fn check_lists_findings_and_fails() {
         test.succeeds(&["data", "check", "good.jsonl", "-q"]),
         format!("good.jsonl: 1 row of {kind}, nothing found\n")
     );
-    // Rows of another form than was meant are readable, too.
+    // Rows of an unintended form are readable, too.
     test.write("winner.csv", "prompt, response_a,winner\nTea?,Yes.,a\n");
     let prompts = "winner.csv: 1 row of prompts (rewards alone read `response_a`, `winner`), nothing found\n";
     assert_eq!(test.succeeds(&["data", "check", "winner.csv", "-q"]), prompts);
@@ -170,7 +170,7 @@ fn pairs_become_completions_with_a_label() {
     assert!(shown.contains("kind     completions marked as desirable or not\n"), "{shown}");
     test.succeeds(&["data", "convert", "marked.jsonl", "-o", "again.jsonl"]);
     assert_eq!(test.read("again.jsonl"), test.read("marked.jsonl"));
-    // What is not wanted becomes nothing that is learned.
+    // Undesirable completions do not become training targets.
     let run = test.run(&["data", "convert", "marked.jsonl", "-o", "learned.jsonl", "--to", "prompt-completion"]);
     assert!(run.stderr.contains("holds a completion that is not wanted; `unpaired` keeps its label"), "{}", run.stderr);
 }
@@ -241,11 +241,11 @@ fn data_from_a_pipe_a_circle_of_links_and_rows_without_end() {
         serde_json::from_str(&test.succeeds(&["data", "show", "set", "--json"])).expect("JSON");
     assert_eq!((&json["stats"]["rows"], json["files"].as_array().map(Vec::len)), (&2.into(), Some(1)));
 
-    // A hundred megabytes in one line, of a hundred kilobytes.
+    // One hundred megabytes in one line, compressed to one hundred kilobytes.
     let bomb = "head -c 100000000 /dev/zero | tr '\\0' x | gzip > bomb.jsonl.gz; (echo a,b; gzip -dc bomb.jsonl.gz) | gzip > bomb.csv.gz";
     let made = std::process::Command::new("sh").args(["-c", bomb]).current_dir(test.path()).status().expect("a shell");
     assert!(made.success());
-    // A hundred megabytes in one row of many short lines.
+    // One hundred megabytes in one row of many short lines.
     let lines = "(echo a,b; printf '\"'; yes y | head -c 100000000) | gzip > lines.csv.gz; \
                  (echo a,b; printf 'x,\"'; yes y | head -c 100000000; echo '\"') | gzip > closed.csv.gz";
     let made = std::process::Command::new("sh").args(["-c", lines]).current_dir(test.path()).status().expect("a shell");
@@ -271,7 +271,7 @@ fn data_from_a_pipe_a_circle_of_links_and_rows_without_end() {
     assert!(run.stderr.len() < 3000, "{}", run.stderr);
 }
 
-/// Two rows with feedback: one with an error of each category, one without anything said of its second answer.
+/// Two rows with feedback: one with an error of each category, and one without feedback on its second answer.
 fn feedback() -> String {
     let row = |question: &str, errors: serde_json::Value, preference: [u8; 6]| {
         serde_json::json!({
@@ -312,7 +312,7 @@ fn feedback_is_shown_checked_and_converted() {
     ] {
         assert!(shown.contains(&format!("{line}\n")), "{line}:\n{shown}");
     }
-    // The second row: 1 is better than 2, 2 than 3, and 3 than 1.
+    // In the second row, 1 is better than 2, 2 is better than 3, and 3 is better than 1.
     test.write("dev.json", r#"[{"question": "Who sings?", "passages": [], "answer": ["The pot."]}]"#);
     let checked = test.run(&["data", "check", "feedback.json", "--questions", "dev.json", "-q"]);
     assert_eq!(checked.code, 1, "{}", checked.stderr);
@@ -328,7 +328,7 @@ fn feedback_is_shown_checked_and_converted() {
     assert_eq!(convert("r2", "r2.jsonl"), "r2.jsonl: 2 rows, JSON lines; segments: F-ERR 1, Ignore 2, O 1\n");
     assert_eq!(convert("r3", "r3.json"), "r3.json: 2 rows, JSON array\n");
     assert_eq!(convert("preference", "pairs.jsonl"), "pairs.jsonl: 9 rows, JSON lines\n");
-    // Of the two sentences that a complete answer says, answers 2 and 3 say one each, 1 and 4 none.
+    // A complete answer has two sentences. Answers 2 and 3 contain one each, 1 and 4 none.
     assert!(test.read("r3.json").contains("\"preference\": [\n    2,\n    2,\n    0,\n    0,\n    1,\n    1\n  ]"));
     let pairs = test.succeeds(&["data", "convert", "r3.json", "--to", "preference", "-o", "covered.jsonl"]);
     assert_eq!(pairs, "covered.jsonl: 8 rows, JSON lines\n");
@@ -369,7 +369,7 @@ fn rows_are_parted_as_they_are() {
     );
 }
 
-/// A page needs nothing but itself, and the file beside it has the same numbers.
+/// The HTML page is self-contained, and the JSON file has the same numbers.
 #[test]
 fn show_writes_a_report() {
     let rows = "\

@@ -1,4 +1,4 @@
-//! `gradus demo`, as far as it goes in a moment; `gradus/tests/it/demo.rs` makes whole runs.
+//! Quick tests of `gradus demo`. Complete runs are in `gradus/tests/it/demo.rs`.
 
 use crate::harness::CliTest;
 

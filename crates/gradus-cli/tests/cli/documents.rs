@@ -1,4 +1,4 @@
-//! Every command line in README and docs is one that this binary takes.
+//! This binary accepts every command line in README and docs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +14,7 @@ fn documents() -> Vec<PathBuf> {
     found
 }
 
-/// The code blocks that call gradus, with the line that each begins after.
+/// Returns the code blocks that call gradus, with the line number before each.
 fn blocks(path: &Path) -> Vec<(usize, String)> {
     let text = std::fs::read_to_string(path).expect("readable");
     let (mut found, mut block) = (Vec::new(), None::<(usize, String)>);
@@ -30,7 +30,7 @@ fn blocks(path: &Path) -> Vec<(usize, String)> {
     found
 }
 
-/// The block without ` > FILE`: output goes to files there, which is no argument.
+/// Removes ` > FILE` from a block. It redirects output and is not an argument.
 fn without_redirections(block: &str) -> String {
     let mut text = block.to_owned();
     while let Some(at) = text.find(" > ") {
@@ -41,12 +41,12 @@ fn without_redirections(block: &str) -> String {
     text
 }
 
-/// The arguments of each `gradus` in a block, as a shell reads it; nothing else in it is run.
+/// Returns the arguments of each `gradus` call in a block, as parsed by a shell. Nothing else in the block is run.
 fn calls(block: &str, directory: &Path) -> Vec<Vec<String>> {
     let function = r#"gradus() { for word in "$@"; do printf '%s\001' "$word" >&3; done; printf '\002' >&3; }"#;
     let script =
         format!("exec 3>&1 >/dev/null\n{function}\n{}", without_redirections(block).replace(['<', '>', '['], ""));
-    // What the reader is to fill in: `$MODEL`.
+    // Variables for the reader to replace, such as `$MODEL`.
     let variables =
         block.split('$').skip(1).map(|rest| rest.split(|c: char| !(c.is_ascii_uppercase() || c == '_')).next());
     let mut shell = Command::new("/bin/sh");
@@ -66,11 +66,11 @@ fn every_command_of_the_documents_is_taken() {
         for (line, block) in blocks(&path) {
             for call in calls(&block, test.path()) {
                 count += 1;
-                // Help comes after everything before it was read: flags, and values where they are checked.
+                // `--help` takes effect only after everything before it was parsed, including checks of values.
                 let mut arguments: Vec<&str> = call.iter().map(String::as_str).collect();
                 arguments.push("--help");
                 let run = test.run(&arguments);
-                // Whether a GPU is there is not the document's business.
+                // A document is not wrong because this machine has no GPU.
                 let lacks_device = run.stderr.contains("this build finds");
                 if run.code != 0 && !lacks_device {
                     let name = path.file_name().expect("a name").to_string_lossy();

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::harness::{CliTest, fixture_model};
 
-/// The qwen3 of the trajectories: its template marks turns.
+/// The qwen3 model of the trajectory fixtures, whose template marks turns.
 fn model() -> String {
     fixture_model("qwen3")
 }
@@ -16,7 +16,7 @@ fn test() -> CliTest {
     CliTest::with("games.jsonl", &row.repeat(PROMPTS))
 }
 
-/// Arguments of a small run of `method` with these further ones. A fresh model seldom ends a turn: some letters do.
+/// Arguments of a small run of `method` with additional ones. An untrained model rarely ends a turn, so some letters are stop strings.
 fn arguments<'a>(method: &'a str, model: &'a str, output: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     let known = [
         method,
@@ -67,8 +67,8 @@ fn every_online_method_plays() {
     assert!(json.contains("\"opening\":") && json.contains("\"turns\":"), "{json}");
 }
 
-/// An environment whose answers are never the same. Every second episode has one turn, the others two. Where `crashes` is set, it
-/// ends at the second turn of an episode of the second step.
+/// An environment whose replies differ on every call. Every second episode has one turn, the others two. With `crashes`, the program ends
+/// at the second turn of an episode in the second step.
 fn program(crashes: bool) -> String {
     format!(
         r#"
@@ -116,7 +116,7 @@ fn a_resumed_run_reads_recorded_answers_again_to_the_same_bits() {
     test.succeeds(&again);
     assert_ne!(weights("again"), whole, "the answers differ from run to run");
 
-    // As if it had been killed after its last step was recorded and before its checkpoint was written.
+    // Simulates a process that was killed after its last step was recorded and before its checkpoint was written.
     for lost in ["checkpoints/step-000004", "model", "results.json", "best"] {
         let path = test.path().join("run").join(lost);
         let _ = if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) };
@@ -161,7 +161,7 @@ fn the_example_program_runs() {
 #[test]
 fn tools_are_shown_and_called() {
     let test = test();
-    // The tools are longer than the positions of the other model.
+    // The tools are longer than the context of the other model.
     test.succeeds(&["new-model", "--family", "qwen3", "--tokenizer", &model(), "--output", "tiny"]);
     let model = "tiny".to_owned();
     let tools = ["--tools", "[{ calculator: {} }]", "--reward-rule-numeric-answer", "answer", "--max-steps", "1"];
@@ -174,7 +174,7 @@ fn tools_are_shown_and_called() {
     assert!(shown.contains("<|turn|>tools") && shown.contains("Computes an arithmetic expression"), "{shown}");
     let metrics = test.read("run/metrics.jsonl");
     assert!(metrics.contains("\"tools/call_frequency\":"), "{metrics}");
-    // Beside an environment.
+    // Together with an environment.
     let both = [
         "--environment",
         GUESS,
@@ -212,7 +212,7 @@ fn what_does_not_fit_is_refused() {
     assert!(run.code == 2 && run.stderr.contains(expected), "{}", run.stderr);
 }
 
-/// A process that ends with this value.
+/// A child process that is killed when the value is dropped.
 struct Child(std::process::Child);
 
 impl Drop for Child {
@@ -222,7 +222,7 @@ impl Drop for Child {
     }
 }
 
-/// The server draws nothing itself: the policy of the step does, also in evaluations.
+/// The server samples nothing itself. The current policy does, also in evaluations.
 #[test]
 fn a_policy_learns_from_a_server_of_verifiers() {
     let python = std::env::var("GRADUS_PYTHON").unwrap_or_else(|_| "python3".to_owned());

@@ -1,4 +1,4 @@
-//! From feedback to a policy: files for reward models, reward models, PPO on rewards of segments.
+//! From feedback to a policy: files for reward models, reward models, and PPO with rewards of segments.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ fn start(name: &str) -> String {
     format!("{folder}/{name}")
 }
 
-/// Rows with feedback whose answers are of one sentence or two.
+/// Rows with feedback whose answers have one or two sentences.
 pub fn feedback() -> String {
     let row = |i: usize| {
         let answer = ["The tea is warm. It is cold.", "It is it. The tea is warm."][i % 2];
@@ -65,7 +65,7 @@ fn feedback_becomes_reward_models_and_they_a_policy() {
     let measured = logged.last().expect("a row");
     assert!(measured["eval_detection/f1"].is_number() && measured["eval_f1/NF-ERR"].is_number(), "{measured}");
 
-    // With its passages no answer is within the model's 30 positions: nothing could be learned, and what would fit is said.
+    // With its passages, no answer fits into the model's 30 positions. Nothing can be trained on, and the message reports what would fit.
     test.succeeds(&["data", "convert", "feedback.json", "--to", "r2", "-o", "r2.jsonl"]);
     let factuality = test.read("relevance.yml").replace("r1.jsonl", "r2.jsonl").replace("NF-ERR", "F-ERR");
     test.write("factuality.yml", &factuality.replace("output_dir: relevance", "output_dir: factuality"));
@@ -123,12 +123,12 @@ fn feedback_becomes_reward_models_and_they_a_policy() {
         assert!(row[name].is_number(), "{name}: {row}");
     }
     assert!(row["eval_rewards/preference/mean"].is_number(), "{row}");
-    // What weighs nothing is measured, and rewards nothing.
+    // A reward with weight 0 is measured but adds nothing.
     assert_eq!(row["reward"], row["rewards/relevance/mean"]);
     let rollouts = test.succeeds(&["runs", "rollouts", "ppo", "--json"]);
     assert!(rollouts.contains("\"relevance\"") && rollouts.contains("\"preference\""), "{rollouts}");
 
-    // A model of another label map is refused with what it knows.
+    // A model with a different label map is rejected, and its labels are listed.
     let text =
         test.read("ppo.yml").replace("NF-ERR: -0.5", "F-ERR: -0.5").replace("output_dir: ppo", "output_dir: other");
     test.write("other.yml", &text);
@@ -150,11 +150,11 @@ fn feedback_becomes_reward_models_and_they_a_policy() {
     }
 }
 
-/// Mean and standard deviation that the directories of a reward model state are those of their own scores of the training pairs.
+/// Checks that the mean and standard deviation stored with a reward model match its own scores of the training pairs.
 fn scores_are_measured_on_the_best_model(test: &CliTest) {
     let results: Value = serde_json::from_str(&test.read("ranker/results.json")).expect("JSON");
     let best = results["best"]["step"].as_u64().expect("a step");
-    // Where no evaluation beat the start, the last model is the only one.
+    // If no evaluation beat the start, the last model is the only one.
     let names: &[&str] = if best == 0 { &["model"] } else { &["model", "best"] };
     let stated: Vec<_> = names
         .iter()
@@ -181,13 +181,13 @@ fn scores_are_measured_on_the_best_model(test: &CliTest) {
         return;
     }
     assert_eq!(stated[0] == stated[1], best == 4, "the last one is the best one or has other scores");
-    // A checkpoint shares files with the best model, and stays as it was written.
+    // A checkpoint shares files with the best model, but stays as it was written.
     let at = "ranker/checkpoints/step-000004/best/config.json";
     let kept: Value = serde_json::from_str(&test.read(at)).expect("JSON");
     assert!(kept["gradus"]["score_mean"].is_null() && kept["gradus"]["max_length"].is_number(), "{kept}");
 }
 
-/// The program of docs/fine-grained.md: it takes a point for every sentence that asks something.
+/// The program in docs/fine-grained.md subtracts a point for every sentence that is a question.
 #[test]
 fn the_program_of_the_documents_judges_sentences() {
     let docs =
@@ -207,7 +207,7 @@ fn the_program_of_the_documents_judges_sentences() {
     test.succeeds(&[&ppo[..], &reward, &["--quiet"]].concat());
     let logged = lines(&test.read("run/metrics.jsonl"));
     assert!(logged[0]["rewards/questions/mean"].is_number(), "{}", logged[0]);
-    // By hand: two of three sentences ask, and their points stand on their characters.
+    // Computed by hand: two of three sentences are questions, and their points belong to their characters.
     let asked = json!({ "prompt": "", "completion": "Tea? Warm tea. Wärmer?" }).to_string();
     let mut child = std::process::Command::new("python3")
         .arg(test.path().join("questions.py"))
@@ -254,7 +254,7 @@ fn a_scorer_judges_sentences_and_is_asked_once_for_each_text() {
     ] {
         assert!(row[name].is_number(), "{name}: {row}");
     }
-    // r adds up to −tox(y), of training and of three samples of each of three prompts.
+    // The rewards add up to −tox(y), in training and for three samples of each of three prompts.
     let near = |a: &str, b: &str| {
         let sum = row[a].as_f64().expect("a number") + row[b].as_f64().expect("a number");
         assert!(sum.abs() < 1e-5, "{a}, {b}: {row}");
@@ -272,7 +272,7 @@ fn a_scorer_judges_sentences_and_is_asked_once_for_each_text() {
     let measured = test.succeeds(&[&eval[..], &more, &[&format!("scorer={scorer}")]].concat());
     assert!(lines(&measured.replace('\n', " "))[0]["toxicity/max"].is_number(), "{measured}");
     assert_eq!(lines(&test.read("said.jsonl")).len(), 6);
-    // The record alone knows what was asked, and nothing else.
+    // The record alone answers the recorded requests, and no others.
     let alone = "scorer={ recorded: { file: toxicity.jsonl } }";
     let again = test.succeeds(&[&eval[..], &more, &[alone]].concat());
     assert_eq!(again, measured);

@@ -77,7 +77,7 @@ fn doctor_speaks_json() {
     let machine: serde_json::Value = serde_json::from_str(&text).expect("it is JSON");
     assert_eq!(machine["devices"][0], "cpu");
     assert!(machine["threads"].as_u64().expect("a number") >= 1);
-    // Every build says what of CUDA is here, and what to install where something is missing.
+    // Every build reports the available parts of CUDA, and what to install if something is missing.
     let nvidia = &machine["nvidia"];
     let is_missing = |name: &str| nvidia[name].is_null() || nvidia[name].as_array().is_some_and(Vec::is_empty);
     let missing = nvidia["missing"].as_array().expect("a list");

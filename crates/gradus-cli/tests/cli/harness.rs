@@ -1,14 +1,14 @@
-//! One fixture for all tests of the command line.
+//! Fixture of all command-line tests.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a condition may take to come true. A limit against hangs, not a measure of speed: what is waited for takes
-/// seconds on a quiet machine.
+/// Maximum time until a condition becomes true. It detects hangs and does not measure speed: on an idle machine, the conditions take
+/// seconds.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Polls until `is_true`; fails with `what` when it never is.
+/// Polls until `is_true` returns true. Fails with `what` after the time limit.
 #[track_caller]
 pub fn wait_until(what: &str, mut is_true: impl FnMut() -> bool) {
     let begun = Instant::now();
@@ -26,12 +26,12 @@ pub fn signal(name: &str, target: &str) {
     assert!(sent.success(), "kill {name} {target}");
 }
 
-/// A directory of its own, in which the binary runs.
+/// A temporary directory in which the binary runs.
 pub struct CliTest {
     directory: tempfile::TempDir,
 }
 
-/// What a run of the binary left.
+/// Result of a run of the binary.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Run {
     pub code: i32,
@@ -39,7 +39,7 @@ pub struct Run {
     pub stderr: String,
 }
 
-/// A tiny model directory of the library's fixtures: `gpt2`, `qwen3` or `qwen3-reward`.
+/// Path of a tiny model directory in the library's fixtures: `gpt2`, `qwen3` or `qwen3-reward`.
 pub fn fixture_model(name: &str) -> String {
     let models = concat!(env!("CARGO_MANIFEST_DIR"), "/../gradus/tests/fixtures/parity/trajectories/models");
     let path = std::fs::canonicalize(Path::new(models).join(name)).expect("the fixture is part of the repository");
@@ -51,7 +51,7 @@ impl CliTest {
         Self { directory: tempfile::tempdir().expect("a temporary directory can be made") }
     }
 
-    /// A test directory with one file.
+    /// Creates a test directory with one file.
     pub fn with(name: &str, text: &str) -> Self {
         let test = Self::new();
         test.write(name, text);
@@ -84,7 +84,7 @@ impl CliTest {
         command
     }
 
-    /// Runs `gradus ARGUMENTS`; the path of the test directory reads `[DIR]` in what it prints.
+    /// Runs `gradus ARGUMENTS`. In the output, the path of the test directory is replaced by `[DIR]`.
     pub fn run(&self, arguments: &[&str]) -> Run {
         let output = self.command(arguments).output().expect("the binary runs");
         let filter = |bytes: Vec<u8>| {
@@ -102,7 +102,7 @@ impl CliTest {
         assert_eq!((run.code, run.stdout.as_str()), (code, ""), "exit code and stdout of gradus {arguments:?}");
     }
 
-    /// Runs `gradus ARGUMENTS`, which must succeed; returns its stdout.
+    /// Runs `gradus ARGUMENTS`, which must succeed, and returns its stdout.
     #[track_caller]
     pub fn succeeds(&self, arguments: &[&str]) -> String {
         let run = self.run(arguments);

@@ -1,4 +1,4 @@
-//! Hub names, against a server on this machine that speaks as much of the hub's protocol as downloads need.
+//! Hub names, with a local server that implements the part of the hub's protocol that downloads need.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -8,10 +8,10 @@ use crate::harness::{CliTest, Run, fixture_model};
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// The rows of the data set `acme/rows`.
+/// Rows of the data set `acme/rows`.
 const ROWS: &str = "{\"text\": \"The tea is good.\"}\n{\"text\": \"The kettle is warm.\"}\n";
 
-/// Serves the files of `directory` as the model `acme/tiny`, and the data set `acme/rows`, until the test ends; returns the endpoint.
+/// Serves the files of `directory` as the model `acme/tiny`, and the data set `acme/rows`, until the test ends. Returns the endpoint.
 fn serve(directory: PathBuf) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let endpoint = format!("http://{}", listener.local_addr().expect("an address"));
@@ -101,7 +101,7 @@ fn a_hub_name_is_downloaded_once_and_scores_as_the_directory_does() {
     assert_eq!(from_hub.code, 0, "{}", from_hub.stderr);
     let from_directory = run(&local, &endpoint, &fixture_model("gpt2"));
     assert_eq!(from_hub.stdout, from_directory.stdout);
-    // Without the server the cache is enough.
+    // Without the server, the cache is sufficient.
     let again = run(&test, "http://127.0.0.1:9", "acme/tiny");
     assert_eq!((again.code, again.stdout), (0, from_hub.stdout), "{}", again.stderr);
 }
@@ -158,11 +158,11 @@ fn models_that_metrics_ask_are_downloaded_with_the_others_and_counted() {
         let report: serde_json::Value = serde_json::from_str(&run.stdout).expect("JSON");
         report["phases"].as_array().expect("phases").iter().map(|of| of["weights"].as_u64().unwrap_or(0)).max()
     };
-    // Without the server there is no such model yet.
+    // Without the server, the model is not available yet.
     let missing = plan("http://127.0.0.1:9", "asks.yml");
     assert!(missing.code == 1 && missing.stderr.contains("acme/tiny"), "{}", missing.stderr);
     let (plain, asks) = (weights(&plan(&endpoint, "plain.yml")), weights(&plan(&endpoint, "asks.yml")));
     assert!(asks > plain, "{asks:?} and {plain:?}");
-    // It lies here now.
+    // The model is now in the cache.
     assert_eq!(weights(&plan("http://127.0.0.1:9", "asks.yml")), asks);
 }

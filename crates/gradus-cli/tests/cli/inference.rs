@@ -1,4 +1,4 @@
-//! `gradus generate`, `gradus score` and `gradus eval`. Expected numbers: transformers 5.23.0 on the same directories.
+//! `gradus generate`, `gradus score` and `gradus eval`. Expected numbers from transformers 5.23.0 on the same directories.
 
 mod quantize;
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{CliTest, fixture_model};
 
-/// Logprobs of " good and warm." after "The tea is" by the fixture `gpt2`.
+/// Log-probabilities of " good and warm." after "The tea is" under the fixture `gpt2`.
 const LOGPROBS: [f64; 9] = [
     -6.424187457071747,
     -7.464579408585634,
@@ -18,7 +18,7 @@ const LOGPROBS: [f64; 9] = [
     -6.494244090418328,
     -7.274071199020419,
 ];
-/// Sampler, trainer and transformers agree within this in f32.
+/// Absolute tolerance between sampler, trainer and transformers in f32.
 const TOLERANCE: f64 = 1e-4;
 
 const ROW: &str = "{\"prompt\": \"The tea is\", \"completion\": \" good and warm.\"}\n";
@@ -87,7 +87,7 @@ fn rewards_are_read_where_training_read_them_and_pairs_as_pairs() {
     train("whole", &[]);
     train("adapted", &["--lora-rank", "2"]);
     test.succeeds(&["merge", "--model", &base, "--adapter", "adapted/model", "--output", "merged"]);
-    // What training measured of the held-out pairs is the measure.
+    // The measurements of the held-out pairs during training are the reference.
     for (run, model) in [("whole", "whole/model"), ("adapted", "adapted/model"), ("adapted", "merged")] {
         let measured = lines(&test.read(&format!("{run}/evaluation/pairs.jsonl")));
         let score = |more: &[&str]| {
@@ -104,7 +104,7 @@ fn rewards_are_read_where_training_read_them_and_pairs_as_pairs() {
         }
         assert!(!measured.is_empty());
     }
-    // A run stands for its model.
+    // The path of a run selects its model.
     let of_run = lines(&test.succeeds(&["score", "--reward-model", "whole", "--data", "pairs.jsonl"]));
     assert_eq!(of_run, lines(&test.succeeds(&["score", "--reward-model", "whole/model", "--data", "pairs.jsonl"])));
     let evaluated = |model: &str| test.succeeds(&["eval", "--model", model, "--data", "pairs.jsonl", "--json"]);
@@ -261,7 +261,7 @@ fn generate_searches_with_beams() {
         assert_eq!(row["completion_ids"], serde_json::json!(ids));
         assert!((row["score"].as_f64().expect("a score") - score).abs() < TOLERANCE, "{row}");
     }
-    // Drawn continuations repeat themselves with the seed, too.
+    // Sampled continuations are also reproducible with a seed.
     let drawn = |seed| test.succeeds(&[&arguments[..], &["--num-beams", "3", "--seed", seed]].concat());
     assert_eq!(drawn("1"), drawn("1"));
     assert_ne!(drawn("1"), drawn("2"));
@@ -337,7 +337,7 @@ fn eval_says_standard_errors_and_what_pairs_are_worth_beside_a_reference() {
         serde_json::from_str(&text).expect("JSON")
     };
     let texts = eval(&["--model", &model, "--data", "texts.jsonl"]);
-    // By hand from the log-probabilities of every row.
+    // Computed by hand from the log-probabilities of every row.
     test.write("whole.jsonl", "{\"prompt\": \"\", \"completion\": \"The tea is good.\"}\n{\"prompt\": \"\", \"completion\": \"The kettle\"}\n{\"prompt\": \"\", \"completion\": \"A cup of it, warm.\"}\n");
     let rows: Vec<(f64, f64)> =
         lines(&test.succeeds(&["score", "--model", &model, "--data", "whole.jsonl", "--add-eos"]))
@@ -353,11 +353,11 @@ fn eval_says_standard_errors_and_what_pairs_are_worth_beside_a_reference() {
     assert_close(&texts["standard_errors"]["loss"], (1.5 * squares).sqrt() / weight);
     assert_close(&texts["standard_errors"]["perplexity"], (1.5 * squares).sqrt() / weight * mean.exp());
 
-    // A model beside itself has no implicit reward; equal ones count as half a right choice.
+    // With itself as reference, a model has no implicit rewards. Equal rewards count as half a correct choice.
     let same = eval(&["--model", &model, "--data", "pairs.jsonl", "--reference-model", &model]);
     assert_eq!([&same["rewards/margins"], &same["rewards/accuracies"]], [&json!(0.0), &json!(0.5)]);
     assert_eq!(same["standard_errors"]["rewards/margins"], 0.0);
-    // What is measured of one answer says which: that is the better one, as in training on it.
+    // Metrics of one answer of a pair name that answer: the chosen one, as in training on it.
     let alone = eval(&["--model", &model, "--data", "pairs.jsonl"]);
     assert!(alone["rewards/margins"].is_null() && alone["perplexity"].is_null() && alone["loss"].is_null(), "{alone}");
     test.write("chosen.jsonl", &pairs.replace("chosen", "completion").replace("rejected", "other"));
@@ -407,7 +407,7 @@ fn a_reference_that_reads_ids_differently_is_refused() {
     assert_eq!((run.code, run.stdout.as_str()), (1, ""), "{}", run.stderr);
     let said = format!("error: the reference `{reference}` ");
     assert!(run.stderr.contains(&said), "{}", run.stderr);
-    // A long row is cut to the positions that the model has.
+    // A long row is truncated to the positions of the model.
     let long = "The tea is good. ".repeat(400);
     test.write("long.jsonl", &format!("{{\"text\": \"{long}\"}}\n"));
     let measured =
@@ -415,7 +415,7 @@ fn a_reference_that_reads_ids_differently_is_refused() {
     assert!(measured.contains("\"loss\""), "{measured}");
 }
 
-/// GPT-2's positions end with a table, Qwen's are rotary: both end where the model does.
+/// GPT-2 has learned positions, Qwen rotary ones. Both end at the limit of the model.
 #[test]
 fn what_is_longer_than_a_models_positions_is_refused_by_every_family() {
     let test = CliTest::with("texts.jsonl", &format!("{{\"text\": \"{}\"}}\n", "The tea is good. ".repeat(200)));
@@ -450,7 +450,7 @@ fn what_is_longer_than_a_models_positions_is_refused_by_every_family() {
     }
 }
 
-/// A file of a few kilobytes must not size a list by the largest id in it.
+/// A small file must not allocate a list as large as the largest id in it.
 #[test]
 fn ids_beyond_the_embedding_are_refused() {
     let test = CliTest::new();
@@ -477,7 +477,7 @@ fn ids_beyond_the_embedding_are_refused() {
     }
 }
 
-/// The page shows where a reward model errs; the file beside it has every wrongly ordered pair.
+/// The page shows where a reward model errs. The JSON file lists every wrongly ordered pair.
 #[test]
 fn a_reward_model_has_a_report_of_its_errors() {
     let rows: String = (0..12)

@@ -1,4 +1,4 @@
-//! The command line from outside: exit code, stdout and stderr of the built binary.
+//! The command line as a black box: exit code, stdout and stderr of the built binary.
 
 mod harness;
 

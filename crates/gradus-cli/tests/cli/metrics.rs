@@ -1,4 +1,4 @@
-//! `gradus eval --metrics`: rows measured without a model.
+//! `gradus eval --metrics`: metrics of rows without a model.
 
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ fn measured(test: &CliTest, arguments: &[&str]) -> Value {
 fn json_has_values_intervals_and_every_row() {
     let test = CliTest::with("rows.jsonl", ROWS);
     let found = measured(&test, &["exact_match,rouge", "--metric-option", "rouge_type=rouge1"]);
-    // Precision 1 and recall 1/2 of the second row: F = 2/3.
+    // The second row has precision 1 and recall 1/2: F = 2/3.
     let two_thirds = 2.0 / 3.0;
     assert_eq!(found["metrics"], json!({ "exact_match": 0.5, "rouge/rouge1": (1.0 + two_thirds) / 2.0 }));
     let rows = json!([{ "exact_match": 1.0, "rouge/rouge1": 1.0 }, { "exact_match": 0.0, "rouge/rouge1": two_thirds }]);

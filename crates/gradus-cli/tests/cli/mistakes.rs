@@ -1,4 +1,4 @@
-//! What a newcomer gets wrong, and what each mistake is told: `mistakes.txt`, to the letter.
+//! Typical mistakes of new users, with the exact messages that they get (`mistakes.txt`).
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ const PAIRS: &str = "{\"prompt\": \"One\", \"chosen\": \" two\", \"rejected\": \
                      {\"prompt\": \"Two\", \"chosen\": \" four\", \"rejected\": \" one\"}\n\
                      {\"prompt\": \"Six\", \"chosen\": \" seven\", \"rejected\": \" none\"}\n";
 
-/// A directory with small models and rows, good ones and bad ones.
+/// Creates a directory with small models, and with valid and invalid rows.
 fn playground() -> CliTest {
     let test = CliTest::with("rows.jsonl", ROWS);
     test.write("pairs.jsonl", PAIRS);
@@ -33,7 +33,7 @@ fn playground() -> CliTest {
         for entry in std::fs::read_dir(fixture_model(fixture)).expect("a fixture") {
             let from = entry.expect("an entry").path();
             let file = from.file_name().expect("a name");
-            // A model without a chat template.
+            // One model has no chat template.
             if name != "gpt2" || file != "chat_template.jinja" {
                 std::fs::copy(&from, to.join(file)).expect("copied");
             }
@@ -42,7 +42,7 @@ fn playground() -> CliTest {
     test
 }
 
-/// What `mistakes.txt` says of a command.
+/// A mistake in `mistakes.txt`, with the expected message and exit code.
 struct Mistake<'a> {
     line: &'a str,
     stderr: String,
@@ -71,12 +71,12 @@ fn every_mistake_is_told_what_is_wrong_and_what_to_do() {
     for Mistake { line, stderr, code } in mistakes {
         let run = test.run(&line.split(' ').collect::<Vec<_>>());
         assert_eq!(run.stdout, "", "gradus {line}");
-        // clap ends with an empty line.
+        // clap's messages end with an empty line.
         let said = format!("{}\n", run.stderr.trim_end());
         if (run.code, said.as_str()) != (code, stderr.as_str()) {
             found += &format!("$ gradus {line}\n{said}[{}]\n\n", run.code);
         }
-        // A start that failed is in nobody's way.
+        // A failed start leaves a directory that must not affect the next mistake.
         let _ = std::fs::remove_dir_all(test.path().join("runs"));
     }
     assert!(found.is_empty(), "said otherwise than in mistakes.txt:\n\n{found}");
@@ -92,7 +92,7 @@ fn a_start_that_failed_is_not_in_the_way_of_the_next() {
     let second = start("rows.jsonl");
     assert_eq!(second.code, 0, "{}", second.stderr);
     assert!(!test.read("run/log.txt").contains("chat.jsonl"), "the log is that of the second");
-    // What has trained stays.
+    // A directory with training results is kept.
     assert_eq!(start("rows.jsonl").code, 1);
 }
 

@@ -1,4 +1,4 @@
-//! What a command writes never replaces what somebody else wrote, unless it is told to.
+//! Commands replace files of others only with `--overwrite`.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use crate::harness::{CliTest, Run, fixture_model};
 const ROWS: &str = "{\"prompt\": \"a\", \"completion\": \" b\"}\n{\"prompt\": \"c\", \"completion\": \" d\"}\n";
 const FOREIGN: &str = "somebody else's\n";
 
-/// A directory with rows, a project with one annotation's worth of prompts, and an adapter.
+/// Creates a directory with rows and an annotation project.
 fn prepared() -> CliTest {
     let test = CliTest::with("rows.jsonl", ROWS);
     test.write("asked.jsonl", "{\"prompt\": \"a\", \"completions\": [\"b\", \"c\"]}\n");
@@ -100,7 +100,7 @@ fn a_directory_is_only_replaced_by_its_like() {
     assert!(run.code != 0 && test.read("comparison/notes.txt") == FOREIGN, "{run:?}");
 }
 
-/// What a command wrote itself it replaces without being told: scripts that run twice go on to work.
+/// Commands replace their own files without a flag, so that scripts can run twice.
 #[test]
 fn a_command_replaces_what_it_wrote_itself() {
     let test = CliTest::with("rows.jsonl", &ROWS.replace("completion", "reference"));
@@ -159,7 +159,7 @@ fn a_split_is_two_files_and_neither_is_read() {
     let run = test.run(&["data", "convert", "rows.jsonl", "-o", "./rows.jsonl", "--to", "prompt", "--overwrite"]);
     assert!(run.code == 2 && run.stderr.contains("`./rows.jsonl` is read and would be replaced"), "{run:?}");
     assert_eq!(test.read("rows.jsonl"), ROWS);
-    // The second file cannot be written: the first is not there either.
+    // If the second file cannot be written, the first is not created either.
     let run = split("train.jsonl", "rows.jsonl/test.jsonl", &[]);
     assert_ne!(run.code, 0, "{run:?}");
     assert!(!test.path().join("train.jsonl").exists());

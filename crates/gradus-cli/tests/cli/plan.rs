@@ -1,4 +1,4 @@
-//! `gradus plan`: the table, and refusing what does not fit.
+//! `gradus plan`: the table, and rejection of runs that do not fit.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -58,13 +58,13 @@ fn a_plan_does_not_walk_through_the_steps() {
     peak("sft: {}", "train: { max_steps: 1000000000, batch_size: 1000000 }\n");
     let ppo = "ppo: { max_new_tokens: 8, update_epochs: 10000, mini_batches: 4 }";
     peak(ppo, "reward: { rule: { regex: e } }\ntrain: { max_steps: 1000000000 }\n");
-    // A plan that walks through the steps never gets here.
+    // A plan that simulated every step would not finish.
 }
 
 #[test]
 fn a_run_that_cannot_fit_is_refused_before_anything_is_loaded() {
     let test = CliTest::with("rows.jsonl", &"{\"prompt\": \"The tea is\"}\n".repeat(40));
-    // Completions of a hundred million tokens: terabytes, on any machine.
+    // Completions of one hundred million tokens need terabytes.
     let written = format!(
         "model: {}\ndata: rows.jsonl\nmethod: {{ grpo: {{ max_new_tokens: 100000000 }} }}\n\
          reward: {{ rule: {{ regex: e }} }}\ntrain: {{ max_length: 200000000 }}\n",
@@ -93,10 +93,10 @@ fn middling_model(path: &Path) {
     save_causal(&model, &dir, path).expect("it is saved");
 }
 
-/// Runs `gradus ARGUMENTS`; the most memory it had in bytes, as the system counts pages.
+/// Runs `gradus ARGUMENTS` and returns its peak memory in bytes, as counted by the operating system.
 ///
-/// The system keeps the peak of all children that a process waited for. So this program starts itself once more, and that
-/// process has one child.
+/// The system keeps the peak over all children that a process has waited for. This program therefore starts itself again, and that process
+/// has a single child.
 #[cfg(target_os = "linux")]
 fn resident_peak(test: &CliTest, arguments: &[&str]) -> u64 {
     let file = test.path().join("peak");
@@ -112,7 +112,7 @@ fn resident_peak(test: &CliTest, arguments: &[&str]) -> u64 {
     std::fs::read_to_string(file).expect("it measures").parse().expect("a number")
 }
 
-/// The arguments of the child whose peak is measured, as JSON.
+/// Environment variable with the arguments of the measured child, as JSON.
 #[cfg(target_os = "linux")]
 const PEAK_OF: &str = "GRADUS_TEST_PEAK_OF";
 
@@ -125,7 +125,7 @@ fn one_child_and_its_peak() {
     let Ok(arguments) = std::env::var(PEAK_OF) else { return };
     let arguments: Vec<String> = serde_json::from_str(&arguments).expect("words");
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    // In the directory of the test that asks.
+    // Runs in the directory of the calling test.
     let place = std::env::current_dir().expect("a directory");
     let status = CliTest::new().command(&arguments).current_dir(&place).stdout(Stdio::null()).status();
     assert!(status.expect("the binary runs").success());
@@ -133,9 +133,9 @@ fn one_child_and_its_peak() {
     std::fs::write(place.join("peak"), (kibibytes * 1024).to_string()).expect("written");
 }
 
-/// What is hard about small models is what is fixed: a program that is ten megabytes larger than it was taken to be is
-/// nothing to GPT-2 and a tenth of a toy. Half a gigabyte is large enough for 10 %. Methods that sample are left to the
-/// library's test, which counts bytes: how many pages they leave half used differs by 5 % from one run to the next.
+/// Fixed costs make small models hard to predict: if the program needs ten megabytes more than predicted, that is negligible for GPT-2 but
+/// a tenth for a tiny model. Half a gigabyte is large enough for 10 %. Methods that sample are covered by the library's test, which counts
+/// bytes: the number of half-used pages differs by 5 % between runs.
 #[cfg(target_os = "linux")]
 #[test]
 fn the_plan_is_within_a_tenth_of_what_a_run_takes() {
@@ -159,12 +159,12 @@ fn the_plan_is_within_a_tenth_of_what_a_run_takes() {
     assert!((predicted / measured - 1.0).abs() < 0.1, "{predicted} bytes predicted, {measured} measured");
 }
 
-/// A method and its flags are a run as well as a file is; a file takes the flags of its method.
+/// A method with flags describes a run like a file does. A file accepts the flags of its method.
 #[test]
 fn a_plan_takes_a_method_and_flags() {
     let test = CliTest::with("rows.jsonl", &"{\"prompt\": \"The tea is\", \"completion\": \" good.\"}\n".repeat(40));
     test.write("run.yml", &config("ppo: { max_new_tokens: 8 }", "reward: { rule: { regex: e } }\n"));
-    // Phases and sizes; what the machine has free changes.
+    // Compares phases and sizes only, because the machine's free memory changes.
     let planned = |arguments: &[&str]| {
         let json = test.succeeds(&[&["plan"], arguments, &["--json", "--quiet"]].concat());
         serde_json::from_str::<serde_json::Value>(&json).expect("it is JSON")["phases"].clone()

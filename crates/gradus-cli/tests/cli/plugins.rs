@@ -1,4 +1,4 @@
-//! Metrics and tasks by programs: those of docs/plugins.md as they stand there, and what goes wrong.
+//! Metrics and tasks as external programs: those printed in docs/plugins.md, and their failures.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ fn json(text: &str) -> Value {
     serde_json::from_str(text).expect("JSON")
 }
 
-/// The programs of docs/plugins.md, by the file names in their first lines; nothing, visibly, without Python.
+/// Returns the programs in docs/plugins.md, with the file names from their first lines. Without Python, skips visibly and returns `None`.
 fn programs() -> Option<Vec<(String, String)>> {
     let docs = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/plugins.md")).expect("there");
     let programs: Vec<(String, String)> = docs
@@ -51,7 +51,7 @@ fn the_metric_of_the_documents_measures_rows() {
     assert!(refused.stderr.contains("no references"), "chrF needs some: {}", refused.stderr);
     let eval = ["eval", "--data", "rows.jsonl", "--metrics", "command"];
     let found = json(&test.succeeds(&[&eval[..], &options].concat()));
-    // Two of the reference's three words are said; one row has nothing to be compared with.
+    // Two of the reference's three words occur in the prediction. One row has no reference.
     assert_eq!(found["metrics"], json!({ "mine/words": 2.0, "mine/recall": 2.0 / 3.0 }));
     assert_eq!(found["rows"][1], json!({ "mine/words": 1.0, "mine/recall": null }));
     assert!(found["intervals"]["mine/words"].is_array(), "{found}");
@@ -83,7 +83,7 @@ fn the_task_of_the_documents_is_shown_and_trained_on_and_measured_by_its_metric(
     let last = logged.last().expect("steps");
     assert!(last["rewards/command/mean"].is_number() && last["eval_mine/words"].is_number(), "{last}");
     assert!(last["eval_mine/recall"].is_number(), "{last}");
-    // `eval --task` takes the task's own metrics.
+    // `eval --task` uses the task's own metrics.
     let eval = ["eval", "--model", &model, "--task", task, "--max-new-tokens", "3", "--json"];
     let found = json(&test.succeeds(&eval));
     assert!(found["exact_match"].is_number() && found["rows"] == 10, "{found}");

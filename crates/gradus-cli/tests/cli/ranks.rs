@@ -1,4 +1,4 @@
-//! Runs on several ranks that MPI starts: one voice, one error, one end. And what starts them on clusters.
+//! Tests runs on several ranks under MPI, which print one output and report one error. Also tests the job files for clusters.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use crate::harness::{CliTest, Run, fixture_model, signal, wait_until};
 use crate::skip;
 
-/// The first `mpiexec` of `PATH`, without which the test is skipped.
+/// Returns whether `PATH` has an `mpiexec`. Otherwise the test is skipped.
 fn has_mpi(what: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found: Option<PathBuf> =
@@ -23,14 +23,14 @@ fn place() -> CliTest {
     CliTest::with("pairs.jsonl", &(0..40).map(row).collect::<String>())
 }
 
-/// The words of a short DPO run. What is given in `more` takes the place of what is usual.
+/// Arguments of a short DPO run. Flags in `more` replace the defaults.
 fn dpo<'a>(model: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     let usual = [["--model", model], ["--data", "pairs.jsonl"], ["--max-steps", "4"], ["--learning-rate", "1e-3"]];
     let left = usual.into_iter().filter(|[flag, _]| !more.contains(flag)).flatten();
     ["dpo"].into_iter().chain(left).chain(more.iter().copied()).collect()
 }
 
-/// Runs gradus on ranks. Launchers print lines of their own, which are left out.
+/// Runs gradus on ranks. Lines of the launcher itself are removed.
 fn on_ranks(test: &CliTest, arguments: &[&str]) -> Run {
     let output = test.command(arguments).output().expect("the binary runs");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -38,7 +38,7 @@ fn on_ranks(test: &CliTest, arguments: &[&str]) -> Run {
     Run { code: output.status.code().unwrap_or(-1), stdout: text(&output.stdout), stderr: lines(text(&output.stderr)) }
 }
 
-/// What gradus prints about an error.
+/// Returns whether gradus printed this line about an error.
 fn is_ours(line: &str) -> bool {
     ["error:", "hint:", "  -->", "interrupted"].iter().any(|start| line.starts_with(start))
 }
@@ -130,13 +130,13 @@ fn all_ranks_stop_when_they_are_asked_and_go_on() {
         assert_eq!(child.try_wait().expect("a process can be asked"), None, "it ended before it was told to");
         std::fs::read_to_string(test.path().join("run/metrics.jsonl")).is_ok_and(|text| text.lines().count() > 2)
     });
-    // The launcher passes it on to the ranks; some end those that take too long.
+    // The launcher passes the signal on to the ranks. Some launchers kill ranks that take too long.
     signal("-INT", &child.id().to_string());
     let output = child.wait_with_output().expect("it ends");
     assert!(!output.status.success());
     let steps = std::fs::read_dir(test.path().join("run/checkpoints")).into_iter().flatten().flatten();
     let step = steps.filter_map(|entry| entry.file_name().to_str()?.strip_prefix("step-")?.parse::<usize>().ok()).max();
-    // Open MPI ends its processes; MPICH lets them stop.
+    // Open MPI kills its processes; MPICH lets them stop.
     if let Some(step) = step {
         let resumed = test.run(&["dpo", "--output-dir", "run", "--resume", "--max-steps", &(step + 1).to_string()]);
         assert_eq!((resumed.code, resumed.stdout.trim()), (0, "run"), "{}", resumed.stderr);
@@ -164,11 +164,11 @@ fn a_script_for_slurm_can_be_handed_over() {
     let memory =
         script.lines().find_map(|line| line.strip_prefix("#SBATCH --mem=")?.strip_suffix('G')?.parse::<u64>().ok());
     assert!(memory.is_some_and(|gigabytes| gigabytes >= 1), "{script}");
-    // Each line is one that a shell reads.
+    // A shell can parse the script.
     let checked = Command::new("bash").args(["-n", "-c", &script]).status();
     assert!(checked.is_ok_and(|status| status.success()), "{script}");
 
-    // A stand-in for `sbatch`.
+    // A replacement for `sbatch`.
     let sbatch = test.write("bin/sbatch", "#!/bin/sh\ncat > got.sbatch\n");
     let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(&sbatch, executable).expect("it can be made executable");

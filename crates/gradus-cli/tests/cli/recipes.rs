@@ -1,4 +1,4 @@
-//! Recipes at small sizes: each runs with models that `gradus new-model` made, as its own text says.
+//! Recipes at small sizes: each runs with models from `gradus new-model`, as the recipe documents.
 
 use std::path::{Path, PathBuf};
 
@@ -11,14 +11,14 @@ fn recipes() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recipes")
 }
 
-/// `models/NAME` of `family`, with the tokenizer of a fixture.
+/// Creates `models/NAME` of `family`, with the tokenizer of a fixture.
 fn new_model(test: &CliTest, family: &str, tokenizer: &str, more: &[&str]) {
     let output = format!("models/{family}-small");
     let new = ["new-model", "--family", family, "--size", "tiny", "--tokenizer", tokenizer, "--output", &output, "-q"];
     test.succeeds(&[&new[..], more].concat());
 }
 
-/// The first steps of every task's small recipe, on the files of the tasks' fixture.
+/// Runs the first steps of every task's small recipe on the tasks' fixture files.
 #[test]
 fn every_small_recipe_of_a_task_runs_with_a_new_model() {
     let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/../gradus/tests/fixtures/parity/tasks/tasks.json");
@@ -60,7 +60,7 @@ fn every_small_recipe_of_a_task_runs_with_a_new_model() {
     assert_eq!(count, 9);
 }
 
-/// The recipes of QA-Feedback one after the other, as its README says, one step each.
+/// Runs the QA-Feedback recipes in the order of their README, one step each.
 #[test]
 fn the_small_recipes_of_qa_feedback_run_with_new_models() {
     let test = CliTest::with("data/feedback.json", &feedback());
@@ -84,7 +84,7 @@ fn the_small_recipes_of_qa_feedback_run_with_new_models() {
     for name in ["sft", "relevance", "factuality", "completeness", "preference", "fine_grained", "holistic"] {
         let recipe = recipes().join(format!("qa_feedback/small/{name}.yml"));
         test.succeeds(&["train", &recipe.display().to_string(), "--max-steps", "1", "--warmup-steps", "0", "-q"]);
-        // A single step need not beat the start, and then nothing is best.
+        // A single step need not beat the start. Then there is no best model.
         let run = test.path().join("runs/qa_feedback_small").join(name);
         if !run.join("best").exists() {
             std::fs::rename(run.join("model"), run.join("best")).expect("renamed");

@@ -1,4 +1,4 @@
-//! Going on with a run: what it takes from its checkpoint, what it refuses, and which checkpoint it takes.
+//! Resuming a run: what it takes from its checkpoint, what it rejects, and which checkpoint it uses.
 
 use crate::harness::{CliTest, fixture_model};
 
@@ -165,13 +165,13 @@ fn a_new_run_begins_where_another_was() {
     let (mine, theirs): (Vec<_>, Vec<_>) = (losses(&test.read("other/metrics.jsonl")), losses(&before));
     assert_eq!(mine, theirs, "what was logged until then is in the new run too");
     assert!(test.read("other/config.yml").contains("output_dir: other"));
-    // The other run keeps all it has, and is not what the new one would write to.
+    // The other run keeps all its files. The new run writes elsewhere.
     assert_eq!(test.read("run/metrics.jsonl"), before);
     assert!(test.path().join("run/checkpoints/step-000004").is_dir());
     let (code, stderr) = refused(&test, &["--resume-from", from]);
     assert!(code == 1 && stderr.starts_with("error: output directory `run` exists and is not empty"), "{stderr}");
 
-    // Without a name it gets a free one; what is given lies over the checkpoint's configuration.
+    // Without a name, the new run gets an unused one. Flags override the checkpoint's configuration.
     let run = test.run(&["sft", "--resume-from", from, "--learning-rate", "0.1", "--quiet"]);
     let directory = run.stdout.trim();
     assert!(run.code == 0 && directory.starts_with("runs/sft-gpt2-"), "{run:?}");
@@ -181,7 +181,7 @@ fn a_new_run_begins_where_another_was() {
         run.stderr
     );
     assert!(model(directory) != model("run"));
-    // It is a run like any other.
+    // The new run can be resumed like any other.
     test.succeeds(&["sft", "--output-dir", directory, "--resume", "--max-steps", "5", "--quiet"]);
     test.fails(
         &["sft", "--resume-from", "run", "--output-dir", "third"],
@@ -211,7 +211,7 @@ error: `--group-size` is no key of `sft`
     assert!(run.code == 0 && run.stderr.contains(changed), "{}", run.stderr);
 }
 
-/// Trains with a model in `model`, and goes on once with other weights there and once with the old ones again.
+/// Trains with a model in `model`, then resumes once with other weights there and once with the original ones.
 fn changed_under_a_run(train: &[&str], texts: &str) {
     let test = CliTest::with("texts.jsonl", texts);
     std::fs::create_dir(test.path().join("model")).expect("a directory");
@@ -287,7 +287,7 @@ fn a_run_that_fails_between_two_steps_leaves_a_checkpoint() {
     assert_eq!(checkpoints, 1, "that of the failure went with the next");
 }
 
-/// Completions that somebody removed are not silently missing.
+/// Missing completions of a run are reported.
 #[test]
 fn a_run_whose_completions_are_gone_says_so() {
     let test = CliTest::with("prompts.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n");

@@ -1,4 +1,4 @@
-//! What becomes of rows on their way into a run: bad ones, those held out, plain text in blocks, and what a reference said of them.
+//! Processing of rows for a run: bad rows, held-out rows, plain text in blocks, and stored reference scores.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ fn lines(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).expect("each line is JSON")).collect()
 }
 
-/// Twenty good rows with two bad ones between.
+/// Twenty good rows with two bad ones among them.
 fn rows() -> String {
     let row = |i: usize| match i {
         7 => "{\"text\": 7}\n".to_owned(),
@@ -47,7 +47,7 @@ fn bad_rows_end_a_run_or_are_left_out_and_listed() {
     );
     assert_eq!((skipped.len(), &skipped[1]["line"]), (2, &json!(13)));
 
-    // A fifth of the twenty that are left, each with where it stands.
+    // A fifth of the twenty remaining rows, each with its position.
     let held_out = lines(&test.read("run/held_out_rows.jsonl"));
     assert_eq!(held_out.len(), 4);
     for row in &held_out {
@@ -128,7 +128,7 @@ fn plain_text_is_packed_into_blocks() {
     let numbers: Vec<usize> = said.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect();
     let (tokens, blocks) = (numbers[numbers.len() - 2], numbers[numbers.len() - 1]);
     assert!(said.ends_with("blocks") && blocks == tokens.div_ceil(16), "{said}");
-    // A directory of texts is data; beside other data files they are descriptions.
+    // A directory of text files is data. Next to other data files, text files are descriptions.
     std::fs::create_dir(test.path().join("books")).expect("a directory");
     test.write("books/one.txt", story);
     let rows = |test: &CliTest| {
@@ -138,7 +138,7 @@ fn plain_text_is_packed_into_blocks() {
     assert_eq!(rows(&test), 1);
     test.write("books/rows.jsonl", "{\"text\": \"a\"}\n{\"text\": \"b\"}\n{\"text\": \"c\"}\n");
     assert_eq!(rows(&test), 3);
-    // And back: rows of texts as one file.
+    // The reverse direction: rows of text as one file.
     test.succeeds(&["data", "convert", "book.txt", "--to", "text", "--output", "again.txt", "--quiet"]);
     assert_eq!(test.read("again.txt"), format!("{story}<|endoftext|>\n{story}"));
 }
@@ -202,7 +202,7 @@ fn prompts_that_leave_no_room_give_their_places_to_others() {
     assert_eq!(held_out(&["--eval-data", "held_out.jsonl"]), 12);
 }
 
-/// A list of texts is easily taken for rows.
+/// A list of short texts is easily mistaken for rows.
 #[test]
 fn a_long_document_is_told_to_be_one_row() {
     let test = CliTest::with("lines.txt", &"A line of its own.\n".repeat(2500));
@@ -229,7 +229,7 @@ fn a_long_document_is_told_to_be_one_row() {
     assert!(run.code == 0 && run.stderr.contains(said), "{run:?}");
 }
 
-/// A copy of the fixture's model without what turns text into ids; that lies in a directory of its own.
+/// Splits the fixture's model: the files of its tokenizer and chat template go to a separate directory.
 fn model_and_tokenizer_apart(test: &CliTest) -> (String, String) {
     for entry in std::fs::read_dir(fixture_model("gpt2")).expect("the fixture") {
         let entry = entry.expect("a file");
@@ -254,14 +254,14 @@ fn a_tokenizer_apart_from_the_model_is_used_and_saved() {
     let original = std::fs::read(test.path().join("words/tokenizer.json")).expect("the tokenizer");
     assert_eq!(std::fs::read(test.path().join("run/model/tokenizer.json")).expect("it is saved"), original);
 
-    // The same answers as of the whole model.
+    // The results equal those of the complete model.
     let generate = |model: &str, more: &[&str]| {
         let arguments =
             ["generate", "--model", model, "--prompt", "The tea", "--max-new-tokens", "4", "--temperature", "0"];
         test.succeeds(&[&arguments[..], more].concat())
     };
     assert_eq!(generate(&model, &["--tokenizer", &words]), generate(&fixture_model("gpt2"), &[]));
-    // Where nothing reads with it, it is refused.
+    // The flag is rejected if it has no effect.
     test.write("texts.csv", "completion,reference\na,b\n");
     let run = test.run(&["eval", "--data", "texts.csv", "--metrics", "bleu", "--tokenizer", &words]);
     assert!(run.stderr.contains("`--tokenizer` needs `--model`"), "{}", run.stderr);
@@ -294,7 +294,7 @@ fn saved_weights_are_half_as_large_where_that_is_asked_for() {
     assert_eq!(merged["dtype"], json!("float16"));
 }
 
-/// Twenty pairs: a tie, a pair with equal answers, one with a short answer, and seventeen to learn from.
+/// Twenty pairs: a tie, a pair with equal answers, one with a short answer, and seventeen useful ones.
 fn pairs() -> String {
     let row = |i: usize| match i {
         3 => "{\"prompt\": \"Tea 3?\", \"chosen\": \" Yes, please.\", \"rejected\": \" No, thanks.\", \"margin\": 0}\n"
@@ -355,7 +355,7 @@ fn pairs_are_cut_where_training_says() {
     let model = fixture_model("qwen3");
     let train = ["reward", "--model", &model, "--data", "pairs.jsonl", "--max-steps", "1", "--batch-size", "2"];
     let short = ["--max-length", "24", "--too-long", "truncate", "--eval-fraction", "0.25"];
-    // At the right, every pair loses its answers.
+    // Truncated on the right, every pair loses its answers.
     let run = test.run(&[&train[..], &short, &["--output-dir", "right"]].concat());
     assert!(
         run.code == 1 && run.stderr.contains("all 9 rows are longer than `max_length` 24; the shortest has"),
@@ -367,7 +367,7 @@ fn pairs_are_cut_where_training_says() {
     assert!(run.stderr.contains("training: 9 of 9 rows cut: their text is longer than the limit"), "{}", run.stderr);
     let config: Value = serde_json::from_str(&test.read("left/model/config.json")).expect("it is JSON");
     assert_eq!(config["gradus"]["keeps_end"], true);
-    // Evaluation cuts where training did.
+    // Evaluation truncates on the same side as training.
     let eval = ["eval", "--model", "left", "--data", "pairs.jsonl", "--max-length", "24", "--json"];
     let measured: Value = serde_json::from_str(&test.succeeds(&eval)).expect("it is JSON");
     assert_eq!(measured["rows"], 12);

@@ -1,4 +1,4 @@
-//! `gradus runs`: what is listed, shown, compared, changed and refused.
+//! `gradus runs`: listing, showing, comparing, changing and rejecting.
 
 use std::process::Stdio;
 
@@ -9,7 +9,7 @@ use crate::harness::{CliTest, fixture_model, wait_until};
 const TEXTS: &str = "{\"text\": \"The tea is good.\"}\n{\"text\": \"The kettle is warm.\"}\n";
 const PROMPTS: &str = "{\"prompt\": \"The tea is\"}\n{\"prompt\": \"The cup is\"}\n{\"prompt\": \"The pot is\"}\n";
 
-/// A run from its files alone: method, steps done of four, state.
+/// Writes the files of a run: method, completed steps out of four, state.
 fn write_run(test: &CliTest, name: &str, method: &str, steps: usize, state: &str) {
     let config = format!(
         "# Written by gradus 0.1.0. `# set` marks what was asked for; the rest are defaults.\nmodel: m/sft/model # set\n\
@@ -43,7 +43,7 @@ fn runs_are_listed_filtered_and_sorted() {
     assert_eq!(lines[0].join(" "), "name method model state step key figure last best size changed tags");
     assert_eq!(lines[1][..9].join(" "), "first dpo sft finished 4/4 eval_loss 1.000 1.000 0.0");
     assert_eq!(lines[1][lines[1].len() - 2..], ["good", "report"]);
-    // Nobody holds its lock: it was killed.
+    // No process holds the lock, so the run was killed.
     assert_eq!(lines[2][..5].join(" "), "group/second sft sft interrupted 2/4");
     assert_eq!(lines[3][..5].join(" "), "third dpo sft failed 1/4");
     assert_eq!(lines[4][..5].join(" "), "third-copy – – broken 0");
@@ -112,7 +112,7 @@ fn labels_names_and_removal() {
         "error: `two words` is no tag: a tag is one word without blanks and commas\n",
     );
 
-    // The second run starts from the first one's model.
+    // The second run starts from the first run's model.
     let config = test.read("runs/second/config.yml").replace("m/sft/model", "runs/first/model");
     test.write("runs/second/config.yml", &config);
     let renamed = test.run(&["runs", "rename", "first", "kept/best"]);
@@ -126,7 +126,7 @@ fn labels_names_and_removal() {
     let slip = "error: there is no run `secnd` in `runs`\nhint: did you mean `second`?\n";
     test.fails(&["runs", "rm", "kept/best", "secnd", "--yes"], 1, slip);
     assert!(test.path().join("runs/kept/best").exists(), "nothing is removed when one name is wrong");
-    // Somebody's site has a `config.yml` too.
+    // A web site may have a `config.yml` too.
     test.write("runs/site/config.yml", "title: mine\n");
     let foreign = "
 error: `runs/site` is not removed: nothing in it shows that gradus wrote it
@@ -159,7 +159,7 @@ fn runs_are_compared() {
     assert_eq!(value["differences"][0]["values"], serde_json::json!(["dpo", "ppo"]));
     assert_eq!(value["entries"][2]["steps"], 2);
     assert!(test.path().join("elsewhere/plots/loss.png").is_file());
-    // A comparison replaces a comparison, and nothing else: no file of the user's, no directory of runs.
+    // A comparison replaces only another comparison, never a user's file or a directory of runs.
     let again = ["runs", "compare", "first", "second", "--output-dir"];
     test.succeeds(&[&again[..], &["elsewhere"]].concat());
     for (directory, file) in [("elsewhere", "notes.txt"), ("elsewhere", "plots/notes.txt"), ("runs", "comparison")] {
@@ -177,7 +177,7 @@ hint: choose another `--output-dir`
             std::fs::remove_file(test.path().join(directory).join(file)).expect("it was written, and is still there");
         }
     }
-    // One that failed before its first step has a configuration to compare.
+    // A run that failed before its first step has a configuration to compare.
     write_run(&test, "third", "dpo", 0, "failed");
     std::fs::remove_file(test.path().join("runs/third/metrics.jsonl")).expect("it was written");
     assert!(test.succeeds(&["runs", "compare", "first", "third"]).contains("| third "));
@@ -243,7 +243,7 @@ fn completions_are_found_and_two_steps_compared() {
     let expected = "error: the run `g` has no checkpoint of step 7\nhint: it has `step 2`, `model`\n";
     assert_eq!((absent.code, absent.stderr.as_str()), (1, expected));
 
-    // A checkpoint goes alone, and not without a word when it is the one to go on from.
+    // A checkpoint can be removed alone. If the run could no longer be resumed, there is a warning.
     let no = "error: the run `g` has no checkpoint of step 7\nhint: it has `step 2`\n";
     test.fails(&["runs", "rm", "g", "--step", "7", "--yes"], 1, no);
     let cost = "warning: step 2 of `g`: it is the only one: the run could not go on any more\n";

@@ -1,4 +1,4 @@
-//! Encoder–decoder models from command to command. Expected numbers: transformers 5.23.0 on the same directory.
+//! Encoder–decoder models in all commands. Expected numbers from transformers 5.23.0 on the same directory.
 
 use std::io::Write;
 use std::process::Stdio;
@@ -162,7 +162,7 @@ fn a_run_ends_when_its_kl_was_too_far_too_often() {
     let test = CliTest::with("rows.jsonl", ROWS);
     let model = fixture_model("t5");
     let ppo = ["ppo", "--model", &model, "--data", "rows.jsonl", "--max-new-tokens", "4", "--reward-rule-regex", "s"];
-    // The first rollouts are the reference's own; k3 is above 0 from then on.
+    // The first rollouts come from the reference itself. From then on, k3 is above 0.
     let limit = ["--kl-stop-above", "1e-9", "--kl-stop-after", "2", "--kl-estimator", "k3", "--save-steps", "2"];
     let more = ["--learning-rate", "0.05", "--batch-size", "2", "--output-dir", "run", "--max-steps", "9"];
     let run = test.run(&[&ppo[..], &limit, &more].concat());
@@ -170,7 +170,7 @@ fn a_run_ends_when_its_kl_was_too_far_too_often() {
     assert!(run.code == 0 && run.stderr.contains(words), "{}", run.stderr);
     let last = |name: &str| lines(&test.read(&format!("{name}/metrics.jsonl"))).last().map(|row| row["step"].clone());
     assert_eq!(last("run"), Some(json!(3)));
-    // What was counted before a checkpoint counts after it.
+    // The count from before a checkpoint is restored.
     let resume = ["ppo", "--resume-from", "run/checkpoints/step-000002", "--output-dir", "again", "--quiet"];
     test.succeeds(&resume);
     assert_eq!(last("again"), Some(json!(3)));
@@ -200,7 +200,7 @@ fn what_cannot_be_learned_is_said() {
     assert_eq!(says(&model, "open.jsonl", words), 0);
     assert_eq!(says(&fixture_model("gpt2"), "open.jsonl", "column `labels` has 2 entries but `input_ids` has 3"), 1);
 
-    // Models that do not fit beside each other.
+    // Models that do not match each other.
     test.write("pairs.jsonl", PAIRS);
     let arguments = ["dpo", "--model", &model, "--data", "pairs.jsonl", "--output-dir", "dpo", "--reference-model"];
     let run = test.run(&[&arguments[..], &[&fixture_model("gpt2")]].concat());
@@ -225,7 +225,7 @@ fn what_cannot_be_learned_is_said() {
     }
 }
 
-/// A BART of ten positions with the tokenizer of the T5 fixture.
+/// Creates a BART with this number of positions and the tokenizer of the T5 fixture.
 fn bart(test: &CliTest, name: &str, positions: usize) {
     let mut dir = ModelDir::open(std::path::Path::new(&fixture_model("t5"))).expect("a fixture");
     let config = json!({
@@ -242,7 +242,7 @@ fn bart(test: &CliTest, name: &str, positions: usize) {
 
 #[test]
 fn source_and_target_have_all_learned_positions_each() {
-    // Sources of 10 and 7 ids, their ends included, targets of 10 and 4.
+    // Sources of 10 and 7 ids, including their end tokens; targets of 10 and 4.
     let nine = "the sun rises and falls the sun rises and";
     let rows = format!(
         "{{\"prompt\": \"{nine}\", \"completion\": \"{nine}\"}}\n\
@@ -267,7 +267,7 @@ fn source_and_target_have_all_learned_positions_each() {
     let (code, said) = run("sft", "nine", &[]);
     assert!(code == 1 && said.contains("the policy `nine` has 9 positions"), "{said}");
 
-    // What is scored is read to its last id, behind the id that the decoder begins with.
+    // Scored texts are read up to their last id, after the decoder's start id.
     let pairs = rows.replace("completion", "chosen").replace("\"}", "\", \"rejected\": \"a sea\"}");
     test.write("rows.jsonl", &pairs);
     let (code, said) = run("reward", "bart", &[]);
@@ -329,7 +329,7 @@ fn methods_are_compared_on_one() {
 
 #[test]
 fn tokens_are_counted_as_they_are_bounded() {
-    // Sources of 4 and 7 ids, targets of 4 and 3: `max_length` bounds each alone.
+    // Sources of 4 and 7 ids, targets of 4 and 3. `max_length` limits each separately.
     let rows = "{\"prompt\": \"the sun rises\", \"completion\": \"rises sun the\"}\n\
                 {\"prompt\": \"a warm sea a warm sea\", \"completion\": \"sea warm\"}\n";
     let test = CliTest::with("rows.jsonl", rows);

@@ -11,7 +11,7 @@ use crate::harness::{CliTest, fixture_model};
 use crate::hostile_templates;
 use crate::templates::model_with;
 
-/// A server that is killed when the test ends, as by the system: without a word.
+/// A server that is killed without warning when the test ends.
 pub struct Server(Child, String);
 
 impl Drop for Server {
@@ -73,7 +73,7 @@ fn a_server_answers_what_generate_samples_and_is_there_again_after_it_was_killed
     assert!(ask(&server, "GET", "/", "").starts_with("HTTP/1.1 200"));
 }
 
-/// The server's own thread waits for people: a model computes all the same where there is one processor.
+/// The server's main thread waits for people. A model can compute even with a single processor.
 #[test]
 fn one_thread_that_computes_is_enough() {
     let test = CliTest::new();
@@ -124,13 +124,13 @@ fn projects_are_made_and_read_from_the_terminal() {
     assert_eq!(run.code, 1, "{}", run.stderr);
 }
 
-/// A model's chat template is a stranger's: whatever it does, the server goes on, and so do the answers of others.
+/// Chat templates are untrusted. Whatever they do, the server and other streams continue.
 #[test]
 fn no_template_ends_the_server_or_the_streams_of_others() {
     let test = CliTest::new();
     model_with(&test, "good", "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:");
     let all = hostile_templates::all();
-    // One of each limit, and some of every class.
+    // One template per limit, and some of every class.
     let limits = [hostile_templates::ITSELF.to_owned() + "{{ ns }}", hostile_templates::SLOW.to_owned()];
     let is_slow = |name: &str| ["pprint", "debug", "[0:]", "nested", "for i"].iter().any(|word| name.contains(word));
     let some = all.iter().filter(|(name, _)| !is_slow(name)).step_by(13).map(|(_, source)| source.clone());
@@ -166,7 +166,7 @@ fn no_template_ends_the_server_or_the_streams_of_others() {
         for (i, source) in bad.iter().enumerate() {
             let answer = chat(&format!("bad-{i}"), false);
             let start: String = source.chars().take(80).collect();
-            // Some are harmless, and the model answers.
+            // Some templates are harmless, and the model answers.
             let is_answer = ["HTTP/1.1 200", "HTTP/1.1 4", "HTTP/1.1 5"].iter().any(|head| answer.starts_with(head));
             assert!(is_answer, "{start}: {answer}");
         }
@@ -177,13 +177,13 @@ fn no_template_ends_the_server_or_the_streams_of_others() {
     assert!(last.contains("nests too deep"), "{last}");
 }
 
-/// A client that opens connections and says half of something takes no place from those who ask.
+/// A client that opens connections and sends incomplete requests does not block other clients.
 #[test]
 #[cfg(unix)]
 fn connections_that_say_nothing_keep_nobody_out() {
     let test = CliTest::new();
     let serve = test.command(&["serve", ".", "--port", "0", "--json"]);
-    // The shell starts the same program with few files.
+    // The shell starts the same program with a low limit on open files.
     let mut command = std::process::Command::new("sh");
     command.args(["-c", "ulimit -n 256; exec \"$0\" \"$@\""]).arg(serve.get_program()).args(serve.get_args());
     command.envs(serve.get_envs().filter_map(|(key, value)| Some((key, value?))));
@@ -194,7 +194,7 @@ fn connections_that_say_nothing_keep_nobody_out() {
     let (server, _) = started(command);
     let half = |i: usize| {
         let mut stream = TcpStream::connect(&server.1).expect("it listens");
-        // Every other one says half of a head, or all of it and half of a body.
+        // Sends nothing, half of a head, or a head and half of a body.
         let text = ["", "GET / HTTP/1.1\r\nHost:", "POST /chat HTTP/1.1\r\nContent-Length: 9\r\n\r\na"][i % 3];
         stream.write_all(text.as_bytes()).expect("written");
         stream

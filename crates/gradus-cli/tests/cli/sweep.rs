@@ -1,4 +1,4 @@
-//! `gradus sweep`: many runs from one file, kept when they are finished, compared over seeds.
+//! `gradus sweep`: many runs from one file. Finished runs are kept and compared over seeds.
 
 use serde_json::Value;
 
@@ -14,7 +14,7 @@ fn sweep(keys: &str) -> CliTest {
     CliTest::with("sweep.yml", &file)
 }
 
-/// Whether a run has logged more than the evaluation before its first step.
+/// Returns whether a run has logged more than the evaluation before its first step.
 fn has_stepped(run: &std::path::Path) -> bool {
     std::fs::read_to_string(run.join("metrics.jsonl")).is_ok_and(|rows| rows.lines().count() >= 2)
 }
@@ -34,7 +34,7 @@ fn every_point_is_run_with_every_seed_and_finished_runs_are_kept() {
     assert_eq!(found["metric"], "eval_reward");
     let points = found["points"].as_array().expect("points");
     assert!(points.len() == 2 && points.iter().all(|point| point["interval"].is_array()), "{found}");
-    // The table says what the runs say.
+    // The table agrees with the results of the runs.
     for point in points {
         let name = point["name"].as_str().expect("a name");
         for (i, seed) in [1, 2].iter().enumerate() {
@@ -46,7 +46,7 @@ fn every_point_is_run_with_every_seed_and_finished_runs_are_kept() {
     assert_eq!(found["best"], points[0]["name"]);
     assert!(points[0]["mean"].as_f64() >= points[1]["mean"].as_f64());
     assert_eq!(serde_json::from_str::<Value>(&test.read("out/sweep.json")).expect("JSON"), found);
-    // Again: only what is missing is trained.
+    // A second call trains only the missing runs.
     let name = points[0]["name"].as_str().expect("a name");
     let kept = test.path().join(format!("out/{name}/seed-1/results.json"));
     let written = std::fs::metadata(&kept).and_then(|file| file.modified()).expect("there");
@@ -55,7 +55,7 @@ fn every_point_is_run_with_every_seed_and_finished_runs_are_kept() {
     assert!(run.code == 0 && run.stderr.contains("4 runs in out, 1 to do"), "{run:?}");
     assert_eq!(std::fs::metadata(&kept).and_then(|file| file.modified()).expect("there"), written);
     assert_eq!(shown(&test, &["--show"]), found, "the same seeds give the same numbers");
-    // What others wrote there stays.
+    // Files of others are kept.
     let own = test.read("out/sweep.json");
     for (name, before) in [("out/sweep.json", "{\"title\": \"mine\"}"), ("out/sweep.txt", "mine")] {
         let kept = test.read(name);
@@ -70,7 +70,7 @@ fn every_point_is_run_with_every_seed_and_finished_runs_are_kept() {
         test.write("out/sweep.json", &own);
         test.write(name, &kept);
     }
-    // Another file does not go on in the same place.
+    // A different file cannot continue in the same directory.
     test.write("sweep.yml", &test.read("sweep.yml").replace("target: 3", "target: 2"));
     let run = test.run(&["sweep", "sweep.yml"]);
     assert!(run.code != 0 && run.stderr.contains("was begun with another configuration"), "{run:?}");
@@ -86,7 +86,7 @@ fn a_run_that_fails_is_named_and_the_others_are_finished() {
     assert!(found["best"].as_str().is_some_and(|best| best.starts_with("2-max_length=64")), "{found}");
 }
 
-/// `kill` and schedulers reach one process, a terminal all of them: both stop the runs, once.
+/// `kill` and schedulers signal one process, a terminal signals all of them. Either way the runs are stopped once.
 #[cfg(unix)]
 #[test]
 fn an_interrupt_stops_the_runs_and_the_same_command_goes_on_with_them() {
@@ -94,8 +94,8 @@ fn an_interrupt_stops_the_runs_and_the_same_command_goes_on_with_them() {
     use std::process::Stdio;
     for whole_group in [false, true] {
         let test = sweep("sweep: { seeds: [1, 2], at_once: 2 }");
-        // The reward answers for the evaluation and the first step; later ones wait for the file `go`, so no run is over
-        // before it is interrupted.
+        // The reward program answers the evaluation and the first step. Later requests wait for the file `go`, so no run ends before it is
+        // interrupted.
         let go = test.path().join("go").display().to_string();
         let script = format!(
             "i=0; while read -r line; do i=$((i+1)); [ $i -le 8 ] || while [ ! -e {go} ]; do sleep 0.02; done; echo 1; done"
@@ -125,7 +125,7 @@ fn an_interrupt_stops_the_runs_and_the_same_command_goes_on_with_them() {
     }
 }
 
-/// Nobody can catch this signal: the runs see that the sweep is gone.
+/// This signal cannot be handled, but the runs notice the end of the sweep.
 #[cfg(unix)]
 #[test]
 fn a_sweep_that_is_killed_leaves_no_run_behind() {
@@ -142,7 +142,7 @@ fn a_sweep_that_is_killed_leaves_no_run_behind() {
     wait_until("both runs have stopped", || checkpoints(1) == 1 && checkpoints(2) == 1);
 }
 
-/// The same command finds what it began, wherever the file stands.
+/// The same command finds its runs again, independent of the file's location.
 #[test]
 fn a_sweep_without_a_directory_goes_to_one_with_the_name_of_its_file() {
     let test = sweep("sweep: { grid: { train.learning_rate: [1e-6] }, seeds: [7], metric: eval_nothing }");
@@ -164,7 +164,7 @@ fn slurm_trains_the_runs_as_an_array_of_jobs() {
     let here = sweep(keys);
     let expected = shown(&here, &[]);
     let test = sweep(keys);
-    // A stand-in for Slurm: it starts the jobs of the array one after the other.
+    // A replacement for Slurm that starts the jobs of the array one after the other.
     let jobs = "#!/bin/bash\ncat > job.sh\nfor i in 0 1 2 3; do SLURM_ARRAY_TASK_ID=$i bash job.sh || exit 1; done\n";
     for (name, text) in [("sbatch", jobs), ("srun", "#!/bin/sh\nshift\nexec \"$@\"\n")] {
         let file = test.write(&format!("bin/{name}"), text);

@@ -1,10 +1,10 @@
-//! Tasks from command to command: shown, trained on, evaluated with metrics.
+//! Tasks in all commands: shown, trained on, and evaluated with metrics.
 
 use serde_json::{Value, json};
 
 use crate::harness::{CliTest, fixture_model};
 
-/// A few translations as two text files a split.
+/// A few translations as two text files per split.
 fn pairs() -> CliTest {
     let test = CliTest::new();
     let lines = |words: [&str; 4]| {
@@ -45,7 +45,7 @@ fn a_task_is_shown_and_written_as_rows() {
     assert!(run.code == 2 && run.stderr.contains("did you mean `commongen`?"), "{run:?}");
 }
 
-/// What `eval` says of a model's completions is what it says of the same completions as rows.
+/// `eval` reports the same values for a model's completions as for the same completions given as rows.
 #[test]
 fn completions_are_measured_as_rows_are() {
     let test = pairs();
@@ -60,7 +60,7 @@ fn completions_are_measured_as_rows_are() {
     let first = json(test.read("out.jsonl").lines().next().expect("a row"));
     assert_eq!((&first["id"], &first["prompt"]), (&"val_0".into(), &"say: the sun".into()));
     assert_eq!(first["metrics"]["chrf"], rows["rows"][0]["chrf"]);
-    // The task's own metrics, of completions that are searched for with beams.
+    // The task's own metrics, for completions from beam search.
     let own =
         json(&test.succeeds(&[&eval[..], &["--num-beams", "2", "--temperature", "0", "--bootstrap", "0"]].concat()));
     for key in ["meteor", "bleu", "sacre_bleu", "ter", "diversity/unique-1"] {
@@ -70,7 +70,7 @@ fn completions_are_measured_as_rows_are() {
     assert!(table.contains("length") && table.contains("95 % interval") && table.contains("chrf"), "{table}");
 }
 
-/// RL4LMs' `causal_perplexity`: of the model that is evaluated, on the references.
+/// RL4LMs' `causal_perplexity`, measured with the evaluated model on the references.
 #[test]
 fn the_perplexity_of_the_policy_is_measured_while_it_trains() {
     let test = pairs();
@@ -93,7 +93,7 @@ fn the_perplexity_of_the_policy_is_measured_while_it_trains() {
         found["perplexity"].as_f64().expect("a perplexity")
     };
     let of = |row: &Value| row["eval_perplexity"].as_f64().expect("a perplexity");
-    // The model as it starts and as it ends, whether it is named or the one that is evaluated.
+    // The model at the start and at the end, named or as the evaluated model.
     let named = format!("model={model}");
     for (found, model, more) in [
         (of(&rows[0]), model.as_str(), &["--metric-option", named.as_str()][..]),
@@ -104,7 +104,7 @@ fn the_perplexity_of_the_policy_is_measured_while_it_trains() {
         assert!((found - expected).abs() <= 1e-4 * expected, "{model}: {found} instead of {expected}");
     }
     assert_ne!(of(&rows[0]), of(rows.last().expect("a row")), "the policy has moved");
-    // Logprobs of the tokens of every step; at first the policy is the reference.
+    // Log-probabilities of the tokens of every step. At first, the policy equals the reference.
     let number = |row: &Value, key: &str| row[key].as_f64().unwrap_or_else(|| panic!("{key} in {row}"));
     for row in &rows[1..] {
         let [mean, least] = ["logprobs/mean", "logprobs/min"].map(|key| number(row, key));
@@ -114,7 +114,7 @@ fn the_perplexity_of_the_policy_is_measured_while_it_trains() {
         let own = number(&rows[1], &format!("logprobs/{part}"));
         assert!((own - number(&rows[1], &format!("logprobs/reference_{part}"))).abs() < 1e-4, "{}", rows[1]);
     }
-    // Nothing has a likelihood of a text alone that has an encoder; and nothing is evaluated where no model is named.
+    // Models with an encoder assign no likelihood to a text alone. The metric also fails if no model is given.
     test.write("run.yml", &format!("{}method: {{ sft: {{}} }}\noutput_dir: sft\n", config(&fixture_model("t5"))));
     let run = test.run(&["train", "run.yml", "--quiet"]);
     assert!(run.code != 0 && run.stderr.contains("but this one has an encoder"), "{run:?}");
@@ -146,10 +146,10 @@ fn evaluations_of_training_measure_completions() {
         assert!(results["before"]["eval_rouge/rouge1"].is_number(), "{results}");
         assert_eq!(results["best"]["metric"], "eval_rouge/rouge1");
         assert_eq!(results["data"], "iwslt2017en_de of pairs");
-        // What the model wrote is kept, with what metrics say of it.
+        // The model's completions are stored with their metrics.
         let kept = test.succeeds(&["runs", "rollouts", name, "--runs-dir", ".", "--eval", "--json"]);
         assert!(kept.lines().count() >= 12 && kept.lines().all(|line| line.contains("rouge/rouge1")), "{kept}");
-        // What the run measured at its end is what `eval` says of its model.
+        // The last measurement of the run equals the result of `eval` on its model.
         let eval = ["eval", "--task", TASK, "--data", "pairs", "--max-new-tokens", "4", "--temperature", "0", "--json"];
         let directory = format!("{name}/model");
         let again = ["--model", &directory, "--metrics", "rouge", "--metric-option", "rouge_type=rouge1"];
@@ -162,7 +162,7 @@ fn evaluations_of_training_measure_completions() {
     assert!(run.code == 2 && run.stderr.contains("did you mean `rouge`?"), "{run:?}");
 }
 
-/// A run with rows to train on, held-out rows and test rows.
+/// Configuration of a run with training rows, held-out rows and test rows.
 fn with_test_rows(method: &str, more: &str) -> String {
     let model = fixture_model("t5");
     format!(
@@ -197,13 +197,13 @@ fn the_test_split_is_measured_before_and_after_training() {
         assert!(results["last"]["test_ter"].is_null(), "{results}");
         let report = test.read(&format!("{name}/report.html"));
         assert!(report.contains("test_<wbr>ter"), "{report}");
-        // Their completions are kept apart from those of other evaluations.
+        // Completions of test rows are stored separately from those of other evaluations.
         let kept = test.succeeds(&["runs", "rollouts", name, "--runs-dir", ".", "--test", "--limit", "100", "--json"]);
         let kept: Vec<u64> = kept.lines().filter_map(|line| json(line)["step"].as_u64()).collect();
         let each = kept.len() / 2;
         assert!(each > 0 && kept == [vec![0; each], vec![3; each]].concat(), "{kept:?}");
 
-        // A run that was stopped and goes on measures the start no second time, and the end once.
+        // A resumed run does not measure the start again, and measures the end once.
         let whole = test.read(&format!("{name}/metrics.jsonl"));
         for step in ["1", "2", "3"] {
             let resume = ["runs", "resume", name, "--runs-dir", ".", "--resume-from", step, "--quiet"];
@@ -227,7 +227,7 @@ fn an_early_stop_measures_the_test_split_and_nothing_else_needs_held_out_rows() 
     let config = |more: &str, output: &str| {
         with_test_rows("method: { sft: {} }", more).replace("test_data: {}", "test_data: test.jsonl") + output
     };
-    // Nothing improves from the second evaluation on: a learning rate of 0.
+    // With a learning rate near 0, nothing improves from the second evaluation on.
     let early = "early_stopping_patience: 1";
     test.write("run.yml", &config(early, "output_dir: early\n").replace("learning_rate: 0.01", "learning_rate: 1e-30"));
     test.succeeds(&["train", "run.yml", "--quiet"]);

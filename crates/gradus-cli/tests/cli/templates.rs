@@ -1,5 +1,4 @@
-//! Chat templates that mean harm, through the binary: whatever a template does, the program that reads it lives on and says
-//! what happened.
+//! Malicious chat templates, through the binary. Whatever a template does, the program survives and reports what happened.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -15,7 +14,7 @@ use crate::harness::{CliTest, fixture_model};
 use crate::hostile_templates::{self, Composer};
 use crate::mutate::Mutator;
 
-/// A model directory below the test's, whose chat template is `source`.
+/// Creates a model directory in the test directory, with `source` as its chat template.
 pub fn model_with(test: &CliTest, name: &str, source: &str) -> String {
     let from = fixture_model("qwen3");
     for file in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
@@ -28,14 +27,14 @@ pub fn model_with(test: &CliTest, name: &str, source: &str) -> String {
 
 const PROMPT: &str = "{\"prompt\": [{\"role\": \"user\", \"content\": \"Hi\"}]}\n";
 
-/// The whole table through children of this process, and some of every class through the binary.
+/// Renders all templates through children of this process, and some of every class through the binary.
 #[test]
 fn no_template_ends_the_program() {
     registered();
     let test = CliTest::with("rows.jsonl", PROMPT);
     let tokenizer = Tokenizer::from_dir(Path::new(&fixture_model("qwen3"))).expect("a tokenizer");
     let messages = [json!({ "role": "user", "content": "Hi" })];
-    // These use up their processor time, all in one way; one of them is below.
+    // These templates use up their processor time, all in the same way. Another test covers one of them.
     let is_slow = |name: &str| ["pprint", "debug", "[0:]", "slow"].iter().any(|word| name.contains(word));
     let templates: Vec<_> = hostile_templates::all().into_iter().filter(|(name, _)| !is_slow(name)).collect();
     let (next, wrong) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
@@ -45,7 +44,7 @@ fn no_template_ends_the_program() {
             let Some((name, source)) = templates.get(at) else { break };
             let made = ChatTemplate::from_source(source, "t.jinja", &tokenizer);
             let rendered = made.and_then(|template| template.render(&messages, &RenderOptions::default()));
-            // Some are harmless with this much stack, and are rendered.
+            // Some templates are harmless with this stack size, and are rendered.
             if let Err(error) = rendered
                 && (!error.to_string().starts_with("t.jinja: ") || error.to_string().len() > 2000)
             {
@@ -56,7 +55,7 @@ fn no_template_ends_the_program() {
             }
             let model = model_with(&test, &format!("model-{at}"), source);
             let run = test.run(&["generate", "--model", &model, "--prompts", "rows.jsonl", "--max-new-tokens", "1"]);
-            // A template that writes much makes a prompt that is too long; one that refuses the row is told with the row.
+            // A template with much output makes a prompt that is too long. A template that rejects the row is reported with that row.
             let names = ["chat_template.jinja", "rows.jsonl:1: chat template: ", "prompt 1 has "];
             let is_told =
                 run.code == 1 && names.iter().any(|name| run.stderr.contains(name)) && run.stderr.len() < 2000;
@@ -74,7 +73,7 @@ fn no_template_ends_the_program() {
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), templates.len(), wrong.join("\n"));
 }
 
-/// Each limit has its words.
+/// Each limit has its own message.
 #[test]
 fn the_limit_that_was_hit_is_named() {
     let test = CliTest::with("rows.jsonl", PROMPT);
@@ -95,7 +94,7 @@ fn the_limit_that_was_hit_is_named() {
         assert!(run.code == 1 && run.stderr.starts_with(&started), "{expected}: {} {}", run.code, run.stderr);
         assert!(run.stderr.contains("hint: the template is broken or meant to do harm"), "{}", run.stderr);
     }
-    // Every way to a template ends alike.
+    // All commands that read the template fail in the same way.
     let model = model_with(&test, "model-0", cases[0].0);
     test.write("chats.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": \"assistant\", \"content\": \"Yes\"}]}\n");
     for arguments in [
@@ -115,7 +114,7 @@ fn the_limit_that_was_hit_is_named() {
     assert!(output.status.code().is_some() && stderr.contains("nests too deep"), "{}: {stderr}", output.status);
 }
 
-/// The fixtures of what `transformers` renders, through children, one by one and all at once.
+/// Children render the fixtures of `transformers`, one by one and all at once.
 #[test]
 fn children_render_what_this_process_renders() {
     registered();
@@ -132,8 +131,8 @@ fn children_render_what_this_process_renders() {
     }
 }
 
-/// Templates that are composed of the known classes, and known templates that are changed at random: this process lives on,
-/// and each gives a text or an error in bounded time. `GRADUS_FUZZ_CASES` asks for more.
+/// Templates composed of the known classes, and known templates with random changes: this process survives, and each template yields a text
+/// or an error in bounded time. `GRADUS_FUZZ_CASES` sets their number.
 #[test]
 fn composed_templates_leave_this_process_alive() {
     registered();
@@ -189,8 +188,8 @@ fn composed_templates_leave_this_process_alive() {
     println!("{:?}", counts.into_inner().expect("no panic"));
 }
 
-/// What the way through a child costs: how long each way takes for batches of many conversations, template by template.
-/// `cargo test --workspace --release --test cli -- --ignored --nocapture --exact templates::what_a_child_costs`
+/// Measures the cost of rendering in a child: the time of each way for batches of many conversations, per template. `cargo test --workspace
+/// --release --test cli -- --ignored --nocapture --exact templates::what_a_child_costs`
 #[test]
 #[ignore = "measures, alone on a machine"]
 fn what_a_child_costs() {
@@ -227,7 +226,7 @@ fn what_a_child_costs() {
     println!("all: {:.2}", all_apart.as_secs_f64() / all_here.as_secs_f64());
 }
 
-/// Fifteen megabytes are far below the limits of a child, each time.
+/// Fifteen megabytes are far below the limits of a child, for each request.
 #[test]
 fn a_long_conversation_is_rendered_every_time() {
     registered();
@@ -246,19 +245,19 @@ fn said(rendered: gradus::Result<gradus::text::Rendered>) -> Result<gradus::text
     rendered.map_err(|error| error.to_string())
 }
 
-/// The templates, rendered by this process: they are opened before anything is registered.
+/// Templates rendered by this process. They are opened before any child program is registered.
 static HERE: LazyLock<Vec<Case>> = LazyLock::new(parity_templates);
 
-/// From now on templates that this process opens are rendered by children.
+/// From now on, children render the templates that this process opens.
 fn registered() {
     LazyLock::force(&HERE);
     register(Starter { program: env!("CARGO_BIN_EXE_gradus").into(), arguments: Vec::new() });
 }
 
-/// Messages, tools and further variables.
+/// Messages, tools and additional variables.
 type Conversation = (Vec<Value>, Option<Vec<Value>>, Map<String, Value>);
 
-/// A template and what it is rendered with.
+/// A template and its inputs.
 struct Case {
     name: String,
     template: ChatTemplate,

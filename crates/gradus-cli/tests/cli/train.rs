@@ -1,4 +1,4 @@
-//! Training commands: what is refused before anything is loaded, and small runs from start to finish.
+//! Training commands: rejection before anything is loaded, and small runs from start to finish.
 
 use std::collections::BTreeSet;
 
@@ -113,7 +113,7 @@ fn data_that_is_empty() {
     assert_eq!(run.stderr, "error: empty.jsonl: no rows: the data set is empty\n");
 }
 
-/// The logged steps of a run.
+/// Returns the logged steps of a run.
 fn steps(test: &CliTest, directory: &str) -> Vec<Value> {
     let text = test.read(&format!("{directory}/metrics.jsonl"));
     text.lines().map(|line| serde_json::from_str(line).expect("each line is JSON")).collect()
@@ -138,7 +138,7 @@ fn evaluations_search_with_beams_and_leave_training_as_it_is() {
             assert_eq!(sampled[key], searched[key], "{key}");
         }
     }
-    // What the evaluation after the last step found is what a search by the model that it left finds.
+    // The evaluation after the last step equals a beam search by the saved model.
     let prompts = ["generate", "--model", "searched/model", "--prompts", "prompts.jsonl", "--max-new-tokens", "6"];
     let found = test.succeeds(&[&prompts[..], &["--temperature", "0", "--num-beams", "3"]].concat());
     let completions = |text: &str, key: &str| -> BTreeSet<String> {
@@ -181,7 +181,7 @@ fn every_method_trains_and_prints_its_directory() {
         }
         assert!(test.read(&format!("{directory}/config.yml")).contains("  batch_size: 2 # set"), "{method}");
     }
-    // What was trained can be used.
+    // The trained models can be used.
     let rows = test.succeeds(&["score", "--reward-model", "run-reward/model", "--data", "texts.jsonl"]);
     assert_eq!(rows.lines().count(), 2, "{rows}");
     let sample = ["generate", "--model", "run-ppo/model", "--prompts", "prompts.jsonl", "--max-new-tokens", "3"];
@@ -200,7 +200,7 @@ fn a_run_is_resumed_from_its_directory_alone() {
     assert!(test.read("run/config.yml").contains("  batch_size: 1 # set"));
 }
 
-/// Every file below a directory with what it holds, in the order of names.
+/// Returns all files below a directory with their contents, ordered by name.
 fn files(directory: &std::path::Path) -> Vec<(String, Vec<u8>)> {
     let mut found = Vec::new();
     let mut folders = vec![directory.to_owned()];
@@ -276,7 +276,7 @@ fn a_run_whose_directory_is_deleted_is_kept_beside_it() {
         let metrics = test.path().join(&directory).join("metrics.jsonl");
         let lines = || std::fs::read_to_string(&metrics).unwrap_or_default().lines().count();
         wait_until(&format!("{method} has logged three rows"), || lines() >= 3);
-        // At once, as seen from the run.
+        // For the run, the directory disappears in a single operation.
         std::fs::rename(test.path().join(&directory), test.path().join("gone")).expect("renamed");
         std::fs::remove_dir_all(test.path().join("gone")).expect("removed");
         let output = child.wait_with_output().expect("it ends");
@@ -307,8 +307,8 @@ fn a_run_whose_directory_is_deleted_is_kept_beside_it() {
     }
 }
 
-/// Interrupts `child` once its reward program was asked (and made the file `asked`); returns stderr. The program sleeps for
-/// a day: a run that waits for it fails by [`wait_until`].
+/// Interrupts `child` after its reward program received a request (and created the file `asked`). Returns stderr. The program sleeps for a
+/// day, so a run that waits for it fails in [`wait_until`].
 #[cfg(unix)]
 fn interrupted_once_asked(test: &CliTest, mut child: std::process::Child) -> String {
     wait_until("the reward program was asked", || test.path().join("asked").exists());
@@ -344,7 +344,7 @@ fn an_interrupted_evaluation_takes_its_reward_program_along() {
 fn an_interrupt_ends_the_wait_for_a_reward_program_at_once() {
     let test = CliTest::with("prompts.jsonl", PROMPTS);
     let model = fixture_model("gpt2");
-    // It answers the evaluation and the first step, and then no more.
+    // The program answers the evaluation and the first step, and then stops answering.
     let script =
         "i=0; while read -r line; do i=$((i+1)); if [ $i -gt 6 ]; then touch asked; sleep 86400; fi; echo 1; done";
     let command = format!("{{program: [sh, -c, '{script}'], timeout_s: 86400}}");
@@ -483,7 +483,7 @@ fn a_wrong_name_of_a_column_leaves_no_run_behind() {
     }
 }
 
-/// What a run that got worse leaves, whatever its method: `metric` decided, and the start had its best value.
+/// Checks the output of a run that got worse, for any method. `metric` selects the best model, and the start had its best value.
 #[track_caller]
 fn check_got_worse(test: &CliTest, run: &Run, metric: &str) {
     assert_eq!(run.code, 0, "{}", run.stderr);
@@ -502,7 +502,7 @@ fn check_got_worse(test: &CliTest, run: &Run, metric: &str) {
 
 #[test]
 fn a_preference_run_that_got_worse_says_so() {
-    // What is held out has the sides the other way round.
+    // In the held-out pairs, chosen and rejected are swapped.
     let row = |i: usize, [good, bad]: [&str; 2]| {
         format!("{{\"prompt\": \"The cup {i} is\", \"chosen\": \"{good}\", \"rejected\": \"{bad}\"}}\n")
     };
@@ -525,7 +525,7 @@ fn an_online_run_that_got_worse_says_so() {
     let model = fixture_model("gpt2");
     let arguments =
         ["grpo", "--model", &model, "--data", "prompts.jsonl", "--output-dir", "runs/worse", "--max-steps", "2"];
-    // Every completion is worth less than those before it, whatever the policy does.
+    // Every completion has a lower reward than those before it, whatever the policy does.
     let reward = ["--reward-command", "sh -c 'n=0; while read -r line; do n=$((n+1)); echo -$n; done'"];
     let more = [
         "--group-size",
@@ -543,7 +543,7 @@ fn an_online_run_that_got_worse_says_so() {
     check_got_worse(&test, &run, "eval_reward");
 }
 
-/// The first step takes the policy far away: its completions lose the reward that those of the start had.
+/// The first step moves the policy far away, so that its completions lose the reward that those of the start had.
 #[test]
 fn an_online_run_that_diverges_warns_while_it_trains() {
     let rows: String = (0..24).map(|i| format!("{{\"prompt\": \"The tea {i}\"}}\n")).collect();
@@ -560,7 +560,7 @@ fn an_online_run_that_diverges_warns_while_it_trains() {
     assert!(results["diverged"].as_str().is_some_and(|text| text.contains("fell from 1.0000 to 0.0000")), "{results}");
 }
 
-/// A file names the method, and its keys are flags of `gradus train FILE` too.
+/// A file determines the method, whose keys are also flags of `gradus train FILE`.
 #[test]
 fn a_file_takes_the_flags_of_its_method() {
     let test = CliTest::with("rows.jsonl", PROMPTS);
@@ -642,7 +642,7 @@ fn advice_about_rewards_belongs_to_dpo() {
     }
 }
 
-/// Ctrl-C is answered at once, and ends the sampling of a step: nobody waits for the rest of it.
+/// Ctrl-C is answered immediately and stops sampling in the middle of a step.
 #[cfg(unix)]
 #[test]
 fn an_interrupt_ends_a_long_step_between_its_rows() {
@@ -754,7 +754,7 @@ fn a_run_stands_for_its_model() {
         "2",
     ];
     test.succeeds(&[&online, &few[..]].concat());
-    // By its path, the result is the same to the bit.
+    // With the path instead, the result has identical bits.
     test.succeeds(
         &[&["dpo", "--model", "start/model", "--reference-model", "start/model", "--output-dir", "again"], &few[..]]
             .concat(),
@@ -792,7 +792,7 @@ fn a_new_model_can_be_trained() {
         1,
         "error: there is no family `t6`\nhint: did you mean `t5`?\n",
     );
-    // What makes no model is refused under the name that the user gave.
+    // The error names the directory that the user gave.
     let wrong =
         ["new-model", "--family", "gpt2", "--tokenizer", &tokenizer, "--output", "deep/other", "--set", "n_head=3"];
     let run = test.run(&wrong);

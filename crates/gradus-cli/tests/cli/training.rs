@@ -1,5 +1,5 @@
-//! Runs from pages, in a browser, with the program itself: planned, begun, stopped, gone on with after the server was killed,
-//! exported, deleted.
+//! Runs from the pages in a browser, with the real program: planned, started, stopped, resumed after the server was killed, exported,
+//! deleted.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use crate::driver::Browser;
 use crate::harness::{CliTest, fixture_model, wait_until};
 use crate::serve::serve;
 
-/// What of the rows is long enough that a run of many steps goes on while somebody looks at it.
+/// Rows of the data. Runs use many steps, so that they are still running when the test looks at them.
 const TEXTS: &str = "{\"text\": \"The tea is good.\"}\n{\"text\": \"The kettle is warm.\"}\n";
 
 fn test() -> CliTest {
@@ -24,7 +24,7 @@ fn test() -> CliTest {
     test
 }
 
-/// Fills fields of a form, and sends it with the button that fits.
+/// Fills fields of a form, and submits it with the matching button.
 fn fill(browser: &mut Browser, fields: &[(&str, &str)], button: &str) {
     for (name, value) in fields {
         let set = format!(
@@ -64,7 +64,7 @@ fn a_run_is_planned_begun_stopped_gone_on_with_exported_and_deleted() {
     browser.click("a[href='/runs/new?method=sft']");
     browser.loaded();
 
-    // A mistake is said beside its field, and what was filled in stays.
+    // An error is shown next to its field, and the input is kept.
     let fields = [("model", "gpt2"), ("data", "tea.jsonl"), ("learning-rate", "-1"), ("name", "tea")];
     fill(&mut browser, &fields, ".run-form button");
     assert!(
@@ -82,7 +82,7 @@ fn a_run_is_planned_begun_stopped_gone_on_with_exported_and_deleted() {
     browser.click("form[action='/runs/start'] button");
     browser.loaded();
 
-    // It appears by itself, and grows.
+    // The run page updates by itself.
     browser.wait("document.querySelector('[data-state=running]')");
     browser.wait(
         "Number(document.getElementById('step').textContent) > 3 && document.getElementById('progress').value > 3",
@@ -90,7 +90,7 @@ fn a_run_is_planned_begun_stopped_gone_on_with_exported_and_deleted() {
     assert!(test.read("tea/config.yml").contains("max_steps: 100000 # set"));
     picture(&mut browser, "training");
 
-    // The server is killed: the run goes on, and another server finds it and stops it.
+    // The server is killed. The run continues, and another server finds and stops it.
     drop(server);
     assert_eq!(state(&test, "tea"), "running");
     let (_server, said) = serve(&test, &["--allow-training"]);
@@ -104,14 +104,14 @@ fn a_run_is_planned_begun_stopped_gone_on_with_exported_and_deleted() {
     let steps = fs::read_dir(test.path().join("tea/checkpoints")).expect("a folder").count();
     assert!(steps > 0, "it left a checkpoint");
 
-    // It goes on to the end, which is near by now.
+    // The run is resumed and soon finishes.
     let step: usize = browser.text("#step").parse().expect("a step");
     fill(&mut browser, &[("max_steps", &(step + 5).to_string())], "form[action='/runs/resume'] button");
     becomes(&test, "tea", "finished");
     browser.wait("document.querySelector('[data-state=finished]')");
     assert_eq!(browser.text("#step"), (step + 5).to_string());
 
-    // Its model becomes one of the folder, which answers.
+    // Its model is exported to the folder and can answer.
     fill(&mut browser, &[("snapshot", "model"), ("name", "warm")], "form[action='/runs/export'] button");
     assert!(browser.text("main").contains("models/warm"));
     assert!(test.path().join("models/warm/config.json").is_file());
@@ -122,7 +122,7 @@ fn a_run_is_planned_begun_stopped_gone_on_with_exported_and_deleted() {
     browser.loaded();
     fill(&mut browser, &[("confirm", "tea")], "form[action='/runs/delete'] button");
     assert!(!test.path().join("tea").exists() && test.path().join("models/warm").is_dir());
-    // What the page asked of the server while that was killed has failed, and nothing else.
+    // Only requests to the killed server have failed.
     let complaints: Vec<String> =
         browser.complaints().into_iter().filter(|said| !said.contains("net::ERR_CONNECTION")).collect();
     assert_eq!(complaints, Vec::<String>::new());
@@ -156,7 +156,7 @@ fn what_two_models_answer_becomes_a_blind_comparison() {
     assert_eq!(row["models"].as_array().map(Vec::len), Some(2));
 }
 
-/// Writes a picture where `GRADUS_PICTURES` says.
+/// Writes a screenshot into the directory `GRADUS_PICTURES`, if it is set.
 fn picture(browser: &mut Browser, name: &str) {
     let Some(to) = std::env::var_os("GRADUS_PICTURES") else { return };
     let path = std::path::PathBuf::from(to).join(format!("{name}.png"));

@@ -1,4 +1,4 @@
-//! Every file of a run, without what measures the machine.
+//! Comparison of all files of two runs, without measurements of the machine.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -6,10 +6,10 @@ use std::path::Path;
 use gradus::run::is_measurement;
 use serde_json::Value;
 
-/// Files that show measurements to people, or that say when things happened.
+/// Files that show measurements or times.
 const SHOWN: [&str; 6] = [".lock", "state.json", "log.txt", "report.html", "plots/time.png", "plots/speed.png"];
 
-/// What each file below `directory` holds, by its path.
+/// Returns the contents of each file below `directory`, by path.
 pub fn snapshot(directory: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut files = BTreeMap::new();
     collect(directory, "", &mut files);
@@ -29,14 +29,14 @@ fn collect(directory: &Path, prefix: &str, files: &mut BTreeMap<String, Vec<u8>>
     }
 }
 
-/// The bytes of a file; of JSON, without measurements.
+/// Returns the bytes of a file, without measurements if it is JSON.
 fn comparable(name: &str, bytes: Vec<u8>) -> Vec<u8> {
     let parse = |text: &[u8]| serde_json::from_slice::<Value>(text).unwrap_or_else(|error| panic!("{name}: {error}"));
     if name.ends_with(".jsonl") {
         let lines = bytes.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
         lines.flat_map(|line| (without(parse(line)).to_string() + "\n").into_bytes()).collect()
     } else if name.ends_with("checksums.json") {
-        // The sums of two files with measurements in them.
+        // Removes the checksums of two files that contain measurements.
         let mut value = parse(&bytes);
         let files = value["files"].as_object_mut().expect("sums by file");
         files.retain(|file, _| file != "run_state.json" && file != "trainer_state.json");
@@ -60,7 +60,7 @@ fn without(value: Value) -> Value {
     }
 }
 
-/// The files that differ, and how.
+/// Lists the files that differ, with their first difference.
 pub fn differences(expected: &BTreeMap<String, Vec<u8>>, found: &BTreeMap<String, Vec<u8>>) -> Vec<String> {
     let mut lines = Vec::new();
     for (name, bytes) in expected {

@@ -1,5 +1,4 @@
-//! A disk that is full: the run says so and ends, what was written before is whole, and with room it goes on to the same
-//! bits.
+//! A full disk: the run reports it and ends, all earlier files are intact, and with free space it resumes to the same bits.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -14,7 +13,7 @@ pub fn uninterrupted(lab: &Lab) -> std::collections::BTreeMap<String, Vec<u8>> {
     snapshot(&whole.join("run"))
 }
 
-/// The run went on where it had stopped, to the same end.
+/// Checks that the run resumes where it stopped and reaches the same end.
 pub fn goes_on(lab: &Lab, directory: &Path, expected: &std::collections::BTreeMap<String, Vec<u8>>) {
     finish(lab.start(directory, true), "with room again");
     let found = differences(expected, &snapshot(&directory.join("run")));
@@ -25,7 +24,7 @@ pub fn checkpoints(directory: &Path) -> usize {
     std::fs::read_dir(directory.join("run/checkpoints")).into_iter().flatten().flatten().count()
 }
 
-/// Every file over 50 KiB fails to be written, as all would on a full disk; the tiny model alone has 100.
+/// Every file over 50 KiB fails to be written, as all files would on a full disk. The tiny model alone has 100 KiB.
 #[test]
 fn a_file_that_cannot_grow() {
     let lab = Lab::new("sft", "gpt2", "texts.jsonl", COMMON);
@@ -51,13 +50,13 @@ fn a_file_that_cannot_grow() {
     goes_on(&lab, &directory, &expected);
 }
 
-/// A file system of its own on a directory, unmounted whatever happens; only root can make one.
+/// A separate file system on a directory, unmounted in any case. Only root can create one.
 #[cfg(target_os = "linux")]
 pub struct Mounted<'a>(&'a Path);
 
 #[cfg(target_os = "linux")]
 impl<'a> Mounted<'a> {
-    /// `None`, visibly, where none can be made.
+    /// Mounts the file system. `None`, with a visible message, if that is not possible.
     pub fn new(directory: &'a Path, options: &str) -> Option<Self> {
         let mounted = Self(directory);
         if !mounted.mount(options) {
@@ -82,7 +81,7 @@ impl Drop for Mounted<'_> {
     }
 }
 
-/// A file system of its own that is full after the first checkpoint.
+/// A separate file system that is full after the first checkpoint.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_file_system() {

@@ -1,4 +1,4 @@
-//! What a machine takes away while a run is at work, or before: the right to write, memory, the time of day.
+//! Resources that a machine may withdraw before or during a run: write permission, memory, the correct time.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::full::checkpoints;
 use crate::full::{goes_on, uninterrupted};
 use crate::process::Lab;
 
-/// Runs the binary in `directory` below what `shell` sets first.
+/// Runs the binary in `directory` under the limits that `shell` sets first.
 fn below(shell: &str, arguments: &str, directory: &Path) -> Output {
     let script = format!("{shell}; exec '{}' {arguments}", env!("CARGO_BIN_EXE_gradus"));
     let mut command = Command::new("sh");
@@ -18,7 +18,7 @@ fn below(shell: &str, arguments: &str, directory: &Path) -> Output {
     command.output().expect("a shell runs")
 }
 
-/// A file system that may only be read from some moment on.
+/// A file system that becomes read-only at some moment.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_file_system_that_becomes_read_only() {
@@ -55,7 +55,7 @@ fn a_file_system_that_becomes_read_only() {
     goes_on(&lab, &directory, &expected);
 }
 
-/// A disk in a file, with an ext4 file system that may only be read after an error; unmounted whatever happens.
+/// A disk image with an ext4 file system that becomes read-only after an error. It is unmounted in any case.
 #[cfg(target_os = "linux")]
 struct Disk<'a> {
     directory: &'a Path,
@@ -64,7 +64,7 @@ struct Disk<'a> {
 
 #[cfg(target_os = "linux")]
 impl<'a> Disk<'a> {
-    /// `None`, visibly, where none can be made.
+    /// Creates the disk. `None`, with a visible message, if that is not possible.
     fn new(directory: &'a Path) -> Option<Self> {
         let image = directory.with_extension("ext4");
         std::fs::File::create(&image).and_then(|file| file.set_len(64 << 20)).expect("a file of zeros");
@@ -89,7 +89,7 @@ impl<'a> Disk<'a> {
         Self::runs(command.args(["-o", "loop,errors=remount-ro"]).arg(&self.image).arg(self.directory))
     }
 
-    /// The file of the kernel that simulates an error of the disk.
+    /// Returns the path of the kernel's file that simulates a disk error.
     fn trigger(&self) -> Option<std::path::PathBuf> {
         let mounts = std::fs::read_to_string("/proc/self/mounts").ok()?;
         let at = self.directory.to_str()?;
@@ -104,7 +104,7 @@ impl<'a> Disk<'a> {
 
     fn repair(&self) {
         assert!(Self::runs(Command::new("umount").arg(self.directory)), "nobody uses it any more");
-        // 1: errors were corrected.
+        // Exit code 1: errors were corrected.
         let checked = Command::new("e2fsck").arg("-fy").arg(&self.image).output().expect("it comes with ext4");
         assert!(checked.status.code().is_some_and(|code| code <= 1), "{checked:?}");
         assert!(self.mount(), "it can be mounted again");
@@ -118,7 +118,7 @@ impl Drop for Disk<'_> {
     }
 }
 
-/// Below one limit after the other it dies, for want of memory, wherever it is then; what is there goes on.
+/// Under increasing memory limits, the run dies at different places. Each time, it can be resumed.
 #[cfg(target_os = "linux")]
 #[test]
 fn memory_that_does_not_suffice() {
@@ -137,13 +137,13 @@ fn memory_that_does_not_suffice() {
     }
     assert!(died > 0, "40 MB are too few");
     goes_on(&lab, &directory, &expected);
-    // The limit counts as the machine's memory: what cannot fit is refused before anything is allocated.
+    // The limit counts as the machine's memory. A run that cannot fit is rejected before any allocation.
     let said = below("ulimit -v 300000", "doctor --json", &directory);
     let said: serde_json::Value = serde_json::from_slice(&said.stdout).expect("doctor says JSON");
     assert_eq!(said["memory_bytes"], 300_000 * 1024, "{said}");
 }
 
-/// A run that began in the future, by a clock that was wrong, and ended before it began.
+/// A run that began in the future because of a wrong clock, and ended before it began.
 #[test]
 fn a_clock_that_was_set_back() {
     let lab = Lab::new("sft", "gpt2", "texts.jsonl", COMMON);

@@ -1,8 +1,8 @@
-//! A run that is killed at any moment and resumed ends with the same bits as one that never was.
+//! A run that is killed at any moment and resumed ends with the same bits as an uninterrupted one.
 //!
-//! The real binary, every trainer, a tiny model: killed with SIGKILL (or interrupted, as by Ctrl-C) after a random time,
-//! after a random step, or in the middle of writing, then resumed, killed again, and so on until it is done. Then every file is compared with that of an
-//! uninterrupted run. `GRADUS_KILLS=100 cargo test --workspace --test kill` does it a hundred times.
+//! The tests use the real binary, every trainer and a tiny model. A run is killed with SIGKILL (or interrupted, as by Ctrl-C) after a
+//! random time, after a random step, or while it writes. It is then resumed, killed again, and so on until it finishes. Finally, every file
+//! is compared with that of an uninterrupted run. `GRADUS_KILLS=100 cargo test --workspace --test kill` does it a hundred times.
 
 #![cfg(unix)]
 #![expect(clippy::print_stderr, reason = "the figures of a long measurement")]
@@ -18,12 +18,12 @@ mod skip;
 use compare::{differences, snapshot};
 use process::{Killer, Lab};
 
-/// Runs that are killed and resumed, for each case, unless `GRADUS_KILLS` gives their number for all cases together.
+/// Number of killed and resumed runs per case, unless `GRADUS_KILLS` sets their total for all cases.
 const ROUNDS: usize = 2;
-/// The most kills of one run.
+/// Maximum number of kills per run.
 const MOST_KILLS: usize = 4;
 
-/// What every case is given. Rows of the log are rarer than steps, so that there is always something not yet logged.
+/// Common arguments of all cases. Logging is rarer than steps, so that some steps are not yet logged.
 const COMMON: &[&str] = &[
     "--max-steps",
     "9",
@@ -114,8 +114,8 @@ fn grpo() {
     check("grpo", "grpo", "qwen3", "prompts.jsonl", &[ONLINE, &more]);
 }
 
-/// A program that answers every episode the same in every repetition, but does not say so: a resumed run reads the answers of
-/// finished steps from its record, and the rest are answered again.
+/// An environment program that answers every episode the same in every repetition, without declaring it. A resumed run reads the replies of
+/// finished steps from its record; the others are requested again.
 const ENVIRONMENT: &str = r#"
 import hashlib, json, sys
 turns = {}
@@ -145,7 +145,7 @@ fn grpo_in_an_environment() {
     let more = ["--group-size", "3", "--max-new-tokens", "40", "--stop", "e", "--stop", "a"];
     let given = ["--environment", environment.as_str()];
     check("grpo in an environment", "grpo", "qwen3", "prompts.jsonl", &[&more, &given]);
-    // Who was killed with its run has nobody left to answer.
+    // Programs of a killed run must have ended as well.
     let start = std::time::Instant::now();
     while let Some(orphan) = running(&program) {
         assert!(start.elapsed() < std::time::Duration::from_secs(120), "process {orphan} still runs {program:?}");
@@ -153,12 +153,12 @@ fn grpo_in_an_environment() {
     }
 }
 
-/// The number of a process whose command names `program`; none also where the system does not tell.
+/// Returns the id of a process whose command contains `program`. Also `None` if the system does not report commands.
 fn running(program: &std::path::Path) -> Option<String> {
     let name = program.as_os_str().as_encoded_bytes();
     let names = |entry: &std::fs::DirEntry| {
         let command = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        // Not the trainer, whose command names it as part of a longer word.
+        // Excludes the trainer, whose command contains the name as part of a longer word.
         command.split(|byte| *byte == 0).any(|word| word == name)
     };
     let processes = std::fs::read_dir("/proc").ok()?.flatten();

@@ -1,10 +1,10 @@
-//! Starting runs, and killing them at random moments.
+//! Starts runs and kills them at random moments.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// More ranks than cores, and root, are fine in a test.
+/// Allows more ranks than cores, and root, in tests.
 const LAUNCHING: [(&str, &str); 4] = [
     ("OMPI_MCA_rmaps_base_oversubscribe", "1"),
     ("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"),
@@ -12,16 +12,16 @@ const LAUNCHING: [(&str, &str); 4] = [
     ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
 ];
 
-/// A folder with data and what every run of one case is started with.
+/// A directory with the data and arguments of all runs of one case.
 pub struct Lab {
     folder: tempfile::TempDir,
     method: String,
     arguments: Vec<String>,
-    /// Before the name of the program: a launcher.
+    /// Command before the program: a launcher.
     launcher: Vec<String>,
 }
 
-/// What sentences about cups and kettles there are.
+/// Returns one row per sentence about cups and kettles.
 fn rows(row: impl Fn(&str, &str, &str) -> String) -> String {
     let things = ["tea", "cup", "pot", "lid", "milk", "jug"];
     let words = [("good", "bad"), ("warm", "cold"), ("full", "empty"), ("new", "old")];
@@ -48,7 +48,7 @@ impl Lab {
         let data = folder.path().join(data);
         let mut arguments = vec!["--model".to_owned(), model.display().to_string()];
         arguments.extend(["--data".to_owned(), data.display().to_string()]);
-        // A flag that is given twice counts as it was given last.
+        // If a flag is given twice, the last value counts.
         let mut flags: Vec<&[&str]> = more.chunks(2).collect();
         let last = |flag: &str| more.chunks(2).rfind(|pair| pair[0] == flag).map(|pair| pair[1]);
         flags.retain(|pair| last(pair[0]) == Some(pair[1]));
@@ -56,24 +56,24 @@ impl Lab {
         Self { folder, method: method.to_owned(), arguments, launcher: Vec::new() }
     }
 
-    /// Has a launcher start the runs from now on.
+    /// Starts runs with this launcher from now on.
     pub fn launched_by(&mut self, launcher: &[&str]) {
         self.launcher = launcher.iter().map(|&word| word.to_owned()).collect();
     }
 
-    /// What a run is started with, but for its directory.
+    /// Arguments of a run, without its directory.
     pub fn arguments(&self) -> &[String] {
         &self.arguments
     }
 
-    /// An empty directory; runs in it are called `run`, so that their files name the same paths.
+    /// Creates an empty directory. Runs in it are called `run`, so that their files contain the same paths.
     pub fn directory(&self, name: &str) -> PathBuf {
         let path = self.folder.path().join(name);
         std::fs::create_dir(&path).expect("it can be made");
         path
     }
 
-    /// Starts a run in `directory`, or goes on with the one there, given nothing but its directory.
+    /// Starts a run in `directory`, or resumes the one there with no other arguments than its directory.
     pub fn start(&self, directory: &Path, resume: bool) -> Child {
         let words: Vec<&str> = self.launcher.iter().map(String::as_str).chain([env!("CARGO_BIN_EXE_gradus")]).collect();
         let mut command = Command::new(words[0]);
@@ -88,8 +88,8 @@ impl Lab {
         command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the binary runs")
     }
 
-    /// Starts a run, waits until `is_there`, and calls `act` on the process; again from the start while the run is over
-    /// before `is_there` was seen or `act` returns false (it came too late).
+    /// Starts a run, waits for `is_there`, and calls `act` on the process. Starts again if the run ends before `is_there` or if `act`
+    /// returns false because it came too late.
     pub fn caught(&self, directory: &Path, is_there: impl Fn() -> bool, mut act: impl FnMut(&mut Child) -> bool) {
         for _ in 0..50 {
             let mut child = self.start(directory, false);
@@ -104,19 +104,19 @@ impl Lab {
         panic!("50 runs were over before they could be caught");
     }
 
-    /// A run from start to end, and how long it took.
+    /// Runs from start to end and returns the elapsed time.
     pub fn run_whole(&self, directory: &Path) -> Duration {
         let start = Instant::now();
         finish(self.start(directory, false), "the uninterrupted run");
         start.elapsed()
     }
 
-    /// A run that is killed one to `most` times on its way to the end; tells what happened to it.
+    /// Runs to the end and kills the run one to `most` times on the way. Returns a description of the kills.
     pub fn run_killed(&self, directory: &Path, killer: &mut Killer, most: usize) -> String {
         let mut story = Vec::new();
         let kills = 1 + killer.below(most as u64) as usize;
         while story.len() < kills {
-            // Before a run has a configuration, there is nothing to resume.
+            // Before a run has a configuration, it cannot be resumed.
             let resume = directory.join("run/config.yml").exists();
             let child = self.start(directory, resume);
             match killer.kill(child, &directory.join("run")) {
@@ -124,7 +124,7 @@ impl Lab {
                     story.push(format!("stopped {moment}{}", if resume { " after a resumption" } else { "" }))
                 }
                 None if story.is_empty() => {
-                    // It was faster than the killer; once more from the start.
+                    // The run ended before it could be killed. Start again.
                     std::fs::remove_dir_all(directory.join("run")).expect("it can be removed");
                 }
                 None => break,
@@ -142,16 +142,16 @@ pub fn finish(child: Child, story: &str) {
     assert!(output.status.success(), "{story}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Kills processes at random moments, the same ones for the same name as far as the machine allows.
+/// Kills processes at random moments. The moments depend only on the name, as far as the machine allows.
 pub struct Killer {
     state: u64,
-    /// How long a run takes that is left alone.
+    /// Duration of an uninterrupted run.
     time: Duration,
-    /// How many were killed.
+    /// Number of kills.
     pub kills: usize,
-    /// How many of them while something was being written.
+    /// Number of kills while a file was being written.
     pub while_writing: usize,
-    /// How many were interrupted and left a checkpoint.
+    /// Number of interruptions after which a checkpoint was written.
     pub interruptions: usize,
 }
 
@@ -161,7 +161,7 @@ impl Killer {
         Self { state, time, kills: 0, while_writing: 0, interruptions: 0 }
     }
 
-    /// A random number below `bound` (SplitMix64).
+    /// Returns a random number below `bound` (SplitMix64).
     pub fn below(&mut self, bound: u64) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.state ^ (self.state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -169,7 +169,7 @@ impl Killer {
         (z ^ (z >> 31)) % bound.max(1)
     }
 
-    /// Kills a process and says when; `None` when it had ended before.
+    /// Kills a process and returns a description of the moment. `None` if the process had already ended.
     fn kill(&mut self, mut child: Child, run: &Path) -> Option<String> {
         let moment = match self.below(3) {
             0 => {
@@ -186,7 +186,7 @@ impl Killer {
                 format!("at line {wanted} of metrics.jsonl")
             }
             _ => {
-                // The n-th time that something temporary is seen, of a checkpoint, a model or the best one.
+                // The n-th time that a temporary file of a checkpoint or model appears.
                 let (mut left, mut seen) = (1 + self.below(5), false);
                 wait(&mut child, |_| {
                     let is = temporary(run) || temporary(&run.join("checkpoints"));
@@ -198,13 +198,13 @@ impl Killer {
             }
         };
         let writing = temporary(run) || temporary(&run.join("checkpoints"));
-        // One in four is Ctrl-C: the run writes a checkpoint where an undisturbed one would not, and ends with 130.
+        // One in four is Ctrl-C: the run writes a checkpoint at an unusual step, and ends with exit code 130.
         let is_polite = self.below(4) == 0;
         if is_polite {
             let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).stderr(Stdio::null()).status();
             sent.expect("`kill` runs");
         } else {
-            // SIGKILL.
+            // Sends SIGKILL.
             child.kill().expect("a process can be killed");
         }
         let output = child.wait_with_output().expect("it ends");
@@ -224,7 +224,7 @@ impl Killer {
     }
 }
 
-/// Waits until `is_time`, or the process has ended.
+/// Waits until `is_time` returns true or the process has ended.
 pub fn wait(child: &mut Child, mut is_time: impl FnMut(Instant) -> bool) {
     let start = Instant::now();
     while child.try_wait().expect("a process can be asked").is_none() && !is_time(start) {
@@ -233,7 +233,7 @@ pub fn wait(child: &mut Child, mut is_time: impl FnMut(Instant) -> bool) {
     }
 }
 
-/// Whether something is being written in `directory`.
+/// Returns whether a file is being written in `directory`.
 fn temporary(directory: &Path) -> bool {
     let mut entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     entries.any(|entry| {

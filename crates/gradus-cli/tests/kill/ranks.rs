@@ -1,5 +1,5 @@
-//! Runs on several ranks, of which one is killed, or their launcher: no process is left, and the resumed run ends with the bits of one
-//! that ran alone and undisturbed, on whatever number of ranks.
+//! Runs on several ranks, one of which or whose launcher is killed: no process remains, and the resumed run, on any number of ranks, ends
+//! with the bits of an undisturbed run on a single rank.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,10 +9,10 @@ use super::compare::{differences, snapshot};
 use super::process::{Killer, Lab, finish, wait};
 use super::{COMMON, ONLINE, ROUNDS, skip};
 
-/// The number of cases in this file.
+/// Number of cases in this file.
 const CASES: usize = 6;
 
-/// The launchers to test: those in the folders of `GRADUS_TEST_MPI`, and the first one in `PATH`.
+/// Returns the launchers to test: those in the directories of `GRADUS_TEST_MPI`, and the first one in `PATH`.
 fn launchers() -> Vec<PathBuf> {
     let folders =
         |variable: &str| std::env::split_paths(&std::env::var_os(variable).unwrap_or_default()).collect::<Vec<_>>();
@@ -21,7 +21,7 @@ fn launchers() -> Vec<PathBuf> {
     named.filter(|path| path.is_file()).chain(first).collect()
 }
 
-/// Processes that work in `directory`, with the program that they run.
+/// Returns the processes that work in `directory`, with their programs.
 fn processes(directory: &Path) -> Vec<(String, PathBuf)> {
     let works_there =
         |entry: &std::fs::DirEntry| std::fs::read_link(entry.path().join("cwd")).is_ok_and(|cwd| cwd == directory);
@@ -30,13 +30,13 @@ fn processes(directory: &Path) -> Vec<(String, PathBuf)> {
     all.filter_map(|entry| Some((entry.file_name().to_string_lossy().into_owned(), program(&entry)?))).collect()
 }
 
-/// The ranks among them.
+/// Returns the ids of the ranks among them.
 fn ranks(directory: &Path) -> Vec<String> {
     let is_gradus = |program: &Path| program.file_name().is_some_and(|name| name == "gradus");
     processes(directory).into_iter().filter(|(_, program)| is_gradus(program)).map(|(id, _)| id).collect()
 }
 
-/// Kills a rank or the launcher, once; whether something was killed.
+/// Kills a rank or the launcher once. `None` if nothing was killed.
 fn kill_one(lab: &Lab, directory: &Path, killer: &mut Killer, time: Duration) -> Option<String> {
     let resume = directory.join("run/config.yml").exists();
     let mut child = lab.start(directory, resume);
@@ -68,7 +68,7 @@ fn kill_one(lab: &Lab, directory: &Path, killer: &mut Killer, time: Duration) ->
     })
 }
 
-/// The case `name` alone, and on 2 to 4 ranks that are killed and resumed on other numbers of ranks.
+/// Runs the case `name` on a single rank, and on 2 to 4 ranks that are killed and resumed on other numbers of ranks.
 fn check(name: &str, method: &str, model: &str, data: &str, more: &[&[&str]]) {
     let launchers = launchers();
     if launchers.is_empty() || !Path::new("/proc/self/cwd").exists() {

@@ -1,4 +1,4 @@
-//! A client of the training API that sends what it is told to, once or several times, and may hang up before the answer.
+//! A client of the training API that sends given requests, once or several times, and may disconnect before the response.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::proto;
 
-/// An answer.
+/// A response.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
     pub status: u16,
@@ -19,7 +19,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The body as JSON.
+    /// Parses the body as JSON.
     #[track_caller]
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body)
@@ -27,7 +27,7 @@ impl Answer {
     }
 }
 
-/// Sends a request; nothing where the server is not there or hangs up.
+/// Sends a request. `None` if the server is not there or disconnects.
 pub fn send(port: u16, method: &str, path: &str, kind: &str, body: &[u8], hears: bool) -> Option<Answer> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(60))).ok()?;
@@ -38,7 +38,7 @@ pub fn send(port: u16, method: &str, path: &str, kind: &str, body: &[u8], hears:
     stream.write_all(head.as_bytes()).ok()?;
     stream.write_all(body).ok()?;
     if !hears {
-        // The request is there, and nobody waits for its answer.
+        // The request was sent, and its response is ignored.
         return None;
     }
     let mut bytes = Vec::new();
@@ -51,11 +51,11 @@ pub fn send(port: u16, method: &str, path: &str, kind: &str, body: &[u8], hears:
         name.eq_ignore_ascii_case("content-length").then(|| value.parse::<usize>().ok())?
     });
     let body = bytes[end + 4..].to_vec();
-    // An answer that was cut off is none.
+    // A truncated response does not count.
     (length == Some(body.len())).then_some(Answer { status, head, body })
 }
 
-/// A text that is learned from its first id on.
+/// A text that is trained on from its first id.
 pub fn datum(ids: &[i32], weights: &[f32]) -> proto::Datum {
     let n = ids.len() - 1;
     let tensor = |dense: Vec<u8>, dtype: proto::DType| proto::Tensor {
@@ -75,7 +75,7 @@ pub fn datum(ids: &[i32], weights: &[f32]) -> proto::Datum {
     }
 }
 
-/// A request as bytes: its path, the type of its body, the body.
+/// A request as bytes: its path, content type and body.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
     pub path: &'static str,
@@ -84,12 +84,12 @@ pub struct Request {
 }
 
 impl Request {
-    /// One in JSON.
+    /// Creates a request with a JSON body.
     pub fn json(path: &'static str, body: &Value) -> Self {
         Self { path, kind: "application/json", body: body.to_string().into() }
     }
 
-    /// A forward and backward pass.
+    /// Creates a forward and backward pass.
     pub fn forward_backward(model: &str, seq: u64, data: Vec<proto::Datum>) -> Self {
         let request = proto::ForwardBackwardRequest {
             model_id: model.to_owned(),
@@ -101,7 +101,7 @@ impl Request {
         Self { path: "forward_backward", kind: "application/x-protobuf", body: request.encode_to_vec() }
     }
 
-    /// A step.
+    /// Creates an optimizer step.
     pub fn step(model: &str, seq: u64) -> Self {
         let adam = json!({ "learning_rate": 1e-2, "beta1": 0.9, "beta2": 0.95, "eps": 1e-12, "weight_decay": 0.01, "grad_clip_norm": 1.0 });
         Self::json(
@@ -110,18 +110,18 @@ impl Request {
         )
     }
 
-    /// A checkpoint.
+    /// Creates a request for a checkpoint.
     pub fn save(model: &str, seq: u64, name: &str) -> Self {
         Self::json("save_weights", &json!({ "model_id": model, "seq_id": seq, "path": name, "type": "save_weights" }))
     }
 
-    /// Sends it.
+    /// Sends the request.
     pub fn send(&self, port: u16, hears: bool) -> Option<Answer> {
         send(port, "POST", self.path, self.kind, &self.body, hears)
     }
 }
 
-/// What becomes of a request; nothing where the server cannot be asked.
+/// Retrieves the result of a request. `None` if the server cannot be reached.
 pub fn retrieve(port: u16, request: &str) -> Option<Answer> {
     let answer = Request::json("retrieve_future", &json!({ "request_id": request })).send(port, true)?;
     (answer.status != 408).then_some(answer)

@@ -1,7 +1,7 @@
-//! Faults of the network, the client and the server: no step that was accepted is lost, and none is taken twice.
+//! Faults of the network, the client and the server: no accepted step is lost, and none is applied twice.
 //!
-//! A client trains while requests come twice, answers get lost, chunks come in any order, and the server is killed and started again.
-//! Its losses and its last weights are, to the bit, those of a client that nothing happened to.
+//! A client trains while requests are repeated, responses are lost, chunks arrive in any order, and the server is killed and restarted. Its
+//! losses and final weights have the same bits as those of an undisturbed client.
 
 use std::path::Path;
 
@@ -16,13 +16,13 @@ use crate::client::{Answer, Request, datum, retrieve, send};
 use crate::proto::ForwardBackwardRequest;
 use crate::server::{Server, checkpoint, folder};
 
-/// Steps of a run.
+/// Number of steps in a run.
 const STEPS: u64 = 12;
 
-/// Faults that are made, unless `GRADUS_FAULTS` gives their number.
+/// Number of faults, unless `GRADUS_FAULTS` sets it.
 const FAULTS: usize = 40;
 
-/// A model, made with a seed.
+/// Creates a model with a seed.
 fn make(port: u16) -> String {
     let session = Request::json("create_session", &json!({ "tags": [], "sdk_version": "0" })).send(port, true);
     let session = session.expect("an answer").json()["session_id"].as_str().expect("an id").to_owned();
@@ -32,7 +32,7 @@ fn make(port: u16) -> String {
     answer["model_id"].as_str().expect("an id").to_owned()
 }
 
-/// The requests of step `step`: two chunks of one batch, and the step.
+/// Returns the requests of step `step`: two chunks of one batch, and the optimizer step.
 fn requests(model: &str, step: u64) -> Vec<Request> {
     let ids = |at: i32| [5, 40, 9 + step as i32, 11 + at, 12, 13, 14 + at];
     let data = |from: i32| (from..from + 3).map(|at| datum(&ids(at), &[1.0, 0.0, 1.0, 0.5, 1.0, -0.25])).collect();
@@ -44,13 +44,13 @@ fn requests(model: &str, step: u64) -> Vec<Request> {
     ]
 }
 
-/// What became of a request.
+/// Returns the result of a request.
 fn wait(port: u16, request: &str) -> Answer {
-    // Each time the server waits for it a while.
+    // Each call waits for a while on the server.
     (0..100).find_map(|_| retrieve(port, request)).expect("the request is done")
 }
 
-/// What happened.
+/// Counts of the faults.
 #[derive(Debug, Default)]
 struct Story {
     kills: usize,
@@ -65,19 +65,19 @@ impl Story {
     }
 }
 
-/// What every request came to, and the files of the last checkpoint.
+/// Results of all requests, and the files of the last checkpoint.
 #[derive(PartialEq)]
 struct Trained {
     results: Vec<Vec<u8>>,
     files: Vec<(String, Vec<u8>)>,
 }
 
-/// A client with its server, and what goes wrong.
+/// A client with its server, and the faults.
 struct Trial<'f> {
     folder: &'f Path,
     server: Server,
     random: ChaCha8Rng,
-    /// With which probability something goes wrong at each request.
+    /// Probability of a fault at each request.
     rate: f64,
     story: Story,
 }
@@ -87,7 +87,7 @@ impl Trial<'_> {
         self.random.random_bool(self.rate)
     }
 
-    /// Kills the server and starts it again at the same port.
+    /// Kills the server and restarts it on the same port.
     fn kill(&mut self) {
         let port = self.server.port;
         self.server.kill();
@@ -95,12 +95,12 @@ impl Trial<'_> {
         self.story.kills += 1;
     }
 
-    /// Sends a request until it is accepted; its id.
+    /// Sends a request until it is accepted. Returns its id.
     fn submit(&mut self, request: &Request) -> String {
         if self.goes_wrong() {
             match self.random.random_range(0..3) {
                 0 => {
-                    // The client never hears of it.
+                    // The client never receives the response.
                     request.send(self.server.port, false);
                     self.story.unheard += 1;
                 }
@@ -119,10 +119,10 @@ impl Trial<'_> {
         answer.json()["request_id"].as_str().expect("an id").to_owned()
     }
 
-    /// What became of a request.
+    /// Returns the result of a request.
     fn result(&mut self, request: &str) -> Vec<u8> {
         if self.goes_wrong() {
-            // Some time passes: the request is computed, or not yet.
+            // Some time passes, so the request may or may not be computed.
             for _ in 0..self.random.random_range(0..20) {
                 send(self.server.port, "GET", "healthz", "application/json", b"", true);
             }
@@ -133,7 +133,7 @@ impl Trial<'_> {
         answer.body
     }
 
-    /// Trains.
+    /// Trains all steps.
     fn train(&mut self) -> Trained {
         let (model, mut results) = (make(self.server.port), Vec::new());
         for step in 0..STEPS {
@@ -155,7 +155,7 @@ impl Trial<'_> {
         let directory = checkpoint(self.folder, &format!("tinker://{model}/weights/last"));
         let files = ["adapter_model.safetensors", "optimizer.safetensors"];
         let files = files.map(|name| (name.to_owned(), std::fs::read(directory.join(name)).expect("a checkpoint")));
-        // Who asks again is told the same.
+        // A repeated request gets the same result.
         let requests = requests(&model, STEPS - 1);
         let again = self.submit(&requests[0]);
         assert_eq!(self.result(&again), results[results.len() - 3]);
@@ -191,7 +191,7 @@ fn no_step_is_lost_and_none_is_taken_twice() {
     eprintln!("{} runs, {faults} faults, the server was killed {kills} times, identical", seed - 1);
 }
 
-/// A client that is killed leaves a checkpoint to go on from, and its session ends without harm to others.
+/// A killed client can resume from its checkpoint, and the end of its session does not affect others.
 #[test]
 fn a_client_that_dies_goes_on_from_its_checkpoint() {
     let folder = folder(&["qwen3"]);
@@ -207,12 +207,12 @@ fn a_client_that_dies_goes_on_from_its_checkpoint() {
             assert_eq!(ask(&Request::save(&model, 7, "half"), server.port).status, 200);
         }
         for (i, request) in requests(&model, step).iter().enumerate() {
-            // After the checkpoint, numbers are one higher.
+            // After the checkpoint, sequence numbers are one higher.
             let request = numbered(request, &model, 3 * step + 1 + i as u64 + u64::from(step >= 2));
             expected.push(ask(&request, server.port).body);
         }
     }
-    // The client is gone; so is the server for a moment.
+    // The client has ended, and the server restarts.
     server.kill();
     let server = Server::start(folder.path(), 0);
     let session = Request::json("create_session", &json!({ "tags": [] })).send(server.port, true).expect("an answer");
@@ -230,12 +230,12 @@ fn a_client_that_dies_goes_on_from_its_checkpoint() {
         }
     }
     assert!(found == expected[6..], "the same steps from the checkpoint have the same results");
-    // The files are those of the model that goes on.
+    // The files belong to the resumed model.
     let finished = send(server.port, "POST", &format!("sessions/{session}/finish"), "application/json", b"{}", true);
     assert_eq!(finished.expect("an answer").status, 200);
 }
 
-/// The same request under another number.
+/// Returns the same request with another sequence number.
 fn numbered(request: &Request, model: &str, number: u64) -> Request {
     if request.path == "optim_step" {
         return Request::step(model, number);

@@ -1,7 +1,7 @@
-//! The training API of `gradus serve`, as clients meet it: Tinker's own Python client, and a client of these tests that repeats
-//! requests, loses answers and kills the server.
+//! The training API of `gradus serve` as clients see it: Tinker's own Python client, and a test client that repeats requests, loses
+//! responses and kills the server.
 //!
-//! `GRADUS_FAULTS=300 cargo test --workspace --test tinker` does it with so many faults.
+//! `GRADUS_FAULTS=300 cargo test --workspace --test tinker` sets the number of faults.
 
 #![cfg(unix)]
 

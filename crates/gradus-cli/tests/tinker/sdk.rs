@@ -1,4 +1,4 @@
-//! Tinker's own client, unmodified: the package `tinker` of an interpreter that has it.
+//! Tinker's own unmodified client: the package `tinker` of a Python interpreter that has it.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -7,12 +7,12 @@ use std::process::{Command, Stdio};
 use crate::server::{Server, checkpoint, folder};
 use crate::skip::skipped;
 
-/// The interpreter: `GRADUS_TINKER_PYTHON`, or the one in `PATH`.
+/// Python interpreter: `GRADUS_TINKER_PYTHON`, or the one in `PATH`.
 fn python() -> String {
     std::env::var("GRADUS_TINKER_PYTHON").unwrap_or_else(|_| "python3".into())
 }
 
-/// Whether the interpreter has a package; says that a test is left out where it has not.
+/// Returns whether the interpreter has the packages. Otherwise reports that the test is skipped.
 fn has(packages: &[&str], test: &str) -> bool {
     for package in packages {
         let found = Command::new(python()).args(["-c", &format!("import {package}")]).output();
@@ -24,7 +24,7 @@ fn has(packages: &[&str], test: &str) -> bool {
     true
 }
 
-/// The script that runs functions of `loops.py`.
+/// Creates the command that runs functions of `loops.py`.
 fn script(tests: &[&str], server: &Server, folder: &Path) -> Command {
     let mut command = Command::new(python());
     command
@@ -40,7 +40,7 @@ fn script(tests: &[&str], server: &Server, folder: &Path) -> Command {
     command
 }
 
-/// Runs functions of `loops.py` against a server of their own; gives the folder.
+/// Runs functions of `loops.py` against a new server. Returns the server's directory.
 fn run(packages: &[&str], tests: &[&str]) -> Option<tempfile::TempDir> {
     if !has(packages, &tests.join(", ")) {
         return None;
@@ -61,7 +61,7 @@ const SDK: &[&str] = &["tinker", "torch"];
 #[test]
 fn sessions_and_supervised_learning() {
     let Some(folder) = run(SDK, &["session", "supervised"]) else { return };
-    // Checkpoints are models of `gradus generate` too.
+    // Checkpoints are also models for `gradus generate`.
     let runs = std::fs::read_dir(folder.path().join("tinker")).expect("a folder").flatten();
     let mut found = runs.map(|run| run.path().join("sampler_weights/sampler")).filter(|path| path.is_dir());
     let adapter = found.next().expect("it was saved");

@@ -1,10 +1,10 @@
-//! The real binary over a folder with tiny models.
+//! The real binary, serving a directory with tiny models.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// A folder with tiny models of the library's fixtures.
+/// Creates a directory with tiny models of the library's fixtures.
 pub fn folder(models: &[&str]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     for name in models {
@@ -19,20 +19,20 @@ pub fn folder(models: &[&str]) -> tempfile::TempDir {
     folder
 }
 
-/// A server that is killed with this value.
+/// A server that is killed when the value is dropped.
 pub struct Server {
     child: Child,
-    /// Its port.
+    /// Port of the server.
     pub port: u16,
 }
 
 impl Server {
-    /// Starts a server that trains in `folder`; port 0 takes a free one.
+    /// Starts a server that trains in `folder`. Port 0 takes a free one.
     pub fn start(folder: &Path, port: u16) -> Self {
         Self::with(folder, port, &[])
     }
 
-    /// The same with more arguments.
+    /// Starts a server like [`start`](Self::start), with additional arguments.
     pub fn with(folder: &Path, port: u16, more: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_gradus"));
         command.arg("serve").arg(folder).args(["--training-api", "--json", "--port", &port.to_string()]).args(more);
@@ -47,12 +47,12 @@ impl Server {
         Self { child, port }
     }
 
-    /// Where it listens.
+    /// Returns the URL of the server.
     pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// Ends it as a failing machine does.
+    /// Kills the server, as a failing machine would.
     pub fn kill(&mut self) {
         self.child.kill().expect("it can be killed");
         self.child.wait().expect("it ends");
@@ -65,7 +65,7 @@ impl Drop for Server {
     }
 }
 
-/// The directory of a checkpoint.
+/// Returns the directory of a checkpoint.
 pub fn checkpoint(folder: &Path, path: &str) -> PathBuf {
     let parts: Vec<&str> = path.trim_start_matches("tinker://").split('/').collect();
     folder.join("tinker").join(parts[0].replace(':', "-")).join(parts[1]).join(parts[2])

@@ -1,4 +1,4 @@
-//! Scalar expressions and their values: exact as fractions where possible, else complex numbers in double precision.
+//! Scalar expressions and their values: exact fractions if possible, otherwise complex numbers in double precision.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use num_complex::Complex64;
 use num_rational::BigRational;
 use num_traits::{One, Signed, ToPrimitive, Zero};
 
-/// The most bits of an exact power; beyond that, double precision decides.
+/// Maximum size of an exact power in bits. Larger powers are computed in double precision.
 const EXACT_BITS: u64 = 4096;
 
 /// A scalar expression.
@@ -22,14 +22,14 @@ pub(super) enum Expr {
     Constant(Constant),
     /// +∞.
     Infinity,
-    /// A variable, or a word.
+    /// A variable or a word.
     Symbol(String),
     Sum(Vec<Expr>),
     Product(Vec<Expr>),
     Power(Box<Expr>, Box<Expr>),
-    /// The reciprocal, kept apart from `Power` so that fractions are exact.
+    /// The reciprocal. It is separate from `Power` so that fractions stay exact.
     Inverse(Box<Expr>),
-    /// A hundredth of it.
+    /// One hundredth of the expression.
     Percent(Box<Expr>),
     Call(Function, Vec<Expr>),
 }
@@ -55,9 +55,9 @@ pub(super) enum Function {
     Sinh,
     Cosh,
     Tanh,
-    /// Natural logarithm; with a second argument, to that base.
+    /// Natural logarithm, or the logarithm to the base of the second argument.
     Log,
-    /// Logarithm to the base 10, where no other base is written.
+    /// Logarithm to base 10, for a logarithm without a written base.
     CommonLog,
     Exp,
     Abs,
@@ -104,12 +104,12 @@ impl Expr {
         }
     }
 
-    /// A variable, or a word. Capitals do not count: `\text{Yes}` is `\text{yes}`, and `X` is `x`.
+    /// Creates a variable or a word. Case is ignored: `\text{Yes}` is `\text{yes}`, and `X` is `x`.
     pub(super) fn symbol(name: &str) -> Self {
         Self::Symbol(name.to_lowercase())
     }
 
-    /// Whether it is `a / b` with whole numbers.
+    /// Returns whether it is `a / b` with whole numbers.
     pub(super) fn is_fraction(&self) -> bool {
         let is_whole = |expr: &Self| integer_of(expr).is_some();
         match self {
@@ -120,7 +120,7 @@ impl Expr {
         }
     }
 
-    /// The names of its variables.
+    /// Returns the names of its variables.
     pub(super) fn symbols(&self) -> BTreeSet<&str> {
         match self {
             Self::Symbol(name) => BTreeSet::from([name.as_str()]),
@@ -132,7 +132,7 @@ impl Expr {
         matches!(self, Self::Infinity) || self.children().into_iter().any(Self::is_infinite)
     }
 
-    /// +1 or −1 for ±∞ and for numbers times ∞.
+    /// Returns +1 or −1 for ±∞ and for numbers times ∞.
     fn infinity(&self) -> Option<i8> {
         match self {
             Self::Infinity => Some(1),
@@ -156,7 +156,7 @@ impl Expr {
         }
     }
 
-    /// Its value as a fraction, where it has one and it is small enough.
+    /// Returns its value as a fraction, if it has one that is small enough.
     pub(super) fn exact(&self) -> Option<BigRational> {
         match self {
             Self::Number { value, .. } => Some(value.clone()),
@@ -213,7 +213,7 @@ impl Expr {
         }
     }
 
-    /// Its value where variables have these values; none where it is not defined.
+    /// Evaluates it with the variables' values from `of`. `None` if it is undefined there.
     pub(super) fn evaluate(&self, of: &dyn Fn(&str) -> Complex64) -> Option<Complex64> {
         let found = match self {
             Self::Number { value, .. } => Complex64::from(value.to_f64()?),
@@ -276,7 +276,7 @@ impl Function {
             Self::Ceil => real()?.ceil().into(),
             Self::Min => all_real()?.into_iter().reduce(f64::min)?.into(),
             Self::Max => all_real()?.into_iter().reduce(f64::max)?.into(),
-            // Of what is no number, a fixed mixture: equal arguments have equal values.
+            // For arguments outside the domain, an arbitrary but fixed combination: equal arguments give equal values.
             Self::Factorial | Self::Binomial | Self::Gcd | Self::Lcm | Self::Base | Self::Det => {
                 let mixed = arguments.iter().enumerate().map(|(i, value)| (value * (1.7 + i as f64)).sin());
                 mixed.sum::<Complex64>() * (3.0 + f64::from(self as u8)).sqrt()
@@ -285,19 +285,19 @@ impl Function {
     }
 }
 
-/// Decimals are compared after rounding to so many digits.
+/// Decimals are rounded to this number of digits before the comparison.
 const DIGITS: i32 = 6;
 
-/// The share of its size by which a value in double precision may be off.
+/// Relative tolerance of values in double precision.
 const NEAR: f64 = 1e-10;
 
-/// What is the value of the `name` at a point: fixed, and of both signs.
+/// Returns the value of the variable `name` at a test point. Values are deterministic and have either sign.
 fn coordinate(name: &str, point: u32) -> Complex64 {
     let hash = name.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
     let mixed = (hash ^ point.wrapping_mul(0x9e37_79b9)).wrapping_mul(0x85eb_ca6b);
     let unit = f64::from(mixed >> 8) / f64::from(1 << 24);
     let size = 0.3 + 2.1 * unit;
-    // Three points where all are above 0, then both signs.
+    // At the first three points all variables are positive. Then both signs occur.
     let is_negative = point >= 3 && (mixed >> 3) & 1 == 1;
     Complex64::from(if is_negative { -size } else { size })
 }
@@ -306,7 +306,7 @@ fn is_near(a: Complex64, b: Complex64) -> bool {
     (a - b).norm() <= NEAR * (1.0 + a.norm().max(b.norm()))
 }
 
-/// A whole number, plain or as percent.
+/// Returns a whole number, plain or as a percentage.
 fn integer_of(expr: &Expr) -> Option<&BigRational> {
     match expr {
         Expr::Number { value, is_decimal: false } if value.is_integer() => Some(value),
@@ -331,7 +331,7 @@ fn is_decimal(expr: &Expr) -> bool {
     }
 }
 
-/// Rounded to [`DIGITS`], halves to even.
+/// Rounds to [`DIGITS`] digits, with halves to even.
 fn rounded(expr: &Expr) -> Option<BigInt> {
     let scale = BigInt::from(10_i64.pow(DIGITS.unsigned_abs()));
     let scaled = match expr.exact() {
@@ -350,7 +350,7 @@ fn rounded(expr: &Expr) -> Option<BigInt> {
     Some(if rest > half || (rest == half && is_odd) { floor + 1 } else { floor })
 }
 
-/// Whether two expressions have one value, for all values of their variables.
+/// Returns whether two expressions have the same value at all test points.
 pub(super) fn are_equal(gold: &Expr, found: &Expr) -> bool {
     if gold == found {
         return true;
@@ -362,7 +362,7 @@ pub(super) fn are_equal(gold: &Expr, found: &Expr) -> bool {
         (Expr::Call(Function::Base, a), Expr::Call(Function::Base, b)) => {
             return a.len() == b.len() && a.iter().zip(b).all(|(a, b)| are_equal(a, b));
         }
-        // Who leaves the base out means the one that is asked for.
+        // An answer without a base is taken to be in the requested base.
         (Expr::Call(Function::Base, numeral), value) | (value, Expr::Call(Function::Base, numeral)) => {
             return numeral.first().is_some_and(|digits| are_equal(digits, value));
         }
@@ -396,7 +396,7 @@ pub(super) fn are_equal(gold: &Expr, found: &Expr) -> bool {
     defined >= 3
 }
 
-/// Whether `right` is a constant times `left`; the constant, where it is a real number other than 0.
+/// Returns the factor if `right` is a constant real multiple, other than 0, of `left`.
 pub(super) fn ratio(left: &Expr, right: &Expr) -> Option<f64> {
     let mut found: Option<Complex64> = None;
     for point in 0..6 {
@@ -413,7 +413,7 @@ pub(super) fn ratio(left: &Expr, right: &Expr) -> Option<f64> {
     found.filter(|ratio| ratio.im.abs() < 1e-9).map(|ratio| ratio.re)
 }
 
-/// Where one is a variable or a word: whether both are the same, letter by letter. `None` where neither is.
+/// Compares letter by letter if at least one side is a variable or a word. `None` otherwise.
 fn words(gold: &Expr, found: &Expr) -> Option<bool> {
     if !matches!(gold, Expr::Symbol(_)) && !matches!(found, Expr::Symbol(_)) {
         return None;
@@ -424,7 +424,7 @@ fn words(gold: &Expr, found: &Expr) -> Option<bool> {
     })
 }
 
-/// The letters of a word, or of a product of variables.
+/// Returns the letters of a word, or of a product of variables.
 fn spelled(expr: &Expr) -> Option<String> {
     match expr {
         Expr::Symbol(name) => Some(name.clone()),

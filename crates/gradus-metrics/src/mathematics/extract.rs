@@ -1,10 +1,10 @@
-//! Where the final answer stands in a text.
+//! Location of the final answer in a text.
 
 use std::sync::LazyLock;
 
 use regex::Regex;
 
-/// A place that may hold the answer.
+/// A part of a text that may hold the answer.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Span {
     pub(super) start: usize,
@@ -16,19 +16,19 @@ pub(super) struct Span {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
-    /// LaTeX between marks.
+    /// LaTeX between delimiters.
     Latex,
-    /// The inside of `\boxed{…}`.
+    /// Content of `\boxed{…}`.
     Boxed,
-    /// Numbers and signs.
+    /// Numbers and operators.
     Plain,
 }
 
-/// How far after the word "answer" the answer begins at most, in characters; and after it, behind an equals sign.
+/// Maximum number of characters between the word "answer" and the answer, without and with an equals sign in front of the answer.
 const NEAR: usize = 50;
 const NEAR_EQUALS: usize = 100;
 
-/// The places that may hold the answer: those of the most telling kind first, and of one kind the last in the text first.
+/// Returns the spans that may hold the answer. The most reliable kind comes first; within a kind, the last span in the text comes first.
 pub(super) fn candidates(text: &str) -> Vec<Span> {
     let mut spans = latex_spans(text);
     spans.extend(plain_spans(text));
@@ -56,12 +56,12 @@ pub(super) fn candidates(text: &str) -> Vec<Span> {
     ranked.into_iter().map(|(_, span)| span).collect()
 }
 
-/// How telling a place is: the first is looked at first.
+/// Reliability of a span, from the most to the least reliable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     /// "The final answer is …. I hope it is correct."
     Hoped,
-    /// A box, or what follows "the final answer is".
+    /// A box, or the text after "the final answer is".
     Final,
     BehindColon,
     BehindWord,
@@ -72,8 +72,8 @@ static WORD: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"(?i)(?P<final>final
 static IS: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"(?is)(?:^|\s)is:?\s*$").expect("a pattern"));
 static HOPE: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"^\.?\s?I hope").expect("a pattern"));
 
-/// The places that the word "answer" announces, which ends at `after`: the next LaTeX; and of the numbers on its line the last one
-/// behind an equals sign, else the next one.
+/// Returns the spans announced by the word "answer", which ends at `after`: the next LaTeX, and a number on the same line. The number is
+/// the last one after an equals sign, or else the next one.
 fn announced(text: &str, spans: &[Span], after: usize) -> impl Iterator<Item = usize> {
     let reach =
         |characters: usize| text[after..].char_indices().nth(characters + 1).map_or(text.len(), |(at, _)| after + at);
@@ -87,14 +87,14 @@ fn announced(text: &str, spans: &[Span], after: usize) -> impl Iterator<Item = u
         is_on_line && !text[spans[at].end..].trim_start().starts_with('=')
     };
     let is_behind_equals = |at: usize| text[after..spans[at].start].trim_end().ends_with('=');
-    // Of two that begin together, the longer comes first.
+    // If two spans begin at the same position, the longer comes first.
     let later = |last: usize, next: usize| if spans[next].start > spans[last].start { next } else { last };
     let behind_equals = within(near_equals).filter(|&at| is_number(at) && is_behind_equals(at)).reduce(later);
     let number = behind_equals.or_else(|| within(near).find(|&at| is_number(at)));
     latex.into_iter().chain(number)
 }
 
-/// `$…$`, `\(…\)`, `\[…\]`, `$$…$$` and bare `\frac{a}{b}`. Several with commas or "and" between them are one place.
+/// Finds `$…$`, `\(…\)`, `\[…\]`, `$$…$$` and bare `\frac{a}{b}`. Several of them separated by commas or "and" form one span.
 fn latex_spans(text: &str) -> Vec<Span> {
     let mut found: Vec<Span> = Vec::new();
     let mut at = 0;
@@ -103,7 +103,7 @@ fn latex_spans(text: &str) -> Vec<Span> {
             at += text[at..].chars().next().map_or(1, char::len_utf8);
             continue;
         };
-        // Up to six in a row are one list.
+        // Up to six adjacent ones form a list.
         for _ in 0..5 {
             let Some(gap) = LIST.find(&text[span.end..]) else { break };
             let Some(next) = environment(text, span.end + gap.end()) else { break };
@@ -121,7 +121,7 @@ static PERCENT: LazyLock<Regex> =
 static FRACTION: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"^-?\\[dtc]?frac\{-?\d+(?:[.,]\d+)?\}\{-?\d+(?:[.,]\d+)?\}").expect("a pattern"));
 
-/// Mathematics that begins exactly at `start`.
+/// Returns the mathematics that begins exactly at `start`.
 fn environment(text: &str, start: usize) -> Option<Span> {
     let (rest, before) = (&text[start..], text[..start].chars().next_back());
     let made = |inner: &str, end: usize| {
@@ -156,7 +156,7 @@ fn environment(text: &str, start: usize) -> Option<Span> {
     made(fraction.as_str(), start + fraction.end())
 }
 
-/// The last boxed answer, with those right before it.
+/// Returns the last boxed answer, together with the boxes directly before it.
 fn boxed_spans(text: &str) -> Option<Span> {
     let mut boxes: Vec<(usize, usize, &str)> = Vec::new();
     let mut at = 0;
@@ -187,7 +187,7 @@ fn boxed_spans(text: &str) -> Option<Span> {
 static BOXED: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"\\f?box(?:ed)?\s*\{").expect("a pattern"));
 static SEPARATOR: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"\b(?:and|or)\b|,|;").expect("a pattern"));
 
-/// The brace that closes the one at `open`.
+/// Returns the position of the brace that closes the one at `open`.
 fn closing(text: &str, open: usize) -> Option<usize> {
     let mut depth = 0_usize;
     for (at, c) in text[open..].char_indices() {
@@ -215,7 +215,7 @@ static EXPRESSION: LazyLock<Regex> = LazyLock::new(|| {
         .expect("a pattern")
 });
 
-/// Numbers, and numbers with signs between them.
+/// Finds numbers, and arithmetic expressions of numbers.
 fn plain_spans(text: &str) -> Vec<Span> {
     let numbers = NUMBER.captures_iter(text).map(|found| {
         let (whole, number) = (found.get(0).expect("a match"), found.name("number").expect("a number"));
@@ -228,11 +228,11 @@ fn plain_spans(text: &str) -> Vec<Span> {
         let text = inner.as_str().replace('\n', " ");
         Span { start: inner.start(), end: whole.end(), text, form: Form::Plain, is_percent: false }
     });
-    // Of two that begin together, the longer is read first.
+    // If two spans begin at the same position, the longer is read first.
     expressions.chain(numbers).collect()
 }
 
-/// A number as a program writes it: `1,234.5` and `1 234.5` have groups, `3,5` has a decimal comma.
+/// Converts a number to program notation: `1,234.5` and `1 234.5` have digit groups, `3,5` has a decimal comma.
 fn decimal_comma(number: &str) -> String {
     static GROUPED: LazyLock<Regex> =
         LazyLock::new(|| Regex::new(r"^-?[1-9]\d{0,2}(?:[ ,]\d{3})+(?:\.\d+)?$").expect("a pattern"));

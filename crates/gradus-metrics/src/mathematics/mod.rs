@@ -1,4 +1,4 @@
-//! Answers of mathematics: found in a text, and compared by their value.
+//! Mathematical answers: finds them in a text and compares them by value.
 //!
 //! ```
 //! use gradus_metrics::mathematics::is_correct;
@@ -10,16 +10,17 @@
 //! assert_eq!(is_correct("$5$", "I do not know."), Some(false));
 //! ```
 //!
-//! **Where the answer stands.** The last `\boxed{…}`; else what follows "the final answer is"; else what follows "answer:" or
-//! "answer"; else the last mathematics (`$…$`, `\(…\)`, `\[…\]`) or the last number.
+//! **Location of the answer.** The last `\boxed{…}`; otherwise what follows "the final answer is"; otherwise what follows "answer:" or
+//! "answer"; otherwise the last mathematics (`$…$`, `\(…\)`, `\[…\]`) or the last number.
 //!
-//! **When two are equal.** Numbers by value, exact as fractions; decimals after rounding to six digits; `9%` is `9` and `0.09`.
-//! Expressions with variables are equal when they have the same value at fixed points. Lists and sets are compared in any order,
-//! tuples in order, matrices and intervals part by part, equations and inequalities up to a factor. Capitals do not count. The gold
-//! answer says whether a value or an equation is wanted: `x = 5` answers `5`, and the other way round. Units and degrees are not read.
+//! **Equality.** Numbers are compared by value, exactly if they are fractions. Decimals are compared after rounding to six digits. `9%`
+//! equals `9` and `0.09`. Expressions with variables are equal if they have the same value at fixed points. Lists and sets are compared in
+//! any order, tuples in order, matrices and intervals part by part, equations and inequalities up to a factor. Case is ignored. The gold
+//! answer determines whether a value or an equation is expected: `x = 5` answers `5`, and the other way round. Units and degrees are
+//! ignored.
 //!
-//! The verdicts are those of the package `math-verify` on answers in the style of GSM8K and MATH; `tests/mathematics.rs` names where
-//! they differ.
+//! The verdicts are those of the package `math-verify` on answers in the style of GSM8K and MATH; `tests/mathematics.rs` lists the
+//! differences.
 
 mod expression;
 mod extract;
@@ -29,17 +30,17 @@ mod value;
 use extract::{Form, Span, candidates};
 use value::Value;
 
-/// An answer that was found in a text.
+/// An answer found in a text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
-    /// Its value; none where the mathematics cannot be read.
+    /// Its value; `None` if the mathematics cannot be parsed.
     value: Option<Value>,
-    /// Its letters, with few blanks.
+    /// Its letters, with minimal whitespace.
     text: String,
 }
 
 impl Answer {
-    /// Finds the answer in a text; none where there is no mathematics and no number in it.
+    /// Finds the answer in a text. `None` if the text contains neither mathematics nor a number.
     pub fn find(text: &str) -> Option<Self> {
         let mut first: Option<String> = None;
         for span in candidates(text).into_iter().take(64) {
@@ -52,7 +53,7 @@ impl Answer {
         first.map(|text| Self { value: None, text })
     }
 
-    /// Reads a gold answer: a text with an answer in it, or bare LaTeX such as `x^2 + 1`.
+    /// Reads a gold answer: a text that contains an answer, or bare LaTeX such as `x^2 + 1`.
     pub fn gold(text: &str) -> Option<Self> {
         let has_marks = ["$", "\\(", "\\[", "\\boxed", "####"].iter().any(|mark| text.contains(mark));
         if !has_marks {
@@ -69,14 +70,14 @@ impl Answer {
         Self::find(text)
     }
 
-    /// Whether `answer` is right where this is the gold answer.
+    /// Returns whether `answer` is correct, with `self` as the gold answer.
     pub fn is_matched_by(&self, answer: &Self) -> bool {
         let is_equal = matches!((&self.value, &answer.value), (Some(gold), Some(found)) if gold.equals(found));
         is_equal || (!self.text.is_empty() && self.text == answer.text)
     }
 }
 
-/// Whether a text answers a question whose answer is `gold`; none where `gold` holds no answer.
+/// Returns whether a text answers a question whose answer is `gold`. `None` if `gold` holds no answer.
 pub fn is_correct(gold: &str, text: &str) -> Option<bool> {
     let gold = Answer::gold(gold)?;
     Some(Answer::find(text).is_some_and(|answer| gold.is_matched_by(&answer)))
@@ -84,7 +85,7 @@ pub fn is_correct(gold: &str, text: &str) -> Option<bool> {
 
 fn read(span: &Span, clean: &str) -> Option<Value> {
     let value = parser::parse(clean).or_else(|| {
-        // Of `a = b = c` that cannot be read as a whole, the last side.
+        // If `a = b = c` cannot be parsed as a whole, the last side is used.
         let is_chain = span.form != Form::Plain && !clean.contains([',', ';']);
         let (_, last) = clean.rsplit_once('=').filter(|_| is_chain)?;
         parser::parse(last)
@@ -95,7 +96,7 @@ fn read(span: &Span, clean: &str) -> Option<Value> {
     })
 }
 
-/// For a comparison by letters: without blanks but those within words and numbers, and in LaTeX `a/b` as a fraction.
+/// Prepares a text for a comparison by letters: removes spaces except within words and numbers, and writes `a/b` in LaTeX as a fraction.
 fn packed(text: &str, form: Form) -> String {
     let is_part = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
     let mut packed = String::with_capacity(text.len());
@@ -114,7 +115,7 @@ fn packed(text: &str, form: Form) -> String {
     }
 }
 
-/// Words behind a number that are its unit.
+/// Units that may follow a number.
 const UNITS: [&str; 58] = [
     "degrees", "degree", "deg", "cm", "mm", "km", "m", "ft", "feet", "foot", "inches", "inch", "in", "meters", "meter",
     "metres", "metre", "miles", "mile", "mph", "kmh", "yards", "yard", "kg", "g", "grams", "lb", "lbs", "pounds",
@@ -123,11 +124,11 @@ const UNITS: [&str; 58] = [
     "dollar", "units", "unit", "square",
 ];
 
-/// Without what changes no value: words between, units, empty braces, quotes.
+/// Removes what does not change the value: words in between, units, empty braces, quotes.
 fn cleaned(text: &str) -> String {
     let mut text = text.replace("\\$", "").replace('$', "").replace("{,}", ",");
     while let Some(at) = text.find("\\!") {
-        // The narrow space goes with the blanks behind it: `11,\! 111`.
+        // The narrow space is removed together with the whitespace after it: `11,\! 111`.
         let rest = text.split_off(at);
         text.push_str(rest[2..].trim_start());
     }
@@ -162,7 +163,7 @@ fn cleaned(text: &str) -> String {
     without_unit(&text).to_owned()
 }
 
-/// Without a unit at the end: `5 \text{ cm}^2`, `5 cm`.
+/// Removes a unit at the end: `5 \text{ cm}^2`, `5 cm`.
 fn without_unit(text: &str) -> &str {
     let text = text.trim();
     let bare = ["^2", "^3", "^{2}", "^{3}", "²", "³"].iter().find_map(|power| text.strip_suffix(power)).unwrap_or(text);
@@ -232,7 +233,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2000))]
 
-        /// Whatever a policy writes has a verdict.
+        /// Every text of a policy gets a verdict.
         #[test]
         fn any_text_has_a_verdict(
             parts in prop::collection::vec(
@@ -250,7 +251,7 @@ mod tests {
             prop_assert_ne!(is_correct("$7$", &text), None);
         }
 
-        /// An expression equals itself, written with other blanks and in a box.
+        /// An expression equals itself when it is spaced differently and boxed.
         #[test]
         fn an_answer_equals_itself(a in -999i64..999, b in 1i64..99, c in 0i64..20) {
             let gold = format!("$\\frac{{{a}}}{{{b}}} + x^{{{c}}}$");

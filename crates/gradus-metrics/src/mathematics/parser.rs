@@ -1,4 +1,4 @@
-//! LaTeX and plain arithmetic, read into a [`Value`].
+//! Parser of LaTeX and plain arithmetic, which yields a [`Value`].
 
 use num_bigint::BigInt;
 use num_rational::BigRational;
@@ -7,11 +7,11 @@ use num_traits::Signed;
 use super::expression::{Constant, Expr, Function};
 use super::value::{Order, Value};
 
-/// The deepest nesting, and the longest text in bytes.
+/// Maximum nesting depth, and maximum length of a text in bytes.
 const DEPTH: usize = 48;
 const BYTES: usize = 4000;
 
-/// Reads a text that is an answer as a whole; none where it is no mathematics.
+/// Parses a text that is an answer as a whole. `None` if it is not mathematics.
 pub(super) fn parse(text: &str) -> Option<Value> {
     if text.len() > BYTES {
         return None;
@@ -33,7 +33,7 @@ enum Token {
     Sign(char),
 }
 
-/// Spaces and other marks that mean nothing.
+/// Spaces and other commands without meaning.
 const BLANK: [&str; 22] = [
     "left",
     "right",
@@ -59,7 +59,7 @@ const BLANK: [&str; 22] = [
     "rm",
 ];
 
-/// Commands whose braces hold a text.
+/// Commands whose braces contain text.
 const TEXTS: [&str; 12] = [
     "text",
     "textbf",
@@ -151,7 +151,7 @@ fn tokens(text: &str) -> Option<Vec<Token>> {
     Some(found)
 }
 
-/// The end of a number that starts with a digit: digits, commas between groups of three, a fraction.
+/// Returns the end of a number that starts with a digit: digits, commas between groups of three, a decimal fraction.
 fn number_end(chars: &[char], start: usize) -> usize {
     let digit = |i: usize| chars.get(i).is_some_and(char::is_ascii_digit);
     let mut i = start;
@@ -174,7 +174,7 @@ fn number_end(chars: &[char], start: usize) -> usize {
     i
 }
 
-/// The brace that closes the one at `open`.
+/// Returns the position of the brace that closes the one at `open`.
 fn closing(chars: &[char], open: usize) -> Option<usize> {
     let mut depth = 0;
     for (i, c) in chars.iter().enumerate().skip(open) {
@@ -221,7 +221,7 @@ impl Parser {
         takes
     }
 
-    /// Reads with one more level of nesting.
+    /// Parses with one more level of nesting.
     fn nested<T>(&mut self, read: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
         if self.depth == DEPTH {
             return None;
@@ -232,7 +232,7 @@ impl Parser {
         found
     }
 
-    /// Values with commas or semicolons between them; one value alone is itself.
+    /// Parses values separated by commas or semicolons. A single value is not wrapped in a list.
     fn list(&mut self) -> Option<Value> {
         let mut values = vec![self.relation()?];
         while self.takes(',') || self.takes(';') {
@@ -288,7 +288,7 @@ impl Parser {
 
     fn sum(&mut self) -> Option<Value> {
         self.nested(|parser| {
-            // A ± makes two values.
+            // A ± yields two values.
             let mut values = match parser.takes_command("pm") || parser.takes_command("mp") {
                 true => {
                     let first = parser.term()?.scalar()?;
@@ -327,7 +327,7 @@ impl Parser {
         })
     }
 
-    /// Whether a factor may follow without a sign between.
+    /// Returns whether a factor may follow without an operator.
     fn starts_factor(&self) -> bool {
         match self.peek() {
             Some(Token::Number(_) | Token::Letter(_) | Token::Text(_)) => true,
@@ -416,14 +416,14 @@ impl Parser {
             } else if self.takes('%') || self.takes_command("%") {
                 base = Expr::Percent(Box::new(base));
             } else if self.takes_command("degree") || self.takes_command("circ") || self.takes('\'') {
-                // A unit, or a derivative's mark.
+                // Units and the mark of a derivative are ignored.
             } else {
                 return Some(Value::Scalar(base));
             }
         }
     }
 
-    /// After `^`: a group, or one atom with its sign. In `2^12` of LaTeX the exponent is 1; people mean 12.
+    /// Parses what follows `^`: a group, or one atom with its sign. In LaTeX, the exponent of `2^12` is 1; people mean 12.
     fn exponent(&mut self) -> Option<Expr> {
         self.nested(|parser| {
             if parser.takes('-') {
@@ -438,7 +438,7 @@ impl Parser {
         })
     }
 
-    /// `{…}`, or one atom where the braces are left out: of a number its first digit.
+    /// Parses `{…}`, or one atom if the braces are omitted. Of a number, only the first digit is used.
     fn group(&mut self) -> Option<Expr> {
         if self.is_sign('{') {
             return self.atom()?.scalar();
@@ -494,7 +494,7 @@ impl Parser {
         Some(Value::Scalar(scalar))
     }
 
-    /// A name with its index.
+    /// Parses a name with an optional index.
     fn named(&mut self, name: String) -> Option<Expr> {
         if !self.takes('_') {
             return Some(Expr::symbol(&name));
@@ -505,12 +505,12 @@ impl Parser {
         Some(Expr::symbol(&format!("{name}_{}", index.trim_matches(['{', '}']))))
     }
 
-    /// A text: a function of that name, or a word.
+    /// Interprets a text: a function of that name, or a word.
     fn worded(&mut self, text: &str) -> Option<Expr> {
         if let Some((_, function)) = FUNCTIONS.iter().find(|(name, _)| *name == text) {
             return self.call(*function);
         }
-        // A single letter in another type is a variable.
+        // A single letter in another typeface is a variable.
         let name: String =
             text.split_whitespace().collect::<Vec<_>>().join(" ").trim_matches(['.', '(', ')']).to_owned();
         match name.as_str() {
@@ -526,7 +526,7 @@ impl Parser {
         }
     }
 
-    /// What stands in `(…)` or `[…]`: a term, a tuple or an interval.
+    /// Parses the content of `(…)` or `[…]`: a term, a tuple or an interval.
     fn bracketed(&mut self, open: char) -> Option<Value> {
         let value = self.list()?;
         let close = match self.peek()? {
@@ -654,7 +654,7 @@ impl Parser {
                 }
             }
             Token::Sign('{') => vec![self.atom()?.scalar()?],
-            // Without braces: all factors that follow, up to a sign or another function.
+            // Without braces, the argument is all factors that follow, up to an operator or another function.
             _ => {
                 let mut argument = self.prefixed()?.scalar()?;
                 let is_function = |parser: &Self| matches!(parser.peek(), Some(Token::Command(name)) if FUNCTIONS.iter().any(|(known, _)| known == name));
@@ -681,7 +681,7 @@ impl Parser {
         })
     }
 
-    /// `\begin{pmatrix} a & b \\ c & d \end{pmatrix}`.
+    /// Parses `\begin{pmatrix} a & b \\ c & d \end{pmatrix}`.
     fn environment(&mut self) -> Option<Value> {
         let name = self.braced_letters()?;
         if name == "array" {

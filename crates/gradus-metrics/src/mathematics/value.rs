@@ -1,4 +1,4 @@
-//! What an answer can be, and when two are equal.
+//! Kinds of answers, and their equality.
 
 use super::expression::{Expr, are_equal, ratio};
 
@@ -11,7 +11,7 @@ pub(super) enum Value {
     /// `\{1, 2\}`.
     Set(Vec<Value>),
     Tuple(Vec<Value>),
-    /// Also a pair `(a, b)`, which is written alike.
+    /// Also a pair `(a, b)`, which has the same notation.
     Interval {
         low: Expr,
         high: Expr,
@@ -22,7 +22,7 @@ pub(super) enum Value {
     Matrix(Vec<Vec<Expr>>),
     /// `a = b = c`.
     Equation(Vec<Expr>),
-    /// `left < right`, and so on for a chain.
+    /// `left < right`, also as a chain.
     Inequality(Vec<(Expr, Order, Expr)>),
 }
 
@@ -34,7 +34,7 @@ pub(super) enum Order {
     LessOrEqual,
     Greater,
     GreaterOrEqual,
-    /// `x \in S` is S.
+    /// `x \in S`; its value is S.
     In,
 }
 
@@ -77,7 +77,7 @@ impl Value {
         })
     }
 
-    /// Sides with orders between them.
+    /// Combines sides and the orders between them.
     pub(super) fn related(mut sides: Vec<Self>, orders: &[Order]) -> Option<Self> {
         if orders.is_empty() {
             return sides.pop();
@@ -85,7 +85,7 @@ impl Value {
         if let Some(at) = orders.iter().position(|order| *order == Order::In) {
             return Self::related(sides.split_off(at + 1), &orders[at + 1..]);
         }
-        // `x = (1, 2)` is its right side.
+        // The value of `x = (1, 2)` is its right side.
         if sides.iter().any(|side| !matches!(side, Self::Scalar(_))) {
             return orders.iter().all(|order| *order == Order::Equal).then(|| sides.pop()).flatten();
         }
@@ -97,7 +97,7 @@ impl Value {
         Some(Self::Inequality(parts.map(|(pair, order)| (pair[0].clone(), *order, pair[1].clone())).collect()))
     }
 
-    /// `x = 5`, with a name at the left.
+    /// Returns whether it is `x = 5`, with a name on the left.
     fn is_assignment(&self) -> bool {
         let is_name = |expr: &Expr| match expr {
             Expr::Symbol(_) => true,
@@ -107,17 +107,17 @@ impl Value {
         matches!(self, Self::Equation(sides) if is_name(&sides[0]))
     }
 
-    /// The tuple of two.
+    /// Creates a tuple of two values.
     fn pair(first: &Expr, second: &Expr) -> Self {
         Self::Tuple(vec![Self::Scalar(first.clone()), Self::Scalar(second.clone())])
     }
 
-    /// Whether it is a list, a set or a tuple of two.
+    /// Returns whether it is a list, set or tuple of two values.
     fn has_two(&self) -> bool {
         matches!(self, Self::List(values) | Self::Set(values) | Self::Tuple(values) if values.len() == 2)
     }
 
-    /// The last side of an equation.
+    /// Returns the last side of an equation. Other values are returned unchanged.
     fn unwrapped(&self) -> Self {
         match self {
             Self::Equation(sides) => Self::Scalar(sides.last().expect("two sides").clone()),
@@ -125,7 +125,7 @@ impl Value {
         }
     }
 
-    /// An inequality of one variable as the interval that it describes.
+    /// Converts an inequality in one variable to an interval.
     fn as_interval(&self) -> Option<Self> {
         let Self::Inequality(parts) = self else { return None };
         let (mut low, mut high) = ((Expr::Infinity.negated(), true), (Expr::Infinity, true));
@@ -149,10 +149,10 @@ impl Value {
         Some(Self::Interval { low: low.0, high: high.0, is_low_open: low.1, is_high_open: high.1 })
     }
 
-    /// Whether `found` is the answer where this is the gold one.
+    /// Returns whether `found` is correct, with `self` as the gold answer.
     pub(super) fn equals(&self, found: &Self) -> bool {
         let (mut gold, mut found) = (self.clone(), found.clone());
-        // The gold answer says which form is wanted: a value where it is one, an equation where it is no mere assignment.
+        // The gold answer determines the form: a value if it is one, an equation if it is more than an assignment.
         let is_equation = |value: &Self| matches!(value, Self::Equation(_));
         if is_equation(&found) && !is_equation(&gold) {
             found = found.unwrapped();
@@ -197,11 +197,11 @@ impl Value {
                 a.equals(&Self::pair(low, high))
             }
             (Self::Tuple(a), Self::Tuple(b)) => in_order(a, b),
-            // The gold answer says whether the order counts.
+            // The gold answer determines whether the order counts.
             (Self::Tuple(a), Self::List(b) | Self::Set(b)) => in_order(a, b),
             (Self::List(a) | Self::Set(a), Self::Tuple(b)) => pair_up(&distinct(a), b.clone()),
             (Self::List(a) | Self::Set(a), Self::List(b) | Self::Set(b)) => pair_up(&distinct(a), distinct(b)),
-            // A set of one value is that value.
+            // A set of one value equals that value.
             (Self::List(a) | Self::Set(a), b) => only(a).is_some_and(|a| a.equals(b)),
             (a, Self::List(b) | Self::Set(b)) => only(b).is_some_and(|b| a.equals(&b)),
             _ => false,
@@ -209,7 +209,7 @@ impl Value {
     }
 }
 
-/// Whether two inequalities say the same: one is a multiple of the other.
+/// Returns whether two inequalities are equivalent: one is a multiple of the other.
 fn same_order((a, b): (&(Expr, Order, Expr), &(Expr, Order, Expr))) -> bool {
     let difference = |(left, _, right): &(Expr, Order, Expr)| left.clone().minus(right.clone());
     let (gold, found) = (difference(a), difference(b));
@@ -224,7 +224,7 @@ fn in_order(a: &[Value], b: &[Value]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.equals(b))
 }
 
-/// Whether the values of both are the same in some order.
+/// Returns whether both hold the same values in some order.
 fn pair_up(a: &[Value], mut b: Vec<Value>) -> bool {
     a.len() == b.len()
         && a.iter().all(|value| {
@@ -233,7 +233,7 @@ fn pair_up(a: &[Value], mut b: Vec<Value>) -> bool {
         })
 }
 
-/// Each value once. Of many, only those that are written alike are left out.
+/// Removes duplicates. In lists of more than 64 values, only identical spellings count as duplicates.
 fn distinct(values: &[Value]) -> Vec<Value> {
     let is_same = |a: &Value, b: &Value| a == b || (values.len() <= 64 && a.equals(b));
     let mut kept: Vec<Value> = Vec::new();
@@ -245,7 +245,7 @@ fn distinct(values: &[Value]) -> Vec<Value> {
     kept
 }
 
-/// The only value of a set, where it has one.
+/// Returns the only value of a set, if it has exactly one.
 fn only(values: &[Value]) -> Option<Value> {
     let mut distinct = distinct(values);
     distinct.pop().filter(|_| distinct.is_empty())

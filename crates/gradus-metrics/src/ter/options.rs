@@ -2,17 +2,17 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Options of [`Ter`](super::Ter), by sacreBLEU's names.
+/// Options of [`Ter`](super::Ter), with sacreBLEU's names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct TerOptions {
     /// Split punctuation from words.
     pub normalized: bool,
-    /// Leave punctuation out.
+    /// Remove punctuation.
     pub no_punct: bool,
-    /// Also of Asian scripts; with `normalized`, their characters are words.
+    /// Include punctuation of Asian scripts. With `normalized`, each character of these scripts is a word.
     pub asian_support: bool,
-    /// Tell upper case from lower.
+    /// Distinguish upper and lower case.
     pub case_sensitive: bool,
 }

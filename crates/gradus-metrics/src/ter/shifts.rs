@@ -1,17 +1,17 @@
-//! The edits of one pair: tercom's greedy search over shifts of runs of words, each costing as much as one edit.
+//! Edits of one pair: tercom's greedy search over shifts of runs of words. Each shift costs as much as one edit.
 
-/// The longest run that is shifted.
+/// Longest run that is shifted.
 const RUN_MAX: usize = 10;
-/// The furthest that a run is looked for.
+/// Maximum distance over which a run is shifted.
 const DISTANCE_MAX: usize = 50;
 /// Half the width of the band around the diagonal in which edit distances are computed.
 const BAND: usize = 25;
-/// Shifts that are tried for a pair before the search ends.
+/// Maximum number of shifts tried per pair.
 const SHIFTS_MAX: usize = 1000;
-/// More than any number of edits, and far from overflow.
+/// Larger than any number of edits, and far from overflow.
 const INFINITY: u32 = u32::MAX / 2;
 
-/// How many edits make the reference of the prediction.
+/// Returns the number of edits that turn the prediction into the reference.
 pub fn edits(prediction: &[u32], reference: &[u32]) -> usize {
     if reference.is_empty() {
         return prediction.len();
@@ -32,11 +32,11 @@ struct Search<'a> {
     tried: usize,
 }
 
-/// A shift, in the order in which tercom prefers them: most edits saved, longest, earliest, to the earliest place.
+/// A shift, ordered by tercom's preferences: most edits saved, longest, earliest, to the earliest place.
 type Shift = (i64, usize, std::cmp::Reverse<usize>, std::cmp::Reverse<usize>);
 
 impl Search<'_> {
-    /// The words after the best shift, if one saves edits and there were not too many to try.
+    /// Returns the words after the best shift. `None` if no shift saves edits or too many shifts were tried.
     fn best_shift(&mut self, words: &[u32]) -> Option<Vec<u32>> {
         let before = self.table.distance(words, self.reference);
         let alignment = Alignment::of(&self.table.path(words.len(), self.reference.len()));
@@ -52,7 +52,7 @@ impl Search<'_> {
                         continue;
                     }
                     let mut last = None;
-                    // Before the run's place, and after each of its words.
+                    // Before the position of the run, and after each of its words.
                     for offset in 0..=length {
                         let to = match (at + offset).checked_sub(1) {
                             None => 0,
@@ -65,7 +65,7 @@ impl Search<'_> {
                             continue;
                         }
                         shift(words, start, length, to, &mut shifted);
-                        // The words before both places have not moved, nor have their rows of the table.
+                        // Words before both positions have not moved, so their rows of the table are unchanged.
                         let distance = self.table.distance_after(&shifted, self.reference, start.min(to));
                         let saved = i64::from(before) - i64::from(distance);
                         let found = (saved, length, std::cmp::Reverse(start), std::cmp::Reverse(to));
@@ -87,7 +87,7 @@ impl Search<'_> {
     }
 }
 
-/// Moves the run of `length` words from `start` before the word `to`; a target within the run counts from its start.
+/// Moves the run of `length` words at `start` in front of the word `to`. A target within the run counts from its start.
 fn shift(words: &[u32], start: usize, length: usize, to: usize, out: &mut Vec<u32>) {
     let end = start + length;
     out.clear();
@@ -105,7 +105,7 @@ fn shift(words: &[u32], start: usize, length: usize, to: usize, out: &mut Vec<u3
     }
 }
 
-/// What an edit does, from the prediction to the reference.
+/// Type of an edit, from the prediction to the reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Edit {
     Keep,
@@ -114,9 +114,9 @@ enum Edit {
     Delete,
 }
 
-/// Which words of prediction and reference stand opposite each other.
+/// Alignment of the words of prediction and reference.
 struct Alignment {
-    /// For each word of the reference its place in the prediction; −1 before the first.
+    /// Position in the prediction of each word of the reference; −1 before the first word.
     places: Vec<isize>,
     reference_wrong: Vec<bool>,
     prediction_wrong: Vec<bool>,
@@ -140,7 +140,7 @@ impl Alignment {
         made
     }
 
-    /// Whether the run is wrong in the prediction, missing in the reference, and not shifted within itself.
+    /// Returns whether the run is wrong in the prediction, missing in the reference, and not shifted within itself.
     fn is_worth_trying(&self, start: usize, at: usize, length: usize) -> bool {
         let place = self.places[at];
         self.prediction_wrong[start..start + length].contains(&true)
@@ -149,16 +149,16 @@ impl Alignment {
     }
 }
 
-/// Edit distances between beginnings of the prediction and of the reference, within a band around the diagonal: memory and time
-/// grow with the length of the texts, not with their product.
+/// Edit distances between prefixes of the prediction and of the reference, within a band around the diagonal. Memory and time therefore
+/// grow with the length of the texts, not with its square.
 struct Table {
-    /// The rows of the words whose shifts are tried, from the second on, `stride` cells each.
+    /// Rows of the words that are shifted, from the second row on, with `stride` cells each.
     costs: Vec<u32>,
-    /// The edit that each of these cells is made by.
+    /// Edit that leads to each of these cells.
     edits: Vec<Edit>,
-    /// The first row: as many insertions as there are words before.
+    /// First row: one insertion per word of the reference.
     first: Vec<u32>,
-    /// The rows of a shift.
+    /// Rows for a tried shift.
     above: Vec<u32>,
     row: Vec<u32>,
     rows: usize,
@@ -168,7 +168,7 @@ struct Table {
     band: usize,
 }
 
-/// The cells of a row that are computed; every other costs infinitely much.
+/// The computed cells of a row. All other cells cost infinitely much.
 #[derive(Clone, Copy)]
 struct Cells<'a> {
     start: usize,
@@ -185,10 +185,10 @@ impl Table {
     fn new(prediction: usize, reference: usize) -> Self {
         let width = reference + 1;
         let ratio = if prediction > 0 { reference as f64 / prediction as f64 } else { 1.0 };
-        // Where one text is far longer, the bands of neighboring rows must still overlap.
+        // If one text is far longer, the bands of neighboring rows must still overlap.
         let is_wide = (BAND as f64) < ratio / 2.0;
         let band = if is_wide { (ratio / 2.0 + BAND as f64).ceil() as usize } else { BAND };
-        // The last row reaches the end, which rounding may put one column further from the diagonal.
+        // The last row reaches the last column, which rounding may put one column further from the diagonal.
         let stride = width.min(2 * band + 2);
         let cells = prediction * stride;
         Self {
@@ -205,7 +205,7 @@ impl Table {
         }
     }
 
-    /// The columns of row `i` that are computed; the last row reaches the end.
+    /// Returns the computed columns of row `i`. The last row reaches the last column.
     fn columns(&self, i: usize) -> std::ops::Range<usize> {
         if i == 0 {
             return 0..self.width;
@@ -215,7 +215,7 @@ impl Table {
         diagonal.saturating_sub(self.band)..end
     }
 
-    /// Row `i` as it was kept.
+    /// Returns the stored row `i`.
     fn kept(&self, i: usize) -> Cells<'_> {
         let columns = self.columns(i);
         let costs = match i {
@@ -225,7 +225,7 @@ impl Table {
         Cells { start: columns.start, costs }
     }
 
-    /// The distance of `words`; keeps all rows.
+    /// Computes the distance of `words` and stores all rows.
     fn distance(&mut self, words: &[u32], reference: &[u32]) -> u32 {
         let mut row = std::mem::take(&mut self.row);
         for i in 1..=words.len() {
@@ -245,7 +245,7 @@ impl Table {
         self.kept(words.len()).get(self.width - 1)
     }
 
-    /// The distance of words whose first `known` are those of the table, which stays as it is.
+    /// Computes the distance of words whose first `known` words are those of the table. The table does not change.
     fn distance_after(&mut self, words: &[u32], reference: &[u32], known: usize) -> u32 {
         let (mut above, mut row) = (std::mem::take(&mut self.above), std::mem::take(&mut self.row));
         for i in known + 1..=words.len() {
@@ -268,7 +268,7 @@ impl Table {
         distance
     }
 
-    /// The edits of the last call of [`Self::distance`], from the beginning.
+    /// Returns the edits of the last call of [`Self::distance`], from the beginning.
     fn path(&self, mut i: usize, mut j: usize) -> Vec<Edit> {
         let mut path = Vec::with_capacity(i.max(j));
         while i > 0 || j > 0 {
@@ -285,7 +285,8 @@ impl Table {
     }
 }
 
-/// A cell of the table: keeping or substituting is preferred to deleting, that to inserting. `before` is the cell on its left.
+/// Computes a cell of the table. Keeping or substituting is preferred to deleting, and deleting to inserting. `before` is the cell to its
+/// left.
 fn cell(word: u32, reference: &[u32], above: Cells<'_>, before: Option<u32>, j: usize) -> (u32, Edit) {
     if j == 0 {
         return (above.get(0) + 1, Edit::Delete);

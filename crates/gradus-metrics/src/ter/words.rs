@@ -4,7 +4,7 @@ use crate::TerOptions;
 use crate::characters::is_space;
 use crate::mteval::{is_western_punctuation, padded, split_dashes_after_digits, split_periods_and_commas};
 
-/// The text as its words are compared.
+/// Prepares a text for splitting into words.
 pub fn prepared(text: &str, options: &TerOptions) -> String {
     let mut text = if options.case_sensitive { text.to_owned() } else { text.to_lowercase() };
     if options.normalized {
@@ -26,12 +26,12 @@ fn normalized(text: &str) -> String {
     for (entity, plain) in [("&quot;", "\""), ("&amp;", "&"), ("&lt;", "<"), ("&gt;", ">")] {
         text = text.replace(entity, plain);
     }
-    // The text ends with a blank, so that every possessive is followed by one.
+    // The text ends with a space, so that a space follows every possessive.
     let text = padded(&format!(" {text} "), is_western_punctuation).replace("'s ", " 's ");
     split_dashes_after_digits(&split_periods_and_commas(&text))
 }
 
-/// Scripts whose characters are words. Kana are not: tercom's patterns for them match nothing within a text.
+/// Scripts whose characters are words. Kana are excluded: tercom's patterns for them match nothing within a text.
 fn is_asian(c: char) -> bool {
     matches!(
         c,
@@ -42,7 +42,7 @@ fn is_asian(c: char) -> bool {
             | '\u{3300}'..='\u{33ff}'
             | '\u{f900}'..='\u{faff}'
             | '\u{fe30}'..='\u{fe4f}'
-            // sacreBLEU's slip: meant to end at 32FF.
+            // sacreBLEU's mistake: this range was meant to end at 32FF.
             | '\u{3200}'..='\u{3f22}'
     )
 }

@@ -1,29 +1,28 @@
-//! Cases of a fixture that `tools/parity` wrote: a metric, its options, and what the reference tool says of the rows.
+//! Test cases of a fixture written by `tools/parity`: a metric, its options, and the values of the reference tool.
 
 use gradus_metrics::{Measure, Row};
 use serde_json::Value;
 
-/// The items of a list.
+/// Returns the items of a list.
 ///
 /// # Panics
-/// When it is none.
+/// If the value is not a list.
 pub fn list(value: &Value) -> &[Value] {
     value.as_array().expect("a list")
 }
 
-/// A text.
+/// Returns a text.
 ///
 /// # Panics
-/// When it is none.
+/// If the value is not a text.
 pub fn text(value: &Value) -> &str {
     value.as_str().expect("text")
 }
 
-/// Compares every case of a fixture with what `measured` says of a metric, its options after its name. Returns how many values were
-/// compared.
+/// Compares every case of a fixture with the result of `measured` for a metric and its options. Returns the number of compared values.
 ///
 /// # Panics
-/// When values differ by more than `tolerance`.
+/// If values differ by more than `tolerance`.
 pub fn check(
     tolerance: f64,
     file: &str,
@@ -44,9 +43,9 @@ pub fn check(
             let mut compare = |what: String, found: f64, expected: &Value| {
                 let agrees = match expected.as_f64() {
                     Some(expected) => close(found, expected),
-                    // Where the script divides by zero (an empty prediction) there is a value here: docs/metrics.md.
+                    // If the script divides by zero (empty prediction), gradus still returns a value: docs/metrics.md.
                     None if key == "bleu" => found.is_finite(),
-                    // `null`: there is nothing that the tool would measure.
+                    // `null`: the tool has nothing to measure.
                     None => found.is_nan(),
                 };
                 compared += 1;

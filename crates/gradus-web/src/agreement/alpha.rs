@@ -1,24 +1,24 @@
-//! Krippendorff's α: agreement of any number of raters, with labels missing, of labels that are names, ranks or numbers.
+//! Krippendorff's α: agreement of any number of raters on nominal, ordinal or interval labels. Labels may be missing.
 //!
 //! Krippendorff 2011, "Computing Krippendorff's alpha-reliability".
 
 use super::{ALIKE, ALONE, Defined, Ratings};
 
-/// What labels are, which decides how far apart two of them are.
+/// Scale of labels. It determines the distance between two labels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
-    /// Names: the same or not.
+    /// Names: equal or different.
     Nominal,
-    /// Ranks: as far apart as there are labels between them.
+    /// Ranks: the distance depends on the number of labels in between.
     Ordinal,
-    /// Numbers, evenly spaced.
+    /// Evenly spaced numbers.
     Interval,
 }
 
-/// α = 1 − observed disagreement / disagreement by chance. Items with one label say nothing and are left out.
+/// Computes α = 1 − observed disagreement / disagreement by chance. Items with a single label are ignored.
 ///
 /// # Errors
-/// When no item has two labels, or only one label was ever given.
+/// No item has two labels, or all labels are equal.
 pub fn alpha(ratings: &Ratings, level: Level) -> Defined {
     let labels = ratings.iter().flatten().flatten().max().map_or(0, |label| label + 1);
     let mut together = vec![vec![0.0; labels]; labels];

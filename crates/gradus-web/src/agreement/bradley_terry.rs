@@ -1,34 +1,34 @@
-//! Strengths of models from who was preferred to whom.
+//! Strengths of models, estimated from pairwise preferences.
 //!
-//! Bradley and Terry 1952, "Rank analysis of incomplete block designs": the probability that i is preferred to j is
-//! σ(θ_i − θ_j). A tie is half a win of each. The maximum of the likelihood by Newton's method; its errors from the inverse of
-//! the information there.
+//! Bradley and Terry 1952, "Rank analysis of incomplete block designs": the probability that i is preferred to j is σ(θ_i − θ_j). A tie
+//! counts as half a win for each. Newton's method finds the maximum of the likelihood; the errors follow from the inverse of the
+//! information at that point.
 
-/// Strengths that make what was seen likeliest.
+/// Maximum-likelihood strengths.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Strengths {
-    /// θ of each model; their sum is 0.
+    /// θ of each model. The sum is 0.
     pub log_strengths: Vec<f64>,
-    /// Their covariance.
+    /// Covariance of the strengths.
     pub covariance: Vec<Vec<f64>>,
 }
 
 impl Strengths {
-    /// The 95 % interval of a model's θ.
+    /// Returns the 95 % interval of a model's θ.
     pub fn interval(&self, model: usize) -> (f64, f64) {
         let (middle, reach) = (self.log_strengths[model], 1.959_963_984_540_054 * self.covariance[model][model].sqrt());
         (middle - reach, middle + reach)
     }
 }
 
-/// Steps of Newton's method; it doubles its digits with each.
+/// Maximum number of Newton steps. Each step doubles the number of correct digits.
 const STEPS: usize = 100;
 
-/// The strengths of models: `wins[i][j]` is how often i was preferred to j.
+/// Computes the strengths of models. `wins[i][j]` is the number of times that i was preferred to j.
 ///
 /// # Errors
-/// When there are not two models, or no finite strengths are likeliest: then there is a group that never lost to the others,
-/// or never met them.
+/// There are fewer than two models, or the maximum is not finite. This happens if a group of models never lost to the others or was never
+/// compared with them.
 pub fn bradley_terry(wins: &[Vec<f64>]) -> Result<Strengths, &'static str> {
     let models = wins.len();
     if models < 2 {
@@ -41,7 +41,7 @@ pub fn bradley_terry(wins: &[Vec<f64>]) -> Result<Strengths, &'static str> {
     for _ in 0..STEPS {
         let (gradient, information) = derivatives(wins, &theta);
         let step = solve(&information, &gradient);
-        // A step that is too long oscillates: no θ moves by more than 1.
+        // A step that is too long oscillates. The limit is a change of 1 per θ.
         let longest = step.iter().fold(1.0f64, |longest, part| longest.max(part.abs()));
         for (theta, part) in theta.iter_mut().zip(&step) {
             *theta += part / longest;
@@ -58,7 +58,7 @@ pub fn bradley_terry(wins: &[Vec<f64>]) -> Result<Strengths, &'static str> {
     Ok(Strengths { log_strengths: theta, covariance })
 }
 
-/// Whether everyone is reached from `from` by steps from a winner to whom it beat.
+/// Returns whether all models are reached from `from` by steps from a winner to a loser.
 fn reaches_all(wins: &[Vec<f64>], from: usize) -> bool {
     let mut seen = vec![false; wins.len()];
     let mut open = vec![from];
@@ -70,7 +70,7 @@ fn reaches_all(wins: &[Vec<f64>], from: usize) -> bool {
     seen.into_iter().all(|seen| seen)
 }
 
-/// The gradient of the log-likelihood, and its information with 1/K everywhere added: the sum of θ is free, and is held at 0.
+/// Computes the gradient of the log-likelihood and its information. The sum of θ is undetermined; adding 1/K to every entry holds it at 0.
 fn derivatives(wins: &[Vec<f64>], theta: &[f64]) -> (Vec<f64>, Vec<Vec<f64>>) {
     let models = wins.len();
     let mut gradient = vec![0.0; models];
@@ -88,7 +88,7 @@ fn derivatives(wins: &[Vec<f64>], theta: &[f64]) -> (Vec<f64>, Vec<Vec<f64>>) {
     (gradient, information)
 }
 
-/// x of A x = b, A symmetric and positive: elimination with the largest pivot.
+/// Solves A x = b for a symmetric positive A, by elimination with the largest pivot.
 fn solve(matrix: &[Vec<f64>], right: &[f64]) -> Vec<f64> {
     let n = right.len();
     let mut rows: Vec<Vec<f64>> =

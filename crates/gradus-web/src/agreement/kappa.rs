@@ -1,14 +1,14 @@
-//! Raw agreement, Cohen's κ of two raters, Fleiss' κ of several.
+//! Raw agreement, Cohen's κ of two raters, and Fleiss' κ of several raters.
 //!
 //! Cohen 1960, "A coefficient of agreement for nominal scales"; Fleiss 1971, "Measuring nominal scale agreement among many
 //! raters".
 
 use super::{ALIKE, ALONE, Defined, Ratings};
 
-/// The share of pairs of labels of the same item that are the same, over all items.
+/// Computes the share of equal labels among all pairs of labels of the same item.
 ///
 /// # Errors
-/// When no item has two labels.
+/// No item has two labels.
 pub fn raw(ratings: &Ratings) -> Defined {
     let (mut same, mut pairs) = (0usize, 0usize);
     for item in ratings {
@@ -21,11 +21,11 @@ pub fn raw(ratings: &Ratings) -> Defined {
     if pairs == 0 { Err(ALONE) } else { Ok(same as f64 / pairs as f64) }
 }
 
-/// κ = (p − e) / (1 − e) over the items that both labeled: p is the share that is the same, e what chance gives of each
-/// rater's own shares.
+/// Computes κ = (p − e) / (1 − e) over the items that both raters labeled. p is the share of equal labels, and e the share expected by
+/// chance from each rater's own label frequencies.
 ///
 /// # Errors
-/// When there are not two raters, no item has both labels, or both only ever gave the same one.
+/// There are not exactly two raters, no item has both labels, or both raters always gave the same label.
 pub fn cohen(ratings: &Ratings) -> Defined {
     let mut both = Vec::new();
     for item in ratings {
@@ -44,10 +44,10 @@ pub fn cohen(ratings: &Ratings) -> Defined {
     beyond(same, chance)
 }
 
-/// κ of several raters, who need not be the same for each item: chance is what the shares of labels over all items give.
+/// Computes κ of several raters, who may differ between items. Chance agreement follows from the label frequencies over all items.
 ///
 /// # Errors
-/// When items have different numbers of labels, fewer than two, or only one label was ever given.
+/// Items have different numbers of labels or fewer than two, or all labels are equal.
 pub fn fleiss(ratings: &Ratings) -> Defined {
     let given: Vec<Vec<usize>> = ratings.iter().map(|item| item.iter().flatten().copied().collect()).collect();
     let raters = given.first().map_or(0, Vec::len);

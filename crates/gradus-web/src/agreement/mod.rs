@@ -1,7 +1,7 @@
-//! How much people agree, and which of several models they prefer: pure functions of what they said.
+//! Agreement between people, and their preferences among models, as pure functions of the annotations.
 //!
-//! Where a number is not defined (nobody labeled the same item, everyone always said the same), an error says so in words;
-//! it is never 0 or 1 instead. The expected numbers of the tests are those of statsmodels and krippendorff.
+//! If a value is undefined (no item has two labels, or all labels are equal), the functions return an error with the reason, never 0 or 1.
+//! The expected numbers in the tests come from statsmodels and krippendorff.
 
 mod alpha;
 mod bradley_terry;
@@ -14,15 +14,15 @@ pub use bradley_terry::{Strengths, bradley_terry};
 pub use kappa::{cohen, fleiss, raw};
 pub use spans::{Span, span_f1};
 
-/// A number, or why there is none.
+/// A number, or the reason why it is undefined.
 pub type Defined = Result<f64, &'static str>;
 
-/// What each rater said of each item, `[items][raters]`: a category from 0, or nothing.
+/// Label of each item by each rater, `[items][raters]`: a category from 0, or `None`.
 pub type Ratings = [Vec<Option<usize>>];
 
-/// Nobody can agree with nobody.
+/// Agreement needs two labels of an item.
 const ALONE: &str = "no item was labeled by two";
-/// Agreement beyond chance needs a chance to disagree.
+/// Agreement beyond chance needs two different labels.
 const ALIKE: &str = "only one label was ever given";
 
 #[cfg(test)]
@@ -111,10 +111,10 @@ mod tests {
 
     #[test]
     fn agreement_worked_by_hand() {
-        // Two of three pairs of the first item agree, none of the one pair of the second: 2 of 4.
+        // Two of the six pairs of the first item agree, but not the one pair of the second item: 2 of 7.
         let ratings = [vec![Some(0), Some(0), Some(1), Some(1)], vec![Some(0), Some(1), None, None]];
         assert_eq!(raw(&ratings), Ok(2.0 / 7.0));
-        // Everyone always disagrees: below 0.
+        // If both always disagree, κ is negative.
         assert!(cohen(&[vec![Some(0), Some(1)], vec![Some(1), Some(0)]]).expect("defined") < 0.0);
     }
 }

@@ -1,4 +1,4 @@
-//! Which of several models people prefer: wins, ties and losses of every two, and the strengths that follow.
+//! Preferences among models: wins, ties and losses of each pair, and the resulting strengths.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,39 +6,39 @@ use serde::Serialize;
 
 use super::bradley_terry;
 
-/// How the first of two models did.
+/// Result of the first of two models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was better.
+    /// The first model is better.
     First,
-    /// Neither was.
+    /// Neither is better.
     Tie,
-    /// The other was better.
+    /// The second model is better.
     Second,
 }
 
-/// What somebody said of two models. A model against itself says nothing.
+/// A person's preference between two models. A model compared with itself is ignored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Vote<'a> {
-    /// A model.
+    /// First model.
     pub one: &'a str,
-    /// The other model.
+    /// Second model.
     pub other: &'a str,
-    /// How the first did.
+    /// Result of the first model.
     pub outcome: Outcome,
 }
 
 /// A share with its 95 % interval.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Share {
-    /// The share, 0 to 1.
+    /// Share from 0 to 1.
     pub value: f64,
     /// Wilson's score interval.
     pub interval: (f64, f64),
 }
 
 impl Share {
-    /// `count` of `of`, which is not 0.
+    /// Returns `count` of `of`, which must not be 0.
     ///
     /// Wilson's interval (Wilson 1927; Brown, Cai and DasGupta 2001, equation 4), with z = 1.96:
     /// (p + z²/2n ± z √(p(1 − p)/n + z²/4n²)) / (1 + z²/n).
@@ -52,35 +52,35 @@ impl Share {
     }
 }
 
-/// Two models that people compared.
+/// Comparison of two models.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Versus {
-    /// A model.
+    /// First model.
     pub one: String,
-    /// The model that it was compared with.
+    /// Second model.
     pub other: String,
-    /// Votes.
+    /// Number of votes.
     pub votes: usize,
-    /// How often the first model was better.
+    /// Share of votes for the first model.
     pub win: Share,
-    /// How often neither was.
+    /// Share of ties.
     pub tie: Share,
-    /// How often the other model was better.
+    /// Share of votes for the second model.
     pub loss: Share,
 }
 
-/// A model's strength.
+/// Strength of a model.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Strength {
-    /// The model.
+    /// Name of the model.
     pub model: String,
-    /// The logarithm of its strength; they sum to 0.
+    /// Logarithm of its strength. The sum over all models is 0.
     pub log_strength: f64,
-    /// The 95 % interval.
+    /// 95 % interval.
     pub interval: (f64, f64),
 }
 
-/// Wins, ties and losses of every two models, by name.
+/// Returns wins, ties and losses of every compared pair, sorted by name.
 pub fn comparisons(votes: &[Vote<'_>]) -> Vec<Versus> {
     let mut counts: BTreeMap<(&str, &str), [usize; 3]> = BTreeMap::new();
     for &Vote { one, other, outcome } in votes.iter().filter(|vote| vote.one != vote.other) {
@@ -99,8 +99,8 @@ pub fn comparisons(votes: &[Vote<'_>]) -> Vec<Versus> {
     counts.into_iter().map(versus).collect()
 }
 
-/// The models `named`, which are those of the votes and perhaps more, from the strongest; a tie is half a win of each. Without votes there
-/// are none. Also why there are none, where there are votes.
+/// Returns the strengths of the models `named`, strongest first. `named` contains all models of the votes and possibly more. A tie is half
+/// a win for each. Without votes there are no strengths. If there are votes but no strengths, also returns the reason.
 pub fn strengths(named: &BTreeSet<&str>, votes: &[Vote<'_>]) -> (Vec<Strength>, Option<&'static str>) {
     let at: BTreeMap<&str, usize> = named.iter().enumerate().map(|(i, name)| (*name, i)).collect();
     let mut wins = vec![vec![0.0; at.len()]; at.len()];
@@ -137,7 +137,7 @@ pub fn strengths(named: &BTreeSet<&str>, votes: &[Vote<'_>]) -> (Vec<Strength>, 
 mod tests {
     use super::*;
 
-    /// scipy 1.17.1: `binomtest(k, n).proportion_ci(method="wilson")`.
+    /// Expected values from scipy 1.17.1: `binomtest(k, n).proportion_ci(method="wilson")`.
     #[test]
     fn intervals_are_wilsons() {
         for (count, of, low, high) in [
@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(found.len(), 1);
         assert_eq!((found[0].one.as_str(), found[0].other.as_str(), found[0].votes), ("a", "b", 4));
         assert_eq!((found[0].win.value, found[0].tie.value, found[0].loss.value), (0.25, 0.25, 0.5));
-        // 2.5 wins of 4: the strengths differ by ln(2.5 / 1.5).
+        // 2.5 wins out of 4: the strengths differ by ln(2.5 / 1.5).
         let (models, why) = strengths(&BTreeSet::from(["a", "b"]), &votes);
         assert_eq!((models[0].model.as_str(), why), ("b", None));
         assert!((models[0].log_strength - models[1].log_strength - (2.5f64 / 1.5).ln()).abs() < 1e-9);

@@ -1,5 +1,5 @@
-//! Where people disagree, a reviewer decides: tasks that two or more have handed in, those first on which they differ most. What a
-//! reviewer hands in is the task's answer in every export.
+//! Adjudication: a reviewer decides tasks that two or more people submitted differently, starting with the largest difference. The
+//! reviewer's decision is the task's answer in every export.
 
 use std::hash::Hasher;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::store::Store;
 use crate::store::projects::{Annotation, Person, Project, Role, State};
 use crate::store::sessions::Session;
 
-/// How far two annotations of a task differ, 0 to 1: the mean over the parts that the label set asks for.
+/// Computes the difference of two annotations of a task, from 0 to 1: the mean over the parts that the label set contains.
 pub fn difference(labels: &LabelSet, task: &Task, one: &Answer, other: &Answer) -> f64 {
     let mut parts: Vec<f64> = Vec::new();
     if !labels.spans.is_empty() || !labels.missing.is_empty() {
@@ -33,7 +33,7 @@ pub fn difference(labels: &LabelSet, task: &Task, one: &Answer, other: &Answer) 
             answer.spans.iter().map(span).collect()
         };
         let (a, b) = (spans(one), spans(other));
-        // Where neither has marked anything, the F1 is not defined, and they do not differ.
+        // If neither has marked anything, the F1 is undefined and the difference is 0.
         parts.push(1.0 - span_f1(vec![(&a[..], &b[..])]).unwrap_or(1.0));
         parts.push(f64::from(u8::from(one.no_error != other.no_error)));
     }
@@ -60,8 +60,8 @@ pub fn difference(labels: &LabelSet, task: &Task, one: &Answer, other: &Answer) 
     if parts.is_empty() { 0.0 } else { parts.iter().sum::<f64>() / parts.len() as f64 }
 }
 
-/// Tasks that wait for a reviewer with how far people differ, the most first: those that two or more have handed in, not all alike,
-/// and that nobody has decided.
+/// Returns the tasks that need a decision with their difference, largest first. At least two people have submitted such a task, not all
+/// annotations are equal, and no reviewer has decided it.
 pub fn queue(store: &Store, project: &Project) -> Result<Vec<(usize, f64)>> {
     let projects = store.projects();
     let verdicts = projects.verdicts(project.id)?;
@@ -85,7 +85,7 @@ pub fn queue(store: &Store, project: &Project) -> Result<Vec<(usize, f64)>> {
     Ok(waiting)
 }
 
-/// The reviewer who asks.
+/// Returns the reviewer of the session.
 fn reviewer(app: &App, session: &Session) -> std::result::Result<Person, Failed> {
     let person = who(app, session)?;
     match person.role {
@@ -94,7 +94,7 @@ fn reviewer(app: &App, session: &Session) -> std::result::Result<Person, Failed>
     }
 }
 
-/// Goes to the task on which people differ most.
+/// Redirects to the task with the largest difference.
 pub async fn next(
     Extracted(app): Extracted<Arc<App>>,
     Extension(session): Extension<Session>,
@@ -108,7 +108,7 @@ pub async fn next(
     }
 }
 
-/// What people said of a task; nothing where fewer than two have.
+/// Returns a task with its submitted annotations. Fails if there are fewer than two.
 fn said(app: &App, project: &Project, number: usize) -> std::result::Result<(Task, Vec<Annotation>), Failed> {
     let all = app.store.projects().annotations(project.id)?;
     let done: Vec<Annotation> =
@@ -117,7 +117,7 @@ fn said(app: &App, project: &Project, number: usize) -> std::result::Result<(Tas
     Ok((task.ok_or_else(|| Failed::missing("Fewer than two people have submitted this task."))?, done))
 }
 
-/// A task with what people said of it.
+/// Shows a task with its submitted annotations.
 pub async fn show(
     Extracted(app): Extracted<Arc<App>>,
     Extension(session): Extension<Session>,
@@ -133,7 +133,8 @@ pub async fn show(
     Ok(framed(&session, &project, body).into_response())
 }
 
-/// The letters that all reviewers see of a task. They say nothing of the models, and are not those of any annotator.
+/// Letters of a task's answers, which are the same for all reviewers. They reveal nothing about the models and differ from the annotators'
+/// letters.
 fn shown(project: &Project, number: usize, task: &Task) -> Shown {
     let seed = stable_hash(|hasher| {
         hasher.write_i64(project.id);
@@ -142,7 +143,7 @@ fn shown(project: &Project, number: usize, task: &Task) -> Shown {
     Shown::shuffled(task.answers.len(), seed)
 }
 
-/// What the script of the page needs: the decision so far, which begins empty, and what people said.
+/// Data for the script of the page: the decision so far, initially empty, and the annotations.
 pub async fn state(
     Extracted(app): Extracted<Arc<App>>,
     Extension(session): Extension<Session>,

@@ -1,6 +1,6 @@
-//! What people say of a task, and the rules that it must keep: the page shows what these say and decides nothing itself.
+//! Annotations of a task, and their rules. The page shows the results of these rules and decides nothing itself.
 //!
-//! Offsets are characters (Unicode code points), as in FineGrainedRLHF's files; scripts count UTF-16 and convert.
+//! Offsets count characters (Unicode code points), as in FineGrainedRLHF's files. Scripts count UTF-16 units and convert.
 
 use std::collections::BTreeMap;
 
@@ -13,49 +13,49 @@ use super::shown::Shown;
 use super::task::{Expected, Task};
 use super::words::whole_words;
 
-/// The most bytes of a text that people write, and spans of an answer.
+/// Maximum size in bytes of a text that a person writes, and maximum number of spans of an answer.
 const TEXT_BYTES: usize = 1 << 16;
 const SPANS: usize = 500;
 
-/// An annotation.
+/// An annotation of a task.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Answer {
-    /// There is nothing to mark and nothing missing.
+    /// Nothing needs to be marked and nothing is missing.
     pub no_error: bool,
-    /// What is marked.
+    /// Marked spans.
     pub spans: Vec<Marked>,
-    /// What is missing.
+    /// Missing information.
     pub missing: Vec<Missing>,
-    /// The first answer, corrected; none is not touched yet.
+    /// Corrected first answer. `None` if it was not edited.
     pub correction: Option<String>,
     /// The correction is left blank because no passage helps.
     pub no_passage_helps: bool,
-    /// Who is better of each pair that was decided, by `1v2` and so on.
+    /// Preferences of the decided pairs, by `1v2` and so on.
     pub ranks: BTreeMap<String, Rank>,
-    /// How much better the preferred answer of a pair is, by the pair's name, where that is asked.
+    /// Strengths of the preferences, by the pair's name, if the label set has strengths.
     pub strengths: BTreeMap<String, String>,
-    /// What was chosen on each scale.
+    /// Chosen values on each scale.
     pub questions: BTreeMap<String, u8>,
-    /// Anything else.
+    /// Free-form feedback.
     pub feedback: String,
 }
 
-/// A stretch of the first answer with its type.
+/// A marked range of the first answer, with its type.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Marked {
-    /// The type.
+    /// Type of the span.
     pub kind: String,
-    /// Its first character.
+    /// First character.
     pub start: usize,
-    /// The character after its last.
+    /// End of the range, exclusive.
     pub end: usize,
-    /// What it repeats.
+    /// Earlier text that the span repeats.
     pub repeats: String,
-    /// The passage that it contradicts, from 1.
+    /// Passage that the span contradicts, from 1.
     pub passage: usize,
-    /// The sentences there; 0 is the title.
+    /// Sentences of the passage; 0 is the title.
     pub sentences: Vec<usize>,
 }
 
@@ -63,16 +63,16 @@ pub struct Marked {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Missing {
-    /// The type.
+    /// Type of the information.
     pub kind: String,
-    /// The passage that has it, from 1.
+    /// Passage that contains it, from 1.
     pub passage: usize,
-    /// The sentences there; 0 is the title.
+    /// Sentences of the passage; 0 is the title.
     pub sentences: Vec<usize>,
 }
 
 impl Expected {
-    /// How many of its parts an annotation has right, and of how many.
+    /// Returns how many parts of an annotation are right, and the number of parts.
     pub fn right(&self, answer: &Answer) -> (usize, usize) {
         let ranks = self.ranks.iter().map(|(pair, rank)| answer.ranks.get(pair) == Some(rank));
         let questions = self.questions.iter().map(|(name, value)| answer.questions.get(name) == Some(value));
@@ -81,7 +81,7 @@ impl Expected {
         (all.iter().filter(|is_right| **is_right).count(), all.len())
     }
 
-    /// The same as an annotation, to check it like one.
+    /// Converts the expected parts to an annotation, so that they can be checked like one.
     pub fn as_answer(&self) -> Answer {
         let no_error = self.no_error == Some(true);
         Answer { ranks: self.ranks.clone(), questions: self.questions.clone(), no_error, ..Answer::default() }
@@ -89,7 +89,8 @@ impl Expected {
 }
 
 impl Answer {
-    /// What is wrong or still to do, in the order of the page; nothing where it can be submitted. Answers have the letters of `shown`.
+    /// Returns the problems and open parts, in the order of the page. Empty if the annotation can be submitted. The letters of answers come
+    /// from `shown`.
     pub fn problems(&self, set: &LabelSet, task: &Task, shown: &Shown) -> Vec<String> {
         let mut problems = self.broken(set, task);
         let prediction = task.answers.first().map_or("", String::as_str);
@@ -147,7 +148,7 @@ impl Answer {
         problems
     }
 
-    /// What people should know, though it is allowed.
+    /// Returns warnings about allowed but unusual annotations.
     pub fn warnings(&self, set: &LabelSet, task: &Task) -> Vec<String> {
         let all = pairs(task.answers.len()).len();
         let is_tied =
@@ -155,7 +156,7 @@ impl Answer {
         is_tied.then(|| "All pairs are ties. Is there really no difference?".to_owned()).into_iter().collect()
     }
 
-    /// The triples of answers, from 0, whose ranks cannot all hold.
+    /// Returns the triples of answers, from 0, whose ranks contradict each other.
     pub fn conflicting(&self, answers: usize) -> Vec<(usize, usize, usize)> {
         let sign = |pair| self.ranks.get(&pair_name(pair)).map(|rank| rank.sign());
         let mut found = Vec::new();
@@ -171,7 +172,7 @@ impl Answer {
         found
     }
 
-    /// What no page sends: such an answer is not kept at all.
+    /// Returns violations that no page can produce. Such an annotation is not stored.
     pub fn broken(&self, set: &LabelSet, task: &Task) -> Vec<String> {
         let mut problems = Vec::new();
         let prediction = task.answers.first().map_or("", String::as_str);
@@ -234,7 +235,7 @@ impl Answer {
     }
 }
 
-/// What is wrong with a place in the passages.
+/// Returns the problem with a location in the passages, if any.
 fn place(kind: &Type, task: &Task, passage: usize, sentences: &[usize]) -> Option<String> {
     let Some(found) = passage.checked_sub(1).and_then(|at| task.passages.get(at)) else {
         return Some(format!("{}: passage {passage} is not there; there are {}.", kind.label, task.passages.len()));
@@ -290,7 +291,7 @@ mod tests {
         let expected =
             [(-1, -1, 0), (-1, -1, 1), (-1, 0, 1), (0, -1, 1), (0, 1, -1), (1, 0, -1), (1, 1, -1), (1, 1, 0)];
         assert_eq!(found, expected);
-        // A tie that does not carry over is allowed.
+        // A tie that is not transitive is allowed.
         assert!(!contradict(1, 0, 0) && !contradict(0, 0, 1));
     }
 
@@ -373,7 +374,7 @@ mod tests {
             answer.problems(&set, &task, &plain(&task)),
             ["These choices contradict each other: A and B, A and C, B and C."]
         );
-        // In the letters of another order: B, C, A, D.
+        // With the letters of another order: B, C, A, D.
         let shown = Shown { order: vec![1, 2, 0, 3], ..plain(&task) };
         let said = answer.problems(&set, &task, &shown);
         assert_eq!(said, ["These choices contradict each other: A and B, A and C, B and C."]);

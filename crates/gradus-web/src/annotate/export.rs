@@ -1,4 +1,4 @@
-//! What people said, as rows that train and as rows that tell all.
+//! Export of annotations as training rows and as complete records.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,32 +15,32 @@ use super::task::Task;
 use crate::store::Store;
 use crate::store::projects::{Annotation, Project, State};
 
-/// A kind of rows.
+/// Form of the exported rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// FineGrainedRLHF's feedback files: spans, missing information, correction, preferences; of each annotation one row.
+    /// FineGrainedRLHF's feedback files: spans, missing information, correction, preferences. One row per annotation.
     Feedback,
-    /// `prompt`, `chosen`, `rejected`, and `margin` where people said how much better: of each preferred answer one row. It is TRL's
-    /// form as it is.
+    /// `prompt`, `chosen`, `rejected`, and `margin` if the annotation has strengths. One row per preferred answer. TRL reads this form
+    /// directly.
     Preference,
-    /// Segments with labels of relevance, for FineGrainedRLHF's first reward model.
+    /// Segments with relevance labels, for FineGrainedRLHF's first reward model.
     R1,
-    /// Segments with labels of factuality, for its second.
+    /// Segments with factuality labels, for the second reward model.
     R2,
-    /// Answers compared by the information that they cover, for its third.
+    /// Answers compared by the information that they cover, for the third reward model.
     R3,
-    /// `prompt` alone, each once: what policies are trained and compared on.
+    /// `prompt` alone, each once: prompts for training and comparing policies.
     Prompt,
-    /// Label Studio's tasks with annotations, as its JSON export has them.
+    /// Label Studio's tasks with annotations, in the form of its JSON export.
     LabelStudio,
-    /// Argilla's records with responses, as `Dataset.records.to_dict` has them.
+    /// Argilla's records with responses, in the form of `Dataset.records.to_dict`.
     Argilla,
-    /// Everything that was said, by whom, in what time.
+    /// All annotations with their authors and times.
     Raw,
 }
 
 impl Form {
-    /// All of them.
+    /// All forms.
     pub const ALL: [Self; 9] = [
         Self::Feedback,
         Self::Preference,
@@ -53,7 +53,7 @@ impl Form {
         Self::Raw,
     ];
 
-    /// Its word.
+    /// Returns the name of the form.
     pub fn name(self) -> &'static str {
         match self {
             Self::Feedback => "feedback",
@@ -68,17 +68,17 @@ impl Form {
         }
     }
 
-    /// The form of a word.
+    /// Returns the form with this name.
     pub fn of(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|form| form.name() == name)
     }
 }
 
-/// The rows of a project: of what was handed in, and with [`Form::Raw`] also of what was skipped or begun. Where a reviewer has
-/// decided, that alone counts.
+/// Returns the rows of a project, from submitted annotations. [`Form::Raw`] also includes skipped and unfinished ones. If a reviewer has
+/// decided a task, only the decision counts.
 ///
 /// # Errors
-/// When the file cannot be read.
+/// The database cannot be read.
 pub fn rows(store: &Store, project: &Project, form: Form) -> Result<Vec<Map<String, Value>>> {
     let tasks = store.projects().tasks(project.id)?;
     let verdicts = store.projects().verdicts(project.id)?;
@@ -93,7 +93,7 @@ pub fn rows(store: &Store, project: &Project, form: Form) -> Result<Vec<Map<Stri
         let prompts = tasks.iter().filter(|task| !task.attention && seen.insert(&task.question));
         return Ok(prompts.map(|task| object(json!({ "prompt": task.question }))).collect());
     }
-    // By task: of each what counts, in the order of names.
+    // The annotations that count, by task and in the order of names.
     let mut counted: BTreeMap<usize, Vec<&Annotation>> = BTreeMap::new();
     for said in said.iter().filter(|said| said.state == State::Done && !tasks[said.task - 1].attention) {
         let of = counted.entry(said.task).or_default();
@@ -124,8 +124,8 @@ pub fn rows(store: &Store, project: &Project, form: Form) -> Result<Vec<Map<Stri
     Ok(rows)
 }
 
-/// What a reward model of FineGrainedRLHF learns of an annotation, by the builders of `gradus data convert`; nothing where there is
-/// nothing to learn, or the annotation is of another kind.
+/// Builds a row for a reward model of FineGrainedRLHF, as `gradus data convert` does. `None` if the annotation contributes nothing or is of
+/// another kind.
 fn segments(form: Form, id: usize, answer: &Answer, labels: &LabelSet, task: &Task) -> Option<Map<String, Value>> {
     let known = as_feedback(&feedback(answer, labels, task), task)?;
     match form {
@@ -139,7 +139,7 @@ fn segments(form: Form, id: usize, answer: &Answer, labels: &LabelSet, task: &Ta
     }
 }
 
-/// An annotation as the library reads it. Answers that a task does not have are blank, and compared with nothing.
+/// Converts an annotation to the library's type. Answers that the task lacks are blank and not compared.
 fn as_feedback(row: &Map<String, Value>, task: &Task) -> Option<Feedback> {
     let mut row = row.clone();
     let found = row.get("preference").and_then(Value::as_array).cloned().unwrap_or_default();
@@ -292,7 +292,7 @@ mod tests {
             "prompt": "Q?", "chosen": "c", "rejected": "a b a", "chosen_model": "y", "rejected_model": "x",
         });
         assert_eq!(rows.into_iter().map(Value::Object).collect::<Value>(), json!([expected]));
-        // How much better is the margin that reward models keep.
+        // The strength of a preference becomes the margin for reward models.
         let labels = LabelSet::open("comparison-strength").expect("a label set");
         let answer = Answer { strengths: [("1v2".to_owned(), "much".to_owned())].into(), ..answer };
         assert_eq!(preferences(&answer, &labels, &task)[0]["margin"], json!(1.0));

@@ -1,6 +1,6 @@
-//! What is asked of people: types of spans, of missing information, a correction, comparisons, questions with a scale.
+//! Label sets: types of spans and of missing information, a correction, comparisons, and questions with a scale.
 //!
-//! A label set is a YAML file. Any part may be left out; a page has what its label set has.
+//! A label set is a YAML file. Any part may be omitted; the page shows the parts of its label set.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -8,11 +8,11 @@ use std::path::Path;
 use gradus::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// The most bytes of a file, and types or questions of a kind.
+/// Maximum size of a file in bytes, and maximum number of types or questions of a kind.
 const BYTES: u64 = 1 << 20;
 const MOST: usize = 50;
 
-/// Label sets that come along: name and YAML.
+/// Built-in label sets: name and YAML.
 pub const BUILT_IN: &[(&str, &str)] = &[
     ("fine-grained", include_str!("sets/fine-grained.yml")),
     ("comparison", include_str!("sets/comparison.yml")),
@@ -28,30 +28,30 @@ pub const BUILT_IN: &[(&str, &str)] = &[
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LabelSet {
-    /// What it is called.
+    /// Name of the label set.
     pub name: String,
-    /// The labeling policy, a paragraph each.
+    /// Labeling policy, one paragraph each.
     #[serde(default)]
     pub instructions: Vec<String>,
-    /// An example, a paragraph each.
+    /// Example, one paragraph each.
     #[serde(default)]
     pub example: Vec<String>,
-    /// What people ask of the policy, with answers.
+    /// Frequent questions about the policy, with answers.
     #[serde(default)]
     pub faq: Vec<Asked>,
-    /// Types of spans of the first answer, the first that fits before those below.
+    /// Types of spans of the first answer. If several types fit, the first one takes precedence.
     #[serde(default)]
     pub spans: Vec<Type>,
     /// Types of information that the first answer lacks.
     #[serde(default)]
     pub missing: Vec<Type>,
-    /// Whether the first answer is to be corrected.
+    /// Whether the first answer is corrected.
     #[serde(default)]
     pub correction: bool,
     /// Whether all pairs of answers are compared.
     #[serde(default)]
     pub comparison: bool,
-    /// How much better one of two answers can be, from the least; without any, only which is better is asked.
+    /// Strengths of a preference, from the weakest. If empty, only the preferred answer is requested.
     #[serde(default)]
     pub strengths: Vec<Strength>,
     /// Questions about the first answer, each with a scale.
@@ -63,21 +63,21 @@ pub struct LabelSet {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Asked {
-    /// What is asked.
+    /// Question.
     pub question: String,
-    /// The answer.
+    /// Answer to the question.
     pub answer: String,
 }
 
-/// How much better one answer is than another.
+/// Strength of a preference.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Strength {
-    /// What files call it.
+    /// Name in files.
     pub name: String,
-    /// What people read.
+    /// Text on the page.
     pub label: String,
-    /// By how much a reward model is to tell the two apart at least: the `margin` of preference rows.
+    /// Minimum difference of the rewards of the two answers: the `margin` of preference rows.
     pub margin: f32,
 }
 
@@ -85,31 +85,31 @@ pub struct Strength {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Type {
-    /// What files call it.
+    /// Name in files.
     pub name: String,
-    /// What people read.
+    /// Text on the page.
     pub label: String,
-    /// Its color, `#RRGGBB`.
+    /// Color, `#RRGGBB`.
     #[serde(alias = "color")]
     pub color: String,
-    /// What more is asked of a span of it.
+    /// Additional information required for a span of this type.
     #[serde(default)]
     pub asks: Asks,
-    /// What people are reminded of.
+    /// Reminder on the page.
     #[serde(default)]
     pub note: String,
 }
 
-/// What more is asked of a span.
+/// Additional information required for a span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Asks {
     /// Nothing.
     #[default]
     Nothing,
-    /// Which earlier text of the answer it repeats.
+    /// The earlier text of the answer that the span repeats.
     EarlierText,
-    /// Which sentences of which passage it contradicts.
+    /// The passage and sentences that the span contradicts.
     Sentences,
 }
 
@@ -117,27 +117,27 @@ pub enum Asks {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Question {
-    /// What files call it.
+    /// Name in files.
     pub name: String,
-    /// What people read.
+    /// Text on the page.
     pub question: String,
-    /// The least.
+    /// Lowest value.
     pub from: u8,
-    /// The most.
+    /// Highest value.
     pub to: u8,
-    /// What the least means.
+    /// Meaning of the lowest value.
     #[serde(default)]
     pub low: String,
-    /// What the most means.
+    /// Meaning of the highest value.
     #[serde(default)]
     pub high: String,
 }
 
 impl LabelSet {
-    /// The label set `name`: one that comes along, or a file.
+    /// Opens the label set `name`: a built-in one, or a file.
     ///
     /// # Errors
-    /// When there is none, or it is wrong.
+    /// It does not exist or is invalid.
     pub fn open(name: &str) -> Result<Self> {
         if let Some((_, text)) = BUILT_IN.iter().find(|(known, _)| *known == name) {
             return Self::read(text, name);
@@ -155,10 +155,10 @@ impl LabelSet {
         Self::read(&std::fs::read_to_string(path).map_err(|error| Error::io(path, error))?, name)
     }
 
-    /// The label set that `text` is; `name` is what messages call it.
+    /// Parses a label set. Messages refer to it as `name`.
     ///
     /// # Errors
-    /// When it is wrong.
+    /// It is invalid.
     pub fn read(text: &str, name: &str) -> Result<Self> {
         let set: Self = serde_saphyr::from_str(text)
             .map_err(|error| Error::input(format!("`{name}`: {}", error.without_snippet())))?;
@@ -210,20 +210,20 @@ impl LabelSet {
             .then(|| "it asks for nothing: `spans`, `missing`, `correction`, `comparison` or `questions`".to_owned())
     }
 
-    /// Whether one answer is looked at, and not only several compared.
+    /// Returns whether people look at a single answer, instead of only comparing several.
     pub fn is_about_one(&self) -> bool {
         self.correction || !(self.spans.is_empty() && self.missing.is_empty() && self.questions.is_empty())
     }
 }
 
-/// The papers of the two looks of the pages (`style.css`).
+/// Background colors of the light and dark mode (`style.css`).
 const LIGHT: [f64; 3] = [255.0, 255.0, 255.0];
 const DARK: [f64; 3] = [23.0, 23.0, 22.0];
 
-/// The least contrast of a mark with the paper, of 1 to 21: that of parts of a page that carry meaning (WCAG 2.2, 1.4.11).
+/// Minimum contrast between a mark and the background, from 1 to 21, for meaningful parts of a page (WCAG 2.2, 1.4.11).
 const CONTRAST: f64 = 3.0;
 
-/// WCAG's relative luminance of a color in sRGB, 0 to 1.
+/// Computes WCAG's relative luminance of an sRGB color, 0 to 1.
 fn luminance(color: [f64; 3]) -> f64 {
     let linear = |value: f64| {
         let value = value / 255.0;
@@ -232,13 +232,13 @@ fn luminance(color: [f64; 3]) -> f64 {
     0.2126 * linear(color[0]) + 0.7152 * linear(color[1]) + 0.0722 * linear(color[2])
 }
 
-/// WCAG's contrast of two colors.
+/// Computes WCAG's contrast of two colors.
 fn contrast(one: [f64; 3], other: [f64; 3]) -> f64 {
     let (one, other) = (luminance(one), luminance(other));
     (one.max(other) + 0.05) / (one.min(other) + 0.05)
 }
 
-/// The color, mixed with as little white or black as it takes to be seen on `paper`.
+/// Mixes a color with as little white or black as necessary to be visible on `paper`.
 fn seen_on(paper: [f64; 3], color: [f64; 3]) -> [f64; 3] {
     let away = if luminance(paper) > 0.5 { 0.0 } else { 255.0 };
     let mixed = |part: f64| color.map(|value| (value + part * (away - value)).round());
@@ -246,7 +246,7 @@ fn seen_on(paper: [f64; 3], color: [f64; 3]) -> [f64; 3] {
     parts.clone().find(|color| contrast(paper, *color) >= CONTRAST).unwrap_or_else(|| mixed(1.0))
 }
 
-/// The colors of a label set as a style sheet, for both looks.
+/// Returns the colors of a label set as a style sheet, for light and dark mode.
 pub fn stylesheet(labels: &LabelSet) -> String {
     let rgb = |text: &str| {
         let part = |at: usize| text.get(at..at + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn marks_are_seen_on_both_papers() {
-        // Black on white has the most contrast there is: 21. #777777 on white is known to have 4.48.
+        // Black on white has the maximum contrast, 21. #777777 on white is known to have 4.48.
         assert!((contrast([0.0; 3], LIGHT) - 21.0).abs() < 1e-9);
         assert!((contrast([119.0; 3], LIGHT) - 4.48).abs() < 5e-3);
         for (color, paper) in
@@ -318,7 +318,7 @@ mod tests {
             let message = LabelSet::read(text, "x.yml").expect_err("wrong").to_string();
             assert!(message.contains(word), "{message}");
         }
-        // Sets of earlier versions spell it so.
+        // Label sets of earlier versions use this spelling.
         let old = "name: x\nspans:\n  - { name: a, label: A, color: \"#112233\" }";
         assert_eq!(LabelSet::read(old, "x.yml").expect("a set").spans[0].color, "#112233");
         let missing = LabelSet::open("nothing.yml").expect_err("missing");

@@ -1,7 +1,7 @@
-//! Annotation: people mark, correct, compare and rate answers. What they say becomes training rows.
+//! Annotation: people mark, correct, compare and rate answers. Their annotations become training rows.
 //!
-//! The rules are in [`answer`]. A page sends the whole annotation after every change. The server answers with what is still to do and
-//! with the number of the stored revision. A page that has not seen the newest revision is refused, and shows both versions.
+//! The rules are in [`answer`]. A page sends the whole annotation after every change. The server responds with the open parts and the
+//! number of the stored revision. A page that has not seen the latest revision is rejected and shows both versions.
 
 pub mod adjudicate;
 pub mod answer;
@@ -43,10 +43,10 @@ use crate::store::projects::{Annotation, LEASE_MINUTES, Person, Project, Role, S
 use crate::store::sessions::Session;
 use crate::training::data_files;
 
-/// The longest time that one change can add, in seconds: whoever leaves the page open is not at work.
+/// Maximum time in seconds that one change can add. A person who leaves the page open is not working.
 const SECONDS_MAX: f64 = 300.0;
 
-/// What downloads end in, and what they are.
+/// File extensions of downloads, and their content types.
 const DOWNLOADS: [(&str, &str); 5] = [
     ("jsonl", "application/jsonl; charset=utf-8"),
     ("json", "application/json"),
@@ -55,13 +55,13 @@ const DOWNLOADS: [(&str, &str); 5] = [
     ("arrow", "application/vnd.apache.arrow.stream"),
 ];
 
-/// The routes below `/annotate`.
+/// Returns the routes below `/annotate`.
 pub fn routes() -> Router<Arc<App>> {
     Router::new()
         .route("/annotate", get(list))
         .route("/annotate/enter", post(enter))
         .route("/annotate/leave", post(leave))
-        // No project is called so.
+        // Names of projects cannot begin with `+`.
         .route("/annotate/+new", post(make))
         .route("/annotate/+invite", post(invite))
         .route("/annotate/{project}", get(next))
@@ -105,13 +105,13 @@ async fn list(Extracted(app): Extracted<Arc<App>>, Extension(session): Extension
     Ok(page::list(&session, person.as_ref(), &rows, &made, making.as_ref()).into_response())
 }
 
-/// The data files of the folder, by their names below it.
+/// Returns the data files of the folder, with their names relative to it.
 async fn files(app: &Arc<App>) -> Result<Vec<(String, std::path::PathBuf)>, Failed> {
     let folder = app.folder.clone();
     apart(move || data_files(&folder)).await
 }
 
-/// The owner who asks.
+/// Returns the owner of the session.
 fn owner(app: &App, session: &Session) -> Result<Person, Failed> {
     let person = who(app, session)?;
     match person.role {
@@ -128,7 +128,7 @@ struct NewProject {
     annotators: String,
 }
 
-/// Makes a project of a data file of the folder.
+/// Creates a project from a data file of the folder.
 async fn make(
     Extracted(app): Extracted<Arc<App>>,
     Extension(session): Extension<Session>,
@@ -137,7 +137,7 @@ async fn make(
     owner(&app, &session)?;
     let annotators = annotators.trim().parse::<usize>().ok().filter(|count| (1..=100).contains(count));
     let annotators = annotators.ok_or_else(|| Failed::request("People per task must be a number from 1 to 100."))?;
-    // Only what the form offers: no page names a path.
+    // Accepts only the choices of the form. Pages cannot name paths.
     if !labels::BUILT_IN.iter().any(|(known, _)| *known == labels) {
         return Err(Failed::request("There is no such label set."));
     }
@@ -165,7 +165,7 @@ struct Invitation {
     role: String,
 }
 
-/// Makes a token for somebody.
+/// Creates a token for a person.
 async fn invite(
     Extracted(app): Extracted<Arc<App>>,
     Extension(session): Extension<Session>,
@@ -250,7 +250,7 @@ async fn show(
     Ok(framed(&session, &project, body).into_response())
 }
 
-/// The page of a task, with the script and the colors that all such pages have.
+/// Renders the page of a task, with the script and the colors that all such pages share.
 fn framed(session: &Session, project: &Project, body: crate::html::Html) -> axum::response::Html<String> {
     let (styles, scripts) = (page::path(project, "colors.css"), ["page.js", "saving.js", "annotate.js"]);
     let page =
@@ -263,7 +263,7 @@ fn in_words(project: &Project, task: &task::Task, answer: &Answer, shown: &Shown
     json!({ "problems": problems, "warnings": answer.warnings(&project.labels, task) })
 }
 
-/// What is still to do, for the page. An annotation that no page sends is refused, and so is one that is submitted unfinished.
+/// Returns the open parts for the page. Rejects annotations that no page can produce, and unfinished ones that are submitted.
 fn judged(project: &Project, task: &task::Task, answer: &Answer, state: State, shown: &Shown) -> Result<Value, Failed> {
     if let Some(problem) = answer.broken(&project.labels, task).first() {
         return Err(Failed::request(problem));
@@ -279,7 +279,8 @@ fn json_of(value: &Value) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], value.to_string()).into_response()
 }
 
-/// The answer to a save: what is still to do and the stored revision; or, where another page has stored something else, both versions.
+/// Returns the response to a save: the open parts and the stored revision. If another page has stored something else, returns both
+/// versions.
 fn saved((project, task, shown): (&Project, &task::Task, &Shown), mine: &Answer, judged: Value, saved: Saved) -> Done {
     match saved {
         Saved::Stored(revision) => {
@@ -299,7 +300,7 @@ fn saved((project, task, shown): (&Project, &task::Task, &Shown), mine: &Answer,
     }
 }
 
-/// What the script of a task's page needs.
+/// Returns the data for the script of a task's page.
 fn asked(
     project: &Project,
     person: &Person,
@@ -324,7 +325,7 @@ fn asked(
     }))
 }
 
-/// What somebody was shown. An annotation that another tool made, and that nobody has opened here, has no order of its own.
+/// Returns the letters and sides that a person saw. An annotation from another tool that nobody has opened here has no order.
 fn shown_of(annotation: &Annotation, task: &task::Task) -> Shown {
     let shown = annotation.shown.clone().filter(|shown| shown.fits(task.answers.len()));
     shown.unwrap_or_else(|| Shown::as_given(task.answers.len()))
@@ -350,15 +351,15 @@ struct Kept {
     #[serde(default)]
     reason: String,
     seconds: f64,
-    /// The revision that the page has seen.
+    /// Latest revision that the page has seen.
     #[serde(default)]
     revision: u64,
-    /// The page's own name; programs have none.
+    /// Name of the page. Programs have none.
     #[serde(default)]
     page: String,
 }
 
-/// The longest name of a page.
+/// Maximum length of a page's name.
 const PAGE_NAME: usize = 64;
 
 impl Kept {
@@ -372,7 +373,7 @@ impl Kept {
     }
 }
 
-/// Stores what someone says. An unfinished annotation is stored too, but cannot be submitted.
+/// Stores an annotation. Unfinished annotations are stored too, but cannot be submitted.
 async fn keep(
     Extracted(app): Extracted<Arc<App>>,
     Extension(session): Extension<Session>,
@@ -399,7 +400,7 @@ struct Release {
     person: String,
 }
 
-/// Ends somebody's claim on a task that they have open.
+/// Ends a person's claim on an open task.
 async fn release(
     Extracted(app): Extracted<Arc<App>>,
     Extension(session): Extension<Session>,

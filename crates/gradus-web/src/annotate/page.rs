@@ -1,4 +1,4 @@
-//! The pages of annotation.
+//! HTML pages of annotation.
 
 use axum::response::Html as Body;
 
@@ -19,12 +19,12 @@ use crate::store::projects::{Annotation, Person, Project, Role, State};
 use crate::store::sessions::Session;
 use crate::training::{Making as Begun, Standing};
 
-/// The address of something of a project, whose name has no character that an address would escape.
+/// Returns a path within a project. Names of projects contain no characters that need escaping.
 pub fn path(project: &Project, rest: &str) -> String {
     format!("/annotate/{}/{rest}", project.name)
 }
 
-/// The address of a task.
+/// Returns the path of a task.
 pub fn task_path(project: &Project, number: usize) -> String {
     path(project, &format!("task/{number}"))
 }
@@ -33,16 +33,16 @@ fn page(session: &Session, title: &str, body: Html) -> Body<String> {
     Page { title, place: Place::Annotate, scripts: &[], styles: &[], body }.framed(session)
 }
 
-/// A project in the list, and what one person did in it: submitted and skipped tasks.
+/// A project in the list, with one person's numbers of submitted and skipped tasks.
 pub type Listed = (Project, Option<(usize, usize)>);
 
-/// What an owner can make here: the data files of the folder.
+/// Content of the owner's forms.
 pub struct Making<'a> {
-    /// Data files, by their names below the folder.
+    /// Data files, with names relative to the folder.
     pub data: &'a [String],
 }
 
-/// All projects, and who is signed in. `begun` are projects whose answers models are writing.
+/// Renders all projects and the signed-in person. `begun` are projects whose answers are still being generated.
 pub fn list(
     session: &Session,
     person: Option<&Person>,
@@ -106,7 +106,7 @@ fn project_list(person: Option<&Person>, projects: &[Listed]) -> Html {
     ]
 }
 
-/// Projects that are being made.
+/// Renders projects that are being created.
 fn begun_list(begun: &[Begun]) -> Html {
     let row = |Begun { name, standing, answers }: &Begun| match (standing, answers) {
         (Standing::Going, None) => {
@@ -126,7 +126,7 @@ fn begun_list(begun: &[Begun]) -> Html {
     }
 }
 
-/// The forms of an owner: a new project, and an invitation.
+/// Renders the owner's forms: a new project, and an invitation.
 fn make(csrf: &Html, making: &Making<'_>) -> Html {
     let option = |name: &str, words: &str| html!["<option value=\"" (name) "\">" (words) "</option>"];
     let data: Vec<Html> = making.data.iter().map(|name| option(name, name)).collect();
@@ -155,7 +155,7 @@ fn make(csrf: &Html, making: &Making<'_>) -> Html {
     ]
 }
 
-/// A token for somebody, which is shown once.
+/// Renders an invitation with its token, which is shown once.
 pub fn invited(session: &Session, name: &str, role: Role, token: &str) -> Body<String> {
     let body = html![
         "<p>Give this token to <strong>" (name) "</strong> (" (role.name()) "). It is shown only once.</p>\n<pre tabindex=\"0\" id=\"token\">" (token)
@@ -164,7 +164,7 @@ pub fn invited(session: &Session, name: &str, role: Role, token: &str) -> Body<S
     page(session, "Invitation", body)
 }
 
-/// There is no task left for a person.
+/// Renders the page for a person without remaining tasks.
 pub fn nothing_left(session: &Session, project: &Project, own: &[(usize, State)]) -> Body<String> {
     let count = |state: State| own.iter().filter(|(_, known)| *known == state).count();
     let (done, skipped) = (count(State::Done), count(State::Skipped));
@@ -184,7 +184,7 @@ pub fn nothing_left(session: &Session, project: &Project, own: &[(usize, State)]
     page(session, &project.name, body)
 }
 
-/// No task waits for a reviewer.
+/// Renders the page for a reviewer without remaining decisions.
 pub fn all_decided(session: &Session, project: &Project) -> Body<String> {
     let body = html![
         "<div class=\"empty\">\n<p><strong>No task waits for a decision.</strong></p>\n<p><a class=\"button\" href=\"" (path(project, "results"))
@@ -193,7 +193,7 @@ pub fn all_decided(session: &Session, project: &Project) -> Body<String> {
     page(session, &project.name, body)
 }
 
-/// How an annotation stands.
+/// Renders the state of an annotation.
 fn badge(state: State) -> Html {
     match state {
         State::Open => html!["<span class=\"badge\">in progress</span>"],
@@ -202,7 +202,7 @@ fn badge(state: State) -> Html {
     }
 }
 
-/// A task. Its fixed part is made here; the script makes the rest from the label set.
+/// Renders a task. The script adds the parts that depend on the label set.
 pub fn task(project: &Project, number: usize, task: &Task, annotation: &Annotation, own: &[(usize, State)]) -> Html {
     let note = match annotation.state {
         State::Open => Html::new(),
@@ -232,8 +232,8 @@ pub fn task(project: &Project, number: usize, task: &Task, annotation: &Annotati
     frame(project, task, &places, head, &Html::new(), &skip)
 }
 
-/// What all pages of a task have: what is given, what others said, and the place for what is asked. `places` are the address of the
-/// script's requests, and the page that follows.
+/// Renders the common parts of all pages of a task: the given content, the annotations of others, and the place for the input. `places` are
+/// the path of the script's requests and the next page.
 fn frame(project: &Project, task: &Task, places: &(String, String), head: Html, said: &Html, skip: &Html) -> Html {
     let labels = &project.labels;
     let passages: Vec<Html> = task.passages.iter().enumerate().map(|(i, passage)| {
@@ -277,7 +277,7 @@ fn frame(project: &Project, task: &Task, places: &(String, String), head: Html, 
     ]
 }
 
-/// A task on which people differ, with what each said, for the reviewer who decides.
+/// Renders a task on which people differ, with all annotations, for the reviewer who decides.
 pub fn decision(
     project: &Project,
     number: usize,
@@ -317,7 +317,7 @@ pub fn decision(
     frame(project, task, &places, head, &said, &Html::new())
 }
 
-/// The marked answer with somebody's marks in it.
+/// Renders the marked answer with a person's marks.
 fn overlaid(project: &Project, task: &Task, answer: &Answer) -> Html {
     if project.labels.spans.is_empty() {
         return Html::new();
@@ -342,13 +342,13 @@ fn overlaid(project: &Project, task: &Task, answer: &Answer) -> Html {
     ]
 }
 
-/// The place of a type among those with colors, and its label.
+/// Returns the index of a type among those with colors, and its label.
 fn kind_of(labels: &LabelSet, name: &str) -> Option<(usize, String)> {
     let mut types = labels.spans.iter().chain(&labels.missing).enumerate();
     types.find(|(_, kind)| kind.name == name).map(|(at, kind)| (at, kind.label.clone()))
 }
 
-/// An annotation, a line for each part. Answers have the letters of `shown`.
+/// Describes an annotation, one line per part. The letters of answers come from `shown`.
 pub fn in_words(project: &Project, task: &Task, answer: &Answer, shown: &Shown) -> Vec<String> {
     let labels = &project.labels;
     let label = |kind: &str| kind_of(labels, kind).map_or(kind.to_owned(), |(_, label)| label);
@@ -452,7 +452,7 @@ fn number(value: &Number) -> Html {
     }
 }
 
-/// Tasks that people have open.
+/// Renders the open tasks.
 fn in_progress(session: &Session, project: &Project, claims: &[Claim], is_owner: bool) -> Html {
     if claims.is_empty() {
         return Html::new();
@@ -480,7 +480,7 @@ fn in_progress(session: &Session, project: &Project, claims: &[Claim], is_owner:
     ]
 }
 
-/// The results of a project. `waiting` tasks need a decision; `train` leads to training.
+/// Renders the results of a project. `waiting` is the number of tasks that need a decision; `train` links to training.
 pub fn results(
     session: &Session,
     project: &Project,

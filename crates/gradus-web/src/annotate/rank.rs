@@ -1,23 +1,23 @@
-//! Who is better of two answers.
+//! Preference between two answers.
 
 use serde::{Deserialize, Serialize};
 
-/// Who is better of a pair.
+/// Preference between the two answers of a pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rank {
-    /// The first.
+    /// The first answer is better.
     First,
-    /// Neither.
+    /// Neither is better.
     Tie,
-    /// Neither, and both are bad.
+    /// Neither is better, and both are bad.
     Bad,
-    /// The second.
+    /// The second answer is better.
     Second,
 }
 
 impl Rank {
-    /// 1 for the first, -1 for the second, 0 for neither.
+    /// Returns 1 for the first answer, −1 for the second, 0 for neither.
     pub fn sign(self) -> i8 {
         match self {
             Self::First => 1,
@@ -26,7 +26,7 @@ impl Rank {
         }
     }
 
-    /// 1, 2 or 0 for neither: the number in FineGrainedRLHF's files.
+    /// Returns the number in FineGrainedRLHF's files: 1, 2, or 0 for neither.
     pub fn number(self) -> u8 {
         match self {
             Self::First => 1,
@@ -35,18 +35,18 @@ impl Rank {
         }
     }
 
-    /// Whether one of the two is preferred.
+    /// Returns whether one of the two is preferred.
     pub fn prefers(self) -> bool {
         matches!(self, Self::First | Self::Second)
     }
 }
 
-/// All pairs of `answers`, counted from 0, in the order of the files: 1v2, 1v3, …, 3v4.
+/// Returns all pairs of `answers`, counted from 0, in the order of the files: 1v2, 1v3, …, 3v4.
 pub fn pairs(answers: usize) -> Vec<(usize, usize)> {
     (0..answers).flat_map(|one| (one + 1..answers).map(move |other| (one, other))).collect()
 }
 
-/// The name of a pair.
+/// Returns the name of a pair.
 pub fn pair_name((one, other): (usize, usize)) -> String {
     format!("{}v{}", one + 1, other + 1)
 }

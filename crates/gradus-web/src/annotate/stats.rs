@@ -1,4 +1,4 @@
-//! The results of a project: who did how much, how far people agree, which models they prefer.
+//! Results of a project: work per person, agreement between people, and preferred models.
 
 use std::collections::BTreeSet;
 
@@ -12,16 +12,16 @@ use crate::agreement::{Defined, Level, Span, alpha, cohen, fleiss, raw, span_f1}
 use crate::store::Store;
 use crate::store::projects::{Annotation, Project, State};
 
-/// An annotation that took less than this share of the project's median is flagged.
+/// An annotation faster than this share of the project's median time is flagged.
 const FAST: f64 = 1.0 / 3.0;
 
-/// A number, or why there is none.
+/// A number, or the reason why it is undefined.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Number {
     /// The number.
     Value(f64),
-    /// Why it is not defined.
+    /// Reason why it is undefined.
     Undefined(&'static str),
 }
 
@@ -34,88 +34,88 @@ impl From<Defined> for Number {
     }
 }
 
-/// How a project stands.
+/// Statistics of a project.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Stats {
-    /// Its tasks.
+    /// Number of tasks.
     pub tasks: usize,
-    /// How many of them have all their annotations.
+    /// Number of tasks with all their annotations.
     pub complete: usize,
-    /// Submitted annotations.
+    /// Number of submitted annotations.
     pub submitted: usize,
-    /// Tasks that people have open.
+    /// Open tasks.
     pub claims: Vec<Claim>,
-    /// Who did how much.
+    /// Work of each person.
     pub people: Vec<Work>,
-    /// How far people agree on each thing that is asked.
+    /// Agreement on each part of the label set.
     pub agreement: Vec<Agreement>,
-    /// The F1 of marked characters, over all pairs of people.
+    /// F1 of marked characters, over all pairs of people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub span_f1: Option<Number>,
-    /// Every two models that were compared with each other, where the data names them.
+    /// Comparisons of each pair of models, if the data names them.
     pub comparisons: Vec<Versus>,
-    /// Models from the strongest, where the data names them.
+    /// Models, strongest first, if the data names them.
     pub models: Vec<Strength>,
-    /// Why there are no strengths, where models were compared.
+    /// Reason why there are no strengths although models were compared.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub models_undefined: Option<&'static str>,
-    /// How often the answer on the left was preferred, of pairs that were not ties: a half where the side does not matter.
+    /// Share of preferences for the answer on the left, without ties. It is one half if the side does not matter.
     pub left_preferred: Number,
-    /// How often the longer answer was.
+    /// Share of preferences for the longer answer.
     pub longer_preferred: Number,
 }
 
-/// A task that somebody has open.
+/// A task that a person has open.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Claim {
-    /// The task's number, from 1.
+    /// Number of the task, from 1.
     pub task: usize,
-    /// Who has it.
+    /// Name of the person.
     pub person: String,
-    /// Whether it still takes a place of the task: its lease goes on.
+    /// Whether it still occupies a place of the task because its lease has not ended.
     pub holds: bool,
 }
 
-/// What someone did.
+/// Work of one person.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Work {
-    /// Who.
+    /// Name of the person.
     pub name: String,
-    /// Handed in.
+    /// Number of submitted tasks.
     pub done: usize,
-    /// Left out.
+    /// Number of skipped tasks.
     pub skipped: usize,
-    /// The median time of those handed in.
+    /// Median time of the submitted tasks.
     pub median_seconds: Number,
-    /// Handed in within a third of the median of all.
+    /// Number of tasks submitted in less than a third of the project's median time.
     pub fast: usize,
-    /// The share that is right of what is known, over the tasks that have something known.
+    /// Share of right parts in tasks with known parts.
     pub right: Number,
-    /// Tasks that ask for attention, and did not get it.
+    /// Number of failed attention tasks.
     pub inattentive: usize,
 }
 
-/// How far people agree on one thing.
+/// Agreement on one part of the label set.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Agreement {
-    /// What.
+    /// Name of the part.
     pub of: String,
-    /// What two or more have said of it.
+    /// Number of items with two or more annotations.
     pub items: usize,
-    /// The share of pairs of people that said the same.
+    /// Share of equal labels among pairs of people.
     pub raw: Number,
-    /// Cohen's κ, of two people.
+    /// Cohen's κ, for two people.
     pub cohen: Number,
-    /// Fleiss' κ, where all items have as many labels.
+    /// Fleiss' κ, if all items have the same number of labels.
     pub fleiss: Number,
     /// Krippendorff's α.
     pub alpha: Number,
 }
 
-/// The stats of a project.
+/// Computes the statistics of a project.
 ///
 /// # Errors
-/// When the file cannot be read.
+/// The database cannot be read.
 pub fn stats(store: &Store, project: &Project) -> Result<Stats> {
     let all = store.projects().annotations(project.id)?;
     let tasks = store.projects().tasks(project.id)?;
@@ -137,7 +137,7 @@ pub fn stats(store: &Store, project: &Project) -> Result<Stats> {
         models,
         models_undefined,
         left_preferred: preferred(&done, &tasks, |said, _, pair, first| {
-            // Whether the first of the pair was on the left; of other tools' annotations nobody knows.
+            // Returns whether the preferred answer was on the left. Unknown for annotations from other tools.
             Some(first != *said.shown.as_ref()?.swapped.get(pair)?)
         }),
         longer_preferred: preferred(&done, &tasks, |_, task, pair, first| {
@@ -148,13 +148,13 @@ pub fn stats(store: &Store, project: &Project) -> Result<Stats> {
     })
 }
 
-/// Tasks that people have open, in order.
+/// Returns the open tasks in order.
 fn claims(project: &Project, all: &[Annotation]) -> Vec<Claim> {
     let open = all.iter().filter(|said| said.state == State::Open);
     open.map(|said| Claim { task: said.task, person: said.person.clone(), holds: project.holds(said) }).collect()
 }
 
-/// How two models did against each other, wherever the data names them and somebody compared them.
+/// Returns the votes between models, for comparisons whose models the data names.
 fn votes<'t>(done: &[&Annotation], tasks: &'t [Task]) -> Vec<Vote<'t>> {
     let of = |said: &&Annotation| {
         let models = &tasks[said.task - 1].models;
@@ -209,7 +209,7 @@ fn people(all: &[Annotation], tasks: &[Task]) -> Vec<Work> {
     names.into_iter().map(of).collect()
 }
 
-/// Of each thing that is asked: what everyone said of every item, and how labels of it are ordered.
+/// Computes the agreement on each part: collects everyone's labels of every item, and how they are ordered.
 fn agreement(project: &Project, done: &[&Annotation], tasks: &[Task]) -> Vec<Agreement> {
     let names: Vec<&String> = done.iter().map(|said| &said.person).collect::<BTreeSet<_>>().into_iter().collect();
     let rated =
@@ -288,7 +288,7 @@ fn spans(done: &[&Annotation]) -> Defined {
     if both.is_empty() { Err("no task was marked by two") } else { span_f1(both) }
 }
 
-/// The share of pairs with a preferred answer for which `holds`, of those for which that is known. Its last argument is whether the
+/// Computes the share of decided pairs for which `holds` is true, among those for which it is known. Its last argument tells whether the
 /// first answer of the pair is preferred.
 fn preferred(
     done: &[&Annotation],

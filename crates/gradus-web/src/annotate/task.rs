@@ -1,4 +1,4 @@
-//! What people look at: a question, passages, a reference, answers.
+//! Content of annotation tasks: a question, passages, a reference, answers.
 
 use std::collections::BTreeMap;
 
@@ -9,48 +9,48 @@ use serde_json::{Map, Value};
 
 use super::rank::Rank;
 
-/// The most tasks of a project, and answers of a task.
+/// Maximum number of tasks per project, and of answers per task.
 const TASKS: usize = 1_000_000;
 pub const ANSWERS: usize = 8;
 
 /// A task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Task {
-    /// The question or prompt.
+    /// Question or prompt.
     pub question: String,
     /// Passages with a title and sentences.
     #[serde(default)]
     pub passages: Vec<Passage>,
-    /// A good answer by a person.
+    /// Good answer written by a person.
     #[serde(default)]
     pub reference: String,
-    /// The answers; the first is the one that is marked and corrected.
+    /// Answers. The first one is marked and corrected.
     pub answers: Vec<String>,
-    /// Who said them, where that is known.
+    /// Models of the answers, if known.
     #[serde(default)]
     pub models: Vec<String>,
-    /// What is known to be right, of a task that measures people; they do not see it.
+    /// Expected parts of a task that measures people, who do not see them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected: Option<Expected>,
-    /// Whether the task asks only whether people attend; nothing of it is exported as a row that trains.
+    /// Whether the task only checks attention. It is never exported as a training row.
     #[serde(default)]
     pub attention: bool,
 }
 
-/// What is known to be right of a task: parts of an annotation.
+/// Expected parts of an annotation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Expected {
-    /// Who is better of pairs, by `1v2` and so on.
+    /// Preferences of pairs, by `1v2` and so on.
     pub ranks: BTreeMap<String, Rank>,
-    /// What is right on scales.
+    /// Values on scales.
     pub questions: BTreeMap<String, u8>,
     /// Whether nothing is wrong.
     pub no_error: Option<bool>,
 }
 
 impl Task {
-    /// Whether everyone gets it, however many people look at a task: it measures each of them.
+    /// Returns whether everyone gets the task, independent of the number of annotators. Such tasks measure each person.
     pub fn is_for_everyone(&self) -> bool {
         self.expected.is_some()
     }
@@ -59,22 +59,22 @@ impl Task {
 /// A passage. Its title is sentence 0.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Passage {
-    /// The title.
+    /// Title of the passage.
     pub title: String,
-    /// The sentences.
+    /// Sentences of the passage.
     pub sentences: Vec<String>,
 }
 
-/// The tasks of a data file, in its order.
+/// Reads the tasks of a data file in order.
 ///
-/// Questions are `question` or `prompt`; answers `prediction 1` and so on, `completions`, `answers`, `completion`, or `chosen`
-/// and `rejected`, which may hold the question that they share (HH). The files of RL4LMs' studies are read as they are: `prompt`,
-/// `machine_completion`, `algorithm`, and `concept`, `choice_A`, `choice_B`, `choice_A_id`, `choice_B_id`. References `gold` or `reference`; passages lists of sentences that begin with a title. What is known to be
-/// right is in `expected`, and `attention` says that a task has no other purpose. Without `has_answers` the answers of the file
-/// are left, and rows need none.
+/// Questions are `question` or `prompt`. Answers are `prediction 1` and so on, `completions`, `answers`, `completion`, or `chosen` and
+/// `rejected`, which may contain the question that they share (HH). The files of RL4LMs' studies are read unchanged: `prompt`,
+/// `machine_completion`, `algorithm`, and `concept`, `choice_A`, `choice_B`, `choice_A_id`, `choice_B_id`. References are `gold` or
+/// `reference`. Passages are lists of sentences that begin with a title. `expected` contains known parts, and `attention` marks tasks that
+/// only check attention. Without `has_answers`, the answers of the file are ignored, and rows need none.
 ///
 /// # Errors
-/// When the file cannot be read, or a row has no question or no answer.
+/// The file cannot be read, or a row has no question or no answer.
 pub fn tasks(file: &str, most: Option<usize>, has_answers: bool) -> Result<Vec<Task>> {
     let source = data::resolve(file, &mut |_, _, _| {})?;
     let mut tasks = Vec::new();
@@ -90,7 +90,7 @@ pub fn tasks(file: &str, most: Option<usize>, has_answers: bool) -> Result<Vec<T
     if tasks.is_empty() { Err(Error::input(format!("`{file}` has no rows"))) } else { Ok(tasks) }
 }
 
-/// A text, or the messages of a conversation as text.
+/// Returns a text, or the messages of a conversation as text.
 fn text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
@@ -110,7 +110,7 @@ fn text(value: &Value) -> Option<String> {
     }
 }
 
-/// The calls of tools in a message, as lines of text.
+/// Returns the tool calls in a message as lines of text.
 fn calls(message: &Value) -> Vec<String> {
     let line = |call: &Value| {
         let function = call.get("function").unwrap_or(call);
@@ -125,7 +125,7 @@ fn calls(message: &Value) -> Vec<String> {
     calls.into_iter().flatten().filter_map(line).collect()
 }
 
-/// The question with which both answers of a pair begin, and the answers without it; `None` for a row that is no pair.
+/// Returns the question that both answers of a pair begin with, and the answers without it. `None` for a row that is not a pair.
 fn shared_question(columns: &Map<String, Value>) -> Result<Option<(String, [String; 2])>, String> {
     let content = |name: &str| match columns.get(name) {
         Some(Value::String(text)) => Some(Content::Text(text.clone())),
@@ -202,7 +202,7 @@ fn task(columns: &Map<String, Value>, has_answers: bool) -> Result<Task, String>
     Ok(Task { question, passages, reference, answers, models, expected, attention })
 }
 
-/// A list whose first sentence is the title.
+/// Reads a list whose first sentence is the title.
 fn passage(value: &Value) -> Option<Passage> {
     let sentences: Option<Vec<String>> = value.as_array()?.iter().map(|s| s.as_str().map(str::to_owned)).collect();
     let mut sentences = sentences?.into_iter();

@@ -1,4 +1,4 @@
-//! Projects as commands make and read them, without a server.
+//! Projects for the command line, without a server.
 
 use std::path::Path;
 
@@ -24,62 +24,63 @@ use crate::secret::secret;
 use crate::store::projects::{Project, Role, State};
 use crate::store::{self, Store};
 
-/// A project that is to be.
+/// Settings of a new project.
 #[derive(Debug, Clone)]
 pub struct NewProject {
-    /// Its name.
+    /// Name of the project.
     pub name: String,
-    /// The data: a file, a directory or a hub name.
+    /// Data: a file, a directory or a hub name.
     pub data: String,
-    /// What is asked: a label set that comes along, or a YAML file.
+    /// Questions: a built-in label set, or a YAML file.
     pub labels: String,
-    /// How many people look at each task.
+    /// Number of people per task.
     pub annotators: usize,
-    /// For how many minutes a task belongs to somebody who does nothing with it.
+    /// Minutes after which an open task without activity is released.
     pub lease_minutes: u32,
-    /// At most so many tasks.
+    /// Maximum number of tasks.
     pub max_tasks: Option<usize>,
-    /// Models that answer the questions in place of the answers of the data.
+    /// Models that answer the questions instead of the data's answers.
     pub sampled: Option<Answering>,
-    /// A reward model whose uncertainty orders the queue; without one it is as the data.
+    /// Reward model whose uncertainty orders the queue. Without one, the queue has the order of the data.
     pub uncertain_to: Option<String>,
-    /// Where models are computed.
+    /// Device of the models.
     pub device: DeviceChoice,
 }
 
-/// How models answer.
+/// Settings of the models' answers.
 #[derive(Debug, Clone)]
 pub struct Answering {
-    /// The models: directories, runs or hub names.
+    /// Models: directories, runs or hub names.
     pub models: Vec<String>,
-    /// Answers of each.
+    /// Number of answers per model.
     pub each: usize,
-    /// The longest answer in tokens.
+    /// Maximum length of an answer in tokens.
     pub max_new_tokens: usize,
-    /// The sampling temperature.
+    /// Sampling temperature.
     pub temperature: f32,
-    /// The seed of every random stream.
+    /// Seed of every random stream.
     pub seed: u64,
 }
 
-/// Prompts that a model answers together: `progress` hears of answers as often.
+/// Number of prompts that a model answers together. `progress` is called after each batch.
 const AT_ONCE: usize = 16;
 
-/// Makes a project in `folder`; how many tasks it has. `progress` hears how many of how many answers there are, where models answer.
+/// Creates a project in `folder` and returns its number of tasks. If models answer, `progress` receives the number of answers so far and in
+/// total.
 ///
 /// # Errors
-/// When the data or the label set is wrong, or the name is taken.
+/// The data or the label set is invalid, or the name is taken.
 pub fn new_project(folder: &Path, new: &NewProject, progress: &mut dyn FnMut(usize, usize)) -> Result<usize> {
-    // The folder stays as it is where the name or the label set is wrong.
+    // An invalid name or label set leaves the folder unchanged.
     check_name(&new.name)?;
     LabelSet::open(&new.labels)?;
     make_project(folder, &Store::open(folder)?, new, progress)
 }
 
-/// The same in a folder whose file is open.
+/// Creates a project in a folder whose database is open.
 ///
 /// # Errors
-/// As [`new_project`].
+/// Same as [`new_project`].
 pub fn make_project(
     folder: &Path,
     store: &Store,
@@ -88,7 +89,7 @@ pub fn make_project(
 ) -> Result<usize> {
     check_name(&new.name)?;
     let labels = LabelSet::open(&new.labels)?;
-    // Before models are asked, which takes long.
+    // Checked before the models answer, which takes long.
     if store.projects().find(&new.name)?.is_some() {
         return Err(taken(&new.name));
     }
@@ -116,11 +117,11 @@ pub fn make_project(
     }
 }
 
-/// Makes a project in `folder` of another tool's file, with what people said there; how many tasks and annotations it has, and how
-/// many of these are not finished by the rules of the label set.
+/// Creates a project in `folder` from another tool's file, including its annotations. Returns the numbers of tasks, of annotations, and of
+/// annotations that are unfinished by the rules of the label set.
 ///
 /// # Errors
-/// When the file or the label set is wrong, they do not fit, or the name is taken.
+/// The file or the label set is invalid, they do not match, or the name is taken.
 pub fn import_project(
     folder: &Path,
     name: &str,
@@ -142,7 +143,7 @@ fn taken(name: &str) -> Error {
     Error::input(format!("there is a project `{name}` already"))
 }
 
-/// Has each model answer each question.
+/// Lets each model answer each question.
 fn answered(
     tasks: &mut [Task],
     new: &NewProject,
@@ -195,10 +196,11 @@ fn answered(
     Ok(())
 }
 
-/// The tasks, those first of which a reward model can least tell which answer is better: there a person says most.
+/// Orders the tasks by uncertainty: first those whose answers a reward model can hardly distinguish, because a person's answer is most
+/// informative there.
 ///
-/// Of two answers that is σ(d) (1 − σ(d)) of the difference d of their rewards, the variance of the Bradley–Terry model; of several the
-/// largest of all pairs.
+/// For two answers, the uncertainty is σ(d) (1 − σ(d)) of the difference d of their rewards, the variance in the Bradley–Terry model. For
+/// more answers, it is the maximum over all pairs.
 fn by_uncertainty(tasks: Vec<Task>, judge: &str, folder: &Path, device: &DeviceChoice) -> Result<Vec<Task>> {
     if let Some(at) = tasks.iter().position(|task| task.answers.len() < 2) {
         return Err(Error::input(format!("task {} has one answer, but uncertainty is between two", at + 1)));
@@ -236,7 +238,7 @@ fn by_uncertainty(tasks: Vec<Task>, judge: &str, folder: &Path, device: &DeviceC
         rest = others;
         ranked.push((uncertainty(own), task));
     }
-    // A stable sort: those alike stay in the order of the data.
+    // The sort is stable, so equal tasks keep the order of the data.
     ranked.sort_by(|a, b| b.0.total_cmp(&a.0));
     Ok(ranked.into_iter().map(|(_, task)| task).collect())
 }
@@ -249,10 +251,10 @@ fn uncertainty(rewards: &[f64]) -> f64 {
     pairs(rewards.len()).into_iter().map(of).fold(0.0, f64::max)
 }
 
-/// Whether a project can be called so.
+/// Checks the name of a project.
 ///
 /// # Errors
-/// When it cannot.
+/// The name is not allowed.
 pub fn check_name(name: &str) -> Result<()> {
     let is_plain = |c: char| c.is_alphanumeric() || "-_.".contains(c);
     if name.is_empty()
@@ -266,10 +268,10 @@ pub fn check_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Invites someone into the projects of `folder`, or gives them a new token; the token.
+/// Invites a person to the projects of `folder`, or issues a new token. Returns the token.
 ///
 /// # Errors
-/// When it cannot be kept.
+/// The token cannot be stored.
 pub fn invite(folder: &Path, name: &str, role: Role) -> Result<String> {
     if name.trim().is_empty() {
         return Err(Error::input("a name is needed"));
@@ -290,20 +292,19 @@ fn find(store: &Store, name: &str) -> Result<Project> {
     })
 }
 
-/// Ends the claims of people on tasks that they have open, of one task or all and of one person or all; how many. What they marked so
-/// far is kept.
+/// Ends claims on open tasks, of one task or all tasks and of one person or all people. Returns their number. Drafts are kept.
 ///
 /// # Errors
-/// When there is no such project.
+/// The project does not exist.
 pub fn release_tasks(folder: &Path, name: &str, task: Option<usize>, person: Option<&str>) -> Result<usize> {
     let store = Store::open(folder)?;
     store.projects().release(find(&store, name)?.id, task, person)
 }
 
-/// The rows of a project.
+/// Returns the rows of a project.
 ///
 /// # Errors
-/// When there is no such project.
+/// The project does not exist.
 pub fn export_project(folder: &Path, name: &str, form: Form) -> Result<Vec<Map<String, Value>>> {
     let store = Store::open(folder)?;
     export::rows(&store, &find(&store, name)?, form)
@@ -312,13 +313,13 @@ pub fn export_project(folder: &Path, name: &str, form: Form) -> Result<Vec<Map<S
 /// A project in a list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Overview {
-    /// Its name.
+    /// Name of the project.
     pub name: String,
-    /// How many tasks it has.
+    /// Number of tasks.
     pub tasks: usize,
-    /// How many people look at each task.
+    /// Number of people per task.
     pub annotators: usize,
-    /// Finished annotations.
+    /// Number of finished annotations.
     pub done: usize,
 }
 
@@ -331,10 +332,10 @@ impl Overview {
     }
 }
 
-/// The projects of a folder, by name. A folder without any stays as it is.
+/// Returns the projects of a folder, by name. A folder without a database stays unchanged.
 ///
 /// # Errors
-/// When its file cannot be read.
+/// The database cannot be read.
 pub fn projects(folder: &Path) -> Result<Vec<Overview>> {
     if !folder.join(store::FILE).exists() {
         return Ok(Vec::new());
@@ -344,28 +345,28 @@ pub fn projects(folder: &Path) -> Result<Vec<Overview>> {
     found.into_iter().map(|project| Overview::of(&store, project)).collect()
 }
 
-/// One project.
+/// Returns one project.
 ///
 /// # Errors
-/// When there is no such project.
+/// The project does not exist.
 pub fn project_overview(folder: &Path, name: &str) -> Result<Overview> {
     let store = Store::open(folder)?;
     Overview::of(&store, find(&store, name)?)
 }
 
-/// Removes a project with its tasks and everything that people said of them. People keep their names and tokens.
+/// Removes a project with its tasks and annotations. People keep their names and tokens.
 ///
 /// # Errors
-/// When there is no such project.
+/// The project does not exist.
 pub fn remove_project(folder: &Path, name: &str) -> Result<()> {
     let store = Store::open(folder)?;
     store.projects().remove(find(&store, name)?.id)
 }
 
-/// How a project stands.
+/// Returns the statistics of a project.
 ///
 /// # Errors
-/// When there is no such project.
+/// The project does not exist.
 pub fn project_stats(folder: &Path, name: &str) -> Result<Stats> {
     let store = Store::open(folder)?;
     stats::stats(&store, &find(&store, name)?)

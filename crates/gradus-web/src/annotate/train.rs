@@ -1,5 +1,5 @@
-//! From annotations to models and back to people: a reward model on what people said, a policy against it, and a blind comparison of
-//! the two policies. Each step is a file in the folder and a run or a project like any other, and stands beside its command.
+//! From annotations to models and back: a reward model trained on annotations, a policy trained against it, and a blind comparison of two
+//! policies. Each step writes a file and creates an ordinary run or project. The page also shows the equivalent command.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,19 +28,19 @@ use crate::store::sessions::Session;
 use crate::training::{may_train, quoted};
 use crate::within;
 
-/// The folder, below that which is served, of rows for training.
+/// Subdirectory for training rows.
 const DATA: &str = "data";
 
-/// The most prompts of a comparison.
+/// Maximum number of prompts in a comparison.
 const PROMPTS: usize = 1000;
 
-/// The models that can be asked.
+/// Returns the available models.
 pub async fn models(app: &Arc<App>) -> Vec<Found> {
     let of = Arc::clone(app);
     apart(move || of.models.list()).await.unwrap_or_default()
 }
 
-/// What can be trained on the annotations of a project: the form of rows, what is made of them, and the method.
+/// Returns the possible trainings on the annotations of a project: the form of the rows, the result, and the method.
 fn steps(project: &Project) -> Vec<(Form, &'static str, String)> {
     let find = |fits: &dyn Fn(&MethodConfig) -> bool| {
         MethodConfig::all().into_iter().find(|method| fits(method)).map(|method| method.name().to_owned())
@@ -60,17 +60,17 @@ fn steps(project: &Project) -> Vec<(Form, &'static str, String)> {
     steps
 }
 
-/// Methods that train a policy against a reward.
+/// Returns the methods that train a policy against a reward.
 fn policies() -> Vec<&'static str> {
     MethodConfig::all().iter().filter(|method| method.is_online()).map(MethodConfig::name).collect()
 }
 
-/// Where rows of a project go: the name below the folder.
+/// Returns the file for rows of a project, relative to the folder.
 fn file(project: &Project, form: Form) -> String {
     format!("{DATA}/{}-{}.jsonl", project.name, form.name())
 }
 
-/// Options, of which the one at `chosen` is.
+/// Renders options and selects the one at `chosen`.
 fn options(names: &[&str], chosen: usize) -> Vec<Html> {
     let one = |(at, name): (usize, &&str)| match at == chosen {
         true => html!["<option value=\"" (*name) "\" selected>" (*name) "</option>"],
@@ -79,7 +79,7 @@ fn options(names: &[&str], chosen: usize) -> Vec<Html> {
     names.iter().enumerate().map(one).collect()
 }
 
-/// The part of a project's page that leads on, for its owner.
+/// Renders the owner's section about training on a project's page.
 pub fn section(app: &App, session: &Session, project: &Project, models: &[Found]) -> Html {
     let folder = quoted(&app.folder.to_string_lossy());
     let csrf = csrf(session);
@@ -132,10 +132,10 @@ pub fn section(app: &App, session: &Session, project: &Project, models: &[Found]
     html!["<section class=\"steps\" aria-labelledby=\"loop\">\n<h2 id=\"loop\">Train on it</h2>\n" (leave) (first) (policy) (compare) "</section>\n"]
 }
 
-/// Writes rows of a project into the folder; their name below it.
+/// Writes the rows of a project into the folder and returns the relative file name.
 ///
-/// A file that is there stays: somebody else may have put it there, or a run may be trained on it. It is used again when it holds
-/// the same rows; otherwise the new one gets a number.
+/// An existing file is kept, because it may belong to someone else or to a run. It is reused if it contains the same rows; otherwise the
+/// new file gets a number.
 fn write(app: &App, project: &Project, form: Form) -> gradus::Result<String> {
     let found = rows(&app.store, project, form)?;
     if found.is_empty() {
@@ -167,7 +167,7 @@ pub struct Step {
     judge: String,
 }
 
-/// Writes the rows and goes to the form of the run, which is filled with them.
+/// Writes the rows and redirects to the pre-filled form of a run.
 pub async fn train(
     Extracted(app): Extracted<Arc<App>>,
     Extension(session): Extension<Session>,
@@ -186,7 +186,7 @@ pub async fn train(
     Ok(Redirect::to(&to).into_response())
 }
 
-/// The project, for its owner, where training is allowed.
+/// Returns the project, if the user owns it and training is allowed.
 fn owned(app: &App, session: &Session, name: &str) -> Result<Project, Failed> {
     may_train(app, session)?;
     let person = super::who(app, session)?;
@@ -204,7 +204,7 @@ pub struct Compared {
     name: String,
 }
 
-/// Has both models answer the questions of a project, in a process of its own, and makes a project of the answers.
+/// Lets both models answer the questions of a project, in a separate process, and creates a project from the answers.
 pub async fn compare(
     Extracted(app): Extracted<Arc<App>>,
     Extension(session): Extension<Session>,

@@ -1,12 +1,12 @@
-//! A question that is a conversation, as turns.
+//! Display of a question as the turns of a conversation.
 //!
 //! Tasks store the text that annotations and exports use: `user: …`, `assistant: …` and so on, or `Human: …` and `Assistant: …`, with an
-//! empty line before each. Here it is only shown.
+//! empty line before each turn. This module only affects the display.
 
 use crate::html;
 use crate::html::Html;
 
-/// Who says something, and the class of their turns.
+/// Roles, and the CSS classes of their turns.
 const ROLES: [(&str, &str); 7] = [
     ("system", "turn-reply"),
     ("developer", "turn-reply"),
@@ -17,10 +17,10 @@ const ROLES: [(&str, &str); 7] = [
     ("model", "turn-policy"),
 ];
 
-/// A turn: who, their class, and what they say.
+/// A turn: role, CSS class, and text.
 type Turn<'t> = (&'t str, &'static str, String);
 
-/// The question; as a list of turns where it is a conversation.
+/// Renders the question, as a list of turns if it is a conversation.
 pub fn question(text: &str) -> Html {
     match turns(text) {
         None => html!["<p class=\"text\" dir=\"auto\">" (text) "</p>\n"],
@@ -35,7 +35,7 @@ pub fn question(text: &str) -> Html {
     }
 }
 
-/// The turns; nothing where the text does not begin with one, or has one alone.
+/// Splits a text into turns. `None` if the text does not begin with a turn or has only one.
 fn turns(text: &str) -> Option<Vec<Turn<'_>>> {
     let mut turns: Vec<Turn<'_>> = Vec::new();
     for paragraph in text.trim().split("\n\n") {
@@ -52,7 +52,7 @@ fn turns(text: &str) -> Option<Vec<Turn<'_>>> {
             (None, None) => return None,
         }
     }
-    // Prompts may end with the mark of the answer that follows.
+    // Prompts may end with the role of the next answer.
     if turns.last().is_some_and(|(_, _, said)| said.is_empty()) {
         turns.pop();
     }

@@ -1,11 +1,11 @@
-//! The words of a text: the smallest parts that can be marked.
+//! Splits a text into words, the smallest units that can be marked.
 //!
-//! A word is what stands between spaces. Scripts without spaces (Chinese, Japanese, Thai and their like) have a word for each
-//! character as people see it: an extended grapheme cluster (Unicode Standard Annex 29). Offsets are code points.
+//! A word is delimited by whitespace. In scripts without spaces (Chinese, Japanese, Thai and similar ones), each user-perceived character
+//! is a word: an extended grapheme cluster (Unicode Standard Annex 29). Offsets are code points.
 
 use unicode_segmentation::UnicodeSegmentation;
 
-/// First and last character of scripts that are written without spaces between words, and of their punctuation.
+/// First and last character of scripts without spaces between words, and of their punctuation.
 const WITHOUT_SPACES: [(char, char); 18] = [
     ('\u{0e00}', '\u{0eff}'),   // Thai, Lao
     ('\u{0f00}', '\u{0fff}'),   // Tibetan
@@ -13,8 +13,8 @@ const WITHOUT_SPACES: [(char, char); 18] = [
     ('\u{1780}', '\u{17ff}'),   // Khmer
     ('\u{1950}', '\u{19df}'),   // Tai Le, New Tai Lue
     ('\u{1a20}', '\u{1aaf}'),   // Tai Tham
-    ('\u{2e80}', '\u{2fdf}'),   // radicals of Han
-    ('\u{3001}', '\u{303f}'),   // punctuation of Chinese and Japanese
+    ('\u{2e80}', '\u{2fdf}'),   // Han radicals
+    ('\u{3001}', '\u{303f}'),   // Chinese and Japanese punctuation
     ('\u{3040}', '\u{30ff}'),   // Hiragana, Katakana
     ('\u{31f0}', '\u{31ff}'),   // Katakana
     ('\u{3400}', '\u{4dbf}'),   // Han
@@ -32,7 +32,7 @@ fn stands_alone(grapheme: &str) -> bool {
     first.is_some_and(|c| WITHOUT_SPACES.iter().any(|(from, to)| (*from..=*to).contains(&c)))
 }
 
-/// The words of a text as first character and the one after the last, in order.
+/// Returns the words of a text in order, as pairs of start and end (exclusive).
 pub fn words(text: &str) -> Vec<(usize, usize)> {
     let mut found: Vec<(usize, usize)> = Vec::new();
     let (mut at, mut joins) = (0, false);
@@ -57,7 +57,7 @@ pub fn words(text: &str) -> Vec<(usize, usize)> {
     found
 }
 
-/// The words that a selection touches, as one stretch; none where it touches no word.
+/// Returns the range of words that a selection touches. `None` if it touches no word.
 pub fn whole_words(text: &str, start: usize, end: usize) -> Option<(usize, usize)> {
     let touched = |word: &&(usize, usize)| word.0 < end && start < word.1;
     let words = words(text);
@@ -80,7 +80,7 @@ mod tests {
         assert_eq!(texts("  the tea\n\tis warm. "), ["the", "tea", "is", "warm."]);
         assert_eq!(texts("お茶は warm!"), ["お", "茶", "は", "warm!"]);
         assert_eq!(texts("世界hello世"), ["世", "界", "hello", "世"]);
-        // Thai vowels belong to the letter that carries them; a flag and a joined family are one character each.
+        // Thai vowels belong to their letter. A flag or a joined family emoji is one character.
         assert_eq!(texts("ที่นี่"), ["ที่", "นี่"]);
         assert_eq!(texts("a👨‍👩‍👧b c"), ["a👨‍👩‍👧b", "c"]);
         assert_eq!(texts("e\u{301}t\u{e9}"), ["e\u{301}t\u{e9}"]);

@@ -1,5 +1,5 @@
-// The page of a task. It draws what the label set asks, saves everything after every change, and shows what the server says is still to
-// do. Offsets are code points, as the server counts them.
+// The page of a task. It draws the questions of the label set, saves after every change, and shows what the server reports as still
+// to do. Offsets are in code points, as on the server.
 "use strict";
 
 const work = document.querySelector("[data-task]");
@@ -18,10 +18,10 @@ let past = [];
 let future = [];
 let saving = null;
 
-/** A deep copy. */
+/** Makes a deep copy. */
 const copy = (value) => JSON.parse(JSON.stringify(value));
 
-/** A button with an action. */
+/** Creates a button with an action. */
 function button(text, action, className = "") {
   const made = element("button", className, text);
   made.type = "button";
@@ -29,7 +29,7 @@ function button(text, action, className = "") {
   return made;
 }
 
-/** A field with its label. */
+/** Creates a form field with its label. */
 function labeled(text, field) {
   const made = element("div", "field");
   const label = element("label", "", text);
@@ -39,7 +39,7 @@ function labeled(text, field) {
   return made;
 }
 
-/** A radio button with its label. */
+/** Creates a radio button with its label. */
 function radio(name, value, text, chosen, action) {
   const made = element("label", "choice");
   const field = element("input");
@@ -49,19 +49,19 @@ function radio(name, value, text, chosen, action) {
   return made;
 }
 
-/** Says how saving goes. */
+/** Shows the state of saving. */
 function told(state, text) {
   statusLine.dataset.state = state;
   again.hidden = state !== "waiting";
   say(text);
 }
 
-/** Saves the annotation as it is. */
+/** Saves the current annotation. */
 function keep(state = "open", reason = "", after = 0) {
   saving.save({ answer: copy(answer), state, reason }, after);
 }
 
-/** Shows what is still to do: the first thing, and how many more. The bar keeps its height, so that nothing moves under the pointer. */
+/** Shows the first thing still to do and the number of others. The bar keeps its height, so that nothing moves under the pointer. */
 function show({ problems, warnings }) {
   const todo = document.getElementById("todo");
   const items = problems.map((text, i) => Object.assign(element("li", "", text), { hidden: i > 0 }));
@@ -77,7 +77,7 @@ function buttons() {
   redo.disabled = !future.length;
 }
 
-/** Changes the answer, so that it can be undone, and saves it. */
+/** Changes the annotation, records the change for undo, and saves it. */
 function change(how, redraw = true) {
   past.push(copy(answer));
   future = [];
@@ -87,7 +87,7 @@ function change(how, redraw = true) {
   keep();
 }
 
-/** Goes back to the version before, or forward again. */
+/** Undoes or redoes a change. */
 function step(from, to) {
   if (!from.length) return;
   to.push(answer);
@@ -97,7 +97,7 @@ function step(from, to) {
   keep();
 }
 
-/** Shows the version here beside the one that another window saved, until somebody chooses. */
+/** Shows this window's version next to the one that another window saved, until the person chooses one. */
 function conflict(both, body) {
   const list = (lines) => {
     const made = element("ul");
@@ -138,23 +138,23 @@ async function reread() {
   if (response.ok) show((await response.json()).judged);
 }
 
-/** The code points of a text from `start` to `end`. */
+/** Returns the code points of a text from `start` to `end`. */
 const part = (text, start, end) => [...text].slice(start, end).join("");
 
-/** The place of a type among those with colors. */
+/** Returns the index of a type among those with colors. */
 const place = (kind) => [...task.labels.spans, ...task.labels.missing].findIndex((type) => type.name === kind);
 
-/** The label of a type. */
+/** Returns the label of a type. */
 const label = (kind) => [...task.labels.spans, ...task.labels.missing].find((type) => type.name === kind)?.label ?? kind;
 
-/** The letter of an answer: the data's order is not shown. */
+/** Returns the letter of an answer. Letters hide the order of the answers in the data. */
 const letter = (at) => String.fromCharCode(65 + task.shown.order.indexOf(at));
 
-/** Where the keyboard is in the answer, by words; it stays when the page is drawn anew. */
+/** Index of the word at the keyboard cursor. It is kept when the page is redrawn. */
 let cursor = -1;
 let from = -1;
 
-/** The marked answer, word by word. */
+/** Draws the answer word by word, with its marks. */
 function text() {
   const all = task.words;
   const whole = [...task.answers[0]];
@@ -226,7 +226,7 @@ function text() {
     close();
     [from, cursor] = [low, high];
     paint(false);
-    // A finger taps one word: the pop-up makes it longer.
+    // A tap selects a single word, so the pop-up offers buttons to extend the selection.
     const wider = [
       ["◂ Longer", low > 0 && !answer.spans.some((span) => span.end > all[low - 1][0] && span.end <= start), () => mark(low - 1, high, near)],
       ["Longer ▸", high + 1 < all.length && !answer.spans.some((span) => span.start < all[high + 1][1] && span.start >= end), () => mark(low, high + 1, near)],
@@ -255,10 +255,10 @@ function text() {
     event.preventDefault();
     event.stopPropagation();
   });
-  // A drag or a double click selects words; so does a tap.
+  // A drag, a double click or a tap selects words.
   const under = (event) => spans.indexOf(document.elementFromPoint(event.clientX, event.clientY)?.closest(".word"));
   let drag = null;
-  // The end of a drag is also a click.
+  // The end of a drag also fires a click event.
   let hasDragged = false;
   box.addEventListener("pointerdown", (event) => {
     hasDragged = false;
@@ -306,12 +306,12 @@ function text() {
   return box;
 }
 
-/** What is said to screen readers of the cursor. */
+/** Announces the cursor to screen readers. */
 const spoken = element("p", "unseen");
 spoken.setAttribute("aria-live", "polite");
 document.body.append(spoken);
 
-/** Opens a mark again, to change its type or to remove it. */
+/** Opens an existing mark to change its type or to remove it. */
 function relabel(at, near) {
   const span = answer.spans[at];
   close();
@@ -322,7 +322,7 @@ function relabel(at, near) {
 }
 
 let popup = null;
-/** Takes a sentence that is clicked in a passage, while a pop-up asks for sentences. */
+/** Callback for a click on a sentence in a passage, set while a pop-up asks for sentences. */
 let citing = null;
 
 function cite(how) {
@@ -344,7 +344,7 @@ function close(back) {
   if (back) document.querySelector(back)?.focus();
 }
 
-/** The pop-up that asks for a type and what belongs to it. */
+/** Opens the pop-up that asks for a type and its details. */
 function ask({ title, types, near, start, end, back, wider = [], kind = null, replaces = null }) {
   const isSpan = start !== undefined;
   const before = isSpan ? part(task.answers[0], 0, start) : "";
@@ -444,7 +444,7 @@ function ask({ title, types, near, start, end, back, wider = [], kind = null, re
     if (event.key === "Escape") close(back);
     const type = /^[1-9]$/.test(event.key) && !event.target.matches("textarea, select") ? types[Number(event.key) - 1] : null;
     if (type) list.querySelectorAll("input")[types.indexOf(type)].click();
-    // Enter confirms nothing by accident.
+    // Prevents Enter from confirming by accident.
     if (event.key === "Enter" && event.target.matches("input")) event.preventDefault();
   });
   document.body.append(box);
@@ -465,7 +465,7 @@ function ask({ title, types, near, start, end, back, wider = [], kind = null, re
   (list.querySelector("input:checked") ?? list.querySelector("input")).focus();
 }
 
-/** The choice of a passage and its sentences, here or by clicks in the passages. */
+/** Adds fields to choose a passage and its sentences. Clicks in the passages choose sentences too. */
 function sentences(more, chosen, check) {
   if (!task.passages.length) {
     more.append(element("p", "small bad", "This task has no passages, so this type cannot be used."));
@@ -507,7 +507,7 @@ function sentences(more, chosen, check) {
   fill();
 }
 
-/** A list of what is marked. */
+/** Draws the list of marks. */
 function pills() {
   const list = element("ul", "pills");
   list.setAttribute("aria-label", "Your marks");
@@ -533,14 +533,14 @@ function pills() {
   return list;
 }
 
-/** The step that marks errors. */
+/** Draws the step for marking errors. */
 function marking(labels) {
   const section = element("section", "step");
   section.append(element("h2", "", "Mark the errors in the answer"));
   const none = element("label", "check");
   const box = element("input");
   Object.assign(box, { type: "checkbox", id: "no-error", checked: answer.no_error });
-  // Without an error there are no marks, and the correction is the answer again.
+  // “No error” removes all marks and resets the correction to the answer.
   box.addEventListener("change", () => change((said) => {
     said.no_error = box.checked;
     if (box.checked) Object.assign(said, { spans: [], missing: [], correction: null, no_passage_helps: false });
@@ -559,7 +559,7 @@ function marking(labels) {
   return section;
 }
 
-/** The step that corrects the answer. */
+/** Draws the step for correcting the answer. */
 function correcting() {
   const section = element("section", "step");
   section.append(element("h2", "", "Correct the answer"));
@@ -567,7 +567,7 @@ function correcting() {
   Object.assign(field, { rows: 5, id: "correction", dir: "auto", value: answer.correction ?? task.answers[0] });
   let isFresh = true;
   field.addEventListener("input", () => {
-    // A stretch of typing is undone at once.
+    // Uninterrupted typing is undone in one step.
     if (isFresh) past.push(copy(answer));
     future = [];
     isFresh = false;
@@ -591,7 +591,7 @@ function correcting() {
   return section;
 }
 
-/** The step that compares all pairs of answers, in the order of their letters. */
+/** Draws the step for comparing all pairs of answers, in the order of their letters. */
 function comparing() {
   const section = element("section", "step");
   section.append(element("h2", "", "Which answer is better?"));
@@ -667,14 +667,14 @@ function comparing() {
 }
 const opened = new Set();
 
-/** Opens the next pair without a choice. */
+/** Opens the next pair that has no choice yet. */
 function onward(pair) {
   const all = [...document.querySelectorAll("details.pair")];
   const open = all.slice(all.indexOf(pair) + 1).concat(all).find((other) => !answer.ranks[other.dataset.pair]);
   if (open) open.open = true;
 }
 
-/** The step that rates the answer on scales. */
+/** Draws the step for rating the answer on scales. */
 function judging(labels) {
   const section = element("section", "step");
   section.append(element("h2", "", "Rate the answer"));
@@ -699,7 +699,7 @@ function judging(labels) {
   return section;
 }
 
-/** A step whose heading hides and shows it; a hidden step stays hidden. */
+/** Makes a step collapsible by its heading. A collapsed step stays collapsed when the page is redrawn. */
 function foldable(section) {
   const head = section.querySelector("h2");
   const title = head.textContent;
@@ -715,7 +715,7 @@ function foldable(section) {
 }
 const folded = new Set();
 
-/** Draws everything that is asked. */
+/** Draws all steps of the task. */
 function draw() {
   const { labels } = task;
   const sections = [];
@@ -742,7 +742,7 @@ document.querySelectorAll("[data-take]").forEach((take) => take.addEventListener
   asked.scrollIntoView({ block: "start" });
 }));
 
-/** A digit chooses in the pair or scale that has the focus, or in the first that lacks a choice. */
+/** Applies a digit key to the focused pair or scale, or to the first one without a choice. */
 function choose(digit, target) {
   const pair = target.closest(".pair") ?? [...document.querySelectorAll(".pair")].find((one) => !answer.ranks[one.dataset.pair]) ?? document.querySelector(".pair");
   const scale = target.closest(".scale") ?? [...document.querySelectorAll(".scale")].find((one) => !(one.dataset.scale in answer.questions));
@@ -773,7 +773,7 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
-// On a narrow screen the answer comes first; the passages open by a tap.
+// On a narrow screen, the answer comes first, and a tap opens the passages.
 if (matchMedia("(max-width: 60rem)").matches) document.getElementById("passages")?.removeAttribute("open");
 
 (async () => {

@@ -1,4 +1,4 @@
-// The chat page: sends turns, shows answers while they stream, and takes the thread anew from the server after each.
+// The chat page: sends turns, shows answers while they stream, and reloads the thread from the server after each answer.
 "use strict";
 
 const chat = document.querySelector("[data-chat]");
@@ -9,7 +9,7 @@ const field = document.getElementById("text");
 const stop = document.getElementById("stop");
 let going = null;
 
-/** The thread as the server has it. */
+/** Reloads the thread from the server. */
 async function renew() {
   const response = await fetch(`${base}/thread`);
   if (!response.ok) throw new Error(await why(response));
@@ -17,19 +17,19 @@ async function renew() {
   thread.replaceChildren(...page.body.childNodes);
 }
 
-/** The last turn that is shown: what is said next is said after it. */
+/** Returns the last visible message, which is the parent of the next one. */
 function leaf() {
   const turns = thread.querySelectorAll("article.turn");
   const last = turns[turns.length - 1];
   if (!last) return null;
-  // Of two answers side by side, the preferred one is gone on from.
+  // Of two answers side by side, the conversation continues from the preferred one.
   const right = last.querySelector("[data-vote=right][aria-pressed=true]");
   return Number(right ? last.querySelectorAll(".answer")[1].dataset.message : last.dataset.message);
 }
 
 let doing = 0;
 
-/** Does something; what goes wrong is said. */
+/** Runs an action and shows its errors. */
 async function attempt(what) {
   doing += 1;
   chat.setAttribute("aria-busy", "true");
@@ -43,7 +43,7 @@ async function attempt(what) {
   }
 }
 
-/** An empty answer for each side, to stream into. */
+/** Adds an empty answer for each side, to stream into. */
 function places() {
   const sides = Number(chat.dataset.sides);
   const turn = element("article", "turn assistant");
@@ -62,14 +62,14 @@ function places() {
   return answers;
 }
 
-/** Has the models answer a turn. */
+/** Requests the models' answers to a turn. */
 async function answer(parent) {
   if (going) return;
   going = new AbortController();
   stop.hidden = false;
   let failed = "";
   try {
-    // What answered it before is another branch: the answer stands after the turn itself.
+    // Earlier answers to this turn are other branches: the new answer follows the turn directly.
     const turn = thread.querySelector(`article[data-message="${parent}"]`);
     while (turn && turn.nextSibling) turn.nextSibling.remove();
     const answers = places();
@@ -88,7 +88,7 @@ async function answer(parent) {
     say(failed || "Answered.");
   } catch (error) {
     if (error.name !== "AbortError") throw error;
-    // The server keeps what was said before it notices.
+    // Give the server time to notice the disconnect and to store the partial answer.
     await new Promise((done) => setTimeout(done, 300));
     say("Stopped.");
   } finally {
@@ -99,13 +99,13 @@ async function answer(parent) {
   }
 }
 
-/** Follows the answer down, unless the reader has scrolled up. */
+/** Scrolls along with the answer, unless the reader has scrolled up. */
 function stay() {
   const root = document.documentElement;
   if (root.scrollHeight - root.scrollTop - root.clientHeight < 160) root.scrollTop = root.scrollHeight;
 }
 
-/** Says `text` after `parent`, and has it answered. */
+/** Sends `text` as a reply to `parent`, and requests the answers. */
 async function speak(text, parent) {
   const response = await send(`${base}/say`, { text, parent });
   const { message } = await response.json();
@@ -141,7 +141,7 @@ document.addEventListener("keydown", (event) => {
   if (last) last.querySelectorAll("[data-vote]")[Number(event.key) - 1].click();
 });
 
-/** A turn as a field to edit it in. */
+/** Replaces a turn with a field to edit it. */
 function edit(turn) {
   const text = turn.querySelector(".text");
   if (turn.querySelector("form")) return;
@@ -177,7 +177,7 @@ function edit(turn) {
   });
 }
 
-/** Shows each token of a turn's answers with what the model thought of it, or the text again. */
+/** Switches a turn's answers between text and tokens with their probabilities. */
 async function tokens(turn, button) {
   const shown = button.getAttribute("aria-pressed") === "true";
   button.setAttribute("aria-pressed", String(!shown));
@@ -207,7 +207,7 @@ async function tokens(turn, button) {
   }
 }
 
-/** Colors the judged segments of an answer by one part of the reward, or by all together. */
+/** Colors the judged segments of an answer by one part of the reward, or by the total. */
 function color(answer, button) {
   const sum = (values) => values.reduce((all, value) => all + (value ?? 0), 0);
   const worth = (values) => (button.dataset.part === "all" ? sum(values) : values[Number(button.dataset.part)] ?? 0);
@@ -220,7 +220,7 @@ function color(answer, button) {
   for (const other of button.parentElement.children) other.setAttribute("aria-pressed", String(other === button));
 }
 
-/** Puts a text on the clipboard. Where the browser does not allow that, what shows it is selected. */
+/** Copies a text to the clipboard. If the browser does not allow this, selects the element that shows the text. */
 async function copy(text, shown) {
   try {
     await navigator.clipboard.writeText(text);
@@ -262,7 +262,7 @@ thread.addEventListener("click", (event) => {
   }
 });
 
-// Who wrote the first message on the page before wants it answered.
+// The first message was written on the previous page and still needs an answer.
 if (location.hash === "#answer") {
   history.replaceState(null, "", location.pathname);
   const button = thread.querySelector("button[data-answer]");

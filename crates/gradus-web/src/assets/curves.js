@@ -1,6 +1,6 @@
-// Curves of runs: one metric large, and all metrics as small panels. The pointer and the arrow keys tell values, a drag zooms, and a table
-// below has the same numbers. Long curves come as averages; a zoom fetches what lies within. While a run goes on, its curves are fetched
-// anew. What is chosen is in the address, so a link shows the same.
+// Curves of runs: one large metric, and all metrics as small panels. The pointer and the arrow keys show values, a drag zooms, and a
+// table below has the same numbers. Long curves arrive as averages; zooming fetches the values of the range. While a run is active, its
+// curves are refreshed. The address stores all settings, so a link reproduces the view.
 "use strict";
 
 const runs = [...document.querySelectorAll("[data-run]")].map((own) => ({ id: own.dataset.run, name: own.textContent, color: own.dataset.color, curves: {} }));
@@ -19,7 +19,7 @@ const find = document.getElementById("find");
 const tiles = document.getElementById("tiles");
 let zoom = null;
 
-/** The metrics that people look at first: of each thing, the names it goes by. */
+/** The most important metrics, each with its possible names in order of preference. */
 const FIRST = [
   ["Reward", ["eval_reward", "reward", "objective/scores"]],
   ["Accuracy", ["eval_rewards/accuracies", "rewards/accuracies", "eval_accuracy", "accuracy"]],
@@ -29,7 +29,7 @@ const FIRST = [
 ];
 const FURTHER = ["entropy", "grad_norm", "learning_rate"];
 
-// What the address says.
+// Settings from the address.
 const asked = new URLSearchParams(location.search);
 let wanted = asked.get("metric");
 if (["step", "num_examples", "num_tokens"].includes(asked.get("axis"))) axis.value = asked.get("axis");
@@ -40,7 +40,7 @@ others.parentElement.open = asked.get("all") === "1" || find.value !== "";
 if (asked.has("from") && asked.has("to") && Number(asked.get("from")) < Number(asked.get("to"))) zoom = [Number(asked.get("from")), Number(asked.get("to"))];
 whole.hidden = !zoom;
 
-/** Puts what is chosen into the address. */
+/** Stores the settings in the address. */
 function remember() {
   const now = new URLSearchParams(location.search);
   const set = (name, value) => (value ? now.set(name, value) : now.delete(name));
@@ -56,7 +56,7 @@ function remember() {
   if (address !== location.pathname + location.search) history.replaceState(null, "", address);
 }
 
-/** An element of a picture. */
+/** Creates an SVG element. */
 function shape(name, attributes, text) {
   const made = document.createElementNS("http://www.w3.org/2000/svg", name);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
@@ -64,10 +64,10 @@ function shape(name, attributes, text) {
   return made;
 }
 
-/** A number with the digits that matter. */
+/** Formats a number with its significant digits. */
 const short = (value) => (value === 0 ? "0" : Math.abs(value) >= 1e-3 && Math.abs(value) < 1e6 ? String(Number(value.toPrecision(4))) : value.toExponential(2));
 
-/** Where a step lies on the axis: what the run had seen by then, between the steps that say so; null where none does. */
+/** Returns the position of a step on the axis, interpolated between steps that report it, or null if it is unknown. */
 function place(run, step) {
   if (axis.value === "step") return step;
   const seen = run.curves[axis.value];
@@ -79,10 +79,10 @@ function place(run, step) {
   return at === from ? count : before + ((step - from) / (at - from)) * (count - before);
 }
 
-/** The curve of a run: what lies within the zoom, where it was fetched, else the whole. */
+/** Returns the curve of a run: the detailed points of the zoom if they were fetched, otherwise the whole curve. */
 const curve = (run, key) => (zoom && run.detail?.metric === key ? run.detail.points : run.curves[key]);
 
-/** The points of a run within the zoom: as they are, and smoothed by a moving average that forgets; the first values weigh no more than others. */
+/** Returns the points of a run within the zoom, raw and smoothed by an exponential moving average with bias correction. */
 function points(run, key) {
   const keep = Number(smooth.value);
   let [sum, weight] = [0, 0];
@@ -99,20 +99,20 @@ function points(run, key) {
   return { raw, smoothed };
 }
 
-/** Round numbers between two, at least so far apart. */
+/** Returns round numbers from `low` to `high` that are at least `least` apart. */
 function ticks(low, high, count, least = 0) {
   const rough = Math.max((high - low) / count || 1, least);
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough);
   const found = [];
-  // Multiples, not sums: a sum of tenths is not 0 where it should be.
+  // Multiples, not running sums: a running sum of tenths would miss 0 by a rounding error.
   for (let i = Math.ceil(low / step - 1e-6); i * step <= high + step / 1e6; i += 1) found.push(i === 0 ? 0 : i * step);
   return found;
 }
 
 const isDrawn = ([, value]) => !log.checked || value > 0;
 
-/** The picture of a metric in `width` by `height`; null where there is nothing to draw. */
+/** Draws a metric as an SVG of `width` by `height`, or returns null if there is nothing to draw. */
 function picture(of, width, height, isSmall) {
   const edge = isSmall ? { left: 8, right: 8, top: 6, bottom: 6 } : { left: 70, right: 12, top: 12, bottom: 34 };
   const smoothed = of.map((one) => one.smoothed.filter(isDrawn));
@@ -122,7 +122,7 @@ function picture(of, width, height, isSmall) {
   const level = (value) => (log.checked ? Math.log10(value) : value);
   const range = (list) => {
     const [low, high] = list.reduce(([low, high], value) => [Math.min(low, value), Math.max(high, value)], [Infinity, -Infinity]);
-    // Values that differ by rounding alone are one value: no tick fits between them.
+    // Values that differ only by rounding count as one value: no tick fits between them.
     if (high - low > 1e-9 * Math.max(Math.abs(low), Math.abs(high))) return [low, high];
     const room = Math.abs(low) * 0.1 || 1;
     return [low - room, high + room];
@@ -139,11 +139,11 @@ function picture(of, width, height, isSmall) {
         shape("text", { class: "tick", x: edge.left - 8, y: y(at) + 4, "text-anchor": "end" }, short(log.checked ? 10 ** at : at)),
       );
     }
-    // Steps are whole.
+    // Steps are integers.
     for (const at of ticks(left, right, width / 110, 1)) made.append(shape("text", { class: "tick", x: x(at), y: height - 12, "text-anchor": "middle" }, short(at)));
   }
   const line = (list, name) => {
-    // A value that cannot be drawn ends the line: the next one begins anew.
+    // A value that cannot be drawn ends the line, and the next value starts a new one.
     let part = [];
     const end = () => {
       if (part.length > 1) {
@@ -170,7 +170,7 @@ function draw() {
   const key = metric.value;
   const of = runs.map((run) => points(run, key));
   tellAverages(of);
-  // As wide as there is room, so that its words are as large as others.
+  // Use the available width without scaling, so that text has the same size as elsewhere on the page.
   const width = Math.max(280, plot.clientWidth);
   const height = Math.min(360, Math.round(width * 0.7));
   const drawn = key ? picture(of, width, height, false) : null;
@@ -231,7 +231,7 @@ function draw() {
     begun = null;
     tell(null);
   });
-  // With the keyboard from value to value of all runs.
+  // The arrow keys move from value to value across all runs.
   const places = [...new Set(all.flat().map(([at]) => at))].sort((a, b) => a - b);
   let at = places.length;
   made.addEventListener("keydown", (event) => {
@@ -248,13 +248,13 @@ function draw() {
   tell(null);
 }
 
-/** The metrics that people look at first, of those that there are. */
+/** Returns the most important metrics among `keys`. */
 function first(keys) {
   const found = [...FIRST.flatMap(([, names]) => names), ...FURTHER].filter((key) => keys.includes(key));
   return [...found, ...keys.filter((key) => !found.includes(key))].slice(0, Math.max(4, Math.min(9, found.length)));
 }
 
-/** A small panel of a metric: a button that shows it large. */
+/** Creates the small panel of a metric. Clicking it shows the metric large. */
 function panel(key) {
   const of = runs.map((run) => points(run, key));
   const made = element("button", "panel");
@@ -275,7 +275,7 @@ function panel(key) {
   return made;
 }
 
-/** Draws the small panels: those of a search, or the first ones, with the others where they are open. */
+/** Draws the small panels: the matches of a search, or the most important ones, plus the others if their section is open. */
 function drawPanels() {
   const keys = [...metric.options].map((option) => option.value);
   const text = find.value.trim().toLowerCase();
@@ -290,14 +290,14 @@ function drawPanels() {
   if (focused) [...document.querySelectorAll("[data-metric]")].find((one) => one.dataset.metric === focused)?.focus();
 }
 
-/** Seconds in words. */
+/** Formats a duration in seconds. */
 function time(seconds) {
   if (seconds < 90) return `${Math.max(1, Math.round(seconds))} s`;
   if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
   return seconds < 172800 ? `${(seconds / 3600).toFixed(1)} h` : `${Math.round(seconds / 86400)} days`;
 }
 
-/** How long a run still takes: its last steps had so many tokens each, at so many tokens a second. Null where that is not known. */
+/** Estimates the remaining seconds of a run from the tokens per step and per second of its last steps. Null if they are unknown. */
 function left(run, found) {
   const tokens = run.curves.num_tokens ?? [];
   const speed = run.curves.tokens_per_s ?? [];
@@ -307,7 +307,7 @@ function left(run, found) {
   return Number.isFinite(each) && each > 0 ? each * (found.steps - found.step) : null;
 }
 
-/** What a run has reached, in a few numbers. */
+/** Draws the latest values of a run's most important metrics. */
 function drawTiles(found) {
   const run = runs[0];
   const tile = (name, value, note) => {
@@ -328,7 +328,7 @@ function drawTiles(found) {
   tiles.replaceChildren(...made.filter(Boolean));
 }
 
-/** Says what points are, where they are averages, and how many values cannot be drawn. */
+/** States whether points are averages, and how many values cannot be drawn. */
 function tellAverages(of) {
   const key = metric.value;
   const long = runs.map((run, i) => [of[i].smoothed.length, zoom && run.detail?.metric === key ? run.detail.averaged : zoom ? 0 : run.averaged?.[key]]);
@@ -340,7 +340,7 @@ function tellAverages(of) {
   averages.textContent = parts.join(" ");
 }
 
-/** Fetches what lies within the zoom, where a curve came as averages. */
+/** Fetches the values within the zoom for curves that arrived as averages. */
 async function sharpen() {
   const within = zoom;
   const key = metric.value;
@@ -359,7 +359,7 @@ async function sharpen() {
   if (zoom === within && metric.value === key) draw();
 }
 
-/** What is drawn, as numbers. */
+/** Fills the table with the plotted numbers. */
 function table(all) {
   const steps = [...new Set(all.flat().map(([at]) => at))].sort((a, b) => a - b);
   const made = element("table");
@@ -391,7 +391,7 @@ function choose(key) {
   if (zoom) sharpen();
 }
 
-/** Fetches the curves; whether one of the runs goes on. */
+/** Fetches and draws the curves. Returns whether one of the runs is still active. */
 async function renew() {
   const found = await Promise.all(runs.map(async (run) => {
     const response = await fetch(`/runs/series?run=${run.id}`);

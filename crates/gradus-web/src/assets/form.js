@@ -1,4 +1,4 @@
-// The form of a run: settings are searched, and what was typed is there again after going back.
+// The form of a run: searches settings, and restores the entered values after navigating back.
 "use strict";
 
 const runForm = document.querySelector("[data-remember]");
@@ -6,10 +6,10 @@ const advanced = runForm.querySelector(".advanced");
 const findField = document.getElementById("find-field");
 const remembered = `form ${runForm.dataset.remember}`;
 
-/** The fields that people fill. */
+/** Returns the fields that people fill in. */
 const filled = () => [...runForm.elements].filter((field) => field.name && field.type !== "hidden");
 
-/** Opens what holds a field. */
+/** Opens the sections that contain a field. */
 function open(field) {
   for (let at = field.closest("details"); at; at = at.parentElement.closest("details")) at.open = true;
 }
@@ -18,7 +18,7 @@ runForm.addEventListener("input", () => {
   sessionStorage.setItem(remembered, JSON.stringify(filled().map((field) => [field.name, field.value])));
 });
 
-// A page that is gone back to, or loaded again, comes from the server as it was at first.
+// After navigating back or reloading, the page from the server has its initial values.
 if (["back_forward", "reload"].includes(performance.getEntriesByType("navigation")[0]?.type)) {
   const before = JSON.parse(sessionStorage.getItem(remembered) ?? "[]");
   filled().forEach((field, i) => {
@@ -47,12 +47,12 @@ findField.addEventListener("input", () => {
   say(words.length ? `${found} ${found === 1 ? "setting" : "settings"} found.` : "");
 });
 
-// A search is no reason to send the form.
+// Enter in the search field must not submit the form.
 findField.addEventListener("keydown", (event) => {
   if (event.key === "Enter") event.preventDefault();
 });
 
-// Links to fields open what holds them.
+// Links to fields open the sections that contain them.
 runForm.parentElement.addEventListener("click", (event) => {
   const link = event.target.closest("a[href^='#']");
   const field = link && document.getElementById(link.hash.slice(1));

@@ -1,4 +1,4 @@
-// The page of projects: what is being made is looked at again until it is there.
+// The page of projects: while a project is being created, the list is refreshed until it is done.
 "use strict";
 
 setTimeout(async function look() {
@@ -7,11 +7,11 @@ setTimeout(async function look() {
     const page = new DOMParser().parseFromString(await response.text(), "text/html");
     const now = page.getElementById("projects");
     const shown = document.getElementById("projects");
-    // What has not changed stays: a screen reader hears of changes alone.
+    // An unchanged list is not replaced, so that screen readers announce only changes.
     if (now && now.innerHTML !== shown.innerHTML) shown.replaceWith(now);
     if (now && !now.querySelector("[data-going]")) return;
   } catch {
-    // A server that is being started again is asked again.
+    // The server may be restarting: try again.
   }
   setTimeout(look, 2000);
 }, 1000);

@@ -1,7 +1,7 @@
-// What the scripts of all pages share: asking the server, and showing text from outside.
+// Functions shared by the scripts of all pages: requests to the server, and safe display of untrusted text.
 "use strict";
 
-/** What a page would obey and not show, shown: as the server does it. */
+/** Makes control characters visible, like the server's function of this name. */
 function visible(text) {
   return text.replace(
     /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufdd0-\ufdef]/g,
@@ -9,7 +9,7 @@ function visible(text) {
   );
 }
 
-// Enter sends a message; with a touch keyboard, which has no other key for it, it starts a new line.
+// Enter sends a message. On touch keyboards it starts a new line, because they have no Shift+Enter.
 document.addEventListener("keydown", (event) => {
   const sends = event.ctrlKey || event.metaKey || (!event.shiftKey && !matchMedia("(pointer: coarse)").matches);
   if (event.key !== "Enter" || !sends || event.isComposing || !event.target.matches("[data-sends]")) return;
@@ -17,13 +17,13 @@ document.addEventListener("keydown", (event) => {
   event.target.form.requestSubmit();
 });
 
-/** Says what happened, to eyes and to screen readers. */
+/** Shows a status message and announces it to screen readers. */
 function say(text) {
   const status = document.getElementById("status");
   if (status && status.textContent !== text) status.textContent = text;
 }
 
-/** Sends `body` as JSON with the token of the page; throws what the server says is wrong. Asks again where it says when to. */
+/** Sends `body` as JSON with the page's CSRF token. Retries after status 503, and throws the server's error message. */
 async function send(path, body, signal, tries = 3) {
   const headers = {
     "Content-Type": "application/json",
@@ -38,13 +38,13 @@ async function send(path, body, signal, tries = 3) {
   return response;
 }
 
-/** Why the server did not do it: the sentence of its page. */
+/** Returns the error message from the server's error page. */
 async function why(response) {
   const page = new DOMParser().parseFromString(await response.text(), "text/html");
   return page.querySelector("main p")?.textContent || `The server answered ${response.status}.`;
 }
 
-/** An element with text. */
+/** Creates an element with text. */
 function element(name, className, text) {
   const made = document.createElement(name);
   if (className) made.className = className;
@@ -52,7 +52,7 @@ function element(name, className, text) {
   return made;
 }
 
-/** The values of a stream of events, as they come. */
+/** Yields the values of an event stream as they arrive. */
 async function* events(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
@@ -65,13 +65,13 @@ async function* events(response) {
   }
 }
 
-/** What a piece of text has to tell: what is known of a token, or what it was worth. */
+/** Selector of text with details to show: the probability of a token, or the value of a segment. */
 const TELLS = ".token[data-about], .judged[title], .worth[title]";
 const about = element("div", "about");
 about.hidden = true;
 document.body.append(about);
 
-/** Shows what is known of a piece of text, below it. */
+/** Shows the details of a piece of text below it. */
 function tellOf(piece) {
   for (const other of document.querySelectorAll(".current")) other.classList.remove("current");
   about.hidden = !piece;
@@ -82,19 +82,19 @@ function tellOf(piece) {
   about.style.top = `${place.bottom + 4}px`;
 }
 
-/** When the arrow keys were last used. */
+/** Time at which the arrow keys were last used. */
 let keyed = -1000;
 
-// The pointer: a title is shown by the browser where there is a mouse.
+// Pointer: with a mouse, the browser itself shows the `title`.
 document.addEventListener("pointerover", (event) => {
   const piece = event.target.closest?.(TELLS);
   if (piece ? piece.title && event.pointerType === "mouse" : about.hidden) return;
-  // The arrow keys scroll the text below a mouse that stands still.
+  // The arrow keys can scroll the text under a mouse that does not move.
   if (event.pointerType === "mouse" && performance.now() - keyed < 500) return;
   tellOf(piece);
 });
 
-// The keyboard: in a text that has the focus, the arrow keys go from piece to piece.
+// Keyboard: in a focused text, the arrow keys move from piece to piece.
 document.addEventListener("keydown", (event) => {
   const area = event.target;
   const pieces = area.tabIndex === 0 && !area.matches("input, textarea, select, button, a") ? [...area.querySelectorAll(TELLS)] : [];

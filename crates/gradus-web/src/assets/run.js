@@ -1,10 +1,10 @@
-// The page of one run: it is loaded anew when the run begins, ends or goes on.
+// The page of one run: reloads when the run starts, ends or resumes.
 "use strict";
 
 (function () {
   const shown = document.querySelector("[data-state]");
   const bare = document.getElementById("bare");
-  // A run that has ended and is not about to go on changes no more by itself.
+  // A run that has ended and is not about to resume no longer changes by itself.
   if (!bare && (!shown || shown.dataset.state !== "running")) return;
   const run = new URLSearchParams(location.search).get("run");
   setTimeout(async function look() {

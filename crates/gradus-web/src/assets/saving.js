@@ -1,22 +1,22 @@
-// Saves what a page holds: the newest version, one request after the other. What the server does not answer stays in this browser and
-// is sent again. What another window has saved meanwhile is never overwritten unseen: the server answers with both versions.
+// Saves the newest version of a page's content, one request at a time. If the server does not answer, the content stays in this browser
+// and is sent again. If another window has saved in the meantime, nothing is overwritten: the server responds with both versions.
 "use strict";
 
-/** Seconds until the next try, the first to the last. */
+/** Seconds to wait before each retry; the last value repeats. */
 const PAUSES = [1, 2, 4, 8, 15];
 
-/** Milliseconds after which a request counts as lost. */
+/** Milliseconds after which a request is considered lost. */
 const PATIENCE = 20000;
 
-/** A random name, so that the server can tell two windows apart. */
+/** Returns a random name that identifies this window to the server. */
 function randomName() {
   return [...crypto.getRandomValues(new Uint8Array(12))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
 /**
- * Saves to `path`. `key` names the place in this browser where unsaved versions stay. `told(state, text)` hears how saving goes:
- * `saved`, `saving`, `waiting`, `refused` or `conflict`. `saved(answer, body)` hears what the server answers; `conflict(both)` hears of
- * another version.
+ * Creates an object that saves to `path`. `key` is the prefix under which this browser stores unsaved versions. Callbacks:
+ * `told(state, text)` receives the state (`saved`, `saving`, `waiting`, `refused` or `conflict`), `saved(answer, body)` the server's
+ * response, and `conflict(both, body)` this version and the one that another window saved.
  */
 function saver({ path, key, revision, told, saved, conflict }) {
   const page = randomName();
@@ -29,7 +29,7 @@ function saver({ path, key, revision, told, saved, conflict }) {
   let since = performance.now();
   let as = page;
 
-  // A browser may forbid storage; then only this window has the unsaved version.
+  // A browser may forbid storage. Then the unsaved version exists only in this window.
   const store = (what) => {
     try {
       if (what) localStorage.setItem(place, JSON.stringify(what));
@@ -103,7 +103,7 @@ function saver({ path, key, revision, told, saved, conflict }) {
   });
 
   return {
-    /** Saves this version, after some milliseconds without another one. */
+    /** Saves this version after `after` milliseconds without a newer one. */
     save(body, after = 0) {
       next = body;
       store({ body, revision, page: as, at: Date.now() });
@@ -112,12 +112,12 @@ function saver({ path, key, revision, told, saved, conflict }) {
       if (after || tries) timer = setTimeout(pump, tries ? 1000 * PAUSES[Math.min(tries, PAUSES.length) - 1] : after);
       else pump();
     },
-    /** Tries again at once. */
+    /** Retries immediately. */
     again() {
       tries = 0;
       pump();
     },
-    /** Goes on from another version: with `body` in its place, or with that version. */
+    /** Resolves a conflict with revision `other`: replaces it with `body`, or accepts it if `body` is null. */
     resolve(other, body) {
       revision = other;
       isStopped = false;
@@ -127,7 +127,7 @@ function saver({ path, key, revision, told, saved, conflict }) {
       if (!body) told("saved", "Saved");
       pump();
     },
-    /** The version that an earlier page could not save, if there is one; it is saved in that page's name. */
+    /** Returns the version that an earlier page could not save, or null. It is saved under that page's name. */
     left() {
       try {
         const places = Object.keys(localStorage).filter((known) => known.startsWith(`${key}#`) && known !== place);
@@ -135,7 +135,7 @@ function saver({ path, key, revision, told, saved, conflict }) {
         places.forEach((known) => localStorage.removeItem(known));
         const newest = all.sort((a, b) => b.at - a.at)[0];
         if (!newest) return null;
-        // It conflicts with what was saved after its page had read.
+        // With its old revision, it conflicts with anything saved after its page was loaded.
         revision = newest.revision;
         as = newest.page;
         return newest.body;

@@ -1,9 +1,9 @@
-// The tokens of completions in colors: how unlikely a model found each, or how far it is from another model's.
+// Colors the tokens of completions by how unlikely they are to a model, or by the difference between two models.
 "use strict";
 
 const table = document.querySelector("[data-tokens-of]");
 
-/** A completion by its tokens, or as text again. */
+/** Switches a completion between tokens and text. */
 async function paint(button) {
   const cell = button.closest("td").querySelector(".completion");
   const isShown = button.getAttribute("aria-pressed") === "true";
@@ -46,5 +46,5 @@ document.addEventListener("click", async (event) => {
   button.focus();
 });
 
-// What tokens were worth is told with the keyboard, too.
+// The values of tokens are also accessible by keyboard.
 for (const cell of document.querySelectorAll(".completion")) if (cell.querySelector(TELLS)) cell.tabIndex = 0;

@@ -1,7 +1,6 @@
-//! An answer: sampled by one model or two, streamed to the page, kept.
+//! Answers: sampled by one model or two, streamed to the page, stored.
 //!
-//! Room for it is made before it is begun and it is kept every second, so of an answer under way when the server is killed
-//! at most its last second is lost.
+//! Its database row is created first and updated every second. If the server is killed, at most the last second of an answer is lost.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,19 +25,19 @@ use crate::secret::secret;
 use crate::store::chats::{Answered, Asker, Part, Settings, Tree};
 use crate::store::sessions::Session;
 
-/// How often an answer under way is kept.
+/// Interval at which an unfinished answer is stored.
 const KEEP: Duration = Duration::from_secs(1);
 
-/// The likeliest tokens that are kept beside each.
+/// Number of most likely tokens that are stored per position.
 const LIKELIEST: usize = 5;
 
 #[derive(Deserialize)]
 struct Wanted {
-    /// The turn that is answered.
+    /// Turn to answer.
     parent: i64,
 }
 
-/// One side of what is answered.
+/// Answer of one model.
 struct Side {
     number: usize,
     message: i64,
@@ -46,12 +45,12 @@ struct Side {
     model: String,
     messages: Vec<Message>,
     settings: Settings,
-    /// Which answer to this turn it is.
+    /// Number of earlier answers to this turn.
     attempt: u64,
     turn: u64,
 }
 
-/// Answers a turn; the stream tells `{side, text}` as it grows, and `{side, end}` or `{side, error}`.
+/// Answers a turn. The stream contains `{side, text}` as the answer grows, then `{side, end}` or `{side, error}`.
 pub async fn answer(
     State(app): State<Arc<App>>,
     Extension(session): Extension<Session>,
@@ -66,7 +65,7 @@ pub async fn answer(
     }
     let settings = tree.conversation.settings.clone();
     let mut models = settings.models.clone();
-    // Sides are random, so that no model always stands on the left.
+    // Sides are random, so that no model is always on the left.
     if secret().as_bytes()[0] % 2 == 1 {
         models.reverse();
     }
@@ -89,13 +88,13 @@ fn messages(tree: &Tree, leaf: i64) -> Vec<Message> {
     system.into_iter().chain(path).collect()
 }
 
-/// Samples one side, tells it, and keeps it whatever happens.
+/// Samples one side, streams it, and stores it in any case.
 async fn tell(app: Arc<App>, side: Side, events: Events) {
     let mut answered = Answered::default();
     let told = sample(&app, &side, &events, &mut answered).await;
     let mut last = match told {
         Ok(()) => {
-            // What reward models think would sway a blind vote.
+            // Rewards would bias a blind vote.
             let rewards: &[(String, f32)] = if side.settings.blind { &[] } else { answered.rewards.as_slice() };
             json!({ "side": side.number, "end": answered.ended, "rewards": rewards })
         }
@@ -149,7 +148,7 @@ async fn sample(app: &Arc<App>, side: &Side, events: &Events, answered: &mut Ans
         };
         answered.text += &text;
         if !is_there || events.is_closed() {
-            // Who stops an answer goes.
+            // The client has stopped the answer by disconnecting.
             end = Some(AnswerEnd::Interrupted);
             break;
         }
@@ -165,7 +164,7 @@ async fn sample(app: &Arc<App>, side: &Side, events: &Events, answered: &mut Ans
     judge(app, side, answered, &tokens, end).await
 }
 
-/// Has the reward models score what was said.
+/// Scores the answer with the reward models.
 async fn judge(
     app: &Arc<App>,
     side: &Side,
@@ -188,7 +187,7 @@ async fn judge(
     Ok(())
 }
 
-/// Tokens as the page reads them: text, log-probability, and the likeliest in its place.
+/// Converts tokens for the page: text, log-probability, and the most likely tokens at that position.
 fn told(tokens: &[Token]) -> Value {
     let likeliest = |token: &Token| token.likeliest.iter().map(|(_, text, logprob)| json!([text, logprob])).collect();
     tokens.iter().map(|token| json!([token.text, token.logprob, Value::Array(likeliest(token))])).collect()

@@ -1,13 +1,13 @@
-//! The conversations beside the one that is shown: found by their words, the last changed first.
+//! List of conversations in the sidebar: searchable, latest first.
 
 use crate::html;
 use crate::html::Html;
 use crate::store::chats::Conversation;
 
-/// The most conversations that are listed; a search finds the others.
+/// Maximum number of listed conversations. A search finds the others.
 const LISTED: usize = 100;
 
-/// The list. `search` is what was searched for, and `current` the conversation that is shown.
+/// Renders the list. `search` is the search text, and `current` the displayed conversation.
 pub fn beside(conversations: &[Conversation], search: &str, current: Option<i64>) -> Html {
     let row = |conversation: &Conversation| {
         let with = match conversation.settings.blind {

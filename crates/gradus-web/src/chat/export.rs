@@ -1,4 +1,4 @@
-//! Conversations and votes as rows that train.
+//! Export of conversations and votes as training rows.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ fn lines(rows: &[Value]) -> Response {
     ([(header::CONTENT_TYPE, "application/jsonl; charset=utf-8")], text).into_response()
 }
 
-/// The messages up to `leaf`, the system prompt before them.
+/// Returns the messages up to `leaf`, beginning with the system prompt.
 fn messages(tree: &Tree, leaf: Option<i64>) -> Vec<Value> {
     let system = Some(&tree.conversation.settings.system).filter(|system| !system.is_empty());
     let system = system.map(|system| json!({ "role": "system", "content": system }));
@@ -27,7 +27,7 @@ fn messages(tree: &Tree, leaf: Option<i64>) -> Vec<Value> {
     system.into_iter().chain(path).collect()
 }
 
-/// The path that is shown, as one row of messages; of two answers side by side, the one that was gone on from.
+/// Exports the displayed path as one row of messages. Of two answers to a turn, it contains the one that the conversation continues from.
 pub async fn conversation(
     State(app): State<Arc<App>>,
     Extension(session): Extension<Session>,
@@ -35,7 +35,7 @@ pub async fn conversation(
 ) -> Done {
     let tree = tree(&app, &app.asker(&session)?, id)?;
     let mut messages = messages(&tree, tree.conversation.leaf);
-    // A row that trains ends with an answer.
+    // A training row ends with an answer.
     while messages.last().is_some_and(|message| message["role"] != "assistant") {
         messages.pop();
     }
@@ -43,7 +43,7 @@ pub async fn conversation(
     Ok(lines(&rows))
 }
 
-/// All votes that prefer one answer, as preference rows. Ties and pairs that are both bad prefer none.
+/// Exports all votes that prefer one answer as preference rows. Ties and votes that both answers are bad are omitted.
 pub async fn preferences(State(app): State<Arc<App>>, Extension(session): Extension<Session>) -> Done {
     let mut rows = Vec::new();
     let asker = app.asker(&session)?;

@@ -1,4 +1,4 @@
-//! The settings of a conversation, as a form and read from one.
+//! Form with the settings of a conversation, and its parsing.
 
 use serde::Deserialize;
 
@@ -9,11 +9,11 @@ use crate::page::csrf;
 use crate::store::chats::Settings;
 use crate::store::sessions::Session;
 
-/// The longest answer that can be asked for, and the longest system prompt in bytes.
+/// Maximum length of an answer in tokens, and of the system prompt in bytes.
 const MAX_TOKENS: usize = 1 << 16;
 const SYSTEM_BYTES: usize = 1 << 16;
 
-/// What the form sends. Everything is text: what is wrong with it is said in words.
+/// Fields of the form. All are text, so that parsing can report errors in words.
 #[derive(Debug, Deserialize)]
 pub struct Fields {
     model: String,
@@ -31,19 +31,19 @@ pub struct Fields {
     repetition_penalty: String,
     max_tokens: String,
     seed: String,
-    /// What is said first.
+    /// First message.
     #[serde(default)]
     text: String,
 }
 
 impl Fields {
-    /// What is said first; empty where the conversation only begins.
+    /// Returns the first message. Empty if the conversation begins without one.
     pub fn first_message(&self) -> String {
-        // Forms end lines as the wire does.
+        // HTML forms send `\r\n` line breaks.
         self.text.replace("\r\n", "\n")
     }
 
-    /// The settings that these mean.
+    /// Parses the settings.
     pub fn settings(&self, found: &[Found]) -> Result<Settings, String> {
         let check = |name: &String, is_judge: bool| match found
             .iter()
@@ -83,7 +83,7 @@ impl Fields {
             blind: self.blind.is_some() && models.len() == 2,
             models,
             judges,
-            // Forms end lines as the wire does.
+            // HTML forms send `\r\n` line breaks.
             system: self.system.replace("\r\n", "\n").trim().to_owned(),
             temperature: number("The temperature", &self.temperature, 0.0..=100.0)?,
             top_p: number("Top-p", &self.top_p, 0.0001..=1.0)?,
@@ -100,7 +100,7 @@ impl Fields {
     }
 }
 
-/// What a new conversation starts with.
+/// Returns the initial settings of a conversation.
 fn beginning(found: &[Found]) -> Settings {
     let first = found.iter().find(|found| found.kind == Kind::Language).map(|found| found.name.clone());
     Settings {
@@ -118,7 +118,7 @@ fn beginning(found: &[Found]) -> Settings {
     }
 }
 
-/// The form of a new conversation.
+/// Renders the form of a new conversation.
 pub fn new(session: &Session, found: &[Found]) -> Html {
     if !found.iter().any(|found| found.kind == Kind::Language) {
         return html![
@@ -135,16 +135,16 @@ pub fn new(session: &Session, found: &[Found]) -> Html {
     ]
 }
 
-/// Which keys send.
+/// Renders a hint about the keys that send.
 pub fn keys() -> Html {
     html![
         "<small class=\"soft send-keys\"><kbd>Enter</kbd> sends, <kbd>Shift</kbd> <kbd>Enter</kbd> starts a new line, <kbd>Esc</kbd> stops</small>"
     ]
 }
 
-/// The form that changes a conversation.
+/// Renders the form that changes a conversation.
 pub fn change(session: &Session, id: i64, settings: &Settings, found: &[Found]) -> Html {
-    // Who is blind must not read the names here.
+    // The form would reveal the names of the models.
     if settings.blind {
         return html![
             "<p>The settings of a blind conversation cannot change. Start another conversation to choose other models.</p>\n"

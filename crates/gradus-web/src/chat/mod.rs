@@ -1,7 +1,7 @@
-//! The chat page: conversations with one model, or with two side by side.
+//! The chat page: conversations with one model, or with two in parallel.
 //!
-//! A conversation is a tree: editing a turn and asking again make branches, and one path is shown. The page is made here
-//! alone; its script sends what is done, shows an answer while it streams, and takes the thread anew from here.
+//! A conversation is a tree: editing a turn and requesting another answer create branches. One path is displayed. Only the server renders
+//! the page. Its script sends actions, shows an answer while it streams, and reloads the thread from the server.
 
 mod answer;
 mod aside;
@@ -30,7 +30,7 @@ use crate::store::chats::{Asker, Choice, Tree, Voted, title as title_of};
 use crate::store::sessions::Session;
 use form::Fields;
 
-/// The routes below `/chat`.
+/// Returns the routes below `/chat`.
 pub fn routes() -> Router<Arc<App>> {
     Router::new()
         .route("/chat", get(list).post(begin))
@@ -69,7 +69,7 @@ struct Sought {
     search: String,
 }
 
-/// A new conversation, and those that there are.
+/// Renders a new conversation, and the list of conversations.
 async fn list(
     State(app): State<Arc<App>>,
     Extension(session): Extension<Session>,
@@ -95,7 +95,7 @@ async fn begin(
     let settings = fields.settings(&models(&app).await).map_err(|why| Failed::request(&why))?;
     let asker = app.asker(&session)?;
     let id = app.store.chats(&asker).begin(&settings)?;
-    // The page answers what was said here as soon as it is there.
+    // The page requests an answer to this message when it loads.
     let first = fields.first_message();
     let answers = match first.trim().is_empty() {
         true => "",
@@ -143,7 +143,7 @@ async fn fragment(State(app): State<Arc<App>>, Extension(session): Extension<Ses
 #[derive(Deserialize)]
 struct Said {
     text: String,
-    /// What it is said after; an edited turn is said after what the turn before it was.
+    /// Message before this one. An edited turn has the same parent as the original turn.
     parent: Option<i64>,
 }
 

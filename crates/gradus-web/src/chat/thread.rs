@@ -1,4 +1,4 @@
-//! The path of a conversation that is shown.
+//! Rendering of the displayed path of a conversation.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::rich::Rich;
 use crate::store::chats::{Choice, Message, Part, Segment, Settings, Tree};
 use crate::worth::class;
 
-/// Whom one talks to.
+/// Renders the names of the models.
 pub fn with(settings: &Settings) -> Html {
     match settings.models.as_slice() {
         _ if settings.blind => {
@@ -22,7 +22,7 @@ pub fn with(settings: &Settings) -> Html {
     }
 }
 
-/// All turns of the path.
+/// Renders all turns of the path.
 pub fn thread(tree: &Tree, rich: &Rich) -> Html {
     let path = tree.path(tree.conversation.leaf);
     if path.is_empty() {
@@ -33,7 +33,7 @@ pub fn thread(tree: &Tree, rich: &Rich) -> Html {
         let turn = if message.role == "user" { said(tree, message) } else { answers(tree, message, rich) };
         thread.add(&turn);
     }
-    // What has no answer can be answered: after an error, or when the server was ended.
+    // A turn without an answer can be answered, for example after an error or a restart of the server.
     if let Some(last) = path.last().filter(|last| last.role == "user") {
         thread.add(
             &html!["<p class=\"row\"><button type=\"button\" data-answer=\"" (last.id) "\">Answer</button></p>\n"],
@@ -51,7 +51,7 @@ fn said(tree: &Tree, message: &Message) -> Html {
     ]
 }
 
-/// Other turns in the same place.
+/// Renders the navigation between alternative turns.
 fn branches(tree: &Tree, message: &Message) -> Html {
     let siblings = tree.siblings(message);
     let own = message.pair.unwrap_or(message.id);
@@ -86,7 +86,7 @@ fn answers(tree: &Tree, message: &Message, rich: &Rich) -> Html {
         } else {
             Html::new()
         };
-        // What reward models think of an answer would sway a blind vote. Segments count characters of the text as it was written.
+        // Rewards would bias a blind vote. Segments count characters of the original text.
         let (text, kind, segments) = match is_hidden || of_segments(answer).is_empty() {
             true => (rich.answer(&answer.text), " rich", Html::new()),
             false => (judged(answer), "", parts(answer)),
@@ -117,7 +117,7 @@ fn answers(tree: &Tree, message: &Message, rich: &Rich) -> Html {
     ]
 }
 
-/// Why an answer ended, unless it ended by itself, and its rewards, unless they are hidden.
+/// Renders the reason why an answer ended, unless it ended normally, and its rewards, unless they are hidden.
 fn remark(answer: &Message, is_hidden: bool) -> Html {
     let end = match answer.ended.as_deref() {
         Some("length") => "cut off: it reached the longest answer or the end of the model's context",
@@ -142,23 +142,23 @@ fn remark(answer: &Message, is_hidden: bool) -> Html {
     remark
 }
 
-/// The parts that judge segments.
+/// Returns the reward parts that judge segments.
 fn of_segments(answer: &Message) -> Vec<&Part> {
     answer.parts.iter().filter(|part| !part.segments.is_empty()).collect()
 }
 
-/// The text; where its segments were judged, each stretch in the color of what the parts together make of it.
+/// Renders the text. If segments were judged, each range has a color for the total of all parts.
 fn judged(answer: &Message) -> Html {
     let parts = of_segments(answer);
     let characters: Vec<char> = answer.text.chars().collect();
-    // Where any segment begins or ends.
+    // Boundaries of all segments.
     let ends = parts.iter().flat_map(|part| &part.segments).flat_map(|(start, end, ..)| [*start, *end]);
     let bounds: BTreeSet<usize> = ends.chain([0, characters.len()]).filter(|at| *at <= characters.len()).collect();
     let bounds: Vec<usize> = bounds.into_iter().collect();
     let mut next = vec![0; parts.len()];
     let mut stretches = Vec::new();
     for pair in bounds.windows(2) {
-        // Segments of one part follow each other.
+        // Segments of one part are in order.
         let of_part = |(part, next): (&&Part, &mut usize)| {
             while part.segments.get(*next).is_some_and(|(_, end, ..)| *end <= pair[0]) {
                 *next += 1;
@@ -193,7 +193,7 @@ fn in_words(part: &Part, (_, _, value, label): &Segment) -> String {
     words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
-/// Which part the colors tell of, and what each says, as a list.
+/// Renders the choice of the part that determines the colors, and a list of each part's judgments.
 fn parts(answer: &Message) -> Html {
     let parts = of_segments(answer);
     if parts.is_empty() {

@@ -1,4 +1,4 @@
-//! Which models people prefer in conversations.
+//! Preferences among models from votes in conversations.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::ranking;
 use crate::store::chats::{self, Choice};
 use crate::store::sessions::Session;
 
-/// What the votes say.
+/// Result of the votes.
 struct Standing {
     votes: usize,
     blind: usize,
@@ -49,7 +49,7 @@ fn standing(app: &App, session: &Session) -> Result<Standing, Failed> {
     Ok(Standing::of(&app.store.chats(&app.asker(session)?).votes()?))
 }
 
-/// The page.
+/// Renders the page.
 pub async fn show(State(app): State<Arc<App>>, Extension(session): Extension<Session>) -> Done {
     let of = standing(&app, &session)?;
     let body = match of.votes {
@@ -73,7 +73,7 @@ pub async fn show(State(app): State<Arc<App>>, Extension(session): Extension<Ses
         .into_response())
 }
 
-/// The same numbers for programs.
+/// Returns the same numbers as JSON.
 pub async fn numbers(State(app): State<Arc<App>>, Extension(session): Extension<Session>) -> Done {
     let of = standing(&app, &session)?;
     let body = json!({

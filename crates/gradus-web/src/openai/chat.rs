@@ -1,4 +1,4 @@
-//! `/v1/chat/completions`: conversations that are answered.
+//! `/v1/chat/completions`: answers to conversations.
 
 use std::sync::Arc;
 
@@ -20,16 +20,16 @@ use crate::desk::{Desk, Heard, Hearing, Token, prompt};
 use crate::events::Events;
 use crate::models::Served;
 
-/// Tokens of an answer where no limit is given; the model's positions are one too.
+/// Default maximum number of tokens of an answer. The model's positions are another limit.
 const MAX_TOKENS: usize = 4096;
 
-/// What is asked for.
+/// Parsed request.
 struct Request {
     wanted: Wanted,
     messages: Vec<Message>,
     asked: Asked,
     max_tokens: usize,
-    /// How many of the likeliest tokens are told beside each, where log-probabilities are told at all.
+    /// Number of most likely tokens to return per position, if log-probabilities are requested.
     logprobs: Option<usize>,
 }
 
@@ -43,7 +43,7 @@ impl Request {
         let tools = fields.read_as("tools", "a list of objects", |value| {
             value.as_array().filter(|tools| tools.iter().all(Value::is_object)).cloned()
         })?;
-        // No model is forced to call.
+        // Models cannot be forced to call tools.
         let may_call = fields.read_as("tool_choice", "\"auto\" or \"none\"", |choice| match choice.as_str() {
             Some("auto") => Some(true),
             Some("none") => Some(false),
@@ -84,7 +84,7 @@ fn messages(fields: &mut Fields) -> Result<Vec<Message>, Refused> {
     list.iter().enumerate().map(read).collect()
 }
 
-/// OpenAI has arguments of calls as a text of JSON; templates print objects.
+/// Converts the arguments of calls from JSON text, as in OpenAI's API, to objects, which templates print.
 fn arguments_as_objects(message: &mut Value) {
     for call in message.get_mut("tool_calls").and_then(Value::as_array_mut).into_iter().flatten() {
         let Some(arguments) = call.pointer_mut("/function/arguments") else { continue };
@@ -94,7 +94,7 @@ fn arguments_as_objects(message: &mut Value) {
     }
 }
 
-/// Begins to sample.
+/// Starts sampling.
 fn begin(desk: &mut Desk, request: &Request, prompt: Vec<u32>) -> gradus::Result<Hearing> {
     let params = SamplingParams {
         max_new_tokens: request.max_tokens,
@@ -105,7 +105,7 @@ fn begin(desk: &mut Desk, request: &Request, prompt: Vec<u32>) -> gradus::Result
     desk.sample(vec![Ask { prompt, params, stop, streams: request.wanted.streams(0) }])
 }
 
-/// Answers.
+/// Handles a request.
 pub async fn answer(State(app): State<Arc<App>>, Body(body): Body) -> Result<Response, Refused> {
     let request = Arc::new(Request::read(&body)?);
     let served = served(&app, &request.wanted.model).await?;
@@ -128,7 +128,7 @@ pub async fn answer(State(app): State<Arc<App>>, Body(body): Body) -> Result<Res
     whole(&request, &ids, hearing, scored, &served.version).await
 }
 
-/// An answer on its way.
+/// An answer in progress.
 struct Choice {
     speech: Speech,
     text: String,
@@ -136,7 +136,7 @@ struct Choice {
     end: Option<(&'static str, Vec<Call>)>,
 }
 
-/// Ends an answer: what is left of its text, why it ended, and its calls.
+/// Ends an answer. Returns the rest of its text, the reason for its end, and its calls.
 fn ended(mut speech: Speech, text: &str, reason: &'static str) -> (String, &'static str, Vec<Call>) {
     let mut rest = speech.hear(text);
     let (held, calls) = speech.end();
@@ -206,7 +206,7 @@ async fn whole(
 fn stream(request: Arc<Request>, ids: Vec<u32>, mut hearing: Hearing, served: Served) -> Response {
     let (events, response) = Events::new();
     tokio::spawn(async move {
-        // A pause reaches whoever still samples: the desk stays known until then.
+        // Keeps the desk registered while it samples, so that a pause reaches it.
         let served = served;
         let mut counts = vec![0; request.wanted.n];
         let frame = head("chatcmpl", "chat.completion.chunk", &request.wanted.model);
@@ -244,7 +244,7 @@ fn stream(request: Arc<Request>, ids: Vec<u32>, mut hearing: Hearing, served: Se
                 Heard::Token(token, text) => {
                     used += 1;
                     let new = speeches[i].hear(&text);
-                    // A token without text of its own waits, unless its numbers are wanted.
+                    // A token without final text is held back, unless the client wants its numbers.
                     let is_told = !new.is_empty() || request.logprobs.is_some() || request.wanted.tells_ids;
                     !is_told || say(i, json!({ "content": new }), &[token], None)
                 }
@@ -272,7 +272,7 @@ fn stream(request: Arc<Request>, ids: Vec<u32>, mut hearing: Hearing, served: Se
     response
 }
 
-/// Tokens in the form of `/v1/chat/completions`, with ids in the place of texts where `as_ids`.
+/// Converts tokens to the form of `/v1/chat/completions`, with ids instead of texts if `as_ids` is set.
 pub fn logprobs(tokens: &[Token], as_ids: bool) -> Value {
     let one = |id: u32, text: &str, logprob: Option<f32>| match as_ids {
         true => json!({ "token": as_id(id), "token_id": id, "logprob": logprob, "bytes": text.as_bytes() }),

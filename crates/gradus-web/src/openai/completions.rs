@@ -1,4 +1,4 @@
-//! `/v1/completions`: texts that are continued, and with `echo` what the model thinks of them.
+//! `/v1/completions`: continuations of texts, and with `echo` the log-probabilities of the texts.
 
 use std::sync::Arc;
 
@@ -18,24 +18,24 @@ use crate::desk::{Desk, Heard, Hearing, Token, prompt};
 use crate::events::Events;
 use crate::models::Served;
 
-/// The most prompts of a request.
+/// Maximum number of prompts in a request.
 const PROMPTS_MAX: usize = 1024;
 
-/// What a prompt may be.
+/// Description of valid prompts.
 const PROMPT: &str = "a string, a list of strings, a list of token ids, or a list of such lists,";
 
-/// What is asked for.
+/// Parsed request.
 struct Request {
     wanted: Wanted,
     prompts: Vec<Prompt>,
     max_tokens: usize,
     echo: bool,
-    /// How many of the likeliest tokens are told beside each, where log-probabilities are told at all.
+    /// Number of most likely tokens to return per position, if log-probabilities are requested.
     logprobs: Option<usize>,
     add_special: bool,
 }
 
-/// A prompt as it is given.
+/// A prompt as given.
 enum Prompt {
     Text(String),
     Ids(Vec<u32>),
@@ -58,7 +58,7 @@ impl Request {
         }
         wanted.check_streams(prompts.len())?;
         let max_tokens = fields.count("max_tokens", 0..=1 << 24)?.unwrap_or(16);
-        // `logprobs: true` is what some clients write for 1.
+        // Some clients send `logprobs: true` for 1.
         let likeliest = format!("a whole number from 0 to {LIKELIEST_MAX}, or true or false,");
         let logprobs = fields.read_as("logprobs", &likeliest, |value| match value {
             Value::Bool(is_wanted) => Some(is_wanted.then_some(1)),
@@ -72,7 +72,7 @@ impl Request {
     }
 }
 
-/// A text, several, ids, or several lists of them.
+/// Parses a text, several texts, ids, or several lists of ids.
 fn prompts(value: &Value) -> Option<Vec<Prompt>> {
     let prompts: Vec<Prompt> = match value {
         Value::String(text) => vec![Prompt::Text(text.clone())],
@@ -89,16 +89,16 @@ fn prompts(value: &Value) -> Option<Vec<Prompt>> {
     (!prompts.is_empty()).then_some(prompts)
 }
 
-/// A prompt that was read.
+/// A prompt after tokenization.
 struct Read {
     ids: Vec<u32>,
-    /// Its tokens, where they are told.
+    /// Tokens of the prompt, if they are returned.
     tokens: Vec<Token>,
-    /// What the model thinks of each, where that is asked for.
+    /// Log-probabilities of the prompt's tokens, if requested.
     scored: Option<Value>,
 }
 
-/// The ids of each prompt.
+/// Returns the ids of each prompt.
 fn ids_of(prompter: &Prompter, request: &Request) -> gradus::Result<Vec<Vec<u32>>> {
     let ids = |prompt: &Prompt| match prompt {
         Prompt::Text(text) => prompter.ids_of(text, request.add_special),
@@ -107,7 +107,7 @@ fn ids_of(prompter: &Prompter, request: &Request) -> gradus::Result<Vec<Vec<u32>
     request.prompts.iter().map(ids).collect()
 }
 
-/// Reads the prompts and begins to sample.
+/// Tokenizes the prompts and starts sampling.
 fn begin(desk: &mut Desk, request: &Request, prompts: Vec<Vec<u32>>) -> gradus::Result<(Vec<Read>, Option<Hearing>)> {
     let (mut read, mut asks) = (Vec::new(), Vec::new());
     let params = SamplingParams {
@@ -136,7 +136,7 @@ fn begin(desk: &mut Desk, request: &Request, prompts: Vec<Vec<u32>>) -> gradus::
     Ok((read, hearing))
 }
 
-/// A completion on its way.
+/// A completion in progress.
 #[derive(Default)]
 struct Choice {
     text: String,
@@ -144,7 +144,7 @@ struct Choice {
     finish_reason: Option<&'static str>,
 }
 
-/// Answers.
+/// Handles a request.
 pub async fn answer(State(app): State<Arc<App>>, Body(body): Body) -> Result<Response, Refused> {
     let request = Arc::new(Request::read(&body)?);
     let served = served(&app, &request.wanted.model).await?;
@@ -189,7 +189,7 @@ async fn whole(request: &Request, read: &[Read], hearing: Option<Hearing>, versi
             "index": i,
             "text": choice.text,
             "logprobs": request.logprobs.map(|_| logprobs(&request.wanted, &choice.tokens, 0)),
-            // Nothing was to be sampled.
+            // No token was to be sampled.
             "finish_reason": choice.finish_reason.unwrap_or("length"),
         });
         let own = if request.echo { &choice.tokens[read.tokens.len()..] } else { &choice.tokens[..] };
@@ -211,7 +211,7 @@ async fn whole(request: &Request, read: &[Read], hearing: Option<Hearing>, versi
     Ok(json_response(StatusCode::OK, &answer))
 }
 
-/// A choice that begins with its prompt, where that is told.
+/// Creates a choice that begins with its prompt, if `echo` is set.
 fn echoed(read: &Read) -> Choice {
     let text = read.tokens.iter().map(|token| token.text.as_str()).collect();
     Choice { text, tokens: read.tokens.clone(), finish_reason: None }
@@ -220,7 +220,7 @@ fn echoed(read: &Read) -> Choice {
 fn stream(request: Arc<Request>, read: Vec<Read>, hearing: Option<Hearing>, served: Served) -> Response {
     let (events, response) = Events::new();
     tokio::spawn(async move {
-        // A pause reaches whoever still samples: the desk stays known until then.
+        // Keeps the desk registered while it samples, so that a pause reaches it.
         let served = served;
         let frame = head("cmpl", "text_completion", &request.wanted.model);
         let prompt_tokens: usize = read.iter().map(|read| read.ids.len()).sum();
@@ -259,7 +259,7 @@ fn stream(request: Arc<Request>, read: Vec<Read>, hearing: Option<Hearing>, serv
             let is_there = match heard {
                 Heard::Token(token, text) => {
                     used += 1;
-                    // A token without text of its own waits for the one that completes it, unless its numbers are wanted.
+                    // A token without final text waits for the one that completes it, unless the client wants its numbers.
                     let is_told = !text.is_empty() || request.logprobs.is_some() || request.wanted.tells_ids;
                     !is_told || say(i, &text, &[token], None)
                 }
@@ -279,7 +279,7 @@ fn stream(request: Arc<Request>, read: Vec<Read>, hearing: Option<Hearing>, serv
     response
 }
 
-/// Tokens in the form of `/v1/completions`; the first begins at character `offset`.
+/// Converts tokens to the form of `/v1/completions`. The first begins at character `offset`.
 fn logprobs(wanted: &Wanted, tokens: &[Token], mut offset: usize) -> Value {
     let mut offsets = Vec::with_capacity(tokens.len());
     for token in tokens {
@@ -290,7 +290,7 @@ fn logprobs(wanted: &Wanted, tokens: &[Token], mut offset: usize) -> Value {
         token.logprob?;
         let mut top = Map::new();
         for (id, text, logprob) in &token.likeliest {
-            // Ids may read alike: the likelier stays.
+            // Several ids may have the same text. The most likely one is kept.
             top.entry(wanted.text_of(*id, text)).or_insert(json!(logprob));
         }
         Some(Value::Object(top))

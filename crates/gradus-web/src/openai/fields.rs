@@ -1,4 +1,4 @@
-//! The fields of a request, each taken once, with what is wrong with it said by its name.
+//! Fields of a request. Each is taken once, and errors name the field.
 
 use std::ops::RangeInclusive;
 
@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::refused::{Refused, found};
 
-/// The body of a request of a program. One that cannot be had is refused in OpenAI's form.
+/// Body of a program's request. If it cannot be read, the response has OpenAI's form.
 #[derive(Debug)]
 pub struct Body(pub Bytes);
 
@@ -21,19 +21,19 @@ impl<S: Send + Sync> FromRequest<S> for Body {
     }
 }
 
-/// The fields of a request that were not taken yet.
+/// Fields of a request that were not taken yet.
 #[derive(Debug)]
 pub struct Fields {
     fields: Map<String, Value>,
-    /// What stands before their names in messages: `sampling_params.`; nothing for those of the request itself.
+    /// Prefix of field names in messages, such as `sampling_params.`. Empty for fields of the request itself.
     before: String,
 }
 
 impl Fields {
-    /// The fields of a body.
+    /// Parses the fields of a body.
     ///
     /// # Errors
-    /// When it is no JSON object.
+    /// The body is not a JSON object.
     pub fn read(body: &[u8]) -> Result<Self, Refused> {
         match serde_json::from_slice(body) {
             Ok(Value::Object(fields)) => Ok(Self { fields, before: String::new() }),
@@ -43,20 +43,20 @@ impl Fields {
         }
     }
 
-    /// The name of a field with the names of the objects that it is in.
+    /// Returns the name of a field, prefixed by the names of its enclosing objects.
     pub fn path(&self, name: &str) -> String {
         format!("{}{name}", self.before)
     }
 
-    /// A field of any kind; null is none.
+    /// Takes a field of any type. `null` counts as missing.
     pub fn take(&mut self, name: &str) -> Option<Value> {
         self.fields.remove(name).filter(|value| !value.is_null())
     }
 
-    /// What is read of a field; none where it is not there. `wanted` completes "but … is needed".
+    /// Takes a field and parses it. `None` if it is missing. `wanted` completes "but … is needed".
     ///
     /// # Errors
-    /// When `read` makes nothing of it.
+    /// `read` returns `None`.
     pub fn read_as<T>(
         &mut self,
         name: &str,
@@ -67,10 +67,10 @@ impl Fields {
         read(&value).map(Some).ok_or_else(|| Refused::wrong(&self.path(name), &value, wanted))
     }
 
-    /// A field that must be there; `wanted` says what it holds.
+    /// Takes a required field. `wanted` describes its value.
     ///
     /// # Errors
-    /// When it is not there, or `read` makes nothing of it.
+    /// The field is missing, or `read` returns `None`.
     pub fn needed<T>(
         &mut self,
         name: &str,
@@ -80,61 +80,61 @@ impl Fields {
         self.read_as(name, wanted, read)?.ok_or_else(|| Refused::missing(&self.path(name), wanted))
     }
 
-    /// A number within `range`.
+    /// Takes a number within `range`.
     ///
     /// # Errors
-    /// When it is something else.
+    /// The field has another value.
     pub fn number(&mut self, name: &str, range: RangeInclusive<f64>) -> Result<Option<f64>, Refused> {
         let wanted = format!("a number from {} to {}", range.start(), range.end());
         self.read_as(name, &wanted, |value| value.as_f64().filter(|number| range.contains(number)))
     }
 
-    /// A whole number within `range`.
+    /// Takes a whole number within `range`.
     ///
     /// # Errors
-    /// When it is something else.
+    /// The field has another value.
     pub fn count(&mut self, name: &str, range: RangeInclusive<usize>) -> Result<Option<usize>, Refused> {
         let wanted = format!("a whole number from {} to {}", range.start(), range.end());
         let count = |value: &Value| usize::try_from(value.as_u64()?).ok().filter(|count| range.contains(count));
         self.read_as(name, &wanted, count)
     }
 
-    /// `true` or `false`; false where it is not there.
+    /// Takes `true` or `false`. A missing field is false.
     ///
     /// # Errors
-    /// When it is something else.
+    /// The field has another value.
     pub fn flag(&mut self, name: &str) -> Result<bool, Refused> {
         Ok(self.read_as(name, "true or false", Value::as_bool)?.unwrap_or(false))
     }
 
-    /// A text.
+    /// Takes a text.
     ///
     /// # Errors
-    /// When it is something else.
+    /// The field has another value.
     pub fn text(&mut self, name: &str) -> Result<Option<String>, Refused> {
         self.read_as(name, "a string", |value| value.as_str().map(str::to_owned))
     }
 
-    /// An object; empty where it is not there.
+    /// Takes an object. A missing field is empty.
     ///
     /// # Errors
-    /// When it is something else.
+    /// The field has another value.
     pub fn object(&mut self, name: &str) -> Result<Map<String, Value>, Refused> {
         Ok(self.read_as(name, "an object", |value| value.as_object().cloned())?.unwrap_or_default())
     }
 
-    /// The fields of an object, which are named after it.
+    /// Takes the fields of an object. Messages prefix their names with the object's name.
     ///
     /// # Errors
-    /// When it is something else.
+    /// The field has another value.
     pub fn within(&mut self, name: &str) -> Result<Self, Refused> {
         Ok(Self { fields: self.object(name)?, before: format!("{}.", self.path(name)) })
     }
 
-    /// Refuses a field that asks for something that is not done here; `neutral` says which values ask for nothing.
+    /// Rejects a field that requests an unsupported feature. `neutral` returns whether a value requests nothing.
     ///
     /// # Errors
-    /// When it is there and not neutral.
+    /// The field is present and not neutral.
     pub fn refuse(&mut self, name: &str, neutral: fn(&Value) -> bool) -> Result<(), Refused> {
         match self.take(name) {
             Some(value) if !neutral(&value) => Err(Refused::unsupported(&self.path(name))),

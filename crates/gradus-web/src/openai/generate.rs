@@ -1,4 +1,4 @@
-//! vLLM's `/inference/v1/generate`: ids in, ids out, with their log-probabilities. No text is made of them.
+//! vLLM's `/inference/v1/generate`: ids in, ids out, with their log-probabilities and without text.
 
 use std::sync::Arc;
 
@@ -20,17 +20,17 @@ use crate::events::Events;
 use crate::models::Served;
 use crate::serving::main_model;
 
-/// Tokens of a completion where no limit is given; the model's positions are one too.
+/// Default maximum number of tokens of a completion. The model's positions are another limit.
 const MAX_TOKENS: usize = 1 << 24;
 
-/// What is asked for.
+/// Parsed request.
 struct Request {
     wanted: Wanted,
-    /// What the client calls the request.
+    /// The client's id of the request.
     id: Option<String>,
     ids: Vec<u32>,
     max_tokens: usize,
-    /// How many of the likeliest ids are told beside each, where log-probabilities are told at all.
+    /// Number of most likely ids to return per position, if log-probabilities are requested.
     logprobs: Option<usize>,
 }
 
@@ -60,7 +60,7 @@ impl Request {
     }
 }
 
-/// Answers.
+/// Handles a request.
 pub async fn answer(State(app): State<Arc<App>>, Body(body): Body) -> Result<Response, Refused> {
     let request = Arc::new(Request::read(&app, &body).await?);
     let served = served(&app, &request.wanted.model).await?;
@@ -83,7 +83,7 @@ pub async fn answer(State(app): State<Arc<App>>, Body(body): Body) -> Result<Res
 }
 
 impl Request {
-    /// What every part of the answer begins with.
+    /// Returns the common fields of all parts of the response.
     fn head(&self) -> Value {
         let mut head = head("generate", "generate", &self.wanted.model);
         if let Some(id) = &self.id {
@@ -92,7 +92,7 @@ impl Request {
         json!({ "request_id": head["id"], "model": head["model"], "created": head["created"] })
     }
 
-    /// Tokens of a choice, and why it ended, where it has.
+    /// Formats the tokens of a choice, and the reason for its end, if it has ended.
     fn choice(&self, i: usize, tokens: &[Token], end: Option<AnswerEnd>) -> Value {
         let logprobs = self.logprobs.map(|_| logprobs(tokens, true));
         let ids: Vec<u32> = tokens.iter().map(|token| token.id).collect();
@@ -108,7 +108,7 @@ impl Request {
     }
 }
 
-/// A completion on its way.
+/// A completion in progress.
 #[derive(Default)]
 struct Choice {
     tokens: Vec<Token>,
@@ -152,10 +152,10 @@ async fn whole(
 fn stream(request: Arc<Request>, mut hearing: Hearing, served: Served) -> Response {
     let (events, response) = Events::new();
     tokio::spawn(async move {
-        // A pause reaches whoever still samples: the desk stays known until then.
+        // Keeps the desk registered while it samples, so that a pause reaches it.
         let served = served;
         let (frame, n) = (request.head(), request.wanted.n);
-        // The last token comes with the end, so each waits for what follows it.
+        // The last token is sent together with the end, so each token waits for the next event.
         let mut held: Vec<Option<Token>> = (0..n).map(|_| None).collect();
         let (mut counts, mut going) = (vec![0; n], n);
         while let Some((i, heard)) = hearing.recv().await {

@@ -1,8 +1,7 @@
-//! The server that OpenAI's clients understand: `/v1/models`, `/v1/completions`, `/v1/chat/completions`; and vLLM's
-//! `/inference/v1/generate`.
+//! OpenAI-compatible server: `/v1/models`, `/v1/completions`, `/v1/chat/completions`; and vLLM's `/inference/v1/generate`.
 //!
-//! A request is read by [`fields`], begun at a [`Desk`](crate::desk::Desk), and answered whole or as a stream of events. What
-//! has a meaning that is not kept here is refused, not ignored.
+//! A request is parsed by [`fields`], submitted to a [`Desk`](crate::desk::Desk), and answered as a whole or as a stream of events. Fields
+//! with an unsupported meaning are rejected, not ignored.
 
 mod chat;
 mod completions;
@@ -30,7 +29,7 @@ use crate::secret::secret;
 use crate::serving;
 use refused::{BROKEN, Refused, json_response, wrong_method};
 
-/// The routes of OpenAI's protocol, and the one of vLLM that takes and gives ids.
+/// Returns the routes of OpenAI's protocol, and vLLM's route for token ids.
 pub fn routes() -> Router<Arc<App>> {
     Router::new()
         .route("/v1/models", get(models))
@@ -42,8 +41,8 @@ pub fn routes() -> Router<Arc<App>> {
         .method_not_allowed_fallback(wrong_method)
 }
 
-/// Ends a stream of chunks like `frame`, with the numbers of tokens where they are told; one that broke off before its
-/// completions ended, with an error.
+/// Ends a stream of chunks with the form of `frame`, with the token counts if requested. If the stream broke off before its completions
+/// ended, it ends with an error.
 fn end_stream(events: &Events, mut frame: Value, is_broken: bool, usage: Option<Value>) {
     if is_broken {
         return events.fail(BROKEN);
@@ -61,7 +60,7 @@ async fn nothing() -> Refused {
     Refused { status: StatusCode::NOT_FOUND, message: message.into(), param: None, code: None }
 }
 
-/// A model as OpenAI describes one. It was created when its configuration was written.
+/// Describes a model in OpenAI's form. Its creation time is that of its configuration file.
 fn described(app: &App, found: &Found) -> Value {
     let written = || {
         let model = model_of(&found.path).ok()?;
@@ -75,14 +74,14 @@ fn described(app: &App, found: &Found) -> Value {
     card
 }
 
-/// The models that can be asked for.
+/// Returns the available language models.
 async fn language_models(app: &Arc<App>) -> Vec<Found> {
     let app = Arc::clone(app);
     let list = move || app.models.list().into_iter().filter(|found| found.kind == Kind::Language).collect();
     tokio::task::spawn_blocking(list).await.unwrap_or_default()
 }
 
-/// Lists the models. A run is one of them; its checkpoints can be asked for by name, and are left out.
+/// Lists the models. Checkpoints of a run are omitted, but can be requested by name.
 async fn models(State(app): State<Arc<App>>) -> Response {
     let all = language_models(&app).await;
     let of = Arc::clone(&app);
@@ -106,25 +105,25 @@ async fn named(app: &Arc<App>, name: &str) -> Result<Found, Refused> {
     })
 }
 
-/// The model of a request, loaded, once no pause keeps it from sampling.
+/// Returns the model of a request, loaded, after any pause has ended.
 async fn served(app: &Arc<App>, name: &str) -> Result<Served, Refused> {
     app.models.pause.over().await;
     named(app, name).await?;
     Ok(app.models.served(name).await?)
 }
 
-/// What every answer begins with.
+/// Returns the common fields of all responses.
 fn head(prefix: &str, object: &str, model: &str) -> Value {
     let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |passed| passed.as_secs());
     json!({ "id": format!("{prefix}-{}", &secret()[..24]), "object": object, "created": created, "model": model })
 }
 
-/// Why a completion ended, in OpenAI's words.
+/// Returns the reason why a completion ended, in OpenAI's terms.
 fn finish_reason(end: AnswerEnd) -> &'static str {
     match end {
         AnswerEnd::Length => "length",
         AnswerEnd::Stop => "stop",
-        // vLLM's word.
+        // vLLM's term.
         AnswerEnd::Interrupted => "abort",
     }
 }

@@ -1,13 +1,13 @@
-//! Requests that are not answered, in OpenAI's form.
+//! Error responses in OpenAI's form.
 
 use axum::http::{Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-/// What is said when a model's thread ends before its completions have.
+/// Message if a model's thread ends before its completions.
 pub const BROKEN: &str = "the thread that computes has ended: what the server printed last says why";
 
-/// A request that is not answered, in OpenAI's form.
+/// An error response in OpenAI's form.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Refused {
     pub(super) status: StatusCode,
@@ -17,35 +17,35 @@ pub struct Refused {
 }
 
 impl Refused {
-    /// The request is wrong; `param` is the field that is.
+    /// The request is invalid because of the field `param`.
     pub fn field(param: &str, message: impl Into<String>) -> Self {
         Self { status: StatusCode::BAD_REQUEST, message: message.into(), param: Some(param.to_owned()), code: None }
     }
 
-    /// A field holds something else than what is `wanted`: another type, or another value of that type.
+    /// A field has another type or value than `wanted`.
     pub fn wrong(param: &str, value: &Value, wanted: &str) -> Self {
         let message = format!("`{param}` is {}, but {wanted} is needed", found(value));
         Self { code: Some("invalid_value"), ..Self::field(param, message) }
     }
 
-    /// A field is not there; `wanted` says what it holds.
+    /// A field is missing. `wanted` describes its value.
     pub fn missing(param: &str, wanted: &str) -> Self {
         let message = format!("`{param}` is missing: {wanted} is needed");
         Self { code: Some("missing_required_parameter"), ..Self::field(param, message) }
     }
 
-    /// A field asks for something that is not done here.
+    /// A field requests an unsupported feature.
     pub fn unsupported(param: &str) -> Self {
         let message = format!("`{param}` is not supported by this server: leave it out");
         Self { code: Some("unsupported_parameter"), ..Self::field(param, message) }
     }
 
-    /// The request is wrong.
+    /// The request is invalid.
     pub fn request(message: impl Into<String>) -> Self {
         Self { status: StatusCode::BAD_REQUEST, message: message.into(), param: None, code: None }
     }
 
-    /// The request is refused for another reason.
+    /// The request is rejected for another reason.
     pub fn status(status: StatusCode, message: impl Into<String>) -> Self {
         Self { status, message: message.into(), param: None, code: None }
     }
@@ -72,18 +72,18 @@ impl IntoResponse for Refused {
     }
 }
 
-/// A request that was not let in, in OpenAI's form.
+/// Returns the response to a request that was not admitted, in OpenAI's form.
 pub fn refusal(status: StatusCode, why: &str) -> Response {
     let code = (status == StatusCode::UNAUTHORIZED).then_some("invalid_api_key");
     Refused { status, message: why.to_owned(), param: None, code }.into_response()
 }
 
-/// JSON with its status.
+/// Returns JSON with a status.
 pub fn json_response(status: StatusCode, value: &Value) -> Response {
     (status, [(header::CONTENT_TYPE, "application/json")], value.to_string()).into_response()
 }
 
-/// Refuses a request of another method than the path has.
+/// Rejects a request with a method that the path does not support.
 pub async fn wrong_method(method: Method) -> Refused {
     let wanted = match method {
         Method::GET | Method::HEAD => "POST",
@@ -93,10 +93,10 @@ pub async fn wrong_method(method: Method) -> Refused {
     Refused::status(StatusCode::METHOD_NOT_ALLOWED, format!("the method is {method}, but this path needs {wanted}"))
 }
 
-/// The most characters of a value in a message.
+/// Maximum length of a value in a message.
 const SHOWN: usize = 60;
 
-/// A value as messages show it: its JSON, cut where it is long.
+/// Formats a value for messages: its JSON, shortened if necessary.
 pub(super) fn found(value: &Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(SHOWN) {

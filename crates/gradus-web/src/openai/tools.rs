@@ -1,38 +1,38 @@
-//! What a model says that calls tools, and what it says besides.
+//! Separation of a model's output into tool calls and text.
 //!
-//! Templates tell models to write calls as text. The forms are those of [`CallFormat`], which environments read, too. What names no
-//! tool that was given is text.
+//! Templates tell models to write calls as text. The forms are those of [`CallFormat`], which environments also use. A call that names no
+//! given tool is text.
 
 use gradus::text::certain;
 use gradus_environments::CallFormat;
 use serde_json::{Value, json};
 
-/// What begins a call in the forms of Hermes and Qwen3-Coder: text before it is told at once.
+/// Start of a call in the forms of Hermes and Qwen3-Coder. Text before it is sent immediately.
 const OPEN: &str = "<tool_call>";
-/// What begins a list of calls in the form of Mistral.
+/// Start of a list of calls in the form of Mistral.
 const LIST: &str = "[TOOL_CALLS]";
 
-/// An answer of a model that was given tools, while it is said.
+/// Output of a model with tools, while it is generated.
 #[derive(Debug, Default)]
 pub struct Speech {
-    /// The tools; without any, all is text.
+    /// Tools. If empty, all output is text.
     tools: Vec<Value>,
     text: String,
-    /// Bytes that were told as text.
+    /// Number of bytes that were sent as text.
     told: usize,
 }
 
-/// A call of a tool.
+/// A tool call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Call {
-    /// Its name.
+    /// Name of the tool.
     pub name: String,
-    /// What it is called with, as JSON.
+    /// Arguments as JSON.
     pub arguments: String,
 }
 
 impl Call {
-    /// In OpenAI's form.
+    /// Converts the call to OpenAI's form.
     pub fn told(&self, id: &str, index: usize) -> Value {
         let function = json!({ "name": self.name, "arguments": self.arguments });
         json!({ "index": index, "id": format!("call_{id}_{index}"), "type": "function", "function": function })
@@ -40,17 +40,17 @@ impl Call {
 }
 
 impl Speech {
-    /// Nothing was said; `tools` are what the model was given.
+    /// Creates an empty output. `tools` are those given to the model.
     pub fn new(tools: &[Value]) -> Self {
         Self { tools: tools.iter().filter(|tool| name(tool).is_some()).cloned().collect(), ..Self::default() }
     }
 
-    /// Hears more; gives what is text whatever follows.
+    /// Adds output. Returns the part that is certainly text.
     pub fn hear(&mut self, new: &str) -> String {
         self.text += new;
         let end = match self.tools.is_empty() {
             true => self.text.len(),
-            // It may all be one call, also after white space.
+            // The whole output may be one call, even after white space.
             false if matches!(self.text.trim_start().chars().next(), None | Some('{' | '[')) => self.told,
             false => match self.text.find(OPEN) {
                 Some(at) => at,
@@ -61,18 +61,18 @@ impl Speech {
         self.text[std::mem::replace(&mut self.told, end)..end].to_owned()
     }
 
-    /// The end: what is text of what was held back, and the calls.
+    /// Ends the output. Returns the remaining text and the calls.
     pub fn end(self) -> (String, Vec<Call>) {
         let held = &self.text[self.told..];
         match self.calls() {
-            // Of the whole answer, which is the call, nothing is left.
+            // The whole output is the call, so no text remains.
             Some((CallFormat::Llama3 | CallFormat::Mistral, calls)) => (String::new(), calls),
             Some((format @ (CallFormat::Hermes | CallFormat::Qwen3Coder), calls)) => (format.read(held).0, calls),
             None => (held.to_owned(), Vec::new()),
         }
     }
 
-    /// All calls and their form; nothing where there is none, or one of them cannot be read or calls no tool that was given.
+    /// Returns all calls and their form. `None` if there are none, or if one cannot be parsed or calls no given tool.
     fn calls(&self) -> Option<(CallFormat, Vec<Call>)> {
         if self.tools.is_empty() {
             return None;
@@ -83,7 +83,7 @@ impl Speech {
             is_known.then(|| Call { name: call.name.clone(), arguments })
         };
         CallFormat::ALL.into_iter().find_map(|format| {
-            // The mark before a list of calls is a special token, which the text does not show.
+            // The marker before a list of calls is a special token, which is missing from the text.
             let (mark, text) = match format {
                 CallFormat::Mistral if self.text.trim_start().starts_with('[') => (LIST, self.text.trim()),
                 _ => ("", self.text.as_str()),
@@ -95,7 +95,7 @@ impl Speech {
     }
 }
 
-/// The name of a tool, as templates read it.
+/// Returns the name of a tool, as templates read it.
 fn name(tool: &Value) -> Option<&str> {
     tool.get("function").unwrap_or(tool).get("name")?.as_str()
 }

@@ -1,4 +1,4 @@
-//! What requests for completions and for answers have in common: the model, the distribution, the limits.
+//! Common fields of requests for completions and for answers: the model, the distribution, the limits.
 
 use gradus::generate::SamplingParams;
 use gradus::rng::{Purpose, Seed, Stream, stream_of_key};
@@ -8,57 +8,57 @@ use super::fields::Fields;
 use super::refused::Refused;
 use crate::desk::Token;
 
-/// The most completions of a prompt, and of a request.
+/// Maximum number of completions per prompt and per request.
 pub const COMPLETIONS_MAX: usize = 128;
 
-/// The most stop strings, and the bytes of each: every token is looked at for all of them.
+/// Maximum number of stop strings, and maximum size of each in bytes. All of them are checked at every token.
 const STOPS_MAX: usize = 16;
 const STOP_BYTES: usize = 1024;
 
-/// The most tokens that are told beside each.
+/// Maximum number of most likely tokens per position.
 pub const LIKELIEST_MAX: usize = 20;
 
-/// The most ids that are told beside each of a prompt's: a teacher may tell all of its vocabulary. `SCORES_MAX` bounds the answer.
+/// Maximum number of most likely ids per position of a prompt. A teacher may return its whole vocabulary; `SCORES_MAX` limits the response.
 const PROMPT_LIKELIEST_MAX: usize = 1 << 18;
 
-/// The most numbers that are told of the ids of prompts.
+/// Maximum number of scores of prompt ids.
 const SCORES_MAX: usize = 1 << 20;
 
-/// What is asked for, whatever the prompt.
+/// Common fields of a request.
 #[derive(Debug, Clone)]
 pub struct Wanted {
-    /// The name of the model.
+    /// Name of the model.
     pub model: String,
-    /// How completions are drawn.
+    /// Sampling parameters.
     pub params: SamplingParams,
     /// Strings that end a completion.
     pub stop: Vec<String>,
-    /// What stands before the names of its fields in messages.
+    /// Prefix of its field names in messages.
     before: String,
-    /// What all of them are drawn from.
+    /// Source of randomness.
     draws: Draws,
-    /// Completions of each prompt.
+    /// Number of completions per prompt.
     pub n: usize,
-    /// Whether the answer is a stream of events.
+    /// Whether the response is a stream of events.
     pub is_streamed: bool,
-    /// Whether the stream ends with what was used.
+    /// Whether the stream ends with token counts.
     pub tells_usage: bool,
-    /// Whether ids are told.
+    /// Whether token ids are returned.
     pub tells_ids: bool,
-    /// Whether ids stand for the texts of tokens.
+    /// Whether token ids are returned instead of token texts.
     pub ids_for_texts: bool,
-    /// Whether it is told which weights sampled.
+    /// Whether the version of the weights is returned.
     pub tells_versions: bool,
-    /// How many of the likeliest ids are told beside each of the prompt's, where those are scored at all.
+    /// Number of most likely ids to return per position of the prompt, if its log-probabilities are requested.
     pub prompt_logprobs: Option<usize>,
 }
 
-/// What completions are drawn from.
+/// Source of randomness of completions.
 #[derive(Debug, Clone)]
 enum Draws {
-    /// The streams of a seed: a random one where none is given.
+    /// Streams derived from a seed. Without a given seed, it is random.
     Seed(Seed),
-    /// A stream for each completion, as the request has them.
+    /// One stream per completion, given in the request.
     Streams(Vec<Stream>),
 }
 
@@ -79,10 +79,10 @@ const REFUSED: [&str; 12] = [
 ];
 
 impl Wanted {
-    /// Takes its fields.
+    /// Parses the fields.
     ///
     /// # Errors
-    /// With the first that is wrong.
+    /// A field is invalid; the first one is reported.
     pub fn read(fields: &mut Fields) -> Result<Self, Refused> {
         let model = fields.needed("model", "the name of a model that `/v1/models` lists", |value| {
             value.as_str().map(str::to_owned)
@@ -90,10 +90,10 @@ impl Wanted {
         Self::of(model, fields)
     }
 
-    /// Takes the fields but for the model, which is `model`.
+    /// Parses the fields other than the model.
     ///
     /// # Errors
-    /// With the first that is wrong.
+    /// A field is invalid; the first one is reported.
     pub fn of(model: String, fields: &mut Fields) -> Result<Self, Refused> {
         let is_nothing = |value: &Value| match value {
             Value::Bool(is_set) => !is_set,
@@ -113,14 +113,14 @@ impl Wanted {
         let params = SamplingParams {
             temperature: fields.number("temperature", 0.0..=100.0)?.unwrap_or(1.0) as f32,
             top_p: match fields.number("top_p", 0.0..=1.0)?.unwrap_or(1.0) as f32 {
-                // OpenAI's clients write 0 for the likeliest alone.
+                // OpenAI's clients send 0 for the most likely token alone.
                 0.0 => f32::MIN_POSITIVE,
                 top_p => top_p,
             },
             min_p: fields.number("min_p", 0.0..=1.0)?.unwrap_or(0.0) as f32,
             top_k: fields
                 .read_as("top_k", "a whole number, or −1 for all tokens,", |value| {
-                    // vLLM's word for all of them is −1.
+                    // In vLLM, −1 means all tokens.
                     value.as_u64().or_else(|| (value.as_i64() == Some(-1)).then_some(0))
                 })?
                 .map(|k| k as usize)
@@ -160,12 +160,12 @@ impl Wanted {
         })
     }
 
-    /// The name of a field in messages.
+    /// Returns the name of a field in messages.
     fn path(&self, name: &str) -> String {
         format!("{}{name}", self.before)
     }
 
-    /// The random streams of prompt `prompt`: those of `gradus generate`, unless the request has others.
+    /// Returns the random streams of prompt `prompt`: those of `gradus generate`, unless the request contains others.
     pub fn streams(&self, prompt: usize) -> Vec<Stream> {
         let all = prompt * self.n..(prompt + 1) * self.n;
         match &self.draws {
@@ -174,10 +174,10 @@ impl Wanted {
         }
     }
 
-    /// Refuses random streams where there is not one for each completion of `prompts` prompts.
+    /// Rejects random streams unless there is one for each completion of `prompts` prompts.
     ///
     /// # Errors
-    /// With both numbers.
+    /// Their number differs. The error contains both numbers.
     pub fn check_streams(&self, prompts: usize) -> Result<(), Refused> {
         match &self.draws {
             Draws::Streams(streams) if streams.len() != prompts * self.n => {
@@ -190,10 +190,10 @@ impl Wanted {
         }
     }
 
-    /// Refuses scores of prompts within a stream, as vLLM does.
+    /// Rejects log-probabilities of prompts in a stream, as vLLM does.
     ///
     /// # Errors
-    /// When both are asked for.
+    /// Both are requested.
     pub fn refuse_scored_streams(&self) -> Result<(), Refused> {
         if !self.is_streamed || self.prompt_logprobs.is_none() {
             return Ok(());
@@ -202,10 +202,10 @@ impl Wanted {
         Err(Refused::field(&param, format!("`{param}` cannot be streamed: leave out `stream`")))
     }
 
-    /// Refuses scores of more ids than an answer should have; the prompts have `tokens` tokens.
+    /// Rejects log-probabilities of too many ids. The prompts have `tokens` tokens.
     ///
     /// # Errors
-    /// When there are too many.
+    /// There are too many.
     pub fn check_scored(&self, tokens: usize) -> Result<(), Refused> {
         let Some(likeliest) = self.prompt_logprobs else { return Ok(()) };
         let all = tokens.saturating_mul(likeliest + 1);
@@ -217,7 +217,7 @@ impl Wanted {
         Err(Refused::field(&param, message))
     }
 
-    /// What `score` gives of a prompt, in vLLM's form: nothing of the first id, then the ids with their log-probabilities.
+    /// Converts the scores of a prompt to vLLM's form: `null` for the first id, then the ids with their log-probabilities.
     pub fn scored_prompt(tokens: &[Token]) -> Value {
         let one = |text: &str, logprob: Option<f32>, rank: Option<usize>| json!({ "logprob": logprob, "rank": rank, "decoded_token": text });
         let told = |token: &Token| {
@@ -232,18 +232,18 @@ impl Wanted {
         tokens.iter().map(told).collect()
     }
 
-    /// Which weights sampled a completion of `tokens` tokens, where that is told.
+    /// Returns the version of the weights that sampled a completion of `tokens` tokens, if requested.
     pub fn versions(&self, version: &str, tokens: usize) -> Option<Value> {
         self.tells_versions.then(|| json!([{ "version": version, "start": 0, "end": tokens }]))
     }
 
-    /// A token in the answer: its text, or its id.
+    /// Returns a token for the response: its text, or its id.
     pub fn text_of(&self, id: u32, text: &str) -> String {
         if self.ids_for_texts { as_id(id) } else { text.to_owned() }
     }
 }
 
-/// An id in the place of a text.
+/// Formats an id in place of a text.
 pub fn as_id(id: u32) -> String {
     format!("token_id:{id}")
 }
@@ -257,7 +257,7 @@ fn id_lists(fields: &mut Fields, name: &str) -> Result<Vec<Vec<u32>>, Refused> {
     Ok(fields.read_as(name, "a list of lists of token ids", lists)?.unwrap_or_default())
 }
 
-/// The keys of the streams that completions are drawn from: 32 bytes each, in hexadecimal digits.
+/// Parses the keys of the random streams: 32 bytes each, in hexadecimal digits.
 fn streams(fields: &mut Fields, n: usize) -> Result<Option<Vec<Stream>>, Refused> {
     let read = |value: &Value| stream_of_key(value.as_str()?);
     fields.read_as("random_streams", "a list of keys of 64 hexadecimal digits, one for each completion,", |value| {
@@ -266,7 +266,7 @@ fn streams(fields: &mut Fields, n: usize) -> Result<Option<Vec<Stream>>, Refused
     })
 }
 
-/// Token ids; none where the value is something else.
+/// Parses token ids. `None` for any other value.
 pub fn ids_of(value: &Value) -> Option<Vec<u32>> {
     value.as_array()?.iter().map(|id| u32::try_from(id.as_u64()?).ok()).collect()
 }

@@ -1,4 +1,4 @@
-//! Code, colored by what its words are.
+//! Syntax highlighting of code.
 
 use std::sync::OnceLock;
 
@@ -7,13 +7,13 @@ use syntect::parsing::{ParseState, Scope, ScopeStack, SyntaxSet};
 use crate::html;
 use crate::html::Html;
 
-/// Code with a longer line is not colored: patterns take time that grows with it.
+/// Maximum length of a line in highlighted code, because the time of the patterns grows with it.
 const LINE: usize = 1_000;
 
-/// The longest name of a language that is shown.
+/// Maximum displayed length of a language's name.
 const NAME: usize = 24;
 
-/// Languages that go by another's rules.
+/// Languages that use the rules of another one.
 const ALIASES: [(&str, &str); 10] = [
     ("shell", "sh"),
     ("console", "sh"),
@@ -27,7 +27,7 @@ const ALIASES: [(&str, &str); 10] = [
     ("tex", "latex"),
 ];
 
-/// What begins the element of each kind of word.
+/// Opening tag for each kind of token.
 const KINDS: [(&str, &str); 14] = [
     ("comment", "<span class=\"code-comment\">"),
     ("string", "<span class=\"code-string\">"),
@@ -45,19 +45,19 @@ const KINDS: [(&str, &str); 14] = [
     ("markup.deleted", "<span class=\"code-word\">"),
 ];
 
-/// The languages, read once.
+/// Returns the languages, loaded once.
 fn languages() -> &'static SyntaxSet {
     static LANGUAGES: OnceLock<SyntaxSet> = OnceLock::new();
     LANGUAGES.get_or_init(SyntaxSet::load_defaults_newlines)
 }
 
-/// The kinds of words, as the library names them.
+/// Returns the kinds of tokens, by the library's names.
 fn kinds() -> &'static [(Scope, &'static str)] {
     static OF: OnceLock<Vec<(Scope, &str)>> = OnceLock::new();
     OF.get_or_init(|| KINDS.iter().filter_map(|(name, begin)| Some((Scope::new(name).ok()?, *begin))).collect())
 }
 
-/// A block of code with its language and a button that copies it. `budget` is how many bytes may still be colored.
+/// Renders a block of code with its language and a copy button. `budget` is the number of bytes that may still be highlighted.
 pub fn block(language: &str, text: &str, budget: &mut usize) -> Html {
     let language = language.split([' ', ',', '{', '\t']).next().unwrap_or_default();
     let shown = colored(language, text, budget).unwrap_or_else(|| html![(text)]);
@@ -68,7 +68,7 @@ pub fn block(language: &str, text: &str, budget: &mut usize) -> Html {
     ]
 }
 
-/// The code in colors; nothing where the language is unknown, or it is too long.
+/// Highlights code. `None` if the language is unknown or the code is too long.
 fn colored(language: &str, text: &str, budget: &mut usize) -> Option<Html> {
     let lower = language.to_ascii_lowercase();
     let known = ALIASES.iter().find(|(alias, _)| *alias == lower).map_or(lower.as_str(), |(_, of)| of);
@@ -90,13 +90,13 @@ fn colored(language: &str, text: &str, budget: &mut usize) -> Option<Html> {
     Some(page.end())
 }
 
-/// What the word is that stands here: the innermost name that is known.
+/// Returns the kind of a token: the innermost known name.
 fn kind(stack: &ScopeStack) -> Option<&'static str> {
     let of = |scope: &Scope| kinds().iter().find(|(known, _)| known.is_prefix_of(*scope)).map(|(_, begin)| *begin);
     stack.as_slice().iter().rev().find_map(of)
 }
 
-/// Pieces of code, those of one kind together.
+/// Pieces of code. Adjacent pieces of the same kind are merged.
 #[derive(Default)]
 struct Pieces {
     html: Html,
@@ -142,7 +142,7 @@ mod tests {
         block(language, text, &mut 10_000).into_string()
     }
 
-    /// The text of a page, without its tags.
+    /// Returns the text of a page without its tags.
     fn text(page: &str) -> String {
         let code = page.split("<code>").nth(1).and_then(|rest| rest.split("</code>").next()).expect("code");
         let plain: String = code.split('<').map(|part| part.split_once('>').map_or(part, |(_, text)| text)).collect();

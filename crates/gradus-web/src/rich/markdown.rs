@@ -1,4 +1,4 @@
-//! Markdown as a page shows it. Tags are literals of this file, and everything else is text.
+//! Rendering of Markdown. All tags are literals of this file; everything else is text.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -9,19 +9,19 @@ use super::{code, math};
 use crate::html;
 use crate::html::Html;
 
-/// What is read besides CommonMark.
+/// Extensions of CommonMark.
 const OPTIONS: Options = Options::ENABLE_TABLES
     .union(Options::ENABLE_STRIKETHROUGH)
     .union(Options::ENABLE_TASKLISTS)
     .union(Options::ENABLE_MATH);
 
-/// What lies deeper than this is shown without its frame.
+/// Maximum nesting depth. Deeper content is shown without its enclosing tags.
 const DEPTH: usize = 24;
 
-/// The most bytes of code that are colored in one answer.
+/// Maximum number of highlighted bytes of code per answer.
 const COLORED: usize = 20_000;
 
-/// A text on a page.
+/// Renders a text.
 pub fn markdown(text: &str) -> Html {
     let text = with_dollars(text);
     let mut page = Page { colored: COLORED, heading: 2, ..Page::default() };
@@ -29,30 +29,30 @@ pub fn markdown(text: &str) -> Html {
     page.html
 }
 
-/// How a link ends.
+/// End of a link.
 enum LinkEnd {
-    /// It is one.
+    /// It is a real link.
     Anchor,
-    /// It may not be one: its address is shown.
+    /// Its target is not allowed, so its address is shown.
     Address(String),
-    /// It is within another one.
+    /// It is inside another link.
     Nothing,
 }
 
 #[derive(Default)]
 struct Page {
     html: Html,
-    /// How many frames are open, shown or not.
+    /// Number of open block elements, shown or not.
     depth: usize,
     links: Vec<LinkEnd>,
-    /// Language and text of the code that is being read.
+    /// Language and text of the current code block.
     code: Option<(String, String)>,
-    /// The level of the last heading; the name of the speaker has 2.
+    /// Level of the last heading. The name of the speaker has level 2.
     heading: u8,
     columns: Vec<Alignment>,
     column: usize,
     is_head: bool,
-    /// Bytes of code that may still be colored.
+    /// Number of bytes of code that may still be highlighted.
     colored: usize,
 }
 
@@ -74,10 +74,10 @@ impl Page {
             Event::Code(text) => self.html.add(&html!["<code>" (&*text) "</code>"]),
             Event::InlineMath(text) => self.html.add(&math::math(&text, false)),
             Event::DisplayMath(text) => self.html.add(&math::math(&text, true)),
-            // The one tag that tables need, because their cells are one line.
+            // The only allowed tag, which tables need because their cells are single lines.
             Event::InlineHtml(text) if ["<br>", "<br/>", "<br />"].contains(&&*text) => self.html.markup("<br>\n"),
             Event::Html(text) | Event::InlineHtml(text) | Event::FootnoteReference(text) => self.html.add(&*text),
-            // Who answers line by line means it.
+            // Line breaks in answers are intentional.
             Event::SoftBreak | Event::HardBreak => self.html.markup("<br>\n"),
             Event::Rule => self.html.markup("<hr>\n"),
             Event::TaskListMarker(true) => self.html.markup("☑ "),
@@ -85,7 +85,7 @@ impl Page {
         }
     }
 
-    /// Adds markup of a frame, unless it lies too deep.
+    /// Adds markup of a block element, unless it is nested too deeply.
     fn frame(&mut self, markup: &'static str) {
         if self.depth <= DEPTH {
             self.html.markup(markup);
@@ -96,7 +96,7 @@ impl Page {
         match tag {
             Tag::Paragraph => self.frame("<p>"),
             Tag::Heading { level, .. } => {
-                // One level below the last at most, whatever was left out.
+                // At most one level below the last heading, so that no level is skipped.
                 self.heading = (level as u8 + 2).min(self.heading + 1).min(6);
                 self.frame(["<h3>", "<h4>", "<h5>", "<h6>"][usize::from(self.heading - 3)]);
             }
@@ -142,7 +142,7 @@ impl Page {
                 self.html.markup("Image: ");
                 self.link(&dest_url);
             }
-            // Nothing of this is read.
+            // These extensions are not enabled.
             Tag::FootnoteDefinition(_)
             | Tag::DefinitionList
             | Tag::DefinitionListTitle
@@ -193,8 +193,8 @@ impl Page {
         }
     }
 
-    /// Begins a link. The page of the link learns nothing of this one. An address within this server is none: a model may not point to
-    /// what people do here.
+    /// Begins a link. The linked page receives no information about this page. Links within this server are not allowed: a model must not
+    /// trigger actions of the user.
     fn link(&mut self, address: &str) {
         let end = match self.links.iter().any(|end| matches!(end, LinkEnd::Anchor)) {
             true => LinkEnd::Nothing,
@@ -210,14 +210,14 @@ impl Page {
     }
 }
 
-/// Whether an address is of another site, or of mail.
+/// Returns whether an address is of another site or of mail.
 fn leads_to_the_web(address: &str) -> bool {
     let lower = address.to_ascii_lowercase();
     ["http://", "https://", "mailto:"].iter().any(|scheme| lower.starts_with(scheme))
         && !address.chars().any(|c| c.is_control() || c.is_whitespace())
 }
 
-/// The text with formulas in dollars, which Markdown knows, instead of `\(…\)` and `\[…\]`, which models write as often. Code stays as it is.
+/// Replaces `\(…\)` and `\[…\]`, which models often write, by formulas in dollars, which Markdown supports. Code stays unchanged.
 fn with_dollars(text: &str) -> Cow<'_, str> {
     if !text.contains("\\(") && !text.contains("\\[") {
         return Cow::Borrowed(text);
@@ -231,7 +231,7 @@ fn with_dollars(text: &str) -> Cow<'_, str> {
         .collect();
     let (mut changed, mut from, mut next) = (String::with_capacity(text.len()), 0, 0);
     while let Some(at) = text[next..].find('\\').map(|at| next + at) {
-        // What follows a backslash is one byte or more, and never the middle of a character.
+        // A backslash is followed by at least one byte, and the index must not be inside a character.
         next = at + 1 + text[at + 1..].chars().next().map_or(0, char::len_utf8);
         let (close, dollars) = match &text[at..next] {
             "\\(" => ("\\)", "$"),
@@ -262,7 +262,7 @@ mod tests {
         markdown(text).into_string()
     }
 
-    /// The names of all tags of a page, and of its attributes.
+    /// Returns the names of all tags of a page, and of their attributes.
     fn tags(page: &str) -> (Vec<String>, Vec<String>) {
         let (mut names, mut attributes) = (Vec::new(), Vec::new());
         for part in page.split('<').skip(1) {
@@ -270,7 +270,7 @@ mod tests {
             let end = rest.find([' ', '>']).expect("a tag ends");
             names.push(rest[..end].to_owned());
             rest = &rest[end..];
-            // Values are in quotes, which they do not have themselves.
+            // Values are quoted and contain no quotes.
             while let Some(after) = rest.strip_prefix(' ') {
                 let end = after.find(['=', ' ', '>']).expect("a name ends");
                 attributes.push(after[..end].to_owned());
@@ -302,7 +302,7 @@ mod tests {
         ] {
             assert_eq!(shown(text), expected, "{text}");
         }
-        // No level is left out, below that of the speaker.
+        // No level is skipped below that of the speaker.
         assert_eq!(shown("### a\n# b\n#### c"), "<h3>a</h3>\n<h3>b</h3>\n<h4>c</h4>\n");
     }
 
@@ -443,7 +443,7 @@ mod tests {
             shown("<script>alert(1)</script>"),
             "<p class=\"plain\">&lt;script&gt;alert(1)&lt;/script&gt;</p>\n"
         );
-        // Characters that would turn text around or move a terminal are shown.
+        // Characters that would change the text direction or control a terminal are made visible.
         assert_eq!(shown("a\u{202e}b\u{1b}[2J"), "<p>a\\u{202e}b\\u{1b}[2J</p>\n");
     }
 

@@ -1,7 +1,7 @@
 //! Formulas as MathML.
 //!
-//! The library writes MathML as a text. That text is read again here and only names of this file go on, so nothing depends on how well
-//! the library escapes.
+//! The library writes MathML as a text. This file parses that text and passes on only the names listed in this file, so the result does not
+//! depend on the library's escaping.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -11,17 +11,17 @@ use pulldown_latex::{Parser, RenderConfig, Storage, push_mathml};
 use crate::html;
 use crate::html::Html;
 
-/// A longer formula is shown as it was written.
+/// Maximum length of a formula. A longer one is shown as text.
 const LONGEST: usize = 2_000;
 
-/// So is one of more parts than this.
+/// Maximum number of parser events. A formula with more is shown as text.
 const EVENTS: usize = 10_000;
 
-/// Commands that define others. With them a formula could grow without end.
+/// Commands that define others. With them, a formula could grow without limit.
 const DEFINES: [&str; 9] =
     ["def", "edef", "gdef", "xdef", "let", "futurelet", "newcommand", "renewcommand", "providecommand"];
 
-/// A formula on a page; as it was written where it cannot be read.
+/// Renders a formula, as text if it cannot be parsed.
 pub fn math(source: &str, is_display: bool) -> Html {
     let source = source.trim();
     match written(source, is_display).and_then(|written| checked(&written, source)) {
@@ -33,7 +33,7 @@ pub fn math(source: &str, is_display: bool) -> Html {
     }
 }
 
-/// What the library makes of a formula; nothing where it finds a fault, or has one.
+/// Converts a formula with the library. `None` if it reports an error or panics.
 fn written(source: &str, is_display: bool) -> Option<String> {
     if source.len() > LONGEST || defines(source) {
         return None;
@@ -50,14 +50,14 @@ fn written(source: &str, is_display: bool) -> Option<String> {
     catch_unwind(AssertUnwindSafe(work)).ok().flatten()
 }
 
-/// Whether a formula has a command that defines others.
+/// Returns whether a formula contains a command that defines others.
 fn defines(source: &str) -> bool {
     let name = |command: &str| command.chars().take_while(char::is_ascii_alphabetic).collect::<String>();
     let mut names = source.split('\\').skip(1).map(name);
     names.any(|name| DEFINES.contains(&name.as_str()) || name.starts_with("DeclareMath"))
 }
 
-/// Of each name what opens it and what closes it.
+/// Creates the opening and closing tag of each name.
 macro_rules! elements {
     ($($name:literal)*) => { [$(($name, concat!("<", $name), concat!("</", $name, ">"))),*] };
 }
@@ -65,22 +65,22 @@ macro_rules! attributes {
     ($($name:literal)*) => { [$(($name, concat!(" ", $name, "=\""))),*] };
 }
 
-/// The elements that a formula may have.
+/// Allowed elements.
 const ELEMENTS: [(&str, &str, &str); 28] = elements![
     "math" "mrow" "mi" "mo" "mn" "mtext" "ms" "mspace" "mstyle" "msup" "msub" "msubsup" "munder" "mover" "munderover" "mfrac" "msqrt"
     "mroot" "mtable" "mtr" "mtd" "mpadded" "mphantom" "merror" "mmultiscripts" "mprescripts" "menclose" "none"
 ];
 
-/// Their attributes. Others, such as `style`, which the policy of pages forbids, are left out.
+/// Allowed attributes. Others are dropped, for example `style`, which the content security policy forbids.
 const ATTRIBUTES: [(&str, &str); 23] = attributes![
     "display" "displaystyle" "scriptlevel" "stretchy" "symmetric" "largeop" "movablelimits" "form" "fence" "separator" "accent"
     "accentunder" "lspace" "rspace" "minsize" "maxsize" "width" "height" "depth" "linethickness" "mathvariant" "columnspan" "rowspan"
 ];
 
-/// The classes that the style sheet knows begin so.
+/// Prefixes of the classes in the style sheet.
 const CLASSES: [&str; 2] = ["menv-", "cell-"];
 
-/// MathML again, of known names alone; nothing where it has another one.
+/// Copies MathML with allowed names only. `None` if it contains another name.
 fn checked(written: &str, source: &str) -> Option<Html> {
     let (mut html, mut rest, mut open) = (Html::new(), written, Vec::new());
     while let Some(at) = rest.find('<') {
@@ -115,7 +115,7 @@ fn checked(written: &str, source: &str) -> Option<Html> {
     open.is_empty().then_some(html)
 }
 
-/// The known ones of `name="value" …`.
+/// Copies the allowed attributes of `name="value" …`.
 fn attributes(html: &mut Html, given: &str) -> Option<()> {
     let mut rest = given.trim();
     while !rest.is_empty() {
@@ -134,7 +134,7 @@ fn attributes(html: &mut Html, given: &str) -> Option<()> {
     Some(())
 }
 
-/// A text without escapes.
+/// Resolves the entities in a text.
 fn unescaped(text: &str) -> String {
     let plain = [("&lt;", "<"), ("&gt;", ">"), ("&quot;", "\""), ("&#39;", "'"), ("&apos;", "'"), ("&amp;", "&")];
     plain.iter().fold(text.to_owned(), |text, (escape, plain)| text.replace(escape, plain))

@@ -1,8 +1,8 @@
-//! Answers of models as a page shows them: Markdown, formulas, colored code, thoughts and calls of tools.
+//! Rendering of models' answers: Markdown, formulas, highlighted code, thoughts and tool calls.
 //!
-//! What a model writes is text that nobody has checked. The libraries below read it and write nothing: a page gets literals of this
-//! crate, and values that [`Html`] escapes. So no answer brings a tag, an attribute, a style, a script or an address of its own, except
-//! links to the web, which a person has to click. Images are links, too.
+//! Models' output is untrusted. The libraries only parse it; a page consists of literals of this crate and of values that [`Html`] escapes.
+//! An answer therefore cannot add tags, attributes, styles, scripts or addresses. The only exception are links to the web, which a person
+//! has to click. Images become links, too.
 
 mod code;
 mod markdown;
@@ -18,30 +18,30 @@ use serde_json::Value;
 use crate::html;
 use crate::html::Html;
 
-/// A longer answer is shown as it is.
+/// Maximum length of a rendered answer. A longer one is shown as text.
 const LONGEST: usize = 100_000;
 
-/// The most bytes of pages that are kept.
+/// Maximum size of the cache in bytes.
 const KEPT_BYTES: usize = 32 << 20;
 
-/// Answers on pages, with those that were asked for last kept.
+/// Renders answers, and caches the latest ones.
 #[derive(Default)]
 pub struct Rich(Mutex<Kept>);
 
 #[derive(Default)]
 struct Kept {
     pages: HashMap<[u8; 32], Html>,
-    /// The sums of texts, oldest first.
+    /// Hashes of the texts, oldest first.
     order: VecDeque<[u8; 32]>,
     bytes: usize,
 }
 
 impl Rich {
-    /// An answer on a page.
+    /// Renders an answer.
     pub fn answer(&self, text: &str) -> Html {
         let mut sum = [0; 32];
         sum.copy_from_slice(digest(&SHA256, text.as_bytes()).as_ref());
-        // A page is put in whole or not at all, so a thread that panicked has left nothing half done.
+        // Pages are inserted atomically, so a panicking thread leaves the cache consistent.
         if let Some(page) = self.0.lock().unwrap_or_else(PoisonError::into_inner).pages.get(&sum) {
             return page.clone();
         }
@@ -71,7 +71,7 @@ fn answer(text: &str) -> Html {
     html![(thought)(markdown::markdown(&said))(calls.iter().map(call).collect::<Vec<_>>())]
 }
 
-/// What a model thinks before it answers, and the answer. Some templates write the mark that opens the thought into the prompt.
+/// Splits a text into the model's thoughts and its answer. Some templates write the opening tag of the thoughts into the prompt.
 fn thought(text: &str) -> (Option<&str>, &str) {
     let (open, close) = ("<think>", "</think>");
     let begun = text.trim_start().strip_prefix(open);
@@ -83,7 +83,7 @@ fn thought(text: &str) -> (Option<&str>, &str) {
     (thought.filter(|thought| !thought.trim().is_empty()), said)
 }
 
-/// The text besides calls of tools, and the calls. A text with a call that cannot be read stays a text.
+/// Splits a text into tool calls and other text. If a call cannot be parsed, everything stays text.
 fn calls(text: &str) -> (String, Vec<Call>) {
     let read = CallFormat::ALL.into_iter().map(|format| format.read(text));
     let mut whole = read.filter(|(_, calls)| !calls.is_empty() && calls.iter().all(|call| call.arguments.is_ok()));
@@ -121,7 +121,7 @@ mod tests {
         let page = shown("I look.\n<tool_call>{\"name\": \"<b>\", \"arguments\": {\"city\": \"<i>\"}}</tool_call>");
         assert!(page.starts_with("<p>I look.</p>\n<section class=\"call\""), "{page}");
         assert!(page.contains("<code>&lt;b&gt;</code>") && !page.contains("<i>") && !page.contains("<b>"), "{page}");
-        // What cannot be read is shown as it is.
+        // A call that cannot be parsed is shown as text.
         assert_eq!(shown("<tool_call>{broken"), "<p>&lt;tool_call&gt;{broken</p>\n");
     }
 

@@ -1,4 +1,4 @@
-//! What an address asks for.
+//! Parameters in the address of a page.
 
 use std::path::PathBuf;
 
@@ -7,15 +7,15 @@ use gradus::runs::Library;
 use crate::app::App;
 use crate::failed::Failed;
 
-/// The names and values of an address; names may be there several times.
+/// Names and values of the parameters. A name may occur several times.
 pub type Asked = Vec<(String, String)>;
 
-/// The first value of a name that is not empty.
+/// Returns the first non-empty value of a name.
 pub fn first<'a>(asked: &'a Asked, name: &str) -> Option<&'a str> {
     asked.iter().find(|(key, value)| key == name && !value.is_empty()).map(|(_, value)| value.as_str())
 }
 
-/// The directory of the run `name`, which is below the folder.
+/// Returns the directory of the run `name` in the folder.
 pub fn find(app: &App, name: &str) -> Result<PathBuf, Failed> {
     let names = Library::new(&app.folder).names();
     let found = names.into_iter().find(|(known, _)| known == name).map(|(_, path)| path);

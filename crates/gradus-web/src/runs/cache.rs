@@ -1,4 +1,4 @@
-//! Runs as they were read last: reading all lines of all runs takes long, and most do not change.
+//! Cache of runs. Reading all lines of all runs takes long, and most runs do not change.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -7,22 +7,22 @@ use std::time::SystemTime;
 
 use gradus::runs::{Entry, Library, Status};
 
-/// The files that an entry is made of.
+/// Files that an entry is read from.
 const FILES: [&str; 6] = ["config.yml", "metrics.jsonl", "state.json", "results.json", "tags.json", "log.txt"];
 
-/// Size and time of each of them, where they are there.
+/// Size and time of each file that exists.
 type Stamp = [Option<(u64, SystemTime)>; FILES.len()];
 
-/// The runs that were read.
+/// Runs that were read.
 #[derive(Debug, Default)]
 pub struct Cache(Mutex<HashMap<PathBuf, (Stamp, Entry)>>);
 
 impl Cache {
-    /// All runs below `folder`, by name: those whose files have changed are read, and those at work, because a trainer may
-    /// end without a word.
+    /// Returns all runs below `folder` by name. Reads the runs whose files have changed, and those that are running, because a trainer may
+    /// end without writing anything.
     pub fn entries(&self, folder: &Path) -> Vec<Entry> {
         let names = Library::new(folder).names();
-        // What is half done when a thread panics is only less.
+        // A partial update after a panic only means missing entries.
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|path, _| names.iter().any(|(_, own)| own == path));
         let stamps: Vec<Stamp> = names.iter().map(|(_, path)| stamp(path)).collect();
@@ -59,7 +59,7 @@ mod tests {
         let cache = Cache::default();
         let steps = || cache.entries(folder.path()).iter().map(|entry| entry.step).collect::<Vec<_>>();
         assert_eq!((steps(), steps()), (vec![1], vec![1]));
-        // What is remembered is not what lies there: it was not read again.
+        // The cached value differs from the files, which shows that they were not read again.
         cache.0.lock().expect("it").get_mut(&run).expect("it was read").1.step = 77;
         assert_eq!(steps(), [77]);
         std::fs::write(&metrics, "{\"step\": 1, \"loss\": 2.0}\n{\"step\": 2, \"loss\": 1.0}\n").expect("written");

@@ -1,4 +1,4 @@
-//! The completions of an online run, step by step.
+//! Completions of an online run, by step.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -24,10 +24,10 @@ use crate::page::{Page, Place};
 use crate::store::sessions::Session;
 use crate::worth::class;
 
-/// Completions on a page.
+/// Number of completions per page.
 const SHOWN: usize = 25;
 
-/// Shows those that are asked for.
+/// Renders the selected completions.
 pub async fn show(
     State(app): State<Arc<App>>,
     Extension(session): Extension<Session>,
@@ -116,7 +116,7 @@ fn filter(name: &str, asked: &Asked, query: &Query, steps: &[usize], models: &[S
     ]
 }
 
-/// Which of how many are shown, and the way to the others.
+/// Renders the displayed range and links to other pages.
 fn pages(name: &str, asked: &Asked, query: &Query, shown: usize, count: usize) -> Html {
     let last = (query.offset + shown).min(count);
     let to = |from: usize, words: &'static str| {
@@ -133,10 +133,10 @@ fn pages(name: &str, asked: &Asked, query: &Query, shown: usize, count: usize) -
     html!["<p class=\"soft small\">" (begin) " to " (last) " of " (count) " " (before) (after) "</p>\n"]
 }
 
-/// Completions one below the other.
+/// Renders a list of completions.
 fn list(name: &str, asked: &Asked, query: &Query, records: &[Record], count: usize) -> Html {
     let model = first(asked, "model");
-    // What the script adds to the place of a completion.
+    // Parameters that the script adds to the index of a completion.
     let asks = [("run", Some(name)), ("model", model), ("against", first(asked, "against"))];
     let asks: Vec<String> =
         asks.iter().filter_map(|(key, value)| Some(format!("{key}={}", percent((*value)?)))).collect();
@@ -148,12 +148,12 @@ fn list(name: &str, asked: &Asked, query: &Query, records: &[Record], count: usi
     };
     let colors = Colors::of(first(asked, "colors"), records);
     let stretches: Vec<Vec<Stretch>> = records.iter().map(|record| colors.stretches(record)).collect();
-    // One scale for the page, so that completions can be compared.
+    // The whole page has one scale, so that completions can be compared.
     let most = stretches.iter().flatten().fold(0.0f64, |most, (_, value)| most.max(value.abs()));
     let row = |(record, stretches): (&Record, &Vec<Stretch>)| {
         let number = |value: Option<f64>| value.map(|value| format!("{value:.3}"));
         let text = html!["<div class=\"completion\" dir=\"auto\">" (colored(&record.completion, stretches, most)) "</div>" (tokens(record))];
-        // An episode reads as a conversation; its text, which has the colors and tokens, is below it.
+        // An episode is shown as a conversation. Its text, which has the colors and tokens, follows below.
         let said = match &record.episode {
             Some(episode) => {
                 html![(conversation(episode)) "<details><summary>Text of the completion</summary>\n" (text) "</details>"]
@@ -175,22 +175,22 @@ fn list(name: &str, asked: &Asked, query: &Query, records: &[Record], count: usi
     ]
 }
 
-/// Characters of a completion, and what they are worth.
+/// A range of characters in a completion, and its value.
 type Stretch = (Range<usize>, f64);
 
-/// What the colors of completions tell.
+/// Meaning of the colors in completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Colors {
-    /// The parts of the reward, added up, where they stand.
+    /// The sum of the reward's parts at their positions.
     Reward,
-    /// What tokens were worth learning.
+    /// The advantages of the tokens.
     Advantage,
-    /// Nothing.
+    /// No colors.
     None,
 }
 
 impl Colors {
-    /// What was asked for; else what these completions have more to say of than their columns do.
+    /// Returns the requested colors. By default, those that show more than the columns do.
     fn of(asked: Option<&str>, records: &[Record]) -> Self {
         match asked {
             Some("reward") => Self::Reward,
@@ -202,10 +202,10 @@ impl Colors {
         }
     }
 
-    /// The stretches of a completion with their values, in order.
+    /// Returns the ranges of a completion with their values, in order.
     fn stretches(self, record: &Record) -> Vec<Stretch> {
         match self {
-            // A value belongs to the text since the one before: a sentence's reward stands on its last token.
+            // A value belongs to the text since the previous one, because a sentence's reward is assigned to its last token.
             Self::Reward => {
                 let mut by_end: BTreeMap<usize, f64> = BTreeMap::new();
                 for segment in record.segments.iter().flat_map(|(_, segments)| segments) {
@@ -214,7 +214,7 @@ impl Colors {
                 let mut start = 0;
                 by_end.into_iter().map(|(end, value)| (std::mem::replace(&mut start, end)..end, value)).collect()
             }
-            // All tokens have the completion's own advantage where none is theirs alone.
+            // Without separate advantages, all tokens have the advantage of the completion.
             Self::Advantage if record.advantages.is_empty() => {
                 let whole = 0..record.completion.chars().count();
                 record.advantage.map(|advantage| (whole, advantage)).into_iter().collect()
@@ -224,7 +224,7 @@ impl Colors {
         }
     }
 
-    /// What the colors mean; `most` is the largest size among them.
+    /// Renders the legend. `most` is the largest absolute value.
     fn legend(self, most: f64) -> Html {
         let of = match self {
             _ if most == 0.0 => return Html::new(),
@@ -237,7 +237,7 @@ impl Colors {
     }
 }
 
-/// A completion with its stretches in the colors of their values, of which the largest on the page has the size `most`.
+/// Renders a completion with its ranges colored by value. `most` is the largest absolute value on the page.
 fn colored(completion: &str, stretches: &[Stretch], most: f64) -> Html {
     if most == 0.0 {
         return html![(completion)];
@@ -246,7 +246,7 @@ fn colored(completion: &str, stretches: &[Stretch], most: f64) -> Html {
     let text = |range: Range<usize>| characters.get(range).unwrap_or_default().iter().collect::<String>();
     let (mut html, mut at) = (Html::new(), 0);
     for (stretch, value) in stretches {
-        // What others wrote into the file may overlap or reach beyond the text.
+        // The file may be written by other programs, so ranges may overlap or exceed the text.
         let start = stretch.start.clamp(at, characters.len());
         let end = stretch.end.clamp(start, characters.len());
         html.add(&html![(text(at..start))(worth(&text(start..end), *value, most))]);
@@ -255,7 +255,7 @@ fn colored(completion: &str, stretches: &[Stretch], most: f64) -> Html {
     html![(html)(text(at..characters.len()))]
 }
 
-/// A stretch of text in the color of its value.
+/// Renders a range of text in the color of its value.
 fn worth(text: &str, value: f64, most: f64) -> Html {
     let class = class(value, most);
     if text.is_empty() || class.is_empty() {
@@ -264,7 +264,7 @@ fn worth(text: &str, value: f64, most: f64) -> Html {
     html!["<span class=\"" (class) "\" title=\"" (format!("{value:+.4}")) "\">" (text) "</span>"]
 }
 
-/// The same prompts at two steps, with what differs in the texts; those first whose reward changed most.
+/// Renders the same prompts at two steps with the differences in the texts, beginning with the largest change of the reward.
 fn beside(name: &str, asked: &Asked, query: &Query, mut pairs: Vec<(Record, Record)>) -> Html {
     let has = |record: &Record, text: &str| {
         [&record.prompt, &record.completion].iter().any(|own| own.to_lowercase().contains(&text.to_lowercase()))
@@ -338,7 +338,7 @@ mod tests {
                         <span class=\"worth worse-1\" title=\"-0.5000\"> Nein!</span> Ja";
         assert_eq!(shown(&record, Colors::Reward, 3.0), expected);
         assert_eq!(shown(&record, Colors::None, 0.0), "Grün &lt;b&gt;. Nein! Ja");
-        // Places beyond the text are no reason to fail.
+        // Positions beyond the text are tolerated.
         let beyond = Record { segments: vec![("x".into(), vec![segment(40..50, 1.0)])], ..record };
         assert!(shown(&beyond, Colors::Reward, 1.0).contains("Ja</span>"));
     }
@@ -348,7 +348,7 @@ mod tests {
         let record = Record {
             completion: "Ja <i>. So".into(),
             advantage: Some(0.5),
-            // A tool wrote what stands between the first two; the last has no text, and one that others wrote overlaps.
+            // A tool wrote the text between the first two tokens. The last token has no text, and one invalid range overlaps.
             advantages: vec![segment(0..2, -0.75), segment(6..7, 0.25), segment(5..9, 0.0), segment(10..10, 1.5)],
             ..Record::default()
         };
@@ -358,7 +358,7 @@ mod tests {
         let alike = Record { advantages: Vec::new(), ..record.clone() };
         let expected = "<span class=\"worth better-1\" title=\"+0.5000\">Ja &lt;i&gt;. So</span>";
         assert_eq!(shown(&alike, Colors::Advantage, 1.5), expected);
-        // Without a wish, what says more than a column.
+        // By default, the colors that show more than the columns do.
         let dense = Record { segments: vec![("x".into(), vec![segment(0..1, 1.0)])], ..record.clone() };
         let of = |records: &[&Record]| Colors::of(None, &records.iter().map(|r| (*r).clone()).collect::<Vec<_>>());
         assert_eq!(of(&[&alike]), Colors::None);

@@ -1,4 +1,4 @@
-//! An episode of several turns as a conversation: what the policy wrote, and what the environment and its tools answered.
+//! Display of a multi-turn episode as a conversation: the policy's text, and the replies of the environment and its tools.
 
 use gradus::run::database::{EpisodeRecord, TurnRecord};
 use gradus_environments::Reply;
@@ -6,7 +6,7 @@ use gradus_environments::Reply;
 use crate::html;
 use crate::html::Html;
 
-/// The turns of an episode, and why it ended.
+/// Renders the turns of an episode, and the reason why it ended.
 pub fn conversation(episode: &EpisodeRecord) -> Html {
     let reward = |reward: f64| html![" <span class=\"soft\">reward " (format!("{reward:.3}")) "</span>"];
     let turn = |who: &'static str, class: &'static str, name: Html, text: &str| {
@@ -21,7 +21,7 @@ pub fn conversation(episode: &EpisodeRecord) -> Html {
     for TurnRecord { text, observation, is_read } in &episode.turns {
         turns.add(&turn("Policy", "turn-policy", html![(observation.reward.map(reward))], text));
         for reply in &observation.replies {
-            // What came after the last turn was never read.
+            // The policy never read the replies to the last turn.
             let unread = if *is_read { "" } else { ", not read" };
             let (who, name) = match reply {
                 Reply::User { .. } | Reply::Tokens { .. } => ("Environment", html![(unread)]),

@@ -1,20 +1,20 @@
-//! What differs between two texts, word by word: the longest common subsequence of their words stays.
+//! Word-level differences between two texts, from the longest common subsequence of their words.
 
-/// What became of a stretch of text.
+/// Kind of a difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// It is in both.
+    /// The text is in both.
     Same,
-    /// Only the first has it.
+    /// Only the first text has it.
     Gone,
-    /// Only the second has it.
+    /// Only the second text has it.
     New,
 }
 
-/// Words of a text beyond which the rest counts as one: the time grows with the product of both.
+/// Maximum number of words per text; the rest counts as one word. The time grows with the product of both numbers.
 const WORDS: usize = 1000;
 
-/// A text as words, each with the white space before it; nothing is left out.
+/// Splits a text into words, each with the preceding white space. Nothing is left out.
 fn words(text: &str) -> Vec<&str> {
     let mut words = Vec::new();
     let (mut start, mut in_word) = (0, false);
@@ -34,10 +34,10 @@ fn words(text: &str) -> Vec<&str> {
     words
 }
 
-/// How `before` became `after`. The stretches that are not new are `before`, those that are not gone `after`.
+/// Returns the changes from `before` to `after`. Ranges that are not new add up to `before`, ranges that are not gone to `after`.
 pub fn differences(before: &str, after: &str) -> Vec<(Change, String)> {
     let (old, new) = (words(before), words(after));
-    // The length of the longest common subsequence of what is left of both, from each place.
+    // Length of the longest common subsequence of the remaining words, from each pair of positions.
     let width = new.len() + 1;
     let mut longest = vec![0u16; (old.len() + 1) * width];
     for i in (0..old.len()).rev() {

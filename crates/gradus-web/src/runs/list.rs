@@ -1,4 +1,4 @@
-//! The list of runs: filtered, sorted, grouped, with the columns that were chosen. All of that is in the address.
+//! List of runs: filtered, sorted and grouped, with selected columns. The address contains all of these settings.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,21 +11,21 @@ use crate::html;
 use crate::html::{Html, percent};
 use crate::training::Standing;
 
-/// What filters can choose among.
+/// Values that filters offer.
 pub struct Known {
     methods: BTreeSet<String>,
     tags: BTreeSet<String>,
 }
 
 impl Known {
-    /// What these runs have.
+    /// Collects the values of these runs.
     pub fn of(entries: &[Entry]) -> Self {
         let methods = entries.iter().filter_map(|entry| entry.method.clone()).collect();
         Self { methods, tags: entries.iter().flat_map(|entry| entry.tags.clone()).collect() }
     }
 }
 
-/// A column. The name of the run is always there.
+/// A column. The name of the run is always shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Column {
     Run,
@@ -56,11 +56,11 @@ impl Column {
         Self::Tags,
     ];
 
-    /// Those that are shown where none was chosen.
+    /// Default columns.
     const USUAL: [Self; 7] =
         [Self::Method, Self::Model, Self::State, Self::Step, Self::Figure, Self::Changed, Self::Tags];
 
-    /// Those whose values make groups.
+    /// Columns that runs can be grouped by.
     const GROUPS: [Self; 5] = [Self::Method, Self::Model, Self::Data, Self::State, Self::Tags];
 
     fn heading(self) -> &'static str {
@@ -79,7 +79,7 @@ impl Column {
         }
     }
 
-    /// Its word in addresses.
+    /// Returns the name of the column in addresses.
     fn name(self) -> String {
         self.heading().to_lowercase().replace(' ', "-")
     }
@@ -92,12 +92,12 @@ impl Column {
         matches!(self, Self::Step | Self::Size)
     }
 
-    /// Whether the first click sorts from the largest down.
+    /// Returns whether the first click sorts in descending order.
     fn falls(self) -> bool {
         matches!(self, Self::Step | Self::Size | Self::Changed | Self::Figure)
     }
 
-    /// The value as a text.
+    /// Returns the value as text.
     fn text(self, entry: &Entry) -> String {
         let last = |path: &Option<String>| {
             path.as_deref().map_or("", |path| path.rsplit('/').next().unwrap_or(path)).to_owned()
@@ -131,7 +131,7 @@ impl Column {
             Self::Step => a.step.cmp(&b.step),
             Self::Size => a.size_bytes.cmp(&b.size_bytes),
             Self::Changed => a.changed.cmp(&b.changed),
-            // Figures of different names are not compared with each other.
+            // Figures with different names are not compared.
             Self::Figure => {
                 let of = |entry: &Entry| entry.figure.as_ref().map(|figure| (figure.key.clone(), figure.last));
                 match (of(a), of(b)) {
@@ -144,7 +144,7 @@ impl Column {
     }
 }
 
-/// The address of the list with another value of some names.
+/// Returns the address of the list with some parameters changed.
 fn with(asked: &Asked, changes: &[(&str, &str)]) -> String {
     let is_changed = |name: &str| changes.iter().any(|(changed, _)| *changed == name);
     let kept = asked.iter().map(|(name, value)| (name.as_str(), value.as_str())).filter(|(name, _)| !is_changed(name));
@@ -153,7 +153,7 @@ fn with(asked: &Asked, changes: &[(&str, &str)]) -> String {
     if all.is_empty() { "/runs".to_owned() } else { format!("/runs?{}", all.join("&")) }
 }
 
-/// What the address asks for.
+/// Settings in the address.
 struct View {
     columns: Vec<Column>,
     sort: Column,
@@ -173,7 +173,7 @@ impl View {
     }
 }
 
-/// Sorts runs as the address asks.
+/// Sorts runs as the address specifies.
 pub fn sort(entries: &mut [Entry], asked: &Asked) {
     let View { sort, falls, .. } = View::of(asked);
     entries.sort_by(|a, b| {
@@ -182,9 +182,10 @@ pub fn sort(entries: &mut [Entry], asked: &Asked) {
     });
 }
 
-/// The list.
+/// Renders the list.
 ///
-/// `bare` are runs that were begun here and have nothing to show yet; `None` where pages begin none. `empty` is what a folder without runs shows.
+/// `bare` are runs that were started here and have no files yet; `None` if pages may not start runs. `empty` is shown for a folder without
+/// runs.
 pub fn list(
     entries: &[Entry],
     all: usize,
@@ -215,7 +216,7 @@ pub fn list(
     ]
 }
 
-/// What is shown, and how.
+/// Renders the form for filters and columns.
 fn filter(known: &Known, asked: &Asked, view: &View) -> Html {
     let option = |value: &str, words: &str, is_chosen: bool| {
         let chosen = is_chosen.then(|| html![" selected"]);

@@ -1,7 +1,7 @@
-//! The pages of runs: a list, one run, several compared, completions browsed. They read what training appends, and change
-//! nothing but tags; what begins and ends runs is `training`.
+//! Pages of runs: a list, one run, a comparison of several, and their completions. They read the files of training and change nothing but
+//! tags. Starting and stopping runs is in `training`.
 //!
-//! A run is named by its place in the list of those below the folder, so nothing outside is reached.
+//! A run is identified by its name in the list of runs below the folder, so nothing outside the folder can be reached.
 
 pub mod asked;
 mod cache;
@@ -36,16 +36,16 @@ use crate::page::{Page, Place};
 use crate::store::sessions::Session;
 use crate::training;
 
-/// Points of a curve that a page gets: more than a screen has columns are of no use.
+/// Maximum number of points per curve. More points than the screen has columns are useless.
 const POINTS: usize = 2000;
 
-/// Runs that are compared at once.
+/// Maximum number of runs in a comparison.
 const COMPARED: usize = 8;
 
-/// Lines of warnings that are shown.
+/// Maximum number of displayed warnings.
 const WARNINGS: usize = 10;
 
-/// The routes below `/runs`.
+/// Returns the routes below `/runs`.
 pub fn routes() -> Router<Arc<App>> {
     Router::new()
         .route("/runs", get(all))
@@ -57,7 +57,7 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/runs/tokens", post(tokens::show))
 }
 
-/// Does what takes a while without holding up the server.
+/// Runs blocking work without blocking the server.
 pub async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Failed> {
     tokio::task::spawn_blocking(work).await.map_err(|_| Failed::request("The page could not be made."))
 }
@@ -85,13 +85,13 @@ async fn all(State(app): State<Arc<App>>, Extension(session): Extension<Session>
     Ok(Page { title: "Runs", place: Place::Runs, scripts: &[], styles: &[], body }.framed(&session).into_response())
 }
 
-/// One run, or several beside each other.
+/// Renders one run, or a comparison of several.
 async fn show(State(app): State<Arc<App>>, Extension(session): Extension<Session>, Query(asked): Query<Asked>) -> Done {
     let names: Vec<String> = asked.iter().filter(|(key, _)| key == "run").map(|(_, name)| name.clone()).collect();
     if names.is_empty() || names.len() > COMPARED {
         return Err(Failed::request(&format!("Choose 1 to {COMPARED} runs.")));
     }
-    // A run that was begun just now has nothing to read yet.
+    // A run that has just started has no files yet.
     if let [name] = &names[..]
         && let Some((_, standing)) = app.training.without_directory().into_iter().find(|(known, _)| known == name)
     {
@@ -135,7 +135,7 @@ async fn show(State(app): State<Arc<App>>, Extension(session): Extension<Session
     Ok(page.framed(&session).into_response())
 }
 
-/// Who wins against whom on the prompts of the last evaluations; `None` where that cannot be said.
+/// Computes win rates on the prompts of the last evaluations. `None` if they cannot be computed.
 fn win_rates(entries: &[Entry]) -> Option<WinRates> {
     let run = |entry: &Entry| {
         let policy = Policy::from_run(entry.directory().ok()?).ok()?;
@@ -146,8 +146,8 @@ fn win_rates(entries: &[Entry]) -> Option<WinRates> {
     Comparison { model: none(), data: none(), budget: none(), evaluation: none(), entries }.win_rates()
 }
 
-/// The curves of a run: for each metric its steps and values. With `from` and `to`, only those steps, and of `metric` alone. A long
-/// curve is averaged; then `averaged` has the number of its values.
+/// Returns the curves of a run: steps and values of each metric. With `from` and `to`, only of those steps and of `metric`. Long curves are
+/// averaged; `averaged` then contains the number of values.
 async fn curves(State(app): State<Arc<App>>, Query(asked): Query<Asked>) -> Done {
     let path = find(&app, first(&asked, "run").unwrap_or_default())?;
     let metric = first(&asked, "metric").map(str::to_owned);
@@ -177,7 +177,7 @@ async fn curves(State(app): State<Arc<App>>, Query(asked): Query<Asked>) -> Done
     Ok(([(header::CONTENT_TYPE, "application/json")], found.to_string()).into_response())
 }
 
-/// How a run stands, for a page that waits: its state, where it has one, and whether a process that was begun here goes on.
+/// Returns the state of a run for a page that waits: its status, if any, and whether a process that was started here is still running.
 async fn state(State(app): State<Arc<App>>, Query(asked): Query<Asked>) -> Done {
     let name = first(&asked, "run").unwrap_or_default().to_owned();
     let (path, of) = (find(&app, &name).ok(), name.clone());

@@ -1,4 +1,4 @@
-//! The pages of runs.
+//! HTML of the pages of runs.
 
 use gradus::run::compare::WinRates;
 use gradus::run::plots::colors;
@@ -10,12 +10,12 @@ use crate::page::csrf;
 use crate::store::now;
 use crate::store::sessions::Session;
 
-/// The address of a page about a run.
+/// Returns the address of a page about a run.
 pub fn address(what: &str, run: &str) -> String {
     format!("/runs/{what}?run={}", percent(run))
 }
 
-/// The state of a run.
+/// Renders the state of a run.
 pub fn badge(entry: &Entry) -> Html {
     let class = match entry.state {
         Status::Running | Status::Finished => "badge badge-good",
@@ -25,7 +25,7 @@ pub fn badge(entry: &Entry) -> Html {
     html!["<span class=\"" (class) "\">" (entry.state.name()) "</span>"]
 }
 
-/// The key figure of a run, and whether nothing beat its start.
+/// Renders the key figure of a run, and whether nothing beat its start.
 pub fn figure(entry: &Entry) -> Html {
     let Some(figure) = &entry.figure else { return Html::new() };
     let word = if figure.last == figure.best { "no better" } else { "worse" };
@@ -35,7 +35,7 @@ pub fn figure(entry: &Entry) -> Html {
     html![(figure.key) " " (short(figure.last)) (worse)]
 }
 
-/// A number with the digits that matter.
+/// Formats a number with significant digits.
 fn short(value: f64) -> String {
     match value.abs() {
         0.0 => "0".into(),
@@ -47,7 +47,7 @@ fn short(value: f64) -> String {
     }
 }
 
-/// How long ago something was.
+/// Formats an elapsed time.
 pub fn age(changed: Option<u64>) -> Option<String> {
     let passed = u64::try_from(now()).ok()?.saturating_sub(changed?);
     Some(match passed {
@@ -58,7 +58,7 @@ pub fn age(changed: Option<u64>) -> Option<String> {
     })
 }
 
-/// Where curves are drawn.
+/// Renders the place for curves.
 fn curves(runs: &[&Entry]) -> Html {
     let methods: Vec<Option<&str>> = runs.iter().map(|run| run.method.as_deref()).collect();
     let own = |(run, color): (&&Entry, usize)| html!["<span hidden data-run=\"" (percent(&run.name)) "\" data-color=\"" (color) "\">" (run.name) "</span>\n"];
@@ -80,7 +80,7 @@ fn curves(runs: &[&Entry]) -> Html {
     ]
 }
 
-/// What the user should know first: that the run never got better than its start, and what it warned of.
+/// Renders the most important messages: that the run never got better than its start, and its warnings.
 fn alerts(entry: &Entry, warnings: &[String]) -> Html {
     let worse = entry.figure.as_ref().filter(|figure| figure.never_beat_start()).map(|figure| {
         html![
@@ -97,7 +97,7 @@ fn alerts(entry: &Entry, warnings: &[String]) -> Html {
     }
 }
 
-/// Who wins against whom: the row against the column.
+/// Renders win rates of the row's policy against the column's.
 fn win_rates(rates: &WinRates) -> Html {
     let head = |name: &String| html!["<th scope=\"col\" class=\"number\">" (name) "</th>"];
     let heads: Vec<Html> = rates.names.iter().map(head).collect();
@@ -117,7 +117,7 @@ fn win_rates(rates: &WinRates) -> Html {
     ]
 }
 
-/// How far a run at work has come.
+/// Renders the progress of a running run.
 fn progress(entry: &Entry) -> Html {
     match entry.steps {
         Some(steps) if entry.state == Status::Running => html![
@@ -127,7 +127,7 @@ fn progress(entry: &Entry) -> Html {
     }
 }
 
-/// One run. Without `may_tag` its tags are only shown.
+/// Renders one run. Without `may_tag`, its tags are read-only.
 pub fn one(
     session: &Session,
     entry: &Entry,
@@ -176,7 +176,7 @@ pub fn one(
     ]
 }
 
-/// What somebody set in all of several runs, to the same value.
+/// Renders the settings that have the same value in all of several runs.
 fn shared(settings: &[Settings]) -> Html {
     let [one, others @ ..] = settings else { return Html::new() };
     let is_shared = |path: &str, value: &str| others.iter().all(|other| other.get(path) == Some(value));
@@ -193,7 +193,7 @@ fn shared(settings: &[Settings]) -> Html {
     ]
 }
 
-/// Several runs beside each other.
+/// Renders a comparison of several runs.
 pub fn several(entries: &[Entry], settings: &[Settings], differences: &[Difference], rates: Option<&WinRates>) -> Html {
     let names: Vec<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
     let head = |name: &&str| html!["<th scope=\"col\"><a href=\"" (address("show", name)) "\">" (*name) "</a></th>"];

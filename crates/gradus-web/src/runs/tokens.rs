@@ -1,8 +1,8 @@
-//! The tokens of a completion, and what models think of them: log-probabilities, and their difference to those of another model,
-//! which is what `kl` is the sum of where the other is the reference.
+//! Tokens of a completion with their log-probabilities under models, and the difference to those of another model. If the other model is
+//! the reference, these differences sum to `kl`.
 //!
-//! The models are asked when somebody looks; nothing of it is stored. The completion is cut into tokens anew. It is asked for by a
-//! request that no page of another site can make, since a model is loaded for it.
+//! The values are computed on request and not stored. The completion is tokenized again. The request cannot be made by a page of another
+//! site, because it loads a model.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::app::App;
 use crate::desk::{Desk, Token};
 use crate::failed::{Done, Failed};
 
-/// A table in the page's address.
+/// Returns the name of a table in addresses.
 pub fn word(table: Table) -> &'static str {
     match table {
         Table::Train => "training",
@@ -28,19 +28,19 @@ pub fn word(table: Table) -> &'static str {
     }
 }
 
-/// The table that the page's address names; without a name that of training.
+/// Returns the table that an address selects. The default is training.
 pub fn table(asked: &Asked) -> Table {
     let named = first(asked, "table");
     Table::ALL.into_iter().find(|&table| named == Some(word(table))).unwrap_or_default()
 }
 
-/// Which completion is meant, as the page's address has it.
+/// Returns the parameters that identify a completion.
 pub fn query(record: &Record, table: Table) -> String {
     let table = word(table);
     format!("table={table}&step={}&prompt={}&place={}", record.step, record.prompt_index, record.rollout_index)
 }
 
-/// The tokens of a completion: text, log-probability, and that of the model which it is compared with.
+/// Returns the tokens of a completion: text, log-probability, and log-probability under the other model.
 pub async fn show(State(app): State<Arc<App>>, Address(asked): Address<Asked>) -> Done {
     let path = find(&app, first(&asked, "run").unwrap_or_default())?;
     let number = |name: &str| first(&asked, name).and_then(|text| text.parse::<usize>().ok());
@@ -73,7 +73,7 @@ pub async fn show(State(app): State<Arc<App>>, Address(asked): Address<Asked>) -
     Ok(([(header::CONTENT_TYPE, "application/json")], tokens.to_string()).into_response())
 }
 
-/// What a model thinks of the tokens of a completion.
+/// Computes a model's log-probabilities of the tokens in a completion.
 async fn thoughts(app: &App, model: &str, record: &Record) -> gradus::Result<Vec<Token>> {
     let desk = app.models.desk(model).await?;
     let (prompt, completion) = (record.prompt.clone(), record.completion.clone());
@@ -83,7 +83,7 @@ async fn thoughts(app: &App, model: &str, record: &Record) -> gradus::Result<Vec
 fn scored(desk: &Desk, prompt: &str, completion: &str) -> gradus::Result<Vec<Token>> {
     let tokenizer = desk.session.tokenizer();
     let (bare, whole) = (tokenizer.encode(prompt, false)?, tokenizer.encode(prompt, true)?);
-    // A template may have written the token that texts begin with; it is not added twice.
+    // If the template already contains the beginning-of-text token, it is not added again.
     let mut ids = if bare.first() == whole.first() { bare } else { whole };
     let before = ids.len();
     ids.extend(tokenizer.encode(completion, false)?);

@@ -1,4 +1,4 @@
-//! Who may change adapters and weights, and from where they may come.
+//! Permission to change adapters and weights, and the allowed folders.
 
 use std::path::{Path, PathBuf};
 
@@ -8,20 +8,20 @@ use gradus::{Error, Result};
 use crate::secret::{given, same};
 use crate::within;
 
-/// The right to change adapters and weights.
+/// Permission to change adapters and weights.
 #[derive(Debug, Clone)]
 pub struct Changing {
-    /// What must be known for it.
+    /// Required token.
     token: String,
-    /// Adapters and weights lie in these folders.
+    /// Allowed folders of adapters and weights.
     folders: Vec<PathBuf>,
 }
 
 impl Changing {
-    /// The right for who knows `token`, with files in `folders`.
+    /// Grants the permission to holders of `token`, for files in `folders`.
     ///
     /// # Errors
-    /// When one of them is not there.
+    /// A folder does not exist.
     pub fn new(token: String, folders: &[PathBuf]) -> Result<Self> {
         let real = |folder: &PathBuf| {
             let real = folder.canonicalize().map_err(|error| Error::io(folder, error))?;
@@ -30,18 +30,18 @@ impl Changing {
         Ok(Self { token, folders: folders.iter().map(real).collect::<Result<_>>()? })
     }
 
-    /// The token.
+    /// Returns the token.
     pub fn token(&self) -> &str {
         &self.token
     }
 
-    /// Whether the request knows the token.
+    /// Returns whether the request contains the token.
     pub fn is_known(&self, headers: &HeaderMap) -> bool {
         given(headers).is_some_and(|given| same(&given, &self.token))
     }
 
-    /// The real path of a folder with weights. What is not there and what lies elsewhere is refused with the same words, so
-    /// that nobody learns what is there.
+    /// Returns the real path of a folder with weights. Missing folders and folders outside the allowed ones get the same error, so that
+    /// requests cannot probe which folders exist.
     pub(super) fn folder(&self, given: &Path) -> std::result::Result<PathBuf, String> {
         let inside = || {
             let path = given.canonicalize().ok().filter(|path| path.is_dir())?;

@@ -1,7 +1,6 @@
-//! What trainers ask a server that samples for them: whether it is there, adapters and weights that it is to sample with, and
-//! pauses. Names and forms are those of vLLM.
+//! Control of sampling by trainers: health checks, adapters and weights to sample with, and pauses. Names and forms are those of vLLM.
 //!
-//! What changes the server needs [`Changing`]: the flag, the token, and a path inside a folder that was named at the start.
+//! Changes require [`Changing`]: the flag, the token, and a path inside a folder that was given at the start.
 
 mod changing;
 mod pause;
@@ -33,7 +32,7 @@ use crate::openai::fields::{Body, Fields};
 use crate::openai::refused::{Refused, json_response, wrong_method};
 use crate::secret::given;
 
-/// The paths here that are not below `/v1/`: programs ask for them as for those below it.
+/// Paths for programs that are not below `/v1/`.
 const PATHS: [&str; 11] = [
     "/health",
     "/inference/v1/generate",
@@ -48,18 +47,18 @@ const PATHS: [&str; 11] = [
     "/server_info",
 ];
 
-/// The most adapters at once.
+/// Maximum number of adapters.
 const ADAPTERS_MAX: usize = 16;
 
-/// The most bytes of a name or a version.
+/// Maximum size of a name or version in bytes.
 const NAME_BYTES: usize = 256;
 
-/// Whether programs, not pages, ask for a path.
+/// Returns whether a path is for programs, not pages.
 pub fn is_for_programs(path: &str) -> bool {
     path.starts_with("/v1/") || PATHS.contains(&path)
 }
 
-/// The routes, but for the one that samples.
+/// Returns the routes, except the one that samples.
 pub fn routes() -> Router<Arc<App>> {
     Router::new()
         .route("/health", get(health))
@@ -102,23 +101,23 @@ async fn server_info(State(app): State<Arc<App>>) -> Result<Response, Refused> {
         _ => "torch.int8",
     };
     let model = json!({ "model": name, "served_model_name": name, "dtype": dtype });
-    // Weights come through folders alone.
+    // Weights can be transferred only through folders.
     let config = json!({ "model_config": model, "weight_transfer_config": null });
     Ok(json_response(StatusCode::OK, &json!({ "vllm_config": config })))
 }
 
-/// The model that is meant where a request names none.
+/// Returns the default model of requests that name none.
 pub async fn main_model(app: &Arc<App>) -> Result<String, Refused> {
     let of = Arc::clone(app);
     let found = tokio::task::spawn_blocking(move || of.models.main()).await;
     Ok(found.map_err(|_| Refused::broken())??)
 }
 
-/// A request for a change.
+/// An authorized request for a change.
 struct Change<'a>(&'a Changing);
 
 impl<'a> Change<'a> {
-    /// Lets in who may change the server.
+    /// Checks the permission to change the server.
     async fn by(app: &'a Arc<App>, headers: &HeaderMap, place: Option<&Arc<Place>>) -> Result<Self, Refused> {
         let Some(changing) = &app.changing else {
             return Err(Refused::status(
@@ -138,7 +137,7 @@ impl<'a> Change<'a> {
         ))
     }
 
-    /// The folder that the field `name` names.
+    /// Returns the folder in the field `name`.
     fn path(&self, name: &str, given: Option<String>) -> Result<PathBuf, Refused> {
         let Some(given) = given else {
             return Err(Refused::missing(name, "the path of a folder"));
@@ -147,19 +146,19 @@ impl<'a> Change<'a> {
     }
 }
 
-/// What axum knows of a connection, where it is one of ours.
+/// The connection of a request in axum, if it is one of ours.
 type Connection = Option<axum::Extension<Arc<Place>>>;
 
-/// How completions that are on their way are treated by a pause.
+/// Effect of a pause on completions in progress.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Mode {
-    /// They end where they are.
+    /// They end immediately.
     #[default]
     Abort,
     /// They are sampled to their end.
     Wait,
-    /// They stand still, and go on afterwards.
+    /// They are suspended and continue afterwards.
     Keep,
 }
 
@@ -182,7 +181,7 @@ async fn pause_sampling(
         Mode::Abort => {
             pause.set(false);
             for desk in app.models.all_desks() {
-                // One that has ended has nothing to end.
+                // If the desk has ended, it has no completions.
                 let _ = desk.ask(Desk::abort).await;
             }
         }
@@ -196,7 +195,7 @@ async fn pause_sampling(
     Ok(json_response(StatusCode::OK, &json!({ "status": "paused" })))
 }
 
-/// Whether any completion is on its way.
+/// Returns whether any completion is in progress.
 async fn is_sampling(models: &Models) -> bool {
     for desk in models.all_desks() {
         if desk.ask(|desk| desk.waiting()).await.is_ok_and(|waiting| waiting > 0) {
@@ -212,7 +211,7 @@ async fn resume(State(app): State<Arc<App>>, place: Connection, headers: HeaderM
     Ok(json_response(StatusCode::OK, &json!({ "status": "resumed" })))
 }
 
-/// No prefix is kept beyond a request, so there is nothing to forget.
+/// Prefixes are not cached beyond a request, so there is nothing to reset.
 async fn reset_prefix_cache(
     State(app): State<Arc<App>>,
     place: Connection,
@@ -222,14 +221,14 @@ async fn reset_prefix_cache(
     Ok(json_response(StatusCode::OK, &json!({ "success": true })))
 }
 
-/// A name or a version in the field `name`.
+/// Takes a name or version from the field `name`.
 fn label(fields: &mut Fields, name: &str) -> Result<String, Refused> {
     let fits = |text: &String| (1..=NAME_BYTES).contains(&text.len()) && !text.chars().any(char::is_control);
     let wanted = format!("a string of 1 to {NAME_BYTES} bytes without line breaks");
     fields.needed(name, &wanted, |value| value.as_str().map(str::to_owned).filter(fits))
 }
 
-/// The model that the field `name` names, or the one that is meant without it.
+/// Takes the name of a model from the field `name`. Default: the default model.
 async fn model_in(app: &Arc<App>, fields: &mut Fields, name: &str) -> Result<String, Refused> {
     match fields.text(name)? {
         Some(model) => Ok(model),
@@ -251,7 +250,7 @@ async fn update_weight_version(
     Ok(json_response(StatusCode::OK, &json!({ "success": true, "new_version": version })))
 }
 
-/// Of vLLM's calls of its workers the one that loads weights from a folder.
+/// Handles one of the calls to vLLM's workers: loading weights from a folder.
 async fn collective_rpc(
     State(app): State<Arc<App>>,
     place: Connection,
@@ -325,7 +324,7 @@ async fn load_adapter(
     if app.models.is_adapter(&on) {
         return Err(Refused::field("base_model_name", format!("`{on}` is an adapter itself")));
     }
-    // The thread of the base only hands out its weights; the files are read on the thread of the adapter.
+    // The thread of the base only provides its weights. The files are read on the adapter's thread.
     let base = app.models.desk(&on).await?.ask(|desk| desk.session.base()).await?;
     let (places, paused) = (app.models.computing().places, app.models.pause.flag());
     let from = path.clone();
@@ -336,7 +335,7 @@ async fn load_adapter(
     Ok(format!("Success: LoRA adapter '{name}' added successfully.").into_response())
 }
 
-/// Completions on their way with the adapter are sampled to their end.
+/// Removes an adapter. Completions in progress with it are sampled to their end.
 async fn unload_adapter(
     State(app): State<Arc<App>>,
     place: Connection,
@@ -351,7 +350,7 @@ async fn unload_adapter(
     Ok(format!("Success: LoRA adapter '{name}' removed successfully.").into_response())
 }
 
-/// What a model on the list says besides its name: where it comes from, and how many tokens a prompt and its completion may have.
+/// Adds to the description of a model: its base, and the maximum number of tokens of a prompt and its completion.
 pub fn described(models: &Models, found: &crate::models::Found, card: &mut Value) {
     let base = models.base_of(&found.name);
     card["root"] = json!(base.as_deref().unwrap_or(&found.name));

@@ -1,4 +1,4 @@
-//! A pause: nothing new is sampled, so that weights can be replaced.
+//! Pause of sampling, so that weights can be replaced.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-/// How often a pause that waits looks whether everything has ended.
+/// Interval at which a pause checks whether all completions have ended.
 pub const LOOK: Duration = Duration::from_millis(10);
 
-/// Whether there is a pause. Requests of programs wait for its end.
+/// State of the pause. Requests of programs wait for its end.
 #[derive(Debug)]
 pub struct Pause {
     set: watch::Sender<bool>,
-    /// Whether what is on its way stands still too.
+    /// Whether completions in progress are suspended, too.
     still: Arc<AtomicBool>,
 }
 
@@ -24,31 +24,31 @@ impl Default for Pause {
 }
 
 impl Pause {
-    /// Begins a pause; with `still`, what is on its way stands still too.
+    /// Begins a pause. With `still`, completions in progress are suspended, too.
     pub fn set(&self, still: bool) {
         self.still.store(still, Ordering::SeqCst);
         self.set.send_replace(true);
     }
 
-    /// Ends it.
+    /// Ends the pause.
     pub fn end(&self) {
         self.still.store(false, Ordering::SeqCst);
         self.set.send_replace(false);
     }
 
-    /// Whether there is one.
+    /// Returns whether there is a pause.
     pub fn is_set(&self) -> bool {
         *self.set.borrow()
     }
 
-    /// What desks look at.
+    /// Returns the flag that desks check.
     pub fn flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.still)
     }
 
-    /// Waits until there is none.
+    /// Waits until there is no pause.
     pub async fn over(&self) {
-        // The sender is here, so it cannot be gone.
+        // The sender is alive, because `self` owns it.
         let _ = self.set.subscribe().wait_for(|is_set| !is_set).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Conversations: trees of messages, of which one path is shown, and the votes on answers side by side.
+//! Conversations: trees of messages, one path of which is displayed, and votes on pairs of answers.
 
 use std::collections::HashMap;
 
@@ -43,47 +43,47 @@ pub(super) const TABLES: &str = "
     );
 ";
 
-/// What parts of dense rewards say of answers.
+/// Scores of the parts of dense rewards.
 pub(super) const PARTS: &str = "
     ALTER TABLE messages ADD COLUMN parts TEXT;
 ";
 
-/// Whose conversations are.
+/// Owners of conversations.
 pub(super) const OWNERS: &str = "
     -- A person's number, or the sum of a session; none where it began on the server's own machine.
     ALTER TABLE conversations ADD COLUMN owner TEXT;
     CREATE INDEX conversations_of ON conversations (owner);
 ";
 
-/// Who voted.
+/// Authors of votes.
 pub(super) const VOTERS: &str = "
     -- As `owner` of a conversation.
     ALTER TABLE votes ADD COLUMN voter TEXT;
 ";
 
-/// The title of a conversation in which nothing was said.
+/// Title of a conversation without messages.
 const NEW: &str = "New conversation";
 
-/// The longest title, in characters.
+/// Maximum length of a title in characters.
 const TITLE: usize = 80;
 
-/// A text as a title: one line, and not a long one.
+/// Shortens a text to a one-line title.
 pub fn title(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(TITLE).collect()
 }
 
-/// Who asks for conversations.
+/// Access rights to conversations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Asker {
-    /// Whose conversations they see and begin; none is everybody's, on the server's own machine.
+    /// Owner filter for conversations. `None` means all, which only the server's own machine may see.
     owner: Option<String>,
-    /// Whether they see those that have no owner, too.
+    /// Whether conversations without an owner are visible, too.
     sees_unowned: bool,
-    /// Whose the conversations and votes are that they make; none of somebody on the server's own machine who has not signed in.
+    /// Owner of new conversations and votes. `None` for a person on the server's own machine who has not signed in.
     author: Option<String>,
 }
 
-/// The owner that a session is, as long as nobody has signed in with it.
+/// Owner of the conversations of a session that nobody has signed in with.
 fn browser(session: &Session) -> String {
     format!("browser {}", session.sum())
 }
@@ -93,12 +93,13 @@ fn someone(person: i64) -> String {
 }
 
 impl Asker {
-    /// Somebody on the server's own machine, who sees all. What they make is theirs if they have signed in.
+    /// A person on the server's own machine. They see all conversations, and own new ones if they have signed in.
     pub fn everyone(person: Option<&Person>) -> Self {
         Self { owner: None, sees_unowned: true, author: person.map(|person| someone(person.id)) }
     }
 
-    /// Somebody from elsewhere, who sees their own. Those that began on the server's machine are shown to owners.
+    /// A person on another machine. They see only their own conversations. Owners of projects also see those that began on the server's own
+    /// machine.
     pub fn of(session: &Session, person: Option<&Person>) -> Self {
         let author = Some(person.map_or_else(|| browser(session), |person| someone(person.id)));
         let sees_unowned = person.is_some_and(|person| person.role == Role::Owner);
@@ -106,106 +107,106 @@ impl Asker {
     }
 }
 
-/// Gives what was said in a session to the person who signs in.
+/// Transfers the conversations of a session to the person who signs in.
 pub(super) fn hand_over(open: &Transaction<'_>, session: &Session, person: i64) -> rusqlite::Result<usize> {
     let row = params![browser(session), someone(person)];
     open.execute("UPDATE conversations SET owner = ?2 WHERE owner = ?1", row)
 }
 
-/// How a conversation is had.
+/// Settings of a conversation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
-    /// The models that answer: one, or two side by side.
+    /// Models that answer: one or two.
     pub models: Vec<String>,
-    /// Which of the two is which is said after the vote.
+    /// Whether the names of the two models are hidden until the vote.
     pub blind: bool,
     /// Reward models that score every answer.
     pub judges: Vec<String>,
-    /// The system prompt; empty is none.
+    /// System prompt; empty for none.
     pub system: String,
-    /// As in [`gradus::generate::SamplingParams`], as are those below.
+    /// Sampling temperature. This and the following fields are as in [`gradus::generate::SamplingParams`].
     pub temperature: f32,
-    /// The fewest tokens with this probability together.
+    /// Sample from the fewest tokens with this total probability.
     pub top_p: f32,
-    /// The likeliest so many; 0 is all.
+    /// Number of most likely tokens to sample from; 0 for all.
     pub top_k: usize,
-    /// Tokens at least this share as likely as the likeliest.
+    /// Minimum probability relative to the most likely token.
     pub min_p: f32,
-    /// What logits of tokens already there are divided by.
+    /// Divisor of the logits of tokens that have already occurred.
     pub repetition_penalty: f32,
-    /// The longest answer.
+    /// Maximum number of tokens of an answer.
     pub max_tokens: usize,
-    /// The seed of all answers.
+    /// Seed of all answers.
     pub seed: u64,
 }
 
 /// A conversation in the list.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Conversation {
-    /// Its number.
+    /// Id of the conversation.
     pub id: i64,
-    /// How it began.
+    /// Title, from the first message.
     pub title: String,
-    /// How it is had.
+    /// Settings of the conversation.
     pub settings: Settings,
-    /// The last message that is shown.
+    /// Last message of the displayed path.
     pub leaf: Option<i64>,
-    /// When something was last said, in seconds since 1970.
+    /// Time of the last message, in seconds since 1970.
     pub changed: i64,
-    /// The name of the person whose it is, if they had signed in.
+    /// Name of the owner, if they have signed in.
     pub owner: Option<String>,
 }
 
 /// A message.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Message {
-    /// Its number.
+    /// Id of the message.
     pub id: i64,
-    /// What it answers.
+    /// Message before it.
     pub parent: Option<i64>,
     /// `user` or `assistant`.
     pub role: String,
-    /// What was said.
+    /// Text of the message.
     pub text: String,
-    /// Who said it, of an answer.
+    /// Model of an answer.
     pub model: Option<String>,
-    /// The left one of the answers that it stands beside.
+    /// Id of the left answer, if the message is one of a pair.
     pub pair: Option<i64>,
-    /// What reward models think of it, by their names.
+    /// Scores by reward models, with their names.
     pub rewards: Vec<(String, f32)>,
-    /// What the parts of dense rewards think of it.
+    /// Scores by the parts of dense rewards.
     pub parts: Vec<Part>,
-    /// Why it ended.
+    /// Reason why the answer ended.
     pub ended: Option<String>,
 }
 
-/// What a part of a dense reward thinks of an answer.
+/// Score of an answer by one part of a dense reward.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Part {
-    /// Its name; empty where a model has no other.
+    /// Name of the part; empty if the model has no named parts.
     pub name: String,
-    /// What the whole answer is worth, before weighting.
+    /// Score of the whole answer, before weighting.
     pub total: f32,
-    /// The segments that it judged.
+    /// Scored segments.
     pub segments: Vec<Segment>,
 }
 
-/// First and end character of a segment, its worth, and the label that fits it best.
+/// First and end character of a segment, its score, and its most likely label.
 pub type Segment = (usize, usize, f32, Option<String>);
 
-/// What is known of an answer when it has ended, or so far.
+/// Content of an answer, complete or in progress.
 #[derive(Debug, Clone, Default)]
 pub struct Answered {
-    /// What was said.
+    /// Text of the answer.
     pub text: String,
-    /// JSON of its tokens.
+    /// Tokens as JSON.
     pub tokens: Option<String>,
-    /// What reward models think of it.
+    /// Scores by reward models.
     pub rewards: Vec<(String, f32)>,
-    /// What the parts of dense rewards think of it.
+    /// Scores by the parts of dense rewards.
     pub parts: Vec<Part>,
-    /// Why it ended.
+    /// Reason why the answer ended.
     pub ended: Option<&'static str>,
 }
 
@@ -217,14 +218,14 @@ pub enum Choice {
     Left,
     /// The right one is better.
     Right,
-    /// Both are as good.
+    /// Both are equally good.
     Tie,
     /// Both are bad.
     Bad,
 }
 
 impl Choice {
-    /// Its word in the file and in exports.
+    /// Returns the name of the choice in the database and in exports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Left => "left",
@@ -239,61 +240,61 @@ impl Choice {
     }
 }
 
-/// What becomes of a vote.
+/// Result of a vote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Voted {
-    /// It is stored.
+    /// The vote is stored.
     Stored,
-    /// There was another one, which is final.
+    /// An earlier vote is final.
     Final,
-    /// There are no such answers.
+    /// The answers do not exist.
     Nowhere,
 }
 
-/// A vote with the models that it is about.
+/// A vote with the models that it compares.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Vote {
-    /// The model of the left answer.
+    /// Model of the left answer.
     pub left: String,
-    /// The model of the right answer.
+    /// Model of the right answer.
     pub right: String,
-    /// Which answer is better.
+    /// Better answer.
     pub choice: Choice,
     /// Whether the names were hidden.
     pub is_blind: bool,
 }
 
-/// All of one conversation.
+/// A conversation with all its messages.
 #[derive(Debug, Clone)]
 pub struct Tree {
     /// The conversation.
     pub conversation: Conversation,
-    /// Its messages by number.
+    /// Messages, sorted by id.
     pub messages: Vec<Message>,
-    /// The votes by pair.
+    /// Votes by pair.
     pub votes: HashMap<i64, Choice>,
 }
 
 impl Tree {
-    /// A message.
+    /// Returns a message.
     pub fn message(&self, id: i64) -> Option<&Message> {
         self.messages.binary_search_by_key(&id, |message| message.id).ok().map(|at| &self.messages[at])
     }
 
-    /// The messages from the first to `leaf`.
+    /// Returns the messages from the first one to `leaf`.
     pub fn path(&self, leaf: Option<i64>) -> Vec<&Message> {
         let mut path = Vec::new();
         let mut at = leaf.and_then(|id| self.message(id));
         while let Some(message) = at {
             path.push(message);
-            // A parent is older, so this ends.
+            // Parents are older, so this terminates.
             at = message.parent.filter(|parent| *parent < message.id).and_then(|id| self.message(id));
         }
         path.reverse();
         path
     }
 
-    /// The messages that answer what `message` answers, a pair counted once, by its left one.
+    /// Returns the messages with the same parent as `message`. A pair counts once, by its left answer.
     pub fn siblings(&self, message: &Message) -> Vec<i64> {
         let are = |other: &&Message| {
             other.parent == message.parent
@@ -303,7 +304,7 @@ impl Tree {
         self.messages.iter().filter(are).map(|other| other.id).collect()
     }
 
-    /// The answers that stand side by side with `message`, left to right; it alone where there is no other.
+    /// Returns the pair of answers that contains `message`, left to right, or `message` alone if it is not in a pair.
     pub fn side_by_side<'t>(&'t self, message: &'t Message) -> Vec<&'t Message> {
         match message.pair {
             Some(pair) => self.messages.iter().filter(|other| other.pair == Some(pair)).collect(),
@@ -311,7 +312,7 @@ impl Tree {
         }
     }
 
-    /// The newest message that is reached from `id`.
+    /// Returns the latest descendant of message `id`.
     pub fn newest_below(&self, id: i64) -> i64 {
         let mut at = id;
         while let Some(child) = self.messages.iter().rfind(|message| message.parent == Some(at)) {
@@ -320,19 +321,20 @@ impl Tree {
         at
     }
 
-    /// Whether names are hidden: two answers side by side, blind, without a vote.
+    /// Returns whether names are hidden: a pair of answers in a blind conversation, without a vote.
     pub fn is_hidden(&self, message: &Message) -> bool {
         self.conversation.settings.blind && message.pair.is_some_and(|pair| !self.votes.contains_key(&pair))
     }
 }
 
-/// The conversations that somebody may see; others are not there for them.
+/// Conversations that a person may see. For this person, others do not exist.
 pub struct Chats<'a> {
     pub(super) store: &'a Store,
     pub(super) asker: &'a Asker,
 }
 
-/// Whether `asker` may see a conversation: what stands for its owner is the first parameter, and for those without one the second.
+/// SQL condition for the visibility of a conversation. The first parameter is the owner filter, the second selects conversations without
+/// owner.
 const SEEN: &str = "(?1 IS NULL OR owner = ?1 OR (?2 AND owner IS NULL))";
 
 const CONVERSATION: &str = "SELECT id, title, settings, leaf, changed,
@@ -372,13 +374,13 @@ fn json(settings: &impl Serialize) -> String {
 }
 
 impl Chats<'_> {
-    /// Whether conversation `id` is there for who asks.
+    /// Returns whether the person may see conversation `id`.
     fn is_seen(&self, open: &Transaction<'_>, id: i64) -> rusqlite::Result<bool> {
         let sought = format!("SELECT EXISTS (SELECT 1 FROM conversations WHERE id = ?3 AND {SEEN})");
         open.query_row(&sought, params![self.asker.owner, self.asker.sees_unowned, id], |row| row.get(0))
     }
 
-    /// Whether `message` is none or one of conversation `id`, which is there for who asks.
+    /// Returns whether `message` is `None` or belongs to conversation `id`, and the person may see that conversation.
     fn belongs(&self, open: &Transaction<'_>, id: i64, message: Option<i64>) -> rusqlite::Result<bool> {
         let sought = "SELECT EXISTS (SELECT 1 FROM messages WHERE conversation = ?1 AND id = ?2)";
         Ok(self.is_seen(open, id)?
@@ -388,19 +390,18 @@ impl Chats<'_> {
             })
     }
 
-    /// All conversations, the last changed first.
+    /// Returns all conversations, latest first.
     ///
     /// # Errors
-    /// When the file cannot be read.
+    /// The database cannot be read.
     pub fn list(&self) -> Result<Vec<Conversation>> {
         self.search("")
     }
 
-    /// The conversations with a title or a message that has `text` in it, the last changed first. The case of ASCII letters does not
-    /// matter.
+    /// Returns the conversations whose title or messages contain `text`, latest first. The case of ASCII letters is ignored.
     ///
     /// # Errors
-    /// When the file cannot be read.
+    /// The database cannot be read.
     pub fn search(&self, text: &str) -> Result<Vec<Conversation>> {
         let escaped = text.replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_");
         self.store.read(|open| {
@@ -413,10 +414,10 @@ impl Chats<'_> {
         })
     }
 
-    /// All votes on answers of two models, oldest first.
+    /// Returns all votes on answers of two models, oldest first.
     ///
     /// # Errors
-    /// When the file cannot be read.
+    /// The database cannot be read.
     pub fn votes(&self) -> Result<Vec<Vote>> {
         self.store.read(|open| {
             let mut found = open.prepare(&format!(
@@ -436,10 +437,10 @@ impl Chats<'_> {
         })
     }
 
-    /// Gives a conversation another title. Whether it is there.
+    /// Changes the title of a conversation. Returns whether it exists.
     ///
     /// # Errors
-    /// When it cannot be stored.
+    /// The change cannot be stored.
     pub fn rename(&self, id: i64, title: &str) -> Result<bool> {
         self.store.change(|open| {
             let change = "UPDATE conversations SET title = ?2 WHERE id = ?1";
@@ -447,10 +448,10 @@ impl Chats<'_> {
         })
     }
 
-    /// A new one; its number.
+    /// Creates a conversation and returns its id.
     ///
     /// # Errors
-    /// When it cannot be kept.
+    /// It cannot be stored.
     pub fn begin(&self, settings: &Settings) -> Result<i64> {
         self.store.change(|open| {
             let row = params![NEW, json(settings), now(), self.asker.author];
@@ -459,10 +460,10 @@ impl Chats<'_> {
         })
     }
 
-    /// A conversation with all its messages.
+    /// Returns a conversation with all its messages.
     ///
     /// # Errors
-    /// When the file cannot be read.
+    /// The database cannot be read.
     pub fn tree(&self, id: i64) -> Result<Option<Tree>> {
         self.store.read(|open| {
             if !self.is_seen(open, id)? {
@@ -484,10 +485,10 @@ impl Chats<'_> {
         })
     }
 
-    /// Says something after `parent`; its number. The first thing that is said names the conversation, unless it has a name.
+    /// Adds a message after `parent` and returns its id. The first message becomes the title, unless there is one.
     ///
     /// # Errors
-    /// When it cannot be kept, or `parent` is no message of the conversation.
+    /// It cannot be stored, or `parent` does not belong to the conversation.
     pub fn say(&self, id: i64, parent: Option<i64>, text: &str) -> Result<Option<i64>> {
         self.store.change(|open| {
             if !self.belongs(open, id, parent)? {
@@ -502,11 +503,11 @@ impl Chats<'_> {
         })
     }
 
-    /// Makes room for the answers of `models` to `parent`, side by side where there are two; their numbers. There are none where
-    /// `parent` is not there.
+    /// Creates the answers of `models` to `parent`, as a pair if there are two, and returns their ids. The result is empty if `parent` does
+    /// not exist.
     ///
     /// # Errors
-    /// When it cannot be kept.
+    /// They cannot be stored.
     pub fn begin_answers(&self, id: i64, parent: i64, models: &[String]) -> Result<Vec<i64>> {
         self.store.change(|open| {
             if !self.belongs(open, id, Some(parent))? {
@@ -528,10 +529,10 @@ impl Chats<'_> {
         })
     }
 
-    /// Keeps what is known of an answer that was begun here.
+    /// Stores the content of an answer that was created here.
     ///
     /// # Errors
-    /// When it cannot be kept.
+    /// It cannot be stored.
     pub fn keep_answer(&self, message: i64, answered: &Answered) -> Result<()> {
         self.store.change(|open| {
             let Answered { text, tokens, rewards, parts, ended } = answered;
@@ -545,10 +546,10 @@ impl Chats<'_> {
         })
     }
 
-    /// The JSON of an answer's tokens.
+    /// Returns the tokens of an answer as JSON.
     ///
     /// # Errors
-    /// When the file cannot be read.
+    /// The database cannot be read.
     pub fn tokens(&self, id: i64, message: i64) -> Result<Option<String>> {
         self.store.read(|open| {
             if !self.is_seen(open, id)? {
@@ -559,10 +560,10 @@ impl Chats<'_> {
         })
     }
 
-    /// Shows the path to `message`. Whether it is there.
+    /// Displays the path to `message`. Returns whether it exists.
     ///
     /// # Errors
-    /// When it cannot be kept.
+    /// The change cannot be stored.
     pub fn show(&self, id: i64, message: i64) -> Result<bool> {
         self.store.change(|open| {
             let is_there = self.belongs(open, id, Some(message))?;
@@ -573,11 +574,11 @@ impl Chats<'_> {
         })
     }
 
-    /// Votes on the two answers of `pair`, and continues from the better one. In a blind conversation the first vote is final, because
-    /// it shows the names; elsewhere a later vote replaces it.
+    /// Votes on the two answers of `pair`, and continues from the better one. In a blind conversation the first vote is final, because it
+    /// reveals the names. Otherwise, a later vote replaces it.
     ///
     /// # Errors
-    /// When it cannot be stored.
+    /// It cannot be stored.
     pub fn vote(&self, id: i64, pair: i64, choice: Choice) -> Result<Voted> {
         self.store.change(|open| {
             if !self.is_seen(open, id)? {
@@ -600,10 +601,10 @@ impl Chats<'_> {
         })
     }
 
-    /// Changes how a conversation is had. Whether it is there, and not blind: other settings would show the names.
+    /// Changes the settings of a conversation. Returns false if it does not exist or is blind, because changes would reveal the names.
     ///
     /// # Errors
-    /// When it cannot be kept.
+    /// The change cannot be stored.
     pub fn set(&self, id: i64, settings: &Settings) -> Result<bool> {
         self.store.change(|open| {
             if !self.is_seen(open, id)? {
@@ -617,10 +618,10 @@ impl Chats<'_> {
         })
     }
 
-    /// Removes a conversation with all its messages and votes. Whether it was there.
+    /// Removes a conversation with all its messages and votes. Returns whether it existed.
     ///
     /// # Errors
-    /// When the file cannot be changed.
+    /// The database cannot be changed.
     pub fn remove(&self, id: i64) -> Result<bool> {
         self.store.change(|open| {
             Ok(self.is_seen(open, id)? && open.execute("DELETE FROM conversations WHERE id = ?1", [id])? > 0)
@@ -653,7 +654,7 @@ fn show(open: &Transaction<'_>, id: i64, leaf: i64) -> rusqlite::Result<()> {
 pub(super) mod tests {
     use super::*;
 
-    /// A conversation with one model.
+    /// Settings of a conversation with one model.
     pub fn settings() -> Settings {
         Settings {
             models: vec!["m".into()],
@@ -694,7 +695,7 @@ pub(super) mod tests {
         );
         assert!(!theirs.set(id, &settings()).expect("read") && !theirs.remove(id).expect("read"));
         assert!(theirs.tokens(id, message).expect("read").is_none());
-        // Who signs in takes along what they said before; an owner also sees what began on the server's machine.
+        // After signing in, a person owns their earlier conversations. An owner also sees those that began on the server's machine.
         let token = store.projects().invite("ada", Role::Owner).expect("kept");
         let session = store.projects().sign_in(&session, "ada", &token).expect("kept").expect("signed in");
         let person = store.projects().who(&session).expect("read");
@@ -729,7 +730,7 @@ pub(super) mod tests {
         let voter: String =
             store.read(|open| open.query_row("SELECT voter FROM votes", [], |row| row.get(0))).expect("read");
         assert_eq!(voter, format!("person {}", ada.expect("somebody").id));
-        // Where names are known, a vote can be corrected.
+        // If names are visible, a vote can be corrected.
         let (id, pair) = begin(false);
         assert_eq!([vote(id, pair, Choice::Left), vote(id, pair, Choice::Tie)], [Voted::Stored; 2]);
     }

@@ -1,11 +1,11 @@
-//! What people do, kept: one SQLite file in the folder that is served.
+//! The database: one SQLite file in the served folder.
 //!
-//! Every change is one transaction, written through to the disk before it is answered, so a server that is killed has lost
-//! nothing that a page had been told is saved. Several processes may use the file at once: a change takes the write lock
-//! before it reads anything and waits for it, and reading waits for nobody.
+//! Every change is one transaction that is flushed to disk before the response. A killed server therefore loses nothing that a page has
+//! reported as saved. Several processes may use the file at once: a change waits for the write lock before it reads anything. Reading never
+//! waits.
 //!
-//! The file can be read by its owner only. It holds no secret that lets somebody in: of tokens and sessions it has SHA-256
-//! sums, which are enough because each secret is 256 random bits.
+//! Only the file's owner can read it. It contains no secret that grants access: tokens and sessions are stored as SHA-256 hashes, which is
+//! sufficient because each secret has 256 random bits.
 
 pub mod chats;
 pub mod projects;
@@ -19,13 +19,13 @@ use gradus::{Error, Result};
 use ring::hmac;
 use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 
-/// The file, in the folder that is served.
+/// Name of the database file in the served folder.
 pub const FILE: &str = "gradus.sqlite";
 
 /// `PRAGMA application_id`: `grwb`.
 const APPLICATION: i32 = 0x6772_7762;
 
-/// What brings the file from one version to the next.
+/// Migrations of the database from each version to the next.
 const VERSIONS: [fn(&Transaction<'_>) -> rusqlite::Result<()>; 7] = [
     |change| change.execute_batch(sessions::TABLES),
     |change| change.execute_batch(chats::TABLES),
@@ -42,24 +42,24 @@ const VERSIONS: [fn(&Transaction<'_>) -> rusqlite::Result<()>; 7] = [
     },
 ];
 
-/// The first version whose file has no tokens in clear.
+/// First version without tokens in plain text.
 const WITHOUT_SECRETS: usize = 6;
 
-/// How long a change waits for another process: so many pauses of so many milliseconds. The pauses are short, so that a process
-/// that writes all the time does not always take the lock first.
+/// Number and length in milliseconds of the pauses while a change waits for another process. The pauses are short, so that a process that
+/// writes constantly does not always get the lock first.
 const PAUSES: i32 = 5000;
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// The file.
+/// The database.
 pub struct Store {
     path: PathBuf,
     writer: Mutex<Connection>,
     reader: Mutex<Connection>,
-    /// Makes the tokens of pages.
+    /// Key of the tokens in pages.
     key: hmac::Key,
 }
 
-/// An error of SQLite. Those that pass are told as the system tells them: the file is busy, the disk is full.
+/// Converts an error of SQLite. Temporary ones become the equivalent system errors: file is busy, disk is full.
 fn failed(path: &Path, error: &rusqlite::Error) -> Error {
     use std::io::ErrorKind;
     match error.sqlite_error_code() {
@@ -71,7 +71,7 @@ fn failed(path: &Path, error: &rusqlite::Error) -> Error {
     }
 }
 
-/// A connection that waits for the locks of others.
+/// Opens a connection that waits for the locks of other processes.
 fn connect(path: &Path) -> rusqlite::Result<Connection> {
     let mut connection = Connection::open(path)?;
     connection.busy_handler(Some(|tries| {
@@ -82,8 +82,7 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-/// Switches to a log of changes beside the file, which readers need not wait for. Of two processes that switch at once, one is
-/// refused without waiting.
+/// Switches to a write-ahead log, which readers need not wait for. If two processes switch at once, SQLite rejects one immediately.
 fn log_changes(connection: &Connection) -> rusqlite::Result<()> {
     let mut tries = 0;
     loop {
@@ -97,7 +96,7 @@ fn log_changes(connection: &Connection) -> rusqlite::Result<()> {
     }
 }
 
-/// Makes the file where there is none, so that only its owner can read it, and what SQLite puts beside it.
+/// Creates the file if it does not exist, readable only by its owner, as well as SQLite's additional files.
 fn only_ours(path: &Path) -> Result<()> {
     #[cfg(unix)]
     {
@@ -116,14 +115,14 @@ fn only_ours(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The application and the version of the file, and whether it has tables.
+/// Returns the application id and version of the file, and whether it has tables.
 fn kind_of(connection: &Connection) -> rusqlite::Result<(i64, i64, bool)> {
     let number = |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
     let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0))?;
     Ok((number("application_id")?, number("user_version")?, tables > 0))
 }
 
-/// The version of the file, which is one of ours.
+/// Returns the version of the file, and rejects files of other programs or of later versions.
 fn version_of(connection: &Connection, path: &Path) -> Result<usize> {
     let (application, version, has_tables) = kind_of(connection).map_err(|error| failed(path, &error))?;
     if application != i64::from(APPLICATION) && has_tables {
@@ -140,20 +139,20 @@ fn version_of(connection: &Connection, path: &Path) -> Result<usize> {
 }
 
 impl Store {
-    /// Opens or makes the file in `folder`.
+    /// Opens or creates the database in `folder`.
     ///
     /// # Errors
-    /// When it cannot be opened, is another program's, or is of a later version.
+    /// It cannot be opened, belongs to another program, or has a later version.
     pub fn open(folder: &Path) -> Result<Self> {
         let path = folder.join(FILE);
         let failed = |error: rusqlite::Error| failed(&path, &error);
         only_ours(&path)?;
         let mut writer = connect(&path).map_err(failed)?;
-        // A file of another program stays as it is.
+        // Files of other programs stay unchanged.
         version_of(&writer, &path)?;
         log_changes(&writer).map_err(failed)?;
         let change = writer.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
-        // Another process may have brought it further meanwhile.
+        // Another process may have migrated it in the meantime.
         let version = version_of(&change, &path)?;
         for step in &VERSIONS[version..] {
             step(&change).map_err(failed)?;
@@ -165,7 +164,7 @@ impl Store {
         let key = sessions::key(&change).map_err(failed)?;
         change.commit().map_err(failed)?;
         if (1..WITHOUT_SECRETS).contains(&version) {
-            // Parts of the file that are free now, and the log of changes, still have the tokens in clear.
+            // Free parts of the file and the log still contain the tokens in plain text.
             let cleaned = writer.execute_batch("VACUUM; PRAGMA wal_checkpoint(TRUNCATE);");
             cleaned.map_err(failed)?;
         }
@@ -174,34 +173,34 @@ impl Store {
         Ok(Self { writer: Mutex::new(writer), reader: Mutex::new(reader), key, path })
     }
 
-    /// The sessions of browsers.
+    /// Returns the sessions of browsers.
     pub fn sessions(&self) -> sessions::Sessions<'_> {
         sessions::Sessions(self)
     }
 
-    /// The conversations that `asker` may see.
+    /// Returns the conversations that `asker` may see.
     pub fn chats<'a>(&'a self, asker: &'a chats::Asker) -> chats::Chats<'a> {
         chats::Chats { store: self, asker }
     }
 
-    /// The projects of annotations.
+    /// Returns the annotation projects.
     pub fn projects(&self) -> projects::Projects<'_> {
         projects::Projects(self)
     }
 
-    /// Reads, all of it at one moment.
+    /// Reads in one transaction, so that all data belong to the same moment.
     ///
     /// # Errors
-    /// What `read` fails with.
+    /// Errors of `read`.
     pub fn read<T>(&self, read: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>) -> Result<T> {
         self.within(&self.reader, TransactionBehavior::Deferred, read)
     }
 
-    /// Does something within one transaction, which waits until it is the only one that writes.
+    /// Makes changes in one transaction, after waiting for the write lock.
     ///
     /// # Errors
-    /// What `change` fails with; then nothing is changed. [`Error::passes`] where another process writes for too long, or the
-    /// disk is full.
+    /// Errors of `change`, after which nothing is changed. [`Error::passes`] is true if another process writes for too long, or the disk is
+    /// full.
     pub fn change<T>(&self, change: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>) -> Result<T> {
         self.within(&self.writer, TransactionBehavior::Immediate, change)
     }
@@ -212,9 +211,9 @@ impl Store {
         behavior: TransactionBehavior,
         work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
     ) -> Result<T> {
-        // Another process can hold the lock for a while: what else the server does goes on meanwhile.
+        // Another process may hold the lock for a while. Meanwhile, the rest of the server continues.
         tokio::task::block_in_place(|| {
-            // A transaction that ended early is undone, so a thread that panicked has left nothing half done.
+            // A transaction that ends early is rolled back, so a panicking thread leaves the database consistent.
             let mut connection: MutexGuard<'_, Connection> = connection.lock().unwrap_or_else(PoisonError::into_inner);
             let done = connection.transaction_with_behavior(behavior).and_then(|open| {
                 let done = work(&open)?;
@@ -226,7 +225,7 @@ impl Store {
     }
 }
 
-/// Now, in seconds since 1970.
+/// Returns the current time in seconds since 1970.
 pub fn now() -> i64 {
     let passed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     passed.map_or(0, |passed| passed.as_secs() as i64)
@@ -274,7 +273,7 @@ mod tests {
             attention: false,
         };
         let tasks: Vec<Task> = (0..TASKS).map(task).collect();
-        // Each has connections of its own, as processes have. They also make the file at once.
+        // Each thread has its own connections, as separate processes would. They also create the file concurrently.
         let annotate = |name: &str| {
             let store = Store::open(folder.path()).expect("opened");
             let projects = store.projects();
@@ -332,7 +331,7 @@ mod tests {
         open.execute("INSERT INTO sessions (id, csrf, begun) VALUES (?1, 'x', 0)", [&session]).expect("kept");
         open.execute("INSERT INTO signed_in (session, person) VALUES (?1, 1)", [&session]).expect("kept");
         open.execute("INSERT INTO conversations (title, settings, changed) VALUES ('t', '{}', 0)", []).expect("kept");
-        // What was removed is still in free parts of the file.
+        // Removed data are still in free parts of the file.
         open.execute("DELETE FROM people WHERE name = 'bob'", []).expect("removed");
         open.commit().expect("kept");
         drop(old);

@@ -1,6 +1,6 @@
-//! Sessions of browsers. A session is a secret in a cookie; nothing is kept of it until somebody signs in.
+//! Sessions of browsers. A session is a secret in a cookie. It is not stored before a person signs in.
 //!
-//! What changes something must send the token of its page, which follows from the session by a key that only the server has.
+//! Requests that change something must contain the token of their page. It is derived from the session with a key that only the server has.
 
 use ring::{digest, hmac};
 use rusqlite::{OptionalExtension, Transaction, params};
@@ -16,21 +16,21 @@ pub(super) const TABLES: &str = "
     );
 ";
 
-/// How long a sign-in lasts, in seconds: 30 days.
+/// Duration of a sign-in in seconds: 30 days.
 pub(super) const SIGNED_IN: i64 = 30 * 24 * 3600;
 
-/// The name of the key of page tokens.
+/// Name of the key for page tokens.
 const PAGES: &str = "pages";
 
-/// A browser's session.
+/// Session of a browser.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Session {
     id: String,
-    /// What its pages send.
+    /// Token that its pages send.
     pub csrf: String,
 }
 
-// A secret is not written to logs.
+// Secrets are not written to logs.
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Session").finish_non_exhaustive()
@@ -38,18 +38,18 @@ impl std::fmt::Debug for Session {
 }
 
 impl Session {
-    /// What its cookie says.
+    /// Returns the value of its cookie.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// What is kept of it.
+    /// Returns the hash that is stored.
     pub fn sum(&self) -> String {
         sum(&self.id)
     }
 }
 
-/// The SHA-256 sum of a secret, in hexadecimal digits.
+/// Returns the SHA-256 hash of a secret, in hexadecimal digits.
 pub fn sum(secret: &str) -> String {
     hex(digest::digest(&digest::SHA256, secret.as_bytes()).as_ref())
 }
@@ -58,7 +58,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Replaces tokens and sessions by their sums, and gives sign-ins an end.
+/// Replaces tokens and sessions by their hashes, and adds expiry times to sign-ins.
 pub(super) fn without_secrets(change: &Transaction<'_>) -> rusqlite::Result<()> {
     change.execute_batch(
         "ALTER TABLE people RENAME COLUMN token TO token_sum;
@@ -84,7 +84,7 @@ pub(super) fn without_secrets(change: &Transaction<'_>) -> rusqlite::Result<()> 
     change.execute_batch("DROP TABLE signed_in_before; DROP TABLE sessions;")
 }
 
-/// The key of page tokens, made where there is none.
+/// Returns the key for page tokens, and creates it if necessary.
 pub(super) fn key(change: &Transaction<'_>) -> rusqlite::Result<hmac::Key> {
     let known = change.query_row("SELECT value FROM keys WHERE name = ?1", [PAGES], |row| row.get(0)).optional()?;
     let key: String = match known {
@@ -98,29 +98,29 @@ pub(super) fn key(change: &Transaction<'_>) -> rusqlite::Result<hmac::Key> {
     Ok(hmac::Key::new(hmac::HMAC_SHA256, key.as_bytes()))
 }
 
-/// The sessions.
+/// All sessions.
 pub struct Sessions<'a>(pub(super) &'a Store);
 
 impl Sessions<'_> {
-    /// A new session.
+    /// Creates a session.
     pub fn begin(&self) -> Session {
         self.of(&secret())
     }
 
-    /// The session of a cookie; nothing where it is no secret that a server made.
+    /// Returns the session of a cookie. `None` if the cookie does not have the form of a server's secret.
     pub fn find(&self, id: &str) -> Option<Session> {
         is_secret(id).then(|| self.of(id))
     }
 
-    /// The session `id`.
+    /// Returns the session `id`.
     pub(super) fn of(&self, id: &str) -> Session {
         Session { id: id.to_owned(), csrf: hex(hmac::sign(&self.0.key, id.as_bytes()).as_ref()) }
     }
 
-    /// How many sign-ins are kept.
+    /// Returns the number of stored sign-ins.
     ///
     /// # Errors
-    /// When the file cannot be read.
+    /// The database cannot be read.
     #[cfg(test)]
     pub fn kept(&self) -> gradus::Result<i64> {
         self.0.read(|open| open.query_row("SELECT count(*) FROM signed_in", [], |row| row.get(0)))

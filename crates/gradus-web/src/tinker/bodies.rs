@@ -1,4 +1,4 @@
-//! The bodies of requests in JSON.
+//! JSON bodies of requests.
 
 use gradus::learner::optimizer::{AdamWConfig, MomentFormat};
 use gradus::model::adapter::{LoraConfig, LoraParts};
@@ -12,7 +12,7 @@ use super::outcome::Failure;
 /// α of every adapter.
 const ALPHA: f64 = 32.0;
 
-/// The adapter that is asked for.
+/// Settings of the requested adapter.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct LoraBody {
     pub rank: usize,
@@ -29,7 +29,7 @@ fn yes() -> bool {
     true
 }
 
-/// The body of `create_model`.
+/// Body of `create_model`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CreateBody {
     pub session_id: String,
@@ -40,14 +40,14 @@ pub struct CreateBody {
     optimizer_config: Value,
 }
 
-/// The body of `optim_step`.
+/// Body of `optim_step`.
 #[derive(Debug, Clone, Deserialize)]
 pub struct StepBody {
     adam_params: Option<AdamBody>,
     optimizer_params: Option<Value>,
 }
 
-/// The constants of a step; what is missing is the default of Tinker's clients.
+/// Constants of a step. Missing ones have the defaults of Tinker's clients.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default)]
 pub struct AdamBody {
@@ -65,7 +65,7 @@ pub struct AdamBody {
     grad_clip_norm: f64,
 }
 
-/// A number. Clients write null for one that is not finite.
+/// Parses a number. Clients send `null` for a non-finite one.
 fn number<'d, D: Deserializer<'d>>(from: D) -> Result<f64, D::Error> {
     Ok(Option::<f64>::deserialize(from)?.unwrap_or(f64::NAN))
 }
@@ -76,7 +76,7 @@ impl Default for AdamBody {
     }
 }
 
-/// The body of `save_weights`. Checkpoints do not expire.
+/// Body of `save_weights`. Checkpoints do not expire.
 #[derive(Debug, Clone, Deserialize)]
 pub struct SaveBody {
     pub path: Option<String>,
@@ -85,7 +85,7 @@ pub struct SaveBody {
     pub user_metadata: Option<Value>,
 }
 
-/// The body of `save_weights_for_sampler`. A sampler of the kind `inflight` keeps the weights that it was made with, as it may.
+/// Body of `save_weights_for_sampler`. A sampler of the kind `inflight` keeps its initial weights, which the protocol allows.
 #[derive(Debug, Clone, Deserialize)]
 pub struct SaveForSamplerBody {
     pub path: Option<String>,
@@ -93,7 +93,7 @@ pub struct SaveForSamplerBody {
     pub user_metadata: Option<Value>,
 }
 
-/// The body of `load_weights`.
+/// Body of `load_weights`.
 #[derive(Debug, Clone, Deserialize)]
 pub struct LoadBody {
     pub model_id: Option<String>,
@@ -109,7 +109,7 @@ pub struct LoadBody {
 }
 
 impl LoadBody {
-    /// Refuses what is not supported.
+    /// Rejects unsupported fields.
     pub fn check(&self) -> Result<(), Failure> {
         if self.weights_access_token.is_some() {
             return Err(Failure::user("`weights_access_token` is not supported by this server: leave it out"));
@@ -124,7 +124,7 @@ impl LoadBody {
 }
 
 impl CreateBody {
-    /// The adapter that is asked for.
+    /// Returns the requested adapter.
     pub fn adapter(&self, base: &Base) -> Result<Trainer, Failure> {
         if let Some(kind) = self.optimizer_config.get("type").and_then(Value::as_str).filter(|kind| *kind != "adamw") {
             return Err(Failure::user(format!("`optimizer_config` asks for `{kind}`, but only `adamw` is supported")));
@@ -140,7 +140,7 @@ impl CreateBody {
 }
 
 impl StepBody {
-    /// The constants of the step.
+    /// Returns the constants of the step.
     pub fn params(&self) -> Result<StepParams, Failure> {
         if let Some(kind) = self.optimizer_params.as_ref().and_then(|of| of.get("type")).and_then(Value::as_str) {
             return Err(Failure::user(format!("`optimizer_params` are of `{kind}`, but only AdamW is supported")));

@@ -1,5 +1,5 @@
-//! Where checkpoints lie: `tinker/RUN/weights/NAME` and `tinker/RUN/sampler_weights/NAME` below the folder that is served. Each is
-//! an adapter as the library writes it; what is trained on has the state of its optimizer beside it.
+//! Paths of checkpoints: `tinker/RUN/weights/NAME` and `tinker/RUN/sampler_weights/NAME` in the served folder. Each is an adapter in the
+//! library's format. Checkpoints for training also contain the state of the optimizer.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,35 +11,35 @@ use gradus::{Error, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// What addresses of checkpoints begin with.
+/// Prefix of the addresses of checkpoints.
 const SCHEME: &str = "tinker://";
 
-/// What is known of a checkpoint besides its adapter.
+/// File with the metadata of a checkpoint.
 const FILE: &str = "tinker.json";
 
-/// The last state of a model, which a server that starts again goes on from.
+/// Last state of a model, from which a restarted server resumes.
 const STATE: &str = ".state";
 
-/// Adapters of samplers without a name.
+/// Adapters of unnamed samplers.
 const SAMPLERS: &str = ".samplers";
 
-/// The name of what a model had learned last when it ended.
+/// Name of the last state of a model that has ended.
 const FINAL: &str = "final";
 
-/// The longest name.
+/// Maximum length of a name.
 const NAME_MAX: usize = 128;
 
-/// What a checkpoint is for.
+/// Purpose of a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Use {
-    /// To go on training: `weights`.
+    /// To resume training: `weights`.
     Training,
     /// To sample: `sampler_weights`.
     Sampling,
 }
 
 impl Use {
-    /// The folder, and the part of an address.
+    /// Returns the name of the folder, which is also a part of the address.
     pub fn segment(self) -> &'static str {
         match self {
             Self::Training => "weights",
@@ -47,7 +47,7 @@ impl Use {
         }
     }
 
-    /// What clients call it.
+    /// Returns the purpose in clients' terms.
     pub fn kind(self) -> &'static str {
         match self {
             Self::Training => "training",
@@ -56,38 +56,38 @@ impl Use {
     }
 }
 
-/// A checkpoint by its address.
+/// Address of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// The id of the model that wrote it.
+    /// Id of the model that wrote it.
     pub run: String,
-    /// What it is for.
+    /// Purpose of the checkpoint.
     pub of: Use,
-    /// Its name.
+    /// Name of the checkpoint.
     pub name: String,
 }
 
-/// What is known of a checkpoint.
+/// Metadata of a checkpoint.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct About {
-    /// The name of its base model.
+    /// Name of the base model.
     pub base_model: String,
-    /// r
+    /// Rank r of the adapter.
     pub rank: usize,
-    /// When it was written, in seconds since 1970.
+    /// Time when it was written, in seconds since 1970.
     pub time: u64,
-    /// What its client noted.
+    /// Metadata from the client.
     pub user_metadata: Option<Value>,
-    /// The request that it holds everything up to.
+    /// Number of the last request that it includes.
     pub seq: u64,
 }
 
 impl Place {
-    /// The checkpoint at an address.
+    /// Parses an address.
     ///
     /// # Errors
-    /// When the address has another form.
+    /// The address is malformed.
     pub fn parse(path: &str) -> Result<Self> {
         let wrong = || {
             Error::input(format!("`{path}` is no address of a checkpoint"))
@@ -105,29 +105,29 @@ impl Place {
         Ok(Self { run: run.to_owned(), of, name: name.to_owned() })
     }
 
-    /// A checkpoint of a model.
+    /// Creates the address of a model's checkpoint.
     ///
     /// # Errors
-    /// When the name is none that a folder can have everywhere.
+    /// The name is not a valid folder name on all systems.
     pub fn new(run: &str, of: Use, name: &str) -> Result<Self> {
         check_name(name)?;
         Ok(Self { run: run.to_owned(), of, name: name.to_owned() })
     }
 
-    /// Its address.
+    /// Returns the address as text.
     pub fn path(&self) -> String {
         format!("{SCHEME}{}/{}/{}", self.run, self.of.segment(), self.name)
     }
 
-    /// Where it lies below `folder`.
+    /// Returns the directory below `folder`.
     pub fn directory(&self, folder: &Path) -> PathBuf {
         run_directory(folder, &self.run).join(self.of.segment()).join(&self.name)
     }
 
-    /// What is known of it.
+    /// Returns the metadata.
     ///
     /// # Errors
-    /// When it is not there.
+    /// The checkpoint does not exist.
     pub fn about(&self, folder: &Path) -> Result<About> {
         let directory = self.directory(folder);
         if !directory.is_dir() {
@@ -137,7 +137,7 @@ impl Place {
     }
 }
 
-/// Refuses a name that could lead elsewhere.
+/// Rejects names that could lead outside the folder.
 fn check_name(name: &str) -> Result<()> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     let fits = (1..=NAME_MAX).contains(&name.len()) && !name.starts_with('.') && name.bytes().all(is_plain);
@@ -149,38 +149,38 @@ fn check_name(name: &str) -> Result<()> {
     }
 }
 
-/// The folder of a model. Its id has colons, which some file systems do not.
+/// Returns the folder of a model. Its id contains colons, which some file systems do not allow.
 fn run_directory(folder: &Path, run: &str) -> PathBuf {
     folder.join(run.replace(':', "-"))
 }
 
-/// Where the last state of a model lies.
+/// Returns the directory of a model's last state.
 pub fn state(folder: &Path, run: &str) -> PathBuf {
     run_directory(folder, run).join(STATE)
 }
 
-/// Where the adapter of a sampler without a name lies, below `folder`.
+/// Returns the directory of an unnamed sampler's adapter, relative to `folder`.
 pub fn sampler(run: &str, seq: u64) -> String {
     format!("{}/{SAMPLERS}/{seq}", run.replace(':', "-"))
 }
 
-/// Removes adapters of samplers without a name that are in no use.
+/// Removes the adapters of unnamed samplers that are not used.
 pub fn drop_samplers(folder: &Path, used: &BTreeSet<String>) {
     for run in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         for sampler in std::fs::read_dir(run.path().join(SAMPLERS)).into_iter().flatten().flatten() {
             let name = format!("{}/{SAMPLERS}/{}", run.file_name().display(), sampler.file_name().display());
             if !used.contains(&name) {
-                // It may be gone already.
+                // It may have been removed already.
                 let _ = std::fs::remove_dir_all(sampler.path());
             }
         }
     }
 }
 
-/// Mends what a killed server left half-written.
+/// Repairs files that a killed server left incomplete.
 ///
 /// # Errors
-/// When something cannot be removed or renamed.
+/// A file cannot be removed or renamed.
 pub fn recover(folder: &Path) -> Result<()> {
     for run in std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()) {
         let within = [Use::Training.segment(), Use::Sampling.segment(), SAMPLERS].map(|name| run.join(name));
@@ -191,10 +191,10 @@ pub fn recover(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Makes the last state of a model that has ended a checkpoint, where there is one.
+/// Turns the last state of a model that has ended, if any, into a checkpoint.
 ///
 /// # Errors
-/// When it cannot be renamed.
+/// It cannot be renamed.
 pub fn keep_state(folder: &Path, run: &str) -> Result<()> {
     let state = state(folder, run);
     if !state.is_dir() {
@@ -207,38 +207,38 @@ pub fn keep_state(folder: &Path, run: &str) -> Result<()> {
     std::fs::rename(&state, &to).map_err(|error| Error::io(&to, error))
 }
 
-/// Writes what is known of a checkpoint into its directory.
+/// Writes the metadata of a checkpoint into its directory.
 ///
 /// # Errors
-/// When it cannot be written.
+/// They cannot be written.
 pub fn write_about(directory: &Path, about: &About) -> Result<()> {
     let text = serde_json::to_vec_pretty(about).expect("plain data");
     atomic::write_bytes(&directory.join(FILE), &text)
 }
 
-/// Reads it.
+/// Reads the metadata of a checkpoint.
 ///
 /// # Errors
-/// When it is missing or broken.
+/// They are missing or malformed.
 pub fn read_about(directory: &Path) -> Result<About> {
     let path = directory.join(FILE);
     let text = std::fs::read(&path).map_err(|error| Error::io(&path, error))?;
     serde_json::from_slice(&text).map_err(|error| Error::model(&path, format!("broken JSON: {error}")))
 }
 
-/// Seconds since 1970.
+/// Returns the current time in seconds since 1970.
 pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |passed| passed.as_secs())
 }
 
-/// A time as clients read it: UTC.
+/// Formats a time for clients, in UTC.
 pub fn time(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = date(days);
     format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", rest / 3_600, rest / 60 % 60, rest % 60)
 }
 
-/// The checkpoints of a run, as clients read them.
+/// Lists the checkpoints of a run for clients.
 pub fn list(folder: &Path, run: &str) -> Vec<Value> {
     let mut found = Vec::new();
     for of in [Use::Training, Use::Sampling] {
@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn times_are_those_of_the_calendar() {
-        // `date -u -d @SECONDS +%FT%TZ` of GNU coreutils.
+        // Expected values from `date -u -d @SECONDS +%FT%TZ` of GNU coreutils.
         for (seconds, text) in [
             (0, "1970-01-01T00:00:00Z"),
             (951_782_400, "2000-02-29T00:00:00Z"),

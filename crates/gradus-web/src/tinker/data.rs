@@ -1,4 +1,4 @@
-//! From the data of a request to what a trainer computes: every number is looked at before anything is computed.
+//! Conversion of request data to a trainer's input. Every number is checked before anything is computed.
 
 use std::collections::HashMap;
 
@@ -9,35 +9,35 @@ use super::proto::{
     ForwardBackwardRequest, SparseCsr, Tensor, bytes_of,
 };
 
-/// What β is where a request does not say.
+/// Default of β.
 const DRO_BETA: f64 = 0.05;
 
-/// The most targets of an id.
+/// Maximum number of targets per id.
 const CHOICES_MAX: usize = 1024;
 
-/// The most targets of a request, with those that a sparse tensor leaves out.
+/// Maximum number of targets per request, including the zeros of sparse tensors.
 const TARGETS_MAX: usize = 1 << 24;
 
-/// The names of losses that there are.
+/// Names of the supported losses.
 const LOSSES: &str = "`cross_entropy`, `importance_sampling`, `ppo`, `cispo` and `dro`";
 
-/// What a forward and backward pass is asked for.
+/// Content of a forward and backward pass.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Asked {
-    /// The texts.
+    /// Texts with their targets.
     pub rows: Vec<Targeted>,
-    /// How many targets each id of each text has, where that is more than a list: then its numbers form a matrix.
+    /// Number of targets per id of each text, if they form a matrix instead of a list.
     pub choices: Vec<Option<usize>>,
-    /// The loss.
+    /// Loss function.
     pub loss: Loss,
-    /// Whether no gradient is wanted.
+    /// Whether no gradient is requested.
     pub is_forward: bool,
 }
 
-/// Reads a request.
+/// Parses a request.
 ///
 /// # Errors
-/// With what is wrong, and where.
+/// A description of the problem and its location.
 pub fn read(request: &ForwardBackwardRequest) -> Result<Asked, String> {
     let loss = loss(request)?;
     if request.data.is_empty() {
@@ -56,7 +56,7 @@ pub fn read(request: &ForwardBackwardRequest) -> Result<Asked, String> {
     Ok(Asked { rows, choices, loss, is_forward: request.forward_only })
 }
 
-/// The loss of a request with its constants.
+/// Returns the loss of a request with its constants.
 fn loss(request: &ForwardBackwardRequest) -> Result<Loss, String> {
     let mut given: HashMap<&str, f64> = request.loss_fn_config.iter().map(|(name, &of)| (name.as_str(), of)).collect();
     for (name, value) in &request.loss_fn_config_v2 {
@@ -101,7 +101,7 @@ fn loss(request: &ForwardBackwardRequest) -> Result<Loss, String> {
     }
 }
 
-/// A datum, and how many targets each of its ids has where they are a matrix.
+/// Parses a datum. Also returns the number of targets per id if they form a matrix.
 fn row(datum: &Datum, loss: Loss) -> Result<(Targeted, Option<usize>), String> {
     let mut ids = Vec::new();
     for chunk in &datum.model_input {
@@ -162,18 +162,18 @@ fn id_of(id: i64) -> Result<u32, String> {
     u32::try_from(id).map_err(|_| format!("the token {id} is none: ids are at least 0"))
 }
 
-/// How many numbers a tensor must have.
+/// Required size of a tensor.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted {
-    /// Tokens of the text.
+    /// Number of tokens in the text.
     pub rows: usize,
-    /// Numbers at each, where they form a matrix.
+    /// Numbers per token, if they form a matrix.
     pub choices: Option<usize>,
-    /// All together.
+    /// Total count of numbers.
     pub numbers: usize,
 }
 
-/// Numbers of four bytes.
+/// Splits bytes into numbers of four bytes.
 fn words(bytes: &[u8], what: &str) -> Result<Vec<i32>, String> {
     let (words, rest) = bytes.as_chunks::<4>();
     match rest.is_empty() {
@@ -182,7 +182,7 @@ fn words(bytes: &[u8], what: &str) -> Result<Vec<i32>, String> {
     }
 }
 
-/// A tensor of whole numbers.
+/// Parses a tensor of whole numbers.
 pub fn integers(tensor: &Tensor, name: &str, wanted: Wanted) -> Result<Vec<i64>, String> {
     let read = |bytes: &[u8]| match DType::try_from(tensor.dtype) {
         Ok(DType::Int64) => {
@@ -196,7 +196,7 @@ pub fn integers(tensor: &Tensor, name: &str, wanted: Wanted) -> Result<Vec<i64>,
     laid_out(tensor, name, wanted, 0, read)
 }
 
-/// A tensor of finite numbers.
+/// Parses a tensor of finite numbers.
 fn floats(tensor: &Tensor, name: &str, wanted: Wanted) -> Result<Vec<f32>, String> {
     let read = |bytes: &[u8]| match DType::try_from(tensor.dtype) {
         Ok(DType::Float32) => {
@@ -227,7 +227,7 @@ fn type_name(dtype: Option<DType>) -> &'static str {
     }
 }
 
-/// The numbers of a tensor in the order of rows; `nothing` where a sparse one has none.
+/// Returns the numbers of a tensor in row order. `nothing` fills the gaps of sparse tensors.
 fn laid_out<T: Copy>(
     tensor: &Tensor,
     name: &str,
@@ -263,7 +263,7 @@ fn laid_out<T: Copy>(
     }
 }
 
-/// A sparse matrix as a dense one.
+/// Converts a sparse matrix to a dense one.
 fn spread<T: Copy>(
     sparse: &SparseCsr,
     name: &str,
@@ -294,11 +294,11 @@ fn spread<T: Copy>(
     Ok(all)
 }
 
-/// What was found, as a client reads it.
+/// Converts results to the response for a client.
 pub fn output(choices: &[Option<usize>], loss: f64, logprobs: &[Vec<f32>]) -> ForwardBackwardOutput {
     let mut records: Vec<ArrayRecord> = Vec::new();
     let (mut from, total) = (0, logprobs.len());
-    // One record for data of one shape next to each other.
+    // Adjacent data with the same shape share one record.
     while from < total {
         let to = (from..total).find(|&i| choices[i] != choices[from]).unwrap_or(total);
         let of = &logprobs[from..to];

@@ -1,8 +1,8 @@
-//! What was accepted, written through to the disk before it is answered: one SQLite file in the folder of checkpoints.
+//! Journal of accepted requests, flushed to disk before the response: one SQLite file in the folder of checkpoints.
 //!
-//! A request is written before the client hears that it was accepted, and what became of it before the client can ask for that. A
-//! server that is killed goes on from the last saved state of every model and repeats the requests after it, which give the same
-//! bits. So no step that was accepted is lost, and none is taken twice.
+//! A request is written before the client learns that it was accepted, and its result before the client can retrieve it. A killed server
+//! resumes from the last saved state of every model and repeats the later requests, which give the same bits. No accepted step is lost, and
+//! none is applied twice.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::outcome::Outcome;
 
-/// The file.
+/// Name of the file.
 const FILE: &str = "journal.sqlite";
 
 const TABLES: &str = "
@@ -26,56 +26,56 @@ const TABLES: &str = "
         ended INTEGER NOT NULL DEFAULT 0) STRICT;
 ";
 
-/// The file.
+/// The journal.
 pub struct Journal {
     path: PathBuf,
     file: Connection,
 }
 
-/// A request as it was written.
+/// A stored request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
-    /// Its number.
+    /// Sequence number.
     pub seq: u64,
-    /// What it asks for.
+    /// Kind of the request.
     pub kind: String,
-    /// Its body; empty where nothing needs it any more.
+    /// Body; empty if it is no longer needed.
     pub body: Vec<u8>,
-    /// What became of it.
+    /// Result, if the request has finished.
     pub outcome: Option<Outcome>,
 }
 
-/// A model as it was written.
+/// A stored model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelLine {
-    /// Its id.
+    /// Id of the model.
     pub id: String,
-    /// Its session.
+    /// Id of its session.
     pub session: String,
-    /// The name of its base.
+    /// Name of its base model.
     pub base: String,
 }
 
-/// A sampler as it was written.
+/// A stored sampler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SamplerLine {
-    /// Its id.
+    /// Id of the sampler.
     pub id: String,
-    /// Its session.
+    /// Id of its session.
     pub session: String,
-    /// The name of its base.
+    /// Name of its base model.
     pub base: String,
-    /// Where its adapter lies, below the folder of checkpoints.
+    /// Directory of its adapter, relative to the folder of checkpoints.
     pub directory: Option<String>,
-    /// The checkpoint it was made from, where a client named one.
+    /// Checkpoint that it was created from, if a client named one.
     pub path: Option<String>,
 }
 
 impl Journal {
-    /// Opens the file in `folder`, which this process alone may use.
+    /// Opens the file in `folder` for exclusive use by this process.
     ///
     /// # Errors
-    /// When another server uses it, or it is broken.
+    /// Another server uses it, or it is damaged.
     pub fn open(folder: &Path) -> Result<Self> {
         std::fs::create_dir_all(folder).map_err(|error| Error::io(folder, error))?;
         let path = folder.join(FILE);
@@ -101,18 +101,18 @@ impl Journal {
         done.map_err(|error| failed(&self.path, &error))
     }
 
-    /// Adds a session; `key` tells a repeated request from a new one.
+    /// Adds a session. `key` identifies repeated requests.
     pub fn add_session(&self, id: &str, key: Option<&str>) -> Result<()> {
         self.done(self.file.execute("INSERT INTO sessions (id, key) VALUES (?1, ?2)", params![id, key])).map(drop)
     }
 
-    /// The session that was added with `key`.
+    /// Returns the session that was added with `key`.
     pub fn session_of(&self, key: &str) -> Result<Option<String>> {
         let sql = "SELECT id FROM sessions WHERE key = ?1 AND NOT ended";
         self.done(self.file.query_row(sql, [key], |row| row.get(0)).optional())
     }
 
-    /// Adds a model and the request that makes it.
+    /// Adds a model with the request that creates it.
     pub fn add_model(&mut self, model: &ModelLine, kind: &str, body: &[u8]) -> Result<()> {
         let added = (|| {
             let change = self.file.transaction()?;
@@ -132,14 +132,14 @@ impl Journal {
             .map(drop)
     }
 
-    /// Writes what became of a request, and the name of the model's base, which a checkpoint may tell.
+    /// Stores the result of a request.
     pub fn finish(&self, model: &str, seq: u64, outcome: &Outcome) -> Result<()> {
         let sql = "UPDATE requests SET outcome = ?3 WHERE model = ?1 AND seq = ?2";
         let finish = |bytes: Vec<u8>| self.file.prepare(sql)?.execute(params![model, seq as i64, bytes]);
         self.done(finish(outcome.write())).map(drop)
     }
 
-    /// Forgets what requests up to `seq` asked for, which a saved state holds; and what became of those before `kept`.
+    /// Deletes the bodies of requests up to `seq`, which a saved state includes, and the results of requests before `kept`.
     pub fn forget(&mut self, model: &str, seq: u64, kept: u64) -> Result<()> {
         let forgotten = (|| {
             let change = self.file.transaction()?;
@@ -164,7 +164,7 @@ impl Journal {
         self.done(self.file.execute("UPDATE samplers SET ended = 1 WHERE id = ?1", [id])).map(drop)
     }
 
-    /// Ends a model: nothing of it is asked for any more.
+    /// Ends a model and deletes its requests.
     pub fn end_model(&mut self, id: &str) -> Result<()> {
         let ended = (|| {
             let change = self.file.transaction()?;
@@ -180,25 +180,25 @@ impl Journal {
         self.done(self.file.execute("UPDATE sessions SET ended = 1 WHERE id = ?1", [id])).map(drop)
     }
 
-    /// Whether a session has ended; nothing where there never was one.
+    /// Returns whether a session has ended. `None` if it never existed.
     pub fn has_ended(&self, id: &str) -> Result<Option<bool>> {
         let sql = "SELECT ended FROM sessions WHERE id = ?1";
         self.done(self.file.query_row(sql, [id], |row| row.get(0)).optional())
     }
 
-    /// The sessions that have not ended.
+    /// Returns the sessions that have not ended.
     pub fn sessions(&self) -> Result<Vec<String>> {
         self.all("SELECT id FROM sessions WHERE NOT ended", |row| row.get(0))
     }
 
-    /// The models that have not ended.
+    /// Returns the models that have not ended.
     pub fn models(&self) -> Result<Vec<ModelLine>> {
         self.all("SELECT id, session, base FROM models WHERE NOT ended", |row| {
             Ok(ModelLine { id: row.get(0)?, session: row.get(1)?, base: row.get(2)? })
         })
     }
 
-    /// The samplers that have not ended, in the order in which they were added.
+    /// Returns the samplers that have not ended, in the order in which they were added.
     pub fn samplers(&self) -> Result<Vec<SamplerLine>> {
         self.all("SELECT id, session, base, directory, path FROM samplers WHERE NOT ended ORDER BY rowid", |row| {
             let (id, session, base) = (row.get(0)?, row.get(1)?, row.get(2)?);
@@ -206,7 +206,7 @@ impl Journal {
         })
     }
 
-    /// The requests of a model that are there, in order.
+    /// Returns the stored requests of a model in order.
     pub fn lines(&self, model: &str) -> Result<Vec<Line>> {
         let read = || {
             let sql = "SELECT seq, kind, body, outcome FROM requests WHERE model = ?1 ORDER BY seq";
@@ -228,7 +228,7 @@ impl Journal {
     }
 }
 
-/// An error of SQLite. A full disk is told as the system tells it: it may pass.
+/// Converts an error of SQLite to an I/O error. The API then reports a problem of the server, and clients retry.
 fn failed(path: &Path, error: &rusqlite::Error) -> Error {
     Error::io(path, std::io::Error::other(error.to_string()))
 }

@@ -1,11 +1,10 @@
-//! The training server that Tinker's clients understand, at `/api/v1/`.
+//! Training server for Tinker's clients, at `/api/v1/`.
 //!
-//! A client opens a session, makes models (adapters on a base that all share) and sends numbered requests to them. Every request is
-//! answered at once with an id, and `retrieve_future` waits for what becomes of it. A request that is repeated is done once.
+//! A client opens a session, creates models (adapters on a shared base) and sends numbered requests to them. Every request is answered
+//! immediately with an id, and `retrieve_future` waits for its result. A repeated request is executed once.
 //!
-//! [`registry`] knows who is there and what was asked for; [`journal`] writes it through to the disk; [`worker`] is the thread that
-//! computes, a little for everybody in turn. [`data`] and [`sampling`] read requests. Checkpoints are ordinary directories
-//! ([`checkpoints`]).
+//! [`registry`] stores sessions, models and requests; [`journal`] writes them to disk; [`worker`] is the thread that computes, alternating
+//! between clients. [`data`] and [`sampling`] parse requests. Checkpoints are ordinary directories ([`checkpoints`]).
 
 mod bodies;
 mod checkpoints;
@@ -49,10 +48,10 @@ use sampling::SampleBody;
 use shared::Shared;
 pub use training::Training;
 
-/// What everything is below of.
+/// Prefix of all paths.
 pub const PREFIX: &str = "/api/v1/";
 
-/// The routes below `/api/v1`.
+/// Returns the routes below `/api/v1`.
 pub fn routes() -> Router<Arc<App>> {
     let at = |path: &str| format!("{PREFIX}{path}");
     Router::new()
@@ -87,7 +86,7 @@ pub fn routes() -> Router<Arc<App>> {
         .route(&at("{*rest}"), get(nothing).post(nothing).put(nothing).delete(nothing))
 }
 
-/// A request that was not let in, in the form of this API.
+/// Returns the response to a request that was not admitted, in the form of this API.
 pub fn refusal(status: StatusCode, why: &str) -> Response {
     Refused::new(status, why).into_response()
 }
@@ -99,7 +98,7 @@ fn shared(app: &App) -> Result<&Arc<Shared>, Refused> {
     training.ok_or_else(|| Refused::missing("this server does not train: start it with `gradus serve --training-api`"))
 }
 
-/// Does something with the registry beside the server's thread: it may wait for the disk.
+/// Accesses the registry on another thread, because it may wait for the disk.
 async fn with<R: Send + 'static>(
     app: &App,
     ask: impl FnOnce(&mut Registry) -> Result<R, Refused> + Send + 'static,
@@ -113,7 +112,7 @@ async fn with<R: Send + 'static>(
     asked.await.map_err(|_| Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "the server failed at this request"))?
 }
 
-/// A body in JSON.
+/// Parses a JSON body.
 fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refused> {
     serde_json::from_slice(body).map_err(|error| Refused::request(format!("the request cannot be read: {error}")))
 }
@@ -122,7 +121,7 @@ fn ok(value: &Value) -> Response {
     answer(StatusCode::OK, value)
 }
 
-/// A request was accepted.
+/// Responds that a request was accepted.
 fn promised(request: &str, model: Option<&str>) -> Response {
     ok(&json!({ "request_id": request, "model_id": model }))
 }
@@ -149,13 +148,13 @@ async fn dynamic_config(State(app): State<Arc<App>>) -> Done {
     Ok(ok(&json!({ "sample_cancel_enabled": true })))
 }
 
-/// What clients say of themselves is not kept.
+/// Telemetry of clients is discarded.
 async fn telemetry(State(app): State<Arc<App>>) -> Done {
     shared(&app)?;
     Ok(ok(&json!({ "status": "accepted" })))
 }
 
-/// Base models: those that answer and are no adapters.
+/// Returns the base models: language models that are not adapters.
 fn bases(models: &Models) -> Vec<(FoundModel, ModelDir)> {
     let found = models.list().into_iter().filter(|found| found.kind == ModelKind::Language);
     let opened = found.filter_map(|found| {
@@ -210,7 +209,7 @@ async fn finish_session(State(app): State<Arc<App>>, PathOf(id): PathOf<String>)
     Ok(ok(&json!({})))
 }
 
-/// The name of a base that is there.
+/// Checks that a base model exists.
 async fn base(app: &Arc<App>, name: &str) -> Result<(), Refused> {
     let (models, name) = (Arc::clone(&app.models), name.to_owned());
     let look = move || {
@@ -227,7 +226,7 @@ async fn base(app: &Arc<App>, name: &str) -> Result<(), Refused> {
 async fn create_model(State(app): State<Arc<App>>, body: Bytes) -> Done {
     let mut create: CreateBody = read(&body)?;
     base(&app, &create.base_model).await?;
-    // What is random is written down: the request may be repeated.
+    // The random seed is stored, because the request may be repeated.
     if let Some(lora) = create.lora_config.as_mut().filter(|lora| lora.seed.is_none()) {
         lora.seed = Some(sampling::random()?.cast_signed());
     }
@@ -278,17 +277,17 @@ async fn unload(State(app): State<Arc<App>>, body: Bytes) -> Done {
     Ok(promised(&format!("{model_id}{UNLOADED}"), Some(&model_id)))
 }
 
-/// The end of the id of a request that unloads a model.
+/// Suffix of the id of a request that unloads a model.
 const UNLOADED: &str = ":unload";
 
-/// Takes a numbered request to a model.
+/// Accepts a numbered request to a model.
 async fn submit(app: &App, model: String, seq: u64, kind: Kind, body: Bytes) -> Done {
     let id = model.clone();
     let request = with(app, move |registry| registry.submit(&id, seq, kind, &body)).await?;
     Ok(promised(&request, Some(&model)))
 }
 
-/// The body as it was before it was compressed.
+/// Returns the uncompressed body.
 fn plain(headers: &HeaderMap, body: Bytes) -> Result<Bytes, Refused> {
     match headers.get(header::CONTENT_ENCODING).map(|of| of.to_str().unwrap_or_default()) {
         None | Some("identity") => Ok(body),
@@ -329,7 +328,7 @@ struct Numbered {
     seq_id: Option<u64>,
 }
 
-/// Takes a numbered request in JSON.
+/// Accepts a numbered JSON request.
 async fn submit_json(app: &App, kind: Kind, body: Bytes) -> Done {
     let Numbered { model_id, seq_id } = read(&body)?;
     submit(app, model_id, seq_id.unwrap_or(0), kind, body).await
@@ -440,7 +439,7 @@ async fn cancel(State(app): State<Arc<App>>, body: Bytes) -> Done {
     Ok(ok(&json!({})))
 }
 
-/// Waits for what becomes of a request.
+/// Waits for the result of a request.
 async fn retrieve(State(app): State<Arc<App>>, body: Bytes) -> Done {
     let OfRequest { request_id } = read(&body)?;
     let shared = shared(&app)?;
@@ -451,7 +450,7 @@ async fn retrieve(State(app): State<Arc<App>>, body: Bytes) -> Done {
     let look = async {
         loop {
             news.mark_unchanged();
-            // A moment: nothing is written to the disk here.
+            // The lock is held only briefly, because nothing is written to disk here.
             match shared.registry().find(&request_id) {
                 Found::Waiting => {}
                 found => return found,
@@ -478,7 +477,7 @@ struct OfPath {
     tinker_path: String,
 }
 
-/// Does something with the checkpoints beside the server's thread.
+/// Accesses the checkpoints on another thread.
 async fn on_disk<R: Send + 'static>(
     app: &App,
     ask: impl FnOnce(&Path) -> Result<R, Refused> + Send + 'static,
@@ -497,7 +496,7 @@ async fn weights_info(State(app): State<Arc<App>>, body: Bytes) -> Done {
 async fn run(State(app): State<Arc<App>>, PathOf(run): PathOf<String>) -> Done {
     let id = run.clone();
     let all = on_disk(&app, move |folder| {
-        // A name that leads elsewhere is no run.
+        // A name that leads elsewhere is not a run.
         Place::parse(&format!("tinker://{id}/weights/x"))?;
         let described = checkpoints::list(folder, &id);
         let newest = described.last().and_then(|of| of["tinker_path"].as_str()).map(str::to_owned);

@@ -2,22 +2,22 @@
 
 use std::time::Duration;
 
-/// Who may train, and how much.
+/// Limits of the training server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrainingOptions {
-    /// The most sessions at work.
+    /// Maximum number of active sessions.
     pub sessions: usize,
-    /// The most models in memory; others rest on the disk.
+    /// Maximum number of models in memory. Others are kept on disk.
     pub models: usize,
-    /// The most tokens of a forward pass; a longer text is a pass of its own.
+    /// Maximum number of tokens in a forward pass. A longer text is a pass of its own.
     pub pass_tokens: usize,
-    /// After so long without a word, a session's models leave memory, and it makes room for another.
+    /// Idle time after which a session's models leave memory, and another session may replace it.
     pub silent: Duration,
-    /// After so long without a word, a session ends.
+    /// Idle time after which a session ends.
     pub lost: Duration,
-    /// How long requests wait for one before them that has not come.
+    /// Time that requests wait for a missing earlier request.
     pub gap: Duration,
-    /// How long a client that asks what became of a request is kept waiting before it is told to ask again.
+    /// Time that a client waits for a result before it must repeat its query.
     pub patience: Duration,
 }
 

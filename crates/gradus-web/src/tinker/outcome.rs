@@ -1,20 +1,20 @@
-//! What becomes of a request, and what a client is told of it.
+//! Results of requests, and their form for clients.
 
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-/// Who can mend a failure.
+/// Responsibility for a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Category {
-    /// Who asked.
+    /// The client can fix it.
     User,
-    /// Who runs the server.
+    /// The operator of the server can fix it.
     Server,
 }
 
 impl Category {
-    /// The name in messages.
+    /// Returns the name in messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::User => "user",
@@ -23,22 +23,22 @@ impl Category {
     }
 }
 
-/// Why a request was not done.
+/// Reason why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     /// What happened, and what to do.
     pub message: String,
-    /// Who can mend it.
+    /// Side that can fix it.
     pub category: Category,
 }
 
 impl Failure {
-    /// Something that who asked can mend.
+    /// Creates a failure that the client can fix.
     pub fn user(message: impl Into<String>) -> Self {
         Self { message: message.into(), category: Category::User }
     }
 
-    /// Something that who runs the server can mend.
+    /// Creates a failure that the operator of the server can fix.
     pub fn server(message: impl Into<String>) -> Self {
         Self { message: message.into(), category: Category::Server }
     }
@@ -48,7 +48,7 @@ impl From<gradus::Error> for Failure {
     fn from(error: gradus::Error) -> Self {
         let hint = error.hint().map_or(String::new(), |hint| format!(" ({hint})"));
         let category = match error {
-            // The disk is the server's.
+            // The disk belongs to the server.
             gradus::Error::Io { .. } => Category::Server,
             _ => Category::User,
         };
@@ -56,7 +56,7 @@ impl From<gradus::Error> for Failure {
     }
 }
 
-/// The answer to a request that was accepted.
+/// Result of an accepted request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// JSON.
@@ -68,12 +68,12 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// A JSON value.
+    /// Creates a JSON result.
     pub fn json(value: &Value) -> Self {
         Self::Json(value.to_string())
     }
 
-    /// Bytes that [`read`](Self::read) reads.
+    /// Encodes the result as bytes for [`read`](Self::read).
     pub fn write(&self) -> Vec<u8> {
         let (kind, body): (u8, Vec<u8>) = match self {
             Self::Json(text) => (0, text.clone().into()),
@@ -84,7 +84,7 @@ impl Outcome {
         [&[kind][..], &body].concat()
     }
 
-    /// What [`write`](Self::write) wrote.
+    /// Decodes the bytes of [`write`](Self::write).
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let (kind, body) = bytes.split_first()?;
         let text = || String::from_utf8(body.to_vec()).ok();
@@ -112,12 +112,12 @@ impl IntoResponse for &Outcome {
     }
 }
 
-/// JSON with its status.
+/// Returns JSON with a status.
 pub fn answer(status: StatusCode, value: &Value) -> Response {
     (status, [(header::CONTENT_TYPE, "application/json")], value.to_string()).into_response()
 }
 
-/// A request that is not accepted.
+/// A request that was not accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
     status: StatusCode,
@@ -125,29 +125,29 @@ pub struct Refused {
 }
 
 impl Refused {
-    /// With a status.
+    /// Creates a rejection with this status.
     pub fn new(status: StatusCode, message: impl Into<String>) -> Self {
         let message = message.into();
         let failure = if status.is_server_error() { Failure::server(message) } else { Failure::user(message) };
         Self { status, failure }
     }
 
-    /// The request makes no sense.
+    /// The request is invalid.
     pub fn request(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, message)
     }
 
-    /// What it asks for is not there.
+    /// The requested object does not exist.
     pub fn missing(message: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, message)
     }
 
-    /// What it asks for is there no more.
+    /// The requested object no longer exists.
     pub fn gone(message: impl Into<String>) -> Self {
         Self::new(StatusCode::GONE, message)
     }
 
-    /// There is too much to do: later there is room.
+    /// The server is overloaded, but the client may retry later.
     pub fn busy(message: impl Into<String>) -> Self {
         Self::new(StatusCode::TOO_MANY_REQUESTS, message)
     }
@@ -158,7 +158,7 @@ impl From<gradus::Error> for Refused {
         let Failure { message, category } = error.into();
         match category {
             Category::User => Self::request(message),
-            // Clients ask again.
+            // Clients retry.
             Category::Server => Self::new(StatusCode::SERVICE_UNAVAILABLE, message),
         }
     }

@@ -1,4 +1,4 @@
-//! The protocol buffers of Tinker's clients, as the messages that are read and written here have them: field numbers, no names.
+//! Protocol buffer messages of Tinker's clients, reduced to the fields used here. Fields are identified by number, not by name.
 
 use std::collections::HashMap;
 
@@ -21,7 +21,7 @@ pub struct ForwardBackwardRequest {
     pub loss_fn_config_v2: HashMap<String, LossConfigValue>,
 }
 
-/// A constant of a loss.
+/// Constant of a loss.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct LossConfigValue {
     #[prost(oneof = "ConfigValue", tags = "1, 2")]
@@ -37,7 +37,7 @@ pub enum ConfigValue {
     Text(String),
 }
 
-/// One text and what its loss reads. Where its tokens come from (fields 3 and 4) is not read.
+/// A text with the inputs of its loss. Fields 3 and 4, the origin of its tokens, are ignored.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Datum {
     #[prost(message, repeated, tag = "1")]
@@ -53,7 +53,7 @@ pub struct Chunk {
     pub chunk: Option<ChunkKind>,
 }
 
-/// Ids, or what is not read here.
+/// Token ids, or unsupported content.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum ChunkKind {
     #[prost(message, tag = "1")]
@@ -64,14 +64,14 @@ pub enum ChunkKind {
     Dmel(Opaque),
 }
 
-/// Ids of 32 bits.
+/// Token ids of 32 bits.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct EncodedTextChunk {
     #[prost(bytes = "vec", tag = "1")]
     pub tokens: Vec<u8>,
 }
 
-/// A message whose fields are not read.
+/// A message whose fields are ignored.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Opaque {}
 
@@ -86,7 +86,7 @@ pub struct Tensor {
     pub shape: Vec<i64>,
 }
 
-/// How the numbers lie.
+/// Encoding of the numbers.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum Encoding {
     #[prost(bytes = "vec", tag = "1")]
@@ -95,7 +95,7 @@ pub enum Encoding {
     SparseCsr(SparseCsr),
 }
 
-/// A matrix by its rows: values, where each row begins, and the column of each value.
+/// A matrix in compressed sparse row format: values, the start of each row, and the column of each value.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct SparseCsr {
     #[prost(bytes = "vec", tag = "1")]
@@ -106,7 +106,7 @@ pub struct SparseCsr {
     pub col_indices: Vec<u8>,
 }
 
-/// The type of a number.
+/// Type of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
 pub enum DType {
@@ -117,7 +117,7 @@ pub enum DType {
     Bfloat16 = 4,
 }
 
-/// What a forward pass found.
+/// Result of a forward pass.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ForwardBackwardOutput {
     #[prost(string, tag = "1")]
@@ -139,12 +139,12 @@ pub struct ArrayRecord {
     pub num_datums: i64,
 }
 
-/// The arrays of several data end to end.
+/// Concatenated arrays of several data.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct BatchedTensor {
     #[prost(bytes = "vec", tag = "1")]
     pub data: Vec<u8>,
-    /// Where each begins, in bytes; and the end.
+    /// Start of each array in bytes, then the end of the last one.
     #[prost(bytes = "vec", tag = "2")]
     pub offsets: Vec<u8>,
     #[prost(enumeration = "DType", tag = "3")]
@@ -181,7 +181,7 @@ pub struct SampledSequence {
     pub topk_sampled_logprobs: Option<TopkLogprobs>,
 }
 
-/// The likeliest ids of several positions.
+/// Most likely ids at several positions.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct TopkLogprobs {
     #[prost(bytes = "vec", tag = "1")]
@@ -194,7 +194,7 @@ pub struct TopkLogprobs {
     pub length: u32,
 }
 
-/// Why a completion ended.
+/// Reason why a completion ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
 pub enum StopReason {
@@ -202,7 +202,7 @@ pub enum StopReason {
     Length = 1,
 }
 
-/// 32-bit numbers as they lie in a message.
+/// Encodes 32-bit numbers for a message.
 pub fn bytes_of<T: Copy, const N: usize>(values: &[T], bytes: fn(T) -> [u8; N]) -> Vec<u8> {
     values.iter().flat_map(|&value| bytes(value)).collect()
 }

@@ -1,4 +1,4 @@
-//! Who is there, what was asked for, and what became of it. Nothing is computed here, so this can be locked for a moment at any time.
+//! Sessions, models, samplers, requests and results. Nothing is computed here, so the lock is always held only briefly.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -12,37 +12,37 @@ use super::outcome::{Failure, Outcome, Refused};
 use super::sampling::SampleRequest;
 use crate::secret::secret;
 
-/// Results of a model or a sampler that are kept: a request that is repeated is answered with them.
+/// Number of stored results per model or sampler, which are the responses to repeated requests.
 const RESULTS_KEPT: usize = 1024;
 
-/// Requests of a model or a sampler that may wait.
+/// Maximum number of waiting requests per model or sampler.
 const WAITING_MAX: usize = 4096;
 
-/// Bytes of the requests of a model that may wait.
+/// Maximum size of a model's waiting requests in bytes.
 const WAITING_BYTES_MAX: usize = 512 << 20;
 
-/// Unnamed samplers of a session that are kept; the oldest goes.
+/// Maximum number of unnamed samplers per session. The oldest one is removed.
 const SAMPLERS_KEPT: usize = 64;
 
-/// Models of all sessions.
+/// Maximum number of models in all sessions.
 const MODELS_MAX: usize = 1024;
 
-/// What a request to a model asks for.
+/// Kind of a request to a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// A fresh adapter.
+    /// Create a new adapter.
     Create,
-    /// An adapter from a checkpoint, as the first request or a later one.
+    /// Load an adapter from a checkpoint, as the first request or a later one.
     Load,
-    /// A forward pass, and mostly a backward pass.
+    /// Forward pass, usually with a backward pass.
     ForwardBackward,
-    /// A step of the optimizer.
+    /// Optimizer step.
     Step,
-    /// A checkpoint to go on from.
+    /// Save a checkpoint for training.
     Save,
-    /// A checkpoint to sample from.
+    /// Save a checkpoint for sampling.
     SaveForSampler,
-    /// Something that is not supported; the body says what.
+    /// Unsupported request; the body describes it.
     Unsupported,
 }
 
@@ -57,7 +57,7 @@ impl Kind {
         Self::Unsupported,
     ];
 
-    /// The name in the journal.
+    /// Returns the name in the journal.
     pub fn name(self) -> &'static str {
         match self {
             Self::Create => "create",
@@ -70,18 +70,18 @@ impl Kind {
         }
     }
 
-    /// The kind of this name.
+    /// Returns the kind with this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 }
 
-/// A request that waits.
+/// A waiting request.
 #[derive(Debug, Clone)]
 pub struct Queued {
-    /// What it asks for.
+    /// Kind of the request.
     pub kind: Kind,
-    /// Its body.
+    /// Body of the request.
     pub body: Arc<[u8]>,
 }
 
@@ -93,13 +93,13 @@ struct Session {
 struct Model {
     session: String,
     base: String,
-    /// The request that is done next.
+    /// Number of the next request.
     next: u64,
     queue: BTreeMap<u64, Queued>,
     bytes: usize,
     done: BTreeMap<u64, Arc<Outcome>>,
     used: f64,
-    /// Since when requests wait for one that has not come.
+    /// Time since which requests wait for a missing earlier one.
     gap: Option<Instant>,
     ends: bool,
 }
@@ -107,7 +107,7 @@ struct Model {
 struct Sampler {
     line: SamplerLine,
     queue: VecDeque<(u64, Arc<SampleRequest>)>,
-    /// Requests that are sampled.
+    /// Requests that are being sampled.
     running: BTreeSet<u64>,
     canceled: Vec<u64>,
     done: BTreeMap<u64, Arc<Outcome>>,
@@ -116,31 +116,31 @@ struct Sampler {
     clones: u64,
 }
 
-/// Whose turn it is to compute.
+/// Owner of the next turn on the computing thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Turn {
-    /// A model's.
+    /// A model.
     Model(String),
-    /// A sampler's.
+    /// A sampler.
     Sampler(String),
-    /// A model's that ends.
+    /// A model that ends.
     End(String),
 }
 
-/// What is known of a request.
+/// State of a request.
 #[derive(Debug, Clone)]
 pub enum Found {
-    /// What became of it.
+    /// Its result.
     Done(Arc<Outcome>),
-    /// It waits, or is computed.
+    /// It waits, or is being computed.
     Waiting,
-    /// It was never there, or is there no more.
+    /// It never existed, or no longer exists.
     Gone,
 }
 
-/// Everybody.
+/// State of the training server.
 pub struct Registry {
-    /// What is written through to the disk.
+    /// Journal on disk.
     pub journal: Journal,
     options: TrainingOptions,
     sessions: HashMap<String, Session>,
@@ -149,10 +149,10 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Goes on from the journal.
+    /// Restores the state from the journal.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// The journal cannot be read.
     pub fn open(journal: Journal, options: TrainingOptions) -> Result<Self> {
         let now = Instant::now();
         let sessions = journal.sessions()?.into_iter().map(|id| (id, Session { seen: now, used: 0.0 })).collect();
@@ -177,10 +177,10 @@ impl Registry {
         Ok(Self { journal, options, sessions, models, samplers })
     }
 
-    /// A new session; `key` tells a repeated request from a new one.
+    /// Creates a session. `key` identifies repeated requests.
     ///
     /// # Errors
-    /// When there are too many, or the disk is full.
+    /// There are too many sessions, or the disk is full.
     pub fn create_session(&mut self, key: Option<&str>) -> Result<String, Refused> {
         if let Some(known) = key.map(|key| self.journal.session_of(key)).transpose()?.flatten() {
             return Ok(known);
@@ -200,7 +200,7 @@ impl Registry {
         Ok(id)
     }
 
-    /// Ends the session that has been silent for the longest time, where that is longer than sessions may be.
+    /// Ends the session with the longest idle time, if that exceeds the limit.
     fn make_room(&mut self) {
         let silent = self.options.silent;
         let oldest = self.sessions.iter().filter(|(_, of)| of.seen.elapsed() > silent).min_by_key(|(_, of)| of.seen);
@@ -209,7 +209,7 @@ impl Registry {
         }
     }
 
-    /// Ends a session. What its models have learned last becomes a checkpoint.
+    /// Ends a session. The last states of its models become checkpoints.
     pub fn end_session(&mut self, id: &str) {
         if self.sessions.remove(id).is_none() {
             return;
@@ -231,10 +231,10 @@ impl Registry {
         }
     }
 
-    /// Notes that a session is alive.
+    /// Records activity of a session.
     ///
     /// # Errors
-    /// When there is none, or it has ended.
+    /// The session does not exist or has ended.
     pub fn touch(&mut self, id: &str) -> Result<(), Refused> {
         if let Some(session) = self.sessions.get_mut(id) {
             session.seen = Instant::now();
@@ -248,15 +248,16 @@ impl Registry {
         })
     }
 
-    /// Whether the session is silent for longer than sessions may be.
+    /// Returns whether the session has been idle for longer than the limit.
     fn is_silent(&self, session: &str) -> bool {
         self.sessions.get(session).is_none_or(|session| session.seen.elapsed() > self.options.silent)
     }
 
-    /// Adds a model that `kind` makes of `body`; gives the id of its first request. `base` is the name of its base.
+    /// Adds a model, which the request `kind` with `body` creates, and returns the id of that request. `base` is the name of the base
+    /// model.
     ///
     /// # Errors
-    /// When the session is not there, there are too many models, or the disk is full.
+    /// The session does not exist, there are too many models, or the disk is full.
     pub fn create_model(
         &mut self,
         session: &str,
@@ -291,10 +292,10 @@ impl Registry {
         })
     }
 
-    /// The name of the base of a model, and what became of the request that made it.
+    /// Returns the name of a model's base, and the result of the request that created the model.
     ///
     /// # Errors
-    /// When there is no such model, or it is not made yet.
+    /// The model does not exist, or is not created yet.
     pub fn info(&mut self, id: &str) -> Result<(String, Arc<Outcome>), Refused> {
         let model = self.model(id)?;
         let made = model.done.get(&0).cloned();
@@ -303,10 +304,10 @@ impl Registry {
         made.map(|made| (base, made)).ok_or_else(|| Refused::request(format!("the model `{id}` is not made yet")))
     }
 
-    /// Takes request `seq` of a model; gives its id. One that was taken before is not taken again.
+    /// Accepts request `seq` of a model and returns its id. Repeated requests are accepted only once.
     ///
     /// # Errors
-    /// When there is no such model, its session has ended, too much waits, or the disk is full.
+    /// The model does not exist, its session has ended, too many requests wait, or the disk is full.
     pub fn submit(&mut self, id: &str, seq: u64, kind: Kind, body: &[u8]) -> Result<String, Refused> {
         let session = self.model(id)?.session.clone();
         self.touch(&session)?;
@@ -343,20 +344,20 @@ impl Registry {
         Ok(request)
     }
 
-    /// Unloads a model: what it has learned last becomes a checkpoint.
+    /// Unloads a model. Its last state becomes a checkpoint.
     ///
     /// # Errors
-    /// When there is no such model.
+    /// The model does not exist.
     pub fn unload(&mut self, id: &str) -> Result<(), Refused> {
         self.model(id)?;
         self.models.get_mut(id).expect("it was just there").ends = true;
         Ok(())
     }
 
-    /// Adds a sampler, unless it is there; gives its id.
+    /// Adds a sampler, unless it exists, and returns its id.
     ///
     /// # Errors
-    /// When the session is not there, or the disk is full.
+    /// The session does not exist, or the disk is full.
     pub fn create_sampler(
         &mut self,
         session: &str,
@@ -376,7 +377,7 @@ impl Registry {
         Ok(id)
     }
 
-    /// Lets go of the samplers of a session that nobody asked for longest, where there are too many.
+    /// Removes the least recently used samplers of a session if there are too many.
     fn drop_old_samplers(&mut self, session: &str) {
         let mut own: Vec<(Instant, String)> = self
             .samplers
@@ -397,18 +398,18 @@ impl Registry {
         })
     }
 
-    /// A sampler as it was written.
+    /// Returns a sampler's entry in the journal.
     ///
     /// # Errors
-    /// When there is none.
+    /// The sampler does not exist.
     pub fn sampler_line(&self, id: &str) -> Result<&SamplerLine, Refused> {
         Ok(&self.sampler(id)?.line)
     }
 
-    /// A number for one more client of a sampler.
+    /// Returns a number for an additional client of a sampler.
     ///
     /// # Errors
-    /// When there is no such sampler.
+    /// The sampler does not exist.
     pub fn join_sampler(&mut self, id: &str) -> Result<u64, Refused> {
         self.sampler(id)?;
         let sampler = self.samplers.get_mut(id).expect("it was just there");
@@ -416,10 +417,10 @@ impl Registry {
         Ok(sampler.clones)
     }
 
-    /// Takes request `seq` to a sampler; gives its id. One that was taken before is not taken again.
+    /// Accepts request `seq` to a sampler and returns its id. Repeated requests are accepted only once.
     ///
     /// # Errors
-    /// When there is no such sampler, or too much waits.
+    /// The sampler does not exist, or too many requests wait.
     pub fn submit_sample(&mut self, id: &str, seq: u64, request: SampleRequest) -> Result<String, Refused> {
         let session = self.sampler(id)?.line.session.clone();
         self.touch(&session)?;
@@ -443,7 +444,7 @@ impl Registry {
         Ok(name)
     }
 
-    /// Gives up a request to a sampler.
+    /// Cancels a request to a sampler.
     pub fn cancel(&mut self, request: &str) {
         let Some((id, seq)) = split(request) else { return };
         let Some(sampler) = self.samplers.get_mut(id) else { return };
@@ -456,7 +457,7 @@ impl Registry {
         }
     }
 
-    /// What is known of a request.
+    /// Returns the state of a request.
     pub fn find(&mut self, request: &str) -> Found {
         let Some((id, seq)) = split(request) else { return Found::Gone };
         if let Some(model) = self.models.get(id) {
@@ -466,7 +467,7 @@ impl Registry {
                 None if model.queue.contains_key(&seq) => Found::Waiting,
                 None => Found::Gone,
             };
-            // Who waits is alive.
+            // A waiting client counts as activity.
             let _ = self.touch(&session);
             return found;
         }
@@ -481,10 +482,10 @@ impl Registry {
         found
     }
 
-    /// Models and samplers of a session.
+    /// Returns the models and samplers of a session.
     ///
     /// # Errors
-    /// When there is no such session.
+    /// The session does not exist.
     pub fn of_session(&self, id: &str) -> Result<(Vec<String>, Vec<String>), Refused> {
         if !self.sessions.contains_key(id) {
             return Err(Refused::missing(format!("there is no session `{id}`, or it has ended")));
@@ -498,7 +499,7 @@ impl Registry {
         Ok((models, samplers))
     }
 
-    /// The least that somebody who has something to compute has used so far.
+    /// Returns the lowest computing time used so far by any model or sampler with work.
     fn least_used(&self) -> f64 {
         let models = self.models.values().filter(|of| of.can_run()).map(|of| of.used);
         let samplers = self.samplers.values().filter(|of| !of.is_idle()).map(|of| of.used);
@@ -506,12 +507,12 @@ impl Registry {
         if least.is_finite() { least } else { 0.0 }
     }
 
-    /// Whose turn it is: of those who have something to compute, the one of the session that has used the least time, and of its
-    /// models and samplers the one that has used the least.
+    /// Returns the owner of the next turn. Among all models and samplers with work, the session with the least computing time comes first,
+    /// and within the session the model or sampler with the least.
     pub fn turn(&self) -> Option<Turn> {
         let of_session = |id: &str| self.sessions.get(id).map_or(0.0, |session| session.used);
         let models = self.models.iter().filter(|(_, model)| model.can_run() || model.ends).map(|(id, model)| {
-            // Who ends makes room.
+            // Models that end come first, because they free memory.
             match model.ends {
                 true => (f64::NEG_INFINITY, 0.0, Turn::End(id.clone())),
                 false => (of_session(&model.session), model.used, Turn::Model(id.clone())),
@@ -526,7 +527,7 @@ impl Registry {
         least.map(|(_, _, turn)| turn)
     }
 
-    /// Notes what a turn took.
+    /// Records the computing time of a turn.
     pub fn used(&mut self, turn: &Turn, seconds: f64) {
         let session = match turn {
             Turn::Model(id) | Turn::End(id) => self.models.get_mut(id).map(|model| {
@@ -538,7 +539,7 @@ impl Registry {
                 sampler.line.session.clone()
             }),
         };
-        // A session that was idle does not save up time.
+        // An idle session does not accumulate credit.
         let others = self.sessions.iter().filter(|(id, _)| Some(*id) != session.as_ref() && self.is_at_work(id));
         let least = others.map(|(_, of)| of.used).fold(f64::INFINITY, f64::min);
         if let Some(session) = session.and_then(|id| self.sessions.get_mut(&id)) {
@@ -554,20 +555,20 @@ impl Registry {
             || self.samplers.values().any(|of| of.line.session == session && !of.is_idle())
     }
 
-    /// The name of a model's base, and the request that is done next.
+    /// Returns the name of a model's base, and the model's next request.
     pub fn next(&self, id: &str) -> Option<(String, u64, Queued)> {
         let model = self.models.get(id)?;
         Some((model.base.clone(), model.next, model.queue.get(&model.next)?.clone()))
     }
 
-    /// The name of a model's base.
+    /// Returns the name of a model's base.
     pub fn base(&self, id: &str) -> Option<String> {
         Some(self.models.get(id)?.base.clone())
     }
 
-    /// Tells what became of the request of a model that was done.
+    /// Stores the result of a model's request.
     pub fn finish(&mut self, id: &str, seq: u64, outcome: Outcome) {
-        // The request itself is on the disk: where this cannot be written, it is done once more after a restart, with the same bits.
+        // If the result cannot be written, the stored request is repeated after a restart, with the same bits.
         if let Err(error) = self.journal.finish(id, seq, &outcome) {
             tracing::warn!("{error}");
         }
@@ -578,7 +579,7 @@ impl Registry {
         model.done.insert(seq, Arc::new(outcome));
         model.next = seq + 1;
         while model.done.len() > RESULTS_KEPT {
-            // What the first request said stays: it describes the model.
+            // The result of the first request is kept, because it describes the model.
             let Some(oldest) = model.done.keys().copied().find(|seq| *seq > 0) else { break };
             model.done.remove(&oldest);
         }
@@ -586,7 +587,7 @@ impl Registry {
         model.gap = waits.then(|| model.gap.unwrap_or_else(Instant::now));
     }
 
-    /// Forgets what a saved state of a model holds, up to request `seq`.
+    /// Deletes requests up to `seq`, which a saved state of the model includes.
     pub fn saved(&mut self, id: &str, seq: u64) {
         let kept = self.models.get(id).and_then(|model| model.done.keys().copied().find(|seq| *seq > 0));
         if let Err(error) = self.journal.forget(id, seq, kept.unwrap_or(0)) {
@@ -602,7 +603,7 @@ impl Registry {
         }
     }
 
-    /// Takes what a sampler has to do: how its model is read, what is new, and what was canceled.
+    /// Takes the work of a sampler: its journal entry, new requests, and canceled ones.
     pub fn take_samples(&mut self, id: &str) -> Option<Samples> {
         let sampler = self.samplers.get_mut(id)?;
         let fresh: Vec<(u64, Arc<SampleRequest>)> = sampler.queue.drain(..).collect();
@@ -610,7 +611,7 @@ impl Registry {
         Some(Samples { line: sampler.line.clone(), fresh, canceled: std::mem::take(&mut sampler.canceled) })
     }
 
-    /// Tells what became of a request to a sampler.
+    /// Stores the result of a request to a sampler.
     pub fn answer_sample(&mut self, id: &str, seq: u64, outcome: Outcome) {
         if let Some(sampler) = self.samplers.get_mut(id) {
             sampler.running.remove(&seq);
@@ -618,33 +619,33 @@ impl Registry {
         }
     }
 
-    /// Requests that were being sampled when their thread failed.
+    /// Returns the requests in progress of a sampler whose turn failed.
     pub fn running(&self, id: &str) -> Vec<u64> {
         self.samplers.get(id).map(|sampler| sampler.running.iter().copied().collect()).unwrap_or_default()
     }
 
-    /// Whether a sampler is there.
+    /// Returns whether a sampler exists.
     pub fn has_sampler(&self, id: &str) -> bool {
         self.samplers.contains_key(id)
     }
 
-    /// Whether a model may stay in memory: somebody of its session is there.
+    /// Returns whether a model may stay in memory, because its session is active.
     pub fn is_awake(&self, model: &str) -> bool {
         self.models.get(model).is_some_and(|model| !self.is_silent(&model.session))
     }
 
-    /// Whether a model has something to compute.
+    /// Returns whether a model has something to compute.
     pub fn has_work(&self, model: &str) -> bool {
         self.models.get(model).is_some_and(Model::can_run)
     }
 
-    /// Directories of unnamed samplers that are there.
+    /// Returns the directories of existing unnamed samplers.
     pub fn sampler_directories(&self) -> BTreeSet<String> {
         self.samplers.values().filter_map(|sampler| sampler.line.directory.clone()).collect()
     }
 
-    /// Ends sessions that have been silent for very long, and requests that wait for one that does not come; gives the models of
-    /// these.
+    /// Ends sessions that have been idle for too long, and requests that have waited too long for a missing one. Returns the models of the
+    /// latter.
     pub fn tidy(&mut self) -> Vec<String> {
         let lost = self.options.lost;
         let silent: Vec<String> =
@@ -668,13 +669,13 @@ impl Registry {
     }
 }
 
-/// What a sampler has to do.
+/// Work of a sampler.
 pub struct Samples {
-    /// The sampler.
+    /// Journal entry of the sampler.
     pub line: SamplerLine,
-    /// Requests that are new.
+    /// New requests.
     pub fresh: Vec<(u64, Arc<SampleRequest>)>,
-    /// Requests that were given up.
+    /// Canceled requests.
     pub canceled: Vec<u64>,
 }
 
@@ -702,7 +703,7 @@ impl Sampler {
     }
 }
 
-/// The model or sampler of a request, and its number.
+/// Splits the id of a request into the id of its model or sampler and its number.
 fn split(request: &str) -> Option<(&str, u64)> {
     let (id, seq) = request.rsplit_once(':')?;
     Some((id, seq.parse().ok()?))

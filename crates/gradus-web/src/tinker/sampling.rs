@@ -1,4 +1,4 @@
-//! Completions and log-probabilities of prompts, for Tinker's clients.
+//! Completions and log-probabilities of prompts for Tinker's clients.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -16,34 +16,34 @@ use serde_json::Value;
 use super::outcome::{Failure, Outcome};
 use super::proto::{self, DType, Encoding, SampleResponse, SampledSequence, TopkLogprobs, bytes_of};
 
-/// The most completions of a prompt.
+/// Maximum number of completions per prompt.
 pub const SAMPLES_MAX: usize = 1024;
 
-/// The most of the likeliest ids that are told beside a token.
+/// Maximum number of most likely ids per token.
 const LIKELIEST_MAX: usize = 128;
 
-/// The most stop strings, and the bytes of each: every token is looked at for all of them.
+/// Maximum number of stop strings, and maximum size of each in bytes. All of them are checked at every token.
 const STOPS_MAX: usize = 64;
 const STOP_BYTES: usize = 1024;
 
-/// Tokens that room is made for at first, a row.
+/// Initial capacity of a row in tokens.
 const CAPACITY: usize = 256;
 
-/// The body of `POST /api/v1/asample`.
+/// Body of `POST /api/v1/asample`.
 #[derive(Debug, Clone, Deserialize)]
 pub struct SampleBody {
-    /// How many completions.
+    /// Number of completions.
     #[serde(default = "one")]
     pub num_samples: usize,
-    /// What is continued.
+    /// Prompt in parts.
     pub prompt: Prompt,
-    /// How completions are drawn.
+    /// Sampling parameters.
     pub sampling_params: Params,
-    /// The sampler.
+    /// Id of the sampler.
     pub sampling_session_id: Option<String>,
-    /// The number of the request.
+    /// Number of the request.
     pub seq_id: Option<u64>,
-    /// Whether log-probabilities of the prompt are wanted.
+    /// Whether log-probabilities of the prompt are requested.
     #[serde(default)]
     prompt_logprobs: Option<bool>,
     #[serde(default)]
@@ -70,7 +70,7 @@ pub struct Prompt {
     chunks: Vec<Value>,
 }
 
-/// How completions are drawn.
+/// Sampling parameters.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Params {
     max_tokens: Option<i64>,
@@ -92,47 +92,47 @@ struct JsonTensor {
     sparse_col_indices: Option<Vec<i64>>,
 }
 
-/// What is asked of a sampler.
+/// Parsed request to a sampler.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SampleRequest {
     prompt: Vec<u32>,
     samples: usize,
     params: SamplingParams,
-    /// Whether the model's own ends are no ends.
+    /// Whether the model's own stop ids are ignored.
     is_endless: bool,
-    /// Whether a completion is as long as the model allows.
+    /// Whether a completion may be as long as the model allows.
     is_longest: bool,
     stop: Vec<String>,
     seed: Seed,
-    /// Whether log-probabilities of the prompt are told, and of how many of its last tokens.
+    /// Number of last prompt tokens whose log-probabilities are returned, if requested.
     prompt_logprobs: Option<usize>,
     likeliest_of_prompt: usize,
     targets: Option<PromptTargets>,
 }
 
-/// Ids whose log-probabilities are told at positions of the prompt.
+/// Ids whose log-probabilities at positions of the prompt are requested.
 #[derive(Debug, Clone, PartialEq)]
 struct PromptTargets {
-    /// For each cell the position of the prompt that it is scored at, and its id.
+    /// For each cell, the scored position of the prompt and the id.
     cells: Vec<(usize, Option<u32>)>,
-    /// As the request has it.
+    /// Shape in the request.
     shape: Vec<i64>,
-    /// Where rows begin, and columns, of a sparse matrix.
+    /// Row starts and columns of a sparse matrix.
     sparse: Option<(Vec<i64>, Vec<i64>)>,
 }
 
 impl SampleRequest {
-    /// How many completions are asked for.
+    /// Returns the number of requested completions.
     pub fn samples(&self) -> usize {
         self.samples
     }
 }
 
 impl SampleBody {
-    /// Reads what is asked for.
+    /// Parses the request.
     ///
     /// # Errors
-    /// With the field that is wrong.
+    /// A description of the invalid field.
     pub fn read(self) -> std::result::Result<SampleRequest, String> {
         let mut prompt = Vec::new();
         for chunk in &self.prompt.chunks {
@@ -214,17 +214,17 @@ impl SampleBody {
     }
 }
 
-/// A random seed.
+/// Returns a random seed.
 ///
 /// # Errors
-/// When the system has none.
+/// The system provides no randomness.
 pub fn random() -> Result<u64> {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes).map_err(|error| Error::input(error.to_string()))?;
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// Stop strings, stop ids, and whether nothing stops but the length.
+/// Parses stop strings and stop ids. Also returns whether only the length stops a completion.
 fn stops(stop: &Value) -> std::result::Result<(Vec<String>, Vec<u32>, bool), String> {
     let wrong = || {
         format!(
@@ -253,7 +253,7 @@ fn stops(stop: &Value) -> std::result::Result<(Vec<String>, Vec<u32>, bool), Str
     Ok((strings, ids, list.is_empty()))
 }
 
-/// The cells of `target_prompt_logprobs`.
+/// Parses the cells of `target_prompt_logprobs`.
 fn targets(tensor: JsonTensor, prompt: usize) -> std::result::Result<PromptTargets, String> {
     let JsonTensor { data, dtype, shape, sparse_crow_indices, sparse_col_indices } = tensor;
     let wrong = |why: String| Err(format!("`target_prompt_logprobs` {why}"));
@@ -267,7 +267,7 @@ fn targets(tensor: JsonTensor, prompt: usize) -> std::result::Result<PromptTarge
     if n != rows as i64 || !(1..=1 << 20).contains(&k) {
         return wrong(format!("has the shape [{n}, {k}], but [{rows}, K] is needed"));
     }
-    // Row `i` is about position `i + 1` of the prompt, which the token before it predicts.
+    // Row `i` describes position `i + 1` of the prompt, which the previous token predicts.
     let id = |id: i64| u32::try_from(id).ok();
     let (cells, sparse) = match (sparse_crow_indices, sparse_col_indices) {
         (None, None) if data.len() == rows * k as usize => {
@@ -298,7 +298,7 @@ pub struct Sampling {
     tokenizer: Tokenizer,
     stop_ids: Vec<u32>,
     engine: Engine<'static>,
-    /// By row of the engine: the request, and which completion of it.
+    /// For each row of the engine, the request and the index of the completion.
     rows: HashMap<usize, (u64, usize)>,
     running: BTreeMap<u64, Running>,
 }
@@ -312,13 +312,13 @@ struct Running {
 }
 
 impl Sampling {
-    /// Of a model for sampling; `places` rows are sampled side by side.
+    /// Creates a sampler that processes up to `places` rows together.
     pub fn new(model: CausalLm, tokenizer: Tokenizer, stop_ids: Vec<u32>, places: usize) -> Self {
         let engine = Engine::new(&model, places, CAPACITY);
         Self { model, tokenizer, stop_ids, engine, rows: HashMap::new(), running: BTreeMap::new() }
     }
 
-    /// Whether something is sampled.
+    /// Returns whether any row is being sampled.
     pub fn is_busy(&self) -> bool {
         !self.rows.is_empty()
     }
@@ -326,7 +326,7 @@ impl Sampling {
     /// Begins a request.
     ///
     /// # Errors
-    /// When the prompt cannot be continued, or holds an unknown id.
+    /// The prompt cannot be continued, or contains an unknown id.
     pub fn begin(&mut self, seq: u64, request: &SampleRequest) -> std::result::Result<(), Failure> {
         let SampleRequest { prompt, samples, params, .. } = request;
         let mut params = params.clone();
@@ -351,14 +351,14 @@ impl Sampling {
         Ok(())
     }
 
-    /// What is told of a prompt.
+    /// Computes the response about the prompt.
     fn of_prompt(&self, request: &SampleRequest) -> Result<SampleResponse> {
         let SampleRequest { prompt, prompt_logprobs, likeliest_of_prompt, targets, .. } = request;
         let mut response = SampleResponse::default();
         let k = *likeliest_of_prompt;
         if prompt_logprobs.is_some() || k > 0 {
             let said = score_text(&self.model, prompt, k)?;
-            // Nothing stands before the first token.
+            // The first token has no context.
             let first = prompt.len() - prompt_logprobs.unwrap_or(prompt.len()).min(prompt.len());
             let told = |at: usize| at > 0 && at >= first;
             if prompt_logprobs.is_some() {
@@ -377,7 +377,7 @@ impl Sampling {
         Ok(response)
     }
 
-    /// Log-probabilities of ids that a request names.
+    /// Computes the log-probabilities of the requested ids.
     fn of_targets(&self, prompt: &[u32], targets: &PromptTargets) -> Result<proto::Tensor> {
         let vocabulary = self.model.vocab_size();
         let named = targets.cells.iter().filter_map(|(_, id)| *id).chain(prompt.iter().copied());
@@ -415,7 +415,7 @@ impl Sampling {
         Ok(proto::Tensor { encoding, dtype, shape: targets.shape.clone() })
     }
 
-    /// Lets go of a request.
+    /// Cancels a request.
     pub fn cancel(&mut self, seq: u64) {
         self.running.remove(&seq);
         let gone: Vec<usize> = self.rows.iter().filter(|(_, (of, _))| *of == seq).map(|(row, _)| *row).collect();
@@ -425,7 +425,7 @@ impl Sampling {
         }
     }
 
-    /// Draws one more token for every row; gives the requests that are done.
+    /// Samples one token for every row. Returns the finished requests.
     pub fn step(&mut self) -> Vec<(u64, Outcome)> {
         let mut stops = Stops { tokenizer: &self.tokenizer, rows: &self.rows, running: &self.running };
         let events = self.engine.step(&mut stops);
@@ -473,10 +473,10 @@ impl Running {
     }
 }
 
-/// What clients take for a place of [`topk`] that is empty.
+/// Value of an empty cell of [`topk`] in Tinker's clients.
 const EMPTY: (i32, f32) = (0, -99_999.0);
 
-/// The likeliest ids of several positions as a matrix.
+/// Arranges the most likely ids of several positions as a matrix.
 fn topk<'a>(rows: impl Iterator<Item = &'a [(u32, f32)]>, k: usize, length: usize) -> TopkLogprobs {
     let (mut ids, mut logprobs) = (Vec::new(), Vec::new());
     for row in rows {
@@ -490,7 +490,7 @@ fn topk<'a>(rows: impl Iterator<Item = &'a [(u32, f32)]>, k: usize, length: usiz
     TopkLogprobs { token_ids, logprobs, k: k as u32, length: length as u32 }
 }
 
-/// The stop strings of every row.
+/// Stop strings of all rows.
 struct Stops<'a> {
     tokenizer: &'a Tokenizer,
     rows: &'a HashMap<usize, (u64, usize)>,

@@ -1,4 +1,4 @@
-//! What handlers and the thread that computes share.
+//! State shared by the request handlers and the computing thread.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use super::options::TrainingOptions;
 use super::registry::Registry;
 use crate::models::{Computing, Models};
 
-/// What handlers and the thread that computes share.
+/// State shared by the request handlers and the computing thread.
 pub struct Shared {
     pub folder: PathBuf,
     pub registry: Mutex<Registry>,
@@ -26,12 +26,12 @@ impl Shared {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until there is something to do, for so long at most.
+    /// Waits for work, for at most `most`.
     pub fn wait<'r>(&self, registry: MutexGuard<'r, Registry>, most: Duration) -> MutexGuard<'r, Registry> {
         self.work.wait_timeout(registry, most).unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Wakes who waits for what becomes of a request.
+    /// Wakes the handlers that wait for results.
     pub fn tell(&self) {
         self.news.send_modify(|news| *news += 1);
     }
@@ -41,7 +41,7 @@ impl Shared {
     }
 }
 
-/// What computing needs.
+/// Inputs of the computing thread.
 pub struct Computer {
     pub models: Arc<Models>,
     pub computing: Computing,

@@ -1,4 +1,4 @@
-//! The training server, and the thread that computes.
+//! The training server, with its computing thread.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,20 +14,20 @@ use super::shared::{Computer, Shared};
 use super::worker::Worker;
 use crate::models::{Computing, Models};
 
-/// The folder of checkpoints, in the folder that is served.
+/// Folder of the checkpoints in the served folder.
 const FOLDER: &str = "tinker";
 
-/// The training server. Its thread ends with it.
+/// The training server. Dropping it ends its thread.
 pub struct Training {
     pub(super) shared: Arc<Shared>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Training {
-    /// Goes on with what is in `folder`, which is served.
+    /// Opens the training server in the served `folder` and restores its state.
     ///
     /// # Errors
-    /// When another server trains there, or the journal cannot be read.
+    /// Another server trains there, or the journal cannot be read.
     pub fn open(
         folder: &Path,
         models: Arc<Models>,
@@ -51,7 +51,7 @@ impl Drop for Training {
     fn drop(&mut self) {
         self.shared.has_ended.store(true, Ordering::SeqCst);
         self.shared.work.notify_all();
-        // What it does now is in the journal. The next server may open that only after it has ended.
+        // The current work is in the journal. The next server may open that only after this thread has ended.
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -1,8 +1,7 @@
-//! The thread that computes for everybody: it owns models, adapters, optimizers and samplers, and does a little for one of them at a
-//! time.
+//! The computing thread. It owns models, adapters, optimizers and samplers, and alternates between them.
 //!
-//! A turn is one forward and backward pass, one step of an optimizer, or one token of every completion of a sampler. Who has used the
-//! least time is next, so nobody waits for the whole request of somebody else.
+//! A turn is one forward and backward pass, one optimizer step, or one token of every completion of a sampler. The session that has used
+//! the least time is next, so no client waits for a whole request of another.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -29,40 +28,40 @@ use super::registry::{Kind, Queued, Samples, Turn};
 use super::sampling::Sampling;
 use super::shared::{Computer, Shared};
 
-/// How often the thread looks after those who are silent.
+/// Interval at which the thread looks for idle sessions.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How often adapters of samplers that are in no use are removed.
+/// Interval at which the adapters of unused samplers are removed.
 const SWEEP: Duration = Duration::from_secs(60);
 
-/// Base models in memory.
+/// Maximum number of base models in memory.
 const BASES_MAX: usize = 2;
 
-/// Samplers in memory.
+/// Maximum number of samplers in memory.
 const SAMPLERS_MAX: usize = 4;
 
-/// The state of a model is saved when repeating what came after the last saved state would take so many seconds, or so many times as
-/// long as saving it takes.
+/// The state of a model is saved when repeating the work since the last saved state would take this many seconds, or this many times as
+/// long as saving.
 const REPEAT_SECONDS: f64 = 20.0;
 const REPEAT_TIMES: f64 = 20.0;
 
 /// A model in memory.
 struct Live {
     trainer: Option<Trainer>,
-    /// The request that failed since the last step, where a gradient is lost with it.
+    /// Number of the first request that failed since the last step and lost a gradient.
     broken: Option<u64>,
-    /// Requests after the saved state that were done before, and are done again.
+    /// Requests after the saved state that are repeated.
     repeated: VecDeque<Line>,
     passes: Option<Passes>,
-    /// Seconds of computing since the last saved state, and what saving it took.
+    /// Computing time in seconds since the last saved state, and duration of saving it.
     unsaved: f64,
     saving: f64,
-    /// The last request that is done.
+    /// Number of the last finished request.
     seq: u64,
     asked: Instant,
 }
 
-/// A forward and backward pass on its way.
+/// A forward and backward pass in progress.
 struct Passes {
     seq: u64,
     rows: Vec<Targeted>,
@@ -74,15 +73,15 @@ struct Passes {
     found: ForwardBackward,
 }
 
-/// What a request came to.
+/// Progress of a request.
 enum Done {
-    /// At once.
+    /// It finished immediately.
     With(Outcome),
-    /// Pass after pass.
+    /// It continues, one pass per turn.
     Goes(Box<Passes>),
 }
 
-/// The thread's own.
+/// State of the computing thread.
 pub struct Worker {
     shared: Arc<Shared>,
     computer: Computer,
@@ -90,7 +89,7 @@ pub struct Worker {
     models: HashMap<String, Live>,
     samplers: HashMap<String, (Instant, Sampling)>,
     looked: Instant,
-    /// When adapters of samplers that are in no use were removed.
+    /// Time when the adapters of unused samplers were last removed.
     swept: Instant,
 }
 
@@ -129,7 +128,7 @@ impl Worker {
         }
     }
 
-    /// A turn that panicked: the request failed, and the model is read anew from its last saved state.
+    /// Handles a turn that panicked: the request fails, and the model is restored from its last saved state.
     fn failed(&mut self, turn: &Turn) {
         let failure =
             || Outcome::Failed(Failure::server("the server failed at this request: what it printed last says why"));
@@ -155,12 +154,12 @@ impl Worker {
         }
     }
 
-    /// Frees what belongs to those who are silent.
+    /// Frees the resources of idle sessions.
     fn look(&mut self) {
         self.looked = Instant::now();
         let mut registry = self.shared.registry();
         for id in registry.tidy() {
-            // What failed there has an effect that only reading the model anew has.
+            // The failures take effect only when the model is restored.
             self.models.remove(&id);
         }
         let asleep: Vec<String> =
@@ -178,11 +177,11 @@ impl Worker {
         self.shared.tell();
     }
 
-    /// Takes a model out of memory; its state is saved where it can be.
+    /// Removes a model from memory. Its state is saved if possible.
     fn put_away(&mut self, id: &str) {
         let Some(mut live) = self.models.remove(id) else { return };
         if let Err(error) = among_threads(|| self.save_state(id, &mut live)) {
-            // The journal has what is needed to make it again.
+            // The journal contains everything needed to restore it.
             tracing::warn!("{error}");
         }
     }
@@ -195,7 +194,7 @@ impl Worker {
         }
     }
 
-    /// The base model `name`, loaded.
+    /// Returns the base model `name`, loaded.
     fn base(&mut self, name: &str) -> Result<Arc<Base>> {
         if let Some(at) = self.bases.iter().position(|(known, _)| known == name) {
             let found = self.bases.remove(at);
@@ -211,7 +210,7 @@ impl Worker {
             };
             let base = Arc::new(Base::open(&options)?);
             if self.bases.len() >= BASES_MAX {
-                // Adapters that are in memory keep theirs.
+                // Adapters in memory keep their base.
                 self.bases.remove(0);
             }
             self.bases.push((name.to_owned(), base));
@@ -219,7 +218,7 @@ impl Worker {
         Ok(Arc::clone(&self.bases.last().expect("it was just added").1))
     }
 
-    /// Does a little for a model.
+    /// Runs one turn of a model.
     fn model(&mut self, id: &str) {
         if !self.models.contains_key(id) {
             self.make_room();
@@ -236,7 +235,7 @@ impl Worker {
         self.models.insert(id.to_owned(), live);
     }
 
-    /// Puts away the model that nobody asked for longest, where there are too many.
+    /// Removes the least recently used models from memory if there are too many.
     fn make_room(&mut self) {
         while self.models.len() >= self.computer.options.models.max(1) {
             let registry = self.shared.registry();
@@ -250,7 +249,7 @@ impl Worker {
         }
     }
 
-    /// A model from its last saved state, and what was done after it.
+    /// Restores a model from its last saved state and the later requests.
     fn open(&mut self, id: &str) -> Result<Live> {
         let (base, lines) = {
             let registry = self.shared.registry();
@@ -276,7 +275,7 @@ impl Worker {
         Ok(Live { trainer, broken, repeated, passes, unsaved: 0.0, saving: 0.0, seq, asked: Instant::now() })
     }
 
-    /// One pass, or one request.
+    /// Runs one pass, or one request.
     fn advance(&mut self, id: &str, live: &mut Live) {
         if let Some(mut passes) = live.passes.take() {
             match one_pass(live, &mut passes) {
@@ -309,7 +308,7 @@ impl Worker {
             match self.request(id, live, seq, kind, &body, true) {
                 Ok(Done::Goes(passes)) => live.passes = Some(*passes),
                 Ok(Done::With(_)) => live.seq = seq,
-                // It went well the first time.
+                // The request succeeded the first time.
                 Err(failure) => {
                     tracing::warn!("request {seq} of `{id}` cannot be repeated: {}", failure.message);
                     live.lost(kind, seq, false);
@@ -324,7 +323,7 @@ impl Worker {
                 live.seq = seq;
                 self.finish(id, Some(seq), outcome);
                 let is_late = live.unsaved > REPEAT_SECONDS.max(REPEAT_TIMES * live.saving);
-                // What a checkpoint held may be gone when the server starts again.
+                // The checkpoint may no longer exist when the server restarts.
                 let is_due = kind == Kind::Load || kind == Kind::Step && is_late;
                 if is_due && let Err(error) = self.save_state(id, live) {
                     tracing::warn!("{error}");
@@ -337,7 +336,7 @@ impl Worker {
         }
     }
 
-    /// Tells what became of a request; of the next one, where no number is given.
+    /// Stores the result of a request. Without a number, this is the next request.
     fn finish(&self, id: &str, seq: Option<u64>, outcome: Outcome) {
         let mut registry = self.shared.registry();
         let seq = seq.or_else(|| registry.next(id).map(|(_, seq, _)| seq));
@@ -346,7 +345,7 @@ impl Worker {
         }
     }
 
-    /// Saves the state of a model, if nothing is lost with what is not part of it: gradients that were added up.
+    /// Saves the state of a model, unless that would lose accumulated gradients, which are not part of the state.
     fn save_state(&mut self, id: &str, live: &mut Live) -> Result<()> {
         let Some(trainer) = live.trainer.as_ref().filter(|trainer| trainer.is_fresh()) else { return Ok(()) };
         if live.broken.is_some() || live.passes.is_some() || !live.repeated.is_empty() {
@@ -362,7 +361,7 @@ impl Worker {
         Ok(())
     }
 
-    /// A model that ends: what it learned last becomes a checkpoint.
+    /// Ends a model. Its last state becomes a checkpoint.
     fn end(&mut self, id: &str) {
         let end = |worker: &mut Self| -> Result<()> {
             let mut live = match worker.models.remove(id) {
@@ -372,7 +371,7 @@ impl Worker {
             while live.passes.is_some() || !live.repeated.is_empty() {
                 worker.advance(id, &mut live);
             }
-            // A gradient that no step took is no part of what was learned.
+            // A gradient without a step is not part of the model's last state.
             live.trainer.iter_mut().for_each(Trainer::discard);
             live.broken = None;
             if live.trainer.as_ref().is_some_and(|trainer| trainer.steps() > 0) {
@@ -387,7 +386,7 @@ impl Worker {
         self.shared.registry().remove_model(id);
     }
 
-    /// Does what a request asks for.
+    /// Executes a request.
     fn request(
         &mut self,
         id: &str,
@@ -503,7 +502,7 @@ impl Worker {
         }
     }
 
-    /// Does a little for a sampler.
+    /// Runs one turn of a sampler.
     fn sampler(&mut self, id: &str) {
         let Some(Samples { line, fresh, canceled }) = self.shared.registry().take_samples(id) else { return };
         if !self.samplers.contains_key(id) {
@@ -559,7 +558,7 @@ impl Live {
         self.trainer.as_mut().ok_or_else(|| Failure::user("the model was not made: its first request failed"))
     }
 
-    /// What is lost with a request that failed.
+    /// Records what is lost with a failed request.
     fn lost(&mut self, kind: Kind, seq: u64, is_forward: bool) {
         self.seq = seq;
         match kind {
@@ -576,7 +575,7 @@ impl Live {
     }
 }
 
-/// Computes the next pass; whether it was the last.
+/// Computes the next pass. Returns whether it was the last one.
 fn one_pass(live: &mut Live, passes: &mut Passes) -> Result<bool> {
     let Some(trainer) = &mut live.trainer else { return Err(Error::input("the model was not made")) };
     if let Some(pass) = passes.left.pop_front() {
@@ -591,23 +590,23 @@ fn one_pass(live: &mut Live, passes: &mut Passes) -> Result<bool> {
     Ok(passes.left.is_empty())
 }
 
-/// Whether a body asks for a forward pass alone.
+/// Returns whether a body requests only a forward pass.
 fn is_forward(body: &[u8]) -> bool {
     ForwardBackwardRequest::decode(body).is_ok_and(|request| request.forward_only)
 }
 
-/// A body in JSON.
+/// Parses a JSON body.
 fn read<T: DeserializeOwned>(body: &[u8]) -> std::result::Result<T, Failure> {
     serde_json::from_slice(body).map_err(|error| Failure::user(format!("the request cannot be read: {error}")))
 }
 
-/// What is known of a checkpoint of `trainer`.
+/// Returns the metadata of a checkpoint of `trainer`.
 fn about(base: &str, trainer: &Trainer, user_metadata: Option<Value>, seq: u64) -> About {
     let rank = trainer.adapter().map_or(0, |adapter| adapter.rank);
     About { base_model: base.to_owned(), rank, time: checkpoints::now(), user_metadata, seq }
 }
 
-/// Refuses to write over a checkpoint, unless it was this request that wrote it, or began to, before the server ended.
+/// Rejects overwriting a checkpoint, unless this request wrote it, or began to, before the server ended.
 fn refuse_existing(place: &Place, directory: &Path, may_overwrite: bool, seq: u64) -> std::result::Result<(), Failure> {
     let is_own = || checkpoints::read_about(directory).map_or(true, |about| about.seq == seq);
     if may_overwrite || !directory.exists() || is_own() {

@@ -1,20 +1,20 @@
-//! The data files that a run can be trained on, and folders of them: those below the folder, by their places in a list.
+//! Data files and folders of them in the served folder, for the training form. Pages refer to them by their names in this list.
 
 use std::path::{Path, PathBuf};
 
 use gradus::runs::is_run;
 
-/// Files may lie in folders, but not deeper than this.
+/// Maximum depth of the search.
 const DEPTH_MAX: usize = 4;
 
-/// The most files that are listed.
+/// Maximum number of listed files.
 const MOST: usize = 500;
 
-/// What names of data files end in, `.gz` behind it aside.
+/// File extensions of data files, without an optional `.gz`.
 const ENDINGS: [&str; 7] = ["jsonl", "ndjson", "json", "csv", "tsv", "parquet", "arrow"];
 
-/// Data files below `folder`, by name: their paths below it, with `/`; and folders that hold some, with `/` at the end. What lies in
-/// runs and models is no data, and a link may lead out.
+/// Returns the data files below `folder`, by name: their relative paths with `/`. Also returns folders that contain data files, with a `/`
+/// at the end. Runs, models and links, which may lead out of the folder, are skipped.
 pub fn data_files(folder: &Path) -> Vec<(String, PathBuf)> {
     let mut found = Vec::new();
     walk(folder, "", 0, &mut found);

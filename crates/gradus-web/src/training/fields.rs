@@ -1,9 +1,9 @@
-//! The form of a run, generated from the configuration's schema: the fields are the flags of the method's command, and what
-//! they hold is read as flags are, so a mistake on the page reads like one on the command line.
+//! Form of a run, generated from the configuration's schema. The fields are the flags of the method's command, and their values are parsed
+//! like flags, so errors on the page read like errors on the command line.
 //!
-//! A field is offered only where its value is a number, a word, a choice, or text that nobody opens or runs. Keys that hold
-//! paths are choices from lists, and those that hold commands, addresses or nested configuration are not offered at all, but for
-//! further rows (`mix`), which are made here of such choices and numbers.
+//! A field is offered only if its value is a number, a word, a choice, or text that is never opened as a file or executed. Keys with paths
+//! are choices from lists. Keys with commands, addresses or nested configuration are not offered. The exception is additional rows (`mix`),
+//! which are built here from such choices and numbers.
 
 use std::path::{Path, PathBuf};
 
@@ -15,47 +15,47 @@ use serde_json::{Map, Value, json};
 use crate::models::{Found, Kind};
 use crate::training::data_files;
 
-/// The most bytes of a value.
+/// Maximum size of a value in bytes.
 const BYTES: usize = 1 << 14;
 
-/// Keys whose value is plain text, besides names of columns and metrics and regular expressions.
+/// Keys with plain text, in addition to names of columns and metrics and regular expressions.
 const TEXTS: [&str; 3] = ["reward.rule.substring", "reward.rule.regex", "train.system_prompt"];
 
-/// Mappings of which a part that they need is not offered, so that the others would be of no use.
+/// Mappings with a required part that is not offered, so that their other parts would be useless.
 const LEFT: [&str; 3] = ["reward.command.", "reward.classifier.", "method.distill.teacher_server."];
 
-/// What a field takes.
+/// Type of a field's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Takes {
     /// Yes, no, or the default.
     Switch,
     /// A number.
     Number,
-    /// One of the words of the flag.
+    /// One of the words that the flag allows.
     Word,
     /// Text.
     Text,
-    /// A language model of the list.
+    /// A language model in the list.
     Model,
-    /// A reward model of the list.
+    /// A reward model in the list.
     Reward,
-    /// A data file, or a folder of them, of the list.
+    /// A data file or folder in the list.
     Data,
-    /// A task that needs no keys.
+    /// A task without required keys.
     Task,
-    /// Further data files, and how many rows of each: pairs of fields.
+    /// Additional data files with a number of rows each: pairs of fields.
     Mix,
 }
 
-/// The pairs of fields for further rows.
+/// Number of pairs of fields for additional rows.
 pub const MIXED: usize = 3;
 
-/// What those fields are called: several of each are sent, in the order of the pairs.
+/// Names of these fields. Each occurs several times, in the order of the pairs.
 pub const MIX_DATA: &str = "mix-data";
 /// See [`MIX_DATA`].
 pub const MIX_ROWS: &str = "mix-rows";
 
-/// What a flag takes as a field; `None` where it is not offered.
+/// Returns the type of a flag's field. `None` if it is not offered.
 pub fn takes(spec: &FlagSpec) -> Option<Takes> {
     if LEFT.iter().any(|left| spec.key.starts_with(left)) {
         return None;
@@ -78,40 +78,40 @@ pub fn takes(spec: &FlagSpec) -> Option<Takes> {
     }
 }
 
-/// What is wrong with a filled form.
+/// An error in a form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// The field that it is about.
+    /// Field with the error.
     pub field: Option<String>,
-    /// What is wrong.
+    /// Description of the error.
     pub text: String,
 }
 
 impl Problem {
-    /// Something that is wrong with a field, or with no field alone.
+    /// Creates an error in a field, or in no particular field.
     pub fn of(field: Option<&str>, text: String) -> Self {
         Self { field: field.map(str::to_owned), text }
     }
 }
 
-/// What fields choose among.
+/// Choices of the fields.
 pub struct Lists {
     /// Models.
     pub models: Vec<Found>,
-    /// Data files and folders of them: name and path.
+    /// Data files and folders: name and path.
     pub data: Vec<(String, PathBuf)>,
-    /// Tasks that need no keys. A program that prints rows is none of them.
+    /// Tasks without required keys. Programs that print rows are excluded.
     pub tasks: Vec<String>,
 }
 
 impl Lists {
-    /// What lies below `folder`, and the models that can be asked.
+    /// Collects the data below `folder`, the tasks, and the given models.
     pub fn look(folder: &Path, models: Vec<Found>) -> Self {
         let tasks = TaskConfig::names().into_iter().filter(|name| TaskConfig::named(name).is_some()).collect();
         Self { models, data: data_files(folder), tasks }
     }
 
-    /// The names for a field.
+    /// Returns the choices for a field.
     pub fn names(&self, takes: Takes) -> Vec<&str> {
         let of =
             |kind: Kind| self.models.iter().filter(move |found| found.kind == kind).map(|found| found.name.as_str());
@@ -124,7 +124,7 @@ impl Lists {
         }
     }
 
-    /// The name that a path has in a list.
+    /// Returns the name of a path in a list.
     pub fn name(&self, takes: Takes, path: &Path) -> Option<&str> {
         let is_it = |name: &&str| {
             let known = self.path(takes, name);
@@ -136,7 +136,7 @@ impl Lists {
         self.names(takes).into_iter().find(is_it)
     }
 
-    /// The path of what is called so in a list.
+    /// Returns the path of a name in a list.
     fn path(&self, takes: Takes, name: &str) -> Option<PathBuf> {
         let kind = match takes {
             Takes::Data => return self.data.iter().find(|(known, _)| known == name).map(|(_, path)| path.clone()),
@@ -148,13 +148,13 @@ impl Lists {
     }
 }
 
-/// The fields of a method: its flags that are offered.
+/// Returns the fields of a method: the flags that are offered.
 pub fn fields(method: &str) -> Vec<(FlagSpec, Takes)> {
     let all = flags(&Schema::run_config(), Scope::Method(method));
     all.into_iter().filter_map(|spec| takes(&spec).map(|takes| (spec, takes))).collect()
 }
 
-/// The flags that a filled form means, or what is wrong with it. Names that are no fields are refused: no page sends them.
+/// Returns the flags that a form defines, or its errors. Unknown names are rejected, because no page sends them.
 pub fn given(method: &str, lists: &Lists, filled: &[(String, String)]) -> Result<Vec<Flag>, Vec<Problem>> {
     let fields = fields(method);
     let (mut found, mut problems) = (Vec::new(), Vec::new());
@@ -191,7 +191,7 @@ pub fn given(method: &str, lists: &Lists, filled: &[(String, String)]) -> Result
                 continue;
             }
             Takes::Number | Takes::Word | Takes::Task => value.trim().to_owned(),
-            // Forms end lines as the wire does.
+            // HTML forms send `\r\n` line breaks.
             Takes::Text => value.replace("\r\n", "\n"),
             Takes::Model | Takes::Reward | Takes::Data | Takes::Mix => match lists.path(*takes, value) {
                 Some(path) => path.to_string_lossy().into_owned(),
@@ -206,7 +206,7 @@ pub fn given(method: &str, lists: &Lists, filled: &[(String, String)]) -> Result
     if problems.is_empty() { Ok(found) } else { Err(problems) }
 }
 
-/// Further rows as the key `mix` has them, of the pairs of fields; nothing where none is chosen.
+/// Returns additional rows in the form of the key `mix`. `None` if none are selected.
 fn mix(lists: &Lists, filled: &[(String, String)]) -> Result<Option<String>, Problem> {
     let problem = |text: String| Problem::of(Some("mix"), text);
     let of = |field: &'static str| filled.iter().filter(move |(name, _)| name == field).map(|(_, value)| value.trim());
@@ -234,13 +234,13 @@ fn mix(lists: &Lists, filled: &[(String, String)]) -> Result<Option<String>, Pro
     }
 }
 
-/// A flag that the server sets itself.
+/// Returns a flag that the server sets itself.
 pub fn set(method: &str, key: &str, value: &str) -> Option<Flag> {
     let spec = flags(&Schema::run_config(), Scope::Method(method)).into_iter().find(|spec| spec.key == key)?;
     Some(Flag { written: format!("--{}", spec.name), values: vec![value.to_owned()], spec })
 }
 
-/// The command that does the same, for a terminal.
+/// Returns the equivalent command line.
 pub fn command(method: &str, flags: &[Flag]) -> String {
     let mut words = vec!["gradus".to_owned(), method.to_owned()];
     for flag in flags {
@@ -252,7 +252,7 @@ pub fn command(method: &str, flags: &[Flag]) -> String {
     words.join(" ")
 }
 
-/// A word as shells read it.
+/// Quotes a word for shells.
 pub fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,=@%+".contains(c);
     match !word.is_empty() && word.chars().all(is_plain) {
@@ -267,7 +267,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// A model, a reward model, a file and a folder of files.
+    /// Creates lists with a model, a reward model, a file and a folder of files.
     pub fn lists() -> Lists {
         let found = |name: &str, kind| Found { name: name.into(), path: format!("/m/{name}").into(), kind };
         let models = vec![found("gpt2", Kind::Language), found("judge", Kind::Reward)];
@@ -298,7 +298,7 @@ pub(super) mod tests {
                         spec.key
                     );
                 }
-                // A text is one that somebody looked at.
+                // Every text field has been reviewed.
                 if offered == Some(Takes::Text) {
                     let known =
                         ["text_column", "column", "best_metric", "target_pattern", "exact_match", "numeric_answer"];

@@ -1,4 +1,4 @@
-//! The form of a run: first what one has, then a few fields with sensible values, and everything else to be searched.
+//! HTML form of a run: first the user's goal, then a few fields with sensible defaults, and all other fields with a search.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -18,7 +18,7 @@ use crate::runs::address;
 use crate::runs::asked::{Asked, first};
 use crate::store::sessions::Session;
 
-/// What somebody has.
+/// Kind of data that the user has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Goal {
     Demonstrations,
@@ -31,7 +31,7 @@ enum Goal {
 impl Goal {
     const ALL: [Self; 5] = [Self::Demonstrations, Self::Preferences, Self::Reward, Self::Labels, Self::Teacher];
 
-    /// What a method needs.
+    /// Returns the goal that a method serves.
     fn of(method: &MethodConfig) -> Self {
         let rules = method.method();
         match rules.need() {
@@ -43,7 +43,7 @@ impl Goal {
         }
     }
 
-    /// Its title, and what it means.
+    /// Returns its title and description.
     fn words(self) -> (&'static str, &'static str) {
         match self {
             Self::Demonstrations => {
@@ -59,7 +59,7 @@ impl Goal {
     }
 }
 
-/// The fields that are seen at once, of those that a method has.
+/// Fields that are visible initially, if the method has them.
 const OFFLINE: [&str; 10] = [
     "model",
     "data",
@@ -84,13 +84,13 @@ const ONLINE: [&str; 9] = [
     "lora-rank",
 ];
 
-/// So many of them.
+/// Maximum number of visible fields.
 const SEEN: usize = 8;
 
-/// The most bytes of a first row that is looked at.
+/// Maximum number of bytes read from the first row of a file.
 const ROW_BYTES: u64 = 1 << 16;
 
-/// What one has, and the methods that use it.
+/// Renders the goals and the methods for each.
 pub fn goals(all: &[MethodConfig]) -> Html {
     let way = |method: &MethodConfig| html!["<li><a href=\"/runs/new?method=" (method.name()) "\">" (method.name()) "</a> <span class=\"small\">" (method.method().about()) "</span></li>\n"];
     let goal = |goal: Goal| {
@@ -101,7 +101,7 @@ pub fn goals(all: &[MethodConfig]) -> Html {
     html!["<p class=\"lead\">What do you have?</p>\n<div class=\"cards\">\n" (Goal::ALL.map(goal).to_vec()) "</div>\n"]
 }
 
-/// Values for a form that is still empty: the first model, and the first file whose rows the method can use.
+/// Adds default values to an incomplete form: the first model, and the first file whose rows the method can use.
 pub fn sensible(method: &MethodConfig, lists: &Lists, mut filled: Asked) -> Asked {
     let mut fill = |name: &str, value: Option<&str>| {
         if let Some(value) = value.filter(|_| !filled.iter().any(|(known, _)| known == name)) {
@@ -117,7 +117,7 @@ pub fn sensible(method: &MethodConfig, lists: &Lists, mut filled: Asked) -> Aske
     filled
 }
 
-/// Whether the first row of a file of JSON lines has what a method needs. Of other files nothing is known here.
+/// Returns whether the first row of a JSON lines file has what a method needs. False for other files.
 fn is_useful(path: &Path, method: &MethodConfig) -> bool {
     let is_lines = path.extension().is_some_and(|ending| ["jsonl", "ndjson"].iter().any(|known| ending == *known));
     let Some(file) = is_lines.then(|| File::open(path).ok()).flatten() else { return false };
@@ -127,20 +127,20 @@ fn is_useful(path: &Path, method: &MethodConfig) -> bool {
     recognize(&row, &LoadOptions::needing(method.method().need())).is_ok()
 }
 
-/// The form as another run filled it, and the keys that somebody set there and that no field takes.
+/// Returns the form with the settings of another run, and the keys that were set there but have no field.
 pub fn of_run(method: &str, settings: &Settings, lists: &Lists) -> (Asked, Vec<String>) {
-    /// Each run has its own, and the server decides on them.
+    /// Every run has its own values, which the server sets.
     const OWN: [&str; 2] = ["output_dir", "train.device"];
     let fields = fields(method);
     let (mut filled, mut left) = (Asked::new(), Vec::new());
     for key in settings.keys.iter().filter(|key| key.is_set && !OWN.contains(&key.path.as_str())) {
         let Some(value) = settings.text(&key.path) else { continue };
-        // Files write lists in brackets, and fields take them without.
+        // Files write lists with brackets, fields without.
         let value = match value.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
             Some(list) => list.replace(", ", ","),
             None => value,
         };
-        // A file of rows is written as `data: FILE`, which is short for `data: { from: FILE }`.
+        // `data: FILE` is short for `data: { from: FILE }`.
         let is_it = |spec: &FlagSpec| spec.key.strip_suffix(".from").unwrap_or(&spec.key) == key.path;
         let known = fields.iter().find(|(spec, _)| is_it(spec));
         let value = known.and_then(|(_, takes)| match takes {
@@ -156,7 +156,7 @@ pub fn of_run(method: &str, settings: &Settings, lists: &Lists) -> (Asked, Vec<S
     (filled, left)
 }
 
-/// What is said of a form that another run filled.
+/// Renders a note about a form that was filled from another run.
 pub fn duplicated(run: &str, left: &[String]) -> Html {
     let left = (!left.is_empty()).then(|| html![" This form has no field for these, so set them again or use the terminal: <code>" (left.join(", ")) "</code>."]);
     html!["<p class=\"note\">The settings of <a href=\"" (address("show", run)) "\">" (run) "</a>." (left) "</p>\n"]
@@ -167,7 +167,7 @@ pub(super) fn option(value: &str, words: &str, is_chosen: bool) -> Html {
     html!["<option value=\"" (value) "\"" (chosen) ">" (words) "</option>"]
 }
 
-/// A default as a field shows it.
+/// Formats a default for a field.
 fn default(spec: &FlagSpec) -> Option<String> {
     match spec.default.as_ref()? {
         Value::Null => None,
@@ -177,7 +177,7 @@ fn default(spec: &FlagSpec) -> Option<String> {
     }
 }
 
-/// What a field is called: the words of its flag.
+/// Returns the label of a field, from the name of its flag.
 fn label(flag: &str) -> String {
     match flag {
         "data" => "Training data".to_owned(),
@@ -195,13 +195,13 @@ fn label(flag: &str) -> String {
     }
 }
 
-/// A text in which backticks mark code.
+/// Renders a text in which backticks mark code.
 fn with_code(text: &str) -> Vec<Html> {
     let parts = text.split('`').enumerate();
     parts.map(|(at, part)| if at % 2 == 1 { html!["<code>" (part) "</code>"] } else { html![(part)] }).collect()
 }
 
-/// What a form is drawn from.
+/// Content of a form.
 struct Form<'a> {
     method: &'a MethodConfig,
     lists: &'a Lists,
@@ -210,12 +210,12 @@ struct Form<'a> {
 }
 
 impl Form<'_> {
-    /// What is wrong with a field.
+    /// Returns the error in a field, if any.
     fn wrong(&self, name: &str) -> Option<&Problem> {
         self.problems.iter().find(|problem| problem.field.as_deref() == Some(name))
     }
 
-    /// The words of a flag that its method can have.
+    /// Returns the words of a flag that apply to the method.
     fn words<'s>(&self, spec: &'s FlagSpec) -> Option<Vec<&'s str>> {
         let (FlagKind::Words(words) | FlagKind::WordList(words)) = &spec.kind else { return None };
         let applies = |word: &&str| {
@@ -239,7 +239,7 @@ impl Form<'_> {
         ];
         let select = |all: Vec<Html>| html!["<select id=\"" (spec.name) "\" name=\"" (spec.name) "\"" (marks) ">" (option("", &nothing, value.is_empty())) (all) "</select>"];
         let options = |choices: &[&str]| {
-            // A list of words, such as those of several losses, is one more choice.
+            // A list of words, such as several losses, is an additional choice.
             let is_other = !value.is_empty() && words.is_some() && !choices.contains(&value);
             let other = is_other.then(|| option(value, value, true));
             select(choices.iter().map(|choice| option(choice, choice, *choice == value)).chain(other).collect())
@@ -271,7 +271,7 @@ impl Form<'_> {
         ]
     }
 
-    /// Pairs of fields: a file, and how many of its rows.
+    /// Renders pairs of fields: a file, and a number of rows.
     fn mix(&self, spec: &FlagSpec) -> Html {
         let before = |name: &str, at: usize| {
             let mut of = self.filled.iter().filter(|(known, _)| known == name).map(|(_, value)| value.as_str());
@@ -295,7 +295,7 @@ impl Form<'_> {
         ]
     }
 
-    /// All problems, with links to their fields.
+    /// Renders all errors, with links to their fields.
     fn alert(&self) -> Html {
         if self.problems.is_empty() {
             return Html::new();
@@ -311,7 +311,8 @@ impl Form<'_> {
     }
 }
 
-/// The form of a method, filled with what was said, and above it and beside the fields what is wrong with that. `note` stands above it.
+/// Renders the form of a method with its values and errors. The errors are shown above the form and next to their fields. `note` is shown
+/// above the form.
 pub fn form(
     session: &Session,
     method: &MethodConfig,
@@ -424,7 +425,7 @@ mod tests {
         assert_eq!(of("sft", &["c.jsonl", "d.jsonl", "b.jsonl"]), Some("b.jsonl".into()));
         assert_eq!(of("grpo", &["c.jsonl", "d.jsonl"]), Some("d.jsonl".into()));
         assert_eq!(of("dpo", &["b.jsonl", "c.jsonl", "d.jsonl"]), None);
-        // What is filled stays.
+        // Existing values are kept.
         let filled = vec![("data".to_owned(), "b.jsonl".to_owned())];
         assert_eq!(first(&sensible(&method("dpo"), &lists, filled), "data"), Some("b.jsonl"));
     }

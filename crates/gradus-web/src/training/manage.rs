@@ -1,4 +1,4 @@
-//! What becomes of a run: it is stopped, gone on with, exported, deleted. All of it is the library's; here is who may, and which.
+//! Actions on runs: stop, resume, export, delete. The library implements them; this module checks the permissions and selects the run.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::runs::{address, apart};
 use crate::store::sessions::Session;
 use crate::within;
 
-/// The folder, below that which is served, of exported models.
+/// Subdirectory of exported models.
 const MODELS: &str = "models";
 
 #[derive(Deserialize)]
@@ -28,7 +28,7 @@ pub struct Named {
     run: String,
 }
 
-/// Asks the trainer of a run to end after a checkpoint.
+/// Asks the trainer of a run to stop after a checkpoint.
 pub async fn stop(
     State(app): State<Arc<App>>,
     Extension(session): Extension<Session>,
@@ -56,7 +56,7 @@ pub struct Resumed {
     max_steps: String,
 }
 
-/// Goes on with a run from its last checkpoint.
+/// Resumes a run from its last checkpoint.
 pub async fn resume(
     State(app): State<Arc<App>>,
     Extension(session): Extension<Session>,
@@ -112,7 +112,7 @@ pub struct Exported {
     name: String,
 }
 
-/// Copies a model of a run to a folder of its own.
+/// Copies a model of a run to a separate folder.
 pub async fn export(
     State(app): State<Arc<App>>,
     Extension(session): Extension<Session>,
@@ -136,7 +136,7 @@ pub async fn export(
     Ok(Redirect::to("/").into_response())
 }
 
-/// What would be lost, and the question.
+/// Renders the confirmation of a deletion, with everything that would be lost.
 pub async fn ask(
     State(app): State<Arc<App>>,
     Extension(session): Extension<Session>,
@@ -160,7 +160,7 @@ pub struct Deleted {
     confirm: String,
 }
 
-/// Deletes a run with everything in its directory, where its name was typed.
+/// Deletes a run with everything in its directory, if the user typed its name.
 pub async fn delete(
     State(app): State<Arc<App>>,
     Extension(session): Extension<Session>,

@@ -1,9 +1,9 @@
-//! Runs from pages: begun from a form, stopped, gone on with, exported, deleted. Nothing of it is there unless the server was
+//! Training from pages: runs are started from a form, stopped, resumed, exported and deleted. All of this is disabled unless the server was
 //! started with a [`Trainer`].
 //!
-//! No page names a path or a command. Models and data are places in lists that are made by looking below the folder; a run's
-//! directory is made here of a plain name; and what begins is the program itself with a configuration that was checked. A run
-//! belongs to nobody here: it outlives the server, and how it stands is read from its directory like that of any other.
+//! Pages never name paths or commands. Models and data are selected by name from lists of the folder's content. The directory of a run is
+//! built here from a plain name. The started process is this program with a checked configuration. A run does not depend on the server: it
+//! outlives the server, and its state is read from its directory like that of any other run.
 
 mod choices;
 mod fields;
@@ -31,7 +31,7 @@ use crate::failed::Failed;
 use crate::store::sessions::Session;
 use crate::within;
 
-/// Refuses who may not act on runs: where others reach the server, owners alone may.
+/// Rejects users who may not manage runs. If other machines can reach the server, only owners may.
 pub fn may_train(app: &App, session: &Session) -> std::result::Result<Arc<dyn Trainer>, Failed> {
     let Some(trainer) = &app.training.trainer else {
         return Err(Failed::forbidden(
@@ -42,8 +42,7 @@ pub fn may_train(app: &App, session: &Session) -> std::result::Result<Arc<dyn Tr
     Ok(Arc::clone(trainer))
 }
 
-/// The directory of the run `name`, which is changed: it lies in the folder itself and not behind a link, and no link in it leads
-/// out.
+/// Returns the directory of a run to change. It must be inside the folder, not behind a link, and no link in it may lead out of the folder.
 pub fn own(app: &App, name: &str) -> std::result::Result<PathBuf, Failed> {
     let path = crate::runs::asked::find(app, name)?;
     let real = path.canonicalize().ok().filter(|real| real.starts_with(&app.folder) && *real != app.folder);
@@ -53,13 +52,13 @@ pub fn own(app: &App, name: &str) -> std::result::Result<PathBuf, Failed> {
     Ok(real)
 }
 
-/// Whether a text can be a name of a directory: letters, digits, `-`, `_` and `.`, the last not in front.
+/// Returns whether a text is a valid directory name: letters, digits, `-`, `_` and `.`, but neither `-` nor `.` at the beginning.
 pub fn is_plain(name: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     (1..=80).contains(&name.len()) && name.chars().all(is_plain) && !name.starts_with('.') && !name.starts_with('-')
 }
 
-/// The first name `stem-N` that no run has.
+/// Returns the first free name of the form `stem-N`.
 fn free(app: &App, stem: &str) -> String {
     let stem: String =
         stem.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' }).collect();
@@ -69,12 +68,12 @@ fn free(app: &App, stem: &str) -> String {
     (1..).map(|n| format!("{stem}-{n}")).find(is_free).expect("some number is free")
 }
 
-/// The library of the folder.
+/// Returns the library of the folder.
 fn library(app: &App) -> Library {
     Library::new(&app.folder)
 }
 
-/// The routes of what changes runs.
+/// Returns the routes that change runs.
 pub fn routes() -> Router<Arc<App>> {
     Router::new()
         .route("/runs/new", get(start::choose).post(start::plan))

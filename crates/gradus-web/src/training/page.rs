@@ -1,4 +1,4 @@
-//! The pages on which runs are described, begun and changed.
+//! HTML of the pages on which runs are configured, started and changed.
 
 use gradus::runs::{Entry, Snapshot, Status};
 use serde_json::Value;
@@ -13,7 +13,7 @@ use crate::page::csrf;
 use crate::runs::address;
 use crate::store::sessions::Session;
 
-/// What a folder without runs offers: the demonstration, by a button where pages may start runs, else by its command.
+/// Renders the demonstration for a folder without runs: a button if pages may start runs, otherwise the command.
 pub fn offer_demo(app: &App, session: &Session) -> Html {
     let (folder, _) = super::place(&app.folder);
     let command = format!("gradus demo --output-dir {}", quoted(&folder.join(DEMO).to_string_lossy()));
@@ -36,7 +36,7 @@ pub fn offer_demo(app: &App, session: &Session) -> Html {
     ]
 }
 
-/// A size in words.
+/// Formats a size.
 pub fn bytes(bytes: u64) -> String {
     match bytes {
         0 => "–".into(),
@@ -46,9 +46,9 @@ pub fn bytes(bytes: u64) -> String {
     }
 }
 
-/// What a run will need, and the button that begins it.
+/// Renders the forecast of a run, and the button that starts it.
 ///
-/// `change` is the address of the form with what was filled in.
+/// `change` is the address of the filled form.
 pub fn planned(
     session: &Session,
     (draft, name): (&str, &str),
@@ -91,7 +91,7 @@ pub fn planned(
     ]
 }
 
-/// A run that has nothing to show yet, or whose process ended before it had.
+/// Renders a run that has no files yet, or whose process ended before it wrote any.
 pub fn bare(standing: &Standing) -> Html {
     match standing {
         Standing::Going => {
@@ -103,7 +103,7 @@ pub fn bare(standing: &Standing) -> Html {
     }
 }
 
-/// What can be done with a run.
+/// Renders the available actions on a run.
 pub fn actions(
     session: &Session,
     entry: &Entry,
@@ -160,7 +160,7 @@ pub fn actions(
     html!["<section class=\"actions\" aria-label=\"Actions\">\n" (failed) (change) (export) (duplicate) (delete) "</section>\n"]
 }
 
-/// What would be lost, and the question.
+/// Renders the confirmation of a deletion, with everything that would be lost.
 pub fn delete(session: &Session, entry: &Entry, users: &[String]) -> Html {
     let used = match users.is_empty() {
         true => Html::new(),

@@ -1,4 +1,4 @@
-//! What pages have begun: runs, projects of answers, the demonstration; each is a process of its own.
+//! Processes started from pages: runs, projects with models' answers, the demonstration.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -10,41 +10,41 @@ use serde_json::Value;
 
 use crate::within;
 
-/// Who starts runs: the program, which starts itself.
+/// Starts runs. It is implemented by the program, which starts itself.
 pub trait Trainer: Send + Sync + std::fmt::Debug {
-    /// What a run of this configuration file will need in memory, as `gradus plan --json` says it.
+    /// Returns the memory forecast of a run, in the form of `gradus plan --json`.
     ///
     /// # Errors
-    /// What is wrong with the models or the rows.
+    /// The models or the rows are invalid.
     fn forecast(&self, config: &Path) -> Result<Value>;
 
-    /// Begins a process that does `work`; what it says of itself goes to `log`.
+    /// Starts a process for `work`. Its messages go to `log`.
     ///
     /// # Errors
-    /// When no process can be started.
+    /// The process cannot be started.
     fn begin(&self, work: &Job<'_>, log: &Path) -> Result<Box<dyn Going>>;
 }
 
-/// What a process is to do.
+/// Task of a process.
 #[derive(Debug, Clone, Copy)]
 pub enum Job<'a> {
-    /// Train what a configuration file says.
+    /// Train as a configuration file specifies.
     Train {
-        /// The file.
+        /// Path of the file.
         config: &'a Path,
     },
-    /// Go on with a run from its last checkpoint.
+    /// Resume a run from its last checkpoint.
     Resume {
-        /// Its directory.
+        /// Directory of the run.
         run: &'a Path,
-        /// How many steps it is to have, where that changes.
+        /// New number of steps, if it changes.
         max_steps: Option<usize>,
     },
-    /// Make a project of annotations of what models answer.
+    /// Create an annotation project from models' answers.
     Compare(&'a Comparison<'a>),
-    /// Make the demonstration.
+    /// Run the demonstration.
     Demo {
-        /// Its directory, which is not there yet.
+        /// Directory of the demonstration, which does not exist yet.
         output: &'a Path,
     },
 }
@@ -52,51 +52,51 @@ pub enum Job<'a> {
 /// A project that compares models.
 #[derive(Debug, Clone, Copy)]
 pub struct Comparison<'a> {
-    /// The folder that is served.
+    /// Served folder.
     pub folder: &'a Path,
-    /// The project's name.
+    /// Name of the project.
     pub name: &'a str,
-    /// A file of prompts, and how many of them are asked at most.
+    /// File of prompts, and maximum number of them.
     pub prompts: (&'a Path, usize),
-    /// The models.
+    /// Models to compare.
     pub models: &'a [&'a Path],
-    /// Where it is written how many answers there are: `{"done": 16, "of": 100}`.
+    /// Progress file with the number of answers: `{"done": 16, "of": 100}`.
     pub progress: &'a Path,
 }
 
-/// A project that is being made, or of which nothing came.
+/// A project that is being created, or whose creation failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Making {
-    /// Its name.
+    /// Name of the project.
     pub name: String,
-    /// How its process stands.
+    /// State of its process.
     pub standing: Standing,
-    /// How many answers there are, of how many, once there are any.
+    /// Number of answers so far and in total, once there are any.
     pub answers: Option<(usize, usize)>,
 }
 
-/// A process that was begun.
+/// A process that was started.
 pub trait Going: Send {
-    /// Whether it has ended.
+    /// Returns whether it has ended.
     fn has_ended(&mut self) -> bool;
 }
 
-/// Configurations that were shown and not begun; the oldest goes.
+/// Maximum number of configurations that were shown but not started. The oldest one is removed.
 pub(super) const DRAFTS: usize = 100;
 
-/// Runs that pages have begun and that are at work, at once.
+/// Maximum number of concurrent runs started from pages.
 pub(super) const AT_ONCE: usize = 4;
 
-/// Where the demonstration goes.
+/// Directory of the demonstration.
 pub(super) const DEMO: &str = "demo";
 
-/// The folder, below that which is served, of configurations and what processes said.
+/// Subdirectory of configurations and logs of processes.
 pub(super) const CONFIGS: &str = "configs";
 
-/// Lines of a process that failed which a page shows.
+/// Number of log lines of a failed process on a page.
 const SAID: usize = 12;
 
-/// What was begun since the server started.
+/// Processes started since the server started.
 pub struct Training {
     pub(super) trainer: Option<Arc<dyn Trainer>>,
     pub(super) device: String,
@@ -107,59 +107,59 @@ pub struct Training {
 pub(super) struct Kept {
     pub drafts: VecDeque<(String, Draft)>,
     pub begun: Vec<Begun>,
-    /// Projects that are made: of each its name, what its process says, and the process.
+    /// Projects that are being created: name, log, and process.
     pub projects: Vec<(String, PathBuf, Box<dyn Going>)>,
-    /// The demonstration: what its process says, and the process.
+    /// The demonstration: log and process.
     pub demo: Option<(PathBuf, Box<dyn Going>)>,
-    /// Stretches of work that were asked to end: directory and beginning. Asked twice, a trainer ends without its checkpoint.
+    /// Stop requests: directory and start time of the trainer. After a second request, a trainer would end without a checkpoint.
     pub stopping: Vec<(PathBuf, Option<u64>)>,
 }
 
-/// A run that was checked and can be begun.
+/// A checked run that can be started.
 #[derive(Debug, Clone)]
 pub(super) struct Draft {
-    /// Its name among the runs of the folder.
+    /// Name among the runs of the folder.
     pub name: String,
-    /// Its directory.
+    /// Directory of the run.
     pub directory: PathBuf,
-    /// Its configuration.
+    /// Configuration of the run.
     pub yaml: String,
 }
 
-/// A process for a run.
+/// Process of a run.
 pub(super) struct Begun {
     pub name: String,
     pub directory: PathBuf,
     pub log: PathBuf,
     pub going: Box<dyn Going>,
     pub has_ended: bool,
-    /// Whether its directory was seen. Where it is gone, somebody removed the run.
+    /// Whether its directory was seen. If it has disappeared, the run was removed.
     pub was_there: bool,
-    /// When the stretch of work before it began; none of a new run. As long as that is the last, it is about to begin.
+    /// Start time of the previous trainer; `None` for a new run. While the run still shows this time, the new trainer has not started yet.
     pub before: Option<u64>,
 }
 
-/// How the process of a run stands that was begun here.
+/// State of the process of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Standing {
-    /// It is at work, or about to be.
+    /// It is running or starting.
     Going,
-    /// It has ended, and said this.
+    /// It has ended, with these log lines.
     Ended(Vec<String>),
 }
 
 impl Training {
-    /// Nothing was begun yet. `device` is where runs are computed.
+    /// Creates an empty state. `device` is the device of the runs.
     pub fn new(trainer: Option<Arc<dyn Trainer>>, device: String) -> Self {
         Self { trainer, device, kept: Mutex::default() }
     }
 
-    /// Whether pages may start runs.
+    /// Returns whether pages may start runs.
     pub fn is_allowed(&self) -> bool {
         self.trainer.is_some()
     }
 
-    /// What is kept, with every process asked whether it goes on. A panic leaves nothing half done.
+    /// Locks the state and updates it from the processes. A panic leaves it consistent.
     pub(super) fn kept(&self) -> MutexGuard<'_, Kept> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         for begun in &mut kept.begun {
@@ -168,14 +168,14 @@ impl Training {
         for begun in kept.begun.iter_mut().filter(|begun| !begun.has_ended) {
             begun.has_ended = begun.going.has_ended();
             if begun.has_ended {
-                // Where nothing came of it, the name is free again; what is not empty stays.
+                // If the run wrote nothing, its name becomes free again. A non-empty directory is kept.
                 let _ = std::fs::remove_dir(&begun.directory);
             }
         }
         kept
     }
 
-    /// How the process of a run stands, where one was begun here.
+    /// Returns the state of a run's process, if one was started here.
     pub fn standing(&self, name: &str) -> Option<Standing> {
         let kept = self.kept();
         let begun = kept.begun.iter().rfind(|begun| begun.name == name)?;
@@ -185,7 +185,8 @@ impl Training {
         })
     }
 
-    /// The same of a run that has something to show: a process that is at work already is told by the run's state.
+    /// Returns the state of the process of a run with files. `None` if the process has begun its work, because the run's own state then
+    /// describes it.
     pub fn standing_of(&self, entry: &Entry) -> Option<Standing> {
         let standing = self.standing(&entry.name)?;
         let is_before =
@@ -193,20 +194,20 @@ impl Training {
         (standing != Standing::Going || is_before()).then_some(standing)
     }
 
-    /// Forgets the processes of a run that was removed.
+    /// Removes the processes of a run that was removed.
     pub(super) fn forget(&self, name: &str) {
         self.kept().begun.retain(|begun| begun.name != name || !begun.has_ended);
     }
 
-    /// Whether a run's trainer was asked to end.
+    /// Returns whether a run's trainer was asked to stop.
     pub fn is_stopping(&self, entry: &Entry) -> bool {
         self.kept().stopping.iter().any(|(path, started)| *path == entry.path && *started == entry.started)
     }
 
-    /// Has models answer, and a project made of that.
+    /// Lets models answer and creates a project from the answers.
     ///
     /// # Errors
-    /// When nothing may be started here, or cannot be.
+    /// Starting processes is not allowed, or fails.
     pub fn compare(&self, folder: &Path, name: &str, prompts: (&Path, usize), models: &[&Path]) -> Result<()> {
         let trainer =
             self.trainer.as_ref().ok_or_else(|| Error::input("the server was started without --allow-training"))?;
@@ -218,17 +219,17 @@ impl Training {
             return Err(Error::input(format!("`{name}` is being made already")));
         }
         kept.projects.retain(|(known, ..)| known != name);
-        // What an earlier one of this name came to says nothing of this one.
+        // The progress of an earlier project with this name does not apply.
         let _ = std::fs::remove_file(&progress);
         let going = trainer.begin(&Job::Compare(&of), &log)?;
         kept.projects.push((name.to_owned(), log, going));
         Ok(())
     }
 
-    /// Makes the demonstration in the folder.
+    /// Runs the demonstration in the folder.
     ///
     /// # Errors
-    /// When it is there or being made, or no process can be started.
+    /// It exists or is running, or the process cannot be started.
     pub(super) fn begin_demo(&self, trainer: &dyn Trainer, folder: &Path) -> Result<()> {
         let output = place(folder).0.join(DEMO);
         let mut kept = self.kept();
@@ -242,14 +243,14 @@ impl Training {
         Ok(())
     }
 
-    /// How the demonstration stands, where it was begun since the server started.
+    /// Returns the state of the demonstration, if it was started since the server started.
     pub fn demo(&self) -> Option<Standing> {
         let mut kept = self.kept();
         let (log, going) = kept.demo.as_mut()?;
         Some(if going.has_ended() { Standing::Ended(said(log)) } else { Standing::Going })
     }
 
-    /// Projects that are being made, and those of which nothing came.
+    /// Returns the projects that are being created, and those whose creation failed.
     pub fn projects(&self) -> Vec<Making> {
         let mut kept = self.kept();
         let making = |(name, log, going): &mut (String, PathBuf, Box<dyn Going>)| {
@@ -260,7 +261,7 @@ impl Training {
         kept.projects.iter_mut().map(making).collect()
     }
 
-    /// Runs that have nothing to show yet, or never had: name and how their process stands.
+    /// Returns the runs without files, with the states of their processes.
     pub fn without_directory(&self) -> Vec<(String, Standing)> {
         let names: Vec<String> = {
             let kept = self.kept();
@@ -272,19 +273,19 @@ impl Training {
     }
 }
 
-/// Where it is written how many answers of a project there are.
+/// Returns the path of a project's progress file.
 fn progress_of(configs: &Path, name: &str) -> PathBuf {
     configs.join(format!("project-{name}.progress"))
 }
 
-/// How many answers there are, of how many.
+/// Reads the number of answers so far and in total.
 fn answers(progress: &Path) -> Option<(usize, usize)> {
     let found: Value = serde_json::from_slice(&std::fs::read(progress).ok()?).ok()?;
     let number = |key: &str| found[key].as_u64().and_then(|number| usize::try_from(number).ok());
     number("done").zip(number("of"))
 }
 
-/// What a process said at its end: the file has nothing else in it.
+/// Returns the last log lines of a process. The file contains nothing else.
 fn said(log: &Path) -> Vec<String> {
     let text = std::fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
@@ -292,7 +293,7 @@ fn said(log: &Path) -> Vec<String> {
     lines[lines.len().saturating_sub(SAID)..].iter().map(|line| (*line).to_owned()).collect()
 }
 
-/// Where new runs go, and what their names begin with: a folder `runs`, where there is one.
+/// Returns the directory of new runs, and the prefix of their names: a folder `runs`, if it exists.
 pub(super) fn place(folder: &Path) -> (PathBuf, &'static str) {
     let runs = folder.join("runs");
     match runs.is_dir() && !runs.is_symlink() && !gradus::runs::is_run(&runs) {
@@ -301,7 +302,7 @@ pub(super) fn place(folder: &Path) -> (PathBuf, &'static str) {
     }
 }
 
-/// The folder of configurations and of what processes say, made where it is not there.
+/// Returns the folder of configurations and logs, and creates it if necessary.
 pub(super) fn configs(folder: &Path) -> Result<PathBuf> {
     let configs = within::made(folder, CONFIGS)?;
     within::check(folder, &configs)?;

@@ -1,4 +1,4 @@
-//! A run is described, checked, shown with what it will need in memory, and begun.
+//! Start of a run: it is configured, checked, shown with its memory forecast, and started.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -51,7 +51,7 @@ async fn lists(app: &Arc<App>) -> Result<Lists, Failed> {
     apart(move || Lists::look(&of.folder, of.models.list())).await
 }
 
-/// The methods; and of one, its form. What the address has fills it.
+/// Renders the methods, or the form of one method with values from the address.
 pub async fn choose(
     State(app): State<Arc<App>>,
     Extension(session): Extension<Session>,
@@ -79,7 +79,7 @@ pub async fn choose(
     form_of(&session, &method, &lists, &filled, &[], Html::new())
 }
 
-/// Checks what the form says; shows what the run will need, or the form again with what is wrong.
+/// Checks the form. Renders the forecast of the run, or the form with its errors.
 pub async fn plan(
     State(app): State<Arc<App>>,
     Extension(session): Extension<Session>,
@@ -123,7 +123,7 @@ pub async fn plan(
     framed(&session, &format!("New {name} run"), shown)
 }
 
-/// The run that a filled form means, and its command.
+/// Returns the run that a form defines, and the equivalent command line.
 fn checked(app: &App, method: &str, lists: &Lists, filled: &Asked) -> Result<(Draft, String), Vec<Problem>> {
     let plain: Asked = filled.iter().filter(|(name, _)| name != "name").cloned().collect();
     let mut flags = given(method, lists, &plain)?;
@@ -148,7 +148,7 @@ fn checked(app: &App, method: &str, lists: &Lists, filled: &Asked) -> Result<(Dr
     Ok((Draft { name: format!("{before}{name}"), directory, yaml: plan.to_yaml() }, line))
 }
 
-/// Every problem with the field that it is about.
+/// Converts errors to problems with their fields.
 fn in_words(error: &Error) -> Vec<Problem> {
     let with_hint = |text: String, hint: Option<&str>| match hint {
         Some(hint) => format!("{text} ({hint})"),
@@ -167,7 +167,7 @@ fn in_words(error: &Error) -> Vec<Problem> {
     problems.iter().map(one).collect()
 }
 
-/// What a run will need: asked of a process of its own, because the rows are read for it.
+/// Returns the memory forecast of a run. A separate process reads the rows for it.
 fn forecast(trainer: &dyn Trainer, folder: &Path, yaml: &str) -> gradus::Result<Value> {
     let passing = Passing(configs(folder)?.join(format!(".{}.yml", secret())));
     atomic::write_bytes(&passing.0, yaml.as_bytes())?;
@@ -179,7 +179,7 @@ pub struct Starting {
     draft: String,
 }
 
-/// Begins a run that was shown.
+/// Starts a run that was shown.
 pub async fn start(
     State(app): State<Arc<App>>,
     Extension(session): Extension<Session>,
@@ -195,7 +195,7 @@ pub async fn start(
     }
     let (_, draft) = kept.drafts.remove(at).expect("it was just there");
     let Draft { name, directory, yaml } = draft;
-    // Whoever makes the directory has the name.
+    // Creating the directory reserves the name.
     std::fs::create_dir(&directory).map_err(|error| Error::io(&directory, error))?;
     let begun = configs(&app.folder).and_then(|configs| {
         let (config, log) = files(&configs, &name);
@@ -224,16 +224,16 @@ pub async fn start(
     }
 }
 
-/// Makes the demonstration.
+/// Runs the demonstration.
 pub async fn demo(State(app): State<Arc<App>>, Extension(session): Extension<Session>) -> Done {
     let trainer = may_train(&app, &session)?;
     app.training.begin_demo(trainer.as_ref(), &app.folder)?;
     Ok(Redirect::to("/").into_response())
 }
 
-/// The configuration of a run, and what its process says.
+/// Returns the paths of a run's configuration and of its process's log.
 pub(super) fn files(configs: &Path, name: &str) -> (PathBuf, PathBuf) {
-    // Behind a word of its own, so that no run's name makes a file here that means something.
+    // The prefix prevents a run's name from producing a file name with another meaning.
     let name = format!("run-{}", name.replace('/', "-"));
     (configs.join(format!("{name}.yml")), configs.join(format!("{name}.log")))
 }

@@ -1,5 +1,5 @@
-//! No page has a fault that axe-core finds, light or dark. The script is not part of the repository: `tools/serve/fetch-axe`
-//! gets it from npm, and without it this test is left out, visibly.
+//! Checks that axe-core finds no fault on any page, in light and dark mode. The script is not part of the repository:
+//! `tools/serve/fetch-axe` downloads it from npm. Without it, the test is skipped with a visible message.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::recorder::Recorder;
 use crate::runs;
 use crate::skip::skipped;
 
-/// The faults of the page, as axe-core names them.
+/// Returns the faults of the page as axe-core reports them.
 pub fn faults(browser: &mut Browser, axe: &str) -> Vec<String> {
     browser.eval(axe);
     let found = browser.eval(
@@ -27,7 +27,7 @@ pub fn faults(browser: &mut Browser, axe: &str) -> Vec<String> {
     found.into_iter().map(|fault| fault.as_str().unwrap_or_default().to_owned()).collect()
 }
 
-/// The script; nothing, and a visible line, where it was not fetched.
+/// Returns the axe-core script. If it was not fetched, prints a message and returns `None`.
 pub fn axe() -> Option<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/axe-core/axe.min.js");
     let axe = std::fs::read_to_string(path).ok();

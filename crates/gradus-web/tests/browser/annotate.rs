@@ -1,4 +1,4 @@
-//! Annotation, as people do it: spans, missing information, corrections, comparisons, scales.
+//! Tests annotation as people do it: spans, missing information, corrections, comparisons and scales.
 
 use std::path::Path;
 
@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 use crate::client::Server;
 use crate::driver::Browser;
 
-/// The answer that is marked.
+/// The answer that is annotated.
 const PREDICTION: &str = "The tea is warm. The tea is warm. Größe 世界 is blue.";
 
-/// Makes a project with two tasks.
+/// Creates a project with two tasks.
 pub fn project(folder: &Path, name: &str, labels: &str, annotators: usize) {
     let row = |question: &str| {
         json!({
@@ -40,7 +40,7 @@ pub fn project(folder: &Path, name: &str, labels: &str, annotators: usize) {
     assert_eq!(new_project(folder, &new, &mut |_, _| {}).expect("a project"), 2);
 }
 
-/// Makes a project with strengths that two people have annotated, who differ: what another tool has kept.
+/// Creates a project with preference strengths in which two people disagree, imported from an export of another tool.
 pub fn differ(folder: &Path, name: &str) {
     let said = |who: &str, rank: &str, strength: &str| {
         let choice =
@@ -73,7 +73,7 @@ pub fn sign_in(browser: &mut Browser, server: &Server, folder: &Path, name: &str
     assert!(page.contains(&format!("Signed in as {name}")), "{page}");
 }
 
-/// Goes to the next task of a project.
+/// Opens the next task of a project.
 pub fn next(browser: &mut Browser, server: &Server, project: &str) {
     browser.go(&format!("http://{}/annotate/{project}", server.host()));
     ready(browser);
@@ -83,12 +83,12 @@ fn ready(browser: &mut Browser) {
     browser.wait("document.querySelector('#asked section') || !document.getElementById('asked')");
 }
 
-/// Opens or closes a step by its heading.
+/// Opens or closes a step by clicking its heading.
 fn fold(browser: &mut Browser, step: usize) {
     browser.click(&format!("#asked > section:nth-child({step}) > details > summary"));
 }
 
-/// Drags the mouse over words of the answer, from the middle of one to the middle of another.
+/// Drags the mouse over words of the answer, from the middle of one word to the middle of another.
 fn select(browser: &mut Browser, from: usize, to: usize) {
     let places = browser.eval(&format!(
         "(() => {{ const w = [...document.querySelectorAll('.word')]; w[{from}].scrollIntoView({{block: 'center'}}); \
@@ -108,7 +108,7 @@ fn select(browser: &mut Browser, from: usize, to: usize) {
     browser.mouse("mouseReleased", end.0, end.1);
 }
 
-/// Types into a field, as people do: what was there is replaced.
+/// Types into a field like a person: the existing text is replaced.
 fn fill(browser: &mut Browser, selector: &str, text: &str) {
     browser.eval(&format!(
         "(() => {{ const e = document.querySelector({}); e.focus(); e.select(); }})()",
@@ -121,12 +121,12 @@ fn is_disabled(browser: &mut Browser, selector: &str) -> bool {
     browser.eval(&format!("document.querySelector({}).disabled", json!(selector))) == true
 }
 
-/// What is kept of a project.
+/// Returns the stored annotations of a project.
 fn kept(folder: &Path, project: &str) -> Vec<Value> {
     export_project(folder, project, Form::Raw).expect("rows").into_iter().map(Value::Object).collect()
 }
 
-/// Marks an error where none is, and selects another: for pictures.
+/// Opens the dialog for a second error, after marking a first one if there is none. Used for screenshots.
 pub fn mark(browser: &mut Browser) {
     if browser.eval("document.querySelectorAll('.pill').length") == 0 {
         select(browser, 8, 10);
@@ -158,12 +158,12 @@ fn errors_are_marked_corrected_and_handed_in_and_nothing_is_lost() {
     fold(&mut browser, 2);
     browser.wait(&format!("!{is_seen}"));
 
-    // A selection within words is widened to whole words, and asks for a type.
+    // A selection inside words is extended to whole words, and the page asks for an error type.
     select(&mut browser, 4, 7);
     assert!(browser.text(".popup .handle").contains("The tea is warm."));
     assert!(is_disabled(&mut browser, ".popup button.main"));
     browser.click(".popup input[value=Redundant]");
-    // What it repeats is pre-filled with all before, which is warned of.
+    // The repeated text is prefilled with all preceding text, together with a hint to shorten it.
     assert!(browser.text(".popup").contains("Leave only what is repeated"));
     fill(&mut browser, ".popup textarea", "coffee");
     assert!(is_disabled(&mut browser, ".popup button.main"), "what is repeated must stand before");
@@ -174,22 +174,22 @@ fn errors_are_marked_corrected_and_handed_in_and_nothing_is_lost() {
         browser.text(".pill").contains("Repetitive") && browser.text(".pill").contains("repeats “The tea is warm.”")
     );
     assert_eq!(browser.eval("document.querySelectorAll('.word.marked').length"), 4);
-    // The step that was hidden is still hidden, until it is opened again.
+    // The step that was collapsed stays collapsed until it is opened again.
     assert_eq!(browser.eval(is_seen), false);
     fold(&mut browser, 2);
     browser.wait(is_seen);
 
-    // What overlaps it is rejected, as is a click that selects nothing.
+    // A selection that overlaps a mark is rejected, and so is a click that selects nothing.
     select(&mut browser, 2, 5);
     assert_eq!(browser.eval("document.querySelectorAll('.popup').length"), 0);
     browser.click(".word");
     assert_eq!(browser.eval("document.querySelectorAll('.popup').length"), 0);
 
-    // An inconsistent fact asks for sentences that are there; letters beyond ASCII count as one each.
+    // An inconsistent fact requires cited sentences that exist. Non-ASCII letters count as one character each.
     select(&mut browser, 8, 10);
     browser.click(".popup input[value='Wrong-Grounding']");
     assert!(is_disabled(&mut browser, ".popup button.main"));
-    // Sentences are clicked in the passages, or chosen in the pop-up.
+    // Sentences can be clicked in the passages or chosen in the dialog.
     browser.click("[data-passage='2'][data-sentence='1']");
     assert_eq!(browser.eval("document.querySelector('.popup select').value"), "2");
     browser.click(".popup .cite-list input[value='0']");
@@ -198,7 +198,7 @@ fn errors_are_marked_corrected_and_handed_in_and_nothing_is_lost() {
     browser.wait("document.querySelectorAll('.pill').length === 2");
     browser.wait("document.getElementById('status').textContent === 'Saved'");
 
-    // Canceled, nothing is marked; removed and undone, it is there again.
+    // Canceling marks nothing. A mark that is removed returns after undo.
     select(&mut browser, 0, 1);
     browser.key("Escape", 0);
     browser.wait("!document.querySelector('.popup')");
@@ -207,7 +207,7 @@ fn errors_are_marked_corrected_and_handed_in_and_nothing_is_lost() {
     browser.click("#undo");
     browser.wait("document.querySelectorAll('.pill').length === 2");
 
-    // Missing information, and a reload in the middle.
+    // Mark missing information, and reload the page in the middle of the work.
     browser.click("#missing");
     browser.click(".popup input[value='Missing-Answer']");
     browser.click(".popup .cite-list input[value='2']");
@@ -219,7 +219,7 @@ fn errors_are_marked_corrected_and_handed_in_and_nothing_is_lost() {
     ready(&mut browser);
     assert_eq!(browser.eval("document.querySelectorAll('.pill').length"), 3);
 
-    // The server ends and another takes its place: everything is there, the person is still signed in.
+    // After a restart of the server, everything is still there and the person is still signed in.
     drop(server);
     let server = Server::over(folder.path());
     let port = server.address.socket.port();
@@ -231,7 +231,7 @@ fn errors_are_marked_corrected_and_handed_in_and_nothing_is_lost() {
     browser.wait("!document.getElementById('submit').disabled");
     assert!(browser.text("#todo").contains("You can submit it"));
 
-    // “No error” takes everything back, and undoing brings it again.
+    // “No error” removes all marks, and undo restores them.
     browser.click("#no-error");
     browser.wait("!document.querySelector('.pill')");
     assert_eq!(browser.eval("document.getElementById('correction').value"), PREDICTION);
@@ -260,7 +260,7 @@ fn errors_are_marked_corrected_and_handed_in_and_nothing_is_lost() {
         json!([{ "error type": "Missing-Answer", "passage_id": 1, "sentence_id": [2] }])
     );
     assert_eq!(feedback["corrected-prediction"], "The tea is warm.");
-    // The same from the page.
+    // The page offers the same export.
     let downloaded =
         browser.eval(&format!("fetch('http://127.0.0.1:{port}/annotate/fine/feedback.jsonl').then(r => r.text())"));
     assert_eq!(
@@ -349,7 +349,7 @@ fn pairs_are_compared_and_what_conflicts_is_said() {
     browser.click("#submit");
     browser.loaded();
 
-    // Another person is blind to the first, and has the same task.
+    // A second person has the same task and cannot see the first person's answers.
     let mut other = Browser::open().expect("it was there before");
     sign_in(&mut other, &server, folder.path(), "bob", Role::Annotator);
     next(&mut other, &server, "pairs");
@@ -409,7 +409,7 @@ fn how_much_better_is_said_and_a_reviewer_decides_in_the_end() {
     assert_eq!(browser.eval("document.querySelector('[data-pair=\"1v2\"] .much input:checked').value"), "better");
     assert_eq!(kept(folder.path(), "strong")[0]["answer"]["strengths"], json!({ "1v2": "better" }));
 
-    // Where two differ, what both said is there, and the decision is the only answer.
+    // Where two people disagree, the page shows both answers, and the decision becomes the only answer.
     browser.go(&format!("http://{}/annotate/differ/results", server.host()));
     browser.eval("window.isLeft = true");
     browser.click("a[href='/annotate/differ/adjudicate']");
@@ -417,7 +417,7 @@ fn how_much_better_is_said_and_a_reviewer_decides_in_the_end() {
     ready(&mut browser);
     let page = browser.text("main");
     assert!(page.contains("eve") && page.contains("tom") && page.contains("is better (slightly better)"), "{page}");
-    // It begins empty; what somebody said can be taken.
+    // The decision starts empty. An annotator's answer can be copied into it.
     assert!(is_disabled(&mut browser, "#submit"));
     assert_eq!(browser.eval("document.querySelectorAll('.pair input:checked').length"), 0);
     browser.click("[data-take='0']");
@@ -439,7 +439,7 @@ fn how_much_better_is_said_and_a_reviewer_decides_in_the_end() {
     assert_eq!(browser.complaints(), Vec::<String>::new());
 }
 
-/// Makes a project of one task with this answer, and opens it.
+/// Creates a project of one task with this answer and opens the task.
 fn marking(folder: &Path, answer: &str) {
     let row = json!({ "question": "Q?", "prediction 1": answer });
     let data = folder.join("marking.jsonl");
@@ -491,7 +491,7 @@ fn characters_without_spaces_are_marked_and_lines_stay() {
     );
     assert_eq!(browser.eval("getComputedStyle(document.querySelector('.answer-text')).whiteSpaceCollapse"), "preserve");
     assert_eq!(browser.eval("document.querySelector('.answer-text').dir"), "auto");
-    // Two characters in the middle, by keys: the third and the fourth, with the second type.
+    // Select two characters in the middle with the keyboard, the third and the fourth, and mark them with the second type.
     browser.tab_to(".answer-text");
     for _ in 0..4 {
         browser.key("ArrowRight", 0);
@@ -501,7 +501,7 @@ fn characters_without_spaces_are_marked_and_lines_stay() {
     browser.wait(SAVED);
     assert_eq!(marks(folder.path(), "marks"), [("bad".to_owned(), 2, 4)]);
     assert_eq!(browser.text("mark .chip"), "Bad");
-    // The cursor is where it was. A mark is changed by a click, and by undo and redo.
+    // The cursor does not move. A mark can be changed with a click, and with undo and redo.
     assert_eq!(browser.eval("[...document.querySelectorAll('.word')].findIndex(e => e.matches('.cursor'))"), 2);
     browser.click("mark .word");
     browser.wait("document.querySelector('.popup')");
@@ -513,14 +513,14 @@ fn characters_without_spaces_are_marked_and_lines_stay() {
     browser.wait("document.querySelector('mark .chip').textContent === 'Bad'");
     browser.click("#redo");
     browser.wait("document.querySelector('mark .chip').textContent === 'Odd'");
-    // The last word is one key away.
+    // One key moves to the last word.
     browser.eval("document.querySelector('.answer-text').focus()");
     browser.key("End", 0);
     browser.key("1", 0);
     browser.wait("document.querySelectorAll('mark').length === 2");
     browser.wait(SAVED);
     assert_eq!(marks(folder.path(), "marks"), [("odd".to_owned(), 2, 4), ("odd".to_owned(), 25, 30)]);
-    // In the dark, a nearly black type is seen.
+    // In dark mode, a type whose color is nearly black stays visible.
     browser.dark(true);
     let line = browser.eval("getComputedStyle(document.querySelector('mark')).borderBottomColor");
     assert_ne!(line, "rgb(17, 17, 17)");
@@ -565,7 +565,7 @@ fn answers_are_shown_by_letters_in_neutral_colors() {
         "new Set([...document.querySelectorAll('.prediction')].map(e => getComputedStyle(e).borderLeftColor)).size";
     assert_eq!(browser.eval(colors), 1, "no color names an answer");
     let order = browser.eval("task.shown.order");
-    // Keys 1 to 4 are left, tie, both bad, right: of A and B, A is on the left.
+    // Keys 1 to 4 mean left, tie, both bad and right. Of A and B, A is on the left.
     browser.key("1", 0);
     browser.wait(SAVED);
     let (a, b) = (order[0].as_u64().expect("a number"), order[1].as_u64().expect("a number"));
@@ -588,12 +588,12 @@ fn changes_survive_a_dropped_network_and_a_closed_window() {
     browser.wait("document.getElementById('status').dataset.state === 'waiting'");
     assert!(browser.text("#status").contains("Your changes stay in this browser"));
     assert_eq!(kept(folder.path(), "fine")[0]["answer"]["correction"], Value::Null);
-    // The network is back: it is saved without a click.
+    // When the network is back, the page saves without a click.
     browser.offline(false);
     browser.wait(SAVED);
     assert_eq!(kept(folder.path(), "fine")[0]["answer"]["correction"], "Typed without a network.");
     assert_eq!(browser.eval("localStorage.length"), 0);
-    // The window is left before the network is back: the next visit saves it.
+    // If the window is closed while offline, the next visit saves the changes.
     browser.offline(true);
     fill(&mut browser, "#correction", "Left behind.");
     browser.wait("document.getElementById('status').dataset.state === 'waiting'");
@@ -614,7 +614,7 @@ fn two_windows_show_both_versions_and_the_person_chooses() {
     let server = Server::over(folder.path());
     sign_in(&mut browser, &server, folder.path(), "ada", Role::Annotator);
     next(&mut browser, &server, "likert");
-    // Another window of the same person saves meanwhile.
+    // Another window of the same person saves in the meantime.
     let elsewhere = "(async (value) => { const { revision } = await (await fetch(location.pathname + '/state')).json(); \
          await fetch(location.pathname + '/keep', { method: 'POST', headers: { 'Content-Type': 'application/json', \
          'X-CSRF-Token': document.querySelector('meta[name=csrf]').content }, body: JSON.stringify({ \
@@ -631,7 +631,7 @@ fn two_windows_show_both_versions_and_the_person_chooses() {
     browser.click("input[name=coherence][value='2']");
     browser.wait(SAVED);
     assert_eq!(stored(folder.path()), json!({ "coherence": 2, "sentiment": 5 }));
-    // The other way round.
+    // Now the other way round.
     browser.eval(&format!("{elsewhere}(1)"));
     browser.click("input[name=coherence][value='3']");
     browser.wait("!document.getElementById('conflict').hidden");

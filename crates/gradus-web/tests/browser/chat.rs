@@ -1,4 +1,4 @@
-//! Conversations, as they are had.
+//! Tests conversations in the browser.
 
 use gradus::text::visible;
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::client::{Server, classifier, dense, folder};
 use crate::driver::Browser;
 
-/// Begins a conversation with short answers; `choices` are fields of the form.
+/// Starts a conversation with short answers. `choices` are additional fields of the form.
 pub fn begin(browser: &mut Browser, server: &Server, choices: &[(&str, &str)]) {
     browser.go(&format!("http://{}/chat", server.host()));
     for (field, value) in [("max_tokens", "24"), ("seed", "3")].iter().chain(choices) {
@@ -21,7 +21,7 @@ pub fn begin(browser: &mut Browser, server: &Server, choices: &[(&str, &str)]) {
     browser.loaded();
 }
 
-/// Says something with the keyboard, and waits for the answers.
+/// Types a message, sends it with Enter, and waits for the answers.
 pub fn speak(browser: &mut Browser, text: &str) {
     browser.eval("document.getElementById('text').focus()");
     browser.type_text(text);
@@ -29,7 +29,7 @@ pub fn speak(browser: &mut Browser, text: &str) {
     settled(browser);
 }
 
-/// Waits until what was asked for is there.
+/// Waits until the page has finished loading answers.
 pub fn settled(browser: &mut Browser) {
     browser.wait("!document.querySelector('[aria-busy=true]')");
 }
@@ -54,7 +54,7 @@ fn a_conversation_is_had_edited_asked_again_and_kept() {
     assert_eq!(answers(&mut browser).len(), 2);
     assert_eq!(answers(&mut browser)[0], first[0]);
 
-    // Asked again, the last turn has two answers, and both can be looked at.
+    // After asking again, the last turn has two answers, and both can be shown.
     let second = answers(&mut browser)[1].clone();
     browser.click("article:last-child [data-answer]");
     settled(&mut browser);
@@ -64,7 +64,7 @@ fn a_conversation_is_had_edited_asked_again_and_kept() {
     browser.wait("document.querySelector('.assistant:last-child .branches span')?.innerText === '1 of 2'");
     assert_eq!(answers(&mut browser)[1], second);
 
-    // Edited, the first turn begins a branch; the other one is still there.
+    // Editing the first turn starts a branch. The other branch still exists.
     browser.click("article.user [data-edit]");
     browser.eval("document.querySelector('.edit textarea').select()");
     browser.type_text("The kettle");
@@ -77,7 +77,7 @@ fn a_conversation_is_had_edited_asked_again_and_kept() {
     assert_eq!(answers(&mut browser)[0], first[0]);
     assert_eq!(browser.text(".assistant:last-child .branches span"), "2 of 2", "of a branch the newest is shown");
 
-    // Loaded again, and by another server, it is all there.
+    // Everything is still there after a reload, and on another server.
     browser.reload();
     let before = browser.text("#thread");
     let gone = server.host().to_string();
@@ -90,7 +90,7 @@ fn a_conversation_is_had_edited_asked_again_and_kept() {
     assert_eq!(roles, ["system", "user", "assistant", "user", "assistant"]);
     browser.go(&format!("http://{}/chat/1", server.host()));
     assert_eq!(browser.text("#thread"), before);
-    // The page may still have asked the first server for its icon.
+    // The page may still have requested its icon from the first server.
     let complaints: Vec<String> = browser.complaints().into_iter().filter(|told| !told.contains(&gone)).collect();
     assert_eq!(complaints, Vec::<String>::new());
 }
@@ -106,12 +106,12 @@ fn two_models_are_voted_on_blind_and_the_vote_trains() {
     assert_eq!(answers(&mut browser).len(), 2);
     let page = browser.eval("document.documentElement.outerHTML").as_str().expect("a page").to_owned();
     assert!(!page.contains("gpt2") && page.matches("qwen3").count() == page.matches("qwen3-reward").count(), "{page}");
-    // What the reward model thinks is hidden too, and so are the tokens, here and in the requests of the page.
+    // The score of the reward model and the tokens are hidden too, both on the page and in the requests it makes.
     assert!(!page.contains(": reward") && browser.eval("document.querySelector('[data-tokens]')").is_null());
     let message = browser.eval("document.querySelector('.answer').dataset.message");
     let tokens = browser.eval(&format!("fetch('/chat/1/tokens/' + {message}).then(r => r.status)"));
     assert_eq!(tokens, 403);
-    // The vote, with the keyboard.
+    // Vote with the keyboard.
     browser.eval("document.activeElement.blur()");
     browser.key("2", 0);
     browser.wait("document.querySelector('[data-vote=right][aria-pressed=true]')");
@@ -123,7 +123,7 @@ fn two_models_are_voted_on_blind_and_the_vote_trains() {
     );
     assert!(heads[1].contains("preferred"), "{heads:?}");
     assert!(browser.text(".answer .remark").contains("qwen3-reward: reward"));
-    // It is final: the names were shown.
+    // The vote is final, because the names have been shown.
     assert_eq!(browser.eval("[...document.querySelectorAll('[data-vote]')].every(e => e.disabled)"), true);
     let again = browser.eval(
         "fetch('/chat/1/vote', { method: 'POST', headers: { 'Content-Type': 'application/json', 'X-CSRF-Token': \
@@ -137,7 +137,7 @@ fn two_models_are_voted_on_blind_and_the_vote_trains() {
     assert_eq!(shown(&row["chosen"][0]["content"]), said[1]);
     assert_eq!(shown(&row["rejected"][0]["content"]), said[0]);
     assert_eq!(row["prompt"], json!([{ "role": "user", "content": "The tea" }]));
-    // What is said next is said after the better one.
+    // The next message continues from the preferred answer.
     speak(&mut browser, "The cup");
     let row: Value = serde_json::from_str(&server.get("/chat/1/conversation.jsonl").body).expect("one row");
     assert_eq!(shown(&row["messages"][1]["content"]), said[1]);
@@ -164,7 +164,7 @@ fn segments_are_colored_by_what_all_parts_make_of_them_or_one() {
     let together = of(&mut browser, classes);
     assert!(!together.is_empty());
     assert_eq!(browser.text("[data-part][aria-pressed=true]"), "Together");
-    // By one part alone, whose values have two sizes at most.
+    // Show one part alone. Its values have at most two magnitudes.
     browser.click("[data-part='1']");
     assert_eq!(browser.text("[data-part][aria-pressed=true]"), "flow");
     for (class, value) in of(&mut browser, classes).iter().zip(of(&mut browser, values)) {
@@ -177,7 +177,7 @@ fn segments_are_colored_by_what_all_parts_make_of_them_or_one() {
     }
     browser.click("[data-part='all']");
     assert_eq!(of(&mut browser, classes), together);
-    // Tokens take their place and give it back.
+    // The token view replaces the colored segments and restores them.
     browser.click("[data-tokens]");
     browser.wait("document.querySelector('.token')");
     assert!(of(&mut browser, classes).is_empty());
@@ -193,7 +193,7 @@ fn conversations_begin_with_a_message_and_are_found_and_renamed() {
     let folder = folder(&["gpt2"]);
     let server = Server::over(folder.path());
     let at = |path: &str| format!("http://{}{path}", server.host());
-    // Enter sends, Shift Enter does not; the answer comes by itself, and once.
+    // Enter sends and Shift+Enter does not. The answer comes without another action, and only once.
     browser.go(&at("/chat"));
     assert_eq!(browser.eval("document.activeElement.id"), "first");
     browser.eval("document.getElementById('max_tokens').value = '8'; window.isLeft = true");
@@ -209,7 +209,7 @@ fn conversations_begin_with_a_message_and_are_found_and_renamed() {
     browser.reload();
     settled(&mut browser);
     assert_eq!(browser.eval("document.querySelectorAll('article.assistant').length"), 1);
-    // Another one, which gets a name.
+    // Start another conversation and rename it.
     begin(&mut browser, &server, &[("max_tokens", "4")]);
     speak(&mut browser, "A cup, please");
     browser.eval("document.getElementById('title').value = '<b>Cups</b>'; window.isLeft = true");
@@ -218,7 +218,7 @@ fn conversations_begin_with_a_message_and_are_found_and_renamed() {
     assert_eq!(browser.text("h1"), "<b>Cups</b>");
     assert_eq!(browser.text(".talks [aria-current]"), "<b>Cups</b>");
     assert_eq!(browser.eval("document.querySelectorAll('main b').length"), 0);
-    // Found by its words, which are not its name.
+    // Search finds words of the conversation that are not in its title.
     browser.eval("document.getElementById('search').focus(); window.isLeft = true");
     browser.type_text("CUP, pl");
     browser.key("Enter", 0);
@@ -236,7 +236,7 @@ fn votes_make_a_ranking() {
     let folder = folder(&["gpt2", "qwen3"]);
     let server = Server::over(folder.path());
     assert!(server.get("/chat/votes").body.contains("There is no vote yet."));
-    // One vote for each model, so that both have a finite strength.
+    // Each model wins at least one vote, so that both have a finite strength.
     for wanted in ["gpt2", "qwen3", "gpt2"] {
         begin(&mut browser, &server, &[("model", "gpt2"), ("other", "qwen3"), ("max_tokens", "4")]);
         speak(&mut browser, "The tea");
@@ -251,7 +251,7 @@ fn votes_make_a_ranking() {
     let rows =
         browser.eval("[...document.querySelectorAll('tbody')].map(t => [...t.rows].map(r => r.cells[0].innerText))");
     assert_eq!(rows, json!([["gpt2", "qwen3"], ["gpt2"]]));
-    // Two wins of three: ln 2 apart. Wilson's interval of 2 in 3 is 21 to 94 %.
+    // Two wins of three: the strengths differ by ln 2. Wilson's interval of 2 in 3 is 21 to 94 %.
     let numbers = server.get("/chat/votes.json").json();
     let strength = |i: usize| numbers["models"][i]["log_strength"].as_f64().expect("a number");
     assert!((strength(0) - strength(1) - 2f64.ln()).abs() < 1e-9, "{numbers}");
@@ -269,7 +269,7 @@ fn an_answer_is_stopped_and_what_was_said_stays() {
     browser.eval("document.getElementById('text').focus()");
     browser.type_text("The tea");
     browser.key("Enter", 2);
-    // The fixture has few positions, so it may be at its end before the key is seen: either way nothing is lost.
+    // The fixture has few positions, so the answer may end before the key is handled. In both cases nothing is lost.
     browser.wait("(document.querySelector('.answer .text')?.dataset.source ?? document.querySelector('.answer .text')?.textContent ?? '').length > 3");
     browser.key("Escape", 0);
     settled(&mut browser);
@@ -342,7 +342,7 @@ fn a_narrow_window_needs_no_scrolling_to_the_side() {
     let server = Server::over(folder.path());
     begin(&mut browser, &server, &[("model", "gpt2"), ("other", "qwen3")]);
     speak(&mut browser, "The tea");
-    // 320 pixels are also what 1280 are at 400 %.
+    // A width of 320 pixels also corresponds to 1280 pixels at 400 % zoom.
     browser.size(320, 640, false);
     for path in ["/", "/chat", "/chat/1"] {
         browser.go(&format!("http://{}{path}", server.host()));

@@ -1,4 +1,4 @@
-//! A browser, driven over its debugging protocol through a pipe: one JSON value after the other, each ended by a zero byte.
+//! A browser driven over its debugging protocol through a pipe. Messages are JSON values, each terminated by a zero byte.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 
 use crate::skip::skipped;
 
-/// How long a page may take to become what a test waits for.
+/// Maximum time to wait for a condition on a page.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Names that browsers of Chromium's family go by.
+/// Executable names of Chromium-based browsers.
 const NAMES: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "chrome"];
 
 /// A browser with one page.
@@ -22,13 +22,13 @@ pub struct Browser {
     from: BufReader<ChildStdout>,
     session: Option<String>,
     sent: u64,
-    /// What the browser told without being asked.
+    /// Events that the browser sent without a request.
     told: VecDeque<Value>,
     _profile: tempfile::TempDir,
 }
 
 impl Browser {
-    /// A new browser; `None`, and a visible line, where there is none.
+    /// Starts a browser. If none is installed, prints a message and returns `None`.
     pub fn open() -> Option<Self> {
         let is_there = |name: &&str| {
             let asked = Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
@@ -41,7 +41,7 @@ impl Browser {
         let profile = tempfile::tempdir().expect("a folder");
         let options = "--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run --disable-extensions \
              --disable-background-networking --disable-component-update --remote-debugging-pipe --hide-scrollbars";
-        // The protocol's pipes are 3 and 4.
+        // The protocol uses file descriptors 3 and 4.
         let line =
             format!("exec {name} {options} --user-data-dir=\"$0\" about:blank 3<&0 4>&1 0</dev/null 1>/dev/null");
         let mut child = Command::new("sh")
@@ -66,13 +66,13 @@ impl Browser {
         Some(browser)
     }
 
-    /// Asks the browser for something, and waits for what it answers.
+    /// Calls a method of the browser and returns its result.
     #[track_caller]
     pub fn call(&mut self, method: &str, params: Value) -> Value {
         self.ask(method, params).unwrap_or_else(|error| panic!("{method}: {error}"))
     }
 
-    /// What the browser answers, or what it says is wrong.
+    /// Returns the result of the call, or the error that the browser reports.
     fn ask(&mut self, method: &str, params: Value) -> Result<Value, Value> {
         self.sent += 1;
         let id = self.sent;
@@ -100,20 +100,20 @@ impl Browser {
         serde_json::from_slice(&bytes).unwrap_or_else(|error| panic!("the browser has ended: {error}"))
     }
 
-    /// The size of the window.
+    /// Sets the size of the window.
     pub fn size(&mut self, width: u32, height: u32, is_narrow: bool) {
         let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": is_narrow });
         self.call("Emulation.setDeviceMetricsOverride", size);
     }
 
-    /// Whether the system is dark.
+    /// Sets whether the system prefers dark mode.
     pub fn dark(&mut self, is_dark: bool) {
         let value = if is_dark { "dark" } else { "light" };
         let features = json!({ "features": [{ "name": "prefers-color-scheme", "value": value }] });
         self.call("Emulation.setEmulatedMedia", features);
     }
 
-    /// Goes to an address, and waits until the page is there with its scripts.
+    /// Opens an address and waits until the page and its scripts are loaded.
     #[track_caller]
     pub fn go(&mut self, url: &str) {
         self.eval("window.isLeft = true");
@@ -122,7 +122,7 @@ impl Browser {
         self.loaded();
     }
 
-    /// Loads the page again.
+    /// Reloads the page.
     #[track_caller]
     pub fn reload(&mut self) {
         self.eval("window.isLeft = true");
@@ -130,13 +130,13 @@ impl Browser {
         self.loaded();
     }
 
-    /// Waits until another page is there with its scripts.
+    /// Waits until a new page and its scripts are loaded.
     #[track_caller]
     pub fn loaded(&mut self) {
         self.wait("!window.isLeft && document.readyState === 'complete'");
     }
 
-    /// What an expression of the page is.
+    /// Evaluates an expression on the page.
     #[track_caller]
     pub fn eval(&mut self, expression: &str) -> Value {
         let result = self.evaluate(expression).unwrap_or_else(|error| panic!("{expression}: {error}"));
@@ -150,7 +150,7 @@ impl Browser {
         self.ask("Runtime.evaluate", asked)
     }
 
-    /// Waits until an expression of the page is true. A page that gives way to another while it is asked has not answered yet.
+    /// Waits until an expression is true on the page. An evaluation that fails because the page is being replaced is retried.
     #[track_caller]
     pub fn wait(&mut self, expression: &str) {
         let begun = Instant::now();
@@ -161,14 +161,14 @@ impl Browser {
         }
     }
 
-    /// The text that is shown of an element.
+    /// Returns the visible text of an element.
     #[track_caller]
     pub fn text(&mut self, selector: &str) -> String {
         let found = self.eval(&format!("document.querySelector({})?.innerText", json!(selector)));
         found.as_str().unwrap_or_else(|| panic!("nothing is {selector}")).to_owned()
     }
 
-    /// Clicks in the middle of an element, with the mouse.
+    /// Clicks with the mouse in the middle of an element.
     #[track_caller]
     pub fn click(&mut self, selector: &str) {
         let place = self.eval(&format!(
@@ -182,14 +182,14 @@ impl Browser {
         self.mouse("mouseReleased", x, y);
     }
 
-    /// Something that the mouse does.
+    /// Sends a mouse event.
     pub fn mouse(&mut self, kind: &str, x: f64, y: f64) {
         let (button, buttons) = if kind == "mouseMoved" { ("none", 0) } else { ("left", 1) };
         let event = json!({ "type": kind, "x": x, "y": y, "button": button, "buttons": buttons, "clickCount": 1 });
         self.call("Input.dispatchMouseEvent", event);
     }
 
-    /// A touch in the middle of an element.
+    /// Taps in the middle of an element.
     #[track_caller]
     pub fn tap(&mut self, selector: &str) {
         let place = self.eval(&format!(
@@ -203,19 +203,19 @@ impl Browser {
         self.call("Input.dispatchTouchEvent", json!({ "type": "touchEnd", "touchPoints": [] }));
     }
 
-    /// Whether the page reaches the network.
+    /// Sets whether the page is offline.
     pub fn offline(&mut self, is_offline: bool) {
         let speed = json!({ "offline": is_offline, "latency": 0, "downloadThroughput": -1, "uploadThroughput": -1 });
         self.call("Network.emulateNetworkConditions", speed);
     }
 
-    /// Types text where the focus is.
+    /// Types text into the focused element.
     pub fn type_text(&mut self, text: &str) {
         self.call("Input.insertText", json!({ "text": text }));
     }
 
-    /// Presses a key where the focus is: `Tab`, `Enter`, `Escape`, ` `, a letter or a digit; `modifiers` as the protocol
-    /// counts them (2 is Ctrl, 8 is Shift).
+    /// Presses a key in the focused element: `Tab`, `Enter`, `Escape`, ` `, a letter or a digit. `modifiers` uses the protocol's bits (2 is
+    /// Ctrl, 8 is Shift).
     pub fn key(&mut self, key: &str, modifiers: u32) {
         let (code, number, text) = match key {
             "Tab" => ("Tab".to_owned(), 9, None),
@@ -244,7 +244,7 @@ impl Browser {
         self.call("Input.dispatchKeyEvent", event);
     }
 
-    /// Moves the focus with the Tab key until it is on an element that fits.
+    /// Presses Tab until the focus is on an element that matches the selector.
     #[track_caller]
     pub fn tab_to(&mut self, selector: &str) {
         for _ in 0..200 {
@@ -256,7 +256,7 @@ impl Browser {
         panic!("the Tab key never reaches {selector}");
     }
 
-    /// What the page was told off for: errors of scripts, what its policy forbids, what could not be loaded.
+    /// Returns all problems that the browser reported: script errors, violations of the content security policy, and failed loads.
     pub fn complaints(&mut self) -> Vec<String> {
         self.eval("1");
         let is_complaint = |value: &Value| match value["method"].as_str() {
@@ -271,7 +271,7 @@ impl Browser {
         self.told.iter().filter(|value| is_complaint(value)).map(|value| value["params"].to_string()).collect()
     }
 
-    /// A picture of the whole page, as PNG.
+    /// Takes a screenshot of the whole page as PNG.
     pub fn picture(&mut self) -> Vec<u8> {
         let taken = self.call("Page.captureScreenshot", json!({ "format": "png", "captureBeyondViewport": true }));
         base64(taken["data"].as_str().expect("a picture"))

@@ -1,5 +1,5 @@
-//! What people come for, at the widths of a desk, a tablet and a phone, light and dark: no page scrolls to the side, no script
-//! complains, and axe-core finds no fault.
+//! Tests the main tasks at desktop, tablet and phone widths, in light and dark mode. No page may scroll sideways, no script may report an
+//! error, and axe-core must find no fault.
 
 use std::fs;
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ use crate::recorder::Recorder;
 use crate::rich;
 use crate::runs;
 
-/// What was found on the pages.
+/// Faults found on the pages.
 struct Check {
     axe: Option<String>,
     place: String,
@@ -24,7 +24,7 @@ struct Check {
 }
 
 impl Check {
-    /// Looks at the page as it is.
+    /// Checks the current page.
     fn page(&mut self, browser: &mut Browser, what: &str) {
         let wide = browser.eval("[document.documentElement.scrollWidth, innerWidth]");
         if wide[0].as_u64() > wide[1].as_u64() {
@@ -56,7 +56,7 @@ fn every_flow_works_at_every_width_in_both_looks() {
         browser.go(&at("/"));
         check.page(&mut browser, "overview");
 
-        // Chat: the first message, two answers, a vote.
+        // Chat: send the first message, compare two answers, vote.
         browser.click("a[href='/chat']");
         browser.wait("document.getElementById('first')");
         check.page(&mut browser, "new conversation");
@@ -78,7 +78,7 @@ fn every_flow_works_at_every_width_in_both_looks() {
         assert!(browser.text("main").contains("Comparisons"), "{}", browser.text("main"));
         check.page(&mut browser, "votes");
 
-        // Annotation: a task is done and submitted, and counts in the results.
+        // Annotation: complete and submit a task, and check that the results count it.
         let project = format!("likert-{round}");
         annotate::project(folder.path(), &project, "likert-imdb", 1);
         annotate::next(&mut browser, &server, &project);
@@ -98,7 +98,7 @@ fn every_flow_works_at_every_width_in_both_looks() {
         browser.go(&at("/annotate"));
         check.page(&mut browser, "projects");
 
-        // Runs: sorted, one opened, another metric shown large, two compared.
+        // Runs: sort the list, open a run, enlarge another metric, compare two runs.
         browser.go(&at("/runs"));
         browser.eval("window.isLeft = true");
         browser.click("thead a[href*='sort=step']");
@@ -116,7 +116,7 @@ fn every_flow_works_at_every_width_in_both_looks() {
         browser.wait("document.querySelectorAll('#plot polyline').length === 2");
         check.page(&mut browser, "comparison");
 
-        // A new run: the goal, the form, the plan.
+        // New run: choose the goal, fill in the form, see the plan.
         browser.go(&at("/runs/new"));
         check.page(&mut browser, "goals");
         browser.eval("window.isLeft = true");

@@ -1,5 +1,5 @@
-//! The pages as people meet them: in a browser, with the mouse and with the keyboard alone. Without a browser these tests are
-//! left out, visibly.
+//! Tests the pages in a browser, with the mouse and with the keyboard alone. Without a browser, these tests are skipped with a visible
+//! message.
 
 mod accessible;
 mod annotate;

@@ -1,4 +1,4 @@
-//! Pictures of the pages, for docs and for eyes: with `GRADUS_PICTURES=FOLDER` they are written there.
+//! Takes screenshots of the pages for the documentation. They are written to FOLDER if `GRADUS_PICTURES=FOLDER` is set.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -105,7 +105,7 @@ fn pictures_of_all_pages() {
         }
     }
 
-    // A folder without anything.
+    // An empty folder.
     let empty = tempfile::tempdir().expect("a folder");
     let server = Server::with(empty.path(), IpAddr::from([127, 0, 0, 1]), Some(Arc::new(Recorder::default())));
     for (name, path) in

@@ -1,4 +1,4 @@
-//! Answers as they are rendered: Markdown, code and formulas, and nothing that a hostile model wants.
+//! Tests how answers are rendered: Markdown, code and formulas, and nothing that a hostile model could exploit.
 
 use std::path::Path;
 
@@ -8,18 +8,18 @@ use crate::chat::{begin, speak};
 use crate::client::{Server, folder};
 use crate::driver::Browser;
 
-/// What a helpful model writes.
+/// Answer of a helpful model.
 pub const HELPFUL: &str = "## Tea\n\nUse **hot** water, *not* boiling:\n\n1. Warm the pot\n2. Wait\n\n| Tea | °C |\n|---|--:|\n| green | 80 |\n| black | 95 |\n\n\
      ```python\ndef brew(tea, minutes=3):  # green\n    return f\"{tea} for {minutes}\"\n```\n\nThe loss is \\( -\\log \\sigma(r_w - r_l) \\), and\n\n\
      \\[ \\nabla J = \\mathbb{E}\\left[ \\sum_{t} A_t \\nabla \\log \\pi_\\theta(a_t \\mid s_t) \\right] \\]\n\nSee [a page](https://tea.example/).";
 
-/// What a hostile one writes.
+/// Answer of a hostile model.
 const HOSTILE: &str = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">\n\n![x](https://evil.example/x.png)\n\n\
      <b onmouseover=\"document.title='owned'\">x</b> [y](javascript:document.title='owned') <https://fine.example/>\n\n```html\n</code></pre>\
      <script>document.title='owned'</script>\n```\n\n$\\text{<script>document.title='owned'</script>}$ $\\href{javascript:x}{y}$\n\n\
      <form action=\"/chat/1/delete\" method=\"post\"><button>z</button></form>\n\n<style>body{display:none}</style>";
 
-/// Makes `text` what the models said in conversation 1 of `folder`.
+/// Replaces the text of all answers in conversation 1 of `folder` with `text`.
 pub fn said(folder: &Path, text: &str) {
     let file = rusqlite::Connection::open(folder.join("gradus.sqlite")).expect("a file");
     let change = "UPDATE messages SET text = ?1, parts = NULL WHERE conversation = 1 AND role = 'assistant'";
@@ -50,10 +50,10 @@ fn answers_are_rendered_and_code_is_copied() {
     ] {
         assert_eq!(count(&mut browser, what), expected, "{what}");
     }
-    // Formulas are laid out, not only there.
+    // Formulas are laid out, not merely present.
     let tall = browser.eval("document.querySelector('math[display=block]').getBoundingClientRect().height");
     assert!(tall.as_f64().is_some_and(|tall| tall > 30.0), "{tall}");
-    // The buttons copy the code, and the answer as it was written.
+    // The buttons copy the code, and the source text of the answer.
     let origin = format!("http://{}", server.host());
     let allowed = json!({ "origin": origin, "permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"] });
     browser.call("Browser.grantPermissions", allowed);
@@ -64,7 +64,7 @@ fn answers_are_rendered_and_code_is_copied() {
     browser.click("[data-copy-answer]");
     browser.wait("navigator.clipboard.readText().then(text => text.startsWith('## Tea'))");
     assert_eq!(browser.eval("navigator.clipboard.readText()"), HELPFUL);
-    // Tokens take the place of the page and give it back.
+    // The token view replaces the rendered text and restores it.
     browser.click("[data-tokens]");
     browser.wait("document.querySelector('.answer .token')");
     assert_eq!(count(&mut browser, "table"), 0);
@@ -100,6 +100,6 @@ fn hostile_answers_do_nothing_and_load_nothing() {
         let known = ["https://fine.example/", "https://evil.example/x.png"];
         assert!(links.iter().all(|link| known.contains(&link.as_str().unwrap_or_default())), "{links:?}");
     }
-    // Nothing was asked for elsewhere, and nothing was forbidden, because there was nothing to forbid.
+    // The page requested nothing from other origins. The policy blocked nothing either, because nothing tried to load.
     assert_eq!(browser.complaints(), Vec::<String>::new());
 }

@@ -1,4 +1,4 @@
-//! Runs: listed, filtered, tagged, compared, their completions browsed, live.
+//! Tests the pages of runs: list, filters, tags, comparison, completions and live updates.
 
 use std::fs;
 use std::io::Write;
@@ -14,7 +14,7 @@ use crate::client::{Server, Visitor, folder};
 use crate::driver::Browser;
 use crate::recorder::Recorder;
 
-/// A run of some steps; its loss falls from `loss`.
+/// Creates a run of a few steps whose loss falls from `loss`.
 pub fn run(at: &Path, name: &str, method: &str, loss: f64, rate: &str) {
     let path = at.join(name);
     fs::create_dir_all(&path).expect("a folder");
@@ -31,7 +31,7 @@ pub fn run(at: &Path, name: &str, method: &str, loss: f64, rate: &str) {
     fs::write(path.join("metrics.jsonl"), rows).expect("written");
 }
 
-/// Completions of two steps, one of them hostile.
+/// Writes completions of two steps, one of them hostile.
 pub fn completions(folder: &Path, name: &str) {
     let mut writer = RolloutWriter::open(&folder.join(name).join("rollouts.sqlite"), 0).expect("a file");
     let token = |(characters, value)| Segment { characters, value };
@@ -43,7 +43,7 @@ pub fn completions(folder: &Path, name: &str) {
             completion: if i == 3 { "<b>no</b>\u{1b}[2J".into() } else { format!("It is warm, {step} times.") },
             reward: Some(i as f64 / 2.0 - 1.0),
             advantage: Some(if i == 3 { -1.0 } else { 0.5 }),
-            // Of `It is warm` each word; of the hostile one what would be a tag.
+            // For `It is warm`, one advantage per word. For the hostile completion, the segments cover the part that looks like a tag.
             advantages: match (step, i) {
                 (2, 2) => [(0..2, 0.25), (2..5, -1.5), (5..10, 3.0)].map(token).to_vec(),
                 (2, 3) => [(0..3, 1.0), (3..5, 0.5)].map(token).to_vec(),
@@ -59,7 +59,7 @@ pub fn completions(folder: &Path, name: &str) {
     writer.finish().expect("written");
 }
 
-/// An episode of two turns.
+/// Writes an episode of two turns.
 pub fn episode(folder: &Path, name: &str) {
     let turn = |text: &str, reply: Value, is_read: bool, reward: Option<f64>| json!({ "text": text, "replies": [reply], "reward": reward, "is_done": !is_read, "metrics": {}, "is_read": is_read });
     let tool = json!({ "role": "tool", "name": "compare", "id": null, "content": "lower" });
@@ -95,7 +95,7 @@ fn runs_are_listed_filtered_tagged_compared_and_followed() {
     browser.go(&at("/runs?method=dpo"));
     assert!(browser.text("main").contains("1 of 2 runs"));
 
-    // A tag, through the form.
+    // Add a tag through the form.
     browser.click("a[href='/runs/show?run=tea/first']");
     browser.wait("location.pathname === '/runs/show' && document.querySelector('#plot svg')");
     browser.eval("document.getElementById('add').value = 'good'; window.isLeft = true");
@@ -108,7 +108,7 @@ fn runs_are_listed_filtered_tagged_compared_and_followed() {
     browser.go(&at("/runs?tag=good"));
     assert!(browser.text("main").contains("1 of 2 runs"));
 
-    // Two beside each other: what differs, and the numbers that are drawn.
+    // Compare two runs: the page shows their differences, and the plotted numbers.
     browser.go(&at("/runs"));
     browser
         .eval("document.querySelectorAll('input[name=run]').forEach(e => { e.checked = true }); window.isLeft = true");
@@ -128,7 +128,7 @@ fn runs_are_listed_filtered_tagged_compared_and_followed() {
     browser.eval(
         "(() => { const e = document.getElementById('smooth'); e.value = 0; e.dispatchEvent(new Event('input')) })()",
     );
-    // Hover tells the values of a step, a drag zooms.
+    // Hovering shows the values of a step, and dragging zooms.
     let place = browser.eval("(() => { const r = document.querySelector('#plot svg').getBoundingClientRect(); return [r.x, r.y, r.width, r.height] })()");
     let number = |i: usize| place[i].as_f64().expect("a place");
     let (x, y) = (number(0) + number(2) / 2.0, number(1) + number(3) / 2.0);
@@ -147,14 +147,14 @@ fn runs_are_listed_filtered_tagged_compared_and_followed() {
     browser.click("#log");
     browser.wait("document.querySelectorAll('#plot polyline').length === 2");
 
-    // Completions, which are shown and not obeyed.
+    // Completions are shown as text, not interpreted.
     browser.go(&at("/runs/completions?run=tea/first&step=2&sort=reward&order=down"));
     assert!(browser.text("main").contains("1 to 25 of 30"));
     assert_eq!(browser.text("tbody tr:first-child td:nth-child(4)"), "13.500");
     browser.go(&at("/runs/completions?run=tea/first&text=Is+tea+3+"));
     assert!(browser.text("main").contains("<b>no</b>\\u{1b}[2J") && browser.text("main").contains("1 to 2 of 2"));
     assert_eq!(browser.eval("document.querySelectorAll('td b').length"), 0);
-    // Colored by what tokens were worth learning, where that is known; else by the completion's own.
+    // Text is colored by the advantages of tokens if they are stored, and otherwise by the completion's own advantage.
     let colors = "[...document.querySelectorAll('tbody tr:nth-child(3) .worth')].map(e => [e.textContent, e.title, e.className])";
     browser.go(&at("/runs/completions?run=tea/first&step=2"));
     let expected = json!([
@@ -174,7 +174,7 @@ fn runs_are_listed_filtered_tagged_compared_and_followed() {
     assert_eq!(browser.eval(colors), json!([["It is warm, 1 times.", "+0.5000", "worth better-2"]]));
     browser.go(&at("/runs/completions?run=tea/first&step=2&colors=none"));
     assert_eq!(browser.eval(colors), json!([]));
-    // The tokens of a completion, as models see them.
+    // Show the tokens of a completion as a model sees them.
     browser.go(&at("/runs/completions?run=tea/first&step=2&model=gpt2"));
     browser.click("button[data-which]");
     browser.wait("document.querySelector('.completion .token')");
@@ -188,7 +188,7 @@ fn runs_are_listed_filtered_tagged_compared_and_followed() {
         .map(|value| format!("log-probability {:.3},", value.as_f64().expect("a number")))
         .collect();
     assert!(titles.iter().zip(&own).all(|(title, own)| title.starts_with(own)), "{titles:?} {own:?}");
-    // What is known of a token is there for the keyboard and for touch.
+    // Information about a token is also available by keyboard and touch.
     browser.eval("document.querySelector('.completion:has(.token)').focus()");
     browser.key("ArrowRight", 0);
     assert_eq!(browser.text(".about"), titles[0]);
@@ -204,7 +204,7 @@ fn runs_are_listed_filtered_tagged_compared_and_followed() {
     browser.wait("!document.querySelector('.completion .token') && document.querySelector('button[data-which][aria-pressed=false]')");
     let visitor = Visitor::of(&server);
     let ask = |path: &str| visitor.script(path, &json!({}));
-    // Compared with itself nothing differs; what another tokenizer cuts otherwise is said.
+    // A model compared with itself shows no difference. If another tokenizer splits the text differently, the page says so.
     let which = "run=tea/first&table=training&step=2&prompt=0&place=0&model=gpt2";
     assert_eq!(server.get(&format!("/runs/tokens?{which}")).status, 405, "no link of another site loads a model");
     let same = ask(&format!("/runs/tokens?{which}&against=gpt2")).json();
@@ -220,14 +220,14 @@ fn runs_are_listed_filtered_tagged_compared_and_followed() {
     ] {
         assert_eq!(ask(&format!("/runs/tokens?{wrong}")).status, 404, "{wrong}");
     }
-    // Beside an earlier step, what differs in the texts.
+    // Compared with an earlier step, the page shows how the texts differ.
     browser.go(&at("/runs/completions?run=tea/first&step=2&before=1"));
     assert_eq!(browser.text("tbody tr:first-child del").trim(), "1");
     assert_eq!(browser.text("tbody tr:first-child ins").trim(), "2");
     assert_eq!(browser.eval("document.querySelectorAll('td b').length"), 0);
     assert_eq!(browser.complaints(), Vec::<String>::new());
 
-    // What is outside is not reached.
+    // Runs outside the folder are not reachable.
     let outside = tempfile::tempdir().expect("a folder");
     run(outside.path(), "other", "sft", 1.0, "1");
     let absolute = outside.path().join("other").to_string_lossy().into_owned();
@@ -257,7 +257,7 @@ fn the_list_is_sorted_grouped_and_has_the_columns_that_were_chosen() {
         browser.loaded();
         assert_eq!(browser.eval(names), json!(expected), "{link}");
     }
-    // Columns and groups, through the form; the order stays.
+    // Choose columns and groups through the form. The sort order is kept.
     browser.eval(
         "document.querySelector('.columns').open = true; document.querySelectorAll('.columns input').forEach(e => { e.checked = ['step', 'size'].includes(e.value) });          document.getElementById('group').value = 'method'; window.isLeft = true",
     );
@@ -292,11 +292,11 @@ fn panels_show_all_metrics_and_the_address_what_is_chosen() {
     browser.go(&format!("http://{}/runs/show?run=tea", server.host()));
     browser.wait("document.querySelector('.panel svg')");
     let tiles = browser.eval("[...document.querySelectorAll('.tile')].map(e => e.innerText.split('\\n').filter(Boolean).slice(0, 2).join(' '))");
-    // 1000 tokens a step at 100 tokens a second are 10 s a step.
+    // 1000 tokens per step at 100 tokens per second make 10 s per step.
     assert_eq!(tiles, json!(["Reward 2", "KL 0.5", "Length 20", "Loss 1", "Time left 3 min"]));
     let panels = "[...document.querySelectorAll('#panels .panel-name')].map(e => e.textContent)";
     assert_eq!(browser.eval(panels), json!(["reward", "objective/kl", "completions/mean_length", "loss", "entropy"]));
-    // The others are there when they are asked for, or searched.
+    // The other metrics appear on request or by search.
     browser.eval("document.getElementById('others').parentElement.querySelector('summary').click()");
     browser.wait("document.querySelectorAll('#others .panel').length === 10");
     browser.eval("document.getElementById('find').focus()");
@@ -307,18 +307,18 @@ fn panels_show_all_metrics_and_the_address_what_is_chosen() {
     browser.eval(
         "(() => { const e = document.getElementById('smooth'); e.value = 0.9; e.dispatchEvent(new Event('input')) })(); document.getElementById('log').click()",
     );
-    // The raw line is behind the smoothed one.
+    // The raw line is drawn behind the smoothed one.
     assert_eq!(browser.eval("document.querySelectorAll('#plot polyline.raw').length"), 1);
     let address = browser.eval("location.search").as_str().expect("a text").to_owned();
     for part in ["run=tea", "metric=clip_ratio/3", "smooth=0.9", "log=1", "find=clip_ratio/3"] {
         assert!(address.contains(part), "{address}");
     }
-    // The address alone shows the same.
+    // The address alone reproduces the view.
     browser.go(&format!("http://{}/runs/show{address}", server.host()));
     browser.wait("document.querySelector('#plot polyline.raw')");
     assert_eq!(browser.eval("document.getElementById('metric').value"), "clip_ratio/3");
     assert_eq!(browser.eval("document.querySelectorAll('#panels .panel').length"), 1);
-    // The arrow keys tell values.
+    // The arrow keys read out values.
     browser.eval("document.querySelector('#plot svg').focus()");
     browser.key("Home", 0);
     assert!(browser.text("#status").contains("at step 1"), "{}", browser.text("#status"));
@@ -345,7 +345,7 @@ fn a_run_is_duplicated_and_going_back_keeps_what_was_typed() {
     assert_eq!(value(&mut browser, "learning-rate"), "3e-5");
     assert!(browser.text(".note").contains("model, data"), "these lie elsewhere: {}", browser.text(".note"));
 
-    // The form has few fields, and the others are found by their words.
+    // The form shows few fields, and the others are found by search.
     browser.go(&at("/runs/new?method=dpo"));
     let shown = "[...document.querySelectorAll('.one-field')].filter(e => e.checkVisibility()).length";
     let few = browser.eval(shown).as_u64().expect("a number");
@@ -355,7 +355,7 @@ fn a_run_is_duplicated_and_going_back_keeps_what_was_typed() {
     browser.type_text("warmup");
     browser.wait("document.getElementById('warmup-steps').checkVisibility()");
     assert!(browser.eval(shown).as_u64().expect("a number") < few + 4);
-    // A mistake is told beside its field.
+    // An error is shown next to its field.
     browser.eval("document.getElementById('learning-rate').select()");
     browser.type_text("fast");
     browser.eval("window.isLeft = true");
@@ -372,7 +372,7 @@ fn a_run_is_duplicated_and_going_back_keeps_what_was_typed() {
     browser.click(".run-form button.main");
     browser.loaded();
     assert!(browser.text("main").contains("--learning-rate 2e-5"));
-    // Back, by the link and by the browser.
+    // Go back, with the link and with the browser.
     browser.eval("window.isLeft = true");
     browser.click("a[href^='/runs/new?method=dpo&']");
     browser.loaded();
@@ -386,7 +386,7 @@ fn a_run_is_duplicated_and_going_back_keeps_what_was_typed() {
     browser.eval("history.back()");
     let typed = "document.getElementById('warmup-steps')?.value === '7' && document.getElementById('learning-rate').value === '2e-5'";
     browser.wait(typed);
-    // Also where the browser has not kept the page.
+    // This also works if the browser has not cached the page.
     browser.reload();
     browser.wait(typed);
     assert_eq!(browser.complaints(), Vec::<String>::new());
@@ -433,20 +433,20 @@ fn curves_show_what_there_is_and_say_what_they_leave_out() {
         browser.go(&format!("http://{}/runs/show?run={name}", server.host()));
         browser.wait("document.querySelector('#plot svg')");
     };
-    // One value: a dot, and a scale without rounding errors around it.
+    // One value: a dot, and an axis around it without rounding errors.
     open(&mut browser, "one");
     let ticks = browser.eval("[...document.querySelectorAll('#plot .tick')].map(e => e.textContent)");
     let ticks: Vec<String> = serde_json::from_value(ticks).expect("texts");
     assert!(ticks.iter().all(|tick| tick.len() < 6) && ticks.contains(&"0".to_owned()), "{ticks:?}");
     assert_eq!(browser.eval("document.querySelectorAll('#plot circle').length"), 1);
-    // On a logarithmic scale the line breaks where a value cannot be drawn.
+    // On a logarithmic scale, the line breaks at values that cannot be drawn.
     open(&mut browser, "gaps");
     assert_eq!(browser.eval("document.querySelectorAll('#plot polyline').length"), 1);
     browser.click("#log");
     browser.wait("document.querySelectorAll('#plot polyline').length === 2");
     assert_eq!(browser.eval("document.querySelectorAll('#plot circle').length"), 1, "the last value stands alone");
     assert!(browser.text("#averages").contains("2 values are 0 or less"));
-    // Averages say so, and a zoom brings the values themselves.
+    // The page says when it shows averages. Zooming in loads the individual values.
     open(&mut browser, "long");
     assert!(browser.text("#averages").contains("the mean of about 3 values"), "{}", browser.text("#averages"));
     let place = browser.eval("(() => { const r = document.querySelector('#plot svg').getBoundingClientRect(); return [r.x, r.y, r.width, r.height] })()");
@@ -459,7 +459,7 @@ fn curves_show_what_there_is_and_say_what_they_leave_out() {
         json!({ "type": "mouseMoved", "x": x + 40.0, "y": y, "button": "left", "buttons": 1 }),
     );
     browser.mouse("mouseReleased", x + 40.0, y);
-    // Steps follow each other without a gap: nothing is averaged any more.
+    // Steps are consecutive: nothing is averaged anymore.
     browser.wait(
         "(() => { const s = [...document.querySelectorAll('#values tbody td:first-child')].map(e => Number(e.textContent)); \
          return s.length > 50 && s.every((step, i) => !i || step === s[i - 1] + 1) })()",

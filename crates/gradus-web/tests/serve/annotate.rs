@@ -1,4 +1,4 @@
-//! Annotation over HTTP: known answers, attention, decisions, and what leads from annotations to training.
+//! Tests annotation over HTTP: known answers, attention checks, decisions, and the way from annotations to training.
 
 use std::fs;
 use std::net::IpAddr;
@@ -36,7 +36,7 @@ fn pair(question: &str) -> Value {
     json!({ "prompt": question, "completions": ["a b", "c d"], "models": ["x", "y"] })
 }
 
-/// Someone who has signed in.
+/// Signs a person in.
 fn person<'a>(server: &'a Server, folder: &Path, name: &str, role: Role) -> Visitor<'a> {
     let token = invite(folder, name, role).expect("a token");
     let visitor = Visitor::of(server);
@@ -44,7 +44,7 @@ fn person<'a>(server: &'a Server, folder: &Path, name: &str, role: Role) -> Visi
     visitor
 }
 
-/// Hands in the next task, or what is asked first; its number.
+/// Submits the next task, or the comparison that is shown first. Returns its number.
 fn hand_in(visitor: &Visitor<'_>, rank: &str) -> usize {
     let next = visitor.get("/annotate/tea");
     let path = next.header("location").unwrap_or_else(|| panic!("{next:?}")).to_owned();
@@ -75,7 +75,7 @@ fn known_answers_measure_everyone_and_nobody_sees_them() {
     );
     let page = ada.get("/annotate/tea/task/1");
     assert_eq!(page.status, 403, "not before it is theirs");
-    // One person a task, but these two go to everyone.
+    // Each task goes to one person, except these two, which go to everyone.
     assert_eq!([hand_in(&ada, "first"), hand_in(&bob, "second")], [1, 1]);
     assert_eq!([hand_in(&ada, "second"), hand_in(&bob, "first")], [2, 2]);
     assert_eq!(hand_in(&ada, "first"), 3);
@@ -95,7 +95,7 @@ fn known_answers_measure_everyone_and_nobody_sees_them() {
     let rows = export_project(folder.path(), "tea", Form::Preference).expect("rows");
     let prompts: Vec<&Value> = rows.iter().map(|row| &row["prompt"]).collect();
     assert_eq!(prompts, ["Known?", "Known?", "Q?"], "what asks for attention trains nothing");
-    // What is known must be an annotation.
+    // A known answer must be a valid annotation.
     let wrong = json!({ "prompt": "Q", "completions": ["a", "b"], "expected": { "ranks": { "1v9": "first" } } });
     let other = NewProject { name: "other".into(), ..project(folder.path(), "comparison", &[wrong], 1) };
     let message = new_project(folder.path(), &other, &mut |_, _| {}).expect_err("wrong").to_string();
@@ -135,7 +135,7 @@ fn a_reviewer_decides_where_people_differ_and_that_is_final() {
         assert_eq!(ada.get(&format!("/annotate/tea/{path}")).status, 403, "{path}");
     }
     let eve = person(&server, folder.path(), "eve <b>", Role::Reviewer);
-    // They differ on all of the second, on a third of the third, and not on the first.
+    // The annotators disagree on all of the second task and on a third of the third, and agree on the first.
     assert_eq!(eve.get("/annotate/tea/adjudicate").header("location"), Some("/annotate/tea/adjudicate/2"));
     let page = eve.get("/annotate/tea/adjudicate/2").body;
     assert!(page.contains("<h3>ada</h3>") && page.contains("is better") && page.contains("2 wait"), "{page}");
@@ -211,7 +211,7 @@ fn models_answer_in_place_and_a_reward_model_orders_the_queue() {
     let models = export_project(folder.path(), "tea", Form::Raw).expect("rows");
     assert_eq!(models[0]["models"], json!([one, other]));
 
-    // The same rows by uncertainty are the same tasks in the order of how little a reward model tells the two apart.
+    // Ordered by uncertainty, the same rows give the same tasks, starting with those for which the reward model's scores are closest.
     let again = NewProject { name: "ordered".into(), uncertain_to: Some(fixture("qwen3-reward")), ..new };
     assert_eq!(new_project(folder.path(), &again, &mut |_, _| {}).expect("a project"), 3);
     let ordered = raw("ordered");
@@ -226,7 +226,7 @@ fn models_answer_in_place_and_a_reward_model_orders_the_queue() {
     assert!(leftover.into_iter().all(|entry| !entry.file_name().to_string_lossy().starts_with('.')));
 }
 
-/// What the reward model says of the answers of a row, as `gradus score` does.
+/// Returns the reward model's scores of the answers of a row, computed like `gradus score`.
 fn rewards(folder: &Path, row: &serde_json::Map<String, Value>) -> Vec<f32> {
     let answers = row["answers"].as_array().expect("answers").iter();
     let text: String =
@@ -258,7 +258,7 @@ fn rewards(folder: &Path, row: &serde_json::Map<String, Value>) -> Vec<f32> {
 fn what_another_tool_has_kept_becomes_a_project() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("export.json");
-    // As Label Studio writes it: two answers side by side, and one that was canceled.
+    // An export as Label Studio writes it: two side-by-side comparisons and one canceled annotation.
     let result = |selected: &str| json!([{ "id": "a1", "from_name": "pw", "to_name": "answer1", "type": "pairwise", "value": { "selected": selected } }]);
     let task = json!([{
         "id": 7, "data": { "prompt": "Which tea?", "answer1": "Green.", "answer2": "Black." }, "total_annotations": 2, "predictions": [],
@@ -306,7 +306,7 @@ fn annotations_lead_to_runs_and_back_to_people() {
     let rows = fs::read_to_string(folder.path().join("data/tea-preference.jsonl")).expect("a file");
     let row: Value = serde_json::from_str(rows.trim()).expect("a row");
     assert_eq!((&row["chosen"], row["margin"].as_f64().map(|m| (m * 3.0).round())), (&json!("c d"), Some(2.0)));
-    // The same rows are the same file. One with other rows is somebody's, or a run's: it stays.
+    // The same rows give the same file. A file with other rows belongs to the user or to a run, so it is not overwritten.
     let again = [("form", "preference"), ("method", "reward")];
     assert_eq!(train(&again).header("location"), Some("/runs/new?method=reward&data=data/tea-preference.jsonl"));
     fs::write(folder.path().join("data/tea-preference.jsonl"), "mine").expect("written");
@@ -349,11 +349,11 @@ fn annotations_lead_to_runs_and_back_to_people() {
         "{asked}"
     );
     assert!(ada.get("/annotate").body.contains("blind: models are writing answers, 16 of 100"));
-    // What is no progress is none.
+    // An invalid progress file is ignored.
     fs::write(folder.path().join("configs/project-blind.progress"), "{\"done\": \"<b>\", \"of\": -1}")
         .expect("written");
     assert!(ada.get("/annotate").body.contains("blind: models are writing answers"));
-    // Who is no owner, and a server without leave, do none of it.
+    // A person who is not an owner cannot do any of this, and neither can anyone on a server without `--allow-training`.
     let bob = person(&server, folder.path(), "bob", Role::Reviewer);
     assert_eq!(bob.form("/annotate/tea/train", &[("form", "prompt"), ("method", "grpo")]).status, 403);
     let server = Server::over(folder.path());
@@ -402,7 +402,7 @@ fn two_servers_on_one_folder_keep_what_is_said_at_both() {
             let server = &servers[server];
             scope.spawn(move || annotate(server, name));
         }
-        // And the command line.
+        // The command line writes to the database too.
         for name in ["more", "most"] {
             let new = NewProject { name: name.into(), ..project(folder.path(), "comparison", &rows, 1) };
             new_project(folder.path(), &new, &mut |_, _| {}).expect("a project");
@@ -426,7 +426,7 @@ fn while_another_process_writes_others_are_served_and_a_save_waits() {
     let lock = other.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).expect("locked");
     std::thread::scope(|scope| {
         let saving = scope.spawn(save);
-        // Pages are read and models asked meanwhile, as often as one likes.
+        // Meanwhile, pages and the list of models can be read any number of times.
         for path in ["/", "/v1/models", "/assets/style.css", "/annotate", path.as_str()] {
             assert_eq!(ada.get(path).status, 200, "{path}");
         }
@@ -434,7 +434,7 @@ fn while_another_process_writes_others_are_served_and_a_save_waits() {
         lock.rollback().expect("released");
         assert_eq!(saving.join().expect("saved").status, 200);
     });
-    // Who holds the lock for too long is named, and the page can ask again.
+    // If another process holds the lock for too long, the error says so, and the page can retry.
     let lock = other.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).expect("locked");
     let refused = save();
     assert_eq!((refused.status, refused.header("retry-after")), (503, Some("2")), "{}", refused.body);
@@ -457,10 +457,10 @@ fn letters_name_no_model_and_what_was_shown_is_stored() {
         assert!(page.status == 200 && !page.body.contains("Answer 1"), "{}", page.body);
         let state = ada.get(&format!("{path}/state")).json();
         let order = state["shown"]["order"].clone();
-        // A is on the left, whichever it is.
+        // A is always on the left, whichever answer it is.
         assert_eq!(state["shown"]["swapped"], json!([order[0] == 1]));
         assert_eq!(state["judged"]["problems"], json!(["Compare A and B."]));
-        // The left one is always preferred.
+        // Always prefer the left answer.
         let rank = if order[0] == 0 { "first" } else { "second" };
         left.push(order[0] == 0);
         let said = json!({ "answer": { "ranks": { "1v2": rank } }, "state": "done", "seconds": 1.0 });
@@ -495,7 +495,7 @@ fn two_windows_overwrite_nothing_of_each_other_unseen() {
     let (mine, theirs) = (both["mine"][0].as_str().expect("a line"), both["theirs"][0].as_str().expect("a line"));
     assert!(mine != theirs && mine.contains("is better") && theirs.contains("is better"), "{both}");
     assert_eq!(ada.get(&format!("{path}/state")).json()["answer"]["ranks"]["1v2"], "first");
-    // A page whose save was stored but never confirmed is in no conflict with itself.
+    // A page whose save was stored but never confirmed does not conflict with itself.
     assert_eq!(save("tie", 0, "one").json()["revision"], 2);
     assert_eq!(save("second", 2, "other").json()["revision"], 3);
     assert_eq!(save("second", 3, &"x".repeat(65)).status, 400);
@@ -536,7 +536,7 @@ fn every_comparison_has_wins_ties_and_losses() {
     assert!(eve.get("/annotate/tea/results").body.contains("Nobody has begun yet"));
     assert_eq!([hand_in(&eve, "first"), hand_in(&eve, "first")], [1, 2]);
     let page = eve.get("/annotate/tea/results").body;
-    // Two of two: Wilson's interval is from 34 to 100 %.
+    // Two wins of two: Wilson's interval is 34 to 100 %.
     assert!(page.contains("100 % <span class=\"soft small\">(34–100)</span>"), "{page}");
     assert!(page.contains("0 % <span class=\"soft small\">(0–66)</span>"), "{page}");
     assert!(page.contains("no ranking of the models (Bradley–Terry): "), "{page}");
@@ -573,7 +573,7 @@ fn an_owner_makes_a_project_and_invites_people_in_the_browser() {
         422,
         "the name is taken"
     );
-    // The token of an invitation lets its person in.
+    // The invited person can sign in with the token of the invitation.
     assert_eq!(bob.form("/annotate/+invite", &[("name", "ada"), ("role", "owner")]).status, 403);
     assert_eq!(eve.form("/annotate/+invite", &[("name", "eve"), ("role", "annotator")]).status, 400);
     let page = eve.form("/annotate/+invite", &[("name", "ada"), ("role", "annotator")]).body;

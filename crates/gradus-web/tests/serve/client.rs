@@ -1,4 +1,4 @@
-//! A server of its own for each test, and a client that writes what it is told to, right or wrong.
+//! A separate server for each test, and a client that sends requests as given, valid or invalid.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -14,14 +14,14 @@ use gradus::model::WeightFormat;
 use gradus_web::{Address, Computing, Options, Trainer, TrainingOptions, serve};
 use serde_json::{Value, json};
 
-/// A server over a folder.
+/// A server for a folder.
 pub struct Server {
     pub address: Address,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<gradus::Result<()>>>,
 }
 
-/// What came back.
+/// Response to a request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
     pub status: u16,
@@ -29,14 +29,14 @@ pub struct Answer {
     pub body: String,
 }
 
-/// A tiny model of the library's fixtures.
+/// Returns the path of a tiny model from the library's fixtures.
 pub fn fixture(name: &str) -> String {
     let models = concat!(env!("CARGO_MANIFEST_DIR"), "/../gradus/tests/fixtures/parity/trajectories/models");
     let path = fs::canonicalize(Path::new(models).join(name)).expect("the fixture is part of the repository");
     path.to_str().expect("the path is UTF-8").to_owned()
 }
 
-/// A folder with copies of tiny models in it.
+/// Creates a folder with copies of tiny models.
 pub fn folder(models: &[&str]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     for name in models {
@@ -50,7 +50,7 @@ pub fn folder(models: &[&str]) -> tempfile::TempDir {
     folder
 }
 
-/// A classifier of tokens in `folder`, with these labels.
+/// Writes a token classifier with these labels to `folder`.
 pub fn classifier(folder: &Path, name: &str, labels: [&str; 3]) {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../gradus/tests/fixtures/parity/encoders");
     let to = folder.join(name);
@@ -70,7 +70,7 @@ pub fn classifier(folder: &Path, name: &str, labels: [&str; 3]) {
     fs::write(to.join("config.json"), config.to_string()).expect("written");
 }
 
-/// A run whose reward judges segments with `model`.
+/// Writes a run whose reward judges segments with `model`.
 pub fn dense(folder: &Path, name: &str, model: &str) {
     let path = folder.join(name);
     fs::create_dir_all(&path).expect("a folder");
@@ -84,7 +84,7 @@ pub fn dense(folder: &Path, name: &str, model: &str) {
 }
 
 impl Server {
-    /// Serves `folder` on this machine.
+    /// Serves `folder` on the loopback address.
     pub fn over(folder: &Path) -> Self {
         Self::at(folder, IpAddr::from([127, 0, 0, 1]))
     }
@@ -94,17 +94,17 @@ impl Server {
         Self::with(folder, host, None)
     }
 
-    /// Serves `folder` at `host`; runs are begun by `trainer`.
+    /// Serves `folder` at `host`, with `trainer` to start runs.
     pub fn with(folder: &Path, host: IpAddr, trainer: Option<Arc<dyn Trainer>>) -> Self {
         Self::of(folder, host, |options| options.trainer = trainer)
     }
 
-    /// Serves `folder` at `host`; programs train there.
+    /// Serves `folder` at `host` with the training API.
     pub fn training(folder: &Path, host: IpAddr, training: TrainingOptions) -> Self {
         Self::of(folder, host, |options| options.training_api = Some(training))
     }
 
-    /// Serves `folder` at `host`, with the options that `set` changes.
+    /// Serves `folder` at `host`, with options modified by `set`.
     pub fn of(folder: &Path, host: IpAddr, set: impl FnOnce(&mut Options)) -> Self {
         let computing = Computing { device: DeviceChoice::cpu(), weights: WeightFormat::F32, places: 4 };
         let (folder, names, models) = (folder.to_owned(), Vec::new(), Vec::new());
@@ -123,25 +123,25 @@ impl Server {
         Self { address, stop, thread: Some(thread) }
     }
 
-    /// What a `Host` of this server says.
+    /// Returns the value of the `Host` header for this server.
     pub fn host(&self) -> String {
         format!("127.0.0.1:{}", self.address.socket.port())
     }
 
-    /// The server that another process of this machine is.
+    /// Wraps a server that runs in another process on this machine.
     pub fn elsewhere(socket: SocketAddr) -> Self {
         Self { address: Address { socket, token: None, weights_token: None }, stop: Arc::default(), thread: None }
     }
 
-    /// Sends bytes as they are; everything that comes back until the server closes.
+    /// Sends bytes unchanged and returns everything received until the server closes the connection.
     pub fn raw(&self, request: &[u8]) -> Answer {
         self.reach(request).expect("the server listens")
     }
 
-    /// The same of a server that may have ended.
+    /// Like [`Self::raw`], for a server that may have ended.
     fn reach(&self, request: &[u8]) -> Option<Answer> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.address.socket.port())).ok()?;
-        // A request that is too large is answered before it is read: what cannot be written any more is not an error.
+        // The server rejects a request that is too large before it has read all of it, so a failed write is not an error.
         let _ = stream.write_all(request);
         let mut bytes = Vec::new();
         let _ = stream.read_to_end(&mut bytes);
@@ -152,7 +152,7 @@ impl Server {
         Some(Answer { status, head: head.to_owned(), body: if chunked { joined(body) } else { body.to_owned() } })
     }
 
-    /// A request with these headers besides `Host`.
+    /// Sends a request with these headers in addition to `Host`.
     pub fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
         self.raw(self.request(method, path, headers, body).as_bytes())
     }
@@ -170,12 +170,12 @@ impl Server {
         format!("{request}\r\n{body}")
     }
 
-    /// A page.
+    /// Requests a page.
     pub fn get(&self, path: &str) -> Answer {
         self.ask("GET", path, &[], "")
     }
 
-    /// A request whose body is no text.
+    /// Sends a request with a binary body.
     pub fn post_bytes(&self, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
         let mut request = format!(
             "POST {path} HTTP/1.1\r\nConnection: close\r\nHost: {}\r\nContent-Length: {}\r\n",
@@ -188,7 +188,7 @@ impl Server {
         self.raw(&[format!("{request}\r\n").as_bytes(), body].concat())
     }
 
-    /// A request of a program, in JSON.
+    /// Sends a JSON request of a program.
     pub fn post(&self, path: &str, body: &Value) -> Answer {
         self.ask("POST", path, &[("Content-Type", "application/json")], &body.to_string())
     }
@@ -206,13 +206,13 @@ impl Drop for Server {
 }
 
 impl Answer {
-    /// The body as JSON.
+    /// Parses the body as JSON.
     #[track_caller]
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// The values of a stream of events, and whether it ended as one does.
+    /// Returns the values of an event stream, and whether it ended with `[DONE]`.
     #[track_caller]
     pub fn events(&self) -> (Vec<Value>, bool) {
         let lines: Vec<&str> = self.body.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
@@ -221,29 +221,29 @@ impl Answer {
         (values.map(|line| serde_json::from_str(line).expect("JSON")).collect(), is_done)
     }
 
-    /// The value of a header.
+    /// Returns the value of a header.
     pub fn header(&self, name: &str) -> Option<&str> {
         let lines = self.head.lines().filter_map(|line| line.split_once(": "));
         lines.into_iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     }
 
-    /// The name and value of the cookie that is set.
+    /// Returns the name and value of the cookie that the response sets.
     pub fn cookie(&self) -> Option<&str> {
         self.header("set-cookie")?.split(';').next()
     }
 }
 
-/// Someone who looks at pages: a session with the token that its pages send.
+/// A visitor of pages: a session together with the CSRF token of its pages.
 pub struct Visitor<'a> {
     server: &'a Server,
-    /// The cookie of the server's token, where it has one.
+    /// Cookie for the server's token, if the server has one.
     entered: Option<String>,
-    /// The cookie of the session, and what its pages send.
+    /// Session cookie, and the CSRF token of its pages.
     session: Mutex<(String, String)>,
 }
 
 impl<'a> Visitor<'a> {
-    /// A new session.
+    /// Starts a new session.
     pub fn of(server: &'a Server) -> Self {
         let token = server.address.token.as_ref().map(|token| format!("/?token={token}"));
         let entered = token.map(|path| server.get(&path).cookie().expect("a cookie").to_owned());
@@ -253,7 +253,7 @@ impl<'a> Visitor<'a> {
         visitor
     }
 
-    /// Goes on with another session.
+    /// Switches to another session.
     fn begin(&self, cookie: String) {
         *self.session.lock().expect("nobody panicked") = (cookie, String::new());
         let page = self.get("/annotate").body;
@@ -261,19 +261,19 @@ impl<'a> Visitor<'a> {
         self.session.lock().expect("nobody panicked").1 = csrf.expect("the page knows its token").to_owned();
     }
 
-    /// The cookies, and what pages send.
+    /// Returns the cookies and the CSRF token.
     fn known(&self) -> (String, String) {
         let (session, csrf) = self.session.lock().expect("nobody panicked").clone();
         let cookies = self.entered.iter().cloned().chain([session].into_iter().filter(|cookie| !cookie.is_empty()));
         (cookies.collect::<Vec<_>>().join("; "), csrf)
     }
 
-    /// A page.
+    /// Requests a page.
     pub fn get(&self, path: &str) -> Answer {
         self.server.ask("GET", path, &[("Cookie", &self.known().0)], "")
     }
 
-    /// A filled form. Who signs in goes on with the session that they get.
+    /// Submits a form. After signing in, the visitor uses the session from the response.
     pub fn form(&self, path: &str, fields: &[(&str, &str)]) -> Answer {
         let plain = |text: &str| text.bytes().map(|byte| format!("%{byte:02X}")).collect::<String>();
         let fields: Vec<String> =
@@ -288,12 +288,12 @@ impl<'a> Visitor<'a> {
         answer
     }
 
-    /// What a script sends.
+    /// Sends a request the way a script of the page does.
     pub fn script(&self, path: &str, body: &Value) -> Answer {
         self.try_script(path, body).expect("the server listens")
     }
 
-    /// The same, where the server may have ended.
+    /// Like [`Self::script`], for a server that may have ended.
     pub fn try_script(&self, path: &str, body: &Value) -> Option<Answer> {
         let (cookie, csrf) = self.known();
         let headers = [("Cookie", cookie.as_str()), ("X-CSRF-Token", &csrf), ("Content-Type", "application/json")];
@@ -301,7 +301,7 @@ impl<'a> Visitor<'a> {
     }
 }
 
-/// A body of chunks as one.
+/// Joins the chunks of a chunked body.
 fn joined(body: &str) -> String {
     let (mut rest, mut whole) = (body.as_bytes(), Vec::new());
     while let Some(end) = rest.windows(2).position(|pair| pair == b"\r\n") {

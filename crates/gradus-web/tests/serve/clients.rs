@@ -1,6 +1,6 @@
-//! Clients of vLLM as their packages have them, where Python has them: TRL's, and those of `renderers` and `verifiers`.
+//! Tests the original client packages for vLLM if Python has them: those of TRL, `renderers` and `verifiers`.
 //!
-//! `GRADUS_PYTHON` names the interpreter; else `python3` is asked.
+//! `GRADUS_PYTHON` is the interpreter; the default is `python3`.
 
 use std::process::{Command, Stdio};
 
@@ -13,7 +13,8 @@ use crate::rollouts::write_adapter;
 #[path = "../../../gradus/tests/support/skip.rs"]
 mod skip;
 
-/// Runs a program of Python with these packages; gives the JSON that it prints last. None where Python lacks one, which is told.
+/// Runs a Python program that needs these packages, and returns the JSON value that it prints last. If a package is missing, prints a
+/// message and returns `None`.
 fn run(packages: &str, program: &str, arguments: &[&str]) -> Option<Value> {
     let python = std::env::var("GRADUS_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let found = Command::new(&python).args(["-c", &format!("import {packages}")]).stderr(Stdio::null()).status();
@@ -28,7 +29,7 @@ fn run(packages: &str, program: &str, arguments: &[&str]) -> Option<Value> {
     Some(serde_json::from_str(last).unwrap_or_else(|error| panic!("{error}: {said}\n{wrong}")))
 }
 
-/// What TRL imports of vLLM beside its client: names that it needs to send weights between GPUs, and nothing that it samples with.
+/// Stubs for what TRL imports from vLLM besides its client. TRL needs these names to send weights between GPUs, but not to sample.
 const VLLM: &str = r#"
 import importlib.machinery, sys, types
 def there(name, **names):
@@ -82,7 +83,7 @@ asynchronous.unload_lora_adapter("policy-v1")
 print(json.dumps(found))
 "#;
 
-/// The first column of a list of lists of numbers.
+/// Returns the first column of a matrix.
 fn first(rows: &Value) -> Vec<f32> {
     rows.as_array().expect("rows").iter().map(|row| row[0].as_f64().expect("a number") as f32).collect()
 }
@@ -122,7 +123,7 @@ fn trl_samples_and_scores() {
         }
     }
     assert_eq!(found["chat"]["completion_ids"].as_array().map(Vec::len), Some(2));
-    // What the model thinks of a completion is what it was sampled with, but for sums in another order.
+    // Scores of a completion equal its log-probabilities from sampling, except for the order of summation.
     for prompt in 0..2 {
         let (scored, sampled) =
             (first(&found["scores"]["actual_logprobs"][prompt]), first(&found["text"]["logprobs"][2 * prompt]));

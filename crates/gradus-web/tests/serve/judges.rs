@@ -1,11 +1,11 @@
-//! What judges the answers of a chat: classifiers of tokens and the dense rewards of runs, told segment by segment.
+//! Tests the judges of chat answers: token classifiers, and the dense rewards of runs, reported segment by segment.
 
 use gradus::text::visible;
 use serde_json::{Value, json};
 
 use crate::client::{Server, Visitor, classifier, dense, folder};
 
-/// The events of an answer to `text`, judged by `judge`, and the page's thread after it.
+/// Sends `text` to a chat judged by `judge`. Returns the events of the answer and the page's thread afterwards.
 fn judged(visitor: &Visitor<'_>, judge: &str, text: &str) -> (Vec<Value>, String) {
     let fields = [
         ("model", "gpt2"),
@@ -63,11 +63,11 @@ fn segments_have_the_worth_and_the_label_that_each_part_gives_them() {
         text += span.split('>').nth(1).and_then(|rest| rest.split('<').next()).expect("a text");
     }
     assert!(facts != 0.0, "{thread}");
-    // What is shown is what was said, as pages show it.
+    // The page shows exactly the text of the answer, escaped.
     let shown = visible(&said).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     let shown = shown.replace('"', "&quot;").replace('\'', "&#39;");
     assert!(shown.contains(text.trim()), "{shown:?} {text:?}");
-    // In the whole each part has its weight: that of the part, and that of the reward in the mix.
+    // In the total, each part is multiplied by its own weight and by the weight of its reward in the mix.
     let total = |name: &str| -> f64 {
         let after = thread.split(&format!(", {name} ")).nth(1).unwrap_or_else(|| panic!("no {name}: {thread}"));
         after.split([',', '<']).next().and_then(|text| text.trim().parse().ok()).expect("a number")
@@ -76,7 +76,7 @@ fn segments_have_the_worth_and_the_label_that_each_part_gives_them() {
     assert!((whole - (2.0 * total("facts") + 6.0 * total("flow"))).abs() < 0.01, "{whole}: {thread}");
     assert!(thread.contains("data-part=\"all\"") && thread.contains("data-part=\"1\""), "{thread}");
 
-    // A classifier alone: what is nothing is good, whatever else is bad; without such a label nothing is either.
+    // A classifier alone: the label `O` is good and every other label bad. Without a label `O`, no label is either.
     let (events, thread) = judged(&visitor, "marks", "The tea");
     let reward = events.last().expect("an end")["rewards"][0][1].as_f64().expect("a reward");
     assert_eq!(reward.fract(), 0.0, "{reward}");
@@ -106,7 +106,7 @@ fn a_configuration_reaches_no_model_outside_of_the_folder() {
         assert!(error.contains("lies outside of the folder"), "{name}: {events:?}");
         assert!(!thread.contains("class=\"judged"), "{thread}");
     }
-    // What is no judge is none.
+    // An invalid judge is refused.
     let fields = [("model", "gpt2"), ("judge", "../marks"), ("temperature", "0"), ("top_p", "1"), ("top_k", "0")];
     let rest = [("min_p", "0"), ("repetition_penalty", "1"), ("max_tokens", "1"), ("seed", "0")];
     assert_eq!(visitor.form("/chat", &[&fields[..], &rest].concat()).status, 400);

@@ -1,6 +1,6 @@
-//! A server that is killed in the middle of saves has lost nothing that it acknowledged.
+//! Tests that a server that is killed in the middle of saves loses nothing that it acknowledged.
 //!
-//! The server is a process of its own: this test program, started again with an environment variable.
+//! The server runs in a separate process: this test program, started again with an environment variable.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -15,16 +15,16 @@ use serde_json::{Value, json};
 
 use crate::client::{Server, Visitor};
 
-/// Names the folder that the process serves.
+/// Environment variable with the folder to serve.
 const FOLDER: &str = "GRADUS_TEST_SERVES";
 
-/// What stands before the address in what the process writes.
+/// Prefix of the address in the output of the process.
 const MARK: &str = "serves at ";
 
-/// How often the server is killed.
+/// Number of times the server is killed.
 const KILLS: u64 = 30;
 
-/// Starts a server over a folder in a process of its own.
+/// Starts a server for a folder in a separate process.
 fn start(folder: &Path) -> (Child, Server) {
     let own = std::env::current_exe().expect("the program has a path");
     let mut child = Command::new(own)
@@ -46,7 +46,7 @@ fn start(folder: &Path) -> (Child, Server) {
 fn serves_until_it_is_killed() {
     let folder = PathBuf::from(std::env::var_os(FOLDER).expect("a folder"));
     let server = Server::over(&folder);
-    // The test harness keeps what is printed; this is written past it.
+    // The test harness captures printed output, so this writes to stdout directly.
     let mut out = std::io::stdout().lock();
     writeln!(out, "{MARK}{}", server.address.socket).and_then(|()| out.flush()).expect("somebody reads");
     drop(out);
@@ -55,7 +55,7 @@ fn serves_until_it_is_killed() {
     }
 }
 
-/// The number that is stored, and the revision that a page begins with.
+/// Returns the stored number, and the revision that a page starts from.
 fn stored(visitor: &Visitor<'_>) -> (u64, Value) {
     let state = visitor.get("/annotate/tea/task/1/state").json();
     let said = state["answer"]["feedback"].as_str().filter(|text| !text.is_empty());
@@ -89,7 +89,7 @@ fn nothing_that_was_acknowledged_is_lost() {
         assert_eq!(visitor.get("/annotate/tea").status, 303);
         let (found, revision) = stored(&visitor);
         assert!((acknowledged..=sent).contains(&found), "round {round}: {found}, but {acknowledged} was acknowledged");
-        // Saves go on while the server is killed. It happens after another number of saves each time.
+        // Saves continue while the server is killed. Each round kills it after a different number of saves.
         let (tell, heard) = channel();
         std::thread::scope(|scope| {
             let saves = scope.spawn(|| {
@@ -101,7 +101,7 @@ fn nothing_that_was_acknowledged_is_lost() {
                     let body = json!({ "answer": answer, "state": "open", "seconds": 0.0, "revision": revision, "page": page });
                     match visitor.try_script("/annotate/tea/task/1/keep", &body) {
                         Some(answer) if answer.status == 200 => acknowledged = sent,
-                        // Nothing came back: the server has ended.
+                        // There was no response: the server has ended.
                         Some(answer) if answer.status != 0 => panic!("{answer:?}"),
                         _ => return,
                     }

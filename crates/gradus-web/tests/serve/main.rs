@@ -1,4 +1,4 @@
-//! The server as programs and browsers meet it: over TCP, friendly and hostile.
+//! Tests the server over TCP, with friendly and hostile programs and browsers.
 
 mod annotate;
 mod client;

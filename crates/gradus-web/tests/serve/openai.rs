@@ -1,4 +1,4 @@
-//! OpenAI's protocol: what is answered, whole and in pieces, and what is refused.
+//! Tests the OpenAI protocol: complete and streamed responses, and rejected requests.
 
 use std::path::Path;
 
@@ -18,17 +18,17 @@ fn server(models: &[&str]) -> (tempfile::TempDir, Server) {
     (folder, server)
 }
 
-/// What `gradus generate` makes of a prompt.
+/// Returns the completions that `gradus generate` samples for a prompt.
 pub fn generated(model: &str, prompt: &str, n: usize, params: SamplingParams, stop: &[&str]) -> Vec<Sampled> {
     sampled((&fixture(model), None), prompt, n, params, stop)
 }
 
-/// What it makes of one with an adapter on the model.
+/// Like [`generated`], with an adapter on the model.
 pub fn generated_with(model: &str, adapter: &Path, prompt: &str, n: usize, params: SamplingParams) -> Vec<Sampled> {
     sampled((&fixture(model), Some(adapter)), prompt, n, params, &[])
 }
 
-/// What it makes of one with the model in `model`, and an adapter on it.
+/// Like [`generated`], with the model at the path `model` and an optional adapter.
 pub fn sampled(
     (model, adapter): (&str, Option<&Path>),
     prompt: &str,
@@ -69,7 +69,7 @@ pub fn params(max_new_tokens: usize) -> SamplingParams {
     SamplingParams { max_new_tokens, ..SamplingParams::default() }
 }
 
-/// `value` without what differs each time.
+/// Removes the fields of `value` that differ in each response.
 fn timeless(mut value: Value) -> Value {
     for key in ["id", "created"] {
         value.as_object_mut().expect("an object").remove(key);
@@ -108,7 +108,7 @@ fn a_completion_is_what_generate_samples_from_the_same_seed() {
         tokens += logprobs.len();
     }
     assert_eq!(answer["usage"]["completion_tokens"], tokens);
-    // Again, and in pieces, it is the same.
+    // A second request gives the same result, and so does a streamed one.
     assert_eq!(timeless(server.post("/v1/completions", &request).json()), timeless(answer.clone()));
     let mut streamed = request.clone();
     streamed["stream"] = json!(true);
@@ -134,7 +134,7 @@ fn a_completion_is_what_generate_samples_from_the_same_seed() {
 fn a_stop_string_ends_a_completion_and_is_no_part_of_it() {
     let (_folder, server) = server(&["gpt2"]);
     let plain = &generated("gpt2", "The tea is", 1, params(30), &[])[0].completion;
-    // A string from the middle of what would be said.
+    // A string from the middle of the completion.
     let middle: String = plain.chars().skip(8).take(3).collect();
     let expected = generated("gpt2", "The tea is", 1, params(30), &[&middle]);
     let mut request = json!({ "model": "gpt2", "prompt": "The tea is", "max_tokens": 30, "seed": 7, "stop": middle });
@@ -152,7 +152,7 @@ fn a_stop_string_ends_a_completion_and_is_no_part_of_it() {
 fn echo_tells_what_the_model_thinks_of_a_prompt() {
     let (_folder, server) = server(&["gpt2"]);
     let text = "The tea is warm and the cup is full";
-    // As lm-eval asks: the prompt, one token more, the likeliest beside each.
+    // A request like lm-eval's: the prompt, one new token, and the most likely token at each position.
     let request = json!({
         "model": "gpt2", "prompt": text, "max_tokens": 1, "logprobs": 1, "echo": true, "temperature": 0, "seed": 1234,
         "return_token_ids": true,
@@ -167,7 +167,7 @@ fn echo_tells_what_the_model_thinks_of_a_prompt() {
     assert!(choice["text"].as_str().expect("a text").starts_with(text));
     let values = logprobs["token_logprobs"].as_array().expect("numbers");
     assert!(values[0].is_null() && values[1..].iter().all(|value| value.as_f64().is_some_and(|value| value <= 0.0)));
-    // A greedy token is the likeliest, to the bit: that is how harnesses tell.
+    // A greedy token is the most likely one, to the bit. Evaluation harnesses rely on this.
     let top = logprobs["top_logprobs"].as_array().expect("the likeliest");
     let last = top[ids.len()].as_object().expect("by text").values().next().expect("one");
     assert_eq!(last, &values[ids.len()]);
@@ -175,7 +175,7 @@ fn echo_tells_what_the_model_thinks_of_a_prompt() {
         logprobs["text_offset"].as_array().expect("offsets").iter().filter_map(Value::as_u64).collect();
     let second = text.find(tokens[1]).expect("the second token stands in the text");
     assert_eq!((offsets[0], offsets[1]), (0, second as u64));
-    // Ids in, the same numbers out; and nothing need be sampled.
+    // A prompt given as ids yields the same numbers, without sampling anything.
     let by_ids = json!({ "model": "gpt2", "prompt": ids, "max_tokens": 0, "logprobs": 1, "echo": true });
     let answer = server.post("/v1/completions", &by_ids).json();
     assert_eq!(answer["choices"][0]["logprobs"]["token_logprobs"], json!(values[..ids.len()]));
@@ -195,7 +195,7 @@ fn several_prompts_are_answered_in_order_and_as_if_alone() {
         assert_eq!(together["text"], alone["text"]);
         assert_eq!(together["logprobs"], alone["logprobs"]);
     }
-    // Each completion has a random stream of its own: those of the second prompt are the third and the fourth.
+    // Each completion has its own random stream: those of the second prompt use the third and the fourth.
     let sampled = json!({ "model": "qwen3", "prompt": prompts, "max_tokens": 9, "n": 2, "seed": 7 });
     let sampled = server.post("/v1/completions", &sampled).json();
     let expected = generated("qwen3", prompts[1], 4, params(9), &[]);
@@ -224,7 +224,7 @@ fn a_conversation_is_answered_through_the_template() {
         json!(content[0]["token"].as_str().expect("a text").as_bytes()),
         "bytes are those of the text"
     );
-    // The prompt as ids gives the same completion: nothing else was put before it.
+    // The same prompt given as ids yields the same completion, so nothing else was put in front of it.
     let raw = json!({
         "model": "qwen3", "prompt": answer["prompt_token_ids"], "max_tokens": 10, "seed": 7, "return_token_ids": true,
     });
@@ -485,7 +485,7 @@ fn an_answer_ends_where_the_positions_of_the_model_end() {
         let answer = answer.json();
         assert_eq!(answer["choices"][0]["finish_reason"], "length");
         let total = answer["usage"]["total_tokens"].as_u64().expect("a number");
-        // The last token is drawn and never read, so it needs no position of its own.
+        // The last token is sampled but never read, so it needs no position of its own.
         assert!([positions, positions + 1].contains(&total), "{model}: {total} tokens");
         let refused = ask(vec![5; positions as usize + 2]);
         assert_eq!(refused.status, 400, "{}", refused.body);

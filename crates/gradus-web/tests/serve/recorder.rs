@@ -1,4 +1,4 @@
-//! Who is asked to start runs, in tests.
+//! A trainer for tests that records requests instead of starting runs.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use gradus_web::{Going, Job, Trainer};
 use serde_json::{Value, json};
 
-/// Starts nothing, and remembers what it was asked for.
+/// Starts nothing, and records what it was asked to start.
 #[derive(Debug, Default)]
 pub struct Recorder {
     asked: Mutex<Vec<String>>,
@@ -16,12 +16,12 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Everything that was begun has ended.
+    /// Marks everything that was started as ended.
     pub fn end(&self) {
         self.has_ended.store(true, Ordering::SeqCst);
     }
 
-    /// What it was asked for.
+    /// Returns the recorded requests.
     pub fn asked(&self) -> Vec<String> {
         self.asked.lock().expect("it").clone()
     }

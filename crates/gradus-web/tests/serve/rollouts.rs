@@ -1,4 +1,4 @@
-//! A server that samples for trainers: ids in, ids and log-probabilities out; adapters and weights that are changed meanwhile.
+//! Tests a server that samples for trainers: it takes ids and returns ids and log-probabilities, while adapters and weights change.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -17,10 +17,10 @@ use crate::openai::{generated, generated_with, params, sampled};
 
 const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
-/// The token for weights of these servers.
+/// Token that authorizes these servers' weight updates.
 const TOKEN: &str = "the token for weights";
 
-/// An adapter of `model` in `to`, in peft's form; its numbers follow from `seed`.
+/// Writes an adapter of `model` to `to` in peft's format. Its values are derived from `seed`.
 pub fn write_adapter(model: &str, to: &Path, seed: u32) {
     fs::create_dir_all(to).expect("a folder");
     // (name, inputs, outputs)
@@ -52,7 +52,7 @@ pub fn write_adapter(model: &str, to: &Path, seed: u32) {
     fs::write(to.join("adapter_model.safetensors"), file).expect("written");
 }
 
-/// A server whose weights may be changed from the folder that comes with it.
+/// Starts a server whose weights may be replaced from the returned folder.
 fn changing(models: &[&str]) -> (tempfile::TempDir, tempfile::TempDir, Server) {
     let (folder, weights) = (folder(models), tempfile::tempdir().expect("a folder"));
     let server = Server::of(folder.path(), HERE, |options| {
@@ -62,7 +62,7 @@ fn changing(models: &[&str]) -> (tempfile::TempDir, tempfile::TempDir, Server) {
     (folder, weights, server)
 }
 
-/// A request of who knows the token.
+/// Sends a request that is authorized to change weights.
 fn change(server: &Server, path: &str, body: &Value) -> crate::client::Answer {
     let token = format!("Bearer {TOKEN}");
     let body = if body.is_null() { String::new() } else { body.to_string() };
@@ -77,13 +77,13 @@ fn load(server: &Server, name: &str, path: &Path) -> crate::client::Answer {
     change(server, "/v1/load_lora_adapter", &json!({ "lora_name": name, "lora_path": path }))
 }
 
-/// Numbers as they are in memory.
+/// Converts a JSON list to 32-bit floats.
 fn floats(list: &Value) -> Vec<f32> {
     let one = |value: &Value| value.as_f64().unwrap_or_else(|| panic!("{value} is no number")) as f32;
     list.as_array().expect("a list").iter().map(one).collect()
 }
 
-/// The log-probabilities of a choice of `/inference/v1/generate`, whose tokens must be its ids.
+/// Returns the log-probabilities of a choice of `/inference/v1/generate`, after checking that its tokens match its ids.
 #[track_caller]
 fn logprobs_of(choice: &Value) -> Vec<f32> {
     let content = choice["logprobs"]["content"].as_array().expect("log-probabilities");
@@ -95,7 +95,7 @@ fn logprobs_of(choice: &Value) -> Vec<f32> {
     content.iter().map(|entry| entry["logprob"].as_f64().expect("a number") as f32).collect()
 }
 
-/// The prompt's ids under the tokenizer of `server`.
+/// Tokenizes the prompt with the tokenizer of `server`.
 fn ids_of(server: &Server, model: &str, prompt: &str) -> Vec<u32> {
     let request = json!({ "model": model, "prompt": prompt, "max_tokens": 0, "echo": true, "return_token_ids": true });
     let answer = server.post("/v1/completions", &request).json();
@@ -148,7 +148,7 @@ fn ids_come_back_as_the_library_samples_them() {
             let stops = request["sampling_params"]["stop_token_ids"].as_array().is_some_and(|ids| ids.contains(last));
             assert_eq!(choice["stop_reason"], if stops { last.clone() } else { Value::Null });
         }
-        // The same as a stream: every chunk has tokens, and the last of a choice says why it ended.
+        // The same as a stream: every chunk has tokens, and the last chunk of a choice has its finish reason.
         request["stream"] = json!(true);
         request["stream_options"] = json!({ "include_usage": true });
         let (events, is_done) = server.post("/inference/v1/generate", &request).events();
@@ -169,7 +169,7 @@ fn ids_come_back_as_the_library_samples_them() {
             assert!(*last == &choice["finish_reason"] && before.iter().all(|end| end.is_null()), "{ends:?}");
         }
     }
-    // A trainer gives each completion a stream of its own: here those of the seed, in another order.
+    // A trainer assigns a random stream to each completion: here those of the seed, in another order.
     let expected = generated("gpt2", "The tea is", 3, params(12), &[]);
     let keys: Vec<String> = [2, 0, 1].map(|i| key_of(&Seed(7).stream(Purpose::Generate, 0, i))).to_vec();
     let request = json!({
@@ -179,7 +179,7 @@ fn ids_come_back_as_the_library_samples_them() {
     for (choice, i) in answer["choices"].as_array().expect("choices").iter().zip([2, 0, 1]) {
         assert_is(choice, &expected[i]);
     }
-    // Without a limit, a completion goes on to the end of the positions.
+    // Without a limit, a completion continues until the positions of the model are used up.
     let request = json!({ "token_ids": ids, "sampling_params": { "min_tokens": 400, "seed": 1 } });
     let long = server.post("/inference/v1/generate", &request).json();
     assert_eq!(long["choices"][0]["finish_reason"], "length");
@@ -195,7 +195,7 @@ fn prompts_are_scored_with_the_rank_of_each_id() {
     let prompts: Vec<Vec<u32>> = texts.iter().map(|text| ids_of(&server, "gpt2", text)).collect();
     let echo = json!({ "model": "gpt2", "prompt": prompts, "max_tokens": 0, "logprobs": 20, "echo": true });
     let echo = server.post("/v1/completions", &echo).json();
-    // As TRL asks for the log-probabilities of a teacher.
+    // A request like TRL's for the log-probabilities of a teacher.
     let request =
         json!({ "model": "gpt2", "prompt": prompts, "max_tokens": 1, "temperature": 1.0, "prompt_logprobs": 20 });
     let answer = server.post("/v1/completions", &request);
@@ -219,7 +219,7 @@ fn prompts_are_scored_with_the_rank_of_each_id() {
             assert_eq!(ranks, (1..=20).collect::<Vec<u64>>());
         }
     }
-    // Ids in the place of texts, and nothing but the token itself.
+    // Ids instead of texts, and the log-probability of the token itself only.
     let request = json!({
         "model": "gpt2", "prompt": prompts[0], "max_tokens": 5, "seed": 7, "logprobs": 0, "return_token_ids": true,
         "return_tokens_as_token_ids": true, "return_weight_versions": true,
@@ -256,7 +256,7 @@ fn the_list_of_models_says_how_long_prompts_may_be() {
     assert_eq!((health.status, health.cookie(), health.body.as_str()), (200, None, ""));
     assert_eq!(server.get("/is_paused").json(), json!({ "is_paused": false }));
     assert_eq!(server.get("/get_world_size").json(), json!({ "world_size": 1 }));
-    // Two models, and none is named.
+    // There are two models, and the request names neither.
     let refused = server.post("/inference/v1/generate", &json!({ "token_ids": [1], "sampling_params": {} }));
     assert!(refused.status == 400 && refused.body.contains("names no model"), "{refused:?}");
 }
@@ -292,7 +292,7 @@ fn what_would_change_the_samples_is_refused() {
     }
     let neutral = json!({ "ignore_eos": false, "structured_outputs": null, "max_tokens": 1, "output_kind": 2 });
     assert_eq!(ask(neutral, json!({ "cache_salt": "s", "priority": 1 })).status, 200);
-    // The scores of many long prompts are more than an answer should have.
+    // The scores of many long prompts would exceed the limit of a response.
     let prompts: Vec<Vec<u32>> = vec![vec![5; 190]; 50];
     let many = json!({ "model": "gpt2", "prompt": prompts, "max_tokens": 1, "prompt_logprobs": 128 });
     assert_eq!(server.post("/v1/completions", &many).json()["error"]["param"], "prompt_logprobs");
@@ -325,7 +325,7 @@ fn nobody_changes_a_server_without_the_flag_and_the_token() {
         assert_eq!(server.post(path, &body).status, 401, "{path}");
         let wrong = server.ask("POST", path, &[json, ("Authorization", "Bearer something else")], &body.to_string());
         assert_eq!(wrong.status, 401, "{path}");
-        // A page of another site sends the password that a browser keeps, and where it is from.
+        // A page of another site sends the password that the browser has stored, together with its origin.
         let headers = [json, ("Authorization", right.as_str()), ("Origin", "http://evil.example")];
         assert_eq!(server.ask("POST", path, &headers, &body.to_string()).status, 403, "{path}");
         let closed = Server::over(_folder.path());
@@ -333,7 +333,7 @@ fn nobody_changes_a_server_without_the_flag_and_the_token() {
         assert!(refused.status == 403 && refused.body.contains("--allow-weights"), "{path}: {refused:?}");
     }
     assert_eq!(server.get("/is_paused").json()["is_paused"], false);
-    // Only what lies in the folder is loaded, and nothing is learned about what lies elsewhere.
+    // Only adapters in the folder are loaded, and errors reveal nothing about other paths.
     let refused = |path: &Path| {
         let answer = load(&server, "a", path);
         assert_eq!((answer.status, &answer.json()["error"]["param"]), (400, &json!("lora_path")), "{answer:?}");
@@ -357,7 +357,7 @@ fn nobody_changes_a_server_without_the_flag_and_the_token() {
     let headers = [json, ("Authorization", right.as_str())];
     let body = json!({ "lora_name": "a", "lora_path": weights.path().join("three") }).to_string();
     assert_eq!(server.ask("POST", "/v1/load_lora_adapter", &headers, &body).status, 200, "the password is the token");
-    // Where others reach the server, the token for weights is as good as the server's own, and not the other way round.
+    // If others can reach the server, the token for weights also grants the rights of the server's own token, but not the reverse.
     let open = Server::of(_folder.path(), IpAddr::from([0, 0, 0, 0]), |options| {
         options.weights = vec![weights.path().to_owned()];
         options.weights_token = Some(TOKEN.to_owned());
@@ -370,10 +370,10 @@ fn nobody_changes_a_server_without_the_flag_and_the_token() {
     assert_eq!(open.get("/health").status, 401);
 }
 
-/// The files of a tokenizer.
+/// Files of a tokenizer.
 const TEXT_FILES: [&str; 3] = ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"];
 
-/// A stream that has begun.
+/// A stream whose response has started.
 struct Begun(BufReader<TcpStream>);
 
 impl Begun {
@@ -394,7 +394,7 @@ impl Begun {
         Self(stream)
     }
 
-    /// The rest: why each choice ended, and the version of its weights.
+    /// Reads the rest. Returns the index, finish reason and weight versions of each choice.
     fn ends(self) -> Vec<(u64, String, Value)> {
         let mut ends = Vec::new();
         for line in self.0.lines() {
@@ -422,7 +422,7 @@ fn adapters_come_and_go_while_others_sample() {
         write_adapter(model, &path, 3);
         let name = format!("{model}-v1");
         let body = json!({ "lora_name": name, "lora_path": path, "base_model_name": model });
-        // A long stream of the base goes on all the while.
+        // Meanwhile, a long stream of the base model is running.
         let ids = ids_of(&server, model, "The tea is");
         let long = json!({
             "model": model, "token_ids": ids, "stream": true, "return_weight_versions": true,
@@ -456,7 +456,7 @@ fn adapters_come_and_go_while_others_sample() {
             models["data"].as_array().expect("models").iter().find(|card| card["id"] == *name).expect("the adapter");
         let positions = if model == "gpt2" { 192 } else { 256 };
         assert_eq!((&card["parent"], &card["max_model_len"]), (&json!(model), &json!(positions)));
-        // A name is taken once, unless the adapter is to be replaced.
+        // A name can be used once, unless the request replaces the adapter.
         let again = change(&server, "/v1/load_lora_adapter", &body);
         assert!(again.status == 400 && again.body.contains("load_inplace"), "{again:?}");
         write_adapter(model, &weights.path().join("other"), 4);
@@ -466,7 +466,7 @@ fn adapters_come_and_go_while_others_sample() {
         assert_eq!(change(&server, "/v1/load_lora_adapter", &other).status, 200);
         let expected = generated_with(model, &weights.path().join("other"), "The tea is", 2, params(12));
         assert_is(&ask(&name).json()["choices"][1], &expected[1]);
-        // What is on its way with an adapter ends as if it were still there.
+        // A completion that is being sampled with an adapter finishes even if the adapter is unloaded.
         let stream = Begun::new(
             &server,
             &json!({ "model": name, "token_ids": ids, "stream": true,
@@ -488,7 +488,7 @@ fn adapters_come_and_go_while_others_sample() {
     refused(json!({ "lora_name": "", "lora_path": path }), "lora_name");
     refused(json!({ "lora_path": path }), "lora_name");
     refused(json!({ "lora_name": "a" }), "lora_path");
-    // An adapter of another model does not fit, and the server goes on.
+    // An adapter of another model does not fit, and the server continues to work.
     let wrong = json!({ "lora_name": "a", "lora_path": path, "base_model_name": "qwen3" });
     assert_eq!(change(&server, "/v1/load_lora_adapter", &wrong).status, 400);
     let body = |i: usize| json!({ "lora_name": format!("a{i}"), "lora_path": path, "base_model_name": "gpt2" });
@@ -496,7 +496,7 @@ fn adapters_come_and_go_while_others_sample() {
     assert_eq!(statuses, [&[200; 16][..], &[400]].concat(), "there is a limit");
 }
 
-/// Other weights for `gpt2`, in `to`.
+/// Writes different weights for `gpt2` to `to`.
 fn write_weights(to: &Path, seed: u32) {
     let adapter = tempfile::tempdir().expect("a folder");
     write_adapter("gpt2", adapter.path(), seed);
@@ -511,7 +511,7 @@ fn write_weights(to: &Path, seed: u32) {
     merge(&options).expect("merged");
 }
 
-/// vLLM's sequence.
+/// Replaces the weights with the same sequence of requests as vLLM's clients.
 fn reload(server: &Server, path: &Path, version: &str, mode: &str) {
     assert_eq!(change(server, &format!("/pause?mode={mode}"), &Value::Null).json(), json!({ "status": "paused" }));
     assert_eq!(server.get("/is_paused").json()["is_paused"], true);
@@ -537,7 +537,7 @@ fn weights_are_replaced_and_each_completion_says_which_sampled_it() {
     let folders: Vec<PathBuf> = (1..=3).map(|i| weights.path().join(format!("step-{i}"))).collect();
     for (i, (path, mode)) in folders.iter().zip(["keep", "wait", "abort"]).enumerate() {
         write_weights(path, i as u32);
-        // Half of them come without a tokenizer: that of the model before stays.
+        // Every second folder has no tokenizer: the current tokenizer is kept.
         if i % 2 == 1 {
             TEXT_FILES.iter().for_each(|file| fs::remove_file(path.join(file)).expect("it was there"));
         }
@@ -548,7 +548,7 @@ fn weights_are_replaced_and_each_completion_says_which_sampled_it() {
         let stream = Begun::new(&server, &long);
         let version = format!("{}", i + 1);
         let before = if i == 0 { "default".to_owned() } else { i.to_string() };
-        // Requests that come in the middle are answered by the one or the other, and say so.
+        // Requests in the meantime are answered with the old or the new weights, and state which.
         let answers: Vec<Value> = std::thread::scope(|scope| {
             let threads: Vec<_> =
                 (0..4).map(|_| scope.spawn(|| server.post("/inference/v1/generate", &ask(1)).json())).collect();
@@ -556,7 +556,7 @@ fn weights_are_replaced_and_each_completion_says_which_sampled_it() {
             threads.into_iter().map(|thread| thread.join().expect("answered")).collect()
         });
         let of = |path: Option<&Path>| match path {
-            // What was saved without a tokenizer is still sampled with the same ids.
+            // Weights saved without a tokenizer are sampled with the same ids.
             Some(path) => {
                 for file in TEXT_FILES {
                     fs::copy(Path::new(&fixture("gpt2")).join(file), path.join(file)).expect("copied");
@@ -573,7 +573,7 @@ fn weights_are_replaced_and_each_completion_says_which_sampled_it() {
             if choice["finish_reason"] == "abort" {
                 continue;
             }
-            // Between the reload and its name, weights are called as their folder.
+            // Between the reload and the update of the version, weights are named after their folder.
             let is_old = sampled_by == before;
             assert!(is_old || sampled_by == version || path.ends_with(sampled_by), "{sampled_by}");
             assert_is(choice, if is_old { &old[0] } else { &new[0] });
@@ -591,7 +591,7 @@ fn weights_are_replaced_and_each_completion_says_which_sampled_it() {
         }
         assert_eq!(server.get("/weight_info").json(), json!({ "weight_version": version }));
     }
-    // Weights that do not fit, or are none, change nothing.
+    // Weights that do not fit, or that do not exist, change nothing.
     let call = |path: &Path| {
         change(&server, "/collective_rpc", &json!({ "method": "reload_weights", "kwargs": { "weights_path": path } }))
     };

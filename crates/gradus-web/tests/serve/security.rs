@@ -1,4 +1,4 @@
-//! Attacks, each against a server that answers everyone else.
+//! Tests attacks, each against a server that answers legitimate requests.
 
 use std::fs;
 use std::net::IpAddr;
@@ -47,11 +47,11 @@ fn a_page_of_another_site_cannot_act() {
         assert_eq!(answer.status, 403, "{origin}");
         assert_eq!(answer.json()["error"]["type"], "invalid_request_error");
     }
-    // What a form can send without asking first is no JSON.
+    // A form can send these content types without a preflight request, but they are not JSON.
     for kind in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"] {
         assert_eq!(server.ask("POST", "/v1/completions", &[("Content-Type", kind)], &body).status, 415, "{kind}");
     }
-    // Nobody is told that another origin may read.
+    // No response permits another origin to read.
     let answer = server.ask("OPTIONS", "/v1/completions", &[("Origin", "http://evil.example")], "");
     assert!(answer.status == 403 && answer.header("access-control-allow-origin").is_none(), "{answer:?}");
 }
@@ -67,7 +67,7 @@ fn what_changes_something_needs_the_token_of_the_page() {
     let token = token.expect("the page knows its token").to_owned();
     let ask = |headers: &[(&str, &str)], body: &str| server.ask("POST", "/nowhere", headers, body).status;
     let form = ("Content-Type", "application/x-www-form-urlencoded");
-    // There is nothing at the address: who gets so far was let in.
+    // Nothing exists at this address, so status 404 means that the request passed the checks.
     assert_eq!(ask(&[("Cookie", &cookie), ("X-CSRF-Token", &token)], ""), 404);
     assert_eq!(ask(&[("Cookie", &cookie), form], &format!("a=1&csrf={token}")), 404);
     let other = server.get("/");
@@ -106,10 +106,10 @@ fn others_need_the_token_that_was_printed() {
     assert!(attributes.contains("HttpOnly") && attributes.contains("SameSite=Lax"), "{attributes}");
     let cookie = entered.cookie().expect("a cookie");
     assert_eq!(server.ask("GET", "/", &[("Cookie", cookie)], "").status, 200);
-    // Addresses are ours, names that anyone can point here are not.
+    // IP addresses are accepted as hosts. Names are not, because anyone can point a name at this server.
     let host = format!("evil.example:{}", server.address.socket.port());
     assert_eq!(server.ask("GET", "/", &[("Cookie", cookie), ("Host", &host)], "").status, 403);
-    // On this machine alone there is none.
+    // A server that listens only on this machine has no token.
     assert_eq!(Server::over(folder.path()).address.token, None);
 }
 
@@ -141,7 +141,7 @@ fn names_from_outside_are_shown_and_not_obeyed() {
     let page = server.get("/").body;
     assert!(!page.contains("<img") && !page.contains('\u{202e}') && !page.contains('\u{1b}'), "{page}");
     assert!(page.contains("&lt;img src=x onerror=alert(1)&gt;\\u{202e}\\u{1b}[2J"), "{page}");
-    // To a program the name is what it is.
+    // Programs receive the name unchanged.
     assert_eq!(server.get("/v1/models").json()["data"][0]["id"], hostile);
 }
 
@@ -210,7 +210,7 @@ fn run(path: &Path) {
     fs::write(path.join("metrics.jsonl"), "{\"step\": 1, \"loss\": 2.0}\n").expect("written");
 }
 
-/// A page of a run begins with what is wrong with it.
+/// The page of a run starts with its warnings.
 #[test]
 fn the_page_of_a_run_shows_its_warnings() {
     let folder = folder(&[]);
@@ -266,7 +266,7 @@ fn who_guesses_waits_and_who_knows_does_not() {
     assert!(status == 401 && took >= Duration::from_secs(1), "{status} after {took:?}");
     let token = server.address.token.clone().expect("a token");
     assert_eq!(guess(&token).0, 200, "the right one is right all the same");
-    // The tokens of people are guessed no faster.
+    // Guesses of personal tokens are slowed down too.
     let visitor = Visitor::of(&server);
     let token = invite(folder.path(), "ada", Role::Owner).expect("a token");
     let begun = Instant::now();
@@ -294,7 +294,7 @@ fn who_only_looks_leaves_nothing_behind() {
     let before = rows();
     let cookies: Vec<String> = (0..20).filter_map(|_| server.get("/chat").cookie().map(str::to_owned)).collect();
     assert_eq!((cookies.len(), rows()), (20, before));
-    // What no server made is no session.
+    // A session cookie that no server issued is not accepted.
     let forged =
         server.ask("GET", "/chat", &[("Cookie", &format!("gradus-session-{}=x", server.address.socket.port()))], "");
     assert!(forged.cookie().is_some_and(|cookie| !cookie.ends_with("=x")), "{forged:?}");
@@ -325,10 +325,10 @@ fn conversations_belong_to_who_had_them() {
     }
     assert_eq!(bob.script(&format!("{path}/say"), &json!({ "text": "Mine", "parent": null })).status, 404);
     assert_eq!(bob.form(&format!("{path}/delete"), &[]).status, 404);
-    // They stay hers when she signs in.
+    // Conversations stay hers when she signs in.
     let token = invite(folder.path(), "ada", Role::Annotator).expect("a token");
     assert_eq!(ada.form("/annotate/enter", &[("name", "ada"), ("token", &token)]).status, 303);
     assert!(is_told(&ada));
-    // Whoever sits at the machine sees all.
+    // The user of the server's own machine sees all conversations.
     assert!(is_told(&Visitor::of(&Server::over(folder.path()))));
 }

@@ -1,4 +1,4 @@
-//! The training API, request by request: who is let in, what is done once, what is refused and how.
+//! Tests the training API by request: who has access, which requests run only once, and which are refused and how.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use crate::proto;
 
 const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
-/// A server that trains over tiny models, and one session.
+/// A training server with tiny models, and one session.
 struct Bench {
     server: Server,
     session: String,
@@ -36,7 +36,7 @@ impl Bench {
         self.server.post(&format!("/api/v1/{path}"), body)
     }
 
-    /// What becomes of a request.
+    /// Waits for the result of a request.
     fn wait(&self, request: &Value) -> Answer {
         let body = json!({ "request_id": request["request_id"], "allow_metadata_only": true });
         (0..100).map(|_| self.post("retrieve_future", &body)).find(|answer| answer.status != 408).expect("it is done")
@@ -71,7 +71,7 @@ fn session(server: &Server) -> String {
     made.json()["session_id"].as_str().expect("an id").to_owned()
 }
 
-/// A request to learn `ids`.
+/// Returns a request to train on `ids`.
 fn learn(model: &str, seq: u64, ids: &[i32]) -> proto::ForwardBackwardRequest {
     let n = ids.len() - 1;
     let tensor = |dense, dtype: proto::DType| {
@@ -150,21 +150,21 @@ fn requests_are_done_once_and_in_order() {
     let folder = folder(&["qwen3"]);
     let bench = Bench::over(folder.path());
     let model = bench.make(0);
-    // The same model is made once, whatever the second request says.
+    // The model is created once, whatever the second request contains.
     assert_eq!(bench.make(0), model);
-    // The step comes first, and waits for the pass before it.
+    // The step arrives first and waits for the pass that precedes it.
     let step = bench.step(&model, 2).json();
     let pass = bench.forward_backward(&learn(&model, 1, &[5, 40, 9, 11])).json();
     let norm = bench.wait(&step).json()["metrics"]["grad_norm:mean"].as_f64().expect("a norm");
     assert!(norm > 0.0);
     let told = bench.wait(&pass).body;
-    // Both once more: the answers are the first ones, and there is no second step.
+    // Send both again: the responses are the first ones, and there is no second step.
     assert_eq!(bench.step(&model, 2).json(), step);
     assert_eq!(bench.forward_backward(&learn(&model, 1, &[7, 7, 7])).json(), pass);
     assert_eq!(bench.wait(&pass).body, told);
     let nothing = bench.step(&model, 3).json();
     failed(&bench.wait(&nothing), "user", "there is no gradient");
-    // A number means one request.
+    // A sequence number identifies one request.
     bench.forward_backward(&learn(&model, 5, &[5, 40]));
     let other = bench.step(&model, 5);
     assert_eq!(other.status, 400);
@@ -189,7 +189,7 @@ fn a_request_that_never_comes_holds_nobody_up_for_ever() {
     failed(&bench.wait(&pass), "user", "request 1 of the model has not come");
     let late = bench.forward_backward(&learn(&model, 1, &[5, 40, 9]));
     assert_eq!(late.status, 410, "{}", late.body);
-    // The next numbers are done.
+    // The following numbers are processed.
     let pass = bench.forward_backward(&learn(&model, 3, &[5, 40, 9])).json();
     assert_eq!(bench.wait(&pass).status, 200);
 }
@@ -217,7 +217,7 @@ fn a_large_batch_holds_nobody_up() {
     let mut batch = learn(&large, 1, &[5; 60]);
     batch.data = vec![batch.data[0].clone(); 400];
     let batch = bench.forward_backward(&batch).json();
-    // While four hundred passes are computed, another client takes its steps, and a third samples.
+    // While 400 passes are computed, another client makes steps, and a third one samples.
     for seq in 1..4 {
         let pass = bench.forward_backward(&learn(&small, 2 * seq - 1, &[5, 40, 9])).json();
         let step = bench.step(&small, 2 * seq).json();
@@ -243,7 +243,7 @@ fn models_that_rest_on_the_disk_learn_as_if_they_were_in_memory() {
         for step in 0..4 {
             for (i, model) in ids.iter().enumerate() {
                 let text = [5, 40, 9 + i as i32, 11];
-                // One model is put away between the pass and the step of the other, with a gradient that no step took.
+                // One model is moved to disk between the pass and the step of the other, with a gradient that no step has used yet.
                 let pass = bench.forward_backward(&learn(model, 2 * step + 1, &text)).json();
                 told.push(bench.wait(&pass).body);
             }
@@ -380,7 +380,7 @@ fn where_others_reach_the_server_the_key_is_the_token() {
     assert_eq!(ask("tml-wrong").status, 401);
     assert_eq!(ask(&format!("tml-{token}")).status, 200);
     assert_eq!(ask(&token).status, 200);
-    // A form of another site cannot say what it sends.
+    // A form of another site cannot set the content type to JSON.
     let plain = server.ask(
         "POST",
         "/api/v1/create_session",
@@ -404,7 +404,7 @@ fn there_are_so_many_sessions_and_the_silent_make_room() {
     failed(&third, "user", "2 sessions are at work");
     drop(bench);
 
-    // A silent session leaves what it learned as a checkpoint.
+    // When a silent session is closed, its weights are saved as a checkpoint.
     let two = folder(&["qwen3"]);
     let bench = Bench::with(two.path(), TrainingOptions { sessions: 1, silent: Duration::ZERO, ..options });
     let model = bench.make(0);
@@ -412,7 +412,7 @@ fn there_are_so_many_sessions_and_the_silent_make_room() {
     assert_eq!(bench.wait(&bench.step(&model, 2).json()).status, 200);
     let next = session(&bench.server);
     let place = two.path().join("tinker").join(model.replace(':', "-")).join("weights/final");
-    // The thread that computes ends the model before it makes the next.
+    // The compute thread ends the old model before it creates the next.
     let created = bench.post("create_model", &json!({ "session_id": next, "model_seq_id": 0, "base_model": "qwen3", "lora_config": { "rank": 1, "seed": 1 } }));
     bench.wait(&created.json());
     assert!(place.join("adapter_model.safetensors").is_file(), "{place:?}");
@@ -432,7 +432,7 @@ fn a_server_that_starts_again_goes_on() {
     let norm = bench.wait(&step).body;
     let save = |seq: u64, name: &str| json!({ "model_id": model, "seq_id": seq, "path": name });
     bench.wait(&bench.post("save_weights", &save(3, "a")).json());
-    // A second server over the same folder is refused.
+    // A second server on the same folder is refused.
     let options = gradus_web::Options {
         folder: folder.path().to_owned(),
         host: HERE,
@@ -559,7 +559,7 @@ fn completions_and_what_is_wrong_with_a_request_for_them() {
     assert_eq!(unknown.status, 404);
 }
 
-/// Mutates bytes: cut, doubled, or some of them changed.
+/// Mutates bytes: truncates them, repeats a part, or changes some of them.
 fn mutated(bytes: &[u8], stream: &mut Stream) -> Vec<u8> {
     use rand::Rng;
     let mut bytes = bytes.to_vec();
@@ -580,7 +580,7 @@ fn mutated(bytes: &[u8], stream: &mut Stream) -> Vec<u8> {
     bytes
 }
 
-/// `GRADUS_FUZZ=20000` sends so many.
+/// `GRADUS_FUZZ=20000` sends that many requests.
 #[test]
 fn whatever_comes_is_answered() {
     use rand::Rng;
@@ -629,7 +629,7 @@ fn whatever_comes_is_answered() {
                 bench.server.post_bytes(&format!("/api/v1/{path}"), &kind, &body)
             }
             _ => {
-                // Mostly with the right model and number, so that it is looked at.
+                // Most requests have a valid model and number, so that the server processes them.
                 let body = learn(&model, seq, &[5, 40, 9, 11]).encode_to_vec();
                 let head = model.len() + 8;
                 let body = [&body[..head], &mutated(&body[head..], &mut stream)].concat();
@@ -642,10 +642,10 @@ fn whatever_comes_is_answered() {
             failed(&answer, "user", "");
         }
     }
-    // Numbers that were lost on the way are filled, so that everything that was accepted is done.
+    // Fill in the sequence numbers that were lost, so that everything that was accepted is processed.
     let fill: Vec<Value> =
         (1..=seq + 1).map(|seq| bench.step(&model, seq)).filter(|of| of.status == 200).map(|of| of.json()).collect();
-    // Of a long run, only the last results are kept.
+    // A long run keeps only the latest results.
     for request in fill.iter().rev().take(1000) {
         let answer = bench.wait(request);
         assert_eq!(answer.status, 200, "{}", answer.body);
@@ -653,7 +653,7 @@ fn whatever_comes_is_answered() {
             failed(&answer, "user", "");
         }
     }
-    // And the server is there for others.
+    // The server still works for others.
     let other = bench.make(1);
     let pass = bench.forward_backward(&learn(&other, 1, &[5, 40, 9, 11])).json();
     assert_eq!(bench.wait(&pass).status, 200);

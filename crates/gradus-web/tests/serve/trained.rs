@@ -1,4 +1,4 @@
-//! GRPO whose completions `gradus serve` samples, beside GRPO that samples in its own process.
+//! Compares GRPO with completions sampled by `gradus serve` to GRPO that samples in its own process.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,13 +20,13 @@ use serde_json::{Value, json};
 
 use crate::client::{Server, fixture, folder};
 
-/// The variable with the token for weights: one that every test has, since no test can set one.
+/// Environment variable that holds the token for weights. Tests cannot set variables, so this is one that every test has.
 const KEY: &str = "CARGO_MANIFEST_DIR";
 
-/// Largest difference of log-probabilities between the engine here and that of the server, which sees weights that were packed.
+/// Maximum difference of log-probabilities between the local engine and the server, whose weights were packed for the transfer.
 const LOGPROB: f32 = 1e-5;
 
-/// Largest difference of weights after ten steps.
+/// Maximum difference of weights after ten steps.
 const WEIGHT: f32 = 1e-4;
 
 /// A model, prompts, a folder for weights, and a server that samples.
@@ -45,7 +45,7 @@ impl Place {
         Self::of(&["qwen3"])
     }
 
-    /// With these models.
+    /// Like [`Self::new`], with these models.
     fn of(models: &[&str]) -> Self {
         let (models, runs) = (folder(models), tempfile::tempdir().expect("a folder"));
         let row = |i: usize| format!("{}\n", json!({ "prompt": format!("The tea {i} is"), "number": i }));
@@ -56,7 +56,7 @@ impl Place {
         place
     }
 
-    /// Starts a server, in the place of the one that is there.
+    /// Starts a server that replaces the current one.
     fn serve(&mut self) {
         self.server = None;
         self.server = Some(Server::of(self.models.path(), std::net::IpAddr::from([127, 0, 0, 1]), |options| {
@@ -94,7 +94,7 @@ impl Place {
         rollouts
     }
 
-    /// Ten steps of GRPO, with `more` keys.
+    /// Plans ten steps of GRPO, with the additional keys `more`.
     fn plan(&self, name: &str, more: &Value) -> Plan {
         let mut config = json!({
             "model": self.models.path().join("qwen3"),
@@ -118,21 +118,21 @@ impl Place {
         RolloutDb::open(&run).expect("a database").query(&Query::default()).expect("read")
     }
 
-    /// The weights of the run's model, all in one list.
+    /// Returns all weights of the run's model in one list.
     fn weights(&self, name: &str) -> Vec<f32> {
         let dir = ModelDir::open(&self.runs.path().join(name).join("model")).expect("a model");
         let model = CausalLm::load(&dir, &DeviceChoice::cpu().device()).expect("a model");
         named_tensors(&model).iter().flat_map(|tensor| tensor.values.to_vec()).collect()
     }
 
-    /// The values of a metric, step after step.
+    /// Returns the values of a metric by step.
     fn metric(&self, name: &str, key: &str) -> Vec<f64> {
         let rows = read_metrics(&self.runs.path().join(name).join("metrics.jsonl")).expect("metrics");
         rows.iter().filter_map(|row| row.values.to_json().get(key).and_then(Value::as_f64)).collect()
     }
 }
 
-/// What was sampled: completions, lengths, rewards.
+/// Returns the step, completion, length and reward of each record.
 fn sampled(records: &[Record]) -> Vec<(usize, String, usize, Option<f64>)> {
     let one = |record: &Record| (record.step, record.completion.clone(), record.length, record.reward);
     records.iter().map(one).collect()
@@ -148,7 +148,7 @@ fn a_server_samples_the_ids_of_the_engine_here() {
     let place = Place::new();
     let dir = ModelDir::open(Path::new(&fixture("qwen3"))).expect("a model");
     let tokenizer = Tokenizer::from_dir(&dir.path).expect("a tokenizer");
-    // Other weights than those the server began with.
+    // Weights that differ from those the server started with.
     let model = CausalLm::random(&dir, &mut Seed(3).stream(Purpose::Init, 0, 0), &DeviceChoice::cpu().device())
         .expect("a model");
     let save = |policy: &CausalLm, path: &Path| save_causal(policy, &dir, path);
@@ -208,7 +208,7 @@ fn ten_steps_at_a_server_are_those_without_one() {
     for (kind, more) in
         [("whole", json!({})), ("lora", json!({ "lora": { "rank": 4, "targets": ["q_proj", "v_proj"] } }))]
     {
-        // The one before keeps the last weights that it was given.
+        // The previous server still has the last weights it received.
         place.serve();
         let names = [format!("{kind}-here"), format!("{kind}-there")];
         place.run(&names[0], &more);
@@ -234,11 +234,11 @@ fn ten_steps_at_a_server_are_those_without_one() {
         assert_eq!(place.metric(&names[1], "sampling/staleness"), [0.0; 10]);
         let ratios = place.metric(&names[1], "sampling/importance_sampling_ratio/mean");
         assert!(ratios.iter().all(|ratio| (ratio - 1.0).abs() < 1e-3), "{ratios:?}");
-        // Nothing is left: neither files nor adapters.
+        // Nothing is left, neither files nor adapters.
         assert_eq!(fs::read_dir(place.shared()).expect("a folder").count(), 0);
         let models = place.server.as_ref().expect("a server").get("/v1/models").json();
         assert_eq!(models["data"].as_array().map(Vec::len), Some(1), "{models}");
-        // The weights did move.
+        // The weights did change.
         let start = ModelDir::open(&place.models.path().join("qwen3")).expect("a model");
         let start: Vec<f32> = named_tensors(&CausalLm::load(&start, &DeviceChoice::cpu().device()).expect("a model"))
             .iter()
@@ -297,7 +297,7 @@ fn a_server_that_is_ahead_samples_the_same_every_time() {
         place.run(name, &more);
         for record in place.records(name) {
             let version = record.weight_version.expect("a server sampled it");
-            // Two iterations before, and at first what is there.
+            // Two iterations earlier, or the initial weights in the first iterations.
             assert!(
                 version.ends_with(&format!("-v{}", record.step.saturating_sub(3))),
                 "step {}: {version}",
@@ -316,7 +316,7 @@ fn a_server_that_is_ahead_samples_the_same_every_time() {
 #[test]
 fn a_server_with_other_weights_is_noticed() {
     let place = Place::new();
-    // A run that leaves its weights at the server, then an adapter on what is taken for the model.
+    // The first run leaves its weights at the server. The second trains an adapter on what it assumes to be the original model.
     place.run("first", &json!({
         "rollouts": place.rollouts(&json!({})), "train": { "max_steps": 3, "batch_size": 4, "learning_rate": 0.5, "eval_steps": -1 },
     }));
@@ -369,7 +369,7 @@ fn a_run_whose_server_is_gone_keeps_a_checkpoint_and_goes_on_at_another() {
     assert_eq!(place.weights("whole"), place.weights("broken"), "to the bit");
 }
 
-/// The keys of a student that learns from a teacher, which is a model here or at the server.
+/// Configuration of a student whose teacher is a local model or one at the server.
 fn distilling(place: &Place, teacher: Value, keys: &Value) -> Value {
     let mut distill = json!({ "max_new_tokens": 8 });
     distill.as_object_mut().expect("an object").extend(keys.as_object().cloned().unwrap_or_default());
@@ -385,7 +385,7 @@ fn distilling(place: &Place, teacher: Value, keys: &Value) -> Value {
     })
 }
 
-/// A teacher at the server, which tells so many ids.
+/// Configuration of a teacher at the server that returns the `top_k` most likely ids.
 fn served(place: &Place, top_k: usize, wait: f64) -> Value {
     let server = json!({ "server": place.url(), "kind": "gradus", "model": "gpt2", "key_variable": KEY, "top_k": top_k, "wait_s": wait });
     json!({ "teacher_server": server })
@@ -413,7 +413,7 @@ fn a_teacher_that_tells_all_ids_is_the_teacher_here() {
         }
         let apart = largest(&place.weights(&names[0]), &place.weights(&names[1]));
         assert!(apart < WEIGHT, "{name}: {apart}");
-        // A few ids say less, and still something.
+        // Few ids carry less information, but some.
         place.run(&names[2], &distilling(&place, served(&place, 4, 60.0), &keys));
         let (whole, few) = (place.metric(&names[0], "loss"), place.metric(&names[2], "loss"));
         assert!(few[0] < whole[0] && few[0] > 0.0, "{name}: {few:?}");
@@ -460,7 +460,7 @@ fn a_teacher_at_a_server_that_does_not_fit_is_refused() {
     unknown["teacher_server"]["model"] = json!("gpt3");
     let found = refused(&place, unknown);
     assert!(found.contains("no model `gpt3`; it has"), "{found}");
-    // The tokenizer of the served teacher has two tokens in each other's place.
+    // The tokenizer of the served teacher has two tokens swapped.
     let file = place.models.path().join("gpt2/tokenizer.json");
     let mut tokenizer: Value = serde_json::from_str(&fs::read_to_string(&file).expect("a file")).expect("JSON");
     let vocabulary = tokenizer["model"]["vocab"].as_object_mut().expect("tokens");

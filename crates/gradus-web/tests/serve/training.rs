@@ -1,4 +1,4 @@
-//! Runs from pages: what is begun is what was shown, and no page names a path or a command.
+//! Tests runs started from pages: a run starts exactly as shown, and no page can name a path or a command.
 
 use std::fs;
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ fn training(folder: &Path) -> (Server, Arc<Recorder>) {
     (Server::with(folder, HERE, Some(Arc::clone(&recorder) as Arc<dyn Trainer>)), recorder)
 }
 
-/// A folder with a model, a reward model, rows and a run.
+/// Creates a folder with a model, a reward model, rows and a run.
 fn full() -> tempfile::TempDir {
     let folder = folder(&["gpt2", "qwen3-reward"]);
     fs::write(folder.path().join("tea.jsonl"), "{\"prompt\": \"The tea\"}\n").expect("written");
@@ -71,7 +71,7 @@ fn what_was_shown_is_what_begins_and_only_once() {
     assert!(page.contains("4.0 MB") && page.contains("--group-size 4") && page.contains("Start first"), "{page}");
     let draft = draft(&page);
     assert!(!folder.path().join("first").exists(), "nothing has begun");
-    // The configuration of an earlier run of this name, which shares its bytes with a copy: it is replaced, not written over.
+    // The configuration of an earlier run of this name has a hard link. It must be replaced, not overwritten in place.
     let configs = folder.path().join("configs");
     let (earlier, copy) = (configs.join("run-first.yml"), folder.path().join("copy.yml"));
     fs::write(&copy, "an earlier run").expect("written");
@@ -86,7 +86,7 @@ fn what_was_shown_is_what_begins_and_only_once() {
     );
     assert_eq!(visitor.form("/runs/start", &[("draft", &draft)]).status, 404, "once");
     assert_eq!(asked.len(), 2);
-    // Only what is kept lies there: the file of the plan is gone.
+    // Only permanent files are there: the plan's file has been deleted.
     let names = fs::read_dir(folder.path().join("configs")).expect("a folder").count();
     assert_eq!(names, 2);
     assert_eq!(fs::read_to_string(&copy).expect("read"), "an earlier run");
@@ -95,10 +95,10 @@ fn what_was_shown_is_what_begins_and_only_once() {
     assert!(visitor.get("/runs").body.contains("starting"));
     assert_eq!(visitor.get("/runs/state?run=first").json(), json!({ "state": null, "going": true }));
 
-    // The name is taken, also by a second plan that was made before.
+    // The name is taken, even for a second plan that was made earlier.
     assert!(visitor.form("/runs/new", &filled).body.contains("There is a first already"));
 
-    // It ends without having begun: what its process said is shown and not obeyed, and the name is free.
+    // The run ends before it really began: the page shows the output of its process as text, and the name is free again.
     recorder.end();
     let page = visitor.get("/runs/show?run=first").body;
     assert!(page.contains("error: &lt;b&gt;no&lt;/b&gt; tea") && !folder.path().join("first").exists(), "{page}");
@@ -149,7 +149,7 @@ fn no_page_names_a_path_a_command_or_a_key_that_is_not_offered() {
     for method in ["", "nothing", "../sft"] {
         assert_eq!(visitor.form("/runs/new", &[("method", method)]).status, 400, "{method}");
     }
-    // A text goes into the file as a text.
+    // Text values are written to the file as text.
     let form = [&FORM[..], &[("reward-rule-substring", "a\"\nmodel: /etc # $(id)")]].concat();
     let form: Vec<(&str, &str)> = form.into_iter().filter(|(name, _)| *name != "reward-model").collect();
     let page = visitor.form("/runs/new", &form).body;
@@ -241,13 +241,13 @@ fn no_link_leads_an_export_or_a_resumed_run_out_of_the_folder() {
         |name: &str| visitor.form("/runs/export", &[("run", "old"), ("snapshot", "model"), ("name", name)]).status;
     assert_eq!(export("copy"), 303);
     assert!(folder.path().join("models/copy/config.json").is_file());
-    // A folder of models that lies elsewhere.
+    // A folder of models outside the served folder.
     fs::rename(folder.path().join("models"), folder.path().join("before")).expect("renamed");
     let link = |to: &Path, name: &str| std::os::unix::fs::symlink(to, folder.path().join(name)).expect("a link");
     link(outside.path(), "models");
     assert_eq!(export("elsewhere"), 422);
     fs::remove_file(folder.path().join("models")).expect("removed");
-    // A file of the model that is somebody else's.
+    // A file of the model that is a link to someone else's file.
     fs::write(outside.path().join("secret.json"), "{}").expect("written");
     link(&outside.path().join("secret.json"), "old/model/secret.json");
     assert_eq!(export("secret"), 422);
@@ -274,7 +274,7 @@ fn a_deleted_run_is_gone_and_no_failed_start() {
     let page = visitor.get("/runs").body;
     assert!(!page.contains("show?run=old") && !page.contains("did not start"), "{page}");
     assert_eq!(visitor.get("/runs/show?run=old").status, 404);
-    // Also where it is deleted in a terminal.
+    // The same if it is deleted in a terminal.
     run(&folder.path().join("old"), "# Written by gradus 0.1.0.\n");
     assert_eq!(resume(), 303);
     assert_eq!(visitor.get("/runs").status, 200);
@@ -318,7 +318,7 @@ fn an_empty_folder_offers_the_demonstration() {
     assert_eq!(visitor.form("/runs/demo", &[]).status, 422, "it is running");
     recorder.end();
     assert!(visitor.get("/").body.contains("&lt;b&gt;no&lt;/b&gt; tea"), "what it said is shown, and not obeyed");
-    // Without `--allow-training` there is the command alone.
+    // Without `--allow-training`, the page shows only the command.
     let other = tempfile::tempdir().expect("a folder");
     let server = Server::over(other.path());
     let visitor = Visitor::of(&server);

@@ -1,4 +1,4 @@
-//! The curves of one metric, of all runs that are drawn.
+//! Curves of one metric, for all displayed runs.
 
 use gradus::runs::{Series, series};
 use ratatui::Frame;
@@ -12,9 +12,9 @@ use super::{Theme, text};
 use crate::browser::state::Browser;
 use crate::watch::short;
 
-/// Fewer measurements are shown as they are.
+/// Minimum number of measurements for smoothing.
 const SMOOTHED_FROM: usize = 10;
-/// More points than a wide screen has dots would only take time.
+/// Maximum number of points. More points than a wide screen has dots would only cost time.
 const POINTS: usize = 1000;
 
 struct Curve {
@@ -24,7 +24,7 @@ struct Curve {
     line: Series,
 }
 
-/// Draws the metric with a line of numbers a run.
+/// Draws the metric, with one line of numbers per run.
 pub fn draw(frame: &mut Frame<'_>, area: Rect, browser: &Browser, theme: Theme) -> usize {
     let Some(metric) = browser.metric() else {
         text::draw(frame, area, vec![Line::raw("nothing was logged yet")], 0);
@@ -87,7 +87,7 @@ fn picture(frame: &mut Frame<'_>, area: Rect, curves: &[Curve], is_raw: bool, th
     let (first, last) = if last > first { (first, last) } else { (first - 1.0, last + 1.0) };
     let dots = |curve: &Curve| !is_raw && curve.measured.points.len() >= SMOOTHED_FROM;
     let mut sets = Vec::new();
-    // Faint dots first, so that they hide no line.
+    // Draws the faint dots first, so that they do not cover lines.
     for curve in curves.iter().filter(|curve| dots(curve)) {
         let set = Dataset::default().marker(Marker::Braille).graph_type(GraphType::Scatter);
         sets.push(set.style(theme.faint()).data(&curve.dots.points));

@@ -1,4 +1,4 @@
-//! What lies over everything.
+//! Dialogs on top of the other content.
 
 use ratatui::Frame;
 use ratatui::layout::{Position, Rect};
@@ -9,7 +9,7 @@ use ratatui::widgets::{Block, BorderType, Clear};
 use super::{Theme, text};
 use crate::browser::state::Dialog;
 
-/// The keys, by what they are about.
+/// Key bindings, grouped by topic.
 pub const KEYS: [(&str, &str); 23] = [
     ("↑ ↓  k j  g G", "the run above, below; the first, the last"),
     ("← →  Tab  1-6", "the page on the right"),
@@ -36,7 +36,7 @@ pub const KEYS: [(&str, &str); 23] = [
     ("▶ ✓ ‖ ✗ !", "running, finished, interrupted, failed, broken"),
 ];
 
-/// Draws it; returns how far its text can be scrolled.
+/// Draws the dialog. Returns how far its text can be scrolled.
 pub fn draw(frame: &mut Frame<'_>, area: Rect, dialog: &Dialog, theme: Theme) -> usize {
     let width = (area.width as usize).saturating_sub(4);
     match dialog {
@@ -45,7 +45,7 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, dialog: &Dialog, theme: Theme) ->
                 Line::from(vec![Span::styled(text::padded(key, 16), theme.key()), Span::raw(*what)])
             };
             let mut lines: Vec<Line<'_>> = KEYS.iter().map(key).collect();
-            // On a small screen the empty lines go first.
+            // On a small screen, empty lines are dropped first.
             if lines.len() + 2 > area.height as usize {
                 lines.retain(|line| line.width() > 16);
             }
@@ -86,7 +86,7 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, dialog: &Dialog, theme: Theme) ->
     }
 }
 
-/// An empty frame in the middle, of this size inside as far as there is room; returns its inside.
+/// Draws an empty frame in the center and returns its inner area. The inner area has this size, if the screen is large enough.
 fn frame_of(frame: &mut Frame<'_>, area: Rect, (width, height): (usize, usize), title: &str, style: Style) -> Rect {
     let (width, height) = ((width + 4).min(area.width as usize) as u16, (height + 2).min(area.height as usize) as u16);
     let at = Rect { x: area.x + (area.width - width) / 2, y: area.y + (area.height - height) / 2, width, height };

@@ -1,4 +1,4 @@
-//! The runs on the left.
+//! List of runs on the left.
 
 use gradus::runs::Entry;
 use ratatui::Frame;
@@ -12,7 +12,7 @@ use crate::browser::state::Browser;
 use crate::commands::runs::steps;
 use crate::watch::short;
 
-/// Draws as many as fit around the one that is looked at.
+/// Draws as many runs as fit, including the selected one.
 pub fn draw(frame: &mut Frame<'_>, area: Rect, browser: &Browser, theme: Theme) {
     let visible = browser.visible();
     let (height, width) = (area.height.saturating_sub(1) as usize, area.width as usize);
@@ -26,7 +26,7 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, browser: &Browser, theme: Theme) 
     frame.render_widget(Paragraph::new(lines), area);
 }
 
-/// Widths of name, method and step; only wide lists have the last two.
+/// Widths of name, method and step. Only wide lists show the latter two.
 fn widths(width: usize) -> (usize, usize, usize) {
     let wide = width >= 56;
     let (method, step) = if wide { (7, 12) } else { (0, 0) };
@@ -55,7 +55,7 @@ fn row(entry: &Entry, browser: &Browser, width: usize, theme: Theme) -> Line<'st
     ])
 }
 
-/// Nothing where there is no room for it.
+/// Returns an empty text if there is no room.
 fn cut(text: &str, width: usize) -> &str {
     if width == 0 { "" } else { text }
 }

@@ -1,4 +1,4 @@
-//! The state as a picture: runs on the left, one of them on the right, keys at the bottom.
+//! Draws the state: runs on the left, the selected run on the right, keys at the bottom.
 
 mod curves;
 mod dialog;
@@ -21,14 +21,14 @@ use crate::numbers::short_model;
 use crate::table::{age, bytes};
 use crate::watch::short;
 
-/// Colors, or none: text is complete without them.
+/// Colors of the browser. The text is complete without them.
 #[derive(Debug, Clone, Copy)]
 pub struct Theme {
     color: bool,
 }
 
 impl Theme {
-    /// With colors where `color`.
+    /// Creates a theme, with colors if `color` is set.
     pub fn new(color: bool) -> Self {
         Self { color }
     }
@@ -38,7 +38,7 @@ impl Theme {
     }
 
     fn faint(self) -> Style {
-        // The bright black of 16 colors is the one grey that every terminal shows.
+        // Of the 16 colors, bright black is the only gray that every terminal shows.
         if self.color { Style::new().fg(Color::DarkGray) } else { Style::new().add_modifier(Modifier::DIM) }
     }
 
@@ -63,14 +63,14 @@ impl Theme {
         })
     }
 
-    /// The color of the curve at this place.
+    /// Returns the color of the curve at this position.
     fn curve(self, place: usize) -> Style {
         const CURVES: [Color; 6] = [Color::Cyan, Color::Yellow, Color::Magenta, Color::Green, Color::Red, Color::Blue];
         self.of(CURVES[place % CURVES.len()])
     }
 }
 
-/// The letter of a state in narrow lists.
+/// Returns the symbol of a state in narrow lists.
 fn symbol(state: Status) -> &'static str {
     match state {
         Status::Running => "▶",
@@ -81,7 +81,7 @@ fn symbol(state: Status) -> &'static str {
     }
 }
 
-/// Draws everything; returns how far the text that takes the scroll keys can be scrolled.
+/// Draws everything. Returns how far the text that receives the scroll keys can be scrolled.
 pub fn draw(frame: &mut Frame<'_>, browser: &Browser, theme: Theme) -> usize {
     let [title, middle, bottom] =
         Layout::vertical([Constraint::Length(1), Constraint::Min(3), Constraint::Length(1)]).areas(frame.area());
@@ -114,7 +114,7 @@ fn top(frame: &mut Frame<'_>, area: Rect, browser: &Browser, theme: Theme) {
     frame.render_widget(Paragraph::new(format!("{text:<width$}")).style(theme.chosen()), area);
 }
 
-/// What happened last, or the keys that are most useful here.
+/// Draws the last message, or the most useful keys.
 fn hints(frame: &mut Frame<'_>, area: Rect, browser: &Browser, theme: Theme) {
     if let Some(notice) = &browser.notice {
         let style = if notice.is_error { theme.of(Color::Red) } else { theme.of(Color::Green) };
@@ -129,7 +129,7 @@ fn hints(frame: &mut Frame<'_>, area: Rect, browser: &Browser, theme: Theme) {
     };
     let first = [("↑↓", "run"), ("←→", "page")];
     let last = [("?", "help"), ("q", "quit")];
-    // What has no room is in the help.
+    // Keys that do not fit are listed in the help.
     let mut others = vec![("space", "mark"), ("c", "compare"), ("r", "resume")];
     let shown = loop {
         let shown: Vec<(&str, &str)> = first.iter().chain(own).chain(&others).chain(&last).copied().collect();

@@ -1,4 +1,4 @@
-//! The pages of text: configuration, snapshots, log, warnings.
+//! Text pages: configuration, snapshots, log, warnings.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -10,7 +10,7 @@ use crate::browser::state::Browser;
 use crate::table::bytes;
 use crate::watch::short;
 
-/// Every key; those that were asked for stand out.
+/// Draws all configuration keys and highlights those that the user set.
 pub fn config(frame: &mut Frame<'_>, area: Rect, browser: &Browser, theme: Theme) -> usize {
     let keys = browser.details().map_or(&[][..], |details| &details.settings);
     let widest = keys.iter().map(|key| key.path.len()).max().unwrap_or(0);
@@ -33,7 +33,7 @@ fn styled(line: Line<'static>, style: Style) -> Vec<Span<'static>> {
     line.spans.into_iter().map(|span| span.style(style)).collect()
 }
 
-/// The models, one of them chosen.
+/// Draws the list of models and marks the selected one.
 pub fn snapshots(frame: &mut Frame<'_>, area: Rect, browser: &Browser, theme: Theme) -> usize {
     let found = browser.details().map_or(&[][..], |details| &details.snapshots);
     if found.is_empty() {
@@ -61,7 +61,7 @@ pub fn snapshots(frame: &mut Frame<'_>, area: Rect, browser: &Browser, theme: Th
     text::draw(frame, area, lines, browser.scroll)
 }
 
-/// The log, its end first.
+/// Draws the log, scrolled to its end.
 pub fn log(frame: &mut Frame<'_>, area: Rect, browser: &Browser, theme: Theme) -> usize {
     let log = browser.details().map_or(&[][..], |details| &details.log);
     if log.is_empty() {
@@ -75,7 +75,7 @@ pub fn log(frame: &mut Frame<'_>, area: Rect, browser: &Browser, theme: Theme) -
     scroll_max
 }
 
-/// Everything that somebody should look at.
+/// Draws the warnings, latest first.
 pub fn warnings(frame: &mut Frame<'_>, area: Rect, browser: &Browser, theme: Theme) -> usize {
     let warnings = browser.details().map_or(&[][..], |details| &details.warnings);
     let mut lines = Vec::new();

@@ -10,7 +10,7 @@ use super::{Theme, text};
 use crate::browser::state::Browser;
 use crate::commands::runs::{numbers, parts};
 
-/// Draws the completions from the chosen one on.
+/// Draws the completions, beginning with the selected one.
 pub fn draw(frame: &mut Frame<'_>, area: Rect, browser: &Browser, theme: Theme) -> usize {
     let page = &browser.page;
     let width = area.width as usize;
@@ -34,7 +34,7 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, browser: &Browser, theme: Theme) 
     if page.records.is_empty() {
         return text::draw(frame, body, vec![Line::raw("no completions yet")], 0);
     }
-    // As many as fit, and one more; the rest comes with `n`.
+    // As many as fit, and one more. `n` shows the rest.
     let mut lines = Vec::new();
     for record in page.records.iter().skip(browser.view.index) {
         lines.extend(described(record, width, theme));

@@ -8,12 +8,12 @@ use ratatui::widgets::Paragraph;
 
 pub use crate::commands::runs::printable;
 
-/// Columns that a text takes on the screen.
+/// Returns the number of columns that a text occupies on the screen.
 pub fn width(text: &str) -> usize {
     Span::raw(text).width()
 }
 
-/// Lines of at most `width` columns, broken at blanks where there are some.
+/// Wraps a text into lines of at most `width` columns, at spaces if possible.
 pub fn wrapped(text: &str, width_max: usize, style: Style) -> Vec<Line<'static>> {
     let width_max = width_max.max(1);
     let mut lines = Vec::new();
@@ -27,7 +27,7 @@ pub fn wrapped(text: &str, width_max: usize, style: Style) -> Vec<Line<'static>>
             }
             for letter in word.chars() {
                 let wide = width(letter.encode_utf8(&mut [0; 4]));
-                // A blank at the end of a full line is not worth a line of its own.
+                // A space at the end of a full line does not start a new line.
                 if used + wide > width_max && letter != ' ' {
                     lines.push(Line::styled(std::mem::take(&mut current), style));
                     used = 0;
@@ -43,7 +43,7 @@ pub fn wrapped(text: &str, width_max: usize, style: Style) -> Vec<Line<'static>>
     lines
 }
 
-/// At most `width_max` columns: the end of a name says more than its beginning.
+/// Shortens a text to at most `width_max` columns. It keeps the end of a name, which is more distinctive than its beginning.
 pub fn shortened(text: &str, width_max: usize) -> String {
     if width(text) <= width_max {
         return text.to_owned();
@@ -61,12 +61,12 @@ pub fn shortened(text: &str, width_max: usize) -> String {
     std::iter::once('…').chain(kept.into_iter().rev()).collect()
 }
 
-/// Blanks to the right, up to `width_min` columns.
+/// Pads a text on the right with spaces, up to `width_min` columns.
 pub fn padded(text: &str, width_min: usize) -> String {
     format!("{text}{}", " ".repeat(width_min.saturating_sub(width(text))))
 }
 
-/// Draws lines from `scroll` on; returns how far they can be scrolled.
+/// Draws lines, beginning with line `scroll`. Returns how far they can be scrolled.
 pub fn draw(frame: &mut Frame<'_>, area: Rect, lines: Vec<Line<'_>>, scroll: usize) -> usize {
     let scroll_max = lines.len().saturating_sub(area.height as usize);
     let shown: Vec<Line<'_>> = lines.into_iter().skip(scroll.min(scroll_max)).take(area.height as usize).collect();

@@ -1,38 +1,37 @@
-//! Two texts side by side.
+//! Two texts in columns.
 
 use crate::output::{ESC, visible};
 
-/// Columns narrower than this are hard to read: the texts then stand one below the other.
+/// Minimum width of a column. If the terminal is narrower, the texts are shown one below the other.
 const NARROWEST: usize = 38;
-/// Between the columns.
+/// Separator of the columns.
 const GAP: &str = " │ ";
 
-/// Two texts side by side, shown while they grow.
+/// Two texts in columns, shown while they grow.
 pub struct Columns {
     titles: [String; 2],
     column: usize,
-    /// Lines that the terminal shows.
+    /// Number of lines in the terminal.
     height: usize,
     shown: Vec<String>,
 }
 
 impl Columns {
-    /// Columns for a terminal of `width` characters by `height` lines, if that is wide enough.
+    /// Creates columns for a terminal of `width` characters by `height` lines, if it is wide enough.
     pub fn new(titles: [&str; 2], (width, height): (usize, usize)) -> Option<Self> {
         let column = width.saturating_sub(GAP.chars().count()) / 2;
         let titles = titles.map(|title| shortened(&visible(title), column));
         (column >= NARROWEST).then_some(Self { titles, column, height, shown: Vec::new() })
     }
 
-    /// What is to be printed so that `texts` are seen, the first time or after what was shown before; texts that have not
-    /// `ended` may still grow.
+    /// Returns the output that updates the screen to `texts`. Texts that have not `ended` may still grow.
     ///
-    /// Only lines that the terminal still shows can be changed, so the longer text waits where it is a screen ahead.
+    /// Only lines that are still on the screen can be changed. The longer text therefore waits once it is one screen ahead.
     pub fn show(&mut self, texts: [&str; 2], ended: [bool; 2]) -> String {
         let lines = [0, 1].map(|i| {
             [vec![self.titles[i].clone(), "─".repeat(self.column)], wrap(&visible(texts[i]), self.column)].concat()
         });
-        // A word may still move from a growing text's last line to the next.
+        // The last word of a growing text may still move to the next line.
         let settled = |i: usize| if ended[i] { usize::MAX } else { lines[i].len().saturating_sub(1) };
         let room = settled(0).min(settled(1)).saturating_add(self.height.saturating_sub(2));
         let line = |i: usize, row: usize| lines[i].get(row).cloned().unwrap_or_default();
@@ -45,7 +44,7 @@ impl Columns {
         let same = rows.iter().zip(&self.shown).take_while(|(new, old)| new == old).count();
         let back = match self.shown.len() - same {
             0 => String::new(),
-            // To the first line that differs, and everything from there on away.
+            // Go back to the first line that differs, and erase everything from there.
             lines => format!("{ESC}[{lines}A{ESC}[J"),
         };
         let new = rows[same..].iter().map(|row| format!("{row}\n")).collect::<String>();
@@ -54,7 +53,7 @@ impl Columns {
     }
 }
 
-/// The end of a title is what tells directories apart.
+/// Shortens a title and keeps its end, which distinguishes directories.
 fn shortened(title: &str, width: usize) -> String {
     let count = title.chars().count();
     if count <= width {
@@ -64,7 +63,7 @@ fn shortened(title: &str, width: usize) -> String {
     }
 }
 
-/// Lines of at most `width` characters, broken between words where there are any.
+/// Wraps a text into lines of at most `width` characters, between words if possible.
 fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for paragraph in text.trim().lines() {
@@ -98,7 +97,7 @@ mod tests {
         assert_eq!(wrap("a\n\nb", 9), ["a", "", "b"]);
     }
 
-    /// What a terminal of `height` lines shows in the end of `printed`, with what has scrolled off above.
+    /// Returns the final content of a terminal of `height` lines that receives `printed`, including lines that have scrolled off.
     fn screen(printed: &str, height: usize) -> String {
         let mut lines = vec![String::new()];
         let mut rest = printed;
@@ -138,7 +137,7 @@ mod tests {
         for height in [4, 9, 50] {
             let new = || Columns::new(["first", "second"], (81, height)).unwrap();
             let (mut columns, mut printed) = (new(), String::new());
-            // The left text comes faster, and ends first.
+            // The left text grows faster and ends first.
             for step in 0..=right.len() {
                 let end = (4 * step).min(left.len());
                 printed += &columns.show([&left[..end], &right[..step]], [end == left.len(), step == right.len()]);

@@ -1,30 +1,30 @@
-//! What can be typed: a prompt, or a command behind a slash.
+//! Input lines of the chat: prompts, and commands that begin with a slash.
 
 use gradus::inference::ChatSettings;
 use gradus::rng::Seed;
 
-/// One line.
+/// One input line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
-    /// Answer this.
+    /// Answer this prompt.
     Say(String),
-    /// Another system prompt from here on; empty for none.
+    /// Change the system prompt from here on. An empty text removes it.
     System(String),
-    /// Another setting, or all settings shown.
+    /// Change a setting, or show all settings.
     Set(Option<(String, String)>),
-    /// A new conversation.
+    /// Start a new conversation.
     Reset,
-    /// Another answer to the last prompt.
+    /// Sample another answer to the last prompt.
     Regenerate,
-    /// The conversation as a row of training data.
+    /// Save the conversation as a row of training data.
     Save(String),
-    /// What there is.
+    /// Show the commands.
     Help,
-    /// The end.
+    /// End the chat.
     Quit,
 }
 
-/// What `/help` shows.
+/// Text of `/help`.
 pub const HELP: &str = "\
 /set KEY VALUE    temperature, top-k, top-p, min-p, repetition-penalty, no-repeat-ngram-size, min-new-tokens,
                   max-new-tokens, seed, stop; alone: show them
@@ -35,10 +35,10 @@ pub const HELP: &str = "\
 /quit             end; so does Ctrl-D. Ctrl-C stops an answer. A prompt that begins with a slash needs two";
 
 impl Command {
-    /// Reads a line; nothing for a blank one.
+    /// Parses a line. A blank line is `None`.
     ///
     /// # Errors
-    /// What is wrong with a command.
+    /// The command is invalid.
     pub fn parse(line: &str) -> Result<Option<Self>, String> {
         let line = line.trim();
         if line.is_empty() {
@@ -71,10 +71,10 @@ impl Command {
     }
 }
 
-/// Changes one setting; the others stay, and so does this one when the value has no meaning.
+/// Changes one setting. If the value is invalid, all settings stay unchanged.
 ///
 /// # Errors
-/// What is wrong with key or value.
+/// The key or the value is invalid.
 pub fn set(settings: &mut ChatSettings, key: &str, value: &str) -> Result<(), String> {
     fn number<T: std::str::FromStr>(key: &str, value: &str) -> Result<T, String> {
         value.parse().map_err(|_| format!("`{key}` is `{value}`, but a number is needed"))
@@ -103,7 +103,7 @@ pub fn set(settings: &mut ChatSettings, key: &str, value: &str) -> Result<(), St
     Ok(())
 }
 
-/// All settings on one line.
+/// Formats all settings on one line.
 pub fn show(settings: &ChatSettings) -> String {
     let params = &settings.params;
     format!(

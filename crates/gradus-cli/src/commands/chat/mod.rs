@@ -1,4 +1,4 @@
-//! `gradus chat`: talks to a model in the terminal, or answers the lines of a pipe.
+//! `gradus chat`: a conversation with a model in the terminal, or answers to the lines of a pipe.
 
 use std::io::{BufRead, IsTerminal};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -23,58 +23,58 @@ use super::generate::SamplingArgs;
 /// Arguments of `gradus chat`.
 #[derive(Debug, clap::Args)]
 pub struct ChatArgs {
-    /// The model: a directory, an adapter, a run or one of its checkpoints, or a hub name
+    /// Model: a directory, an adapter, a run or one of its checkpoints, or a hub name
     #[arg(long, value_name = "DIR")]
     model: String,
-    /// An adapter on the model, in peft's format
+    /// Adapter on the model, in peft's format
     #[arg(long, value_name = "DIR")]
     adapter: Option<String>,
-    /// A second model that answers the same prompts, beside the first
+    /// Second model that answers the same prompts
     #[arg(long, value_name = "DIR")]
     versus: Option<String>,
-    /// An adapter on the second model
+    /// Adapter on the second model
     #[arg(long, value_name = "DIR", requires = "versus")]
     versus_adapter: Option<String>,
-    /// A reward model that scores every answer
+    /// Reward model that scores every answer
     #[arg(long, value_name = "DIR")]
     reward_model: Option<String>,
-    /// The system prompt
+    /// System prompt
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
-    /// How conversations are written: template (the model's own), hh (`Human:` and `Assistant:`) or plain [default:
-    /// template where there is one, else hh]
+    /// Format of conversations: template (the model's own), hh (`Human:` and `Assistant:`) or plain [default: template if the model has
+    /// one, otherwise hh]
     #[arg(long, value_name = "FORM")]
     format: Option<ChatFormat>,
     #[command(flatten)]
     text_files: TextArgs,
-    /// How the operands of products are held: f32 or bf16
+    /// Number format of matrix products: f32 or bf16
     #[arg(long, value_name = "TYPE", default_value = "f32")]
     compute: Precision,
-    /// How the weights are held: f32, bf16 or int8 [default: as --compute]
+    /// Number format of the weights: f32, bf16 or int8 [default: as --compute]
     #[arg(long, value_name = "TYPE")]
     weights: Option<WeightFormat>,
-    /// Where to compute: cpu; gpu or gpu:1 where built in (`gradus doctor` lists them)
+    /// Device to compute on: cpu; gpu or gpu:1 if built in (`gradus doctor` lists them)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: DeviceChoice,
     #[command(flatten)]
     sampling: SamplingArgs,
 }
 
-/// Whether an answer is under way, and whether it is to stop. Ctrl-C stops an answer, never the program.
+/// State of the answer, shared with the signal handler. Ctrl-C stops an answer, never the program.
 static ANSWER: AtomicU8 = AtomicU8::new(LISTENING);
-/// Waiting for a line.
+/// Waiting for an input line.
 const LISTENING: u8 = 0;
-/// An answer is under way.
+/// An answer is being generated.
 const ANSWERING: u8 = 1;
-/// It is to stop.
+/// The answer is to be stopped.
 const STOPPING: u8 = 2;
 
 fn watch_for_interrupts(out: &Output) {
     let out = out.clone();
-    // Only a second handler fails, and one is enough.
+    // Registering fails only if a handler is already installed, and one is enough.
     let _ = ctrlc::set_handler(move || match ANSWER.load(Ordering::SeqCst) {
         ANSWERING => ANSWER.store(STOPPING, Ordering::SeqCst),
-        // The answer does not stop: the model may be at a long prompt.
+        // A second Ctrl-C: the answer has not stopped, perhaps because the model is reading a long prompt.
         STOPPING => std::process::exit(130),
         _ => {
             out.note("\n`/quit` or Ctrl-D ends the chat");
@@ -83,12 +83,12 @@ fn watch_for_interrupts(out: &Output) {
     });
 }
 
-/// Whether a person types.
+/// Returns whether a person types the input.
 fn is_dialogue() -> bool {
     std::io::stdin().is_terminal()
 }
 
-/// Reads lines until there are no more, or `/quit`.
+/// Reads lines until the input ends or `/quit`.
 pub fn run(args: ChatArgs, out: &Output) -> anyhow::Result<()> {
     let is_dialogue = is_dialogue() && !out.is_json();
     let mut session = open(args, out)?;

@@ -1,4 +1,4 @@
-//! A conversation under way: who speaks, what was said, and how it is shown.
+//! State of a conversation: the models, the messages, and the display of answers.
 
 use std::fs::File;
 use std::io::Write;
@@ -17,7 +17,7 @@ use super::{ANSWER, ANSWERING, LISTENING, STOPPING, is_dialogue};
 use crate::output::Output;
 use crate::report;
 
-/// A model with its side of the conversation.
+/// A model with its version of the conversation.
 pub struct Speaker {
     name: String,
     model: ChatModel,
@@ -25,21 +25,21 @@ pub struct Speaker {
 }
 
 impl Speaker {
-    /// A model that has said nothing yet; `name` is what it is called.
+    /// Creates a speaker without messages. `name` is its display name.
     pub fn new(name: &str, model: ChatModel) -> Self {
         Self { name: name.to_owned(), model, messages: Vec::new() }
     }
 }
 
-/// The conversation.
+/// A conversation with one or two models.
 pub struct Session {
     speakers: Vec<Speaker>,
     judge: Option<ChatJudge>,
     system: Option<String>,
     settings: ChatSettings,
-    /// Prompts answered so far, over all conversations: each has random streams of its own.
+    /// Number of prompts answered so far, over all conversations. It selects the random streams of an answer.
     turn: u64,
-    /// Which answer to this prompt is next.
+    /// Number of answers to the current prompt so far.
     attempt: u64,
 }
 
@@ -51,7 +51,7 @@ struct Line<'a> {
     attempt: u64,
     prompt: &'a str,
     completion: String,
-    /// As sampled, thoughts included, where that is something else.
+    /// Sampled text including thoughts, if it differs from the completion.
     #[serde(skip_serializing_if = "Option::is_none")]
     raw: Option<&'a str>,
     tokens: usize,
@@ -61,7 +61,7 @@ struct Line<'a> {
     reward: Option<f32>,
 }
 
-/// An answer with what was measured.
+/// An answer with its measurements.
 struct Given {
     answer: Answer,
     tokens_per_s: f64,
@@ -69,7 +69,7 @@ struct Given {
 }
 
 impl Session {
-    /// A conversation that has not begun.
+    /// Creates a conversation without messages.
     pub fn new(
         speakers: Vec<Speaker>,
         judge: Option<ChatJudge>,
@@ -79,7 +79,7 @@ impl Session {
         Self { speakers, judge, system, settings, turn: 0, attempt: 0 }
     }
 
-    /// Who is there.
+    /// Returns a text that names the models.
     pub fn greeting(&self) -> String {
         let format = |format| match format {
             ChatFormat::Template => "its chat template",
@@ -92,7 +92,7 @@ impl Session {
         format!("{}\n`/help` lists what can be typed besides prompts", names.join("\n"))
     }
 
-    /// Does what a line says.
+    /// Executes an input line.
     pub fn obey(&mut self, command: Command, out: &Output) -> anyhow::Result<()> {
         match command {
             Command::Say(text) => {
@@ -149,7 +149,7 @@ impl Session {
         out.note(if self.system.is_some() { "a new system prompt" } else { "no system prompt" });
     }
 
-    /// What is to be answered: the last message, when it is the user's.
+    /// Returns the prompt to answer: the last message, if it is the user's.
     fn prompt(&self) -> Option<&str> {
         self.speakers[0]
             .messages
@@ -158,7 +158,7 @@ impl Session {
             .map(|message| message.content.as_str())
     }
 
-    /// Lets everyone answer. A prompt that cannot be answered is taken back.
+    /// Lets all models answer. A prompt that cannot be answered is removed.
     fn answer(&mut self, out: &Output) -> anyhow::Result<()> {
         ANSWER.store(ANSWERING, Ordering::SeqCst);
         let given = self.answers(out);
@@ -167,7 +167,7 @@ impl Session {
             Ok(given) => given,
             Err(error) if error.is::<gradus::Error>() => {
                 self.take_back();
-                // A person can do something about it; whoever feeds a pipe must see that it failed.
+                // A person can react to the error. A pipe must fail visibly.
                 if !is_dialogue() {
                     return Err(error);
                 }
@@ -185,7 +185,8 @@ impl Session {
         Ok(())
     }
 
-    /// Everyone's answers, shown as they come: in columns where there are two and room for them, else one after the other.
+    /// Generates all answers and shows them as they grow: in columns if there are two and the terminal is wide enough, otherwise one after
+    /// the other.
     fn answers(&mut self, out: &Output) -> anyhow::Result<Vec<Given>> {
         if let ([first, second], false, Some(size)) = (self.speakers.as_slice(), out.is_json(), out.size())
             && let Some(columns) = Columns::new([&first.name, &second.name], size)
@@ -214,7 +215,7 @@ impl Session {
         Ok(given)
     }
 
-    /// Ends every side of the conversation before the last prompt.
+    /// Removes the last prompt and everything after it from all conversations.
     fn take_back(&mut self) {
         for Speaker { messages, .. } in &mut self.speakers {
             let last = messages.iter().rposition(|message| message.role == "user");
@@ -222,7 +223,7 @@ impl Session {
         }
     }
 
-    /// The answer of one speaker, shown as it comes.
+    /// Generates the answer of one model and shows it as it grows.
     fn one(&mut self, i: usize, out: &Output) -> anyhow::Result<Given> {
         let Speaker { model, messages, .. } = &mut self.speakers[i];
         let begins_inside = model.text_of(messages)?.trim_end().ends_with(gradus::text::think::OPEN);
@@ -240,7 +241,7 @@ impl Session {
         self.measured(i, answer, started.elapsed().as_secs_f64())
     }
 
-    /// Both answers, a token of each in turn.
+    /// Generates both answers, alternating token by token.
     fn side_by_side(&mut self, mut columns: Columns, out: &Output) -> anyhow::Result<Vec<Given>> {
         let mut seconds = [0.0; 2];
         for (speaker, seconds) in self.speakers.iter_mut().zip(&mut seconds) {
@@ -273,7 +274,7 @@ impl Session {
         Ok(given.into_iter().flatten().collect())
     }
 
-    /// An answer with its rate and what the judge makes of it.
+    /// Adds the token rate and the reward to an answer.
     fn measured(&mut self, i: usize, answer: Answer, seconds: f64) -> anyhow::Result<Given> {
         let tokens_per_s = answer.tokens as f64 / seconds.max(1e-9);
         let messages = &self.speakers[i].messages;
@@ -281,7 +282,7 @@ impl Session {
         Ok(Given { answer, tokens_per_s, reward })
     }
 
-    /// Appends each side of the conversation as a row that trains.
+    /// Appends each model's conversation to a file, as a training row.
     fn save(&self, path: &str) -> std::io::Result<()> {
         let mut file = File::options().create(true).append(true).open(path)?;
         for Speaker { name, messages, .. } in &self.speakers {
@@ -296,7 +297,7 @@ impl Session {
     }
 }
 
-/// Whether an answer goes on: until Ctrl-C.
+/// Returns whether an answer continues. Ctrl-C stops it.
 fn flow() -> Flow {
     if ANSWER.load(Ordering::SeqCst) == STOPPING { Flow::Stop } else { Flow::GoOn }
 }
@@ -318,7 +319,7 @@ fn line<'a>(model: &'a str, (turn, attempt): (u64, u64), prompt: &'a str, given:
     }
 }
 
-/// What is said about an answer.
+/// Summarizes the measurements of an answer.
 fn remark(given: &Given) -> String {
     let end = match given.answer.end {
         AnswerEnd::Stop => "",
@@ -329,7 +330,7 @@ fn remark(given: &Given) -> String {
     format!("({} tokens, {:.1}/s{end}{reward})", given.answer.tokens, given.tokens_per_s)
 }
 
-/// Shows an answer as it comes, thoughts dimmed.
+/// Shows an answer as it grows, with thoughts dimmed.
 struct Voice {
     text: String,
     begins_inside: bool,

@@ -1,4 +1,4 @@
-//! `gradus data check`: rows that can be read but teach the wrong thing.
+//! `gradus data check`: finds rows that are readable but harmful for training.
 
 use std::fmt::Write as _;
 
@@ -15,12 +15,12 @@ pub struct CheckArgs {
     rows: RowArgs,
     #[command(flatten)]
     tokens: TokenArgs,
-    /// The QA split that rows with fine-grained feedback annotate: every question must be there, with the same reference
+    /// QA split that rows with fine-grained feedback annotate. Every question must be in it, with the same reference
     #[arg(long, value_name = "DATA")]
     questions: Option<String>,
 }
 
-/// Checks the rows; problems end it with exit code 1, remarks do not.
+/// Checks the rows. Problems cause exit code 1, remarks do not.
 pub fn run(args: CheckArgs, out: &Output) -> anyhow::Result<()> {
     let dataset = args.rows.load(BadRows::Skip, out)?;
     let text = args.tokens.text()?;
@@ -86,7 +86,7 @@ fn report(dataset: &Dataset, groups: &[FindingGroup]) -> String {
     text
 }
 
-/// What the rows are, and which columns no training reads: rows of another form than was meant are readable, too.
+/// Describes the form of the rows, and lists columns that training ignores. Rows of an unintended form are readable, too.
 fn form(dataset: &Dataset) -> String {
     let mut others: Vec<&str> = Vec::new();
     for row in &dataset.rows {

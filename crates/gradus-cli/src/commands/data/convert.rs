@@ -1,4 +1,4 @@
-//! `gradus data convert`: the same rows in another format or form.
+//! `gradus data convert`: writes the rows in another format or form.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,30 +19,29 @@ use crate::output::Output;
 pub struct ConvertArgs {
     #[command(flatten)]
     rows: RowArgs,
-    /// Where to write; the name says the format: .jsonl, .json, .csv, .tsv, .parquet, .arrow or, for texts, .txt, with .gz behind it or not
+    /// File to write. Its name determines the format: .jsonl, .json, .csv, .tsv, .parquet, .arrow or, for texts, .txt, optionally with .gz
     #[arg(long, short, value_name = "FILE")]
     output: PathBuf,
-    /// What the rows become: `same`, `text`, `messages`, `prompt-completion`, `preference`, `unpaired` (with a label;
-    /// a pair becomes two rows) or `prompt`; rows with
-    /// fine-grained feedback: `preference` (a row for every two answers of which one is better), `r1` and `r2` (segments with
-    /// labels: relevance, factuality) or `r3` (the same rows, answers compared by the information that they cover)
+    /// Form of the new rows: `same`, `text`, `messages`, `prompt-completion`, `preference`, `unpaired` (with a label; a pair becomes two
+    /// rows) or `prompt`; for rows with fine-grained feedback: `preference` (a row for every two answers of which one is better), `r1` and
+    /// `r2` (segments with labels: relevance, factuality) or `r3` (the same rows, with answers compared by the information that they cover)
     #[arg(long, value_name = "KIND", default_value = "same")]
     to: Kind,
-    /// Of `r1` and `r2`: the fewest words of a span that counts, unless a fact is wrong
+    /// For `r1` and `r2`: minimum number of words of a span that counts, unless a fact is wrong
     #[arg(long, value_name = "N", default_value_t = SegmentForm::R1.fewest_words)]
     min_span_words: usize,
-    /// Of `r1` and `r2`: what gets a label, each `sentence` or each `sub_sentence`. Default: `sub_sentence` for `r1`, `sentence` for `r2`
+    /// For `r1` and `r2`: unit that gets a label, `sentence` or `sub_sentence`. Default: `sub_sentence` for `r1`, `sentence` for `r2`
     #[arg(long, value_name = "LEVEL")]
     segments: Option<Segments>,
-    /// Of `r1` and `r2`: whether the words before the answer include the passages. Default: no for `r1`, yes for `r2`
+    /// For `r1` and `r2`: include the passages in the text before the answer. Default: no for `r1`, yes for `r2`
     #[arg(long, value_name = "YES|NO")]
     passages: Option<YesNo>,
-    /// How prompts and answers are written: `as-is`, as `text` or as `messages`
+    /// Form of prompts and answers: `as-is`, `text` or `messages`
     #[arg(long, value_name = "FORM", default_value = "as-is")]
     form: Written,
     #[command(flatten)]
     filter: FilterArgs,
-    /// Replace the file if it is there
+    /// Replace the file if it exists
     #[arg(long)]
     overwrite: bool,
 }
@@ -83,7 +82,7 @@ enum Written {
 
 /// Converts the rows.
 pub fn run(args: ConvertArgs, out: &Output) -> anyhow::Result<()> {
-    // What is there already is told before rows are read; which files are read is known after that.
+    // An existing output is reported before rows are read. The input files are known only afterwards.
     Outputs::new(args.overwrite).file(&args.output)?;
     let mut dataset = args.rows.load(BadRows::Fail, out)?;
     let (kept, dropped) = args.filter.apply(std::mem::take(&mut dataset.rows), args.rows.rule(), out)?;
@@ -129,7 +128,7 @@ pub fn run(args: ConvertArgs, out: &Output) -> anyhow::Result<()> {
     out.result(&value, || format!("{}: {}, {}", args.output.display(), rows(converted.len()), format.describe()))
 }
 
-/// Rows for reward models, from rows with feedback.
+/// Writes rows for reward models, made from rows with feedback.
 fn built(args: &ConvertArgs, file: &OutputFile, from: &[Row], out: &Output) -> anyhow::Result<()> {
     let splitter = &RuleSplitter;
     let asked = |form: SegmentForm| SegmentForm {

@@ -1,4 +1,4 @@
-//! `gradus data`: look at a data set, lint it, change its format.
+//! `gradus data`: shows, checks and converts a data set.
 
 use gradus::data::{
     BadRows, Dataset, Dropped, ImplicitPrompt, LoadOptions, Need, Row, RowFilter, TokenizeOptions, TooLong,
@@ -29,9 +29,9 @@ pub struct DataArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum Verb {
-    /// Sizes, lengths with a histogram, and examples
+    /// Show sizes, lengths with a histogram, and examples
     Show(show::ShowArgs),
-    /// Lint: empty turns, identical pairs, missing end-of-text tokens, duplicates, wrong roles, …
+    /// Check rows for empty turns, identical pairs, missing end-of-text tokens, duplicates, wrong roles, …
     Check(check::CheckArgs),
     /// Write the rows in another format or form
     Convert(convert::ConvertArgs),
@@ -39,7 +39,7 @@ enum Verb {
     Split(split::SplitArgs),
 }
 
-/// Runs the verb.
+/// Runs the subcommand.
 pub fn run(args: DataArgs, out: &Output) -> anyhow::Result<()> {
     match args.verb {
         Verb::Show(args) => show::run(args, out),
@@ -49,22 +49,22 @@ pub fn run(args: DataArgs, out: &Output) -> anyhow::Result<()> {
     }
 }
 
-/// Which rows are read, and as what.
+/// Selection and form of the rows to read.
 #[derive(Debug, clap::Args)]
 struct RowArgs {
-    /// A file, a directory or a hub name; `NAME:SPLIT` names a split
+    /// File, directory or hub name; `NAME:SPLIT` selects a split
     #[arg(value_name = "DATA", required_unless_present_any = ["task", "named"])]
     data: Option<String>,
-    /// The same, as the other commands take it
+    /// The same, under the name that other commands use
     #[arg(long = "data", id = "named", value_name = "DATA", conflicts_with = "data")]
     named: Option<String>,
-    /// The task that makes rows of its public files (by default those on the hub): its name, or its name and keys as YAML
+    /// Task whose public files (by default those on the hub) provide the rows: its name, or its name and keys as YAML
     #[arg(long, value_name = "TASK")]
     task: Option<String>,
-    /// The split: train, validation or test
+    /// Split of the task: train, validation or test
     #[arg(long, value_name = "SPLIT")]
     split: Option<String>,
-    /// The column that holds plain text
+    /// Column that holds plain text
     #[arg(long, value_name = "NAME", default_value = "text")]
     text_column: String,
     #[command(flatten)]
@@ -72,7 +72,7 @@ struct RowArgs {
     /// Read at most this many rows
     #[arg(long, value_name = "N")]
     max_rows: Option<usize>,
-    /// Where the prompt ends that both answers contain: `turns` (HH transcripts by their turns) or `trl`
+    /// Rule that finds the end of a prompt that both answers contain: `turns` (HH transcripts by their turns) or `trl`
     #[arg(long, value_name = "RULE", default_value = "turns")]
     implicit_prompt: Rule,
 }
@@ -83,26 +83,26 @@ enum Rule {
     Trl,
 }
 
-/// How rows become tokens.
+/// Tokenization of rows.
 #[derive(Debug, clap::Args)]
 struct TokenArgs {
-    /// The model whose tokenizer and chat template measure the rows: a directory or a hub name
+    /// Model whose tokenizer and chat template measure the rows: a directory or a hub name
     #[arg(long, value_name = "MODEL")]
     model: Option<String>,
     #[command(flatten)]
     text_files: TextArgs,
-    /// What the system says before every conversation that has no message of its own for it
+    /// System message for conversations that have none
     #[arg(long, value_name = "TEXT", requires = "model")]
     system_prompt: Option<String>,
     /// Read transcripts as conversations, as `train.transcripts_as_messages` does
     #[arg(long, requires = "model")]
     transcripts_as_messages: bool,
-    /// Longest row in tokens
+    /// Maximum length of a row in tokens
     #[arg(long, value_name = "N", default_value_t = 1024)]
     max_length: usize,
 }
 
-/// Which rows are left out.
+/// Filters for rows.
 #[derive(Debug, clap::Args)]
 struct FilterArgs {
     /// Leave out pairs that the data marks as ties: margin 0, or equal scores of both answers
@@ -117,7 +117,7 @@ struct FilterArgs {
     /// Leave out rows with an answer of fewer tokens, as the tokenizer of `--model` counts them
     #[arg(long, value_name = "N", default_value_t = 0, requires = "model")]
     min_tokens: usize,
-    /// The model whose tokenizer counts: a directory or a hub name
+    /// Model whose tokenizer counts: a directory or a hub name
     #[arg(long, value_name = "MODEL")]
     model: Option<String>,
 }
@@ -128,7 +128,7 @@ impl FilterArgs {
         RowFilter { drop_ties, drop_equal, min_characters, min_tokens }
     }
 
-    /// The rows that stay. What is left out is said.
+    /// Returns the remaining rows, and reports what was left out.
     fn apply(&self, rows: Vec<Row>, rule: ImplicitPrompt, out: &Output) -> anyhow::Result<(Vec<Row>, Dropped)> {
         let directory =
             self.model.as_deref().map(|name| gradus::model::resolve(name, &mut |_, _, _| {})).transpose()?;
@@ -143,7 +143,7 @@ impl FilterArgs {
 
 struct Text {
     tokenizer: Tokenizer,
-    /// Whether an encoder reads prompts: then prompts and completions are tokenized apart.
+    /// Whether an encoder reads prompts. Prompts and completions are then tokenized separately.
     apart: bool,
     template: Option<ChatTemplate>,
 }
@@ -193,7 +193,7 @@ impl TokenArgs {
             Some(choice) => Some(ChatTemplate::chosen(choice, &tokenizer)?),
             None => ChatTemplate::from_dir(beside, &tokenizer)?,
         };
-        // A tokenizer may stand alone, without a model.
+        // A directory may contain a tokenizer without a model.
         let apart = ModelDir::open(directory).and_then(|dir| dir.has_encoder()).unwrap_or(false);
         Ok(Some(Text { tokenizer, apart, template }))
     }
@@ -211,7 +211,7 @@ impl TokenArgs {
     }
 }
 
-/// `1234567` as `1,234,567`.
+/// Formats `1234567` as `1,234,567`.
 fn grouped(number: usize) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -224,7 +224,7 @@ fn grouped(number: usize) -> String {
     text
 }
 
-/// `1 row`, `2,312 rows`.
+/// Formats `1 row`, `2,312 rows`.
 fn rows(count: usize) -> String {
     format!("{} row{}", grouped(count), if count == 1 { "" } else { "s" })
 }

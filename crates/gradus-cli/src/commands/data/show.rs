@@ -1,4 +1,4 @@
-//! `gradus data show`: what a data set looks like.
+//! `gradus data show`: an overview of a data set.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -22,31 +22,31 @@ pub struct ShowArgs {
     rows: RowArgs,
     #[command(flatten)]
     tokens: TokenArgs,
-    /// Show so many examples
+    /// Show this many examples
     #[arg(long, value_name = "N", default_value_t = 2)]
     examples: usize,
-    /// Show the examples as a model is trained on them: the chat template's text with its special tokens, and what carries
-    /// loss between ⟦ and ⟧
+    /// Show the examples as a model is trained on them: the chat template's text with its special tokens, with ⟦ and ⟧ around the parts
+    /// that carry loss
     #[arg(long, requires = "model")]
     as_trained: bool,
-    /// With `--as-trained`: loss on what the assistant says alone, as `sft --assistant-only-loss`
+    /// With `--as-trained`: put loss only on messages of the assistant, as `sft --assistant-only-loss` does
     #[arg(long, requires = "as_trained")]
     assistant_only_loss: bool,
-    /// Tokenize at most so many rows, evenly spaced
+    /// Tokenize at most this many rows, evenly spaced
     #[arg(long, value_name = "N", default_value_t = 4000)]
     sample: usize,
-    /// Write a page FILE.html with plots (lengths, how often the longer answer is chosen, turns, first words, ties, equal and
-    /// short answers), and the same as FILE.json
+    /// Write a page FILE.html with plots (lengths, how often the longer answer is chosen, turns, first words, ties, equal and short
+    /// answers), and the same data as FILE.json
     #[arg(long, value_name = "FILE.html")]
     report: Option<PathBuf>,
-    /// Replace the files of `--report` if they are there
+    /// Replace the files of `--report` if they exist
     #[arg(long, requires = "report")]
     overwrite: bool,
 }
 
 /// Shows the data set.
 pub fn run(args: ShowArgs, out: &Output) -> anyhow::Result<()> {
-    // What is there already is told before rows are read; which files are read is known after that.
+    // An existing output is reported before rows are read. The input files are known only afterwards.
     args.report.as_deref().map(|path| Outputs::new(args.overwrite).report(path)).transpose()?;
     let dataset = args.rows.load(BadRows::Skip, out)?;
     let outputs = || Outputs::new(args.overwrite).reading_all(&dataset.source.files);
@@ -110,10 +110,10 @@ pub fn run(args: ShowArgs, out: &Output) -> anyhow::Result<()> {
     })
 }
 
-/// The place of each row, and its parts by name.
+/// Place of each row, and its parts by name.
 type Examples = Vec<(String, Vec<(String, String)>)>;
 
-/// The turns of a row that is a conversation, each with who wrote it; none of another row.
+/// Returns the turns of a conversation, each with its author. `None` for other rows.
 fn turns(row: &Row) -> Option<Vec<(String, String)>> {
     let of = |part: &str, content: &Content| match content {
         Content::Messages(messages) => messages.iter().map(turn).collect(),
@@ -142,7 +142,7 @@ fn turns(row: &Row) -> Option<Vec<(String, String)>> {
     }
 }
 
-/// Who wrote a message, and what: the text, and the tools that it calls.
+/// Returns the author of a message, and its text with the tool calls.
 fn turn(message: &Message) -> (String, String) {
     let name = message.extra.get("name").and_then(Value::as_str);
     let who = name.map_or_else(|| message.role.clone(), |name| format!("{} {name}", message.role));
@@ -161,7 +161,7 @@ fn turn(message: &Message) -> (String, String) {
     (who, text.into_iter().chain(calls).collect::<Vec<_>>().join(" "))
 }
 
-/// What a model is trained on, with marks around what carries loss.
+/// Returns the text that a model is trained on, with marks around the parts that carry loss.
 fn trained(row: &Row, text: &Text, options: &TokenizeOptions) -> Vec<(String, String)> {
     let found = match as_trained(row, &text.tokenizer, text.template.as_ref(), options) {
         Ok(found) => found,
@@ -233,7 +233,7 @@ fn report(dataset: &Dataset, stats: &Stats, tokenized: bool) -> String {
     text
 }
 
-/// Counts of annotations.
+/// Adds the counts of annotations.
 fn feedback(text: &mut String, tally: &Tally) {
     let mut kinds = |title: &str, counts: &[(&str, usize)], none: usize| {
         let total: usize = counts.iter().map(|(_, count)| count).sum();
@@ -261,7 +261,7 @@ fn line(quantiles: &Quantiles) -> String {
     format!(" {mean:>7.1} {min:>7} {p50:>7} {p90:>7} {p99:>7} {max:>7}")
 }
 
-/// A bar per bin, empty ones at the end left out.
+/// Draws one bar per bin. Empty bins at the end are omitted.
 fn bars(text: &mut String, width: usize, counts: &[usize]) {
     const LONGEST: usize = 40;
     let most = counts.iter().copied().max().unwrap_or(0).max(1);
@@ -274,7 +274,7 @@ fn bars(text: &mut String, width: usize, counts: &[usize]) {
     }
 }
 
-/// One line of a text: the end of a prompt, the start of anything else.
+/// Shortens a text to one line: keeps the end of a prompt and the beginning of other texts.
 fn clip(text: &str, end: bool) -> String {
     const WIDTH: usize = 100;
     let flat = text.replace('\n', "⏎");

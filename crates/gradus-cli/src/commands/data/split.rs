@@ -1,4 +1,4 @@
-//! `gradus data split`: rows apart into those that are trained on and those that are held out.
+//! `gradus data split`: splits rows into training rows and held-out rows.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -17,27 +17,28 @@ use crate::output::Output;
 pub struct SplitArgs {
     #[command(flatten)]
     rows: RowArgs,
-    /// Where the rows to train on go; the name says the format: .jsonl, .json, .csv, .tsv, .parquet, .arrow or, for texts, .txt, with .gz behind it or not
+    /// File for the training rows. Its name determines the format: .jsonl, .json, .csv, .tsv, .parquet, .arrow or, for texts, .txt,
+    /// optionally with .gz
     #[arg(long, value_name = "FILE")]
     train: PathBuf,
-    /// Where the held-out rows go
+    /// File for the held-out rows
     #[arg(long, value_name = "FILE")]
     test: PathBuf,
-    /// How many are held out: below 1 a share of all rows, else their number
+    /// Size of the held-out part: below 1 a share of all rows, otherwise a number of rows
     #[arg(long, value_name = "X", default_value = "0.1", value_parser = size)]
     test_size: HeldOut,
-    /// Rows with one value of this column stay together
+    /// Keep rows with the same value of this column together
     #[arg(long, value_name = "COLUMN", conflicts_with = "stratify")]
     by: Option<String>,
-    /// Both files get the same share of each value of this column
+    /// Give both files the same share of each value of this column
     #[arg(long, value_name = "COLUMN")]
     stratify: Option<String>,
-    /// Decides which rows fall where
+    /// Seed of the random split
     #[arg(long, value_name = "N", default_value_t = 42)]
     seed: u64,
     #[command(flatten)]
     filter: FilterArgs,
-    /// Replace the files if they are there
+    /// Replace the files if they exist
     #[arg(long)]
     overwrite: bool,
 }
@@ -51,17 +52,17 @@ fn size(text: &str) -> Result<HeldOut, String> {
     share.map(HeldOut::Share).ok_or_else(wanted)
 }
 
-/// Splits the rows.
+/// Splits the rows and writes both files.
 pub fn run(args: SplitArgs, out: &Output) -> anyhow::Result<()> {
     let files = [&args.train, &args.test];
     let claim = |mut outputs: Outputs| files.iter().map(|file| outputs.file(file)).collect::<gradus::Result<Vec<_>>>();
-    // What is there already is told before rows are read; which files are read is known after that.
+    // Existing outputs are reported before rows are read. The input files are known only afterwards.
     claim(Outputs::new(args.overwrite))?;
     let mut dataset = args.rows.load_as(Need::Columns, BadRows::Fail, out)?;
     let filter = args.filter.filter();
     let mut dropped = Dropped::default();
     if filter.is_on() {
-        // Rows are written as their columns are; what their answers are, only recognized rows say.
+        // Rows are written with their original columns. Filters need recognized rows, which know their answers.
         let recognized = args.rows.load(BadRows::Fail, out)?.rows;
         let (kept, found) = args.filter.apply(recognized, args.rows.rule(), out)?;
         let kept: HashSet<usize> = kept.iter().map(|row| row.index).collect();
@@ -81,7 +82,7 @@ pub fn run(args: SplitArgs, out: &Output) -> anyhow::Result<()> {
         let columns: Vec<_> = side.iter().map(|&row| dataset.rows[row].columns.clone()).collect();
         staged.push(stage_rows(file, &columns)?.0);
     }
-    // A split is both files: neither has its name before both are written.
+    // A split consists of both files: neither appears under its name before both are complete.
     commit(staged)?;
     let counts = sides.map(|side| side.len());
     let mut value = json!({ "train": args.train, "test": args.test, "train_rows": counts[0], "test_rows": counts[1] });

@@ -1,4 +1,4 @@
-//! `gradus runs audit`: signs that a reward is gamed, with their evidence.
+//! `gradus runs audit`: signs of reward hacking, with their evidence.
 
 use std::fmt::Write as _;
 
@@ -15,12 +15,12 @@ use crate::report::Found;
                         12 repetition, 13 duplicates, 14 one part dominates, 15 a part saturates. 1 is an error, as everywhere."
 )]
 pub struct AuditArgs {
-    /// The run
+    /// Name of the run
     #[arg(value_name = "NAME")]
     name: String,
 }
 
-/// Prints what was found; the gravest finding is the exit code.
+/// Prints the findings. The most serious one determines the exit code.
 pub fn run(args: &AuditArgs, library: &Library, out: &Output) -> anyhow::Result<()> {
     let (name, path) = library.find(&args.name)?;
     let found = audit(&RunDir::open(path)?)?;

@@ -1,4 +1,4 @@
-//! `gradus runs compare`: several runs side by side.
+//! `gradus runs compare`: compares several runs.
 
 use std::path::PathBuf;
 
@@ -16,35 +16,35 @@ use crate::watch::short;
 /// Arguments of `gradus runs compare`.
 #[derive(Debug, clap::Args)]
 pub struct CompareArgs {
-    /// The runs, two or more
+    /// Two or more runs
     #[arg(value_name = "NAME", required = true, num_args = 2..)]
     names: Vec<String>,
-    /// Where pictures and report are written; default: `comparison` in the directory of runs
+    /// Directory for pictures and report. Default: `comparison` in the directory of runs
     #[arg(long, value_name = "DIR")]
     output_dir: Option<PathBuf>,
     /// Show the curves of these metrics
     #[arg(long, value_name = "KEY", value_delimiter = ',')]
     metric: Vec<String>,
-    /// Also keys that only one method has, at their defaults
+    /// Include keys of a single method at their defaults
     #[arg(long)]
     all_keys: bool,
 }
 
-/// Metrics whose curves are shown, unless they are chosen.
+/// Maximum number of metrics whose curves are shown by default.
 const METRICS: usize = 5;
-/// Blocks of a curve.
+/// Width of a curve in blocks.
 const WIDTH: usize = 40;
 
-/// One run with what is compared.
+/// A run in the comparison.
 struct Side {
     name: String,
     settings: Settings,
     rows: Vec<MetricsRow>,
 }
 
-/// Several runs side by side.
+/// A comparison of several runs.
 pub struct Compared {
-    /// What is written and shown as a table.
+    /// Comparison that is written and shown as a table.
     pub comparison: Comparison,
     sides: Vec<Side>,
     different: Vec<Difference>,
@@ -54,7 +54,7 @@ impl Compared {
     /// Reads the runs of these names.
     ///
     /// # Errors
-    /// A name that no run has or that is given twice, or a file that cannot be read.
+    /// A name belongs to no run or is given twice, or a file cannot be read.
     pub fn of(library: &Library, names: &[String]) -> gradus::Result<Self> {
         let (mut sides, mut entries) = (Vec::new(), Vec::new());
         for wanted in names {
@@ -72,7 +72,7 @@ impl Compared {
     }
 }
 
-/// Writes the comparison and shows it.
+/// Writes and shows the comparison.
 pub fn run(args: &CompareArgs, library: &Library, out: &Output) -> anyhow::Result<()> {
     let found = Compared::of(library, &args.names)?;
     found.check_metrics(&args.metric)?;
@@ -87,7 +87,7 @@ pub fn run(args: &CompareArgs, library: &Library, out: &Output) -> anyhow::Resul
     out.result(&value, || found.text(&args.metric, args.all_keys, out.data_paint()))
 }
 
-/// The start is compared with where a run knows it.
+/// Builds the comparison, which includes the start models that the runs record.
 fn comparison(sides: &[Side], mut entries: Vec<Entry>) -> gradus::Result<Comparison> {
     let starts = Entry::starts_of(entries.iter().filter_map(|entry| entry.run.as_ref()));
     entries.splice(0..0, starts);
@@ -106,7 +106,7 @@ fn comparison(sides: &[Side], mut entries: Vec<Entry>) -> gradus::Result<Compari
 }
 
 impl Compared {
-    /// Refuses a metric that no run has.
+    /// Rejects a metric that no run has.
     fn check_metrics(&self, asked: &[String]) -> gradus::Result<()> {
         let all: Vec<MetricsRow> = self.sides.iter().flat_map(|side| side.rows.iter().cloned()).collect();
         let known = metric_keys(&all);
@@ -119,7 +119,7 @@ impl Compared {
         Err(Error::input(format!("no run has the metric `{missing}`")).with_hint(hint))
     }
 
-    /// The table, the curves of `metrics` (none: those that say most), and what was set differently.
+    /// Formats the table, the curves of `metrics` (if empty: the most important ones), and the differences in configuration.
     pub fn text(&self, metrics: &[String], all_keys: bool, paint: Paint) -> String {
         let Self { comparison, sides, different } = self;
         let mut text = comparison.table();
@@ -136,7 +136,7 @@ impl Compared {
         };
         let shown: Vec<&Difference> = different.iter().filter(|key| all_keys || key.is_telling()).collect();
         let rows = std::iter::once(heading).chain(shown.iter().map(|key| row(key))).collect();
-        // No column is one of numbers throughout.
+        // No column contains only numbers.
         text += &headed(rows, usize::MAX..=usize::MAX, paint);
         let left_out = different.len() - shown.len();
         if left_out > 0 {
@@ -146,7 +146,7 @@ impl Compared {
     }
 }
 
-/// Metrics that at least two of the runs have, a line a run.
+/// Formats the curves of metrics that at least two of the runs have, one line per run.
 fn curves(chosen: &[String], sides: &[Side], paint: Paint) -> String {
     let shared = |key: &String| sides.iter().filter(|side| !series(&side.rows, key).points.is_empty()).count() > 1;
     let keys: Vec<String> = if chosen.is_empty() {

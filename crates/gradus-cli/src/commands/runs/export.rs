@@ -1,4 +1,4 @@
-//! `gradus runs export`: a snapshot as a plain model directory.
+//! `gradus runs export`: copies a snapshot as a plain model directory.
 
 use std::path::PathBuf;
 
@@ -11,19 +11,19 @@ use crate::output::Output;
 /// Arguments of `gradus runs export`.
 #[derive(Debug, clap::Args)]
 pub struct ExportArgs {
-    /// The run
+    /// Name of the run
     #[arg(value_name = "NAME")]
     name: String,
-    /// The checkpoint of this step
+    /// Export the checkpoint of this step
     #[arg(long, value_name = "N", conflicts_with = "best")]
     step: Option<usize>,
-    /// The model that was best on the held-out rows; default: the final one, else the newest checkpoint
+    /// Export the model that was best on the held-out rows. Default: the final one, otherwise the newest checkpoint
     #[arg(long)]
     best: bool,
-    /// The directory to write
+    /// Directory to write
     #[arg(long, value_name = "DIR")]
     output: PathBuf,
-    /// Replace the model in the directory if it is there
+    /// Replace the model in the directory if it exists
     #[arg(long)]
     overwrite: bool,
 }

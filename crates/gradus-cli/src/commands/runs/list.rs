@@ -1,4 +1,4 @@
-//! `gradus runs list`: all runs in a table.
+//! `gradus runs list`: lists all runs in a table.
 
 use std::cmp::Ordering;
 
@@ -14,19 +14,19 @@ use crate::watch::short;
 /// Arguments of `gradus runs list`.
 #[derive(Debug, Default, clap::Args)]
 pub struct ListArgs {
-    /// Only runs of these methods
+    /// Show only runs of these methods
     #[arg(long, value_name = "METHOD", value_delimiter = ',')]
     method: Vec<String>,
-    /// Only runs in these states
+    /// Show only runs in these states
     #[arg(long, value_name = "STATE", value_delimiter = ',')]
     state: Vec<State>,
-    /// Only runs with all of these tags
+    /// Show only runs with all of these tags
     #[arg(long, value_name = "TAG", value_delimiter = ',')]
     tag: Vec<String>,
-    /// What comes first: the last changed, the last started, the best figure, the most steps or bytes, or the name
+    /// Sort key, with the largest first: last change, start, best figure, steps or bytes; or the name
     #[arg(long, value_name = "KEY", default_value = "changed")]
     sort: Sort,
-    /// The other way round
+    /// Reverse the order
     #[arg(long)]
     reverse: bool,
 }
@@ -63,7 +63,7 @@ impl State {
     }
 }
 
-/// Shows the runs that fit.
+/// Shows the matching runs.
 pub fn run(args: &ListArgs, library: &Library, out: &Output) -> anyhow::Result<()> {
     let mut entries = library.entries();
     let all = entries.len();
@@ -101,7 +101,7 @@ fn order(sort: Sort, a: &Entry, b: &Entry) -> Ordering {
     }
 }
 
-/// The better one first; figures of one metric stand together, runs without one last.
+/// Orders better figures first. Figures of the same metric are grouped; runs without a figure come last.
 fn better(a: Option<&Figure>, b: Option<&Figure>) -> Ordering {
     match (a, b) {
         (Some(a), Some(b)) if a.key == b.key && smaller_is_better(&a.key) => a.best.total_cmp(&b.best),
@@ -111,7 +111,7 @@ fn better(a: Option<&Figure>, b: Option<&Figure>) -> Ordering {
     }
 }
 
-/// What goes when a terminal is too narrow for all columns, first to last.
+/// Columns that are removed, in this order, until the table fits the terminal.
 const DISPENSABLE: [usize; 6] = [8, 2, 9, 7, 1, 5];
 
 fn table(entries: &[Entry], now: u64, width: Option<usize>, paint: Paint) -> String {
@@ -173,7 +173,7 @@ fn row(entry: &Entry, now: u64) -> Vec<String> {
     ]
 }
 
-/// `40/100`, or `40` where the total is not known.
+/// Formats `40/100`, or `40` if the total is unknown.
 pub fn steps(entry: &Entry) -> String {
     entry.steps.map_or_else(|| entry.step.to_string(), |steps| format!("{}/{steps}", entry.step))
 }

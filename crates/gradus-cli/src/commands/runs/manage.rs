@@ -10,7 +10,7 @@ use crate::table::bytes;
 /// Arguments of `gradus runs tag`.
 #[derive(Debug, clap::Args)]
 pub struct TagArgs {
-    /// The run
+    /// Name of the run
     #[arg(value_name = "NAME")]
     name: String,
     /// Tags to add; without any, the tags are shown
@@ -19,12 +19,12 @@ pub struct TagArgs {
     /// Remove this tag; may be given several times
     #[arg(long, value_name = "TAG")]
     remove: Vec<String>,
-    /// A sentence about the run; an empty one removes it
+    /// Set a note on the run; an empty text removes it
     #[arg(long, value_name = "TEXT")]
     note: Option<String>,
 }
 
-/// Changes tags and note, and shows them.
+/// Changes tags and note, and prints them.
 pub fn tag(args: &TagArgs, library: &Library, out: &Output) -> anyhow::Result<()> {
     let (name, path) = library.find(&args.name)?;
     let before = Labels::read(&path)?;
@@ -51,15 +51,15 @@ pub fn tag(args: &TagArgs, library: &Library, out: &Output) -> anyhow::Result<()
 /// Arguments of `gradus runs rename`.
 #[derive(Debug, clap::Args)]
 pub struct RenameArgs {
-    /// The run
+    /// Name of the run
     #[arg(value_name = "NAME")]
     name: String,
-    /// Its new name below the directory of runs
+    /// New name in the directory of runs
     #[arg(value_name = "NEW")]
     new: String,
 }
 
-/// Renames the run, and says which others looked for it under its old name.
+/// Renames the run, and warns about other runs that refer to its old name.
 pub fn rename(args: &RenameArgs, library: &Library, out: &Output) -> anyhow::Result<()> {
     let (_, old) = library.find(&args.name)?;
     let users = library.users_of(&old);
@@ -73,12 +73,12 @@ pub fn rename(args: &RenameArgs, library: &Library, out: &Output) -> anyhow::Res
 /// Arguments of `gradus runs stop`.
 #[derive(Debug, clap::Args)]
 pub struct StopArgs {
-    /// The run
+    /// Name of the run
     #[arg(value_name = "NAME")]
     name: String,
 }
 
-/// Asks its trainer to end.
+/// Asks the run's trainer to stop.
 pub fn stop(args: &StopArgs, library: &Library, out: &Output) -> anyhow::Result<()> {
     library.stop(&args.name)?;
     out.result(&json!({ "stopping": args.name }), || {
@@ -89,20 +89,20 @@ pub fn stop(args: &StopArgs, library: &Library, out: &Output) -> anyhow::Result<
 /// Arguments of `gradus runs rm`.
 #[derive(Debug, clap::Args)]
 pub struct RmArgs {
-    /// The runs
+    /// Names of the runs
     #[arg(value_name = "NAME", required = true)]
     names: Vec<String>,
-    /// Only the checkpoint of this step
+    /// Remove only the checkpoint of this step
     #[arg(long, value_name = "N")]
     step: Option<usize>,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short)]
     yes: bool,
 }
 
-/// Removes the runs, each after a question, or one checkpoint.
+/// Removes the runs, each after a confirmation, or one checkpoint.
 pub fn remove(args: &RmArgs, library: &Library, out: &Output) -> anyhow::Result<()> {
-    // All names first: a slip in the last one must not leave half of the work done.
+    // Resolve all names first, so that a mistake in the last one removes nothing.
     let entries = args.names.iter().map(|name| library.entry(name)).collect::<gradus::Result<Vec<_>>>()?;
     match (args.step, &entries[..]) {
         (None, _) => {}
@@ -127,7 +127,7 @@ pub fn remove(args: &RmArgs, library: &Library, out: &Output) -> anyhow::Result<
     if out.is_json() { out.result(&json!({ "removed": removed }), String::new) } else { Ok(()) }
 }
 
-/// Removes one checkpoint of a run; says before what that costs.
+/// Removes one checkpoint of a run. Warns about the consequences first.
 fn remove_checkpoint(entry: &Entry, step: usize, yes: bool, library: &Library, out: &Output) -> anyhow::Result<()> {
     let found = snapshots(&entry.directory()?, None)?;
     let mut removed = Vec::new();
@@ -137,7 +137,7 @@ fn remove_checkpoint(entry: &Entry, step: usize, yes: bool, library: &Library, o
     let is_it = |found: &&Snapshot| found.kind == SnapshotKind::Checkpoint && found.step == Some(step);
     let size = found.iter().find(is_it).map_or(0, |found| found.size_bytes);
     let question = format!("remove step {step} of `{}` with {}?", entry.name, bytes(size));
-    // What is not there is for the library to say.
+    // The library reports missing checkpoints.
     if size == 0 || out.confirmed(&question, &format!("step {step} of `{}`", entry.name), yes)? {
         library.remove_checkpoint(&entry.path.display().to_string(), step)?;
         out.note(format_args!("removed step {step} of {}", entry.path.display()));

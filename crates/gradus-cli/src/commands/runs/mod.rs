@@ -1,4 +1,4 @@
-//! `gradus runs`: the run manager. Without a verb, the browser on a terminal and the list elsewhere.
+//! `gradus runs`: the run manager. Without a subcommand, it opens the browser on a terminal and prints the list otherwise.
 
 use std::path::PathBuf;
 
@@ -20,7 +20,7 @@ mod show;
 pub use list::steps;
 pub use rollouts::{numbers, parts, printable};
 
-/// What `gradus runs --help` ends with.
+/// End of `gradus runs --help`.
 const EXAMPLES: &str = "\
 Examples:
   gradus runs                                          browse all runs of `runs/`
@@ -38,7 +38,7 @@ NAME is a run below `--runs-dir`, the last part of one (`ppo` for `demo/ppo`), o
 /// Arguments of `gradus runs`.
 #[derive(Debug, Args)]
 struct RunsArgs {
-    /// Where the runs are
+    /// Directory of the runs
     #[arg(long, value_name = "DIR", default_value = "runs", global = true)]
     runs_dir: PathBuf,
     #[command(subcommand)]
@@ -51,23 +51,23 @@ enum Verb {
     List(list::ListArgs),
     /// Show one run: configuration, figures, snapshots, warnings, last steps
     Show(show::ShowArgs),
-    /// Compare runs: curves in one picture, what was set differently, final figures
+    /// Compare runs: curves in one picture, differences in configuration, final figures
     Compare(compare::CompareArgs),
     /// Tag a run, or write a note on it
     Tag(manage::TagArgs),
-    /// Give a run another name
+    /// Rename a run
     Rename(manage::RenameArgs),
-    /// Ask the trainer at work in a run to end after a checkpoint, as Ctrl-C does
+    /// Ask the trainer of a run to stop after a checkpoint, as Ctrl-C does
     Stop(manage::StopArgs),
     /// Remove runs with everything in their directories
     Rm(manage::RmArgs),
-    /// Go on with a run from its last checkpoint
+    /// Resume a run from its last checkpoint
     Resume(resume::ResumeArgs),
     /// Copy a snapshot as a plain model directory
     Export(export::ExportArgs),
     /// Browse, filter and sort the completions of a run, or diff two of its steps
     Rollouts(rollouts::RolloutsArgs),
-    /// Look for signs that a run's reward is gamed; the exit code says what was found
+    /// Look for signs of reward hacking in a run; the exit code reports the finding
     Audit(audit::AuditArgs),
 }
 
@@ -77,7 +77,7 @@ pub fn arguments(command: Command) -> Command {
     RunsArgs::augment_args(command).about(about).long_about(None).after_help(EXAMPLES)
 }
 
-/// Runs the verb.
+/// Runs the subcommand.
 pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
     let RunsArgs { runs_dir, verb } = RunsArgs::from_arg_matches(matches)?;
     let library = Library::new(runs_dir);
@@ -98,7 +98,7 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
     }
 }
 
-/// The browser; a run that is to go on does so when it is left.
+/// Opens the browser. A run to resume starts when the browser is left.
 fn browse(library: &Library, out: &Output) -> anyhow::Result<()> {
     match browser::run(library, out.data_paint().is_colored())? {
         browser::Left::Quit => Ok(()),
@@ -106,7 +106,7 @@ fn browse(library: &Library, out: &Output) -> anyhow::Result<()> {
     }
 }
 
-/// A state in its color.
+/// Colors a text by the state of a run.
 fn painted(state: Status, text: &str, paint: Paint) -> String {
     match state {
         Status::Running => paint.hint(text),

@@ -1,4 +1,4 @@
-//! `gradus runs resume`: go on with a run from its last checkpoint.
+//! `gradus runs resume`: resumes a run from its last checkpoint.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ pub struct ResumeArgs {
     given: Vec<Flag>,
 }
 
-/// Every key of every method but the directory, which is the run's. The run knows which method it is.
+/// Returns the flags of all methods except the directory, which is the run's. The run records its method.
 fn flags() -> MethodFlags {
     MethodFlags::of(|_| true)
         .without("output_dir")
@@ -60,7 +60,7 @@ impl FromArgMatches for ResumeArgs {
     }
 }
 
-/// Trains on from the browser: to `max_steps`, or to as many as the run was to have.
+/// Resumes a run from the browser, up to `max_steps` or the original number of steps.
 pub fn named(name: &str, max_steps: Option<usize>, library: &Library, out: &Output) -> anyhow::Result<()> {
     let spec = flags().of_key("train.max_steps").cloned().zip(max_steps);
     let flag = |(spec, steps): (FlagSpec, usize)| Flag {
@@ -73,7 +73,7 @@ pub fn named(name: &str, max_steps: Option<usize>, library: &Library, out: &Outp
     run(&args, library, out)
 }
 
-/// Trains on, as `gradus METHOD --output-dir DIR --resume` does.
+/// Resumes training, as `gradus METHOD --output-dir DIR --resume` does.
 pub fn run(args: &ResumeArgs, library: &Library, out: &Output) -> anyhow::Result<()> {
     let entry = library.entry(&args.name)?;
     let is_done = entry.state == Status::Finished && entry.steps.is_none_or(|steps| entry.step >= steps);

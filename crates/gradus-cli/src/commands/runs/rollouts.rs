@@ -1,4 +1,4 @@
-//! `gradus runs rollouts`: the completions of a run.
+//! `gradus runs rollouts`: shows the completions of a run.
 
 use std::fmt::Write as _;
 
@@ -14,50 +14,49 @@ use crate::watch::short;
 /// Arguments of `gradus runs rollouts`.
 #[derive(Debug, clap::Args)]
 pub struct RolloutsArgs {
-    /// The run
+    /// Name of the run
     #[arg(value_name = "NAME")]
     name: String,
-    /// Only completions of this step
+    /// Show only completions of this step
     #[arg(long, value_name = "N", conflicts_with_all = ["steps", "diff"])]
     step: Option<usize>,
-    /// Only completions of these steps, both included; an end may be left out
+    /// Show only completions of these steps, both included; either end may be omitted
     #[arg(long, value_name = "A..B", value_parser = range, conflicts_with = "diff")]
     steps: Option<Range>,
-    /// Those of evaluations instead of those trained on
+    /// Show completions of evaluations instead of training
     #[arg(long)]
     eval: bool,
-    /// Those of test prompts (`test_data`), before the first step and after the last
+    /// Show completions of test prompts (`test_data`), from before the first step and after the last
     #[arg(long, conflicts_with = "eval")]
     test: bool,
-    /// Only those with this text in prompt or completion
+    /// Show only completions with this text in prompt or completion
     #[arg(long, value_name = "TEXT")]
     contains: Option<String>,
-    /// Only those of this prompt, by its row in the data, from 1
+    /// Show only completions of this prompt, by its row in the data, from 1
     #[arg(long, value_name = "ROW", value_parser = clap::value_parser!(u64).range(1..))]
     prompt: Option<u64>,
-    /// No rewards below this one
+    /// Minimum reward
     #[arg(long, value_name = "X", allow_hyphen_values = true)]
     min_reward: Option<f64>,
-    /// No rewards above this one
+    /// Maximum reward
     #[arg(long, value_name = "X", allow_hyphen_values = true)]
     max_reward: Option<f64>,
-    /// Only those that ended like this
+    /// Show only completions that ended in this way
     #[arg(long, value_name = "stop_id|stop_string|length")]
     stop: Option<String>,
-    /// What they are sorted by
+    /// Sort key
     #[arg(long, value_name = "KEY", default_value = "step")]
     sort: Key,
-    /// The largest first
+    /// Sort in descending order
     #[arg(long)]
     desc: bool,
-    /// At most so many; 0 for all
+    /// Maximum number of completions; 0 for all
     #[arg(long, value_name = "N", default_value_t = 20)]
     limit: usize,
-    /// The parts of the reward below each completion, with the text that carries them, and the advantages of its tokens
-    /// where they differ
+    /// Show the parts of the reward below each completion, with the text that they belong to, and the advantages of tokens if they differ
     #[arg(long)]
     parts: bool,
-    /// The same prompts at two steps side by side, sorted by how much the reward changed
+    /// Show the same prompts at two steps, sorted by the change of the reward
     #[arg(long, value_name = "A,B", value_parser = pair)]
     diff: Option<(usize, usize)>,
 }
@@ -90,7 +89,7 @@ fn pair(text: &str) -> Result<(usize, usize), String> {
     Ok((step(before)?, step(after)?))
 }
 
-/// Shows the completions that fit, or two steps side by side.
+/// Shows the matching completions, or compares two steps.
 pub fn run(args: &RolloutsArgs, library: &Library, out: &Output) -> anyhow::Result<()> {
     let entry = library.entry(&args.name)?;
     let database = RolloutDb::open(&entry.directory()?)?;
@@ -152,7 +151,7 @@ fn list(args: &RolloutsArgs, database: &RolloutDb, out: &Output) -> anyhow::Resu
     Ok(())
 }
 
-/// Which steps there are, as a sentence.
+/// Describes the available steps in a sentence.
 fn steps(database: &RolloutDb, table: Table) -> gradus::Result<String> {
     let steps = database.steps(table)?;
     Ok(match (steps.first(), steps.last()) {
@@ -189,7 +188,7 @@ fn diff(args: &RolloutsArgs, database: &RolloutDb, before: usize, after: usize, 
         let values: Vec<f64> = pairs.iter().filter_map(of).collect();
         (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
     };
-    // Of all pairs that fit, whichever are shown.
+    // Means over all matching pairs, not only the displayed ones.
     let means = (mean(|pair| pair.0.reward), mean(|pair| pair.1.reward));
     pairs.truncate(query.limit.unwrap_or(usize::MAX));
     if out.is_json() {
@@ -220,7 +219,7 @@ fn contains(text: &str, part: &str) -> bool {
     text.to_lowercase().contains(&part.to_lowercase())
 }
 
-/// How much the sorted quantity changed.
+/// Returns how much the sort key changed.
 fn change(key: Key, (before, after): &(Record, Record)) -> Option<f64> {
     let value = |record: &Record| match key {
         Key::Step => Some(record.step as f64),
@@ -232,7 +231,7 @@ fn change(key: Key, (before, after): &(Record, Record)) -> Option<f64> {
     Some(value(after)? - value(before)?)
 }
 
-/// One completion in JSON, under the names of the table's columns.
+/// Converts a completion to JSON, with the names of the table's columns.
 fn object(record: &Record) -> Value {
     let components: Map<String, Value> =
         record.components.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
@@ -278,7 +277,7 @@ fn described(record: &Record, with_parts: bool, paint: Paint) -> String {
     text + "\n"
 }
 
-/// The turns of the policy and the answers that it read, and why the episode ended.
+/// Formats the turns of the policy, the replies that it read, and the reason why the episode ended.
 fn conversation(episode: &EpisodeRecord, paint: Paint) -> String {
     let mut text = String::new();
     for TurnRecord { text: said, observation, is_read } in &episode.turns {
@@ -298,8 +297,8 @@ fn conversation(episode: &EpisodeRecord, paint: Paint) -> String {
     text
 }
 
-/// A line for each part of the reward, and where it stands on several tokens, a line for each of them with the text from
-/// the one before: a sentence's reward stands on its last token.
+/// Formats one line per part of the reward. If a part has values on several tokens, each value gets a line with the text since the previous
+/// one, because a sentence's reward is assigned to its last token.
 pub fn parts(record: &Record) -> Vec<String> {
     let mut lines = Vec::new();
     for (name, value) in &record.components {
@@ -314,14 +313,14 @@ pub fn parts(record: &Record) -> Vec<String> {
     lines
 }
 
-/// A line for each token's advantage; none where the mean says all of them.
+/// Formats one line per token's advantage; empty if all equal the mean.
 fn advantages(record: &Record) -> Vec<String> {
     let tokens = record.advantages.iter().map(|token| line(record, token.characters.clone(), token.value));
     let heading = (!record.advantages.is_empty()).then(|| "advantages".to_owned());
     heading.into_iter().chain(tokens).collect()
 }
 
-/// A value and the text that it belongs to.
+/// Formats a value and the text that it belongs to.
 fn line(record: &Record, characters: std::ops::Range<usize>, value: f64) -> String {
     let text: String = record.completion.chars().skip(characters.start).take(characters.len()).collect();
     format!("  {:>8}  “{}”", short(value), printable(&text))
@@ -360,13 +359,13 @@ fn side_by_side((before, after): &(Record, Record), with_parts: bool, paint: Pai
     text
 }
 
-/// Two blanks before every line, so that a completion's own lines stay its own.
+/// Indents every line by two spaces, to set completions apart.
 fn quoted(text: &str) -> String {
     let lines: Vec<String> = text.lines().map(|line| format!("  {}", printable(line))).collect();
     if lines.is_empty() { "  (empty)".into() } else { lines.join("\n") }
 }
 
-/// What a model wrote must not command the terminal.
+/// Replaces control characters, so that text from a model cannot control the terminal.
 pub fn printable(line: &str) -> String {
     line.chars()
         .map(|c| {
@@ -404,7 +403,7 @@ mod tests {
         let segment = |characters, value| Segment { characters, value };
         let record = Record {
             completion: "Grün. Ja!".into(),
-            // What a tool wrote between two tokens has none.
+            // Text that a tool wrote between two tokens has no advantage.
             advantages: vec![segment(0..4, 0.25), segment(6..8, -1.0), segment(9..9, 2.0)],
             ..Record::default()
         };

@@ -1,4 +1,4 @@
-//! `gradus runs show`: one run on a page.
+//! `gradus runs show`: shows one run on a page.
 
 use std::fmt::Write as _;
 
@@ -19,26 +19,26 @@ use crate::watch::short;
 /// Arguments of `gradus runs show`.
 #[derive(Debug, clap::Args)]
 pub struct ShowArgs {
-    /// The run
+    /// Name of the run
     #[arg(value_name = "NAME")]
     name: String,
-    /// All keys of the configuration, not only those that were asked for
+    /// Show all configuration keys, not only those that were set
     #[arg(long)]
     all_keys: bool,
-    /// All metrics, not only those that say most
+    /// Show all metrics, not only the most important ones
     #[arg(long)]
     all_metrics: bool,
-    /// How many of the last steps
+    /// Number of last steps to show
     #[arg(long, value_name = "N", default_value_t = 5)]
     rows: usize,
 }
 
-/// Metrics in the table, unless all are asked for.
+/// Maximum number of metrics in the table by default.
 const METRICS: usize = 10;
-/// Warnings on the page.
+/// Maximum number of warnings on the page.
 const WARNINGS: usize = 8;
 
-/// What is printed with `--json`.
+/// Output with `--json`.
 #[derive(Debug, Serialize)]
 struct Page {
     #[serde(flatten)]
@@ -52,7 +52,7 @@ struct Page {
     report: Option<String>,
 }
 
-/// A metric over the run.
+/// Summary of a metric over the run.
 #[derive(Debug, Serialize)]
 struct Summary {
     key: String,
@@ -175,7 +175,7 @@ fn text(page: &Page, paint: Paint) -> String {
     text
 }
 
-/// The last rows, one column a metric of the table above that they have.
+/// Formats the last rows, with one column per metric of the table above.
 fn last_steps(page: &Page, paint: Paint) -> String {
     let has = |key: &str| page.last_rows.iter().any(|row| row.get(key).is_some_and(Value::is_number));
     let keys = page.metrics.iter().map(|summary| summary.key.as_str()).filter(|key| has(key));
@@ -194,7 +194,7 @@ pub(super) fn section(text: &mut String, title: &str, paint: Paint) {
     let _ = writeln!(text, "\n{}", paint.bold(title));
 }
 
-/// A table with a faint heading, two blanks in.
+/// Formats a table with a dimmed heading, indented by two spaces.
 pub(super) fn headed(rows: Vec<Vec<String>>, numbers: std::ops::RangeInclusive<usize>, paint: Paint) -> String {
     let style = |r: usize, _, cell: String| if r == 0 { paint.faint(&cell) } else { cell };
     indented(&laid_out(&rows, |column| numbers.contains(&column), style))

@@ -1,4 +1,4 @@
-//! `gradus quantize`, and its results wherever a model may stand.
+//! `gradus quantize`, and use of its results in place of a model.
 
 use serde_json::Value;
 
@@ -13,7 +13,7 @@ fn json(text: &str) -> Value {
     serde_json::from_str(text).expect("JSON")
 }
 
-/// Quantizes the fixture `model` to `DIR/OUT` and returns the report.
+/// Quantizes the fixture `model` into the directory named after the format and returns the report.
 fn quantize(test: &CliTest, model: &str, format: &str, data: &str) -> Value {
     let model = fixture_model(model);
     let arguments = ["--json", "quantize", "--model", &model, "--format", format, "--output", format, "--data", data];

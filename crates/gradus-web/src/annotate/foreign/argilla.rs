@@ -1,4 +1,4 @@
-//! Argilla's records: `fields`, `metadata`, and of each question its `responses` with a value and a user
+//! Argilla's records: `fields`, `metadata`, and for each question its `responses` with a value and a user
 //! (<https://docs.argilla.io/latest/how_to_guides/import_export/>).
 
 use std::collections::BTreeMap;
@@ -13,10 +13,10 @@ use crate::annotate::shown::{END, stable_hash};
 use crate::annotate::task::Task;
 use crate::store::projects::{Annotation, Project};
 
-/// Before a user's number in the metadata, which has the name.
+/// Prefix of metadata keys that map a user's id to the name.
 const PERSON: &str = "person-";
 
-/// A number of the form that users have, made of the name.
+/// Derives a user id in Argilla's form from a name.
 fn user(name: &str) -> String {
     let half = |salt: u8| {
         stable_hash(|hasher| {
@@ -26,11 +26,11 @@ fn user(name: &str) -> String {
         })
     };
     let digits = format!("{:016x}{:016x}", half(0), half(1));
-    // A random UUID, by its version and variant.
+    // Version and variant mark it as a random UUID.
     format!("{}-{}-4{}-8{}-{}", &digits[..8], &digits[8..12], &digits[13..16], &digits[17..20], &digits[20..])
 }
 
-/// A task of a project with what was said of it.
+/// Converts a task with its annotations.
 pub fn record(project: &Project, number: usize, task: &Task, said: &[&Annotation]) -> Map<String, Value> {
     let mut responses: BTreeMap<String, Vec<Value>> = BTreeMap::new();
     let mut metadata = Map::new();
@@ -64,10 +64,10 @@ pub fn record(project: &Project, number: usize, task: &Task, said: &[&Annotation
     row.as_object().cloned().unwrap_or_default()
 }
 
-/// A record with its responses; drafts and what was discarded are none.
+/// Reads a record with its responses. Drafts and discarded responses are ignored.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// A description of the problem.
 pub fn read(row: &Map<String, Value>, labels: &LabelSet) -> Result<Imported, String> {
     let fields = row.get("fields").and_then(Value::as_object).ok_or("the record has no `fields`")?;
     let task = read_task(fields)?;

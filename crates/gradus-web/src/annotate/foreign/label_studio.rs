@@ -1,4 +1,4 @@
-//! Label Studio's JSON: a list of tasks with `data` and `annotations`, whose `result` has a region or a control each
+//! Label Studio's JSON: a list of tasks with `data` and `annotations`, whose `result` has one entry per region or control
 //! (<https://labelstud.io/guide/export#Label-Studio-JSON-format-of-annotated-tasks>).
 
 use serde_json::{Map, Value, json};
@@ -10,10 +10,10 @@ use crate::annotate::rank::pair_name;
 use crate::annotate::task::Task;
 use crate::store::projects::{Annotation, Project};
 
-/// What spans and other parts are of.
+/// Name of the text that spans and other parts refer to.
 const TEXT: &str = "answer1";
 
-/// A task of a project with what was said of it.
+/// Converts a task with its annotations.
 pub fn task(project: &Project, number: usize, task: &Task, said: &[&Annotation]) -> Map<String, Value> {
     let annotations: Vec<Value> =
         said.iter().enumerate().map(|(i, said)| annotation(project, number, i, task, said)).collect();
@@ -61,7 +61,7 @@ fn annotation(project: &Project, number: usize, i: usize, task: &Task, said: &An
     })
 }
 
-/// Whose annotation it is: an email, a name, or a number.
+/// Returns the author of an annotation: an email, a name, or an id.
 fn person(of: &Value) -> String {
     match of {
         Value::Object(person) => ["email", "username", "id"]
@@ -80,10 +80,10 @@ fn person_of(value: &Value) -> String {
     }
 }
 
-/// A task with its annotations; those that were canceled are none.
+/// Reads a task with its annotations. Canceled annotations are ignored.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// A description of the problem.
 pub fn read(row: &Map<String, Value>, labels: &LabelSet) -> Result<Imported, String> {
     let data = row.get("data").and_then(Value::as_object).ok_or("the task has no `data`")?;
     let task = read_task(data)?;
@@ -125,7 +125,7 @@ fn take(answer: &mut Answer, labels: &LabelSet, task: &Task, region: &Value) -> 
         "choices" => put(answer, labels, task, name, &first("choices"))?,
         "rating" => put(answer, labels, task, name, &value["rating"])?,
         "number" => put(answer, labels, task, name, &value["number"])?,
-        // Two answers side by side, the left one first.
+        // Two answers next to each other. The left one is the first.
         "pairwise" => {
             let rank = if value["selected"] == "left" { "first" } else { "second" };
             put(answer, labels, task, &pair_name((0, 1)), &json!(rank))?;

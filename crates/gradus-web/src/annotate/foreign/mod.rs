@@ -1,8 +1,8 @@
-//! Annotations in the forms of other tools, and from them.
+//! Annotations in the formats of other tools, in both directions.
 //!
-//! Each part of an annotation has a name, which both tools keep: `spans`, `missing`, `correction`, `no_error`, `feedback`, `1v2` and
-//! `1v2-strength` for a pair, and the questions' own. What a tool cannot say of a span (what it repeats, where the passages say
-//! otherwise) stands beside it as JSON, so that what is exported comes back as it was.
+//! Each part of an annotation has a name that both tools preserve: `spans`, `missing`, `correction`, `no_error`, `feedback`, `1v2` and
+//! `1v2-strength` for a pair, and the names of the questions. Properties of a span that a tool cannot represent (the repeated text, the
+//! contradicting passage) are stored as JSON in an additional field. An exported project therefore imports unchanged.
 
 pub mod argilla;
 pub mod label_studio;
@@ -20,22 +20,22 @@ use super::rank::{Rank, pair_name, pairs};
 use super::task::{Passage, Task};
 use super::words::whole_words;
 
-/// Whose file it is.
+/// Tool that wrote a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tool {
     /// Label Studio's JSON export.
     LabelStudio,
     /// Argilla's records.
     Argilla,
-    /// What FineGrainedRLHF's own pages submit.
+    /// Output of FineGrainedRLHF's own pages.
     FineGrained,
 }
 
 impl Tool {
-    /// All of them.
+    /// All tools.
     pub const ALL: [Self; 3] = [Self::LabelStudio, Self::Argilla, Self::FineGrained];
 
-    /// Its word.
+    /// Returns the name of the tool.
     pub fn name(self) -> &'static str {
         match self {
             Self::LabelStudio => "label-studio",
@@ -44,29 +44,29 @@ impl Tool {
         }
     }
 
-    /// The tool of a word.
+    /// Returns the tool with this name.
     pub fn of(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|tool| tool.name() == name)
     }
 }
 
-/// A task and what was said of it.
+/// A task with its annotations.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Imported {
     /// The task.
     pub task: Task,
-    /// Who said what, in how many seconds.
+    /// Author, annotation and seconds spent.
     pub said: Vec<(String, Answer, f64)>,
 }
 
-/// The tasks of another tool's file; each must fit the label set.
+/// Reads the tasks of another tool's file. Each must fit the label set.
 ///
 /// # Errors
-/// When the file cannot be read, or a row is not in the tool's form or does not fit.
+/// The file cannot be read, or a row is malformed or does not fit.
 pub fn read(tool: Tool, file: &str, labels: &LabelSet) -> Result<Vec<Imported>> {
     let source = gradus::data::resolve(file, &mut |_, _, _| {})?;
     let mut found: Vec<Imported> = Vec::new();
-    // Where each task of the original's pages stands: it has a row for every page and person.
+    // Index of each task from FineGrainedRLHF's pages, whose files have one row per page and person.
     let mut places: HashMap<String, usize> = HashMap::new();
     for path in &source.files {
         for row in gradus::data::open(path)? {
@@ -98,7 +98,7 @@ pub fn read(tool: Tool, file: &str, labels: &LabelSet) -> Result<Vec<Imported>> 
     if found.is_empty() { Err(Error::input(format!("`{file}` has no tasks"))) } else { Ok(found) }
 }
 
-/// What a task shows, by names that both tools take as they are.
+/// Converts the content of a task to fields with names that both tools accept.
 fn shown(task: &Task) -> Map<String, Value> {
     let mut data = Map::from_iter([("question".to_owned(), json!(task.question))]);
     if !task.reference.is_empty() {
@@ -121,7 +121,7 @@ fn shown(task: &Task) -> Map<String, Value> {
     data
 }
 
-/// The task that is shown so.
+/// Converts fields back to a task.
 fn task(data: &Map<String, Value>) -> Result<Task, String> {
     let text = |name: &str| data.get(name).and_then(Value::as_str).map(str::to_owned);
     let numbered = |name: &str| (1..).map_while(|i| text(&format!("{name}{i}"))).collect::<Vec<String>>();
@@ -152,14 +152,14 @@ fn task(data: &Map<String, Value>) -> Result<Task, String> {
     })
 }
 
-/// What a span has besides its place and its type; nothing where that is all.
+/// Returns the properties of a span other than its place and type, as JSON. `None` if there are none.
 fn beside(span: &Marked) -> Option<String> {
     let bare = Marked { kind: span.kind.clone(), start: span.start, end: span.end, ..Marked::default() };
     (*span != bare)
         .then(|| json!({ "repeats": span.repeats, "passage": span.passage, "sentences": span.sentences }).to_string())
 }
 
-/// A span with what stands beside it; other tools mark parts of words.
+/// Creates a span with its additional properties. Other tools may mark parts of words, so the range is extended to whole words.
 fn span(text: &str, kind: &str, (start, end): (usize, usize), beside: Option<&str>) -> Result<Marked, String> {
     let (start, end) = whole_words(text, start, end).ok_or_else(|| format!("characters {start} to {end} are blank"))?;
     let place = Marked { kind: kind.to_owned(), start, end, ..Marked::default() };
@@ -173,7 +173,7 @@ fn span(text: &str, kind: &str, (start, end): (usize, usize), beside: Option<&st
     serde_json::from_value(whole).map_err(|error| format!("what stands beside a span is wrong: {error}"))
 }
 
-/// The names of all parts but spans and missing information, with their values as texts or numbers.
+/// Returns the names of all parts except spans and missing information, with their values as texts or numbers.
 fn parts(labels: &LabelSet, task: &Task, answer: &Answer) -> Vec<(String, Value)> {
     let mut parts = Vec::new();
     if !(labels.spans.is_empty() && labels.missing.is_empty()) {
@@ -203,7 +203,7 @@ fn parts(labels: &LabelSet, task: &Task, answer: &Answer) -> Vec<(String, Value)
     parts
 }
 
-/// Puts a part into an annotation. A choice may be the word of a rank, or a number on a scale.
+/// Sets a part of an annotation. A choice may be the name of a rank or a number on a scale.
 fn put(answer: &mut Answer, labels: &LabelSet, task: &Task, name: &str, value: &Value) -> Result<(), String> {
     let text = value.as_str().map(str::to_owned).or_else(|| value.as_i64().map(|number| number.to_string()));
     let text = text.ok_or_else(|| format!("`{name}` is neither a text nor a number"))?;
@@ -232,7 +232,7 @@ fn put(answer: &mut Answer, labels: &LabelSet, task: &Task, name: &str, value: &
     Ok(())
 }
 
-/// What is missing, as the text that both tools keep.
+/// Returns the missing information as JSON text, which both tools preserve.
 fn missing(answer: &Answer) -> Option<String> {
     (!answer.missing.is_empty()).then(|| serde_json::to_string(&answer.missing).expect("plain data"))
 }
@@ -248,7 +248,7 @@ mod tests {
     use crate::store::Store;
     use crate::store::projects::{LEASE_MINUTES, Role, Save, Saved, State};
 
-    /// A project in which two people have said everything that can be said.
+    /// A project in which two people have used every kind of part.
     fn project(folder: &std::path::Path, labels: &LabelSet) -> Store {
         let store = Store::open(folder).expect("a file");
         let task = Task {
@@ -332,7 +332,7 @@ mod tests {
         }
     }
 
-    /// Files that Argilla's and Label Studio's own packages wrote: `tools/parity/annotation_tools.py`.
+    /// Files written by the packages of Argilla and Label Studio: `tools/parity/annotation_tools.py`.
     #[test]
     fn what_the_tools_write_is_read() {
         let fixture: Value =
@@ -358,7 +358,7 @@ mod tests {
         let found = imported(Tool::Argilla, "argilla");
         assert_eq!((found.task.question.as_str(), found.task.answers.len()), ("Q?", 2));
         let person = |number: u8| format!("argilla-00000000-0000-4000-8000-00000000000{number}");
-        // `to_dict` does not say which responses are drafts.
+        // `to_dict` does not record which responses are drafts.
         let draft = Answer { questions: [("tone".to_owned(), 1)].into(), ..Answer::default() };
         assert_eq!(found.said, [(person(1), full, 0.0), (person(2), tied, 0.0), (person(9), draft, 0.0)]);
     }

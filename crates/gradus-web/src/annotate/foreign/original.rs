@@ -1,7 +1,7 @@
-//! What the two pages of FineGrainedRLHF submit (its `interface_html`): a task that is JSON within JSON, and a `response`.
+//! Submissions of FineGrainedRLHF's two pages (its `interface_html`): a task, which is JSON within JSON, and a `response`.
 //!
-//! The annotation page marks spans and missing information and corrects the first answer; the comparison page ranks pairs of
-//! answers. Rows of one task are one task here, whichever page they come from. Offsets are those of JavaScript, UTF-16.
+//! The annotation page marks spans and missing information and corrects the first answer. The comparison page ranks pairs of answers. All
+//! rows of a task become one task, whichever page they come from. Offsets count UTF-16 units, as in JavaScript.
 
 use std::collections::BTreeMap;
 
@@ -12,26 +12,26 @@ use crate::annotate::answer::{Answer, Marked, Missing};
 use crate::annotate::rank::{Rank, pair_name, pairs};
 use crate::annotate::task::{Passage, Task};
 
-/// Names of columns, those of Mechanical Turk's files last.
+/// Names of columns; those of Mechanical Turk's files come last.
 const TASK: [&str; 3] = ["prompt", "question", "Input.prompt"];
 const RESPONSE: [&str; 2] = ["response", "Answer.response"];
 const PERSON: [&str; 4] = ["annotator", "worker", "worker_id", "WorkerId"];
 const SECONDS: [&str; 2] = ["seconds", "WorkTimeInSeconds"];
 const FEEDBACK: [&str; 2] = ["feedback", "Answer.feedback"];
-/// Whose annotation it is where no column says it.
+/// Author of annotations without a name.
 const SOMEBODY: &str = "somebody";
-/// Answers that the comparison page shows.
+/// Number of answers on the comparison page.
 const ANSWERS: usize = 4;
 
-/// A row of the pages' output.
+/// Reads a row of the pages' output.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// A description of the problem.
 pub fn read(row: &Map<String, Value>) -> Result<Imported, String> {
     let column = |names: &[&str]| names.iter().find_map(|name| row.get(*name)).filter(|value| !value.is_null());
     let given = column(&TASK).ok_or("the row has no `prompt` or `question`, the JSON that the page showed")?;
     let mut shown = object("the task", given)?;
-    // The page's hidden element has an id beside the task.
+    // The page's hidden element has an id in addition to the task.
     if let (Some(inner), false) = (shown.get("question"), shown.contains_key("predicted answer")) {
         shown = object("`question`", inner)?;
     }
@@ -51,10 +51,10 @@ pub fn read(row: &Map<String, Value>) -> Result<Imported, String> {
     Ok(Imported { task, said: vec![(person, answer, seconds)] })
 }
 
-/// Adds what was said of a task to what is known of it: one person may have marked on one page and compared on the other.
+/// Merges annotations of the same task. A person may have marked on one page and compared on the other.
 ///
 /// # Errors
-/// When a person said the same twice.
+/// A person submitted the same page twice.
 pub fn join(known: &mut Imported, more: Imported) -> Result<(), String> {
     for (person, answer, seconds) in more.said {
         let Some((_, before, before_seconds)) = known.said.iter_mut().find(|(name, ..)| *name == person) else {
@@ -78,7 +78,7 @@ pub fn join(known: &mut Imported, more: Imported) -> Result<(), String> {
     Ok(())
 }
 
-/// An object that may be written as text.
+/// Returns an object, which may be encoded as text.
 fn object(name: &str, value: &Value) -> Result<Map<String, Value>, String> {
     let parsed = match value {
         Value::String(text) => {
@@ -95,7 +95,7 @@ fn object(name: &str, value: &Value) -> Result<Map<String, Value>, String> {
 fn task(shown: &Map<String, Value>) -> Result<Task, String> {
     let text = |name: &str| shown.get(name).and_then(Value::as_str).map(str::to_owned);
     let first = text("predicted answer").ok_or("the task has no `predicted answer`")?;
-    // The page knows a fifth answer, and shows none.
+    // The page's data has a fifth answer, which it does not show.
     let others = (2..=ANSWERS).map_while(|i| text(&format!("predicted answer {i}")));
     let answers: Vec<String> = std::iter::once(first).chain(others).collect();
     let passage = |(i, passage): (usize, &Value)| {
@@ -155,7 +155,7 @@ fn response_of(response: &Map<String, Value>, task: &Task) -> Result<Answer, Str
         one => one.clone(),
     });
     if let Some(Value::String(text)) = correction {
-        // The page lets a correction be blank only where no passage helps.
+        // The page allows a blank correction only if no passage helps.
         answer.no_passage_helps = text.trim().is_empty();
         answer.correction = Some(text);
     }
@@ -182,7 +182,7 @@ fn ranks_of(ranks: &Value, task: &Task) -> Result<BTreeMap<String, Rank>, String
     pairs.into_iter().map(pair_name).zip(list).map(|(name, value)| Ok((name, rank(value)?))).collect()
 }
 
-/// A span of `text`, whose place counts UTF-16.
+/// Reads a span of `text`, whose offsets count UTF-16 units.
 fn marked(text: &str, kind: &str, explanation: &str, found: &Map<String, Value>) -> Result<Marked, String> {
     let at = |name: &str| {
         let units = found.get(name).and_then(Value::as_u64).ok_or_else(|| format!("a span has no `{name}`"))?;
@@ -199,7 +199,7 @@ fn marked(text: &str, kind: &str, explanation: &str, found: &Map<String, Value>)
         Ok(characters)
     };
     let place_of = span(text, kind, (at("start")?, at("end")?), None)?;
-    // What is repeated, or where the passages say otherwise.
+    // The explanation is the repeated text, or the contradicting passage.
     if explanation.trim_start().starts_with('{')
         && let Ok((passage, sentences)) = place(kind, explanation)
     {
@@ -208,7 +208,7 @@ fn marked(text: &str, kind: &str, explanation: &str, found: &Map<String, Value>)
     Ok(Marked { repeats: explanation.to_owned(), ..place_of })
 }
 
-/// A passage and its sentences, as an explanation has them.
+/// Reads a passage and its sentences from an explanation.
 fn place(kind: &str, explanation: &str) -> Result<(usize, Vec<usize>), String> {
     let found = object(&format!("the explanation of {kind}"), &Value::String(explanation.to_owned()))?;
     let number = |value: &Value| {
@@ -255,7 +255,7 @@ mod tests {
             "error": {
                 "situation-0": {
                     "spans": [
-                        // The first character has two units.
+                        // The first character has two UTF-16 units.
                         span("Wrong-Grounding", &place(json!([1])), 3, 15),
                         span("Redundant", "Tea is cold.", 16, 28),
                     ],

@@ -1,4 +1,4 @@
-//! Whose a task is, and for how long.
+//! Claims: who works on a task, and for how long.
 
 use gradus::Result;
 use rusqlite::{OptionalExtension, Row, params};
@@ -10,19 +10,19 @@ use crate::annotate::shown::Shown;
 use crate::annotate::task::Task;
 use crate::store::now;
 
-/// For how many minutes a task belongs to somebody who does nothing with it, where a project says nothing else.
+/// Default lease: minutes until a task without activity is released.
 pub const LEASE_MINUTES: u32 = 30;
 
-/// How many seconds after the last change a look at the page renews the lease.
+/// Seconds after the last change until a view of the page renews the lease.
 const RENEW_SECONDS: i64 = 60;
 
 impl Project {
-    /// A task that somebody has open and last changed before this time is free for others.
+    /// Returns the time before which an open task must have changed for its lease to have ended.
     fn lease_began(&self) -> i64 {
         now() - 60 * i64::from(self.lease_minutes)
     }
 
-    /// Whether an annotation still takes a place of its task.
+    /// Returns whether an annotation still occupies a place of its task.
     pub fn holds(&self, annotation: &Annotation) -> bool {
         match annotation.state {
             State::Done => true,
@@ -33,11 +33,11 @@ impl Project {
 }
 
 impl Projects<'_> {
-    /// Opens a task of someone: its lease begins anew, and from now on it is known what they are shown. None where the task is not
-    /// theirs. A task that was opened or changed just now is only read, which waits for no other process.
+    /// Opens a person's task: renews its lease and stores what the person is shown. `None` if the person does not have the task. If the
+    /// task was opened or changed very recently, it is only read, which waits for no other process.
     ///
     /// # Errors
-    /// When the file cannot be changed.
+    /// The database cannot be changed.
     pub fn open(&self, project: i64, number: usize, by: i64) -> Result<Option<Annotation>> {
         let found = self.annotation(project, number, by)?;
         let is_current = |said: &Annotation| {
@@ -61,28 +61,27 @@ impl Projects<'_> {
         })
     }
 
-    /// Ends the claims of people on tasks that they have open: of one task or all, of one person or all; how many. What they
-    /// marked so far is kept, and they may still submit it.
+    /// Ends claims on open tasks, of one task or all tasks and of one person or all people. Returns their number. Drafts are kept and may
+    /// still be submitted.
     ///
     /// # Errors
-    /// When the file cannot be changed.
+    /// The database cannot be changed.
     pub fn release(&self, project: i64, number: Option<usize>, person: Option<&str>) -> Result<usize> {
         self.0.change(|open| {
             let which = "state = 'open' AND changed > 0 AND task IN (SELECT id FROM tasks WHERE project = ?1 AND (?2 IS NULL OR number = ?2))
                  AND (?3 IS NULL OR person = (SELECT id FROM people WHERE name = ?3))";
             let row = params![project, number.map(|number| number as i64), person];
-            // Who only looked has nothing to keep.
+            // Claims without changes contain nothing to keep.
             let removed = open.execute(&format!("DELETE FROM annotations WHERE revision = 0 AND {which}"), row)?;
             Ok(removed + open.execute(&format!("UPDATE annotations SET changed = 0 WHERE {which}"), row)?)
         })
     }
 
-    /// The task that someone continues with: one that they began, else the first that they have not seen and that has room for one
-    /// more. A new one is theirs from now on, so two people who ask at once do not get the same last place. A task that somebody
-    /// opened and left for longer than the lease has room again.
+    /// Returns the next task of a person: one that they began, otherwise the first new one with a free place. A new task is claimed
+    /// immediately, so that two simultaneous requests cannot get the same last place. A task whose lease has ended has a free place.
     ///
     /// # Errors
-    /// When the file cannot be read.
+    /// The database cannot be read.
     pub fn next(&self, project: &Project, by: i64) -> Result<Option<usize>> {
         self.0.change(|open| {
             let lease_began = project.lease_began();
@@ -184,7 +183,7 @@ mod tests {
         assert_eq!(next(a), None, "and no longer of who only looked");
         assert!(projects.open(project.id, 1, a).expect("read").is_none());
 
-        // What was marked stays with its owner, who may still submit it; others may begin.
+        // The draft is kept and may still be submitted by its author. Others may begin the task.
         let answer = Answer { feedback: "half".into(), ..Answer::default() };
         let save =
             |by, number, state| projects.save(project.id, number, by, &Save::of(&answer, state, 1.0)).expect("saved");
@@ -193,7 +192,7 @@ mod tests {
         assert_eq!(projects.release(project.id, None, Some("nobody")).expect("changed"), 0);
         assert_eq!((next(a), next(b)), (Some(2), Some(2)));
         assert_eq!(save(b, 2, State::Done), Saved::Stored(2));
-        // An owner frees all that is open.
+        // An owner releases all open tasks.
         assert_eq!(projects.release(project.id, None, None).expect("changed"), 2);
         assert_eq!(save(c, 1, State::Done), Saved::Nowhere);
     }
@@ -217,7 +216,7 @@ mod tests {
             let answer = Answer::default();
             projects.save(project.id, number, a, &Save::of(&answer, State::Done, 1.0)).expect("saved");
         }
-        // All 24 alike has a probability of 1 in 8 million.
+        // The probability that all 24 are equal is 1 in 8 million.
         assert!(firsts.contains(&0) && firsts.contains(&1), "{firsts:?}");
     }
 }

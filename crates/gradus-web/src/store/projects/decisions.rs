@@ -1,4 +1,4 @@
-//! What reviewers decide where people disagree.
+//! Decisions of reviewers on tasks with different annotations.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +13,10 @@ const VERDICT: &str = "SELECT tasks.number, people.name, answer, state, '', 0.0,
      FROM verdicts JOIN tasks ON tasks.id = task JOIN people ON people.id = person";
 
 impl Projects<'_> {
-    /// What reviewers decided or began to, by task.
+    /// Returns the reviewers' decisions and drafts, by task.
     ///
     /// # Errors
-    /// When the file cannot be read.
+    /// The database cannot be read.
     pub fn verdicts(&self, project: i64) -> Result<BTreeMap<usize, Annotation>> {
         self.0.read(|open| {
             let mut found = open.prepare(&format!("{VERDICT} WHERE project = ?1"))?;
@@ -25,10 +25,10 @@ impl Projects<'_> {
         })
     }
 
-    /// Stores what a reviewer decides of a task, unless another page has stored something else since theirs read it.
+    /// Stores a reviewer's decision, unless another page has stored something else since this page read it.
     ///
     /// # Errors
-    /// When it cannot be stored.
+    /// It cannot be stored.
     pub fn decide(&self, project: i64, number: usize, by: i64, save: &Save<'_>) -> Result<Saved> {
         self.0.change(|open| {
             let sought = format!("{VERDICT} WHERE project = ?1 AND tasks.number = ?2");

@@ -1,4 +1,4 @@
-//! Projects of annotations: what is asked, the tasks, the people, what they said.
+//! Annotation projects: label sets, tasks, people, annotations.
 
 mod claims;
 mod decisions;
@@ -62,7 +62,7 @@ pub(super) const TABLES: &str = "
     CREATE INDEX annotations_of ON annotations (person, state);
 ";
 
-/// What reviewers decide, and tasks that everyone gets.
+/// Decisions of reviewers, and tasks for everyone.
 pub(super) const VERDICTS: &str = "
     ALTER TABLE tasks ADD COLUMN everyone INTEGER NOT NULL DEFAULT 0;
     CREATE TABLE verdicts (
@@ -75,7 +75,7 @@ pub(super) const VERDICTS: &str = "
     );
 ";
 
-/// Leases, revisions, and what was shown of the answers.
+/// Leases, revisions, and the presentation of answers.
 const SHOWN: &str = "
     -- For how many minutes a task belongs to somebody who does nothing with it.
     ALTER TABLE projects ADD COLUMN lease_minutes INTEGER NOT NULL DEFAULT 30;
@@ -90,7 +90,7 @@ const SHOWN: &str = "
     UPDATE verdicts SET revision = 1;
 ";
 
-/// Adds them. What earlier versions showed followed from a hash: now it is stored.
+/// Adds these columns. Earlier versions derived the presentation from a hash; now it is stored.
 pub(super) fn store_what_was_shown(change: &Transaction<'_>) -> rusqlite::Result<()> {
     change.execute_batch(SHOWN)?;
     let mut found = change.prepare(
@@ -108,24 +108,24 @@ pub(super) fn store_what_was_shown(change: &Transaction<'_>) -> rusqlite::Result
     rows.iter().try_for_each(|(task, person, shown)| update.execute(params![task, person, shown]).map(drop))
 }
 
-/// A project.
+/// An annotation project.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Project {
-    /// Its number.
+    /// Id of the project.
     pub id: i64,
-    /// Its name.
+    /// Name of the project.
     pub name: String,
-    /// What is asked.
+    /// Label set.
     pub labels: LabelSet,
-    /// How many people look at each task.
+    /// Number of people per task.
     pub annotators: usize,
-    /// For how many minutes a task belongs to somebody who does nothing with it.
+    /// Minutes until an open task without activity is released.
     pub lease_minutes: u32,
-    /// How many tasks it has.
+    /// Number of tasks.
     pub tasks: usize,
 }
 
-/// The projects.
+/// All annotation projects.
 pub struct Projects<'a>(pub(super) &'a Store);
 
 fn broken(column: usize, error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> rusqlite::Error {
@@ -136,7 +136,7 @@ fn read<T: serde::de::DeserializeOwned>(row: &Row<'_>, column: usize) -> rusqlit
     serde_json::from_str(&row.get::<_, String>(column)?).map_err(|error| broken(column, error))
 }
 
-/// A number that is never negative.
+/// Reads a number that is never negative.
 fn count(row: &Row<'_>, column: usize) -> rusqlite::Result<usize> {
     let count: i64 = row.get(column)?;
     usize::try_from(count).map_err(|error| broken(column, error))
@@ -160,10 +160,10 @@ fn project(row: &Row<'_>) -> rusqlite::Result<Project> {
 }
 
 impl Projects<'_> {
-    /// A new project; whether there was none of this name. A task belongs to somebody who does nothing with it for `lease_minutes`.
+    /// Creates a project. Returns whether the name was free. Tasks without activity are released after `lease_minutes`.
     ///
     /// # Errors
-    /// When it cannot be stored.
+    /// It cannot be stored.
     pub fn begin(
         &self,
         name: &str,
@@ -179,11 +179,11 @@ impl Projects<'_> {
         })
     }
 
-    /// A new project with what people said elsewhere; how many annotations are not finished by its rules, or nothing where the
-    /// name is taken. Who is not known here gets a name without a way in.
+    /// Creates a project with annotations from elsewhere. Returns the number of unfinished annotations, or `None` if the name is taken.
+    /// Unknown people get an account without a token.
     ///
     /// # Errors
-    /// When it cannot be kept.
+    /// It cannot be stored.
     pub fn import(
         &self,
         name: &str,
@@ -217,34 +217,34 @@ impl Projects<'_> {
         })
     }
 
-    /// All projects, by name.
+    /// Returns all projects, by name.
     ///
     /// # Errors
-    /// When the file cannot be read.
+    /// The database cannot be read.
     pub fn list(&self) -> Result<Vec<Project>> {
         self.0.read(|open| open.prepare(&format!("{PROJECT} ORDER BY name"))?.query_map([], project)?.collect())
     }
 
-    /// The project `name`.
+    /// Returns the project `name`.
     ///
     /// # Errors
-    /// When the file cannot be read.
+    /// The database cannot be read.
     pub fn find(&self, name: &str) -> Result<Option<Project>> {
         self.0.read(|open| open.query_row(&format!("{PROJECT} WHERE name = ?1"), [name], project).optional())
     }
 
-    /// Removes a project with its tasks and what was said of them.
+    /// Removes a project with its tasks and annotations.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// The database cannot be changed.
     pub fn remove(&self, project: i64) -> Result<()> {
         self.0.change(|open| open.execute("DELETE FROM projects WHERE id = ?1", [project]).map(drop))
     }
 
-    /// A task by its number, from 1.
+    /// Returns a task by its number, from 1.
     ///
     /// # Errors
-    /// When the file cannot be read.
+    /// The database cannot be read.
     pub fn task(&self, project: i64, number: usize) -> Result<Option<Task>> {
         self.0.read(|open| {
             let sought = "SELECT given FROM tasks WHERE project = ?1 AND number = ?2";
@@ -252,10 +252,10 @@ impl Projects<'_> {
         })
     }
 
-    /// All tasks, in order.
+    /// Returns all tasks in order.
     ///
     /// # Errors
-    /// When the file cannot be read.
+    /// The database cannot be read.
     pub fn tasks(&self, project: i64) -> Result<Vec<Task>> {
         self.0.read(|open| {
             let mut found = open.prepare("SELECT given FROM tasks WHERE project = ?1 ORDER BY number")?;
@@ -264,7 +264,7 @@ impl Projects<'_> {
     }
 }
 
-/// A new project with its tasks; nothing where the name is taken.
+/// Creates a project with its tasks. `None` if the name is taken.
 fn begin(
     open: &Transaction<'_>,
     name: &str,
@@ -289,7 +289,7 @@ fn begin(
 mod tests {
     use super::*;
 
-    /// A task with two answers.
+    /// Creates a task with two answers.
     pub fn task(question: &str) -> Task {
         Task {
             question: question.into(),
@@ -302,7 +302,7 @@ mod tests {
         }
     }
 
-    /// Somebody new, who has signed in.
+    /// Creates a person who has signed in.
     pub fn signed_in(store: &Store, name: &str) -> Person {
         let token = store.projects().invite(name, Role::Annotator).expect("kept");
         let before = store.sessions().begin();

@@ -1,4 +1,4 @@
-//! Who takes part: what they may do, and who has signed in.
+//! People: their roles and sign-ins.
 
 use gradus::Result;
 use rusqlite::{OptionalExtension, Row, params};
@@ -19,10 +19,10 @@ fn person(row: &Row<'_>) -> rusqlite::Result<Person> {
 }
 
 impl Projects<'_> {
-    /// A new person, or a new token for one that is there, whose sessions end; the token.
+    /// Adds a person, or issues a new token to an existing one and ends their sessions. Returns the token.
     ///
     /// # Errors
-    /// When it cannot be kept.
+    /// It cannot be stored.
     pub fn invite(&self, name: &str, role: Role) -> Result<String> {
         let token = secret();
         self.0.change(|open| {
@@ -38,11 +38,11 @@ impl Projects<'_> {
         Ok(token)
     }
 
-    /// Signs somebody in; their new session, or nothing where name and token do not belong together. The session has a new
-    /// secret, so whoever knew that of `before` is not signed in. What was said in `before` belongs to the person from now on.
+    /// Signs a person in and returns their new session. `None` if the name and token do not match. The session has a new secret, so knowing
+    /// the secret of `before` grants no access. The conversations of `before` now belong to the person.
     ///
     /// # Errors
-    /// When it cannot be kept.
+    /// It cannot be stored.
     pub fn sign_in(&self, before: &Session, name: &str, token: &str) -> Result<Option<Session>> {
         let session = self.0.sessions().begin();
         let is_in = self.0.change(|open| {
@@ -62,15 +62,15 @@ impl Projects<'_> {
     /// Signs a session out.
     ///
     /// # Errors
-    /// When it cannot be kept.
+    /// It cannot be stored.
     pub fn sign_out(&self, session: &Session) -> Result<()> {
         self.0.change(|open| open.execute("DELETE FROM signed_in WHERE session_sum = ?1", [session.sum()]).map(drop))
     }
 
-    /// Who is signed in.
+    /// Returns the person who is signed in.
     ///
     /// # Errors
-    /// When the file cannot be read.
+    /// The database cannot be read.
     pub fn who(&self, session: &Session) -> Result<Option<Person>> {
         self.0.read(|open| {
             let sought = "SELECT id, name, role FROM people JOIN signed_in ON person = id

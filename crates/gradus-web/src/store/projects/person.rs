@@ -1,24 +1,24 @@
-//! Someone who takes part, and what they may do.
+//! People and their roles.
 
 use serde::{Deserialize, Serialize};
 
-/// What someone may do.
+/// Role of a person.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// Annotates.
+    /// May annotate.
     Annotator,
-    /// Also sees what others said.
+    /// May also see the annotations of others.
     Reviewer,
-    /// Also exports.
+    /// May also export.
     Owner,
 }
 
 impl Role {
-    /// All of them.
+    /// All roles.
     pub const ALL: [Self; 3] = [Self::Annotator, Self::Reviewer, Self::Owner];
 
-    /// Its word.
+    /// Returns the name of the role.
     pub fn name(self) -> &'static str {
         match self {
             Self::Annotator => "annotator",
@@ -27,19 +27,19 @@ impl Role {
         }
     }
 
-    /// The role of a word.
+    /// Returns the role with this name.
     pub fn of(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|role| role.name() == name)
     }
 }
 
-/// Someone.
+/// A person.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Person {
-    /// Their number.
+    /// Id of the person.
     pub id: i64,
-    /// Their name.
+    /// Name of the person.
     pub name: String,
-    /// What they may do.
+    /// Role of the person.
     pub role: Role,
 }

@@ -1,4 +1,4 @@
-//! What people say of tasks. A save never overwrites what its page has not seen.
+//! Stored annotations. A save never overwrites a version that its page has not seen.
 
 use gradus::Result;
 use rusqlite::{OptionalExtension, Row, Transaction, params};
@@ -9,15 +9,15 @@ use crate::annotate::answer::Answer;
 use crate::annotate::shown::Shown;
 use crate::store::now;
 
-/// How an annotation stands.
+/// State of an annotation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// Begun.
+    /// In progress.
     Open,
-    /// Handed in.
+    /// Submitted.
     Done,
-    /// Left out, with a reason.
+    /// Skipped, with a reason.
     Skipped,
 }
 
@@ -35,71 +35,70 @@ impl State {
     }
 }
 
-/// What someone said of a task.
+/// A person's annotation of a task.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Annotation {
-    /// The task's number, from 1.
+    /// Number of the task, from 1.
     pub task: usize,
-    /// Who.
+    /// Name of the person.
     pub person: String,
-    /// What.
+    /// Content of the annotation.
     pub answer: Answer,
-    /// How it stands.
+    /// State of the annotation.
     pub state: State,
-    /// Why it was left out.
+    /// Reason for skipping the task.
     pub reason: String,
-    /// How long they looked at it.
+    /// Seconds spent on the task.
     pub seconds: f64,
-    /// What they were shown of the answers; unknown where another tool made the annotation.
+    /// Presentation of the answers. `None` for annotations from another tool.
     pub shown: Option<Shown>,
-    /// How often it was saved.
+    /// Number of saves.
     pub revision: u64,
-    /// Which page saved it last.
+    /// Page of the last save.
     pub page: String,
-    /// When it was last opened or changed, in seconds since 1970.
+    /// Time when it was last opened or changed, in seconds since 1970.
     pub changed: i64,
 }
 
-/// What a page saves.
+/// Save request of a page.
 #[derive(Debug, Clone)]
 pub struct Save<'a> {
-    /// The annotation.
+    /// Content of the annotation.
     pub answer: &'a Answer,
-    /// How it stands.
+    /// State of the annotation.
     pub state: State,
-    /// Why the task is skipped.
+    /// Reason for skipping the task.
     pub reason: &'a str,
-    /// Seconds since the save before.
+    /// Seconds since the previous save.
     pub seconds: f64,
-    /// The revision that the page began with or saved last.
+    /// Revision that the page began with or saved last.
     pub revision: u64,
-    /// The page: a random name of its own. What a page saves never conflicts with what it saved before.
+    /// Random name of the page. Saves of one page never conflict with each other.
     pub page: &'a str,
 }
 
 impl<'a> Save<'a> {
-    /// A save of a program, which conflicts with nothing that programs save.
+    /// Creates a save by a program. Saves by programs never conflict with each other.
     #[cfg(test)]
     pub fn of(answer: &'a Answer, state: State, seconds: f64) -> Self {
         Self { answer, state, reason: "", seconds, revision: 0, page: "" }
     }
 
-    /// Whether `stored` came from elsewhere after the page read it. A save that was stored before its answer got lost is no
-    /// conflict.
+    /// Returns whether `stored` came from another page after this page read it. A save whose response was lost is not a conflict.
     pub(super) fn is_stale(&self, stored: &Annotation) -> bool {
         let is_same = stored.answer == *self.answer && stored.state == self.state;
         stored.revision != self.revision && stored.page != self.page && !is_same
     }
 }
 
-/// What becomes of a save.
+/// Result of a save.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Saved {
-    /// It is stored, as this revision.
+    /// It is stored, with this revision.
     Stored(u64),
-    /// Something else was stored meanwhile: this.
+    /// Another version, given here, was stored in the meantime.
     Stale(Box<Annotation>),
-    /// The task is not theirs, or does not exist.
+    /// The person does not have the task, or it does not exist.
     Nowhere,
 }
 
@@ -122,7 +121,7 @@ const ANNOTATION: &str =
     "SELECT tasks.number, people.name, answer, state, reason, seconds, shown, revision, page, changed
      FROM annotations JOIN tasks ON tasks.id = task JOIN people ON people.id = person";
 
-/// What someone said of a task.
+/// Returns a person's annotation of a task.
 pub(super) fn said(
     open: &Transaction<'_>,
     project: i64,
@@ -134,10 +133,10 @@ pub(super) fn said(
 }
 
 impl Projects<'_> {
-    /// Everything that was said in a project: by task, then by name.
+    /// Returns all annotations of a project, by task and then by name.
     ///
     /// # Errors
-    /// When the file cannot be read.
+    /// The database cannot be read.
     pub fn annotations(&self, project: i64) -> Result<Vec<Annotation>> {
         self.0.read(|open| {
             let mut found =
@@ -146,18 +145,18 @@ impl Projects<'_> {
         })
     }
 
-    /// What someone said of a task, if they did.
+    /// Returns a person's annotation of a task, if there is one.
     ///
     /// # Errors
-    /// When the file cannot be read.
+    /// The database cannot be read.
     pub fn annotation(&self, project: i64, number: usize, by: i64) -> Result<Option<Annotation>> {
         self.0.read(|open| said(open, project, number, by))
     }
 
-    /// The numbers of the tasks that someone has or had, in order, and how each stands.
+    /// Returns the numbers of a person's tasks in order, with their states.
     ///
     /// # Errors
-    /// When the file cannot be read.
+    /// The database cannot be read.
     pub fn own(&self, project: i64, by: i64) -> Result<Vec<(usize, State)>> {
         self.0.read(|open| {
             let sought = "SELECT number, state FROM annotations JOIN tasks ON tasks.id = task
@@ -167,11 +166,10 @@ impl Projects<'_> {
         })
     }
 
-    /// Stores what someone says of a task, unless another page has stored something else since theirs read it. Seconds are added to
-    /// those before.
+    /// Stores an annotation, unless another page has stored something else since this page read it. Seconds are added to the previous ones.
     ///
     /// # Errors
-    /// When it cannot be stored.
+    /// It cannot be stored.
     pub fn save(&self, project: i64, number: usize, by: i64, save: &Save<'_>) -> Result<Saved> {
         self.0.change(|open| {
             let Some(stored) = said(open, project, number, by)? else { return Ok(Saved::Nowhere) };
@@ -191,10 +189,10 @@ impl Projects<'_> {
         })
     }
 
-    /// How many tasks of a project someone has done and skipped.
+    /// Returns how many tasks of a project a person has submitted and skipped.
     ///
     /// # Errors
-    /// When the file cannot be read.
+    /// The database cannot be read.
     pub fn progress(&self, project: i64, by: i64) -> Result<(usize, usize)> {
         self.0.read(|open| {
             let counted = "SELECT count(*) FILTER (WHERE state = 'done'), count(*) FILTER (WHERE state = 'skipped')
@@ -232,9 +230,9 @@ mod tests {
         assert_eq!((found.answer, found.revision, stored().answer), (one.clone(), 1, one.clone()));
         assert_eq!(save(&other, 1, "y"), Saved::Stored(2), "who has seen it may");
         assert_eq!(save(&other, 1, "x"), Saved::Stored(3), "the same again is no conflict");
-        // The page's own save was stored, but it never heard so.
+        // The page's own save was stored, but its response was lost.
         assert_eq!(save(&one, 1, "x"), Saved::Stored(4));
-        // The same for decisions.
+        // Decisions follow the same rules.
         let decide = |answer, revision, page| {
             projects.decide(project.id, 1, a, &as_save(answer, revision, page)).expect("saved")
         };
