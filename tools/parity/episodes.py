@@ -4,7 +4,7 @@ What the policy writes is a script, so that nothing is sampled; tools, masks, ap
 advantages, losses and updates are TRL's. Run after `trajectories.py`, whose start model is used. Each run has a folder:
   chat_template.jinja  how conversations and calls are written
   run.json             hyper-parameters, steps, a summary of the final weights; of each rollout of the first generation the calls,
-                       the advantage, and log-probabilities before and after the first update
+                       the advantage, and log-probabilities before and after the first update; those before it in float64 as well
   rows.jsonl           the prompts, in the order they are used
   rollouts.jsonl       for each generation the prompts, turns (ids that the policy wrote, ids that it read) and rewards
 """
@@ -14,10 +14,12 @@ import random
 import tempfile
 
 import replay
+import torch
 from common import arguments, meta, write_json
 
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
+from trl.trainer.utils import selective_log_softmax
 
 SEED = 23
 GROUP = 4
@@ -244,6 +246,19 @@ class Scripted(GRPOTrainer):
         return found
 
 
+def exact_logprobs(root, first, temperature):
+    """Log-probabilities of the start model in float64, for each rollout at the tokens that its policy wrote."""
+    model = replay.load(root / "models", "qwen3").double().eval()
+    found = []
+    for prompt, ids, mask in zip(first["prompt_ids"], first["completion_ids"], first["mask"]):
+        with torch.no_grad():
+            logits = model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1] / temperature
+        assert logits.dtype == torch.float64
+        logps = selective_log_softmax(logits, torch.tensor(ids))
+        found.append([x for x, counts in zip(logps.tolist(), mask) if counts])
+    return found
+
+
 def turns_of(ids, mask):
     """The ids that the policy wrote and those that it read, turn by turn."""
     turns, before = [], False
@@ -323,6 +338,7 @@ def run(root, name):
             "advantages": first["advantages"],
             "old_logprobs": first.get("old_per_token_logps"),
             "logprobs": first["updates"],
+            "exact_logprobs": exact_logprobs(root, first, options["temperature"]),
         },
         "final_weights": replay.weights(trainer.model),
     })

@@ -20,12 +20,12 @@ pub struct DocsArgs {
 /// Pages of `docs/`, by name.
 macro_rules! pages {
     ($($name:literal,)+) => {
-        &[$(($name, include_str!(concat!("../../../../docs/", $name, ".md"))),)+]
+        &[$(($name, include_str!(concat!("../../docs/", $name, ".md"))),)+]
     };
 }
 
 /// Table of contents, with titles and order.
-const SUMMARY: &str = include_str!("../../../../docs/SUMMARY.md");
+const SUMMARY: &str = include_str!("../../docs/SUMMARY.md");
 
 /// Name and text of every page, in the order of the contents.
 const PAGES: &[(&str, &str)] = pages![

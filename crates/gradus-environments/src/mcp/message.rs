@@ -44,7 +44,7 @@ pub(super) fn notification(method: &str, params: Value) -> Value {
 
 /// Builds the notification that cancels a request.
 pub(super) fn cancel(number: u64) -> Value {
-    notification("notifications/canceled", json!({ "requestId": number, "reason": "the time limit is over" }))
+    notification("notifications/cancelled", json!({ "requestId": number, "reason": "the time limit is over" }))
 }
 
 /// Parameters of the first request.

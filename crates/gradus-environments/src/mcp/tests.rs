@@ -293,5 +293,5 @@ fn a_late_call_is_canceled() {
     assert!(error.ends_with("it printed a line that answers no open request (`working`)"), "{error}");
     assert_eq!(server.call("do", &Map::new()), Ok(Ok("done".into())), "the late answer is nobody's");
     let cancel: Value = serde_json::from_str(&std::fs::read_to_string(seen).expect("written")).expect("JSON");
-    assert_eq!((&cancel["method"], &cancel["params"]["requestId"]), (&json!("notifications/canceled"), &json!(3)));
+    assert_eq!((&cancel["method"], &cancel["params"]["requestId"]), (&json!("notifications/cancelled"), &json!(3)));
 }

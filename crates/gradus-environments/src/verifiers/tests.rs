@@ -92,7 +92,7 @@ fn connection(mut stream: TcpStream, log: &Said, play: &Arc<Play>) {
                 let play = Arc::clone(play);
                 std::thread::spawn(move || play(&table));
             }
-            _ => table.send("reply", &json!({ "success": true, "canceled": true })),
+            _ => table.send("reply", &json!({ "success": true, "cancelled": true })),
         }
     }
 }

@@ -88,6 +88,15 @@ pub fn assert_all(case: &str, found: &[f32], expected: &[f64], tolerance: f64, f
     }
 }
 
+/// Asserts that each value is within [`VALUE`], relative to itself or 1, whichever is larger.
+#[track_caller]
+pub fn assert_each(case: &str, found: &[f32], expected: &[f64]) {
+    assert_eq!(found.len(), expected.len(), "{case}: how many values");
+    for (i, (&found, &expected)) in found.iter().zip(expected).enumerate() {
+        assert_value(&format!("{case}, value {i}"), f64::from(found), expected);
+    }
+}
+
 #[track_caller]
 pub fn assert_gradient(case: &str, found: &[f32], expected: &[f64]) {
     assert_all(case, found, expected, GRADIENT, 0.0);

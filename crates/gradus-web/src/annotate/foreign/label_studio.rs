@@ -19,7 +19,7 @@ pub fn task(project: &Project, number: usize, task: &Task, said: &[&Annotation])
         said.iter().enumerate().map(|(i, said)| annotation(project, number, i, task, said)).collect();
     let row = json!({
         "id": number, "data": shown(task), "annotations": annotations, "predictions": [], "meta": {},
-        "total_annotations": said.len(), "canceled_annotations": 0, "total_predictions": 0,
+        "total_annotations": said.len(), "cancelled_annotations": 0, "total_predictions": 0,
     });
     row.as_object().cloned().unwrap_or_default()
 }
