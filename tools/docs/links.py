@@ -19,6 +19,7 @@ import subprocess
 import sys
 import urllib.parse
 
+import figures
 from pages import ROOT, anchor, lines_outside_code
 
 LINK = re.compile(r"!?\[(?:[^\]\[]|\[[^\]]*\])*\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)")
@@ -28,7 +29,7 @@ NAMED = re.compile(r"\bdocs/[\w-]+\.md\b")
 def tracked(*patterns: str) -> list[pathlib.Path]:
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", *patterns]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    return [ROOT / name for name in listed.split("\0") if name and (ROOT / name).is_file()]
+    return [ROOT / name for name in listed.split("\0") if name and (ROOT / name).is_file() and not (ROOT / name).is_symlink()]
 
 
 @functools.cache
@@ -117,7 +118,7 @@ def main() -> int:
         count += links
         wrong += found
     if not options.files:
-        wrong += not_in_summary() + wrong_names()
+        wrong += not_in_summary() + wrong_names() + figures.unchecked()
     for line in wrong:
         print(line, file=sys.stderr)
     print(f"{count} links in {len(files)} files, {len(wrong)} problems")

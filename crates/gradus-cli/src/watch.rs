@@ -170,7 +170,7 @@ pub fn fetch_rows(data: &DataConfig, out: &Output) -> anyhow::Result<()> {
 }
 
 /// Shows the progress of each file in turn.
-fn downloads(out: &Output) -> impl FnMut(&str, usize, usize) {
+pub fn downloads(out: &Output) -> impl FnMut(&str, usize, usize) {
     let mut shown: Option<(String, Progress)> = None;
     move |file, done, total| {
         if shown.as_ref().is_none_or(|(current, _)| current != file) {

@@ -3,6 +3,56 @@
 //!
 //! The library prints nothing and parses no arguments; the binary does. It makes HTTP requests to the model hub, and to
 //! servers, judges and services named in the configuration.
+//!
+//! [`Training`] starts a run. It has the settings of the command line and writes the same run directory. DPO on pairs of
+//! the program:
+//!
+//! ```no_run
+//! use gradus::Training;
+//! use serde_json::json;
+//!
+//! # fn main() -> gradus::Result<()> {
+//! let pairs = [
+//!     ("What is 2 + 2?", "4", "22"),
+//!     ("What is 3 + 3?", "6", "33"),
+//! ];
+//! let rows = pairs.map(|(prompt, chosen, rejected)| json!({ "prompt": prompt, "chosen": chosen, "rejected": rejected }));
+//! let outcome = Training::dpo("Qwen/Qwen3-0.6B")
+//!     .rows(rows)
+//!     .learning_rate(5e-6)
+//!     .batch_size(2)
+//!     .max_steps(100)
+//!     .set("beta", 0.1)
+//!     .set("lora_rank", 16)
+//!     .run()?;
+//! println!("{} has the accuracy {}", outcome.model.display(), outcome.results["eval_rewards/accuracies"]);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! GRPO with a closure as reward. The prompt has the columns of its row:
+//!
+//! ```no_run
+//! use gradus::Training;
+//!
+//! # fn main() -> gradus::Result<()> {
+//! let outcome = Training::grpo("Qwen/Qwen3-0.6B")
+//!     .data("sums.jsonl") // {"prompt": "12 + 30 =", "answer": "42"}
+//!     .reward(|prompt, rollout| {
+//!         let Some(answer) = prompt.columns["answer"].as_str() else { return Ok(None) };
+//!         Ok(Some(if rollout.completion.trim() == answer { 1.0 } else { 0.0 }))
+//!     })
+//!     .set("group_size", 8)
+//!     .set("max_new_tokens", 32)
+//!     .max_steps(200)
+//!     .run()?;
+//! println!("the run is in {}", outcome.directory.display());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`Trainer`](trainer::Trainer) has the primitives for training loops of your own, and
+//! [`Registry`](config::Registry) adds rewards, metrics, tasks, environments and methods that configurations can name.
 
 #![deny(missing_docs)]
 
@@ -59,5 +109,10 @@ pub mod text;
 pub mod toxicity;
 pub mod train;
 pub mod trainer;
+pub mod training;
 
 pub use error::{Error, Result};
+pub use training::Training;
+
+/// The tensor library. Its types are part of this crate's interface, so programs need the same version.
+pub use burn;

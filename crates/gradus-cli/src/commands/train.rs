@@ -14,7 +14,7 @@ use crate::flags::{self, MethodFlags};
 use crate::output::Output;
 use crate::ranks::{self, Joined};
 use crate::report::NotResumed;
-use crate::watch::{Watcher, fetch, fetch_rows, short, stop_with_stdin};
+use crate::watch::{Watcher, downloads, short, stop_with_stdin};
 
 /// Adds the arguments of `gradus train`: a file, and the keys of every method.
 pub fn arguments(command: Command) -> Command {
@@ -97,13 +97,7 @@ fn train(plan: &Plan, joined: &Joined, out: &Output) -> anyhow::Result<()> {
 
 /// Downloads the model and the rows of a run from the hub, unless they exist locally.
 pub fn fetch_inputs(plan: &Plan, out: &Output) -> anyhow::Result<()> {
-    let config = plan.config();
-    fetch(&config.model, out)?;
-    [Some(&config.data), config.held_out().as_ref(), config.test().as_ref()]
-        .into_iter()
-        .flatten()
-        .try_for_each(|data| fetch_rows(data, out))?;
-    config.mix.iter().try_for_each(|source| fetch_rows(&source.data, out))
+    Ok(plan.fetch(&mut downloads(out))?)
 }
 
 fn of_library(error: anyhow::Error) -> gradus::Error {

@@ -9,6 +9,7 @@ use super::{MethodConfig, RunConfig, rules, write};
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
+use crate::model;
 use crate::rng::Seed;
 use crate::run::{Existing, Origin};
 use crate::settings::{TooLong, TrainConfig};
@@ -123,6 +124,18 @@ impl Plan {
     /// Returns the plan of a new run that starts from another run's checkpoint, with `changes`.
     pub(super) fn branching(self, checkpoint: &Path, changes: Vec<Change>) -> Self {
         Self { existing: Existing::Refuse, origin: Origin::Other(checkpoint.to_owned()), changes, ..self }
+    }
+
+    /// Downloads the model and the rows from the hub, unless they exist locally. `on_progress` receives the file, the bytes
+    /// that are done and the total.
+    ///
+    /// # Errors
+    /// If something does not exist or cannot be downloaded.
+    pub fn fetch(&self, on_progress: &mut dyn FnMut(&str, usize, usize)) -> Result<()> {
+        model::resolve(&self.config.model, on_progress)?;
+        let own = [Some(self.config.data.clone()), self.config.held_out(), self.config.test()];
+        let mixed = self.config.mix.iter().map(|source| source.data.clone());
+        own.into_iter().flatten().chain(mixed).try_for_each(|data| data.fetch(on_progress))
     }
 
     /// Returns the checkpoint that the run starts from, if it does not start from scratch.

@@ -1,6 +1,7 @@
 //! Functions for all readers and writers of files, and the tensors in files.
 
 pub mod atomic;
+pub mod cache;
 mod network;
 pub mod output;
 

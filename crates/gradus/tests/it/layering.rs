@@ -176,6 +176,7 @@ const PARTS: &[(&str, &[&str])] = &[
         ],
     ),
     ("train", &[ALL_BELOW]),
+    ("training", &[ALL_BELOW]),
     ("bench", &[ALL_BELOW]),
     ("compare", &[ALL_BELOW]),
     ("sweep", &[ALL_BELOW]),

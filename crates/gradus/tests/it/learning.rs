@@ -39,7 +39,7 @@ use gradus::{Error, Result};
 
 const SEEDS: [u64; 3] = [1, 2, 3];
 
-fn model(name: &str) -> ModelDir {
+pub(crate) fn model(name: &str) -> ModelDir {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/trajectories/models").join(name);
     ModelDir::open(&path).unwrap()
 }

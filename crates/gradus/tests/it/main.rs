@@ -17,3 +17,4 @@ mod records;
 #[path = "../support/mod.rs"]
 mod support;
 mod tasks;
+mod training;

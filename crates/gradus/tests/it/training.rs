@@ -1,0 +1,104 @@
+//! Runs that a program starts: the same configuration, checks and bits as runs of files.
+
+use std::path::Path;
+
+use gradus::config::MethodConfig;
+use gradus::objective::dpo::DpoConfig;
+use gradus::train::observer::{Event, Observer};
+use gradus::{Error, Training};
+use serde_json::json;
+
+use crate::learning::{Place, model, pairs};
+
+fn weights(run: &Path) -> Vec<u8> {
+    std::fs::read(run.join("model/model.safetensors")).unwrap()
+}
+
+#[test]
+fn rows_of_a_program_train_as_those_of_a_file() {
+    let place = Place::new(pairs());
+    let plan = place.plan("file", "gpt2", "method: { dpo: { beta: 0.3 } }\ntrain: { max_steps: 4, batch_size: 4 }\n");
+    let of_file = gradus::train::run(&plan, &mut gradus::observer::Silent).unwrap();
+    let training = |beta: f64| {
+        Training::dpo(model("gpt2").path.display().to_string())
+            .cache_dir(place.run("cache"))
+            .rows(pairs())
+            .set("beta", beta)
+            .batch_size(4)
+            .max_steps(4)
+    };
+    let outcome = training(0.3).output_dir(place.run("program")).run().unwrap();
+    assert_eq!(weights(&outcome.directory), weights(&of_file.directory));
+    let other = training(0.1).output_dir(place.run("other")).run().unwrap();
+    assert_ne!(weights(&other.directory), weights(&of_file.directory));
+
+    let config = std::fs::read_to_string(outcome.directory.join("config.yml")).unwrap();
+    let marked = |key: &str| config.lines().any(|line| line.trim_start().starts_with(key) && line.contains("# set"));
+    assert!(marked("beta:") && marked("max_steps:") && !marked("label_smoothing:"), "{config}");
+    let error = training(0.3).output_dir(place.run("program")).run().unwrap_err();
+    assert!(error.to_string().contains("program"), "{error}");
+    training(0.3).output_dir(place.run("program")).overwrite().run().unwrap();
+}
+
+/// Stops the run after `left` steps.
+struct Stop {
+    left: usize,
+}
+
+impl Observer for Stop {
+    fn event(&mut self, event: &Event<'_>) {
+        if let Event::Step { .. } = event {
+            self.left = self.left.saturating_sub(1);
+        }
+    }
+
+    fn should_stop(&mut self) -> bool {
+        self.left == 0
+    }
+}
+
+#[test]
+fn a_closure_is_the_reward_of_a_run_that_is_interrupted_and_resumed() {
+    let place = Place::new((0..6).map(|i| json!({ "prompt": format!("cup {i} is") })));
+    let short = |_: &gradus::rollout::Prompt, rollout: &gradus::rollout::Rollout| {
+        Ok(Some(1.0 / (1 + rollout.completion.len()) as f32))
+    };
+    let training = |name: &str| {
+        Training::grpo(model("qwen3").path.display().to_string())
+            .data(place.run("rows.jsonl").display().to_string())
+            .output_dir(place.run(name))
+            .set("group_size", 2)
+            .set("max_new_tokens", 4)
+            .batch_size(2)
+            .max_steps(3)
+            .reward(short)
+    };
+    let whole = training("whole").run().unwrap();
+    let error = training("parts").observer(Stop { left: 1 }).run().unwrap_err();
+    assert!(matches!(error, Error::Interrupted), "{error}");
+    let error = Training::resume(place.run("parts")).run().unwrap_err();
+    assert!(error.to_string().contains("closure"), "{error}");
+    let parts = Training::resume(place.run("parts")).reward(short).run().unwrap();
+    assert_eq!(weights(&parts.directory), weights(&whole.directory));
+}
+
+#[test]
+fn problems_are_reported_when_the_run_is_planned() {
+    let message = |mut training: Training| training.plan().unwrap_err().to_string();
+    let found = message(Training::dpo("gpt2").data("rows.jsonl").set("betta", 0.1));
+    assert_eq!(found, "the run has no argument `betta`: did you mean `beta`?");
+    let found = message(Training::sft("gpt2").rows(Vec::<serde_json::Value>::new()));
+    assert_eq!(found, "there are no rows");
+    let found = message(Training::grpo("gpt2").data("rows.jsonl"));
+    assert!(found.contains("reward"), "{found}");
+    let found = message(Training::dpo("gpt2").data("rows.jsonl").learning_rate(-1.0).set("beta", json!("much")));
+    assert!(found.contains("learning_rate") || found.contains("beta"), "{found}");
+}
+
+#[test]
+fn keys_of_a_method_that_differ_from_their_defaults_are_set() {
+    let method = MethodConfig::Dpo(DpoConfig { beta: 0.3, ..DpoConfig::default() });
+    let plan = Training::new(&method, "gpt2").data("rows.jsonl").plan().unwrap();
+    assert_eq!(plan.method(), &method);
+    assert!(plan.is_set("method.dpo.beta") && !plan.is_set("method.dpo.label_smoothing"));
+}
