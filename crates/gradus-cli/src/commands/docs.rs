@@ -46,6 +46,7 @@ const PAGES: &[(&str, &str)] = pages![
     "hyperparameters",
     "troubleshooting",
     "migrate",
+    "parity",
     "data",
     "fine-grained",
     "environments",
