@@ -25,7 +25,7 @@ fn main() -> ExitCode {
     let refused = Sandbox::open(&SandboxConfig::default()).expect_err("nothing is registered");
     assert!(refused.to_string().contains("it has registered no sandbox"), "{refused}");
     sandbox::register(std::env::current_exe().expect("this program"), Vec::new());
-    let sandbox = match Sandbox::open(&config(1)) {
+    let sandbox = match Sandbox::open(&config(60)) {
         Ok(sandbox) => sandbox,
         Err(error) => {
             skip::skipped("sandbox", &error.to_string());
@@ -84,7 +84,8 @@ fn programs_compute(sandbox: &Sandbox) {
     assert_eq!(run(sandbox, "import os\nprint(sorted(os.environ) == sorted(set(os.environ) & {'PATH', 'HOME', 'LANG', 'OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS', 'PYTHONDONTWRITEBYTECODE', 'LC_CTYPE'}))").stdout, "True\n");
 }
 
-fn time_ends(sandbox: &Sandbox) {
+fn time_ends(_: &Sandbox) {
+    let sandbox = &Sandbox::open(&config(1)).expect("a sandbox");
     for code in ["while True: pass", "10 ** 10 ** 9", "import re\nre.match('(a+)+$', 'a' * 64 + 'b')"] {
         assert!(matches!(run(sandbox, code).end, End::Killed(_) | End::OutOfTime), "{code}");
     }
@@ -264,16 +265,16 @@ fn a_crash_is_an_outcome(sandbox: &Sandbox) {
 }
 
 fn a_tool_answers_with_what_went_wrong(_: &Sandbox) {
-    let toolbox = Toolbox::new(vec![Box::new(Python::open(&config(1)).expect("a sandbox"))]);
-    let toolbox = toolbox.expect("one tool");
-    let start = Start { name: "a".into(), seed: 1, row: serde_json::Map::new() };
-    let mut episode = toolbox.begin(&start).expect("begun").episode;
-    for (code, expected) in [
-        ("print(2 + 2)", "4\n"),
-        ("2 + 2", "(the program printed nothing)"),
-        ("1 / 0", "{\"error\":\"ZeroDivisionError: division by zero\"}"),
-        ("import time\ntime.sleep(9)", "{\"error\":\"the program took more than 1 s\"}"),
+    for (seconds, code, expected) in [
+        (60, "print(2 + 2)", "4\n"),
+        (60, "2 + 2", "(the program printed nothing)"),
+        (60, "1 / 0", "{\"error\":\"ZeroDivisionError: division by zero\"}"),
+        (1, "import time\ntime.sleep(9)", "{\"error\":\"the program took more than 1 s\"}"),
     ] {
+        let toolbox = Toolbox::new(vec![Box::new(Python::open(&config(seconds)).expect("a sandbox"))]);
+        let toolbox = toolbox.expect("one tool");
+        let start = Start { name: "a".into(), seed: 1, row: serde_json::Map::new() };
+        let mut episode = toolbox.begin(&start).expect("begun").episode;
         let arguments = serde_json::json!({ "code": code }).as_object().cloned().expect("an object");
         let call = Call { id: None, name: "python".into(), arguments: Ok(arguments) };
         let turn = Turn { calls: vec![call], ..Turn::default() };

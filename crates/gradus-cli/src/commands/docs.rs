@@ -47,6 +47,7 @@ const PAGES: &[(&str, &str)] = pages![
     "hyperparameters",
     "troubleshooting",
     "migrate",
+    "parity",
     "data",
     "fine-grained",
     "environments",

@@ -86,6 +86,12 @@ struct EvalArgs {
     /// For a classifier: the column with the labels [default: `label`; for tokens the first existing one of `labels`, `tags`, `ner_tags`]
     #[arg(long, value_name = "NAME", requires = "model")]
     label_column: Option<String>,
+    /// For a classifier of tokens: the label of words that are not measured, such as `Ignore`
+    #[arg(long, value_name = "LABEL", requires = "model")]
+    ignored_label: Option<String>,
+    /// For a classifier: the label for "nothing found", such as `O`. `detection/…` then measures all other labels against it
+    #[arg(long, value_name = "LABEL", requires = "model")]
+    negative_label: Option<String>,
     /// Text that a classifier reads, with columns in braces [default: `text`, or `{prompt}{completion}`]
     #[arg(long, value_name = "PATTERN", requires = "model", value_parser = pattern)]
     text: Option<String>,
@@ -148,6 +154,8 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
         bad_rows: bad_rows(args.skip_bad_rows),
         classify: ClassifyConfig {
             label_column: args.label_column,
+            ignored_label: args.ignored_label,
+            negative_label: args.negative_label,
             text: args.text,
             pair: args.pair,
             ..ClassifyConfig::default()

@@ -39,6 +39,21 @@ fn lines(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).expect("each line is JSON")).collect()
 }
 
+/// `eval` measures separators alone where it is told which label stands elsewhere.
+fn segments_are_measured_as_in_training(test: &CliTest, last: &Value) {
+    let eval =
+        ["eval", "--model", "relevance/model", "--data", "r1.jsonl", "--json", "--label-column", "feedback_tags"];
+    let labels = ["--ignored-label", "Ignore", "--negative-label", "O"];
+    let measured: Value = serde_json::from_str(&test.succeeds(&[&eval[..], &labels].concat())).expect("JSON");
+    for key in ["accuracy", "detection/accuracy", "detection/f1", "detection/support", "recall/NF-ERR"] {
+        assert_eq!(measured[key], last[format!("eval_{key}")], "{key}: {measured}");
+    }
+    let all: Value = serde_json::from_str(&test.succeeds(&eval)).expect("JSON");
+    assert!(all["accuracy"].as_f64() < measured["accuracy"].as_f64() && all["detection/f1"].is_null(), "{all}");
+    let run = test.run(&[&eval[..], &["--negative-label", "Fine"]].concat());
+    assert!(run.code == 1 && run.stderr.contains("`negative_label`: no label `Fine`"), "{run:?}");
+}
+
 #[test]
 fn feedback_becomes_reward_models_and_they_a_policy() {
     let test = CliTest::with("feedback.json", &feedback());
@@ -64,6 +79,7 @@ fn feedback_becomes_reward_models_and_they_a_policy() {
     let logged = lines(&test.read("relevance/metrics.jsonl"));
     let measured = logged.last().expect("a row");
     assert!(measured["eval_detection/f1"].is_number() && measured["eval_f1/NF-ERR"].is_number(), "{measured}");
+    segments_are_measured_as_in_training(&test, measured);
 
     // With its passages, no answer fits into the model's 30 positions. Nothing can be trained on, and the message reports what would fit.
     test.succeeds(&["data", "convert", "feedback.json", "--to", "r2", "-o", "r2.jsonl"]);

@@ -326,8 +326,14 @@ fn rows_that_teach_little_are_left_out_and_counted() {
     let none = ["--filter-min-tokens", "1000", "--output-dir", "none"];
     let run = test.run(&[&train[..], &none].concat());
     assert!(run.code == 1 && run.stderr.contains("no row is left: 20 of 20 rows are left out"), "{}", run.stderr);
+    let hint = "hint: lower `--filter-min-characters` or `--filter-min-tokens` (keys of `train.filter`)";
+    assert!(run.stderr.contains(hint), "{}", run.stderr);
+    // Without the first part of its name, a flag of training is found.
+    let run = test.run(&[&train[..], &["--drop-equal", "--output-dir", "none"]].concat());
+    assert!(run.code == 2 && run.stderr.contains("it is `--filter-drop-equal` here"), "{}", run.stderr);
 
-    let convert = ["data", "convert", "pairs.jsonl", "-o", "out.jsonl", "--json", "--drop-ties", "--drop-equal"];
+    // `data` takes the names of training, too.
+    let convert = ["data", "convert", "pairs.jsonl", "-o", "out.jsonl", "--json", "--drop-ties", "--filter-drop-equal"];
     let told: Value = serde_json::from_str(&test.succeeds(&convert)).expect("it is JSON");
     assert_eq!(
         (&told["rows"], &told["dropped"]),

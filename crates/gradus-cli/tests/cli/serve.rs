@@ -43,7 +43,7 @@ fn started(mut command: std::process::Command) -> (Server, Value) {
 
 fn ask(server: &Server, method: &str, path: &str, body: &str) -> String {
     let mut stream = TcpStream::connect(&server.1).expect("it listens");
-    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("set");
+    stream.set_read_timeout(Some(Duration::from_secs(300))).expect("set");
     let length = body.len();
     let request = format!(
         "{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}",

@@ -30,7 +30,7 @@ impl Answer {
 /// Sends a request. `None` if the server is not there or disconnects.
 pub fn send(port: u16, method: &str, path: &str, kind: &str, body: &[u8], hears: bool) -> Option<Answer> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
-    stream.set_read_timeout(Some(Duration::from_secs(60))).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(300))).ok()?;
     let head = format!(
         "{method} /api/v1/{path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n",
         body.len()

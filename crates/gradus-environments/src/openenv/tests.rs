@@ -18,7 +18,7 @@ fn serve(answer: impl Fn(&Value) -> Option<String> + Send + Sync + 'static) -> O
 }
 
 fn config(url: &str) -> OpenEnvConfig {
-    OpenEnvConfig { url: url.to_owned(), action: None, observation: None, deterministic: false, timeout_s: 2.0 }
+    OpenEnvConfig { url: url.to_owned(), action: None, observation: None, deterministic: false, timeout_s: 60.0 }
 }
 
 /// Form of actions that the server reports.
@@ -163,13 +163,15 @@ fn failures_are_told_and_end_in_time() {
                 std::thread::sleep(Duration::from_secs(30));
                 None
             },
-            "did not answer within 0.5 s",
+            "did not answer within 3 s",
         ),
     ];
     for (answer, expected) in wrong {
         let answer = *answer;
         let config = serve(move |message| if message["type"] == "step" { answer(message) } else { echo(message) });
-        let config = OpenEnvConfig { timeout_s: 0.5, ..config };
+        // The last one is silent. The server is there before.
+        let timeout_s = if expected.contains("within") { 3.0 } else { config.timeout_s };
+        let config = OpenEnvConfig { timeout_s, ..config };
         let mut episode = OpenEnv::connect(&config).expect("a server").begin(&start()).expect("begun").episode;
         let error = episode.step(&turn("a")).expect_err("a failure");
         assert!(error.to_string().contains(expected), "{expected}: {error}");

@@ -176,9 +176,9 @@ impl Watch {
                 stat.rsplit(") ").next().is_none_or(|state| state.is_empty() || state.starts_with(['Z', 'X']))
             };
             // Its connection has closed, but the process may need a moment to finish.
-            let is_gone = (0..1_000_000).any(|_| {
+            let is_gone = (0..60_000).any(|_| {
                 is_gone() || {
-                    std::thread::yield_now();
+                    std::thread::sleep(Duration::from_millis(2));
                     false
                 }
             });

@@ -52,6 +52,8 @@ const FOREIGN: &[Foreign] = &[
     same(&["num_train_epochs", "num_epochs", "n_epochs"], &["train.epochs"]),
     same(&["steps", "num_steps", "max_train_steps", "training_steps"], &["train.max_steps"]),
     same(&["drop_ties"], &["train.filter.drop_ties"]),
+    same(&["drop_equal"], &["train.filter.drop_equal"]),
+    same(&["min_characters"], &["train.filter.min_characters"]),
     same(&["max_seq_length", "max_seq_len", "cutoff_len", "block_size", "model_max_length"], &["train.max_length"]),
     same(&["optim", "optimizer_type"], &["train.optimizer"]),
     noted(&["adam_beta1", "adam_beta2"], &["train.adam_betas"], "both in a list"),

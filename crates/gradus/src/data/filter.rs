@@ -140,8 +140,7 @@ impl RowFilter {
         }
         if kept.is_empty() {
             let message = format!("no row is left: {}", dropped.remark().unwrap_or_default());
-            return Err(Error::input(message)
-                .with_hint("set `drop_ties`, `drop_equal`, `min_characters` or `min_tokens` lower or off"));
+            return Err(Error::input(message).with_hint(dropped.hint()));
         }
         Ok((kept, dropped))
     }
@@ -183,6 +182,15 @@ impl Dropped {
     /// Returns the number of rows left out.
     pub fn count(&self) -> usize {
         self.ties + self.equal + self.short
+    }
+
+    /// Returns a hint that names the filters that left no row.
+    fn hint(&self) -> String {
+        let off = [(self.ties, "--filter-drop-ties"), (self.equal, "--filter-drop-equal")];
+        let off = off.into_iter().filter(|(count, _)| *count > 0).map(|(_, flag)| format!("leave out `{flag}`"));
+        let lower = "lower `--filter-min-characters` or `--filter-min-tokens`".to_owned();
+        let advice: Vec<String> = off.chain((self.short > 0).then_some(lower)).collect();
+        format!("{} (keys of `train.filter`)", advice.join(", "))
     }
 
     /// Returns a sentence about the rows left out, or `None` if every row remains.

@@ -71,7 +71,7 @@ pub struct EvalOptions {
     pub seed: Seed,
     /// Handling of invalid rows.
     pub bad_rows: BadRows,
-    /// Columns for the evaluation of a classifier.
+    /// Columns and labels for the evaluation of a classifier.
     pub classify: ClassifyConfig,
     /// Maximum number of rows.
     pub max_rows: Option<usize>,
@@ -216,12 +216,16 @@ fn tokenize(options: &EvalOptions, files: &Pretrained) -> Result<TokenizeOptions
 fn labels(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Result<Measured> {
     let (rows, said) = rows(options, Need::Columns, interrupt)?;
     let task = Task::of(&files.dir)?;
+    let negative_label = options.classify.negative_label.clone();
+    if let Some(Err(message)) = negative_label.as_deref().map(|name| task.label(name)) {
+        return Err(Error::input(format!("`negative_label`: {message}")));
+    }
     let weights_k = vec![1.0; task.labels.len()];
     files.labels.get_or_init(|| LabelPlan { task, weights_k, sentences: None });
     let made = options.classify.examples(&rows, files, tokenize(options, files)?)?;
     let model = Classifier::load(&files.dir, &options.device.device())?;
     let examples: Vec<_> = made.examples.iter().collect();
-    let stats = Classify::default().evaluate(&model, &examples, PASSES, interrupt)?;
+    let stats = Classify { negative_label }.evaluate(&model, &examples, PASSES, interrupt)?;
     let metrics = stats.metrics("");
     check_finite("the loss", metrics.get("loss").unwrap_or_default())?;
     Ok(Measured::new(made.examples.len(), remarks(said, &made), metrics))

@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn one_line_in_and_one_number_out_over_several_evaluations() {
-        let metric = metric("n=0; while read -r line; do n=$((n+1)); echo $n; done", 10.0, false);
+        let metric = metric("n=0; while read -r line; do n=$((n+1)); echo $n; done", 60.0, false);
         assert_eq!(found(&metric, 2), [(String::new(), 1.5, Some(vec![1.0, 2.0]))]);
         assert_eq!(found(&metric, 1), [(String::new(), 3.0, Some(vec![3.0]))]);
         assert_eq!(metric.worth(&rows(2)), Ok(vec![4.0, 5.0]));
@@ -233,11 +233,11 @@ mod tests {
     fn numbers_have_names_and_null_is_no_value() {
         let script =
             "read -r l; echo '{\"a\": 1, \"b\": null}'; read -r l; echo '{\"b\": 5, \"a\": 2}'; read -r l; echo null";
-        let found = found(&metric(script, 10.0, false), 3);
+        let found = found(&metric(script, 60.0, false), 3);
         assert_eq!((found[0].0.as_str(), found[0].1), ("a", 1.5));
         assert_eq!((found[1].0.as_str(), found[1].1), ("b", 5.0));
         assert!(found[1].2.as_ref().is_some_and(|of| of[0].is_nan() && of[1] == 5.0 && of[2].is_nan()));
-        let nothing = self::found(&metric("while read -r l; do echo null; done", 10.0, false), 2);
+        let nothing = self::found(&metric("while read -r l; do echo null; done", 60.0, false), 2);
         assert!(nothing.len() == 1 && nothing[0].1.is_nan());
     }
 
@@ -252,7 +252,7 @@ mod tests {
         let expected = r#"{"prediction":"7\n\"yes\"","references":["7","8"],"prompt":"Q","id":3}"#;
         let script =
             format!("IFS= read -r line; if [ \"$line\" = '{expected}' ]; then echo 1; else echo \"$line\"; fi");
-        let measures = metric(&script, 10.0, false).measure(&[row]).expect("it saw the row");
+        let measures = metric(&script, 60.0, false).measure(&[row]).expect("it saw the row");
         assert_eq!(measures[0].value(), 1.0);
     }
 
@@ -261,7 +261,7 @@ mod tests {
         // The value of all rows differs from the mean; `c` exists for all rows only.
         let script = r#"while read -r line; do case "$line" in
             '{"corpus":2}') echo '{"a": 9, "c": 4}';; *) echo '{"a": 1, "b": 2}';; esac; done"#;
-        let metric = metric(script, 10.0, true);
+        let metric = metric(script, 60.0, true);
         for _ in 0..2 {
             let found = found(&metric, 2);
             let values: Vec<(&str, f64)> = found.iter().map(|of| (of.0.as_str(), of.1)).collect();
@@ -308,7 +308,7 @@ mod tests {
     #[test]
     fn an_answer_that_is_wrong_does_not_move_those_of_the_next_evaluation() {
         let script = "read -r l; echo oops; read -r l; echo 1; while read -r l; do echo 7; done";
-        let metric = metric(script, 10.0, false);
+        let metric = metric(script, 60.0, false);
         assert_eq!(metric.measure(&rows(2)).expect_err("no number").row, 0);
         assert_eq!(metric.worth(&rows(2)), Ok(vec![7.0, 7.0]));
     }

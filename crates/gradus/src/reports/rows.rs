@@ -151,9 +151,9 @@ fn openings(profile: &Profile) -> String {
 fn noted(profile: &Profile) -> String {
     let pairs = profile.pairs.as_ref();
     let kinds = [
-        ("Ties", "drop_ties", pairs.map(|pairs| &pairs.ties)),
-        ("Equal answers", "drop_equal", pairs.map(|pairs| &pairs.equal)),
-        ("Short answers", "min_characters", Some(&profile.short)),
+        ("Ties", "train.filter.drop_ties", pairs.map(|pairs| &pairs.ties)),
+        ("Equal answers", "train.filter.drop_equal", pairs.map(|pairs| &pairs.equal)),
+        ("Short answers", "train.filter.min_characters", Some(&profile.short)),
     ];
     let row = |(name, key, noted): (&str, &str, &Noted)| {
         let more = if noted.count > noted.first.len() { ", …" } else { "" };

@@ -113,13 +113,17 @@ mod tests {
     use crate::process::Interrupt;
 
     fn task(script: &str) -> CommandTask {
-        CommandTask { timeout_s: 5.0, ..["sh", "-c", script].map(String::from).to_vec().into() }
+        CommandTask { timeout_s: 60.0, ..["sh", "-c", script].map(String::from).to_vec().into() }
     }
 
     fn samples(script: &str, most: Option<usize>) -> Result<Vec<Sample>> {
+        samples_of(&task(script), most)
+    }
+
+    fn samples_of(task: &CommandTask, most: Option<usize>) -> Result<Vec<Sample>> {
         let interrupt = Interrupt::default();
         let files = Files::new(Some("here"), Split::Validation, most, &interrupt);
-        Ok(task(script).samples(&files)?.into_iter().map(|(_, sample)| sample).collect())
+        Ok(task.samples(&files)?.into_iter().map(|(_, sample)| sample).collect())
     }
 
     #[test]
@@ -160,8 +164,9 @@ mod tests {
         let error = samples("echo '{\"prompt\": \"a\"}'; echo 'no disk' >&2; exit 4", None).expect_err("it failed");
         let text = error.to_string();
         assert!(text.contains("task command `sh` failed (exit status: 4)") && text.contains("no disk"), "{text}");
-        let hangs = samples("sleep 60", None).expect_err("it hangs").to_string();
-        assert!(hangs.contains("did not answer within 5 s"), "{hangs}");
+        let hasty = CommandTask { timeout_s: 0.5, ..task("sleep 60") };
+        let hangs = samples_of(&hasty, None).expect_err("it hangs").to_string();
+        assert!(hangs.contains("did not answer within 0.5 s"), "{hangs}");
     }
 
     #[test]

@@ -234,11 +234,14 @@ fn what_another_systems_file_leaves_out_is_what_it_sets_there() {
             ("/train/learning_rate", "0.0003"),
         ],
     );
-    let generation =
-        ", typical_p: 0.9, no_repeat_ngram_size: 3, encoder_no_repeat_ngram_size: 4, forced_bos_token_id: 5";
+    let generation = ", typical_p: 0.9, no_repeat_ngram_size: 3, encoder_no_repeat_ngram_size: 4, forced_bos_token_id: 5, bad_words_ids: [[7]]";
+    let optimizer = format!("{causal}\n      optimizer_kwargs: {{ eps: 1e-5, betas: [0.8, 0.9] }}");
     check(
-        &imported("ppo", 1, "", causal, generation),
+        &imported("ppo", 1, "", &optimizer, generation),
         &[
+            ("/train/adam_epsilon", "0.00001"),
+            ("/train/adam_betas", "[0.8,0.9]"),
+            ("/method/ppo/sampling/bad_words_ids", "[[7]]"),
             ("/method/ppo/sampling/typical_p", "0.9"),
             ("/method/ppo/sampling/no_repeat_ngram_size", "3"),
             ("/method/ppo/sampling/encoder_no_repeat_ngram_size", "4"),
@@ -248,8 +251,11 @@ fn what_another_systems_file_leaves_out_is_what_it_sets_there() {
     // 40 tokens are two completions, regardless of the mini-batch size.
     let small = imported("ppo", 2, "n_steps: 20, batch_size: 64", causal, "");
     check(&small, &[("/train/batch_size", "2"), ("/method/ppo/mini_batches", "1")]);
-    let a2c = imported("a2c", 8, "verbose: 1", causal, "");
+    let a2c = imported("a2c", 8, "verbose: 1, rms_prop_eps: 1e-4", causal, "");
     check(&a2c, &[("/train/batch_size", "2"), ("/train/learning_rate", "0.0007"), ("/method/a2c/gae_lambda", "1.0")]);
+    check(&a2c, &[("/train/optimizer", "\"rmsprop\""), ("/train/rmsprop_epsilon", "0.0001")]);
+    let adamw = imported("a2c", 8, "use_rms_prop: False", causal, "");
+    check(&adamw, &[("/train/optimizer", "\"adamw\"")]);
     // 640 tokens are 32 completions, seven per 128 tokens.
     let trpo = imported("trpo", 10, "n_steps: 64", causal, "");
     check(
@@ -333,7 +339,7 @@ fn metrics_that_ask_models_become_ours() {
     }
     let (plan, said) = imported(dates, "{ id: summaCConv }, { id: spice }, { id: summaCZS, args: { model_name: x } }");
     assert_eq!(part(&plan, "/train/evaluation/metrics"), json!([]));
-    for part in ["it needs a trained convolution", "add `spice: { program:", "a granularity or a model of `summaCZS`"] {
+    for part in ["needs a trained convolution", "add `spice: { program:", "a granularity or a model of `summaCZS`"] {
         assert!(said.contains(part), "`{part}` is missing in: {said}");
     }
     let (plan, _) = imported("id: intent_accuracy\n  args: { intent_coeff: 0.75, auto_coeff: 0.25 }", meteor);

@@ -106,16 +106,16 @@ struct TokenArgs {
 #[derive(Debug, clap::Args)]
 struct FilterArgs {
     /// Leave out pairs that the data marks as ties: margin 0, or equal scores of both answers
-    #[arg(long)]
+    #[arg(long, alias = "filter-drop-ties")]
     drop_ties: bool,
     /// Leave out pairs with equal answers
-    #[arg(long)]
+    #[arg(long, alias = "filter-drop-equal")]
     drop_equal: bool,
     /// Leave out rows with an answer of fewer characters
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, alias = "filter-min-characters", value_name = "N", default_value_t = 0)]
     min_characters: usize,
     /// Leave out rows with an answer of fewer tokens, as the tokenizer of `--model` counts them
-    #[arg(long, value_name = "N", default_value_t = 0, requires = "model")]
+    #[arg(long, alias = "filter-min-tokens", value_name = "N", default_value_t = 0, requires = "model")]
     min_tokens: usize,
     /// Model whose tokenizer counts: a directory or a hub name
     #[arg(long, value_name = "MODEL")]

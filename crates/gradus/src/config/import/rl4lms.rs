@@ -135,6 +135,7 @@ fn online(from: &Original, to: &mut Written, algorithm: &str) -> Result<(), Diag
     to.set_some("train.seed", from.json(&args("seed")));
     to.set_some("train.weight_decay", from.json(&format!("{policy}.weight_decay")));
     from.see_all(&format!("{policy}.apply_model_parallel"));
+    optimizer(from, to, algorithm, policy);
 
     to.set_some(&method("kl.coefficient"), from.json("alg.kl_div.coeff"));
     to.set(&method("kl.target"), from.json("alg.kl_div.target_kl").unwrap_or_default());
@@ -165,6 +166,20 @@ fn online(from: &Original, to: &mut Written, algorithm: &str) -> Result<(), Diag
         to.set("method.nlpo.mask_at_eval", false);
     }
     Ok(())
+}
+
+/// Sets the optimizer. A2C uses RMSprop by default, and the other algorithms use AdamW.
+fn optimizer(from: &Original, to: &mut Written, algorithm: &str, policy: &str) {
+    if algorithm == "a2c" && from.flag("alg.args.use_rms_prop") != Some(false) {
+        to.set_some("train.rmsprop_epsilon", from.json("alg.args.rms_prop_eps"));
+        return;
+    }
+    if algorithm == "a2c" {
+        to.set("train.optimizer", "adamw");
+    }
+    let theirs = |name: &str| format!("{policy}.optimizer_kwargs.{name}");
+    to.set_some("train.adam_betas", from.json(&theirs("betas")));
+    to.set_some("train.adam_epsilon", from.json(&theirs("eps")));
 }
 
 /// Returns the maximum number of tokens per completion; `episode` is the limit of an episode, if there is one.
@@ -230,7 +245,7 @@ fn sampling(from: &Original, to: &mut Written, algorithm: &str, kwargs: &str, ap
     for name in ["typical_p", "repetition_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size"] {
         to.set_some(&key(&format!("sampling.{name}")), from.json(&theirs(name)));
     }
-    for name in ["forced_bos_token_id", "forced_eos_token_id"] {
+    for name in ["forced_bos_token_id", "forced_eos_token_id", "bad_words_ids"] {
         to.set_some(&key(&format!("sampling.{name}")), from.json(&theirs(name)));
     }
     to.set_some(&key("temperature"), from.json(&theirs("temperature")));
@@ -666,14 +681,14 @@ fn metrics(from: &Original, to: &mut Written) {
             _ => {
                 let why = match id {
                     "summaCConv" => {
-                        ": it needs a trained convolution, which the original draws at random without `start_file` (`summac_conv`)"
+                        ": `summac_conv` needs a trained convolution, which the original draws at random without `start_file`"
                     }
                     "spice" => {
-                        " that comes without a program of its own (add `spice: { program: [java, -Xmx8G, -jar, spice-1.0.jar] }`)"
+                        ": it needs its authors' program (add `spice: { program: [java, -Xmx8G, -jar, spice-1.0.jar] }`)"
                     }
-                    _ => "",
+                    _ => ": it has no equal",
                 };
-                from.note(&place, format!("the metric `{id}` has no equal in evaluations of training{why}: left out"));
+                from.note(&place, format!("the metric `{id}` is left out{why}"));
                 continue;
             }
         };

@@ -379,13 +379,11 @@ fn what_a_server_does_not_know_is_no_number() {
 
 #[test]
 fn a_server_that_is_busy_or_breaks_off_is_asked_again() {
-    let short = Duration::from_millis(300);
     type Change = fn(usize, &mut Value) -> Option<Reply>;
-    let changes: [(Change, usize); 5] = [
+    let changes: [(Change, usize); 4] = [
         (|tried, _| (tried < 2).then(|| Reply::Json(503, json!({ "error": "loading" }))), 3),
         (|tried, _| (tried < 1).then(|| Reply::Json(429, Value::Null)), 2),
         (|tried, _| (tried < 1).then(|| Reply::Raw("HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{\"cho".into())), 2),
-        (|tried, _| (tried < 1).then_some(Reply::Silence), 2),
         (
             |tried, right| {
                 right["choices"][0]["finish_reason"] = json!(if tried < 1 { "abort" } else { "length" });
@@ -395,10 +393,15 @@ fn a_server_that_is_busy_or_breaks_off_is_asked_again() {
         ),
     ];
     for (change, tries) in changes {
-        let (fake, found) = sampled(ServerKind::Vllm, change, |endpoint| endpoint.timeout = short);
+        let (fake, found) = sampled(ServerKind::Vllm, change, |_| {});
         assert_eq!(found.expect("completions")[0].len(), 2);
         assert_eq!(fake.bodies("/v1/completions").len(), tries);
     }
+    // An answer that never comes. On a busy machine, others may be late as well.
+    let silent = |tried: usize, _: &mut Value| (tried < 1).then_some(Reply::Silence);
+    let (fake, found) = sampled(ServerKind::Vllm, silent, |endpoint| endpoint.timeout = Duration::from_millis(300));
+    assert_eq!(found.expect("completions")[0].len(), 2);
+    assert!(fake.bodies("/v1/completions").len() >= 2);
 }
 
 #[test]

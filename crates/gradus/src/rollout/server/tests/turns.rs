@@ -42,8 +42,13 @@ fn drawing(change: impl Fn(usize, &mut Value) -> Option<Reply> + Send + Sync + '
 
 /// Plays a game of three guesses twice with each of two prompts.
 fn played(fake: &Fake, progress: &dyn Progress) -> Result<(Rollouts, Vec<String>)> {
+    played_within(Duration::from_secs(60), fake, progress)
+}
+
+/// The same, where an answer may take this long.
+fn played_within(timeout: Duration, fake: &Fake, progress: &dyn Progress) -> Result<(Rollouts, Vec<String>)> {
     let (folder, setting) = (tempfile::tempdir().expect("a folder"), Setting::new(false));
-    let endpoint = Endpoint { timeout: Duration::from_millis(500), ..fake.endpoint(ServerKind::Vllm) };
+    let endpoint = Endpoint { timeout, ..fake.endpoint(ServerKind::Vllm) };
     let options = ServerOptions { endpoint, ..fake.options(ServerKind::Vllm, folder.path()) };
     let mut source = ServerSource::connect(options, &save, &Unwatched)?;
     source.at(4);
@@ -118,7 +123,9 @@ fn turns_of_a_server_that_fails_are_drawn_again() {
     ];
     for (i, change) in changes.into_iter().enumerate() {
         let fake = drawing(change);
-        let (rollouts, notices) = played(&fake, &Unwatched).expect("episodes");
+        // One of them waits for an answer that never comes.
+        let timeout = Duration::from_millis(500);
+        let (rollouts, notices) = played_within(timeout, &fake, &Unwatched).expect("episodes");
         assert!(rollouts.rollouts.iter().all(|rollout| rollout.turns.len() == 3), "{i}");
         let loads = fake.bodies("/collective_rpc").len();
         assert_eq!(
@@ -140,6 +147,7 @@ fn a_turn_that_cannot_be_ends_the_sampling_and_so_does_who_waits() {
     let error = played(&fake, &Unwatched).expect_err("one log-probability too many").to_string();
     assert!(error.contains("a completion has 1 ids, but 2 tokens"), "{error}");
     let silent = drawing(|_, _| Some(Reply::Silence));
-    let error = played(&silent, &Ends(Default::default())).expect_err("nobody waits");
+    let timeout = Duration::from_millis(500);
+    let error = played_within(timeout, &silent, &Ends(Default::default())).expect_err("nobody waits");
     assert!(matches!(error, Error::Interrupted), "{error}");
 }
