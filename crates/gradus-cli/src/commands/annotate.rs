@@ -261,7 +261,7 @@ pub fn run(args: AnnotateArgs, out: &Output) -> anyhow::Result<()> {
             drop(bar);
             out.result(&json!({ "project": new.name, "tasks": tasks }), || {
                 let many = if tasks == 1 { "" } else { "s" };
-                format!("`{}` has {tasks} task{many}; `gradus annotate invite NAME` lets people in", new.name)
+                format!("`{}` has {tasks} task{many}; `gradus annotate invite NAME` invites people", new.name)
             })
         }
         Verb::Import(ImportArgs { name, from, data, labels, annotators }) => {
@@ -303,7 +303,7 @@ pub fn run(args: AnnotateArgs, out: &Output) -> anyhow::Result<()> {
         Verb::Release(ReleaseArgs { name, task, person }) => {
             let released = release_tasks(folder, &name, task, person.as_deref())?;
             out.result(&json!({ "project": name, "released": released }), || match released {
-                0 => format!("no open task of `{name}` fits"),
+                0 => format!("no open task of `{name}` matches"),
                 1 => "released 1 task".to_owned(),
                 _ => format!("released {released} tasks"),
             })

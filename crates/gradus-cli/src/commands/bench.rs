@@ -100,7 +100,7 @@ pub fn run(args: BenchArgs, out: &Output) -> anyhow::Result<()> {
     drop(shown);
     out.result(&report, || text(&report))?;
     if on_device {
-        out.note("the peaks are those of the processor, not of the device");
+        out.note("the peaks were measured on the processor, not on the device");
     }
     if is_machine {
         out.note("`--preset gpt2` or `--model DIR` also measures training and sampling");
@@ -120,7 +120,7 @@ fn text(report: &Report) -> String {
         let (single, half) = (machine.matrix_gflops_f32, machine.matrix_gflops_bf16);
         format!("{single:.0} GFLOP/s in f32, {half:.0} in bf16")
     });
-    line("of at most", {
+    line("arithmetic", {
         let (single, half) = (machine.arithmetic_gflops_f32, machine.arithmetic_gflops_bf16);
         format!("{single:.0} and {half:.0}, with all operands at hand")
     });

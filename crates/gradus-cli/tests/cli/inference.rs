@@ -165,7 +165,11 @@ fn columns_have_other_names_wherever_rows_are_read() {
     }
     let run = test.run(&["generate", "--model", &model, "--prompt", "The tea", "--column", "prompt=q"]);
     assert_eq!(run.code, 2, "{}", run.stderr);
-    assert!(run.stderr.contains("`--column` needs `--prompts`: a prompt itself has no columns"), "{}", run.stderr);
+    assert!(
+        run.stderr.contains("`--column` needs `--prompts`: a prompt on the command line has no columns"),
+        "{}",
+        run.stderr
+    );
     let run = test.run(&["score", "--model", &model, "--data", "theirs.jsonl", "--column", "prompt"]);
     assert_eq!(run.code, 2, "{}", run.stderr);
     assert!(

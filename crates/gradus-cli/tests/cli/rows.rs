@@ -266,7 +266,7 @@ fn a_tokenizer_apart_from_the_model_is_used_and_saved() {
     let run = test.run(&["eval", "--data", "texts.csv", "--metrics", "bleu", "--tokenizer", &words]);
     assert!(run.stderr.contains("`--tokenizer` needs `--model`"), "{}", run.stderr);
     let run = test.run(&["score", "--classifier", "c", "--data", "texts.jsonl", "--chat-template", "chatml"]);
-    assert!(run.stderr.contains("`--chat-template` does not go with `--classifier`"), "{}", run.stderr);
+    assert!(run.stderr.contains("`--chat-template` cannot be used with `--classifier`"), "{}", run.stderr);
 }
 
 #[test]

@@ -121,7 +121,7 @@ fn labels_names_and_removal() {
     assert_eq!(test.succeeds(&["runs", "tag", "best"]), "odd\nof May\n");
     test.fails(&["runs", "rename", "best", "second"], 1, "error: there is already a `second` in `runs`\n");
 
-    let refusal = "error: `second` was not removed: nobody is here to confirm it\nhint: add `--yes`\n";
+    let refusal = "error: `second` was not removed: there is no terminal to confirm it\nhint: add `--yes`\n";
     test.fails(&["runs", "rm", "second"], 1, refusal);
     let slip = "error: there is no run `secnd` in `runs`\nhint: did you mean `second`?\n";
     test.fails(&["runs", "rm", "kept/best", "secnd", "--yes"], 1, slip);
@@ -248,7 +248,7 @@ fn completions_are_found_and_two_steps_compared() {
     test.fails(&["runs", "rm", "g", "--step", "7", "--yes"], 1, no);
     let cost = "warning: step 2 of `g`: it is the only one: the run could not go on any more\n";
     let refused =
-        format!("{cost}error: step 2 of `g` was not removed: nobody is here to confirm it\nhint: add `--yes`\n");
+        format!("{cost}error: step 2 of `g` was not removed: there is no terminal to confirm it\nhint: add `--yes`\n");
     test.fails(&["runs", "rm", "g", "--step", "2"], 1, &refused);
     let removed = test.run(&["runs", "rm", "g", "--step", "2", "--yes"]);
     assert_eq!((removed.code, removed.stderr), (0, format!("{cost}removed step 2 of runs/g\n")));
@@ -288,6 +288,8 @@ fn a_killed_run_is_told_from_a_running_one_and_goes_on() {
     assert_eq!(test.succeeds(&["runs", "resume", "a", "--max-steps", &more, "--quiet"]), "runs/a\n");
     assert_eq!((&entry()["state"], entry()["step"].to_string()), (&"finished".into(), more.clone()));
     let done = test.run(&["runs", "resume", "a"]);
-    let expected = format!("error: `a` has finished all of its {more} steps\nhint: `--max-steps` makes it longer\n");
+    let expected = format!(
+        "error: `a` has finished all {more} steps\nhint: set a larger number with `--max-steps` to train further\n"
+    );
     assert_eq!((done.code, done.stderr), (1, expected));
 }

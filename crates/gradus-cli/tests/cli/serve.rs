@@ -115,7 +115,7 @@ fn projects_are_made_and_read_from_the_terminal() {
         list.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).next_back(),
         Some(vec!["tea", "1", "1", "0"])
     );
-    let nobody = "error: `tea` was not removed: nobody is here to confirm it\nhint: add `--yes`\n";
+    let nobody = "error: `tea` was not removed: there is no terminal to confirm it\nhint: add `--yes`\n";
     test.fails(&["annotate", "rm", "tea"], 1, nobody);
     test.succeeds(&["annotate", "rm", "tea", "--yes"]);
     assert_eq!(test.succeeds(&["annotate", "list", "--json"]), "[]\n");

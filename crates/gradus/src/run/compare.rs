@@ -326,7 +326,7 @@ impl Comparison {
         Ok(Self {
             model: text("model"),
             data: text("data"),
-            budget: "what each run was given itself".into(),
+            budget: "the settings of each run".into(),
             evaluation: "each run's own last evaluation".into(),
             entries,
         })

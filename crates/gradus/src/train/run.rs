@@ -91,7 +91,7 @@ pub fn run_on(plan: &Plan, ranks: Ranks, observer: &mut dyn Observer) -> Result<
 fn lanes(plan: &Plan, ranks: Ranks) -> Result<Lanes> {
     let count = plan.train().lanes.unwrap_or(1);
     if ranks.size() > count {
-        let message = format!("{} ranks cannot share the work of a run with `train.lanes: {count}`", ranks.size());
+        let message = format!("{} ranks cannot share a run with `train.lanes: {count}`", ranks.size());
         let hint = "at most one rank a lane: start fewer ranks, or raise `--lanes`. Runs with other lanes differ in the rounding of sums";
         return Err(Error::input(message).with_hint(hint));
     }
