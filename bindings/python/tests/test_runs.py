@@ -429,7 +429,7 @@ def test_errors_name_arguments_and_hints(tmp_path: Path, gpt2: Path, texts: Any,
         gradus.grpo(gpt2, prompts)
     assert "needs a `reward`" in str(missing.value) and "a function" in (missing.value.hint or "")
     offline: Any = gradus.dpo
-    with pytest.raises(gradus.ConfigError, match="`dpo` samples nothing to reward"):
+    with pytest.raises(gradus.ConfigError, match="`dpo` samples no completions to reward"):
         offline(gpt2, pairs, reward=len)
     with pytest.raises(TypeError, match="`model` is a `object`"):
         offline(object(), pairs)

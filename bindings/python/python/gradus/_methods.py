@@ -1290,7 +1290,7 @@ def a2c(
     on_rollouts: OnRollouts | None = None,
     **keys: Unpack[A2cKeys],
 ) -> Run:
-    """Train a policy on rewards, with a critic and one step an iteration.
+    """Train a policy on rewards, with a critic and one step per iteration.
 
     ``keys`` are the keys of the configuration: ``gradus.explain("a2c")`` lists them.
     """
@@ -1541,7 +1541,7 @@ def rloo(
     on_rollouts: OnRollouts | None = None,
     **keys: Unpack[RlooKeys],
 ) -> Run:
-    """Train a policy on rewards, each completion beside the others of its prompt.
+    """Train a policy on rewards, each completion compared with the others of its prompt.
 
     ``keys`` are the keys of the configuration: ``gradus.explain("rloo")`` lists them.
     """

@@ -103,7 +103,7 @@ hint: leave `lora` out to go on with it, or fold it into its base first: `gradus
 error: `lora.rank` is 0, but must be at least 1
   --> flag `--lora-rank`
 
-error: `lora.dropout` is 0.1, but dpo compares logprobs of one text under several models: with dropout they would differ by chance
+error: `lora.dropout` is 0.1, but dpo compares logprobs of one text under several models: dropout would make them differ at random
   --> flag `--lora-dropout`
 hint: leave it out; it is for `sft`, `reward`, `classify`, `ppo`, `nlpo`, `a2c`, `grpo` and `rloo`
 ",

@@ -208,7 +208,7 @@ fn what_does_not_fit_is_refused() {
     let file = format!("model: {model}\ndata: games.jsonl\nmethod: {{ sft: {{}} }}\nenvironment: {GUESS}\n");
     test.write("sft.yml", &file);
     let run = test.run(&["train", "sft.yml"]);
-    let expected = "`environment` is given, but `sft` samples nothing that could be answered";
+    let expected = "`environment` is given, but `sft` samples no completions for an environment to answer";
     assert!(run.code == 2 && run.stderr.contains(expected), "{}", run.stderr);
 }
 

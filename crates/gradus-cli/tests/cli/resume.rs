@@ -28,12 +28,12 @@ fn what_is_given_again_lies_over_what_the_checkpoint_says() {
     assert_eq!(test.read("run/config.yml"), config, "nothing was given, nothing has changed");
 
     let run = test.run(&[&RESUME[..], &["--max-steps", "6", "--save-steps", "3"]].concat());
-    let changed = "warning: `train.max_steps` was 4 and is 6 from here on: the result differs from that of a run with \
-                   either from its start";
+    let changed = "warning: `train.max_steps` was 4 and is 6 from this step on: the result differs from a run with \
+                   either value from the start";
     assert!(run.code == 0 && run.stderr.contains(changed), "{}", run.stderr);
     let log = test.read("run/log.txt");
     assert!(log.contains(changed), "{log}");
-    assert!(log.contains("`train.save_steps` was 2 and is 3 from here on\n"), "{log}");
+    assert!(log.contains("`train.save_steps` was 2 and is 3 from this step on\n"), "{log}");
     assert!(test.read("run/config.yml").contains("  max_steps: 6 # set"));
     assert!(test.read("run/config.yml").contains("  batch_size: 1 # set"));
     assert!(test.read("run/checkpoints/step-000006/run_config.yml").contains("  save_steps: 3 # set"));
@@ -43,10 +43,11 @@ fn what_is_given_again_lies_over_what_the_checkpoint_says() {
 fn a_finished_run_goes_on_only_to_further_steps() {
     let test = run();
     let config = test.read("run/config.yml");
-    let hint = "hint: `--max-steps N` with N above 4 makes it longer; other settings need a new run with another `--output-dir`\n";
+    let hint = "hint: pass `--max-steps N` with N above 4 to train further; other settings need a new run with another \
+                `--output-dir`\n";
     for more in [["--learning-rate", "1e-3"], ["--max-steps", "3"]] {
         let (code, stderr) = refused(&test, &more);
-        assert_eq!((code, stderr), (1, format!("error: `run` has finished all of its 4 steps\n{hint}")), "{more:?}");
+        assert_eq!((code, stderr), (1, format!("error: `run` has finished all 4 steps\n{hint}")), "{more:?}");
         assert_eq!(test.read("run/config.yml"), config, "it names the settings that the steps had");
     }
     test.succeeds(&[&RESUME[..], &["--max-steps", "5", "--learning-rate", "1e-3", "--quiet"]].concat());
@@ -60,12 +61,12 @@ fn what_must_stay_as_it_was_is_refused_and_nothing_is_touched() {
         refused(&test, &["--batch-size", "2", "--seed", "1"]),
         (
             2,
-            "error: `train.batch_size` is 2, but the run so far has 1: it cannot go on with another\n  \
+            "error: `train.batch_size` is 2, but the run was started with 1: it cannot continue with another value\n  \
              --> flag `--batch-size`\n\
-             hint: leave it out to go on, or start a new run with another `--output-dir`\n\n\
-             error: `train.seed` is 1, but the run so far has 42: it cannot go on with another\n  \
+             hint: leave it out to resume, or start a new run with another `--output-dir`\n\n\
+             error: `train.seed` is 1, but the run was started with 42: it cannot continue with another value\n  \
              --> flag `--seed`\n\
-             hint: leave it out to go on, or start a new run with another `--output-dir`\n"
+             hint: leave it out to resume, or start a new run with another `--output-dir`\n"
                 .to_owned()
         )
     );
@@ -100,7 +101,7 @@ fn a_run_that_nobody_named_or_that_has_nothing_left() {
         &["sft", "--resume"],
         2,
         "
-error: nothing says which run to go on with
+error: the run to resume is not named
 hint: pass `--output-dir DIR`, the run's directory
 ",
     );
@@ -176,7 +177,7 @@ fn a_new_run_begins_where_another_was() {
     let directory = run.stdout.trim();
     assert!(run.code == 0 && directory.starts_with("runs/sft-gpt2-"), "{run:?}");
     assert!(
-        run.stderr.starts_with("warning: `train.learning_rate` was 0.00002 and is 0.1 from here on"),
+        run.stderr.starts_with("warning: `train.learning_rate` was 0.00002 and is 0.1 from this step on"),
         "{}",
         run.stderr
     );
@@ -202,12 +203,12 @@ fn keys_of_the_method_are_flags_of_runs_resume() {
         &[&resume[..], &["--group-size", "4"]].concat(),
         2,
         "
-error: `--group-size` is no key of `sft`
+error: `--group-size` is not a key of `sft`
   --> flag `--group-size`
 ",
     );
     let run = test.run(&[&resume[..], &["--loss-type", "dft"]].concat());
-    let changed = "warning: `method.sft.loss_type` was \"nll\" and is \"dft\" from here on";
+    let changed = "warning: `method.sft.loss_type` was \"nll\" and is \"dft\" from this step on";
     assert!(run.code == 0 && run.stderr.contains(changed), "{}", run.stderr);
 }
 

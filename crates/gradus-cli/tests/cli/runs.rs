@@ -12,7 +12,7 @@ const PROMPTS: &str = "{\"prompt\": \"The tea is\"}\n{\"prompt\": \"The cup is\"
 /// Writes the files of a run: method, completed steps out of four, state.
 fn write_run(test: &CliTest, name: &str, method: &str, steps: usize, state: &str) {
     let config = format!(
-        "# Written by gradus 0.1.0. `# set` marks what was asked for; the rest are defaults.\nmodel: m/sft/model # set\n\
+        "# Written by gradus 0.1.0. `# set` marks settings that were set; the others are defaults.\nmodel: m/sft/model # set\n\
          data: d.jsonl # set\noutput_dir: runs/{name}\nmethod:\n  {method}:\n    beta: 0.1\ntrain:\n  max_steps: 4\n  \
          seed: {steps} # set\n  best_metric: eval_loss\n"
     );

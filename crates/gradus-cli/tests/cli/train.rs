@@ -575,7 +575,7 @@ fn a_file_takes_the_flags_of_its_method() {
     test.fails(
         &["train", "run.yml", "--packing"],
         2,
-        "error: `--packing` is no key of `ppo`\n  --> flag `--packing`\n",
+        "error: `--packing` is not a key of `ppo`\n  --> flag `--packing`\n",
     );
 }
 

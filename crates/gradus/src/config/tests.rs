@@ -277,9 +277,9 @@ fn the_smallest_configuration_is_fine() {
 fn dropout_is_for_methods_without_a_reference() {
     check(
         "method: {dpo: {}}\ntrain: {dropout: true}\n",
-        &[
-            "4:9+7 `train.dropout` is true, but dpo compares logprobs of one text under several models: with dropout they would differ by chance (leave it out; it is for `sft`, `reward`, `classify`, `ppo`, `nlpo`, `a2c`, `grpo` and `rloo`)",
-        ],
+        &["4:9+7 `train.dropout` is true, but dpo compares logprobs of one text under several models: dropout would \
+             make them differ at random (leave it out; it is for `sft`, `reward`, `classify`, `ppo`, `nlpo`, `a2c`, \
+             `grpo` and `rloo`)"],
     );
     let fine = "model: gpt2\ndata: d.jsonl\nmethod: {sft: {}}\nlora: {dropout: 0.1}\ntrain: {dropout: true, recompute: true}\n";
     let written = RunConfig::parse(fine).expect("reads");
@@ -342,15 +342,11 @@ fn wrong_types() {
 
 #[test]
 fn two_choices_at_once() {
-    check(
-        "method:\n  ppo: {}\n  dpo: {}\n",
-        &["4:3+3 5:3+3 `method` chooses `ppo` and `dpo` at once, but takes exactly one"],
-    );
+    check("method:\n  ppo: {}\n  dpo: {}\n", &["4:3+3 5:3+3 `method` has `ppo` and `dpo`, but takes exactly one"]);
     check(
         "method: {ppo: {}}\nreward: {model: a, rule: {substring: b}}\n",
-        &[
-            "4:10+5 4:20+4 `reward` chooses `model` and `rule` at once, but takes exactly one (several rewards are a `mix: [{ weight: 1, reward: … }, …]`)",
-        ],
+        &["4:10+5 4:20+4 `reward` has `model` and `rule`, but takes exactly one (combine several rewards in a `mix: \
+             [{ weight: 1, reward: … }, …]`)"],
     );
 }
 
@@ -373,7 +369,7 @@ fn missing_keys() {
 fn not_yaml() {
     let found = shown("model: gpt2\n  data: x\n");
     assert!(found[0].contains("this is not YAML: "), "{found:?}");
-    check("model: again\n", &["1:1+5 3:1+5 the key `model` stands twice in one mapping"]);
+    check("model: again\n", &["1:1+5 3:1+5 the key `model` is given twice in one mapping"]);
 }
 
 #[test]
@@ -394,9 +390,9 @@ fn bounds() {
 fn impossible_combinations() {
     check(
         "method: {grpo: {group_size: 1}}\nreward: {model: rm}\n",
-        &[
-            "3:17+10 `method.grpo.group_size` is 1, but must be at least 2: an advantage is the distance from the mean of the group, which is always 0 in a group of one (8 is usual; `gradus ppo` works with one completion a prompt)",
-        ],
+        &["3:17+10 `method.grpo.group_size` is 1, but must be at least 2: an advantage is the distance from the mean \
+             of the group, which is always 0 in a group of one (8 is usual; `gradus ppo` works with one completion per \
+             prompt)"],
     );
     check(
         "method: {grpo: {group_size: 3, mini_batches: 5}}\nreward: {model: rm}\n",
@@ -412,9 +408,8 @@ fn impossible_combinations() {
     );
     check(
         "method: {dpo: {}}\nreward: {model: rm}\n",
-        &[
-            "4:1+6 `reward` is given, but `dpo` samples nothing to reward: it learns from its data alone (leave it out, or use `ppo`, `nlpo`, `a2c`, `trpo`, `grpo` or `rloo`)",
-        ],
+        &["4:1+6 `reward` is given, but `dpo` samples no completions to reward: it trains only on its data (leave it \
+             out, or use `ppo`, `nlpo`, `a2c`, `trpo`, `grpo` or `rloo`)"],
     );
     check(
         "method: {dpo: {loss_type: [sigmoid, stf]}}\n",
@@ -436,9 +431,8 @@ fn impossible_combinations() {
     );
     check(
         "method: {ppo: {critic: {trunk: shared, model: rm}}}\nreward: {model: rm}\n",
-        &[
-            "3:40+5 3:25+5 `method.ppo.critic.model` is given, but the critic shares the policy's trunk: it is a head on the policy and starts from no other model (leave it out, or use `trunk: separate`)",
-        ],
+        &["3:40+5 3:25+5 `method.ppo.critic.model` is given, but the critic shares the policy's trunk: it is a head \
+             on the policy and has no start model of its own (leave it out, or use `trunk: separate`)"],
     );
     check(
         "method: {sft: {}}\ntrain: {early_stopping_patience: 3, device: gpu}\n",
@@ -593,7 +587,7 @@ fn flags_make_a_configuration() {
             [flag("ppo", "model", &["m"]), flag("ppo", "data", &["d"]), flag("ppo", "reward-command", &[broken])];
         let error = RunConfig::load(&Request { file: None, method: Some("ppo"), flags: &flags, ..Request::default() })
             .expect_err(broken);
-        assert!(error.to_string().contains("no list of words"), "{error}");
+        assert!(error.to_string().contains("not a list of words"), "{error}");
     }
 }
 
@@ -722,10 +716,8 @@ fn a_mask_for_evaluations_does_not_go_with_a_search() {
     };
     assert_eq!(
         shown(&text(true)),
-        [
-            "4:17+12 5:22+5 `method.nlpo.mask_at_eval` is true, but with `train.evaluation.beams` evaluations search: the mask is \
-          for what is drawn (set `mask_at_eval: false`, or leave out `beams`)"
-        ]
+        ["4:17+12 5:22+5 `method.nlpo.mask_at_eval` is true, but with `train.evaluation.beams` evaluations use beam \
+             search: the mask applies only to sampling (set `mask_at_eval: false`, or leave out `beams`)"]
     );
     RunConfig::parse(&text(false)).expect("a configuration");
 }
@@ -739,10 +731,8 @@ fn beams_of_evaluations_are_a_few_at_least_and_may_stop_early() {
     };
     assert_eq!(
         shown(&text("{early_stopping: true, num_beams: 1}")),
-        [
-            "5:52+9 `train.evaluation.beams.num_beams` is 1, but a search has at least 2 (leave `beams` out, and evaluations \
-          sample)"
-        ]
+        ["5:52+9 `train.evaluation.beams.num_beams` is 1, but beam search needs at least 2 (leave `beams` out to \
+             sample in evaluations)"]
     );
     for (word, expected) in [("true", "FirstEnded"), ("false", "Heuristic"), ("never", "Never")] {
         let config = RunConfig::parse(&text(&format!("{{early_stopping: {word}}}"))).expect("a configuration").config;
@@ -771,9 +761,9 @@ fn logprobs_among_what_could_be_drawn_do_not_go_with_all_sampling() {
         assert_eq!(
             shown(&text(method, "", "  sampling_weights: int8\n")),
             [format!(
-                "7:7+16 10:3+16 `{processed}` is `processed`, but `train.sampling_weights` is set: the distribution drawn from \
-                 is then that of the coarser weights, not of the policy (train on `raw` logprobs, which are computed again by \
-                 the policy itself, or leave out `train.sampling_weights`)"
+                "7:7+16 10:3+16 `{processed}` is `processed`, but `train.sampling_weights` is set: completions are \
+                 then sampled from the coarser weights, not from the policy (train on `raw` logprobs, which are \
+                 computed again by the policy itself, or leave out `train.sampling_weights`)"
             )]
         );
         // All other keys can be combined with it.

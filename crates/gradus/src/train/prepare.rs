@@ -376,7 +376,7 @@ mod tests {
             .and_then(|written| Plan::check(&written, &Machine::detect()));
         let error = refused.expect_err("pairs are needed").to_string();
         assert!(
-            error.contains("`mix[0].data.task` gives prompts and references, but `reward` learns from pairs"),
+            error.contains("`mix[0].data.task` has prompts and references, but `reward` trains on pairs"),
             "{error}"
         );
     }

@@ -226,7 +226,7 @@ fn a_configuration_names_a_task_by_a_word_or_with_keys() {
 fn methods_that_need_pairs_take_no_task() {
     let written = RunConfig::parse("model: m\ndata: { task: commongen }\nmethod: { dpo: {} }").expect("it reads");
     let error = Plan::check(&written, &Machine::detect()).expect_err("refused").to_string();
-    assert!(error.contains("`data.task` gives prompts and references, but `dpo` learns from pairs"), "{error}");
+    assert!(error.contains("`data.task` has prompts and references, but `dpo` trains on pairs"), "{error}");
 }
 
 #[test]

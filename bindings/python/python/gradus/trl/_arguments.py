@@ -167,7 +167,7 @@ COMMON: Mapping[str, Treatment] = {
     ),
     "eval_steps": Honored(("eval_steps",), "`None` means `logging_steps`, below 1 a share of all steps", by="evaluation"),
     "eval_delay": Refused("gradus evaluates from the first interval on", "Leave it at 0."),
-    "per_device_eval_batch_size": NoEffect("evaluations choose their own batches"),
+    "per_device_eval_batch_size": NoEffect("evaluations choose their own batch size"),
     "prediction_loss_only": NoEffect("gradus measures the loss and its other metrics in one pass"),
     "eval_on_start": Honored(
         ("eval_steps", "eval_fraction", "max_eval_rows"),
@@ -176,7 +176,7 @@ COMMON: Mapping[str, Treatment] = {
     ),
     "eval_do_concat_batches": NoEffect(_METRIC_FUNCTIONS),
     "eval_use_gather_object": NoEffect(_ONE_MACHINE),
-    "eval_accumulation_steps": NoEffect("evaluations choose their own batches"),
+    "eval_accumulation_steps": NoEffect("evaluations choose their own batch size"),
     "include_for_metrics": Refused(_METRIC_FUNCTIONS, _LEAVE_OUT),
     "batch_eval_metrics": Refused(_METRIC_FUNCTIONS, _LEAVE_OUT),
     "save_only_model": NoEffect("a checkpoint always holds what a run needs to go on"),
@@ -294,7 +294,7 @@ _SYNC: Mapping[str, Treatment] = {
     "ref_model_sync_steps": NoEffect("TRL reads it with `sync_ref_model=True` alone, which is refused"),
 }
 _PRECOMPUTE_BATCH: Mapping[str, Treatment] = {
-    "precompute_ref_batch_size": NoEffect("passes choose their own batches"),
+    "precompute_ref_batch_size": NoEffect("passes choose their own batch size"),
 }
 
 _ONLINE: Mapping[str, Treatment] = {
