@@ -256,7 +256,7 @@ fn actions_ask_before_they_act() {
     assert_eq!(press(&mut browser, "r"), None);
     assert_eq!(browser.notice.as_ref().map(|notice| notice.text.as_str()), Some("ppo is running"));
     press(&mut browser, "jr");
-    shows(&screen(&browser, 80, 24), &["go on with sft-that-failed from its last checkpoint?", "y yes"]);
+    shows(&screen(&browser, 80, 24), &["resume sft-that-failed from its last checkpoint?", "y yes"]);
     let resume = Effect::Resume { name: "sft-that-failed".into(), max_steps: None };
     assert_eq!(press(&mut browser, "y"), Some(resume));
     assert_eq!(press(&mut browser, "dn"), None, "no is no");

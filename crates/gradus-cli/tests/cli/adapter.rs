@@ -55,7 +55,7 @@ fn an_adapter_is_trained_used_and_merged() {
     test.succeeds(&["export", "--model", "merged", "--weights", "f32", "--output", "one.gguf", "--overwrite"]);
     test.succeeds(&["merge", "--model", "run/model", "--output", "merged", "--overwrite"]);
     let run = test.run(&["merge", "--model", "run/model", "--output", "run/model", "--overwrite"]);
-    assert!(run.code == 2 && run.stderr.contains("`run/model` is read and would be replaced"), "{run:?}");
+    assert!(run.code == 2 && run.stderr.contains("`run/model` is an input and would be replaced"), "{run:?}");
 
     let sample =
         ["generate", "--model", &model, "--adapter", "run/model", "--prompts", "rows.jsonl", "--max-new-tokens", "3"];
@@ -117,7 +117,7 @@ hint: its linear layers end in c_attn, c_fc, c_proj; `all-linear` takes them all
 ",
     );
     let merge = test.run(&["merge", "--model", &model, "--output", "merged"]);
-    assert!(merge.stderr.contains("this is a whole model: there is no adapter to fold in"), "{}", merge.stderr);
+    assert!(merge.stderr.contains("this is a whole model: there is no adapter to merge"), "{}", merge.stderr);
     test.write("taken/notes.txt", "mine");
     test.fails(
         &["merge", "--model", "run/model", "--output", "taken", "--quiet"],

@@ -197,14 +197,14 @@ fn bad_input_is_named() {
     test.fails(
         &["data", "convert", "good.jsonl", "-o", "out.txt"],
         1,
-        "error: `out.txt` can hold texts alone, but the rows have other columns\n\
+        "error: `out.txt` can hold only texts, but the rows have other columns\n\
          hint: turn them into texts (`--to text`), or write .jsonl\n",
     );
     test.fails(
         &["data", "convert", "good.jsonl", "-o", "out.doc"],
         1,
-        "error: the name `out.doc` says no format\n\
-         hint: end it in .jsonl, .json, .csv, .tsv, .parquet, .arrow or, for texts, .txt; .gz behind that compresses\n",
+        "error: the name `out.doc` has no ending of a known format\n\
+         hint: end it in .jsonl, .json, .csv, .tsv, .parquet, .arrow or, for texts, .txt; add .gz to compress\n",
     );
 }
 
@@ -216,7 +216,7 @@ fn hub_names_need_the_network() {
     assert_eq!(
         String::from_utf8_lossy(&output.stderr),
         "error: data set `owner/name`: `HF_HUB_OFFLINE` is set and it is not in the cache\n\
-         hint: `owner/name` is no file or directory here, so it was taken for a hub name; without a network, give a path\n"
+         hint: `owner/name` is not a local file or directory, so it was read as a hub name; without a network, pass a path\n"
     );
 }
 

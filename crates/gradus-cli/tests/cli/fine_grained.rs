@@ -134,7 +134,7 @@ fn feedback_becomes_reward_models_and_they_a_policy() {
     test.write("other.yml", &text);
     let run = test.run(&["train", "other.yml", "--quiet"]);
     assert!(
-        run.code != 0 && run.stderr.contains("no label `F-ERR`: the classifier knows `Ignore`, `NF-ERR`, `O`"),
+        run.code != 0 && run.stderr.contains("no label `F-ERR`: the classifier has `Ignore`, `NF-ERR`, `O`"),
         "{}",
         run.stderr
     );

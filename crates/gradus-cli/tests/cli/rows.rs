@@ -207,7 +207,7 @@ fn prompts_that_leave_no_room_give_their_places_to_others() {
 fn a_long_document_is_told_to_be_one_row() {
     let test = CliTest::with("lines.txt", &"A line of its own.\n".repeat(2500));
     let said = "warning: `lines.txt` is one document of 2500 lines, so it is one row; separate documents by lines with \
-                `<|endoftext|>`, or give a row a line as .jsonl\n";
+                `<|endoftext|>`, or write one row per line as .jsonl\n";
     assert!(test.run(&["data", "show", "lines.txt"]).stderr.contains(said));
     let model = fixture_model("gpt2");
     let train = [

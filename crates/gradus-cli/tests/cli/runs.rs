@@ -67,7 +67,7 @@ fn runs_are_listed_filtered_and_sorted() {
     );
 
     let none = test.run(&["runs", "list", "--tag", "absent"]);
-    assert_eq!((none.stdout.as_str(), none.stderr.as_str()), ("", "none of the 4 runs in `runs` fits\n"));
+    assert_eq!((none.stdout.as_str(), none.stderr.as_str()), ("", "none of the 4 runs in `runs` matches\n"));
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn labels_names_and_removal() {
     test.write("runs/second/config.yml", &config);
     let renamed = test.run(&["runs", "rename", "first", "kept/best"]);
     assert_eq!((renamed.code, renamed.stdout.as_str()), (0, "runs/kept/best\n"));
-    assert_eq!(renamed.stderr, "warning: the configuration of `second` names runs/first\n");
+    assert_eq!(renamed.stderr, "warning: the configuration of `second` refers to runs/first\n");
     assert_eq!(test.succeeds(&["runs", "tag", "best"]), "odd\nof May\n");
     test.fails(&["runs", "rename", "best", "second"], 1, "error: there is already a `second` in `runs`\n");
 
@@ -184,7 +184,7 @@ hint: choose another `--output-dir`
     let run = test.run(&["runs", "compare", "first", "third", "--metric", "los"]);
     assert_eq!((run.code, run.stdout.as_str()), (1, ""), "{run:?}");
     assert!(
-        run.stderr.starts_with("error: no run has the metric `los`\nhint: did you mean `loss`? They have `"),
+        run.stderr.starts_with("error: no run has the metric `los`\nhint: did you mean `loss`? The runs have `"),
         "{run:?}"
     );
     test.fails(&["runs", "compare", "first", "first"], 1, "error: `first` is named twice\n");

@@ -117,10 +117,10 @@ fn the_perplexity_of_the_policy_is_measured_while_it_trains() {
     // Models with an encoder assign no likelihood to a text alone. The metric also fails if no model is given.
     test.write("run.yml", &format!("{}method: {{ sft: {{}} }}\noutput_dir: sft\n", config(&fixture_model("t5"))));
     let run = test.run(&["train", "run.yml", "--quiet"]);
-    assert!(run.code != 0 && run.stderr.contains("but this one has an encoder"), "{run:?}");
+    assert!(run.code != 0 && run.stderr.contains("but this model has an encoder"), "{run:?}");
     test.write("rows.jsonl", "{\"prediction\": \"tea\", \"references\": [\"tea\"]}\n");
     let run = test.run(&["eval", "--data", "rows.jsonl", "--metrics", "perplexity"]);
-    assert!(run.code != 0 && run.stderr.contains("names no model, and no model is evaluated here"), "{run:?}");
+    assert!(run.code != 0 && run.stderr.contains("has no option `model`, and no model is evaluated here"), "{run:?}");
 }
 
 #[test]

@@ -753,17 +753,17 @@ fn logprobs_among_what_could_be_drawn_do_not_go_with_all_sampling() {
         assert_eq!(
             shown(&text(method, "      repetition_penalty: 1.2\n", "")),
             [format!(
-                "7:7+16 8:7+18 `{processed}` is `processed`, but `{penalty}` is 1.2: what could be drawn is kept for training, \
-                 not by how much each was made less likely (train on `raw` logprobs, or use `no_repeat_ngram_size`, which only \
-                 bans)"
+                "7:7+16 8:7+18 `{processed}` is `processed`, but `{penalty}` is 1.2: training stores which tokens \
+                 could be sampled, but not how much each was penalized (train on `raw` logprobs, or use \
+                 `no_repeat_ngram_size`, which only bans)"
             )]
         );
         assert_eq!(
             shown(&text(method, "", "  sampling_weights: int8\n")),
             [format!(
                 "7:7+16 10:3+16 `{processed}` is `processed`, but `train.sampling_weights` is set: completions are \
-                 then sampled from the coarser weights, not from the policy (train on `raw` logprobs, which are \
-                 computed again by the policy itself, or leave out `train.sampling_weights`)"
+                 then sampled from the coarser weights, not from the policy (train on `raw` logprobs, which the policy \
+                 computes again, or leave out `train.sampling_weights`)"
             )]
         );
         // All other keys can be combined with it.

@@ -139,7 +139,7 @@ impl SpiceProgram {
         let answers = crate::files::read_text(&output, ANSWER_BYTES)
             .map_err(|error| failed(format!("the {WHAT} wrote no scores: {error}")))?;
         let answers: Vec<Answer> = serde_json::from_str(&answers).map_err(|error| {
-            failed(format!("the {WHAT} wrote something else than `[{{\"image_id\": 0, \"scores\": …}}]`: {error}"))
+            failed(format!("the {WHAT} wrote something other than `[{{\"image_id\": 0, \"scores\": …}}]`: {error}"))
         })?;
         let mut scores = vec![None; rows.len()];
         for Answer { image_id, scores: of } in answers {
@@ -150,7 +150,7 @@ impl SpiceProgram {
                 Some(whole.f);
         }
         let scored = |(i, score): (usize, Option<Option<f64>>)| {
-            score.ok_or_else(|| RowError::new(i, format!("the {WHAT} gave no score of it")))
+            score.ok_or_else(|| RowError::new(i, format!("the {WHAT} gave no score for it")))
         };
         scores.into_iter().enumerate().map(scored).collect()
     }

@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(message, "`m` knows several labels, and nothing says which one is rewarded");
         assert_eq!(hint, format!("set `label` to one of {labels}"));
         let (message, _) = told("bert", "label: fine");
-        assert!(message.contains(&format!("no label `fine`: the classifier knows {labels}")), "{message}");
+        assert!(message.contains(&format!("no label `fine`: the classifier has {labels}")), "{message}");
         let (message, _) = told("bert-token", "label: 0");
         assert!(message.contains("says something of tokens"), "{message}");
         let (message, _) = told("bert-regression", "value: probability");

@@ -429,8 +429,8 @@ mod tests {
         });
         let mut advice: Vec<String> = advice.collect();
         advice.dedup();
-        assert_eq!(advice, ["`recompute", "`max_length", "not"]);
+        assert_eq!(advice, ["`recompute", "`max_length", "even"]);
         let error = check(&wide, &machine(10)).expect_err("not even the program fits");
-        assert!(error.hint().expect("a hint").starts_with("not even short rows would fit"), "{error:?}");
+        assert!(error.hint().expect("a hint").starts_with("even short rows would not fit"), "{error:?}");
     }
 }

@@ -124,7 +124,7 @@ fn a_family_or_a_kind_that_is_not_known_is_refused() {
     edit_config(dir.path(), "\"model_type\": \"mamba\"", "\"model_type\": \"gemma3\"");
     fails(
         dir.path(),
-        "[DIR]/config.json: model type `gemma3` reads images too; its text part alone is supported, `gemma3_text`",
+        "[DIR]/config.json: model type `gemma3` also reads images; only its text part, `gemma3_text`, is supported",
         Some("in transformers: `Gemma3ForCausalLM.from_pretrained(DIR).save_pretrained(TO)`"),
     );
     let causal = copy("gpt2");

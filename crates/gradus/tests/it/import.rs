@@ -97,7 +97,7 @@ fn a_batch_of_trl_counts_completions_and_its_steps_count_updates() {
         assert!(said.contains(part), "{part}: {said}");
     }
     let odd = "model_name_or_path: m\ndataset_name: d\nper_device_train_batch_size: 3\nnum_generations: 8\n";
-    assert!(refused("trl-grpo", odd).contains("no multiple of `num_generations`, 8"));
+    assert!(refused("trl-grpo", odd).contains("not a multiple of `num_generations`, 8"));
 }
 
 #[test]

@@ -310,7 +310,7 @@ fn what_does_not_fit_the_model_is_told() {
         (
             tokens.path(),
             "values: { O: 1, NF-ERR: -1 }",
-            "no label `NF-ERR`: the classifier knows `LABEL_0`, `LABEL_1`, `LABEL_2`",
+            "no label `NF-ERR`: the classifier has `LABEL_0`, `LABEL_1`, `LABEL_2`",
         ),
         (tokens.path(), "values: { '1': 1, LABEL_1: -1 }", "names the label `LABEL_1` twice"),
         (tokens.path(), "", "nothing says what its labels are worth | give `values` for two or more of `LABEL_0`"),
