@@ -256,7 +256,7 @@ fn read(mut process: Process, running: &Weak<Running>, name: &str, dialect: &Dia
             Answer::TooLong => wrong(format!("printed a line of more than {LINE_BYTES} bytes")),
             Answer::Ended => {
                 let tail = process.stderr_tail();
-                let tail = if tail.is_empty() { tail } else { format!("; its last words:\n{tail}") };
+                let tail = if tail.is_empty() { tail } else { format!("; its last output:\n{tail}") };
                 wrong(format!("ended ({}){tail}", process.status()))
             }
         };

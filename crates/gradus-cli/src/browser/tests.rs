@@ -286,7 +286,7 @@ fn actions_ask_before_they_act() {
     assert_eq!(asked(&browser), "remove step 20 of ppo with 1 MB?");
     assert_eq!(press(&mut browser, "y"), Some(Effect::RemoveCheckpoint { name: "ppo".into(), step: 20 }));
     assert_eq!(press(&mut browser, "nD"), None);
-    let cost = "it is the newest: the run would go on from step 20";
+    let cost = "it is the newest: the run would resume from step 20";
     assert_eq!(asked(&browser), format!("remove step 30 of ppo with 1 MB? {cost}"));
     assert_eq!(press(&mut browser, "xnD"), None);
     assert_eq!(browser.notice.as_ref().map(|notice| &*notice.text), Some("only checkpoints can be removed one by one"));

@@ -92,8 +92,8 @@ fn what_cannot_be_is_said() {
         &["sft", "--model", "run/model", "--data", "rows.jsonl", "--output-dir", "b", "--lora-rank", "4", "--quiet"],
         1,
         "
-error: `run/model` is an adapter already, and `lora` asks for a new one
-hint: leave `lora` out to go on with it, or fold it into its base first: `gradus merge --model run/model --output DIR`
+error: `run/model` is an adapter already, but `lora` requests a new one
+hint: leave `lora` out to continue it, or merge it into its base first: `gradus merge --model run/model --output DIR`
 ",
     );
     test.fails(

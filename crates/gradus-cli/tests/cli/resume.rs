@@ -85,8 +85,8 @@ fn what_must_stay_as_it_was_is_refused_and_nothing_is_touched() {
     assert_eq!(code, 1);
     assert!(
         stderr.ends_with(
-            "error: the data has changed: the 2 training rows hold something else than before the checkpoint\n\
-             hint: bring the old data back to go on exactly, or start a new run from the checkpoint with `--model`\n"
+            "error: the data has changed: the 2 training rows differ from those before the checkpoint\n\
+             hint: restore the old data to continue exactly, or start a new run from the checkpoint with `--model`\n"
         ),
         "{stderr}"
     );
@@ -111,7 +111,7 @@ hint: pass `--output-dir DIR`, the run's directory
         refused(&test, &[]),
         (
             1,
-            "error: the run in `run` has finished, and no checkpoint is left to go on from\n\
+            "error: the run in `run` has finished, and no checkpoint is left to resume from\n\
              hint: replace it with `--overwrite`, or choose another `--output-dir`\n"
                 .to_owned()
         )
@@ -134,12 +134,12 @@ fn a_corrupt_checkpoint_is_named_and_the_one_before_it_taken_when_asked_for() {
     assert!(
         stderr.starts_with(&format!(
             "error: {place}: corrupt checkpoint: {place}/model.safetensors: its content has changed (CRC-32 "
-        )) && stderr.ends_with("hint: `--resume-from 2` goes on from the checkpoint before it\n"),
+        )) && stderr.ends_with("hint: `--resume-from 2` resumes from the checkpoint before it\n"),
         "{stderr}"
     );
     assert_eq!(
         refused(&test, &["--resume-from", "3"]),
-        (1, "error: `run` has no checkpoint of step 3\nhint: there are checkpoints of steps 2, 4\n".to_owned())
+        (1, "error: `run` has no checkpoint of step 3\nhint: the run has checkpoints of steps 2, 4\n".to_owned())
     );
     test.succeeds(&["sft", "--output-dir", "run", "--resume-from", "2", "--quiet"]);
     assert!(std::fs::read(test.path().join("run/model/model.safetensors")).expect("the final model") == whole);
@@ -157,7 +157,7 @@ fn a_new_run_begins_where_another_was() {
     let from = "run/checkpoints/step-000002";
     let branched = test.run(&["sft", "--resume-from", from, "--output-dir", "other"]);
     assert!(
-        branched.code == 0 && branched.stderr.contains(&format!("going on from step 2 of `{from}`")),
+        branched.code == 0 && branched.stderr.contains(&format!("resuming from step 2 of `{from}`")),
         "{branched:?}"
     );
     assert!(model("other") == model("run"), "the same state, rows and seed: the same run");
@@ -188,7 +188,7 @@ fn a_new_run_begins_where_another_was() {
         &["sft", "--resume-from", "run", "--output-dir", "third"],
         1,
         "
-error: `run` is not a checkpoint directory, and no step either
+error: `run` is not a checkpoint directory, and is not a step either
 hint: name a directory such as `runs/sft-1/checkpoints/step-000100`, or a step of this run
 ",
     );
@@ -231,8 +231,8 @@ fn changed_under_a_run(train: &[&str], texts: &str) {
     assert!(
         code == 1
             && stderr.ends_with(
-                "error: model: its files hold something else than before the checkpoint\n\
-                 hint: bring the old files back to go on exactly, or start a new run with the model as it is now \
+                "error: model: its files differ from those before the checkpoint\n\
+                 hint: restore the old files to continue exactly, or start a new run with the model as it is now \
                  (`--output-dir`)\n"
             ),
         "{stderr}"
@@ -275,7 +275,7 @@ fn a_run_that_fails_between_two_steps_leaves_a_checkpoint() {
     test.write("broken", "");
     let failed = train("run");
     assert_eq!(failed.code, 1, "{}", failed.stderr);
-    let kept = "warning: the state after step 3 is kept in a checkpoint: go on with `--resume`\n";
+    let kept = "warning: the state after step 3 was saved in a checkpoint: resume with `--resume`\n";
     assert!(failed.stderr.starts_with(kept), "{}", failed.stderr);
     std::fs::remove_file(test.path().join("broken")).expect("it can be removed");
     test.succeeds(&["grpo", "--output-dir", "run", "--resume", "--quiet"]);
@@ -303,8 +303,8 @@ fn a_run_whose_completions_are_gone_says_so() {
         run.stderr
     };
     run("1", &["--save-steps", "1"]);
-    let gone = "warning: `run/rollouts.sqlite` is gone: the completions and warnings of the steps up to 1 are lost";
-    assert!(!run("2", &["--resume", "--save-steps", "1"]).contains("is gone"));
+    let gone = "warning: `run/rollouts.sqlite` is missing: the completions and warnings of the steps up to 1 are lost";
+    assert!(!run("2", &["--resume", "--save-steps", "1"]).contains("rollouts.sqlite` is missing"));
     std::fs::remove_file(test.path().join("run/rollouts.sqlite")).expect("removed");
     let said = run("3", &["--resume", "--save-steps", "1"]);
     assert!(said.contains(&gone.replace("up to 1", "up to 2")), "{said}");

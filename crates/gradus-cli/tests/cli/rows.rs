@@ -249,7 +249,7 @@ fn a_tokenizer_apart_from_the_model_is_used_and_saved() {
     let arguments = ["sft", "--model", &model, "--data", "texts.jsonl", "--output-dir", "run", "--max-steps", "1"];
     let refused = test.run(&arguments);
     assert!(refused.stderr.contains("weights: no tokenizer"), "{}", refused.stderr);
-    assert!(refused.stderr.contains("name one that lies elsewhere with `--tokenizer`"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("pass one from another directory with `--tokenizer`"), "{}", refused.stderr);
     test.succeeds(&[&arguments[..], &["--tokenizer", &words]].concat());
     let original = std::fs::read(test.path().join("words/tokenizer.json")).expect("the tokenizer");
     assert_eq!(std::fs::read(test.path().join("run/model/tokenizer.json")).expect("it is saved"), original);
@@ -372,6 +372,6 @@ fn pairs_are_cut_where_training_says() {
     let measured: Value = serde_json::from_str(&test.succeeds(&eval)).expect("it is JSON");
     assert_eq!(measured["rows"], 12);
     let run = test.run(&[&train[..], &["--truncation", "left", "--output-dir", "none"]].concat());
-    let said = "`method.reward.truncation` says where long texts are cut, but `train.too_long` leaves them out";
+    let said = "`method.reward.truncation` sets where long texts are cut, but `train.too_long` skips them";
     assert!(run.code == 2 && run.stderr.contains(said), "{}", run.stderr);
 }

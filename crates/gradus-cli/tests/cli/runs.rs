@@ -109,7 +109,7 @@ fn labels_names_and_removal() {
     test.fails(
         &["runs", "tag", "first", "two words"],
         1,
-        "error: `two words` is no tag: a tag is one word without blanks and commas\n",
+        "error: `two words` is not a tag: a tag is one word without blanks and commas\n",
     );
 
     // The second run starts from the first run's model.
@@ -168,7 +168,7 @@ fn runs_are_compared() {
         }
         let refusal = format!(
             "
-error: `{directory}` is not replaced by a comparison: it holds `{file}`, which none writes
+error: `{directory}` is not replaced by a comparison: it holds `{file}`, which comparisons do not write
 hint: choose another `--output-dir`
 "
         );
@@ -226,7 +226,7 @@ fn completions_are_found_and_two_steps_compared() {
     assert!(shown.contains("\n    length "), "{shown}");
     let absent = test.run(&["runs", "rollouts", "g", "--diff", "1,9"]);
     assert!(
-        absent.stderr.contains("`rollouts` has no completions of step 9\nhint: there are some of 1, 2"),
+        absent.stderr.contains("`rollouts` has no completions of step 9\nhint: steps with completions: 1, 2"),
         "{}",
         absent.stderr
     );
@@ -246,7 +246,7 @@ fn completions_are_found_and_two_steps_compared() {
     // A checkpoint can be removed alone. If the run could no longer be resumed, there is a warning.
     let no = "error: the run `g` has no checkpoint of step 7\nhint: it has `step 2`\n";
     test.fails(&["runs", "rm", "g", "--step", "7", "--yes"], 1, no);
-    let cost = "warning: step 2 of `g`: it is the only one: the run could not go on any more\n";
+    let cost = "warning: step 2 of `g`: it is the only one: the run could not be resumed\n";
     let refused =
         format!("{cost}error: step 2 of `g` was not removed: there is no terminal to confirm it\nhint: add `--yes`\n");
     test.fails(&["runs", "rm", "g", "--step", "2"], 1, &refused);

@@ -127,7 +127,7 @@ fn a_critic_of_another_size_learns_beside_the_policy() {
     test.write("small/generation_config.json", "{}");
     let run = train("other", &[]);
     assert!(
-        run.code == 1 && run.stderr.contains("begins its decoder with another id than the policy"),
+        run.code == 1 && run.stderr.contains("begins its decoder with a different id than the policy"),
         "{}",
         run.stderr
     );
@@ -204,7 +204,7 @@ fn what_cannot_be_learned_is_said() {
     test.write("pairs.jsonl", PAIRS);
     let arguments = ["dpo", "--model", &model, "--data", "pairs.jsonl", "--output-dir", "dpo", "--reference-model"];
     let run = test.run(&[&arguments[..], &[&fixture_model("gpt2")]].concat());
-    assert!(run.code == 1 && run.stderr.contains("has another tokenizer than the policy"), "{}", run.stderr);
+    assert!(run.code == 1 && run.stderr.contains("has a different tokenizer than the policy"), "{}", run.stderr);
     // Without a decoder's first token, and with fewer ids than the tokenizer has.
     for (key, value, words) in [
         ("decoder_start_token_id", Value::Null, "no `decoder_start_token_id`: the first id of the decoder is unknown"),

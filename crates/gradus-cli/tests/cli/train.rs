@@ -89,7 +89,7 @@ fn output_directories_that_cannot_be_used() {
     assert_eq!(
         run("full").stderr,
         "error: output directory `full` exists and is not empty\n\
-         hint: go on with `--resume`, replace it with `--overwrite`, or choose another `--output-dir`\n"
+         hint: resume it with `--resume`, replace it with `--overwrite`, or choose another `--output-dir`\n"
     );
     assert_eq!(
         run("rows.jsonl").stderr,
@@ -283,11 +283,11 @@ fn a_run_whose_directory_is_deleted_is_kept_beside_it() {
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{stderr}");
         let said = format!(
-            "error: the run directory `{directory}` was deleted while the run was at work; what could be kept is in \
+            "error: the run directory `{directory}` was deleted during the run; the recovered files are in \
              `{directory}-rescued` with a checkpoint of step "
         );
         assert!(stderr.contains(&said), "{stderr}");
-        assert!(stderr.contains(&format!("hint: go on with `--resume --output-dir {directory}-rescued`")), "{stderr}");
+        assert!(stderr.contains(&format!("hint: resume with `--resume --output-dir {directory}-rescued`")), "{stderr}");
         assert!(!test.path().join(&directory).exists(), "nothing is written where it was");
         let rescued = format!("{directory}-rescued");
         let done = steps(&test, &rescued).len();

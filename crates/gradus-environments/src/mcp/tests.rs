@@ -236,7 +236,7 @@ fn programs_that_are_no_servers_are_told() {
     };
     assert!(
         refused("echo help >&2; exit 2", 20.0)
-            .contains("the MCP server `sh` ended (exit status: 2); its last words:\nhelp")
+            .contains("the MCP server `sh` ended (exit status: 2); its last output:\nhelp")
     );
     assert!(refused("exec sleep 60", 0.2).contains("the MCP server did not answer within 0.2 s"));
     let banner = refused("echo Welcome; exec sleep 60", 4.0);

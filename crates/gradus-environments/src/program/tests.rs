@@ -104,7 +104,7 @@ fn what_cannot_be_used_is_a_configuration_error() {
         assert!(matches!(error, Error::Config { .. }), "{error:?}");
         error.to_string()
     };
-    assert_eq!(refused(&ProgramConfig { program: Vec::new(), timeout_s: 1.0 }), "the environment names no program");
+    assert_eq!(refused(&ProgramConfig { program: Vec::new(), timeout_s: 1.0 }), "the environment has no program");
     assert!(refused(&shell("exit 0", 5.0)).contains("ended (exit status: 0)"));
     assert!(refused(&shell("exec sleep 60", 0.3)).contains("did not answer within 0.3 s"));
     assert!(

@@ -158,8 +158,8 @@ fn plug_ins_are_read_explained_and_bound_as_everything_else() {
     let Err(Error::Config(problems)) = Plan::check(&made.clone().into(), &machine) else { panic!("nothing is bound") };
     assert_eq!(problems.len(), 8, "{problems:#?}");
     let named = |part: &str| problems.iter().any(|problem| problem.message.contains(part));
-    assert!(named("`tools[0].plugin`: nobody says what makes the tool `odd`"), "{problems:#?}");
-    assert!(named("`reward.mix[0].reward.plugin`: nobody says what makes the reward `odd`"), "{problems:#?}");
+    assert!(named("`tools[0].plugin`: there is no constructor for the tool `odd`"), "{problems:#?}");
+    assert!(named("`reward.mix[0].reward.plugin`: there is no constructor for the reward `odd`"), "{problems:#?}");
     let mut bound = made;
     registry.bind(&mut bound).expect("all of it is there");
     Plan::check(&bound.into(), &machine).expect("all of it is bound");
@@ -493,7 +493,7 @@ fn losses_of_dpo_and_the_keys_they_read() {
         ("loss_type: exo_pair", "`loss_type: exo_pair` needs `method.dpo.label_smoothing` above 0"),
         ("label_smoothing: 0.5", "`method.dpo.label_smoothing` is 0.5, but must be at least 0 and below 0.5"),
         ("loss_type: [ipo, sft], label_smoothing: 0.1", "but `loss_type: [ipo, sft]` has no label smoothing"),
-        ("loss_weights: [1, 2]", "has 2 entries, but `loss_type: sigmoid` names 1: one weight a loss is needed"),
+        ("loss_weights: [1, 2]", "has 2 entries, but `loss_type: sigmoid` names 1: one weight per loss is needed"),
         ("loss_weights: [-1]", "`method.dpo.loss_weights[0]` is -1, but must be at least 0"),
         ("loss_weights: [0]", "`method.dpo.loss_weights` are all 0"),
         ("ld_alpha: 1.5", "`method.dpo.ld_alpha` is 1.5, but must be from 0 to 1"),

@@ -212,7 +212,7 @@ fn names_are_found_guessed_or_explained() {
     assert_eq!(find("grpo"), Err("`grpo` may be `demo/grpo` or `other/grpo`; write the whole name".into()));
     assert_eq!(find("sft-gtp2-1"), Err("there is no run `sft-gtp2-1` in `RUNS`; did you mean `sft-gpt2-1`?".into()));
     assert_eq!(find("popo"), Err("there is no run `popo` in `RUNS`; did you mean `ppo`?".into()));
-    let elsewhere = "`gradus runs list` shows the names; `--runs-dir DIR` looks elsewhere";
+    let elsewhere = "`gradus runs list` shows the names; `--runs-dir DIR` sets another directory";
     assert_eq!(find("nothing-like-it"), Err(format!("there is no run `nothing-like-it` in `RUNS`; {elsewhere}")));
 }
 

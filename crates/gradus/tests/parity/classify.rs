@@ -273,7 +273,7 @@ fn rows_that_teach_nothing_are_told_with_their_line() {
         labels,
         ":3: the label `fine` is none of `good`, `bad`",
     );
-    told("bert", &good()[..1], "labels: [good]", "1 label, and nothing to tell apart");
+    told("bert", &good()[..1], "labels: [good]", "1 label, but at least two are needed");
     told(
         "bert",
         &good(),
