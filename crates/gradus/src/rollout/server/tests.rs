@@ -253,7 +253,7 @@ fn answers_that_cannot_be_are_refused() {
         (Box::new(first(|choice| choice["logprobs"] = Value::Null)), "no log-probabilities"),
         (Box::new(first(|choice| choice["logprobs"]["token_logprobs"][0] = json!(0.5))), "0.5, above 0"),
         (Box::new(first(|choice| choice["logprobs"]["token_logprobs"][0] = json!("-1"))), "not a number"),
-        (Box::new(first(|choice| choice["prompt_token_ids"] = json!([1, 10, 11]))), "another prompt"),
+        (Box::new(first(|choice| choice["prompt_token_ids"] = json!([1, 10, 11]))), "differs from the one it was sent"),
         (Box::new(first(|choice| choice["finish_reason"] = json!("error"))), "the reason `error`"),
         (Box::new(first(|choice| choice["finish_reason"] = Value::Null)), "no `finish_reason`"),
         (
@@ -347,7 +347,7 @@ fn answers_that_cannot_be_are_refused() {
                 right[1]["meta_info"]["prompt_tokens"] = json!(3);
                 None
             }),
-            "another prompt",
+            "differs from the one it was sent",
         ),
         (
             Box::new(|_, right| {

@@ -121,7 +121,7 @@ fn scores_that_cannot_be_are_refused() {
         (|right| remove(&mut right["choices"][0]["prompt_logprobs"], 1), "`prompt_logprobs` has"),
         (|right| set(&mut right["choices"][0]["prompt_logprobs"], Value::Null), "no `prompt_logprobs`"),
         (|right| set(&mut right["choices"][0]["prompt_logprobs"][1], Value::Null), "has nothing for the id"),
-        (|right| set(&mut right["choices"][0]["prompt_token_ids"][0], json!(7)), "another prompt"),
+        (|right| set(&mut right["choices"][0]["prompt_token_ids"][0], json!(7)), "differs from the one it was sent"),
         (|right| set(&mut right["choices"][0]["prompt_token_ids"], Value::Null), "no `prompt_token_ids`"),
         (|right| set(&mut right["choices"], json!([])), "the answer has 0 `choices`"),
         (|right| set(&mut right["choices"], json!(3)), "no `choices`"),
