@@ -146,7 +146,7 @@ fn failures_are_told_and_end_in_time() {
     let wrong: &[(Answer, &str)] = &[
         (|_| None, "was lost"),
         (|_| Some("hello".into()), "it is no JSON"),
-        (|_| Some("[1]".into()), "it is no object"),
+        (|_| Some("[1]".into()), "it is not an object"),
         (|_| Some("{\"type\": \"state\", \"data\": {}}".into()), "its type is `state`"),
         (|_| Some("{\"type\": \"observation\"}".into()), "it has no `data`"),
         (|_| Some(format!("\"{}\"", "x".repeat(2 << 20))), "was lost"),
