@@ -151,8 +151,7 @@ fn make(csrf: &Html, making: &Making<'_>) -> Html {
         "<form method=\"post\" action=\"/annotate/+invite\" class=\"fields\">" (csrf)
         "<div><label for=\"invite-name\">Name</label><input id=\"invite-name\" name=\"name\" required></div>\n"
         "<div><label for=\"invite-role\">Role</label><select id=\"invite-role\" name=\"role\">" (roles.to_vec()) "</select></div>\n"
-        "<button type=\"submit\">Create a token</button>\n<p class=\"small soft\">A person who has a token already \
-         gets a new one; the old token becomes invalid.</p></form>\n</section>\n</div>\n"
+        "<button type=\"submit\">Create a token</button>\n<p class=\"small soft\">A person who has a token already gets a new one; the old token becomes invalid.</p></form>\n</section>\n</div>\n"
     ]
 }
 

@@ -188,8 +188,7 @@ fn shared(settings: &[Settings]) -> Html {
         return Html::new();
     }
     html![
-        "<details><summary>Shared settings (" (rows.len()) ")</summary>\n<div class=\"wide\" tabindex=\"0\" \
-                                                            role=\"group\" aria-label=\"Shared settings\"><table>\n"
+        "<details><summary>Shared settings (" (rows.len()) ")</summary>\n<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Shared settings\"><table>\n"
         "<thead><tr><th scope=\"col\">Key</th><th scope=\"col\">Value</th></tr></thead>\n<tbody>\n" (rows) "</tbody></table></div>\n</details>\n"
     ]
 }

@@ -25,9 +25,7 @@ pub fn offer_demo(app: &App, session: &Session) -> Html {
             "<p class=\"bad\">The demonstration ended:</p>\n<pre tabindex=\"0\">" (said.join("\n")) "</pre>\n"
         ],
         _ if app.training.is_allowed() => html![
-            "<form method=\"post\" action=\"/runs/demo\">" (csrf(session)) "<button type=\"submit\" \
-                                                                            class=\"main\">Create the \
-                                                                            demonstration</button></form>\n"
+            "<form method=\"post\" action=\"/runs/demo\">" (csrf(session)) "<button type=\"submit\" class=\"main\">Create the demonstration</button></form>\n"
         ],
         _ => Html::new(),
     };
@@ -79,8 +77,7 @@ pub fn planned(
             "<button type=\"submit\" class=\"main\">Start " (name) "</button></form>\n"
         ],
         false => html![
-            "<p class=\"bad\" role=\"alert\">The run does not fit into memory, so it cannot start. Go back and reduce \
-             its memory (micro-batch-size, max-length, lora-rank, recompute).</p>\n"
+            "<p class=\"bad\" role=\"alert\">The run does not fit into memory, so it cannot start. Go back and reduce its memory (micro-batch-size, max-length, lora-rank, recompute).</p>\n"
         ],
     };
     html![
@@ -101,10 +98,7 @@ pub fn bare(standing: &Standing) -> Html {
             html!["<p id=\"bare\" role=\"status\">The run is starting: it reads models and rows.</p>\n"]
         }
         Standing::Ended(said) => html![
-            "<p class=\"bad\" role=\"alert\">The run did not start. The output of its process:</p>\n<pre \
-             tabindex=\"0\">" (said.join("\n")) "</pre>\n<p><a \
-                                                                                                                                             href=\"/runs/new\">New \
-                                                                                                                                             run</a></p>\n"
+            "<p class=\"bad\" role=\"alert\">The run did not start. The output of its process:</p>\n<pre tabindex=\"0\">" (said.join("\n")) "</pre>\n<p><a href=\"/runs/new\">New run</a></p>\n"
         ],
     }
 }
