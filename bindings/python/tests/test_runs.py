@@ -392,7 +392,7 @@ except KeyboardInterrupt:
         ({"max_steps": 2**70}, ValueError, "does not fit into 64 bits"),
         ({"system_prompt": "\ud800"}, ValueError, "not valid Unicode"),
         ({"batch_size": 0}, gradus.ConfigError, "batch_size"),
-        ({"overwrite": True, "resume": True}, TypeError, "do not go together"),
+        ({"overwrite": True, "resume": True}, TypeError, "cannot be combined"),
     ],
 )
 def test_what_is_wrong_is_said(keys: Any, error: Any, text: str, tmp_path: Path, gpt2: Path, texts: Any) -> None:
