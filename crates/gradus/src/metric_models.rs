@@ -47,7 +47,7 @@ impl Models for MetricModels {
         let dir = open_model(name)?;
         if dir.has_encoder()? {
             let message =
-                "a model with an encoder has no likelihood of a text alone: perplexity needs a causal language model";
+                "a model with an encoder has no likelihood of a single text: perplexity needs a causal language model";
             return Err(Error::model(&dir.path, message));
         }
         let model = CausalLm::load_packed(&dir, self.weights, &self.device)?.into_frozen(self.weights);

@@ -698,7 +698,7 @@ impl Trainer {
         let path = directory.join(OPTIMIZER_FILE);
         if !path.is_file() {
             return Err(Error::model(&path, "there is no optimizer state")
-                .with_hint("load the weights alone, or a checkpoint that was saved for training"));
+                .with_hint("load only the weights, or a checkpoint that was saved for training"));
         }
         let device = self.learner.module().trunk.device().inner();
         let config = self.learner.optimizer().config();

@@ -288,10 +288,7 @@ fn a_server_that_is_not_there_is_told_before_the_run() {
             "`tokenizer` of the environment is empty",
         ),
         (VerifiersConfig { timeout_s: 0.0, ..config("tcp://127.0.0.1:1") }, "`timeout_s` is 0"),
-        (
-            VerifiersConfig { listen: "192.0.2.1".into(), ..config("tcp://127.0.0.1:1") },
-            "cannot listen at `192.0.2.1`",
-        ),
+        (VerifiersConfig { listen: "192.0.2.1".into(), ..config("tcp://127.0.0.1:1") }, "cannot listen at `192.0.2.1`"),
     ] {
         let error = Verifiers::connect(&config).err().expect(message);
         assert!(matches!(error, Error::Config { .. }) && error.to_string().contains(message), "{message}: {error}");

@@ -213,7 +213,8 @@ pub async fn compare(
 ) -> Done {
     let project = owned(&app, &session, &name)?;
     let prompts = asked.prompts.trim().parse::<usize>().ok().filter(|count| (1..=PROMPTS).contains(count));
-    let prompts = prompts.ok_or_else(|| Failed::request(&format!("1 to {PROMPTS} questions can be asked.")))?;
+    let prompts =
+        prompts.ok_or_else(|| Failed::request(&format!("The number of questions must be from 1 to {PROMPTS}.")))?;
     terminal::check_name(&asked.name)?;
     if app.store.projects().find(&asked.name)?.is_some() {
         return Err(Failed::request(&format!("A project {} exists already.", asked.name)));

@@ -376,7 +376,8 @@ pub(super) mod tests {
         let written: Vec<(String, Option<usize>)> =
             written.into_iter().map(|mixed| (mixed.data.to_string(), mixed.rows)).collect();
         assert_eq!(written, [("/d/cups".to_owned(), Some(40)), ("/d/tea.jsonl".to_owned(), None)]);
-        for (rows, problem) in [("-1", "-1 is no number of rows."), ("1, x: 2", "1, x: 2 is no number of rows.")] {
+        for (rows, problem) in [("-1", "-1 is not a number of rows."), ("1, x: 2", "1, x: 2 is not a number of rows.")]
+        {
             let form = filled(&[("mix-data", "cups/"), ("mix-rows", rows)]);
             assert_eq!(given("sft", &lists, &form), Err(vec![Problem::of(Some("mix"), problem.to_owned())]));
         }

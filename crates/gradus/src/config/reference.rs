@@ -270,9 +270,8 @@ fn methods(text: &mut String, all: &[KeyReference]) {
     let owners = |row: &Row<'_>| -> Vec<&str> {
         rows.iter().filter(|(_, rows)| rows.iter().any(|other| is_alike(row, other))).map(|(name, _)| *name).collect()
     };
-    *text += "\n## Keys of several methods\n\n\
-              These keys stand below each of the named methods: `clip_range` of PPO is `method.ppo.clip_range`.\n\n\
-              | key | methods | type | default | meaning |\n|---|---|---|---|---|\n";
+    *text += "\n## Keys of several methods\n\nThese keys are set under each of the named methods: `clip_range` of PPO \
+              is `method.ppo.clip_range`.\n\n| key | methods | type | default | meaning |\n|---|---|---|---|---|\n";
     for (i, (_, own)) in rows.iter().enumerate() {
         for row in own {
             let of = owners(row);

@@ -144,7 +144,7 @@ fn train(problems: &mut Problems<'_>, config: &RunConfig, machine: &Machine) {
     }
     let bounded = train.max_rows.is_some() || !train.max_rows_at_random;
     problems.unless(bounded, &["train.max_rows_at_random"], || {
-        let message = "`train.max_rows_at_random` is true, but `train.max_rows` is not given: all rows are taken";
+        let message = "`train.max_rows_at_random` is true, but `train.max_rows` is not given: all rows are used";
         (message.into(), Some("set the number of rows with `train.max_rows`".into()))
     });
     problems.at_least("train.threads", train.threads.unwrap_or(1), 1);

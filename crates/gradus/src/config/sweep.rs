@@ -113,7 +113,8 @@ impl WrittenSweep {
 
     fn of(mut base: Node, flags: &[Flag], unnamed: &Path) -> Result<Self> {
         let Some(entry) = base.take("sweep") else {
-            let hint = "write `sweep: { grid: { train.learning_rate: [1e-6, 1e-5] }, seeds: [1, 2] }` beside the keys of a run";
+            let hint = "write `sweep: { grid: { train.learning_rate: [1e-6, 1e-5] }, seeds: [1, 2] }` next to the keys \
+                        of a run";
             return Err(refused(Diagnostic {
                 message: "the file has no `sweep`".into(),
                 places: Vec::new(),

@@ -377,7 +377,7 @@ fn bounds() {
     check(
         "method: {ppo: {clip_range: 1.5, discount: 1.1, kl: {coefficient: -1}}}\nreward: {model: rm}\ntrain: {learning_rate: -1e-6, eval_fraction: 1.0}\n",
         &[
-            "3:16+10 `method.ppo.clip_range` is 1.5, but must lie between 0 and 1",
+            "3:16+10 `method.ppo.clip_range` is 1.5, but must be between 0 and 1",
             "3:33+8 `method.ppo.discount` is 1.1, but must be from 0 to 1",
             "3:53+11 `method.ppo.kl.coefficient` is -1, but must be at least 0",
             "5:9+13 `train.learning_rate` is -1e-6, but must be at least 0",

@@ -72,7 +72,7 @@ impl Maker<'_> {
             Some(Value::Array(tools)) => Some(tools.as_slice()),
             Some(Value::String(text)) if !text.trim().is_empty() => {
                 parsed = serde_json::from_str::<Vec<Value>>(text)
-                    .map_err(|e| format!("column `tools` is no JSON list: {e}"))?;
+                    .map_err(|e| format!("column `tools` is not a JSON list: {e}"))?;
                 Some(parsed.as_slice())
             }
             _ => Some(self.options.tools.as_slice()).filter(|tools| !tools.is_empty()),

@@ -29,7 +29,7 @@ impl Library {
             return Err(Error::input(format!("there is already a `{new}` in `{}`", self.root().display())));
         }
         if to.ancestors().skip(1).any(|above| above != self.root() && is_run(above)) {
-            return refuse("it would lie inside another run");
+            return refuse("it would be inside another run");
         }
         let claim = claimed(&name, &from, "renamed")?;
         if let Some(parent) = to.parent() {

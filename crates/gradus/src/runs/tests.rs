@@ -261,7 +261,7 @@ fn renaming_keeps_everything_and_touches_no_running_run() {
         assert!(message("a", name).starts_with(&format!("`{name}` cannot be the name of a run")), "{name}");
     }
     assert!(message("a", "b").starts_with("there is already a `b` in "));
-    assert!(message("a", "b/inner").ends_with("it would lie inside another run"));
+    assert!(message("a", "b/inner").ends_with("it would be inside another run"));
     assert_eq!(runs.library.rename("a", "good/a-2").unwrap(), runs.path("good/a-2"));
     assert_eq!(runs.library.entry("good/a-2").unwrap().step, 3);
     let (_, claim) = runs.add("busy");

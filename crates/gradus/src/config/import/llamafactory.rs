@@ -173,7 +173,10 @@ fn data(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
     }
     from.note(
         "dataset",
-        format!("names of `dataset_info.json` became files below `{folder}`: correct the paths where its entries say otherwise"),
+        format!(
+            "names of `dataset_info.json` became files below `{folder}`: correct the paths where its entries \
+                 differ"
+        ),
     );
     let held_out = shared::texts(from.json("eval_dataset"));
     let share = from.number("val_size").filter(|share| *share > 0.0);

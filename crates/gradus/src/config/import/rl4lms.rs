@@ -678,7 +678,7 @@ fn metrics(from: &Original, to: &mut Written) {
                          `start_file` (`summac_conv`)"
                     }
                     "spice" => {
-                        " that comes without a program of its own (add `spice: { program: [java, -Xmx8G, -jar, spice-1.0.jar] }`)"
+                        " without its own program (add `spice: { program: [java, -Xmx8G, -jar, spice-1.0.jar] }`)"
                     }
                     _ => "",
                 };

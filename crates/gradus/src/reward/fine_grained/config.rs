@@ -156,7 +156,7 @@ impl SegmentConfig {
         }
         let std = self.std.unwrap_or(1.0);
         unless(std > 0.0 && std.is_finite(), "std", format!("it is {std}, but a number above 0 is needed"));
-        unless(self.values.values().all(|value| value.is_finite()), "values", "a value is no finite number".into());
+        unless(self.values.values().all(|value| value.is_finite()), "values", "a value is not a finite number".into());
         unless(self.max_length != Some(0), "max_length", "it is 0".into());
         let has_values = !self.values.is_empty();
         let of_numbers = [

@@ -167,7 +167,7 @@ fn the_list_of_a_saved_data_set_says_which_files_are_read() {
     };
     assert_eq!(
         told(r#"{"_data_files": [{"filename": "z.arrow"}]}"#),
-        "d/z.arrow: the file is not there, but `state.json` beside it lists it"
+        "d/z.arrow: the file is missing, but `state.json` next to it lists it"
     );
     let unknown = "d/state.json: expected a list of files with a `filename` under `_data_files`";
     assert_eq!(told(r#"{"_data_files": [{"filename": "../d/a.arrow"}]}"#), unknown);
