@@ -39,7 +39,7 @@ for original in originals:
     folder, name = FOLDERS.get(original.parent.name, original.parent.name), FILES.get(original.name, original.name)
     notes = [line.removeprefix("warning: ").replace(f"{original}:", "") for line in made.stderr.splitlines() if line]
     comments = [f"# RL4LMs' {original.parent.name}/{original.name}, by `gradus config import rl4lms`."]
-    comments += ["# Otherwise than there (by lines of the original):"] if notes else []
+    comments += ["# Differences from the original (by its lines):"] if notes else []
     for note in notes:
         number, _, text = note.partition(": ")
         first, *rest = wrapped(f"{number}: {text}" if text else note)

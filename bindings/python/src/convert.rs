@@ -69,7 +69,7 @@ fn json(name: &str, value: &Bound<'_, PyAny>, depth: usize) -> PyResult<Value> {
     }
     let found = value.get_type().name()?;
     Err(PyTypeError::new_err(format!(
-        "`{name}` is a `{found}`, which no configuration holds: numbers, texts, truths, lists and dicts of them are expected"
+        "`{name}` is a `{found}`, which a configuration cannot contain: expected numbers, texts, booleans, lists and dicts of them"
     )))
 }
 

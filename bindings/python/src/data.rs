@@ -25,7 +25,7 @@ pub fn write_table(py: Python<'_>, table: &Bound<'_, PyAny>, folder: PathBuf) ->
     let capsule = table.call_method0("__arrow_c_stream__")?;
     let capsule = capsule
         .cast::<PyCapsule>()
-        .map_err(|_| PyTypeError::new_err("`__arrow_c_stream__` returned something else than a capsule"))?;
+        .map_err(|_| PyTypeError::new_err("`__arrow_c_stream__` did not return a capsule"))?;
     let pointer = capsule.pointer_checked(Some(c"arrow_array_stream"))?.cast::<FFI_ArrowArrayStream>();
     // SAFETY: a capsule of this name holds a pointer to an `ArrowArrayStream` that is valid while the capsule lives. Taking the stream out
     // leaves a released stream, which the capsule's destructor ignores.

@@ -207,5 +207,5 @@ def test_trl_takes_tools_and_environments(tmp_path: Path, qwen3: Path) -> None:
     config = (tmp_path / "run" / "config.yml").read_text()
     assert "max_turns: 2" in config
     assert list(trainer.run.completions)[0]["episode"]["opening"].startswith("Number ")
-    with pytest.raises(gradus.ConfigError, match="something must say what a completion is worth"):
+    with pytest.raises(gradus.ConfigError, match="completions need a reward"):
         trl.GRPOTrainer(str(qwen3), args=args, train_dataset=rows)

@@ -392,7 +392,7 @@ except KeyboardInterrupt:
         ({"max_steps": 2**70}, ValueError, "does not fit into 64 bits"),
         ({"system_prompt": "\ud800"}, ValueError, "not valid Unicode"),
         ({"batch_size": 0}, gradus.ConfigError, "batch_size"),
-        ({"overwrite": True, "resume": True}, TypeError, "do not go together"),
+        ({"overwrite": True, "resume": True}, TypeError, "cannot be combined"),
     ],
 )
 def test_what_is_wrong_is_said(keys: Any, error: Any, text: str, tmp_path: Path, gpt2: Path, texts: Any) -> None:
@@ -429,7 +429,7 @@ def test_errors_name_arguments_and_hints(tmp_path: Path, gpt2: Path, texts: Any,
         gradus.grpo(gpt2, prompts)
     assert "needs a `reward`" in str(missing.value) and "a function" in (missing.value.hint or "")
     offline: Any = gradus.dpo
-    with pytest.raises(gradus.ConfigError, match="`dpo` samples nothing to reward"):
+    with pytest.raises(gradus.ConfigError, match="`dpo` samples no completions to reward"):
         offline(gpt2, pairs, reward=len)
     with pytest.raises(TypeError, match="`model` is a `object`"):
         offline(object(), pairs)

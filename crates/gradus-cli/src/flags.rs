@@ -14,7 +14,7 @@ pub use methods::MethodFlags;
 
 /// Adds `--config`, the arguments of [`add`], and a flag for every key of `method`.
 pub fn add_method(command: Command, method: &str) -> Command {
-    let file = Arg::new("file").long("config").value_name("FILE").help("A configuration file; flags lie over it");
+    let file = Arg::new("file").long("config").value_name("FILE").help("Configuration file; flags override it");
     add(command, file.value_parser(clap::value_parser!(PathBuf)), flags(&Schema::run_config(), Scope::Method(method)))
 }
 
@@ -24,14 +24,14 @@ pub fn add(command: Command, file: Arg, specs: Vec<FlagSpec>) -> Command {
     let mut command = command
         .next_help_heading("Run")
         .arg(file)
-        .arg(run("resume", "Go on from the last checkpoint in the output directory").conflicts_with("overwrite"))
+        .arg(run("resume", "Resume from the last checkpoint in the output directory").conflicts_with("overwrite"))
         .arg(
             Arg::new("resume-from")
                 .long("resume-from")
                 .value_name("STEP|DIR")
                 .help(
-                    "Go on from the checkpoint of this step, later ones are removed; or begin a new run with a \
-                     checkpoint directory of another",
+                    "Resume from the checkpoint of this step and remove later ones; or start a new run from a \
+                     checkpoint directory of another run",
                 )
                 .conflicts_with("overwrite"),
         )
@@ -128,7 +128,7 @@ pub fn arguments(spec: &FlagSpec) -> Vec<Arg> {
 fn help(spec: &FlagSpec) -> String {
     let doc = spec.doc.trim_end_matches('.');
     match (&spec.kind, spec.doc.contains("Default")) {
-        (FlagKind::Repeated, _) => format!("{doc}; may be given several times"),
+        (FlagKind::Repeated, _) => format!("{doc}; can be repeated"),
         (FlagKind::Switch, false) | (_, true) => doc.to_owned(),
         (_, false) => match &spec.default {
             Some(default) if !default.is_null() => format!("{doc}. Default {default}"),

@@ -147,7 +147,7 @@ impl Output {
                 Ok(false)
             }
             None => {
-                let error = gradus::Error::input(format!("{what} was not removed: nobody is here to confirm it"));
+                let error = gradus::Error::input(format!("{what} was not removed: there is no terminal to confirm it"));
                 Err(error.with_hint("add `--yes`").into())
             }
         }
@@ -189,7 +189,7 @@ impl Output {
     /// Warns about a non-finite number, which JSON cannot represent and which becomes `null`.
     fn warn_not_finite(&self, value: &impl Serialize) {
         if let Some((key, number)) = not_finite(value) {
-            self.warn(format_args!("`{key}` is {number}, which JSON has no number for: it is printed as `null`"));
+            self.warn(format_args!("`{key}` is {number}, which JSON cannot represent: it is printed as `null`"));
         }
     }
 
@@ -383,7 +383,7 @@ const ELSEWHERE: &[(&[&str], &str)] = &[
     (&["version"], "--version"),
     (
         &["plot", "plots", "report"],
-        "runs show NAME`; pictures are in the run's `plots/`, all of them in `report.html` `gradus runs",
+        "runs show NAME`; plots are in `plots/` of the run, and all of them in `report.html` `gradus runs",
     ),
     (&["rm", "delete"], "runs rm"),
 ];
@@ -406,11 +406,10 @@ pub fn translate_unknown(error: &mut clap::Error, command: Option<&str>) {
         return;
     }
     let is_path = !given.starts_with('-') && std::path::Path::new(&given).exists();
-    let path = is_path.then(|| format!("options name paths, as in `--model {given}` or `--data {given}`"));
+    let path = is_path.then(|| format!("pass paths as options, such as `--model {given}` or `--data {given}`"));
     let method = command.filter(|name| MethodConfig::named(name).is_some());
     let columns = (given == "--column").then(|| {
-        "rename the columns in a file of their own: `gradus data convert FILE --column prompt=YOURS --output NEW`"
-            .to_owned()
+        "write a file with renamed columns: `gradus data convert FILE --column prompt=YOURS --output NEW`".to_owned()
     });
     if let Some(hint) =
         path.or(columns).or_else(|| translate(given.starts_with('-').then_some(&*given)?, method, Spelling::Flag))

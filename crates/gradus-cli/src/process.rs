@@ -35,7 +35,7 @@ pub fn start_as(program: Starter) {
 /// Runs untrusted code in separate processes of this program from now on.
 pub fn register_children() -> anyhow::Result<()> {
     if PROGRAM.get().is_none() {
-        register(render::this_program().context("chat templates need a process of their own")?);
+        register(render::this_program().context("chat templates need their own process")?);
     }
     Ok(())
 }
@@ -50,7 +50,7 @@ fn register(starter: Starter) {
 pub fn begin(mut command: Command, log: &Path) -> anyhow::Result<Child> {
     let log = fs::File::create(log).with_context(|| log.display().to_string())?;
     command.stdout(Stdio::null()).stderr(log);
-    command.spawn().with_context(|| "the program cannot be started again".to_owned())
+    command.spawn().with_context(|| "gradus cannot start another process of itself".to_owned())
 }
 
 /// Asks the process to stop, as Ctrl-C does. It is not an error if it has already ended.

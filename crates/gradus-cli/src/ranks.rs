@@ -20,12 +20,14 @@ pub fn arguments() -> [Arg; 2] {
     let number = clap::value_parser!(u64).range(1..=65_536);
     [
         Arg::new("ranks").long("ranks").value_name("N").value_parser(number).help(
-            "Train with so many processes on this machine, which `mpiexec` starts. On a cluster, start gradus with `mpirun` or `srun`",
+            "Train with N processes on this machine, started by `mpiexec`. On a cluster, start gradus with `mpirun` or \
+             `srun`",
         ),
-        Arg::new("rank-timeout").long("rank-timeout").value_name("SECONDS").value_parser(number).help(format!(
-            "How long a rank waits for another before the run ends. Default {}",
-            PATIENCE.as_secs()
-        )),
+        Arg::new("rank-timeout")
+            .long("rank-timeout")
+            .value_name("SECONDS")
+            .value_parser(number)
+            .help(format!("Set how long a rank waits for another before the run ends. Default {}", PATIENCE.as_secs())),
     ]
 }
 
@@ -49,8 +51,10 @@ pub fn refuse_copies(command: &str) -> anyhow::Result<()> {
     match launch()? {
         Some(Launch { rank, size, launcher, .. }) if size > 1 => {
             stay_silent_unless_first(rank);
-            let message =
-                format!("{} started `gradus {command}` {size} times, but it runs in one process", launcher.name());
+            let message = format!(
+                "{} started `gradus {command}` {size} times, but this command runs in one process",
+                launcher.name()
+            );
             Err(Error::input(message)
                 .with_hint("only training shares work among ranks: start this without the launcher")
                 .into())
@@ -72,7 +76,7 @@ pub fn start(matches: &ArgMatches) -> anyhow::Result<()> {
         let message =
             format!("`--ranks` is {wanted}, but {} started {} processes", launch.launcher.name(), launch.size);
         return Err(Error::input(message)
-            .with_hint("leave `--ranks` out: the launcher says how many there are")
+            .with_hint("leave `--ranks` out: the launcher sets the number of ranks")
             .into());
     }
     let Some(launcher) = launcher() else {
@@ -91,7 +95,7 @@ pub fn start(matches: &ArgMatches) -> anyhow::Result<()> {
         ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
         ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
     ]);
-    replace(command).with_context(|| format!("`{}` does not start", launcher.display()))
+    replace(command).with_context(|| format!("`{}` cannot be started", launcher.display()))
 }
 
 /// Ends a process, except on the first rank, when all ranks would report the same error and cannot communicate.
@@ -154,8 +158,8 @@ impl Joined {
                     "{} started {size} processes, and this one cannot join them: {error}",
                     launch.launcher.name()
                 );
-                let hint = "install the MPI library of the launcher (`pip install mpich`, or the package `mpich` or `openmpi-bin`), or name \
-                            it: `GRADUS_MPI=/path/to/libmpi.so`";
+                let hint = "install the MPI library of the launcher (`pip install mpich`, or the package `mpich` or \
+                            `openmpi-bin`), or set its path: `GRADUS_MPI=/path/to/libmpi.so`";
                 return Err(Error::input(message).with_hint(hint).into());
             }
         };

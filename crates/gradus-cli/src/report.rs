@@ -84,7 +84,7 @@ fn render(error: &anyhow::Error, paint: Paint) -> String {
             problems.iter().map(|problem| diagnostic(problem, paint)).collect::<Vec<_>>().join("\n")
         }
         Some(Error::Interrupted) if error.is::<NotResumed>() => format!("{error}\n"),
-        Some(Error::Interrupted) => "interrupted; a checkpoint holds everything: go on with `--resume`\n".to_owned(),
+        Some(Error::Interrupted) => "interrupted; a checkpoint was saved: resume with `--resume`\n".to_owned(),
         Some(known) => {
             let mut text = headline(&known.to_string(), paint);
             if let Error::Diverged { batch: Some(batch), .. } = known {

@@ -72,7 +72,7 @@ impl Observer for Watcher<'_> {
                 self.progress.set(*step as u64, &numbers("", metrics));
             }
             Event::Evaluated { step, metrics, best } => {
-                let best = if *best { ", the best so far" } else { "" };
+                let best = if *best { ", best so far" } else { "" };
                 self.progress.above(|| self.out.note(format_args!("step {step}: {}{best}", numbers("eval_", metrics))));
             }
             Event::Checkpoint { step, path } => {
@@ -108,8 +108,8 @@ pub fn interrupt_of(starts_program: bool, out: &Output) -> Interrupt {
 }
 
 /// Message after the first Ctrl-C of commands that write a run directory.
-const STOPPING_TRAINING: &str = "stopping: the work under way is ended, and a checkpoint is written if a step is done; press \
-                                 Ctrl-C again to stop now with what the last checkpoint holds";
+const STOPPING_TRAINING: &str = "stopping: training ends the current work and writes a checkpoint if a step is \
+                                 finished; press Ctrl-C again to stop now and keep only the last checkpoint";
 /// Message after the first Ctrl-C of other commands.
 pub const STOPPING: &str = "stopping; press Ctrl-C again to stop now";
 

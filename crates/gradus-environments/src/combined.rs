@@ -25,14 +25,12 @@ impl Combined {
     /// Returns [`Error::Config`] if both have a tool of the same name, or if the environment writes prompts itself.
     pub fn new(environment: Arc<dyn Environment>, toolbox: Toolbox) -> Result<Self> {
         if environment.writes_prompts() {
-            return Err(Error::config(
-                "the environment shows its tools itself, so there is no place for further `tools`",
-            )
-            .with_hint("leave out `tools`, and give them to the environment server"));
+            return Err(Error::config("the environment shows its own tools, so further `tools` are not possible")
+                .with_hint("leave out `tools`, and give them to the environment server"));
         }
         if let Some(tool) = environment.tools().iter().find(|tool| toolbox.has(&tool.name)) {
-            return Err(Error::config(format!("the environment has a tool `{}` of its own", tool.name))
-                .with_hint("leave that tool out of `tools`; of an `mcp` server with `except: [NAME]`"));
+            return Err(Error::config(format!("the environment already has a tool `{}`", tool.name))
+                .with_hint("leave that tool out of `tools`; for an `mcp` server, use `except: [NAME]`"));
         }
         let tools = environment.tools().iter().chain(toolbox.tools()).cloned().collect();
         Ok(Self { environment, toolbox, tools })
@@ -196,6 +194,6 @@ mod tests {
         let environment = Arc::new(Arithmetic::new(ArithmeticConfig::default()).expect("an environment"));
         let toolbox = Toolbox::new(vec![Box::new(Calculator::default())]).expect("one tool");
         let error = Combined::new(environment, toolbox).err().expect("refused");
-        assert_eq!(error.to_string(), "the environment has a tool `calculator` of its own");
+        assert_eq!(error.to_string(), "the environment already has a tool `calculator`");
     }
 }

@@ -133,8 +133,8 @@ impl OpenEnv {
 fn schema(address: &Address, timeout_s: f64) -> Result<Value> {
     let url = format!("{}/schema", address.http);
     let unreadable = |what: String| {
-        Error::config(format!("{url} does not tell the form of actions: {what}"))
-            .with_hint("is it a server of OpenEnv? Name the field of the action with `action`")
+        Error::config(format!("{url} does not describe its actions: {what}"))
+            .with_hint("is it a server of OpenEnv? Set the field of the action with `action`")
     };
     let agent =
         ureq::Agent::config_builder().timeout_global(Some(Duration::from_secs_f64(timeout_s))).build().new_agent();
@@ -464,7 +464,9 @@ impl Connection {
             Ok(answer) => answer,
             // This error does not mean that the message type is unknown.
             Err(error) if error.to_string().contains("(CAPACITY_REACHED)") => return Err(error),
-            Err(Error::Episode { message, .. }) if message.starts_with("the environment says") => return Ok(Vec::new()),
+            Err(Error::Episode { message, .. }) if message.starts_with("the environment reports") => {
+                return Ok(Vec::new());
+            }
             Err(error) => return Err(error),
         };
         let listed = answer.get("result").and_then(|result| result.get("tools")).and_then(Value::as_array);
@@ -488,11 +490,11 @@ impl Connection {
 /// Reads the data of an answer of the `expected` type.
 fn read(text: &str, expected: &str) -> Result<Map<String, Value>> {
     let no_answer =
-        |why: String| Error::episode(format!("the environment sent what is no answer: {why} (`{}`)", excerpt(text)));
+        |why: String| Error::episode(format!("the environment sent an invalid answer: {why} (`{}`)", excerpt(text)));
     let mut answer = match serde_json::from_str(text) {
         Ok(Value::Object(answer)) => answer,
-        Ok(_) => return Err(no_answer("it is no object".to_owned())),
-        Err(error) => return Err(no_answer(format!("it is no JSON: {error}"))),
+        Ok(_) => return Err(no_answer("it is not an object".to_owned())),
+        Err(error) => return Err(no_answer(format!("it is not JSON: {error}"))),
     };
     let kind = answer.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();
     let data = match answer.remove("data") {
@@ -501,11 +503,14 @@ fn read(text: &str, expected: &str) -> Result<Map<String, Value>> {
     };
     if kind == "error" {
         let part = |key: &str| data.get(key).and_then(Value::as_str).unwrap_or("?").to_owned();
-        let error =
-            Error::episode(format!("the environment says: {} ({})", excerpt(&part("message")), excerpt(&part("code"))));
+        let error = Error::episode(format!(
+            "the environment reports: {} ({})",
+            excerpt(&part("message")),
+            excerpt(&part("code"))
+        ));
         return Err(match part("code").as_str() {
             "CAPACITY_REACHED" => error.with_hint(
-                "each episode needs a session of its own: raise the server's `max_concurrent_envs` to the episodes of a step",
+                "each episode needs its own session: raise the server's `max_concurrent_envs` to the episodes of a step",
             ),
             _ => error,
         });

@@ -126,7 +126,7 @@ impl Peer {
     fn start(&self) -> Result<Life> {
         let noun = self.dialect.noun;
         let Some((program, arguments)) = self.program.split_first() else {
-            return Err(Error::config(format!("{noun} names no program")));
+            return Err(Error::config(format!("{noun} has no program")));
         };
         let process = Process::start(program, arguments).map_err(|source| {
             Error::config(format!("{noun} `{program}` could not be started: {source}"))
@@ -251,12 +251,12 @@ fn read(mut process: Process, running: &Weak<Running>, name: &str, dialect: &Dia
             Answer::TimedOut | Answer::Interrupted => continue,
             Answer::Line(line) => match take(&running, &line, dialect) {
                 Ok(()) => continue,
-                Err(why) => wrong(format!("printed a line that is no answer: {why} (`{}`)", excerpt(&line))),
+                Err(why) => wrong(format!("printed an invalid answer: {why} (`{}`)", excerpt(&line))),
             },
             Answer::TooLong => wrong(format!("printed a line of more than {LINE_BYTES} bytes")),
             Answer::Ended => {
                 let tail = process.stderr_tail();
-                let tail = if tail.is_empty() { tail } else { format!("; its last words:\n{tail}") };
+                let tail = if tail.is_empty() { tail } else { format!("; its last output:\n{tail}") };
                 wrong(format!("ended ({}){tail}", process.status()))
             }
         };

@@ -48,8 +48,8 @@ const DIALECT: Dialect = Dialect {
             Some(number) => Line::Answer(number, object),
             None => Line::Broken("it has no whole number `id`".to_owned()),
         },
-        Ok(_) => Line::Broken("it is no object".to_owned()),
-        Err(error) => Line::Broken(format!("it is no JSON: {error}")),
+        Ok(_) => Line::Broken("it is not an object".to_owned()),
+        Err(error) => Line::Broken(format!("it is not JSON: {error}")),
     },
     cancel: None,
     // The process holds all episodes, so a slow one must not end the others.
@@ -66,8 +66,8 @@ fn ask(peer: &Peer, running: &Running, question: Value) -> Result<Map<String, Va
 fn refusal(answer: Map<String, Value>) -> Result<Map<String, Value>> {
     match answer.get("error") {
         None | Some(Value::Null) => Ok(answer),
-        Some(Value::String(what)) => Err(Error::episode(format!("the environment says: {what}"))),
-        Some(other) => Err(Error::episode(format!("the environment says: {other}"))),
+        Some(Value::String(what)) => Err(Error::episode(format!("the environment reports: {what}"))),
+        Some(other) => Err(Error::episode(format!("the environment reports: {other}"))),
     }
 }
 
@@ -79,7 +79,7 @@ impl ProgramEnvironment {
     pub fn start(config: &ProgramConfig) -> Result<Self> {
         timeout::check(config.timeout_s)?;
         if config.program.is_empty() {
-            return Err(Error::config("the environment names no program")
+            return Err(Error::config("the environment has no program")
                 .with_hint("write `command: { program: [python3, environment.py] }`"));
         }
         let peer = Arc::new(Peer::new(&config.program, config.timeout_s, &DIALECT));
@@ -91,7 +91,7 @@ impl ProgramEnvironment {
         let tools = match described.remove("tools") {
             None | Some(Value::Null) => Vec::new(),
             Some(tools) => serde_json::from_value(tools).map_err(|error| {
-                Error::config(format!("the environment's `tools` are no list of tools: {error}"))
+                Error::config(format!("the environment's `tools` are not a list of tools: {error}"))
                     .with_hint("each has a `name`, a `description` and, as a JSON schema, `parameters`")
             })?,
         };
@@ -217,7 +217,7 @@ fn reply(value: Value) -> Result<Reply> {
             Some(name) => Ok(Reply::Tool { name, id: text("id"), content }),
             None => Ok(Reply::User { content }),
         },
-        _ => Err(unexpected("replies", "texts, or objects with a `content` and, of tools, a `name`", &value)),
+        _ => Err(unexpected("replies", "texts, or objects with a `content` and, for tools, a `name`", &value)),
     }
 }
 

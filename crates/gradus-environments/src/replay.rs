@@ -58,7 +58,8 @@ struct Again {
 impl Episode for Again {
     fn step(&mut self, turn: &Turn) -> Result<Observation> {
         let Some((_, observation)) = self.of.turns.get(self.next).filter(|(text, _)| *text == turn.text) else {
-            let message = "the policy wrote another turn than the recorded one, so the recorded answers do not fit";
+            let message = "the policy wrote a different turn than the recorded one, so the recorded answers do not \
+                           apply";
             return Err(Error::episode(message).with_hint("the run was changed between its steps; start it again"));
         };
         self.next += 1;
@@ -90,7 +91,7 @@ mod tests {
         assert_eq!(opening.as_deref(), Some("Go."));
         assert_eq!(episode.step(&turn("one")), Ok(answer));
         assert_eq!(episode.finish(), Ok(Some(2.0)));
-        assert!(begin("a").episode.step(&turn("two")).is_err(), "another turn than the recorded one");
+        assert!(begin("a").episode.step(&turn("two")).is_err(), "a different turn than the recorded one");
         assert_eq!(begin("b").opening, None);
     }
 }

@@ -57,7 +57,7 @@ pub fn serve(environment: &dyn Environment, input: impl BufRead, output: impl Wr
 fn answer(environment: &dyn Environment, episodes: &Open, line: &str) -> String {
     let (id, request) = match serde_json::from_str::<Map<String, Value>>(line) {
         Ok(request) => (request.get("id").cloned().unwrap_or_default(), Ok(request)),
-        Err(error) => (Value::Null, Err(format!("the line is no JSON object: {error}"))),
+        Err(error) => (Value::Null, Err(format!("the line is not a JSON object: {error}"))),
     };
     let work = || request.and_then(|request| work(environment, episodes, &request));
     let mut answer = catch_unwind(AssertUnwindSafe(work))

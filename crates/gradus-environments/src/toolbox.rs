@@ -87,7 +87,7 @@ impl Toolbox {
             for tool in source.tools() {
                 if places.insert(tool.name.clone(), place).is_some() {
                     return Err(Error::config(format!("two tools are called `{}`", tool.name))
-                        .with_hint("leave one out; of an `mcp` server with `except: [NAME]`"));
+                        .with_hint("leave one out; for an `mcp` server, use `except: [NAME]`"));
                 }
                 tools.push(tool.clone());
             }

@@ -147,8 +147,8 @@ fn matched<'a>(
 impl Metric for Meteor {
     fn remark(&self) -> Option<String> {
         self.wordnet.is_none().then(|| {
-            "without WordNet: words match by letters and stems, not by synonyms, so values are lower than NLTK's; name \
-             WordNet's directory as the metric's option `wordnet`, or install it where NLTK looks for it"
+            "without WordNet: words match by letters and stems, not by synonyms, so values are lower than NLTK's; set \
+             the metric's option `wordnet` to WordNet's directory, or install it where NLTK looks for it"
                 .to_owned()
         })
     }

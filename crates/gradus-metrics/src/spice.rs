@@ -87,7 +87,7 @@ impl Spice {
 impl Metric for Spice {
     fn remark(&self) -> Option<String> {
         self.wordnet.is_none().then(|| {
-            "without WordNet: words match by letters, not by synonyms; name WordNet's directory as the metric's option `wordnet`"
+            "without WordNet: words match by letters, not by synonyms; set the metric's option `wordnet` to WordNet's directory"
                 .to_owned()
         })
     }
@@ -95,7 +95,7 @@ impl Metric for Spice {
     fn measure(&self, rows: &[Row]) -> Result<Vec<Measure>, RowError> {
         if self.graphs.len() != rows.len() {
             let message = format!(
-                "{} has scene graphs of {} rows, but there are {}: one line a row is needed",
+                "{} has scene graphs of {} rows, but there are {}: one line per row is needed",
                 self.file.display(),
                 self.graphs.len(),
                 rows.len()

@@ -56,7 +56,7 @@ pub enum LaunchError {
         wanted: &'static str,
     },
     /// torchrun and similar launchers start processes but provide no way to exchange messages.
-    #[error("`WORLD_SIZE` says that {size} copies were started as torchrun does, and no MPI launcher started them")]
+    #[error("`WORLD_SIZE` is {size}, as torchrun sets it, but no MPI launcher started the processes")]
     NoMpi {
         /// Number of processes.
         size: usize,

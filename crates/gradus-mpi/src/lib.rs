@@ -38,9 +38,7 @@ pub enum Error {
         reason: String,
     },
     /// The library does not match the launcher.
-    #[error(
-        "{launcher} started {wanted} processes, but `{library}` knows of {found}: library and launcher do not belong together"
-    )]
+    #[error("{launcher} started {wanted} processes, but `{library}` finds {found}: library and launcher do not match")]
     Mismatch {
         /// Name of the launcher.
         launcher: String,

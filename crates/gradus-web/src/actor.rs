@@ -74,8 +74,8 @@ impl<T: Work + 'static> Actor<T> {
 }
 
 fn gone() -> Error {
-    Error::input("the thread that computes has ended")
-        .with_hint("what it printed last says why; ask again to load the model anew")
+    Error::input("the thread of the model has ended")
+        .with_hint("the last output of the server shows the reason; repeat the request to load the model again")
 }
 
 fn run<T: Work>(owned: &mut T, inbox: &mpsc::Receiver<Job<T>>) {

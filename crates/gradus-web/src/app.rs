@@ -73,7 +73,8 @@ impl App {
         match self.may_change_runs(session)? {
             true => Ok(()),
             false => Err(Failed::forbidden(
-                "Others reach this server, so only an owner who has signed in starts and changes runs: the page Annotate has the form.",
+                "Other machines can reach this server, so only signed-in owners can start and change runs. Sign in on \
+                 the page Annotate.",
             )),
         }
     }

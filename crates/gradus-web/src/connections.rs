@@ -186,7 +186,7 @@ pub async fn serve(listener: TcpListener, router: Router) {
         match listener.accept().await {
             Ok((stream, from)) => match crowd.admit(from.ip()) {
                 Some(seat) => drop(tokio::spawn(answer(stream, seat, router.clone()))),
-                None => tracing::warn!("a connection of {} was closed: there are too many", from.ip()),
+                None => tracing::warn!("a connection from {} was closed: there are too many", from.ip()),
             },
             // The client has disconnected already, or the process has too many open files.
             Err(error) => {

@@ -72,7 +72,7 @@ pub async fn prompt<R: Send + 'static>(
 ) -> Result<R> {
     let prompter = desk.ask(|desk| desk.session.prompter().clone()).await?;
     let made = tokio::task::spawn_blocking(move || make(&prompter)).await;
-    made.unwrap_or_else(|_| Err(Error::input("the prompt could not be made")))
+    made.unwrap_or_else(|_| Err(Error::input("the prompt could not be created")))
 }
 
 impl Desk {

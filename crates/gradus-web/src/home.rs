@@ -72,7 +72,7 @@ fn ways(app: &App, found: &[Found], projects: &[(Project, usize)]) -> Html {
     };
     html![
         "<div class=\"cards\">\n"
-        (card("/chat", "Chat", "Talk to a model, or compare two models and vote.", chat))
+        (card("/chat", "Chat", "Chat with a model, or compare two models and vote.", chat))
         (card("/annotate", "Collect feedback", "People mark, correct, compare and rate answers.", annotate))
         (card(to, "Train", "Train a model from feedback, rewards or demonstrations.", train)) "</div>\n"
     ]
@@ -121,7 +121,7 @@ fn models(found: &[Found]) -> Html {
     if found.is_empty() {
         return html![
             "<h2>Models</h2>\n<div class=\"empty\"><p><strong>There is no model in this folder yet.</strong></p>\n"
-            "<p>Train one, or put a model of Hugging Face’s format here. It appears by itself. "
+            "<p>Train one, or put a model of Hugging Face’s format here. It appears automatically. "
             "<code>gradus serve --model NAME</code> also serves models from elsewhere.</p></div>\n"
         ];
     }

@@ -81,7 +81,7 @@ async fn check(app: &Arc<App>, request: Request) -> Result<(Request, Option<Sess
     let (mut parts, body) = request.into_parts();
     let text = |name| parts.headers.get(name).map(|value| value.to_str().unwrap_or_default());
     let Some(host) = text(header::HOST).filter(|host| guard.is_ours(host)).map(str::to_owned) else {
-        return refuse("This server does not go by the name that it was asked under.");
+        return refuse("The host name of the request is not a name of this server.");
     };
     // Browsers send the origin of a page with every request other than simple reads.
     if text(header::ORIGIN)
@@ -117,7 +117,7 @@ async fn check(app: &Arc<App>, request: Request) -> Result<(Request, Option<Sess
         let is_known = kind == "application/json" || is_tinker && kind == "application/x-protobuf";
         let says_nothing = bytes.is_empty() && kind.is_empty();
         if changes && !is_known && !says_nothing && parts.method != Method::DELETE {
-            let why = "the body must be JSON, and `Content-Type` say `application/json`";
+            let why = "the body must be JSON, and `Content-Type` must be `application/json`";
             return Err(Refusal::Because(StatusCode::UNSUPPORTED_MEDIA_TYPE, why));
         }
         return Ok((Request::from_parts(parts, Body::from(bytes)), None));
@@ -138,13 +138,13 @@ async fn check(app: &Arc<App>, request: Request) -> Result<(Request, Option<Sess
         return Ok((Request::from_parts(parts, body), fresh));
     }
     let Some(session) = known else {
-        return refuse("The page is from another session: go back, load it again, and do it again.");
+        return refuse("The page is from another session: go back, reload it and try again.");
     };
     let bytes = whole(body).await?;
     let said = parts.headers.get("x-csrf-token").and_then(|value| value.to_str().ok()).map(str::to_owned);
     let said = said.or_else(|| (kind == "application/x-www-form-urlencoded").then(|| field(&bytes, "csrf")).flatten());
     if !said.is_some_and(|said| same(&said, &session.csrf)) {
-        return refuse("The page did not send its token: load it again, and do it again.");
+        return refuse("The page did not send its token: reload it and try again.");
     }
     parts.extensions.insert(session);
     Ok((Request::from_parts(parts, Body::from(bytes)), None))

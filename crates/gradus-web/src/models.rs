@@ -139,7 +139,7 @@ impl Models {
             let path = model_of(Path::new(name))?;
             let path = if path.is_dir() { path } else { gradus::model::resolve(name, &mut |_, _, _| {})? };
             let kind = kind(&ModelDir::open(&path)?).ok_or_else(|| {
-                Error::input(format!("`{name}` neither answers nor says what answers are worth"))
+                Error::input(format!("`{name}` can neither answer nor score answers"))
                     .with_hint("`gradus score --classifier` reads texts with classifiers of whole texts")
             })?;
             Ok(Found { name: name.trim_end_matches('/').to_owned(), kind, path })
@@ -213,8 +213,8 @@ impl Models {
         match (models.next(), models.next()) {
             (Some(only), None) => Ok(only.name.clone()),
             (None, _) => Err(Error::input("there is no language model here")),
-            (Some(_), Some(_)) => Err(Error::input("the request names no model, and there are several")
-                .with_hint("name one in the request, or start the server with `--model` for the one that is meant")),
+            (Some(_), Some(_)) => Err(Error::input("the request has no `model`, and the server has several")
+                .with_hint("name one in the request, or start the server with `--model` for the right one")),
         }
     }
 
@@ -292,10 +292,10 @@ impl Models {
         let found = self.list().into_iter().find(|found| found.name == name);
         match found {
             Some(found) if found.kind.is_judge() == is_judge => Ok(found),
-            Some(_) if is_judge => Err(Error::input(format!("`{name}` is no reward model"))),
+            Some(_) if is_judge => Err(Error::input(format!("`{name}` is not a reward model"))),
             Some(_) => Err(Error::input(format!("`{name}` is a reward model, which does not answer"))),
             None => Err(Error::input(format!("there is no model `{name}`"))
-                .with_hint("`/v1/models` and the page of models list those that are there")),
+                .with_hint("`/v1/models` and the page of models list the models")),
         }
     }
 
@@ -447,7 +447,7 @@ fn confined((name, weight, part): Part, root: &Path, named: &[PathBuf]) -> Resul
     let is_ours =
         |path: &PathBuf| path.starts_with(root) || named.iter().any(|named| here(named.clone()).as_ref() == Some(path));
     let Some(model) = known.into_iter().find(is_ours) else {
-        let message = format!("`{}` of the part `{name}` lies outside of the folder", part.model);
+        let message = format!("`{}` of the part `{name}` is outside of the folder", part.model);
         return Err(Error::input(message).with_hint("start the server with `--model` for it"));
     };
     Ok((name, weight, SegmentConfig { model: model.to_string_lossy().into_owned(), ..part }))

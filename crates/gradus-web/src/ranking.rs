@@ -42,7 +42,7 @@ pub fn comparisons(all: &[Versus]) -> Html {
         "<h2>Comparisons</h2>\n<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Comparisons\"><table>\n<thead><tr>" (heads)
         "</tr></thead>\n<tbody>\n" (all.iter().map(row).collect::<Vec<_>>()) "</tbody>\n</table></div>\n"
         "<p class=\"small soft\">In brackets are 95 % intervals (Wilson). Each vote counts once. Votes on the same task depend on each other, "
-        "so with several people a task the true intervals are wider.</p>\n"
+        "so with several people per task the true intervals are wider.</p>\n"
     ]
 }
 

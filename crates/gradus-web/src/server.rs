@@ -119,7 +119,7 @@ fn taken(socket: SocketAddr, error: &std::io::Error) -> Error {
 fn app(options: Options, socket: SocketAddr) -> Result<App> {
     let folder = options.folder.canonicalize().map_err(|error| Error::io(&options.folder, error))?;
     if !folder.is_dir() {
-        return Err(Error::input(format!("`{}` is no folder", options.folder.display())));
+        return Err(Error::input(format!("`{}` is not a folder", options.folder.display())));
     }
     let is_loopback = socket.ip().is_loopback();
     let mut names = options.names;

@@ -40,10 +40,8 @@ fn check_link(folder: &Path, path: &Path) -> Result<()> {
         real.starts_with(folder).then_some(())
     };
     match path.is_symlink() && leads_in().is_none() {
-        true => {
-            Err(Error::input(format!("`{}` is a link that leads out of the folder that is served", path.display()))
-                .with_hint("remove the link, or do this from the command line"))
-        }
+        true => Err(Error::input(format!("`{}` is a link that leads out of the served folder", path.display()))
+            .with_hint("remove the link, or do this from the command line")),
         false => Ok(()),
     }
 }

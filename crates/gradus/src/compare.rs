@@ -54,7 +54,7 @@ pub fn run(job: &Job<'_>, observer: &mut dyn Observer) -> Result<Comparison> {
     for plan in job.runs {
         let name = plan.method().name();
         if plan.existing() == Existing::Resume && plan.output_dir().join("results.json").is_file() {
-            observer.event(&Event::Message(&format!("{name}: finished before, in {}", plan.output_dir().display())));
+            observer.event(&Event::Message(&format!("{name}: already finished, in {}", plan.output_dir().display())));
             continue;
         }
         observer.event(&Event::Message(&format!("{name}: training in {}", plan.output_dir().display())));
@@ -127,7 +127,7 @@ impl<'a> Judge<'a> {
         let found = data::prompts(&held_out, &start.model.tokenizer, start.model.template.as_ref(), &options)?;
         report("prompts to measure on", &found.counts, observer);
         if found.examples.is_empty() {
-            return Err(Error::input("nothing is held out to measure the policies on")
+            return Err(Error::input("there are no held-out prompts to measure the policies on")
                 .with_hint("give `--eval-data`, or an `--eval-fraction` above 0"));
         }
         let evaluated = &plan.train().evaluation;

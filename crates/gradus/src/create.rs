@@ -92,7 +92,7 @@ pub fn create(new: &NewModel, output: &Path) -> Result<Created> {
     let known = families();
     if !known.contains(&new.family.as_str()) {
         let hint = nearest(&new.family, known.iter().copied())
-            .map_or_else(|| format!("there are {}", known.join(", ")), |near| format!("did you mean `{near}`?"));
+            .map_or_else(|| format!("the families are {}", known.join(", ")), |near| format!("did you mean `{near}`?"));
         return Err(Error::input(format!("there is no family `{}`", new.family)).with_hint(hint));
     }
     let directory = resolve(&new.tokenizer, &mut |_, _, _| {})?;
@@ -141,7 +141,7 @@ fn config(new: &NewModel, tokenizer: &Tokenizer) -> Result<Map<String, Value>> {
                 Some(near) => format!("did you mean `{near}`?"),
                 None => format!("`{}` has {}", new.family, keys().collect::<Vec<_>>().join(", ")),
             };
-            return Err(Error::input(format!("`{key}` is no key of a new `{}` model", new.family)).with_hint(hint));
+            return Err(Error::input(format!("`{key}` is not a key of a new `{}` model", new.family)).with_hint(hint));
         }
         config.insert(key.clone(), value.clone());
     }
@@ -341,7 +341,7 @@ mod tests {
         let (message, hint) = refused(&set("n_layers", json!(3)));
         assert_eq!(
             (message.as_str(), hint.as_str()),
-            ("`n_layers` is no key of a new `gpt2` model", "did you mean `n_layer`?")
+            ("`n_layers` is not a key of a new `gpt2` model", "did you mean `n_layer`?")
         );
         assert!(refused(&set("n_head", json!(3))).0.contains("n_head"));
         let made = create(&set("n_layer", json!(3)), &output).expect("made");

@@ -49,7 +49,7 @@ impl DeviceChoice {
     /// If the name is unknown, or this build or this machine does not have the device.
     pub fn named(name: &str) -> Result<Self> {
         let wanted = canonical(name).ok_or_else(|| {
-            Error::input(format!("`{name}` is no device")).with_hint("`cpu`, `gpu`, or `gpu:1` for the second GPU")
+            Error::input(format!("`{name}` is not a device")).with_hint("`cpu`, `gpu`, or `gpu:1` for the second GPU")
         })?;
         // GPUs are enumerated only on request.
         if wanted == CPU {
@@ -137,7 +137,7 @@ pub(crate) fn no_compute(what: &str, compute: &str, device: &str) -> String {
 
 /// Hint for that error.
 pub(crate) const NO_COMPUTE_HINT: &str =
-    "use `f32` there; `bf16` needs the device `cpu`, or `gpu` in a build with `cuda`";
+    "use `f32` on this device; `bf16` needs the device `cpu`, or `gpu` in a build with `cuda`";
 
 /// Returns the canonical name of a device: numbers count from 0, and the first GPU has none.
 pub(crate) fn canonical(name: &str) -> Option<String> {
@@ -303,7 +303,7 @@ mod tests {
         let error = "gpu:99".parse::<DeviceChoice>().expect_err("no machine has a hundred");
         assert!(error.starts_with("there is no `gpu:99`: this build finds `cpu`"), "{error}");
         let error = "tpu".parse::<DeviceChoice>().expect_err("no device");
-        assert_eq!(error, "`tpu` is no device (`cpu`, `gpu`, or `gpu:1` for the second GPU)");
+        assert_eq!(error, "`tpu` is not a device (`cpu`, `gpu`, or `gpu:1` for the second GPU)");
     }
 
     #[test]

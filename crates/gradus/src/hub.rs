@@ -92,7 +92,7 @@ impl OnHub<'_> {
             true => format!("there is a run `{}`; did you mean it?", run.display()),
             false => {
                 format!(
-                    "`{name}` is no {here} here, so it was taken for a hub name; without a network, give a {instead}"
+                    "`{name}` is not a local {here}, so it was read as a hub name; without a network, pass a {instead}"
                 )
             }
         };

@@ -47,7 +47,7 @@ impl Models for MetricModels {
         let dir = open_model(name)?;
         if dir.has_encoder()? {
             let message =
-                "a model with an encoder has no likelihood of a text alone: perplexity needs a causal language model";
+                "a model with an encoder has no likelihood of a single text: perplexity needs a causal language model";
             return Err(Error::model(&dir.path, message));
         }
         let model = CausalLm::load_packed(&dir, self.weights, &self.device)?.into_frozen(self.weights);
@@ -62,7 +62,7 @@ impl Models for MetricModels {
         let mut model = Encoder::load_packed(&dir, self.weights, &self.device)?;
         let layers = model.keep(layer);
         if !(1..=layers).contains(&layer) {
-            let message = format!("layer {layer} is asked for, but the encoder has layers 1 to {layers}");
+            let message = format!("layer {layer} is requested, but the encoder has layers 1 to {layers}");
             return Err(Error::model(&dir.path, message));
         }
         let tokenizer = tokenizer(&dir)?;
@@ -82,8 +82,8 @@ impl Models for MetricModels {
         let dir = open_model(name)?;
         let model = Classifier::load_packed(&dir, self.weights, &self.device)?.into_frozen(self.weights);
         if model.task().scope == Scope::Token {
-            let message = "it says something of tokens, but a metric needs a classifier of texts";
-            return Err(Error::model(&dir.path, message).with_hint("take a `…ForSequenceClassification` model"));
+            let message = "it classifies tokens, but a metric needs a classifier of texts";
+            return Err(Error::model(&dir.path, message).with_hint("use a `…ForSequenceClassification` model"));
         }
         Ok(Box::new(Classifying { model, tokenizer: tokenizer(&dir)?, passes: self.passes }))
     }
@@ -91,7 +91,7 @@ impl Models for MetricModels {
     fn text_to_text(&self, name: &str) -> Result<Box<dyn TextToTextModel>> {
         let dir = open_model(name)?;
         if !dir.has_encoder()? {
-            let message = format!("`{}` has no encoder: a T5, a BART or their kin is needed", dir.model_type());
+            let message = format!("`{}` has no encoder: a T5, a BART or a similar model is needed", dir.model_type());
             return Err(Error::model(&dir.path, message));
         }
         let model = CausalLm::load_packed(&dir, self.weights, &self.device)?.into_frozen(self.weights);
@@ -106,7 +106,7 @@ impl Models for MetricModels {
 impl MetricModels {
     fn encoder_of_t5(&self, dir: &ModelDir, layer: usize) -> Result<Box<dyn EncoderModel>> {
         if !matches!(dir.family()?, Family::T5 | Family::Mt5) {
-            let message = format!("the encoder of a `{}` cannot be asked alone; that of a T5 can", dir.model_type());
+            let message = format!("the encoder of a `{}` cannot be used alone; that of a T5 can", dir.model_type());
             return Err(Error::model(&dir.path, message));
         }
         let model = States::T5(Box::new(T5Encoder::load_packed(dir, layer, self.weights, &self.device)?));

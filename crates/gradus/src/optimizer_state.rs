@@ -70,7 +70,7 @@ pub fn read(
         match tensor {
             StateTensor::Numbers(tensor) if tensor.name == format!("{STEPS}{prefix}") => {
                 let count = tensor.values.first().filter(|count| **count >= 0.0 && count.fract() == 0.0);
-                let count = count.ok_or_else(|| format!("`{}` is not how often it stepped", tensor.name))?;
+                let count = count.ok_or_else(|| format!("`{}` is not a number of optimizer steps", tensor.name))?;
                 steps = Some(*count as u64);
             }
             StateTensor::Numbers(tensor) => {
@@ -175,6 +175,6 @@ mod tests {
         let expected = "the moments of `a`: 300 codes with 3 sizes of blocks; expected 300 with 2";
         assert_eq!(refusal(whole(3)), expected);
         let steps = NamedTensor::new("step.", [1], vec![-1.0]).into();
-        assert_eq!(refusal(vec![steps]), "`step.` is not how often it stepped");
+        assert_eq!(refusal(vec![steps]), "`step.` is not a number of optimizer steps");
     }
 }

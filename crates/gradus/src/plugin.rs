@@ -60,7 +60,7 @@ impl<T: Kind + ?Sized> Plugin<T> {
     /// If the configuration was read without a registry.
     pub fn make(&self) -> Result<&T::Make> {
         self.make.as_deref().ok_or_else(|| {
-            let message = format!("nobody says what makes the {} `{}`", T::NAME, self.name);
+            let message = format!("there is no constructor for the {} `{}`", T::NAME, self.name);
             Error::input(message).with_hint(HINT)
         })
     }
@@ -118,7 +118,7 @@ impl<'de, T: Kind + ?Sized> Deserialize<'de> for Plugin<T> {
         match (written.into_iter().next(), count) {
             (Some((name, Value::Object(options))), 1) => Ok(Self { name, options, make: None }),
             (Some((name, Value::Null)), 1) => Ok(Self { name, options: Map::new(), make: None }),
-            _ => Err(D::Error::custom("a plug-in is one name, below which its options stand")),
+            _ => Err(D::Error::custom("a plug-in is one name with its options below it")),
         }
     }
 }

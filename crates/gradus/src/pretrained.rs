@@ -130,7 +130,8 @@ impl Reader<'_> {
                 let said = |by: &Tokenizer| by.token(id).map_or("nothing".to_owned(), |token| format!("`{token}`"));
                 let (to_it, to_policy) = (said(&own), said(&writer.tokenizer));
                 return Err(self.refuse(&format!(
-                    "has another tokenizer than the policy `{policy}`: id {id} is {to_it} to it and {to_policy} to the policy"
+                    "has a different tokenizer than the policy `{policy}`: id {id} is {to_it} in its vocabulary and \
+                     {to_policy} in that of the policy"
                 )));
             }
         }
@@ -140,12 +141,12 @@ impl Reader<'_> {
             return Err(self.refuse(&what));
         }
         if self.shape.has_encoder() && self.dir.decoder_start()? != writer.dir.decoder_start()? {
-            return Err(self.refuse(&format!("begins its decoder with another id than the policy `{policy}`")));
+            return Err(self.refuse(&format!("begins its decoder with a different id than the policy `{policy}`")));
         }
         let needed = if samples { own_shape.vocabulary } else { writer.tokenizer.vocab_size() };
         let known = self.shape.vocabulary;
         if known < needed {
-            return Err(self.refuse(&format!("knows {known} ids, but the policy `{policy}` uses {needed}")));
+            return Err(self.refuse(&format!("has {known} ids, but the policy `{policy}` uses {needed}")));
         }
         Ok(())
     }

@@ -246,14 +246,17 @@ impl Base {
         let files = Pretrained::of(open_model(&options.model)?, &TextFiles::default())?;
         if files.dir.adapter.is_some() {
             return Err(Error::input(format!("`{}` is an adapter, and no adapter can be added to it", options.model))
-                .with_hint("name its base model, and load the adapter onto it"));
+                .with_hint("pass its base model, and load the adapter onto it"));
         }
         let device = options.device.device().autodiff();
         let mut stream = options.seed.stream(Purpose::Init, 0, 0);
         let model = CausalLm::open(&files.dir, Some(options.weights), &mut stream, &device)?;
         if model.trunk.decoder_start().is_some() {
-            return Err(Error::input(format!("`{}` has an encoder, which reads no shifted texts", options.model))
-                .with_hint("take a decoder-only model"));
+            return Err(Error::input(format!(
+                "`{}` has an encoder, which cannot be trained on shifted texts",
+                options.model
+            ))
+            .with_hint("use a decoder-only model"));
         }
         let model = model.computing(options.compute).no_grad();
         let sampling = model.clone().into_frozen(options.weights);
@@ -464,8 +467,8 @@ impl Trainer {
     pub fn optim_step_with(&mut self, params: &StepParams) -> Result<OptimStep> {
         let (wanted, found) = (OptimizerConfig::AdamW(params.adamw), self.learner.optimizer().config());
         if !wanted.remembers_as(&found) {
-            let message = format!("this step is one of {wanted}, but the optimizer of this trainer is {found}");
-            return Err(Error::input(message).with_hint("make the trainer with the optimizer that it steps with"));
+            let message = format!("this step needs {wanted}, but the optimizer of this trainer is {found}");
+            return Err(Error::input(message).with_hint("create the trainer with the optimizer of its steps"));
         }
         self.learner.reconfigure(wanted);
         self.optim_step(params.learning_rate, params.max_grad_norm)
@@ -694,14 +697,14 @@ impl Trainer {
     pub fn restore_optimizer(&mut self, directory: &Path) -> Result<()> {
         let path = directory.join(OPTIMIZER_FILE);
         if !path.is_file() {
-            return Err(Error::model(&path, "there is no state of an optimizer")
-                .with_hint("load the weights alone, or a checkpoint that was saved for training"));
+            return Err(Error::model(&path, "there is no optimizer state")
+                .with_hint("load only the weights, or a checkpoint that was saved for training"));
         }
         let device = self.learner.module().trunk.device().inner();
         let config = self.learner.optimizer().config();
         let found = optimizer_state::read(read_state(&path)?, "", config, &device);
         let Restored { steps, moments } = found.map_err(|message| Error::model(&path, message))?;
-        let steps = steps.ok_or_else(|| Error::model(&path, "it does not say how often the optimizer stepped"))?;
+        let steps = steps.ok_or_else(|| Error::model(&path, "it has no count of optimizer steps"))?;
         let optimizer = Optimizer::restore(config, steps, moments);
         if let Some(misfit) = optimizer.misfit(self.learner.module()) {
             return Err(Error::model(&path, misfit).with_hint("load the adapter of the same checkpoint first"));

@@ -150,7 +150,7 @@ class Rewards:
 def _where(name: str, rows: Sequence[int]) -> str:
     numbers = sorted(set(rows))
     listed = ", ".join(str(number) for number in numbers[:10]) + (", …" if len(numbers) > 10 else "")
-    return f"raised by the reward `{name}`, which judged completions of the prompts in rows {listed}"
+    return f"raised by the reward `{name}`, which scored completions of the prompts in rows {listed}"
 
 
 def _checked(name: str, answer: Any, rows: Sequence[int]) -> list[float | None]:
@@ -223,7 +223,7 @@ class Task:
             wanted = itertools.islice(samples, most) if most is not None else samples
             return [self._sample(number, sample) for number, sample in enumerate(wanted, 1)]
         except Exception as error:
-            error.add_note(f"raised by the task `{self.name}`, which was asked for its samples to {split!r}")
+            error.add_note(f"raised by the task `{self.name}`, when its samples for {split!r} were requested")
             raise
 
     def _sample(self, number: int, sample: Any) -> tuple[str, list[str], dict[str, Any]]:

@@ -102,11 +102,11 @@ class Tool:
         required: list[str] = []
         for parameter in inspect.signature(function).parameters.values():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-                raise TypeError(f"the tool `{self.name}` takes `{parameter}`, but the policy must be shown each argument by name")
+                raise TypeError(f"the tool `{self.name}` takes `{parameter}`, but the policy must see each argument by name")
             if parameter.name not in hints:
                 raise TypeError(
                     f"the argument `{parameter.name}` of the tool `{self.name}` has no type hint\n"
-                    "hint: write `def tool(query: str) -> str`: the policy is shown the types"
+                    "hint: write `def tool(query: str) -> str`: the policy sees the types"
                 )
             properties[parameter.name] = _type(hints[parameter.name])
             if parameter.name in documented:
@@ -153,7 +153,7 @@ class Episode:
             if not self.steps:
                 self.tools = _tools_of(environment)
         except Exception as error:
-            error.add_note(f"raised by the environment as it began the episode of {name}")
+            error.add_note(f"raised by the environment when it began the episode of {name}")
             raise
 
     def step(self, turn: dict[str, Any]) -> dict[str, Any]:
@@ -198,7 +198,7 @@ class Environment:
         else:
             self.factories[None] = factory
         if not self.factories or not all(callable(one) for one in self.factories.values()):
-            raise TypeError("an environment is a class, a function that makes one, or a dict of these")
+            raise TypeError("an environment is a class, a function that creates one, or a dict of these")
         self.deterministic = all(bool(getattr(one, "deterministic", False)) for one in self.factories.values())
         self.tools: list[Tool] = []
         for one in self.factories.values():

@@ -719,7 +719,7 @@ def orpo(
     on_evaluation: OnEvaluation | None = None,
     **keys: Unpack[OrpoKeys],
 ) -> Run:
-    """Fine-tune on preferences in one go, without a reference.
+    """Fine-tune on preferences in one stage, without a reference.
 
     ``keys`` are the keys of the configuration: ``gradus.explain("orpo")`` lists them.
     """
@@ -761,7 +761,7 @@ def cpo(
     on_evaluation: OnEvaluation | None = None,
     **keys: Unpack[CpoKeys],
 ) -> Run:
-    """Train a policy on preferences without a reference, beside the likelihood of the chosen.
+    """Train a policy on preferences and on the chosen answers, without a reference.
 
     ``keys`` are the keys of the configuration: ``gradus.explain("cpo")`` lists them.
     """
@@ -913,7 +913,7 @@ def distill(
     on_evaluation: OnEvaluation | None = None,
     **keys: Unpack[DistillKeys],
 ) -> Run:
-    """Train a student on what a teacher says of its completions.
+    """Train a student to imitate a teacher on its completions.
 
     ``keys`` are the keys of the configuration: ``gradus.explain("distill")`` lists them.
     """
@@ -1290,7 +1290,7 @@ def a2c(
     on_rollouts: OnRollouts | None = None,
     **keys: Unpack[A2cKeys],
 ) -> Run:
-    """Train a policy on rewards, with a critic and one step an iteration.
+    """Train a policy on rewards, with a critic and one step per iteration.
 
     ``keys`` are the keys of the configuration: ``gradus.explain("a2c")`` lists them.
     """
@@ -1541,7 +1541,7 @@ def rloo(
     on_rollouts: OnRollouts | None = None,
     **keys: Unpack[RlooKeys],
 ) -> Run:
-    """Train a policy on rewards, each completion beside the others of its prompt.
+    """Train a policy on rewards, each completion compared with the others of its prompt.
 
     ``keys`` are the keys of the configuration: ``gradus.explain("rloo")`` lists them.
     """

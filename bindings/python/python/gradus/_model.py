@@ -34,14 +34,14 @@ def _stop(stop: str | Sequence[str] | None) -> list[str]:
 
 #: Names of other libraries for arguments of `generate`, with the equivalent in gradus.
 _ELSEWHERE = {
-    "do_sample": "draw with a `temperature` above 0; 0 takes the likeliest token",
+    "do_sample": "sample with a `temperature` above 0; 0 takes the most likely token",
     "eos_token_id": "it is `stop_ids` here",
     "max_completion_tokens": "it is `max_new_tokens` here",
     "max_length": "it is `max_new_tokens` here, without the prompt",
     "max_tokens": "it is `max_new_tokens` here",
     "min_tokens": "it is `min_new_tokens` here",
     "n": "it is `group_size` here",
-    "num_beams": "beams are searched by the command `gradus generate --num-beams`",
+    "num_beams": "use the command `gradus generate --num-beams` for beam search",
     "num_return_sequences": "it is `group_size` here",
     "stop_strings": "it is `stop` here",
     "stop_token_ids": "it is `stop_ids` here",
@@ -154,7 +154,7 @@ class Model:
         if not is_one and any(isinstance(prompt, Mapping) for prompt in prompts):
             raise TypeError("`prompts` holds messages, but each prompt is a text or a whole conversation: pass `[conversation]`")
         if is_one and group_size != 1:
-            raise TypeError("a text alone has one completion: pass a list of prompts with `group_size`")
+            raise TypeError("a single text has one completion: pass a list of prompts with `group_size`")
         asked = [prompts] if is_one else [_prompt(prompt) for prompt in prompts]
         found = [Completion(one) for one in self._session.generate(asked, group_size, _drawing(params), _stop(stop), seed)]
         for one in found:

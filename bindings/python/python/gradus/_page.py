@@ -124,6 +124,6 @@ def page(run: Run) -> str:
     if seconds is not None:
         about.append(f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min")
     if not run.finished:
-        about.append("stopped before its end: <code>run.resume()</code> goes on")
+        about.append("stopped before its end: <code>run.resume()</code> continues it")
     head = f"<p><code>{html.escape(str(run.path))}</code>{''.join(f' · {one}' for one in about)}</p>"
     return f"<div>{head}{_curves(run.metrics)}{_table(results.get('before') or {}, results.get('after') or {})}</div>"

@@ -189,7 +189,7 @@ class Watcher:
         elif kind == "within":
             self.bar.within(details["what"], details["done"], details["total"])
         elif kind == "evaluation":
-            best = ", the best so far" if details["best"] else ""
+            best = ", best so far" if details["best"] else ""
             self.bar.say(f"step {details['step']}: {_numbers(details['metrics'], 'eval_')}{best}")
             if self.on_evaluation is not None:
                 answer = self.on_evaluation(details["step"], details["metrics"], details["best"])

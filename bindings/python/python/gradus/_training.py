@@ -73,7 +73,7 @@ def train(method: str | None, given: dict[str, Any]) -> Run:
     config = given.pop("config", None)
     overwrite, resume, resume_from = given.pop("overwrite", False), given.pop("resume", False), given.pop("resume_from", None)
     if overwrite and (resume or resume_from is not None):
-        raise TypeError("`overwrite` and `resume` do not go together")
+        raise TypeError("`overwrite` and `resume` cannot be combined")
     watcher = Watcher(
         given.pop("progress", None),
         given.pop("on_step", None),

@@ -44,7 +44,7 @@ def compute(
     0.857...
     """
     if isinstance(predictions, str) or isinstance(references, str):
-        raise TypeError("a text alone was given, but a list of texts is expected, with one for each prediction")
+        raise TypeError("a single text was given, but a list of texts is expected, with one for each prediction")
     predictions = list(predictions)
     count = len(predictions)
     texts = [[]] * count if references is None else [[one] if isinstance(one, str) else list(one) for one in references]

@@ -96,7 +96,7 @@ impl Keeper {
                 self.entries.clear();
                 self.details.clear();
                 self.page = None;
-                browser.say("read again");
+                browser.say("reloaded");
             }
             Effect::Label { name, labels } => {
                 labels.write(&self.library.find(&name)?.1)?;
@@ -104,7 +104,7 @@ impl Keeper {
             }
             Effect::Rename { old, new } => {
                 let path = self.library.rename(&old, &new)?;
-                browser.say(format!("now in {}", path.display()));
+                browser.say(format!("renamed: the run is now in {}", path.display()));
                 self.refresh(browser);
                 let place = browser.visible().iter().position(|entry| entry.name == new);
                 browser.select(place.unwrap_or(0));
@@ -119,7 +119,7 @@ impl Keeper {
             }
             Effect::Export { snapshot, output } => {
                 let files = export(&snapshot, &output, false)?;
-                browser.say(format!("{} files in {}", files.len(), output.display()));
+                browser.say(format!("copied {} files to {}", files.len(), output.display()));
             }
             Effect::Compare(names) => {
                 let found = compare::Compared::of(&self.library, &names)?;

@@ -256,7 +256,7 @@ fn actions_ask_before_they_act() {
     assert_eq!(press(&mut browser, "r"), None);
     assert_eq!(browser.notice.as_ref().map(|notice| notice.text.as_str()), Some("ppo is running"));
     press(&mut browser, "jr");
-    shows(&screen(&browser, 80, 24), &["go on with sft-that-failed from its last checkpoint?", "y yes"]);
+    shows(&screen(&browser, 80, 24), &["resume sft-that-failed from its last checkpoint?", "y yes"]);
     let resume = Effect::Resume { name: "sft-that-failed".into(), max_steps: None };
     assert_eq!(press(&mut browser, "y"), Some(resume));
     assert_eq!(press(&mut browser, "dn"), None, "no is no");
@@ -286,10 +286,10 @@ fn actions_ask_before_they_act() {
     assert_eq!(asked(&browser), "remove step 20 of ppo with 1 MB?");
     assert_eq!(press(&mut browser, "y"), Some(Effect::RemoveCheckpoint { name: "ppo".into(), step: 20 }));
     assert_eq!(press(&mut browser, "nD"), None);
-    let cost = "it is the newest: the run would go on from step 20";
+    let cost = "it is the newest: the run would resume from step 20";
     assert_eq!(asked(&browser), format!("remove step 30 of ppo with 1 MB? {cost}"));
     assert_eq!(press(&mut browser, "xnD"), None);
-    assert_eq!(browser.notice.as_ref().map(|notice| &*notice.text), Some("only checkpoints are removed one by one"));
+    assert_eq!(browser.notice.as_ref().map(|notice| &*notice.text), Some("only checkpoints can be removed one by one"));
     browser.entries[0].step = 40;
     assert_eq!(press(&mut browser, "Gr"), None);
     let longer = Effect::Resume { name: "demo/grpo".into(), max_steps: Some(800) };
@@ -349,7 +349,7 @@ fn the_files_behind_it_are_read_when_they_change() {
     assert!(browser.notice.as_ref().is_some_and(|notice| notice.is_error && notice.text.contains("already a `b`")));
     keeper.act(Effect::Compare(vec!["b".into(), "z".into()]), &mut browser);
     assert!(matches!(&browser.dialog, Some(Dialog::Text { lines, .. }) if lines.len() > 5));
-    shows(&screen(&browser, 80, 24), &["b · z", "What was set differently"]);
+    shows(&screen(&browser, 80, 24), &["b · z", "Different settings"]);
     keeper.act(Effect::Remove("b".into()), &mut browser);
     assert_eq!(browser.entries.len(), 1);
     assert!(!directory.path().join("b").exists());

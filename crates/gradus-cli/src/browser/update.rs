@@ -70,7 +70,7 @@ impl Browser {
             KeyCode::Char('u') | KeyCode::F(5) => return Some(Effect::Refresh),
             KeyCode::Char('S') => {
                 self.by_name = !self.by_name;
-                self.say(if self.by_name { "sorted by name" } else { "the last started first" });
+                self.say(if self.by_name { "sorted by name" } else { "sorted by start, newest first" });
             }
             KeyCode::Char('/') => self.ask("show only runs with", self.filter.clone(), Action::Filter),
             KeyCode::Char('c') => return self.compare(),
@@ -211,7 +211,7 @@ impl Browser {
         let Some((step, size, name)) =
             chosen.and_then(|chosen| Some((chosen.step?, chosen.size_bytes, self.selected.clone()?)))
         else {
-            self.say("only checkpoints are removed one by one");
+            self.say("only checkpoints can be removed one by one");
             return;
         };
         let cost = without_checkpoint(snapshots, step).map_or(String::new(), |cost| format!(" {cost}"));
@@ -224,10 +224,10 @@ impl Browser {
         if entry.state == Status::Running {
             self.say(format!("{name} is running"));
         } else if entry.state == Status::Finished && entry.steps.is_none_or(|steps| entry.step >= steps) {
-            let title = format!("{name} has all of its {} steps; train it to step", entry.step);
+            let title = format!("{name} has finished all {} steps; train to step", entry.step);
             self.ask(title, (2 * entry.step).to_string(), Action::Lengthen(name));
         } else {
-            let question = format!("go on with {name} from its last checkpoint? This leaves the browser");
+            let question = format!("resume {name} from its last checkpoint? This leaves the browser");
             self.dialog = Some(Dialog::Confirm { question, what: Action::Resume(name) });
         }
     }
@@ -310,7 +310,7 @@ impl Browser {
             Action::Lengthen(name) => match text.parse() {
                 Ok(steps) => Some(Effect::Resume { name, max_steps: Some(steps) }),
                 Err(_) => {
-                    self.say(format!("`{text}` is no number of steps"));
+                    self.say(format!("`{text}` is not a number of steps"));
                     None
                 }
             },

@@ -178,16 +178,16 @@ struct StatsArgs {
 }
 
 fn role(text: &str) -> Result<Role, String> {
-    Role::of(text).ok_or_else(|| "one of `annotator`, `reviewer`, `owner` is needed".into())
+    Role::of(text).ok_or_else(|| "expected `annotator`, `reviewer` or `owner`".into())
 }
 
 fn form(text: &str) -> Result<Form, String> {
     let names: Vec<String> = Form::ALL.iter().map(|form| format!("`{}`", form.name())).collect();
-    Form::of(text).ok_or_else(|| format!("one of {} is needed", names.join(", ")))
+    Form::of(text).ok_or_else(|| format!("expected one of {}", names.join(", ")))
 }
 
 fn tool(text: &str) -> Result<Tool, String> {
-    Tool::of(text).ok_or_else(|| "`label-studio`, `argilla` or `fine-grained` is needed".into())
+    Tool::of(text).ok_or_else(|| "expected `label-studio`, `argilla` or `fine-grained`".into())
 }
 
 /// Writes the number of answers atomically, so that readers never see a partial file.
@@ -261,7 +261,7 @@ pub fn run(args: AnnotateArgs, out: &Output) -> anyhow::Result<()> {
             drop(bar);
             out.result(&json!({ "project": new.name, "tasks": tasks }), || {
                 let many = if tasks == 1 { "" } else { "s" };
-                format!("`{}` has {tasks} task{many}; `gradus annotate invite NAME` lets people in", new.name)
+                format!("`{}` has {tasks} task{many}; `gradus annotate invite NAME` invites people", new.name)
             })
         }
         Verb::Import(ImportArgs { name, from, data, labels, annotators }) => {
@@ -303,7 +303,7 @@ pub fn run(args: AnnotateArgs, out: &Output) -> anyhow::Result<()> {
         Verb::Release(ReleaseArgs { name, task, person }) => {
             let released = release_tasks(folder, &name, task, person.as_deref())?;
             out.result(&json!({ "project": name, "released": released }), || match released {
-                0 => format!("no open task of `{name}` fits"),
+                0 => format!("no open task of `{name}` matches"),
                 1 => "released 1 task".to_owned(),
                 _ => format!("released {released} tasks"),
             })
@@ -342,7 +342,9 @@ fn shown(stats: &Stats) -> String {
     for work in &stats.people {
         let (median, fast) = (number(&work.median_seconds), work.fast);
         let known = match &work.right {
-            Number::Value(right) => format!(", {right:.3} of what is known right, {} not attentive", work.inattentive),
+            Number::Value(right) => {
+                format!(", {right:.3} of the known answers right, {} attention checks missed", work.inattentive)
+            }
             Number::Undefined(_) => String::new(),
         };
         let _ = writeln!(

@@ -100,7 +100,7 @@ pub fn run(args: BenchArgs, out: &Output) -> anyhow::Result<()> {
     drop(shown);
     out.result(&report, || text(&report))?;
     if on_device {
-        out.note("the peaks are those of the processor, not of the device");
+        out.note("the peaks were measured on the processor, not on the device");
     }
     if is_machine {
         out.note("`--preset gpt2` or `--model DIR` also measures training and sampling");
@@ -120,9 +120,9 @@ fn text(report: &Report) -> String {
         let (single, half) = (machine.matrix_gflops_f32, machine.matrix_gflops_bf16);
         format!("{single:.0} GFLOP/s in f32, {half:.0} in bf16")
     });
-    line("of at most", {
+    line("arithmetic", {
         let (single, half) = (machine.arithmetic_gflops_f32, machine.arithmetic_gflops_bf16);
-        format!("{single:.0} and {half:.0}, with all operands at hand")
+        format!("{single:.0} and {half:.0}, with all operands in the cache")
     });
     line("memory", format!("{:.1} GB/s read", machine.read_gb_s));
     if let Some(model) = &report.model {
@@ -228,7 +228,7 @@ mod tests {
 processor    A Processor
 threads      1 of 2
 matrix peak  431 GFLOP/s in f32, 812 in bf16
-of at most   520 and 1030, with all operands at hand
+of at most   520 and 1030, with all operands in the cache
 memory       38.2 GB/s read
 model        gpt2, 124.4 M parameters: 84.9 M in matrices of blocks, 38.6 M in the head
 products     in f32, sampled from with weights in int8

@@ -112,16 +112,16 @@ impl Job {
         let request = Request { file: Some(&args.file), ..Request::default() };
         let plan = Plan::check(&RunConfig::load(&request)?, &Machine::detect())?.on_ranks();
         if !plan.is_set("output_dir") {
-            let message = format!("`{}` names no `output_dir`", args.file.display());
-            let hint = "name one on a file system that all nodes share: a job that starts again goes on there";
+            let message = format!("`{}` has no `output_dir`", args.file.display());
+            let hint = "set one on a file system that all nodes share: a restarted job resumes from there";
             return Err(Error::input(message).with_hint(hint).into());
         }
         let ranks = args.nodes * args.ranks_per_node;
         let lanes = plan.train().lanes.unwrap_or(1);
         if ranks as usize > lanes {
-            let message = format!("{ranks} ranks cannot share the work of a run with {lanes} lanes");
+            let message = format!("{ranks} ranks cannot share a run with {lanes} lanes");
             return Err(Error::input(message)
-                .with_hint("set `train.lanes` in the file to a power of two that is as large")
+                .with_hint("set `train.lanes` in the file to a power of two that is at least the number of ranks")
                 .into());
         }
         let gigabytes = match args.memory {
@@ -143,7 +143,7 @@ impl Job {
 /// Computes the memory in gigabytes of a machine with `on_machine` of the run's ranks: the forecast plus a quarter.
 pub(super) fn gigabytes(plan: &Plan, ranks: u32, on_machine: u32, out: &Output) -> anyhow::Result<u64> {
     let workload = forecast::workload(plan, ranks as usize, &mut Watcher::new(out));
-    let workload = workload.context("the memory cannot be forecast here; name it with `--memory`")?;
+    let workload = workload.context("the memory cannot be forecast on this machine; set it with `--memory`")?;
     let of_rank = workload.forecast().peak_bytes as f64;
     Ok((of_rank * f64::from(on_machine) * 1.25 / 1e9).ceil() as u64)
 }
@@ -196,10 +196,8 @@ impl SlurmJob<'_> {
         let all = all.chain(partition.map(|name| format!("--partition={name}"))).chain([format!("--output={log}")]);
         let lines: String = all.map(|option| format!("#SBATCH {option}\n")).collect();
         format!(
-            "#!/bin/bash\n{lines}\
-             # Five minutes before the time is over, training stops after a checkpoint. A job that starts again goes on from there.\n\
-             #SBATCH --signal=TERM@300\n\
-             #SBATCH --requeue\n"
+            "#!/bin/bash\n{lines}# Five minutes before the time limit, training writes a checkpoint and stops. A \
+             restarted job resumes from it.\n#SBATCH --signal=TERM@300\n#SBATCH --requeue\n"
         )
     }
 }
@@ -217,9 +215,8 @@ fn slurm(args: &SlurmArgs, job: &Job) -> String {
         log: &log,
     };
     format!(
-        "{head}\
-         # `--mpi=pmix` for Open MPI, `--mpi=pmi2` for MPICH; `srun --mpi=list` shows what is there.\n\
-         srun --cpus-per-task={cpus} --kill-on-bad-exit=1 {command}\n",
+        "{head}# `--mpi=pmix` for Open MPI, `--mpi=pmi2` for MPICH; `srun --mpi=list` lists the available ones.\nsrun \
+         --cpus-per-task={cpus} --kill-on-bad-exit=1 {command}\n",
         head = head.head(),
         command = job.command(),
     )
@@ -262,19 +259,10 @@ fn skypilot(args: &SkypilotArgs, job: &Job) -> String {
     let cpus = cpus * ranks_per_node;
     let setup = args.setup.replace('\n', "\n  ");
     format!(
-        "name: {name}\n\
-         num_nodes: {nodes}\n\
-         resources:\n\
-         \x20 cpus: {cpus}+\n\
-         \x20 memory: {gigabytes}+\n\
-         setup: |\n\
-         \x20 {setup}\n\
-         run: |\n\
-         \x20 # The first machine starts the ranks of all.\n\
-         \x20 if [ \"$SKYPILOT_NODE_RANK\" = 0 ]; then\n\
-         \x20   HOSTS=$(echo \"$SKYPILOT_NODE_IPS\" | sed 's/$/:{ranks_per_node}/' | paste -sd, -)\n\
-         \x20   mpiexec -n {ranks} -hosts \"$HOSTS\" {command}\n\
-         \x20 fi\n",
+        "name: {name}\nnum_nodes: {nodes}\nresources:\n\x20 cpus: {cpus}+\n\x20 memory: {gigabytes}+\nsetup: |\n\x20 \
+         {setup}\nrun: |\n\x20 # The first machine starts the ranks on all machines.\n\x20 if [ \
+         \"$SKYPILOT_NODE_RANK\" = 0 ]; then\n\x20   HOSTS=$(echo \"$SKYPILOT_NODE_IPS\" | sed \
+         's/$/:{ranks_per_node}/' | paste -sd, -)\n\x20   mpiexec -n {ranks} -hosts \"$HOSTS\" {command}\n\x20 fi\n",
         command = job.command(),
     )
 }
@@ -301,14 +289,14 @@ pub fn run(args: ClusterArgs, out: &Output) -> anyhow::Result<()> {
 pub(super) fn hand_over(words: &[&str], text: &str) -> anyhow::Result<()> {
     let program = words[0];
     let mut child = Command::new(program).args(&words[1..]).stdin(Stdio::piped()).spawn().map_err(|error| {
-        let hint = "leave `--submit` out to see what would be handed over";
-        Error::input(format!("`{program}` does not start: {error}")).with_hint(hint)
+        let hint = "leave `--submit` out to print the text that would be submitted";
+        Error::input(format!("`{program}` cannot be started: {error}")).with_hint(hint)
     })?;
-    child.stdin.take().context("it has no input")?.write_all(text.as_bytes())?;
+    child.stdin.take().context("the program has no stdin")?.write_all(text.as_bytes())?;
     let status = child.wait()?;
     match status.success() {
         true => Ok(()),
-        false => Err(Error::input(format!("`{program}` refused it ({status})")).into()),
+        false => Err(Error::input(format!("`{program}` rejected the job ({status})")).into()),
     }
 }
 

@@ -20,18 +20,18 @@ pub fn arguments(command: Command) -> Command {
         run(name, help).value_name(value).value_delimiter(',').action(ArgAction::Append)
     };
     let path = clap::value_parser!(PathBuf);
-    let file = Arg::new("file").value_name("FILE").help("A configuration file with `methods:`; flags lie over it");
+    let file = Arg::new("file").value_name("FILE").help("Configuration file with `methods:`; flags override it");
     let mut command = command
         .next_help_heading("Comparison")
         .arg(file.value_parser(path.clone()))
-        .arg(list("methods", "dpo,ppo,grpo", "The methods to train, or `all`; default: those of the file"))
+        .arg(list("methods", "dpo,ppo,grpo", "Methods to train, or `all`; default: the methods of the file"))
         .arg(
             list("runs", "DIR,DIR", "Compare finished runs instead of training")
                 .value_parser(path)
                 .conflicts_with_all(["file", "methods"]),
         )
         .arg(
-            run("resume", "Keep finished runs, go on with the others")
+            run("resume", "Keep finished runs and resume the others")
                 .action(ArgAction::SetTrue)
                 .conflicts_with("overwrite"),
         )

@@ -42,11 +42,11 @@ pub fn run(args: DemoArgs, out: &Output) -> anyhow::Result<()> {
     };
     let report = gradus::demo::run(&options, &mut Watcher::new(out)).map_err(|error| match error {
         gradus::Error::Interrupted => {
-            anyhow::Error::new(error).context(NotResumed("interrupted; `--overwrite` begins it anew"))
+            anyhow::Error::new(error).context(NotResumed("interrupted; `--overwrite` starts it from the beginning"))
         }
         other => other.into(),
     })?;
-    out.note(format_args!("everything is in {}; each `.yml` there is a run to repeat", options.output_dir.display()));
+    out.note(format_args!("all files are in {}; each `.yml` file repeats one run", options.output_dir.display()));
     out.result(&report, || text(&report))
 }
 
@@ -68,8 +68,8 @@ fn text(report: &Report) -> String {
     if let Some(accuracy) = report.reward_model_accuracy {
         line(&format!("reward model: orders {:.0} % of held-out pairs as they are labeled", 100.0 * accuracy));
     }
-    line("preferred: how often the true rule, which no model is shown, prefers the review to that of `sft`");
-    line(&format!("seed {}, {:.0} s in all", report.seed, report.elapsed_s));
+    line("preferred: how often the true rule prefers the review to that of `sft`; no model sees the rule");
+    line(&format!("seed {}, {:.0} s in total", report.seed, report.elapsed_s));
     text
 }
 
@@ -132,8 +132,8 @@ sft       1.25       50 %        2.50   3.75     98 %   11.5   1.50      90 %   
 ppo       1.25       90 %        2.50   3.75     98 %   11.5   1.50      90 %   12 s
 
 reward model: orders 84 % of held-out pairs as they are labeled
-preferred: how often the true rule, which no model is shown, prefers the review to that of `sft`
-seed 42, 200 s in all
+preferred: how often the true rule prefers the review to that of `sft`; no model sees the rule
+seed 42, 200 s in total
 ";
         assert_eq!(text(&report), expected);
     }

@@ -105,8 +105,8 @@ pub fn run(args: DocsArgs, out: &Output) -> anyhow::Result<()> {
             found = pages.flat_map(|(name, page)| sections(name, page, &wanted)).collect();
         }
         if found.is_empty() {
-            let error = gradus::Error::input(format!("no section of the documentation has all of `{text}`"));
-            return Err(error.with_hint("use fewer words, or a part of one").into());
+            let error = gradus::Error::input(format!("no section of the documentation contains all words of `{text}`"));
+            return Err(error.with_hint("use fewer words, or a part of a word").into());
         }
         return out.result(&found, || found.iter().map(|f| format!("{}:{}: {}\n", f.page, f.line, f.text)).collect());
     }

@@ -44,7 +44,7 @@ fn nvidia(found: &Nvidia) -> String {
         lines.extend(found.missing.iter().cloned());
     }
     if !found.in_this_build {
-        lines.push("this build does not use them: that needs the cargo feature `cuda`".into());
+        lines.push("this build does not use NVIDIA GPUs: build with the cargo feature `cuda`".into());
     }
     lines.join("\n             ")
 }
@@ -60,7 +60,7 @@ fn mpi() -> String {
         .map(|library| format!("{} ({}, {})", library.version, library.abi(), library.path))
         .collect();
     match found.is_empty() {
-        true => "none: `pip install mpich`, or the package `mpich` or `openmpi-bin`, for `--ranks`".into(),
+        true => "none; for `--ranks`, install one: `pip install mpich`, or the package `mpich` or `openmpi-bin`".into(),
         false => found.join("\n             "),
     }
 }
@@ -82,7 +82,7 @@ fn table(Report { machine, nvidia: found }: &Report) -> String {
     line("lacking", list(false));
     line(
         "bf16",
-        if machine.bf16_warning().is_none() { "products of its own" } else { "no products: slower than f32" }.into(),
+        if machine.bf16_warning().is_none() { "native products" } else { "no native products: slower than f32" }.into(),
     );
     line("threads", machine.threads.to_string());
     line("memory", format!("{}, {} free", gibibytes(machine.memory_bytes), gibibytes(machine.memory_free_bytes)));

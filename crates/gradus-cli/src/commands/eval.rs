@@ -125,15 +125,19 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
     let args = EvalArgs::from_arg_matches(matches)?;
     let reward = reward(&flags::given_rewards(matches))?;
     let Some(model) = args.model.clone() else {
-        args.text_files.refuse("needs `--model`: without one, completions are measured as they are")?;
-        anyhow::ensure!(reward.is_none(), "a reward scores samples of a model: `--metrics` measures rows without one");
+        args.text_files.refuse("needs `--model`: without a model, completions are measured as they are")?;
+        anyhow::ensure!(
+            reward.is_none(),
+            "a reward scores samples of a model: pass `--model`, or measure the rows \
+                                           with `--metrics`"
+        );
         return metrics(&args, out);
     };
     // Rows for the evaluation of a task.
     let split = args.split.as_deref().or(args.task.as_ref().map(|_| "validation"));
     let data = flags::data(args.data.as_deref(), args.task.as_deref(), split)?;
     if args.task.is_some() {
-        args.columns.refuse("does not go with `--task`: a task names its columns itself")?;
+        args.columns.refuse("cannot be used with `--task`: a task has its own column names")?;
     }
     let options = EvalOptions {
         rename: args.columns.renames()?,
@@ -234,7 +238,7 @@ fn metrics(args: &EvalArgs, out: &Output) -> anyhow::Result<()> {
 /// Warns about metrics without a value, which are `null` in JSON and a dash in the table.
 fn warn_undefined(values: &[MetricValue], out: &Output) {
     for of in values.iter().filter(|of| !of.value.is_finite()) {
-        out.warn(format_args!("`{}` is {}: the rows have nothing that it measures", of.key, of.value));
+        out.warn(format_args!("`{}` is {}: the rows contain nothing to measure", of.key, of.value));
     }
 }
 
@@ -252,7 +256,7 @@ fn value_row(of: &MetricValue) -> Vec<String> {
 }
 
 fn post_process(word: &str) -> Result<PostProcess, String> {
-    serde_json::from_value(word.into()).map_err(|_| "the one there is, is `three_sentence_summary`".to_owned())
+    serde_json::from_value(word.into()).map_err(|_| "expected `three_sentence_summary`".to_owned())
 }
 
 /// Returns the reward that the flags define, parsed and checked as for a run.

@@ -50,7 +50,10 @@ pub fn run(args: ExportArgs, out: &Output) -> anyhow::Result<()> {
     drop(spinner);
     exported.notes.iter().for_each(|note| out.note(note));
     if exported.kept_in_f32 > 0 {
-        out.note(format_args!("{} tensors stay in f32: their rows are no whole blocks of 32", exported.kept_in_f32));
+        out.note(format_args!(
+            "{} tensors stay in f32: their row length is not a multiple of 32",
+            exported.kept_in_f32
+        ));
     }
     out.result(&exported, || {
         format!(

@@ -154,7 +154,7 @@ fn ids(text: &str) -> Result<Ids, std::num::ParseIntError> {
 
 /// Parses a number for which `holds` is true; `wanted` describes the allowed numbers.
 fn number(text: &str, wanted: &str, holds: fn(f32) -> bool) -> Result<f32, String> {
-    let found = text.parse().map_err(|_| "a number is needed".to_owned())?;
+    let found = text.parse().map_err(|_| "expected a number".to_owned())?;
     if holds(found) { Ok(found) } else { Err(format!("it must be {wanted}")) }
 }
 
@@ -177,7 +177,7 @@ fn penalty(text: &str) -> Result<f32, String> {
 /// Parses a whole number from 1 to `most`.
 fn count(text: &str, most: usize) -> Result<usize, String> {
     let found = text.parse().ok().filter(|count| (1..=most).contains(count));
-    found.ok_or_else(|| format!("a whole number from 1 to {most} is needed"))
+    found.ok_or_else(|| format!("expected a whole number from 1 to {most}"))
 }
 
 fn group_size(text: &str) -> Result<usize, String> {
@@ -236,7 +236,7 @@ impl SamplingArgs {
 /// Returns the prompts that the arguments name.
 fn prompts(args: &GenerateArgs, out: &Output) -> anyhow::Result<Prompts> {
     let Some(data) = &args.prompts else {
-        args.columns.refuse("needs `--prompts`: a prompt itself has no columns")?;
+        args.columns.refuse("needs `--prompts`: a prompt on the command line has no columns")?;
         let text = |text: &String| match text.as_str() {
             "-" => Ok(std::io::read_to_string(std::io::stdin().lock())?.trim_end_matches(['\n', '\r']).to_owned()),
             text => Ok(text.to_owned()),
@@ -245,7 +245,7 @@ fn prompts(args: &GenerateArgs, out: &Output) -> anyhow::Result<Prompts> {
     };
     let path = Path::new(data);
     if path.extension().is_some_and(|extension| extension == "txt") && path.is_file() {
-        args.columns.refuse("names columns, but a text file has none: each line is a prompt")?;
+        args.columns.refuse("names columns, but a text file has no columns: each line is a prompt")?;
         let lines = gradus::data::lines(path)?.map(|line| line.map(|(_, line)| line));
         let lines = lines.filter(|line| !line.as_ref().is_ok_and(|line| line.trim().is_empty()));
         return Ok(Prompts::Texts(lines.collect::<gradus::Result<_>>()?));

@@ -161,10 +161,10 @@ fn others() -> Vec<Entry> {
             arguments: |command| crate::help::brief(runs::arguments(command)),
             run: Box::new(runs::run),
         },
-        entry!(Train, "cluster", cluster::ClusterArgs, "Write what starts a run on Slurm, Kubernetes or SkyPilot"),
+        entry!(Train, "cluster", cluster::ClusterArgs, "Write the job file of a run for Slurm, Kubernetes or SkyPilot"),
         entry!(Use, "generate", generate::GenerateArgs, "Sample completions of prompts"),
-        entry!(Use, "chat", chat::ChatArgs, "Talk to a model, or to two side by side"),
-        entry!(Use, "serve", serve::ServeArgs, "Serve the models of a folder: web pages, and OpenAI's protocol"),
+        entry!(Use, "chat", chat::ChatArgs, "Chat with a model, or with two side by side"),
+        entry!(Use, "serve", serve::ServeArgs, "Serve the models of a folder: web pages and OpenAI's protocol"),
         entry!(
             Use,
             "annotate",
@@ -207,7 +207,7 @@ fn with_threads(command: Command) -> Command {
         return command;
     }
     let count = clap::value_parser!(u64).range(1..=1024);
-    let help = "Threads to compute with [default: one for each processor]";
+    let help = "Number of threads [default: one per processor]";
     command.arg(Arg::new("threads").long("threads").value_name("N").value_parser(count).help(help))
 }
 

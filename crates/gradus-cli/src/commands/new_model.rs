@@ -41,7 +41,7 @@ pub struct NewModelArgs {
 
 /// Parses a key and its value. Values that are not JSON are text.
 fn setting(text: &str) -> Result<(String, Value), String> {
-    let (key, value) = text.split_once('=').ok_or("`KEY=VALUE` is needed")?;
+    let (key, value) = text.split_once('=').ok_or("expected `KEY=VALUE`")?;
     Ok((key.to_owned(), serde_json::from_str(value).unwrap_or_else(|_| value.into())))
 }
 

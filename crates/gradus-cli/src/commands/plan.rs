@@ -30,7 +30,7 @@ struct Report {
 /// Adds the arguments of `gradus plan`: a file or a method, and the keys of every method.
 pub fn arguments(command: Command) -> Command {
     let what = Arg::new("what").value_name("FILE|METHOD").required(true);
-    let what = what.help("The configuration file, over which flags lie; or a method, which the flags describe");
+    let what = what.help("Configuration file, which flags override; or a method, configured by flags");
     flags::add(command, what.value_parser(clap::value_parser!(PathBuf)), train::every_flag().shown())
 }
 
@@ -70,8 +70,10 @@ fn text(forecast: &Forecast, machine: &Machine) -> String {
     let _ = write!(text, "\npeak {} in `{}`", bytes(forecast.peak_bytes), forecast.peak().name);
     let _ = write!(text, ", where the longest pass has {} tokens", forecast.longest_pass_tokens);
     if let (Some(gpu), Some(own)) = (&forecast.gpu, forecast.host_bytes) {
-        let memory = machine.device_memory(gpu).map_or("memory that its driver does not tell".to_owned(), bytes);
-        let _ = write!(text, "; `{gpu}` has {memory}; beside it the program needs {}", bytes(own));
+        let memory = machine
+            .device_memory(gpu)
+            .map_or("an unknown amount of memory (its driver does not report it)".to_owned(), bytes);
+        let _ = write!(text, "; `{gpu}` has {memory}; the program also needs {} of main memory", bytes(own));
     }
     if let Some(memory) = machine.memory_bytes {
         let _ = write!(text, "; this machine has {}", bytes(memory));

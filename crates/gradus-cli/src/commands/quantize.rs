@@ -96,7 +96,7 @@ fn table(report: &QuantizeReport) -> String {
         row(name, [bytes(before), bytes(after), percent(after as f64 / before.max(1) as f64)])
     };
     let mut rows = vec![
-        row("", ["before".into(), report.format.into(), "of before".into()]),
+        row("", ["before".into(), report.format.into(), "of original".into()]),
         sizes("linear layers in memory", before.linear_bytes, after.linear_bytes),
         sizes("all weights in memory", before.weight_bytes, after.weight_bytes),
         sizes("weights on disk", before.disk_bytes, after.disk_bytes),
@@ -113,11 +113,11 @@ fn table(report: &QuantizeReport) -> String {
     let mut fact = |name: &str, value: String| facts.push(vec![name.to_owned(), value]);
     if let Some(found) = &report.policy {
         fact("completions, tokens", format!("{}, {}", found.completions, found.tokens));
-        fact("KL(before ‖ after), nats a token", short(found.kl));
-        fact("  the largest", short(found.largest_kl));
+        fact("KL(before ‖ after), nats per token", short(found.kl));
+        fact("  maximum", short(found.largest_kl));
         fact("error of a logprob", short(found.logprob_error));
-        fact("  the largest", short(found.largest_logprob_error));
-        fact("same likeliest token", percent(found.agreement));
+        fact("  maximum", short(found.largest_logprob_error));
+        fact("same most likely token", percent(found.agreement));
     }
     if let Some(found) = &report.reward {
         fact("pairs", found.pairs.to_string());
@@ -126,7 +126,7 @@ fn table(report: &QuantizeReport) -> String {
         fact("same preference", percent(found.agreement));
         fact("correlation of rewards", found.correlation.map_or("–".into(), |r| format!("{r:.5}")));
         fact("error of a reward", short(found.reward_error));
-        fact("  the largest", short(found.largest_reward_error));
+        fact("  maximum", short(found.largest_reward_error));
     }
     if !facts.is_empty() {
         text += &format!("\n{}", aligned(&facts));

@@ -64,7 +64,7 @@ pub struct ScoreArgs {
 /// Scores the rows, and prints each one as soon as it has a score.
 pub fn run(args: ScoreArgs, out: &Output) -> anyhow::Result<()> {
     if let Some(model) = args.classifier {
-        args.text_files.refuse("does not go with `--classifier`: a classifier reads with its own tokenizer")?;
+        args.text_files.refuse("cannot be used with `--classifier`: a classifier uses its own tokenizer")?;
         let options = ClassesOptions {
             model,
             data: args.data,

@@ -71,7 +71,8 @@ fn weights_token() -> anyhow::Result<Option<String>> {
     let fits = token.len() >= TOKEN_CHARACTERS && token.bytes().all(|byte| byte.is_ascii_graphic());
     anyhow::ensure!(
         fits,
-        "{WEIGHTS_TOKEN} must have at least {TOKEN_CHARACTERS} characters, all of them letters, digits or signs of ASCII"
+        "{WEIGHTS_TOKEN} must have at least {TOKEN_CHARACTERS} characters, all of them ASCII letters, digits or \
+         punctuation"
     );
     Ok(Some(token))
 }
@@ -103,7 +104,7 @@ impl Trainer for Itself {
         serde_json::from_slice(&output.stdout).map_err(|_| {
             let said = String::from_utf8_lossy(&output.stderr);
             let said = said.trim().trim_start_matches("error: ");
-            gradus::Error::input(if said.is_empty() { "the forecast ended without a word" } else { said })
+            gradus::Error::input(if said.is_empty() { "the forecast failed without a message" } else { said })
         })
     }
 
@@ -179,7 +180,7 @@ pub fn run(args: ServeArgs, out: &Output) -> anyhow::Result<()> {
         if let Some(token) = address.weights_token.as_ref().filter(|_| !is_chosen) {
             out.note(format!("token for weights: {token}"));
         }
-        out.note("Ctrl-C ends the server");
+        out.note("Ctrl-C stops the server");
     };
     serve(options, &mut ready, &is_interrupted)?;
     said

@@ -108,14 +108,19 @@ pub fn run(args: SweepArgs, out: &Output) -> anyhow::Result<()> {
         for run in &failed {
             out.warn(format_args!("{} failed: {}", run.directory.display(), last_line(&run.log)));
         }
-        anyhow::ensure!(failed.is_empty(), "{} of {all} runs failed; the same command goes on with them", failed.len());
+        anyhow::ensure!(
+            failed.is_empty(),
+            "{} of {all} runs failed; run the same command again to resume them",
+            failed.len()
+        );
     }
     let outcomes = outcomes(&sweep, &plans)?;
     let finished = plans.iter().flatten().filter(|plan| is_finished(plan.output_dir())).count();
     match outcomes.best() {
         Some(best) => out.note(format_args!("best: {}", sweep.output_dir.join(&best.name).display())),
         None if finished > 0 => out.warn(format_args!(
-            "{finished} runs are finished, but none has a number for `{}`: `sweep.metric` names one of their `results.json`",
+            "{finished} runs are finished, but none has a number for `{}`: set `sweep.metric` to a metric in their \
+             `results.json`",
             outcomes.metric
         )),
         None => {}
@@ -133,7 +138,7 @@ fn prepare(top: &Path, plan: &Plan) -> anyhow::Result<Run> {
     match fs::read_to_string(&config) {
         Ok(before) => anyhow::ensure!(
             before == text,
-            "`{}` was begun with another configuration; choose another `output_dir`, or remove it",
+            "`{}` was started with another configuration; choose another `output_dir`, or remove the directory",
             directory.display()
         ),
         Err(_) => {
@@ -155,7 +160,7 @@ fn to_slurm(
     out: &Output,
 ) -> anyhow::Result<()> {
     if pending.is_empty() {
-        out.note("all runs are finished: there is nothing to hand to Slurm");
+        out.note("all runs are finished: there is nothing to submit to Slurm");
         return Ok(());
     }
     let gigabytes = match args.memory {
@@ -183,12 +188,10 @@ fn to_slurm(
         pending.iter().map(line).collect()
     };
     let text = format!(
-        "{head}\
-         # Each job of the array takes one configuration and its directory.\n\
-         CONFIGS=(\n{configs})\n\
-         DIRECTORIES=(\n{directories})\n\
-         srun --cpus-per-task={cpus} gradus train \"${{CONFIGS[$SLURM_ARRAY_TASK_ID]}}\" \\\n\
-         \x20 --output-dir \"${{DIRECTORIES[$SLURM_ARRAY_TASK_ID]}}\" --resume --quiet --threads {cpus}\n",
+        "{head}# Each job of the array trains one configuration in its \
+         directory.\nCONFIGS=(\n{configs})\nDIRECTORIES=(\n{directories})\nsrun --cpus-per-task={cpus} gradus train \
+         \"${{CONFIGS[$SLURM_ARRAY_TASK_ID]}}\" \\\n\x20 --output-dir \"${{DIRECTORIES[$SLURM_ARRAY_TASK_ID]}}\" \
+         --resume --quiet --threads {cpus}\n",
         head = head.head(),
         configs = words(|run| &run.config)?,
         directories = words(|run| &run.directory)?,
@@ -237,9 +240,8 @@ fn train(pending: Vec<Run>, at_once: usize, threads: usize, out: &Output) -> any
         std::thread::sleep(Duration::from_millis(100));
     }
     if is_interrupted() {
-        return Err(anyhow::Error::new(gradus::Error::Interrupted).context(NotResumed(
-            "interrupted; what was under way has a checkpoint: the same command goes on with it",
-        )));
+        return Err(anyhow::Error::new(gradus::Error::Interrupted)
+            .context(NotResumed("interrupted; a checkpoint was saved: run the same command again to resume")));
     }
     Ok(failed)
 }
@@ -300,5 +302,5 @@ fn outcomes(sweep: &WrittenSweep, plans: &[Vec<Plan>]) -> gradus::Result<Outcome
 fn last_line(log: &Path) -> String {
     let text = fs::read_to_string(log).unwrap_or_default();
     let errors = text.lines().rev().find(|line| line.starts_with("error")).or_else(|| text.lines().last());
-    errors.unwrap_or("it said nothing").to_owned()
+    errors.unwrap_or("no message in its log").to_owned()
 }

@@ -18,7 +18,7 @@ use crate::watch::{Watcher, downloads, short, stop_with_stdin};
 
 /// Adds the arguments of `gradus train`: a file, and the keys of every method.
 pub fn arguments(command: Command) -> Command {
-    let file = Arg::new("file").value_name("FILE").required(true).help("The configuration file; flags lie over it");
+    let file = Arg::new("file").value_name("FILE").required(true).help("Configuration file; flags override it");
     flags::add(command, file.value_parser(clap::value_parser!(PathBuf)), every_flag().shown())
 }
 
@@ -73,7 +73,8 @@ fn train(plan: &Plan, joined: &Joined, out: &Output) -> anyhow::Result<()> {
     let cores = machine.threads;
     if let Some(threads) = plan.train().threads.filter(|&threads| threads > cores) {
         out.warn(format_args!(
-            "`train.threads` is {threads}, but this machine runs {cores} at once: the others only cost time"
+            "`train.threads` is {threads}, but this machine runs only {cores} at once: more threads make training \
+             slower"
         ));
     }
     let own = joined.threads(cores);
@@ -82,7 +83,7 @@ fn train(plan: &Plan, joined: &Joined, out: &Output) -> anyhow::Result<()> {
     let own = own.unwrap_or(cores);
     // The first rank downloads, so that the others find the files.
     let fetched = if joined.ranks.is_first() { fetch_inputs(plan, out) } else { Ok(()) };
-    joined.ranks.agree("what is fetched", fetched.map_err(of_library))?;
+    joined.ranks.agree("the downloads", fetched.map_err(of_library))?;
     let ranks = joined.ranks.with_spare_processor(threads.unwrap_or(own) < own);
     let outcome = gradus::train::run_on(plan, ranks, &mut Watcher::new(out)).map_err(|error| not_begun(plan, error))?;
     if !ranks.is_first() {
@@ -111,7 +112,8 @@ fn not_begun(plan: &Plan, error: gradus::Error) -> anyhow::Error {
     };
     match error {
         gradus::Error::Interrupted if !keeps(plan.output_dir()) => anyhow::Error::new(error).context(NotResumed(
-            "interrupted before the first step was done; nothing is kept, `--resume` starts from the beginning",
+            "interrupted before the first step was finished; nothing was saved, and `--resume` starts from the \
+             beginning",
         )),
         error => error.into(),
     }

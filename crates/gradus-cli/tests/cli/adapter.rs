@@ -55,7 +55,7 @@ fn an_adapter_is_trained_used_and_merged() {
     test.succeeds(&["export", "--model", "merged", "--weights", "f32", "--output", "one.gguf", "--overwrite"]);
     test.succeeds(&["merge", "--model", "run/model", "--output", "merged", "--overwrite"]);
     let run = test.run(&["merge", "--model", "run/model", "--output", "run/model", "--overwrite"]);
-    assert!(run.code == 2 && run.stderr.contains("`run/model` is read and would be replaced"), "{run:?}");
+    assert!(run.code == 2 && run.stderr.contains("`run/model` is an input and would be replaced"), "{run:?}");
 
     let sample =
         ["generate", "--model", &model, "--adapter", "run/model", "--prompts", "rows.jsonl", "--max-new-tokens", "3"];
@@ -92,8 +92,8 @@ fn what_cannot_be_is_said() {
         &["sft", "--model", "run/model", "--data", "rows.jsonl", "--output-dir", "b", "--lora-rank", "4", "--quiet"],
         1,
         "
-error: `run/model` is an adapter already, and `lora` asks for a new one
-hint: leave `lora` out to go on with it, or fold it into its base first: `gradus merge --model run/model --output DIR`
+error: `run/model` is an adapter already, but `lora` requests a new one
+hint: leave `lora` out to continue it, or merge it into its base first: `gradus merge --model run/model --output DIR`
 ",
     );
     test.fails(
@@ -103,7 +103,7 @@ hint: leave `lora` out to go on with it, or fold it into its base first: `gradus
 error: `lora.rank` is 0, but must be at least 1
   --> flag `--lora-rank`
 
-error: `lora.dropout` is 0.1, but dpo compares logprobs of one text under several models: with dropout they would differ by chance
+error: `lora.dropout` is 0.1, but dpo compares logprobs of one text under several models: dropout would make them differ at random
   --> flag `--lora-dropout`
 hint: leave it out; it is for `sft`, `reward`, `classify`, `ppo`, `nlpo`, `a2c`, `grpo` and `rloo`
 ",
@@ -117,7 +117,7 @@ hint: its linear layers end in c_attn, c_fc, c_proj; `all-linear` takes them all
 ",
     );
     let merge = test.run(&["merge", "--model", &model, "--output", "merged"]);
-    assert!(merge.stderr.contains("this is a whole model: there is no adapter to fold in"), "{}", merge.stderr);
+    assert!(merge.stderr.contains("this is a whole model: there is no adapter to merge"), "{}", merge.stderr);
     test.write("taken/notes.txt", "mine");
     test.fails(
         &["merge", "--model", "run/model", "--output", "taken", "--quiet"],

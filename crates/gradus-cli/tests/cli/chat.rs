@@ -85,8 +85,8 @@ fn commands_over_a_pipe() {
         "temperature 0, top-k off,",
         "warning: there is no setting `heat`; `/help` lists them",
         "warning: there is no command `/sing`; `/help` lists them",
-        "warning: there is nothing to answer yet",
-        "a new system prompt",
+        "warning: there is no prompt to answer yet",
+        "the system prompt is set",
         "saved to `chat.jsonl`",
     ] {
         assert!(stderr.contains(line), "no `{line}` in {stderr}");
@@ -133,7 +133,7 @@ fn a_model_without_a_template_says_which_form_it_takes_and_takes_one_by_name() {
         stderr
     };
     let said = talk(&[]);
-    assert!(said.contains("warning: `bare` has no chat template: what is said goes to it as `Human: …`"), "{said}");
+    assert!(said.contains("warning: `bare` has no chat template: it reads the conversation as `Human: …`"), "{said}");
     for chosen in [&["--format", "hh"][..], &["--chat-template", "chatml"]] {
         let said = talk(chosen);
         assert!(!said.contains("no chat template"), "{chosen:?}: {said}");

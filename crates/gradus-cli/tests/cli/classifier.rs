@@ -116,7 +116,7 @@ fn what_is_wrong_is_told_with_its_line() {
     let run = test.run(&[&arguments[..], &["--text", "{body}"]].concat());
     assert!(run.stderr.starts_with("error: rows.jsonl:1: missing column `body` (found `text`)"), "{}", run.stderr);
     let run = test.run(&["score", "--classifier", &fixture_model("gpt2"), "--data", "rows.jsonl"]);
-    assert!(run.stderr.contains("model type `gpt2` is no encoder that is supported"), "{}", run.stderr);
+    assert!(run.stderr.contains("model type `gpt2` is not a supported encoder"), "{}", run.stderr);
     let run = test.run(&["score", "--model", &model, "--data", "rows.jsonl"]);
     assert!(run.stderr.contains("gradus score --classifier"), "{}", run.stderr);
 }

@@ -18,7 +18,7 @@ hint: `--methods dpo,ppo,grpo`, or `methods:` in the file
         &["compare", "--model", "m", "--data", "d", "--methods", "dpo,reward"],
         2,
         "
-error: `reward` trains no policy, and only policies are compared
+error: `reward` does not train a policy, and only policies can be compared
   --> flag `--methods`
 hint: the methods are `sft`, `dpo`, `orpo`, `cpo`, `simpo`, `kto`, `distill`, `ppo`, `nlpo`, `a2c`, `trpo`, `grpo` and `rloo`
 ",
@@ -27,7 +27,7 @@ hint: the methods are `sft`, `dpo`, `orpo`, `cpo`, `simpo`, `kto`, `distill`, `p
         &["compare", "--model", "m", "--data", "d", "--methods", "dpo,sft", "--max-new-tokens", "8"],
         2,
         "
-error: `--max-new-tokens` is no key of `dpo`, `sft`
+error: `--max-new-tokens` is not a key of `dpo`, `sft`
   --> flag `--max-new-tokens`
 ",
     );

@@ -72,7 +72,7 @@ fn two_methods_at_once() {
         &["config", "check", "run.yml"],
         2,
         "
-error: `method` chooses `ppo` and `dpo` at once, but takes exactly one
+error: `method` has `ppo` and `dpo`, but takes exactly one
   --> run.yml:4:3
    |
  4 |   ppo: {}
@@ -92,7 +92,7 @@ fn an_impossible_combination_in_json() {
         &["config", "check", "run.json"],
         2,
         "
-error: `reward` is given, but `dpo` samples nothing to reward: it learns from its data alone
+error: `reward` is given, but `dpo` samples no completions to reward: it trains only on its data
   --> run.json:2:2
    |
  2 |  \"reward\": {\"model\": \"rm\"}}
@@ -166,7 +166,7 @@ fn a_file_that_is_no_mapping_or_more_than_any_run_needs() {
         bomb += &format!("a{level}: &a{level} [{aliases}]\n");
     }
     let bomb = check(&bomb);
-    assert!(bomb.contains("the configuration has more than 100000 values (those of aliases counted)"), "{bomb}");
+    assert!(bomb.contains("the configuration has more than 100000 values (including those of aliases)"), "{bomb}");
     let deep = check(&format!("a: {}1{}\n", "[".repeat(150), "]".repeat(150)));
     assert!(deep.contains("the configuration has more than 100 levels"), "{deep}");
 

@@ -63,19 +63,16 @@ fn check_lists_findings_and_fails() {
     let run = test.run(&["data", "check", "pairs.jsonl"]);
     assert_eq!(run.code, 1);
     assert_eq!(run.stdout, "identical pairs: 1 row\n  pairs.jsonl:2: `chosen` and `rejected` are the same\n");
-    assert_eq!(
-        run.stderr,
-        "lengths and end-of-text tokens are checked with `--model DIR`\nerror: 1 problem in 2 rows\n"
-    );
+    assert_eq!(run.stderr, "`--model DIR` also checks lengths and end-of-text tokens\nerror: 1 problem in 2 rows\n");
     test.write("good.jsonl", PAIRS.lines().next().expect("a line"));
-    let kind = "preferences with a prompt (rewards alone read `id`)";
+    let kind = "preferences with a prompt (only rewards read `id`)";
     assert_eq!(
         test.succeeds(&["data", "check", "good.jsonl", "-q"]),
-        format!("good.jsonl: 1 row of {kind}, nothing found\n")
+        format!("good.jsonl: 1 row of {kind}, no problems found\n")
     );
     // Rows of an unintended form are readable, too.
     test.write("winner.csv", "prompt, response_a,winner\nTea?,Yes.,a\n");
-    let prompts = "winner.csv: 1 row of prompts (rewards alone read `response_a`, `winner`), nothing found\n";
+    let prompts = "winner.csv: 1 row of prompts (only rewards read `response_a`, `winner`), no problems found\n";
     assert_eq!(test.succeeds(&["data", "check", "winner.csv", "-q"]), prompts);
 }
 
@@ -200,14 +197,14 @@ fn bad_input_is_named() {
     test.fails(
         &["data", "convert", "good.jsonl", "-o", "out.txt"],
         1,
-        "error: `out.txt` can hold texts alone, but the rows have other columns\n\
+        "error: `out.txt` can hold only texts, but the rows have other columns\n\
          hint: turn them into texts (`--to text`), or write .jsonl\n",
     );
     test.fails(
         &["data", "convert", "good.jsonl", "-o", "out.doc"],
         1,
-        "error: the name `out.doc` says no format\n\
-         hint: end it in .jsonl, .json, .csv, .tsv, .parquet, .arrow or, for texts, .txt; .gz behind that compresses\n",
+        "error: the name `out.doc` has no ending of a known format\n\
+         hint: end it in .jsonl, .json, .csv, .tsv, .parquet, .arrow or, for texts, .txt; add .gz to compress\n",
     );
 }
 
@@ -219,7 +216,7 @@ fn hub_names_need_the_network() {
     assert_eq!(
         String::from_utf8_lossy(&output.stderr),
         "error: data set `owner/name`: `HF_HUB_OFFLINE` is set and it is not in the cache\n\
-         hint: `owner/name` is no file or directory here, so it was taken for a hub name; without a network, give a path\n"
+         hint: `owner/name` is not a local file or directory, so it was read as a hub name; without a network, pass a path\n"
     );
 }
 
@@ -336,7 +333,7 @@ fn feedback_is_shown_checked_and_converted() {
         &["data", "convert", "pairs.jsonl", "--to", "r1", "-o", "out.jsonl"],
         1,
         "error: pairs.jsonl:1: the row has no fine-grained feedback\n\
-         hint: `r1`, `r2` and `r3` are made of rows with `passages`, `prediction 1` and `feedback`\n",
+         hint: `r1`, `r2` and `r3` need rows with `passages`, `prediction 1` and `feedback`\n",
     );
 }
 

@@ -11,7 +11,7 @@ fn a_directory_in_use_is_refused_with_the_way_out() {
     assert!(run.stderr.contains("hint: choose another `--output-dir`, or pass `--overwrite`"), "{}", run.stderr);
     let run = test.run(&["demo", "--overwrite"]);
     assert_eq!((run.code, run.stdout.as_str()), (1, ""));
-    assert!(run.stderr.contains("`runs/demo` holds no demonstration of gradus"), "{}", run.stderr);
+    assert!(run.stderr.contains("`runs/demo` is not a demonstration of gradus"), "{}", run.stderr);
     assert_eq!(test.read("runs/demo/notes.txt"), "mine");
 }
 

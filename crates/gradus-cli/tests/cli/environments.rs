@@ -198,7 +198,7 @@ fn what_does_not_fit_is_refused() {
         assert!(run.code != 0 && run.stderr.contains(part), "{part} in {}", run.stderr);
     };
     let twice = ["--environment", "{ arithmetic: {} }", "--tools", "[{ calculator: {} }]"];
-    refused(&twice, "`tools`: the environment has a tool `calculator` of its own");
+    refused(&twice, "`tools`: the environment already has a tool `calculator`");
     let nowhere = ["--tools", "[{ mcp: {} }]", "--reward-rule-numeric-answer", "answer"];
     refused(&nowhere, "`tools`: the MCP server has neither `command` nor `url`");
     refused(&["--environment", "{ guess: { low: 5, high: 5 } }"], "`low` is 5 and `high` is 5, but must be above it");
@@ -208,7 +208,7 @@ fn what_does_not_fit_is_refused() {
     let file = format!("model: {model}\ndata: games.jsonl\nmethod: {{ sft: {{}} }}\nenvironment: {GUESS}\n");
     test.write("sft.yml", &file);
     let run = test.run(&["train", "sft.yml"]);
-    let expected = "`environment` is given, but `sft` samples nothing that could be answered";
+    let expected = "`environment` is given, but `sft` samples no completions for an environment to answer";
     assert!(run.code == 2 && run.stderr.contains(expected), "{}", run.stderr);
 }
 

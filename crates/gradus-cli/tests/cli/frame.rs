@@ -83,7 +83,7 @@ fn doctor_speaks_json() {
     let missing = nvidia["missing"].as_array().expect("a list");
     assert_eq!(missing.is_empty(), !["driver", "devices", "nvrtc", "headers"].into_iter().any(is_missing), "{nvidia}");
     let shown = CliTest::new().succeeds(&["doctor"]);
-    let uses = "this build does not use them: that needs the cargo feature `cuda`";
+    let uses = "this build does not use NVIDIA GPUs: build with the cargo feature `cuda`";
     assert_eq!(shown.contains(uses), nvidia["in_this_build"] == false, "{shown}");
 }
 

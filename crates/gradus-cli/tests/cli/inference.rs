@@ -165,7 +165,11 @@ fn columns_have_other_names_wherever_rows_are_read() {
     }
     let run = test.run(&["generate", "--model", &model, "--prompt", "The tea", "--column", "prompt=q"]);
     assert_eq!(run.code, 2, "{}", run.stderr);
-    assert!(run.stderr.contains("`--column` needs `--prompts`: a prompt itself has no columns"), "{}", run.stderr);
+    assert!(
+        run.stderr.contains("`--column` needs `--prompts`: a prompt on the command line has no columns"),
+        "{}",
+        run.stderr
+    );
     let run = test.run(&["score", "--model", &model, "--data", "theirs.jsonl", "--column", "prompt"]);
     assert_eq!(run.code, 2, "{}", run.stderr);
     assert!(
@@ -268,8 +272,8 @@ fn generate_searches_with_beams() {
     test.fails(
         &[&arguments[..], &["--num-beams", "2", "--group-size", "3"]].concat(),
         1,
-        "error: 3 completions of each prompt are wanted, but 2 beams give 1 to 2\n\
-         hint: raise `num_beams`, or ask for fewer (`num_return_sequences`)\n",
+        "error: 3 completions of each prompt are requested, but 2 beams give 1 to 2\n\
+         hint: raise `num_beams`, or request fewer (`num_return_sequences`)\n",
     );
     let groups =
         |more: &[&'static str]| [&arguments[..], &["--num-beams", "4", "--num-beam-groups", "2"], more].concat();
@@ -281,7 +285,7 @@ fn generate_searches_with_beams() {
         &groups(&["--diversity-penalty", "1"]),
         1,
         "error: `num_beam_groups` is 2, but the temperature is 1\n\
-         hint: diverse beam search draws nothing: set the temperature to 0\n",
+         hint: diverse beam search does not sample: set the temperature to 0\n",
     );
     test.fails(
         &groups(&["--temperature", "0"]),
@@ -519,6 +523,6 @@ fn a_reward_model_has_a_report_of_its_errors() {
     test.succeeds(&[&eval[..], &["--overwrite"]].concat());
     let other = fixture_model("qwen3");
     let run = test.run(&["eval", "--model", &other, "--data", "pairs.jsonl", "--report", "none.html"]);
-    assert!(run.code == 1 && run.stderr.contains("is no reward model, or the rows are no pairs"), "{run:?}");
+    assert!(run.code == 1 && run.stderr.contains("is not a reward model, or the rows are not pairs"), "{run:?}");
     assert!(!test.path().join("none.html").exists());
 }

@@ -120,8 +120,8 @@ fn a_reward_that_judges_nothing_ends_the_run_at_once() {
     ]);
     assert_eq!(
         run.stderr,
-        "error: the reward `command` judged none of the first 4 completions: every answer was `null`\n\
-         hint: `null` says that a reward does not apply to a row; give a number where it does\n"
+        "error: the reward `command` scored none of the first 4 completions: every answer was `null`\n\
+         hint: `null` means that a reward does not apply to a row; return a number where it does\n"
     );
     assert_eq!(run.code, 1);
 }

@@ -157,7 +157,7 @@ fn a_split_is_two_files_and_neither_is_read() {
         assert_eq!(test.read("rows.jsonl"), ROWS);
     }
     let run = test.run(&["data", "convert", "rows.jsonl", "-o", "./rows.jsonl", "--to", "prompt", "--overwrite"]);
-    assert!(run.code == 2 && run.stderr.contains("`./rows.jsonl` is read and would be replaced"), "{run:?}");
+    assert!(run.code == 2 && run.stderr.contains("`./rows.jsonl` is an input and would be replaced"), "{run:?}");
     assert_eq!(test.read("rows.jsonl"), ROWS);
     // If the second file cannot be written, the first is not created either.
     let run = split("train.jsonl", "rows.jsonl/test.jsonl", &[]);

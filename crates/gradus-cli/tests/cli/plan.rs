@@ -173,7 +173,11 @@ fn a_plan_takes_a_method_and_flags() {
     let flags = ["ppo", "--model", &model, "--data", "rows.jsonl", "--reward-rule-regex", "e", "--max-new-tokens", "8"];
     assert_eq!(planned(&flags), planned(&["run.yml"]));
     assert_ne!(planned(&["run.yml", "--max-new-tokens", "40"]), planned(&["run.yml"]), "a key of the method");
-    test.fails(&["plan", "run.yml", "--beta", "0.1"], 2, "error: `--beta` is no key of `ppo`\n  --> flag `--beta`\n");
+    test.fails(
+        &["plan", "run.yml", "--beta", "0.1"],
+        2,
+        "error: `--beta` is not a key of `ppo`\n  --> flag `--beta`\n",
+    );
     test.fails(
         &["plan", "sft"],
         2,

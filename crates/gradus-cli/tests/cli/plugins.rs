@@ -112,7 +112,7 @@ fn what_a_program_does_wrong_is_told_with_its_last_words() {
         2,
         &["the metric command `/nowhere/metric` could not be started", "is it installed"],
     );
-    check(&eval("program="), 2, &["the metric command names no program"]);
+    check(&eval("program="), 2, &["the metric command has no program"]);
     check(&eval("program='open"), 1, &["the option `program` of `command`"]);
     let task = "{command: [sh, -c, 'echo oops']}";
     check(&["data", "show", "--task", task], 1, &["the task command `sh -c echo oops`:1", "found `oops`"]);
@@ -124,7 +124,7 @@ fn what_a_program_does_wrong_is_told_with_its_last_words() {
     check(
         &["config", "check", "bad.yml"],
         2,
-        &["`data.task`: the task command names no program", "`reward.metric`: the metric command's `timeout_s` is 0"],
+        &["`data.task`: the task command has no program", "`reward.metric`: the metric command's `timeout_s` is 0"],
     );
 }
 

@@ -78,10 +78,7 @@ fn an_error_is_said_once() {
         "error: `train.batch_size` is 0, but must be at least 1\n  --> flag `--batch-size`\n"
     );
     let refused = said(&["--lanes", "1", "--output-dir", "none"]);
-    assert!(
-        refused.starts_with("error: 2 ranks cannot share the work of a run with `train.lanes: 1`\nhint: "),
-        "{refused}"
-    );
+    assert!(refused.starts_with("error: 2 ranks cannot share a run with `train.lanes: 1`\nhint: "), "{refused}");
     assert!(!test.path().join("none").exists());
     std::fs::create_dir(test.path().join("taken")).expect("made");
     test.write("taken/notes.txt", "mine");
@@ -99,7 +96,9 @@ fn copies_of_one_process_are_refused() {
     };
     let (code, text) = run(&["data", "check", "pairs.jsonl"], &[("PMI_RANK", "0"), ("PMI_SIZE", "2")]);
     assert!(
-        code == 1 && text.starts_with("error: `mpiexec` started `gradus data` 2 times, but it runs in one process\n"),
+        code == 1
+            && text
+                .starts_with("error: `mpiexec` started `gradus data` 2 times, but this command runs in one process\n"),
         "{text}"
     );
     let (code, text) =
@@ -107,7 +106,7 @@ fn copies_of_one_process_are_refused() {
     let wanted = "error: `mpiexec` started 2 processes, and this one cannot join them: no MPI library was found (looked for /nowhere/libmpi.so)\n";
     assert!(code == 1 && text.starts_with(wanted), "{text}");
     let (code, text) = run(&dpo(&model, &[]), &[("RANK", "1"), ("WORLD_SIZE", "2")]);
-    assert!(code == 1 && text.contains("2 copies were started as torchrun does"), "{text}");
+    assert!(code == 1 && text.contains("`WORLD_SIZE` is 2, as torchrun sets it"), "{text}");
     let (code, text) = run(&dpo(&model, &["--ranks", "2"]), &[("PATH", "/nowhere")]);
     assert!(
         code == 1 && text.starts_with("error: `--ranks` needs MPI, and there is no `mpiexec` in `PATH`\n"),
@@ -178,7 +177,7 @@ fn a_script_for_slurm_can_be_handed_over() {
     assert!(status.success() && test.read("got.sbatch").contains("#SBATCH --mem=3G\n"));
     let refused = test.command(&["cluster", "slurm", "run.yml", "--submit", "-q"]).env("PATH", "/nowhere").output();
     let text = String::from_utf8_lossy(&refused.expect("the binary runs").stderr).into_owned();
-    assert!(text.starts_with("error: `sbatch` does not start: "), "{text}");
+    assert!(text.starts_with("error: `sbatch` cannot be started: "), "{text}");
 }
 
 #[test]
@@ -209,14 +208,14 @@ fn what_a_cluster_cannot_run_is_refused() {
     test.fails(
         &["cluster", "slurm", "run.yml"],
         1,
-        "error: `run.yml` names no `output_dir`\n\
-         hint: name one on a file system that all nodes share: a job that starts again goes on there\n",
+        "error: `run.yml` has no `output_dir`\n\
+         hint: set one on a file system that all nodes share: a restarted job resumes from there\n",
     );
     test.write("run.yml", &format!("{CONFIG}model: {model}\n"));
     test.fails(
         &["cluster", "slurm", "run.yml", "--nodes", "9"],
         1,
-        "error: 9 ranks cannot share the work of a run with 8 lanes\n\
-         hint: set `train.lanes` in the file to a power of two that is as large\n",
+        "error: 9 ranks cannot share a run with 8 lanes\n\
+         hint: set `train.lanes` in the file to a power of two that is at least the number of ranks\n",
     );
 }

@@ -28,12 +28,12 @@ fn what_is_given_again_lies_over_what_the_checkpoint_says() {
     assert_eq!(test.read("run/config.yml"), config, "nothing was given, nothing has changed");
 
     let run = test.run(&[&RESUME[..], &["--max-steps", "6", "--save-steps", "3"]].concat());
-    let changed = "warning: `train.max_steps` was 4 and is 6 from here on: the result differs from that of a run with \
-                   either from its start";
+    let changed = "warning: `train.max_steps` was 4 and is 6 from this step on: the result differs from a run with \
+                   either value from the start";
     assert!(run.code == 0 && run.stderr.contains(changed), "{}", run.stderr);
     let log = test.read("run/log.txt");
     assert!(log.contains(changed), "{log}");
-    assert!(log.contains("`train.save_steps` was 2 and is 3 from here on\n"), "{log}");
+    assert!(log.contains("`train.save_steps` was 2 and is 3 from this step on\n"), "{log}");
     assert!(test.read("run/config.yml").contains("  max_steps: 6 # set"));
     assert!(test.read("run/config.yml").contains("  batch_size: 1 # set"));
     assert!(test.read("run/checkpoints/step-000006/run_config.yml").contains("  save_steps: 3 # set"));
@@ -43,10 +43,11 @@ fn what_is_given_again_lies_over_what_the_checkpoint_says() {
 fn a_finished_run_goes_on_only_to_further_steps() {
     let test = run();
     let config = test.read("run/config.yml");
-    let hint = "hint: `--max-steps N` with N above 4 makes it longer; other settings need a new run with another `--output-dir`\n";
+    let hint = "hint: pass `--max-steps N` with N above 4 to train further; other settings need a new run with another \
+                `--output-dir`\n";
     for more in [["--learning-rate", "1e-3"], ["--max-steps", "3"]] {
         let (code, stderr) = refused(&test, &more);
-        assert_eq!((code, stderr), (1, format!("error: `run` has finished all of its 4 steps\n{hint}")), "{more:?}");
+        assert_eq!((code, stderr), (1, format!("error: `run` has finished all 4 steps\n{hint}")), "{more:?}");
         assert_eq!(test.read("run/config.yml"), config, "it names the settings that the steps had");
     }
     test.succeeds(&[&RESUME[..], &["--max-steps", "5", "--learning-rate", "1e-3", "--quiet"]].concat());
@@ -60,12 +61,12 @@ fn what_must_stay_as_it_was_is_refused_and_nothing_is_touched() {
         refused(&test, &["--batch-size", "2", "--seed", "1"]),
         (
             2,
-            "error: `train.batch_size` is 2, but the run so far has 1: it cannot go on with another\n  \
+            "error: `train.batch_size` is 2, but the run was started with 1: it cannot continue with another value\n  \
              --> flag `--batch-size`\n\
-             hint: leave it out to go on, or start a new run with another `--output-dir`\n\n\
-             error: `train.seed` is 1, but the run so far has 42: it cannot go on with another\n  \
+             hint: leave it out to resume, or start a new run with another `--output-dir`\n\n\
+             error: `train.seed` is 1, but the run was started with 42: it cannot continue with another value\n  \
              --> flag `--seed`\n\
-             hint: leave it out to go on, or start a new run with another `--output-dir`\n"
+             hint: leave it out to resume, or start a new run with another `--output-dir`\n"
                 .to_owned()
         )
     );
@@ -84,8 +85,8 @@ fn what_must_stay_as_it_was_is_refused_and_nothing_is_touched() {
     assert_eq!(code, 1);
     assert!(
         stderr.ends_with(
-            "error: the data has changed: the 2 training rows hold something else than before the checkpoint\n\
-             hint: bring the old data back to go on exactly, or start a new run from the checkpoint with `--model`\n"
+            "error: the data has changed: the 2 training rows differ from those before the checkpoint\n\
+             hint: restore the old data to continue exactly, or start a new run from the checkpoint with `--model`\n"
         ),
         "{stderr}"
     );
@@ -100,7 +101,7 @@ fn a_run_that_nobody_named_or_that_has_nothing_left() {
         &["sft", "--resume"],
         2,
         "
-error: nothing says which run to go on with
+error: the run to resume is not named
 hint: pass `--output-dir DIR`, the run's directory
 ",
     );
@@ -110,7 +111,7 @@ hint: pass `--output-dir DIR`, the run's directory
         refused(&test, &[]),
         (
             1,
-            "error: the run in `run` has finished, and no checkpoint is left to go on from\n\
+            "error: the run in `run` has finished, and no checkpoint is left to resume from\n\
              hint: replace it with `--overwrite`, or choose another `--output-dir`\n"
                 .to_owned()
         )
@@ -133,12 +134,12 @@ fn a_corrupt_checkpoint_is_named_and_the_one_before_it_taken_when_asked_for() {
     assert!(
         stderr.starts_with(&format!(
             "error: {place}: corrupt checkpoint: {place}/model.safetensors: its content has changed (CRC-32 "
-        )) && stderr.ends_with("hint: `--resume-from 2` goes on from the checkpoint before it\n"),
+        )) && stderr.ends_with("hint: `--resume-from 2` resumes from the checkpoint before it\n"),
         "{stderr}"
     );
     assert_eq!(
         refused(&test, &["--resume-from", "3"]),
-        (1, "error: `run` has no checkpoint of step 3\nhint: there are checkpoints of steps 2, 4\n".to_owned())
+        (1, "error: `run` has no checkpoint of step 3\nhint: the run has checkpoints of steps 2, 4\n".to_owned())
     );
     test.succeeds(&["sft", "--output-dir", "run", "--resume-from", "2", "--quiet"]);
     assert!(std::fs::read(test.path().join("run/model/model.safetensors")).expect("the final model") == whole);
@@ -156,7 +157,7 @@ fn a_new_run_begins_where_another_was() {
     let from = "run/checkpoints/step-000002";
     let branched = test.run(&["sft", "--resume-from", from, "--output-dir", "other"]);
     assert!(
-        branched.code == 0 && branched.stderr.contains(&format!("going on from step 2 of `{from}`")),
+        branched.code == 0 && branched.stderr.contains(&format!("resuming from step 2 of `{from}`")),
         "{branched:?}"
     );
     assert!(model("other") == model("run"), "the same state, rows and seed: the same run");
@@ -176,7 +177,7 @@ fn a_new_run_begins_where_another_was() {
     let directory = run.stdout.trim();
     assert!(run.code == 0 && directory.starts_with("runs/sft-gpt2-"), "{run:?}");
     assert!(
-        run.stderr.starts_with("warning: `train.learning_rate` was 0.00002 and is 0.1 from here on"),
+        run.stderr.starts_with("warning: `train.learning_rate` was 0.00002 and is 0.1 from this step on"),
         "{}",
         run.stderr
     );
@@ -187,7 +188,7 @@ fn a_new_run_begins_where_another_was() {
         &["sft", "--resume-from", "run", "--output-dir", "third"],
         1,
         "
-error: `run` is not a checkpoint directory, and no step either
+error: `run` is not a checkpoint directory, and is not a step either
 hint: name a directory such as `runs/sft-1/checkpoints/step-000100`, or a step of this run
 ",
     );
@@ -202,12 +203,12 @@ fn keys_of_the_method_are_flags_of_runs_resume() {
         &[&resume[..], &["--group-size", "4"]].concat(),
         2,
         "
-error: `--group-size` is no key of `sft`
+error: `--group-size` is not a key of `sft`
   --> flag `--group-size`
 ",
     );
     let run = test.run(&[&resume[..], &["--loss-type", "dft"]].concat());
-    let changed = "warning: `method.sft.loss_type` was \"nll\" and is \"dft\" from here on";
+    let changed = "warning: `method.sft.loss_type` was \"nll\" and is \"dft\" from this step on";
     assert!(run.code == 0 && run.stderr.contains(changed), "{}", run.stderr);
 }
 
@@ -230,8 +231,8 @@ fn changed_under_a_run(train: &[&str], texts: &str) {
     assert!(
         code == 1
             && stderr.ends_with(
-                "error: model: its files hold something else than before the checkpoint\n\
-                 hint: bring the old files back to go on exactly, or start a new run with the model as it is now \
+                "error: model: its files differ from those before the checkpoint\n\
+                 hint: restore the old files to continue exactly, or start a new run with the model as it is now \
                  (`--output-dir`)\n"
             ),
         "{stderr}"
@@ -274,7 +275,7 @@ fn a_run_that_fails_between_two_steps_leaves_a_checkpoint() {
     test.write("broken", "");
     let failed = train("run");
     assert_eq!(failed.code, 1, "{}", failed.stderr);
-    let kept = "warning: the state after step 3 is kept in a checkpoint: go on with `--resume`\n";
+    let kept = "warning: the state after step 3 was saved in a checkpoint: resume with `--resume`\n";
     assert!(failed.stderr.starts_with(kept), "{}", failed.stderr);
     std::fs::remove_file(test.path().join("broken")).expect("it can be removed");
     test.succeeds(&["grpo", "--output-dir", "run", "--resume", "--quiet"]);
@@ -302,8 +303,8 @@ fn a_run_whose_completions_are_gone_says_so() {
         run.stderr
     };
     run("1", &["--save-steps", "1"]);
-    let gone = "warning: `run/rollouts.sqlite` is gone: the completions and warnings of the steps up to 1 are lost";
-    assert!(!run("2", &["--resume", "--save-steps", "1"]).contains("is gone"));
+    let gone = "warning: `run/rollouts.sqlite` is missing: the completions and warnings of the steps up to 1 are lost";
+    assert!(!run("2", &["--resume", "--save-steps", "1"]).contains("rollouts.sqlite` is missing"));
     std::fs::remove_file(test.path().join("run/rollouts.sqlite")).expect("removed");
     let said = run("3", &["--resume", "--save-steps", "1"]);
     assert!(said.contains(&gone.replace("up to 1", "up to 2")), "{said}");

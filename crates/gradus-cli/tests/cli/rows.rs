@@ -207,7 +207,7 @@ fn prompts_that_leave_no_room_give_their_places_to_others() {
 fn a_long_document_is_told_to_be_one_row() {
     let test = CliTest::with("lines.txt", &"A line of its own.\n".repeat(2500));
     let said = "warning: `lines.txt` is one document of 2500 lines, so it is one row; separate documents by lines with \
-                `<|endoftext|>`, or give a row a line as .jsonl\n";
+                `<|endoftext|>`, or write one row per line as .jsonl\n";
     assert!(test.run(&["data", "show", "lines.txt"]).stderr.contains(said));
     let model = fixture_model("gpt2");
     let train = [
@@ -249,7 +249,7 @@ fn a_tokenizer_apart_from_the_model_is_used_and_saved() {
     let arguments = ["sft", "--model", &model, "--data", "texts.jsonl", "--output-dir", "run", "--max-steps", "1"];
     let refused = test.run(&arguments);
     assert!(refused.stderr.contains("weights: no tokenizer"), "{}", refused.stderr);
-    assert!(refused.stderr.contains("name one that lies elsewhere with `--tokenizer`"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("pass one from another directory with `--tokenizer`"), "{}", refused.stderr);
     test.succeeds(&[&arguments[..], &["--tokenizer", &words]].concat());
     let original = std::fs::read(test.path().join("words/tokenizer.json")).expect("the tokenizer");
     assert_eq!(std::fs::read(test.path().join("run/model/tokenizer.json")).expect("it is saved"), original);
@@ -266,7 +266,7 @@ fn a_tokenizer_apart_from_the_model_is_used_and_saved() {
     let run = test.run(&["eval", "--data", "texts.csv", "--metrics", "bleu", "--tokenizer", &words]);
     assert!(run.stderr.contains("`--tokenizer` needs `--model`"), "{}", run.stderr);
     let run = test.run(&["score", "--classifier", "c", "--data", "texts.jsonl", "--chat-template", "chatml"]);
-    assert!(run.stderr.contains("`--chat-template` does not go with `--classifier`"), "{}", run.stderr);
+    assert!(run.stderr.contains("`--chat-template` cannot be used with `--classifier`"), "{}", run.stderr);
 }
 
 #[test]
@@ -378,6 +378,6 @@ fn pairs_are_cut_where_training_says() {
     let measured: Value = serde_json::from_str(&test.succeeds(&eval)).expect("it is JSON");
     assert_eq!(measured["rows"], 12);
     let run = test.run(&[&train[..], &["--truncation", "left", "--output-dir", "none"]].concat());
-    let said = "`method.reward.truncation` says where long texts are cut, but `train.too_long` leaves them out";
+    let said = "`method.reward.truncation` sets where long texts are cut, but `train.too_long` skips them";
     assert!(run.code == 2 && run.stderr.contains(said), "{}", run.stderr);
 }

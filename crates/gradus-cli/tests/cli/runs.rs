@@ -12,7 +12,7 @@ const PROMPTS: &str = "{\"prompt\": \"The tea is\"}\n{\"prompt\": \"The cup is\"
 /// Writes the files of a run: method, completed steps out of four, state.
 fn write_run(test: &CliTest, name: &str, method: &str, steps: usize, state: &str) {
     let config = format!(
-        "# Written by gradus 0.1.0. `# set` marks what was asked for; the rest are defaults.\nmodel: m/sft/model # set\n\
+        "# Written by gradus 0.1.0. `# set` marks settings that were set; the others are defaults.\nmodel: m/sft/model # set\n\
          data: d.jsonl # set\noutput_dir: runs/{name}\nmethod:\n  {method}:\n    beta: 0.1\ntrain:\n  max_steps: 4\n  \
          seed: {steps} # set\n  best_metric: eval_loss\n"
     );
@@ -67,7 +67,7 @@ fn runs_are_listed_filtered_and_sorted() {
     );
 
     let none = test.run(&["runs", "list", "--tag", "absent"]);
-    assert_eq!((none.stdout.as_str(), none.stderr.as_str()), ("", "none of the 4 runs in `runs` fits\n"));
+    assert_eq!((none.stdout.as_str(), none.stderr.as_str()), ("", "none of the 4 runs in `runs` matches\n"));
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn labels_names_and_removal() {
     test.fails(
         &["runs", "tag", "first", "two words"],
         1,
-        "error: `two words` is no tag: a tag is one word without blanks and commas\n",
+        "error: `two words` is not a tag: a tag is one word without blanks and commas\n",
     );
 
     // The second run starts from the first run's model.
@@ -117,11 +117,11 @@ fn labels_names_and_removal() {
     test.write("runs/second/config.yml", &config);
     let renamed = test.run(&["runs", "rename", "first", "kept/best"]);
     assert_eq!((renamed.code, renamed.stdout.as_str()), (0, "runs/kept/best\n"));
-    assert_eq!(renamed.stderr, "warning: the configuration of `second` names runs/first\n");
+    assert_eq!(renamed.stderr, "warning: the configuration of `second` refers to runs/first\n");
     assert_eq!(test.succeeds(&["runs", "tag", "best"]), "odd\nof May\n");
     test.fails(&["runs", "rename", "best", "second"], 1, "error: there is already a `second` in `runs`\n");
 
-    let refusal = "error: `second` was not removed: nobody is here to confirm it\nhint: add `--yes`\n";
+    let refusal = "error: `second` was not removed: there is no terminal to confirm it\nhint: add `--yes`\n";
     test.fails(&["runs", "rm", "second"], 1, refusal);
     let slip = "error: there is no run `secnd` in `runs`\nhint: did you mean `second`?\n";
     test.fails(&["runs", "rm", "kept/best", "secnd", "--yes"], 1, slip);
@@ -168,7 +168,7 @@ fn runs_are_compared() {
         }
         let refusal = format!(
             "
-error: `{directory}` is not replaced by a comparison: it holds `{file}`, which none writes
+error: `{directory}` is not replaced by a comparison: it holds `{file}`, which comparisons do not write
 hint: choose another `--output-dir`
 "
         );
@@ -184,7 +184,7 @@ hint: choose another `--output-dir`
     let run = test.run(&["runs", "compare", "first", "third", "--metric", "los"]);
     assert_eq!((run.code, run.stdout.as_str()), (1, ""), "{run:?}");
     assert!(
-        run.stderr.starts_with("error: no run has the metric `los`\nhint: did you mean `loss`? They have `"),
+        run.stderr.starts_with("error: no run has the metric `los`\nhint: did you mean `loss`? The runs have `"),
         "{run:?}"
     );
     test.fails(&["runs", "compare", "first", "first"], 1, "error: `first` is named twice\n");
@@ -226,7 +226,7 @@ fn completions_are_found_and_two_steps_compared() {
     assert!(shown.contains("\n    length "), "{shown}");
     let absent = test.run(&["runs", "rollouts", "g", "--diff", "1,9"]);
     assert!(
-        absent.stderr.contains("`rollouts` has no completions of step 9\nhint: there are some of 1, 2"),
+        absent.stderr.contains("`rollouts` has no completions of step 9\nhint: steps with completions: 1, 2"),
         "{}",
         absent.stderr
     );
@@ -246,9 +246,9 @@ fn completions_are_found_and_two_steps_compared() {
     // A checkpoint can be removed alone. If the run could no longer be resumed, there is a warning.
     let no = "error: the run `g` has no checkpoint of step 7\nhint: it has `step 2`\n";
     test.fails(&["runs", "rm", "g", "--step", "7", "--yes"], 1, no);
-    let cost = "warning: step 2 of `g`: it is the only one: the run could not go on any more\n";
+    let cost = "warning: step 2 of `g`: it is the only one: the run could not be resumed\n";
     let refused =
-        format!("{cost}error: step 2 of `g` was not removed: nobody is here to confirm it\nhint: add `--yes`\n");
+        format!("{cost}error: step 2 of `g` was not removed: there is no terminal to confirm it\nhint: add `--yes`\n");
     test.fails(&["runs", "rm", "g", "--step", "2"], 1, &refused);
     let removed = test.run(&["runs", "rm", "g", "--step", "2", "--yes"]);
     assert_eq!((removed.code, removed.stderr), (0, format!("{cost}removed step 2 of runs/g\n")));
@@ -288,6 +288,8 @@ fn a_killed_run_is_told_from_a_running_one_and_goes_on() {
     assert_eq!(test.succeeds(&["runs", "resume", "a", "--max-steps", &more, "--quiet"]), "runs/a\n");
     assert_eq!((&entry()["state"], entry()["step"].to_string()), (&"finished".into(), more.clone()));
     let done = test.run(&["runs", "resume", "a"]);
-    let expected = format!("error: `a` has finished all of its {more} steps\nhint: `--max-steps` makes it longer\n");
+    let expected = format!(
+        "error: `a` has finished all {more} steps\nhint: set a larger number with `--max-steps` to train further\n"
+    );
     assert_eq!((done.code, done.stderr), (1, expected));
 }

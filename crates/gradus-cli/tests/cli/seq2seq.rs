@@ -127,7 +127,7 @@ fn a_critic_of_another_size_learns_beside_the_policy() {
     test.write("small/generation_config.json", "{}");
     let run = train("other", &[]);
     assert!(
-        run.code == 1 && run.stderr.contains("begins its decoder with another id than the policy"),
+        run.code == 1 && run.stderr.contains("begins its decoder with a different id than the policy"),
         "{}",
         run.stderr
     );
@@ -193,10 +193,10 @@ fn what_cannot_be_learned_is_said() {
         assert!(run.stderr.contains(words), "{data}: {}", run.stderr);
         run.code
     };
-    assert_eq!(says(&model, "text.jsonl", "text.jsonl:1: the row has no source: a model with an encoder learns"), 1);
+    assert_eq!(says(&model, "text.jsonl", "text.jsonl:1: the row has no source: a model with an encoder trains on"), 1);
     assert_eq!(says(&model, "empty.jsonl", "empty.jsonl:1: the prompt is empty: an encoder has nothing to read"), 1);
     assert_eq!(says(&model, "ids.jsonl", "ids.jsonl:1: column `labels` has 3 entries but `input_ids` has 2"), 1);
-    let words = "1 of 1 rows have a target without the end-of-text token: where it ends is not learned";
+    let words = "1 of 1 rows have a target without the end-of-text token: the model does not learn where it ends";
     assert_eq!(says(&model, "open.jsonl", words), 0);
     assert_eq!(says(&fixture_model("gpt2"), "open.jsonl", "column `labels` has 2 entries but `input_ids` has 3"), 1);
 
@@ -204,14 +204,10 @@ fn what_cannot_be_learned_is_said() {
     test.write("pairs.jsonl", PAIRS);
     let arguments = ["dpo", "--model", &model, "--data", "pairs.jsonl", "--output-dir", "dpo", "--reference-model"];
     let run = test.run(&[&arguments[..], &[&fixture_model("gpt2")]].concat());
-    assert!(run.code == 1 && run.stderr.contains("has another tokenizer than the policy"), "{}", run.stderr);
+    assert!(run.code == 1 && run.stderr.contains("has a different tokenizer than the policy"), "{}", run.stderr);
     // Without a decoder's first token, and with fewer ids than the tokenizer has.
     for (key, value, words) in [
-        (
-            "decoder_start_token_id",
-            Value::Null,
-            "no `decoder_start_token_id`: nothing says what the decoder begins with",
-        ),
+        ("decoder_start_token_id", Value::Null, "no `decoder_start_token_id`: the first id of the decoder is unknown"),
         ("vocab_size", Value::from(5), "5"),
     ] {
         for file in ["config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"] {
@@ -281,7 +277,8 @@ fn source_and_target_have_all_learned_positions_each() {
     assert_eq!(run("reward", "bart", &["--max-length", "9"]).0, 0, "the longer pair is left out");
     test.write("rows.jsonl", &rows);
     let scored = score("run/model");
-    let words = "row 1 has 10 tokens before and 10 in its completion, but there is room for 9 in the decoder and for 10 in the encoder";
+    let words = "row 1 has 10 tokens in its prompt and 10 in its completion, but the decoder has room for 9 and the \
+                 encoder for 10";
     assert!(scored.code == 1 && scored.stderr.contains(words), "{}", scored.stderr);
 }
 

@@ -103,8 +103,8 @@ fn projects_are_made_and_read_from_the_terminal() {
     assert_eq!(test.succeeds(&["annotate", "invite", "ada"]).trim().len(), 64);
     assert!(test.succeeds(&["annotate", "stats", "tea"]).starts_with("0 of 1 tasks"));
     let stats: Value = serde_json::from_str(&test.succeeds(&["annotate", "stats", "tea", "--json"])).expect("JSON");
-    assert_eq!(stats["agreement"][0]["alpha"], json!({ "undefined": "no item was labeled by two" }));
-    assert_eq!(test.succeeds(&["annotate", "release", "tea"]), "no open task of `tea` fits\n");
+    assert_eq!(stats["agreement"][0]["alpha"], json!({ "undefined": "no item was labeled by two people" }));
+    assert_eq!(test.succeeds(&["annotate", "release", "tea"]), "no open task of `tea` matches\n");
     let released = test.succeeds(&["annotate", "release", "tea", "--task", "1", "--person", "ada", "--json"]);
     let released: Value = serde_json::from_str(&released).expect("JSON");
     assert_eq!(released["released"], 0);
@@ -115,7 +115,7 @@ fn projects_are_made_and_read_from_the_terminal() {
         list.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).next_back(),
         Some(vec!["tea", "1", "1", "0"])
     );
-    let nobody = "error: `tea` was not removed: nobody is here to confirm it\nhint: add `--yes`\n";
+    let nobody = "error: `tea` was not removed: there is no terminal to confirm it\nhint: add `--yes`\n";
     test.fails(&["annotate", "rm", "tea"], 1, nobody);
     test.succeeds(&["annotate", "rm", "tea", "--yes"]);
     assert_eq!(test.succeeds(&["annotate", "list", "--json"]), "[]\n");

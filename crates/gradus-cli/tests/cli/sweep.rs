@@ -73,7 +73,7 @@ fn every_point_is_run_with_every_seed_and_finished_runs_are_kept() {
     // A different file cannot continue in the same directory.
     test.write("sweep.yml", &test.read("sweep.yml").replace("target: 3", "target: 2"));
     let run = test.run(&["sweep", "sweep.yml"]);
-    assert!(run.code != 0 && run.stderr.contains("was begun with another configuration"), "{run:?}");
+    assert!(run.code != 0 && run.stderr.contains("was started with another configuration"), "{run:?}");
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn an_interrupt_stops_the_runs_and_the_same_command_goes_on_with_them() {
         let output = child.wait_with_output().expect("it ends");
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(130), "{stderr}");
-        assert!(stderr.ends_with("the same command goes on with it\n"), "{stderr}");
+        assert!(stderr.ends_with("run the same command again to resume\n"), "{stderr}");
         for seed in [1, 2] {
             assert!(!run(seed).join("results.json").exists(), "it was stopped before its end");
             let checkpoints = std::fs::read_dir(run(seed).join("checkpoints")).expect("checkpoints").count();
@@ -186,7 +186,7 @@ fn slurm_trains_the_runs_as_an_array_of_jobs() {
     assert_eq!(shown(&test, &["--show"]), expected, "the same numbers as here");
     let again = test.run(&["sweep", "sweep.yml", "--slurm"]);
     assert!(again.code == 0 && again.stdout.is_empty(), "{again:?}");
-    assert!(again.stderr.contains("all runs are finished: there is nothing to hand to Slurm"), "{again:?}");
+    assert!(again.stderr.contains("all runs are finished: there is nothing to submit to Slurm"), "{again:?}");
     let run = test.run(&["sweep", "sweep.yml", "--cpus", "2"]);
     assert!(run.code == 2 && run.stderr.contains("--slurm"), "{run:?}");
 }

@@ -89,7 +89,7 @@ fn output_directories_that_cannot_be_used() {
     assert_eq!(
         run("full").stderr,
         "error: output directory `full` exists and is not empty\n\
-         hint: go on with `--resume`, replace it with `--overwrite`, or choose another `--output-dir`\n"
+         hint: resume it with `--resume`, replace it with `--overwrite`, or choose another `--output-dir`\n"
     );
     assert_eq!(
         run("rows.jsonl").stderr,
@@ -283,11 +283,11 @@ fn a_run_whose_directory_is_deleted_is_kept_beside_it() {
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{stderr}");
         let said = format!(
-            "error: the run directory `{directory}` was deleted while the run was at work; what could be kept is in \
+            "error: the run directory `{directory}` was deleted during the run; the recovered files are in \
              `{directory}-rescued` with a checkpoint of step "
         );
         assert!(stderr.contains(&said), "{stderr}");
-        assert!(stderr.contains(&format!("hint: go on with `--resume --output-dir {directory}-rescued`")), "{stderr}");
+        assert!(stderr.contains(&format!("hint: resume with `--resume --output-dir {directory}-rescued`")), "{stderr}");
         assert!(!test.path().join(&directory).exists(), "nothing is written where it was");
         let rescued = format!("{directory}-rescued");
         let done = steps(&test, &rescued).len();
@@ -358,7 +358,7 @@ fn an_interrupt_ends_the_wait_for_a_reward_program_at_once() {
     );
     let child = test.command(&["train", "run.yml"]).stderr(std::process::Stdio::piped()).spawn().expect("it runs");
     let stderr = interrupted_once_asked(&test, child);
-    assert!(stderr.ends_with("interrupted; a checkpoint holds everything: go on with `--resume`\n"), "{stderr}");
+    assert!(stderr.ends_with("interrupted; a checkpoint was saved: resume with `--resume`\n"), "{stderr}");
     assert!(test.path().join("run/checkpoints/step-000001").is_dir());
 }
 
@@ -393,7 +393,7 @@ fn an_interrupted_run_leaves_a_checkpoint_and_goes_on() {
     let output = child.wait_with_output().expect("it ends");
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(130), "{stderr}");
-    assert!(stderr.ends_with("interrupted; a checkpoint holds everything: go on with `--resume`\n"), "{stderr}");
+    assert!(stderr.ends_with("interrupted; a checkpoint was saved: resume with `--resume`\n"), "{stderr}");
 
     let done = lines();
     let more = (done + 2).to_string();
@@ -435,7 +435,7 @@ fn a_run_that_got_worse_says_so_everywhere_and_leaves_no_best_model() {
     assert!(run.stderr.contains("warning: no evaluation beat the start: `eval_loss` was "), "{}", run.stderr);
     assert!(run.stderr.contains("learning rate (5) is too large"), "{}", run.stderr);
     assert!(run.stderr.contains(": the run diverges: `eval_loss` is "), "it warns while it runs: {}", run.stderr);
-    assert!(!run.stderr.contains("the best so far"), "{}", run.stderr);
+    assert!(!run.stderr.contains("best so far"), "{}", run.stderr);
     assert!(!test.path().join("runs/worse/best").exists());
     let results: Value = serde_json::from_str(&test.read("runs/worse/results.json")).expect("JSON");
     let near = |a: &Value, b: &Value| (a.as_f64().expect("a number") - b.as_f64().expect("a number")).abs() < 1e-4;
@@ -489,7 +489,7 @@ fn check_got_worse(test: &CliTest, run: &Run, metric: &str) {
     assert_eq!(run.code, 0, "{}", run.stderr);
     let warning = format!("warning: no evaluation beat the start: `{metric}` was ");
     assert!(run.stderr.contains(&warning), "{}", run.stderr);
-    assert!(!run.stderr.contains("the best so far"), "{}", run.stderr);
+    assert!(!run.stderr.contains("best so far"), "{}", run.stderr);
     assert!(!test.path().join("runs/worse/best").exists());
     let results: Value = serde_json::from_str(&test.read("runs/worse/results.json")).expect("JSON");
     assert_eq!(results["best"]["step"], 0, "{results}");
@@ -497,7 +497,7 @@ fn check_got_worse(test: &CliTest, run: &Run, metric: &str) {
     let list = test.succeeds(&["runs", "list"]);
     assert!(list.contains(" (start)"), "{list}");
     let shown = test.succeeds(&["runs", "show", "worse"]);
-    assert!(shown.contains(&format!("the start: {metric} was ")), "{shown}");
+    assert!(shown.contains(&format!("the start model: {metric} was ")), "{shown}");
 }
 
 #[test]
@@ -575,7 +575,7 @@ fn a_file_takes_the_flags_of_its_method() {
     test.fails(
         &["train", "run.yml", "--packing"],
         2,
-        "error: `--packing` is no key of `ppo`\n  --> flag `--packing`\n",
+        "error: `--packing` is not a key of `ppo`\n  --> flag `--packing`\n",
     );
 }
 
@@ -603,11 +603,7 @@ fn a_run_that_got_better_has_its_best_model_and_no_warning() {
         "1e-3",
     ];
     let run = test.run(&arguments);
-    assert!(
-        run.code == 0 && !run.stderr.contains("warning") && run.stderr.contains("the best so far"),
-        "{}",
-        run.stderr
-    );
+    assert!(run.code == 0 && !run.stderr.contains("warning") && run.stderr.contains("best so far"), "{}", run.stderr);
     assert!(test.path().join("runs/better/best/config.json").is_file());
     let results: Value = serde_json::from_str(&test.read("runs/better/results.json")).expect("JSON");
     assert!(results["no_improvement"].is_null() && results["best"]["step"].as_u64() > Some(0), "{results}");
@@ -684,13 +680,13 @@ fn an_interrupt_ends_a_long_step_between_its_rows() {
     assert_eq!(output.status.code(), Some(130), "{stderr}");
     assert!(
         stderr.contains(
-            "stopping: the work under way is ended, and a checkpoint is written if a step is done; press Ctrl-C again"
+            "stopping: training ends the current work and writes a checkpoint if a step is finished; press Ctrl-C again"
         ),
         "{stderr}"
     );
     assert!(
         stderr.ends_with(
-            "interrupted before the first step was done; nothing is kept, `--resume` starts from the beginning\n"
+            "interrupted before the first step was finished; nothing was saved, and `--resume` starts from the beginning\n"
         ),
         "{stderr}"
     );

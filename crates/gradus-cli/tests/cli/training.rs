@@ -76,7 +76,7 @@ fn a_run_is_planned_begun_stopped_gone_on_with_exported_and_deleted() {
     let fields = [("learning-rate", "1e-4"), ("max-steps", "100000"), ("batch-size", "1"), ("logging-steps", "1")];
     fill(&mut browser, &fields, ".run-form button");
     let page = browser.text("main");
-    assert!(page.contains("It needs up to") && page.contains("gradus sft --model"), "{page}");
+    assert!(page.contains("The run needs up to") && page.contains("gradus sft --model"), "{page}");
     picture(&mut browser, "plan");
     browser.eval("window.isLeft = true");
     browser.click("form[action='/runs/start'] button");

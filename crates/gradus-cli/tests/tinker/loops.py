@@ -110,7 +110,7 @@ def supervised():
         training.save_state("half").result()
         raise AssertionError("a checkpoint was written over")
     except tinker.RequestFailedError as error:
-        assert "is there already" in str(error) and error.category == types.RequestErrorCategory.User
+        assert "exists already" in str(error) and error.category == types.RequestErrorCategory.User
     training.save_state("half", overwrite=True).result()
 
 
@@ -265,7 +265,7 @@ def refused():
     cases = [
         (bad(ids=(5, 40, 100_000)), "cross_entropy", "holds the id 100000"),
         (bad(target_tokens=tensor([40, 9, 100_000], np.int64)), "cross_entropy", "holds the id 100000"),
-        (bad(target_tokens=tensor([40, 9, -2], np.int64)), "cross_entropy", "the token -2 is none"),
+        (bad(target_tokens=tensor([40, 9, -2], np.int64)), "cross_entropy", "-2 is not a token"),
         (bad(ids=(5, 40)), "cross_entropy", "has the shape [3]"),
         (bad(weights=tensor([1, 1], np.float32)), "cross_entropy", "`weights` has the shape [2]"),
         (bad(weights=tensor([1, float("nan"), 1], np.float32)), "cross_entropy", "number 2 of `weights` is NaN"),
@@ -306,10 +306,10 @@ def refused():
     assert step(training, [good]).metrics["loss:sum"] > 0
     for call, message in [
         (lambda: model(service, base_model="nothing"), "there is no base model `nothing`"),
-        (lambda: service.create_sampling_client(model_path="tinker://x/weights/../y").result(), "no address"),
+        (lambda: service.create_sampling_client(model_path="tinker://x/weights/../y").result(), "not the address"),
         (lambda: service.create_training_client_from_state("tinker://x/weights/y").result(), "there is no checkpoint"),
         (lambda: model(service, rank=0), "the rank `r` is 0"),
-        (lambda: training.save_state("../x").result(), "no name of a checkpoint"),
+        (lambda: training.save_state("../x").result(), "cannot be the name of a checkpoint"),
     ]:
         try:
             call()

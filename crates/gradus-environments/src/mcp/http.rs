@@ -192,7 +192,7 @@ impl Http {
         let messages = match serde_json::from_str(&text) {
             Ok(Value::Array(messages)) => messages,
             Ok(message) => vec![message],
-            Err(error) => return Err(self.no_answer(&format!("it is no JSON: {error} (`{}`)", excerpt(&text)))),
+            Err(error) => return Err(self.no_answer(&format!("it is not JSON: {error} (`{}`)", excerpt(&text)))),
         };
         for message in messages {
             if let Value::Object(object) = message
@@ -257,7 +257,7 @@ impl Http {
                     // If the server does not accept it, its next messages show that.
                     let _ = self.tell(&reply, session);
                 }
-                Line::Request(_) => return Err(self.no_answer(&format!("it asks more than {REQUESTS} times"))),
+                Line::Request(_) => return Err(self.no_answer(&format!("it sends more than {REQUESTS} requests"))),
                 Line::Aside => {}
                 Line::Answer(..) | Line::Stray | Line::Broken(_) => stray = Some(excerpt(event.trim()).to_owned()),
             }
@@ -276,7 +276,7 @@ impl Http {
     }
 
     fn no_answer(&self, why: &str) -> Error {
-        Error::episode(format!("the MCP server at {} sent what is no answer: {}", self.url, self.without_key(why)))
+        Error::episode(format!("the MCP server at {} sent an invalid answer: {}", self.url, self.without_key(why)))
     }
 
     fn late(&self) -> Error {

@@ -58,15 +58,15 @@ pub(super) fn introduction() -> Value {
 /// # Errors
 /// Returns [`Error::Episode`] if this client does not support it.
 pub(super) fn version(response: Response) -> Result<String> {
-    let hint = || format!("gradus speaks the versions {}", VERSIONS.join(", "));
+    let hint = || format!("gradus supports the versions {}", VERSIONS.join(", "));
     match response {
         Response::Refused { code, message } => {
-            Err(Error::episode(format!("the MCP server refused to begin: {message} ({code})")).with_hint(hint()))
+            Err(Error::episode(format!("the MCP server refused to start: {message} ({code})")).with_hint(hint()))
         }
         Response::Result(result) => match result.get("protocolVersion").and_then(Value::as_str) {
             Some(version) if VERSIONS.contains(&version) => Ok(version.to_owned()),
             Some(other) => {
-                let message = format!("the MCP server speaks the version `{}` of the protocol", excerpt(other));
+                let message = format!("the MCP server uses the version `{}` of the protocol", excerpt(other));
                 Err(Error::episode(message).with_hint(hint()))
             }
             None => Err(Error::episode("the MCP server's first answer has no `protocolVersion`")),

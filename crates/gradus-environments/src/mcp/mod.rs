@@ -106,7 +106,7 @@ impl McpServer {
         let connection = match (&config.command[..], &config.url) {
             ([], Some(url)) => Connection::Http(Http::new(config, url)?),
             ([_, ..], None) if !config.headers.is_empty() || config.key_variable.is_some() => {
-                return Err(Error::config("`headers` and `key_variable` belong to a server with a `url`"));
+                return Err(Error::config("`headers` and `key_variable` are for a server with a `url`"));
             }
             (command @ [_, ..], None) => Connection::Stdio(Stdio::new(command, config.timeout_s)),
             ([], None) => {

@@ -10,7 +10,7 @@ use crate::peer::{Dialect, Peer, Running};
 
 const DIALECT: Dialect = Dialect {
     noun: "the MCP server",
-    hint: "it must print one message of JSON a line, and nothing else",
+    hint: "it must print one JSON message per line, and nothing else",
     read: message::read,
     cancel: Some(message::cancel),
     ends_when_silent: true,

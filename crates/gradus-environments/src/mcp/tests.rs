@@ -160,7 +160,7 @@ fn answers_that_are_none_are_told() {
         error.to_string()
     };
     for (answer, expected) in [
-        ((|_| (200, JSON.into(), "{".into())) as fn(&Value) -> (u16, String, String), "it is no JSON"),
+        ((|_| (200, JSON.into(), "{".into())) as fn(&Value) -> (u16, String, String), "it is not JSON"),
         (|_| (200, JSON.into(), "{\"id\": 0, \"result\": {}}".into()), "it does not answer the request"),
         (|_| (200, JSON.into(), "3".into()), "it does not answer the request"),
         (|message| (200, JSON.into(), json!({ "id": message["id"], "result": 3 }).to_string()), "no object `result`"),
@@ -173,7 +173,7 @@ fn answers_that_are_none_are_told() {
         (|_| (200, EVENTS.into(), "data: x\n\n".repeat(2 << 20)), "its stream has more than 16777216 bytes"),
         (
             |_| (200, EVENTS.into(), "data: {\"id\": 1, \"method\": \"ping\"}\n\n".repeat(20)),
-            "it asks more than 16 times",
+            "it sends more than 16 requests",
         ),
         (|_| (200, "Content-Type: text/html\r\n".into(), "<p>".into()), "neither JSON nor events (`text/html`)"),
         (|_| (202, String::new(), String::new()), "neither JSON nor events (``)"),
@@ -208,7 +208,7 @@ fn a_configuration_that_fits_no_server_is_refused() {
     let both = McpConfig { command: command(), url: url(), ..default() };
     assert_eq!(refused(both), "the MCP server has both `command` and `url`");
     let key = McpConfig { command: command(), key_variable: Some("PATH".into()), ..default() };
-    assert_eq!(refused(key), "`headers` and `key_variable` belong to a server with a `url`");
+    assert_eq!(refused(key), "`headers` and `key_variable` are for a server with a `url`");
     let place = McpConfig { url: Some("localhost:8000".into()), ..default() };
     assert_eq!(refused(place), "the `url` of the MCP server is `localhost:8000`");
     let header = McpConfig { url: url(), headers: [("a b".to_owned(), String::new())].into(), ..default() };
@@ -216,12 +216,12 @@ fn a_configuration_that_fits_no_server_is_refused() {
     assert!(refused(McpConfig { timeout_s: f64::NAN, ..default() }).starts_with("`timeout_s` is NaN"));
     assert!(refused(McpConfig { url: url(), ..default() }).contains("cannot be reached"));
     let old = serve(|message| (200, JSON.into(), result(message, json!({ "protocolVersion": "1999-01-01" }))));
-    assert_eq!(refused(old), "the MCP server speaks the version `1999-01-01` of the protocol");
+    assert_eq!(refused(old), "the MCP server uses the version `1999-01-01` of the protocol");
     let modern = serve(|message| {
         let error = json!({ "code": -32022, "message": "Unsupported protocol version" });
         (200, JSON.into(), json!({ "jsonrpc": "2.0", "id": message["id"], "error": error }).to_string())
     });
-    assert_eq!(refused(modern), "the MCP server refused to begin: Unsupported protocol version (-32022)");
+    assert_eq!(refused(modern), "the MCP server refused to start: Unsupported protocol version (-32022)");
 }
 
 #[cfg(unix)]
@@ -236,7 +236,7 @@ fn programs_that_are_no_servers_are_told() {
     };
     assert!(
         refused("echo help >&2; exit 2", 20.0)
-            .contains("the MCP server `sh` ended (exit status: 2); its last words:\nhelp")
+            .contains("the MCP server `sh` ended (exit status: 2); its last output:\nhelp")
     );
     assert!(refused("exec sleep 60", 0.2).contains("the MCP server did not answer within 0.2 s"));
     let banner = refused("echo Welcome; exec sleep 60", 4.0);

@@ -145,8 +145,8 @@ fn failures_are_told_and_end_in_time() {
     type Answer = fn(&Value) -> Option<String>;
     let wrong: &[(Answer, &str)] = &[
         (|_| None, "was lost"),
-        (|_| Some("hello".into()), "it is no JSON"),
-        (|_| Some("[1]".into()), "it is no object"),
+        (|_| Some("hello".into()), "it is not JSON"),
+        (|_| Some("[1]".into()), "it is not an object"),
         (|_| Some("{\"type\": \"state\", \"data\": {}}".into()), "its type is `state`"),
         (|_| Some("{\"type\": \"observation\"}".into()), "it has no `data`"),
         (|_| Some(format!("\"{}\"", "x".repeat(2 << 20))), "was lost"),
@@ -156,7 +156,7 @@ fn failures_are_told_and_end_in_time() {
         ),
         (
             |_| Some(json!({ "type": "error", "data": { "message": "full", "code": "CAPACITY_REACHED" } }).to_string()),
-            "the environment says: full (CAPACITY_REACHED)",
+            "the environment reports: full (CAPACITY_REACHED)",
         ),
         (
             |_| {

@@ -104,15 +104,13 @@ fn what_cannot_be_used_is_a_configuration_error() {
         assert!(matches!(error, Error::Config { .. }), "{error:?}");
         error.to_string()
     };
-    assert_eq!(refused(&ProgramConfig { program: Vec::new(), timeout_s: 1.0 }), "the environment names no program");
+    assert_eq!(refused(&ProgramConfig { program: Vec::new(), timeout_s: 1.0 }), "the environment has no program");
     assert!(refused(&shell("exit 0", 60.0)).contains("ended (exit status: 0)"));
     assert!(refused(&shell("exec sleep 60", 0.3)).contains("did not answer within 0.3 s"));
-    assert!(
-        refused(&shell("echo hello; exec sleep 60", 60.0)).contains("printed a line that is no answer: it is no JSON")
-    );
+    assert!(refused(&shell("echo hello; exec sleep 60", 60.0)).contains("printed an invalid answer: it is not JSON"));
     assert!(refused(&shell("echo '{}'; exec sleep 60", 60.0)).contains("it has no whole number `id`"));
     assert!(refused(&shell("tr '\\0' x < /dev/zero", 20.0)).contains("printed a line of more than"));
-    assert!(refused(&shell("echo '{\"id\": 1, \"tools\": 3}'; exec sleep 60", 60.0)).contains("no list of tools"));
+    assert!(refused(&shell("echo '{\"id\": 1, \"tools\": 3}'; exec sleep 60", 60.0)).contains("not a list of tools"));
     assert!(
         refused(&ProgramConfig { program: vec!["/nowhere/env".into()], timeout_s: 1.0 })
             .contains("could not be started")

@@ -136,13 +136,13 @@ fn answer(method: &str, path: &str, body: &[u8], deliver: &dyn Fn(&str, Ask) -> 
         ("POST", "inference/v1/generate") => {
             let Asked { token_ids: ids, sampling_params } = match serde_json::from_slice(body) {
                 Ok(asked) => asked,
-                Err(error) => return refused(400, format!("the body is no request: {error}")),
+                Err(error) => return refused(400, format!("the body is not a request: {error}")),
             };
             if ids.is_empty() {
                 return refused(400, "`token_ids` must be a list of ids");
             }
             if sampling_params.is_some_and(|params| params.n.is_some_and(|n| n != 1)) {
-                return refused(400, "one continuation is drawn at a time: `n` must be 1");
+                return refused(400, "only one continuation is sampled at a time: `n` must be 1");
             }
             let (answer, given) = sync_channel(1);
             if !deliver(name, Ask { ids, answer }) {
@@ -153,7 +153,7 @@ fn answer(method: &str, path: &str, body: &[u8], deliver: &dyn Fn(&str, Ask) -> 
                 Err(_) => refused(410, "the episode is over"),
             }
         }
-        _ => refused(404, "there is nothing here"),
+        _ => refused(404, "this path does not exist"),
     }
 }
 

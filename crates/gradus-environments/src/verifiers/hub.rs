@@ -134,7 +134,7 @@ impl std::fmt::Display for Silence {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Late => f.write_str("it does not answer in time"),
-            Self::Flooded => write!(f, "it sent more than {UNREAD_BYTES} bytes that nobody wanted"),
+            Self::Flooded => write!(f, "it sent more than {UNREAD_BYTES} bytes that were not requested"),
         }
     }
 }
@@ -155,7 +155,7 @@ impl Hub {
         let peer = address.strip_prefix("tcp://").filter(|peer| peer.rsplit_once(':').is_some());
         let Some(peer) = peer else {
             return Err(Error::config(format!("the `address` of the environment is `{address}`"))
-                .with_hint("give `tcp://HOST:PORT`, such as tcp://127.0.0.1:5000"));
+                .with_hint("set it to `tcp://HOST:PORT`, such as tcp://127.0.0.1:5000"));
         };
         let listeners = Arc::<Listeners>::default();
         let known = Arc::downgrade(&listeners);
@@ -166,8 +166,8 @@ impl Hub {
         };
         let bound: SocketAddr =
             endpoint::listen(local, deliver, move || alive.strong_count() > 0).map_err(|error| {
-                Error::config(format!("nobody can listen at `{local}`: {error}"))
-                    .with_hint("`listen` names an address of this machine")
+                Error::config(format!("cannot listen at `{local}`: {error}"))
+                    .with_hint("`listen` must be an address of this machine")
             })?;
         let here = here.map_or_else(|| bound.to_string(), |host| format!("{host}:{}", bound.port()));
         let random = || RandomState::new().build_hasher().finish();

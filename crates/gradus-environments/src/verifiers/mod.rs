@@ -85,7 +85,7 @@ impl Verifiers {
         let timeout = Duration::from_secs_f64(config.timeout_s);
         if config.tokenizer.trim().is_empty() {
             return Err(Error::config("the `tokenizer` of the environment is empty")
-                .with_hint("name the policy's model directory, or its name on the hub"));
+                .with_hint("set it to the policy's model directory, or its name on the hub"));
         }
         let hub = Hub::new(&config.address, &config.listen, config.reached_at.as_deref(), timeout)?;
         let seat = hub.seat();
@@ -97,7 +97,7 @@ impl Verifiers {
         match seat.next(Instant::now() + timeout) {
             Ok(Event::Reply(reply)) if reply["success"] == json!(true) => {}
             Ok(event) => {
-                let message = format!("the environment server {} is not well: {event:?}", config.address);
+                let message = format!("the environment server {} is not healthy: {event:?}", config.address);
                 return Err(unreachable(Error::config(message)));
             }
             Err(silence) => {
@@ -276,7 +276,7 @@ impl Served {
         for trace in traces.iter().filter(is_trained) {
             for (name, given) in trace.get("rewards").and_then(Value::as_object).into_iter().flatten() {
                 let Some(score) = given["score"].as_f64() else {
-                    return Err(Error::episode(format!("the reward `{name}` is {}, no number", given["score"])));
+                    return Err(Error::episode(format!("the reward `{name}` is {}, not a number", given["score"])));
                 };
                 *reward.get_or_insert(0.0) += score * given["weight"].as_f64().unwrap_or(1.0);
                 metrics.insert(name.clone(), score);
@@ -285,7 +285,7 @@ impl Served {
             metrics.extend(named.filter_map(|(name, value)| Some((name.clone(), value.as_f64()?))));
         }
         if let Some(reward) = reward.filter(|reward| !reward.is_finite()) {
-            return Err(Error::episode(format!("the sum of the rewards is {reward}, no finite number")));
+            return Err(Error::episode(format!("the sum of the rewards is {reward}, not a finite number")));
         }
         Ok(Observation { replies: Vec::new(), reward, is_done: true, metrics })
     }
@@ -293,11 +293,11 @@ impl Served {
 
 impl Episode for Served {
     fn step(&mut self, _turn: &Turn) -> Result<Observation> {
-        Err(Error::episode("an environment server needs the ids of a turn, not its text alone"))
+        Err(Error::episode("an environment server needs the ids of a turn, not only its text"))
     }
 
     fn step_drawn(&mut self, _turn: &Turn, drawn: &Drawn) -> Result<Observation> {
-        let Some(ask) = self.ask.take() else { return Err(Error::episode("the server wants no turn")) };
+        let Some(ask) = self.ask.take() else { return Err(Error::episode("the server expects no turn")) };
         let said = endpoint::continuation(&drawn.ids, &drawn.logprobs, drawn.is_cut);
         self.ids.extend(&drawn.ids);
         // The client may have disconnected. Then it requests the answer again.
@@ -310,11 +310,11 @@ impl Episode for Served {
                 else {
                     let same = ask.ids.iter().zip(&self.ids).take_while(|(one, other)| one == other).count();
                     let message = format!(
-                        "the server wrote the conversation anew: of {} ids that the policy wrote and read, {same} are kept",
+                        "the server rewrote the conversation: of {} ids that the policy wrote and read, {same} are unchanged",
                         self.ids.len()
                     );
                     return Err(Error::episode(message).with_hint(
-                        "name the `renderer` of the model's family, which only appends; episodes that leave things out cannot be learned from",
+                        "set the `renderer` of the model's family, which only appends; gradus cannot train on episodes with missing text",
                     ));
                 };
                 self.ids.clone_from(&ask.ids);

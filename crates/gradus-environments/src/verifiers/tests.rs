@@ -208,10 +208,10 @@ fn what_goes_wrong_names_itself() {
     let later: [Case; 4] = [
         (
             |table| drop(table.ask(&[1, 2, 9, 9])),
-            "the server wrote the conversation anew: of 4 ids that the policy wrote and read, 2 are kept",
+            "the server rewrote the conversation: of 4 ids that the policy wrote and read, 2 are unchanged",
         ),
-        (|table| drop(table.ask(&[1, 2, 3, 10])), "wrote the conversation anew"),
-        (|table| table.end(&json!({ "r": { "score": "much" } })), "the reward `r` is \"much\", no number"),
+        (|table| drop(table.ask(&[1, 2, 3, 10])), "rewrote the conversation"),
+        (|table| table.end(&json!({ "r": { "score": "much" } })), "the reward `r` is \"much\", not a number"),
         (|_| {}, "no answer of the environment server within"),
     ];
     for (play, message) in later {
@@ -228,7 +228,7 @@ fn what_goes_wrong_names_itself() {
         drop(episode);
         // A new request arrives after the earlier ones.
         environment.hub.send("x", "health", &json!({})).expect("sent");
-        let is_over = message.contains("no number");
+        let is_over = message.contains("not a number");
         let canceled = || said.lock().expect("no panic").iter().any(|(method, _)| method == "cancel");
         let seat = environment.hub.seat();
         environment.hub.send(&seat.name, "health", &json!({})).expect("sent");
@@ -289,10 +289,7 @@ fn a_server_that_is_not_there_is_told_before_the_run() {
             "`tokenizer` of the environment is empty",
         ),
         (VerifiersConfig { timeout_s: 0.0, ..config("tcp://127.0.0.1:1") }, "`timeout_s` is 0"),
-        (
-            VerifiersConfig { listen: "192.0.2.1".into(), ..config("tcp://127.0.0.1:1") },
-            "nobody can listen at `192.0.2.1`",
-        ),
+        (VerifiersConfig { listen: "192.0.2.1".into(), ..config("tcp://127.0.0.1:1") }, "cannot listen at `192.0.2.1`"),
     ] {
         let error = Verifiers::connect(&config).err().expect(message);
         assert!(matches!(error, Error::Config { .. }) && error.to_string().contains(message), "{message}: {error}");

@@ -41,16 +41,16 @@ pub fn greet(stream: &mut (impl Read + Write), own: &str) -> io::Result<()> {
     let mut theirs = [0; GREETING];
     stream.read_exact(&mut theirs)?;
     if (theirs[0], theirs[9] & 1) != (0xff, 1) {
-        return Err(wrong("it does not speak ZeroMQ's protocol"));
+        return Err(wrong("it does not use ZeroMQ's protocol"));
     }
     if theirs[10] < 3 {
-        return Err(wrong(format!("it speaks version {} of ZeroMQ's protocol, but 3 is needed", theirs[10])));
+        return Err(wrong(format!("it uses version {} of ZeroMQ's protocol, but 3 is needed", theirs[10])));
     }
     let mechanism = &theirs[12..32];
     if !mechanism.starts_with(b"NULL\0") {
         let named = String::from_utf8_lossy(mechanism);
         return Err(wrong(format!(
-            "it wants the security mechanism {}, but NULL is known",
+            "it requires the security mechanism {}, but only NULL is supported",
             named.trim_end_matches('\0')
         )));
     }
@@ -191,7 +191,7 @@ mod tests {
         greeted(|_| {}).expect("greeted");
         type Change = fn(&mut Vec<u8>);
         let cases: [(Change, &str); 6] = [
-            (|theirs| theirs[0] = b'H', "does not speak ZeroMQ"),
+            (|theirs| theirs[0] = b'H', "does not use ZeroMQ"),
             (|theirs| theirs[10] = 2, "version 2"),
             (|theirs| theirs[12..17].copy_from_slice(b"PLAIN"), "mechanism PLAIN"),
             (|theirs| theirs[67..72].copy_from_slice(b"ERROR"), "refused the connection"),

@@ -32,10 +32,11 @@ const STEPS: usize = 100;
 pub fn bradley_terry(wins: &[Vec<f64>]) -> Result<Strengths, &'static str> {
     let models = wins.len();
     if models < 2 {
-        return Err("strengths are of two models or more");
+        return Err("strengths need at least two models");
     }
     if (0..models).any(|from| !reaches_all(wins, from)) {
-        return Err("some models never lost to the others, or never met them: more comparisons are needed");
+        return Err("some models never lost to the others, or were never compared with them: more comparisons are \
+                    needed");
     }
     let mut theta = vec![0.0; models];
     for _ in 0..STEPS {

@@ -29,7 +29,7 @@ pub fn raw(ratings: &Ratings) -> Defined {
 pub fn cohen(ratings: &Ratings) -> Defined {
     let mut both = Vec::new();
     for item in ratings {
-        let [one, other] = item[..] else { return Err("Cohen's κ is of two raters") };
+        let [one, other] = item[..] else { return Err("Cohen's κ needs two raters") };
         both.extend(one.zip(other));
     }
     if both.is_empty() {
@@ -55,7 +55,7 @@ pub fn fleiss(ratings: &Ratings) -> Defined {
         return Err(ALONE);
     }
     if given.iter().any(|item| item.len() != raters) {
-        return Err("Fleiss' κ needs as many labels of every item");
+        return Err("Fleiss' κ needs the same number of labels for every item");
     }
     let labels = given.iter().flatten().max().map_or(0, |label| label + 1);
     let mut counts = vec![0usize; labels];

@@ -21,7 +21,7 @@ pub type Defined = Result<f64, &'static str>;
 pub type Ratings = [Vec<Option<usize>>];
 
 /// Agreement needs two labels of an item.
-const ALONE: &str = "no item was labeled by two";
+const ALONE: &str = "no item was labeled by two people";
 /// Agreement beyond chance needs two different labels.
 const ALIKE: &str = "only one label was ever given";
 

@@ -89,7 +89,7 @@ pub fn queue(store: &Store, project: &Project) -> Result<Vec<(usize, f64)>> {
 fn reviewer(app: &App, session: &Session) -> std::result::Result<Person, Failed> {
     let person = who(app, session)?;
     match person.role {
-        Role::Annotator => Err(Failed::forbidden("Only reviewers decide: annotators are blind to each other.")),
+        Role::Annotator => Err(Failed::forbidden("Only reviewers decide: annotators do not see the work of others.")),
         Role::Reviewer | Role::Owner => Ok(person),
     }
 }

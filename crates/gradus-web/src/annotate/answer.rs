@@ -134,7 +134,7 @@ impl Answer {
             };
             let weak: Vec<(usize, usize)> = all().filter(weak).collect();
             if !weak.is_empty() {
-                problems.push(format!("Say how much better the preferred answer is: {}.", list(weak)));
+                problems.push(format!("Choose how much better the preferred answer is: {}.", list(weak)));
             }
             for (a, b, c) in self.conflicting(task.answers.len()) {
                 problems.push(format!("These choices contradict each other: {}.", list(vec![(a, b), (b, c), (a, c)])));
@@ -179,7 +179,7 @@ impl Answer {
         let chars: Vec<char> = prediction.chars().collect();
         let mut taken: Vec<(usize, usize)> = Vec::new();
         if self.spans.len() + self.missing.len() > SPANS {
-            return vec![format!("More than {SPANS} marks are not kept.")];
+            return vec![format!("At most {SPANS} marks can be saved.")];
         }
         for span in &self.spans {
             let Some(kind) = set.spans.iter().find(|kind| kind.name == span.kind) else {
@@ -201,7 +201,7 @@ impl Answer {
                     let earlier: String = chars[..span.start].iter().collect();
                     let repeats = span.repeats.trim();
                     if repeats.is_empty() || !earlier.contains(repeats) {
-                        problems.push(format!("{}: the text it repeats must stand before it.", kind.label));
+                        problems.push(format!("{}: the text that it repeats must come before it.", kind.label));
                     }
                 }
                 Asks::Sentences => problems.extend(place(kind, task, span.passage, &span.sentences)),
@@ -215,7 +215,7 @@ impl Answer {
         }
         let names: Vec<String> = pairs(task.answers.len()).into_iter().map(pair_name).collect();
         if self.ranks.keys().chain(self.strengths.keys()).any(|name| !names.contains(name)) {
-            problems.push("A pair is not of this task.".into());
+            problems.push("A pair does not belong to this task.".into());
         }
         for strength in self.strengths.values() {
             if !set.strengths.iter().any(|known| known.name == *strength) {
@@ -225,7 +225,7 @@ impl Answer {
         for (name, value) in &self.questions {
             let asked = set.questions.iter().find(|question| question.name == *name);
             if asked.is_none_or(|question| !(question.from..=question.to).contains(value)) {
-                problems.push(format!("{value} is no answer to {name}."));
+                problems.push(format!("{value} is not an answer to {name}."));
             }
         }
         if self.correction.as_ref().map_or(0, String::len).max(self.feedback.len()) > TEXT_BYTES {
@@ -238,11 +238,15 @@ impl Answer {
 /// Returns the problem with a location in the passages, if any.
 fn place(kind: &Type, task: &Task, passage: usize, sentences: &[usize]) -> Option<String> {
     let Some(found) = passage.checked_sub(1).and_then(|at| task.passages.get(at)) else {
-        return Some(format!("{}: passage {passage} is not there; there are {}.", kind.label, task.passages.len()));
+        return Some(format!(
+            "{}: passage {passage} does not exist; the task has {}.",
+            kind.label,
+            task.passages.len()
+        ));
     };
     let last = found.sentences.len();
     match sentences {
-        [] => Some(format!("{}: name at least one sentence of passage {passage}.", kind.label)),
+        [] => Some(format!("{}: choose at least one sentence of passage {passage}.", kind.label)),
         _ => {
             let wrong = sentences.iter().find(|sentence| **sentence > last)?;
             Some(format!("{}: passage {passage} has sentences 0 to {last}, but no {wrong}.", kind.label))
@@ -301,7 +305,7 @@ mod tests {
         let task = Task { answers: vec!["a".into(), "b".into()], ..task() };
         let ranked = |rank| Answer { ranks: [("1v2".to_owned(), rank)].into(), ..Answer::default() };
         let problems = |answer: &Answer| answer.problems(&set, &task, &plain(&task));
-        assert_eq!(problems(&ranked(Rank::First)), ["Say how much better the preferred answer is: A and B."]);
+        assert_eq!(problems(&ranked(Rank::First)), ["Choose how much better the preferred answer is: A and B."]);
         assert!(problems(&ranked(Rank::Tie)).is_empty() && problems(&ranked(Rank::Bad)).is_empty());
         let with = |strength: &str| Answer {
             strengths: [("1v2".to_owned(), strength.to_owned())].into(),
@@ -310,7 +314,7 @@ mod tests {
         assert!(problems(&with("much")).is_empty());
         assert_eq!(problems(&with("vastly")), ["There is no strength vastly."]);
         let other = Answer { strengths: [("1v3".to_owned(), "much".to_owned())].into(), ..ranked(Rank::Tie) };
-        assert_eq!(other.broken(&set, &task), ["A pair is not of this task."]);
+        assert_eq!(other.broken(&set, &task), ["A pair does not belong to this task."]);
     }
 
     #[test]
@@ -350,7 +354,7 @@ mod tests {
             ..span("Wrong-Grounding", 0, 3)
         };
         assert!(broken(&[placed(1, &[0, 2])]).is_empty(), "0 is the title");
-        assert!(broken(&[placed(2, &[0])])[0].contains("passage 2 is not there"));
+        assert!(broken(&[placed(2, &[0])])[0].contains("passage 2 does not exist"));
         assert!(broken(&[placed(1, &[3])])[0].contains("sentences 0 to 2, but no 3"));
         assert!(broken(&[placed(1, &[])])[0].contains("at least one"));
     }
@@ -393,6 +397,6 @@ mod tests {
         answer.questions = BTreeMap::from([("coherence".into(), 5), ("sentiment".into(), 1)]);
         assert!(answer.problems(&set, &task, &plain(&task)).is_empty());
         answer.questions.insert("sentiment".into(), 6);
-        assert_eq!(answer.broken(&set, &task), ["6 is no answer to sentiment."]);
+        assert_eq!(answer.broken(&set, &task), ["6 is not an answer to sentiment."]);
     }
 }

@@ -146,7 +146,7 @@ impl LabelSet {
         let known: Vec<&str> = BUILT_IN.iter().map(|(known, _)| *known).collect();
         let size = std::fs::metadata(path).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => Error::input(format!("there is no label set `{name}`"))
-                .with_hint(format!("give a YAML file, or one of {}", known.join(", "))),
+                .with_hint(format!("pass a YAML file, or one of {}", known.join(", "))),
             _ => Error::io(path, error),
         })?;
         if !size.is_file() || size.len() > BYTES {
@@ -173,7 +173,7 @@ impl LabelSet {
         let names: Vec<&String> = names.chain(self.questions.iter().map(|question| &question.name)).collect();
         let mut seen = HashSet::new();
         if let Some(twice) = names.iter().find(|name| !seen.insert(name.as_str())) {
-            return Some(format!("`{twice}` is there twice"));
+            return Some(format!("`{twice}` is given twice"));
         }
         let is_color = |color: &str| {
             color
@@ -194,20 +194,23 @@ impl LabelSet {
         }
         let mut seen = HashSet::new();
         if let Some(twice) = self.strengths.iter().find(|strength| !seen.insert(strength.name.as_str())) {
-            return Some(format!("the strength `{}` is there twice", twice.name));
+            return Some(format!("the strength `{}` is given twice", twice.name));
         }
         if let Some(wrong) = self.strengths.iter().find(|of| !(of.margin.is_finite() && of.margin >= 0.0)) {
             return Some(format!("the margin of `{}` is {}, but 0 or more is needed", wrong.name, wrong.margin));
         }
         if !self.strengths.is_empty() && !self.comparison {
-            return Some("`strengths` are of comparisons, but `comparison` is not there".into());
+            return Some("`strengths` need comparisons, but `comparison` is not set".into());
         }
         if names.len() + self.strengths.len() > MOST {
             return Some(format!("{} types and questions are more than {MOST}", names.len()));
         }
         let asks_nothing = names.is_empty() && !self.correction && !self.comparison;
-        asks_nothing
-            .then(|| "it asks for nothing: `spans`, `missing`, `correction`, `comparison` or `questions`".to_owned())
+        asks_nothing.then(|| {
+            "it has no tasks for annotators: set `spans`, `missing`, `correction`, `comparison` or \
+                      `questions`"
+                .to_owned()
+        })
     }
 
     /// Returns whether people look at a single answer, instead of only comparing several.
@@ -299,17 +302,17 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said() {
         for (text, word) in [
-            ("name: x", "asks for nothing"),
+            ("name: x", "has no tasks for annotators"),
             ("name: x\nspans:\n  - { name: a, label: A, color: red }", "the color of `a` is `red`"),
             (
                 "name: x\nmissing:\n  - { name: a, label: A, color: \"#000000\" }\n  - { name: a, label: B, color: \"#000000\" }",
-                "`a` is there twice",
+                "`a` is given twice",
             ),
-            ("name: x\nstrengths: [{ name: a, label: A, margin: 1 }]", "`comparison` is not there"),
+            ("name: x\nstrengths: [{ name: a, label: A, margin: 1 }]", "`comparison` is not set"),
             ("name: x\ncomparison: true\nstrengths: [{ name: a, label: A, margin: -1 }]", "the margin of `a` is -1"),
             (
                 "name: x\ncomparison: true\nstrengths: [{ name: a, label: A, margin: 1 }, { name: a, label: B, margin: 1 }]",
-                "the strength `a` is there twice",
+                "the strength `a` is given twice",
             ),
             ("name: x\nquestions:\n  - { name: a, question: A, from: 5, to: 1 }", "from 5 to 1"),
             ("name: x\ncolor: red", "color"),

@@ -116,7 +116,7 @@ fn owner(app: &App, session: &Session) -> Result<Person, Failed> {
     let person = who(app, session)?;
     match person.role {
         Role::Owner => Ok(person),
-        Role::Annotator | Role::Reviewer => Err(Failed::forbidden("Only owners make projects and invite people.")),
+        Role::Annotator | Role::Reviewer => Err(Failed::forbidden("Only owners create projects and invite people.")),
     }
 }
 
@@ -202,7 +202,7 @@ async fn enter(
         }
         None => {
             app.wrong_guess(place.as_deref()).await;
-            Err(Failed::forbidden("This name and this token do not belong together."))
+            Err(Failed::forbidden("The name and the token do not match."))
         }
     }
 }
@@ -270,7 +270,7 @@ fn judged(project: &Project, task: &task::Task, answer: &Answer, state: State, s
     }
     let judged = in_words(project, task, answer, shown);
     if state == State::Done && judged["problems"].as_array().is_some_and(|problems| !problems.is_empty()) {
-        return Err(Failed::request("The task is not finished. The page lists what is still to do."));
+        return Err(Failed::request("The task is not finished. The page lists the missing steps."));
     }
     Ok(judged)
 }
@@ -388,7 +388,7 @@ async fn keep(
     let shown = shown_of(&annotation, &task);
     let judged = judged(&project, &task, &kept.answer, kept.state, &shown)?;
     if kept.state == State::Skipped && kept.reason.trim().is_empty() {
-        return Err(Failed::request("Say why you skip the task."));
+        return Err(Failed::request("Enter why you skip the task."));
     }
     let stored = projects.save(project.id, number, person.id, &kept.as_save()?)?;
     saved((&project, &task, &shown), &kept.answer, judged, stored)
@@ -409,7 +409,7 @@ async fn release(
 ) -> Done {
     let (project, owner) = (project(&app, &name)?, who(&app, &session)?);
     if owner.role != Role::Owner {
-        return Err(Failed::forbidden("Only the owner of the project releases tasks."));
+        return Err(Failed::forbidden("Only the owner of the project can release tasks."));
     }
     app.store.projects().release(project.id, Some(task), Some(&person))?;
     Ok(Redirect::to(&page::path(&project, "results")).into_response())
@@ -422,7 +422,7 @@ async fn results(
 ) -> Done {
     let (project, person) = (project(&app, &name)?, who(&app, &session)?);
     if person.role == Role::Annotator {
-        return Err(Failed::forbidden("Only reviewers see the results: annotators are blind to each other."));
+        return Err(Failed::forbidden("Only reviewers see the results: annotators do not see the work of others."));
     }
     let stats = stats::stats(&app.store, &project)?;
     let waiting = adjudicate::queue(&app.store, &project)?.len();

@@ -117,7 +117,7 @@ fn begun_list(begun: &[Begun]) -> Html {
             "<progress max=\"" (of) "\" value=\"" (done) "\" aria-label=\"Answers of " (name) "\"></progress></li>\n"
         ],
         (Standing::Ended(said), _) => {
-            html!["<li class=\"bad\">" (name) " was not made:<pre tabindex=\"0\">" (said.join("\n")) "</pre></li>\n"]
+            html!["<li class=\"bad\">" (name) " was not created:<pre tabindex=\"0\">" (said.join("\n")) "</pre></li>\n"]
         }
     };
     match begun.is_empty() {
@@ -140,9 +140,9 @@ fn make(csrf: &Html, making: &Making<'_>) -> Html {
             "<form method=\"post\" action=\"/annotate/+new\" class=\"fields\">" (csrf)
             "<div><label for=\"new-name\">Name</label><input id=\"new-name\" name=\"name\" required></div>\n"
             "<div><label for=\"new-data\">Data</label><select id=\"new-data\" name=\"data\">" (data) "</select></div>\n"
-            "<div><label for=\"new-labels\">What people are asked</label><select id=\"new-labels\" name=\"labels\">" (labels) "</select></div>\n"
+            "<div><label for=\"new-labels\">Questions for people</label><select id=\"new-labels\" name=\"labels\">" (labels) "</select></div>\n"
             "<div><label for=\"new-annotators\">People per task</label><input id=\"new-annotators\" name=\"annotators\" type=\"number\" min=\"1\" max=\"100\" value=\"1\" required></div>\n"
-            "<button type=\"submit\" class=\"main\">Make the project</button></form>\n"
+            "<button type=\"submit\" class=\"main\">Create the project</button></form>\n"
         ],
     };
     html![
@@ -151,7 +151,7 @@ fn make(csrf: &Html, making: &Making<'_>) -> Html {
         "<form method=\"post\" action=\"/annotate/+invite\" class=\"fields\">" (csrf)
         "<div><label for=\"invite-name\">Name</label><input id=\"invite-name\" name=\"name\" required></div>\n"
         "<div><label for=\"invite-role\">Role</label><select id=\"invite-role\" name=\"role\">" (roles.to_vec()) "</select></div>\n"
-        "<button type=\"submit\">Make a token</button>\n<p class=\"small soft\">A person who has a token already gets a new one; the old one ends.</p></form>\n</section>\n</div>\n"
+        "<button type=\"submit\">Create a token</button>\n<p class=\"small soft\">A person who has a token already gets a new one; the old token becomes invalid.</p></form>\n</section>\n</div>\n"
     ]
 }
 
@@ -178,8 +178,8 @@ pub fn nothing_left(session: &Session, project: &Project, own: &[(usize, State)]
     });
     let body = html![
         "<div class=\"empty\">\n<p><strong>No task is left for you in this project.</strong> You submitted " (done) (skipped)
-        ". Thank you.</p>\n<p class=\"soft\">A task that somebody else left comes back after " (u64::from(project.lease_minutes))
-        " minutes. Look again later.</p>\n<p><a class=\"button\" href=\"/annotate\">All projects</a></p>\n</div>\n" (tasks)
+        ". Thank you.</p>\n<p class=\"soft\">A task that another person left becomes available after " (u64::from(project.lease_minutes))
+        " minutes. Check again later.</p>\n<p><a class=\"button\" href=\"/annotate\">All projects</a></p>\n</div>\n" (tasks)
     ];
     page(session, &project.name, body)
 }

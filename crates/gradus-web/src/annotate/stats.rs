@@ -240,7 +240,7 @@ fn agreement(project: &Project, done: &[&Annotation], tasks: &[Task]) -> Vec<Agr
     let labels = &project.labels;
     if !(labels.spans.is_empty() && labels.missing.is_empty()) {
         let is_faulty = rated(&whole, &|said, _| Some(usize::from(!said.answer.no_error)));
-        found.push(measured("whether there is an error".into(), is_faulty, Level::Nominal));
+        found.push(measured("existence of an error".into(), is_faulty, Level::Nominal));
     }
     if labels.comparison {
         let items: Vec<(usize, usize)> = tasks
@@ -257,7 +257,7 @@ fn agreement(project: &Project, done: &[&Annotation], tasks: &[Task]) -> Vec<Agr
                 Rank::First => 2,
             })
         };
-        found.push(measured("which answer is better".into(), rated(&items, &label), Level::Ordinal));
+        found.push(measured("better answer".into(), rated(&items, &label), Level::Ordinal));
     }
     for question in &labels.questions {
         let label = |said: &Annotation, _| {
@@ -285,7 +285,7 @@ fn spans(done: &[&Annotation]) -> Defined {
             }
         }
     }
-    if both.is_empty() { Err("no task was marked by two") } else { span_f1(both) }
+    if both.is_empty() { Err("no task was marked by two people") } else { span_f1(both) }
 }
 
 /// Computes the share of decided pairs for which `holds` is true, among those for which it is known. Its last argument tells whether the

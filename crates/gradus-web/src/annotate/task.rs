@@ -180,7 +180,7 @@ fn task(columns: &Map<String, Value>, has_answers: bool) -> Result<Task, String>
     };
     let passages = match columns.get("passages") {
         Some(Value::Array(list)) => {
-            list.iter().map(passage).collect::<Option<_>>().ok_or("a passage is no list of sentences")?
+            list.iter().map(passage).collect::<Option<_>>().ok_or("a passage is not a list of sentences")?
         }
         _ => Vec::new(),
     };
@@ -190,13 +190,13 @@ fn task(columns: &Map<String, Value>, has_answers: bool) -> Result<Task, String>
         Some(expected) => {
             let read = serde_json::from_value(expected.clone());
             Some(read.map_err(|error| {
-                format!("`expected` is no annotation with `ranks`, `questions` or `no_error`: {error}")
+                format!("`expected` is not an annotation with `ranks`, `questions` or `no_error`: {error}")
             })?)
         }
     };
     let attention = columns.get("attention").and_then(Value::as_bool).unwrap_or(false);
     if attention && expected.is_none() {
-        return Err("`attention` is set, but `expected` does not say what is right".into());
+        return Err("`attention` is set, but `expected` has no correct answer".into());
     }
     let reference = first(&["gold", "reference"]).unwrap_or_default();
     Ok(Task { question, passages, reference, answers, models, expected, attention })

@@ -152,7 +152,7 @@ fn answered(
 ) -> Result<()> {
     let total = answering.models.len() * answering.each;
     if total == 0 || total > ANSWERS {
-        return Err(Error::input(format!("{total} answers a task, but 1 to {ANSWERS} are needed")));
+        return Err(Error::input(format!("{total} answers per task, but 1 to {ANSWERS} are needed")));
     }
     tasks.iter_mut().for_each(|task| task.answers.clear());
     for (place, model) in answering.models.iter().enumerate() {
@@ -203,7 +203,7 @@ fn answered(
 /// more answers, it is the maximum over all pairs.
 fn by_uncertainty(tasks: Vec<Task>, judge: &str, folder: &Path, device: &DeviceChoice) -> Result<Vec<Task>> {
     if let Some(at) = tasks.iter().position(|task| task.answers.len() < 2) {
-        return Err(Error::input(format!("task {} has one answer, but uncertainty is between two", at + 1)));
+        return Err(Error::input(format!("task {} has one answer, but uncertainty needs two", at + 1)));
     }
     let rows = tasks.iter().flat_map(|task| {
         task.answers.iter().map(|answer| {
@@ -262,8 +262,8 @@ pub fn check_name(name: &str) -> Result<()> {
         || name.starts_with('.')
         || ["enter", "leave", "compare"].contains(&name)
     {
-        let error = Error::input(format!("`{name}` is no name for a project"));
-        return Err(error.with_hint("letters, digits, `-`, `_` and `.` make one"));
+        let error = Error::input(format!("`{name}` cannot be the name of a project"));
+        return Err(error.with_hint("use letters, digits, `-`, `_` and `.`"));
     }
     Ok(())
 }
@@ -284,9 +284,9 @@ fn find(store: &Store, name: &str) -> Result<Project> {
         let known = store.projects().list().unwrap_or_default();
         let known: Vec<String> = known.iter().map(|project| format!("`{}`", project.name)).collect();
         let hint = if known.is_empty() {
-            "there is none here; `--folder` looks elsewhere".to_owned()
+            "the folder has no projects; `--folder` sets another folder".to_owned()
         } else {
-            format!("there is {}", known.join(", "))
+            format!("the folder has {}", known.join(", "))
         };
         Error::input(format!("there is no project `{name}`")).with_hint(hint)
     })

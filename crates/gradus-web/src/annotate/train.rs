@@ -129,7 +129,7 @@ pub fn section(app: &App, session: &Session, project: &Project, models: &[Found]
             "<p class=\"small soft\">The buttons need a server that was started with <code>--allow-training</code>; the commands do the same.</p>\n"
         ],
     };
-    html!["<section class=\"steps\" aria-labelledby=\"loop\">\n<h2 id=\"loop\">Train on it</h2>\n" (leave) (first) (policy) (compare) "</section>\n"]
+    html!["<section class=\"steps\" aria-labelledby=\"loop\">\n<h2 id=\"loop\">Train on the annotations</h2>\n" (leave) (first) (policy) (compare) "</section>\n"]
 }
 
 /// Writes the rows of a project into the folder and returns the relative file name.
@@ -191,7 +191,7 @@ fn owned(app: &App, session: &Session, name: &str) -> Result<Project, Failed> {
     may_train(app, session)?;
     let person = super::who(app, session)?;
     if person.role != crate::store::projects::Role::Owner {
-        return Err(Failed::forbidden("What people said is for the owner of the project."));
+        return Err(Failed::forbidden("The answers of people are only for the owner of the project."));
     }
     project(app, name)
 }
@@ -213,10 +213,11 @@ pub async fn compare(
 ) -> Done {
     let project = owned(&app, &session, &name)?;
     let prompts = asked.prompts.trim().parse::<usize>().ok().filter(|count| (1..=PROMPTS).contains(count));
-    let prompts = prompts.ok_or_else(|| Failed::request(&format!("1 to {PROMPTS} questions can be asked.")))?;
+    let prompts =
+        prompts.ok_or_else(|| Failed::request(&format!("The number of questions must be from 1 to {PROMPTS}.")))?;
     terminal::check_name(&asked.name)?;
     if app.store.projects().find(&asked.name)?.is_some() {
-        return Err(Failed::request(&format!("There is a project {} already.", asked.name)));
+        return Err(Failed::request(&format!("A project {} exists already.", asked.name)));
     }
     let found = models(&app).await;
     let path = |name: &str| {

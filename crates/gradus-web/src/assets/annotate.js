@@ -381,7 +381,7 @@ function ask({ title, types, near, start, end, back, wider = [], kind = null, re
       Object.assign(field, { rows: 3, dir: "auto", value: chosen.repeats });
       const warning = element("p", "small soft");
       const warn = () => {
-        warning.textContent = chosen.repeats === before ? "This is all of the text before. Leave only what is repeated." : "";
+        warning.textContent = chosen.repeats === before ? "This is all the earlier text. Keep only the repeated part." : "";
         check();
       };
       field.addEventListener("input", () => {

@@ -183,7 +183,7 @@ function draw() {
   const { made, edge, x, left, right, smoothed: all } = drawn;
   made.setAttribute("role", "img");
   made.setAttribute("tabindex", "0");
-  made.setAttribute("aria-label", `${key} over ${axis.selectedOptions[0].textContent}. The arrow keys tell values; the table below has all numbers.`);
+  made.setAttribute("aria-label", `${key} over ${axis.selectedOptions[0].textContent}. The arrow keys show values; the table below has all numbers.`);
   const cross = shape("line", { class: "cross", visibility: "hidden", y1: edge.top, y2: height - edge.bottom });
   const chosen = shape("rect", { class: "zoom", y: edge.top, height: height - edge.top - edge.bottom });
   made.append(cross, chosen);

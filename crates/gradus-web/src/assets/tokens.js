@@ -17,7 +17,7 @@ async function paint(button) {
     cell.tabIndex = 0;
     cell.replaceChildren(...tokens.map(([text, own, other]) => {
       const made = element("span", "token", text);
-      made.dataset.about = own === null ? "nothing stands before it" : `log-probability ${own.toFixed(3)}, ${(100 * Math.exp(own)).toFixed(1)} %`;
+      made.dataset.about = own === null ? "no text before it" : `log-probability ${own.toFixed(3)}, ${(100 * Math.exp(own)).toFixed(1)} %`;
       if (own !== null && other !== null) {
         made.dataset.about += `; the other ${other.toFixed(3)}, difference ${(own - other).toFixed(3)}`;
         const size = Math.ceil((Math.abs(own - other) / most) * 3);

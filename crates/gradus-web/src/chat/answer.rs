@@ -61,7 +61,7 @@ pub async fn answer(
     let asker = app.asker(&session)?;
     let tree = tree(&app, &asker, id)?;
     if tree.message(parent).is_none_or(|message| message.role != "user") {
-        return Err(Failed::request("Only what you said can be answered."));
+        return Err(Failed::request("Only your own messages can be answered."));
     }
     let settings = tree.conversation.settings.clone();
     let mut models = settings.models.clone();
@@ -159,7 +159,7 @@ async fn sample(app: &Arc<App>, side: &Side, events: &Events, answered: &mut Ans
     }
     drop(hearing);
     answered.tokens = Some(told(&tokens).to_string());
-    let Some(end) = end else { return Err(gradus::Error::input("the thread that computes has ended")) };
+    let Some(end) = end else { return Err(gradus::Error::input("the thread of the model has ended")) };
     answered.ended = Some(end.name());
     judge(app, side, answered, &tokens, end).await
 }

@@ -62,7 +62,7 @@ impl Fields {
         };
         if self.system.len() > SYSTEM_BYTES {
             return Err(format!(
-                "The system prompt has {} bytes, but at most {SYSTEM_BYTES} are kept.",
+                "The system prompt has {} bytes, but at most {SYSTEM_BYTES} are allowed.",
                 self.system.len()
             ));
         }

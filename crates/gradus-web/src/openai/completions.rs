@@ -47,8 +47,10 @@ impl Request {
         let wanted = Wanted::read(&mut fields)?;
         fields.refuse("suffix", |value| value.as_str() == Some(""))?;
         if let Some(best_of) = fields.count("best_of", 1..=COMPLETIONS_MAX)?.filter(|best_of| *best_of != wanted.n) {
-            let message =
-                format!("`best_of` is {best_of} and `n` {}: this server samples as many as it gives", wanted.n);
+            let message = format!(
+                "`best_of` is {best_of} and `n` {}: this server samples as many completions as it returns",
+                wanted.n
+            );
             return Err(Refused::field("best_of", message));
         }
         let prompts = fields.needed("prompt", PROMPT, prompts)?;

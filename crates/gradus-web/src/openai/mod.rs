@@ -56,7 +56,7 @@ fn end_stream(events: &Events, mut frame: Value, is_broken: bool, usage: Option<
 }
 
 async fn nothing() -> Refused {
-    let message = "there is nothing here: `/v1/models`, `/v1/completions` and `/v1/chat/completions` are";
+    let message = "this path does not exist: `/v1/models`, `/v1/completions` and `/v1/chat/completions` do";
     Refused { status: StatusCode::NOT_FOUND, message: message.into(), param: None, code: None }
 }
 
@@ -99,7 +99,7 @@ async fn model(State(app): State<Arc<App>>, Path(name): Path<String>) -> Result<
 async fn named(app: &Arc<App>, name: &str) -> Result<Found, Refused> {
     language_models(app).await.into_iter().find(|known| known.name == name).ok_or_else(|| Refused {
         status: StatusCode::NOT_FOUND,
-        message: format!("there is no model `{name}`; `/v1/models` lists those that are there"),
+        message: format!("there is no model `{name}`; `/v1/models` lists the models"),
         param: Some("model".into()),
         code: Some("model_not_found"),
     })

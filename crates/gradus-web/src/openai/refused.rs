@@ -5,7 +5,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 /// Message if a model's thread ends before its completions.
-pub const BROKEN: &str = "the thread that computes has ended: what the server printed last says why";
+pub const BROKEN: &str = "the thread of the model has ended: the last output of the server shows the reason";
 
 /// An error response in OpenAI's form.
 #[derive(Debug, Clone, PartialEq)]

@@ -59,7 +59,7 @@ pub fn routes() -> Router<Arc<App>> {
 
 /// Runs blocking work without blocking the server.
 pub async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Failed> {
-    tokio::task::spawn_blocking(work).await.map_err(|_| Failed::request("The page could not be made."))
+    tokio::task::spawn_blocking(work).await.map_err(|_| Failed::request("The page could not be created."))
 }
 
 async fn all(State(app): State<Arc<App>>, Extension(session): Extension<Session>, Query(asked): Query<Asked>) -> Done {

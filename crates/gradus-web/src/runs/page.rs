@@ -28,7 +28,7 @@ pub fn badge(entry: &Entry) -> Html {
 /// Renders the key figure of a run, and whether nothing beat its start.
 pub fn figure(entry: &Entry) -> Html {
     let Some(figure) = &entry.figure else { return Html::new() };
-    let word = if figure.last == figure.best { "no better" } else { "worse" };
+    let word = if figure.last == figure.best { "not better" } else { "worse" };
     let worse = figure
         .never_beat_start()
         .then(|| html![" <strong class=\"bad\">" (word) " than its start, " (short(figure.best)) "</strong>"]);
@@ -188,7 +188,7 @@ fn shared(settings: &[Settings]) -> Html {
         return Html::new();
     }
     html![
-        "<details><summary>What all of them share (" (rows.len()) ")</summary>\n<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Shared settings\"><table>\n"
+        "<details><summary>Shared settings (" (rows.len()) ")</summary>\n<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Shared settings\"><table>\n"
         "<thead><tr><th scope=\"col\">Key</th><th scope=\"col\">Value</th></tr></thead>\n<tbody>\n" (rows) "</tbody></table></div>\n</details>\n"
     ]
 }

@@ -56,7 +56,7 @@ pub async fn show(State(app): State<Arc<App>>, Address(asked): Address<Asked>) -
     };
     let found = apart(move || -> gradus::Result<Vec<Record>> { RolloutDb::open(&RunDir::open(&path)?)?.query(&query) });
     let record = found.await??.into_iter().find(|record| record.rollout_index == place).ok_or_else(missing)?;
-    let model = first(&asked, "model").ok_or_else(|| Failed::request("Say which model is to be asked."))?;
+    let model = first(&asked, "model").ok_or_else(|| Failed::request("Choose a model for the token probabilities."))?;
     let own = thoughts(&app, model, &record).await?;
     let other = match first(&asked, "against") {
         Some(model) => thoughts(&app, model, &record).await?,
@@ -64,7 +64,7 @@ pub async fn show(State(app): State<Arc<App>>, Address(asked): Address<Asked>) -
     };
     if !other.is_empty() && other.iter().map(|token| token.id).ne(own.iter().map(|token| token.id)) {
         return Err(Failed::request(
-            "The two models cut the completion into other tokens, so there is nothing to compare.",
+            "The two models split the completion into different tokens, so they cannot be compared.",
         ));
     }
     let token =

@@ -25,7 +25,7 @@ impl Changing {
     pub fn new(token: String, folders: &[PathBuf]) -> Result<Self> {
         let real = |folder: &PathBuf| {
             let real = folder.canonicalize().map_err(|error| Error::io(folder, error))?;
-            if real.is_dir() { Ok(real) } else { Err(Error::input(format!("`{}` is no folder", folder.display()))) }
+            if real.is_dir() { Ok(real) } else { Err(Error::input(format!("`{}` is not a folder", folder.display()))) }
         };
         Ok(Self { token, folders: folders.iter().map(real).collect::<Result<_>>()? })
     }
@@ -49,7 +49,7 @@ impl Changing {
             Some((path, folder))
         };
         let Some((path, folder)) = inside() else {
-            return Err("there is no such folder inside those that `--allow-weights` names".into());
+            return Err("there is no such folder inside the folders of `--allow-weights`".into());
         };
         within::check(folder, &path).map_err(|error| error.to_string())?;
         Ok(path)

@@ -122,7 +122,7 @@ impl<'a> Change<'a> {
         let Some(changing) = &app.changing else {
             return Err(Refused::status(
                 StatusCode::FORBIDDEN,
-                "this server lets nobody change its adapters and weights: start it with `--allow-weights FOLDER`",
+                "the adapters and weights of this server cannot be changed: start it with `--allow-weights FOLDER`",
             ));
         };
         if changing.is_known(headers) {
@@ -133,7 +133,8 @@ impl<'a> Change<'a> {
         }
         Err(Refused::status(
             StatusCode::UNAUTHORIZED,
-            "this needs the token for weights, as `Authorization: Bearer TOKEN` or as the password in the address of the server",
+            "this request needs the token for weights, as `Authorization: Bearer TOKEN` or as the password in the \
+             address of the server",
         ))
     }
 
@@ -261,7 +262,7 @@ async fn collective_rpc(
     let mut fields = Fields::read(&body)?;
     let method = fields.text("method")?.unwrap_or_default();
     if method != "reload_weights" {
-        let message = format!("`method` is `{method}`, but this server only has `reload_weights`");
+        let message = format!("`method` is `{method}`, but this server supports only `reload_weights`");
         return Err(Refused::field("method", message));
     }
     let mut arguments = fields.within("kwargs")?;
@@ -285,9 +286,8 @@ async fn collective_rpc(
         let session = Session::open(&options, computing.places)?;
         let found = session.vocab_size();
         if found != vocabulary {
-            let message =
-                format!("the weights have {found} ids, but the model that they are to replace has {vocabulary}");
-            return Err(gradus::Error::input(message).with_hint("give weights of the same model"));
+            let message = format!("the weights have {found} ids, but the model that they replace has {vocabulary}");
+            return Err(gradus::Error::input(message).with_hint("load weights of the same model"));
         }
         Ok(Desk::new(session, paused))
     });
@@ -313,8 +313,8 @@ async fn load_adapter(
     let known = there.iter().find(|found| found.name == name);
     let is_adapter = app.models.is_adapter(&name);
     if known.is_some() && !(is_adapter && replaces) {
-        let why = if is_adapter { "; give `load_inplace: true` to replace it" } else { "" };
-        return Err(Refused::field("lora_name", format!("`lora_name` is `{name}`, which is there already{why}")));
+        let why = if is_adapter { "; set `load_inplace: true` to replace it" } else { "" };
+        return Err(Refused::field("lora_name", format!("`lora_name` is `{name}`, which exists already{why}")));
     }
     if known.is_none() && app.models.adapters() >= ADAPTERS_MAX {
         let message = format!("there are {ADAPTERS_MAX} adapters already: remove one with `/v1/unload_lora_adapter`");

@@ -132,8 +132,8 @@ fn version_of(connection: &Connection, path: &Path) -> Result<usize> {
     let known = VERSIONS.len();
     let version = usize::try_from(version).unwrap_or(usize::MAX);
     if version > known {
-        let message = format!("{}: version {version}, but this gradus knows {known}", path.display());
-        return Err(Error::input(message).with_hint("it was written by a later gradus: use that one"));
+        let message = format!("{}: version {version}, but this gradus reads versions up to {known}", path.display());
+        return Err(Error::input(message).with_hint("it was written by a later version of gradus: use that version"));
     }
     Ok(version)
 }
@@ -250,7 +250,7 @@ mod tests {
         drop(Store::open(folder.path()).expect("the same again"));
         Connection::open(&path).and_then(|own| own.pragma_update(None, "user_version", 1000)).expect("changed");
         let message = Store::open(folder.path()).err().expect("refused").to_string();
-        assert!(message.contains("version 1000, but this gradus knows"), "{message}");
+        assert!(message.contains("version 1000, but this gradus reads versions up to"), "{message}");
     }
 
     #[test]

@@ -116,7 +116,7 @@ impl LoadBody {
         }
         match self.optimizer_config.get("type").and_then(Value::as_str).filter(|kind| *kind != "adamw") {
             Some(kind) => {
-                Err(Failure::user(format!("`optimizer_config` asks for `{kind}`, but only `adamw` is supported")))
+                Err(Failure::user(format!("`optimizer_config` requests `{kind}`, but only `adamw` is supported")))
             }
             None => Ok(()),
         }
@@ -127,7 +127,7 @@ impl CreateBody {
     /// Returns the requested adapter.
     pub fn adapter(&self, base: &Base) -> Result<Trainer, Failure> {
         if let Some(kind) = self.optimizer_config.get("type").and_then(Value::as_str).filter(|kind| *kind != "adamw") {
-            return Err(Failure::user(format!("`optimizer_config` asks for `{kind}`, but only `adamw` is supported")));
+            return Err(Failure::user(format!("`optimizer_config` requests `{kind}`, but only `adamw` is supported")));
         }
         let Some(lora) = &self.lora_config else {
             return Err(Failure::user("`lora_config` is missing: this server trains adapters only"));
@@ -143,7 +143,7 @@ impl StepBody {
     /// Returns the constants of the step.
     pub fn params(&self) -> Result<StepParams, Failure> {
         if let Some(kind) = self.optimizer_params.as_ref().and_then(|of| of.get("type")).and_then(Value::as_str) {
-            return Err(Failure::user(format!("`optimizer_params` are of `{kind}`, but only AdamW is supported")));
+            return Err(Failure::user(format!("`optimizer_params` are for `{kind}`, but only AdamW is supported")));
         }
         let Some(of) = &self.adam_params else { return Err(Failure::user("`adam_params` is missing")) };
         let check = |name: &str, value: f64, fits: bool, needed: &str| match fits && value.is_finite() {

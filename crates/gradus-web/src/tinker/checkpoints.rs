@@ -90,8 +90,8 @@ impl Place {
     /// The address is malformed.
     pub fn parse(path: &str) -> Result<Self> {
         let wrong = || {
-            Error::input(format!("`{path}` is no address of a checkpoint"))
-                .with_hint("an address looks like `tinker://RUN/weights/NAME`, as `save_state` gives it")
+            Error::input(format!("`{path}` is not the address of a checkpoint"))
+                .with_hint("an address looks like `tinker://RUN/weights/NAME`, as `save_state` returns it")
         };
         let parts: Vec<&str> = path.strip_prefix(SCHEME).ok_or_else(wrong)?.split('/').collect();
         let [run, segment, name] = parts[..] else { return Err(wrong()) };
@@ -143,9 +143,8 @@ fn check_name(name: &str) -> Result<()> {
     let fits = (1..=NAME_MAX).contains(&name.len()) && !name.starts_with('.') && name.bytes().all(is_plain);
     match fits {
         true => Ok(()),
-        false => Err(Error::input(format!("`{name}` is no name of a checkpoint")).with_hint(format!(
-            "1 to {NAME_MAX} letters, digits, `-`, `_` and `.` are possible; it begins with no `.`"
-        ))),
+        false => Err(Error::input(format!("`{name}` cannot be the name of a checkpoint"))
+            .with_hint(format!("use 1 to {NAME_MAX} letters, digits, `-`, `_` and `.`; the first must not be `.`"))),
     }
 }
 

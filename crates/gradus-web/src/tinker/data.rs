@@ -88,10 +88,11 @@ fn loss(request: &ForwardBackwardRequest) -> Result<Loss, String> {
         "ppo" => bounds(0.8, 1.2).map(|(low, high)| Loss::Ppo { low, high })?,
         "cispo" => bounds(0.0, 4.0).map(|(low, high)| Loss::Cispo { low, high })?,
         "dro" => Loss::Dro { beta: take("beta", DRO_BETA)? },
-        "" => return Err(format!("`loss_fn` is missing: there are {LOSSES}")),
+        "" => return Err(format!("`loss_fn` is missing: the losses are {LOSSES}")),
         _ => {
             return Err(format!(
-                "`loss_fn` is `{name}`, but there are {LOSSES}; any other loss can be computed by `forward_backward_custom`"
+                "`loss_fn` is `{name}`, but the losses are {LOSSES}; any other loss can be computed by \
+                 `forward_backward_custom`"
             ));
         }
     };
@@ -124,7 +125,7 @@ fn row(datum: &Datum, loss: Loss) -> Result<(Targeted, Option<usize>), String> {
         [] | [_] => None,
         [_, k] if (1..=CHOICES_MAX as i64).contains(&k) => Some(k as usize),
         [_, k] => {
-            return Err(format!("`target_tokens` has {k} targets at each token, but 1 to {CHOICES_MAX} are possible"));
+            return Err(format!("`target_tokens` has {k} targets per token, but 1 to {CHOICES_MAX} are possible"));
         }
         _ => {
             return Err(format!(
@@ -135,7 +136,7 @@ fn row(datum: &Datum, loss: Loss) -> Result<(Targeted, Option<usize>), String> {
     };
     let wanted = ids.len() * choices.unwrap_or(1);
     if wanted > TARGETS_MAX {
-        return Err(format!("it has {wanted} targets, but {TARGETS_MAX} are the most of a request"));
+        return Err(format!("it has {wanted} targets, but a request can have at most {TARGETS_MAX}"));
     }
     let shape = Wanted { rows: ids.len(), choices, numbers: wanted };
     let targets: Vec<u32> =
@@ -146,8 +147,10 @@ fn row(datum: &Datum, loss: Loss) -> Result<(Targeted, Option<usize>), String> {
             None => (vec![1.0; wanted], Vec::new()),
         },
         _ => {
-            let old =
-                take("logprobs").ok_or("`logprobs` is missing: the log-probabilities of what sampled the tokens")?;
+            let old = take("logprobs").ok_or(
+                "`logprobs` is missing: the log-probabilities of the tokens when they were \
+                                        sampled",
+            )?;
             let advantages = take("advantages").ok_or("`advantages` is missing")?;
             (floats(advantages, "advantages", shape)?, floats(old, "logprobs", shape)?)
         }
@@ -159,7 +162,7 @@ fn row(datum: &Datum, loss: Loss) -> Result<(Targeted, Option<usize>), String> {
 }
 
 fn id_of(id: i64) -> Result<u32, String> {
-    u32::try_from(id).map_err(|_| format!("the token {id} is none: ids are at least 0"))
+    u32::try_from(id).map_err(|_| format!("{id} is not a token: ids are at least 0"))
 }
 
 /// Required size of a tensor.
@@ -178,7 +181,7 @@ fn words(bytes: &[u8], what: &str) -> Result<Vec<i32>, String> {
     let (words, rest) = bytes.as_chunks::<4>();
     match rest.is_empty() {
         true => Ok(words.iter().map(|&word| i32::from_le_bytes(word)).collect()),
-        false => Err(format!("{what} are {} bytes, which is no multiple of 4", bytes.len())),
+        false => Err(format!("{what} are {} bytes, which is not a multiple of 4", bytes.len())),
     }
 }
 
@@ -274,9 +277,9 @@ fn spread<T: Copy>(
     let broken = |why: &str| Err(format!("the sparse matrix `{name}` is broken: {why}"));
     let longs = |bytes: &[u8]| bytes.as_chunks::<8>().0.iter().map(|&of| i64::from_le_bytes(of)).collect::<Vec<_>>();
     let (begins, columns, values) = (longs(&sparse.crow_indices), longs(&sparse.col_indices), read(&sparse.values)?);
-    let Some(choices) = wanted.choices else { return broken("it is no matrix") };
+    let Some(choices) = wanted.choices else { return broken("it is not a matrix") };
     if begins.len() != wanted.rows + 1 || columns.len() != values.len() {
-        return broken("it has another number of rows or columns than values");
+        return broken("its number of rows or columns differs from its number of values");
     }
     let mut all = vec![nothing; wanted.numbers];
     for (row, pair) in begins.windows(2).enumerate() {
@@ -287,7 +290,7 @@ fn spread<T: Copy>(
         }
         for at in from..to {
             let column = usize::try_from(columns[at]).ok().filter(|column| *column < choices);
-            let Some(column) = column else { return broken("a column lies outside") };
+            let Some(column) = column else { return broken("a column is outside") };
             all[row * choices + column] = values[at];
         }
     }

@@ -128,7 +128,7 @@ fn promised(request: &str, model: Option<&str>) -> Response {
 
 async fn nothing(State(app): State<Arc<App>>) -> Refused {
     match shared(&app) {
-        Ok(_) => Refused::missing("there is nothing here: docs/tinker.md lists what this server supports"),
+        Ok(_) => Refused::missing("this path does not exist: docs/tinker.md lists the supported ones"),
         Err(refused) => refused,
     }
 }
@@ -218,7 +218,7 @@ async fn base(app: &Arc<App>, name: &str) -> Result<(), Refused> {
             return Ok(());
         }
         let known: Vec<String> = all.into_iter().map(|(found, _)| format!("`{}`", found.name)).collect();
-        Err(Refused::missing(format!("there is no base model `{name}`: there are {}", known.join(", "))))
+        Err(Refused::missing(format!("there is no base model `{name}`: the models are {}", known.join(", "))))
     };
     tokio::task::spawn_blocking(look).await.unwrap_or_else(|_| Err(Refused::missing("the models cannot be listed")))
 }
@@ -248,7 +248,7 @@ async fn info(State(app): State<Arc<App>>, body: Bytes) -> Done {
     let id = model_id.clone();
     let (base, made) = with(&app, move |registry| registry.info(&id)).await?;
     let Outcome::Json(made) = &*made else {
-        return Err(Refused::request(format!("the model `{model_id}` was not made: its first request failed")));
+        return Err(Refused::request(format!("the model `{model_id}` was not created: its first request failed")));
     };
     let rank = serde_json::from_str::<Value>(made).ok().and_then(|made| made["lora_rank"].as_u64());
     let (models, name) = (Arc::clone(&app.models), base.clone());
@@ -293,7 +293,7 @@ fn plain(headers: &HeaderMap, body: Bytes) -> Result<Bytes, Refused> {
         None | Some("identity") => Ok(body),
         Some("zstd") => {
             let mut whole = Vec::new();
-            let broken = |error: std::io::Error| Refused::request(format!("the body is no zstd: {error}"));
+            let broken = |error: std::io::Error| Refused::request(format!("the body is not zstd: {error}"));
             let decoder = zstd::Decoder::new(&body[..]).map_err(broken)?;
             decoder.take(BODY_BYTES as u64 + 1).read_to_end(&mut whole).map_err(broken)?;
             match whole.len() <= BODY_BYTES {
@@ -302,7 +302,7 @@ fn plain(headers: &HeaderMap, body: Bytes) -> Result<Bytes, Refused> {
             }
         }
         Some(other) => {
-            let message = format!("`Content-Encoding` is `{other}`, but `zstd` or none is needed");
+            let message = format!("`Content-Encoding` is `{other}`, but `zstd` or no encoding is needed");
             Err(Refused::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message))
         }
     }
@@ -312,12 +312,12 @@ async fn forward_backward(State(app): State<Arc<App>>, headers: HeaderMap, body:
     shared(&app)?;
     let kind = headers.get(header::CONTENT_TYPE).and_then(|of| of.to_str().ok()).unwrap_or_default();
     if !kind.starts_with("application/x-protobuf") {
-        let message = "the body must be a protocol buffer, and `Content-Type` say `application/x-protobuf`";
+        let message = "the body must be a protocol buffer, and `Content-Type` must be `application/x-protobuf`";
         return Err(Refused::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
     }
     let body = plain(&headers, body)?;
     let request = ForwardBackwardRequest::decode(&body[..])
-        .map_err(|error| Refused::request(format!("the body is no `ForwardBackwardRequest`: {error}")))?;
+        .map_err(|error| Refused::request(format!("the body is not a `ForwardBackwardRequest`: {error}")))?;
     let seq = u64::try_from(request.seq_id).unwrap_or(0);
     submit(&app, request.model_id, seq, Kind::ForwardBackward, body).await
 }
@@ -462,9 +462,9 @@ async fn retrieve(State(app): State<Arc<App>>, body: Bytes) -> Done {
     };
     match tokio::time::timeout(shared.patience, look).await {
         Ok(Found::Done(outcome)) => Ok((&*outcome).into_response()),
-        Ok(_) => Err(Refused::gone(format!(
-            "nothing is known of the request `{request_id}`: it was never here, or long ago"
-        ))),
+        Ok(_) => {
+            Err(Refused::gone(format!("the request `{request_id}` is unknown: it was never received, or too long ago")))
+        }
         Err(_) => {
             let again = json!({ "type": "try_again", "request_id": request_id, "queue_state": "active" });
             Ok(answer(StatusCode::REQUEST_TIMEOUT, &again))

@@ -190,7 +190,7 @@ impl Registry {
             let most = self.options.sessions;
             if self.sessions.len() >= most {
                 return Err(Refused::busy(format!(
-                    "{most} sessions are at work, which is the most of this server: end one"
+                    "{most} sessions are active, which is the limit of this server: end one"
                 )));
             }
         }
@@ -242,7 +242,7 @@ impl Registry {
         }
         Err(match self.journal.has_ended(id)? {
             Some(_) => {
-                Refused::gone(format!("the session `{id}` has ended: its checkpoints are there, begin a new one"))
+                Refused::gone(format!("the session `{id}` has ended, but its checkpoints exist: start a new session"))
             }
             None => Refused::missing(format!("there is no session `{id}`")),
         })
@@ -273,7 +273,7 @@ impl Registry {
             return Ok((id, request));
         }
         if self.models.len() >= MODELS_MAX {
-            return Err(Refused::busy(format!("there are {MODELS_MAX} models, which is the most: end a session")));
+            return Err(Refused::busy(format!("there are {MODELS_MAX} models, which is the limit: end a session")));
         }
         let line = ModelLine { id: id.clone(), session: session.to_owned(), base: base.to_owned() };
         self.journal.add_model(&line, kind.name(), body)?;
@@ -301,7 +301,7 @@ impl Registry {
         let made = model.done.get(&0).cloned();
         let (base, session) = (model.base.clone(), model.session.clone());
         self.touch(&session)?;
-        made.map(|made| (base, made)).ok_or_else(|| Refused::request(format!("the model `{id}` is not made yet")))
+        made.map(|made| (base, made)).ok_or_else(|| Refused::request(format!("the model `{id}` is not created yet")))
     }
 
     /// Accepts request `seq` of a model and returns its id. Repeated requests are accepted only once.
@@ -321,7 +321,7 @@ impl Registry {
             return match queued.kind == kind {
                 true => Ok(request),
                 false => {
-                    Err(Refused::request(format!("`seq_id` {seq} is that of another request: {}", queued.kind.name())))
+                    Err(Refused::request(format!("`seq_id` {seq} belongs to another request: {}", queued.kind.name())))
                 }
             };
         }
@@ -329,7 +329,10 @@ impl Registry {
             return Ok(request);
         }
         if seq < model.next {
-            return Err(Refused::gone(format!("request {seq} of `{id}` comes too late: {} are done", model.next)));
+            return Err(Refused::gone(format!(
+                "request {seq} of `{id}` is too late: {} requests are done",
+                model.next
+            )));
         }
         if model.queue.len() >= WAITING_MAX || model.bytes + body.len() > WAITING_BYTES_MAX {
             return Err(Refused::busy(format!("{} requests of `{id}` wait already", model.queue.len())));
@@ -660,7 +663,8 @@ impl Registry {
             let passed = gap.as_secs();
             for seq in waiting {
                 let message = format!(
-                    "request {missing} of the model has not come within {passed} seconds, so this one cannot be done"
+                    "request {missing} of the model was not received within {passed} seconds, so this request cannot \
+                     be processed"
                 );
                 self.finish(id, seq, Outcome::Failed(Failure::user(message)));
             }

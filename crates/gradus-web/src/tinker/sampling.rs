@@ -143,7 +143,7 @@ impl SampleBody {
             let tokens = chunk.get("tokens").and_then(Value::as_array).ok_or("a chunk of `prompt` has no `tokens`")?;
             for token in tokens {
                 let id = token.as_u64().and_then(|id| u32::try_from(id).ok());
-                prompt.push(id.ok_or_else(|| format!("`prompt` has the token {token}, which is none"))?);
+                prompt.push(id.ok_or_else(|| format!("`prompt` has {token}, which is not a token"))?);
             }
         }
         let samples = match self.num_samples {
@@ -160,7 +160,7 @@ impl SampleBody {
             [("topk_prompt_logprobs", self.topk_prompt_logprobs), ("topk_sample_logprobs", self.topk_sample_logprobs)]
         {
             if k > LIKELIEST_MAX {
-                return Err(format!("`{name}` is {k}, but {LIKELIEST_MAX} is the most"));
+                return Err(format!("`{name}` is {k}, but at most {LIKELIEST_MAX} is allowed"));
             }
         }
         let asked = self.prompt_logprobs == Some(true);
@@ -228,7 +228,8 @@ pub fn random() -> Result<u64> {
 fn stops(stop: &Value) -> std::result::Result<(Vec<String>, Vec<u32>, bool), String> {
     let wrong = || {
         format!(
-            "`stop` is something else than a string, a list of strings or a list of token ids: at most {STOPS_MAX} strings of 1 to {STOP_BYTES} bytes are possible"
+            "`stop` is not a string, a list of strings or a list of token ids: at most {STOPS_MAX} strings of 1 to \
+             {STOP_BYTES} bytes are possible"
         )
     };
     let list = match stop {
@@ -389,7 +390,7 @@ impl Sampling {
         let asked: Vec<(usize, usize, u32)> =
             targets.cells.iter().enumerate().filter_map(|(at, (row, id))| Some((at, *row, (*id)?))).collect();
         if asked.is_empty() {
-            return Err(Error::input("`target_prompt_logprobs` names no token"));
+            return Err(Error::input("`target_prompt_logprobs` has no token"));
         }
         let batch = self.model.batch(&Rows::Alone(vec![Sequence::text(prompt)]));
         let of = Targets {

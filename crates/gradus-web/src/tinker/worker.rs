@@ -131,7 +131,7 @@ impl Worker {
     /// Handles a turn that panicked: the request fails, and the model is restored from its last saved state.
     fn failed(&mut self, turn: &Turn) {
         let failure =
-            || Outcome::Failed(Failure::server("the server failed at this request: what it printed last says why"));
+            || Outcome::Failed(Failure::server("the server failed at this request: its last output shows the reason"));
         match turn {
             Turn::Model(id) | Turn::End(id) => {
                 let repeated = self.models.get(id).and_then(|live| live.repeated.front()).is_some();
@@ -381,7 +381,7 @@ impl Worker {
             Ok(())
         };
         if let Err(error) = end(self) {
-            tracing::warn!("the last state of `{id}` is not kept: {error}");
+            tracing::warn!("the last state of `{id}` is not saved: {error}");
         }
         self.shared.registry().remove_model(id);
     }
@@ -435,7 +435,7 @@ impl Worker {
             }
             Kind::ForwardBackward => {
                 let request = ForwardBackwardRequest::decode(body)
-                    .map_err(|error| Failure::user(format!("the body is no `ForwardBackwardRequest`: {error}")))?;
+                    .map_err(|error| Failure::user(format!("the body is not a `ForwardBackwardRequest`: {error}")))?;
                 let asked = data::read(&request).map_err(Failure::user)?;
                 let trainer = live.trainer()?;
                 for (i, row) in asked.rows.iter().enumerate() {
@@ -555,7 +555,7 @@ impl Worker {
 
 impl Live {
     fn trainer(&mut self) -> std::result::Result<&mut Trainer, Failure> {
-        self.trainer.as_mut().ok_or_else(|| Failure::user("the model was not made: its first request failed"))
+        self.trainer.as_mut().ok_or_else(|| Failure::user("the model was not created: its first request failed"))
     }
 
     /// Records what is lost with a failed request.
@@ -577,7 +577,7 @@ impl Live {
 
 /// Computes the next pass. Returns whether it was the last one.
 fn one_pass(live: &mut Live, passes: &mut Passes) -> Result<bool> {
-    let Some(trainer) = &mut live.trainer else { return Err(Error::input("the model was not made")) };
+    let Some(trainer) = &mut live.trainer else { return Err(Error::input("the model was not created")) };
     if let Some(pass) = passes.left.pop_front() {
         let rows = &passes.rows[pass];
         let found = match passes.is_forward {
@@ -612,5 +612,5 @@ fn refuse_existing(place: &Place, directory: &Path, may_overwrite: bool, seq: u6
     if may_overwrite || !directory.exists() || is_own() {
         return Ok(());
     }
-    Err(Failure::user(format!("`{}` is there already: take another name, or `overwrite=True`", place.path())))
+    Err(Failure::user(format!("`{}` exists already: use another name, or `overwrite=True`", place.path())))
 }

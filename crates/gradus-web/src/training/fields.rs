@@ -171,8 +171,10 @@ pub fn given(method: &str, lists: &Lists, filled: &[(String, String)]) -> Result
             continue;
         };
         if value.len() > BYTES {
-            problems
-                .push(Problem::of(Some(name), format!("It has {} bytes, but at most {BYTES} are taken.", value.len())));
+            problems.push(Problem::of(
+                Some(name),
+                format!("It has {} bytes, but at most {BYTES} are allowed.", value.len()),
+            ));
             continue;
         }
         let mut written = format!("--{name}");
@@ -216,21 +218,21 @@ fn mix(lists: &Lists, filled: &[(String, String)]) -> Result<Option<String>, Pro
         let rows = rows.next().unwrap_or_default();
         match (name, rows) {
             ("", "") => continue,
-            ("", _) => return Err(problem("Rows are asked for, but no file is chosen.".into())),
-            _ if all.len() == MIXED => return Err(problem(format!("At most {MIXED} files are taken."))),
+            ("", _) => return Err(problem("A number of rows is set, but no file is chosen.".into())),
+            _ if all.len() == MIXED => return Err(problem(format!("At most {MIXED} files are allowed."))),
             _ => {}
         }
         let path = lists.path(Takes::Data, name).ok_or_else(|| problem(format!("There is no {name} in the list.")))?;
         let mut one = Map::from_iter([("data".to_owned(), json!(path.to_string_lossy()))]);
         if !rows.is_empty() {
-            let count: usize = rows.parse().map_err(|_| problem(format!("{rows} is no number of rows.")))?;
+            let count: usize = rows.parse().map_err(|_| problem(format!("{rows} is not a number of rows.")))?;
             one.insert("rows".into(), count.into());
         }
         all.push(Value::Object(one));
     }
     match rows.all(str::is_empty) {
         true => Ok((!all.is_empty()).then(|| Value::Array(all).to_string())),
-        false => Err(problem("Rows are asked for, but no file is chosen.".into())),
+        false => Err(problem("A number of rows is set, but no file is chosen.".into())),
     }
 }
 
@@ -374,7 +376,8 @@ pub(super) mod tests {
         let written: Vec<(String, Option<usize>)> =
             written.into_iter().map(|mixed| (mixed.data.to_string(), mixed.rows)).collect();
         assert_eq!(written, [("/d/cups".to_owned(), Some(40)), ("/d/tea.jsonl".to_owned(), None)]);
-        for (rows, problem) in [("-1", "-1 is no number of rows."), ("1, x: 2", "1, x: 2 is no number of rows.")] {
+        for (rows, problem) in [("-1", "-1 is not a number of rows."), ("1, x: 2", "1, x: 2 is not a number of rows.")]
+        {
             let form = filled(&[("mix-data", "cups/"), ("mix-rows", rows)]);
             assert_eq!(given("sft", &lists, &form), Err(vec![Problem::of(Some("mix"), problem.to_owned())]));
         }

@@ -54,7 +54,7 @@ impl Goal {
                 ("I have prompts and a reward", "The model answers, and a reward model or a rule scores its answers.")
             }
             Self::Labels => ("I have labels", "Texts or words with labels, such as marks of annotators."),
-            Self::Teacher => ("I have a better model", "A smaller model should learn from a larger one."),
+            Self::Teacher => ("I have a better model", "A smaller model should imitate a larger one."),
         }
     }
 }
@@ -183,10 +183,10 @@ fn label(flag: &str) -> String {
         "data" => "Training data".to_owned(),
         "eval-data" => "Held-out data".to_owned(),
         "lora-rank" => "LoRA rank".to_owned(),
-        "max-new-tokens" => "New tokens at most".to_owned(),
-        "max-length" => "Tokens of a row at most".to_owned(),
+        "max-new-tokens" => "Maximum new tokens".to_owned(),
+        "max-length" => "Maximum tokens per row".to_owned(),
         "max-steps" => "Steps".to_owned(),
-        "group-size" => "Completions of a prompt".to_owned(),
+        "group-size" => "Completions per prompt".to_owned(),
         _ => {
             let words = flag.replace('-', " ");
             let mut letters = words.chars();
@@ -283,7 +283,9 @@ impl Form<'_> {
             let all: Vec<Html> = names.into_iter().map(|name| option(name, name, name == data)).collect();
             html![
                 "<div class=\"row\"><select name=\"" (MIX_DATA) "\" aria-label=\"More rows " (at + 1) "\">" (option("", "–", data.is_empty())) (all) "</select>"
-                "<input name=\"" (MIX_ROWS) "\" value=\"" (rows) "\" size=\"8\" inputmode=\"numeric\" placeholder=\"all rows\" autocomplete=\"off\" aria-label=\"How many rows, "
+                "<input name=\"" (MIX_ROWS) "\" value=\"" (rows) "\" size=\"8\" inputmode=\"numeric\" \
+                                                                  placeholder=\"all rows\" autocomplete=\"off\" \
+                                                                  aria-label=\"Number of rows, "
                 (at + 1) "\"></div>\n"
             ]
         };

@@ -41,7 +41,7 @@ pub async fn stop(
     let stretch = (entry.path.clone(), entry.started);
     let mut kept = app.training.kept();
     if kept.stopping.contains(&stretch) {
-        return Err(Failed::request("It was asked to end already, and does so after its step and a checkpoint."));
+        return Err(Failed::request("The run is already stopping: it ends after its current step and a checkpoint."));
     }
     library(&app).stop(&run)?;
     kept.stopping.retain(|(path, _)| *path != stretch.0);
@@ -71,24 +71,27 @@ pub async fn resume(
                 .parse::<usize>()
                 .ok()
                 .filter(|steps| *steps > 0)
-                .ok_or_else(|| Failed::request(&format!("{steps} is no number of steps.")))?,
+                .ok_or_else(|| Failed::request(&format!("{steps} is not a number of steps.")))?,
         ),
     };
     let (of, at) = (run.clone(), path.clone());
     let entry = apart(move || Entry::read(of, &at)).await?;
     if entry.state == Status::Running {
-        return Err(Failed::request("It is at work already."));
+        return Err(Failed::request("The run is already running."));
     }
     if entry.state == Status::Finished && max_steps.is_none_or(|steps| steps <= entry.step) {
-        return Err(Failed::request("It has done all of its steps: say how many it is to have."));
+        return Err(Failed::request(
+            "The run has finished all its steps. Set the total number of steps to train \
+                                    further.",
+        ));
     }
     let mut kept = app.training.kept();
     let going = kept.begun.iter().filter(|begun| !begun.has_ended).count();
     if going >= AT_ONCE {
-        return Err(Failed::request(&format!("{going} runs are at work, and no more are begun: stop one, or wait.")));
+        return Err(Failed::request(&format!("{going} runs are running, which is the limit: stop one, or wait.")));
     }
     if kept.begun.iter().any(|begun| begun.name == run && !begun.has_ended) {
-        return Err(Failed::request("It is at work already."));
+        return Err(Failed::request("The run is already running."));
     }
     let (_, log) = files(&configs(&app.folder)?, &run);
     let going = trainer.begin(&Job::Resume { run: &path, max_steps }, &log)?;
@@ -121,7 +124,7 @@ pub async fn export(
     may_train(&app, &session)?;
     let path = own(&app, &run)?;
     if !is_plain(&name) {
-        return Err(Failed::request("That is no name for a model: letters, digits, -, _ and . make one."));
+        return Err(Failed::request("This name cannot be used for a model: use letters, digits, -, _ and ."));
     }
     let folder = app.folder.clone();
     let done = apart(move || -> gradus::Result<()> {

@@ -35,7 +35,7 @@ use crate::within;
 pub fn may_train(app: &App, session: &Session) -> std::result::Result<Arc<dyn Trainer>, Failed> {
     let Some(trainer) = &app.training.trainer else {
         return Err(Failed::forbidden(
-            "Pages start and change no runs here: the server was started without --allow-training.",
+            "This server cannot start or change runs: it was started without --allow-training.",
         ));
     };
     app.check_changes_runs(session)?;
@@ -46,8 +46,7 @@ pub fn may_train(app: &App, session: &Session) -> std::result::Result<Arc<dyn Tr
 pub fn own(app: &App, name: &str) -> std::result::Result<PathBuf, Failed> {
     let path = crate::runs::asked::find(app, name)?;
     let real = path.canonicalize().ok().filter(|real| real.starts_with(&app.folder) && *real != app.folder);
-    let real =
-        real.ok_or_else(|| Failed::missing("The run lies outside the folder that is served: it is only shown."))?;
+    let real = real.ok_or_else(|| Failed::missing("The run is outside the served folder, so it can only be shown."))?;
     within::check(&app.folder, &real)?;
     Ok(real)
 }

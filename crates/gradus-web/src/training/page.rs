@@ -25,7 +25,7 @@ pub fn offer_demo(app: &App, session: &Session) -> Html {
             "<p class=\"bad\">The demonstration ended:</p>\n<pre tabindex=\"0\">" (said.join("\n")) "</pre>\n"
         ],
         _ if app.training.is_allowed() => html![
-            "<form method=\"post\" action=\"/runs/demo\">" (csrf(session)) "<button type=\"submit\" class=\"main\">Make the demonstration</button></form>\n"
+            "<form method=\"post\" action=\"/runs/demo\">" (csrf(session)) "<button type=\"submit\" class=\"main\">Create the demonstration</button></form>\n"
         ],
         _ => Html::new(),
     };
@@ -77,11 +77,11 @@ pub fn planned(
             "<button type=\"submit\" class=\"main\">Start " (name) "</button></form>\n"
         ],
         false => html![
-            "<p class=\"bad\" role=\"alert\">It does not fit, so it cannot start. Go back and make it smaller (micro-batch-size, max-length, lora-rank, recompute).</p>\n"
+            "<p class=\"bad\" role=\"alert\">The run does not fit into memory, so it cannot start. Go back and reduce its memory (micro-batch-size, max-length, lora-rank, recompute).</p>\n"
         ],
     };
     html![
-        "<p class=\"lead\">" (name) "</p>\n<h2>Memory</h2>\n<p>It needs up to <b>" (bytes(peak)) "</b>." (of) "</p>\n"
+        "<p class=\"lead\">" (name) "</p>\n<h2>Memory</h2>\n<p>The run needs up to <b>" (bytes(peak)) "</b>." (of) "</p>\n"
         "<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Memory by phase\"><table>\n<thead><tr><th scope=\"col\">Phase</th><th scope=\"col\" class=\"number\">Weights</th>"
         "<th scope=\"col\" class=\"number\">Gradients</th><th scope=\"col\" class=\"number\">Moments</th><th scope=\"col\" class=\"number\">Activations</th>"
         "<th scope=\"col\" class=\"number\">Working</th><th scope=\"col\" class=\"number\">With the program</th></tr></thead>\n<tbody>\n" (phases)
@@ -95,10 +95,10 @@ pub fn planned(
 pub fn bare(standing: &Standing) -> Html {
     match standing {
         Standing::Going => {
-            html!["<p id=\"bare\" role=\"status\">It is starting: models and rows are read.</p>\n"]
+            html!["<p id=\"bare\" role=\"status\">The run is starting: it reads models and rows.</p>\n"]
         }
         Standing::Ended(said) => html![
-            "<p class=\"bad\" role=\"alert\">It did not start. The output of its process:</p>\n<pre tabindex=\"0\">" (said.join("\n")) "</pre>\n<p><a href=\"/runs/new\">New run</a></p>\n"
+            "<p class=\"bad\" role=\"alert\">The run did not start. The output of its process:</p>\n<pre tabindex=\"0\">" (said.join("\n")) "</pre>\n<p><a href=\"/runs/new\">New run</a></p>\n"
         ],
     }
 }
@@ -116,13 +116,13 @@ pub fn actions(
     let is_running = entry.state == Status::Running;
     let change = match (is_running, standing) {
         (true, _) if is_stopping => {
-            html!["<p role=\"status\">It ends after its step and a checkpoint.</p>\n"]
+            html!["<p role=\"status\">The run ends after its current step and a checkpoint.</p>\n"]
         }
         (true, _) => html![
             "<form method=\"post\" action=\"/runs/stop\" class=\"row\">" (named) "<button type=\"submit\">Stop after a checkpoint</button>"
             "<code class=\"small soft\">gradus runs stop " (path) "</code></form>\n"
         ],
-        (false, Some(Standing::Going)) => html!["<p role=\"status\" id=\"bare\">It is about to resume.</p>\n"],
+        (false, Some(Standing::Going)) => html!["<p role=\"status\" id=\"bare\">The run is about to resume.</p>\n"],
         (false, _) => html![
             "<form method=\"post\" action=\"/runs/resume\" class=\"row\">" (named) "<label for=\"max_steps\">Total steps</label>"
             "<input id=\"max_steps\" name=\"max_steps\" size=\"8\" inputmode=\"numeric\" placeholder=\"" (entry.steps.map(|steps| steps.to_string()).unwrap_or_default())
@@ -172,7 +172,7 @@ pub fn delete(session: &Session, entry: &Entry, users: &[String]) -> Html {
         "<p>Everything in <code>" (entry.path.to_string_lossy().as_ref()) "</code> is lost: " (bytes(entry.size_bytes)) ", checkpoints and models included.</p>\n" (used)
         "<form method=\"post\" action=\"/runs/delete\" class=\"fields\">\n" (csrf(session)) "<input type=\"hidden\" name=\"run\" value=\"" (entry.name) "\">\n"
         "<div><label for=\"confirm\">Type its name, " (entry.name) ", to confirm</label><input id=\"confirm\" name=\"confirm\" autocomplete=\"off\" required></div>\n"
-        "<button type=\"submit\" class=\"main\">Delete for good</button> <a href=\"" (address("show", &entry.name)) "\">Keep it</a>\n</form>\n"
+        "<button type=\"submit\" class=\"main\">Delete permanently</button> <a href=\"" (address("show", &entry.name)) "\">Keep it</a>\n</form>\n"
         "<h2>In a terminal</h2>\n<pre tabindex=\"0\">gradus runs rm " (quoted(&entry.path.to_string_lossy())) "</pre>\n"
     ]
 }

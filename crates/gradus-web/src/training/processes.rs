@@ -216,7 +216,7 @@ impl Training {
         let of = Comparison { folder, name, prompts, models, progress: &progress };
         let mut kept = self.kept();
         if kept.projects.iter_mut().any(|(known, _, going)| known == name && !going.has_ended()) {
-            return Err(Error::input(format!("`{name}` is being made already")));
+            return Err(Error::input(format!("`{name}` is being created already")));
         }
         kept.projects.retain(|(known, ..)| known != name);
         // The progress of an earlier project with this name does not apply.
@@ -234,7 +234,7 @@ impl Training {
         let output = place(folder).0.join(DEMO);
         let mut kept = self.kept();
         if kept.demo.as_mut().is_some_and(|(_, going)| !going.has_ended()) || output.symlink_metadata().is_ok() {
-            return Err(Error::input(format!("`{}` is there already", output.display()))
+            return Err(Error::input(format!("`{}` exists already", output.display()))
                 .with_hint("delete it first, or look at its runs"));
         }
         let log = configs(folder)?.join("demo.log");

@@ -62,7 +62,12 @@ pub async fn choose(
     if let Some(run) = first(&asked, "from") {
         let settings = Settings::read(&crate::runs::asked::find(&app, run)?.join("config.yml"))?;
         let method = settings.method().and_then(MethodConfig::named);
-        let method = method.ok_or_else(|| Failed::request("This run has a method that this gradus does not know."))?;
+        let method = method.ok_or_else(|| {
+            Failed::request(
+                "This version of gradus does not have the method of this \
+                                                           run.",
+            )
+        })?;
         let (filled, left) = form::of_run(method.name(), &settings, &lists);
         let note = form::duplicated(run, &left);
         return form_of(&session, &method, &lists, &filled, &[], note);
@@ -130,13 +135,13 @@ fn checked(app: &App, method: &str, lists: &Lists, filled: &Asked) -> Result<(Dr
     let model = first(filled, "model").unwrap_or("model").rsplit('/').next().unwrap_or("model").to_owned();
     let name = first(filled, "name").map_or_else(|| free(app, &format!("{method}-{model}")), str::to_owned);
     if !is_plain(&name) || [CONFIGS, "models", "data"].contains(&name.as_str()) {
-        let text = format!("{name} is no name for a run: letters, digits, -, _ and . make one.");
+        let text = format!("{name} cannot be the name of a run: use letters, digits, -, _ and .");
         return Err(vec![Problem::of(Some("name"), text)]);
     }
     let (above, before) = place(&app.folder);
     let directory = above.join(&name);
     if directory.symlink_metadata().is_ok() {
-        let text = format!("There is a {before}{name} already: choose another name.");
+        let text = format!("{before}{name} exists already: choose another name.");
         return Err(vec![Problem::of(Some("name"), text)]);
     }
     flags.extend(set(method, "output_dir", &directory.to_string_lossy()));
@@ -188,10 +193,10 @@ pub async fn start(
     let trainer = may_train(&app, &session)?;
     let mut kept = app.training.kept();
     let at = kept.drafts.iter().position(|(id, _)| *id == draft);
-    let at = at.ok_or_else(|| Failed::missing("This plan is no longer there: fill in the form again."))?;
+    let at = at.ok_or_else(|| Failed::missing("This plan does not exist any more: fill in the form again."))?;
     let going = kept.begun.iter().filter(|begun| !begun.has_ended).count();
     if going >= AT_ONCE {
-        return Err(Failed::request(&format!("{going} runs are at work, and no more are begun: stop one, or wait.")));
+        return Err(Failed::request(&format!("{going} runs are running, which is the limit: stop one, or wait.")));
     }
     let (_, draft) = kept.drafts.remove(at).expect("it was just there");
     let Draft { name, directory, yaml } = draft;

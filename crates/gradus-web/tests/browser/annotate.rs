@@ -356,11 +356,11 @@ fn pairs_are_compared_and_what_conflicts_is_said() {
     assert!(other.text(".given").contains("Is the tea warm?"));
     assert_eq!(other.eval("document.querySelectorAll('.pair input:checked').length"), 0);
     other.go(&format!("http://{}/annotate/pairs/results", server.host()));
-    assert!(other.text("main").contains("annotators are blind to each other"));
+    assert!(other.text("main").contains("annotators do not see the work of others"));
     browser.go(&format!("http://{}/annotate/pairs/results", server.host()));
     assert!(browser.text("main").contains("Krippendorff"));
     let stats = project_stats(folder.path(), "pairs").expect("stats");
-    assert_eq!(stats.agreement[0].raw, Number::Undefined("no item was labeled by two"));
+    assert_eq!(stats.agreement[0].raw, Number::Undefined("no item was labeled by two people"));
     let rows = export_project(folder.path(), "pairs", Form::Preference).expect("rows");
     assert_eq!(rows.len(), 4, "six pairs, two of them ties");
     assert_eq!((&rows[0]["chosen"], &rows[0]["rejected"]), (&json!(PREDICTION), &json!("Warm.")));

@@ -99,7 +99,7 @@ fn known_answers_measure_everyone_and_nobody_sees_them() {
     let wrong = json!({ "prompt": "Q", "completions": ["a", "b"], "expected": { "ranks": { "1v9": "first" } } });
     let other = NewProject { name: "other".into(), ..project(folder.path(), "comparison", &[wrong], 1) };
     let message = new_project(folder.path(), &other, &mut |_, _| {}).expect_err("wrong").to_string();
-    assert!(message.contains("`expected`: A pair is not of this task."), "{message}");
+    assert!(message.contains("`expected`: A pair does not belong to this task."), "{message}");
 }
 
 #[test]

@@ -103,7 +103,7 @@ fn a_configuration_reaches_no_model_outside_of_the_folder() {
     for name in ["absolute", "hub", "linked"].iter().filter(|name| folder.path().join(name).exists()) {
         let (events, thread) = judged(&visitor, &format!("{name} (its reward)"), "The tea");
         let error = events.last().expect("an end")["error"].as_str().unwrap_or_default().to_owned();
-        assert!(error.contains("lies outside of the folder"), "{name}: {events:?}");
+        assert!(error.contains("is outside of the folder"), "{name}: {events:?}");
         assert!(!thread.contains("class=\"judged"), "{thread}");
     }
     // An invalid judge is refused.

@@ -258,7 +258,7 @@ fn the_list_of_models_says_how_long_prompts_may_be() {
     assert_eq!(server.get("/get_world_size").json(), json!({ "world_size": 1 }));
     // There are two models, and the request names neither.
     let refused = server.post("/inference/v1/generate", &json!({ "token_ids": [1], "sampling_params": {} }));
-    assert!(refused.status == 400 && refused.body.contains("names no model"), "{refused:?}");
+    assert!(refused.status == 400 && refused.body.contains("has no `model`"), "{refused:?}");
 }
 
 #[test]
@@ -351,7 +351,7 @@ fn nobody_changes_a_server_without_the_flag_and_the_token() {
         let file = inside.join("adapter_model.safetensors");
         fs::remove_file(&file).expect("removed");
         std::os::unix::fs::symlink(outside.path().join("two/adapter_model.safetensors"), &file).expect("a link");
-        assert!(refused(&inside).contains("leads out of the folder"));
+        assert!(refused(&inside).contains("leads out of the served folder"));
     }
     write_adapter("gpt2", &weights.path().join("three"), 1);
     let headers = [json, ("Authorization", right.as_str())];

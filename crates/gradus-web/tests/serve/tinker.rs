@@ -168,7 +168,7 @@ fn requests_are_done_once_and_in_order() {
     bench.forward_backward(&learn(&model, 5, &[5, 40]));
     let other = bench.step(&model, 5);
     assert_eq!(other.status, 400);
-    failed(&other, "user", "`seq_id` 5 is that of another request");
+    failed(&other, "user", "`seq_id` 5 belongs to another request");
     assert_eq!(bench.step(&model, 0).status, 400);
     let unknown = bench.step("s:train:0", 1);
     assert_eq!(unknown.status, 404);
@@ -186,7 +186,7 @@ fn a_request_that_never_comes_holds_nobody_up_for_ever() {
     let bench = Bench::with(folder.path(), options);
     let model = bench.make(0);
     let pass = bench.forward_backward(&learn(&model, 2, &[5, 40, 9])).json();
-    failed(&bench.wait(&pass), "user", "request 1 of the model has not come");
+    failed(&bench.wait(&pass), "user", "request 1 of the model was not received");
     let late = bench.forward_backward(&learn(&model, 1, &[5, 40, 9]));
     assert_eq!(late.status, 410, "{}", late.body);
     // The following numbers are processed.
@@ -300,7 +300,7 @@ fn a_pass_that_fails_leaves_no_half_of_a_gradient() {
                 tensor(of, "target_tokens").encoding =
                     Some(proto::Encoding::Dense(proto::bytes_of(&[5i64, -1, 3], i64::to_le_bytes)))
             }),
-            "the token -1 is none",
+            "-1 is not a token",
         ),
         (
             Box::new(|of| {
@@ -309,7 +309,7 @@ fn a_pass_that_fails_leaves_no_half_of_a_gradient() {
             }),
             "holds the id 320",
         ),
-        (Box::new(|of| tensor(of, "target_tokens").shape = vec![3, 1 << 40]), "at each token, but 1 to"),
+        (Box::new(|of| tensor(of, "target_tokens").shape = vec![3, 1 << 40]), "per token, but 1 to"),
     ];
     let mut seq = 0;
     let mut next = || {
@@ -401,7 +401,7 @@ fn there_are_so_many_sessions_and_the_silent_make_room() {
     session(&bench.server);
     let third = bench.post("create_session", &json!({}));
     assert_eq!(third.status, 429);
-    failed(&third, "user", "2 sessions are at work");
+    failed(&third, "user", "2 sessions are active");
     drop(bench);
 
     // When a silent session is closed, its weights are saved as a checkpoint.
@@ -466,11 +466,15 @@ fn a_server_that_starts_again_goes_on() {
     };
     assert!(files("a") == files("b"), "the same weights and moments");
     let over = bench.wait(&bench.post("save_weights", &save(5, "a")).json());
-    failed(&over, "user", "is there already");
+    failed(&over, "user", "exists already");
     for name in ["../x", "", ".state", "a/b", "a\\b"] {
         static SEQ: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(6);
         let seq = SEQ.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-        failed(&bench.wait(&bench.post("save_weights", &save(seq, name)).json()), "user", "no name of a checkpoint");
+        failed(
+            &bench.wait(&bench.post("save_weights", &save(seq, name)).json()),
+            "user",
+            "cannot be the name of a checkpoint",
+        );
     }
     let path = format!("tinker://{model}/weights/a");
     let info = bench.post("weights_info", &json!({ "tinker_path": path })).json();
@@ -519,14 +523,14 @@ fn completions_and_what_is_wrong_with_a_request_for_them() {
     for (more, message) in [
         (json!({ "num_samples": 0 }), "`num_samples` is 0"),
         (json!({ "num_samples": 100_000 }), "`num_samples` is 100000"),
-        (tokens(json!([-1])), "`prompt` has the token -1"),
-        (tokens(json!([5, 1.5])), "`prompt` has the token 1.5"),
+        (tokens(json!([-1])), "`prompt` has -1"),
+        (tokens(json!([5, 1.5])), "`prompt` has 1.5"),
         (json!({ "prompt": { "chunks": [{ "type": "image", "data": "" }] } }), "only text is supported"),
         (params("temperature", json!(-1.0)), "`temperature` is -1"),
         (params("top_p", json!(0.0)), "`top_p` is 0"),
         (params("top_k", json!(-7)), "`top_k` is -7"),
         (params("max_tokens", json!(0)), "`max_tokens` is 0"),
-        (params("stop", json!([""])), "`stop` is something else"),
+        (params("stop", json!([""])), "`stop` is not a string"),
         (json!({ "prompt_alt_tokens_k": 2 }), "`prompt_alt_tokens_k` is not supported"),
         (json!({ "topk_sample_logprobs": 1000 }), "`topk_sample_logprobs` is 1000"),
         (json!({ "prompt_logprobs_last_n": 1 }), "needs `prompt_logprobs`"),
@@ -545,7 +549,7 @@ fn completions_and_what_is_wrong_with_a_request_for_them() {
         (
             4,
             json!({ "target_prompt_logprobs": { "data": [-1, -1], "dtype": "int64", "shape": [2, 1] } }),
-            "names no token",
+            "has no token",
         ),
     ] {
         failed(&bench.wait(&ask(seq, more).json()), "user", message);

@@ -354,7 +354,7 @@ fn a_run_whose_server_is_gone_keeps_a_checkpoint_and_goes_on_at_another() {
     let mut observer = Stops { place: &mut place.server, after: 4, warnings: Vec::new() };
     let error = gradus::train::run(&plan, &mut observer).expect_err("the server is gone");
     assert!(error.to_string().contains("it has not answered for"), "{error}");
-    let kept = observer.warnings.iter().any(|warning| warning.contains("the state after step 4 is kept"));
+    let kept = observer.warnings.iter().any(|warning| warning.contains("the state after step 4 was saved"));
     assert!(kept, "{:?}", observer.warnings);
 
     place.serve();
@@ -432,7 +432,7 @@ fn a_student_whose_teacher_is_gone_keeps_a_checkpoint_and_goes_on_at_another() {
     let error = gradus::train::run(&plan, &mut observer).expect_err("the server is gone");
     assert!(error.to_string().contains("it has not answered for"), "{error}");
     assert!(error.hint().is_some_and(|hint| hint.contains("teacher_server.wait_s")), "{error:?}");
-    let kept = observer.warnings.iter().any(|warning| warning.contains("the state after step 2 is kept"));
+    let kept = observer.warnings.iter().any(|warning| warning.contains("the state after step 2 was saved"));
     assert!(kept, "{:?}", observer.warnings);
 
     place.serve();
@@ -469,5 +469,5 @@ fn a_teacher_at_a_server_that_does_not_fit_is_refused() {
     fs::write(&file, tokenizer.to_string()).expect("written");
     place.serve();
     let found = refused(&place, served(&place, 4, 60.0));
-    assert!(found.contains("has another tokenizer than the policy"), "{found}");
+    assert!(found.contains("has a different tokenizer than the policy"), "{found}");
 }

@@ -91,12 +91,12 @@ fn what_was_shown_is_what_begins_and_only_once() {
     assert_eq!(names, 2);
     assert_eq!(fs::read_to_string(&copy).expect("read"), "an earlier run");
     assert_eq!(fs::read_to_string(&earlier).expect("read"), asked[1].strip_prefix("train ").expect("a run"));
-    assert!(visitor.get("/runs/show?run=first").body.contains("It is starting"));
+    assert!(visitor.get("/runs/show?run=first").body.contains("The run is starting"));
     assert!(visitor.get("/runs").body.contains("starting"));
     assert_eq!(visitor.get("/runs/state?run=first").json(), json!({ "state": null, "going": true }));
 
     // The name is taken, even for a second plan that was made earlier.
-    assert!(visitor.form("/runs/new", &filled).body.contains("There is a first already"));
+    assert!(visitor.form("/runs/new", &filled).body.contains("first exists already"));
 
     // The run ends before it really began: the page shows the output of its process as text, and the name is free again.
     recorder.end();
@@ -307,7 +307,7 @@ fn an_empty_folder_offers_the_demonstration() {
     let (server, recorder) = training(folder.path());
     let visitor = Visitor::of(&server);
     for path in ["/", "/runs"] {
-        assert!(visitor.get(path).body.contains("Make the demonstration"), "{path}");
+        assert!(visitor.get(path).body.contains("Create the demonstration"), "{path}");
     }
     assert_eq!(visitor.form("/runs/demo", &[]).status, 303);
     assert_eq!(

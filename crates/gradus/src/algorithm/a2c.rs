@@ -123,7 +123,7 @@ impl Method for A2cConfig {
     }
 
     fn about(&self) -> &'static str {
-        "Train a policy on rewards, with a critic and one step an iteration"
+        "Train a policy on rewards, with a critic and one step per iteration"
     }
 
     fn defaults(&self) -> Defaults {

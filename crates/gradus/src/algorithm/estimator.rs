@@ -272,10 +272,10 @@ impl CriticConfig {
         problems.at_least(&learning_rate, self.learning_rate.unwrap_or(0.0), 0.0);
         let shared = self.trunk == CriticTrunk::Shared;
         for (key, given, reason) in [
-            (model, self.model.is_some(), "it is a head on the policy and starts from no other model"),
-            (learning_rate, self.learning_rate.is_some(), "one optimizer steps policy and critic"),
-            (head, self.head != HeadLayers::Linear, "it is one linear layer"),
-            (freeze_trunk, self.freeze_trunk, "the policy trains that"),
+            (model, self.model.is_some(), "it is a head on the policy and has no start model of its own"),
+            (learning_rate, self.learning_rate.is_some(), "one optimizer updates policy and critic"),
+            (head, self.head != HeadLayers::Linear, "its head is one linear layer"),
+            (freeze_trunk, self.freeze_trunk, "the trunk is trained as part of the policy"),
         ] {
             problems.unless(!(shared && given), &[&key, &trunk], || {
                 let message = format!("`{key}` is given, but the critic shares the policy's trunk: {reason}");

@@ -265,7 +265,7 @@ impl Method for GrpoConfig {
         problems.unless(self.group_size >= 2, &["method.grpo.group_size"], || {
             let reason = "an advantage is the distance from the mean of the group, which is always 0 in a group of one";
             let message = format!("`method.grpo.group_size` is {}, but must be at least 2: {reason}", self.group_size);
-            (message, Some("8 is usual; `gradus ppo` works with one completion a prompt".into()))
+            (message, Some("8 is usual; `gradus ppo` works with one completion per prompt".into()))
         });
         problems.between("method.grpo.clip_range", self.clip_range, 0.0, 1.0);
         if self.loss_type == GrpoLossType::Cispo {
@@ -273,7 +273,8 @@ impl Method for GrpoConfig {
             problems.unless(fine, &["method.grpo.clip_range_high", "method.grpo.loss_type"], || {
                 let given = self.clip_range_high.map_or("not given".to_owned(), |cap| cap.to_string());
                 let message = format!(
-                    "`method.grpo.clip_range_high` is {given}, but `loss_type: cispo` bounds the ratio itself with it: it must be at least 1"
+                    "`method.grpo.clip_range_high` is {given}, but `loss_type: cispo` uses it as the upper bound of \
+                     the ratio: it must be at least 1"
                 );
                 (message, Some("5 is usual (Khatri et al. 2025)".into()))
             });
@@ -296,7 +297,9 @@ impl Method for GrpoConfig {
         }
         let clips = !matches!(self.loss_type, GrpoLossType::Cispo | GrpoLossType::Sapo | GrpoLossType::Vespo);
         problems.unless(clips || self.delta.is_none(), &["method.grpo.delta", "method.grpo.loss_type"], || {
-            let message = "`method.grpo.delta` is given, but `cispo`, `sapo` and `vespo` have no clipped ratio that it could bound".into();
+            let message = "`method.grpo.delta` is given, but `cispo`, `sapo` and `vespo` have no clipped ratio to \
+                           bound"
+                .into();
             (message, Some("leave it out".into()))
         });
         if let Some(delta) = self.delta {
@@ -317,14 +320,16 @@ impl GrpoConfig {
         let is_apart = rollouts.importance_sampling_correction && rollouts.importance_sampling_mode.is_of_sequences();
         let keys = ["method.grpo.loss_type", "rollouts.importance_sampling_mode"];
         problems.unless(self.loss_type != GrpoLossType::Vespo || !is_apart, &keys, || {
-            let message = "`method.grpo.loss_type` is `vespo`, which goes with `rollouts.importance_sampling_mode` `token_truncate` or `token_mask`";
-            (message.into(), Some("VESPO weighs whole sequences itself".into()))
+            let message = "`method.grpo.loss_type` is `vespo`, which needs `rollouts.importance_sampling_mode` \
+                           `token_truncate` or `token_mask`";
+            (message.into(), Some("VESPO already weights whole sequences".into()))
         });
         let (rounds, ahead) = (self.resample_rounds, rollouts.max_staleness);
         let keys = ["method.grpo.resample_rounds", "rollouts.max_staleness"];
         problems.unless(rounds == 0 || ahead == 0, &keys, || {
             let message = format!(
-                "`method.grpo.resample_rounds` is {rounds} and `rollouts.max_staleness` {ahead}, but replaced groups need the weights of now"
+                "`method.grpo.resample_rounds` is {rounds} and `rollouts.max_staleness` {ahead}, but replaced groups \
+                 need the current weights"
             );
             (message, Some("set one of them to 0".into()))
         });

@@ -180,7 +180,7 @@ impl Method for NlpoConfig {
 
     fn rollouts_rules(&self, problems: &mut Problems<'_>, _rollouts: &RolloutsConfig) {
         problems.unless(false, &["rollouts", "method"], || {
-            let message = "`nlpo` masks what is drawn with a second model, which a server does not do";
+            let message = "`nlpo` masks sampling with a second model, which a server does not support";
             (message.into(), Some("leave out `rollouts`, or use `ppo`".into()))
         });
     }
@@ -196,12 +196,13 @@ impl Method for NlpoConfig {
         let is_raw = self.ppo.sampling.trained_logprobs == TrainedLogprobs::Raw;
         let keys = ["method.nlpo.sampling.trained_logprobs", "method.nlpo.mask_scope"];
         problems.unless(is_raw, &keys, || {
-            let message = format!("`{}` is not `raw`, but the mask says which logprobs are trained", keys[0]);
+            let message = format!("`{}` is not `raw`, but the mask decides which logprobs are trained on", keys[0]);
             (message, Some("leave it out, and set `mask_scope: processed` where `renormalise` is true".into()))
         });
         let coarse = train.sampling_weights.is_some() && self.renormalise;
         problems.unless(!coarse, &["method.nlpo.renormalise", "train.sampling_weights"], || {
-            let message = "`method.nlpo.renormalise` is true, but `train.sampling_weights` is set: the distribution drawn from is then that of the coarser weights, not of the policy";
+            let message = "`method.nlpo.renormalise` is true, but `train.sampling_weights` is set: completions are \
+                           then sampled from the coarser weights, not from the policy";
             (message.into(), Some("leave out `train.sampling_weights`, or set `renormalise: false`".into()))
         });
         let penalises = self.ppo.sampling.repetition_penalty != 1.0;
@@ -209,14 +210,14 @@ impl Method for NlpoConfig {
         let keys = ["method.nlpo.mask_scope", "method.nlpo.sampling.repetition_penalty"];
         problems.unless(!(processed && penalises), &keys, || {
             let message =
-                format!("`{}` is `processed`, which `{}` does not go with: it bans nothing", keys[0], keys[1]);
+                format!("`{}` is `processed`, which cannot be combined with `{}`: it bans nothing", keys[0], keys[1]);
             (message, Some("use `mask_scope: nlpo_mask_only`".into()))
         });
         let searches = train.evaluation.beams.is_some() && self.mask_at_eval;
         let keys = ["method.nlpo.mask_at_eval", "train.evaluation.beams"];
         problems.unless(!searches, &keys, || {
             let message = format!(
-                "`{}` is true, but with `{}` evaluations search: the mask is for what is drawn",
+                "`{}` is true, but with `{}` evaluations use beam search: the mask applies only to sampling",
                 keys[0], keys[1]
             );
             (message, Some("set `mask_at_eval: false`, or leave out `beams`".into()))

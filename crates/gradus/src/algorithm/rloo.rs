@@ -91,7 +91,7 @@ impl Method for RlooConfig {
     }
 
     fn about(&self) -> &'static str {
-        "Train a policy on rewards, each completion beside the others of its prompt"
+        "Train a policy on rewards, each completion compared with the others of its prompt"
     }
 
     fn defaults(&self) -> Defaults {
@@ -119,7 +119,7 @@ impl Method for RlooConfig {
         problems.unless(self.group_size >= 2, &["method.rloo.group_size"], || {
             let reason = "a completion is compared with the others of its prompt";
             let message = format!("`method.rloo.group_size` is {}, but must be at least 2: {reason}", self.group_size);
-            (message, Some("2 and 4 are usual; `gradus ppo` works with one completion a prompt".into()))
+            (message, Some("2 and 4 are usual; `gradus ppo` works with one completion per prompt".into()))
         });
         problems.between("method.rloo.clip_range", self.clip_range, 0.0, 1.0);
         if let Some(high) = self.clip_range_high {

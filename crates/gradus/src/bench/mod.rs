@@ -285,7 +285,7 @@ fn check(options: &Options, shape: &ModelShape) -> Result<()> {
     }
     if shape.has_encoder() && !options.batch_sizes.is_empty() {
         return Err(Error::input("`gradus bench` trains models without an encoder only")
-            .with_hint("`--no-training` measures sampling alone"));
+            .with_hint("`--no-training` measures only sampling"));
     }
     let Some(limit) = shape.max_positions else { return Ok(()) };
     let sampled = (!options.generate_batches.is_empty()).then_some(options.prompt_tokens + options.new_tokens);

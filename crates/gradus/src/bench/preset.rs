@@ -71,7 +71,9 @@ pub fn preset(name: &str) -> Result<ModelDir> {
         }),
         _ => {
             let known = PRESETS.map(|name| format!("`{name}`")).join(", ");
-            return Err(Error::input(format!("there is no preset `{name}`")).with_hint(format!("there are {known}")));
+            return Err(
+                Error::input(format!("there is no preset `{name}`")).with_hint(format!("the presets are {known}"))
+            );
         }
     };
     Ok(ModelDir::unsaved(config.as_object().cloned().unwrap_or_else(Map::new)))

@@ -26,9 +26,9 @@ pub enum Effect {
 
 impl std::fmt::Display for Change {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "`{}` was {} and is {} from here on", self.key, self.from, self.to)?;
+        write!(f, "`{}` was {} and is {} from this step on", self.key, self.from, self.to)?;
         match self.effect {
-            Effect::Differs => f.write_str(": the result differs from that of a run with either from its start"),
+            Effect::Differs => f.write_str(": the result differs from a run with either value from the start"),
             Effect::None | Effect::Refused => Ok(()),
         }
     }

@@ -191,7 +191,11 @@ fn methods(written: Option<Entry>, asked: &[String]) -> Result<Vec<Side>> {
             .into_iter()
             .map(|item| match item.value {
                 Value::Scalar { text, .. } => Ok((text, item.place, Node::empty())),
-                _ => Err(refuse("`methods` as a list holds words only".into(), item.place, "write `[dpo, ppo, grpo]`")),
+                _ => Err(refuse(
+                    "a list of `methods` can contain only names".into(),
+                    item.place,
+                    "write `[dpo, ppo, grpo]`",
+                )),
             })
             .collect::<Result<_>>()?,
         Some(Value::Scalar { text, .. }) if text == ALL => vec![(text, place.clone(), Node::empty())],
@@ -234,7 +238,7 @@ fn methods(written: Option<Entry>, asked: &[String]) -> Result<Vec<Side>> {
     let mut seen = Vec::new();
     for Side { name, .. } in &chosen {
         if seen.contains(&name) {
-            let message = format!("`{name}` stands twice among the methods");
+            let message = format!("`{name}` is listed twice in the methods");
             return Err(refuse(message, place, "name each method once"));
         }
         seen.push(name);
@@ -257,7 +261,7 @@ fn each_of(name: &str) -> impl Iterator<Item = String> + use<> {
 fn known(name: &str, place: Option<Place>) -> Result<()> {
     let message = match MethodConfig::named(name) {
         Some(method) if method.makes_policy() => return Ok(()),
-        Some(_) => format!("`{name}` trains no policy, and only policies are compared"),
+        Some(_) => format!("`{name}` does not train a policy, and only policies can be compared"),
         None => format!("there is no method `{name}` to compare"),
     };
     Err(refuse(message, place, &format!("the methods are {}", names("and", MethodConfig::makes_policy))))
@@ -363,9 +367,9 @@ train: { max_steps: 100, learning_rate: 2e-6 }
         assert_eq!(messages(&format!("{start}methods: {{ dppo: {{}} }}")), ["there is no method `dppo` to compare"]);
         assert_eq!(
             messages(&format!("{start}methods: [dpo, reward]")),
-            ["`reward` trains no policy, and only policies are compared"]
+            ["`reward` does not train a policy, and only policies can be compared"]
         );
-        assert_eq!(messages(&format!("{start}methods: [dpo, dpo]")), ["`dpo` stands twice among the methods"]);
+        assert_eq!(messages(&format!("{start}methods: [dpo, dpo]")), ["`dpo` is listed twice in the methods"]);
         let shared =
             messages(&format!("{start}reward: {{ model: m }}\nmethods: [dpo, ppo, grpo]\ntrain: {{ max_stepz: 3 }}"));
         assert_eq!(shared.len(), 1, "{shared:?}");

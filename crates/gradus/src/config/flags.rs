@@ -299,7 +299,7 @@ fn value(flag: &Flag, place: &Option<Place>) -> Result<Node, String> {
         }
         // A list, as in a file, with or without quotes around each word.
         FlagKind::Arguments if last.trim_start().starts_with('[') => {
-            let problem = || format!("`{}` is no list of words (found `{}`)", flag.written, excerpt(last, 80));
+            let problem = || format!("`{}` is not a list of words (found `{}`)", flag.written, excerpt(last, 80));
             let node = parse("".as_ref(), last).map_err(|_| problem())?;
             let Value::List(items) = node.value else { return Err(problem()) };
             let word = |item: &Node| match &item.value {
@@ -396,7 +396,7 @@ pub(super) fn unreached(flags: &[Flag], methods: &[&str]) -> Vec<Diagnostic> {
     for flag in flags {
         if !flags.iter().any(|other| other.written == flag.written && reaches(other)) {
             let names: Vec<String> = methods.iter().map(|method| format!("`{method}`")).collect();
-            let message = format!("`{}` is no key of {}", flag.written, names.join(", "));
+            let message = format!("`{}` is not a key of {}", flag.written, names.join(", "));
             let problem = Diagnostic { message, places: vec![Place::Flag(flag.written.clone())], hint: None };
             if !problems.contains(&problem) {
                 problems.push(problem);

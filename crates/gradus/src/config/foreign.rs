@@ -36,18 +36,18 @@ const FOREIGN: &[Foreign] = &[
     noted(
         &["per_device_train_batch_size", "train_batch_size"],
         &["train.batch_size"],
-        "it counts the rows of a whole step, however many are computed at once",
+        "it counts the rows of a whole step, not the rows of one forward pass",
     ),
     nothing(
         &["per_device_eval_batch_size", "eval_batch_size"],
-        "evaluations choose their own batches; nothing depends on it",
+        "evaluations choose their own batch size; it does not change results",
     ),
     same(&["model_name_or_path", "model_id", "base_model", "model_name"], &["model"]),
     same(&["dataset_name", "dataset", "train_file", "train_data", "data_path"], &["data"]),
     same(&["eval_dataset", "validation_file"], &["eval_data"]),
     nothing(
         &["packing", "pack", "padding_free"],
-        "rows always lie end to end, without padding; `--packing` of `sft` cuts texts into blocks of one length",
+        "rows are always packed end to end, without padding; `--packing` of `sft` cuts texts into blocks of one length",
     ),
     same(&["num_train_epochs", "num_epochs", "n_epochs"], &["train.epochs"]),
     same(&["steps", "num_steps", "max_train_steps", "training_steps"], &["train.max_steps"]),
@@ -56,7 +56,7 @@ const FOREIGN: &[Foreign] = &[
     same(&["min_characters"], &["train.filter.min_characters"]),
     same(&["max_seq_length", "max_seq_len", "cutoff_len", "block_size", "model_max_length"], &["train.max_length"]),
     same(&["optim", "optimizer_type"], &["train.optimizer"]),
-    noted(&["adam_beta1", "adam_beta2"], &["train.adam_betas"], "both in a list"),
+    noted(&["adam_beta1", "adam_beta2"], &["train.adam_betas"], "both values as a list"),
     noted(&["bf16", "torch_dtype", "dtype", "mixed_precision"], &["train.compute"], "`f32` or `bf16`"),
     nothing(&["fp16"], "there is no f16 in training; `compute` is `f32` or `bf16`"),
     same(&["gradient_checkpointing", "use_gradient_checkpointing"], &["train.recompute"]),
@@ -64,10 +64,10 @@ const FOREIGN: &[Foreign] = &[
     noted(
         &["eval_strategy", "evaluation_strategy", "do_eval"],
         &["train.eval_steps"],
-        "0 evaluates at both ends, -1 never",
+        "0 evaluates at the start and the end, -1 never",
     ),
-    noted(&["save_strategy"], &["train.save_steps"], "0 saves at the end alone"),
-    nothing(&["report_to"], "`wandb` and `tensorboard` are switches of their own"),
+    noted(&["save_strategy"], &["train.save_steps"], "0 saves only at the end"),
+    nothing(&["report_to"], "`wandb` and `tensorboard` are separate switches"),
     same(&["metric_for_best_model", "load_best_model_at_end"], &["train.best_metric"]),
     same(&["dataset_text_field"], &["train.text_column"]),
     nothing(
@@ -76,7 +76,7 @@ const FOREIGN: &[Foreign] = &[
     ),
     nothing(
         &["resume_from_checkpoint"],
-        "pass `--resume`, which goes on from the last checkpoint in the output directory",
+        "pass `--resume`, which resumes from the last checkpoint in the output directory",
     ),
     nothing(&["overwrite_output_dir"], "pass `--overwrite`"),
     nothing(
@@ -87,26 +87,27 @@ const FOREIGN: &[Foreign] = &[
     nothing(&["trust_remote_code"], "code of models is never executed"),
     nothing(&["attn_implementation", "use_liger_kernel"], "kernels are always fused; there is nothing to set"),
     nothing(&["disable_tqdm"], "`--quiet` shows no progress"),
-    nothing(&["logging_dir"], "everything that is logged is in the run directory, `output_dir`"),
+    nothing(&["logging_dir"], "all logs are in the run directory, `output_dir`"),
     noted(
         &["run_name"],
         &["train.wandb_name"],
-        "that is the name at Weights & Biases; the last part of `output_dir` is the name of the run here",
+        "this is the name at Weights & Biases; in gradus, the last part of `output_dir` is the name of the run",
     ),
     nothing(
         &["precompute_ref_log_probs"],
-        "log-probabilities of the reference are always computed before training, and kept",
+        "log-probabilities of the reference are always computed before training, and stored",
     ),
-    nothing(&["dataset_train_split", "dataset_split"], "the split follows the data's name, as in `data: NAME:SPLIT`"),
-    nothing(&["rpo_alpha"], "a list of losses does this: `loss_type: [sigmoid, sft]` with `loss_weights`"),
     nothing(
-        &["reward_weights"],
-        "weights stand beside the rewards of a `mix`; docs/rewards and `gradus config explain reward.mix` show it",
+        &["dataset_train_split", "dataset_split"],
+        "append the split to the name of the data, as in `data: \
+                                                        NAME:SPLIT`",
     ),
+    nothing(&["rpo_alpha"], "a list of losses does this: `loss_type: [sigmoid, sft]` with `loss_weights`"),
+    nothing(&["reward_weights"], "each reward of a `mix` has its own weight: see `gradus config explain reward.mix`"),
     noted(
         &["steps_per_generation"],
         &["method.*.mini_batches"],
-        "steps of an iteration, whose completions are sampled once",
+        "the steps per iteration; each iteration samples completions once",
     ),
     same(&["lora_r", "r"], &["lora.rank"]),
     same(&["lora_alpha"], &["lora.alpha"]),
@@ -144,7 +145,7 @@ const FOREIGN: &[Foreign] = &[
     noted(
         &["beta"],
         &["method.*.kl_coefficient", "method.*.kl.coefficient"],
-        "of methods that sample; those on preferences have `--beta`",
+        "for methods that sample; methods that train on preferences have `--beta`",
     ),
     same(&["target_kl_value", "kl_target"], &["method.*.kl.target"]),
     same(&["ref_model", "ref_model_name", "reference_model_path"], &["method.*.reference_model"]),
@@ -177,7 +178,7 @@ fn flag(key: &str) -> &str {
 pub fn translate(name: &str, method: Option<&str>, spelling: Spelling) -> Option<String> {
     let name = name.trim_start_matches('-').replace('-', "_").to_lowercase();
     let found = FOREIGN.iter().find(|foreign| foreign.names.contains(&name.as_str()))?;
-    let Some(first) = found.keys.first() else { return Some(format!("`{name}` of other tools: {}", found.note)) };
+    let Some(first) = found.keys.first() else { return Some(format!("`{name}` in other tools: {}", found.note)) };
     let key = match method {
         Some(method) => {
             let schema = Schema::run_config();

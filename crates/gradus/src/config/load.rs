@@ -86,7 +86,7 @@ pub(super) fn text(path: &Path) -> Result<String> {
         };
         let hint = path.join("config.yml").is_file().then(|| {
             let name = path.display();
-            format!("`gradus runs resume {name}` goes on with the run; its settings are in `{name}/config.yml`")
+            format!("`gradus runs resume {name}` resumes the run; its settings are in `{name}/config.yml`")
         });
         Error::Config(vec![Diagnostic { message, places: Vec::new(), hint }])
     })

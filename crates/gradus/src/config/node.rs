@@ -125,7 +125,7 @@ pub(super) fn document(path: &Path, text: &str) -> Result<Node, Diagnostic> {
         path.extension().is_some_and(|end| ["csv", "tsv", "jsonl", "parquet", "arrow"].iter().any(|data| end == *data));
     let hint = Some(match is_data {
         true => format!("`{}` looks like data: `--data {}`", path.display(), path.display()),
-        false => "its keys stand one a line, such as `model: gpt2`".into(),
+        false => "write one key per line, such as `model: gpt2`".into(),
     });
     Err(Diagnostic { message, places: root.place.into_iter().collect(), hint })
 }
@@ -201,7 +201,10 @@ impl<'a> Reader<'a> {
                 Event::StreamStart | Event::DocumentStart(..) | Event::DocumentEnd => {}
                 _ if root.is_some() => {
                     let place = self.place(span.start, 1);
-                    return Err(problem("a second document starts here, but a configuration is one".into(), place));
+                    return Err(problem(
+                        "a second document starts here, but a configuration is a single document".into(),
+                        place,
+                    ));
                 }
                 event => root = Some(self.node(event, span)?),
             }
@@ -215,7 +218,7 @@ impl<'a> Reader<'a> {
             return Ok(());
         }
         let message =
-            format!("the configuration has more than {VALUES} values (those of aliases counted), the most it may have");
+            format!("the configuration has more than {VALUES} values (including those of aliases), which is the limit");
         Err(problem(message, self.place(span.start, 1)))
     }
 
@@ -223,7 +226,7 @@ impl<'a> Reader<'a> {
         let before = self.values;
         self.count(1, &span)?;
         if self.level == LEVELS {
-            let message = format!("the configuration has more than {LEVELS} levels, the most it may have");
+            let message = format!("the configuration has more than {LEVELS} levels, which is the limit");
             return Err(problem(message, self.place(span.start, 1)));
         }
         self.level += 1;
@@ -288,7 +291,7 @@ impl<'a> Reader<'a> {
                 Event::Scalar(key, ..) => {
                     let key = key.into_owned();
                     if let Some(first) = known.insert(key.clone(), entries.len()) {
-                        let message = format!("the key `{key}` stands twice in one mapping");
+                        let message = format!("the key `{key}` is given twice in one mapping");
                         let places = entries[first].place.clone().into_iter().chain([place]).collect();
                         return Err(Diagnostic { message, places, hint: None });
                     }

@@ -15,9 +15,9 @@ pub(super) fn under(schema: &Schema, mut root: Node) -> Result<Node, Diagnostic>
         let place = root.entry("preset").and_then(|entry| entry.place.clone());
         let offering = super::method::names("and", |other| other.method().preset(preset).is_some());
         return Err(Diagnostic {
-            message: format!("`preset` is `{name}`, which says nothing of `{}`", method.name()),
+            message: format!("`preset` is `{name}`, which has no settings for `{}`", method.name()),
             places: place.into_iter().collect(),
-            hint: Some(format!("it has settings of {offering}")),
+            hint: Some(format!("it has settings for {offering}")),
         });
     };
     Ok(overlay(schema, schema.root(), tree, root))
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn a_preset_that_says_nothing_of_the_method_is_refused() {
         let Err(crate::Error::Config(found)) = parsed(Preset::FineGrained, "grpo: {}", "") else { panic!("refused") };
-        assert_eq!(found[0].message, "`preset` is `fine_grained`, which says nothing of `grpo`");
-        assert_eq!(found[0].hint.as_deref(), Some("it has settings of `ppo`"));
+        assert_eq!(found[0].message, "`preset` is `fine_grained`, which has no settings for `grpo`");
+        assert_eq!(found[0].hint.as_deref(), Some("it has settings for `ppo`"));
     }
 }

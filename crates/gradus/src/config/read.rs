@@ -187,10 +187,11 @@ impl Reader<'_> {
                 let chosen: Vec<_> = several.iter().filter(known).collect();
                 if chosen.len() > 1 {
                     let words: Vec<_> = chosen.iter().map(|entry| format!("`{}`", entry.key)).collect();
-                    let message = format!("`{path}` chooses {} at once, but takes exactly one", words.join(" and "));
+                    let message = format!("`{path}` has {}, but takes exactly one", words.join(" and "));
                     let places = chosen.iter().map(|entry| entry.place.clone()).collect();
                     let mix = names(sides).contains(&"mix");
-                    let hint = mix.then(|| "several rewards are a `mix: [{ weight: 1, reward: … }, …]`".to_owned());
+                    let hint =
+                        mix.then(|| "combine several rewards in a `mix: [{ weight: 1, reward: … }, …]`".to_owned());
                     self.problem(message, places, hint);
                 }
                 None
@@ -245,7 +246,7 @@ impl Reader<'_> {
             (Shape::Word(words), Value::Scalar { text, .. }) => {
                 let names: Vec<_> = words.iter().map(|word| word.name.as_str()).collect();
                 let is_method = MethodConfig::named(text).is_some();
-                let method = is_method.then(|| format!("`{text}` is a method of its own: `gradus {text}`"));
+                let method = is_method.then(|| format!("`{text}` is a separate method: `gradus {text}`"));
                 let near = || nearest(text, names.iter().copied()).map(|name| format!("did you mean `{name}`?"));
                 hint = method.or_else(near);
                 one_of(&names).into()

@@ -88,7 +88,7 @@ fn collect(schema: &Schema, shape: &Shape, path: &str, depth: usize, all: &mut V
 }
 
 /// Note on a preset's value that equals the default.
-const UNCHANGED: &str = "As without it.";
+const UNCHANGED: &str = "Same as without the preset.";
 
 /// Adds the values that each preset sets for each method.
 fn presets(schema: &Schema, all: &mut Vec<KeyReference>) {
@@ -105,7 +105,7 @@ fn presets(schema: &Schema, all: &mut Vec<KeyReference>) {
                 let of = path.strip_prefix("train.").map(|_| format!("For `{}`. ", method.name()));
                 let (value, usual) = (written(node), field.default.clone().filter(|usual| !usual.is_null()));
                 let same = usual.as_ref().is_some_and(|usual| same(usual, &value));
-                let usual = usual.map_or("nothing".to_owned(), |usual| format!("`{usual}`"));
+                let usual = usual.map_or("no value".to_owned(), |usual| format!("`{usual}`"));
                 all.push(KeyReference {
                     key: format!("preset.{}.{path}", preset.name()),
                     kind: kind(schema, field),
@@ -270,9 +270,8 @@ fn methods(text: &mut String, all: &[KeyReference]) {
     let owners = |row: &Row<'_>| -> Vec<&str> {
         rows.iter().filter(|(_, rows)| rows.iter().any(|other| is_alike(row, other))).map(|(name, _)| *name).collect()
     };
-    *text += "\n## Keys of several methods\n\n\
-              These keys stand below each of the named methods: `clip_range` of PPO is `method.ppo.clip_range`.\n\n\
-              | key | methods | type | default | meaning |\n|---|---|---|---|---|\n";
+    *text += "\n## Keys of several methods\n\nThese keys are set under each of the named methods: `clip_range` of PPO \
+              is `method.ppo.clip_range`.\n\n| key | methods | type | default | meaning |\n|---|---|---|---|---|\n";
     for (i, (_, own)) in rows.iter().enumerate() {
         for row in own {
             let of = owners(row);
@@ -316,8 +315,11 @@ fn preset_tables(all: &[KeyReference]) -> String {
     for preset in Preset::ALL {
         let section = format!("preset.{}", preset.name());
         let rows = below(all, &section).into_iter().filter(|(_, key)| !key.doc.ends_with(UNCHANGED));
-        let _ =
-            writeln!(text, "\n## `{section}`\n\n`preset: {}` sets these keys. Keys that you write win.", preset.name());
+        let _ = writeln!(
+            text,
+            "\n## `{section}`\n\n`preset: {}` sets these keys. Keys that you write take precedence.",
+            preset.name()
+        );
         text += "\n| key | value | note |\n|---|---|---|\n";
         for (name, key) in rows {
             let _ = writeln!(text, "| `{name}` | {} | {} |", default_of(key), cell(&key.doc));

@@ -60,7 +60,7 @@ impl Resume<'_> {
         match named {
             Some(Value::Scalar { text, .. }) if !text.is_empty() => Ok(text.into()),
             _ => Err(Error::Config(vec![Diagnostic {
-                message: "nothing says which run to go on with".into(),
+                message: "the run to resume is not named".into(),
                 places: Vec::new(),
                 hint: Some("pass `--output-dir DIR`, the run's directory".into()),
             }])),
@@ -70,10 +70,10 @@ impl Resume<'_> {
     /// Reports that there is no run to resume. If the given keys are not a complete run either, this is the actual mistake.
     fn no_run(&self, error: Error) -> Error {
         let (ResumeFrom::Run { directory, .. }, Error::Config(mut problems)) = (&self.from, error) else {
-            return Error::input("there is no run to go on with");
+            return Error::input("there is no run to resume");
         };
         problems.retain(|problem| !problem.message.ends_with("is missing"));
-        let message = format!("`{}` holds no run to go on with", directory.display());
+        let message = format!("`{}` contains no run to resume", directory.display());
         let hint = Some("`gradus runs list --runs-dir DIR` shows the runs in a directory".into());
         problems.insert(0, Diagnostic { message, places: Vec::new(), hint });
         Error::Config(problems)
@@ -140,9 +140,10 @@ impl Resume<'_> {
         if is_longer {
             return Ok(());
         }
-        let message = format!("`{}` has finished all of its {done} steps", directory.display());
+        let message = format!("`{}` has finished all {done} steps", directory.display());
         Err(Error::input(message).with_hint(format!(
-            "`--max-steps N` with N above {done} makes it longer; other settings need a new run with another `--output-dir`"
+            "pass `--max-steps N` with N above {done} to train further; other settings need a new run with another \
+             `--output-dir`"
         )))
     }
 
@@ -181,11 +182,11 @@ fn tree(path: &Path, text: &str) -> Result<Node> {
 fn refusal(change: &Change, written: &Written) -> Diagnostic {
     Diagnostic {
         message: format!(
-            "`{}` is {}, but the run so far has {}: it cannot go on with another",
+            "`{}` is {}, but the run was started with {}: it cannot continue with another value",
             change.key, change.to, change.from
         ),
         places: written.place(&change.key).cloned().into_iter().collect(),
-        hint: Some("leave it out to go on, or start a new run with another `--output-dir`".into()),
+        hint: Some("leave it out to resume, or start a new run with another `--output-dir`".into()),
     }
 }
 
@@ -364,10 +365,10 @@ mod tests {
         assert_eq!(
             shown,
             [
-                "`train.max_steps` was 3 and is null from here on: the result differs from that of a run with either \
-                 from its start",
-                "`train.learning_rate` was null and is 0.5 from here on: the result differs from that of a run with \
-                 either from its start",
+                "`train.max_steps` was 3 and is null from this step on: the result differs from a run with either \
+                 value from the start",
+                "`train.learning_rate` was null and is 0.5 from this step on: the result differs from a run with \
+                 either value from the start",
             ]
         );
         let other = config(&format!("{start}method: {{ dpo: {{}} }}"));

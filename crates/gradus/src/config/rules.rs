@@ -48,7 +48,10 @@ fn episodes(problems: &mut Problems<'_>, config: &RunConfig) {
     let method = config.method.name();
     for (key, is_given) in [("environment", config.environment.is_some()), ("tools", !config.tools.is_empty())] {
         problems.unless(!is_given || config.method.is_online(), &[key], || {
-            let message = format!("`{key}` is given, but `{method}` samples nothing that could be answered");
+            let message = format!(
+                "`{key}` is given, but `{method}` samples no completions for an environment to \
+                                   answer"
+            );
             (message, Some(format!("leave it out, or use {}", names("or", MethodConfig::is_online))))
         });
     }
@@ -107,11 +110,14 @@ fn data(problems: &mut Problems<'_>, config: &RunConfig) {
         let key = format!("{key}.task");
         problems.unless(fits || data.task.is_none(), &[&key, "method"], || {
             let message = format!(
-                "`{key}` gives prompts and references, but `{}` learns from {}",
+                "`{key}` has prompts and references, but `{}` trains on {}",
                 method.name(),
                 if method.need() == Need::Preference { "pairs" } else { "rows with labels" }
             );
-            (message, Some(format!("a task trains with {}", names("or", |other| other.method().need().takes_tasks()))))
+            (
+                message,
+                Some(format!("a task can be used with {}", names("or", |other| other.method().need().takes_tasks()))),
+            )
         });
     }
 }
@@ -138,8 +144,8 @@ fn train(problems: &mut Problems<'_>, config: &RunConfig, machine: &Machine) {
     }
     let bounded = train.max_rows.is_some() || !train.max_rows_at_random;
     problems.unless(bounded, &["train.max_rows_at_random"], || {
-        let message = "`train.max_rows_at_random` is true, but `train.max_rows` is not given: all rows are taken";
-        (message.into(), Some("say how many rows with `train.max_rows`".into()))
+        let message = "`train.max_rows_at_random` is true, but `train.max_rows` is not given: all rows are used";
+        (message.into(), Some("set the number of rows with `train.max_rows`".into()))
     });
     problems.at_least("train.threads", train.threads.unwrap_or(1), 1);
     problems.at_least("train.micro_batch_tokens", train.micro_batch_tokens, 1);
@@ -161,7 +167,7 @@ fn train(problems: &mut Problems<'_>, config: &RunConfig, machine: &Machine) {
     let holds = train.moments == MomentFormat::F32 || train.optimizer == OptimizerName::AdamW;
     problems.unless(holds, &["train.moments", "train.optimizer"], || {
         let message =
-            "`train.moments` is `int8`, but the optimizer is `rmsprop`: only `adamw` holds its moments in eight bits";
+            "`train.moments` is `int8`, but the optimizer is `rmsprop`: only `adamw` stores its moments in eight bits";
         (message.into(), Some("leave `train.moments` out, or set `train.optimizer: adamw`".into()))
     });
     problems.at_least("train.max_grad_norm", train.max_grad_norm, 0.0);
@@ -170,7 +176,9 @@ fn train(problems: &mut Problems<'_>, config: &RunConfig, machine: &Machine) {
         (format!("`train.max_length` is {}, but must be at least 2: {reason}", train.max_length), None)
     });
     if let Err(message) = train.renames() {
-        problems.unless(false, &["train.column"], || (message, Some("the name that is meant comes first".into())));
+        problems.unless(false, &["train.column"], || {
+            (message, Some("write the name in gradus first, then your column".into()))
+        });
     }
     let says = train.system_prompt.as_ref().is_none_or(|text| !text.trim().is_empty());
     problems.unless(says, &["train.system_prompt"], || ("`train.system_prompt` is empty".into(), None));
@@ -178,7 +186,7 @@ fn train(problems: &mut Problems<'_>, config: &RunConfig, machine: &Machine) {
     let samples = train.priority_scale.is_none() || config.method.is_online();
     problems.unless(samples, &["train.priority_scale"], || {
         let message = format!("`train.priority_scale` is given, but `{}` samples no completions", config.method.name());
-        (message, Some("leave it out: its rows come once an epoch".into()))
+        (message, Some("leave it out: each row is used once per epoch".into()))
     });
     problems.at_least("train.keep_checkpoints", train.keep_checkpoints, 1);
     problems.at_least("train.logging_steps", train.logging_steps, 1);
@@ -229,8 +237,8 @@ fn completions(problems: &mut Problems<'_>, evaluation: &EvaluationConfig, max_l
     if let Some(beams) = &evaluation.beams {
         let key = key("beams.num_beams");
         problems.unless(beams.num_beams >= 2, &[&key], || {
-            let message = format!("`{key}` is {}, but a search has at least 2", beams.num_beams);
-            (message, Some("leave `beams` out, and evaluations sample".into()))
+            let message = format!("`{key}` is {}, but beam search needs at least 2", beams.num_beams);
+            (message, Some("leave `beams` out to sample in evaluations".into()))
         });
         let groups =
             ["num_beams", "num_beam_groups", "diversity_penalty"].map(|name| format!("train.evaluation.beams.{name}"));
@@ -243,11 +251,11 @@ fn completions(problems: &mut Problems<'_>, evaluation: &EvaluationConfig, max_l
         let samples = evaluation.samples();
         problems.unless(samples <= beams.num_beams, &["train.evaluation.samples", &key], || {
             let message = format!("`train.evaluation.samples` is {samples}, but `{key}` is {}", beams.num_beams);
-            (message, Some("a search gives as many completions as it has beams at most".into()))
+            (message, Some("beam search returns at most one completion per beam".into()))
         });
     }
     problems.unless(evaluation.metrics.is_empty() || makes_policy, &[&key("metrics"), "method"], || {
-        (format!("`{}` is given, but the method trains nothing that writes completions", key("metrics")), None)
+        (format!("`{}` is given, but the method does not train a model that writes completions", key("metrics")), None)
     });
     for (i, metric) in evaluation.metrics.iter().enumerate() {
         let key = key(&format!("metrics[{i}]"));

@@ -113,7 +113,8 @@ impl WrittenSweep {
 
     fn of(mut base: Node, flags: &[Flag], unnamed: &Path) -> Result<Self> {
         let Some(entry) = base.take("sweep") else {
-            let hint = "write `sweep: { grid: { train.learning_rate: [1e-6, 1e-5] }, seeds: [1, 2] }` beside the keys of a run";
+            let hint = "write `sweep: { grid: { train.learning_rate: [1e-6, 1e-5] }, seeds: [1, 2] }` next to the keys \
+                        of a run";
             return Err(refused(Diagnostic {
                 message: "the file has no `sweep`".into(),
                 places: Vec::new(),
@@ -173,7 +174,7 @@ impl WrittenSweep {
         if !problems.is_empty() {
             return Err(Error::Config(problems));
         }
-        let output_dir = output_dir.ok_or_else(|| wrong("`sweep` has nothing to try".into()))?;
+        let output_dir = output_dir.ok_or_else(|| wrong("`sweep` has no values to try".into()))?;
         Ok(Self { output_dir, metric: config.metric, at_once: config.at_once.max(1), points: found })
     }
 }
@@ -207,7 +208,7 @@ fn check(config: &SweepConfig) -> std::result::Result<(), String> {
     }
     match &config.random {
         Some(random) if random.keys.is_empty() => {
-            Err("`sweep.random.keys` is empty, so that all points are one".into())
+            Err("`sweep.random.keys` is empty, so all points would be the same".into())
         }
         _ => Ok(()),
     }
@@ -404,7 +405,7 @@ mod tests {
                 "`sweep.random.keys.train.epochs` is {\"uniform\":[1,2],\"log_uniform\":[1,2]}, but a list, `{ uniform: [low, high] }` \
                  or `{ log_uniform: [low, high] }` is needed",
             ),
-            ("random: { points: 2, keys: {} }", "`sweep.random.keys` is empty, so that all points are one"),
+            ("random: { points: 2, keys: {} }", "`sweep.random.keys` is empty, so all points would be the same"),
         ] {
             assert_eq!(messages(&format!("sweep: {{ {sweep} }}")), [expected]);
         }

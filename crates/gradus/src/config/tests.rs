@@ -158,8 +158,8 @@ fn plug_ins_are_read_explained_and_bound_as_everything_else() {
     let Err(Error::Config(problems)) = Plan::check(&made.clone().into(), &machine) else { panic!("nothing is bound") };
     assert_eq!(problems.len(), 8, "{problems:#?}");
     let named = |part: &str| problems.iter().any(|problem| problem.message.contains(part));
-    assert!(named("`tools[0].plugin`: nobody says what makes the tool `odd`"), "{problems:#?}");
-    assert!(named("`reward.mix[0].reward.plugin`: nobody says what makes the reward `odd`"), "{problems:#?}");
+    assert!(named("`tools[0].plugin`: there is no constructor for the tool `odd`"), "{problems:#?}");
+    assert!(named("`reward.mix[0].reward.plugin`: there is no constructor for the reward `odd`"), "{problems:#?}");
     let mut bound = made;
     registry.bind(&mut bound).expect("all of it is there");
     Plan::check(&bound.into(), &machine).expect("all of it is bound");
@@ -277,9 +277,9 @@ fn the_smallest_configuration_is_fine() {
 fn dropout_is_for_methods_without_a_reference() {
     check(
         "method: {dpo: {}}\ntrain: {dropout: true}\n",
-        &[
-            "4:9+7 `train.dropout` is true, but dpo compares logprobs of one text under several models: with dropout they would differ by chance (leave it out; it is for `sft`, `reward`, `classify`, `ppo`, `nlpo`, `a2c`, `grpo` and `rloo`)",
-        ],
+        &["4:9+7 `train.dropout` is true, but dpo compares logprobs of one text under several models: dropout would \
+             make them differ at random (leave it out; it is for `sft`, `reward`, `classify`, `ppo`, `nlpo`, `a2c`, \
+             `grpo` and `rloo`)"],
     );
     let fine = "model: gpt2\ndata: d.jsonl\nmethod: {sft: {}}\nlora: {dropout: 0.1}\ntrain: {dropout: true, recompute: true}\n";
     let written = RunConfig::parse(fine).expect("reads");
@@ -342,15 +342,11 @@ fn wrong_types() {
 
 #[test]
 fn two_choices_at_once() {
-    check(
-        "method:\n  ppo: {}\n  dpo: {}\n",
-        &["4:3+3 5:3+3 `method` chooses `ppo` and `dpo` at once, but takes exactly one"],
-    );
+    check("method:\n  ppo: {}\n  dpo: {}\n", &["4:3+3 5:3+3 `method` has `ppo` and `dpo`, but takes exactly one"]);
     check(
         "method: {ppo: {}}\nreward: {model: a, rule: {substring: b}}\n",
-        &[
-            "4:10+5 4:20+4 `reward` chooses `model` and `rule` at once, but takes exactly one (several rewards are a `mix: [{ weight: 1, reward: … }, …]`)",
-        ],
+        &["4:10+5 4:20+4 `reward` has `model` and `rule`, but takes exactly one (combine several rewards in a `mix: \
+             [{ weight: 1, reward: … }, …]`)"],
     );
 }
 
@@ -373,7 +369,7 @@ fn missing_keys() {
 fn not_yaml() {
     let found = shown("model: gpt2\n  data: x\n");
     assert!(found[0].contains("this is not YAML: "), "{found:?}");
-    check("model: again\n", &["1:1+5 3:1+5 the key `model` stands twice in one mapping"]);
+    check("model: again\n", &["1:1+5 3:1+5 the key `model` is given twice in one mapping"]);
 }
 
 #[test]
@@ -381,7 +377,7 @@ fn bounds() {
     check(
         "method: {ppo: {clip_range: 1.5, discount: 1.1, kl: {coefficient: -1}}}\nreward: {model: rm}\ntrain: {learning_rate: -1e-6, eval_fraction: 1.0}\n",
         &[
-            "3:16+10 `method.ppo.clip_range` is 1.5, but must lie between 0 and 1",
+            "3:16+10 `method.ppo.clip_range` is 1.5, but must be between 0 and 1",
             "3:33+8 `method.ppo.discount` is 1.1, but must be from 0 to 1",
             "3:53+11 `method.ppo.kl.coefficient` is -1, but must be at least 0",
             "5:9+13 `train.learning_rate` is -1e-6, but must be at least 0",
@@ -394,9 +390,9 @@ fn bounds() {
 fn impossible_combinations() {
     check(
         "method: {grpo: {group_size: 1}}\nreward: {model: rm}\n",
-        &[
-            "3:17+10 `method.grpo.group_size` is 1, but must be at least 2: an advantage is the distance from the mean of the group, which is always 0 in a group of one (8 is usual; `gradus ppo` works with one completion a prompt)",
-        ],
+        &["3:17+10 `method.grpo.group_size` is 1, but must be at least 2: an advantage is the distance from the mean \
+             of the group, which is always 0 in a group of one (8 is usual; `gradus ppo` works with one completion per \
+             prompt)"],
     );
     check(
         "method: {grpo: {group_size: 3, mini_batches: 5}}\nreward: {model: rm}\n",
@@ -412,9 +408,8 @@ fn impossible_combinations() {
     );
     check(
         "method: {dpo: {}}\nreward: {model: rm}\n",
-        &[
-            "4:1+6 `reward` is given, but `dpo` samples nothing to reward: it learns from its data alone (leave it out, or use `ppo`, `nlpo`, `a2c`, `trpo`, `grpo` or `rloo`)",
-        ],
+        &["4:1+6 `reward` is given, but `dpo` samples no completions to reward: it trains only on its data (leave it \
+             out, or use `ppo`, `nlpo`, `a2c`, `trpo`, `grpo` or `rloo`)"],
     );
     check(
         "method: {dpo: {loss_type: [sigmoid, stf]}}\n",
@@ -436,9 +431,8 @@ fn impossible_combinations() {
     );
     check(
         "method: {ppo: {critic: {trunk: shared, model: rm}}}\nreward: {model: rm}\n",
-        &[
-            "3:40+5 3:25+5 `method.ppo.critic.model` is given, but the critic shares the policy's trunk: it is a head on the policy and starts from no other model (leave it out, or use `trunk: separate`)",
-        ],
+        &["3:40+5 3:25+5 `method.ppo.critic.model` is given, but the critic shares the policy's trunk: it is a head \
+             on the policy and has no start model of its own (leave it out, or use `trunk: separate`)"],
     );
     check(
         "method: {sft: {}}\ntrain: {early_stopping_patience: 3, device: gpu}\n",
@@ -499,7 +493,7 @@ fn losses_of_dpo_and_the_keys_they_read() {
         ("loss_type: exo_pair", "`loss_type: exo_pair` needs `method.dpo.label_smoothing` above 0"),
         ("label_smoothing: 0.5", "`method.dpo.label_smoothing` is 0.5, but must be at least 0 and below 0.5"),
         ("loss_type: [ipo, sft], label_smoothing: 0.1", "but `loss_type: [ipo, sft]` has no label smoothing"),
-        ("loss_weights: [1, 2]", "has 2 entries, but `loss_type: sigmoid` names 1: one weight a loss is needed"),
+        ("loss_weights: [1, 2]", "has 2 entries, but `loss_type: sigmoid` names 1: one weight per loss is needed"),
         ("loss_weights: [-1]", "`method.dpo.loss_weights[0]` is -1, but must be at least 0"),
         ("loss_weights: [0]", "`method.dpo.loss_weights` are all 0"),
         ("ld_alpha: 1.5", "`method.dpo.ld_alpha` is 1.5, but must be from 0 to 1"),
@@ -593,7 +587,7 @@ fn flags_make_a_configuration() {
             [flag("ppo", "model", &["m"]), flag("ppo", "data", &["d"]), flag("ppo", "reward-command", &[broken])];
         let error = RunConfig::load(&Request { file: None, method: Some("ppo"), flags: &flags, ..Request::default() })
             .expect_err(broken);
-        assert!(error.to_string().contains("no list of words"), "{error}");
+        assert!(error.to_string().contains("not a list of words"), "{error}");
     }
 }
 
@@ -722,10 +716,8 @@ fn a_mask_for_evaluations_does_not_go_with_a_search() {
     };
     assert_eq!(
         shown(&text(true)),
-        [
-            "4:17+12 5:22+5 `method.nlpo.mask_at_eval` is true, but with `train.evaluation.beams` evaluations search: the mask is \
-          for what is drawn (set `mask_at_eval: false`, or leave out `beams`)"
-        ]
+        ["4:17+12 5:22+5 `method.nlpo.mask_at_eval` is true, but with `train.evaluation.beams` evaluations use beam \
+             search: the mask applies only to sampling (set `mask_at_eval: false`, or leave out `beams`)"]
     );
     RunConfig::parse(&text(false)).expect("a configuration");
 }
@@ -739,10 +731,8 @@ fn beams_of_evaluations_are_a_few_at_least_and_may_stop_early() {
     };
     assert_eq!(
         shown(&text("{early_stopping: true, num_beams: 1}")),
-        [
-            "5:52+9 `train.evaluation.beams.num_beams` is 1, but a search has at least 2 (leave `beams` out, and evaluations \
-          sample)"
-        ]
+        ["5:52+9 `train.evaluation.beams.num_beams` is 1, but beam search needs at least 2 (leave `beams` out to \
+             sample in evaluations)"]
     );
     for (word, expected) in [("true", "FirstEnded"), ("false", "Heuristic"), ("never", "Never")] {
         let config = RunConfig::parse(&text(&format!("{{early_stopping: {word}}}"))).expect("a configuration").config;
@@ -763,17 +753,17 @@ fn logprobs_among_what_could_be_drawn_do_not_go_with_all_sampling() {
         assert_eq!(
             shown(&text(method, "      repetition_penalty: 1.2\n", "")),
             [format!(
-                "7:7+16 8:7+18 `{processed}` is `processed`, but `{penalty}` is 1.2: what could be drawn is kept for training, \
-                 not by how much each was made less likely (train on `raw` logprobs, or use `no_repeat_ngram_size`, which only \
-                 bans)"
+                "7:7+16 8:7+18 `{processed}` is `processed`, but `{penalty}` is 1.2: training stores which tokens \
+                 could be sampled, but not how much each was penalized (train on `raw` logprobs, or use \
+                 `no_repeat_ngram_size`, which only bans)"
             )]
         );
         assert_eq!(
             shown(&text(method, "", "  sampling_weights: int8\n")),
             [format!(
-                "7:7+16 10:3+16 `{processed}` is `processed`, but `train.sampling_weights` is set: the distribution drawn from \
-                 is then that of the coarser weights, not of the policy (train on `raw` logprobs, which are computed again by \
-                 the policy itself, or leave out `train.sampling_weights`)"
+                "7:7+16 10:3+16 `{processed}` is `processed`, but `train.sampling_weights` is set: completions are \
+                 then sampled from the coarser weights, not from the policy (train on `raw` logprobs, which the policy \
+                 computes again, or leave out `train.sampling_weights`)"
             )]
         );
         // All other keys can be combined with it.

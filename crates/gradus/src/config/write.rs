@@ -15,7 +15,8 @@ pub(super) const MARK: &str = " # set";
 pub(super) fn to_yaml(config: &RunConfig, set: &BTreeSet<String>) -> String {
     let value = serde_json::to_value(config).expect("a configuration is plain data");
     let version = env!("CARGO_PKG_VERSION");
-    let mut text = format!("{HEADER}{version}. `#{}` marks what was asked for; the rest are defaults.\n", &MARK[2..]);
+    let mut text =
+        format!("{HEADER}{version}. `#{}` marks settings that were set; the others are defaults.\n", &MARK[2..]);
     if let Json::Object(object) = &value {
         for (key, value) in object {
             entry(&mut text, key, value, key, 0, set);

@@ -16,7 +16,7 @@ pub fn answered(rows: &[Row]) -> Result<Vec<Row>> {
                 RowData::PromptCompletion { prompt, completion }
             }
             RowData::Text(_) => {
-                let message = "the row is a text without a prompt, which nothing can be sampled from";
+                let message = "the row is a text without a prompt, so no completion can be sampled";
                 let hint = "give `prompt` and `completion`, or `messages` that end with the assistant's";
                 return Err(row.place.error(message).with_hint(hint));
             }

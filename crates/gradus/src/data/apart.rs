@@ -13,8 +13,8 @@ use super::row::{Content, Row, RowData};
 use crate::Error;
 
 /// Error message for rows without a source.
-const NO_SOURCE: &str = "the row has no source: a model with an encoder learns from a source and its target \
-                         (`prompt` + `completion`, or `input_ids` + `labels`)";
+const NO_SOURCE: &str = "the row has no source: a model with an encoder trains on a source and its target (`prompt` + \
+                         `completion`, or `input_ids` + `labels`)";
 
 impl Maker<'_> {
     /// Returns source and target of a row. All target tokens carry loss.
@@ -175,7 +175,7 @@ impl Maker<'_> {
                 let (asked, together) = (asked.text, together.text);
                 let Some(said) = together.strip_prefix(asked.as_str()) else {
                     return Err(Failure::Row(
-                        "rendered with its answer, the conversation does not begin as alone".into(),
+                        "the conversation renders differently with its answer than without it".into(),
                     ));
                 };
                 Ok((self.source(&asked)?, self.target(said)?))
@@ -196,10 +196,10 @@ impl Maker<'_> {
     fn target(&self, text: &str) -> Result<Vec<u32>, Failure> {
         let ends = self.tokenizer.appends_eos() || self.tokenizer.eos_token().is_some();
         if self.options.add_eos && !ends {
-            let message = "the tokenizer has no end-of-text token: where a target ends could not be learned";
+            let message = "the tokenizer has no end-of-text token: the model could not learn where a target ends";
             return Err(Failure::All(
                 Error::model(self.tokenizer.directory(), message)
-                    .with_hint("name one in `tokenizer_config.json` (`eos_token`)"),
+                    .with_hint("set one in `tokenizer_config.json` (`eos_token`)"),
             ));
         }
         Ok(self.tokenizer.encode(&self.with_eos(text), true)?)
@@ -239,6 +239,6 @@ fn last_answer(messages: &[Message]) -> Result<(Content, Content), Failure> {
         Some(last) if last > 0 => {
             Ok((Content::Messages(messages[..last].to_vec()), Content::Messages(messages[last..].to_vec())))
         }
-        _ => Err(Failure::Row("no answer of the assistant's after another message".into())),
+        _ => Err(Failure::Row("no answer of the assistant after another message".into())),
     }
 }

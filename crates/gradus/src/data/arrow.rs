@@ -335,7 +335,7 @@ fn check_batch(batch: arrow_ipc::RecordBatch<'_>, body: &[u8]) -> Result<(), Fau
         let length = u64::try_from(buffer.length()).map_err(|_| invalid("a buffer of negative size"))?;
         let range = usize::try_from(buffer.offset()).ok().zip(usize::try_from(length).ok());
         let bytes = range.and_then(|(start, length)| body.get(start..)?.get(..length));
-        let bytes = bytes.ok_or_else(|| invalid("a buffer ends behind its batch"))?;
+        let bytes = bytes.ok_or_else(|| invalid("a buffer ends after its batch"))?;
         stored = stored.saturating_add(length);
         held = held.saturating_add(match compression {
             Some(codec) if length > 0 => decompressed(codec, bytes)?,
@@ -354,7 +354,7 @@ fn check_batch(batch: arrow_ipc::RecordBatch<'_>, body: &[u8]) -> Result<(), Fau
     let lengths = batch.nodes().into_iter().flatten().map(|node| node.length());
     let is_too_much = |length: &i64| u64::try_from(*length).map_or(true, |length| length > most);
     match lengths.chain([batch.length()]).find(is_too_much) {
-        Some(length) => Err(Fault::Invalid(format!("a batch says that it has {length} values, but has {held} bytes"))),
+        Some(length) => Err(Fault::Invalid(format!("a batch declares {length} values, but has {held} bytes"))),
         None => Ok(()),
     }
 }
@@ -368,12 +368,12 @@ fn decompressed(codec: CompressionType, bytes: &[u8]) -> Result<u64, Fault> {
         _ => {
             let hint = "write it without compression, or with LZ4 or zstd";
             return Err(Fault::Unsupported(
-                "its batches are compressed with a codec that is not read here".into(),
+                "its batches are compressed with a codec that gradus does not read".into(),
                 hint,
             ));
         }
     };
-    let invalid = || Fault::Invalid("a compressed buffer says a size that it cannot have".into());
+    let invalid = || Fault::Invalid("a compressed buffer declares an impossible size".into());
     let (length, packed) = bytes.split_first_chunk().ok_or_else(invalid)?;
     match i64::from_le_bytes(*length) {
         // The buffer is stored uncompressed.

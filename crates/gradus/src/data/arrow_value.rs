@@ -64,7 +64,7 @@ fn check_type(kind: &DataType, column: &str) -> Result<(), NoValue> {
 
 fn unsupported(kind: &DataType, column: &str) -> NoValue {
     let kind = excerpt(&kind.to_string(), 200);
-    let what = format!("column `{}` has the type {kind}, which rows have no value for", excerpt(column, 60));
+    let what = format!("column `{}` has the type {kind}, which rows cannot store", excerpt(column, 60));
     (what, "turn it into text, numbers, lists or structs, or leave the column out")
 }
 
@@ -173,7 +173,7 @@ pub(super) fn value(array: &dyn Array, at: usize, room: &mut usize) -> Result<Va
             let key = value(dictionary.keys(), at, room)?.as_u64().and_then(|key| usize::try_from(key).ok());
             value(dictionary.values(), key.expect("the keys of a dictionary are checked when it is read"), room)
         }
-        other => Err(Problem::Is(format!("has the type {other}, which rows have no value for"))),
+        other => Err(Problem::Is(format!("has the type {other}, which rows cannot store"))),
     }
 }
 
@@ -217,7 +217,7 @@ fn temporal(array: &dyn Array, at: usize) -> Result<Value, Problem> {
     };
     match time {
         Some(time) => Ok(Value::String(time.format(format).to_string())),
-        None => Err(Problem::Is(format!("holds the time {number}, which no calendar has"))),
+        None => Err(Problem::Is(format!("holds the time {number}, which is outside the calendar"))),
     }
 }
 

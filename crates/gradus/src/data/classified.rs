@@ -160,7 +160,7 @@ fn ids(columns: &Map<String, Value>, cut: Option<Cut>) -> std::result::Result<Cl
         Some(mask) => {
             let end = mask.iter().rposition(|&attended| attended != 0).map_or(0, |last| last + 1);
             if let Some(at) = mask[..end].iter().position(|&attended| attended == 0) {
-                return Err(format!("`attention_mask` is 0 at position {at}, but padding can only stand at the end"));
+                return Err(format!("`attention_mask` is 0 at position {at}, but padding is allowed only at the end"));
             }
             end
         }
@@ -207,7 +207,7 @@ mod tests {
         let found = read(padded, Some(Cut::Left(2))).expect("read");
         assert_eq!((found.ids, found.types), (vec![6, 7], vec![0, 1]));
         let before = json!({"input_ids": [0, 5], "attention_mask": [0, 1]});
-        let message = "`attention_mask` is 0 at position 0, but padding can only stand at the end";
+        let message = "`attention_mask` is 0 at position 0, but padding is allowed only at the end";
         assert_eq!(read(before, None), Err(message.into()));
         let short = json!({"input_ids": [0, 5], "attention_mask": [1]});
         assert_eq!(read(short, None), Err("`attention_mask` has 1 numbers for 2 ids".into()));

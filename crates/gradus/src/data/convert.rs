@@ -185,8 +185,8 @@ fn split(data: &RowData, rule: ImplicitPrompt) -> Result<(Content, Content), Str
         RowData::Prompt(_) => Err("holds a prompt without a completion".into()),
         RowData::Tokens { .. } | RowData::TokenPreference { .. } => Err("holds token ids, not text".into()),
         RowData::Columns => Err("holds columns of no known form".into()),
-        RowData::Words(_) => Err("holds words with labels, which `gradus classify` learns".into()),
-        RowData::Feedback(_) => Err("holds feedback, which becomes `preference`, `r1`, `r2` or `r3`".into()),
+        RowData::Words(_) => Err("holds words with labels, which are for `gradus classify`".into()),
+        RowData::Feedback(_) => Err("holds feedback, which converts to `preference`, `r1`, `r2` or `r3`".into()),
     }
 }
 

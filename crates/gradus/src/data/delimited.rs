@@ -71,7 +71,7 @@ impl Delimited {
         if found != expected {
             let plural = if found == 1 { "" } else { "s" };
             return Err(place
-                .error(format!("{found} field{plural} where the header has {expected}"))
+                .error(format!("{found} field{plural}, but the header has {expected}"))
                 .with_hint("put fields that hold commas, quotes or line ends in double quotes"));
         }
         let mut columns = Map::new();
@@ -139,9 +139,10 @@ impl Fault {
     fn error(self, place: &Place) -> Error {
         let Self { opened, closed } = self;
         let message = match opened == closed {
-            true => format!("text stands behind the closing quote of a field on line {closed}"),
+            true => format!("text follows the closing quote of a field on line {closed}"),
             false => format!(
-                "a quote opens a field on line {opened}; it is closed on line {closed}, and text stands behind it there"
+                "a quote opens a field on line {opened}; it is closed on line {closed}, and text follows it on that \
+                 line"
             ),
         };
         place.error(message).with_hint(
@@ -344,7 +345,7 @@ mod tests {
         let open = |text: String| Delimited::open(origin(), Box::new(std::io::Cursor::new(text)), b',');
         let mut rows = open(format!("a,b\n{commas}\n1,2\n")).expect("a header");
         let error = rows.next().expect("a row").expect_err("too many fields").to_string();
-        assert_eq!(error, "a.csv:2: 1048577 fields where the header has 2");
+        assert_eq!(error, "a.csv:2: 1048577 fields, but the header has 2");
         assert!(rows.records.ends.capacity() < 100, "{}", rows.records.ends.capacity());
         assert_eq!(rows.next().expect("a row").expect("it is read").columns["b"], "2");
         let error = open(commas).err().expect("too many columns").to_string();
@@ -358,9 +359,10 @@ mod tests {
         assert_eq!(read(b"text\na\n\"b\nc\n"), [row("text"), row("a"), never(3)]);
         assert_eq!(read(b"a,b\n1,\"\"\"2\n"), [row("a|b"), never(2)]);
         assert_eq!(read(b"\n\na,\"b\nc\"\n"), [row("a|b\nc")]);
-        let same = "a.csv:1: text stands behind the closing quote of a field on line 1";
+        let same = "a.csv:1: text follows the closing quote of a field on line 1";
         assert_eq!(read(b"\"a\" b\nc\n"), [Err(same.into()), row("c")]);
-        let other = "a.csv:2: a quote opens a field on line 2; it is closed on line 3, and text stands behind it there";
+        let other = "a.csv:2: a quote opens a field on line 2; it is closed on line 3, and text follows it on that \
+                     line";
         assert_eq!(read(b"t\n\"b\n\"c\" d\ne\n"), [row("t"), Err(other.into()), row("e")]);
     }
 }

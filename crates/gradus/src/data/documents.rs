@@ -46,7 +46,7 @@ impl Documents {
                 self.done = true;
                 let line = place.line;
                 let message =
-                    format!("the document on line {line} has more than {ROW_BYTES} bytes, the most that one may have");
+                    format!("the document on line {line} has more than {ROW_BYTES} bytes, the limit for a document");
                 return Err(Error::data(&*self.origin.file, None, message)
                     .with_hint(format!("put lines with `{DOCUMENT_END}` into it, or split the file")));
             }
@@ -119,7 +119,7 @@ mod tests {
         let found = documents(&vec![b'x'; ROW_BYTES + 2]);
         assert_eq!(
             found,
-            [Err("None the document on line 1 has more than 67108864 bytes, the most that one may have".into())]
+            [Err("None the document on line 1 has more than 67108864 bytes, the limit for a document".into())]
         );
     }
 }

@@ -72,7 +72,7 @@ impl Maker<'_> {
             Some(Value::Array(tools)) => Some(tools.as_slice()),
             Some(Value::String(text)) if !text.trim().is_empty() => {
                 parsed = serde_json::from_str::<Vec<Value>>(text)
-                    .map_err(|e| format!("column `tools` is no JSON list: {e}"))?;
+                    .map_err(|e| format!("column `tools` is not a JSON list: {e}"))?;
                 Some(parsed.as_slice())
             }
             _ => Some(self.options.tools.as_slice()).filter(|tools| !tools.is_empty()),
@@ -132,7 +132,11 @@ impl Maker<'_> {
             said[first..end.max(first)].fill(true);
         }
         if !said.contains(&true) {
-            return Err(Failure::Row("no token is the assistant's, and `assistant_only_loss` learns no other".into()));
+            return Err(Failure::Row(
+                "no token belongs to the assistant, and `assistant_only_loss` trains on no other \
+                                     tokens"
+                    .into(),
+            ));
         }
         self.check_turn_end(&encoded.ids, &said, template)?;
         Ok(Ids { ids: encoded.ids, assistant: Some(said) })
@@ -171,9 +175,9 @@ impl Maker<'_> {
             });
             let Some(length) = length else {
                 return Err(Failure::Row(format!(
-                    "the chat template writes message {} otherwise when others follow, so what the assistant says cannot be \
-                     told from the rest; `assistant_only_loss` then needs `{{% generation %}}…{{% endgeneration %}}` in the \
-                     template around the assistant's turns",
+                    "the chat template renders message {} differently when others follow, so the assistant's text \
+                     cannot be found; `assistant_only_loss` then needs `{{% generation %}}…{{% endgeneration %}}` in \
+                     the template around the assistant's turns",
                     i + 1
                 )));
             };
@@ -203,12 +207,12 @@ impl Maker<'_> {
             RowData::Text(_) => "is a text",
             RowData::PromptCompletion { prompt: Content::Text(_), .. } => "is a text and its continuation",
             RowData::Preference { chosen: Content::Text(_), .. } => "holds texts",
-            RowData::Instruction { .. } if self.template.is_none() => "is no conversation without a chat template",
+            RowData::Instruction { .. } if self.template.is_none() => "is not a conversation without a chat template",
             _ => return Ok(()),
         };
         let message = format!("`assistant_only_loss` needs conversations, and the row {what}");
         Err(Failure::All(row.place.error(message).with_hint(
-            "give the rows as `messages`; of `prompt` and `completion` the completion alone is learned as it is",
+            "give the rows as `messages`; with `prompt` and `completion`, only the completion is trained on anyway",
         )))
     }
 
@@ -221,7 +225,7 @@ impl Maker<'_> {
             let message = format!("the generation block ends before `{token}`: the model would never learn to stop");
             return Err(Failure::All(
                 Error::model(template.path(), message)
-                    .with_hint("move `{% endgeneration %}` behind the end-of-turn token"),
+                    .with_hint("move `{% endgeneration %}` after the end-of-turn token"),
             ));
         }
         Ok(())

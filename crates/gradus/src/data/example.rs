@@ -224,7 +224,7 @@ impl Counts {
         say(self.sources_cut, "have a source that was cut at the end");
         say(self.targets_cut, "have a target that was cut before its end-of-text token");
         say(self.prompts_cut, "have a prompt that was cut to the limit");
-        say(self.without_end, "have a target without the end-of-text token: where it ends is not learned");
+        say(self.without_end, "have a target without the end-of-text token: the model does not learn where it ends");
         say(self.without_loss, "left out: the cut removed every token with loss");
         say(self.prompt_mismatches, "have a prompt that tokenizes differently alone than with its completion");
         remarks

@@ -105,7 +105,7 @@ fn passages(columns: &Map<String, Value>) -> Result<Vec<Passage<'_>>, String> {
     let Some(Value::Array(list)) = columns.get("passages") else { return Err("`passages` is not a list".into()) };
     let text = |i: usize, name: &str| {
         let found = list[i].get(name).and_then(Value::as_str);
-        found.ok_or_else(|| format!("`passages[{i}].{name}` is missing or no string"))
+        found.ok_or_else(|| format!("`passages[{i}].{name}` is missing or not a string"))
     };
     (0..list.len()).map(|i| Ok(Passage { title: text(i, "wikipage")?, content: text(i, "content")? })).collect()
 }

@@ -140,7 +140,7 @@ impl<'de> Visitor<'de> for Strict<'_> {
                 }
                 Entry::Occupied(known) => {
                     let key = crate::error::excerpt(known.key(), 60);
-                    return Err(A::Error::custom(format!("the key `{key}` stands twice in one object")));
+                    return Err(A::Error::custom(format!("the key `{key}` is given twice in one object")));
                 }
             }
         }
@@ -161,8 +161,8 @@ mod tests {
 
     #[test]
     fn what_would_be_changed_is_refused() {
-        assert_eq!(message("{\"a\": 1,\n \"a\": 2}"), "the key `a` stands twice in one object (2:4)");
-        assert!(message(r#"{"a": [{"b": 1, "c": 2, "b": 1}]}"#).starts_with("the key `b` stands twice"));
+        assert_eq!(message("{\"a\": 1,\n \"a\": 2}"), "the key `a` is given twice in one object (2:4)");
+        assert!(message(r#"{"a": [{"b": 1, "c": 2, "b": 1}]}"#).starts_with("the key `b` is given twice"));
         let large = "the integer 18446744073709551616 does not fit into 64 bits; write it as text";
         assert_eq!(message("{\"a\": \"1\\\"\",\n\"b\": 18446744073709551616}"), format!("{large} (2:6)"));
         assert!(message("[-9223372036854775809]").contains("the integer -9223372036854775809 does not fit"));

@@ -99,7 +99,7 @@ impl Name {
             Value::Number(number) if number.as_i64() == Some(-100) => Ok(None),
             other => {
                 let number = other.as_u64().and_then(|number| usize::try_from(number).ok());
-                number.map(|number| Some(Self::Number(number))).ok_or_else(|| format!("{other} is no label"))
+                number.map(|number| Some(Self::Number(number))).ok_or_else(|| format!("{other} is not a label"))
             }
         }
     }
@@ -142,7 +142,7 @@ impl LabelForm {
         match (self.kind, value) {
             (LabelKind::One, value) => {
                 let name = Name::read(value).map_err(within)?;
-                Ok(vec![Some(name.ok_or_else(|| within(format!("{value} is no label")))?)])
+                Ok(vec![Some(name.ok_or_else(|| within(format!("{value} is not a label")))?)])
             }
             (kind, Value::Array(list)) => {
                 let says_nothing = |name: &Name| {

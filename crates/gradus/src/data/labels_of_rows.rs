@@ -38,7 +38,8 @@ pub(super) fn misfits(rows: &[Row]) -> Vec<Option<String>> {
         if own != others {
             let place = &first.place;
             return Some(format!(
-                "`{SENTENCES}` says {own}, but {others} at {place}: a model of both cannot tell what cuts its texts"
+                "`{SENTENCES}` is {own}, but {others} at {place}: one model cannot be trained on two ways to split \
+                 texts"
             ));
         }
         let (of, category) = decided?;

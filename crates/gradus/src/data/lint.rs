@@ -63,13 +63,13 @@ impl FindingKind {
             Self::WrongRoles => "wrong roles",
             Self::DuplicateRow => "duplicated rows",
             Self::TooLong => "rows over the length limit",
-            Self::NoStopToken => "rows that never teach to stop",
+            Self::NoStopToken => "rows without an end to learn",
             Self::Untokenizable => "rows that cannot be tokenized",
             Self::PromptMismatch => "prompts that tokenize differently alone",
-            Self::ForeignTurn => "answers that go on with another turn",
+            Self::ForeignTurn => "answers that continue with another turn",
             Self::Contradiction => "preferences that contradict each other",
-            Self::Unjoined => "questions that the QA split has otherwise",
-            Self::Labels => "labels that teach nothing, or something else",
+            Self::Unjoined => "questions that differ from the QA split",
+            Self::Labels => "labels without effect, or with a wrong one",
             Self::AmbiguousPrompt => "pairs whose prompt depends on the rule",
             Self::ManyLines => "CSV fields that span many lines",
         }
@@ -295,7 +295,7 @@ fn check_answer(name: &str, prompt: &Content, answer: &Content, found: &mut Foun
 
 fn check_foreign_turn(name: &str, answer: &str, found: &mut Found) {
     if answer.contains("\n\nHuman:") {
-        let message = format!("`{name}` goes on with `\\n\\nHuman:` after the answer");
+        let message = format!("`{name}` continues with `\\n\\nHuman:` after the answer");
         found.push((FindingKind::ForeignTurn, message));
     }
 }
@@ -330,7 +330,7 @@ fn check_implicit(chosen: &Content, rejected: &Content, options: &TokenizeOption
         && by_turns != by_characters
     {
         let words = c.get(by_turns..by_characters).map_or(String::new(), |s| s.chars().take(40).collect());
-        let message = format!("TRL's rule takes `{}` of the answers into the prompt", words.escape_debug());
+        let message = format!("TRL's rule moves `{}` from the answers to the prompt", words.escape_debug());
         found.push((FindingKind::AmbiguousPrompt, message));
     }
 }

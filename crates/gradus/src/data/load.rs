@@ -94,8 +94,8 @@ fn one_document(rows: &[Row]) -> Option<String> {
     let lines = text.lines().count();
     (lines > LINES_OF_A_ROW).then(|| {
         format!(
-            "`{}` is one document of {lines} lines, so it is one row; separate documents by lines with `{DOCUMENT_END}`, or \
-             give a row a line as .jsonl",
+            "`{}` is one document of {lines} lines, so it is one row; separate documents by lines with \
+             `{DOCUMENT_END}`, or write one row per line as .jsonl",
             place.file.display()
         )
     })

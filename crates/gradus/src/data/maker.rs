@@ -426,7 +426,7 @@ impl Maker<'_> {
             (None, []) => Ok(asked_as_text(asked, answer)),
             (None, [first, ..]) => {
                 let message = format!(
-                    "a message of the {} stands before what is asked, and the model has no chat template for it",
+                    "a message of the {} comes before the question, and the model has no chat template to render it",
                     first.role
                 );
                 Err(Failure::Row(message))

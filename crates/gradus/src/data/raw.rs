@@ -47,7 +47,7 @@ pub(super) const ROW_BYTES: usize = 64 << 20;
 
 /// Returns the error for a row that is too large. It concerns the whole file, because nothing is read after it.
 pub(super) fn too_large(file: &Path, line: usize) -> Error {
-    let message = format!("the row on line {line} has more than {ROW_BYTES} bytes, the most that one row may have");
+    let message = format!("the row on line {line} has more than {ROW_BYTES} bytes, the limit for a row");
     Error::data(file, None, message)
 }
 

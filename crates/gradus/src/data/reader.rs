@@ -79,8 +79,8 @@ pub fn open(path: &Path) -> Result<Rows> {
     let head = plain.fill_buf().map_err(|e| Error::io(path, e))?;
     let gzip = head.starts_with(&[0x1f, 0x8b]);
     if head.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
-        return Err(Error::data(path, None, "compressed with zstd, which is not read here")
-            .with_hint("decompress it first: `zstd -d FILE`; gzip is read as it is"));
+        return Err(Error::data(path, None, "compressed with zstd, which gradus does not read")
+            .with_hint("decompress it first: `zstd -d FILE`; gzip files can be read directly"));
     }
     let mut input: Box<dyn BufRead> =
         if gzip { Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(plain))) } else { Box::new(plain) };
@@ -125,7 +125,7 @@ pub fn open(path: &Path) -> Result<Rows> {
 /// Arrow 0.15, and for empty files.
 fn is_arrow(path: &Path, head: &[u8]) -> Result<bool> {
     if head.starts_with(b"FEA1") {
-        return Err(Error::data(path, None, "Feather version 1, which is not read here").with_hint(
+        return Err(Error::data(path, None, "Feather version 1, which gradus does not read").with_hint(
             "write it as version 2: `pyarrow.feather.write_feather(pyarrow.feather.read_table(\"FILE\"), \"NEW\")`",
         ));
     }

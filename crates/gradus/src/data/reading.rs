@@ -81,8 +81,8 @@ fn begin_with_system(data: &mut RowData, system: &str) -> Result<(), String> {
         } => [chosen, rejected].into_iter().for_each(begin),
         _ => {
             return Err(
-                "`system_prompt` stands before conversations, and the row is none (give the rows as `messages`; \
-                        transcripts become conversations with `transcripts_as_messages`)"
+                "`system_prompt` needs conversations, and the row is not one (give the rows as `messages`; transcripts \
+                        become conversations with `transcripts_as_messages`)"
                     .into(),
             );
         }

@@ -87,8 +87,9 @@ pub fn recognize(columns: &Map<String, Value>, options: &LoadOptions) -> Result<
         return Ok(*kind);
     }
     if feedback::fits(columns) {
-        let hint = "`gradus data convert --to preference` makes pairs of it, `--to r1` and `--to r2` rows of segments with labels";
-        return Err(("rows with feedback are converted before anything learns from them".into(), hint.into()));
+        let hint = "`gradus data convert --to preference` converts it to pairs, `--to r1` and `--to r2` to rows of \
+                    segments with labels";
+        return Err(("rows with feedback must be converted before training".into(), hint.into()));
     }
     let wanted = match options.need {
         Need::Preference if has("chosen") => "rejected",
@@ -105,7 +106,7 @@ pub fn recognize(columns: &Map<String, Value>, options: &LoadOptions) -> Result<
     if options.need == Need::Unpaired
         && let Some(Err(message)) = columns.get(wanted).filter(|_| wanted == "label").map(unpaired::label)
     {
-        return Err((message, "write true or false, or 1 or 0, in this column: other words are not translated".into()));
+        return Err((message, "write true or false, or 1 or 0, in this column: other words are not accepted".into()));
     }
     let renamed = |wanted: &str| {
         let same = columns.keys().find(|name| name.trim().eq_ignore_ascii_case(wanted));

@@ -48,7 +48,7 @@ pub(super) fn files(directory: &Path) -> Result<Option<Vec<PathBuf>>> {
     let files: Vec<PathBuf> = names.iter().map(|name| directory.join(name)).collect();
     match files.iter().find(|file| !file.is_file()) {
         Some(missing) => {
-            Err(Error::data(missing, None, format!("the file is not there, but `{STATE}` beside it lists it"))
+            Err(Error::data(missing, None, format!("the file is missing, but `{STATE}` next to it lists it"))
                 .with_hint("the directory is not complete; copy it again"))
         }
         None => Ok(Some(files)),

@@ -88,7 +88,7 @@ pub fn split(
     let sides = [side(false), side(true)];
     if let Some(empty) = sides.iter().position(Vec::is_empty) {
         let which = ["trained on", "held out"][empty];
-        let message = format!("of {} rows {wanted} are to be held out: none would be {which}", rows.len());
+        let message = format!("of {} rows, {wanted} would be held out, and none would be {which}", rows.len());
         let hint = match by {
             SplitBy::Together(column) => format!("give another size; rows with one value of `{column}` stay together"),
             _ => "give another size".into(),
@@ -159,7 +159,7 @@ mod tests {
         let mut keep = |_: &mut Vec<Vec<usize>>| {};
         let mut some = rows(&[1, 1, 2]);
         let none = split(&some, HeldOut::Rows(3), &SplitBy::Rows, &mut keep).unwrap_err().to_string();
-        assert!(none.contains("of 3 rows 3 are to be held out: none would be trained on"), "{none}");
+        assert!(none.contains("of 3 rows, 3 would be held out, and none would be trained on"), "{none}");
         some[1].columns.clear();
         let by = SplitBy::Stratified("kind".into());
         let missing = split(&some, HeldOut::Rows(1), &by, &mut keep).unwrap_err().to_string();

@@ -20,7 +20,7 @@ pub(super) fn fits(columns: &Map<String, Value>) -> bool {
 pub(crate) fn read(columns: &mut Map<String, Value>) -> Result<Scored, String> {
     let mut side = |name: &str| {
         let Some(Value::Object(mut side)) = columns.shift_remove(name) else {
-            return Err(format!("column `{name}` is no object with `text` and scores"));
+            return Err(format!("column `{name}` is not an object with `text` and scores"));
         };
         let text = match side.shift_remove("text") {
             Some(Value::String(text)) => text,

@@ -64,7 +64,7 @@ pub(super) fn read(columns: &mut Map<String, Value>) -> Result<LabeledWords, Str
     }
     let is_label = |label: &Value| matches!(label, Value::Null | Value::Bool(_) | Value::String(_)) || label.is_i64();
     if let Some(at) = labels.iter().position(|label| !is_label(label)) {
-        return Err(format!("label {} of `{labels_column}` is {}, which is no label", at + 1, labels[at]));
+        return Err(format!("label {} of `{labels_column}` is {}, which is not a label", at + 1, labels[at]));
     }
     Ok(LabeledWords { words_column, words, labels_column, labels })
 }
@@ -110,7 +110,7 @@ impl LabeledWords {
             |(_, (word, label)): &(usize, (&String, &Value))| word.trim().is_empty() && self.says_something(label);
         let said = || self.words.iter().zip(&self.labels).enumerate();
         if let Some((i, _)) = said().find(blank) {
-            return Some(format!("word {} is blank, so its label teaches nothing", i + 1));
+            return Some(format!("word {} is blank, so its label has no effect", i + 1));
         }
         if self.of_segments() {
             let between =
@@ -118,13 +118,14 @@ impl LabeledWords {
             if let Some((i, (word, label))) = said().find(between) {
                 let label = shown(label);
                 return Some(format!(
-                    "word {} (`{word}`) has the label `{label}`, but segments have theirs at the separator `{SEPARATOR}` before them",
+                    "word {} (`{word}`) has the label `{label}`, but a segment's label belongs on the separator \
+                     `{SEPARATOR}` before it",
                     i + 1
                 ));
             }
             let ends = |i: usize| self.words.get(i + 1).is_none_or(|next| next == SEPARATOR);
             if let Some((i, _)) = said().find(|(i, (word, _))| *word == SEPARATOR && ends(*i)) {
-                return Some(format!("the segment behind the separator at word {} has no words", i + 1));
+                return Some(format!("the segment after the separator at word {} has no words", i + 1));
             }
             let known = [Category::Relevance.label(), Category::Factuality.label(), NO_ERROR, IGNORE];
             let unknown = |label: &&Value| !label.as_str().is_some_and(|label| known.contains(&label));
@@ -137,7 +138,7 @@ impl LabeledWords {
             }
         }
         let nothing = !self.labels.iter().any(|label| self.says_something(label));
-        nothing.then(|| "nothing is learned of the row: no word has a label that counts".into())
+        nothing.then(|| "the row has no effect: none of its words has a label that counts".into())
     }
 
     pub(super) fn at_separators(&self) -> impl Iterator<Item = &Value> {

@@ -39,13 +39,13 @@ pub fn stage_rows(file: &OutputFile, rows: &[Map<String, Value>]) -> Result<(Sta
         Some("arrow") => Format::Arrow,
         Some("txt") if rows.iter().all(|row| row.len() == 1 && row.contains_key("text")) => Format::Text,
         Some("txt") => {
-            let message = format!("`{}` can hold texts alone, but the rows have other columns", path.display());
+            let message = format!("`{}` can hold only texts, but the rows have other columns", path.display());
             return Err(Error::input(message).with_hint("turn them into texts (`--to text`), or write .jsonl"));
         }
         _ => {
-            let message = format!("the name `{}` says no format", path.display());
+            let message = format!("the name `{}` has no ending of a known format", path.display());
             return Err(Error::input(message).with_hint(
-                "end it in .jsonl, .json, .csv, .tsv, .parquet, .arrow or, for texts, .txt; .gz behind that compresses",
+                "end it in .jsonl, .json, .csv, .tsv, .parquet, .arrow or, for texts, .txt; add .gz to compress",
             ));
         }
     };

@@ -84,8 +84,7 @@ fn prepare(options: &Options, layout: &Layout) -> Result<()> {
     }
     if occupied && !recipe::is_written(layout) {
         let shown = layout.root.display();
-        let message =
-            format!("`{shown}` holds no demonstration of gradus: `--overwrite` would replace what others wrote");
+        let message = format!("`{shown}` is not a demonstration of gradus: `--overwrite` would replace other files");
         return Err(Error::input(message).with_hint("choose another `--output-dir`"));
     }
     let start = layout.start();

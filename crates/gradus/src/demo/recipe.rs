@@ -108,7 +108,7 @@ pub fn text(layout: &Layout, stage: Stage, budget: Budget, (seed, device): (u64,
     let rows = |name: &str| quoted(&data.join(name));
     let (header, body) = match stage {
         Stage::Sft => (
-            "A model from nothing learns the language of the reviews.",
+            "A model with random weights is trained on the reviews.",
             format!(
                 "model: {start}\ndata: {train}\neval_data: {held_out}\n\
                  method: {{ sft: {{}} }}\n\
@@ -121,7 +121,7 @@ pub fn text(layout: &Layout, stage: Stage, budget: Budget, (seed, device): (u64,
             ),
         ),
         Stage::Reward => (
-            "A reward model learns from pairs which review is preferred.",
+            "A reward model is trained on pairs of a preferred and a rejected review.",
             format!(
                 "model: {sft}\ndata: {train}\neval_data: {held_out}\n\
                  method: {{ reward: {{ center_rewards_coefficient: 0.01 }} }}\n\
@@ -133,7 +133,7 @@ pub fn text(layout: &Layout, stage: Stage, budget: Budget, (seed, device): (u64,
             ),
         ),
         Stage::Dpo => (
-            "The fine-tuned model learns from the pairs directly.",
+            "The fine-tuned model is trained on the pairs directly.",
             format!(
                 "model: {sft}\ndata: {train}\neval_data: {held_out}\n\
                  method: {{ dpo: {{ beta: 0.3 }} }}\n\
@@ -144,7 +144,7 @@ pub fn text(layout: &Layout, stage: Stage, budget: Budget, (seed, device): (u64,
             ),
         ),
         Stage::Ppo => (
-            "The fine-tuned model writes reviews, and learns from what the reward model thinks of them.",
+            "The fine-tuned model writes reviews, and is trained on the rewards that the reward model gives them.",
             format!(
                 "model: {sft}\ndata: {train}\neval_data: {held_out}\n\
                  reward: {{ model: {reward} }}\n\
@@ -157,7 +157,7 @@ pub fn text(layout: &Layout, stage: Stage, budget: Budget, (seed, device): (u64,
             ),
         ),
         Stage::Grpo => (
-            "The same, but each review is compared with seven others on the same prompt instead of a critic's guess.",
+            "The same, but each review is compared with seven others on the same prompt, and there is no critic.",
             format!(
                 "model: {sft}\ndata: {train}\neval_data: {held_out}\n\
                  reward: {{ model: {reward} }}\n\

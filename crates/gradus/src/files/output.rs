@@ -53,10 +53,7 @@ impl Outputs {
     pub fn file_unless(&mut self, path: &Path, is_ours: impl FnOnce(&Path) -> bool) -> Result<OutputFile> {
         let shown = path.display();
         if path.is_dir() {
-            return Err(refused(
-                format!("`{shown}` is a directory, but a file is to be written"),
-                "choose another name",
-            ));
+            return Err(refused(format!("`{shown}` is a directory, but the output is a file"), "choose another name"));
         }
         self.take(path)?;
         let found = fs::symlink_metadata(path).is_ok();
@@ -76,8 +73,8 @@ impl Outputs {
     /// As for [`Self::file`], or if the name ends otherwise.
     pub fn report(&mut self, path: &Path) -> Result<ReportFiles> {
         if path.extension().is_none_or(|extension| extension != "html") {
-            let message = format!("`{}` is no name for a report: it does not end in `.html`", path.display());
-            return Err(refused(message, "the page gets this name; its numbers get the same name with `.json`"));
+            let message = format!("`{}` cannot be the name of a report: it does not end in `.html`", path.display());
+            return Err(refused(message, "the page has this name; its numbers have the same name with `.json`"));
         }
         Ok(ReportFiles { page: self.file(path)?, json: self.file(&path.with_extension("json"))? })
     }
@@ -102,7 +99,7 @@ impl Outputs {
         }
         if !is_empty && let Some(foreign) = foreign_to_a_model(path) {
             return Err(refused(
-                format!("`{shown}` {foreign}: `--overwrite` would remove what no model of gradus holds"),
+                format!("`{shown}` {foreign}: `--overwrite` would remove files that are not part of a model"),
                 "choose another `--output`, or remove it",
             ));
         }
@@ -118,15 +115,15 @@ impl Outputs {
             self.inputs.iter().find(holds).filter(|_| fs::symlink_metadata(path).is_ok() && !is_stream(path))
         {
             let message = match is_same_file(path, input) {
-                true => format!("`{shown}` is read and would be replaced"),
-                false => format!("`{shown}` would be replaced, but `{}` in it is read", input.display()),
+                true => format!("`{shown}` is an input and would be replaced"),
+                false => format!("`{shown}` would be replaced, but it contains the input `{}`", input.display()),
             };
             return Err(refused(message, "choose another name for the output"));
         }
         if let Some(other) = self.taken.iter().find(|other| is_same_file(path, other)).filter(|_| !is_stream(path)) {
             return Err(refused(
                 format!("two outputs are one file: `{}` and `{shown}`", other.display()),
-                "give each output a name of its own",
+                "give each output its own name",
             ));
         }
         self.taken.push(path.to_owned());
@@ -142,7 +139,7 @@ fn refused(message: String, hint: &str) -> Error {
 
 /// Returns what distinguishes a directory from a model's directory, or `None` for a model's directory.
 fn foreign_to_a_model(path: &Path) -> Option<String> {
-    let Ok(entries) = fs::read_dir(path) else { return Some("is no directory".into()) };
+    let Ok(entries) = fs::read_dir(path) else { return Some("is not a directory".into()) };
     let is_model = ["config.json", "adapter_config.json"].iter().any(|name| path.join(name).is_file());
     if !is_model {
         return Some("holds no model".into());
@@ -247,7 +244,8 @@ pub fn commit(files: impl IntoIterator<Item = Staged>) -> Result<()> {
                     staged.temporary = None;
                 }
                 Err(_) => {
-                    let message = format!("`{}` was made meanwhile; `--overwrite` replaces it", path.display());
+                    let message =
+                        format!("`{}` was created in the meantime; `--overwrite` replaces it", path.display());
                     return Err(refused(message, ""));
                 }
             }
@@ -382,7 +380,7 @@ mod tests {
         let staged = file.stage(text("ours")).expect("written");
         fs::write(&path, "theirs").expect("written");
         let message = commit([staged]).expect_err("it is there").to_string();
-        assert!(message.contains("was made meanwhile"), "{message}");
+        assert!(message.contains("was created in the meantime"), "{message}");
         assert_eq!(fs::read_to_string(&path).expect("there"), "theirs");
         assert_eq!(names(directory.path()), ["rows.jsonl"]);
     }
@@ -429,7 +427,7 @@ mod tests {
         assert!(!is_same_file(&at("real/new"), &at("new")));
         let mut outputs = Outputs::new(true).reading(at("rows"));
         let message = outputs.file(&at("real/rows")).expect_err("it is read").to_string();
-        assert!(message.ends_with("is read and would be replaced"), "{message}");
+        assert!(message.ends_with("is an input and would be replaced"), "{message}");
         let message = outputs.model_dir(&at("link")).expect_err("it is read").to_string();
         assert!(message.contains("would be replaced, but"), "{message}");
         // The target of a link is replaced, and the link is kept.

@@ -164,8 +164,8 @@ impl BeamParams {
     /// [`Error::Input`] with the value and its bounds.
     pub fn check(&self, returned: usize) -> Result<()> {
         if self.num_beams < 2 {
-            return Err(Error::input(format!("`num_beams` is {}, but a search has at least 2", self.num_beams))
-                .with_hint("with one beam, temperature 0 takes the likeliest id each time"));
+            return Err(Error::input(format!("`num_beams` is {}, but beam search needs at least 2", self.num_beams))
+                .with_hint("with one beam, use temperature 0 instead, which takes the most likely id each time"));
         }
         if !self.length_penalty.is_finite() {
             return Err(Error::input(format!("`length_penalty` is {}, but must be a number", self.length_penalty)));
@@ -173,10 +173,10 @@ impl BeamParams {
         self.check_groups()?;
         if !(1..=self.num_beams).contains(&returned) {
             let message = format!(
-                "{returned} completions of each prompt are wanted, but {} beams give 1 to {}",
+                "{returned} completions of each prompt are requested, but {} beams give 1 to {}",
                 self.num_beams, self.num_beams
             );
-            return Err(Error::input(message).with_hint("raise `num_beams`, or ask for fewer (`num_return_sequences`)"));
+            return Err(Error::input(message).with_hint("raise `num_beams`, or request fewer (`num_return_sequences`)"));
         }
         Ok(())
     }
@@ -217,7 +217,7 @@ fn search_at_once(
     if beams.num_beam_groups > 1 && params.temperature != 0.0 {
         let message =
             format!("`num_beam_groups` is {}, but the temperature is {}", beams.num_beam_groups, params.temperature);
-        return Err(Error::input(message).with_hint("diverse beam search draws nothing: set the temperature to 0"));
+        return Err(Error::input(message).with_hint("diverse beam search does not sample: set the temperature to 0"));
     }
     for (i, prompt) in prompts.iter().enumerate() {
         check_prompt(&format!("prompt {}", i + 1), prompt, params, model)?;

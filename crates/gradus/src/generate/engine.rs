@@ -165,14 +165,12 @@ impl<'a> Engine<'a> {
         params.check()?;
         let Some(at) = self.kept.iter().position(|kept| kept.number == row) else {
             return Err(Error::input(format!(
-                "row {row} cannot go on: it is not among those that were kept and ended"
+                "row {row} cannot continue: it is not one of the finished rows that were kept"
             )));
         };
         let all = [self.kept[at].ids(), &ids].concat();
         if self.kept[at].behind() + ids.len() == 0 {
-            return Err(Error::input(format!(
-                "row {row} cannot go on: everything before is computed, and nothing is new"
-            )));
+            return Err(Error::input(format!("row {row} cannot continue: it has no new tokens")));
         }
         check_prompt("the conversation", &all, &params, self.next.model())?;
         let mut row = self.kept.swap_remove(at);

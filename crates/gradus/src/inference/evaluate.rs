@@ -171,8 +171,9 @@ pub fn evaluate(options: &EvalOptions, interrupt: &Interrupt) -> Result<Measured
         return preferences(options, &files, interrupt);
     }
     if options.report && !files.dir.is_reward_model() {
-        let message = format!("there is no report: `{}` is no reward model, or the rows are no pairs", options.model);
-        return Err(Error::input(message).with_hint("a report shows which pairs a reward model orders wrongly"));
+        let message =
+            format!("there is no report: `{}` is not a reward model, or the rows are not pairs", options.model);
+        return Err(Error::input(message).with_hint("a report shows the pairs that a reward model orders wrongly"));
     }
     if files.dir.is_classifier() {
         return labels(options, &files, interrupt);
@@ -311,7 +312,7 @@ fn reference(options: &EvalOptions, files: &Pretrained, longest: usize) -> Resul
     let reader = Reader { part: "the reference", name, dir: &dir, shape: &shape };
     reader
         .check(files, &options.model, true)
-        .map_err(|error| error.with_hint("a KL between models that read ids differently means nothing"))?;
+        .map_err(|error| error.with_hint("a KL between models with different ids has no meaning"))?;
     reader.check_positions(longest).map_err(|error| error.with_hint("lower `--max-new-tokens` or `--max-length`"))?;
     Ok(Some(CausalLm::load(&dir, &options.device.device())?))
 }

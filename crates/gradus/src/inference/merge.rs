@@ -61,8 +61,8 @@ const PROBE_TOKENS: usize = 32;
 pub fn merge(options: &MergeOptions) -> Result<Merged> {
     let dir = open(&options.model, options.adapter.as_deref())?;
     if dir.adapter.is_none() {
-        return Err(Error::model(&dir.path, "this is a whole model: there is no adapter to fold in")
-            .with_hint("name the adapter with `--adapter DIR`"));
+        return Err(Error::model(&dir.path, "this is a whole model: there is no adapter to merge")
+            .with_hint("pass the adapter with `--adapter DIR`"));
     }
     let read = std::iter::once(&dir.path).chain(dir.adapter.as_ref().map(|adapter| &adapter.path));
     let output = Outputs::new(options.overwrite).reading_all(read).model_dir(&options.output)?;

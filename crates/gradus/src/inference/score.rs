@@ -188,7 +188,7 @@ pub(super) fn check_finite(what: &str, value: f64) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::input(format!("{what} is {value}: the numbers of the model are too large to compute with"))
-        .with_hint("the training that wrote it may have diverged: take an earlier checkpoint"))
+        .with_hint("the training that wrote it may have diverged: use an earlier checkpoint"))
 }
 
 fn check_length(examples: &[SftExample], rows: &[usize], room: PositionBudget) -> Result<(), Error> {
@@ -200,8 +200,8 @@ fn check_length(examples: &[SftExample], rows: &[usize], room: PositionBudget) -
         source => {
             let target = long.ids.len() - source;
             format!(
-                "row {row} has {source} tokens before and {target} in its completion, but there is room for {limit} in \
-                 the decoder and for {} in the encoder",
+                "row {row} has {source} tokens in its prompt and {target} in its completion, but the decoder has room \
+                 for {limit} and the encoder for {}",
                 room.too_long(0) - 1
             )
         }

@@ -339,10 +339,10 @@ impl Optimizer {
         let trained: BTreeMap<String, usize> = parameters(module).into_iter().map(|(name, n, _)| (name, n)).collect();
         for (name, moments) in &self.moments {
             let Some(&wanted) = trained.get(name) else {
-                return Some(format!("it has moments of `{name}`, which is no trained parameter of the model"));
+                return Some(format!("it has moments of `{name}`, which is not a trained parameter of the model"));
             };
             let Some(found) = moments.numbers() else {
-                return Some(format!("the two moments of `{name}` are not of one size"));
+                return Some(format!("the two moments of `{name}` differ in size"));
             };
             if found != wanted {
                 return Some(format!("the moments of `{name}` are {found} numbers, but the parameter has {wanted}"));
@@ -352,7 +352,7 @@ impl Optimizer {
             if found != wanted {
                 let (found, wanted) = (format(found), format(wanted));
                 return Some(format!(
-                    "the moments of `{name}` are held in {found}, but this run holds them in {wanted}"
+                    "the moments of `{name}` are stored in {found}, but this run stores them in {wanted}"
                 ));
             }
         }

@@ -40,7 +40,7 @@ impl Workload {
         {
             return format!("`batch_size: {prompts}` with rows of {SHORTEST} tokens would fit");
         }
-        "not even short rows would fit: it takes a smaller model, or a machine with more memory".into()
+        "even short rows would not fit: use a smaller model, or a machine with more memory".into()
     }
 
     fn recomputing(&self) -> Self {

@@ -72,7 +72,7 @@ impl<'a> Problems<'a> {
     /// Reports a value that is not strictly between `low` and `high`.
     pub fn between(&mut self, key: &str, value: f64, low: f64, high: f64) {
         self.unless(value > low && value < high, &[key], || {
-            (format!("`{key}` is {}, but must lie between {low} and {high}", number(value)), None)
+            (format!("`{key}` is {}, but must be between {low} and {high}", number(value)), None)
         });
     }
 

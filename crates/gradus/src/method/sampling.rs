@@ -15,7 +15,7 @@ pub(super) fn check(
     let key = |name: &str| format!("method.{method}.sampling.{name}");
     problems.unless(sampling.top_k != Some(0), &[&key("top_k")], || {
         let message = format!("`{}` is 0, but must be at least 1", key("top_k"));
-        (message, Some("leave it out to draw from all tokens".into()))
+        (message, Some("leave it out to sample from all tokens".into()))
     });
     for (name, p) in [("top_p", sampling.top_p), ("typical_p", sampling.typical_p)] {
         problems.unless(p > 0.0 && p <= 1.0, &[&key(name)], || {
@@ -36,7 +36,8 @@ pub(super) fn check(
         let keys = [key("trained_logprobs"), key("repetition_penalty")];
         problems.unless(sampling.repetition_penalty == 1.0, &[&keys[0], &keys[1]], || {
             let message = format!(
-                "`{}` is `processed`, but `{}` is {}: what could be drawn is kept for training, not by how much each was made less likely",
+                "`{}` is `processed`, but `{}` is {}: training stores which tokens could be sampled, but not how much \
+                 each was penalized",
                 keys[0], keys[1], sampling.repetition_penalty
             );
             (message, Some("train on `raw` logprobs, or use `no_repeat_ngram_size`, which only bans".into()))
@@ -44,10 +45,18 @@ pub(super) fn check(
         let coarse = train.sampling_weights.is_some();
         problems.unless(!coarse, &[&keys[0], "train.sampling_weights"], || {
             let message = format!(
-                "`{}` is `processed`, but `train.sampling_weights` is set: the distribution drawn from is then that of the coarser weights, not of the policy",
+                "`{}` is `processed`, but `train.sampling_weights` is set: completions are then sampled from the \
+                 coarser weights, not from the policy",
                 keys[0]
             );
-            (message, Some("train on `raw` logprobs, which are computed again by the policy itself, or leave out `train.sampling_weights`".into()))
+            (
+                message,
+                Some(
+                    "train on `raw` logprobs, which the policy computes again, or leave out \
+                            `train.sampling_weights`"
+                        .into(),
+                ),
+            )
         });
     }
 }

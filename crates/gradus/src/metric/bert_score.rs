@@ -158,8 +158,8 @@ impl BertScore {
     /// A model that cannot be opened, an unknown default layer, or a file of baselines without that layer.
     pub fn new(options: &BertScoreOptions, models: &dyn Models) -> Result<Self> {
         let layer = options.layer().ok_or_else(|| {
-            Error::input(format!("`bert_score` knows no layer for the model `{}`", options.model))
-                .with_hint("give the option `layer`, counted from 1: for most models one in the upper half")
+            Error::input(format!("`bert_score` has no default layer for the model `{}`", options.model))
+                .with_hint("set the option `layer`, counted from 1: for most models, a layer in the upper half")
         })?;
         let baseline = options.baseline.as_deref().map_or(Ok([0.0; 3]), |path| baseline(path, layer))?;
         Ok(Self { model: models.encoder(&options.model, layer)?, idf: options.idf, baseline })

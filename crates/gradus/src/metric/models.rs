@@ -169,7 +169,7 @@ pub struct NoModels;
 
 impl NoModels {
     fn refuse<T>(name: &str) -> Result<T> {
-        Err(Error::input(format!("the metric asks the model `{name}`, but no models are opened here")))
+        Err(Error::input(format!("the metric needs the model `{name}`, but no models are opened here")))
     }
 }
 

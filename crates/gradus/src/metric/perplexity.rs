@@ -78,7 +78,7 @@ impl Perplexity<'_> {
     /// A model that cannot be opened, or a window that does not fit it.
     pub fn new(options: PerplexityOptions, models: &dyn Models) -> Result<Self> {
         let Some(name) = &options.model else {
-            return Err(Error::input("`perplexity` names no model, and no model is evaluated here")
+            return Err(Error::input("`perplexity` has no option `model`, and no model is evaluated here")
                 .with_hint("set the option `model` of `perplexity`"));
         };
         let model = models.language(name)?;
@@ -107,9 +107,9 @@ impl<'a> Perplexity<'a> {
             }
             // Without a limit, each window would read all preceding ids again.
             (Some(_), None) => {
-                let message = format!("`{name}` has no limit to its positions: how long a window is must be said");
+                let message = format!("`{name}` has no limit to its positions: the length of a window must be set");
                 return Err(
-                    Error::input(message).with_hint("give the option `max_length` of `perplexity`, such as 1024")
+                    Error::input(message).with_hint("set the option `max_length` of `perplexity`, such as 1024")
                 );
             }
             _ => {}
@@ -121,7 +121,8 @@ impl<'a> Perplexity<'a> {
             return Err(Error::input(message).with_hint("leave one of them out"));
         }
         if options.stride.is_some() && is_continued {
-            let message = "the option `stride` of `perplexity` reads texts as one, but `of: continuation` each alone";
+            let message = "the option `stride` of `perplexity` joins the texts, but `of: continuation` reads each text \
+                           separately";
             return Err(Error::input(message).with_hint("leave one of them out"));
         }
         if options.stride.is_none() && options.add_start_token && !is_continued && model.start().is_none() {

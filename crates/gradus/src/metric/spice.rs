@@ -139,7 +139,7 @@ impl SpiceProgram {
         let answers = crate::files::read_text(&output, ANSWER_BYTES)
             .map_err(|error| failed(format!("the {WHAT} wrote no scores: {error}")))?;
         let answers: Vec<Answer> = serde_json::from_str(&answers).map_err(|error| {
-            failed(format!("the {WHAT} wrote something else than `[{{\"image_id\": 0, \"scores\": …}}]`: {error}"))
+            failed(format!("the {WHAT} wrote something other than `[{{\"image_id\": 0, \"scores\": …}}]`: {error}"))
         })?;
         let mut scores = vec![None; rows.len()];
         for Answer { image_id, scores: of } in answers {
@@ -150,7 +150,7 @@ impl SpiceProgram {
                 Some(whole.f);
         }
         let scored = |(i, score): (usize, Option<Option<f64>>)| {
-            score.ok_or_else(|| RowError::new(i, format!("the {WHAT} gave no score of it")))
+            score.ok_or_else(|| RowError::new(i, format!("the {WHAT} gave no score for it")))
         };
         scores.into_iter().enumerate().map(scored).collect()
     }
@@ -219,10 +219,10 @@ mod tests {
         let told = |script: &str| spice(script, None).measure(&rows()).expect_err("wrong").message;
         assert!(told("echo no memory >&2; exit 3").contains("failed (exit status: 3)"), "{}", told("exit 3"));
         assert!(told("exit 0").starts_with("the program of `spice` wrote no scores"));
-        assert!(told("echo '{}' > $3").starts_with("the program of `spice` wrote something else than"));
+        assert!(told("echo '{}' > $3").starts_with("the program of `spice` wrote something other than"));
         let one = r#"echo '[{"image_id":0,"scores":{"All":{"f":0.5}}}]' > "$3""#;
         let error = spice(one, None).measure(&rows()).expect_err("two rows are missing");
-        assert_eq!((error.row, error.message.as_str()), (1, "the program of `spice` gave no score of it"));
+        assert_eq!((error.row, error.message.as_str()), (1, "the program of `spice` gave no score for it"));
         let without = [Row { prediction: "a".into(), ..Row::default() }];
         assert_eq!(spice(one, None).measure(&without).expect_err("no references").row, 0);
     }

@@ -265,8 +265,8 @@ impl Judge {
                 let says = |label: &String| starts.iter().any(|start| label.to_lowercase().starts_with(start));
                 model.labels().iter().position(says).ok_or_else(|| {
                     let known = model.labels().iter().map(|label| format!("`{label}`")).collect::<Vec<_>>().join(", ");
-                    Error::input(format!("no label of the model of inference says {what}: it knows {known}"))
-                        .with_hint(format!("give the option `{what}` its name or number"))
+                    Error::input(format!("the model of inference has no label for {what}: it has {known}"))
+                        .with_hint(format!("set the option `{what}` to the name or number of a label"))
                 })
             }
         };
@@ -324,7 +324,7 @@ impl Inference {
             let document = match &self.document {
                 None => row.prompt.as_str(),
                 Some(column) => row.metadata.get(column).and_then(Value::as_str).ok_or_else(|| {
-                    RowError::new(i, format!("no text in the column `{column}`, which is to hold the document"))
+                    RowError::new(i, format!("no text in the column `{column}`, which must hold the document"))
                 })?,
             };
             let mut premises = self.chunks(document, of_document);

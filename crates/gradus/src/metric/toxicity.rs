@@ -109,7 +109,7 @@ pub fn scorer(config: &ScorerConfig, models: &dyn Models, interrupt: &Interrupt)
             (None, [_]) => 0,
             (None, _) => {
                 let known: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
-                let message = format!("`{name}` knows several labels, and nothing says which one is toxicity");
+                let message = format!("`{name}` has several labels, and none is set as the toxic one");
                 return Err(Error::input(message).with_hint(format!("set `label` to one of {}", known.join(", "))));
             }
         };

@@ -69,7 +69,7 @@ impl CausalLm {
     fn read(dir: &ModelDir, weights: Option<WeightFormat>, device: &Device) -> Result<Self> {
         if dir.has_score() {
             return Err(Error::model(&dir.path, "this is a reward model, which predicts no tokens")
-                .with_hint("give it where a reward model is asked for, and a language model here"));
+                .with_hint("pass it where a reward model is expected, and pass a language model here"));
         }
         let mut checkpoint = open_weights(dir)?;
         let model = Self::build(&mut checkpoint, dir, weights, device)?;
@@ -96,9 +96,9 @@ impl CausalLm {
             if !is_ours {
                 return Err(Error::model(
                     &found.path,
-                    format!("it brings another `{}` than its base has", adapter::HEAD),
+                    format!("its `{}` differs from that of its base", adapter::HEAD),
                 )
-                .with_hint("merge the adapter with peft (`merge_and_unload`) and take the merged model"));
+                .with_hint("merge the adapter with peft (`merge_and_unload`) and use the merged model"));
             }
         }
         tensors.finish()?;

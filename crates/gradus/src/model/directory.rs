@@ -219,13 +219,13 @@ impl ModelDir {
         if is_adapter(path) {
             let adapter = AdapterDir::open(path)?;
             let Some(base) = &adapter.config.base else {
-                return Err(Error::model(path, "an adapter that does not say which model it goes with")
-                    .with_hint("give its base as `--model` and this directory as `--adapter`"));
+                return Err(Error::model(path, "an adapter without the name of its base model")
+                    .with_hint("pass its base as `--model` and this directory as `--adapter`"));
             };
             let base =
                 hub::resolve(base, &mut |_, _, _| {}).and_then(|base| Self::open_model(&base)).map_err(|error| {
                     Error::model(path, format!("its base `{base}` cannot be opened: {error}"))
-                        .with_hint("give the base as `--model` and this directory as `--adapter`")
+                        .with_hint("pass the base as `--model` and this directory as `--adapter`")
                 })?;
             return Ok(base.with(adapter));
         }
@@ -326,7 +326,7 @@ impl ModelDir {
                     .with_hint("it can score: `gradus score --classifier DIR`");
             }
             if name == "gemma3" {
-                let message = "model type `gemma3` reads images too; its text part alone is supported, `gemma3_text`";
+                let message = "model type `gemma3` also reads images; only its text part, `gemma3_text`, is supported";
                 let hint = "in transformers: `Gemma3ForCausalLM.from_pretrained(DIR).save_pretrained(TO)`";
                 return refuse(message.into()).with_hint(hint);
             }
@@ -341,7 +341,7 @@ impl ModelDir {
     pub(crate) fn encoder_family(&self) -> Result<EncoderFamily> {
         EncoderFamily::named(self.model_type()).ok_or_else(|| {
             let (name, known) = (self.model_type(), EncoderFamily::ALL.map(EncoderFamily::name).join(", "));
-            let message = format!("model type `{name}` is no encoder that is supported (known: {known})");
+            let message = format!("model type `{name}` is not a supported encoder (known: {known})");
             Error::model(self.path.join("config.json"), message)
         })
     }
@@ -394,8 +394,8 @@ impl ModelDir {
             return Ok(scope);
         }
         let found = self.architecture();
-        let message = format!("`{found}` is no classifier (…ForSequenceClassification, …ForTokenClassification)");
-        Err(Error::model(&self.path, message).with_hint("put a head on it with `gradus classify`"))
+        let message = format!("`{found}` is not a classifier (…ForSequenceClassification, …ForTokenClassification)");
+        Err(Error::model(&self.path, message).with_hint("train a head on it with `gradus classify`"))
     }
 
     /// Scope of its classifier, from its adapter or from the class in `architectures`.
@@ -517,7 +517,7 @@ impl ModelDir {
         let sources = [Some(&self.config), self.generation_config.as_ref(), Some(&whole)];
         let found = sources.into_iter().flatten().find_map(|config| config.get("decoder_start_token_id")?.as_u64());
         let Some(id) = found.and_then(|id| u32::try_from(id).ok()) else {
-            let message = "no `decoder_start_token_id`: nothing says what the decoder begins with";
+            let message = "no `decoder_start_token_id`: the first id of the decoder is unknown";
             return Err(Error::model(self.path.join("config.json"), message)
                 .with_hint("T5 begins with its padding: `\"decoder_start_token_id\": 0`"));
         };
@@ -546,7 +546,7 @@ impl ModelDir {
         }
         let message = format!("the tokenizer has {tokens} tokens, but the model's vocabulary only {known}");
         Err(Error::model(&self.path, message)
-            .with_hint("put the tokenizer that the model was trained with beside it, or name it with `--tokenizer`"))
+            .with_hint("put the tokenizer that the model was trained with next to it, or pass it with `--tokenizer`"))
     }
 
     /// Copies the tokenizer files into `to`, byte for byte. A chat template that was set replaces the stored templates.

@@ -47,7 +47,7 @@ pub fn model_of(path: &Path) -> Result<PathBuf> {
     let found = [Some(run.model()), Some(run.best()), newest].into_iter().flatten().find(|path| is_model(path));
     found.ok_or_else(|| {
         Error::model(path, "a run without a model: it has neither `model/` nor `best/` nor a checkpoint")
-            .with_hint("go on with it until its first checkpoint")
+            .with_hint("resume it until its first checkpoint")
     })
 }
 

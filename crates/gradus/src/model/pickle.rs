@@ -324,7 +324,7 @@ impl Machine<'_> {
     }
 
     fn pop(&mut self) -> Result<usize, String> {
-        self.stack.pop().flatten().ok_or_else(|| "its pickle takes a value that is not there".into())
+        self.stack.pop().flatten().ok_or_else(|| "its pickle takes a value that does not exist".into())
     }
 
     fn pop_text(&mut self) -> Result<String, String> {
@@ -336,13 +336,13 @@ impl Machine<'_> {
     }
 
     fn pop_to_mark(&mut self) -> Result<Vec<usize>, String> {
-        let mark = self.stack.iter().rposition(Option::is_none).ok_or("its pickle takes a mark that is not there")?;
+        let mark = self.stack.iter().rposition(Option::is_none).ok_or("its pickle takes a mark that does not exist")?;
         let items = self.stack.drain(mark..).flatten().collect();
         Ok(items)
     }
 
     fn top(&self) -> Result<usize, String> {
-        self.stack.last().copied().flatten().ok_or_else(|| "its pickle changes a value that is not there".into())
+        self.stack.last().copied().flatten().ok_or_else(|| "its pickle changes a value that does not exist".into())
     }
 
     fn remember(&mut self, at: u32) -> Result<(), String> {
@@ -352,7 +352,7 @@ impl Machine<'_> {
     }
 
     fn recall(&mut self, at: u32) -> Result<(), String> {
-        let place = self.memo.get(&at).ok_or("its pickle recalls a value that is not there")?;
+        let place = self.memo.get(&at).ok_or("its pickle recalls a value that does not exist")?;
         self.stack.push(Some(*place));
         Ok(())
     }

@@ -179,8 +179,8 @@ impl ModelDir {
             return Ok(());
         }
         let labels = Task::of(self)?.labels;
-        let message = format!("a reward model gives one number, but this classifier knows {} labels", labels.len());
+        let message = format!("a reward model outputs one number, but this classifier has {} labels", labels.len());
         Err(crate::Error::model(&self.path, message)
-            .with_hint("train one with `gradus reward`; as `reward: { classifier: … }` a label of it is rewarded"))
+            .with_hint("train one with `gradus reward`; `reward: { classifier: … }` rewards one of its labels"))
     }
 }

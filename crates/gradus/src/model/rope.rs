@@ -115,8 +115,8 @@ impl Rope {
         let dim = (head_dim as f64 * partial) as usize;
         if partial != 1.0 && (dim < 2 || !dim.is_multiple_of(2)) {
             return Err(format!(
-                "`partial_rotary_factor` {partial} turns {dim} of a head's {head_dim} numbers, which must be even and at \
-                 least 2"
+                "`partial_rotary_factor` {partial} rotates {dim} of a head's {head_dim} numbers, which must be even \
+                 and at least 2"
             ));
         }
         let needed = |value: Option<f64>, key: &str| value.ok_or(format!("`rope_parameters` has no `{key}`"));

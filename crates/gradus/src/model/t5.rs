@@ -503,7 +503,7 @@ impl T5Encoder {
         let activation = config.activation().map_err(refuse)?;
         let all = config.num_layers;
         if !(1..=all).contains(&layers) {
-            let message = format!("layer {layers} is asked for, but the encoder has layers 1 to {all}");
+            let message = format!("layer {layers} is requested, but the encoder has layers 1 to {all}");
             return Err(Error::model(&dir.path, message));
         }
         let config = T5Config { num_layers: layers, ..config };

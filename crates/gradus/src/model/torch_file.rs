@@ -69,7 +69,7 @@ fn of_archive(source: BufReader<&File>) -> Result<(Pickle, Places), String> {
         let mut text = String::new();
         order.by_ref().take(16).read_to_string(&mut text).map_err(|error| broken(&error))?;
         if text != "little" {
-            return Err(format!("its numbers are stored `{text}`-endian; `little` is read"));
+            return Err(format!("its numbers are stored `{text}`-endian; gradus reads `little`"));
         }
     }
     let pickle = {

@@ -234,7 +234,7 @@ impl Trunk {
         let Some(format) = self.quantization() else { return Ok(()) };
         let message = format!("its linear layers are quantized ({}), and such weights take no gradient", format.name());
         Err(Error::model(&dir.path, message)
-            .with_hint("train an adapter on it (`lora: {}`), or start from the model that it was made of"))
+            .with_hint("train an adapter on it (`lora: {}`), or start from the original model"))
     }
 
     /// Number of bytes that the weights of the linear layers take in memory.

@@ -195,7 +195,7 @@ impl Method for ClassifyConfig {
         let weighs = self.balanced || !self.class_weights.is_empty();
         let several = matches!(self.task, Some(ClassifyTask::Regression | ClassifyTask::MultiLabel));
         problems.unless(!(several && weighs), &["method.classify.class_weights", "method.classify.task"], || {
-            let message = "labels are weighed where one of several holds: `single_label` and `tokens`";
+            let message = "labels have weights only where exactly one of them applies: `single_label` and `tokens`";
             (message.into(), Some("leave `class_weights` and `balanced` out".into()))
         });
         if let Some(labels) = &self.labels {
@@ -226,7 +226,7 @@ impl OfflineMethod for ClassifyConfig {
         let (labels, counts) = self.counted(&self.form(task, None)?, train, own.as_ref())?;
         if labels.len() < 2 && task != ClassifyTask::Regression {
             return Err(Error::input(format!(
-                "the training rows have {} label, and nothing to tell apart",
+                "the training rows have {} label, but at least two are needed",
                 labels.len()
             ))
             .with_hint("name all of them as `method.classify.labels`"));

@@ -85,7 +85,7 @@ impl Method for CpoConfig {
     }
 
     fn about(&self) -> &'static str {
-        "Train a policy on preferences without a reference, beside the likelihood of the chosen"
+        "Train a policy on preferences and on the chosen answers, without a reference"
     }
 
     fn defaults(&self) -> Defaults {

@@ -139,7 +139,7 @@ impl Method for DistillConfig {
     }
 
     fn about(&self) -> &'static str {
-        "Train a student on what a teacher says of its completions"
+        "Train a student to imitate a teacher on its completions"
     }
 
     fn defaults(&self) -> Defaults {
@@ -171,14 +171,15 @@ impl Method for DistillConfig {
         let is_known = is_named || self.teacher_server.is_some();
         problems.unless(is_known, &["method.distill.teacher_model", "method"], || {
             let message =
-                "`distill` needs a `method.distill.teacher_model`: whose distributions the student learns".into();
+                "`distill` needs a `method.distill.teacher_model`: the student imitates its distributions".into();
             (message, Some("name a larger model with the student's tokenizer; as a flag, `--teacher-model DIR`".into()))
         });
         if let Some(server) = &self.teacher_server {
             self.server_rules(problems, server);
             problems.unless(!is_named, &[TEACHER_SERVER, "method.distill.teacher_model"], || {
                 let message =
-                    "`method.distill.teacher_model` and `teacher_server` are both given: there is one teacher";
+                    "`method.distill.teacher_model` and `teacher_server` are both given, but there can be only one \
+                     teacher";
                 (message.into(), Some("leave one of them out".into()))
             });
         }
@@ -212,8 +213,8 @@ impl DistillConfig {
         problems.server(TEACHER_SERVER, &server.server, connections, (timeout_s, wait_s));
         let key = format!("{TEACHER_SERVER}.top_k");
         problems.unless(top_k > 0 || self.beta > 0.0, &[&key, "method.distill.beta"], || {
-            let message = format!("`{key}` is 0, but with `beta: 0` only the teacher's likeliest ids are compared");
-            (message, Some("give at least 1".into()))
+            let message = format!("`{key}` is 0, but with `beta: 0` only the teacher's most likely ids are compared");
+            (message, Some("set it to at least 1".into()))
         });
         problems.unless(top_k + usize::from(self.beta > 0.0) > 1 || server.add_tail, &[&key], || {
             let message =
@@ -450,8 +451,9 @@ impl Objective for Distill {
         })?;
         let unknown = scores.iter().flatten().find(|score| score.logprob.is_none() && self.config.beta > 0.0);
         if let Some(TokenScore { id, .. }) = unknown {
-            let message = format!("the teacher gives the id {id} no log-probability, which `beta` above 0 compares");
-            return Err(Error::input(message).with_hint("with `beta: 0`, only its likeliest ids are compared"));
+            let message =
+                format!("the teacher returned no log-probability for the id {id}, which `beta` above 0 needs");
+            return Err(Error::input(message).with_hint("with `beta: 0`, only its most likely ids are compared"));
         }
         let with = |(example, scores): (&&DistillExample, Vec<TokenScore>)| DistillExample {
             scores: Some(Arc::new(scores)),

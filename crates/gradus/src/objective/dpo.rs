@@ -43,8 +43,8 @@ impl Method for DpoConfig {
         match (number("rewards/chosen"), number("rewards/margins")) {
             // At beta 1, the probability is e^-20 of its start value: practically nothing is left of it.
             (Some(chosen), _) if chosen < -20.0 => vec![format!(
-                "`rewards/chosen` is {chosen:.0}: the policy has left its reference, and its texts are likely broken. Train with a \
-                 much lower `learning_rate`"
+                "`rewards/chosen` is {chosen:.0}: the policy is far from its reference, and its texts are likely \
+                 broken. Train with a much lower `learning_rate`"
             )],
             // At beta 1, 0.1 is a tenth of a nat; at the default beta it is one nat. Less is batch noise.
             (Some(chosen), Some(margin)) if chosen <= -0.1 && margin > 0.0 => vec![format!(

@@ -90,7 +90,7 @@ impl Method for KtoConfig {
         let fine = train.batch_size >= 2 || !self.has_reference_point();
         problems.unless(fine, &["train.batch_size", "method.kto.loss_type"], || {
             let message = "`train.batch_size` is 1, but `method.kto.loss_type: kto` compares with completions of other rows of a step: it must be at least 2";
-            (message.into(), Some("or use `loss_type: apo_zero_unpaired`, which compares with nothing".into()))
+            (message.into(), Some("or use `loss_type: apo_zero_unpaired`, which does not compare completions".into()))
         });
     }
 }

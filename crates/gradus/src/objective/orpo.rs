@@ -42,7 +42,7 @@ impl Method for OrpoConfig {
     }
 
     fn about(&self) -> &'static str {
-        "Fine-tune on preferences in one go, without a reference"
+        "Fine-tune on preferences in one stage, without a reference"
     }
 
     fn defaults(&self) -> Defaults {

@@ -64,8 +64,7 @@ impl Method for RewardModelConfig {
     fn rules(&self, problems: &mut Problems<'_>, train: &TrainConfig) {
         let cuts = train.too_long == Some(TooLong::Truncate);
         problems.unless(cuts || self.truncation.is_none(), &["method.reward.truncation", "train.too_long"], || {
-            let message =
-                "`method.reward.truncation` says where long texts are cut, but `train.too_long` leaves them out";
+            let message = "`method.reward.truncation` sets where long texts are cut, but `train.too_long` skips them";
             (message.into(), Some("set `train.too_long` to `truncate`".into()))
         });
         let key = "method.reward.center_rewards_coefficient";

@@ -128,7 +128,7 @@ impl OfflineMethod for SftConfig {
         };
         if options.apart {
             return Err(Error::input(
-                "`method.sft.packing` joins texts, but this model's encoder reads each source alone",
+                "`method.sft.packing` joins texts, but this model's encoder reads each source separately",
             )
             .with_hint("leave it out: nothing is padded either way"));
         }

@@ -49,7 +49,7 @@ impl Program {
         let process = Process::start(name, arguments).map_err(|source| {
             let hint = match source.kind() {
                 std::io::ErrorKind::NotFound => "is it installed, and is the path relative to the working directory?",
-                std::io::ErrorKind::PermissionDenied => "is the file executable? Else name its interpreter first",
+                std::io::ErrorKind::PermissionDenied => "is the file executable? If not, put its interpreter first",
                 _ => "try the same command in a shell",
             };
             refused(format!("the {what} `{name}` could not be started: {source}"), Some(hint))
@@ -64,7 +64,7 @@ impl Program {
     pub fn check(what: &str, words: &[String], timeout_s: f64) -> Result<()> {
         if words.is_empty() {
             let hint = "write `command: [program, argument, …]`";
-            return Err(refused(format!("the {what} names no program"), Some(hint)));
+            return Err(refused(format!("the {what} has no program"), Some(hint)));
         }
         if !(timeout_s > 0.0 && timeout_s < 1e9) {
             let message = format!("the {what}'s `timeout_s` is {timeout_s}, but seconds above 0 are needed");
@@ -205,7 +205,7 @@ impl Program {
     /// Adds the end of the program's stderr.
     fn with_stderr(&self, message: String) -> ProgramError {
         let tail = self.process.stderr_tail();
-        let message = if tail.is_empty() { message } else { format!("{message}; its last words:\n{tail}") };
+        let message = if tail.is_empty() { message } else { format!("{message}; its last output:\n{tail}") };
         ProgramError { message, hint: None, is_interrupted: false }
     }
 }

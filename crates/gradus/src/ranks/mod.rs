@@ -248,7 +248,10 @@ impl Ranks {
         let bytes = Arc::new(rmp_serde::to_vec_named(own).expect("plain data"));
         let read = |(rank, bytes): (usize, Vec<u8>)| match rmp_serde::from_slice(&bytes) {
             Ok(value) => value,
-            Err(error) => self.lose(Error::input(format!("what rank {rank} says of `{what}` cannot be read: {error}"))),
+            Err(error) => self.lose(Error::input(format!(
+                "the message of rank {rank} on `{what}` cannot be read: \
+                                                          {error}"
+            ))),
         };
         self.all_bytes(what, bytes).into_iter().enumerate().map(read).collect()
     }
@@ -315,7 +318,7 @@ impl Ranks {
         let differing = all[0].lines().zip(all[rank].lines()).find(|(first, other)| first != other);
         let found = differing
             .map_or(String::new(), |(first, other)| format!(": `{}` instead of `{}`", other.trim(), first.trim()));
-        Err(Error::input(format!("rank {rank} has another configuration than rank 0{found}"))
+        Err(Error::input(format!("rank {rank} has a different configuration than rank 0{found}"))
             .with_hint("start all ranks with the same arguments and files"))
     }
 
@@ -352,7 +355,8 @@ impl Ranks {
         for (&rank, found) in others.iter().zip(&found) {
             if (found.count, found.what) != (count, hash(what)) {
                 let message = format!(
-                    "rank {rank} does something else than this one, which is at `{what}` (operation {count}, there {})",
+                    "rank {rank} runs a different operation than this rank, which is at `{what}` (operation {count} \
+                     here, operation {} there)",
                     found.count
                 );
                 let hint = "do all ranks have the same program, configuration and files?";
@@ -436,7 +440,7 @@ fn lost_error(what: &str, lost: &Lost) -> Error {
         }
         Lost::Failed { .. } => "look at the log of that rank's machine",
     };
-    Error::input(format!("the ranks cannot go on together at `{what}`: {lost}")).with_hint(hint)
+    Error::input(format!("the ranks cannot continue together at `{what}`: {lost}")).with_hint(hint)
 }
 
 /// Serializable form of an error.

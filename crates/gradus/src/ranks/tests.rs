@@ -116,7 +116,7 @@ fn a_rank_that_says_nothing_is_noticed() {
         .map_err(|error| error.to_string()),
         _ => Ok(()),
     });
-    let message = "the ranks cannot go on together at `step`: no answer from rank 1 within 0 s";
+    let message = "the ranks cannot continue together at `step`: no answer from rank 1 within 0 s";
     assert_eq!(found, [Err(message.to_owned()), Ok(())]);
 }
 
@@ -131,7 +131,11 @@ fn ranks_that_do_different_things_are_noticed() {
         .expect_err("they differ")
         .to_string()
     });
-    assert_eq!(found[0], "rank 1 does something else than this one, which is at `sampling` (operation 1, there 1)");
+    assert_eq!(
+        found[0],
+        "rank 1 runs a different operation than this rank, which is at `sampling` (operation 1 here, \
+                          operation 1 there)"
+    );
 }
 
 #[test]

@@ -161,10 +161,11 @@ impl PairsReport {
             figure(&accuracy_chart("Accuracy by confidence", "probability the model gives its choice", &by_confidence)),
         ];
         let body = format!(
-            "<h1>Errors of a reward model</h1>\n<p class=\"quiet\">{} on {} · gradus {}</p>\n{}\
-             <h2>Pictures</h2>\n{}<h2>By length difference</h2>\n\
-             <p class=\"quiet\">Tokens of the chosen answer less those of the rejected one. A model that prefers length is right at the bottom and wrong at the top.</p>\n{}\
-             <h2>By confidence</h2>\n<p class=\"quiet\">The probability that the model gives its own choice. A calibrated model is right as often as it says.</p>\n{}{}",
+            "<h1>Errors of a reward model</h1>\n<p class=\"quiet\">{} on {} · gradus \
+             {}</p>\n{}<h2>Pictures</h2>\n{}<h2>By length difference</h2>\n<p class=\"quiet\">Tokens of the chosen \
+             answer less those of the rejected one. A model that prefers length is right at the bottom and wrong at \
+             the top.</p>\n{}<h2>By confidence</h2>\n<p class=\"quiet\">The probability that the model gives its own \
+             choice. The confidence of a calibrated model equals its accuracy.</p>\n{}{}",
             escape(&self.model),
             escape(&self.data),
             env!("CARGO_PKG_VERSION"),
@@ -187,7 +188,7 @@ impl PairsReport {
         }
         shown.push(("wrong", self.errors().len().to_string(), "equal rewards count as wrong".into()));
         if let Some(share) = of("longer_wins_accuracy") {
-            shown.push(("longer answer chosen", percent(share), "what preferring length would reach".into()));
+            shown.push(("longer answer chosen", percent(share), "of always choosing the longer answer".into()));
         }
         if let Some(error) = of("calibration_error") {
             shown.push(("calibration error", percent(error), "expected".into()));
@@ -223,9 +224,10 @@ impl PairsReport {
             _ => String::new(),
         };
         format!(
-            "<h2>Wrongly ordered pairs</h2>\n<p class=\"quiet\">{shown}Those first of which the model is most sure.</p>\n\
-             <div class=\"scroll\"><table class=\"errors\">\n<tr><th class=\"number\">Sure</th><th>Prompt</th><th>Chosen by people</th>\
-             <th>Rejected by people</th></tr>\n{rows}</table></div>\n"
+            "<h2>Wrongly ordered pairs</h2>\n<p class=\"quiet\">{shown}Sorted by the confidence of the \
+             model.</p>\n<div class=\"scroll\"><table class=\"errors\">\n<tr><th \
+             class=\"number\">Sure</th><th>Prompt</th><th>Chosen by people</th><th>Rejected by \
+             people</th></tr>\n{rows}</table></div>\n"
         )
     }
 }
@@ -287,7 +289,7 @@ pub fn reliability(scores: &[PairScore]) -> LineChart {
         unit: "share of choices that were right".into(),
         x_label: "probability the model gives its choice".into(),
         curves: vec![
-            curve("as sure as right", vec![(0.5, 0.5), (1.0, 1.0)], CurveKind::Line, None),
+            curve("perfectly calibrated", vec![(0.5, 0.5), (1.0, 1.0)], CurveKind::Line, None),
             curve("measured", measured, CurveKind::Measured, Some(0)),
         ],
     }

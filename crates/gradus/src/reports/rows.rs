@@ -74,7 +74,7 @@ impl RowsReport<'_> {
             }
             let mean = short(pairs.mean_difference);
             shown.push(("chosen less rejected", mean, "characters, on average".into()));
-            shown.push(("ties", count(&pairs.ties), "marked as such by the data".into()));
+            shown.push(("ties", count(&pairs.ties), "as marked in the data".into()));
             shown.push(("equal answers", count(&pairs.equal), "chosen is rejected".into()));
         }
         shown.push(("short answers", count(&profile.short), format!("fewer than {SHORT} characters")));
@@ -170,7 +170,7 @@ fn noted(profile: &Profile) -> String {
         return String::new();
     }
     format!(
-        "<h2>Rows that teach little</h2>\n<div class=\"scroll\"><table>\n<tr><th>Kind</th><th class=\"number\">Rows</th>\
-         <th>The first of them</th><th>Left out by</th></tr>\n{rows}</table></div>\n"
+        "<h2>Rows that teach little</h2>\n<div class=\"scroll\"><table>\n<tr><th>Kind</th><th \
+         class=\"number\">Rows</th><th>The first of them</th><th>Filter</th></tr>\n{rows}</table></div>\n"
     )
 }

@@ -48,10 +48,9 @@ impl ClassifierReward {
         let task = Task::of(dir)?;
         let refuse = |(message, hint): (String, String)| config_error(message, Some(hint));
         if task.scope == Scope::Token {
-            let message =
-                format!("`{}` says something of tokens, but a reward needs a classifier of texts", config.model);
+            let message = format!("`{}` classifies tokens, but a reward needs a classifier of texts", config.model);
             let hint =
-                "take a `…ForSequenceClassification` model; `fine_grained` rewards segments by a classifier of tokens";
+                "use a `…ForSequenceClassification` model; `fine_grained` rewards segments by a classifier of tokens";
             return Err(refuse((message, hint.into())));
         }
         let (label, value) = wanted(&task, &config.model, config.label.as_ref(), config.value).map_err(refuse)?;
@@ -113,7 +112,7 @@ pub(super) fn wanted(
         (Some(name), _) => task.label(&name.0).map_err(|message| (message, format!("name one of {}", labels())))?,
         (None, 1) => 0,
         (None, _) => {
-            let message = format!("`{model}` knows several labels, and nothing says which one is rewarded");
+            let message = format!("`{model}` has several labels, and none is set as the rewarded one");
             return Err((message, format!("set `label` to one of {}", labels())));
         }
     };
@@ -121,7 +120,7 @@ pub(super) fn wanted(
         (None, Reading::Values) => ClassifierValue::Logit,
         (None, _) => ClassifierValue::Probability,
         (Some(value), Reading::Values) if value != ClassifierValue::Logit => {
-            let message = format!("`{model}` gives numbers of their own, which have no probability");
+            let message = format!("`{model}` outputs plain numbers, which have no probability");
             return Err((message, "set `value` to `logit`, or leave it out".into()));
         }
         (Some(value), _) => value,
@@ -268,16 +267,16 @@ mod tests {
         };
         let labels = "`bad`, `so-so`, `good`";
         let (message, hint) = told("bert", "");
-        assert_eq!(message, "`m` knows several labels, and nothing says which one is rewarded");
+        assert_eq!(message, "`m` has several labels, and none is set as the rewarded one");
         assert_eq!(hint, format!("set `label` to one of {labels}"));
         let (message, _) = told("bert", "label: fine");
-        assert!(message.contains(&format!("no label `fine`: the classifier knows {labels}")), "{message}");
+        assert!(message.contains(&format!("no label `fine`: the classifier has {labels}")), "{message}");
         let (message, _) = told("bert-token", "label: 0");
-        assert!(message.contains("says something of tokens"), "{message}");
+        assert!(message.contains("classifies tokens"), "{message}");
         let (message, _) = told("bert-regression", "value: probability");
         assert!(message.contains("have no probability"), "{message}");
         let (message, _) = told("bert", "label: good\ntext: '{prompt'");
-        assert!(message.contains("without its partner"), "{message}");
+        assert!(message.contains("has an unmatched"), "{message}");
         let value = totals(&mut load("bert-regression", "").expect("a value"), &tea())[0];
         assert!((value - logits("bert-regression", 0)[0]).abs() < 1e-4, "{value}");
     }

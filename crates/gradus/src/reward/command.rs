@@ -325,7 +325,7 @@ mod tests {
         };
         let missing = error(&["/nowhere/score"], 1.0);
         assert!(missing.starts_with("the reward command `/nowhere/score` could not be started: "), "{missing}");
-        assert_eq!(error(&[], 1.0), "the reward command names no program");
+        assert_eq!(error(&[], 1.0), "the reward command has no program");
         assert_eq!(error(&["sh"], 0.0), "the reward command's `timeout_s` is 0, but seconds above 0 are needed");
     }
 }

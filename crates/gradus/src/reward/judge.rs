@@ -469,7 +469,7 @@ impl Reward for JudgeReward {
         let told = |done: usize, all: usize| report(progress, rollouts.len() * done / all, rollouts.len());
         let answers = self.answers(&texts, &told);
         let value = |Question { text, is_second }: &Question| -> std::result::Result<f32, RewardError> {
-            let answer = answers.get(text.as_str()).cloned().unwrap_or_else(|| Err(ServiceError::new("not asked")));
+            let answer = answers.get(text.as_str()).cloned().unwrap_or_else(|| Err(ServiceError::new("not requested")));
             let answer = answer.map_err(|ServiceError { message, hint, is_interrupted }| RewardError {
                 message,
                 hint,
@@ -599,7 +599,7 @@ mod tests {
         assert_eq!(seen.lock().expect("no panic").len(), 2);
         let other = JudgeConfig { model: "n".into(), ..config };
         let error = JudgeReward::new(&other, &Interrupt::default()).err().expect("refused").to_string();
-        assert!(error.contains("the judgement is of `m of http://"), "{error}");
+        assert!(error.contains("the judgement is by `m of http://"), "{error}");
     }
 
     #[test]

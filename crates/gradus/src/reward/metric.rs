@@ -22,7 +22,7 @@ impl MetricReward {
     pub fn new(config: &MetricConfig, models: &dyn Models, interrupt: &Interrupt) -> crate::Result<Self> {
         let (name, metric) = (config.name(), config.build(models, interrupt)?);
         if !metric.is_reward() {
-            let message = format!("`{name}` cannot be a reward: it says nothing of a single new completion");
+            let message = format!("`{name}` cannot be a reward: it cannot score a single new completion");
             return Err(super::config_error(message, None));
         }
         Ok(Self { name, metric })
@@ -51,7 +51,7 @@ impl Reward for MetricReward {
                 let score = |(value, tokens): (f64, usize)| match value.is_nan() {
                     false => Ok(Score::sequence(value as f32, tokens)),
                     true => Err(RewardError::new("the metric has no value of this completion")
-                        .with_hint("a reward by `command` may answer `null`, which judges nothing")),
+                        .with_hint("a reward by `command` may answer `null`, which gives no reward")),
                 };
                 values.into_iter().zip(tokens).map(score).collect()
             }
@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn what_cannot_be_a_reward_is_refused_and_a_row_without_references_is_named() {
         let error = reward("metric: { diversity: {} }").err().expect("refused").to_string();
-        assert_eq!(error, "`diversity` cannot be a reward: it says nothing of a single new completion");
+        assert_eq!(error, "`diversity` cannot be a reward: it cannot score a single new completion");
         let rows = [("", json!({ "references": ["a"] }), "a"), ("", json!({ "other": "a" }), "a")];
         let mut reward = reward("metric: { chrf: {} }").expect("a reward");
         let error = super::super::apply(&mut *reward, &rollouts(rows)).expect_err("no references").to_string();

@@ -248,7 +248,7 @@ pub fn apply_with_progress(
     let (name, scores) = (reward.name(), reward.score_with_progress(rollouts, progress));
     if scores.len() != rollouts.len() {
         let (given, wanted) = (scores.len(), rollouts.len());
-        return Err(Error::input(format!("the reward `{name}` gave {given} scores for {wanted} completions")));
+        return Err(Error::input(format!("the reward `{name}` returned {given} scores for {wanted} completions")));
     }
     let mut checked = Vec::with_capacity(scores.len());
     for (i, score) in scores.into_iter().enumerate() {
@@ -318,9 +318,9 @@ pub fn check_judges(name: &str, scores: &[Score]) -> crate::Result<()> {
         return Ok(());
     }
     let message =
-        format!("the reward `{name}` judged none of the first {} completions: every answer was `null`", scores.len());
+        format!("the reward `{name}` scored none of the first {} completions: every answer was `null`", scores.len());
     Err(Error::input(message)
-        .with_hint("`null` says that a reward does not apply to a row; give a number where it does"))
+        .with_hint("`null` means that a reward does not apply to a row; return a number where it does"))
 }
 
 /// Computes sequence-level scores from one value per rollout.

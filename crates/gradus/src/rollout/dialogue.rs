@@ -38,7 +38,7 @@ impl Dialogue {
     pub fn call_format(&self) -> Result<CallFormat> {
         let template = self.template()?;
         let mentioned = || CallFormat::of_template(template.source());
-        let hint = "say it with `episode: { tool_calls: hermes }` (or `qwen3_coder`, `llama3`, `mistral`)";
+        let hint = "set it with `episode: { tool_calls: hermes }` (or `qwen3_coder`, `llama3`, `mistral`)";
         let silent =
             || Error::input("the chat template does not show how the model writes calls of tools").with_hint(hint);
         let arguments = Map::from_iter([("text".to_owned(), json!("water")), ("count".to_owned(), json!([7]))]);
@@ -58,7 +58,7 @@ impl Dialogue {
             return mentioned().ok_or_else(silent);
         }
         let message = format!(
-            "the chat template writes calls of tools in a form that is not read here: `{}`",
+            "the chat template writes calls of tools in a format that gradus does not read: `{}`",
             excerpt(turn.trim(), QUOTED)
         );
         Err(Error::model(template.path(), message).with_hint(hint))
@@ -84,7 +84,7 @@ impl Dialogue {
         let reply = env::Reply::Tool { name: call.name.clone(), id: None, content: "water".into() };
         let turn = env::Turn { calls: vec![call], ..env::Turn::default() };
         let (_, answer) = self.answered(template, self.bare_options(), (&turn, &[reply]), StopReason::StopId)?;
-        if answer.contains("water") { Ok(()) } else { Err(left_out("what a tool answers")) }
+        if answer.contains("water") { Ok(()) } else { Err(left_out("the answer of a tool")) }
     }
 
     fn template(&self) -> Result<&ChatTemplate> {
@@ -92,7 +92,7 @@ impl Dialogue {
             let names = self.tools.iter().filter_map(|tool| tool["function"]["name"].as_str());
             let names = names.collect::<Vec<_>>().join(", ");
             Error::input(format!("the model has no chat template, which would show it the tools ({names})"))
-                .with_hint("give one with `--chat-template NAME`")
+                .with_hint("set one with `--chat-template NAME`")
         })
     }
 
@@ -194,9 +194,10 @@ impl Dialogue {
                 Ok(rendered) => {
                     let (before, after) = (&rendered[0].text, &rendered[1].text);
                     let end = self.end_of_turn(before, after, stop).ok_or_else(|| {
-                        let message = "the chat template writes a turn otherwise when an answer follows, so the answer cannot be told from it";
+                        let message = "the chat template renders a turn differently when an answer follows, so the \
+                                       answer cannot be separated from it";
                         Error::model(template.path(), message)
-                            .with_hint("use a template that never changes what stands before: `--chat-template NAME`")
+                            .with_hint("use a template that never changes the text before: `--chat-template NAME`")
                     })?;
                     return Ok((after[..end].to_owned(), after[end..].to_owned()));
                 }

@@ -298,8 +298,8 @@ impl Episodes {
         stream: &dyn Fn(usize) -> Stream,
     ) -> Result<Rollouts> {
         if sampler.beams.is_some() {
-            return Err(Error::input("completions cannot be searched for with beams where an environment answers")
-                .with_hint("sample them; temperature 0 takes the likeliest token"));
+            return Err(Error::input("beam search cannot be used with an environment")
+                .with_hint("use sampling; temperature 0 takes the most likely token"));
         }
         if policy.trunk.decoder_start().is_some() {
             return Err(Error::input("a model with an encoder cannot take turns with an environment")
@@ -421,7 +421,7 @@ impl Game<'_> {
                 let message = format!(
                     "the environment began the episodes of prompt {row} differently, so their rewards cannot be compared"
                 );
-                return Err(Error::input(message).with_hint("what an episode begins with must follow from its `seed`"));
+                return Err(Error::input(message).with_hint("the start of an episode must depend only on its `seed`"));
             }
             if let Some(opening) = first.as_deref().filter(|opening| !opening.is_empty()) {
                 *prompt = self.episodes.dialogue.opened(prompt, opening)?;
@@ -441,7 +441,7 @@ impl Game<'_> {
                 "the environment wrote different prompts for the episodes of prompt {}, so their rewards cannot be compared",
                 prompt.row + 1
             );
-            return Err(Error::input(message).with_hint("what an episode begins with must follow from its row alone"));
+            return Err(Error::input(message).with_hint("the start of an episode must depend only on its row"));
         }
         let text = self.episodes.dialogue.tokenizer.decode(first, false)?;
         // The text is final and is not rendered again.

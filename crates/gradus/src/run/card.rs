@@ -77,11 +77,11 @@ fn card(results: &Map<String, Value>, config: &str, license: &License, is_adapte
     for (key, value) in &license.0 {
         let _ = writeln!(card, "{key}: {}", Value::from(value.as_str()));
     }
-    let what = if is_adapter { "An adapter for" } else { "A model that began as" };
+    let what = if is_adapter { "An adapter for" } else { "A model trained from" };
     let _ = write!(
         card,
-        "---\n\n# {base} after {method}\n\n{what} `{base}`, with `{method}` of gradus {version}.\n\n\
-         | | |\n|---|---|\n| method | `{method}` |\n| start model | {} |\n| data | {} |\n| seed | {} |\n",
+        "---\n\n# {base} after {method}\n\n{what} `{base}` with `{method}` of gradus {version}.\n\n| | |\n|---|---|\n| \
+         method | `{method}` |\n| start model | {} |\n| data | {} |\n| seed | {} |\n",
         code(base),
         code(base_name(data)),
         results.get("seed").unwrap_or(&Value::Null),
@@ -95,7 +95,7 @@ fn card(results: &Map<String, Value>, config: &str, license: &License, is_adapte
         Some((_, name)) => {
             let _ = writeln!(card, "| license of the start model | {} |", code(name));
         }
-        None => card += "| license of the start model | its card names none |\n",
+        None => card += "| license of the start model | not in its card |\n",
     }
     metrics(&mut card, results);
     let _ = write!(
@@ -170,6 +170,6 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         assert_eq!(License::of(folder.path()), License::default());
         let written = card(&results(), "", &License::default(), true);
-        assert!(written.contains("its card names none") && written.contains("library_name: peft"), "{written}");
+        assert!(written.contains("not in its card") && written.contains("library_name: peft"), "{written}");
     }
 }

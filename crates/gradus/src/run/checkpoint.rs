@@ -291,7 +291,7 @@ impl Checkpoint {
         if !directory.join(STATE_FILE).is_file() {
             let shown = directory.display();
             let what = if directory.is_dir() { "is not a checkpoint directory" } else { "does not exist" };
-            return Err(Error::input(format!("`{shown}` {what}, and no step either"))
+            return Err(Error::input(format!("`{shown}` {what}, and is not a step either"))
                 .with_hint("name a directory such as `runs/sft-1/checkpoints/step-000100`, or a step of this run"));
         }
         let path = directory.join(CONFIG_FILE);
@@ -327,7 +327,7 @@ impl Checkpoint {
         let all: Vec<String> = steps.iter().map(ToString::to_string).collect();
         let (message, hint) = (format!("`{}` has no checkpoint of step {step}", run.path().display()), all.join(", "));
         let error = Error::input(message);
-        Err(if all.is_empty() { error } else { error.with_hint(format!("there are checkpoints of steps {hint}")) })
+        Err(if all.is_empty() { error } else { error.with_hint(format!("the run has checkpoints of steps {hint}")) })
     }
 
     /// Returns the optimizer's tensors in the order of their names.
@@ -377,7 +377,7 @@ fn corrupt(run: &RunDir, step: usize, error: &Error) -> Error {
     let path = run.checkpoint(step);
     let before = run.checkpoint_steps().ok().and_then(|steps| steps.into_iter().rfind(|&older| older < step));
     let hint = match before {
-        Some(before) => format!("`--resume-from {before}` goes on from the checkpoint before it"),
+        Some(before) => format!("`--resume-from {before}` resumes from the checkpoint before it"),
         None => "no earlier checkpoint is left; start again with `--overwrite`".to_owned(),
     };
     Error::model(path, format!("corrupt checkpoint: {error}")).with_hint(hint)
@@ -529,7 +529,7 @@ mod tests {
             let (message, hint) = refused(None);
             let start = format!("{}: corrupt checkpoint: {}: its content", run.checkpoint(2).display(), file.display());
             assert!(message.starts_with(&start), "{message}");
-            assert_eq!(hint.as_deref(), Some("`--resume-from 1` goes on from the checkpoint before it"));
+            assert_eq!(hint.as_deref(), Some("`--resume-from 1` resumes from the checkpoint before it"));
             assert_eq!(Checkpoint::config_of(&run, None).is_err(), name == CONFIG_FILE, "{name}");
             flip(&file);
             Checkpoint::of(&run, None).unwrap();
@@ -544,7 +544,7 @@ mod tests {
         assert_eq!(refused(None).1.as_deref(), Some("no earlier checkpoint is left; start again with `--overwrite`"));
         let (message, hint) = refused(Some(7));
         assert_eq!(message, format!("`{}` has no checkpoint of step 7", run.path().display()));
-        assert_eq!(hint.as_deref(), Some("there are checkpoints of steps 1"));
+        assert_eq!(hint.as_deref(), Some("the run has checkpoints of steps 1"));
     }
 
     #[test]

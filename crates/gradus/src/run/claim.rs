@@ -243,7 +243,7 @@ pub fn interrupt(directory: &Path) -> Result<()> {
     let shown = directory.display();
     let process = match read_state(directory)? {
         Some(StateFile { state: Stage::Running, process, .. }) if is_held(directory) => process,
-        _ => return Err(Error::input(format!("nobody is at work in `{shown}`"))),
+        _ => return Err(Error::input(format!("no trainer is running in `{shown}`"))),
     };
     let elsewhere = || {
         let host = process.host.clone().unwrap_or_else(|| "another machine".into());
@@ -294,7 +294,7 @@ impl Process {
 
     #[cfg(not(unix))]
     fn interrupt(&self, directory: &Path) -> Result<()> {
-        let message = format!("this system has no way to stop the trainer in `{}` from here", directory.display());
+        let message = format!("the trainer in `{}` cannot be stopped from here on this system", directory.display());
         Err(Error::input(message).with_hint("press Ctrl-C where it was started"))
     }
 

@@ -95,7 +95,10 @@ fn check_replaceable(directory: &Path) -> Result<()> {
     match foreign.iter().min() {
         Some(name) => {
             let shown = directory.display();
-            let message = format!("`{shown}` is not replaced by a comparison: it holds `{name}`, which none writes");
+            let message = format!(
+                "`{shown}` is not replaced by a comparison: it holds `{name}`, which comparisons do \
+                                   not write"
+            );
             Err(Error::input(message).with_hint("choose another `--output-dir`"))
         }
         None => Ok(()),
@@ -110,9 +113,9 @@ const COLUMNS: [(&str, &str, &str); 9] = [
     ("length", "length", "tokens per completion"),
     ("clipped_ratio", "cut off", "share of completions that reached the limit"),
     ("steps", "steps", "optimizer steps or iterations"),
-    ("tokens", "tokens", "through the policy in training"),
+    ("tokens", "tokens", "processed by the policy in training"),
     ("elapsed_s", "time", "of training"),
-    ("peak_memory_bytes", "memory", "the most that the process held in training"),
+    ("peak_memory_bytes", "memory", "peak memory of the process in training"),
 ];
 
 impl Entry {
@@ -326,8 +329,8 @@ impl Comparison {
         Ok(Self {
             model: text("model"),
             data: text("data"),
-            budget: "what each run was given itself".into(),
-            evaluation: "each run's own last evaluation".into(),
+            budget: "the settings of each run".into(),
+            evaluation: "the last evaluation of each run".into(),
             entries,
         })
     }

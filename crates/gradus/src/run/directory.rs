@@ -103,8 +103,9 @@ impl RunDir {
             if existing != Existing::Refuse || is_held || run.is_empty()? {
                 return Ok(());
             }
-            Err(Error::input(format!("output directory `{shown}` exists and is not empty"))
-                .with_hint("go on with `--resume`, replace it with `--overwrite`, or choose another `--output-dir`"))
+            Err(Error::input(format!("output directory `{shown}` exists and is not empty")).with_hint(
+                "resume it with `--resume`, replace it with `--overwrite`, or choose another `--output-dir`",
+            ))
         };
         // Checked before locking, so that unrelated directories stay untouched, and again under the lock, when no other process changes the
         // directory.
@@ -347,7 +348,7 @@ impl RunDir {
         if self.results().is_file() || self.model().is_dir() {
             let shown = self.path.display();
             return Err(Error::input(format!(
-                "the run in `{shown}` has finished, and no checkpoint is left to go on from"
+                "the run in `{shown}` has finished, and no checkpoint is left to resume from"
             ))
             .with_hint("replace it with `--overwrite`, or choose another `--output-dir`"));
         }
@@ -372,8 +373,10 @@ impl RunDir {
         let taken = ENTRIES.iter().find(|entry| **entry != claim::STATE && self.path.join(entry).exists());
         taken.map_or(Ok(()), |entry| {
             let shown = self.path.display();
-            Err(Error::input(format!("`{shown}` is no run of gradus: `--overwrite` would remove the `{entry}` in it"))
-                .with_hint("choose another `--output-dir`, or move what is there"))
+            Err(Error::input(format!(
+                "`{shown}` is not a run of gradus: `--overwrite` would remove the `{entry}` in it"
+            ))
+            .with_hint("choose another `--output-dir`, or move its files"))
         })
     }
 }
@@ -410,7 +413,7 @@ mod tests {
         assert_eq!(message, format!("output directory `{}` exists and is not empty", path.display()));
         assert_eq!(
             hint.as_deref(),
-            Some("go on with `--resume`, replace it with `--overwrite`, or choose another `--output-dir`")
+            Some("resume it with `--resume`, replace it with `--overwrite`, or choose another `--output-dir`")
         );
         RunDir::create(&path, Existing::Resume).unwrap();
         assert!(run.metrics().exists());
@@ -427,7 +430,7 @@ mod tests {
         fs::write(path.join("config.yml"), "title: mine\n").unwrap();
         let error = RunDir::create(&path, Existing::Overwrite).unwrap_err();
         let expected =
-            format!("`{}` is no run of gradus: `--overwrite` would remove the `config.yml` in it", path.display());
+            format!("`{}` is not a run of gradus: `--overwrite` would remove the `config.yml` in it", path.display());
         assert_eq!(error.to_string(), expected);
         fs::remove_file(path.join("config.yml")).unwrap();
         let error = RunDir::create(&path, Existing::Overwrite).unwrap_err().to_string();

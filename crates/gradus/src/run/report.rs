@@ -172,8 +172,8 @@ fn warnings(run: &RunDir, told: &[String]) -> String {
     };
     let rows: String = found.iter().map(row).collect();
     format!(
-        "<h2>Warnings</h2>\n<div class=\"scroll\"><table>\n<tr><th class=\"number\">Step</th><th>What was noticed</th></tr>\n\
-         {others}{rows}</table></div>\n"
+        "<h2>Warnings</h2>\n<div class=\"scroll\"><table>\n<tr><th \
+         class=\"number\">Step</th><th>Warning</th></tr>\n{others}{rows}</table></div>\n"
     )
 }
 

@@ -132,7 +132,7 @@ pub fn audit(run: &RunDir) -> Result<Audit> {
             completions[0],
             completions[1]
         );
-        let hint = format!("an audit needs 4 steps and {FEWEST} completions a quarter");
+        let hint = format!("an audit needs 4 steps and {FEWEST} completions per quarter");
         return Err(Error::input(message).with_hint(hint));
     }
     let [before, now] = &quarters;
@@ -291,8 +291,8 @@ fn parts(names: &[String], before: &Quarter, now: &Quarter) -> Vec<Finding> {
         (today >= 0.9 && then < 0.5).then(|| Finding {
             kind: Suspicion::PartSaturates,
             message: format!(
-                "the part `{name}` gives {:.0} % of the completions its largest value; it was {:.0} %: it tells them apart no \
-                 more",
+                "the part `{name}` gives {:.0} % of the completions its largest value; it was {:.0} %: it no longer \
+                 distinguishes them",
                 100.0 * today,
                 100.0 * then
             ),

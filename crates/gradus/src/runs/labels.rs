@@ -52,7 +52,7 @@ impl Labels {
     /// # Errors
     /// [`Error::Input`] if `tag` is not a single short word.
     pub fn add(&mut self, tag: &str) -> Result<()> {
-        let refuse = |why: &str| Err(Error::input(format!("`{tag}` is no tag: {why}")));
+        let refuse = |why: &str| Err(Error::input(format!("`{tag}` is not a tag: {why}")));
         match tag {
             "" => return refuse("it is empty"),
             _ if tag.chars().any(|c| c.is_whitespace() || c.is_control() || c == ',') => {

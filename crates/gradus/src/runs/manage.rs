@@ -22,14 +22,14 @@ impl Library {
             return refuse("a name is a path below the directory of runs, such as `ppo-2` or `demo/ppo-2`");
         }
         if wanted.components().any(|part| part.as_os_str().to_string_lossy().starts_with('.')) {
-            return refuse("names with a dot in front are hidden");
+            return refuse("names that begin with a dot are hidden");
         }
         let to = self.root().join(wanted);
         if to.symlink_metadata().is_ok() {
             return Err(Error::input(format!("there is already a `{new}` in `{}`", self.root().display())));
         }
         if to.ancestors().skip(1).any(|above| above != self.root() && is_run(above)) {
-            return refuse("it would lie inside another run");
+            return refuse("it would be inside another run");
         }
         let claim = claimed(&name, &from, "renamed")?;
         if let Some(parent) = to.parent() {
@@ -89,8 +89,11 @@ impl Library {
         let steps = run.checkpoint_steps()?;
         if !steps.contains(&step) {
             let known: Vec<String> = steps.iter().map(|step| format!("`step {step}`")).collect();
-            let hint =
-                if known.is_empty() { "it has none at all".into() } else { format!("it has {}", known.join(", ")) };
+            let hint = if known.is_empty() {
+                "the run has no checkpoints".into()
+            } else {
+                format!("the run has {}", known.join(", "))
+            };
             return Err(Error::input(format!("the run `{name}` has no checkpoint of step {step}")).with_hint(hint));
         }
         let claim = claimed(&name, &path, "changed")?;
@@ -120,7 +123,7 @@ impl Library {
 fn claimed(name: &str, path: &Path, what: &str) -> Result<Claim> {
     if is_held(path) {
         return Err(Error::input(format!("`{name}` is running and cannot be {what}"))
-            .with_hint("`gradus runs stop` ends it after a checkpoint"));
+            .with_hint("`gradus runs stop` stops it after a checkpoint"));
     }
     Claim::take(path)
 }

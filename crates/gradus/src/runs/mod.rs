@@ -101,8 +101,8 @@ impl Library {
         let known = names.iter().map(|(known, _)| known.as_str()).chain(ends);
         Err(match nearest(wanted, known) {
             Some(near) => error.with_hint(format!("did you mean `{near}`?")),
-            None if names.is_empty() => error.with_hint("there are none here; `--runs-dir DIR` looks elsewhere"),
-            None => error.with_hint("`gradus runs list` shows the names; `--runs-dir DIR` looks elsewhere"),
+            None if names.is_empty() => error.with_hint("the directory has no runs; `--runs-dir DIR` sets another one"),
+            None => error.with_hint("`gradus runs list` shows the names; `--runs-dir DIR` sets another directory"),
         })
     }
 

@@ -148,7 +148,7 @@ fn comparable(settings: &Settings) -> Vec<Key> {
 mod tests {
     use super::*;
 
-    const PPO: &str = "# Written by gradus 0.1.0. `# set` marks what was asked for; the rest are defaults.\n\
+    const PPO: &str = "# Written by gradus 0.1.0. `# set` marks settings that were set; the others are defaults.\n\
                        model: \"a #\\n set\" # set\ndata: d.jsonl\noutput_dir: runs/a\nmethod:\n  ppo:\n    clip_range: 0.2\n    \
                        kl:\n      coefficient: 0.05 # set\nreward:\n  mix: [{ weight: 1, reward: { model: \"x: y\" } }]\n\
                        train:\n  seed: 42\n";

@@ -107,8 +107,8 @@ pub fn without_checkpoint(snapshots: &[Snapshot], step: usize) -> Option<String>
     let steps =
         || snapshots.iter().filter(|found| found.kind == SnapshotKind::Checkpoint).filter_map(|found| found.step);
     (steps().max() == Some(step)).then(|| match steps().filter(|&other| other != step).max() {
-        Some(before) => format!("it is the newest: the run would go on from step {before}"),
-        None => "it is the only one: the run could not go on any more".into(),
+        Some(before) => format!("it is the newest: the run would resume from step {before}"),
+        None => "it is the only one: the run could not be resumed".into(),
     })
 }
 

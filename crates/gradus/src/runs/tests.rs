@@ -212,7 +212,7 @@ fn names_are_found_guessed_or_explained() {
     assert_eq!(find("grpo"), Err("`grpo` may be `demo/grpo` or `other/grpo`; write the whole name".into()));
     assert_eq!(find("sft-gtp2-1"), Err("there is no run `sft-gtp2-1` in `RUNS`; did you mean `sft-gpt2-1`?".into()));
     assert_eq!(find("popo"), Err("there is no run `popo` in `RUNS`; did you mean `ppo`?".into()));
-    let elsewhere = "`gradus runs list` shows the names; `--runs-dir DIR` looks elsewhere";
+    let elsewhere = "`gradus runs list` shows the names; `--runs-dir DIR` sets another directory";
     assert_eq!(find("nothing-like-it"), Err(format!("there is no run `nothing-like-it` in `RUNS`; {elsewhere}")));
 }
 
@@ -261,7 +261,7 @@ fn renaming_keeps_everything_and_touches_no_running_run() {
         assert!(message("a", name).starts_with(&format!("`{name}` cannot be the name of a run")), "{name}");
     }
     assert!(message("a", "b").starts_with("there is already a `b` in "));
-    assert!(message("a", "b/inner").ends_with("it would lie inside another run"));
+    assert!(message("a", "b/inner").ends_with("it would be inside another run"));
     assert_eq!(runs.library.rename("a", "good/a-2").unwrap(), runs.path("good/a-2"));
     assert_eq!(runs.library.entry("good/a-2").unwrap().step, 3);
     let (_, claim) = runs.add("busy");

@@ -204,10 +204,10 @@ fn parse<E: Entry>(bytes: &[u8], author: &mut Option<String>) -> std::result::Re
     match (entry.author(), &author) {
         (Some(found), Some(wanted)) if found != wanted => {
             let what = E::WHAT;
-            let message = format!("the {what} is of `{found}`, but those of `{wanted}` are wanted");
+            let message = format!("the {what} is by `{found}`, but `{wanted}` is expected");
             return Err((
                 message,
-                Some(format!("{what}s of different authors do not compare: take another file for each")),
+                Some(format!("{what}s by different authors cannot be compared: use a separate file for each")),
             ));
         }
         (Some(found), None) => *author = Some(found.to_owned()),

@@ -158,14 +158,14 @@ impl Client {
                     let message = format!("{}: {told}", self.endpoint.url);
                     let hint = match self.endpoint.key_variable.as_ref() {
                         Some(variable) => format!("is the key in `{variable}` right, and the `url`?"),
-                        None => "is the `url` right? A service that wants a key needs `key_variable`".into(),
+                        None => "is the `url` right? A service with a key needs `key_variable`".into(),
                     };
                     return Err(ServiceError::new(message).with_hint(hint));
                 }
                 Reply::Later(message, _) if asked == self.endpoint.retries => {
                     let message = format!("{}: {message}, {} times in a row", self.endpoint.url, asked + 1);
                     return Err(ServiceError::new(message).with_hint(
-                        "lower `requests_per_second`, or raise `retries`; answers that were recorded are not asked for again",
+                        "lower `requests_per_second`, or raise `retries`; recorded answers are not requested again",
                     ));
                 }
                 Reply::Later(_, wait) => {
@@ -203,7 +203,7 @@ impl Client {
         });
         let not_asked = || match self.interrupt.is_raised() {
             true => Err(ServiceError::interrupted()),
-            false => Err(ServiceError::new(format!("{}: not asked after another text failed", self.endpoint.url))),
+            false => Err(ServiceError::new(format!("{}: not requested after another text failed", self.endpoint.url))),
         };
         let answer = |answer: Mutex<Option<_>>| {
             answer.into_inner().unwrap_or_else(PoisonError::into_inner).unwrap_or_else(not_asked)

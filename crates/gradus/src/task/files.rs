@@ -177,8 +177,10 @@ impl<'a> Files<'a> {
         let (count, shown) = (first.len(), |at: usize| sets[at].first().cloned().unwrap_or_default());
         if let Some(other) = columns.iter().position(|lines| lines.len() != count) {
             let (found, first) = (columns[other].len(), shown(0));
-            let message =
-                format!("{found} lines, but `{}` beside it has {count}: lines belong together", first.display());
+            let message = format!(
+                "{found} lines, but `{}` next to it has {count}: the files must match line by line",
+                first.display()
+            );
             return Err(Error::data(shown(other), None, message));
         }
         let mut columns: Vec<_> = columns.into_iter().map(Vec::into_iter).collect();
@@ -206,7 +208,7 @@ impl<'a> Files<'a> {
 /// Returns the error for a task whose files are not on the hub, if the user named none.
 pub(super) fn missing(home: &Home) -> Error {
     let which = if let Home::Files(which) = home { which } else { "a directory" };
-    Error::input("the task's files are on no hub, and no path was given").with_hint(format!("`data.from`: {which}"))
+    Error::input("the task's files are not on a hub, and no path was given").with_hint(format!("`data.from`: {which}"))
 }
 
 /// Takes a text column out of a row.

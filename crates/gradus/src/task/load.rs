@@ -51,7 +51,7 @@ pub fn rows(samples: Vec<(Place, Sample)>, split: Split, need: Need) -> Result<V
             Need::Any if references.is_empty() => vec![RowData::Prompt(prompt)],
             Need::Any | Need::Sft | Need::Score => {
                 if references.is_empty() {
-                    return Err("the task has no references: there is nothing to learn from".into());
+                    return Err("the task has no references: there is nothing to train on".into());
                 }
                 let pair = |reference| RowData::PromptCompletion {
                     prompt: prompt.clone(),

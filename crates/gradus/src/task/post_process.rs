@@ -53,11 +53,12 @@ impl JsonSchema for PostProcess {
             { "oneOf": [{
                 "type": "string",
                 "const": "three_sentence_summary",
-                "description": "The first three sentences, one a line (RL4LMs: for CNN/DailyMail, whose highlights are lines)."
+                "description": "The first three sentences, one per line (RL4LMs: for CNN/DailyMail, whose highlights \
+                                are lines)."
             }] },
             { "oneOf": [{
                 "type": "object",
-                "description": "One that the program was given by name (docs/plugins.md).",
+                "description": "A post-processing of the program, by its name (docs/plugins.md).",
                 "properties": { "plugin": plugin },
                 "required": ["plugin"]
             }] }

@@ -50,7 +50,7 @@ impl Task for RealToxicityPrompts {
                 rows(&Files::new(Some(&name), Split::Train, None, files.interrupt()), self.home(Split::Test))?
             }
             None if files.split() == Split::Test => {
-                let message = "the test split of `real_toxicity_prompts` is a file of its own, and none is named";
+                let message = "the test split of `real_toxicity_prompts` is a separate file, and its path is not set";
                 return Err(Error::input(message).with_hint(
                     "`task: { real_toxicity_prompts: { test: nontoxic_prompts-10k.jsonl } }`, from the files of DExperts",
                 ));

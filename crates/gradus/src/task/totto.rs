@@ -114,7 +114,7 @@ impl<'a> Table<'a> {
             row.get("table").and_then(Value::as_array).ok_or("missing column `table`, a list of rows of cells")?;
         let read_row = |row: &'a Value| {
             let mut next = 0u64;
-            let cells = row.as_array().ok_or("`table` holds a row that is no list of cells")?;
+            let cells = row.as_array().ok_or("`table` holds a row that is not a list of cells")?;
             let cell = |cell: &'a Value| {
                 let value = cell["value"].as_str().ok_or("`table` holds a cell without a text `value`")?;
                 let start = next;
@@ -129,7 +129,7 @@ impl<'a> Table<'a> {
         let place = |pair: &Value| {
             let at = |i: usize| pair.get(i).and_then(Value::as_u64).map(|number| number as usize);
             let found = at(0).zip(at(1)).filter(|&(row, column)| rows.get(row).is_some_and(|row| column < row.len()));
-            found.ok_or_else(|| format!("`highlighted_cells` holds {pair}, which is no cell of the table"))
+            found.ok_or_else(|| format!("`highlighted_cells` holds {pair}, which is not a cell of the table"))
         };
         let highlighted = pairs.iter().map(place).collect::<Result<_, String>>()?;
         Ok(Self { rows, highlighted })

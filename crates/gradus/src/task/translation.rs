@@ -158,7 +158,7 @@ fn sentences(
     }
     files.rows(home, files.split(), files.most(), |mut columns| {
         let Some(Value::Object(mut sides)) = columns.shift_remove("translation") else {
-            return Err("expected a column `translation` with one sentence a language".into());
+            return Err("expected a column `translation` with one sentence per language".into());
         };
         let mut side = |language: &str| match sides.shift_remove(language) {
             Some(Value::String(text)) => Ok(text),

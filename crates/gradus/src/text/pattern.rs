@@ -29,12 +29,10 @@ impl Pattern {
             }
             let end = after.find(['{', '}']).filter(|&end| brace == "{" && after[end..].starts_with('}'));
             let Some(end) = end else {
-                return Err(format!(
-                    "`{text}` has a `{brace}` without its partner; a brace itself is written `{brace}{brace}`"
-                ));
+                return Err(format!("`{text}` has an unmatched `{brace}`; write a literal brace as `{brace}{brace}`"));
             };
             if after[..end].trim().is_empty() {
-                return Err(format!("`{text}` has a place without the name of a column"));
+                return Err(format!("`{text}` has a placeholder without the name of a column"));
             }
             parts.extend((!plain.is_empty()).then(|| Part::Text(std::mem::take(&mut plain))));
             parts.push(Part::Column(after[..end].trim().to_owned()));
@@ -87,10 +85,9 @@ mod tests {
     fn mistakes_are_named() {
         let told = |text: &str| Pattern::parse(text).expect_err("refused");
         for (text, brace) in [("a {b", "{"), ("a } b", "}"), ("{a{b}", "{"), ("{", "{")] {
-            let expected =
-                format!("`{text}` has a `{brace}` without its partner; a brace itself is written `{brace}{brace}`");
+            let expected = format!("`{text}` has an unmatched `{brace}`; write a literal brace as `{brace}{brace}`");
             assert_eq!(told(text), expected);
         }
-        assert_eq!(told("a {} b"), "`a {} b` has a place without the name of a column");
+        assert_eq!(told("a {} b"), "`a {} b` has a placeholder without the name of a column");
     }
 }

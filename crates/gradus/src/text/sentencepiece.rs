@@ -76,9 +76,9 @@ pub(super) fn read(path: &Path, class: Option<Convention>, config: &Value) -> Re
     let model = Model::decode(bytes.as_slice())
         .map_err(|error| Error::model(path, format!("not a file of SentencePiece: {error}")))?;
     let Some(class) = class else {
-        let message = "nothing says which class of tokenizers reads this file";
+        let message = "the class of the tokenizer for this file is not set";
         return Err(Error::model(path, message)
-            .with_hint("name it in `tokenizer_config.json`, as `\"tokenizer_class\": \"T5Tokenizer\"`"));
+            .with_hint("set it in `tokenizer_config.json`, as `\"tokenizer_class\": \"T5Tokenizer\"`"));
     };
     if model.pieces.is_empty() {
         return Err(Error::model(path, "not a file of SentencePiece: it has no pieces"));
@@ -139,7 +139,7 @@ fn of_class(model: &Model, class: Convention, config: &Value) -> Result<Value, S
     let ids: HashMap<&str, usize> = pieces.iter().enumerate().map(|(id, (piece, _))| (piece.as_str(), id)).collect();
     if ids.len() < pieces.len() {
         let twice = pieces.iter().enumerate().find(|(id, (piece, _))| ids[piece.as_str()] != *id);
-        return Err(format!("the piece `{}` is there twice", twice.map_or("", |(_, (piece, _))| piece)));
+        return Err(format!("the piece `{}` exists twice", twice.map_or("", |(_, (piece, _))| piece)));
     }
     let has_bytes = matches!(class, Convention::Llama | Convention::Gemma);
     let core = match model.trainer.as_ref().and_then(|trainer| trainer.model_type).unwrap_or(1) {
@@ -307,7 +307,7 @@ fn around(class: Convention, config: &Value, ids: &HashMap<&str, usize>) -> Resu
     let pair = [single.clone(), second].concat();
     let mut tokens = serde_json::Map::new();
     for token in before.iter().chain(&after) {
-        let id = ids.get(token).ok_or_else(|| format!("it has no piece `{token}`, which stands around every text"))?;
+        let id = ids.get(token).ok_or_else(|| format!("it has no piece `{token}`, which is added to every text"))?;
         tokens.insert((*token).to_owned(), json!({ "id": token, "ids": [id], "tokens": [token] }));
     }
     Ok(json!({ "type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": tokens }))

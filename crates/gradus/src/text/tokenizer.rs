@@ -228,7 +228,7 @@ impl Tokenizer {
         };
         let added = self.inner.get_post_processor().map_or(0, |with| with.added_tokens(second.is_some()));
         let Some(max_length) = limit.checked_sub(added).filter(|&room| room > 0) else {
-            let message = format!("{limit} tokens leave no room beside {added} special ones");
+            let message = format!("{limit} tokens leave no room next to {added} special ones");
             return Err(Error::model(&self.directory, message));
         };
         let params = TruncationParams { max_length, direction, ..TruncationParams::default() };
@@ -433,7 +433,7 @@ fn add_tokens(inner: &mut tokenizers::Tokenizer, directory: &Path, config: &Valu
     if let Some(Value::Object(added)) = read_json(&path)? {
         for (token, id) in added {
             let id =
-                id.as_u64().ok_or_else(|| Error::model(&path, format!("the id of `{token}` is {id}, no number")))?;
+                id.as_u64().ok_or_else(|| Error::model(&path, format!("the id of `{token}` is {id}, not a number")))?;
             tokens.insert(id, AddedToken::from(token, true).normalized(false));
         }
     }
@@ -443,7 +443,7 @@ fn add_tokens(inner: &mut tokenizers::Tokenizer, directory: &Path, config: &Valu
             let path = directory.join("tokenizer_config.json");
             return Err(Error::model(
                 path,
-                format!("`added_tokens_decoder` has `{id}: {token}`, which is no token with an id"),
+                format!("`added_tokens_decoder` has `{id}: {token}`, which is not a token with an id"),
             ));
         };
         let token = AddedToken::from(content, flag("special"))
@@ -476,7 +476,7 @@ const QWEN_WORDS: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 /// Hint on how to get a tokenizer for a model.
-const SAVE: &str = "name one that lies elsewhere with `--tokenizer`, or save it beside the weights: \
+const SAVE: &str = "pass one from another directory with `--tokenizer`, or save it next to the weights: \
                     `AutoTokenizer.from_pretrained(…).save_pretrained(…)`";
 
 /// Loads the files used without `tokenizer.json`: GPT-2's two files, BERT's file, or that of SentencePiece.
@@ -503,7 +503,7 @@ fn load_old_files(directory: &Path, convention: Option<Convention>, config: &Val
     }
     let class = config.get("tokenizer_class").and_then(Value::as_str);
     if convention.map_or(class.is_some(), |of| !of.is_byte_level()) {
-        let message = "no `tokenizer.json`, and `vocab.json` with `merges.txt` are read of byte-level tokenizers alone";
+        let message = "no `tokenizer.json`, and `vocab.json` with `merges.txt` are read only for byte-level tokenizers";
         return Err(Error::model(directory, message).with_hint(SAVE));
     }
     let bpe = BPE::from_file(&vocab.to_string_lossy(), &merges.to_string_lossy());
@@ -539,8 +539,8 @@ fn load_word_pieces(path: &Path, config: &Value) -> Result<tokenizers::Tokenizer
     let vocab: Map<String, Value> = lines.map(|(piece, id): (_, u32)| (piece.to_owned(), id.into())).collect();
     let unknown = token_text(config.get("unk_token")).unwrap_or_else(|| "[UNK]".to_owned());
     if !vocab.contains_key(&unknown) {
-        let message = format!("no piece is `{unknown}`, which stands for what is unknown");
-        return Err(Error::model(path, message).with_hint("a line is a piece, and its number the id"));
+        let message = format!("no piece is `{unknown}`, which stands for unknown text");
+        return Err(Error::model(path, message).with_hint("each line is a piece, and the line number is its id"));
     }
     let model = json!({
         "type": "WordPiece", "unk_token": unknown, "continuing_subword_prefix": "##", "max_input_chars_per_word": 100, "vocab": vocab,
@@ -578,7 +578,7 @@ fn surround(
         let text = special.named.iter().find(|(known, _)| known == name).map(|(_, text)| text.clone());
         let found = text.and_then(|text| inner.token_to_id(&text).map(|id| (text, id)));
         let file = if convention == Convention::Bert { "vocab.txt" } else { "vocab.json" };
-        found.ok_or_else(|| format!("`{file}` has no `{name}`, which stands around every text"))
+        found.ok_or_else(|| format!("`{file}` has no `{name}`, which is added to every text"))
     };
     if matches!(convention, Convention::Bert | Convention::DebertaV1) {
         let [separator, first] = [token("sep_token")?, token("cls_token")?];

@@ -172,10 +172,10 @@ fn charsmap_growth(charsmap: &str) -> Result<f64, String> {
     let length = u32::from_le_bytes(*length) as usize / 4 * 4;
     let (array, texts) = rest
         .split_at_checked(length)
-        .ok_or_else(|| broken(&format!("it says to have {length} bytes, and {} follow", rest.len())))?;
+        .ok_or_else(|| broken(&format!("it declares {length} bytes, but {} follow", rest.len())))?;
     let units: Vec<u32> =
         array.chunks_exact(4).map(|unit| u32::from_le_bytes(unit.try_into().expect("four bytes"))).collect();
-    let texts = std::str::from_utf8(texts).map_err(|_| broken("its replacements are no UTF-8"))?;
+    let texts = std::str::from_utf8(texts).map_err(|_| broken("its replacements are not UTF-8"))?;
     let unit = |at: usize| units.get(at).copied().ok_or_else(|| broken("it points beyond its end"));
     let offset = |unit: u32| ((unit >> 10) << ((unit & (1 << 9)) >> 6)) as usize;
 

@@ -124,9 +124,9 @@ impl ToxicityScorer for Recorded {
             (Some(error), _) => Err(error.clone()),
             (None, Some(line)) => Ok(line.toxicity),
             (None, None) => {
-                let message = format!("{} has no score of `{}`", self.ledger.path().display(), excerpt(text, QUOTED));
+                let message = format!("{} has no score for `{}`", self.ledger.path().display(), excerpt(text, QUOTED));
                 Err(ScoringError::new(message).with_hint(
-                    "texts are looked up to the character; name a scorer to ask instead: `recorded: { file: …, otherwise: … }`",
+                    "texts must match exactly; set a scorer for the other texts: `recorded: { file: …, otherwise: … }`",
                 ))
             }
         };
@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(alone.name(), "rule");
         assert_eq!(alone.score(&["unknown language", "four"]), [Ok(None), Ok(Some(0.04))]);
         let error = alone.score(&["four "])[0].clone().expect_err("to the character");
-        assert_eq!(error.message, format!("{} has no score of `four`", path.display()));
+        assert_eq!(error.message, format!("{} has no score for `four`", path.display()));
         assert!(error.hint.expect("a hint").contains("otherwise"));
     }
 
@@ -258,7 +258,7 @@ mod tests {
         let found = told(&format!("{good}{{\"text\": \"b\", \"toxicity\": \"high\"}}\n"));
         assert!(found.contains(":2: expected"), "{found}");
         let found = told("{\"text\": \"b\", \"toxicity\": 0.5, \"scorer\": \"another\"}\n");
-        assert!(found.ends_with(":1: the score is of `another`, but those of `rule` are wanted"), "{found}");
+        assert!(found.ends_with(":1: the score is by `another`, but `rule` is expected"), "{found}");
         let missing = Recorded::open(&dir.path().join("none.jsonl"), None).err().expect("refused").to_string();
         assert!(missing.contains("none.jsonl"), "{missing}");
     }

@@ -209,7 +209,7 @@ mod tests {
         let found = service(&url, "retries: 2\nconnections: 1").score(&["a", "b"]);
         let error = found[0].clone().expect_err("never");
         assert_eq!(error.message, format!("{url}: it answered 429, 3 times in a row"));
-        assert!(found[1].clone().expect_err("not asked").message.ends_with("not asked after another text failed"));
+        assert!(found[1].clone().expect_err("not asked").message.ends_with("not requested after another text failed"));
         assert_eq!(seen.lock().expect("no panic").len(), 3, "the second text is spared");
     }
 

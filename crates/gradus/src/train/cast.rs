@@ -33,8 +33,8 @@ pub fn open(plan: &Plan, start: &Start) -> Result<Cast<Player>> {
         match role.head {
             Head::Labels => dir.check_reads()?,
             Head::Scalar(_) if dir.is_encoder() => {
-                let message = "an encoder reads whole texts, and says nothing of the states of a policy";
-                let hint = "name another start of the critic: `critic.model`, or `critic.trunk: shared`";
+                let message = "an encoder reads whole texts, and has no values for the states of a policy";
+                let hint = "set another start model for the critic: `critic.model`, or `critic.trunk: shared`";
                 return Err(Error::model(&dir.path, message).with_hint(hint));
             }
             Head::Language | Head::Scalar(_) => dir.check_writes()?,

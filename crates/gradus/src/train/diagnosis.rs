@@ -66,8 +66,8 @@ pub(super) fn of_online(step: usize, settings: &Settings, logged: &dyn Fn(&str) 
     let start = first[0];
     (kls.iter().all(|&kl| kl > FAR_KL) && last.iter().all(|&reward| reward < start)).then(|| {
         format!(
-            "step {step}: the run diverges: the policy is far from its start (KL {:.0} nats a completion), and the reward of the \
-             sampled completions fell from {start:.4} to {:.4}; stop it and lower the learning rate ({})",
+            "step {step}: the run diverges: the policy is far from its start (KL {:.0} nats per completion), and the \
+             reward of the sampled completions fell from {start:.4} to {:.4}; stop it and lower the learning rate ({})",
             kls[WINDOW - 1],
             last[WINDOW - 1],
             rate(settings.learning_rate)
@@ -125,8 +125,8 @@ fn cause(start: f64, last: f64, rows: &[MetricsRow], settings: &Settings, sample
         return match share > 99.95 {
             true => format!("In every group all completions had the same reward, so nothing was learned: {advice}."),
             false => format!(
-                "In {share:.0} % of the groups all completions had the same reward, so there was next to nothing to learn from: \
-                 {advice}. The few other groups still moved the weights."
+                "In {share:.0} % of the groups all completions had the same reward, so there was almost nothing to \
+                 learn from: {advice}. The few other groups still moved the weights."
             ),
         };
     }
@@ -141,7 +141,8 @@ fn cause(start: f64, last: f64, rows: &[MetricsRow], settings: &Settings, sample
         && kl.abs() > FAR_KL
     {
         return format!(
-            "The policy is far from its start (KL {kl:.0} nats a completion): the learning rate ({learning_rate}) is too large."
+            "The policy is far from its start (KL {kl:.0} nats per completion): the learning rate ({learning_rate}) is \
+             too large."
         );
     }
     // A metric may stay constant while everything else changes, such as the reward of texts that are all wrong.
@@ -217,7 +218,7 @@ mod tests {
         let settings = Settings::new(&TrainConfig::default(), 10, 5.0, "eval_reward");
         let all = [rows("eval_reward", &[1.0]), rows("objective/kl", &[0.0, 900.0])].concat();
         let text = no_improvement(Some((0, 1.0)), &all, &settings, true).expect("nothing got better");
-        assert!(text.ends_with("(KL 900 nats a completion): the learning rate (5) is too large."), "{text}");
+        assert!(text.ends_with("(KL 900 nats per completion): the learning rate (5) is too large."), "{text}");
     }
 
     #[test]
@@ -265,7 +266,7 @@ mod tests {
         let text = said(&far, &[0.5, 0.0, 0.125, 0.25, 0.0, 0.125]).expect("it diverges");
         assert!(
             text.contains(
-                "(KL 600 nats a completion), and the reward of the sampled completions fell from 0.5000 to 0.1250;"
+                "(KL 600 nats per completion), and the reward of the sampled completions fell from 0.5000 to 0.1250;"
             ),
             "{text}"
         );

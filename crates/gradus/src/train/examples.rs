@@ -157,7 +157,7 @@ fn room(plan: &Plan, start: &Start, max_new_tokens: usize) -> Result<usize> {
             "`max_new_tokens` ({max_new_tokens}) leaves no room for a prompt within {longest} tokens"
         ))
         .with_hint(format!(
-            "this model reads {longest} tokens in all: pass `--max-new-tokens {}` or less",
+            "this model reads {longest} tokens in total: pass `--max-new-tokens {}` or less",
             longest / 2
         )));
     }

@@ -36,11 +36,11 @@ pub(crate) fn check(expected: &DataPrint, found: &DataPrint) -> Result<()> {
     ];
     let Some((name, was, is)) = parts.into_iter().find(|(_, was, is)| was != is) else { return Ok(()) };
     let how = match was.rows == is.rows {
-        true => format!("the {} {name} rows hold something else than before the checkpoint", is.rows),
+        true => format!("the {} {name} rows differ from those before the checkpoint", is.rows),
         false => format!("there are {} {name} rows, but {} before the checkpoint", is.rows, was.rows),
     };
     Err(Error::input(format!("the data has changed: {how}"))
-        .with_hint("bring the old data back to go on exactly, or start a new run from the checkpoint with `--model`"))
+        .with_hint("restore the old data to continue exactly, or start a new run from the checkpoint with `--model`"))
 }
 
 /// Fingerprints of the models whose files a resumed run reads again, by their configured names. These are the models that are not trained,
@@ -68,8 +68,8 @@ pub(crate) fn of_models(cast: &Cast<Player>, adapts: bool) -> Result<BTreeMap<St
 pub(crate) fn check_models(expected: &BTreeMap<String, String>, found: &BTreeMap<String, String>) -> Result<()> {
     let changed = |(name, print): &(&String, &String)| found.get(*name).is_some_and(|found| found != *print);
     let Some((name, _)) = expected.iter().find(changed) else { return Ok(()) };
-    Err(Error::model(name, "its files hold something else than before the checkpoint").with_hint(
-        "bring the old files back to go on exactly, or start a new run with the model as it is now (`--output-dir`)",
+    Err(Error::model(name, "its files differ from those before the checkpoint").with_hint(
+        "restore the old files to continue exactly, or start a new run with the model as it is now (`--output-dir`)",
     ))
 }
 
@@ -333,7 +333,7 @@ mod tests {
         let message = |found: &DataPrint| check(&before, found).unwrap_err().to_string();
         assert_eq!(
             message(&of(&texts(&["onet", "wo"]), &[], &[])),
-            "the data has changed: the 2 training rows hold something else than before the checkpoint"
+            "the data has changed: the 2 training rows differ from those before the checkpoint"
         );
         assert_eq!(
             message(&of(&texts(&["one"]), &[], &[])),

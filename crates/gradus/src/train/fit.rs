@@ -48,12 +48,12 @@ fn reader<'a>(part: &'a str, player: &'a Player) -> Reader<'a> {
 fn suggestion(part: &str) -> &'static str {
     match part {
         "the critic" => {
-            "name one with the policy's tokenizer as `critic.model` (the policy itself would do), or use \
+            "set one with the policy's tokenizer as `critic.model` (the policy itself is possible), or use \
              `critic.trunk: shared`; without either, the critic starts from the reward model"
         }
         "the teacher" => {
-            "name a `teacher_model` with the student's tokenizer: their distributions are compared id by id"
+            "set a `teacher_model` with the student's tokenizer: their distributions are compared id by id"
         }
-        _ => "name a `reference_model` with the policy's tokenizer, or none: then it is the model training starts from",
+        _ => "set a `reference_model` with the policy's tokenizer, or leave it out to use the start model",
     }
 }

@@ -290,16 +290,16 @@ fn support_bytes(iteration: &Iteration<'_>, vocabulary: usize) -> usize {
 pub fn check(workload: &Workload, machine: &Machine) -> Result<Forecast> {
     let forecast = workload.forecast();
     let hint = |way_out: String| {
-        format!("{way_out}; `gradus plan` shows every phase, and `--no-memory-check` starts the run all the same")
+        format!("{way_out}; `gradus plan` shows every phase, and `--no-memory-check` starts the run anyway")
     };
     let own = forecast.host_bytes.unwrap_or(0);
     if let Some(memory) = machine.memory_bytes.filter(|&memory| memory < own) {
         let message = format!(
-            "the run needs {} of the machine's own memory beside the GPU's, but this machine has {}",
+            "the run needs {} of the machine's own memory in addition to the GPU's, but this machine has {}",
             gigabytes(own),
             gigabytes(memory)
         );
-        return Err(Error::input(message).with_hint(hint("fewer or shorter rows take less".into())));
+        return Err(Error::input(message).with_hint(hint("fewer or shorter rows need less".into())));
     }
     let (memory, who) = match &forecast.gpu {
         Some(gpu) => (machine.device_memory(gpu), format!("`{gpu}`")),
@@ -324,7 +324,8 @@ pub fn unknown_memory(forecast: &Forecast, machine: &Machine) -> Option<String> 
     let gpu = forecast.gpu.as_ref().filter(|gpu| machine.device_memory(gpu).is_none())?;
     let peak = gigabytes(forecast.peak_bytes);
     Some(format!(
-        "the run needs {peak} of the memory of `{gpu}`, whose driver does not say how much it has: nothing is refused"
+        "the run needs {peak} of the memory of `{gpu}`, whose driver does not report its memory: the run is not \
+         rejected"
     ))
 }
 
@@ -395,11 +396,11 @@ mod tests {
         assert!(hint.starts_with(&format!("`micro_batch_tokens: {tokens}` would fit;")), "{hint}");
         assert!(check(&on_gpu(tokens), &machine(Some(600), 64_000)).is_ok(), "the advice holds: {hint}");
         let error = check(&wide, &machine(Some(80_000), 10)).expect_err("the program does not fit");
-        assert!(error.to_string().contains("of the machine's own memory beside the GPU's"), "{error}");
+        assert!(error.to_string().contains("of the machine's own memory in addition to the GPU's"), "{error}");
         // If the driver does not report its memory, nothing is rejected, and the user is informed.
         let forecast = check(&wide, &machine(None, 100)).expect("nothing is known");
         let said = unknown_memory(&forecast, &machine(None, 100)).expect("it is told");
-        assert!(said.contains("`gpu:1`, whose driver does not say"), "{said}");
+        assert!(said.contains("`gpu:1`, whose driver does not report"), "{said}");
         assert_eq!(unknown_memory(&forecast, &machine(Some(1), 100)), None);
         // Blocks are never recomputed there, so recomputation is no remedy.
         let advice = (540..=1200).rev().step_by(5).filter_map(|megabytes| {
@@ -429,8 +430,8 @@ mod tests {
         });
         let mut advice: Vec<String> = advice.collect();
         advice.dedup();
-        assert_eq!(advice, ["`recompute", "`max_length", "not"]);
+        assert_eq!(advice, ["`recompute", "`max_length", "even"]);
         let error = check(&wide, &machine(10)).expect_err("not even the program fits");
-        assert!(error.hint().expect("a hint").starts_with("not even short rows would fit"), "{error:?}");
+        assert!(error.hint().expect("a hint").starts_with("even short rows would not fit"), "{error:?}");
     }
 }

@@ -270,7 +270,7 @@ fn read_value_head(path: &Path, width: usize, device: &Device) -> Result<ValueHe
             let found: Vec<_> = tensors.iter().map(|tensor| format!("`{}` {:?}", tensor.name, tensor.shape)).collect();
             let found = if found.is_empty() { "nothing".to_owned() } else { found.join(", ") };
             let message = format!("holds {found}, but the value head of this policy is `bias` [1], `weight` [{width}]");
-            Err(Error::model(path, message).with_hint("resume from another checkpoint, or start the run anew"))
+            Err(Error::model(path, message).with_hint("resume from another checkpoint, or start a new run"))
         }
     }
 }

@@ -43,9 +43,10 @@ impl Start {
             dir = dir.with_adapter(&model::resolve(adapter, &mut |_, _, _| {})?)?;
         }
         if let (Some(adapter), Some(_)) = (&dir.adapter, &plan.config().lora) {
-            let message = format!("`{}` is an adapter already, and `lora` asks for a new one", plan.config().model);
+            let message = format!("`{}` is an adapter already, but `lora` requests a new one", plan.config().model);
             return Err(Error::input(message).with_hint(format!(
-                "leave `lora` out to go on with it, or fold it into its base first: `gradus merge --model {} --output DIR`",
+                "leave `lora` out to continue it, or merge it into its base first: `gradus merge --model {} --output \
+                 DIR`",
                 adapter.path.display()
             )));
         }
@@ -246,8 +247,8 @@ fn bad_rows(plan: &Plan) -> BadRows {
 fn drawn(rows: Vec<Row>, source: &MixedData, stream: Stream) -> Result<Vec<Row>> {
     let count = source.rows.unwrap_or(rows.len());
     if count > rows.len() {
-        let message = format!("`mix` asks for {count} rows of `{}`, which has {}", source.data, rows.len());
-        return Err(Error::input(message).with_hint("take fewer, or leave `rows` out to take all"));
+        let message = format!("`mix` requests {count} rows of `{}`, which has {}", source.data, rows.len());
+        return Err(Error::input(message).with_hint("request fewer, or leave `rows` out to use all"));
     }
     Ok(draw(rows, count, stream))
 }
@@ -376,7 +377,7 @@ mod tests {
             .and_then(|written| Plan::check(&written, &Machine::detect()));
         let error = refused.expect_err("pairs are needed").to_string();
         assert!(
-            error.contains("`mix[0].data.task` gives prompts and references, but `reward` learns from pairs"),
+            error.contains("`mix[0].data.task` has prompts and references, but `reward` trains on pairs"),
             "{error}"
         );
     }
@@ -397,6 +398,6 @@ mod tests {
         assert!(once.len() == 10 && once.is_sorted() && once != other && once == take(Some(10), 1).expect("enough"));
         assert_eq!(take(None, 1).expect("all"), (0..50).collect::<Vec<_>>());
         let error = take(Some(51), 1).expect_err("too many").to_string();
-        assert_eq!(error, format!("`mix` asks for 51 rows of `{name}`, which has 50"));
+        assert_eq!(error, format!("`mix` requests 51 rows of `{name}`, which has 50"));
     }
 }

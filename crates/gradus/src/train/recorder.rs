@@ -183,7 +183,7 @@ impl<'a> Recorder<'a> {
     fn restore_pending(&mut self) -> Result<()> {
         let pending = std::mem::take(&mut self.state.pending);
         let stats = pending.get("stats").and_then(Value::as_object);
-        let broken = || Error::input("`pending` in the checkpoint's `run_state.json` is not what this version writes");
+        let broken = || Error::input("`pending` in the checkpoint's `run_state.json` was not written by this version");
         self.pending = stats.map_or(Some(Stats::default()), Stats::from_json).ok_or_else(broken)?;
         // Earlier versions counted the tokens among the measurements.
         let (counted, before) = (pending.get("tokens").and_then(Value::as_u64), self.pending.take("new_tokens"));
@@ -334,7 +334,7 @@ impl<'a> Recorder<'a> {
     }
 
     fn deleted(&self) -> Error {
-        Error::input(format!("the run directory `{}` was deleted while the run was at work", self.run.path().display()))
+        Error::input(format!("the run directory `{}` was deleted during the run", self.run.path().display()))
     }
 
     /// Continues next to a deleted directory. The configuration and all rows of `metrics.jsonl` are written there first.
@@ -357,10 +357,10 @@ impl<'a> Recorder<'a> {
         let (gone, kept) = (gone.path().display(), self.run.path().display());
         let with = checkpoint.map_or(String::new(), |step| format!(" with a checkpoint of step {step}"));
         let error = Error::input(format!(
-            "the run directory `{gone}` was deleted while the run was at work; what could be kept is in `{kept}`{with}"
+            "the run directory `{gone}` was deleted during the run; the recovered files are in `{kept}`{with}"
         ));
         let error = match checkpoint {
-            Some(_) => error.with_hint(format!("go on with `--resume --output-dir {kept}`")),
+            Some(_) => error.with_hint(format!("resume with `--resume --output-dir {kept}`")),
             None => error,
         };
         if let Some(claim) = self.rescue.take()
@@ -602,7 +602,7 @@ pub fn restore_optimizer<M: Module>(
 ) -> Result<Optimizer> {
     let refuse = |message: String| {
         Error::model(checkpoint.path.join("optimizer.safetensors"), message)
-            .with_hint("resume from another checkpoint, or start the run anew")
+            .with_hint("resume from another checkpoint, or start a new run")
     };
     let found = optimizer_state::read(checkpoint.optimizer()?, prefix, config, device).map_err(refuse)?;
     let optimizer = Optimizer::restore(config, found.steps.unwrap_or(0), found.moments);

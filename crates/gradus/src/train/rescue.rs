@@ -24,7 +24,7 @@ pub(super) fn checkpoint_on_failure<'o, S>(
     if gone.is_some()
         && let Err(error) = recorder.rescue()
     {
-        recorder.tell(&Event::Warning(&format!("nothing could be kept beside the deleted run directory: {error}")));
+        recorder.tell(&Event::Warning(&format!("nothing could be saved next to the deleted run directory: {error}")));
         return ended.unwrap_or_else(|panic| resume_unwind(panic));
     }
     // A panic within a panic must not hide the first one.
@@ -41,13 +41,14 @@ pub(super) fn checkpoint_on_failure<'o, S>(
         // As requested: the state is saved, and there is no error.
         (Ok(Ok(true)), Some(_)) if is_interrupted => None,
         (Ok(Ok(true)), Some(step)) => {
-            Some(format!("the state after step {step} is kept in a checkpoint: go on with `--resume`"))
+            Some(format!("the state after step {step} was saved in a checkpoint: resume with `--resume`"))
         }
         (Ok(Err(error)), Some(step)) => Some(format!(
-            "no checkpoint could be written ({error}); the last one is of step {step}: go on with `--resume`"
+            "no checkpoint could be written ({error}); the last one is of step {step}: resume with `--resume`"
         )),
         (_, Some(step)) => Some(format!(
-            "the step was under way, so nothing new is kept; the last checkpoint is of step {step}: go on with `--resume`"
+            "the step was not finished, so nothing new was saved; the last checkpoint is of step {step}: resume with \
+             `--resume`"
         )),
     };
     if let Some(text) = way_on {

@@ -91,8 +91,9 @@ pub fn run_on(plan: &Plan, ranks: Ranks, observer: &mut dyn Observer) -> Result<
 fn lanes(plan: &Plan, ranks: Ranks) -> Result<Lanes> {
     let count = plan.train().lanes.unwrap_or(1);
     if ranks.size() > count {
-        let message = format!("{} ranks cannot share the work of a run with `train.lanes: {count}`", ranks.size());
-        let hint = "at most one rank a lane: start fewer ranks, or raise `--lanes`. Runs with other lanes differ in the rounding of sums";
+        let message = format!("{} ranks cannot share a run with `train.lanes: {count}`", ranks.size());
+        let hint = "at most one rank per lane: start fewer ranks, or raise `--lanes`. Runs with other lanes differ in \
+                    the rounding of sums";
         return Err(Error::input(message).with_hint(hint));
     }
     Ok(Lanes::new(count, ranks))
@@ -211,8 +212,8 @@ fn tell_ranks(lanes: Lanes, observer: &mut dyn Observer) {
         all.iter().enumerate().find(|(_, (_, instructions, _))| *instructions != all[0].1)
     {
         observer.event(&Event::Warning(&format!(
-            "rank 0 computes on `{processor}` and rank {rank} on `{other}`, which have different instructions: the weights are those of this \
-             mixture, to the bit, and not those of one kind of processor"
+            "rank 0 computes on `{processor}` and rank {rank} on `{other}`, which have different instructions: the \
+             weights are exactly reproducible only with the same mixture of processors"
         )));
     }
 }
@@ -226,13 +227,14 @@ fn tell_resumption(plan: &Plan, directory: &RunDir, checkpoint: Option<&Checkpoi
                 Origin::Other(path) => format!(" of `{}`", path.display()),
             };
             let step = checkpoint.run_state.step;
-            observer.event(&Event::Message(&format!("going on from step {step}{of}")));
+            observer.event(&Event::Message(&format!("resuming from step {step}{of}")));
             // A checkpoint of another run has no completions.
             let is_own = matches!(plan.origin(), Origin::Own(_));
             let rollouts = directory.rollouts();
             if is_own && step > 0 && plan.method().is_online() && !rollouts.exists() {
                 let message = format!(
-                    "`{}` is gone: the completions and warnings of the steps up to {step} are lost, and a new file begins",
+                    "`{}` is missing: the completions and warnings of the steps up to {step} are lost, and a new file \
+                     was started",
                     rollouts.display()
                 );
                 observer.event(&Event::Warning(&message));
@@ -301,7 +303,7 @@ impl Job<'_> {
         if let Some(free) = machine.memory_free_bytes.filter(|&free| free < own) {
             let gigabytes = |bytes: u64| format!("{:.1} GB", bytes as f64 / 1e9);
             observer.event(&Event::Warning(&format!(
-                "the run needs about {}, and {} of memory are free now: others may have to give way",
+                "the run needs about {}, and {} of memory are free now: other programs may run out of memory",
                 gigabytes(own),
                 gigabytes(free)
             )));
@@ -664,11 +666,11 @@ fn weighted(scale: Option<f64>, order: Order, prompts: &[Prompt]) -> Result<Opti
         None | Some(Value::Null) => Ok(1.0),
         Some(value) => value.as_f64().filter(|weight| *weight >= 0.0).ok_or_else(|| {
             let message = format!("row {}: `weight` is {value}, but must be a number from 0", prompt.row + 1);
-            Error::input(message).with_hint("`train.priority_scale` draws prompts by it")
+            Error::input(message).with_hint("`train.priority_scale` samples prompts by it")
         }),
     };
     let weights = prompts.iter().map(weight).collect::<Result<Vec<f64>>>()?;
-    let none = || Error::input("every prompt has the `weight` 0, so `train.priority_scale` would draw none");
+    let none = || Error::input("every prompt has the `weight` 0, so `train.priority_scale` would sample none");
     Weighted::new(order, &weights, scale).ok_or_else(none).map(Some)
 }
 

@@ -70,8 +70,8 @@ pub(super) fn observe(
     let is_new = ages.iter().all(|age| *age == 0.0);
     is_new.then(|| {
         format!(
-            "the server's log-probabilities are {apart:.2} nats a token away from those of the policy: does it serve the same model, and \
-             log-probabilities at the sampling temperature (docs/servers.md)?"
+            "the server's log-probabilities are {apart:.2} nats per token away from those of the policy: does it serve \
+             the same model, and log-probabilities at the sampling temperature (docs/servers.md)?"
         )
     })
 }

@@ -184,8 +184,8 @@ pub fn entropy_collapse(first: &[Shown], last: &[Shown]) -> Option<Reading> {
         fires: 0.7,
         calm: 0.5,
         message: format!(
-            "entropy collapses: {now:.3} nats a token over the last {LAST} steps, {before:.3} over the first {FIRST}; \
-             completions of one prompt become alike, and teach less"
+            "entropy collapses: {now:.3} nats per token over the last {LAST} steps, {before:.3} over the first \
+             {FIRST}; completions of one prompt become alike, and give less training signal"
         ),
     })
 }
@@ -199,7 +199,7 @@ pub fn flat_groups(_: &[Shown], last: &[Shown]) -> Option<Reading> {
         fires: 0.5,
         calm: 0.35,
         message: format!(
-            "{:.0} % of the groups of the last {} steps have the same reward throughout, and taught nothing",
+            "{:.0} % of the groups of the last {} steps have the same reward throughout, and gave no training signal",
             100.0 * share,
             shares.len()
         ),
@@ -215,7 +215,7 @@ pub fn repetition(_: &[Shown], last: &[Shown]) -> Option<Reading> {
         fires: 0.3,
         calm: 0.2,
         message: format!(
-            "completions repeat themselves: {:.0} % of their {N_GRAM}-grams of tokens over the last {} steps stand \
+            "completions repeat themselves: {:.0} % of their {N_GRAM}-grams of tokens over the last {} steps occur \
              earlier in the same completion",
             100.0 * share,
             last.len()
@@ -256,13 +256,14 @@ pub fn kl_bounds(_: &[Shown], last: &[Shown]) -> Option<Reading> {
         calm: 0.75,
         message: if a_token > 0.0 {
             format!(
-                "the policy is far from its reference: {a_token:.3} nats a token over the last {steps} steps (bound \
-                 {KL_A_TOKEN}); a larger KL coefficient or a smaller learning rate holds it"
+                "the policy is far from its reference: {a_token:.3} nats per token over the last {steps} steps (bound \
+                 {KL_A_TOKEN}); use a larger KL coefficient or a smaller learning rate"
             )
         } else {
             format!(
-                "the KL to the reference is {a_completion:.2} nats a completion over the last {steps} steps, though it \
-                 cannot be negative: the policy samples what its reference finds likelier, and is losing its spread"
+                "the KL to the reference is {a_completion:.2} nats per completion over the last {steps} steps, though \
+                 it cannot be negative: the policy samples texts that are more likely under its reference, and loses \
+                 diversity"
             )
         },
     })
@@ -294,7 +295,7 @@ pub fn parts_diverge(first: &[Shown], last: &[Shown]) -> Option<Reading> {
         fires: 0.5,
         calm: 0.25,
         message: format!(
-            "parts of the reward part ways between the first {FIRST} and the last {LAST} steps: `{}` got better ({:.3} \
+            "parts of the reward diverge between the first {FIRST} and the last {LAST} steps: `{}` got better ({:.3} \
              to {:.3}), `{}` got worse ({:.3} to {:.3})",
             gained.0, gained.1, gained.2, lost.0, lost.1, lost.2
         ),
@@ -315,9 +316,9 @@ pub fn unread(_: &[Shown], last: &[Shown]) -> Option<Reading> {
         fires: 0.01,
         calm: 0.005,
         message: format!(
-            "texts are longer than what `{name}` reads: {:.1} % of what it should judge over the last {} steps was cut off, and \
-             segments that are cut off are worth 0; shorten passages or prompts, or raise its `max_length` where the model \
-             has the positions",
+            "texts are longer than `{name}` can read: {:.1} % of the text to judge over the last {} steps was cut off, \
+             and segments that are cut off score 0; shorten passages or prompts, or raise its `max_length` where the \
+             model has the positions",
             100.0 * share,
             last.len()
         ),

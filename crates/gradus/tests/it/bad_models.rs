@@ -124,7 +124,7 @@ fn a_family_or_a_kind_that_is_not_known_is_refused() {
     edit_config(dir.path(), "\"model_type\": \"mamba\"", "\"model_type\": \"gemma3\"");
     fails(
         dir.path(),
-        "[DIR]/config.json: model type `gemma3` reads images too; its text part alone is supported, `gemma3_text`",
+        "[DIR]/config.json: model type `gemma3` also reads images; only its text part, `gemma3_text`, is supported",
         Some("in transformers: `Gemma3ForCausalLM.from_pretrained(DIR).save_pretrained(TO)`"),
     );
     let causal = copy("gpt2");
@@ -258,9 +258,9 @@ fn a_reference_with_another_tokenizer_is_refused() {
     let reference = altered("qwen3", "tokenizer.json", swap_tokens);
     let error = refusal("qwen3", &format!("method: {{ dpo: {{ reference_model: {} }} }}", reference.path().display()));
     let message = error.to_string();
-    let start = format!("the reference `{}` has another tokenizer than the policy", reference.path().display());
+    let start = format!("the reference `{}` has a different tokenizer than the policy", reference.path().display());
     assert!(message.starts_with(&start) && message.contains(": id "), "{message}");
-    assert!(error.hint().expect("a hint").starts_with("name a `reference_model` with the policy's tokenizer"));
+    assert!(error.hint().expect("a hint").starts_with("set a `reference_model` with the policy's tokenizer"));
 }
 
 #[test]
@@ -269,7 +269,7 @@ fn a_reference_with_a_smaller_vocabulary_or_fewer_positions_is_refused() {
     std::fs::remove_file(smaller.path().join("tokenizer.json")).expect("removed");
     let dpo = |path: &Path| format!("method: {{ dpo: {{ reference_model: {} }} }}", path.display());
     let message = refusal("gpt2", &dpo(smaller.path())).to_string();
-    assert!(message.contains("knows 10 ids, but the policy"), "{message}");
+    assert!(message.contains("has 10 ids, but the policy"), "{message}");
 
     let shorter = altered("gpt2", "config.json", |config| config["n_positions"] = 7.into());
     let error = refusal("gpt2", &dpo(shorter.path()));
@@ -285,7 +285,7 @@ fn a_critic_that_would_start_from_a_reward_model_with_another_tokenizer_is_refus
         format!("reward: {{ model: {} }}\nmethod: {{ ppo: {{ max_new_tokens: 4{critic} }} }}", reward.path().display())
     };
     let error = refusal("qwen3", &keys(""));
-    let start = format!("the critic `{}` has another tokenizer than the policy", reward.path().display());
+    let start = format!("the critic `{}` has a different tokenizer than the policy", reward.path().display());
     assert!(error.to_string().starts_with(&start), "{error}");
     assert!(error.hint().expect("a hint").contains("`critic.trunk: shared`"), "{error:?}");
 }

@@ -131,7 +131,7 @@ fn methods_are_trained_and_measured_alike() {
     assert_eq!(refused.to_string(), expected);
     messages.0.clear();
     assert_eq!(compare(&file, Existing::Resume, &mut messages).unwrap(), json);
-    assert_eq!(messages.0.iter().filter(|text| text.contains("finished before")).count(), 3);
+    assert_eq!(messages.0.iter().filter(|text| text.contains("already finished")).count(), 3);
 }
 
 /// A reward whose metric lacks a resource.

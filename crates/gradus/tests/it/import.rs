@@ -64,7 +64,7 @@ fn trl_files_keep_method_data_batch_and_adapter() {
             ("/lora/targets/0", "\"all-linear\""),
         ],
     );
-    assert_eq!(found.1, ["`push_to_hub` has no equal: left out"], "every other key is taken over");
+    assert_eq!(found.1, ["`push_to_hub` has no equivalent: left out"], "every other key is taken over");
     assert!(found.2.contains("acme/pairs:test"), "{}", found.2);
 }
 
@@ -93,11 +93,11 @@ fn a_batch_of_trl_counts_completions_and_its_steps_count_updates() {
         ],
     );
     let said = found.1.join("\n");
-    for part in ["`mine.score` is a Python function", "`use_vllm` has no equal", "100 steps"] {
+    for part in ["`mine.score` is a Python function", "`use_vllm` has no equivalent", "100 steps"] {
         assert!(said.contains(part), "{part}: {said}");
     }
     let odd = "model_name_or_path: m\ndataset_name: d\nper_device_train_batch_size: 3\nnum_generations: 8\n";
-    assert!(refused("trl-grpo", odd).contains("no multiple of `num_generations`, 8"));
+    assert!(refused("trl-grpo", odd).contains("not a multiple of `num_generations`, 8"));
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn axolotl_files_keep_their_names_of_batches_and_adapters() {
         ],
     );
     let said = found.1.join("\n");
-    for part in ["types alpaca, alpaca", "`special_tokens.pad_token` has no equal"] {
+    for part in ["types alpaca, alpaca", "`special_tokens.pad_token` has no equivalent"] {
         assert!(said.contains(part), "{part}: {said}");
     }
     for (rl, method) in [("dpo", "dpo"), ("ipo", "dpo"), ("orpo", "orpo"), ("simpo", "simpo"), ("kto", "kto")] {

@@ -584,8 +584,8 @@ fn a_teacher_with_another_vocabulary_is_refused() {
     let rest = format!("method: {{distill: {{teacher_model: {}}}}}\n", other.path().display());
     let error = gradus::train::run(&place.plan("run", "qwen3", &rest), &mut Silent).unwrap_err();
     assert!(error.to_string().starts_with("the teacher `"), "{error}");
-    assert!(error.to_string().contains("has another tokenizer than the policy"), "{error}");
-    assert!(error.hint().unwrap().starts_with("name a `teacher_model`"), "{error:?}");
+    assert!(error.to_string().contains("has a different tokenizer than the policy"), "{error}");
+    assert!(error.hint().unwrap().starts_with("set a `teacher_model`"), "{error:?}");
 
     let place = Place::new(colors());
     let rest = format!("method: {{distill: {{teacher_model: {}}}}}\n", model("gpt2").path.display());

@@ -203,7 +203,7 @@ fn what_ranks_cannot_share_is_refused() {
     let errors = on(5, &place, ("five", "qwen3", &rest), Existing::Refuse, |_| Silent);
     for error in errors {
         let error = error.expect_err("there are four lanes").to_string();
-        assert_eq!(error, "5 ranks cannot share the work of a run with `train.lanes: 4`");
+        assert_eq!(error, "5 ranks cannot share a run with `train.lanes: 4`");
     }
     assert!(!place.run("five").exists(), "nothing was begun");
     // One rank finds the directory in use and reports this to all.

@@ -133,14 +133,14 @@ fn another_systems_file_becomes_ours_and_says_what_changed() {
         .collect();
     let begins = [
         "1: `tokenizer.model_name` is `gpt2`: the tokenizer is read from the directory of the model",
-        "5: the pool `imdb` needs a `seed`, without which the file does not run there: 42 is taken",
+        "5: the pool `imdb` needs a `seed`, and RL4LMs cannot run the file without one: 42 is used",
         "8: `env.args.context_start_token` is 0 for `maskable_causal_lm_actor_critic_policy`",
-        "11: 10 environments × 128 steps are 1280 tokens: 28 completions of 48 an iteration, in 14 mini-batches of 2",
-        "11: `alg.args.new_key` has no equal: left out",
-        "21: `alg.policy.args.generation_kwargs` has no `top_k`: transformers' 50 is in force",
-        "22: `save_every` is missing: a checkpoint is written every 20 iterations there, which is written out",
+        "11: 10 environments × 128 steps are 1280 tokens: 28 completions of 48 per iteration, in 14 mini-batches of 2",
+        "11: `alg.args.new_key` has no equivalent: left out",
+        "21: `alg.policy.args.generation_kwargs` has no `top_k`: it is set to 50, the default of transformers",
+        "22: `save_every` is missing: it is set to 20 iterations, the default of RL4LMs",
         "27: `train_evaluation.generation_kwargs` has no `max_new_tokens`: transformers stops at 20 tokens",
-        "27: evaluations search under the mask there; here without it",
+        "27: RL4LMs applies the mask to beam search in evaluations; gradus does not",
     ];
     assert_eq!(said.len(), begins.len(), "{said:#?}");
     for (said, begins) in said.iter().zip(begins) {
@@ -150,12 +150,12 @@ fn another_systems_file_becomes_ours_and_says_what_changed() {
     std::fs::write(&misspelled, ORIGINAL).expect("written");
     let notes = import(System::Rl4lms, &misspelled).expect("it is read").notes;
     let about_name =
-        "the file is called `blendorbot_ppo.yml`, but its model is Blenderbot: `blenderbot_ppo.yml` is meant";
+        "the file is called `blendorbot_ppo.yml`, but its model is Blenderbot: read as `blenderbot_ppo.yml`";
     assert!(notes.iter().any(|note| note.message == about_name), "{notes:?}");
     let error = imported("alg: { id: dqn }").expect_err("none of its algorithms").to_string();
-    assert_eq!(error, "`alg.id` is `dqn`, which is none of RL4LMs' algorithms");
+    assert_eq!(error, "`alg.id` is `dqn`, which is not an algorithm of RL4LMs");
     let error = imported(&ORIGINAL.replace("learned_reward", "my_reward")).expect_err("unknown").to_string();
-    assert_eq!(error, "the reward `my_reward` has no equal");
+    assert_eq!(error, "the reward `my_reward` has no equivalent");
     // Values of the wrong type, each with its position.
     let wrong = ORIGINAL.replace("n_envs: 10", "n_envs: 0").replace("batch_size: 64", "batch_size: -3.5");
     let wrong = wrong.replace("do_sample: True", "do_sample: [True]");
@@ -272,7 +272,7 @@ fn what_another_systems_file_leaves_out_is_what_it_sets_there() {
             ("/method/nlpo/mask_update_iterations", "1000"),
         ],
     );
-    assert!(ranked.1.iter().any(|note| note.message.contains("those at temperature 1 there")), "{:?}", ranked.1);
+    assert!(ranked.1.iter().any(|note| note.message.contains("KL at temperature 1;")), "{:?}", ranked.1);
     let likely = imported("nlpo", 1, "n_steps: 20", &format!("{masked}learned_top_p\n      top_mask: 0.9"), "");
     check(&likely, &[("/method/nlpo/min_tokens_to_keep", "101"), ("/method/nlpo/mask_model", "\"lagged\"")]);
 }
@@ -339,7 +339,9 @@ fn metrics_that_ask_models_become_ours() {
     }
     let (plan, said) = imported(dates, "{ id: summaCConv }, { id: spice }, { id: summaCZS, args: { model_name: x } }");
     assert_eq!(part(&plan, "/train/evaluation/metrics"), json!([]));
-    for part in ["needs a trained convolution", "add `spice: { program:", "a granularity or a model of `summaCZS`"] {
+    let expected =
+        ["needs a trained convolution", "add `spice: { program:", "unknown granularity or model of `summaCZS`"];
+    for part in expected {
         assert!(said.contains(part), "`{part}` is missing in: {said}");
     }
     let (plan, _) = imported("id: intent_accuracy\n  args: { intent_coeff: 0.75, auto_coeff: 0.25 }", meteor);
@@ -370,7 +372,7 @@ fn metrics_that_ask_models_become_ours() {
     let (plan, said) = imported(&format!("{prefers} }}"), meteor);
     let model = &part(&plan, "/reward/metric/common_gen_preference/model");
     assert_eq!(model, &json!("models/t5-11b-commongen-preferences"));
-    assert!(said.contains("must be a model directory of them"), "{said}");
+    assert!(said.contains("must be a model directory with them"), "{said}");
     let (plan, _) = imported(&format!("{prefers}, concept_penalty_coeff: 0.5, meteor_coeff: 2 }}"), meteor);
     let mix = part(&plan, "/reward/mix");
     assert_eq!(mix[0]["reward"]["metric"]["common_gen_preference"]["concept_penalty"], json!(0.5));
@@ -417,7 +419,8 @@ fn what_looks_like_a_mistake_of_the_original_is_said_with_its_line() {
     let in_block: Vec<(&str, &str)> = in_block.iter().map(|(old, new)| (*old, new.as_str())).collect();
     check(
         &in_block,
-        "29: `train_evaluation.metrics[0].args.apply_best` is the text `True,`, and not `True`: the comma is part of it",
+        "29: `train_evaluation.metrics[0].args.apply_best` is the text `True,`, not `True`: the comma is part of the \
+         text",
     );
     let scored = ("{ id: sacre_bleu, args: { tokenize: intl } }", "{ id: bert_score }");
     check(
@@ -435,12 +438,12 @@ fn what_looks_like_a_mistake_of_the_original_is_said_with_its_line() {
     );
     check(
         &[("lvwerra/gpt2-imdb", "facebook/blenderbot-400M-distill")],
-        "16: what the generation configuration of `facebook/blenderbot-400M-distill` says beside this file is in force there",
+        "16: RL4LMs also applies the generation configuration of `facebook/blenderbot-400M-distill`",
     );
     let evaluates = format!("{}\n", ORIGINAL.lines().last().expect("a line"));
     check(
         &[(&evaluates[..], "")],
-        "22: `train_evaluation` has no `generation_kwargs`: evaluations sample as rollouts do there, and here",
+        "22: `train_evaluation` has no `generation_kwargs`: evaluations sample as rollouts do",
     );
 }
 
@@ -530,7 +533,8 @@ fn fine_grained_rlhfs_files_become_the_recipes() {
         assert_eq!(part(&ours, &format!("/train/wandb_{key}")), expected);
     }
     let said: Vec<&str> = notes.iter().map(|note| note.message.as_str()).collect();
-    let begins = ["the data are read from", "`train.sampling_batch_size_per_card` is of each of the 2 cards"];
+    let begins =
+        ["the original reads the data from", "`train.sampling_batch_size_per_card` counts for each of the 2 GPUs"];
     assert_eq!(said.len(), begins.len(), "{said:#?}");
     for (said, begins) in said.iter().zip(begins) {
         assert!(said.starts_with(begins), "{said}\n{begins}");

@@ -105,7 +105,7 @@ fn completions_and_warnings_of_a_run_are_in_its_database() {
     // Five tokens are too few for an untrained model.
     let cut = rollouts[..30].iter().filter(|record| record.stop_reason == "length").count();
     assert!(cut > 15, "{cut} of 30");
-    let flat = "100 % of the groups of the last 5 steps have the same reward throughout, and taught nothing";
+    let flat = "100 % of the groups of the last 5 steps have the same reward throughout, and gave no training signal";
     let expected = [
         ("flat_groups", flat.to_owned()),
         (

@@ -104,7 +104,7 @@ fn tasks_without_files_repeat_one_prompt() {
     let error = load(&dates, &LoadOptions::needing(Need::Sft), &Interrupt::default())
         .expect_err("nothing to learn")
         .to_string();
-    assert_eq!(error, "dates:1: the task has no references: there is nothing to learn from");
+    assert_eq!(error, "dates:1: the task has no references: there is nothing to train on");
 }
 
 /// A review is in the training split, the validation split or neither, but never in both, with any seed.
@@ -172,11 +172,11 @@ fn what_is_wrong_with_files_is_said() {
     let table = "{\"table\": [[{\"value\": \"a\"}]], \"highlighted_cells\": [[0, 3]]}\n";
     assert_eq!(
         error("{ totto: {} }", &[("train.jsonl", table)]),
-        "train.jsonl:1: `highlighted_cells` holds [0,3], which is no cell of the table"
+        "train.jsonl:1: `highlighted_cells` holds [0,3], which is not a cell of the table"
     );
     assert_eq!(
         error("{ iwslt2017en_de: {} }", &[("train.en", "a\nb\n"), ("train.de", "c\n")]),
-        "train.de: 1 lines, but `train.en` beside it has 2: lines belong together"
+        "train.de: 1 lines, but `train.en` next to it has 2: the files must match line by line"
     );
     assert_eq!(
         error("{ narrative_qa: {} }", &[("train.tsv", "no tab\n")]),
@@ -192,7 +192,7 @@ fn what_is_wrong_with_files_is_said() {
     );
     let nowhere: DataConfig = serde_saphyr::from_str("task: { narrative_qa: {} }").expect("a data source");
     let error = load(&nowhere, &LoadOptions::needing(Need::Prompt), &Interrupt::default()).expect_err("no files");
-    assert_eq!(error.to_string(), "the task's files are on no hub, and no path was given");
+    assert_eq!(error.to_string(), "the task's files are not on a hub, and no path was given");
     assert!(error.hint().is_some_and(|hint| hint.contains("`dev.tsv`")));
 }
 
@@ -226,7 +226,7 @@ fn a_configuration_names_a_task_by_a_word_or_with_keys() {
 fn methods_that_need_pairs_take_no_task() {
     let written = RunConfig::parse("model: m\ndata: { task: commongen }\nmethod: { dpo: {} }").expect("it reads");
     let error = Plan::check(&written, &Machine::detect()).expect_err("refused").to_string();
-    assert!(error.contains("`data.task` gives prompts and references, but `dpo` learns from pairs"), "{error}");
+    assert!(error.contains("`data.task` has prompts and references, but `dpo` trains on pairs"), "{error}");
 }
 
 #[test]
@@ -331,5 +331,5 @@ fn toxic_prompts_are_split_as_quark_does() {
     let error = load(&alone, &LoadOptions::needing(Need::Prompt), &Interrupt::default())
         .expect_err("no test split")
         .to_string();
-    assert!(error.starts_with("the test split of `real_toxicity_prompts` is a file of its own"), "{error}");
+    assert!(error.starts_with("the test split of `real_toxicity_prompts` is a separate file"), "{error}");
 }

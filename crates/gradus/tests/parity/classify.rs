@@ -168,7 +168,7 @@ fn an_encoder_learns_to_rank_and_leaves_what_its_users_need() {
     assert_eq!(trained.max_length, Some(30));
     // A classifier of labels is not a reward model, and the error states this.
     let error = gradus::model::Ranker::load(&ModelDir::open(&encoder("bert")).unwrap(), &device()).unwrap_err();
-    assert!(error.to_string().contains("this classifier knows 3 labels"), "{error}");
+    assert!(error.to_string().contains("this classifier has 3 labels"), "{error}");
 }
 
 /// Texts whose label depends on one word.
@@ -264,8 +264,8 @@ fn rows_that_teach_nothing_are_told_with_their_line() {
     let good = || vec![json!({ "text": "tea", "label": "good" }), json!({ "text": "cup", "label": "bad" })];
     let with = |row: Value| [good(), vec![row]].concat();
     told("bert", &with(json!({ "text": "tea" })), "", ":3: missing column `label` (found `text`)");
-    told("bert", &with(json!({ "text": "tea", "label": [1] })), "", ":3: `label`: [1] is no label");
-    told("bert", &with(json!({ "text": "tea", "label": null })), "", ":3: `label`: null is no label");
+    told("bert", &with(json!({ "text": "tea", "label": [1] })), "", ":3: `label`: [1] is not a label");
+    told("bert", &with(json!({ "text": "tea", "label": null })), "", ":3: `label`: null is not a label");
     let labels = "labels: [good, bad]";
     told(
         "bert",
@@ -273,7 +273,7 @@ fn rows_that_teach_nothing_are_told_with_their_line() {
         labels,
         ":3: the label `fine` is none of `good`, `bad`",
     );
-    told("bert", &good()[..1], "labels: [good]", "1 label, and nothing to tell apart");
+    told("bert", &good()[..1], "labels: [good]", "1 label, but at least two are needed");
     told(
         "bert",
         &good(),
@@ -292,5 +292,5 @@ fn what_is_no_encoder_cannot_learn_labels() {
     let data = rows(&tea_or_water(4, ["a", "b"]));
     let gpt2 = fixtures().join("trajectories/models/gpt2");
     let Err(error) = train(&gpt2, data.path(), "", "  max_steps: 1\n") else { panic!("a language model is taken") };
-    assert!(error.to_string().contains("model type `gpt2` is no encoder"), "{error}");
+    assert!(error.to_string().contains("model type `gpt2` is not a supported encoder"), "{error}");
 }

@@ -387,7 +387,7 @@ fn what_is_no_classifier_is_refused() {
     assert!(RewardModel::load(&encoder, &device()).is_err());
     let language = ModelDir::open(&crate::tensors::fixtures().join("models/gpt2")).expect("opens");
     let error = Classifier::load(&language, &device()).expect_err("a language model");
-    assert!(error.to_string().contains("model type `gpt2` is no encoder"), "{error}");
+    assert!(error.to_string().contains("model type `gpt2` is not a supported encoder"), "{error}");
     assert!(encoder.is_classifier() && !language.is_classifier());
 }
 
@@ -400,7 +400,7 @@ fn texts_that_cannot_be_read_are_told() {
     assert_eq!(check(&[5; 31], &[]), Err("the text has 31 tokens, but the model has 30 positions".into()));
     assert_eq!(check(&[150], &[]), Err("id 150 is not in the vocabulary of 150 ids".into()));
     assert_eq!(check(&[5, 6], &[0]), Err("1 types for 2 tokens".into()));
-    assert_eq!(check(&[5], &[2]), Err("type 2, but the model knows types below 2".into()));
+    assert_eq!(check(&[5], &[2]), Err("type 2, but the model has only types below 2".into()));
     let roberta = Case::named("roberta").load();
     assert_eq!(roberta.encoder.max_positions(), Some(30));
     let global = Text { global: Some(&[2]), ..Text::new(&[5, 6]) };

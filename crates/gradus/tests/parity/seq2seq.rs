@@ -479,7 +479,7 @@ fn what_a_configuration_lacks_is_said() {
         (error.to_string(), error.hint().unwrap_or_default().to_owned())
     };
     let (message, hint) = refuse("decoder_start_token_id", None);
-    assert!(message.ends_with("no `decoder_start_token_id`: nothing says what the decoder begins with"), "{message}");
+    assert!(message.ends_with("no `decoder_start_token_id`: the first id of the decoder is unknown"), "{message}");
     assert!(hint.contains("T5 begins with its padding"), "{hint}");
     for (key, value, says) in [
         ("decoder_start_token_id", json!(90), "`decoder_start_token_id` is 90, but the vocabulary has 90 ids"),

@@ -32,7 +32,7 @@ __all__ = [
     "TrainerState",
 ]
 
-_DISTILLATION = "call `gradus.distill`, which trains a student on what a teacher says"
+_DISTILLATION = "call `gradus.distill`, which trains a student to imitate a teacher"
 _INSTEAD = {
     "DistillationConfig": _DISTILLATION,
     "DistillationTrainer": _DISTILLATION,

@@ -58,10 +58,10 @@ _NO_COMPILER = "gradus brings its own compiled code"
 _UPLOAD = "Upload the model directory yourself: `hf upload NAME DIRECTORY`."
 _LEAVE_OUT = "Leave it out."
 _NO_PADDING = "gradus lays rows end to end and pads nothing"
-_VLLM = "TRL reads it with `use_vllm=True` alone, which is refused"
-_REFERENCE_STAYS = "the reference model of gradus stays as it is during a run"
+_VLLM = "TRL reads it only with `use_vllm=True`, which is refused"
+_REFERENCE_STAYS = "the reference model of gradus does not change during a run"
 _SAMPLER = "gradus has its own sampler"
-_METRIC_FUNCTIONS = "gradus measures by its own metrics and hands no logits to Python"
+_METRIC_FUNCTIONS = "gradus measures by its own metrics and returns no logits to Python"
 
 _BATCH = ("batch_size", "micro_batch_size")
 
@@ -78,7 +78,7 @@ COMMON: Mapping[str, Treatment] = {
     ),
     "gradient_accumulation_steps": Honored(("batch_size",), "see `per_device_train_batch_size`", by="batch"),
     "num_train_epochs": Honored(("epochs",), "without `max_steps`", by="steps"),
-    "max_steps": Honored(("max_steps",), "above 0 it wins over `num_train_epochs`", by="steps"),
+    "max_steps": Honored(("max_steps",), "above 0 it takes precedence over `num_train_epochs`", by="steps"),
     "learning_rate": same("learning_rate"),
     "lr_scheduler_type": Honored(
         ("lr_schedule",),
@@ -104,7 +104,7 @@ COMMON: Mapping[str, Treatment] = {
     "weight_decay": same("weight_decay"),
     "adam_beta1": Honored(("adam_betas",), by="optimizer"),
     "adam_beta2": Honored(("adam_betas",), by="optimizer"),
-    "adam_epsilon": Honored(("adam_epsilon",), "of AdamW alone, as in TRL", by="optimizer"),
+    "adam_epsilon": Honored(("adam_epsilon",), "only for AdamW, as in TRL", by="optimizer"),
     "optim_target_modules": Refused("gradus has no GaLore or APOLLO", "Use `peft_config=LoraConfig(...)` to save memory."),
     "average_tokens_across_devices": NoEffect(_ONE_MACHINE),
     "max_grad_norm": same("max_grad_norm", "0 turns clipping off"),
@@ -121,9 +121,9 @@ COMMON: Mapping[str, Treatment] = {
     "activation_checkpointing": Honored(
         ("recompute",), "the result is the same to the bit; `False` is faster and takes more memory", by="recompute"
     ),
-    "activation_checkpointing_kwargs": NoEffect("the result of gradient checkpointing does not depend on how it is done"),
+    "activation_checkpointing_kwargs": NoEffect("the result of gradient checkpointing does not depend on its implementation"),
     "gradient_checkpointing": Honored(("recompute",), "the older name of `activation_checkpointing`", by="recompute"),
-    "gradient_checkpointing_kwargs": NoEffect("the result of gradient checkpointing does not depend on how it is done"),
+    "gradient_checkpointing_kwargs": NoEffect("the result of gradient checkpointing does not depend on its implementation"),
     "torch_compile": NoEffect(_NO_COMPILER),
     "torch_compile_backend": NoEffect(_NO_COMPILER),
     "torch_compile_mode": NoEffect(_NO_COMPILER),
@@ -133,10 +133,10 @@ COMMON: Mapping[str, Treatment] = {
     "neftune_noise_alpha": Refused("gradus adds no noise to embeddings", "Leave it out."),
     "torch_empty_cache_steps": NoEffect(_GRADIENTS),
     "auto_find_batch_size": Refused(
-        "gradus says before the first step whether a run fits into memory",
-        "Set a smaller `per_device_train_batch_size` and a larger `gradient_accumulation_steps`; their product alone counts.",
+        "gradus reports before the first step whether a run fits into memory",
+        "Set a smaller `per_device_train_batch_size` and a larger `gradient_accumulation_steps`; only their product counts.",
     ),
-    "logging_strategy": Honored(("logging_steps",), "`no` logs the last step alone", by="logging"),
+    "logging_strategy": Honored(("logging_steps",), "`no` logs only the last step", by="logging"),
     "logging_steps": Honored(
         ("logging_steps",),
         "rows of the log are means over so many steps, as in TRL; with `callbacks` gradus logs every step and the trainer "
@@ -156,18 +156,18 @@ COMMON: Mapping[str, Treatment] = {
         by="trackers",
     ),
     "run_name": Honored(("wandb_name",), "the name of the run in Weights & Biases", by="trackers"),
-    "project": NoEffect("TRL reads it for Trackio alone, which `report_to` refuses"),
-    "trackio_space_id": NoEffect("TRL reads it for Trackio alone, which `report_to` refuses"),
-    "trackio_bucket_id": NoEffect("TRL reads it for Trackio alone, which `report_to` refuses"),
-    "trackio_static_space_id": NoEffect("TRL reads it for Trackio alone, which `report_to` refuses"),
+    "project": NoEffect("TRL reads it only for Trackio, which `report_to` refuses"),
+    "trackio_space_id": NoEffect("TRL reads it only for Trackio, which `report_to` refuses"),
+    "trackio_bucket_id": NoEffect("TRL reads it only for Trackio, which `report_to` refuses"),
+    "trackio_static_space_id": NoEffect("TRL reads it only for Trackio, which `report_to` refuses"),
     "eval_strategy": Honored(
         ("eval_steps", "eval_fraction", "max_eval_rows"),
-        "`no` evaluates never and holds no rows out; else gradus evaluates after the last step too",
+        "`no` never evaluates and holds no rows out; otherwise gradus also evaluates after the last step",
         by="evaluation",
     ),
     "eval_steps": Honored(("eval_steps",), "`None` means `logging_steps`, below 1 a share of all steps", by="evaluation"),
     "eval_delay": Refused("gradus evaluates from the first interval on", "Leave it at 0."),
-    "per_device_eval_batch_size": NoEffect("evaluations choose their own batches"),
+    "per_device_eval_batch_size": NoEffect("evaluations choose their own batch size"),
     "prediction_loss_only": NoEffect("gradus measures the loss and its other metrics in one pass"),
     "eval_on_start": Honored(
         ("eval_steps", "eval_fraction", "max_eval_rows"),
@@ -176,13 +176,13 @@ COMMON: Mapping[str, Treatment] = {
     ),
     "eval_do_concat_batches": NoEffect(_METRIC_FUNCTIONS),
     "eval_use_gather_object": NoEffect(_ONE_MACHINE),
-    "eval_accumulation_steps": NoEffect("evaluations choose their own batches"),
+    "eval_accumulation_steps": NoEffect("evaluations choose their own batch size"),
     "include_for_metrics": Refused(_METRIC_FUNCTIONS, _LEAVE_OUT),
     "batch_eval_metrics": Refused(_METRIC_FUNCTIONS, _LEAVE_OUT),
-    "save_only_model": NoEffect("a checkpoint always holds what a run needs to go on"),
+    "save_only_model": NoEffect("a checkpoint always holds what a run needs to resume"),
     "save_strategy": Honored(
         ("save_steps",),
-        "`no` and `best` write the last checkpoint alone; the best model is always kept in `best/` where rows are evaluated",
+        "`no` and `best` write only the last checkpoint; the best model is always kept in `best/` where rows are evaluated",
         by="saving",
     ),
     "save_steps": Honored(("save_steps",), "below 1 it is a share of all steps", by="saving"),
@@ -201,18 +201,18 @@ COMMON: Mapping[str, Treatment] = {
     ),
     "metric_for_best_model": Honored(("best_metric",), "with or without `eval_` before it", by="best"),
     "greater_is_better": Honored((), "checked: in gradus it follows from the name of the metric", by="best"),
-    "ignore_data_skip": Refused("a run that goes on takes up the rows where it stopped", _LEAVE_OUT),
+    "ignore_data_skip": Refused("a resumed run continues with the rows where it stopped", _LEAVE_OUT),
     "restore_callback_states_from_checkpoint": Refused("checkpoints hold no state of callbacks", _LEAVE_OUT),
     "full_determinism": NoEffect("runs with one seed on one machine are always the same"),
     "seed": same("seed"),
-    "data_seed": Honored((), "checked: gradus has one seed, so it must be as `seed` or `None`", by="seed"),
+    "data_seed": Honored((), "checked: gradus has one seed, so it must be equal to `seed` or `None`", by="seed"),
     "use_cpu": Honored(
-        ("device",), "true computes on the CPU; false leaves the choice to gradus, which is the CPU too", by="device"
+        ("device",), "true computes on the CPU; false uses the default device of gradus, which is the CPU too", by="device"
     ),
     "accelerator_config": Refused(_ONE_MACHINE, _LEAVE_OUT),
     "parallelism_config": Refused(_ONE_MACHINE, _LEAVE_OUT),
     "dataloader_drop_last": Refused(
-        "the last step of an epoch takes the rows that are left", "Shorten the data to a multiple of the rows of a step."
+        "the last step of an epoch uses the remaining rows", "Shorten the data to a multiple of the rows of a step."
     ),
     "dataloader_num_workers": NoEffect(_CORES),
     "dataloader_pin_memory": NoEffect(_CORES),
@@ -221,7 +221,7 @@ COMMON: Mapping[str, Treatment] = {
     "dataloader_multiprocessing_context": NoEffect(_CORES),
     "dataloader_in_order": NoEffect(_CORES),
     "remove_unused_columns": NoEffect("columns that a method does not read have no effect on it"),
-    "label_names": Refused("gradus recognizes rows by their columns", "Name the columns as docs/data.md lists them."),
+    "label_names": Refused("gradus recognizes rows by their columns", "Use the column names in docs/data.md."),
     "train_sampling_strategy": Honored(
         ("shuffle",), "`random` and `sequential`; batches of rows of one length are refused", by="shuffle"
     ),
@@ -247,23 +247,23 @@ COMMON: Mapping[str, Treatment] = {
 _MODEL: Mapping[str, Treatment] = {
     "model_init_kwargs": Honored(
         ("compute",),
-        "`dtype`: `bfloat16` computes in bf16, weights stay in f32; what only decides speed or place "
+        "`dtype`: `bfloat16` computes in bf16, weights stay in f32; what affects only speed or device "
         "(`attn_implementation`, `device_map`, `low_cpu_mem_usage`, `use_cache`, `use_kernels`) has no effect; the rest is refused",
         by="model_init",
     ),
-    "trust_remote_code": Refused("gradus runs no code of a model's author", "Use a model of a family that gradus knows."),
+    "trust_remote_code": Refused("gradus runs no code of a model's author", "Use a model of a family that gradus supports."),
     "pad_to_multiple_of": NoEffect(_NO_PADDING),
 }
 _OFFLINE: Mapping[str, Treatment] = {
     **_MODEL,
     "dataset_num_proc": NoEffect(_CORES),
-    "activation_offloading": NoEffect("it saves memory and changes no result; `gradient_checkpointing` does so here"),
+    "activation_offloading": NoEffect("it saves memory and changes no result; `gradient_checkpointing` does the same in gradus"),
 }
 _ROUTER: Mapping[str, Treatment] = {
     "router_aux_loss_coef": Refused("gradus has no mixture-of-experts models", "Leave it out."),
 }
 _DROPOUT: Mapping[str, Treatment] = {
-    "disable_dropout": Honored(("dropout",), "without it dropout works as the configuration of the model says", by="dropout"),
+    "disable_dropout": Honored(("dropout",), "without it, dropout works as in the configuration of the model", by="dropout"),
 }
 _NO_DROPOUT: Mapping[str, Treatment] = {
     "disable_dropout": Refused(
@@ -290,11 +290,11 @@ _TEMPLATE: Mapping[str, Treatment] = {
 }
 _SYNC: Mapping[str, Treatment] = {
     "sync_ref_model": Refused(_REFERENCE_STAYS, "Leave it out, or start a second run from the model of the first."),
-    "ref_model_mixup_alpha": NoEffect("TRL reads it with `sync_ref_model=True` alone, which is refused"),
-    "ref_model_sync_steps": NoEffect("TRL reads it with `sync_ref_model=True` alone, which is refused"),
+    "ref_model_mixup_alpha": NoEffect("TRL reads it only with `sync_ref_model=True`, which is refused"),
+    "ref_model_sync_steps": NoEffect("TRL reads it only with `sync_ref_model=True`, which is refused"),
 }
 _PRECOMPUTE_BATCH: Mapping[str, Treatment] = {
-    "precompute_ref_batch_size": NoEffect("passes choose their own batches"),
+    "precompute_ref_batch_size": NoEffect("passes choose their own batch size"),
 }
 
 _ONLINE: Mapping[str, Treatment] = {
@@ -327,7 +327,7 @@ _ONLINE: Mapping[str, Treatment] = {
     "num_generations": Honored(("group_size", "batch_size"), by="rollouts"),
     "eval_strategy": Honored(
         ("eval_steps", "eval_fraction", "max_eval_rows", "evaluation_samples"),
-        "`no` evaluates never and holds no rows out; else gradus evaluates after the last step too",
+        "`no` never evaluates and holds no rows out; otherwise gradus also evaluates after the last step",
         by="evaluation",
     ),
     "num_generations_eval": Honored(("evaluation_samples",), "`None` means `num_generations`", by="evaluation"),
@@ -337,14 +337,14 @@ _ONLINE: Mapping[str, Treatment] = {
     "train_sampling_strategy": NoEffect("this trainer of TRL reads `shuffle_dataset` instead"),
     "generation_batch_size": Honored(
         ("batch_size", "mini_batches"),
-        "completions of an iteration: `batch_size` is this by `num_generations`, and `mini_batches` is this by the "
+        "completions of an iteration: `batch_size` is this divided by `num_generations`, and `mini_batches` is this divided by the "
         "completions of an optimizer step",
         by="rollouts",
     ),
     "steps_per_generation": Honored(("batch_size", "mini_batches"), "see `generation_batch_size`", by="rollouts"),
     "temperature": same("temperature"),
     "top_p": Honored(("sampling_top_p",), by="sampling"),
-    "top_k": Honored(("sampling_top_k",), "0 draws from all tokens", by="sampling"),
+    "top_k": Honored(("sampling_top_k",), "0 samples from all tokens", by="sampling"),
     "min_p": Honored(("sampling_min_p",), by="sampling"),
     "generation_kwargs": Honored(
         (
@@ -387,7 +387,7 @@ _ONLINE: Mapping[str, Treatment] = {
     "num_iterations": same("update_epochs"),
     "epsilon": same("clip_range"),
     "epsilon_high": same("clip_range_high", "`None` means `epsilon`"),
-    "reward_weights": Honored(("reward", "reward_weights"), "`None` weighs every reward with 1"),
+    "reward_weights": Honored(("reward", "reward_weights"), "`None` gives every reward the weight 1"),
     "mask_truncated_completions": same("mask_truncated_completions"),
     "log_completions": Honored(
         (), "the trainer prints the completions of a logged step; the run keeps all of them in `rollouts.sqlite` either way"
@@ -474,13 +474,13 @@ CONFIGS: Mapping[str, Mapping[str, Treatment]] = {
         ),
         "top_entropy_quantile": Refused("gradus trains on all tokens of a completion", "Leave it at 1."),
         "entropy_coef": same("entropy_coefficient"),
-        "use_adaptive_entropy": Refused("the entropy coefficient stays as it is", "Set `entropy_coef` alone."),
-        "entropy_coef_min": NoEffect("TRL reads it with `use_adaptive_entropy=True` alone, which is refused"),
-        "entropy_coef_max": NoEffect("TRL reads it with `use_adaptive_entropy=True` alone, which is refused"),
-        "entropy_coef_delta": NoEffect("TRL reads it with `use_adaptive_entropy=True` alone, which is refused"),
-        "entropy_target": NoEffect("TRL reads it with `use_adaptive_entropy=True` alone, which is refused"),
+        "use_adaptive_entropy": Refused("the entropy coefficient stays as it is", "Set only `entropy_coef`."),
+        "entropy_coef_min": NoEffect("TRL reads it only with `use_adaptive_entropy=True`, which is refused"),
+        "entropy_coef_max": NoEffect("TRL reads it only with `use_adaptive_entropy=True`, which is refused"),
+        "entropy_coef_delta": NoEffect("TRL reads it only with `use_adaptive_entropy=True`, which is refused"),
+        "entropy_target": NoEffect("TRL reads it only with `use_adaptive_entropy=True`, which is refused"),
         "max_tool_calling_iterations": Honored(
-            ("episode_max_turns",), "one turn more than iterations; `None`: the length alone ends an episode", by="turns"
+            ("episode_max_turns",), "one turn more than iterations; `None`: only the length ends an episode", by="turns"
         ),
         "vllm_importance_sampling_correction": NoEffect(_VLLM),
         "vllm_importance_sampling_mode": NoEffect(_VLLM),
@@ -585,7 +585,7 @@ _REWARDS: Mapping[str, Treatment] = {
     ),
     "reward_processing_classes": Honored(
         ("reward",),
-        "the tokenizers of reward models that are objects; a directory or hub name brings its own, so `None` belongs to it",
+        "the tokenizers of reward models that are objects; a directory or hub name has its own, so pass `None` for it",
     ),
 }
 
@@ -611,7 +611,7 @@ TRAINERS: Mapping[str, Mapping[str, Treatment]] = {
         "environment_factory": Honored(
             ("environment",),
             "a class, a function, or a dict of these for the column `environment`. What `reset` returns must be the same for all "
-            "completions of a prompt: let it follow from its argument `seed`",
+            "completions of a prompt: derive it from its argument `seed`",
         ),
     },
     "KTOTrainer": {**_ALL, **_REFERENCE, **_COLLATOR, **_COMPUTE_METRICS},
@@ -631,7 +631,7 @@ GONE: Mapping[str, str] = {
     "`gradus.grpo` or `gradus.rloo` with `max_prompt_length`",
     "overwrite_output_dir": "Leave it out: a run in `output_dir` is replaced unless training resumes",
     "group_by_length": "Leave it out: gradus pads nothing, so rows of one length save nothing",
-    "logging_dir": "Leave it out: event files for TensorBoard stand in `tensorboard/` of the run directory",
+    "logging_dir": "Leave it out: event files for TensorBoard are in `tensorboard/` of the run directory",
     "tokenizer": "Pass the tokenizer to the trainer as `processing_class`",
     "use_liger_loss": "Leave it out: gradus brings its own compiled code",
     "no_cuda": "Write `use_cpu=True`",

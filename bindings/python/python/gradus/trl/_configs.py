@@ -35,7 +35,7 @@ def _configuration(cls: type[_Class]) -> type[_Class]:
             present = EARLIER.get(name)
             if present not in known or present in kwargs:
                 raise TypeError(_check.unknown(cls.__name__, name, known))
-            warnings.warn(f"`{name}` is now `{present}`: it is taken as that", stacklevel=2)
+            warnings.warn(f"`{name}` is now `{present}`: its value is used for that", stacklevel=2)
             kwargs[present] = kwargs.pop(name)
         init(self, *args, **kwargs)
 

@@ -60,7 +60,7 @@ class Mapped(Iterable[Mapping[str, Any]]):
     def __init__(self, rows: Any, name: str, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
         if isinstance(rows, (str, os.PathLike)) or not isinstance(rows, Iterable):
             raise error(
-                f"`{name}` is {shown(rows)}, but rows that Python can go over are needed for `formatting_func` and "
+                f"`{name}` is {shown(rows)}, but rows that Python can iterate over are needed for `formatting_func` and "
                 "`chat_template_kwargs`. Load them, for example with `datasets.load_dataset`."
             )
         self._rows, self._change = rows, change

@@ -65,7 +65,7 @@ class Trainer:
         _objects.refuse_quantized(model)
         if hasattr(model, "peft_config") and arguments.get("peft_config") is not None:
             raise error(
-                f"`{name}` has both a model with an adapter and `peft_config`. Give one: the adapter is trained on, or a new one is made."
+                f"`{name}` has both a model with an adapter and `peft_config`. Pass one: the adapter is trained further, or a new one is created."
             )
         self.callback_handler = Callbacks(arguments.get("callbacks"))
         self._arguments = arguments
@@ -132,12 +132,12 @@ class Trainer:
         """
         if trial is not None:
             raise error(
-                "`train(trial=...)` is for hyperparameter searches, which are a command here: `gradus sweep`. Leave it out."
+                "`train(trial=...)` is for hyperparameter searches, which gradus has as a command: `gradus sweep`. Leave it out."
             )
         if self._run is not None:
             raise error(
-                "`train()` was called twice. Make a new trainer: with `model=trainer.run` it goes on from the trained model, and with "
-                "a larger `max_steps`, `train(resume_from_checkpoint=True)` goes on with the run."
+                "`train()` was called twice. Create a new trainer: with `model=trainer.run` it starts from the trained model, and with "
+                "a larger `max_steps`, `train(resume_from_checkpoint=True)` resumes the run."
             )
         if self.train_dataset is None:
             raise error("`train_dataset` is `None`, but there must be rows to train on. Give it to the trainer.")
@@ -202,7 +202,7 @@ class Trainer:
             return None
         name = _objects.name_of(model)
         if not name:
-            raise error("`model` is an object that does not say where it came from. Pass its tokenizer as `processing_class`.")
+            raise error("`model` is an object without the name of its source. Pass its tokenizer as `processing_class`.")
         return name
 
     def _rewards(self, again: bool) -> dict[str, Any]:
@@ -216,14 +216,14 @@ class Trainer:
         if len(tokenizers) != len(rewards):
             raise error(
                 f"`reward_processing_classes` has {len(tokenizers)} entries for {len(rewards)} rewards. Give one for each; `None` where "
-                "there is nothing to say."
+                "no tokenizer is needed."
             )
         for number, (reward, tokenizer) in enumerate(zip(rewards, tokenizers)):
             if _objects.is_object(reward):
                 rewards[number] = self._reward_model(number, reward, tokenizer, again)
             elif tokenizer is not None and not callable(reward):
                 raise error(
-                    f"`reward_processing_classes` has a tokenizer for {shown(reward)}, but gradus takes the one beside that model. Give "
+                    f"`reward_processing_classes` has a tokenizer for {shown(reward)}, but gradus takes the one next to that model. Give "
                     "`None` for it."
                 )
         found: dict[str, Any] = {"reward": rewards[0] if len(rewards) == 1 else rewards}
@@ -237,7 +237,7 @@ class Trainer:
         if tokenizer is None:
             name = _objects.name_of(model)
             if not name:
-                raise error("a reward model is an object that does not say where it came from. Give `reward_processing_classes`.")
+                raise error("a reward model is an object without the name of its source. Pass `reward_processing_classes`.")
             tokenizer = importlib.import_module("transformers").AutoTokenizer.from_pretrained(name)
         tokenizer.save_pretrained(directory)
         return str(directory)
@@ -280,7 +280,7 @@ class Trainer:
             best = directory / "best"
             if best.is_dir():
                 return best
-            warnings.warn("no evaluation beat the start, so there is no best model: the last one is taken", stacklevel=3)
+            warnings.warn("no evaluation beat the start, so there is no best model: the last one is used", stacklevel=3)
         if (directory / "model").is_dir():
             return directory / "model"
         checkpoints = sorted((directory / "checkpoints").glob("step-*"))
@@ -348,7 +348,7 @@ class Trainer:
     def _measuring(self) -> dict[str, Any]:
         """Returns the keys of `gradus.evaluate` for this method."""
         raise error(
-            f"`{type(self).__name__}.evaluate()` outside of training is not there: what it measures needs the rewards, or both labels, of "
+            f"`{type(self).__name__}.evaluate()` is not available outside of training: it needs the rewards, or both labels, of "
             "a run. Set `eval_strategy='steps'`, and it returns the numbers of the last evaluation; or use `gradus.evaluate`."
         )
 
@@ -359,7 +359,7 @@ class Trainer:
             ConfigError: always.
         """
         raise error(
-            "`predict()` returns logits, which gradus does not hand out. Use `trainer.model.generate(...)` or `trainer.model.score(...)`."
+            "`predict()` needs logits, which gradus does not return. Use `trainer.model.generate(...)` or `trainer.model.score(...)`."
         )
 
     def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
@@ -690,6 +690,6 @@ def _need_rewards(reward_funcs: Any) -> None:
     """Raises if there is no reward."""
     if reward_funcs is None or (isinstance(reward_funcs, (list, tuple)) and not reward_funcs):
         raise error(
-            f"`reward_funcs` is {shown(reward_funcs)}, but something must say what a completion is worth. Give a function, the name of a "
+            f"`reward_funcs` is {shown(reward_funcs)}, but completions need a reward. Pass a function, the name of a "
             "reward model, or a list of them."
         )

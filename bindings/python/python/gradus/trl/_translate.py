@@ -140,7 +140,7 @@ class _Rollouts:
         if args.generation_batch_size is not None:
             if args.generation_batch_size % rows:
                 raise error(
-                    f"`{name}(generation_batch_size=...)` is {args.generation_batch_size}, which is no multiple of "
+                    f"`{name}(generation_batch_size=...)` is {args.generation_batch_size}, which is not a multiple of "
                     f"`per_device_train_batch_size` ({rows}). Change one of them."
                 )
             parts = args.generation_batch_size // rows
@@ -159,7 +159,7 @@ class _Rollouts:
         if completions % group:
             raise error(
                 f"`{name}` samples {completions} completions at a time (`per_device_train_batch_size` × "
-                f"`steps_per_generation`), which is no multiple of `num_generations` ({group}). Change one of them."
+                f"`steps_per_generation`), which is not a multiple of `num_generations` ({group}). Change one of them."
             )
         return cls(completions // group, group, mini_batches, args.num_iterations)
 
@@ -179,7 +179,7 @@ def _steps_of_epoch(asked: Asked, because: str) -> int:
     """Returns the number of gradus steps per epoch."""
     packed = isinstance(asked.args, SFTConfig) and asked.args.packing
     if asked.rows is None or packed:
-        reason = "packing decides how many rows there are" if packed else "the data do not say how many rows they have"
+        reason = "packing decides how many rows there are" if packed else "the number of rows is unknown"
         raise error(f"{because} needs the number of steps, but {reason}. Give `max_steps` and intervals in whole steps.")
     each = _rows_of_step(asked)
     if not is_online(asked):
@@ -316,7 +316,7 @@ def _model_init(asked: Asked) -> Keys:
                 )
         elif not (name == "revision" and value == "main") and not (name == "trust_remote_code" and value is False):
             raise error(
-                f"`model_init_kwargs` has `{name}={shown(value)}`, which gradus does not take. Leave it out; for another "
+                f"`model_init_kwargs` has `{name}={shown(value)}`, which gradus does not accept. Leave it out; for another "
                 "revision or another folder, download the model and pass its directory."
             )
     return found
@@ -412,7 +412,7 @@ def _evaluation(asked: Asked) -> Keys:
     held_out = asked.arguments.get("eval_dataset")
     if held_out is None:
         raise error(
-            f"`{asked.config}` asks for evaluations, but `eval_dataset` is not given. Give it, or leave `eval_strategy` out."
+            f"`{asked.config}` requests evaluations, but `eval_dataset` is not given. Give it, or leave `eval_strategy` out."
         )
     if isinstance(held_out, Mapping):
         raise error(
@@ -466,7 +466,7 @@ def _best(asked: Asked) -> Keys:
     name = f"eval_{name.removeprefix('eval_')}"
     if is_online(asked) and name == "eval_loss":
         raise error(
-            f"`{asked.config}` takes the model with the lowest `eval_loss` for the best, but evaluations of this method measure no "
+            f"`{asked.config}` selects the model with the lowest `eval_loss` as the best, but evaluations of this method measure no "
             "loss. Set `metric_for_best_model='reward'`."
         )
     if is_online(asked):
@@ -607,7 +607,7 @@ def _sampling(asked: Asked) -> Keys:
             continue
         if name not in _SAMPLING:
             raise error(
-                f"`{asked.config}(generation_kwargs=...)` has `{name}`, but gradus takes {_listed(_SAMPLING)}. Leave it out."
+                f"`{asked.config}(generation_kwargs=...)` has `{name}`, but gradus accepts {_listed(_SAMPLING)}. Leave it out."
             )
         asks[name] = [value] if name == "stop_strings" and isinstance(value, str) else value
     return {_SAMPLING[name]: value for name, value in asks.items() if value is not None and value != _OFF.get(name)}

@@ -11,23 +11,23 @@ use crate::browser::state::Dialog;
 
 /// Key bindings, grouped by topic.
 pub const KEYS: [(&str, &str); 23] = [
-    ("↑ ↓  k j  g G", "the run above, below; the first, the last"),
+    ("↑ ↓  k j  g G", "previous, next run; first, last run"),
     ("← →  Tab  1-6", "the page on the right"),
-    ("PgUp PgDn  K J", "scroll it"),
-    ("/", "only runs with a text; Esc shows all"),
+    ("PgUp PgDn  K J", "scroll the page"),
+    ("/", "filter runs by text; Esc shows all"),
     ("S", "sort by start or by name"),
-    ("space", "mark a run: its curves are drawn too; Esc: none"),
+    ("space", "mark a run to draw its curves too; Esc: unmark"),
     ("c", "compare the marked runs"),
-    ("u", "read everything again"),
+    ("u", "reload everything"),
     ("", ""),
-    ("m  M", "curves: the next, the previous metric"),
+    ("m  M", "curves: next, previous metric"),
     ("s", "curves: smoothed or as measured"),
     ("n  p", "samples, snapshots: next, previous"),
-    ("[  ]", "samples: the step before, after"),
-    ("e", "samples: of evaluations or of training"),
+    ("[  ]", "samples: previous, next step"),
+    ("e", "samples: from evaluations or training"),
     ("o", "samples: as sampled, best, worst first"),
     ("", ""),
-    ("r", "go on with the run (leaves the browser)"),
+    ("r", "resume the run (leaves the browser)"),
     ("x", "export: copy a snapshot"),
     ("t  N", "tags; a note"),
     ("R  d  D", "rename; delete the run, the chosen checkpoint"),
@@ -71,8 +71,7 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, dialog: &Dialog, theme: Theme) ->
             let before: String = letters[..*cursor].iter().skip(first).collect();
             let keys =
                 vec![Span::styled("Enter", theme.key()), Span::raw(" done   "), Span::styled("Esc", theme.key())];
-            let lines =
-                vec![Line::raw(shown), Line::raw(""), Line::from([keys, vec![Span::raw(" leave it")]].concat())];
+            let lines = vec![Line::raw(shown), Line::raw(""), Line::from([keys, vec![Span::raw(" cancel")]].concat())];
             frame.set_cursor_position(Position::new(inner.x + text::width(&before) as u16, inner.y));
             text::draw(frame, inner, lines, 0)
         }

@@ -152,9 +152,12 @@ fn one_run(frame: &mut Frame<'_>, area: Rect, browser: &Browser, theme: Theme) -
     let Some(entry) = browser.entry() else {
         let text = match browser.entries.is_empty() {
             true => {
-                format!("no runs in `{}` yet: `gradus demo` makes some, `--runs-dir DIR` looks elsewhere", browser.root)
+                format!(
+                    "no runs in `{}` yet: `gradus demo` creates some, `--runs-dir DIR` sets another directory",
+                    browser.root
+                )
             }
-            false => "no run fits; Esc shows all".to_owned(),
+            false => "no run matches; Esc shows all".to_owned(),
         };
         text::draw(frame, inner, text::wrapped(&text, inner.width.saturating_sub(2) as usize, Style::new()), 0);
         return 0;

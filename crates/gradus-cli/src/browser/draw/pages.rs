@@ -15,7 +15,7 @@ pub fn config(frame: &mut Frame<'_>, area: Rect, browser: &Browser, theme: Theme
     let keys = browser.details().map_or(&[][..], |details| &details.settings);
     let widest = keys.iter().map(|key| key.path.len()).max().unwrap_or(0);
     let room = (area.width as usize).saturating_sub(widest + 4).max(8);
-    let mut lines = vec![Line::styled("● was asked for; the rest are defaults", theme.faint())];
+    let mut lines = vec![Line::styled("● was set; the others are defaults", theme.faint())];
     for key in keys {
         let (sign, style) = if key.is_set { ("● ", theme.bold()) } else { ("  ", theme.faint()) };
         for (place, value) in text::wrapped(&key.value, room, style).into_iter().enumerate() {

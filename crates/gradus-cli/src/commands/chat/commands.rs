@@ -27,12 +27,12 @@ pub enum Command {
 /// Text of `/help`.
 pub const HELP: &str = "\
 /set KEY VALUE    temperature, top-k, top-p, min-p, repetition-penalty, no-repeat-ngram-size, min-new-tokens,
-                  max-new-tokens, seed, stop; alone: show them
-/system TEXT      another system prompt; alone: none
-/regenerate       another answer to the last prompt
-/reset            a new conversation
-/save FILE        append the conversation to a JSON lines file, as a row that trains
-/quit             end; so does Ctrl-D. Ctrl-C stops an answer. A prompt that begins with a slash needs two";
+                  max-new-tokens, seed, stop; without arguments: show them
+/system TEXT      set the system prompt; without text: remove it
+/regenerate       answer the last prompt again
+/reset            start a new conversation
+/save FILE        append the conversation to a JSON lines file, as a training row
+/quit             end the chat, as Ctrl-D does. Ctrl-C stops an answer. Write // to begin a prompt with a slash";
 
 impl Command {
     /// Parses a line. A blank line is `None`.
@@ -51,7 +51,7 @@ impl Command {
         let rest = rest.trim();
         let alone = |command: Self| match rest {
             "" => Ok(Some(command)),
-            _ => Err(format!("`/{word}` takes nothing, but `{rest}` follows")),
+            _ => Err(format!("`/{word}` takes no argument, but `{rest}` follows")),
         };
         match word {
             "set" if rest.is_empty() => Ok(Some(Self::Set(None))),
@@ -139,7 +139,7 @@ mod tests {
         let message = |line: &str| Command::parse(line).unwrap_err();
         assert_eq!(message("/sett x"), "there is no command `/sett`; `/help` lists them");
         assert_eq!(message("/set top-k"), "`/set top-k` has no value: write `/set top-k VALUE`");
-        assert_eq!(message("/reset now"), "`/reset` takes nothing, but `now` follows");
+        assert_eq!(message("/reset now"), "`/reset` takes no argument, but `now` follows");
     }
 
     #[test]

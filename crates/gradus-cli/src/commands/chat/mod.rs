@@ -134,8 +134,8 @@ fn open(args: ChatArgs, out: &Output) -> anyhow::Result<Session> {
                 ChatFormat::Hh => "`Human: …` and `Assistant: …`, as in HH-RLHF",
                 _ => "plain text",
             };
-            out.warn(format_args!("`{model}` has no chat template: what is said goes to it as {form}"));
-            out.note("`--chat-template NAME|FILE` gives it one (chatml, llama3, qwen, …); `--format` chooses a form");
+            out.warn(format_args!("`{model}` has no chat template: it reads the conversation as {form}"));
+            out.note("`--chat-template NAME|FILE` sets one (chatml, llama3, qwen, …); `--format` sets another form");
         }
         Ok::<_, anyhow::Error>(Speaker::new(model, found))
     };

@@ -89,7 +89,7 @@ impl Session {
         let who =
             |speaker: &Speaker| format!("{} ({})", speaker.model.directory().display(), format(speaker.model.format()));
         let names: Vec<String> = self.speakers.iter().map(who).collect();
-        format!("{}\n`/help` lists what can be typed besides prompts", names.join("\n"))
+        format!("{}\n`/help` lists the commands", names.join("\n"))
     }
 
     /// Executes an input line.
@@ -112,7 +112,7 @@ impl Session {
                     messages.pop_if(|message| message.role == "assistant");
                 }
                 if self.prompt().is_none() {
-                    out.warn("there is nothing to answer yet");
+                    out.warn("there is no prompt to answer yet");
                     return Ok(());
                 }
                 self.attempt += 1;
@@ -146,7 +146,7 @@ impl Session {
                 messages.insert(0, Message::new("system", system));
             }
         }
-        out.note(if self.system.is_some() { "a new system prompt" } else { "no system prompt" });
+        out.note(if self.system.is_some() { "the system prompt is set" } else { "no system prompt" });
     }
 
     /// Returns the prompt to answer: the last message, if it is the user's.

@@ -28,7 +28,7 @@ pub fn run(args: CheckArgs, out: &Output) -> anyhow::Result<()> {
     let (tokenizer, template) = match &text {
         Some(text) => (Some(&text.tokenizer), text.template.as_ref()),
         None => {
-            out.note("lengths and end-of-text tokens are checked with `--model DIR`");
+            out.note("`--model DIR` also checks lengths and end-of-text tokens");
             (None, None)
         }
     };
@@ -81,7 +81,7 @@ fn report(dataset: &Dataset, groups: &[FindingGroup]) -> String {
         more(&mut text, group.count, group.first.len());
     }
     if text.is_empty() {
-        text = format!("{}: {}{}, nothing found", dataset.name, rows(dataset.rows.len()), form(dataset));
+        text = format!("{}: {}{}, no problems found", dataset.name, rows(dataset.rows.len()), form(dataset));
     }
     text
 }
@@ -95,7 +95,7 @@ fn form(dataset: &Dataset) -> String {
     let others: Vec<String> = others.iter().take(5).map(|name| format!("`{name}`")).collect();
     let read_by_rewards = match others.is_empty() {
         true => String::new(),
-        false => format!(" (rewards alone read {})", others.join(", ")),
+        false => format!(" (only rewards read {})", others.join(", ")),
     };
     format!(" of {}{read_by_rewards}", dataset.kind.describe())
 }

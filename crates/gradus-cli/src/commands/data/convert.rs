@@ -147,7 +147,7 @@ fn built(args: &ConvertArgs, file: &OutputFile, from: &[Row], out: &Output) -> a
         let RowData::Feedback(feedback) = &row.data else {
             let error = row.place.error("the row has no fine-grained feedback");
             return Err(error
-                .with_hint("`r1`, `r2` and `r3` are made of rows with `passages`, `prediction 1` and `feedback`")
+                .with_hint("`r1`, `r2` and `r3` need rows with `passages`, `prediction 1` and `feedback`")
                 .into());
         };
         let made: Vec<Map<String, Value>> = match args.to {
@@ -169,9 +169,12 @@ fn built(args: &ConvertArgs, file: &OutputFile, from: &[Row], out: &Output) -> a
                 .into_iter()
                 .collect(),
             _ if feedback.preferences.is_none() => {
-                let error = row.place.error("the row says of no two answers which is better: it has no `preference`");
+                let error = row.place.error("the row compares no two answers: it has no `preference`");
                 return Err(error
-                    .with_hint("`r1` and `r2` are made without it, and `r3` makes one by what the answers cover")
+                    .with_hint(
+                        "`r1` and `r2` need no `preference`, and `r3` derives one from the coverage of the \
+                                answers",
+                    )
                     .into());
             }
             _ => preference_rows(feedback),
@@ -180,7 +183,7 @@ fn built(args: &ConvertArgs, file: &OutputFile, from: &[Row], out: &Output) -> a
         rows.extend(made);
     }
     if rows.is_empty() {
-        anyhow::bail!("none of {} has anything to learn from", super::rows(from.len()));
+        anyhow::bail!("none of {} has anything to train on", super::rows(from.len()));
     }
     let format = write_rows(file, &rows)?;
     let value = json!({
@@ -190,8 +193,11 @@ fn built(args: &ConvertArgs, file: &OutputFile, from: &[Row], out: &Output) -> a
     out.result(&value, || {
         let counts: Vec<String> = labels.iter().map(|(label, count)| format!("{label} {}", grouped(*count))).collect();
         let labels = if counts.is_empty() { String::new() } else { format!("; segments: {}", counts.join(", ")) };
-        let left_out =
-            if dropped == 0 { String::new() } else { format!("; {} left out: nothing to learn", super::rows(dropped)) };
+        let left_out = if dropped == 0 {
+            String::new()
+        } else {
+            format!("; {} skipped: nothing to train on", super::rows(dropped))
+        };
         format!("{}: {}, {}{left_out}{labels}", args.output.display(), super::rows(rows.len()), format.describe())
     })
 }

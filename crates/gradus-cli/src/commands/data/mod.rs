@@ -172,7 +172,10 @@ impl RowArgs {
         if let (Some(split), false) = (&dataset.source.split, dataset.source.other_splits.is_empty()) {
             let others: Vec<String> = dataset.source.other_splits.iter().map(|s| format!("`{s}`")).collect();
             let example = format!("{data}:{}", dataset.source.other_splits[0]);
-            out.note(format_args!("reading the split `{split}`; there is {} too: `{example}`", others.join(", ")));
+            out.note(format_args!(
+                "reading the split `{split}`; other splits: {}, as in `{example}`",
+                others.join(", ")
+            ));
         }
         Ok(dataset)
     }
@@ -181,7 +184,7 @@ impl RowArgs {
 impl TokenArgs {
     fn text(&self) -> anyhow::Result<Option<Text>> {
         let Some(name) = &self.model else {
-            self.text_files.refuse("needs `--model`, whose rows are measured")?;
+            self.text_files.refuse("needs `--model`: the flag affects only the token counts of a model")?;
             return Ok(None);
         };
         let directory = &gradus::model::resolve(name, &mut |_, _, _| {})?;

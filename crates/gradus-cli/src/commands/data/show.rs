@@ -219,7 +219,7 @@ fn report(dataset: &Dataset, stats: &Stats, tokenized: bool) -> String {
             let _ = writeln!(text, "\ntokens     {}", HEADER);
             let _ = writeln!(text, "  {:<9}{}", "row", line(&tokens.quantiles));
             if tokens.sampled < stats.rows {
-                let _ = writeln!(text, "  of {}, evenly spaced; `--sample` takes more", rows(tokens.sampled));
+                let _ = writeln!(text, "  from {}, evenly spaced; `--sample` takes more", rows(tokens.sampled));
             }
             if let Some(failure) = &tokens.failure {
                 let _ = writeln!(text, "  {} could not be tokenized: {failure}", rows(tokens.failed));
@@ -245,7 +245,7 @@ fn feedback(text: &mut String, tally: &Tally) {
     kinds("errors", &tally.errors, tally.rows_without_errors);
     kinds("missing", &tally.missing, tally.rows_without_missing);
     let (same, empty) = (rows(tally.rows_uncorrected), rows(tally.rows_without_answer));
-    let _ = writeln!(text, "\ncorrection  the answer itself in {same}, empty in {empty}");
+    let _ = writeln!(text, "\ncorrection  equal to the answer in {same}, empty in {empty}");
     if !tally.preferences.is_empty() {
         let _ = writeln!(text, "\npreferences    first  second neither");
     }

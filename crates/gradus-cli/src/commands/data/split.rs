@@ -44,7 +44,7 @@ pub struct SplitArgs {
 }
 
 fn size(text: &str) -> Result<HeldOut, String> {
-    let wanted = || "a share between 0 and 1, or a number of rows from 1, is needed".to_owned();
+    let wanted = || "expected a share between 0 and 1, or a number of rows from 1".to_owned();
     if let Ok(count) = text.parse::<usize>() {
         return if count > 0 { Ok(HeldOut::Rows(count)) } else { Err(wanted()) };
     }

@@ -11,8 +11,9 @@ use crate::report::Found;
 /// Arguments of `gradus runs audit`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Exit codes: 0 nothing found; else that of the gravest finding: 10 the held-out reward falls, 11 length, \
-                        12 repetition, 13 duplicates, 14 one part dominates, 15 a part saturates. 1 is an error, as everywhere."
+    after_help = "Exit codes: 0 nothing found; otherwise that of the most serious finding: 10 the held-out reward \
+                        falls, 11 length, 12 repetition, 13 duplicates, 14 one part dominates, 15 a part saturates. 1 \
+                        is an error, as in all commands."
 )]
 pub struct AuditArgs {
     /// Name of the run
@@ -34,7 +35,8 @@ pub fn run(args: &AuditArgs, library: &Library, out: &Output) -> anyhow::Result<
 fn page(name: &str, found: &Audit, paint: Paint) -> String {
     let [[a, b], [c, d]] = found.steps;
     let [before, now] = found.completions;
-    let mut text = format!("{}  steps {a} to {b} ({before} completions) beside {c} to {d} ({now})\n", paint.bold(name));
+    let mut text =
+        format!("{}  steps {a} to {b} ({before} completions) against {c} to {d} ({now})\n", paint.bold(name));
     if found.findings.is_empty() {
         let _ = writeln!(text, "  {}", paint.good("nothing found"));
     }

@@ -99,8 +99,8 @@ fn comparison(sides: &[Side], mut entries: Vec<Entry>) -> gradus::Result<Compari
     Ok(Comparison {
         model: shared("model"),
         data: shared("data"),
-        budget: "what each run was given itself".into(),
-        evaluation: "each run's own last evaluation".into(),
+        budget: "the settings of each run".into(),
+        evaluation: "the last evaluation of each run".into(),
         entries,
     })
 }
@@ -113,8 +113,8 @@ impl Compared {
         let Some(missing) = asked.iter().find(|key| !known.contains(key)) else { return Ok(()) };
         let names = known.iter().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ");
         let hint = match nearest(missing, known.iter().map(String::as_str)) {
-            Some(near) => format!("did you mean `{near}`? They have {names}"),
-            None => format!("they have {names}"),
+            Some(near) => format!("did you mean `{near}`? The runs have {names}"),
+            None => format!("the runs have {names}"),
         };
         Err(Error::input(format!("no run has the metric `{missing}`")).with_hint(hint))
     }
@@ -125,9 +125,9 @@ impl Compared {
         let mut text = comparison.table();
         section(&mut text, "Curves", paint);
         text += &curves(metrics, sides, paint);
-        section(&mut text, "What was set differently", paint);
+        section(&mut text, "Different settings", paint);
         if different.is_empty() {
-            return text + "  nothing but the output directory\n";
+            return text + "  none except the output directory\n";
         }
         let heading = std::iter::once("key".to_owned()).chain(sides.iter().map(|side| side.name.clone())).collect();
         let row = |difference: &Difference| {

@@ -36,7 +36,7 @@ pub fn run(args: &ExportArgs, library: &Library, out: &Output) -> anyhow::Result
     let files = export(snapshot, &args.output, args.overwrite)?;
     out.note(format_args!("{} of {}: {} files", snapshot.name(), entry.name, files.len()));
     if files.iter().any(|name| name == "adapter_config.json") {
-        out.note("this is an adapter: `gradus merge` folds it into its base");
+        out.note("this is an adapter: `gradus merge` merges it into its base model");
     }
     let value = json!({ "snapshot": snapshot, "output": args.output, "files": files });
     out.result(&value, || args.output.display().to_string())
@@ -48,7 +48,11 @@ fn chosen<'a>(args: &ExportArgs, entry: &Entry, found: &'a [Snapshot]) -> gradus
     let checkpoints = || found.iter().filter(|snapshot| snapshot.kind == SnapshotKind::Checkpoint);
     let known = || {
         let names: Vec<String> = found.iter().map(|snapshot| format!("`{}`", snapshot.name())).collect();
-        if names.is_empty() { "it has no snapshots at all".to_owned() } else { format!("it has {}", names.join(", ")) }
+        if names.is_empty() {
+            "the run has no snapshots".to_owned()
+        } else {
+            format!("the run has {}", names.join(", "))
+        }
     };
     let (wanted, what) = match (args.step, args.best) {
         (Some(step), _) => {

@@ -65,7 +65,7 @@ pub fn rename(args: &RenameArgs, library: &Library, out: &Output) -> anyhow::Res
     let users = library.users_of(&old);
     let path = library.rename(&args.name, &args.new)?;
     if !users.is_empty() {
-        out.warn(format_args!("the configuration of {} names {}", quoted(&users), old.display()));
+        out.warn(format_args!("the configuration of {} refers to {}", quoted(&users), old.display()));
     }
     out.result(&json!({ "name": args.new, "path": path }), || path.display().to_string())
 }
@@ -82,7 +82,7 @@ pub struct StopArgs {
 pub fn stop(args: &StopArgs, library: &Library, out: &Output) -> anyhow::Result<()> {
     library.stop(&args.name)?;
     out.result(&json!({ "stopping": args.name }), || {
-        format!("`{}` ends after its step and a checkpoint; asked again, it ends at once", args.name)
+        format!("`{}` stops after the current step and a checkpoint; a second request stops it at once", args.name)
     })
 }
 
@@ -107,14 +107,16 @@ pub fn remove(args: &RmArgs, library: &Library, out: &Output) -> anyhow::Result<
     match (args.step, &entries[..]) {
         (None, _) => {}
         (Some(step), [entry]) => return remove_checkpoint(entry, step, args.yes, library, out),
-        (Some(_), _) => return Err(Error::input("`--step` takes a checkpoint from one run, not from several").into()),
+        (Some(_), _) => {
+            return Err(Error::input("`--step` removes a checkpoint of one run, but several runs are named").into());
+        }
     }
     entries.iter().try_for_each(|entry| Library::check_removable(&entry.path))?;
     let mut removed = Vec::new();
     for entry in entries {
         let users = library.users_of(&entry.path);
         if !users.is_empty() {
-            out.warn(format_args!("the configuration of {} names {}", quoted(&users), entry.path.display()));
+            out.warn(format_args!("the configuration of {} refers to {}", quoted(&users), entry.path.display()));
         }
         let question = format!("remove `{}` with {} in {}?", entry.name, bytes(entry.size_bytes), entry.path.display());
         if !out.confirmed(&question, &format!("`{}`", entry.name), args.yes)? {

@@ -31,11 +31,11 @@ fn flags() -> MethodFlags {
 
 impl Args for ResumeArgs {
     fn augment_args(command: Command) -> Command {
-        let name = clap::Arg::new("name").value_name("NAME").required(true).help("The run");
+        let name = clap::Arg::new("name").value_name("NAME").required(true).help("Name of the run");
         let step = clap::Arg::new("resume-from")
             .long("resume-from")
             .value_name("STEP")
-            .help("Go on from the checkpoint of this step; later ones are removed")
+            .help("Resume from the checkpoint of this step and remove later ones")
             .value_parser(clap::value_parser!(usize));
         flags().shown().into_iter().fold(command.arg(name).arg(step), |command, spec| {
             command.next_help_heading(spec.section).args(crate::flags::arguments(&spec))
@@ -69,7 +69,7 @@ pub fn named(name: &str, max_steps: Option<usize>, library: &Library, out: &Outp
         values: vec![steps.to_string()],
     };
     let args = ResumeArgs { name: name.to_owned(), step: None, given: spec.map(flag).into_iter().collect() };
-    out.note(format_args!("going on with {name}"));
+    out.note(format_args!("resuming {name}"));
     run(&args, library, out)
 }
 
@@ -78,8 +78,8 @@ pub fn run(args: &ResumeArgs, library: &Library, out: &Output) -> anyhow::Result
     let entry = library.entry(&args.name)?;
     let is_done = entry.state == Status::Finished && entry.steps.is_none_or(|steps| entry.step >= steps);
     if is_done && args.given.is_empty() && args.step.is_none() {
-        let error = Error::input(format!("`{}` has finished all of its {} steps", entry.name, entry.step));
-        return Err(error.with_hint("`--max-steps` makes it longer").into());
+        let error = Error::input(format!("`{}` has finished all {} steps", entry.name, entry.step));
+        return Err(error.with_hint("set a larger number with `--max-steps` to train further").into());
     }
     train::carry_out(&plan(&entry.path, args.step, &args.given)?, out)
 }

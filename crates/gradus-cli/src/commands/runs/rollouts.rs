@@ -78,14 +78,14 @@ fn range(text: &str) -> Result<Range, String> {
     let (first, last) = text.split_once("..").ok_or("expected A..B, such as `--steps 10..20`")?;
     let end = |text: &str| match text.trim_start_matches('=') {
         "" => Ok(None),
-        text => text.parse().map(Some).map_err(|_| format!("`{text}` is no step")),
+        text => text.parse().map(Some).map_err(|_| format!("`{text}` is not a step")),
     };
     Ok(Range(end(first)?, end(last)?))
 }
 
 fn pair(text: &str) -> Result<(usize, usize), String> {
     let (before, after) = text.split_once(',').ok_or("expected two steps, such as `--diff 1,100`")?;
-    let step = |text: &str| text.trim().parse().map_err(|_| format!("`{text}` is no step"));
+    let step = |text: &str| text.trim().parse().map_err(|_| format!("`{text}` is not a step"));
     Ok((step(before)?, step(after)?))
 }
 
@@ -137,12 +137,12 @@ fn list(args: &RolloutsArgs, database: &RolloutDb, out: &Output) -> anyhow::Resu
     let paint = out.data_paint();
     found.iter().try_for_each(|record| out.text(&described(record, args.parts, paint)))?;
     let of = match query.table {
-        Table::Train => "trained on",
-        Table::Eval => "of evaluations",
-        Table::Test => "of test prompts",
+        Table::Train => "from training",
+        Table::Eval => "from evaluations",
+        Table::Test => "from test prompts",
     };
     match (all, found.len()) {
-        (0, _) => out.note(format_args!("no completion {of} fits; {}", steps(database, query.table)?)),
+        (0, _) => out.note(format_args!("no completion {of} matches; {}", steps(database, query.table)?)),
         (all, shown) if shown < all => {
             out.note(format_args!("{shown} of {all} completions {of}; `--limit` shows more"))
         }
@@ -155,8 +155,8 @@ fn list(args: &RolloutsArgs, database: &RolloutDb, out: &Output) -> anyhow::Resu
 fn steps(database: &RolloutDb, table: Table) -> gradus::Result<String> {
     let steps = database.steps(table)?;
     Ok(match (steps.first(), steps.last()) {
-        (Some(first), Some(last)) => format!("there are steps {first} to {last}"),
-        _ => "there are none at all".into(),
+        (Some(first), Some(last)) => format!("available steps: {first} to {last}"),
+        _ => "there are no completions".into(),
     })
 }
 
@@ -205,10 +205,10 @@ fn diff(args: &RolloutsArgs, database: &RolloutDb, before: usize, after: usize, 
     match all {
         0 if query.table == Table::Train => {
             out.note(
-                "no prompt was trained on at both steps; evaluations answer the same ones each time: add `--eval`",
+                "no prompt was trained on at both steps; evaluations use the same prompts each time: add `--eval`",
             );
         }
-        0 => out.note(format_args!("no pair fits; {}", steps(database, query.table)?)),
+        0 => out.note(format_args!("no pair matches; {}", steps(database, query.table)?)),
         _ if pairs.len() < all => out.note(format_args!("{} of {all} pairs; `--limit` shows more", pairs.len())),
         _ => out.note(format_args!("{all} pairs")),
     }

@@ -123,7 +123,13 @@ fn text(page: &Page, paint: Paint) -> String {
     }
     if let Some(figure) = entry.figure.as_ref().filter(|figure| figure.never_beat_start()) {
         let (key, best, last) = (&figure.key, short(figure.best), short(figure.last));
-        facts.push(("best", paint.bold(&format!("the start: {key} was {best} and is {last}; there is no `best/`"))));
+        facts.push((
+            "best",
+            paint.bold(&format!(
+                "the start model: {key} was {best} and is now {last}; there is no \
+                                                 `best/`"
+            )),
+        ));
     }
     facts.extend(entry.note.clone().map(|note| ("note", note)));
     facts.extend(entry.problems.iter().map(|problem| ("problem", problem.clone())));

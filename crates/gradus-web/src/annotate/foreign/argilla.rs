@@ -80,7 +80,7 @@ pub fn read(row: &Map<String, Value>, labels: &LabelSet) -> Result<Imported, Str
     let mut more: Vec<(String, Vec<Option<String>>)> = Vec::new();
     let responses = row.get("responses").and_then(Value::as_object).ok_or("the record has no `responses`")?;
     for (question, all) in responses {
-        for response in all.as_array().ok_or_else(|| format!("the responses to `{question}` are no list"))? {
+        for response in all.as_array().ok_or_else(|| format!("the responses to `{question}` are not a list"))? {
             if response.get("status").is_some_and(|status| !status.is_null() && status != "submitted") {
                 continue;
             }
@@ -89,7 +89,7 @@ pub fn read(row: &Map<String, Value>, labels: &LabelSet) -> Result<Imported, Str
             match (question.as_str(), value) {
                 ("spans_more", Value::String(text)) => {
                     let found =
-                        serde_json::from_str(text).map_err(|error| format!("`spans_more` is no list: {error}"))?;
+                        serde_json::from_str(text).map_err(|error| format!("`spans_more` is not a list: {error}"))?;
                     more.push((person, found));
                 }
                 ("missing", Value::String(text)) => answer.missing = read_missing(text)?,

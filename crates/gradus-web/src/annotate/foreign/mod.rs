@@ -79,7 +79,9 @@ pub fn read(tool: Tool, file: &str, labels: &LabelSet) -> Result<Vec<Imported>> 
             let item = item.map_err(|message| row.place.error(message))?;
             for (name, answer, _) in &item.said {
                 if let Some(problem) = answer.broken(labels, &item.task).first() {
-                    return Err(row.place.error(format!("what {name} said does not fit the label set: {problem}")));
+                    return Err(row
+                        .place
+                        .error(format!("{name}'s annotation does not match the label set: {problem}")));
                 }
             }
             if tool == Tool::FineGrained {
@@ -130,7 +132,7 @@ fn task(data: &Map<String, Value>) -> Result<Task, String> {
         answers = ["answer", "response", "completion", "text"].iter().find_map(|name| text(name)).into_iter().collect();
     }
     if answers.is_empty() {
-        return Err("it shows no answer: `answer1` and so on, `answer`, `response`, `completion` or `text`".into());
+        return Err("it has no answer: `answer1` and so on, `answer`, `response`, `completion` or `text`".into());
     }
     let passage = |line: &str| {
         let sentences: Vec<String> = serde_json::from_str(line).ok()?;
@@ -165,12 +167,12 @@ fn span(text: &str, kind: &str, (start, end): (usize, usize), beside: Option<&st
     let place = Marked { kind: kind.to_owned(), start, end, ..Marked::default() };
     let Some(beside) = beside else { return Ok(place) };
     let known: Value =
-        serde_json::from_str(beside).map_err(|error| format!("what stands beside a span is no JSON: {error}"))?;
+        serde_json::from_str(beside).map_err(|error| format!("the additional data of a span is not JSON: {error}"))?;
     let mut whole = serde_json::to_value(&place).expect("plain data");
     for (name, value) in known.as_object().into_iter().flatten() {
         whole[name] = value.clone();
     }
-    serde_json::from_value(whole).map_err(|error| format!("what stands beside a span is wrong: {error}"))
+    serde_json::from_value(whole).map_err(|error| format!("the additional data of a span is not valid: {error}"))
 }
 
 /// Returns the names of all parts except spans and missing information, with their values as texts or numbers.
@@ -216,7 +218,7 @@ fn put(answer: &mut Answer, labels: &LabelSet, task: &Task, name: &str, value: &
         "feedback" => answer.feedback = text,
         _ if is_pair(name) => {
             let rank: Rank = serde_json::from_value(json!(text))
-                .map_err(|_| format!("`{name}` is {text}, but first, second, tie or bad is needed"))?;
+                .map_err(|_| format!("`{name}` is {text}, expected first, second, tie or bad"))?;
             answer.ranks.insert(name.to_owned(), rank);
         }
         _ if labels.questions.iter().any(|question| question.name == name) => {
@@ -226,7 +228,7 @@ fn put(answer: &mut Answer, labels: &LabelSet, task: &Task, name: &str, value: &
         }
         _ => match pair_of_strength {
             Some(pair) => drop(answer.strengths.insert(pair.to_owned(), text)),
-            None => return Err(format!("the label set asks for no `{name}`")),
+            None => return Err(format!("the label set has no `{name}`")),
         },
     }
     Ok(())
@@ -238,7 +240,7 @@ fn missing(answer: &Answer) -> Option<String> {
 }
 
 fn read_missing(text: &str) -> Result<Vec<Missing>, String> {
-    serde_json::from_str(text).map_err(|error| format!("`missing` is no list of what is missing: {error}"))
+    serde_json::from_str(text).map_err(|error| format!("`missing` is not a list of missing information: {error}"))
 }
 
 #[cfg(test)]
@@ -368,7 +370,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let labels = labels();
         for (row, word) in [
-            (json!({ "data": { "question": "Q" }, "annotations": [] }), "shows no answer"),
+            (json!({ "data": { "question": "Q" }, "annotations": [] }), "has no answer"),
             (json!({ "data": { "text": "a b" } }), "`annotations`"),
             (
                 json!({ "data": { "text": "a b" }, "annotations": [{ "completed_by": 3, "result": [

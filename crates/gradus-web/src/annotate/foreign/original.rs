@@ -88,7 +88,7 @@ fn object(name: &str, value: &Value) -> Result<Map<String, Value>, String> {
     };
     match parsed {
         Value::Object(object) => Ok(object),
-        _ => Err(format!("{name} is no object")),
+        _ => Err(format!("{name} is not an object")),
     }
 }
 
@@ -131,7 +131,7 @@ fn response_of(response: &Map<String, Value>, task: &Task) -> Result<Answer, Str
         return Err("the annotation has neither `error` nor `ranks`".into());
     };
     let mut answer = Answer { feedback, ..Answer::default() };
-    for (name, side) in errors.as_object().ok_or("`error` is no object")? {
+    for (name, side) in errors.as_object().ok_or("`error` is not an object")? {
         let is_missing = name.starts_with("missing-info");
         if !is_missing && !name.starts_with("situation") {
             return Err(format!("`error` has `{name}`, expected `situation-0` and `missing-info-0`"));
@@ -167,7 +167,7 @@ fn ranks_of(ranks: &Value, task: &Task) -> Result<BTreeMap<String, Rank>, String
         [Value::Array(inner)] => Some(inner),
         _ => None,
     });
-    let list = list.ok_or("`ranks` is no list within a list")?;
+    let list = list.ok_or("`ranks` is not a list within a list")?;
     let pairs = pairs(task.answers.len());
     if list.len() != pairs.len() {
         let answers = task.answers.len();
@@ -213,7 +213,7 @@ fn place(kind: &str, explanation: &str) -> Result<(usize, Vec<usize>), String> {
     let found = object(&format!("the explanation of {kind}"), &Value::String(explanation.to_owned()))?;
     let number = |value: &Value| {
         let number = value.as_u64().or_else(|| value.as_str()?.trim().parse().ok());
-        number.map(|number| number as usize).ok_or_else(|| format!("{kind}: {value} is no number from 0"))
+        number.map(|number| number as usize).ok_or_else(|| format!("{kind}: {value} is not a number from 0"))
     };
     let key = |name: &str| found.get(name).ok_or_else(|| format!("{kind} has no `{name}`"));
     let sentences = match key("sentence_id")? {
@@ -338,7 +338,7 @@ mod tests {
             (json!({}), "`annotations` has 0 entries, expected one"),
             (with(json!({})), "the annotation has neither `error` nor `ranks`"),
             (with(json!({ "ranks": [[1, 2]] })), "`ranks` has 2 numbers, but 4 answers make 6 pairs"),
-            (with(json!({ "ranks": [1, 2] })), "`ranks` is no list within a list"),
+            (with(json!({ "ranks": [1, 2] })), "`ranks` is not a list within a list"),
             (with(json!({ "ranks": [[1, 2, 3, 0, 0, 0]] })), "`ranks` has 3, expected 1"),
             (with(json!({ "error": { "other": {} } })), "`error` has `other`"),
             (with(json!({ "error": { "situation-0": { "spans": ["{"] } } })), "a span is not valid JSON"),

@@ -79,12 +79,18 @@ pub(super) fn convert(from: &Original) -> Result<Written, Diagnostic> {
         match TEMPLATES.iter().find(|(theirs, _)| *theirs == name) {
             Some((_, ours)) => to.set("train.chat_template", *ours),
             None if name == "tokenizer_default" => {}
-            None => from.note("chat_template", format!("`{name}` is no template here: the model's own is used")),
+            None => from.note(
+                "chat_template",
+                format!(
+                    "gradus has no template `{name}`: the model's own template is \
+                                                        used"
+                ),
+            ),
         }
     }
     for (theirs, ours) in [("saves_per_epoch", "save_steps"), ("evals_per_epoch", "eval_steps")] {
         if from.number(theirs).is_some() {
-            from.note(theirs, format!("intervals are steps here: write `train.{ours}`"));
+            from.note(theirs, format!("gradus counts intervals in steps: write `train.{ours}`"));
             if ours == "eval_steps" {
                 to.set("train.eval_steps", 0);
             }
@@ -165,10 +171,14 @@ fn grpo(from: &Original, to: &mut Written) {
     }
     from.note(
         "trl.reward_funcs",
-        "rewards are Python functions there: write `reward`, or pass them to `gradus.grpo(reward=…)` in Python",
+        "the rewards are Python functions: write `reward`, or pass them to `gradus.grpo(reward=…)` in Python",
     );
     from.see_all("trl.reward_funcs");
-    from.note("micro_batch_size", "a batch counts completions there and prompts here: check `train.batch_size`");
+    from.note(
+        "micro_batch_size",
+        "Axolotl counts the completions of a batch, gradus the prompts: check \
+                                   `train.batch_size`",
+    );
 }
 
 fn data(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
@@ -201,7 +211,7 @@ fn data(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
         (Some(file), _) => to.set("eval_data", file.as_str()),
         (None, Some(share)) if share < 1.0 => to.set("train.eval_fraction", share),
         (None, Some(rows)) => {
-            from.note("val_set_size", format!("{rows} rows are held out there; here `train.eval_fraction` is a share"));
+            from.note("val_set_size", format!("the original holds out {rows} rows; `train.eval_fraction` is a share"));
         }
         (None, None) => to.set("train.eval_fraction", 0),
     }

@@ -26,7 +26,7 @@ pub(super) fn convert(from: &Original) -> Result<Written, Diagnostic> {
     to.set("eval_data", "data/dev.json");
     from.note(
         policy,
-        "the data are read from `tasks/qa_feedback/data` there; put them into `data/`, or change the paths",
+        "the original reads the data from `tasks/qa_feedback/data`; copy them to `data/`, or change the paths",
     );
     to.set_some("output_dir", from.text("logging.save_dir"));
     to.set("preset", "fine_grained");
@@ -52,7 +52,7 @@ pub(super) fn convert(from: &Original) -> Result<Written, Diagnostic> {
 fn critic(from: &Original, to: &mut Written) {
     if from.flag("model.value_model.policy_value_sharing") == Some(true) {
         let key = "model.value_model.policy_value_sharing";
-        from.note(key, format!("`{key}` ends in an error there; here the critic shares the policy's trunk"));
+        from.note(key, format!("`{key}` fails in the original; in gradus, the critic shares the policy's trunk"));
         to.set("method.ppo.critic.trunk", "shared");
         from.see_all("model.value_model.ckpt");
     } else {
@@ -75,7 +75,7 @@ fn sampling(from: &Original, to: &mut Written) {
     if from.flag(&theirs("do_sample")) == Some(false) {
         from.note(
             &theirs("do_sample"),
-            "rollouts are greedy there; here they are drawn, or there is nothing to learn from",
+            "rollouts are greedy in the original; gradus samples them, because greedy rollouts give no training signal",
         );
     }
     let theirs = |key: &str| format!("model.policy_model.eval_generation_kwargs.{key}");
@@ -148,7 +148,7 @@ fn reward(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
     if whole.is_some() && parts.len() > 1 {
         from.note(
             "reward.baseline_model",
-            "beside `baseline_model` the others are measured and reward nothing: their weight is 0",
+            "with `baseline_model`, the other rewards are only measured: their weight is 0",
         );
         for (_, part) in parts.iter_mut().filter(|(name, _)| *name != "preference") {
             part["weight"] = json!(0);
@@ -163,7 +163,7 @@ fn train(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
     let prompts = from.count(key).ok_or_else(|| Original::missing(key))?.saturating_mul(CARDS);
     from.note(
         key,
-        format!("`{key}` is of each of the {CARDS} cards of its launch script: {prompts} prompts an iteration"),
+        format!("`{key}` counts for each of the {CARDS} GPUs of its launch script: {prompts} prompts per iteration"),
     );
     to.set("train.batch_size", prompts);
     let samples = from.count("env.train_num_samples_per_input").unwrap_or(1);
@@ -174,7 +174,7 @@ fn train(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
     if let Some(steps) = from.count("train.n_warmup_steps").filter(|&steps| steps != WARMUP) {
         from.note(
             "train.n_warmup_steps",
-            format!("`train.n_warmup_steps` is {steps}, but {WARMUP} are in force there: so here"),
+            format!("`train.n_warmup_steps` is {steps}, but the original uses {WARMUP}: gradus does the same"),
         );
     }
     to.set("train.warmup_steps", WARMUP);

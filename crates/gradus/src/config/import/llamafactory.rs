@@ -84,7 +84,7 @@ fn method(from: &Original, to: &mut Written) -> Result<&'static str, Diagnostic>
                 to.set("method.sft.completion_only_loss", false);
             }
             if from.flag("packing") == Some(true) {
-                from.note("packing", "rows lie end to end without padding here, so nothing is packed");
+                from.note("packing", "gradus stores rows end to end without padding, so packing is not needed");
             }
             "sft"
         }
@@ -173,7 +173,10 @@ fn data(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
     }
     from.note(
         "dataset",
-        format!("names of `dataset_info.json` became files below `{folder}`: correct the paths where its entries say otherwise"),
+        format!(
+            "names of `dataset_info.json` became files below `{folder}`: correct the paths where its entries \
+                 differ"
+        ),
     );
     let held_out = shared::texts(from.json("eval_dataset"));
     let share = from.number("val_size").filter(|share| *share > 0.0);
@@ -183,7 +186,7 @@ fn data(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
         if share < 1.0 {
             to.set("train.eval_fraction", share);
         } else {
-            from.note("val_size", format!("{share} rows are held out there; here `train.eval_fraction` is a share"));
+            from.note("val_size", format!("the original holds out {share} rows; `train.eval_fraction` is a share"));
         }
     } else {
         to.set("train.eval_fraction", 0);
@@ -196,6 +199,8 @@ fn template(from: &Original, to: &mut Written) {
     let Some(name) = from.text("template") else { return };
     match TEMPLATES.iter().find(|(theirs, _)| *theirs == name) {
         Some((_, ours)) => to.set("train.chat_template", *ours),
-        None => from.note("template", format!("`{name}` is no template here: the model's own chat template is used")),
+        None => {
+            from.note("template", format!("gradus has no template `{name}`: the model's own chat template is used"))
+        }
     }
 }

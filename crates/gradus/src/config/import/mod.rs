@@ -235,7 +235,7 @@ impl Original {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         if name.contains("blendorbot") {
             let right = name.replace("blendorbot", "blenderbot");
-            let message = format!("the file is called `{name}`, but its model is Blenderbot: `{right}` is meant");
+            let message = format!("the file is called `{name}`, but its model is Blenderbot: read as `{right}`");
             self.notes.borrow_mut().push(Diagnostic { message, places: Vec::new(), hint: None });
         }
     }
@@ -248,7 +248,7 @@ impl Original {
         for path in paths {
             let is_leaf = self.root.at(&path).is_some_and(|(node, _)| !matches!(node.value, Value::Map(_)));
             if is_leaf && !seen.contains(&path) {
-                self.note(&path, format!("`{path}` has no equal: left out"));
+                self.note(&path, format!("`{path}` has no equivalent: left out"));
             }
         }
     }

@@ -48,7 +48,7 @@ pub(super) fn convert(from: &Original) -> Result<Written, Diagnostic> {
         "ppo" | "nlpo" | "a2c" | "trpo" => online(from, &mut to, &algorithm)?,
         id if id.contains("supervised") => supervised(from, &mut to)?,
         id => {
-            let message = format!("`alg.id` is `{id}`, which is none of RL4LMs' algorithms");
+            let message = format!("`alg.id` is `{id}`, which is not an algorithm of RL4LMs");
             return Err(Diagnostic { message, places: Vec::new(), hint: None });
         }
     }
@@ -61,7 +61,7 @@ fn commas(from: &Original) {
     for (path, text) in from.plain_texts() {
         let is_value = |text: &str| text.parse::<f64>().is_ok() || matches!(text, "True" | "true" | "False" | "false");
         if let Some(meant) = text.strip_suffix(',').filter(|meant| is_value(meant)) {
-            from.note(&path, format!("`{path}` is the text `{text}`, and not `{meant}`: the comma is part of it"));
+            from.note(&path, format!("`{path}` is the text `{text}`, not `{meant}`: the comma is part of the text"));
         }
     }
 }
@@ -80,8 +80,8 @@ fn model(from: &Original, to: &mut Written, path: &str) -> Result<(), Diagnostic
         from.note(
             path,
             format!(
-                "what the generation configuration of `{model}` says beside this file is in force there (beams, `min_length`, \
-                 `no_repeat_ngram_size`, forced ids); here its forced ids alone are"
+                "RL4LMs also applies the generation configuration of `{model}` (beams, `min_length`, \
+                 `no_repeat_ngram_size`, forced ids); gradus applies only its forced ids"
             ),
         );
     }
@@ -151,10 +151,7 @@ fn online(from: &Original, to: &mut Written, algorithm: &str) -> Result<(), Diag
     to.set_some("train.eval_steps", from.count("train_evaluation.eval_every"));
     let saves = from.count("train_evaluation.save_every");
     if saves.is_none() {
-        from.note(
-            "train_evaluation",
-            "`save_every` is missing: a checkpoint is written every 20 iterations there, which is written out",
-        );
+        from.note("train_evaluation", "`save_every` is missing: it is set to 20 iterations, the default of RL4LMs");
     }
     to.set("train.save_steps", saves.unwrap_or(20));
     to.set("train.max_eval_rows", WHOLE_SPLIT);
@@ -162,7 +159,7 @@ fn online(from: &Original, to: &mut Written, algorithm: &str) -> Result<(), Diag
     evaluation(from, to, "train_evaluation.generation_kwargs", apart);
     if algorithm == "nlpo" && to.0.pointer("/train/evaluation/beams").is_some() {
         let key = "train_evaluation.generation_kwargs.num_beams";
-        from.note(key, "evaluations search under the mask there; here without it");
+        from.note(key, "RL4LMs applies the mask to beam search in evaluations; gradus does not");
         to.set("method.nlpo.mask_at_eval", false);
     }
     Ok(())
@@ -192,7 +189,7 @@ fn new_tokens(from: &Original, kwargs: &str, apart: bool, episode: Option<usize>
                 let key = format!("{kwargs}.max_new_tokens");
                 from.note(
                     &key,
-                    format!("`{key}` is {new}, `env.args.max_episode_length` {longest}: the smaller is taken"),
+                    format!("`{key}` is {new}, `env.args.max_episode_length` {longest}: the smaller one is used"),
                 );
             }
             Some(new.min(longest))
@@ -204,8 +201,9 @@ fn new_tokens(from: &Original, kwargs: &str, apart: bool, episode: Option<usize>
             from.note(
                 kwargs,
                 format!(
-                    "`{kwargs}` has no `max_new_tokens`: transformers stops at {cut} tokens, and an episode that did not end by \
-                     itself got no reward; here completions have up to `env.args.max_episode_length`, {longest}, and all are rewarded"
+                    "`{kwargs}` has no `max_new_tokens`: transformers stops at {cut} tokens, and an episode that did \
+                     not end by itself got no reward; in gradus, completions have up to {longest} tokens \
+                     (`env.args.max_episode_length`), and all are rewarded"
                 ),
             );
             Some(longest)
@@ -214,7 +212,7 @@ fn new_tokens(from: &Original, kwargs: &str, apart: bool, episode: Option<usize>
             let cut = length.unwrap_or(HF_MAX_LENGTH).saturating_sub(usize::from(apart));
             from.note(
                 kwargs,
-                format!("`{kwargs}` has no `max_new_tokens`: transformers stops at {cut} tokens, which is written out"),
+                format!("`{kwargs}` has no `max_new_tokens`: it is set to {cut}, where transformers stops"),
             );
             Some(cut)
         }
@@ -230,13 +228,13 @@ fn sampling(from: &Original, to: &mut Written, algorithm: &str, kwargs: &str, ap
     let key = |name: &str| format!("method.{algorithm}.{name}");
     let theirs = |name: &str| format!("{kwargs}.{name}");
     if from.flag(&theirs("do_sample")) != Some(true) {
-        from.note(kwargs, "rollouts are not sampled there (`do_sample`); here they are");
+        from.note(kwargs, "RL4LMs does not sample rollouts (`do_sample`); gradus does");
     }
     if from.count(&theirs("num_beams")).is_some_and(|beams| beams != 1) {
-        from.note(&theirs("num_beams"), "rollouts are searched for with beams there; here they are sampled");
+        from.note(&theirs("num_beams"), "RL4LMs generates rollouts by beam search; gradus samples them");
     }
     if from.node(&theirs("top_k")).is_none() {
-        from.note(kwargs, format!("`{kwargs}` has no `top_k`: transformers' {HF_TOP_K} is in force, and written out"));
+        from.note(kwargs, format!("`{kwargs}` has no `top_k`: it is set to {HF_TOP_K}, the default of transformers"));
     }
     let top_k = from.count(&theirs("top_k")).unwrap_or(HF_TOP_K);
     to.set(&key("sampling.top_k"), if top_k == 0 { Json::Null } else { top_k.into() });
@@ -252,7 +250,8 @@ fn sampling(from: &Original, to: &mut Written, algorithm: &str, kwargs: &str, ap
     if algorithm == "nlpo" && from.number(&theirs("temperature")).is_some_and(|temperature| temperature != 1.0) {
         from.note(
             &theirs("temperature"),
-            "logprobs, ratios and KL are those at temperature 1 there; here, under a mask, those at the temperature of sampling",
+            "RL4LMs computes logprobs, ratios and KL at temperature 1; gradus, with a mask, at the sampling \
+             temperature",
         );
     }
 }
@@ -269,7 +268,7 @@ fn batches(from: &Original, to: &mut Written, algorithm: &str, new: usize) {
     let all = mini_batches.saturating_mul(together);
     to.set("train.batch_size", all);
     let mut said = format!(
-        "{environments} environments × {steps} steps are {buffer} tokens: {all} completions of {new} an iteration"
+        "{environments} environments × {steps} steps are {buffer} tokens: {all} completions of {new} per iteration"
     );
     if matches!(algorithm, "ppo" | "nlpo") {
         to.set(&format!("method.{algorithm}.mini_batches"), mini_batches);
@@ -299,7 +298,7 @@ fn mask(from: &Original, to: &mut Written, policy: &str, apart: bool) {
             }
         }
         (_, None) => {
-            from.note(&theirs("mask_type"), "`top_mask` is missing, without which the mask does not work there")
+            from.note(&theirs("mask_type"), "`top_mask` is missing: the mask of RL4LMs does not work without it")
         }
     }
     let iterations = from.count(&theirs("target_update_iterations")).unwrap_or(MASK_UPDATE);
@@ -313,16 +312,26 @@ fn prompts(from: &Original, to: &mut Written, kind: &str, policy: &str, apart: b
     let other = from.text(&format!("{policy}.prompt_truncation_side")).unwrap_or_else(|| "left".into());
     if side != other {
         let key = "env.args.prompt_truncation_side";
-        from.note(key, format!("prompts are cut at the {side} in rollouts and at the {other} in evaluations there; here always at the {side}"));
+        from.note(
+            key,
+            format!(
+                "RL4LMs cuts prompts at the {side} in rollouts and at the {other} in evaluations; \
+                                gradus always at the {side}"
+            ),
+        );
     }
     let task = from.text("datapool.id").unwrap_or_default();
     if task == "totto" && side == "left" {
-        from.note("env.args.max_prompt_length", "prompts are cut at the left, where ToTTo's tables begin");
+        from.note(
+            "env.args.max_prompt_length",
+            "prompts are cut at the left, which removes the beginning of ToTTo's \
+                                                 tables",
+        );
     }
     if task == "commongen" && side == "left" && longest.is_some_and(|longest| longest < 20) {
         from.note(
             "env.args.max_prompt_length",
-            "so short, and cut at the left, prompts may lose the beginning of their instruction",
+            "such short prompts, cut at the left, may lose the beginning of their instruction",
         );
     }
     to.set("train.prompt_truncation", side);
@@ -331,16 +340,14 @@ fn prompts(from: &Original, to: &mut Written, kind: &str, policy: &str, apart: b
     if from.flag("env.args.terminate_on_eos") != Some(true) {
         from.note(
             "env.args",
-            "episodes go on after the end of text there (`terminate_on_eos`); here it ends a completion",
+            "in RL4LMs, episodes continue after the end of text (`terminate_on_eos`); in gradus, it ends a completion",
         );
     }
     if let Some(start) = from.count("env.args.context_start_token").filter(|_| !apart) {
         let key = "env.args.context_start_token";
         from.note(
             key,
-            format!(
-                "`{key}` is {start} for `{kind}`: every text that is rewarded begins with that token there; left out"
-            ),
+            format!("`{key}` is {start} for `{kind}`: in RL4LMs, every rewarded text begins with that token; left out"),
         );
     }
 }
@@ -359,12 +366,12 @@ fn data(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
         "imdb" if !keys.contains_key("seed") => {
             from.note(
                 "datapool.id",
-                "the pool `imdb` needs a `seed`, without which the file does not run there: 42 is taken",
+                "the pool `imdb` needs a `seed`, and RL4LMs cannot run the file without one: 42 is used",
             );
             keys.insert("seed".into(), 42.into());
         }
         "imdb_seq2seq" => {
-            from.note("datapool.id", "the splits are drawn without a seed there, and overlap; here they do not")
+            from.note("datapool.id", "RL4LMs draws the splits without a seed, and they overlap; in gradus, they do not")
         }
         "cnn_daily_mail" => {
             let prefix = keys.get("prompt_prefix").and_then(Json::as_str).unwrap_or_default().to_owned();
@@ -380,7 +387,7 @@ fn data(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
         "narrative_qa" | "crd3" => {
             from.note(
                 "datapool.id",
-                format!("`{name}` is fetched from the web there; here `data.from` names its files (docs/tasks.md)"),
+                format!("RL4LMs downloads `{name}`; in gradus, `data.from` is the path of its files (docs/tasks.md)"),
             );
         }
         _ => {}
@@ -431,8 +438,8 @@ fn named_reward(from: &Original, id: &str, args: &Map<String, Json>) -> Option<J
             let spice = weight("spice_coeff").map(|weight| {
                 from.note(
                     "reward_fn.args",
-                    "SPICE is computed by its authors' program: put `spice-1.0.jar` where the run is started, or change \
-                     `program`",
+                    "SPICE is computed by its authors' program: put `spice-1.0.jar` into the working directory of the \
+                     run, or change `program`",
                 );
                 json!({ "weight": weight, "reward": { "metric": { "spice": { "program": SPICE, "keyed_by": "prompt" } } } })
             });
@@ -460,8 +467,9 @@ fn named_reward(from: &Original, id: &str, args: &Map<String, Json>) -> Option<J
             from.note(
                 "reward_fn.id",
                 format!(
-                    "`common_gen_preference_model` downloads the weights of a T5 there (its default has eleven billion parameters, and \
-                     computes in f32); here `{PREFERENCES}` must be a model directory of them (docs/metrics.md says how to make it)"
+                    "in RL4LMs, `common_gen_preference_model` downloads the weights of a T5 (its default has eleven \
+                     billion parameters, and computes in f32); in gradus, `{PREFERENCES}` must be a model directory \
+                     with them (docs/metrics.md describes how to create it)"
                 ),
             );
             let mut keys = json!({ "model": PREFERENCES });
@@ -601,7 +609,7 @@ fn reward(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
         _ => Map::new(),
     };
     let Some(main) = named_reward(from, &id, &args) else {
-        let message = format!("the reward `{id}` has no equal");
+        let message = format!("the reward `{id}` has no equivalent");
         return Err(Diagnostic {
             message,
             places: Vec::new(),
@@ -614,7 +622,7 @@ fn reward(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
             json!({ "mix": [{ "weight": 1, "reward": main }, { "weight": 1, "reward": shaping }] })
         }
         Some((id, None)) => {
-            from.note("reward_fn.args", format!("the shaping `{id}` has no equal: left out"));
+            from.note("reward_fn.args", format!("the shaping `{id}` has no equivalent: left out"));
             main
         }
         None => main,
@@ -667,21 +675,21 @@ fn metrics(from: &Original, to: &mut Written) {
             "summaCConv" if args.contains_key("start_file") => match summac_conv(&args) {
                 Some(options) => json!({ "summac_conv": options }),
                 None => {
-                    from.note(&place, "a granularity, bins or a model of `summaCConv` that is not known: left out");
+                    from.note(&place, "unknown granularity, bins or model of `summaCConv`: left out");
                     continue;
                 }
             },
             "summaCZS" => match summac_zs(&args) {
                 Some(options) => json!({ "summac_zs": options }),
                 None => {
-                    from.note(&place, "a granularity or a model of `summaCZS` that is not known: left out");
+                    from.note(&place, "unknown granularity or model of `summaCZS`: left out");
                     continue;
                 }
             },
             _ => {
                 let why = match id {
                     "summaCConv" => {
-                        ": `summac_conv` needs a trained convolution, which the original draws at random without `start_file`"
+                        ": `summac_conv` needs a trained convolution, which the original initializes at random without `start_file`"
                     }
                     "spice" => {
                         ": it needs its authors' program (add `spice: { program: [java, -Xmx8G, -jar, spice-1.0.jar] }`)"
@@ -693,7 +701,7 @@ fn metrics(from: &Original, to: &mut Written) {
             }
         };
         if found.contains(&ours) {
-            from.note(&place, format!("`{id}` stands there twice"));
+            from.note(&place, format!("`{id}` is listed twice"));
         } else {
             found.push(ours);
         }
@@ -705,8 +713,7 @@ fn metrics(from: &Original, to: &mut Written) {
 fn evaluation(from: &Original, to: &mut Written, kwargs: &str, apart: bool) {
     if from.node(kwargs).is_none() {
         let (section, _) = kwargs.rsplit_once('.').expect("a section and its key");
-        let message =
-            format!("`{section}` has no `generation_kwargs`: evaluations sample as rollouts do there, and here");
+        let message = format!("`{section}` has no `generation_kwargs`: evaluations sample as rollouts do");
         if section == "train_evaluation" {
             from.note(section, message);
         }
@@ -731,7 +738,7 @@ fn evaluation(from: &Original, to: &mut Written, kwargs: &str, apart: bool) {
             to.set(&key("beams.early_stopping"), early.to_string());
         }
         if samples {
-            from.note(&theirs("do_sample"), "beams are drawn there (`do_sample`); here they are the likeliest");
+            from.note(&theirs("do_sample"), "RL4LMs samples beams (`do_sample`); gradus takes the most likely ones");
         }
         from.see_all(&theirs("top_k"));
     } else {
@@ -774,7 +781,10 @@ fn supervised(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
         }
         known @ ("linear" | "cosine" | "constant") => known,
         other => {
-            from.note(&theirs("lr_scheduler_type"), format!("the schedule `{other}` has no equal: linear"));
+            from.note(
+                &theirs("lr_scheduler_type"),
+                format!("the schedule `{other}` has no equivalent: linear is used"),
+            );
             "linear"
         }
     };
@@ -782,7 +792,7 @@ fn supervised(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
     let logging = from.count(&theirs("logging_steps")).unwrap_or(500);
     from.note(
         &theirs("logging_steps"),
-        "evaluations come with every log there: `train.eval_steps` is as `logging_steps`",
+        "the original evaluates at every log: `train.eval_steps` is set to `logging_steps`",
     );
     to.set("train.logging_steps", logging);
     to.set("train.eval_steps", logging);

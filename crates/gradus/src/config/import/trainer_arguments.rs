@@ -142,7 +142,7 @@ fn optimizer(from: &Original, to: &mut Written, names: &Names) {
         Some(name) if name.contains("adamw") => {
             from.note(key, format!("`{name}` becomes `adamw` with moments in f32"));
         }
-        Some(name) => from.note(key, format!("the optimizer `{name}` has no equivalent: `adamw` takes its place")),
+        Some(name) => from.note(key, format!("the optimizer `{name}` has no equivalent: `adamw` is used")),
     }
 }
 
@@ -151,7 +151,7 @@ fn intervals(from: &Original, to: &mut Written) {
     let every = |key: &str| {
         let number = from.number(key)?;
         if number > 0.0 && number < 1.0 {
-            from.note(key, format!("`{key}` is a share of all steps there: left out, write a number of steps"));
+            from.note(key, format!("`{key}` is a share of all steps: left out, write a number of steps"));
             return None;
         }
         (number >= 1.0).then_some(number as u64)
@@ -164,7 +164,7 @@ fn intervals(from: &Original, to: &mut Written) {
         Some("epoch" | "best") => {
             from.note(
                 "save_strategy",
-                "checkpoints are saved every `train.save_steps` steps here, not by epoch or metric",
+                "gradus saves checkpoints every `train.save_steps` steps, not by epoch or metric",
             );
         }
         _ => to.set_some("train.save_steps", steps),
@@ -202,7 +202,7 @@ fn precision(from: &Original, to: &mut Written) {
         to.set("train.compute", "bf16");
     }
     if fp16 {
-        from.note("fp16", "products are computed in bf16 here, with weights in f32");
+        from.note("fp16", "gradus computes products in bf16, with weights in f32");
     }
     for (key, format) in [("load_in_4bit", "nf4"), ("load_in_8bit", "int8")] {
         if from.flag(key) == Some(true) {
@@ -275,7 +275,7 @@ pub(super) fn lora(from: &Original, to: &mut Written, method: &str, names: &Lora
     } else if given.is_some_and(|share| share > 0.0) {
         from.note(
             "lora_dropout",
-            format!("`{method}` compares log-probabilities of one text, so it takes no dropout: left out"),
+            format!("`{method}` compares log-probabilities of one text, so dropout is not possible: left out"),
         );
     }
     let targets = texts(from.json(names.targets));

@@ -141,7 +141,8 @@ fn packing(from: &Original, to: &mut Written) {
         Some("wrapped") => to.set("method.sft.packing", true),
         _ => from.note(
             "packing",
-            "rows lie end to end without padding here, so nothing is packed; `train.batch_size` counts rows, not blocks",
+            "gradus stores rows end to end without padding, so packing is not needed; `train.batch_size` counts rows, \
+             not blocks",
         ),
     }
 }
@@ -169,7 +170,7 @@ fn data(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
         }
         from.note(
             "datasets",
-            "paths and splits are taken over; other keys of its entries, such as `columns`, are left out",
+            "paths and splits are imported; other keys of its entries, such as `columns`, are left out",
         );
     } else {
         let name = name.ok_or_else(|| Original::missing("dataset_name"))?;
@@ -217,8 +218,8 @@ fn online(from: &Original, to: &mut Written, command: TrlCommand) -> Result<(), 
     let completions = from.some("generation_batch_size").unwrap_or_else(|| rows.saturating_mul(per_generation));
     if !completions.is_multiple_of(group) {
         let message = format!(
-            "`per_device_train_batch_size` × the passes of a generation is {completions} completions, which is no multiple of \
-             `num_generations`, {group}"
+            "`per_device_train_batch_size` × the passes of a generation is {completions} completions, which is not a \
+             multiple of `num_generations`, {group}"
         );
         return Err(Diagnostic { message, places: Vec::new(), hint: None });
     }
@@ -235,7 +236,7 @@ fn online(from: &Original, to: &mut Written, command: TrlCommand) -> Result<(), 
         to.set("train.max_steps", steps);
         from.note(
             "max_steps",
-            format!("it counts optimizer steps there; here a step samples and takes {repeats} of them: {steps} steps"),
+            format!("TRL counts optimizer steps; a step of gradus samples and takes {repeats} of them: {steps} steps"),
         );
     }
     rewards(from, to);
@@ -253,8 +254,8 @@ fn rewards(from: &Original, to: &mut Written) {
             other => from.note(
                 "reward_funcs",
                 format!(
-                    "`{other}` is a Python function: pass it to `gradus.{{grpo,rloo}}(reward=…)` in Python, or make a program of it \
-                     (`reward: {{ command: […] }}`)"
+                    "`{other}` is a Python function: pass it to `gradus.{{grpo,rloo}}(reward=…)` in Python, or turn it \
+                     into a program (`reward: {{ command: […] }}`)"
                 ),
             ),
         }
@@ -264,7 +265,7 @@ fn rewards(from: &Original, to: &mut Written) {
         _ => Vec::new(),
     };
     match parts.len() {
-        0 => from.note("reward_funcs", "no reward could be taken over: write `reward` before you train"),
+        0 => from.note("reward_funcs", "no reward could be imported: write `reward` before you train"),
         1 if weights.is_empty() => to.set("reward", parts.remove(0)),
         _ => {
             let weigh = |(i, reward): (usize, Json)| json!({ "weight": weights.get(i).copied().unwrap_or(1.0), "reward": reward });

@@ -7,14 +7,15 @@ use crate::method::Problems;
 pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
     let adapts = config.adapter.is_some() || config.lora.is_some();
     problems.unless(!adapts || config.train.sampling_weights.is_none(), &["train.sampling_weights"], || {
-        let message = "`train.sampling_weights` is set, but under an adapter the base is sampled from as it is held";
-        (message.into(), Some("use `train.frozen_weights`: it holds the base so in training too".into()))
+        let message = "`train.sampling_weights` is set, but with an adapter, sampling uses the base weights as they \
+                       are stored";
+        (message.into(), Some("use `train.frozen_weights`: it also stores the base in this format in training".into()))
     });
     drops_well(problems, config, "train.dropout", config.train.dropout.then_some("true".into()));
     let Some(lora) = &config.lora else { return };
     problems.unless(config.adapter.is_none(), &["adapter", "lora"], || {
-        let message = "`adapter` goes on with one, `lora` makes a new one: a run has only one of them";
-        (message.into(), Some("leave `lora` out, or fold the adapter into its base first (`gradus merge`)".into()))
+        let message = "`adapter` continues an adapter and `lora` creates a new one: a run can have only one of them";
+        (message.into(), Some("leave `lora` out, or merge the adapter into its base first (`gradus merge`)".into()))
     });
     problems.at_least("lora.rank", lora.rank, 1);
     problems.above_zero("lora.alpha", lora.alpha);
@@ -22,7 +23,7 @@ pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
     problems.unless(
         lora.targets.is_empty() || lora.target_pattern.is_none(),
         &["lora.targets", "lora.target_pattern"],
-        || ("`lora.targets` and `lora.target_pattern` both say which layers are meant".into(), None),
+        || ("`lora.targets` and `lora.target_pattern` both select layers".into(), None),
     );
     drops_well(problems, config, "lora.dropout", (lora.dropout != 0.0).then(|| lora.dropout.to_string()));
 }
@@ -32,7 +33,8 @@ fn drops_well(problems: &mut Problems<'_>, config: &RunConfig, key: &'static str
     let Some(value) = value.filter(|_| !config.method.method().drops_out()) else { return };
     let method = config.method.name();
     let message = format!(
-        "`{key}` is {value}, but {method} compares logprobs of one text under several models: with dropout they would differ by chance",
+        "`{key}` is {value}, but {method} compares logprobs of one text under several models: dropout would make them \
+         differ at random",
     );
     let takers = names("and", |method| method.method().drops_out());
     problems.unless(false, &[key], || (message, Some(format!("leave it out; it is for {takers}"))));

@@ -24,7 +24,8 @@ pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
         }),
         (Some(_), false) => problems.unless(false, &["reward"], || {
             let message =
-                format!("`reward` is given, but `{method}` samples nothing to reward: it learns from its data alone");
+                format!("`reward` is given, but `{method}` samples no completions to reward: it trains only on its \
+                         data");
             (message, Some(format!("leave it out, or use {}", names("or", MethodConfig::is_online))))
         }),
         (Some(reward), true) => check_reward(problems, reward, "reward"),

@@ -32,7 +32,7 @@ pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
     let corrects = rollouts.importance_sampling_correction;
     let cuts = !rollouts.importance_sampling_mode.masks();
     problems.unless(!(corrects && cuts && low.is_none() && high.is_none()), &bounds, || {
-        let message = "`rollouts.importance_sampling_mode` cuts ratios to bounds, but there is none";
+        let message = "`rollouts.importance_sampling_mode` clips ratios to bounds, but no bound is set";
         (message.into(), Some("give `importance_sampling_clip_max`, such as 3".into()))
     });
     for (key, is_given) in [("environment", config.environment.is_some()), ("tools", !config.tools.is_empty())] {
@@ -44,7 +44,7 @@ pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
     let refused = [(
         "train.sampling_weights",
         config.train.sampling_weights.is_some(),
-        "the server holds the weights that sample",
+        "the server stores the weights for sampling",
     )];
     for (key, is_given, why) in refused {
         problems.unless(!is_given, &["rollouts", key], || {
@@ -53,7 +53,8 @@ pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
     }
     let key = |name: &str| format!("method.{method}.sampling.{name}");
     problems.unless(iteration.sampling.trained_logprobs == TrainedLogprobs::Raw, &[&key("trained_logprobs")], || {
-        let message = format!("`{}` must be `raw` with `rollouts`: a server gives no others", key("trained_logprobs"));
+        let message =
+            format!("`{}` must be `raw` with `rollouts`: a server returns no other logprobs", key("trained_logprobs"));
         (message, None)
     });
     for name in unknown_settings(rollouts.kind, &iteration.sampling.apply(SamplingParams::default())) {

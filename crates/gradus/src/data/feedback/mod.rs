@@ -25,7 +25,7 @@ pub use tally::Tally;
 use super::grounded::{Passage, reward_prompt};
 
 /// Error message for rows with feedback that were not converted.
-pub(super) const UNCONVERTED: &str = "a row with feedback: `gradus data convert` makes pairs or labels of it";
+pub(super) const UNCONVERTED: &str = "a row with feedback: `gradus data convert` converts it to pairs or labels";
 
 /// Number of answers in a row.
 pub const ANSWERS: usize = 4;

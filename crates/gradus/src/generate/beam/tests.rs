@@ -270,8 +270,8 @@ fn settings_without_meaning_are_refused() {
     let message = |beams: BeamParams, returned: usize| beams.check(returned).expect_err("refused").to_string();
     let four = BeamParams::default();
     assert!(four.check(4).is_ok());
-    assert_eq!(message(four, 5), "5 completions of each prompt are wanted, but 4 beams give 1 to 4");
-    assert_eq!(message(BeamParams { num_beams: 1, ..four }, 1), "`num_beams` is 1, but a search has at least 2");
+    assert_eq!(message(four, 5), "5 completions of each prompt are requested, but 4 beams give 1 to 4");
+    assert_eq!(message(BeamParams { num_beams: 1, ..four }, 1), "`num_beams` is 1, but beam search needs at least 2");
     let groups = |num_beam_groups, diversity_penalty| BeamParams { num_beam_groups, diversity_penalty, ..four };
     assert!(groups(2, 0.5).check(4).is_ok());
     for groups_of in [0, 3, 8] {

@@ -274,10 +274,10 @@ fn what_cannot_be_sampled_is_refused() {
     let go_on = |engine: &mut Engine<'_>, ids: &[u32], new| {
         engine.extend(row, turn(ids, params(new), 1)).map_err(|error| error.to_string())
     };
-    assert!(go_on(&mut engine, &[3], 2).expect_err("it is under way").starts_with("row 0 cannot go on"));
+    assert!(go_on(&mut engine, &[3], 2).expect_err("it is under way").starts_with("row 0 cannot continue"));
     finish(&mut engine);
     assert!(go_on(&mut engine, &[3, 3], 41).expect_err("no room").starts_with("the conversation has 8 tokens"));
     assert!(engine.rewind(row, 2));
-    assert!(go_on(&mut engine, &[], 2).expect_err("nothing to go on from").contains("nothing is new"));
+    assert!(go_on(&mut engine, &[], 2).expect_err("nothing to go on from").contains("it has no new tokens"));
     go_on(&mut engine, &[3], 2).expect("it goes on");
 }

@@ -50,7 +50,7 @@ impl std::str::FromStr for ChatFormat {
             "template" => Ok(Self::Template),
             "hh" => Ok(Self::Hh),
             "plain" => Ok(Self::Plain),
-            _ => Err("one of `template`, `hh`, `plain` is needed".into()),
+            _ => Err("expected `template`, `hh` or `plain`".into()),
         }
     }
 }
@@ -157,7 +157,7 @@ impl ChatModel {
     pub fn begin(&mut self, messages: &[Message], settings: &ChatSettings, (turn, attempt): (u64, u64)) -> Result<()> {
         let (ids, begins_inside) = self.talker.prompter.begin(messages, &Asked::default())?;
         let params = self.talker.params(ids.len(), settings.params.clone());
-        let params = params.map_err(|error| error.with_hint("`/reset` begins a new one"))?;
+        let params = params.map_err(|error| error.with_hint("`/reset` starts a new one"))?;
         let stop = self.talker.stop(&settings.stop);
         self.go_on(&ids, Arc::new(params), settings.seed.stream(Purpose::Chat, turn, attempt))?;
         // A decoder starts from its own start id: its answer continues no text.

@@ -40,12 +40,12 @@ impl Talker {
         let files = open_files(&name, options.adapter.as_deref(), &options.text)?;
         if files.dir.is_reward_model() {
             let error = Error::model(&files.dir.path, "this is a reward model, which does not answer");
-            return Err(error.with_hint("give it as `--reward-model`, and a language model as `--model`"));
+            return Err(error.with_hint("pass it as `--reward-model`, and a language model as `--model`"));
         }
         let format = match (options.format, &files.template) {
             (Some(ChatFormat::Template), None) => {
                 return Err(Error::model(&files.dir.path, "the model has no chat template").with_hint(
-                    "give one as `--chat-template NAME|FILE`, or choose `--format hh` or `--format plain`",
+                    "pass one as `--chat-template NAME|FILE`, or choose `--format hh` or `--format plain`",
                 ));
             }
             (Some(format), _) => format,

@@ -74,11 +74,11 @@ impl Architecture {
         let config: Gpt2Config =
             serde_json::from_value(Json::Object(config.clone())).map_err(|error| error.to_string())?;
         if config.scale_attn_by_inverse_layer_idx || !config.scale_attn_weights {
-            return Err("scores scaled as GPT-2 does not are unknown to llama.cpp".into());
+            return Err("llama.cpp supports only GPT-2's own scaling of attention scores".into());
         }
         if !["gelu_new", "gelu_pytorch_tanh"].contains(&config.activation_function.as_str()) {
             let name = config.activation_function;
-            return Err(format!("`activation_function` `{name}`: llama.cpp's GPT-2 has gelu_new alone"));
+            return Err(format!("`activation_function` `{name}`: llama.cpp's GPT-2 supports only gelu_new"));
         }
         let d = config.n_embd;
         let counts = [
@@ -238,7 +238,7 @@ fn check(name: &str, config: &DecoderConfig, anatomy: &Anatomy, tied: bool) -> R
         return no("rotary positions are of the kind dynamic, yarn or longrope");
     }
     if anatomy.ropes[0].dims() != config.head_dim() {
-        return no("a part of each head is turned");
+        return no("rotary positions apply to only a part of each head");
     }
     let divisors = anatomy.ropes[0].divisors().unwrap_or_default();
     if name != "llama" && divisors.iter().any(|d| (d / divisors[0] - 1.0).abs() > 1e-6) {
@@ -251,7 +251,7 @@ fn check(name: &str, config: &DecoderConfig, anatomy: &Anatomy, tied: bool) -> R
         return no("queries, keys and values have biases");
     }
     if !scale(divisor) {
-        return no(&format!("scores are divided by the root of something else than {divisor}"));
+        return no(&format!("scores are not divided by the root of {divisor}"));
     }
     if name == "gemma2" && (anatomy.score_cap.is_none() || anatomy.logit_cap.is_none()) {
         return no("there is no soft cap");
@@ -285,7 +285,7 @@ fn period(windows: &[Option<usize>]) -> Result<Option<usize>, String> {
     let fits = windows.iter().enumerate().all(|(i, window)| window.is_none() == (i + 1).is_multiple_of(period));
     match fits {
         true => Ok(Some(period)),
-        false => Err("layers with windows follow no period, which llama.cpp needs".into()),
+        false => Err("layers with windows do not repeat at a fixed period, which llama.cpp requires".into()),
     }
 }
 

@@ -90,7 +90,7 @@ impl std::str::FromStr for GgufWeights {
     fn from_str(name: &str) -> Result<Self> {
         Self::ALL.into_iter().find(|format| format.name() == name).ok_or_else(|| {
             let known = Self::ALL.map(Self::name).join(", ");
-            Error::input(format!("`{name}` is no format of weights in GGUF (known: {known})"))
+            Error::input(format!("`{name}` is not a format of weights in GGUF (known: {known})"))
         })
     }
 }

@@ -111,6 +111,6 @@ fn tokenizer(dir: &ModelDir, options: &ExportOptions, notes: &mut Vec<String>) -
         let size = dir.config.get("vocab_size").and_then(serde_json::Value::as_u64).unwrap_or(0) as usize;
         return vocabulary::facts(&Pretrained::of(dir.clone(), &options.text)?, size);
     }
-    notes.push("there is no tokenizer beside the model: the file reads and writes ids alone".into());
+    notes.push("there is no tokenizer next to the model: the file reads and writes only ids".into());
     Ok(vec![("tokenizer.ggml.model".into(), Value::Text("no_vocab".into()))])
 }

@@ -41,8 +41,10 @@ pub(super) fn facts(files: &Pretrained, size: usize) -> Result<Vec<(String, Valu
     let tokenizer = &files.tokenizer;
     let json = tokenizer.to_json()?;
     let refuse = |what: String| {
-        Error::model(tokenizer.directory(), format!("{what}, which cannot be written as GGUF"))
-            .with_hint("byte-level BPE cut as GPT-2, Llama 3, Qwen and SmolLM cut, and SentencePiece's BPE can be")
+        Error::model(tokenizer.directory(), format!("{what}, which cannot be written as GGUF")).with_hint(
+            "supported are byte-level BPE with the pre-tokenizers of GPT-2, Llama 3, Qwen and SmolLM, and \
+                        SentencePiece's BPE",
+        )
     };
     let model = &json["model"];
     if model["type"] != "BPE" {
@@ -78,7 +80,8 @@ pub(super) fn facts(files: &Pretrained, size: usize) -> Result<Vec<(String, Valu
     let mut facts = vec![];
     let mut add = |key: &str, value: Value| facts.push((format!("tokenizer.{key}"), value));
     if is_bytes {
-        let cut = cut(&json["pre_tokenizer"]).ok_or_else(|| refuse("text is cut in a way of its own".into()))?;
+        let cut =
+            cut(&json["pre_tokenizer"]).ok_or_else(|| refuse("the tokenizer has an unknown pre-tokenizer".into()))?;
         add("ggml.model", Value::Text("gpt2".into()));
         add("ggml.pre", Value::Text(cut.into()));
         add("ggml.merges", Value::Texts(merges.iter().map(|[a, b]| format!("{a} {b}")).collect()));

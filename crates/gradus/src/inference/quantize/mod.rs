@@ -99,7 +99,7 @@ pub fn quantize(options: &QuantizeOptions, progress: &mut dyn FnMut(&str)) -> Re
     let files = open_files(&options.model, None, &options.text)?;
     if files.dir.adapter.is_some() {
         return Err(Error::model(&options.model, "this is an adapter, not a whole model")
-            .with_hint("fold it into its base with `gradus merge`, and quantize the result"));
+            .with_hint("merge it into its base with `gradus merge`, and quantize the result"));
     }
     let name = output(options)?;
     let output = Outputs::new(options.overwrite).reading(&files.dir.path).model_dir(&name)?;
@@ -145,8 +145,9 @@ fn output(options: &QuantizeOptions) -> Result<PathBuf> {
         Some(output) => output.clone(),
         None if Path::new(&options.model).is_dir() => Path::new(&options.model).join(options.format.name()),
         None => {
-            let message = format!("`{}` comes from the hub, and nothing is written into its cache", options.model);
-            return Err(Error::input(message).with_hint("say where the quantized model goes with `--output DIR`"));
+            let message =
+                format!("`{}` comes from the hub, and gradus does not write into the hub's cache", options.model);
+            return Err(Error::input(message).with_hint("set the directory of the quantized model with `--output DIR`"));
         }
     })
 }
@@ -156,7 +157,7 @@ fn check(trunk: &Trunk, dir: &ModelDir) -> Result<()> {
     match trunk.quantization() {
         None => Ok(()),
         Some(format) => Err(Error::model(&dir.path, format!("its linear layers are in {} already", format.name()))
-            .with_hint("quantize the model that it was made of")),
+            .with_hint("quantize the original model")),
     }
 }
 

@@ -63,7 +63,7 @@ pub(super) fn compare(
     let params = options.params.clone().forcing(files.dir.forced_ids());
     let params = SamplingParams { stop_ids: files.stop_ids(), ..params };
     let stream = |i: usize| options.seed.stream(Purpose::Generate, 0, i as u64);
-    progress("sampling from the model as it is");
+    progress("sampling from the original model");
     let (samples, rate) = sample(&before, &prompts, group, &params, &stream)?;
     report.before.decode_tokens_per_s = rate;
     progress("sampling from the quantized model");

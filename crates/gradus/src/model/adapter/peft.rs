@@ -147,7 +147,7 @@ impl PeftConfig {
         let raw: Map<String, Value> =
             serde_json::from_slice(&text).map_err(|error| Error::model(path, format!("broken JSON: {error}")))?;
         Self::from_json(raw).map_err(|message| {
-            Error::model(path, message).with_hint("merge the adapter with peft (`merge_and_unload`), or train it anew")
+            Error::model(path, message).with_hint("merge the adapter with peft (`merge_and_unload`), or train it again")
         })
     }
 
@@ -336,7 +336,7 @@ impl Keys {
         };
         let on = self.rest.iter().filter(|(key, value)| !WITHOUT_EFFECT.contains(&key.as_str()) && !is_off(value));
         let on: Vec<String> = on.map(|(key, value)| format!("`{key}`: {value}")).collect();
-        if on.is_empty() { Ok(()) } else { Err(format!("the adapter uses what is not supported: {}", on.join(", "))) }
+        if on.is_empty() { Ok(()) } else { Err(format!("the adapter uses unsupported features: {}", on.join(", "))) }
     }
 }
 
@@ -354,18 +354,18 @@ mod tests {
     #[test]
     fn what_would_change_the_numbers_is_refused() {
         for (extra, message) in [
-            (json!({"lora_bias": true}), "the adapter uses what is not supported: `lora_bias`: true"),
+            (json!({"lora_bias": true}), "the adapter uses unsupported features: `lora_bias`: true"),
             (
                 json!({"layer_replication": [[0, 4]]}),
-                "the adapter uses what is not supported: `layer_replication`: [[0,4]]",
+                "the adapter uses unsupported features: `layer_replication`: [[0,4]]",
             ),
             (
                 json!({"trainable_token_indices": [3]}),
-                "the adapter uses what is not supported: `trainable_token_indices`: [3]",
+                "the adapter uses unsupported features: `trainable_token_indices`: [3]",
             ),
             (
                 json!({"target_parameters": ["x"]}),
-                "the adapter uses what is not supported: `target_parameters`: [\"x\"]",
+                "the adapter uses unsupported features: `target_parameters`: [\"x\"]",
             ),
             (json!({"bias": "all"}), "`bias` is \"all\": trained biases are not supported"),
             (

@@ -89,7 +89,7 @@ fn regex(full: &str, shown: &str) -> Result<Regex> {
     Regex::new(full).map_err(|error| {
         let reason = error.to_string();
         let reason = reason.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
-        Error::input(format!("`{shown}` is no regular expression that can be used: {reason}"))
+        Error::input(format!("`{shown}` is not a usable regular expression: {reason}"))
             .with_hint("look-around and back-references are not available; list the layers' names instead")
     })
 }

@@ -293,7 +293,7 @@ impl Source for Checkpoint {
         self.asked.insert(other.clone());
         if name != other && self.read_bytes(&name).ok() != self.read_bytes(&other).ok() {
             self.problems
-                .push(format!("tensor `{other}` is not `{name}` once more: embeddings that differ are not known"));
+                .push(format!("tensor `{other}` differs from `{name}`: different embeddings are not supported"));
         }
     }
 

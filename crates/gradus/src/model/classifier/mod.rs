@@ -226,7 +226,7 @@ impl Classifier {
     /// # Panics
     /// When the head reads whole texts.
     pub fn token_logits(&self, texts: &TextBatch, indices: &[usize]) -> Tensor<2> {
-        assert_eq!(self.task.scope, Scope::Token, "a sequence head says nothing of tokens");
+        assert_eq!(self.task.scope, Scope::Token, "a sequence head does not classify tokens");
         select_rows(self.logits(texts), indices)
     }
 

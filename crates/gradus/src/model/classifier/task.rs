@@ -82,7 +82,7 @@ impl Task {
         let numbered = || name.parse().ok().filter(|&number: &usize| number < self.labels.len());
         self.labels.iter().position(|label| label == name).or_else(numbered).ok_or_else(|| {
             let known: Vec<String> = self.labels.iter().map(|label| format!("`{label}`")).collect();
-            format!("no label `{name}`: the classifier knows {}", known.join(", "))
+            format!("no label `{name}`: the classifier has {}", known.join(", "))
         })
     }
 
@@ -180,7 +180,7 @@ mod tests {
         assert_eq!((plain.reading, &plain.labels[..]), (Reading::OneOf, &["LABEL_0".to_owned(), "LABEL_1".into()][..]));
         let named = task(json!({ "id2label": { "1": "good", "0": "bad" } })).expect("labels");
         assert_eq!((named.label("good"), named.label("0"), named.labels.len()), (Ok(1), Ok(0), 2));
-        assert_eq!(named.label("2"), Err("no label `2`: the classifier knows `bad`, `good`".into()));
+        assert_eq!(named.label("2"), Err("no label `2`: the classifier has `bad`, `good`".into()));
         assert_eq!(task(json!({ "num_labels": 1 })).expect("a value").reading, Reading::Values);
         let tokens = json!({ "num_labels": 1, "architectures": ["BertForTokenClassification"] });
         let tokens = task(tokens).expect("a token head");
@@ -192,7 +192,7 @@ mod tests {
             (json!({ "id2label": [] }), "`id2label` is not a mapping"),
             (json!({ "num_labels": 0 }), "`num_labels` is 0"),
             (json!({ "problem_type": "ranking" }), "`problem_type` `ranking` is not known"),
-            (json!({ "architectures": ["BertForMaskedLM"] }), "`BertForMaskedLM` is no classifier"),
+            (json!({ "architectures": ["BertForMaskedLM"] }), "`BertForMaskedLM` is not a classifier"),
         ] {
             let error = task(config).expect_err("refused").to_string();
             assert!(error.contains(message), "{error}");

@@ -101,7 +101,7 @@ impl LongformerConfig {
     /// Returns the distance that each of `layers` layers attends to on either side.
     fn distances(&self, layers: usize) -> Result<Vec<usize>, String> {
         let wrong =
-            || format!("`attention_window` is {}: a positive even number, or one a layer", self.attention_window);
+            || format!("`attention_window` is {}: a positive even number, or one per layer", self.attention_window);
         let size = |value: &serde_json::Value| value.as_u64().map(|window| window as usize);
         let windows: Option<Vec<usize>> = match &self.attention_window {
             serde_json::Value::Array(windows) => windows.iter().map(size).collect(),
@@ -439,7 +439,7 @@ mod tests {
         assert_eq!(distances(json!([4, 8])), Ok(vec![2, 4]));
         for wrong in [json!(5), json!([4]), json!(0), json!("wide"), json!([4, 3])] {
             let message = distances(wrong.clone()).expect_err("refused");
-            assert_eq!(message, format!("`attention_window` is {wrong}: a positive even number, or one a layer"));
+            assert_eq!(message, format!("`attention_window` is {wrong}: a positive even number, or one per layer"));
         }
     }
 }

@@ -218,7 +218,7 @@ impl Encoder {
             Some(format) => {
                 let message =
                     format!("its linear layers are quantized ({}): such weights take no gradient", format.name());
-                Err(Error::model(&dir.path, message).with_hint("start from the model that it was made of"))
+                Err(Error::model(&dir.path, message).with_hint("start from the original model"))
             }
         }
     }
@@ -268,7 +268,7 @@ impl Encoder {
             return Err(format!("token {token} is global, but the text has {n} tokens"));
         }
         match text.types.iter().find(|&&kind| types > 1 && kind as usize >= types) {
-            Some(kind) => Err(format!("type {kind}, but the model knows types below {types}")),
+            Some(kind) => Err(format!("type {kind}, but the model has only types below {types}")),
             None => Ok(()),
         }
     }

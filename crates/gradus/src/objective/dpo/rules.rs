@@ -32,8 +32,8 @@ pub(super) fn check(problems: &mut Problems<'_>, dpo: &DpoConfig) {
     });
 
     for (kind, reason) in [
-        (DpoLossType::Aot, "it sorts the pairs of a step, so a weight would meet another pair's value"),
-        (DpoLossType::AotUnpaired, "it sorts the pairs of a step, so a weight would meet another pair's value"),
+        (DpoLossType::Aot, "it sorts the pairs of a step, so a weight would apply to another pair's value"),
+        (DpoLossType::AotUnpaired, "it sorts the pairs of a step, so a weight would apply to another pair's value"),
         (DpoLossType::Sft, "it is a mean over tokens, not over pairs"),
     ] {
         let fine = !dpo.use_weighting || !has(kind);
@@ -66,7 +66,8 @@ fn check_weights(problems: &mut Problems<'_>, dpo: &DpoConfig) {
     let losses = dpo.loss_type.0.len();
     problems.unless(weights.len() == losses, &["method.dpo.loss_weights", "method.dpo.loss_type"], || {
         let message = format!(
-            "`method.dpo.loss_weights` has {} entries, but `loss_type: {}` names {losses}: one weight a loss is needed",
+            "`method.dpo.loss_weights` has {} entries, but `loss_type: {}` names {losses}: one weight per loss is \
+             needed",
             weights.len(),
             dpo.loss_type
         );

@@ -148,7 +148,7 @@ impl SegmentConfig {
             "text",
             "a classifier of tokens reads a `prompt`, others a `text`".into(),
         );
-        unless(self.values.len() != 1, "values", "one label alone is no choice: name two or more".into());
+        unless(self.values.len() != 1, "values", "one label is not a choice: name two or more".into());
         for (key, value) in
             [("scale", self.scale), ("bias", self.bias), ("weight", self.weight), ("mean", self.mean.unwrap_or(0.0))]
         {
@@ -156,7 +156,7 @@ impl SegmentConfig {
         }
         let std = self.std.unwrap_or(1.0);
         unless(std > 0.0 && std.is_finite(), "std", format!("it is {std}, but a number above 0 is needed"));
-        unless(self.values.values().all(|value| value.is_finite()), "values", "a value is no finite number".into());
+        unless(self.values.values().all(|value| value.is_finite()), "values", "a value is not a finite number".into());
         unless(self.max_length != Some(0), "max_length", "it is 0".into());
         let has_values = !self.values.is_empty();
         let of_numbers = [
@@ -169,9 +169,9 @@ impl SegmentConfig {
             ("change", self.change),
         ];
         for (key, given) in of_numbers {
-            unless(!(has_values && given), key, "it is about numbers, but `values` gives a worth to labels".into());
+            unless(!(has_values && given), key, "it applies to numbers, but `values` sets the values of labels".into());
         }
-        let needs_values = "without `values` there is no worth for an empty list";
+        let needs_values = "without `values`, an empty list has no value";
         unless(self.each.is_none() || has_values, "each", needs_values.into());
         let whole = self.segments == Some(Level::Whole);
         let is_divided = self.segments.is_some_and(|level| level != Level::Whole);
@@ -182,7 +182,7 @@ impl SegmentConfig {
         unless(
             !(self.change && whole),
             "change",
-            "of a whole completion nothing changes: set `segments` to `sentence`".into(),
+            "a whole completion has no changes: set `segments` to `sentence`".into(),
         );
         found
     }

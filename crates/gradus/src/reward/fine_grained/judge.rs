@@ -44,7 +44,8 @@ impl Judge {
             if model.task().scope == Scope::Token { Model::Tokens(model) } else { Model::Texts(model) }
         } else {
             if dir.has_encoder()? {
-                let message = format!("`{}` reads prompt and completion apart, and no segments", config.model);
+                let message =
+                    format!("`{}` reads prompt and completion separately, and cannot judge segments", config.model);
                 let hint = "as a part of a `mix`, `reward: { model: … }` judges whole completions with it";
                 return Err(config_error(message, Some(hint.into())));
             }
@@ -72,26 +73,22 @@ impl Judge {
         let name = &config.model;
         let is_of_tokens = matches!(self.model, Model::Tokens(_));
         if is_of_tokens && config.text.is_some() {
-            let message = format!("`{name}` says something of tokens, and reads all segments after one `prompt`");
-            return Err((message, Some("give `prompt` instead of `text`".into())));
+            let message = format!("`{name}` classifies tokens, and reads all segments after one `prompt`");
+            return Err((message, Some("set `prompt` instead of `text`".into())));
         }
         if !is_of_tokens && (config.prompt.is_some() || config.separator.is_some()) {
-            let message =
-                format!("`{name}` says something of texts: `prompt` and `separator` belong to classifiers of tokens");
-            return Err((message, Some("give `text` instead, such as `{prompt}{so_far}`".into())));
+            let message = format!("`{name}` classifies texts: `prompt` and `separator` are for classifiers of tokens");
+            return Err((message, Some("set `text` instead, such as `{prompt}{so_far}`".into())));
         }
         if is_of_tokens && self.tokenizer.token_id(&self.separator).is_none() {
-            let message = format!("the separator `{}` is no token of `{name}`", self.separator);
-            return Err((
-                message,
-                Some("set `separator` to the word that stood before segments in its training".into()),
-            ));
+            let message = format!("the separator `{}` is not a token of `{name}`", self.separator);
+            return Err((message, Some("set `separator` to the word that was before segments in its training".into())));
         }
         if config.change && (is_of_tokens || level == Level::Whole) {
-            let message = format!("`change` needs a number of each text so far, which `{name}` does not give");
+            let message = format!("`change` needs a number for each text so far, which `{name}` does not output");
             return Err((
                 message,
-                Some("set `segments: sentence` and take a classifier of texts or a reward model".into()),
+                Some("set `segments: sentence` and use a classifier of texts or a reward model".into()),
             ));
         }
         Ok(())
@@ -225,14 +222,14 @@ impl Worth {
         let task = judge.task();
         if !config.values.is_empty() {
             let Some(task) = task else {
-                let message = format!("`{}` gives scores and knows no labels, but `values` names some", config.model);
+                let message = format!("`{}` outputs scores and has no labels, but `values` names labels", config.model);
                 return Err((
                     message,
-                    Some("leave `values` out; `mean`, `std`, `scale` and `bias` say what a score is worth".into()),
+                    Some("leave `values` out; `mean`, `std`, `scale` and `bias` set the value of a score".into()),
                 ));
             };
             let place = |(label, value): (&String, &f64)| {
-                let hint = "`values` names labels as the model's `config.json` does, or by their numbers";
+                let hint = "`values` uses the label names of the model's `config.json`, or the label numbers";
                 task.label(label)
                     .map(|label| (label, *value as f32))
                     .map_err(|message| (format!("`{}`: {message}", config.model), Some(hint.to_owned())))
@@ -246,10 +243,9 @@ impl Worth {
         }
         let (label, value) = match task {
             Some(task) if task.scope == Scope::Token && config.label.is_none() => {
-                let message =
-                    format!("`{}` says something of tokens, and nothing says what its labels are worth", config.model);
+                let message = format!("`{}` classifies tokens, and the values of its labels are not set", config.model);
                 let known: Vec<String> = task.labels.iter().map(|label| format!("`{label}`")).collect();
-                return Err((message, Some(format!("give `values` for two or more of {}", known.join(", ")))));
+                return Err((message, Some(format!("set `values` for two or more of {}", known.join(", ")))));
             }
             Some(task) => wanted(task, &config.model, config.label.as_ref(), config.value)
                 .map_err(|(message, hint)| (message, Some(hint)))?,

@@ -107,19 +107,19 @@ impl SegmentReward {
         judge.check(config, level).map_err(refuse)?;
         if config.spread.is_some() && level != Level::Whole {
             let message =
-                format!("`spread` divides the worth of a whole completion, but `{}` judges segments", config.model);
+                format!("`spread` divides the value of a whole completion, but `{}` judges segments", config.model);
             return Err(config_error(message, Some("set `segments: whole`, or leave `spread` out".into())));
         }
         let splitter: Box<dyn SentenceSplitter> = Box::new(RuleSplitter);
         if let Some(other) = dir.trained().sentences.filter(|name| level != Level::Whole && name != splitter.name()) {
             let message = format!(
-                "`{}` learned from sentences that `{other}` found, but completions are cut by `{}`",
+                "`{}` was trained on sentences split by `{other}`, but completions are split by `{}`",
                 config.model,
                 splitter.name()
             );
             return Err(config_error(
                 message,
-                Some("train it anew on files of this version's `gradus data convert`".into()),
+                Some("train it again on files of this version's `gradus data convert`".into()),
             ));
         }
         let (each, spread, change, end) = (config.each.clone(), config.spread, config.change, config.segment_end);
@@ -186,7 +186,7 @@ impl SegmentReward {
         let Some(name) = self.each.as_deref() else { return Ok(vec![None]) };
         match prompt.columns.get(name) {
             Some(Value::Array(list)) => Ok(list.iter().map(|element| Some((name, element))).collect()),
-            Some(_) => Err(RewardError::new(format!("the column `{name}` is no list, but `each` needs one"))),
+            Some(_) => Err(RewardError::new(format!("the column `{name}` is not a list, but `each` needs one"))),
             None => Err(RewardError::new(format!("missing column `{name}`, which `each` names"))),
         }
     }
@@ -329,7 +329,7 @@ fn element_text(list: &str, element: &Value, name: &str) -> Option<std::result::
     let text = |value: &Value| match value {
         Value::String(text) => Ok(text.clone()),
         Value::Number(_) | Value::Bool(_) => Ok(value.to_string()),
-        _ => Err(format!("`{name}` of an element is no text")),
+        _ => Err(format!("`{name}` of an element is not a text")),
     };
     Some(found.map_or_else(|| Err(format!("an element of `{list}` has no `{name}`")), text))
 }

@@ -236,7 +236,7 @@ fn a_model_is_asked_once_for_each_element_and_the_least_counts() {
         .into_iter()
         .map(|score| score.expect_err("refused").message)
         .collect();
-    assert!(told[0].contains("the column `passages` is no list, but `each` needs one"), "{told:?}");
+    assert!(told[0].contains("the column `passages` is not a list, but `each` needs one"), "{told:?}");
     assert!(told[1].contains("an element of `passages` has no `passages.content`"), "{told:?}");
 }
 
@@ -310,16 +310,16 @@ fn what_does_not_fit_the_model_is_told() {
         (
             tokens.path(),
             "values: { O: 1, NF-ERR: -1 }",
-            "no label `NF-ERR`: the classifier knows `LABEL_0`, `LABEL_1`, `LABEL_2`",
+            "no label `NF-ERR`: the classifier has `LABEL_0`, `LABEL_1`, `LABEL_2`",
         ),
         (tokens.path(), "values: { '1': 1, LABEL_1: -1 }", "names the label `LABEL_1` twice"),
-        (tokens.path(), "", "nothing says what its labels are worth | give `values` for two or more of `LABEL_0`"),
-        (tokens.path(), "label: 1\ntext: '{segment}'", "give `prompt` instead of `text`"),
-        (tokens.path(), "label: 1\nseparator: '<sep>'", "the separator `<sep>` is no token of"),
-        (tokens.path(), "label: 1\nchange: true", "`change` needs a number of each text so far"),
-        (&sequence_model(), "label: 1\nprompt: '{prompt}'", "`prompt` and `separator` belong to classifiers of tokens"),
+        (tokens.path(), "", "the values of its labels are not set | set `values` for two or more of `LABEL_0`"),
+        (tokens.path(), "label: 1\ntext: '{segment}'", "set `prompt` instead of `text`"),
+        (tokens.path(), "label: 1\nseparator: '<sep>'", "the separator `<sep>` is not a token of"),
+        (tokens.path(), "label: 1\nchange: true", "`change` needs a number for each text so far"),
+        (&sequence_model(), "label: 1\nprompt: '{prompt}'", "`prompt` and `separator` are for classifiers of tokens"),
         (&sequence_model(), "", "set `label` to one of `LABEL_0`, `LABEL_1`"),
-        (&sequence_model(), "label: 1\nchange: true", "`change` needs a number of each text so far"),
+        (&sequence_model(), "label: 1\nchange: true", "`change` needs a number for each text so far"),
     ] {
         let found = told(model, yaml);
         assert!(found.contains(expected), "{yaml}: {found}");

@@ -127,7 +127,7 @@ impl Client {
                 let what = format!("the server {}", self.http.url());
                 let message = format!("it has not answered for {waited} s: {failed}");
                 let keys = self.http.keys();
-                let hint = format!("start it again and go on with `--resume`; `{keys}.wait_s` says how long to wait");
+                let hint = format!("start it again and resume with `--resume`; `{keys}.wait_s` sets how long to wait");
                 return Err(Failure::Never(Error::Network { what, message, hint: Some(hint) }));
             }
             self.rest(pause.min(self.patience.saturating_sub(since.elapsed())))?;
@@ -301,7 +301,7 @@ impl Client {
             Ok(_) | Err(Failure::Lost(_)) => {}
             Err(failure) => {
                 let error = self.error(failure);
-                self.note(format!("the adapter `{}` stays at the server: {error}", weights.name));
+                self.note(format!("the adapter `{}` stays on the server: {error}", weights.name));
             }
         }
     }
@@ -374,7 +374,7 @@ impl Client {
             drop(loads);
             found = self.patiently(|| self.complete(weights, question));
         }
-        let missing = || self.http.wrong("", "a completion was asked for, but the answer has none");
+        let missing = || self.http.wrong("", "a completion was requested, but the answer has none");
         found.map_err(|failure| self.error(failure))?.pop().ok_or_else(missing)
     }
 
@@ -475,7 +475,7 @@ impl Client {
             }
         };
         let completed = read.map_err(|wrong| match wrong {
-            Wrong::BrokenOff => Failure::Later("a completion was broken off".into()),
+            Wrong::BrokenOff => Failure::Later("a completion was aborted".into()),
             Wrong::Unusable(message) => Failure::Never(self.http.wrong(path, &message)),
         })?;
         // A request names its adapter, but not the whole weights. A restarted server would therefore sample with other

@@ -113,7 +113,7 @@ impl Question {
         let Some(choices) = answer["choices"].as_array() else { return unusable("the answer has no `choices`") };
         let n = self.keys.len();
         if choices.len() != n {
-            return unusable(format!("{n} completions were asked for, but the answer has {}", choices.len()));
+            return unusable(format!("{n} completions were requested, but the answer has {}", choices.len()));
         }
         let mut found: Vec<Option<Completed>> = vec![None; n];
         for choice in choices {
@@ -132,15 +132,17 @@ impl Question {
     fn read_choice(&self, choice: &Value) -> Result<Completed, Wrong> {
         match ids(&choice["prompt_token_ids"]) {
             Some(prompt) if prompt != self.prompt => {
-                return unusable("the server has another prompt than it was given (`prompt_token_ids`)");
+                return unusable("the prompt of the server differs from the one it was sent (`prompt_token_ids`)");
             }
             Some(_) => {}
             None => {
-                return unusable("the answer has no `prompt_token_ids`: the server does not know `return_token_ids`");
+                return unusable(
+                    "the answer has no `prompt_token_ids`: the server does not support `return_token_ids`",
+                );
             }
         }
         let Some(ids) = ids(&choice["token_ids"]) else {
-            return unusable("a completion has no `token_ids`: the server does not know `return_token_ids`");
+            return unusable("a completion has no `token_ids`: the server does not support `return_token_ids`");
         };
         let is_cut = is_cut(choice["finish_reason"].as_str())?;
         let logprobs = &choice["logprobs"];
@@ -208,10 +210,10 @@ impl Question {
 
     /// Parses its answer.
     pub fn read_sglang(&self, answer: &Value) -> Result<Vec<Completed>, Wrong> {
-        let Some(all) = answer.as_array() else { return unusable("the answer is no list of completions") };
+        let Some(all) = answer.as_array() else { return unusable("the answer is not a list of completions") };
         let n = self.keys.len();
         if all.len() != n {
-            return unusable(format!("{n} completions were asked for, but the answer has {}", all.len()));
+            return unusable(format!("{n} completions were requested, but the answer has {}", all.len()));
         }
         all.iter().map(|one| self.read_generated(one)).collect()
     }
@@ -221,7 +223,7 @@ impl Question {
         let meta = &one["meta_info"];
         let prompt = meta["prompt_tokens"].as_u64();
         if prompt.is_some_and(|tokens| tokens != self.prompt.len() as u64) {
-            return unusable("the server has another prompt than it was given (`prompt_tokens`)");
+            return unusable("the prompt of the server differs from the one it was sent (`prompt_tokens`)");
         }
         let is_cut = is_cut(meta["finish_reason"]["type"].as_str())?;
         let Some(entries) = meta["output_token_logprobs"].as_array() else {
@@ -285,6 +287,6 @@ fn logprob(value: &Value) -> Result<f32, Wrong> {
             Some(logprob) if logprob <= ROUNDING => Ok(logprob as f32),
             _ => unusable(format!("a log-probability is {number}, above 0")),
         },
-        other => unusable(format!("a log-probability is {other}, no number")),
+        other => unusable(format!("a log-probability is {other}, not a number")),
     }
 }

@@ -292,9 +292,9 @@ fn gone() -> Error {
 /// Rejects settings that no server supports.
 fn check(policy: &CausalLm, sampler: &Sampler<'_>) -> Result<()> {
     let refused = [
-        (sampler.masking.is_some(), "a mask over what is drawn"),
+        (sampler.masking.is_some(), "a mask over sampled ids"),
         (sampler.beams.is_some(), "a search with beams"),
-        (sampler.params.record != Record::Nothing, "log-probabilities among the ids that could be drawn"),
+        (sampler.params.record != Record::Nothing, "log-probabilities among the ids that could be sampled"),
         (policy.trunk.decoder_start().is_some(), "a model with an encoder"),
     ];
     match refused.into_iter().find(|(is_asked, _)| *is_asked) {

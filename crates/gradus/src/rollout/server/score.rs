@@ -73,7 +73,7 @@ pub(super) fn ids_of_text(kind: ServerKind, answer: &Value) -> Result<Vec<u32>, 
 }
 
 fn no_prompt_ids() -> String {
-    "the answer has no `prompt_token_ids`: the server does not know `return_token_ids`".into()
+    "the answer has no `prompt_token_ids`: the server does not support `return_token_ids`".into()
 }
 
 fn only_choice(answer: &Value) -> Result<&Value, String> {
@@ -97,7 +97,7 @@ fn logprob(value: &Value) -> Result<Option<f32>, String> {
             Some(logprob) if logprob <= ROUNDING => Ok(Some(logprob as f32)),
             _ => Err(format!("a log-probability is {number}, above 0")),
         },
-        other => Err(format!("a log-probability is {other}, no number")),
+        other => Err(format!("a log-probability is {other}, not a number")),
     }
 }
 
@@ -126,7 +126,7 @@ impl Passage {
         let choice = only_choice(answer)?;
         match ids(&choice["prompt_token_ids"]) {
             Some(prompt) if prompt != self.ids => {
-                return Err("the server has another prompt than it was given (`prompt_token_ids`)".into());
+                return Err("the prompt of the server differs from the one it was sent (`prompt_token_ids`)".into());
             }
             Some(_) => {}
             None => return Err(no_prompt_ids()),
@@ -145,7 +145,7 @@ impl Passage {
             let (mut own, mut likeliest) = (None, Vec::with_capacity(entries.len()));
             for (name, entry) in entries {
                 let Ok(of) = name.parse::<u32>() else {
-                    return Err(format!("`prompt_logprobs` names the id `{name}`, which is no number"));
+                    return Err(format!("`prompt_logprobs` has the id `{name}`, which is not a number"));
                 };
                 let found = logprob(&entry["logprob"])?;
                 if of == id {
@@ -154,7 +154,7 @@ impl Passage {
                 likeliest.push((of, found.unwrap_or(UNKNOWN_LOGPROB as f32)));
             }
             let Some(logprob) = own else {
-                return Err(format!("`prompt_logprobs` has no log-probability of the id {id}, which stands there"));
+                return Err(format!("`prompt_logprobs` has no log-probability for the id {id} at its position"));
             };
             Ok(TokenScore { id, logprob, likeliest })
         };
@@ -179,7 +179,7 @@ impl Passage {
         let (meta, needed) = (&answer["meta_info"], self.ids.len() + 1 - self.first);
         let places = |name: &str| match meta[name].as_array() {
             Some(places) if places.len() == needed => Ok(places),
-            Some(places) => Err(format!("`{name}` has {} places, but {needed} were asked for", places.len())),
+            Some(places) => Err(format!("`{name}` has {} places, but {needed} were requested", places.len())),
             None => Err(format!("the answer has no `{name}`")),
         };
         let own = places("input_token_logprobs")?;
@@ -194,7 +194,7 @@ impl Passage {
             let mut likeliest = Vec::new();
             for entry in top.and_then(|top| top[i + 1].as_array()).into_iter().flatten() {
                 let Some(of) = id(&entry[1]) else {
-                    return Err(format!("`input_top_logprobs` names the id {}, which is no number", entry[1]));
+                    return Err(format!("`input_top_logprobs` has the id {}, which is not a number", entry[1]));
                 };
                 likeliest.push((of, logprob(&entry[0])?.unwrap_or(UNKNOWN_LOGPROB as f32)));
             }
@@ -214,20 +214,27 @@ impl Passage {
             found.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
             found.truncate(likeliest);
             if let Some((of, _)) = found.iter().find(|(of, _)| *of as usize >= vocabulary) {
-                return Err(format!("the server knows the id {of}, but the student's vocabulary has {vocabulary} ids"));
+                return Err(format!(
+                    "the server returned the id {of}, but the student's vocabulary has {vocabulary} ids"
+                ));
             }
             if found.len() < likeliest.min(vocabulary) {
                 let found = found.len();
-                return Err(format!("{likeliest} likeliest ids were asked for in the place of {id}, but {found} came"));
+                return Err(format!(
+                    "{likeliest} most likely ids were requested at the position of {id}, but {found} \
+                                    were returned"
+                ));
             }
             let mut named: Vec<u32> = found.iter().map(|(of, _)| *of).collect();
             named.sort_unstable();
             if named.windows(2).any(|pair| pair[0] == pair[1]) {
-                return Err(format!("the likeliest ids in the place of {id} name one twice"));
+                return Err(format!("the most likely ids at the position of {id} contain one twice"));
             }
             let mass: f64 = found.iter().map(|(_, logprob)| f64::from(*logprob).exp()).sum();
             if mass > 1.0 + MASS_ROUNDING {
-                return Err(format!("the probabilities of the likeliest ids in the place of {id} sum to {mass:.3}"));
+                return Err(format!(
+                    "the probabilities of the most likely ids at the position of {id} sum to {mass:.3}"
+                ));
             }
         }
         Ok(scores)

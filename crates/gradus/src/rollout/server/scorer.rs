@@ -78,7 +78,8 @@ impl Scorer {
                 None => "nothing".into(),
             };
             let message = format!(
-                "the teacher at {} has another tokenizer than the policy: after {at} equal ids of a text, it has {} and the policy {}",
+                "the teacher at {} has a different tokenizer than the policy: after {at} equal ids of a text, it has \
+                 {} and the policy {}",
                 self.client.url(),
                 said(&theirs),
                 said(&ours)

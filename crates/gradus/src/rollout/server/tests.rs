@@ -252,8 +252,8 @@ fn answers_that_cannot_be_are_refused() {
         (Box::new(first(|choice| choice["token_ids"] = Value::Null)), "no `token_ids`"),
         (Box::new(first(|choice| choice["logprobs"] = Value::Null)), "no log-probabilities"),
         (Box::new(first(|choice| choice["logprobs"]["token_logprobs"][0] = json!(0.5))), "0.5, above 0"),
-        (Box::new(first(|choice| choice["logprobs"]["token_logprobs"][0] = json!("-1"))), "no number"),
-        (Box::new(first(|choice| choice["prompt_token_ids"] = json!([1, 10, 11]))), "another prompt"),
+        (Box::new(first(|choice| choice["logprobs"]["token_logprobs"][0] = json!("-1"))), "not a number"),
+        (Box::new(first(|choice| choice["prompt_token_ids"] = json!([1, 10, 11]))), "differs from the one it was sent"),
         (Box::new(first(|choice| choice["finish_reason"] = json!("error"))), "the reason `error`"),
         (Box::new(first(|choice| choice["finish_reason"] = Value::Null)), "no `finish_reason`"),
         (
@@ -288,7 +288,7 @@ fn answers_that_cannot_be_are_refused() {
                 right["choices"].as_array_mut().expect("choices").push(more);
                 None
             }),
-            "2 completions were asked for, but the answer has 3",
+            "2 completions were requested, but the answer has 3",
         ),
         (Box::new(|_, _| Some(Reply::Json(200, json!({ "choices": 3 })))), "no `choices`"),
         (Box::new(|_, _| Some(Reply::Json(400, json!({ "message": "too long" })))), "it answered 400: too long"),
@@ -320,13 +320,13 @@ fn answers_that_cannot_be_are_refused() {
         assert!(!error.contains("the-key"), "{error}");
     }
     let sglang: Vec<(Change, &str)> = vec![
-        (Box::new(|_, right| Some(Reply::Json(200, right[0].clone()))), "no list of completions"),
+        (Box::new(|_, right| Some(Reply::Json(200, right[0].clone()))), "not a list of completions"),
         (
             Box::new(|_, right| {
                 right.as_array_mut().expect("a list").pop();
                 None
             }),
-            "2 completions were asked for, but the answer has 1",
+            "2 completions were requested, but the answer has 1",
         ),
         (
             Box::new(|_, right| {
@@ -347,7 +347,7 @@ fn answers_that_cannot_be_are_refused() {
                 right[1]["meta_info"]["prompt_tokens"] = json!(3);
                 None
             }),
-            "another prompt",
+            "differs from the one it was sent",
         ),
         (
             Box::new(|_, right| {

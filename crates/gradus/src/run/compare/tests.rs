@@ -173,7 +173,7 @@ fn everything_is_written_whole() {
         "{}",
         text("samples.md")
     );
-    assert!(text("comparison.md").contains("Budget: what each run was given itself"));
+    assert!(text("comparison.md").contains("Budget: the settings of each run"));
     assert!(text("report.html").contains("<td class=\"number\">75 %</td>"));
     for name in ["results.png", "plots/reward.png", "plots/kl.png"] {
         assert!(fs::read(at.join(name)).unwrap().starts_with(b"\x89PNG"), "{name}");

@@ -220,9 +220,14 @@ impl RolloutDb {
     fn no_such_step(&self, table: Table, step: usize) -> Result<Error> {
         let steps = self.steps(table)?;
         let known = match steps[..] {
-            [] => "there are none at all".to_owned(),
-            [first, .., last] if steps.len() > 8 => format!("{} steps from {first} to {last} have some", steps.len()),
-            _ => format!("there are some of {}", steps.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")),
+            [] => "the run has no such completions".to_owned(),
+            [first, .., last] if steps.len() > 8 => {
+                format!("{} steps from {first} to {last} have completions", steps.len())
+            }
+            _ => format!(
+                "steps with completions: {}",
+                steps.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+            ),
         };
         Ok(Error::input(format!("`{}` has no completions of step {step}", table.name())).with_hint(known))
     }

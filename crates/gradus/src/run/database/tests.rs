@@ -193,7 +193,7 @@ fn two_steps_stand_side_by_side() {
     assert_eq!(db.diff(Table::Eval, 0, 6).unwrap().len(), 4, "a prompt may stand in a step twice");
     let error = db.diff(Table::Eval, 0, 5).unwrap_err();
     assert_eq!(error.to_string(), "`eval_rollouts` has no completions of step 5");
-    assert_eq!(error.hint(), Some("there are some of 0, 2, 4, 6"));
+    assert_eq!(error.hint(), Some("steps with completions: 0, 2, 4, 6"));
 }
 
 #[test]
@@ -319,8 +319,10 @@ fn files_that_are_no_rollout_database_are_refused() {
     whole(&run, 1);
     let newer = VERSION + 1;
     Connection::open(&path).unwrap().pragma_update(None, "user_version", newer).unwrap();
-    let expected =
-        format!("{}: rollout database of version {newer}, but this gradus reads versions to {VERSION}", path.display());
+    let expected = format!(
+        "{}: rollout database of version {newer}, but this gradus reads versions up to {VERSION}",
+        path.display()
+    );
     assert_eq!(refused().to_string(), expected);
 }
 

@@ -147,7 +147,7 @@ impl RolloutWriter {
         self.sender = None;
         match self.thread.take().map(JoinHandle::join) {
             Some(Ok(ended)) => ended.map(Some),
-            Some(Err(_)) => Err(Error::io(&self.path, std::io::Error::other("its writer broke off"))),
+            Some(Err(_)) => Err(Error::io(&self.path, std::io::Error::other("its writer stopped"))),
             None => Ok(None),
         }
     }

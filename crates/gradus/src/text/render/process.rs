@@ -171,7 +171,7 @@ impl Drop for Renderer {
 /// Determines how a child died.
 fn death(status: ExitStatus, words: &str) -> Death {
     let stack = || {
-        let what = format!("it nests too deep: {} MiB of stack were used up", STACK_BYTES >> 20);
+        let what = format!("it nests too deep: it used up {} MiB of stack", STACK_BYTES >> 20);
         Death { what, is_certain: true }
     };
     let memory = || {
@@ -185,7 +185,7 @@ fn death(status: ExitStatus, words: &str) -> Death {
         return memory();
     }
     let unknown = |what: String| {
-        let what = if words.is_empty() { what } else { format!("{what}; its last words: {words}") };
+        let what = if words.is_empty() { what } else { format!("{what}; its last output: {words}") };
         Death { what, is_certain: false }
     };
     #[cfg(unix)]
@@ -201,14 +201,16 @@ fn death(status: ExitStatus, words: &str) -> Death {
             }
             // Without Rust's handler, a stack overflow is reported as a fault.
             Some(Signal::SIGSEGV | Signal::SIGBUS) => return stack(),
-            Some(Signal::SIGKILL) => return unknown("the system ended its process, maybe for want of memory".into()),
+            Some(Signal::SIGKILL) => {
+                return unknown("the system ended its process, maybe because memory ran out".into());
+            }
             _ => {}
         }
     }
     match status.code().and_then(|code| u8::try_from(code).ok()) {
-        Some(OTHER_VERSION) => unknown("its process is another version of the program: start the program again".into()),
+        Some(OTHER_VERSION) => unknown("the process runs another version of gradus: restart gradus".into()),
         Some(WITHOUT_LIMITS) => unknown("its process could not limit its memory and time".into()),
-        Some(WITHOUT_STACK) => unknown("its process got no stack, maybe for want of memory".into()),
+        Some(WITHOUT_STACK) => unknown("its process got no stack, maybe because memory ran out".into()),
         _ => unknown(format!("its process ended ({status})")),
     }
 }

@@ -145,13 +145,14 @@ fn messages_say_what_was_found() {
     );
     assert_eq!(
         message(turned(|shown| (shown.parts[0].mean, shown.parts[1].mean) = (2.0, -1.0))),
-        "parts of the reward part ways between the first 10 and the last 10 steps: `helpful` got better (1.000 to \
+        "parts of the reward diverge between the first 10 and the last 10 steps: `helpful` got better (1.000 to \
          2.000), `harmless` got worse (1.000 to -1.000)"
     );
     assert_eq!(
         message(turned(|shown| shown.unread[0].lost = 4.0)),
-        "texts are longer than what `facts` reads: 1.6 % of what it should judge over the last 10 steps was cut off, and segments \
-         that are cut off are worth 0; shorten passages or prompts, or raise its `max_length` where the model has the positions"
+        "texts are longer than `facts` can read: 1.6 % of the text to judge over the last 10 steps was cut off, and \
+         segments that are cut off score 0; shorten passages or prompts, or raise its `max_length` where the model has \
+         the positions"
     );
 }
 

@@ -167,7 +167,7 @@ fn the_list_of_a_saved_data_set_says_which_files_are_read() {
     };
     assert_eq!(
         told(r#"{"_data_files": [{"filename": "z.arrow"}]}"#),
-        "d/z.arrow: the file is not there, but `state.json` beside it lists it"
+        "d/z.arrow: the file is missing, but `state.json` next to it lists it"
     );
     let unknown = "d/state.json: expected a list of files with a `filename` under `_data_files`";
     assert_eq!(told(r#"{"_data_files": [{"filename": "../d/a.arrow"}]}"#), unknown);
@@ -189,10 +189,10 @@ fn what_rows_have_no_value_for_is_told_with_its_column() {
         ("list_view", "ListView(Int64)"),
     ] {
         let told = error("a.arrow", bytes(&format!("{name}.arrow")));
-        assert_eq!(told, format!("a.arrow: column `{name}` has the type {kind}, which rows have no value for"));
+        assert_eq!(told, format!("a.arrow: column `{name}` has the type {kind}, which rows cannot store"));
     }
     assert_eq!(error("a.arrow", bytes("same_names.arrow")), "a.arrow: two columns are named `text`");
-    assert_eq!(error("a.arrow", b"FEA1 and more"), "a.arrow: Feather version 1, which is not read here");
+    assert_eq!(error("a.arrow", b"FEA1 and more"), "a.arrow: Feather version 1, which gradus does not read");
     assert_eq!(error("a.arrow", "hello\n"), "a.arrow: not a data file: it begins with `hello\\n`");
 }
 
@@ -217,7 +217,7 @@ fn a_bad_value_is_an_error_of_its_row_alone() {
         [
             None,
             Some("a.arrow:2: column `time` holds the time of day -1, below zero".to_owned()),
-            Some("a.arrow:3: column `at` holds the time 9223372036854775807, which no calendar has".to_owned()),
+            Some("a.arrow:3: column `at` holds the time 9223372036854775807, which is outside the calendar".to_owned()),
         ]
     );
 }
@@ -273,21 +273,20 @@ fn a_file_stands_for_no_more_than_its_bytes_can_hold() {
     let empty = stream(vec![batch(vec![("nothing", Arc::new(NullArray::new(100_000)))])]);
     assert_eq!(
         error("a.arrow", empty),
-        "a.arrow: not valid Arrow data before the first row: a batch says that it has 100000 values, but has 0 bytes"
+        "a.arrow: not valid Arrow data before the first row: a batch declares 100000 values, but has 0 bytes"
     );
     // 7 notes of 80 bytes, compressed.
     for name in ["zstd.arrow", "lz4.feather"] {
         let told = error("a.arrow", with_number(bytes(name), 560, 1 << 40));
         assert_eq!(
-            told,
-            "a.arrow: not valid Arrow data before the first row: a compressed buffer says a size that it cannot have",
+            told, "a.arrow: not valid Arrow data before the first row: a compressed buffer declares an impossible size",
             "{name}"
         );
     }
     let column: ArrayRef = Arc::new(StringArray::from(vec!["x".repeat(4000)]));
     let content = stream(vec![batch(vec![("text", column)])]);
     let told = error("a.arrow", with_number(content.clone(), 4000, 1 << 50));
-    assert_eq!(told, "a.arrow: not valid Arrow data before the first row: a buffer ends behind its batch");
+    assert_eq!(told, "a.arrow: not valid Arrow data before the first row: a buffer ends after its batch");
     let packed = gzip(&with_number(content.clone(), 4032 + 64, 1 << 50));
     let expected = "a.arrow: a batch of rows has 1125899906842624 bytes, but at most 4294967296 are read at once";
     assert_eq!(error("a.arrow", packed), expected);
@@ -301,7 +300,7 @@ fn a_file_stands_for_no_more_than_its_bytes_can_hold() {
     let offsets = OffsetBuffer::from_lengths([70]);
     let list = ListArray::new(Arc::new(item), offsets, Arc::new(texts), None);
     let told = error("a.arrow", stream(vec![batch(vec![("text", Arc::new(list))])]));
-    assert_eq!(told, "a.arrow: the row on line 1 has more than 67108864 bytes, the most that one row may have");
+    assert_eq!(told, "a.arrow: the row on line 1 has more than 67108864 bytes, the limit for a row");
 }
 
 #[test]

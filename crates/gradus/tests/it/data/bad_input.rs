@@ -176,24 +176,24 @@ fn compressed_files() {
 
     let zstd = [0x28, 0xb5, 0x2f, 0xfd, 0];
     let found = Folder::new().error("a.jsonl.zst", zstd, &LoadOptions::default());
-    assert_eq!(found, "a.jsonl.zst: compressed with zstd, which is not read here");
+    assert_eq!(found, "a.jsonl.zst: compressed with zstd, which gradus does not read");
 }
 
 #[test]
 fn delimited_files() {
-    check("a.csv", "prompt,completion\na,b\nc\n", Need::Any, "a.csv:3: 1 field where the header has 2");
+    check("a.csv", "prompt,completion\na,b\nc\n", Need::Any, "a.csv:3: 1 field, but the header has 2");
     check("a.csv", "text\na\n\"b\nc\nd\ne\n", Need::Any, "a.csv: the quote that opens a field on line 3 is not closed");
     check(
         "a.csv",
         "text\n\"a\nb\n\"c\" d\n",
         Need::Any,
-        "a.csv:2: a quote opens a field on line 2; it is closed on line 4, and text stands behind it there",
+        "a.csv:2: a quote opens a field on line 2; it is closed on line 4, and text follows it on that line",
     );
     check(
         "a.jsonl",
         "{\"text\": \"a\"}\n{\"text\": \"b\", \"id\": 1, \"text\": \"c\"}\n",
         Need::Any,
-        "a.jsonl:2: the key `text` stands twice in one object, at column 29",
+        "a.jsonl:2: the key `text` is given twice in one object, at column 29",
     );
     check(
         "a.json",

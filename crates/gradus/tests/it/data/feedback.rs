@@ -156,10 +156,7 @@ fn errors_are_read_without_preferences() {
 fn rows_with_feedback_are_converted_before_they_teach() {
     for need in [Need::Sft, Need::Preference, Need::Prompt, Need::Score] {
         let found = Folder::new().error("a.json", json!([row()]).to_string(), &LoadOptions::needing(need));
-        assert_eq!(
-            found,
-            "a.json:1: rows with feedback are converted before anything learns from them (row 1 of the array)"
-        );
+        assert_eq!(found, "a.json:1: rows with feedback must be converted before training (row 1 of the array)");
     }
     let (dataset, _folder) = loaded(&row());
     let feedback = feedback(&dataset.rows[0]);

@@ -50,7 +50,7 @@ fn pairs() {
             (IdenticalPair, 1, "`chosen` and `rejected` are the same"),
             (RepeatsPrompt, 2, "`chosen` begins with the whole prompt"),
             (DuplicateRow, 5, "the same as a.jsonl:3"),
-            (ForeignTurn, 4, "`chosen` goes on with `\\n\\nHuman:` after the answer"),
+            (ForeignTurn, 4, "`chosen` continues with `\\n\\nHuman:` after the answer"),
         ],
     );
 }
@@ -67,7 +67,7 @@ fn transcripts() {
         &content,
         &[
             (FindingKind::EmptyTurn, 2, "turn 1 of `chosen` is empty"),
-            (FindingKind::AmbiguousPrompt, 1, "TRL's rule takes ` I` of the answers into the prompt"),
+            (FindingKind::AmbiguousPrompt, 1, "TRL's rule moves ` I` from the answers to the prompt"),
         ],
     );
 }

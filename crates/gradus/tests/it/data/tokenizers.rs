@@ -174,11 +174,11 @@ fn old_files_of_other_tokenizers_are_refused() {
     folder.write("m/vocab.json", r#"{"__null__": 0, "tea</w>": 1}"#);
     folder.write("m/merges.txt", "#version: 0.2\n");
     folder.write("m/config.json", r#"{"model_type": "blenderbot-small"}"#);
-    let message = "m: no `tokenizer.json`, and `vocab.json` with `merges.txt` are read of byte-level tokenizers alone";
+    let message = "m: no `tokenizer.json`, and `vocab.json` with `merges.txt` are read only for byte-level tokenizers";
     assert_eq!(error(&folder), message);
     // Without the tokens around each text.
     folder.write("m/config.json", r#"{"model_type": "roberta"}"#);
-    assert_eq!(error(&folder), "m: `vocab.json` has no `sep_token`, which stands around every text");
+    assert_eq!(error(&folder), "m: `vocab.json` has no `sep_token`, which is added to every text");
 }
 
 /// BERT's `vocab.txt` is read like `BertTokenizer` of `transformers` 5.23.
@@ -219,9 +219,9 @@ fn word_pieces_of_a_text_file_are_those_of_the_class() {
     assert_eq!(tea(r#"{"tokenize_chinese_chars": false}"#), [known, known, unknown]);
     // Invalid files.
     folder.write("m/vocab.txt", lines.replace("[CLS]\n", "[CLASS]\n"));
-    assert_eq!(error(&folder), "m: `vocab.txt` has no `cls_token`, which stands around every text");
+    assert_eq!(error(&folder), "m: `vocab.txt` has no `cls_token`, which is added to every text");
     folder.write("m/vocab.txt", "tea\n");
-    assert_eq!(error(&folder), "m/vocab.txt: no piece is `[UNK]`, which stands for what is unknown");
+    assert_eq!(error(&folder), "m/vocab.txt: no piece is `[UNK]`, which stands for unknown text");
 }
 
 /// Returns a tokenizer file with these steps and this model.
@@ -261,7 +261,7 @@ fn tokenizers_that_make_much_of_little_are_refused() {
         (
             json!({ "normalizer": table }),
             &words,
-            "the table `precompiled_charsmap` is broken: it says to have 4294967292 bytes, and 0 follow",
+            "the table `precompiled_charsmap` is broken: it declares 4294967292 bytes, but 0 follow",
         ),
         (
             json!({}),
@@ -353,7 +353,7 @@ fn files_of_sentencepiece_that_cannot_be_read() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/sentencepiece");
     let folder = Folder::new();
     folder.write("m/spiece.model", std::fs::read(fixtures.join("t5/spiece.model")).expect("the fixture"));
-    assert_eq!(error(&folder), "m/spiece.model: nothing says which class of tokenizers reads this file");
+    assert_eq!(error(&folder), "m/spiece.model: the class of the tokenizer for this file is not set");
     folder.write("m/tokenizer_config.json", r#"{"tokenizer_class": "GPT2Tokenizer"}"#);
     assert_eq!(error(&folder), "m/spiece.model: tokenizers of its class do not read files of SentencePiece");
     // The model type determines the class.

@@ -49,9 +49,9 @@ fn what_is_no_list_of_words_and_labels_is_refused_with_its_place() {
         (json!({ "text": ["a", "b"], "feedback_tags": ["O"] }), "`feedback_tags` has 1 labels for 2 words"),
         (
             json!({ "text": ["a", "b"], "feedback_tags": ["O", ["O"]] }),
-            "label 2 of `feedback_tags` is [\"O\"], which is no label",
+            "label 2 of `feedback_tags` is [\"O\"], which is not a label",
         ),
-        (json!({ "tokens": ["a"], "ner_tags": [0.5] }), "label 1 of `ner_tags` is 0.5, which is no label"),
+        (json!({ "tokens": ["a"], "ner_tags": [0.5] }), "label 1 of `ner_tags` is 0.5, which is not a label"),
     ] {
         let error = Folder::new().error("a.jsonl", format!("{good}\n{bad}\n"), &LoadOptions::default());
         assert_eq!(error, format!("a.jsonl:2: {message}"));
@@ -70,15 +70,15 @@ fn labels_of_segments_stand_at_the_separators_before_them() {
     for (bad, message) in [
         (
             segments(&[begin, separator, ("Milk.", "O")]),
-            "word 3 (`Milk.`) has the label `O`, but segments have theirs at the separator `</s>` before them",
+            "word 3 (`Milk.`) has the label `O`, but a segment's label belongs on the separator `</s>` before it",
         ),
         (
             segments(&[begin, separator, ("</s>", "O"), ("Milk.", "Ignore")]),
-            "the segment behind the separator at word 2 has no words",
+            "the segment after the separator at word 2 has no words",
         ),
         (
             segments(&[begin, separator, ("Milk.", "Ignore"), ("</s>", "O")]),
-            "the segment behind the separator at word 4 has no words",
+            "the segment after the separator at word 4 has no words",
         ),
         (
             segments(&[begin, ("</s>", "o"), ("Milk.", "Ignore")]),
@@ -87,7 +87,7 @@ fn labels_of_segments_stand_at_the_separators_before_them() {
         (segments(&[begin, ("Milk.", "Ignore")]), "there is no segment: no word is the separator `</s>`"),
         (
             segments(&[begin, ("</s>", "Ignore"), ("Milk.", "Ignore")]),
-            "nothing is learned of the row: no word has a label that counts",
+            "the row has no effect: none of its words has a label that counts",
         ),
         (
             segments(&[begin, ("</s>", "F-ERR"), ("Milk.", "Ignore")]),
@@ -102,8 +102,8 @@ fn labels_of_segments_stand_at_the_separators_before_them() {
     }
     let mut other = segments(&[begin, ("</s>", "O"), ("Milk.", "Ignore")]);
     other["sentences"] = json!("spacy");
-    let message =
-        "`sentences` says `spacy`, but `gradus-rules-1` at a.jsonl:1: a model of both cannot tell what cuts its texts";
+    let message = "`sentences` is `spacy`, but `gradus-rules-1` at a.jsonl:1: one model cannot be trained on two ways \
+         to split texts";
     assert_eq!(found(&[good.clone(), other]), [(2, message.to_owned())]);
     // Segments of factuality may be ignored.
     let facts = segments(&[begin, ("</s>", "F-ERR"), ("Milk.", "Ignore"), ("</s>", "Ignore"), ("Oats.", "Ignore")]);
@@ -118,9 +118,9 @@ fn labels_of_words_may_be_names_or_numbers() {
     ];
     assert_eq!(found(&rows), []);
     let blank = json!({ "tokens": ["Bo", " "], "ner_tags": [1, 0] });
-    assert_eq!(found(&[blank]), [(1, "word 2 is blank, so its label teaches nothing".into())]);
+    assert_eq!(found(&[blank]), [(1, "word 2 is blank, so its label has no effect".into())]);
     let none = json!({ "tokens": ["Bo", "."], "tags": [null, -100] });
-    assert_eq!(found(&[none]), [(1, "nothing is learned of the row: no word has a label that counts".into())]);
+    assert_eq!(found(&[none]), [(1, "the row has no effect: none of its words has a label that counts".into())]);
     let dataset = Folder::new().load("a.jsonl", rows.map(|row| row.to_string()).join("\n"));
     let tally = LabelTally::of(&dataset.rows).expect("labels");
     let labels = [("-100", 1), ("0", 2), ("1", 2), ("null", 1)].map(|(label, n)| (label.to_owned(), n));
