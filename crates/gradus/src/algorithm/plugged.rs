@@ -6,13 +6,7 @@ use super::{Algorithm, AlgorithmInputs, OnlineMethod};
 use crate::data::{Need, TooLong};
 use crate::generate::SamplingConfig;
 use crate::method::{Cast, Defaults, Head, Iteration, Method, Preset, Problems, Shared};
-use crate::plugin::Kind;
 use crate::settings::{RolloutsConfig, TrainConfig};
-
-impl Kind for dyn OnlineMethod {
-    const NAME: &'static str = "online_method";
-    type Make = Plugged;
-}
 
 /// A registered method, with its keys.
 pub struct Plugged(Box<dyn OnlineMethod + Send + Sync>);

@@ -5,15 +5,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::algorithm::{
-    OnlineMethod, Unbound, a2c::A2cConfig, grpo::GrpoConfig, nlpo::NlpoConfig, ppo::PpoConfig, rloo::RlooConfig,
+    OnlineMethod, Plugged, Unbound, a2c::A2cConfig, grpo::GrpoConfig, nlpo::NlpoConfig, ppo::PpoConfig, rloo::RlooConfig,
     trpo::TrpoConfig,
 };
 use crate::method::{Head, Iteration, Method, Shared};
 use crate::objective::{
-    OfflineMethod, classify::ClassifyConfig, cpo::CpoConfig, distill::DistillConfig, dpo::DpoConfig, kto::KtoConfig,
+    OfflineMethod, PluggedOffline, classify::ClassifyConfig, cpo::CpoConfig, distill::DistillConfig, dpo::DpoConfig, kto::KtoConfig,
     orpo::OrpoConfig, reward_model::RewardModelConfig, sft::SftConfig, simpo::SimpoConfig,
 };
-use crate::plugin::Plugin;
+use crate::plugin::{Kind, Plugin};
 use crate::settings::TrainConfig;
 
 /// The method with its own keys.
@@ -51,7 +51,20 @@ pub enum MethodConfig {
     /// REINFORCE with the mean of the other completions as its baseline (leave one out).
     Rloo(RlooConfig),
     /// A method that the program registered by name (docs/plugins.md). The name is the key, with the method's keys inside.
-    Plugin(Plugin<dyn OnlineMethod>),
+    Plugin(Plugin<dyn Method>),
+}
+
+/// A method that a program registered, with its keys.
+pub enum PluggedMethod {
+    /// A method that trains on its own rollouts.
+    Online(Plugged),
+    /// A method that trains on fixed examples.
+    Offline(PluggedOffline),
+}
+
+impl Kind for dyn Method {
+    const NAME: &'static str = "method";
+    type Make = PluggedMethod;
 }
 
 impl MethodConfig {
@@ -74,14 +87,15 @@ impl MethodConfig {
             Self::Grpo(keys) => visitor.online(keys),
             Self::Rloo(keys) => visitor.online(keys),
             Self::Plugin(plugin) => match plugin.make() {
-                Ok(keys) => visitor.online(keys),
+                Ok(PluggedMethod::Online(keys)) => visitor.online(keys),
+                Ok(PluggedMethod::Offline(keys)) => visitor.offline(keys),
                 Err(_) => visitor.online(&Unbound),
             },
         }
     }
 
     /// Returns the plug-in, if it is one.
-    pub(super) fn plugin_mut(&mut self) -> Option<&mut Plugin<dyn OnlineMethod>> {
+    pub(super) fn plugin_mut(&mut self) -> Option<&mut Plugin<dyn Method>> {
         if let Self::Plugin(plugin) = self { Some(plugin) } else { None }
     }
 }

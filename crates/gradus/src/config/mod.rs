@@ -36,7 +36,7 @@ pub use flags::{Flag, FlagKind, FlagSpec, Scope, flags};
 pub use foreign::{Spelling, translate};
 pub use import::{Imported, System, TrlCommand, import};
 pub use load::Request;
-pub use method::{MethodConfig, Visitor};
+pub use method::{MethodConfig, PluggedMethod, Visitor};
 pub use plan::Plan;
 pub use reference::{KeyReference, explain, markdown};
 pub use registry::{Options, Registry};

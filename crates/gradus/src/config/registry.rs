@@ -9,10 +9,14 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::RunConfig;
+use super::method::PluggedMethod;
 use super::schema::{self, Field, Schema, Shape, text};
 use crate::algorithm::{OnlineMethod, Plugged};
 use crate::error::{Error, Result};
+use crate::method::Method;
 use crate::metric::{Metric, MetricConfig, Models};
+use crate::model::CausalLm;
+use crate::objective::{Objective, OfflineMethod, PluggedOffline};
 use crate::observer::Observer;
 use crate::plugin::{self, Kind, Named, Plugin};
 use crate::reward::Reward;
@@ -20,7 +24,7 @@ use crate::reward::config::RewardConfig;
 use crate::settings::{EnvironmentConfig, ToolConfig};
 use crate::task::{DataConfig, PostProcess, PostProcessor, Task, TaskConfig};
 
-/// Rewards, metrics, tasks, environments, tools, post-processors, observers and online methods of a program, by the
+/// Rewards, metrics, tasks, environments, tools, post-processors, observers and methods of a program, by the
 /// names that configurations use.
 ///
 /// Each is added with the type of its options, whose fields are the keys below the name. The schema of this type
@@ -57,7 +61,7 @@ pub struct Registry {
     tools: Named<dyn ToolSource>,
     post_processors: Named<dyn PostProcessor>,
     observers: Named<dyn Observer>,
-    online_methods: Named<dyn OnlineMethod>,
+    methods: Named<dyn Method>,
 }
 
 /// Options of a plug-in: the keys below its name.
@@ -199,8 +203,21 @@ impl Registry {
     /// # Errors
     /// As [`reward`](Self::reward).
     pub fn online_method<M: OnlineMethod + Options>(&mut self, name: &str) -> Result<()> {
-        checked::<M>(<dyn OnlineMethod as Kind>::NAME, name)?;
-        self.online_methods.add(name, |keys: M| Arc::new(Plugged::new(keys)))
+        checked::<M>(<dyn Method as Kind>::NAME, name)?;
+        self.methods.add(name, |keys: M| Arc::new(PluggedMethod::Online(Plugged::new(keys))))
+    }
+
+    /// Adds a method that trains a language model on fixed examples with its own loss: `method: { plugin: { NAME: {…} } }`.
+    /// Its keys are the fields of `M`.
+    ///
+    /// # Errors
+    /// As [`reward`](Self::reward).
+    pub fn offline_method<M>(&mut self, name: &str) -> Result<()>
+    where
+        M: OfflineMethod<Objective: Objective<Model = CausalLm>> + Options,
+    {
+        checked::<M>(<dyn Method as Kind>::NAME, name)?;
+        self.methods.add(name, |keys: M| Arc::new(PluggedMethod::Offline(PluggedOffline::new(keys))))
     }
 
     /// Returns the kind, name and options schema of every plug-in.
@@ -215,7 +232,7 @@ impl Registry {
             .chain(of(&self.tools))
             .chain(of(&self.post_processors))
             .chain(of(&self.observers))
-            .chain(of(&self.online_methods))
+            .chain(of(&self.methods))
     }
 
     /// Binds every plug-in of `config` to its constructor. A configuration that was read with the registry is already bound.
@@ -233,7 +250,7 @@ impl Registry {
                 AnyPlugin::Tool(plugin) => plugin.bind(&self.tools),
                 AnyPlugin::PostProcessor(plugin) => plugin.bind(&self.post_processors),
                 AnyPlugin::Observer(plugin) => plugin.bind(&self.observers),
-                AnyPlugin::OnlineMethod(plugin) => plugin.bind(&self.online_methods),
+                AnyPlugin::Method(plugin) => plugin.bind(&self.methods),
             };
             if let Err(message) = bound {
                 let message = format!("`{key}`: {message}");
@@ -253,7 +270,7 @@ pub(super) enum AnyPlugin<'a> {
     Tool(&'a mut Plugin<dyn ToolSource>),
     PostProcessor(&'a mut Plugin<dyn PostProcessor>),
     Observer(&'a mut Plugin<dyn Observer>),
-    OnlineMethod(&'a mut Plugin<dyn OnlineMethod>),
+    Method(&'a mut Plugin<dyn Method>),
 }
 
 impl AnyPlugin<'_> {
@@ -270,7 +287,7 @@ impl AnyPlugin<'_> {
             Self::Tool(plugin) => of(plugin),
             Self::PostProcessor(plugin) => of(plugin),
             Self::Observer(plugin) => of(plugin),
-            Self::OnlineMethod(plugin) => of(plugin),
+            Self::Method(plugin) => of(plugin),
         }
     }
 }
@@ -301,7 +318,7 @@ pub(super) fn plugins(config: &mut RunConfig, see: &mut dyn FnMut(AnyPlugin<'_>,
         }
     }
     if let Some(plugin) = config.method.plugin_mut() {
-        see(AnyPlugin::OnlineMethod(plugin), "method.plugin");
+        see(AnyPlugin::Method(plugin), "method.plugin");
     }
     if let Some(reward) = &mut config.reward {
         of_reward(reward, "reward", see);

@@ -6,10 +6,12 @@ pub mod distill;
 pub mod dpo;
 pub mod kto;
 pub mod orpo;
+mod plugged;
 pub mod reward_model;
 pub mod sft;
 pub mod simpo;
 
+pub use plugged::PluggedOffline;
 pub use reward_model::{CALIBRATION_BINS, PairScore};
 
 use burn::module::Module;
