@@ -38,6 +38,8 @@ pub struct Training {
 /// Where the configuration begins.
 enum Start {
     Method(&'static str),
+    /// Nothing but the settings.
+    Settings,
     File(PathBuf),
     Run(PathBuf),
 }
@@ -99,8 +101,12 @@ impl Training {
     }
 
     /// Any method with its keys: `Training::new(&MethodConfig::Dpo(DpoConfig { beta: 0.3, ..DpoConfig::default() }), "gpt2")`.
-    /// Keys that differ from their defaults count as set.
+    /// Keys that differ from their defaults count as set. A method of [`plug_in`](Self::plug_in) is a
+    /// [`MethodConfig::Plugin`].
     pub fn new(method: &MethodConfig, model: impl Into<String>) -> Self {
+        if let MethodConfig::Plugin(_) = method {
+            return Self::starting(Start::Settings).set("model", model.into()).set("method", method);
+        }
         let keys_of = |method: &MethodConfig| serde_json::to_value(method).map(|value| value[method.name()].clone());
         let mut training = Self::starting(Start::Method(method.name())).set("model", model.into());
         let default = MethodConfig::named(method.name()).map(|default| keys_of(&default));
@@ -236,7 +242,9 @@ impl Training {
         match self.start {
             // The configuration of the run has it.
             Start::Run(_) => self,
-            Start::Method(_) | Start::File(_) => self.set("reward", json!({ "plugin": { CLOSURE: {} } })),
+            Start::Method(_) | Start::Settings | Start::File(_) => {
+                self.set("reward", json!({ "plugin": { CLOSURE: {} } }))
+            }
         }
     }
 

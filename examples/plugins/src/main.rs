@@ -1,5 +1,5 @@
-//! A program that extends gradus without changing it. It adds a reward, a metric, a task, a post-processor, an observer
-//! and an online method.
+//! A program that extends gradus without changing it. It adds a reward, a metric, a task, a post-processor, an observer,
+//! an online method and an offline method.
 //!
 //! ```sh
 //! cargo run -p plugins -- DIRECTORY [RUN.yml]
@@ -14,6 +14,7 @@ mod events;
 mod first_sentence;
 mod repetition;
 mod reviews;
+mod slic;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -37,6 +38,7 @@ fn registry() -> gradus::Result<Registry> {
     registry.post_processor("first_sentence", |options: &first_sentence::FirstSentence| Ok(*options))?;
     registry.observer("events", |options: &events::Events, run| Ok(options.of(run)))?;
     registry.online_method::<best_of::BestOf>("best_of")?;
+    registry.offline_method::<slic::Slic>("slic")?;
     Ok(registry)
 }
 

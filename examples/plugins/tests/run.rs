@@ -86,3 +86,35 @@ fn mistakes_are_told_with_what_may_have_been_meant() {
     check("{brevity: {wrds: 3}}", &["unknown key `wrds` in `reward.plugin.brevity`"]);
     check("{brevity: {words: many}}", &["`reward.plugin.brevity.words` is the word `many`, but a whole number"]);
 }
+
+#[test]
+fn an_offline_method_learns_its_margin() {
+    let place = tempfile::tempdir().unwrap();
+    assert!(program(&[place.path()]).status.success());
+    let (rows, file) = (place.path().join("pairs.jsonl"), place.path().join("slic.yml"));
+    let pair = |things: &str| {
+        serde_json::json!({
+            "prompt": format!("write a review of the {things} :"), "chosen": " the kettle is good .", "rejected": " the lamp is bad .",
+        })
+    };
+    std::fs::write(&rows, ["red lamp", "blue chair"].map(|things| pair(things).to_string() + "\n").concat().repeat(8))
+        .unwrap();
+    let run = format!(
+        "model: {}\ndata: {}\noutput_dir: {}\nmethod: {{ plugin: {{ slic: {{ margin: 2.0 }} }} }}\n\
+         train: {{ max_steps: 12, batch_size: 4, learning_rate: 5e-3 }}\n",
+        place.path().join("model").display(),
+        rows.display(),
+        place.path().join("slic").display()
+    );
+    std::fs::write(&file, &run).unwrap();
+    let output = program(&[place.path(), &file]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let logged = lines(&place.path().join("slic/metrics.jsonl"));
+    let margins: Vec<f64> = logged.iter().filter_map(|row| row["margin"].as_f64()).collect();
+    assert!(margins[0] < 1.0 && *margins.last().unwrap() > 2.0, "{margins:?}");
+
+    std::fs::write(&file, run.replace("margin: 2.0", "marge: 2.0")).unwrap();
+    let output = program(&[place.path(), &file]);
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && text.contains("did you mean `margin`"), "{text}");
+}

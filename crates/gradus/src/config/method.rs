@@ -5,13 +5,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::algorithm::{
-    OnlineMethod, Plugged, Unbound, a2c::A2cConfig, grpo::GrpoConfig, nlpo::NlpoConfig, ppo::PpoConfig, rloo::RlooConfig,
-    trpo::TrpoConfig,
+    OnlineMethod, Plugged, Unbound, a2c::A2cConfig, grpo::GrpoConfig, nlpo::NlpoConfig, ppo::PpoConfig,
+    rloo::RlooConfig, trpo::TrpoConfig,
 };
 use crate::method::{Head, Iteration, Method, Shared};
 use crate::objective::{
-    OfflineMethod, PluggedOffline, classify::ClassifyConfig, cpo::CpoConfig, distill::DistillConfig, dpo::DpoConfig, kto::KtoConfig,
-    orpo::OrpoConfig, reward_model::RewardModelConfig, sft::SftConfig, simpo::SimpoConfig,
+    OfflineMethod, PluggedOffline, classify::ClassifyConfig, cpo::CpoConfig, distill::DistillConfig, dpo::DpoConfig,
+    kto::KtoConfig, orpo::OrpoConfig, reward_model::RewardModelConfig, sft::SftConfig, simpo::SimpoConfig,
 };
 use crate::plugin::{Kind, Plugin};
 use crate::settings::TrainConfig;

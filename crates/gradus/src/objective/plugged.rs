@@ -290,12 +290,7 @@ impl<O: Objective<Model = CausalLm, Example: 'static>> Objective for Erased<O> {
         self.0.evaluate(model, &as_examples(examples), passes, progress)
     }
 
-    fn scores(
-        &self,
-        model: &CausalLm,
-        examples: &[&PluggedTrainingExample],
-        passes: MicroBatch,
-    ) -> Vec<PairScore> {
+    fn scores(&self, model: &CausalLm, examples: &[&PluggedTrainingExample], passes: MicroBatch) -> Vec<PairScore> {
         self.0.scores(model, &as_examples(examples), passes)
     }
 
@@ -368,12 +363,7 @@ impl Objective for PluggedObjective {
         self.0.evaluate(model, examples, passes, progress)
     }
 
-    fn scores(
-        &self,
-        model: &CausalLm,
-        examples: &[&PluggedTrainingExample],
-        passes: MicroBatch,
-    ) -> Vec<PairScore> {
+    fn scores(&self, model: &CausalLm, examples: &[&PluggedTrainingExample], passes: MicroBatch) -> Vec<PairScore> {
         self.0.scores(model, examples, passes)
     }
 

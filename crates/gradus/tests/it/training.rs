@@ -2,11 +2,13 @@
 
 use std::path::Path;
 
-use gradus::config::MethodConfig;
+use gradus::config::{MethodConfig, Registry};
 use gradus::objective::dpo::DpoConfig;
+use gradus::objective::kto::KtoConfig;
+use gradus::objective::sft::SftConfig;
 use gradus::train::observer::{Event, Observer};
 use gradus::{Error, Training};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::learning::{Place, model, pairs};
 
@@ -93,6 +95,29 @@ fn problems_are_reported_when_the_run_is_planned() {
     assert!(found.contains("reward"), "{found}");
     let found = message(Training::dpo("gpt2").data("rows.jsonl").learning_rate(-1.0).set("beta", json!("much")));
     assert!(found.contains("learning_rate") || found.contains("beta"), "{found}");
+}
+
+/// Built-in methods, registered under another name, train to the same bits: nothing is lost in the erased types.
+#[test]
+fn a_registered_offline_method_trains_as_the_built_in_one() {
+    let place = Place::new(pairs());
+    let check = |name: &str, keys: &str, register: fn(&mut Registry) -> gradus::Result<()>| {
+        let training = |run: &str, method: &MethodConfig| {
+            let training = Training::new(method, model("gpt2").path.display().to_string());
+            let training = training.data(place.run("rows.jsonl").display().to_string()).output_dir(place.run(run));
+            training.plug_in(register).batch_size(4).max_steps(3).set("eval_steps", 2)
+        };
+        let keys: Value = serde_json::from_str(keys).unwrap();
+        let method = |value: Value| -> MethodConfig { serde_json::from_value(value).unwrap() };
+        let own = training(name, &method(json!({ name: keys }))).run().unwrap();
+        let registered = method(json!({ "plugin": { "mine": keys } }));
+        let mine = training(&format!("{name}-mine"), &registered).run().unwrap();
+        assert_eq!(weights(&mine.directory), weights(&own.directory), "{name}");
+        assert_eq!(mine.results["eval"], own.results["eval"], "{name}");
+    };
+    check("dpo", r#"{ "beta": 0.3 }"#, |registry| registry.offline_method::<DpoConfig>("mine"));
+    check("kto", "{}", |registry| registry.offline_method::<KtoConfig>("mine"));
+    check("sft", r#"{ "label_smoothing": 0.1 }"#, |registry| registry.offline_method::<SftConfig>("mine"));
 }
 
 #[test]
