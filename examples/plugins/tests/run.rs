@@ -113,7 +113,7 @@ fn an_offline_method_learns_its_margin() {
     let margins: Vec<f64> = logged.iter().filter_map(|row| row["margin"].as_f64()).collect();
     assert!(margins[0] < 1.0 && *margins.last().unwrap() > 2.0, "{margins:?}");
 
-    std::fs::write(&file, run.replace("margin: 2.0", "marge: 2.0")).unwrap();
+    std::fs::write(&file, run.replace("margin: 2.0", "margn: 2.0")).unwrap();
     let output = program(&[place.path(), &file]);
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && text.contains("did you mean `margin`"), "{text}");
