@@ -6,20 +6,20 @@ use crate::method::Problems;
 
 pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
     let adapts = config.adapter.is_some() || config.lora.is_some();
-    problems.unless(!adapts || config.train.sampling_weights.is_none(), &["train.sampling_weights"], || {
+    problems.require(!adapts || config.train.sampling_weights.is_none(), &["train.sampling_weights"], || {
         let message = "`train.sampling_weights` is set, but under an adapter the base is sampled from as it is held";
         (message.into(), Some("use `train.frozen_weights`: it holds the base so in training too".into()))
     });
     drops_well(problems, config, "train.dropout", config.train.dropout.then_some("true".into()));
     let Some(lora) = &config.lora else { return };
-    problems.unless(config.adapter.is_none(), &["adapter", "lora"], || {
+    problems.require(config.adapter.is_none(), &["adapter", "lora"], || {
         let message = "`adapter` goes on with one, `lora` makes a new one: a run has only one of them";
         (message.into(), Some("leave `lora` out, or fold the adapter into its base first (`gradus merge`)".into()))
     });
     problems.at_least("lora.rank", lora.rank, 1);
     problems.above_zero("lora.alpha", lora.alpha);
     problems.zero_to_below("lora.dropout", lora.dropout, 1.0);
-    problems.unless(
+    problems.require(
         lora.targets.is_empty() || lora.target_pattern.is_none(),
         &["lora.targets", "lora.target_pattern"],
         || ("`lora.targets` and `lora.target_pattern` both say which layers are meant".into(), None),
@@ -35,5 +35,5 @@ fn drops_well(problems: &mut Problems<'_>, config: &RunConfig, key: &'static str
         "`{key}` is {value}, but {method} compares logprobs of one text under several models: with dropout they would differ by chance",
     );
     let takers = names("and", |method| method.method().drops_out());
-    problems.unless(false, &[key], || (message, Some(format!("leave it out; it is for {takers}"))));
+    problems.require(false, &[key], || (message, Some(format!("leave it out; it is for {takers}"))));
 }
