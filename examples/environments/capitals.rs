@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use gradus_environments::{Begun, Environment, Episode, Error, Observation, Reply, Result, Start, Tool, Turn};
+use gradus_environments::{Environment, Episode, Error, NewEpisode, Observation, Reply, Result, Start, Tool, Turn};
 
 const CAPITALS: [(&str, &str); 4] = [("France", "Paris"), ("Japan", "Tokyo"), ("Kenya", "Nairobi"), ("Peru", "Lima")];
 
@@ -20,12 +20,12 @@ impl Environment for Quiz {
         &[]
     }
 
-    fn begin(&self, start: &Start) -> Result<Begun> {
+    fn begin(&self, start: &Start) -> Result<NewEpisode> {
         // Episodes of a group share a seed and must start identically, so the seed selects the capitals.
         let first = start.seed as usize % CAPITALS.len();
         let questions = vec![CAPITALS[first], CAPITALS[(first + 1) % CAPITALS.len()]];
         let opening = Some(format!("What is the capital of {}?", questions[0].0));
-        Ok(Begun { episode: Box::new(Questions { questions, asked: 0, right: 0 }), opening })
+        Ok(NewEpisode { episode: Box::new(Questions { questions, asked: 0, right: 0 }), opening })
     }
 
     fn is_deterministic(&self) -> bool {

@@ -11,7 +11,7 @@ use gradus::metric::{Measure, Metric, MetricConfig, Row, RowError};
 use gradus::process::{Interrupt, default_timeout_s};
 use gradus::reward::{Count, Part, Reward, RewardError, Score};
 use gradus::rollout::Rollouts;
-use gradus::task::{Files, Home, PostProcessor, Sample, Split, Task};
+use gradus::task::{Files, Origin, PostProcessor, Sample, Split, Task};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
 use schemars::JsonSchema;
@@ -350,15 +350,15 @@ struct PyTask {
 }
 
 impl Task for PyTask {
-    fn home(&self, _split: Split) -> Home {
-        Home::Nowhere
+    fn origin(&self, _split: Split) -> Origin {
+        Origin::Generated
     }
 
     fn samples(&self, files: &Files<'_>) -> gradus::Result<Vec<(Place, Sample)>> {
-        let (callable, split, most) = (Arc::clone(&self.callable), files.split().name(), files.most());
+        let (callable, split, max_samples) = (Arc::clone(&self.callable), files.split().name(), files.max_samples());
         let called = call_python(self.limit, files.interrupt(), move |py| -> PyResult<Vec<Sample>> {
             let found: Vec<(String, Vec<String>, Bound<'_, PyAny>)> =
-                callable.bind(py).call1((split, most))?.extract()?;
+                callable.bind(py).call1((split, max_samples))?.extract()?;
             let sample = |(prompt, references, columns): (String, Vec<String>, Bound<'_, PyAny>)| {
                 let metadata = match to_json("sample", &columns)? {
                     Value::Object(columns) => columns,

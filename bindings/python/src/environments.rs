@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use gradus_environments::{
-    Begun, Environment, Episode, Error, Function, Observation, Start, Tool, ToolSource, Toolbox, Turn,
+    Environment, Episode, Error, Function, NewEpisode, Observation, Start, Tool, ToolSource, Toolbox, Turn,
 };
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -91,8 +91,8 @@ impl Environment for PyEnvironment {
         &self.tools
     }
 
-    fn begin(&self, start: &Start) -> gradus_environments::Result<Begun> {
-        let begin = |py: Python<'_>| -> PyResult<Begun> {
+    fn begin(&self, start: &Start) -> gradus_environments::Result<NewEpisode> {
+        let begin = |py: Python<'_>| -> PyResult<NewEpisode> {
             let row = from_map(py, &start.row)?;
             let episode = self.object.bind(py).call_method1("begin", (&start.name, start.seed, row))?;
             let opening = episode.getattr("opening")?.extract()?;
@@ -107,7 +107,7 @@ impl Environment for PyEnvironment {
             };
             let shared = Arc::clone(&self.shared);
             let episode = PyEpisode { object: episode.unbind(), calls, shared };
-            Ok(Begun { episode: Box::new(episode), opening })
+            Ok(NewEpisode { episode: Box::new(episode), opening })
         };
         Python::attach(begin).map_err(|error| stops(&self.shared, error))
     }

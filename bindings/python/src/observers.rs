@@ -31,7 +31,7 @@ impl PyObserver {
     }
 
     /// Calls the handler with the dict that `details` fills. An exception in the handler stops the run.
-    fn tell(&self, kind: &str, details: impl FnOnce(&Bound<'_, PyDict>) -> PyResult<()>) {
+    fn send(&self, kind: &str, details: impl FnOnce(&Bound<'_, PyDict>) -> PyResult<()>) {
         Python::attach(|py| {
             let call = || -> PyResult<bool> {
                 let dict = PyDict::new(py);
@@ -71,13 +71,13 @@ fn numbers(dict: &Bound<'_, PyDict>, metrics: &gradus::run::Metrics) -> PyResult
 impl Observer for PyObserver {
     fn event(&mut self, event: &Event<'_>) {
         match event {
-            Event::Phase { name, total, done } => self.tell("phase", |dict| {
+            Event::Phase { name, total, done } => self.send("phase", |dict| {
                 dict.set_item("name", name)?;
                 dict.set_item("total", total)?;
                 dict.set_item("done", done)
             }),
-            Event::Progress { done } if self.is_due() => self.tell("progress", |dict| dict.set_item("done", done)),
-            Event::Within { step, what, done, total } if self.is_due() => self.tell("within", |dict| {
+            Event::Progress { done } if self.is_due() => self.send("progress", |dict| dict.set_item("done", done)),
+            Event::Within { step, what, done, total } if self.is_due() => self.send("within", |dict| {
                 dict.set_item("step", step)?;
                 dict.set_item("what", what)?;
                 dict.set_item("done", done)?;
@@ -86,13 +86,13 @@ impl Observer for PyObserver {
             Event::Step { step, total, metrics } => {
                 self.shared.step.store(*step, Ordering::Relaxed);
                 self.shared.total.store(*total, Ordering::Relaxed);
-                self.tell("step", |dict| {
+                self.send("step", |dict| {
                     dict.set_item("step", step)?;
                     dict.set_item("total", total)?;
                     numbers(dict, metrics)
                 });
             }
-            Event::Rollouts { step, completions } if self.wants_rollouts => self.tell("rollouts", |dict| {
+            Event::Rollouts { step, completions } if self.wants_rollouts => self.send("rollouts", |dict| {
                 let py = dict.py();
                 let list = PyList::empty(py);
                 for completion in *completions {
@@ -111,17 +111,17 @@ impl Observer for PyObserver {
                 dict.set_item("step", step)?;
                 dict.set_item("rollouts", list)
             }),
-            Event::Evaluated { step, metrics, best } => self.tell("evaluation", |dict| {
+            Event::Evaluated { step, metrics, best } => self.send("evaluation", |dict| {
                 dict.set_item("step", step)?;
                 dict.set_item("best", best)?;
                 numbers(dict, metrics)
             }),
-            Event::Checkpoint { step, path } => self.tell("checkpoint", |dict| {
+            Event::Checkpoint { step, path } => self.send("checkpoint", |dict| {
                 dict.set_item("step", step)?;
                 dict.set_item("path", text_of(path))
             }),
-            Event::Message(text) => self.tell("message", |dict| dict.set_item("text", text)),
-            Event::Warning(text) => self.tell("warning", |dict| dict.set_item("text", text)),
+            Event::Message(text) => self.send("message", |dict| dict.set_item("text", text)),
+            Event::Warning(text) => self.send("warning", |dict| dict.set_item("text", text)),
             _ => {}
         }
     }

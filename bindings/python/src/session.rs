@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gradus::data::Message;
 use gradus::device::DeviceChoice;
-use gradus::inference::{Ask, Asked, ChatFormat, ChatOptions, Piece, Session};
+use gradus::inference::{ChatFormat, ChatOptions, CompletionRequest, Piece, Session, TemplateInputs};
 use gradus::model::WeightFormat;
 use gradus::pretrained::TextFiles;
 use gradus::process::Interrupt;
@@ -24,7 +24,7 @@ use crate::sampling::sampling;
 const PLACES: usize = 64;
 
 /// Update of a row: a token id with its log-probability, the new final text, and the reason for the end.
-type Told = (Option<(u32, f32)>, String, Option<&'static str>);
+type SessionEvent = (Option<(u32, f32)>, String, Option<&'static str>);
 
 /// A model in memory.
 #[pyclass(frozen, module = "gradus._native")]
@@ -33,18 +33,18 @@ pub struct NativeSession(Arc<Mutex<State>>);
 struct State {
     session: Session,
     /// Updates of rows that the caller has not fetched yet.
-    told: HashMap<usize, VecDeque<gradus::Result<Told>>>,
+    reported: HashMap<usize, VecDeque<gradus::Result<SessionEvent>>>,
 }
 
 impl State {
     /// Samples one more token for every row.
     fn step(&mut self) {
         for piece in self.session.step() {
-            let (row, told) = match piece {
-                Piece::Token { row, said, text } => (row, Ok((Some((said.id, said.logprob)), text, None))),
+            let (row, reported) = match piece {
+                Piece::Token { row, score, text } => (row, Ok((Some((score.id, score.logprob)), text, None))),
                 Piece::End { row, text, end } => (row, end.map(|end| (None, text, Some(end.name())))),
             };
-            self.told.entry(row).or_default().push_back(told);
+            self.reported.entry(row).or_default().push_back(reported);
         }
     }
 }
@@ -71,18 +71,18 @@ fn messages(value: &Bound<'_, PyAny>) -> PyResult<Vec<Message>> {
 enum Prompt {
     Ids(Vec<u32>),
     Text(String),
-    Messages(Vec<Message>, Asked),
+    Messages(Vec<Message>, TemplateInputs),
 }
 
 impl Prompt {
-    fn read(value: &Bound<'_, PyAny>, asked: &Asked) -> PyResult<Self> {
+    fn read(value: &Bound<'_, PyAny>, asked: &TemplateInputs) -> PyResult<Self> {
         if let Ok(text) = value.extract::<String>() {
             return Ok(Self::Text(text));
         }
         if let Ok(ids) = value.extract::<Vec<u32>>() {
             return Ok(Self::Ids(ids));
         }
-        let asked = Asked { tools: asked.tools.clone(), variables: asked.variables.clone() };
+        let asked = TemplateInputs { tools: asked.tools.clone(), variables: asked.variables.clone() };
         Ok(Self::Messages(messages(value)?, asked))
     }
 
@@ -132,7 +132,7 @@ impl NativeSession {
             Session::open(&options, PLACES)
         })?;
         let session = opened.map_err(|error| exception(py, error))?;
-        Ok(Self(Arc::new(Mutex::new(State { session, told: HashMap::new() }))))
+        Ok(Self(Arc::new(Mutex::new(State { session, reported: HashMap::new() }))))
     }
 
     /// Directory of the model.
@@ -178,7 +178,7 @@ impl NativeSession {
         seed: u64,
     ) -> PyResult<Bound<'py, PyList>> {
         let params = sampling(arguments)?;
-        let nothing = Asked::default();
+        let nothing = TemplateInputs::default();
         let prompts = prompts.iter().map(|prompt| Prompt::read(prompt, &nothing)).collect::<PyResult<Vec<_>>>()?;
         let (state, interrupt) = (Arc::clone(&self.0), Interrupt::default());
         let stopped = interrupt.clone();
@@ -190,7 +190,7 @@ impl NativeSession {
                 let first = i * group_size;
                 let streams = first..first + group_size;
                 let streams = streams.map(|i| Seed(seed).stream(Purpose::Generate, 0, i as u64)).collect();
-                let own = state.session.submit(Ask { prompt, params: params.clone(), stop, streams })?;
+                let own = state.session.submit(CompletionRequest { prompt, params: params.clone(), stop, streams })?;
                 rows.extend(own.map(|row| (row, text.clone())));
                 Ok(())
             });
@@ -199,18 +199,18 @@ impl NativeSession {
                 state.step();
                 is_cut_off = stopped.is_raised();
             }
-            let told = rows.into_iter().map(|(row, text)| {
+            let reported = rows.into_iter().map(|(row, text)| {
                 state.session.cancel(row);
-                (text, state.told.remove(&row).unwrap_or_default())
+                (text, state.reported.remove(&row).unwrap_or_default())
             });
-            let told: Vec<_> = told.collect();
-            submitted.map(|()| told)
+            let reported: Vec<_> = reported.collect();
+            submitted.map(|()| reported)
         })?;
         let list = PyList::empty(py);
-        for (prompt, told) in found.map_err(|error| exception(py, error))? {
+        for (prompt, reported) in found.map_err(|error| exception(py, error))? {
             let (mut completion, mut ids, mut logprobs, mut end) = (String::new(), Vec::new(), Vec::new(), "");
-            for told in told {
-                let (token, text, ended) = told.map_err(|error| exception(py, error))?;
+            for reported in reported {
+                let (token, text, ended) = reported.map_err(|error| exception(py, error))?;
                 completion.push_str(&text);
                 if let Some((id, logprob)) = token {
                     ids.push(id);
@@ -248,27 +248,27 @@ impl NativeSession {
         let serde_json::Value::Object(variables) = to_json("variables", variables)? else {
             return Err(PyTypeError::new_err("the variables of a template are a dict"));
         };
-        let prompt = Prompt::read(prompt, &Asked { tools, variables })?;
+        let prompt = Prompt::read(prompt, &TemplateInputs { tools, variables })?;
         let state = Arc::clone(&self.0);
         let found = compute(py, None, &Interrupt::default(), move || {
             let mut state = locked(&state);
             let (prompt, _, stop) = prompt.ids(&state.session, &stop)?;
             let streams = vec![Seed(seed).stream(Purpose::Generate, 0, 0)];
-            Ok(state.session.submit(Ask { prompt, params, stop, streams })?.start)
+            Ok(state.session.submit(CompletionRequest { prompt, params, stop, streams })?.start)
         })?;
         found.map_err(|error| exception(py, error))
     }
 
     /// Returns the updates of a row since the last call, at least one: `(id, logprob)`, text, and the reason for the end. Returns an empty
     /// list if the row has ended.
-    fn next(&self, py: Python<'_>, row: usize) -> PyResult<Vec<Told>> {
+    fn next(&self, py: Python<'_>, row: usize) -> PyResult<Vec<SessionEvent>> {
         let state = Arc::clone(&self.0);
         let found = compute(py, None, &Interrupt::default(), move || {
             let mut state = locked(&state);
-            while !state.told.contains_key(&row) && state.session.is_busy() {
+            while !state.reported.contains_key(&row) && state.session.is_busy() {
                 state.step();
             }
-            state.told.remove(&row).unwrap_or_default()
+            state.reported.remove(&row).unwrap_or_default()
         })?;
         found.into_iter().collect::<gradus::Result<_>>().map_err(|error| exception(py, error))
     }
@@ -277,7 +277,7 @@ impl NativeSession {
     fn cancel(&self, row: usize) {
         let mut state = locked(&self.0);
         state.session.cancel(row);
-        state.told.remove(&row);
+        state.reported.remove(&row);
     }
 
     /// Returns the log-probabilities of each completion after its prompt, as bytes of `float32`. Prompts and completions are texts or ids.
@@ -286,7 +286,7 @@ impl NativeSession {
         py: Python<'py>,
         rows: Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>,
     ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
-        let nothing = Asked::default();
+        let nothing = TemplateInputs::default();
         let read = |(prompt, completion): &(Bound<'py, PyAny>, Bound<'py, PyAny>)| {
             Ok((Prompt::read(prompt, &nothing)?, Prompt::read(completion, &nothing)?))
         };
@@ -314,7 +314,7 @@ impl NativeSession {
                 }
                 let first = ids.len() - 1;
                 ids.extend(completion);
-                Ok(state.session.score(&ids, 0)?[first..].iter().map(|said| said.logprob).collect())
+                Ok(state.session.score(&ids, 0)?[first..].iter().map(|score| score.logprob).collect())
             };
             rows.iter().map(score).collect()
         })?;
@@ -325,8 +325,8 @@ impl NativeSession {
 
 /// Whether all updates of a row, including its end, have arrived.
 fn has_ended(state: &State, row: usize) -> bool {
-    let last = state.told.get(&row).and_then(VecDeque::back);
-    last.is_some_and(|told| !matches!(told, Ok((_, _, None))))
+    let last = state.reported.get(&row).and_then(VecDeque::back);
+    last.is_some_and(|reported| !matches!(reported, Ok((_, _, None))))
 }
 
 /// Returns numbers as the bytes of a `float32` array.

@@ -20,7 +20,7 @@ use crate::errors::exception;
 use crate::observers::PyObserver;
 
 /// A run as requested from Python.
-struct Asked {
+struct RunRequest {
     method: Option<String>,
     config: Option<PathBuf>,
     arguments: Vec<Argument>,
@@ -30,7 +30,7 @@ struct Asked {
     shared: Arc<Shared>,
 }
 
-impl Asked {
+impl RunRequest {
     fn plan(&self) -> gradus::Result<Plan> {
         let machine = Machine::detect();
         let request = Request {
@@ -55,14 +55,14 @@ impl Asked {
 }
 
 /// Reads the request of a run.
-fn asked(
+fn run_request(
     method: Option<String>,
     arguments: &Bound<'_, PyDict>,
     config: Option<PathBuf>,
     existing: &str,
     resume_from: Option<String>,
     callables: Vec<(String, String, Py<PyAny>)>,
-) -> PyResult<Asked> {
+) -> PyResult<RunRequest> {
     let py = arguments.py();
     let shared = Arc::new(Shared::default());
     let mut registry = Registry::default();
@@ -80,7 +80,7 @@ fn asked(
         found.push(argument);
     }
     let existing = existing.to_owned();
-    Ok(Asked { method, config, arguments: found, existing, resume_from, registry, shared })
+    Ok(RunRequest { method, config, arguments: found, existing, resume_from, registry, shared })
 }
 
 /// Trains a model. `handler(kind, details)` receives the events of the run. If it returns `False`, the run stops after a checkpoint.
@@ -101,9 +101,9 @@ pub fn train<'py>(
     handler: Py<PyAny>,
     wants_rollouts: bool,
 ) -> PyResult<(String, Bound<'py, PyAny>, bool)> {
-    let asked = asked(method, arguments, config, existing, resume_from, callables)?;
-    let shared = Arc::clone(&asked.shared);
-    let plan = asked.plan().and_then(Plan::in_directory_of_its_own).map_err(|error| exception(py, error))?;
+    let request = run_request(method, arguments, config, existing, resume_from, callables)?;
+    let shared = Arc::clone(&request.shared);
+    let plan = request.plan().and_then(Plan::in_directory_of_its_own).map_err(|error| exception(py, error))?;
     let directory = plan.output_dir().to_owned();
     let threads = plan.train().threads;
     let mut watcher = PyObserver::new(Arc::new(handler), wants_rollouts, Arc::clone(&shared));
@@ -138,9 +138,9 @@ pub fn plan<'py>(
     config: Option<PathBuf>,
     callables: Vec<(String, String, Py<PyAny>)>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let asked = asked(method, arguments, config, "refuse", None, callables)?;
-    let shared = Arc::clone(&asked.shared);
-    let plan = asked.plan().map_err(|error| exception(py, error))?;
+    let request = run_request(method, arguments, config, "refuse", None, callables)?;
+    let shared = Arc::clone(&request.shared);
+    let plan = request.plan().map_err(|error| exception(py, error))?;
     let found: gradus::Result<Workload> = compute(py, None, &shared.interrupt, move || {
         gradus_cli::fetch_inputs(&plan)?;
         forecast::workload(&plan, 1, &mut gradus::observer::Silent)

@@ -87,7 +87,7 @@ fn helped(arguments: Vec<OsString>) -> Vec<OsString> {
 
 /// Output of a command.
 #[derive(Debug, Clone, Default)]
-pub struct Called {
+pub struct CommandOutput {
     /// Data: JSON, or JSON lines.
     pub output: String,
     /// Notes and warnings in order.
@@ -99,7 +99,7 @@ pub struct Called {
 ///
 /// # Errors
 /// The error that ended the command.
-pub fn call(arguments: impl IntoIterator<Item = OsString>) -> Result<Called, CommandError> {
+pub fn call(arguments: impl IntoIterator<Item = OsString>) -> Result<CommandOutput, CommandError> {
     interrupt().lower();
     let json = std::iter::once("--json".into());
     let arguments: Vec<OsString> = json.chain(arguments).collect();

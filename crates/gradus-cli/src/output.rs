@@ -17,7 +17,7 @@ pub use gradus::text::visible;
 use gradus_environments::sandbox;
 use serde::Serialize;
 
-use crate::Called;
+use crate::CommandOutput;
 use crate::globals::{ColorChoice, Global};
 use crate::numbers::not_finite;
 
@@ -29,7 +29,7 @@ pub struct Output {
     paint: Paint,
     data_paint: Paint,
     /// Output that is kept instead of printed. `None` prints.
-    captured: Option<Arc<Mutex<Called>>>,
+    captured: Option<Arc<Mutex<CommandOutput>>>,
 }
 
 /// Form of progress on stderr.
@@ -81,13 +81,13 @@ impl Output {
     }
 
     /// Returns and clears the kept output.
-    pub fn take(&self) -> Called {
+    pub fn take(&self) -> CommandOutput {
         let captured = self.captured.as_ref().map(|captured| captured.lock().unwrap_or_else(PoisonError::into_inner));
         captured.map(|mut captured| std::mem::take(&mut *captured)).unwrap_or_default()
     }
 
     /// Keeps output instead of printing it. Returns whether it was kept.
-    fn capture(&self, keep: impl FnOnce(&mut Called)) -> bool {
+    fn capture(&self, keep: impl FnOnce(&mut CommandOutput)) -> bool {
         let Some(captured) = &self.captured else { return false };
         keep(&mut captured.lock().unwrap_or_else(PoisonError::into_inner));
         true

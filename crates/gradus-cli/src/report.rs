@@ -33,15 +33,15 @@ pub fn not_resumed(error: Error) -> anyhow::Error {
 
 /// Exit code of a command that has printed its findings.
 #[derive(Debug, Clone, Copy)]
-pub struct Found(pub u8);
+pub struct FindingsExit(pub u8);
 
-impl std::fmt::Display for Found {
+impl std::fmt::Display for FindingsExit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "finding {}", self.0)
     }
 }
 
-impl std::error::Error for Found {}
+impl std::error::Error for FindingsExit {}
 
 /// Shows the error, if any, and returns the exit code.
 pub fn finish(result: anyhow::Result<()>, out: &Output) -> u8 {
@@ -49,7 +49,7 @@ pub fn finish(result: anyhow::Result<()>, out: &Output) -> u8 {
     if error.is::<ClosedPipe>() {
         return 0;
     }
-    if let Some(Found(code)) = error.downcast_ref() {
+    if let Some(FindingsExit(code)) = error.downcast_ref() {
         return *code;
     }
     let error = match error.downcast::<clap::Error>() {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::environment::{Begun, Environment, Episode, Observation, Reply, Start, Turn};
+use crate::environment::{Environment, Episode, NewEpisode, Observation, Reply, Start, Turn};
 use crate::error::{Error, Result};
 use crate::tool::Tool;
 use crate::toolbox::Toolbox;
@@ -42,11 +42,11 @@ impl Environment for Combined {
         &self.tools
     }
 
-    fn begin(&self, start: &Start) -> Result<Begun> {
-        let Begun { episode, opening } = self.environment.begin(start)?;
+    fn begin(&self, start: &Start) -> Result<NewEpisode> {
+        let NewEpisode { episode, opening } = self.environment.begin(start)?;
         let takes_calls = !self.environment.tools().is_empty();
         let episode = CombinedEpisode { episode, toolbox: self.toolbox.clone(), takes_calls };
-        Ok(Begun { episode: Box::new(episode), opening })
+        Ok(NewEpisode { episode: Box::new(episode), opening })
     }
 
     fn is_deterministic(&self) -> bool {

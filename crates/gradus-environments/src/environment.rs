@@ -17,7 +17,7 @@ pub trait Environment: Send + Sync {
     ///
     /// # Errors
     /// Returns [`Error::Episode`](crate::Error::Episode) if the episode cannot begin, or [`Error::Interrupted`](crate::Error::Interrupted).
-    fn begin(&self, start: &Start) -> Result<Begun>;
+    fn begin(&self, start: &Start) -> Result<NewEpisode>;
 
     /// Whether the same start and the same turns always give the same answers. If not, recorded answers are used when a run is resumed.
     fn is_deterministic(&self) -> bool;
@@ -42,7 +42,7 @@ pub trait Episode: Send {
     ///
     /// # Errors
     /// As [`step`](Self::step).
-    fn step_drawn(&mut self, turn: &Turn, _drawn: &Drawn) -> Result<Observation> {
+    fn step_sampled(&mut self, turn: &Turn, _drawn: &SampledTurn) -> Result<Observation> {
         self.step(turn)
     }
 
@@ -78,7 +78,7 @@ pub struct Start {
 }
 
 /// An episode that has begun.
-pub struct Begun {
+pub struct NewEpisode {
     /// The episode.
     pub episode: Box<dyn Episode>,
     /// Text that is appended to the last user message (TRL's `reset`).
@@ -87,7 +87,7 @@ pub struct Begun {
 
 /// A turn as sampled tokens.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Drawn {
+pub struct SampledTurn {
     /// Token ids in the policy's vocabulary.
     pub ids: Vec<u32>,
     /// Log-probabilities of the ids under the distribution that they were sampled from.

@@ -15,7 +15,7 @@ use tungstenite::protocol::WebSocketConfig;
 use tungstenite::stream::MaybeTlsStream;
 use tungstenite::{Message, WebSocket};
 
-use crate::environment::{Begun, Environment, Episode, Observation, Reply, Start, Turn};
+use crate::environment::{Environment, Episode, NewEpisode, Observation, Reply, Start, Turn};
 use crate::error::{Error, Result};
 use crate::timeout;
 use crate::tool::{Call, Tool};
@@ -175,17 +175,17 @@ impl Environment for OpenEnv {
         &self.tools
     }
 
-    fn begin(&self, start: &Start) -> Result<Begun> {
+    fn begin(&self, start: &Start) -> Result<NewEpisode> {
         let mut connection = Connection::open(&self.address, self.config.timeout_s)?;
         let mut data = start.row.clone();
         data.insert("seed".to_owned(), json!(start.seed));
         data.insert("episode_id".to_owned(), json!(start.name));
-        let answer = connection.ask(&json!({ "type": "reset", "data": data }), "observation")?;
+        let answer = connection.request(&json!({ "type": "reset", "data": data }), "observation")?;
         let (observation, field) = (answer.get("observation"), self.config.observation.as_deref());
         let opening = observation.map(|observation| shown(observation, field)).transpose()?;
         let (action, field) = (self.action.clone(), self.config.observation.clone());
         let episode = OpenEnvEpisode { connection, action, field };
-        Ok(Begun { episode: Box::new(episode), opening: opening.filter(|text| !text.is_empty()) })
+        Ok(NewEpisode { episode: Box::new(episode), opening: opening.filter(|text| !text.is_empty()) })
     }
 
     fn is_deterministic(&self) -> bool {
@@ -208,7 +208,7 @@ struct Stepped {
 
 impl OpenEnvEpisode {
     fn stepped(&mut self, action: &Value) -> Result<Stepped> {
-        let mut answer = self.connection.ask(&json!({ "type": "step", "data": action }), "observation")?;
+        let mut answer = self.connection.request(&json!({ "type": "step", "data": action }), "observation")?;
         let reward = match answer.remove("reward") {
             None | Some(Value::Null) => None,
             Some(Value::Bool(reward)) => Some(f64::from(reward)),
@@ -430,7 +430,7 @@ impl Connection {
     }
 
     /// Sends a message and reads the data of the answer, which must have the `expected` type.
-    fn ask(&mut self, message: &Value, expected: &str) -> Result<Map<String, Value>> {
+    fn request(&mut self, message: &Value, expected: &str) -> Result<Map<String, Value>> {
         self.deadline.set(Instant::now() + self.timeout);
         self.socket.send(Message::text(message.to_string())).map_err(|error| self.lost(&error))?;
         loop {
@@ -460,7 +460,7 @@ impl Connection {
     /// Returns the tools of a server. A server without support for tools has none.
     fn tools(&mut self) -> Result<Vec<Tool>> {
         let request = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {} });
-        let answer = match self.ask(&json!({ "type": "mcp", "data": request }), "mcp") {
+        let answer = match self.request(&json!({ "type": "mcp", "data": request }), "mcp") {
             Ok(answer) => answer,
             // This error does not mean that the message type is unknown.
             Err(error) if error.to_string().contains("(CAPACITY_REACHED)") => return Err(error),

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Result};
 use crate::process::{Answer, LINE_BYTES, Process, Requests};
-use crate::started::Started;
+use crate::restartable::Restartable;
 
 /// How often the reader checks whether anyone still needs answers.
 const GLANCE: Duration = Duration::from_millis(100);
@@ -55,7 +55,7 @@ pub(crate) struct Peer {
     program: Vec<String>,
     timeout: Duration,
     dialect: &'static Dialect,
-    life: Started<Life>,
+    life: Restartable<Life>,
     number: AtomicU64,
 }
 
@@ -97,7 +97,7 @@ impl Peer {
     /// Creates a peer that is not started yet.
     pub fn new(program: &[String], timeout_s: f64, dialect: &'static Dialect) -> Self {
         let timeout = Duration::from_secs_f64(timeout_s);
-        Self { program: program.to_vec(), timeout, dialect, life: Started::new(), number: AtomicU64::new(1) }
+        Self { program: program.to_vec(), timeout, dialect, life: Restartable::new(), number: AtomicU64::new(1) }
     }
 
     /// Returns the running process. If none runs, starts one and calls `greet` before any other request.
@@ -148,7 +148,7 @@ impl Peer {
     ///
     /// # Errors
     /// Returns [`Error::Episode`] if the process ends, violates the protocol, or takes too long.
-    pub fn ask(&self, running: &Running, mut request: Map<String, Value>) -> Result<Map<String, Value>> {
+    pub fn request(&self, running: &Running, mut request: Map<String, Value>) -> Result<Map<String, Value>> {
         let noun = self.dialect.noun;
         let number = self.number();
         request.insert("id".to_owned(), json!(number));
@@ -187,7 +187,7 @@ impl Peer {
     }
 
     /// Sends a message whose answer, if any, is ignored.
-    pub fn tell(&self, running: &Running, mut message: Map<String, Value>) {
+    pub fn notify(&self, running: &Running, mut message: Map<String, Value>) {
         message.insert("id".to_owned(), json!(self.number()));
         self.send(running, &Value::Object(message));
     }
@@ -310,7 +310,7 @@ mod tests {
         for _ in 0..6 {
             peer.send(&running, &large);
         }
-        let error = peer.ask(&running, Map::new()).expect_err("it has ended");
+        let error = peer.request(&running, Map::new()).expect_err("it has ended");
         assert_eq!((error.to_string().as_str(), error.hint()), ("the test does not read its input", Some("read")));
         let again = peer.running(|_| Ok(())).expect("started again");
         assert!(!Arc::ptr_eq(&running, &again));

@@ -126,7 +126,7 @@ impl Process {
     }
 
     /// Returns a line that the program prints without a request, within `patience`.
-    pub fn unasked_line(&self, patience: Duration) -> Option<String> {
+    pub fn surplus_line(&self, patience: Duration) -> Option<String> {
         self.lines.recv_timeout(patience).ok().map(Option::unwrap_or_default)
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::environment::{Begun, Environment, Episode, Observation, Reply, Start, Turn};
+use crate::environment::{Environment, Episode, NewEpisode, Observation, Reply, Start, Turn};
 use crate::error::{Error, Result};
 use crate::peer::{Dialect, Line, Peer, Running, excerpt};
 use crate::timeout;
@@ -59,7 +59,7 @@ const DIALECT: Dialect = Dialect {
 /// Sends a request to the program and waits for its answer.
 fn ask(peer: &Peer, running: &Running, question: Value) -> Result<Map<String, Value>> {
     let Value::Object(question) = question else { unreachable!("questions are objects") };
-    peer.ask(running, question).and_then(refusal)
+    peer.request(running, question).and_then(refusal)
 }
 
 /// Returns the answer, or the error that it reports.
@@ -105,7 +105,7 @@ impl Environment for ProgramEnvironment {
         &self.tools
     }
 
-    fn begin(&self, start: &Start) -> Result<Begun> {
+    fn begin(&self, start: &Start) -> Result<NewEpisode> {
         let running = self.peer.running(|_| Ok(())).map_err(|error| match error {
             // The program has been started before, so the configuration is not the cause.
             Error::Config { message, hint } => Error::Episode { message, hint },
@@ -119,7 +119,7 @@ impl Environment for ProgramEnvironment {
             Some(other) => return Err(unexpected("message", "a text or null", &other)),
         };
         let (peer, name) = (Arc::clone(&self.peer), start.name.clone());
-        Ok(Begun { episode: Box::new(ProgramEpisode { peer, running, name, is_open: true }), opening })
+        Ok(NewEpisode { episode: Box::new(ProgramEpisode { peer, running, name, is_open: true }), opening })
     }
 
     fn is_deterministic(&self) -> bool {
@@ -154,7 +154,7 @@ impl Drop for ProgramEpisode {
         // An abandoned episode is closed too. The answer is ignored.
         if self.is_open {
             let close = [("do".to_owned(), json!("close")), ("episode".to_owned(), json!(self.name))];
-            self.peer.tell(&self.running, Map::from_iter(close));
+            self.peer.notify(&self.running, Map::from_iter(close));
         }
     }
 }

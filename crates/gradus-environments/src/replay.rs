@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::environment::{Begun, Environment, Episode, Observation, Start, Turn};
+use crate::environment::{Environment, Episode, NewEpisode, Observation, Start, Turn};
 use crate::error::{Error, Result};
 use crate::tool::Tool;
 
@@ -36,10 +36,10 @@ impl Environment for Replay {
         self.inner.tools()
     }
 
-    fn begin(&self, start: &Start) -> Result<Begun> {
+    fn begin(&self, start: &Start) -> Result<NewEpisode> {
         match self.recorded.get(&start.name) {
             Some(of) => {
-                Ok(Begun { episode: Box::new(Again { of: Arc::clone(of), next: 0 }), opening: of.opening.clone() })
+                Ok(NewEpisode { episode: Box::new(Again { of: Arc::clone(of), next: 0 }), opening: of.opening.clone() })
             }
             None => self.inner.begin(start),
         }
@@ -87,7 +87,7 @@ mod tests {
         let replay = Replay::new(inner, [("a".to_owned(), recorded)].into());
         let begin = |name: &str| replay.begin(&Start { name: name.into(), seed: 1, row: Map::new() }).expect("begun");
         let turn = |text: &str| Turn { text: text.into(), ..Turn::default() };
-        let Begun { mut episode, opening } = begin("a");
+        let NewEpisode { mut episode, opening } = begin("a");
         assert_eq!(opening.as_deref(), Some("Go."));
         assert_eq!(episode.step(&turn("one")), Ok(answer));
         assert_eq!(episode.finish(), Ok(Some(2.0)));

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Map, Value, json};
 
-use crate::environment::{Begun, Environment, Episode, Observation, Reply, Start, Turn};
+use crate::environment::{Environment, Episode, NewEpisode, Observation, Reply, Start, Turn};
 use crate::error::Error;
 use crate::process::LINE_BYTES;
 use crate::tool::Call;
@@ -88,7 +88,7 @@ fn work(environment: &dyn Environment, episodes: &Open, request: &Map<String, Va
             let seed = request.get("seed").and_then(Value::as_u64).ok_or("the request has no number `seed`")?;
             let row =
                 request.get("row").and_then(Value::as_object).cloned().ok_or("the request has no object `row`")?;
-            let Begun { episode, opening } =
+            let NewEpisode { episode, opening } =
                 environment.begin(&Start { name: name.clone(), seed, row }).map_err(|error| told(&error))?;
             locked(episodes).insert(name, Arc::new(Mutex::new(episode)));
             Ok(json!({ "message": opening }))

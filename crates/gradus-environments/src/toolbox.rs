@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use crate::environment::{Begun, Environment, Episode, Observation, Reply, Start, Turn};
+use crate::environment::{Environment, Episode, NewEpisode, Observation, Reply, Start, Turn};
 use crate::error::{Error, Result};
 use crate::tool::{Call, Tool, fitted};
 
@@ -160,8 +160,8 @@ impl Environment for Toolbox {
         &self.tools
     }
 
-    fn begin(&self, _: &Start) -> Result<Begun> {
-        Ok(Begun { episode: Box::new(Calls { toolbox: self.clone() }), opening: None })
+    fn begin(&self, _: &Start) -> Result<NewEpisode> {
+        Ok(NewEpisode { episode: Box::new(Calls { toolbox: self.clone() }), opening: None })
     }
 
     fn is_deterministic(&self) -> bool {

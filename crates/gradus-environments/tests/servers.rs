@@ -6,8 +6,8 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
 use gradus_environments::{
-    Begun, Call, Drawn, Environment, Error, McpConfig, McpServer, Observation, OpenEnv, OpenEnvConfig, Reply, Start,
-    ToolConfig, ToolSource, Toolbox, Turn, Verifiers,
+    Call, Environment, Error, McpConfig, McpServer, NewEpisode, Observation, OpenEnv, OpenEnvConfig, Reply,
+    SampledTurn, Start, ToolConfig, ToolSource, Toolbox, Turn, Verifiers,
 };
 use serde_json::{Value, json};
 
@@ -124,7 +124,7 @@ fn a_server_of_openenv_is_played() {
     let environment = OpenEnv::connect(&config(server.1)).expect("a server");
     assert!(environment.tools().is_empty() && environment.is_deterministic());
     // Eight interleaved episodes.
-    let mut episodes: Vec<Begun> =
+    let mut episodes: Vec<NewEpisode> =
         (0..8).map(|i| environment.begin(&start(&format!("episode {i}"))).expect("begun")).collect();
     assert_eq!(episodes[5].opening.as_deref(), Some("Guess. (episode 5, 3)"));
     for (guess, expected) in [("5", "higher"), ("I say 9.", "lower"), ("no number", "Answer with a number.")] {
@@ -444,12 +444,15 @@ fn a_server_of_verifiers_is_played() {
     let prompts: Vec<Vec<u32>> = episodes.iter().map(|episode| episode.prompt_ids().expect("ids").to_vec()).collect();
     assert!(prompts.iter().all(|ids| ids.len() > 10 && ids[0] == 3) && prompts[0] != prompts[1], "{prompts:?}");
     for (i, episode) in episodes.iter_mut().enumerate().rev() {
-        let turn =
-            |first: u32, is_cut: bool| Drawn { ids: vec![first, 30, 4], logprobs: vec![-0.5, -0.25, -0.125], is_cut };
-        let observation = episode.step_drawn(&Turn::default(), &turn(21, false)).expect("answered");
+        let turn = |first: u32, is_cut: bool| SampledTurn {
+            ids: vec![first, 30, 4],
+            logprobs: vec![-0.5, -0.25, -0.125],
+            is_cut,
+        };
+        let observation = episode.step_sampled(&Turn::default(), &turn(21, false)).expect("answered");
         let [Reply::Tokens { ids, .. }] = &observation.replies[..] else { panic!("{observation:?}") };
         assert!(ids.len() > 10 && !observation.is_done && observation.reward.is_none(), "{observation:?}");
-        let observation = episode.step_drawn(&Turn::default(), &turn(22, i == 2)).expect("the end");
+        let observation = episode.step_sampled(&Turn::default(), &turn(22, i == 2)).expect("the end");
         // Half of the six sampled ids.
         assert_eq!((observation.is_done, observation.reward), (true, Some(3.0)), "{observation:?}");
         assert_eq!(observation.metrics.get("length"), Some(&6.0));

@@ -41,7 +41,7 @@ impl Cuda {
     /// Inspects this machine. Opens libraries and reads their versions, but uses no device.
     pub fn detect() -> Self {
         let driver = driver();
-        let (version, devices) = driver.and_then(|library| asked(&library)).unwrap_or_default();
+        let (version, devices) = driver.and_then(|library| query_driver(&library)).unwrap_or_default();
         Self {
             driver: version,
             devices,
@@ -122,10 +122,10 @@ fn version(number: c_int) -> Option<(u32, u32)> {
     Some((number / 1000, number % 1000 / 10))
 }
 
-type Answer = (Option<(u32, u32)>, Vec<CudaDevice>);
+type DriverInfo = (Option<(u32, u32)>, Vec<CudaDevice>);
 
 /// Reads version and devices from the driver. `None` if it lacks a function.
-fn asked(driver: &Library) -> Option<Answer> {
+fn query_driver(driver: &Library) -> Option<DriverInfo> {
     type Init = unsafe extern "C" fn(c_int) -> c_int;
     type Number = unsafe extern "C" fn(*mut c_int) -> c_int;
     type Get = unsafe extern "C" fn(*mut c_int, c_int) -> c_int;

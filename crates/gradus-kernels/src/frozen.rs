@@ -117,7 +117,7 @@ impl FrozenWeight {
     pub(crate) fn dense_on(&self, device: &Device) -> Tensor<2> {
         #[cfg(feature = "gpu")]
         if self.is_narrow()
-            && let Some(dense) = crate::gpu::quantized::dense(|| self.held(), &self.copies, device)
+            && let Some(dense) = crate::gpu::quantized::dense(|| self.for_gpu(), &self.copies, device)
         {
             return dense;
         }
@@ -132,9 +132,10 @@ impl FrozenWeight {
 
     /// The weight in the form that GPUs use; see [`is_narrow`](Self::is_narrow).
     #[cfg(feature = "gpu")]
-    pub(crate) fn held(&self) -> crate::gpu::quantized::Held {
-        use crate::gpu::quantized::Held;
-        self.quantized().map_or_else(|| Held::Bf16(self.matrix.unpacked(), self.dims()), Held::Quantized)
+    pub(crate) fn for_gpu(&self) -> crate::gpu::quantized::CompressedWeight {
+        use crate::gpu::quantized::CompressedWeight;
+        self.quantized()
+            .map_or_else(|| CompressedWeight::Bf16(self.matrix.unpacked(), self.dims()), CompressedWeight::Quantized)
     }
 
     /// Copies of the weight for GPUs.

@@ -93,8 +93,8 @@ impl Metric for Chrf {
         Ok(vec![Measure::of_sums("", 3 * self.orders(), best.concat(), move |sums| value(sums, &options))])
     }
 
-    fn worth_with_progress(&self, rows: &[Row], done: &mut dyn FnMut(usize) -> bool) -> Result<Vec<f64>, RowError> {
-        in_parts(rows, done, |rows| self.worth(rows))
+    fn rewards_with_progress(&self, rows: &[Row], done: &mut dyn FnMut(usize) -> bool) -> Result<Vec<f64>, RowError> {
+        in_parts(rows, done, |rows| self.rewards(rows))
     }
 }
 

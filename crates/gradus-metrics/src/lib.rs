@@ -140,20 +140,20 @@ pub trait Metric: Send + Sync {
     ///
     /// # Errors
     /// Same as [`Self::measure`].
-    fn worth(&self, rows: &[Row]) -> Result<Vec<f64>, RowError> {
+    fn rewards(&self, rows: &[Row]) -> Result<Vec<f64>, RowError> {
         Ok(first_values(&self.measure(rows)?, rows.len()))
     }
 
-    /// Like [`Self::worth`], but reports to `done` how many rows have a value. If `done` returns false, the user has cancelled, and the
+    /// Like [`Self::rewards`], but reports to `done` how many rows have a value. If `done` returns false, the user has cancelled, and the
     /// work stops. Slow metrics should implement it.
     ///
     /// # Errors
-    /// Same as [`Self::worth`], or an [interruption](RowError::is_interrupted).
-    fn worth_with_progress(&self, rows: &[Row], _done: &mut dyn FnMut(usize) -> bool) -> Result<Vec<f64>, RowError> {
-        self.worth(rows)
+    /// Same as [`Self::rewards`], or an [interruption](RowError::is_interrupted).
+    fn rewards_with_progress(&self, rows: &[Row], _done: &mut dyn FnMut(usize) -> bool) -> Result<Vec<f64>, RowError> {
+        self.rewards(rows)
     }
 
-    /// Returns whether [`Self::worth`] is meaningful.
+    /// Returns whether [`Self::rewards`] is meaningful.
     fn is_reward(&self) -> bool {
         true
     }

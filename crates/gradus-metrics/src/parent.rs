@@ -66,14 +66,14 @@ impl Metric for Parent {
     }
 
     /// Returns the F-score.
-    fn worth(&self, rows: &[Row]) -> Result<Vec<f64>, RowError> {
+    fn rewards(&self, rows: &[Row]) -> Result<Vec<f64>, RowError> {
         let measures = self.measure(rows)?;
         let overall = measures.iter().find(|measure| measure.part == "overall_f_score");
         Ok(overall.and_then(Measure::row_values).expect("PARENT has an F-score of every row"))
     }
 
-    fn worth_with_progress(&self, rows: &[Row], done: &mut dyn FnMut(usize) -> bool) -> Result<Vec<f64>, RowError> {
-        in_parts(rows, done, |rows| self.worth(rows))
+    fn rewards_with_progress(&self, rows: &[Row], done: &mut dyn FnMut(usize) -> bool) -> Result<Vec<f64>, RowError> {
+        in_parts(rows, done, |rows| self.rewards(rows))
     }
 }
 

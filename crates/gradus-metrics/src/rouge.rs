@@ -197,21 +197,21 @@ impl Metric for Rouge {
         Ok(PARTS.iter().enumerate().filter_map(measure).collect())
     }
 
-    fn worth(&self, rows: &[Row]) -> std::result::Result<Vec<f64>, RowError> {
+    fn rewards(&self, rows: &[Row]) -> std::result::Result<Vec<f64>, RowError> {
         let best = each(rows, |row, references| self.best(&row.prediction, references))?;
-        let worth = |scores: &[f64; 4]| match self.options.rouge_type {
+        let reward = |scores: &[f64; 4]| match self.options.rouge_type {
             Some(kind) => scores[kind as usize],
             None => scores[..3].iter().sum::<f64>() / 3.0,
         };
-        Ok(best.iter().map(worth).collect())
+        Ok(best.iter().map(reward).collect())
     }
 
-    fn worth_with_progress(
+    fn rewards_with_progress(
         &self,
         rows: &[Row],
         done: &mut dyn FnMut(usize) -> bool,
     ) -> std::result::Result<Vec<f64>, RowError> {
-        in_parts(rows, done, |rows| self.worth(rows))
+        in_parts(rows, done, |rows| self.rewards(rows))
     }
 }
 
@@ -258,7 +258,7 @@ mod tests {
                 RougeOptions { rouge_type: Some(RougeType::RougeLsum), split_sentences, ..Default::default() };
             let (prediction, references) = (prediction.to_owned(), vec![reference.to_owned()]);
             let row = Row { prompt: String::new(), prediction, references, metadata: serde_json::Map::new() };
-            Rouge::new(options).expect("options").worth(&[row]).expect("a value")[0]
+            Rouge::new(options).expect("options").rewards(&[row]).expect("a value")[0]
         };
         let (one, other) = ("Dr. Pot sings. The tea is hot!", " The tea is hot! Dr. Pot sings.");
         let lines = |text: &str| text.trim().replace(". The", ".\nThe").replace("! Dr", "!\nDr");

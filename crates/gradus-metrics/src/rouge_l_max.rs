@@ -181,12 +181,12 @@ impl Metric for RougeLMax {
         Ok(vec![Measure::mean("", &each(rows, |row, references| self.best(&row.prediction, references))?)])
     }
 
-    fn worth_with_progress(
+    fn rewards_with_progress(
         &self,
         rows: &[Row],
         done: &mut dyn FnMut(usize) -> bool,
     ) -> std::result::Result<Vec<f64>, RowError> {
-        in_parts(rows, done, |rows| self.worth(rows))
+        in_parts(rows, done, |rows| self.rewards(rows))
     }
 }
 

@@ -59,17 +59,17 @@ impl RowError {
 /// Number of rows between two progress reports.
 const PART: usize = 64;
 
-/// Computes `worth` chunk by chunk, for metrics that measure each row by itself. Reports to `done` how many rows have a value, and stops if
+/// Computes `rewards` chunk by chunk, for metrics that measure each row by itself. Reports to `done` how many rows have a value, and stops if
 /// `done` returns false.
 pub fn in_parts(
     rows: &[Row],
     done: &mut dyn FnMut(usize) -> bool,
-    worth: impl Fn(&[Row]) -> Result<Vec<f64>, RowError>,
+    rewards: impl Fn(&[Row]) -> Result<Vec<f64>, RowError>,
 ) -> Result<Vec<f64>, RowError> {
     let mut values = Vec::with_capacity(rows.len());
     for part in rows.chunks(PART) {
         let first = values.len();
-        values.extend(worth(part).map_err(|error| RowError { row: first + error.row, ..error })?);
+        values.extend(rewards(part).map_err(|error| RowError { row: first + error.row, ..error })?);
         if !done(values.len()) {
             return Err(RowError::interrupted(first));
         }

@@ -50,13 +50,13 @@ impl Metric for Ter {
     }
 
     /// Returns `1 − TER`, which is negative if there are more edits than words.
-    fn worth(&self, rows: &[Row]) -> Result<Vec<f64>, RowError> {
+    fn rewards(&self, rows: &[Row]) -> Result<Vec<f64>, RowError> {
         let edits = each(rows, |row, references| self.edits(&row.prediction, references))?;
         Ok(edits.iter().map(|edits| 1.0 - rate(edits)).collect())
     }
 
-    fn worth_with_progress(&self, rows: &[Row], done: &mut dyn FnMut(usize) -> bool) -> Result<Vec<f64>, RowError> {
-        in_parts(rows, done, |rows| self.worth(rows))
+    fn rewards_with_progress(&self, rows: &[Row], done: &mut dyn FnMut(usize) -> bool) -> Result<Vec<f64>, RowError> {
+        in_parts(rows, done, |rows| self.rewards(rows))
     }
 }
 

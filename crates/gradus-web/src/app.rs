@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use gradus::Result;
 
-use crate::connections::Place;
-use crate::failed::Failed;
+use crate::connections::ClientConnection;
 use crate::guard::Guard;
 use crate::guesses::Guesses;
 use crate::models::Models;
+use crate::page_error::PageError;
 use crate::rich::Rich;
 use crate::runs::Cache;
 use crate::serving::Changing;
@@ -69,10 +69,10 @@ impl App {
     ///
     /// # Errors
     /// It may not, or the database cannot be read.
-    pub fn check_changes_runs(&self, session: &Session) -> std::result::Result<(), Failed> {
+    pub fn check_changes_runs(&self, session: &Session) -> std::result::Result<(), PageError> {
         match self.may_change_runs(session)? {
             true => Ok(()),
-            false => Err(Failed::forbidden(
+            false => Err(PageError::forbidden(
                 "Other machines can reach this server, so only signed-in owners can start and change runs. Sign in on \
                  the page Annotate.",
             )),
@@ -80,7 +80,7 @@ impl App {
     }
 
     /// Delays the response to a wrong token.
-    pub async fn wrong_guess(&self, place: Option<&Arc<Place>>) {
+    pub async fn wrong_guess(&self, place: Option<&Arc<ClientConnection>>) {
         if let Some(place) = place {
             tokio::time::sleep(self.guesses.wrong(place.client)).await;
         }

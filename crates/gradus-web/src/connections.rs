@@ -45,7 +45,7 @@ pub fn client(from: IpAddr) -> IpAddr {
 
 /// A connection.
 #[derive(Debug)]
-pub struct Place {
+pub struct ClientConnection {
     /// Address of the client.
     pub client: IpAddr,
     /// Number of requests in progress on it.
@@ -53,7 +53,7 @@ pub struct Place {
     leave: Notify,
 }
 
-impl Place {
+impl ClientConnection {
     fn waits(&self) -> bool {
         self.answers.load(Ordering::SeqCst) == 0
     }
@@ -61,34 +61,34 @@ impl Place {
 
 /// Marks a request as in progress until it is dropped.
 #[derive(Debug)]
-pub struct Answering(Arc<Place>);
+pub struct RequestGuard(Arc<ClientConnection>);
 
-impl Answering {
+impl RequestGuard {
     /// Marks a request as in progress from now on.
-    pub fn on(place: &Arc<Place>) -> Self {
+    pub fn on(place: &Arc<ClientConnection>) -> Self {
         place.answers.fetch_add(1, Ordering::SeqCst);
         Self(Arc::clone(place))
     }
 
     /// Wraps the body, so that the request stays in progress until the body is sent.
     pub fn until_sent(self, body: Body) -> Body {
-        Body::new(Sent { body, _answering: self })
+        Body::new(TrackedBody { body, _answering: self })
     }
 }
 
-impl Drop for Answering {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
         self.0.answers.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 /// Body of a response in progress.
-struct Sent {
+struct TrackedBody {
     body: Body,
-    _answering: Answering,
+    _answering: RequestGuard,
 }
 
-impl http_body::Body for Sent {
+impl http_body::Body for TrackedBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -110,25 +110,25 @@ impl http_body::Body for Sent {
 
 /// All connections, oldest first.
 #[derive(Debug)]
-struct Crowd {
+struct ConnectionLimits {
     most: usize,
     of_one: usize,
-    places: Mutex<Vec<Arc<Place>>>,
+    places: Mutex<Vec<Arc<ClientConnection>>>,
 }
 
 /// A place among the connections until it is dropped.
-struct Seat {
-    crowd: Arc<Crowd>,
-    place: Arc<Place>,
+struct ConnectionGuard {
+    crowd: Arc<ConnectionLimits>,
+    place: Arc<ClientConnection>,
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         self.crowd.all().retain(|other| !Arc::ptr_eq(other, &self.place));
     }
 }
 
-impl Crowd {
+impl ConnectionLimits {
     /// Creates the limits for a process that may open `files` files. Half of them are for connections, and one client gets most of that
     /// half.
     fn new(files: usize) -> Self {
@@ -136,13 +136,13 @@ impl Crowd {
         Self { most, of_one: most - most / 8, places: Mutex::default() }
     }
 
-    fn all(&self) -> MutexGuard<'_, Vec<Arc<Place>>> {
+    fn all(&self) -> MutexGuard<'_, Vec<Arc<ClientConnection>>> {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Admits a new connection. If there is no room, the oldest waiting connection is closed: one of the same client if that has too many,
     /// otherwise one of the client with the most waiting connections. `None` if none is waiting.
-    fn admit(self: &Arc<Self>, from: IpAddr) -> Option<Seat> {
+    fn admit(self: &Arc<Self>, from: IpAddr) -> Option<ConnectionGuard> {
         let client = client(from);
         let mut all = self.all();
         let own = all.iter().filter(|place| place.client == client).count();
@@ -161,9 +161,9 @@ impl Crowd {
             let at = all.iter().position(|place| place.client == from && place.waits())?;
             all.remove(at).leave.notify_one();
         }
-        let place = Arc::new(Place { client, answers: AtomicUsize::new(0), leave: Notify::new() });
+        let place = Arc::new(ClientConnection { client, answers: AtomicUsize::new(0), leave: Notify::new() });
         all.push(Arc::clone(&place));
-        Some(Seat { crowd: Arc::clone(self), place })
+        Some(ConnectionGuard { crowd: Arc::clone(self), place })
     }
 }
 
@@ -181,7 +181,7 @@ fn files() -> usize {
 
 /// Serves all connections, forever.
 pub async fn serve(listener: TcpListener, router: Router) {
-    let crowd = Arc::new(Crowd::new(files()));
+    let crowd = Arc::new(ConnectionLimits::new(files()));
     loop {
         match listener.accept().await {
             Ok((stream, from)) => match crowd.admit(from.ip()) {
@@ -198,7 +198,7 @@ pub async fn serve(listener: TcpListener, router: Router) {
 }
 
 /// Answers the requests of one connection.
-async fn answer(stream: TcpStream, seat: Seat, router: Router) {
+async fn answer(stream: TcpStream, seat: ConnectionGuard, router: Router) {
     // Sends each token immediately, without waiting for the acknowledgment of the previous one.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!("a connection waits for acknowledgements: {error}");
@@ -227,16 +227,16 @@ mod tests {
         text.parse().expect("an address")
     }
 
-    fn count(crowd: &Crowd, client: &str) -> usize {
+    fn count(crowd: &ConnectionLimits, client: &str) -> usize {
         crowd.all().iter().filter(|place| place.client == at(client)).count()
     }
 
     #[test]
     fn one_that_waits_makes_room_and_one_that_is_answered_does_not() {
-        let crowd = Arc::new(Crowd::new(16));
+        let crowd = Arc::new(ConnectionLimits::new(16));
         assert_eq!((crowd.most, crowd.of_one), (8, 7));
-        let mut seats: Vec<Seat> = (0..7).map(|_| crowd.admit(at("10.0.0.1")).expect("a place")).collect();
-        let answering = Answering::on(&seats[0].place);
+        let mut seats: Vec<ConnectionGuard> = (0..7).map(|_| crowd.admit(at("10.0.0.1")).expect("a place")).collect();
+        let answering = RequestGuard::on(&seats[0].place);
         seats.push(crowd.admit(at("10.0.0.1")).expect("one that waits has left"));
         assert_eq!(count(&crowd, "10.0.0.1"), 7, "no client has more");
         assert!(crowd.all().iter().any(|place| Arc::ptr_eq(place, &seats[0].place)), "it is answered");
@@ -247,7 +247,7 @@ mod tests {
         // Separate statements, because each locks the crowd.
         let all = crowd.all().len();
         assert_eq!((all, count(&crowd, "10.0.0.1")), (8, 6), "who has the most gives one up");
-        let rest: Vec<Answering> = crowd.all().iter().map(Answering::on).collect();
+        let rest: Vec<RequestGuard> = crowd.all().iter().map(RequestGuard::on).collect();
         assert!(crowd.admit(at("10.0.0.4")).is_none(), "all are answered");
         drop((rest, answering, seats));
         assert_eq!(crowd.all().len(), 0);

@@ -35,7 +35,7 @@ impl Events {
     }
 
     /// Sends a value. Returns whether the client is still connected.
-    pub fn say(&self, value: &Value) -> bool {
+    pub fn send(&self, value: &Value) -> bool {
         self.0.send(Bytes::from(format!("data: {value}\n\n"))).is_ok()
     }
 
@@ -52,6 +52,6 @@ impl Events {
     /// Ends the stream with an error.
     pub fn fail(&self, message: &str) {
         let error = json!({ "message": message, "type": "server_error", "param": null, "code": null });
-        self.say(&json!({ "error": error }));
+        self.send(&json!({ "error": error }));
     }
 }

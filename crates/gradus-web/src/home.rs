@@ -8,12 +8,12 @@ use axum::response::IntoResponse;
 use gradus::runs::{Entry, Status};
 
 use crate::app::App;
-use crate::failed::Done;
 use crate::html;
 use crate::html::Html;
-use crate::models::{Found, Kind};
+use crate::models::{Kind, ModelEntry};
 use crate::page::{Page, Place};
-use crate::runs::{address, apart, badge, figure};
+use crate::page_error::PageResult;
+use crate::runs::{address, badge, blocking, figure};
 use crate::store::projects::{Project, State as Stands};
 use crate::store::sessions::Session;
 use crate::training::offer_demo;
@@ -22,9 +22,9 @@ use crate::training::offer_demo;
 const RUNS: usize = 5;
 
 /// Renders the page.
-pub async fn show(State(app): State<Arc<App>>, Extension(session): Extension<Session>) -> Done {
+pub async fn show(State(app): State<Arc<App>>, Extension(session): Extension<Session>) -> PageResult {
     let of = Arc::clone(&app);
-    let (found, mut entries) = apart(move || (of.models.list(), of.runs.entries(&of.folder))).await?;
+    let (found, mut entries) = blocking(move || (of.models.list(), of.runs.entries(&of.folder))).await?;
     entries.sort_by(|a, b| b.changed.cmp(&a.changed).then_with(|| a.name.cmp(&b.name)));
     let projects = app.store.projects();
     let mut open = Vec::new();
@@ -43,7 +43,7 @@ pub async fn show(State(app): State<Arc<App>>, Extension(session): Extension<Ses
 }
 
 /// Renders the three entry points.
-fn ways(app: &App, found: &[Found], projects: &[(Project, usize)]) -> Html {
+fn ways(app: &App, found: &[ModelEntry], projects: &[(Project, usize)]) -> Html {
     let languages = found.iter().filter(|found| found.kind == Kind::Language).count();
     let chat = match languages {
         0 => html!["<p class=\"soft small\">There is no language model in this folder yet.</p>\n"],
@@ -117,7 +117,7 @@ fn recent(app: &App, session: &Session, entries: &[Entry]) -> Html {
 }
 
 /// Renders the models. Models within a run or model are folded into its row.
-fn models(found: &[Found]) -> Html {
+fn models(found: &[ModelEntry]) -> Html {
     if found.is_empty() {
         return html![
             "<h2>Models</h2>\n<div class=\"empty\"><p><strong>There is no model in this folder yet.</strong></p>\n"
@@ -125,18 +125,18 @@ fn models(found: &[Found]) -> Html {
             "<code>gradus serve --model NAME</code> also serves models from elsewhere.</p></div>\n"
         ];
     }
-    let within = |found: &Found, other: &Found| {
+    let within = |found: &ModelEntry, other: &ModelEntry| {
         found.name.strip_prefix(other.name.as_str()).is_some_and(|rest| rest.starts_with('/'))
     };
-    let kind = |found: &Found| match found.kind {
+    let kind = |found: &ModelEntry| match found.kind {
         Kind::Language => "language model",
         Kind::Reward => "reward model",
         Kind::Classifier => "classifier",
         Kind::Parts => "rewards for parts of answers",
     };
     let tops = found.iter().filter(|one| !found.iter().any(|other| within(one, other)));
-    let row = |top: &Found| {
-        let below: Vec<&Found> = found.iter().filter(|one| within(one, top)).collect();
+    let row = |top: &ModelEntry| {
+        let below: Vec<&ModelEntry> = found.iter().filter(|one| within(one, top)).collect();
         let names = below.iter().map(|one| {
             let rest = one.name.strip_prefix(&format!("{}/", top.name)).unwrap_or(&one.name);
             html!["<li><code>" (rest) "</code></li>\n"]

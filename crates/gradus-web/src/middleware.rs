@@ -14,7 +14,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use crate::app::App;
-use crate::connections::{Answering, Place};
+use crate::connections::{ClientConnection, RequestGuard};
 use crate::guard::{BODY_BYTES, Knowledge, cookie, enter};
 use crate::secret::same;
 use crate::store::sessions::Session;
@@ -37,7 +37,7 @@ pub async fn admit(State(app): State<Arc<App>>, request: Request, next: Next) ->
     let mut response = match check(&app, request).await {
         Ok((request, fresh)) => {
             // The whole request has arrived. From now on, its connection is not closed to make room for others.
-            let answering = request.extensions().get::<Arc<Place>>().map(Answering::on);
+            let answering = request.extensions().get::<Arc<ClientConnection>>().map(RequestGuard::on);
             let mut response = next.run(request).await;
             if let Some(session) = fresh {
                 response.headers_mut().append(header::SET_COOKIE, app.guard.session_cookie(&session));
@@ -93,7 +93,7 @@ async fn check(app: &Arc<App>, request: Request) -> Result<(Request, Option<Sess
         Knowledge::Right => {}
         knowledge => {
             if knowledge == Knowledge::Wrong {
-                app.wrong_guess(parts.extensions.get::<Arc<Place>>()).await;
+                app.wrong_guess(parts.extensions.get::<Arc<ClientConnection>>()).await;
             }
             let why = "The token is missing or wrong: open the address that was printed when the server started.";
             return Err(Refusal::Because(StatusCode::UNAUTHORIZED, why));

@@ -17,8 +17,8 @@ use gradus::{Error, Result};
 use tokio::sync::Mutex as AsyncMutex;
 
 use crate::actor::{Actor, Work};
-use crate::desk::Desk;
 use crate::judge::Judge;
+use crate::model_queue::ModelQueue;
 use crate::serving::Pause;
 
 /// Maximum depth at which models are searched (`runs/demo/ppo/checkpoints/step-000100`).
@@ -58,7 +58,7 @@ impl Kind {
 
 /// A model in the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct ModelEntry {
     /// Name: the path relative to the folder with `/`, or the given name.
     pub name: String,
     /// Directory of the model or its run.
@@ -81,32 +81,32 @@ pub struct Computing {
 /// All models of the server.
 pub struct Models {
     root: PathBuf,
-    named: Vec<Found>,
+    named: Vec<ModelEntry>,
     computing: Computing,
-    desks: Loaded<Desk>,
+    queues: Loaded<ModelQueue>,
     judges: Loaded<Judge>,
     /// All desks that were opened and may still exist.
-    opened: Mutex<Vec<Weak<Actor<Desk>>>>,
+    opened: Mutex<Vec<Weak<Actor<ModelQueue>>>>,
     /// Changes made by programs.
-    changed: RwLock<Changed>,
+    changed: RwLock<ModelChanges>,
     /// Pause of all language models.
     pub pause: Pause,
 }
 
 /// Changes made by programs.
 #[derive(Default)]
-struct Changed {
+struct ModelChanges {
     /// Added or replaced models, by name.
-    placed: BTreeMap<String, Placed>,
+    placed: BTreeMap<String, InstalledModel>,
     /// Versions of weights that were not replaced.
     versions: BTreeMap<String, String>,
 }
 
 /// A model that a program has added (an adapter) or that replaces one of the folder. It stays in memory until it is removed or replaced.
 #[derive(Clone)]
-pub struct Placed {
+pub struct InstalledModel {
     /// Actor with the model.
-    pub desk: Arc<Actor<Desk>>,
+    pub queue: Arc<Actor<ModelQueue>>,
     /// Path that it was read from.
     pub path: PathBuf,
     /// Name of the base model of an adapter. `None` if the model replaces another one.
@@ -116,9 +116,9 @@ pub struct Placed {
 }
 
 /// A language model for a request, with its current weights.
-pub struct Served {
+pub struct ServedModel {
     /// Actor with the model.
-    pub desk: Arc<Actor<Desk>>,
+    pub queue: Arc<Actor<ModelQueue>>,
     /// Version of the weights.
     pub version: String,
 }
@@ -142,14 +142,14 @@ impl Models {
                 Error::input(format!("`{name}` can neither answer nor score answers"))
                     .with_hint("`gradus score --classifier` reads texts with classifiers of whole texts")
             })?;
-            Ok(Found { name: name.trim_end_matches('/').to_owned(), kind, path })
+            Ok(ModelEntry { name: name.trim_end_matches('/').to_owned(), kind, path })
         };
         let named = named.iter().map(open).collect::<Result<_>>()?;
         Ok(Self {
             root: root.to_owned(),
             named,
             computing,
-            desks: AsyncMutex::default(),
+            queues: AsyncMutex::default(),
             judges: AsyncMutex::default(),
             opened: Mutex::default(),
             changed: RwLock::default(),
@@ -158,11 +158,11 @@ impl Models {
     }
 
     /// Returns all available models: named ones first, then by name, then adapters added by programs.
-    pub fn list(&self) -> Vec<Found> {
+    pub fn list(&self) -> Vec<ModelEntry> {
         let mut all = self.own();
         let changed = self.changed();
         let adapters = changed.placed.iter().filter(|(_, placed)| placed.base.is_some());
-        let of = |(name, placed): (&String, &Placed)| Found {
+        let of = |(name, placed): (&String, &InstalledModel)| ModelEntry {
             name: name.clone(),
             path: placed.path.clone(),
             kind: Kind::Language,
@@ -172,7 +172,7 @@ impl Models {
     }
 
     /// Returns the list without the programs' additions.
-    fn own(&self) -> Vec<Found> {
+    fn own(&self) -> Vec<ModelEntry> {
         let mut found = Vec::new();
         walk(&self.root, "", 0, &mut BTreeSet::new(), &mut found);
         found.sort_by(|a, b| a.name.cmp(&b.name));
@@ -181,11 +181,11 @@ impl Models {
         all
     }
 
-    fn changed(&self) -> RwLockReadGuard<'_, Changed> {
+    fn changed(&self) -> RwLockReadGuard<'_, ModelChanges> {
         self.changed.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn change(&self) -> RwLockWriteGuard<'_, Changed> {
+    fn change(&self) -> RwLockWriteGuard<'_, ModelChanges> {
         self.changed.write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -204,7 +204,7 @@ impl Models {
     /// # Errors
     /// There is none, or the folder has several.
     pub fn main(&self) -> Result<String> {
-        let is_language = |found: &&Found| found.kind == Kind::Language;
+        let is_language = |found: &&ModelEntry| found.kind == Kind::Language;
         if let Some(first) = self.named.iter().find(is_language) {
             return Ok(first.name.clone());
         }
@@ -233,10 +233,10 @@ impl Models {
     }
 
     /// Adds a model, or replaces one. Completions in progress finish with the old model.
-    pub async fn place(&self, name: &str, placed: Placed) {
-        self.note(&placed.desk);
+    pub async fn place(&self, name: &str, placed: InstalledModel) {
+        self.note(&placed.queue);
         self.change().placed.insert(name.to_owned(), placed);
-        self.desks.lock().await.retain(|(loaded, _)| loaded != name);
+        self.queues.lock().await.retain(|(loaded, _)| loaded != name);
     }
 
     /// Removes an adapter that a program has added. Returns whether it existed.
@@ -261,7 +261,7 @@ impl Models {
     }
 
     /// Returns the maximum number of tokens of a prompt and its completion, if there is a limit.
-    pub fn positions(&self, found: &Found) -> Option<usize> {
+    pub fn positions(&self, found: &ModelEntry) -> Option<usize> {
         let base = self.base_of(&found.name);
         let path = match &base {
             Some(base) => self.own().into_iter().find(|found| found.name == *base)?.path,
@@ -270,16 +270,16 @@ impl Models {
         ModelShape::of(&ModelDir::open(&model_of(&path).ok()?).ok()?).ok()?.max_positions
     }
 
-    fn note(&self, desk: &Arc<Actor<Desk>>) {
+    fn note(&self, queue: &Arc<Actor<ModelQueue>>) {
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
-        opened.retain(|desk| desk.strong_count() > 0);
-        if !opened.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(desk))) {
-            opened.push(Arc::downgrade(desk));
+        opened.retain(|queue| queue.strong_count() > 0);
+        if !opened.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(queue))) {
+            opened.push(Arc::downgrade(queue));
         }
     }
 
     /// Returns all language models that are loaded or still sample.
-    pub fn all_desks(&self) -> Vec<Arc<Actor<Desk>>> {
+    pub fn all_queues(&self) -> Vec<Arc<Actor<ModelQueue>>> {
         let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         opened.iter().filter_map(Weak::upgrade).collect()
     }
@@ -288,7 +288,7 @@ impl Models {
     ///
     /// # Errors
     /// There is no such model that generates, or with `is_judge` that scores answers.
-    fn find(&self, name: &str, is_judge: bool) -> Result<Found> {
+    fn find(&self, name: &str, is_judge: bool) -> Result<ModelEntry> {
         let found = self.list().into_iter().find(|found| found.name == name);
         match found {
             Some(found) if found.kind.is_judge() == is_judge => Ok(found),
@@ -303,7 +303,7 @@ impl Models {
     ///
     /// # Errors
     /// It does not exist.
-    pub fn language(&self, name: &str) -> Result<Found> {
+    pub fn language(&self, name: &str) -> Result<ModelEntry> {
         self.find(name, false)
     }
 
@@ -311,19 +311,19 @@ impl Models {
     ///
     /// # Errors
     /// It does not exist, or cannot be loaded.
-    pub async fn desk(&self, name: &str) -> Result<Arc<Actor<Desk>>> {
-        Ok(self.served(name).await?.desk)
+    pub async fn queue(&self, name: &str) -> Result<Arc<Actor<ModelQueue>>> {
+        Ok(self.served(name).await?.queue)
     }
 
     /// Returns the language model `name`, loaded, with the version of its weights.
     ///
     /// # Errors
     /// It does not exist, or cannot be loaded.
-    pub async fn served(&self, name: &str) -> Result<Served> {
+    pub async fn served(&self, name: &str) -> Result<ServedModel> {
         let version = {
             let changed = self.changed();
             if let Some(placed) = changed.placed.get(name) {
-                return Ok(Served { desk: Arc::clone(&placed.desk), version: placed.version.clone() });
+                return Ok(ServedModel { queue: Arc::clone(&placed.queue), version: placed.version.clone() });
             }
             changed.version(name)
         };
@@ -334,11 +334,11 @@ impl Models {
             let model = found.path.to_string_lossy().into_owned();
             let options =
                 ChatOptions { model, adapter: None, weights, text: TextFiles::default(), format: None, device };
-            Actor::start(move || Ok(Desk::new(Session::open(&options, places)?, paused))).await
+            Actor::start(move || Ok(ModelQueue::new(Session::open(&options, places)?, paused))).await
         };
-        let desk = loaded(&self.desks, name, open).await?;
-        self.note(&desk);
-        Ok(Served { desk, version })
+        let queue = loaded(&self.queues, name, open).await?;
+        self.note(&queue);
+        Ok(ServedModel { queue, version })
     }
 
     /// Returns the reward model or segment reward `name`, loaded.
@@ -347,7 +347,7 @@ impl Models {
     /// It does not exist, or cannot be loaded.
     pub async fn judge(&self, name: &str) -> Result<Arc<Actor<Judge>>> {
         let open = || async {
-            let Found { path, kind, .. } = self.find(name, true)?;
+            let ModelEntry { path, kind, .. } = self.find(name, true)?;
             let (device, root) = (self.computing.device.clone(), self.root.clone());
             let named: Vec<PathBuf> = self.named.iter().map(|named| named.path.clone()).collect();
             Actor::start(move || {
@@ -368,7 +368,7 @@ impl Models {
     }
 }
 
-impl Changed {
+impl ModelChanges {
     /// Returns the version of a model's weights.
     fn version(&self, name: &str) -> String {
         let placed = self.placed.get(name).map(|placed| &placed.version);
@@ -377,8 +377,8 @@ impl Changed {
 }
 
 /// Returns the models that are not inside another one: a run is included, its checkpoints are not.
-pub fn outermost(all: &[Found]) -> impl Iterator<Item = &Found> {
-    let is_within = |found: &Found, other: &Found| {
+pub fn outermost(all: &[ModelEntry]) -> impl Iterator<Item = &ModelEntry> {
+    let is_within = |found: &ModelEntry, other: &ModelEntry| {
         found.name.strip_prefix(other.name.as_str()).is_some_and(|rest| rest.starts_with('/'))
     };
     all.iter().filter(move |found| !all.iter().any(|other| is_within(found, other)))
@@ -454,7 +454,7 @@ fn confined((name, weight, part): Part, root: &Path, named: &[PathBuf]) -> Resul
 }
 
 /// Skips what cannot be opened, because it is not a model.
-fn walk(at: &Path, name: &str, depth: usize, seen: &mut BTreeSet<PathBuf>, found: &mut Vec<Found>) {
+fn walk(at: &Path, name: &str, depth: usize, seen: &mut BTreeSet<PathBuf>, found: &mut Vec<ModelEntry>) {
     // Prevents endless recursion through links.
     let Ok(real) = at.canonicalize() else { return };
     if !seen.insert(real) {
@@ -462,13 +462,13 @@ fn walk(at: &Path, name: &str, depth: usize, seen: &mut BTreeSet<PathBuf>, found
     }
     let own = |path: &Path| {
         let model = model_of(path).ok()?;
-        Some(Found { name: name.to_owned(), path: path.to_owned(), kind: kind(&ModelDir::open(&model).ok()?)? })
+        Some(ModelEntry { name: name.to_owned(), path: path.to_owned(), kind: kind(&ModelDir::open(&model).ok()?)? })
     };
     let is_model = at.join("config.json").is_file() || at.join("adapter_config.json").is_file();
     if depth > 0 && (is_model || is_run(at)) {
         found.extend(own(at));
         if is_run(at) && !parts(at).is_empty() {
-            found.push(Found { name: format!("{name}{ITS_REWARD}"), path: at.to_owned(), kind: Kind::Parts });
+            found.push(ModelEntry { name: format!("{name}{ITS_REWARD}"), path: at.to_owned(), kind: Kind::Parts });
         }
     }
     if is_model || depth == DEPTH_MAX {

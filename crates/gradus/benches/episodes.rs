@@ -59,10 +59,10 @@ impl env::Environment for Answers {
         &[]
     }
 
-    fn begin(&self, _: &env::Start) -> env::Result<env::Begun> {
+    fn begin(&self, _: &env::Start) -> env::Result<env::NewEpisode> {
         let is_slow = self.begun.fetch_add(1, Ordering::Relaxed).is_multiple_of(SLOW);
         let late = if is_slow { self.late } else { Duration::ZERO };
-        Ok(env::Begun { episode: Box::new(Episode { turns: 0, late }), opening: None })
+        Ok(env::NewEpisode { episode: Box::new(Episode { turns: 0, late }), opening: None })
     }
 
     fn is_deterministic(&self) -> bool {
@@ -116,7 +116,7 @@ fn main() {
         let options = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
         let text = template.render(&messages, &options).expect("rendered").text;
         let ids = tokenizer.encode(&text, false).expect("encoded");
-        Prompt { row, text, ids, apart: false, messages: Some(messages), columns: Map::new() }
+        Prompt { row, text, ids, encoder_reads_prompt: false, messages: Some(messages), columns: Map::new() }
     };
     let prompts: Vec<Prompt> = (0..EPISODES).map(prompt).collect();
     let dialogue = || Dialogue {

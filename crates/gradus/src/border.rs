@@ -16,7 +16,7 @@ thread_local! {
 ///
 /// # Errors
 /// The message of the panic.
-pub(crate) fn cross<T>(call: impl FnOnce() -> T) -> Result<T, String> {
+pub(crate) fn catch_panic<T>(call: impl FnOnce() -> T) -> Result<T, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let others = panic::take_hook();
@@ -45,10 +45,13 @@ mod tests {
 
     #[test]
     fn a_panic_at_the_border_is_an_error_and_any_other_is_one() {
-        assert_eq!(cross(|| 3), Ok(3));
+        assert_eq!(catch_panic(|| 3), Ok(3));
         let index = 7;
-        assert_eq!(cross(|| [1, 2][index]), Err("index out of bounds: the len is 2 but the index is 7".to_owned()));
-        let within = cross(|| (cross(|| panic!("first")), IS_CAUGHT.get()));
+        assert_eq!(
+            catch_panic(|| [1, 2][index]),
+            Err("index out of bounds: the len is 2 but the index is 7".to_owned())
+        );
+        let within = catch_panic(|| (catch_panic(|| panic!("first")), IS_CAUGHT.get()));
         assert_eq!(within, Ok((Err::<(), _>("first".to_owned()), true)));
         assert!(!IS_CAUGHT.get());
     }

@@ -9,7 +9,7 @@ use crate::batches::MicroBatch;
 use crate::error::{Error, Result};
 use crate::host::read;
 use crate::metric::{
-    ClassifierModel, Encoded, EncoderModel, LanguageModel, Longest, Models, TextError, TextToTextModel,
+    ClassifierModel, Encoded, EncoderModel, LanguageModel, Models, TextError, TextToTextModel, Truncation,
 };
 use crate::model::{
     CausalLm, Classifier, Encoder, Family, ModelDir, Rows, Scope, Sequence, T5Encoder, Text, WeightFormat, open_model,
@@ -60,7 +60,7 @@ impl Models for MetricModels {
             return self.encoder_of_t5(&dir, layer);
         }
         let mut model = Encoder::load_packed(&dir, self.weights, &self.device)?;
-        let layers = model.keep(layer);
+        let layers = model.keep_layers(layer);
         if !(1..=layers).contains(&layer) {
             let message = format!("layer {layer} is requested, but the encoder has layers 1 to {layers}");
             return Err(Error::model(&dir.path, message));
@@ -286,14 +286,14 @@ impl ClassifierModel for Classifying {
         self.model.task().probabilities(logits).unwrap_or_else(|| logits.to_vec())
     }
 
-    fn logits(&self, texts: &[(&str, Option<&str>)], longest: Longest) -> Result<Vec<Vec<f32>>, TextError> {
+    fn logits(&self, texts: &[(&str, Option<&str>)], truncation: Truncation) -> Result<Vec<Vec<f32>>, TextError> {
         let limit = |asked: Option<usize>| {
             let asked = asked.or(self.tokenizer.longest());
             [asked, self.model.encoder.max_positions()].into_iter().flatten().min()
         };
-        let cut = match longest {
-            Longest::Left(asked) => limit(asked).map(Cut::Left),
-            Longest::Right(asked) => limit(asked).map(Cut::Right),
+        let cut = match truncation {
+            Truncation::Left(asked) => limit(asked).map(Cut::Left),
+            Truncation::Right(asked) => limit(asked).map(Cut::Right),
         };
         let joined = |(i, (first, second)): (usize, &(&str, Option<&str>))| {
             let joined = self.tokenizer.encode_joined(first, *second, cut).map_err(|error| error.to_string());

@@ -65,7 +65,7 @@ pub fn read(
             .find_map(|(which, moment)| Some((which, tensor.strip_prefix(moment)?.strip_prefix(prefix)?.to_owned())))
     };
     let mut steps = None;
-    let mut states = BTreeMap::<String, Found>::new();
+    let mut states = BTreeMap::<String, StoredMoments>::new();
     for tensor in tensors {
         match tensor {
             StateTensor::Numbers(tensor) if tensor.name == format!("{STEPS}{prefix}") => {
@@ -87,7 +87,7 @@ pub fn read(
             }
         }
     }
-    let all = |(name, found): (String, Found)| match found.moments(config, &device) {
+    let all = |(name, found): (String, StoredMoments)| match found.moments(config, &device) {
         Ok(moments) => Ok((name, moments)),
         Err(message) => Err(format!("the moments of `{name}`: {message}")),
     };
@@ -97,13 +97,13 @@ pub fn read(
 /// Moments of one parameter in a file. Each of the two has numbers, or codes and the largest absolute values of their
 /// blocks.
 #[derive(Default)]
-struct Found {
+struct StoredMoments {
     numbers: [Option<Vec<f32>>; 2],
     codes: [Option<Vec<u8>>; 2],
     sizes: [Option<Vec<f32>>; 2],
 }
 
-impl Found {
+impl StoredMoments {
     /// Assembles the moments, if nothing is missing.
     fn moments(self, config: OptimizerConfig, device: &Device) -> Result<Moments, String> {
         let Self { numbers: [first, second], codes, sizes } = self;

@@ -322,7 +322,7 @@ impl Base {
 
     /// Returns the model for sampling with the current adapter of `trainer`.
     pub fn sampling_as(&self, trainer: &Trainer) -> CausalLm {
-        self.sampling.wearing(trainer.learner.module())
+        self.sampling.with_adapter_of(trainer.learner.module())
     }
 }
 
@@ -675,18 +675,18 @@ impl Trainer {
     }
 
     /// Writes the adapter and the optimizer's state to the directory `to`, for
-    /// [`restore_optimizer`](Self::restore_optimizer). `beside` writes additional files there.
+    /// [`restore_optimizer`](Self::restore_optimizer). `write_optimizer` writes additional files there.
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn save_with_optimizer(&self, to: &Path, beside: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    pub fn save_with_optimizer(&self, to: &Path, write_optimizer: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
         crate::files::atomic::write_dir(to, |path| {
             self.learner.frozen().save(&self.files, path)?;
             let optimizer = self.learner.optimizer();
             let optimizers = [("", optimizer)];
             let found = optimizer_state::moments_on_host(&optimizers);
             write_state(&path.join(OPTIMIZER_FILE), &optimizer_state::tensors(&optimizers, &found))?;
-            beside(path)
+            write_optimizer(path)
         })
     }
 

@@ -154,8 +154,8 @@ fn memory_of_a_gpu_is_what_is_predicted_and_moments_may_leave_it() {
     // The CPU computes the same steps, up to rounding.
     for (ran, like) in [(&offloaded, &full), (&both, &int8)] {
         assert_eq!((ran.losses.len(), like.losses.len()), (3, 3));
-        let apart = ran.losses.iter().zip(&like.losses).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-        assert!(apart < 1e-3, "{:?} against {:?}", ran.losses, like.losses);
+        let difference = ran.losses.iter().zip(&like.losses).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(difference < 1e-3, "{:?} against {:?}", ran.losses, like.losses);
     }
     // A software driver samples slowly.
     check("qwen3", "grpo: {max_new_tokens: 16, group_size: 4}", "reward: {rule: {regex: e}}\n");

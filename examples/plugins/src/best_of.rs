@@ -68,7 +68,7 @@ impl OnlineMethod for BestOf {
             sampling: &self.sampling,
             update_epochs: 1,
             mini_batches: 1,
-            among_supports: false,
+            normalizes_over_supports: false,
             vectors: None,
             regroups: true,
         }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use gradus::data::Place;
 use gradus::metric::MetricConfig;
-use gradus::task::{Files, Home, Sample, Split, Task};
+use gradus::task::{Files, Origin, Sample, Split, Task};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, json};
@@ -24,8 +24,8 @@ fn colors() -> Vec<String> {
 }
 
 impl Task for Reviews {
-    fn home(&self, _split: Split) -> Home {
-        Home::Nowhere
+    fn origin(&self, _split: Split) -> Origin {
+        Origin::Generated
     }
 
     fn samples(&self, files: &Files<'_>) -> gradus::Result<Vec<(Place, Sample)>> {

@@ -247,16 +247,16 @@ class Callables:
 
     def __init__(self) -> None:
         #: ``(kind, name, callable)``, in the form that the native module takes.
-        self.found: list[tuple[str, str, Any]] = []
+        self.registered: list[tuple[str, str, Any]] = []
 
     def add(self, kind: str, name: str, function: Any) -> str:
         """Store ``function`` and return its name in the configuration."""
-        taken = {known for of, known, _ in self.found if of == kind}
+        taken = {known for of, known, _ in self.registered if of == kind}
         chosen, number = name, 1
         while chosen in taken:
             number += 1
             chosen = f"{name}_{number}"
-        self.found.append((kind, chosen, function))
+        self.registered.append((kind, chosen, function))
         return chosen
 
     def reward(self, reward: Any, weights: Sequence[float] | None, timeout_s: float | None) -> Any:
@@ -285,7 +285,7 @@ class Callables:
         if callable(reward):
             return self._plugin(name_of(reward), [(name_of(reward), reward, 1.0)], timeout_s)
         if isinstance(reward, Mapping):
-            return self.inside(dict(reward))
+            return self.replace_functions(dict(reward))
         if isinstance(reward, str) or hasattr(reward, "__fspath__"):
             return {"model": str(reward)}
         if hasattr(reward, "model_path"):
@@ -351,7 +351,7 @@ class Callables:
         name = "environments" if isinstance(environment, Mapping) else name_of(environment)
         return {"plugin": {self.add("environment", name, Environment(environment)): {}}}
 
-    def inside(self, value: Any) -> Any:
+    def replace_functions(self, value: Any) -> Any:
         """Return a mapping of the configuration with its functions replaced: rewards of a ``mix``, lists of ``metrics``."""
         if isinstance(value, Mapping):
             return {
@@ -363,9 +363,9 @@ class Callables:
                 if key == "task" and not isinstance(item, (str, Mapping))
                 else self._one(item, None)
                 if callable(item)
-                else self.inside(item)
+                else self.replace_functions(item)
                 for key, item in value.items()
             }
         if isinstance(value, (list, tuple)):
-            return [self.inside(item) for item in value]
+            return [self.replace_functions(item) for item in value]
         return value

@@ -43,14 +43,14 @@ def _configuration(given: dict[str, Any], callables: Callables) -> dict[str, Any
     timeout_s: float | None = given.pop("reward_timeout_s", None)
     _name_model(given)
     answering = {name: given.pop(name, None) for name in ("tools", "environment")}
-    keys = {name: callables.inside(value) for name, value in given.items() if name not in _ROWS and value is not None}
+    keys = {name: callables.replace_functions(value) for name, value in given.items() if name not in _ROWS and value is not None}
     for name in _ROWS:
         rows = given.get(name)
         if rows is None:
             continue
         # A mapping as in a configuration describes the source of the rows (`{"task": …}`, `{"from": …, "split": …}`).
         is_part = isinstance(rows, dict) and bool({"from", "task", "split"} & rows.keys())
-        keys[name] = callables.inside(rows) if is_part else as_path(rows, name)
+        keys[name] = callables.replace_functions(rows) if is_part else as_path(rows, name)
     if reward is not None:
         keys["reward"] = callables.reward(reward, weights, timeout_s)
     elif weights is not None or timeout_s is not None:
@@ -98,7 +98,7 @@ def train(method: str | None, given: dict[str, Any]) -> Run:
             None if config is None else os.fspath(config),
             existing,
             None if resume_from is None else str(resume_from),
-            callables.found,
+            callables.registered,
             watcher,
             watcher.on_rollouts is not None,
         )
@@ -113,7 +113,7 @@ def train(method: str | None, given: dict[str, Any]) -> Run:
     finally:
         watcher.bar.close()
     extra: dict[str, list[Any]] = {}
-    for _, _, function in callables.found:
+    for _, _, function in callables.registered:
         if isinstance(function, Rewards):
             extra.update(function.extra)
     return Run(directory, finished=finished, extra=extra)
@@ -140,5 +140,5 @@ def plan(method: str | None = None, **given: Any) -> dict[str, Any]:
     callables = Callables()
     keys = _configuration(given, callables)
     method = {"reward_model": "reward"}.get(method or "", method)
-    found: dict[str, Any] = _native.plan(method, keys, None if config is None else os.fspath(config), callables.found)
+    found: dict[str, Any] = _native.plan(method, keys, None if config is None else os.fspath(config), callables.registered)
     return found

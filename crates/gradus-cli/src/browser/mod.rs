@@ -25,7 +25,7 @@ const WAIT: Duration = Duration::from_millis(200);
 
 /// Reason for leaving the browser.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Left {
+pub enum ExitReason {
     /// The user quit.
     Quit,
     /// The user resumed a run.
@@ -38,7 +38,7 @@ pub enum Left {
 }
 
 /// Shows the runs until the user leaves. Restores the terminal, even after a panic.
-pub fn run(library: &Library, is_colored: bool) -> anyhow::Result<Left> {
+pub fn run(library: &Library, is_colored: bool) -> anyhow::Result<ExitReason> {
     crate::watch::catch_interrupts(None);
     // Held until the browser is left.
     let (_here, left) = mpsc::channel();
@@ -65,7 +65,11 @@ fn leave_a_terminal_that_is_gone(left: &mpsc::Receiver<()>) {
     }
 }
 
-fn browse(terminal: &mut ratatui::DefaultTerminal, library: &Library, theme: draw::Theme) -> std::io::Result<Left> {
+fn browse(
+    terminal: &mut ratatui::DefaultTerminal,
+    library: &Library,
+    theme: draw::Theme,
+) -> std::io::Result<ExitReason> {
     let mut browser = Browser { root: library.root().display().to_string(), ..Browser::default() };
     let mut keeper = Keeper::new(library.clone());
     keeper.refresh(&mut browser);
@@ -84,8 +88,8 @@ fn browse(terminal: &mut ratatui::DefaultTerminal, library: &Library, theme: dra
                     _ => None,
                 };
                 match effect {
-                    Some(Effect::Quit) => return Ok(Left::Quit),
-                    Some(Effect::Resume { name, max_steps }) => return Ok(Left::Resume { name, max_steps }),
+                    Some(Effect::Quit) => return Ok(ExitReason::Quit),
+                    Some(Effect::Resume { name, max_steps }) => return Ok(ExitReason::Resume { name, max_steps }),
                     Some(effect) => {
                         // Comparisons and copies take time, so show a sign of activity.
                         browser.say("…");
@@ -102,5 +106,5 @@ fn browse(terminal: &mut ratatui::DefaultTerminal, library: &Library, theme: dra
             read = Instant::now();
         }
     }
-    Ok(Left::Quit)
+    Ok(ExitReason::Quit)
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use gradus::compare::Job;
-use gradus::config::{ComparisonRequest, MethodConfig, Plan, WrittenComparison};
+use gradus::config::{ComparisonDefinition, ComparisonRequest, MethodConfig, Plan};
 use gradus::machine::Machine;
 use gradus::run::compare::Comparison;
 use gradus::run::{Existing, RunDir};
@@ -69,7 +69,7 @@ fn train(matches: &ArgMatches, out: &Output) -> anyhow::Result<(Comparison, Path
     let methods: Vec<String> = matches.get_many("methods").map(|names| names.cloned().collect()).unwrap_or_default();
     let file = matches.get_one::<PathBuf>("file").map(PathBuf::as_path);
     let written =
-        WrittenComparison::load(&ComparisonRequest { file, methods: &methods, flags: &given, registry: None })?;
+        ComparisonDefinition::load(&ComparisonRequest { file, methods: &methods, flags: &given, registry: None })?;
     for (name, why) in &written.left_out {
         let hint = why.hint.as_ref().map_or(String::new(), |hint| format!(" ({hint})"));
         out.warn(format_args!("`{name}` is left out: {why}{hint}"));

@@ -80,14 +80,14 @@ const PAGES: &[(&str, &str)] = pages![
 
 /// A page in the list.
 #[derive(serde::Serialize)]
-struct Listed<'a> {
+struct PageEntry<'a> {
     name: &'a str,
     title: &'a str,
 }
 
 /// A search hit.
 #[derive(serde::Serialize)]
-struct Found<'a> {
+struct SearchHit<'a> {
     page: &'a str,
     line: usize,
     text: &'a str,
@@ -100,7 +100,7 @@ pub fn run(args: DocsArgs, out: &Output) -> anyhow::Result<()> {
         let wanted = text.to_lowercase();
         let wanted: Vec<&str> = wanted.split_whitespace().collect();
         let pages = PAGES.iter().filter(|(name, _)| chosen.is_none_or(|(only, _)| only == *name));
-        let mut found: Vec<Found<'_>> = pages.clone().flat_map(|(name, page)| lines(name, page, &wanted)).collect();
+        let mut found: Vec<SearchHit<'_>> = pages.clone().flat_map(|(name, page)| lines(name, page, &wanted)).collect();
         if found.is_empty() {
             found = pages.flat_map(|(name, page)| sections(name, page, &wanted)).collect();
         }
@@ -113,7 +113,8 @@ pub fn run(args: DocsArgs, out: &Output) -> anyhow::Result<()> {
     match chosen {
         Some((_, text)) => out.text(text),
         None => {
-            let listed: Vec<Listed<'_>> = PAGES.iter().map(|(name, _)| Listed { name, title: title(name) }).collect();
+            let listed: Vec<PageEntry<'_>> =
+                PAGES.iter().map(|(name, _)| PageEntry { name, title: title(name) }).collect();
             out.result(&listed, || contents(&listed))
         }
     }
@@ -143,18 +144,18 @@ fn has_all(text: &str, wanted: &[&str]) -> bool {
 }
 
 /// Returns the headings of the sections that contain all the words.
-fn sections<'a>(name: &'a str, page: &'a str, wanted: &[&str]) -> Vec<Found<'a>> {
+fn sections<'a>(name: &'a str, page: &'a str, wanted: &[&str]) -> Vec<SearchHit<'a>> {
     let lines: Vec<&str> = page.lines().collect();
     let starts: Vec<usize> = (0..lines.len()).filter(|&at| lines[at].starts_with('#')).collect();
     let ends = starts.iter().skip(1).copied().chain([lines.len()]);
     let of = starts.iter().zip(ends).filter(|(start, end)| has_all(&lines[**start..*end].join("\n"), wanted));
-    of.map(|(&start, _)| Found { page: name, line: start + 1, text: lines[start] }).collect()
+    of.map(|(&start, _)| SearchHit { page: name, line: start + 1, text: lines[start] }).collect()
 }
 
 /// Returns the lines of a page that contain all the words.
-fn lines<'a>(name: &'a str, page: &'a str, wanted: &'a [&str]) -> impl Iterator<Item = Found<'a>> {
+fn lines<'a>(name: &'a str, page: &'a str, wanted: &'a [&str]) -> impl Iterator<Item = SearchHit<'a>> {
     let hits = page.lines().enumerate().filter(move |(_, line)| has_all(line, wanted));
-    hits.map(move |(i, text)| Found { page: name, line: i + 1, text })
+    hits.map(move |(i, text)| SearchHit { page: name, line: i + 1, text })
 }
 
 /// Returns the title of a page from the contents.
@@ -164,7 +165,7 @@ fn title(name: &str) -> &'static str {
     line.and_then(|line| line.split_once('[')).map_or("", |(_, rest)| &rest[..rest.len() - end.len()])
 }
 
-fn contents(listed: &[Listed<'_>]) -> String {
+fn contents(listed: &[PageEntry<'_>]) -> String {
     let mut text = String::new();
     for line in SUMMARY.lines().skip(1) {
         if let Some(part) = line.strip_prefix("# ") {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use gradus::device::DeviceChoice;
 use gradus::model::WeightFormat;
-use gradus_web::{Comparison, Computing, Going, Job, Options, Trainer, TrainingOptions, serve};
+use gradus_web::{Comparison, Computing, Job, Options, RunningProcess, Trainer, TrainingOptions, serve};
 use serde_json::json;
 
 use crate::output::Output;
@@ -79,11 +79,11 @@ fn weights_token() -> anyhow::Result<Option<String>> {
 
 /// Runs that pages start. Each is a process of this program and outlives the server.
 #[derive(Debug)]
-struct Itself;
+struct SelfTrainer;
 
-struct Begun(Child);
+struct ChildProcess(Child);
 
-impl Going for Begun {
+impl RunningProcess for ChildProcess {
     fn has_ended(&mut self) -> bool {
         // A process that can no longer be queried has ended.
         self.0.try_wait().map_or(true, |status| status.is_some())
@@ -95,7 +95,7 @@ fn plain(error: anyhow::Error) -> gradus::Error {
     error.downcast().unwrap_or_else(|error| gradus::Error::input(format!("{error:#}")))
 }
 
-impl Trainer for Itself {
+impl Trainer for SelfTrainer {
     fn forecast(&self, config: &Path) -> gradus::Result<serde_json::Value> {
         let mut command = process::gradus().map_err(plain)?;
         command.arg("plan").arg(config).args(["--json", "--quiet"]);
@@ -108,7 +108,7 @@ impl Trainer for Itself {
         })
     }
 
-    fn begin(&self, work: &Job<'_>, log: &Path) -> gradus::Result<Box<dyn Going>> {
+    fn begin(&self, work: &Job<'_>, log: &Path) -> gradus::Result<Box<dyn RunningProcess>> {
         let mut command = process::gradus().map_err(plain)?;
         match work {
             Job::Train { config } => {
@@ -134,7 +134,7 @@ impl Trainer for Itself {
         }
         command.arg("--quiet");
         process::stands_alone(&mut command);
-        Ok(Box::new(Begun(process::begin(command, log).map_err(plain)?)))
+        Ok(Box::new(ChildProcess(process::begin(command, log).map_err(plain)?)))
     }
 }
 
@@ -151,7 +151,7 @@ pub fn run(args: ServeArgs, out: &Output) -> anyhow::Result<()> {
         ..TrainingOptions::default()
     });
     let computing = Computing { device, weights, places: places.into() };
-    let trainer = allow_training.then(|| Arc::new(Itself) as Arc<dyn Trainer>);
+    let trainer = allow_training.then(|| Arc::new(SelfTrainer) as Arc<dyn Trainer>);
     let weights_token = if allow_weights.is_empty() { None } else { weights_token()? };
     let is_chosen = weights_token.is_some();
     let options = Options {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::Duration;
 
-use gradus::config::{Plan, WrittenSweep};
+use gradus::config::{Plan, SweepDefinition};
 use gradus::files::output::{OutputFile, Outputs, commit};
 use gradus::machine::Machine;
 use gradus::sweep::{Outcome, Outcomes, is_finished, value};
@@ -68,7 +68,7 @@ struct Run {
 
 /// Trains the unfinished runs, and shows the table.
 pub fn run(args: SweepArgs, out: &Output) -> anyhow::Result<()> {
-    let sweep = WrittenSweep::load(&args.file, &[])?;
+    let sweep = SweepDefinition::load(&args.file, &[])?;
     let machine = Machine::detect();
     let (mut plans, mut problems) = (Vec::new(), Vec::new());
     for point in &sweep.points {
@@ -268,7 +268,7 @@ fn start(run: &Run, threads: usize, shares: bool) -> anyhow::Result<Child> {
 }
 
 /// Writes the table and its numbers into the directory of the sweep.
-fn write(sweep: &WrittenSweep, plans: &[Vec<Plan>], overwrite: bool) -> anyhow::Result<()> {
+fn write(sweep: &SweepDefinition, plans: &[Vec<Plan>], overwrite: bool) -> anyhow::Result<()> {
     let outcomes = outcomes(sweep, plans)?;
     let json = serde_json::to_string_pretty(&outcomes.to_json())? + "\n";
     let texts = [json, aligned(&outcomes.rows())];
@@ -287,7 +287,7 @@ fn outputs(directory: &Path, overwrite: bool) -> gradus::Result<[OutputFile; 2]>
     Ok([outputs.file_unless(&json, |_| is_ours)?, outputs.file_unless(&table, |_| is_ours)?])
 }
 
-fn outcomes(sweep: &WrittenSweep, plans: &[Vec<Plan>]) -> gradus::Result<Outcomes> {
+fn outcomes(sweep: &SweepDefinition, plans: &[Vec<Plan>]) -> gradus::Result<Outcomes> {
     let first = plans.iter().flatten().next().map_or("eval_reward", Plan::best_metric);
     let metric = sweep.metric.clone().unwrap_or_else(|| first.to_owned());
     let outcome = |(point, plans): (&gradus::config::SweepPoint, &Vec<Plan>)| {

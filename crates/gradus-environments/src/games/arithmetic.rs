@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Dice, last_integer};
-use crate::environment::{Begun, Environment, Episode, Observation, Start, Turn};
+use crate::environment::{Environment, Episode, NewEpisode, Observation, Start, Turn};
 use crate::error::{Error, Result};
 use crate::functions::Calculator;
 use crate::tool::Tool;
@@ -53,7 +53,7 @@ impl Environment for Arithmetic {
         self.toolbox.tools()
     }
 
-    fn begin(&self, start: &Start) -> Result<Begun> {
+    fn begin(&self, start: &Start) -> Result<NewEpisode> {
         let mut dice = Dice(start.seed);
         let mut number = || dice.between(1, self.config.largest);
         let (mut result, mut text) = (number(), String::new());
@@ -66,7 +66,7 @@ impl Environment for Arithmetic {
         }
         let opening = format!("What is {text}? End your answer with the number.");
         let calls = self.toolbox.begin(start)?.episode;
-        Ok(Begun { episode: Box::new(Question { calls, result, is_right: false }), opening: Some(opening) })
+        Ok(NewEpisode { episode: Box::new(Question { calls, result, is_right: false }), opening: Some(opening) })
     }
 
     fn is_deterministic(&self) -> bool {
@@ -103,7 +103,7 @@ mod tests {
         let environment = Arithmetic::new(ArithmeticConfig::default()).expect("an environment");
         for seed in 0..50 {
             let begin = || environment.begin(&Start { name: "a".into(), seed, row: Map::new() }).expect("begun");
-            let Begun { mut episode, opening } = begin();
+            let NewEpisode { mut episode, opening } = begin();
             let opening = opening.expect("a question");
             let expression =
                 opening.trim_start_matches("What is ").split('?').next().expect("an expression").to_owned();

@@ -6,7 +6,7 @@ use gradus_metrics::{ExactMatch, Metric, Row, TokenF1};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::environment::{Begun, Environment, Episode, Observation, Reply, Start, Turn};
+use crate::environment::{Environment, Episode, NewEpisode, Observation, Reply, Start, Turn};
 use crate::error::{Error, Result};
 use crate::functions::{Search, SearchConfig};
 use crate::tool::Tool;
@@ -99,7 +99,7 @@ impl Environment for Documents {
         self.toolbox.tools()
     }
 
-    fn begin(&self, start: &Start) -> Result<Begun> {
+    fn begin(&self, start: &Start) -> Result<NewEpisode> {
         let column =
             |name: &str| start.row.get(name).ok_or_else(|| Error::episode(format!("the row has no column `{name}`")));
         let wrong = |name: &str, expected: &str, found: &Value| {
@@ -128,7 +128,7 @@ impl Environment for Documents {
         let opening = Some(opening.join("\n\n")).filter(|text| !text.is_empty());
         let calls = self.toolbox.begin(start)?.episode;
         let episode = Question { config: self.config.clone(), calls, answers, searches: 0, is_seen: false, score: 0.0 };
-        Ok(Begun { episode: Box::new(episode), opening })
+        Ok(NewEpisode { episode: Box::new(episode), opening })
     }
 
     fn is_deterministic(&self) -> bool {
@@ -221,7 +221,7 @@ mod tests {
         Documents::new(config)
     }
 
-    fn begin(environment: &Documents, row: Value) -> Result<Begun> {
+    fn begin(environment: &Documents, row: Value) -> Result<NewEpisode> {
         let row = row.as_object().cloned().expect("an object");
         environment.begin(&Start { name: "a".into(), seed: 1, row })
     }
@@ -239,7 +239,7 @@ mod tests {
     fn the_answer_is_found_and_rewarded() {
         let environment = environment(|config| config.question = Some("question".into())).expect("documents");
         let row = json!({ "question": "Who built the lighthouse of Ard?", "answer": ["Ada Holm", "Holm"] });
-        let Begun { mut episode, opening } = begin(&environment, row.clone()).expect("begun");
+        let NewEpisode { mut episode, opening } = begin(&environment, row.clone()).expect("begun");
         assert!(opening.expect("a text").starts_with("Who built the lighthouse of Ard?\n\nYou can search"));
         let found = episode.step(&search("lighthouse")).expect("answered");
         assert_eq!(found.replies[0].content(), "[rows.jsonl] The lighthouse of Ard was built in 1821 by Ada Holm.");

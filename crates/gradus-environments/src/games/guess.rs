@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Dice, last_integer};
-use crate::environment::{Begun, Environment, Episode, Observation, Reply, Start, Turn};
+use crate::environment::{Environment, Episode, NewEpisode, Observation, Reply, Start, Turn};
 use crate::error::{Error, Result};
 use crate::tool::Tool;
 
@@ -60,7 +60,7 @@ impl Environment for Guess {
         &[]
     }
 
-    fn begin(&self, start: &Start) -> Result<Begun> {
+    fn begin(&self, start: &Start) -> Result<NewEpisode> {
         let GuessConfig { low, high, guesses, explain, .. } = self.config;
         let number = Dice(start.seed).between(low, high);
         let rules = format!(
@@ -68,7 +68,7 @@ impl Environment for Guess {
              higher or lower."
         );
         let episode = Game { config: self.config.clone(), number, done: 0, is_over: false };
-        Ok(Begun { episode: Box::new(episode), opening: explain.then_some(rules) })
+        Ok(NewEpisode { episode: Box::new(episode), opening: explain.then_some(rules) })
     }
 
     fn is_deterministic(&self) -> bool {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 use super::Dice;
-use crate::environment::{Begun, Environment, Episode, Observation, Reply, Start, Turn};
+use crate::environment::{Environment, Episode, NewEpisode, Observation, Reply, Start, Turn};
 use crate::error::{Error, Result};
 use crate::tool::Tool;
 
@@ -56,7 +56,7 @@ impl Environment for Maze {
         &[]
     }
 
-    fn begin(&self, start: &Start) -> Result<Begun> {
+    fn begin(&self, start: &Start) -> Result<NewEpisode> {
         let map = Map::new(self.config.size, start.seed);
         let game = Game { moves: self.config.moves, at: 0, done: 0, is_over: false, map };
         let rules = format!(
@@ -64,7 +64,7 @@ impl Environment for Maze {
             self.config.moves,
             game.described()
         );
-        Ok(Begun { episode: Box::new(game), opening: Some(rules) })
+        Ok(NewEpisode { episode: Box::new(game), opening: Some(rules) })
     }
 
     fn is_deterministic(&self) -> bool {
@@ -186,7 +186,7 @@ mod tests {
         for (seed, size) in (0..60).zip([2, 3, 5, 8].into_iter().cycle()) {
             let maze = Maze::new(MazeConfig { size, moves: 1000 }).expect("a maze");
             let start = Start { name: "a".into(), seed, row: serde_json::Map::new() };
-            let Begun { mut episode, opening } = maze.begin(&start).expect("begun");
+            let NewEpisode { mut episode, opening } = maze.begin(&start).expect("begun");
             let (mut text, mut facing, mut moves) = (opening.expect("rules"), 0, 0);
             let reward = loop {
                 let open = text.rsplit("Open ways: ").next().expect("ways").to_owned();

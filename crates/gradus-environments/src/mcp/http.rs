@@ -14,7 +14,7 @@ use super::message::{self, Response};
 use crate::error::{Error, Result};
 use crate::peer::{Line, excerpt};
 use crate::process::LINE_BYTES;
-use crate::started::Started;
+use crate::restartable::Restartable;
 
 /// Maximum size of one answer in bytes, including other messages in its stream.
 const STREAM_BYTES: u64 = 16 << 20;
@@ -38,7 +38,7 @@ pub(super) struct Http {
     key: Option<String>,
     timeout: Duration,
     /// Open session; empty before the first request, and after the server has dropped the session.
-    session: Started<Arc<Session>>,
+    session: Restartable<Arc<Session>>,
     number: AtomicU64,
 }
 
@@ -94,7 +94,7 @@ impl Http {
             .max_redirects_will_error(false)
             .build()
             .new_agent();
-        let (session, number) = (Started::new(), AtomicU64::new(1));
+        let (session, number) = (Restartable::new(), AtomicU64::new(1));
         Ok(Self { agent, url: url.to_owned(), headers, key, timeout, session, number })
     }
 
@@ -103,12 +103,12 @@ impl Http {
     pub fn request(&self, method: &str, params: &Value) -> Result<Response> {
         let session = self.session()?;
         let request = message::request(method, params);
-        let answer = match self.ask(request.clone(), &session)? {
+        let answer = match self.send_request(request.clone(), &session)? {
             Posted::Answer(answer) => answer,
             Posted::Forgotten(_) => {
                 // Another caller may have replaced it already.
                 self.session.remove(|current| Arc::ptr_eq(current, &session));
-                match self.ask(request, &*self.session()?)? {
+                match self.send_request(request, &*self.session()?)? {
                     Posted::Answer(answer) => answer,
                     Posted::Forgotten(error) => return Err(error),
                 }
@@ -131,11 +131,11 @@ impl Http {
             Posted::Forgotten(error) => return Err(error),
         };
         let session = Session { id, version: message::version(message::response(answer)?)? };
-        self.tell(&message::notification("notifications/initialized", Value::Null), &session)?;
+        self.notify(&message::notification("notifications/initialized", Value::Null), &session)?;
         Ok(session)
     }
 
-    fn ask(&self, request: Map<String, Value>, session: &Session) -> Result<Posted> {
+    fn send_request(&self, request: Map<String, Value>, session: &Session) -> Result<Posted> {
         let (response, number) = self.post(request, session)?;
         self.answer(response, number, session)
     }
@@ -164,7 +164,7 @@ impl Http {
     }
 
     /// Sends a message without an answer.
-    fn tell(&self, message: &Value, session: &Session) -> Result<()> {
+    fn notify(&self, message: &Value, session: &Session) -> Result<()> {
         let response = self.send(message, session)?;
         if response.status().is_success() { Ok(()) } else { Err(self.refusal(response)) }
     }
@@ -255,7 +255,7 @@ impl Http {
                     requests += 1;
                     let reply = serde_json::from_str(&reply).unwrap_or_default();
                     // If the server does not accept it, its next messages show that.
-                    let _ = self.tell(&reply, session);
+                    let _ = self.notify(&reply, session);
                 }
                 Line::Request(_) => return Err(self.no_answer(&format!("it sends more than {REQUESTS} requests"))),
                 Line::Aside => {}

@@ -27,7 +27,7 @@ impl Stdio {
     /// Returns the running server. If it does not run, it is started and initialized.
     fn running(&self) -> Result<Arc<Running>> {
         let running = self.0.running(|running| {
-            let answer = self.0.ask(running, message::request("initialize", &message::introduction()))?;
+            let answer = self.0.request(running, message::request("initialize", &message::introduction()))?;
             message::version(message::response(answer)?)?;
             self.0.send(running, &message::notification("notifications/initialized", Value::Null));
             Ok(())
@@ -40,6 +40,6 @@ impl Stdio {
 
     pub fn request(&self, method: &str, params: &Value) -> Result<Response> {
         let running = self.running()?;
-        message::response(self.0.ask(&running, message::request(method, params))?)
+        message::response(self.0.request(&running, message::request(method, params))?)
     }
 }

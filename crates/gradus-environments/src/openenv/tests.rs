@@ -89,7 +89,7 @@ fn turn(text: &str) -> Turn {
 fn the_only_field_of_an_action_is_what_the_policy_wrote() {
     let environment = OpenEnv::connect(&serve(echo)).expect("a server");
     assert_eq!(environment.action, Action::Field("message".into(), FieldType::Text));
-    let Begun { mut episode, opening } = environment.begin(&start()).expect("begun");
+    let NewEpisode { mut episode, opening } = environment.begin(&start()).expect("begun");
     assert_eq!(opening.as_deref(), Some("Hello Ada"));
     let observation = episode.step(&turn(" hi ")).expect("answered");
     assert_eq!(observation.replies, [Reply::User { content: "HI".into() }]);
@@ -125,7 +125,7 @@ fn tools_of_a_server_are_steps() {
     });
     let environment = OpenEnv::connect(&config).expect("a server");
     assert_eq!(environment.tools()[0].name, "add");
-    let Begun { mut episode, opening } = environment.begin(&start()).expect("begun");
+    let NewEpisode { mut episode, opening } = environment.begin(&start()).expect("begun");
     assert_eq!(opening, None);
     let call = |arguments: Value| Call {
         id: None,

@@ -16,11 +16,11 @@ const BODY_BYTES: u64 = 16 << 20;
 /// Maximum number of connections: one for each episode that waits for a turn.
 const CONNECTIONS: usize = 8192;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const IO_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Ids that a server wants continued, and the channel for the continuation.
 #[derive(Debug)]
-pub struct Ask {
+pub struct TurnRequest {
     /// Ids of the prompt and of all turns so far.
     pub ids: Vec<u32>,
     /// Channel for the answer.
@@ -34,7 +34,7 @@ pub struct Ask {
 /// Returns an error if the address cannot be bound.
 pub fn listen(
     host: &str,
-    deliver: impl Fn(&str, Ask) -> bool + Clone + Send + 'static,
+    deliver: impl Fn(&str, TurnRequest) -> bool + Clone + Send + 'static,
     is_wanted: impl Fn() -> bool + Send + 'static,
 ) -> std::io::Result<SocketAddr> {
     let listener = TcpListener::bind((host, 0))?;
@@ -60,9 +60,9 @@ pub fn listen(
     Ok(address)
 }
 
-fn serve(mut stream: TcpStream, deliver: &dyn Fn(&str, Ask) -> bool) -> std::io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+fn serve(mut stream: TcpStream, deliver: &dyn Fn(&str, TurnRequest) -> bool) -> std::io::Result<()> {
+    stream.set_read_timeout(Some(IO_TIMEOUT))?;
+    stream.set_write_timeout(Some(IO_TIMEOUT))?;
     let (status, said) = match request(&stream) {
         Ok((method, path, body)) => answer(&method, &path, &body, deliver),
         Err(message) => (400, json!({ "error": { "message": message } })),
@@ -113,7 +113,7 @@ fn request(stream: &TcpStream) -> Result<(String, String, Vec<u8>), String> {
 
 /// Fields of a request.
 #[derive(Deserialize)]
-struct Asked {
+struct RequestBody {
     token_ids: Vec<u32>,
     sampling_params: Option<Params>,
 }
@@ -128,13 +128,13 @@ fn refused(status: u16, message: impl Into<String>) -> (u16, Value) {
 }
 
 /// Answers a request for `/NAME/v1/models` or `/NAME/inference/v1/generate`.
-fn answer(method: &str, path: &str, body: &[u8], deliver: &dyn Fn(&str, Ask) -> bool) -> (u16, Value) {
+fn answer(method: &str, path: &str, body: &[u8], deliver: &dyn Fn(&str, TurnRequest) -> bool) -> (u16, Value) {
     let path = path.split('?').next().unwrap_or(path).trim_start_matches('/');
     let (name, rest) = path.split_once('/').unwrap_or((path, ""));
     match (method, rest) {
         ("GET", "v1/models") => (200, json!({ "object": "list", "data": [{ "id": super::MODEL, "object": "model" }] })),
         ("POST", "inference/v1/generate") => {
-            let Asked { token_ids: ids, sampling_params } = match serde_json::from_slice(body) {
+            let RequestBody { token_ids: ids, sampling_params } = match serde_json::from_slice(body) {
                 Ok(asked) => asked,
                 Err(error) => return refused(400, format!("the body is not a request: {error}")),
             };
@@ -145,7 +145,7 @@ fn answer(method: &str, path: &str, body: &[u8], deliver: &dyn Fn(&str, Ask) -> 
                 return refused(400, "only one continuation is sampled at a time: `n` must be 1");
             }
             let (answer, given) = sync_channel(1);
-            if !deliver(name, Ask { ids, answer }) {
+            if !deliver(name, TurnRequest { ids, answer }) {
                 return refused(404, "there is no such episode (any more)");
             }
             match given.recv() {

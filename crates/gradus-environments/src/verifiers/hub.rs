@@ -12,18 +12,18 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::endpoint::{self, Ask};
+use super::endpoint::{self, TurnRequest};
 use super::{loose, zmtp};
 use crate::error::{Error, Result};
 
 /// Maximum time to connect.
-const PATIENCE: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Event for an episode.
 #[derive(Debug)]
 pub enum Event {
     /// The server requests a turn of the policy.
-    Ask(Ask),
+    TurnRequest(TurnRequest),
     /// Additions to the episode's traces.
     Delta(Value),
     /// Final answer to the episode's request.
@@ -37,11 +37,11 @@ pub struct Hub {
     /// Server as `HOST:PORT`.
     peer: String,
     /// Maximum time to connect.
-    patience: Duration,
+    connect_timeout: Duration,
     /// Address at which this process listens.
     bound: SocketAddr,
     /// Address at which the server reaches it.
-    here: String,
+    callback_address: String,
     /// Secret prefix, so that nobody else can guess the names of episodes.
     secret: String,
     count: AtomicU64,
@@ -67,7 +67,7 @@ struct Listener {
 
 impl Listener {
     /// Delivers an event and returns whether that succeeded. A listener with too many unread bytes gets no more events.
-    fn hears(&self, bytes: usize, event: Event) -> bool {
+    fn deliver(&self, bytes: usize, event: Event) -> bool {
         let bytes = bytes.max(EVENT_BYTES);
         self.unread.fetch_add(bytes, Ordering::Relaxed) < UNREAD_BYTES && self.events.send((bytes, event)).is_ok()
     }
@@ -85,18 +85,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Listeners {
     /// Delivers a message of this size to the listener `name`. Returns false if there is none, or if it has too many unread bytes.
-    fn tell(&self, name: &str, bytes: usize, event: Event) -> bool {
+    fn deliver(&self, name: &str, bytes: usize, event: Event) -> bool {
         let mut all = lock(&self.0);
-        let hears = all.get(name).is_some_and(|listener| listener.hears(bytes, event));
-        if !hears {
+        let deliver = all.get(name).is_some_and(|listener| listener.deliver(bytes, event));
+        if !deliver {
             all.remove(name);
         }
-        hears
+        deliver
     }
 }
 
 /// Name of an episode, with its events. Dropping it frees the name.
-pub struct Seat {
+pub struct EpisodeChannel {
     hub: Arc<Hub>,
     /// Name of the episode.
     pub name: String,
@@ -104,17 +104,17 @@ pub struct Seat {
     unread: Arc<AtomicUsize>,
 }
 
-impl Seat {
+impl EpisodeChannel {
     /// Waits for the next event.
     ///
     /// # Errors
     /// Returns an error if there is no event until `end`, or the server sends more than is read.
-    pub fn next(&self, end: Instant) -> Result<Event, Silence> {
+    pub fn next(&self, end: Instant) -> Result<Event, ReceiveError> {
         // The limit also applies if events keep arriving.
-        let left = end.checked_duration_since(Instant::now()).ok_or(Silence::Late)?;
+        let left = end.checked_duration_since(Instant::now()).ok_or(ReceiveError::Late)?;
         let (bytes, event) = self.events.recv_timeout(left).map_err(|error| match error {
-            RecvTimeoutError::Timeout => Silence::Late,
-            RecvTimeoutError::Disconnected => Silence::Flooded,
+            RecvTimeoutError::Timeout => ReceiveError::Late,
+            RecvTimeoutError::Disconnected => ReceiveError::Flooded,
         })?;
         self.unread.fetch_sub(bytes, Ordering::Relaxed);
         Ok(event)
@@ -123,14 +123,14 @@ impl Seat {
 
 /// Reason why no further event arrives.
 #[derive(Debug)]
-pub enum Silence {
+pub enum ReceiveError {
     /// The time limit is over.
     Late,
     /// The server sent more than was read.
     Flooded,
 }
 
-impl std::fmt::Display for Silence {
+impl std::fmt::Display for ReceiveError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Late => f.write_str("it does not answer in time"),
@@ -139,19 +139,19 @@ impl std::fmt::Display for Silence {
     }
 }
 
-impl Drop for Seat {
+impl Drop for EpisodeChannel {
     fn drop(&mut self) {
         lock(&self.hub.listeners.0).remove(&self.name);
     }
 }
 
 impl Hub {
-    /// Creates a hub for the server at `address` (`tcp://HOST:PORT`). This process listens at `local`, and the server reaches it at `here`.
+    /// Creates a hub for the server at `address` (`tcp://HOST:PORT`). This process listens at `local`, and the server reaches it at `callback_address`.
     /// `timeout` limits one answer and also the time to connect.
     ///
     /// # Errors
     /// Returns an error if the address is invalid or cannot be bound.
-    pub fn new(address: &str, local: &str, here: Option<&str>, timeout: Duration) -> Result<Arc<Self>> {
+    pub fn new(address: &str, local: &str, callback_address: Option<&str>, timeout: Duration) -> Result<Arc<Self>> {
         let peer = address.strip_prefix("tcp://").filter(|peer| peer.rsplit_once(':').is_some());
         let Some(peer) = peer else {
             return Err(Error::config(format!("the `address` of the environment is `{address}`"))
@@ -160,22 +160,23 @@ impl Hub {
         let listeners = Arc::<Listeners>::default();
         let known = Arc::downgrade(&listeners);
         let alive = known.clone();
-        let deliver = move |name: &str, ask: Ask| {
-            let bytes = size_of_val(&ask.ids[..]);
-            known.upgrade().is_some_and(|listeners| listeners.tell(name, bytes, Event::Ask(ask)))
+        let deliver = move |name: &str, request: TurnRequest| {
+            let bytes = size_of_val(&request.ids[..]);
+            known.upgrade().is_some_and(|listeners| listeners.deliver(name, bytes, Event::TurnRequest(request)))
         };
         let bound: SocketAddr =
             endpoint::listen(local, deliver, move || alive.strong_count() > 0).map_err(|error| {
                 Error::config(format!("cannot listen at `{local}`: {error}"))
                     .with_hint("`listen` must be an address of this machine")
             })?;
-        let here = here.map_or_else(|| bound.to_string(), |host| format!("{host}:{}", bound.port()));
+        let callback_address =
+            callback_address.map_or_else(|| bound.to_string(), |host| format!("{host}:{}", bound.port()));
         let random = || RandomState::new().build_hasher().finish();
         Ok(Arc::new(Self {
             peer: peer.to_owned(),
-            patience: timeout.min(PATIENCE),
+            connect_timeout: timeout.min(CONNECT_TIMEOUT),
             bound,
-            here,
+            callback_address,
             secret: format!("{:016x}{:016x}", random(), random()),
             count: AtomicU64::new(0),
             listeners,
@@ -184,17 +185,17 @@ impl Hub {
     }
 
     /// Creates a new name with its channel.
-    pub fn seat(self: &Arc<Self>) -> Seat {
+    pub fn channel(self: &Arc<Self>) -> EpisodeChannel {
         let name = format!("{}-{}", self.secret, self.count.fetch_add(1, Ordering::Relaxed));
         let (send, events) = channel();
         let unread = Arc::<AtomicUsize>::default();
         lock(&self.listeners.0).insert(name.clone(), Listener { events: send, unread: Arc::clone(&unread) });
-        Seat { hub: Arc::clone(self), name, events, unread }
+        EpisodeChannel { hub: Arc::clone(self), name, events, unread }
     }
 
     /// URL at which the server requests the turns of the episode with this name.
     pub fn url(&self, name: &str) -> String {
-        format!("http://{}/{name}/v1", self.here)
+        format!("http://{}/{name}/v1", self.callback_address)
     }
 
     /// Sends a request.
@@ -217,9 +218,9 @@ impl Hub {
 
     /// Cancels an episode at the server. The answer is ignored.
     pub fn cancel(&self, name: &str) {
-        let seat = format!("{name}-cancel");
+        let channel = format!("{name}-cancel");
         // If the server has ended, there is nothing to cancel.
-        let _ = self.send(&seat, "cancel", &json!({ "request_id": name }));
+        let _ = self.send(&channel, "cancel", &json!({ "request_id": name }));
     }
 
     /// Returns the connection, and opens one if necessary.
@@ -230,10 +231,10 @@ impl Hub {
         }
         let mut addresses = self.peer.to_socket_addrs()?;
         let address = addresses.next().ok_or_else(|| io::Error::other("the host has no address"))?;
-        let mut stream = TcpStream::connect_timeout(&address, self.patience)?;
+        let mut stream = TcpStream::connect_timeout(&address, self.connect_timeout)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(self.patience))?;
-        stream.set_write_timeout(Some(self.patience))?;
+        stream.set_read_timeout(Some(self.connect_timeout))?;
+        stream.set_write_timeout(Some(self.connect_timeout))?;
         zmtp::greet(&mut stream, "DEALER")?;
         stream.set_read_timeout(None)?;
         let reader = BufReader::new(stream.try_clone()?);
@@ -253,7 +254,7 @@ impl Drop for Hub {
         }
         // The endpoint ends at the next connection, so open one more.
         self.listeners = Arc::default();
-        let _ = TcpStream::connect_timeout(&self.bound, PATIENCE);
+        let _ = TcpStream::connect_timeout(&self.bound, CONNECT_TIMEOUT);
     }
 }
 
@@ -279,7 +280,7 @@ fn read(mut reader: BufReader<TcpStream>, wire: &Weak<Wire>, listeners: &Weak<Li
             (Err(error), _) => Event::Gone(format!("its answer cannot be read: {error}")),
         };
         // Messages for abandoned episodes are dropped.
-        listeners.tell(&name, data.len(), event);
+        listeners.deliver(&name, data.len(), event);
     };
     if let Some(wire) = wire.upgrade() {
         wire.is_broken.store(true, Ordering::SeqCst);
@@ -287,7 +288,7 @@ fn read(mut reader: BufReader<TcpStream>, wire: &Weak<Wire>, listeners: &Weak<Li
     }
     if let Some(listeners) = listeners.upgrade() {
         for listener in lock(&listeners.0).values() {
-            listener.hears(0, Event::Gone(format!("the connection is broken: {end}")));
+            listener.deliver(0, Event::Gone(format!("the connection is broken: {end}")));
         }
     }
 }

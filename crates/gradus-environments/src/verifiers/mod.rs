@@ -18,12 +18,12 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::environment::{Begun, Drawn, Environment, Episode, Observation, Reply, Start, Turn};
+use crate::environment::{Environment, Episode, NewEpisode, Observation, Reply, SampledTurn, Start, Turn};
 use crate::error::{Error, Result};
 use crate::timeout;
 use crate::tool::Tool;
-use endpoint::Ask;
-use hub::{Event, Hub, Seat, Silence};
+use endpoint::TurnRequest;
+use hub::{EpisodeChannel, Event, Hub, ReceiveError};
 
 /// Maximum number of traces per episode; each agent has one.
 const TRACES_MAX: usize = 1024;
@@ -88,13 +88,13 @@ impl Verifiers {
                 .with_hint("set it to the policy's model directory, or its name on the hub"));
         }
         let hub = Hub::new(&config.address, &config.listen, config.reached_at.as_deref(), timeout)?;
-        let seat = hub.seat();
+        let channel = hub.channel();
         let unreachable = |error: Error| {
             Error::config(error.to_string())
                 .with_hint("start it: `python -m verifiers.v1.serve`, or `serve_env` in Python")
         };
-        hub.send(&seat.name, "health", &json!({})).map_err(unreachable)?;
-        match seat.next(Instant::now() + timeout) {
+        hub.send(&channel.name, "health", &json!({})).map_err(unreachable)?;
+        match channel.next(Instant::now() + timeout) {
             Ok(Event::Reply(reply)) if reply["success"] == json!(true) => {}
             Ok(event) => {
                 let message = format!("the environment server {} is not healthy: {event:?}", config.address);
@@ -105,7 +105,7 @@ impl Verifiers {
                 return Err(unreachable(Error::config(message)));
             }
         }
-        drop(seat);
+        drop(channel);
         Ok(Self { config: config.clone(), hub, timeout })
     }
 
@@ -125,11 +125,11 @@ impl Environment for Verifiers {
         &[]
     }
 
-    fn begin(&self, start: &Start) -> Result<Begun> {
-        let seat = self.hub.seat();
+    fn begin(&self, start: &Start) -> Result<NewEpisode> {
+        let channel = self.hub.channel();
         let mut client = json!({
             "type": "train",
-            "base_url": self.hub.url(&seat.name),
+            "base_url": self.hub.url(&channel.name),
             "api_key_var": NO_KEY,
             "renderer_model_name": self.config.tokenizer,
         });
@@ -138,21 +138,21 @@ impl Environment for Verifiers {
         }
         let task = self.task(&start.row)?;
         let run = json!({ "task_data": task, "client": client, "model": MODEL, "sampling": {} });
-        self.hub.send(&seat.name, "run", &run)?;
+        self.hub.send(&channel.name, "run", &run)?;
         let mut episode = Served {
             hub: Arc::clone(&self.hub),
-            seat,
+            channel,
             timeout: self.timeout,
             ids: Vec::new(),
-            ask: None,
+            request: None,
             answered: None,
             traces: HashMap::new(),
             is_over: false,
         };
         match episode.wait()? {
-            Next::Ask(ask) => {
-                episode.ids.clone_from(&ask.ids);
-                episode.ask = Some(ask);
+            Next::TurnRequest(request) => {
+                episode.ids.clone_from(&request.ids);
+                episode.request = Some(request);
             }
             Next::Over(observation) => {
                 let reward = observation.reward.map_or("none".into(), |reward| reward.to_string());
@@ -161,7 +161,7 @@ impl Environment for Verifiers {
                 return Err(Error::episode(message));
             }
         }
-        Ok(Begun { episode: Box::new(episode), opening: None })
+        Ok(NewEpisode { episode: Box::new(episode), opening: None })
     }
 
     fn is_deterministic(&self) -> bool {
@@ -176,12 +176,12 @@ impl Environment for Verifiers {
 /// An episode that a server plays.
 struct Served {
     hub: Arc<Hub>,
-    seat: Seat,
+    channel: EpisodeChannel,
     timeout: Duration,
     /// All ids so far.
     ids: Vec<u32>,
     /// The pending request for a turn.
-    ask: Option<Ask>,
+    request: Option<TurnRequest>,
     /// Last request and its answer. A client that lost the answer requests it again.
     answered: Option<(Vec<u32>, Value)>,
     /// Traces received so far.
@@ -191,7 +191,7 @@ struct Served {
 
 /// Result of a wait.
 enum Next {
-    Ask(Ask),
+    TurnRequest(TurnRequest),
     Over(Observation),
 }
 
@@ -200,10 +200,10 @@ impl Served {
     fn wait(&mut self) -> Result<Next> {
         let end = Instant::now() + self.timeout;
         loop {
-            match self.seat.next(end) {
-                Ok(Event::Ask(ask)) => match &self.answered {
-                    Some((ids, said)) if *ids == ask.ids => drop(ask.answer.send(said.clone())),
-                    _ => return Ok(Next::Ask(ask)),
+            match self.channel.next(end) {
+                Ok(Event::TurnRequest(request)) => match &self.answered {
+                    Some((ids, said)) if *ids == request.ids => drop(request.answer.send(said.clone())),
+                    _ => return Ok(Next::TurnRequest(request)),
                 },
                 Ok(Event::Delta(delta)) => self.hear(&delta)?,
                 Ok(Event::Reply(reply)) => {
@@ -214,7 +214,7 @@ impl Served {
                     self.is_over = true;
                     return Err(Error::episode(format!("the environment server was lost: {message}")));
                 }
-                Err(Silence::Late) => {
+                Err(ReceiveError::Late) => {
                     let message =
                         format!("no answer of the environment server within {} s", self.timeout.as_secs_f64());
                     return Err(Error::episode(message).with_hint("`environment.verifiers.timeout_s` sets the limit"));
@@ -296,19 +296,20 @@ impl Episode for Served {
         Err(Error::episode("an environment server needs the ids of a turn, not only its text"))
     }
 
-    fn step_drawn(&mut self, _turn: &Turn, drawn: &Drawn) -> Result<Observation> {
-        let Some(ask) = self.ask.take() else { return Err(Error::episode("the server expects no turn")) };
+    fn step_sampled(&mut self, _turn: &Turn, drawn: &SampledTurn) -> Result<Observation> {
+        let Some(request) = self.request.take() else { return Err(Error::episode("the server expects no turn")) };
         let said = endpoint::continuation(&drawn.ids, &drawn.logprobs, drawn.is_cut);
         self.ids.extend(&drawn.ids);
         // The client may have disconnected. Then it requests the answer again.
-        let _ = ask.answer.send(said.clone());
-        self.answered = Some((ask.ids, said));
+        let _ = request.answer.send(said.clone());
+        self.answered = Some((request.ids, said));
         match self.wait()? {
             Next::Over(observation) => Ok(observation),
-            Next::Ask(ask) => {
-                let Some(ids) = ask.ids.strip_prefix(&self.ids[..]).filter(|ids| !ids.is_empty()).map(<[u32]>::to_vec)
+            Next::TurnRequest(request) => {
+                let Some(ids) =
+                    request.ids.strip_prefix(&self.ids[..]).filter(|ids| !ids.is_empty()).map(<[u32]>::to_vec)
                 else {
-                    let same = ask.ids.iter().zip(&self.ids).take_while(|(one, other)| one == other).count();
+                    let same = request.ids.iter().zip(&self.ids).take_while(|(one, other)| one == other).count();
                     let message = format!(
                         "the server rewrote the conversation: of {} ids that the policy wrote and read, {same} are unchanged",
                         self.ids.len()
@@ -317,8 +318,8 @@ impl Episode for Served {
                         "set the `renderer` of the model's family, which only appends; gradus cannot train on episodes with missing text",
                     ));
                 };
-                self.ids.clone_from(&ask.ids);
-                self.ask = Some(ask);
+                self.ids.clone_from(&request.ids);
+                self.request = Some(request);
                 let replies = vec![Reply::Tokens { ids, content: String::new() }];
                 Ok(Observation { replies, ..Observation::default() })
             }
@@ -337,7 +338,7 @@ impl Episode for Served {
 impl Drop for Served {
     fn drop(&mut self) {
         if !self.is_over {
-            self.hub.cancel(&self.seat.name);
+            self.hub.cancel(&self.channel.name);
         }
     }
 }

@@ -109,8 +109,8 @@ fn start() -> Start {
     Start { name: "a".into(), seed: 1, row }
 }
 
-fn drawn(ids: &[u32]) -> Drawn {
-    Drawn { ids: ids.to_vec(), logprobs: vec![-0.5; ids.len()], is_cut: false }
+fn drawn(ids: &[u32]) -> SampledTurn {
+    SampledTurn { ids: ids.to_vec(), logprobs: vec![-0.5; ids.len()], is_cut: false }
 }
 
 #[test]
@@ -131,12 +131,12 @@ fn a_server_plays_with_the_turns_of_the_policy() {
     });
     let environment = Verifiers::connect(&config(&address)).expect("it is there");
     assert!(environment.writes_prompts() && environment.tools().is_empty() && !environment.is_deterministic());
-    let Begun { mut episode, opening } = environment.begin(&start()).expect("begun");
+    let NewEpisode { mut episode, opening } = environment.begin(&start()).expect("begun");
     assert_eq!((episode.prompt_ids(), opening), (Some(&[1, 2, 3][..]), None));
-    let observation = episode.step_drawn(&Turn::default(), &drawn(&[10, 11])).expect("answered");
+    let observation = episode.step_sampled(&Turn::default(), &drawn(&[10, 11])).expect("answered");
     assert_eq!(observation.replies, [Reply::Tokens { ids: vec![7, 8], content: String::new() }]);
-    let cut = Drawn { ids: vec![12], logprobs: vec![-0.25], is_cut: true };
-    let observation = episode.step_drawn(&Turn::default(), &cut).expect("the end");
+    let cut = SampledTurn { ids: vec![12], logprobs: vec![-0.25], is_cut: true };
+    let observation = episode.step_sampled(&Turn::default(), &cut).expect("the end");
     assert_eq!((observation.is_done, observation.reward), (true, Some(0.75)));
     let metrics = [("right", 0.5), ("short", 1.0), ("turns", 2.0)].map(|(name, value)| (name.to_owned(), value));
     assert_eq!(observation.metrics, metrics.into());
@@ -165,7 +165,7 @@ fn episodes_play_side_by_side_and_rows_may_hold_their_task_in_a_column() {
     let mut episodes: Vec<_> = (1..=20).map(begin).collect();
     for (n, episode) in (1..=20).rev().zip(episodes.iter_mut().rev()) {
         assert_eq!(episode.prompt_ids(), Some(&[n][..]));
-        let observation = episode.step_drawn(&Turn::default(), &drawn(&[n + 100])).expect("the end");
+        let observation = episode.step_sampled(&Turn::default(), &drawn(&[n + 100])).expect("the end");
         assert_eq!(observation.reward, Some(1.0));
     }
     let error = environment.begin(&start()).err().expect("there is no task").to_string();
@@ -223,16 +223,16 @@ fn what_goes_wrong_names_itself() {
         let timeout_s = if message.contains("within") { 3.0 } else { 60.0 };
         let environment = Verifiers::connect(&VerifiersConfig { timeout_s, ..config(&address) }).expect("it is there");
         let mut episode = environment.begin(&start()).expect("begun").episode;
-        let error = episode.step_drawn(&Turn::default(), &drawn(&[10])).expect_err(message).to_string();
+        let error = episode.step_sampled(&Turn::default(), &drawn(&[10])).expect_err(message).to_string();
         assert!(error.contains(message), "{message}: {error}");
         drop(episode);
         // A new request arrives after the earlier ones.
         environment.hub.send("x", "health", &json!({})).expect("sent");
         let is_over = message.contains("not a number");
         let canceled = || said.lock().expect("no panic").iter().any(|(method, _)| method == "cancel");
-        let seat = environment.hub.seat();
-        environment.hub.send(&seat.name, "health", &json!({})).expect("sent");
-        assert!(matches!(seat.next(Instant::now() + Duration::from_secs(60)), Ok(Event::Reply(_))));
+        let channel = environment.hub.channel();
+        environment.hub.send(&channel.name, "health", &json!({})).expect("sent");
+        assert!(matches!(channel.next(Instant::now() + Duration::from_secs(60)), Ok(Event::Reply(_))));
         assert_eq!(canceled(), !is_over, "{message}");
     }
 }

@@ -4,8 +4,8 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use gradus_environments::{
-    Begun, Drawn, Environment, Error, McpConfig, McpServer, OpenEnv, OpenEnvConfig, ProgramConfig, ProgramEnvironment,
-    Start, ToolSource, Turn, Verifiers, VerifiersConfig,
+    Environment, Error, McpConfig, McpServer, NewEpisode, OpenEnv, OpenEnvConfig, ProgramConfig, ProgramEnvironment,
+    SampledTurn, Start, ToolSource, Turn, Verifiers, VerifiersConfig,
 };
 use serde_json::{Map, json};
 
@@ -114,7 +114,7 @@ fn is_start(case: u64) -> bool {
 /// Plays an episode: two turns and the end.
 fn episode(environment: &dyn Environment, name: &str) -> Result<(), Error> {
     let row = Map::from_iter([("prompt".to_owned(), json!("p"))]);
-    let Begun { mut episode, .. } = environment.begin(&Start { name: name.to_owned(), seed: 1, row })?;
+    let NewEpisode { mut episode, .. } = environment.begin(&Start { name: name.to_owned(), seed: 1, row })?;
     for _ in 0..2 {
         let turn = Turn { text: "said".into(), content: "said".into(), calls: Vec::new() };
         let observation = episode.step(&turn)?;
@@ -221,11 +221,11 @@ pub fn mcp_http() {
 /// Plays an episode whose turns the server requests.
 fn drawn_episode(environment: &Verifiers, case: Option<u64>) -> Result<(), Error> {
     let row = Map::from_iter(case.map(|case| ("case".to_owned(), json!(case))));
-    let Begun { mut episode, .. } = environment.begin(&Start { name: "played".into(), seed: 1, row })?;
+    let NewEpisode { mut episode, .. } = environment.begin(&Start { name: "played".into(), seed: 1, row })?;
     for turn in 0..4 {
         assert!(episode.prompt_ids().is_some_and(|ids| !ids.is_empty()), "a turn is drawn behind a prompt");
-        let drawn = Drawn { ids: vec![10 + turn, 20], logprobs: vec![-0.5, -0.25], is_cut: false };
-        let observation = episode.step_drawn(&Turn::default(), &drawn)?;
+        let drawn = SampledTurn { ids: vec![10 + turn, 20], logprobs: vec![-0.5, -0.25], is_cut: false };
+        let observation = episode.step_sampled(&Turn::default(), &drawn)?;
         assert!(observation.reward.is_none_or(f64::is_finite), "{observation:?}");
         assert!(observation.metrics.values().all(|value| value.is_finite()), "{observation:?}");
         if observation.is_done {

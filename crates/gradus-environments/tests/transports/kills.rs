@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use gradus_environments::{
-    Begun, Environment, Error, McpConfig, McpServer, ProgramConfig, ProgramEnvironment, Start, ToolSource, Turn,
+    Environment, Error, McpConfig, McpServer, NewEpisode, ProgramConfig, ProgramEnvironment, Start, ToolSource, Turn,
 };
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -275,7 +275,7 @@ pub fn program() {
         let name = format!("episode {number}");
         let start = Start { name: name.clone(), seed: 1, row: Map::new() };
         let take = |text: &str, said: &str| seen.lock().expect("no panic").take(text, &name, said);
-        let Begun { mut episode, opening } = match environment.begin(&start) {
+        let NewEpisode { mut episode, opening } = match environment.begin(&start) {
             Ok(begun) => begun,
             Err(error) => return seen.lock().expect("no panic").fail(&error, noun),
         };

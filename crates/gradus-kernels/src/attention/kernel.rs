@@ -5,7 +5,7 @@ use rayon::prelude::*;
 use super::bias::{DistanceBias, PositionBuckets, add};
 use super::block::Block;
 use super::pieces::{Blocks, Piece, pieces, side_by_side};
-use super::stretches::{Stretch, Stretches};
+use super::spans::{KeySpan, KeySpans};
 use super::unit::Unit;
 use super::{AttentionDropout, AttentionShape};
 use crate::fused::{Dense, Op};
@@ -18,7 +18,7 @@ const PRODUCT: Product = Product::single(Precision::F32);
 
 #[derive(Debug)]
 pub(super) struct Attention {
-    stretches: Stretches,
+    spans: KeySpans,
     shape: AttentionShape,
     /// Buckets of the bias, if there is one.
     buckets: Option<PositionBuckets>,
@@ -51,19 +51,19 @@ struct Sources<'a> {
 
 impl Attention {
     pub(super) fn new(
-        stretches: Stretches,
+        spans: KeySpans,
         shape: AttentionShape,
         buckets: Option<PositionBuckets>,
         dropout: Option<AttentionDropout>,
     ) -> Self {
-        Self { stretches, shape, buckets, dropout: dropout.filter(|dropout| dropout.probability > 0.0) }
+        Self { spans, shape, buckets, dropout: dropout.filter(|dropout| dropout.probability > 0.0) }
     }
 
     /// Applies dropout to `row`: the probabilities of query `i` of a block, or their gradients.
     fn drop(&self, block: &Block<'_>, head: usize, i: usize, row: &mut [f32]) {
         let Some(dropout) = self.dropout else { return };
-        let (query, (near, global)) = (block.places()[0] + i, row.split_at_mut(block.near));
-        dropout.apply(head, query, block.standing(&(0..0)).start, near);
+        let (query, (near, global)) = (block.first_query()[0] + i, row.split_at_mut(block.near));
+        dropout.apply(head, query, block.key_positions(&(0..0)).start, near);
         for (value, &position) in global.iter_mut().zip(block.global(i)) {
             dropout.apply(head, query, position, std::slice::from_mut(value));
         }
@@ -79,24 +79,24 @@ impl Attention {
             }
             _ => Operand { values: qkv[i].values(), stride: widths[i], offset: 0, dim },
         });
-        let longest = self.stretches.longest();
+        let longest = self.spans.longest();
         let bias = self.buckets.as_ref().map(|buckets| DistanceBias::new(buckets, &bias[0], longest));
         Sources { operands, bias }
     }
 
     fn units(&self) -> Vec<Unit<'_>> {
         let heads = self.shape.kv_heads;
-        let of_stretch = |stretch| (0..heads).map(move |kv_head| Unit { stretch, kv_head });
-        self.stretches.list.iter().flat_map(of_stretch).collect()
+        let of_span = |span| (0..heads).map(move |kv_head| Unit { span, kv_head });
+        self.spans.list.iter().flat_map(of_span).collect()
     }
 
     /// Computes the scores of a block of queries, `[queries, keys]`, capped and unmasked. The bias is added to visible
     /// scores.
     fn scores(&self, from: &Sources<'_>, unit: Unit<'_>, head: usize, block: &Block<'_>, scores: &mut [f32]) {
         let [q, k, _] = from.operands;
-        let queries = q.head(head, block.places()[0], block.queries.len());
-        for (keys, column) in block.stretches() {
-            let keys = k.head(unit.kv_head, unit.stretch.keys.start + keys.start, keys.len());
+        let queries = q.head(head, block.first_query()[0], block.queries.len());
+        for (keys, column) in block.spans() {
+            let keys = k.head(unit.kv_head, unit.span.keys.start + keys.start, keys.len());
             PRODUCT.scaled(self.shape.scale).store(&mut scores[*column..], block.keys, queries, keys.t());
         }
         if let Some(cap) = self.shape.cap {
@@ -104,9 +104,9 @@ impl Attention {
         }
         if let Some(bias) = &from.bias {
             for (i, row) in scores.chunks_exact_mut(block.keys).enumerate() {
-                let (seen, position) = (block.seen(i), block.position(i));
+                let (visible, position) = (block.visible_columns(i), block.position(i));
                 let (near, global) = row.split_at_mut(block.near);
-                add(&mut near[seen.clone()], bias.of(head, bias.range(position, &block.standing(&seen))));
+                add(&mut near[visible.clone()], bias.of(head, bias.range(position, &block.key_positions(&visible))));
                 for (score, &key) in global.iter_mut().zip(block.global(i)) {
                     *score += bias.of(head, bias.range(position, &(key..key + 1)))[0];
                 }
@@ -115,30 +115,30 @@ impl Attention {
     }
 
     fn forward_unit(&self, sources: &Sources<'_>, unit: Unit<'_>) -> (Vec<f32>, Vec<f32>) {
-        let (dim, group, length) = (self.shape.head_dim, self.shape.group(), unit.stretch.queries());
+        let (dim, group, length) = (self.shape.head_dim, self.shape.group(), unit.span.queries());
         let mut output = vec![0.0f32; length * group * dim];
         let mut log_sums = vec![0.0f32; length * group];
         let mut buffer = vec![0.0f32; unit.block_size()];
         for (g, block) in unit.blocks(group) {
-            let (rows, [_, from]) = (block.queries.len(), block.places());
+            let (rows, [_, from]) = (block.queries.len(), block.first_query());
             let scores = &mut buffer[..rows * block.keys];
             self.scores(sources, unit, unit.kv_head * group + g, &block, scores);
             for (i, row) in scores.chunks_exact_mut(block.keys).enumerate() {
-                let seen = block.seen(i);
+                let visible = block.visible_columns(i);
                 let of_seen = match block.has_global() {
                     true => {
-                        block.hide(row, i, &seen, f32::NEG_INFINITY);
+                        block.hide(row, i, &visible, f32::NEG_INFINITY);
                         &mut *row
                     }
-                    false => &mut row[seen.clone()],
+                    false => &mut row[visible.clone()],
                 };
                 log_sums[(from + i) * group + g] = softmax_in_place(of_seen);
-                block.hide(row, i, &seen, 0.0);
+                block.hide(row, i, &visible, 0.0);
                 self.drop(&block, unit.kv_head * group + g, i, row);
             }
             let target = &mut output[from * group * dim + g * dim..];
-            for (keys, column) in block.stretches() {
-                let from = unit.stretch.keys.start + keys.start;
+            for (keys, column) in block.spans() {
+                let from = unit.span.keys.start + keys.start;
                 let values = sources.operands[2].head(unit.kv_head, from, keys.len());
                 let p = Mat::strided(&scores[*column..], rows, keys.len(), block.keys);
                 PRODUCT.add(target, group * dim, p, values);
@@ -153,9 +153,9 @@ impl Attention {
         let [.., output, log_sums] = saved else { unreachable!("output and log-sums are saved last") };
         let (output, log_sums) = (output.values(), log_sums.values());
         let (dim, group, heads, start) =
-            (self.shape.head_dim, self.shape.group(), self.shape.heads, unit.stretch.keys.start);
+            (self.shape.head_dim, self.shape.group(), self.shape.heads, unit.span.keys.start);
         let grad_operand = Operand { values: grad, stride: heads * dim, offset: 0, dim };
-        let mut grad_q = vec![0.0f32; unit.stretch.queries() * group * dim];
+        let mut grad_q = vec![0.0f32; unit.span.queries() * group * dim];
         let mut grad_k = vec![0.0f32; unit.keys() * dim];
         let mut grad_v = vec![0.0f32; unit.keys() * dim];
         let distances = bias.as_ref().map_or(0, DistanceBias::distances);
@@ -163,33 +163,33 @@ impl Attention {
         let mut probabilities = vec![0.0f32; unit.block_size()];
         let mut grad_scores = probabilities.clone();
         for (g, block) in unit.blocks(group) {
-            let (rows, [row, from], head) = (block.queries.len(), block.places(), unit.kv_head * group + g);
+            let (rows, [row, from], head) = (block.queries.len(), block.first_query(), unit.kv_head * group + g);
             let p = &mut probabilities[..rows * block.keys];
             let ds = &mut grad_scores[..rows * block.keys];
             self.scores(sources, unit, head, &block, p);
             let grad_rows = grad_operand.head(head, row, rows);
-            for (keys, column) in block.stretches() {
+            for (keys, column) in block.spans() {
                 let values = operands[2].head(unit.kv_head, start + keys.start, keys.len());
                 PRODUCT.store(&mut ds[*column..], block.keys, grad_rows, values.t());
             }
             for (i, (p, ds)) in p.chunks_exact_mut(block.keys).zip(ds.chunks_exact_mut(block.keys)).enumerate() {
                 let at = ((row + i) * heads + head) * dim;
                 let d = dot(&grad[at..at + dim], &output[at..at + dim]);
-                let (seen, log_sum) = (block.seen(i), log_sums[(row + i) * heads + head]);
-                let of_seen = if block.has_global() { 0..block.keys } else { seen.clone() };
+                let (visible, log_sum) = (block.visible_columns(i), log_sums[(row + i) * heads + head]);
+                let of_seen = if block.has_global() { 0..block.keys } else { visible.clone() };
                 self.drop(&block, head, i, ds);
                 let (of_p, of_ds) = (&mut p[of_seen.clone()], &mut ds[of_seen]);
                 match self.shape.cap {
                     None => probabilities_and_gradient(of_p, of_ds, log_sum, d),
                     Some(cap) => capped_probabilities_and_gradient(of_p, of_ds, [log_sum, d], cap),
                 }
-                block.hide(p, i, &seen, 0.0);
-                block.hide(ds, i, &seen, 0.0);
+                block.hide(p, i, &visible, 0.0);
+                block.hide(ds, i, &visible, 0.0);
                 self.drop(&block, head, i, p);
                 if let Some(bias) = bias {
                     let (position, (near, global)) = (block.position(i), ds.split_at(block.near));
                     let grad_bias = &mut grad_bias[g * distances..][..distances];
-                    add(&mut grad_bias[bias.range(position, &block.standing(&seen))], &near[seen]);
+                    add(&mut grad_bias[bias.range(position, &block.key_positions(&visible))], &near[visible]);
                     for (ds, &key) in global.iter().zip(block.global(i)) {
                         grad_bias[bias.range(position, &(key..key + 1)).start] += ds;
                     }
@@ -197,7 +197,7 @@ impl Attention {
             }
             let scaled = PRODUCT.scaled(self.shape.scale);
             let queries = operands[0].head(head, row, rows);
-            for (keys, column) in block.stretches() {
+            for (keys, column) in block.spans() {
                 let keys_view = operands[1].head(unit.kv_head, start + keys.start, keys.len());
                 let p = Mat::strided(&p[*column..], rows, keys.len(), block.keys);
                 let ds = Mat::strided(&ds[*column..], rows, keys.len(), block.keys);
@@ -253,11 +253,11 @@ simd! {
 impl Op for Attention {
     fn forward(&self, inputs: &[Dense]) -> (Dense, Vec<Dense>) {
         let sources = self.sources(inputs);
-        let (n, heads, group) = (self.stretches.queries, self.shape.heads, self.shape.group());
+        let (n, heads, group) = (self.spans.queries, self.shape.heads, self.shape.group());
         let units = self.units();
         let blocks: Vec<_> = units.par_iter().map(|&unit| self.forward_unit(&sources, unit)).collect();
         let (width, total) = (group * self.shape.head_dim, heads * self.shape.head_dim);
-        let rows = pieces(&units, Stretch::query_rows);
+        let rows = pieces(&units, KeySpan::query_rows);
         let outputs = blocks.iter().map(|(output, _)| &output[..]).collect();
         let output = side_by_side(&rows, n, total, &[Blocks { offset: 0, width, of_units: outputs }]);
         let log_sums = blocks.iter().map(|(_, log_sums)| &log_sums[..]).collect();
@@ -280,7 +280,7 @@ impl Op for Attention {
             width: widths[i],
             of_units: blocks.iter().map(|block| &block[i][..]).collect(),
         };
-        let queries = (pieces(&units, Stretch::query_rows), self.stretches.queries);
+        let queries = (pieces(&units, KeySpan::query_rows), self.spans.queries);
         // One gradient with all side by side, or three, as in the inputs.
         let gradients = match inputs.len() - usize::from(self.buckets.is_some()) {
             1 => {
@@ -288,7 +288,7 @@ impl Op for Attention {
                 vec![side_by_side(&queries.0, queries.1, totals.iter().sum(), &all)]
             }
             _ => {
-                let keys = (pieces(&units, |stretch| [(stretch.keys.clone(), 0)]), self.stretches.keys);
+                let keys = (pieces(&units, |span| [(span.keys.clone(), 0)]), self.spans.keys);
                 let side = |i: usize, (rows, n): &(Vec<Piece>, usize)| side_by_side(rows, *n, totals[i], &[of(i, 0)]);
                 vec![side(0, &queries), side(1, &keys), side(2, &keys)]
             }

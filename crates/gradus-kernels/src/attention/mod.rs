@@ -23,7 +23,7 @@ mod pieces;
 pub(crate) mod reference;
 pub(crate) mod sequence;
 mod shape;
-mod stretches;
+mod spans;
 #[cfg(test)]
 mod tests;
 #[cfg(any(test, feature = "gpu"))]
@@ -39,7 +39,7 @@ pub use dropout::{AttentionDropout, mix};
 use kernel::Attention;
 pub use mask::Mask;
 pub use shape::AttentionShape;
-use stretches::Stretches;
+use spans::KeySpans;
 
 use crate::embedding::embedding;
 use crate::fused::{apply, is_cpu};
@@ -175,7 +175,7 @@ pub fn attention_across_with(
     check([&q_nd, &k_md, &v_md], extras.bias.as_ref(), cross.tokens(), shape);
     let qkv = [q_nd, k_md, v_md];
     if is_cpu(&qkv[0].device()) {
-        return run(Stretches::across(cross, shape.mask), qkv, extras, shape);
+        return run(KeySpans::across(cross, shape.mask), qkv, extras, shape);
     }
     #[cfg(feature = "gpu")]
     let qkv = match extras.is_plain() {
@@ -230,15 +230,15 @@ fn fused<const N: usize>(
 ) -> Tensor<2> {
     let is_windowed = shape.mask != shape.mask.without_window();
     if !is_windowed || segments.global(&(0..segments.tokens())).is_empty() {
-        return run(Stretches::within(segments, shape.mask), qkv, extras, shape);
+        return run(KeySpans::within(segments, shape.mask), qkv, extras, shape);
     }
-    let (stretches, rows, places) = Stretches::with_global(segments, shape.mask);
-    let result = run(stretches, qkv.map(|x| embedding(x, &rows)), extras, shape);
+    let (spans, rows, places) = KeySpans::with_global(segments, shape.mask);
+    let result = run(spans, qkv.map(|x| embedding(x, &rows)), extras, shape);
     embedding(result, &places)
 }
 
 fn run<const N: usize>(
-    stretches: Stretches,
+    spans: KeySpans,
     qkv: [Tensor<2>; N],
     extras: AttentionExtras,
     shape: AttentionShape,
@@ -248,7 +248,7 @@ fn run<const N: usize>(
         inputs.push(bias.weight_hr.into_dispatch());
         bias.buckets
     });
-    apply(Attention::new(stretches, shape, buckets, extras.dropout), inputs)
+    apply(Attention::new(spans, shape, buckets, extras.dropout), inputs)
 }
 
 fn check([q_nd, k_md, v_md]: [&Tensor<2>; 3], bias: Option<&PositionBias>, [n, m]: [usize; 2], shape: AttentionShape) {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::stretches::Stretch;
+use super::spans::KeySpan;
 use super::unit::Unit;
 use crate::fused::Dense;
 use crate::parts::{one_in_parts, part_of};
@@ -16,14 +16,14 @@ pub(super) struct Piece {
     kv_head: usize,
 }
 
-/// Returns the pieces of all units; `rows` gives the rows of a stretch.
+/// Returns the pieces of all units; `rows` gives the rows of a span.
 pub(super) fn pieces<R: IntoIterator<Item = (Range<usize>, usize)>>(
     units: &[Unit<'_>],
-    rows: impl Fn(&Stretch) -> R,
+    rows: impl Fn(&KeySpan) -> R,
 ) -> Vec<Piece> {
     let of_unit = |(i, unit): (usize, &Unit<'_>)| {
         let kv_head = unit.kv_head;
-        rows(unit.stretch).into_iter().map(move |(rows, from)| Piece { rows, from, unit: i, kv_head })
+        rows(unit.span).into_iter().map(move |(rows, from)| Piece { rows, from, unit: i, kv_head })
     };
     units.iter().enumerate().flat_map(of_unit).collect()
 }

@@ -1,22 +1,21 @@
 //! Units of parallel work.
 
 use super::block::Block;
-use super::stretches::Stretch;
+use super::spans::KeySpan;
 
-/// One stretch of keys and one key/value head: the unit of parallel work.
+/// One span of keys and one key/value head: the unit of parallel work.
 #[derive(Clone, Copy)]
 pub(super) struct Unit<'a> {
-    pub stretch: &'a Stretch,
+    pub span: &'a KeySpan,
     pub kv_head: usize,
 }
 
 impl<'a> Unit<'a> {
     /// Returns the blocks of each query head of the unit.
     pub fn blocks(self, group: usize) -> impl Iterator<Item = (usize, Block<'a>)> {
-        self.stretch
-            .readers
-            .iter()
-            .flat_map(move |reader| (0..group).flat_map(move |g| Block::all(reader).map(move |block| (g, block))))
+        self.span.query_spans.iter().flat_map(move |query_span| {
+            (0..group).flat_map(move |g| Block::all(query_span).map(move |block| (g, block)))
+        })
     }
 
     /// Largest number of scores in a block.
@@ -25,6 +24,6 @@ impl<'a> Unit<'a> {
     }
 
     pub fn keys(self) -> usize {
-        self.stretch.keys.len()
+        self.span.keys.len()
     }
 }

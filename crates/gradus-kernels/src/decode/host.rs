@@ -22,7 +22,7 @@ const PRODUCT: Product = Product::single(Precision::F32);
 
 /// Keys and values of consecutive tokens, head by head.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Stretch {
+pub(super) struct KvBuffer {
     length: usize,
     capacity: usize,
     /// `[kv_heads, head_dim, capacity]`, so that scores of neighboring tokens are computed side by side.
@@ -31,7 +31,7 @@ pub(super) struct Stretch {
     values: Vec<f32>,
 }
 
-impl Stretch {
+impl KvBuffer {
     pub(super) fn length(&self) -> usize {
         self.length
     }
@@ -69,23 +69,23 @@ impl Stretch {
         /// Tokens whose keys are written side by side: those of one channel fill a cache line.
         const SIDE_BY_SIDE: usize = 16;
         let (dim, length) = (shape.head_dim, tokens.len());
-        let mut stretch = Self { length, ..Self::new(shape, length) };
+        let mut buffer = Self { length, ..Self::new(shape, length) };
         if length == 0 {
-            return stretch;
+            return buffer;
         }
         for from in (0..length).step_by(SIDE_BY_SIDE) {
             let some = from..(from + SIDE_BY_SIDE).min(length);
             let rows: Vec<&[f32]> = some.clone().map(|at| k.row(tokens.start + at)).collect();
-            for (channel, keys) in stretch.keys.chunks_exact_mut(length).enumerate() {
+            for (channel, keys) in buffer.keys.chunks_exact_mut(length).enumerate() {
                 keys[some.clone()].iter_mut().zip(&rows).for_each(|(key, row)| *key = row[channel]);
             }
         }
         for (at, t) in tokens.enumerate() {
             for (head, value) in v.row(t).chunks_exact(dim).enumerate() {
-                stretch.values[(head * length + at) * dim..][..dim].copy_from_slice(value);
+                buffer.values[(head * length + at) * dim..][..dim].copy_from_slice(value);
             }
         }
-        stretch
+        buffer
     }
 
     /// Stores one token's keys and values, `[kv_heads · head_dim]` each, at position `at`.
@@ -186,10 +186,10 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Stretch of a row that has added no token.
-static NOTHING: Stretch = Stretch { length: 0, capacity: 0, keys: Vec::new(), values: Vec::new() };
+/// Buffer of a row that has added no token.
+static NOTHING: KvBuffer = KvBuffer { length: 0, capacity: 0, keys: Vec::new(), values: Vec::new() };
 
-impl Memory<Stretch> {
+impl Memory<KvBuffer> {
     /// Stores keys and values of prompts, starting with prompt number `first`.
     pub(super) fn put_prompts(
         &mut self,
@@ -198,9 +198,9 @@ impl Memory<Stretch> {
         prompts: Vec<Range<usize>>,
         [k, v]: [Rows<'_>; 2],
     ) {
-        let stretches = prompts.into_par_iter().map(|tokens| Stretch::of_prompt(shape, tokens, [k, v]));
-        let stretches: Vec<Stretch> = stretches.collect();
-        self.prompts.extend((first..).zip(stretches));
+        let buffers = prompts.into_par_iter().map(|tokens| KvBuffer::of_prompt(shape, tokens, [k, v]));
+        let buffers: Vec<KvBuffer> = buffers.collect();
+        self.prompts.extend((first..).zip(buffers));
     }
 
     /// Copies the first `length` tokens of slot `from` to slot `to`.
@@ -252,7 +252,7 @@ impl Memory<Stretch> {
     }
 
     /// Keys and values of a row: those of the shared prompt, then the row's own.
-    fn stretches(&self, pass: &Pass<'_>, row: &CacheRow) -> [&Stretch; 2] {
+    fn buffers(&self, pass: &Pass<'_>, row: &CacheRow) -> [&KvBuffer; 2] {
         let own = match pass.keys {
             Keys::Row => &self.slots[row.slot],
             Keys::Prompt => &NOTHING,
@@ -273,9 +273,9 @@ impl Memory<Stretch> {
         output: &mut [f32],
     ) {
         let (AttentionShape { head_dim: dim, scale, cap, mask, .. }, group) = (pass.shape, pass.shape.group());
-        let ([prompt, own], [position, length]) = (self.stretches(pass, row), self.place(pass, row));
+        let ([prompt, own], [position, length]) = (self.buffers(pass, row), self.place(pass, row));
         let seen = mask.keys(position, length);
-        // Visible range (possibly a window) within each stretch.
+        // Visible range (possibly a window) within each buffer.
         let [of_prompt, of_own] = within(&seen, prompt.length);
         let mut scores = vec![0.0f32; seen.len()];
         for (head, (q, output)) in q.chunks_exact(dim).zip(output.chunks_exact_mut(dim)).enumerate() {
@@ -308,7 +308,7 @@ impl Memory<Stretch> {
     ) {
         let AttentionShape { heads, head_dim: dim, mask, scale, cap, .. } = pass.shape;
         let rows = &pass.rows[block.clone()];
-        let [prompt, own] = self.stretches(pass, &rows[0]);
+        let [prompt, own] = self.buffers(pass, &rows[0]);
         let places: Vec<[usize; 2]> = rows.iter().map(|row| self.place(pass, row)).collect();
         let seen: Vec<Range<usize>> = places.iter().map(|&[position, length]| mask.keys(position, length)).collect();
         let (first, end) = (seen[0].start, seen[seen.len() - 1].end);
@@ -316,17 +316,17 @@ impl Memory<Stretch> {
         if columns == 0 {
             return;
         }
-        // Each stretch with its visible tokens, and the column of the first.
+        // Each buffer with its visible tokens, and the column of the first.
         let [of_prompt, of_own] = within(&(first..end), prompt.length);
-        let stretches = [(prompt, of_prompt.clone(), 0), (own, of_own, of_prompt.len())];
-        let stretches = || stretches.iter().filter(|(_, tokens, _)| !tokens.is_empty());
+        let buffers = [(prompt, of_prompt.clone(), 0), (own, of_own, of_prompt.len())];
+        let buffers = || buffers.iter().filter(|(_, tokens, _)| !tokens.is_empty());
         let mut scores = vec![0.0f32; rows.len() * columns];
         for head in 0..heads {
             let queries = &q.values[block.start * q.stride + q.offset + head * dim..];
             let queries = Mat::strided(queries, rows.len(), dim, q.stride);
-            for (stretch, tokens, column) in stretches() {
-                let keys = &stretch.head(head / pass.shape.group(), dim).0[tokens.start..];
-                let keys = Mat::strided(keys, dim, tokens.len(), stretch.capacity);
+            for (buffer, tokens, column) in buffers() {
+                let keys = &buffer.head(head / pass.shape.group(), dim).0[tokens.start..];
+                let keys = Mat::strided(keys, dim, tokens.len(), buffer.capacity);
                 PRODUCT.scaled(scale).store(&mut scores[*column..], columns, queries, keys);
             }
             if let Some(cap) = cap {
@@ -341,8 +341,8 @@ impl Memory<Stretch> {
                 row[..of_row.start].fill(0.0);
                 row[of_row.end..].fill(0.0);
             }
-            for (stretch, tokens, column) in stretches() {
-                let values = &stretch.head(head / pass.shape.group(), dim).1[tokens.start * dim..];
+            for (buffer, tokens, column) in buffers() {
+                let values = &buffer.head(head / pass.shape.group(), dim).1[tokens.start * dim..];
                 let p = Mat::strided(&scores[*column..], rows.len(), tokens.len(), columns);
                 PRODUCT.add(&mut output[head * dim..], q.width, p, Mat::dense(values, tokens.len(), dim));
             }

@@ -43,7 +43,7 @@ pub struct LayerCache {
     /// Number of the next prompt.
     next_prompt: usize,
     /// Tensors from the CPU, packed for its fused kernels.
-    host: Memory<host::Stretch>,
+    host: Memory<host::KvBuffer>,
     /// Tensors from other devices, stored on the device.
     device: device::Pool,
 }
@@ -114,7 +114,7 @@ struct Pass<'a> {
 impl LayerCache {
     /// Creates an empty cache with space for `capacity` new tokens per row. Rows that add more get more space.
     pub fn new(shape: AttentionShape, slots: usize, capacity: usize) -> Self {
-        let host = Memory { prompts: BTreeMap::new(), slots: vec![host::Stretch::default(); slots] };
+        let host = Memory { prompts: BTreeMap::new(), slots: vec![host::KvBuffer::default(); slots] };
         Self { shape, capacity, next_prompt: 0, host, device: device::Pool::default() }
     }
 
@@ -183,7 +183,7 @@ impl LayerCache {
         let missing = || panic!("slot {from} does not hold {length} tokens");
         // Rows are in one memory or the other, depending on the device.
         if !self.device.has_slots() {
-            let held = self.host.slots.get(from).map_or(0, host::Stretch::length);
+            let held = self.host.slots.get(from).map_or(0, host::KvBuffer::length);
             if held < length || to >= self.host.slots.len() {
                 missing()
             }

@@ -13,7 +13,7 @@ use crate::frozen::FrozenLinear;
 impl FrozenLinear {
     /// Returns the weight on `device`, `[out, in]`.
     fn weight(&self, device: &CubeDevice) -> CubeTensor {
-        operand(|| self.0.held(), self.0.on_devices(), device)
+        operand(|| self.0.for_gpu(), self.0.on_devices(), device)
     }
 }
 

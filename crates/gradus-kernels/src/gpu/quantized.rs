@@ -37,7 +37,7 @@ fn expand_halves(halves: &[u32], values: &mut [f32]) {
 
 /// A weight in fewer than 32 bits, on the host.
 #[derive(Debug)]
-pub(crate) enum Held {
+pub(crate) enum CompressedWeight {
     /// In 8 or 4 bits.
     Quantized(Quantized),
     /// In bf16, `[in, out]` with these sizes.
@@ -53,10 +53,10 @@ enum OnDevice {
 }
 
 impl OnDevice {
-    fn new(client: &Client, weight: &Held) -> Self {
+    fn new(client: &Client, weight: &CompressedWeight) -> Self {
         match weight {
-            Held::Quantized(weight) => Self::Codes(Packed::new(client, weight)),
-            Held::Bf16(values, [width, out]) => {
+            CompressedWeight::Quantized(weight) => Self::Codes(Packed::new(client, weight)),
+            CompressedWeight::Bf16(values, [width, out]) => {
                 let half = |i: usize| values[i % width * out + i / width].to_bits() >> 16;
                 let numbers = width * out;
                 let word = |at: usize| half(at) | if at + 1 < numbers { half(at + 1) << 16 } else { 0 };
@@ -178,13 +178,21 @@ impl Packed {
 }
 
 /// Returns the numbers of a compressed weight, `[out, in]`. Its codes are copied to the device once, into `copies`.
-pub(super) fn expanded(weight: impl FnOnce() -> Held, copies: &OnDevices, device: &CubeDevice) -> CubeTensor {
+pub(super) fn expanded(
+    weight: impl FnOnce() -> CompressedWeight,
+    copies: &OnDevices,
+    device: &CubeDevice,
+) -> CubeTensor {
     let client = device.client();
     copies.get(device, || OnDevice::new(&client, &weight())).expanded(&client, device)
 }
 
 /// Like [`expanded`], as the operand of a product: in bf16 if the weight is held in it and the device multiplies it.
-pub(super) fn operand(weight: impl FnOnce() -> Held, copies: &OnDevices, device: &CubeDevice) -> CubeTensor {
+pub(super) fn operand(
+    weight: impl FnOnce() -> CompressedWeight,
+    copies: &OnDevices,
+    device: &CubeDevice,
+) -> CubeTensor {
     let client = device.client();
     match &*copies.get(device, || OnDevice::new(&client, &weight())) {
         OnDevice::Bf16(words, shape) if computes(device, DType::BF16) => {
@@ -197,7 +205,7 @@ pub(super) fn operand(weight: impl FnOnce() -> Held, copies: &OnDevices, device:
 
 /// Returns [`expanded`] as a tensor, `[in, out]`. `None` if `device` is not a GPU with kernels.
 pub(crate) fn dense(
-    weight: impl FnOnce() -> Held,
+    weight: impl FnOnce() -> CompressedWeight,
     copies: &OnDevices,
     device: &burn::tensor::Device,
 ) -> Option<Tensor<2>> {

@@ -8,7 +8,7 @@ use super::codes::CODES;
 use super::format::Precision;
 use super::packed::{Columns, PackedMatrix, Scaling};
 use super::tile::COLUMNS;
-use super::{Mat, Side, TURNED, pack, with_scratch};
+use super::{Mat, Orientation, TURNED, pack, with_scratch};
 use crate::quantized::BLOCK;
 use crate::simd::simd;
 
@@ -17,10 +17,10 @@ const LINES: usize = 64;
 
 impl Columns<'_> {
     /// Writes the words `depth` of panel `panel` of the matrix, or of its transpose, for tiles of the operands' precision.
-    pub(super) fn expand(&self, side: Side, panel: usize, depth: &Range<usize>, words: &mut [u32]) {
-        match side {
-            Side::Itself => self.expand_panel(panel, depth, words),
-            Side::Transpose => self.expand_transposed(panel, depth, words),
+    pub(super) fn expand(&self, orientation: Orientation, panel: usize, depth: &Range<usize>, words: &mut [u32]) {
+        match orientation {
+            Orientation::AsStored => self.expand_panel(panel, depth, words),
+            Orientation::Transpose => self.expand_transposed(panel, depth, words),
         }
     }
 

@@ -109,7 +109,8 @@ impl Product {
     /// # Panics
     /// If the inner dimensions differ, or `start` has another number of columns.
     pub(crate) fn fresh(self, start: Option<&[f32]>, a: Mat<'_>, b: Mat<'_>) -> Vec<f32> {
-        let [values] = fresh(a, [(b.columns, start)], |[(output, start)]| self.run(output, Begin::At(start), a, b));
+        let [values] =
+            fresh(a, [(b.columns, start)], |[(output, start)]| self.run(output, StartFrom::Bias(start), a, b));
         values
     }
 
@@ -121,7 +122,7 @@ impl Product {
         if a.columns == 0 {
             output.chunks_mut(stride.max(1)).take(a.rows).for_each(|row| row[..b.columns].fill(0.0));
         }
-        self.run(Output::new(output, stride, a.rows, b.columns), Begin::At(&[]), a, b);
+        self.run(Output::new(output, stride, a.rows, b.columns), StartFrom::Bias(&[]), a, b);
     }
 
     /// Adds the product to `output`.
@@ -129,13 +130,13 @@ impl Product {
     /// # Panics
     /// As [`store`](Self::store).
     pub(crate) fn add(self, output: &mut [f32], stride: usize, a: Mat<'_>, b: Mat<'_>) {
-        self.run(Output::new(output, stride, a.rows, b.columns), Begin::There, a, b);
+        self.run(Output::new(output, stride, a.rows, b.columns), StartFrom::Output, a, b);
     }
 
-    fn run(self, output: Output, begin: Begin<'_>, a: Mat<'_>, b: Mat<'_>) {
+    fn run(self, output: Output, start_from: StartFrom<'_>, a: Mat<'_>, b: Mat<'_>) {
         assert_eq!(a.columns, b.rows, "inner dimensions");
         let Self { precision, threads, scale } = self;
-        let task = Task::new(a, b.columns, precision.into(), output, scale, begin);
+        let task = Task::new(a, b.columns, precision.into(), output, scale, start_from);
         let threads = if task.work() < SMALL { Threads::One } else { threads };
         task.run(threads, |panel, depth, words| {
             pack::pack_panels(words, depth.len() * COLUMNS, &b, panel * COLUMNS, depth, precision);
@@ -217,11 +218,11 @@ fn fresh<'s, const N: usize>(
 
 /// Start value of the sums of a product.
 #[derive(Debug, Clone, Copy)]
-enum Begin<'a> {
+enum StartFrom<'a> {
     /// The current content of the output.
-    There,
+    Output,
     /// One number per column, or 0 if empty.
-    At(&'a [f32]),
+    Bias(&'a [f32]),
 }
 
 /// Destination of tiles. Each task writes rows or columns of its own.
@@ -252,13 +253,13 @@ enum Words<'a> {
     /// Stored words, with panels `stride` words apart.
     Stored { words: &'a [u32], stride: usize },
     /// Words that are expanded from a packed matrix, one stretch of one panel at a time.
-    Expanded { matrix: Columns<'a>, side: Side },
+    Expanded { matrix: Columns<'a>, orientation: Orientation },
 }
 
 /// Which form of a packed matrix a product uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Side {
-    Itself,
+enum Orientation {
+    AsStored,
     Transpose,
 }
 
@@ -276,15 +277,15 @@ struct Task<'a> {
     output: Output,
     columns: usize,
     scale: f32,
-    begin: Begin<'a>,
+    start_from: StartFrom<'a>,
 }
 
 impl<'a> Task<'a> {
-    fn new(a: Mat<'a>, columns: usize, lines: Lines, output: Output, scale: f32, begin: Begin<'a>) -> Self {
+    fn new(a: Mat<'a>, columns: usize, lines: Lines, output: Output, scale: f32, start_from: StartFrom<'a>) -> Self {
         let inner = a.columns.div_ceil(lines.operand().per_word());
         // At most `DEPTH`, and of similar size.
         let stretch = inner.div_ceil(inner.div_ceil(DEPTH).max(1)).next_multiple_of(DEPTH_UNIT);
-        Self { a, lines, kernel: Kernel::best(), inner, stretch, scales: &[], output, columns, scale, begin }
+        Self { a, lines, kernel: Kernel::best(), inner, stretch, scales: &[], output, columns, scale, start_from }
     }
 
     /// Number of multiply-adds.
@@ -406,8 +407,8 @@ impl Part<'_> {
                         let at = (panel - self.panels.start) * stride + (depth.start - self.depth.start) * width;
                         self.tiles(panel, &words[at..at + size], &depth, rows, packed);
                     }
-                    Words::Expanded { matrix, side } => with_scratch(&EXPANDED, size, |words| {
-                        matrix.expand(side, panel, &depth, words);
+                    Words::Expanded { matrix, orientation } => with_scratch(&EXPANDED, size, |words| {
+                        matrix.expand(orientation, panel, &depth, words);
                         self.tiles(panel, words, &depth, rows, packed);
                     }),
                 }
@@ -417,9 +418,9 @@ impl Part<'_> {
 
     /// Multiplies rows `rows`, packed in `packed`, with the stretch `words` of panel `panel`.
     fn tiles(&self, panel: usize, words: &[u32], depth: &Range<usize>, rows: &Range<usize>, packed: &[u32]) {
-        let Task { output, columns, scale, scales, begin, kernel, lines, .. } = self.task;
+        let Task { output, columns, scale, scales, start_from, kernel, lines, .. } = self.task;
         let column = panel * COLUMNS;
-        let begin = if depth.start > 0 { Begin::There } else { begin };
+        let start_from = if depth.start > 0 { StartFrom::Output } else { start_from };
         let from_column = |values: &[f32]| if values.is_empty() { std::ptr::null() } else { values[column..].as_ptr() };
         for from in (0..rows.len()).step_by(ROWS) {
             let tile_rows = (rows.len() - from).min(ROWS);
@@ -434,8 +435,8 @@ impl Part<'_> {
                 columns: (columns - column).min(COLUMNS),
                 scale,
                 scales: from_column(scales),
-                start: if let Begin::At(start) = begin { from_column(start) } else { std::ptr::null() },
-                add: matches!(begin, Begin::There),
+                start: if let StartFrom::Bias(start) = start_from { from_column(start) } else { std::ptr::null() },
+                add: matches!(start_from, StartFrom::Output),
             };
             // SAFETY: the slices above cover the operands, `Output::new` checked the result, and `Kernel::best` checked the CPU.
             unsafe { kernel.run(lines, tile) };

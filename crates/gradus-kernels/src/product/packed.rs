@@ -8,7 +8,8 @@ use rayon::prelude::*;
 use super::format::{Precision, Quantization, WeightFormat};
 use super::tile::{COLUMNS, DEPTH_UNIT, Lines};
 use super::{
-    ALONE_WORDS, Begin, FEW_ROWS, Mat, Output, PACKED_ROWS, PANELS_PACKED, Part, SMALL, Side, Task, Threads, Words,
+    ALONE_WORDS, FEW_ROWS, Mat, Orientation, Output, PACKED_ROWS, PANELS_PACKED, Part, SMALL, StartFrom, Task, Threads,
+    Words,
 };
 use super::{codes, fresh, pack, shares, with_scratch};
 use crate::parts::one_in_parts;
@@ -186,9 +187,9 @@ impl PackedMatrix {
         let all = matrices.map(|(matrix, _)| matrix.all());
         fresh(a, matrices.map(|(matrix, start)| (matrix.columns, start)), |outputs| {
             let tasks = all.iter().zip(outputs).map(|(columns, (output, start))| {
-                (columns, columns.task(Side::Itself, output, Begin::At(start), 1.0, a))
+                (columns, columns.task(Orientation::AsStored, output, StartFrom::Bias(start), 1.0, a))
             });
-            Columns::run_each(Side::Itself, &tasks.collect::<Vec<_>>());
+            Columns::run_each(Orientation::AsStored, &tasks.collect::<Vec<_>>());
         })
     }
 
@@ -199,7 +200,9 @@ impl PackedMatrix {
     /// As [`fresh`](Self::fresh).
     pub(crate) fn fresh_transposed(&self, a: Mat<'_>) -> Vec<f32> {
         let all = self.all();
-        let run = |[(output, start)]: [(Output, &[f32]); 1]| all.run(Side::Transpose, output, Begin::At(start), 1.0, a);
+        let run = |[(output, start)]: [(Output, &[f32]); 1]| {
+            all.run(Orientation::Transpose, output, StartFrom::Bias(start), 1.0, a)
+        };
         let [values] = fresh(a, [(self.rows, None)], run);
         values
     }
@@ -224,7 +227,7 @@ impl Columns<'_> {
     /// If the inner dimensions differ, or the result does not fit into `output`.
     pub(crate) fn multiply(&self, output: &mut [f32], stride: usize, scale: f32, a: Mat<'_>) {
         let output = Output::new(output, stride, a.rows, self.columns);
-        self.run(Side::Itself, output, Begin::At(&[]), scale, a);
+        self.run(Orientation::AsStored, output, StartFrom::Bias(&[]), scale, a);
     }
 
     /// Computes `output += scale · a × selfᵀ` on all threads.
@@ -233,79 +236,86 @@ impl Columns<'_> {
     /// As [`multiply`](Self::multiply).
     pub(crate) fn add_transposed(&self, output: &mut [f32], stride: usize, scale: f32, a: Mat<'_>) {
         let output = Output::new(output, stride, a.rows, self.matrix.rows);
-        self.run(Side::Transpose, output, Begin::There, scale, a);
+        self.run(Orientation::Transpose, output, StartFrom::Output, scale, a);
     }
 
     /// Inner dimension and columns of one side.
-    fn dims_of(&self, side: Side) -> [usize; 2] {
-        match side {
-            Side::Itself => [self.matrix.rows, self.columns],
-            Side::Transpose => [self.columns, self.matrix.rows],
+    fn dims_of(&self, orientation: Orientation) -> [usize; 2] {
+        match orientation {
+            Orientation::AsStored => [self.matrix.rows, self.columns],
+            Orientation::Transpose => [self.columns, self.matrix.rows],
         }
     }
 
     /// Lines of a side that are read as stored, or `None` if they are expanded.
-    fn stored(&self, side: Side) -> Option<Lines> {
-        self.matrix.format.lines().filter(|_| side == Side::Itself)
+    fn stored(&self, orientation: Orientation) -> Option<Lines> {
+        self.matrix.format.lines().filter(|_| orientation == Orientation::AsStored)
     }
 
-    /// Describes the product `scale · a × side`.
-    pub(super) fn task<'a>(&'a self, side: Side, output: Output, begin: Begin<'a>, scale: f32, a: Mat<'a>) -> Task<'a> {
-        let [rows, columns] = self.dims_of(side);
+    /// Describes the product `scale · a × orientation`.
+    pub(super) fn task<'a>(
+        &'a self,
+        orientation: Orientation,
+        output: Output,
+        start_from: StartFrom<'a>,
+        scale: f32,
+        a: Mat<'a>,
+    ) -> Task<'a> {
+        let [rows, columns] = self.dims_of(orientation);
         assert_eq!(a.columns, rows, "inner dimensions");
         let scales: &[f32] = match &*self.matrix.scaling {
-            Scaling::Columns { scales, .. } if self.stored(side).is_some() => &scales[self.first * COLUMNS..],
+            Scaling::Columns { scales, .. } if self.stored(orientation).is_some() => &scales[self.first * COLUMNS..],
             _ => &[],
         };
-        let lines = self.stored(side).unwrap_or(self.matrix.operand.into());
-        Task { scales, ..Task::new(a, columns, lines, output, scale, begin) }
+        let lines = self.stored(orientation).unwrap_or(self.matrix.operand.into());
+        Task { scales, ..Task::new(a, columns, lines, output, scale, start_from) }
     }
 
     /// Some panels and a range of the inner dimension of `task`.
     pub(super) fn part<'a>(
         &'a self,
-        side: Side,
+        orientation: Orientation,
         task: Task<'a>,
         panels: Range<usize>,
         depth: Range<usize>,
     ) -> Part<'a> {
-        let words = match self.stored(side) {
+        let words = match self.stored(orientation) {
             Some(lines) => {
                 let stride = self.matrix.format.panel_words(self.matrix.rows);
                 let first = (self.first + panels.start) * stride + depth.start * lines.width();
                 Words::Stored { words: &self.matrix.words[first..], stride }
             }
-            None => Words::Expanded { matrix: *self, side },
+            None => Words::Expanded { matrix: *self, orientation },
         };
         Part { task, words, panels, depth }
     }
 
-    fn run(&self, side: Side, output: Output, begin: Begin<'_>, scale: f32, a: Mat<'_>) {
-        Self::run_each(side, &[(self, self.task(side, output, begin, scale, a))]);
+    fn run(&self, orientation: Orientation, output: Output, start_from: StartFrom<'_>, scale: f32, a: Mat<'_>) {
+        Self::run_each(orientation, &[(self, self.task(orientation, output, start_from, scale, a))]);
     }
 
-    /// Computes products of the same rows with `side` of several matrices.
-    fn run_each<'t>(side: Side, tasks: &[(&'t Self, Task<'t>)]) {
+    /// Computes products of the same rows with `orientation` of several matrices.
+    fn run_each<'t>(orientation: Orientation, tasks: &[(&'t Self, Task<'t>)]) {
         let is_few = tasks.iter().all(|(_, task)| task.a.rows <= FEW_ROWS);
         if is_few && tasks.windows(2).all(|two| two[0].1.lines.operand() == two[1].1.lines.operand()) {
             let tasks = tasks.iter().filter(|(_, task)| task.work() > 0);
-            let parts = tasks.map(|(matrix, task)| matrix.part(side, *task, 0..task.panels(), 0..task.inner));
+            let parts = tasks.map(|(matrix, task)| matrix.part(orientation, *task, 0..task.panels(), 0..task.inner));
             return run_few_rows(&parts.collect::<Vec<_>>());
         }
-        tasks.iter().for_each(|(matrix, task)| matrix.run_many_rows(side, *task));
+        tasks.iter().for_each(|(matrix, task)| matrix.run_many_rows(orientation, *task));
     }
 
-    fn run_many_rows(&self, side: Side, task: Task<'_>) {
+    fn run_many_rows(&self, orientation: Orientation, task: Task<'_>) {
         if task.work() == 0 {
             return;
         }
-        if self.stored(side).is_some() {
-            task.parts(|panels, depth| self.part(side, task, panels, depth).run(Threads::All));
+        if self.stored(orientation).is_some() {
+            task.parts(|panels, depth| self.part(orientation, task, panels, depth).run(Threads::All));
         } else {
             // Each stretch of a panel is expanded once for all rows.
             task.run(Threads::All, |first, depth, words| {
                 let panels = words.chunks_exact_mut(depth.len() * COLUMNS);
-                (first..).zip(panels).for_each(|(panel, words)| self.expand(side, panel, depth, words));
+                (first..).zip(panels).for_each(|(panel, words)| self.expand(orientation, panel, depth, words));
             });
         }
     }

@@ -107,8 +107,9 @@ fn every_kernel_gives_the_portable_result() {
             let mut output = vec![0.0f32; m * n];
             let columns = packed.columns(0..n);
             let output_at = Output::new(&mut output, n, m, n);
-            let task = Task { kernel, ..columns.task(Side::Itself, output_at, Begin::At(&start), 1.0, a) };
-            columns.part(Side::Itself, task, 0..task.panels(), 0..task.inner).run(Threads::One);
+            let task =
+                Task { kernel, ..columns.task(Orientation::AsStored, output_at, StartFrom::Bias(&start), 1.0, a) };
+            columns.part(Orientation::AsStored, task, 0..task.panels(), 0..task.inner).run(Threads::One);
             output
         };
         let portable = compute(Kernel::Portable);

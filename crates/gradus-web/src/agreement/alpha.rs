@@ -37,7 +37,7 @@ pub fn alpha(ratings: &Ratings, level: Level) -> Defined {
     if all == 0.0 {
         return Err(ALONE);
     }
-    let apart = |one: usize, other: usize| {
+    let distance = |one: usize, other: usize| {
         let (low, high) = (one.min(other), one.max(other));
         match level {
             Level::Nominal => f64::from(u8::from(one != other)),
@@ -48,8 +48,8 @@ pub fn alpha(ratings: &Ratings, level: Level) -> Defined {
     let (mut observed, mut chance) = (0.0, 0.0);
     for (one, row) in together.iter().enumerate() {
         for (other, &count) in row.iter().enumerate() {
-            observed += count * apart(one, other);
-            chance += counts[one] * counts[other] * apart(one, other);
+            observed += count * distance(one, other);
+            chance += counts[one] * counts[other] * distance(one, other);
         }
     }
     if chance == 0.0 { Err(ALIKE) } else { Ok(1.0 - (all - 1.0) * observed / chance) }

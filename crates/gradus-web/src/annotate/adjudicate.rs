@@ -15,10 +15,10 @@ use super::labels::LabelSet;
 use super::rank::pairs;
 use super::shown::{Shown, stable_hash};
 use super::task::Task;
-use super::{Kept, asked, framed, judged, page, project, saved, who};
+use super::{SaveBody, framed, judged, page, project, saved, task_data, who};
 use crate::agreement::{Span, span_f1};
 use crate::app::App;
-use crate::failed::{Done, Failed, read};
+use crate::page_error::{PageError, PageResult, read};
 use crate::store::Store;
 use crate::store::projects::{Annotation, Person, Project, Role, State};
 use crate::store::sessions::Session;
@@ -65,12 +65,12 @@ pub fn difference(labels: &LabelSet, task: &Task, one: &Answer, other: &Answer) 
 pub fn queue(store: &Store, project: &Project) -> Result<Vec<(usize, f64)>> {
     let projects = store.projects();
     let verdicts = projects.verdicts(project.id)?;
-    let said = projects.annotations(project.id)?;
+    let annotations = projects.annotations(project.id)?;
     let mut waiting = Vec::new();
-    for all in said.chunk_by(|a, b| a.task == b.task) {
-        let done: Vec<&Annotation> = all.iter().filter(|said| said.state == State::Done).collect();
+    for all in annotations.chunk_by(|a, b| a.task == b.task) {
+        let done: Vec<&Annotation> = all.iter().filter(|annotation| annotation.state == State::Done).collect();
         let number = all[0].task;
-        if done.len() < 2 || verdicts.get(&number).is_some_and(|said| said.state == State::Done) {
+        if done.len() < 2 || verdicts.get(&number).is_some_and(|annotation| annotation.state == State::Done) {
             continue;
         }
         let Some(task) = projects.task(project.id, number)?.filter(|task| !task.attention) else { continue };
@@ -86,10 +86,12 @@ pub fn queue(store: &Store, project: &Project) -> Result<Vec<(usize, f64)>> {
 }
 
 /// Returns the reviewer of the session.
-fn reviewer(app: &App, session: &Session) -> std::result::Result<Person, Failed> {
+fn reviewer(app: &App, session: &Session) -> std::result::Result<Person, PageError> {
     let person = who(app, session)?;
     match person.role {
-        Role::Annotator => Err(Failed::forbidden("Only reviewers decide: annotators do not see the work of others.")),
+        Role::Annotator => {
+            Err(PageError::forbidden("Only reviewers decide: annotators do not see the work of others."))
+        }
         Role::Reviewer | Role::Owner => Ok(person),
     }
 }
@@ -99,7 +101,7 @@ pub async fn next(
     Extracted(app): Extracted<Arc<App>>,
     Extension(session): Extension<Session>,
     Path(name): Path<String>,
-) -> Done {
+) -> PageResult {
     reviewer(&app, &session)?;
     let project = project(&app, &name)?;
     match queue(&app.store, &project)?.first() {
@@ -109,12 +111,16 @@ pub async fn next(
 }
 
 /// Returns a task with its submitted annotations. Fails if there are fewer than two.
-fn said(app: &App, project: &Project, number: usize) -> std::result::Result<(Task, Vec<Annotation>), Failed> {
+fn done_annotations(
+    app: &App,
+    project: &Project,
+    number: usize,
+) -> std::result::Result<(Task, Vec<Annotation>), PageError> {
     let all = app.store.projects().annotations(project.id)?;
     let done: Vec<Annotation> =
-        all.into_iter().filter(|said| said.task == number && said.state == State::Done).collect();
+        all.into_iter().filter(|annotation| annotation.task == number && annotation.state == State::Done).collect();
     let task = app.store.projects().task(project.id, number)?.filter(|_| done.len() > 1);
-    Ok((task.ok_or_else(|| Failed::missing("Fewer than two people have submitted this task."))?, done))
+    Ok((task.ok_or_else(|| PageError::missing("Fewer than two people have submitted this task."))?, done))
 }
 
 /// Shows a task with its submitted annotations.
@@ -122,14 +128,20 @@ pub async fn show(
     Extracted(app): Extracted<Arc<App>>,
     Extension(session): Extension<Session>,
     Path((name, number)): Path<(String, usize)>,
-) -> Done {
+) -> PageResult {
     reviewer(&app, &session)?;
     let project = project(&app, &name)?;
-    let (task, said) = said(&app, &project, number)?;
+    let (task, annotations) = done_annotations(&app, &project, number)?;
     let left = queue(&app.store, &project)?.len();
     let verdict = app.store.projects().verdicts(project.id)?.remove(&number);
-    let body =
-        page::decision(&project, number, (&task, &shown(&project, number, &task)), &said, verdict.as_ref(), left);
+    let body = page::decision(
+        &project,
+        number,
+        (&task, &shown(&project, number, &task)),
+        &annotations,
+        verdict.as_ref(),
+        left,
+    );
     Ok(framed(&session, &project, body).into_response())
 }
 
@@ -148,13 +160,13 @@ pub async fn state(
     Extracted(app): Extracted<Arc<App>>,
     Extension(session): Extension<Session>,
     Path((name, number)): Path<(String, usize)>,
-) -> Done {
+) -> PageResult {
     let person = reviewer(&app, &session)?;
     let project = project(&app, &name)?;
-    let (task, said) = said(&app, &project, number)?;
+    let (task, annotations) = done_annotations(&app, &project, number)?;
     let verdict = app.store.projects().verdicts(project.id)?.remove(&number);
     let (answer, revision) = verdict.map_or_else(Default::default, |verdict| (verdict.answer, verdict.revision));
-    Ok(asked(&project, &person, &task, (&answer, revision, &shown(&project, number, &task)), &said))
+    Ok(task_data(&project, &person, &task, (&answer, revision, &shown(&project, number, &task)), &annotations))
 }
 
 /// Stores a decision.
@@ -163,15 +175,15 @@ pub async fn keep(
     Extension(session): Extension<Session>,
     Path((name, number)): Path<(String, usize)>,
     body: Bytes,
-) -> Done {
+) -> PageResult {
     let person = reviewer(&app, &session)?;
     let project = project(&app, &name)?;
-    let kept: Kept = read(&body)?;
-    let (task, _) = said(&app, &project, number)?;
+    let kept: SaveBody = read(&body)?;
+    let (task, _) = done_annotations(&app, &project, number)?;
     let shown = shown(&project, number, &task);
     let judged = judged(&project, &task, &kept.answer, kept.state, &shown)?;
     if kept.state == State::Skipped {
-        return Err(Failed::request(
+        return Err(PageError::request(
             "A task that waits for a decision cannot be skipped. Leave it to another reviewer.",
         ));
     }

@@ -82,12 +82,14 @@ impl Form {
 pub fn rows(store: &Store, project: &Project, form: Form) -> Result<Vec<Map<String, Value>>> {
     let tasks = store.projects().tasks(project.id)?;
     let verdicts = store.projects().verdicts(project.id)?;
-    let said = store.projects().annotations(project.id)?;
+    let annotations = store.projects().annotations(project.id)?;
     if form == Form::Raw {
-        let said = said.iter().map(|said| raw(said, &tasks[said.task - 1], false));
-        return Ok(said.chain(verdicts.values().map(|said| raw(said, &tasks[said.task - 1], true))).collect());
+        let rows = annotations.iter().map(|annotation| raw(annotation, &tasks[annotation.task - 1], false));
+        return Ok(rows
+            .chain(verdicts.values().map(|annotation| raw(annotation, &tasks[annotation.task - 1], true)))
+            .collect());
     }
-    let decided = |number: usize| verdicts.get(&number).filter(|said| said.state == State::Done);
+    let decided = |number: usize| verdicts.get(&number).filter(|annotation| annotation.state == State::Done);
     if form == Form::Prompt {
         let mut seen = BTreeSet::new();
         let prompts = tasks.iter().filter(|task| !task.attention && seen.insert(&task.question));
@@ -95,12 +97,14 @@ pub fn rows(store: &Store, project: &Project, form: Form) -> Result<Vec<Map<Stri
     }
     // The annotations that count, by task and in the order of names.
     let mut counted: BTreeMap<usize, Vec<&Annotation>> = BTreeMap::new();
-    for said in said.iter().filter(|said| said.state == State::Done && !tasks[said.task - 1].attention) {
-        let of = counted.entry(said.task).or_default();
-        match decided(said.task) {
+    for annotation in
+        annotations.iter().filter(|annotation| annotation.state == State::Done && !tasks[annotation.task - 1].attention)
+    {
+        let of = counted.entry(annotation.task).or_default();
+        match decided(annotation.task) {
             Some(verdict) if of.is_empty() => of.push(verdict),
             Some(_) => {}
-            None => of.push(said),
+            None => of.push(annotation),
         }
     }
     let labels = &project.labels;
@@ -112,11 +116,13 @@ pub fn rows(store: &Store, project: &Project, form: Form) -> Result<Vec<Map<Stri
             Form::Argilla => rows.push(argilla::record(project, number, task, &all)),
             _ => {}
         }
-        for said in all {
+        for annotation in all {
             match form {
-                Form::Feedback => rows.push(feedback(&said.answer, labels, task)),
-                Form::Preference => rows.extend(preferences(&said.answer, labels, task)),
-                Form::R1 | Form::R2 | Form::R3 => rows.extend(segments(form, rows.len(), &said.answer, labels, task)),
+                Form::Feedback => rows.push(feedback(&annotation.answer, labels, task)),
+                Form::Preference => rows.extend(preferences(&annotation.answer, labels, task)),
+                Form::R1 | Form::R2 | Form::R3 => {
+                    rows.extend(segments(form, rows.len(), &annotation.answer, labels, task))
+                }
                 Form::Prompt | Form::LabelStudio | Form::Argilla | Form::Raw => {}
             }
         }
@@ -162,10 +168,10 @@ fn object(value: Value) -> Map<String, Value> {
     }
 }
 
-fn raw(said: &Annotation, task: &Task, is_verdict: bool) -> Map<String, Value> {
+fn raw(annotation: &Annotation, task: &Task, is_verdict: bool) -> Map<String, Value> {
     object(json!({
-        "verdict": is_verdict, "expected": task.expected, "attention": task.attention, "task": said.task, "person": said.person, "state": said.state, "reason": said.reason, "seconds": said.seconds,
-        "question": task.question, "answers": task.answers, "models": task.models, "answer": said.answer, "shown": said.shown,
+        "verdict": is_verdict, "expected": task.expected, "attention": task.attention, "task": annotation.task, "person": annotation.person, "state": annotation.state, "reason": annotation.reason, "seconds": annotation.seconds,
+        "question": task.question, "answers": task.answers, "models": task.models, "answer": annotation.answer, "shown": annotation.shown,
     }))
 }
 

@@ -38,7 +38,7 @@ pub struct LabelSet {
     pub example: Vec<String>,
     /// Frequent questions about the policy, with answers.
     #[serde(default)]
-    pub faq: Vec<Asked>,
+    pub faq: Vec<FaqEntry>,
     /// Types of spans of the first answer. If several types fit, the first one takes precedence.
     #[serde(default)]
     pub spans: Vec<Type>,
@@ -62,7 +62,7 @@ pub struct LabelSet {
 /// A question about the policy, and its answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Asked {
+pub struct FaqEntry {
     /// Question.
     pub question: String,
     /// Answer to the question.

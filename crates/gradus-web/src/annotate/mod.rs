@@ -33,14 +33,14 @@ use serde_json::{Value, json};
 use self::answer::Answer;
 use self::shown::Shown;
 use crate::app::App;
-use crate::connections::Place;
-use crate::failed::{Done, Failed, read};
+use crate::connections::ClientConnection;
 use crate::page::{Page, Place as Where};
-use crate::passing::Passing;
-use crate::runs::apart;
+use crate::page_error::{PageError, PageResult, read};
+use crate::runs::blocking;
 use crate::secret::secret;
 use crate::store::projects::{Annotation, LEASE_MINUTES, Person, Project, Role, Save, Saved, State};
 use crate::store::sessions::Session;
+use crate::temp_file::TempFile;
 use crate::training::data_files;
 
 /// Maximum time in seconds that one change can add. A person who leaves the page open is not working.
@@ -80,16 +80,16 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/annotate/{project}/task/{number}/keep", post(keep))
 }
 
-fn project(app: &App, name: &str) -> Result<Project, Failed> {
-    app.store.projects().find(name)?.ok_or_else(|| Failed::missing("There is no such project."))
+fn project(app: &App, name: &str) -> Result<Project, PageError> {
+    app.store.projects().find(name)?.ok_or_else(|| PageError::missing("There is no such project."))
 }
 
-fn who(app: &App, session: &Session) -> Result<Person, Failed> {
+fn who(app: &App, session: &Session) -> Result<Person, PageError> {
     let found = app.store.projects().who(session)?;
-    found.ok_or_else(|| Failed::forbidden("Sign in first, on the page Annotate."))
+    found.ok_or_else(|| PageError::forbidden("Sign in first, on the page Annotate."))
 }
 
-async fn list(Extracted(app): Extracted<Arc<App>>, Extension(session): Extension<Session>) -> Done {
+async fn list(Extracted(app): Extracted<Arc<App>>, Extension(session): Extension<Session>) -> PageResult {
     let projects = app.store.projects();
     let person = projects.who(&session)?;
     let mut rows = Vec::new();
@@ -98,25 +98,25 @@ async fn list(Extracted(app): Extracted<Arc<App>>, Extension(session): Extension
         rows.push((project, progress));
     }
     let mut made = app.training.projects();
-    made.retain(|making| rows.iter().all(|(project, _)| project.name != making.name));
+    made.retain(|pending| rows.iter().all(|(project, _)| project.name != pending.name));
     let is_owner = person.as_ref().is_some_and(|person| person.role == Role::Owner);
     let data = if is_owner { files(&app).await?.into_iter().map(|(name, _)| name).collect() } else { Vec::new() };
-    let making = is_owner.then_some(page::Making { data: &data });
-    Ok(page::list(&session, person.as_ref(), &rows, &made, making.as_ref()).into_response())
+    let form = is_owner.then_some(page::ProjectForm { data: &data });
+    Ok(page::list(&session, person.as_ref(), &rows, &made, form.as_ref()).into_response())
 }
 
 /// Returns the data files of the folder, with their names relative to it.
-async fn files(app: &Arc<App>) -> Result<Vec<(String, std::path::PathBuf)>, Failed> {
+async fn files(app: &Arc<App>) -> Result<Vec<(String, std::path::PathBuf)>, PageError> {
     let folder = app.folder.clone();
-    apart(move || data_files(&folder)).await
+    blocking(move || data_files(&folder)).await
 }
 
 /// Returns the owner of the session.
-fn owner(app: &App, session: &Session) -> Result<Person, Failed> {
+fn owner(app: &App, session: &Session) -> Result<Person, PageError> {
     let person = who(app, session)?;
     match person.role {
         Role::Owner => Ok(person),
-        Role::Annotator | Role::Reviewer => Err(Failed::forbidden("Only owners create projects and invite people.")),
+        Role::Annotator | Role::Reviewer => Err(PageError::forbidden("Only owners create projects and invite people.")),
     }
 }
 
@@ -133,16 +133,16 @@ async fn make(
     Extracted(app): Extracted<Arc<App>>,
     Extension(session): Extension<Session>,
     Form(NewProject { name, data, labels, annotators }): Form<NewProject>,
-) -> Done {
+) -> PageResult {
     owner(&app, &session)?;
     let annotators = annotators.trim().parse::<usize>().ok().filter(|count| (1..=100).contains(count));
-    let annotators = annotators.ok_or_else(|| Failed::request("People per task must be a number from 1 to 100."))?;
+    let annotators = annotators.ok_or_else(|| PageError::request("People per task must be a number from 1 to 100."))?;
     // Accepts only the choices of the form. Pages cannot name paths.
     if !labels::BUILT_IN.iter().any(|(known, _)| *known == labels) {
-        return Err(Failed::request("There is no such label set."));
+        return Err(PageError::request("There is no such label set."));
     }
     let path = files(&app).await?.into_iter().find(|(known, _)| *known == data).map(|(_, path)| path);
-    let path = path.ok_or_else(|| Failed::request("There is no such data file."))?;
+    let path = path.ok_or_else(|| PageError::request("There is no such data file."))?;
     let new = terminal::NewProject {
         name: name.trim().to_owned(),
         data: path.to_string_lossy().into_owned(),
@@ -155,7 +155,7 @@ async fn make(
         device: gradus::device::DeviceChoice::cpu(),
     };
     let of = Arc::clone(&app);
-    apart(move || terminal::make_project(&of.folder, &of.store, &new, &mut |_, _| {})).await??;
+    blocking(move || terminal::make_project(&of.folder, &of.store, &new, &mut |_, _| {})).await??;
     Ok(Redirect::to("/annotate").into_response())
 }
 
@@ -170,21 +170,21 @@ async fn invite(
     Extracted(app): Extracted<Arc<App>>,
     Extension(session): Extension<Session>,
     Form(Invitation { name, role }): Form<Invitation>,
-) -> Done {
+) -> PageResult {
     let own = owner(&app, &session)?;
-    let (name, role) = (name.trim(), Role::of(&role).ok_or_else(|| Failed::request("There is no such role."))?);
+    let (name, role) = (name.trim(), Role::of(&role).ok_or_else(|| PageError::request("There is no such role."))?);
     if name.is_empty() {
-        return Err(Failed::request("A name is needed."));
+        return Err(PageError::request("A name is needed."));
     }
     if name == own.name {
-        return Err(Failed::request("A new token for yourself would sign you out. Use `gradus annotate invite`."));
+        return Err(PageError::request("A new token for yourself would sign you out. Use `gradus annotate invite`."));
     }
     let token = app.store.projects().invite(name, role)?;
     Ok(page::invited(&session, name, role, &token).into_response())
 }
 
 #[derive(Deserialize)]
-struct Entering {
+struct SignInForm {
     name: String,
     token: String,
 }
@@ -192,9 +192,9 @@ struct Entering {
 async fn enter(
     Extracted(app): Extracted<Arc<App>>,
     Extension(session): Extension<Session>,
-    place: Option<Extension<Arc<Place>>>,
-    Form(Entering { name, token }): Form<Entering>,
-) -> Done {
+    place: Option<Extension<Arc<ClientConnection>>>,
+    Form(SignInForm { name, token }): Form<SignInForm>,
+) -> PageResult {
     match app.store.projects().sign_in(&session, name.trim(), token.trim())? {
         Some(session) => {
             let cookie = [(header::SET_COOKIE, app.guard.session_cookie(&session))];
@@ -202,12 +202,12 @@ async fn enter(
         }
         None => {
             app.wrong_guess(place.as_deref()).await;
-            Err(Failed::forbidden("The name and the token do not match."))
+            Err(PageError::forbidden("The name and the token do not match."))
         }
     }
 }
 
-async fn leave(Extracted(app): Extracted<Arc<App>>, Extension(session): Extension<Session>) -> Done {
+async fn leave(Extracted(app): Extracted<Arc<App>>, Extension(session): Extension<Session>) -> PageResult {
     app.store.projects().sign_out(&session)?;
     Ok(Redirect::to("/annotate").into_response())
 }
@@ -216,7 +216,7 @@ async fn next(
     Extracted(app): Extracted<Arc<App>>,
     Extension(session): Extension<Session>,
     Path(name): Path<String>,
-) -> Done {
+) -> PageResult {
     let (project, person) = (project(&app, &name)?, who(&app, &session)?);
     match app.store.projects().next(&project, person.id)? {
         Some(number) => Ok(Redirect::to(&page::task_path(&project, number)).into_response()),
@@ -227,7 +227,7 @@ async fn next(
     }
 }
 
-async fn colors(Extracted(app): Extracted<Arc<App>>, Path(name): Path<String>) -> Done {
+async fn colors(Extracted(app): Extracted<Arc<App>>, Path(name): Path<String>) -> PageResult {
     let css = labels::stylesheet(&project(&app, &name)?.labels);
     Ok(([(header::CONTENT_TYPE, "text/css; charset=utf-8")], css).into_response())
 }
@@ -236,15 +236,15 @@ async fn show(
     Extracted(app): Extracted<Arc<App>>,
     Extension(session): Extension<Session>,
     Path((name, number)): Path<(String, usize)>,
-) -> Done {
+) -> PageResult {
     let (project, person) = (project(&app, &name)?, who(&app, &session)?);
     let projects = app.store.projects();
     let Some(annotation) = projects.open(project.id, number, person.id)? else {
-        return Err(Failed::forbidden(
+        return Err(PageError::forbidden(
             "This task is not yours. Other people have it, you left it for too long, or it does not exist.",
         ));
     };
-    let task = projects.task(project.id, number)?.ok_or_else(|| Failed::missing("There is no such task."))?;
+    let task = projects.task(project.id, number)?.ok_or_else(|| PageError::missing("There is no such task."))?;
     let own = projects.own(project.id, person.id)?;
     let body = page::task(&project, number, &task, &annotation, &own);
     Ok(framed(&session, &project, body).into_response())
@@ -264,13 +264,19 @@ fn in_words(project: &Project, task: &task::Task, answer: &Answer, shown: &Shown
 }
 
 /// Returns the open parts for the page. Rejects annotations that no page can produce, and unfinished ones that are submitted.
-fn judged(project: &Project, task: &task::Task, answer: &Answer, state: State, shown: &Shown) -> Result<Value, Failed> {
+fn judged(
+    project: &Project,
+    task: &task::Task,
+    answer: &Answer,
+    state: State,
+    shown: &Shown,
+) -> Result<Value, PageError> {
     if let Some(problem) = answer.broken(&project.labels, task).first() {
-        return Err(Failed::request(problem));
+        return Err(PageError::request(problem));
     }
     let judged = in_words(project, task, answer, shown);
     if state == State::Done && judged["problems"].as_array().is_some_and(|problems| !problems.is_empty()) {
-        return Err(Failed::request("The task is not finished. The page lists the missing steps."));
+        return Err(PageError::request("The task is not finished. The page lists the missing steps."));
     }
     Ok(judged)
 }
@@ -281,7 +287,12 @@ fn json_of(value: &Value) -> Response {
 
 /// Returns the response to a save: the open parts and the stored revision. If another page has stored something else, returns both
 /// versions.
-fn saved((project, task, shown): (&Project, &task::Task, &Shown), mine: &Answer, judged: Value, saved: Saved) -> Done {
+fn saved(
+    (project, task, shown): (&Project, &task::Task, &Shown),
+    mine: &Answer,
+    judged: Value,
+    saved: Saved,
+) -> PageResult {
     match saved {
         Saved::Stored(revision) => {
             let mut judged = judged;
@@ -296,12 +307,12 @@ fn saved((project, task, shown): (&Project, &task::Task, &Shown), mine: &Answer,
             });
             Ok((StatusCode::CONFLICT, json_of(&both)).into_response())
         }
-        Saved::Nowhere => Err(Failed::forbidden("This task is not yours any more.")),
+        Saved::Nowhere => Err(PageError::forbidden("This task is not yours any more.")),
     }
 }
 
 /// Returns the data for the script of a task's page.
-fn asked(
+fn task_data(
     project: &Project,
     person: &Person,
     task: &task::Task,
@@ -335,17 +346,17 @@ async fn state(
     Extracted(app): Extracted<Arc<App>>,
     Extension(session): Extension<Session>,
     Path((name, number)): Path<(String, usize)>,
-) -> Done {
+) -> PageResult {
     let (project, person) = (project(&app, &name)?, who(&app, &session)?);
     let projects = app.store.projects();
     let found = projects.annotation(project.id, number, person.id)?.zip(projects.task(project.id, number)?);
-    let (annotation, task) = found.ok_or_else(|| Failed::missing("There is no such task of yours."))?;
+    let (annotation, task) = found.ok_or_else(|| PageError::missing("There is no such task of yours."))?;
     let shown = shown_of(&annotation, &task);
-    Ok(asked(&project, &person, &task, (&annotation.answer, annotation.revision, &shown), &[]))
+    Ok(task_data(&project, &person, &task, (&annotation.answer, annotation.revision, &shown), &[]))
 }
 
 #[derive(Deserialize)]
-struct Kept {
+struct SaveBody {
     answer: Answer,
     state: State,
     #[serde(default)]
@@ -362,10 +373,10 @@ struct Kept {
 /// Maximum length of a page's name.
 const PAGE_NAME: usize = 64;
 
-impl Kept {
-    fn as_save(&self) -> Result<Save<'_>, Failed> {
+impl SaveBody {
+    fn as_save(&self) -> Result<Save<'_>, PageError> {
         if self.page.len() > PAGE_NAME {
-            return Err(Failed::request("The name of the page is too long."));
+            return Err(PageError::request("The name of the page is too long."));
         }
         let seconds = if self.seconds.is_finite() { self.seconds.clamp(0.0, SECONDS_MAX) } else { 0.0 };
         let Self { answer, state, reason, revision, page, .. } = self;
@@ -379,16 +390,16 @@ async fn keep(
     Extension(session): Extension<Session>,
     Path((name, number)): Path<(String, usize)>,
     body: Bytes,
-) -> Done {
+) -> PageResult {
     let (project, person) = (project(&app, &name)?, who(&app, &session)?);
-    let kept: Kept = read(&body)?;
+    let kept: SaveBody = read(&body)?;
     let projects = app.store.projects();
     let found = projects.annotation(project.id, number, person.id)?.zip(projects.task(project.id, number)?);
-    let (annotation, task) = found.ok_or_else(|| Failed::forbidden("This task is not yours."))?;
+    let (annotation, task) = found.ok_or_else(|| PageError::forbidden("This task is not yours."))?;
     let shown = shown_of(&annotation, &task);
     let judged = judged(&project, &task, &kept.answer, kept.state, &shown)?;
     if kept.state == State::Skipped && kept.reason.trim().is_empty() {
-        return Err(Failed::request("Enter why you skip the task."));
+        return Err(PageError::request("Enter why you skip the task."));
     }
     let stored = projects.save(project.id, number, person.id, &kept.as_save()?)?;
     saved((&project, &task, &shown), &kept.answer, judged, stored)
@@ -406,10 +417,10 @@ async fn release(
     Extension(session): Extension<Session>,
     Path(name): Path<String>,
     Form(Release { task, person }): Form<Release>,
-) -> Done {
+) -> PageResult {
     let (project, owner) = (project(&app, &name)?, who(&app, &session)?);
     if owner.role != Role::Owner {
-        return Err(Failed::forbidden("Only the owner of the project can release tasks."));
+        return Err(PageError::forbidden("Only the owner of the project can release tasks."));
     }
     app.store.projects().release(project.id, Some(task), Some(&person))?;
     Ok(Redirect::to(&page::path(&project, "results")).into_response())
@@ -419,10 +430,10 @@ async fn results(
     Extracted(app): Extracted<Arc<App>>,
     Extension(session): Extension<Session>,
     Path(name): Path<String>,
-) -> Done {
+) -> PageResult {
     let (project, person) = (project(&app, &name)?, who(&app, &session)?);
     if person.role == Role::Annotator {
-        return Err(Failed::forbidden("Only reviewers see the results: annotators do not see the work of others."));
+        return Err(PageError::forbidden("Only reviewers see the results: annotators do not see the work of others."));
     }
     let stats = stats::stats(&app.store, &project)?;
     let waiting = adjudicate::queue(&app.store, &project)?.len();
@@ -436,19 +447,19 @@ async fn download(
     Extracted(app): Extracted<Arc<App>>,
     Extension(session): Extension<Session>,
     Path((name, form)): Path<(String, String)>,
-) -> Done {
+) -> PageResult {
     let (project, person) = (project(&app, &name)?, who(&app, &session)?);
     if person.role != Role::Owner {
-        return Err(Failed::forbidden("Exports are for the owner of the project."));
+        return Err(PageError::forbidden("Exports are for the owner of the project."));
     }
-    let missing = || Failed::missing("There is no page at this address.");
+    let missing = || PageError::missing("There is no page at this address.");
     let (form, ending) = form.rsplit_once('.').ok_or_else(missing)?;
     let form = export::Form::of(form).ok_or_else(missing)?;
     let kind = DOWNLOADS.iter().find(|(known, _)| *known == ending).ok_or_else(missing)?.1;
     let rows = export::rows(&app.store, &project, form)?;
     let (of, ending) = (app.folder.clone(), ending.to_owned());
-    let bytes = apart(move || -> gradus::Result<Vec<u8>> {
-        let passing = Passing(of.join(format!(".{}.{ending}", secret())));
+    let bytes = blocking(move || -> gradus::Result<Vec<u8>> {
+        let passing = TempFile(of.join(format!(".{}.{ending}", secret())));
         gradus::data::write_rows(&OutputFile::new(&passing.0)?, &rows)?;
         std::fs::read(&passing.0).map_err(|error| gradus::Error::io(&passing.0, error))
     });

@@ -4,7 +4,7 @@ use axum::response::Html as Body;
 
 use super::answer::{Answer, Marked};
 use super::export::Form;
-use super::labels::{Asked, BUILT_IN, LabelSet};
+use super::labels::{BUILT_IN, FaqEntry, LabelSet};
 use super::rank::{Rank, pair_name, pairs};
 use super::shown::Shown;
 use super::stats::{Claim, Number, Stats};
@@ -17,7 +17,7 @@ use crate::page::{Page, Place, csrf};
 use crate::ranking;
 use crate::store::projects::{Annotation, Person, Project, Role, State};
 use crate::store::sessions::Session;
-use crate::training::{Making as Begun, Standing};
+use crate::training::{PendingProject, ProcessState};
 
 /// Returns a path within a project. Names of projects contain no characters that need escaping.
 pub fn path(project: &Project, rest: &str) -> String {
@@ -37,18 +37,18 @@ fn page(session: &Session, title: &str, body: Html) -> Body<String> {
 pub type Listed = (Project, Option<(usize, usize)>);
 
 /// Content of the owner's forms.
-pub struct Making<'a> {
+pub struct ProjectForm<'a> {
     /// Data files, with names relative to the folder.
     pub data: &'a [String],
 }
 
-/// Renders all projects and the signed-in person. `begun` are projects whose answers are still being generated.
+/// Renders all projects and the signed-in person. `pending` are projects whose answers are still being generated.
 pub fn list(
     session: &Session,
     person: Option<&Person>,
     projects: &[Listed],
-    begun: &[Begun],
-    making: Option<&Making<'_>>,
+    pending: &[PendingProject],
+    form: Option<&ProjectForm<'_>>,
 ) -> Body<String> {
     let csrf = csrf(session);
     let who = match person {
@@ -65,10 +65,10 @@ pub fn list(
         ],
     };
     let body = html![
-        (who) "<h2>Projects</h2>\n<div id=\"projects\">\n" (begun_list(begun)) (project_list(person, projects)) "</div>\n"
-        (making.map(|making| make(&csrf, making)))
+        (who) "<h2>Projects</h2>\n<div id=\"projects\">\n" (begun_list(pending)) (project_list(person, projects)) "</div>\n"
+        (form.map(|form| make(&csrf, form)))
     ];
-    let going = begun.iter().any(|making| making.standing == Standing::Going);
+    let going = pending.iter().any(|project| project.state == ProcessState::Running);
     let scripts = if going { &["making.js"][..] } else { &[] };
     Page { title: "Annotate", place: Place::Annotate, scripts, styles: &[], body }.framed(session)
 }
@@ -107,29 +107,29 @@ fn project_list(person: Option<&Person>, projects: &[Listed]) -> Html {
 }
 
 /// Renders projects that are being created.
-fn begun_list(begun: &[Begun]) -> Html {
-    let row = |Begun { name, standing, answers }: &Begun| match (standing, answers) {
-        (Standing::Going, None) => {
+fn begun_list(pending: &[PendingProject]) -> Html {
+    let row = |PendingProject { name, state, answers }: &PendingProject| match (state, answers) {
+        (ProcessState::Running, None) => {
             html!["<li role=\"status\" data-going>" (name) ": models are writing answers</li>\n"]
         }
-        (Standing::Going, Some((done, of))) => html![
+        (ProcessState::Running, Some((done, of))) => html![
             "<li data-going><span role=\"status\">" (name) ": models are writing answers, " (done) " of " (of) "</span> "
             "<progress max=\"" (of) "\" value=\"" (done) "\" aria-label=\"Answers of " (name) "\"></progress></li>\n"
         ],
-        (Standing::Ended(said), _) => {
+        (ProcessState::Ended(said), _) => {
             html!["<li class=\"bad\">" (name) " was not created:<pre tabindex=\"0\">" (said.join("\n")) "</pre></li>\n"]
         }
     };
-    match begun.is_empty() {
+    match pending.is_empty() {
         true => Html::new(),
-        false => html!["<ul class=\"list\" id=\"made\">\n" (begun.iter().map(row).collect::<Vec<_>>()) "</ul>\n"],
+        false => html!["<ul class=\"list\" id=\"made\">\n" (pending.iter().map(row).collect::<Vec<_>>()) "</ul>\n"],
     }
 }
 
 /// Renders the owner's forms: a new project, and an invitation.
-fn make(csrf: &Html, making: &Making<'_>) -> Html {
+fn make(csrf: &Html, form: &ProjectForm<'_>) -> Html {
     let option = |name: &str, words: &str| html!["<option value=\"" (name) "\">" (words) "</option>"];
-    let data: Vec<Html> = making.data.iter().map(|name| option(name, name)).collect();
+    let data: Vec<Html> = form.data.iter().map(|name| option(name, name)).collect();
     let labels: Vec<Html> = BUILT_IN.iter().map(|(name, _)| option(name, name)).collect();
     let roles = [Role::Annotator, Role::Reviewer, Role::Owner].map(|role| option(role.name(), role.name()));
     let project = match data.is_empty() {
@@ -414,7 +414,7 @@ fn instructions(labels: &LabelSet) -> Html {
         true => Html::new(),
         false => html!["<details><summary>Example</summary>\n" (list(&labels.example)) "</details>\n"],
     };
-    let one = |asked: &Asked| html!["<dt>" (asked.question) "</dt>\n<dd>" (asked.answer) "</dd>\n"];
+    let one = |entry: &FaqEntry| html!["<dt>" (entry.question) "</dt>\n<dd>" (entry.answer) "</dd>\n"];
     let faq = match labels.faq.is_empty() {
         true => Html::new(),
         false => {

@@ -119,8 +119,8 @@ pub struct Agreement {
 pub fn stats(store: &Store, project: &Project) -> Result<Stats> {
     let all = store.projects().annotations(project.id)?;
     let tasks = store.projects().tasks(project.id)?;
-    let done: Vec<&Annotation> = all.iter().filter(|said| said.state == State::Done).collect();
-    let per_task = |number: usize| done.iter().filter(|said| said.task == number).count();
+    let done: Vec<&Annotation> = all.iter().filter(|annotation| annotation.state == State::Done).collect();
+    let per_task = |number: usize| done.iter().filter(|annotation| annotation.task == number).count();
     let votes = votes(&done, &tasks);
     let named = tasks.iter().flat_map(|task| &task.models).map(String::as_str).collect();
     let (models, models_undefined) = ranking::strengths(&named, &votes);
@@ -136,9 +136,9 @@ pub fn stats(store: &Store, project: &Project) -> Result<Stats> {
         comparisons: ranking::comparisons(&votes),
         models,
         models_undefined,
-        left_preferred: preferred(&done, &tasks, |said, _, pair, first| {
+        left_preferred: preferred(&done, &tasks, |annotation, _, pair, first| {
             // Returns whether the preferred answer was on the left. Unknown for annotations from other tools.
-            Some(first != *said.shown.as_ref()?.swapped.get(pair)?)
+            Some(first != *annotation.shown.as_ref()?.swapped.get(pair)?)
         }),
         longer_preferred: preferred(&done, &tasks, |_, task, pair, first| {
             let (one, other) = pairs(task.answers.len())[pair];
@@ -150,16 +150,21 @@ pub fn stats(store: &Store, project: &Project) -> Result<Stats> {
 
 /// Returns the open tasks in order.
 fn claims(project: &Project, all: &[Annotation]) -> Vec<Claim> {
-    let open = all.iter().filter(|said| said.state == State::Open);
-    open.map(|said| Claim { task: said.task, person: said.person.clone(), holds: project.holds(said) }).collect()
+    let open = all.iter().filter(|annotation| annotation.state == State::Open);
+    open.map(|annotation| Claim {
+        task: annotation.task,
+        person: annotation.person.clone(),
+        holds: project.holds(annotation),
+    })
+    .collect()
 }
 
 /// Returns the votes between models, for comparisons whose models the data names.
 fn votes<'t>(done: &[&Annotation], tasks: &'t [Task]) -> Vec<Vote<'t>> {
-    let of = |said: &&Annotation| {
-        let models = &tasks[said.task - 1].models;
+    let of = |annotation: &&Annotation| {
+        let models = &tasks[annotation.task - 1].models;
         let vote = |pair: (usize, usize)| {
-            let outcome = match said.answer.ranks.get(&pair_name(pair))? {
+            let outcome = match annotation.answer.ranks.get(&pair_name(pair))? {
                 Rank::First => Outcome::First,
                 Rank::Tie | Rank::Bad => Outcome::Tie,
                 Rank::Second => Outcome::Second,
@@ -182,16 +187,20 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
 }
 
 fn people(all: &[Annotation], tasks: &[Task]) -> Vec<Work> {
-    let names: BTreeSet<&String> = all.iter().map(|said| &said.person).collect();
+    let names: BTreeSet<&String> = all.iter().map(|annotation| &annotation.person).collect();
     let seconds = |name: Option<&String>| -> Vec<f64> {
-        let of = all.iter().filter(|said| said.state == State::Done && name.is_none_or(|name| said.person == *name));
-        of.map(|said| said.seconds).collect()
+        let of = all
+            .iter()
+            .filter(|annotation| annotation.state == State::Done && name.is_none_or(|name| annotation.person == *name));
+        of.map(|annotation| annotation.seconds).collect()
     };
     let bound = median(seconds(None)).unwrap_or(0.0) * FAST;
     let measured = |name: &String, attention: bool| -> Vec<(usize, usize)> {
-        let done = all.iter().filter(|said| said.state == State::Done && said.person == *name);
-        let known = done.filter(|said| !attention || tasks[said.task - 1].attention);
-        known.filter_map(|said| Some(tasks[said.task - 1].expected.as_ref()?.right(&said.answer))).collect()
+        let done = all.iter().filter(|annotation| annotation.state == State::Done && annotation.person == *name);
+        let known = done.filter(|annotation| !attention || tasks[annotation.task - 1].attention);
+        known
+            .filter_map(|annotation| Some(tasks[annotation.task - 1].expected.as_ref()?.right(&annotation.answer)))
+            .collect()
     };
     let right = |name: &String| {
         let (right, of) = measured(name, false).into_iter().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
@@ -202,7 +211,10 @@ fn people(all: &[Annotation], tasks: &[Task]) -> Vec<Work> {
         inattentive: measured(name, true).into_iter().filter(|(right, of)| right < of).count(),
         name: name.clone(),
         done: seconds(Some(name)).len(),
-        skipped: all.iter().filter(|said| said.person == *name && said.state == State::Skipped).count(),
+        skipped: all
+            .iter()
+            .filter(|annotation| annotation.person == *name && annotation.state == State::Skipped)
+            .count(),
         median_seconds: median(seconds(Some(name))).ok_or("nothing was submitted").into(),
         fast: seconds(Some(name)).iter().filter(|seconds| **seconds < bound).count(),
     };
@@ -211,13 +223,15 @@ fn people(all: &[Annotation], tasks: &[Task]) -> Vec<Work> {
 
 /// Computes the agreement on each part: collects everyone's labels of every item, and how they are ordered.
 fn agreement(project: &Project, done: &[&Annotation], tasks: &[Task]) -> Vec<Agreement> {
-    let names: Vec<&String> = done.iter().map(|said| &said.person).collect::<BTreeSet<_>>().into_iter().collect();
+    let names: Vec<&String> =
+        done.iter().map(|annotation| &annotation.person).collect::<BTreeSet<_>>().into_iter().collect();
     let rated =
         |items: &[(usize, usize)], label: &dyn Fn(&Annotation, usize) -> Option<usize>| -> Vec<Vec<Option<usize>>> {
             let one = |&(number, part): &(usize, usize)| {
                 let by = |name: &&String| {
-                    let said = done.iter().find(|said| said.task == number && said.person == **name)?;
-                    label(said, part)
+                    let annotation =
+                        done.iter().find(|annotation| annotation.task == number && annotation.person == **name)?;
+                    label(annotation, part)
                 };
                 names.iter().map(by).collect()
             };
@@ -239,7 +253,7 @@ fn agreement(project: &Project, done: &[&Annotation], tasks: &[Task]) -> Vec<Agr
     let mut found = Vec::new();
     let labels = &project.labels;
     if !(labels.spans.is_empty() && labels.missing.is_empty()) {
-        let is_faulty = rated(&whole, &|said, _| Some(usize::from(!said.answer.no_error)));
+        let is_faulty = rated(&whole, &|annotation, _| Some(usize::from(!annotation.answer.no_error)));
         found.push(measured("existence of an error".into(), is_faulty, Level::Nominal));
     }
     if labels.comparison {
@@ -248,9 +262,9 @@ fn agreement(project: &Project, done: &[&Annotation], tasks: &[Task]) -> Vec<Agr
             .enumerate()
             .flat_map(|(i, task)| (0..pairs(task.answers.len()).len()).map(move |pair| (i + 1, pair)))
             .collect();
-        let label = |said: &Annotation, pair: usize| {
-            let task = &tasks[said.task - 1];
-            let rank = said.answer.ranks.get(&pair_name(*pairs(task.answers.len()).get(pair)?))?;
+        let label = |annotation: &Annotation, pair: usize| {
+            let task = &tasks[annotation.task - 1];
+            let rank = annotation.answer.ranks.get(&pair_name(*pairs(task.answers.len()).get(pair)?))?;
             Some(match rank {
                 Rank::Second => 0,
                 Rank::Tie | Rank::Bad => 1,
@@ -260,8 +274,12 @@ fn agreement(project: &Project, done: &[&Annotation], tasks: &[Task]) -> Vec<Agr
         found.push(measured("better answer".into(), rated(&items, &label), Level::Ordinal));
     }
     for question in &labels.questions {
-        let label = |said: &Annotation, _| {
-            said.answer.questions.get(&question.name).map(|value| usize::from(value.saturating_sub(question.from)))
+        let label = |annotation: &Annotation, _| {
+            annotation
+                .answer
+                .questions
+                .get(&question.name)
+                .map(|value| usize::from(value.saturating_sub(question.from)))
         };
         found.push(measured(question.name.clone(), rated(&whole, &label), Level::Ordinal));
     }
@@ -271,10 +289,10 @@ fn agreement(project: &Project, done: &[&Annotation], tasks: &[Task]) -> Vec<Agr
 fn spans(done: &[&Annotation]) -> Defined {
     let marked: Vec<Vec<Span>> = done
         .iter()
-        .map(|said| {
+        .map(|annotation| {
             let span =
                 |span: &super::answer::Marked| Span { characters: span.start..span.end, kind: span.kind.clone() };
-            said.answer.spans.iter().map(span).collect()
+            annotation.answer.spans.iter().map(span).collect()
         })
         .collect();
     let mut both = Vec::new();
@@ -296,15 +314,15 @@ fn preferred(
     holds: impl Fn(&Annotation, &Task, usize, bool) -> Option<bool>,
 ) -> Number {
     let (mut held, mut all) = (0usize, 0usize);
-    for said in done {
-        let task = &tasks[said.task - 1];
+    for annotation in done {
+        let task = &tasks[annotation.task - 1];
         for (i, pair) in pairs(task.answers.len()).into_iter().enumerate() {
-            let first = match said.answer.ranks.get(&pair_name(pair)) {
+            let first = match annotation.answer.ranks.get(&pair_name(pair)) {
                 Some(Rank::First) => true,
                 Some(Rank::Second) => false,
                 Some(Rank::Tie | Rank::Bad) | None => continue,
             };
-            let Some(is_held) = holds(said, task, i, first) else { continue };
+            let Some(is_held) = holds(annotation, task, i, first) else { continue };
             all += 1;
             held += usize::from(is_held);
         }
@@ -367,8 +385,8 @@ mod tests {
         let Number::Value(kappa) = agreed.cohen else { panic!("{agreed:?}") };
         assert!((kappa - 0.2).abs() < 1e-12, "{kappa}");
         // 4½ wins of 8: the strengths differ by ln(4.5 / 3.5).
-        let apart = found.models[0].log_strength - found.models[1].log_strength;
-        assert!((apart - (4.5f64 / 3.5).ln()).abs() < 1e-9 && found.models[0].model == "x", "{:?}", found.models);
+        let blocking = found.models[0].log_strength - found.models[1].log_strength;
+        assert!((blocking - (4.5f64 / 3.5).ln()).abs() < 1e-9 && found.models[0].model == "x", "{:?}", found.models);
         assert!(found.models[0].interval.0 < found.models[0].log_strength);
         let versus = &found.comparisons[..];
         let [Versus { one, other, votes, win, tie, loss }] = versus else { panic!("{versus:?}") };

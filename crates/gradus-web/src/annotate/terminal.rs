@@ -19,10 +19,10 @@ use super::labels::LabelSet;
 use super::rank::pairs;
 use super::stats::{self, Stats};
 use super::task::{ANSWERS, Expected, Task, tasks};
-use crate::passing::Passing;
 use crate::secret::secret;
 use crate::store::projects::{Project, Role, State};
 use crate::store::{self, Store};
+use crate::temp_file::TempFile;
 
 /// Settings of a new project.
 #[derive(Debug, Clone)]
@@ -132,7 +132,7 @@ pub fn import_project(
     check_name(name)?;
     let labels = LabelSet::open(labels)?;
     let items = foreign::read(tool, file, &labels)?;
-    let annotations = items.iter().map(|item| item.said.len()).sum();
+    let annotations = items.iter().map(|item| item.annotations.len()).sum();
     match Store::open(folder)?.projects().import(name, &labels, annotators, &items)? {
         Some(open) => Ok((items.len(), annotations, open)),
         None => Err(taken(name)),
@@ -211,7 +211,7 @@ fn by_uncertainty(tasks: Vec<Task>, judge: &str, folder: &Path, device: &DeviceC
         })
     });
     let rows: Vec<Map<String, Value>> = rows.collect();
-    let passing = Passing(folder.join(format!(".{}.jsonl", secret())));
+    let passing = TempFile(folder.join(format!(".{}.jsonl", secret())));
     gradus::data::write_rows(&OutputFile::new(&passing.0)?, &rows)?;
     let options = ScoreOptions {
         model: model_of(Path::new(judge))?.to_string_lossy().into_owned(),
@@ -325,8 +325,8 @@ pub struct Overview {
 
 impl Overview {
     fn of(store: &Store, project: Project) -> Result<Self> {
-        let said = store.projects().annotations(project.id)?;
-        let done = said.iter().filter(|said| said.state == State::Done).count();
+        let annotations = store.projects().annotations(project.id)?;
+        let done = annotations.iter().filter(|annotation| annotation.state == State::Done).count();
         let Project { name, tasks, annotators, .. } = project;
         Ok(Self { name, tasks, annotators, done })
     }

@@ -17,12 +17,12 @@ use serde_json::Value;
 use super::export::{Form, rows};
 use super::{project, terminal};
 use crate::app::App;
-use crate::failed::{Done, Failed};
 use crate::html;
 use crate::html::{Html, percent};
-use crate::models::{Found, Kind};
+use crate::models::{Kind, ModelEntry};
 use crate::page::csrf;
-use crate::runs::apart;
+use crate::page_error::{PageError, PageResult};
+use crate::runs::blocking;
 use crate::store::projects::Project;
 use crate::store::sessions::Session;
 use crate::training::{may_train, quoted};
@@ -35,9 +35,9 @@ const DATA: &str = "data";
 const PROMPTS: usize = 1000;
 
 /// Returns the available models.
-pub async fn models(app: &Arc<App>) -> Vec<Found> {
+pub async fn models(app: &Arc<App>) -> Vec<ModelEntry> {
     let of = Arc::clone(app);
-    apart(move || of.models.list()).await.unwrap_or_default()
+    blocking(move || of.models.list()).await.unwrap_or_default()
 }
 
 /// Returns the possible trainings on the annotations of a project: the form of the rows, the result, and the method.
@@ -80,7 +80,7 @@ fn options(names: &[&str], chosen: usize) -> Vec<Html> {
 }
 
 /// Renders the owner's section about training on a project's page.
-pub fn section(app: &App, session: &Session, project: &Project, models: &[Found]) -> Html {
+pub fn section(app: &App, session: &Session, project: &Project, models: &[ModelEntry]) -> Html {
     let folder = quoted(&app.folder.to_string_lossy());
     let csrf = csrf(session);
     let is_allowed = app.training.is_allowed();
@@ -160,7 +160,7 @@ fn write(app: &App, project: &Project, form: Form) -> gradus::Result<String> {
 }
 
 #[derive(Deserialize)]
-pub struct Step {
+pub struct TrainForm {
     form: String,
     method: String,
     #[serde(default, rename = "reward-model")]
@@ -172,13 +172,13 @@ pub async fn train(
     Extracted(app): Extracted<Arc<App>>,
     Extension(session): Extension<Session>,
     Named(name): Named<String>,
-    Filled(Step { form, method, judge }): Filled<Step>,
-) -> Done {
+    Filled(TrainForm { form, method, judge }): Filled<TrainForm>,
+) -> PageResult {
     let project = owned(&app, &session, &name)?;
-    let form = Form::of(&form).ok_or_else(|| Failed::request("There is no such form of rows."))?;
-    let method = MethodConfig::named(&method).ok_or_else(|| Failed::request("There is no such method."))?;
+    let form = Form::of(&form).ok_or_else(|| PageError::request("There is no such form of rows."))?;
+    let method = MethodConfig::named(&method).ok_or_else(|| PageError::request("There is no such method."))?;
     let (of, at) = (Arc::clone(&app), project);
-    let file = apart(move || write(&of, &at, form)).await??;
+    let file = blocking(move || write(&of, &at, form)).await??;
     let mut to = format!("/runs/new?method={}&data={}", method.name(), percent(&file));
     if !judge.is_empty() {
         to += &format!("&reward-model={}", percent(&judge));
@@ -187,17 +187,17 @@ pub async fn train(
 }
 
 /// Returns the project, if the user owns it and training is allowed.
-fn owned(app: &App, session: &Session, name: &str) -> Result<Project, Failed> {
+fn owned(app: &App, session: &Session, name: &str) -> Result<Project, PageError> {
     may_train(app, session)?;
     let person = super::who(app, session)?;
     if person.role != crate::store::projects::Role::Owner {
-        return Err(Failed::forbidden("The answers of people are only for the owner of the project."));
+        return Err(PageError::forbidden("The answers of people are only for the owner of the project."));
     }
     project(app, name)
 }
 
 #[derive(Deserialize)]
-pub struct Compared {
+pub struct CompareForm {
     one: String,
     other: String,
     prompts: String,
@@ -209,24 +209,26 @@ pub async fn compare(
     Extracted(app): Extracted<Arc<App>>,
     Extension(session): Extension<Session>,
     Named(name): Named<String>,
-    Filled(asked): Filled<Compared>,
-) -> Done {
+    Filled(asked): Filled<CompareForm>,
+) -> PageResult {
     let project = owned(&app, &session, &name)?;
     let prompts = asked.prompts.trim().parse::<usize>().ok().filter(|count| (1..=PROMPTS).contains(count));
     let prompts =
-        prompts.ok_or_else(|| Failed::request(&format!("The number of questions must be from 1 to {PROMPTS}.")))?;
+        prompts.ok_or_else(|| PageError::request(&format!("The number of questions must be from 1 to {PROMPTS}.")))?;
     terminal::check_name(&asked.name)?;
     if app.store.projects().find(&asked.name)?.is_some() {
-        return Err(Failed::request(&format!("A project {} exists already.", asked.name)));
+        return Err(PageError::request(&format!("A project {} exists already.", asked.name)));
     }
     let found = models(&app).await;
     let path = |name: &str| {
         let known = found.iter().find(|found| found.kind == Kind::Language && found.name == name);
-        known.map(|found| found.path.clone()).ok_or_else(|| Failed::request(&format!("There is no such model: {name}")))
+        known
+            .map(|found| found.path.clone())
+            .ok_or_else(|| PageError::request(&format!("There is no such model: {name}")))
     };
     let models = [path(&asked.one)?, path(&asked.other)?];
     let of = Arc::clone(&app);
-    let file = app.folder.join(apart(move || write(&of, &project, Form::Prompt)).await??);
+    let file = app.folder.join(blocking(move || write(&of, &project, Form::Prompt)).await??);
     let models: Vec<&Path> = models.iter().map(PathBuf::as_path).collect();
     app.training.compare(&app.folder, &asked.name, (&file, prompts), &models)?;
     Ok(Redirect::to("/annotate").into_response())

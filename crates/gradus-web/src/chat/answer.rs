@@ -10,17 +10,17 @@ use axum::body::Bytes;
 use axum::extract::{Path, State};
 use gradus::data::Message;
 use gradus::generate::SamplingParams;
-use gradus::inference::{Answer, AnswerEnd, Ask, Asked, JudgedPart};
+use gradus::inference::{Answer, AnswerEnd, CompletionRequest, JudgedPart, TemplateInputs};
 use gradus::rng::{Purpose, Seed};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::tree;
 use crate::app::App;
-use crate::desk::{Heard, Token, prompt};
 use crate::events::Events;
-use crate::failed::{Done, Failed, read};
 use crate::judge::Judged;
+use crate::model_queue::{CompletionEvent, Token, prompt};
+use crate::page_error::{PageError, PageResult, read};
 use crate::secret::secret;
 use crate::store::chats::{Answered, Asker, Part, Settings, Tree};
 use crate::store::sessions::Session;
@@ -32,7 +32,7 @@ const KEEP: Duration = Duration::from_secs(1);
 const LIKELIEST: usize = 5;
 
 #[derive(Deserialize)]
-struct Wanted {
+struct AnswerRequest {
     /// Turn to answer.
     parent: i64,
 }
@@ -56,12 +56,12 @@ pub async fn answer(
     Extension(session): Extension<Session>,
     Path(id): Path<i64>,
     body: Bytes,
-) -> Done {
-    let Wanted { parent } = read(&body)?;
+) -> PageResult {
+    let AnswerRequest { parent } = read(&body)?;
     let asker = app.asker(&session)?;
     let tree = tree(&app, &asker, id)?;
     if tree.message(parent).is_none_or(|message| message.role != "user") {
-        return Err(Failed::request("Only your own messages can be answered."));
+        return Err(PageError::request("Only your own messages can be answered."));
     }
     let settings = tree.conversation.settings.clone();
     let mut models = settings.models.clone();
@@ -76,7 +76,7 @@ pub async fn answer(
     for (number, (message, model)) in numbers.into_iter().zip(models).enumerate() {
         let (messages, settings, asker) = (messages.clone(), settings.clone(), asker.clone());
         let side = Side { number, message, asker, model, turn: messages.len() as u64, messages, settings, attempt };
-        tokio::spawn(tell(Arc::clone(&app), side, events.clone()));
+        tokio::spawn(stream_answer(Arc::clone(&app), side, events.clone()));
     }
     Ok(response)
 }
@@ -89,7 +89,7 @@ fn messages(tree: &Tree, leaf: i64) -> Vec<Message> {
 }
 
 /// Samples one side, streams it, and stores it in any case.
-async fn tell(app: Arc<App>, side: Side, events: Events) {
+async fn stream_answer(app: Arc<App>, side: Side, events: Events) {
     let mut answered = Answered::default();
     let told = sample(&app, &side, &events, &mut answered).await;
     let mut last = match told {
@@ -107,11 +107,11 @@ async fn tell(app: Arc<App>, side: Side, events: Events) {
     if let Err(error) = app.store.chats(&side.asker).keep_answer(side.message, &answered) {
         last = json!({ "side": side.number, "error": error.to_string() });
     }
-    events.say(&last);
+    events.send(&last);
 }
 
 async fn sample(app: &Arc<App>, side: &Side, events: &Events, answered: &mut Answered) -> gradus::Result<()> {
-    let desk = app.models.desk(&side.model).await?;
+    let queue = app.models.queue(&side.model).await?;
     let Settings { temperature, top_p, top_k, min_p, repetition_penalty, max_tokens, seed, .. } = side.settings;
     let params = SamplingParams {
         temperature,
@@ -125,24 +125,24 @@ async fn sample(app: &Arc<App>, side: &Side, events: &Events, answered: &mut Ans
     };
     let stream = Seed(seed).stream(Purpose::Chat, side.turn, side.attempt);
     let messages = side.messages.clone();
-    let prompt = prompt(&desk, move |prompter| prompter.prompt_of(&messages, &Asked::default())).await?;
-    let asked = desk.ask(move |desk| {
-        let stop = desk.session.stop_of(&[]);
-        desk.sample(vec![Ask { prompt, params, stop, streams: vec![stream] }])
+    let prompt = prompt(&queue, move |prompter| prompter.prompt_of(&messages, &TemplateInputs::default())).await?;
+    let asked = queue.ask(move |queue| {
+        let stop = queue.session.stop_of(&[]);
+        queue.sample(vec![CompletionRequest { prompt, params, stop, streams: vec![stream] }])
     });
-    let mut hearing = asked.await??;
+    let mut completion_events = asked.await??;
     let (mut tokens, mut kept): (Vec<Token>, Instant) = (Vec::new(), Instant::now());
     let mut end = None;
-    while let Some((_, heard)) = hearing.recv().await {
-        let (text, is_there) = match heard {
-            Heard::Token(token, text) => {
+    while let Some((_, event)) = completion_events.recv().await {
+        let (text, is_there) = match event {
+            CompletionEvent::Token(token, text) => {
                 tokens.push(token);
-                let is_there = text.is_empty() || events.say(&json!({ "side": side.number, "text": text }));
+                let is_there = text.is_empty() || events.send(&json!({ "side": side.number, "text": text }));
                 (text, is_there)
             }
-            Heard::End(text, ended) => {
+            CompletionEvent::End(text, ended) => {
                 end = Some(ended?);
-                let is_there = text.is_empty() || events.say(&json!({ "side": side.number, "text": text }));
+                let is_there = text.is_empty() || events.send(&json!({ "side": side.number, "text": text }));
                 (text, is_there)
             }
         };
@@ -157,7 +157,7 @@ async fn sample(app: &Arc<App>, side: &Side, events: &Events, answered: &mut Ans
             kept = Instant::now();
         }
     }
-    drop(hearing);
+    drop(completion_events);
     answered.tokens = Some(told(&tokens).to_string());
     let Some(end) = end else { return Err(gradus::Error::input("the thread of the model has ended")) };
     answered.ended = Some(end.name());

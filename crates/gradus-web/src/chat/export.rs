@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::tree;
 use crate::app::App;
-use crate::failed::Done;
+use crate::page_error::PageResult;
 use crate::store::chats::{Choice, Message, Tree};
 use crate::store::sessions::Session;
 
@@ -32,7 +32,7 @@ pub async fn conversation(
     State(app): State<Arc<App>>,
     Extension(session): Extension<Session>,
     Path(id): Path<i64>,
-) -> Done {
+) -> PageResult {
     let tree = tree(&app, &app.asker(&session)?, id)?;
     let mut messages = messages(&tree, tree.conversation.leaf);
     // A training row ends with an answer.
@@ -44,7 +44,7 @@ pub async fn conversation(
 }
 
 /// Exports all votes that prefer one answer as preference rows. Ties and votes that both answers are bad are omitted.
-pub async fn preferences(State(app): State<Arc<App>>, Extension(session): Extension<Session>) -> Done {
+pub async fn preferences(State(app): State<Arc<App>>, Extension(session): Extension<Session>) -> PageResult {
     let mut rows = Vec::new();
     let asker = app.asker(&session)?;
     for conversation in app.store.chats(&asker).list()? {

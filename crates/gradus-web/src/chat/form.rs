@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use crate::html;
 use crate::html::Html;
-use crate::models::{Found, Kind};
+use crate::models::{Kind, ModelEntry};
 use crate::page::csrf;
 use crate::store::chats::Settings;
 use crate::store::sessions::Session;
@@ -44,7 +44,7 @@ impl Fields {
     }
 
     /// Parses the settings.
-    pub fn settings(&self, found: &[Found]) -> Result<Settings, String> {
+    pub fn settings(&self, found: &[ModelEntry]) -> Result<Settings, String> {
         let check = |name: &String, is_judge: bool| match found
             .iter()
             .any(|found| found.name == *name && found.kind.is_judge() == is_judge)
@@ -101,7 +101,7 @@ impl Fields {
 }
 
 /// Returns the initial settings of a conversation.
-fn beginning(found: &[Found]) -> Settings {
+fn beginning(found: &[ModelEntry]) -> Settings {
     let first = found.iter().find(|found| found.kind == Kind::Language).map(|found| found.name.clone());
     Settings {
         models: first.into_iter().collect(),
@@ -119,7 +119,7 @@ fn beginning(found: &[Found]) -> Settings {
 }
 
 /// Renders the form of a new conversation.
-pub fn new(session: &Session, found: &[Found]) -> Html {
+pub fn new(session: &Session, found: &[ModelEntry]) -> Html {
     if !found.iter().any(|found| found.kind == Kind::Language) {
         return html![
             "<div class=\"empty\"><p><strong>There is no language model in this folder yet.</strong></p>\n<p>Train one, or start the server with "
@@ -143,7 +143,7 @@ pub fn keys() -> Html {
 }
 
 /// Renders the form that changes a conversation.
-pub fn change(session: &Session, id: i64, settings: &Settings, found: &[Found]) -> Html {
+pub fn change(session: &Session, id: i64, settings: &Settings, found: &[ModelEntry]) -> Html {
     // The form would reveal the names of the models.
     if settings.blind {
         return html![
@@ -157,10 +157,10 @@ pub fn change(session: &Session, id: i64, settings: &Settings, found: &[Found]) 
     ]
 }
 
-fn fields(settings: &Settings, found: &[Found]) -> Html {
+fn fields(settings: &Settings, found: &[ModelEntry]) -> Html {
     let options = |is_judge: bool, chosen: Option<&String>| {
         let of = found.iter().filter(move |found| found.kind.is_judge() == is_judge);
-        let option = move |found: &Found| match Some(&found.name) == chosen {
+        let option = move |found: &ModelEntry| match Some(&found.name) == chosen {
             true => html!["<option selected>" (found.name) "</option>\n"],
             false => html!["<option>" (found.name) "</option>\n"],
         };

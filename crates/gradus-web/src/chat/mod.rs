@@ -4,9 +4,9 @@
 //! the page. Its script sends actions, shows an answer while it streams, and reloads the thread from the server.
 
 mod answer;
-mod aside;
 mod export;
 mod form;
+mod sidebar;
 mod thread;
 mod votes;
 
@@ -22,10 +22,10 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::app::App;
-use crate::failed::{Done, Failed, read};
 use crate::html;
-use crate::models::Found;
+use crate::models::ModelEntry;
 use crate::page::{Page, Place, csrf};
+use crate::page_error::{PageError, PageResult, read};
 use crate::store::chats::{Asker, Choice, Tree, Voted, title as title_of};
 use crate::store::sessions::Session;
 use form::Fields;
@@ -50,15 +50,15 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/chat/{id}/tokens/{message}", get(tokens))
 }
 
-fn missing() -> Failed {
-    Failed::missing("There is no such conversation; it may have been deleted.")
+fn missing() -> PageError {
+    PageError::missing("There is no such conversation; it may have been deleted.")
 }
 
-fn tree(app: &App, asker: &Asker, id: i64) -> Result<Tree, Failed> {
+fn tree(app: &App, asker: &Asker, id: i64) -> Result<Tree, PageError> {
     app.store.chats(asker).tree(id)?.ok_or_else(missing)
 }
 
-async fn models(app: &Arc<App>) -> Vec<Found> {
+async fn models(app: &Arc<App>) -> Vec<ModelEntry> {
     let app = Arc::clone(app);
     tokio::task::spawn_blocking(move || app.models.list()).await.unwrap_or_default()
 }
@@ -74,13 +74,13 @@ async fn list(
     State(app): State<Arc<App>>,
     Extension(session): Extension<Session>,
     Query(Sought { search }): Query<Sought>,
-) -> Done {
+) -> PageResult {
     let found = models(&app).await;
     let search = search.trim();
     let conversations = app.store.chats(&app.asker(&session)?).search(search)?;
     let body = html![
         "<div class=\"talk\">\n<section class=\"chat\" aria-labelledby=\"new\">\n<h2 id=\"new\">New conversation</h2>\n"
-        (form::new(&session, &found)) "</section>\n" (aside::beside(&conversations, search, None)) "</div>\n"
+        (form::new(&session, &found)) "</section>\n" (sidebar::sidebar(&conversations, search, None)) "</div>\n"
     ];
     Ok(Page { title: "Chat", place: Place::Chat, scripts: &["page.js"], styles: &[], body }
         .framed(&session)
@@ -91,20 +91,20 @@ async fn begin(
     State(app): State<Arc<App>>,
     Extension(session): Extension<Session>,
     Form(fields): Form<Fields>,
-) -> Done {
-    let settings = fields.settings(&models(&app).await).map_err(|why| Failed::request(&why))?;
+) -> PageResult {
+    let settings = fields.settings(&models(&app).await).map_err(|why| PageError::request(&why))?;
     let asker = app.asker(&session)?;
     let id = app.store.chats(&asker).begin(&settings)?;
     // The page requests an answer to this message when it loads.
     let first = fields.first_message();
     let answers = match first.trim().is_empty() {
         true => "",
-        false => app.store.chats(&asker).say(id, None, &first)?.map_or("", |_| "#answer"),
+        false => app.store.chats(&asker).add_message(id, None, &first)?.map_or("", |_| "#answer"),
     };
     Ok(Redirect::to(&format!("/chat/{id}{answers}")).into_response())
 }
 
-async fn show(State(app): State<Arc<App>>, Extension(session): Extension<Session>, Path(id): Path<i64>) -> Done {
+async fn show(State(app): State<Arc<App>>, Extension(session): Extension<Session>, Path(id): Path<i64>) -> PageResult {
     let asker = app.asker(&session)?;
     let tree = tree(&app, &asker, id)?;
     let found = models(&app).await;
@@ -129,19 +129,23 @@ async fn show(State(app): State<Arc<App>>, Extension(session): Extension<Session
         "<div class=\"row\"><button type=\"submit\" class=\"main\">Send</button>"
         "<button type=\"button\" id=\"stop\" hidden>Stop</button>" (form::keys()) "</div>\n</form>\n</div>\n"
         "<noscript><p>This page needs its script. Allow JavaScript for this site.</p></noscript>\n"
-        "</div>\n" (aside::beside(&conversations, "", Some(id))) "</div>\n"
+        "</div>\n" (sidebar::sidebar(&conversations, "", Some(id))) "</div>\n"
     ];
     let page = Page { title, place: Place::Chat, scripts: &["page.js", "chat.js"], styles: &[], body };
     Ok(page.framed(&session).into_response())
 }
 
-async fn fragment(State(app): State<Arc<App>>, Extension(session): Extension<Session>, Path(id): Path<i64>) -> Done {
+async fn fragment(
+    State(app): State<Arc<App>>,
+    Extension(session): Extension<Session>,
+    Path(id): Path<i64>,
+) -> PageResult {
     let tree = tree(&app, &app.asker(&session)?, id)?;
     Ok(Body(thread::thread(&tree, &app.rich).into_string()).into_response())
 }
 
 #[derive(Deserialize)]
-struct Said {
+struct NewMessage {
     text: String,
     /// Message before this one. An edited turn has the same parent as the original turn.
     parent: Option<i64>,
@@ -152,17 +156,17 @@ async fn say(
     Extension(session): Extension<Session>,
     Path(id): Path<i64>,
     body: Bytes,
-) -> Done {
-    let Said { text, parent } = read(&body)?;
+) -> PageResult {
+    let NewMessage { text, parent } = read(&body)?;
     if text.trim().is_empty() {
-        return Err(Failed::request("The message is empty."));
+        return Err(PageError::request("The message is empty."));
     }
-    let message = app.store.chats(&app.asker(&session)?).say(id, parent, &text)?.ok_or_else(missing)?;
+    let message = app.store.chats(&app.asker(&session)?).add_message(id, parent, &text)?.ok_or_else(missing)?;
     Ok(json!({ "message": message }).to_string().into_response())
 }
 
 #[derive(Deserialize)]
-struct Shown {
+struct ShownMessage {
     message: i64,
 }
 
@@ -171,8 +175,8 @@ async fn branch(
     Extension(session): Extension<Session>,
     Path(id): Path<i64>,
     body: Bytes,
-) -> Done {
-    let Shown { message } = read(&body)?;
+) -> PageResult {
+    let ShownMessage { message } = read(&body)?;
     let leaf = tree(&app, &app.asker(&session)?, id)?.newest_below(message);
     match app.store.chats(&app.asker(&session)?).show(id, leaf)? {
         true => Ok(StatusCode::NO_CONTENT.into_response()),
@@ -191,12 +195,12 @@ async fn vote(
     Extension(session): Extension<Session>,
     Path(id): Path<i64>,
     body: Bytes,
-) -> Done {
+) -> PageResult {
     let Vote { pair, choice } = read(&body)?;
     match app.store.chats(&app.asker(&session)?).vote(id, pair, choice)? {
         Voted::Stored => Ok(StatusCode::NO_CONTENT.into_response()),
-        Voted::Final => Err(Failed::request("A blind vote is final: the names were shown after it.")),
-        Voted::Nowhere => Err(Failed::request("There are no two answers to vote on.")),
+        Voted::Final => Err(PageError::request("A blind vote is final: the names were shown after it.")),
+        Voted::Nowhere => Err(PageError::request("There are no two answers to vote on.")),
     }
 }
 
@@ -205,11 +209,11 @@ async fn set(
     Extension(session): Extension<Session>,
     Path(id): Path<i64>,
     Form(fields): Form<Fields>,
-) -> Done {
-    let settings = fields.settings(&models(&app).await).map_err(|why| Failed::request(&why))?;
+) -> PageResult {
+    let settings = fields.settings(&models(&app).await).map_err(|why| PageError::request(&why))?;
     let asker = app.asker(&session)?;
     if tree(&app, &asker, id)?.conversation.settings.blind {
-        return Err(Failed::forbidden(
+        return Err(PageError::forbidden(
             "The settings of a blind conversation cannot change: they would show the names.",
         ));
     }
@@ -229,10 +233,10 @@ async fn rename(
     Extension(session): Extension<Session>,
     Path(id): Path<i64>,
     Form(Renamed { title }): Form<Renamed>,
-) -> Done {
+) -> PageResult {
     let title = title_of(&title);
     if title.is_empty() {
-        return Err(Failed::request("The title is empty."));
+        return Err(PageError::request("The title is empty."));
     }
     match app.store.chats(&app.asker(&session)?).rename(id, &title)? {
         true => Ok(Redirect::to(&format!("/chat/{id}")).into_response()),
@@ -240,7 +244,11 @@ async fn rename(
     }
 }
 
-async fn delete(State(app): State<Arc<App>>, Extension(session): Extension<Session>, Path(id): Path<i64>) -> Done {
+async fn delete(
+    State(app): State<Arc<App>>,
+    Extension(session): Extension<Session>,
+    Path(id): Path<i64>,
+) -> PageResult {
     match app.store.chats(&app.asker(&session)?).remove(id)? {
         true => Ok(Redirect::to("/chat").into_response()),
         false => Err(missing()),
@@ -251,11 +259,11 @@ async fn tokens(
     State(app): State<Arc<App>>,
     Extension(session): Extension<Session>,
     Path((id, message)): Path<(i64, i64)>,
-) -> Done {
+) -> PageResult {
     let asker = app.asker(&session)?;
     let tree = tree(&app, &asker, id)?;
     if tree.message(message).is_some_and(|message| tree.is_hidden(message)) {
-        return Err(Failed::forbidden("Vote first: tokens can show which model answered."));
+        return Err(PageError::forbidden("Vote first: tokens can show which model answered."));
     }
     let tokens = app.store.chats(&asker).tokens(id, message)?.unwrap_or_else(|| "[]".into());
     Ok(([(axum::http::header::CONTENT_TYPE, "application/json")], tokens).into_response())

@@ -8,7 +8,7 @@ use crate::html;
 use crate::html::Html;
 use crate::rich::Rich;
 use crate::store::chats::{Choice, Message, Part, Segment, Settings, Tree};
-use crate::worth::class;
+use crate::value_class::value_class;
 
 /// Renders the names of the models.
 pub fn with(settings: &Settings) -> Html {
@@ -180,7 +180,7 @@ fn judged(answer: &Message) -> Html {
         let values = json!(found.iter().map(|found| found.as_ref().map(|(_, _, value, _)| *value)).collect::<Vec<_>>());
         let said = parts.iter().zip(found).filter_map(|(part, found)| Some(in_words(part, found.as_ref()?)));
         html.add(&html![
-            "<span class=\"judged " (class(sum(found), most)) "\" data-values=\"" (values.to_string()) "\" title=\""
+            "<span class=\"judged " (value_class(sum(found), most)) "\" data-values=\"" (values.to_string()) "\" title=\""
             (said.collect::<Vec<_>>().join("; ")) "\">" (text) "</span>"
         ]);
     }

@@ -12,9 +12,9 @@ use serde_json::json;
 use crate::agreement::ranking::{Outcome, Strength, Versus, Vote, comparisons, strengths};
 use crate::app::App;
 use crate::components::tile;
-use crate::failed::{Done, Failed};
 use crate::html;
 use crate::page::{Page, Place};
+use crate::page_error::{PageError, PageResult};
 use crate::ranking;
 use crate::store::chats::{self, Choice};
 use crate::store::sessions::Session;
@@ -45,12 +45,12 @@ impl Standing {
     }
 }
 
-fn standing(app: &App, session: &Session) -> Result<Standing, Failed> {
+fn standing(app: &App, session: &Session) -> Result<Standing, PageError> {
     Ok(Standing::of(&app.store.chats(&app.asker(session)?).votes()?))
 }
 
 /// Renders the page.
-pub async fn show(State(app): State<Arc<App>>, Extension(session): Extension<Session>) -> Done {
+pub async fn show(State(app): State<Arc<App>>, Extension(session): Extension<Session>) -> PageResult {
     let of = standing(&app, &session)?;
     let body = match of.votes {
         0 => html![
@@ -74,7 +74,7 @@ pub async fn show(State(app): State<Arc<App>>, Extension(session): Extension<Ses
 }
 
 /// Returns the same numbers as JSON.
-pub async fn numbers(State(app): State<Arc<App>>, Extension(session): Extension<Session>) -> Done {
+pub async fn numbers(State(app): State<Arc<App>>, Extension(session): Extension<Session>) -> PageResult {
     let of = standing(&app, &session)?;
     let body = json!({
         "votes": of.votes,

@@ -7,27 +7,27 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use gradus::data::Message;
 use gradus::generate::SamplingParams;
-use gradus::inference::{Ask, Asked};
+use gradus::inference::{CompletionRequest, TemplateInputs};
 use serde_json::{Value, json};
 
 use super::fields::{Body, Fields};
+use super::options::{CompletionOptions, LIKELIEST_MAX, as_id};
 use super::refused::{Refused, json_response};
-use super::tools::{Call, Speech};
-use super::wanted::{LIKELIEST_MAX, Wanted, as_id};
+use super::tools::{Call, ToolCallParser};
 use super::{end_stream, finish_reason, head, served, usage};
 use crate::app::App;
-use crate::desk::{Desk, Heard, Hearing, Token, prompt};
 use crate::events::Events;
-use crate::models::Served;
+use crate::model_queue::{CompletionEvent, CompletionEvents, ModelQueue, Token, prompt};
+use crate::models::ServedModel;
 
 /// Default maximum number of tokens of an answer. The model's positions are another limit.
 const MAX_TOKENS: usize = 4096;
 
 /// Parsed request.
 struct Request {
-    wanted: Wanted,
+    options: CompletionOptions,
     messages: Vec<Message>,
-    asked: Asked,
+    template_inputs: TemplateInputs,
     max_tokens: usize,
     /// Number of most likely tokens to return per position, if log-probabilities are requested.
     logprobs: Option<usize>,
@@ -36,7 +36,7 @@ struct Request {
 impl Request {
     fn read(body: &[u8]) -> Result<Self, Refused> {
         let mut fields = Fields::read(body)?;
-        let wanted = Wanted::read(&mut fields)?;
+        let options = CompletionOptions::read(&mut fields)?;
         let is_text = |value: &Value| value.get("type").and_then(Value::as_str) == Some("text");
         fields.refuse("response_format", is_text)?;
         fields.refuse("functions", |value| value.as_array().is_some_and(Vec::is_empty))?;
@@ -50,8 +50,8 @@ impl Request {
             _ => None,
         })?;
         let tools = tools.filter(|_| may_call != Some(false)).unwrap_or_default();
-        wanted.check_streams(1)?;
-        wanted.refuse_scored_streams()?;
+        options.check_streams(1)?;
+        options.refuse_scored_streams()?;
         fields.refuse("chat_template", |_| false)?;
         let longest = fields.count("max_completion_tokens", 1..=1 << 24)?;
         let max_tokens = fields.count("max_tokens", 1..=1 << 24)?;
@@ -62,9 +62,9 @@ impl Request {
             (false, Some(_)) => return Err(Refused::field("top_logprobs", "`top_logprobs` needs `logprobs: true`")),
         };
         Ok(Self {
-            wanted,
+            options,
             messages: messages(&mut fields)?,
-            asked: Asked { tools, variables: fields.object("chat_template_kwargs")? },
+            template_inputs: TemplateInputs { tools, variables: fields.object("chat_template_kwargs")? },
             max_tokens: longest.or(max_tokens).unwrap_or(MAX_TOKENS),
             logprobs,
         })
@@ -95,51 +95,52 @@ fn arguments_as_objects(message: &mut Value) {
 }
 
 /// Starts sampling.
-fn begin(desk: &mut Desk, request: &Request, prompt: Vec<u32>) -> gradus::Result<Hearing> {
+fn begin(queue: &mut ModelQueue, request: &Request, prompt: Vec<u32>) -> gradus::Result<CompletionEvents> {
     let params = SamplingParams {
         max_new_tokens: request.max_tokens,
         likeliest: request.logprobs.unwrap_or(0),
-        ..request.wanted.params.clone()
+        ..request.options.params.clone()
     };
-    let stop = desk.session.stop_of(&request.wanted.stop);
-    desk.sample(vec![Ask { prompt, params, stop, streams: request.wanted.streams(0) }])
+    let stop = queue.session.stop_of(&request.options.stop);
+    queue.sample(vec![CompletionRequest { prompt, params, stop, streams: request.options.streams(0) }])
 }
 
 /// Handles a request.
 pub async fn answer(State(app): State<Arc<App>>, Body(body): Body) -> Result<Response, Refused> {
     let request = Arc::new(Request::read(&body)?);
-    let served = served(&app, &request.wanted.model).await?;
+    let served = served(&app, &request.options.model).await?;
     let asked = Arc::clone(&request);
-    let ids = prompt(&served.desk, move |prompter| prompter.prompt_of(&asked.messages, &asked.asked)).await?;
-    request.wanted.check_scored(ids.len())?;
+    let ids =
+        prompt(&served.queue, move |prompter| prompter.prompt_of(&asked.messages, &asked.template_inputs)).await?;
+    request.options.check_scored(ids.len())?;
     let (asked, given) = (Arc::clone(&request), ids.clone());
-    let (scored, hearing) = served
-        .desk
-        .ask(move |desk| -> gradus::Result<_> {
-            let likeliest = asked.wanted.prompt_logprobs;
-            let scored = likeliest.map(|likeliest| desk.score(&given, likeliest)).transpose()?;
-            Ok((scored, begin(desk, &asked, given)?))
+    let (scored, completion_events) = served
+        .queue
+        .ask(move |queue| -> gradus::Result<_> {
+            let likeliest = asked.options.prompt_logprobs;
+            let scored = likeliest.map(|likeliest| queue.score(&given, likeliest)).transpose()?;
+            Ok((scored, begin(queue, &asked, given)?))
         })
         .await??;
-    if request.wanted.is_streamed {
-        return Ok(stream(request, ids, hearing, served));
+    if request.options.is_streamed {
+        return Ok(stream(request, ids, completion_events, served));
     }
-    let scored = scored.map(|tokens| Wanted::scored_prompt(&tokens));
-    whole(&request, &ids, hearing, scored, &served.version).await
+    let scored = scored.map(|tokens| CompletionOptions::scored_prompt(&tokens));
+    whole(&request, &ids, completion_events, scored, &served.version).await
 }
 
 /// An answer in progress.
 struct Choice {
-    speech: Speech,
+    parser: ToolCallParser,
     text: String,
     tokens: Vec<Token>,
     end: Option<(&'static str, Vec<Call>)>,
 }
 
 /// Ends an answer. Returns the rest of its text, the reason for its end, and its calls.
-fn ended(mut speech: Speech, text: &str, reason: &'static str) -> (String, &'static str, Vec<Call>) {
-    let mut rest = speech.hear(text);
-    let (held, calls) = speech.end();
+fn ended(mut parser: ToolCallParser, text: &str, reason: &'static str) -> (String, &'static str, Vec<Call>) {
+    let mut rest = parser.push(text);
+    let (held, calls) = parser.end();
     rest += &held;
     (rest, if calls.is_empty() { reason } else { "tool_calls" }, calls)
 }
@@ -147,53 +148,57 @@ fn ended(mut speech: Speech, text: &str, reason: &'static str) -> (String, &'sta
 async fn whole(
     request: &Request,
     ids: &[u32],
-    mut hearing: Hearing,
+    mut completion_events: CompletionEvents,
     scored: Option<Value>,
     version: &str,
 ) -> Result<Response, Refused> {
-    let new =
-        || Choice { speech: Speech::new(&request.asked.tools), text: String::new(), tokens: Vec::new(), end: None };
-    let mut choices: Vec<Choice> = (0..request.wanted.n).map(|_| new()).collect();
+    let new = || Choice {
+        parser: ToolCallParser::new(&request.template_inputs.tools),
+        text: String::new(),
+        tokens: Vec::new(),
+        end: None,
+    };
+    let mut choices: Vec<Choice> = (0..request.options.n).map(|_| new()).collect();
     let mut used = 0;
-    while let Some((i, heard)) = hearing.recv().await {
+    while let Some((i, event)) = completion_events.recv().await {
         let choice = &mut choices[i];
-        match heard {
-            Heard::Token(token, text) => {
-                choice.text += &choice.speech.hear(&text);
+        match event {
+            CompletionEvent::Token(token, text) => {
+                choice.text += &choice.parser.push(&text);
                 choice.tokens.push(token);
                 used += 1;
             }
-            Heard::End(text, end) => {
-                let (rest, reason, calls) = ended(std::mem::take(&mut choice.speech), &text, finish_reason(end?));
+            CompletionEvent::End(text, end) => {
+                let (rest, reason, calls) = ended(std::mem::take(&mut choice.parser), &text, finish_reason(end?));
                 choice.text += &rest;
                 choice.end = Some((reason, calls));
             }
         }
     }
-    let mut answer = head("chatcmpl", "chat.completion", &request.wanted.model);
+    let mut answer = head("chatcmpl", "chat.completion", &request.options.model);
     let id = answer["id"].as_str().unwrap_or_default().trim_start_matches("chatcmpl-").to_owned();
-    let mut told = Vec::with_capacity(choices.len());
+    let mut values = Vec::with_capacity(choices.len());
     for (i, choice) in choices.into_iter().enumerate() {
         let (reason, calls) = choice.end.ok_or_else(Refused::broken)?;
         let mut message = json!({ "role": "assistant", "content": choice.text });
         if !calls.is_empty() {
-            let calls = calls.iter().enumerate().map(|(at, call)| call.told(&format!("{id}_{i}"), at));
+            let calls = calls.iter().enumerate().map(|(at, call)| call.to_openai(&format!("{id}_{i}"), at));
             message["tool_calls"] = calls.collect();
         }
         let mut value = json!({ "index": i, "message": message, "logprobs": null, "finish_reason": reason });
         if request.logprobs.is_some() {
-            value["logprobs"] = logprobs(&choice.tokens, request.wanted.ids_for_texts);
+            value["logprobs"] = logprobs(&choice.tokens, request.options.ids_for_texts);
         }
-        if let Some(versions) = request.wanted.versions(version, choice.tokens.len()) {
+        if let Some(versions) = request.options.versions(version, choice.tokens.len()) {
             value["weight_versions"] = versions;
         }
-        if request.wanted.tells_ids {
+        if request.options.tells_ids {
             value["token_ids"] = choice.tokens.iter().map(|token| token.id).collect();
         }
-        told.push(value);
+        values.push(value);
     }
-    answer["choices"] = Value::Array(told);
-    if request.wanted.tells_ids {
+    answer["choices"] = Value::Array(values);
+    if request.options.tells_ids {
         answer["prompt_token_ids"] = json!(ids);
     }
     if let Some(scored) = scored {
@@ -203,70 +208,76 @@ async fn whole(
     Ok(json_response(StatusCode::OK, &answer))
 }
 
-fn stream(request: Arc<Request>, ids: Vec<u32>, mut hearing: Hearing, served: Served) -> Response {
+fn stream(
+    request: Arc<Request>,
+    ids: Vec<u32>,
+    mut completion_events: CompletionEvents,
+    served: ServedModel,
+) -> Response {
     let (events, response) = Events::new();
     tokio::spawn(async move {
         // Keeps the desk registered while it samples, so that a pause reaches it.
         let served = served;
-        let mut counts = vec![0; request.wanted.n];
-        let frame = head("chatcmpl", "chat.completion.chunk", &request.wanted.model);
+        let mut counts = vec![0; request.options.n];
+        let frame = head("chatcmpl", "chat.completion.chunk", &request.options.model);
         let id = frame["id"].as_str().unwrap_or_default().trim_start_matches("chatcmpl-").to_owned();
         let mut say = |i: usize, delta: Value, tokens: &[Token], reason: Option<&str>| {
             counts[i] += tokens.len();
             let mut choice = json!({ "index": i, "delta": delta, "logprobs": null, "finish_reason": reason });
             if request.logprobs.is_some() && !tokens.is_empty() {
-                choice["logprobs"] = logprobs(tokens, request.wanted.ids_for_texts);
+                choice["logprobs"] = logprobs(tokens, request.options.ids_for_texts);
             }
-            if let Some(versions) = reason.and_then(|_| request.wanted.versions(&served.version, counts[i])) {
+            if let Some(versions) = reason.and_then(|_| request.options.versions(&served.version, counts[i])) {
                 choice["weight_versions"] = versions;
             }
-            if request.wanted.tells_ids {
+            if request.options.tells_ids {
                 choice["token_ids"] = tokens.iter().map(|token| token.id).collect();
             }
             let mut chunk = frame.clone();
             chunk["choices"] = json!([choice]);
-            events.say(&chunk)
+            events.send(&chunk)
         };
-        let n = request.wanted.n;
+        let n = request.options.n;
         let (mut used, mut going) = (0, n);
-        let mut speeches: Vec<Speech> = (0..n).map(|_| Speech::new(&request.asked.tools)).collect();
+        let mut parsers: Vec<ToolCallParser> =
+            (0..n).map(|_| ToolCallParser::new(&request.template_inputs.tools)).collect();
         for i in 0..n {
             let mut chunk = frame.clone();
             let delta = json!({ "role": "assistant", "content": "" });
             chunk["choices"] = json!([{ "index": i, "delta": delta, "logprobs": null, "finish_reason": null }]);
-            if request.wanted.tells_ids {
+            if request.options.tells_ids {
                 chunk["prompt_token_ids"] = json!(ids);
             }
-            events.say(&chunk);
+            events.send(&chunk);
         }
-        while let Some((i, heard)) = hearing.recv().await {
-            let is_there = match heard {
-                Heard::Token(token, text) => {
+        while let Some((i, event)) = completion_events.recv().await {
+            let is_there = match event {
+                CompletionEvent::Token(token, text) => {
                     used += 1;
-                    let new = speeches[i].hear(&text);
+                    let new = parsers[i].push(&text);
                     // A token without final text is held back, unless the client wants its numbers.
-                    let is_told = !new.is_empty() || request.logprobs.is_some() || request.wanted.tells_ids;
+                    let is_told = !new.is_empty() || request.logprobs.is_some() || request.options.tells_ids;
                     !is_told || say(i, json!({ "content": new }), &[token], None)
                 }
-                Heard::End(text, Ok(end)) => {
+                CompletionEvent::End(text, Ok(end)) => {
                     going -= 1;
-                    let speech = std::mem::take(&mut speeches[i]);
-                    let (rest, reason, calls) = ended(speech, &text, finish_reason(end));
+                    let parser = std::mem::take(&mut parsers[i]);
+                    let (rest, reason, calls) = ended(parser, &text, finish_reason(end));
                     if !rest.is_empty() {
                         say(i, json!({ "content": rest }), &[], None);
                     }
                     for (at, call) in calls.iter().enumerate() {
-                        say(i, json!({ "tool_calls": [call.told(&format!("{id}_{i}"), at)] }), &[], None);
+                        say(i, json!({ "tool_calls": [call.to_openai(&format!("{id}_{i}"), at)] }), &[], None);
                     }
                     say(i, json!({}), &[], Some(reason))
                 }
-                Heard::End(_, Err(error)) => return events.fail(&error.to_string()),
+                CompletionEvent::End(_, Err(error)) => return events.fail(&error.to_string()),
             };
             if !is_there {
                 return;
             }
         }
-        let usage = request.wanted.tells_usage.then(|| usage(ids.len(), used));
+        let usage = request.options.tells_usage.then(|| usage(ids.len(), used));
         end_stream(&events, frame, going > 0, usage);
     });
     response
@@ -278,11 +289,11 @@ pub fn logprobs(tokens: &[Token], as_ids: bool) -> Value {
         true => json!({ "token": as_id(id), "token_id": id, "logprob": logprob, "bytes": text.as_bytes() }),
         false => json!({ "token": text, "logprob": logprob, "bytes": text.as_bytes() }),
     };
-    let told = |token: &Token| {
+    let values = |token: &Token| {
         let mut value = one(token.id, &token.text, token.logprob);
         let top = token.likeliest.iter().map(|(id, text, logprob)| one(*id, text, Some(*logprob)));
         value["top_logprobs"] = top.collect();
         value
     };
-    json!({ "content": tokens.iter().map(told).collect::<Vec<_>>(), "refusal": null })
+    json!({ "content": tokens.iter().map(values).collect::<Vec<_>>(), "refusal": null })
 }

@@ -6,17 +6,17 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use gradus::generate::SamplingParams;
-use gradus::inference::{Ask, Prompter};
+use gradus::inference::{CompletionRequest, Prompter};
 use serde_json::{Map, Value, json};
 
 use super::fields::{Body, Fields};
+use super::options::{COMPLETIONS_MAX, CompletionOptions, LIKELIEST_MAX, ids_of as ids};
 use super::refused::{Refused, json_response};
-use super::wanted::{COMPLETIONS_MAX, LIKELIEST_MAX, Wanted, ids_of as ids};
 use super::{end_stream, finish_reason, head, served, usage};
 use crate::app::App;
-use crate::desk::{Desk, Heard, Hearing, Token, prompt};
 use crate::events::Events;
-use crate::models::Served;
+use crate::model_queue::{CompletionEvent, CompletionEvents, ModelQueue, Token, prompt};
+use crate::models::ServedModel;
 
 /// Maximum number of prompts in a request.
 const PROMPTS_MAX: usize = 1024;
@@ -26,7 +26,7 @@ const PROMPT: &str = "a string, a list of strings, a list of token ids, or a lis
 
 /// Parsed request.
 struct Request {
-    wanted: Wanted,
+    options: CompletionOptions,
     prompts: Vec<Prompt>,
     max_tokens: usize,
     echo: bool,
@@ -44,21 +44,21 @@ enum Prompt {
 impl Request {
     fn read(body: &[u8]) -> Result<Self, Refused> {
         let mut fields = Fields::read(body)?;
-        let wanted = Wanted::read(&mut fields)?;
+        let options = CompletionOptions::read(&mut fields)?;
         fields.refuse("suffix", |value| value.as_str() == Some(""))?;
-        if let Some(best_of) = fields.count("best_of", 1..=COMPLETIONS_MAX)?.filter(|best_of| *best_of != wanted.n) {
+        if let Some(best_of) = fields.count("best_of", 1..=COMPLETIONS_MAX)?.filter(|best_of| *best_of != options.n) {
             let message = format!(
                 "`best_of` is {best_of} and `n` {}: this server samples as many completions as it returns",
-                wanted.n
+                options.n
             );
             return Err(Refused::field("best_of", message));
         }
         let prompts = fields.needed("prompt", PROMPT, prompts)?;
-        if prompts.len() * wanted.n > PROMPTS_MAX {
-            let message = format!("{} prompts with `n` {} are more than {PROMPTS_MAX}", prompts.len(), wanted.n);
+        if prompts.len() * options.n > PROMPTS_MAX {
+            let message = format!("{} prompts with `n` {} are more than {PROMPTS_MAX}", prompts.len(), options.n);
             return Err(Refused::field("prompt", message));
         }
-        wanted.check_streams(prompts.len())?;
+        options.check_streams(prompts.len())?;
         let max_tokens = fields.count("max_tokens", 0..=1 << 24)?.unwrap_or(16);
         // Some clients send `logprobs: true` for 1.
         let likeliest = format!("a whole number from 0 to {LIKELIEST_MAX}, or true or false,");
@@ -67,10 +67,10 @@ impl Request {
             value => value.as_u64().map(|count| count as usize).filter(|count| *count <= LIKELIEST_MAX).map(Some),
         })?;
         let logprobs = logprobs.flatten();
-        wanted.refuse_scored_streams()?;
+        options.refuse_scored_streams()?;
         let echo = fields.flag("echo")?;
         let add_special = fields.read_as("add_special_tokens", "true or false", Value::as_bool)?.unwrap_or(true);
-        Ok(Self { wanted, prompts, max_tokens, echo, logprobs, add_special })
+        Ok(Self { options, prompts, max_tokens, echo, logprobs, add_special })
     }
 }
 
@@ -110,32 +110,41 @@ fn ids_of(prompter: &Prompter, request: &Request) -> gradus::Result<Vec<Vec<u32>
 }
 
 /// Tokenizes the prompts and starts sampling.
-fn begin(desk: &mut Desk, request: &Request, prompts: Vec<Vec<u32>>) -> gradus::Result<(Vec<Read>, Option<Hearing>)> {
-    let (mut read, mut asks) = (Vec::new(), Vec::new());
+fn begin(
+    queue: &mut ModelQueue,
+    request: &Request,
+    prompts: Vec<Vec<u32>>,
+) -> gradus::Result<(Vec<Read>, Option<CompletionEvents>)> {
+    let (mut read, mut requests) = (Vec::new(), Vec::new());
     let params = SamplingParams {
         max_new_tokens: request.max_tokens,
         likeliest: request.logprobs.unwrap_or(0),
-        ..request.wanted.params.clone()
+        ..request.options.params.clone()
     };
     for (i, ids) in prompts.into_iter().enumerate() {
         let tokens = match (request.echo, request.logprobs) {
             (false, _) => Vec::new(),
-            (true, Some(likeliest)) => desk.score(&ids, likeliest)?,
+            (true, Some(likeliest)) => queue.score(&ids, likeliest)?,
             (true, None) => {
-                let texts = desk.session.texts(&[], &ids)?;
+                let texts = queue.session.texts(&[], &ids)?;
                 ids.iter().zip(texts).map(|(&id, text)| Token::bare(id, text)).collect()
             }
         };
-        let scored = match request.wanted.prompt_logprobs {
-            Some(likeliest) => Some(Wanted::scored_prompt(&desk.score(&ids, likeliest)?)),
+        let scored = match request.options.prompt_logprobs {
+            Some(likeliest) => Some(CompletionOptions::scored_prompt(&queue.score(&ids, likeliest)?)),
             None => None,
         };
-        let streams = request.wanted.streams(i);
-        asks.push(Ask { prompt: ids.clone(), params: params.clone(), stop: request.wanted.stop.clone(), streams });
+        let streams = request.options.streams(i);
+        requests.push(CompletionRequest {
+            prompt: ids.clone(),
+            params: params.clone(),
+            stop: request.options.stop.clone(),
+            streams,
+        });
         read.push(Read { ids, tokens, scored });
     }
-    let hearing = if request.max_tokens > 0 { Some(desk.sample(asks)?) } else { None };
-    Ok((read, hearing))
+    let completion_events = if request.max_tokens > 0 { Some(queue.sample(requests)?) } else { None };
+    Ok((read, completion_events))
 }
 
 /// A completion in progress.
@@ -149,33 +158,38 @@ struct Choice {
 /// Handles a request.
 pub async fn answer(State(app): State<Arc<App>>, Body(body): Body) -> Result<Response, Refused> {
     let request = Arc::new(Request::read(&body)?);
-    let served = served(&app, &request.wanted.model).await?;
+    let served = served(&app, &request.options.model).await?;
     let asked = Arc::clone(&request);
-    let prompts = prompt(&served.desk, move |prompter| ids_of(prompter, &asked)).await?;
+    let prompts = prompt(&served.queue, move |prompter| ids_of(prompter, &asked)).await?;
     let scored = prompts.iter().map(Vec::len).sum::<usize>();
-    request.wanted.check_scored(scored)?;
+    request.options.check_scored(scored)?;
     let asked = Arc::clone(&request);
-    let (read, hearing) = served.desk.ask(move |desk| begin(desk, &asked, prompts)).await??;
-    if request.wanted.is_streamed {
-        return Ok(stream(request, read, hearing, served));
+    let (read, completion_events) = served.queue.ask(move |queue| begin(queue, &asked, prompts)).await??;
+    if request.options.is_streamed {
+        return Ok(stream(request, read, completion_events, served));
     }
-    whole(&request, &read, hearing, &served.version).await
+    whole(&request, &read, completion_events, &served.version).await
 }
 
-async fn whole(request: &Request, read: &[Read], hearing: Option<Hearing>, version: &str) -> Result<Response, Refused> {
-    let n = request.wanted.n;
+async fn whole(
+    request: &Request,
+    read: &[Read],
+    completion_events: Option<CompletionEvents>,
+    version: &str,
+) -> Result<Response, Refused> {
+    let n = request.options.n;
     let mut choices: Vec<Choice> = read.iter().flat_map(|read| (0..n).map(|_| echoed(read))).collect();
     let mut used = 0;
-    if let Some(mut hearing) = hearing {
-        while let Some((i, heard)) = hearing.recv().await {
+    if let Some(mut completion_events) = completion_events {
+        while let Some((i, event)) = completion_events.recv().await {
             let choice = &mut choices[i];
-            match heard {
-                Heard::Token(token, text) => {
+            match event {
+                CompletionEvent::Token(token, text) => {
                     choice.text += &text;
                     choice.tokens.push(token);
                     used += 1;
                 }
-                Heard::End(text, end) => {
+                CompletionEvent::End(text, end) => {
                     choice.text += &text;
                     choice.finish_reason = Some(finish_reason(end?));
                 }
@@ -190,24 +204,24 @@ async fn whole(request: &Request, read: &[Read], hearing: Option<Hearing>, versi
         let mut value = json!({
             "index": i,
             "text": choice.text,
-            "logprobs": request.logprobs.map(|_| logprobs(&request.wanted, &choice.tokens, 0)),
+            "logprobs": request.logprobs.map(|_| logprobs(&request.options, &choice.tokens, 0)),
             // No token was to be sampled.
             "finish_reason": choice.finish_reason.unwrap_or("length"),
         });
         let own = if request.echo { &choice.tokens[read.tokens.len()..] } else { &choice.tokens[..] };
-        if let Some(versions) = request.wanted.versions(version, own.len()) {
+        if let Some(versions) = request.options.versions(version, own.len()) {
             value["weight_versions"] = versions;
         }
         if let Some(scored) = &read.scored {
             value["prompt_logprobs"] = scored.clone();
         }
-        if request.wanted.tells_ids {
+        if request.options.tells_ids {
             value["prompt_token_ids"] = json!(read.ids);
             value["token_ids"] = own.iter().map(|token| token.id).collect();
         }
         value
     };
-    let mut answer = head("cmpl", "text_completion", &request.wanted.model);
+    let mut answer = head("cmpl", "text_completion", &request.options.model);
     answer["choices"] = choices.iter().enumerate().map(of).collect();
     answer["usage"] = usage(read.iter().map(|read| read.ids.len()).sum(), used);
     Ok(json_response(StatusCode::OK, &answer))
@@ -219,70 +233,75 @@ fn echoed(read: &Read) -> Choice {
     Choice { text, tokens: read.tokens.clone(), finish_reason: None }
 }
 
-fn stream(request: Arc<Request>, read: Vec<Read>, hearing: Option<Hearing>, served: Served) -> Response {
+fn stream(
+    request: Arc<Request>,
+    read: Vec<Read>,
+    completion_events: Option<CompletionEvents>,
+    served: ServedModel,
+) -> Response {
     let (events, response) = Events::new();
     tokio::spawn(async move {
         // Keeps the desk registered while it samples, so that a pause reaches it.
         let served = served;
-        let frame = head("cmpl", "text_completion", &request.wanted.model);
+        let frame = head("cmpl", "text_completion", &request.options.model);
         let prompt_tokens: usize = read.iter().map(|read| read.ids.len()).sum();
-        let (n, mut used) = (request.wanted.n, 0);
+        let (n, mut used) = (request.options.n, 0);
         let (mut offsets, mut counts) = (vec![0; read.len() * n], vec![0; read.len() * n]);
         let mut say = |i: usize, text: &str, tokens: &[Token], reason: Option<&str>| {
             let mut choice = json!({ "index": i, "text": text, "logprobs": null, "finish_reason": reason });
             if request.logprobs.is_some() && !tokens.is_empty() {
-                choice["logprobs"] = logprobs(&request.wanted, tokens, offsets[i]);
+                choice["logprobs"] = logprobs(&request.options, tokens, offsets[i]);
             }
-            if let Some(versions) = reason.and_then(|_| request.wanted.versions(&served.version, counts[i])) {
+            if let Some(versions) = reason.and_then(|_| request.options.versions(&served.version, counts[i])) {
                 choice["weight_versions"] = versions;
             }
-            if request.wanted.tells_ids {
+            if request.options.tells_ids {
                 choice["token_ids"] = tokens.iter().map(|token| token.id).collect();
             }
             counts[i] += tokens.len();
             offsets[i] += tokens.iter().map(|token| token.text.chars().count()).sum::<usize>();
             let mut chunk = frame.clone();
             chunk["choices"] = json!([choice]);
-            events.say(&chunk)
+            events.send(&chunk)
         };
         for i in 0..read.len() * n {
             let Choice { text, tokens, .. } = echoed(&read[i / n]);
-            let reason = hearing.is_none().then_some("length");
+            let reason = completion_events.is_none().then_some("length");
             if (!tokens.is_empty() || reason.is_some()) && !say(i, &text, &tokens, reason) {
                 return;
             }
         }
-        let mut going = if hearing.is_some() { read.len() * n } else { 0 };
-        let mut hearing = hearing;
-        while let Some((i, heard)) = match &mut hearing {
-            Some(hearing) => hearing.recv().await,
+        let mut going = if completion_events.is_some() { read.len() * n } else { 0 };
+        let mut completion_events = completion_events;
+        while let Some((i, event)) = match &mut completion_events {
+            Some(completion_events) => completion_events.recv().await,
             None => None,
         } {
-            let is_there = match heard {
-                Heard::Token(token, text) => {
+            let is_there = match event {
+                CompletionEvent::Token(token, text) => {
                     used += 1;
                     // A token without final text waits for the one that completes it, unless the client wants its numbers.
-                    let is_told = !text.is_empty() || request.logprobs.is_some() || request.wanted.tells_ids;
+                    let is_told = !text.is_empty() || request.logprobs.is_some() || request.options.tells_ids;
                     !is_told || say(i, &text, &[token], None)
                 }
-                Heard::End(text, Ok(end)) => {
+                CompletionEvent::End(text, Ok(end)) => {
                     going -= 1;
                     say(i, &text, &[], Some(finish_reason(end)))
                 }
-                Heard::End(_, Err(error)) => return events.fail(&error.to_string()),
+                CompletionEvent::End(_, Err(error)) => return events.fail(&error.to_string()),
             };
             if !is_there {
                 return;
             }
         }
-        let usage = request.wanted.tells_usage.then(|| usage(prompt_tokens, used));
+        let usage = request.options.tells_usage.then(|| usage(prompt_tokens, used));
         end_stream(&events, frame, going > 0, usage);
     });
     response
 }
 
 /// Converts tokens to the form of `/v1/completions`. The first begins at character `offset`.
-fn logprobs(wanted: &Wanted, tokens: &[Token], mut offset: usize) -> Value {
+fn logprobs(options: &CompletionOptions, tokens: &[Token], mut offset: usize) -> Value {
     let mut offsets = Vec::with_capacity(tokens.len());
     for token in tokens {
         offsets.push(offset);
@@ -293,12 +312,12 @@ fn logprobs(wanted: &Wanted, tokens: &[Token], mut offset: usize) -> Value {
         let mut top = Map::new();
         for (id, text, logprob) in &token.likeliest {
             // Several ids may have the same text. The most likely one is kept.
-            top.entry(wanted.text_of(*id, text)).or_insert(json!(logprob));
+            top.entry(options.text_of(*id, text)).or_insert(json!(logprob));
         }
         Some(Value::Object(top))
     };
     json!({
-        "tokens": tokens.iter().map(|token| wanted.text_of(token.id, &token.text)).collect::<Vec<_>>(),
+        "tokens": tokens.iter().map(|token| options.text_of(token.id, &token.text)).collect::<Vec<_>>(),
         "token_logprobs": tokens.iter().map(|token| token.logprob).collect::<Vec<_>>(),
         "top_logprobs": tokens.iter().map(top).collect::<Vec<_>>(),
         "text_offset": offsets,

@@ -53,31 +53,31 @@ impl Fields {
         self.fields.remove(name).filter(|value| !value.is_null())
     }
 
-    /// Takes a field and parses it. `None` if it is missing. `wanted` completes "but … is needed".
+    /// Takes a field and parses it. `None` if it is missing. `expected` completes "but … is needed".
     ///
     /// # Errors
     /// `read` returns `None`.
     pub fn read_as<T>(
         &mut self,
         name: &str,
-        wanted: &str,
+        expected: &str,
         read: impl FnOnce(&Value) -> Option<T>,
     ) -> Result<Option<T>, Refused> {
         let Some(value) = self.take(name) else { return Ok(None) };
-        read(&value).map(Some).ok_or_else(|| Refused::wrong(&self.path(name), &value, wanted))
+        read(&value).map(Some).ok_or_else(|| Refused::wrong(&self.path(name), &value, expected))
     }
 
-    /// Takes a required field. `wanted` describes its value.
+    /// Takes a required field. `expected` describes its value.
     ///
     /// # Errors
     /// The field is missing, or `read` returns `None`.
     pub fn needed<T>(
         &mut self,
         name: &str,
-        wanted: &str,
+        expected: &str,
         read: impl FnOnce(&Value) -> Option<T>,
     ) -> Result<T, Refused> {
-        self.read_as(name, wanted, read)?.ok_or_else(|| Refused::missing(&self.path(name), wanted))
+        self.read_as(name, expected, read)?.ok_or_else(|| Refused::missing(&self.path(name), expected))
     }
 
     /// Takes a number within `range`.
@@ -85,8 +85,8 @@ impl Fields {
     /// # Errors
     /// The field has another value.
     pub fn number(&mut self, name: &str, range: RangeInclusive<f64>) -> Result<Option<f64>, Refused> {
-        let wanted = format!("a number from {} to {}", range.start(), range.end());
-        self.read_as(name, &wanted, |value| value.as_f64().filter(|number| range.contains(number)))
+        let expected = format!("a number from {} to {}", range.start(), range.end());
+        self.read_as(name, &expected, |value| value.as_f64().filter(|number| range.contains(number)))
     }
 
     /// Takes a whole number within `range`.
@@ -94,9 +94,9 @@ impl Fields {
     /// # Errors
     /// The field has another value.
     pub fn count(&mut self, name: &str, range: RangeInclusive<usize>) -> Result<Option<usize>, Refused> {
-        let wanted = format!("a whole number from {} to {}", range.start(), range.end());
+        let expected = format!("a whole number from {} to {}", range.start(), range.end());
         let count = |value: &Value| usize::try_from(value.as_u64()?).ok().filter(|count| range.contains(count));
-        self.read_as(name, &wanted, count)
+        self.read_as(name, &expected, count)
     }
 
     /// Takes `true` or `false`. A missing field is false.

@@ -6,18 +6,18 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use gradus::generate::SamplingParams;
-use gradus::inference::{AnswerEnd, Ask};
+use gradus::inference::{AnswerEnd, CompletionRequest};
 use serde_json::{Value, json};
 
 use super::chat::logprobs;
 use super::fields::{Body, Fields};
+use super::options::{CompletionOptions, LIKELIEST_MAX, ids_of};
 use super::refused::{Refused, json_response};
-use super::wanted::{LIKELIEST_MAX, Wanted, ids_of};
 use super::{finish_reason, head, served, usage};
 use crate::app::App;
-use crate::desk::{Heard, Hearing, Token};
 use crate::events::Events;
-use crate::models::Served;
+use crate::model_queue::{CompletionEvent, CompletionEvents, Token};
+use crate::models::ServedModel;
 use crate::serving::main_model;
 
 /// Default maximum number of tokens of a completion. The model's positions are another limit.
@@ -25,7 +25,7 @@ const MAX_TOKENS: usize = 1 << 24;
 
 /// Parsed request.
 struct Request {
-    wanted: Wanted,
+    options: CompletionOptions,
     /// The client's id of the request.
     id: Option<String>,
     ids: Vec<u32>,
@@ -47,45 +47,45 @@ impl Request {
         let ids = |value: &Value| ids_of(value).filter(|ids| !ids.is_empty());
         let ids = fields.needed("token_ids", "a list of at least one token id", ids)?;
         let mut sampling = fields.within("sampling_params")?;
-        let mut wanted = Wanted::of(model, &mut sampling)?;
-        wanted.is_streamed = fields.flag("stream")?;
-        wanted.tells_usage = fields.within("stream_options")?.flag("include_usage")?;
-        wanted.tells_ids = fields.flag("return_token_ids")?;
-        wanted.check_streams(1)?;
-        wanted.refuse_scored_streams()?;
-        wanted.check_scored(ids.len())?;
+        let mut options = CompletionOptions::of(model, &mut sampling)?;
+        options.is_streamed = fields.flag("stream")?;
+        options.tells_usage = fields.within("stream_options")?.flag("include_usage")?;
+        options.tells_ids = fields.flag("return_token_ids")?;
+        options.check_streams(1)?;
+        options.refuse_scored_streams()?;
+        options.check_scored(ids.len())?;
         let max_tokens = sampling.count("max_tokens", 1..=MAX_TOKENS)?.unwrap_or(MAX_TOKENS);
         let logprobs = sampling.count("logprobs", 0..=LIKELIEST_MAX)?;
-        Ok(Self { wanted, id: fields.text("request_id")?, ids, max_tokens, logprobs })
+        Ok(Self { options, id: fields.text("request_id")?, ids, max_tokens, logprobs })
     }
 }
 
 /// Handles a request.
 pub async fn answer(State(app): State<Arc<App>>, Body(body): Body) -> Result<Response, Refused> {
     let request = Arc::new(Request::read(&app, &body).await?);
-    let served = served(&app, &request.wanted.model).await?;
+    let served = served(&app, &request.options.model).await?;
     let asked = Arc::clone(&request);
-    let begin = served.desk.ask(move |desk| -> gradus::Result<_> {
-        let scored = asked.wanted.prompt_logprobs.map(|likeliest| desk.score(&asked.ids, likeliest)).transpose()?;
+    let begin = served.queue.ask(move |queue| -> gradus::Result<_> {
+        let scored = asked.options.prompt_logprobs.map(|likeliest| queue.score(&asked.ids, likeliest)).transpose()?;
         let params = SamplingParams {
             max_new_tokens: asked.max_tokens,
             likeliest: asked.logprobs.unwrap_or(0),
-            ..asked.wanted.params.clone()
+            ..asked.options.params.clone()
         };
-        let (prompt, stop, streams) = (asked.ids.clone(), asked.wanted.stop.clone(), asked.wanted.streams(0));
-        Ok((scored, desk.sample(vec![Ask { prompt, params, stop, streams }])?))
+        let (prompt, stop, streams) = (asked.ids.clone(), asked.options.stop.clone(), asked.options.streams(0));
+        Ok((scored, queue.sample(vec![CompletionRequest { prompt, params, stop, streams }])?))
     });
-    let (scored, hearing) = begin.await??;
-    if request.wanted.is_streamed {
-        return Ok(stream(request, hearing, served));
+    let (scored, completion_events) = begin.await??;
+    if request.options.is_streamed {
+        return Ok(stream(request, completion_events, served));
     }
-    whole(&request, hearing, scored, &served.version).await
+    whole(&request, completion_events, scored, &served.version).await
 }
 
 impl Request {
     /// Returns the common fields of all parts of the response.
     fn head(&self) -> Value {
-        let mut head = head("generate", "generate", &self.wanted.model);
+        let mut head = head("generate", "generate", &self.options.model);
         if let Some(id) = &self.id {
             head["id"] = json!(id);
         }
@@ -96,7 +96,7 @@ impl Request {
     fn choice(&self, i: usize, tokens: &[Token], end: Option<AnswerEnd>) -> Value {
         let logprobs = self.logprobs.map(|_| logprobs(tokens, true));
         let ids: Vec<u32> = tokens.iter().map(|token| token.id).collect();
-        let last = ids.last().filter(|id| self.wanted.params.stop_ids.contains(id));
+        let last = ids.last().filter(|id| self.options.params.stop_ids.contains(id));
         let stop_reason = last.filter(|_| end == Some(AnswerEnd::Stop));
         json!({
             "index": i,
@@ -117,73 +117,73 @@ struct Choice {
 
 async fn whole(
     request: &Request,
-    mut hearing: Hearing,
+    mut completion_events: CompletionEvents,
     scored: Option<Vec<Token>>,
     version: &str,
 ) -> Result<Response, Refused> {
-    let mut choices: Vec<Choice> = (0..request.wanted.n).map(|_| Choice::default()).collect();
-    while let Some((i, heard)) = hearing.recv().await {
-        match heard {
-            Heard::Token(token, _) => choices[i].tokens.push(token),
-            Heard::End(_, end) => choices[i].end = Some(end?),
+    let mut choices: Vec<Choice> = (0..request.options.n).map(|_| Choice::default()).collect();
+    while let Some((i, event)) = completion_events.recv().await {
+        match event {
+            CompletionEvent::Token(token, _) => choices[i].tokens.push(token),
+            CompletionEvent::End(_, end) => choices[i].end = Some(end?),
         }
     }
     let mut answer = request.head();
-    let mut told = Vec::with_capacity(choices.len());
+    let mut values = Vec::with_capacity(choices.len());
     for (i, Choice { tokens, end }) in choices.iter().enumerate() {
         if end.is_none() {
             return Err(Refused::broken());
         }
         let mut choice = request.choice(i, tokens, *end);
-        if let Some(versions) = request.wanted.versions(version, tokens.len()) {
+        if let Some(versions) = request.options.versions(version, tokens.len()) {
             choice["weight_versions"] = versions;
         }
-        told.push(choice);
+        values.push(choice);
     }
-    answer["choices"] = Value::Array(told);
-    if request.wanted.tells_ids {
+    answer["choices"] = Value::Array(values);
+    if request.options.tells_ids {
         answer["prompt_token_ids"] = json!(request.ids);
     }
-    answer["prompt_logprobs"] = scored.map_or(Value::Null, |tokens| Wanted::scored_prompt(&tokens));
+    answer["prompt_logprobs"] = scored.map_or(Value::Null, |tokens| CompletionOptions::scored_prompt(&tokens));
     answer["usage"] = usage(request.ids.len(), choices.iter().map(|choice| choice.tokens.len()).sum());
     Ok(json_response(StatusCode::OK, &answer))
 }
 
-fn stream(request: Arc<Request>, mut hearing: Hearing, served: Served) -> Response {
+fn stream(request: Arc<Request>, mut completion_events: CompletionEvents, served: ServedModel) -> Response {
     let (events, response) = Events::new();
     tokio::spawn(async move {
         // Keeps the desk registered while it samples, so that a pause reaches it.
         let served = served;
-        let (frame, n) = (request.head(), request.wanted.n);
+        let (frame, n) = (request.head(), request.options.n);
         // The last token is sent together with the end, so each token waits for the next event.
         let mut held: Vec<Option<Token>> = (0..n).map(|_| None).collect();
         let (mut counts, mut going) = (vec![0; n], n);
-        while let Some((i, heard)) = hearing.recv().await {
-            let (tokens, end) = match heard {
-                Heard::Token(token, _) => {
+        while let Some((i, event)) = completion_events.recv().await {
+            let (tokens, end) = match event {
+                CompletionEvent::Token(token, _) => {
                     counts[i] += 1;
                     match held[i].replace(token) {
                         Some(before) => (vec![before], None),
                         None => continue,
                     }
                 }
-                Heard::End(_, Ok(end)) => {
+                CompletionEvent::End(_, Ok(end)) => {
                     going -= 1;
                     (held[i].take().into_iter().collect(), Some(end))
                 }
-                Heard::End(_, Err(error)) => return events.fail(&error.to_string()),
+                CompletionEvent::End(_, Err(error)) => return events.fail(&error.to_string()),
             };
             let mut choice = request.choice(i, &tokens, end);
-            if let Some(versions) = end.and_then(|_| request.wanted.versions(&served.version, counts[i])) {
+            if let Some(versions) = end.and_then(|_| request.options.versions(&served.version, counts[i])) {
                 choice["weight_versions"] = versions;
             }
             let mut chunk = frame.clone();
             chunk["choices"] = json!([choice]);
-            if !events.say(&chunk) {
+            if !events.send(&chunk) {
                 return;
             }
         }
-        let usage = request.wanted.tells_usage.then(|| usage(request.ids.len(), counts.iter().sum()));
+        let usage = request.options.tells_usage.then(|| usage(request.ids.len(), counts.iter().sum()));
         super::end_stream(&events, frame, going > 0, usage);
     });
     response

@@ -1,15 +1,15 @@
 //! OpenAI-compatible server: `/v1/models`, `/v1/completions`, `/v1/chat/completions`; and vLLM's `/inference/v1/generate`.
 //!
-//! A request is parsed by [`fields`], submitted to a [`Desk`](crate::desk::Desk), and answered as a whole or as a stream of events. Fields
+//! A request is parsed by [`fields`], submitted to a [`ModelQueue`](crate::model_queue::ModelQueue), and answered as a whole or as a stream of events. Fields
 //! with an unsupported meaning are rejected, not ignored.
 
 mod chat;
 mod completions;
 pub mod fields;
 mod generate;
+mod options;
 pub mod refused;
 mod tools;
-mod wanted;
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::events::Events;
-use crate::models::{Found, Kind, Served, outermost};
+use crate::models::{Kind, ModelEntry, ServedModel, outermost};
 use crate::secret::secret;
 use crate::serving;
 use refused::{BROKEN, Refused, json_response, wrong_method};
@@ -50,7 +50,7 @@ fn end_stream(events: &Events, mut frame: Value, is_broken: bool, usage: Option<
     if let Some(usage) = usage {
         frame["choices"] = json!([]);
         frame["usage"] = usage;
-        events.say(&frame);
+        events.send(&frame);
     }
     events.done();
 }
@@ -61,7 +61,7 @@ async fn nothing() -> Refused {
 }
 
 /// Describes a model in OpenAI's form. Its creation time is that of its configuration file.
-fn described(app: &App, found: &Found) -> Value {
+fn described(app: &App, found: &ModelEntry) -> Value {
     let written = || {
         let model = model_of(&found.path).ok()?;
         let files = ["config.json", "adapter_config.json"].map(|file| model.join(file));
@@ -75,7 +75,7 @@ fn described(app: &App, found: &Found) -> Value {
 }
 
 /// Returns the available language models.
-async fn language_models(app: &Arc<App>) -> Vec<Found> {
+async fn language_models(app: &Arc<App>) -> Vec<ModelEntry> {
     let app = Arc::clone(app);
     let list = move || app.models.list().into_iter().filter(|found| found.kind == Kind::Language).collect();
     tokio::task::spawn_blocking(list).await.unwrap_or_default()
@@ -96,7 +96,7 @@ async fn model(State(app): State<Arc<App>>, Path(name): Path<String>) -> Result<
     Ok(json_response(StatusCode::OK, &card))
 }
 
-async fn named(app: &Arc<App>, name: &str) -> Result<Found, Refused> {
+async fn named(app: &Arc<App>, name: &str) -> Result<ModelEntry, Refused> {
     language_models(app).await.into_iter().find(|known| known.name == name).ok_or_else(|| Refused {
         status: StatusCode::NOT_FOUND,
         message: format!("there is no model `{name}`; `/v1/models` lists the models"),
@@ -106,7 +106,7 @@ async fn named(app: &Arc<App>, name: &str) -> Result<Found, Refused> {
 }
 
 /// Returns the model of a request, loaded, after any pause has ended.
-async fn served(app: &Arc<App>, name: &str) -> Result<Served, Refused> {
+async fn served(app: &Arc<App>, name: &str) -> Result<ServedModel, Refused> {
     app.models.pause.over().await;
     named(app, name).await?;
     Ok(app.models.served(name).await?)

@@ -22,15 +22,15 @@ impl Refused {
         Self { status: StatusCode::BAD_REQUEST, message: message.into(), param: Some(param.to_owned()), code: None }
     }
 
-    /// A field has another type or value than `wanted`.
-    pub fn wrong(param: &str, value: &Value, wanted: &str) -> Self {
-        let message = format!("`{param}` is {}, but {wanted} is needed", found(value));
+    /// A field has another type or value than `expected`.
+    pub fn wrong(param: &str, value: &Value, expected: &str) -> Self {
+        let message = format!("`{param}` is {}, but {expected} is needed", found(value));
         Self { code: Some("invalid_value"), ..Self::field(param, message) }
     }
 
-    /// A field is missing. `wanted` describes its value.
-    pub fn missing(param: &str, wanted: &str) -> Self {
-        let message = format!("`{param}` is missing: {wanted} is needed");
+    /// A field is missing. `expected` describes its value.
+    pub fn missing(param: &str, expected: &str) -> Self {
+        let message = format!("`{param}` is missing: {expected} is needed");
         Self { code: Some("missing_required_parameter"), ..Self::field(param, message) }
     }
 
@@ -85,12 +85,12 @@ pub fn json_response(status: StatusCode, value: &Value) -> Response {
 
 /// Rejects a request with a method that the path does not support.
 pub async fn wrong_method(method: Method) -> Refused {
-    let wanted = match method {
+    let expected = match method {
         Method::GET | Method::HEAD => "POST",
         Method::POST => "GET",
         _ => "GET or POST",
     };
-    Refused::status(StatusCode::METHOD_NOT_ALLOWED, format!("the method is {method}, but this path needs {wanted}"))
+    Refused::status(StatusCode::METHOD_NOT_ALLOWED, format!("the method is {method}, but this path needs {expected}"))
 }
 
 /// Maximum length of a value in a message.

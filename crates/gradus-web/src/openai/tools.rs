@@ -14,12 +14,12 @@ const LIST: &str = "[TOOL_CALLS]";
 
 /// Output of a model with tools, while it is generated.
 #[derive(Debug, Default)]
-pub struct Speech {
+pub struct ToolCallParser {
     /// Tools. If empty, all output is text.
     tools: Vec<Value>,
     text: String,
     /// Number of bytes that were sent as text.
-    told: usize,
+    sent: usize,
 }
 
 /// A tool call.
@@ -33,37 +33,37 @@ pub struct Call {
 
 impl Call {
     /// Converts the call to OpenAI's form.
-    pub fn told(&self, id: &str, index: usize) -> Value {
+    pub fn to_openai(&self, id: &str, index: usize) -> Value {
         let function = json!({ "name": self.name, "arguments": self.arguments });
         json!({ "index": index, "id": format!("call_{id}_{index}"), "type": "function", "function": function })
     }
 }
 
-impl Speech {
+impl ToolCallParser {
     /// Creates an empty output. `tools` are those given to the model.
     pub fn new(tools: &[Value]) -> Self {
         Self { tools: tools.iter().filter(|tool| name(tool).is_some()).cloned().collect(), ..Self::default() }
     }
 
     /// Adds output. Returns the part that is certainly text.
-    pub fn hear(&mut self, new: &str) -> String {
+    pub fn push(&mut self, new: &str) -> String {
         self.text += new;
         let end = match self.tools.is_empty() {
             true => self.text.len(),
             // The whole output may be one call, even after white space.
-            false if matches!(self.text.trim_start().chars().next(), None | Some('{' | '[')) => self.told,
+            false if matches!(self.text.trim_start().chars().next(), None | Some('{' | '[')) => self.sent,
             false => match self.text.find(OPEN) {
                 Some(at) => at,
                 None => certain(&self.text, &[OPEN.to_owned()]).len(),
             },
         };
-        let end = end.max(self.told);
-        self.text[std::mem::replace(&mut self.told, end)..end].to_owned()
+        let end = end.max(self.sent);
+        self.text[std::mem::replace(&mut self.sent, end)..end].to_owned()
     }
 
     /// Ends the output. Returns the remaining text and the calls.
     pub fn end(self) -> (String, Vec<Call>) {
-        let held = &self.text[self.told..];
+        let held = &self.text[self.sent..];
         match self.calls() {
             // The whole output is the call, so no text remains.
             Some((CallFormat::Llama3 | CallFormat::Mistral, calls)) => (String::new(), calls),
@@ -104,13 +104,13 @@ fn name(tool: &Value) -> Option<&str> {
 mod tests {
     use super::*;
 
-    fn heard(text: &str, step: usize) -> (String, Vec<Call>) {
+    fn event(text: &str, step: usize) -> (String, Vec<Call>) {
         let tools = [json!({"type": "function", "function": {"name": "weather"}}), json!({"name": "time"})];
-        let mut speech = Speech::new(&tools);
+        let mut parser = ToolCallParser::new(&tools);
         let pieces: Vec<char> = text.chars().collect();
         let mut said: String =
-            pieces.chunks(step).map(|piece| speech.hear(&piece.iter().collect::<String>())).collect();
-        let (rest, calls) = speech.end();
+            pieces.chunks(step).map(|piece| parser.push(&piece.iter().collect::<String>())).collect();
+        let (rest, calls) = parser.end();
         said += &rest;
         (said, calls)
     }
@@ -123,13 +123,13 @@ mod tests {
         for step in [1, 3, 1000] {
             let qwen =
                 format!("I look.\n<tool_call>\n{one}\n</tool_call>\n<tool_call>{{\"name\":\"time\"}}</tool_call>");
-            assert_eq!(heard(&qwen, step), ("I look.\n".into(), vec![weather.clone(), time.clone()]));
+            assert_eq!(event(&qwen, step), ("I look.\n".into(), vec![weather.clone(), time.clone()]));
             let coder = "I look.\n<tool_call>\n<function=weather>\n<parameter=city>\nBern\n</parameter>\n</function>\n</tool_call>\n\
                          <tool_call>\n<function=time>\n</function>\n</tool_call>";
-            assert_eq!(heard(coder, step), ("I look.\n".into(), vec![weather.clone(), time.clone()]));
+            assert_eq!(event(coder, step), ("I look.\n".into(), vec![weather.clone(), time.clone()]));
             let llama = r#" {"name": "weather", "parameters": {"city": "Bern"}}"#;
-            assert_eq!(heard(llama, step), (String::new(), vec![weather.clone()]));
-            assert_eq!(heard(&format!("[{one}]"), step), (String::new(), vec![weather.clone()]));
+            assert_eq!(event(llama, step), (String::new(), vec![weather.clone()]));
+            assert_eq!(event(&format!("[{one}]"), step), (String::new(), vec![weather.clone()]));
         }
     }
 
@@ -138,11 +138,11 @@ mod tests {
         let call = |name: &str| format!("<tool_call>{{\"name\": \"{name}\", \"arguments\": {{}}}}</tool_call>");
         for step in [1, 5, 1000] {
             let text = format!("<think>Perhaps {}</think>\n{}", call("weather"), call("time"));
-            let (said, calls) = heard(&text, step);
+            let (said, calls) = event(&text, step);
             assert_eq!(said, format!("<think>Perhaps {}</think>", call("weather")));
             assert_eq!(calls.iter().map(|call| call.name.as_str()).collect::<Vec<_>>(), ["time"]);
             let text = format!("<think>Perhaps {}", call("weather"));
-            assert_eq!(heard(&text, step), (text, Vec::new()));
+            assert_eq!(event(&text, step), (text, Vec::new()));
         }
     }
 
@@ -159,10 +159,10 @@ mod tests {
             "{ a set",
         ] {
             for step in [1, 4, 1000] {
-                assert_eq!(heard(text, step), (text.to_owned(), Vec::new()), "{text}");
+                assert_eq!(event(text, step), (text.to_owned(), Vec::new()), "{text}");
             }
         }
-        let mut none = Speech::new(&[]);
-        assert_eq!(none.hear("<tool_call>{"), "<tool_call>{");
+        let mut none = ToolCallParser::new(&[]);
+        assert_eq!(none.push("<tool_call>{"), "<tool_call>{");
     }
 }

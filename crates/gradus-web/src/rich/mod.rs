@@ -26,10 +26,10 @@ const KEPT_BYTES: usize = 32 << 20;
 
 /// Renders answers, and caches the latest ones.
 #[derive(Default)]
-pub struct Rich(Mutex<Kept>);
+pub struct Rich(Mutex<CacheEntries>);
 
 #[derive(Default)]
-struct Kept {
+struct CacheEntries {
     pages: HashMap<[u8; 32], Html>,
     /// Hashes of the texts, oldest first.
     order: VecDeque<[u8; 32]>,

@@ -10,19 +10,19 @@ use axum::response::IntoResponse;
 use gradus::run::database::{Query, Record, Sort, Table};
 use gradus::run::{RolloutDb, RunDir};
 
-use super::asked::{Asked, find, first};
 use super::conversation::conversation;
 use super::difference::{Change, differences};
 use super::page::address;
-use super::{apart, tokens};
+use super::query_params::{QueryParams, find, first};
+use super::{blocking, tokens};
 use crate::app::App;
-use crate::failed::{Done, Failed};
 use crate::html;
 use crate::html::{Html, percent};
 use crate::models::Kind;
 use crate::page::{Page, Place};
+use crate::page_error::{PageError, PageResult};
 use crate::store::sessions::Session;
-use crate::worth::class;
+use crate::value_class::value_class;
 
 /// Number of completions per page.
 const SHOWN: usize = 25;
@@ -31,24 +31,24 @@ const SHOWN: usize = 25;
 pub async fn show(
     State(app): State<Arc<App>>,
     Extension(session): Extension<Session>,
-    Address(asked): Address<Asked>,
-) -> Done {
-    let name = first(&asked, "run").unwrap_or_default().to_owned();
+    Address(params): Address<QueryParams>,
+) -> PageResult {
+    let name = first(&params, "run").unwrap_or_default().to_owned();
     let path = find(&app, &name)?;
-    let number = |name: &str| first(&asked, name).and_then(|text| text.parse::<usize>().ok());
-    let sort = match first(&asked, "sort") {
+    let number = |name: &str| first(&params, name).and_then(|text| text.parse::<usize>().ok());
+    let sort = match first(&params, "sort") {
         Some("reward") => Sort::Reward,
         Some("length") => Sort::Length,
         Some("kl") => Sort::Kl,
         _ => Sort::Step,
     };
     let query = Query {
-        table: tokens::table(&asked),
+        table: tokens::table(&params),
         first_step: number("step"),
         last_step: number("step"),
-        text: first(&asked, "text").map(str::to_owned),
+        text: first(&params, "text").map(str::to_owned),
         sort,
-        descending: first(&asked, "order") == Some("down"),
+        descending: first(&params, "order") == Some("down"),
         limit: Some(SHOWN),
         offset: number("from").unwrap_or(0),
         ..Query::default()
@@ -56,7 +56,7 @@ pub async fn show(
     let sought = query.clone();
     let before = number("before").zip(query.first_step).filter(|(before, step)| before != step);
     let of = Arc::clone(&app);
-    let found = apart(move || -> gradus::Result<_> {
+    let found = blocking(move || -> gradus::Result<_> {
         let models = of.models.list().into_iter().filter(|found| found.kind == Kind::Language);
         let models: Vec<String> = models.map(|found| found.name).collect();
         let database = RolloutDb::open(&RunDir::open(&path)?)?;
@@ -64,18 +64,18 @@ pub async fn show(
         let both = before.map(|(before, step)| database.diff(sought.table, before, step)).transpose()?;
         Ok((database.query(&sought)?, database.count(&sought)?, steps, both, models))
     });
-    let (records, count, steps, both, models) = found.await?.map_err(Failed::from)?;
+    let (records, count, steps, both, models) = found.await?.map_err(PageError::from)?;
     let shown = match both {
-        Some(both) => beside(&name, &asked, &query, both),
-        None => list(&name, &asked, &query, &records, count),
+        Some(both) => compare_steps(&name, &params, &query, both),
+        None => list(&name, &params, &query, &records, count),
     };
-    let body = html![(filter(&name, &asked, &query, &steps, &models))(shown)];
+    let body = html![(filter(&name, &params, &query, &steps, &models))(shown)];
     let title = format!("Completions of {name}");
     let page = Page { title: &title, place: Place::Runs, scripts: &["page.js", "tokens.js"], styles: &[], body };
     Ok(page.framed(&session).into_response())
 }
 
-fn filter(name: &str, asked: &Asked, query: &Query, steps: &[usize], models: &[String]) -> Html {
+fn filter(name: &str, params: &QueryParams, query: &Query, steps: &[usize], models: &[String]) -> Html {
     let option = |value: &str, words: &str, chosen: bool| {
         let chosen = if chosen { html![" selected"] } else { Html::new() };
         html!["<option value=\"" (value) "\"" (chosen) ">" (words) "</option>"]
@@ -85,16 +85,16 @@ fn filter(name: &str, asked: &Asked, query: &Query, steps: &[usize], models: &[S
         tables.iter().map(|&(words, table)| option(tokens::word(table), words, table == query.table)).collect();
     let step = |step: &usize| option(&step.to_string(), &step.to_string(), query.first_step == Some(*step));
     let sorts = [("step", "Step"), ("reward", "Reward"), ("kl", "KL"), ("length", "Length")];
-    let sorted = first(asked, "sort").unwrap_or("step");
+    let sorted = first(params, "sort").unwrap_or("step");
     let sorts: Vec<Html> = sorts.iter().map(|(value, words)| option(value, words, *value == sorted)).collect();
     let orders = [option("up", "Smallest first", !query.descending), option("down", "Largest first", query.descending)];
-    let chosen = first(asked, "colors").unwrap_or_default();
+    let chosen = first(params, "colors").unwrap_or_default();
     let colors = [("", "Automatic"), ("reward", "Reward"), ("advantage", "Advantage"), ("none", "None")];
     let colors: Vec<Html> = colors.iter().map(|(value, words)| option(value, words, *value == chosen)).collect();
-    let before = first(asked, "before").and_then(|text| text.parse::<usize>().ok());
+    let before = first(params, "before").and_then(|text| text.parse::<usize>().ok());
     let earlier = |step: &usize| option(&step.to_string(), &step.to_string(), before == Some(*step));
     let choices = |key: &str, nothing: &str| -> Vec<Html> {
-        let chosen = first(asked, key).unwrap_or_default();
+        let chosen = first(params, key).unwrap_or_default();
         let all = models.iter().map(|model| option(model, model, model == chosen));
         std::iter::once(option("", nothing, chosen.is_empty())).chain(all).collect()
     };
@@ -117,10 +117,10 @@ fn filter(name: &str, asked: &Asked, query: &Query, steps: &[usize], models: &[S
 }
 
 /// Renders the displayed range and links to other pages.
-fn pages(name: &str, asked: &Asked, query: &Query, shown: usize, count: usize) -> Html {
+fn pages(name: &str, params: &QueryParams, query: &Query, shown: usize, count: usize) -> Html {
     let last = (query.offset + shown).min(count);
     let to = |from: usize, words: &'static str| {
-        let rest: String = asked
+        let rest: String = params
             .iter()
             .filter(|(key, _)| key != "from" && key != "run")
             .map(|(key, value)| format!("&{}={}", percent(key), percent(value)))
@@ -134,10 +134,10 @@ fn pages(name: &str, asked: &Asked, query: &Query, shown: usize, count: usize) -
 }
 
 /// Renders a list of completions.
-fn list(name: &str, asked: &Asked, query: &Query, records: &[Record], count: usize) -> Html {
-    let model = first(asked, "model");
+fn list(name: &str, params: &QueryParams, query: &Query, records: &[Record], count: usize) -> Html {
+    let model = first(params, "model");
     // Parameters that the script adds to the index of a completion.
-    let asks = [("run", Some(name)), ("model", model), ("against", first(asked, "against"))];
+    let asks = [("run", Some(name)), ("model", model), ("against", first(params, "against"))];
     let asks: Vec<String> =
         asks.iter().filter_map(|(key, value)| Some(format!("{key}={}", percent((*value)?)))).collect();
     let tokens = |record: &Record| match model {
@@ -146,7 +146,7 @@ fn list(name: &str, asked: &Asked, query: &Query, records: &[Record], count: usi
             html!["<p><button type=\"button\" class=\"small\" aria-pressed=\"false\" data-which=\"" (tokens::query(record, query.table)) "\">Tokens</button></p>"]
         }
     };
-    let colors = Colors::of(first(asked, "colors"), records);
+    let colors = Colors::of(first(params, "colors"), records);
     let stretches: Vec<Vec<Stretch>> = records.iter().map(|record| colors.stretches(record)).collect();
     // The whole page has one scale, so that completions can be compared.
     let most = stretches.iter().flatten().fold(0.0f64, |most, (_, value)| most.max(value.abs()));
@@ -167,7 +167,7 @@ fn list(name: &str, asked: &Asked, query: &Query, records: &[Record], count: usi
         ]
     };
     html![
-        (pages(name, asked, query, records.len(), count)) (colors.legend(most))
+        (pages(name, params, query, records.len(), count)) (colors.legend(most))
         "<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Completions\" data-tokens-of=\"" (asks.join("&")) "\"><table>\n<thead><tr><th scope=\"col\" class=\"number\">Step</th>"
         "<th scope=\"col\">Prompt</th><th scope=\"col\">Completion</th><th scope=\"col\" class=\"number\">Reward</th><th scope=\"col\" class=\"number\">Advantage</th>"
         "<th scope=\"col\" class=\"number\">KL</th><th scope=\"col\" class=\"number\">Tokens</th><th scope=\"col\">Stop reason</th></tr></thead>\n<tbody>\n"
@@ -191,8 +191,8 @@ enum Colors {
 
 impl Colors {
     /// Returns the requested colors. By default, those that show more than the columns do.
-    fn of(asked: Option<&str>, records: &[Record]) -> Self {
-        match asked {
+    fn of(params: Option<&str>, records: &[Record]) -> Self {
+        match params {
             Some("reward") => Self::Reward,
             Some("advantage") => Self::Advantage,
             Some("none") => Self::None,
@@ -232,7 +232,7 @@ impl Colors {
             Self::Advantage => "the advantage of a token",
             Self::None => return Html::new(),
         };
-        let sample = |value: f64| worth(&format!("{value:+.3}"), value, most);
+        let sample = |value: f64| value_span(&format!("{value:+.3}"), value, most);
         html!["<p class=\"soft small\">Colors: " (of) ", from " (sample(-most)) " to " (sample(most)) ".</p>\n"]
     }
 }
@@ -249,15 +249,15 @@ fn colored(completion: &str, stretches: &[Stretch], most: f64) -> Html {
         // The file may be written by other programs, so ranges may overlap or exceed the text.
         let start = stretch.start.clamp(at, characters.len());
         let end = stretch.end.clamp(start, characters.len());
-        html.add(&html![(text(at..start))(worth(&text(start..end), *value, most))]);
+        html.add(&html![(text(at..start))(value_span(&text(start..end), *value, most))]);
         at = end;
     }
     html![(html)(text(at..characters.len()))]
 }
 
 /// Renders a range of text in the color of its value.
-fn worth(text: &str, value: f64, most: f64) -> Html {
-    let class = class(value, most);
+fn value_span(text: &str, value: f64, most: f64) -> Html {
+    let class = value_class(value, most);
     if text.is_empty() || class.is_empty() {
         return html![(text)];
     }
@@ -265,7 +265,7 @@ fn worth(text: &str, value: f64, most: f64) -> Html {
 }
 
 /// Renders the same prompts at two steps with the differences in the texts, beginning with the largest change of the reward.
-fn beside(name: &str, asked: &Asked, query: &Query, mut pairs: Vec<(Record, Record)>) -> Html {
+fn compare_steps(name: &str, params: &QueryParams, query: &Query, mut pairs: Vec<(Record, Record)>) -> Html {
     let has = |record: &Record, text: &str| {
         [&record.prompt, &record.completion].iter().any(|own| own.to_lowercase().contains(&text.to_lowercase()))
     };
@@ -299,7 +299,7 @@ fn beside(name: &str, asked: &Asked, query: &Query, mut pairs: Vec<(Record, Reco
         ],
         _ => {
             html!["<p class=\"soft small\">Prompts of both steps. <del>Removed text</del>, <ins>new text</ins>.</p>\n"(
-                pages(name, asked, query, shown.len(), all)
+                pages(name, params, query, shown.len(), all)
             )]
         }
     };

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gradus::runs::{Entry, Status};
 
-use super::asked::{Asked, first};
 use super::page::{address, age, badge, figure};
+use super::query_params::{QueryParams, first};
 use crate::html;
 use crate::html::{Html, percent};
-use crate::training::Standing;
+use crate::training::ProcessState;
 
 /// Values that filters offer.
 pub struct Known {
@@ -145,9 +145,9 @@ impl Column {
 }
 
 /// Returns the address of the list with some parameters changed.
-fn with(asked: &Asked, changes: &[(&str, &str)]) -> String {
+fn with(params: &QueryParams, changes: &[(&str, &str)]) -> String {
     let is_changed = |name: &str| changes.iter().any(|(changed, _)| *changed == name);
-    let kept = asked.iter().map(|(name, value)| (name.as_str(), value.as_str())).filter(|(name, _)| !is_changed(name));
+    let kept = params.iter().map(|(name, value)| (name.as_str(), value.as_str())).filter(|(name, _)| !is_changed(name));
     let all = kept.chain(changes.iter().copied()).filter(|(_, value)| !value.is_empty());
     let all: Vec<String> = all.map(|(name, value)| format!("{}={}", percent(name), percent(value))).collect();
     if all.is_empty() { "/runs".to_owned() } else { format!("/runs?{}", all.join("&")) }
@@ -162,20 +162,20 @@ struct View {
 }
 
 impl View {
-    fn of(asked: &Asked) -> Self {
-        let chosen = asked.iter().filter(|(name, _)| name == "column").filter_map(|(_, value)| Column::named(value));
+    fn of(params: &QueryParams) -> Self {
+        let chosen = params.iter().filter(|(name, _)| name == "column").filter_map(|(_, value)| Column::named(value));
         let chosen: Vec<Column> = chosen.collect();
         let columns = if chosen.is_empty() { Column::USUAL.to_vec() } else { chosen };
-        let sort = first(asked, "sort").and_then(Column::named).unwrap_or(Column::Changed);
-        let falls = first(asked, "order").map_or(sort.falls(), |order| order == "down");
-        let group = first(asked, "group").and_then(Column::named).filter(|group| Column::GROUPS.contains(group));
+        let sort = first(params, "sort").and_then(Column::named).unwrap_or(Column::Changed);
+        let falls = first(params, "order").map_or(sort.falls(), |order| order == "down");
+        let group = first(params, "group").and_then(Column::named).filter(|group| Column::GROUPS.contains(group));
         Self { columns, sort, falls, group }
     }
 }
 
 /// Sorts runs as the address specifies.
-pub fn sort(entries: &mut [Entry], asked: &Asked) {
-    let View { sort, falls, .. } = View::of(asked);
+pub fn sort(entries: &mut [Entry], params: &QueryParams) {
+    let View { sort, falls, .. } = View::of(params);
     entries.sort_by(|a, b| {
         let order = sort.compare(a, b);
         (if falls { order.reverse() } else { order }).then_with(|| a.name.cmp(&b.name))
@@ -190,15 +190,15 @@ pub fn list(
     entries: &[Entry],
     all: usize,
     known: &Known,
-    asked: &Asked,
-    bare: Option<&Vec<(String, Standing)>>,
+    params: &QueryParams,
+    bare: Option<&Vec<(String, ProcessState)>>,
     empty: Html,
 ) -> Html {
     let begin = bare.map(|bare| {
-        let row = |(name, standing): &(String, Standing)| {
-            let words = match standing {
-                Standing::Going => html!["<span class=\"badge\">starting</span>"],
-                Standing::Ended(_) => html!["<span class=\"badge badge-bad\">did not start</span>"],
+        let row = |(name, state): &(String, ProcessState)| {
+            let words = match state {
+                ProcessState::Running => html!["<span class=\"badge\">starting</span>"],
+                ProcessState::Ended(_) => html!["<span class=\"badge badge-bad\">did not start</span>"],
             };
             html!["<li><a href=\"" (address("show", name)) "\">" (name) "</a> " (words) "</li>\n"]
         };
@@ -209,21 +209,21 @@ pub fn list(
     if all == 0 {
         return html![(begin)(empty)];
     }
-    let view = View::of(asked);
+    let view = View::of(params);
     html![
-        (begin) (filter(known, asked, &view)) "<form method=\"get\" action=\"/runs/show\">\n<p class=\"soft small\">" (entries.len()) " of " (all)
-        " runs</p>\n" (table(entries, asked, &view)) "<button type=\"submit\">Compare selected</button>\n</form>\n"
+        (begin) (filter(known, params, &view)) "<form method=\"get\" action=\"/runs/show\">\n<p class=\"soft small\">" (entries.len()) " of " (all)
+        " runs</p>\n" (table(entries, params, &view)) "<button type=\"submit\">Compare selected</button>\n</form>\n"
     ]
 }
 
 /// Renders the form for filters and columns.
-fn filter(known: &Known, asked: &Asked, view: &View) -> Html {
+fn filter(known: &Known, params: &QueryParams, view: &View) -> Html {
     let option = |value: &str, words: &str, is_chosen: bool| {
         let chosen = is_chosen.then(|| html![" selected"]);
         html!["<option value=\"" (value) "\"" (chosen) ">" (words) "</option>"]
     };
     let options = |name: &'static str, values: Vec<&str>| {
-        let of = |value: &&str| option(value, value, first(asked, name) == Some(*value));
+        let of = |value: &&str| option(value, value, first(params, name) == Some(*value));
         html!["<option value=\"\">All</option>"(values.iter().map(of).collect::<Vec<_>>())]
     };
     let states = Status::ALL.iter().map(|state| state.name()).collect();
@@ -238,11 +238,11 @@ fn filter(known: &Known, asked: &Asked, view: &View) -> Html {
     };
     let columns: Vec<Html> = Column::ALL[1..].iter().map(check).collect();
     let kept = ["sort", "order"].map(|name| {
-        first(asked, name).map(|value| html!["<input type=\"hidden\" name=\"" (name) "\" value=\"" (value) "\">\n"])
+        first(params, name).map(|value| html!["<input type=\"hidden\" name=\"" (name) "\" value=\"" (value) "\">\n"])
     });
     html![
         "<form method=\"get\" action=\"/runs\" class=\"filter\">\n" (kept.to_vec())
-        "<div><label for=\"text\">Search</label><input id=\"text\" name=\"text\" value=\"" (first(asked, "text").unwrap_or_default()) "\"></div>\n"
+        "<div><label for=\"text\">Search</label><input id=\"text\" name=\"text\" value=\"" (first(params, "text").unwrap_or_default()) "\"></div>\n"
         "<div><label for=\"state\">State</label><select id=\"state\" name=\"state\">" (options("state", states)) "</select></div>\n"
         "<div><label for=\"method\">Method</label><select id=\"method\" name=\"method\">"
         (options("method", known.methods.iter().map(String::as_str).collect())) "</select></div>\n"
@@ -253,12 +253,12 @@ fn filter(known: &Known, asked: &Asked, view: &View) -> Html {
     ]
 }
 
-fn table(entries: &[Entry], asked: &Asked, view: &View) -> Html {
+fn table(entries: &[Entry], params: &QueryParams, view: &View) -> Html {
     let columns: Vec<Column> = std::iter::once(Column::Run).chain(view.columns.iter().copied()).collect();
     let head = |column: &Column| {
         let is_sorted = view.sort == *column;
         let falls = if is_sorted { !view.falls } else { column.falls() };
-        let to = with(asked, &[("sort", &column.name()), ("order", if falls { "down" } else { "up" })]);
+        let to = with(params, &[("sort", &column.name()), ("order", if falls { "down" } else { "up" })]);
         let (state, sign) = match (is_sorted, view.falls) {
             (false, _) => (Html::new(), ""),
             (true, false) => (html![" aria-sort=\"ascending\""], " ▲"),
@@ -302,16 +302,17 @@ fn table(entries: &[Entry], asked: &Asked, view: &View) -> Html {
 mod tests {
     use super::*;
 
-    fn asked(pairs: &[(&str, &str)]) -> Asked {
+    fn params(pairs: &[(&str, &str)]) -> QueryParams {
         pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
     }
 
     #[test]
     fn addresses_keep_what_was_asked_and_change_what_is_named() {
-        let before = asked(&[("text", "a b&c"), ("column", "step"), ("column", "tags"), ("sort", "step"), ("tag", "")]);
+        let before =
+            params(&[("text", "a b&c"), ("column", "step"), ("column", "tags"), ("sort", "step"), ("tag", "")]);
         let to = with(&before, &[("sort", "run"), ("order", "up")]);
         assert_eq!(to, "/runs?text=a%20b%26c&column=step&column=tags&sort=run&order=up");
-        assert_eq!(with(&asked(&[]), &[("sort", "")]), "/runs");
+        assert_eq!(with(&params(&[]), &[("sort", "")]), "/runs");
     }
 
     #[test]
@@ -319,9 +320,9 @@ mod tests {
         let names: BTreeSet<String> = Column::ALL.iter().map(|column| column.name()).collect();
         assert_eq!(names.len(), Column::ALL.len());
         assert!(Column::ALL.iter().all(|column| Column::named(&column.name()) == Some(*column)));
-        let view = View::of(&asked(&[("column", "x"), ("sort", "<b>"), ("group", "step"), ("order", "y")]));
+        let view = View::of(&params(&[("column", "x"), ("sort", "<b>"), ("group", "step"), ("order", "y")]));
         assert_eq!((view.columns.len(), view.sort, view.group, view.falls), (7, Column::Changed, None, false));
-        let view = View::of(&asked(&[("column", "key-figure"), ("sort", "step"), ("group", "method")]));
+        let view = View::of(&params(&[("column", "key-figure"), ("sort", "step"), ("group", "method")]));
         assert_eq!((view.columns, view.sort, view.falls), (vec![Column::Figure], Column::Step, true));
     }
 }

@@ -3,18 +3,18 @@
 //!
 //! A run is identified by its name in the list of runs below the folder, so nothing outside the folder can be reached.
 
-pub mod asked;
 mod cache;
 mod completions;
 mod conversation;
 mod difference;
 mod list;
 mod page;
+pub mod query_params;
 mod tokens;
 
-use asked::{Asked, find, first};
 pub use cache::Cache;
 pub use page::{address, badge, figure};
+use query_params::{QueryParams, find, first};
 
 use std::sync::Arc;
 
@@ -31,8 +31,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::app::App;
-use crate::failed::{Done, Failed};
 use crate::page::{Page, Place};
+use crate::page_error::{PageError, PageResult};
 use crate::store::sessions::Session;
 use crate::training;
 
@@ -58,51 +58,59 @@ pub fn routes() -> Router<Arc<App>> {
 }
 
 /// Runs blocking work without blocking the server.
-pub async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Failed> {
-    tokio::task::spawn_blocking(work).await.map_err(|_| Failed::request("The page could not be created."))
+pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, PageError> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| PageError::request("The page could not be created."))
 }
 
-async fn all(State(app): State<Arc<App>>, Extension(session): Extension<Session>, Query(asked): Query<Asked>) -> Done {
+async fn all(
+    State(app): State<Arc<App>>,
+    Extension(session): Extension<Session>,
+    Query(params): Query<QueryParams>,
+) -> PageResult {
     let of = Arc::clone(&app);
-    let mut entries = apart(move || of.runs.entries(&of.folder)).await?;
+    let mut entries = blocking(move || of.runs.entries(&of.folder)).await?;
     let number = entries.len();
     let fits = |entry: &Entry| {
-        let text = first(&asked, "text").is_none_or(|text| {
+        let text = first(&params, "text").is_none_or(|text| {
             let words = [Some(&entry.name), entry.model.as_ref(), entry.data.as_ref(), entry.note.as_ref()];
             words.into_iter().flatten().any(|word| word.to_lowercase().contains(&text.to_lowercase()))
         });
-        let state = first(&asked, "state").is_none_or(|state| entry.state.name() == state);
-        let method = first(&asked, "method").is_none_or(|method| entry.method.as_deref() == Some(method));
-        let tag = first(&asked, "tag").is_none_or(|tag| entry.tags.iter().any(|own| own == tag));
+        let state = first(&params, "state").is_none_or(|state| entry.state.name() == state);
+        let method = first(&params, "method").is_none_or(|method| entry.method.as_deref() == Some(method));
+        let tag = first(&params, "tag").is_none_or(|tag| entry.tags.iter().any(|own| own == tag));
         text && state && method && tag
     };
     let known = list::Known::of(&entries);
     entries.retain(fits);
-    list::sort(&mut entries, &asked);
+    list::sort(&mut entries, &params);
     let bare = app.training.without_directory();
     let empty = training::offer_demo(&app, &session);
-    let body = list::list(&entries, number, &known, &asked, app.training.is_allowed().then_some(&bare), empty);
+    let body = list::list(&entries, number, &known, &params, app.training.is_allowed().then_some(&bare), empty);
     Ok(Page { title: "Runs", place: Place::Runs, scripts: &[], styles: &[], body }.framed(&session).into_response())
 }
 
 /// Renders one run, or a comparison of several.
-async fn show(State(app): State<Arc<App>>, Extension(session): Extension<Session>, Query(asked): Query<Asked>) -> Done {
-    let names: Vec<String> = asked.iter().filter(|(key, _)| key == "run").map(|(_, name)| name.clone()).collect();
+async fn show(
+    State(app): State<Arc<App>>,
+    Extension(session): Extension<Session>,
+    Query(params): Query<QueryParams>,
+) -> PageResult {
+    let names: Vec<String> = params.iter().filter(|(key, _)| key == "run").map(|(_, name)| name.clone()).collect();
     if names.is_empty() || names.len() > COMPARED {
-        return Err(Failed::request(&format!("Choose 1 to {COMPARED} runs.")));
+        return Err(PageError::request(&format!("Choose 1 to {COMPARED} runs.")));
     }
     // A run that has just started has no files yet.
     if let [name] = &names[..]
-        && let Some((_, standing)) = app.training.without_directory().into_iter().find(|(known, _)| known == name)
+        && let Some((_, state)) = app.training.without_directory().into_iter().find(|(known, _)| known == name)
     {
-        let body = training::bare(&standing);
+        let body = training::bare(&state);
         let page = Page { title: name, place: Place::Runs, scripts: &["page.js", "run.js"], styles: &[], body };
         return Ok(page.framed(&session).into_response());
     }
     let paths = names.iter().map(|name| find(&app, name)).collect::<Result<Vec<_>, _>>()?;
     let of = names.clone();
     let is_allowed = app.training.is_allowed();
-    let (entries, settings, warnings, models, rates) = apart(move || {
+    let (entries, settings, warnings, models, rates) = blocking(move || {
         let entries: Vec<Entry> = of.into_iter().zip(&paths).map(|(name, path)| Entry::read(name, path)).collect();
         let settings: Vec<Settings> =
             paths.iter().map(|path| Settings::read(&path.join("config.yml")).unwrap_or_default()).collect();
@@ -118,10 +126,10 @@ async fn show(State(app): State<Arc<App>>, Extension(session): Extension<Session
     .await?;
     let (title, body) = match &entries[..] {
         [one] => {
-            let standing = app.training.standing_of(one);
-            let actions = models.first().map(|models| {
-                training::actions(&session, one, models, standing.as_ref(), app.training.is_stopping(one))
-            });
+            let state = app.training.state_of(one);
+            let actions = models
+                .first()
+                .map(|models| training::actions(&session, one, models, state.as_ref(), app.training.is_stopping(one)));
             let may_tag = app.may_change_runs(&session)?;
             (one.name.clone(), page::one(&session, one, &settings[0], &warnings[0], actions, may_tag))
         }
@@ -148,12 +156,12 @@ fn win_rates(entries: &[Entry]) -> Option<WinRates> {
 
 /// Returns the curves of a run: steps and values of each metric. With `from` and `to`, only of those steps and of `metric`. Long curves are
 /// averaged; `averaged` then contains the number of values.
-async fn curves(State(app): State<Arc<App>>, Query(asked): Query<Asked>) -> Done {
-    let path = find(&app, first(&asked, "run").unwrap_or_default())?;
-    let metric = first(&asked, "metric").map(str::to_owned);
-    let end = |name: &str| first(&asked, name).and_then(|text| text.parse::<f64>().ok());
+async fn curves(State(app): State<Arc<App>>, Query(params): Query<QueryParams>) -> PageResult {
+    let path = find(&app, first(&params, "run").unwrap_or_default())?;
+    let metric = first(&params, "metric").map(str::to_owned);
+    let end = |name: &str| first(&params, name).and_then(|text| text.parse::<f64>().ok());
     let (from, to) = (end("from").unwrap_or(f64::NEG_INFINITY), end("to").unwrap_or(f64::INFINITY));
-    let found = apart(move || -> gradus::Result<Value> {
+    let found = blocking(move || -> gradus::Result<Value> {
         let rows = history(&path)?;
         let mut keys = metric_keys(&rows);
         keys.retain(|key| metric.as_ref().is_none_or(|metric| metric == key));
@@ -178,12 +186,12 @@ async fn curves(State(app): State<Arc<App>>, Query(asked): Query<Asked>) -> Done
 }
 
 /// Returns the state of a run for a page that waits: its status, if any, and whether a process that was started here is still running.
-async fn state(State(app): State<Arc<App>>, Query(asked): Query<Asked>) -> Done {
-    let name = first(&asked, "run").unwrap_or_default().to_owned();
+async fn state(State(app): State<Arc<App>>, Query(params): Query<QueryParams>) -> PageResult {
+    let name = first(&params, "run").unwrap_or_default().to_owned();
     let (path, of) = (find(&app, &name).ok(), name.clone());
-    let entry = apart(move || path.map(|path| Entry::read(of, &path))).await?;
-    let standing = entry.as_ref().map_or_else(|| app.training.standing(&name), |entry| app.training.standing_of(entry));
-    let going = standing == Some(training::Standing::Going);
+    let entry = blocking(move || path.map(|path| Entry::read(of, &path))).await?;
+    let state = entry.as_ref().map_or_else(|| app.training.state(&name), |entry| app.training.state_of(entry));
+    let going = state == Some(training::ProcessState::Running);
     let state = entry.map(|entry| entry.state.name());
     Ok(([(header::CONTENT_TYPE, "application/json")], json!({ "state": state, "going": going }).to_string())
         .into_response())
@@ -202,7 +210,7 @@ async fn tag(
     State(app): State<Arc<App>>,
     Extension(session): Extension<Session>,
     Form(Tagged { run, add, remove }): Form<Tagged>,
-) -> Done {
+) -> PageResult {
     app.check_changes_runs(&session)?;
     let path = training::own(&app, &run)?;
     let mut labels = Labels::read(&path)?;

@@ -25,9 +25,9 @@ pub use pause::Pause;
 
 use crate::actor::Actor;
 use crate::app::App;
-use crate::connections::Place;
-use crate::desk::Desk;
-use crate::models::{Models, Placed};
+use crate::connections::ClientConnection;
+use crate::model_queue::ModelQueue;
+use crate::models::{InstalledModel, Models};
 use crate::openai::fields::{Body, Fields};
 use crate::openai::refused::{Refused, json_response, wrong_method};
 use crate::secret::given;
@@ -118,7 +118,11 @@ struct Change<'a>(&'a Changing);
 
 impl<'a> Change<'a> {
     /// Checks the permission to change the server.
-    async fn by(app: &'a Arc<App>, headers: &HeaderMap, place: Option<&Arc<Place>>) -> Result<Self, Refused> {
+    async fn by(
+        app: &'a Arc<App>,
+        headers: &HeaderMap,
+        place: Option<&Arc<ClientConnection>>,
+    ) -> Result<Self, Refused> {
         let Some(changing) = &app.changing else {
             return Err(Refused::status(
                 StatusCode::FORBIDDEN,
@@ -148,7 +152,7 @@ impl<'a> Change<'a> {
 }
 
 /// The connection of a request in axum, if it is one of ours.
-type Connection = Option<axum::Extension<Arc<Place>>>;
+type Connection = Option<axum::Extension<Arc<ClientConnection>>>;
 
 /// Effect of a pause on completions in progress.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
@@ -181,9 +185,9 @@ async fn pause_sampling(
         Mode::Keep => pause.set(true),
         Mode::Abort => {
             pause.set(false);
-            for desk in app.models.all_desks() {
+            for queue in app.models.all_queues() {
                 // If the desk has ended, it has no completions.
-                let _ = desk.ask(Desk::abort).await;
+                let _ = queue.ask(ModelQueue::abort).await;
             }
         }
         Mode::Wait => {
@@ -198,8 +202,8 @@ async fn pause_sampling(
 
 /// Returns whether any completion is in progress.
 async fn is_sampling(models: &Models) -> bool {
-    for desk in models.all_desks() {
-        if desk.ask(|desk| desk.waiting()).await.is_ok_and(|waiting| waiting > 0) {
+    for queue in models.all_queues() {
+        if queue.ask(|queue| queue.waiting()).await.is_ok_and(|waiting| waiting > 0) {
             return true;
         }
     }
@@ -268,13 +272,13 @@ async fn collective_rpc(
     let mut arguments = fields.within("kwargs")?;
     let path = change.path("weights_path", arguments.text("weights_path")?)?;
     let name = model_in(&app, &mut arguments, "model").await?;
-    let old = app.models.desk(&name).await?;
+    let old = app.models.queue(&name).await?;
     let (vocabulary, text) = {
         let has_tokenizer = Tokenizer::is_in(&path);
-        old.ask(move |desk| {
-            let of_old = || desk.session.directory().to_string_lossy().into_owned();
+        old.ask(move |queue| {
+            let of_old = || queue.session.directory().to_string_lossy().into_owned();
             let tokenizer = (!has_tokenizer).then(of_old);
-            (desk.session.vocab_size(), TextFiles { tokenizer, ..TextFiles::default() })
+            (queue.session.vocab_size(), TextFiles { tokenizer, ..TextFiles::default() })
         })
         .await?
     };
@@ -289,11 +293,11 @@ async fn collective_rpc(
             let message = format!("the weights have {found} ids, but the model that they replace has {vocabulary}");
             return Err(gradus::Error::input(message).with_hint("load weights of the same model"));
         }
-        Ok(Desk::new(session, paused))
+        Ok(ModelQueue::new(session, paused))
     });
-    let desk = Arc::new(made.await?);
+    let queue = Arc::new(made.await?);
     let version = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-    app.models.place(&name, Placed { desk, path, base: None, version }).await;
+    app.models.place(&name, InstalledModel { queue, path, base: None, version }).await;
     Ok(json_response(StatusCode::OK, &json!({ "results": [null] })))
 }
 
@@ -325,12 +329,12 @@ async fn load_adapter(
         return Err(Refused::field("base_model_name", format!("`{on}` is an adapter itself")));
     }
     // The thread of the base only provides its weights. The files are read on the adapter's thread.
-    let base = app.models.desk(&on).await?.ask(|desk| desk.session.base()).await?;
+    let base = app.models.queue(&on).await?.ask(|queue| queue.session.base()).await?;
     let (places, paused) = (app.models.computing().places, app.models.pause.flag());
     let from = path.clone();
-    let made = Actor::start(move || Ok(Desk::new(Session::with_adapter(base, &from, places)?, paused)));
-    let desk = Arc::new(made.await?);
-    let placed = Placed { desk, path, base: Some(on), version: name.clone() };
+    let made = Actor::start(move || Ok(ModelQueue::new(Session::with_adapter(base, &from, places)?, paused)));
+    let queue = Arc::new(made.await?);
+    let placed = InstalledModel { queue, path, base: Some(on), version: name.clone() };
     app.models.place(&name, placed).await;
     Ok(format!("Success: LoRA adapter '{name}' added successfully.").into_response())
 }
@@ -351,7 +355,7 @@ async fn unload_adapter(
 }
 
 /// Adds to the description of a model: its base, and the maximum number of tokens of a prompt and its completion.
-pub fn described(models: &Models, found: &crate::models::Found, card: &mut Value) {
+pub fn described(models: &Models, found: &crate::models::ModelEntry, card: &mut Value) {
     let base = models.base_of(&found.name);
     card["root"] = json!(base.as_deref().unwrap_or(&found.name));
     card["parent"] = json!(base);

@@ -489,7 +489,7 @@ impl Chats<'_> {
     ///
     /// # Errors
     /// It cannot be stored, or `parent` does not belong to the conversation.
-    pub fn say(&self, id: i64, parent: Option<i64>, text: &str) -> Result<Option<i64>> {
+    pub fn add_message(&self, id: i64, parent: Option<i64>, text: &str) -> Result<Option<i64>> {
         self.store.change(|open| {
             if !self.belongs(open, id, parent)? {
                 return Ok(None);
@@ -679,7 +679,7 @@ pub(super) mod tests {
         let [here, ada, eve] = [Asker::everyone(None), Asker::of(&session, None), Asker::of(&other, None)];
         let unowned = store.chats(&here).begin(&settings()).expect("kept");
         let id = store.chats(&ada).begin(&settings()).expect("kept");
-        let message = store.chats(&ada).say(id, None, "Hello").expect("kept").expect("there");
+        let message = store.chats(&ada).add_message(id, None, "Hello").expect("kept").expect("there");
         let seen = |asker: &Asker| -> Vec<i64> {
             store.chats(asker).list().expect("read").into_iter().map(|found| found.id).collect()
         };
@@ -687,7 +687,7 @@ pub(super) mod tests {
         assert_eq!(seen(&here).len(), 2, "the machine's own user sees all");
         let theirs = store.chats(&eve);
         assert!(theirs.tree(id).expect("read").is_none());
-        assert!(theirs.say(id, Some(message), "Mine").expect("read").is_none());
+        assert!(theirs.add_message(id, Some(message), "Mine").expect("read").is_none());
         assert!(theirs.begin_answers(id, message, &["m".into()]).expect("read").is_empty());
         assert!(
             !theirs.show(id, message).expect("read")
@@ -716,7 +716,7 @@ pub(super) mod tests {
         let begin = |blind| {
             let models = vec!["m".to_owned(), "n".to_owned()];
             let id = chats.begin(&Settings { models: models.clone(), blind, ..settings() }).expect("stored");
-            let said = chats.say(id, None, "Hello").expect("stored").expect("there");
+            let said = chats.add_message(id, None, "Hello").expect("stored").expect("there");
             (id, chats.begin_answers(id, said, &models).expect("stored")[0])
         };
         let (id, pair) = begin(true);
@@ -744,7 +744,7 @@ pub(super) mod tests {
         let chats = store.chats(&ada);
         let begin = |text: &str| {
             let id = chats.begin(&settings()).expect("stored");
-            (!text.is_empty()).then(|| chats.say(id, None, text).expect("stored").expect("there"));
+            (!text.is_empty()).then(|| chats.add_message(id, None, text).expect("stored").expect("there"));
             id
         };
         let (tea, share, empty) = (begin("The Tea is warm"), begin("100% of a_b \\ c"), begin(""));
@@ -756,7 +756,7 @@ pub(super) mod tests {
         assert!(store.chats(&eve).search("tea").expect("read").is_empty());
         assert!(chats.rename(empty, "Cups").expect("stored") && !store.chats(&eve).rename(tea, "x").expect("stored"));
         assert_eq!(found("cups"), [empty]);
-        chats.say(empty, None, "And saucers").expect("stored");
+        chats.add_message(empty, None, "And saucers").expect("stored");
         assert_eq!(chats.tree(empty).expect("read").expect("there").conversation.title, "Cups", "a name stays");
         assert_eq!(title(&format!(" a\n b {}", "x".repeat(99))).len(), TITLE);
     }
@@ -773,7 +773,7 @@ pub(super) mod tests {
         {
             let models = models.map(str::to_owned).to_vec();
             let id = chats.begin(&Settings { models: models.clone(), blind, ..settings() }).expect("stored");
-            let said = chats.say(id, None, "Hello").expect("stored").expect("there");
+            let said = chats.add_message(id, None, "Hello").expect("stored").expect("there");
             let pair = chats.begin_answers(id, said, &models).expect("stored")[0];
             assert_eq!(chats.vote(id, pair, choice).expect("stored"), Voted::Stored);
         }

@@ -362,11 +362,11 @@ mod tests {
         let full = pages(1);
         let asker = chats::Asker::everyone(None);
         let (id, long) = (store.chats(&asker).begin(&chats::tests::settings()), "x".repeat(1 << 20));
-        let said = id.and_then(|id| store.chats(&asker).say(id, None, &long));
+        let said = id.and_then(|id| store.chats(&asker).add_message(id, None, &long));
         let error = said.expect_err("there is no room");
         assert!(error.passes() && error.hint().is_some_and(|hint| hint.contains("disk space")), "{error:?}");
         pages(full + 1000);
         let id = store.chats(&asker).begin(&chats::tests::settings()).expect("kept");
-        assert!(store.chats(&asker).say(id, None, &long).expect("kept").is_some());
+        assert!(store.chats(&asker).add_message(id, None, &long).expect("kept").is_some());
     }
 }

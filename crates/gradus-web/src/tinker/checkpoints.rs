@@ -70,7 +70,7 @@ pub struct Place {
 /// Metadata of a checkpoint.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct About {
+pub struct CheckpointMetadata {
     /// Name of the base model.
     pub base_model: String,
     /// Rank r of the adapter.
@@ -128,7 +128,7 @@ impl Place {
     ///
     /// # Errors
     /// The checkpoint does not exist.
-    pub fn about(&self, folder: &Path) -> Result<About> {
+    pub fn about(&self, folder: &Path) -> Result<CheckpointMetadata> {
         let directory = self.directory(folder);
         if !directory.is_dir() {
             return Err(Error::input(format!("there is no checkpoint `{}`", self.path())));
@@ -210,7 +210,7 @@ pub fn keep_state(folder: &Path, run: &str) -> Result<()> {
 ///
 /// # Errors
 /// They cannot be written.
-pub fn write_about(directory: &Path, about: &About) -> Result<()> {
+pub fn write_about(directory: &Path, about: &CheckpointMetadata) -> Result<()> {
     let text = serde_json::to_vec_pretty(about).expect("plain data");
     atomic::write_bytes(&directory.join(FILE), &text)
 }
@@ -219,7 +219,7 @@ pub fn write_about(directory: &Path, about: &About) -> Result<()> {
 ///
 /// # Errors
 /// They are missing or malformed.
-pub fn read_about(directory: &Path) -> Result<About> {
+pub fn read_about(directory: &Path) -> Result<CheckpointMetadata> {
     let path = directory.join(FILE);
     let text = std::fs::read(&path).map_err(|error| Error::io(&path, error))?;
     serde_json::from_slice(&text).map_err(|error| Error::model(&path, format!("broken JSON: {error}")))

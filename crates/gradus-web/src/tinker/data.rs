@@ -23,7 +23,7 @@ const LOSSES: &str = "`cross_entropy`, `importance_sampling`, `ppo`, `cispo` and
 
 /// Content of a forward and backward pass.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Asked {
+pub struct PassRequest {
     /// Texts with their targets.
     pub rows: Vec<Targeted>,
     /// Number of targets per id of each text, if they form a matrix instead of a list.
@@ -38,7 +38,7 @@ pub struct Asked {
 ///
 /// # Errors
 /// A description of the problem and its location.
-pub fn read(request: &ForwardBackwardRequest) -> Result<Asked, String> {
+pub fn read(request: &ForwardBackwardRequest) -> Result<PassRequest, String> {
     let loss = loss(request)?;
     if request.data.is_empty() {
         return Err("there are no data: at least one datum is needed".into());
@@ -53,7 +53,7 @@ pub fn read(request: &ForwardBackwardRequest) -> Result<Asked, String> {
         rows.push(row);
         choices.push(of_row);
     }
-    Ok(Asked { rows, choices, loss, is_forward: request.forward_only })
+    Ok(PassRequest { rows, choices, loss, is_forward: request.forward_only })
 }
 
 /// Returns the loss of a request with its constants.
@@ -138,7 +138,7 @@ fn row(datum: &Datum, loss: Loss) -> Result<(Targeted, Option<usize>), String> {
     if wanted > TARGETS_MAX {
         return Err(format!("it has {wanted} targets, but a request can have at most {TARGETS_MAX}"));
     }
-    let shape = Wanted { rows: ids.len(), choices, numbers: wanted };
+    let shape = TensorSize { rows: ids.len(), choices, numbers: wanted };
     let targets: Vec<u32> =
         integers(targets, "target_tokens", shape)?.into_iter().map(id_of).collect::<Result<_, _>>()?;
     let (weights, old_logprobs) = match loss {
@@ -167,7 +167,7 @@ fn id_of(id: i64) -> Result<u32, String> {
 
 /// Required size of a tensor.
 #[derive(Debug, Clone, Copy)]
-pub struct Wanted {
+pub struct TensorSize {
     /// Number of tokens in the text.
     pub rows: usize,
     /// Numbers per token, if they form a matrix.
@@ -186,7 +186,7 @@ fn words(bytes: &[u8], what: &str) -> Result<Vec<i32>, String> {
 }
 
 /// Parses a tensor of whole numbers.
-pub fn integers(tensor: &Tensor, name: &str, wanted: Wanted) -> Result<Vec<i64>, String> {
+pub fn integers(tensor: &Tensor, name: &str, wanted: TensorSize) -> Result<Vec<i64>, String> {
     let read = |bytes: &[u8]| match DType::try_from(tensor.dtype) {
         Ok(DType::Int64) => {
             let (longs, rest) = bytes.as_chunks::<8>();
@@ -200,7 +200,7 @@ pub fn integers(tensor: &Tensor, name: &str, wanted: Wanted) -> Result<Vec<i64>,
 }
 
 /// Parses a tensor of finite numbers.
-fn floats(tensor: &Tensor, name: &str, wanted: Wanted) -> Result<Vec<f32>, String> {
+fn floats(tensor: &Tensor, name: &str, wanted: TensorSize) -> Result<Vec<f32>, String> {
     let read = |bytes: &[u8]| match DType::try_from(tensor.dtype) {
         Ok(DType::Float32) => {
             let words = words(bytes, &format!("the numbers of `{name}`"))?;
@@ -234,11 +234,11 @@ fn type_name(dtype: Option<DType>) -> &'static str {
 fn laid_out<T: Copy>(
     tensor: &Tensor,
     name: &str,
-    wanted: Wanted,
+    wanted: TensorSize,
     nothing: T,
     read: impl Fn(&[u8]) -> Result<Vec<T>, String>,
 ) -> Result<Vec<T>, String> {
-    let Wanted { rows, choices, numbers } = wanted;
+    let TensorSize { rows, choices, numbers } = wanted;
     let fits = match (&tensor.shape[..], choices) {
         ([], _) => true,
         ([n], None) => *n == rows as i64,
@@ -270,7 +270,7 @@ fn laid_out<T: Copy>(
 fn spread<T: Copy>(
     sparse: &SparseCsr,
     name: &str,
-    wanted: Wanted,
+    wanted: TensorSize,
     nothing: T,
     read: impl Fn(&[u8]) -> Result<Vec<T>, String>,
 ) -> Result<Vec<T>, String> {

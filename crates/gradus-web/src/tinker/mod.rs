@@ -37,13 +37,13 @@ use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::guard::BODY_BYTES;
-use crate::models::{Found as FoundModel, Kind as ModelKind, Models};
+use crate::models::{Kind as ModelKind, ModelEntry as FoundModel, Models};
 use bodies::{CreateBody, LoadBody};
 use checkpoints::{Place, Use};
 pub use options::TrainingOptions;
 use outcome::{Outcome, Refused, answer};
 use proto::ForwardBackwardRequest;
-use registry::{Found, Kind, Registry};
+use registry::{Kind, Registry, RequestState};
 use sampling::SampleBody;
 use shared::Shared;
 pub use training::Training;
@@ -91,7 +91,7 @@ pub fn refusal(status: StatusCode, why: &str) -> Response {
     Refused::new(status, why).into_response()
 }
 
-type Done = Result<Response, Refused>;
+type HandlerResult = Result<Response, Refused>;
 
 fn shared(app: &App) -> Result<&Arc<Shared>, Refused> {
     let training = app.tinker.as_ref().map(|training| &training.shared);
@@ -133,23 +133,23 @@ async fn nothing(State(app): State<Arc<App>>) -> Refused {
     }
 }
 
-async fn healthy(State(app): State<Arc<App>>) -> Done {
+async fn healthy(State(app): State<Arc<App>>) -> HandlerResult {
     shared(&app)?;
     Ok(ok(&json!({ "status": "ok" })))
 }
 
-async fn config(State(app): State<Arc<App>>) -> Done {
+async fn config(State(app): State<Arc<App>>) -> HandlerResult {
     shared(&app)?;
     Ok(ok(&json!({ "pjwt_auth_enabled": false })))
 }
 
-async fn dynamic_config(State(app): State<Arc<App>>) -> Done {
+async fn dynamic_config(State(app): State<Arc<App>>) -> HandlerResult {
     shared(&app)?;
     Ok(ok(&json!({ "sample_cancel_enabled": true })))
 }
 
 /// Telemetry of clients is discarded.
-async fn telemetry(State(app): State<Arc<App>>) -> Done {
+async fn telemetry(State(app): State<Arc<App>>) -> HandlerResult {
     shared(&app)?;
     Ok(ok(&json!({ "status": "accepted" })))
 }
@@ -164,7 +164,7 @@ fn bases(models: &Models) -> Vec<(FoundModel, ModelDir)> {
     opened.collect()
 }
 
-async fn capabilities(State(app): State<Arc<App>>) -> Done {
+async fn capabilities(State(app): State<Arc<App>>) -> HandlerResult {
     shared(&app)?;
     let models = Arc::clone(&app.models);
     let list = move || {
@@ -178,7 +178,7 @@ async fn capabilities(State(app): State<Arc<App>>) -> Done {
     Ok(ok(&json!({ "supported_models": supported })))
 }
 
-async fn create_session(State(app): State<Arc<App>>, headers: HeaderMap, _body: Bytes) -> Done {
+async fn create_session(State(app): State<Arc<App>>, headers: HeaderMap, _body: Bytes) -> HandlerResult {
     let key = headers.get("x-idempotency-key").and_then(|key| key.to_str().ok()).map(str::to_owned);
     let id = with(&app, move |registry| registry.create_session(key.as_deref())).await?;
     Ok(ok(&json!({ "type": "create_session", "session_id": id })))
@@ -189,18 +189,18 @@ struct OfSession {
     session_id: String,
 }
 
-async fn heartbeat(State(app): State<Arc<App>>, body: Bytes) -> Done {
+async fn heartbeat(State(app): State<Arc<App>>, body: Bytes) -> HandlerResult {
     let OfSession { session_id } = read(&body)?;
     with(&app, move |registry| registry.touch(&session_id)).await?;
     Ok(ok(&json!({ "type": "session_heartbeat" })))
 }
 
-async fn session(State(app): State<Arc<App>>, PathOf(id): PathOf<String>) -> Done {
+async fn session(State(app): State<Arc<App>>, PathOf(id): PathOf<String>) -> HandlerResult {
     let (models, samplers) = with(&app, move |registry| registry.of_session(&id)).await?;
     Ok(ok(&json!({ "training_run_ids": models, "sampler_ids": samplers })))
 }
 
-async fn finish_session(State(app): State<Arc<App>>, PathOf(id): PathOf<String>) -> Done {
+async fn finish_session(State(app): State<Arc<App>>, PathOf(id): PathOf<String>) -> HandlerResult {
     with(&app, move |registry| {
         registry.end_session(&id);
         Ok(())
@@ -223,7 +223,7 @@ async fn base(app: &Arc<App>, name: &str) -> Result<(), Refused> {
     tokio::task::spawn_blocking(look).await.unwrap_or_else(|_| Err(Refused::missing("the models cannot be listed")))
 }
 
-async fn create_model(State(app): State<Arc<App>>, body: Bytes) -> Done {
+async fn create_model(State(app): State<Arc<App>>, body: Bytes) -> HandlerResult {
     let mut create: CreateBody = read(&body)?;
     base(&app, &create.base_model).await?;
     // The random seed is stored, because the request may be repeated.
@@ -243,7 +243,7 @@ struct OfModel {
     model_id: String,
 }
 
-async fn info(State(app): State<Arc<App>>, body: Bytes) -> Done {
+async fn info(State(app): State<Arc<App>>, body: Bytes) -> HandlerResult {
     let OfModel { model_id } = read(&body)?;
     let id = model_id.clone();
     let (base, made) = with(&app, move |registry| registry.info(&id)).await?;
@@ -270,7 +270,7 @@ async fn info(State(app): State<Arc<App>>, body: Bytes) -> Done {
     })))
 }
 
-async fn unload(State(app): State<Arc<App>>, body: Bytes) -> Done {
+async fn unload(State(app): State<Arc<App>>, body: Bytes) -> HandlerResult {
     let OfModel { model_id } = read(&body)?;
     let id = model_id.clone();
     with(&app, move |registry| registry.unload(&id)).await?;
@@ -281,7 +281,7 @@ async fn unload(State(app): State<Arc<App>>, body: Bytes) -> Done {
 const UNLOADED: &str = ":unload";
 
 /// Accepts a numbered request to a model.
-async fn submit(app: &App, model: String, seq: u64, kind: Kind, body: Bytes) -> Done {
+async fn submit(app: &App, model: String, seq: u64, kind: Kind, body: Bytes) -> HandlerResult {
     let id = model.clone();
     let request = with(app, move |registry| registry.submit(&id, seq, kind, &body)).await?;
     Ok(promised(&request, Some(&model)))
@@ -308,7 +308,7 @@ fn plain(headers: &HeaderMap, body: Bytes) -> Result<Bytes, Refused> {
     }
 }
 
-async fn forward_backward(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes) -> Done {
+async fn forward_backward(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes) -> HandlerResult {
     shared(&app)?;
     let kind = headers.get(header::CONTENT_TYPE).and_then(|of| of.to_str().ok()).unwrap_or_default();
     if !kind.starts_with("application/x-protobuf") {
@@ -329,30 +329,30 @@ struct Numbered {
 }
 
 /// Accepts a numbered JSON request.
-async fn submit_json(app: &App, kind: Kind, body: Bytes) -> Done {
+async fn submit_json(app: &App, kind: Kind, body: Bytes) -> HandlerResult {
     let Numbered { model_id, seq_id } = read(&body)?;
     submit(app, model_id, seq_id.unwrap_or(0), kind, body).await
 }
 
-async fn optim_step(State(app): State<Arc<App>>, body: Bytes) -> Done {
+async fn optim_step(State(app): State<Arc<App>>, body: Bytes) -> HandlerResult {
     submit_json(&app, Kind::Step, body).await
 }
 
-async fn save_weights(State(app): State<Arc<App>>, body: Bytes) -> Done {
+async fn save_weights(State(app): State<Arc<App>>, body: Bytes) -> HandlerResult {
     submit_json(&app, Kind::Save, body).await
 }
 
-async fn save_for_sampler(State(app): State<Arc<App>>, body: Bytes) -> Done {
+async fn save_for_sampler(State(app): State<Arc<App>>, body: Bytes) -> HandlerResult {
     submit_json(&app, Kind::SaveForSampler, body).await
 }
 
-async fn save_external(State(app): State<Arc<App>>, body: Bytes) -> Done {
+async fn save_external(State(app): State<Arc<App>>, body: Bytes) -> HandlerResult {
     let Numbered { model_id, seq_id } = read(&body)?;
     let what = Bytes::from_static(b"save_weights_external");
     submit(&app, model_id, seq_id.unwrap_or(0), Kind::Unsupported, what).await
 }
 
-async fn load_weights(State(app): State<Arc<App>>, body: Bytes) -> Done {
+async fn load_weights(State(app): State<Arc<App>>, body: Bytes) -> HandlerResult {
     let load: LoadBody = read(&body)?;
     match (load.model_id, load.seq_id, load.session_id, load.model_seq_id) {
         (Some(model), seq, None, None) => submit(&app, model, seq.unwrap_or(0), Kind::Load, body).await,
@@ -375,7 +375,7 @@ struct CreateSampler {
     model_path: Option<String>,
 }
 
-async fn create_sampler(State(app): State<Arc<App>>, body: Bytes) -> Done {
+async fn create_sampler(State(app): State<Arc<App>>, body: Bytes) -> HandlerResult {
     let CreateSampler { session_id, sampling_session_seq_id, base_model, model_path } = read(&body)?;
     let folder = shared(&app)?.folder.clone();
     let (name, directory) = match (&model_path, base_model) {
@@ -400,18 +400,18 @@ struct OfSampler {
     sampling_session_id: String,
 }
 
-async fn join_sampler(State(app): State<Arc<App>>, body: Bytes) -> Done {
+async fn join_sampler(State(app): State<Arc<App>>, body: Bytes) -> HandlerResult {
     let OfSampler { sampling_session_id } = read(&body)?;
     let number = with(&app, move |registry| registry.join_sampler(&sampling_session_id)).await?;
     Ok(ok(&json!({ "type": "join_sampling_session", "client_counter": number })))
 }
 
-async fn sampler(State(app): State<Arc<App>>, PathOf(id): PathOf<String>) -> Done {
+async fn sampler(State(app): State<Arc<App>>, PathOf(id): PathOf<String>) -> HandlerResult {
     let line = with(&app, move |registry| registry.sampler_line(&id).cloned()).await?;
     Ok(ok(&json!({ "sampler_id": line.id, "base_model": line.base, "model_path": line.path })))
 }
 
-async fn sample(State(app): State<Arc<App>>, body: Bytes) -> Done {
+async fn sample(State(app): State<Arc<App>>, body: Bytes) -> HandlerResult {
     shared(&app)?;
     let asked: SampleBody = read(&body)?;
     let (Some(sampler), Some(seq)) = (asked.sampling_session_id.clone(), asked.seq_id) else {
@@ -429,7 +429,7 @@ struct OfRequest {
     request_id: String,
 }
 
-async fn cancel(State(app): State<Arc<App>>, body: Bytes) -> Done {
+async fn cancel(State(app): State<Arc<App>>, body: Bytes) -> HandlerResult {
     let OfRequest { request_id } = read(&body)?;
     with(&app, move |registry| {
         registry.cancel(&request_id);
@@ -440,7 +440,7 @@ async fn cancel(State(app): State<Arc<App>>, body: Bytes) -> Done {
 }
 
 /// Waits for the result of a request.
-async fn retrieve(State(app): State<Arc<App>>, body: Bytes) -> Done {
+async fn retrieve(State(app): State<Arc<App>>, body: Bytes) -> HandlerResult {
     let OfRequest { request_id } = read(&body)?;
     let shared = shared(&app)?;
     if let Some(model) = request_id.strip_suffix(UNLOADED) {
@@ -452,16 +452,16 @@ async fn retrieve(State(app): State<Arc<App>>, body: Bytes) -> Done {
             news.mark_unchanged();
             // The lock is held only briefly, because nothing is written to disk here.
             match shared.registry().find(&request_id) {
-                Found::Waiting => {}
+                RequestState::Waiting => {}
                 found => return found,
             }
             if news.changed().await.is_err() {
-                return Found::Gone;
+                return RequestState::Gone;
             }
         }
     };
     match tokio::time::timeout(shared.patience, look).await {
-        Ok(Found::Done(outcome)) => Ok((&*outcome).into_response()),
+        Ok(RequestState::Done(outcome)) => Ok((&*outcome).into_response()),
         Ok(_) => {
             Err(Refused::gone(format!("the request `{request_id}` is unknown: it was never received, or too long ago")))
         }
@@ -487,13 +487,13 @@ async fn on_disk<R: Send + 'static>(
     asked.await.map_err(|_| Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "the server failed at this request"))?
 }
 
-async fn weights_info(State(app): State<Arc<App>>, body: Bytes) -> Done {
+async fn weights_info(State(app): State<Arc<App>>, body: Bytes) -> HandlerResult {
     let OfPath { tinker_path } = read(&body)?;
     let about = on_disk(&app, move |folder| Ok(Place::parse(&tinker_path)?.about(folder)?)).await?;
     Ok(ok(&json!({ "base_model": about.base_model, "is_lora": true, "lora_rank": about.rank })))
 }
 
-async fn run(State(app): State<Arc<App>>, PathOf(run): PathOf<String>) -> Done {
+async fn run(State(app): State<Arc<App>>, PathOf(run): PathOf<String>) -> HandlerResult {
     let id = run.clone();
     let all = on_disk(&app, move |folder| {
         // A name that leads elsewhere is not a run.
@@ -520,7 +520,7 @@ async fn run(State(app): State<Arc<App>>, PathOf(run): PathOf<String>) -> Done {
     })))
 }
 
-async fn list_checkpoints(State(app): State<Arc<App>>, PathOf(run): PathOf<String>) -> Done {
+async fn list_checkpoints(State(app): State<Arc<App>>, PathOf(run): PathOf<String>) -> HandlerResult {
     let all = on_disk(&app, move |folder| {
         Place::parse(&format!("tinker://{run}/weights/x"))?;
         Ok(checkpoints::list(folder, &run))
@@ -531,7 +531,7 @@ async fn list_checkpoints(State(app): State<Arc<App>>, PathOf(run): PathOf<Strin
 async fn delete_checkpoint(
     State(app): State<Arc<App>>,
     PathOf((run, of, name)): PathOf<(String, String, String)>,
-) -> Done {
+) -> HandlerResult {
     on_disk(&app, move |folder| {
         let place = Place::parse(&format!("tinker://{run}/{of}/{name}"))?;
         place.about(folder)?;

@@ -78,7 +78,7 @@ impl Kind {
 
 /// A waiting request.
 #[derive(Debug, Clone)]
-pub struct Queued {
+pub struct QueuedRequest {
     /// Kind of the request.
     pub kind: Kind,
     /// Body of the request.
@@ -95,7 +95,7 @@ struct Model {
     base: String,
     /// Number of the next request.
     next: u64,
-    queue: BTreeMap<u64, Queued>,
+    queue: BTreeMap<u64, QueuedRequest>,
     bytes: usize,
     done: BTreeMap<u64, Arc<Outcome>>,
     used: f64,
@@ -112,7 +112,7 @@ struct Sampler {
     canceled: Vec<u64>,
     done: BTreeMap<u64, Arc<Outcome>>,
     used: f64,
-    asked: Instant,
+    last_request: Instant,
     clones: u64,
 }
 
@@ -129,7 +129,7 @@ pub enum Turn {
 
 /// State of a request.
 #[derive(Debug, Clone)]
-pub enum Found {
+pub enum RequestState {
     /// Its result.
     Done(Arc<Outcome>),
     /// It waits, or is being computed.
@@ -164,7 +164,7 @@ impl Registry {
                     (Some(outcome), _) => drop(done.insert(seq, Arc::new(outcome))),
                     (None, Some(kind)) => {
                         bytes += body.len();
-                        queue.insert(seq, Queued { kind, body: body.into() });
+                        queue.insert(seq, QueuedRequest { kind, body: body.into() });
                     }
                     (None, None) => {}
                 }
@@ -277,7 +277,7 @@ impl Registry {
         }
         let line = ModelLine { id: id.clone(), session: session.to_owned(), base: base.to_owned() };
         self.journal.add_model(&line, kind.name(), body)?;
-        let queue = BTreeMap::from([(0, Queued { kind, body: body.into() })]);
+        let queue = BTreeMap::from([(0, QueuedRequest { kind, body: body.into() })]);
         let (session, base, used) = (line.session, line.base, self.least_used());
         let (bytes, done) = (body.len(), BTreeMap::new());
         self.models
@@ -342,7 +342,7 @@ impl Registry {
             model.used = model.used.max(least);
         }
         model.bytes += body.len();
-        model.queue.insert(seq, Queued { kind, body: body.into() });
+        model.queue.insert(seq, QueuedRequest { kind, body: body.into() });
         model.gap = (!model.queue.contains_key(&model.next)).then(|| model.gap.unwrap_or_else(Instant::now));
         Ok(request)
     }
@@ -386,7 +386,7 @@ impl Registry {
             .samplers
             .values()
             .filter(|of| of.line.session == session && of.is_idle())
-            .map(|of| (of.asked, of.line.id.clone()))
+            .map(|of| (of.last_request, of.line.id.clone()))
             .collect();
         own.sort();
         for (_, id) in own.iter().take(own.len().saturating_sub(SAMPLERS_KEPT)) {
@@ -429,7 +429,7 @@ impl Registry {
         self.touch(&session)?;
         let least = self.least_used();
         let sampler = self.samplers.get_mut(id).expect("it was just there");
-        sampler.asked = Instant::now();
+        sampler.last_request = Instant::now();
         let name = format!("{id}:{seq}");
         let is_known = sampler.done.contains_key(&seq)
             || sampler.running.contains(&seq)
@@ -461,25 +461,27 @@ impl Registry {
     }
 
     /// Returns the state of a request.
-    pub fn find(&mut self, request: &str) -> Found {
-        let Some((id, seq)) = split(request) else { return Found::Gone };
+    pub fn find(&mut self, request: &str) -> RequestState {
+        let Some((id, seq)) = split(request) else { return RequestState::Gone };
         if let Some(model) = self.models.get(id) {
             let session = model.session.clone();
             let found = match model.done.get(&seq) {
-                Some(outcome) => Found::Done(Arc::clone(outcome)),
-                None if model.queue.contains_key(&seq) => Found::Waiting,
-                None => Found::Gone,
+                Some(outcome) => RequestState::Done(Arc::clone(outcome)),
+                None if model.queue.contains_key(&seq) => RequestState::Waiting,
+                None => RequestState::Gone,
             };
             // A waiting client counts as activity.
             let _ = self.touch(&session);
             return found;
         }
-        let Some(sampler) = self.samplers.get(id) else { return Found::Gone };
+        let Some(sampler) = self.samplers.get(id) else { return RequestState::Gone };
         let session = sampler.line.session.clone();
         let found = match sampler.done.get(&seq) {
-            Some(outcome) => Found::Done(Arc::clone(outcome)),
-            None if sampler.running.contains(&seq) || sampler.queue.iter().any(|(of, _)| *of == seq) => Found::Waiting,
-            None => Found::Gone,
+            Some(outcome) => RequestState::Done(Arc::clone(outcome)),
+            None if sampler.running.contains(&seq) || sampler.queue.iter().any(|(of, _)| *of == seq) => {
+                RequestState::Waiting
+            }
+            None => RequestState::Gone,
         };
         let _ = self.touch(&session);
         found
@@ -559,7 +561,7 @@ impl Registry {
     }
 
     /// Returns the name of a model's base, and the model's next request.
-    pub fn next(&self, id: &str) -> Option<(String, u64, Queued)> {
+    pub fn next(&self, id: &str) -> Option<(String, u64, QueuedRequest)> {
         let model = self.models.get(id)?;
         Some((model.base.clone(), model.next, model.queue.get(&model.next)?.clone()))
     }
@@ -692,7 +694,7 @@ impl Model {
 impl Sampler {
     fn new(line: SamplerLine) -> Self {
         let (queue, running, canceled, done) = (VecDeque::new(), BTreeSet::new(), Vec::new(), BTreeMap::new());
-        Self { line, queue, running, canceled, done, used: 0.0, asked: Instant::now(), clones: 0 }
+        Self { line, queue, running, canceled, done, used: 0.0, last_request: Instant::now(), clones: 0 }
     }
 
     fn is_idle(&self) -> bool {

@@ -32,7 +32,7 @@ impl Shared {
     }
 
     /// Wakes the handlers that wait for results.
-    pub fn tell(&self) {
+    pub fn notify(&self) {
         self.news.send_modify(|news| *news += 1);
     }
 

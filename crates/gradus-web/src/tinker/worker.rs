@@ -19,12 +19,12 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::bodies::{CreateBody, LoadBody, SaveBody, SaveForSamplerBody, StepBody};
-use super::checkpoints::{self, About, Place, Use};
+use super::checkpoints::{self, CheckpointMetadata, Place, Use};
 use super::data;
 use super::journal::Line;
 use super::outcome::{Failure, Outcome};
 use super::proto::ForwardBackwardRequest;
-use super::registry::{Kind, Queued, Samples, Turn};
+use super::registry::{Kind, QueuedRequest, Samples, Turn};
 use super::sampling::Sampling;
 use super::shared::{Computer, Shared};
 
@@ -58,7 +58,7 @@ struct Live {
     saving: f64,
     /// Number of the last finished request.
     seq: u64,
-    asked: Instant,
+    last_request: Instant,
 }
 
 /// A forward and backward pass in progress.
@@ -120,7 +120,7 @@ impl Worker {
                     worker.failed(&turn);
                 }
                 worker.shared.registry().used(&turn, began.elapsed().as_secs_f64());
-                worker.shared.tell();
+                worker.shared.notify();
             }
             if worker.looked.elapsed() >= LOOK {
                 worker.look();
@@ -164,8 +164,8 @@ impl Worker {
         }
         let asleep: Vec<String> =
             self.models.keys().filter(|id| !registry.is_awake(id) && !registry.has_work(id)).cloned().collect();
-        self.samplers.retain(|id, (asked, sampling)| {
-            registry.has_sampler(id) && (sampling.is_busy() || asked.elapsed() < self.computer.options.silent)
+        self.samplers.retain(|id, (last_request, sampling)| {
+            registry.has_sampler(id) && (sampling.is_busy() || last_request.elapsed() < self.computer.options.silent)
         });
         let used = registry.sampler_directories();
         drop(registry);
@@ -174,7 +174,7 @@ impl Worker {
             self.swept = Instant::now();
             checkpoints::drop_samplers(&self.shared.folder, &used);
         }
-        self.shared.tell();
+        self.shared.notify();
     }
 
     /// Removes a model from memory. Its state is saved if possible.
@@ -228,7 +228,7 @@ impl Worker {
             }
         }
         let mut live = self.models.remove(id).expect("it was just added");
-        live.asked = Instant::now();
+        live.last_request = Instant::now();
         let began = Instant::now();
         self.advance(id, &mut live);
         live.unsaved += began.elapsed().as_secs_f64();
@@ -241,7 +241,9 @@ impl Worker {
             let registry = self.shared.registry();
             let idle = self.models.iter().filter(|(id, live)| live.passes.is_none() && !registry.has_work(id));
             let busy = self.models.iter().filter(|(_, live)| live.passes.is_none());
-            let oldest = idle.min_by_key(|(_, live)| live.asked).or_else(|| busy.min_by_key(|(_, live)| live.asked));
+            let oldest = idle
+                .min_by_key(|(_, live)| live.last_request)
+                .or_else(|| busy.min_by_key(|(_, live)| live.last_request));
             let oldest = oldest.or_else(|| self.models.iter().next()).map(|(id, _)| id.clone());
             drop(registry);
             let Some(oldest) = oldest else { return };
@@ -272,7 +274,7 @@ impl Worker {
         let repeated =
             lines.into_iter().filter(|line| line.outcome.is_some() && is_new(line) && changes(line)).collect();
         let (broken, passes, seq) = (None, None, seq.unwrap_or(0));
-        Ok(Live { trainer, broken, repeated, passes, unsaved: 0.0, saving: 0.0, seq, asked: Instant::now() })
+        Ok(Live { trainer, broken, repeated, passes, unsaved: 0.0, saving: 0.0, seq, last_request: Instant::now() })
     }
 
     /// Runs one pass, or one request.
@@ -316,7 +318,7 @@ impl Worker {
             }
             return;
         }
-        let Some((_, seq, Queued { kind, body })) = self.shared.registry().next(id) else { return };
+        let Some((_, seq, QueuedRequest { kind, body })) = self.shared.registry().next(id) else { return };
         match self.request(id, live, seq, kind, &body, false) {
             Ok(Done::Goes(passes)) => live.passes = Some(*passes),
             Ok(Done::With(outcome)) => {
@@ -436,14 +438,14 @@ impl Worker {
             Kind::ForwardBackward => {
                 let request = ForwardBackwardRequest::decode(body)
                     .map_err(|error| Failure::user(format!("the body is not a `ForwardBackwardRequest`: {error}")))?;
-                let asked = data::read(&request).map_err(Failure::user)?;
+                let last_request = data::read(&request).map_err(Failure::user)?;
                 let trainer = live.trainer()?;
-                for (i, row) in asked.rows.iter().enumerate() {
-                    trainer.check_targeted(&format!("datum {}", i + 1), row, asked.loss)?;
+                for (i, row) in last_request.rows.iter().enumerate() {
+                    trainer.check_targeted(&format!("datum {}", i + 1), row, last_request.loss)?;
                 }
-                let lengths: Vec<usize> = asked.rows.iter().map(|row| row.ids.len()).collect();
+                let lengths: Vec<usize> = last_request.rows.iter().map(|row| row.ids.len()).collect();
                 let left = trainer.passes(&lengths).into();
-                let data::Asked { rows, choices, loss, is_forward } = asked;
+                let data::PassRequest { rows, choices, loss, is_forward } = last_request;
                 let found = ForwardBackward::default();
                 Ok(Done::Goes(Box::new(Passes { seq, rows, choices, loss, is_forward, is_repeated, left, found })))
             }
@@ -507,7 +509,7 @@ impl Worker {
         let Some(Samples { line, fresh, canceled }) = self.shared.registry().take_samples(id) else { return };
         if !self.samplers.contains_key(id) {
             let idle = self.samplers.iter().filter(|(_, (_, sampling))| !sampling.is_busy());
-            let oldest = idle.min_by_key(|(_, (asked, _))| *asked).map(|(id, _)| id.clone());
+            let oldest = idle.min_by_key(|(_, (last_request, _))| *last_request).map(|(id, _)| id.clone());
             if let Some(oldest) = oldest.filter(|_| self.samplers.len() >= SAMPLERS_MAX) {
                 self.samplers.remove(&oldest);
             }
@@ -533,8 +535,8 @@ impl Worker {
                 }
             }
         }
-        let (asked, sampling) = self.samplers.get_mut(id).expect("it was just added");
-        *asked = Instant::now();
+        let (last_request, sampling) = self.samplers.get_mut(id).expect("it was just added");
+        *last_request = Instant::now();
         let mut done = Vec::new();
         for (seq, request) in fresh {
             if let Err(failure) = sampling.begin(seq, &request) {
@@ -601,9 +603,9 @@ fn read<T: DeserializeOwned>(body: &[u8]) -> std::result::Result<T, Failure> {
 }
 
 /// Returns the metadata of a checkpoint of `trainer`.
-fn about(base: &str, trainer: &Trainer, user_metadata: Option<Value>, seq: u64) -> About {
+fn about(base: &str, trainer: &Trainer, user_metadata: Option<Value>, seq: u64) -> CheckpointMetadata {
     let rank = trainer.adapter().map_or(0, |adapter| adapter.rank);
-    About { base_model: base.to_owned(), rank, time: checkpoints::now(), user_metadata, seq }
+    CheckpointMetadata { base_model: base.to_owned(), rank, time: checkpoints::now(), user_metadata, seq }
 }
 
 /// Rejects overwriting a checkpoint, unless this request wrote it, or began to, before the server ended.

@@ -12,7 +12,7 @@ use gradus::inference::model_of;
 use gradus::task::TaskConfig;
 use serde_json::{Map, Value, json};
 
-use crate::models::{Found, Kind};
+use crate::models::{Kind, ModelEntry};
 use crate::training::data_files;
 
 /// Maximum size of a value in bytes.
@@ -97,7 +97,7 @@ impl Problem {
 /// Choices of the fields.
 pub struct Lists {
     /// Models.
-    pub models: Vec<Found>,
+    pub models: Vec<ModelEntry>,
     /// Data files and folders: name and path.
     pub data: Vec<(String, PathBuf)>,
     /// Tasks without required keys. Programs that print rows are excluded.
@@ -106,7 +106,7 @@ pub struct Lists {
 
 impl Lists {
     /// Collects the data below `folder`, the tasks, and the given models.
-    pub fn look(folder: &Path, models: Vec<Found>) -> Self {
+    pub fn look(folder: &Path, models: Vec<ModelEntry>) -> Self {
         let tasks = TaskConfig::names().into_iter().filter(|name| TaskConfig::named(name).is_some()).collect();
         Self { models, data: data_files(folder), tasks }
     }
@@ -271,7 +271,7 @@ pub(super) mod tests {
 
     /// Creates lists with a model, a reward model, a file and a folder of files.
     pub fn lists() -> Lists {
-        let found = |name: &str, kind| Found { name: name.into(), path: format!("/m/{name}").into(), kind };
+        let found = |name: &str, kind| ModelEntry { name: name.into(), path: format!("/m/{name}").into(), kind };
         let models = vec![found("gpt2", Kind::Language), found("judge", Kind::Reward)];
         let data = vec![("tea.jsonl".into(), "/d/tea.jsonl".into()), ("cups/".into(), "/d/cups".into())];
         Lists { models, data, tasks: Lists::look("/nowhere".as_ref(), Vec::new()).tasks }

@@ -15,7 +15,7 @@ use crate::html;
 use crate::html::Html;
 use crate::page::csrf;
 use crate::runs::address;
-use crate::runs::asked::{Asked, first};
+use crate::runs::query_params::{QueryParams, first};
 use crate::store::sessions::Session;
 
 /// Kind of data that the user has.
@@ -102,7 +102,7 @@ pub fn goals(all: &[MethodConfig]) -> Html {
 }
 
 /// Adds default values to an incomplete form: the first model, and the first file whose rows the method can use.
-pub fn sensible(method: &MethodConfig, lists: &Lists, mut filled: Asked) -> Asked {
+pub fn sensible(method: &MethodConfig, lists: &Lists, mut filled: QueryParams) -> QueryParams {
     let mut fill = |name: &str, value: Option<&str>| {
         if let Some(value) = value.filter(|_| !filled.iter().any(|(known, _)| known == name)) {
             filled.push((name.to_owned(), value.to_owned()));
@@ -128,11 +128,11 @@ fn is_useful(path: &Path, method: &MethodConfig) -> bool {
 }
 
 /// Returns the form with the settings of another run, and the keys that were set there but have no field.
-pub fn of_run(method: &str, settings: &Settings, lists: &Lists) -> (Asked, Vec<String>) {
+pub fn of_run(method: &str, settings: &Settings, lists: &Lists) -> (QueryParams, Vec<String>) {
     /// Every run has its own values, which the server sets.
     const OWN: [&str; 2] = ["output_dir", "train.device"];
     let fields = fields(method);
-    let (mut filled, mut left) = (Asked::new(), Vec::new());
+    let (mut filled, mut left) = (QueryParams::new(), Vec::new());
     for key in settings.keys.iter().filter(|key| key.is_set && !OWN.contains(&key.path.as_str())) {
         let Some(value) = settings.text(&key.path) else { continue };
         // Files write lists with brackets, fields without.
@@ -205,7 +205,7 @@ fn with_code(text: &str) -> Vec<Html> {
 struct Form<'a> {
     method: &'a MethodConfig,
     lists: &'a Lists,
-    filled: &'a Asked,
+    filled: &'a QueryParams,
     problems: &'a [Problem],
 }
 
@@ -319,7 +319,7 @@ pub fn form(
     session: &Session,
     method: &MethodConfig,
     lists: &Lists,
-    filled: &Asked,
+    filled: &QueryParams,
     problems: &[Problem],
     note: Html,
 ) -> Html {
@@ -412,7 +412,7 @@ mod tests {
         }
         let lists = Lists { models: lists().models, ..Lists::look(folder.path(), Vec::new()) };
         let data = |name: &str| {
-            let filled = sensible(&method(name), &lists, Asked::new());
+            let filled = sensible(&method(name), &lists, QueryParams::new());
             assert_eq!(first(&filled, "model"), Some("gpt2"));
             first(&filled, "data").map(str::to_owned)
         };
@@ -422,7 +422,7 @@ mod tests {
             Lists { models: lists.models.clone(), data: kept, tasks: Vec::new() }
         };
         let of = |name: &str, files: &[&str]| {
-            first(&sensible(&method(name), &only(files), Asked::new()), "data").map(str::to_owned)
+            first(&sensible(&method(name), &only(files), QueryParams::new()), "data").map(str::to_owned)
         };
         assert_eq!(of("sft", &["c.jsonl", "d.jsonl", "b.jsonl"]), Some("b.jsonl".into()));
         assert_eq!(of("grpo", &["c.jsonl", "d.jsonl"]), Some("d.jsonl".into()));
@@ -445,7 +445,8 @@ mod tests {
             ("learning-rate", "2e-5"),
             ("shuffle", "false"),
         ];
-        let expected: Asked = expected.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let expected: QueryParams =
+            expected.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         assert_eq!((filled, left), (expected, vec!["eval_data".to_owned()]));
     }
 
@@ -454,7 +455,7 @@ mod tests {
         let lists = lists();
         let words = |name: &str| {
             let method = method(name);
-            let form = Form { method: &method, lists: &lists, filled: &Asked::new(), problems: &[] };
+            let form = Form { method: &method, lists: &lists, filled: &QueryParams::new(), problems: &[] };
             let all = fields(name);
             let (spec, takes) = all.iter().find(|(spec, _)| spec.key == "preset").expect("a field");
             let words = form.words(spec).expect("words").len();

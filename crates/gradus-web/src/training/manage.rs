@@ -9,14 +9,14 @@ use gradus::Error;
 use gradus::runs::{Entry, Library, Status, export as copy, snapshots};
 use serde::Deserialize;
 
-use super::processes::{AT_ONCE, Begun, Job, configs};
+use super::processes::{AT_ONCE, Job, StartedRun, configs};
 use super::start::files;
 use super::{is_plain, library, may_train, own, page};
 use crate::app::App;
-use crate::failed::{Done, Failed};
 use crate::page::{Page, Place};
-use crate::runs::asked::{Asked, first};
-use crate::runs::{address, apart};
+use crate::page_error::{PageError, PageResult};
+use crate::runs::query_params::{QueryParams, first};
+use crate::runs::{address, blocking};
 use crate::store::sessions::Session;
 use crate::within;
 
@@ -33,19 +33,21 @@ pub async fn stop(
     State(app): State<Arc<App>>,
     Extension(session): Extension<Session>,
     Form(Named { run }): Form<Named>,
-) -> Done {
+) -> PageResult {
     may_train(&app, &session)?;
     let path = own(&app, &run)?;
     let name = run.clone();
-    let entry = apart(move || Entry::read(name, &path)).await?;
+    let entry = blocking(move || Entry::read(name, &path)).await?;
     let stretch = (entry.path.clone(), entry.started);
-    let mut kept = app.training.kept();
-    if kept.stopping.contains(&stretch) {
-        return Err(Failed::request("The run is already stopping: it ends after its current step and a checkpoint."));
+    let mut processes = app.training.processes();
+    if processes.stopping.contains(&stretch) {
+        return Err(PageError::request(
+            "The run is already stopping: it ends after its current step and a checkpoint.",
+        ));
     }
     library(&app).stop(&run)?;
-    kept.stopping.retain(|(path, _)| *path != stretch.0);
-    kept.stopping.push(stretch);
+    processes.stopping.retain(|(path, _)| *path != stretch.0);
+    processes.stopping.push(stretch);
     Ok(Redirect::to(&address("show", &run)).into_response())
 }
 
@@ -61,7 +63,7 @@ pub async fn resume(
     State(app): State<Arc<App>>,
     Extension(session): Extension<Session>,
     Form(Resumed { run, max_steps }): Form<Resumed>,
-) -> Done {
+) -> PageResult {
     let trainer = may_train(&app, &session)?;
     let path = own(&app, &run)?;
     let max_steps = match max_steps.trim() {
@@ -71,32 +73,32 @@ pub async fn resume(
                 .parse::<usize>()
                 .ok()
                 .filter(|steps| *steps > 0)
-                .ok_or_else(|| Failed::request(&format!("{steps} is not a number of steps.")))?,
+                .ok_or_else(|| PageError::request(&format!("{steps} is not a number of steps.")))?,
         ),
     };
     let (of, at) = (run.clone(), path.clone());
-    let entry = apart(move || Entry::read(of, &at)).await?;
+    let entry = blocking(move || Entry::read(of, &at)).await?;
     if entry.state == Status::Running {
-        return Err(Failed::request("The run is already running."));
+        return Err(PageError::request("The run is already running."));
     }
     if entry.state == Status::Finished && max_steps.is_none_or(|steps| steps <= entry.step) {
-        return Err(Failed::request(
+        return Err(PageError::request(
             "The run has finished all its steps. Set the total number of steps to train \
                                     further.",
         ));
     }
-    let mut kept = app.training.kept();
-    let going = kept.begun.iter().filter(|begun| !begun.has_ended).count();
+    let mut processes = app.training.processes();
+    let going = processes.started.iter().filter(|started| !started.has_ended).count();
     if going >= AT_ONCE {
-        return Err(Failed::request(&format!("{going} runs are running, which is the limit: stop one, or wait.")));
+        return Err(PageError::request(&format!("{going} runs are running, which is the limit: stop one, or wait.")));
     }
-    if kept.begun.iter().any(|begun| begun.name == run && !begun.has_ended) {
-        return Err(Failed::request("The run is already running."));
+    if processes.started.iter().any(|started| started.name == run && !started.has_ended) {
+        return Err(PageError::request("The run is already running."));
     }
     let (_, log) = files(&configs(&app.folder)?, &run);
     let going = trainer.begin(&Job::Resume { run: &path, max_steps }, &log)?;
-    kept.begun.retain(|before| before.name != run);
-    kept.begun.push(Begun {
+    processes.started.retain(|before| before.name != run);
+    processes.started.push(StartedRun {
         name: run.clone(),
         directory: path,
         log,
@@ -120,14 +122,14 @@ pub async fn export(
     State(app): State<Arc<App>>,
     Extension(session): Extension<Session>,
     Form(Exported { run, snapshot, name }): Form<Exported>,
-) -> Done {
+) -> PageResult {
     may_train(&app, &session)?;
     let path = own(&app, &run)?;
     if !is_plain(&name) {
-        return Err(Failed::request("This name cannot be used for a model: use letters, digits, -, _ and ."));
+        return Err(PageError::request("This name cannot be used for a model: use letters, digits, -, _ and ."));
     }
     let folder = app.folder.clone();
-    let done = apart(move || -> gradus::Result<()> {
+    let done = blocking(move || -> gradus::Result<()> {
         let models = within::made(&folder, MODELS)?;
         let entry = Entry::read(run, &path);
         let found = snapshots(&entry.directory()?, None)?;
@@ -143,14 +145,14 @@ pub async fn export(
 pub async fn ask(
     State(app): State<Arc<App>>,
     Extension(session): Extension<Session>,
-    Query(asked): Query<Asked>,
-) -> Done {
+    Query(asked): Query<QueryParams>,
+) -> PageResult {
     may_train(&app, &session)?;
     let run = first(&asked, "run").unwrap_or_default().to_owned();
     let path = own(&app, &run)?;
     Library::check_removable(&path)?;
     let (of, name) = (library(&app), run.clone());
-    let (entry, users) = apart(move || (Entry::read(name, &path), of.users_of(&path))).await?;
+    let (entry, users) = blocking(move || (Entry::read(name, &path), of.users_of(&path))).await?;
     let title = format!("Delete {run}?");
     let body = page::delete(&session, &entry, &users);
     Ok(Page { title: &title, place: Place::Runs, scripts: &[], styles: &[], body }.framed(&session).into_response())
@@ -168,14 +170,14 @@ pub async fn delete(
     State(app): State<Arc<App>>,
     Extension(session): Extension<Session>,
     Form(Deleted { run, confirm }): Form<Deleted>,
-) -> Done {
+) -> PageResult {
     may_train(&app, &session)?;
     own(&app, &run)?;
     if confirm.trim() != run {
-        return Err(Failed::request("Nothing was deleted: the typed name differs from the name of the run."));
+        return Err(PageError::request("Nothing was deleted: the typed name differs from the name of the run."));
     }
     let (of, name) = (library(&app), run.clone());
-    apart(move || of.remove(&name)).await??;
+    blocking(move || of.remove(&name)).await??;
     app.training.forget(&run);
     Ok(Redirect::to("/runs").into_response())
 }

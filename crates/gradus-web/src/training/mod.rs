@@ -24,17 +24,17 @@ use axum::Router;
 use axum::routing::{get, post};
 use gradus::runs::Library;
 use processes::place;
-pub use processes::{Comparison, Going, Job, Making, Standing, Trainer, Training};
+pub use processes::{Comparison, Job, PendingProject, ProcessState, RunningProcess, Trainer, Training};
 
 use crate::app::App;
-use crate::failed::Failed;
+use crate::page_error::PageError;
 use crate::store::sessions::Session;
 use crate::within;
 
 /// Rejects users who may not manage runs. If other machines can reach the server, only owners may.
-pub fn may_train(app: &App, session: &Session) -> std::result::Result<Arc<dyn Trainer>, Failed> {
+pub fn may_train(app: &App, session: &Session) -> std::result::Result<Arc<dyn Trainer>, PageError> {
     let Some(trainer) = &app.training.trainer else {
-        return Err(Failed::forbidden(
+        return Err(PageError::forbidden(
             "This server cannot start or change runs: it was started without --allow-training.",
         ));
     };
@@ -43,10 +43,11 @@ pub fn may_train(app: &App, session: &Session) -> std::result::Result<Arc<dyn Tr
 }
 
 /// Returns the directory of a run to change. It must be inside the folder, not behind a link, and no link in it may lead out of the folder.
-pub fn own(app: &App, name: &str) -> std::result::Result<PathBuf, Failed> {
-    let path = crate::runs::asked::find(app, name)?;
+pub fn own(app: &App, name: &str) -> std::result::Result<PathBuf, PageError> {
+    let path = crate::runs::query_params::find(app, name)?;
     let real = path.canonicalize().ok().filter(|real| real.starts_with(&app.folder) && *real != app.folder);
-    let real = real.ok_or_else(|| Failed::missing("The run is outside the served folder, so it can only be shown."))?;
+    let real =
+        real.ok_or_else(|| PageError::missing("The run is outside the served folder, so it can only be shown."))?;
     within::check(&app.folder, &real)?;
     Ok(real)
 }

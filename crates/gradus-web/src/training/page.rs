@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::fields::quoted;
 use super::form::option;
-use super::processes::{DEMO, Standing};
+use super::processes::{DEMO, ProcessState};
 use crate::app::App;
 use crate::html;
 use crate::html::{Html, percent};
@@ -18,11 +18,11 @@ pub fn offer_demo(app: &App, session: &Session) -> Html {
     let (folder, _) = super::place(&app.folder);
     let command = format!("gradus demo --output-dir {}", quoted(&folder.join(DEMO).to_string_lossy()));
     let next = match app.training.demo() {
-        Some(Standing::Going) => html![
+        Some(ProcessState::Running) => html![
             "<p role=\"status\"><span class=\"badge badge-good\">running</span> The demonstration is running. Its runs appear under Runs.</p>\n"
         ],
-        Some(Standing::Ended(said)) if !said.is_empty() => html![
-            "<p class=\"bad\">The demonstration ended:</p>\n<pre tabindex=\"0\">" (said.join("\n")) "</pre>\n"
+        Some(ProcessState::Ended(log_lines)) if !log_lines.is_empty() => html![
+            "<p class=\"bad\">The demonstration ended:</p>\n<pre tabindex=\"0\">" (log_lines.join("\n")) "</pre>\n"
         ],
         _ if app.training.is_allowed() => html![
             "<form method=\"post\" action=\"/runs/demo\">" (csrf(session)) "<button type=\"submit\" class=\"main\">Create the demonstration</button></form>\n"
@@ -92,13 +92,13 @@ pub fn planned(
 }
 
 /// Renders a run that has no files yet, or whose process ended before it wrote any.
-pub fn bare(standing: &Standing) -> Html {
-    match standing {
-        Standing::Going => {
+pub fn bare(state: &ProcessState) -> Html {
+    match state {
+        ProcessState::Running => {
             html!["<p id=\"bare\" role=\"status\">The run is starting: it reads models and rows.</p>\n"]
         }
-        Standing::Ended(said) => html![
-            "<p class=\"bad\" role=\"alert\">The run did not start. The output of its process:</p>\n<pre tabindex=\"0\">" (said.join("\n")) "</pre>\n<p><a href=\"/runs/new\">New run</a></p>\n"
+        ProcessState::Ended(log_lines) => html![
+            "<p class=\"bad\" role=\"alert\">The run did not start. The output of its process:</p>\n<pre tabindex=\"0\">" (log_lines.join("\n")) "</pre>\n<p><a href=\"/runs/new\">New run</a></p>\n"
         ],
     }
 }
@@ -108,13 +108,13 @@ pub fn actions(
     session: &Session,
     entry: &Entry,
     snapshots: &[Snapshot],
-    standing: Option<&Standing>,
+    state: Option<&ProcessState>,
     is_stopping: bool,
 ) -> Html {
     let named = html![(csrf(session)) "<input type=\"hidden\" name=\"run\" value=\"" (entry.name) "\">\n"];
     let path = quoted(&entry.path.to_string_lossy());
     let is_running = entry.state == Status::Running;
-    let change = match (is_running, standing) {
+    let change = match (is_running, state) {
         (true, _) if is_stopping => {
             html!["<p role=\"status\">The run ends after its current step and a checkpoint.</p>\n"]
         }
@@ -122,16 +122,18 @@ pub fn actions(
             "<form method=\"post\" action=\"/runs/stop\" class=\"row\">" (named) "<button type=\"submit\">Stop after a checkpoint</button>"
             "<code class=\"small soft\">gradus runs stop " (path) "</code></form>\n"
         ],
-        (false, Some(Standing::Going)) => html!["<p role=\"status\" id=\"bare\">The run is about to resume.</p>\n"],
+        (false, Some(ProcessState::Running)) => {
+            html!["<p role=\"status\" id=\"bare\">The run is about to resume.</p>\n"]
+        }
         (false, _) => html![
             "<form method=\"post\" action=\"/runs/resume\" class=\"row\">" (named) "<label for=\"max_steps\">Total steps</label>"
             "<input id=\"max_steps\" name=\"max_steps\" size=\"8\" inputmode=\"numeric\" placeholder=\"" (entry.steps.map(|steps| steps.to_string()).unwrap_or_default())
             "\" autocomplete=\"off\"><button type=\"submit\">Resume</button><code class=\"small soft\">gradus runs resume " (path) "</code></form>\n"
         ],
     };
-    let failed = match standing {
-        Some(Standing::Ended(said)) if !said.is_empty() => {
-            html!["<details open><summary>Output of its process</summary><pre tabindex=\"0\">" (said.join("\n")) "</pre></details>\n"]
+    let failed = match state {
+        Some(ProcessState::Ended(log_lines)) if !log_lines.is_empty() => {
+            html!["<details open><summary>Output of its process</summary><pre tabindex=\"0\">" (log_lines.join("\n")) "</pre></details>\n"]
         }
         _ => Html::new(),
     };

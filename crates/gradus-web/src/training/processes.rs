@@ -22,7 +22,7 @@ pub trait Trainer: Send + Sync + std::fmt::Debug {
     ///
     /// # Errors
     /// The process cannot be started.
-    fn begin(&self, work: &Job<'_>, log: &Path) -> Result<Box<dyn Going>>;
+    fn begin(&self, work: &Job<'_>, log: &Path) -> Result<Box<dyn RunningProcess>>;
 }
 
 /// Task of a process.
@@ -66,17 +66,17 @@ pub struct Comparison<'a> {
 
 /// A project that is being created, or whose creation failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Making {
+pub struct PendingProject {
     /// Name of the project.
     pub name: String,
     /// State of its process.
-    pub standing: Standing,
+    pub state: ProcessState,
     /// Number of answers so far and in total, once there are any.
     pub answers: Option<(usize, usize)>,
 }
 
 /// A process that was started.
-pub trait Going: Send {
+pub trait RunningProcess: Send {
     /// Returns whether it has ended.
     fn has_ended(&mut self) -> bool;
 }
@@ -94,23 +94,23 @@ pub(super) const DEMO: &str = "demo";
 pub(super) const CONFIGS: &str = "configs";
 
 /// Number of log lines of a failed process on a page.
-const SAID: usize = 12;
+const LOG_LINES: usize = 12;
 
 /// Processes started since the server started.
 pub struct Training {
     pub(super) trainer: Option<Arc<dyn Trainer>>,
     pub(super) device: String,
-    kept: Mutex<Kept>,
+    processes: Mutex<Processes>,
 }
 
 #[derive(Default)]
-pub(super) struct Kept {
+pub(super) struct Processes {
     pub drafts: VecDeque<(String, Draft)>,
-    pub begun: Vec<Begun>,
+    pub started: Vec<StartedRun>,
     /// Projects that are being created: name, log, and process.
-    pub projects: Vec<(String, PathBuf, Box<dyn Going>)>,
+    pub projects: Vec<(String, PathBuf, Box<dyn RunningProcess>)>,
     /// The demonstration: log and process.
-    pub demo: Option<(PathBuf, Box<dyn Going>)>,
+    pub demo: Option<(PathBuf, Box<dyn RunningProcess>)>,
     /// Stop requests: directory and start time of the trainer. After a second request, a trainer would end without a checkpoint.
     pub stopping: Vec<(PathBuf, Option<u64>)>,
 }
@@ -127,11 +127,11 @@ pub(super) struct Draft {
 }
 
 /// Process of a run.
-pub(super) struct Begun {
+pub(super) struct StartedRun {
     pub name: String,
     pub directory: PathBuf,
     pub log: PathBuf,
-    pub going: Box<dyn Going>,
+    pub going: Box<dyn RunningProcess>,
     pub has_ended: bool,
     /// Whether its directory was seen. If it has disappeared, the run was removed.
     pub was_there: bool,
@@ -141,9 +141,9 @@ pub(super) struct Begun {
 
 /// State of the process of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
+pub enum ProcessState {
     /// It is running or starting.
-    Going,
+    Running,
     /// It has ended, with these log lines.
     Ended(Vec<String>),
 }
@@ -151,7 +151,7 @@ pub enum Standing {
 impl Training {
     /// Creates an empty state. `device` is the device of the runs.
     pub fn new(trainer: Option<Arc<dyn Trainer>>, device: String) -> Self {
-        Self { trainer, device, kept: Mutex::default() }
+        Self { trainer, device, processes: Mutex::default() }
     }
 
     /// Returns whether pages may start runs.
@@ -160,48 +160,49 @@ impl Training {
     }
 
     /// Locks the state and updates it from the processes. A panic leaves it consistent.
-    pub(super) fn kept(&self) -> MutexGuard<'_, Kept> {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        for begun in &mut kept.begun {
-            begun.was_there |= gradus::runs::is_run(&begun.directory);
+    pub(super) fn processes(&self) -> MutexGuard<'_, Processes> {
+        let mut processes = self.processes.lock().unwrap_or_else(PoisonError::into_inner);
+        for started in &mut processes.started {
+            started.was_there |= gradus::runs::is_run(&started.directory);
         }
-        for begun in kept.begun.iter_mut().filter(|begun| !begun.has_ended) {
-            begun.has_ended = begun.going.has_ended();
-            if begun.has_ended {
+        for started in processes.started.iter_mut().filter(|started| !started.has_ended) {
+            started.has_ended = started.going.has_ended();
+            if started.has_ended {
                 // If the run wrote nothing, its name becomes free again. A non-empty directory is kept.
-                let _ = std::fs::remove_dir(&begun.directory);
+                let _ = std::fs::remove_dir(&started.directory);
             }
         }
-        kept
+        processes
     }
 
     /// Returns the state of a run's process, if one was started here.
-    pub fn standing(&self, name: &str) -> Option<Standing> {
-        let kept = self.kept();
-        let begun = kept.begun.iter().rfind(|begun| begun.name == name)?;
-        Some(match begun.has_ended {
-            false => Standing::Going,
-            true => Standing::Ended(said(&begun.log)),
+    pub fn state(&self, name: &str) -> Option<ProcessState> {
+        let processes = self.processes();
+        let started = processes.started.iter().rfind(|started| started.name == name)?;
+        Some(match started.has_ended {
+            false => ProcessState::Running,
+            true => ProcessState::Ended(log_lines(&started.log)),
         })
     }
 
     /// Returns the state of the process of a run with files. `None` if the process has begun its work, because the run's own state then
     /// describes it.
-    pub fn standing_of(&self, entry: &Entry) -> Option<Standing> {
-        let standing = self.standing(&entry.name)?;
-        let is_before =
-            || self.kept().begun.iter().any(|begun| begun.name == entry.name && begun.before == entry.started);
-        (standing != Standing::Going || is_before()).then_some(standing)
+    pub fn state_of(&self, entry: &Entry) -> Option<ProcessState> {
+        let state = self.state(&entry.name)?;
+        let is_before = || {
+            self.processes().started.iter().any(|started| started.name == entry.name && started.before == entry.started)
+        };
+        (state != ProcessState::Running || is_before()).then_some(state)
     }
 
     /// Removes the processes of a run that was removed.
     pub(super) fn forget(&self, name: &str) {
-        self.kept().begun.retain(|begun| begun.name != name || !begun.has_ended);
+        self.processes().started.retain(|started| started.name != name || !started.has_ended);
     }
 
     /// Returns whether a run's trainer was asked to stop.
     pub fn is_stopping(&self, entry: &Entry) -> bool {
-        self.kept().stopping.iter().any(|(path, started)| *path == entry.path && *started == entry.started)
+        self.processes().stopping.iter().any(|(path, started)| *path == entry.path && *started == entry.started)
     }
 
     /// Lets models answer and creates a project from the answers.
@@ -214,15 +215,15 @@ impl Training {
         let configs = configs(folder)?;
         let (log, progress) = (configs.join(format!("project-{name}.log")), progress_of(&configs, name));
         let of = Comparison { folder, name, prompts, models, progress: &progress };
-        let mut kept = self.kept();
-        if kept.projects.iter_mut().any(|(known, _, going)| known == name && !going.has_ended()) {
+        let mut processes = self.processes();
+        if processes.projects.iter_mut().any(|(known, _, going)| known == name && !going.has_ended()) {
             return Err(Error::input(format!("`{name}` is being created already")));
         }
-        kept.projects.retain(|(known, ..)| known != name);
+        processes.projects.retain(|(known, ..)| known != name);
         // The progress of an earlier project with this name does not apply.
         let _ = std::fs::remove_file(&progress);
         let going = trainer.begin(&Job::Compare(&of), &log)?;
-        kept.projects.push((name.to_owned(), log, going));
+        processes.projects.push((name.to_owned(), log, going));
         Ok(())
     }
 
@@ -232,44 +233,47 @@ impl Training {
     /// It exists or is running, or the process cannot be started.
     pub(super) fn begin_demo(&self, trainer: &dyn Trainer, folder: &Path) -> Result<()> {
         let output = place(folder).0.join(DEMO);
-        let mut kept = self.kept();
-        if kept.demo.as_mut().is_some_and(|(_, going)| !going.has_ended()) || output.symlink_metadata().is_ok() {
+        let mut processes = self.processes();
+        if processes.demo.as_mut().is_some_and(|(_, going)| !going.has_ended()) || output.symlink_metadata().is_ok() {
             return Err(Error::input(format!("`{}` exists already", output.display()))
                 .with_hint("delete it first, or look at its runs"));
         }
         let log = configs(folder)?.join("demo.log");
         let going = trainer.begin(&Job::Demo { output: &output }, &log)?;
-        kept.demo = Some((log, going));
+        processes.demo = Some((log, going));
         Ok(())
     }
 
     /// Returns the state of the demonstration, if it was started since the server started.
-    pub fn demo(&self) -> Option<Standing> {
-        let mut kept = self.kept();
-        let (log, going) = kept.demo.as_mut()?;
-        Some(if going.has_ended() { Standing::Ended(said(log)) } else { Standing::Going })
+    pub fn demo(&self) -> Option<ProcessState> {
+        let mut processes = self.processes();
+        let (log, going) = processes.demo.as_mut()?;
+        Some(if going.has_ended() { ProcessState::Ended(log_lines(log)) } else { ProcessState::Running })
     }
 
     /// Returns the projects that are being created, and those whose creation failed.
-    pub fn projects(&self) -> Vec<Making> {
-        let mut kept = self.kept();
-        let making = |(name, log, going): &mut (String, PathBuf, Box<dyn Going>)| {
-            let standing = if going.has_ended() { Standing::Ended(said(log)) } else { Standing::Going };
+    pub fn projects(&self) -> Vec<PendingProject> {
+        let mut processes = self.processes();
+        let making = |(name, log, going): &mut (String, PathBuf, Box<dyn RunningProcess>)| {
+            let state = if going.has_ended() { ProcessState::Ended(log_lines(log)) } else { ProcessState::Running };
             let answers = log.parent().and_then(|configs| answers(&progress_of(configs, name)));
-            Making { name: name.clone(), standing, answers }
+            PendingProject { name: name.clone(), state, answers }
         };
-        kept.projects.iter_mut().map(making).collect()
+        processes.projects.iter_mut().map(making).collect()
     }
 
     /// Returns the runs without files, with the states of their processes.
-    pub fn without_directory(&self) -> Vec<(String, Standing)> {
+    pub fn without_directory(&self) -> Vec<(String, ProcessState)> {
         let names: Vec<String> = {
-            let kept = self.kept();
-            let is_removed = |begun: &Begun| begun.has_ended && begun.was_there;
-            let bare = kept.begun.iter().filter(|begun| !gradus::runs::is_run(&begun.directory) && !is_removed(begun));
-            bare.map(|begun| begun.name.clone()).collect()
+            let processes = self.processes();
+            let is_removed = |started: &StartedRun| started.has_ended && started.was_there;
+            let bare = processes
+                .started
+                .iter()
+                .filter(|started| !gradus::runs::is_run(&started.directory) && !is_removed(started));
+            bare.map(|started| started.name.clone()).collect()
         };
-        names.into_iter().filter_map(|name| self.standing(&name).map(|standing| (name, standing))).collect()
+        names.into_iter().filter_map(|name| self.state(&name).map(|state| (name, state))).collect()
     }
 }
 
@@ -286,11 +290,11 @@ fn answers(progress: &Path) -> Option<(usize, usize)> {
 }
 
 /// Returns the last log lines of a process. The file contains nothing else.
-fn said(log: &Path) -> Vec<String> {
+fn log_lines(log: &Path) -> Vec<String> {
     let text = std::fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
-    lines[lines.len().saturating_sub(SAID)..].iter().map(|line| (*line).to_owned()).collect()
+    lines[lines.len().saturating_sub(LOG_LINES)..].iter().map(|line| (*line).to_owned()).collect()
 }
 
 /// Returns the directory of new runs, and the prefix of their names: a folder `runs`, if it exists.

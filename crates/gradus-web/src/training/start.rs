@@ -16,19 +16,19 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::fields::{Lists, Problem, command, given, set};
-use super::processes::{AT_ONCE, Begun, CONFIGS, DRAFTS, Draft, Job, Trainer, configs, place};
+use super::processes::{AT_ONCE, CONFIGS, DRAFTS, Draft, Job, StartedRun, Trainer, configs, place};
 use super::{form, free, is_plain, may_train, page};
 use crate::app::App;
-use crate::failed::{Done, Failed};
 use crate::html::{Html, percent};
 use crate::page::{Page, Place};
-use crate::passing::Passing;
-use crate::runs::apart;
-use crate::runs::asked::{Asked, first};
+use crate::page_error::{PageError, PageResult};
+use crate::runs::blocking;
+use crate::runs::query_params::{QueryParams, first};
 use crate::secret::secret;
 use crate::store::sessions::Session;
+use crate::temp_file::TempFile;
 
-fn framed(session: &Session, title: &str, body: Html) -> Done {
+fn framed(session: &Session, title: &str, body: Html) -> PageResult {
     Ok(Page { title, place: Place::Runs, scripts: &[], styles: &[], body }.framed(session).into_response())
 }
 
@@ -36,38 +36,34 @@ fn form_of(
     session: &Session,
     method: &MethodConfig,
     lists: &Lists,
-    filled: &Asked,
+    filled: &QueryParams,
     problems: &[Problem],
     note: Html,
-) -> Done {
+) -> PageResult {
     let (title, body) =
         (format!("New {} run", method.name()), form::form(session, method, lists, filled, problems, note));
     let page = Page { title: &title, place: Place::Runs, scripts: &["page.js", "form.js"], styles: &[], body };
     Ok(page.framed(session).into_response())
 }
 
-async fn lists(app: &Arc<App>) -> Result<Lists, Failed> {
+async fn lists(app: &Arc<App>) -> Result<Lists, PageError> {
     let of = Arc::clone(app);
-    apart(move || Lists::look(&of.folder, of.models.list())).await
+    blocking(move || Lists::look(&of.folder, of.models.list())).await
 }
 
 /// Renders the methods, or the form of one method with values from the address.
 pub async fn choose(
     State(app): State<Arc<App>>,
     Extension(session): Extension<Session>,
-    Query(asked): Query<Asked>,
-) -> Done {
+    Query(asked): Query<QueryParams>,
+) -> PageResult {
     may_train(&app, &session)?;
     let lists = lists(&app).await?;
     if let Some(run) = first(&asked, "from") {
-        let settings = Settings::read(&crate::runs::asked::find(&app, run)?.join("config.yml"))?;
+        let settings = Settings::read(&crate::runs::query_params::find(&app, run)?.join("config.yml"))?;
         let method = settings.method().and_then(MethodConfig::named);
-        let method = method.ok_or_else(|| {
-            Failed::request(
-                "This version of gradus does not have the method of this \
-                                                           run.",
-            )
-        })?;
+        let method =
+            method.ok_or_else(|| PageError::request("This version of gradus does not have the method of this run."))?;
         let (filled, left) = form::of_run(method.name(), &settings, &lists);
         let note = form::duplicated(run, &left);
         return form_of(&session, &method, &lists, &filled, &[], note);
@@ -75,8 +71,8 @@ pub async fn choose(
     let Some(method) = first(&asked, "method").and_then(MethodConfig::named) else {
         return framed(&session, "New run", form::goals(&MethodConfig::all()));
     };
-    let filled: Asked = asked.iter().filter(|(name, _)| name != "method").cloned().collect();
-    let (lists, method, filled) = apart(move || {
+    let filled: QueryParams = asked.iter().filter(|(name, _)| name != "method").cloned().collect();
+    let (lists, method, filled) = blocking(move || {
         let filled = form::sensible(&method, &lists, filled);
         (lists, method, filled)
     })
@@ -88,16 +84,16 @@ pub async fn choose(
 pub async fn plan(
     State(app): State<Arc<App>>,
     Extension(session): Extension<Session>,
-    Form(filled): Form<Asked>,
-) -> Done {
+    Form(filled): Form<QueryParams>,
+) -> PageResult {
     let trainer = may_train(&app, &session)?;
     let method = first(&filled, "method").and_then(MethodConfig::named);
-    let method = method.ok_or_else(|| Failed::request("There is no such method."))?;
-    let filled: Asked = filled.into_iter().filter(|(name, _)| name != "csrf" && name != "method").collect();
+    let method = method.ok_or_else(|| PageError::request("There is no such method."))?;
+    let filled: QueryParams = filled.into_iter().filter(|(name, _)| name != "csrf" && name != "method").collect();
     let lists = lists(&app).await?;
     let (of, read) = (Arc::clone(&app), filled.clone());
     let name = method.name();
-    let (lists, checked) = apart(move || {
+    let (lists, checked) = blocking(move || {
         let checked = checked(&of, name, &lists, &read);
         (lists, checked)
     })
@@ -108,7 +104,7 @@ pub async fn plan(
         Err(problems) => return again(&problems),
     };
     let (of, yaml) = (Arc::clone(&app), draft.yaml.clone());
-    let forecast = apart(move || forecast(trainer.as_ref(), &of.folder, &yaml)).await?;
+    let forecast = blocking(move || forecast(trainer.as_ref(), &of.folder, &yaml)).await?;
     let forecast = match forecast {
         Ok(forecast) => forecast,
         Err(error) => return again(&in_words(&error)),
@@ -119,18 +115,18 @@ pub async fn plan(
     let change = format!("/runs/new?method={name}{query}");
     let shown = page::planned(&session, (&id, &draft.name), &forecast, (&draft.yaml, &line), &change);
     {
-        let mut kept = app.training.kept();
-        kept.drafts.push_back((id, draft));
-        while kept.drafts.len() > DRAFTS {
-            kept.drafts.pop_front();
+        let mut processes = app.training.processes();
+        processes.drafts.push_back((id, draft));
+        while processes.drafts.len() > DRAFTS {
+            processes.drafts.pop_front();
         }
     }
     framed(&session, &format!("New {name} run"), shown)
 }
 
 /// Returns the run that a form defines, and the equivalent command line.
-fn checked(app: &App, method: &str, lists: &Lists, filled: &Asked) -> Result<(Draft, String), Vec<Problem>> {
-    let plain: Asked = filled.iter().filter(|(name, _)| name != "name").cloned().collect();
+fn checked(app: &App, method: &str, lists: &Lists, filled: &QueryParams) -> Result<(Draft, String), Vec<Problem>> {
+    let plain: QueryParams = filled.iter().filter(|(name, _)| name != "name").cloned().collect();
     let mut flags = given(method, lists, &plain)?;
     let model = first(filled, "model").unwrap_or("model").rsplit('/').next().unwrap_or("model").to_owned();
     let name = first(filled, "name").map_or_else(|| free(app, &format!("{method}-{model}")), str::to_owned);
@@ -174,7 +170,7 @@ fn in_words(error: &Error) -> Vec<Problem> {
 
 /// Returns the memory forecast of a run. A separate process reads the rows for it.
 fn forecast(trainer: &dyn Trainer, folder: &Path, yaml: &str) -> gradus::Result<Value> {
-    let passing = Passing(configs(folder)?.join(format!(".{}.yml", secret())));
+    let passing = TempFile(configs(folder)?.join(format!(".{}.yml", secret())));
     atomic::write_bytes(&passing.0, yaml.as_bytes())?;
     trainer.forecast(&passing.0)
 }
@@ -189,24 +185,24 @@ pub async fn start(
     State(app): State<Arc<App>>,
     Extension(session): Extension<Session>,
     Form(Starting { draft }): Form<Starting>,
-) -> Done {
+) -> PageResult {
     let trainer = may_train(&app, &session)?;
-    let mut kept = app.training.kept();
-    let at = kept.drafts.iter().position(|(id, _)| *id == draft);
-    let at = at.ok_or_else(|| Failed::missing("This plan does not exist any more: fill in the form again."))?;
-    let going = kept.begun.iter().filter(|begun| !begun.has_ended).count();
+    let mut processes = app.training.processes();
+    let at = processes.drafts.iter().position(|(id, _)| *id == draft);
+    let at = at.ok_or_else(|| PageError::missing("This plan does not exist any more: fill in the form again."))?;
+    let going = processes.started.iter().filter(|started| !started.has_ended).count();
     if going >= AT_ONCE {
-        return Err(Failed::request(&format!("{going} runs are running, which is the limit: stop one, or wait.")));
+        return Err(PageError::request(&format!("{going} runs are running, which is the limit: stop one, or wait.")));
     }
-    let (_, draft) = kept.drafts.remove(at).expect("it was just there");
+    let (_, draft) = processes.drafts.remove(at).expect("it was just there");
     let Draft { name, directory, yaml } = draft;
     // Creating the directory reserves the name.
     std::fs::create_dir(&directory).map_err(|error| Error::io(&directory, error))?;
-    let begun = configs(&app.folder).and_then(|configs| {
+    let started = configs(&app.folder).and_then(|configs| {
         let (config, log) = files(&configs, &name);
         atomic::write_bytes(&config, yaml.as_bytes())?;
         let going = trainer.begin(&Job::Train { config: &config }, &log)?;
-        Ok(Begun {
+        Ok(StartedRun {
             name: name.clone(),
             directory: directory.clone(),
             log,
@@ -216,10 +212,10 @@ pub async fn start(
             before: None,
         })
     });
-    match begun {
-        Ok(begun) => {
-            kept.begun.retain(|before| before.name != name);
-            kept.begun.push(begun);
+    match started {
+        Ok(started) => {
+            processes.started.retain(|before| before.name != name);
+            processes.started.push(started);
             Ok(Redirect::to(&crate::runs::address("show", &name)).into_response())
         }
         Err(error) => {
@@ -230,7 +226,7 @@ pub async fn start(
 }
 
 /// Runs the demonstration.
-pub async fn demo(State(app): State<Arc<App>>, Extension(session): Extension<Session>) -> Done {
+pub async fn demo(State(app): State<Arc<App>>, Extension(session): Extension<Session>) -> PageResult {
     let trainer = may_train(&app, &session)?;
     app.training.begin_demo(trainer.as_ref(), &app.folder)?;
     Ok(Redirect::to("/").into_response())

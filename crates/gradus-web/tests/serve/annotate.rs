@@ -220,8 +220,9 @@ fn models_answer_in_place_and_a_reward_model_orders_the_queue() {
     sorted.1.sort_by_key(Value::to_string);
     assert_eq!(sorted.0, sorted.1);
     let rows = export_project(folder.path(), "ordered", Form::Raw).expect("rows");
-    let apart: Vec<f32> = rows.iter().map(|row| rewards(folder.path(), row)).map(|r| (r[0] - r[1]).abs()).collect();
-    assert!(apart.is_sorted() && apart[0] < apart[2], "{apart:?}");
+    let differences: Vec<f32> =
+        rows.iter().map(|row| rewards(folder.path(), row)).map(|r| (r[0] - r[1]).abs()).collect();
+    assert!(differences.is_sorted() && differences[0] < differences[2], "{differences:?}");
     let leftover = fs::read_dir(folder.path()).expect("a folder").flatten();
     assert!(leftover.into_iter().all(|entry| !entry.file_name().to_string_lossy().starts_with('.')));
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use gradus_web::{Going, Job, Trainer};
+use gradus_web::{Job, RunningProcess, Trainer};
 use serde_json::{Value, json};
 
 /// Starts nothing, and records what it was asked to start.
@@ -27,9 +27,9 @@ impl Recorder {
     }
 }
 
-struct Begun(Arc<AtomicBool>);
+struct StartedProcess(Arc<AtomicBool>);
 
-impl Going for Begun {
+impl RunningProcess for StartedProcess {
     fn has_ended(&mut self) -> bool {
         self.0.load(Ordering::SeqCst)
     }
@@ -43,7 +43,7 @@ impl Trainer for Recorder {
         Ok(json!({ "phases": [phase], "peak_bytes": 4_000_000, "memory_bytes": 8_000_000_000u64, "fits": true }))
     }
 
-    fn begin(&self, work: &Job<'_>, log: &Path) -> gradus::Result<Box<dyn Going>> {
+    fn begin(&self, work: &Job<'_>, log: &Path) -> gradus::Result<Box<dyn RunningProcess>> {
         let said = match work {
             Job::Train { config } => format!("train {}", fs::read_to_string(config).expect("it is there")),
             Job::Resume { run, max_steps } => format!("resume {} {max_steps:?}", run.display()),
@@ -55,6 +55,6 @@ impl Trainer for Recorder {
         };
         fs::write(log, "error: <b>no</b> tea\n").expect("written");
         self.asked.lock().expect("it").push(said);
-        Ok(Box::new(Begun(Arc::clone(&self.has_ended))))
+        Ok(Box::new(StartedProcess(Arc::clone(&self.has_ended))))
     }
 }

@@ -159,7 +159,7 @@ fn a_server_samples_the_ids_of_the_engine_here() {
             row,
             text: String::new(),
             ids: (0..=row as u32).map(|t| 7 * t + 20).collect(),
-            apart: false,
+            encoder_reads_prompt: false,
             messages: None,
             columns: serde_json::Map::new(),
         })
@@ -224,8 +224,8 @@ fn ten_steps_at_a_server_are_those_without_one() {
         }
         assert!(here.iter().all(|record| record.weight_version.is_none()));
         let (one, other) = (place.weights(&names[0]), place.weights(&names[1]));
-        let apart = largest(&one, &other);
-        assert!(apart < WEIGHT, "{kind}: {apart}");
+        let difference = largest(&one, &other);
+        assert!(difference < WEIGHT, "{kind}: {difference}");
         let difference = place.metric(&names[1], "sampling/sampling_logp_difference/max");
         assert!(
             difference.len() == 10 && difference.iter().all(|difference| *difference < f64::from(LOGPROB)),
@@ -280,8 +280,8 @@ fn episodes_at_a_server_are_those_without_one() {
         }
         let difference = place.metric(&names[1], "sampling/sampling_logp_difference/max");
         assert!(difference.iter().all(|difference| *difference < f64::from(LOGPROB)), "{kind}: {difference:?}");
-        let apart = largest(&place.weights(&names[0]), &place.weights(&names[1]));
-        assert!(apart < WEIGHT, "{kind}: {apart}");
+        let difference = largest(&place.weights(&names[0]), &place.weights(&names[1]));
+        assert!(difference < WEIGHT, "{kind}: {difference}");
         assert_eq!(fs::read_dir(place.shared()).expect("a folder").count(), 0);
     }
 }
@@ -408,11 +408,11 @@ fn a_teacher_that_tells_all_ids_is_the_teacher_here() {
         for key in ["loss", "divergence", "eval_loss", "grad_norm"] {
             let (here, there) = (place.metric(&names[0], key), place.metric(&names[1], key));
             assert!(!here.is_empty() && here.len() == there.len(), "{name} {key}: {here:?}");
-            let apart = here.iter().zip(&there).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-            assert!(apart < 1e-5, "{name} {key}: {apart:e}, {here:?} and {there:?}");
+            let difference = here.iter().zip(&there).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+            assert!(difference < 1e-5, "{name} {key}: {difference:e}, {here:?} and {there:?}");
         }
-        let apart = largest(&place.weights(&names[0]), &place.weights(&names[1]));
-        assert!(apart < WEIGHT, "{name}: {apart}");
+        let difference = largest(&place.weights(&names[0]), &place.weights(&names[1]));
+        assert!(difference < WEIGHT, "{name}: {difference}");
         // Few ids carry less information, but some.
         place.run(&names[2], &distilling(&place, served(&place, 4, 60.0), &keys));
         let (whole, few) = (place.metric(&names[0], "loss"), place.metric(&names[2], "loss"));

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::actor::{Actor, lengths};
 use super::critic::Critic;
 use super::estimator::{CriticConfig, Estimation, Estimator, KlConfig, WhiteningConfig};
-use super::step::{Denominator, Learners, MiniBatch, OldLogprobs, PolicyLoss, Seen, Surrogate, ValueLoss};
+use super::step::{Denominator, Learners, MiniBatch, OldLogprobs, PassStats, PolicyLoss, Surrogate, ValueLoss};
 use super::{Advantages, Algorithm, AlgorithmInputs, Experience, OnlineMethod, Update};
 use crate::data::{Need, TooLong};
 use crate::error::Result;
@@ -169,7 +169,7 @@ impl OnlineMethod for A2cConfig {
             sampling: &self.sampling,
             update_epochs: 1,
             mini_batches: 1,
-            among_supports: self.sampling.trained_logprobs == TrainedLogprobs::Processed,
+            normalizes_over_supports: self.sampling.trained_logprobs == TrainedLogprobs::Processed,
             vectors: None,
             regroups: false,
         }
@@ -251,10 +251,10 @@ impl Algorithm for A2c {
         let mut learners = Learners { actor, critic: Some(&mut self.estimator.critic) };
         let dropout = Some(DropoutStream::new(update.settings.seed, update.iteration as u64, 0));
         let old = OldLogprobs::Sampled;
-        let (batch, mut seen) =
-            (MiniBatch { experience, advantages, chosen: &scored, silent: 0, dropout, old }, Seen::default());
+        let (batch, mut pass_stats) =
+            (MiniBatch { experience, advantages, chosen: &scored, skipped: 0, dropout, old }, PassStats::default());
         update.report(0, 1);
-        let (losses, norms) = loss.step(&mut learners, batch, update, &mut seen)?;
+        let (losses, norms) = loss.step(&mut learners, batch, update, &mut pass_stats)?;
         let A2cConfig { value_coefficient, entropy_coefficient, .. } = self.config;
         let bonus = entropy_coefficient * losses.entropy;
         stats.mean("loss", losses.policy + value_coefficient * losses.value - bonus, 1.0);
@@ -264,9 +264,9 @@ impl Algorithm for A2c {
         if let Some(norm) = norms.critic {
             stats.mean("critic/grad_norm", norm, 1.0);
         }
-        let tokens = seen.ratios.tokens as f64;
-        stats.mean("entropy", seen.entropy, tokens);
-        stats.mean("val/ratio", seen.ratios.ratio() * tokens, tokens);
+        let tokens = pass_stats.ratios.tokens as f64;
+        stats.mean("entropy", pass_stats.entropy, tokens);
+        stats.mean("val/ratio", pass_stats.ratios.ratio() * tokens, tokens);
         let tokens = lengths(&experience.rollouts, &scored).iter().sum();
         Ok(StepReport { tokens, metrics: stats, kl: None })
     }

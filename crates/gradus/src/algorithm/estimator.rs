@@ -16,10 +16,10 @@ pub use super::kl_config::{KlConfig, KlEstimator, KlLimit, KlUnit};
 use super::shaping::{KlPenalty, MeasuredKl, Penalties, add_scores, whiten_lists};
 use super::{Advantages, Experience};
 use crate::error::Result;
-use crate::learner::Trained;
+use crate::learner::LearnerState;
 use crate::math::stats::Variance;
 use crate::math::{Divisor, Whiten};
-use crate::method::{Cast, Head, Problems, Role, Shared, Source, Stay, TrainedParts, Trainer};
+use crate::method::{Cast, Head, Lifetime, Problems, Role, Shared, Source, TrainedParts, Trainer};
 use crate::model::HeadLayers;
 use crate::settings::Settings;
 use crate::stats::{Mean, Stats};
@@ -161,7 +161,7 @@ impl Estimation {
         problems.within(&key("gae_lambda"), self.gae_lambda, 0.0..=1.0);
         problems.at_least(&key("missing_eos_penalty"), self.missing_eos_penalty.unwrap_or(0.0), 0.0);
         let leaks = self.whitening.leak_padding && !self.whiten_rewards;
-        problems.unless(!leaks, &[&key("whitening.leak_padding"), &key("whiten_rewards")], || {
+        problems.require(!leaks, &[&key("whitening.leak_padding"), &key("whiten_rewards")], || {
             let message = format!("`{}` is true, but no rewards are whitened", key("whitening.leak_padding"));
             (message, Some(format!("set `{}`, or leave it out", key("whiten_rewards"))))
         });
@@ -244,10 +244,10 @@ impl Estimator {
     }
 
     /// Returns the critic's learner, if it is a separate model.
-    pub fn learners(&self) -> Vec<(&str, Trained<'_>)> {
+    pub fn learners(&self) -> Vec<(&str, LearnerState<'_>)> {
         match &self.critic {
             Critic::Shared => Vec::new(),
-            Critic::Separate(critic) => vec![(CRITIC_PREFIX, critic.learner.trained())],
+            Critic::Separate(critic) => vec![(CRITIC_PREFIX, critic.learner.state())],
         }
     }
 
@@ -277,7 +277,7 @@ impl CriticConfig {
             (head, self.head != HeadLayers::Linear, "its head is one linear layer"),
             (freeze_trunk, self.freeze_trunk, "the trunk is trained as part of the policy"),
         ] {
-            problems.unless(!(shared && given), &[&key, &trunk], || {
+            problems.require(!(shared && given), &[&key, &trunk], || {
                 let message = format!("`{key}` is given, but the critic shares the policy's trunk: {reason}");
                 (message, Some("leave it out, or use `trunk: separate`".into()))
             });
@@ -287,7 +287,7 @@ impl CriticConfig {
     /// Returns the models of a run with this critic: policy, reference, reward models, critic.
     pub(crate) fn cast(&self, shared: &Shared<'_>, reference_model: Option<&str>) -> Cast {
         let cast = Cast::alone(shared, Head::Language)
-            .with_reference(shared, reference_model, Stay::Whole)
+            .with_reference(shared, reference_model, Lifetime::WholeRun)
             .with_rewards(shared);
         // A classifier cannot start a critic: it reads texts, not ids.
         let learned = cast.rewards.iter().find(|reward| reward.head == Head::SCALAR);

@@ -120,8 +120,9 @@ impl Distributions<'_> {
         let (lanes, parts) = (self.passes.lanes, self.parts(ahead.vocab_size()));
         let of_part = |learner: &mut Learner<Actor>, part: &[usize]| {
             let batch = self.batch(&ahead, part);
-            let apart = |a: &CausalLm, b: &CausalLm| self.logits(a, &batch) - self.logits(b, &batch);
-            let along_mv = (apart(&ahead, &behind) * 8.0 - apart(&far_ahead, &far_behind)) / (12.0 * step);
+            let logit_difference = |a: &CausalLm, b: &CausalLm| self.logits(a, &batch) - self.logits(b, &batch);
+            let along_mv =
+                (logit_difference(&ahead, &behind) * 8.0 - logit_difference(&far_ahead, &far_behind)) / (12.0 * step);
             let logits_mv = self.logits(&learner.module().policy, &batch);
             // (diag p − p pᵀ) J v, without gradient.
             let probabilities_mv = activation::softmax(logits_mv.clone().inner(), 1);

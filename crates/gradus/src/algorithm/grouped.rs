@@ -1,7 +1,7 @@
 //! Several passes over groups of completions without a critic, shared by GRPO and RLOO.
 
 use super::actor::{Actor, lengths, logprobs_dropping};
-use super::step::{Learners, MiniBatch, OldLogprobs, PolicyLoss, Seen, Surrogate};
+use super::step::{Learners, MiniBatch, OldLogprobs, PassStats, PolicyLoss, Surrogate};
 use super::{Advantages, Experience, Update, mini_batches};
 use crate::learner::Learner;
 use crate::loss::surrogate::Statistics;
@@ -30,8 +30,8 @@ impl Grouped {
         let counts = |i: &usize| !(self.masks_truncated && stop(*i) == StopReason::Length);
         let mut chosen: Vec<usize> = batch.iter().copied().filter(counts).collect();
         chosen.sort_unstable();
-        let silent = batch.len() - chosen.len();
-        (chosen, silent)
+        let skipped = batch.len() - chosen.len();
+        (chosen, skipped)
     }
 
     /// Runs one or several passes over the rollouts.
@@ -69,31 +69,33 @@ impl Grouped {
             let order = update.order(&all, self.mini_batches, epoch);
             for (number, batch) in mini_batches(&order, self.mini_batches).enumerate() {
                 update.report(epoch * self.mini_batches + number, self.mini_batches * self.update_epochs);
-                let (chosen, silent) = self.split(experience, batch);
+                let (chosen, skipped) = self.split(experience, batch);
                 if chosen.is_empty() {
                     continue;
                 }
                 let dropout = drops.then(|| masks(epoch * self.mini_batches + number));
-                let (batch, mut seen) =
-                    (MiniBatch { experience, advantages, chosen: &chosen, silent, dropout, old }, Seen::default());
-                let (losses, norms) = self.loss.step(&mut learners, batch, update, &mut seen)?;
-                let tokens = seen.tokens as f64;
+                let (batch, mut pass_stats) = (
+                    MiniBatch { experience, advantages, chosen: &chosen, skipped, dropout, old },
+                    PassStats::default(),
+                );
+                let (losses, norms) = self.loss.step(&mut learners, batch, update, &mut pass_stats)?;
+                let tokens = pass_stats.tokens as f64;
                 stats.mean("loss", losses.total, 1.0);
                 stats.mean("grad_norm", norms.actor, 1.0);
-                if let Some(kl) = seen.kl {
+                if let Some(kl) = pass_stats.kl {
                     stats.mean("kl", kl, tokens);
                 }
-                stats.mean("entropy", seen.entropy, tokens);
+                stats.mean("entropy", pass_stats.entropy, tokens);
                 if entropy_coefficient != 0.0 {
                     stats.mean("policy_loss", losses.policy, 1.0);
                     stats.last("entropy_coef", entropy_coefficient);
                 }
                 if self.loss.off_policy_threshold.is_some() {
-                    stats.mean("off_policy_masked", seen.off_policy as f64, tokens);
+                    stats.mean("off_policy_masked", pass_stats.off_policy as f64, tokens);
                 }
-                let (weights, sequences) = seen.weights;
+                let (weights, sequences) = pass_stats.weights;
                 stats.mean("vespo/phi_seq_mean", weights, sequences as f64);
-                ratios.add(&seen.ratios);
+                ratios.add(&pass_stats.ratios);
             }
         }
         observe(&self.loss.surrogate, &ratios, &mut stats);

@@ -19,7 +19,7 @@ use crate::loss::kl::KlCorrection;
 use crate::loss::surrogate::{Clip, Level};
 use crate::loss::vespo::Gamma;
 use crate::math::{Baseline, Reduction, Scale};
-use crate::method::{Cast, Defaults, Head, Iteration, Method, Preset, Problems, Shared, Stay};
+use crate::method::{Cast, Defaults, Head, Iteration, Lifetime, Method, Preset, Problems, Shared};
 use crate::settings::{RolloutsConfig, Settings, TrainConfig};
 use crate::stats::StepReport;
 
@@ -239,7 +239,7 @@ impl Method for GrpoConfig {
         let cast = Cast::alone(shared, Head::Language).with_rewards(shared);
         // Without a KL term, only evaluations use the reference.
         match self.kl_coefficient != 0.0 || shared.train.eval_steps >= 0 {
-            true => cast.with_reference(shared, self.reference_model.as_deref(), Stay::Whole),
+            true => cast.with_reference(shared, self.reference_model.as_deref(), Lifetime::WholeRun),
             false => cast,
         }
     }
@@ -262,7 +262,7 @@ impl Method for GrpoConfig {
     }
 
     fn rules(&self, problems: &mut Problems<'_>, train: &TrainConfig) {
-        problems.unless(self.group_size >= 2, &["method.grpo.group_size"], || {
+        problems.require(self.group_size >= 2, &["method.grpo.group_size"], || {
             let reason = "an advantage is the distance from the mean of the group, which is always 0 in a group of one";
             let message = format!("`method.grpo.group_size` is {}, but must be at least 2: {reason}", self.group_size);
             (message, Some("8 is usual; `gradus ppo` works with one completion per prompt".into()))
@@ -270,7 +270,7 @@ impl Method for GrpoConfig {
         problems.between("method.grpo.clip_range", self.clip_range, 0.0, 1.0);
         if self.loss_type == GrpoLossType::Cispo {
             let fine = self.clip_range_high.is_some_and(|cap| cap >= 1.0);
-            problems.unless(fine, &["method.grpo.clip_range_high", "method.grpo.loss_type"], || {
+            problems.require(fine, &["method.grpo.clip_range_high", "method.grpo.loss_type"], || {
                 let given = self.clip_range_high.map_or("not given".to_owned(), |cap| cap.to_string());
                 let message = format!(
                     "`method.grpo.clip_range_high` is {given}, but `loss_type: cispo` uses it as the upper bound of \
@@ -296,7 +296,7 @@ impl Method for GrpoConfig {
             problems.above_zero("method.grpo.clip_range_high", high);
         }
         let clips = !matches!(self.loss_type, GrpoLossType::Cispo | GrpoLossType::Sapo | GrpoLossType::Vespo);
-        problems.unless(clips || self.delta.is_none(), &["method.grpo.delta", "method.grpo.loss_type"], || {
+        problems.require(clips || self.delta.is_none(), &["method.grpo.delta", "method.grpo.loss_type"], || {
             let message = "`method.grpo.delta` is given, but `cispo`, `sapo` and `vespo` have no clipped ratio to \
                            bound"
                 .into();
@@ -304,7 +304,7 @@ impl Method for GrpoConfig {
         });
         if let Some(delta) = self.delta {
             let least = 1.0 + self.clip_range_high.unwrap_or(self.clip_range);
-            problems.unless(delta > least, &["method.grpo.delta", "method.grpo.clip_range_high"], || {
+            problems.require(delta > least, &["method.grpo.delta", "method.grpo.clip_range_high"], || {
                 let message = format!(
                     "`method.grpo.delta` is {delta}, but must be above 1 + the upper clip range ({least}), which bounds the ratio already"
                 );
@@ -317,16 +317,17 @@ impl Method for GrpoConfig {
 impl GrpoConfig {
     /// Checks the combination with `rollouts`. VESPO weights whole sequences itself, so a further ratio must be per token.
     fn check_rollouts(&self, problems: &mut Problems<'_>, rollouts: &RolloutsConfig) {
-        let is_apart = rollouts.importance_sampling_correction && rollouts.importance_sampling_mode.is_of_sequences();
+        let corrects_sequences =
+            rollouts.importance_sampling_correction && rollouts.importance_sampling_mode.is_of_sequences();
         let keys = ["method.grpo.loss_type", "rollouts.importance_sampling_mode"];
-        problems.unless(self.loss_type != GrpoLossType::Vespo || !is_apart, &keys, || {
+        problems.require(self.loss_type != GrpoLossType::Vespo || !corrects_sequences, &keys, || {
             let message = "`method.grpo.loss_type` is `vespo`, which needs `rollouts.importance_sampling_mode` \
                            `token_truncate` or `token_mask`";
             (message.into(), Some("VESPO already weights whole sequences".into()))
         });
         let (rounds, ahead) = (self.resample_rounds, rollouts.max_staleness);
         let keys = ["method.grpo.resample_rounds", "rollouts.max_staleness"];
-        problems.unless(rounds == 0 || ahead == 0, &keys, || {
+        problems.require(rounds == 0 || ahead == 0, &keys, || {
             let message = format!(
                 "`method.grpo.resample_rounds` is {rounds} and `rollouts.max_staleness` {ahead}, but replaced groups \
                  need the current weights"
@@ -346,7 +347,7 @@ impl OnlineMethod for GrpoConfig {
             sampling: &self.sampling,
             update_epochs: self.update_epochs,
             mini_batches: self.mini_batches,
-            among_supports: self.sampling.trained_logprobs == TrainedLogprobs::Processed,
+            normalizes_over_supports: self.sampling.trained_logprobs == TrainedLogprobs::Processed,
             vectors: None,
             regroups: true,
         }
@@ -427,7 +428,7 @@ impl Algorithm for Grpo {
             ScaleRewards::Batch => Scale::Batch,
             ScaleRewards::None => Scale::None,
         };
-        of_groups(&experience.totals_less(self.config.missing_eos_penalty), experience, baseline, scale)
+        of_groups(&experience.penalized_totals(self.config.missing_eos_penalty), experience, baseline, scale)
     }
 
     fn update(

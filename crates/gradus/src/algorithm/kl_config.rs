@@ -87,7 +87,7 @@ impl KlConfig {
         let Some(target) = self.target else { return };
         let (target_key, coefficient) = (key("target"), key("coefficient"));
         problems.above_zero(&target_key, target);
-        problems.unless(self.coefficient != 0.0, &[&target_key, &coefficient], || {
+        problems.require(self.coefficient != 0.0, &[&target_key, &coefficient], || {
             let message = format!(
                 "`{target_key}` is {target}, but `{coefficient}` is 0: the controller multiplies the coefficient, so it would stay 0"
             );

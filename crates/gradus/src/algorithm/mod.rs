@@ -35,7 +35,7 @@ pub use plugged::{Plugged, Unbound};
 
 use crate::error::Result;
 use crate::generate::Masking;
-use crate::learner::{Learner, Trained};
+use crate::learner::{Learner, LearnerState};
 use crate::math::kl;
 use crate::method::{Iteration, Method};
 use crate::model::CausalLm;
@@ -88,7 +88,7 @@ impl Experience {
     }
 
     /// Returns [`totals`](Self::totals) minus `penalty` for completions that were cut off before a stop id.
-    pub fn totals_less(&self, penalty: Option<f64>) -> Vec<Option<f32>> {
+    pub fn penalized_totals(&self, penalty: Option<f64>) -> Vec<Option<f32>> {
         let penalty = penalty.unwrap_or(0.0) as f32;
         let less = |(total, rollout): (Option<f32>, &Rollout)| match rollout.stop {
             StopReason::Length => total.map(|total| total - penalty),
@@ -214,7 +214,7 @@ pub trait Algorithm {
     }
 
     /// Returns the algorithm's own learners (the critic's) for checkpoints, each with a unique prefix.
-    fn learners(&self) -> Vec<(&str, Trained<'_>)> {
+    fn learners(&self) -> Vec<(&str, LearnerState<'_>)> {
         self.estimator().map_or_else(Vec::new, Estimator::learners)
     }
 

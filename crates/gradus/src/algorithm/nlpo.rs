@@ -179,15 +179,15 @@ impl Method for NlpoConfig {
     }
 
     fn rollouts_rules(&self, problems: &mut Problems<'_>, _rollouts: &RolloutsConfig) {
-        problems.unless(false, &["rollouts", "method"], || {
+        problems.require(false, &["rollouts", "method"], || {
             let message = "`nlpo` masks sampling with a second model, which a server does not support";
             (message.into(), Some("leave out `rollouts`, or use `ppo`".into()))
         });
     }
 
     fn rules(&self, problems: &mut Problems<'_>, train: &TrainConfig) {
-        self.ppo.rules_of(problems, self.name(), train);
-        problems.unless(self.top_p > 0.0 && self.top_p <= 1.0, &["method.nlpo.top_p"], || {
+        self.ppo.check_rules(problems, self.name(), train);
+        problems.require(self.top_p > 0.0 && self.top_p <= 1.0, &["method.nlpo.top_p"], || {
             (format!("`method.nlpo.top_p` is {}, but must be above 0 and at most 1", self.top_p), None)
         });
         problems.at_least("method.nlpo.top_k", self.top_k.unwrap_or(1), 1);
@@ -195,12 +195,12 @@ impl Method for NlpoConfig {
         problems.at_least("method.nlpo.min_tokens_to_keep", self.min_tokens_to_keep, 1);
         let is_raw = self.ppo.sampling.trained_logprobs == TrainedLogprobs::Raw;
         let keys = ["method.nlpo.sampling.trained_logprobs", "method.nlpo.mask_scope"];
-        problems.unless(is_raw, &keys, || {
+        problems.require(is_raw, &keys, || {
             let message = format!("`{}` is not `raw`, but the mask decides which logprobs are trained on", keys[0]);
             (message, Some("leave it out, and set `mask_scope: processed` where `renormalise` is true".into()))
         });
         let coarse = train.sampling_weights.is_some() && self.renormalise;
-        problems.unless(!coarse, &["method.nlpo.renormalise", "train.sampling_weights"], || {
+        problems.require(!coarse, &["method.nlpo.renormalise", "train.sampling_weights"], || {
             let message = "`method.nlpo.renormalise` is true, but `train.sampling_weights` is set: completions are \
                            then sampled from the coarser weights, not from the policy";
             (message.into(), Some("leave out `train.sampling_weights`, or set `renormalise: false`".into()))
@@ -208,14 +208,14 @@ impl Method for NlpoConfig {
         let penalises = self.ppo.sampling.repetition_penalty != 1.0;
         let processed = self.renormalise && self.mask_scope == MaskScope::Processed;
         let keys = ["method.nlpo.mask_scope", "method.nlpo.sampling.repetition_penalty"];
-        problems.unless(!(processed && penalises), &keys, || {
+        problems.require(!(processed && penalises), &keys, || {
             let message =
                 format!("`{}` is `processed`, which cannot be combined with `{}`: it bans nothing", keys[0], keys[1]);
             (message, Some("use `mask_scope: nlpo_mask_only`".into()))
         });
         let searches = train.evaluation.beams.is_some() && self.mask_at_eval;
         let keys = ["method.nlpo.mask_at_eval", "train.evaluation.beams"];
-        problems.unless(!searches, &keys, || {
+        problems.require(!searches, &keys, || {
             let message = format!(
                 "`{}` is true, but with `{}` evaluations use beam search: the mask applies only to sampling",
                 keys[0], keys[1]
@@ -227,7 +227,7 @@ impl Method for NlpoConfig {
 
 impl OnlineMethod for NlpoConfig {
     fn iteration(&self) -> Iteration<'_> {
-        Iteration { among_supports: self.renormalise && self.masks(), ..self.ppo.iteration() }
+        Iteration { normalizes_over_supports: self.renormalise && self.masks(), ..self.ppo.iteration() }
     }
 
     fn algorithm(&self, inputs: AlgorithmInputs) -> Box<dyn Algorithm> {

@@ -24,11 +24,11 @@ impl OffPolicy {
             |rollout: &Rollout| -> Vec<f32> { rollout.only_counted(&rollout.sampled_logprobs).copied().collect() };
         let sampler: Vec<Vec<f32>> = rollouts.rollouts.iter().map(of_sampler).collect();
         let pairs = || rollouts.rollouts.iter().map(|rollout| rollout.counted_logprobs()).zip(&sampler);
-        let apart = |(own_t, sampler_t): (Cow<'_, [f32]>, &Vec<f32>)| -> Vec<f32> {
+        let logprob_differences = |(own_t, sampler_t): (Cow<'_, [f32]>, &Vec<f32>)| -> Vec<f32> {
             let differences = own_t.iter().zip(sampler_t).map(|(own, sampler)| (own - sampler).abs());
             differences.filter(|difference| !difference.is_nan()).collect()
         };
-        let differences: Vec<f32> = pairs().flat_map(apart).collect();
+        let differences: Vec<f32> = pairs().flat_map(logprob_differences).collect();
         stats.mean_of("sampling/sampling_logp_difference/mean", &differences);
         if let Some(largest) = differences.iter().copied().reduce(f32::max) {
             stats.max("sampling/sampling_logp_difference/max", f64::from(largest));

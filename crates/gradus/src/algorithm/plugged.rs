@@ -113,7 +113,7 @@ impl OnlineMethod for Unbound {
             sampling: &SAMPLING,
             update_epochs: 1,
             mini_batches: 1,
-            among_supports: false,
+            normalizes_over_supports: false,
             vectors: None,
             regroups: false,
         }

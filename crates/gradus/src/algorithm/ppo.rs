@@ -13,7 +13,9 @@ pub use super::estimator::{
     WhiteningDivisor,
 };
 use super::estimator::{Estimation, Estimator};
-use super::step::{Denominator, Learners, MiniBatch, OldLogprobs, PolicyLoss, Seen, Surrogate, ValueClip, ValueLoss};
+use super::step::{
+    Denominator, Learners, MiniBatch, OldLogprobs, PassStats, PolicyLoss, Surrogate, ValueClip, ValueLoss,
+};
 use super::{Advantages, Algorithm, AlgorithmInputs, Experience, OnlineMethod, Update, mini_batches};
 use crate::data::{Need, TooLong};
 use crate::error::Result;
@@ -264,13 +266,13 @@ impl Method for PpoConfig {
     }
 
     fn rules(&self, problems: &mut Problems<'_>, train: &TrainConfig) {
-        self.rules_of(problems, self.name(), train);
+        self.check_rules(problems, self.name(), train);
     }
 }
 
 impl PpoConfig {
     /// Reports invalid keys; `method` is the method that contains them.
-    pub(super) fn rules_of(&self, problems: &mut Problems<'_>, method: &str, train: &TrainConfig) {
+    pub(super) fn check_rules(&self, problems: &mut Problems<'_>, method: &str, train: &TrainConfig) {
         let key = |name: &str| format!("method.{method}.{name}");
         problems.at_least(&key("group_size"), self.group_size, 1);
         problems.between(&key("clip_range"), self.clip_range, 0.0, 1.0);
@@ -310,7 +312,7 @@ impl OnlineMethod for PpoConfig {
             sampling: &self.sampling,
             update_epochs: self.update_epochs,
             mini_batches: self.mini_batches,
-            among_supports: self.sampling.trained_logprobs == TrainedLogprobs::Processed,
+            normalizes_over_supports: self.sampling.trained_logprobs == TrainedLogprobs::Processed,
             vectors: None,
             regroups: false,
         }
@@ -380,14 +382,14 @@ impl Ppo {
 }
 
 /// Ends one pass over the rollouts: adds its metrics to `total` and returns its mean k3.
-fn close(seen: &Seen, steps: &Stats, total: &mut Stats) -> f64 {
-    let (ratios, tokens) = (&seen.ratios, seen.ratios.tokens as f64);
+fn close(pass_stats: &PassStats, steps: &Stats, total: &mut Stats) -> f64 {
+    let (ratios, tokens) = (&pass_stats.ratios, pass_stats.ratios.tokens as f64);
     total.merge(steps);
     total.mean("policy/approxkl_avg", ratios.approx_kl() * tokens, tokens);
     total.mean("policy/clipfrac_avg", ratios.clip_fraction() * tokens, tokens);
-    total.mean("policy/entropy_avg", seen.entropy, tokens);
-    total.mean("entropy", seen.entropy, tokens);
-    total.mean("val/clipfrac_avg", seen.value_clipped, tokens);
+    total.mean("policy/entropy_avg", pass_stats.entropy, tokens);
+    total.mean("entropy", pass_stats.entropy, tokens);
+    total.mean("val/clipfrac_avg", pass_stats.value_clipped, tokens);
     total.mean("val/ratio", ratios.ratio() * tokens, tokens);
     total.mean("val/ratio_var", ratios.ratio_variance() * tokens, tokens);
     total.max("val/ratio_max", ratios.ratio_max);
@@ -420,7 +422,7 @@ impl Algorithm for Ppo {
         let (mut stats, mut passes, mut goes_on) = (Stats::default(), 0, true);
         for epoch in 0..self.config.update_epochs {
             let order = update.order(&scored, count, epoch);
-            let (mut steps, mut seen) = (Stats::default(), Seen::default());
+            let (mut steps, mut pass_stats) = (Stats::default(), PassStats::default());
             for (number, chosen) in mini_batches(&order, count).enumerate() {
                 let pass = (epoch * count + number) as u64;
                 update.report(pass as usize, count * self.config.update_epochs);
@@ -428,14 +430,14 @@ impl Algorithm for Ppo {
                 let own = self.estimator.of_mini_batch(advantages, chosen);
                 let advantages = own.as_ref().unwrap_or(advantages);
                 let (dropout, old) = (Some(dropout), OldLogprobs::Sampled);
-                let batch = MiniBatch { experience, advantages, chosen, silent: 0, dropout, old };
+                let batch = MiniBatch { experience, advantages, chosen, skipped: 0, dropout, old };
                 let mut learners = Learners { actor, critic: Some(&mut self.estimator.critic) };
                 let update = match self.config.lr_per_step {
                     true => update.within(pass as usize, count * self.config.update_epochs),
                     false => update,
                 };
                 let takes = |moved: f64| !(per_step && too_far(moved));
-                let (losses, norms) = loss.step_if(&mut learners, batch, update, &mut seen, takes)?;
+                let (losses, norms) = loss.step_if(&mut learners, batch, update, &mut pass_stats, takes)?;
                 let bonus = entropy_coefficient * losses.entropy;
                 let total = policy_coefficient * losses.policy + value_coefficient * losses.value - bonus;
                 steps.mean("loss", total, 1.0);
@@ -451,7 +453,7 @@ impl Algorithm for Ppo {
                 }
             }
             passes += 1;
-            let moved = close(&seen, &steps, &mut stats);
+            let moved = close(&pass_stats, &steps, &mut stats);
             if !goes_on || (!per_step && too_far(moved)) {
                 break;
             }

@@ -16,7 +16,7 @@ use crate::generate::{SamplingConfig, TrainedLogprobs};
 use crate::learner::Learner;
 use crate::loss::surrogate::{Clip, Level};
 use crate::math::{Baseline, GroupAdvantages, Reduction, Scale, group::SCALE_EPSILON, group_advantages, stats};
-use crate::method::{Cast, Defaults, Head, Iteration, Method, Problems, Shared, Stay};
+use crate::method::{Cast, Defaults, Head, Iteration, Lifetime, Method, Problems, Shared};
 use crate::rollout::Rollout;
 use crate::settings::{Settings, TrainConfig};
 use crate::stats::{Stats, StepReport};
@@ -106,7 +106,7 @@ impl Method for RlooConfig {
         let cast = Cast::alone(shared, Head::Language).with_rewards(shared);
         // Without a KL, only evaluations use the reference.
         match self.kl_coefficient != 0.0 || shared.train.eval_steps >= 0 {
-            true => cast.with_reference(shared, self.reference_model.as_deref(), Stay::Whole),
+            true => cast.with_reference(shared, self.reference_model.as_deref(), Lifetime::WholeRun),
             false => cast,
         }
     }
@@ -116,7 +116,7 @@ impl Method for RlooConfig {
     }
 
     fn rules(&self, problems: &mut Problems<'_>, train: &TrainConfig) {
-        problems.unless(self.group_size >= 2, &["method.rloo.group_size"], || {
+        problems.require(self.group_size >= 2, &["method.rloo.group_size"], || {
             let reason = "a completion is compared with the others of its prompt";
             let message = format!("`method.rloo.group_size` is {}, but must be at least 2: {reason}", self.group_size);
             (message, Some("2 and 4 are usual; `gradus ppo` works with one completion per prompt".into()))
@@ -128,7 +128,7 @@ impl Method for RlooConfig {
         problems.at_least("method.rloo.kl_coefficient", self.kl_coefficient, 0.0);
         problems.at_least("method.rloo.missing_eos_penalty", self.missing_eos_penalty.unwrap_or(0.0), 0.0);
         if let Some([low, high]) = self.reward_clip_range {
-            problems.unless(low < high, &["method.rloo.reward_clip_range"], || {
+            problems.require(low < high, &["method.rloo.reward_clip_range"], || {
                 let message = format!(
                     "`method.rloo.reward_clip_range` is [{low}, {high}], but its first number must be the smaller one"
                 );
@@ -149,7 +149,7 @@ impl OnlineMethod for RlooConfig {
             sampling: &self.sampling,
             update_epochs: self.update_epochs,
             mini_batches: self.mini_batches,
-            among_supports: self.sampling.trained_logprobs == TrainedLogprobs::Processed,
+            normalizes_over_supports: self.sampling.trained_logprobs == TrainedLogprobs::Processed,
             vectors: None,
             regroups: true,
         }
@@ -238,7 +238,7 @@ impl Algorithm for Rloo {
             stats.mean("kl", kl_b.iter().sum(), tokens as f64);
         }
         let kl_b = kl_b.unwrap_or_else(|| vec![0.0; rollouts.len()]);
-        let rewards_b = experience.totals_less(self.config.missing_eos_penalty);
+        let rewards_b = experience.penalized_totals(self.config.missing_eos_penalty);
         let found = self.config.advantages(&rewards_b, &kl_b);
         stats.mean("frac_reward_zero_std", found.zero_std_fraction(), 1.0);
         let advantages = rollouts.iter().zip(&found.advantages_b);

@@ -162,24 +162,25 @@ struct Value {
 }
 
 impl Value {
-    /// Returns the tensors that [`look`](Self::look) needs on the host.
-    fn wanted(&self) -> [&Tensor<1>; 2] {
+    /// Returns the tensors that [`record`](Self::record) needs on the host.
+    fn host_tensors(&self) -> [&Tensor<1>; 2] {
         [&self.reduced, &self.values_m]
     }
 
     /// Records the loss, which must be finite, and the number of clipped values.
-    fn look(
+    fn record(
         &self,
         [reduced, values]: [Vec<f32>; 2],
         advantages: &Advantages,
         part: &[usize],
         losses: &mut Losses,
-        seen: &mut Seen,
+        pass_stats: &mut PassStats,
     ) -> Result<(), String> {
         losses.value += finite("value loss", reduced[0])?;
         if let Some(ValueClip { range, .. }) = self.loss.clip {
             let (old_values, returns) = (concat(&advantages.values, part), concat(&advantages.returns, part));
-            seen.value_clipped += value::clip_fraction(&values, &old_values, &returns, range) * values.len() as f64;
+            pass_stats.value_clipped +=
+                value::clip_fraction(&values, &old_values, &returns, range) * values.len() as f64;
         }
         Ok(())
     }
@@ -221,7 +222,7 @@ pub struct MiniBatch<'a> {
     /// Indices of the rollouts, in the order of the passes.
     pub chosen: &'a [usize],
     /// Number of further rollouts without loss. They skip the model, but count as sequences.
-    pub silent: usize,
+    pub skipped: usize,
     /// Source of the dropout masks, for models that use dropout in training. The masks depend on how the mini-batch is
     /// split into passes.
     pub dropout: Option<DropoutStream>,
@@ -283,7 +284,7 @@ pub struct Norms {
 
 /// Statistics of passes over tokens. Several steps add up in one value.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub struct Seen {
+pub struct PassStats {
     /// Number of tokens.
     pub tokens: usize,
     /// Statistics of the ratios, per token or per sequence.
@@ -310,7 +311,7 @@ impl Losses {
     }
 }
 
-impl Seen {
+impl PassStats {
     /// Adds the statistics of the next lane.
     fn add(&mut self, other: &Self) {
         self.tokens += other.tokens;
@@ -335,9 +336,9 @@ impl PolicyLoss {
         learners: &mut Learners<'_>,
         batch: MiniBatch<'_>,
         update: Update<'_>,
-        seen: &mut Seen,
+        pass_stats: &mut PassStats,
     ) -> Result<(Losses, Norms), String> {
-        let (losses, norms) = self.step_if(learners, batch, update, seen, |_| true)?;
+        let (losses, norms) = self.step_if(learners, batch, update, pass_stats, |_| true)?;
         Ok((losses, norms.expect("it is always taken")))
     }
 
@@ -351,13 +352,13 @@ impl PolicyLoss {
         learners: &mut Learners<'_>,
         batch: MiniBatch<'_>,
         update: Update<'_>,
-        seen: &mut Seen,
+        pass_stats: &mut PassStats,
         takes: impl Fn(f64) -> bool,
     ) -> Result<(Losses, Option<Norms>), String> {
-        let before = seen.ratios;
-        let stepped = self.accumulate(learners, batch, update.settings.passes, seen).and_then(|losses| {
-            let ratios = seen.ratios.tokens - before.tokens;
-            let taken = takes((seen.ratios.k3_sum - before.k3_sum) / ratios.max(1) as f64);
+        let before = pass_stats.ratios;
+        let stepped = self.accumulate(learners, batch, update.settings.passes, pass_stats).and_then(|losses| {
+            let ratios = pass_stats.ratios.tokens - before.tokens;
+            let taken = takes((pass_stats.ratios.k3_sum - before.k3_sum) / ratios.max(1) as f64);
             Ok((losses, if taken { Some(learners.step(update, self.clips_jointly)?) } else { None }))
         });
         if !matches!(stepped, Ok((_, Some(_)))) {
@@ -375,33 +376,33 @@ impl PolicyLoss {
         learners: &mut Learners<'_>,
         batch: MiniBatch<'_>,
         passes: MicroBatch,
-        seen: &mut Seen,
+        pass_stats: &mut PassStats,
     ) -> Result<Losses, String> {
-        let MiniBatch { experience, chosen, silent, .. } = batch;
+        let MiniBatch { experience, chosen, skipped, .. } = batch;
         let rollouts = &experience.rollouts;
         let counts_b: Vec<usize> = chosen.iter().map(|&i| rollouts.rollouts[i].counted()).collect();
         let tokens: usize = counts_b.iter().sum();
         let (lanes, passes) = (passes.lanes, passes.in_lanes(&lengths(rollouts, chosen)));
         let all: Vec<Range<usize>> = passes.iter().flatten().map(|(_, pass)| pass.clone()).collect();
-        let reducer = Reducer::new(self.denominator, &counts_b, silent, &all);
+        let reducer = Reducer::new(self.denominator, &counts_b, skipped, &all);
         let step = Step { loss: self, batch, counts_b: &counts_b, tokens, reducer: &reducer };
         let of_lane = |lane: usize| {
-            let (mut losses, mut seen) = (Losses::default(), Seen::default());
+            let (mut losses, mut pass_stats) = (Losses::default(), PassStats::default());
             for (i, (number, pass)) in passes[lane].iter().enumerate() {
                 if i + 1 == passes[lane].len() {
                     learners.actor.begin_last_pass(lane, lanes);
                 }
-                step.pass(learners, *number, pass, &mut losses, &mut seen)?;
+                step.pass(learners, *number, pass, &mut losses, &mut pass_stats)?;
             }
             learners.end_lane(lane, self.value.is_some());
-            Ok::<_, String>((losses, seen))
+            Ok::<_, String>((losses, pass_stats))
         };
         let own = lanes.run_own(of_lane);
         learners.reduce(lanes, self.value.is_some(), own.is_ok());
         let mut losses = Losses::default();
         for (of_lane, found) in lanes.share("losses of rollouts", own)? {
             losses.add(&of_lane);
-            seen.add(&found);
+            pass_stats.add(&found);
         }
         losses.entropy /= tokens.max(1) as f64;
         Ok(losses)
@@ -428,7 +429,7 @@ impl Step<'_> {
         number: usize,
         pass: &Range<usize>,
         losses: &mut Losses,
-        seen: &mut Seen,
+        pass_stats: &mut PassStats,
     ) -> Result<(), String> {
         let Self { loss, reducer, tokens, .. } = *self;
         let MiniBatch { experience, advantages, chosen, dropout, old, .. } = self.batch;
@@ -463,7 +464,7 @@ impl Step<'_> {
         if let Some(threshold) = loss.off_policy_threshold {
             let sampler = off_policy.map_or_else(|| old.clone(), |off| concat(&off.sampler, part));
             let mask = off_policy_masks(&sampler, &read(&found.logprobs_m), &own, threshold);
-            seen.off_policy += mask.iter().filter(|kept| **kept == 0.0).count();
+            pass_stats.off_policy += mask.iter().filter(|kept| **kept == 0.0).count();
             losses_m = losses_m * constant(mask, &device);
         }
         let mut policy = reducer.reduce(losses_m, pass, counts_b);
@@ -485,24 +486,24 @@ impl Step<'_> {
         let shared = loss.value.zip(values_m).map(|(loss, values_m)| value_of(loss, values_m));
 
         // 3. Read all values in one transfer.
-        let mut wanted = vec![&policy, &total, &found.logprobs_m, &found.entropies_m];
-        wanted.extend(&kl_m);
-        wanted.extend(shared.iter().flat_map(Value::wanted));
-        let mut read = read_all(&wanted).into_iter();
+        let mut host_tensors = vec![&policy, &total, &found.logprobs_m, &found.entropies_m];
+        host_tensors.extend(&kl_m);
+        host_tensors.extend(shared.iter().flat_map(Value::host_tensors));
+        let mut read = read_all(&host_tensors).into_iter();
         let mut next = || read.next().expect("one list per tensor");
         losses.policy += f64::from(next()[0]);
         losses.total += finite("policy loss", next()[0])?;
         let clip = loss.surrogate.clip();
-        seen.ratios.add(&Statistics::at(loss.level, &next(), &old, &advantages_m, counts_b, &clip));
-        seen.tokens += old.len();
-        seen.weights = (seen.weights.0 + sum(&weights_b), seen.weights.1 + weights_b.len());
+        pass_stats.ratios.add(&Statistics::at(loss.level, &next(), &old, &advantages_m, counts_b, &clip));
+        pass_stats.tokens += old.len();
+        pass_stats.weights = (pass_stats.weights.0 + sum(&weights_b), pass_stats.weights.1 + weights_b.len());
         let entropy = sum(&next());
-        (losses.entropy, seen.entropy) = (losses.entropy + entropy, seen.entropy + entropy);
+        (losses.entropy, pass_stats.entropy) = (losses.entropy + entropy, pass_stats.entropy + entropy);
         if kl_m.is_some() {
-            *seen.kl.get_or_insert_default() += sum(&next());
+            *pass_stats.kl.get_or_insert_default() += sum(&next());
         }
         if let Some(value) = shared {
-            value.look([next(), next()], advantages, part, losses, seen)?;
+            value.record([next(), next()], advantages, part, losses, pass_stats)?;
             total = total + value.weighted();
         }
 
@@ -513,8 +514,8 @@ impl Step<'_> {
         // 5. A separate critic. The policy's graph has been freed, so only one graph is in memory at a time.
         if let (Some(loss), Some(Critic::Separate(critic))) = (loss.value, &mut learners.critic) {
             let value = value_of(loss, critic.values(&rows.dropping(masks(1))));
-            let read = read_all(&value.wanted()).try_into().expect("one list per tensor");
-            value.look(read, advantages, part, losses, seen)?;
+            let read = read_all(&value.host_tensors()).try_into().expect("one list per tensor");
+            value.record(read, advantages, part, losses, pass_stats)?;
             critic.learner.accumulate(&value.weighted());
         }
         Ok(())
@@ -549,11 +550,11 @@ impl Learners<'_> {
             _ => (0.0, 0.0),
         };
         // Both learners are checked before either changes, so an error leaves the weights of the previous step.
-        let actor = self.actor.ready_beside(max_norm, of_critic)?;
+        let actor = self.actor.ready_with_joint_norm(max_norm, of_critic)?;
         let critic = match &mut self.critic {
             Some(Critic::Separate(critic)) => {
                 let rate = critic.learning_rate * multiplier;
-                Some((critic.learner.ready_beside(max_norm, of_actor)?, rate))
+                Some((critic.learner.ready_with_joint_norm(max_norm, of_actor)?, rate))
             }
             _ => None,
         };
@@ -591,11 +592,11 @@ enum Reducer {
 }
 
 impl Reducer {
-    fn new(denominator: Denominator, counts_b: &[usize], silent: usize, passes: &[Range<usize>]) -> Self {
+    fn new(denominator: Denominator, counts_b: &[usize], skipped: usize, passes: &[Range<usize>]) -> Self {
         match denominator {
             Denominator::Tokens => Self::Divide(counts_b.iter().sum()),
             Denominator::Weights(reduction) => {
-                Self::Weigh(token_weights(&[counts_b, &vec![0; silent]].concat(), reduction))
+                Self::Weigh(token_weights(&[counts_b, &vec![0; skipped]].concat(), reduction))
             }
             Denominator::MicroBatches(reduction) => Self::Weigh(micro_mean_weights(counts_b, passes, reduction)),
             Denominator::Parts { size, summed, mean_length } => {

@@ -38,7 +38,7 @@ fn experience(policy: &CausalLm, settings: &Settings, of_tool: f32) -> Experienc
         row: 0,
         text: String::new(),
         ids: PROMPT.to_vec(),
-        apart: false,
+        encoder_reads_prompt: false,
         messages: None,
         columns: serde_json::Map::new(),
     };
@@ -347,8 +347,8 @@ fn a_completion_that_is_cut_off_loses_the_penalty_before_rewards_are_compared() 
     let mut experience = experience(&policy, &settings, 0.0);
     // Rewards 1 and 0; the first completion never ended.
     experience.rollouts.rollouts[0].stop = StopReason::Length;
-    assert_eq!(experience.totals_less(None), [Some(1.0), Some(0.0)]);
-    assert_eq!(experience.totals_less(Some(3.0)), [Some(-2.0), Some(0.0)]);
+    assert_eq!(experience.penalized_totals(None), [Some(1.0), Some(0.0)]);
+    assert_eq!(experience.penalized_totals(Some(3.0)), [Some(-2.0), Some(0.0)]);
     let actor = Actor { policy, value_head: None };
     let first = |algorithm: &mut dyn Algorithm| algorithm.advantages(&actor, &experience, &settings).advantages[0][0];
     let grpo = |missing_eos_penalty| {

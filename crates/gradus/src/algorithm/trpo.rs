@@ -14,7 +14,7 @@ use super::actor::{Actor, gather, lengths};
 use super::critic::Critic;
 use super::estimator::{CriticConfig, CriticTrunk, Estimation, Estimator, KlConfig, WhiteningConfig};
 use super::fisher::{Distance, Distributions};
-use super::step::{Denominator, Learners, MiniBatch, OldLogprobs, PolicyLoss, Seen, Surrogate};
+use super::step::{Denominator, Learners, MiniBatch, OldLogprobs, PassStats, PolicyLoss, Surrogate};
 use super::{Advantages, Algorithm, AlgorithmInputs, Experience, OnlineMethod, Update, actor, mini_batches};
 use crate::data::{Need, TooLong};
 use crate::error::Result;
@@ -179,7 +179,7 @@ impl Method for TrpoConfig {
         self.iteration().rules(problems, self.name(), train);
         self.estimation().rules(problems, self.name());
         self.critic.rules(problems, self.name());
-        problems.unless(self.critic.trunk == CriticTrunk::Separate, &[&key("critic.trunk")], || {
+        problems.require(self.critic.trunk == CriticTrunk::Separate, &[&key("critic.trunk")], || {
             let reason = "a critic on the policy's trunk would move the policy beyond its trust region";
             (format!("`{}` is `shared`: {reason}", key("critic.trunk")), Some("leave it out".into()))
         });
@@ -196,7 +196,7 @@ impl OnlineMethod for TrpoConfig {
             sampling: &self.sampling,
             update_epochs: self.critic_updates,
             mini_batches: self.critic_mini_batches,
-            among_supports: self.sampling.trained_logprobs == TrainedLogprobs::Processed,
+            normalizes_over_supports: self.sampling.trained_logprobs == TrainedLogprobs::Processed,
             vectors: Some(VECTORS),
             regroups: false,
         }
@@ -300,7 +300,7 @@ impl Trpo {
     /// Takes one step of the policy along the natural gradient. If no step is accepted, and on an error, the weights
     /// are unchanged bit for bit.
     fn step(&self, learner: &mut Learner<Actor>, batch: MiniBatch<'_>, update: Update<'_>) -> Result<Step, String> {
-        let (config, mut seen) = (&self.config, Seen::default());
+        let (config, mut pass_stats) = (&self.config, PassStats::default());
         let distributions = Distributions {
             experience: batch.experience,
             chosen: batch.chosen,
@@ -309,19 +309,19 @@ impl Trpo {
         };
         // 1. The gradient of the objective.
         let mut learners = Learners { actor: learner, critic: None };
-        let losses = self.loss().accumulate(&mut learners, batch, update.settings.passes, &mut seen);
+        let losses = self.loss().accumulate(&mut learners, batch, update.settings.passes, &mut pass_stats);
         let gradient: Vec<f32> = read(&learner.gradient()).into_iter().map(|slope| -slope).collect();
         learner.discard();
         let losses = losses?;
-        let tokens = seen.ratios.tokens.max(1) as f64;
+        let tokens = pass_stats.ratios.tokens.max(1) as f64;
         let mut step = Step {
             taken: None,
             tried: 0,
             gradient_norm: dot(&gradient, &gradient).sqrt(),
             objective: -losses.policy,
             gained: 0.0,
-            entropy: seen.entropy / tokens,
-            ratio: seen.ratios.ratio(),
+            entropy: pass_stats.entropy / tokens,
+            ratio: pass_stats.ratios.ratio(),
         };
         if !step.gradient_norm.is_finite() {
             return Err("the gradient of the policy is not finite".into());
@@ -426,7 +426,7 @@ impl Algorithm for Trpo {
         let own = self.estimator.of_mini_batch(advantages, &scored);
         let advantages = own.as_ref().unwrap_or(advantages);
         let batch =
-            MiniBatch { experience, advantages, chosen: &scored, silent: 0, dropout: None, old: OldLogprobs::Sampled };
+            MiniBatch { experience, advantages, chosen: &scored, skipped: 0, dropout: None, old: OldLogprobs::Sampled };
         update.report(0, 1 + self.config.critic_updates * self.config.critic_mini_batches);
         let step = self.step(actor, batch, update)?;
         stats.mean("loss", -step.objective, 1.0);
@@ -469,12 +469,12 @@ mod tests {
             read(&learner.parameters()).iter().map(|number| number.to_bits()).collect::<Vec<_>>()
         };
         let (before, direction) = (bits(&learner), Tensor::from_floats([1.0, 1.0, 0.3], &device.inner()));
-        let mut seen = Vec::new();
+        let mut pass_stats = Vec::new();
         let refused = line_search(&mut learner, &direction, [4.0, 2.0, 1.0].into_iter(), |point: &Point| {
-            seen.push(read(&point.at.val())[1]);
+            pass_stats.push(read(&point.at.val())[1]);
             None::<()>
         });
-        assert_eq!((refused, seen), (None, vec![1.0, -1.0, -2.0]));
+        assert_eq!((refused, pass_stats), (None, vec![1.0, -1.0, -2.0]));
         assert_eq!(bits(&learner), before);
         let taken = line_search(&mut learner, &direction, [4.0, 2.0, 1.0].into_iter(), |point: &Point| {
             let at = read(&point.at.val())[1];

@@ -16,13 +16,13 @@
 
 use std::path::{Path, PathBuf};
 
+use super::config_with_places::ConfigWithPlaces;
 use super::flags::{Flag, of_method, overlay, unreached};
 use super::load::{Request, resolve, text};
 use super::method::names;
 use super::node::{Entry, Node, Value, document};
 use super::rules;
 use super::schema::Schema;
-use super::written::Written;
 use super::{MethodConfig, Registry, plan::free_directory};
 use crate::error::{Diagnostic, Error, Place, Result};
 use crate::machine::Machine;
@@ -42,24 +42,24 @@ pub struct ComparisonRequest<'a> {
 
 /// A comparison as written.
 #[derive(Debug, Clone, PartialEq)]
-pub struct WrittenComparison {
+pub struct ComparisonDefinition {
     /// Output directory: `output_dir`, or `runs/compare-<model>-<n>`.
     pub output_dir: PathBuf,
     /// One run per method, in the order given. Each has its own subdirectory.
-    pub runs: Vec<Written>,
+    pub runs: Vec<ConfigWithPlaces>,
     /// Configuration for measuring all policies: the first online run, or a run that is made for a given reward.
-    pub judge: Option<Written>,
+    pub judge: Option<ConfigWithPlaces>,
     /// Methods from `all` that cannot run with the given keys, with the reason.
     pub left_out: Vec<(String, Diagnostic)>,
 }
 
 /// Keys for sampling and rewards, which offline methods do not use.
-const OF_ONLINE: [&str; 5] = ["reward", "environment", "tools", "episode", "rollouts"];
+const ONLINE_KEYS: [&str; 5] = ["reward", "environment", "tools", "episode", "rollouts"];
 
 /// Method for sampling from policies if only a reward or an environment is given to measure them.
 const JUDGE: &str = "grpo";
 
-impl WrittenComparison {
+impl ComparisonDefinition {
     /// Reads a file and applies flags to it, once for each method.
     ///
     /// # Errors
@@ -75,14 +75,14 @@ impl WrittenComparison {
     /// Reads the text of a configuration file.
     ///
     /// # Errors
-    /// As [`WrittenComparison::load`].
+    /// As [`ComparisonDefinition::load`].
     pub fn parse(text: &str) -> Result<Self> {
         let base = document("compare.yml".as_ref(), text).map_err(|problem| Error::Config(vec![problem]))?;
         resolve_all(base, &ComparisonRequest::default())
     }
 }
 
-fn resolve_all(mut base: Node, request: &ComparisonRequest<'_>) -> Result<WrittenComparison> {
+fn resolve_all(mut base: Node, request: &ComparisonRequest<'_>) -> Result<ComparisonDefinition> {
     if let Some(entry) = base.entry("method") {
         let message = "a comparison names its methods under `methods`, not under `method`";
         return Err(refuse(message.into(), entry.place.clone(), "write `methods: { dpo: {}, ppo: {} }`"));
@@ -103,7 +103,7 @@ fn resolve_all(mut base: Node, request: &ComparisonRequest<'_>) -> Result<Writte
     };
     // Methods from `all` that cannot run here are left out, unless no method would remain.
     let mut left_out: Vec<(String, Diagnostic)> = Vec::new();
-    for side in sides.iter().filter(|side| side.is_of_all) {
+    for side in sides.iter().filter(|side| side.from_all) {
         let written = one(&base, &side.name, side.keys.clone(), request);
         let problem = match written {
             Ok(written) => rules::check(&written, &Machine::detect()).into_iter().next().map(|found| found.diagnostic),
@@ -119,7 +119,7 @@ fn resolve_all(mut base: Node, request: &ComparisonRequest<'_>) -> Result<Writte
     for side in &sides {
         runs.extend(add(&side.name, side.keys.clone()));
     }
-    let mut judge = runs.iter().find(|written: &&Written| written.config.method.is_online()).cloned();
+    let mut judge = runs.iter().find(|written: &&ConfigWithPlaces| written.config.method.is_online()).cloned();
     if judge.is_none() && has_reward && !sides.iter().any(|side| is_online(&side.name)) {
         judge = add(JUDGE, Node::empty());
     }
@@ -135,11 +135,11 @@ fn resolve_all(mut base: Node, request: &ComparisonRequest<'_>) -> Result<Writte
     for run in &mut runs {
         run.config.output_dir = Some(output_dir.join(run.config.method.name()));
     }
-    Ok(WrittenComparison { output_dir, runs, judge, left_out })
+    Ok(ComparisonDefinition { output_dir, runs, judge, left_out })
 }
 
 fn is_of_online(flag: &Flag) -> bool {
-    flag.spec.key.split('.').next().is_some_and(|key| OF_ONLINE.contains(&key))
+    flag.spec.key.split('.').next().is_some_and(|key| ONLINE_KEYS.contains(&key))
 }
 
 fn is_online(name: &str) -> bool {
@@ -147,12 +147,12 @@ fn is_online(name: &str) -> bool {
 }
 
 /// Resolves the run of one method.
-fn one(base: &Node, name: &str, mut keys: Node, request: &ComparisonRequest<'_>) -> Result<Written> {
+fn one(base: &Node, name: &str, mut keys: Node, request: &ComparisonRequest<'_>) -> Result<ConfigWithPlaces> {
     let is_online = is_online(name);
     let mut base = base.clone();
     if !is_online {
         // The rewards only measure this method's policy. It is not trained on them.
-        OF_ONLINE.iter().for_each(|key| drop(base.take(key)));
+        ONLINE_KEYS.iter().for_each(|key| drop(base.take(key)));
     }
     let own = keys.take("train");
     let place = keys.place.clone();
@@ -171,16 +171,16 @@ fn one(base: &Node, name: &str, mut keys: Node, request: &ComparisonRequest<'_>)
 }
 
 /// A method to train.
-struct Side {
+struct MethodEntry {
     name: String,
     /// Keys of the method in the file.
     keys: Node,
     /// Whether it comes from `all` and was not named.
-    is_of_all: bool,
+    from_all: bool,
 }
 
 /// Returns the methods to train.
-fn methods(written: Option<Entry>, asked: &[String]) -> Result<Vec<Side>> {
+fn methods(written: Option<Entry>, asked: &[String]) -> Result<Vec<MethodEntry>> {
     let place = written.as_ref().and_then(|entry| entry.place.clone());
     let sides: Vec<(String, Option<Place>, Node)> = match written.map(|entry| entry.node.value) {
         None => Vec::new(),
@@ -207,14 +207,14 @@ fn methods(written: Option<Entry>, asked: &[String]) -> Result<Vec<Side>> {
     let sides: Vec<_> = sides
         .into_iter()
         .flat_map(|(name, place, keys)| {
-            let is_of_all = name == ALL;
-            each_of(&name).map(move |name| (Side { name, keys: keys.clone(), is_of_all }, place.clone()))
+            let from_all = name == ALL;
+            each_of(&name).map(move |name| (MethodEntry { name, keys: keys.clone(), from_all }, place.clone()))
         })
         .collect();
     for (side, place) in &sides {
         known(&side.name, place.clone())?;
     }
-    let chosen: Vec<Side> = match asked {
+    let chosen: Vec<MethodEntry> = match asked {
         [] => sides.into_iter().map(|(side, _)| side).collect(),
         _ => {
             let keys = |name: &str| {
@@ -222,8 +222,8 @@ fn methods(written: Option<Entry>, asked: &[String]) -> Result<Vec<Side>> {
             };
             let place = || Some(Place::Flag("--methods".into()));
             let names = asked.iter().flat_map(|asked| each_of(asked).map(move |name| (name, asked == ALL)));
-            let side = |(name, is_of_all): (String, bool)| {
-                known(&name, place()).map(|()| Side { keys: keys(&name), name, is_of_all })
+            let side = |(name, from_all): (String, bool)| {
+                known(&name, place()).map(|()| MethodEntry { keys: keys(&name), name, from_all })
             };
             names.map(side).collect::<Result<_>>()?
         }
@@ -236,7 +236,7 @@ fn methods(written: Option<Entry>, asked: &[String]) -> Result<Vec<Side>> {
         ));
     }
     let mut seen = Vec::new();
-    for Side { name, .. } in &chosen {
+    for MethodEntry { name, .. } in &chosen {
         if seen.contains(&name) {
             let message = format!("`{name}` is listed twice in the methods");
             return Err(refuse(message, place, "name each method once"));
@@ -294,7 +294,7 @@ train: { max_steps: 100, learning_rate: 2e-6 }
 
     #[test]
     fn one_file_becomes_a_run_a_method() {
-        let comparison = WrittenComparison::parse(FILE).unwrap();
+        let comparison = ComparisonDefinition::parse(FILE).unwrap();
         let names: Vec<_> = comparison.runs.iter().map(|run| run.config.method.name()).collect();
         assert_eq!((names, comparison.output_dir), (vec!["dpo", "ppo", "grpo"], PathBuf::from("runs/three")));
         let [dpo, ppo, grpo] = &comparison.runs[..] else { panic!("three runs") };
@@ -309,7 +309,7 @@ train: { max_steps: 100, learning_rate: 2e-6 }
 
     #[test]
     fn all_stands_for_every_method_that_makes_a_policy() {
-        let names = |comparison: &WrittenComparison| -> Vec<&str> {
+        let names = |comparison: &ComparisonDefinition| -> Vec<&str> {
             comparison.runs.iter().map(|run| run.config.method.name()).collect()
         };
         let every: Vec<MethodConfig> = MethodConfig::all().into_iter().filter(MethodConfig::makes_policy).collect();
@@ -319,16 +319,16 @@ train: { max_steps: 100, learning_rate: 2e-6 }
         // Methods that cannot run are left out, with the reason. A method that the user named is an error instead.
         let possible: Vec<&str> = every.iter().copied().filter(|name| *name != "distill").collect();
         for text in ["methods: all\n", "methods: [all]\n"] {
-            let comparison = WrittenComparison::parse(&format!("{start}{text}")).unwrap();
+            let comparison = ComparisonDefinition::parse(&format!("{start}{text}")).unwrap();
             assert_eq!(names(&comparison), possible);
             let left: Vec<(&str, &str)> =
                 comparison.left_out.iter().map(|(name, why)| (name.as_str(), why.message.as_str())).collect();
             assert!(matches!(left[..], [("distill", why)] if why.contains("teacher_model")), "{left:?}");
         }
         let with = format!("{start}methods: {{ all: {{}} }}\n");
-        assert!(WrittenComparison::parse(&with).is_ok());
+        assert!(ComparisonDefinition::parse(&with).is_ok());
         // A problem in all methods leaves nothing to compare, and is reported.
-        let wrong = WrittenComparison::parse(&format!("{start}methods: all\ntrain: {{ batch_size: 0 }}\n"));
+        let wrong = ComparisonDefinition::parse(&format!("{start}methods: all\ntrain: {{ batch_size: 0 }}\n"));
         assert!(wrong.is_err() || wrong.is_ok_and(|found| found.left_out.is_empty()));
         // With the flag, each method keeps its keys from the file.
         let base = document("compare.yml".as_ref(), FILE).unwrap();
@@ -338,23 +338,23 @@ train: { max_steps: 100, learning_rate: 2e-6 }
         assert!(
             comparison.runs.iter().any(|run| matches!(&run.config.method, MethodConfig::Dpo(dpo) if dpo.beta == 0.3))
         );
-        let twice = WrittenComparison::parse(&format!("{start}methods: [all, dpo]\n")).unwrap_err();
+        let twice = ComparisonDefinition::parse(&format!("{start}methods: [all, dpo]\n")).unwrap_err();
         assert!(twice.to_string().contains("`dpo` stands twice"), "{twice}");
     }
 
     #[test]
     fn a_reward_alone_measures_offline_methods() {
         let file = "model: gpt2\ndata: pairs.jsonl\nreward: { rule: { substring: happy } }\nmethods: [dpo]\n";
-        let comparison = WrittenComparison::parse(file).unwrap();
+        let comparison = ComparisonDefinition::parse(file).unwrap();
         assert!(comparison.judge.is_some_and(|judge| judge.config.reward.is_some()));
-        let without = WrittenComparison::parse("model: gpt2\ndata: pairs.jsonl\nmethods: [dpo]\n").unwrap();
+        let without = ComparisonDefinition::parse("model: gpt2\ndata: pairs.jsonl\nmethods: [dpo]\n").unwrap();
         assert_eq!(without.judge, None);
         assert!(without.output_dir.starts_with("runs"));
     }
 
     #[test]
     fn problems_are_told_once_and_where() {
-        let messages = |text: &str| match WrittenComparison::parse(text) {
+        let messages = |text: &str| match ComparisonDefinition::parse(text) {
             Err(Error::Config(problems)) => problems.iter().map(|problem| problem.message.clone()).collect::<Vec<_>>(),
             other => panic!("{other:?}"),
         };

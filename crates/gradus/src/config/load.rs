@@ -4,12 +4,12 @@ use std::io::Read;
 use std::path::Path;
 
 use super::argument::Argument;
+use super::config_with_places::ConfigWithPlaces;
 use super::flags::{Flag, of_method, overlay, tree, unreached};
 use super::node::{Entry, Node, Value, document};
 use super::read::read;
 use super::rules;
 use super::schema::Schema;
-use super::written::Written;
 use super::{MethodConfig, Registry, RunConfig, preset, write};
 use crate::error::{Diagnostic, Error, Result};
 use crate::files;
@@ -35,19 +35,19 @@ impl RunConfig {
     ///
     /// # Errors
     /// [`Error::Config`] with every problem: spelling, types, and keys that cannot be combined.
-    pub fn load(request: &Request<'_>) -> Result<Written> {
+    pub fn load(request: &Request<'_>) -> Result<ConfigWithPlaces> {
         let Some(path) = request.file else { return resolve(Node::empty(), None, request) };
         let text = text(path)?;
         let base = document(path, &text).map_err(|problem| Error::Config(vec![problem]))?;
         let marked = if resolved(&text) { vec![path.to_owned()] } else { Vec::new() };
-        Ok(Written { marked, ..resolve(base, None, request)? })
+        Ok(ConfigWithPlaces { marked, ..resolve(base, None, request)? })
     }
 
     /// Reads the text of a configuration file.
     ///
     /// # Errors
     /// As [`RunConfig::load`].
-    pub fn parse(text: &str) -> Result<Written> {
+    pub fn parse(text: &str) -> Result<ConfigWithPlaces> {
         Self::read(text, &Request::default())
     }
 
@@ -55,7 +55,7 @@ impl RunConfig {
     ///
     /// # Errors
     /// As [`RunConfig::load`].
-    pub fn read(text: &str, request: &Request<'_>) -> Result<Written> {
+    pub fn read(text: &str, request: &Request<'_>) -> Result<ConfigWithPlaces> {
         let base = document("config.yml".as_ref(), text).map_err(|problem| Error::Config(vec![problem]))?;
         resolve(base, None, request)
     }
@@ -93,7 +93,7 @@ pub(super) fn text(path: &Path) -> Result<String> {
 }
 
 /// Overlays `file` (another file's tree) and the flags of `request` on `base`, and reads the result.
-pub(super) fn resolve(base: Node, file: Option<Node>, request: &Request<'_>) -> Result<Written> {
+pub(super) fn resolve(base: Node, file: Option<Node>, request: &Request<'_>) -> Result<ConfigWithPlaces> {
     let schema = request.registry.map_or_else(Schema::run_config, Schema::with);
     let mut problems = Vec::new();
     // If the file names the method, flags of several methods may be given. Those of its method count.
@@ -127,14 +127,14 @@ pub(super) fn resolve(base: Node, file: Option<Node>, request: &Request<'_>) -> 
             Error::Config(vec![Diagnostic { message: error.to_string(), places: Vec::new(), hint: None }])
         })?;
         request.registry.map_or(Ok(()), |registry| registry.bind(&mut config))?;
-        return Ok(Written { config, root, marked: Vec::new() });
+        return Ok(ConfigWithPlaces { config, root, marked: Vec::new() });
     }
     // The rest may have its own problems. Keys that could not be read take their defaults, and problems with these are
     // not reported.
     if let Ok(mut config) = serde_json::from_value(patched(value, request.method)) {
         // Plug-ins that do not match are already among the problems.
         let _ = request.registry.map(|registry| registry.bind(&mut config));
-        let written = Written { config, root, marked: Vec::new() };
+        let written = ConfigWithPlaces { config, root, marked: Vec::new() };
         let also = rules::check(&written, &Machine::detect());
         let is_broken = |key: &String| broken.iter().any(|path| key.starts_with(path.as_str()));
         problems

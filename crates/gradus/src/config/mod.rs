@@ -9,6 +9,7 @@
 mod argument;
 mod change;
 mod comparison;
+mod config_with_places;
 mod flags;
 mod foreign;
 mod import;
@@ -27,11 +28,11 @@ mod sweep;
 #[cfg(test)]
 mod tests;
 mod write;
-mod written;
 
 pub use argument::Argument;
 pub use change::{Change, Effect};
-pub use comparison::{ComparisonRequest, WrittenComparison};
+pub use comparison::{ComparisonDefinition, ComparisonRequest};
+pub use config_with_places::ConfigWithPlaces;
 pub use flags::{Flag, FlagKind, FlagSpec, Scope, flags};
 pub use foreign::{Spelling, translate};
 pub use import::{Imported, System, TrlCommand, import};
@@ -42,8 +43,7 @@ pub use reference::{KeyReference, explain, markdown};
 pub use registry::{Options, Registry};
 pub use resume::{Resume, ResumeFrom};
 pub use schema::{Field, Schema, Shape, Word};
-pub use sweep::{SweepPoint, WrittenSweep};
-pub use written::Written;
+pub use sweep::{SweepDefinition, SweepPoint};
 
 use std::path::PathBuf;
 

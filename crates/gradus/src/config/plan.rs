@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::change::Change;
-use super::written::Written;
+use super::config_with_places::ConfigWithPlaces;
 use super::{MethodConfig, RunConfig, rules, write};
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
@@ -37,7 +37,7 @@ impl Plan {
     ///
     /// # Errors
     /// [`Error::Config`] with every problem found.
-    pub fn check(written: &Written, machine: &Machine) -> Result<Self> {
+    pub fn check(written: &ConfigWithPlaces, machine: &Machine) -> Result<Self> {
         let problems = rules::check(written, machine);
         if !problems.is_empty() {
             return Err(Error::Config(problems.into_iter().map(|found| found.diagnostic).collect()));

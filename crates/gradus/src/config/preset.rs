@@ -55,7 +55,7 @@ mod tests {
     use crate::config::{Plan, RunConfig};
     use crate::machine::Machine;
 
-    fn parsed(preset: Preset, method: &str, rest: &str) -> crate::error::Result<crate::config::Written> {
+    fn parsed(preset: Preset, method: &str, rest: &str) -> crate::error::Result<crate::config::ConfigWithPlaces> {
         let name = preset.name();
         RunConfig::parse(&format!(
             "model: m\ndata: d\nreward: {{model: r}}\npreset: {name}\nmethod: {{{method}}}\n{rest}"

@@ -217,17 +217,17 @@ impl Reader<'_> {
         }
         let within = if path.is_empty() { String::new() } else { format!(" in `{path}`") };
         let hint = self
-            .home(&entry.key)
-            .map(|home| format!("`{}` belongs under `{home}`", entry.key))
+            .parent(&entry.key)
+            .map(|parent| format!("`{}` belongs under `{parent}`", entry.key))
             .or_else(|| translate(&entry.key, self.method(), Spelling::Key))
             .or_else(|| nearest(&entry.key, names(fields)).map(|name| format!("did you mean `{name}`?")));
         self.problem(format!("unknown key `{}`{within}", entry.key), vec![entry.place.clone()], hint);
     }
 
     /// Returns the section that a misplaced key belongs to: the method of this file, or `train`.
-    fn home(&self, key: &str) -> Option<String> {
-        let homes = self.method().map(|method| format!("method.{method}")).into_iter().chain(["train".to_owned()]);
-        homes.into_iter().find(|home| self.schema.field(&format!("{home}.{key}")).is_some())
+    fn parent(&self, key: &str) -> Option<String> {
+        let parents = self.method().map(|method| format!("method.{method}")).into_iter().chain(["train".to_owned()]);
+        parents.into_iter().find(|parent| self.schema.field(&format!("{parent}.{key}")).is_some())
     }
 
     /// Returns the method of this file.

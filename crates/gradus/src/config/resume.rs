@@ -7,9 +7,9 @@ use serde_json::Value as Json;
 
 use super::argument::Argument;
 use super::change::{Change, Effect};
+use super::config_with_places::ConfigWithPlaces;
 use super::load::{Request, resolve, resolved, text};
 use super::node::{Node, Value, document};
-use super::written::Written;
 use super::{Plan, RunConfig};
 use crate::error::{Diagnostic, Error, Result};
 use crate::machine::Machine;
@@ -179,7 +179,7 @@ fn tree(path: &Path, text: &str) -> Result<Node> {
     document(path, text).map_err(|problem| Error::Config(vec![problem]))
 }
 
-fn refusal(change: &Change, written: &Written) -> Diagnostic {
+fn refusal(change: &Change, written: &ConfigWithPlaces) -> Diagnostic {
     Diagnostic {
         message: format!(
             "`{}` is {}, but the run was started with {}: it cannot continue with another value",

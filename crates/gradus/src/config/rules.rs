@@ -1,13 +1,13 @@
 //! Rules that types cannot express: limits of single keys, and combinations of keys.
 
 use super::RunConfig;
+use super::config_with_places::ConfigWithPlaces;
 use super::method::{MethodConfig, names};
 use super::registry;
-use super::written::Written;
 use crate::data::Need;
 use crate::device;
 use crate::machine::Machine;
-use crate::method::{Found, Problems};
+use crate::method::{Problem, Problems};
 use crate::metric::MetricConfig;
 use crate::model::Precision;
 use crate::plugin;
@@ -19,14 +19,14 @@ mod rewards;
 mod rollouts;
 
 /// Returns every problem, in the order of the configuration.
-pub(super) fn check(written: &Written, machine: &Machine) -> Vec<Found> {
+pub(super) fn check(written: &ConfigWithPlaces, machine: &Machine) -> Vec<Problem> {
     let place = |key: &str| written.place(key).cloned();
     let mut problems = Problems::new(&place);
     let config = &written.config;
-    problems.unless(!config.model.trim().is_empty(), &["model"], || ("`model` is empty".into(), None));
+    problems.require(!config.model.trim().is_empty(), &["model"], || ("`model` is empty".into(), None));
     data(&mut problems, config);
     let has_name = config.output_dir.as_ref().is_none_or(|path| !path.as_os_str().is_empty());
-    problems.unless(has_name, &["output_dir"], || {
+    problems.require(has_name, &["output_dir"], || {
         (
             "`output_dir` is empty".into(),
             Some("name a directory, or leave it out for the next free one below `runs`".into()),
@@ -40,14 +40,14 @@ pub(super) fn check(written: &Written, machine: &Machine) -> Vec<Found> {
     train(&mut problems, config, machine);
     evaluation(&mut problems, config, !written.is_default("train.best_metric"));
     plugins(&mut problems, config);
-    problems.into_found()
+    problems.into_problems()
 }
 
 /// Checks that environments and tools are used with methods that sample.
 fn episodes(problems: &mut Problems<'_>, config: &RunConfig) {
     let method = config.method.name();
     for (key, is_given) in [("environment", config.environment.is_some()), ("tools", !config.tools.is_empty())] {
-        problems.unless(!is_given || config.method.is_online(), &[key], || {
+        problems.require(!is_given || config.method.is_online(), &[key], || {
             let message = format!(
                 "`{key}` is given, but `{method}` samples no completions for an environment to \
                                    answer"
@@ -61,9 +61,9 @@ fn episodes(problems: &mut Problems<'_>, config: &RunConfig) {
         [("episode.timeout_s", Some(config.episode.timeout_s)), ("episode.max_time_s", config.episode.max_time_s)];
     for (key, seconds) in seconds.into_iter().filter_map(|(key, seconds)| Some((key, seconds?))) {
         problems.above_zero(key, seconds);
-        problems.unless(seconds < 1e6, &[key], || (format!("`{key}` is {seconds}, but must be below 1000000"), None));
+        problems.require(seconds < 1e6, &[key], || (format!("`{key}` is {seconds}, but must be below 1000000"), None));
     }
-    problems.unless(config.episode.reward_weight.is_finite(), &["episode.reward_weight"], || {
+    problems.require(config.episode.reward_weight.is_finite(), &["episode.reward_weight"], || {
         (format!("`episode.reward_weight` is {}, but must be a finite number", config.episode.reward_weight), None)
     });
 }
@@ -72,7 +72,7 @@ fn episodes(problems: &mut Problems<'_>, config: &RunConfig) {
 fn plugins(problems: &mut Problems<'_>, config: &RunConfig) {
     registry::plugins(&mut config.clone(), &mut |plugin, key| {
         if let Some(message) = plugin.unbound() {
-            problems.unless(false, &[key], || (format!("`{key}`: {message}"), Some(plugin::HINT.into())));
+            problems.require(false, &[key], || (format!("`{key}`: {message}"), Some(plugin::HINT.into())));
         }
     });
 }
@@ -89,18 +89,18 @@ fn data(problems: &mut Problems<'_>, config: &RunConfig) {
     for (key, data) in &sources {
         if let Some(Err(error)) = data.task.as_ref().map(TaskConfig::check) {
             let key = format!("{key}.task");
-            problems.unless(false, &[&key], || (format!("`{key}`: {error}"), None));
+            problems.require(false, &[&key], || (format!("`{key}`: {error}"), None));
         }
     }
     for (i, mixed) in config.mix.iter().enumerate() {
         let key = format!("mix[{i}].data");
         let given = mixed.data.from.is_some() || mixed.data.task.is_some();
-        problems.unless(given && named(&mixed.data), &[&key], || (format!("`{key}` is empty"), None));
+        problems.require(given && named(&mixed.data), &[&key], || (format!("`{key}` is empty"), None));
     }
-    problems.unless(given && named(&config.data), &["data", "data.task"], || ("`data` is empty".into(), None));
+    problems.require(given && named(&config.data), &["data", "data.task"], || ("`data` is empty".into(), None));
     for (key, data) in apart {
         let given = data.from.is_some() || data.task.is_some() || config.data.task.is_some();
-        problems.unless(given && named(data), &[key, &format!("{key}.task"), "data.task"], || {
+        problems.require(given && named(data), &[key, &format!("{key}.task"), "data.task"], || {
             (format!("`{key}` is empty"), None)
         });
     }
@@ -108,7 +108,7 @@ fn data(problems: &mut Problems<'_>, config: &RunConfig) {
     let fits = method.need().takes_tasks();
     for (key, data) in &sources {
         let key = format!("{key}.task");
-        problems.unless(fits || data.task.is_none(), &[&key, "method"], || {
+        problems.require(fits || data.task.is_none(), &[&key, "method"], || {
             let message = format!(
                 "`{key}` has prompts and references, but `{}` trains on {}",
                 method.name(),
@@ -127,7 +127,7 @@ fn train(problems: &mut Problems<'_>, config: &RunConfig, machine: &Machine) {
     problems.above_zero("train.epochs", train.epochs);
     if let Some(steps) = train.max_steps {
         problems.at_least("train.max_steps", steps, 1);
-        problems.unless(train.warmup_steps <= steps as f64, &["train.warmup_steps", "train.max_steps"], || {
+        problems.require(train.warmup_steps <= steps as f64, &["train.warmup_steps", "train.max_steps"], || {
             let message =
                 format!("`train.warmup_steps` ({}) is more than `train.max_steps` ({steps})", train.warmup_steps);
             (message, Some("below 1 it is a fraction of all steps: 0.1 warms up for a tenth of the run".into()))
@@ -143,14 +143,14 @@ fn train(problems: &mut Problems<'_>, config: &RunConfig, machine: &Machine) {
         problems.at_least(key, value.unwrap_or(1), 1);
     }
     let bounded = train.max_rows.is_some() || !train.max_rows_at_random;
-    problems.unless(bounded, &["train.max_rows_at_random"], || {
+    problems.require(bounded, &["train.max_rows_at_random"], || {
         let message = "`train.max_rows_at_random` is true, but `train.max_rows` is not given: all rows are used";
         (message.into(), Some("set the number of rows with `train.max_rows`".into()))
     });
     problems.at_least("train.threads", train.threads.unwrap_or(1), 1);
     problems.at_least("train.micro_batch_tokens", train.micro_batch_tokens, 1);
     let lanes = train.lanes.unwrap_or(1);
-    problems.unless(lanes.is_power_of_two(), &["train.lanes"], || {
+    problems.require(lanes.is_power_of_two(), &["train.lanes"], || {
         let message =
             format!("`train.lanes` is {lanes}, but must be a power of two: parts are added up in a binary tree");
         (message, Some(format!("use {}", lanes.max(1).next_power_of_two())))
@@ -165,26 +165,26 @@ fn train(problems: &mut Problems<'_>, config: &RunConfig, machine: &Machine) {
     problems.zero_to_below("train.rmsprop_alpha", train.rmsprop_alpha, 1.0);
     problems.above_zero("train.rmsprop_epsilon", train.rmsprop_epsilon);
     let holds = train.moments == MomentFormat::F32 || train.optimizer == OptimizerName::AdamW;
-    problems.unless(holds, &["train.moments", "train.optimizer"], || {
+    problems.require(holds, &["train.moments", "train.optimizer"], || {
         let message =
             "`train.moments` is `int8`, but the optimizer is `rmsprop`: only `adamw` stores its moments in eight bits";
         (message.into(), Some("leave `train.moments` out, or set `train.optimizer: adamw`".into()))
     });
     problems.at_least("train.max_grad_norm", train.max_grad_norm, 0.0);
-    problems.unless(train.max_length >= 2, &["train.max_length"], || {
+    problems.require(train.max_length >= 2, &["train.max_length"], || {
         let reason = "the first token of a row is never predicted";
         (format!("`train.max_length` is {}, but must be at least 2: {reason}", train.max_length), None)
     });
     if let Err(message) = train.renames() {
-        problems.unless(false, &["train.column"], || {
+        problems.require(false, &["train.column"], || {
             (message, Some("write the name in gradus first, then your column".into()))
         });
     }
     let says = train.system_prompt.as_ref().is_none_or(|text| !text.trim().is_empty());
-    problems.unless(says, &["train.system_prompt"], || ("`train.system_prompt` is empty".into(), None));
+    problems.require(says, &["train.system_prompt"], || ("`train.system_prompt` is empty".into(), None));
     problems.at_least("train.priority_scale", train.priority_scale.unwrap_or(0.0), 0.0);
     let samples = train.priority_scale.is_none() || config.method.is_online();
-    problems.unless(samples, &["train.priority_scale"], || {
+    problems.require(samples, &["train.priority_scale"], || {
         let message = format!("`train.priority_scale` is given, but `{}` samples no completions", config.method.name());
         (message, Some("leave it out: each row is used once per epoch".into()))
     });
@@ -197,7 +197,7 @@ fn train(problems: &mut Problems<'_>, config: &RunConfig, machine: &Machine) {
 fn device(problems: &mut Problems<'_>, train: &TrainConfig, machine: &Machine) {
     let device = device::canonical(&train.device);
     let is_here = device.as_ref().is_some_and(|name| machine.devices.contains(name));
-    problems.unless(is_here, &["train.device"], || {
+    problems.require(is_here, &["train.device"], || {
         let known: Vec<_> = machine.devices.iter().map(|device| format!("`{device}`")).collect();
         let message = format!("`train.device` is `{}`, but this build finds {}", train.device, known.join(", "));
         (message, Some(device::suggestion()))
@@ -205,7 +205,7 @@ fn device(problems: &mut Problems<'_>, train: &TrainConfig, machine: &Machine) {
     // Frozen weights keep their format on any device; a GPU expands one matrix for each product.
     let multiplies = device.is_some_and(|name| machine.bf16_devices.contains(&name));
     let computes = !is_here || train.compute == Precision::F32 || multiplies;
-    problems.unless(computes, &["train.compute", "train.device"], || {
+    problems.require(computes, &["train.compute", "train.device"], || {
         let message = device::no_compute("`train.compute`", train.compute.name(), &train.device);
         (message, Some(device::NO_COMPUTE_HINT.into()))
     });
@@ -217,26 +217,26 @@ fn completions(problems: &mut Problems<'_>, evaluation: &EvaluationConfig, max_l
     problems.at_least(&key("temperature"), evaluation.temperature.unwrap_or(0.0), 0.0);
     let top_p = evaluation.top_p.unwrap_or(1.0);
     for (name, p) in [("top_p", top_p), ("typical_p", evaluation.typical_p.unwrap_or(1.0))] {
-        problems.unless(p > 0.0 && p <= 1.0, &[&key(name)], || {
+        problems.require(p > 0.0 && p <= 1.0, &[&key(name)], || {
             (format!("`{}` is {p}, but must be above 0 and at most 1", key(name)), None)
         });
     }
     problems.above_zero(&key("repetition_penalty"), evaluation.repetition_penalty.unwrap_or(1.0));
     if let Some(new) = evaluation.max_new_tokens {
         problems.at_least(&key("max_new_tokens"), new, 1);
-        problems.unless(new < max_length, &[&key("max_new_tokens"), "train.max_length"], || {
+        problems.require(new < max_length, &[&key("max_new_tokens"), "train.max_length"], || {
             let message =
                 format!("`{}` is {new}, but `train.max_length` is {max_length}: no prompt fits", key("max_new_tokens"));
             (message, Some(format!("raise `train.max_length` above {new}")))
         });
         let least = evaluation.min_new_tokens.unwrap_or(0);
-        problems.unless(least <= new, &[&key("min_new_tokens"), &key("max_new_tokens")], || {
+        problems.require(least <= new, &[&key("min_new_tokens"), &key("max_new_tokens")], || {
             (format!("`{}` is {least}, but `{}` is {new}", key("min_new_tokens"), key("max_new_tokens")), None)
         });
     }
     if let Some(beams) = &evaluation.beams {
         let key = key("beams.num_beams");
-        problems.unless(beams.num_beams >= 2, &[&key], || {
+        problems.require(beams.num_beams >= 2, &[&key], || {
             let message = format!("`{key}` is {}, but beam search needs at least 2", beams.num_beams);
             (message, Some("leave `beams` out to sample in evaluations".into()))
         });
@@ -244,17 +244,17 @@ fn completions(problems: &mut Problems<'_>, evaluation: &EvaluationConfig, max_l
             ["num_beams", "num_beam_groups", "diversity_penalty"].map(|name| format!("train.evaluation.beams.{name}"));
         let places: Vec<&str> = groups.iter().map(String::as_str).collect();
         if let Err(error) = evaluation.check_groups() {
-            problems.unless(false, &places, || {
+            problems.require(false, &places, || {
                 (format!("`train.evaluation.beams`: {error}"), error.hint().map(str::to_owned))
             });
         }
         let samples = evaluation.samples();
-        problems.unless(samples <= beams.num_beams, &["train.evaluation.samples", &key], || {
+        problems.require(samples <= beams.num_beams, &["train.evaluation.samples", &key], || {
             let message = format!("`train.evaluation.samples` is {samples}, but `{key}` is {}", beams.num_beams);
             (message, Some("beam search returns at most one completion per beam".into()))
         });
     }
-    problems.unless(evaluation.metrics.is_empty() || makes_policy, &[&key("metrics"), "method"], || {
+    problems.require(evaluation.metrics.is_empty() || makes_policy, &[&key("metrics"), "method"], || {
         (format!("`{}` is given, but the method does not train a model that writes completions", key("metrics")), None)
     });
     for (i, metric) in evaluation.metrics.iter().enumerate() {
@@ -263,7 +263,7 @@ fn completions(problems: &mut Problems<'_>, evaluation: &EvaluationConfig, max_l
             continue; // checked with all plug-ins
         }
         if let Err(error) = metric.check_alone() {
-            problems.unless(false, &[&key], || (format!("`{key}`: {error}"), None));
+            problems.require(false, &[&key], || (format!("`{key}`: {error}"), None));
         }
     }
 }
@@ -275,7 +275,7 @@ fn evaluation(problems: &mut Problems<'_>, config: &RunConfig, asks_best: bool) 
     problems.zero_to_below("train.eval_fraction", train.eval_fraction, 1.0);
     problems.at_least("train.eval_steps", train.eval_steps, -1);
     let nothing_held_out = config.held_out().is_none() && train.eval_fraction == 0.0;
-    problems.unless(train.eval_steps <= 0 || !nothing_held_out, &["train.eval_steps", "train.eval_fraction"], || {
+    problems.require(train.eval_steps <= 0 || !nothing_held_out, &["train.eval_steps", "train.eval_fraction"], || {
         let message = format!(
             "`train.eval_steps` is {}, but there is nothing to evaluate on: `train.eval_fraction` is 0 and `eval_data` is not given",
             train.eval_steps
@@ -283,7 +283,7 @@ fn evaluation(problems: &mut Problems<'_>, config: &RunConfig, asks_best: bool) 
         (message, Some("give `eval_data` or a fraction such as 0.05, or set `train.eval_steps` to -1".into()))
     });
     let patience = train.early_stopping_patience;
-    problems.unless(
+    problems.require(
         patience == 0 || train.eval_steps > 0,
         &["train.early_stopping_patience", "train.eval_steps"],
         || {
@@ -295,11 +295,11 @@ fn evaluation(problems: &mut Problems<'_>, config: &RunConfig, asks_best: bool) 
         },
     );
     if let Some(metric) = &train.best_metric {
-        problems.unless(metric.starts_with("eval_"), &["train.best_metric"], || {
+        problems.require(metric.starts_with("eval_"), &["train.best_metric"], || {
             let message = format!("`train.best_metric` is `{metric}`, but must be a held-out metric");
             (message, Some(format!("held-out metrics start with `eval_`, such as `eval_{metric}`")))
         });
-        problems.unless(train.eval_steps >= 0 || !asks_best, &["train.best_metric", "train.eval_steps"], || {
+        problems.require(train.eval_steps >= 0 || !asks_best, &["train.best_metric", "train.eval_steps"], || {
             ("`train.best_metric` is given, but `train.eval_steps` is -1: nothing is evaluated".into(), None)
         });
     }

@@ -17,12 +17,12 @@ use rand::Rng;
 use serde::Deserialize;
 use serde_json::{Map, Value as Json};
 
+use super::config_with_places::ConfigWithPlaces;
 use super::flags::{Flag, overlay, set};
 use super::import::json;
 use super::load::{Request, resolve, text};
 use super::node::{Node, document, parse};
 use super::schema::Schema;
-use super::written::Written;
 use crate::error::{Diagnostic, Error, Result};
 use crate::rng::{Purpose, Seed};
 
@@ -71,7 +71,7 @@ const RUNS_MAX: usize = 10_000;
 
 /// A sweep as written.
 #[derive(Debug, Clone, PartialEq)]
-pub struct WrittenSweep {
+pub struct SweepDefinition {
     /// Output directory: `output_dir`, or `runs/` with the file's name, so that the same command finds its earlier runs.
     pub output_dir: PathBuf,
     /// Metric to compare; `None` means the one that selects `best/`.
@@ -90,10 +90,10 @@ pub struct SweepPoint {
     /// Varied keys with their values.
     pub settings: Vec<(String, String)>,
     /// One run per seed, each in its own directory.
-    pub runs: Vec<Written>,
+    pub runs: Vec<ConfigWithPlaces>,
 }
 
-impl WrittenSweep {
+impl SweepDefinition {
     /// Reads a file and applies flags to it, once for each run.
     ///
     /// # Errors
@@ -106,7 +106,7 @@ impl WrittenSweep {
     /// Reads the text of a configuration file.
     ///
     /// # Errors
-    /// As [`WrittenSweep::load`].
+    /// As [`SweepDefinition::load`].
     pub fn parse(text: &str) -> Result<Self> {
         Self::of(document("sweep.yml".as_ref(), text).map_err(refused)?, &[], "runs/sweep".as_ref())
     }
@@ -276,7 +276,7 @@ fn rounded(value: f64, low: f64, high: f64) -> Json {
     format!("{value:.*e}", 2 + same).parse::<f64>().map_or(value, |value| value.clamp(low, high)).into()
 }
 
-fn run(base: &Node, settings: &Settings, seed: Option<u64>, flags: &[Flag]) -> Result<Written> {
+fn run(base: &Node, settings: &Settings, seed: Option<u64>, flags: &[Flag]) -> Result<ConfigWithPlaces> {
     let mut over = Node::empty();
     let seed = seed.map(|seed| ("train.seed".to_owned(), Json::from(seed)));
     for (key, value) in settings.iter().chain(&seed) {
@@ -322,7 +322,7 @@ mod tests {
         let text = format!(
             "{BASE}sweep: {{ grid: {{ train.learning_rate: [1e-6, 2e-6], method.grpo.group_size: [2, 4] }}, seeds: [1, 2] }}\n"
         );
-        let sweep = WrittenSweep::parse(&text).expect("it reads");
+        let sweep = SweepDefinition::parse(&text).expect("it reads");
         let names: Vec<&str> = sweep.points.iter().map(|point| point.name.as_str()).collect();
         assert_eq!(
             names,
@@ -346,7 +346,7 @@ mod tests {
              train.batch_size: [4, 8], method.grpo.temperature: {{ uniform: [0.5, 1] }} }} }} }}\n"
         );
         let (once, again) =
-            (WrittenSweep::parse(&text).expect("it reads"), WrittenSweep::parse(&text).expect("it reads"));
+            (SweepDefinition::parse(&text).expect("it reads"), SweepDefinition::parse(&text).expect("it reads"));
         assert_eq!(once, again);
         let rates: Vec<f64> = once.points.iter().filter_map(|point| point.runs[0].config.train.learning_rate).collect();
         assert!(rates.len() == 30 && rates.iter().all(|rate| (1e-6..=1e-4).contains(rate)));
@@ -364,9 +364,11 @@ mod tests {
             "{BASE}sweep: {{ random: {{ points: 40, keys: {{ train.learning_rate: {{ uniform: [0.9991, 0.9999] }}, \
              train.weight_decay: {{ uniform: [-1e308, 1e308] }} }} }} }}\n"
         );
-        let Err(Error::Config(problems)) = WrittenSweep::parse(&text) else { panic!("a range without end is refused") };
+        let Err(Error::Config(problems)) = SweepDefinition::parse(&text) else {
+            panic!("a range without end is refused")
+        };
         assert!(problems[0].message.starts_with("`sweep.random.keys.train.weight_decay` is"), "{problems:?}");
-        let sweep = WrittenSweep::parse(&text.replace("[-1e308, 1e308]", "[0, 0.1]")).expect("it reads");
+        let sweep = SweepDefinition::parse(&text.replace("[-1e308, 1e308]", "[0, 0.1]")).expect("it reads");
         let rates: Vec<f64> =
             sweep.points.iter().filter_map(|point| point.runs[0].config.train.learning_rate).collect();
         assert!(rates.len() == 40 && rates.iter().all(|rate| (0.9991..=0.9999).contains(rate)), "{rates:?}");
@@ -376,7 +378,7 @@ mod tests {
 
     #[test]
     fn mistakes_are_told_once() {
-        let messages = |sweep: &str| match WrittenSweep::parse(&format!("{BASE}{sweep}")) {
+        let messages = |sweep: &str| match SweepDefinition::parse(&format!("{BASE}{sweep}")) {
             Err(Error::Config(problems)) => problems.iter().map(|problem| problem.message.clone()).collect::<Vec<_>>(),
             other => panic!("{other:?}"),
         };

@@ -107,8 +107,8 @@ fn registry() -> Registry {
     }
 
     impl crate::task::Task for Nothing {
-        fn home(&self, _: crate::task::Split) -> crate::task::Home {
-            crate::task::Home::Nowhere
+        fn origin(&self, _: crate::task::Split) -> crate::task::Origin {
+            crate::task::Origin::Generated
         }
 
         fn samples(&self, _: &crate::task::Files<'_>) -> crate::Result<Vec<(crate::data::Place, crate::task::Sample)>> {

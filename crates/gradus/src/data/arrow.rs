@@ -76,9 +76,9 @@ impl From<ArrowError> for Fault {
     }
 }
 
-/// Like [`border::cross`], for a call that returns an error of its own.
-fn cross<T>(call: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
-    border::cross(call).unwrap_or_else(|panicked| Err(Fault::Invalid(panicked)))
+/// Like [`border::catch_panic`], for a call that returns an error of its own.
+fn catch<T>(call: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
+    border::catch_panic(call).unwrap_or_else(|panicked| Err(Fault::Invalid(panicked)))
 }
 
 impl ArrowRows {
@@ -121,7 +121,7 @@ impl ArrowRows {
             let hint = "write it on a machine that stores the lowest byte first, or as JSON lines";
             return Err(Fault::Unsupported("its numbers are stored with the highest byte first".into(), hint));
         }
-        let schema = cross(|| Ok(try_fb_to_schema(schema)?))?;
+        let schema = catch(|| Ok(try_fb_to_schema(schema)?))?;
         check_fields(schema.fields(), None).map_err(|(what, hint)| Fault::Unsupported(what, hint))?;
         self.schema = schema.into();
         self.read_body(&message).map(drop)
@@ -182,7 +182,7 @@ impl ArrowRows {
                 check_batch(batch, &body)?;
                 self.batches += 1;
                 let (schema, dictionaries) = (self.schema.clone(), &self.dictionaries);
-                return cross(|| Ok(Some(read_record_batch(&body, batch, schema, dictionaries, None, &version)?)));
+                return catch(|| Ok(Some(read_record_batch(&body, batch, schema, dictionaries, None, &version)?)));
             }
             let Some(dictionary) = message.header_as_dictionary_batch() else {
                 let what = format!("{} where a batch of rows is expected", name_of(message.header_type()));
@@ -190,7 +190,7 @@ impl ArrowRows {
             };
             check_batch(dictionary.data().ok_or_else(|| Fault::Invalid("a dictionary without values".into()))?, &body)?;
             let (schema, dictionaries) = (&self.schema, &mut self.dictionaries);
-            cross(|| Ok(read_dictionary(&body, dictionary, schema, dictionaries, &version)?))?;
+            catch(|| Ok(read_dictionary(&body, dictionary, schema, dictionaries, &version)?))?;
         }
     }
 
@@ -257,7 +257,7 @@ impl ArrowRows {
         let mut room = ROW_BYTES;
         let mut columns = Map::with_capacity(batch.num_columns());
         for (field, array) in self.schema.fields().iter().zip(batch.columns()) {
-            let found = border::cross(|| value(array, at, &mut room));
+            let found = border::catch_panic(|| value(array, at, &mut room));
             let problem = match found {
                 Ok(Ok(value)) => {
                     columns.insert(field.name().clone(), value);

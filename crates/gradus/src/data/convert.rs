@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::foreign::{asked_as_text, asked_as_turns};
+use super::foreign::{instruction_as_text, instruction_as_turns};
 use super::implicit::{ImplicitPrompt, split_shared_prompt};
 use super::transcript::{as_text, content_as_messages, content_as_text};
 use super::{Content, Row, RowData};
@@ -170,8 +170,10 @@ fn split(data: &RowData, rule: ImplicitPrompt) -> Result<(Content, Content), Str
         RowData::Unpaired { is_desirable: false, .. } => {
             Err("holds a completion that is not wanted; `unpaired` keeps its label".into())
         }
-        RowData::Instruction { before, asked, answer } if before.is_empty() => Ok(asked_as_text(asked, answer)),
-        RowData::Instruction { before, asked, answer } => Ok(asked_as_turns(before, asked, answer)),
+        RowData::Instruction { history, request, answer } if history.is_empty() => {
+            Ok(instruction_as_text(request, answer))
+        }
+        RowData::Instruction { history, request, answer } => Ok(instruction_as_turns(history, request, answer)),
         RowData::Preference { prompt: Some(prompt), chosen, .. } => Ok((prompt.clone(), chosen.clone())),
         RowData::Preference { prompt: None, chosen, rejected, .. } => {
             split_shared_prompt(chosen, rejected, rule).map(|(prompt, chosen, _)| (prompt, chosen))

@@ -6,8 +6,8 @@ use std::ops::Range;
 use serde_json::Value;
 
 use super::Message;
-use super::maker::{Failure, Ids, Maker};
 use super::row::{Content, Row, RowData};
+use super::row_tokenizer::{Failure, Ids, RowTokenizer};
 use crate::Error;
 use crate::text::think::without_empty_thoughts;
 use crate::text::{ChatTemplate, RenderOptions, Rendered, Request};
@@ -20,7 +20,7 @@ struct Frame {
     end: String,
 }
 
-impl Maker<'_> {
+impl RowTokenizer<'_> {
     /// Appends the text of the eos token, unless the text ends with it or the tokenizer adds its own.
     pub(super) fn with_eos<'t>(&self, text: &'t str) -> Cow<'t, str> {
         match self.tokenizer.eos_token() {

@@ -31,7 +31,7 @@ pub struct PreferenceExample {
     /// Prompt and rejected answer.
     pub rejected_ids: Vec<u32>,
     /// Whether an encoder reads the prompt. The prompt then never carries loss.
-    pub apart: bool,
+    pub encoder_reads_prompt: bool,
     /// By how much the chosen answer is better.
     pub margin: Option<f32>,
     /// Index of its row, from 0.
@@ -46,7 +46,7 @@ pub struct UnpairedExample {
     /// Prompt and completion.
     pub ids: Vec<u32>,
     /// Whether an encoder reads the prompt.
-    pub apart: bool,
+    pub encoder_reads_prompt: bool,
     /// Whether the completion is desirable.
     pub is_desirable: bool,
     /// Maximum length of prompt and completion together, also if the completion comes from another row.
@@ -58,7 +58,7 @@ pub struct UnpairedExample {
 impl Prompt {
     /// Returns the ids that a completion continues. They are empty if an encoder reads the prompt.
     pub fn continued(&self) -> &[u32] {
-        if self.apart { &[] } else { &self.ids }
+        if self.encoder_reads_prompt { &[] } else { &self.ids }
     }
 }
 
@@ -80,7 +80,8 @@ pub struct Prompt {
     /// Token ids of `text`.
     pub ids: Vec<u32>,
     /// Whether an encoder reads the prompt. Completions then are texts of their own and do not continue it.
-    pub apart: bool,
+    #[serde(rename = "apart")]
+    pub encoder_reads_prompt: bool,
     /// Messages of the conversation, if the row has messages.
     pub messages: Option<Vec<Message>>,
     /// Other columns of the row (answers, references, …), passed on to rewards.
@@ -100,7 +101,7 @@ pub enum TooLong {
 /// Options for turning rows into token ids.
 #[derive(Debug, Clone)]
 pub struct TokenizeOptions {
-    /// Maximum length of prompt and completion together in tokens, or of each of them if they are read [`apart`](Self::apart).
+    /// Maximum length of prompt and completion together in tokens, or of each of them if [`encoder_reads_prompt`](Self::encoder_reads_prompt).
     /// `None`: no limit. Default 1024 (TRL).
     pub max_length: Option<usize>,
     /// Treatment of longer rows. Default: cut at the end. Pairs for reward models that read the prompt with an encoder are always
@@ -133,8 +134,8 @@ pub struct TokenizeOptions {
     pub compares: bool,
     /// Whether an encoder reads the prompt and a decoder writes the completion. Both are then tokenized separately, each with the
     /// special tokens that the tokenizer adds, and `max_length` limits each of them. Default false.
-    pub apart: bool,
-    /// Maximum length of the targets to train on, if they are read [`apart`](Self::apart). Longer targets are cut and keep their
+    pub encoder_reads_prompt: bool,
+    /// Maximum length of the targets to train on, if [`encoder_reads_prompt`](Self::encoder_reads_prompt). Longer targets are cut and keep their
     /// end-of-text token. Default: only `max_length` limits them.
     pub target_cut: Option<usize>,
     /// Treatment of rows that cannot be tokenized. Default: an error.
@@ -157,7 +158,7 @@ impl Default for TokenizeOptions {
             prompt_cut: None,
             tools: Vec::new(),
             compares: false,
-            apart: false,
+            encoder_reads_prompt: false,
             target_cut: None,
             bad_rows: BadRows::Fail,
         }

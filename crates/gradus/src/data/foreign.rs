@@ -4,9 +4,9 @@ use serde_json::{Map, Value};
 
 use super::Message;
 use super::message::kind_name;
-use super::row::{Asked, Content};
+use super::row::{Content, Request};
 
-impl Asked {
+impl Request {
     /// Returns the text for models without a chat template.
     pub(super) fn text(&self) -> String {
         match self {
@@ -27,14 +27,14 @@ impl Asked {
 }
 
 /// Converts an instruction and its answer to a conversation.
-pub(super) fn asked_as_turns(before: &[Message], asked: &Asked, answer: &str) -> (Content, Content) {
-    let prompt = before.iter().cloned().chain([asked.message()]).collect();
+pub(super) fn instruction_as_turns(history: &[Message], request: &Request, answer: &str) -> (Content, Content) {
+    let prompt = history.iter().cloned().chain([request.message()]).collect();
     (Content::Messages(prompt), Content::Messages(vec![Message::new("assistant", answer)]))
 }
 
 /// Converts an instruction and its answer to text.
-pub(super) fn asked_as_text(asked: &Asked, answer: &str) -> (Content, Content) {
-    (Content::Text(asked.text()), Content::Text(answer.to_owned()))
+pub(super) fn instruction_as_text(request: &Request, answer: &str) -> (Content, Content) {
+    (Content::Text(request.text()), Content::Text(answer.to_owned()))
 }
 
 /// Formats Alpaca's prompt (Taori et al. 2023).

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::classified::{Classified, TextForm, classified};
+use super::classifier_input::{ClassifierInput, TextForm, classifier_input};
 use super::example::{Examples, TokenizeOptions, TooLong};
-use super::maker::{Failure, Made, Outcome};
 use super::message::missing;
 use super::row::Row;
+use super::row_tokenizer::{Failure, Outcome, TokenizedRow};
 use super::tokenize::{Measured, run};
 use crate::text::Tokenizer;
 use crate::{Error, Result};
@@ -207,7 +207,7 @@ impl LabelForm {
     }
 
     /// Returns the gold labels of a row whose input is `read`.
-    fn gold(&self, row: &Row, read: &Classified, labels: &[String]) -> std::result::Result<Gold, String> {
+    fn gold(&self, row: &Row, read: &ClassifierInput, labels: &[String]) -> std::result::Result<Gold, String> {
         if self.kind == LabelKind::Values {
             return self.values(row, labels.len());
         }
@@ -224,13 +224,17 @@ impl LabelForm {
             }
             _ => {
                 let (column, _) = self.find(row)?;
-                let Some(units) = &read.units else {
+                let Some(unit_tokens) = &read.unit_tokens else {
                     return Err("labels of tokens need `tokens`, a list of words, or `input_ids`".into());
                 };
-                if places.len() != units.len() {
-                    return Err(format!("`{column}` has {} labels for {} words or ids", places.len(), units.len()));
+                if places.len() != unit_tokens.len() {
+                    return Err(format!(
+                        "`{column}` has {} labels for {} words or ids",
+                        places.len(),
+                        unit_tokens.len()
+                    ));
                 }
-                let learned = units.iter().zip(places).filter_map(|(&at, label)| Some((at?, label?)));
+                let learned = unit_tokens.iter().zip(places).filter_map(|(&at, label)| Some((at?, label?)));
                 Ok(Gold::Tokens(learned.collect()))
             }
         }
@@ -269,20 +273,20 @@ pub fn labeled_examples(
             Error::Data { message, .. } => Failure::Row(message),
             other => Failure::All(other),
         };
-        let whole = classified(row, &TextForm { cut: None, ..form.text.clone() }, tokenizer).map_err(failed)?;
+        let whole = classifier_input(row, &TextForm { cut: None, ..form.text.clone() }, tokenizer).map_err(failed)?;
         let length = whole.ids.len();
         let cut = form.text.cut.filter(|_| options.max_length.is_some_and(|most| most < length));
         let read = match (cut, options.too_long) {
             (None, _) => whole,
-            (Some(_), TooLong::Skip) => return Ok(Made::skipped(length)),
-            (Some(_), TooLong::Truncate) => classified(row, &form.text, tokenizer).map_err(failed)?,
+            (Some(_), TooLong::Skip) => return Ok(TokenizedRow::skipped(length)),
+            (Some(_), TooLong::Truncate) => classifier_input(row, &form.text, tokenizer).map_err(failed)?,
         };
         if read.ids.is_empty() {
             return Err(Failure::Row("the row has no tokens".into()));
         }
         let gold = form.gold(row, &read, labels)?;
         let learns = !matches!(&gold, Gold::Tokens(tokens) if tokens.is_empty());
-        let Classified { ids, types, .. } = read;
+        let ClassifierInput { ids, types, .. } = read;
         let weights = match &gold {
             Gold::Label(label) => vec![weights_k[*label]],
             Gold::Tokens(tokens) => tokens.iter().map(|&(_, label)| weights_k[label]).collect(),
@@ -294,6 +298,6 @@ pub fn labeled_examples(
             (true, Some(_)) => Outcome::Cut,
             (true, None) => Outcome::Kept,
         };
-        Ok(Made { example: learns.then_some(example), outcome, mismatch: false, length })
+        Ok(TokenizedRow { example: learns.then_some(example), outcome, mismatch: false, length })
     })
 }

@@ -11,7 +11,7 @@ use super::words::{LabeledWords, shown};
 
 /// Number of occurrences of each label.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct LabelTally {
+pub struct LabelTotals {
     /// Kind of the labeled units: `words` or `segments`.
     pub unit: &'static str,
     /// Number of units.
@@ -55,7 +55,7 @@ pub(super) fn misfits(rows: &[Row]) -> Vec<Option<String>> {
     rows.iter().map(misfit).collect()
 }
 
-impl LabelTally {
+impl LabelTotals {
     /// Counts `rows`. Returns `None` if none has words with labels.
     pub fn of(rows: &[Row]) -> Option<Self> {
         let all: Vec<&LabeledWords> = rows.iter().filter_map(words_of).collect();

@@ -10,7 +10,7 @@ use super::feedback::{Joined, conflicts, join};
 use super::implicit::{split_shared_prompt, trl_boundary, turn_boundary};
 use super::place::Place;
 use super::reader::extension;
-use super::row::{Asked, Content, Row, RowData};
+use super::row::{Content, Request, Row, RowData};
 use super::stats::parts;
 use super::tokenize::row_sequences;
 use super::transcript::turns;
@@ -195,13 +195,13 @@ fn check_content(row: &Row, options: &TokenizeOptions, found: &mut Found) {
             check_blank("prompt", prompt, found);
             check_answer("completion", prompt, completion, found);
         }
-        RowData::Instruction { asked, answer, .. } => {
-            let (asked_in, asked, answer_in) = match asked {
-                Asked::Task { instruction, .. } => ("instruction", instruction, "output"),
-                Asked::Question(question) => ("question", question, "answer"),
+        RowData::Instruction { request, answer, .. } => {
+            let (request_in, request, answer_in) = match request {
+                Request::Task { instruction, .. } => ("instruction", instruction, "output"),
+                Request::Question(question) => ("question", question, "answer"),
             };
-            check_blank(asked_in, &Content::Text(asked.clone()), found);
-            check_answer(answer_in, &Content::Text(asked.clone()), &Content::Text(answer.clone()), found);
+            check_blank(request_in, &Content::Text(request.clone()), found);
+            check_answer(answer_in, &Content::Text(request.clone()), &Content::Text(answer.clone()), found);
         }
         RowData::Preference { prompt, chosen, rejected, .. } => {
             if chosen == rejected {
@@ -422,7 +422,7 @@ fn hash(data: &RowData) -> u64 {
         RowData::Unpaired { prompt, completion, is_desirable } => {
             (prompt.plain(), completion.plain(), is_desirable).hash(&mut hasher);
         }
-        RowData::Instruction { asked, answer, .. } => (asked, answer).hash(&mut hasher),
+        RowData::Instruction { request, answer, .. } => (request, answer).hash(&mut hasher),
         RowData::Preference { prompt, chosen, rejected, .. } => {
             (prompt.as_ref().map(Content::plain), chosen.plain(), rejected.plain()).hash(&mut hasher);
         }

@@ -24,10 +24,10 @@ impl ParquetRows {
     pub fn open(origin: Origin, mut input: Box<dyn BufRead>) -> Result<Self> {
         let rows = if origin.gzip {
             let bytes = read_all(&origin, &mut *input)?;
-            border::cross(|| rows(bytes::Bytes::from(bytes)))
+            border::catch_panic(|| rows(bytes::Bytes::from(bytes)))
         } else {
             let file = files::open(&origin.file).map_err(|e| Error::io(&*origin.file, e))?;
-            border::cross(|| rows(file))
+            border::catch_panic(|| rows(file))
         };
         let rows = rows.map_err(|panicked| invalid(&origin, &panicked))?.map_err(|e| broken(&origin, &e))?;
         Ok(Self { rows, origin, row: 0, done: false })
@@ -81,7 +81,7 @@ impl Iterator for ParquetRows {
             return None;
         }
         let rows = &mut self.rows;
-        let error = match border::cross(|| Some(rows.next()?.map(|row| (infinite(&row), row.to_json_value())))) {
+        let error = match border::catch_panic(|| Some(rows.next()?.map(|row| (infinite(&row), row.to_json_value())))) {
             Ok(None) => return None,
             Ok(Some(Ok((infinite, row)))) => {
                 self.row += 1;

@@ -40,7 +40,7 @@ pub struct Profile {
     /// Statistics of pairs, if there are any.
     pub pairs: Option<PairProfile>,
     /// Rows with an answer of fewer than [`SHORT`] characters.
-    pub short: Noted,
+    pub short: RowExamples,
 }
 
 /// Lengths of one part of the rows.
@@ -85,21 +85,21 @@ pub struct PairProfile {
     /// Mean of the differences.
     pub mean_difference: f64,
     /// Pairs that the data marks as ties.
-    pub ties: Noted,
+    pub ties: RowExamples,
     /// Pairs with equal answers.
-    pub equal: Noted,
+    pub equal: RowExamples,
 }
 
 /// Number of rows of a kind, and the places of the first ones.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
-pub struct Noted {
+pub struct RowExamples {
     /// Number of rows.
     pub count: usize,
     /// Places of the first rows, as `file:line`.
     pub first: Vec<String>,
 }
 
-impl Noted {
+impl RowExamples {
     fn of<'r>(rows: impl Iterator<Item = &'r Row>) -> Self {
         let mut noted = Self::default();
         for row in rows {
@@ -150,7 +150,7 @@ pub fn profile(
         turns: counted,
         openings: openings(&said),
         pairs: pairs(rows, &said),
-        short: Noted::of(rows.iter().zip(&said).filter(is_short).map(|(row, _)| row)),
+        short: RowExamples::of(rows.iter().zip(&said).filter(is_short).map(|(row, _)| row)),
     })
 }
 
@@ -198,7 +198,7 @@ fn count_turns(row: &Row) -> Option<usize> {
         RowData::PromptCompletion { prompt, completion } | RowData::Unpaired { prompt, completion, .. } => {
             Some(joined(prompt, completion))
         }
-        RowData::Instruction { before, .. } => Some(before.len() + 2),
+        RowData::Instruction { history, .. } => Some(history.len() + 2),
         RowData::Preference { prompt: Some(prompt), chosen, .. } => Some(joined(prompt, chosen)),
         RowData::Preference { prompt: None, chosen, .. } => Some(of(chosen).max(1)),
         RowData::Prompt(prompt) => Some(of(prompt).max(1)),
@@ -253,7 +253,7 @@ fn pairs(rows: &[Row], answers: &[Vec<String>]) -> Option<PairProfile> {
         longer_chosen_share: (different > 0).then(|| longer_chosen as f64 / different as f64),
         mean_difference: differences.iter().sum::<f64>() / differences.len() as f64,
         differences,
-        ties: Noted::of(rows.iter().filter(|row| is_tie(row))),
-        equal: Noted::of(rows.iter().filter(|row| has_equal_answers(row))),
+        ties: RowExamples::of(rows.iter().filter(|row| is_tie(row))),
+        equal: RowExamples::of(rows.iter().filter(|row| has_equal_answers(row))),
     })
 }

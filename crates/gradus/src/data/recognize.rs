@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use super::foreign::alpaca_history;
 use super::message::{Message, kind_name, names};
 use super::options::{LoadOptions, Need};
-use super::row::{Asked, Content, Labels, RowData, RowKind};
+use super::row::{Content, Labels, Request, RowData, RowKind};
 use super::{feedback, grounded, toxicity, unpaired, words};
 
 /// Hint that lists the known row formats.
@@ -149,11 +149,11 @@ pub(super) fn read_row(
         RowKind::QuestionAnswer => {
             // Rewards look for the answer in the columns, so it stays there too.
             let (question, answer) = (take.keep_string("question")?, take.keep_string("answer")?);
-            RowData::Instruction { before: Vec::new(), asked: Asked::Question(question), answer }
+            RowData::Instruction { history: Vec::new(), request: Request::Question(question), answer }
         }
         RowKind::Alpaca => RowData::Instruction {
-            before: alpaca_history(&mut take.columns)?,
-            asked: Asked::Task {
+            history: alpaca_history(&mut take.columns)?,
+            request: Request::Task {
                 instruction: take.string("instruction")?,
                 input: take.optional_string("input")?.unwrap_or_default(),
             },
@@ -188,7 +188,7 @@ pub(super) fn read_row(
     if options.need == Need::Prompt {
         let answer = match &data {
             RowData::PromptCompletion { completion: Content::Text(completion), .. } => Some(("completion", completion)),
-            RowData::Instruction { asked: Asked::Task { .. }, answer, .. } => Some(("output", answer)),
+            RowData::Instruction { request: Request::Task { .. }, answer, .. } => Some(("output", answer)),
             _ => None,
         };
         if let Some((name, answer)) = answer {

@@ -45,9 +45,9 @@ pub enum RowData {
     /// chat template, else text.
     Instruction {
         /// Messages before the request: `system` and `history`.
-        before: Vec<Message>,
+        history: Vec<Message>,
         /// The request.
-        asked: Asked,
+        request: Request,
         /// Answer to the request.
         answer: String,
     },
@@ -103,7 +103,7 @@ pub enum RowData {
 
 /// Request of an [instruction](RowData::Instruction).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Asked {
+pub enum Request {
     /// Alpaca's `instruction` and `input`.
     Task {
         /// Task to do.

@@ -3,11 +3,11 @@
 use rayon::prelude::*;
 use serde::Serialize;
 
-use super::feedback::Tally;
+use super::feedback::FeedbackCounts;
 use super::implicit::split_shared_prompt;
-use super::row::{Asked, Content, Row, RowData};
+use super::row::{Content, Request, Row, RowData};
 use super::tokenize::{RowSequence, row_sequences};
-use super::{Dataset, LabelTally, TokenizeOptions};
+use super::{Dataset, LabelTotals, TokenizeOptions};
 use crate::text::{ChatTemplate, Tokenizer};
 
 /// Sizes and lengths of a data set.
@@ -24,9 +24,9 @@ pub struct Stats {
     /// Columns outside of the row's format, with the number of rows that have them.
     pub columns: Vec<(String, usize)>,
     /// For annotated answers: number of errors, missing facts and preferences of each kind.
-    pub feedback: Option<Tally>,
+    pub feedback: Option<FeedbackCounts>,
     /// For words with labels: number of occurrences of each label.
-    pub labels: Option<LabelTally>,
+    pub labels: Option<LabelTotals>,
 }
 
 /// Lengths in tokens for a sample of the rows.
@@ -91,7 +91,7 @@ pub fn measure(
     let bytes = dataset.source.files.iter().filter_map(|f| std::fs::metadata(f).ok()).map(|m| m.len()).sum();
     let tokens = tokenizer.and_then(|(tokenizer, template)| token_stats(rows, tokenizer, template, options, sample));
     let (characters, columns) = (characters(rows, options), columns(rows));
-    let (feedback, labels) = (Tally::of(rows), LabelTally::of(rows));
+    let (feedback, labels) = (FeedbackCounts::of(rows), LabelTotals::of(rows));
     Stats { rows: rows.len(), bytes, characters, tokens, columns, feedback, labels }
 }
 
@@ -103,10 +103,10 @@ pub fn parts(row: &Row, options: &TokenizeOptions) -> Vec<(&'static str, String)
         RowData::PromptCompletion { prompt, completion } | RowData::Unpaired { prompt, completion, .. } => {
             vec![("prompt", prompt.plain()), ("completion", completion.plain())]
         }
-        RowData::Instruction { asked: Asked::Task { instruction, input }, answer, .. } => {
+        RowData::Instruction { request: Request::Task { instruction, input }, answer, .. } => {
             vec![("instruction", instruction.clone()), ("input", input.clone()), ("output", answer.clone())]
         }
-        RowData::Instruction { asked: Asked::Question(question), answer, .. } => {
+        RowData::Instruction { request: Request::Question(question), answer, .. } => {
             vec![("question", question.clone()), ("answer", answer.clone())]
         }
         RowData::Preference { prompt: Some(prompt), chosen, rejected, .. } => {

@@ -11,11 +11,11 @@ use rayon::prelude::*;
 use super::example::{
     Counts, Examples, PreferenceExample, Prompt, SftExample, TokenizeOptions, TooLong, UnpairedExample,
 };
-use super::maker::{Failure, Made, Maker, Outcome, Sequence};
 use super::options::BadRows;
-use super::reading;
+use super::prepare;
 use super::report::RowErrors;
 use super::row::{Row, RowData};
+use super::row_tokenizer::{Failure, Outcome, RowTokenizer, Sequence, TokenizedRow};
 use super::unpaired::unpaired;
 use crate::text::{ChatTemplate, Tokenizer};
 use crate::{Error, Result};
@@ -30,11 +30,11 @@ pub fn sft_examples(
     template: Option<&ChatTemplate>,
     options: &TokenizeOptions,
 ) -> Result<Examples<SftExample>> {
-    let maker = Maker { tokenizer, template, options };
+    let row_tokenizer = RowTokenizer { tokenizer, template, options };
     run(rows, options, |row| {
-        let sequence = maker.sft(row)?;
+        let sequence = row_tokenizer.sft(row)?;
         let mismatch = sequence.mismatch;
-        Ok(Made { mismatch, ..maker.cut_sft(sequence, row.index) })
+        Ok(TokenizedRow { mismatch, ..row_tokenizer.cut_sft(sequence, row.index) })
     })
 }
 
@@ -64,13 +64,13 @@ pub fn preference_examples(
     template: Option<&ChatTemplate>,
     options: &TokenizeOptions,
 ) -> Result<Examples<PreferenceExample>> {
-    let maker = Maker { tokenizer, template, options };
+    let row_tokenizer = RowTokenizer { tokenizer, template, options };
     run(rows, options, |row| {
-        if options.apart {
-            return Ok(maker.cut_pair_apart(maker.pair_apart(row)?));
+        if options.encoder_reads_prompt {
+            return Ok(row_tokenizer.cut_pair_encoder_decoder(row_tokenizer.pair_encoder_decoder(row)?));
         }
-        let (pair, mismatch) = maker.pair(row)?;
-        Ok(Made { mismatch, ..maker.cut_pair(pair) })
+        let (pair, mismatch) = row_tokenizer.pair(row)?;
+        Ok(TokenizedRow { mismatch, ..row_tokenizer.cut_pair(pair) })
     })
 }
 
@@ -85,23 +85,23 @@ pub fn unpaired_examples(
     options: &TokenizeOptions,
 ) -> Result<Examples<UnpairedExample>> {
     let options = &TokenizeOptions { completion_only_loss: None, assistant_only_loss: false, ..options.clone() };
-    let maker = Maker { tokenizer, template, options };
+    let row_tokenizer = RowTokenizer { tokenizer, template, options };
     run(&unpaired(rows, options.implicit_prompt)?, options, |row| {
         let RowData::Unpaired { is_desirable, .. } = row.data else {
             return Err(Failure::Row("a completion without a `label`".into()));
         };
-        let sequence = maker.sft(row)?;
+        let sequence = row_tokenizer.sft(row)?;
         let mismatch = sequence.mismatch;
-        let Made { example, outcome, length, .. } = maker.cut_sft(sequence, row.index);
+        let TokenizedRow { example, outcome, length, .. } = row_tokenizer.cut_sft(sequence, row.index);
         let example = example.map(|SftExample { ids, loss_mask, row, .. }| UnpairedExample {
             prompt_len: loss_mask.iter().position(|counts| *counts).unwrap_or(ids.len()),
             ids,
-            apart: options.apart,
+            encoder_reads_prompt: options.encoder_reads_prompt,
             is_desirable,
             max_length: options.max_length,
             row,
         });
-        Ok(Made { example, outcome, mismatch, length })
+        Ok(TokenizedRow { example, outcome, mismatch, length })
     })
 }
 
@@ -118,15 +118,24 @@ pub fn reward_examples(
     options: &TokenizeOptions,
 ) -> Result<Examples<PreferenceExample>> {
     let options = &TokenizeOptions { for_reward: true, ..options.clone() };
-    let maker = Maker { tokenizer, template, options };
+    let row_tokenizer = RowTokenizer { tokenizer, template, options };
     run(rows, options, |row| {
-        let pair = if options.apart { maker.pair_apart(row)? } else { maker.whole_pair(row)? };
-        let longest =
-            if options.apart { pair.longest_part() } else { pair.chosen_ids.len().max(pair.rejected_ids.len()) };
+        let pair = if options.encoder_reads_prompt {
+            row_tokenizer.pair_encoder_decoder(row)?
+        } else {
+            row_tokenizer.whole_pair(row)?
+        };
+        let longest = if options.encoder_reads_prompt {
+            pair.longest_part()
+        } else {
+            pair.chosen_ids.len().max(pair.rejected_ids.len())
+        };
         Ok(match options.max_length.filter(|most| longest > *most) {
-            None => Made::kept(pair),
-            Some(_) if options.apart || options.too_long == TooLong::Skip => Made::skipped(longest),
-            Some(most) => maker.cut_whole_pair(pair, most),
+            None => TokenizedRow::kept(pair),
+            Some(_) if options.encoder_reads_prompt || options.too_long == TooLong::Skip => {
+                TokenizedRow::skipped(longest)
+            }
+            Some(most) => row_tokenizer.cut_whole_pair(pair, most),
         })
     })
 }
@@ -142,13 +151,13 @@ pub fn prompts(
     template: Option<&ChatTemplate>,
     options: &TokenizeOptions,
 ) -> Result<Examples<Prompt>> {
-    let maker = Maker { tokenizer, template, options };
+    let row_tokenizer = RowTokenizer { tokenizer, template, options };
     run(rows, options, |row| {
-        let (prompt, is_cut) = maker.cut_prompt(maker.prompt(row)?);
+        let (prompt, is_cut) = row_tokenizer.cut_prompt(row_tokenizer.prompt(row)?);
         let length = prompt.ids.len();
         let fits = options.max_length.is_none_or(|most| length < most);
         let outcome = if is_cut { Outcome::PromptCut } else { Outcome::Kept };
-        Ok(if fits { Made { outcome, ..Made::kept(prompt) } } else { Made::skipped(length) })
+        Ok(if fits { TokenizedRow { outcome, ..TokenizedRow::kept(prompt) } } else { TokenizedRow::skipped(length) })
     })
 }
 
@@ -180,33 +189,33 @@ pub(super) fn row_sequences(
     template: Option<&ChatTemplate>,
     options: &TokenizeOptions,
 ) -> Result<Vec<RowSequence>, String> {
-    let row = &*reading::read(row, options)?;
-    let maker = Maker { tokenizer, template, options };
+    let row = &*prepare::prepare_row(row, options)?;
+    let row_tokenizer = RowTokenizer { tokenizer, template, options };
     let made = match &row.data {
-        RowData::Preference { .. } | RowData::TokenPreference { .. } => match options.apart {
-            true => maker.pair_apart(row).map(|pair| (pair, false)),
-            false => maker.pair(row),
+        RowData::Preference { .. } | RowData::TokenPreference { .. } => match options.encoder_reads_prompt {
+            true => row_tokenizer.pair_encoder_decoder(row).map(|pair| (pair, false)),
+            false => row_tokenizer.pair(row),
         }
         .map(|(pair, mismatch)| {
             let side = |name, ids: Vec<u32>| RowSequence {
                 name: Some(name),
                 loss_mask: (0..ids.len()).map(|i| i >= pair.prompt_len).collect(),
-                source_len: if options.apart { pair.prompt_len } else { 0 },
+                source_len: if options.encoder_reads_prompt { pair.prompt_len } else { 0 },
                 ids,
                 mismatch,
                 learns: true,
             };
             vec![side("chosen", pair.chosen_ids), side("rejected", pair.rejected_ids)]
         }),
-        RowData::Prompt(_) => maker.prompt(row).map(|prompt| {
+        RowData::Prompt(_) => row_tokenizer.prompt(row).map(|prompt| {
             let loss_mask = vec![false; prompt.ids.len()];
-            let source_len = if options.apart { prompt.ids.len() } else { 0 };
+            let source_len = if options.encoder_reads_prompt { prompt.ids.len() } else { 0 };
             vec![RowSequence { name: None, ids: prompt.ids, loss_mask, mismatch: false, learns: false, source_len }]
         }),
         RowData::Words(words) => words.ids(tokenizer).map_err(Failure::All).map(|(ids, loss_mask)| {
             vec![RowSequence { name: None, ids, loss_mask, mismatch: false, learns: false, source_len: 0 }]
         }),
-        _ => maker.sft(row).map(|Sequence { ids, loss_mask, mismatch, source_len }| {
+        _ => row_tokenizer.sft(row).map(|Sequence { ids, loss_mask, mismatch, source_len }| {
             vec![RowSequence { name: None, ids, loss_mask, mismatch, learns: true, source_len }]
         }),
     };
@@ -219,7 +228,7 @@ pub(super) fn row_sequences(
 
 /// A sequence that a row is trained on, as text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Trained {
+pub struct TrainedSequence {
     /// Name of the side, for pairs: `chosen` or `rejected`.
     pub name: Option<&'static str>,
     /// Input of the model with special tokens, in parts: the text, and whether its tokens carry loss.
@@ -234,12 +243,12 @@ pub struct Trained {
 ///
 /// # Errors
 /// Why the row cannot be tokenized.
-pub fn as_trained(
+pub fn trained_sequences(
     row: &Row,
     tokenizer: &Tokenizer,
     template: Option<&ChatTemplate>,
     options: &TokenizeOptions,
-) -> Result<Vec<Trained>, String> {
+) -> Result<Vec<TrainedSequence>, String> {
     let sequences = row_sequences(row, tokenizer, template, options)?;
     let shown = sequences.into_iter().map(|RowSequence { name, ids, loss_mask, .. }| {
         let decode = |ids: &[u32]| tokenizer.decode(ids, false).map_err(|error| error.to_string());
@@ -257,7 +266,7 @@ pub fn as_trained(
             }
         }
         let learned = loss_mask.iter().filter(|counts| **counts).count();
-        Ok(Trained { name, parts, tokens: ids.len(), learned })
+        Ok(TrainedSequence { name, parts, tokens: ids.len(), learned })
     });
     shown.collect()
 }
@@ -296,19 +305,19 @@ impl Measured for Prompt {
 pub(super) fn run<E: Send + Measured>(
     rows: &[Row],
     options: &TokenizeOptions,
-    make: impl Fn(&Row) -> Result<Made<E>, Failure> + Sync,
+    make: impl Fn(&Row) -> Result<TokenizedRow<E>, Failure> + Sync,
 ) -> Result<Examples<E>> {
     let failures = AtomicUsize::new(0);
     // First row whose failure ends the run. Later rows are not tried, because each may take as long as the limits allow.
     let last = AtomicUsize::new(usize::MAX);
-    let made: Vec<Option<Result<Made<E>, Failure>>> = rows
+    let made: Vec<Option<Result<TokenizedRow<E>, Failure>>> = rows
         .par_iter()
         .enumerate()
         .map(|(at, row)| {
             if at > last.load(Ordering::Relaxed) {
                 return None;
             }
-            let made = reading::read(row, options).map_err(Failure::Row).and_then(|row| make(&row));
+            let made = prepare::prepare_row(row, options).map_err(Failure::Row).and_then(|row| make(&row));
             if made.is_err() {
                 failures.fetch_add(1, Ordering::Relaxed);
             }

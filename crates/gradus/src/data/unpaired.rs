@@ -58,7 +58,7 @@ pub(super) fn split(mut messages: Vec<Message>) -> Result<(Content, Content), St
 
 /// Number of pairs that are split together: first their chosen sides, then their rejected ones (as in TRL). The two sides of a pair
 /// are then not adjacent in the data set.
-const TOGETHER: usize = 1000;
+const CHUNK_ROWS: usize = 1000;
 
 /// Returns rows with one completion each. A pair becomes two rows: the chosen one is desirable, the rejected one undesirable.
 ///
@@ -69,9 +69,9 @@ pub fn unpaired(rows: &[Row], rule: ImplicitPrompt) -> Result<Cow<'_, [Row]>> {
         return Ok(Cow::Borrowed(rows));
     }
     let mut apart = Vec::with_capacity(2 * rows.len());
-    for together in rows.chunks(TOGETHER) {
-        let mut second = Vec::with_capacity(together.len());
-        for row in together {
+    for chunk in rows.chunks(CHUNK_ROWS) {
+        let mut second = Vec::with_capacity(chunk.len());
+        for row in chunk {
             let RowData::Preference { prompt, chosen, rejected, .. } = &row.data else {
                 apart.push(row.clone());
                 continue;

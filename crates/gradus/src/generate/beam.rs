@@ -112,7 +112,7 @@ impl std::str::FromStr for EarlyStopping {
 
 /// A completion found by a search.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Found {
+pub struct BeamCompletion {
     /// The completion. Its `sampled_logprobs` are what each id added to the score, before the length penalty. Supports
     /// are not recorded.
     pub completion: Completion,
@@ -197,7 +197,7 @@ pub fn beam_search(
     (params, beams): (&SamplingParams, &BeamParams),
     hooks: Hooks<'_>,
     stream: &dyn Fn(usize) -> Stream,
-) -> Result<Vec<Found>> {
+) -> Result<Vec<BeamCompletion>> {
     let places = ROWS_AT_ONCE.max(beams.num_beams);
     search_at_once(places, model, prompts, returned, (params, beams), hooks, stream)
 }
@@ -211,7 +211,7 @@ fn search_at_once(
     (params, beams): (&SamplingParams, &BeamParams),
     Hooks { stop, progress }: Hooks<'_>,
     stream: &dyn Fn(usize) -> Stream,
-) -> Result<Vec<Found>> {
+) -> Result<Vec<BeamCompletion>> {
     params.check()?;
     beams.check(returned)?;
     if beams.num_beam_groups > 1 && params.temperature != 0.0 {
@@ -367,7 +367,7 @@ impl<'a> Search<'a> {
         let vocabulary = logits.len() / if first { 1 } else { rows };
         let shared = if first && self.groups.len() > 1 { logits.to_vec() } else { Vec::new() };
         let Self { number, given, encoded, groups, stream, .. } = self;
-        let asked = Asked { number: *number, given: *given, encoded: *encoded, settings };
+        let asked = GroupContext { number: *number, given: *given, encoded: *encoded, settings };
         let (mut at, mut chosen) = (0, Vec::new());
         for group in groups.iter_mut().filter(|group| !group.is_done) {
             let lines = match first {
@@ -417,8 +417,8 @@ impl<'a> Search<'a> {
     }
 
     /// Returns the best `returned` completions. If there are fewer, the best one is repeated.
-    fn best(&self, returned: usize) -> Vec<Found> {
-        let found = |(beam, stop): &(Beam, StopReason)| Found {
+    fn best(&self, returned: usize) -> Vec<BeamCompletion> {
+        let found = |(beam, stop): &(Beam, StopReason)| BeamCompletion {
             completion: Completion {
                 ids: beam.ids[self.given..].to_vec(),
                 sampled_logprobs: beam.addends.clone(),
@@ -436,7 +436,7 @@ impl<'a> Search<'a> {
 }
 
 /// Data of its search that a step of a group needs.
-struct Asked<'a> {
+struct GroupContext<'a> {
     number: usize,
     given: usize,
     encoded: Option<&'a [u32]>,
@@ -464,10 +464,10 @@ impl Group {
         logits: &mut [f32],
         vocabulary: usize,
         chosen: &[u32],
-        asked: &Asked<'_>,
+        asked: &GroupContext<'_>,
         (stop, stream): (&mut dyn StopRule, &mut Stream),
     ) {
-        let Asked { settings: Settings { params, beams }, given, .. } = *asked;
+        let GroupContext { settings: Settings { params, beams }, given, .. } = *asked;
         let lines = logits.len() / vocabulary;
         let histories: Vec<History<'_>> = self.running.iter().map(|beam| asked.history(beam)).collect();
         let scored: Vec<Scored> = logits
@@ -578,7 +578,7 @@ impl Group {
     }
 }
 
-impl Asked<'_> {
+impl GroupContext<'_> {
     fn history<'b>(&'b self, beam: &'b Beam) -> History<'b> {
         let history = History::new(&beam.ids, beam.ids.len() - self.given);
         self.encoded.map_or(history, |encoded| history.with_encoder(encoded))

@@ -63,7 +63,7 @@ pub struct Engine<'a> {
     /// Number of rows submitted so far.
     rows: usize,
     /// Prompts in the cache.
-    held: Vec<usize>,
+    cached_prompts: Vec<usize>,
     /// Logits after the last computed prompt, if rows of it still wait, with those of the guide.
     last_logits: Logits,
     prefilled: usize,
@@ -117,7 +117,7 @@ impl<'a> Engine<'a> {
             kept: Vec::new(),
             free: (0..places).rev().collect(),
             rows: 0,
-            held: Vec::new(),
+            cached_prompts: Vec::new(),
             last_logits: Logits::default(),
             prefilled: 0,
         }
@@ -169,13 +169,13 @@ impl<'a> Engine<'a> {
             )));
         };
         let all = [self.kept[at].ids(), &ids].concat();
-        if self.kept[at].behind() + ids.len() == 0 {
+        if self.kept[at].uncached() + ids.len() == 0 {
             return Err(Error::input(format!("row {row} cannot continue: it has no new tokens")));
         }
         check_prompt("the conversation", &all, &params, self.next.model())?;
         let mut row = self.kept.swap_remove(at);
-        row.go_on(&ids, params, stream);
-        self.prefilled += row.behind();
+        row.continue_with(&ids, params, stream);
+        self.prefilled += row.uncached();
         self.live.push(row);
         Ok(())
     }
@@ -248,11 +248,11 @@ impl<'a> Engine<'a> {
                 for (row, slot) in group.rows.drain(..places).zip(self.free.drain(self.free.len() - places..).rev()) {
                     let prompt = (prompt, shared, &given[..]);
                     let row = Row::new(row, prompt, encoded.clone(), slot, Arc::clone(&group.params), group.is_kept);
-                    if row.behind() == 0 {
+                    if row.uncached() == 0 {
                         entering.push(row);
                         logits.append(logits_of(i));
                     } else {
-                        self.prefilled += row.behind();
+                        self.prefilled += row.uncached();
                         self.live.push(row);
                     }
                 }
@@ -294,7 +294,7 @@ impl<'a> Engine<'a> {
         // Both models have computed the same prompts, so they share the numbers.
         let guide = self.guide.as_mut().map(|guide| guide.after_prompts(&prompts).1);
         self.prefilled += prompts.iter().map(|prompt| prompt.len()).sum::<usize>();
-        self.held.extend(numbers.clone());
+        self.cached_prompts.extend(numbers.clone());
         self.waiting.range_mut(groups).zip(numbers).for_each(|(group, number)| group.computed = Some(number));
         Logits { own, guide }
     }
@@ -307,7 +307,7 @@ impl<'a> Engine<'a> {
         let tokens: Vec<NewToken> = self.live.iter().flat_map(Row::next).collect();
         let mut live = std::mem::take(&mut self.live);
         let ends = live.iter().scan(0, |end, row| {
-            *end += row.behind();
+            *end += row.uncached();
             Some(*end - 1)
         });
         let ends: Vec<usize> = ends.collect();
@@ -343,7 +343,7 @@ impl<'a> Engine<'a> {
             }
         }
         for row in rows {
-            events.push(row.told());
+            events.push(row.token_event());
             row.check(stop);
         }
     }
@@ -367,7 +367,7 @@ impl<'a> Engine<'a> {
     fn drop_prompts(&mut self) {
         let rows = self.live.iter().chain(&self.kept).map(|row| row.prompt);
         let used: BTreeSet<usize> = rows.chain(self.waiting.iter().filter_map(|group| group.computed)).collect();
-        for prompt in self.held.extract_if(.., |prompt| !used.contains(prompt)) {
+        for prompt in self.cached_prompts.extract_if(.., |prompt| !used.contains(prompt)) {
             self.next.drop_prompt(prompt);
             if let Some(guide) = &mut self.guide {
                 guide.drop_prompt(prompt);

@@ -13,7 +13,7 @@ mod run;
 pub mod sampler;
 mod truncate;
 
-pub use beam::{BeamParams, EarlyStopping, Found, beam_search};
+pub use beam::{BeamCompletion, BeamParams, EarlyStopping, beam_search};
 pub use config::{BeamConfig, SamplingConfig, TrainedLogprobs};
 pub use engine::{Engine, PREFILL_TOKENS, Request, Turn};
 pub use mask::{Kept, LikeliestMask, LogitsMask, Masking};

@@ -164,7 +164,7 @@ impl Row {
     }
 
     /// Returns the number of ids that are not in the cache yet.
-    pub(super) fn behind(&self) -> usize {
+    pub(super) fn uncached(&self) -> usize {
         self.ids.len() - self.cached
     }
 
@@ -190,7 +190,7 @@ impl Row {
     }
 
     /// Returns the event that the last id was sampled.
-    pub(super) fn told(&mut self) -> Event {
+    pub(super) fn token_event(&mut self) -> Event {
         let said = "it was just drawn";
         Event::Token {
             row: self.number,
@@ -224,7 +224,7 @@ impl Row {
     }
 
     /// Continues after `ids` with a new completion.
-    pub(super) fn go_on(&mut self, ids: &[u32], params: Arc<SamplingParams>, stream: Stream) {
+    pub(super) fn continue_with(&mut self, ids: &[u32], params: Arc<SamplingParams>, stream: Stream) {
         self.ids.extend_from_slice(ids);
         (self.params, self.stream, self.has_ended) = (params, stream, false);
     }

@@ -95,7 +95,7 @@ impl Line {
     ) -> Choice {
         let likeliest = std::mem::take(&mut self.likeliest);
         if let Some(id) = self.forced {
-            let logprob = self.told(logits_v[id as usize]);
+            let logprob = self.reported_logprob(logits_v[id as usize]);
             return match mask {
                 // A mask does not affect a forced id.
                 Some(_) if params.record == Record::Mask => {
@@ -108,8 +108,9 @@ impl Line {
             };
         }
         let of_mask = mask.as_ref().filter(|_| params.record == Record::Mask).map(|support| {
-            let among = if *support == Support::All { self.raw.clone() } else { self.among(logits_v, support) };
-            (among, support.clone())
+            let restricted =
+                if *support == Support::All { self.raw.clone() } else { self.restricted_to(logits_v, support) };
+            (restricted, support.clone())
         });
         let is_masked = mask.is_some_and(|support| mask::apply(logits_v, &support));
         let is_greedy = params.temperature == 0.0;
@@ -123,9 +124,9 @@ impl Line {
         };
         let id = if is_greedy { argmax(logits_v) } else { processed.draw(logits_v, rng) };
         let raw = self.raw_logit(logits_v, id);
-        let logprob = self.told(raw);
+        let logprob = self.reported_logprob(raw);
         let (sampled_logprob, support) = match of_mask {
-            Some((among, support)) if support.contains(id as u32) => (among.logprob(raw), Some(support)),
+            Some((restricted, support)) if support.contains(id as u32) => (restricted.logprob(raw), Some(support)),
             // The mask would have left nothing to sample.
             Some(_) => (logprob, Some(Support::All)),
             None => {
@@ -137,7 +138,7 @@ impl Line {
     }
 
     /// Returns the log-probability to report for an id whose logit at the temperature is `logit`.
-    fn told(&self, logit: f32) -> f32 {
+    fn reported_logprob(&self, logit: f32) -> f32 {
         match &self.untempered {
             Some((model, temperature)) => model.logprob(logit * temperature),
             None => self.raw.logprob(logit),
@@ -150,7 +151,7 @@ impl Line {
     }
 
     /// Returns the distribution at the temperature over `support`, before any other processing.
-    fn among(&self, logits_v: &[f32], support: &Support) -> Distribution {
+    fn restricted_to(&self, logits_v: &[f32], support: &Support) -> Distribution {
         let mut raw_v = logits_v.to_vec();
         self.replaced.iter().for_each(|(id, logit)| raw_v[*id] = *logit);
         mask::apply(&mut raw_v, support);
@@ -289,9 +290,9 @@ mod tests {
             let choice = line.choose(&mut logits_v, Some(support.clone()), &params, &mut stream(i));
             let id = choice.id as usize;
             seen[id] = true;
-            let (among, whole) = [(-0.3133, -0.4402), (-1.3133, -1.4402)][id];
+            let (restricted, whole) = [(-0.3133, -0.4402), (-1.3133, -1.4402)][id];
             assert!(
-                (choice.sampled_logprob - among).abs() < 5e-5 && (choice.logprob - whole).abs() < 5e-5,
+                (choice.sampled_logprob - restricted).abs() < 5e-5 && (choice.logprob - whole).abs() < 5e-5,
                 "{choice:?}"
             );
             assert_eq!(choice.support, Some(support.clone()));

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::score::check_finite;
 use super::{PASSES, open};
-use crate::data::{self, Classified, LoadOptions, Need, Side, TextForm};
+use crate::data::{self, ClassifierInput, LoadOptions, Need, Side, TextForm};
 use crate::device::DeviceChoice;
 use crate::error::Error;
 use crate::host::read;
@@ -85,7 +85,7 @@ pub fn classes<E: From<Error>>(
             let (own, others) = rest.split_at(count * labels);
             rest = others;
             own.iter().try_for_each(|&logit| check_finite(&format!("a logit of row {row}"), f64::from(logit)))?;
-            each(said(model.task(), own))?;
+            each(class_row(model.task(), own))?;
         }
         progress(done, rows.len());
     }
@@ -93,7 +93,7 @@ pub fn classes<E: From<Error>>(
 }
 
 /// Returns the text of every row. A row that cannot be read is an error with its place.
-fn texts(options: &ClassesOptions, model: &Classifier, tokenizer: &Tokenizer) -> Result<Vec<Classified>, Error> {
+fn texts(options: &ClassesOptions, model: &Classifier, tokenizer: &Tokenizer) -> Result<Vec<ClassifierInput>, Error> {
     let cut = options.truncate.zip(model.encoder.max_positions()).map(|(side, limit)| side.to(limit));
     let form = TextForm::parse(options.text.as_deref(), options.pair.as_deref(), cut)
         .map_err(|(_, message)| Error::input(message))?;
@@ -105,7 +105,7 @@ fn texts(options: &ClassesOptions, model: &Classifier, tokenizer: &Tokenizer) ->
     let rows = data::load(&options.data, &load)?.rows;
     let mut found = Vec::with_capacity(rows.len());
     for row in &rows {
-        let read = data::classified(row, &form, tokenizer)?;
+        let read = data::classifier_input(row, &form, tokenizer)?;
         model.encoder.check(&text(&read)).map_err(|message| {
             let error = row.place.error(message);
             match model.encoder.max_positions().is_some_and(|limit| limit < read.ids.len()) {
@@ -120,12 +120,12 @@ fn texts(options: &ClassesOptions, model: &Classifier, tokenizer: &Tokenizer) ->
     Ok(found)
 }
 
-fn text(row: &Classified) -> Text<'_> {
+fn text(row: &ClassifierInput) -> Text<'_> {
     Text { ids: &row.ids, types: &row.types, global: None }
 }
 
 /// Converts the logits of one text to its result.
-fn said(task: &Task, logits: &[f32]) -> ClassRow {
+fn class_row(task: &Task, logits: &[f32]) -> ClassRow {
     let label = |logits: &[f32]| {
         let mut names = task.decide(logits).into_iter().map(|k| task.labels[k].as_str());
         match task.reading {

@@ -207,7 +207,7 @@ fn tokenize(options: &EvalOptions, files: &Pretrained) -> Result<TokenizeOptions
     let tokenize = super::tokenize(files)?;
     let most = ModelShape::of(&files.dir)?.max_positions.unwrap_or(usize::MAX);
     // A reward model's decoder reads the whole completion after its start id.
-    let first = usize::from(tokenize.apart && files.dir.is_reward_model());
+    let first = usize::from(tokenize.encoder_reads_prompt && files.dir.is_reward_model());
     let most = most.saturating_sub(first);
     let (max_length, bad_rows) = (Some(options.max_length.min(most)), options.bad_rows);
     Ok(TokenizeOptions { max_length, bad_rows, too_long: TooLong::Truncate, ..tokenize })
@@ -215,7 +215,7 @@ fn tokenize(options: &EvalOptions, files: &Pretrained) -> Result<TokenizeOptions
 
 /// Evaluates a classifier on rows with labels.
 fn labels(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Result<Measured> {
-    let (rows, said) = rows(options, Need::Columns, interrupt)?;
+    let (rows, notes) = rows(options, Need::Columns, interrupt)?;
     let task = Task::of(&files.dir)?;
     let negative_label = options.classify.negative_label.clone();
     if let Some(Err(message)) = negative_label.as_deref().map(|name| task.label(name)) {
@@ -229,11 +229,11 @@ fn labels(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> R
     let stats = Classify { negative_label }.evaluate(&model, &examples, PASSES, interrupt)?;
     let metrics = stats.metrics("");
     check_finite("the loss", metrics.get("loss").unwrap_or_default())?;
-    Ok(Measured::new(made.examples.len(), remarks(said, &made), metrics))
+    Ok(Measured::new(made.examples.len(), remarks(notes, &made), metrics))
 }
 
 fn texts(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Result<Measured> {
-    let (rows, said) = rows(options, Need::Sft, interrupt)?;
+    let (rows, notes) = rows(options, Need::Sft, interrupt)?;
     let made = data::sft_examples(&rows, &files.tokenizer, files.template.as_ref(), &tokenize(options, files)?)?;
     let model = CausalLm::load(&files.dir, &options.device.device())?;
     let mut means = Means::default();
@@ -250,12 +250,12 @@ fn texts(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Re
             for (name, values) in ["entropy", "mean_token_accuracy", "loss"].into_iter().zip(&parts) {
                 let what = format!("`{name}` of a token");
                 values[begin..begin + count].iter().try_for_each(|&value| check_finite(&what, f64::from(value)))?;
-                means.values(name, &values[begin..begin + count]);
+                means.add_values(name, &values[begin..begin + count]);
             }
             begin += count;
         }
     }
-    let mut measured = Measured::new(made.examples.len(), remarks(said, &made), Metrics::default()).with(&means);
+    let mut measured = Measured::new(made.examples.len(), remarks(notes, &made), Metrics::default()).with(&means);
     if let Some(loss) = measured.metrics.get("loss") {
         let perplexity = loss.exp();
         if perplexity.is_finite() {
@@ -284,8 +284,8 @@ fn texts(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Re
 fn implicit(options: &EvalOptions, files: &Pretrained, model: &CausalLm, interrupt: &Interrupt) -> Result<Means> {
     let dpo = DpoConfig::default();
     let made = dpo.examples(&rows(options, Need::Preference, interrupt)?.0, files, tokenize(options, files)?)?;
-    let apart = model.position_budget().reads_separately();
-    let longest = made.examples.iter().map(|pair| DpoConfig::rows(pair).positions(apart)).max().unwrap_or(0);
+    let separate = model.position_budget().reads_separately();
+    let longest = made.examples.iter().map(|pair| DpoConfig::rows(pair).positions(separate)).max().unwrap_or(0);
     let Some(reference) = reference(options, files, longest)? else { return Ok(Means::default()) };
     let lengths: Vec<usize> = made.examples.iter().map(|pair| DpoConfig::rows(pair).tokens()).collect();
     let mut means = Means::default();
@@ -295,10 +295,10 @@ fn implicit(options: &EvalOptions, files: &Pretrained, model: &CausalLm, interru
         for (own, others) in policy.as_chunks::<2>().0.iter().zip(reference.as_chunks::<2>().0) {
             let [chosen, rejected] = [0, 1].map(|side| dpo.beta * f64::from(own[side] - others[side]));
             [chosen, rejected].into_iter().try_for_each(|reward| check_finite("an implicit reward", reward))?;
-            means.row("rewards/chosen", chosen, 1.0);
-            means.row("rewards/rejected", rejected, 1.0);
-            means.row("rewards/accuracies", preferred(chosen, rejected), 1.0);
-            means.row("rewards/margins", chosen - rejected, 1.0);
+            means.add_row("rewards/chosen", chosen, 1.0);
+            means.add_row("rewards/rejected", rejected, 1.0);
+            means.add_row("rewards/accuracies", preferred(chosen, rejected), 1.0);
+            means.add_row("rewards/margins", chosen - rejected, 1.0);
         }
     }
     Ok(means)
@@ -318,9 +318,9 @@ fn reference(options: &EvalOptions, files: &Pretrained, longest: usize) -> Resul
 }
 
 fn preferences(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Result<Measured> {
-    let (rows, said) = rows(options, Need::Preference, interrupt)?;
+    let (rows, notes) = rows(options, Need::Preference, interrupt)?;
     // Long texts are cut on the same side as in training.
-    let pair_cut = if files.dir.trained().keeps_end == Some(true) { Side::Left } else { Side::Right };
+    let pair_cut = if files.dir.training_info().keeps_end == Some(true) { Side::Left } else { Side::Right };
     let tokenize = TokenizeOptions { pair_cut, ..tokenize(options, files)? };
     let made = data::reward_examples(&rows, &files.tokenizer, files.template.as_ref(), &tokenize)?;
     let model = Ranker::load(&files.dir, &options.device.device())?;
@@ -331,10 +331,10 @@ fn preferences(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt)
     for score in &scores {
         let rewards = [score.chosen, score.rejected];
         rewards.into_iter().try_for_each(|reward| check_finite("a reward", f64::from(reward)))?;
-        means.row("accuracy", f64::from(u8::from(score.is_right())), 1.0);
-        means.row("margin", f64::from(score.chosen) - f64::from(score.rejected), 1.0);
+        means.add_row("accuracy", f64::from(u8::from(score.is_right())), 1.0);
+        means.add_row("margin", f64::from(score.chosen) - f64::from(score.rejected), 1.0);
     }
-    let measured = Measured::new(examples.len(), remarks(said, &made), stats.metrics(""));
+    let measured = Measured::new(examples.len(), remarks(notes, &made), stats.metrics(""));
     let pairs = options.report.then(|| PairsReport {
         model: options.model.clone(),
         data: options.data.to_string(),
@@ -381,7 +381,7 @@ fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> 
     let measuring = Measuring::new(&metrics, options.post_process.as_ref(), &models, interrupt)?;
     let compares = !metrics.is_empty() || options.reward.as_ref().is_some_and(RewardConfig::compares);
     let of_reward = reward.as_ref().map_or_else(Vec::new, |reward| measuring.further_remarks(&**reward));
-    let (rows, said) = rows(options, Need::Prompt, interrupt)?;
+    let (rows, notes) = rows(options, Need::Prompt, interrupt)?;
     let model = CausalLm::load(&files.dir, &device)?;
     let room = model.position_budget().within(options.max_length).too_long(options.params.max_new_tokens);
     let tokenize = TokenizeOptions {
@@ -436,18 +436,18 @@ fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> 
     for of_prompt in found.scores.chunks(group) {
         let judged: Vec<f32> = of_prompt.iter().filter_map(Score::total).collect();
         if !judged.is_empty() {
-            means.values("reward", &judged);
+            means.add_values("reward", &judged);
         }
     }
     for of_prompt in found.kls.iter().flat_map(|kls| kls.chunks(group)) {
         of_prompt.iter().try_for_each(|&kl| check_finite("the KL to the reference", kl))?;
-        means.row("kl", of_prompt.iter().sum(), of_prompt.len() as f64);
+        means.add_row("kl", of_prompt.iter().sum(), of_prompt.len() as f64);
     }
     for of_prompt in found.rollouts.rollouts.chunks(group) {
         let lengths: Vec<f32> = of_prompt.iter().map(|rollout| rollout.completion_ids.len() as f32).collect();
-        means.values("length", &lengths);
+        means.add_values("length", &lengths);
     }
-    let remarks = remarks(said, &made).into_iter().chain(measuring.remarks()).chain(of_reward).collect();
+    let remarks = remarks(notes, &made).into_iter().chain(measuring.remarks()).chain(of_reward).collect();
     let measured = Measured::new(made.examples.len(), remarks, found.stats.metrics(""));
     Ok(Measured { errors: means.errors(), values, samples, ..measured })
 }

@@ -11,7 +11,7 @@ pub(super) struct Means(Vec<(&'static str, Vec<(f64, f64)>)>);
 
 impl Means {
     /// Adds a row of `weight` observations with this `sum`.
-    pub fn row(&mut self, name: &'static str, sum: f64, weight: f64) {
+    pub fn add_row(&mut self, name: &'static str, sum: f64, weight: f64) {
         match self.0.iter_mut().find(|(known, _)| *known == name) {
             Some((_, rows)) => rows.push((sum, weight)),
             None => self.0.push((name, vec![(sum, weight)])),
@@ -19,8 +19,8 @@ impl Means {
     }
 
     /// Adds a row of values.
-    pub fn values(&mut self, name: &'static str, values: &[f32]) {
-        self.row(name, values.iter().map(|&value| f64::from(value)).sum(), values.len() as f64);
+    pub fn add_values(&mut self, name: &'static str, values: &[f32]) {
+        self.add_row(name, values.iter().map(|&value| f64::from(value)).sum(), values.len() as f64);
     }
 
     /// Returns the means of all names with a positive total weight.

@@ -80,7 +80,7 @@ pub fn merge(options: &MergeOptions) -> Result<Merged> {
         let base = base.with_head(Some(model.task().clone()));
         output.write(|path| {
             save_classifier(&merged, &base, path)?;
-            dir.trained().write(path)
+            dir.training_info().write(path)
         })?;
         (answers(&|rows| logits(&merged, rows)), expected)
     } else if dir.is_reward_model() {
@@ -89,7 +89,7 @@ pub fn merge(options: &MergeOptions) -> Result<Merged> {
         let merged = model.merged();
         output.write(|path| {
             save_scalar(&merged, &base, path)?;
-            dir.trained().write(path)
+            dir.training_info().write(path)
         })?;
         (answers(&|rows| read_all(&merged.values(&merged.batch(rows)))), expected)
     } else {

@@ -13,15 +13,15 @@ mod score;
 
 pub use crate::model::model_of;
 pub use chat::{
-    Answer, AnswerEnd, Ask, Asked, Base, ChatFormat, ChatJudge, ChatModel, ChatOptions, ChatSettings, Flow, JudgedPart,
-    Piece, Prompter, Said, SegmentsJudge, Session, score_text,
+    Answer, AnswerEnd, Base, ChatFormat, ChatJudge, ChatModel, ChatOptions, ChatSettings, CompletionRequest, Flow,
+    JudgedPart, Piece, Prompter, SegmentsJudge, Session, TemplateInputs, TokenScore, score_text,
 };
 pub use classes::{ClassRow, ClassesOptions, PerScope, classes};
 pub use evaluate::{EvalOptions, Measured, Prediction, evaluate};
 pub use export::{ExportOptions, Exported, GgufWeights, export};
 pub use merge::{MergeOptions, Merged, merge};
 pub use metrics::{MetricOptions, MetricReport, MetricValue, measure};
-pub use quantize::{PolicyQuality, QuantizeOptions, QuantizeReport, REPORT_FILE, RewardQuality, Side, quantize};
+pub use quantize::{ModelCost, PolicyQuality, QuantizeOptions, QuantizeReport, REPORT_FILE, RewardQuality, quantize};
 pub use sample::{Prompts, SampleOptions, Sampled, sample};
 pub use score::{LogprobRow, RewardRow, ScoreOptions, Scored, logprobs, rewards};
 
@@ -50,5 +50,5 @@ fn open_files(name: &str, adapter: Option<&str>, text: &TextFiles) -> Result<Pre
 
 /// Returns tokenization options for the model in `files`. With an encoder, prompt and completion are separate.
 fn tokenize(files: &Pretrained) -> Result<TokenizeOptions> {
-    Ok(TokenizeOptions { apart: files.dir.has_encoder()?, ..TokenizeOptions::default() })
+    Ok(TokenizeOptions { encoder_reads_prompt: files.dir.has_encoder()?, ..TokenizeOptions::default() })
 }

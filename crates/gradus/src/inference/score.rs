@@ -129,22 +129,22 @@ struct Pairs<T> {
     /// Index of the data row of each text, from 0. Both texts of a pair have the same row.
     rows: Vec<usize>,
     /// Number of texts scored so far.
-    said: usize,
+    scored: usize,
     chosen: Option<T>,
 }
 
 impl<T> Pairs<T> {
     /// Adds the score of the next text, and returns the scores of its row if they are complete.
-    fn join(&mut self, said: T) -> Option<Scored<T>> {
-        let row = self.rows[self.said];
-        self.said += 1;
+    fn join(&mut self, result: T) -> Option<Scored<T>> {
+        let row = self.rows[self.scored];
+        self.scored += 1;
         match self.chosen.take() {
-            Some(chosen) => Some(Scored::Pair { chosen, rejected: said }),
-            None if self.rows.get(self.said) == Some(&row) => {
-                self.chosen = Some(said);
+            Some(chosen) => Some(Scored::Pair { chosen, rejected: result }),
+            None if self.rows.get(self.scored) == Some(&row) => {
+                self.chosen = Some(result);
                 None
             }
-            None => Some(Scored::One(said)),
+            None => Some(Scored::One(result)),
         }
     }
 }
@@ -157,7 +157,7 @@ fn examples<T>(
 ) -> Result<(Vec<SftExample>, Pairs<T>), Error> {
     let load =
         LoadOptions { max_rows: options.max_rows, rename: options.rename.clone(), ..LoadOptions::needing(Need::Score) };
-    let add_eos = options.add_eos.or(files.dir.trained().add_eos.filter(|_| for_reward)).unwrap_or(false);
+    let add_eos = options.add_eos.or(files.dir.training_info().add_eos.filter(|_| for_reward)).unwrap_or(false);
     let read = TokenizeOptions { add_eos, for_reward, ..super::tokenize(files)? };
     let (mut rows, mut of) = (Vec::new(), Vec::new());
     for row in data::load(&options.data, &load)?.rows {
@@ -175,7 +175,7 @@ fn examples<T>(
     let missing = rows.iter().enumerate().find(|(i, _)| made.get(*i).is_none_or(|example| example.row != *i));
     match missing {
         None => match made.iter().find(|example| example.ids.is_empty()) {
-            None => Ok((made, Pairs { rows: of, said: 0, chosen: None })),
+            None => Ok((made, Pairs { rows: of, scored: 0, chosen: None })),
             Some(empty) => Err(rows[empty.row].place.error("the row has no tokens")),
         },
         Some((_, row)) => Err(row.place.error("the row has nothing to score")),

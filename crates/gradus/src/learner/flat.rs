@@ -26,7 +26,7 @@ pub struct Place {
 impl<M: Module> Learner<M> {
     /// Returns the range of each trained parameter, in order.
     pub fn layout(&self) -> Vec<Place> {
-        let mut found = Found::default();
+        let mut found = ParameterCollector::default();
         self.module().visit(&mut found);
         let mut end = 0;
         let place = |(name, (shape, _)): (String, (Vec<usize>, _))| {
@@ -39,7 +39,7 @@ impl<M: Module> Learner<M> {
 
     /// Returns all trained parameters, end to end, without autodiff.
     pub fn parameters(&self) -> Tensor<1> {
-        let mut found = Found::default();
+        let mut found = ParameterCollector::default();
         self.module().visit(&mut found);
         Tensor::cat(found.parameters.into_values().map(|(_, values)| values).collect(), 0)
     }
@@ -82,12 +82,12 @@ impl<M: Module> Learner<M> {
 
 /// Shapes and values of trained parameters, by name.
 #[derive(Default)]
-struct Found {
+struct ParameterCollector {
     path: NamePath,
     parameters: BTreeMap<String, (Vec<usize>, Tensor<1>)>,
 }
 
-impl ModuleVisitor for Found {
+impl ModuleVisitor for ParameterCollector {
     fn enter_module(&mut self, name: &str, container: &str) {
         self.path.enter(name, container);
     }

@@ -45,12 +45,12 @@ impl GradientSum {
     ///
     /// Multiplies by `min(1, max_norm / (norm + 1e-6))`, PyTorch's form. Returns the norm before clipping.
     pub fn clip(&mut self, max_norm: f64) -> f64 {
-        self.clip_beside(max_norm, 0.0)
+        self.clip_by_joint_norm(max_norm, 0.0)
     }
 
     /// Clips as [`clip`](Self::clip) does, but by the joint norm of these gradients and of other gradients whose norm is `others`. Returns
     /// the norm of these gradients alone.
-    pub fn clip_beside(&mut self, max_norm: f64, others: f64) -> f64 {
+    pub fn clip_by_joint_norm(&mut self, max_norm: f64, others: f64) -> f64 {
         let norm = self.norm();
         let factor = (max_norm / (norm.hypot(others) + 1e-6)) as f32;
         self.scale = if max_norm > 0.0 && factor < 1.0 { factor } else { 1.0 };

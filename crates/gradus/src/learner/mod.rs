@@ -18,7 +18,7 @@ use burn::tensor::Tensor;
 use crate::ranks::{LaneSums, Lanes};
 use gradient_sum::GradientSum;
 use optimizer::{Optimizer, OptimizerConfig};
-use reduction::{News, Own, Reduction};
+use reduction::{GradientMessage, RankGradients, Reduction};
 
 /// A module in training. Callers accumulate losses over micro-batches and then take one step.
 #[derive(Debug)]
@@ -44,13 +44,13 @@ struct LastPass<M> {
     module: M,
     lane: usize,
     reduction: Reduction,
-    sender: Sender<News>,
-    receiver: Receiver<News>,
+    sender: Sender<GradientMessage>,
+    receiver: Receiver<GradientMessage>,
 }
 
 /// The part of a learner that a checkpoint stores, whatever the module is.
 #[derive(Debug, Clone, Copy)]
-pub struct Trained<'a> {
+pub struct LearnerState<'a> {
     /// Optimizer of the learner.
     pub optimizer: &'a Optimizer,
     /// [`Learner::version`] of its parameters.
@@ -121,15 +121,15 @@ impl<M: Module> Learner<M> {
     }
 
     /// Returns the part that a checkpoint stores.
-    pub fn trained(&self) -> Trained<'_> {
-        Trained { optimizer: &self.optimizer, version: self.version }
+    pub fn state(&self) -> LearnerState<'_> {
+        LearnerState { optimizer: &self.optimizer, version: self.version }
     }
 
     /// Announces that the next forward pass is the last one of `lane` in this step. If `lane` is also the last lane of this rank, the sum
     /// over ranks begins during the backward pass in [`accumulate`](Self::accumulate). Ranks must then exchange nothing else until
     /// [`reduce`](Self::reduce).
     pub fn begin_last_pass(&mut self, lane: usize, lanes: Lanes) {
-        let Some(ranks) = lanes.ranks().beside().filter(|_| lane + 1 == lanes.own().end) else { return };
+        let Some(ranks) = lanes.ranks().for_exchange_thread().filter(|_| lane + 1 == lanes.own().end) else { return };
         let reduction = Reduction::new(self.module(), lanes, ranks);
         self.last_pass = reduction.watch(self.module()).map(|(module, sender, receiver)| LastPass {
             module,
@@ -147,9 +147,9 @@ impl<M: Module> Learner<M> {
             self.gradients.add(self.module.as_ref().expect("the module is in its place between steps"), &mut gradients);
             return;
         };
-        let under_way = Some((lane, std::mem::take(&mut self.gradients)));
-        let own = Own { lanes: std::mem::take(&mut self.lanes), under_way };
-        self.reduction = Some(std::thread::spawn(move || reduction.beside(own, &receiver)));
+        let current = Some((lane, std::mem::take(&mut self.gradients)));
+        let own = RankGradients { lanes: std::mem::take(&mut self.lanes), current };
+        self.reduction = Some(std::thread::spawn(move || reduction.sum_during_backward(own, &receiver)));
         drop(loss.backward());
         // The receiver is gone if a rank has failed.
         drop(sender.send(None));
@@ -169,13 +169,13 @@ impl<M: Module> Learner<M> {
     /// the whole gradient, with the same bits for any number of ranks. If a rank has failed, no rank has a gradient.
     pub fn reduce(&mut self, lanes: Lanes, is_ok: bool) {
         self.last_pass = None;
-        let (under_way, own) = (std::mem::take(&mut self.gradients), std::mem::take(&mut self.lanes));
-        debug_assert!(under_way.is_empty() || !is_ok, "a lane has not ended");
+        let (current, own) = (std::mem::take(&mut self.gradients), std::mem::take(&mut self.lanes));
+        debug_assert!(current.is_empty() || !is_ok, "a lane has not ended");
         let sum = match self.reduction.take() {
             Some(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
             None if lanes.ranks().is_alone() => Ok(own.into_sum().filter(|_| is_ok).unwrap_or_default()),
             None => {
-                let own = is_ok.then_some(Own { lanes: own, under_way: None });
+                let own = is_ok.then_some(RankGradients { lanes: own, current: None });
                 Reduction::new(self.module(), lanes, lanes.ranks()).of(own)
             }
         };
@@ -201,16 +201,16 @@ impl<M: Module> Learner<M> {
     /// # Errors
     /// As [`step`](Self::step).
     pub fn ready(&mut self, max_grad_norm: f64) -> Result<Step<'_, M>, String> {
-        self.ready_beside(max_grad_norm, 0.0)
+        self.ready_with_joint_norm(max_grad_norm, 0.0)
     }
 
     /// As [`ready`](Self::ready), but clips by the joint norm of these gradients and of other gradients whose norm is `others`.
     ///
     /// # Errors
     /// As [`step`](Self::step).
-    pub fn ready_beside(&mut self, max_grad_norm: f64, others: f64) -> Result<Step<'_, M>, String> {
+    pub fn ready_with_joint_norm(&mut self, max_grad_norm: f64, others: f64) -> Result<Step<'_, M>, String> {
         let mut gradients = std::mem::take(&mut self.gradients);
-        let norm = gradients.clip_beside(max_grad_norm, others);
+        let norm = gradients.clip_by_joint_norm(max_grad_norm, others);
         if !norm.is_finite() {
             let name = gradients.first_not_finite().unwrap_or("several parameters together");
             return Err(format!("the gradient of `{name}` is not finite"));

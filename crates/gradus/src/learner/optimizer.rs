@@ -206,13 +206,13 @@ pub struct Optimizer {
     /// This rank's share of the moments; `None` means all.
     shares: Option<Arc<Shares>>,
     /// Device that stores the moments and updates the parameters; `None` means the device of the parameters.
-    home: Option<Device>,
+    moments_device: Option<Device>,
 }
 
 impl Optimizer {
     /// Creates an optimizer that has not stepped yet.
     pub fn new(config: impl Into<OptimizerConfig>) -> Self {
-        Self { config: config.into(), steps: 0, moments: BTreeMap::new(), shares: None, home: None }
+        Self { config: config.into(), steps: 0, moments: BTreeMap::new(), shares: None, moments_device: None }
     }
 
     /// Number of steps taken.
@@ -231,16 +231,16 @@ impl Optimizer {
     }
 
     /// Creates an optimizer that continues from a checkpoint. The moments must be on the device of their parameters, or on the device given
-    /// to [`held_on`](Self::held_on).
+    /// to [`with_moments_on`](Self::with_moments_on).
     pub fn restore(config: OptimizerConfig, steps: u64, moments: BTreeMap<String, Moments>) -> Self {
-        Self { config, steps, moments, shares: None, home: None }
+        Self { config, steps, moments, shares: None, moments_device: None }
     }
 
-    /// Stores the moments on `home` from now on and updates parameters there. Each step copies parameters and gradients to `home` and the
+    /// Stores the moments on `moments_device` from now on and updates parameters there. Each step copies parameters and gradients to `moments_device` and the
     /// parameters back, so that no moments occupy the memory of a GPU.
     #[must_use]
-    pub fn held_on(self, home: Option<Device>) -> Self {
-        Self { home, ..self }
+    pub fn with_moments_on(self, moments_device: Option<Device>) -> Self {
+        Self { moments_device, ..self }
     }
 
     /// Keeps only this rank's share of the moments from now on.
@@ -252,7 +252,7 @@ impl Optimizer {
         let (shares, moments) = (Shares::new(ranks, module), std::mem::take(&mut self.moments));
         let part = |(name, moments): (String, Moments)| {
             let own = shares.own(&name);
-            let device = self.home.as_ref().or(shares.device.as_ref()).filter(|_| !own.is_empty())?;
+            let device = self.moments_device.as_ref().or(shares.device.as_ref()).filter(|_| !own.is_empty())?;
             Some((name, moments.part(own, device)))
         };
         self.moments = moments.into_iter().filter_map(part).collect();
@@ -324,11 +324,14 @@ impl Optimizer {
     /// Allocated before all other computations, they are contiguous. Allocated in the first step, they would occupy blocks that activations
     /// have just freed. The activations would then need new blocks: a tenth more memory for the rest of the run.
     pub fn reserve<M: Module>(&mut self, module: &M) {
-        let (config, moments, shares, home) = (self.config, &mut self.moments, self.shares.clone(), self.home.clone());
+        let (config, moments, shares, moments_device) =
+            (self.config, &mut self.moments, self.shares.clone(), self.moments_device.clone());
         for (name, n, device) in parameters(module) {
             let own = shares.as_ref().map_or(n, |shares| shares.own(&name).len());
             if own > 0 {
-                moments.entry(name).or_insert_with(|| Moments::zeros(config, n, own, home.as_ref().unwrap_or(&device)));
+                moments
+                    .entry(name)
+                    .or_insert_with(|| Moments::zeros(config, n, own, moments_device.as_ref().unwrap_or(&device)));
             }
         }
     }
@@ -366,14 +369,16 @@ impl Optimizer {
         let scale = gradients.scale();
         let Some(shares) = self.shares.clone() else {
             // All parameters leave the module, so that each can be updated in place, and return afterwards.
-            let mut taker = Taker { path: NamePath::default(), gradients, taken: Vec::new(), shapes: BTreeMap::new() };
+            let mut taker =
+                ParameterExtractor { path: NamePath::default(), gradients, taken: Vec::new(), shapes: BTreeMap::new() };
             let module = module.map(&mut taker);
             let values = self.update(learning_rate, scale, taker.taken).into_iter().collect();
-            return module.map(&mut Filler { path: NamePath::default(), values, shapes: taker.shapes });
+            return module.map(&mut ParameterRestorer { path: NamePath::default(), values, shapes: taker.shapes });
         };
         // Every rank updates its share and receives the others.
         let (path, moved) = (NamePath::default(), BTreeMap::new());
-        let mut sharer = Sharer { path, learning_rate, optimizer: self, gradients: &gradients, shares: &shares, moved };
+        let mut sharer =
+            ShareUpdater { path, learning_rate, optimizer: self, gradients: &gradients, shares: &shares, moved };
         module.visit(&mut sharer);
         let values = shares.gather_numbers(&sharer.moved);
         let Some(device) = &shares.device else { return module };
@@ -382,11 +387,11 @@ impl Optimizer {
             (name, Tensor::from_data(TensorData::new(values, [n]), device))
         };
         let values = values.into_iter().map(tensor).collect();
-        module.map(&mut Filler { path: NamePath::default(), values, shapes: BTreeMap::new() })
+        module.map(&mut ParameterRestorer { path: NamePath::default(), values, shapes: BTreeMap::new() })
     }
 
     /// Updates parameters, given flat and without autodiff.
-    fn update(&mut self, learning_rate: f64, scale: f32, taken: Vec<Taken>) -> Vec<(String, Tensor<1>)> {
+    fn update(&mut self, learning_rate: f64, scale: f32, taken: Vec<ExtractedParameter>) -> Vec<(String, Tensor<1>)> {
         let (config, steps) = (self.config, self.steps);
         let adamw_step = |config: AdamWConfig, decays: bool| AdamWStep {
             learning_rate,
@@ -399,14 +404,14 @@ impl Optimizer {
         // Parameters that a GPU updates together, in few launches. Elsewhere they are updated one by one, so that the host holds only one
         // at a time.
         let (mut names, mut together, mut moved) = (Vec::new(), Vec::new(), Vec::new());
-        for Taken { name, values, gradient, decays } in taken {
+        for ExtractedParameter { name, values, gradient, decays } in taken {
             let [n] = values.dims();
             assert_eq!(gradient.dims(), [n], "gradient of `{name}`");
             let whole = self.shares.as_ref().map_or(n, |shares| shares.places[&name].len());
-            let (values, gradient, back) = match &self.home {
-                Some(home) if *home != values.device() => {
+            let (values, gradient, back) = match &self.moments_device {
+                Some(moments_device) if *moments_device != values.device() => {
                     let back = values.device();
-                    (copied(values, home), copied(gradient, home), Some(back))
+                    (copied(values, moments_device), copied(gradient, moments_device), Some(back))
                 }
                 _ => (values, gradient, None),
             };
@@ -463,7 +468,7 @@ fn home_again(tensor: Tensor<1>, from: Option<Device>) -> Tensor<1> {
 }
 
 /// A parameter during a step, flat and without autodiff.
-struct Taken {
+struct ExtractedParameter {
     name: String,
     values: Tensor<1>,
     gradient: Tensor<1>,
@@ -490,14 +495,14 @@ fn rmsprop(
 }
 
 /// Takes every parameter that has a gradient out of its module and leaves an empty tensor.
-struct Taker {
+struct ParameterExtractor {
     path: NamePath,
     gradients: GradientSum,
-    taken: Vec<Taken>,
+    taken: Vec<ExtractedParameter>,
     shapes: BTreeMap<String, Vec<usize>>,
 }
 
-impl ModuleMapper for Taker {
+impl ModuleMapper for ParameterExtractor {
     fn enter_module(&mut self, name: &str, container: &str) {
         self.path.enter(name, container);
     }
@@ -515,14 +520,14 @@ impl ModuleMapper for Taker {
             let empty = Tensor::empty([0; D], &values.device());
             self.shapes.insert(name.clone(), shape.to_vec());
             let decays = is_decayed(D, &name);
-            self.taken.push(Taken { name, values, gradient, decays });
+            self.taken.push(ExtractedParameter { name, values, gradient, decays });
             if tracked { empty.autodiff().require_grad() } else { empty }
         })
     }
 }
 
 /// Updates this rank's share of every parameter that has a gradient.
-struct Sharer<'a> {
+struct ShareUpdater<'a> {
     path: NamePath,
     learning_rate: f64,
     optimizer: &'a mut Optimizer,
@@ -531,7 +536,7 @@ struct Sharer<'a> {
     moved: BTreeMap<String, Vec<f32>>,
 }
 
-impl ModuleVisitor for Sharer<'_> {
+impl ModuleVisitor for ShareUpdater<'_> {
     fn enter_module(&mut self, name: &str, container: &str) {
         self.path.enter(name, container);
     }
@@ -552,21 +557,21 @@ impl ModuleVisitor for Sharer<'_> {
         let part = |whole: Tensor<1>| flat_gradient(whole.slice([own.clone()]));
         let values = part(param.val().inner().reshape(gradient.dims()));
         let decays = is_decayed(D, &name);
-        let taken = Taken { name, values, gradient: part(gradient.clone()), decays };
+        let taken = ExtractedParameter { name, values, gradient: part(gradient.clone()), decays };
         let moved = self.optimizer.update(self.learning_rate, self.gradients.scale(), vec![taken]);
         self.moved.extend(moved.into_iter().map(|(name, values)| (name, host_values(values).to_vec())));
     }
 }
 
 /// Puts flat values back into the parameters of a module.
-struct Filler {
+struct ParameterRestorer {
     path: NamePath,
     values: BTreeMap<String, Tensor<1>>,
     /// Shapes of the parameters that were taken out.
     shapes: BTreeMap<String, Vec<usize>>,
 }
 
-impl ModuleMapper for Filler {
+impl ModuleMapper for ParameterRestorer {
     fn enter_module(&mut self, name: &str, container: &str) {
         self.path.enter(name, container);
     }

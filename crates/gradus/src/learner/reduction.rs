@@ -20,18 +20,18 @@ use crate::ranks::{LaneSums, Lanes, REDUCED_AT_ONCE, Ranks, add};
 
 /// Gradients that this rank holds in a step.
 #[derive(Debug)]
-pub(super) struct Own {
+pub(super) struct RankGradients {
     /// Sums of the lanes that have ended.
     pub lanes: LaneSums<GradientSum>,
     /// The current lane, and its sum before the current pass.
-    pub under_way: Option<(usize, GradientSum)>,
+    pub current: Option<(usize, GradientSum)>,
 }
 
-impl Own {
+impl RankGradients {
     /// Removes and returns the sums of a parameter, with `gradient` of the current pass added to the current lane.
     fn nodes(&mut self, name: &str, gradient: Option<Tensor<1>>) -> Nodes {
         let mut sums = self.lanes.take_each(|sum| sum.take(name).map(Flat));
-        if let Some((lane, sum)) = &mut self.under_way {
+        if let Some((lane, sum)) = &mut self.current {
             sums.push(*lane, add(sum.take(name).map(Flat), gradient.map(Flat)));
         }
         sums.into_nodes().map(|sum| sum.map(|Flat(sum)| sum)).collect()
@@ -51,7 +51,7 @@ pub(super) struct Reduction {
 
 /// A message from the backward pass: a parameter's index and gradient, or `None` at the end of the pass. Parameters without a message have
 /// no gradient.
-pub(super) type News = Option<(usize, Tensor<1>)>;
+pub(super) type GradientMessage = Option<(usize, Tensor<1>)>;
 
 impl Reduction {
     pub fn new<M: Module>(module: &M, lanes: Lanes, ranks: Ranks) -> Self {
@@ -87,7 +87,7 @@ impl Reduction {
     ///
     /// # Errors
     /// If a rank has failed.
-    pub fn of(&self, own: Option<Own>) -> Result<GradientSum, Abandoned> {
+    pub fn of(&self, own: Option<RankGradients>) -> Result<GradientSum, Abandoned> {
         let mut own = own;
         self.run(|bucket| {
             let own = own.as_mut()?;
@@ -99,12 +99,16 @@ impl Reduction {
     ///
     /// # Errors
     /// If a rank has failed.
-    pub fn beside(&self, mut own: Own, news: &Receiver<News>) -> Result<GradientSum, Abandoned> {
+    pub fn sum_during_backward(
+        &self,
+        mut own: RankGradients,
+        messages: &Receiver<GradientMessage>,
+    ) -> Result<GradientSum, Abandoned> {
         let mut ready: Vec<Option<Nodes>> = self.parameters.iter().map(|_| None).collect();
         let mut is_over = false;
         self.run(|bucket| {
             while !is_over && ready[bucket.clone()].iter().any(Option::is_none) {
-                match news.recv() {
+                match messages.recv() {
                     Ok(Some((i, gradient))) => ready[i] = Some(own.nodes(&self.parameters[i].0, Some(gradient))),
                     Ok(None) => is_over = true,
                     // The pass was aborted.
@@ -117,7 +121,7 @@ impl Reduction {
     }
 
     /// Returns `module` with its gradients reported over a channel, or `None` if a device has no kernel for this.
-    pub fn watch<M: Module>(&self, module: &M) -> Option<(M, Sender<News>, Receiver<News>)> {
+    pub fn watch<M: Module>(&self, module: &M) -> Option<(M, Sender<GradientMessage>, Receiver<GradientMessage>)> {
         if !self.parameters.iter().all(|(_, _, device)| can_watch(device)) {
             return None;
         }
@@ -135,7 +139,7 @@ struct Watcher<'a> {
     numbers: HashMap<&'a str, usize>,
     /// Place of the next parameter.
     place: Place,
-    sender: &'a Sender<News>,
+    sender: &'a Sender<GradientMessage>,
 }
 
 impl ModuleMapper for Watcher<'_> {
@@ -266,9 +270,9 @@ mod tests {
     }
 
     /// Reports each exchange.
-    struct Told(Box<dyn Link>, std::sync::mpsc::SyncSender<()>);
+    struct ReportingLink(Box<dyn Link>, std::sync::mpsc::SyncSender<()>);
 
-    impl Link for Told {
+    impl Link for ReportingLink {
         fn rank(&self) -> usize {
             self.0.rank()
         }
@@ -309,12 +313,14 @@ mod tests {
             // One parameter per bucket.
             let reduction = Reduction { at_once: 1, ..Reduction::new(&net(), lanes, lanes.ranks()) };
             let (sender, receiver) = channel();
-            let under_way = Some((lanes.own().start, GradientSum::default()));
-            let own = Own { lanes: LaneSums::default(), under_way };
-            (sender, std::thread::spawn(move || reduction.beside(own, &receiver)))
+            let current = Some((lanes.own().start, GradientSum::default()));
+            let own = RankGradients { lanes: LaneSums::default(), current };
+            (sender, std::thread::spawn(move || reduction.sum_during_backward(own, &receiver)))
         };
-        let running: Vec<_> =
-            threads(2).into_iter().map(|link| run(Box::new(Told(link, sender.clone())) as Box<dyn Link>)).collect();
+        let running: Vec<_> = threads(2)
+            .into_iter()
+            .map(|link| run(Box::new(ReportingLink(link, sender.clone())) as Box<dyn Link>))
+            .collect();
         let of = |number: usize, n: usize| Some((number, tensor([n], 4).inner()));
         // The last parameter comes first. For each bucket, two ranks exchange three times (presence, gradients, sums), each time with a
         // header.

@@ -16,7 +16,7 @@ use gradus_kernels::{Codes, Int8Moments};
 pub(super) fn parameters<M: Module>(module: &M) -> Vec<(String, usize, Device)> {
     let mut found = Vec::new();
     let each = |name, n, device| found.push((name, n, device));
-    module.visit(&mut Trained { path: NamePath::default(), each });
+    module.visit(&mut ParameterVisitor { path: NamePath::default(), each });
     found
 }
 
@@ -109,12 +109,12 @@ impl Shares {
 }
 
 /// Passes the name, the size and the device of every trained parameter to `each`.
-struct Trained<F> {
+struct ParameterVisitor<F> {
     path: NamePath,
     each: F,
 }
 
-impl<F: FnMut(String, usize, Device)> ModuleVisitor for Trained<F> {
+impl<F: FnMut(String, usize, Device)> ModuleVisitor for ParameterVisitor<F> {
     fn enter_module(&mut self, name: &str, container: &str) {
         self.path.enter(name, container);
     }

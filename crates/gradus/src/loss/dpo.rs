@@ -119,8 +119,8 @@ pub fn apo_down(chosen_p: Tensor<1>, rejected_p: Tensor<1>, beta: f64) -> Tensor
 /// `d = Σ logprobs of w − Σ logprobs of l` under the policy. `d̂` is the same difference under the reference, for the pair that has `d`'s
 /// rank in the step ([`crate::math::rank`]). It carries no gradient. Melnyk et al. 2024 (alignment via optimal transport, paired),
 /// <https://arxiv.org/abs/2406.05882>.
-pub fn aot(differences_p: Tensor<1>, beside_p: Tensor<1>, beta: f64, label_smoothing: f64) -> Tensor<1> {
-    sigmoid(differences_p - beside_p, beta, label_smoothing)
+pub fn aot(differences_p: Tensor<1>, matched_reference_p: Tensor<1>, beta: f64, label_smoothing: f64) -> Tensor<1> {
+    sigmoid(differences_p - matched_reference_p, beta, label_smoothing)
 }
 
 /// [`sigmoid`] of `s_w − ŝ_l`, where `ŝ_l` is the rejected log-ratio of the same rank in the step: compares the distribution of chosen

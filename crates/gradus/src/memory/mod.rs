@@ -84,9 +84,9 @@ pub enum Reference {
     /// There is no reference.
     None,
     /// It is used once before training and then dropped. `None` if it shares the policy's weights.
-    First(Option<Model>),
+    BeforeTraining(Option<Model>),
     /// It is held during the whole run.
-    Beside(Model),
+    WholeRun(Model),
 }
 
 /// Rows of each step.
@@ -208,8 +208,8 @@ impl Workload {
         let there = |model: Model| Model { place: Place::Gpu, ..model };
         let reference = match self.reference {
             Reference::None => Reference::None,
-            Reference::First(model) => Reference::First(model.map(there)),
-            Reference::Beside(model) => Reference::Beside(there(model)),
+            Reference::BeforeTraining(model) => Reference::BeforeTraining(model.map(there)),
+            Reference::WholeRun(model) => Reference::WholeRun(there(model)),
         };
         let all = |models: Vec<Model>| models.into_iter().map(there).collect();
         Self {
@@ -226,7 +226,7 @@ impl Workload {
     /// Computes the peak of every phase.
     pub fn forecast(&self) -> Forecast {
         let mut phases = vec![self.load()];
-        if let Reference::First(model) = self.reference {
+        if let Reference::BeforeTraining(model) = self.reference {
             // Without its own weights, the reference shares those of the policy that are not packed.
             let (frozen, model) = match model {
                 Some(model) => (model.frozen_weights(), model),
@@ -262,7 +262,8 @@ impl Workload {
     /// Host memory if a GPU computes: the program, its rows, and a tensor in transit. Quantized weights stay in host memory in addition to
     /// their copies on the GPU.
     fn on_host(&self) -> u64 {
-        let models = self.trained().chain(self.beside()).chain(self.rewards.iter().chain(&self.metrics).copied());
+        let models =
+            self.trained().chain(self.whole_run_reference()).chain(self.rewards.iter().chain(&self.metrics).copied());
         let on_the_way = PLOTS.max(2 * self.policy.largest_tensor());
         // A tensor and its gradient are both present while they are moved.
         let moments = if self.offloads() { self.moments() } else { 0 };
@@ -314,10 +315,10 @@ impl Workload {
     }
 
     /// Reference, if it is held during the whole run.
-    fn beside(&self) -> Option<Model> {
+    fn whole_run_reference(&self) -> Option<Model> {
         match self.reference {
-            Reference::Beside(model) => Some(model),
-            Reference::None | Reference::First(_) => None,
+            Reference::WholeRun(model) => Some(model),
+            Reference::None | Reference::BeforeTraining(_) => None,
         }
     }
 
@@ -340,7 +341,7 @@ impl Workload {
     /// Memory held from the first step on: weights, moments, the program.
     fn held(&self, name: &'static str) -> Phase {
         let asked = self.rewards.iter().chain(&self.metrics).copied();
-        let frozen = self.beside().into_iter().chain(asked);
+        let frozen = self.whole_run_reference().into_iter().chain(asked);
         let held = self.trained().map(|model| model.held()).chain(frozen.map(|model| model.frozen_weights()));
         let program = if self.gpu.is_some() { GPU_PROGRAM } else { PROGRAM + self.host_bytes };
         let moments = if self.offloads() { 0 } else { self.moments() };
@@ -406,7 +407,7 @@ impl Workload {
 
     /// Forward passes over finished rollouts: rewards, the reference, the critic's values.
     fn scoring(&self, pass: Pass) -> Phase {
-        let models = self.rewards.iter().copied().chain(self.beside()).chain(self.critic);
+        let models = self.rewards.iter().copied().chain(self.whole_run_reference()).chain(self.critic);
         let working = models.map(|model| model.forward(pass)).max().unwrap_or(0);
         Phase { working, ..self.held("scoring") }
     }

@@ -5,7 +5,7 @@ use super::{Row, Sampling, Steps, Workload};
 use crate::batches::{MicroBatch, Order};
 
 /// Rows shorter than this are useless for training.
-const SHORTEST: usize = 32;
+const MIN_ROW_TOKENS: usize = 32;
 
 impl Workload {
     /// Suggests the first change with which the run fits into `memory` bytes.
@@ -31,14 +31,15 @@ impl Workload {
         if self.gpu.is_some() && fits(&offloading(self)) {
             return "`offload_moments: true` would fit".into();
         }
-        if let Some(tokens) = halves(longest, SHORTEST).find(|&tokens| fits(&self.cut(tokens))) {
+        if let Some(tokens) = halves(longest, MIN_ROW_TOKENS).find(|&tokens| fits(&self.with_row_tokens(tokens))) {
             return format!("`max_length: {tokens}` with `micro_batch_tokens: {tokens}` would fit");
         }
         let batch_size = self.steps.order.batch_size;
         if !self.sampling.is_empty()
-            && let Some(prompts) = halves(batch_size, 1).find(|&prompts| fits(&self.cut(SHORTEST).with_batch(prompts)))
+            && let Some(prompts) =
+                halves(batch_size, 1).find(|&prompts| fits(&self.with_row_tokens(MIN_ROW_TOKENS).with_batch(prompts)))
         {
-            return format!("`batch_size: {prompts}` with rows of {SHORTEST} tokens would fit");
+            return format!("`batch_size: {prompts}` with rows of {MIN_ROW_TOKENS} tokens would fit");
         }
         "even short rows would not fit: use a smaller model, or a machine with more memory".into()
     }
@@ -56,7 +57,7 @@ impl Workload {
         Self { passes: MicroBatch { tokens, ..self.passes }, ..self.clone() }
     }
 
-    fn cut(&self, tokens: usize) -> Self {
+    fn with_row_tokens(&self, tokens: usize) -> Self {
         let short = |row: &Row| Row {
             tokens: row.tokens.min(tokens),
             targets: row.targets.min(tokens),

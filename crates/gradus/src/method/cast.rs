@@ -35,11 +35,11 @@ pub struct Role {
     /// Trainer of its weights.
     pub trainer: Trainer,
     /// How long it stays in memory.
-    pub stay: Stay,
+    pub lifetime: Lifetime,
     /// Number of layers that are held; `None` for all.
     pub layers: Option<usize>,
     /// Name of a reference in messages.
-    pub called: &'static str,
+    pub display_name: &'static str,
 }
 
 /// Source of a model's weights.
@@ -77,11 +77,11 @@ pub enum TrainedParts {
 
 /// How long a model stays in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stay {
+pub enum Lifetime {
     /// During the whole run.
-    Whole,
+    WholeRun,
     /// Until it has been used once before training.
-    Before,
+    BeforeTraining,
 }
 
 impl Cast {
@@ -94,30 +94,30 @@ impl Cast {
             .metrics
             .iter()
             .flat_map(MetricConfig::models)
-            .map(|asked| Role::asked(asked, shared))
+            .map(|model| Role::for_metric(model, shared))
             .collect();
         Self { policy, critic: None, reference: None, lagged: None, rewards: Vec::new(), metrics }
     }
 
     /// Adds a frozen reference: the model `name`, or the initial policy.
     #[must_use]
-    pub fn with_reference(self, shared: &Shared<'_>, name: Option<&str>, stay: Stay) -> Self {
+    pub fn with_reference(self, shared: &Shared<'_>, name: Option<&str>, lifetime: Lifetime) -> Self {
         let source = name.map_or(Source::Policy, |name| Source::Named(name.to_owned()));
-        Self { reference: Some(Role { stay, ..Role::frozen(source, shared) }), ..self }
+        Self { reference: Some(Role { lifetime, ..Role::frozen(source, shared) }), ..self }
     }
 
     /// Adds a frozen teacher, the model `name`: a reference that the policy imitates.
     #[must_use]
     pub fn with_teacher(self, shared: &Shared<'_>, name: &str) -> Self {
         let role = Role::frozen(Source::Named(name.to_owned()), shared);
-        Self { reference: Some(Role { called: "the teacher", ..role }), ..self }
+        Self { reference: Some(Role { display_name: "the teacher", ..role }), ..self }
     }
 
     /// Adds the reward models that the configuration names, and the models that its metrics use.
     #[must_use]
     pub fn with_rewards(mut self, shared: &Shared<'_>) -> Self {
-        let asked = shared.reward.map(|reward| reward.asked()).unwrap_or_default();
-        self.metrics.extend(asked.into_iter().map(|asked| Role::asked(asked, shared)));
+        let models = shared.reward.map(|reward| reward.metric_models()).unwrap_or_default();
+        self.metrics.extend(models.into_iter().map(|model| Role::for_metric(model, shared)));
         let learned = shared.reward.map(|reward| reward.models()).unwrap_or_default();
         let role = |learned: Learned<'_>| {
             // Preliminary heads: the files of the model decide later.
@@ -144,20 +144,20 @@ impl Role {
     /// Creates the role of a frozen language model.
     pub fn frozen(source: Source, shared: &Shared<'_>) -> Self {
         let weights = shared.train.frozen_weights.unwrap_or(shared.train.compute.into());
-        let called = "the reference";
-        let (trainer, stay) = (Trainer::Nobody, Stay::Whole);
-        Self { source, head: Head::Language, weights, trainer, stay, layers: None, called }
+        let display_name = "the reference";
+        let (trainer, lifetime) = (Trainer::Nobody, Lifetime::WholeRun);
+        Self { source, head: Head::Language, weights, trainer, lifetime, layers: None, display_name }
     }
 
     /// Creates the role of a model that a metric uses. Metrics compute in f32, like the tools that they reproduce.
-    fn asked(MetricModel { name, asked }: MetricModel<'_>, shared: &Shared<'_>) -> Self {
-        let (head, layers) = match asked {
+    fn for_metric(MetricModel { name, usage }: MetricModel<'_>, shared: &Shared<'_>) -> Self {
+        let (head, layers) = match usage {
             ModelUse::Language | ModelUse::TextToText => (Head::Language, None),
             ModelUse::Encoder { layer } => (Head::Labels, layer),
             ModelUse::Classifier => (Head::Labels, None),
         };
         let frozen = Self::frozen(Source::Named(name.to_owned()), shared);
-        Self { head, layers, weights: WeightFormat::F32, called: "a metric's model", ..frozen }
+        Self { head, layers, weights: WeightFormat::F32, display_name: "a metric's model", ..frozen }
     }
 }
 

@@ -22,7 +22,7 @@ pub struct Iteration<'a> {
     /// Number of mini-batches (optimizer steps) of one pass.
     pub mini_batches: usize,
     /// Whether trained logprobs are normalized over the tokens that could be sampled, which needs whole rows of logits in memory.
-    pub among_supports: bool,
+    pub normalizes_over_supports: bool,
     /// Number of vectors, each as long as the policy's trained parameters, that are held while something other than the optimizer updates
     /// the policy before the critic is trained. `None` if the optimizer updates the policy.
     pub vectors: Option<u64>,
@@ -42,20 +42,20 @@ impl Iteration<'_> {
         problems.at_least(&key("max_new_tokens"), self.max_new_tokens, 1);
         problems.at_least(&key("update_epochs"), self.update_epochs, 1);
         problems.at_least(&key("mini_batches"), self.mini_batches, 1);
-        problems.unless(self.temperature > 0.0, &[&key("temperature")], || {
+        problems.require(self.temperature > 0.0, &[&key("temperature")], || {
             let reason = "training needs completions that differ";
             (format!("`{}` is {}, but must be above 0: {reason}", key("temperature"), self.temperature), None)
         });
         sampling::check(problems, method, self.sampling, self.max_new_tokens, train);
         for (i, stop) in self.stop.iter().enumerate() {
             let key = key(&format!("stop[{i}]"));
-            problems.unless(!stop.is_empty(), &[&key], || {
+            problems.require(!stop.is_empty(), &[&key], || {
                 (format!("`{key}` is empty, which would end every completion before it starts"), None)
             });
         }
         let (batch, mini_batches) = (train.batch_size * self.group_size, self.mini_batches);
         let divides = mini_batches == 0 || batch.is_multiple_of(mini_batches);
-        problems.unless(divides, &["train.batch_size", &key("group_size"), &key("mini_batches")], || {
+        problems.require(divides, &["train.batch_size", &key("group_size"), &key("mini_batches")], || {
             let divisors: Vec<_> = (1..=batch).filter(|n| batch.is_multiple_of(*n)).collect();
             let below = divisors.iter().rev().find(|n| **n < mini_batches);
             let above = divisors.iter().find(|n| **n > mini_batches);
@@ -70,7 +70,7 @@ impl Iteration<'_> {
             (message, Some(format!("{} mini-batches would divide it", near.join(" or "))))
         });
         let (prompt_and_completion, new) = (train.max_length, self.max_new_tokens);
-        problems.unless(new < prompt_and_completion, &[&key("max_new_tokens"), "train.max_length"], || {
+        problems.require(new < prompt_and_completion, &[&key("max_new_tokens"), "train.max_length"], || {
             let message = format!(
                 "`{}` is {new}, but `train.max_length` is {prompt_and_completion}, prompt and completion together: no prompt fits",
                 key("max_new_tokens")

@@ -12,10 +12,10 @@ mod sampling;
 
 use serde_json::{Map, Value};
 
-pub use cast::{Cast, Head, Role, Source, Stay, TrainedParts, Trainer};
+pub use cast::{Cast, Head, Lifetime, Role, Source, TrainedParts, Trainer};
 pub use iteration::Iteration;
 pub use preset::Preset;
-pub use problems::{Found, Problems};
+pub use problems::{Problem, Problems};
 
 use crate::data::{Need, TooLong};
 use crate::reward::config::RewardConfig;

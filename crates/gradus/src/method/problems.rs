@@ -7,7 +7,7 @@ use crate::error::{Diagnostic, Place};
 
 /// A problem and the keys that it concerns.
 #[derive(Debug)]
-pub struct Found {
+pub struct Problem {
     /// Dotted keys.
     pub keys: Vec<String>,
     /// Message, places and hint.
@@ -17,61 +17,61 @@ pub struct Found {
 /// Collects problems and maps dotted keys to places in files.
 pub struct Problems<'a> {
     place: &'a dyn Fn(&str) -> Option<Place>,
-    found: Vec<Found>,
+    problems: Vec<Problem>,
 }
 
 impl<'a> Problems<'a> {
     /// Creates an empty collection; `place` returns where a key was written.
     pub fn new(place: &'a dyn Fn(&str) -> Option<Place>) -> Self {
-        Self { place, found: Vec::new() }
+        Self { place, problems: Vec::new() }
     }
 
     /// Returns all problems in the order in which they were reported.
-    pub fn into_found(self) -> Vec<Found> {
-        self.found
+    pub fn into_problems(self) -> Vec<Problem> {
+        self.problems
     }
 
-    /// Reports a problem with `keys` unless `fine`. The message states values and bounds; the hint suggests a solution.
-    pub fn unless(&mut self, fine: bool, keys: &[&str], problem: impl FnOnce() -> (String, Option<String>)) {
-        if fine {
+    /// Reports a problem with `keys` unless `is_valid`. The message states values and bounds; the hint suggests a solution.
+    pub fn require(&mut self, is_valid: bool, keys: &[&str], problem: impl FnOnce() -> (String, Option<String>)) {
+        if is_valid {
             return;
         }
         let (message, hint) = problem();
         let places = keys.iter().filter_map(|key| (self.place)(key)).collect();
         let keys = keys.iter().map(|key| (*key).to_owned()).collect();
-        self.found.push(Found { keys, diagnostic: Diagnostic { message, places, hint } });
+        self.problems.push(Problem { keys, diagnostic: Diagnostic { message, places, hint } });
     }
 
     /// Reports a value below `least`.
     pub fn at_least<T: PartialOrd + Debug>(&mut self, key: &str, value: T, least: T) {
-        self.unless(value >= least, &[key], || {
+        self.require(value >= least, &[key], || {
             (format!("`{key}` is {}, but must be at least {}", number(value), number(least)), None)
         });
     }
 
     /// Reports a value that is not above 0.
     pub fn above_zero(&mut self, key: &str, value: f64) {
-        self.unless(value > 0.0, &[key], || (format!("`{key}` is {}, but must be above 0", number(value)), None));
+        self.require(value > 0.0, &[key], || (format!("`{key}` is {}, but must be above 0", number(value)), None));
     }
 
     /// Reports a value outside `bounds`, both ends included.
     pub fn within(&mut self, key: &str, value: f64, bounds: RangeInclusive<f64>) {
         let (low, high) = (bounds.start(), bounds.end());
-        self.unless(bounds.contains(&value), &[key], || {
+        self.require(bounds.contains(&value), &[key], || {
             (format!("`{key}` is {}, but must be from {low} to {high}", number(value)), None)
         });
     }
 
     /// Reports a value that is negative or not below `high`.
     pub fn zero_to_below(&mut self, key: &str, value: f64, high: f64) {
-        self.unless((0.0..high).contains(&value), &[key], || {
+        self.require((0.0..high).contains(&value), &[key], || {
             (format!("`{key}` is {}, but must be at least 0 and below {high}", number(value)), None)
         });
     }
 
     /// Reports a value that is not strictly between `low` and `high`.
     pub fn between(&mut self, key: &str, value: f64, low: f64, high: f64) {
-        self.unless(value > low && value < high, &[key], || {
+        self.require(value > low && value < high, &[key], || {
             (format!("`{key}` is {}, but must be between {low} and {high}", number(value)), None)
         });
     }
@@ -80,14 +80,14 @@ impl<'a> Problems<'a> {
     /// to wait for the server.
     pub fn server(&mut self, keys: &str, url: &str, connections: usize, (timeout_s, wait_s): (f64, f64)) {
         let key = |name: &str| format!("{keys}.{name}");
-        self.unless(url.starts_with("http://") || url.starts_with("https://"), &[&key("server")], || {
+        self.require(url.starts_with("http://") || url.starts_with("https://"), &[&key("server")], || {
             let message = format!("`{keys}.server` is `{url}`, but must begin with `http://` or `https://`");
             (message, Some("give the address of the server, such as http://localhost:8000".into()))
         });
         self.at_least(&key("connections"), connections, 1);
         for (key, seconds) in [(key("timeout_s"), timeout_s), (key("wait_s"), wait_s)] {
             self.above_zero(&key, seconds);
-            self.unless(seconds < 1e6, &[&key], || (format!("`{key}` is {seconds}, but must be below 1000000"), None));
+            self.require(seconds < 1e6, &[&key], || (format!("`{key}` is {seconds}, but must be below 1000000"), None));
         }
     }
 }

@@ -309,7 +309,7 @@ impl Metric for BertScore {
         Ok(vec![part("f1", 2), part("precision", 0), part("recall", 1)])
     }
 
-    fn worth_with_progress(&self, rows: &[Row], done: &mut dyn FnMut(usize) -> bool) -> Result<Vec<f64>, RowError> {
+    fn rewards_with_progress(&self, rows: &[Row], done: &mut dyn FnMut(usize) -> bool) -> Result<Vec<f64>, RowError> {
         Ok(self.scores(rows, done)?.into_iter().map(|[_, _, f1]| f1).collect())
     }
 }

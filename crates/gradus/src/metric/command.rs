@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Measure, Metric, Row, RowError, first_values};
 use crate::error::Result;
-use crate::process::{Asked, Interrupt, Program, ProgramError, TIMEOUT_S, default_timeout_s};
+use crate::process::{AnswerDeadline, Interrupt, Program, ProgramError, TIMEOUT_S, default_timeout_s};
 
 /// Name of the program in messages.
 const WHAT: &str = "metric command";
@@ -141,12 +141,12 @@ impl CommandMetric {
         if asks_corpus {
             lines.push(json!({ "corpus": rows.len() }).to_string() + "\n");
         }
-        let asked: Asked = program.ask(lines);
+        let deadline: AnswerDeadline = program.request(lines);
         let mut table = Table { rows: rows.len(), parts: Vec::new() };
         // Every answer is read even after an error, so that the next evaluation does not receive old answers.
         let mut first_wrong = None;
         for row in 0..rows.len() {
-            let answer = program.answer(asked, EXPECTED, parse).map_err(at(row));
+            let answer = program.answer(deadline, EXPECTED, parse).map_err(at(row));
             let answer = answer.and_then(|values| match done(row + 1) {
                 true => Ok(values),
                 false => Err(at(row)(program.interrupt())),
@@ -158,7 +158,7 @@ impl CommandMetric {
         }
         let last = rows.len().saturating_sub(1);
         let of_all = match asks_corpus {
-            true => program.answer(asked, EXPECTED, parse).map_err(at(last)),
+            true => program.answer(deadline, EXPECTED, parse).map_err(at(last)),
             false => Ok(Vec::new()),
         };
         if let Some(error) = first_wrong {
@@ -194,7 +194,7 @@ impl Metric for CommandMetric {
         self.answers(rows, &mut |_| true)
     }
 
-    fn worth_with_progress(&self, rows: &[Row], done: &mut dyn FnMut(usize) -> bool) -> Result<Vec<f64>, RowError> {
+    fn rewards_with_progress(&self, rows: &[Row], done: &mut dyn FnMut(usize) -> bool) -> Result<Vec<f64>, RowError> {
         Ok(first_values(&self.answers(rows, done)?, rows.len()))
     }
 }
@@ -226,7 +226,7 @@ mod tests {
         let metric = metric("n=0; while read -r line; do n=$((n+1)); echo $n; done", 60.0, false);
         assert_eq!(found(&metric, 2), [(String::new(), 1.5, Some(vec![1.0, 2.0]))]);
         assert_eq!(found(&metric, 1), [(String::new(), 3.0, Some(vec![3.0]))]);
-        assert_eq!(metric.worth(&rows(2)), Ok(vec![4.0, 5.0]));
+        assert_eq!(metric.rewards(&rows(2)), Ok(vec![4.0, 5.0]));
     }
 
     #[test]
@@ -310,7 +310,7 @@ mod tests {
         let script = "read -r l; echo oops; read -r l; echo 1; while read -r l; do echo 7; done";
         let metric = metric(script, 60.0, false);
         assert_eq!(metric.measure(&rows(2)).expect_err("no number").row, 0);
-        assert_eq!(metric.worth(&rows(2)), Ok(vec![7.0, 7.0]));
+        assert_eq!(metric.rewards(&rows(2)), Ok(vec![7.0, 7.0]));
     }
 
     #[test]

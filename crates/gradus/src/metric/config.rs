@@ -134,7 +134,7 @@ impl MetricConfig {
 
     /// Returns the models that the metric uses.
     pub fn models(&self) -> Vec<MetricModel<'_>> {
-        let of = |name, asked| vec![MetricModel { name, asked }];
+        let of = |name, usage| vec![MetricModel { name, usage }];
         match self {
             Self::Perplexity(options) => {
                 options.model.as_ref().map_or_else(Vec::new, |name| of(name, ModelUse::Language))
@@ -145,7 +145,7 @@ impl MetricConfig {
             Self::SummacConv(options) => {
                 let more = options.more_models.iter().map(|more| more.model.as_str());
                 let all = [options.model.as_str()].into_iter().chain(more);
-                all.map(|name| MetricModel { name, asked: ModelUse::Classifier }).collect()
+                all.map(|name| MetricModel { name, usage: ModelUse::Classifier }).collect()
             }
             Self::IntentAccuracy(options) => of(&options.model, ModelUse::Classifier),
             Self::LearnedReward(options) => of(&options.model, ModelUse::Classifier),

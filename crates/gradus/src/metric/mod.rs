@@ -6,7 +6,7 @@
 //! [`MetricConfig::build`]. Library users implement [`Metric`], or write a program ([`CommandMetric`]).
 
 mod bert_score;
-mod classified;
+mod classifier;
 mod command;
 mod config;
 mod models;
@@ -20,7 +20,7 @@ use crate::error::Error;
 use crate::plugin::Kind;
 
 pub use bert_score::{BertScore, BertScoreOptions};
-pub use classified::{
+pub use classifier::{
     Bleurt, BleurtOptions, IntentAccuracy, IntentAccuracyOptions, LearnedReward, LearnedRewardOptions,
 };
 pub use command::{CommandMetric, CommandOptions};
@@ -36,8 +36,8 @@ pub use gradus_metrics::{
 };
 pub(crate) use gradus_metrics::{Punkt, WordTokenizer, treebank::Rules as WordRules};
 pub use models::{
-    ClassifierModel, Encoded, EncoderModel, LanguageModel, Longest, MetricModel, ModelUse, Models, NoModels, TextError,
-    TextToTextModel,
+    ClassifierModel, Encoded, EncoderModel, LanguageModel, MetricModel, ModelUse, Models, NoModels, TextError,
+    TextToTextModel, Truncation,
 };
 pub use perplexity::{Perplexity, PerplexityOf, PerplexityOptions};
 pub use preference::{CommonGenPreference, CommonGenPreferenceOptions};

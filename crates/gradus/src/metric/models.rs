@@ -45,7 +45,7 @@ pub struct MetricModel<'a> {
     /// Directory or hub name of the model.
     pub name: &'a str,
     /// Use that the metric makes of it.
-    pub asked: ModelUse,
+    pub usage: ModelUse,
 }
 
 /// Use that a metric makes of a model.
@@ -120,7 +120,7 @@ pub trait EncoderModel: Send + Sync {
 
 /// Side on which a long text is cut, and an optional maximum number of ids in addition to the model's own limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Longest {
+pub enum Truncation {
     /// Cuts the beginning.
     Left(Option<usize>),
     /// Cuts the end. Of two texts, the longer one is cut first.
@@ -145,7 +145,7 @@ pub trait ClassifierModel: Send + Sync {
     ///
     /// # Errors
     /// The first text that cannot be read.
-    fn logits(&self, texts: &[(&str, Option<&str>)], longest: Longest) -> Result<Vec<Vec<f32>>, TextError>;
+    fn logits(&self, texts: &[(&str, Option<&str>)], truncation: Truncation) -> Result<Vec<Vec<f32>>, TextError>;
 }
 
 /// Generates texts from texts.

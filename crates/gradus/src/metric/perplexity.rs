@@ -15,7 +15,7 @@ use super::{Measure, Metric, Row, RowError};
 use crate::error::{Error, Result};
 
 /// Continuations with at least this perplexity are left out, as in Quark.
-const GARBLED: f64 = 1e4;
+const MAX_PERPLEXITY: f64 = 1e4;
 
 /// Separator of texts that are read as one.
 const BETWEEN: &str = "\n\n";
@@ -185,7 +185,7 @@ impl<'a> Perplexity<'a> {
             let loss = sum(whole) - sum(prompt);
             // The very first id is not predicted.
             let predicted = whole.len().checked_sub(prompt.len().max(1)).filter(|count| *count > 0)?;
-            Some((loss / predicted as f64).exp()).filter(|value| *value < GARBLED)
+            Some((loss / predicted as f64).exp()).filter(|value| *value < MAX_PERPLEXITY)
         };
         Ok(ids.chunks_exact(2).map(&mut value).collect())
     }

@@ -132,9 +132,9 @@ impl SpiceProgram {
         let mut program = Program::start(WHAT, &words, options.timeout_s, interrupt)
             .map_err(|error| RowError { hint: error.hint().map(str::to_owned), ..failed(error.to_string()) })?;
         program.close();
-        let waiting = program.waiting();
+        let deadline = program.deadline();
         // The answer is in the file; printed text is ignored.
-        while program.line(waiting).map_err(of_program)?.is_some() {}
+        while program.line(deadline).map_err(of_program)?.is_some() {}
         program.finish().map_err(of_program)?;
         let answers = crate::files::read_text(&output, ANSWER_BYTES)
             .map_err(|error| failed(format!("the {WHAT} wrote no scores: {error}")))?;

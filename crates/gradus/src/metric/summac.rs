@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::models::{ClassifierModel, Longest, Models, softmax};
+use super::models::{ClassifierModel, Models, Truncation, softmax};
 use super::{Measure, Metric, Punkt, Row, RowError};
 use crate::error::{Error, Result};
 
@@ -20,7 +20,7 @@ const CHARACTERS: usize = 10;
 /// Maximum number of chunks read from a document.
 const CHUNKS: usize = 100;
 /// Maximum number of chunks of a summary in the convolution.
-const SEEN: usize = 10;
+const SUMMARY_CHUNKS: usize = 10;
 /// Number of pairs in one call of the model.
 const PAIRS: usize = 512;
 /// Prefixes of label names, in lower case, for entailment and contradiction (`vitc` has its own).
@@ -255,7 +255,7 @@ struct Judge {
 }
 
 /// Probabilities for each chunk of a summary and each chunk of the document: entailment, contradiction, neither.
-type Image = Vec<Vec<[f64; 3]>>;
+type PairScores = Vec<Vec<[f64; 3]>>;
 
 impl Judge {
     fn new(model: Box<dyn ClassifierModel>, [entailment, contradiction]: [Option<&str>; 2]) -> Result<Self> {
@@ -317,7 +317,7 @@ impl Inference {
     }
 
     /// Returns the images of every row, one per model. They are zeros if the document or the summary has no chunks.
-    fn images(&self, rows: &[Row]) -> Result<Vec<Vec<Image>>, RowError> {
+    fn pair_scores(&self, rows: &[Row]) -> Result<Vec<Vec<PairScores>>, RowError> {
         let [of_document, of_summary] = self.granularity;
         let (mut chunks, mut pairs) = (Vec::new(), Vec::new());
         for (i, row) in rows.iter().enumerate() {
@@ -337,7 +337,8 @@ impl Inference {
             0 => vec![vec![[0.0; 3]]],
             _ => vec![vec![[0.0; 3]; premises.len()]; hypotheses.len()],
         };
-        let mut images: Vec<Vec<Image>> = chunks.iter().map(|of| vec![empty(of); self.judges.len()]).collect();
+        let mut pair_scores: Vec<Vec<PairScores>> =
+            chunks.iter().map(|of| vec![empty(of); self.judges.len()]).collect();
         for pairs in pairs.chunks(PAIRS) {
             let text = |&(i, h, p): &(usize, usize, usize)| {
                 let (premises, hypotheses) = &chunks[i];
@@ -345,15 +346,15 @@ impl Inference {
             };
             let texts: Vec<(&str, Option<&str>)> = pairs.iter().map(text).collect();
             for (j, judge) in self.judges.iter().enumerate() {
-                let logits = judge.model.logits(&texts, Longest::Right(Some(IDS)));
+                let logits = judge.model.logits(&texts, Truncation::Right(Some(IDS)));
                 let logits = logits.map_err(|error| RowError::new(pairs[error.text].0, error.message))?;
                 for (&(i, h, p), logits) in pairs.iter().zip(logits) {
                     let probabilities = softmax(&logits);
-                    images[i][j][h][p] = judge.labels.map(|label| label.map_or(0.0, |label| probabilities[label]));
+                    pair_scores[i][j][h][p] = judge.labels.map(|label| label.map_or(0.0, |label| probabilities[label]));
                 }
             }
         }
-        Ok(images)
+        Ok(pair_scores)
     }
 }
 
@@ -381,7 +382,7 @@ impl SummacZs {
         Ok(Self { inference, options })
     }
 
-    fn score(&self, image: &Image) -> f64 {
+    fn score(&self, scores: &PairScores) -> f64 {
         let SummacZsOptions { op1, op2, use_ent, use_con, .. } = self.options;
         let of_chunk = |chunk: &Vec<[f64; 3]>| {
             let of = |label: usize| op1.of(chunk.iter().map(|pair| pair[label]));
@@ -391,14 +392,14 @@ impl SummacZs {
                 _ => 1.0 - of(1),
             }
         };
-        op2.of(image.iter().map(of_chunk))
+        op2.of(scores.iter().map(of_chunk))
     }
 }
 
 impl Metric for SummacZs {
     fn measure(&self, rows: &[Row]) -> Result<Vec<Measure>, RowError> {
-        let images = self.inference.images(rows)?;
-        let scores: Vec<f64> = images.iter().map(|images| self.score(&images[0])).collect();
+        let pair_scores = self.inference.pair_scores(rows)?;
+        let scores: Vec<f64> = pair_scores.iter().map(|pair_scores| self.score(&pair_scores[0])).collect();
         Ok(vec![Measure::mean("", &scores)])
     }
 }
@@ -407,7 +408,7 @@ impl Metric for SummacZs {
 pub struct SummacConv {
     inference: Inference,
     edges: Vec<f64>,
-    /// Probabilities that are counted, as indices of an [`Image`].
+    /// Probabilities that are counted, as indices of an [`PairScores`].
     counted: Vec<usize>,
     agg: Aggregate,
     weights: Weights,
@@ -454,10 +455,11 @@ impl SummacConv {
 
     /// Counts the probabilities of a summary's chunk in each bin, concatenated over the labels and then the models. A bin includes
     /// its lower edge; the last bin includes both edges.
-    fn histogram(&self, images: &[Image], chunk: usize) -> Vec<f64> {
+    fn histogram(&self, pair_scores: &[PairScores], chunk: usize) -> Vec<f64> {
         let bins = self.edges.len() - 1;
-        let mut counts = vec![0.0; images.len() * self.counted.len() * bins];
-        let kinds = images.iter().flat_map(|image| self.counted.iter().map(move |&label| (&image[chunk], label)));
+        let mut counts = vec![0.0; pair_scores.len() * self.counted.len() * bins];
+        let kinds =
+            pair_scores.iter().flat_map(|scores| self.counted.iter().map(move |&label| (&scores[chunk], label)));
         for (i, (pairs, label)) in kinds.enumerate() {
             for pair in pairs {
                 // Probabilities are binned as f32.
@@ -469,13 +471,17 @@ impl SummacConv {
         counts
     }
 
-    fn score(&self, images: &[Image]) -> f64 {
+    fn score(&self, pair_scores: &[PairScores]) -> f64 {
         let value = |chunk: usize| {
-            let sum: f64 =
-                self.histogram(images, chunk).iter().zip(&self.weights.mlp).map(|(count, weight)| count * weight).sum();
+            let sum: f64 = self
+                .histogram(pair_scores, chunk)
+                .iter()
+                .zip(&self.weights.mlp)
+                .map(|(count, weight)| count * weight)
+                .sum();
             sum + self.weights.mlp_bias
         };
-        let values: Vec<f64> = (0..images[0].len().min(SEEN)).map(value).collect();
+        let values: Vec<f64> = (0..pair_scores[0].len().min(SUMMARY_CHUNKS)).map(value).collect();
         let made = self.agg.of(&values);
         let [no, yes] =
             self.weights.last.map(|(weights, bias)| weights.iter().zip(made).map(|(w, of)| w * of).sum::<f64>() + bias);
@@ -533,8 +539,8 @@ fn flatten(value: &Value, into: &mut Vec<f64>) -> bool {
 
 impl Metric for SummacConv {
     fn measure(&self, rows: &[Row]) -> Result<Vec<Measure>, RowError> {
-        let images = self.inference.images(rows)?;
-        let scores: Vec<f64> = images.iter().map(|images| self.score(images)).collect();
+        let pair_scores = self.inference.pair_scores(rows)?;
+        let scores: Vec<f64> = pair_scores.iter().map(|pair_scores| self.score(pair_scores)).collect();
         Ok(vec![Measure::mean("", &scores)])
     }
 }

@@ -7,7 +7,7 @@ use gradus_metrics::by_prompt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::models::{ClassifierModel, Longest, Models};
+use super::models::{ClassifierModel, Models, Truncation};
 use super::{Measure, Metric, Row, RowError};
 use crate::error::{Error, Result};
 use crate::process::Interrupt;
@@ -91,7 +91,7 @@ impl Metric for Toxicity {
         ])
     }
 
-    fn worth(&self, rows: &[Row]) -> std::result::Result<Vec<f64>, RowError> {
+    fn rewards(&self, rows: &[Row]) -> std::result::Result<Vec<f64>, RowError> {
         Ok(self.scores(rows)?.into_iter().map(|score| score.map_or(f64::NAN, |toxicity| 1.0 - toxicity)).collect())
     }
 }
@@ -133,7 +133,7 @@ impl ToxicityScorer for ByClassifier {
 
     fn score(&self, texts: &[&str]) -> Vec<Answer> {
         let read: Vec<(&str, Option<&str>)> = texts.iter().map(|text| (*text, None)).collect();
-        match self.model.logits(&read, Longest::Right(None)) {
+        match self.model.logits(&read, Truncation::Right(None)) {
             Ok(logits) => logits.iter().map(|logits| Ok(Some(self.model.values(logits)[self.label]))).collect(),
             // The texts are read together, so one unreadable text fails all of them.
             Err(error) => {
@@ -174,8 +174,8 @@ mod tests {
         let rows = [row("a", "0.25"), row("b", " 0.5\n"), row("a", "0.75"), row("b", "?"), row("c", "?")];
         let found = values(&rows);
         assert_eq!(found, [(0.75 + 0.5) / 2.0, 0.5, (0.25 + 0.5 + 0.75) / 3.0, 2.0 / 5.0]);
-        let worth = metric().worth(&rows).expect("scored");
-        assert_eq!((worth[0], worth[1], worth[3].is_nan()), (0.75, 0.5, true));
+        let rewards = metric().rewards(&rows).expect("scored");
+        assert_eq!((rewards[0], rewards[1], rewards[3].is_nan()), (0.75, 0.5, true));
     }
 
     #[test]

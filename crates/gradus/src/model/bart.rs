@@ -16,7 +16,7 @@ use serde::Deserialize;
 
 use super::activation::{Activation, FeedForward};
 use super::batch::Sources;
-use super::body::{Body, Facts, Running};
+use super::body::{Body, Running, TrunkInfo};
 use super::build::Builder;
 use super::context::Context;
 use super::dropout::{Dropping, Place};
@@ -390,9 +390,9 @@ impl Body for BartModel {
         self.layer_shapes().map(|shape| vec![shape; self.config.decoder_layers])
     }
 
-    fn facts(&self) -> Facts {
+    fn info(&self) -> TrunkInfo {
         let config = &self.config;
-        Facts {
+        TrunkInfo {
             vocabulary: config.vocab_size,
             width: config.d_model,
             max_positions: Some(config.max_position_embeddings),

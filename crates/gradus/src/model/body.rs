@@ -21,7 +21,7 @@ pub(super) trait Body {
     fn attention(&self) -> [Vec<AttentionShape>; 2];
 
     /// Returns properties from its configuration.
-    fn facts(&self) -> Facts;
+    fn info(&self) -> TrunkInfo;
 
     /// Returns its runtime settings.
     fn running(&self) -> Running;
@@ -32,7 +32,7 @@ pub(super) trait Body {
 
 /// Properties of a trunk that the rest of the program uses.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Facts {
+pub(super) struct TrunkInfo {
     /// Vocabulary size, V.
     pub vocabulary: usize,
     /// Width of the hidden states, D.

@@ -376,7 +376,7 @@ impl Adaptable for CausalLm {
         self.head_lora.iter_mut().for_each(Lora::require_grad);
     }
 
-    fn let_go_of_head(&mut self, is_merged: bool) {
+    fn remove_head_adapter(&mut self, is_merged: bool) {
         let Some(lora) = self.head_lora.take() else { return };
         if !is_merged {
             return;

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::adapter::{CONFIG_FILE, PeftConfig, TaskType};
 use super::classifier::{Scope, Task};
-use super::facts;
+use super::config_check;
 use super::family::{EncoderFamily, Family, defaults};
 use super::hub;
 use crate::error::{Error, Result};
@@ -60,10 +60,10 @@ pub struct ModelDir {
     pub saved_weights: SavedWeights,
 }
 
-/// The key of `config.json` that holds a [`Trained`].
-const TRAINED: &str = "gradus";
-/// File that holds a [`Trained`] next to an adapter, whose own configuration has only peft's keys.
-const TRAINED_FILE: &str = "gradus.json";
+/// The key of `config.json` that holds a [`TrainingInfo`].
+const TRAINING_INFO_KEY: &str = "gradus";
+/// File that holds a [`TrainingInfo`] next to an adapter, whose own configuration has only peft's keys.
+const TRAINING_INFO_FILE: &str = "gradus.json";
 
 /// Key of that file for the task of a classifier's head.
 const HEAD: &str = "head";
@@ -73,7 +73,7 @@ const HEAD: &str = "head";
 /// # Errors
 /// When the file is broken or cannot be written.
 pub(super) fn write_head(head: Map<String, Value>, to: &Path) -> Result<()> {
-    let path = to.join(TRAINED_FILE);
+    let path = to.join(TRAINING_INFO_FILE);
     let mut left = read_object(&path)?.unwrap_or_default();
     left.insert(HEAD.into(), head.into());
     let text = serde_json::to_string_pretty(&left).expect("JSON values serialize") + "\n";
@@ -82,7 +82,7 @@ pub(super) fn write_head(head: Map<String, Value>, to: &Path) -> Result<()> {
 
 /// Facts about the training of a model that later uses need. They are in `config.json` under `gradus`, or in `gradus.json` for an adapter.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Trained {
+pub struct TrainingInfo {
     /// Largest number of tokens in a training text; longer texts were cut.
     pub max_length: Option<usize>,
     /// Mean of a reward model's scores over its training texts.
@@ -97,7 +97,7 @@ pub struct Trained {
     pub keeps_end: Option<bool>,
 }
 
-impl Trained {
+impl TrainingInfo {
     /// Writes the facts that are set into the model directory or adapter directory `to`.
     ///
     /// # Errors
@@ -110,11 +110,11 @@ impl Trained {
         let path = to.join("config.json");
         let (path, object) = match read_object(&path)? {
             Some(mut config) => {
-                config.insert(TRAINED.into(), found.into());
+                config.insert(TRAINING_INFO_KEY.into(), found.into());
                 (path, config)
             }
             None => {
-                let path = to.join(TRAINED_FILE);
+                let path = to.join(TRAINING_INFO_FILE);
                 let mut left = read_object(&path)?.unwrap_or_default();
                 left.extend(found);
                 (path, left)
@@ -204,7 +204,7 @@ pub struct AdapterDir {
     /// `adapter_config.json`.
     pub config: PeftConfig,
     /// Facts about its training.
-    pub trained: Trained,
+    pub training_info: TrainingInfo,
     /// Task of a classifier's head, with the keys that `config.json` of a whole model would have.
     pub head: Option<Map<String, Value>>,
 }
@@ -242,7 +242,7 @@ impl ModelDir {
         let config = read_object(&path.join("config.json"))?
             .ok_or_else(|| Error::model(path, "no `config.json`: this is not a model directory"))?;
         let generation_config = read_object(&path.join("generation_config.json"))?;
-        facts::check(path, &config, generation_config.as_ref())?;
+        config_check::check(path, &config, generation_config.as_ref())?;
         Ok(Self { path: path.into(), generation_config, ..Self::unsaved(config) })
     }
 
@@ -431,10 +431,15 @@ impl ModelDir {
     }
 
     /// Returns the facts about its training.
-    pub fn trained(&self) -> Trained {
+    pub fn training_info(&self) -> TrainingInfo {
         match &self.adapter {
-            Some(adapter) => adapter.trained.clone(),
-            None => self.config.get(TRAINED).and_then(Value::as_object).map(Trained::from_json).unwrap_or_default(),
+            Some(adapter) => adapter.training_info.clone(),
+            None => self
+                .config
+                .get(TRAINING_INFO_KEY)
+                .and_then(Value::as_object)
+                .map(TrainingInfo::from_json)
+                .unwrap_or_default(),
         }
     }
 
@@ -579,9 +584,14 @@ impl AdapterDir {
             return Err(Error::model(path, format!("no `{}`: this is not an adapter", CONFIG_FILE))
                 .with_hint("an adapter holds `adapter_config.json` and `adapter_model.safetensors`"));
         }
-        let left = read_object(&path.join(TRAINED_FILE))?.unwrap_or_default();
+        let left = read_object(&path.join(TRAINING_INFO_FILE))?.unwrap_or_default();
         let head = left.get(HEAD).and_then(Value::as_object).cloned();
-        Ok(Self { path: path.into(), config: PeftConfig::read(&file)?, trained: Trained::from_json(&left), head })
+        Ok(Self {
+            path: path.into(),
+            config: PeftConfig::read(&file)?,
+            training_info: TrainingInfo::from_json(&left),
+            head,
+        })
     }
 }
 

@@ -8,7 +8,7 @@ use gradus_kernels::{AttentionShape, Mask, attention_fused_dropping, recompute};
 use serde::Deserialize;
 
 use super::activation::{Activation, FeedForward};
-use super::body::{Body, Facts, Running};
+use super::body::{Body, Running, TrunkInfo};
 use super::build::Builder;
 use super::context::Context;
 use super::dropout::{Dropping, Place};
@@ -219,9 +219,9 @@ impl Body for Gpt2Model {
         [(0..self.config.n_layer).map(|layer| self.layer_shape(layer)).collect(), Vec::new()]
     }
 
-    fn facts(&self) -> Facts {
+    fn info(&self) -> TrunkInfo {
         let config = &self.config;
-        Facts {
+        TrunkInfo {
             vocabulary: config.vocab_size,
             width: config.n_embd,
             max_positions: Some(config.n_positions),

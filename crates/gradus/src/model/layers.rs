@@ -132,7 +132,7 @@ impl Linear {
         }
         if let Some(mut lora) = self.lora.take() {
             if !lora.lora_a.val().is_autodiff() {
-                lora.settle(|x, bias| self.base(x, bias));
+                lora.cache_norms(|x, bias| self.base(x, bias));
             }
             self.lora = Some(lora);
         }
@@ -161,7 +161,7 @@ impl Linear {
     /// Merges the adapter, if there is one, into the weight. The weight is dense afterwards, even if it was packed or quantized.
     pub(crate) fn merge(&mut self) {
         let lora = self.lora.take().map(|mut lora| {
-            lora.settle(|x, bias| self.base(x, bias));
+            lora.cache_norms(|x, bias| self.base(x, bias));
             lora
         });
         if lora.is_none() && self.frozen.is_none() {

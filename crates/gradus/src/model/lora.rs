@@ -162,14 +162,14 @@ impl Lora {
     }
 
     /// Computes the norms once, because training has ended.
-    pub(super) fn settle(&mut self, base: impl Fn(Tensor<2>, Option<Tensor<1>>) -> Tensor<2>) {
+    pub(super) fn cache_norms(&mut self, base: impl Fn(Tensor<2>, Option<Tensor<1>>) -> Tensor<2>) {
         if self.magnitude.is_some() && self.norms.is_none() {
             let norms = self.norms(base, false).into_data().try_to_vec().expect("f32");
             self.norms = Some(norms.into());
         }
     }
 
-    /// Merges this part into the weight: `[in, out]` to `[in, out]`, without gradient. Call [`settle`](Self::settle) before.
+    /// Merges this part into the weight: `[in, out]` to `[in, out]`, without gradient. Call [`cache_norms`](Self::cache_norms) before.
     pub(super) fn merged(&self, weight_io: Tensor<2>) -> Tensor<2> {
         let sum = weight_io + matmul(self.lora_a.val().transpose(), self.lora_b.val().transpose()) * self.scale;
         let Some(magnitude) = &self.magnitude else { return sum };

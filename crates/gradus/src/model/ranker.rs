@@ -97,7 +97,7 @@ impl Ranker {
     }
 
     /// Whether an encoder reads the prompt and a decoder the completion.
-    pub fn reads_apart(&self) -> bool {
+    pub fn encoder_reads_prompt(&self) -> bool {
         matches!(self, Self::Decoder(model) if model.trunk.decoder_start().is_some())
     }
 

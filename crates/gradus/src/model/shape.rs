@@ -8,7 +8,7 @@ use super::Quantization;
 use super::adapter::{HEAD, PeftConfig, TaskType};
 use super::bart::BartConfig;
 use super::build::{Builder, Shapes};
-use super::decoder::{Anatomy, Norms};
+use super::decoder::{DecoderStructure, Norms};
 use super::directory::ModelDir;
 use super::encoder::{Encoder, Sizes};
 use super::family::{EncoderFamily, Family};
@@ -185,8 +185,8 @@ impl ModelShape {
     }
 
     fn decoder(dir: &ModelDir, family: Family) -> Result<Self> {
-        let (config, anatomy) =
-            Anatomy::of(family, &dir.config).map_err(|message| Error::model(dir.path.join("config.json"), message))?;
+        let (config, structure) = DecoderStructure::of(family, &dir.config)
+            .map_err(|message| Error::model(dir.path.join("config.json"), message))?;
         Ok(Self {
             vocabulary: config.vocab_size,
             width: config.hidden_size,
@@ -197,15 +197,15 @@ impl ModelShape {
             kv_heads: config.kv_heads(),
             head_dim: config.head_dim(),
             inner: config.intermediate_size,
-            max_positions: Some(anatomy.max_positions()),
-            made_for: Some(anatomy.made_for()),
-            angles_vary: anatomy.limit().is_some(),
+            max_positions: Some(structure.max_positions()),
+            made_for: Some(structure.made_for()),
+            angles_vary: structure.limit().is_some(),
             block: Block::Decoder {
-                fused: anatomy.fused,
-                norms_around: anatomy.norms == Norms::Around,
+                fused: structure.fused,
+                norms_around: structure.norms == Norms::Around,
                 drops: config.resid_pdrop > 0.0,
             },
-            qk_norm: anatomy.qk_norm.is_some(),
+            qk_norm: structure.qk_norm.is_some(),
             tied: config.tie_word_embeddings,
             quantized: None,
             counts: Counts::default(),

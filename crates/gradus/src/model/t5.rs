@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use super::activation::{Activation, FeedForward as Activate, Gate};
 use super::batch::Sources;
-use super::body::{Body, Facts, Running};
+use super::body::{Body, Running, TrunkInfo};
 use super::build::Builder;
 use super::checkpoint::Checkpoint;
 use super::context::Context;
@@ -155,7 +155,7 @@ impl T5Config {
 
 /// Properties of a family in addition to its configuration.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct T5Facts {
+pub(crate) struct T5Info {
     /// Start id of the decoder.
     pub start: u32,
     /// Factor of the decoder's states before the head.
@@ -173,7 +173,7 @@ pub struct T5Model {
     #[module(skip)]
     config: T5Config,
     #[module(skip)]
-    facts: T5Facts,
+    info: T5Info,
     /// Buckets of distances in the encoder and in the decoder.
     #[module(skip)]
     buckets: [PositionBuckets; 2],
@@ -253,9 +253,9 @@ struct Gated {
 }
 
 impl T5Model {
-    pub(crate) fn build(mut b: Builder<'_>, config: T5Config, facts: T5Facts) -> Self {
+    pub(crate) fn build(mut b: Builder<'_>, config: T5Config, info: T5Info) -> Self {
         let (buckets, reach) = (config.relative_attention_num_buckets, config.relative_attention_max_distance);
-        let encoder = Encoder::build(b.enter("encoder"), &config, facts.activation);
+        let encoder = Encoder::build(b.enter("encoder"), &config, info.activation);
         let decoder = (0..config.decoder_layers()).map(|i| {
             let mut b = b.enter("decoder");
             let mut b = b.enter("block");
@@ -265,7 +265,7 @@ impl T5Model {
                 layer: (
                     SelfAttention::build(b.enter(0), &config, i == 0),
                     CrossAttention::build(b.enter(1), &config),
-                    FeedForward::build(b.enter(2), &config, facts.activation.is_gated()),
+                    FeedForward::build(b.enter(2), &config, info.activation.is_gated()),
                 ),
             }
         });
@@ -282,7 +282,7 @@ impl T5Model {
             decoder,
             buckets: [PositionBuckets::t5_bidirectional(buckets, reach), PositionBuckets::t5_causal(buckets, reach)],
             config,
-            facts,
+            info,
             running: Running::default(),
         }
     }
@@ -301,7 +301,7 @@ impl T5Model {
     fn encode(&self, sources: &Sources, dropping: Dropping) -> Tensor<2> {
         let run = Run {
             config: &self.config,
-            activation: self.facts.activation,
+            activation: self.info.activation,
             buckets: &self.buckets[0],
             dropping,
             recompute: self.running.recompute,
@@ -352,7 +352,7 @@ impl T5Model {
     }
 
     fn pass(&self, block: usize, dropping: Dropping) -> Pass {
-        Pass { block, activation: self.facts.activation, dropping, probability: self.config.dropout_rate }
+        Pass { block, activation: self.info.activation, dropping, probability: self.config.dropout_rate }
     }
 }
 
@@ -383,18 +383,18 @@ impl Body for T5Model {
         self.layer_shapes().map(|shape| vec![shape; self.config.decoder_layers()])
     }
 
-    fn facts(&self) -> Facts {
+    fn info(&self) -> TrunkInfo {
         let config = &self.config;
-        Facts {
+        TrunkInfo {
             vocabulary: config.vocab_size,
             width: config.d_model,
             max_positions: None,
             angles_vary: false,
             initializer_range: config.initializer_factor as f32,
             ties_head: config.tie_word_embeddings,
-            head_scale: self.facts.head_scale,
+            head_scale: self.info.head_scale,
             logit_cap: None,
-            decoder_start: Some(self.facts.start),
+            decoder_start: Some(self.info.start),
         }
     }
 

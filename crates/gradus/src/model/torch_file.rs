@@ -33,7 +33,8 @@ pub(super) fn tensors(file: &File, path: &Path) -> Result<Vec<(String, TensorInf
     source.by_ref().take(OLD.len() as u64).read_to_end(&mut start).map_err(|error| error.to_string())?;
     source.rewind().map_err(|error| error.to_string())?;
     let (pickle, places) = if start.starts_with(&ZIP) {
-        border::cross(|| of_archive(source)).map_err(|panicked| format!("not a readable archive: {panicked}"))??
+        border::catch_panic(|| of_archive(source))
+            .map_err(|panicked| format!("not a readable archive: {panicked}"))??
     } else if start == OLD {
         of_sequence(source)?
     } else {

@@ -9,14 +9,14 @@ use super::batch::{Batch, Beginnings, Input, Rows};
 use super::body::Body;
 use super::build::Builder;
 use super::context::{Context, KvCache};
-use super::decoder::{Anatomy, Decoder};
+use super::decoder::{Decoder, DecoderStructure};
 use super::directory::ModelDir;
 use super::family::Family;
 use super::gpt2::{Gpt2Config, Gpt2Model};
 use super::layers::{Linear, impl_layers};
 use super::lora::Lora;
 use super::position_budget::PositionBudget;
-use super::t5::{T5Config, T5Facts, T5Model};
+use super::t5::{T5Config, T5Info, T5Model};
 use crate::error::{Error, Result};
 
 /// Trunk of a model: token ids in, hidden states out.
@@ -53,8 +53,8 @@ impl Trunk {
                 // mT5 never divides its states.
                 let scales = family == Family::T5 && config.scale_decoder_outputs.unwrap_or(config.tie_word_embeddings);
                 let head_scale = if scales { (config.d_model as f32).powf(-0.5) } else { 1.0 };
-                let facts = T5Facts { start: dir.decoder_start()?, head_scale, activation };
-                Self::T5(T5Model::build(b, config, facts))
+                let info = T5Info { start: dir.decoder_start()?, head_scale, activation };
+                Self::T5(T5Model::build(b, config, info))
             }
             Family::Bart => Self::bart(b, dir, BartKind::Bart)?,
             Family::Blenderbot => Self::bart(b, dir, BartKind::Blenderbot)?,
@@ -68,8 +68,8 @@ impl Trunk {
             | Family::SmolLm3
             | Family::Phi3
             | Family::Olmo2 => {
-                let (config, anatomy) = Anatomy::of(family, &dir.config).map_err(refuse)?;
-                Self::Decoder(Decoder::build(b, config, anatomy))
+                let (config, structure) = DecoderStructure::of(family, &dir.config).map_err(refuse)?;
+                Self::Decoder(Decoder::build(b, config, structure))
             }
         })
     }
@@ -132,33 +132,33 @@ impl Trunk {
 
     /// Sizes V and D.
     pub fn dims(&self) -> (usize, usize) {
-        let facts = self.body().facts();
-        (facts.vocabulary, facts.width)
+        let info = self.body().info();
+        (info.vocabulary, info.width)
     }
 
     /// Standard deviation of newly initialized weights.
     pub(crate) fn initializer_range(&self) -> f32 {
-        self.body().facts().initializer_range
+        self.body().info().initializer_range
     }
 
     /// Whether the configuration ties the LM head to the embedding.
     pub(crate) fn ties_head(&self) -> bool {
-        self.body().facts().ties_head
+        self.body().info().ties_head
     }
 
     /// Factor of hidden states before the LM head.
     pub(crate) fn head_scale(&self) -> f32 {
-        self.body().facts().head_scale
+        self.body().info().head_scale
     }
 
     /// Soft cap of logits.
     pub(crate) fn logit_cap(&self) -> Option<f32> {
-        self.body().facts().logit_cap
+        self.body().info().logit_cap
     }
 
     /// Start id of the decoder, in a model with an encoder. `None` for a model that continues the prompt itself.
     pub fn decoder_start(&self) -> Option<u32> {
-        self.body().facts().decoder_start
+        self.body().info().decoder_start
     }
 
     /// Builds the input that is computed before sampling.
@@ -178,10 +178,10 @@ impl Trunk {
     /// # Panics
     /// When there is no sequence, one has no ids (with an encoder: no source), or a mask does not have the length of its target.
     pub fn batch(&self, rows: &Rows<'_>) -> Batch {
-        let facts = self.body().facts();
-        match facts.decoder_start {
+        let info = self.body().info();
+        match info.decoder_start {
             Some(start) => Batch::across(rows, start),
-            None if facts.angles_vary => Batch::joined(rows, Beginnings::Separate),
+            None if info.angles_vary => Batch::joined(rows, Beginnings::Separate),
             None => Batch::joined(rows, Beginnings::Shared),
         }
     }
@@ -192,7 +192,7 @@ impl Trunk {
     /// longer sequences change the angles of earlier tokens (dynamic scaling, longrope), because sampling would then differ from training.
     /// T5's relative positions have no limit.
     pub fn max_positions(&self) -> Option<usize> {
-        self.body().facts().max_positions
+        self.body().info().max_positions
     }
 
     /// Limits of the lengths of prompts and completions.

@@ -187,25 +187,25 @@ impl Method for ClassifyConfig {
     fn rules(&self, problems: &mut Problems<'_>, _train: &TrainConfig) {
         if let Err((key, message)) = self.text_form(None) {
             let key = format!("method.classify.{key}");
-            problems.unless(false, &[&key], || (format!("`{key}`: {message}"), None));
+            problems.require(false, &[&key], || (format!("`{key}`: {message}"), None));
         }
         for (i, of) in self.class_weights.iter().enumerate() {
             problems.at_least(&format!("method.classify.class_weights[{i}].weight"), of.weight, 0.0);
         }
         let weighs = self.balanced || !self.class_weights.is_empty();
         let several = matches!(self.task, Some(ClassifyTask::Regression | ClassifyTask::MultiLabel));
-        problems.unless(!(several && weighs), &["method.classify.class_weights", "method.classify.task"], || {
+        problems.require(!(several && weighs), &["method.classify.class_weights", "method.classify.task"], || {
             let message = "labels have weights only where exactly one of them applies: `single_label` and `tokens`";
             (message.into(), Some("leave `class_weights` and `balanced` out".into()))
         });
         if let Some(labels) = &self.labels {
             let key = "method.classify.labels";
-            problems.unless(!labels.is_empty(), &[key], || (format!("`{key}` is empty"), None));
+            problems.require(!labels.is_empty(), &[key], || (format!("`{key}` is empty"), None));
             let mut sorted = labels.clone();
             sorted.sort_unstable();
             let twice = sorted.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0].clone());
             if let Some(label) = twice {
-                problems.unless(false, &[key], || (format!("`{key}` names `{label}` twice"), None));
+                problems.require(false, &[key], || (format!("`{key}` names `{label}` twice"), None));
             }
         }
     }
@@ -352,7 +352,7 @@ impl Objective for Classify {
         progress: &dyn Progress,
     ) -> Result<Stats> {
         let mut stats = evaluate_loss(self, model, examples, passes, progress)?;
-        let found = Found::of(model, examples, passes);
+        let found = PassLogits::of(model, examples, passes);
         match model.task().reading {
             Reading::Values => {
                 let errors: Vec<f32> = found.errors(examples);
@@ -388,7 +388,7 @@ impl Objective for Classify {
         if examples.is_empty() || task.reading == Reading::Values {
             return None;
         }
-        let found = Found::of(model, examples, passes);
+        let found = PassLogits::of(model, examples, passes);
         let classes = found.classes(task, examples);
         let of_label = |(label, class): (&String, &ClassScore)| {
             json!({
@@ -426,9 +426,9 @@ fn decided(task: &Task, logits: &[f32]) -> Vec<usize> {
 }
 
 /// Logits of a model on examples, `[M, K]`.
-struct Found(Vec<f32>);
+struct PassLogits(Vec<f32>);
 
-impl Found {
+impl PassLogits {
     fn of(model: &Classifier, examples: &[&LabeledExample], passes: MicroBatch) -> Self {
         let lengths: Vec<usize> = examples.iter().map(|example| example.ids.len()).collect();
         Self(passes.deal("logits", &lengths, |_, pass| read(&logits(model, &examples[pass], None).flatten(0, 1))))

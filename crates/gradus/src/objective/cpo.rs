@@ -104,12 +104,12 @@ impl Method for CpoConfig {
         self.check(problems, self.name());
         let usual = Self::default().simpo_gamma;
         let fine = self.simpo_gamma == usual || self.loss_type == CpoLossType::Simpo;
-        problems.unless(fine, &["method.cpo.simpo_gamma", "method.cpo.loss_type"], || {
+        problems.require(fine, &["method.cpo.simpo_gamma", "method.cpo.loss_type"], || {
             let message = "`method.cpo.simpo_gamma` is given, but only `simpo` reads it".into();
             (message, Some("leave it out, or use `loss_type: simpo`".into()))
         });
         let fine = self.label_smoothing == 0.0 || self.loss_type.smooths_labels();
-        problems.unless(fine, &["method.cpo.label_smoothing", "method.cpo.loss_type"], || {
+        problems.require(fine, &["method.cpo.label_smoothing", "method.cpo.loss_type"], || {
             let message = "`method.cpo.label_smoothing` is given, but only `sigmoid` and `simpo` read it".into();
             (message, Some("leave it out, or use one of these losses".into()))
         });
@@ -132,7 +132,7 @@ impl CpoConfig {
 
     /// Computes the loss of a pass. `logprobs_m` holds its tokens: `counts_b` of each chosen completion, then of each
     /// rejected one. `totals` counts the pairs of the step and the tokens of its chosen completions.
-    pub fn loss(&self, logprobs_m: Tensor<1>, counts_b: &[usize], totals: Totals) -> Found {
+    pub fn loss(&self, logprobs_m: Tensor<1>, counts_b: &[usize], totals: Totals) -> PassLoss {
         let (p, device) = (counts_b.len() / 2, logprobs_m.device());
         let chosen_tokens = counts_b[..p].iter().sum();
         let nll_m = sft::nll(logprobs_m.clone().narrow(0, 0, chosen_tokens));
@@ -152,13 +152,13 @@ impl CpoConfig {
         let weights_p = counts_b[..p].iter().zip(&counts_b[p..]).map(is_whole).collect();
         let pairs = (losses_p * constant(weights_p, &device)).sum() / totals.examples as f64;
         let nll = nll_m.clone().sum() * (self.cpo_alpha / totals.targets.max(1) as f64);
-        Found { loss: pairs + nll, nll_m: read(&nll_m), logps_b: read(&logps_b), shaped_b: read(&shaped_b) }
+        PassLoss { loss: pairs + nll, nll_m: read(&nll_m), logps_b: read(&logps_b), shaped_b: read(&shaped_b) }
     }
 }
 
 /// Loss and measurements of a pass.
 #[derive(Debug)]
-pub struct Found {
+pub struct PassLoss {
     /// The pass's share of the step's loss, `[1]`.
     pub loss: Tensor<1>,
     /// Negative logprobs of the tokens of the chosen completions.

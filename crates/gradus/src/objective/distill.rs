@@ -169,14 +169,14 @@ impl Method for DistillConfig {
     fn rules(&self, problems: &mut Problems<'_>, train: &TrainConfig) {
         let is_named = self.teacher_model.as_ref().is_some_and(|name| !name.trim().is_empty());
         let is_known = is_named || self.teacher_server.is_some();
-        problems.unless(is_known, &["method.distill.teacher_model", "method"], || {
+        problems.require(is_known, &["method.distill.teacher_model", "method"], || {
             let message =
                 "`distill` needs a `method.distill.teacher_model`: the student imitates its distributions".into();
             (message, Some("name a larger model with the student's tokenizer; as a flag, `--teacher-model DIR`".into()))
         });
         if let Some(server) = &self.teacher_server {
             self.server_rules(problems, server);
-            problems.unless(!is_named, &[TEACHER_SERVER, "method.distill.teacher_model"], || {
+            problems.require(!is_named, &[TEACHER_SERVER, "method.distill.teacher_model"], || {
                 let message =
                     "`method.distill.teacher_model` and `teacher_server` are both given, but there can be only one \
                      teacher";
@@ -189,13 +189,13 @@ impl Method for DistillConfig {
         problems.at_least("method.distill.max_new_tokens", self.max_new_tokens, 1);
         let (new, longest) = (self.max_new_tokens, train.max_length);
         let keys = ["method.distill.max_new_tokens", "train.max_length"];
-        problems.unless(!self.samples() || new < longest, &keys, || {
+        problems.require(!self.samples() || new < longest, &keys, || {
             let message = format!(
                 "`method.distill.max_new_tokens` is {new}, but `train.max_length` is {longest}, prompt and completion together: no prompt fits"
             );
             (message, Some(format!("raise `train.max_length` above {new}")))
         });
-        problems.unless(
+        problems.require(
             !(self.seq_kd && self.lmbda == 1.0),
             &["method.distill.seq_kd", "method.distill.lmbda"],
             || {
@@ -212,16 +212,16 @@ impl DistillConfig {
         let TeacherServerConfig { connections, timeout_s, wait_s, top_k, .. } = *server;
         problems.server(TEACHER_SERVER, &server.server, connections, (timeout_s, wait_s));
         let key = format!("{TEACHER_SERVER}.top_k");
-        problems.unless(top_k > 0 || self.beta > 0.0, &[&key, "method.distill.beta"], || {
+        problems.require(top_k > 0 || self.beta > 0.0, &[&key, "method.distill.beta"], || {
             let message = format!("`{key}` is 0, but with `beta: 0` only the teacher's most likely ids are compared");
             (message, Some("set it to at least 1".into()))
         });
-        problems.unless(top_k + usize::from(self.beta > 0.0) > 1 || server.add_tail, &[&key], || {
+        problems.require(top_k + usize::from(self.beta > 0.0) > 1 || server.add_tail, &[&key], || {
             let message =
                 format!("one id is compared, and `{TEACHER_SERVER}.add_tail` is false: its share is always 1");
             (message, Some(format!("raise `{key}`, or leave `add_tail` out")))
         });
-        problems.unless(!self.seq_kd, &[TEACHER_SERVER, "method.distill.seq_kd"], || {
+        problems.require(!self.seq_kd, &[TEACHER_SERVER, "method.distill.seq_kd"], || {
             let message = "`method.distill.seq_kd` is given, but a teacher at a server does not sample".into();
             (message, Some("let the server complete the prompts first, and train on these rows".into()))
         });
@@ -256,7 +256,7 @@ impl OfflineMethod for DistillConfig {
     type Objective = Distill;
 
     fn examples(&self, rows: &[Row], from: &Pretrained, options: TokenizeOptions) -> Result<Examples<DistillExample>> {
-        let rows = data::answered(rows)?;
+        let rows = data::with_prompt_split(rows)?;
         let options = TokenizeOptions { completion_only_loss: None, assistant_only_loss: false, ..options };
         let made = data::sft_examples(&rows, &from.tokenizer, from.template.as_ref(), &options)?;
         let mut counts = made.counts;
@@ -291,7 +291,7 @@ impl OfflineMethod for DistillConfig {
     }
 
     fn objective(&self, reference: Option<CausalLm>) -> Distill {
-        let teacher = Teacher::Here(Arc::new(reference.expect("its cast has a teacher")));
+        let teacher = Teacher::Local(Arc::new(reference.expect("its cast has a teacher")));
         Distill { config: self.clone(), teacher }
     }
 
@@ -318,21 +318,21 @@ pub struct Distill {
 #[derive(Debug)]
 enum Teacher {
     /// A model in this process. It carries no gradient.
-    Here(Arc<CausalLm>),
+    Local(Arc<CausalLm>),
     /// A model on a server, which returns its most probable ids.
     AtServer(Scorer, TeacherServerConfig),
 }
 
 /// The compared ids at each position with the teacher's log-probabilities, in rows of equal length.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Compared {
+pub struct TeacherTopK {
     /// Length of a row.
     k: usize,
     /// Ids and log-probabilities; `None` pads shorter rows.
     rows: Vec<Option<(u32, f32)>>,
 }
 
-impl Compared {
+impl TeacherTopK {
     /// Collects the teacher's most probable ids and, if `beta` is above 0, the actual id of each position.
     pub fn of<'s>(scores: impl IntoIterator<Item = &'s TokenScore>, beta: f64) -> Self {
         let of_place = |score: &TokenScore| {
@@ -392,7 +392,7 @@ impl Distill {
 }
 
 /// Placeholder scores that take as much memory as real ones.
-fn made_up(targets: usize, top_k: usize, vocabulary: usize) -> Vec<TokenScore> {
+fn placeholder_scores(targets: usize, top_k: usize, vocabulary: usize) -> Vec<TokenScore> {
     let logprob = -(vocabulary as f32).ln();
     let likeliest: Vec<(u32, f32)> = (0..top_k.min(vocabulary) as u32).map(|id| (id, logprob)).collect();
     vec![TokenScore { id: 0, logprob: Some(logprob), likeliest }; targets]
@@ -425,7 +425,7 @@ impl Objective for Distill {
         let sampled = match (is_on_policy, self.config.seq_kd) {
             (true, _) => self.sampled(&model.valid(), examples, at)?,
             (false, true) => match &self.teacher {
-                Teacher::Here(teacher) => self.sampled(teacher, examples, at)?,
+                Teacher::Local(teacher) => self.sampled(teacher, examples, at)?,
                 Teacher::AtServer(..) => return Err("a teacher at a server does not sample".into()),
             },
             (false, false) => return Ok(None),
@@ -471,7 +471,7 @@ impl Objective for Distill {
         let beta = self.config.beta;
         let before_md = model.before_targets(&batch);
         let losses_m = match &self.teacher {
-            Teacher::Here(teacher) => {
+            Teacher::Local(teacher) => {
                 let teacher = Arc::clone(teacher);
                 let theirs_md = teacher.before_targets(&teacher.batch(&rows()));
                 model.over_logits(before_md, move |student_rv, block| {
@@ -485,9 +485,9 @@ impl Objective for Distill {
                 let targets = batch.targets().len();
                 let compared = match examples.iter().map(|example| example.scores.as_ref()).collect::<Option<Vec<_>>>()
                 {
-                    Some(scores) => Compared::of(scores.into_iter().flat_map(|scores| scores.iter()), beta),
+                    Some(scores) => TeacherTopK::of(scores.into_iter().flat_map(|scores| scores.iter()), beta),
                     // The trial of the longest pass runs before the teacher has scored anything.
-                    None => Compared::of(&made_up(targets, server.top_k, model.vocab_size()), beta),
+                    None => TeacherTopK::of(&placeholder_scores(targets, server.top_k, model.vocab_size()), beta),
                 };
                 assert_eq!(compared.rows.len(), targets * compared.k, "a score for each id that is predicted");
                 let (compared, add_tail) = (Arc::new(compared), server.add_tail);

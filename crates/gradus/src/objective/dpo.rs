@@ -11,7 +11,7 @@ use crate::data::{self, Examples, Need, PreferenceExample, Row, TokenizeOptions,
 use crate::error::Result;
 use crate::host::read;
 use crate::math::weights::on_policy;
-use crate::method::{Cast, Defaults, Head, Method, Problems, Shared, Stay};
+use crate::method::{Cast, Defaults, Head, Lifetime, Method, Problems, Shared};
 use crate::model::{Batch, CausalLm, Rows, Sequence, TokenLogprobs};
 use crate::pretrained::Pretrained;
 use crate::progress::Progress;
@@ -23,7 +23,7 @@ mod pass;
 mod rules;
 
 pub use keys::{Divergence, DpoConfig, DpoLossType, DpoLosses, ReferenceLogprobs};
-pub use pass::{Beside, Completions, Found, beside, sums};
+pub use pass::{Completions, PassLoss, RankPartners, rank_partners, sums};
 
 impl Method for DpoConfig {
     fn name(&self) -> &'static str {
@@ -60,11 +60,11 @@ impl Method for DpoConfig {
     }
 
     fn cast(&self, shared: &Shared<'_>) -> Cast {
-        let stay = match self.reference {
-            ReferenceLogprobs::Precomputed => Stay::Before,
-            ReferenceLogprobs::Live => Stay::Whole,
+        let lifetime = match self.reference {
+            ReferenceLogprobs::Precomputed => Lifetime::BeforeTraining,
+            ReferenceLogprobs::Live => Lifetime::WholeRun,
         };
-        Cast::alone(shared, Head::Language).with_reference(shared, self.reference_model.as_deref(), stay)
+        Cast::alone(shared, Head::Language).with_reference(shared, self.reference_model.as_deref(), lifetime)
     }
 
     fn rules(&self, problems: &mut Problems<'_>, _train: &TrainConfig) {
@@ -115,12 +115,12 @@ pub struct DpoPair {
     /// Reference logprobs of the chosen and the rejected completion; `None` if the reference runs live, in each step.
     pub reference: Option<[f32; 2]>,
     /// Partners in the sorted step, for losses that sort; `None` if the whole step is one pass.
-    pub beside: Option<Beside>,
+    pub partners: Option<RankPartners>,
 }
 
 impl From<PreferenceExample> for DpoPair {
     fn from(pair: PreferenceExample) -> Self {
-        Self { pair, reference: None, beside: None }
+        Self { pair, reference: None, partners: None }
     }
 }
 
@@ -152,7 +152,7 @@ fn sums_of_pairs(model: &CausalLm, pairs: &[&PreferenceExample], ld_alpha: Optio
 }
 
 /// Converts `[P]` pairs of values to `[2P]`: the chosen ones, then the rejected ones.
-fn one_after_the_other(sides_p: &[[f32; 2]]) -> Vec<f32> {
+fn flatten_sides(sides_p: &[[f32; 2]]) -> Vec<f32> {
     sides_p.iter().map(|sides| sides[0]).chain(sides_p.iter().map(|sides| sides[1])).collect()
 }
 
@@ -214,11 +214,11 @@ impl Objective for Dpo {
             policy.extend(sums_of_pairs(model, &pairs, self.config.ld_alpha));
             reference.extend(self.reference_of(&examples[pass], &pairs));
         }
-        let order = beside(&one_after_the_other(&policy), &one_after_the_other(&reference));
-        let completed = examples.iter().zip(reference).zip(order).map(|((example, reference), beside)| DpoPair {
+        let order = rank_partners(&flatten_sides(&policy), &flatten_sides(&reference));
+        let completed = examples.iter().zip(reference).zip(order).map(|((example, reference), partners)| DpoPair {
             pair: example.pair.clone(),
             reference: Some(reference),
-            beside: Some(beside),
+            partners: Some(partners),
         });
         Ok(Some(completed.collect()))
     }
@@ -234,11 +234,11 @@ impl Objective for Dpo {
         let completions = Completions {
             logprobs_m: found.logprobs_m,
             counts_b: batch.counts_b(),
-            reference_b: one_after_the_other(&reference),
-            beside_p: examples.iter().map(|example| example.beside).collect(),
+            reference_b: flatten_sides(&reference),
+            partners_p: examples.iter().map(|example| example.partners).collect(),
             weights_p,
         };
-        let Found { loss, sums_b, log_ratios_b } = completions.loss(&self.config, pass.totals);
+        let PassLoss { loss, sums_b, log_ratios_b } = completions.loss(&self.config, pass.totals);
 
         let chosen_tokens: usize = batch.counts_b()[..pairs.len()].iter().sum();
         observe(&log_ratios_b, &sums_b, self.config.beta, stats);

@@ -15,7 +15,7 @@ use crate::data::{self, Examples, Need, Row, TokenizeOptions, TooLong, UnpairedE
 use crate::error::Result;
 use crate::host::{constant, read};
 use crate::loss::{kto, reduce};
-use crate::method::{Cast, Defaults, Head, Method, Problems, Shared, Stay};
+use crate::method::{Cast, Defaults, Head, Lifetime, Method, Problems, Shared};
 use crate::model::{CausalLm, Rows, Sequence};
 use crate::pretrained::Pretrained;
 use crate::progress::Progress;
@@ -79,8 +79,8 @@ impl Method for KtoConfig {
     }
 
     fn cast(&self, shared: &Shared<'_>) -> Cast {
-        let stay = if self.has_reference_point() { Stay::Whole } else { Stay::Before };
-        Cast::alone(shared, Head::Language).with_reference(shared, self.reference_model.as_deref(), stay)
+        let lifetime = if self.has_reference_point() { Lifetime::WholeRun } else { Lifetime::BeforeTraining };
+        Cast::alone(shared, Head::Language).with_reference(shared, self.reference_model.as_deref(), lifetime)
     }
 
     fn rules(&self, problems: &mut Problems<'_>, train: &TrainConfig) {
@@ -88,7 +88,7 @@ impl Method for KtoConfig {
         problems.at_least("method.kto.desirable_weight", self.desirable_weight, 0.0);
         problems.at_least("method.kto.undesirable_weight", self.undesirable_weight, 0.0);
         let fine = train.batch_size >= 2 || !self.has_reference_point();
-        problems.unless(fine, &["train.batch_size", "method.kto.loss_type"], || {
+        problems.require(fine, &["train.batch_size", "method.kto.loss_type"], || {
             let message = "`train.batch_size` is 1, but `method.kto.loss_type: kto` compares with completions of other rows of a step: it must be at least 2";
             (message.into(), Some("or use `loss_type: apo_zero_unpaired`, which does not compare completions".into()))
         });
@@ -102,24 +102,24 @@ impl KtoConfig {
     }
 
     /// Computes the loss of a pass from `logprobs_m`, `counts_b` tokens per completion.
-    pub fn loss(&self, logprobs_m: Tensor<1>, counts_b: &[usize], known: &Known, totals: Totals) -> Found {
+    pub fn loss(&self, logprobs_m: Tensor<1>, counts_b: &[usize], inputs: &LossInputs, totals: Totals) -> PassLoss {
         let device = logprobs_m.device();
         let of = |desirable: f32, not: f32| {
-            let values = known.labels_b.iter().map(|&is_desirable| if is_desirable { desirable } else { not });
+            let values = inputs.labels_b.iter().map(|&is_desirable| if is_desirable { desirable } else { not });
             constant(values.collect(), &device)
         };
         let logps_b = reduce::segment_sum(logprobs_m, counts_b);
-        let log_ratios_b = logps_b.clone() - constant(known.reference_b.clone(), &device);
-        let losses_b = kto::kto(log_ratios_b.clone(), of(1.0, -1.0), known.reference_point, self.beta);
+        let log_ratios_b = logps_b.clone() - constant(inputs.reference_b.clone(), &device);
+        let losses_b = kto::kto(log_ratios_b.clone(), of(1.0, -1.0), inputs.reference_point, self.beta);
         let weights_b = of(self.desirable_weight as f32, self.undesirable_weight as f32);
         let loss = (losses_b * weights_b).sum() / totals.examples as f64;
-        Found { loss, logps_b: read(&logps_b), log_ratios_b: read(&log_ratios_b) }
+        PassLoss { loss, logps_b: read(&logps_b), log_ratios_b: read(&log_ratios_b) }
     }
 }
 
 /// Inputs of a pass's loss in addition to the policy's logprobs.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Known {
+pub struct LossInputs {
     /// Whether each completion is desirable.
     pub labels_b: Vec<bool>,
     /// Summed logprobs of the completions under the reference.
@@ -130,7 +130,7 @@ pub struct Known {
 
 /// Loss and measurements of a pass.
 #[derive(Debug)]
-pub struct Found {
+pub struct PassLoss {
     /// The pass's share of the step's loss, `[1]`.
     pub loss: Tensor<1>,
     /// Summed logprobs of each completion, `[B]`.
@@ -161,7 +161,7 @@ impl OfflineMethod for KtoConfig {
     }
 
     fn with_reference(&self, example: UnpairedExample, logprobs: &[f32]) -> KtoExample {
-        KtoExample { known: logprobs.first().map(|&sum| (sum, 0.0)), ..example.into() }
+        KtoExample { reference: logprobs.first().map(|&sum| (sum, 0.0)), ..example.into() }
     }
 
     fn objective(&self, reference: Option<CausalLm>) -> Kto {
@@ -175,12 +175,12 @@ pub struct KtoExample {
     /// The completion.
     pub example: UnpairedExample,
     /// Its summed logprobs under the reference and the reference point of its step; `None` until the step is known.
-    pub known: Option<(f32, f64)>,
+    pub reference: Option<(f32, f64)>,
 }
 
 impl From<UnpairedExample> for KtoExample {
     fn from(example: UnpairedExample) -> Self {
-        Self { example, known: None }
+        Self { example, reference: None }
     }
 }
 
@@ -200,7 +200,7 @@ fn sequence(example: &UnpairedExample) -> Sequence<'_> {
 /// Pairs the prompt of one example with the completion of another, cut to the maximum length of a row.
 fn mismatched<'a>(example: &'a UnpairedExample, other: &'a UnpairedExample) -> Sequence<'a> {
     let (prompt, completion) = (&example.ids[..example.prompt_len], &other.ids[other.prompt_len..]);
-    let room = match example.max_length.filter(|_| !example.apart) {
+    let room = match example.max_length.filter(|_| !example.encoder_reads_prompt) {
         Some(most) => most.saturating_sub(prompt.len()).max(1),
         None => usize::MAX,
     };
@@ -239,7 +239,7 @@ impl Kto {
         let completed = examples.iter().zip(&found);
         let of = |(kto, (own, _)): (&&KtoExample, &(f32, f64))| KtoExample {
             example: kto.example.clone(),
-            known: Some((*own, point)),
+            reference: Some((*own, point)),
         };
         Some(completed.map(of).collect())
     }
@@ -273,7 +273,8 @@ impl Objective for Kto {
     }
 
     fn loss(&self, model: &CausalLm, examples: &[&KtoExample], pass: Pass, stats: &mut Stats) -> Option<Tensor<1>> {
-        let Some(known) = examples.iter().map(|example| example.known).collect::<Option<Vec<(f32, f64)>>>() else {
+        let Some(references) = examples.iter().map(|example| example.reference).collect::<Option<Vec<(f32, f64)>>>()
+        else {
             // Without context, these examples are the whole step.
             let whole = MicroBatch::new(usize::MAX, None);
             let completed = self.with_point(model, examples, whole).expect("it is known unless a reference is kept");
@@ -284,17 +285,17 @@ impl Objective for Kto {
             return None;
         }
         let found = model.logprobs(&batch, 1.0);
-        let known = Known {
+        let inputs = LossInputs {
             labels_b: examples.iter().map(|example| example.example.is_desirable).collect(),
-            reference_b: known.iter().map(|(reference, _)| *reference).collect(),
-            reference_point: known.first().map_or(0.0, |(_, point)| *point),
+            reference_b: references.iter().map(|(reference, _)| *reference).collect(),
+            reference_point: references.first().map_or(0.0, |(_, point)| *point),
         };
         let counts_b = batch.counts_b();
-        let of_pass = self.config.loss(found.logprobs_m, counts_b, &known, pass.totals);
-        observe(&of_pass, &known, self.config.beta, pass.totals, stats);
+        let of_pass = self.config.loss(found.logprobs_m, counts_b, &inputs, pass.totals);
+        observe(&of_pass, &inputs, self.config.beta, pass.totals, stats);
         let mean_logits_m = read(&found.mean_logits_m);
         let mut rest = mean_logits_m.as_slice();
-        for (&count, &is_desirable) in counts_b.iter().zip(&known.labels_b) {
+        for (&count, &is_desirable) in counts_b.iter().zip(&inputs.labels_b) {
             let (own, others) = rest.split_at(count);
             stats.mean_of(if is_desirable { "logits/chosen" } else { "logits/rejected" }, own);
             rest = others;
@@ -308,21 +309,21 @@ impl Objective for Kto {
             "ids": example.example.ids,
             "prompt_len": example.example.prompt_len,
             "label": example.example.is_desirable,
-            "reference_logps": example.known.map(|(reference, _)| reference),
+            "reference_logps": example.reference.map(|(reference, _)| reference),
         })
     }
 }
 
 /// Records TRL's metrics. The KL and the margins are values of a step, to which each pass adds its share.
-fn observe(found: &Found, known: &Known, beta: f64, totals: Totals, stats: &mut Stats) {
-    let share = known.labels_b.len() as f64 / totals.examples as f64;
-    stats.mean("kl", known.reference_point * share, share);
+fn observe(found: &PassLoss, inputs: &LossInputs, beta: f64, totals: Totals, stats: &mut Stats) {
+    let share = inputs.labels_b.len() as f64 / totals.examples as f64;
+    stats.mean("kl", inputs.reference_point * share, share);
     let mut margin = 0.0;
     let desirable = totals.weight;
     let undesirable = totals.examples as f64 - desirable;
     for (side, wanted, of_step) in [("chosen", true, desirable), ("rejected", false, undesirable)] {
         let of_side = |values: &[f32]| -> Vec<f64> {
-            let of_label = values.iter().zip(&known.labels_b).filter(|(_, label)| **label == wanted);
+            let of_label = values.iter().zip(&inputs.labels_b).filter(|(_, label)| **label == wanted);
             of_label.map(|(value, _)| f64::from(*value)).collect()
         };
         let (rewards, logps) = (of_side(&found.log_ratios_b), of_side(&found.logps_b));

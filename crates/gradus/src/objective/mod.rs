@@ -24,7 +24,7 @@ use crate::data::{Examples, Row, TokenizeOptions};
 use crate::error::{Error, Result};
 use crate::host::read;
 use crate::method::Method;
-use crate::model::{CausalLm, DropoutStream, Rows, Trained};
+use crate::model::{CausalLm, DropoutStream, Rows, TrainingInfo};
 use crate::pretrained::{LabelPlan, Pretrained, Trainable};
 use crate::progress::Progress;
 use crate::ranks::Ranks;
@@ -206,8 +206,8 @@ pub trait Objective {
     }
 
     /// Returns the facts about the training that are stored with the trained `model`. `model` carries no gradient.
-    fn trained(&self, _model: &Self::Model, _examples: &[&Self::Example], _passes: MicroBatch) -> Trained {
-        Trained::default()
+    fn training_info(&self, _model: &Self::Model, _examples: &[&Self::Example], _passes: MicroBatch) -> TrainingInfo {
+        TrainingInfo::default()
     }
 
     /// Shows the example to a person: ids and masks, as they entered the loss.

@@ -97,7 +97,8 @@ fn sequences(pair: &PreferenceExample) -> [Sequence<'_>; 2] {
         let (prompt, completion) = <[u32]>::split_at(ids, pair.prompt_len);
         Sequence::completion(prompt, completion)
     };
-    let chosen = if pair.apart { completion(&pair.chosen_ids) } else { Sequence::text(&pair.chosen_ids) };
+    let chosen =
+        if pair.encoder_reads_prompt { completion(&pair.chosen_ids) } else { Sequence::text(&pair.chosen_ids) };
     [chosen, completion(&pair.rejected_ids)]
 }
 

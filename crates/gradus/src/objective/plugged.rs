@@ -12,7 +12,7 @@ use crate::batches::MicroBatch;
 use crate::data::{Examples, Need, Row, TokenizeOptions};
 use crate::error::Result;
 use crate::method::{Cast, Defaults, Method, Preset, Problems, Shared};
-use crate::model::{CausalLm, Rows, Trained};
+use crate::model::{CausalLm, Rows, TrainingInfo};
 use crate::pretrained::{LabelPlan, Pretrained};
 use crate::progress::Progress;
 use crate::settings::TrainConfig;
@@ -298,8 +298,13 @@ impl<O: Objective<Model = CausalLm, Example: 'static>> Objective for Erased<O> {
         self.0.report(model, &as_examples(examples), passes)
     }
 
-    fn trained(&self, model: &CausalLm, examples: &[&PluggedTrainingExample], passes: MicroBatch) -> Trained {
-        self.0.trained(model, &as_examples(examples), passes)
+    fn training_info(
+        &self,
+        model: &CausalLm,
+        examples: &[&PluggedTrainingExample],
+        passes: MicroBatch,
+    ) -> TrainingInfo {
+        self.0.training_info(model, &as_examples(examples), passes)
     }
 
     fn describe(&self, example: &PluggedTrainingExample) -> Value {
@@ -371,8 +376,13 @@ impl Objective for PluggedObjective {
         self.0.report(model, examples, passes)
     }
 
-    fn trained(&self, model: &CausalLm, examples: &[&PluggedTrainingExample], passes: MicroBatch) -> Trained {
-        self.0.trained(model, examples, passes)
+    fn training_info(
+        &self,
+        model: &CausalLm,
+        examples: &[&PluggedTrainingExample],
+        passes: MicroBatch,
+    ) -> TrainingInfo {
+        self.0.training_info(model, examples, passes)
     }
 
     fn describe(&self, example: &PluggedTrainingExample) -> Value {

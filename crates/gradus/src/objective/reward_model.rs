@@ -13,7 +13,7 @@ use crate::host::read;
 use crate::loss::reward::{bradley_terry, centering};
 use crate::math::stats as measure;
 use crate::method::{Cast, Defaults, Head, Method, Problems, Shared};
-use crate::model::{CausalLm, Counted, DropoutStream, ModelShape, Ranker, Rows, Sequence, Trained};
+use crate::model::{CausalLm, Counted, DropoutStream, ModelShape, Ranker, Rows, Sequence, TrainingInfo};
 use crate::pretrained::Pretrained;
 use crate::progress::Progress;
 use crate::settings::TrainConfig;
@@ -63,7 +63,7 @@ impl Method for RewardModelConfig {
 
     fn rules(&self, problems: &mut Problems<'_>, train: &TrainConfig) {
         let cuts = train.too_long == Some(TooLong::Truncate);
-        problems.unless(cuts || self.truncation.is_none(), &["method.reward.truncation", "train.too_long"], || {
+        problems.require(cuts || self.truncation.is_none(), &["method.reward.truncation", "train.too_long"], || {
             let message = "`method.reward.truncation` sets where long texts are cut, but `train.too_long` skips them";
             (message.into(), Some("set `train.too_long` to `truncate`".into()))
         });
@@ -238,17 +238,17 @@ impl Objective for BradleyTerry {
     }
 
     /// Returns mean and standard deviation of the scores of all chosen and rejected texts.
-    fn trained(&self, model: &Ranker, pairs: &[&PreferenceExample], passes: MicroBatch) -> Trained {
+    fn training_info(&self, model: &Ranker, pairs: &[&PreferenceExample], passes: MicroBatch) -> TrainingInfo {
         let taken = pairs.len().min(self.score_pairs);
         let some: Vec<&PreferenceExample> = (0..taken).map(|i| pairs[i * pairs.len() / taken]).collect();
         let found = self.scores(model, &some, passes);
         let scores: Vec<f32> = found.iter().flat_map(|score| [score.chosen, score.rejected]).collect();
-        Trained {
+        TrainingInfo {
             score_mean: measure::mean(&scores),
             score_std: measure::std(&scores, measure::Variance::Biased),
             add_eos: Some(TokenizeOptions::default().add_eos),
             keeps_end: self.truncation.map(|side| side == Side::Left),
-            ..Trained::default()
+            ..TrainingInfo::default()
         }
     }
 

@@ -90,7 +90,7 @@ impl Method for SftConfig {
         problems.at_least("method.sft.max_target_length", self.max_target_length.unwrap_or(2), 2);
         problems.zero_to_below("method.sft.label_smoothing", self.label_smoothing, 1.0);
         let fine = self.loss_type == SftLossType::Nll || self.label_smoothing == 0.0;
-        problems.unless(fine, &["method.sft.label_smoothing", "method.sft.loss_type"], || {
+        problems.require(fine, &["method.sft.label_smoothing", "method.sft.loss_type"], || {
             let message = format!(
                 "`method.sft.label_smoothing` is {}, but `loss_type: dft` has no label smoothing",
                 self.label_smoothing
@@ -116,7 +116,7 @@ impl OfflineMethod for SftConfig {
             target_cut: self.max_target_length,
             ..options
         };
-        if options.target_cut.is_some() && !options.apart {
+        if options.target_cut.is_some() && !options.encoder_reads_prompt {
             return Err(Error::input(
                 "`method.sft.max_target_length` bounds what a decoder writes, but this model reads prompt and completion as one text",
             )
@@ -126,7 +126,7 @@ impl OfflineMethod for SftConfig {
             (true, Some(length)) => length,
             _ => return data::sft_examples(rows, &from.tokenizer, from.template.as_ref(), &options),
         };
-        if options.apart {
+        if options.encoder_reads_prompt {
             return Err(Error::input(
                 "`method.sft.packing` joins texts, but this model's encoder reads each source separately",
             )

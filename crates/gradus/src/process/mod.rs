@@ -14,7 +14,7 @@ use crate::progress::Progress;
 
 pub use config::{TIMEOUT_S, default_timeout_s, read_program, schema_of_program};
 pub use gradus_environments::process::LINE_BYTES;
-pub use program::{Asked, Program, ProgramError};
+pub use program::{AnswerDeadline, Program, ProgramError};
 
 /// The user's request to stop. Copies share one flag.
 #[derive(Debug, Clone, Default)]

@@ -35,7 +35,7 @@ pub struct Program {
 
 /// Deadline for the answers to a request.
 #[derive(Debug, Clone, Copy)]
-pub struct Asked(Instant);
+pub struct AnswerDeadline(Instant);
 
 impl Program {
     /// Starts the program `words[0]` with the other words as its arguments. Its answers may take `timeout_s`, and `interrupt` ends the wait
@@ -74,9 +74,9 @@ impl Program {
     }
 
     /// Sends lines, each with its line end. If the program printed surplus lines before, it is ended, and every later answer is that error.
-    pub fn ask(&mut self, lines: Vec<String>) -> Asked {
+    pub fn request(&mut self, lines: Vec<String>) -> AnswerDeadline {
         // The first answer returns the error.
-        let _ = self.refuse_unasked(Duration::ZERO);
+        let _ = self.refuse_surplus(Duration::ZERO);
         self.send(lines)
     }
 
@@ -86,14 +86,14 @@ impl Program {
     /// # Errors
     /// If the program prints a surplus line.
     pub fn expect_silence(&mut self) -> std::result::Result<(), ProgramError> {
-        self.refuse_unasked(SILENCE)
+        self.refuse_surplus(SILENCE)
     }
 
-    fn refuse_unasked(&mut self, patience: Duration) -> std::result::Result<(), ProgramError> {
+    fn refuse_surplus(&mut self, patience: Duration) -> std::result::Result<(), ProgramError> {
         if let Some(failed) = &self.failed {
             return Err(failed.clone());
         }
-        let Some(line) = self.process.unasked_line(patience) else { return Ok(()) };
+        let Some(line) = self.process.surplus_line(patience) else { return Ok(()) };
         let message = format!("the {} `{}` printed more lines than it was given", self.what, self.name);
         let hint = "print other things to stderr";
         self.process.kill();
@@ -101,11 +101,11 @@ impl Program {
     }
 
     /// Sends lines, each with its line end, without a check for surplus lines.
-    pub fn send(&mut self, lines: Vec<String>) -> Asked {
+    pub fn send(&mut self, lines: Vec<String>) -> AnswerDeadline {
         if self.failed.is_none() {
             self.process.send(lines);
         }
-        self.waiting()
+        self.deadline()
     }
 
     /// Closes the program's input: no more requests follow.
@@ -114,8 +114,8 @@ impl Program {
     }
 
     /// Returns the deadline of a wait that begins now.
-    pub fn waiting(&self) -> Asked {
-        Asked(Instant::now() + Duration::from_secs_f64(self.timeout_s))
+    pub fn deadline(&self) -> AnswerDeadline {
+        AnswerDeadline(Instant::now() + Duration::from_secs_f64(self.timeout_s))
     }
 
     /// Returns the next answer. A crash or a timeout is final. A line that `read` rejects is not: the error names what was `expected`.
@@ -124,12 +124,12 @@ impl Program {
     /// If the program crashes, times out or prints an unexpected line.
     pub fn answer<T>(
         &mut self,
-        asked: Asked,
+        deadline: AnswerDeadline,
         expected: &str,
         read: impl FnOnce(&str) -> Option<T>,
     ) -> std::result::Result<T, ProgramError> {
         let of = |program: &Self| format!("the {} `{}`", program.what, program.name);
-        match self.line(asked)? {
+        match self.line(deadline)? {
             Some(line) => read(&line).ok_or_else(|| {
                 let message = format!("expected {expected} from the {} (found `{}`)", self.what, excerpt(&line, 80));
                 self.with_stderr(message)
@@ -149,13 +149,13 @@ impl Program {
     ///
     /// # Errors
     /// If the program times out, prints too long a line or was interrupted.
-    pub fn line(&mut self, asked: Asked) -> std::result::Result<Option<String>, ProgramError> {
+    pub fn line(&mut self, deadline: AnswerDeadline) -> std::result::Result<Option<String>, ProgramError> {
         if let Some(failed) = &self.failed {
             return Err(failed.clone());
         }
         let interrupt = self.interrupt.clone();
         let (what, name) = (self.what, self.name.clone());
-        match self.process.next_line(asked.0, &|| interrupt.is_raised()) {
+        match self.process.next_line(deadline.0, &|| interrupt.is_raised()) {
             Answer::Line(line) => Ok(Some(line)),
             Answer::Ended => Ok(None),
             Answer::TooLong => {

@@ -163,7 +163,7 @@ impl Ranks {
 
     /// Returns a handle for a thread that exchanges while others of the process compute. Only one thread may exchange at a time. `None` if
     /// there are no other ranks or no spare processor, or if the link is bound to its thread.
-    pub(crate) fn beside(self) -> Option<Self> {
+    pub(crate) fn for_exchange_thread(self) -> Option<Self> {
         let group = self.group.filter(|_| !self.is_alone() && !self.is_full)?;
         group.link.lets_threads().then_some(Self { computes: true, ..self })
     }

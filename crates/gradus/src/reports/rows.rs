@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{bar, percent};
-use crate::data::{Dataset, Lengths, Noted, PairProfile, Profile, SHORT};
+use crate::data::{Dataset, Lengths, PairProfile, Profile, RowExamples, SHORT};
 use crate::run::html::{cards, escape, figure, gallery, page};
 use crate::run::plots::{Bar, BarChart, Chart, LineChart, Panel, Range, Values, histogram, short};
 
@@ -62,7 +62,7 @@ impl RowsReport<'_> {
 
     fn numbers(&self) -> String {
         let Self { dataset, profile } = self;
-        let count = |noted: &Noted| noted.count.to_string();
+        let count = |noted: &RowExamples| noted.count.to_string();
         let mut shown: Vec<(&str, String, String)> = vec![("rows", profile.rows.to_string(), String::new())];
         if dataset.bad.count() > 0 {
             shown.push(("bad rows", dataset.bad.count().to_string(), "not counted below".into()));
@@ -155,7 +155,7 @@ fn noted(profile: &Profile) -> String {
         ("Equal answers", "train.filter.drop_equal", pairs.map(|pairs| &pairs.equal)),
         ("Short answers", "train.filter.min_characters", Some(&profile.short)),
     ];
-    let row = |(name, key, noted): (&str, &str, &Noted)| {
+    let row = |(name, key, noted): (&str, &str, &RowExamples)| {
         let more = if noted.count > noted.first.len() { ", …" } else { "" };
         let places = escape(&noted.first.join(", "));
         let count = noted.count;

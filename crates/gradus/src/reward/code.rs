@@ -18,7 +18,7 @@ use crate::progress::{Progress, Unwatched};
 use crate::rollout::{Prompt, Rollout, Rollouts};
 
 /// Interval between progress reports of the programs.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Keys of `reward.code`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -192,7 +192,7 @@ impl Reward for CodeReward {
                 (0..self.config.at_once.clamp(1, all.len().max(1))).map(|_| scope.spawn(work)).collect();
             // Only this thread may report, because it owns `progress`.
             while !workers.iter().all(ScopedJoinHandle::is_finished) {
-                std::thread::sleep(LOOK);
+                std::thread::sleep(POLL_INTERVAL);
                 let told = report(progress, done.load(Ordering::Relaxed), all.len());
                 is_stopped.fetch_or(told.is_err(), Ordering::Relaxed);
             }

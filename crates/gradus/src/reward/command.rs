@@ -52,10 +52,10 @@ impl Reward for CommandReward {
         progress: &dyn Progress,
     ) -> Vec<std::result::Result<Score, RewardError>> {
         let lines = rollouts.rollouts.iter().map(|rollout| request(&rollouts.prompts[rollout.prompt], rollout));
-        let asked = self.program.ask(lines.collect());
+        let deadline = self.program.request(lines.collect());
         let each = rollouts.rollouts.iter().enumerate().map(|(i, rollout)| {
             let tokens = rollout.completion_ids.len();
-            let answer = self.program.answer(asked, "a number, null or an object of parts", Judgement::parse)?;
+            let answer = self.program.answer(deadline, "a number, null or an object of parts", Judgement::parse)?;
             // The remaining answers must not reach a later batch, so the program is ended.
             report(progress, i + 1, rollouts.len()).map_err(|_| self.program.interrupt())?;
             let score = answer.score(&rollout.completion, tokens, || rollouts.ranges(i));

@@ -135,14 +135,14 @@ impl RewardConfig {
     }
 
     /// Returns the models that its metrics and scorers use.
-    pub fn asked(&self) -> Vec<MetricModel<'_>> {
+    pub fn metric_models(&self) -> Vec<MetricModel<'_>> {
         match self {
             Self::Metric(metric) => metric.models(),
             Self::Toxicity(toxicity) => {
                 let name = toxicity.scorer.model();
-                name.map(|name| MetricModel { name, asked: ModelUse::Classifier }).into_iter().collect()
+                name.map(|name| MetricModel { name, usage: ModelUse::Classifier }).into_iter().collect()
             }
-            Self::Mix(parts) => parts.iter().flat_map(|part| part.reward.asked()).collect(),
+            Self::Mix(parts) => parts.iter().flat_map(|part| part.reward.metric_models()).collect(),
             _ => Vec::new(),
         }
     }

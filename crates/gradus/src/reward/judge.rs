@@ -366,7 +366,7 @@ impl JudgeReward {
                 found.extend(questions.iter().map(|text| (text.clone(), Err(error.clone()))));
                 continue;
             }
-            let answers = self.client.each(questions, |text| self.ask(text));
+            let answers = self.client.each(questions, |text| self.request(text));
             let mut entries = Vec::new();
             for (question, answer) in questions.iter().zip(answers) {
                 match answer {
@@ -403,7 +403,7 @@ impl JudgeReward {
     }
 
     /// Sends one question, and sends it again if the answer has no verdict and the judge is not deterministic.
-    fn ask(&self, question: &str) -> std::result::Result<String, ServiceError> {
+    fn request(&self, question: &str) -> std::result::Result<String, ServiceError> {
         let JudgeConfig { model, max_tokens, temperature, .. } = &self.config;
         let body = json!({
             "model": model,
@@ -411,7 +411,7 @@ impl JudgeReward {
             "max_tokens": max_tokens,
             "temperature": temperature,
         });
-        self.client.ask(&body, &|status, said| match status {
+        self.client.request(&body, &|status, said| match status {
             200..=299 => match said["choices"][0]["message"]["content"].as_str() {
                 Some(text) if self.value(text, false).is_some() => Reply::Answer(text.to_owned()),
                 Some(text) => Reply::Later(

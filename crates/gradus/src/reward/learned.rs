@@ -44,7 +44,7 @@ impl ModelReward {
         // A completion at the length limit is unfinished, so it gets no end-of-text token.
         let ended = rollout.stop != StopReason::Length && !self.tokenizer.appends_eos();
         let eos = self.tokenizer.eos_token().filter(|_| ended).unwrap_or("");
-        if self.model.reads_apart() {
+        if self.model.encoder_reads_prompt() {
             let said = format!("{said}{eos}");
             return Ok([self.tokenizer.encode(&asked, true)?, self.tokenizer.encode(&said, true)?]);
         }
@@ -66,7 +66,7 @@ impl ModelReward {
         let text = |i: usize| {
             let [source, target] =
                 self.ids(rollouts.prompt(i), &rollouts.rollouts[i]).map_err(|error| reward_error(&error))?;
-            if source.is_empty() && (target.is_empty() || self.model.reads_apart()) {
+            if source.is_empty() && (target.is_empty() || self.model.encoder_reads_prompt()) {
                 return Err(RewardError::new("prompt and completion are empty"));
             }
             if !room.holds(source.len(), target.len()) {

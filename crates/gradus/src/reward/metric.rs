@@ -44,8 +44,8 @@ impl Reward for MetricReward {
 
     fn score_with_progress(&mut self, rollouts: &Rollouts, progress: &dyn Progress) -> Vec<Result<Score, RewardError>> {
         let mut done = |rows: usize| report(progress, rows, rollouts.len()).is_ok();
-        let worth = |()| self.metric.worth_with_progress(&measured_rows(rollouts), &mut done);
-        match check_references(rollouts).and_then(worth) {
+        let rewards = |()| self.metric.rewards_with_progress(&measured_rows(rollouts), &mut done);
+        match check_references(rollouts).and_then(rewards) {
             Ok(values) => {
                 let tokens = rollouts.rollouts.iter().map(|rollout| rollout.completion_ids.len());
                 let score = |(value, tokens): (f64, usize)| match value.is_nan() {

@@ -368,7 +368,14 @@ pub(crate) mod test_rollouts {
                 Value::Object(columns) => columns,
                 _ => Map::new(),
             };
-            made.prompts.push(Prompt { row, text: prompt.into(), ids: vec![1], apart: false, messages: None, columns });
+            made.prompts.push(Prompt {
+                row,
+                text: prompt.into(),
+                ids: vec![1],
+                encoder_reads_prompt: false,
+                messages: None,
+                columns,
+            });
             let tokens = completion.split_whitespace().count() + 1;
             made.rollouts.push(Rollout::one_turn(row, completion, vec![2; tokens], StopReason::StopId));
         }

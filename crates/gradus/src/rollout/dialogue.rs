@@ -48,7 +48,7 @@ impl Dialogue {
         let mut rendered = template.render_all(&[(&conversation[..1], head), (&conversation[..], whole)]).into_iter();
         let mut next = || rendered.next().expect("two conversations");
         let (Ok(before), Ok(whole)) = (next(), next()) else { return mentioned().ok_or_else(silent) };
-        let behind_question = || whole.text.rsplit_once(QUESTION).map(|(_, behind)| behind);
+        let behind_question = || whole.text.rsplit_once(QUESTION).map(|(_, ids_after)| ids_after);
         let turn = whole.text.strip_prefix(&before.text).or_else(behind_question).unwrap_or(&whole.text);
         let turn = self.last_mark(turn).map_or(turn, |(mark, at)| &turn[..at - mark.len()]);
         if let Some(format) = CallFormat::that_reads(turn, &call) {
@@ -168,11 +168,11 @@ impl Dialogue {
     ) -> Result<Vec<u32>> {
         let Some(template) = self.template.as_ref().filter(|_| prompt.messages.is_some()) else {
             let text: String = replies.iter().map(env::Reply::content).collect();
-            return self.behind(&turn.text, &text);
+            return self.ids_after(&turn.text, &text);
         };
         let options = [false, true].map(|add_generation_prompt| self.options(prompt, add_generation_prompt));
         let (before, answer) = self.answered(template, options, (turn, replies), stop)?;
-        self.behind(&before, &answer)
+        self.ids_after(&before, &answer)
     }
 
     /// Renders a conversation up to the end of a turn, and the text after it: the replies and the header of the next
@@ -234,20 +234,22 @@ impl Dialogue {
     ///
     /// # Errors
     /// If a text cannot be tokenized.
-    pub(super) fn retokenized(&self, episodes: &[Held<'_>]) -> Result<Vec<Retokenized>> {
-        let conversations: Vec<Vec<Value>> = episodes.iter().map(Held::conversation).collect();
+    pub(super) fn retokenized(&self, episodes: &[SampledEpisode<'_>]) -> Result<Vec<Retokenized>> {
+        let conversations: Vec<Vec<Value>> = episodes.iter().map(SampledEpisode::conversation).collect();
         let mut requests = Vec::new();
-        for (held, messages) in episodes.iter().zip(&conversations).filter(|(held, _)| self.renders(held.prompt)) {
-            let ends = held.ends();
-            requests.extend(ends.into_iter().map(|end| (&messages[..end], self.options(held.prompt, true))));
+        for (episode, messages) in
+            episodes.iter().zip(&conversations).filter(|(episode, _)| self.renders(episode.prompt))
+        {
+            let ends = episode.ends();
+            requests.extend(ends.into_iter().map(|end| (&messages[..end], self.options(episode.prompt, true))));
         }
         let mut rendered =
             self.template.as_ref().map_or(Vec::new(), |template| template.render_all(&requests)).into_iter();
-        let mut compare = |held: &Held<'_>| -> Result<Retokenized> {
-            let (mut counts, mut before, mut at) = (Retokenized::default(), held.prompt.ids.clone(), 0);
-            let mut plain = held.prompt.text.clone();
-            for (turn, exchange) in held.answered() {
-                let text = match self.renders(held.prompt) {
+        let mut compare = |episode: &SampledEpisode<'_>| -> Result<Retokenized> {
+            let (mut counts, mut before, mut at) = (Retokenized::default(), episode.prompt.ids.clone(), 0);
+            let mut plain = episode.prompt.text.clone();
+            for (turn, exchange) in episode.answered_turns() {
+                let text = match self.renders(episode.prompt) {
                     true => rendered.next().expect("one for each answered turn").ok().map(|rendered| rendered.text),
                     false => {
                         plain.push_str(&exchange.said.text);
@@ -257,10 +259,10 @@ impl Dialogue {
                 };
                 let kept = before.len();
                 let end = at + turn.drawn + turn.answered;
-                before.extend_from_slice(&held.ids[at..end]);
+                before.extend_from_slice(&episode.ids[at..end]);
                 at = end;
                 let Some(text) = text else { continue };
-                let whole = self.encode_whole(held.prompt, &text)?;
+                let whole = self.encode_whole(episode.prompt, &text)?;
                 let same = before.iter().zip(&whole).take_while(|(one, other)| one == other).count();
                 if before == whole {
                     counts.clean += 1;
@@ -304,7 +306,7 @@ impl Dialogue {
 
     /// Returns the ids of `text` when it follows `before`: a tokenizer may encode the beginning of a text differently
     /// from its middle.
-    fn behind(&self, before: &str, text: &str) -> Result<Vec<u32>> {
+    fn ids_after(&self, before: &str, text: &str) -> Result<Vec<u32>> {
         let beginning = self.tokenizer.encode(before, false)?;
         let mut whole = self.tokenizer.encode(&format!("{before}{text}"), false)?;
         match whole.starts_with(&beginning) {
@@ -315,7 +317,7 @@ impl Dialogue {
 }
 
 /// A sampled episode.
-pub(super) struct Held<'e> {
+pub(super) struct SampledEpisode<'e> {
     /// Prompt of the episode.
     pub prompt: &'e Prompt,
     /// Ids of all turns and answers.
@@ -324,9 +326,9 @@ pub(super) struct Held<'e> {
     pub turns: &'e [Turn],
 }
 
-impl Held<'_> {
+impl SampledEpisode<'_> {
     /// Returns the turns whose answers the policy read, with the exchanged texts.
-    fn answered(&self) -> impl Iterator<Item = (&Turn, &Exchange)> {
+    fn answered_turns(&self) -> impl Iterator<Item = (&Turn, &Exchange)> {
         self.turns.iter().take_while(|turn| turn.answered > 0).filter_map(|turn| Some((turn, turn.exchange.as_ref()?)))
     }
 
@@ -335,7 +337,7 @@ impl Held<'_> {
         let begins = self.prompt.messages.iter().flatten();
         let mut messages: Vec<Value> =
             begins.map(|message| serde_json::to_value(message).expect("plain data with string keys")).collect();
-        for (_, Exchange { said, observation }) in self.answered() {
+        for (_, Exchange { said, observation }) in self.answered_turns() {
             messages.push(turn_message(said));
             messages.extend(observation.replies.iter().map(message));
         }
@@ -349,7 +351,7 @@ impl Held<'_> {
             *end += 1 + exchange.observation.replies.len();
             Some(*end)
         };
-        self.answered().scan(begins, length).collect()
+        self.answered_turns().scan(begins, length).collect()
     }
 }
 

@@ -17,7 +17,7 @@ use gradus_environments::Observation;
 use rand::RngCore;
 
 pub use super::dialogue::ReadCalls;
-use super::dialogue::{Dialogue, Held};
+use super::dialogue::{Dialogue, SampledEpisode};
 use super::{Episode, EpisodeEnd, Exchange, Prompt, Retokenized, Rollout, Rollouts, Sampler, StopReason, Turn};
 use crate::error::{Diagnostic, Error, Result};
 use crate::generate::{Completion, Engine, Event, ROWS_AT_ONCE, Request, SamplingParams, Turn as Extension};
@@ -139,19 +139,19 @@ impl Drawer for LocalDrawer<'_, '_> {
 /// Work of a thread for an episode.
 enum Job {
     Begin(env::Start),
-    Step(Box<dyn env::Episode>, env::Turn, env::Drawn),
+    Step(Box<dyn env::Episode>, env::Turn, env::SampledTurn),
     Finish(Box<dyn env::Episode>),
 }
 
 /// Result of a job. After a failure the episode is gone.
 enum Answer {
-    Begun(env::Begun),
+    Begun(env::NewEpisode),
     Stepped(Box<dyn env::Episode>, Observation),
     Finished(Option<f64>),
 }
 
 /// Report of a thread about a job.
-enum News {
+enum JobReport {
     /// Time at which a thread began the job; the time limit counts from here.
     Begun(Instant),
     /// Result of the job, and its duration.
@@ -163,16 +163,16 @@ struct Workers {
     environment: Arc<dyn env::Environment>,
     jobs: Sender<(usize, Job)>,
     queue: Arc<Mutex<Receiver<(usize, Job)>>>,
-    send: Sender<(usize, News)>,
-    news: Receiver<(usize, News)>,
+    send: Sender<(usize, JobReport)>,
+    reports: Receiver<(usize, JobReport)>,
 }
 
 impl Workers {
     fn start(environment: &Arc<dyn env::Environment>, threads: usize) -> Self {
         let (jobs, queue) = channel();
-        let (send, news) = channel();
+        let (send, reports) = channel();
         let workers =
-            Self { environment: Arc::clone(environment), jobs, queue: Arc::new(Mutex::new(queue)), send, news };
+            Self { environment: Arc::clone(environment), jobs, queue: Arc::new(Mutex::new(queue)), send, reports };
         (0..threads.max(1)).for_each(|_| workers.add());
         workers
     }
@@ -185,8 +185,10 @@ impl Workers {
                 let job = queue.lock().expect("no holder panics").recv();
                 let Ok((row, job)) = job else { return };
                 let since = Instant::now();
-                let tell = |news| send.send((row, news)).is_ok();
-                if !tell(News::Begun(since)) || !tell(News::Done(work(&*environment, job), since.elapsed())) {
+                let report = |reports| send.send((row, reports)).is_ok();
+                if !report(JobReport::Begun(since))
+                    || !report(JobReport::Done(work(&*environment, job), since.elapsed()))
+                {
                     return;
                 }
             }
@@ -198,7 +200,7 @@ fn work(environment: &dyn env::Environment, job: Job) -> env::Result<Answer> {
     match job {
         Job::Begin(start) => environment.begin(&start).map(Answer::Begun),
         Job::Step(mut episode, turn, drawn) => {
-            let observation = episode.step_drawn(&turn, &drawn)?;
+            let observation = episode.step_sampled(&turn, &drawn)?;
             Ok(Answer::Stepped(episode, observation))
         }
         Job::Finish(mut episode) => episode.finish().map(Answer::Finished),
@@ -207,7 +209,7 @@ fn work(environment: &dyn env::Environment, job: Job) -> env::Result<Answer> {
 
 /// A rollout in progress.
 #[derive(Default)]
-struct Playing {
+struct EpisodeState {
     name: String,
     opening: Option<String>,
     /// The episode, unless a thread is working on it.
@@ -227,7 +229,7 @@ struct Playing {
     is_over: bool,
 }
 
-impl Playing {
+impl EpisodeState {
     fn fail(&mut self, error: &env::Error) {
         let hint = error.hint().map_or(String::new(), |hint| format!(" ({hint})"));
         self.end = Some(EpisodeEnd::Failed(format!("{}: {error}{hint}", self.name)));
@@ -307,52 +309,52 @@ impl Episodes {
         }
         let count = prompts.len() * sampler.group_size;
         let workers = Workers::start(&self.environment, self.limits.at_once.min(count));
-        let rows = (0..count).map(|_| Playing::default()).collect();
-        let mut game = Game { episodes: self, sampler, stream, workers, rows };
-        let prompts = game.begin(prompts, (when, earlier))?;
-        game.play(drawer, &prompts)?;
-        game.rollouts(prompts)
+        let rows = (0..count).map(|_| EpisodeState::default()).collect();
+        let mut batch = EpisodeBatch { episodes: self, sampler, stream, workers, rows };
+        let prompts = batch.begin(prompts, (when, earlier))?;
+        batch.play(drawer, &prompts)?;
+        batch.rollouts(prompts)
     }
 }
 
 /// The episodes of one call.
-struct Game<'g> {
+struct EpisodeBatch<'g> {
     episodes: &'g Episodes,
     sampler: &'g Sampler<'g>,
     stream: &'g dyn Fn(usize) -> Stream,
     workers: Workers,
-    rows: Vec<Playing>,
+    rows: Vec<EpisodeState>,
 }
 
-impl Game<'_> {
+impl EpisodeBatch<'_> {
     /// Queues a job of an episode; its answer will concern the turn `said`.
-    fn ask(&mut self, row: usize, said: env::Turn, job: Job) {
+    fn submit(&mut self, row: usize, said: env::Turn, job: Job) {
         self.rows[row].waiting = Some((said, None));
         self.workers.jobs.send((row, job)).expect("the queue lives as long as the workers");
     }
 
     fn is_waiting(&self) -> bool {
-        self.rows.iter().any(|playing| playing.waiting.is_some())
+        self.rows.iter().any(|state| state.waiting.is_some())
     }
 
     /// Whether the answer exceeds its time limit.
-    fn is_late(&self, playing: &Playing) -> bool {
+    fn is_late(&self, state: &EpisodeState) -> bool {
         let limit = Duration::from_secs_f64(self.episodes.limits.answer_s);
-        matches!(playing.waiting, Some((_, Some(since))) if since.elapsed() > limit)
+        matches!(state.waiting, Some((_, Some(since))) if since.elapsed() > limit)
     }
 
     /// Returns the next answer within `patience`, and the turn that it answers. An episode whose answer is late fails.
     fn next_answer(&mut self, patience: Duration) -> Result<Option<(usize, env::Turn, Answer)>> {
         let (row, answer, took) = loop {
-            match self.workers.news.recv_timeout(patience) {
-                Ok((row, News::Done(answer, took))) => break (row, answer, took),
-                Ok((row, News::Begun(at))) => {
+            match self.workers.reports.recv_timeout(patience) {
+                Ok((row, JobReport::Done(answer, took))) => break (row, answer, took),
+                Ok((row, JobReport::Begun(at))) => {
                     if let Some((_, since)) = &mut self.rows[row].waiting {
                         *since = Some(at);
                     }
                 }
                 Err(_) => {
-                    let Some(row) = self.rows.iter().position(|playing| self.is_late(playing)) else { return Ok(None) };
+                    let Some(row) = self.rows.iter().position(|state| self.is_late(state)) else { return Ok(None) };
                     let message = format!("no answer within {} s", self.episodes.limits.answer_s);
                     let late = env::Error::episode(message).with_hint("`episode.timeout_s` sets the limit");
                     self.workers.add();
@@ -396,19 +398,19 @@ impl Game<'_> {
                 let name = format!("{when}, prompt {}, completion {}{again}", prompt.row + 1, g + 1);
                 self.rows[p * group + g].name.clone_from(&name);
                 let start = env::Start { name, seed, row: row.clone() };
-                self.ask(p * group + g, env::Turn::default(), Job::Begin(start));
+                self.submit(p * group + g, env::Turn::default(), Job::Begin(start));
             }
         }
         let mut openings: Vec<Option<Option<String>>> = vec![None; self.rows.len()];
         while self.is_waiting() {
-            let done = self.rows.iter().filter(|playing| playing.waiting.is_none()).count();
+            let done = self.rows.iter().filter(|state| state.waiting.is_none()).count();
             self.sampler.progress.advance("begun", done, self.rows.len())?;
             if let Some((row, _, Answer::Begun(begun))) = self.next_answer(GLANCE)? {
                 (self.rows[row].session, openings[row]) = (Some(begun.episode), Some(begun.opening));
             }
         }
-        for (playing, opening) in self.rows.iter_mut().zip(&openings) {
-            playing.opening = opening.clone().flatten();
+        for (state, opening) in self.rows.iter_mut().zip(&openings) {
+            state.opening = opening.clone().flatten();
         }
         for (p, prompt) in prompts.iter_mut().enumerate() {
             *prompt = self.own_prompt(p, prompt)?;
@@ -433,7 +435,7 @@ impl Game<'_> {
     /// Returns the prompt that the episodes of prompt `p` write themselves, or else `prompt`.
     fn own_prompt(&self, p: usize, prompt: &Prompt) -> Result<Prompt> {
         let group = self.sampler.group_size;
-        let sessions = self.rows[p * group..(p + 1) * group].iter().filter_map(|playing| playing.session.as_ref());
+        let sessions = self.rows[p * group..(p + 1) * group].iter().filter_map(|state| state.session.as_ref());
         let mut written = sessions.filter_map(|session| session.prompt_ids());
         let Some(first) = written.next() else { return Ok(prompt.clone()) };
         if written.any(|other| other != first) {
@@ -479,12 +481,12 @@ impl Game<'_> {
             }
             let ended = if drawer.is_busy() { drawer.draw()? } else { Vec::new() };
             for (row, completion) in ended {
-                self.drawn(row, completion)?;
+                self.on_turn_end(row, completion)?;
             }
             // While rows are being sampled, only available answers are taken, without waiting.
             let mut patience = if drawer.is_busy() || !self.is_waiting() { Duration::ZERO } else { GLANCE };
             while let Some((row, said, answer)) = self.next_answer(patience)? {
-                self.answered(row, said, answer, prompts, drawer)?;
+                self.on_answer(row, said, answer, prompts, drawer)?;
                 patience = Duration::ZERO;
             }
             left.retain(|&row| {
@@ -499,27 +501,27 @@ impl Game<'_> {
     }
 
     /// Handles the end of a turn: passes it to the environment, or ends the episode.
-    fn drawn(&mut self, row: usize, completion: Completion) -> Result<()> {
+    fn on_turn_end(&mut self, row: usize, completion: Completion) -> Result<()> {
         let said = self.episodes.dialogue.turn(&completion.ids)?;
-        let (playing, stop) = (&mut self.rows[row], completion.stop);
-        let drawn = env::Drawn {
+        let (state, stop) = (&mut self.rows[row], completion.stop);
+        let drawn = env::SampledTurn {
             ids: completion.ids.clone(),
             logprobs: completion.sampled_logprobs.clone(),
             is_cut: stop == StopReason::Length,
         };
-        playing.take(completion);
+        state.take(completion);
         // An episode that failed to start still samples one turn, because a completion is never empty.
-        let Some(session) = playing.session.take() else { return Ok(()) };
+        let Some(session) = state.session.take() else { return Ok(()) };
         let job = match stop {
             StopReason::Length if !session.takes_cut_turns() => {
-                playing.end = Some(EpisodeEnd::Tokens);
-                let last = playing.turns.last_mut().expect("just taken in");
+                state.end = Some(EpisodeEnd::Tokens);
+                let last = state.turns.last_mut().expect("just taken in");
                 last.exchange = Some(Exchange { said: said.clone(), observation: Observation::default() });
                 Job::Finish(session)
             }
             StopReason::Length | StopReason::StopId | StopReason::StopString => Job::Step(session, said.clone(), drawn),
         };
-        self.ask(row, said, job);
+        self.submit(row, said, job);
         Ok(())
     }
 
@@ -534,7 +536,7 @@ impl Game<'_> {
     }
 
     /// Handles an answer of the environment: continues the row, or ends the episode.
-    fn answered(
+    fn on_answer(
         &mut self,
         row: usize,
         said: env::Turn,
@@ -545,10 +547,10 @@ impl Game<'_> {
         let (session, observation) = match answer {
             Answer::Begun(_) => unreachable!("all episodes have begun"),
             Answer::Finished(reward) => {
-                let playing = &mut self.rows[row];
+                let state = &mut self.rows[row];
                 match reward {
-                    Some(reward) if !reward.is_finite() => playing.fail(&not_finite(reward)),
-                    _ => (playing.reward, playing.is_over) = (reward, true),
+                    Some(reward) if !reward.is_finite() => state.fail(&not_finite(reward)),
+                    _ => (state.reward, state.is_over) = (reward, true),
                 }
                 return Ok(());
             }
@@ -591,20 +593,19 @@ impl Game<'_> {
                     let mut stream = (self.stream)(row);
                     stream.set_stream(turns as u64);
                     let params = self.params(most - used);
-                    let playing = &mut self.rows[row];
-                    playing.read(&ids);
-                    playing.session = Some(session);
-                    playing.turns.last_mut().expect("it was answered").exchange = Some(Exchange { said, observation });
+                    let state = &mut self.rows[row];
+                    state.read(&ids);
+                    state.session = Some(session);
+                    state.turns.last_mut().expect("it was answered").exchange = Some(Exchange { said, observation });
                     return drawer.extend(row, Extension { ids, params, stream });
                 }
                 EpisodeEnd::Tokens
             }
         };
-        let playing = &mut self.rows[row];
-        playing.end = Some(end);
-        playing.turns.last_mut().expect("it was answered").exchange =
-            Some(Exchange { said: said.clone(), observation });
-        self.ask(row, said, Job::Finish(session));
+        let state = &mut self.rows[row];
+        state.end = Some(end);
+        state.turns.last_mut().expect("it was answered").exchange = Some(Exchange { said: said.clone(), observation });
+        self.submit(row, said, Job::Finish(session));
         Ok(())
     }
 
@@ -614,32 +615,32 @@ impl Game<'_> {
         let all_drawn = |supports: &[Support]| supports.iter().all(|support| *support == Support::All);
         let group = |i: usize| &prompts[i / group_size];
         let held = self.rows.iter().enumerate();
-        let held = held.map(|(i, row)| Held { prompt: group(i), ids: &row.ids, turns: &row.turns });
-        let held: Vec<Held<'_>> = held.collect();
+        let held = held.map(|(i, row)| SampledEpisode { prompt: group(i), ids: &row.ids, turns: &row.turns });
+        let held: Vec<SampledEpisode<'_>> = held.collect();
         let retokenized = self.episodes.dialogue.retokenized(&held)?;
-        let of_row = |((i, playing), retokenized): ((usize, Playing), Retokenized)| {
+        let of_row = |((i, state), retokenized): ((usize, EpisodeState), Retokenized)| {
             let prompt = i / group_size;
             let supports = match masking {
-                Some(_) if all_drawn(&playing.supports) => Vec::new(),
-                _ => playing.supports,
+                Some(_) if all_drawn(&state.supports) => Vec::new(),
+                _ => state.supports,
             };
             Ok(Rollout {
                 prompt,
-                completion: continuation(tokenizer, prompts[prompt].continued(), &playing.ids)?,
-                completion_ids: playing.ids,
-                sampled_logprobs: playing.sampled_logprobs,
-                logprobs: playing.logprobs,
+                completion: continuation(tokenizer, prompts[prompt].continued(), &state.ids)?,
+                completion_ids: state.ids,
+                sampled_logprobs: state.sampled_logprobs,
+                logprobs: state.logprobs,
                 supports,
-                turns: playing.turns,
+                turns: state.turns,
                 episode: Some(Episode {
-                    name: playing.name,
-                    opening: playing.opening,
-                    end: playing.end.expect("the episode is over"),
-                    reward: playing.reward,
+                    name: state.name,
+                    opening: state.opening,
+                    end: state.end.expect("the episode is over"),
+                    reward: state.reward,
                     retokenized,
                 }),
                 sampled_with: None,
-                stop: playing.stop.expect("a turn was drawn"),
+                stop: state.stop.expect("a turn was drawn"),
             })
         };
         let rollouts = self.rows.into_iter().enumerate().zip(retokenized).map(of_row).collect::<Result<_>>()?;

@@ -54,7 +54,7 @@ pub struct RunState {
     /// Measurements since the last row of `metrics.jsonl`.
     pub pending: Map<String, Value>,
     /// Number and hash of the training rows and of the held-out rows.
-    pub data: Option<DataPrint>,
+    pub data: Option<DataFingerprint>,
     /// Hash of the files of each model that a resumed run reads again, by name.
     pub models: BTreeMap<String, String>,
     /// The warning that was shown when the run began to diverge.
@@ -69,19 +69,19 @@ pub struct RunState {
 
 /// Identifies a data set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DataPrint {
+pub struct DataFingerprint {
     /// Training rows.
-    pub train: RowsPrint,
+    pub train: RowsFingerprint,
     /// Held-out rows.
-    pub held_out: RowsPrint,
+    pub held_out: RowsFingerprint,
     /// Test rows, if there are any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub test: Option<RowsPrint>,
+    pub test: Option<RowsFingerprint>,
 }
 
 /// Number of rows, and a hash of their content in order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RowsPrint {
+pub struct RowsFingerprint {
     /// Number of rows.
     pub rows: usize,
     /// FNV-1a with 64 bits, in hexadecimal.

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use super::aside::Aside;
+use super::replaced_run::ReplacedRun;
 use crate::error::{Error, Result};
 use crate::files::atomic;
 
@@ -84,15 +84,15 @@ pub struct Claim {
     /// `None` if the file system has no locks.
     _lock: Option<File>,
     state: Option<StateFile>,
-    replaced: Option<Replaced>,
+    replaced: Option<Replacement>,
 }
 
 /// A run that this work replaces.
 #[derive(Debug)]
-struct Replaced {
-    aside: Aside,
+struct Replacement {
+    replaced_run: ReplacedRun,
     /// Whether it is restored if this work fails before it has begun.
-    returns: bool,
+    restores: bool,
 }
 
 impl Claim {
@@ -123,9 +123,9 @@ impl Claim {
         }
     }
 
-    /// Records that the work replaces the run in `aside`. If `returns`, that run is restored when the work fails early.
-    pub(super) fn replaces(&mut self, aside: Aside, returns: bool) {
-        self.replaced = Some(Replaced { aside, returns });
+    /// Records that the work replaces the run in `replaced_run`. If `restores`, that run is restored when the work fails early.
+    pub(super) fn replaces(&mut self, replaced_run: ReplacedRun, restores: bool) {
+        self.replaced = Some(Replacement { replaced_run, restores });
     }
 
     /// Marks the work as begun and removes the run that it replaces, if there is one.
@@ -133,7 +133,7 @@ impl Claim {
     /// # Errors
     /// [`Error::Io`].
     pub fn has_begun(&mut self) -> Result<()> {
-        self.replaced.take().map_or(Ok(()), |replaced| replaced.aside.discard())
+        self.replaced.take().map_or(Ok(()), |replaced| replaced.replaced_run.discard())
     }
 
     /// Records the start of the work in `state.json`.
@@ -190,8 +190,10 @@ impl Claim {
     fn close(&mut self, stage: Stage, error: Option<String>, hint: Option<String>) -> Result<()> {
         let Some(state) = self.state.take() else { return Ok(()) };
         match self.replaced.take() {
-            Some(Replaced { aside, returns: true }) if stage == Stage::Failed => return aside.put_back(),
-            Some(Replaced { aside, .. }) if stage != Stage::Failed => aside.discard()?,
+            Some(Replacement { replaced_run, restores: true }) if stage == Stage::Failed => {
+                return replaced_run.put_back();
+            }
+            Some(Replacement { replaced_run, .. }) if stage != Stage::Failed => replaced_run.discard()?,
             _ => {}
         }
         write(&self.path, &StateFile { state: stage, ended: Some(now()), error, hint, ..state })

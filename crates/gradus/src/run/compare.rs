@@ -14,16 +14,16 @@ use serde_json::{Map, Value, json};
 use super::directory::RunDir;
 use super::html;
 use super::metrics::{Axis, Metrics, MetricsRow, is_of_evaluation, number, read_metrics};
-use super::plots::{Bar, BarChart, Chart, LineChart, Panel, Shown, colors, comparison_charts, write_charts};
+use super::plots::{Bar, BarChart, Chart, ComparedRun, LineChart, Panel, colors, comparison_charts, write_charts};
 use super::report::results_warnings;
 use super::samples::{Sample, read_samples};
 use crate::error::{Error, Result};
 use crate::files::atomic;
 
-mod beside;
 mod show;
+mod win_rates;
 
-pub use beside::WinRates;
+pub use win_rates::WinRates;
 
 /// A policy in a comparison.
 #[derive(Debug, Clone, PartialEq)]
@@ -126,7 +126,7 @@ impl Entry {
     pub fn from_run(run: RunDir) -> Result<Self> {
         let results = match run.results().is_file() {
             true => read_results(&run)?,
-            false => so_far(&rows_of(&run)?),
+            false => partial_results(&rows_of(&run)?),
         };
         let samples = read_samples(&run)?;
         let last = samples.iter().map(|sample| sample.step).max();
@@ -183,7 +183,7 @@ impl Entry {
         if starts.is_empty() {
             return Self::start(Metrics::new(), Vec::new());
         }
-        let measured = agreed(&starts);
+        let measured = common_metrics(&starts);
         let mut rewards: Vec<Option<String>> = runs.iter().map(|run| reward_of(run)).collect();
         rewards.dedup();
         let mut samples = starts.swap_remove(0).samples;
@@ -231,7 +231,7 @@ impl Entry {
         let (mut wins, mut count) = (0.0, 0);
         let before = if self.before.is_empty() { &start.samples } else { &self.before };
         for mine in &self.samples {
-            let theirs = before.iter().find(|theirs| theirs.is_beside(mine));
+            let theirs = before.iter().find(|theirs| theirs.has_same_prompt(mine));
             if let (Some(mine), Some(theirs)) = (mine.reward, theirs.and_then(|theirs| theirs.reward)) {
                 wins += if mine > theirs { 1.0 } else { 0.5 * f64::from(u8::from(mine == theirs)) };
                 count += 1;
@@ -269,13 +269,13 @@ fn reward_of(run: &RunDir) -> Option<String> {
 }
 
 /// Merges the measurements of `starts`, without those that differ.
-fn agreed(starts: &[Entry]) -> Metrics {
-    let is_said = |(key, value): &(&str, f64)| {
+fn common_metrics(starts: &[Entry]) -> Metrics {
+    let is_common = |(key, value): &(&str, f64)| {
         let same =
             |other: f64| (other - value).abs() <= 1e-6 * value.abs().max(1.0) || other.is_nan() && value.is_nan();
         starts.iter().filter_map(|start| start.measured.get(key)).all(same)
     };
-    starts.iter().flat_map(|start| start.measured.iter()).filter(is_said).collect()
+    starts.iter().flat_map(|start| start.measured.iter()).filter(is_common).collect()
 }
 
 /// Reads the logged metrics. Empty for a run that never reached its first step.
@@ -284,7 +284,7 @@ fn rows_of(run: &RunDir) -> Result<Vec<MetricsRow>> {
 }
 
 /// The content of `results.json` if the run ended now: the last held-out metrics, steps and tokens.
-fn so_far(rows: &[MetricsRow]) -> Map<String, Value> {
+fn partial_results(rows: &[MetricsRow]) -> Map<String, Value> {
     let mut after = Map::new();
     for (key, value) in rows.iter().flat_map(|row| row.values.iter()).filter(|(key, _)| is_of_evaluation(key)) {
         after.insert(key.into(), number(value));
@@ -400,13 +400,14 @@ impl Comparison {
         })
     }
 
-    fn curves(&self) -> Result<Vec<Shown>> {
+    fn curves(&self) -> Result<Vec<ComparedRun>> {
         let runs = self
             .entries
             .iter()
             .zip(self.colors())
             .filter_map(|(entry, color)| Some((entry, color?, entry.run.as_ref()?)));
-        runs.map(|(entry, color, run)| Ok(Shown { name: entry.name.clone(), color, rows: rows_of(run)? })).collect()
+        runs.map(|(entry, color, run)| Ok(ComparedRun { name: entry.name.clone(), color, rows: rows_of(run)? }))
+            .collect()
     }
 
     /// Color of each entry; `None` for starts.

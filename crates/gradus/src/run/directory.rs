@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::aside::{Aside, remove_entries};
 use super::claim::{self, Claim};
+use super::replaced_run::{ReplacedRun, remove_entries};
 use crate::error::{Error, Result};
 use crate::files::atomic;
 
@@ -112,11 +112,11 @@ impl RunDir {
         check(claim::is_held(&run.path))?;
         let mut claim = Claim::take(&run.path)?;
         check(false)?;
-        if let Some(aside) = Aside::found(&run.path, &ENTRIES)? {
+        if let Some(replaced_run) = ReplacedRun::recover(&run.path, &ENTRIES)? {
             match existing {
                 // The replacing run was killed before its first step was done.
-                Existing::Overwrite => aside.put_back()?,
-                _ => claim.replaces(aside, false),
+                Existing::Overwrite => replaced_run.put_back()?,
+                _ => claim.replaces(replaced_run, false),
             }
         }
         // Only under the lock: before, another process may have been writing.
@@ -139,7 +139,7 @@ impl RunDir {
     /// # Errors
     /// [`Error::Io`]; the run is then back in place.
     pub fn set_aside(&self, claim: &mut Claim) -> Result<()> {
-        claim.replaces(Aside::take(&self.path, &ENTRIES)?, true);
+        claim.replaces(ReplacedRun::move_aside(&self.path, &ENTRIES)?, true);
         Ok(())
     }
 

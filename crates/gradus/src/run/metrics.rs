@@ -231,7 +231,7 @@ impl MetricsLog {
     }
 
     /// Returns true if the file is still at its path. After its directory was deleted, writing to the file would continue without an error.
-    pub fn is_there(&self) -> bool {
+    pub fn exists(&self) -> bool {
         match (self.file.metadata(), fs::metadata(&self.path)) {
             (Ok(own), Ok(found)) => is_same(&own, &found),
             _ => false,

@@ -3,7 +3,6 @@
 //! Training writes, others read. Complete files are written under a temporary name and renamed, so a kill at any moment leaves the last
 //! good state. `metrics.jsonl` and `log.txt` grow by lines, and `rollouts.sqlite` by transactions. `docs/formats.md` describes every file.
 
-mod aside;
 pub mod card;
 pub mod checkpoint;
 pub mod checksums;
@@ -15,6 +14,7 @@ pub mod html;
 pub mod log;
 pub mod metrics;
 pub mod plots;
+mod replaced_run;
 pub mod report;
 pub mod samples;
 mod scan;
@@ -22,7 +22,7 @@ pub mod tensors;
 pub mod trackers;
 pub mod trainer_state;
 
-pub use checkpoint::{Checkpoint, DataPrint, Origin, RowsPrint, RunState};
+pub use checkpoint::{Checkpoint, DataFingerprint, Origin, RowsFingerprint, RunState};
 pub use claim::{Claim, Stage, StateFile};
 pub use database::{RolloutDb, RolloutWriter};
 pub use directory::{Existing, RunDir, WRITTEN_BY};

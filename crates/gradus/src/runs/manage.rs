@@ -31,7 +31,7 @@ impl Library {
         if to.ancestors().skip(1).any(|above| above != self.root() && is_run(above)) {
             return refuse("it would be inside another run");
         }
-        let claim = claimed(&name, &from, "renamed")?;
+        let claim = claim_run(&name, &from, "renamed")?;
         if let Some(parent) = to.parent() {
             fs::create_dir_all(parent).map_err(|source| Error::io(parent, source))?;
         }
@@ -47,7 +47,7 @@ impl Library {
     pub fn remove(&self, name: &str) -> Result<()> {
         let (name, path) = self.find(name)?;
         Self::check_removable(&path)?;
-        let claim = claimed(&name, &path, "removed")?;
+        let claim = claim_run(&name, &path, "removed")?;
         let removed = fs::remove_dir_all(&path).map_err(|source| Error::io(&path, source));
         drop(claim);
         removed
@@ -96,7 +96,7 @@ impl Library {
             };
             return Err(Error::input(format!("the run `{name}` has no checkpoint of step {step}")).with_hint(hint));
         }
-        let claim = claimed(&name, &path, "changed")?;
+        let claim = claim_run(&name, &path, "changed")?;
         let removed = run.remove_checkpoint(step);
         drop(claim);
         removed
@@ -120,7 +120,7 @@ impl Library {
 }
 
 /// Claims a run for a change to its whole directory.
-fn claimed(name: &str, path: &Path, what: &str) -> Result<Claim> {
+fn claim_run(name: &str, path: &Path, what: &str) -> Result<Claim> {
     if is_held(path) {
         return Err(Error::input(format!("`{name}` is running and cannot be {what}"))
             .with_hint("`gradus runs stop` stops it after a checkpoint"));

@@ -19,13 +19,13 @@ use crate::process::Interrupt;
 const ANSWER_BYTES: u64 = 1 << 20;
 
 /// Maximum number of characters of a service's error that a message quotes.
-const TOLD: usize = 240;
+const MAX_MESSAGE_CHARS: usize = 240;
 
 /// Longest wait that a service may request.
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
 
 /// How often a waiting thread checks for the user's interrupt.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Error of a question without an answer: the service failed, or no request was allowed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -146,7 +146,11 @@ impl Client {
     ///
     /// # Errors
     /// If the service refuses, fails more often than the number of retries, or the user interrupts.
-    pub fn ask<T>(&self, body: &Value, read: &dyn Fn(u16, &Value) -> Reply<T>) -> std::result::Result<T, ServiceError> {
+    pub fn request<T>(
+        &self,
+        body: &Value,
+        read: &dyn Fn(u16, &Value) -> Reply<T>,
+    ) -> std::result::Result<T, ServiceError> {
         let mut asked = 0;
         loop {
             self.wait_turn()?;
@@ -154,7 +158,7 @@ impl Client {
                 Reply::Answer(answer) => return Ok(answer),
                 Reply::Never(message) => {
                     // The key is removed first, because shortening could leave a part of it.
-                    let told = excerpt(&self.without_key(&message), TOLD);
+                    let told = excerpt(&self.without_key(&message), MAX_MESSAGE_CHARS);
                     let message = format!("{}: {told}", self.endpoint.url);
                     let hint = match self.endpoint.key_variable.as_ref() {
                         Some(variable) => format!("is the key in `{variable}` right, and the `url`?"),
@@ -177,13 +181,13 @@ impl Client {
         }
     }
 
-    /// Calls `ask` for each of `questions`, several at a time. After a failure no further questions are asked.
+    /// Calls `request` for each of `questions`, several at a time. After a failure no further questions are asked.
     ///
     /// The answers are in the order of the questions.
     pub fn each<Q: Sync, T: Send>(
         &self,
         questions: &[Q],
-        ask: impl Fn(&Q) -> std::result::Result<T, ServiceError> + Sync,
+        request: impl Fn(&Q) -> std::result::Result<T, ServiceError> + Sync,
     ) -> Vec<std::result::Result<T, ServiceError>> {
         let (next, has_failed) = (AtomicUsize::new(0), AtomicBool::new(false));
         let answers: Vec<Mutex<Option<_>>> = questions.iter().map(|_| Mutex::new(None)).collect();
@@ -191,7 +195,7 @@ impl Client {
             while !has_failed.load(Ordering::Relaxed) {
                 let at = next.fetch_add(1, Ordering::Relaxed);
                 let Some(question) = questions.get(at) else { return };
-                let answer = ask(question);
+                let answer = request(question);
                 has_failed.fetch_or(answer.is_err(), Ordering::Relaxed);
                 *answers[at].lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
             }
@@ -221,7 +225,7 @@ impl Client {
             if left.is_zero() {
                 return Ok(());
             }
-            std::thread::sleep(left.min(LOOK));
+            std::thread::sleep(left.min(POLL_INTERVAL));
         }
     }
 

@@ -8,7 +8,7 @@ use crate::learner::optimizer::OptimizerConfig;
 use crate::math::schedule;
 use crate::model::WeightFormat;
 use crate::rng::{Purpose, Seed};
-use crate::run::trackers::Wanted;
+use crate::run::trackers::EnabledTrackers;
 
 /// Constants of a run.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,7 +32,7 @@ pub struct Settings {
     /// Number of steps between rows of `metrics.jsonl`.
     pub logging_steps: usize,
     /// Enabled experiment trackers.
-    pub trackers: Wanted,
+    pub trackers: EnabledTrackers,
     /// True if completions of training are stored.
     pub save_rollouts: bool,
     /// Number of steps between evaluations; 0: only at the end; -1: never.
@@ -70,7 +70,7 @@ impl Settings {
             passes: config.passes(),
             try_longest: config.try_longest,
             logging_steps: config.logging_steps.max(1),
-            trackers: Wanted { tensorboard: config.tensorboard, wandb: config.wandb },
+            trackers: EnabledTrackers { tensorboard: config.tensorboard, wandb: config.wandb },
             save_rollouts: config.save_rollouts,
             eval_steps: config.eval_steps,
             eval_sample: config.eval_sample,

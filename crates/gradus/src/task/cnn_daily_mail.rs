@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Map;
 
 use super::files::text;
-use super::{Files, Home, Sample, Split, Task, metrics};
+use super::{Files, Origin, Sample, Split, Task, metrics};
 use crate::data::Place;
 use crate::error::Result;
 use crate::metric::{MetricConfig, WordRules, WordTokenizer};
@@ -24,13 +24,13 @@ pub struct CnnDailyMail {
 }
 
 impl Task for CnnDailyMail {
-    fn home(&self, _split: Split) -> Home {
-        Home::folder("abisee/cnn_dailymail", "3.0.0")
+    fn origin(&self, _split: Split) -> Origin {
+        Origin::folder("abisee/cnn_dailymail", "3.0.0")
     }
 
     fn samples(&self, files: &Files<'_>) -> Result<Vec<(Place, Sample)>> {
         let words = WordTokenizer::new(None)?;
-        files.rows(self.home(files.split()), files.split(), files.most(), |mut columns| {
+        files.rows(self.origin(files.split()), files.split(), files.max_samples(), |mut columns| {
             let mut article = text(&mut columns, &["article"])?;
             if let Some(most) = self.truncate_article {
                 let mut found = words.words(&article, WordRules::V3_7);

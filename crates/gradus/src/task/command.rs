@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::files::texts_of;
-use super::{Files, Home, Sample, Split, Task};
+use super::{Files, Origin, Sample, Split, Task};
 use crate::data::Place;
 use crate::error::{Error, Result, excerpt};
 use crate::metric::MetricConfig;
@@ -53,31 +53,31 @@ impl CommandTask {
 }
 
 impl Task for CommandTask {
-    fn home(&self, _split: Split) -> Home {
-        Home::Nowhere
+    fn origin(&self, _split: Split) -> Origin {
+        Origin::Generated
     }
 
     fn samples(&self, files: &Files<'_>) -> Result<Vec<(Place, Sample)>> {
         let mut program = Program::start(WHAT, &self.program, self.timeout_s, files.interrupt())?;
-        let request = json!({ "split": files.split().name(), "from": files.name(), "max_rows": files.most() });
+        let request = json!({ "split": files.split().name(), "from": files.name(), "max_rows": files.max_samples() });
         // A program that needs no request may have printed rows already.
         let mut asked = program.send(vec![request.to_string() + "\n"]);
         program.close();
         let file = Path::new(&format!("the {WHAT} `{}`", self.program.join(" "))).into();
         let (mut samples, mut bad, mut line) = (Vec::new(), files.bad(), 0);
-        while files.most().is_none_or(|most| samples.len() < most) {
+        while files.max_samples().is_none_or(|max_samples| samples.len() < max_samples) {
             let Some(text) = program.line(asked).map_err(failed)? else {
                 program.finish().map_err(failed)?;
                 break;
             };
-            (asked, line) = (program.waiting(), line + 1);
+            (asked, line) = (program.deadline(), line + 1);
             let place = Place { file: std::sync::Arc::clone(&file), line, row_in_array: None };
             match sample(&text) {
                 Ok(sample) => samples.push((place, sample)),
                 Err(message) => bad.push(place.error(message)),
             }
         }
-        files.settle(samples, bad, line)
+        files.finish(samples, bad, line)
     }
 
     fn metrics(&self) -> Vec<MetricConfig> {
@@ -116,13 +116,13 @@ mod tests {
         CommandTask { timeout_s: 60.0, ..["sh", "-c", script].map(String::from).to_vec().into() }
     }
 
-    fn samples(script: &str, most: Option<usize>) -> Result<Vec<Sample>> {
-        samples_of(&task(script), most)
+    fn samples(script: &str, max_samples: Option<usize>) -> Result<Vec<Sample>> {
+        samples_of(&task(script), max_samples)
     }
 
-    fn samples_of(task: &CommandTask, most: Option<usize>) -> Result<Vec<Sample>> {
+    fn samples_of(task: &CommandTask, max_samples: Option<usize>) -> Result<Vec<Sample>> {
         let interrupt = Interrupt::default();
-        let files = Files::new(Some("here"), Split::Validation, most, &interrupt);
+        let files = Files::new(Some("here"), Split::Validation, max_samples, &interrupt);
         Ok(task.samples(&files)?.into_iter().map(|(_, sample)| sample).collect())
     }
 

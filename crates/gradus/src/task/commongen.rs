@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::files::{text, texts};
-use super::{Files, Home, Sample, Split, Task, metrics};
+use super::{Files, Origin, Sample, Split, Task, metrics};
 use crate::data::Place;
 use crate::error::Result;
 use crate::metric::MetricConfig;
@@ -49,8 +49,8 @@ pub enum References {
 }
 
 impl Task for Commongen {
-    fn home(&self, _split: Split) -> Home {
-        Home::hub("allenai/common_gen")
+    fn origin(&self, _split: Split) -> Origin {
+        Origin::hub("allenai/common_gen")
     }
 
     fn samples(&self, files: &Files<'_>) -> Result<Vec<(Place, Sample)>> {
@@ -58,11 +58,12 @@ impl Task for Commongen {
         let (concepts, targets) = (ends("src_alpha.txt")?, ends("tgt.txt")?);
         // Rows of one set are adjacent, so slightly more rows than requested would suffice. To keep sets complete, all rows are
         // read.
-        let most = files.most().filter(|_| self.references == References::One);
+        let max_samples = files.max_samples().filter(|_| self.references == References::One);
         let samples = if concepts.is_empty() {
-            files.rows(self.home(files.split()), files.split(), most, |columns| self.row(columns))?
+            files.rows(self.origin(files.split()), files.split(), max_samples, |columns| self.row(columns))?
         } else {
-            let lines = Files::new(None, files.split(), most, files.interrupt()).side_by_side(&[concepts, targets])?;
+            let lines =
+                Files::new(None, files.split(), max_samples, files.interrupt()).side_by_side(&[concepts, targets])?;
             let sample = |(place, line): (Place, Vec<String>)| {
                 let [concepts, target] = <[String; 2]>::try_from(line).expect("two files side by side");
                 (place, self.sample(concepts.split(' ').map(str::to_owned).collect(), vec![target]))

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::files::missing;
-use super::{Files, Home, Sample, Split, Task, metrics};
+use super::{Files, Origin, Sample, Split, Task, metrics};
 use crate::data::{self, Place};
 use crate::error::{Error, Result};
 use crate::files;
@@ -23,12 +23,12 @@ pub struct Crd3 {
 }
 
 impl Task for Crd3 {
-    fn home(&self, _split: Split) -> Home {
-        Home::Files("the directory of https://github.com/RevanthRameshkumar/CRD3, unpacked (with `data` in it)")
+    fn origin(&self, _split: Split) -> Origin {
+        Origin::Files("the directory of https://github.com/RevanthRameshkumar/CRD3, unpacked (with `data` in it)")
     }
 
     fn samples(&self, files: &Files<'_>) -> Result<Vec<(Place, Sample)>> {
-        let root = files.path().ok_or_else(|| missing(&self.home(files.split())))?;
+        let root = files.path().ok_or_else(|| missing(&self.origin(files.split())))?;
         let short = files.split().short();
         let mut samples = Vec::new();
         for (episode, line) in data::lines(&root.join("data/aligned data").join(format!("{short}_files")))?.enumerate()
@@ -36,7 +36,7 @@ impl Task for Crd3 {
             let path = root.join("data/cleaned data").join(format!("{}.json", line?.1));
             let turns = turns(&path)?;
             for (turn, (name, said)) in turns.iter().enumerate().skip(2) {
-                if files.most().is_some_and(|most| samples.len() >= most) {
+                if files.max_samples().is_some_and(|max_samples| samples.len() >= max_samples) {
                     return Ok(samples);
                 }
                 let before = &turns[turn.saturating_sub(self.max_context_size)..turn];

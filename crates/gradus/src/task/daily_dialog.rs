@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::files::texts;
-use super::{Files, Home, Sample, Split, Task, metrics};
+use super::{Files, Origin, Sample, Split, Task, metrics};
 use crate::data::Place;
 use crate::error::Result;
 use crate::metric::MetricConfig;
@@ -33,14 +33,14 @@ impl Default for DailyDialog {
 type Dialogue = Vec<(String, Value, Value)>;
 
 impl Task for DailyDialog {
-    fn home(&self, _split: Split) -> Home {
-        Home::hub("roskoN/dailydialog")
+    fn origin(&self, _split: Split) -> Origin {
+        Origin::hub("roskoN/dailydialog")
     }
 
     fn samples(&self, files: &Files<'_>) -> Result<Vec<(Place, Sample)>> {
         let mut samples = Vec::new();
         let mut utterances = 0;
-        for (place, dialogue) in dialogues(files, self.home(files.split()))? {
+        for (place, dialogue) in dialogues(files, self.origin(files.split()))? {
             for (i, (said, emotion, intent)) in dialogue.iter().enumerate() {
                 let id = utterances;
                 utterances += 1;
@@ -69,7 +69,7 @@ impl Task for DailyDialog {
     }
 }
 
-fn dialogues(files: &Files<'_>, home: Home) -> Result<Vec<(Place, Dialogue)>> {
+fn dialogues(files: &Files<'_>, origin: Origin) -> Result<Vec<(Place, Dialogue)>> {
     let of = |start: &'static str, not: &'static [&'static str]| {
         files.text(&move |name: &str| {
             name.starts_with(start) && name.ends_with(".txt") && !not.iter().any(|other| name.starts_with(other))
@@ -78,7 +78,7 @@ fn dialogues(files: &Files<'_>, home: Home) -> Result<Vec<(Place, Dialogue)>> {
     let said = of("dialogues_", &["dialogues_act", "dialogues_emotion"])?;
     if said.is_empty() {
         let rows = files
-            .rows(home, files.split(), None, |columns| Ok(vec![Sample { metadata: columns, ..Sample::default() }]))?;
+            .rows(origin, files.split(), None, |columns| Ok(vec![Sample { metadata: columns, ..Sample::default() }]))?;
         let dialogue = |(place, sample): (Place, Sample)| {
             let dialogue = columns(sample.metadata).map_err(|message| place.error(message))?;
             Ok((place, dialogue))

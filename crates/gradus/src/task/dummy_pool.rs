@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{Files, Home, Sample, Split, Task, metrics};
+use super::{Files, Origin, Sample, Split, Task, metrics};
 use crate::data::Place;
 use crate::error::Result;
 use crate::metric::{IncreasingNumbersOptions, MetricConfig};
@@ -65,8 +65,8 @@ impl Default for Dates {
 }
 
 impl Task for DummyPool {
-    fn home(&self, _split: Split) -> Home {
-        Home::Nowhere
+    fn origin(&self, _split: Split) -> Origin {
+        Origin::Generated
     }
 
     fn samples(&self, _files: &Files<'_>) -> Result<Vec<(Place, Sample)>> {
@@ -79,8 +79,8 @@ impl Task for DummyPool {
 }
 
 impl Task for IncreasingNumbers {
-    fn home(&self, _split: Split) -> Home {
-        Home::Nowhere
+    fn origin(&self, _split: Split) -> Origin {
+        Origin::Generated
     }
 
     fn samples(&self, _files: &Files<'_>) -> Result<Vec<(Place, Sample)>> {
@@ -93,8 +93,8 @@ impl Task for IncreasingNumbers {
 }
 
 impl Task for Dates {
-    fn home(&self, _split: Split) -> Home {
-        Home::Nowhere
+    fn origin(&self, _split: Split) -> Origin {
+        Origin::Generated
     }
 
     fn samples(&self, _files: &Files<'_>) -> Result<Vec<(Place, Sample)>> {

@@ -12,7 +12,7 @@ use crate::process::Interrupt;
 
 /// Where the rows of a task are published.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Home {
+pub enum Origin {
     /// On the hub. Data sets with several configurations have a folder for each.
     Hub {
         /// Name of the data set.
@@ -23,10 +23,10 @@ pub enum Home {
     /// In files to be downloaded by hand. The text names them and their source.
     Files(&'static str),
     /// Nowhere: the task generates its rows.
-    Nowhere,
+    Generated,
 }
 
-impl Home {
+impl Origin {
     /// Returns a data set on the hub without folders.
     pub fn hub(name: &str) -> Self {
         Self::Hub { name: name.to_owned(), folder: None }
@@ -43,17 +43,17 @@ impl Home {
 pub struct Files<'a> {
     name: Option<&'a str>,
     split: Split,
-    most: Option<usize>,
+    max_samples: Option<usize>,
     interrupt: &'a Interrupt,
     bad_rows: BadRows,
     left_out: RefCell<RowErrors>,
 }
 
 impl<'a> Files<'a> {
-    /// Creates the input from `name`: a file, a directory or a hub name; `None` uses the task's home. At most `most` samples of
+    /// Creates the input from `name`: a file, a directory or a hub name; `None` uses the task's home. At most `max_samples` samples of
     /// `split` are needed. An `interrupt` ends the wait for a program.
-    pub fn new(name: Option<&'a str>, split: Split, most: Option<usize>, interrupt: &'a Interrupt) -> Self {
-        Self { name, split, most, interrupt, bad_rows: BadRows::Fail, left_out: RefCell::default() }
+    pub fn new(name: Option<&'a str>, split: Split, max_samples: Option<usize>, interrupt: &'a Interrupt) -> Self {
+        Self { name, split, max_samples, interrupt, bad_rows: BadRows::Fail, left_out: RefCell::default() }
     }
 
     /// Sets the treatment of bad rows. Without it, a bad row is an error.
@@ -83,8 +83,8 @@ impl<'a> Files<'a> {
     }
 
     /// Returns the maximum number of samples, or `None` for all.
-    pub fn most(&self) -> Option<usize> {
-        self.most
+    pub fn max_samples(&self) -> Option<usize> {
+        self.max_samples
     }
 
     /// Returns the user's name as a path, if it exists.
@@ -99,17 +99,17 @@ impl<'a> Files<'a> {
     /// Files that are missing or cannot be read, and at most ten rows that `make` rejects.
     pub fn rows(
         &self,
-        home: Home,
+        origin: Origin,
         split: Split,
-        most: Option<usize>,
+        max_samples: Option<usize>,
         make: impl Fn(Map<String, Value>) -> Result<Vec<Sample>, String>,
     ) -> Result<Vec<(Place, Sample)>> {
-        let (name, folder) = self.named(&home)?;
+        let (name, folder) = self.named(&origin)?;
         let source = data::resolve_split(&name, folder.as_deref(), split.name(), &mut |_, _, _| {})?;
         let (mut samples, mut bad, mut read) = (Vec::new(), self.bad(), 0usize);
         'files: for file in &source.files {
             for raw in data::open(file)? {
-                if most.is_some_and(|most| samples.len() >= most) {
+                if max_samples.is_some_and(|max_samples| samples.len() >= max_samples) {
                     break 'files;
                 }
                 read += 1;
@@ -126,11 +126,11 @@ impl<'a> Files<'a> {
                 }
             }
         }
-        self.settle(samples, bad, read)
+        self.finish(samples, bad, read)
     }
 
     /// Returns the samples, after handling the bad ones among the `read` rows.
-    pub(super) fn settle(
+    pub(super) fn finish(
         &self,
         samples: Vec<(Place, Sample)>,
         bad: RowErrors,
@@ -165,7 +165,7 @@ impl<'a> Files<'a> {
             let mut lines = Vec::new();
             for file in files {
                 for line in data::lines(file)? {
-                    if self.most.is_some_and(|most| lines.len() >= most) {
+                    if self.max_samples.is_some_and(|max_samples| lines.len() >= max_samples) {
                         break;
                     }
                     lines.push(line?);
@@ -195,19 +195,19 @@ impl<'a> Files<'a> {
     ///
     /// # Errors
     /// If the user named no data set, and none is on the hub.
-    fn named(&self, home: &Home) -> Result<(String, Option<String>)> {
-        match (self.name, home) {
-            (Some(name), Home::Hub { folder, .. }) => Ok((name.to_owned(), folder.clone())),
+    fn named(&self, origin: &Origin) -> Result<(String, Option<String>)> {
+        match (self.name, origin) {
+            (Some(name), Origin::Hub { folder, .. }) => Ok((name.to_owned(), folder.clone())),
             (Some(name), _) => Ok((name.to_owned(), None)),
-            (None, Home::Hub { name, folder }) => Ok((name.clone(), folder.clone())),
-            (None, home) => Err(missing(home)),
+            (None, Origin::Hub { name, folder }) => Ok((name.clone(), folder.clone())),
+            (None, origin) => Err(missing(origin)),
         }
     }
 }
 
 /// Returns the error for a task whose files are not on the hub, if the user named none.
-pub(super) fn missing(home: &Home) -> Error {
-    let which = if let Home::Files(which) = home { which } else { "a directory" };
+pub(super) fn missing(origin: &Origin) -> Error {
+    let which = if let Origin::Files(which) = origin { which } else { "a directory" };
     Error::input("the task's files are not on a hub, and no path was given").with_hint(format!("`data.from`: {which}"))
 }
 

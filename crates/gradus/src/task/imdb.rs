@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::files::text;
 use super::permutation::permutation;
-use super::{Files, Home, Sample, Split, Task, metrics};
+use super::{Files, Origin, Sample, Split, Task, metrics};
 use crate::data::Place;
 use crate::error::Result;
 use crate::metric::MetricConfig;
@@ -48,8 +48,8 @@ impl Default for ImdbSeq2seq {
 const TEST_ROWS: usize = 5000;
 
 impl Task for Imdb {
-    fn home(&self, _split: Split) -> Home {
-        home()
+    fn origin(&self, _split: Split) -> Origin {
+        origin()
     }
 
     fn reads(&self, split: Split) -> Split {
@@ -71,8 +71,8 @@ impl Task for Imdb {
 }
 
 impl Task for ImdbSeq2seq {
-    fn home(&self, _split: Split) -> Home {
-        home()
+    fn origin(&self, _split: Split) -> Origin {
+        origin()
     }
 
     fn reads(&self, split: Split) -> Split {
@@ -103,8 +103,8 @@ fn reads(split: Split) -> Split {
     if split == Split::Test { Split::Test } else { Split::Train }
 }
 
-fn home() -> Home {
-    Home::folder("stanfordnlp/imdb", "plain_text")
+fn origin() -> Origin {
+    Origin::folder("stanfordnlp/imdb", "plain_text")
 }
 
 struct Review {
@@ -114,7 +114,7 @@ struct Review {
 
 /// Returns the reviews of the split, in the order of the seed.
 fn reviews(files: &Files<'_>, seed: u64) -> Result<Vec<(Place, Review)>> {
-    let rows = files.rows(home(), reads(files.split()), None, |mut columns| {
+    let rows = files.rows(origin(), reads(files.split()), None, |mut columns| {
         let text = text(&mut columns, &["text"])?;
         Ok(vec![Sample { prompt: text, references: Vec::new(), metadata: columns }])
     })?;

@@ -34,7 +34,7 @@ pub use config::TaskConfig;
 pub use crd3::Crd3;
 pub use daily_dialog::DailyDialog;
 pub use dummy_pool::{Dates, DummyPool, IncreasingNumbers};
-pub use files::{Files, Home};
+pub use files::{Files, Origin};
 pub use imdb::{Imdb, ImdbSeq2seq};
 pub use load::{load, rows};
 pub use narrative_qa::NarrativeQa;
@@ -96,7 +96,7 @@ impl Split {
 /// Turns public files into samples. The open extension point of the module.
 pub trait Task: Send + Sync {
     /// Returns where the rows of a split are published, for users who name no source.
-    fn home(&self, split: Split) -> Home;
+    fn origin(&self, split: Split) -> Origin;
 
     /// Returns the published split from which the rows of a split are taken.
     fn reads(&self, split: Split) -> Split {

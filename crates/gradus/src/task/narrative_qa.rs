@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Map;
 
 use super::files::missing;
-use super::{Files, Home, Sample, Split, Task, metrics};
+use super::{Files, Origin, Sample, Split, Task, metrics};
 use crate::data::{self, Place};
 use crate::error::{Error, Result};
 use crate::metric::MetricConfig;
@@ -20,15 +20,15 @@ use crate::metric::MetricConfig;
 pub struct NarrativeQa {}
 
 impl Task for NarrativeQa {
-    fn home(&self, _split: Split) -> Home {
-        Home::Files(
+    fn origin(&self, _split: Split) -> Origin {
+        Origin::Files(
             "a directory with `train.tsv`, `dev.tsv` and `test.tsv` of \
              https://storage.googleapis.com/unifiedqa/data/narrativeqa/",
         )
     }
 
     fn samples(&self, files: &Files<'_>) -> Result<Vec<(Place, Sample)>> {
-        let path = files.path().ok_or_else(|| missing(&self.home(files.split())))?;
+        let path = files.path().ok_or_else(|| missing(&self.origin(files.split())))?;
         let found = files.text(&|name| name.ends_with(".tsv"))?;
         if found.is_empty() {
             return Err(Error::data(path, None, format!("no file `{}.tsv` in it", files.split().name())));

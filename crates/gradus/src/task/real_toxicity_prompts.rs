@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::shuffled::shuffled;
-use super::{Files, Home, Sample, Split, Task, metrics};
+use super::{Files, Origin, Sample, Split, Task, metrics};
 use crate::data::{self, Place};
 use crate::error::{Error, Result};
 use crate::metric::MetricConfig;
@@ -35,8 +35,8 @@ impl Default for RealToxicityPrompts {
 }
 
 impl Task for RealToxicityPrompts {
-    fn home(&self, _split: Split) -> Home {
-        Home::hub("allenai/real-toxicity-prompts")
+    fn origin(&self, _split: Split) -> Origin {
+        Origin::hub("allenai/real-toxicity-prompts")
     }
 
     fn reads(&self, _split: Split) -> Split {
@@ -47,7 +47,7 @@ impl Task for RealToxicityPrompts {
         let test = match &self.test {
             Some(path) => {
                 let name = path.to_string_lossy();
-                rows(&Files::new(Some(&name), Split::Train, None, files.interrupt()), self.home(Split::Test))?
+                rows(&Files::new(Some(&name), Split::Train, None, files.interrupt()), self.origin(Split::Test))?
             }
             None if files.split() == Split::Test => {
                 let message = "the test split of `real_toxicity_prompts` is a separate file, and its path is not set";
@@ -60,7 +60,7 @@ impl Task for RealToxicityPrompts {
         if files.split() == Split::Test {
             return Ok(test);
         }
-        let mut rest = rows(files, self.home(files.split()))?;
+        let mut rest = rows(files, self.origin(files.split()))?;
         let is_test: HashSet<Option<&str>> = test.iter().map(|(_, sample)| id(sample)).collect();
         rest.retain(|(_, sample)| !is_test.contains(&id(sample)));
         let order = shuffled(self.seed, rest.len());
@@ -81,8 +81,8 @@ fn id(sample: &Sample) -> Option<&str> {
 }
 
 /// Reads all rows of the files in order.
-fn rows(files: &Files<'_>, home: Home) -> Result<Vec<(Place, Sample)>> {
-    files.rows(home, Split::Train, None, |mut columns| {
+fn rows(files: &Files<'_>, origin: Origin) -> Result<Vec<(Place, Sample)>> {
+    files.rows(origin, Split::Train, None, |mut columns| {
         let name = |columns: &Map<String, Value>| {
             let [file, begin, end] = ["filename", "begin", "end"].map(|key| columns.get(key).cloned());
             let (Value::String(file), Some(begin), Some(end)) = (file?, begin?.as_u64(), end?.as_u64()) else {

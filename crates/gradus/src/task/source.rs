@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 use super::config::{read_task, schema_of_task};
-use super::{Home, Split, TaskConfig};
+use super::{Origin, Split, TaskConfig};
 use crate::data::{self, Place};
 use crate::error::Result;
 
@@ -90,7 +90,7 @@ impl DataConfig {
         let Some(task) = &self.task else { return data::resolve(&self.name(), on_progress).map(drop) };
         let split = self.split.unwrap_or(Split::Train);
         let task = task.build()?;
-        let Home::Hub { name, folder } = task.home(split) else { return Ok(()) };
+        let Origin::Hub { name, folder } = task.origin(split) else { return Ok(()) };
         let name = self.from.clone().unwrap_or(name);
         if std::path::Path::new(&name).exists() {
             return Ok(());

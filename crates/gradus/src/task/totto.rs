@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::{Files, Home, Sample, Split, Task, metrics};
+use super::{Files, Origin, Sample, Split, Task, metrics};
 use crate::data::Place;
 use crate::error::Result;
 use crate::metric::MetricConfig;
@@ -37,13 +37,13 @@ pub enum Representation {
 }
 
 impl Task for Totto {
-    fn home(&self, _split: Split) -> Home {
-        Home::hub("google-research-datasets/totto")
+    fn origin(&self, _split: Split) -> Origin {
+        Origin::hub("google-research-datasets/totto")
     }
 
     fn samples(&self, files: &Files<'_>) -> Result<Vec<(Place, Sample)>> {
         let is_test = files.split() == Split::Test;
-        files.rows(self.home(files.split()), files.split(), files.most(), |columns| {
+        files.rows(self.origin(files.split()), files.split(), files.max_samples(), |columns| {
             Ok(vec![self.sample(columns, is_test)?])
         })
     }

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{Files, Home, Sample, Split, Task, metrics};
+use super::{Files, Origin, Sample, Split, Task, metrics};
 use crate::data::Place;
 use crate::error::Result;
 use crate::metric::MetricConfig;
@@ -66,16 +66,16 @@ pub struct Iwslt2017EnDe {
 }
 
 impl Task for Wmt16 {
-    fn home(&self, _split: Split) -> Home {
+    fn origin(&self, _split: Split) -> Origin {
         // The hub has each pair once; in pairs with English, English comes last.
         let (from, to) = (&self.source_language, &self.target_language);
         let folder = if from == "en" { format!("{to}-{from}") } else { format!("{from}-{to}") };
-        Home::folder(&self.wmt_id, &folder)
+        Origin::folder(&self.wmt_id, &folder)
     }
 
     fn samples(&self, files: &Files<'_>) -> Result<Vec<(Place, Sample)>> {
         let pair = [self.source_language.as_str(), &self.target_language];
-        sentences(files, self.home(files.split()), pair, &self.prompt_prefix, &self.prompt_suffix)
+        sentences(files, self.origin(files.split()), pair, &self.prompt_prefix, &self.prompt_suffix)
     }
 
     fn metrics(&self) -> Vec<MetricConfig> {
@@ -84,12 +84,12 @@ impl Task for Wmt16 {
 }
 
 impl Task for Wmt14ProcessedEnDe {
-    fn home(&self, _split: Split) -> Home {
-        Home::hub("stas/wmt14-en-de-pre-processed")
+    fn origin(&self, _split: Split) -> Origin {
+        Origin::hub("stas/wmt14-en-de-pre-processed")
     }
 
     fn samples(&self, files: &Files<'_>) -> Result<Vec<(Place, Sample)>> {
-        sentences(files, self.home(files.split()), EN_DE, &self.prompt_prefix, &self.prompt_suffix)
+        sentences(files, self.origin(files.split()), EN_DE, &self.prompt_prefix, &self.prompt_suffix)
     }
 
     fn metrics(&self) -> Vec<MetricConfig> {
@@ -98,15 +98,15 @@ impl Task for Wmt14ProcessedEnDe {
 }
 
 impl Task for Wmt16NewsOnly {
-    fn home(&self, split: Split) -> Home {
+    fn origin(&self, split: Split) -> Origin {
         match split {
-            Split::Train => Home::folder("Helsinki-NLP/news_commentary", "de-en"),
-            Split::Validation | Split::Test => Home::folder("wmt/wmt16", "de-en"),
+            Split::Train => Origin::folder("Helsinki-NLP/news_commentary", "de-en"),
+            Split::Validation | Split::Test => Origin::folder("wmt/wmt16", "de-en"),
         }
     }
 
     fn samples(&self, files: &Files<'_>) -> Result<Vec<(Place, Sample)>> {
-        sentences(files, self.home(files.split()), EN_DE, &self.prompt_prefix, &self.prompt_suffix)
+        sentences(files, self.origin(files.split()), EN_DE, &self.prompt_prefix, &self.prompt_suffix)
     }
 
     fn metrics(&self) -> Vec<MetricConfig> {
@@ -115,12 +115,12 @@ impl Task for Wmt16NewsOnly {
 }
 
 impl Task for Iwslt2017EnDe {
-    fn home(&self, _split: Split) -> Home {
-        Home::folder("IWSLT/iwslt2017", "iwslt2017-de-en")
+    fn origin(&self, _split: Split) -> Origin {
+        Origin::folder("IWSLT/iwslt2017", "iwslt2017-de-en")
     }
 
     fn samples(&self, files: &Files<'_>) -> Result<Vec<(Place, Sample)>> {
-        sentences(files, self.home(files.split()), EN_DE, &self.prompt_prefix, &self.prompt_suffix)
+        sentences(files, self.origin(files.split()), EN_DE, &self.prompt_prefix, &self.prompt_suffix)
     }
 
     fn metrics(&self) -> Vec<MetricConfig> {
@@ -136,7 +136,7 @@ fn measured() -> Vec<MetricConfig> {
 
 fn sentences(
     files: &Files<'_>,
-    home: Home,
+    origin: Origin,
     pair: [&str; 2],
     prefix: &str,
     suffix: &str,
@@ -156,7 +156,7 @@ fn sentences(
         };
         return Ok(lines.into_iter().map(of_line).collect());
     }
-    files.rows(home, files.split(), files.most(), |mut columns| {
+    files.rows(origin, files.split(), files.max_samples(), |mut columns| {
         let Some(Value::Object(mut sides)) = columns.shift_remove("translation") else {
             return Err("expected a column `translation` with one sentence per language".into());
         };

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Map;
 
 use super::files::text;
-use super::{Files, Home, Sample, Split, Task, metrics};
+use super::{Files, Origin, Sample, Split, Task, metrics};
 use crate::data::Place;
 use crate::error::Result;
 use crate::metric::MetricConfig;
@@ -25,12 +25,12 @@ impl Default for Xsum {
 }
 
 impl Task for Xsum {
-    fn home(&self, _split: Split) -> Home {
-        Home::hub("EdinburghNLP/xsum")
+    fn origin(&self, _split: Split) -> Origin {
+        Origin::hub("EdinburghNLP/xsum")
     }
 
     fn samples(&self, files: &Files<'_>) -> Result<Vec<(Place, Sample)>> {
-        files.rows(self.home(files.split()), files.split(), files.most(), |mut columns| {
+        files.rows(self.origin(files.split()), files.split(), files.max_samples(), |mut columns| {
             let document = text(&mut columns, &["document"])?;
             let summary = text(&mut columns, &["target", "summary"])?;
             let prompt = format!("{document}{}", self.prompt_suffix);

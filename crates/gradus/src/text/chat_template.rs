@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::Tokenizer;
-use super::render::{CLOSE, Conversation, OPEN, Pool, Refused, Settings, Source, marks_generation};
+use super::render::{CLOSE, Conversation, OPEN, Pool, RenderError, Settings, Source, marks_generation};
 use crate::{Error, Result, files};
 
 /// Maximum size of a template in bytes. The longest known templates have 20,000.
@@ -112,8 +112,8 @@ impl ChatTemplate {
             special_tokens: tokenizer.named_special_tokens().to_vec(),
         };
         let pool = Pool::compile(source).map_err(|refused| match refused {
-            Refused::Said(what) => Error::model(&path, format!("not a valid chat template: {what}")),
-            Refused::Stopped(what) => stopped(&path, &what),
+            RenderError::Rejected(what) => Error::model(&path, format!("not a valid chat template: {what}")),
+            RenderError::Stopped(what) => stopped(&path, &what),
         })?;
         Ok(Self { pool: Arc::new(pool), marks_assistant: marks_generation(&default), source: default, path })
     }
@@ -158,8 +158,8 @@ impl ChatTemplate {
         let mut rendered: Vec<Result<Rendered>> = answers
             .map(|answer| {
                 answer.map(unmark).map_err(|refused| match refused {
-                    Refused::Said(what) => self.failed(&what),
-                    Refused::Stopped(what) => stopped(&self.path, &what),
+                    RenderError::Rejected(what) => self.failed(&what),
+                    RenderError::Stopped(what) => stopped(&self.path, &what),
                 })
             })
             .collect();

@@ -153,7 +153,7 @@ impl Tokenizer {
 
     /// Returns the ids of `text`. With `add_special`, they include the special tokens that the tokenizer adds (Llama's bos, …).
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
-        let encoding = self.cross(|inner| inner.encode_fast(text, add_special))?;
+        let encoding = self.catch(|inner| inner.encode_fast(text, add_special))?;
         Ok(encoding.get_ids().to_vec())
     }
 
@@ -181,9 +181,9 @@ impl Tokenizer {
     /// # Errors
     /// If a text cannot be encoded, or the limit leaves no room besides special tokens.
     pub fn encode_joined(&self, first: &str, second: Option<&str>, cut: Option<Cut>) -> Result<Joined> {
-        let encode = |text: &str| self.cross(|inner| inner.encode_fast(text, false));
+        let encode = |text: &str| self.catch(|inner| inner.encode_fast(text, false));
         let (first, second) = self.cut(encode(first)?, second.map(encode).transpose()?, cut)?;
-        let joined = self.cross(|inner| inner.post_process(first, second, true))?;
+        let joined = self.catch(|inner| inner.post_process(first, second, true))?;
         Ok(Joined { ids: joined.get_ids().to_vec(), types: joined.get_type_ids().to_vec() })
     }
 
@@ -195,9 +195,9 @@ impl Tokenizer {
     /// As for [`encode_joined`](Self::encode_joined).
     pub fn encode_words(&self, words: &[String], cut: Option<Cut>) -> Result<(Joined, Vec<Option<usize>>)> {
         // `encode_fast` does not record words.
-        let encoding = self.cross(|inner| self.for_words(inner).encode(words, false))?;
+        let encoding = self.catch(|inner| self.for_words(inner).encode(words, false))?;
         let (encoding, _) = self.cut(encoding, None, cut)?;
-        let joined = self.cross(|inner| inner.post_process(encoding, None, true))?;
+        let joined = self.catch(|inner| inner.post_process(encoding, None, true))?;
         let mut firsts = vec![None; words.len()];
         for (token, word) in joined.get_word_ids().iter().enumerate() {
             if let Some(first) = word.and_then(|word| firsts.get_mut(word as usize)) {
@@ -232,18 +232,18 @@ impl Tokenizer {
             return Err(Error::model(&self.directory, message));
         };
         let params = TruncationParams { max_length, direction, ..TruncationParams::default() };
-        self.cross(|_| truncate_encodings(first, second, &params))
+        self.catch(|_| truncate_encodings(first, second, &params))
     }
 
     /// Returns the ids of `text` and their byte ranges, without special tokens around the text.
     pub fn encode_with_offsets(&self, text: &str) -> Result<Encoded> {
-        let encoding = self.cross(|inner| inner.encode(text, false))?;
+        let encoding = self.catch(|inner| inner.encode(text, false))?;
         Ok(Encoded { ids: encoding.get_ids().to_vec(), offsets: encoding.get_offsets().to_vec() })
     }
 
     /// Decodes `ids` to text. `skip_special` leaves out special tokens.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String> {
-        self.cross(|inner| inner.decode(ids, skip_special))
+        self.catch(|inner| inner.decode(ids, skip_special))
     }
 
     /// Returns the maximum length in ids that the files allow (`model_max_length`). Other tools cut the input of classifiers to it.
@@ -328,7 +328,7 @@ impl Tokenizer {
     /// # Errors
     /// If it cannot be serialized.
     pub fn to_json(&self) -> Result<Value> {
-        let text = self.cross(|inner| inner.to_string(false))?;
+        let text = self.catch(|inner| inner.to_string(false))?;
         serde_json::from_str(&text).map_err(|error| Error::model(&self.directory, error.to_string()))
     }
 
@@ -338,9 +338,9 @@ impl Tokenizer {
     }
 
     /// Calls the library and converts its errors and panics. A file that was loaded may still be unusable.
-    fn cross<T>(&self, call: impl FnOnce(&tokenizers::Tokenizer) -> tokenizers::Result<T>) -> Result<T> {
+    fn catch<T>(&self, call: impl FnOnce(&tokenizers::Tokenizer) -> tokenizers::Result<T>) -> Result<T> {
         let failed = |error: String| Error::model(&self.directory, format!("the tokenizer failed: {error}"));
-        border::cross(|| call(&self.inner)).map_err(failed)?.map_err(|error| failed(error.to_string()))
+        border::catch_panic(|| call(&self.inner)).map_err(failed)?.map_err(|error| failed(error.to_string()))
     }
 }
 
@@ -420,7 +420,7 @@ fn load_model(directory: &Path, convention: Option<Convention>, config: &Value) 
 /// Parses `bytes` of a `tokenizer.json`. `path` is their origin.
 fn from_json(path: &Path, bytes: &[u8]) -> Result<tokenizers::Tokenizer> {
     tokenizer_bounds::check(bytes).map_err(|what| Error::model(path, what))?;
-    border::cross(|| tokenizers::Tokenizer::from_bytes(bytes).map_err(|error| error.to_string()))
+    border::catch_panic(|| tokenizers::Tokenizer::from_bytes(bytes).map_err(|error| error.to_string()))
         .flatten()
         .map_err(|error| Error::model(path, format!("not a tokenizer: {error}")))
 }
@@ -507,7 +507,7 @@ fn load_old_files(directory: &Path, convention: Option<Convention>, config: &Val
         return Err(Error::model(directory, message).with_hint(SAVE));
     }
     let bpe = BPE::from_file(&vocab.to_string_lossy(), &merges.to_string_lossy());
-    let bpe = border::cross(|| bpe.build().map_err(|error| error.to_string()))
+    let bpe = border::catch_panic(|| bpe.build().map_err(|error| error.to_string()))
         .flatten()
         .map_err(|e| Error::model(directory, format!("`vocab.json` and `merges.txt` are not a tokenizer: {e}")))?;
     let mut inner = tokenizers::Tokenizer::new(bpe);

@@ -74,7 +74,7 @@ impl Recorded {
 
     /// Scores each of `texts` once with the other scorer, and records its answers as they arrive, including those in the same batch
     /// as a failure. After a failure, no more texts are sent.
-    fn ask(&self, texts: &[&str], otherwise: &dyn ToxicityScorer) -> HashMap<String, ScoringError> {
+    fn score_missing(&self, texts: &[&str], otherwise: &dyn ToxicityScorer) -> HashMap<String, ScoringError> {
         let mut failed: HashMap<String, ScoringError> = HashMap::new();
         for texts in texts.chunks(AT_ONCE) {
             match failed.values().next().cloned() {
@@ -117,7 +117,7 @@ impl ToxicityScorer for Recorded {
             Err(error) => return texts.iter().map(|_| Err((&error).into())).collect(),
         };
         let failed = match &self.otherwise {
-            Some(otherwise) if !missing.is_empty() => self.ask(&missing, &**otherwise),
+            Some(otherwise) if !missing.is_empty() => self.score_missing(&missing, &**otherwise),
             _ => HashMap::new(),
         };
         let answer = |text: &&str| match (failed.get(*text), self.ledger.get(text)) {

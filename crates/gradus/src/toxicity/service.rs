@@ -14,7 +14,7 @@ use crate::process::Interrupt;
 use crate::service::{Client, Endpoint, KeyPlace, Reply, refusal};
 
 /// Errors of the service for texts that it can never score.
-const UNJUDGED: [&str; 3] = ["COMMENT_EMPTY", "COMMENT_TOO_LONG", "LANGUAGE_NOT_SUPPORTED_BY_ATTRIBUTE"];
+const UNSCORABLE: [&str; 3] = ["COMMENT_EMPTY", "COMMENT_TOO_LONG", "LANGUAGE_NOT_SUPPORTED_BY_ATTRIBUTE"];
 
 /// A service that scores one text per HTTP request, with the protocol of the Perspective API.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -98,7 +98,7 @@ impl Service {
     }
 
     /// Requests the score of a text, with retries if they may help.
-    fn ask(&self, text: &str) -> Answer {
+    fn request(&self, text: &str) -> Answer {
         let attribute = &self.config.attribute;
         let body = json!({
             "comment": { "text": text },
@@ -106,7 +106,7 @@ impl Service {
             "requestedAttributes": { attribute.as_str(): {} },
             "doNotStore": true,
         });
-        self.client.ask(&body, &|status, said| match status {
+        self.client.request(&body, &|status, said| match status {
             200..=299 => {
                 let value = &said["attributeScores"][attribute]["summaryScore"]["value"];
                 match value.as_f64().filter(|score| (0.0..=1.0).contains(score)) {
@@ -116,7 +116,7 @@ impl Service {
                     )),
                 }
             }
-            400 if kinds(said).iter().any(|kind| UNJUDGED.contains(kind)) => Reply::Answer(None),
+            400 if kinds(said).iter().any(|kind| UNSCORABLE.contains(kind)) => Reply::Answer(None),
             status => Reply::Never(refusal(status, said)),
         })
     }
@@ -135,7 +135,7 @@ impl ToxicityScorer for Service {
 
     /// Sends texts over several connections. After a final failure, no more texts are sent.
     fn score(&self, texts: &[&str]) -> Vec<Answer> {
-        self.client.each(texts, |text| self.ask(text))
+        self.client.each(texts, |text| self.request(text))
     }
 }
 

@@ -18,7 +18,7 @@ use crate::rollout::Prompt;
 use crate::run::RunDir;
 
 /// Examples by the use of their rows.
-pub struct Parts<E> {
+pub struct ExampleSplits<E> {
     /// Training examples.
     pub train: Vec<E>,
     /// Held-out examples.
@@ -62,9 +62,9 @@ impl NotTrained {
 }
 
 /// Data of an offline method, for training and evaluation.
-pub struct Fixed<E> {
+pub struct OfflineData<E> {
     /// The examples.
-    pub parts: Parts<E>,
+    pub splits: ExampleSplits<E>,
     /// Prompts of held-out rows with their answers as references, if completions are measured by metrics.
     pub prompts: Vec<Prompt>,
     /// The same for test rows.
@@ -75,31 +75,31 @@ pub struct Fixed<E> {
 ///
 /// # Errors
 /// If the rows cannot be read, no training row is left, or a row is too long for a model.
-pub fn fixed<M: OfflineMethod>(
+pub fn offline_data<M: OfflineMethod>(
     method: &M,
     plan: &Plan,
     start: &Start,
     cast: &Cast<Player>,
     observer: &mut dyn Observer,
-) -> Result<Fixed<M::Example>> {
+) -> Result<OfflineData<M::Example>> {
     let split = start.rows(plan, method.need(), &|_| true, &observer.interrupt())?;
     if let Some(labels) = method.labels(&split.train, &start.model)? {
         // Rows are read once per run; a second reading would give the same.
         let _ = start.model.labels.set(labels);
     }
     let options = tokenize_options(plan, &start.model, Some(plan.train().max_length))?;
-    let parts = parts(&split, |rows| method.examples(rows, &start.model, options.clone()), observer)?;
-    let apart = cast.policy.shape.has_encoder();
-    let rows = || parts.train.iter().chain(&parts.held_out).chain(&parts.test).map(M::rows);
-    let needed = rows().map(|rows| rows.positions(apart)).max().unwrap_or(0);
-    let taken = usize::from(apart && rows().any(|rows| rows.are_scored()));
+    let splits = splits(&split, |rows| method.examples(rows, &start.model, options.clone()), observer)?;
+    let has_encoder = cast.policy.shape.has_encoder();
+    let rows = || splits.train.iter().chain(&splits.held_out).chain(&splits.test).map(M::rows);
+    let needed = rows().map(|rows| rows.positions(has_encoder)).max().unwrap_or(0);
+    let taken = usize::from(has_encoder && rows().any(|rows| rows.are_scored()));
     fit::check_positions(cast, (needed, taken))?;
     let mut prompts = |rows: &[Row]| match plan.train().evaluation.metrics.is_empty() || rows.is_empty() {
         true => Ok(Vec::new()),
         false => answered_prompts(plan, start, rows, observer),
     };
     let (prompts, test_prompts) = (prompts(&split.held_out)?, prompts(&split.test)?);
-    Ok(Fixed { parts, prompts, test_prompts })
+    Ok(OfflineData { splits, prompts, test_prompts })
 }
 
 /// Prompts of rows with answers, which become the references of metrics. Neighboring rows with the same prompt and columns are merged.
@@ -167,14 +167,14 @@ fn room(plan: &Plan, start: &Start, max_new_tokens: usize) -> Result<usize> {
 /// Reads the prompts of online methods, with space for `max_new_tokens`. The chat template shows the `tools`.
 ///
 /// # Errors
-/// As [`fixed`], or if there is no space for any prompt.
+/// As [`offline_data`], or if there is no space for any prompt.
 pub fn prompts(
     plan: &Plan,
     start: &Start,
     cast: &Cast<Player>,
     (max_new_tokens, tools): (usize, &[Value]),
     observer: &mut dyn Observer,
-) -> Result<Parts<Prompt>> {
+) -> Result<ExampleSplits<Prompt>> {
     // Prompts that leave no space for a whole completion, in training or in evaluations, are left out.
     let max_new_tokens = max_new_tokens.max(plan.train().evaluation.max_new_tokens.unwrap_or(0));
     let room = room(plan, start, max_new_tokens)?;
@@ -182,19 +182,19 @@ pub fn prompts(
     let make = |rows: &[Row]| data::prompts(rows, &start.model.tokenizer, start.model.template.as_ref(), &options);
     let is_usable = |row: &Row| make(std::slice::from_ref(row)).is_ok();
     let split = start.rows(plan, Need::Prompt, &is_usable, &observer.interrupt())?;
-    let parts = parts(&split, make, observer)?;
-    let prompts = || parts.train.iter().chain(&parts.held_out).chain(&parts.test);
+    let splits = splits(&split, make, observer)?;
+    let prompts = || splits.train.iter().chain(&splits.held_out).chain(&splits.test);
     let longest = prompts().map(|prompt| prompt.ids.len()).max().unwrap_or(0);
     fit::check_positions(cast, (cast.policy.shape.position_budget().needed(longest, max_new_tokens), 0))?;
-    Ok(parts)
+    Ok(splits)
 }
 
 /// Converts all splits of the rows. If no held-out row is usable, evaluation is turned off.
-fn parts<E>(
+fn splits<E>(
     split: &Split,
     make: impl Fn(&[Row]) -> Result<Examples<E>>,
     observer: &mut dyn Observer,
-) -> Result<Parts<E>> {
+) -> Result<ExampleSplits<E>> {
     split.remarks.iter().for_each(|remark| observer.event(&Event::Warning(remark)));
     split.filtered.iter().for_each(|filtered| observer.event(&Event::Message(filtered)));
     let train = make(&split.train)?;
@@ -240,5 +240,5 @@ fn parts<E>(
         )));
     }
     let rows = split.held_out.iter().map(|row| (row.index, row.place.clone())).collect();
-    Ok(Parts { train: train.examples, held_out, test, not_trained: NotTrained { held_out: rows, skipped } })
+    Ok(ExampleSplits { train: train.examples, held_out, test, not_trained: NotTrained { held_out: rows, skipped } })
 }

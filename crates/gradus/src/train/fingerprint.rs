@@ -10,23 +10,23 @@ use serde_json::{Map, Value};
 
 use super::player::Player;
 
-use crate::data::{Asked, Content, Message, Row, RowData};
+use crate::data::{Content, Message, Request, Row, RowData};
 use crate::error::{Error, Result};
 use crate::method::{Cast, Trainer};
 use crate::model::Rows;
-use crate::run::{DataPrint, RowsPrint};
+use crate::run::{DataFingerprint, RowsFingerprint};
 
 /// Fingerprint of all splits of the rows.
-pub(crate) fn of(train: &[Row], held_out: &[Row], test: &[Row]) -> DataPrint {
+pub(crate) fn of(train: &[Row], held_out: &[Row], test: &[Row]) -> DataFingerprint {
     let test = (!test.is_empty()).then(|| rows(test));
-    DataPrint { train: rows(train), held_out: rows(held_out), test }
+    DataFingerprint { train: rows(train), held_out: rows(held_out), test }
 }
 
 /// Checks that the rows are those of the run so far.
 ///
 /// # Errors
 /// [`Error::Input`] that names the split that differs, and how.
-pub(crate) fn check(expected: &DataPrint, found: &DataPrint) -> Result<()> {
+pub(crate) fn check(expected: &DataFingerprint, found: &DataFingerprint) -> Result<()> {
     let none = rows(&[]);
     let test = [expected, found].map(|print| print.test.as_ref().unwrap_or(&none));
     let parts = [
@@ -51,13 +51,13 @@ pub(crate) fn check(expected: &DataPrint, found: &DataPrint) -> Result<()> {
 pub(crate) fn of_models(cast: &Cast<Player>, adapts: bool) -> Result<BTreeMap<String, String>> {
     let players = [Some(&cast.policy), cast.critic.as_ref(), cast.reference.as_ref()].into_iter().flatten();
     let read_again = |player: &&Player| adapts || player.role.trainer == Trainer::Nobody;
-    let mut prints = BTreeMap::new();
+    let mut fingerprints = BTreeMap::new();
     for player in players.chain(&cast.rewards).chain(&cast.metrics).filter(read_again) {
-        if !prints.contains_key(&player.name) {
-            prints.insert(player.name.clone(), model(&player.dir.path)?);
+        if !fingerprints.contains_key(&player.name) {
+            fingerprints.insert(player.name.clone(), model(&player.dir.path)?);
         }
     }
-    Ok(prints)
+    Ok(fingerprints)
 }
 
 /// Checks that the files of models are those of the run so far. Models that the run did not have before are not checked, because the
@@ -135,14 +135,14 @@ fn stretches(path: &Path, hash: &mut Fnv) -> std::io::Result<()> {
     Ok(())
 }
 
-fn rows(rows: &[Row]) -> RowsPrint {
+fn rows(rows: &[Row]) -> RowsFingerprint {
     let mut hash = Fnv::default();
     for row in rows {
         hash.number(row.index as u64);
         hash.data(&row.data);
         hash.columns(&row.columns);
     }
-    RowsPrint { rows: rows.len(), fnv1a: format!("{:016x}", hash.0) }
+    RowsFingerprint { rows: rows.len(), fnv1a: format!("{:016x}", hash.0) }
 }
 
 /// FNV-1a with 64 bits. The length of each text precedes it, so that different sequences of texts have different input.
@@ -217,14 +217,14 @@ impl Fnv {
                 self.content(prompt);
                 self.content(completion);
             }
-            RowData::Instruction { before, asked: Asked::Task { instruction, input }, answer } => {
+            RowData::Instruction { history, request: Request::Task { instruction, input }, answer } => {
                 self.number(3);
-                self.messages(before);
+                self.messages(history);
                 [instruction, input, answer].into_iter().for_each(|text| self.text(text));
             }
-            RowData::Instruction { before, asked: Asked::Question(question), answer } => {
+            RowData::Instruction { history, request: Request::Question(question), answer } => {
                 self.number(10);
-                self.messages(before);
+                self.messages(history);
                 [question, answer].into_iter().for_each(|text| self.text(text));
             }
             RowData::Preference { prompt, chosen, rejected, margin } => {
@@ -330,7 +330,7 @@ mod tests {
     fn what_differs_is_named() {
         let before = of(&texts(&["one", "two"]), &[], &[]);
         check(&before, &of(&texts(&["one", "two"]), &[], &[])).unwrap();
-        let message = |found: &DataPrint| check(&before, found).unwrap_err().to_string();
+        let message = |found: &DataFingerprint| check(&before, found).unwrap_err().to_string();
         assert_eq!(
             message(&of(&texts(&["onet", "wo"]), &[], &[])),
             "the data has changed: the 2 training rows differ from those before the checkpoint"

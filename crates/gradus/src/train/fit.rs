@@ -9,7 +9,7 @@ use crate::pretrained::Reader;
 
 /// Models that read the policy's ids, with their names in messages.
 fn readers(cast: &Cast<Player>) -> impl Iterator<Item = (&'static str, &Player)> {
-    let reference = cast.reference.as_ref().map(|player| (player.role.called, player));
+    let reference = cast.reference.as_ref().map(|player| (player.role.display_name, player));
     [("the policy", &cast.policy)]
         .into_iter()
         .chain(reference)

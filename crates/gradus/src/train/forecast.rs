@@ -15,7 +15,7 @@ use crate::learner::optimizer::MomentFormat;
 use crate::machine::Machine;
 use crate::memory::terms::{Adapter, Head, Model, Moments};
 use crate::memory::{Forecast, Reference, Row, Sampling, Steps, Workload};
-use crate::method::{Cast, Iteration, Stay, TrainedParts, Trainer};
+use crate::method::{Cast, Iteration, Lifetime, TrainedParts, Trainer};
 use crate::model::{Rows, Support};
 use crate::objective::OfflineMethod;
 use crate::observer::Observer;
@@ -48,13 +48,13 @@ impl<'m> Visitor<'m> for Sizes<'_> {
     type Output = Result<(Vec<Row>, Vec<Row>)>;
 
     fn offline<M: OfflineMethod>(self, method: &'m M) -> Self::Output {
-        let train = examples::fixed(method, self.plan, self.start, self.cast, self.observer)?.parts.train;
+        let train = examples::offline_data(method, self.plan, self.start, self.cast, self.observer)?.splits.train;
         Ok((train.iter().map(|example| of_example(&M::rows(example))).collect(), Vec::new()))
     }
 
     fn online<M: OnlineMethod>(self, method: &'m M) -> Self::Output {
         let new = method.iteration().max_new_tokens;
-        let examples::Parts { train, held_out, .. } =
+        let examples::ExampleSplits { train, held_out, .. } =
             examples::prompts(self.plan, self.start, self.cast, (new, &[]), self.observer)?;
         Ok((of_prompts(&train, new), of_prompts(&held_out, new)))
     }
@@ -64,7 +64,7 @@ impl<'m> Visitor<'m> for Sizes<'_> {
 pub(crate) fn of_prompts(prompts: &[Prompt], new_tokens: usize) -> Vec<Row> {
     let one = |prompt: &Prompt| {
         let tokens = prompt.ids.len() + new_tokens;
-        let sources = if prompt.apart { prompt.ids.len() } else { 0 };
+        let sources = if prompt.encoder_reads_prompt { prompt.ids.len() } else { 0 };
         Row { tokens, targets: new_tokens, computed: tokens, computed_after: new_tokens, sources }
     };
     prompts.iter().map(one).collect()
@@ -132,7 +132,7 @@ pub(crate) fn with_rows(
     let workload = match plan.method().iteration() {
         Some(iteration) => online(plan, workload, held_out, &iteration),
         None => match plan.method().method().sampled_tokens() {
-            Some(new_tokens) => beside(workload, new_tokens),
+            Some(new_tokens) => with_sampling(workload, new_tokens),
             None => workload,
         },
     };
@@ -152,14 +152,14 @@ fn with_reference(cast: &Cast<Player>, workload: Workload) -> Workload {
     let Some(player) = &cast.reference else { return workload };
     let own = player.is_named().then(|| bare(player));
     let policy = workload.policy;
-    if player.role.stay == Stay::Before {
-        return Workload { reference: Reference::First(own), ..workload };
+    if player.role.lifetime == Lifetime::BeforeTraining {
+        return Workload { reference: Reference::BeforeTraining(own), ..workload };
     }
     if own.is_none() && policy.adapter.is_some() {
-        return Workload { reference: Reference::Beside(on_shared_base(policy)), ..workload };
+        return Workload { reference: Reference::WholeRun(on_shared_base(policy)), ..workload };
     }
     let shared_at_first = if own.is_none() { policy.unpacked() } else { 0 };
-    Workload { reference: Reference::Beside(own.unwrap_or(policy)), shared_at_first, ..workload }
+    Workload { reference: Reference::WholeRun(own.unwrap_or(policy)), shared_at_first, ..workload }
 }
 
 /// A model whose adapter shares the base that the policy already holds.
@@ -235,10 +235,10 @@ fn online(plan: &Plan, workload: Workload, held_out: &[Row], iteration: &Iterati
     let count = train.max_steps.unwrap_or(by_epochs);
     // A search has as many rows per prompt as beams, whatever number it returns.
     let rows_each = train.evaluation.beams.map_or(train.evaluation.samples(), |beams| beams.num_beams);
-    let processed = iteration.among_supports;
+    let processed = iteration.normalizes_over_supports;
     let language = |model: Model| Model { whole_logits: processed, ..model };
     let reference = match workload.reference {
-        Reference::Beside(model) => Reference::Beside(language(model)),
+        Reference::WholeRun(model) => Reference::WholeRun(language(model)),
         other => other,
     };
     let sampled = order.batch_size.saturating_mul(group_size).saturating_mul(new_tokens);
@@ -259,7 +259,7 @@ fn online(plan: &Plan, workload: Workload, held_out: &[Row], iteration: &Iterati
 }
 
 /// Adds the sampling of an offline method: one completion of each row of a step, which is then trained on.
-fn beside(mut workload: Workload, new_tokens: usize) -> Workload {
+fn with_sampling(mut workload: Workload, new_tokens: usize) -> Workload {
     let prompt_tokens = workload.rows.iter().map(|row| row.tokens - row.targets).max().unwrap_or(0);
     for row in &mut workload.rows {
         let prompt = row.tokens - row.targets;

@@ -10,13 +10,13 @@ use crate::observer::{Event, Observer};
 use crate::reward::Interrupt;
 
 /// Observer that logs important events and forwards all of them.
-pub struct Logged<'a> {
+pub struct LogObserver<'a> {
     inner: &'a mut dyn Observer,
     file: File,
     started: Instant,
 }
 
-impl<'a> Logged<'a> {
+impl<'a> LogObserver<'a> {
     /// Opens the file at `path` for appending.
     ///
     /// # Errors
@@ -43,7 +43,7 @@ impl<'a> Logged<'a> {
     }
 }
 
-impl Observer for Logged<'_> {
+impl Observer for LogObserver<'_> {
     fn event(&mut self, event: &Event<'_>) {
         if let Some(text) = Self::text(event) {
             let line = format!("{:>9.1}s  {text}\n", self.started.elapsed().as_secs_f64());
@@ -74,7 +74,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("log.txt");
         let (mut inner, metrics) = (Silent, [("eval_loss", 0.5)].into_iter().collect());
-        let mut log = Logged::new(&path, &mut inner).unwrap();
+        let mut log = LogObserver::new(&path, &mut inner).unwrap();
         log.event(&Event::Phase { name: "training", total: Some(3), done: 0 });
         log.event(&Event::Progress { done: 1 });
         log.event(&Event::Evaluated { step: 3, metrics: &metrics, best: true });

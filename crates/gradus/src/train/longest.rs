@@ -25,7 +25,7 @@ pub(super) fn offline<O: Objective>(
     learner: &Learner<O::Model>,
     recorder: &mut Recorder<'_>,
 ) {
-    tell(recorder);
+    report_phase(recorder);
     let lengths: Vec<usize> = examples.iter().map(|example| objective.tokens(example)).collect();
     let batch: Vec<&O::Example> = passes.longest(&lengths, batch_size).into_iter().map(|i| &examples[i]).collect();
     // The results are discarded, so this dropout seed affects nothing.
@@ -45,7 +45,7 @@ pub(super) fn online(
     actor: &Learner<Actor>,
     recorder: &mut Recorder<'_>,
 ) {
-    tell(recorder);
+    report_phase(recorder);
     let (group, new) = (iteration.group_size, iteration.max_new_tokens);
     // The sampler rejects prompts without space for a completion, with its own message.
     let room = actor.module().policy.position_budget();
@@ -59,7 +59,7 @@ pub(super) fn online(
     let policy = &actor.module().policy;
     let rollouts = made_up(&candidates, &chosen, (group, new), policy.vocab_size());
     let mut batch = batch(&policy.trunk, &rollouts, &(0..rollouts.len()).collect::<Vec<_>>());
-    if iteration.among_supports {
+    if iteration.normalizes_over_supports {
         let targets = batch.targets().len();
         batch = batch.with_supports(vec![Support::All; targets]);
     }
@@ -88,6 +88,6 @@ fn made_up(candidates: &[&Prompt], chosen: &[usize], (group, new): (usize, usize
     made
 }
 
-fn tell(recorder: &mut Recorder<'_>) {
-    recorder.tell(&Event::Phase { name: "trying the longest batch", total: None, done: 0 });
+fn report_phase(recorder: &mut Recorder<'_>) {
+    recorder.emit(&Event::Phase { name: "trying the longest batch", total: None, done: 0 });
 }

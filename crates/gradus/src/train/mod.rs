@@ -2,7 +2,7 @@
 
 mod beginning;
 pub(crate) mod cast;
-mod claimed;
+mod claim_observer;
 mod diagnosis;
 pub(crate) mod environment;
 mod examples;
@@ -17,6 +17,7 @@ pub mod offline;
 pub mod online;
 mod online_inputs;
 pub(crate) mod player;
+mod plugin_observers;
 pub(crate) mod prepare;
 pub mod recorder;
 mod reference_logprobs;
@@ -26,7 +27,6 @@ mod run;
 mod source;
 mod steps;
 pub mod warnings;
-mod watched;
 
 pub use crate::observer;
 use crate::run::database::Table;

@@ -179,14 +179,14 @@ impl Models<'_> {
 
     /// Creates an optimizer for `module`, or restores the one that the checkpoint has under `prefix`.
     pub fn optimizer<M: Module>(&self, prefix: &str, config: OptimizerConfig, module: &M) -> Result<Optimizer> {
-        let home = self.plan.train().offload_moments.then(|| DeviceChoice::cpu().device());
+        let moments_device = self.plan.train().offload_moments.then(|| DeviceChoice::cpu().device());
         let optimizer = match self.checkpoint {
             Some(checkpoint) => {
-                restore_optimizer(checkpoint, prefix, config, module, home.as_ref().unwrap_or(self.device))?
+                restore_optimizer(checkpoint, prefix, config, module, moments_device.as_ref().unwrap_or(self.device))?
             }
             None => Optimizer::new(config),
         };
-        let optimizer = optimizer.held_on(home);
+        let optimizer = optimizer.with_moments_on(moments_device);
         let ranks = if self.plan.train().shard_moments { self.ranks } else { Ranks::ALONE };
         Ok(optimizer.sharded(ranks, module))
     }

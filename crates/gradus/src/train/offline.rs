@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::diagnosis;
 use super::longest;
-use super::recorder::{Recorder, Seen};
+use super::recorder::{DataProgress, Recorder};
 use super::steps::{self, TrainingStep};
 use super::{EvalSplit, SaveFor};
 use crate::batches::Order;
@@ -77,9 +77,9 @@ impl<O: Objective> TrainingStep for OfflineTraining<'_, '_, O> {
         self.learner.version()
     }
 
-    fn seen(&self, done: usize) -> Seen {
+    fn data_progress(&self, done: usize) -> DataProgress {
         let order = &self.task.order;
-        Seen { epoch: done as f64 / order.steps_per_epoch() as f64, examples: order.rows_seen(done) }
+        DataProgress { epoch: done as f64 / order.steps_per_epoch() as f64, examples: order.rows_seen(done) }
     }
 
     fn has(&self, split: EvalSplit) -> bool {

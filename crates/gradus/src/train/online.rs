@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 use super::diagnosis;
 use super::longest;
 pub use super::online_inputs::Online;
-use super::recorder::{Recorder, Seen};
+use super::recorder::{DataProgress, Recorder};
 use super::rollout_log::RolloutLog;
 use super::source;
 use super::steps::{self, TrainingStep};
-use super::warnings::Shown;
+use super::warnings::StepStats;
 use super::{EvalSplit, SaveFor};
 use crate::algorithm::actor::{logprobs, raw_logprobs};
 use crate::algorithm::{Actor, Advantages, Algorithm, Experience, KlLimit, Update};
@@ -145,10 +145,10 @@ impl TrainingStep for OnlineTraining<'_, '_> {
         self.actor.version() + self.algorithm.learners().iter().map(|(_, trained)| trained.version).sum::<u64>()
     }
 
-    fn seen(&self, done: usize) -> Seen {
+    fn data_progress(&self, done: usize) -> DataProgress {
         let Online { prompts, order, .. } = self.task;
         let epoch = done as f64 / (prompts.len() as f64 / order.batch_size as f64);
-        Seen { epoch, examples: done * order.batch_size }
+        DataProgress { epoch, examples: done * order.batch_size }
     }
 
     fn has(&self, split: EvalSplit) -> bool {
@@ -200,13 +200,13 @@ impl TrainingStep for OnlineTraining<'_, '_> {
         // 4. Record the rollouts and check them for warnings.
         let sampled_in = iteration * task.order.batch_size / task.prompts.len();
         let logged = self.log.rollouts((done, sampled_in), &experience, &scores, &advantages, kls.as_deref());
-        recorder.unless_gone(logged)?;
+        recorder.unless_deleted(logged)?;
         let completions = learned(&experience.rollouts, &scores, &advantages);
-        recorder.tell(&Event::Rollouts { step: done, completions: &completions });
-        told.iter().for_each(|notice| recorder.tell(&Event::Warning(notice)));
-        let warnings = self.log.watch(done, Shown::of(&experience, &scores, kls.as_deref()));
-        for warning in recorder.unless_gone(warnings)? {
-            recorder.tell(&Event::Warning(&format!("step {done}: {}", warning.message)));
+        recorder.emit(&Event::Rollouts { step: done, completions: &completions });
+        told.iter().for_each(|notice| recorder.emit(&Event::Warning(notice)));
+        let warnings = self.log.watch(done, StepStats::of(&experience, &scores, kls.as_deref()));
+        for warning in recorder.unless_deleted(warnings)? {
+            recorder.emit(&Event::Warning(&format!("step {done}: {}", warning.message)));
         }
         measured.lap("record");
         let mut metrics = updated.metrics;
@@ -240,7 +240,7 @@ impl TrainingStep for OnlineTraining<'_, '_> {
         if done == 0 {
             reward::check_judges(&self.reward.name(), &found.scores)?;
         }
-        self.log.evaluation(split, (done, self.seen(done).epoch as usize), &found)?;
+        self.log.evaluation(split, (done, self.data_progress(done).epoch as usize), &found)?;
         Ok(found.stats.metrics(split.prefix()))
     }
 

@@ -17,7 +17,7 @@ use crate::pretrained::{Pretrained, TextFiles};
 use crate::process::Interrupt;
 use crate::reward::config::RewardConfig;
 use crate::rng::{Purpose, Stream};
-use crate::run::{DataPrint, Existing};
+use crate::run::{DataFingerprint, Existing};
 use crate::task::{self, DataConfig};
 use crate::text::Tokenizer;
 
@@ -27,9 +27,9 @@ pub struct Start {
     /// The directory, its tokenizer and its chat template.
     pub model: Pretrained,
     /// Fingerprint that the rows must have, for a resumed run.
-    pub expected_data: Option<DataPrint>,
+    pub expected_data: Option<DataFingerprint>,
     /// Fingerprint of the rows, once they have been read.
-    pub data: OnceCell<DataPrint>,
+    pub data: OnceCell<DataFingerprint>,
 }
 
 impl Start {
@@ -313,7 +313,7 @@ fn hold_out(rows: &mut Vec<Row>, count: usize, plan: &Plan, is_usable: &dyn Fn(&
 pub fn tokenize_options(plan: &Plan, model: &Pretrained, max_length: Option<usize>) -> Result<TokenizeOptions> {
     Ok(TokenizeOptions {
         max_length,
-        apart: model.dir.has_encoder()?,
+        encoder_reads_prompt: model.dir.has_encoder()?,
         too_long: plan.too_long(),
         prompt_cut: plan.train().max_prompt_length.map(|most| (most, plan.train().prompt_truncation)),
         transcripts_as_messages: plan.train().transcripts_as_messages,

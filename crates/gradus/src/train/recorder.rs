@@ -20,7 +20,7 @@ use crate::ranks::Ranks;
 use crate::run::checkpoint::CheckpointParts;
 use crate::run::metrics::is_better;
 use crate::run::trackers::Trackers;
-use crate::run::{Checkpoint, Claim, DataPrint, Metrics, MetricsLog, MetricsRow, RunDir, RunState, TrainerState};
+use crate::run::{Checkpoint, Claim, DataFingerprint, Metrics, MetricsLog, MetricsRow, RunDir, RunState, TrainerState};
 use crate::settings::Settings;
 use crate::stats::{Stats, StepReport};
 
@@ -28,7 +28,7 @@ use crate::stats::{Stats, StepReport};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// Continue.
-    GoOn,
+    Continue,
     /// The best metric has not improved for the configured number of evaluations.
     Stop,
 }
@@ -58,7 +58,7 @@ impl Measured {
 
 /// Amount of data that training has used.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Seen {
+pub struct DataProgress {
     /// Passes over the data, as a fraction.
     pub epoch: f64,
     /// Rows, pairs or prompts; repeated ones count each time.
@@ -119,7 +119,7 @@ impl<'a> Recorder<'a> {
 
     /// Sets the fingerprints of rows and models, which a resumption compares.
     #[must_use]
-    pub fn reading(mut self, data: Option<DataPrint>, models: BTreeMap<String, String>) -> Self {
+    pub fn reading(mut self, data: Option<DataFingerprint>, models: BTreeMap<String, String>) -> Self {
         self.state.data = data;
         self.state.models = models;
         self
@@ -135,7 +135,7 @@ impl<'a> Recorder<'a> {
     ///
     /// # Errors
     /// If `metrics.jsonl` cannot be written.
-    pub fn beside(run: RunDir, observer: &'a mut dyn Observer, checkpoint: &Checkpoint) -> Result<Self> {
+    pub fn on_other_rank(run: RunDir, observer: &'a mut dyn Observer, checkpoint: &Checkpoint) -> Result<Self> {
         let log = MetricsLog::open(&run.metrics())?;
         let (state, history) = (checkpoint.run_state.clone(), checkpoint.trainer_state.clone());
         let saved = Some(state.step);
@@ -205,12 +205,12 @@ impl<'a> Recorder<'a> {
     /// Sends the observer the warning that the run diverges, once per run.
     pub(super) fn warn_of_divergence(&mut self, message: Option<String>) {
         let Some(message) = message.filter(|_| self.state.divergence.is_none()) else { return };
-        self.tell(&Event::Warning(&message));
+        self.emit(&Event::Warning(&message));
         self.state.divergence = Some(message);
     }
 
     /// Sends the observer an event.
-    pub fn tell(&mut self, event: &Event<'_>) {
+    pub fn emit(&mut self, event: &Event<'_>) {
         self.observer.event(event);
     }
 
@@ -257,7 +257,7 @@ impl<'a> Recorder<'a> {
     pub fn ends(&self, done: usize, settings: &Settings, held_out: Option<&Metrics>) -> Result<bool> {
         let patience = settings.early_stopping_patience;
         // With a deleted directory, the evaluation is not used: the step will end with an error.
-        let Some(held_out) = held_out.filter(|_| patience > 0 && !self.is_gone()) else {
+        let Some(held_out) = held_out.filter(|_| patience > 0 && !self.is_deleted()) else {
             return Ok(done == settings.steps);
         };
         let (_, is_better) = self.improvement(settings, held_out)?;
@@ -298,7 +298,7 @@ impl<'a> Recorder<'a> {
     /// [`Error::Input`] if the run directory has been deleted.
     pub fn settle(&mut self, version: u64) -> Result<()> {
         self.settled = Some(version);
-        if self.is_gone() { Err(self.deleted()) } else { Ok(()) }
+        if self.is_deleted() { Err(self.deleted()) } else { Ok(()) }
     }
 
     /// Marks the weights as those after `self.state.step` steps, with the evaluation of the held-out rows still due. Checkpoints written in
@@ -313,8 +313,8 @@ impl<'a> Recorder<'a> {
     }
 
     /// Returns true if the run directory has been deleted or replaced.
-    pub fn is_gone(&self) -> bool {
-        self.rescue.is_none() && !self.log.is_there()
+    pub fn is_deleted(&self) -> bool {
+        self.rescue.is_none() && !self.log.exists()
     }
 
     /// Returns true if the run is recorded next to a deleted directory.
@@ -326,9 +326,9 @@ impl<'a> Recorder<'a> {
     ///
     /// # Errors
     /// The error in `result`, if the directory still exists.
-    pub fn unless_gone<T: Default>(&self, result: Result<T>) -> Result<T> {
+    pub fn unless_deleted<T: Default>(&self, result: Result<T>) -> Result<T> {
         match result {
-            Err(_) if self.is_gone() => Ok(T::default()),
+            Err(_) if self.is_deleted() => Ok(T::default()),
             other => other,
         }
     }
@@ -399,8 +399,14 @@ impl<'a> Recorder<'a> {
     ///
     /// # Errors
     /// If `metrics.jsonl` cannot be written.
-    pub fn log(&mut self, done: usize, settings: &Settings, seen: Seen, measured: &Measured) -> Result<()> {
-        let Seen { epoch, examples } = seen;
+    pub fn log(
+        &mut self,
+        done: usize,
+        settings: &Settings,
+        data_progress: DataProgress,
+        measured: &Measured,
+    ) -> Result<()> {
+        let DataProgress { epoch, examples } = data_progress;
         let mut metrics = Metrics::new();
         metrics.extend("", &self.pending.metrics(""));
         metrics.set("epoch", epoch);
@@ -409,7 +415,7 @@ impl<'a> Recorder<'a> {
         metrics.set("tokens_per_s", self.pending_tokens as f64 / self.busy_s.max(1e-9));
         metrics.extend("", &measured.together());
         self.append(done, settings, &metrics)?;
-        if self.is_gone() {
+        if self.is_deleted() {
             return Ok(());
         }
         self.history.epoch = epoch;
@@ -422,7 +428,7 @@ impl<'a> Recorder<'a> {
     /// Appends a row to `metrics.jsonl`, to the experiment trackers and to the history of checkpoints.
     fn append(&mut self, step: usize, settings: &Settings, metrics: &Metrics) -> Result<()> {
         self.log.append(step, metrics)?;
-        if !self.is_gone() {
+        if !self.is_deleted() {
             self.track(step, settings, metrics)?;
             self.history.extend_history([&MetricsRow { step, values: metrics.clone() }]);
         }
@@ -459,15 +465,15 @@ impl<'a> Recorder<'a> {
         measured: &Measured,
         save: impl FnOnce(&Path) -> Result<()>,
     ) -> Result<Verdict> {
-        if self.is_gone() {
+        if self.is_deleted() {
             // The deleted directory must not be written to; the step will end with an error.
-            return Ok(Verdict::GoOn);
+            return Ok(Verdict::Continue);
         }
         let Some(held_out) = &measured.held_out else {
             if let Some(metrics) = &measured.test {
                 self.observer.event(&Event::Evaluated { step: done, metrics, best: false });
             }
-            return Ok(Verdict::GoOn);
+            return Ok(Verdict::Continue);
         };
         let name = &settings.best_metric;
         let (value, better) = self.improvement(settings, held_out)?;
@@ -495,7 +501,7 @@ impl<'a> Recorder<'a> {
             self.observer.event(&Event::Message(&message));
             return Ok(Verdict::Stop);
         }
-        Ok(Verdict::GoOn)
+        Ok(Verdict::Continue)
     }
 
     /// Writes a checkpoint after `self.state.step` steps, unless it exists. `planned` is true if an undisturbed run writes it too.
@@ -584,7 +590,7 @@ pub struct Within<'r, 'o> {
 impl Progress for Within<'_, '_> {
     fn advance(&self, what: &'static str, done: usize, total: usize) -> Result<()> {
         let mut recorder = self.recorder.borrow_mut();
-        recorder.tell(&Event::Within { step: self.step, what, done, total });
+        recorder.emit(&Event::Within { step: self.step, what, done, total });
         if recorder.should_stop() { Err(Error::Interrupted) } else { Ok(()) }
     }
 }

@@ -15,7 +15,7 @@ use crate::observer::{Event, Observer};
 use crate::run::RunDir;
 
 /// Metadata key of the hashes of the inputs and of the numbers.
-const PRINTS: &str = "prints";
+const FINGERPRINTS: &str = "prints";
 
 /// Numbers of all examples end to end, [`OfflineMethod::reference_width`] for each.
 #[derive(Debug, Default, PartialEq)]
@@ -69,7 +69,7 @@ impl ReferenceLogprobs {
         // Files of earlier versions have no test examples.
         let test = numbers("test").unwrap_or_default();
         let kept = Self { train: numbers("train")?, held_out: numbers("held_out")?, test };
-        (header.metadata().as_ref()?.get(PRINTS)? == &kept.prints(question)).then_some(kept)
+        (header.metadata().as_ref()?.get(FINGERPRINTS)? == &kept.fingerprints(question)).then_some(kept)
     }
 
     /// Stores the numbers in `directory`.
@@ -78,7 +78,7 @@ impl ReferenceLogprobs {
     /// If the file cannot be written.
     pub fn write(&self, directory: &RunDir, question: &str) -> Result<()> {
         // A single key, because the order of several keys would vary.
-        let metadata = HashMap::from([(PRINTS.into(), self.prints(question))]);
+        let metadata = HashMap::from([(FINGERPRINTS.into(), self.fingerprints(question))]);
         let tensors = [("train", &self.train), ("held_out", &self.held_out), ("test", &self.test)]
             .into_iter()
             .filter(|(name, values)| *name != "test" || !values.is_empty())
@@ -89,7 +89,7 @@ impl ReferenceLogprobs {
         })
     }
 
-    fn prints(&self, question: &str) -> String {
+    fn fingerprints(&self, question: &str) -> String {
         format!("{question} {}", fingerprint::of_numbers(&[&self.train[..], &self.held_out, &self.test].concat()))
     }
 }
@@ -119,7 +119,7 @@ mod tests {
             ReferenceLogprobs { train: vec![0.1, -3.5, f32::MIN_POSITIVE], held_out: vec![-0.0], test: vec![0.5] };
         kept.write(&run, "q").expect("written");
         let found = ReferenceLogprobs::read(&run, "q").expect("kept");
-        assert_eq!(found.prints(""), kept.prints(""));
+        assert_eq!(found.fingerprints(""), kept.fingerprints(""));
         assert!(found.held_out[0].is_sign_negative());
         assert_eq!(ReferenceLogprobs::read(&run, "another"), None);
         let mut bytes = fs::read(run.reference()).expect("there");

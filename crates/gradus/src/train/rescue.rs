@@ -20,11 +20,11 @@ pub(super) fn checkpoint_on_failure<'o, S>(
     if matches!(&ended, Ok(Ok(()))) || (is_interrupted && recorder.is_saved()) {
         return ended.unwrap_or(Ok(()));
     }
-    let gone = recorder.is_gone().then(|| recorder.run().clone());
+    let gone = recorder.is_deleted().then(|| recorder.run().clone());
     if gone.is_some()
         && let Err(error) = recorder.rescue()
     {
-        recorder.tell(&Event::Warning(&format!("nothing could be saved next to the deleted run directory: {error}")));
+        recorder.emit(&Event::Warning(&format!("nothing could be saved next to the deleted run directory: {error}")));
         return ended.unwrap_or_else(|panic| resume_unwind(panic));
     }
     // A panic within a panic must not hide the first one.
@@ -52,7 +52,7 @@ pub(super) fn checkpoint_on_failure<'o, S>(
         )),
     };
     if let Some(text) = way_on {
-        recorder.tell(&Event::Warning(&text));
+        recorder.emit(&Event::Warning(&text));
     }
     ended.unwrap_or_else(|panic| resume_unwind(panic))
 }

@@ -7,7 +7,7 @@ use gradus_environments::Recorded;
 use serde_json::{Map, Value};
 
 use super::EvalSplit;
-use super::warnings::{Shown, Warning, Watch};
+use super::warnings::{StepStats, Warning, Watch};
 use crate::algorithm::{Advantages, Experience};
 use crate::error::Result;
 use crate::evaluation::Evaluated;
@@ -50,8 +50,8 @@ impl RolloutLog {
     ///
     /// # Errors
     /// The error of an earlier write.
-    pub fn watch(&mut self, step: usize, shown: Shown) -> Result<Vec<Warning>> {
-        let warnings = self.watch.observe(shown);
+    pub fn watch(&mut self, step: usize, stats: StepStats) -> Result<Vec<Warning>> {
+        let warnings = self.watch.observe(stats);
         let record = |Warning { kind, message }: &Warning| {
             let (kind, message) = ((*kind).to_owned(), message.clone());
             WarningRecord { step, kind, message }

@@ -10,23 +10,23 @@ use tempfile::TempDir;
 
 use super::beginning::Beginning;
 use super::cast;
-use super::claimed::Claimed;
+use super::claim_observer::ClaimObserver;
 use super::diagnosis;
 use super::environment;
-use super::examples::{self, Fixed};
+use super::examples::{self, OfflineData};
 use super::fingerprint;
 use super::forecast;
 use super::held_out;
-use super::log::Logged;
+use super::log::LogObserver;
 use super::models::Models;
 use super::offline::{self, Offline};
 use super::online::{self, ACTOR_PREFIX, Online};
 use super::player::Player;
+use super::plugin_observers::PluginObservers;
 use super::prepare::{self, Start, fetch_models};
 use super::recorder::Recorder;
 use super::reference_logprobs::{self, ReferenceLogprobs};
 use super::rollout_log::{self, RolloutLog};
-use super::watched::Watched;
 use super::{EvalSplit, SaveFor};
 use crate::algorithm::actor::Actor;
 use crate::algorithm::{AlgorithmInputs, OnlineMethod};
@@ -41,7 +41,7 @@ use crate::machine::Machine;
 use crate::memory::Row;
 use crate::method::Cast;
 use crate::metric_models::MetricModels;
-use crate::model::{CausalLm, ModelShape, Trained};
+use crate::model::{CausalLm, ModelShape, TrainingInfo};
 use crate::objective::{Objective, OfflineMethod};
 use crate::observer::{Event, Observer};
 use crate::pretrained::Trainable;
@@ -145,7 +145,7 @@ fn run_in_lanes(plan: &Plan, lanes: Lanes, observer: &mut dyn Observer) -> Resul
         directory.restart()?;
     }
     let claim = RefCell::new(claim);
-    let observer = &mut Claimed { claim: &claim, inner: observer };
+    let observer = &mut ClaimObserver { claim: &claim, inner: observer };
     let outcome = run_in(plan, (directory, shared), lanes, checkpoint, &claim, observer);
     let mut claim = claim.into_inner();
     if matches!(outcome, Err(Error::Diverged { .. })) {
@@ -170,9 +170,9 @@ fn run_in(
     observer: &mut dyn Observer,
 ) -> Result<Outcome> {
     let beginning = Beginning::new(plan, directory, claim)?;
-    let observer: &mut dyn Observer = &mut Logged::new(&beginning.log(), observer)?;
+    let observer: &mut dyn Observer = &mut LogObserver::new(&beginning.log(), observer)?;
     let ranks = lanes.ranks();
-    let observer: &mut dyn Observer = &mut Watched::new(plan, directory.path(), &beginning, ranks, observer)?;
+    let observer: &mut dyn Observer = &mut PluginObservers::new(plan, directory.path(), &beginning, ranks, observer)?;
     tell_ranks(lanes, observer);
     if plan.existing() == Existing::Resume || checkpoint.is_some() {
         tell_resumption(plan, directory, checkpoint.as_ref(), observer);
@@ -313,9 +313,9 @@ impl Job<'_> {
 
     /// Trains an offline method: loads examples and models, runs the loop and writes the results.
     fn offline<M: OfflineMethod>(self, method: &M, observer: &mut dyn Observer) -> Result<Outcome> {
-        let Fixed { parts, prompts, test_prompts } =
-            examples::fixed(method, self.plan, self.start, self.cast, observer)?;
-        let examples::Parts { train, held_out, test, not_trained } = parts;
+        let OfflineData { splits, prompts, test_prompts } =
+            examples::offline_data(method, self.plan, self.start, self.cast, observer)?;
+        let examples::ExampleSplits { train, held_out, test, not_trained } = splits;
         let measuring = self.measuring(observer)?;
         let sizes = train.iter().map(|example| forecast::of_example(&M::rows(example)));
         self.check_memory(sizes.collect(), &[], observer)?;
@@ -344,22 +344,22 @@ impl Job<'_> {
         let held_out = reference_logprobs::attach(method, held_out, &logprobs.held_out);
         let test = reference_logprobs::attach(method, test, &logprobs.test);
         let told: &mut dyn Observer = &mut *observer;
-        let served = method.at_server(&self.start.model, &Told(RefCell::new((told, ""))))?;
+        let served = method.at_server(&self.start.model, &PhaseProgress(RefCell::new((told, ""))))?;
         let objective = served.unwrap_or_else(|| method.objective(reference));
 
         let order = self.order(Purpose::DataOrder, train.len());
         let settings = self.settings(order.total_steps(self.plan.train().epochs, self.plan.train().max_steps));
         let optimizer = self.models().optimizer("", settings.optimizer, &model)?;
         let mut learner = Learner::new(model, optimizer);
-        let known = Trained {
+        let known = TrainingInfo {
             max_length: self.limit()?,
             sentences: self.start.model.labels.get().and_then(|labels| labels.sentences.clone()),
-            ..Trained::default()
+            ..TrainingInfo::default()
         };
-        let trained = |model: &<M::Objective as Objective>::Model, examples: &[&_]| Trained {
+        let trained = |model: &<M::Objective as Objective>::Model, examples: &[&_]| TrainingInfo {
             max_length: known.max_length,
             sentences: known.sentences.clone(),
-            ..objective.trained(model, examples, settings.passes.alone())
+            ..objective.training_info(model, examples, settings.passes.alone())
         };
         // Every saved model states how its outputs are read. Measured values are added only to the models that are kept.
         let for_use = self.start.model.saving(self.plan.train().saved_weights);
@@ -404,7 +404,7 @@ impl Job<'_> {
             return Ok(self.outcome(Value::Null));
         }
         let passes = settings.passes.alone();
-        recorder.tell(&Event::Phase { name: "saving", total: None, done: 0 });
+        recorder.emit(&Event::Phase { name: "saving", total: None, done: 0 });
         let model = learner.frozen();
         let all: Vec<_> = train.iter().collect();
         let measured = trained(&model, &all);
@@ -433,8 +433,8 @@ impl Job<'_> {
         let recorded = rollout_log::recorded(self.shared, self.checkpoint.as_ref())?;
         let episodes = environment::open(self.plan, self.start, recorded)?;
         let tools = episodes.as_ref().map_or(&[][..], |episodes| &episodes.dialogue.tools);
-        let parts = examples::prompts(self.plan, self.start, self.cast, (new, tools), observer)?;
-        let examples::Parts { train, held_out, test, not_trained } = parts;
+        let splits = examples::prompts(self.plan, self.start, self.cast, (new, tools), observer)?;
+        let examples::ExampleSplits { train, held_out, test, not_trained } = splits;
         let evaluated = [forecast::of_prompts(&held_out, new), forecast::of_prompts(&test, new)].concat();
         self.check_memory(forecast::of_prompts(&train, new), &evaluated, observer)?;
         let policy: CausalLm = self.models().policy()?;
@@ -486,7 +486,7 @@ impl Job<'_> {
         if !self.lanes.ranks().is_first() {
             return Ok(self.outcome(Value::Null));
         }
-        recorder.tell(&Event::Phase { name: "saving", total: None, done: 0 });
+        recorder.emit(&Event::Phase { name: "saving", total: None, done: 0 });
         let frozen = learner.frozen();
         atomic::write_dir(&self.directory.model(), |path| save(&frozen.policy, path, SaveFor::Use))?;
         algorithm.save(&frozen, self.directory.path())?;
@@ -494,14 +494,14 @@ impl Job<'_> {
     }
 
     /// Hash of all inputs of the reference's log-probabilities; `None` if they are not computed before training.
-    fn reference_question<M: OfflineMethod>(&self, method: &M, parts: [&[M::Example]; 3]) -> Option<String> {
+    fn reference_question<M: OfflineMethod>(&self, method: &M, splits: [&[M::Example]; 3]) -> Option<String> {
         if method.reference_width() == 0 {
             return None;
         }
         let keys = serde_json::to_string(self.plan.method()).expect("keys are JSON");
         let role = self.cast.reference.as_ref().map(|player| player.role.clone());
         let settings = format!("{keys} {role:?} {:?}", self.plan.train().compute);
-        let rows = parts.into_iter().flatten().map(M::rows);
+        let rows = splits.into_iter().flatten().map(M::rows);
         Some(fingerprint::of_question(rows, &self.models, &settings))
     }
 
@@ -581,7 +581,7 @@ impl Job<'_> {
         let directory = self.directory.clone();
         let recorder = match &self.checkpoint {
             Some(checkpoint) if ranks.is_first() => Recorder::resume(directory, observer, checkpoint)?,
-            Some(checkpoint) => Recorder::beside(directory, observer, checkpoint)?,
+            Some(checkpoint) => Recorder::on_other_rank(directory, observer, checkpoint)?,
             None => Recorder::start(directory, observer)?,
         };
         let recorder = recorder.on(ranks);
@@ -626,7 +626,7 @@ impl Job<'_> {
         });
         let method = self.plan.method().method();
         for sentence in method.advice(&last).into_iter().chain(negative_kl(&last)) {
-            recorder.tell(&Event::Message(&sentence));
+            recorder.emit(&Event::Message(&sentence));
         }
         let Value::Object(results) = results else { unreachable!("an object literal") };
         let results = report::finish(self.directory, results)?;
@@ -644,9 +644,9 @@ impl Job<'_> {
 }
 
 /// Progress before the run begins, with the phase that the observer was last sent.
-struct Told<'a>(RefCell<(&'a mut dyn Observer, &'static str)>);
+struct PhaseProgress<'a>(RefCell<(&'a mut dyn Observer, &'static str)>);
 
-impl Progress for Told<'_> {
+impl Progress for PhaseProgress<'_> {
     fn advance(&self, what: &'static str, done: usize, total: usize) -> Result<()> {
         let mut told = self.0.borrow_mut();
         let (observer, phase) = &mut *told;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::EvalSplit;
-use super::recorder::{Measured, Recorder, Seen, Verdict};
+use super::recorder::{DataProgress, Measured, Recorder, Verdict};
 use super::rescue;
 use crate::error::{Error, Result};
 use crate::learner::optimizer::Optimizer;
@@ -22,7 +22,7 @@ pub(super) trait TrainingStep {
     fn version(&self) -> u64;
 
     /// Amount of data that the first `done` steps have used.
-    fn seen(&self, done: usize) -> Seen;
+    fn data_progress(&self, done: usize) -> DataProgress;
 
     /// Returns true if there are rows of this split to evaluate.
     fn has(&self, split: EvalSplit) -> bool;
@@ -113,12 +113,12 @@ fn steps(training: &mut dyn TrainingStep, recorder: &mut Recorder<'_>) -> Result
         }
         recorder.baseline(&before, training.settings())?;
     }
-    recorder.tell(&Event::Phase { name: "training", total: Some(steps), done: recorder.state.step });
+    recorder.emit(&Event::Phase { name: "training", total: Some(steps), done: recorder.state.step });
     for step in recorder.state.step..steps {
         recorder.begin();
         let report = training.step(step, recorder)?;
         let done = step + 1;
-        (recorder.state.step, recorder.state.epoch) = (done, training.seen(done).epoch as usize);
+        (recorder.state.step, recorder.state.epoch) = (done, training.data_progress(done).epoch as usize);
         recorder.gather(&report);
         if finish_step(training, recorder)? == Verdict::Stop {
             break;
@@ -145,12 +145,12 @@ fn finish_step(training: &mut dyn TrainingStep, recorder: &mut Recorder<'_>) -> 
         recorder.evaluated();
     }
     if training.settings().logs_after(done) || !measured.is_empty() {
-        recorder.log(done, training.settings(), training.seen(done), &measured)?;
+        recorder.log(done, training.settings(), training.data_progress(done), &measured)?;
         training.watch(done, recorder);
     }
     let mut verdict = recorder.judge(done, training.settings(), &measured, |path| training.save(path))?;
     if let Some(message) = end {
-        recorder.tell(&Event::Message(&message));
+        recorder.emit(&Event::Message(&message));
         verdict = Verdict::Stop;
     }
     recorder.settle(version)?;
@@ -167,7 +167,7 @@ fn evaluate(training: &mut dyn TrainingStep, split: EvalSplit, recorder: &mut Re
     let done = recorder.state.step;
     recorder.await_evaluation(training.version());
     let found = training.evaluate(split, done, &recorder.within(done));
-    recorder.unless_gone(found)
+    recorder.unless_deleted(found)
 }
 
 fn checkpoint(training: &mut dyn TrainingStep, recorder: &mut Recorder<'_>, planned: bool) -> Result<()> {

@@ -25,7 +25,7 @@ const FEW: usize = 5;
 
 /// Statistics of the completions of one step.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct Shown {
+pub struct StepStats {
     /// Mean tokens per completion.
     pub length: f64,
     /// Nats per token: the mean of `−logprob` over sampled tokens, an unbiased estimate.
@@ -70,7 +70,7 @@ pub struct Part {
     pub std: f64,
 }
 
-impl Shown {
+impl StepStats {
     /// Computes the statistics of a scored batch of rollouts.
     pub fn of(experience: &Experience, scores: &[Score], kls: Option<&[f64]>) -> Self {
         let rollouts = &experience.rollouts;
@@ -142,7 +142,7 @@ pub struct Reading {
 }
 
 /// Computes a reading from the first steps (empty while there are too few) and the last ones.
-type Check = fn(&[Shown], &[Shown]) -> Option<Reading>;
+type Check = fn(&[StepStats], &[StepStats]) -> Option<Reading>;
 
 /// Kinds of warnings and their checks.
 const CHECKS: [(&str, Check); 8] = [
@@ -156,13 +156,13 @@ const CHECKS: [(&str, Check); 8] = [
     ("unread", unread),
 ];
 
-fn mean(steps: &[Shown], of: impl Fn(&Shown) -> f64) -> f64 {
+fn mean(steps: &[StepStats], of: impl Fn(&StepStats) -> f64) -> f64 {
     steps.iter().map(of).sum::<f64>() / steps.len().max(1) as f64
 }
 
 /// Completions became longer or shorter by a factor of 1.5; calm within 1.25.
-pub fn length_drift(first: &[Shown], last: &[Shown]) -> Option<Reading> {
-    let (before, now) = (mean(first, |shown| shown.length), mean(last, |shown| shown.length));
+pub fn length_drift(first: &[StepStats], last: &[StepStats]) -> Option<Reading> {
+    let (before, now) = (mean(first, |stats| stats.length), mean(last, |stats| stats.length));
     let compared = first.len() == FIRST && before > 0.0 && now > 0.0;
     compared.then(|| Reading {
         value: (now / before).ln().abs(),
@@ -176,8 +176,8 @@ pub fn length_drift(first: &[Shown], last: &[Shown]) -> Option<Reading> {
 }
 
 /// Less than 30 % of the entropy is left; calm above 50 %.
-pub fn entropy_collapse(first: &[Shown], last: &[Shown]) -> Option<Reading> {
-    let (before, now) = (mean(first, |shown| shown.entropy), mean(last, |shown| shown.entropy));
+pub fn entropy_collapse(first: &[StepStats], last: &[StepStats]) -> Option<Reading> {
+    let (before, now) = (mean(first, |stats| stats.entropy), mean(last, |stats| stats.entropy));
     // Entropies below 0.001 cannot collapse: sampling is greedy, or the policy has only one answer.
     (first.len() == FIRST && before > 1e-3).then(|| Reading {
         value: 1.0 - now / before,
@@ -191,8 +191,8 @@ pub fn entropy_collapse(first: &[Shown], last: &[Shown]) -> Option<Reading> {
 }
 
 /// Half of all groups have equal rewards; calm below 35 %.
-pub fn flat_groups(_: &[Shown], last: &[Shown]) -> Option<Reading> {
-    let shares: Vec<f64> = last.iter().filter_map(|shown| shown.flat_groups).collect();
+pub fn flat_groups(_: &[StepStats], last: &[StepStats]) -> Option<Reading> {
+    let shares: Vec<f64> = last.iter().filter_map(|stats| stats.flat_groups).collect();
     let share = shares.iter().sum::<f64>() / shares.len().max(1) as f64;
     (shares.len() >= FEW).then(|| Reading {
         value: share,
@@ -208,8 +208,8 @@ pub fn flat_groups(_: &[Shown], last: &[Shown]) -> Option<Reading> {
 
 /// 30 % of 4-grams are repetitions; calm below 20 %. Human text has less than 1 %, greedy text of a likelihood-trained model 44 % (Welleck
 /// et al. 2020, table 2).
-pub fn repetition(_: &[Shown], last: &[Shown]) -> Option<Reading> {
-    let share = mean(last, |shown| shown.repetition);
+pub fn repetition(_: &[StepStats], last: &[StepStats]) -> Option<Reading> {
+    let share = mean(last, |stats| stats.repetition);
     (last.len() >= FEW).then(|| Reading {
         value: share,
         fires: 0.3,
@@ -224,8 +224,8 @@ pub fn repetition(_: &[Shown], last: &[Shown]) -> Option<Reading> {
 }
 
 /// More than half of all completions reach `max_new_tokens`; calm below 35 %.
-pub fn cut_off(_: &[Shown], last: &[Shown]) -> Option<Reading> {
-    let share = mean(last, |shown| shown.cut_off);
+pub fn cut_off(_: &[StepStats], last: &[StepStats]) -> Option<Reading> {
+    let share = mean(last, |stats| stats.cut_off);
     (last.len() >= FEW).then(|| Reading {
         value: share,
         fires: 0.5f64.next_up(),
@@ -245,8 +245,8 @@ const KL_A_TOKEN: f64 = 0.5;
 const KL_BELOW: f64 = 1.0;
 
 /// The KL is above 0.5 nats per token or below −1 nat per completion; calm at three quarters of either.
-pub fn kl_bounds(_: &[Shown], last: &[Shown]) -> Option<Reading> {
-    let known: Vec<(f64, f64)> = last.iter().filter_map(|shown| Some((shown.kl?, shown.length))).collect();
+pub fn kl_bounds(_: &[StepStats], last: &[StepStats]) -> Option<Reading> {
+    let known: Vec<(f64, f64)> = last.iter().filter_map(|stats| Some((stats.kl?, stats.length))).collect();
     let (sum, tokens) = known.iter().fold((0.0, 0.0), |(sum, tokens), (kl, length)| (sum + kl, tokens + length));
     let (a_completion, a_token) = (sum / known.len().max(1) as f64, sum / f64::max(tokens, 1.0));
     let steps = known.len();
@@ -270,12 +270,12 @@ pub fn kl_bounds(_: &[Shown], last: &[Shown]) -> Option<Reading> {
 }
 
 /// One component of the reward rose by half its standard deviation over completions, and another fell by as much; calm at a quarter.
-pub fn parts_diverge(first: &[Shown], last: &[Shown]) -> Option<Reading> {
+pub fn parts_diverge(first: &[StepStats], last: &[StepStats]) -> Option<Reading> {
     if first.len() < FIRST {
         return None;
     }
-    let of = |steps: &[Shown], name: &str| -> Option<(f64, f64)> {
-        let found: Vec<&Part> = steps.iter().flat_map(|shown| &shown.parts).filter(|part| part.name == name).collect();
+    let of = |steps: &[StepStats], name: &str| -> Option<(f64, f64)> {
+        let found: Vec<&Part> = steps.iter().flat_map(|stats| &stats.parts).filter(|part| part.name == name).collect();
         let average = |value: fn(&Part) -> f64| found.iter().map(|part| value(part)).sum::<f64>() / found.len() as f64;
         (!found.is_empty()).then(|| (average(|part| part.mean), average(|part| part.std)))
     };
@@ -303,9 +303,9 @@ pub fn parts_diverge(first: &[Shown], last: &[Shown]) -> Option<Reading> {
 }
 
 /// 1 % of the inputs of a reward component do not fit into its model; calm below 0.5 %.
-pub fn unread(_: &[Shown], last: &[Shown]) -> Option<Reading> {
+pub fn unread(_: &[StepStats], last: &[StepStats]) -> Option<Reading> {
     let share = |name: &str| {
-        let found = last.iter().flat_map(|shown| &shown.unread).filter(|unread| unread.name == name);
+        let found = last.iter().flat_map(|stats| &stats.unread).filter(|unread| unread.name == name);
         let (lost, of) = found.fold((0.0, 0.0), |(lost, of), unread| (lost + unread.lost, of + unread.of));
         lost / f64::max(of, 1.0)
     };
@@ -339,8 +339,8 @@ pub struct Warning {
 #[serde(default)]
 pub struct Watch {
     steps: usize,
-    first: Vec<Shown>,
-    last: VecDeque<Shown>,
+    first: Vec<StepStats>,
+    last: VecDeque<StepStats>,
     /// Kinds that were reported and have not recovered.
     said: BTreeSet<String>,
 }
@@ -349,12 +349,12 @@ impl Watch {
     /// Observes a step and returns new warnings.
     ///
     /// A step belongs either to the beginning or to the steps compared with it, never to both.
-    pub fn observe(&mut self, shown: Shown) -> Vec<Warning> {
+    pub fn observe(&mut self, stats: StepStats) -> Vec<Warning> {
         self.steps += 1;
         if self.steps <= FIRST {
-            self.first.push(shown.clone());
+            self.first.push(stats.clone());
         }
-        self.last.push_back(shown);
+        self.last.push_back(stats);
         if self.last.len() > LAST {
             self.last.pop_front();
         }

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use gradus::compare::{Job, run};
-use gradus::config::{ComparisonRequest, Plan, Registry, WrittenComparison};
+use gradus::config::{ComparisonDefinition, ComparisonRequest, Plan, Registry};
 use gradus::machine::Machine;
 use gradus::reward::{Reward, RewardError, Score};
 use gradus::rollout::Rollouts;
@@ -35,10 +35,14 @@ fn pairs(path: &Path) {
 }
 
 fn compare(file: &str, existing: Existing, observer: &mut Messages) -> gradus::Result<Value> {
-    compare_written(&WrittenComparison::parse(file)?, existing, observer)
+    compare_written(&ComparisonDefinition::parse(file)?, existing, observer)
 }
 
-fn compare_written(written: &WrittenComparison, existing: Existing, observer: &mut Messages) -> gradus::Result<Value> {
+fn compare_written(
+    written: &ComparisonDefinition,
+    existing: Existing,
+    observer: &mut Messages,
+) -> gradus::Result<Value> {
     let machine = Machine::detect();
     let plan = |run| Plan::check(run, &machine).map(|plan| plan.on_existing(existing));
     let runs = written.runs.iter().map(plan).collect::<gradus::Result<Vec<_>>>()?;
@@ -173,7 +177,7 @@ fn the_remark_on_the_reward_that_measures_is_reported_once() {
     registry.reward("lacking", |_: &NoOptions, _| Ok(Lacking)).unwrap();
     let request = ComparisonRequest { file: Some(&file), registry: Some(&registry), ..ComparisonRequest::default() };
     let mut messages = Messages::default();
-    compare_written(&WrittenComparison::load(&request).unwrap(), Existing::Refuse, &mut messages).unwrap();
+    compare_written(&ComparisonDefinition::load(&request).unwrap(), Existing::Refuse, &mut messages).unwrap();
     let remarks = messages.0.iter().filter(|text| text.contains("without its dictionary"));
     assert_eq!(remarks.collect::<Vec<_>>(), ["`lacking` is computed without its dictionary"]);
 }
@@ -215,7 +219,7 @@ fn an_environment_answers_what_is_measured() {
     }
     // No method trains in the environment, but all are measured in it.
     let more = "reward: { rule: { length: { target: 4 } } }\n";
-    let written = WrittenComparison::parse(&file("{ sft: {} }", more)).unwrap();
+    let written = ComparisonDefinition::parse(&file("{ sft: {} }", more)).unwrap();
     let judge = written.judge.unwrap();
     assert!(written.runs[0].config.environment.is_none() && judge.config.environment.is_some());
 }

@@ -47,9 +47,9 @@ impl env::Environment for Echo {
         &[]
     }
 
-    fn begin(&self, start: &env::Start) -> env::Result<env::Begun> {
+    fn begin(&self, start: &env::Start) -> env::Result<env::NewEpisode> {
         let episode = Box::new(EchoEpisode { of: (self.turns, self.delay), seed: start.seed, done: 0 });
-        Ok(env::Begun { episode, opening: Some(format!(" Start with {}.", start.seed % 10)) })
+        Ok(env::NewEpisode { episode, opening: Some(format!(" Start with {}.", start.seed % 10)) })
     }
 
     fn is_deterministic(&self) -> bool {
@@ -98,7 +98,14 @@ impl Bench {
             let options = gradus::text::RenderOptions { add_generation_prompt: true, ..Default::default() };
             let text = template.render(&messages, &options).expect("rendered").text;
             let ids = tokenizer.encode(&text, false).expect("encoded");
-            Prompt { row, text, ids, apart: false, messages: Some(messages), columns: serde_json::Map::new() }
+            Prompt {
+                row,
+                text,
+                ids,
+                encoder_reads_prompt: false,
+                messages: Some(messages),
+                columns: serde_json::Map::new(),
+            }
         };
         let prompts = (0..3).map(prompt).collect();
         Self { tokenizer, model, prompts }
@@ -337,7 +344,7 @@ impl env::Environment for Uneven {
         &[]
     }
 
-    fn begin(&self, start: &env::Start) -> env::Result<env::Begun> {
+    fn begin(&self, start: &env::Start) -> env::Result<env::NewEpisode> {
         if start.name == "step 1, prompt 2, completion 1" {
             return Err(env::Error::episode("there is no table"));
         }
@@ -348,7 +355,7 @@ impl env::Environment for Uneven {
             others: self.others,
             turns: 0,
         };
-        Ok(env::Begun { episode: Box::new(episode), opening: None })
+        Ok(env::NewEpisode { episode: Box::new(episode), opening: None })
     }
 
     fn is_deterministic(&self) -> bool {

@@ -78,7 +78,7 @@ fn prompts() -> Vec<Prompt> {
         row,
         text: format!("prompt {row}"),
         ids: vec![5 + row as u32, 40, 7 * row as u32 + 9],
-        apart: false,
+        encoder_reads_prompt: false,
         messages: None,
         columns: serde_json::Map::new(),
     };
@@ -227,8 +227,11 @@ fn bf16_learns_what_f32_learns() {
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
     let agree = |what: &str, single: Vec<f64>, half: Vec<f64>| {
         assert_ne!(single, half, "{what}: bf16 was not in use");
-        let (apart, noise) = ((mean(&single) - mean(&half)).abs(), noise(&single));
-        assert!(apart <= noise, "{what}: f32 {single:?}, bf16 {half:?}: {apart} apart, seeds differ by {noise}");
+        let (difference, noise) = ((mean(&single) - mean(&half)).abs(), noise(&single));
+        assert!(
+            difference <= noise,
+            "{what}: f32 {single:?}, bf16 {half:?}: {difference} apart, seeds differ by {noise}"
+        );
     };
     let rewards = |compute: Precision| {
         let config = GrpoConfig { max_new_tokens: 8, mini_batches: 2, ..GrpoConfig::default() };
@@ -734,8 +737,8 @@ fn moments_in_int8_learn_what_those_in_f32_learn() {
     assert!(in_f32 != in_int8, "the embedding's moments are rounded");
     let mean = |losses: &[f64]| losses.iter().sum::<f64>() / losses.len() as f64;
     let pairs = in_f32.iter().zip(&in_int8);
-    let apart: Vec<f64> = pairs.map(|(a, b)| (a - b).abs()).collect();
-    assert!(mean(&apart) < 0.02 * mean(&in_f32), "{in_f32:?} against {in_int8:?}");
+    let differences: Vec<f64> = pairs.map(|(a, b)| (a - b).abs()).collect();
+    assert!(mean(&differences) < 0.02 * mean(&in_f32), "{in_f32:?} against {in_int8:?}");
     assert!(in_int8[29] < 1.0, "{in_int8:?}");
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use gradus::batches::MicroBatch;
 use gradus::device::DeviceChoice;
-use gradus::metric::{Longest, Measure, ModelUse, Models as _, Row, configure};
+use gradus::metric::{Measure, ModelUse, Models as _, Row, Truncation, configure};
 use gradus::metric_models::MetricModels;
 use gradus::process::Interrupt;
 use serde_json::Value;
@@ -71,8 +71,8 @@ fn layers_of_bert_score_are_the_tools() {
     for (name, layer) in layers {
         let config = configure(&["bert_score".into()], &[format!("model={name}")]).expect("known");
         let expected = ModelUse::Encoder { layer: layer.as_u64().map(|layer| layer as usize) };
-        let asked: Vec<ModelUse> = config[0].models().into_iter().map(|model| model.asked).collect();
-        assert_eq!(asked, [expected], "{name}");
+        let uses: Vec<ModelUse> = config[0].models().into_iter().map(|model| model.usage).collect();
+        assert_eq!(uses, [expected], "{name}");
     }
 }
 
@@ -100,7 +100,7 @@ fn what_classifiers_and_encoders_read_ends_where_their_tokenizer_says() {
     let (limited, free) = (open(copy.path()), open(&encoder));
     let long = "the tea is warm and the cup is full, she poured the water slowly, more tea for everyone";
     for (given, asked) in
-        [(Longest::Left(None), Longest::Left(Some(12))), (Longest::Right(None), Longest::Right(Some(12)))]
+        [(Truncation::Left(None), Truncation::Left(Some(12))), (Truncation::Right(None), Truncation::Right(Some(12)))]
     {
         let whole = free.logits(&[(long, None)], given).expect("readable");
         let cut = free.logits(&[(long, None)], asked).expect("readable");

@@ -188,8 +188,8 @@ fn another_systems_supervised_run_learns_what_it_learns_there() {
         (sft["add_eos"].clone(), sft["completion_only_loss"].clone(), part(&plan, "/test_data/split"))
     };
     assert_eq!(imported(text), (json!(false), json!(false), json!("test")));
-    let apart = imported(&text.replace("causal", "seq2seq"));
-    assert_eq!(apart, (json!(true), json!(null), json!("test")));
+    let with_encoder = imported(&text.replace("causal", "seq2seq"));
+    assert_eq!(with_encoder, (json!(true), json!(null), json!("test")));
 }
 
 /// Defaults of RL4LMs' constructors, buffers smaller than a mini-batch, and masks by rank.

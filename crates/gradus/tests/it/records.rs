@@ -9,7 +9,7 @@ use gradus::Error;
 use gradus::config::{Plan, RunConfig};
 use gradus::machine::Machine;
 use gradus::run::database::{Query, Table};
-use gradus::run::trackers::{Trackers, Wanted};
+use gradus::run::trackers::{EnabledTrackers, Trackers};
 use gradus::run::{Existing, RolloutDb, RunDir};
 use gradus::train::observer::{Event, Observer};
 
@@ -165,7 +165,7 @@ fn trackers_get_what_was_logged_also_after_interruptions() {
         assert!(log.1.windows(name.len()).any(|part| part == name), "{}", path.display());
     }
     // Rebuilding the files from the logged rows gives the same files, with each row once.
-    Trackers::open(&run, Wanted { tensorboard: true, wandb: true }).unwrap().finish().unwrap();
+    Trackers::open(&run, EnabledTrackers { tensorboard: true, wandb: true }).unwrap().finish().unwrap();
     assert!(tracked(&run) == found);
     let steps: Vec<usize> = gradus::run::read_metrics(&run.metrics()).unwrap().iter().map(|row| row.step).collect();
     assert_eq!(steps, (0..=9).collect::<Vec<_>>(), "the evaluation before training, and every step once");

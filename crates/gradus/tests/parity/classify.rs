@@ -160,7 +160,7 @@ fn an_encoder_learns_to_rank_and_leaves_what_its_users_need() {
     let model = run.loaded();
     let batch = model.batch(&texts.iter().map(|ids| Text::new(ids)).collect::<Vec<_>>());
     let scores: Vec<f32> = model.logits(&batch).into_data().try_to_vec().unwrap();
-    let trained = dir.trained();
+    let trained = dir.training_info();
     let (low, high) = scores.iter().fold((f32::MAX, f32::MIN), |(low, high), &score| (low.min(score), high.max(score)));
     let mean = trained.score_mean.expect("a mean");
     assert!(f64::from(low) < mean && mean < f64::from(high), "{scores:?} {trained:?}");

@@ -92,8 +92,8 @@ impl env::Environment for Tools {
         &self.0
     }
 
-    fn begin(&self, _: &env::Start) -> env::Result<env::Begun> {
-        Ok(env::Begun { episode: Box::new(Calls), opening: None })
+    fn begin(&self, _: &env::Start) -> env::Result<env::NewEpisode> {
+        Ok(env::NewEpisode { episode: Box::new(Calls), opening: None })
     }
 
     fn is_deterministic(&self) -> bool {
@@ -153,10 +153,10 @@ impl env::Environment for Game {
         &self.0
     }
 
-    fn begin(&self, start: &env::Start) -> env::Result<env::Begun> {
+    fn begin(&self, start: &env::Start) -> env::Result<env::NewEpisode> {
         let target = start.row["target"].as_i64().expect("a number");
         let episode = Box::new(Guesses { target, guesses: 0, is_won: false });
-        Ok(env::Begun { episode, opening: Some(" Guess from 1 to 9.".into()) })
+        Ok(env::NewEpisode { episode, opening: Some(" Guess from 1 to 9.".into()) })
     }
 
     fn is_deterministic(&self) -> bool {
@@ -246,7 +246,7 @@ impl Run {
         let options = RenderOptions { tools: Some(tools), add_generation_prompt: true, ..RenderOptions::default() };
         let text = template.as_ref().expect("a template").render(&messages, &options).expect("rendered").text;
         let ids = self.tokenizer.encode(&text, false).expect("encoded");
-        Prompt { row, text, ids, apart: false, messages: Some(messages), columns }
+        Prompt { row, text, ids, encoder_reads_prompt: false, messages: Some(messages), columns }
     }
 
     /// Samples the episodes of a generation with the tokens of TRL's policy.

@@ -5,8 +5,8 @@ use gradus::loss::{kto, orpo, reduce, reward};
 use gradus::math::weights::on_policy;
 use gradus::objective::Totals;
 use gradus::objective::cpo::CpoConfig;
-use gradus::objective::dpo::{Beside, Completions, DpoConfig, Found, beside, sums};
-use gradus::objective::kto::{Known, KtoConfig};
+use gradus::objective::dpo::{Completions, DpoConfig, PassLoss, RankPartners, rank_partners, sums};
+use gradus::objective::kto::{KtoConfig, LossInputs};
 use serde_json::Value;
 
 use crate::fixture::*;
@@ -42,7 +42,7 @@ impl Step {
     }
 
     /// Computes the share of the pairs `of` in the loss of the step.
-    fn pass(&self, of: std::ops::Range<usize>, beside_p: Option<&[Beside]>) -> Found {
+    fn pass(&self, of: std::ops::Range<usize>, partners_p: Option<&[RankPartners]>) -> PassLoss {
         let pairs = self.chosen.len();
         let rows: Vec<Tensor<1>> = [&self.chosen[of.clone()], &self.rejected[of.clone()]].concat();
         let counts_b: Vec<usize> = rows.iter().map(|row| row.dims()[0]).collect();
@@ -51,7 +51,7 @@ impl Step {
             logprobs_m: Tensor::cat(rows, 0),
             counts_b: &counts_b,
             reference_b: [&self.reference_b[of.clone()], &self.reference_b[rejected]].concat(),
-            beside_p: beside_p.map(|beside_p| beside_p[of.clone()].to_vec()),
+            partners_p: partners_p.map(|partners_p| partners_p[of.clone()].to_vec()),
             weights_p: self.weights_p.as_ref().map(|weights_p| weights_p[of].to_vec()),
         };
         completions.loss(&self.config, self.totals)
@@ -107,7 +107,7 @@ fn dpo_losses_of_trl() {
 fn dpo_losses_pass_by_pass() {
     dpo_cases(|name, step, case| {
         let pairs = step.chosen.len();
-        let order = beside(&step.pass(0..pairs, None).sums_b, &step.reference_b);
+        let order = rank_partners(&step.pass(0..pairs, None).sums_b, &step.reference_b);
         let (mut share, mut gradient) =
             (0.0, vec![0.0; step.chosen.iter().chain(&step.rejected).map(|row| row.dims()[0]).sum()]);
         for of in [0..1, 1..pairs] {
@@ -201,16 +201,16 @@ fn kto_losses_of_trl() {
         assert_value(&format!("{name}, kl"), reference_point, number(&case["metrics"]["kl"]));
         let reference_b = sums(&inputs["reference"]).iter().map(|&sum| sum as f32).collect();
         let totals = Totals { examples: labels_b.len(), targets: 0, weight: 0.0 };
-        let known = Known { labels_b, reference_b, reference_point };
+        let given = LossInputs { labels_b, reference_b, reference_point };
         let logprobs_m = leaf(&flat32(&inputs["logprobs"]));
-        let found = config.loss(logprobs_m.clone(), &lengths(&inputs["logprobs"]), &known, totals);
+        let found = config.loss(logprobs_m.clone(), &lengths(&inputs["logprobs"]), &given, totals);
 
         assert_value(name, f64::from(values(&found.loss)[0]), number(&case["loss"]));
         let [gradient] = gradients(&found.loss, [&logprobs_m]);
         assert_gradient(name, &gradient, &flat(&case["grad"]["logprobs"]));
         for (side, wanted) in [("chosen", true), ("rejected", false)] {
             let mean = |values: &[f32]| {
-                let of_side = values.iter().zip(&known.labels_b).filter(|(_, label)| **label == wanted);
+                let of_side = values.iter().zip(&given.labels_b).filter(|(_, label)| **label == wanted);
                 let of_side: Vec<f64> = of_side.map(|(value, _)| f64::from(*value)).collect();
                 of_side.iter().sum::<f64>() / of_side.len() as f64
             };

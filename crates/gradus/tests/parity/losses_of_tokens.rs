@@ -15,7 +15,7 @@ use gradus::loss::{
 };
 use gradus::math::importance::{Correction, off_policy_mask};
 use gradus::math::{Reduction, stats, token_weights, weights::per_token};
-use gradus::objective::distill::Compared;
+use gradus::objective::distill::TeacherTopK;
 use gradus::rollout::server::TokenScore;
 use serde_json::Value;
 
@@ -299,7 +299,7 @@ fn distillation_losses_of_trl_from_few_ids() {
         };
         let scores: Vec<TokenScore> = list(&inputs["told"]).iter().zip(&own).map(score).collect();
         let student_m = leaf(&flat32(&inputs["student"]));
-        let support = Compared::of(&scores, beta).support(0..rows, &student_m.device());
+        let support = TeacherTopK::of(&scores, beta).support(0..rows, &student_m.device());
         let student_rv = student_m.clone().reshape([rows, vocabulary]);
         let loss = jensen_shannon_among(student_rv, support, beta, add_tail).mean();
         assert_value(name, f64::from(values(&loss)[0]), number(&case["loss"]));

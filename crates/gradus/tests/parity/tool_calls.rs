@@ -178,7 +178,7 @@ fn answered(dialogue: &Dialogue, calls: Vec<Call>, answers: &[&Value], has_ids: 
         row: 0,
         text: String::new(),
         ids: Vec::new(),
-        apart: false,
+        encoder_reads_prompt: false,
         messages: Some(Vec::new()),
         columns: Map::new(),
     };

@@ -163,10 +163,11 @@ fn several_targets_of_an_id_are_several_texts() {
     let [first, second] = [row(vec![8, 10, 12], vec![0.25, 1.0, -0.5]), row(vec![9, 11, 13], vec![0.75, 0.0, 2.0])];
     let found = trainer.forward_backward_at(&[both], Loss::CrossEntropy).expect("finite");
     let norm = trainer.optim_step(0.0, 0.0).expect("finite").grad_norm;
-    let apart = trainer.forward_backward_at(&[first, second], Loss::CrossEntropy).expect("finite");
-    close("the loss", found.loss, apart.loss);
+    let separate = trainer.forward_backward_at(&[first, second], Loss::CrossEntropy).expect("finite");
+    close("the loss", found.loss, separate.loss);
     close("the norm", trainer.optim_step(0.0, 0.0).expect("finite").grad_norm, norm);
-    let interleaved: Vec<f32> = apart.logprobs[0].iter().zip(&apart.logprobs[1]).flat_map(|(a, b)| [*a, *b]).collect();
+    let interleaved: Vec<f32> =
+        separate.logprobs[0].iter().zip(&separate.logprobs[1]).flat_map(|(a, b)| [*a, *b]).collect();
     for (found, expected) in found.logprobs[0].iter().zip(interleaved) {
         close("a log-probability", f64::from(*found), f64::from(expected));
     }

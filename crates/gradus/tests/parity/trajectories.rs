@@ -15,7 +15,7 @@ use gradus::algorithm::fisher::{Distance, Distributions};
 use gradus::algorithm::grpo::{Grpo, GrpoConfig, GrpoLossType};
 use gradus::algorithm::ppo::{KlConfig, KlEstimator, Ppo, PpoConfig};
 use gradus::algorithm::rloo::{Rloo, RlooConfig};
-use gradus::algorithm::step::{Denominator, Learners, MiniBatch, OldLogprobs, PolicyLoss, Seen, Surrogate};
+use gradus::algorithm::step::{Denominator, Learners, MiniBatch, OldLogprobs, PassStats, PolicyLoss, Surrogate};
 use gradus::algorithm::{Actor, Advantages, Algorithm, AlgorithmInputs, Experience, OnlineMethod, Update, actor};
 use gradus::config::{MethodConfig, Plan, RunConfig, Visitor};
 use gradus::generate::{History, Masking};
@@ -271,7 +271,7 @@ fn rollouts(rows: &[Value], policy: &CausalLm, group_size: usize, temperature: f
         row: 0,
         text: String::new(),
         ids: ids(&row["prompt_ids"]),
-        apart: false,
+        encoder_reads_prompt: false,
         messages: None,
         columns: serde_json::Map::new(),
     };
@@ -760,7 +760,7 @@ fn fisher_vector_products(file: &str, prefix: &str, (most, beside_whole): (f64, 
         experience: &experience,
         advantages: &advantages,
         chosen: &chosen,
-        silent: 0,
+        skipped: 0,
         dropout: None,
         old: OldLogprobs::Sampled,
     };
@@ -777,7 +777,7 @@ fn fisher_vector_products(file: &str, prefix: &str, (most, beside_whole): (f64, 
         clips_jointly: false,
     };
     let mut learners = Learners { actor: &mut learner, critic: None };
-    loss.accumulate(&mut learners, batch, settings.passes, &mut Seen::default()).unwrap();
+    loss.accumulate(&mut learners, batch, settings.passes, &mut PassStats::default()).unwrap();
     let gradient = -learner.gradient();
     let layout = learner.layout();
     let short = |name: &str| name.replacen("policy.trunk.", prefix, 1);

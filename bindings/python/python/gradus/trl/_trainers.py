@@ -17,7 +17,7 @@ from gradus.trl._arguments import TRAINERS
 from gradus.trl._check import error, shown
 from gradus.trl._configs import BaseConfig, DPOConfig, GRPOConfig, KTOConfig, RewardConfig, RLOOConfig, SFTConfig
 from gradus.trl._state import Callbacks, Means, TrainerControl, TrainerState, TrainOutput
-from gradus.trl._translate import EVAL_NAMES, Asked, Translated, translate
+from gradus.trl._translate import EVAL_NAMES, TrainerArguments, Translated, translate
 
 _START: Final = "start"
 """The folder in the run directory for models and tokenizers that were objects in memory."""
@@ -97,7 +97,7 @@ class Trainer:
 
     def _translate(self) -> Translated:
         translated = translate(
-            Asked(
+            TrainerArguments(
                 args=self.args,
                 config=self._config.__name__,
                 arguments=self._arguments,

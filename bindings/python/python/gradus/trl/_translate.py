@@ -24,7 +24,7 @@ Keys = dict[str, Any]
 
 
 @dataclass
-class Asked:
+class TrainerArguments:
     """A trainer's arguments, with properties of its data."""
 
     args: BaseConfig
@@ -54,45 +54,45 @@ class Translated:
     notes: list[str]
 
 
-def translate(asked: Asked) -> Translated:
+def translate(trainer: TrainerArguments) -> Translated:
     """Returns all keys of a run.
 
     Raises:
         ConfigError: for a value that gradus does not accept.
     """
-    keys: Keys = dict(_FIXED.get(type_name(asked), {}))
+    keys: Keys = dict(_FIXED.get(type_name(trainer), {}))
     done: set[str] = set()
-    for name, treatment in fields_of(asked.config).items():
+    for name, treatment in fields_of(trainer.config).items():
         if not isinstance(treatment, Honored):
             continue
         if not treatment.by:
             if len(treatment.keys) == 1:
-                value = plain(getattr(asked.args, name))
+                value = plain(getattr(trainer.args, name))
                 if value is not None:
                     keys[treatment.keys[0]] = value
         elif treatment.by not in done:
             done.add(treatment.by)
-            keys.update(_CONVERSIONS[treatment.by](asked))
+            keys.update(_CONVERSIONS[treatment.by](trainer))
     for name in ("quantization", "peft"):
-        keys.update(_CONVERSIONS[name](asked))
+        keys.update(_CONVERSIONS[name](trainer))
     return Translated(
         keys=keys,
-        steps_per_iteration=_Rollouts.of(asked).optimizer_steps if is_online(asked) else 1,
-        log_every=_log_every(asked),
-        log_first=asked.args.logging_first_step,
-        evaluates=_evaluates(asked),
-        notes=asked.notes,
+        steps_per_iteration=_Rollouts.of(trainer).optimizer_steps if is_online(trainer) else 1,
+        log_every=_log_every(trainer),
+        log_first=trainer.args.logging_first_step,
+        evaluates=_evaluates(trainer),
+        notes=trainer.notes,
     )
 
 
-def type_name(asked: Asked) -> str:
+def type_name(trainer: TrainerArguments) -> str:
     """Returns the name of the configuration without `Config`."""
-    return asked.config.removesuffix("Config")
+    return trainer.config.removesuffix("Config")
 
 
-def is_online(asked: Asked) -> bool:
+def is_online(trainer: TrainerArguments) -> bool:
     """Whether the method samples completions to train on."""
-    return isinstance(asked.args, (GRPOConfig, RLOOConfig))
+    return isinstance(trainer.args, (GRPOConfig, RLOOConfig))
 
 
 _FIXED: Final[Mapping[str, Keys]] = {
@@ -115,17 +115,17 @@ class _Rollouts:
     prompts: int
     group_size: int
     mini_batches: int
-    passes: int
+    num_iterations: int
 
     @property
     def optimizer_steps(self) -> int:
-        return self.mini_batches * self.passes
+        return self.mini_batches * self.num_iterations
 
     @classmethod
-    def of(cls, asked: Asked) -> _Rollouts:
-        args = asked.args
+    def of(cls, trainer: TrainerArguments) -> _Rollouts:
+        args = trainer.args
         assert isinstance(args, (GRPOConfig, RLOOConfig))
-        name, group = asked.config, args.num_generations
+        name, group = trainer.config, args.num_generations
         if group is None or group < 2:
             raise error(
                 f"`{name}(num_generations=...)` is {group}, but at least 2 completions of a prompt are compared. Set 2 or more."
@@ -164,90 +164,90 @@ class _Rollouts:
         return cls(completions // group, group, mini_batches, args.num_iterations)
 
 
-def _rows_of_step(asked: Asked) -> int:
+def _rows_of_step(trainer: TrainerArguments) -> int:
     """Returns the number of rows per step of gradus."""
-    if is_online(asked):
-        return _Rollouts.of(asked).prompts
-    return asked.args.per_device_train_batch_size * asked.args.gradient_accumulation_steps
+    if is_online(trainer):
+        return _Rollouts.of(trainer).prompts
+    return trainer.args.per_device_train_batch_size * trainer.args.gradient_accumulation_steps
 
 
-def _per_iteration(asked: Asked) -> int:
-    return _Rollouts.of(asked).optimizer_steps if is_online(asked) else 1
+def _per_iteration(trainer: TrainerArguments) -> int:
+    return _Rollouts.of(trainer).optimizer_steps if is_online(trainer) else 1
 
 
-def _steps_of_epoch(asked: Asked, because: str) -> int:
+def _steps_of_epoch(trainer: TrainerArguments, because: str) -> int:
     """Returns the number of gradus steps per epoch."""
-    packed = isinstance(asked.args, SFTConfig) and asked.args.packing
-    if asked.rows is None or packed:
+    packed = isinstance(trainer.args, SFTConfig) and trainer.args.packing
+    if trainer.rows is None or packed:
         reason = "packing decides how many rows there are" if packed else "the number of rows is unknown"
         raise error(f"{because} needs the number of steps, but {reason}. Give `max_steps` and intervals in whole steps.")
-    each = _rows_of_step(asked)
-    if not is_online(asked):
-        return math.ceil(asked.rows / each)
-    if asked.rows < each:
+    each = _rows_of_step(trainer)
+    if not is_online(trainer):
+        return math.ceil(trainer.rows / each)
+    if trainer.rows < each:
         raise error(
-            f"`train_dataset` has {asked.rows} rows, but an iteration samples for {each} prompts (completions by `num_generations`). Give "
+            f"`train_dataset` has {trainer.rows} rows, but an iteration samples for {each} prompts (completions by `num_generations`). Give "
             "more rows, or make the batches smaller."
         )
     # TRL drops the rows at the end that do not fill an iteration.
-    return asked.rows // each
+    return trainer.rows // each
 
 
-def _total(asked: Asked, because: str) -> int:
+def _total(trainer: TrainerArguments, because: str) -> int:
     """Returns the number of gradus steps in the whole run."""
-    if asked.args.max_steps > 0:
-        return math.ceil(asked.args.max_steps / _per_iteration(asked))
-    return math.ceil(asked.args.num_train_epochs * _steps_of_epoch(asked, because))
+    if trainer.args.max_steps > 0:
+        return math.ceil(trainer.args.max_steps / _per_iteration(trainer))
+    return math.ceil(trainer.args.num_train_epochs * _steps_of_epoch(trainer, because))
 
 
-def _interval(asked: Asked, name: str, value: float) -> int:
+def _interval(trainer: TrainerArguments, name: str, value: float) -> int:
     """Converts an interval in optimizer steps, or a share of all steps, to steps of gradus."""
     if value <= 0 or (value >= 1 and value != int(value)):
         raise error(
-            f"`{asked.config}({name}=...)` is {value}, but a whole number of steps, or a share of all steps below 1, is expected."
+            f"`{trainer.config}({name}=...)` is {value}, but a whole number of steps, or a share of all steps below 1, is expected."
         )
     if value < 1:
-        return max(1, math.ceil(value * _total(asked, f"`{name}={value}`")))
-    each = _per_iteration(asked)
+        return max(1, math.ceil(value * _total(trainer, f"`{name}={value}`")))
+    each = _per_iteration(trainer)
     steps = max(1, round(value / each))
     if steps * each != value:
-        asked.notes.append(f"`{name}={value:g}` becomes {steps * each} optimizer steps: an iteration has {each}")
+        trainer.notes.append(f"`{name}={value:g}` becomes {steps * each} optimizer steps: an iteration has {each}")
     return steps
 
 
-def _batch(asked: Asked) -> Keys:
-    args = asked.args
+def _batch(trainer: TrainerArguments) -> Keys:
+    args = trainer.args
     for name in ("per_device_train_batch_size", "gradient_accumulation_steps"):
         if getattr(args, name) < 1:
-            raise error(f"`{asked.config}({name}=...)` is {getattr(args, name)}, but 1 or more is expected.")
-    return {"batch_size": _rows_of_step(asked), "micro_batch_size": args.per_device_train_batch_size}
+            raise error(f"`{trainer.config}({name}=...)` is {getattr(args, name)}, but 1 or more is expected.")
+    return {"batch_size": _rows_of_step(trainer), "micro_batch_size": args.per_device_train_batch_size}
 
 
-def _rollouts(asked: Asked) -> Keys:
-    found = _Rollouts.of(asked)
+def _rollouts(trainer: TrainerArguments) -> Keys:
+    found = _Rollouts.of(trainer)
     return {
         "group_size": found.group_size,
         "batch_size": found.prompts,
         "mini_batches": found.mini_batches,
-        "micro_batch_size": asked.args.per_device_train_batch_size,
+        "micro_batch_size": trainer.args.per_device_train_batch_size,
     }
 
 
-def _steps(asked: Asked) -> Keys:
-    args, each = asked.args, _per_iteration(asked)
+def _steps(trainer: TrainerArguments) -> Keys:
+    args, each = trainer.args, _per_iteration(trainer)
     if args.max_steps <= 0:
-        if is_online(asked) and asked.rows is not None and asked.rows % _rows_of_step(asked):
+        if is_online(trainer) and trainer.rows is not None and trainer.rows % _rows_of_step(trainer):
             # gradus would fill the last iteration of an epoch with rows of the next one, and so take more steps.
-            return {"max_steps": _total(asked, "`num_train_epochs`")}
+            return {"max_steps": _total(trainer, "`num_train_epochs`")}
         return {"epochs": args.num_train_epochs}
     steps = math.ceil(args.max_steps / each)
     if steps * each != args.max_steps:
-        asked.notes.append(f"`max_steps={args.max_steps}` becomes {steps * each} optimizer steps: an iteration has {each}")
+        trainer.notes.append(f"`max_steps={args.max_steps}` becomes {steps * each} optimizer steps: an iteration has {each}")
     return {"max_steps": steps}
 
 
-def _output(asked: Asked) -> Keys:
-    return {"output_dir": asked.args.output_dir}
+def _output(trainer: TrainerArguments) -> Keys:
+    return {"output_dir": trainer.args.output_dir}
 
 
 # --- the optimizer
@@ -256,17 +256,17 @@ def _output(asked: Asked) -> Keys:
 _SCHEDULES: Final = {"linear": "linear", "cosine": "cosine", "constant": "constant", "constant_with_warmup": "constant"}
 
 
-def _schedule(asked: Asked) -> Keys:
-    name, warmup = plain(asked.args.lr_scheduler_type), asked.args.warmup_steps
+def _schedule(trainer: TrainerArguments) -> Keys:
+    name, warmup = plain(trainer.args.lr_scheduler_type), trainer.args.warmup_steps
     if name not in _SCHEDULES:
         raise error(
-            f"`{asked.config}(lr_scheduler_type=...)` is {shown(name)}, but gradus has {_listed(_SCHEDULES)}. Choose one of them."
+            f"`{trainer.config}(lr_scheduler_type=...)` is {shown(name)}, but gradus has {_listed(_SCHEDULES)}. Choose one of them."
         )
     if name == "constant":
         # In transformers, the schedule of that name has no warm-up, whatever the arguments.
         warmup = 0
     elif warmup >= 1:
-        warmup = max(1.0, warmup / _per_iteration(asked))
+        warmup = max(1.0, warmup / _per_iteration(trainer))
     return {"lr_schedule": _SCHEDULES[name], "warmup_steps": int(warmup) if warmup == int(warmup) else warmup}
 
 
@@ -276,13 +276,13 @@ _ADAMW: Final = ("adamw_torch", "adamw_torch_fused", "adamw_torch_xla", "adamw_t
 _ADAMW_INT8: Final = ("adamw_bnb_8bit", "adamw_8bit")
 
 
-def _optimizer(asked: Asked) -> Keys:
-    args, name = asked.args, plain(asked.args.optim)
+def _optimizer(trainer: TrainerArguments) -> Keys:
+    args, name = trainer.args, plain(trainer.args.optim)
     if name == "rmsprop":
         return {"optimizer": "rmsprop"}
     if name not in (*_ADAMW, *_ADAMW_INT8):
         raise error(
-            f"`{asked.config}(optim=...)` is {shown(name)}, but gradus has {_listed([*_ADAMW, *_ADAMW_INT8, 'rmsprop'])}. Choose one of "
+            f"`{trainer.config}(optim=...)` is {shown(name)}, but gradus has {_listed([*_ADAMW, *_ADAMW_INT8, 'rmsprop'])}. Choose one of "
             "them; `peft_config=LoraConfig(...)` saves the memory of optimizer states too."
         )
     return {
@@ -293,17 +293,17 @@ def _optimizer(asked: Asked) -> Keys:
     }
 
 
-def _precision(asked: Asked) -> Keys:
+def _precision(trainer: TrainerArguments) -> Keys:
     # TRL computes in bf16 by default.
-    return {"compute": "f32" if asked.args.bf16 is False else "bf16"}
+    return {"compute": "f32" if trainer.args.bf16 is False else "bf16"}
 
 
 _PLACES: Final = ("attn_implementation", "device_map", "low_cpu_mem_usage", "use_cache", "use_kernels", "use_safetensors")
 
 
-def _model_init(asked: Asked) -> Keys:
+def _model_init(trainer: TrainerArguments) -> Keys:
     found: Keys = {}
-    for name, value in (getattr(asked.args, "model_init_kwargs", None) or {}).items():
+    for name, value in (getattr(trainer.args, "model_init_kwargs", None) or {}).items():
         if name in _PLACES or name == "quantization_config" or value is None:
             continue
         if name in ("dtype", "torch_dtype"):
@@ -322,97 +322,97 @@ def _model_init(asked: Asked) -> Keys:
     return found
 
 
-def _recompute(asked: Asked) -> Keys:
-    own = asked.args.activation_checkpointing
-    return {"recompute": asked.args.gradient_checkpointing if own is None else own}
+def _recompute(trainer: TrainerArguments) -> Keys:
+    own = trainer.args.activation_checkpointing
+    return {"recompute": trainer.args.gradient_checkpointing if own is None else own}
 
 
-def _seed(asked: Asked) -> Keys:
-    if asked.args.data_seed not in (None, asked.args.seed):
+def _seed(trainer: TrainerArguments) -> Keys:
+    if trainer.args.data_seed not in (None, trainer.args.seed):
         raise error(
-            f"`{asked.config}(data_seed=...)` is {asked.args.data_seed} and `seed` is {asked.args.seed}, but gradus has one seed "
+            f"`{trainer.config}(data_seed=...)` is {trainer.args.data_seed} and `seed` is {trainer.args.seed}, but gradus has one seed "
             "for everything. Leave `data_seed` out."
         )
     return {}
 
 
-def _device(asked: Asked) -> Keys:
-    return {"device": "cpu"} if asked.args.use_cpu else {}
+def _device(trainer: TrainerArguments) -> Keys:
+    return {"device": "cpu"} if trainer.args.use_cpu else {}
 
 
-def _shuffle(asked: Asked) -> Keys:
-    if is_online(asked):
-        return {"shuffle": getattr(asked.args, "shuffle_dataset") is not False}
-    name = plain(asked.args.train_sampling_strategy)
+def _shuffle(trainer: TrainerArguments) -> Keys:
+    if is_online(trainer):
+        return {"shuffle": getattr(trainer.args, "shuffle_dataset") is not False}
+    name = plain(trainer.args.train_sampling_strategy)
     if name not in ("random", "sequential"):
         raise error(
-            f"`{asked.config}(train_sampling_strategy=...)` is {shown(name)}, but gradus has `random` and `sequential`. It pads "
+            f"`{trainer.config}(train_sampling_strategy=...)` is {shown(name)}, but gradus has `random` and `sequential`. It pads "
             "nothing, so rows of one length save nothing: choose `random`."
         )
-    return {"shuffle": name == "random" or bool(getattr(asked.args, "shuffle_dataset", False))}
+    return {"shuffle": name == "random" or bool(getattr(trainer.args, "shuffle_dataset", False))}
 
 
 # --- what is logged, measured and saved
 
 
-def _log_every(asked: Asked) -> int:
-    strategy = plain(asked.args.logging_strategy)
+def _log_every(trainer: TrainerArguments) -> int:
+    strategy = plain(trainer.args.logging_strategy)
     if strategy == "no":
         return ALL
     if strategy == "epoch":
-        return _steps_of_epoch(asked, "`logging_strategy='epoch'`")
+        return _steps_of_epoch(trainer, "`logging_strategy='epoch'`")
     if strategy != "steps":
-        raise _no_strategy(asked, "logging_strategy", ("no", "steps", "epoch"))
-    return _interval(asked, "logging_steps", asked.args.logging_steps)
+        raise _no_strategy(trainer, "logging_strategy", ("no", "steps", "epoch"))
+    return _interval(trainer, "logging_steps", trainer.args.logging_steps)
 
 
-def _logging(asked: Asked) -> Keys:
-    notes = len(asked.notes)
-    every = _log_every(asked)
-    del asked.notes[notes:]  # reported once, by the call for the log history
+def _logging(trainer: TrainerArguments) -> Keys:
+    notes = len(trainer.notes)
+    every = _log_every(trainer)
+    del trainer.notes[notes:]  # reported once, by the call for the log history
     # Callbacks receive every step, and the trainer produces the row of the first step.
-    return {"logging_steps": 1 if asked.has_callbacks or asked.args.logging_first_step else every}
+    return {"logging_steps": 1 if trainer.has_callbacks or trainer.args.logging_first_step else every}
 
 
-def _no_strategy(asked: Asked, name: str, known: tuple[str, ...]) -> ValueError:
-    return error(f"`{asked.config}({name}=...)` is {shown(getattr(asked.args, name))}, but {_listed(known)} is expected.")
+def _no_strategy(trainer: TrainerArguments, name: str, known: tuple[str, ...]) -> ValueError:
+    return error(f"`{trainer.config}({name}=...)` is {shown(getattr(trainer.args, name))}, but {_listed(known)} is expected.")
 
 
-def _progress(asked: Asked) -> Keys:
-    return {"progress": False} if asked.args.disable_tqdm else {}
+def _progress(trainer: TrainerArguments) -> Keys:
+    return {"progress": False} if trainer.args.disable_tqdm else {}
 
 
-def _trackers(asked: Asked) -> Keys:
-    wanted = asked.args.report_to
+def _trackers(trainer: TrainerArguments) -> Keys:
+    wanted = trainer.args.report_to
     names = [wanted] if isinstance(wanted, str) else list(wanted or [])
     if "all" in names:
         names = ["tensorboard", "wandb"]
     for name in names:
         if name not in ("tensorboard", "wandb", "none"):
             raise error(
-                f"`{asked.config}(report_to=...)` has {shown(name)}, but gradus writes for `tensorboard` and `wandb`. Choose from "
+                f"`{trainer.config}(report_to=...)` has {shown(name)}, but gradus writes for `tensorboard` and `wandb`. Choose from "
                 "these, or read `metrics.jsonl` in the run directory."
             )
     found: Keys = {name: True for name in names if name != "none"}
-    if "wandb" in found and asked.args.run_name is not None:
-        found["wandb_name"] = asked.args.run_name
+    if "wandb" in found and trainer.args.run_name is not None:
+        found["wandb_name"] = trainer.args.run_name
     return found
 
 
-def _evaluates(asked: Asked) -> bool:
-    return plain(asked.args.eval_strategy) != "no" or asked.args.eval_on_start
+def _evaluates(trainer: TrainerArguments) -> bool:
+    return plain(trainer.args.eval_strategy) != "no" or trainer.args.eval_on_start
 
 
-def _evaluation(asked: Asked) -> Keys:
-    args, strategy = asked.args, plain(asked.args.eval_strategy)
+def _evaluation(trainer: TrainerArguments) -> Keys:
+    args, strategy = trainer.args, plain(trainer.args.eval_strategy)
     if strategy not in ("no", "steps", "epoch"):
-        raise _no_strategy(asked, "eval_strategy", ("no", "steps", "epoch"))
-    if not _evaluates(asked):
+        raise _no_strategy(trainer, "eval_strategy", ("no", "steps", "epoch"))
+    if not _evaluates(trainer):
         return {"eval_steps": -1, "eval_fraction": 0.0}
-    held_out = asked.arguments.get("eval_dataset")
+    held_out = trainer.arguments.get("eval_dataset")
     if held_out is None:
         raise error(
-            f"`{asked.config}` requests evaluations, but `eval_dataset` is not given. Give it, or leave `eval_strategy` out."
+            f"`{trainer.config}` requests evaluations, but `eval_dataset` is not given. Give it, or leave `eval_strategy` out."
         )
     if isinstance(held_out, Mapping):
         raise error(
@@ -421,25 +421,25 @@ def _evaluation(asked: Asked) -> Keys:
         )
     every = 0
     if strategy == "epoch":
-        every = _steps_of_epoch(asked, "`eval_strategy='epoch'`")
+        every = _steps_of_epoch(trainer, "`eval_strategy='epoch'`")
     elif strategy == "steps":
         name = "eval_steps" if args.eval_steps else "logging_steps"
-        every = _interval(asked, name, args.eval_steps or args.logging_steps)
+        every = _interval(trainer, name, args.eval_steps or args.logging_steps)
     found: Keys = {"eval_steps": every, "eval_fraction": 0.0, "max_eval_rows": ALL}
     if isinstance(args, (GRPOConfig, RLOOConfig)):
         found["evaluation_samples"] = args.num_generations_eval or args.num_generations
     return found
 
 
-def _saving(asked: Asked) -> Keys:
-    args, strategy = asked.args, plain(asked.args.save_strategy)
+def _saving(trainer: TrainerArguments) -> Keys:
+    args, strategy = trainer.args, plain(trainer.args.save_strategy)
     if strategy not in ("no", "steps", "epoch", "best"):
-        raise _no_strategy(asked, "save_strategy", ("no", "steps", "epoch", "best"))
+        raise _no_strategy(trainer, "save_strategy", ("no", "steps", "epoch", "best"))
     every = 0
     if strategy == "steps":
-        every = _interval(asked, "save_steps", args.save_steps)
+        every = _interval(trainer, "save_steps", args.save_steps)
     elif strategy == "epoch":
-        every = _steps_of_epoch(asked, "`save_strategy='epoch'`")
+        every = _steps_of_epoch(trainer, "`save_strategy='epoch'`")
     limit = args.save_total_limit
     return {"save_steps": every, "keep_checkpoints": limit if limit is not None and limit > 0 else ALL}
 
@@ -454,27 +454,27 @@ def _smaller_is_better(name: str) -> bool:
     )
 
 
-def _best(asked: Asked) -> Keys:
-    args = asked.args
+def _best(trainer: TrainerArguments) -> Keys:
+    args = trainer.args
     if args.load_best_model_at_end and plain(args.eval_strategy) == "no":
         raise error(
-            f"`{asked.config}(load_best_model_at_end=True)` needs evaluations, but `eval_strategy` is `no`. Set it to `steps` or `epoch`."
+            f"`{trainer.config}(load_best_model_at_end=True)` needs evaluations, but `eval_strategy` is `no`. Set it to `steps` or `epoch`."
         )
     name = args.metric_for_best_model or ("loss" if args.load_best_model_at_end else None)
-    if name is None or not _evaluates(asked):
+    if name is None or not _evaluates(trainer):
         return {}
     name = f"eval_{name.removeprefix('eval_')}"
-    if is_online(asked) and name == "eval_loss":
+    if is_online(trainer) and name == "eval_loss":
         raise error(
-            f"`{asked.config}` selects the model with the lowest `eval_loss` as the best, but evaluations of this method measure no "
+            f"`{trainer.config}` selects the model with the lowest `eval_loss` as the best, but evaluations of this method measure no "
             "loss. Set `metric_for_best_model='reward'`."
         )
-    if is_online(asked):
+    if is_online(trainer):
         name = {theirs: ours for ours, theirs in EVAL_NAMES.items()}.get(name, name)
     greater = args.greater_is_better
     if greater is not None and greater == _smaller_is_better(name):
         raise error(
-            f"`{asked.config}(greater_is_better=...)` is {greater}, but in gradus {'smaller' if greater else 'greater'} values of "
+            f"`{trainer.config}(greater_is_better=...)` is {greater}, but in gradus {'smaller' if greater else 'greater'} values of "
             f"`{name}` are better. Leave it out, or choose another metric."
         )
     return {"best_metric": name}
@@ -492,33 +492,33 @@ EVAL_NAMES: Final[Mapping[str, str]] = {
 # --- rows and losses
 
 
-def _length(asked: Asked) -> Keys:
-    length = getattr(asked.args, "max_length")
-    too_long = "skip" if asked.config == "RewardConfig" else "truncate"
+def _length(trainer: TrainerArguments) -> Keys:
+    length = getattr(trainer.args, "max_length")
+    too_long = "skip" if trainer.config == "RewardConfig" else "truncate"
     return {"max_length": ALL if length is None else length, "too_long": too_long}
 
 
-def _dropout(asked: Asked) -> Keys:
-    return {"dropout": not getattr(asked.args, "disable_dropout")}
+def _dropout(trainer: TrainerArguments) -> Keys:
+    return {"dropout": not getattr(trainer.args, "disable_dropout")}
 
 
-def _template(asked: Asked) -> Keys:
-    path = getattr(asked.args, "chat_template_path")
+def _template(trainer: TrainerArguments) -> Keys:
+    path = getattr(trainer.args, "chat_template_path")
     if path is None:
         return {}
     if os.path.isdir(path):
         path = os.path.join(path, "chat_template.jinja")
     if not os.path.isfile(path):
         raise error(
-            f"`{asked.config}(chat_template_path=...)`: there is no file {shown(str(path))}. Give a Jinja file, or a directory that "
+            f"`{trainer.config}(chat_template_path=...)`: there is no file {shown(str(path))}. Give a Jinja file, or a directory that "
             "holds `chat_template.jinja`."
         )
     # A bare name would select a built-in template of gradus.
     return {"chat_template": str(Path(path).absolute())}
 
 
-def _packing(asked: Asked) -> Keys:
-    args = asked.args
+def _packing(trainer: TrainerArguments) -> Keys:
+    args = trainer.args
     assert isinstance(args, SFTConfig)
     if not args.packing:
         if args.eval_packing:
@@ -534,37 +534,37 @@ def _packing(asked: Asked) -> Keys:
     return {"packing": True}
 
 
-def _sft_loss(asked: Asked) -> Keys:
-    name = getattr(asked.args, "loss_type")
+def _sft_loss(trainer: TrainerArguments) -> Keys:
+    name = getattr(trainer.args, "loss_type")
     return {"loss_type": "nll" if name == "chunked_nll" else name}
 
 
-def _dpo_loss(asked: Asked) -> Keys:
-    names = plain(getattr(asked.args, "loss_type"))
+def _dpo_loss(trainer: TrainerArguments) -> Keys:
+    names = plain(getattr(trainer.args, "loss_type"))
     return {"loss_type": [names] if isinstance(names, str) else list(names)}
 
 
-def _reference(asked: Asked) -> Keys:
-    return {"reference": "precomputed" if getattr(asked.args, "precompute_ref_log_probs") else "live"}
+def _reference(trainer: TrainerArguments) -> Keys:
+    return {"reference": "precomputed" if getattr(trainer.args, "precompute_ref_log_probs") else "live"}
 
 
-def _grpo_loss(asked: Asked) -> Keys:
-    name = getattr(asked.args, "loss_type")
+def _grpo_loss(trainer: TrainerArguments) -> Keys:
+    name = getattr(trainer.args, "loss_type")
     return {"loss_type": name, "micro_batch_tokens": ALL_TOKENS} if name == "bnpo" else {"loss_type": name}
 
 
-def _scale_rewards(asked: Asked) -> Keys:
-    value = getattr(asked.args, "scale_rewards")
+def _scale_rewards(trainer: TrainerArguments) -> Keys:
+    value = getattr(trainer.args, "scale_rewards")
     return {"scale_rewards": {True: "group", False: "none"}.get(value, value)}
 
 
-def _reward_clip(asked: Asked) -> Keys:
-    bounds = getattr(asked.args, "reward_clip_range")
+def _reward_clip(trainer: TrainerArguments) -> Keys:
+    bounds = getattr(trainer.args, "reward_clip_range")
     return {} if bounds is None else {"reward_clip_range": list(bounds)}
 
 
-def _center(asked: Asked) -> Keys:
-    return {"center_rewards_coefficient": getattr(asked.args, "center_rewards_coefficient") or 0.0}
+def _center(trainer: TrainerArguments) -> Keys:
+    return {"center_rewards_coefficient": getattr(trainer.args, "center_rewards_coefficient") or 0.0}
 
 
 _SAMPLING: Final[Mapping[str, str]] = {
@@ -590,8 +590,8 @@ _OFF: Final[Mapping[str, Any]] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "repet
 """Values without effect."""
 
 
-def _sampling(asked: Asked) -> Keys:
-    args = asked.args
+def _sampling(trainer: TrainerArguments) -> Keys:
+    args = trainer.args
     assert isinstance(args, (GRPOConfig, RLOOConfig))
     asks: Keys = {
         "top_k": max(args.top_k or 0, 0),
@@ -601,43 +601,43 @@ def _sampling(asked: Asked) -> Keys:
     }
     further = args.generation_kwargs or {}
     if not isinstance(further, Mapping):
-        raise error(f"`{asked.config}(generation_kwargs=...)` is {shown(further)}, but a dict is expected.")
+        raise error(f"`{trainer.config}(generation_kwargs=...)` is {shown(further)}, but a dict is expected.")
     for name, value in further.items():
         if name == "do_sample" and value is True:
             continue
         if name not in _SAMPLING:
             raise error(
-                f"`{asked.config}(generation_kwargs=...)` has `{name}`, but gradus accepts {_listed(_SAMPLING)}. Leave it out."
+                f"`{trainer.config}(generation_kwargs=...)` has `{name}`, but gradus accepts {_listed(_SAMPLING)}. Leave it out."
             )
         asks[name] = [value] if name == "stop_strings" and isinstance(value, str) else value
     return {_SAMPLING[name]: value for name, value in asks.items() if value is not None and value != _OFF.get(name)}
 
 
-def _quantization(asked: Asked) -> Keys:
-    inner = (getattr(asked.args, "model_init_kwargs", None) or {}).get("quantization_config")
-    return quantized_weights(asked.arguments.get("quantization_config") or inner, asked.arguments.get("peft_config") is not None)
+def _quantization(trainer: TrainerArguments) -> Keys:
+    inner = (getattr(trainer.args, "model_init_kwargs", None) or {}).get("quantization_config")
+    return quantized_weights(trainer.arguments.get("quantization_config") or inner, trainer.arguments.get("peft_config") is not None)
 
 
-def _peft(asked: Asked) -> Keys:
-    config = asked.arguments.get("peft_config")
+def _peft(trainer: TrainerArguments) -> Keys:
+    config = trainer.arguments.get("peft_config")
     if config is None:
         return {}
-    drops = getattr(asked.args, "disable_dropout", False) is False
-    return lora_keys(config, asked.arguments["model"], drops=drops, trains_head=asked.config == "RewardConfig")
+    drops = getattr(trainer.args, "disable_dropout", False) is False
+    return lora_keys(config, trainer.arguments["model"], drops=drops, trains_head=trainer.config == "RewardConfig")
 
 
 _MOST_TURNS: Final = 10_000
 """The largest value of `episode.max_turns`."""
 
 
-def _turns(asked: Asked) -> Keys:
+def _turns(trainer: TrainerArguments) -> Keys:
     """Returns the number of turns of an episode: one for the final answer, and one for each call before it."""
-    assert isinstance(asked.args, GRPOConfig)
-    iterations = asked.args.max_tool_calling_iterations
+    assert isinstance(trainer.args, GRPOConfig)
+    iterations = trainer.args.max_tool_calling_iterations
     return {"episode_max_turns": _MOST_TURNS if iterations is None else iterations + 1}
 
 
-_CONVERSIONS: Final[Mapping[str, Callable[[Asked], Keys]]] = {
+_CONVERSIONS: Final[Mapping[str, Callable[[TrainerArguments], Keys]]] = {
     "batch": _batch,
     "best": _best,
     "center": _center,

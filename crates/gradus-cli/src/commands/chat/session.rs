@@ -299,11 +299,11 @@ impl Session {
 
 /// Returns whether an answer continues. Ctrl-C stops it.
 fn flow() -> Flow {
-    if ANSWER.load(Ordering::SeqCst) == STOPPING { Flow::Stop } else { Flow::GoOn }
+    if ANSWER.load(Ordering::SeqCst) == STOPPING { Flow::Stop } else { Flow::Continue }
 }
 
 fn line<'a>(model: &'a str, (turn, attempt): (u64, u64), prompt: &'a str, given: &'a Given) -> Line<'a> {
-    let completion = given.answer.said();
+    let completion = given.answer.without_thoughts();
     let raw = Some(given.answer.text.as_str()).filter(|raw| *raw != completion);
     Line {
         model,

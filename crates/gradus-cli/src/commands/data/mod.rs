@@ -144,7 +144,7 @@ impl FilterArgs {
 struct Text {
     tokenizer: Tokenizer,
     /// Whether an encoder reads prompts. Prompts and completions are then tokenized separately.
-    apart: bool,
+    encoder_reads_prompt: bool,
     template: Option<ChatTemplate>,
 }
 
@@ -197,8 +197,8 @@ impl TokenArgs {
             None => ChatTemplate::from_dir(beside, &tokenizer)?,
         };
         // A directory may contain a tokenizer without a model.
-        let apart = ModelDir::open(directory).and_then(|dir| dir.has_encoder()).unwrap_or(false);
-        Ok(Some(Text { tokenizer, apart, template }))
+        let encoder_reads_prompt = ModelDir::open(directory).and_then(|dir| dir.has_encoder()).unwrap_or(false);
+        Ok(Some(Text { tokenizer, encoder_reads_prompt, template }))
     }
 
     fn options(&self, rule: ImplicitPrompt, text: Option<&Text>) -> TokenizeOptions {
@@ -208,7 +208,7 @@ impl TokenArgs {
             system_prompt: self.system_prompt.clone(),
             transcripts_as_messages: self.transcripts_as_messages,
             implicit_prompt: rule,
-            apart: text.is_some_and(|text| text.apart),
+            encoder_reads_prompt: text.is_some_and(|text| text.encoder_reads_prompt),
             ..TokenizeOptions::default()
         }
     }

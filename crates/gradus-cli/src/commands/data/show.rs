@@ -3,10 +3,10 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use gradus::data::feedback::Tally;
+use gradus::data::feedback::FeedbackCounts;
 use gradus::data::{
-    BadRows, Content, Dataset, LabelTally, Message, Quantiles, Row, RowData, Stats, TokenizeOptions, Trained,
-    as_trained, measure, parts, profile,
+    BadRows, Content, Dataset, LabelTotals, Message, Quantiles, Row, RowData, Stats, TokenizeOptions, TrainedSequence,
+    measure, parts, profile, trained_sequences,
 };
 use gradus::files::output::Outputs;
 use gradus::reports::RowsReport;
@@ -163,14 +163,14 @@ fn turn(message: &Message) -> (String, String) {
 
 /// Returns the text that a model is trained on, with marks around the parts that carry loss.
 fn trained(row: &Row, text: &Text, options: &TokenizeOptions) -> Vec<(String, String)> {
-    let found = match as_trained(row, &text.tokenizer, text.template.as_ref(), options) {
+    let found = match trained_sequences(row, &text.tokenizer, text.template.as_ref(), options) {
         Ok(found) => found,
         Err(message) => return vec![("cannot be trained on".into(), message)],
     };
     let marked = |parts: &[(String, bool)]| -> String {
         parts.iter().map(|(text, learned)| if *learned { format!("⟦{text}⟧") } else { text.clone() }).collect()
     };
-    let shown = |Trained { name, parts, tokens, learned }: Trained| {
+    let shown = |TrainedSequence { name, parts, tokens, learned }: TrainedSequence| {
         let name = name.map(|name| format!("{name}: ")).unwrap_or_default();
         (format!("{name}{tokens} tokens, {learned} with loss"), marked(&parts))
     };
@@ -208,7 +208,7 @@ fn report(dataset: &Dataset, stats: &Stats, tokenized: bool) -> String {
     if let Some(tally) = &stats.feedback {
         feedback(&mut text, tally);
     }
-    if let Some(LabelTally { unit, units, labels }) = &stats.labels {
+    if let Some(LabelTotals { unit, units, labels }) = &stats.labels {
         let _ = writeln!(text, "\nlabels     {} {unit}", grouped(*units));
         for (label, count) in labels {
             let _ = writeln!(text, "  {label:<24} {:>7}", grouped(*count));
@@ -234,7 +234,7 @@ fn report(dataset: &Dataset, stats: &Stats, tokenized: bool) -> String {
 }
 
 /// Adds the counts of annotations.
-fn feedback(text: &mut String, tally: &Tally) {
+fn feedback(text: &mut String, tally: &FeedbackCounts) {
     let mut kinds = |title: &str, counts: &[(&str, usize)], none: usize| {
         let total: usize = counts.iter().map(|(_, count)| count).sum();
         let _ = writeln!(text, "\n{title}  {}; none in {}", grouped(total), rows(none));

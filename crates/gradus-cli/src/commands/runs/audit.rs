@@ -6,7 +6,7 @@ use gradus::run::RunDir;
 use gradus::runs::{Audit, Library, audit};
 
 use crate::output::{Output, Paint};
-use crate::report::Found;
+use crate::report::FindingsExit;
 
 /// Arguments of `gradus runs audit`.
 #[derive(Debug, clap::Args)]
@@ -27,7 +27,7 @@ pub fn run(args: &AuditArgs, library: &Library, out: &Output) -> anyhow::Result<
     let found = audit(&RunDir::open(path)?)?;
     out.result(&found, || page(&name, &found, out.data_paint()))?;
     match found.findings.first() {
-        Some(first) => Err(Found(first.kind.code()).into()),
+        Some(first) => Err(FindingsExit(first.kind.code()).into()),
         None => Ok(()),
     }
 }

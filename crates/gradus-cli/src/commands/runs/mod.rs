@@ -101,8 +101,8 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
 /// Opens the browser. A run to resume starts when the browser is left.
 fn browse(library: &Library, out: &Output) -> anyhow::Result<()> {
     match browser::run(library, out.data_paint().is_colored())? {
-        browser::Left::Quit => Ok(()),
-        browser::Left::Resume { name, max_steps } => resume::named(&name, max_steps, library, out),
+        browser::ExitReason::Quit => Ok(()),
+        browser::ExitReason::Resume { name, max_steps } => resume::named(&name, max_steps, library, out),
     }
 }
 

@@ -6,7 +6,7 @@ use std::hash::Hasher;
 
 use serde_json::{Map, Value, json};
 
-use super::{Imported, beside, missing, parts, put, read_missing, shown, span, task as read_task};
+use super::{Imported, missing, parts, put, read_missing, shown, span, span_properties, task as read_task};
 use crate::annotate::answer::Answer;
 use crate::annotate::labels::LabelSet;
 use crate::annotate::shown::{END, stable_hash};
@@ -31,12 +31,12 @@ fn user(name: &str) -> String {
 }
 
 /// Converts a task with its annotations.
-pub fn record(project: &Project, number: usize, task: &Task, said: &[&Annotation]) -> Map<String, Value> {
+pub fn record(project: &Project, number: usize, task: &Task, annotations: &[&Annotation]) -> Map<String, Value> {
     let mut responses: BTreeMap<String, Vec<Value>> = BTreeMap::new();
     let mut metadata = Map::new();
-    for said in said {
-        let (user, answer) = (user(&said.person), &said.answer);
-        metadata.insert(format!("{PERSON}{user}"), json!(said.person));
+    for annotation in annotations {
+        let (user, answer) = (user(&annotation.person), &annotation.answer);
+        metadata.insert(format!("{PERSON}{user}"), json!(annotation.person));
         let mut add = |name: &str, value: Value| {
             let response = json!({ "value": value, "user_id": user, "status": "submitted" });
             responses.entry(name.to_owned()).or_default().push(response);
@@ -45,7 +45,7 @@ pub fn record(project: &Project, number: usize, task: &Task, said: &[&Annotation
             let spans =
                 answer.spans.iter().map(|span| json!({ "start": span.start, "end": span.end, "label": span.kind }));
             add("spans", spans.collect());
-            let more: Vec<Option<String>> = answer.spans.iter().map(beside).collect();
+            let more: Vec<Option<String>> = answer.spans.iter().map(span_properties).collect();
             if more.iter().any(Option::is_some) {
                 add("spans_more", json!(json!(more).to_string()));
             }
@@ -111,9 +111,9 @@ pub fn read(row: &Map<String, Value>, labels: &LabelSet) -> Result<Imported, Str
     }
     for (person, more) in more {
         let answer = by_person.entry(person).or_default();
-        for (known, beside) in answer.spans.iter_mut().zip(more) {
-            *known = span(&task.answers[0], &known.kind, (known.start, known.end), beside.as_deref())?;
+        for (known, span_properties) in answer.spans.iter_mut().zip(more) {
+            *known = span(&task.answers[0], &known.kind, (known.start, known.end), span_properties.as_deref())?;
         }
     }
-    Ok(Imported { task, said: by_person.into_iter().map(|(person, answer)| (person, answer, 0.0)).collect() })
+    Ok(Imported { task, annotations: by_person.into_iter().map(|(person, answer)| (person, answer, 0.0)).collect() })
 }

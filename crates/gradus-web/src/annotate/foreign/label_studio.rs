@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Imported, beside, missing, parts, put, read_missing, shown, span, task as read_task};
+use super::{Imported, missing, parts, put, read_missing, shown, span, span_properties, task as read_task};
 use crate::annotate::answer::Answer;
 use crate::annotate::labels::LabelSet;
 use crate::annotate::rank::pair_name;
@@ -14,18 +14,21 @@ use crate::store::projects::{Annotation, Project};
 const TEXT: &str = "answer1";
 
 /// Converts a task with its annotations.
-pub fn task(project: &Project, number: usize, task: &Task, said: &[&Annotation]) -> Map<String, Value> {
-    let annotations: Vec<Value> =
-        said.iter().enumerate().map(|(i, said)| annotation(project, number, i, task, said)).collect();
+pub fn task(project: &Project, number: usize, task: &Task, annotations: &[&Annotation]) -> Map<String, Value> {
+    let annotations: Vec<Value> = annotations
+        .iter()
+        .enumerate()
+        .map(|(i, annotation)| annotation_json(project, number, i, task, annotation))
+        .collect();
     let row = json!({
         "id": number, "data": shown(task), "annotations": annotations, "predictions": [], "meta": {},
-        "total_annotations": said.len(), "cancelled_annotations": 0, "total_predictions": 0,
+        "total_annotations": annotations.len(), "cancelled_annotations": 0, "total_predictions": 0,
     });
     row.as_object().cloned().unwrap_or_default()
 }
 
-fn annotation(project: &Project, number: usize, i: usize, task: &Task, said: &Annotation) -> Value {
-    let answer = &said.answer;
+fn annotation_json(project: &Project, number: usize, i: usize, task: &Task, annotation: &Annotation) -> Value {
+    let answer = &annotation.answer;
     let text: Vec<char> = task.answers[0].chars().collect();
     let mut result: Vec<Value> = Vec::new();
     let mut add = |mut region: Value, from: &str, kind: &str| {
@@ -39,7 +42,7 @@ fn annotation(project: &Project, number: usize, i: usize, task: &Task, said: &An
         let own: String = text.get(span.start..span.end).unwrap_or_default().iter().collect();
         let mut region =
             json!({ "value": { "start": span.start, "end": span.end, "text": own, "labels": [span.kind] } });
-        if let Some(more) = beside(span) {
+        if let Some(more) = span_properties(span) {
             region["meta"] = json!({ "text": [more] });
         }
         add(region, "spans", "labels");
@@ -56,8 +59,8 @@ fn annotation(project: &Project, number: usize, i: usize, task: &Task, said: &An
         }
     }
     json!({
-        "id": number * 1000 + i, "completed_by": { "id": i + 1, "email": said.person }, "result": result, "was_cancelled": false,
-        "ground_truth": false, "lead_time": said.seconds,
+        "id": number * 1000 + i, "completed_by": { "id": i + 1, "email": annotation.person }, "result": result, "was_cancelled": false,
+        "ground_truth": false, "lead_time": annotation.seconds,
     })
 }
 
@@ -87,9 +90,9 @@ fn person_of(value: &Value) -> String {
 pub fn read(row: &Map<String, Value>, labels: &LabelSet) -> Result<Imported, String> {
     let data = row.get("data").and_then(Value::as_object).ok_or("the task has no `data`")?;
     let task = read_task(data)?;
-    let annotations = row.get("annotations").or_else(|| row.get("completions")).and_then(Value::as_array);
-    let mut said = Vec::new();
-    for annotation in annotations.ok_or("the task has no `annotations`")? {
+    let rows = row.get("annotations").or_else(|| row.get("completions")).and_then(Value::as_array);
+    let mut annotations = Vec::new();
+    for annotation in rows.ok_or("the task has no `annotations`")? {
         if annotation["was_cancelled"] == true {
             continue;
         }
@@ -98,9 +101,9 @@ pub fn read(row: &Map<String, Value>, labels: &LabelSet) -> Result<Imported, Str
             take(&mut answer, labels, &task, region)?;
         }
         let seconds = annotation["lead_time"].as_f64().filter(|seconds| seconds.is_finite() && *seconds >= 0.0);
-        said.push((person(&annotation["completed_by"]), answer, seconds.unwrap_or(0.0)));
+        annotations.push((person(&annotation["completed_by"]), answer, seconds.unwrap_or(0.0)));
     }
-    Ok(Imported { task, said })
+    Ok(Imported { task, annotations })
 }
 
 fn take(answer: &mut Answer, labels: &LabelSet, task: &Task, region: &Value) -> Result<(), String> {
@@ -117,8 +120,9 @@ fn take(answer: &mut Answer, labels: &LabelSet, task: &Task, region: &Value) -> 
                 Value::String(label) => label,
                 _ => return Err(format!("a span has no `{kind}`")),
             };
-            let beside = region["meta"]["text"].as_array().and_then(|texts| texts.first()).and_then(Value::as_str);
-            answer.spans.push(span(&task.answers[0], &label, (place("start")?, place("end")?), beside)?);
+            let span_properties =
+                region["meta"]["text"].as_array().and_then(|texts| texts.first()).and_then(Value::as_str);
+            answer.spans.push(span(&task.answers[0], &label, (place("start")?, place("end")?), span_properties)?);
         }
         "textarea" if name == "missing" => answer.missing = read_missing(first("text").as_str().unwrap_or_default())?,
         "textarea" => put(answer, labels, task, name, &first("text"))?,

@@ -56,7 +56,7 @@ pub struct Imported {
     /// The task.
     pub task: Task,
     /// Author, annotation and seconds spent.
-    pub said: Vec<(String, Answer, f64)>,
+    pub annotations: Vec<(String, Answer, f64)>,
 }
 
 /// Reads the tasks of another tool's file. Each must fit the label set.
@@ -77,7 +77,7 @@ pub fn read(tool: Tool, file: &str, labels: &LabelSet) -> Result<Vec<Imported>> 
                 Tool::FineGrained => original::read(&row.columns),
             };
             let item = item.map_err(|message| row.place.error(message))?;
-            for (name, answer, _) in &item.said {
+            for (name, answer, _) in &item.annotations {
                 if let Some(problem) = answer.broken(labels, &item.task).first() {
                     return Err(row
                         .place
@@ -155,19 +155,19 @@ fn task(data: &Map<String, Value>) -> Result<Task, String> {
 }
 
 /// Returns the properties of a span other than its place and type, as JSON. `None` if there are none.
-fn beside(span: &Marked) -> Option<String> {
+fn span_properties(span: &Marked) -> Option<String> {
     let bare = Marked { kind: span.kind.clone(), start: span.start, end: span.end, ..Marked::default() };
     (*span != bare)
         .then(|| json!({ "repeats": span.repeats, "passage": span.passage, "sentences": span.sentences }).to_string())
 }
 
 /// Creates a span with its additional properties. Other tools may mark parts of words, so the range is extended to whole words.
-fn span(text: &str, kind: &str, (start, end): (usize, usize), beside: Option<&str>) -> Result<Marked, String> {
+fn span(text: &str, kind: &str, (start, end): (usize, usize), span_properties: Option<&str>) -> Result<Marked, String> {
     let (start, end) = whole_words(text, start, end).ok_or_else(|| format!("characters {start} to {end} are blank"))?;
     let place = Marked { kind: kind.to_owned(), start, end, ..Marked::default() };
-    let Some(beside) = beside else { return Ok(place) };
-    let known: Value =
-        serde_json::from_str(beside).map_err(|error| format!("the additional data of a span is not JSON: {error}"))?;
+    let Some(span_properties) = span_properties else { return Ok(place) };
+    let known: Value = serde_json::from_str(span_properties)
+        .map_err(|error| format!("the additional data of a span is not JSON: {error}"))?;
     let mut whole = serde_json::to_value(&place).expect("plain data");
     for (name, value) in known.as_object().into_iter().flatten() {
         whole[name] = value.clone();
@@ -316,7 +316,7 @@ mod tests {
         let labels = labels();
         let store = project(folder.path(), &labels);
         let project = store.projects().find("p").expect("read").expect("a project");
-        let said = store.projects().annotations(project.id).expect("read");
+        let annotations = store.projects().annotations(project.id).expect("read");
         let tasks = store.projects().tasks(project.id).expect("read");
         for (tool, form) in [(Tool::LabelStudio, Form::LabelStudio), (Tool::Argilla, Form::Argilla)] {
             let rows = rows(&store, &project, form).expect("rows");
@@ -326,9 +326,9 @@ mod tests {
             gradus::data::write_rows(&file, &rows).expect("written");
             let found = read(tool, &path.to_string_lossy(), &labels).expect("read");
             assert_eq!(found[0].task, tasks[0], "{}", form.name());
-            let names: Vec<&str> = found[0].said.iter().map(|(name, ..)| name.as_str()).collect();
+            let names: Vec<&str> = found[0].annotations.iter().map(|(name, ..)| name.as_str()).collect();
             assert_eq!(names, ["ada", "bob <b>"], "{}", form.name());
-            for (back, before) in found[0].said.iter().zip(&said) {
+            for (back, before) in found[0].annotations.iter().zip(&annotations) {
                 assert_eq!(back.1, before.answer, "{}", form.name());
             }
         }
@@ -356,13 +356,13 @@ mod tests {
         let tied = Answer { no_error: true, ranks: [("1v2".to_owned(), Rank::Tie)].into(), ..Answer::default() };
         let found = imported(Tool::LabelStudio, "label_studio");
         assert_eq!((found.task.question.as_str(), found.task.answers.len()), ("Q?", 2));
-        assert_eq!(found.said, [("label-studio-3".to_owned(), full.clone(), 2.5)]);
+        assert_eq!(found.annotations, [("label-studio-3".to_owned(), full.clone(), 2.5)]);
         let found = imported(Tool::Argilla, "argilla");
         assert_eq!((found.task.question.as_str(), found.task.answers.len()), ("Q?", 2));
         let person = |number: u8| format!("argilla-00000000-0000-4000-8000-00000000000{number}");
         // `to_dict` does not record which responses are drafts.
         let draft = Answer { questions: [("tone".to_owned(), 1)].into(), ..Answer::default() };
-        assert_eq!(found.said, [(person(1), full, 0.0), (person(2), tied, 0.0), (person(9), draft, 0.0)]);
+        assert_eq!(found.annotations, [(person(1), full, 0.0), (person(2), tied, 0.0), (person(9), draft, 0.0)]);
     }
 
     #[test]

@@ -48,7 +48,7 @@ pub fn read(row: &Map<String, Value>) -> Result<Imported, String> {
     };
     let seconds = column(&SECONDS).and_then(|value| value.as_f64().or_else(|| value.as_str()?.trim().parse().ok()));
     let seconds = seconds.filter(|seconds| seconds.is_finite() && *seconds >= 0.0).unwrap_or(0.0);
-    Ok(Imported { task, said: vec![(person, answer, seconds)] })
+    Ok(Imported { task, annotations: vec![(person, answer, seconds)] })
 }
 
 /// Merges annotations of the same task. A person may have marked on one page and compared on the other.
@@ -56,9 +56,9 @@ pub fn read(row: &Map<String, Value>) -> Result<Imported, String> {
 /// # Errors
 /// A person submitted the same page twice.
 pub fn join(known: &mut Imported, more: Imported) -> Result<(), String> {
-    for (person, answer, seconds) in more.said {
-        let Some((_, before, before_seconds)) = known.said.iter_mut().find(|(name, ..)| *name == person) else {
-            known.said.push((person, answer, seconds));
+    for (person, answer, seconds) in more.annotations {
+        let Some((_, before, before_seconds)) = known.annotations.iter_mut().find(|(name, ..)| *name == person) else {
+            known.annotations.push((person, answer, seconds));
             continue;
         };
         if before.ranks.is_empty() == answer.ranks.is_empty() {
@@ -269,10 +269,10 @@ mod tests {
 
     #[test]
     fn the_annotation_page_is_read() {
-        let Imported { task, said } = read(&row("ada", &spans())).expect("read");
+        let Imported { task, annotations } = read(&row("ada", &spans())).expect("read");
         assert_eq!((task.question.as_str(), task.answers.len()), ("What is tea?", 4));
         assert_eq!((task.reference.as_str(), task.passages[0].sentences.len()), ("A hot drink.", 2));
-        let (person, answer, _) = &said[0];
+        let (person, answer, _) = &annotations[0];
         assert_eq!((person.as_str(), answer.feedback.as_str(), answer.no_error), ("ada", "easy", false));
         let expected = [
             Marked {
@@ -299,9 +299,10 @@ mod tests {
 
         let nothing = json!({ "annotations": [{ "error": { "situation-0": {}, "missing-info-0": {} },
             "corrected prediction": [task.answers[0]] }] });
-        let Imported { said, .. } = read(&row("ada", &nothing)).expect("read");
+        let Imported { annotations, .. } = read(&row("ada", &nothing)).expect("read");
         assert!(
-            said[0].1.no_error && said[0].1.problems(&labels, &task, &Shown::as_given(task.answers.len())).is_empty()
+            annotations[0].1.no_error
+                && annotations[0].1.problems(&labels, &task, &Shown::as_given(task.answers.len())).is_empty()
         );
     }
 
@@ -310,9 +311,9 @@ mod tests {
         let ranks = |numbers: [u8; 6]| json!({ "annotations": [{ "ranks": [numbers] }] });
         let compared = read(&row("ada", &ranks([1, 1, 1, 0, 2, 2]))).expect("read");
         let labels = LabelSet::open("comparison").expect("a label set");
-        assert_eq!(compared.said[0].1.problems(&labels, &compared.task, &Shown::as_given(4)), [""; 0]);
+        assert_eq!(compared.annotations[0].1.problems(&labels, &compared.task, &Shown::as_given(4)), [""; 0]);
         let contradicts = read(&row("ada", &ranks([1, 2, 0, 1, 0, 0]))).expect("read");
-        let problems = contradicts.said[0].1.problems(&labels, &contradicts.task, &Shown::as_given(4));
+        let problems = contradicts.annotations[0].1.problems(&labels, &contradicts.task, &Shown::as_given(4));
         assert!(
             problems.iter().any(|problem| problem == "These choices contradict each other: A and B, A and C, B and C."),
             "{problems:?}"
@@ -322,8 +323,8 @@ mod tests {
         assert_eq!(both.task, compared.task);
         join(&mut both, compared.clone()).expect("joined");
         join(&mut both, read(&row("bob", &spans())).expect("read")).expect("another person");
-        assert_eq!(both.said.len(), 2);
-        let answer = &both.said[0].1;
+        assert_eq!(both.annotations.len(), 2);
+        let answer = &both.annotations[0].1;
         assert_eq!((answer.spans.len(), answer.ranks.len(), answer.feedback.as_str()), (2, 6, "easy"));
         assert_eq!(answer.ranks["2v4"], Rank::Second);
         let twice = join(&mut compared.clone(), compared).expect_err("twice");

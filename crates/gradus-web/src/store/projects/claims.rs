@@ -3,7 +3,7 @@
 use gradus::Result;
 use rusqlite::{OptionalExtension, Row, params};
 
-use super::saves::said;
+use super::saves::annotation_of;
 use super::{Annotation, Project, Projects, State, count, json, read};
 use crate::annotate::answer::Answer;
 use crate::annotate::shown::Shown;
@@ -40,14 +40,15 @@ impl Projects<'_> {
     /// The database cannot be changed.
     pub fn open(&self, project: i64, number: usize, by: i64) -> Result<Option<Annotation>> {
         let found = self.annotation(project, number, by)?;
-        let is_current = |said: &Annotation| {
-            said.shown.is_some() && (said.state != State::Open || said.changed > now() - RENEW_SECONDS)
+        let is_current = |annotation_of: &Annotation| {
+            annotation_of.shown.is_some()
+                && (annotation_of.state != State::Open || annotation_of.changed > now() - RENEW_SECONDS)
         };
         if found.as_ref().is_none_or(is_current) {
             return Ok(found);
         }
         self.0.change(|open| {
-            let Some(mut found) = said(open, project, number, by)? else { return Ok(None) };
+            let Some(mut found) = annotation_of(open, project, number, by)? else { return Ok(None) };
             let sought = "SELECT id, given FROM tasks WHERE project = ?1 AND number = ?2";
             let row = |row: &Row<'_>| Ok((row.get::<_, i64>(0)?, read::<Task>(row, 1)?));
             let (id, given) = open.query_row(sought, params![project, number as i64], row)?;

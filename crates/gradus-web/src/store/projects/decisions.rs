@@ -21,7 +21,7 @@ impl Projects<'_> {
         self.0.read(|open| {
             let mut found = open.prepare(&format!("{VERDICT} WHERE project = ?1"))?;
             let found = found.query_map([project], annotation)?;
-            found.map(|said| said.map(|said| (said.task, said))).collect()
+            found.map(|annotation_of| annotation_of.map(|annotation_of| (annotation_of.task, annotation_of))).collect()
         })
     }
 

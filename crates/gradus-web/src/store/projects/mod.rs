@@ -198,7 +198,7 @@ impl Projects<'_> {
             for (i, item) in items.iter().enumerate() {
                 let sought = "SELECT id FROM tasks WHERE project = ?1 AND number = ?2";
                 let task: i64 = open.query_row(sought, params![id, (i + 1) as i64], |row| row.get(0))?;
-                for (name, answer, seconds) in &item.said {
+                for (name, answer, seconds) in &item.annotations {
                     let stranger = params![name, sum(&secret()), Role::Annotator.name()];
                     open.execute("INSERT OR IGNORE INTO people (name, token_sum, role) VALUES (?1, ?2, ?3)", stranger)?;
                     let by: i64 = open.query_row("SELECT id FROM people WHERE name = ?1", [name], |row| row.get(0))?;

@@ -122,7 +122,7 @@ const ANNOTATION: &str =
      FROM annotations JOIN tasks ON tasks.id = task JOIN people ON people.id = person";
 
 /// Returns a person's annotation of a task.
-pub(super) fn said(
+pub(super) fn annotation_of(
     open: &Transaction<'_>,
     project: i64,
     number: usize,
@@ -150,7 +150,7 @@ impl Projects<'_> {
     /// # Errors
     /// The database cannot be read.
     pub fn annotation(&self, project: i64, number: usize, by: i64) -> Result<Option<Annotation>> {
-        self.0.read(|open| said(open, project, number, by))
+        self.0.read(|open| annotation_of(open, project, number, by))
     }
 
     /// Returns the numbers of a person's tasks in order, with their states.
@@ -172,7 +172,7 @@ impl Projects<'_> {
     /// It cannot be stored.
     pub fn save(&self, project: i64, number: usize, by: i64, save: &Save<'_>) -> Result<Saved> {
         self.0.change(|open| {
-            let Some(stored) = said(open, project, number, by)? else { return Ok(Saved::Nowhere) };
+            let Some(stored) = annotation_of(open, project, number, by)? else { return Ok(Saved::Nowhere) };
             if save.is_stale(&stored) {
                 return Ok(Saved::Stale(Box::new(stored)));
             }

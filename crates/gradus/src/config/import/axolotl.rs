@@ -3,7 +3,7 @@
 use serde_json::{Value as Json, json};
 
 use super::trainer_arguments::{self as shared, LoraNames, Names};
-use super::{Original, Written};
+use super::{Original, YamlBuilder};
 use crate::error::Diagnostic;
 
 const NAMES: Names = Names {
@@ -54,8 +54,8 @@ const WITHOUT_EFFECT: &[&str] = &[
     "val_set_size",
 ];
 
-pub(super) fn convert(from: &Original) -> Result<Written, Diagnostic> {
-    let mut to = Written::default();
+pub(super) fn convert(from: &Original) -> Result<YamlBuilder, Diagnostic> {
+    let mut to = YamlBuilder::default();
     to.set("model", from.text("base_model").ok_or_else(|| Original::missing("base_model"))?);
     to.set_some("tokenizer", from.text("tokenizer_config"));
     let method = method(from, &mut to)?;
@@ -99,7 +99,7 @@ pub(super) fn convert(from: &Original) -> Result<Written, Diagnostic> {
     Ok(to)
 }
 
-fn method(from: &Original, to: &mut Written) -> Result<&'static str, Diagnostic> {
+fn method(from: &Original, to: &mut YamlBuilder) -> Result<&'static str, Diagnostic> {
     if from.flag("reward_model") == Some(true) {
         to.set("method.reward", json!({}));
         return Ok("reward");
@@ -154,7 +154,7 @@ fn method(from: &Original, to: &mut Written) -> Result<&'static str, Diagnostic>
 }
 
 /// Converts GRPO. axolotl uses TRL's, with TRL's keys below `trl`.
-fn grpo(from: &Original, to: &mut Written) {
+fn grpo(from: &Original, to: &mut YamlBuilder) {
     to.set("method.grpo", json!({}));
     for (theirs, ours) in [
         ("num_generations", "group_size"),
@@ -181,7 +181,7 @@ fn grpo(from: &Original, to: &mut Written) {
     );
 }
 
-fn data(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
+fn data(from: &Original, to: &mut YamlBuilder) -> Result<(), Diagnostic> {
     let files = |key: &str| -> Vec<String> {
         let Some(Json::Array(parts)) = from.json(key) else { return Vec::new() };
         let name = |part: &Json| {
@@ -222,7 +222,7 @@ fn data(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
     Ok(())
 }
 
-fn adapter(from: &Original, to: &mut Written, method: &str) {
+fn adapter(from: &Original, to: &mut YamlBuilder, method: &str) {
     let all = from.flag("lora_target_linear") == Some(true);
     match from.text("adapter").as_deref() {
         Some(kind @ ("lora" | "qlora")) => {

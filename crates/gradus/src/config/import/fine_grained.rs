@@ -3,7 +3,7 @@
 
 use serde_json::{Value as Json, json};
 
-use super::{Original, Written};
+use super::{Original, YamlBuilder};
 use crate::error::Diagnostic;
 
 /// Number of GPUs in its launch script.
@@ -18,8 +18,8 @@ const QUESTION: &str = "question: {question} answer:";
 const PASSAGES: &str = "{reward_prompt} answer:";
 const WHOLE: &str = "{reward_prompt} answer: {completion}";
 
-pub(super) fn convert(from: &Original) -> Result<Written, Diagnostic> {
-    let mut to = Written::default();
+pub(super) fn convert(from: &Original) -> Result<YamlBuilder, Diagnostic> {
+    let mut to = YamlBuilder::default();
     let policy = "model.policy_model.ckpt";
     to.set("model", from.text(policy).ok_or_else(|| Original::missing(policy))?);
     to.set("data", "data/train.json");
@@ -49,7 +49,7 @@ pub(super) fn convert(from: &Original) -> Result<Written, Diagnostic> {
     Ok(to)
 }
 
-fn critic(from: &Original, to: &mut Written) {
+fn critic(from: &Original, to: &mut YamlBuilder) {
     if from.flag("model.value_model.policy_value_sharing") == Some(true) {
         let key = "model.value_model.policy_value_sharing";
         from.note(key, format!("`{key}` fails in the original; in gradus, the critic shares the policy's trunk"));
@@ -67,7 +67,7 @@ fn critic(from: &Original, to: &mut Written) {
     }
 }
 
-fn sampling(from: &Original, to: &mut Written) {
+fn sampling(from: &Original, to: &mut YamlBuilder) {
     let theirs = |key: &str| format!("model.policy_model.train_generation_kwargs.{key}");
     to.set_some("method.ppo.sampling.top_k", from.json(&theirs("top_k")));
     to.set_some("method.ppo.sampling.top_p", from.json(&theirs("top_p")));
@@ -92,7 +92,7 @@ fn sampling(from: &Original, to: &mut Written) {
     from.see_all(&theirs("do_sample"));
 }
 
-fn ppo(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
+fn ppo(from: &Original, to: &mut YamlBuilder) -> Result<(), Diagnostic> {
     for (theirs, ours) in [
         ("env.max_generated_len", "max_new_tokens"),
         ("env.train_num_samples_per_input", "group_size"),
@@ -119,7 +119,7 @@ fn ppo(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
 }
 
 /// Converts the parts of the reward. With a preference model, the others are measured but have no weight.
-fn reward(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
+fn reward(from: &Original, to: &mut YamlBuilder) -> Result<(), Diagnostic> {
     let theirs = |part: &str, key: &str| format!("reward.{part}.{key}");
     let whole = from.text(&theirs("baseline_model", "ckpt"));
     let mut parts = serde_json::Map::new();
@@ -158,7 +158,7 @@ fn reward(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
     Ok(())
 }
 
-fn train(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
+fn train(from: &Original, to: &mut YamlBuilder) -> Result<(), Diagnostic> {
     let key = "train.sampling_batch_size_per_card";
     let prompts = from.count(key).ok_or_else(|| Original::missing(key))?.saturating_mul(CARDS);
     from.note(

@@ -3,7 +3,7 @@
 use serde_json::{Value as Json, json};
 
 use super::trainer_arguments::{self as shared, HUGGING_FACE, LoraNames};
-use super::{Original, Written};
+use super::{Original, YamlBuilder};
 use crate::error::Diagnostic;
 
 /// LLaMA-Factory's defaults for keys that a file leaves out.
@@ -34,8 +34,8 @@ const TEMPLATES: &[(&str, &str)] = &[
     ("zephyr", "zephyr"),
 ];
 
-pub(super) fn convert(from: &Original) -> Result<Written, Diagnostic> {
-    let mut to = Written::default();
+pub(super) fn convert(from: &Original) -> Result<YamlBuilder, Diagnostic> {
+    let mut to = YamlBuilder::default();
     let model = "model_name_or_path";
     to.set("model", from.text(model).ok_or_else(|| Original::missing(model))?);
     to.set_some("adapter", from.text("adapter_name_or_path"));
@@ -70,7 +70,7 @@ pub(super) fn convert(from: &Original) -> Result<Written, Diagnostic> {
     Ok(to)
 }
 
-fn method(from: &Original, to: &mut Written) -> Result<&'static str, Diagnostic> {
+fn method(from: &Original, to: &mut YamlBuilder) -> Result<&'static str, Diagnostic> {
     let stage = from.text("stage").unwrap_or_else(|| "sft".into());
     let beta = from.number("pref_beta");
     let method = match stage.as_str() {
@@ -124,7 +124,7 @@ fn method(from: &Original, to: &mut Written) -> Result<&'static str, Diagnostic>
     Ok(method)
 }
 
-fn preference(from: &Original, to: &mut Written, beta: f64) -> Result<&'static str, Diagnostic> {
+fn preference(from: &Original, to: &mut YamlBuilder, beta: f64) -> Result<&'static str, Diagnostic> {
     let loss = from.text("pref_loss").unwrap_or_else(|| "sigmoid".into());
     let extra = from.number("pref_ftx").filter(|weight| *weight > 0.0);
     let method = match loss.as_str() {
@@ -162,7 +162,7 @@ fn preference(from: &Original, to: &mut Written, beta: f64) -> Result<&'static s
 }
 
 /// Converts `dataset`. Its names refer to `dataset_info.json`, which stores the paths of files.
-fn data(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
+fn data(from: &Original, to: &mut YamlBuilder) -> Result<(), Diagnostic> {
     let folder = from.text("dataset_dir").unwrap_or_else(|| "data".into());
     let file = |name: &String| format!("{folder}/{name}.json");
     let names = shared::texts(from.json("dataset"));
@@ -195,7 +195,7 @@ fn data(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
     Ok(())
 }
 
-fn template(from: &Original, to: &mut Written) {
+fn template(from: &Original, to: &mut YamlBuilder) {
     let Some(name) = from.text("template") else { return };
     match TEMPLATES.iter().find(|(theirs, _)| *theirs == name) {
         Some((_, ours)) => to.set("train.chat_template", *ours),

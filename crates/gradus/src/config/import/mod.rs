@@ -256,9 +256,9 @@ impl Original {
 
 /// The configuration that the conversion builds.
 #[derive(Default)]
-struct Written(Json);
+struct YamlBuilder(Json);
 
-impl Written {
+impl YamlBuilder {
     /// Sets the value at a dotted path.
     fn set(&mut self, path: &str, value: impl Into<Json>) {
         let mut at = &mut self.0;

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value as Json, json};
 
-use super::{Original, Written};
+use super::{Original, YamlBuilder};
 use crate::error::Diagnostic;
 
 /// Defaults of transformers for keys that a file leaves out.
@@ -38,8 +38,8 @@ const SPICE: [&str; 4] = ["java", "-Xmx8G", "-jar", "spice-1.0.jar"];
 /// Row limit that covers a whole split, for evaluations.
 const WHOLE_SPLIT: usize = 1_000_000;
 
-pub(super) fn convert(from: &Original) -> Result<Written, Diagnostic> {
-    let mut to = Written::default();
+pub(super) fn convert(from: &Original) -> Result<YamlBuilder, Diagnostic> {
+    let mut to = YamlBuilder::default();
     let algorithm = from.text("alg.id").ok_or_else(|| Original::missing("alg.id"))?;
     for key in ["tokenizer.padding_side", "tokenizer.pad_token_as_eos_token", "train_evaluation.eval_batch_size"] {
         from.see_all(key); // there is no padding, and batches of evaluations are limited by tokens
@@ -67,7 +67,7 @@ fn commas(from: &Original) {
 }
 
 /// Converts the model, and notes a different tokenizer.
-fn model(from: &Original, to: &mut Written, path: &str) -> Result<(), Diagnostic> {
+fn model(from: &Original, to: &mut YamlBuilder, path: &str) -> Result<(), Diagnostic> {
     let model = from.text(path).ok_or_else(|| Original::missing(path))?;
     if let Some(tokenizer) = from.text("tokenizer.model_name").filter(|tokenizer| *tokenizer != model) {
         let key = "tokenizer.model_name";
@@ -89,20 +89,20 @@ fn model(from: &Original, to: &mut Written, path: &str) -> Result<(), Diagnostic
     Ok(())
 }
 
-fn online(from: &Original, to: &mut Written, algorithm: &str) -> Result<(), Diagnostic> {
+fn online(from: &Original, to: &mut YamlBuilder, algorithm: &str) -> Result<(), Diagnostic> {
     let policy = "alg.policy.args";
     model(from, to, &format!("{policy}.model_name"))?;
     let kind = from.text("alg.policy.id").unwrap_or_default();
-    let apart = kind.contains("seq2seq");
+    let has_encoder = kind.contains("seq2seq");
     data(from, to)?;
     to.set("preset", "rl4lms");
     let method = |key: &str| format!("method.{algorithm}.{key}");
     let longest = from.some("env.args.max_episode_length").unwrap_or(512);
     let rollouts = format!("{policy}.generation_kwargs");
-    let new = new_tokens(from, &rollouts, apart, Some(longest));
+    let new = new_tokens(from, &rollouts, has_encoder, Some(longest));
     let new = new.unwrap_or(longest);
     to.set(&method("max_new_tokens"), new);
-    sampling(from, to, algorithm, &rollouts, apart);
+    sampling(from, to, algorithm, &rollouts, has_encoder);
     batches(from, to, algorithm, new);
 
     let args = |key: &str| format!("alg.args.{key}");
@@ -143,10 +143,10 @@ fn online(from: &Original, to: &mut Written, algorithm: &str) -> Result<(), Diag
         to.set(&method("whiten_rewards"), true);
     }
     if algorithm == "nlpo" {
-        mask(from, to, policy, apart);
+        mask(from, to, policy, has_encoder);
     }
     reward(from, to)?;
-    prompts(from, to, &kind, policy, apart);
+    prompts(from, to, &kind, policy, has_encoder);
     to.set_some("train.max_steps", from.count("train_evaluation.n_iters"));
     to.set_some("train.eval_steps", from.count("train_evaluation.eval_every"));
     let saves = from.count("train_evaluation.save_every");
@@ -156,7 +156,7 @@ fn online(from: &Original, to: &mut Written, algorithm: &str) -> Result<(), Diag
     to.set("train.save_steps", saves.unwrap_or(20));
     to.set("train.max_eval_rows", WHOLE_SPLIT);
     metrics(from, to);
-    evaluation(from, to, "train_evaluation.generation_kwargs", apart);
+    evaluation(from, to, "train_evaluation.generation_kwargs", has_encoder);
     if algorithm == "nlpo" && to.0.pointer("/train/evaluation/beams").is_some() {
         let key = "train_evaluation.generation_kwargs.num_beams";
         from.note(key, "RL4LMs applies the mask to beam search in evaluations; gradus does not");
@@ -166,7 +166,7 @@ fn online(from: &Original, to: &mut Written, algorithm: &str) -> Result<(), Diag
 }
 
 /// Sets the optimizer. A2C uses RMSprop by default, and the other algorithms use AdamW.
-fn optimizer(from: &Original, to: &mut Written, algorithm: &str, policy: &str) {
+fn optimizer(from: &Original, to: &mut YamlBuilder, algorithm: &str, policy: &str) {
     if algorithm == "a2c" && from.flag("alg.args.use_rms_prop") != Some(false) {
         to.set_some("train.rmsprop_epsilon", from.json("alg.args.rms_prop_eps"));
         return;
@@ -180,7 +180,7 @@ fn optimizer(from: &Original, to: &mut Written, algorithm: &str, policy: &str) {
 }
 
 /// Returns the maximum number of tokens per completion; `episode` is the limit of an episode, if there is one.
-fn new_tokens(from: &Original, kwargs: &str, apart: bool, episode: Option<usize>) -> Option<usize> {
+fn new_tokens(from: &Original, kwargs: &str, has_encoder: bool, episode: Option<usize>) -> Option<usize> {
     let given = from.some(&format!("{kwargs}.max_new_tokens"));
     let length = from.some(&format!("{kwargs}.max_length"));
     match (given, episode) {
@@ -197,7 +197,7 @@ fn new_tokens(from: &Original, kwargs: &str, apart: bool, episode: Option<usize>
         (Some(new), None) => Some(new),
         (None, Some(longest)) => {
             // `max_length` counts the decoder's start token.
-            let cut = length.unwrap_or(HF_MAX_LENGTH).saturating_sub(usize::from(apart));
+            let cut = length.unwrap_or(HF_MAX_LENGTH).saturating_sub(usize::from(has_encoder));
             from.note(
                 kwargs,
                 format!(
@@ -209,7 +209,7 @@ fn new_tokens(from: &Original, kwargs: &str, apart: bool, episode: Option<usize>
             Some(longest)
         }
         (None, None) => {
-            let cut = length.unwrap_or(HF_MAX_LENGTH).saturating_sub(usize::from(apart));
+            let cut = length.unwrap_or(HF_MAX_LENGTH).saturating_sub(usize::from(has_encoder));
             from.note(
                 kwargs,
                 format!("`{kwargs}` has no `max_new_tokens`: it is set to {cut}, where transformers stops"),
@@ -219,12 +219,12 @@ fn new_tokens(from: &Original, kwargs: &str, apart: bool, episode: Option<usize>
     }
 }
 
-/// Returns `min_length`. With an encoder (`apart`), it counts the decoder's start token.
-fn least(from: &Original, kwargs: &str, apart: bool) -> Option<usize> {
-    from.count(&format!("{kwargs}.min_length")).map(|least| least.saturating_sub(usize::from(apart)))
+/// Returns `min_length`. With an encoder (`has_encoder`), it counts the decoder's start token.
+fn least(from: &Original, kwargs: &str, has_encoder: bool) -> Option<usize> {
+    from.count(&format!("{kwargs}.min_length")).map(|least| least.saturating_sub(usize::from(has_encoder)))
 }
 
-fn sampling(from: &Original, to: &mut Written, algorithm: &str, kwargs: &str, apart: bool) {
+fn sampling(from: &Original, to: &mut YamlBuilder, algorithm: &str, kwargs: &str, has_encoder: bool) {
     let key = |name: &str| format!("method.{algorithm}.{name}");
     let theirs = |name: &str| format!("{kwargs}.{name}");
     if from.flag(&theirs("do_sample")) != Some(true) {
@@ -238,7 +238,7 @@ fn sampling(from: &Original, to: &mut Written, algorithm: &str, kwargs: &str, ap
     }
     let top_k = from.count(&theirs("top_k")).unwrap_or(HF_TOP_K);
     to.set(&key("sampling.top_k"), if top_k == 0 { Json::Null } else { top_k.into() });
-    to.set(&key("sampling.min_new_tokens"), least(from, kwargs, apart).unwrap_or(0));
+    to.set(&key("sampling.min_new_tokens"), least(from, kwargs, has_encoder).unwrap_or(0));
     to.set_some(&key("sampling.top_p"), from.json(&theirs("top_p")));
     for name in ["typical_p", "repetition_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size"] {
         to.set_some(&key(&format!("sampling.{name}")), from.json(&theirs(name)));
@@ -258,7 +258,7 @@ fn sampling(from: &Original, to: &mut Written, algorithm: &str, kwargs: &str, ap
 
 /// Converts a buffer of transitions to completions: as many as fill the buffer. Each mini-batch has at least the
 /// configured number of transitions; if the buffer has fewer, there is one mini-batch.
-fn batches(from: &Original, to: &mut Written, algorithm: &str, new: usize) {
+fn batches(from: &Original, to: &mut YamlBuilder, algorithm: &str, new: usize) {
     let (usual, _, batch) = constructor(algorithm);
     let (environments, steps) = (from.some("env.n_envs").unwrap_or(1), from.some("alg.args.n_steps").unwrap_or(usual));
     let (buffer, given, new) = (environments.saturating_mul(steps), from.some("alg.args.batch_size"), new.max(1));
@@ -280,15 +280,15 @@ fn batches(from: &Original, to: &mut Written, algorithm: &str, new: usize) {
     from.note("alg.args.n_steps", said);
 }
 
-/// Converts the mask. With an encoder (`apart`), it keeps one more token.
-fn mask(from: &Original, to: &mut Written, policy: &str, apart: bool) {
+/// Converts the mask. With an encoder (`has_encoder`), it keeps one more token.
+fn mask(from: &Original, to: &mut YamlBuilder, policy: &str, has_encoder: bool) {
     let theirs = |name: &str| format!("{policy}.{name}");
     let kind = from.text(&theirs("mask_type")).unwrap_or_else(|| "learned_top_k".into());
     let (top, keeps) = (from.number(&theirs("top_mask")), from.count(&theirs("min_tokens_to_keep")));
     match (kind.as_str(), top) {
         ("learned_top_p", Some(top)) => {
             to.set("method.nlpo.top_p", top);
-            to.set("method.nlpo.min_tokens_to_keep", keeps.unwrap_or(MASK_KEEPS) + usize::from(apart));
+            to.set("method.nlpo.min_tokens_to_keep", keeps.unwrap_or(MASK_KEEPS) + usize::from(has_encoder));
         }
         (_, Some(top)) => {
             to.set("method.nlpo.top_k", top as usize);
@@ -305,7 +305,7 @@ fn mask(from: &Original, to: &mut Written, policy: &str, apart: bool) {
     to.set("method.nlpo.mask_update_iterations", iterations);
 }
 
-fn prompts(from: &Original, to: &mut Written, kind: &str, policy: &str, apart: bool) {
+fn prompts(from: &Original, to: &mut YamlBuilder, kind: &str, policy: &str, has_encoder: bool) {
     let longest = from.count("env.args.max_prompt_length");
     to.set_some("train.max_prompt_length", longest);
     let side = from.text("env.args.prompt_truncation_side").unwrap_or_else(|| "left".into());
@@ -343,7 +343,7 @@ fn prompts(from: &Original, to: &mut Written, kind: &str, policy: &str, apart: b
             "in RL4LMs, episodes continue after the end of text (`terminate_on_eos`); in gradus, it ends a completion",
         );
     }
-    if let Some(start) = from.count("env.args.context_start_token").filter(|_| !apart) {
+    if let Some(start) = from.count("env.args.context_start_token").filter(|_| !has_encoder) {
         let key = "env.args.context_start_token";
         from.note(
             key,
@@ -352,7 +352,7 @@ fn prompts(from: &Original, to: &mut Written, kind: &str, policy: &str, apart: b
     }
 }
 
-fn data(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
+fn data(from: &Original, to: &mut YamlBuilder) -> Result<(), Diagnostic> {
     let id = from.text("datapool.id").ok_or_else(|| Original::missing("datapool.id"))?;
     let name = if id == "Xsum" { "xsum" } else { id.as_str() };
     let mut keys = match from.json("datapool.args") {
@@ -602,7 +602,7 @@ fn summac_zs(args: &Map<String, Json>) -> Option<Json> {
     Some(options)
 }
 
-fn reward(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
+fn reward(from: &Original, to: &mut YamlBuilder) -> Result<(), Diagnostic> {
     let id = from.text("reward_fn.id").ok_or_else(|| Original::missing("reward_fn.id"))?;
     let args = match from.json("reward_fn.args") {
         Some(Json::Object(args)) => args,
@@ -631,7 +631,7 @@ fn reward(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
     Ok(())
 }
 
-fn metrics(from: &Original, to: &mut Written) {
+fn metrics(from: &Original, to: &mut YamlBuilder) {
     let Some(Json::Array(metrics)) = from.json("train_evaluation.metrics") else { return };
     let mut found: Vec<Json> = Vec::new();
     for (i, metric) in metrics.iter().enumerate() {
@@ -710,7 +710,7 @@ fn metrics(from: &Original, to: &mut Written) {
 }
 
 /// Converts the sampling of evaluations, if the file sets it. Otherwise evaluations sample like rollouts.
-fn evaluation(from: &Original, to: &mut Written, kwargs: &str, apart: bool) {
+fn evaluation(from: &Original, to: &mut YamlBuilder, kwargs: &str, has_encoder: bool) {
     if from.node(kwargs).is_none() {
         let (section, _) = kwargs.rsplit_once('.').expect("a section and its key");
         let message = format!("`{section}` has no `generation_kwargs`: evaluations sample as rollouts do");
@@ -721,8 +721,8 @@ fn evaluation(from: &Original, to: &mut Written, kwargs: &str, apart: bool) {
     }
     let theirs = |name: &str| format!("{kwargs}.{name}");
     let key = |name: &str| format!("train.evaluation.{name}");
-    to.set_some(&key("max_new_tokens"), new_tokens(from, kwargs, apart, None));
-    to.set_some(&key("min_new_tokens"), least(from, kwargs, apart).or(Some(0)));
+    to.set_some(&key("max_new_tokens"), new_tokens(from, kwargs, has_encoder, None));
+    to.set_some(&key("min_new_tokens"), least(from, kwargs, has_encoder).or(Some(0)));
     let beams = from.count(&theirs("num_beams")).filter(|beams| *beams > 1);
     let samples = from.flag(&theirs("do_sample")) == Some(true);
     for name in ["top_p", "typical_p", "repetition_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size"] {
@@ -752,11 +752,11 @@ fn evaluation(from: &Original, to: &mut Written, kwargs: &str, apart: bool) {
     from.see_all(&theirs("post_processing_fn"));
 }
 
-fn supervised(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
+fn supervised(from: &Original, to: &mut YamlBuilder) -> Result<(), Diagnostic> {
     model(from, to, "alg.model_name")?;
-    let apart = from.text("alg.model_type").as_deref() != Some("causal");
+    let has_encoder = from.text("alg.model_type").as_deref() != Some("causal");
     data(from, to)?;
-    if apart {
+    if has_encoder {
         to.set("method.sft", json!({}));
     } else {
         to.set("method.sft.completion_only_loss", false);
@@ -803,6 +803,6 @@ fn supervised(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
     to.set_some("train.max_prompt_length", from.count("tokenizer.max_length"));
     to.set("train.prompt_truncation", from.text("tokenizer.truncation_side").unwrap_or_else(|| "left".into()));
     metrics(from, to);
-    evaluation(from, to, "alg.generation_kwargs", apart);
+    evaluation(from, to, "alg.generation_kwargs", has_encoder);
     Ok(())
 }

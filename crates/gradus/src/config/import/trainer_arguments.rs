@@ -2,7 +2,7 @@
 
 use serde_json::{Value as Json, json};
 
-use super::{Original, Written};
+use super::{Original, YamlBuilder};
 
 /// A tool's names for keys, and its defaults.
 pub(super) struct Names {
@@ -77,7 +77,7 @@ pub(super) fn batch(from: &Original, names: &Names) -> (usize, usize) {
 }
 
 /// Converts everything but the batch, the data and the method's own keys.
-pub(super) fn arguments(from: &Original, to: &mut Written, names: &Names) {
+pub(super) fn arguments(from: &Original, to: &mut YamlBuilder, names: &Names) {
     WITHOUT_EFFECT.iter().for_each(|key| from.see_all(key));
     to.set_some("output_dir", from.text("output_dir"));
     let steps = from.number("max_steps").filter(|steps| *steps > 0.0);
@@ -110,7 +110,7 @@ pub(super) fn arguments(from: &Original, to: &mut Written, names: &Names) {
     trackers(from, to);
 }
 
-fn schedule(from: &Original, to: &mut Written, names: &Names) {
+fn schedule(from: &Original, to: &mut YamlBuilder, names: &Names) {
     let warmup = from.number("warmup_steps").filter(|steps| *steps > 0.0);
     let warmup = warmup.or_else(|| from.number("warmup_ratio").filter(|share| *share > 0.0));
     from.see_all("warmup_ratio");
@@ -126,7 +126,7 @@ fn schedule(from: &Original, to: &mut Written, names: &Names) {
     }
 }
 
-fn optimizer(from: &Original, to: &mut Written, names: &Names) {
+fn optimizer(from: &Original, to: &mut YamlBuilder, names: &Names) {
     let key = names.optimizer;
     match from.text(key).as_deref() {
         None | Some("adamw" | "adamw_torch" | "adamw_torch_fused" | "adamw_hf") => {}
@@ -147,7 +147,7 @@ fn optimizer(from: &Original, to: &mut Written, names: &Names) {
 }
 
 /// Converts the intervals of logging, saving and evaluation.
-fn intervals(from: &Original, to: &mut Written) {
+fn intervals(from: &Original, to: &mut YamlBuilder) {
     let every = |key: &str| {
         let number = from.number(key)?;
         if number > 0.0 && number < 1.0 {
@@ -188,11 +188,11 @@ fn intervals(from: &Original, to: &mut Written) {
 }
 
 /// Whether the file evaluates held-out rows. If not, no training rows may be held out.
-pub(super) fn holds_out(to: &Written) -> bool {
+pub(super) fn holds_out(to: &YamlBuilder) -> bool {
     to.0.pointer("/train/eval_steps") != Some(&json!(-1))
 }
 
-fn precision(from: &Original, to: &mut Written) {
+fn precision(from: &Original, to: &mut YamlBuilder) {
     let is_on =
         |key: &str| from.text(key).is_some_and(|value| matches!(value.to_lowercase().as_str(), "true" | "auto"));
     let dtype = ["dtype", "torch_dtype"].into_iter().find_map(|key| from.text(key));
@@ -211,7 +211,7 @@ fn precision(from: &Original, to: &mut Written) {
     }
 }
 
-fn trackers(from: &Original, to: &mut Written) {
+fn trackers(from: &Original, to: &mut YamlBuilder) {
     let named = match from.json("report_to") {
         Some(Json::String(name)) => vec![name],
         Some(Json::Array(names)) => names.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect(),
@@ -264,7 +264,7 @@ pub(super) struct LoraNames {
 const WITHOUT_DROPOUT: &[&str] = &["dpo", "orpo", "cpo", "simpo", "kto", "distill"];
 
 /// Converts the adapter for `method`. The caller has checked that there is one.
-pub(super) fn lora(from: &Original, to: &mut Written, method: &str, names: &LoraNames) {
+pub(super) fn lora(from: &Original, to: &mut YamlBuilder, method: &str, names: &LoraNames) {
     let (rank, alpha, dropout) = names.usual;
     let rank = from.some(names.rank).unwrap_or(rank);
     to.set("lora.rank", rank);

@@ -3,7 +3,7 @@
 use serde_json::{Value as Json, json};
 
 use super::trainer_arguments::{self as shared, HUGGING_FACE, LoraNames};
-use super::{Original, Written};
+use super::{Original, YamlBuilder};
 use crate::error::Diagnostic;
 
 /// A subcommand of TRL whose files can be imported.
@@ -96,8 +96,8 @@ const LORA: LoraNames = LoraNames {
     usual: (16, Some(32.0), 0.05),
 };
 
-pub(super) fn convert(from: &Original, command: TrlCommand) -> Result<Written, Diagnostic> {
-    let mut to = Written::default();
+pub(super) fn convert(from: &Original, command: TrlCommand) -> Result<YamlBuilder, Diagnostic> {
+    let mut to = YamlBuilder::default();
     let model = "model_name_or_path";
     to.set("model", from.text(model).ok_or_else(|| Original::missing(model))?);
     to.set(&format!("method.{}", command.name()), json!({}));
@@ -132,7 +132,7 @@ pub(super) fn convert(from: &Original, command: TrlCommand) -> Result<Written, D
 }
 
 /// Converts packing. Blocks of whole rows need no key here, because rows are stored end to end; blocks that cut rows do.
-fn packing(from: &Original, to: &mut Written) {
+fn packing(from: &Original, to: &mut YamlBuilder) {
     let strategy = from.text("packing_strategy");
     if from.flag("packing") != Some(true) {
         return;
@@ -148,7 +148,7 @@ fn packing(from: &Original, to: &mut Written) {
 }
 
 /// Converts the rows: a data set with its splits, or a mixture.
-fn data(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
+fn data(from: &Original, to: &mut YamlBuilder) -> Result<(), Diagnostic> {
     let named = |name: String, split: Option<String>| match split.as_deref() {
         None | Some("train") => name,
         Some(split) => format!("{name}:{split}"),
@@ -185,7 +185,7 @@ fn data(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
     Ok(())
 }
 
-fn online(from: &Original, to: &mut Written, command: TrlCommand) -> Result<(), Diagnostic> {
+fn online(from: &Original, to: &mut YamlBuilder, command: TrlCommand) -> Result<(), Diagnostic> {
     let key = |ours: &str| format!("method.{}.{ours}", command.name());
     let group = from.some("num_generations").unwrap_or(if command == TrlCommand::Grpo { 8 } else { 2 });
     to.set(&key("group_size"), group);
@@ -243,7 +243,7 @@ fn online(from: &Original, to: &mut Written, command: TrlCommand) -> Result<(), 
     Ok(())
 }
 
-fn rewards(from: &Original, to: &mut Written) {
+fn rewards(from: &Original, to: &mut YamlBuilder) {
     let mut parts = Vec::new();
     let models = shared::texts(from.json("reward_model_name_or_path"));
     parts.extend(models.into_iter().map(|model| json!({ "model": model })));

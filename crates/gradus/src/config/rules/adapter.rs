@@ -6,21 +6,21 @@ use crate::method::Problems;
 
 pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
     let adapts = config.adapter.is_some() || config.lora.is_some();
-    problems.unless(!adapts || config.train.sampling_weights.is_none(), &["train.sampling_weights"], || {
+    problems.require(!adapts || config.train.sampling_weights.is_none(), &["train.sampling_weights"], || {
         let message = "`train.sampling_weights` is set, but with an adapter, sampling uses the base weights as they \
                        are stored";
         (message.into(), Some("use `train.frozen_weights`: it also stores the base in this format in training".into()))
     });
     drops_well(problems, config, "train.dropout", config.train.dropout.then_some("true".into()));
     let Some(lora) = &config.lora else { return };
-    problems.unless(config.adapter.is_none(), &["adapter", "lora"], || {
+    problems.require(config.adapter.is_none(), &["adapter", "lora"], || {
         let message = "`adapter` continues an adapter and `lora` creates a new one: a run can have only one of them";
         (message.into(), Some("leave `lora` out, or merge the adapter into its base first (`gradus merge`)".into()))
     });
     problems.at_least("lora.rank", lora.rank, 1);
     problems.above_zero("lora.alpha", lora.alpha);
     problems.zero_to_below("lora.dropout", lora.dropout, 1.0);
-    problems.unless(
+    problems.require(
         lora.targets.is_empty() || lora.target_pattern.is_none(),
         &["lora.targets", "lora.target_pattern"],
         || ("`lora.targets` and `lora.target_pattern` both select layers".into(), None),
@@ -37,5 +37,5 @@ fn drops_well(problems: &mut Problems<'_>, config: &RunConfig, key: &'static str
          differ at random",
     );
     let takers = names("and", |method| method.method().drops_out());
-    problems.unless(false, &[key], || (message, Some(format!("leave it out; it is for {takers}"))));
+    problems.require(false, &[key], || (message, Some(format!("leave it out; it is for {takers}"))));
 }

@@ -12,7 +12,7 @@ pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
     match (&config.reward, config.method.is_online()) {
         // The rewards of an environment are sufficient.
         (None, true) if config.environment.is_some() => {}
-        (None, true) => problems.unless(false, &["reward", &format!("method.{method}")], || {
+        (None, true) => problems.require(false, &["reward", &format!("method.{method}")], || {
             let message = format!("`{method}` needs a `reward`: it learns from the rewards of its own completions");
             (
                 message,
@@ -22,7 +22,7 @@ pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
                 ),
             )
         }),
-        (Some(_), false) => problems.unless(false, &["reward"], || {
+        (Some(_), false) => problems.require(false, &["reward"], || {
             let message =
                 format!("`reward` is given, but `{method}` samples no completions to reward: it trains only on its \
                          data");
@@ -37,25 +37,25 @@ fn check_reward(problems: &mut Problems<'_>, reward: &RewardConfig, path: &str) 
     match reward {
         RewardConfig::Model(model) => {
             let key = format!("{path}.model");
-            problems.unless(!model.trim().is_empty(), &[&key], || (format!("`{key}` is empty"), None));
+            problems.require(!model.trim().is_empty(), &[&key], || (format!("`{key}` is empty"), None));
         }
         RewardConfig::Classifier(classifier) => {
             let key = |name: &str| format!("{path}.classifier.{name}");
             let model = key("model");
-            problems.unless(!classifier.model.trim().is_empty(), &[&model], || (format!("`{model}` is empty"), None));
+            problems.require(!classifier.model.trim().is_empty(), &[&model], || (format!("`{model}` is empty"), None));
             if let Some((name, message)) = classifier.mistake() {
-                problems.unless(false, &[&key(name)], || (format!("`{}`: {message}", key(name)), None));
+                problems.require(false, &[&key(name)], || (format!("`{}`: {message}", key(name)), None));
             }
         }
         RewardConfig::FineGrained(FineGrainedConfig(parts)) => {
             let key = format!("{path}.fine_grained");
-            problems.unless(!parts.is_empty(), &[&key], || {
+            problems.require(!parts.is_empty(), &[&key], || {
                 (format!("`{key}` is empty"), Some("name a part: `relevance: { model: DIR, … }`".into()))
             });
             for (name, part) in parts {
                 for (own, message) in part.mistakes() {
                     let key = format!("{key}.{name}.{own}");
-                    problems.unless(false, &[&key], || (format!("`{key}`: {message}"), None));
+                    problems.require(false, &[&key], || (format!("`{key}`: {message}"), None));
                 }
             }
         }
@@ -63,13 +63,13 @@ fn check_reward(problems: &mut Problems<'_>, reward: &RewardConfig, path: &str) 
         RewardConfig::Toxicity(toxicity) => {
             for (own, message) in toxicity.scorer.mistakes() {
                 let key = format!("{path}.toxicity.scorer.{own}");
-                problems.unless(false, &[&key], || (format!("`{key}`: {message}"), None));
+                problems.require(false, &[&key], || (format!("`{key}`: {message}"), None));
             }
         }
         RewardConfig::Judge(judge) => {
             for (own, message) in judge.mistakes() {
                 let key = format!("{path}.judge.{own}");
-                problems.unless(false, &[&key], || (format!("`{key}`: {message}"), None));
+                problems.require(false, &[&key], || (format!("`{key}`: {message}"), None));
             }
         }
         RewardConfig::Code(code) => {
@@ -79,21 +79,21 @@ fn check_reward(problems: &mut Problems<'_>, reward: &RewardConfig, path: &str) 
         RewardConfig::Metric(metric) => {
             if let Err(error) = metric.check_alone() {
                 let key = format!("{path}.metric");
-                problems.unless(false, &[&key], || (format!("`{key}`: {error}"), None));
+                problems.require(false, &[&key], || (format!("`{key}`: {error}"), None));
             }
         }
         RewardConfig::Command(command) => {
             let key = format!("{path}.command");
-            problems.unless(!command.program.is_empty(), &[&key], || {
+            problems.require(!command.program.is_empty(), &[&key], || {
                 (format!("`{key}` is empty"), Some("name the program and its arguments: `[python3, score.py]`".into()))
             });
         }
         RewardConfig::Mix(parts) => {
             let key = format!("{path}.mix");
-            problems.unless(!parts.is_empty(), &[&key], || (format!("`{key}` is empty"), None));
+            problems.require(!parts.is_empty(), &[&key], || (format!("`{key}` is empty"), None));
             for (i, part) in parts.iter().enumerate() {
                 let weight = format!("{key}[{i}].weight");
-                problems.unless(part.weight != 0.0, &[&weight], || {
+                problems.require(part.weight != 0.0, &[&weight], || {
                     (format!("`{weight}` is 0, which leaves the reward without effect"), None)
                 });
                 check_reward(problems, &part.reward, &format!("{key}[{i}].reward"));
@@ -116,7 +116,7 @@ fn check_rule(problems: &mut Problems<'_>, rule: &RuleConfig, path: &str) {
             if let Err(error) = regex::Regex::new(pattern) {
                 let reason = error.to_string();
                 let reason = reason.lines().last().unwrap_or_default().trim_start_matches("error: ");
-                problems.unless(false, &[&key], || (format!("`{key}` is not a regular expression: {reason}"), None));
+                problems.require(false, &[&key], || (format!("`{key}` is not a regular expression: {reason}"), None));
             }
         }
         _ => {}

@@ -12,10 +12,10 @@ pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
     let Some(iteration) = config.method.iteration() else {
         let message = format!("`rollouts` is given, but `{method}` samples nothing");
         let hint = Some(format!("leave it out, or use {}", names("or", MethodConfig::is_online)));
-        return problems.unless(false, &["rollouts"], || (message, hint));
+        return problems.require(false, &["rollouts"], || (message, hint));
     };
     problems.server("rollouts", &rollouts.server, rollouts.connections, (rollouts.timeout_s, rollouts.wait_s));
-    problems.unless(!rollouts.shared.as_os_str().is_empty(), &["rollouts.shared"], || {
+    problems.require(!rollouts.shared.as_os_str().is_empty(), &["rollouts.shared"], || {
         let message = "`rollouts.shared` is missing: it names a folder that this process and the server both see";
         (message.into(), None)
     });
@@ -25,18 +25,18 @@ pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
         problems.at_least(key, bound.unwrap_or(0.0), 0.0);
     }
     if let (Some(low), Some(high)) = (low, high) {
-        problems.unless(low < high, &bounds, || {
+        problems.require(low < high, &bounds, || {
             (format!("`{}` is {low}, but must be below `{}` ({high})", bounds[0], bounds[1]), None)
         });
     }
     let corrects = rollouts.importance_sampling_correction;
     let cuts = !rollouts.importance_sampling_mode.masks();
-    problems.unless(!(corrects && cuts && low.is_none() && high.is_none()), &bounds, || {
+    problems.require(!(corrects && cuts && low.is_none() && high.is_none()), &bounds, || {
         let message = "`rollouts.importance_sampling_mode` clips ratios to bounds, but no bound is set";
         (message.into(), Some("give `importance_sampling_clip_max`, such as 3".into()))
     });
     for (key, is_given) in [("environment", config.environment.is_some()), ("tools", !config.tools.is_empty())] {
-        problems.unless(!is_given || rollouts.max_staleness == 0, &["rollouts.max_staleness", key], || {
+        problems.require(!is_given || rollouts.max_staleness == 0, &["rollouts.max_staleness", key], || {
             let message = format!("`rollouts.max_staleness` is above 0, but with `{key}` turns wait for answers");
             (message, Some("leave it out: iterations with episodes are not sampled ahead".into()))
         });
@@ -47,18 +47,18 @@ pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
         "the server stores the weights for sampling",
     )];
     for (key, is_given, why) in refused {
-        problems.unless(!is_given, &["rollouts", key], || {
+        problems.require(!is_given, &["rollouts", key], || {
             (format!("`{key}` and `rollouts` are both given, but {why}"), Some("leave one of them out".into()))
         });
     }
     let key = |name: &str| format!("method.{method}.sampling.{name}");
-    problems.unless(iteration.sampling.trained_logprobs == TrainedLogprobs::Raw, &[&key("trained_logprobs")], || {
+    problems.require(iteration.sampling.trained_logprobs == TrainedLogprobs::Raw, &[&key("trained_logprobs")], || {
         let message =
             format!("`{}` must be `raw` with `rollouts`: a server returns no other logprobs", key("trained_logprobs"));
         (message, None)
     });
     for name in unknown_settings(rollouts.kind, &iteration.sampling.apply(SamplingParams::default())) {
-        problems.unless(false, &["rollouts.kind", &key(name)], || {
+        problems.require(false, &["rollouts.kind", &key(name)], || {
             (format!("`{}` is set, but this kind of server has no such setting", key(name)), None)
         });
     }

@@ -4,23 +4,23 @@
 //! information and a correction. If the answers were compared, it has a preference for each pair. Offsets count characters (Unicode
 //! code points) in the file and bytes here, so that a span is always a slice of its answer.
 
+mod counts;
 mod coverage;
 mod join;
 mod labels;
 mod pairs;
 mod read;
-mod tally;
 
 use std::ops::Range;
 
 use serde_json::{Map, Value, json};
 
+pub use counts::FeedbackCounts;
 pub use coverage::{coverage_preferences, information};
 pub use join::{Joined, join};
 pub use labels::{Category, IGNORE, NO_ERROR, SENTENCES, SEPARATOR, SegmentForm, TAGS, segment_labels, segment_row};
 pub use pairs::{conflicts, contradict, preference_rows};
 pub(super) use read::{fits, read};
-pub use tally::Tally;
 
 use super::grounded::{Passage, reward_prompt};
 

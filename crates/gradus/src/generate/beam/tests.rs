@@ -96,7 +96,7 @@ impl Case {
             ends.for_each(|id| *id = params.stop_ids[0]);
         }
         assert_eq!(all, *ids, "{name}");
-        for (Found { score, completion }, expected) in found.iter().zip(scores) {
+        for (BeamCompletion { score, completion }, expected) in found.iter().zip(scores) {
             assert!(
                 (f64::from(*score) - expected).abs() < 2e-5 * expected.abs().max(1.0),
                 "{name}: {score} {expected}"
@@ -186,7 +186,7 @@ fn logprobs_are_those_of_the_model_at_the_temperature() {
             &stream,
         )
         .expect("found");
-        for Found { completion, .. } in found {
+        for BeamCompletion { completion, .. } in found {
             let all = [prompt, &completion.ids].concat();
             let mut next = Next::new(&model, 1, 8);
             for (t, (&id, &logprob)) in completion.ids.iter().zip(&completion.logprobs).enumerate() {

@@ -271,13 +271,13 @@ fn what_cannot_be_sampled_is_refused() {
     let forced = SamplingParams { forced_bos_token_id: Some(99_999), ..params(2) };
     assert!(refused(engine.submit(request(&[1], forced, 0..1))).starts_with("`forced_bos_token_id` names token 99999"));
     let row = engine.submit(kept(&[1, 2], params(4), 0)).expect("fine").start;
-    let go_on = |engine: &mut Engine<'_>, ids: &[u32], new| {
+    let continue_with = |engine: &mut Engine<'_>, ids: &[u32], new| {
         engine.extend(row, turn(ids, params(new), 1)).map_err(|error| error.to_string())
     };
-    assert!(go_on(&mut engine, &[3], 2).expect_err("it is under way").starts_with("row 0 cannot continue"));
+    assert!(continue_with(&mut engine, &[3], 2).expect_err("it is under way").starts_with("row 0 cannot continue"));
     finish(&mut engine);
-    assert!(go_on(&mut engine, &[3, 3], 41).expect_err("no room").starts_with("the conversation has 8 tokens"));
+    assert!(continue_with(&mut engine, &[3, 3], 41).expect_err("no room").starts_with("the conversation has 8 tokens"));
     assert!(engine.rewind(row, 2));
-    assert!(go_on(&mut engine, &[], 2).expect_err("nothing to go on from").contains("it has no new tokens"));
-    go_on(&mut engine, &[3], 2).expect("it goes on");
+    assert!(continue_with(&mut engine, &[], 2).expect_err("nothing to go on from").contains("it has no new tokens"));
+    continue_with(&mut engine, &[3], 2).expect("it goes on");
 }

@@ -42,7 +42,7 @@ pub struct Answer {
 
 impl Answer {
     /// Returns the text without thoughts.
-    pub fn said(&self) -> String {
+    pub fn without_thoughts(&self) -> String {
         without_thoughts(&self.message().content).into_owned()
     }
 
@@ -57,32 +57,32 @@ impl Answer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flow {
     /// Continue.
-    GoOn,
+    Continue,
     /// Stop.
     Stop,
 }
 
 /// An answer that is being sampled.
-pub(super) struct UnderWay {
+pub(super) struct PartialAnswer {
     prompt_ids: Vec<u32>,
     stop: Vec<String>,
     begins_inside: bool,
-    heard: String,
+    sent: String,
     is_interrupted: bool,
 }
 
-impl UnderWay {
+impl PartialAnswer {
     /// Creates an empty answer to `prompt_ids`.
     pub(super) fn new(prompt_ids: Vec<u32>, stop: Vec<String>, begins_inside: bool) -> Self {
-        Self { prompt_ids, stop, begins_inside, heard: String::new(), is_interrupted: false }
+        Self { prompt_ids, stop, begins_inside, sent: String::new(), is_interrupted: false }
     }
 
-    /// Converts `completion` to the finished answer. `hear` receives the text that was held back as a possible stop string.
+    /// Converts `completion` to the finished answer. `on_text` receives the text that was held back as a possible stop string.
     pub(super) fn end(
         &self,
         tokenizer: &Tokenizer,
         completion: &Completion,
-        hear: &mut dyn FnMut(&str) -> Flow,
+        on_text: &mut dyn FnMut(&str) -> Flow,
     ) -> Result<Answer> {
         let whole = continuation(tokenizer, &self.prompt_ids, &completion.ids)?;
         let text = cut_at_stop(&whole, &self.stop).to_owned();
@@ -91,8 +91,8 @@ impl UnderWay {
             (_, StopReason::Length) => AnswerEnd::Length,
             _ => AnswerEnd::Stop,
         };
-        if let Some(rest) = text.strip_prefix(&self.heard).filter(|rest| !rest.is_empty()) {
-            hear(rest);
+        if let Some(rest) = text.strip_prefix(&self.sent).filter(|rest| !rest.is_empty()) {
+            on_text(rest);
         }
         Ok(Answer { text, begins_inside: self.begins_inside, tokens: completion.ids.len(), end })
     }
@@ -102,32 +102,32 @@ impl UnderWay {
 pub(super) struct Listener<'a> {
     tokenizer: &'a Tokenizer,
     strings: StopStrings<'a>,
-    answer: &'a mut UnderWay,
-    hear: &'a mut dyn FnMut(&str) -> Flow,
+    answer: &'a mut PartialAnswer,
+    on_text: &'a mut dyn FnMut(&str) -> Flow,
 }
 
 impl<'a> Listener<'a> {
-    /// Creates a listener. `hear` receives the final pieces of `answer`.
+    /// Creates a listener. `on_text` receives the final pieces of `answer`.
     pub(super) fn new(
         tokenizer: &'a Tokenizer,
-        answer: &'a mut UnderWay,
-        hear: &'a mut dyn FnMut(&str) -> Flow,
+        answer: &'a mut PartialAnswer,
+        on_text: &'a mut dyn FnMut(&str) -> Flow,
     ) -> Self {
         let strings = StopStrings::new(tokenizer, answer.stop.iter().cloned());
-        Self { tokenizer, strings, answer, hear }
+        Self { tokenizer, strings, answer, on_text }
     }
 }
 
 impl StopRule for Listener<'_> {
     fn stops(&mut self, row: usize, completion_ids: &[u32]) -> bool {
         let ended = self.strings.stops(row, completion_ids);
-        let UnderWay { prompt_ids, stop, heard, is_interrupted, .. } = &mut *self.answer;
+        let PartialAnswer { prompt_ids, stop, sent, is_interrupted, .. } = &mut *self.answer;
         // Text that cannot be decoded yet is delivered with a later id.
         if let Ok(text) = continuation(self.tokenizer, prompt_ids, completion_ids) {
             let certain = certain(cut_at_stop(&text, stop), stop);
-            let new = certain.strip_prefix(heard.as_str()).unwrap_or_default();
-            *is_interrupted |= (self.hear)(new) == Flow::Stop;
-            heard.push_str(new);
+            let new = certain.strip_prefix(sent.as_str()).unwrap_or_default();
+            *is_interrupted |= (self.on_text)(new) == Flow::Stop;
+            sent.push_str(new);
         }
         ended || *is_interrupted
     }

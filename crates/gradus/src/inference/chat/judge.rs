@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::transcript::{hh, said};
+use super::transcript::{hh, visible_turns};
 use super::{Answer, AnswerEnd};
 use crate::data::Message;
 use crate::device::DeviceChoice;
@@ -36,21 +36,23 @@ impl ChatJudge {
     /// # Errors
     /// If the text is too long for it.
     pub fn reward(&mut self, messages: &[Message], answer: &Answer) -> Result<f32> {
-        let messages: Vec<Message> =
-            said(messages).zip(messages).map(|((_, text), m)| Message { content: text, ..m.clone() }).collect();
+        let messages: Vec<Message> = visible_turns(messages)
+            .zip(messages)
+            .map(|((_, text), m)| Message { content: text, ..m.clone() })
+            .collect();
         let stop = if answer.end == AnswerEnd::Stop { StopReason::StopId } else { StopReason::Length };
         let text = hh(&messages);
-        let said = answer.said();
+        let visible_turns = answer.without_thoughts();
         // The transcript has a space after the colon, and an answer may already start with one.
-        let completion = match said.starts_with(' ') {
-            true => said,
-            false => format!(" {said}"),
+        let completion = match visible_turns.starts_with(' ') {
+            true => visible_turns,
+            false => format!(" {visible_turns}"),
         };
         let prompt = Prompt {
             row: 0,
             text,
             ids: Vec::new(),
-            apart: false,
+            encoder_reads_prompt: false,
             messages: Some(messages),
             columns: serde_json::Map::new(),
         };

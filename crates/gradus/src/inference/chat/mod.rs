@@ -5,23 +5,23 @@
 //! conversation: the next turn computes only the part that differs from the cache.
 
 mod answer;
+mod backend;
 mod judge;
 mod segments;
 mod session;
-mod talker;
 mod transcript;
 
 pub use answer::{Answer, AnswerEnd, Flow};
+pub use backend::{Prompter, TemplateInputs};
 pub use judge::ChatJudge;
 pub use segments::{JudgedPart, SegmentsJudge};
-pub use session::{Ask, Base, Piece, Said, Session, score_text};
-pub use talker::{Asked, Prompter};
+pub use session::{Base, CompletionRequest, Piece, Session, TokenScore, score_text};
 
 use std::path::Path;
 use std::sync::Arc;
 
-use answer::{Listener, UnderWay};
-use talker::Talker;
+use answer::{Listener, PartialAnswer};
+use backend::ChatBackend;
 
 use crate::data::Message;
 use crate::device::DeviceChoice;
@@ -86,11 +86,11 @@ pub struct ChatSettings {
 
 /// A model to chat with.
 pub struct ChatModel {
-    talker: Talker,
+    backend: ChatBackend,
     /// Cache of the conversation so far, once there is one.
     memory: Option<Memory>,
     /// The answer in progress.
-    under_way: Option<UnderWay>,
+    partial_answer: Option<PartialAnswer>,
 }
 
 /// The conversation in the cache of an engine.
@@ -108,17 +108,17 @@ impl ChatModel {
     /// # Errors
     /// If it cannot be found or read, is a reward model, or lacks a requested chat template.
     pub fn open(options: &ChatOptions) -> Result<Self> {
-        Ok(Self { talker: Talker::open(options)?, memory: None, under_way: None })
+        Ok(Self { backend: ChatBackend::open(options)?, memory: None, partial_answer: None })
     }
 
     /// Returns the directory that the model was loaded from.
     pub fn directory(&self) -> &Path {
-        &self.talker.directory
+        &self.backend.directory
     }
 
     /// Returns the format of conversations.
     pub fn format(&self) -> ChatFormat {
-        self.talker.format()
+        self.backend.format()
     }
 
     /// Returns the conversation as the model reads it, up to the start of its answer.
@@ -126,10 +126,10 @@ impl ChatModel {
     /// # Errors
     /// If the template rejects the conversation.
     pub fn text_of(&self, messages: &[Message]) -> Result<String> {
-        self.talker.prompter.text_of(messages, &Asked::default())
+        self.backend.prompter.text_of(messages, &TemplateInputs::default())
     }
 
-    /// Answers the conversation. `turn` and `attempt` select the random stream. `hear` receives every piece of the
+    /// Answers the conversation. `turn` and `attempt` select the random stream. `on_text` receives every piece of the
     /// answer as soon as it is final, and returns whether to continue.
     ///
     /// # Errors
@@ -139,11 +139,11 @@ impl ChatModel {
         messages: &[Message],
         settings: &ChatSettings,
         of: (u64, u64),
-        hear: &mut dyn FnMut(&str) -> Flow,
+        on_text: &mut dyn FnMut(&str) -> Flow,
     ) -> Result<Answer> {
         self.begin(messages, settings, of)?;
         loop {
-            if let Some(answer) = self.step(hear)? {
+            if let Some(answer) = self.step(on_text)? {
                 return Ok(answer);
             }
         }
@@ -155,14 +155,14 @@ impl ChatModel {
     /// # Errors
     /// If the conversation is too long, or a setting is invalid.
     pub fn begin(&mut self, messages: &[Message], settings: &ChatSettings, (turn, attempt): (u64, u64)) -> Result<()> {
-        let (ids, begins_inside) = self.talker.prompter.begin(messages, &Asked::default())?;
-        let params = self.talker.params(ids.len(), settings.params.clone());
+        let (ids, begins_inside) = self.backend.prompter.begin(messages, &TemplateInputs::default())?;
+        let params = self.backend.params(ids.len(), settings.params.clone());
         let params = params.map_err(|error| error.with_hint("`/reset` starts a new one"))?;
-        let stop = self.talker.stop(&settings.stop);
-        self.go_on(&ids, Arc::new(params), settings.seed.stream(Purpose::Chat, turn, attempt))?;
+        let stop = self.backend.stop(&settings.stop);
+        self.continue_with(&ids, Arc::new(params), settings.seed.stream(Purpose::Chat, turn, attempt))?;
         // A decoder starts from its own start id: its answer continues no text.
-        let continued = if self.talker.has_encoder() { Vec::new() } else { ids };
-        self.under_way = Some(UnderWay::new(continued, stop, begins_inside));
+        let continued = if self.backend.has_encoder() { Vec::new() } else { ids };
+        self.partial_answer = Some(PartialAnswer::new(continued, stop, begins_inside));
         Ok(())
     }
 
@@ -170,18 +170,18 @@ impl ChatModel {
     ///
     /// # Errors
     /// If the answer is not valid text, or if none was started.
-    pub fn step(&mut self, hear: &mut dyn FnMut(&str) -> Flow) -> Result<Option<Answer>> {
-        let (Some(memory), Some(answer)) = (&mut self.memory, &mut self.under_way) else {
+    pub fn step(&mut self, on_text: &mut dyn FnMut(&str) -> Flow) -> Result<Option<Answer>> {
+        let (Some(memory), Some(answer)) = (&mut self.memory, &mut self.partial_answer) else {
             return Err(Error::input("no answer was begun"));
         };
-        let events = memory.engine.step(&mut Listener::new(&self.talker.files.tokenizer, answer, hear));
+        let events = memory.engine.step(&mut Listener::new(&self.backend.files.tokenizer, answer, on_text));
         let ended = events.into_iter().find_map(|event| match event {
             Event::Finished { completion, .. } => Some(completion),
             Event::Token { .. } => None,
         });
-        let (Some(completion), Some(answer)) = (ended, &self.under_way) else { return Ok(None) };
-        let answer = answer.end(&self.talker.files.tokenizer, &completion, hear)?;
-        self.under_way = None;
+        let (Some(completion), Some(answer)) = (ended, &self.partial_answer) else { return Ok(None) };
+        let answer = answer.end(&self.backend.files.tokenizer, &completion, on_text)?;
+        self.partial_answer = None;
         Ok(Some(answer))
     }
 
@@ -191,9 +191,9 @@ impl ChatModel {
     }
 
     /// Continues `ids` in the engine, from the first difference to the cache.
-    fn go_on(&mut self, ids: &[u32], params: Arc<SamplingParams>, stream: Stream) -> Result<()> {
+    fn continue_with(&mut self, ids: &[u32], params: Arc<SamplingParams>, stream: Stream) -> Result<()> {
         // An encoder always reads a whole conversation.
-        let has_encoder = self.talker.has_encoder();
+        let has_encoder = self.backend.has_encoder();
         if let Some(Memory { engine, row }) = &mut self.memory {
             let held = engine.ids(*row).unwrap_or_default();
             // At least one id must be computed, because the last id gives the first logits.
@@ -203,7 +203,7 @@ impl ChatModel {
             }
             engine.cancel(*row);
         }
-        let new = || Memory { engine: Engine::new(&self.talker.model, 1, CAPACITY), row: 0 };
+        let new = || Memory { engine: Engine::new(&self.backend.model, 1, CAPACITY), row: 0 };
         let memory = self.memory.get_or_insert_with(new);
         let request = Request { prompt: ids.to_vec(), params, streams: vec![stream], is_kept: true };
         memory.row = memory.engine.submit(request)?.start;
@@ -237,25 +237,25 @@ mod tests {
     fn a_turn_computes_what_is_new_and_answers_as_if_all_were() {
         let (mut one, settings) = (model(ChatFormat::Hh), settings(10));
         let mut messages = vec![Message::new("user", "The tea is")];
-        let mut go_on = |_: &str| Flow::GoOn;
+        let mut on_text = |_: &str| Flow::Continue;
         let mut computed = 0;
-        for (turn, said) in ["warm.", "The cup is"].into_iter().enumerate() {
-            let answer = one.answer(&messages, &settings, (turn as u64, 0), &mut go_on).expect("an answer");
+        for (turn, text) in ["warm.", "The cup is"].into_iter().enumerate() {
+            let answer = one.answer(&messages, &settings, (turn as u64, 0), &mut on_text).expect("an answer");
             assert_eq!(
                 answer,
-                model(ChatFormat::Hh).answer(&messages, &settings, (turn as u64, 0), &mut go_on).expect("alone")
+                model(ChatFormat::Hh).answer(&messages, &settings, (turn as u64, 0), &mut on_text).expect("alone")
             );
             computed = one.prefilled();
-            messages.extend([answer.message(), Message::new("user", said)]);
+            messages.extend([answer.message(), Message::new("user", text)]);
         }
         let ids = |one: &ChatModel| {
-            one.talker.files.tokenizer.encode(&one.text_of(&messages).expect("a text"), true).expect("ids")
+            one.backend.files.tokenizer.encode(&one.text_of(&messages).expect("a text"), true).expect("ids")
         };
         let (all, held) = (ids(&one), one.memory.as_ref().expect("a conversation"));
         let held = held.engine.ids(held.row).expect("it is kept").to_vec();
         let common = held.iter().zip(&all).take_while(|(held, id)| held == id).count();
         assert!(common * 2 > all.len(), "most of the conversation is there: {common} of {}", all.len());
-        one.answer(&messages, &settings, (2, 0), &mut go_on).expect("an answer");
+        one.answer(&messages, &settings, (2, 0), &mut on_text).expect("an answer");
         // The last id of an answer is sampled but not computed.
         let drawn = usize::from(common == held.len());
         assert_eq!(one.prefilled() - computed, all.len() - common + drawn);
@@ -265,9 +265,10 @@ mod tests {
     fn another_answer_computes_one_token_again() {
         let mut one = model(ChatFormat::Plain);
         let messages = [Message::new("user", "The tea is good and the cup is warm.")];
-        let mut answer = |attempt| one.answer(&messages, &settings(9), (0, attempt), &mut |_| Flow::GoOn).expect("one");
+        let mut answer =
+            |attempt| one.answer(&messages, &settings(9), (0, attempt), &mut |_| Flow::Continue).expect("one");
         assert_ne!(answer(0), answer(1));
-        let ids = one.talker.files.tokenizer.encode(&messages[0].content, true).expect("ids");
+        let ids = one.backend.files.tokenizer.encode(&messages[0].content, true).expect("ids");
         assert_eq!(one.prefilled(), ids.len() + 1);
     }
 }

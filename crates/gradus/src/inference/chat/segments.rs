@@ -103,7 +103,7 @@ impl SegmentsJudge {
             row: 0,
             text: text.clone(),
             ids: Vec::new(),
-            apart: false,
+            encoder_reads_prompt: false,
             messages: None,
             columns: columns.iter().map(|name| (name.clone(), last.into())).collect(),
         };

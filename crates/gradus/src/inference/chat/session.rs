@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::answer::{AnswerEnd, Flow, Listener, UnderWay};
-use super::talker::{Prompter, Talker};
+use super::answer::{AnswerEnd, Flow, Listener, PartialAnswer};
+use super::backend::{ChatBackend, Prompter};
 use super::{ChatFormat, ChatOptions};
 use crate::error::{Error, Result};
 use crate::generate::sampler::logprobs_of;
@@ -27,7 +27,7 @@ const SCORED_AT_ONCE: usize = 64;
 
 /// A request for completions of one prompt.
 #[derive(Debug, Clone)]
-pub struct Ask {
+pub struct CompletionRequest {
     /// Ids of the prompt.
     pub prompt: Vec<u32>,
     /// Sampling settings. The model's own stop ids are added, and the number of tokens is limited by the model's positions.
@@ -40,7 +40,7 @@ pub struct Ask {
 
 /// A token with its log-probabilities.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Said {
+pub struct TokenScore {
     /// Id of the token.
     pub id: u32,
     /// Log-probability under the model at the sampling temperature (1 if greedy), in nats.
@@ -59,7 +59,7 @@ pub enum Piece {
         /// Number of the row.
         row: usize,
         /// The sampled token.
-        said: Said,
+        score: TokenScore,
         /// Text that is now final. It may belong to earlier tokens; the text of this token may come with a later one.
         text: String,
     },
@@ -76,20 +76,20 @@ pub enum Piece {
 
 /// A model that serves many requests at the same time.
 pub struct Session {
-    talker: Talker,
+    backend: ChatBackend,
     engine: Engine<'static>,
-    rows: BTreeMap<usize, Telling>,
+    rows: BTreeMap<usize, RowInProgress>,
 }
 
 /// A loaded model that several sessions can share.
 #[derive(Clone)]
-pub struct Base(Talker);
+pub struct Base(ChatBackend);
 
 /// A row in progress.
-struct Telling {
-    answer: UnderWay,
+struct RowInProgress {
+    answer: PartialAnswer,
     /// Number of tokens reported so far.
-    told: usize,
+    reported: usize,
 }
 
 impl Session {
@@ -98,14 +98,14 @@ impl Session {
     /// # Errors
     /// If it cannot be found or read, is a reward model, or lacks a requested chat template.
     pub fn open(options: &ChatOptions, places: usize) -> Result<Self> {
-        let talker = Talker::open(options)?;
-        let engine = Engine::new(&talker.model, places, CAPACITY);
-        Ok(Self { talker, engine, rows: BTreeMap::new() })
+        let backend = ChatBackend::open(options)?;
+        let engine = Engine::new(&backend.model, places, CAPACITY);
+        Ok(Self { backend, engine, rows: BTreeMap::new() })
     }
 
     /// Returns the model of this session, for further sessions that share its weights.
     pub fn base(&self) -> Base {
-        Base(self.talker.clone())
+        Base(self.backend.clone())
     }
 
     /// Creates a session of `base` with the adapter in `adapter`. The weights of the base are in memory once, and the
@@ -114,61 +114,62 @@ impl Session {
     /// # Errors
     /// If the adapter cannot be read or does not fit, or if the base already has an adapter.
     pub fn with_adapter(base: Base, adapter: &Path, places: usize) -> Result<Self> {
-        let talker = base.0.with_adapter(adapter)?;
-        let engine = Engine::new(&talker.model, places, CAPACITY);
-        Ok(Self { talker, engine, rows: BTreeMap::new() })
+        let backend = base.0.with_adapter(adapter)?;
+        let engine = Engine::new(&backend.model, places, CAPACITY);
+        Ok(Self { backend, engine, rows: BTreeMap::new() })
     }
 
     /// Returns the directory that the model was loaded from.
     pub fn directory(&self) -> &Path {
-        &self.talker.directory
+        &self.backend.directory
     }
 
     /// Returns the format of conversations.
     pub fn format(&self) -> ChatFormat {
-        self.talker.format()
+        self.backend.format()
     }
 
     /// Returns the tokenizer.
     pub fn tokenizer(&self) -> &Tokenizer {
-        &self.talker.files.tokenizer
+        &self.backend.files.tokenizer
     }
 
     /// Returns the size of the vocabulary.
     pub fn vocab_size(&self) -> usize {
-        self.talker.model.vocab_size()
+        self.backend.model.vocab_size()
     }
 
     /// Returns the maximum number of tokens in a prompt and its completion together, if it is limited.
     pub fn max_positions(&self) -> Option<usize> {
-        self.talker.model.max_positions()
+        self.backend.model.max_positions()
     }
 
     /// Returns the converter from conversations to prompts. Other threads can use it too.
     pub fn prompter(&self) -> &Prompter {
-        &self.talker.prompter
+        &self.backend.prompter
     }
 
     /// Returns the strings that end an answer in a conversation: `asked`, and those of the format.
     pub fn stop_of(&self, asked: &[String]) -> Vec<String> {
-        self.talker.stop(asked)
+        self.backend.stop(asked)
     }
 
     /// Submits a request and returns the numbers of its rows.
     ///
     /// # Errors
     /// If a setting is invalid, or if the prompt is empty, contains an id outside the vocabulary, or leaves no room.
-    pub fn submit(&mut self, ask: Ask) -> Result<Range<usize>> {
-        let Ask { prompt, params, stop, streams } = ask;
-        let params = Arc::new(self.talker.params(prompt.len(), params)?);
+    pub fn submit(&mut self, ask: CompletionRequest) -> Result<Range<usize>> {
+        let CompletionRequest { prompt, params, stop, streams } = ask;
+        let params = Arc::new(self.backend.params(prompt.len(), params)?);
         // A decoder starts from its own start id: its answer continues no text.
-        let tail = match self.talker.has_encoder() {
+        let tail = match self.backend.has_encoder() {
             true => Vec::new(),
             false => prompt[prompt.len().saturating_sub(TAIL)..].to_vec(),
         };
         let rows = self.engine.submit(Request { prompt, params, streams, is_kept: false })?;
-        let telling = |_| Telling { answer: UnderWay::new(tail.clone(), stop.clone(), false), told: 0 };
-        self.rows.extend(rows.clone().map(|row| (row, telling(row))));
+        let row_in_progress =
+            |_| RowInProgress { answer: PartialAnswer::new(tail.clone(), stop.clone(), false), reported: 0 };
+        self.rows.extend(rows.clone().map(|row| (row, row_in_progress(row))));
         Ok(rows)
     }
 
@@ -185,7 +186,7 @@ impl Session {
 
     /// Samples one more token for every row, and two for a row that has just received a slot.
     pub fn step(&mut self) -> Vec<Piece> {
-        let tokenizer = &self.talker.files.tokenizer;
+        let tokenizer = &self.backend.files.tokenizer;
         let mut listeners = Listeners { tokenizer, rows: &mut self.rows, texts: HashMap::new() };
         let events = self.engine.step(&mut listeners);
         let mut texts = listeners.texts;
@@ -193,19 +194,19 @@ impl Session {
         for event in events {
             match event {
                 Event::Token { row, id, logprob, likeliest } => {
-                    let Some(telling) = self.rows.get_mut(&row) else { continue };
-                    telling.told += 1;
-                    let text = texts.remove(&(row, telling.told)).unwrap_or_default();
-                    pieces.push(Piece::Token { row, said: Said { id, logprob, likeliest, rank: None }, text });
+                    let Some(row_in_progress) = self.rows.get_mut(&row) else { continue };
+                    row_in_progress.reported += 1;
+                    let text = texts.remove(&(row, row_in_progress.reported)).unwrap_or_default();
+                    pieces.push(Piece::Token { row, score: TokenScore { id, logprob, likeliest, rank: None }, text });
                 }
                 Event::Finished { row, completion } => {
-                    let Some(telling) = self.rows.remove(&row) else { continue };
+                    let Some(row_in_progress) = self.rows.remove(&row) else { continue };
                     let mut text = String::new();
-                    let mut hear = |rest: &str| {
+                    let mut on_text = |rest: &str| {
                         text.push_str(rest);
-                        Flow::GoOn
+                        Flow::Continue
                     };
-                    let end = telling.answer.end(tokenizer, &completion, &mut hear).map(|answer| answer.end);
+                    let end = row_in_progress.answer.end(tokenizer, &completion, &mut on_text).map(|answer| answer.end);
                     pieces.push(Piece::End { row, text, end });
                 }
             }
@@ -219,8 +220,8 @@ impl Session {
     /// # Errors
     /// If an id is outside the vocabulary, if there are more ids than positions, or if the model has an encoder, which
     /// reads texts without predicting them.
-    pub fn score(&self, ids: &[u32], likeliest: usize) -> Result<Vec<Said>> {
-        score_text(&self.talker.model, ids, likeliest)
+    pub fn score(&self, ids: &[u32], likeliest: usize) -> Result<Vec<TokenScore>> {
+        score_text(&self.backend.model, ids, likeliest)
     }
 
     /// Returns the text of each of `ids`, which follow `before`; joined, they are the text of all. A special id is
@@ -244,7 +245,7 @@ impl Session {
 ///
 /// # Errors
 /// As [`Session::score`].
-pub fn score_text(model: &CausalLm, ids: &[u32], likeliest: usize) -> Result<Vec<Said>> {
+pub fn score_text(model: &CausalLm, ids: &[u32], likeliest: usize) -> Result<Vec<TokenScore>> {
     if model.trunk.decoder_start().is_some() {
         return Err(Error::input("a prompt has no log-probabilities here: the model reads it with an encoder"));
     }
@@ -267,7 +268,7 @@ pub fn score_text(model: &CausalLm, ids: &[u32], likeliest: usize) -> Result<Vec
             let id = ids[position + 1];
             let (logprob, likeliest) = logprobs_of(logits_v, id, likeliest);
             let above = logits_v.iter().filter(|logit| **logit > logits_v[id as usize]).count();
-            all.push(Said { id, logprob, likeliest, rank: Some(above + 1) });
+            all.push(TokenScore { id, logprob, likeliest, rank: Some(above + 1) });
         }
     }
     Ok(all)
@@ -276,20 +277,20 @@ pub fn score_text(model: &CausalLm, ids: &[u32], likeliest: usize) -> Result<Vec
 /// Stop rule of all rows. It records the text that becomes final with each token.
 struct Listeners<'a> {
     tokenizer: &'a Tokenizer,
-    rows: &'a mut BTreeMap<usize, Telling>,
+    rows: &'a mut BTreeMap<usize, RowInProgress>,
     /// Text by row and number of tokens.
     texts: HashMap<(usize, usize), String>,
 }
 
 impl StopRule for Listeners<'_> {
     fn stops(&mut self, row: usize, completion_ids: &[u32]) -> bool {
-        let Some(telling) = self.rows.get_mut(&row) else { return true };
+        let Some(row_in_progress) = self.rows.get_mut(&row) else { return true };
         let text = self.texts.entry((row, completion_ids.len())).or_default();
-        let mut hear = |new: &str| {
+        let mut on_text = |new: &str| {
             text.push_str(new);
-            Flow::GoOn
+            Flow::Continue
         };
-        Listener::new(self.tokenizer, &mut telling.answer, &mut hear).stops(row, completion_ids)
+        Listener::new(self.tokenizer, &mut row_in_progress.answer, &mut on_text).stops(row, completion_ids)
     }
 }
 
@@ -316,8 +317,8 @@ mod tests {
         Session::open(&options, places).expect("a fixture")
     }
 
-    fn ask(session: &Session, prompt: &str, max_new_tokens: usize, streams: Range<u64>) -> Ask {
-        Ask {
+    fn ask(session: &Session, prompt: &str, max_new_tokens: usize, streams: Range<u64>) -> CompletionRequest {
+        CompletionRequest {
             prompt: session.tokenizer().encode(prompt, true).expect("ids"),
             params: SamplingParams { max_new_tokens, likeliest: 2, ..SamplingParams::default() },
             stop: Vec::new(),
@@ -326,15 +327,15 @@ mod tests {
     }
 
     /// Returns text, tokens and end of every row.
-    fn finish(session: &mut Session) -> BTreeMap<usize, (String, Vec<Said>, AnswerEnd)> {
-        let mut found: BTreeMap<usize, (String, Vec<Said>, AnswerEnd)> = BTreeMap::new();
+    fn finish(session: &mut Session) -> BTreeMap<usize, (String, Vec<TokenScore>, AnswerEnd)> {
+        let mut found: BTreeMap<usize, (String, Vec<TokenScore>, AnswerEnd)> = BTreeMap::new();
         while session.is_busy() {
             for piece in session.step() {
                 match piece {
-                    Piece::Token { row, said, text } => {
+                    Piece::Token { row, score, text } => {
                         let row = found.entry(row).or_insert((String::new(), Vec::new(), AnswerEnd::Interrupted));
                         row.0 += &text;
-                        row.1.push(said);
+                        row.1.push(score);
                     }
                     Piece::End { row, text, end } => {
                         let row = found.get_mut(&row).expect("tokens come before the end");
@@ -383,20 +384,20 @@ mod tests {
                 let mut session = session(name, places);
                 for (i, prompt) in prompts.iter().enumerate() {
                     let streams = 2 * i as u64..2 * i as u64 + 2;
-                    let ask = Ask { stop: options.stop.clone(), ..ask(&session, prompt, 12, streams) };
+                    let ask = CompletionRequest { stop: options.stop.clone(), ..ask(&session, prompt, 12, streams) };
                     session.submit(ask).expect("asked");
                     session.step();
                 }
                 // The first tokens were already reported, so the rest must be the end of the expected text.
-                for (row, (text, said, _)) in finish(&mut session) {
+                for (row, (text, score, _)) in finish(&mut session) {
                     let (completion, ids, logprobs) = &expected[row];
                     assert!(completion.ends_with(text.as_str()), "{name}: {completion:?} does not end with {text:?}");
-                    let found: Vec<u32> = said.iter().map(|said| said.id).collect();
+                    let found: Vec<u32> = score.iter().map(|score| score.id).collect();
                     assert!(ids.ends_with(&found), "{name}: {ids:?}, {found:?}");
-                    let rest = &logprobs[logprobs.len() - said.len()..];
-                    let close = |(said, logprob): (&Said, &f32)| (said.logprob - logprob).abs() < 1e-5;
-                    assert!(said.iter().zip(rest).all(close), "{name}");
-                    assert!(said.iter().all(|said| said.likeliest.len() == 2));
+                    let rest = &logprobs[logprobs.len() - score.len()..];
+                    let close = |(score, logprob): (&TokenScore, &f32)| (score.logprob - logprob).abs() < 1e-5;
+                    assert!(score.iter().zip(rest).all(close), "{name}");
+                    assert!(score.iter().all(|score| score.likeliest.len() == 2));
                 }
             }
         }
@@ -430,10 +431,10 @@ mod tests {
         .expect("logprobs");
         let found = session.score(&ids, 3).expect("scored");
         assert_eq!(found.len(), ids.len() - 1);
-        for (i, said) in found.iter().enumerate() {
-            assert_eq!(said.id, ids[i + 1]);
-            assert!((said.logprob - expected[i]).abs() < 1e-4, "{i}: {} {}", said.logprob, expected[i]);
-            assert!(said.likeliest.len() == 3 && said.likeliest[0].1 >= said.logprob);
+        for (i, score) in found.iter().enumerate() {
+            assert_eq!(score.id, ids[i + 1]);
+            assert!((score.logprob - expected[i]).abs() < 1e-4, "{i}: {} {}", score.logprob, expected[i]);
+            assert!(score.likeliest.len() == 3 && score.likeliest[0].1 >= score.logprob);
         }
         assert!(session.score(&ids[..1], 3).expect("nothing to score").is_empty());
         let outside = session.vocab_size() as u32;

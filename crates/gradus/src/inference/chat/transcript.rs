@@ -9,7 +9,7 @@ pub(super) const HUMAN: &str = "\n\nHuman:";
 const ASSISTANT: &str = "\n\nAssistant:";
 
 /// Returns role and text of each turn, without thoughts.
-pub(super) fn said(messages: &[Message]) -> impl Iterator<Item = (&str, String)> {
+pub(super) fn visible_turns(messages: &[Message]) -> impl Iterator<Item = (&str, String)> {
     messages.iter().map(|message| (message.role.as_str(), without_thoughts(&message.content).into_owned()))
 }
 
@@ -20,7 +20,7 @@ pub(super) fn hh(messages: &[Message]) -> String {
         "assistant" => format!("{ASSISTANT} {}", text.trim_start()),
         _ => text,
     };
-    said(messages).map(turn).collect::<String>() + ASSISTANT
+    visible_turns(messages).map(turn).collect::<String>() + ASSISTANT
 }
 
 #[cfg(test)]

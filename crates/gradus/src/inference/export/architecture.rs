@@ -8,7 +8,7 @@ use serde_json::{Map, Value as Json};
 
 use super::gguf::{Tensor, Value};
 use crate::error::{Error, Result};
-use crate::model::decoder::{Anatomy, DecoderConfig, Norms};
+use crate::model::decoder::{DecoderConfig, DecoderStructure, Norms};
 use crate::model::gpt2::Gpt2Config;
 use crate::model::{CausalLm, Family, ModelDir, SharedTensor, shared_tensors};
 
@@ -17,7 +17,7 @@ pub(super) struct Architecture {
     /// `general.architecture`.
     pub name: &'static str,
     /// Keys and values that describe it.
-    pub facts: Vec<(String, Value)>,
+    pub metadata: Vec<(String, Value)>,
     /// Notes for the user.
     pub notes: Vec<String>,
     layout: Layout,
@@ -89,18 +89,18 @@ impl Architecture {
             ("attention.head_count", config.n_head),
             ("vocab_size", config.vocab_size),
         ];
-        let mut facts = counts_of("gpt2", &counts);
-        facts.push(("gpt2.attention.layer_norm_epsilon".into(), Value::F32(config.layer_norm_epsilon as f32)));
-        Ok(Self { name: "gpt2", facts, notes: Vec::new(), layout: Layout::Gpt2, divisors: None })
+        let mut metadata = counts_of("gpt2", &counts);
+        metadata.push(("gpt2.attention.layer_norm_epsilon".into(), Value::F32(config.layer_norm_epsilon as f32)));
+        Ok(Self { name: "gpt2", metadata, notes: Vec::new(), layout: Layout::Gpt2, divisors: None })
     }
 
     fn decoder(name: &'static str, family: Family, config: &Map<String, Json>, tied: bool) -> Result<Self, String> {
-        let (config, anatomy) = Anatomy::of(family, config)?;
-        check(name, &config, &anatomy, tied)?;
+        let (config, structure) = DecoderStructure::of(family, config)?;
+        check(name, &config, &structure, tied)?;
         let mut notes = Vec::new();
-        let windows: Vec<Option<usize>> = anatomy.layers.iter().map(|layer| window(layer.mask)).collect();
+        let windows: Vec<Option<usize>> = structure.layers.iter().map(|layer| window(layer.mask)).collect();
         let window = windows.iter().flatten().copied().min();
-        let is_gemma = anatomy.norms == Norms::Around;
+        let is_gemma = structure.norms == Norms::Around;
         let mut positions = config.max_position_embeddings;
         if let Some(window) = window.filter(|&window| !is_gemma && window < positions) {
             notes.push(format!("llama.cpp has no windows for {name}: the context is the window, {window} tokens"));
@@ -117,29 +117,29 @@ impl Architecture {
             ("attention.head_count_kv", kv_heads),
             ("attention.key_length", head_dim),
             ("attention.value_length", head_dim),
-            ("rope.dimension_count", anatomy.ropes[0].dims()),
+            ("rope.dimension_count", structure.ropes[0].dims()),
             ("vocab_size", config.vocab_size),
         ];
         if is_gemma {
             counts.push(("attention.sliding_window", window.unwrap_or(positions)));
         }
-        let mut facts = counts_of(name, &counts);
-        let mut add = |key: &str, value: Value| facts.push((format!("{name}.{key}"), value));
+        let mut metadata = counts_of(name, &counts);
+        let mut add = |key: &str, value: Value| metadata.push((format!("{name}.{key}"), value));
         add("attention.layer_norm_rms_epsilon", Value::F32(config.rms_norm_eps as f32));
-        add("rope.freq_base", Value::F32(anatomy.ropes[0].base() as f32));
+        add("rope.freq_base", Value::F32(structure.ropes[0].base() as f32));
         if is_gemma {
             if let Some(period) = period(&windows)? {
                 add("attention.sliding_window_pattern", Value::U32(period as u32));
             }
-            let caps = [("attn", anatomy.score_cap), ("final", anatomy.logit_cap)];
+            let caps = [("attn", structure.score_cap), ("final", structure.logit_cap)];
             for (what, cap) in caps.into_iter().filter_map(|(what, cap)| Some((what, cap?))) {
                 add(&format!("{what}_logit_softcapping"), Value::F32(cap));
             }
         }
-        if let [_, local] = &anatomy.ropes[..] {
+        if let [_, local] = &structure.ropes[..] {
             add("rope.freq_base_swa", Value::F32(local.base() as f32));
         }
-        let divisors = anatomy.ropes[0].divisors().expect("checked");
+        let divisors = structure.ropes[0].divisors().expect("checked");
         let (first, is_even) = (divisors[0], divisors.iter().all(|d| (d / divisors[0] - 1.0).abs() < 1e-6));
         if is_even && (first - 1.0).abs() > 1e-6 {
             add("rope.scaling.type", Value::Text("linear".into()));
@@ -147,10 +147,10 @@ impl Architecture {
         }
         let layout = Layout::Decoder {
             interleaved: (name == "llama").then_some([heads, kv_heads]),
-            offset: anatomy.norm_offset,
+            offset: structure.norm_offset,
             around: is_gemma,
         };
-        Ok(Self { name, facts, notes, layout, divisors: (!is_even).then_some(divisors) })
+        Ok(Self { name, metadata, notes, layout, divisors: (!is_even).then_some(divisors) })
     }
 
     /// Returns the model's tensors with llama.cpp's names.
@@ -225,41 +225,41 @@ impl Architecture {
 }
 
 /// Rejects features that llama.cpp's architecture `name` does not compute.
-fn check(name: &str, config: &DecoderConfig, anatomy: &Anatomy, tied: bool) -> Result<(), String> {
-    let is_gemma = anatomy.norms == Norms::Around;
+fn check(name: &str, config: &DecoderConfig, structure: &DecoderStructure, tied: bool) -> Result<(), String> {
+    let is_gemma = structure.norms == Norms::Around;
     let no = |what: &str| Err(format!("{what}, which llama.cpp does not compute for {name}"));
-    let scale = |of: f64| (f64::from(anatomy.score_scale) - of.powf(-0.5)).abs() < 1e-6;
+    let scale = |of: f64| (f64::from(structure.score_scale) - of.powf(-0.5)).abs() < 1e-6;
     // llama.cpp identifies the largest Gemma models by their number of layers.
     let divisor = match (name, config.num_hidden_layers) {
         ("gemma2", 46) | ("gemma3", 62) => (config.hidden_size / config.num_attention_heads) as f64,
         _ => config.head_dim() as f64,
     };
-    if anatomy.ropes.iter().any(|rope| rope.divisors().is_none()) {
+    if structure.ropes.iter().any(|rope| rope.divisors().is_none()) {
         return no("rotary positions are of the kind dynamic, yarn or longrope");
     }
-    if anatomy.ropes[0].dims() != config.head_dim() {
+    if structure.ropes[0].dims() != config.head_dim() {
         return no("rotary positions apply to only a part of each head");
     }
-    let divisors = anatomy.ropes[0].divisors().unwrap_or_default();
+    let divisors = structure.ropes[0].divisors().unwrap_or_default();
     if name != "llama" && divisors.iter().any(|d| (d / divisors[0] - 1.0).abs() > 1e-6) {
         return no("rotary positions are of the kind llama3");
     }
-    if name != "llama" && (config.mlp_bias || anatomy.attention_biases[1]) {
+    if name != "llama" && (config.mlp_bias || structure.attention_biases[1]) {
         return no("linear layers have biases");
     }
-    if name == "qwen3" && anatomy.attention_biases[0] {
+    if name == "qwen3" && structure.attention_biases[0] {
         return no("queries, keys and values have biases");
     }
     if !scale(divisor) {
         return no(&format!("scores are not divided by the root of {divisor}"));
     }
-    if name == "gemma2" && (anatomy.score_cap.is_none() || anatomy.logit_cap.is_none()) {
+    if name == "gemma2" && (structure.score_cap.is_none() || structure.logit_cap.is_none()) {
         return no("there is no soft cap");
     }
     if name == "gemma2" && !tied {
         return no("the LM head is not the embedding table");
     }
-    if name == "gemma3" && anatomy.logit_cap.is_some() {
+    if name == "gemma3" && structure.logit_cap.is_some() {
         return no("logits are capped");
     }
     if is_gemma != (config.hidden_act == "gelu_pytorch_tanh") || (!is_gemma && config.hidden_act != "silu") {

@@ -78,7 +78,7 @@ impl Tensor {
 
 /// Writes a file with these keys and tensors, and the weights in the format `weights`.
 pub(super) fn write(
-    facts: &[(String, Value)],
+    metadata: &[(String, Value)],
     tensors: &[Tensor],
     weights: GgufWeights,
     to: &mut dyn Write,
@@ -86,8 +86,8 @@ pub(super) fn write(
     let mut header = b"GGUF".to_vec();
     header.extend(3u32.to_le_bytes());
     header.extend((tensors.len() as u64).to_le_bytes());
-    header.extend((facts.len() as u64).to_le_bytes());
-    for (key, value) in facts {
+    header.extend((metadata.len() as u64).to_le_bytes());
+    for (key, value) in metadata {
         text(key, &mut header);
         value.write(&mut header);
     }

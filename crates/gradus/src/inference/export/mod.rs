@@ -74,8 +74,8 @@ pub fn export(options: &ExportOptions) -> Result<Exported> {
     let output = Outputs::new(options.overwrite).reading_all(read).file(&options.output)?;
     // All checks run before weights are read.
     Architecture::of(&dir, true)?;
-    let (mut facts, mut notes) = (Vec::new(), Vec::new());
-    let mut add = |key: &str, value: Value| facts.push((key.to_owned(), value));
+    let (mut metadata, mut notes) = (Vec::new(), Vec::new());
+    let mut add = |key: &str, value: Value| metadata.push((key.to_owned(), value));
     let tokenizer = tokenizer(&dir, options, &mut notes)?;
     let model = CausalLm::load(&dir, &DeviceChoice::cpu().device())?.merged();
     let architecture = Architecture::of(&dir, model.lm_head.is_none())?;
@@ -85,14 +85,14 @@ pub fn export(options: &ExportOptions) -> Result<Exported> {
     add("general.name", Value::Text(name.unwrap_or_else(|| architecture.name.into())));
     add("general.file_type", Value::U32(options.weights.file_type()));
     add("general.quantization_version", Value::U32(2));
-    facts.extend(architecture.facts.clone());
-    facts.extend(tokenizer);
+    metadata.extend(architecture.metadata.clone());
+    metadata.extend(tokenizer);
     notes.extend(architecture.notes.clone());
     let tensors = architecture.tensors(&model);
     let kept_in_f32 =
         tensors.iter().filter(|tensor| tensor.dims.len() > 1 && options.weights.of(&tensor.dims) != options.weights);
     let kept_in_f32 = kept_in_f32.count();
-    output.write(|file| gguf::write(&facts, &tensors, options.weights, file))?;
+    output.write(|file| gguf::write(&metadata, &tensors, options.weights, file))?;
     let bytes = std::fs::metadata(&options.output).map_err(|error| Error::io(&options.output, error))?.len();
     Ok(Exported {
         output: options.output.clone(),
@@ -109,7 +109,7 @@ pub fn export(options: &ExportOptions) -> Result<Exported> {
 fn tokenizer(dir: &ModelDir, options: &ExportOptions, notes: &mut Vec<String>) -> Result<Vec<(String, Value)>> {
     if options.text.tokenizer.is_some() || Tokenizer::is_in(dir.tokenizer_dir()) {
         let size = dir.config.get("vocab_size").and_then(serde_json::Value::as_u64).unwrap_or(0) as usize;
-        return vocabulary::facts(&Pretrained::of(dir.clone(), &options.text)?, size);
+        return vocabulary::metadata(&Pretrained::of(dir.clone(), &options.text)?, size);
     }
     notes.push("there is no tokenizer next to the model: the file reads and writes only ids".into());
     Ok(vec![("tokenizer.ggml.model".into(), Value::Text("no_vocab".into()))])

@@ -14,7 +14,7 @@ fn fixture(name: &str) -> PathBuf {
 /// Content of a file: keys as text, and tensors as stored.
 #[derive(Debug, Default)]
 struct File {
-    facts: BTreeMap<String, String>,
+    metadata: BTreeMap<String, String>,
     tensors: BTreeMap<String, (Vec<usize>, Vec<f32>)>,
 }
 
@@ -64,12 +64,12 @@ fn read(path: &Path) -> File {
     let bytes = std::fs::read(path).expect("a file");
     let mut reader = Reader(&bytes, 0);
     assert_eq!((reader.take(), reader.u32()), (*b"GGUF", 3));
-    let (tensors, facts) = (reader.u64(), reader.u64());
+    let (tensors, metadata) = (reader.u64(), reader.u64());
     let mut file = File::default();
-    for _ in 0..facts {
+    for _ in 0..metadata {
         let (key, kind) = (reader.text(), reader.u32());
         let value = reader.value(kind);
-        assert!(file.facts.insert(key, value).is_none(), "a key twice");
+        assert!(file.metadata.insert(key, value).is_none(), "a key twice");
     }
     let infos: Vec<(String, Vec<usize>, u32, usize)> = (0..tensors)
         .map(|_| {
@@ -135,7 +135,7 @@ fn every_tensor_is_there_under_its_name() {
             CausalLm::load(&ModelDir::open(&dir).expect("opens"), &DeviceChoice::cpu().device()).expect("loads");
         let [plain, bf16, q8] = GgufWeights::ALL.map(|weights| {
             let (file, result) = exported(&dir, weights).expect("can be written");
-            assert_eq!((result.architecture, &file.facts["general.architecture"][..]), (architecture, architecture));
+            assert_eq!((result.architecture, &file.metadata["general.architecture"][..]), (architecture, architecture));
             file
         });
         let held = named_tensors(&model);
@@ -202,13 +202,13 @@ fn queries_lie_in_pairs_and_norms_count_from_0() {
         ("general.file_type", "0"),
         ("tokenizer.ggml.model", "no_vocab"),
     ] {
-        assert_eq!(file.facts[key], value, "{key}");
+        assert_eq!(file.metadata[key], value, "{key}");
     }
     let gemma = scaled(&fixture("models/gemma3"));
     let (file, _) = exported(gemma.path(), GgufWeights::F32).expect("can be written");
-    assert_eq!(file.facts["gemma3.attention.sliding_window_pattern"], "3");
+    assert_eq!(file.metadata["gemma3.attention.sliding_window_pattern"], "3");
     assert_eq!(
-        [&file.facts["gemma3.rope.freq_base"][..], &file.facts["gemma3.rope.freq_base_swa"]],
+        [&file.metadata["gemma3.rope.freq_base"][..], &file.metadata["gemma3.rope.freq_base_swa"]],
         ["1000000", "10000"]
     );
     let (_, result) = exported(&fixture("models/mistral-window"), GgufWeights::Q8).expect("can be written");
@@ -233,18 +233,18 @@ fn tokenizer_template_and_ends_are_in_the_file() {
     let path = fixture("trajectories/models/qwen3");
     let (file, _) = exported(&path, GgufWeights::Bf16).expect("can be written");
     let files = Pretrained::of(ModelDir::open(&path).expect("opens"), &TextFiles::default()).expect("a tokenizer");
-    let tokens: Vec<&str> = file.facts["tokenizer.ggml.tokens"].split('|').collect();
-    assert_eq!(file.facts["tokenizer.ggml.model"], "gpt2");
+    let tokens: Vec<&str> = file.metadata["tokenizer.ggml.tokens"].split('|').collect();
+    assert_eq!(file.metadata["tokenizer.ggml.model"], "gpt2");
     assert_eq!(
-        Some(file.facts["tokenizer.ggml.eos_token_id"].clone()),
+        Some(file.metadata["tokenizer.ggml.eos_token_id"].clone()),
         files.tokenizer.eos_id().map(|id| id.to_string())
     );
-    assert_eq!(file.facts["tokenizer.chat_template"], files.template.as_ref().expect("a template").source());
+    assert_eq!(file.metadata["tokenizer.chat_template"], files.template.as_ref().expect("a template").source());
     // Every id has its text, except if the text contains the separator of this test.
     let json = files.tokenizer.to_json().expect("JSON");
     let merges = json["model"]["merges"].as_array().expect("merges").len();
-    assert_eq!(file.facts["tokenizer.ggml.merges"].split('|').count(), merges);
-    let kinds: Vec<&str> = file.facts["tokenizer.ggml.token_type"].split('|').collect();
+    assert_eq!(file.metadata["tokenizer.ggml.merges"].split('|').count(), merges);
+    let kinds: Vec<&str> = file.metadata["tokenizer.ggml.token_type"].split('|').collect();
     let id = files.tokenizer.eos_id().expect("an end") as usize;
     assert_eq!((tokens[id], kinds[id]), (files.tokenizer.eos_token().expect("an end"), "3"));
 }

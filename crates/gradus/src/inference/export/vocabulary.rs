@@ -37,7 +37,7 @@ const CUTS: [(&str, &str); 2] = [
 ///
 /// # Errors
 /// If it is of an unsupported kind.
-pub(super) fn facts(files: &Pretrained, size: usize) -> Result<Vec<(String, Value)>> {
+pub(super) fn metadata(files: &Pretrained, size: usize) -> Result<Vec<(String, Value)>> {
     let tokenizer = &files.tokenizer;
     let json = tokenizer.to_json()?;
     let refuse = |what: String| {
@@ -77,8 +77,8 @@ pub(super) fn facts(files: &Pretrained, size: usize) -> Result<Vec<(String, Valu
     }
     let tokens: Vec<String> =
         tokens.into_iter().enumerate().map(|(id, token)| token.unwrap_or_else(|| format!("[PAD{id}]"))).collect();
-    let mut facts = vec![];
-    let mut add = |key: &str, value: Value| facts.push((format!("tokenizer.{key}"), value));
+    let mut metadata = vec![];
+    let mut add = |key: &str, value: Value| metadata.push((format!("tokenizer.{key}"), value));
     if is_bytes {
         let cut =
             cut(&json["pre_tokenizer"]).ok_or_else(|| refuse("the tokenizer has an unknown pre-tokenizer".into()))?;
@@ -100,7 +100,7 @@ pub(super) fn facts(files: &Pretrained, size: usize) -> Result<Vec<(String, Valu
     if let Some(template) = &files.template {
         add("chat_template", Value::Text(template.source().to_owned()));
     }
-    Ok(facts)
+    Ok(metadata)
 }
 
 /// Adds the ids that start, end and pad texts.

@@ -64,9 +64,9 @@ pub struct QuantizeReport {
     /// Directory of the quantized model.
     pub output: PathBuf,
     /// The original model, with all weights in f32.
-    pub before: Side,
+    pub before: ModelCost,
     /// The quantized model, read from its files.
-    pub after: Side,
+    pub after: ModelCost,
     /// Change of a language model's output.
     pub policy: Option<PolicyQuality>,
     /// Change of a reward model's scores.
@@ -77,7 +77,7 @@ pub struct QuantizeReport {
 
 /// Size and speed of one model.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Side {
+pub struct ModelCost {
     /// Size of the weight files in bytes.
     pub disk_bytes: u64,
     /// Size of all weights in memory in bytes.
@@ -162,10 +162,10 @@ fn check(trunk: &Trunk, dir: &ModelDir) -> Result<()> {
 }
 
 /// Returns the size of a model, without its speed.
-fn side<M: Module>(model: &M, trunk: &Trunk, path: &Path) -> Result<Side> {
+fn model_cost<M: Module>(model: &M, trunk: &Trunk, path: &Path) -> Result<ModelCost> {
     let packed = trunk.linear_bytes() as u64;
     let dense = if trunk.is_quantized() { packed } else { 0 };
-    Ok(Side {
+    Ok(ModelCost {
         disk_bytes: weight_files(path)?,
         weight_bytes: 4 * model.num_params() as u64 + dense,
         linear_bytes: packed,
@@ -198,8 +198,8 @@ fn sizes<M: Module>(
         model: options.model.clone(),
         format: options.format.name(),
         output: PathBuf::new(),
-        before: side(before.0, before.1, &files.dir.path)?,
-        after: side(after.0, after.1, path)?,
+        before: model_cost(before.0, before.1, &files.dir.path)?,
+        after: model_cost(after.0, after.1, path)?,
         policy: None,
         reward: None,
         remarks: Vec::new(),

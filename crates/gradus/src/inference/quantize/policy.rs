@@ -161,8 +161,8 @@ fn quality(before: &CausalLm, after: &CausalLm, samples: &[Sample]) -> PolicyQua
         let hidden = [before, after].map(|model| model.hidden(&batch));
         let targets = batch.targets();
         for (positions, ids) in targets.positions.chunks(rows).zip(targets.ids.chunks(rows)) {
-            let logits = |model: &CausalLm, side: usize| {
-                let logits = model.logits_of(select_rows(hidden[side].clone(), positions));
+            let logits = |model: &CausalLm, model_cost: usize| {
+                let logits = model.logits_of(select_rows(hidden[model_cost].clone(), positions));
                 read(&logits.reshape([ids.len() * vocabulary]))
             };
             let (first, second) = (logits(before, 0), logits(after, 1));

@@ -222,7 +222,7 @@ pub trait Adaptable: Module {
     }
 
     /// Removes the low-rank part of the head; merges it into the head's weight if `_is_merged`.
-    fn let_go_of_head(&mut self, _is_merged: bool) {}
+    fn remove_head_adapter(&mut self, _is_merged: bool) {}
 
     /// Enables gradients of the heads that are trained with the adapter.
     fn train_heads(&mut self) {}
@@ -274,13 +274,13 @@ pub trait Adaptable: Module {
     #[must_use]
     fn without_adapter(&self) -> Self {
         let mut model = self.valid();
-        model.let_go_of_head(false);
-        model.let_go(|linear| linear.lora = None)
+        model.remove_head_adapter(false);
+        model.remove_adapter(|linear| linear.lora = None)
     }
 
     /// Returns this model with the adapter of `other`, a model with the same weights; without gradients.
     #[must_use]
-    fn wearing(&self, other: &Self) -> Self {
+    fn with_adapter_of(&self, other: &Self) -> Self {
         let (mut model, mut other) = (self.without_adapter(), other.valid());
         let (from, from_head, from_attached) = other.adapted_parts();
         let (to, to_head, attached) = model.adapted_parts();
@@ -298,13 +298,13 @@ pub trait Adaptable: Module {
     #[must_use]
     fn merged(&self) -> Self {
         let mut model = self.valid();
-        model.let_go_of_head(true);
-        model.let_go(Linear::merge)
+        model.remove_head_adapter(true);
+        model.remove_adapter(Linear::merge)
     }
 
     /// Removes the adapter; `each` removes the part of a linear layer.
     #[doc(hidden)]
-    fn let_go(mut self, each: fn(&mut Linear)) -> Self {
+    fn remove_adapter(mut self, each: fn(&mut Linear)) -> Self {
         let (trunk, attached) = self.adapted_mut();
         trunk.linears_mut().into_iter().for_each(|(_, linear)| each(linear));
         *attached = None;

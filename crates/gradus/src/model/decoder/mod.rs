@@ -1,24 +1,24 @@
-//! Decoders: Llama and similar models, with RMS norms, rotary positions, grouped queries and a gated feed-forward layer. [`Anatomy`]
+//! Decoders: Llama and similar models, with RMS norms, rotary positions, grouped queries and a gated feed-forward layer. [`DecoderStructure`]
 //! describes the differences between families.
 //!
 //! Field names are those of `transformers`' `LlamaModel`, `MistralModel`, `Qwen2Model`, `Qwen3Model`, `Gemma2Model`, `Gemma3TextModel`,
 //! `SmolLM3Model`, `Phi3Model` and `Olmo2Model`; config keys are those of their `config.json`.
 
-mod anatomy;
 mod config;
+mod structure;
 mod windows;
 
 use burn::module::Module;
 use burn::tensor::Tensor;
 use gradus_kernels::{AttentionExtras, AttentionShape, Table, attention_with, recompute, rope};
 
-use anatomy::QkNorm;
-pub(crate) use anatomy::{Anatomy, Norms};
 pub use config::DecoderConfig;
 pub(crate) use config::with_defaults;
+use structure::QkNorm;
+pub(crate) use structure::{DecoderStructure, Norms};
 
 use super::activation::Gate;
-use super::body::{Body, Facts, Running};
+use super::body::{Body, Running, TrunkInfo};
 use super::build::Builder;
 use super::context::Context;
 use super::dropout::{Dropping, Place};
@@ -33,7 +33,7 @@ pub struct Decoder {
     #[module(skip)]
     config: DecoderConfig,
     #[module(skip)]
-    anatomy: Anatomy,
+    structure: DecoderStructure,
     /// Runtime settings.
     #[module(skip)]
     running: Running,
@@ -97,27 +97,28 @@ struct FusedMlp {
 }
 
 impl Decoder {
-    pub(crate) fn build(mut b: Builder<'_>, config: DecoderConfig, anatomy: Anatomy) -> Self {
+    pub(crate) fn build(mut b: Builder<'_>, config: DecoderConfig, structure: DecoderStructure) -> Self {
         let (d, std) = (config.hidden_size, config.initializer_range as f32);
         let (head_dim, [width, kv_width]) = (config.head_dim(), config.widths());
-        let norm = |b: Builder<'_>, width| RmsNorm::build(b, width, config.rms_norm_eps, anatomy.norm_offset);
+        let norm = |b: Builder<'_>, width| RmsNorm::build(b, width, config.rms_norm_eps, structure.norm_offset);
         let layers = (0..config.num_hidden_layers).map(|i| {
             let mut b = b.enter("layers");
             let mut b = b.enter(i);
             let mut stream_norm = |name: &str, is_there: bool| is_there.then(|| norm(b.enter(name), d));
-            let input_layernorm = stream_norm("input_layernorm", anatomy.norms != Norms::After);
+            let input_layernorm = stream_norm("input_layernorm", structure.norms != Norms::After);
             let post_attention_layernorm = stream_norm("post_attention_layernorm", true).expect("every block has one");
-            let pre_feedforward_layernorm = stream_norm("pre_feedforward_layernorm", anatomy.norms == Norms::Around);
-            let post_feedforward_layernorm = stream_norm("post_feedforward_layernorm", anatomy.norms != Norms::Before);
+            let pre_feedforward_layernorm = stream_norm("pre_feedforward_layernorm", structure.norms == Norms::Around);
+            let post_feedforward_layernorm =
+                stream_norm("post_feedforward_layernorm", structure.norms != Norms::Before);
             let mut a = b.enter("self_attn");
-            let [bias, output_bias] = anatomy.attention_biases;
-            let self_attn = match anatomy.fused {
+            let [bias, output_bias] = structure.attention_biases;
+            let self_attn = match structure.fused {
                 true => Attention::Fused(Fused {
                     qkv_proj: Linear::build(a.enter("qkv_proj"), d, width + 2 * kv_width, bias, std),
                     o_proj: Linear::build(a.enter("o_proj"), width, d, output_bias, std),
                 }),
                 false => {
-                    let mut qk_norm = |name: &str, width| match anatomy.qk_norm {
+                    let mut qk_norm = |name: &str, width| match structure.qk_norm {
                         None => None,
                         Some(QkNorm::Heads) => Some(norm(a.enter(name), head_dim)),
                         Some(QkNorm::Whole) => Some(norm(a.enter(name), width)),
@@ -135,7 +136,7 @@ impl Decoder {
             };
             let mut m = b.enter("mlp");
             let (inner, bias) = (config.intermediate_size, config.mlp_bias);
-            let mlp = match anatomy.fused {
+            let mlp = match structure.fused {
                 true => Mlp::Fused(FusedMlp {
                     gate_up_proj: Linear::build(m.enter("gate_up_proj"), d, 2 * inner, bias, std),
                     down_proj: Linear::build(m.enter("down_proj"), inner, d, bias, std),
@@ -158,7 +159,7 @@ impl Decoder {
         let layers = layers.collect();
         let embed_tokens = Embedding::build(b.enter("embed_tokens"), config.vocab_size, d, std);
         let norm = norm(b.enter("norm"), d);
-        Self { embed_tokens, layers, norm, config, anatomy, running: Running::default() }
+        Self { embed_tokens, layers, norm, config, structure, running: Running::default() }
     }
 
     /// The configuration.
@@ -168,44 +169,44 @@ impl Decoder {
 
     /// Shape of every layer's attention.
     fn layer_shapes(&self) -> Vec<AttentionShape> {
-        let (config, anatomy) = (&self.config, &self.anatomy);
-        let shape = |layer: &anatomy::LayerAnatomy| AttentionShape {
+        let (config, structure) = (&self.config, &self.structure);
+        let shape = |layer: &structure::LayerStructure| AttentionShape {
             heads: config.num_attention_heads,
             kv_heads: config.kv_heads(),
             head_dim: config.head_dim(),
-            scale: anatomy.score_scale,
-            cap: anatomy.score_cap,
+            scale: structure.score_scale,
+            cap: structure.score_cap,
             mask: layer.mask,
             precision: self.running.compute,
         };
-        anatomy.layers.iter().map(shape).collect()
+        structure.layers.iter().map(shape).collect()
     }
 }
 
 impl Body for Decoder {
     fn forward(&self, context: &mut Context<'_>) -> Tensor<2> {
         let (positions, lengths) = (context.positions(), context.lengths());
-        let tables = self.anatomy.ropes.iter().map(|rope| {
+        let tables = self.structure.ropes.iter().map(|rope| {
             let (cos, sin) = rope.tables(&positions, &lengths);
             Angles { cos, sin }
         });
         let tables: Vec<Angles> = tables.collect();
         let dropping = Dropping { stream: context.dropout(), own: self.running.dropout };
         let mut x = self.embed_tokens.forward(context.ids());
-        if self.anatomy.embedding_scale != 1.0 {
-            x = x * self.anatomy.embedding_scale;
+        if self.structure.embedding_scale != 1.0 {
+            x = x * self.structure.embedding_scale;
         }
         let again = context.trained_segments(self.running.recompute, &x);
-        let layers = self.layers.iter().zip(&self.anatomy.layers).zip(self.layer_shapes());
-        for (i, ((layer, anatomy), shape)) in layers.enumerate() {
+        let layers = self.layers.iter().zip(&self.structure.layers).zip(self.layer_shapes());
+        for (i, ((layer, structure), shape)) in layers.enumerate() {
             let dropout = dropping.attention(self.config.attention_dropout, i);
             let extras = AttentionExtras { bias: None, dropout };
             let pass = Pass {
                 layer: i,
                 dropping,
                 probability: self.config.resid_pdrop,
-                gate: self.anatomy.gate,
-                angles: anatomy.rope.map(|of| tables[of].clone()),
+                gate: self.structure.gate,
+                angles: structure.rope.map(|of| tables[of].clone()),
                 shape,
             };
             x = match again.clone() {
@@ -257,17 +258,17 @@ impl Body for Decoder {
         [self.layer_shapes(), Vec::new()]
     }
 
-    fn facts(&self) -> Facts {
+    fn info(&self) -> TrunkInfo {
         let config = &self.config;
-        Facts {
+        TrunkInfo {
             vocabulary: config.vocab_size,
             width: config.hidden_size,
-            max_positions: Some(self.anatomy.max_positions()),
-            angles_vary: self.anatomy.limit().is_some(),
+            max_positions: Some(self.structure.max_positions()),
+            angles_vary: self.structure.limit().is_some(),
             initializer_range: config.initializer_range as f32,
             ties_head: config.tie_word_embeddings,
             head_scale: 1.0,
-            logit_cap: self.anatomy.logit_cap,
+            logit_cap: self.structure.logit_cap,
             decoder_start: None,
         }
     }

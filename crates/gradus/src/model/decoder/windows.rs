@@ -22,7 +22,7 @@ pub(crate) enum Rule {
     /// Layers from `max_window_layers` on, if `use_sliding_window` is set (Qwen2, Qwen3).
     Last,
     /// Layers without rotary positions, if `use_sliding_window` is set (SmolLM3).
-    Unturned,
+    NoRope,
     /// All layers except every `sliding_window_pattern`-th one (Gemma 2 and 3).
     Pattern,
 }
@@ -33,7 +33,7 @@ impl Windows {
         match family {
             Family::Mistral | Family::Phi3 => Self::Everywhere,
             Family::Qwen2 | Family::Qwen3 => Self::ByLayer(Rule::Last),
-            Family::SmolLm3 => Self::ByLayer(Rule::Unturned),
+            Family::SmolLm3 => Self::ByLayer(Rule::NoRope),
             Family::Gemma2 | Family::Gemma3 => Self::ByLayer(Rule::Pattern),
             Family::Llama
             | Family::Olmo2
@@ -48,11 +48,11 @@ impl Windows {
 }
 
 impl DecoderConfig {
-    /// Returns the mask of each layer; `turned` marks the layers with rotary positions.
+    /// Returns the mask of each layer; `has_rope` marks the layers with rotary positions.
     ///
     /// # Errors
     /// When `layer_types` does not fit, or `sliding_window` is missing.
-    pub(crate) fn masks(&self, windows: Windows, turned: &[bool]) -> Result<Vec<Mask>, String> {
+    pub(crate) fn masks(&self, windows: Windows, has_rope: &[bool]) -> Result<Vec<Mask>, String> {
         let layers = self.num_hidden_layers;
         let all = |mask| Ok(vec![mask; layers]);
         let rule = match (windows, self.sliding_window) {
@@ -64,7 +64,7 @@ impl DecoderConfig {
         let Some(types) = &self.layer_types else {
             let has_window = |layer: usize| match rule {
                 Rule::Last => layer >= self.max_window_layers,
-                Rule::Unturned => !turned[layer],
+                Rule::NoRope => !has_rope[layer],
                 Rule::Pattern => !(layer + 1).is_multiple_of(self.sliding_window_pattern),
             };
             let mask = |layer| match window {
@@ -96,7 +96,7 @@ impl DecoderConfig {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::anatomy::Anatomy;
+    use super::super::structure::DecoderStructure;
     use super::*;
 
     fn masks(family: Family, more: Value) -> Result<Vec<usize>, String> {
@@ -105,12 +105,12 @@ mod tests {
         });
         let more = more.as_object().expect("an object").clone();
         config.as_object_mut().expect("an object").extend(more);
-        let (_, anatomy) = Anatomy::of(family, config.as_object().expect("an object"))?;
+        let (_, structure) = DecoderStructure::of(family, config.as_object().expect("an object"))?;
         let window = |mask: Mask| match mask {
             Mask::CausalWindow(window) => window.get(),
             _ => 0,
         };
-        Ok(anatomy.layers.into_iter().map(|layer| window(layer.mask)).collect())
+        Ok(structure.layers.into_iter().map(|layer| window(layer.mask)).collect())
     }
 
     #[test]

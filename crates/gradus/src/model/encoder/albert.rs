@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use super::bert::BertConfig;
 use super::block::{EmbeddingSizes, Embeddings, Pass, Probabilities, Problem, Sizes, shape, stack};
-use super::{Body, Facts, Running, TextBatch};
+use super::{Body, EncoderInfo, Running, TextBatch};
 use crate::model::activation::Activation;
 use crate::model::build::Builder;
 use crate::model::directory::ModelDir;
@@ -59,7 +59,7 @@ pub struct AlbertModel {
     #[module(skip)]
     activation: Activation,
     #[module(skip)]
-    facts: Facts,
+    info: EncoderInfo,
     #[module(skip)]
     running: Running,
     /// Number of blocks that are computed.
@@ -139,7 +139,7 @@ impl AlbertModel {
         let groups =
             (0..groups).map(|group| Group { albert_layers: (0..inner_group_num).map(|i| block(group, i)).collect() });
         let encoder = Blocks { embedding_hidden_mapping_in, albert_layer_groups: groups.collect() };
-        let facts = Facts {
+        let info = EncoderInfo {
             has_global: false,
             vocabulary: config.vocab_size,
             width: d,
@@ -148,7 +148,7 @@ impl AlbertModel {
             initializer_range: std,
         };
         let kept = config.num_hidden_layers;
-        Ok(Self { embeddings, encoder, config, activation, facts, running: Running::default(), kept })
+        Ok(Self { embeddings, encoder, config, activation, info, running: Running::default(), kept })
     }
 
     /// Returns the blocks in the order of computation. The blocks of each group are used several times.
@@ -171,11 +171,12 @@ impl Body for AlbertModel {
         let probabilities = Probabilities { fed: 0.0, ..self.config.probabilities() };
         let activation = self.activation;
         stack(self.order(), x, self.running.recompute, |i| {
-            let (pass, seen) = (Pass { block: i, dropping, probabilities, activation }, texts.seen());
+            let (pass, text_attention) =
+                (Pass { block: i, dropping, probabilities, activation }, texts.text_attention());
             move |block: &Block, [x]| {
                 let Attention { query, key, value, dense, LayerNorm } = &block.attention;
                 let [q, k, v] = pass.project([query, key, value], &x);
-                let attended = attention_with(q, k, v, pass.extras(Place::Attention), &seen.segments, shape);
+                let attended = attention_with(q, k, v, pass.extras(Place::Attention), &text_attention.segments, shape);
                 let x = pass.attended(dense, LayerNorm, x, attended);
                 pass.fed([&block.ffn, &block.ffn_output], &block.full_layer_layer_norm, x)
             }
@@ -207,14 +208,14 @@ impl Body for AlbertModel {
         linears
     }
 
-    fn keep(&mut self, layers: usize) -> usize {
+    fn keep_layers(&mut self, layers: usize) -> usize {
         let all = self.config.num_hidden_layers;
         self.kept = all.min(layers);
         all
     }
 
-    fn facts(&self) -> &Facts {
-        &self.facts
+    fn info(&self) -> &EncoderInfo {
+        &self.info
     }
 
     fn running(&self) -> Running {

@@ -14,8 +14,8 @@ use serde::Deserialize;
 use super::block::{
     EmbeddingSizes, Embeddings, Pass, Probabilities, Problem, Sizes, check_probabilities, check_sizes, shape, stack,
 };
-use super::texts::{Readers, Seen};
-use super::{Body, Facts, Running, TextBatch};
+use super::texts::{QueryTokens, TextAttention};
+use super::{Body, EncoderInfo, Running, TextBatch};
 use crate::model::activation::Activation;
 use crate::model::build::Builder;
 use crate::model::directory::ModelDir;
@@ -149,7 +149,7 @@ pub struct BertModel {
     #[module(skip)]
     distances: Option<Vec<usize>>,
     #[module(skip)]
-    facts: Facts,
+    info: EncoderInfo,
     #[module(skip)]
     running: Running,
 }
@@ -261,7 +261,7 @@ impl BertModel {
             }
         });
         let encoder = Blocks { layer: layer.collect() };
-        let facts = Facts {
+        let info = EncoderInfo {
             has_global: distances.is_some(),
             vocabulary: config.vocab_size,
             width: d,
@@ -271,7 +271,7 @@ impl BertModel {
             initializer_range: std,
         };
         let running = Running::default();
-        Ok(Self { embeddings, encoder, config, activation, padding, distances, facts, running })
+        Ok(Self { embeddings, encoder, config, activation, padding, distances, info, running })
     }
 
     /// Returns each token's row in the position table.
@@ -303,12 +303,13 @@ impl BertModel {
         let compute = self.running.compute;
         stack(self.encoder.layer.iter(), x, self.running.recompute, |i| {
             let mask = self.distances.as_ref().map_or(Mask::Bidirectional, |of| Mask::BidirectionalWindow(of[i]));
-            let (pass, seen) = (Pass { block: i, dropping, probabilities, activation }, texts.seen());
+            let (pass, text_attention) =
+                (Pass { block: i, dropping, probabilities, activation }, texts.text_attention());
             let first = first && i + 1 == self.encoder.layer.len();
             move |block: &Block, [x]| {
                 let Attention { self_, output } = &block.attention;
                 let [x, attended] =
-                    self_.forward(pass, x, &seen, |mask| shape(width, heads, mask, compute), mask, first);
+                    self_.forward(pass, x, &text_attention, |mask| shape(width, heads, mask, compute), mask, first);
                 let x = pass.attended(&output.dense, &output.LayerNorm, x, attended);
                 pass.fed([&block.intermediate.dense, &block.output.dense], &block.output.LayerNorm, x)
             }
@@ -343,14 +344,14 @@ impl Body for BertModel {
         linears
     }
 
-    fn keep(&mut self, layers: usize) -> usize {
+    fn keep_layers(&mut self, layers: usize) -> usize {
         let all = self.encoder.layer.len();
         self.encoder.layer.truncate(layers);
         all
     }
 
-    fn facts(&self) -> &Facts {
-        &self.facts
+    fn info(&self) -> &EncoderInfo {
+        &self.info
     }
 
     fn running(&self) -> Running {
@@ -379,18 +380,18 @@ impl SelfAttention {
         &self,
         pass: Pass,
         x_nd: Tensor<2>,
-        seen: &Seen,
+        text_attention: &TextAttention,
         shape: impl Fn(Mask) -> gradus_kernels::AttentionShape,
         mask: Mask,
         first: bool,
     ) -> [Tensor<2>; 2] {
         let of = match self {
             Self::Whole(Whole { query, key, value }) => {
-                return pass.attend([query, key, value], x_nd, seen, shape(mask), first);
+                return pass.attend([query, key, value], x_nd, text_attention, shape(mask), first);
             }
             Self::Windowed(of) => of,
         };
-        let far = |global: &Readers| {
+        let far = |global: &QueryTokens| {
             let (masks, own) = (pass.dropping.stream, embedding(x_nd.clone(), &global.tokens));
             let q = of.query_global.forward(own.clone(), masks);
             let [k, v] = [&of.key_global, &of.value_global].map(|layer| layer.forward(x_nd.clone(), masks));
@@ -398,18 +399,19 @@ impl SelfAttention {
             [own, attention_across_with(q, k, v, extras, &global.cross, shape(Mask::Bidirectional))]
         };
         // If only global tokens continue, the attention outputs of the others are not needed.
-        if let Some(global) = seen.global.as_ref().filter(|global| first && **global == seen.first) {
+        if let Some(global) = text_attention.global.as_ref().filter(|global| first && **global == text_attention.first)
+        {
             return far(global);
         }
-        let near = pass.attend([&of.query, &of.key, &of.value], x_nd.clone(), seen, shape(mask), false);
-        let [x, attended] = match &seen.global {
+        let near = pass.attend([&of.query, &of.key, &of.value], x_nd.clone(), text_attention, shape(mask), false);
+        let [x, attended] = match &text_attention.global {
             None => near,
             Some(global) => {
                 let ([x, near], [_, far]) = (near, far(global));
                 [x, embedding(Tensor::cat(vec![near, far], 0), &global.places())]
             }
         };
-        if first { [x, attended].map(|all| embedding(all, &seen.first.tokens)) } else { [x, attended] }
+        if first { [x, attended].map(|all| embedding(all, &text_attention.first.tokens)) } else { [x, attended] }
     }
 
     fn linears_mut(&mut self) -> Vec<(&'static str, &mut Linear)> {

@@ -10,7 +10,7 @@ use gradus_kernels::{
 };
 
 use super::TextBatch;
-use super::texts::Seen;
+use super::texts::TextAttention;
 use crate::error::Error;
 use crate::model::activation::Activation;
 use crate::model::build::Builder;
@@ -101,20 +101,20 @@ impl Pass {
         self,
         layers: [&Linear; 3],
         x_nd: Tensor<2>,
-        seen: &Seen,
+        text_attention: &TextAttention,
         shape: AttentionShape,
         first: bool,
     ) -> [Tensor<2>; 2] {
         let extras = self.extras(Place::Attention);
         if !first {
             let [q, k, v] = self.project(layers, &x_nd);
-            return [x_nd, attention_with(q, k, v, extras, &seen.segments, shape)];
+            return [x_nd, attention_with(q, k, v, extras, &text_attention.segments, shape)];
         }
-        let own = embedding(x_nd.clone(), &seen.first.tokens);
+        let own = embedding(x_nd.clone(), &text_attention.first.tokens);
         let [q, k, v] = layers;
         let q = q.forward(own.clone(), self.dropping.stream);
         let [k, v] = [k, v].map(|layer| layer.forward(x_nd.clone(), self.dropping.stream));
-        [own, attention_across_with(q, k, v, extras, &seen.first.cross, shape)]
+        [own, attention_across_with(q, k, v, extras, &text_attention.first.cross, shape)]
     }
 
     /// Projects the attention output by `output`, adds it to `x_nd` and normalizes.

@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use super::bert::{BertConfig, Inner, Output};
 use super::block::{EmbeddingSizes, Embeddings, Pass, Problem, Sizes};
-use super::{Body, Facts, Running, TextBatch};
+use super::{Body, EncoderInfo, Running, TextBatch};
 use crate::model::activation::Activation;
 use crate::model::build::{Builder, Init};
 use crate::model::directory::ModelDir;
@@ -179,7 +179,7 @@ pub struct DebertaModel {
     #[module(skip)]
     buckets: Option<PositionBuckets>,
     #[module(skip)]
-    facts: Facts,
+    info: EncoderInfo,
     #[module(skip)]
     running: Running,
 }
@@ -342,7 +342,7 @@ impl DebertaModel {
                 }
             }),
         };
-        let facts = Facts {
+        let info = EncoderInfo {
             has_global: false,
             vocabulary: config.vocab_size,
             width: d,
@@ -352,7 +352,7 @@ impl DebertaModel {
             initializer_range: std,
         };
         let running = Running::default();
-        Ok(Self { embeddings, encoder, config, scored, activation, after, shape, buckets, facts, running })
+        Ok(Self { embeddings, encoder, config, scored, activation, after, shape, buckets, info, running })
     }
 
     /// Returns the table of distances, `[2 · span, D]`, normalized if the model has a norm for it.
@@ -379,7 +379,7 @@ impl Body for DebertaModel {
         let mut x = if self.encoder.conv.is_some() { branch(embedded.clone()) } else { embedded.clone() };
         for (i, block) in self.encoder.layer.iter().enumerate() {
             let pass = Pass { block: i, dropping, probabilities, activation };
-            let (seen, buckets) = (texts.seen(), self.buckets.clone());
+            let (text_attention, buckets) = (texts.text_attention(), self.buckets.clone());
             let run = move |block: &Block, x: Tensor<2>, distances: Option<Tensor<2>>| {
                 let Attention { self_, output } = &block.attention;
                 let [q, k, v] = self_.project(&x, shape, pass);
@@ -388,7 +388,7 @@ impl Body for DebertaModel {
                     self_.relative(distances, buckets, scored, pass)
                 });
                 let dropout = pass.extras(Place::Attention).dropout;
-                let attended = attention_disentangled([q, k, v], relative, dropout, &seen.segments, shape);
+                let attended = attention_disentangled([q, k, v], relative, dropout, &text_attention.segments, shape);
                 let x = pass.attended(&output.dense, &output.LayerNorm, x, attended);
                 pass.fed([&block.intermediate.dense, &block.output.dense], &block.output.LayerNorm, x)
             };
@@ -400,8 +400,8 @@ impl Body for DebertaModel {
                 distances => run(block, x, distances),
             };
             if let Some(conv) = self.encoder.conv.as_ref().filter(|_| i == 0) {
-                let seen = conv.conv.forward(&embedded, texts);
-                let added = self.after.of(dropping.apply(seen, hidden, Place::Encoded));
+                let text_attention = conv.conv.forward(&embedded, texts);
+                let added = self.after.of(dropping.apply(text_attention, hidden, Place::Encoded));
                 x = conv.LayerNorm.forward(x + added);
             }
         }
@@ -425,14 +425,14 @@ impl Body for DebertaModel {
         linears
     }
 
-    fn keep(&mut self, layers: usize) -> usize {
+    fn keep_layers(&mut self, layers: usize) -> usize {
         let all = self.encoder.layer.len();
         self.encoder.layer.truncate(layers);
         all
     }
 
-    fn facts(&self) -> &Facts {
-        &self.facts
+    fn info(&self) -> &EncoderInfo {
+        &self.info
     }
 
     fn running(&self) -> Running {

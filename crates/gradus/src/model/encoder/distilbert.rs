@@ -11,7 +11,7 @@ use serde::Deserialize;
 use super::block::{
     EmbeddingSizes, Embeddings, Pass, Probabilities, Problem, Sizes, check_probabilities, check_sizes, shape, stack,
 };
-use super::{Body, Facts, Running, TextBatch};
+use super::{Body, EncoderInfo, Running, TextBatch};
 use crate::model::activation::Activation;
 use crate::model::build::Builder;
 use crate::model::directory::ModelDir;
@@ -77,7 +77,7 @@ pub struct DistilBertModel {
     #[module(skip)]
     activation: Activation,
     #[module(skip)]
-    facts: Facts,
+    info: EncoderInfo,
     #[module(skip)]
     running: Running,
 }
@@ -145,7 +145,7 @@ impl DistilBertModel {
             }
         });
         let transformer = Blocks { layer: layer.collect() };
-        let facts = Facts {
+        let info = EncoderInfo {
             has_global: false,
             vocabulary: config.vocab_size,
             width: d,
@@ -153,7 +153,7 @@ impl DistilBertModel {
             types: 1,
             initializer_range: std,
         };
-        Ok(Self { embeddings, transformer, config, activation, facts, running: Running::default() })
+        Ok(Self { embeddings, transformer, config, activation, info, running: Running::default() })
     }
 }
 
@@ -170,11 +170,12 @@ impl DistilBertModel {
         let activation = self.activation;
         let blocks = &self.transformer.layer;
         stack(blocks.iter(), x, self.running.recompute, |i| {
-            let (pass, seen) = (Pass { block: i, dropping, probabilities, activation }, texts.seen());
+            let (pass, text_attention) =
+                (Pass { block: i, dropping, probabilities, activation }, texts.text_attention());
             let first = first && i + 1 == blocks.len();
             move |block: &Block, [x]| {
                 let Attention { q_lin, k_lin, v_lin, out_lin } = &block.attention;
-                let [x, attended] = pass.attend([q_lin, k_lin, v_lin], x, &seen, shape, first);
+                let [x, attended] = pass.attend([q_lin, k_lin, v_lin], x, &text_attention, shape, first);
                 let x = pass.attended(out_lin, &block.sa_layer_norm, x, attended);
                 pass.fed([&block.ffn.lin1, &block.ffn.lin2], &block.output_layer_norm, x)
             }
@@ -213,14 +214,14 @@ impl Body for DistilBertModel {
         linears
     }
 
-    fn keep(&mut self, layers: usize) -> usize {
+    fn keep_layers(&mut self, layers: usize) -> usize {
         let all = self.transformer.layer.len();
         self.transformer.layer.truncate(layers);
         all
     }
 
-    fn facts(&self) -> &Facts {
-        &self.facts
+    fn info(&self) -> &EncoderInfo {
+        &self.info
     }
 
     fn running(&self) -> Running {

@@ -63,10 +63,10 @@ trait Body {
     fn linears_mut(&mut self) -> Vec<(String, &mut Linear)>;
 
     /// Removes all layers except the first `layers`, and returns the previous number of layers.
-    fn keep(&mut self, layers: usize) -> usize;
+    fn keep_layers(&mut self, layers: usize) -> usize;
 
     /// Returns properties from its configuration.
-    fn facts(&self) -> &Facts;
+    fn info(&self) -> &EncoderInfo;
 
     /// Returns its runtime settings.
     fn running(&self) -> Running;
@@ -77,7 +77,7 @@ trait Body {
 
 /// Properties of an encoder that the rest of the program uses.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Facts {
+pub(super) struct EncoderInfo {
     /// Vocabulary size, V.
     pub vocabulary: usize,
     /// Width of the hidden states, D.
@@ -129,8 +129,8 @@ impl Encoder {
 
     /// Removes all layers except the first `layers`, so that [`forward`](Self::forward) returns the states after them (in ModernBERT, after
     /// its last norm). Returns the previous number of layers. If there are fewer than `layers`, all stay.
-    pub fn keep(&mut self, layers: usize) -> usize {
-        self.body_mut().keep(layers)
+    pub fn keep_layers(&mut self, layers: usize) -> usize {
+        self.body_mut().keep_layers(layers)
     }
 
     /// Builds a batch from `texts`. Only tokens that a text lists as global are global.
@@ -230,18 +230,18 @@ impl Encoder {
 
     /// Sizes V and D.
     pub fn dims(&self) -> (usize, usize) {
-        let facts = self.body().facts();
-        (facts.vocabulary, facts.width)
+        let info = self.body().info();
+        (info.vocabulary, info.width)
     }
 
     /// Number of tokens of the longest text; `None` if there is no limit. Tables of learned positions have a limit.
     pub fn max_positions(&self) -> Option<usize> {
-        self.body().facts().max_positions
+        self.body().info().max_positions
     }
 
     /// Standard deviation of newly initialized weights.
     pub(super) fn initializer_range(&self) -> f32 {
-        self.body().facts().initializer_range
+        self.body().info().initializer_range
     }
 
     /// Checks that `text` can be read.
@@ -250,7 +250,7 @@ impl Encoder {
     /// When it has no ids or too many, an id outside of the vocabulary, a type that the encoder does not have, or a global token beyond its
     /// end.
     pub fn check(&self, text: &Text<'_>) -> Result<(), String> {
-        let Facts { vocabulary, max_positions, types, .. } = *self.body().facts();
+        let EncoderInfo { vocabulary, max_positions, types, .. } = *self.body().info();
         let n = text.ids.len();
         if n == 0 {
             return Err("the text has no tokens".into());
@@ -275,12 +275,12 @@ impl Encoder {
 
     /// Whether the encoder reads token types, which tell two texts apart.
     pub(super) fn reads_types(&self) -> bool {
-        self.body().facts().types > 1
+        self.body().info().types > 1
     }
 
     /// Whether the encoder supports global tokens, which attend and are attended to beyond its windows.
     pub(super) fn has_global(&self) -> bool {
-        self.body().facts().has_global
+        self.body().info().has_global
     }
 
     /// Device of the weights.

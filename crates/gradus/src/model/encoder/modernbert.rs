@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::block::{Problem, Sizes, check_probabilities, check_sizes, shape, stack};
-use super::{Body, Facts, Running, TextBatch};
+use super::{Body, EncoderInfo, Running, TextBatch};
 use crate::model::activation::Gate;
 use crate::model::build::Builder;
 use crate::model::directory::ModelDir;
@@ -145,7 +145,7 @@ pub struct ModernBertModel {
     #[module(skip)]
     ropes: [Rope; 2],
     #[module(skip)]
-    facts: Facts,
+    info: EncoderInfo,
     #[module(skip)]
     running: Running,
 }
@@ -226,7 +226,7 @@ impl ModernBertModel {
         });
         let layers = layers.collect();
         let final_norm = norm(b.enter("final_norm"));
-        let facts = Facts {
+        let info = EncoderInfo {
             has_global: false,
             vocabulary: config.vocab_size,
             width: d,
@@ -236,7 +236,7 @@ impl ModernBertModel {
             initializer_range: std,
         };
         let running = Running::default();
-        Ok(Self { embeddings, layers, final_norm, config, gate, views, ropes, facts, running })
+        Ok(Self { embeddings, layers, final_norm, config, gate, views, ropes, info, running })
     }
 
     /// Computes the angles of every token, for blocks with full attention and for those with a window.
@@ -257,7 +257,7 @@ impl Body for ModernBertModel {
         let x = dropping.apply(embedded, embedding_dropout, Place::Embedding);
         let (angles, gate) = (self.angles(texts), self.gate);
         let x = stack(self.layers.iter(), x, self.running.recompute, |i| {
-            let ((shape, view), seen) = (self.views[i], texts.seen());
+            let ((shape, view), text_attention) = (self.views[i], texts.text_attention());
             let shape = AttentionShape { precision: self.running.compute, ..shape };
             let ((cos, sin), masks) = (angles[view].clone(), dropping.stream);
             move |block: &Block, [x]| {
@@ -268,7 +268,8 @@ impl Body for ModernBertModel {
                 let [q, k] = [0, 1].map(|i| rope(part(i), &cos, &sin, shape.head_dim));
                 let dropout = dropping.attention(attention_dropout, i);
                 let extras = gradus_kernels::AttentionExtras { bias: None, dropout };
-                let attended = attn.Wo.forward(attention_with(q, k, part(2), extras, &seen.segments, shape), masks);
+                let attended =
+                    attn.Wo.forward(attention_with(q, k, part(2), extras, &text_attention.segments, shape), masks);
                 let x = x + dropping.apply(attended, attention_dropout, Place::Attended(i));
 
                 let both = mlp.Wi.forward(mlp_norm.forward(x.clone()), masks);
@@ -305,14 +306,14 @@ impl Body for ModernBertModel {
         linears
     }
 
-    fn keep(&mut self, layers: usize) -> usize {
+    fn keep_layers(&mut self, layers: usize) -> usize {
         let all = self.layers.len();
         self.layers.truncate(layers);
         all
     }
 
-    fn facts(&self) -> &Facts {
-        &self.facts
+    fn info(&self) -> &EncoderInfo {
+        &self.info
     }
 
     fn running(&self) -> Running {

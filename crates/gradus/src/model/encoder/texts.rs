@@ -32,24 +32,24 @@ impl<'a> Text<'a> {
 pub struct TextBatch {
     packed: Packed,
     types_n: Vec<u32>,
-    seen: Arc<Seen>,
+    text_attention: Arc<TextAttention>,
     dropout: Option<DropoutStream>,
 }
 
 /// Tokens that attend to each other.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct TextAttention {
     /// Texts with their global tokens.
     pub segments: Segments,
     /// Attention of the global tokens to their texts.
-    pub global: Option<Readers>,
+    pub global: Option<QueryTokens>,
     /// Attention of the first token of every text to the text.
-    pub first: Readers,
+    pub first: QueryTokens,
 }
 
 /// Some tokens of each text, which attend to the whole text.
 #[derive(Debug, PartialEq)]
-pub(super) struct Readers {
+pub(super) struct QueryTokens {
     /// Packed indices of the tokens, text after text.
     pub tokens: Vec<u32>,
     /// Attention of each text's tokens to the whole text.
@@ -78,8 +78,8 @@ impl TextBatch {
             counts.push(global.len());
         }
         assert_eq!(types_n.len(), packed.tokens(), "one type a token");
-        let seen = Arc::new(Seen::new(packed.segments(), tokens, &counts));
-        Self { packed, types_n, seen, dropout: None }
+        let text_attention = Arc::new(TextAttention::new(packed.segments(), tokens, &counts));
+        Self { packed, types_n, text_attention, dropout: None }
     }
 
     /// Sets the stream from which the dropout masks of the pass are drawn; `None` for no dropout.
@@ -113,21 +113,21 @@ impl TextBatch {
         (0..self.packed.sequences()).map(|i| self.packed.index(i, 0)).collect()
     }
 
-    pub(super) fn seen(&self) -> Arc<Seen> {
-        Arc::clone(&self.seen)
+    pub(super) fn text_attention(&self) -> Arc<TextAttention> {
+        Arc::clone(&self.text_attention)
     }
 }
 
-impl Seen {
+impl TextAttention {
     fn new(texts: &Segments, global: Vec<u32>, counts: &[usize]) -> Self {
         let segments = texts.clone().with_global(global.iter().map(|&token| token as usize));
         let first = texts.iter().map(|text| text.tokens.start as u32).collect();
-        let first = Readers::new(texts, first, &vec![1; counts.len()]);
-        Self { segments, global: (!global.is_empty()).then(|| Readers::new(texts, global, counts)), first }
+        let first = QueryTokens::new(texts, first, &vec![1; counts.len()]);
+        Self { segments, global: (!global.is_empty()).then(|| QueryTokens::new(texts, global, counts)), first }
     }
 }
 
-impl Readers {
+impl QueryTokens {
     /// Creates the readers from packed indices `tokens` and their number per text.
     fn new(texts: &Segments, tokens: Vec<u32>, counts: &[usize]) -> Self {
         let (source_of, counts): (Vec<usize>, Vec<usize>) =
@@ -161,11 +161,11 @@ mod tests {
         let batch = TextBatch::new(&texts, true);
         assert_eq!((batch.packed().ids(), batch.types_n()), (&[5, 6, 7, 8, 9, 10][..], &[0, 1, 1, 0, 0, 0][..]));
         assert_eq!((batch.lengths_b(), batch.first_indices()), (vec![3, 1, 2], vec![0, 3, 4]));
-        let seen = batch.seen();
-        let global = seen.global.as_ref().expect("global tokens");
+        let text_attention = batch.text_attention();
+        let global = text_attention.global.as_ref().expect("global tokens");
         assert_eq!((&global.tokens[..], &global.places()[..]), (&[0, 4, 5][..], &[6, 1, 2, 3, 7, 8][..]));
         assert_eq!(global.cross.tokens(), [3, 6]);
-        assert_eq!((&seen.first.tokens[..], seen.first.cross.tokens()), (&[0, 3, 4][..], [3, 6]));
-        assert!(TextBatch::new(&[Text::new(&first)], false).seen().global.is_none());
+        assert_eq!((&text_attention.first.tokens[..], text_attention.first.cross.tokens()), (&[0, 3, 4][..], [3, 6]));
+        assert!(TextBatch::new(&[Text::new(&first)], false).text_attention().global.is_none());
     }
 }

@@ -19,14 +19,14 @@ pub struct Completions<'a> {
     /// Output of [`sums`] for the reference's logprobs, `[2P]`.
     pub reference_b: Vec<f32>,
     /// Partners of each pair in the sorted step, for losses that sort. `None` if these pairs are the whole step.
-    pub beside_p: Option<Vec<Beside>>,
+    pub partners_p: Option<Vec<RankPartners>>,
     /// Factor of the losses of each pair; `None` means 1.
     pub weights_p: Option<Vec<f32>>,
 }
 
 /// Partner values of a pair after its step is sorted.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Beside {
+pub struct RankPartners {
     /// The reference's difference (chosen minus rejected) that has the same rank as the policy's.
     pub difference: f32,
     /// Rejected log-ratio with the rank of the chosen one.
@@ -37,7 +37,7 @@ pub struct Beside {
 
 /// Loss and measurements of a pass.
 #[derive(Debug)]
-pub struct Found {
+pub struct PassLoss {
     /// The pass's share of the step's loss, `[1]`.
     pub loss: Tensor<1>,
     /// Output of [`sums`] for the policy's logprobs, `[2P]`.
@@ -56,21 +56,21 @@ pub fn sums(logprobs_m: Tensor<1>, counts_b: &[usize], ld_alpha: Option<f64>) ->
 
 /// Sorts the pairs of a step by their logprobs under policy and reference, `[2P]` each, and returns the partners of
 /// each pair.
-pub fn beside(sums_b: &[f32], reference_b: &[f32]) -> Vec<Beside> {
+pub fn rank_partners(sums_b: &[f32], reference_b: &[f32]) -> Vec<RankPartners> {
     let p = sums_b.len() / 2;
     let minus = |a: &[f32], b: &[f32]| -> Vec<f32> { a.iter().zip(b).map(|(a, b)| a - b).collect() };
     let differences = of_same_rank(&minus(&sums_b[..p], &sums_b[p..]), &minus(&reference_b[..p], &reference_b[p..]));
     let log_ratios_b = minus(sums_b, reference_b);
     let (chosen, rejected) = log_ratios_b.split_at(p);
-    let (beside_chosen, beside_rejected) = (of_same_rank(chosen, rejected), of_same_rank(rejected, chosen));
-    let sides = differences.into_iter().zip(beside_chosen).zip(beside_rejected);
-    sides.map(|((difference, chosen), rejected)| Beside { difference, chosen, rejected }).collect()
+    let (partner_chosen, partner_rejected) = (of_same_rank(chosen, rejected), of_same_rank(rejected, chosen));
+    let sides = differences.into_iter().zip(partner_chosen).zip(partner_rejected);
+    sides.map(|((difference, chosen), rejected)| RankPartners { difference, chosen, rejected }).collect()
 }
 
 impl Completions<'_> {
     /// Computes the loss that `config` specifies. `totals` counts the pairs of the step and the tokens of its chosen
     /// completions.
-    pub fn loss(&self, config: &DpoConfig, totals: Totals) -> Found {
+    pub fn loss(&self, config: &DpoConfig, totals: Totals) -> PassLoss {
         let sums_b = sums(self.logprobs_m.clone(), self.counts_b, config.ld_alpha);
         let log_ratios_b = sums_b.clone() - on(&self.logprobs_m.device(), self.reference_b.clone());
         let scores_b = match config.f_divergence_type {
@@ -82,7 +82,7 @@ impl Completions<'_> {
         let sides = Sides { pass: self, config, sums_b, log_ratios_b, scores_b };
         let term = |(loss, weight): (DpoLossType, f64)| sides.term(loss, totals) * weight;
         let loss = config.losses().map(term).reduce(|sum, term| sum + term).expect("there is a loss");
-        Found { loss, sums_b: read(&sides.sums_b), log_ratios_b: read(&sides.log_ratios_b) }
+        PassLoss { loss, sums_b: read(&sides.sums_b), log_ratios_b: read(&sides.log_ratios_b) }
     }
 }
 
@@ -132,13 +132,13 @@ impl Sides<'_> {
             DpoLossType::ApoZero => pair(dpo::apo_zero),
             DpoLossType::ApoDown => pair(dpo::apo_down),
             DpoLossType::Aot => {
-                let beside_p = self.beside(|beside| beside.difference);
-                dpo::aot(difference(self.sums_b.clone()), beside_p, beta, label_smoothing)
+                let partners_p = self.partner_values(|partners| partners.difference);
+                dpo::aot(difference(self.sums_b.clone()), partners_p, beta, label_smoothing)
             }
             DpoLossType::AotUnpaired => {
                 let [chosen_p, rejected_p] = log_ratios();
-                let chosen = [chosen_p, self.beside(|beside| beside.chosen)];
-                let rejected = [rejected_p, self.beside(|beside| beside.rejected)];
+                let chosen = [chosen_p, self.partner_values(|partners| partners.chosen)];
+                let rejected = [rejected_p, self.partner_values(|partners| partners.rejected)];
                 dpo::aot_unpaired(chosen, rejected, beta, label_smoothing)
             }
             DpoLossType::Sft => unreachable!("it has no pairs"),
@@ -151,12 +151,12 @@ impl Sides<'_> {
         difference(self.scores_b.clone() * self.host(shares_b))
     }
 
-    fn beside(&self, of: fn(&Beside) -> f32) -> Tensor<1> {
-        let beside_p = match &self.pass.beside_p {
-            Some(beside_p) => beside_p.iter().map(of).collect(),
-            None => beside(&read(&self.sums_b), &self.pass.reference_b).iter().map(of).collect(),
+    fn partner_values(&self, of: fn(&RankPartners) -> f32) -> Tensor<1> {
+        let partners_p = match &self.pass.partners_p {
+            Some(partners_p) => partners_p.iter().map(of).collect(),
+            None => rank_partners(&read(&self.sums_b), &self.pass.reference_b).iter().map(of).collect(),
         };
-        self.host(beside_p)
+        self.host(partners_p)
     }
 
     fn host(&self, values: Vec<f32>) -> Tensor<1> {

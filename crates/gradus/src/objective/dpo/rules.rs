@@ -14,7 +14,7 @@ pub(super) fn check(problems: &mut Problems<'_>, dpo: &DpoConfig) {
     if let Some(alpha) = dpo.ld_alpha {
         problems.within("method.dpo.ld_alpha", alpha, 0.0..=1.0);
         let fine = dpo.loss_type.0.iter().any(|loss| *loss != DpoLossType::Sft);
-        problems.unless(fine, &["method.dpo.ld_alpha", "method.dpo.loss_type"], || {
+        problems.require(fine, &["method.dpo.ld_alpha", "method.dpo.loss_type"], || {
             let message = format!("`method.dpo.ld_alpha` is {alpha}, but `loss_type: sft` has no pairs of lengths");
             (message, Some("leave it out, or add a loss of pairs such as `sigmoid`".into()))
         });
@@ -23,7 +23,7 @@ pub(super) fn check(problems: &mut Problems<'_>, dpo: &DpoConfig) {
     problems.above_zero("method.dpo.discopop_tau", dpo.discopop_tau);
     let usual = DpoConfig::default().discopop_tau;
     let fine = dpo.discopop_tau == usual || has(DpoLossType::Discopop);
-    problems.unless(fine, &["method.dpo.discopop_tau", "method.dpo.loss_type"], || {
+    problems.require(fine, &["method.dpo.discopop_tau", "method.dpo.loss_type"], || {
         let message = format!(
             "`method.dpo.discopop_tau` is given, but only `discopop` reads it, not `loss_type: {}`",
             dpo.loss_type
@@ -37,7 +37,7 @@ pub(super) fn check(problems: &mut Problems<'_>, dpo: &DpoConfig) {
         (DpoLossType::Sft, "it is a mean over tokens, not over pairs"),
     ] {
         let fine = !dpo.use_weighting || !has(kind);
-        problems.unless(fine, &["method.dpo.use_weighting", "method.dpo.loss_type"], || {
+        problems.require(fine, &["method.dpo.use_weighting", "method.dpo.loss_type"], || {
             let message = format!("`method.dpo.use_weighting` weighs pairs, but `{kind}` has none to weigh: {reason}");
             (message, Some(format!("leave out one of `use_weighting` and `{kind}`")))
         });
@@ -46,7 +46,7 @@ pub(super) fn check(problems: &mut Problems<'_>, dpo: &DpoConfig) {
 
 fn check_losses(problems: &mut Problems<'_>, dpo: &DpoConfig) {
     let losses = &dpo.loss_type.0;
-    problems.unless(!losses.is_empty(), &["method.dpo.loss_type"], || {
+    problems.require(!losses.is_empty(), &["method.dpo.loss_type"], || {
         (
             "`method.dpo.loss_type` is an empty list: there is nothing to train on".into(),
             Some("`sigmoid` is DPO".into()),
@@ -54,7 +54,7 @@ fn check_losses(problems: &mut Problems<'_>, dpo: &DpoConfig) {
     });
     for (i, loss) in losses.iter().enumerate() {
         let key = format!("method.dpo.loss_type[{i}]");
-        problems.unless(!losses[..i].contains(loss), &[&key], || {
+        problems.require(!losses[..i].contains(loss), &[&key], || {
             let message = format!("`method.dpo.loss_type` names `{loss}` twice");
             (message, Some("name it once, with the sum in `loss_weights`".into()))
         });
@@ -64,7 +64,7 @@ fn check_losses(problems: &mut Problems<'_>, dpo: &DpoConfig) {
 fn check_weights(problems: &mut Problems<'_>, dpo: &DpoConfig) {
     let Some(weights) = &dpo.loss_weights else { return };
     let losses = dpo.loss_type.0.len();
-    problems.unless(weights.len() == losses, &["method.dpo.loss_weights", "method.dpo.loss_type"], || {
+    problems.require(weights.len() == losses, &["method.dpo.loss_weights", "method.dpo.loss_type"], || {
         let message = format!(
             "`method.dpo.loss_weights` has {} entries, but `loss_type: {}` names {losses}: one weight per loss is \
              needed",
@@ -77,7 +77,7 @@ fn check_weights(problems: &mut Problems<'_>, dpo: &DpoConfig) {
         problems.at_least(&format!("method.dpo.loss_weights[{i}]"), weight, 0.0);
     }
     let nothing = weights.iter().all(|&weight| weight == 0.0);
-    problems.unless(!nothing, &["method.dpo.loss_weights"], || {
+    problems.require(!nothing, &["method.dpo.loss_weights"], || {
         ("`method.dpo.loss_weights` are all 0: there is nothing to train on".into(), None)
     });
 }
@@ -85,7 +85,7 @@ fn check_weights(problems: &mut Problems<'_>, dpo: &DpoConfig) {
 fn check_label_smoothing(problems: &mut Problems<'_>, dpo: &DpoConfig) {
     problems.zero_to_below("method.dpo.label_smoothing", dpo.label_smoothing, 0.5);
     let fine = dpo.label_smoothing == 0.0 || dpo.loss_type.0.iter().any(|loss| loss.smooths_labels());
-    problems.unless(fine, &["method.dpo.label_smoothing", "method.dpo.loss_type"], || {
+    problems.require(fine, &["method.dpo.label_smoothing", "method.dpo.loss_type"], || {
         let message = format!(
             "`method.dpo.label_smoothing` is {}, but `loss_type: {}` has no label smoothing: only `sigmoid`, `robust`, `exo_pair`, `aot` and `aot_unpaired` read a label as a probability",
             dpo.label_smoothing, dpo.loss_type
@@ -93,7 +93,7 @@ fn check_label_smoothing(problems: &mut Problems<'_>, dpo: &DpoConfig) {
         (message, Some("use one of them, or set `label_smoothing` to 0".into()))
     });
     let fine = dpo.label_smoothing > 0.0 || !dpo.loss_type.0.contains(&DpoLossType::ExoPair);
-    problems.unless(fine, &["method.dpo.loss_type", "method.dpo.label_smoothing"], || {
+    problems.require(fine, &["method.dpo.loss_type", "method.dpo.label_smoothing"], || {
         let message = "`loss_type: exo_pair` needs `method.dpo.label_smoothing` above 0: it takes its logarithm";
         (message.into(), Some("1e-3 is usual (Ji et al. 2024)".into()))
     });
@@ -102,7 +102,7 @@ fn check_label_smoothing(problems: &mut Problems<'_>, dpo: &DpoConfig) {
 fn check_divergence(problems: &mut Problems<'_>, dpo: &DpoConfig) {
     let usual = DpoConfig::default().f_alpha_divergence_coef;
     let fine = dpo.f_alpha_divergence_coef == usual || dpo.f_divergence_type == Divergence::AlphaDivergence;
-    problems.unless(fine, &["method.dpo.f_alpha_divergence_coef", "method.dpo.f_divergence_type"], || {
+    problems.require(fine, &["method.dpo.f_alpha_divergence_coef", "method.dpo.f_divergence_type"], || {
         let message = "`method.dpo.f_alpha_divergence_coef` is given, but only `alpha_divergence` reads it";
         (message.into(), Some("leave it out, or use `f_divergence_type: alpha_divergence`".into()))
     });
@@ -116,10 +116,10 @@ fn check_divergence(problems: &mut Problems<'_>, dpo: &DpoConfig) {
             "`method.dpo.f_divergence_type` is given, but `{loss}` has no form for another divergence: only in the difference of both sides does the partition function cancel"
         );
         let hint = "use `reverse_kl`, or losses among `sigmoid`, `sigmoid_norm`, `hinge`, `ipo`, `exo_pair`, `robust`, `discopop`";
-        problems.unless(false, &keys, || (message, Some(hint.into())));
+        problems.require(false, &keys, || (message, Some(hint.into())));
     }
     let read = dpo.loss_type.0.iter().any(|loss| *loss != DpoLossType::Sft);
-    problems.unless(read, &keys, || {
+    problems.require(read, &keys, || {
         let message = "`method.dpo.f_divergence_type` is given, but `loss_type: sft` reads no reference";
         (message.into(), Some("leave it out, or add a loss of pairs such as `sigmoid`".into()))
     });

@@ -18,12 +18,12 @@ pub enum Judgement {
     /// Value of the whole completion, or `None` for no judgement.
     Whole(Option<f32>),
     /// Values by part, without those that do not apply.
-    Parts(Vec<(String, Worth)>),
+    Parts(Vec<(String, PartValue)>),
 }
 
 /// Value of a part.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Worth {
+pub enum PartValue {
     /// One value for the whole completion.
     Whole(f32),
     /// Values of ranges of characters.
@@ -36,8 +36,12 @@ impl Judgement {
         Some(match serde_json::from_str(line.trim()).ok()? {
             Value::Null => Self::Whole(None),
             Value::Object(parts) => {
-                let given = parts.into_iter().filter(|(_, worth)| !worth.is_null());
-                Self::Parts(given.map(|(name, worth)| Some((name, parse_worth(&worth)?))).collect::<Option<_>>()?)
+                let given = parts.into_iter().filter(|(_, part_value)| !part_value.is_null());
+                Self::Parts(
+                    given
+                        .map(|(name, part_value)| Some((name, parse_part_value(&part_value)?)))
+                        .collect::<Option<_>>()?,
+                )
             }
             value => Self::Whole(Some(finite(&value)?)),
         })
@@ -59,17 +63,17 @@ impl Judgement {
             Self::Whole(Some(value)) => return Ok(Ok(Score::sequence(value, tokens))),
             Self::Parts(parts) => parts,
         };
-        let has_segments = parts.iter().any(|(_, worth)| matches!(worth, Worth::Segments(_)));
+        let has_segments = parts.iter().any(|(_, part_value)| matches!(part_value, PartValue::Segments(_)));
         let ranges_t = if has_segments { ranges()? } else { Vec::new() };
-        let rewards_t = |worth| match worth {
-            Worth::Whole(value) => {
+        let rewards_t = |part_value| match part_value {
+            PartValue::Whole(value) => {
                 let mut rewards_t = vec![0.0; tokens];
                 rewards_t.last_mut().into_iter().for_each(|last| *last = value);
                 Ok(rewards_t)
             }
-            Worth::Segments(segments) => spread(&segments, completion, &ranges_t),
+            PartValue::Segments(segments) => spread(&segments, completion, &ranges_t),
         };
-        let part = |(name, worth): (String, Worth)| match rewards_t(worth) {
+        let part = |(name, part_value): (String, PartValue)| match rewards_t(part_value) {
             Ok(rewards_t) => Ok(Part { name, weight: 1.0, rewards_t }),
             Err(message) => Err(format!("`{name}`: {message}")),
         };
@@ -101,14 +105,14 @@ fn spread(
     Ok(rewards_t)
 }
 
-fn parse_worth(value: &Value) -> Option<Worth> {
-    let Value::Array(segments) = value else { return Some(Worth::Whole(finite(value)?)) };
+fn parse_part_value(value: &Value) -> Option<PartValue> {
+    let Value::Array(segments) = value else { return Some(PartValue::Whole(finite(value)?)) };
     let place = |value: &Value| usize::try_from(value.as_u64()?).ok();
     let segment = |segment: &Value| match segment.as_array()?.as_slice() {
         [start, end, value] => Some((place(start)?..place(end)?, finite(value)?)),
         _ => None,
     };
-    Some(Worth::Segments(segments.iter().map(segment).collect::<Option<_>>()?))
+    Some(PartValue::Segments(segments.iter().map(segment).collect::<Option<_>>()?))
 }
 
 fn finite(value: &Value) -> Option<f32> {
@@ -124,10 +128,10 @@ mod tests {
         assert_eq!(Judgement::parse(" 1.5\n"), Some(Judgement::Whole(Some(1.5))));
         assert_eq!(Judgement::parse("null"), Some(Judgement::Whole(None)));
         let parts = Judgement::parse(r#"{"style": 2, "facts": [[0, 4, 1], [5, 9, -0.5]], "length": null}"#);
-        let segments = Worth::Segments(vec![(0..4, 1.0), (5..9, -0.5)]);
+        let segments = PartValue::Segments(vec![(0..4, 1.0), (5..9, -0.5)]);
         assert_eq!(
             parts,
-            Some(Judgement::Parts(vec![("style".into(), Worth::Whole(2.0)), ("facts".into(), segments)]))
+            Some(Judgement::Parts(vec![("style".into(), PartValue::Whole(2.0)), ("facts".into(), segments)]))
         );
         for wrong in ["yes", "true", "[1]", "1e300", "{\"a\": \"b\"}", "{\"a\": [[0, 1]]}", "{\"a\": [[-1, 2, 0]]}"] {
             assert_eq!(Judgement::parse(wrong), None, "{wrong}");

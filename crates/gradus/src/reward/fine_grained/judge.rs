@@ -57,7 +57,7 @@ impl Judge {
             Model::Tokens(model) | Model::Texts(model) => model.encoder.max_positions(),
             Model::Scalar(model) => model.trunk.position_budget().after(0),
         };
-        let limit = config.max_length.or(dir.trained().max_length).into_iter().chain(positions).min();
+        let limit = config.max_length.or(dir.training_info().max_length).into_iter().chain(positions).min();
         let (written, usual) = match model {
             Model::Tokens(_) => (&config.prompt, PROMPT),
             Model::Texts(_) | Model::Scalar(_) => (&config.text, TEXT),
@@ -164,19 +164,19 @@ impl Judge {
         }
     }
 
-    /// Returns one row of numbers per question, in order. Each text goes through the model once. `told` receives the
+    /// Returns one row of numbers per question, in order. Each text goes through the model once. `on_progress` receives the
     /// number of finished questions after each pass.
     ///
     /// # Errors
-    /// An error of `told`, which ends the work.
-    pub fn say(
+    /// An error of `on_progress`, which ends the work.
+    pub fn run(
         &self,
         questions: &[(&Joined, &[usize])],
         passes: MicroBatch,
-        told: &dyn Fn(usize) -> std::result::Result<(), RewardError>,
+        on_progress: &dyn Fn(usize) -> std::result::Result<(), RewardError>,
     ) -> std::result::Result<Vec<Vec<f32>>, RewardError> {
         let lengths: Vec<usize> = questions.iter().map(|(joined, _)| joined.ids.len()).collect();
-        let mut said = Vec::new();
+        let mut outputs = Vec::new();
         for pass in passes.split(&lengths) {
             let done = pass.end;
             let questions = &questions[pass];
@@ -194,10 +194,10 @@ impl Judge {
                     (model.rewards(&model.batch(&Rows::Alone(rows.collect()))), 1)
                 }
             };
-            said.extend(read(&logits).chunks_exact(width).map(<[f32]>::to_vec));
-            told(done)?;
+            outputs.extend(read(&logits).chunks_exact(width).map(<[f32]>::to_vec));
+            on_progress(done)?;
         }
-        Ok(said)
+        Ok(outputs)
     }
 }
 
@@ -206,14 +206,14 @@ fn text(joined: &Joined) -> Text<'_> {
 }
 
 /// Conversion of a model's output to a reward.
-pub(super) enum Worth {
+pub(super) enum RewardMapping {
     /// The value of the most probable of these labels.
     Labels(Vec<(usize, f32)>),
     /// A normalized number.
     Number { task: Option<Task>, label: usize, value: ClassifierValue, mean: f32, std: f32, bias: f32, scale: f32 },
 }
 
-impl Worth {
+impl RewardMapping {
     pub fn of(
         judge: &Judge,
         dir: &ModelDir,
@@ -252,7 +252,7 @@ impl Worth {
             None => (0, ClassifierValue::Logit),
         };
         // Changes of scores have their own distribution.
-        let trained = if config.change { Default::default() } else { dir.trained() };
+        let trained = if config.change { Default::default() } else { dir.training_info() };
         Ok(Self::Number {
             task: task.cloned(),
             label,
@@ -290,7 +290,7 @@ impl Worth {
     }
 
     /// Returns the highest raw value that a label can have; 0 for numbers.
-    pub fn most(&self) -> f32 {
+    pub fn max_value(&self) -> f32 {
         match self {
             Self::Labels(labels) => labels.iter().map(|(_, value)| *value).fold(f32::NEG_INFINITY, f32::max),
             Self::Number { .. } => 0.0,
@@ -298,7 +298,7 @@ impl Worth {
     }
 
     /// Returns the name of the segment statistic.
-    pub fn counted(&self) -> &'static str {
+    pub fn statistic_name(&self) -> &'static str {
         match self {
             Self::Labels(_) => "right",
             Self::Number { .. } => "score",
@@ -307,9 +307,9 @@ impl Worth {
 
     /// Returns the segment statistic. With labels: 1 if the segment has the label of the highest value. With numbers:
     /// the number in standard deviations from the mean.
-    pub fn count(&self, raw: f32) -> f64 {
+    pub fn statistic(&self, raw: f32) -> f64 {
         match self {
-            Self::Labels(_) => f64::from(u8::from(raw == self.most())),
+            Self::Labels(_) => f64::from(u8::from(raw == self.max_value())),
             Self::Number { mean, std, .. } => f64::from((raw - mean) / std),
         }
     }

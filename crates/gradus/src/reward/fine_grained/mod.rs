@@ -16,7 +16,7 @@ use burn::tensor::Device;
 use serde_json::Value;
 
 pub use config::{FineGrainedConfig, SegmentConfig, SegmentEnd};
-use judge::{Judge, Worth};
+use judge::{Judge, RewardMapping};
 
 use super::learned::reward_error;
 use super::place::last_token;
@@ -38,7 +38,7 @@ pub struct SegmentReward {
     judge: Judge,
     splitter: Box<dyn SentenceSplitter>,
     level: Level,
-    worth: Worth,
+    mapping: RewardMapping,
     /// Column whose elements the model judges one by one.
     each: Option<String>,
     /// Level of the segments among which the reward of a whole completion is divided.
@@ -70,7 +70,7 @@ pub struct JudgedSegment {
 }
 
 /// Questions to the model about one completion.
-struct Reading {
+struct CompletionQuestions {
     segments: Vec<Range<usize>>,
     /// Questions by element, and within an element by segment.
     questions: Vec<Question>,
@@ -84,7 +84,7 @@ struct Reading {
 /// text.
 struct Question {
     joined: Joined,
-    asked: Vec<usize>,
+    positions: Vec<usize>,
 }
 
 impl SegmentReward {
@@ -102,7 +102,7 @@ impl SegmentReward {
     ) -> Result<Self> {
         let refuse = |(message, hint): (String, Option<String>)| config_error(message, hint);
         let judge = Judge::load(dir, config, device, weights)?;
-        let worth = Worth::of(&judge, dir, config).map_err(refuse)?;
+        let mapping = RewardMapping::of(&judge, dir, config).map_err(refuse)?;
         let level = config.segments.unwrap_or_else(|| judge.usual_level());
         judge.check(config, level).map_err(refuse)?;
         if config.spread.is_some() && level != Level::Whole {
@@ -111,7 +111,9 @@ impl SegmentReward {
             return Err(config_error(message, Some("set `segments: whole`, or leave `spread` out".into())));
         }
         let splitter: Box<dyn SentenceSplitter> = Box::new(RuleSplitter);
-        if let Some(other) = dir.trained().sentences.filter(|name| level != Level::Whole && name != splitter.name()) {
+        if let Some(other) =
+            dir.training_info().sentences.filter(|name| level != Level::Whole && name != splitter.name())
+        {
             let message = format!(
                 "`{}` was trained on sentences split by `{other}`, but completions are split by `{}`",
                 config.model,
@@ -123,7 +125,7 @@ impl SegmentReward {
             ));
         }
         let (each, spread, change, end) = (config.each.clone(), config.spread, config.change, config.segment_end);
-        Ok(Self { judge, splitter, level, worth, each, spread, change, end, passes })
+        Ok(Self { judge, splitter, level, mapping, each, spread, change, end, passes })
     }
 
     /// Splits a completion into segments. A completion that is judged as a whole is one segment, even if it is empty.
@@ -135,7 +137,7 @@ impl SegmentReward {
     }
 
     /// Prepares the questions about a completion.
-    fn read(&self, prompt: &Prompt, rollout: &Rollout) -> std::result::Result<Reading, RewardError> {
+    fn read(&self, prompt: &Prompt, rollout: &Rollout) -> std::result::Result<CompletionQuestions, RewardError> {
         let completion = &rollout.completion;
         let segments = self.segments(completion);
         let (mut questions, mut read, mut cut) = (Vec::new(), Vec::new(), 0);
@@ -148,11 +150,12 @@ impl SegmentReward {
                 let before =
                     before.fill(|name| if name == "prompt" { Ok(prompt.text.clone()) } else { column(name) })?;
                 let parts: Vec<&str> = segments.iter().map(|segment| &completion[segment.clone()]).collect();
-                let (joined, asked) = self.judge.separated(&before, &parts).map_err(|error| reward_error(&error))?;
-                cut += usize::from(asked.len() < parts.len());
-                read.push(asked.len());
-                if !asked.is_empty() {
-                    questions.push(Question { joined, asked });
+                let (joined, positions) =
+                    self.judge.separated(&before, &parts).map_err(|error| reward_error(&error))?;
+                cut += usize::from(positions.len() < parts.len());
+                read.push(positions.len());
+                if !positions.is_empty() {
+                    questions.push(Question { joined, positions });
                 }
             } else {
                 for (i, segment) in segments.iter().enumerate() {
@@ -166,7 +169,7 @@ impl SegmentReward {
                     let has_ended = i + 1 == segments.len() && rollout.stop != StopReason::Length;
                     let (joined, was_cut) = self.judge.alone(value, has_ended)?;
                     cut += usize::from(was_cut);
-                    questions.push(Question { joined, asked: vec![0] });
+                    questions.push(Question { joined, positions: vec![0] });
                 }
                 read.push(segments.len());
             }
@@ -174,7 +177,7 @@ impl SegmentReward {
         for Question { joined, .. } in &questions {
             self.judge.check_text(joined).map_err(RewardError::new)?;
         }
-        Ok(Reading { segments, questions, read, cut })
+        Ok(CompletionQuestions { segments, questions, read, cut })
     }
 
     /// Returns the elements of the list, each with the name of its column; or one `None` if the model judges only the
@@ -193,12 +196,16 @@ impl SegmentReward {
 
     /// Returns the model's output and the raw value of each segment. With several elements, the one with the lowest
     /// value counts. A segment that was cut off for one of them counts as unread.
-    fn heard<'s>(&self, reading: &Reading, said: &'s [Vec<f32>]) -> Vec<(Option<&'s [f32]>, f32)> {
+    fn segment_outputs<'s>(
+        &self,
+        reading: &CompletionQuestions,
+        outputs: &'s [Vec<f32>],
+    ) -> Vec<(Option<&'s [f32]>, f32)> {
         if reading.read.is_empty() {
-            let most = self.worth.most();
-            return reading.segments.iter().map(|_| (None, most)).collect();
+            let max_value = self.mapping.max_value();
+            return reading.segments.iter().map(|_| (None, max_value)).collect();
         }
-        let mut rest = said;
+        let mut rest = outputs;
         let mut of_elements = Vec::with_capacity(reading.read.len());
         for &count in &reading.read {
             let (own, others) = rest.split_at(count);
@@ -220,22 +227,23 @@ impl SegmentReward {
     /// If the model cannot read it, or the prompt lacks a column.
     pub fn judge(&self, prompt: &Prompt, rollout: &Rollout) -> std::result::Result<Judgement, RewardError> {
         let reading = self.read(prompt, rollout)?;
-        let questions: Vec<(&Joined, &[usize])> = reading.questions.iter().map(|q| (&q.joined, &*q.asked)).collect();
-        let said = self.judge.say(&questions, self.passes, &|_| Ok(()))?;
+        let questions: Vec<(&Joined, &[usize])> =
+            reading.questions.iter().map(|q| (&q.joined, &*q.positions)).collect();
+        let outputs = self.judge.run(&questions, self.passes, &|_| Ok(()))?;
         let segment = |(bytes, (logits, value)): (&Range<usize>, (Option<&[f32]>, f32))| JudgedSegment {
             bytes: bytes.clone(),
-            value: self.worth.reward(value),
-            label: logits.and_then(|logits| self.worth.label(logits)).and_then(|label| self.judge.label(label)),
+            value: self.mapping.reward(value),
+            label: logits.and_then(|logits| self.mapping.label(logits)).and_then(|label| self.judge.label(label)),
         };
-        let heard = self.heard(&reading, &said);
-        let segments: Vec<JudgedSegment> = reading.segments.iter().zip(heard).map(segment).collect();
+        let segment_outputs = self.segment_outputs(&reading, &outputs);
+        let segments: Vec<JudgedSegment> = reading.segments.iter().zip(segment_outputs).map(segment).collect();
         let total = segments.iter().map(|segment| segment.value).sum();
         Ok(Judgement { total, segments: if self.level == Level::Whole { Vec::new() } else { segments } })
     }
 
     /// Returns the raw values of the model's output on segments.
-    fn values(&self, said: &[Vec<f32>]) -> Vec<f32> {
-        let mut values: Vec<f32> = said.iter().map(|logits| self.worth.raw(logits)).collect();
+    fn values(&self, outputs: &[Vec<f32>]) -> Vec<f32> {
+        let mut values: Vec<f32> = outputs.iter().map(|logits| self.mapping.raw(logits)).collect();
         if self.change {
             let before: Vec<f32> = std::iter::once(0.0).chain(values.iter().copied()).collect();
             values.iter_mut().zip(before).for_each(|(value, before)| *value -= before);
@@ -269,13 +277,13 @@ impl SegmentReward {
     /// Returns the score of a completion from the model's output on the segments that it read.
     fn judged(
         &self,
-        reading: &Reading,
-        said: &[Vec<f32>],
+        reading: &CompletionQuestions,
+        outputs: &[Vec<f32>],
         rollout: &Rollout,
         places: impl FnOnce(&[Range<usize>]) -> Result<Vec<usize>>,
     ) -> std::result::Result<Score, RewardError> {
         let tokens = rollout.completion_ids.len();
-        let values: Vec<f32> = self.heard(reading, said).into_iter().map(|(_, value)| value).collect();
+        let values: Vec<f32> = self.segment_outputs(reading, outputs).into_iter().map(|(_, value)| value).collect();
         let mut rewards_t = vec![0.0; tokens];
         let mut collided = 0;
         if let (Level::Whole, Some(level)) = (self.level, self.spread) {
@@ -287,7 +295,7 @@ impl SegmentReward {
                 places(&parts).map_err(|error| reward_error(&error))?
             };
             for value in &values {
-                let part = self.worth.reward(*value) / places.len() as f32;
+                let part = self.mapping.reward(*value) / places.len() as f32;
                 places.iter().for_each(|&place| rewards_t[place] += part);
             }
         } else {
@@ -298,7 +306,7 @@ impl SegmentReward {
             };
             let mut taken = vec![false; tokens];
             for (&value, &place) in values.iter().zip(&places) {
-                rewards_t[place] = self.worth.reward(value);
+                rewards_t[place] = self.mapping.reward(value);
                 collided += usize::from(std::mem::replace(&mut taken[place], true));
             }
         }
@@ -312,8 +320,11 @@ impl SegmentReward {
                 Count::new("per_segment", rewards_t.iter().map(|&reward| f64::from(reward)).sum(), all),
             ],
         };
-        let found =
-            Count::new(self.worth.counted(), values.iter().map(|&value| self.worth.count(value)).sum(), values.len());
+        let found = Count::new(
+            self.mapping.statistic_name(),
+            values.iter().map(|&value| self.mapping.statistic(value)).sum(),
+            values.len(),
+        );
         Ok(Score { counts: std::iter::once(found).chain(counts).collect(), ..Score::per_token(rewards_t) })
     }
 }
@@ -348,20 +359,24 @@ impl Reward for SegmentReward {
         rollouts: &Rollouts,
         progress: &dyn Progress,
     ) -> Vec<std::result::Result<Score, RewardError>> {
-        let readings: Vec<std::result::Result<Reading, RewardError>> =
+        let readings: Vec<std::result::Result<CompletionQuestions, RewardError>> =
             (0..rollouts.len()).map(|i| self.read(rollouts.prompt(i), &rollouts.rollouts[i])).collect();
-        let questions: Vec<(&Joined, &[usize])> =
-            readings.iter().flatten().flat_map(|reading| &reading.questions).map(|q| (&q.joined, &*q.asked)).collect();
+        let questions: Vec<(&Joined, &[usize])> = readings
+            .iter()
+            .flatten()
+            .flat_map(|reading| &reading.questions)
+            .map(|q| (&q.joined, &*q.positions))
+            .collect();
         // A completion has one or more questions, so the progress in rollouts is derived from the share of finished
         // questions.
-        let told = |done: usize| report(progress, rollouts.len() * done / questions.len(), rollouts.len());
-        let Ok(said) = self.judge.say(&questions, self.passes, &told) else { return interrupted(rollouts) };
-        let mut said = said.into_iter();
-        let score = |(i, reading): (usize, std::result::Result<Reading, RewardError>)| {
+        let on_progress = |done: usize| report(progress, rollouts.len() * done / questions.len(), rollouts.len());
+        let Ok(outputs) = self.judge.run(&questions, self.passes, &on_progress) else { return interrupted(rollouts) };
+        let mut outputs = outputs.into_iter();
+        let score = |(i, reading): (usize, std::result::Result<CompletionQuestions, RewardError>)| {
             let reading = reading?;
-            let asked = reading.questions.iter().map(|question| question.asked.len()).sum();
-            let said: Vec<Vec<f32>> = said.by_ref().take(asked).collect();
-            self.judged(&reading, &said, &rollouts.rollouts[i], |segments| self.places(rollouts, i, segments))
+            let positions = reading.questions.iter().map(|question| question.positions.len()).sum();
+            let outputs: Vec<Vec<f32>> = outputs.by_ref().take(positions).collect();
+            self.judged(&reading, &outputs, &rollouts.rollouts[i], |segments| self.places(rollouts, i, segments))
         };
         readings.into_iter().enumerate().map(score).collect()
     }

@@ -53,7 +53,7 @@ fn rollouts(rows: &[Value]) -> Rollouts {
             row,
             text: "the prompt".into(),
             ids: vec![96],
-            apart: true,
+            encoder_reads_prompt: true,
             messages: None,
             columns,
         });
@@ -98,11 +98,11 @@ fn sentences_are_judged_at_their_separators_and_paid_at_their_last_tokens() {
             let expected = places.iter().zip(&logits).find(|(at, _)| **at == t).map_or(0.0, |(_, logits)| logits[1]);
             assert!((reward - expected).abs() < 1e-4, "row {i}, token {t}: {reward} instead of {expected}");
         }
-        let worth = |logits: &Vec<f32>| if logits[0] >= logits[2] { 0.5 } else { -0.25 };
+        let mapping = |logits: &Vec<f32>| if logits[0] >= logits[2] { 0.5 } else { -0.25 };
         let mut expected = vec![0.0; found.len()];
-        places.iter().zip(&logits).for_each(|(&at, logits)| expected[at] = worth(logits));
+        places.iter().zip(&logits).for_each(|(&at, logits)| expected[at] = mapping(logits));
         assert_eq!(labeled[i].rewards_t(), Some(expected), "row {i}");
-        let right = logits.iter().filter(|logits| worth(logits) > 0.0).count() as f64;
+        let right = logits.iter().filter(|logits| mapping(logits) > 0.0).count() as f64;
         assert_eq!(count(&labeled[i], "right"), (right, logits.len() as f64));
         let paid = f64::from(labeled[i].total().expect("scored"));
         assert_eq!(count(&labeled[i], "per_segment"), (paid, places.len() as f64));
@@ -110,12 +110,12 @@ fn sentences_are_judged_at_their_separators_and_paid_at_their_last_tokens() {
         let judged = by_label.judge(&made.prompts[i], &made.rollouts[i]).expect("judged");
         let named = |logits: &Vec<f32>| {
             let label = if logits[0] >= logits[2] { "LABEL_0" } else { "LABEL_2" };
-            (worth(logits), Some(label.to_owned()))
+            (mapping(logits), Some(label.to_owned()))
         };
         let found: Vec<(f32, Option<String>)> =
             judged.segments.iter().map(|segment| (segment.value, segment.label.clone())).collect();
         assert_eq!(found, logits.iter().map(named).collect::<Vec<_>>(), "row {i}");
-        assert_eq!(judged.total, logits.iter().map(worth).sum::<f32>());
+        assert_eq!(judged.total, logits.iter().map(mapping).sum::<f32>());
         let completion = &made.rollouts[i].completion;
         let texts: Vec<&str> = judged.segments.iter().map(|segment| completion[segment.bytes.clone()].trim()).collect();
         assert!(completion.starts_with(&texts.join(" ")), "{texts:?} of {completion:?}");
@@ -243,7 +243,8 @@ fn a_model_is_asked_once_for_each_element_and_the_least_counts() {
 #[test]
 fn two_segments_in_one_token_are_counted() {
     let reward = load(&sequence_model(), "segments: sentence\nlabel: 1").expect("loads");
-    let reading = Reading { segments: vec![0..2, 2..4, 4..5], questions: Vec::new(), read: vec![3], cut: 0 };
+    let reading =
+        CompletionQuestions { segments: vec![0..2, 2..4, 4..5], questions: Vec::new(), read: vec![3], cut: 0 };
     let mut made = rollouts(&[json!({ "question": "", "completion": "a. b.", "completion_ids": [1, 2, 3] })]);
     let rollout = made.rollouts.remove(0);
     let said = [vec![0.0, 1.0], vec![0.0, 2.0], vec![0.0, 0.0]];

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::forms::{Completed, Question, Wrong};
+use super::forms::{AnswerProblem, CompletionRequest, ServerCompletion};
 use super::http::{Failure, Http};
 use super::score::{self, Passage, TokenScore};
-use super::{Endpoint, LOOK, ServerKind};
+use super::{Endpoint, POLL_INTERVAL, ServerKind};
 use crate::error::{Error, Result};
 
 /// Maximum size of an answer without completions, in bytes.
@@ -20,7 +20,7 @@ const ANSWER_BYTES: u64 = 8 << 20;
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 /// Shortest wait that is reported to the user afterwards.
-const TOLD: Duration = Duration::from_secs(1);
+const MIN_REPORTED_WAIT: Duration = Duration::from_secs(1);
 
 /// Weights in the shared folder.
 #[derive(Debug)]
@@ -42,19 +42,19 @@ pub(super) struct Client {
     http: Http,
     kind: ServerKind,
     connections: usize,
-    patience: Duration,
+    max_wait: Duration,
     /// Name of the model on the server.
     model: OnceLock<String>,
     named: Option<String>,
     stopped: AtomicBool,
     done: AtomicUsize,
     /// Start of the current silence of the server.
-    silent: Mutex<Option<Instant>>,
+    silent_since: Mutex<Option<Instant>>,
     notices: Mutex<Vec<String>>,
 }
 
 /// Index of a question, and its result.
-type Answered<T> = (usize, Result<T, Failure>);
+type IndexedResult<T> = (usize, Result<T, Failure>);
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -66,12 +66,12 @@ impl Client {
             http: Http::new(options)?,
             kind: options.kind,
             connections: options.connections,
-            patience: options.wait,
+            max_wait: options.wait,
             model: OnceLock::new(),
             named: options.model.clone(),
             stopped: AtomicBool::new(false),
             done: AtomicUsize::new(0),
-            silent: Mutex::default(),
+            silent_since: Mutex::default(),
             notices: Mutex::default(),
         })
     }
@@ -88,7 +88,7 @@ impl Client {
 
     /// Returns how long the server has been silent, if it is.
     pub fn waited(&self) -> Option<Duration> {
-        lock(&self.silent).map(|since| since.elapsed())
+        lock(&self.silent_since).map(|since| since.elapsed())
     }
 
     /// Returns the address.
@@ -97,8 +97,8 @@ impl Client {
     }
 
     /// Returns the maximum wait for a silent server.
-    pub fn patience(&self) -> Duration {
-        self.patience
+    pub fn max_wait(&self) -> Duration {
+        self.max_wait
     }
 
     /// Returns the messages since the last call.
@@ -111,18 +111,18 @@ impl Client {
     }
 
     /// Retries until the request succeeds, it fails permanently, or the server was silent for too long.
-    fn patiently<T>(&self, mut once: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
+    fn with_retries<T>(&self, mut once: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
         let mut pause = PAUSES.0;
         loop {
             let failed = match once() {
                 Err(Failure::Later(message)) => message,
                 settled => {
-                    self.is_heard();
+                    self.end_silence();
                     return settled;
                 }
             };
-            let since = *lock(&self.silent).get_or_insert_with(Instant::now);
-            if since.elapsed() >= self.patience {
+            let since = *lock(&self.silent_since).get_or_insert_with(Instant::now);
+            if since.elapsed() >= self.max_wait {
                 let waited = since.elapsed().as_secs();
                 let what = format!("the server {}", self.http.url());
                 let message = format!("it has not answered for {waited} s: {failed}");
@@ -130,16 +130,16 @@ impl Client {
                 let hint = format!("start it again and resume with `--resume`; `{keys}.wait_s` sets how long to wait");
                 return Err(Failure::Never(Error::Network { what, message, hint: Some(hint) }));
             }
-            self.rest(pause.min(self.patience.saturating_sub(since.elapsed())))?;
+            self.rest(pause.min(self.max_wait.saturating_sub(since.elapsed())))?;
             pause = (2 * pause).min(PAUSES.1);
         }
     }
 
-    fn is_heard(&self) {
-        let Some(since) = lock(&self.silent).take() else { return };
-        let silent = since.elapsed();
-        if silent >= TOLD {
-            self.note(format!("the server {} did not answer for {} s", self.http.url(), silent.as_secs()));
+    fn end_silence(&self) {
+        let Some(since) = lock(&self.silent_since).take() else { return };
+        let silent_since = since.elapsed();
+        if silent_since >= MIN_REPORTED_WAIT {
+            self.note(format!("the server {} did not answer for {} s", self.http.url(), silent_since.as_secs()));
         }
     }
 
@@ -154,16 +154,16 @@ impl Client {
             if left.is_zero() {
                 return Ok(());
             }
-            std::thread::sleep(left.min(LOOK));
+            std::thread::sleep(left.min(POLL_INTERVAL));
         }
     }
 
     fn get(&self, path: &str) -> Result<Value, Failure> {
-        self.patiently(|| self.http.get(path, ANSWER_BYTES))
+        self.with_retries(|| self.http.get(path, ANSWER_BYTES))
     }
 
     fn post(&self, path: &str, body: &Value) -> Result<Value, Failure> {
-        self.patiently(|| self.http.post(path, body, ANSWER_BYTES))
+        self.with_retries(|| self.http.post(path, body, ANSWER_BYTES))
     }
 
     /// Converts a failure that cannot be repaired to an error.
@@ -233,7 +233,7 @@ impl Client {
             ServerKind::Sglang => {}
         }
         let mut tries = 0;
-        let answer = self.patiently(|| {
+        let answer = self.with_retries(|| {
             tries += 1;
             self.http.post(path, &body, ANSWER_BYTES)
         });
@@ -306,16 +306,16 @@ impl Client {
         }
     }
 
-    /// Samples the completions of `questions`, several at a time. If the server has lost the weights, they are loaded
+    /// Samples the completions of `requests`, several at a time. If the server has lost the weights, they are loaded
     /// again, once.
     ///
     /// # Errors
     /// The first error that cannot be repaired.
-    pub fn sample(&self, weights: &Weights, questions: &[Question]) -> Result<Vec<Vec<Completed>>> {
+    pub fn sample(&self, weights: &Weights, requests: &[CompletionRequest]) -> Result<Vec<Vec<ServerCompletion>>> {
         self.done.store(0, Ordering::SeqCst);
-        let mut found: Vec<Option<Vec<Completed>>> = questions.iter().map(|_| None).collect();
+        let mut found: Vec<Option<Vec<ServerCompletion>>> = requests.iter().map(|_| None).collect();
         for is_last in [false, true] {
-            let lost = self.sample_missing(weights, questions, &mut found)?;
+            let lost = self.sample_missing(weights, requests, &mut found)?;
             let Some(lost) = lost else { break };
             if is_last {
                 return Err(self.http.wrong("", &lost));
@@ -329,15 +329,19 @@ impl Client {
 
     /// Runs `once` with retries for each of `tasks`, several at a time, until all are done, one fails, or the wait is
     /// canceled.
-    fn each<T: Send>(&self, tasks: &[usize], once: impl Fn(usize) -> Result<T, Failure> + Sync) -> Vec<Answered<T>> {
+    fn each<T: Send>(
+        &self,
+        tasks: &[usize],
+        once: impl Fn(usize) -> Result<T, Failure> + Sync,
+    ) -> Vec<IndexedResult<T>> {
         let (next, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
-        let answers: Mutex<Vec<Answered<T>>> = Mutex::default();
+        let answers: Mutex<Vec<IndexedResult<T>>> = Mutex::default();
         let work = || {
             while !is_over.load(Ordering::Relaxed) {
                 let Some(&i) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
                 let answer = match self.stopped.load(Ordering::SeqCst) {
                     true => Err(Failure::Never(Error::Interrupted)),
-                    false => self.patiently(|| once(i)),
+                    false => self.with_retries(|| once(i)),
                 };
                 if answer.is_err() {
                     is_over.store(true, Ordering::Relaxed);
@@ -358,9 +362,14 @@ impl Client {
     ///
     /// # Errors
     /// An error that cannot be repaired.
-    pub fn draw(&self, weights: &Weights, question: &Question, loads: &Mutex<usize>) -> Result<Completed> {
+    pub fn draw(
+        &self,
+        weights: &Weights,
+        request: &CompletionRequest,
+        loads: &Mutex<usize>,
+    ) -> Result<ServerCompletion> {
         let before = *lock(loads);
-        let mut found = self.patiently(|| self.complete(weights, question));
+        let mut found = self.with_retries(|| self.complete(weights, request));
         if let Err(Failure::Lost(message)) = &found {
             let mut loads = lock(loads);
             if *loads == before {
@@ -372,7 +381,7 @@ impl Client {
                 *loads += 1;
             }
             drop(loads);
-            found = self.patiently(|| self.complete(weights, question));
+            found = self.with_retries(|| self.complete(weights, request));
         }
         let missing = || self.http.wrong("", "a completion was requested, but the answer has none");
         found.map_err(|failure| self.error(failure))?.pop().ok_or_else(missing)
@@ -439,12 +448,12 @@ impl Client {
     fn sample_missing(
         &self,
         weights: &Weights,
-        questions: &[Question],
-        found: &mut [Option<Vec<Completed>>],
+        requests: &[CompletionRequest],
+        found: &mut [Option<Vec<ServerCompletion>>],
     ) -> Result<Option<String>> {
-        let missing: Vec<usize> = (0..questions.len()).filter(|&i| found[i].is_none()).collect();
+        let missing: Vec<usize> = (0..requests.len()).filter(|&i| found[i].is_none()).collect();
         let answers = self.each(&missing, |i| {
-            let completed = self.complete(weights, &questions[i])?;
+            let completed = self.complete(weights, &requests[i])?;
             self.done.fetch_add(completed.len(), Ordering::SeqCst);
             Ok(completed)
         });
@@ -460,23 +469,23 @@ impl Client {
     }
 
     /// Requests the completions of one prompt.
-    fn complete(&self, weights: &Weights, question: &Question) -> Result<Vec<Completed>, Failure> {
-        let limit = question.limit();
+    fn complete(&self, weights: &Weights, request: &CompletionRequest) -> Result<Vec<ServerCompletion>, Failure> {
+        let limit = request.limit();
         let adapter = weights.is_adapter.then_some(weights.name.as_str());
         let (path, read) = match self.kind {
             ServerKind::Sglang => {
                 const PATH: &str = "/generate";
-                (PATH, question.read_sglang(&self.http.post(PATH, &question.sglang(adapter), limit)?))
+                (PATH, request.read_sglang(&self.http.post(PATH, &request.sglang(adapter), limit)?))
             }
             kind => {
                 const PATH: &str = "/v1/completions";
-                let body = question.openai(adapter.unwrap_or(self.model()), kind == ServerKind::Gradus);
-                (PATH, question.read_openai(&self.http.post(PATH, &body, limit)?))
+                let body = request.openai(adapter.unwrap_or(self.model()), kind == ServerKind::Gradus);
+                (PATH, request.read_openai(&self.http.post(PATH, &body, limit)?))
             }
         };
         let completed = read.map_err(|wrong| match wrong {
-            Wrong::BrokenOff => Failure::Later("a completion was aborted".into()),
-            Wrong::Unusable(message) => Failure::Never(self.http.wrong(path, &message)),
+            AnswerProblem::BrokenOff => Failure::Later("a completion was aborted".into()),
+            AnswerProblem::Unusable(message) => Failure::Never(self.http.wrong(path, &message)),
         })?;
         // A request names its adapter, but not the whole weights. A restarted server would therefore sample with other
         // weights.

@@ -21,7 +21,7 @@ const TOKEN_BYTES: usize = 1024;
 pub(super) const FRAME_BYTES: usize = 1 << 20;
 
 /// Request for completions of one prompt.
-pub(super) struct Question {
+pub(super) struct CompletionRequest {
     /// Ids of the prompt.
     pub prompt: Vec<u32>,
     /// Keys of the random streams, one per completion.
@@ -36,7 +36,7 @@ pub(super) struct Question {
 
 /// One completion.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Completed {
+pub(super) struct ServerCompletion {
     pub ids: Vec<u32>,
     /// Log-probabilities; NaN if the server does not report one.
     pub logprobs: Vec<f32>,
@@ -48,18 +48,18 @@ pub(super) struct Completed {
 
 /// Problem with an answer.
 #[derive(Debug, PartialEq)]
-pub(super) enum Wrong {
+pub(super) enum AnswerProblem {
     /// The completion was interrupted by a pause or a restart.
     BrokenOff,
     /// The answer cannot be used.
     Unusable(String),
 }
 
-fn unusable<T>(message: impl Into<String>) -> Result<T, Wrong> {
-    Err(Wrong::Unusable(message.into()))
+fn unusable<T>(message: impl Into<String>) -> Result<T, AnswerProblem> {
+    Err(AnswerProblem::Unusable(message.into()))
 }
 
-impl Question {
+impl CompletionRequest {
     /// Returns the maximum size of an answer in bytes.
     pub fn limit(&self) -> u64 {
         let tokens = self.keys.len() * (self.params.max_new_tokens + self.prompt.len() + 1);
@@ -109,13 +109,13 @@ impl Question {
     }
 
     /// Parses their answer.
-    pub fn read_openai(&self, answer: &Value) -> Result<Vec<Completed>, Wrong> {
+    pub fn read_openai(&self, answer: &Value) -> Result<Vec<ServerCompletion>, AnswerProblem> {
         let Some(choices) = answer["choices"].as_array() else { return unusable("the answer has no `choices`") };
         let n = self.keys.len();
         if choices.len() != n {
             return unusable(format!("{n} completions were requested, but the answer has {}", choices.len()));
         }
-        let mut found: Vec<Option<Completed>> = vec![None; n];
+        let mut found: Vec<Option<ServerCompletion>> = vec![None; n];
         for choice in choices {
             let index = choice["index"].as_u64().map_or(n, |index| index as usize);
             let Some(place) = found.get_mut(index) else {
@@ -129,7 +129,7 @@ impl Question {
         Ok(found.into_iter().flatten().collect())
     }
 
-    fn read_choice(&self, choice: &Value) -> Result<Completed, Wrong> {
+    fn read_choice(&self, choice: &Value) -> Result<ServerCompletion, AnswerProblem> {
         match ids(&choice["prompt_token_ids"]) {
             Some(prompt) if prompt != self.prompt => {
                 return unusable("the prompt of the server differs from the one it was sent (`prompt_token_ids`)");
@@ -171,7 +171,7 @@ impl Question {
                 return unusable(format!("a completion was sampled with {} versions of the weights", spans.len()));
             }
         };
-        self.checked(Completed { ids, logprobs, is_cut, version })
+        self.checked(ServerCompletion { ids, logprobs, is_cut, version })
     }
 
     /// Returns the request to SGLang at `/generate`.
@@ -209,7 +209,7 @@ impl Question {
     }
 
     /// Parses its answer.
-    pub fn read_sglang(&self, answer: &Value) -> Result<Vec<Completed>, Wrong> {
+    pub fn read_sglang(&self, answer: &Value) -> Result<Vec<ServerCompletion>, AnswerProblem> {
         let Some(all) = answer.as_array() else { return unusable("the answer is not a list of completions") };
         let n = self.keys.len();
         if all.len() != n {
@@ -218,7 +218,7 @@ impl Question {
         all.iter().map(|one| self.read_generated(one)).collect()
     }
 
-    fn read_generated(&self, one: &Value) -> Result<Completed, Wrong> {
+    fn read_generated(&self, one: &Value) -> Result<ServerCompletion, AnswerProblem> {
         let Some(ids) = ids(&one["output_ids"]) else { return unusable("a completion has no `output_ids`") };
         let meta = &one["meta_info"];
         let prompt = meta["prompt_tokens"].as_u64();
@@ -240,11 +240,11 @@ impl Question {
             logprobs.push(logprob(&entry[0])?);
         }
         let version = meta["weight_version"].as_str().map(str::to_owned);
-        self.checked(Completed { ids, logprobs, is_cut, version })
+        self.checked(ServerCompletion { ids, logprobs, is_cut, version })
     }
 
     /// Rejects completions that the sampler cannot have produced.
-    fn checked(&self, completed: Completed) -> Result<Completed, Wrong> {
+    fn checked(&self, completed: ServerCompletion) -> Result<ServerCompletion, AnswerProblem> {
         let (ids, most) = (&completed.ids, self.params.max_new_tokens);
         if ids.is_empty() || ids.len() > most {
             return unusable(format!("a completion has {} tokens, but must have 1 to {most}", ids.len()));
@@ -268,18 +268,18 @@ pub(super) fn ids(value: &Value) -> Option<Vec<u32>> {
     value.as_array()?.iter().map(|id| u32::try_from(id.as_u64()?).ok()).collect()
 }
 
-fn is_cut(reason: Option<&str>) -> Result<bool, Wrong> {
+fn is_cut(reason: Option<&str>) -> Result<bool, AnswerProblem> {
     match reason {
         Some("length") => Ok(true),
         Some("stop") => Ok(false),
-        Some("abort") => Err(Wrong::BrokenOff),
+        Some("abort") => Err(AnswerProblem::BrokenOff),
         Some(other) => unusable(format!("a completion ended with the reason `{other}`")),
         None => unusable("a completion has no `finish_reason`"),
     }
 }
 
 /// Parses a log-probability; NaN if it is unknown.
-fn logprob(value: &Value) -> Result<f32, Wrong> {
+fn logprob(value: &Value) -> Result<f32, AnswerProblem> {
     match value {
         Value::Null => Ok(f32::NAN),
         Value::Number(number) => match number.as_f64() {

@@ -9,7 +9,7 @@ use super::Endpoint;
 use crate::error::{Error, Result, excerpt};
 
 /// Maximum number of characters of a refusal that a message quotes.
-const TOLD: usize = 400;
+const MAX_REASON_CHARS: usize = 400;
 
 /// Reason why a request failed.
 #[derive(Debug)]
@@ -103,7 +103,7 @@ impl Http {
                 // Some answers of vLLM are plain text.
                 Err(_) if !text.trim_start().starts_with(['{', '[']) => Ok(Value::String(text)),
                 Err(error) => {
-                    let message = format!("the answer is not JSON: {error} (`{}`)", excerpt(&text, TOLD));
+                    let message = format!("the answer is not JSON: {error} (`{}`)", excerpt(&text, MAX_REASON_CHARS));
                     Err(Failure::Never(self.wrong(path, &message)))
                 }
             },
@@ -126,7 +126,7 @@ impl Http {
         let said = serde_json::from_str::<Value>(text).unwrap_or_default();
         let at = |pointer: &str| said.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
         let reason = ["/error/message", "/message", "/error_message", "/error", "/detail"].into_iter().find_map(at);
-        excerpt(&self.without_key(reason.as_deref().unwrap_or(text).trim()), TOLD)
+        excerpt(&self.without_key(reason.as_deref().unwrap_or(text).trim()), MAX_REASON_CHARS)
     }
 
     /// Converts a fault of the server to an error.

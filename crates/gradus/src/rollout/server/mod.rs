@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
 use client::{Client, Weights};
-use forms::{Completed, Question};
+use forms::{CompletionRequest, ServerCompletion};
 pub use score::{Passage, TokenScore};
 pub use scorer::Scorer;
 
@@ -42,10 +42,10 @@ use crate::rng::{Stream, key_of};
 use crate::text::{StopStrings, continuation, cut_at_stop};
 
 /// Interval at which a wait checks for interruption.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// How long the end of a run waits for the server to unload its adapter.
-const GOODBYE: Duration = Duration::from_secs(2);
+const UNLOAD_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Protocol of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
@@ -109,7 +109,7 @@ pub struct ServerSource<'a> {
     /// Iteration of the next request.
     iteration: usize,
     /// Requests started for later iterations.
-    begun: BTreeMap<usize, Begun>,
+    pending: BTreeMap<usize, PendingJob>,
     /// Weights written last, with their policy version.
     written: Option<(u64, Arc<Weights>)>,
 }
@@ -123,16 +123,16 @@ struct Job {
 /// A task, and the channel for its result.
 enum Task {
     /// Sample completions.
-    Sample(Vec<Question>, SyncSender<Result<Vec<Vec<Completed>>>>),
+    Sample(Vec<CompletionRequest>, SyncSender<Result<Vec<Vec<ServerCompletion>>>>),
     /// Only load the weights: another thread samples with them.
     Load(SyncSender<Result<()>>),
 }
 
 /// Completions in progress.
-struct Begun {
+struct PendingJob {
     prompts: Vec<Prompt>,
     weights: Arc<Weights>,
-    answer: Receiver<Result<Vec<Vec<Completed>>>>,
+    answer: Receiver<Result<Vec<Vec<ServerCompletion>>>>,
 }
 
 impl<'a> ServerSource<'a> {
@@ -166,7 +166,7 @@ impl<'a> ServerSource<'a> {
             jobs: Some(jobs),
             has_ended,
             iteration: 0,
-            begun: BTreeMap::new(),
+            pending: BTreeMap::new(),
             written: None,
         };
         let (answer, found) = sync_channel(1);
@@ -207,22 +207,22 @@ impl<'a> ServerSource<'a> {
         prompts: Vec<Prompt>,
         sampler: &Sampler<'_>,
         stream: &dyn Fn(usize) -> Stream,
-    ) -> Result<Begun> {
+    ) -> Result<PendingJob> {
         check(&policy.model, sampler)?;
         let weights = self.weights(policy)?;
         let (group, vocabulary) = (sampler.group_size, policy.model.vocab_size());
         let (params, stop) = (Arc::new(sampler.params.clone()), Arc::<[String]>::from(sampler.stop));
-        let question = |(i, prompt): (usize, &Prompt)| Question {
+        let request = |(i, prompt): (usize, &Prompt)| CompletionRequest {
             prompt: prompt.ids.clone(),
             keys: (i * group..(i + 1) * group).map(|i| key_of(&stream(i))).collect(),
             params: Arc::clone(&params),
             stop: Arc::clone(&stop),
             vocabulary,
         };
-        let questions = prompts.iter().enumerate().map(question).collect();
+        let requests = prompts.iter().enumerate().map(request).collect();
         let (answer, given) = sync_channel(1);
-        self.send(Job { weights: Arc::clone(&weights), task: Task::Sample(questions, answer) })?;
-        Ok(Begun { prompts, weights, answer: given })
+        self.send(Job { weights: Arc::clone(&weights), task: Task::Sample(requests, answer) })?;
+        Ok(PendingJob { prompts, weights, answer: given })
     }
 
     fn send(&self, job: Job) -> Result<()> {
@@ -266,14 +266,14 @@ fn wait<T>(
     progress: &dyn Progress,
 ) -> Result<T> {
     loop {
-        match answer.recv_timeout(LOOK) {
+        match answer.recv_timeout(POLL_INTERVAL) {
             Ok(found) => return found,
             Err(RecvTimeoutError::Disconnected) => return Err(gone()),
             Err(RecvTimeoutError::Timeout) => {}
         }
         let told = match client.waited() {
             Some(waited) => {
-                let limit = client.patience().as_secs() as usize;
+                let limit = client.max_wait().as_secs() as usize;
                 progress.advance("seconds waited for the server", waited.as_secs() as usize, limit)
             }
             None => progress.advance(what, client.done().min(total), total),
@@ -315,17 +315,18 @@ impl RolloutSource for ServerSource<'_> {
         if let Some(scene) = sampler.episodes {
             return self.play(&policy, prompts, (sampler, scene), stream);
         }
-        let is_it =
-            |begun: &Begun| begun.prompts.iter().map(|prompt| &prompt.ids).eq(prompts.iter().map(|prompt| &prompt.ids));
-        let begun = match self.begun.remove(&self.iteration).filter(is_it) {
-            Some(begun) => begun,
+        let is_it = |pending: &PendingJob| {
+            pending.prompts.iter().map(|prompt| &prompt.ids).eq(prompts.iter().map(|prompt| &prompt.ids))
+        };
+        let pending = match self.pending.remove(&self.iteration).filter(is_it) {
+            Some(pending) => pending,
             None => self.ask(&policy, prompts, sampler, stream)?,
         };
         // The weights are in the folder by now.
         drop(policy);
-        let total = begun.prompts.len() * sampler.group_size;
-        let found = self.wait(&begun.answer, total, sampler.progress)?;
-        assemble(begun, found, sampler)
+        let total = pending.prompts.len() * sampler.group_size;
+        let found = self.wait(&pending.answer, total, sampler.progress)?;
+        assemble(pending, found, sampler)
     }
 
     fn is_remote(&self) -> bool {
@@ -339,7 +340,7 @@ impl RolloutSource for ServerSource<'_> {
     fn at(&mut self, iteration: usize) {
         self.iteration = iteration;
         // Past iterations are not requested any more.
-        self.begun = self.begun.split_off(&iteration);
+        self.pending = self.pending.split_off(&iteration);
     }
 
     fn ahead(&self) -> usize {
@@ -358,15 +359,15 @@ impl RolloutSource for ServerSource<'_> {
             return Err(Error::input("episodes cannot be sampled ahead: their turns wait for the environment")
                 .with_hint("leave out `rollouts.max_staleness`"));
         }
-        if !self.begun.contains_key(&iteration) {
-            let begun = self.ask(&policy, prompts, sampler, stream)?;
-            self.begun.insert(iteration, begun);
+        if !self.pending.contains_key(&iteration) {
+            let pending = self.ask(&policy, prompts, sampler, stream)?;
+            self.pending.insert(iteration, pending);
         }
         Ok(())
     }
 
     fn has_begun(&self, iteration: usize) -> bool {
-        self.begun.contains_key(&iteration)
+        self.pending.contains_key(&iteration)
     }
 
     fn notices(&mut self) -> Vec<String> {
@@ -377,12 +378,12 @@ impl RolloutSource for ServerSource<'_> {
 impl Drop for ServerSource<'_> {
     fn drop(&mut self) {
         // Requests in progress are no longer needed.
-        if !self.begun.is_empty() {
+        if !self.pending.is_empty() {
             self.client.stop();
         }
         self.jobs = None;
         // The adapter is unloaded while its folder exists. An unresponsive server is not waited for.
-        let _ = self.has_ended.recv_timeout(GOODBYE);
+        let _ = self.has_ended.recv_timeout(UNLOAD_TIMEOUT);
         self.client.stop();
     }
 }
@@ -394,8 +395,8 @@ fn work(client: &Client, inbox: &Receiver<Job>) {
         let is_loaded = load(client, &mut loaded, &weights);
         // The requester may be gone.
         match task {
-            Task::Sample(questions, answer) => {
-                let _ = answer.send(is_loaded.and_then(|()| client.sample(&weights, &questions)));
+            Task::Sample(requests, answer) => {
+                let _ = answer.send(is_loaded.and_then(|()| client.sample(&weights, &requests)));
             }
             Task::Load(answer) => {
                 let _ = answer.send(is_loaded);
@@ -434,11 +435,11 @@ fn stop_of(ids: &[u32], is_cut: bool, sampler: &Sampler<'_>) -> StopReason {
 }
 
 /// Builds rollouts from completions.
-fn assemble(begun: Begun, found: Vec<Vec<Completed>>, sampler: &Sampler<'_>) -> Result<Rollouts> {
-    let Begun { prompts, weights, .. } = begun;
+fn assemble(pending: PendingJob, found: Vec<Vec<ServerCompletion>>, sampler: &Sampler<'_>) -> Result<Rollouts> {
+    let PendingJob { prompts, weights, .. } = pending;
     let mut rollouts = Vec::with_capacity(prompts.len() * sampler.group_size);
     for (i, (prompt, completed)) in prompts.iter().zip(found).enumerate() {
-        for Completed { ids, logprobs, is_cut, version } in completed {
+        for ServerCompletion { ids, logprobs, is_cut, version } in completed {
             let text = continuation(sampler.tokenizer, prompt.continued(), &ids)?;
             let stop = stop_of(&ids, is_cut, sampler);
             // A server's version of the weights does not name the adapter.

@@ -197,8 +197,8 @@ fn vllm() -> Fake {
     })
 }
 
-fn question(n: u64) -> Question {
-    Question {
+fn request(n: u64) -> CompletionRequest {
+    CompletionRequest {
         prompt: vec![10, 11],
         keys: (0..n).map(|i| key_of(&Seed(7).stream(Purpose::Rollout, 0, i))).collect(),
         params: Arc::new(SamplingParams { max_new_tokens: 3, stop_ids: vec![2], ..SamplingParams::default() }),
@@ -216,7 +216,7 @@ fn sampled(
     kind: ServerKind,
     change: impl Fn(usize, &mut Value) -> Option<Reply> + Send + Sync + 'static,
     set: impl Fn(&mut Endpoint),
-) -> (Fake, Result<Vec<Vec<Completed>>>) {
+) -> (Fake, Result<Vec<Vec<ServerCompletion>>>) {
     let tries = std::sync::atomic::AtomicUsize::new(0);
     let fake = Fake::new(move |path, body| {
         let mut right = match path {
@@ -231,7 +231,7 @@ fn sampled(
     let mut endpoint = fake.endpoint(kind);
     set(&mut endpoint);
     let client = Client::new(&endpoint).expect("an address");
-    let found = client.find().and_then(|()| client.sample(&whole_weights("v"), &[question(2)]));
+    let found = client.find().and_then(|()| client.sample(&whole_weights("v"), &[request(2)]));
     (fake, found)
 }
 
@@ -411,13 +411,13 @@ fn a_server_that_is_gone_is_waited_for_no_longer_than_asked() {
     let client = Client::new(&endpoint).expect("an address");
     client.find().expect("it is there");
     fake.end();
-    let error = client.sample(&whole_weights("v"), &[question(1)]).expect_err("it is gone");
+    let error = client.sample(&whole_weights("v"), &[request(1)]).expect_err("it is gone");
     assert!(error.to_string().contains("it has not answered for"), "{error}");
     assert!(error.hint().is_some_and(|hint| hint.contains("--resume")), "{error}");
     // After a cancellation, the wait ends at once, however long it may be.
     let client = Client::new(&Endpoint { wait: Duration::from_secs(3600), ..endpoint }).expect("an address");
     client.stop();
-    assert!(matches!(client.sample(&whole_weights("v"), &[question(1)]), Err(Error::Interrupted)));
+    assert!(matches!(client.sample(&whole_weights("v"), &[request(1)]), Err(Error::Interrupted)));
 }
 
 #[test]
@@ -472,7 +472,14 @@ fn dir() -> ModelDir {
 
 fn prompt(row: usize) -> Prompt {
     let ids = vec![10 * (row as u32 + 1), 11];
-    Prompt { row, text: String::new(), ids, apart: false, messages: None, columns: serde_json::Map::new() }
+    Prompt {
+        row,
+        text: String::new(),
+        ids,
+        encoder_reads_prompt: false,
+        messages: None,
+        columns: serde_json::Map::new(),
+    }
 }
 
 struct Setting {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::client::{Client, Weights};
-use super::forms::{Completed, Question};
+use super::forms::{CompletionRequest, ServerCompletion};
 use super::stop_of;
 use crate::error::Result;
 use crate::generate::{Completion, Request, SamplingParams, Turn as Extension};
@@ -15,27 +15,27 @@ use crate::rollout::Sampler;
 use crate::rollout::episodes::Drawer;
 
 /// How long the drawer waits for a turn before it returns to other work.
-const GLANCE: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// State shared by the threads.
-struct Desk {
+struct TurnQueue {
     client: Arc<Client>,
     weights: Arc<Weights>,
     /// Turns waiting to be requested; `None` when no more turns are needed.
-    open: Mutex<Option<VecDeque<(usize, Question)>>>,
+    open: Mutex<Option<VecDeque<(usize, CompletionRequest)>>>,
     /// Wakes threads that wait for such a turn.
     wake: Condvar,
     /// Number of times that lost weights were loaded again.
     loads: Mutex<usize>,
 }
 
-impl Desk {
-    fn open(&self) -> MutexGuard<'_, Option<VecDeque<(usize, Question)>>> {
+impl TurnQueue {
+    fn open(&self) -> MutexGuard<'_, Option<VecDeque<(usize, CompletionRequest)>>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for the next turn to request; returns `None` when no more turns are needed.
-    fn next(&self) -> Option<(usize, Question)> {
+    fn next(&self) -> Option<(usize, CompletionRequest)> {
         let mut open = self.open();
         loop {
             match open.as_mut()?.pop_front() {
@@ -48,7 +48,7 @@ impl Desk {
 
 /// Samples turns on a server.
 pub(super) struct RemoteDrawer<'s> {
-    desk: Arc<Desk>,
+    queue: Arc<TurnQueue>,
     sampler: &'s Sampler<'s>,
     stop: Arc<[String]>,
     vocabulary: usize,
@@ -56,9 +56,9 @@ pub(super) struct RemoteDrawer<'s> {
     /// Ids of each row so far.
     rows: Vec<Vec<u32>>,
     /// Rows that await a turn.
-    wanted: Vec<usize>,
-    send: Sender<(usize, Result<Completed>)>,
-    found: Receiver<(usize, Result<Completed>)>,
+    pending: Vec<usize>,
+    send: Sender<(usize, Result<ServerCompletion>)>,
+    found: Receiver<(usize, Result<ServerCompletion>)>,
     threads: usize,
 }
 
@@ -73,37 +73,37 @@ impl<'s> RemoteDrawer<'s> {
         let (send, found) = channel();
         let open = Mutex::new(Some(VecDeque::new()));
         let (wake, loads) = (Condvar::new(), Mutex::default());
-        let desk = Desk { client: Arc::clone(client), weights: Arc::clone(weights), open, wake, loads };
-        let (rows, wanted, stop) = (Vec::new(), Vec::new(), Arc::from(sampler.stop));
-        Self { desk: Arc::new(desk), sampler, stop, vocabulary, connections, rows, wanted, send, found, threads: 0 }
+        let queue = TurnQueue { client: Arc::clone(client), weights: Arc::clone(weights), open, wake, loads };
+        let (rows, pending, stop) = (Vec::new(), Vec::new(), Arc::from(sampler.stop));
+        Self { queue: Arc::new(queue), sampler, stop, vocabulary, connections, rows, pending, send, found, threads: 0 }
     }
 
     /// Queues a request for the next turn of a row.
-    fn want(&mut self, row: usize, params: &Arc<SamplingParams>, stream: &Stream) {
-        let question = Question {
+    fn request_turn(&mut self, row: usize, params: &Arc<SamplingParams>, stream: &Stream) {
+        let request = CompletionRequest {
             prompt: self.rows[row].clone(),
             keys: vec![key_of(stream)],
             params: Arc::clone(params),
             stop: Arc::clone(&self.stop),
             vocabulary: self.vocabulary,
         };
-        self.wanted.push(row);
-        if let Some(open) = &mut *self.desk.open() {
-            open.push_back((row, question));
+        self.pending.push(row);
+        if let Some(open) = &mut *self.queue.open() {
+            open.push_back((row, request));
         }
-        self.desk.wake.notify_one();
-        if self.threads < self.connections.min(self.wanted.len()) {
+        self.queue.wake.notify_one();
+        if self.threads < self.connections.min(self.pending.len()) {
             self.threads += 1;
-            let (desk, send) = (Arc::clone(&self.desk), self.send.clone());
-            std::thread::spawn(move || work(&desk, &send));
+            let (queue, send) = (Arc::clone(&self.queue), self.send.clone());
+            std::thread::spawn(move || work(&queue, &send));
         }
     }
 }
 
 /// Requests queued turns until no more are needed.
-fn work(desk: &Desk, send: &Sender<(usize, Result<Completed>)>) {
-    while let Some((row, question)) = desk.next() {
-        let completed = desk.client.draw(&desk.weights, &question, &desk.loads);
+fn work(queue: &TurnQueue, send: &Sender<(usize, Result<ServerCompletion>)>) {
+    while let Some((row, request)) = queue.next() {
+        let completed = queue.client.draw(&queue.weights, &request, &queue.loads);
         if send.send((row, completed)).is_err() {
             return;
         }
@@ -112,8 +112,8 @@ fn work(desk: &Desk, send: &Sender<(usize, Result<Completed>)>) {
 
 impl Drop for RemoteDrawer<'_> {
     fn drop(&mut self) {
-        *self.desk.open() = None;
-        self.desk.wake.notify_all();
+        *self.queue.open() = None;
+        self.queue.wake.notify_all();
     }
 }
 
@@ -122,30 +122,30 @@ impl Drawer for RemoteDrawer<'_> {
         request.params.check()?;
         for stream in &request.streams {
             self.rows.push(request.prompt.clone());
-            self.want(self.rows.len() - 1, &request.params, stream);
+            self.request_turn(self.rows.len() - 1, &request.params, stream);
         }
         Ok(())
     }
 
     fn extend(&mut self, row: usize, extension: Extension) -> Result<()> {
         self.rows[row].extend(&extension.ids);
-        self.want(row, &extension.params, &extension.stream);
+        self.request_turn(row, &extension.params, &extension.stream);
         Ok(())
     }
 
     fn cancel(&mut self, row: usize) {
-        self.wanted.retain(|wanted| *wanted != row);
-        if let Some(open) = &mut *self.desk.open() {
+        self.pending.retain(|pending| *pending != row);
+        if let Some(open) = &mut *self.queue.open() {
             open.retain(|(open, _)| *open != row);
         }
     }
 
     fn is_busy(&self) -> bool {
-        !self.wanted.is_empty()
+        !self.pending.is_empty()
     }
 
     fn draw(&mut self) -> Result<Vec<(usize, Completion)>> {
-        let (mut ended, mut patience) = (Vec::new(), GLANCE);
+        let (mut ended, mut patience) = (Vec::new(), POLL_INTERVAL);
         loop {
             let (row, completed) = match self.found.recv_timeout(patience) {
                 Ok(found) => found,
@@ -153,10 +153,10 @@ impl Drawer for RemoteDrawer<'_> {
                 Err(RecvTimeoutError::Disconnected) => return Err(super::gone()),
             };
             patience = Duration::ZERO;
-            let Completed { ids, logprobs, is_cut, .. } = completed?;
+            let ServerCompletion { ids, logprobs, is_cut, .. } = completed?;
             // The row was given up, so its turn is too late.
-            let Some(at) = self.wanted.iter().position(|wanted| *wanted == row) else { continue };
-            self.wanted.swap_remove(at);
+            let Some(at) = self.pending.iter().position(|pending| *pending == row) else { continue };
+            self.pending.swap_remove(at);
             self.rows[row].extend(&ids);
             let stop = stop_of(&ids, is_cut, self.sampler);
             let completion =
@@ -166,6 +166,6 @@ impl Drawer for RemoteDrawer<'_> {
     }
 
     fn waited(&self) -> Option<(Duration, Duration)> {
-        self.desk.client.waited().map(|waited| (waited, self.desk.client.patience()))
+        self.queue.client.waited().map(|waited| (waited, self.queue.client.max_wait()))
     }
 }

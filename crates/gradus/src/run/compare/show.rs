@@ -117,7 +117,7 @@ impl Comparison {
     fn side_by_side(&self) -> impl Iterator<Item = (&Sample, Vec<(&Entry, &Sample)>)> {
         let first = self.entries.iter().find(|entry| !entry.samples.is_empty());
         first.into_iter().flat_map(|entry| &entry.samples).map(|prompt| {
-            let of = |entry: &'_ Entry| entry.samples.iter().position(|sample| sample.is_beside(prompt));
+            let of = |entry: &'_ Entry| entry.samples.iter().position(|sample| sample.has_same_prompt(prompt));
             let found = self.entries.iter().filter_map(|entry| Some((entry, &entry.samples[of(entry)?])));
             (prompt, found.collect())
         })

@@ -96,7 +96,7 @@ fn whole(run: &RunDir, steps: usize) -> Vec<u8> {
 }
 
 /// Files next to `rollouts.sqlite` that SQLite or a rewrite left.
-fn beside(run: &RunDir) -> Vec<PathBuf> {
+fn sidecar(run: &RunDir) -> Vec<PathBuf> {
     let entries = fs::read_dir(run.path()).unwrap().map(|entry| entry.unwrap().path());
     entries.filter(|path| *path != run.rollouts() && path.to_string_lossy().contains("rollouts.sqlite")).collect()
 }
@@ -105,7 +105,7 @@ fn beside(run: &RunDir) -> Vec<PathBuf> {
 fn rows_come_back_as_they_were_written() {
     let Fixture { run, _directory } = fixture();
     whole(&run, 3);
-    assert_eq!(beside(&run), [] as [PathBuf; 0], "a finished run has one file");
+    assert_eq!(sidecar(&run), [] as [PathBuf; 0], "a finished run has one file");
     let db = RolloutDb::open(&run).unwrap();
     let shown = |record: Record| Record { kl: record.kl.map(crate::run::metrics::readable), ..record };
     let expected: Vec<Record> = (1..=3).flat_map(step).map(shown).collect();
@@ -404,8 +404,8 @@ fn where_machines_share_the_disk_a_rollback_journal_is_kept() {
     writer.append(Table::Eval, evaluation(0)).unwrap();
     write_steps(&mut writer, 1, 3);
     writer.flush().unwrap();
-    let beside = |end: &str| path.with_file_name(format!("rollouts.sqlite{end}")).exists();
-    assert!(!beside("-wal") && !beside("-shm"), "no memory is shared");
+    let sidecar = |end: &str| path.with_file_name(format!("rollouts.sqlite{end}")).exists();
+    assert!(!sidecar("-wal") && !sidecar("-shm"), "no memory is shared");
     assert_eq!(RolloutDb::open(&run).unwrap().steps(Table::Train).unwrap(), [1, 2, 3], "it can be read meanwhile");
     writer.finish().unwrap();
     let local = fixture();

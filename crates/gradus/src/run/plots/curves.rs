@@ -131,7 +131,7 @@ fn fits(pattern: &str, key: &str) -> bool {
 
 /// A run in a comparison chart.
 #[derive(Debug, Clone)]
-pub struct Shown {
+pub struct ComparedRun {
     /// Name in legends.
     pub name: String,
     /// Index in the palette ([`colors`](super::colors)).
@@ -146,7 +146,7 @@ pub fn training_charts(rows: &[MetricsRow], axis: Axis) -> Vec<(String, LineChar
 }
 
 /// Returns the curves of several runs over `axis`, with all runs in each chart.
-pub fn comparison_charts(runs: &[Shown], axis: Axis) -> Vec<(String, LineChart)> {
+pub fn comparison_charts(runs: &[ComparedRun], axis: Axis) -> Vec<(String, LineChart)> {
     let runs: Vec<_> = runs.iter().map(|run| (run.name.as_str(), run.color, run.rows.as_slice())).collect();
     charts(&runs, axis)
 }
@@ -166,7 +166,7 @@ pub fn write_charts(directory: &Path, charts: &[(String, LineChart)]) -> Result<
 }
 
 /// Curve of a metric before it is assigned to a chart.
-struct Found {
+struct MetricCurve {
     /// Index of the group and of its key; unknown metrics come after all groups.
     place: (usize, usize),
     /// Name without `eval_`.
@@ -186,21 +186,28 @@ fn charts(runs: &[Run<'_>], axis: Axis) -> Vec<(String, LineChart)> {
     if axis != Axis::Steps && runs.iter().any(|(_, _, rows)| !is_placed(rows)) {
         return Vec::new();
     }
-    let mut found: Vec<Found> = Vec::new();
+    let mut found: Vec<MetricCurve> = Vec::new();
     for (run, (_, _, rows)) in runs.iter().enumerate() {
         found.extend(series(rows, axis).into_iter().map(|(key, points)| {
             let (held_out, base) = key.strip_prefix("eval_").map_or((false, key.as_str()), |base| (true, base));
-            Found { place: place_of(&key, base), base: base.to_owned(), run, held_out, points, intervals: Vec::new() }
+            MetricCurve {
+                place: place_of(&key, base),
+                base: base.to_owned(),
+                run,
+                held_out,
+                points,
+                intervals: Vec::new(),
+            }
         }));
     }
     intervals(&mut found);
-    let mut sorted: BTreeMap<(usize, String), Vec<Found>> = BTreeMap::new();
+    let mut sorted: BTreeMap<(usize, String), Vec<MetricCurve>> = BTreeMap::new();
     for found in found {
         let unknown = found.place.0 == usize::MAX;
         let name = if unknown { found.base.clone() } else { String::new() };
         sorted.entry((found.place.0, name)).or_default().push(found);
     }
-    let chart = |((index, key), found): ((usize, String), Vec<Found>)| {
+    let chart = |((index, key), found): ((usize, String), Vec<MetricCurve>)| {
         let (stem, chart) = chart(runs, groups().nth(index), &key, found)?;
         Some((stem, LineChart { x_label: axis.name().into(), ..chart }))
     };
@@ -223,7 +230,7 @@ fn place_of(key: &str, base: &str) -> (usize, usize) {
 }
 
 /// Returns one chart, or `None` if it would show nothing useful.
-fn chart(runs: &[Run<'_>], group: Option<&Group>, key: &str, found: Vec<Found>) -> Option<(String, LineChart)> {
+fn chart(runs: &[Run<'_>], group: Option<&Group>, key: &str, found: Vec<MetricCurve>) -> Option<(String, LineChart)> {
     let several = runs.len() > 1;
     let mut found = found;
     let show = group.map_or(Show::All, |group| group.show);
@@ -273,13 +280,13 @@ fn chart(runs: &[Run<'_>], group: Option<&Group>, key: &str, found: Vec<Found>) 
 }
 
 /// Turns `NAME_low` and `NAME_high` into intervals around `NAME`, if that exists.
-fn intervals(found: &mut Vec<Found>) {
+fn intervals(found: &mut Vec<MetricCurve>) {
     let ends: Vec<(usize, bool, String)> = found
         .iter()
         .filter_map(|low| Some((low.run, low.held_out, low.base.strip_suffix("_low")?.to_owned())))
         .collect();
     for (run, held_out, base) in ends {
-        let at = |found: &[Found], name: &str| {
+        let at = |found: &[MetricCurve], name: &str| {
             found.iter().position(|other| (other.run, other.held_out) == (run, held_out) && other.base == name)
         };
         let names = [format!("{base}_low"), format!("{base}_high")];
@@ -372,7 +379,7 @@ mod tests {
 
     #[test]
     fn runs_share_a_picture_a_metric() {
-        let run = |name: &str, color: usize, keys: &[&str]| Shown {
+        let run = |name: &str, color: usize, keys: &[&str]| ComparedRun {
             name: name.into(),
             color,
             rows: rows(&[&["reward", "objective/kl", "eval_kl"], keys].concat()),
@@ -392,7 +399,7 @@ mod tests {
     #[test]
     fn losses_share_a_picture_only_where_the_same_is_logged() {
         let stems = |other: &[&str]| -> Vec<String> {
-            let run = |name: &str, keys: &[&str]| Shown { name: name.into(), color: 0, rows: rows(keys) };
+            let run = |name: &str, keys: &[&str]| ComparedRun { name: name.into(), color: 0, rows: rows(keys) };
             let runs = [run("one", &["loss", "margin"]), run("two", other)];
             comparison_charts(&runs, Axis::Steps).into_iter().map(|(stem, _)| stem).collect()
         };

@@ -15,7 +15,7 @@ mod svg;
 
 pub use bars::{Bar, BarChart, Panel};
 pub use colors::colors;
-pub use curves::{Shown, comparison_charts, training_charts, write_charts};
+pub use curves::{ComparedRun, comparison_charts, training_charts, write_charts};
 pub use histogram::{Range, Values, histogram};
 pub use line::{Curve, CurveKind, LineChart};
 pub use scale::{short, smoothed_curve, stretch, thinned};

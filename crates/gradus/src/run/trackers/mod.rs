@@ -41,7 +41,7 @@ pub trait Encoder {
 
 /// Enabled trackers of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Wanted {
+pub struct EnabledTrackers {
     /// `tensorboard/events.out.tfevents.…`.
     pub tensorboard: bool,
     /// `wandb/offline-run-…`.
@@ -51,7 +51,7 @@ pub struct Wanted {
 /// The tracker files of a run.
 pub struct Trackers {
     run: RunDir,
-    files: Vec<Growing>,
+    files: Vec<TrackerFile>,
     clock: TrainingClock,
 }
 
@@ -60,29 +60,29 @@ impl Trackers {
     ///
     /// # Errors
     /// [`Error::Io`], or [`Error::Data`] if `metrics.jsonl` is corrupt.
-    pub fn open(run: &RunDir, wanted: Wanted) -> Result<Self> {
-        let any = wanted != Wanted::default();
+    pub fn open(run: &RunDir, enabled: EnabledTrackers) -> Result<Self> {
+        let any = enabled != EnabledTrackers::default();
         let rows = if any && run.metrics().is_file() { read_metrics(&run.metrics())? } else { Vec::new() };
         let mut clock = TrainingClock::default();
         let timed: Vec<(&MetricsRow, f64)> = rows.iter().map(|row| (row, clock.after(row))).collect();
         let none = |_: &MetricsRow| Ok(Vec::new());
         let mut files = Vec::new();
-        if wanted.tensorboard {
+        if enabled.tensorboard {
             let directory = run.path().join("tensorboard");
             let known = entries(&directory)?.into_iter().find_map(|name| tensorboard::started_at(&name));
             let started = known.unwrap_or_else(now);
             let path = directory.join(tensorboard::file_name(started));
-            files.push(Growing::create(path, Box::new(TensorBoard::new(started)), &timed, &none)?);
+            files.push(TrackerFile::create(path, Box::new(TensorBoard::new(started)), &timed, &none)?);
         }
-        if wanted.wandb {
+        if enabled.wandb {
             let directory = run.path().join("wandb");
             let known = entries(&directory)?.into_iter().find_map(|name| wandb::named(&name));
             let described = WandbRun::describe(run, known, now())?;
             let path = described.write_directory(&directory)?;
-            let beside = path.with_file_name("files");
-            let tables = |row: &MetricsRow| tables(run, &beside, row);
-            let file = Growing::create(path, Box::new(Wandb::new(described)), &timed, &tables)?;
-            files.push(Growing { beside: Some(beside), ..file });
+            let tables_directory = path.with_file_name("files");
+            let tables = |row: &MetricsRow| tables(run, &tables_directory, row);
+            let file = TrackerFile::create(path, Box::new(Wandb::new(described)), &timed, &tables)?;
+            files.push(TrackerFile { tables_directory: Some(tables_directory), ..file });
         }
         Ok(Self { run: run.clone(), files, clock })
     }
@@ -94,7 +94,10 @@ impl Trackers {
     pub fn append(&mut self, row: &MetricsRow) -> Result<()> {
         let seconds = self.clock.after(row);
         self.files.iter_mut().try_for_each(|file| {
-            let tables = file.beside.as_ref().map_or(Ok(Vec::new()), |beside| tables(&self.run, beside, row))?;
+            let tables = file
+                .tables_directory
+                .as_ref()
+                .map_or(Ok(Vec::new()), |tables_directory| tables(&self.run, tables_directory, row))?;
             let bytes = file.encoder.row(row, &tables, seconds);
             file.write(&bytes)
         })
@@ -114,27 +117,27 @@ impl Trackers {
 }
 
 /// A tracker file and its encoder.
-struct Growing {
+struct TrackerFile {
     path: PathBuf,
     file: File,
     encoder: Box<dyn Encoder>,
     /// Directory for the files of tables, if the tracker has tables.
-    beside: Option<PathBuf>,
+    tables_directory: Option<PathBuf>,
 }
 
-/// Builds the tables of a row and writes them below `beside`.
-fn tables(run: &RunDir, beside: &Path, row: &MetricsRow) -> Result<Vec<LoggedTable>> {
+/// Builds the tables of a row and writes them below `tables_directory`.
+fn tables(run: &RunDir, tables_directory: &Path, row: &MetricsRow) -> Result<Vec<LoggedTable>> {
     let tables = table::of_row(run, row)?;
     for table in &tables {
-        let path = beside.join(&table.path);
-        let directory = path.parent().unwrap_or(beside);
+        let path = tables_directory.join(&table.path);
+        let directory = path.parent().unwrap_or(tables_directory);
         fs::create_dir_all(directory).map_err(|source| Error::io(directory, source))?;
         atomic::write_bytes(&path, table.content.as_bytes())?;
     }
     Ok(tables)
 }
 
-impl Growing {
+impl TrackerFile {
     fn create(
         path: PathBuf,
         mut encoder: Box<dyn Encoder>,
@@ -149,7 +152,7 @@ impl Growing {
         }
         atomic::write_bytes(&path, &bytes)?;
         let file = File::options().append(true).open(&path).map_err(error)?;
-        Ok(Self { file, encoder, path, beside: None })
+        Ok(Self { file, encoder, path, tables_directory: None })
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<()> {

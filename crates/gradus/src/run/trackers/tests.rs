@@ -1,7 +1,7 @@
 use super::*;
 use crate::run::{Existing, Metrics, MetricsLog};
 
-const BOTH: Wanted = Wanted { tensorboard: true, wandb: true };
+const BOTH: EnabledTrackers = EnabledTrackers { tensorboard: true, wandb: true };
 
 fn row(step: usize) -> MetricsRow {
     // 1000 tokens per step, at 500 tokens per second.
@@ -90,7 +90,7 @@ fn weights_and_biases_are_told_project_entity_and_name() {
 fn nothing_is_written_that_nobody_wants() {
     let directory = tempfile::tempdir().unwrap();
     let run = start(directory.path());
-    Trackers::open(&run, Wanted::default()).unwrap().finish().unwrap();
+    Trackers::open(&run, EnabledTrackers::default()).unwrap().finish().unwrap();
     assert!(!run.path().join("tensorboard").exists() && !run.path().join("wandb").exists());
 }
 

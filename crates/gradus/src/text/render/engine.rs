@@ -70,7 +70,8 @@ impl Engine {
         let mut environment = environment();
         for (name, text) in &source.named {
             let text = as_filter_blocks(text);
-            border::cross(|| environment.add_template_owned(name.clone(), text).map_err(|e| describe(&e))).flatten()?;
+            border::catch_panic(|| environment.add_template_owned(name.clone(), text).map_err(|e| describe(&e)))
+                .flatten()?;
         }
         let now = Arc::new(AtomicU64::new(0));
         let clock = Arc::clone(&now);
@@ -117,7 +118,7 @@ impl Engine {
         let room = OUTPUT_BYTES + OUTPUT_A_BYTE * length;
         let mut marked = Bounded { bytes: Vec::new(), room };
         let context = Template::from(Serde(&context));
-        let rendered = border::cross(|| template.render_captured_to(context, &mut marked).map(drop));
+        let rendered = border::catch_panic(|| template.render_captured_to(context, &mut marked).map(drop));
         let rendered = match rendered {
             Ok(rendered) => rendered,
             Err(panicked) => {

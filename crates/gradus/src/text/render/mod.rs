@@ -20,7 +20,7 @@ use std::sync::OnceLock;
 
 pub use child::{answer, streams};
 pub(super) use engine::{CLOSE, Conversation, OPEN, Settings, Source, marks_generation};
-pub(super) use pool::{Pool, Refused};
+pub(super) use pool::{Pool, RenderError};
 
 /// First argument of a renderer, after those of [`Starter`].
 const COMMAND: &str = "__render";

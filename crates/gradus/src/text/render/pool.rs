@@ -3,7 +3,7 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::engine::{Conversation, Engine, Source};
-use super::process::{Death, Renderer};
+use super::process::{ChildExit, Renderer};
 use super::wire::Answer;
 use super::{STARTER, Starter};
 
@@ -12,14 +12,14 @@ const CHILDREN: usize = 16;
 
 /// Number of children that a template may kill with small conversations. After that it is no longer used, because every row of a
 /// data set would take as long. A valid template stays far below a child's limits with any conversation of this size.
-const DEATHS: usize = 3;
+const MAX_CRASHES: usize = 3;
 const SMALL_BYTES: usize = 1 << 20;
 
 /// Why a conversation was not rendered.
 #[derive(Debug, Clone)]
-pub(in crate::text) enum Refused {
+pub(in crate::text) enum RenderError {
     /// The template rejected the conversation, or exceeded a limit of the engine.
-    Said(String),
+    Rejected(String),
     /// The renderer was stopped.
     Stopped(String),
 }
@@ -38,8 +38,8 @@ struct State {
     children: Vec<Renderer>,
     /// Number of children in use.
     out: usize,
-    deaths: usize,
-    last_death: String,
+    crashes: usize,
+    last_crash: String,
 }
 
 impl Pool {
@@ -47,17 +47,17 @@ impl Pool {
     ///
     /// # Errors
     /// Why the template is not valid, or what stopped it.
-    pub(in crate::text) fn compile(source: Source) -> Result<Self, Refused> {
+    pub(in crate::text) fn compile(source: Source) -> Result<Self, RenderError> {
         let pool =
             Self { source: Arc::new(source), starter: STARTER.get(), state: Mutex::default(), freed: Condvar::new() };
         match pool.starter {
             Some(starter) => {
-                let child = Renderer::start(starter, &pool.source).map_err(|death| Refused::Stopped(death.what))?;
-                let child = child.map_err(Refused::Said)?;
+                let child = Renderer::start(starter, &pool.source).map_err(|exit| RenderError::Stopped(exit.what))?;
+                let child = child.map_err(RenderError::Rejected)?;
                 pool.lock().children.push(child);
             }
             None => {
-                let engine = Engine::compile(Arc::clone(&pool.source)).map_err(Refused::Said)?;
+                let engine = Engine::compile(Arc::clone(&pool.source)).map_err(RenderError::Rejected)?;
                 pool.lock().engines.push(engine);
             }
         }
@@ -65,27 +65,27 @@ impl Pool {
     }
 
     /// Renders each of the conversations.
-    pub(in crate::text) fn render(&self, conversations: &[Conversation]) -> Vec<Result<String, Refused>> {
+    pub(in crate::text) fn render(&self, conversations: &[Conversation]) -> Vec<Result<String, RenderError>> {
         match self.starter {
             Some(starter) => self.among_children(conversations, starter),
             None => self.here(conversations),
         }
     }
 
-    fn here(&self, conversations: &[Conversation]) -> Vec<Result<String, Refused>> {
+    fn here(&self, conversations: &[Conversation]) -> Vec<Result<String, RenderError>> {
         let kept = self.lock().engines.pop();
         let engine = kept.map_or_else(|| Engine::compile(Arc::clone(&self.source)), Ok);
         match engine {
             Ok(mut engine) => {
-                let rendered = conversations.iter().map(|c| engine.render(c).map_err(Refused::Said)).collect();
+                let rendered = conversations.iter().map(|c| engine.render(c).map_err(RenderError::Rejected)).collect();
                 self.lock().engines.push(engine);
                 rendered
             }
-            Err(what) => conversations.iter().map(|_| Err(Refused::Said(what.clone()))).collect(),
+            Err(what) => conversations.iter().map(|_| Err(RenderError::Rejected(what.clone()))).collect(),
         }
     }
 
-    fn among_children(&self, conversations: &[Conversation], starter: &Starter) -> Vec<Result<String, Refused>> {
+    fn among_children(&self, conversations: &[Conversation], starter: &Starter) -> Vec<Result<String, RenderError>> {
         let mut answers = Vec::with_capacity(conversations.len());
         let mut needs_new = false;
         let mut is_alone = conversations.len() == 1;
@@ -102,8 +102,8 @@ impl Pool {
                 }
             };
             let mut given: Vec<Answer> = Vec::new();
-            let outcome = child.ask(asked, &mut given);
-            answers.extend(given.into_iter().map(|answer| answer.map_err(Refused::Said)));
+            let outcome = child.request(asked, &mut given);
+            answers.extend(given.into_iter().map(|answer| answer.map_err(RenderError::Rejected)));
             let Err(error) = outcome else {
                 // A child keeps the memory of a large conversation, so the next conversation gets a new child.
                 if asked.iter().all(|c| c.messages.len() < SMALL_BYTES) {
@@ -113,7 +113,7 @@ impl Pool {
                 continue;
             };
             let was_used = child.is_used;
-            let Death { what, is_certain } = child.bury(&error);
+            let ChildExit { what, is_certain } = child.reap(&error);
             // To find which of several conversations killed the child, each is sent alone. If earlier conversations may have used
             // up its resources, a new child decides.
             needs_new = was_used && !is_certain;
@@ -123,29 +123,29 @@ impl Pool {
             }
             if asked[0].messages.len() < SMALL_BYTES {
                 let mut state = self.lock();
-                state.deaths += 1;
-                state.last_death.clone_from(&what);
+                state.crashes += 1;
+                state.last_crash.clone_from(&what);
             }
-            answers.push(Err(Refused::Stopped(what)));
+            answers.push(Err(RenderError::Stopped(what)));
         }
         answers
     }
 
     /// Returns an idle child or a new one.
-    fn child(&self, starter: &Starter, needs_new: bool) -> Result<Renderer, Refused> {
+    fn child(&self, starter: &Starter, needs_new: bool) -> Result<Renderer, RenderError> {
         {
             let mut state = self.lock();
-            if state.deaths >= DEATHS {
-                let what = format!("it was stopped {DEATHS} times, the last time because {}", state.last_death);
-                return Err(Refused::Stopped(what));
+            if state.crashes >= MAX_CRASHES {
+                let what = format!("it was stopped {MAX_CRASHES} times, the last time because {}", state.last_crash);
+                return Err(RenderError::Stopped(what));
             }
             state.children.retain(Renderer::is_ours);
             if let Some(child) = state.children.pop().filter(|_| !needs_new) {
                 return Ok(child);
             }
         }
-        let child = Renderer::start(starter, &self.source).map_err(|death| Refused::Stopped(death.what))?;
-        child.map_err(Refused::Said)
+        let child = Renderer::start(starter, &self.source).map_err(|exit| RenderError::Stopped(exit.what))?;
+        child.map_err(RenderError::Rejected)
     }
 
     /// Waits until fewer than [`CHILDREN`] are in use.

@@ -10,14 +10,14 @@ use super::wire::{self, Answer};
 use super::{COMMAND, Starter};
 
 /// How long a parent waits for one answer of a child that does not use up its processor time.
-const PATIENCE: Duration = Duration::from_secs(120);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Maximum number of bytes read from the error channel of a dead child.
-const LAST_WORDS: u64 = 4096;
+const MAX_STDERR_BYTES: u64 = 4096;
 
 /// How a child ended before it answered.
 #[derive(Debug)]
-pub(super) struct Death {
+pub(super) struct ChildExit {
     pub what: String,
     /// Whether the last conversation alone caused the death, independent of earlier ones.
     pub is_certain: bool,
@@ -40,14 +40,14 @@ impl Renderer {
     ///
     /// # Errors
     /// If the child cannot be started, or dies.
-    pub(super) fn start(starter: &Starter, source: &Source) -> Result<Result<Self, String>, Death> {
+    pub(super) fn start(starter: &Starter, source: &Source) -> Result<Result<Self, String>, ChildExit> {
         match Self::start_once(starter, source) {
-            Err(death) if !death.is_certain => Self::start_once(starter, source),
+            Err(exit) if !exit.is_certain => Self::start_once(starter, source),
             started => started,
         }
     }
 
-    fn start_once(starter: &Starter, source: &Source) -> Result<Result<Self, String>, Death> {
+    fn start_once(starter: &Starter, source: &Source) -> Result<Result<Self, String>, ChildExit> {
         let mut command = Command::new(&starter.program);
         command.args(&starter.arguments).args([COMMAND, VERSION]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -59,7 +59,7 @@ impl Renderer {
             // A separate process group keeps Ctrl-C from the child: the parent may have to write a checkpoint first.
             command.process_group(0);
         }
-        let not_started = |error: io::Error| Death {
+        let not_started = |error: io::Error| ChildExit {
             what: format!("its process `{}` could not be started: {error}", starter.program.display()),
             is_certain: true,
         };
@@ -72,7 +72,7 @@ impl Renderer {
         match compiled {
             Ok(Ok(_)) => Ok(Ok(renderer)),
             Ok(Err(what)) => Ok(Err(what)),
-            Err(error) => Err(renderer.bury(&error)),
+            Err(error) => Err(renderer.reap(&error)),
         }
     }
 
@@ -85,7 +85,7 @@ impl Renderer {
     ///
     /// # Errors
     /// If the connection to the child fails. The first conversation without an answer is the cause.
-    pub(super) fn ask(&mut self, conversations: &[Conversation], answers: &mut Vec<Answer>) -> io::Result<()> {
+    pub(super) fn request(&mut self, conversations: &[Conversation], answers: &mut Vec<Answer>) -> io::Result<()> {
         let parts: Vec<&str> = conversations.iter().flat_map(|c| [c.messages.as_str(), c.settings.as_str()]).collect();
         let sent = wire::send(&mut self.input, &parts);
         for _ in conversations {
@@ -114,7 +114,7 @@ impl Renderer {
         if !self.output.buffer().is_empty() {
             return Ok(());
         }
-        let give_up = Instant::now() + PATIENCE;
+        let give_up = Instant::now() + ANSWER_TIMEOUT;
         loop {
             let left = give_up.saturating_duration_since(Instant::now());
             let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
@@ -134,12 +134,12 @@ impl Renderer {
     }
 
     /// Ends a child that did not answer, and returns how it died.
-    pub(super) fn bury(mut self, error: &io::Error) -> Death {
+    pub(super) fn reap(mut self, error: &io::Error) -> ChildExit {
         if error.kind() == io::ErrorKind::TimedOut {
             let _ = self.child.kill();
             let _ = self.child.wait();
-            let what = format!("its process gave no answer for {} s", PATIENCE.as_secs());
-            return Death { what, is_certain: true };
+            let what = format!("its process gave no answer for {} s", ANSWER_TIMEOUT.as_secs());
+            return ChildExit { what, is_certain: true };
         }
         // At the end of its pipe the child has exited or is about to. If it sends invalid data, it is killed.
         if error.kind() != io::ErrorKind::UnexpectedEof && error.kind() != io::ErrorKind::BrokenPipe {
@@ -148,12 +148,12 @@ impl Renderer {
         let status = self.child.wait();
         let mut words = Vec::new();
         if let Some(stderr) = self.child.stderr.take() {
-            let _ = stderr.take(LAST_WORDS).read_to_end(&mut words);
+            let _ = stderr.take(MAX_STDERR_BYTES).read_to_end(&mut words);
         }
         let words = String::from_utf8_lossy(&words);
         match status {
-            Ok(status) => death(status, words.trim()),
-            Err(error) => Death { what: format!("its process was lost: {error}"), is_certain: false },
+            Ok(status) => exit(status, words.trim()),
+            Err(error) => ChildExit { what: format!("its process was lost: {error}"), is_certain: false },
         }
     }
 }
@@ -169,14 +169,14 @@ impl Drop for Renderer {
 }
 
 /// Determines how a child died.
-fn death(status: ExitStatus, words: &str) -> Death {
+fn exit(status: ExitStatus, words: &str) -> ChildExit {
     let stack = || {
         let what = format!("it nests too deep: it used up {} MiB of stack", STACK_BYTES >> 20);
-        Death { what, is_certain: true }
+        ChildExit { what, is_certain: true }
     };
     let memory = || {
         let what = format!("it took more than {} MiB of memory", MEMORY_BYTES >> 20);
-        Death { what, is_certain: false }
+        ChildExit { what, is_certain: false }
     };
     if words.contains("overflowed its stack") {
         return stack();
@@ -186,7 +186,7 @@ fn death(status: ExitStatus, words: &str) -> Death {
     }
     let unknown = |what: String| {
         let what = if words.is_empty() { what } else { format!("{what}; its last output: {words}") };
-        Death { what, is_certain: false }
+        ChildExit { what, is_certain: false }
     };
     #[cfg(unix)]
     {
@@ -197,7 +197,7 @@ fn death(status: ExitStatus, words: &str) -> Death {
                 let what = format!(
                     "it took more than {SECONDS} s of processor time, and one more for each megabyte, for one conversation"
                 );
-                return Death { what, is_certain: true };
+                return ChildExit { what, is_certain: true };
             }
             // Without Rust's handler, a stack overflow is reported as a fault.
             Some(Signal::SIGSEGV | Signal::SIGBUS) => return stack(),

@@ -5,9 +5,9 @@ use crate::algorithm::Experience;
 use crate::reward::Count;
 use crate::rollout::{Prompt, Rollout, Rollouts, StopReason};
 
-fn healthy() -> Shown {
+fn healthy() -> StepStats {
     let part = |name: &str, sign: f64| Part { name: name.into(), sign, mean: 1.0, std: 0.5 };
-    Shown {
+    StepStats {
         length: 30.0,
         entropy: 2.0,
         flat_groups: Some(0.1),
@@ -20,20 +20,20 @@ fn healthy() -> Shown {
 }
 
 /// Kinds that are reported at each step, with steps counted from 1.
-fn said(steps: impl IntoIterator<Item = Shown>) -> Vec<(usize, &'static str)> {
+fn said(steps: impl IntoIterator<Item = StepStats>) -> Vec<(usize, &'static str)> {
     let mut watch = Watch::default();
     let steps = steps.into_iter().enumerate();
-    steps.flat_map(|(i, shown)| watch.observe(shown).into_iter().map(move |said| (i + 1, said.kind))).collect()
+    steps.flat_map(|(i, stats)| watch.observe(stats).into_iter().map(move |said| (i + 1, said.kind))).collect()
 }
 
-fn turned(mut change: impl FnMut(&mut Shown)) -> Shown {
-    let mut shown = healthy();
-    change(&mut shown);
-    shown
+fn turned(mut change: impl FnMut(&mut StepStats)) -> StepStats {
+    let mut stats = healthy();
+    change(&mut stats);
+    stats
 }
 
 /// Ten healthy steps, then ten steps like `later`.
-fn after_ten(later: Shown) -> impl Iterator<Item = Shown> {
+fn after_ten(later: StepStats) -> impl Iterator<Item = StepStats> {
     std::iter::repeat_n(healthy(), 10).chain(std::iter::repeat_n(later, 10))
 }
 
@@ -41,54 +41,54 @@ fn after_ten(later: Shown) -> impl Iterator<Item = Shown> {
 fn a_healthy_run_is_left_alone() {
     assert_eq!(said(std::iter::repeat_n(healthy(), 100)), []);
     // The same without a reference, groups and components.
-    let plain = Shown { flat_groups: None, kl: None, parts: Vec::new(), ..healthy() };
+    let plain = StepStats { flat_groups: None, kl: None, parts: Vec::new(), ..healthy() };
     assert_eq!(said(std::iter::repeat_n(plain, 100)), []);
-    assert_eq!(said(std::iter::repeat_n(Shown::default(), 100)), [], "nor is a run that shows nothing");
+    assert_eq!(said(std::iter::repeat_n(StepStats::default(), 100)), [], "nor is a run that shows nothing");
 }
 
 #[test]
 fn each_kind_fires_past_its_bound_and_not_before() {
-    let check = |kind: &'static str, quiet: fn(&mut Shown), loud: fn(&mut Shown)| {
+    let check = |kind: &'static str, quiet: fn(&mut StepStats), loud: fn(&mut StepStats)| {
         assert_eq!(said(after_ten(turned(quiet))), [], "{kind}");
         let found = said(after_ten(turned(loud)));
         assert_eq!(found.iter().map(|(_, kind)| *kind).collect::<Vec<_>>(), [kind]);
     };
-    check("length_drift", |shown| shown.length = 44.9, |shown| shown.length = 45.1);
-    check("length_drift", |shown| shown.length = 20.1, |shown| shown.length = 19.9);
-    check("entropy_collapse", |shown| shown.entropy = 0.61, |shown| shown.entropy = 0.59);
-    check("flat_groups", |shown| shown.flat_groups = Some(0.49), |shown| shown.flat_groups = Some(0.51));
-    check("repetition", |shown| shown.repetition = 0.29, |shown| shown.repetition = 0.31);
-    check("cut_off", |shown| shown.cut_off = 0.5, |shown| shown.cut_off = 0.51);
+    check("length_drift", |stats| stats.length = 44.9, |stats| stats.length = 45.1);
+    check("length_drift", |stats| stats.length = 20.1, |stats| stats.length = 19.9);
+    check("entropy_collapse", |stats| stats.entropy = 0.61, |stats| stats.entropy = 0.59);
+    check("flat_groups", |stats| stats.flat_groups = Some(0.49), |stats| stats.flat_groups = Some(0.51));
+    check("repetition", |stats| stats.repetition = 0.29, |stats| stats.repetition = 0.31);
+    check("cut_off", |stats| stats.cut_off = 0.5, |stats| stats.cut_off = 0.51);
     // 30 tokens: 0.5 nats per token are 15 per completion.
-    check("kl_bounds", |shown| shown.kl = Some(14.9), |shown| shown.kl = Some(15.1));
-    check("kl_bounds", |shown| shown.kl = Some(-0.9), |shown| shown.kl = Some(-1.1));
+    check("kl_bounds", |stats| stats.kl = Some(14.9), |stats| stats.kl = Some(15.1));
+    check("kl_bounds", |stats| stats.kl = Some(-0.9), |stats| stats.kl = Some(-1.1));
     // The components have a spread of 0.5: the bound is a quarter up and a quarter down.
     check(
         "parts_diverge",
-        |shown| (shown.parts[0].mean, shown.parts[1].mean) = (9.0, 0.8),
-        |shown| (shown.parts[0].mean, shown.parts[1].mean) = (1.3, 0.7),
+        |stats| (stats.parts[0].mean, stats.parts[1].mean) = (9.0, 0.8),
+        |stats| (stats.parts[0].mean, stats.parts[1].mean) = (1.3, 0.7),
     );
     // 50 inputs per step.
-    check("unread", |shown| shown.unread[0].lost = 0.49, |shown| shown.unread[0].lost = 0.51);
+    check("unread", |stats| stats.unread[0].lost = 0.49, |stats| stats.unread[0].lost = 0.51);
     // A component with a negative weight improves by falling.
     check(
         "parts_diverge",
-        |shown| (shown.parts[0].mean, shown.parts[2].mean) = (9.0, 0.0),
-        |shown| (shown.parts[0].mean, shown.parts[2].mean) = (9.0, 2.0),
+        |stats| (stats.parts[0].mean, stats.parts[2].mean) = (9.0, 0.0),
+        |stats| (stats.parts[0].mean, stats.parts[2].mean) = (9.0, 2.0),
     );
 }
 
 #[test]
 fn comparisons_wait_for_two_windows_and_bounds_for_a_few_steps() {
-    let collapsed = turned(|shown| shown.entropy = 0.0);
+    let collapsed = turned(|stats| stats.entropy = 0.0);
     assert_eq!(said(after_ten(collapsed)), [(20, "entropy_collapse")]);
-    let repeating = turned(|shown| shown.repetition = 0.9);
+    let repeating = turned(|stats| stats.repetition = 0.9);
     assert_eq!(said(std::iter::repeat_n(repeating, 30)), [(5, "repetition")]);
 }
 
 #[test]
 fn a_kind_is_said_once_until_it_recovers() {
-    let at = |repetition: f64, steps: usize| std::iter::repeat_n(turned(|shown| shown.repetition = repetition), steps);
+    let at = |repetition: f64, steps: usize| std::iter::repeat_n(turned(|stats| stats.repetition = repetition), steps);
     // The mean over ten steps exceeds 0.3 at the fourth step of 0.9 (0.36), then falls below 0.2 and rises again.
     let steps =
         at(0.0, 10).chain(at(0.9, 10)).chain(at(0.25, 30)).chain(at(0.9, 10)).chain(at(0.1, 10)).chain(at(0.9, 10));
@@ -97,26 +97,26 @@ fn a_kind_is_said_once_until_it_recovers() {
 
 #[test]
 fn a_resumed_watch_says_the_same() {
-    let steps: Vec<Shown> = (0..60)
+    let steps: Vec<StepStats> = (0..60)
         .map(|i| {
-            turned(|shown| {
-                shown.length = 30.0 + f64::from(i) / 3.0;
-                shown.entropy = 2.0 / f64::from(1 + i);
-                shown.repetition = 0.4 * (f64::from(i) / 7.0).sin().abs();
-                shown.parts[1].mean = 1.0 - 0.1f64 * f64::from(i) / 3.0;
-                shown.parts[0].mean = 1.0 + f64::from(i) / 3.0;
+            turned(|stats| {
+                stats.length = 30.0 + f64::from(i) / 3.0;
+                stats.entropy = 2.0 / f64::from(1 + i);
+                stats.repetition = 0.4 * (f64::from(i) / 7.0).sin().abs();
+                stats.parts[1].mean = 1.0 - 0.1f64 * f64::from(i) / 3.0;
+                stats.parts[0].mean = 1.0 + f64::from(i) / 3.0;
             })
         })
         .collect();
     let mut whole = Watch::default();
-    let expected: Vec<_> = steps.iter().map(|shown| whole.observe(shown.clone())).collect();
+    let expected: Vec<_> = steps.iter().map(|stats| whole.observe(stats.clone())).collect();
     assert!(expected.iter().flatten().count() > 4);
     for cut in 0..steps.len() {
         let mut before = Watch::default();
-        let mut found: Vec<_> = steps[..cut].iter().map(|shown| before.observe(shown.clone())).collect();
+        let mut found: Vec<_> = steps[..cut].iter().map(|stats| before.observe(stats.clone())).collect();
         let text = serde_json::to_string(&before).unwrap();
         let mut after: Watch = serde_json::from_str(&text).unwrap();
-        found.extend(steps[cut..].iter().map(|shown| after.observe(shown.clone())));
+        found.extend(steps[cut..].iter().map(|stats| after.observe(stats.clone())));
         assert_eq!((found == expected, after == whole), (true, true), "cut at {cut}");
     }
 }
@@ -126,8 +126,8 @@ fn a_watch_of_a_run_that_did_not_look_for_cut_completions_goes_on() {
     let mut watch = Watch::default();
     watch.observe(healthy());
     let mut kept = serde_json::to_value(&watch).unwrap();
-    for shown in ["first", "last"] {
-        assert_eq!(kept[shown][0].as_object_mut().unwrap().remove("cut_off"), Some(0.2.into()));
+    for stats in ["first", "last"] {
+        assert_eq!(kept[stats][0].as_object_mut().unwrap().remove("cut_off"), Some(0.2.into()));
     }
     let found: Watch = serde_json::from_value(kept).unwrap();
     assert_eq!((found.first[0].cut_off, found.first[0].length), (0.0, 30.0));
@@ -135,21 +135,21 @@ fn a_watch_of_a_run_that_did_not_look_for_cut_completions_goes_on() {
 
 #[test]
 fn messages_say_what_was_found() {
-    let message = |later: Shown| {
+    let message = |later: StepStats| {
         let mut watch = Watch::default();
-        after_ten(later).flat_map(|shown| watch.observe(shown)).map(|warning| warning.message).next().unwrap()
+        after_ten(later).flat_map(|stats| watch.observe(stats)).map(|warning| warning.message).next().unwrap()
     };
     assert_eq!(
-        message(turned(|shown| shown.length = 60.0)),
+        message(turned(|stats| stats.length = 60.0)),
         "completions became longer: 60.0 tokens on average over the last 10 steps, 30.0 over the first 10"
     );
     assert_eq!(
-        message(turned(|shown| (shown.parts[0].mean, shown.parts[1].mean) = (2.0, -1.0))),
+        message(turned(|stats| (stats.parts[0].mean, stats.parts[1].mean) = (2.0, -1.0))),
         "parts of the reward diverge between the first 10 and the last 10 steps: `helpful` got better (1.000 to \
          2.000), `harmless` got worse (1.000 to -1.000)"
     );
     assert_eq!(
-        message(turned(|shown| shown.unread[0].lost = 4.0)),
+        message(turned(|stats| stats.unread[0].lost = 4.0)),
         "texts are longer than `facts` can read: 1.6 % of the text to judge over the last 10 steps was cut off, and \
          segments that are cut off score 0; shorten passages or prompts, or raise its `max_length` where the model has \
          the positions"
@@ -174,8 +174,14 @@ fn what_a_step_shows_is_arithmetic_on_its_rollouts() {
         let stop = if ids.len() >= 5 { StopReason::Length } else { StopReason::StopId };
         Rollout { logprobs: vec![logprob; ids.len()], ..Rollout::one_turn(prompt, "", ids.to_vec(), stop) }
     };
-    let prompt =
-        |row| Prompt { row, text: String::new(), ids: vec![1], apart: false, messages: None, columns: Map::new() };
+    let prompt = |row| Prompt {
+        row,
+        text: String::new(),
+        ids: vec![1],
+        encoder_reads_prompt: false,
+        messages: None,
+        columns: Map::new(),
+    };
     let rollouts = Rollouts {
         prompts: vec![prompt(0), prompt(1)],
         rollouts: vec![
@@ -201,15 +207,15 @@ fn what_a_step_shows_is_arithmetic_on_its_rollouts() {
     scores[0].counts =
         vec![Count::new("a/unread", 1.0, 4), Count::new("b/cut", 0.0, 1), Count::new("a/segments", 4.0, 1)];
     scores[1].counts = vec![Count::new("a/unread", 2.0, 3)];
-    let shown = Shown::of(&experience, &scores, experience.kls(false).as_deref());
+    let stats = StepStats::of(&experience, &scores, experience.kls(false).as_deref());
     // 6 + 2 + 1 + 3 = 12 tokens with −Σ logprob = 6 + 4 + 0.5 + 4.5 = 15.
     // KL: 6 · 1 + 2 · 0 + 1 · 1.5 + 3 · 0.5 = 9 nats in 4 completions. Of six equal ids, two of three 4-grams repeat.
-    assert_eq!((shown.length, shown.entropy, shown.kl), (3.0, 1.25, Some(2.25)));
-    assert_eq!((shown.flat_groups, shown.cut_off), (Some(0.5), 0.25));
-    assert!((shown.repetition - (2.0 / 3.0) / 4.0).abs() < 1e-15);
+    assert_eq!((stats.length, stats.entropy, stats.kl), (3.0, 1.25, Some(2.25)));
+    assert_eq!((stats.flat_groups, stats.cut_off), (Some(0.5), 0.25));
+    assert!((stats.repetition - (2.0 / 3.0) / 4.0).abs() < 1e-15);
     // 1 and 3 differ by 1 from their mean; with one degree of freedom the variance is 2.
-    let parts: Vec<_> = shown.parts.iter().map(|part| (part.name.as_str(), part.sign, part.mean, part.std)).collect();
+    let parts: Vec<_> = stats.parts.iter().map(|part| (part.name.as_str(), part.sign, part.mean, part.std)).collect();
     assert_eq!(parts, [("a", 1.0, 2.0, 2f64.sqrt()), ("b", -1.0, 5.0, 0.0)]);
-    let unread: Vec<_> = shown.unread.iter().map(|unread| (unread.name.as_str(), unread.lost, unread.of)).collect();
+    let unread: Vec<_> = stats.unread.iter().map(|unread| (unread.name.as_str(), unread.lost, unread.of)).collect();
     assert_eq!(unread, [("a", 3.0, 7.0), ("b", 0.0, 1.0)]);
 }

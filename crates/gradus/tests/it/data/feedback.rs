@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use gradus::data::feedback::{
-    ErrorKind, Feedback, Joined, Preference, SEPARATOR, SegmentForm, Tally, conflicts, coverage_preferences,
+    ErrorKind, Feedback, FeedbackCounts, Joined, Preference, SEPARATOR, SegmentForm, conflicts, coverage_preferences,
     information, join, preference_rows, segment_labels, segment_row,
 };
 use gradus::data::{Dataset, LoadOptions, Need, Row, RowData, RowKind, lint, lint_join, load};
@@ -149,7 +149,7 @@ fn errors_are_read_without_preferences() {
     assert_eq!(segments(found), segments(feedback(&with.0.rows[0])));
     assert!(preference_rows(found).is_empty());
     assert!(lint(&dataset.rows, None, None, &gradus::data::TokenizeOptions::default()).is_empty());
-    assert!(Tally::of(&dataset.rows).expect("annotated rows").preferences.is_empty());
+    assert!(FeedbackCounts::of(&dataset.rows).expect("annotated rows").preferences.is_empty());
 }
 
 #[test]
@@ -263,7 +263,7 @@ impl Recorded {
 #[test]
 fn the_development_split_has_the_counts_of_its_description() {
     let Some((dataset, _)) = development() else { return };
-    let tally = Tally::of(&dataset.rows).expect("annotated rows");
+    let tally = FeedbackCounts::of(&dataset.rows).expect("annotated rows");
     let kinds = |counts: &[(&'static str, usize)]| counts.iter().copied().collect::<BTreeMap<_, _>>();
     let errors =
         [("Irrelevant", 909), ("Redundant", 133), ("Incoherent", 16), ("Wrong-Grounding", 163), ("Unverifiable", 152)];

@@ -1,8 +1,8 @@
 //! Data sets from files to rows: formats, bad input with the exact messages, the linter, and real data.
 
-mod apart;
 mod arrow;
 mod bad_input;
+mod encoder_decoder;
 mod feedback;
 mod formats;
 mod lints;

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use gradus::data::feedback::{SegmentForm, segment_row};
 use gradus::data::{
-    Dataset, FindingKind, LabelTally, LoadOptions, Need, RowData, RowKind, TokenizeOptions, lint, load,
+    Dataset, FindingKind, LabelTotals, LoadOptions, Need, RowData, RowKind, TokenizeOptions, lint, load,
 };
 use gradus::text::RuleSplitter;
 use serde_json::{Value, json};
@@ -122,7 +122,7 @@ fn labels_of_words_may_be_names_or_numbers() {
     let none = json!({ "tokens": ["Bo", "."], "tags": [null, -100] });
     assert_eq!(found(&[none]), [(1, "the row has no effect: none of its words has a label that counts".into())]);
     let dataset = Folder::new().load("a.jsonl", rows.map(|row| row.to_string()).join("\n"));
-    let tally = LabelTally::of(&dataset.rows).expect("labels");
+    let tally = LabelTotals::of(&dataset.rows).expect("labels");
     let labels = [("-100", 1), ("0", 2), ("1", 2), ("null", 1)].map(|(label, n)| (label.to_owned(), n));
     assert_eq!((tally.unit, tally.units, tally.labels), ("words", 6, labels.to_vec()));
 }
@@ -142,7 +142,7 @@ fn the_files_of_relevance_and_factuality_are_read_back() {
         let dataset: Dataset = Folder::new().load("a.jsonl", &text);
         assert_eq!((dataset.kind, dataset.rows.len()), (RowKind::Words, rows));
         assert_eq!(lint(&dataset.rows, None, None, &TokenizeOptions::default()), []);
-        let tally = LabelTally::of(&dataset.rows).expect("labels");
+        let tally = LabelTotals::of(&dataset.rows).expect("labels");
         let separators = text.matches("\"</s>\"").count();
         assert_eq!((tally.unit, tally.units, tally.labels.len()), ("segments", separators, labels));
     }

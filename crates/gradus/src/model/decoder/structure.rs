@@ -11,7 +11,7 @@ use crate::model::rope::Rope;
 
 /// Structure of a decoder.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Anatomy {
+pub(crate) struct DecoderStructure {
     /// Positions of the norms in a block.
     pub norms: Norms,
     /// Offset that is added to the weights of norms: Gemma's norms multiply by 1 + w.
@@ -35,15 +35,15 @@ pub(crate) struct Anatomy {
     /// Sets of rotary angles for queries and keys.
     pub ropes: Vec<Rope>,
     /// Structure of every layer.
-    pub layers: Vec<LayerAnatomy>,
+    pub layers: Vec<LayerStructure>,
 }
 
 /// Differences between the layers of one decoder.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct LayerAnatomy {
+pub(crate) struct LayerStructure {
     /// Attention mask.
     pub mask: Mask,
-    /// Index into [`Anatomy::ropes`]; `None` without rotary positions.
+    /// Index into [`DecoderStructure::ropes`]; `None` without rotary positions.
     pub rope: Option<usize>,
 }
 
@@ -67,7 +67,7 @@ pub(crate) enum QkNorm {
     Whole,
 }
 
-impl Anatomy {
+impl DecoderStructure {
     /// Reads the configuration of a model of `family`, which must be a decoder family.
     ///
     /// # Errors
@@ -86,7 +86,7 @@ impl Anatomy {
         let ropes = Rope::all_of(family, &all, config.head_dim(), config.max_position_embeddings)?;
         let layers = config.layers(family, ropes.len())?;
         let divisor = config.query_pre_attn_scalar.filter(|_| is_gemma).unwrap_or(config.head_dim() as f64);
-        let anatomy = Self {
+        let structure = Self {
             norms: match family {
                 Family::Gemma2 | Family::Gemma3 => Norms::Around,
                 Family::Olmo2 => Norms::After,
@@ -147,7 +147,7 @@ impl Anatomy {
             ropes,
             layers,
         };
-        Ok((config, anatomy))
+        Ok((config, structure))
     }
 
     /// Length of the longest sequence whose angles do not depend on its length; `None` if angles never do.
@@ -168,19 +168,19 @@ impl Anatomy {
 
 impl DecoderConfig {
     /// Returns the mask and the rotary angles of each layer, given `ropes` sets of angles.
-    fn layers(&self, family: Family, ropes: usize) -> Result<Vec<LayerAnatomy>, String> {
-        let turned = self.turned(family)?;
-        let masks = self.masks(Windows::of(family), &turned)?;
-        let layer = |(mask, is_turned): (Mask, &bool)| {
+    fn layers(&self, family: Family, ropes: usize) -> Result<Vec<LayerStructure>, String> {
+        let has_rope = self.has_rope(family)?;
+        let masks = self.masks(Windows::of(family), &has_rope)?;
+        let layer = |(mask, has_rope): (Mask, &bool)| {
             // If there are two sets of angles, the second is for layers with a window.
             let rope = if ropes > 1 && mask != Mask::Causal { 1 } else { 0 };
-            LayerAnatomy { mask, rope: is_turned.then_some(rope) }
+            LayerStructure { mask, rope: has_rope.then_some(rope) }
         };
-        Ok(masks.into_iter().zip(&turned).map(layer).collect())
+        Ok(masks.into_iter().zip(&has_rope).map(layer).collect())
     }
 
     /// Returns which layers rotate queries and keys by their positions.
-    fn turned(&self, family: Family) -> Result<Vec<bool>, String> {
+    fn has_rope(&self, family: Family) -> Result<Vec<bool>, String> {
         let layers = self.num_hidden_layers;
         match &self.no_rope_layers {
             _ if family != Family::SmolLm3 => Ok(vec![true; layers]),

@@ -8,7 +8,7 @@ use crate::store::chats::Conversation;
 const LISTED: usize = 100;
 
 /// Renders the list. `search` is the search text, and `current` the displayed conversation.
-pub fn beside(conversations: &[Conversation], search: &str, current: Option<i64>) -> Html {
+pub fn sidebar(conversations: &[Conversation], search: &str, current: Option<i64>) -> Html {
     let row = |conversation: &Conversation| {
         let with = match conversation.settings.blind {
             true => "two models, names hidden".to_owned(),

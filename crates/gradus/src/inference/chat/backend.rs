@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::transcript::{HUMAN, hh, said};
+use super::transcript::{HUMAN, hh, visible_turns};
 use super::{ChatFormat, ChatOptions};
 use crate::data::Message;
 use crate::error::{Error, Result};
@@ -16,7 +16,7 @@ use crate::text::{ChatTemplate, RenderOptions, Tokenizer, think};
 
 /// Inputs of a chat template in addition to the messages.
 #[derive(Debug, Clone, Default)]
-pub struct Asked {
+pub struct TemplateInputs {
     /// Descriptions of the tools that the model may call.
     pub tools: Vec<Value>,
     /// Further variables of the template (`enable_thinking`, …).
@@ -25,14 +25,14 @@ pub struct Asked {
 
 /// A model with its files and its prompt format. Copies share the weights.
 #[derive(Clone)]
-pub(super) struct Talker {
+pub(super) struct ChatBackend {
     pub files: Pretrained,
     pub model: CausalLm,
     pub prompter: Prompter,
     pub directory: PathBuf,
 }
 
-impl Talker {
+impl ChatBackend {
     /// Loads the model.
     pub(super) fn open(options: &ChatOptions) -> Result<Self> {
         let directory = model_of(Path::new(&options.model))?;
@@ -128,7 +128,7 @@ impl Prompter {
     ///
     /// # Errors
     /// If the template rejects the conversation, or if tools are given without a template.
-    pub fn text_of(&self, messages: &[Message], asked: &Asked) -> Result<String> {
+    pub fn text_of(&self, messages: &[Message], asked: &TemplateInputs) -> Result<String> {
         match (self.format, &self.template) {
             (ChatFormat::Template, Some(template)) => {
                 let options = RenderOptions {
@@ -140,13 +140,13 @@ impl Prompter {
                 Ok(template.render(messages, &options)?.text)
             }
             _ if !asked.tools.is_empty() => Err(Error::input("tools need a chat template, and this model has none")),
-            (ChatFormat::Plain, _) => Ok(said(messages).map(|(_, text)| text).collect()),
+            (ChatFormat::Plain, _) => Ok(visible_turns(messages).map(|(_, text)| text).collect()),
             _ => Ok(hh(messages)),
         }
     }
 
     /// Returns the ids of [`text_of`](Self::text_of), and whether they end inside a thought.
-    pub(super) fn begin(&self, messages: &[Message], asked: &Asked) -> Result<(Vec<u32>, bool)> {
+    pub(super) fn begin(&self, messages: &[Message], asked: &TemplateInputs) -> Result<(Vec<u32>, bool)> {
         let text = self.text_of(messages, asked)?;
         let begins_inside = text.trim_end().ends_with(think::OPEN);
         // A template writes its own special tokens, except for those that an encoder expects around every text.
@@ -171,7 +171,7 @@ impl Prompter {
     ///
     /// # Errors
     /// As [`text_of`](Self::text_of), or if it is much longer than the model has positions.
-    pub fn prompt_of(&self, messages: &[Message], asked: &Asked) -> Result<Vec<u32>> {
+    pub fn prompt_of(&self, messages: &[Message], asked: &TemplateInputs) -> Result<Vec<u32>> {
         Ok(self.begin(messages, asked)?.0)
     }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use gradus::inference::{AnswerEnd, Ask, Piece, Prompter, Said, Session};
+use gradus::inference::{AnswerEnd, CompletionRequest, Piece, Prompter, Session, TokenScore};
 use gradus::{Error, Result};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -34,7 +34,7 @@ impl Token {
 
 /// Event of a completion.
 #[derive(Debug)]
-pub enum Heard {
+pub enum CompletionEvent {
     /// A token, and the text that is final with it.
     Token(Token, String),
     /// End of the completion: the remaining text, and the reason.
@@ -42,10 +42,10 @@ pub enum Heard {
 }
 
 /// Receiver of the events of one request, with the index of the completion.
-pub type Hearing = UnboundedReceiver<(usize, Heard)>;
+pub type CompletionEvents = UnboundedReceiver<(usize, CompletionEvent)>;
 
 /// A model and the receivers of its completions.
-pub struct Desk {
+pub struct ModelQueue {
     /// Session of the model.
     pub session: Session,
     listeners: HashMap<usize, Listener>,
@@ -56,7 +56,7 @@ pub struct Desk {
 struct Listener {
     /// Index of the completion in its request.
     completion: usize,
-    to: UnboundedSender<(usize, Heard)>,
+    to: UnboundedSender<(usize, CompletionEvent)>,
     /// Recent ids before the next one.
     tail: Vec<u32>,
 }
@@ -67,15 +67,15 @@ struct Listener {
 /// # Errors
 /// Errors of `make`.
 pub async fn prompt<R: Send + 'static>(
-    desk: &Actor<Desk>,
+    queue: &Actor<ModelQueue>,
     make: impl FnOnce(&Prompter) -> Result<R> + Send + 'static,
 ) -> Result<R> {
-    let prompter = desk.ask(|desk| desk.session.prompter().clone()).await?;
+    let prompter = queue.ask(|queue| queue.session.prompter().clone()).await?;
     let made = tokio::task::spawn_blocking(move || make(&prompter)).await;
     made.unwrap_or_else(|_| Err(Error::input("the prompt could not be created")))
 }
 
-impl Desk {
+impl ModelQueue {
     /// Creates a desk without requests. It samples nothing while `paused` is set.
     pub fn new(session: Session, paused: Arc<AtomicBool>) -> Self {
         Self { session, listeners: HashMap::new(), paused }
@@ -90,7 +90,7 @@ impl Desk {
     pub fn abort(&mut self) {
         for (row, listener) in self.listeners.drain() {
             self.session.cancel(row);
-            let end = Heard::End(String::new(), Ok(AnswerEnd::Interrupted));
+            let end = CompletionEvent::End(String::new(), Ok(AnswerEnd::Interrupted));
             // The receiver may be gone.
             let _ = listener.to.send((listener.completion, end));
         }
@@ -100,10 +100,10 @@ impl Desk {
     ///
     /// # Errors
     /// Same as [`Session::submit`].
-    pub fn sample(&mut self, asks: Vec<Ask>) -> Result<Hearing> {
-        let (to, hearing) = unbounded_channel();
+    pub fn sample(&mut self, requests: Vec<CompletionRequest>) -> Result<CompletionEvents> {
+        let (to, completion_events) = unbounded_channel();
         let mut completion = 0;
-        for ask in asks {
+        for ask in requests {
             let tail = ask.prompt.clone();
             for row in self.session.submit(ask)? {
                 let to = to.clone();
@@ -111,7 +111,7 @@ impl Desk {
                 completion += 1;
             }
         }
-        Ok(hearing)
+        Ok(completion_events)
     }
 
     /// Returns the tokens of a text with their log-probabilities.
@@ -128,40 +128,40 @@ impl Desk {
     }
 
     /// Returns a token that follows `before`.
-    fn token(&self, before: &[u32], said: Said) -> Result<Token> {
+    fn token(&self, before: &[u32], score: TokenScore) -> Result<Token> {
         let text = |id: u32| -> gradus::Result<String> { Ok(self.session.texts(before, &[id])?.concat()) };
-        let likeliest = said.likeliest.iter().map(|&(id, logprob)| Ok((id, text(id)?, logprob)));
+        let likeliest = score.likeliest.iter().map(|&(id, logprob)| Ok((id, text(id)?, logprob)));
         Ok(Token {
-            id: said.id,
-            text: text(said.id)?,
-            logprob: Some(said.logprob),
+            id: score.id,
+            text: text(score.id)?,
+            logprob: Some(score.logprob),
             likeliest: likeliest.collect::<Result<_>>()?,
-            rank: said.rank,
+            rank: score.rank,
         })
     }
 
     /// Sends an event to the receiver of a row.
-    fn tell(&mut self, piece: Piece) {
+    fn deliver(&mut self, piece: Piece) {
         match piece {
-            Piece::Token { row, said, text } => {
+            Piece::Token { row, score, text } => {
                 let Some(listener) = self.listeners.get(&row) else { return };
-                let id = said.id;
-                let bare = Token { logprob: Some(said.logprob), ..Token::bare(id, String::new()) };
-                let token = self.token(&listener.tail, said).unwrap_or(bare);
+                let id = score.id;
+                let bare = Token { logprob: Some(score.logprob), ..Token::bare(id, String::new()) };
+                let token = self.token(&listener.tail, score).unwrap_or(bare);
                 let listener = self.listeners.get_mut(&row).expect("it was just there");
                 listener.tail.push(id);
                 // A dropped receiver is noticed before the next step.
-                let _ = listener.to.send((listener.completion, Heard::Token(token, text)));
+                let _ = listener.to.send((listener.completion, CompletionEvent::Token(token, text)));
             }
             Piece::End { row, text, end } => {
                 let Some(listener) = self.listeners.remove(&row) else { return };
-                let _ = listener.to.send((listener.completion, Heard::End(text, end)));
+                let _ = listener.to.send((listener.completion, CompletionEvent::End(text, end)));
             }
         }
     }
 }
 
-impl Work for Desk {
+impl Work for ModelQueue {
     fn is_paused(&self) -> bool {
         self.paused.load(Ordering::SeqCst)
     }
@@ -179,7 +179,7 @@ impl Work for Desk {
             self.session.cancel(row);
         }
         for piece in self.session.step() {
-            self.tell(piece);
+            self.deliver(piece);
         }
     }
 }

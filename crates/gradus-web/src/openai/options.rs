@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::fields::Fields;
 use super::refused::Refused;
-use crate::desk::Token;
+use crate::model_queue::Token;
 
 /// Maximum number of completions per prompt and per request.
 pub const COMPLETIONS_MAX: usize = 128;
@@ -26,7 +26,7 @@ const SCORES_MAX: usize = 1 << 20;
 
 /// Common fields of a request.
 #[derive(Debug, Clone)]
-pub struct Wanted {
+pub struct CompletionOptions {
     /// Name of the model.
     pub model: String,
     /// Sampling parameters.
@@ -78,7 +78,7 @@ const REFUSED: [&str; 12] = [
     "thinking_token_budget",
 ];
 
-impl Wanted {
+impl CompletionOptions {
     /// Parses the fields.
     ///
     /// # Errors
@@ -276,8 +276,8 @@ fn ids(fields: &mut Fields, name: &str) -> Result<Vec<u32>, Refused> {
 }
 
 fn stop(fields: &mut Fields) -> Result<Vec<String>, Refused> {
-    let wanted = format!("a string or a list of at most {STOPS_MAX}, each of 1 to {STOP_BYTES} bytes,");
-    let stops = fields.read_as("stop", &wanted, |value| {
+    let options = format!("a string or a list of at most {STOPS_MAX}, each of 1 to {STOP_BYTES} bytes,");
+    let stops = fields.read_as("stop", &options, |value| {
         let stops: Vec<String> = match value {
             Value::String(stop) => vec![stop.clone()],
             value => serde_json::from_value(value.clone()).ok()?,

@@ -10,22 +10,22 @@ use crate::text::think::without_thoughts_after;
 use crate::text::without_thoughts;
 
 /// Prepares the row as `options` require. Borrows it if nothing changes.
-pub(super) fn read<'r>(row: &'r Row, options: &TokenizeOptions) -> Result<Cow<'r, Row>, String> {
-    let mut read = Cow::Borrowed(row);
+pub(super) fn prepare_row<'r>(row: &'r Row, options: &TokenizeOptions) -> Result<Cow<'r, Row>, String> {
+    let mut prepared = Cow::Borrowed(row);
     if options.transcripts_as_messages
         && let Some(data) = as_conversation(&row.data, options)?
     {
-        read.to_mut().data = data;
+        prepared.to_mut().data = data;
     }
     if let Some(system) = &options.system_prompt {
-        begin_with_system(&mut read.to_mut().data, system)?;
+        begin_with_system(&mut prepared.to_mut().data, system)?;
     }
     if options.for_reward
-        && let Some(data) = without_reasoning(&read.data)
+        && let Some(data) = without_reasoning(&prepared.data)
     {
-        read.to_mut().data = data;
+        prepared.to_mut().data = data;
     }
-    Ok(read)
+    Ok(prepared)
 }
 
 /// Converts a transcript to messages. Returns `None` if the row is not a transcript.
@@ -72,7 +72,7 @@ fn begin_with_system(data: &mut RowData, system: &str) -> Result<(), String> {
         | RowData::PromptCompletion { prompt: Content::Messages(messages), .. }
         | RowData::Unpaired { prompt: Content::Messages(messages), .. }
         | RowData::Preference { prompt: Some(Content::Messages(messages)), .. }
-        | RowData::Instruction { before: messages, .. } => begin(messages),
+        | RowData::Instruction { history: messages, .. } => begin(messages),
         RowData::Preference {
             prompt: None,
             chosen: Content::Messages(chosen),
@@ -168,7 +168,7 @@ mod tests {
             data,
             columns: Map::new(),
         };
-        read(&row, options).expect("readable").into_owned().data
+        prepare_row(&row, options).expect("readable").into_owned().data
     }
 
     fn text(text: &str) -> Content {

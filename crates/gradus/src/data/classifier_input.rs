@@ -73,18 +73,18 @@ impl TextForm {
 
 /// Input of a classifier for one row.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Classified {
+pub struct ClassifierInput {
     /// Token ids.
     pub ids: Vec<u32>,
     /// For each token, which of the two texts it belongs to.
     pub types: Vec<u32>,
     /// For rows of words or ids: the position of the first token of each. `None` if it was cut off or has no token.
-    pub units: Option<Vec<Option<usize>>>,
+    pub unit_tokens: Option<Vec<Option<usize>>>,
 }
 
-impl From<Joined> for Classified {
+impl From<Joined> for ClassifierInput {
     fn from(Joined { ids, types }: Joined) -> Self {
-        Self { ids, types, units: None }
+        Self { ids, types, unit_tokens: None }
     }
 }
 
@@ -92,18 +92,19 @@ impl From<Joined> for Classified {
 ///
 /// # Errors
 /// If a column is missing or has the wrong type, or a text cannot be tokenized. The error names the row's place.
-pub fn classified(row: &Row, form: &TextForm, tokenizer: &Tokenizer) -> Result<Classified> {
+pub fn classifier_input(row: &Row, form: &TextForm, tokenizer: &Tokenizer) -> Result<ClassifierInput> {
     let has = |name: &str| row.columns.contains_key(name);
     let at = |message: String| row.place.error(message);
     let fill = |pattern: &Pattern| pattern.fill(|name| column_text(&row.columns, name)).map_err(at);
     let encode = |first: &str, second: Option<&str>| {
         let joined = tokenizer.encode_joined(first, second, form.cut);
-        joined.map(Classified::from).map_err(|error| at(error.to_string()))
+        joined.map(ClassifierInput::from).map_err(|error| at(error.to_string()))
     };
     let of_words = |column: &str| {
         let words = words(&row.columns, column).map_err(at)?;
-        let (joined, units) = tokenizer.encode_words(&words, form.cut).map_err(|error: Error| at(error.to_string()))?;
-        Ok(Classified { units: Some(units), ..joined.into() })
+        let (joined, unit_tokens) =
+            tokenizer.encode_words(&words, form.cut).map_err(|error: Error| at(error.to_string()))?;
+        Ok(ClassifierInput { unit_tokens: Some(unit_tokens), ..joined.into() })
     };
     let second = form.pair.as_ref().map(fill).transpose()?;
     match &form.text {
@@ -140,7 +141,7 @@ pub fn column_text(columns: &Map<String, Value>, name: &str) -> std::result::Res
 }
 
 /// Reads `input_ids` and, if present, `token_type_ids`; drops the padding marked by `attention_mask` and applies `cut`.
-fn ids(columns: &Map<String, Value>, cut: Option<Cut>) -> std::result::Result<Classified, String> {
+fn ids(columns: &Map<String, Value>, cut: Option<Cut>) -> std::result::Result<ClassifierInput, String> {
     let list = |name: &str| {
         let wrong = || format!("`{name}` is not a list of whole numbers from 0");
         let values = columns.get(name)?.as_array().ok_or_else(wrong);
@@ -173,9 +174,9 @@ fn ids(columns: &Map<String, Value>, cut: Option<Cut>) -> std::result::Result<Cl
     if !types.is_empty() && types.len() != n {
         return Err(format!("`token_type_ids` has {} numbers for {n} ids", types.len()));
     }
-    let units = (0..n).map(|unit| kept.contains(&unit).then(|| unit - kept.start)).collect();
+    let unit_tokens = (0..n).map(|unit| kept.contains(&unit).then(|| unit - kept.start)).collect();
     let types = if types.is_empty() { types } else { types[kept.clone()].to_vec() };
-    Ok(Classified { ids: ids[kept].to_vec(), types, units: Some(units) })
+    Ok(ClassifierInput { ids: ids[kept].to_vec(), types, unit_tokens: Some(unit_tokens) })
 }
 
 /// Reads a list of words.
@@ -203,7 +204,7 @@ mod tests {
         });
         let found = read(padded.clone(), None).expect("read");
         assert_eq!((found.ids, found.types), (vec![5, 6, 7], vec![0, 0, 1]));
-        assert_eq!(found.units, Some(vec![Some(0), Some(1), Some(2), None, None]), "one unit an id, for labels");
+        assert_eq!(found.unit_tokens, Some(vec![Some(0), Some(1), Some(2), None, None]), "one unit an id, for labels");
         let found = read(padded, Some(Cut::Left(2))).expect("read");
         assert_eq!((found.ids, found.types), (vec![6, 7], vec![0, 1]));
         let before = json!({"input_ids": [0, 5], "attention_mask": [0, 1]});

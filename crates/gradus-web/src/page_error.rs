@@ -9,12 +9,12 @@ use crate::page::failed;
 
 /// Error of a page handler, with its status and message.
 #[derive(Debug)]
-pub struct Failed(StatusCode, String);
+pub struct PageError(StatusCode, String);
 
 /// Result of a page handler.
-pub type Done = Result<Response, Failed>;
+pub type PageResult = Result<Response, PageError>;
 
-impl Failed {
+impl PageError {
     /// The request is invalid.
     pub fn request(why: &str) -> Self {
         Self(StatusCode::BAD_REQUEST, why.to_owned())
@@ -34,7 +34,7 @@ impl Failed {
 /// Seconds after which a client should retry.
 const AGAIN: &str = "2";
 
-impl From<gradus::Error> for Failed {
+impl From<gradus::Error> for PageError {
     fn from(error: gradus::Error) -> Self {
         let hint = error.hint().map_or(String::new(), |hint| format!(" ({hint})"));
         // A temporary condition is not the client's mistake.
@@ -43,7 +43,7 @@ impl From<gradus::Error> for Failed {
     }
 }
 
-impl IntoResponse for Failed {
+impl IntoResponse for PageError {
     fn into_response(self) -> Response {
         let Self(status, why) = self;
         let page = failed(status, &why);
@@ -58,6 +58,6 @@ impl IntoResponse for Failed {
 ///
 /// # Errors
 /// It is malformed.
-pub fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, Failed> {
-    serde_json::from_slice(body).map_err(|error| Failed::request(&format!("The request cannot be read: {error}")))
+pub fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, PageError> {
+    serde_json::from_slice(body).map_err(|error| PageError::request(&format!("The request cannot be read: {error}")))
 }

@@ -1,7 +1,7 @@
 //! Colors for the values of text ranges.
 
 /// Returns the CSS classes of a value, given the largest absolute value `most`. Empty for 0.
-pub fn class(value: f64, most: f64) -> &'static str {
+pub fn value_class(value: f64, most: f64) -> &'static str {
     if value == 0.0 || !value.is_finite() {
         return "";
     }

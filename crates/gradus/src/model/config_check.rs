@@ -13,7 +13,7 @@ use crate::error::{Error, Result, excerpt};
 
 /// Type and range of a key.
 #[derive(Debug, Clone, Copy)]
-enum Is {
+enum ValueType {
     /// An integer within these bounds.
     Count(u64, u64),
     /// A number above the first bound and at most the second.
@@ -37,27 +37,27 @@ enum Is {
 
 /// Whether a key may be absent or `null`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum May {
+enum Presence {
     Needed,
     Optional,
     Nullable,
 }
 
-type Key = (&'static str, May, Is);
+type Key = (&'static str, Presence, ValueType);
 
-use Is::{Above, Count, Flag, From, Id, Ids, Numbers, Object, Share, Text, Texts};
-use May::{Needed, Nullable, Optional};
+use Presence::{Needed, Nullable, Optional};
+use ValueType::{Above, Count, Flag, From, Id, Ids, Numbers, Object, Share, Text, Texts};
 
 // No known model exceeds these bounds, and within them no arithmetic with sizes overflows.
-const VOCABULARY: Is = Count(1, 1 << 24);
-const WIDTH: Is = Count(1, 1 << 20);
-const INNER: Is = Count(1, 1 << 22);
-const LAYERS: Is = Count(1, 1 << 12);
-const HEADS: Is = Count(1, 1 << 13);
+const VOCABULARY: ValueType = Count(1, 1 << 24);
+const WIDTH: ValueType = Count(1, 1 << 20);
+const INNER: ValueType = Count(1, 1 << 22);
+const LAYERS: ValueType = Count(1, 1 << 12);
+const HEADS: ValueType = Count(1, 1 << 13);
 const HEAD_DIM: u64 = 1 << 13;
-const POSITIONS: Is = Count(1, 1 << 31);
-const EPSILON: Is = From(0.0, 1.0);
-const DEVIATION: Is = From(0.0, 1e6);
+const POSITIONS: ValueType = Count(1, 1 << 31);
+const EPSILON: ValueType = From(0.0, 1.0);
+const DEVIATION: ValueType = From(0.0, 1e6);
 
 const COMMON: &[Key] = &[
     ("model_type", Nullable, Text),
@@ -138,7 +138,7 @@ const TWO_ROPES: &[Key] = &[(
     Object(&[("full_attention", Nullable, Object(ROPE)), ("sliding_attention", Nullable, Object(ROPE))]),
 )];
 
-const ROPE_BASE: Is = Above(1.0, 1e12);
+const ROPE_BASE: ValueType = Above(1.0, 1e12);
 const ROPE: &[Key] = &[
     ("rope_type", Nullable, Text),
     ("type", Nullable, Text),
@@ -267,7 +267,7 @@ pub(super) fn check(
     if config.get("model_type").and_then(Value::as_str).and_then(EncoderFamily::named).is_some() {
         keys("", config, ENCODER, &mut found);
     }
-    tell(&directory.join("config.json"), &found)?;
+    report(&directory.join("config.json"), &found)?;
     let Some(generation) = generation else { return Ok(()) };
     keys("", generation, GENERATION, &mut found);
     if has_encoder {
@@ -280,7 +280,7 @@ pub(super) fn check(
             }
         }
     }
-    tell(&directory.join("generation_config.json"), &found)
+    report(&directory.join("generation_config.json"), &found)
 }
 
 #[deny(clippy::wildcard_enum_match_arm)]
@@ -302,7 +302,7 @@ fn of_family(family: Family) -> &'static [&'static [Key]] {
 }
 
 /// Combines all problems into one error, which lists the first ten.
-fn tell(path: &Path, problems: &[String]) -> Result<()> {
+fn report(path: &Path, problems: &[String]) -> Result<()> {
     const SHOWN: usize = 10;
     if problems.is_empty() {
         return Ok(());
@@ -315,25 +315,25 @@ fn tell(path: &Path, problems: &[String]) -> Result<()> {
 
 /// Reports every key of `object` with an invalid value; `prefix` is prepended to its name.
 fn keys(prefix: &str, object: &Map<String, Value>, keys: &[Key], problems: &mut Vec<String>) {
-    for &(name, may, is) in keys {
+    for &(name, presence, value_type) in keys {
         match object.get(name) {
-            None if may == Needed => problems.push(format!("`{prefix}{name}` is missing")),
+            None if presence == Needed => problems.push(format!("`{prefix}{name}` is missing")),
             None => {}
-            Some(Value::Null) if may == Nullable => {}
-            Some(Value::Object(inner)) if matches!(is, Object(_)) => {
-                let Object(of_inner) = is else { continue };
+            Some(Value::Null) if presence == Nullable => {}
+            Some(Value::Object(inner)) if matches!(value_type, Object(_)) => {
+                let Object(of_inner) = value_type else { continue };
                 self::keys(&format!("{prefix}{name}."), inner, of_inner, problems);
             }
-            Some(value) if !is.holds(value) => {
+            Some(value) if !value_type.holds(value) => {
                 let shown = excerpt(&value.to_string(), 40);
-                problems.push(format!("`{prefix}{name}` is `{shown}`, but {} is needed", is.words()));
+                problems.push(format!("`{prefix}{name}` is `{shown}`, but {} is needed", value_type.words()));
             }
             Some(_) => {}
         }
     }
 }
 
-impl Is {
+impl ValueType {
     fn holds(self, value: &Value) -> bool {
         let number = value.as_f64();
         match self {

@@ -8,7 +8,7 @@ use crate::error::Place;
 
 /// A configuration as written, with the place of each key.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Written {
+pub struct ConfigWithPlaces {
     /// The written keys, with defaults for the rest.
     pub config: RunConfig,
     pub(super) root: Node,
@@ -16,14 +16,14 @@ pub struct Written {
     pub(super) marked: Vec<PathBuf>,
 }
 
-impl From<RunConfig> for Written {
+impl From<RunConfig> for ConfigWithPlaces {
     /// Wraps a configuration that a program made. Its problems have no places.
     fn from(config: RunConfig) -> Self {
         Self { config, root: Node::empty(), marked: Vec::new() }
     }
 }
 
-impl Written {
+impl ConfigWithPlaces {
     /// Returns the place of a key such as `method.ppo.clip_range`; `None` for defaults.
     pub fn place(&self, key: &str) -> Option<&Place> {
         self.root.at(key).and_then(|(node, place)| place.or(node.place.as_ref()))

@@ -4,15 +4,15 @@ use super::Message;
 use super::Side;
 use super::example::{PreferenceExample, Prompt, SftExample, TokenizeOptions, TooLong};
 use super::feedback::UNCONVERTED;
-use super::foreign::{asked_as_text, asked_as_turns};
+use super::foreign::{instruction_as_text, instruction_as_turns};
 use super::implicit::split_shared_prompt;
 use super::references::references;
-use super::row::{Asked, Content, Row, RowData};
+use super::row::{Content, Request, Row, RowData};
 use crate::Error;
 use crate::text::{ChatTemplate, Tokenizer};
 
 /// Result of tokenizing one row.
-pub(super) struct Made<E> {
+pub(super) struct TokenizedRow<E> {
     pub example: Option<E>,
     pub outcome: Outcome,
     pub mismatch: bool,
@@ -37,7 +37,7 @@ pub(super) enum Outcome {
     WithoutLoss,
 }
 
-impl<E> Made<E> {
+impl<E> TokenizedRow<E> {
     pub(super) fn kept(example: E) -> Self {
         Self { example: Some(example), outcome: Outcome::Kept, mismatch: false, length: 0 }
     }
@@ -70,7 +70,7 @@ impl From<Error> for Failure {
 }
 
 /// Tokenizer, chat template and options for tokenizing rows.
-pub(super) struct Maker<'a> {
+pub(super) struct RowTokenizer<'a> {
     pub tokenizer: &'a Tokenizer,
     pub template: Option<&'a ChatTemplate>,
     pub options: &'a TokenizeOptions,
@@ -99,12 +99,12 @@ impl Sequence {
     }
 }
 
-impl Maker<'_> {
+impl RowTokenizer<'_> {
     /// Tokenizes a row for supervised fine-tuning.
     pub(super) fn sft(&self, row: &Row) -> Result<Sequence, Failure> {
         self.check_assistant_only(row)?;
-        if self.options.apart {
-            return self.sft_apart(row);
+        if self.options.encoder_reads_prompt {
+            return self.sft_encoder_decoder(row);
         }
         match &row.data {
             RowData::Text(text) => {
@@ -120,8 +120,8 @@ impl Maker<'_> {
             RowData::PromptCompletion { prompt, completion } | RowData::Unpaired { prompt, completion, .. } => {
                 self.prompt_completion(prompt, completion, row)
             }
-            RowData::Instruction { before, asked, answer } => {
-                let (prompt, completion) = self.instruction(before, asked, answer)?;
+            RowData::Instruction { history, request, answer } => {
+                let (prompt, completion) = self.instruction(history, request, answer)?;
                 self.prompt_completion(&prompt, &completion, row)
             }
             RowData::Preference { prompt, chosen, rejected, .. } => match prompt {
@@ -166,9 +166,9 @@ impl Maker<'_> {
             }
             (Content::Messages(prompt), Content::Messages(completion)) => {
                 let together = [&prompt[..], completion].concat();
-                let [whole, asked] = self.render_each([(&together, false), (prompt, true)], row)?;
+                let [whole, opening] = self.render_each([(&together, false), (prompt, true)], row)?;
                 let whole = self.ids_of(whole, &together, row, self.options.assistant_only_loss)?;
-                (self.ids_of(asked, prompt, row, false)?.ids, whole)
+                (self.ids_of(opening, prompt, row, false)?.ids, whole)
             }
             _ => return Err(Failure::Row("prompt and completion must both be text or both be messages".into())),
         };
@@ -180,9 +180,9 @@ impl Maker<'_> {
         Ok(Sequence::joined(whole.ids, mask, prompt_len < prompt_ids.len()))
     }
 
-    pub(super) fn cut_sft(&self, sequence: Sequence, row: usize) -> Made<SftExample> {
-        if self.options.apart {
-            return self.cut_sft_apart(sequence, row);
+    pub(super) fn cut_sft(&self, sequence: Sequence, row: usize) -> TokenizedRow<SftExample> {
+        if self.options.encoder_reads_prompt {
+            return self.cut_sft_encoder_decoder(sequence, row);
         }
         let Sequence { mut ids, mut loss_mask, source_len, .. } = sequence;
         let length = ids.len();
@@ -191,7 +191,7 @@ impl Maker<'_> {
             && length > most
         {
             if self.options.too_long == TooLong::Skip {
-                return Made::skipped(length);
+                return TokenizedRow::skipped(length);
             }
             ids.truncate(most);
             loss_mask.truncate(most);
@@ -199,9 +199,9 @@ impl Maker<'_> {
         }
         // TRL drops rows without loss only if it cuts them. gradus always drops them, because they add nothing.
         if !loss_mask.contains(&true) {
-            return Made { example: None, outcome: Outcome::WithoutLoss, mismatch: false, length };
+            return TokenizedRow { example: None, outcome: Outcome::WithoutLoss, mismatch: false, length };
         }
-        Made { example: Some(SftExample { ids, loss_mask, source_len, row }), outcome, mismatch: false, length }
+        TokenizedRow { example: Some(SftExample { ids, loss_mask, source_len, row }), outcome, mismatch: false, length }
     }
 
     pub(super) fn pair(&self, row: &Row) -> Result<(PreferenceExample, bool), Failure> {
@@ -227,7 +227,7 @@ impl Maker<'_> {
                     prompt_len,
                     chosen_ids,
                     rejected_ids,
-                    apart: false,
+                    encoder_reads_prompt: false,
                     margin: *margin,
                     row: row.index,
                 };
@@ -250,8 +250,8 @@ impl Maker<'_> {
                     (Vec::new(), ids(chosen)?, ids(rejected)?)
                 } else {
                     let three = [(&prompt[..], true), (&chosen, false), (&rejected, false)];
-                    let [asked, chosen, rejected] = self.render_each(three, row)?;
-                    (ids(asked)?, ids(chosen)?, ids(rejected)?)
+                    let [opening, chosen, rejected] = self.render_each(three, row)?;
+                    (ids(opening)?, ids(chosen)?, ids(rejected)?)
                 }
             }
             _ => {
@@ -262,23 +262,33 @@ impl Maker<'_> {
         };
         let prompt_len = common_prefix(&prompt_ids, &chosen_ids).min(common_prefix(&prompt_ids, &rejected_ids));
         let mismatch = prompt_len < prompt_ids.len();
-        Ok((PreferenceExample { prompt_len, chosen_ids, rejected_ids, apart: false, margin, row: row.index }, mismatch))
+        Ok((
+            PreferenceExample {
+                prompt_len,
+                chosen_ids,
+                rejected_ids,
+                encoder_reads_prompt: false,
+                margin,
+                row: row.index,
+            },
+            mismatch,
+        ))
     }
 
-    pub(super) fn cut_pair(&self, mut pair: PreferenceExample) -> Made<PreferenceExample> {
+    pub(super) fn cut_pair(&self, mut pair: PreferenceExample) -> TokenizedRow<PreferenceExample> {
         let longest = pair.chosen_ids.len().max(pair.rejected_ids.len());
         let Some(most) = self.options.max_length.filter(|most| longest > *most) else {
-            return Made::kept(pair);
+            return TokenizedRow::kept(pair);
         };
         if self.options.too_long == TooLong::Skip {
-            return Made::skipped(longest);
+            return TokenizedRow::skipped(longest);
         }
         if pair.prompt_len >= most {
-            return Made { example: None, outcome: Outcome::WithoutLoss, mismatch: false, length: longest };
+            return TokenizedRow { example: None, outcome: Outcome::WithoutLoss, mismatch: false, length: longest };
         }
         pair.chosen_ids.truncate(most);
         pair.rejected_ids.truncate(most);
-        Made { example: Some(pair), outcome: Outcome::Truncated, mismatch: false, length: longest }
+        TokenizedRow { example: Some(pair), outcome: Outcome::Truncated, mismatch: false, length: longest }
     }
 
     /// Returns the special tokens that the tokenizer adds in front of a text.
@@ -291,7 +301,7 @@ impl Maker<'_> {
 
     /// Cuts each side of the pair at [`TokenizeOptions::pair_cut`]. A cut on the right keeps the end token that the tokenizer adds.
     /// A cut on the left keeps the end of the text, and the special tokens in front of it.
-    pub(super) fn cut_whole_pair(&self, mut pair: PreferenceExample, most: usize) -> Made<PreferenceExample> {
+    pub(super) fn cut_whole_pair(&self, mut pair: PreferenceExample, most: usize) -> TokenizedRow<PreferenceExample> {
         let length = pair.chosen_ids.len().max(pair.rejected_ids.len());
         if self.options.pair_cut == Side::Left {
             let head = &self.leading_special()[..];
@@ -301,7 +311,7 @@ impl Maker<'_> {
             }
             let outcome = if pair.chosen_ids == pair.rejected_ids { Outcome::WithoutLoss } else { Outcome::Cut };
             let example = (outcome == Outcome::Cut).then_some(pair);
-            return Made { example, outcome, mismatch: false, length };
+            return TokenizedRow { example, outcome, mismatch: false, length };
         }
         let end = self.tokenizer.eos_id().filter(|_| self.tokenizer.appends_eos());
         for ids in [&mut pair.chosen_ids, &mut pair.rejected_ids].into_iter().filter(|ids| ids.len() > most) {
@@ -311,10 +321,10 @@ impl Maker<'_> {
             }
         }
         if pair.chosen_ids == pair.rejected_ids {
-            return Made { example: None, outcome: Outcome::WithoutLoss, mismatch: false, length };
+            return TokenizedRow { example: None, outcome: Outcome::WithoutLoss, mismatch: false, length };
         }
         let outcome = if end.is_some() { Outcome::Cut } else { Outcome::Truncated };
-        Made { example: Some(pair), outcome, mismatch: false, length }
+        TokenizedRow { example: Some(pair), outcome, mismatch: false, length }
     }
 
     /// Tokenizes both sides as whole sequences.
@@ -323,7 +333,7 @@ impl Maker<'_> {
             prompt_len: 0,
             chosen_ids,
             rejected_ids,
-            apart: false,
+            encoder_reads_prompt: false,
             margin: *margin,
             row: row.index,
         };
@@ -365,15 +375,15 @@ impl Maker<'_> {
             RowData::Preference { prompt: None, chosen, rejected, .. } => {
                 split_shared_prompt(chosen, rejected, self.options.implicit_prompt)?.0
             }
-            RowData::Instruction { before, asked, answer } => self.instruction(before, asked, answer)?.0,
+            RowData::Instruction { history, request, answer } => self.instruction(history, request, answer)?.0,
             RowData::Messages(messages) => {
                 let last = messages.iter().rposition(|m| m.role == "assistant").unwrap_or(messages.len());
                 Content::Messages(messages[..last].to_vec())
             }
             _ => return Err(Failure::Row("a row without a prompt".into())),
         };
-        if self.options.apart {
-            return self.prompt_apart(content, row);
+        if self.options.encoder_reads_prompt {
+            return self.prompt_encoder_decoder(content, row);
         }
         let (text, mut ids, messages) = match content {
             Content::Text(text) => {
@@ -393,7 +403,7 @@ impl Maker<'_> {
             let begin = self.tokenizer.bos_id().ok_or_else(|| "the prompt is empty".to_owned())?;
             ids.push(begin);
         }
-        Ok(Prompt { row: row.index, text, ids, apart: false, messages, columns: row.columns.clone() })
+        Ok(Prompt { row: row.index, text, ids, encoder_reads_prompt: false, messages, columns: row.columns.clone() })
     }
 
     /// Cuts the prompt to its limit. Also returns whether it was cut.
@@ -403,7 +413,7 @@ impl Maker<'_> {
             return (prompt, false);
         };
         let begins = ids.first().copied().filter(|first| Some(*first) == self.tokenizer.bos_id());
-        let ends = ids.last().copied().filter(|_| prompt.apart && self.tokenizer.appends_eos());
+        let ends = ids.last().copied().filter(|_| prompt.encoder_reads_prompt && self.tokenizer.appends_eos());
         let (head, tail) = (usize::from(begins.is_some()), usize::from(ends.is_some()));
         let (text, room) = (&ids[head..ids.len() - tail], most.saturating_sub(head + tail));
         let kept = match side {
@@ -417,13 +427,13 @@ impl Maker<'_> {
     /// Converts an instruction to a conversation if the model has a chat template, else to text.
     pub(super) fn instruction(
         &self,
-        before: &[Message],
-        asked: &Asked,
+        history: &[Message],
+        request: &Request,
         answer: &str,
     ) -> Result<(Content, Content), Failure> {
-        match (self.template, before) {
-            (Some(_), _) => Ok(asked_as_turns(before, asked, answer)),
-            (None, []) => Ok(asked_as_text(asked, answer)),
+        match (self.template, history) {
+            (Some(_), _) => Ok(instruction_as_turns(history, request, answer)),
+            (None, []) => Ok(instruction_as_text(request, answer)),
             (None, [first, ..]) => {
                 let message = format!(
                     "a message of the {} comes before the question, and the model has no chat template to render it",

@@ -8,14 +8,14 @@ use crate::reward::Interrupt;
 use crate::run::Claim;
 
 /// Observer that updates the claim and forwards all events.
-pub struct Claimed<'a> {
+pub struct ClaimObserver<'a> {
     /// Claim of the run directory.
     pub claim: &'a RefCell<Claim>,
     /// The next observer.
     pub inner: &'a mut dyn Observer,
 }
 
-impl Claimed<'_> {
+impl ClaimObserver<'_> {
     /// Applies a change and only warns if it fails. A missing total or an old run that cannot be removed is no reason to stop, and the next
     /// write will report a full disk.
     fn change(&mut self, change: impl FnOnce(&mut Claim) -> Result<()>) {
@@ -25,7 +25,7 @@ impl Claimed<'_> {
     }
 }
 
-impl Observer for Claimed<'_> {
+impl Observer for ClaimObserver<'_> {
     fn event(&mut self, event: &Event<'_>) {
         match event {
             Event::Phase { name: "training", total: Some(steps), .. } => {

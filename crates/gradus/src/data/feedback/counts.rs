@@ -7,7 +7,7 @@ use crate::data::{Row, RowData};
 
 /// Counts over annotated rows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Tally {
+pub struct FeedbackCounts {
     /// Error spans of each kind.
     pub errors: Vec<(&'static str, usize)>,
     /// Rows without an error span.
@@ -25,7 +25,7 @@ pub struct Tally {
     pub preferences: Vec<([usize; 2], [usize; 3])>,
 }
 
-impl Tally {
+impl FeedbackCounts {
     /// Counts `rows`. Returns `None` if none is annotated.
     pub fn of(rows: &[Row]) -> Option<Self> {
         let annotated =

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::models::{ClassifierModel, Longest, Models, TextError, largest, softmax};
+use super::models::{ClassifierModel, Models, TextError, Truncation, largest, softmax};
 use super::{Measure, Metric, References, Row, RowError};
 use crate::error::{Error, Result};
 
@@ -57,7 +57,7 @@ impl Metric for IntentAccuracy {
         };
         let texts: Vec<String> = rows.iter().map(text).collect();
         let texts: Vec<(&str, Option<&str>)> = texts.iter().map(|text| (text.as_str(), None)).collect();
-        let logits = self.0.logits(&texts, Longest::Left(None)).map_err(of_row)?;
+        let logits = self.0.logits(&texts, Truncation::Left(None)).map_err(of_row)?;
         let score = |(logits, wanted): (&Vec<f32>, &usize)| f64::from(u8::from(largest(logits) == *wanted));
         let scores: Vec<f64> = logits.iter().zip(&wanted).map(score).collect();
         Ok(vec![Measure::mean("", &scores)])
@@ -106,7 +106,7 @@ impl Metric for LearnedReward {
         let before = |row: &Row| if self.include_prompt { row.prompt.clone() } else { String::new() };
         let texts: Vec<String> = rows.iter().map(|row| before(row) + &row.prediction).collect();
         let texts: Vec<(&str, Option<&str>)> = texts.iter().map(|text| (text.as_str(), None)).collect();
-        let logits = self.model.logits(&texts, Longest::Left(None)).map_err(of_row)?;
+        let logits = self.model.logits(&texts, Truncation::Left(None)).map_err(of_row)?;
         let scores: Vec<f64> = logits.iter().map(|logits| softmax(logits)[self.label]).collect();
         Ok(vec![Measure::mean("", &scores)])
     }
@@ -163,7 +163,7 @@ impl Metric for Bleurt {
                 of.push(i);
             }
         }
-        let logits = self.model.logits(&pairs, Longest::Right(self.options.max_length));
+        let logits = self.model.logits(&pairs, Truncation::Right(self.options.max_length));
         let logits = logits.map_err(|error| RowError::new(of[error.text], error.message))?;
         let mut scores = vec![f64::NEG_INFINITY; rows.len()];
         for (logits, row) in logits.iter().zip(of) {
@@ -203,8 +203,8 @@ mod tests {
             softmax(logits).into_iter().map(|value| value as f32).collect()
         }
 
-        fn logits(&self, texts: &[(&str, Option<&str>)], longest: Longest) -> Result<Vec<Vec<f32>>, TextError> {
-            assert_eq!(longest, Longest::Left(None), "the end of a text is what is asked for");
+        fn logits(&self, texts: &[(&str, Option<&str>)], truncation: Truncation) -> Result<Vec<Vec<f32>>, TextError> {
+            assert_eq!(truncation, Truncation::Left(None), "the end of a text is what is asked for");
             let logits = |(i, (text, _)): (usize, &(&str, Option<&str>))| {
                 let number: usize = text
                     .trim_start()

@@ -16,18 +16,18 @@ const MOVED: &str = ".replaced";
 /// A replaced run whose files have been moved aside.
 #[derive(Debug)]
 #[must_use = "a run that is out of the way is thrown away or put back"]
-pub(super) struct Aside {
+pub(super) struct ReplacedRun {
     directory: PathBuf,
     entries: &'static [&'static str],
 }
 
-impl Aside {
+impl ReplacedRun {
     /// Moves those of `entries` aside that exist in `directory`. Each move is a rename: nothing is copied, and a failure or a kill loses
     /// nothing.
     ///
     /// # Errors
     /// [`Error::Io`]; all files are then back in place.
-    pub fn take(directory: &Path, entries: &'static [&'static str]) -> Result<Self> {
+    pub fn move_aside(directory: &Path, entries: &'static [&'static str]) -> Result<Self> {
         let moving = directory.join(MOVING);
         fs::create_dir(&moving).map_err(|source| Error::io(&moving, source))?;
         let moved = (|| {
@@ -51,7 +51,7 @@ impl Aside {
     ///
     /// # Errors
     /// [`Error::Io`].
-    pub fn found(directory: &Path, entries: &'static [&'static str]) -> Result<Option<Self>> {
+    pub fn recover(directory: &Path, entries: &'static [&'static str]) -> Result<Option<Self>> {
         let moving = directory.join(MOVING);
         if moving.is_dir() {
             return_from(&moving, directory)?;
@@ -143,13 +143,13 @@ mod tests {
         for begins in [true, false] {
             let directory = old_run();
             let at = directory.path();
-            let aside = Aside::take(at, &ENTRIES).expect("moved");
+            let replaced_run = ReplacedRun::move_aside(at, &ENTRIES).expect("moved");
             assert_eq!(seen(at), (None, false, false, vec![".replaced".into(), "notes.txt".into()]));
             fs::write(at.join("config.yml"), "new").expect("written");
             fs::write(at.join("metrics.jsonl"), "{}").expect("written");
             match begins {
-                true => aside.discard().expect("removed"),
-                false => aside.put_back().expect("put back"),
+                true => replaced_run.discard().expect("removed"),
+                false => replaced_run.put_back().expect("put back"),
             }
             let new = (Some("new".to_owned()), false, true, vec!["notes.txt".to_owned()]);
             assert_eq!(seen(at), if begins { new } else { whole.clone() });
@@ -163,12 +163,12 @@ mod tests {
         // Killed while the old files were moving.
         fs::create_dir(at.join(MOVING)).expect("created");
         fs::rename(at.join("model"), at.join(MOVING).join("model")).expect("moved");
-        assert!(Aside::found(at, &ENTRIES).expect("repaired").is_none());
+        assert!(ReplacedRun::recover(at, &ENTRIES).expect("repaired").is_none());
         assert_eq!(seen(at), (Some("old".into()), true, false, vec!["notes.txt".into()]));
         // Killed after all files had moved and new ones were written.
-        drop(Aside::take(at, &ENTRIES).expect("moved"));
+        drop(ReplacedRun::move_aside(at, &ENTRIES).expect("moved"));
         fs::write(at.join("metrics.jsonl"), "{}").expect("written");
-        Aside::found(at, &ENTRIES).expect("read").expect("one").put_back().expect("put back");
+        ReplacedRun::recover(at, &ENTRIES).expect("read").expect("one").put_back().expect("put back");
         assert_eq!(seen(at), (Some("old".into()), true, false, vec!["notes.txt".into()]));
     }
 }

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 
 /// A value that several threads use and one of them starts. Callers that wait for a failing start share its failure. So a server that never
 /// answers costs all of them one time limit in total, instead of one each.
-pub(crate) struct Started<T> {
+pub(crate) struct Restartable<T> {
     /// Number of finished starts.
     starts: AtomicU64,
     slot: Mutex<Slot<T>>,
@@ -19,7 +19,7 @@ struct Slot<T> {
     failure: Option<Error>,
 }
 
-impl<T> Started<T> {
+impl<T> Restartable<T> {
     pub fn new() -> Self {
         Self { starts: AtomicU64::new(0), slot: Mutex::new(Slot { value: None, failure: None }) }
     }
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn callers_that_wait_share_a_failure_and_later_ones_try_again() {
-        let started = Started::<u32>::new();
+        let started = Restartable::<u32>::new();
         let get = |before: u64, outcome: Result<u32>| started.get_since(before, |_| true, |_| outcome, |value| *value);
         let silent = || Err(Error::episode("silent"));
         assert_eq!(get(0, silent()), silent());

@@ -17,7 +17,7 @@ fn tokenizer() -> Tokenizer {
 }
 
 fn options(most: usize, too_long: TooLong) -> TokenizeOptions {
-    TokenizeOptions { max_length: Some(most), too_long, apart: true, ..TokenizeOptions::default() }
+    TokenizeOptions { max_length: Some(most), too_long, encoder_reads_prompt: true, ..TokenizeOptions::default() }
 }
 
 fn made(rows: &str, options: &TokenizeOptions) -> Result<(Vec<SftExample>, Counts), String> {
@@ -96,7 +96,7 @@ fn pairs_and_prompts_have_sources_too() {
         reward_examples(&rows, &tokenizer, None, &options).expect("made").examples.remove(0),
     ] {
         assert_eq!((&pair.chosen_ids[..], &pair.rejected_ids[..]), (&[3, 5, 1, 4, 6, 1][..], &[3, 5, 1, 3, 1][..]));
-        assert!(pair.prompt_len == 3 && pair.apart && pair.longest_part() == 3);
+        assert!(pair.prompt_len == 3 && pair.encoder_reads_prompt && pair.longest_part() == 3);
     }
     let short = TokenizeOptions { max_length: Some(2), ..options.clone() };
     let cut = preference_examples(&rows, &tokenizer, None, &short).expect("made").examples.remove(0);

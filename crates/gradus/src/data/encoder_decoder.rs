@@ -7,24 +7,24 @@
 use super::example::{PreferenceExample, Prompt, SftExample, TooLong};
 use super::feedback::UNCONVERTED;
 use super::implicit::split_shared_prompt;
-use super::maker::{Failure, Made, Maker, Outcome, Sequence};
 use super::message::Message;
 use super::row::{Content, Row, RowData};
+use super::row_tokenizer::{Failure, Outcome, RowTokenizer, Sequence, TokenizedRow};
 use crate::Error;
 
 /// Error message for rows without a source.
 const NO_SOURCE: &str = "the row has no source: a model with an encoder trains on a source and its target (`prompt` + \
                          `completion`, or `input_ids` + `labels`)";
 
-impl Maker<'_> {
+impl RowTokenizer<'_> {
     /// Returns source and target of a row. All target tokens carry loss.
-    pub(super) fn sft_apart(&self, row: &Row) -> Result<Sequence, Failure> {
+    pub(super) fn sft_encoder_decoder(&self, row: &Row) -> Result<Sequence, Failure> {
         let (source, target) = match &row.data {
             RowData::PromptCompletion { prompt, completion } | RowData::Unpaired { prompt, completion, .. } => {
                 self.source_and_target(prompt, completion, row)?
             }
-            RowData::Instruction { before, asked, answer } => {
-                let (prompt, completion) = self.instruction(before, asked, answer)?;
+            RowData::Instruction { history, request, answer } => {
+                let (prompt, completion) = self.instruction(history, request, answer)?;
                 self.source_and_target(&prompt, &completion, row)?
             }
             RowData::Messages(messages) => {
@@ -37,7 +37,7 @@ impl Maker<'_> {
                 self.source_and_target(&prompt, &chosen, row)?
             }
             RowData::Tokens { ids, loss_mask, labels } => {
-                self.tokens_apart(ids, loss_mask.as_deref(), labels.as_ref())?
+                self.tokens_encoder_decoder(ids, loss_mask.as_deref(), labels.as_ref())?
             }
             RowData::TokenPreference { prompt_ids, chosen_ids, .. } => (prompt_ids.clone(), chosen_ids.clone()),
             RowData::Text(_) => return Err(Failure::Row(NO_SOURCE.into())),
@@ -61,7 +61,7 @@ impl Maker<'_> {
 
     /// Cuts the target to `target_cut`, then source and target to `max_length` each. The source keeps the end token that its
     /// tokenizer added. A target cut to `target_cut` also keeps its end token.
-    pub(super) fn cut_sft_apart(&self, sequence: Sequence, row: usize) -> Made<SftExample> {
+    pub(super) fn cut_sft_encoder_decoder(&self, sequence: Sequence, row: usize) -> TokenizedRow<SftExample> {
         let (source, target) = sequence.ids.split_at(sequence.source_len);
         let shortened =
             self.options.target_cut.filter(|most| target.len() > *most).map(|most| self.with_end(target, most));
@@ -69,7 +69,7 @@ impl Maker<'_> {
         let longest = source.len().max(target.len());
         let most = self.options.max_length.unwrap_or(usize::MAX);
         if longest > most && self.options.too_long == TooLong::Skip {
-            return Made::skipped(longest);
+            return TokenizedRow::skipped(longest);
         }
         let eos = self.tokenizer.eos_id();
         let outcome = match (target.len() > most, source.len() > most) {
@@ -84,7 +84,7 @@ impl Maker<'_> {
         let ids = [&source[..], target].concat();
         let loss_mask = (0..ids.len()).map(|i| i >= source.len()).collect();
         let example = SftExample { ids, loss_mask, source_len: source.len(), row };
-        Made { example: Some(example), outcome, mismatch: false, length: longest }
+        TokenizedRow { example: Some(example), outcome, mismatch: false, length: longest }
     }
 
     /// Returns at most `most` ids of a target. If the target has an end-of-text token, that token is kept as the last one.
@@ -96,7 +96,7 @@ impl Maker<'_> {
     }
 
     /// Returns the source and both targets of a pair.
-    pub(super) fn pair_apart(&self, row: &Row) -> Result<PreferenceExample, Failure> {
+    pub(super) fn pair_encoder_decoder(&self, row: &Row) -> Result<PreferenceExample, Failure> {
         let (source, chosen, rejected, margin) = match &row.data {
             RowData::Preference { prompt, chosen, rejected, margin } => {
                 let (prompt, chosen, rejected) = match prompt {
@@ -121,20 +121,20 @@ impl Maker<'_> {
             prompt_len: source.len(),
             chosen_ids,
             rejected_ids,
-            apart: true,
+            encoder_reads_prompt: true,
             margin,
             row: row.index,
         })
     }
 
     /// Cuts the source and both targets to `max_length` each.
-    pub(super) fn cut_pair_apart(&self, pair: PreferenceExample) -> Made<PreferenceExample> {
+    pub(super) fn cut_pair_encoder_decoder(&self, pair: PreferenceExample) -> TokenizedRow<PreferenceExample> {
         let longest = pair.longest_part();
         let Some(most) = self.options.max_length.filter(|most| longest > *most) else {
-            return Made::kept(pair);
+            return TokenizedRow::kept(pair);
         };
         if self.options.too_long == TooLong::Skip {
-            return Made::skipped(longest);
+            return TokenizedRow::skipped(longest);
         }
         let source = self.cut_source(&pair.chosen_ids[..pair.prompt_len], most);
         let cut = |ids: &[u32]| {
@@ -145,11 +145,11 @@ impl Maker<'_> {
         let is_cut = chosen_ids.len().max(rejected_ids.len()) - source.len() == most;
         let outcome = if is_cut { Outcome::Truncated } else { Outcome::SourceCut };
         let example = PreferenceExample { prompt_len: source.len(), chosen_ids, rejected_ids, ..pair };
-        Made { example: Some(example), outcome, mismatch: false, length: longest }
+        TokenizedRow { example: Some(example), outcome, mismatch: false, length: longest }
     }
 
     /// Returns the source that completions are sampled for.
-    pub(super) fn prompt_apart(&self, content: Content, row: &Row) -> Result<Prompt, Failure> {
+    pub(super) fn prompt_encoder_decoder(&self, content: Content, row: &Row) -> Result<Prompt, Failure> {
         let (text, messages) = match content {
             Content::Text(text) => (text, None),
             Content::Messages(messages) if messages.is_empty() => {
@@ -158,7 +158,7 @@ impl Maker<'_> {
             Content::Messages(messages) => (self.render(&messages, row, true)?.text, Some(messages)),
         };
         let ids = self.source(&text)?;
-        Ok(Prompt { row: row.index, text, ids, apart: true, messages, columns: row.columns.clone() })
+        Ok(Prompt { row: row.index, text, ids, encoder_reads_prompt: true, messages, columns: row.columns.clone() })
     }
 
     fn source_and_target(
@@ -171,14 +171,14 @@ impl Maker<'_> {
             (Content::Text(prompt), Content::Text(completion)) => Ok((self.source(prompt)?, self.target(completion)?)),
             (Content::Messages(prompt), Content::Messages(completion)) => {
                 let together = [&prompt[..], completion].concat();
-                let [asked, together] = self.render_each([(prompt, true), (&together, false)], row)?;
-                let (asked, together) = (asked.text, together.text);
-                let Some(said) = together.strip_prefix(asked.as_str()) else {
+                let [opening, together] = self.render_each([(prompt, true), (&together, false)], row)?;
+                let (opening, together) = (opening.text, together.text);
+                let Some(said) = together.strip_prefix(opening.as_str()) else {
                     return Err(Failure::Row(
                         "the conversation renders differently with its answer than without it".into(),
                     ));
                 };
-                Ok((self.source(&asked)?, self.target(said)?))
+                Ok((self.source(&opening)?, self.target(said)?))
             }
             _ => Err(Failure::Row("prompt and completion must both be text or both be messages".into())),
         }
@@ -207,7 +207,7 @@ impl Maker<'_> {
 
     /// Splits a row of token ids into source and target. Valid labels are the target; otherwise the mask marks where the target
     /// begins.
-    fn tokens_apart(
+    fn tokens_encoder_decoder(
         &self,
         ids: &[u32],
         loss_mask: Option<&[bool]>,

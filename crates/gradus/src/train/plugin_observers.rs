@@ -10,13 +10,13 @@ use crate::process::Interrupt;
 use crate::ranks::Ranks;
 
 /// Observer that forwards all events. Configured observers receive them once the run owns its directory.
-pub struct Watched<'a> {
+pub struct PluginObservers<'a> {
     inner: &'a mut dyn Observer,
     others: Vec<Box<dyn Observer>>,
     beginning: &'a Beginning<'a>,
 }
 
-impl<'a> Watched<'a> {
+impl<'a> PluginObservers<'a> {
     /// Creates the observers of `plan` for the run in `directory`.
     ///
     /// # Errors
@@ -35,7 +35,7 @@ impl<'a> Watched<'a> {
     }
 }
 
-impl Observer for Watched<'_> {
+impl Observer for PluginObservers<'_> {
     fn event(&mut self, event: &Event<'_>) {
         self.inner.event(event);
         if self.beginning.has_begun() {

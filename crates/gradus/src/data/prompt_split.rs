@@ -8,7 +8,7 @@ use crate::Result;
 ///
 /// # Errors
 /// At the first row without a prompt.
-pub fn answered(rows: &[Row]) -> Result<Vec<Row>> {
+pub fn with_prompt_split(rows: &[Row]) -> Result<Vec<Row>> {
     let with_prompt = |row: &Row| {
         let data = match &row.data {
             RowData::Messages(messages) => {
