@@ -158,8 +158,7 @@ impl Joined {
                     "{} started {size} processes, and this one cannot join them: {error}",
                     launch.launcher.name()
                 );
-                let hint = "install the MPI library of the launcher (`pip install mpich`, or the package `mpich` or \
-                            `openmpi-bin`), or set its path: `GRADUS_MPI=/path/to/libmpi.so`";
+                let hint = "install the MPI library of the launcher (`pip install mpich`, or the package `mpich` or `openmpi-bin`), or set its path: `GRADUS_MPI=/path/to/libmpi.so`";
                 return Err(Error::input(message).with_hint(hint).into());
             }
         };

@@ -108,8 +108,7 @@ pub fn interrupt_of(starts_program: bool, out: &Output) -> Interrupt {
 }
 
 /// Message after the first Ctrl-C of commands that write a run directory.
-const STOPPING_TRAINING: &str = "stopping: training ends the current work and writes a checkpoint if a step is \
-                                 finished; press Ctrl-C again to stop now and keep only the last checkpoint";
+const STOPPING_TRAINING: &str = "stopping: training ends the current work and writes a checkpoint if a step is finished; press Ctrl-C again to stop now and keep only the last checkpoint";
 /// Message after the first Ctrl-C of other commands.
 pub const STOPPING: &str = "stopping; press Ctrl-C again to stop now";
 

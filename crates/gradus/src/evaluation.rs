@@ -62,8 +62,7 @@ struct PolicyReads<'a> {
 impl<'a> PolicyReads<'a> {
     fn reader(self) -> Result<PolicyReader<'a>> {
         if self.policy.trunk.decoder_start().is_some() {
-            let message = "`perplexity` without `model` uses the evaluated model, but this model has an encoder, and a \
-                           model with an encoder has no likelihood of a single text";
+            let message = "`perplexity` without `model` uses the evaluated model, but this model has an encoder, and a model with an encoder has no likelihood of a single text";
             return Err(Error::input(message).with_hint("name a causal language model: `perplexity: { model: … }`"));
         }
         Ok(PolicyReader { model: self.policy, tokenizer: self.tokenizer, passes: self.passes })

@@ -128,8 +128,7 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
         args.text_files.refuse("needs `--model`: without a model, completions are measured as they are")?;
         anyhow::ensure!(
             reward.is_none(),
-            "a reward scores samples of a model: pass `--model`, or measure the rows \
-                                           with `--metrics`"
+            "a reward scores samples of a model: pass `--model`, or measure the rows with `--metrics`"
         );
         return metrics(&args, out);
     };

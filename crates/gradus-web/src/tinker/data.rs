@@ -148,8 +148,7 @@ fn row(datum: &Datum, loss: Loss) -> Result<(Targeted, Option<usize>), String> {
         },
         _ => {
             let old = take("logprobs").ok_or(
-                "`logprobs` is missing: the log-probabilities of the tokens when they were \
-                                        sampled",
+                "`logprobs` is missing: the log-probabilities of the tokens when they were sampled",
             )?;
             let advantages = take("advantages").ok_or("`advantages` is missing")?;
             (floats(advantages, "advantages", shape)?, floats(old, "logprobs", shape)?)

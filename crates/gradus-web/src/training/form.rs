@@ -283,9 +283,7 @@ impl Form<'_> {
             let all: Vec<Html> = names.into_iter().map(|name| option(name, name, name == data)).collect();
             html![
                 "<div class=\"row\"><select name=\"" (MIX_DATA) "\" aria-label=\"More rows " (at + 1) "\">" (option("", "–", data.is_empty())) (all) "</select>"
-                "<input name=\"" (MIX_ROWS) "\" value=\"" (rows) "\" size=\"8\" inputmode=\"numeric\" \
-                                                                  placeholder=\"all rows\" autocomplete=\"off\" \
-                                                                  aria-label=\"Number of rows, "
+                "<input name=\"" (MIX_ROWS) "\" value=\"" (rows) "\" size=\"8\" inputmode=\"numeric\" placeholder=\"all rows\" autocomplete=\"off\" aria-label=\"Number of rows, "
                 (at + 1) "\"></div>\n"
             ]
         };

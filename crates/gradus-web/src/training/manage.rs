@@ -83,8 +83,7 @@ pub async fn resume(
     }
     if entry.state == Status::Finished && max_steps.is_none_or(|steps| steps <= entry.step) {
         return Err(PageError::request(
-            "The run has finished all its steps. Set the total number of steps to train \
-                                    further.",
+            "The run has finished all its steps. Set the total number of steps to train further.",
         ));
     }
     let mut processes = app.training.processes();

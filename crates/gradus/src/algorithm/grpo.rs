@@ -297,8 +297,7 @@ impl Method for GrpoConfig {
         }
         let clips = !matches!(self.loss_type, GrpoLossType::Cispo | GrpoLossType::Sapo | GrpoLossType::Vespo);
         problems.require(clips || self.delta.is_none(), &["method.grpo.delta", "method.grpo.loss_type"], || {
-            let message = "`method.grpo.delta` is given, but `cispo`, `sapo` and `vespo` have no clipped ratio to \
-                           bound"
+            let message = "`method.grpo.delta` is given, but `cispo`, `sapo` and `vespo` have no clipped ratio to bound"
                 .into();
             (message, Some("leave it out".into()))
         });
@@ -321,8 +320,7 @@ impl GrpoConfig {
             rollouts.importance_sampling_correction && rollouts.importance_sampling_mode.is_of_sequences();
         let keys = ["method.grpo.loss_type", "rollouts.importance_sampling_mode"];
         problems.require(self.loss_type != GrpoLossType::Vespo || !corrects_sequences, &keys, || {
-            let message = "`method.grpo.loss_type` is `vespo`, which needs `rollouts.importance_sampling_mode` \
-                           `token_truncate` or `token_mask`";
+            let message = "`method.grpo.loss_type` is `vespo`, which needs `rollouts.importance_sampling_mode` `token_truncate` or `token_mask`";
             (message.into(), Some("VESPO already weights whole sequences".into()))
         });
         let (rounds, ahead) = (self.resample_rounds, rollouts.max_staleness);

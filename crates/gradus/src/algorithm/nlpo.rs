@@ -201,8 +201,7 @@ impl Method for NlpoConfig {
         });
         let coarse = train.sampling_weights.is_some() && self.renormalise;
         problems.require(!coarse, &["method.nlpo.renormalise", "train.sampling_weights"], || {
-            let message = "`method.nlpo.renormalise` is true, but `train.sampling_weights` is set: completions are \
-                           then sampled from the coarser weights, not from the policy";
+            let message = "`method.nlpo.renormalise` is true, but `train.sampling_weights` is set: completions are then sampled from the coarser weights, not from the policy";
             (message.into(), Some("leave out `train.sampling_weights`, or set `renormalise: false`".into()))
         });
         let penalises = self.ppo.sampling.repetition_penalty != 1.0;

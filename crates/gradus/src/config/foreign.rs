@@ -99,8 +99,7 @@ const FOREIGN: &[Foreign] = &[
     ),
     nothing(
         &["dataset_train_split", "dataset_split"],
-        "append the split to the name of the data, as in `data: \
-                                                        NAME:SPLIT`",
+        "append the split to the name of the data, as in `data: NAME:SPLIT`",
     ),
     nothing(&["rpo_alpha"], "a list of losses does this: `loss_type: [sigmoid, sft]` with `loss_weights`"),
     nothing(&["reward_weights"], "each reward of a `mix` has its own weight: see `gradus config explain reward.mix`"),

@@ -44,8 +44,7 @@ fn broken(origin: &Origin, error: &ParquetError) -> Error {
     if let Some(codec) =
         text.strip_prefix("Parquet error: ").unwrap_or(&text).strip_prefix("Disabled feature at compile time: ")
     {
-        return Error::data(&*origin.file, None, format!("its columns are compressed with {codec}, which gradus does \
-                                                         not read"))
+        return Error::data(&*origin.file, None, format!("its columns are compressed with {codec}, which gradus does not read"))
             .with_hint("write it with snappy, gzip or zstd, such as `pyarrow.parquet.write_table(table, FILE, compression=\"zstd\")`");
     }
     let what = text.split_once(": ").map_or(text.as_str(), |(_, what)| what);

@@ -52,8 +52,7 @@ pub(super) fn check(
             (
                 message,
                 Some(
-                    "train on `raw` logprobs, which the policy computes again, or leave out \
-                            `train.sampling_weights`"
+                    "train on `raw` logprobs, which the policy computes again, or leave out `train.sampling_weights`"
                         .into(),
                 ),
             )

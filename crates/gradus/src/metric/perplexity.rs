@@ -121,8 +121,7 @@ impl<'a> Perplexity<'a> {
             return Err(Error::input(message).with_hint("leave one of them out"));
         }
         if options.stride.is_some() && is_continued {
-            let message = "the option `stride` of `perplexity` joins the texts, but `of: continuation` reads each text \
-                           separately";
+            let message = "the option `stride` of `perplexity` joins the texts, but `of: continuation` reads each text separately";
             return Err(Error::input(message).with_hint("leave one of them out"));
         }
         if options.stride.is_none() && options.add_start_token && !is_continued && model.start().is_none() {

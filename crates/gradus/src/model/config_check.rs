@@ -403,8 +403,7 @@ fn sizes(family: Family, config: &Map<String, Value>, problems: &mut Vec<String>
             if head_dim < 2 || !head_dim.is_multiple_of(2) {
                 let message = "rotary positions rotate pairs of numbers, so it must be even and at least 2";
                 problems.push(format!(
-                    "a head is {head_dim} numbers wide (`head_dim`, or `hidden_size` by \
-                                       `num_attention_heads`): {message}"
+                    "a head is {head_dim} numbers wide (`head_dim`, or `hidden_size` by `num_attention_heads`): {message}"
                 ));
             }
         }

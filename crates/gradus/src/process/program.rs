@@ -167,8 +167,7 @@ impl Program {
             Answer::TimedOut => {
                 self.process.kill();
                 let message = format!("the {what} `{name}` did not answer within {} s", self.timeout_s);
-                let hint = "it must print and flush one line for each line it reads (in Python: `print(…, flush=True)`); \
-                            `timeout_s` sets the limit";
+                let hint = "it must print and flush one line for each line it reads (in Python: `print(…, flush=True)`); `timeout_s` sets the limit";
                 Err(self.give_up(message, Some(hint)))
             }
         }

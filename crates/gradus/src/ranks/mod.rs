@@ -249,8 +249,7 @@ impl Ranks {
         let read = |(rank, bytes): (usize, Vec<u8>)| match rmp_serde::from_slice(&bytes) {
             Ok(value) => value,
             Err(error) => self.lose(Error::input(format!(
-                "the message of rank {rank} on `{what}` cannot be read: \
-                                                          {error}"
+                "the message of rank {rank} on `{what}` cannot be read: {error}"
             ))),
         };
         self.all_bytes(what, bytes).into_iter().enumerate().map(read).collect()

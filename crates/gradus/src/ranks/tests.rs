@@ -133,8 +133,7 @@ fn ranks_that_do_different_things_are_noticed() {
     });
     assert_eq!(
         found[0],
-        "rank 1 runs a different operation than this rank, which is at `sampling` (operation 1 here, \
-                          operation 1 there)"
+        "rank 1 runs a different operation than this rank, which is at `sampling` (operation 1 here, operation 1 there)"
     );
 }
 

@@ -194,8 +194,7 @@ impl Dialogue {
                 Ok(rendered) => {
                     let (before, after) = (&rendered[0].text, &rendered[1].text);
                     let end = self.end_of_turn(before, after, stop).ok_or_else(|| {
-                        let message = "the chat template renders a turn differently when an answer follows, so the \
-                                       answer cannot be separated from it";
+                        let message = "the chat template renders a turn differently when an answer follows, so the answer cannot be separated from it";
                         Error::model(template.path(), message)
                             .with_hint("use a template that never changes the text before: `--chat-template NAME`")
                     })?;

@@ -96,8 +96,7 @@ fn check_replaceable(directory: &Path) -> Result<()> {
         Some(name) => {
             let shown = directory.display();
             let message = format!(
-                "`{shown}` is not replaced by a comparison: it holds `{name}`, which comparisons do \
-                                   not write"
+                "`{shown}` is not replaced by a comparison: it holds `{name}`, which comparisons do not write"
             );
             Err(Error::input(message).with_hint("choose another `--output-dir`"))
         }

@@ -53,8 +53,7 @@ impl JsonSchema for PostProcess {
             { "oneOf": [{
                 "type": "string",
                 "const": "three_sentence_summary",
-                "description": "The first three sentences, one per line (RL4LMs: for CNN/DailyMail, whose highlights \
-                                are lines)."
+                "description": "The first three sentences, one per line (RL4LMs: for CNN/DailyMail, whose highlights are lines)."
             }] },
             { "oneOf": [{
                 "type": "object",

@@ -172,8 +172,7 @@ fn built(args: &ConvertArgs, file: &OutputFile, from: &[Row], out: &Output) -> a
                 let error = row.place.error("the row compares no two answers: it has no `preference`");
                 return Err(error
                     .with_hint(
-                        "`r1` and `r2` need no `preference`, and `r3` derives one from the coverage of the \
-                                answers",
+                        "`r1` and `r2` need no `preference`, and `r3` derives one from the coverage of the answers",
                     )
                     .into());
             }

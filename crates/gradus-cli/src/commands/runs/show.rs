@@ -126,8 +126,7 @@ fn text(page: &Page, paint: Paint) -> String {
         facts.push((
             "best",
             paint.bold(&format!(
-                "the start model: {key} was {best} and is now {last}; there is no \
-                                                 `best/`"
+                "the start model: {key} was {best} and is now {last}; there is no `best/`"
             )),
         ));
     }

@@ -82,8 +82,7 @@ pub(super) fn convert(from: &Original) -> Result<YamlBuilder, Diagnostic> {
             None => from.note(
                 "chat_template",
                 format!(
-                    "gradus has no template `{name}`: the model's own template is \
-                                                        used"
+                    "gradus has no template `{name}`: the model's own template is used"
                 ),
             ),
         }
@@ -176,8 +175,7 @@ fn grpo(from: &Original, to: &mut YamlBuilder) {
     from.see_all("trl.reward_funcs");
     from.note(
         "micro_batch_size",
-        "Axolotl counts the completions of a batch, gradus the prompts: check \
-                                   `train.batch_size`",
+        "Axolotl counts the completions of a batch, gradus the prompts: check `train.batch_size`",
     );
 }
 

@@ -315,8 +315,7 @@ fn prompts(from: &Original, to: &mut YamlBuilder, kind: &str, policy: &str, has_
         from.note(
             key,
             format!(
-                "RL4LMs cuts prompts at the {side} in rollouts and at the {other} in evaluations; \
-                                gradus always at the {side}"
+                "RL4LMs cuts prompts at the {side} in rollouts and at the {other} in evaluations; gradus always at the {side}"
             ),
         );
     }
@@ -324,8 +323,7 @@ fn prompts(from: &Original, to: &mut YamlBuilder, kind: &str, policy: &str, has_
     if task == "totto" && side == "left" {
         from.note(
             "env.args.max_prompt_length",
-            "prompts are cut at the left, which removes the beginning of ToTTo's \
-                                                 tables",
+            "prompts are cut at the left, which removes the beginning of ToTTo's tables",
         );
     }
     if task == "commongen" && side == "left" && longest.is_some_and(|longest| longest < 20) {

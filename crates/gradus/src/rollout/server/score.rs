@@ -221,8 +221,7 @@ impl Passage {
             if found.len() < likeliest.min(vocabulary) {
                 let found = found.len();
                 return Err(format!(
-                    "{likeliest} most likely ids were requested at the position of {id}, but {found} \
-                                    were returned"
+                    "{likeliest} most likely ids were requested at the position of {id}, but {found} were returned"
                 ));
             }
             let mut named: Vec<u32> = found.iter().map(|(of, _)| *of).collect();

@@ -251,8 +251,7 @@ fn check_version(path: &Path, connection: &Connection) -> Result<i32> {
         (APPLICATION, version @ 1..=VERSION) => Ok(version),
         (APPLICATION, version) => {
             let message = format!(
-                "rollout database of version {version}, but this gradus reads versions up to \
-                                   {VERSION}"
+                "rollout database of version {version}, but this gradus reads versions up to {VERSION}"
             );
             Err(Error::data(path, None, message).with_hint("use the gradus that wrote it"))
         }

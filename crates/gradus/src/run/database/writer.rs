@@ -225,8 +225,7 @@ struct Insert<'c> {
 
 impl<'c> Insert<'c> {
     fn new(connection: &'c Connection) -> rusqlite::Result<Self> {
-        const COLUMNS: &str = "step, epoch, prompt_index, rollout_index, prompt, completion, reward, components, kl, \
-                               length, stop_reason, segments, episode";
+        const COLUMNS: &str = "step, epoch, prompt_index, rollout_index, prompt, completion, reward, components, kl, length, stop_reason, segments, episode";
         const VALUES: &str = "?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13";
         let evaluated =
             |table: Table| connection.prepare(&format!("INSERT INTO {} ({COLUMNS}) VALUES ({VALUES})", table.name()));
