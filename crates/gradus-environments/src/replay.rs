@@ -58,7 +58,8 @@ struct Again {
 impl Episode for Again {
     fn step(&mut self, turn: &Turn) -> Result<Observation> {
         let Some((_, observation)) = self.of.turns.get(self.next).filter(|(text, _)| *text == turn.text) else {
-            let message = "the policy wrote a different turn than the recorded one, so the recorded answers do not apply";
+            let message =
+                "the policy wrote a different turn than the recorded one, so the recorded answers do not apply";
             return Err(Error::episode(message).with_hint("the run was changed between its steps; start it again"));
         };
         self.next += 1;

@@ -147,9 +147,8 @@ fn row(datum: &Datum, loss: Loss) -> Result<(Targeted, Option<usize>), String> {
             None => (vec![1.0; wanted], Vec::new()),
         },
         _ => {
-            let old = take("logprobs").ok_or(
-                "`logprobs` is missing: the log-probabilities of the tokens when they were sampled",
-            )?;
+            let old = take("logprobs")
+                .ok_or("`logprobs` is missing: the log-probabilities of the tokens when they were sampled")?;
             let advantages = take("advantages").ok_or("`advantages` is missing")?;
             (floats(advantages, "advantages", shape)?, floats(old, "logprobs", shape)?)
         }

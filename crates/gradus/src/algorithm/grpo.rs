@@ -297,8 +297,8 @@ impl Method for GrpoConfig {
         }
         let clips = !matches!(self.loss_type, GrpoLossType::Cispo | GrpoLossType::Sapo | GrpoLossType::Vespo);
         problems.require(clips || self.delta.is_none(), &["method.grpo.delta", "method.grpo.loss_type"], || {
-            let message = "`method.grpo.delta` is given, but `cispo`, `sapo` and `vespo` have no clipped ratio to bound"
-                .into();
+            let message =
+                "`method.grpo.delta` is given, but `cispo`, `sapo` and `vespo` have no clipped ratio to bound".into();
             (message, Some("leave it out".into()))
         });
         if let Some(delta) = self.delta {

@@ -48,9 +48,8 @@ fn episodes(problems: &mut Problems<'_>, config: &RunConfig) {
     let method = config.method.name();
     for (key, is_given) in [("environment", config.environment.is_some()), ("tools", !config.tools.is_empty())] {
         problems.require(!is_given || config.method.is_online(), &[key], || {
-            let message = format!(
-                "`{key}` is given, but `{method}` samples no completions for an environment to answer"
-            );
+            let message =
+                format!("`{key}` is given, but `{method}` samples no completions for an environment to answer");
             (message, Some(format!("leave it out, or use {}", names("or", MethodConfig::is_online))))
         });
     }

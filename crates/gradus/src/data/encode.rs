@@ -133,8 +133,7 @@ impl RowTokenizer<'_> {
         }
         if !said.contains(&true) {
             return Err(Failure::Row(
-                "no token belongs to the assistant, and `assistant_only_loss` trains on no other tokens"
-                    .into(),
+                "no token belongs to the assistant, and `assistant_only_loss` trains on no other tokens".into(),
             ));
         }
         self.check_turn_end(&encoded.ids, &said, template)?;

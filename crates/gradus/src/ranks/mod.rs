@@ -248,9 +248,9 @@ impl Ranks {
         let bytes = Arc::new(rmp_serde::to_vec_named(own).expect("plain data"));
         let read = |(rank, bytes): (usize, Vec<u8>)| match rmp_serde::from_slice(&bytes) {
             Ok(value) => value,
-            Err(error) => self.lose(Error::input(format!(
-                "the message of rank {rank} on `{what}` cannot be read: {error}"
-            ))),
+            Err(error) => {
+                self.lose(Error::input(format!("the message of rank {rank} on `{what}` cannot be read: {error}")))
+            }
         };
         self.all_bytes(what, bytes).into_iter().enumerate().map(read).collect()
     }

@@ -95,9 +95,8 @@ fn check_replaceable(directory: &Path) -> Result<()> {
     match foreign.iter().min() {
         Some(name) => {
             let shown = directory.display();
-            let message = format!(
-                "`{shown}` is not replaced by a comparison: it holds `{name}`, which comparisons do not write"
-            );
+            let message =
+                format!("`{shown}` is not replaced by a comparison: it holds `{name}`, which comparisons do not write");
             Err(Error::input(message).with_hint("choose another `--output-dir`"))
         }
         None => Ok(()),

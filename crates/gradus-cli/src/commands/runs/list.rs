@@ -75,9 +75,9 @@ pub fn run(args: &ListArgs, library: &Library, out: &Output) -> anyhow::Result<(
     if entries.is_empty() && !out.is_json() {
         let shown = library.root().display();
         out.note(match all {
-            0 => format!(
-                "no runs in `{shown}`; training writes runs there, and `--runs-dir DIR` sets another directory"
-            ),
+            0 => {
+                format!("no runs in `{shown}`; training writes runs there, and `--runs-dir DIR` sets another directory")
+            }
             _ => format!("none of the {all} runs in `{shown}` matches"),
         });
         return Ok(());

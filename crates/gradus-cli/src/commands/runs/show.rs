@@ -125,9 +125,7 @@ fn text(page: &Page, paint: Paint) -> String {
         let (key, best, last) = (&figure.key, short(figure.best), short(figure.last));
         facts.push((
             "best",
-            paint.bold(&format!(
-                "the start model: {key} was {best} and is now {last}; there is no `best/`"
-            )),
+            paint.bold(&format!("the start model: {key} was {best} and is now {last}; there is no `best/`")),
         ));
     }
     facts.extend(entry.note.clone().map(|note| ("note", note)));

@@ -79,12 +79,9 @@ pub(super) fn convert(from: &Original) -> Result<YamlBuilder, Diagnostic> {
         match TEMPLATES.iter().find(|(theirs, _)| *theirs == name) {
             Some((_, ours)) => to.set("train.chat_template", *ours),
             None if name == "tokenizer_default" => {}
-            None => from.note(
-                "chat_template",
-                format!(
-                    "gradus has no template `{name}`: the model's own template is used"
-                ),
-            ),
+            None => {
+                from.note("chat_template", format!("gradus has no template `{name}`: the model's own template is used"))
+            }
         }
     }
     for (theirs, ours) in [("saves_per_epoch", "save_steps"), ("evals_per_epoch", "eval_steps")] {

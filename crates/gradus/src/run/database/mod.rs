@@ -250,9 +250,8 @@ fn check_version(path: &Path, connection: &Connection) -> Result<i32> {
     match found.map_err(|error| failure(path, error))? {
         (APPLICATION, version @ 1..=VERSION) => Ok(version),
         (APPLICATION, version) => {
-            let message = format!(
-                "rollout database of version {version}, but this gradus reads versions up to {VERSION}"
-            );
+            let message =
+                format!("rollout database of version {version}, but this gradus reads versions up to {VERSION}");
             Err(Error::data(path, None, message).with_hint("use the gradus that wrote it"))
         }
         _ => Err(Error::data(path, None, "not a rollout database of gradus").with_hint("move it away")),
