@@ -346,13 +346,13 @@ impl Voice {
         self.text += new;
         let mut at = 0;
         for part in parts(&self.text, self.begins_inside) {
-            let (Part::Thought(text) | Part::Said(text)) = part;
+            let (Part::Thought(text) | Part::Answer(text)) = part;
             let end = at + text.len();
             if end > self.shown {
                 let piece = &text[self.shown.saturating_sub(at)..];
                 match part {
                     Part::Thought(_) => out.text(&out.stdout_paint().faint(piece))?,
-                    Part::Said(_) => out.text(piece)?,
+                    Part::Answer(_) => out.text(piece)?,
                 }
                 self.shown = end;
             }
