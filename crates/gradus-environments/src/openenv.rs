@@ -200,14 +200,14 @@ struct OpenEnvEpisode {
 }
 
 /// Result of a step on the server.
-struct Stepped {
+struct StepResult {
     observation: Value,
     reward: Option<f64>,
     is_done: bool,
 }
 
 impl OpenEnvEpisode {
-    fn stepped(&mut self, action: &Value) -> Result<Stepped> {
+    fn stepped(&mut self, action: &Value) -> Result<StepResult> {
         let mut answer = self.connection.request(&json!({ "type": "step", "data": action }), "observation")?;
         let reward = match answer.remove("reward") {
             None | Some(Value::Null) => None,
@@ -220,7 +220,7 @@ impl OpenEnvEpisode {
             Some(Value::Bool(is_done)) => is_done,
             Some(other) => return Err(unexpected("done", "true or false", &other)),
         };
-        Ok(Stepped { observation: answer.remove("observation").unwrap_or(Value::Null), reward, is_done })
+        Ok(StepResult { observation: answer.remove("observation").unwrap_or(Value::Null), reward, is_done })
     }
 
     /// Runs each call as a step and adds up the rewards of the turn.
@@ -361,7 +361,7 @@ fn excerpt(text: &str) -> &str {
 }
 
 /// A stream whose reads and writes stop at a deadline, however slowly bytes arrive.
-struct Timed {
+struct DeadlineStream {
     stream: TcpStream,
     deadline: Deadline,
 }
@@ -382,14 +382,14 @@ impl Deadline {
     }
 }
 
-impl Read for Timed {
+impl Read for DeadlineStream {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         self.stream.set_read_timeout(Some(self.deadline.left()?))?;
         self.stream.read(buffer)
     }
 }
 
-impl Write for Timed {
+impl Write for DeadlineStream {
     fn write(&mut self, buffer: &[u8]) -> std::io::Result<usize> {
         self.stream.set_write_timeout(Some(self.deadline.left()?))?;
         self.stream.write(buffer)
@@ -402,7 +402,7 @@ impl Write for Timed {
 
 /// One connection to the server.
 struct Connection {
-    socket: WebSocket<MaybeTlsStream<Timed>>,
+    socket: WebSocket<MaybeTlsStream<DeadlineStream>>,
     deadline: Deadline,
     timeout: Duration,
     url: String,
@@ -421,7 +421,7 @@ impl Connection {
         let stream = TcpStream::connect_timeout(&place, timeout).map_err(|error| failed(error.to_string()))?;
         stream.set_nodelay(true).map_err(|error| failed(error.to_string()))?;
         let deadline = Deadline(Arc::new(Mutex::new(Instant::now() + timeout)));
-        let stream = Timed { stream, deadline: deadline.clone() };
+        let stream = DeadlineStream { stream, deadline: deadline.clone() };
         let config =
             WebSocketConfig::default().max_message_size(Some(MESSAGE_BYTES)).max_frame_size(Some(MESSAGE_BYTES));
         let (socket, _) = tungstenite::client_tls_with_config(url.as_str(), stream, Some(config), None)

@@ -55,12 +55,12 @@ pub(crate) struct Peer {
     program: Vec<String>,
     timeout: Duration,
     dialect: &'static Dialect,
-    life: Restartable<Life>,
+    life: Restartable<ProcessRun>,
     number: AtomicU64,
 }
 
 /// One run of the process, with the thread that reads its output.
-struct Life {
+struct ProcessRun {
     running: Arc<Running>,
     reader: JoinHandle<()>,
 }
@@ -68,11 +68,11 @@ struct Life {
 /// A running process.
 pub(crate) struct Running {
     requests: Requests,
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<OpenRequests>,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct OpenRequests {
     /// Senders for the answers to open requests.
     answers: HashMap<u64, Sender<Result<Map<String, Value>>>>,
     /// Reason why the process ended.
@@ -105,8 +105,8 @@ impl Peer {
     /// # Errors
     /// Returns [`Error::Config`] if it cannot be started, or the error of `greet`.
     pub fn running(&self, greet: impl FnOnce(&Running) -> Result<()>) -> Result<Arc<Running>> {
-        let is_alive = |life: &Life| locked(&life.running.waiting).ended.is_none();
-        let start = |old: Option<Life>| {
+        let is_alive = |life: &ProcessRun| locked(&life.running.waiting).ended.is_none();
+        let start = |old: Option<ProcessRun>| {
             // The old process must end before the new one starts.
             if let Some(old) = old {
                 old.end(None);
@@ -123,7 +123,7 @@ impl Peer {
         self.life.get(is_alive, start, |life| Arc::clone(&life.running))
     }
 
-    fn start(&self) -> Result<Life> {
+    fn start(&self) -> Result<ProcessRun> {
         let noun = self.dialect.noun;
         let Some((program, arguments)) = self.program.split_first() else {
             return Err(Error::config(format!("{noun} has no program")));
@@ -136,7 +136,7 @@ impl Peer {
         let running = Arc::new(Running { requests, waiting: Mutex::default() });
         let (of, name, dialect) = (Arc::downgrade(&running), program.clone(), self.dialect);
         let reader = std::thread::spawn(move || read(process, &of, &name, dialect));
-        Ok(Life { running, reader })
+        Ok(ProcessRun { running, reader })
     }
 
     /// Returns an unused request number.
@@ -206,7 +206,7 @@ impl Drop for Peer {
     }
 }
 
-impl Life {
+impl ProcessRun {
     /// Ends the process and everything that it started.
     fn end(self, error: Option<&Error>) {
         let Self { running, reader } = self;

@@ -20,7 +20,7 @@ pub const LINE_BYTES: usize = 1 << 20;
 const LINES: usize = 64;
 
 /// How often the state of a silent program is checked.
-const GLANCE: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A line, or the reason why there is none.
 pub enum Answer {
@@ -58,7 +58,7 @@ impl Requests {
 }
 
 /// Exit of a program.
-struct Ended {
+struct ExitInfo {
     status: String,
     is_success: bool,
 }
@@ -67,7 +67,7 @@ struct Ended {
 pub struct Process {
     child: Child,
     /// Exit of the program, after its output has ended.
-    ended: Option<Ended>,
+    ended: Option<ExitInfo>,
     /// Queue of the writing thread; `None` after the input is closed.
     requests: Option<Requests>,
     /// Lines of the program; `None` stands for a line that is too long.
@@ -134,7 +134,7 @@ impl Process {
     pub fn next_line(&mut self, deadline: Instant, is_interrupted: &dyn Fn() -> bool) -> Answer {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            match self.lines.recv_timeout(left.min(GLANCE)) {
+            match self.lines.recv_timeout(left.min(POLL_INTERVAL)) {
                 Ok(Some(line)) => return Answer::Line(line),
                 Ok(None) => return Answer::TooLong,
                 Err(RecvTimeoutError::Disconnected) => {
@@ -194,7 +194,7 @@ impl Process {
     fn end(&mut self) {
         if self.ended.is_none() {
             let (status, is_success) = self.ending();
-            self.ended = Some(Ended { status, is_success });
+            self.ended = Some(ExitInfo { status, is_success });
         }
     }
 

@@ -38,9 +38,10 @@ impl Environment for Replay {
 
     fn begin(&self, start: &Start) -> Result<NewEpisode> {
         match self.recorded.get(&start.name) {
-            Some(of) => {
-                Ok(NewEpisode { episode: Box::new(Again { of: Arc::clone(of), next: 0 }), opening: of.opening.clone() })
-            }
+            Some(of) => Ok(NewEpisode {
+                episode: Box::new(ReplayEpisode { of: Arc::clone(of), next: 0 }),
+                opening: of.opening.clone(),
+            }),
             None => self.inner.begin(start),
         }
     }
@@ -50,12 +51,12 @@ impl Environment for Replay {
     }
 }
 
-struct Again {
+struct ReplayEpisode {
     of: Arc<Recorded>,
     next: usize,
 }
 
-impl Episode for Again {
+impl Episode for ReplayEpisode {
     fn step(&mut self, turn: &Turn) -> Result<Observation> {
         let Some((_, observation)) = self.of.turns.get(self.next).filter(|(text, _)| *text == turn.text) else {
             let message =

@@ -67,10 +67,10 @@ const RESULT_CHARACTERS: usize = 20_000;
 #[derive(Clone)]
 pub struct Toolbox {
     tools: Vec<Tool>,
-    inside: Arc<Inside>,
+    inside: Arc<ToolSources>,
 }
 
-struct Inside {
+struct ToolSources {
     sources: Vec<Box<dyn ToolSource>>,
     /// Index of the source of each tool.
     places: HashMap<String, usize>,
@@ -92,7 +92,7 @@ impl Toolbox {
                 tools.push(tool.clone());
             }
         }
-        Ok(Self { tools, inside: Arc::new(Inside { sources, places }) })
+        Ok(Self { tools, inside: Arc::new(ToolSources { sources, places }) })
     }
 
     /// Whether there is a tool with this name.
@@ -104,8 +104,8 @@ impl Toolbox {
     ///
     /// # Errors
     /// Returns [`Error::Episode`] if the source of a tool fails.
-    pub(crate) fn answer<'a>(&self, calls: impl IntoIterator<Item = &'a Call>) -> Result<Answered> {
-        let mut answered = Answered::default();
+    pub(crate) fn answer<'a>(&self, calls: impl IntoIterator<Item = &'a Call>) -> Result<ToolReplies> {
+        let mut answered = ToolReplies::default();
         for call in calls {
             let content = self.one(call)?.unwrap_or_else(|error| {
                 answered.failures += 1;
@@ -139,14 +139,14 @@ impl Toolbox {
 
 /// Answers to calls.
 #[derive(Debug, Default)]
-pub(crate) struct Answered {
+pub(crate) struct ToolReplies {
     /// One reply per call.
     pub replies: Vec<Reply>,
     /// Number of failed calls.
     pub failures: usize,
 }
 
-impl Answered {
+impl ToolReplies {
     /// Adds the numbers of calls and failures to the metrics of a turn.
     pub fn count(&self, metrics: &mut BTreeMap<String, f64>) {
         for (name, count) in [("tools/calls", self.replies.len()), ("tools/failures", self.failures)] {

@@ -110,7 +110,7 @@ where
         let mut found: Vec<_> =
             of_inputs.map(|gradient| gradient.map(|gradient| read(gradient, Dense::clone))).collect();
         let trained = &mut self.trained.iter();
-        module.visit(&mut Found { trained, found: &mut found, gradients: &mut gradients });
+        module.visit(&mut ParameterVisitor { trained, found: &mut found, gradients: &mut gradients });
         found
     }
 }
@@ -133,13 +133,13 @@ impl ModuleVisitor for Parameters<'_> {
 }
 
 /// Collects the gradients of these parameters, in the same order.
-struct Found<'a> {
+struct ParameterVisitor<'a> {
     trained: &'a mut std::slice::Iter<'a, bool>,
     found: &'a mut Vec<Option<Dense>>,
     gradients: &'a mut Gradients,
 }
 
-impl ModuleVisitor for Found<'_> {
+impl ModuleVisitor for ParameterVisitor<'_> {
     fn visit_float<const R: usize>(&mut self, param: &Param<Tensor<R>>) {
         if self.trained.next() != Some(&true) {
             return;

@@ -72,7 +72,7 @@ impl Chrf {
         count_orders(texts.iter().map(characters), self.options.char_order, 0, &mut statistics);
         if self.options.word_order > 0 {
             let mut words = Words::default();
-            let sequences: Vec<Vec<u32>> = texts.iter().map(|text| words.ids(apart(text))).collect();
+            let sequences: Vec<Vec<u32>> = texts.iter().map(|text| words.ids(split_punctuation(text))).collect();
             count_orders(sequences, self.options.word_order, self.options.char_order, &mut statistics);
         }
         let mut best = (-1.0, 0);
@@ -147,7 +147,7 @@ fn value(statistics: &[f64], options: &ChrfOptions) -> f64 {
 }
 
 /// Splits a text into words, and one ASCII punctuation mark at the beginning or end of a word off that word.
-fn apart(text: &str) -> impl Iterator<Item = &str> {
+fn split_punctuation(text: &str) -> impl Iterator<Item = &str> {
     let is_mark = |c: char| c.is_ascii_punctuation();
     split(text).flat_map(move |word| {
         let parts = match (word.chars().next(), word.chars().next_back()) {

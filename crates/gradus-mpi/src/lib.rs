@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 pub use launch::{Launch, LaunchError, Launcher};
-pub use library::{Found, candidates};
+pub use library::{MpiLibrary, candidates};
 
 use abi::Engine;
 
@@ -53,7 +53,7 @@ pub enum Error {
 
 /// Reason why an exchange of messages failed. The processes cannot continue together.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Lost {
+pub enum ExchangeError {
     /// Some processes did not answer in time.
     #[error("no answer from {} within {limit_s} s", list_of(.ranks))]
     Late {
@@ -107,7 +107,7 @@ pub struct Mpi {
     engine: Mutex<Box<dyn Engine>>,
     /// Whether threads other than the opening one may call the library.
     lets_threads: bool,
-    found: Found,
+    found: MpiLibrary,
     rank: usize,
     size: usize,
 }
@@ -136,7 +136,7 @@ impl Mpi {
     }
 
     /// Returns the library in use.
-    pub fn found(&self) -> &Found {
+    pub fn found(&self) -> &MpiLibrary {
         &self.found
     }
 
@@ -170,7 +170,7 @@ impl Mpi {
         sends: &[(usize, Arc<Vec<u8>>)],
         receives: &[(usize, usize)],
         wait: Wait,
-    ) -> Result<Vec<Vec<u8>>, Lost> {
+    ) -> Result<Vec<Vec<u8>>, ExchangeError> {
         let mut buffers: Vec<Vec<u8>> = receives.iter().map(|&(_, length)| vec![0; length]).collect();
         let mut pending = Pending::new();
         let result = self
@@ -191,8 +191,8 @@ impl Mpi {
         receives: &[(usize, usize)],
         buffers: &mut [Vec<u8>],
         (pending, tag): (&mut Pending, i32),
-    ) -> Result<(), Lost> {
-        let failed = |rank: usize| move |message: String| Lost::Failed { ranks: vec![rank], message };
+    ) -> Result<(), ExchangeError> {
+        let failed = |rank: usize| move |message: String| ExchangeError::Failed { ranks: vec![rank], message };
         let engine = self.engine();
         for (&(rank, _), buffer) in receives.iter().zip(buffers) {
             for part in buffer.chunks_mut(LONGEST) {
@@ -208,7 +208,7 @@ impl Mpi {
     }
 
     /// Waits until all requests are complete.
-    fn finish(&self, mut pending: Pending, wait: Wait) -> Result<(), Lost> {
+    fn finish(&self, mut pending: Pending, wait: Wait) -> Result<(), ExchangeError> {
         let mut since = Instant::now();
         let mut looks = 0u32;
         while !pending.is_empty() {
@@ -225,7 +225,7 @@ impl Mpi {
             drop(engine);
             if let Some((rank, message)) = failure {
                 std::mem::forget(pending);
-                return Err(Lost::Failed { ranks: vec![rank], message });
+                return Err(ExchangeError::Failed { ranks: vec![rank], message });
             }
             if pending.len() < before {
                 (since, looks) = (Instant::now(), 0);
@@ -236,7 +236,7 @@ impl Mpi {
                 ranks.sort_unstable();
                 ranks.dedup();
                 std::mem::forget(pending);
-                return Err(Lost::Late { ranks, limit_s: wait.limit.as_secs() });
+                return Err(ExchangeError::Late { ranks, limit_s: wait.limit.as_secs() });
             }
             looks = looks.saturating_add(1);
             match (wait.flows, wait.computes) {
@@ -259,8 +259,8 @@ impl Mpi {
     ///
     /// # Errors
     /// Returns the error that the library reports.
-    pub fn finalize(&self) -> Result<(), Lost> {
+    pub fn finalize(&self) -> Result<(), ExchangeError> {
         let others = (0..self.size).filter(|rank| *rank != self.rank).collect();
-        self.engine().finalize().map_err(|message| Lost::Failed { ranks: others, message })
+        self.engine().finalize().map_err(|message| ExchangeError::Failed { ranks: others, message })
     }
 }

@@ -11,7 +11,7 @@ use crate::launch::Launcher;
 
 /// A library that was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct MpiLibrary {
     /// Name or path that it was opened by.
     pub path: String,
     /// First line of its version text.
@@ -20,7 +20,7 @@ pub struct Found {
     abi: Abi,
 }
 
-impl Found {
+impl MpiLibrary {
     /// Returns the name of its binary interface.
     pub fn abi(&self) -> &'static str {
         match self.abi {
@@ -116,14 +116,14 @@ fn order(launcher: Option<Launcher>) -> Vec<(String, Abi)> {
 }
 
 /// Opens the first library that can be used.
-pub fn open(launcher: Option<Launcher>) -> Result<(Box<dyn Engine>, Found), Error> {
+pub fn open(launcher: Option<Launcher>) -> Result<(Box<dyn Engine>, MpiLibrary), Error> {
     let order = order(launcher);
     let mut unusable = None;
     for (path, abi) in &order {
         // SAFETY: MPI libraries do nothing harmful when they are loaded, and the user chose or installed this one.
         let Ok(library) = (unsafe { Library::new(path) }) else { continue };
         match abi.engine(library) {
-            Ok((engine, version)) => return Ok((engine, Found { path: path.clone(), version, abi: *abi })),
+            Ok((engine, version)) => return Ok((engine, MpiLibrary { path: path.clone(), version, abi: *abi })),
             Err(reason) => unusable = Some(Error::Unusable { library: path.clone(), reason }),
         }
     }
@@ -132,15 +132,15 @@ pub fn open(launcher: Option<Launcher>) -> Result<(Box<dyn Engine>, Found), Erro
 }
 
 /// Lists the usable libraries on this machine without initializing any. For reports only.
-pub fn candidates() -> Vec<Found> {
-    let mut found: Vec<Found> = Vec::new();
+pub fn candidates() -> Vec<MpiLibrary> {
+    let mut found: Vec<MpiLibrary> = Vec::new();
     for (path, abi) in order(None) {
         // SAFETY: as in `open`.
         let Ok(library) = (unsafe { Library::new(&path) }) else { continue };
         if let Ok((_, version)) = abi.engine(library) {
             let is_new = !found.iter().any(|other| other.version == version && other.abi == abi);
             if is_new {
-                found.push(Found { path, version, abi });
+                found.push(MpiLibrary { path, version, abi });
             }
         }
     }

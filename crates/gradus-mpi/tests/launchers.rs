@@ -11,7 +11,7 @@ use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::time::Duration;
 
-use gradus_mpi::{Launch, Lost, Mpi, Wait};
+use gradus_mpi::{ExchangeError, Launch, Mpi, Wait};
 
 fn main() -> ExitCode {
     match Launch::detect().expect("the environment makes sense") {
@@ -49,7 +49,7 @@ fn as_rank(launch: &Launch) {
         }
         let limit = Duration::from_millis(200);
         let found = mpi.exchange(&[], &[(size - 1, 8)], Wait { limit, flows: false, computes: false });
-        assert_eq!(found, Err(Lost::Late { ranks: vec![size - 1], limit_s: 0 }));
+        assert_eq!(found, Err(ExchangeError::Late { ranks: vec![size - 1], limit_s: 0 }));
         if rank == 0 {
             // A launcher that ends all processes may lose their output.
             std::fs::write(noticed, "").expect("written");

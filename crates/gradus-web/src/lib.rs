@@ -47,7 +47,7 @@ pub use annotate::terminal::{
     Answering, NewProject, Overview, export_project, import_project, invite, new_project, project_overview,
     project_stats, projects, release_tasks, remove_project,
 };
-pub use models::Computing;
+pub use models::ComputeOptions;
 pub use server::{Address, Options, serve};
 pub use store::projects::{LEASE_MINUTES, Role};
 pub use tinker::TrainingOptions;

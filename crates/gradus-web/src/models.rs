@@ -69,7 +69,7 @@ pub struct ModelEntry {
 
 /// Settings of computing.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Computing {
+pub struct ComputeOptions {
     /// Device of the models.
     pub device: DeviceChoice,
     /// Number format of the weights of language models.
@@ -82,7 +82,7 @@ pub struct Computing {
 pub struct Models {
     root: PathBuf,
     named: Vec<ModelEntry>,
-    computing: Computing,
+    computing: ComputeOptions,
     queues: Loaded<ModelQueue>,
     judges: Loaded<Judge>,
     /// All desks that were opened and may still exist.
@@ -134,7 +134,7 @@ impl Models {
     ///
     /// # Errors
     /// A named model cannot be opened.
-    pub fn new(root: &Path, named: &[String], computing: Computing) -> Result<Self> {
+    pub fn new(root: &Path, named: &[String], computing: ComputeOptions) -> Result<Self> {
         let open = |name: &String| {
             let path = model_of(Path::new(name))?;
             let path = if path.is_dir() { path } else { gradus::model::resolve(name, &mut |_, _, _| {})? };
@@ -190,7 +190,7 @@ impl Models {
     }
 
     /// Returns the settings of computing.
-    pub fn computing(&self) -> Computing {
+    pub fn computing(&self) -> ComputeOptions {
         self.computing.clone()
     }
 
@@ -330,7 +330,7 @@ impl Models {
         let paused = self.pause.flag();
         let open = || async {
             let found = self.find(name, false)?;
-            let Computing { device, weights, places } = self.computing.clone();
+            let ComputeOptions { device, weights, places } = self.computing.clone();
             let model = found.path.to_string_lossy().into_owned();
             let options =
                 ChatOptions { model, adapter: None, weights, text: TextFiles::default(), format: None, device };

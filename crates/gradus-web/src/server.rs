@@ -16,7 +16,7 @@ use crate::app::App;
 use crate::guard::{BODY_BYTES, Guard};
 use crate::guesses::Guesses;
 use crate::middleware::admit;
-use crate::models::{Computing, Models};
+use crate::models::{ComputeOptions, Models};
 use crate::rich::Rich;
 use crate::secret::secret;
 use crate::serving::Changing;
@@ -42,7 +42,7 @@ pub struct Options {
     /// Additional models: directories, also outside the folder, or hub names.
     pub models: Vec<String>,
     /// Settings of computing.
-    pub computing: Computing,
+    pub computing: ComputeOptions,
     /// Options of the training API at `/api/v1/`. `None` disables it.
     pub training_api: Option<TrainingOptions>,
     /// Starts runs. With `None`, pages cannot start or change runs.

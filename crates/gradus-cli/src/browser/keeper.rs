@@ -96,30 +96,30 @@ impl Keeper {
                 self.entries.clear();
                 self.details.clear();
                 self.page = None;
-                browser.say("reloaded");
+                browser.notify("reloaded");
             }
             Effect::Label { name, labels } => {
                 labels.write(&self.library.find(&name)?.1)?;
-                browser.say(format!("{name}: {}", labels.tags.join(" ")));
+                browser.notify(format!("{name}: {}", labels.tags.join(" ")));
             }
             Effect::Rename { old, new } => {
                 let path = self.library.rename(&old, &new)?;
-                browser.say(format!("renamed: the run is now in {}", path.display()));
+                browser.notify(format!("renamed: the run is now in {}", path.display()));
                 self.refresh(browser);
                 let place = browser.visible().iter().position(|entry| entry.name == new);
                 browser.select(place.unwrap_or(0));
             }
             Effect::Remove(name) => {
                 self.library.remove(&name)?;
-                browser.say(format!("removed {name}"));
+                browser.notify(format!("removed {name}"));
             }
             Effect::RemoveCheckpoint { name, step } => {
                 self.library.remove_checkpoint(&name, step)?;
-                browser.say(format!("removed step {step} of {name}"));
+                browser.notify(format!("removed step {step} of {name}"));
             }
             Effect::Export { snapshot, output } => {
                 let files = export(&snapshot, &output, false)?;
-                browser.say(format!("copied {} files to {}", files.len(), output.display()));
+                browser.notify(format!("copied {} files to {}", files.len(), output.display()));
             }
             Effect::Compare(names) => {
                 let found = compare::Compared::of(&self.library, &names)?;

@@ -92,7 +92,7 @@ fn browse(
                     Some(Effect::Resume { name, max_steps }) => return Ok(ExitReason::Resume { name, max_steps }),
                     Some(effect) => {
                         // Comparisons and copies take time, so show a sign of activity.
-                        browser.say("…");
+                        browser.notify("…");
                         terminal.draw(|frame| scroll_max = draw::draw(frame, &browser, theme))?;
                         browser.notice = None;
                         keeper.act(effect, &mut browser);

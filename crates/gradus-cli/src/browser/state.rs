@@ -281,7 +281,7 @@ impl Browser {
     }
 
     /// Shows a message at the bottom.
-    pub fn say(&mut self, text: impl Into<String>) {
+    pub fn notify(&mut self, text: impl Into<String>) {
         self.notice = Some(Notice { text: text.into(), is_error: false });
     }
 

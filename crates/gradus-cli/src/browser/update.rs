@@ -70,9 +70,9 @@ impl Browser {
             KeyCode::Char('u') | KeyCode::F(5) => return Some(Effect::Refresh),
             KeyCode::Char('S') => {
                 self.by_name = !self.by_name;
-                self.say(if self.by_name { "sorted by name" } else { "sorted by start, newest first" });
+                self.notify(if self.by_name { "sorted by name" } else { "sorted by start, newest first" });
             }
-            KeyCode::Char('/') => self.ask("show only runs with", self.filter.clone(), Action::Filter),
+            KeyCode::Char('/') => self.open_dialog("show only runs with", self.filter.clone(), Action::Filter),
             KeyCode::Char('c') => return self.compare(),
             _ => return self.press_on_run(key),
         }
@@ -91,11 +91,11 @@ impl Browser {
                 let place = self.place().unwrap_or(0);
                 self.select(place + 1);
             }
-            KeyCode::Char('t') => self.ask(format!("tags of {name}"), entry.tags.join(" "), Action::Tag(name)),
+            KeyCode::Char('t') => self.open_dialog(format!("tags of {name}"), entry.tags.join(" "), Action::Tag(name)),
             KeyCode::Char('N') => {
-                self.ask(format!("note on {name}"), entry.note.unwrap_or_default(), Action::Note(name))
+                self.open_dialog(format!("note on {name}"), entry.note.unwrap_or_default(), Action::Note(name))
             }
-            KeyCode::Char('R') => self.ask(format!("new name of {name}"), name.clone(), Action::Rename(name)),
+            KeyCode::Char('R') => self.open_dialog(format!("new name of {name}"), name.clone(), Action::Rename(name)),
             KeyCode::Char('x') => self.ask_export(&name),
             KeyCode::Char('r') => self.ask_resume(&entry),
             KeyCode::Char('d') | KeyCode::Delete => {
@@ -179,7 +179,7 @@ impl Browser {
         self.scroll = 0;
     }
 
-    fn ask(&mut self, title: impl Into<String>, text: String, what: Action) {
+    fn open_dialog(&mut self, title: impl Into<String>, text: String, what: Action) {
         let cursor = text.chars().count();
         self.dialog = Some(Dialog::Input { title: title.into(), text, cursor, what });
     }
@@ -196,12 +196,12 @@ impl Browser {
             }
         };
         let Some(snapshot) = chosen else {
-            self.say(format!("{name} has no snapshot yet"));
+            self.notify(format!("{name} has no snapshot yet"));
             return;
         };
         let output = format!("models/{}-{}", name.replace('/', "-"), snapshot.name().replace(' ', "-"));
         let title = format!("copy {} of {name} to", snapshot.name());
-        self.ask(title, output, Action::Export(Box::new(snapshot.clone())));
+        self.open_dialog(title, output, Action::Export(Box::new(snapshot.clone())));
     }
 
     /// Asks for confirmation to remove the selected checkpoint. `best/` and the final model cannot be removed.
@@ -211,7 +211,7 @@ impl Browser {
         let Some((step, size, name)) =
             chosen.and_then(|chosen| Some((chosen.step?, chosen.size_bytes, self.selected.clone()?)))
         else {
-            self.say("only checkpoints can be removed one by one");
+            self.notify("only checkpoints can be removed one by one");
             return;
         };
         let cost = without_checkpoint(snapshots, step).map_or(String::new(), |cost| format!(" {cost}"));
@@ -222,10 +222,10 @@ impl Browser {
     fn ask_resume(&mut self, entry: &Entry) {
         let name = entry.name.clone();
         if entry.state == Status::Running {
-            self.say(format!("{name} is running"));
+            self.notify(format!("{name} is running"));
         } else if entry.state == Status::Finished && entry.steps.is_none_or(|steps| entry.step >= steps) {
             let title = format!("{name} has finished all {} steps; train to step", entry.step);
-            self.ask(title, (2 * entry.step).to_string(), Action::Lengthen(name));
+            self.open_dialog(title, (2 * entry.step).to_string(), Action::Lengthen(name));
         } else {
             let question = format!("resume {name} from its last checkpoint? This leaves the browser");
             self.dialog = Some(Dialog::Confirm { question, what: Action::Resume(name) });
@@ -237,7 +237,7 @@ impl Browser {
         // A single marked run is compared with the selected run.
         names.extend(self.selected.clone().filter(|name| names.len() < 2 && !names.contains(name)));
         if names.len() < 2 {
-            self.say("mark runs with the space bar, then compare them");
+            self.notify("mark runs with the space bar, then compare them");
             return None;
         }
         Some(Effect::Compare(names))
@@ -310,7 +310,7 @@ impl Browser {
             Action::Lengthen(name) => match text.parse() {
                 Ok(steps) => Some(Effect::Resume { name, max_steps: Some(steps) }),
                 Err(_) => {
-                    self.say(format!("`{text}` is not a number of steps"));
+                    self.notify(format!("`{text}` is not a number of steps"));
                     None
                 }
             },

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use gradus::device::DeviceChoice;
 use gradus::model::WeightFormat;
-use gradus_web::{Comparison, Computing, Job, Options, RunningProcess, Trainer, TrainingOptions, serve};
+use gradus_web::{Comparison, ComputeOptions, Job, Options, RunningProcess, Trainer, TrainingOptions, serve};
 use serde_json::json;
 
 use crate::output::Output;
@@ -150,7 +150,7 @@ pub fn run(args: ServeArgs, out: &Output) -> anyhow::Result<()> {
         sessions: args.training_sessions.into(),
         ..TrainingOptions::default()
     });
-    let computing = Computing { device, weights, places: places.into() };
+    let computing = ComputeOptions { device, weights, places: places.into() };
     let trainer = allow_training.then(|| Arc::new(SelfTrainer) as Arc<dyn Trainer>);
     let weights_token = if allow_weights.is_empty() { None } else { weights_token()? };
     let is_chosen = weights_token.is_some();

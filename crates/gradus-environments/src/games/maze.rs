@@ -87,13 +87,13 @@ impl Map {
         seen[0] = true;
         while let Some(&room) = path.last() {
             let fresh: Vec<usize> =
-                (0..4).filter(|&way| map.beside(room, way).is_some_and(|next| !seen[next])).collect();
+                (0..4).filter(|&way| map.neighbors(room, way).is_some_and(|next| !seen[next])).collect();
             if fresh.is_empty() {
                 path.pop();
                 continue;
             }
             let way = fresh[dice.between(0, fresh.len() as i64 - 1) as usize];
-            let next = map.beside(room, way).expect("it was chosen among those");
+            let next = map.neighbors(room, way).expect("it was chosen among those");
             (map.open[room][way], map.open[next][(way + 2) % 4], seen[next]) = (true, true, true);
             path.push(next);
         }
@@ -102,7 +102,7 @@ impl Map {
     }
 
     /// Returns the neighboring room in a direction, whether or not the way is open.
-    fn beside(&self, room: usize, way: usize) -> Option<usize> {
+    fn neighbors(&self, room: usize, way: usize) -> Option<usize> {
         let (_, x, y) = WAYS[way];
         let (column, row) = ((room % self.size).checked_add_signed(x)?, (room / self.size).checked_add_signed(y)?);
         (column < self.size && row < self.size).then_some(row * self.size + column)
@@ -118,7 +118,7 @@ impl Map {
         found[0] = Some(0);
         while let Some(room) = queue.pop_front() {
             for way in (0..4).filter(|&way| self.open[room][way]) {
-                let next = self.beside(room, way).expect("an open way leads somewhere");
+                let next = self.neighbors(room, way).expect("an open way leads somewhere");
                 if found[next].is_none() {
                     found[next] = found[room].map(|moves: usize| moves + 1);
                     queue.push_back(next);
@@ -154,7 +154,7 @@ impl Episode for Game {
             None => "Write north, east, south or west.".to_owned(),
             Some(way) if !self.map.open[self.at][way] => format!("A wall. {}", self.described()),
             Some(way) => {
-                self.at = self.map.beside(self.at, way).expect("an open way leads somewhere");
+                self.at = self.map.neighbors(self.at, way).expect("an open way leads somewhere");
                 self.described()
             }
         };

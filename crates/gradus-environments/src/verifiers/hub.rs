@@ -146,7 +146,8 @@ impl Drop for EpisodeChannel {
 }
 
 impl Hub {
-    /// Creates a hub for the server at `address` (`tcp://HOST:PORT`). This process listens at `local`, and the server reaches it at `callback_address`.
+    /// Creates a hub for the server at `address` (`tcp://HOST:PORT`). This process listens at `local`, and the server
+    /// reaches it at `callback_address`.
     /// `timeout` limits one answer and also the time to connect.
     ///
     /// # Errors

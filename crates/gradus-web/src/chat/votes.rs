@@ -20,7 +20,7 @@ use crate::store::chats::{self, Choice};
 use crate::store::sessions::Session;
 
 /// Result of the votes.
-struct Standing {
+struct VoteResults {
     votes: usize,
     blind: usize,
     comparisons: Vec<Versus>,
@@ -28,7 +28,7 @@ struct Standing {
     undefined: Option<&'static str>,
 }
 
-impl Standing {
+impl VoteResults {
     fn of(votes: &[chats::Vote]) -> Self {
         let outcome = |choice: Choice| match choice {
             Choice::Left => Outcome::First,
@@ -45,13 +45,13 @@ impl Standing {
     }
 }
 
-fn standing(app: &App, session: &Session) -> Result<Standing, PageError> {
-    Ok(Standing::of(&app.store.chats(&app.asker(session)?).votes()?))
+fn vote_results(app: &App, session: &Session) -> Result<VoteResults, PageError> {
+    Ok(VoteResults::of(&app.store.chats(&app.asker(session)?).votes()?))
 }
 
 /// Renders the page.
 pub async fn show(State(app): State<Arc<App>>, Extension(session): Extension<Session>) -> PageResult {
-    let of = standing(&app, &session)?;
+    let of = vote_results(&app, &session)?;
     let body = match of.votes {
         0 => html![
             "<div class=\"empty\"><p><strong>There is no vote yet.</strong></p>\n<p>Start a conversation with two models. Then vote on their answers.</p>\n"
@@ -75,7 +75,7 @@ pub async fn show(State(app): State<Arc<App>>, Extension(session): Extension<Ses
 
 /// Returns the same numbers as JSON.
 pub async fn numbers(State(app): State<Arc<App>>, Extension(session): Extension<Session>) -> PageResult {
-    let of = standing(&app, &session)?;
+    let of = vote_results(&app, &session)?;
     let body = json!({
         "votes": of.votes,
         "blind": of.blind,

@@ -1,7 +1,7 @@
 //! OpenAI-compatible server: `/v1/models`, `/v1/completions`, `/v1/chat/completions`; and vLLM's `/inference/v1/generate`.
 //!
-//! A request is parsed by [`fields`], submitted to a [`ModelQueue`](crate::model_queue::ModelQueue), and answered as a whole or as a stream of events. Fields
-//! with an unsupported meaning are rejected, not ignored.
+//! A request is parsed by [`fields`], submitted to a [`ModelQueue`](crate::model_queue::ModelQueue), and answered as a whole or as a
+//! stream of events. Fields with an unsupported meaning are rejected, not ignored.
 
 mod chat;
 mod completions;

@@ -147,10 +147,10 @@ fn list(name: &str, params: &QueryParams, query: &Query, records: &[Record], cou
         }
     };
     let colors = Colors::of(first(params, "colors"), records);
-    let stretches: Vec<Vec<Stretch>> = records.iter().map(|record| colors.stretches(record)).collect();
+    let stretches: Vec<Vec<ValueSpan>> = records.iter().map(|record| colors.stretches(record)).collect();
     // The whole page has one scale, so that completions can be compared.
     let most = stretches.iter().flatten().fold(0.0f64, |most, (_, value)| most.max(value.abs()));
-    let row = |(record, stretches): (&Record, &Vec<Stretch>)| {
+    let row = |(record, stretches): (&Record, &Vec<ValueSpan>)| {
         let number = |value: Option<f64>| value.map(|value| format!("{value:.3}"));
         let text = html!["<div class=\"completion\" dir=\"auto\">" (colored(&record.completion, stretches, most)) "</div>" (tokens(record))];
         // An episode is shown as a conversation. Its text, which has the colors and tokens, follows below.
@@ -176,7 +176,7 @@ fn list(name: &str, params: &QueryParams, query: &Query, records: &[Record], cou
 }
 
 /// A range of characters in a completion, and its value.
-type Stretch = (Range<usize>, f64);
+type ValueSpan = (Range<usize>, f64);
 
 /// Meaning of the colors in completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -203,7 +203,7 @@ impl Colors {
     }
 
     /// Returns the ranges of a completion with their values, in order.
-    fn stretches(self, record: &Record) -> Vec<Stretch> {
+    fn stretches(self, record: &Record) -> Vec<ValueSpan> {
         match self {
             // A value belongs to the text since the previous one, because a sentence's reward is assigned to its last token.
             Self::Reward => {
@@ -238,7 +238,7 @@ impl Colors {
 }
 
 /// Renders a completion with its ranges colored by value. `most` is the largest absolute value on the page.
-fn colored(completion: &str, stretches: &[Stretch], most: f64) -> Html {
+fn colored(completion: &str, stretches: &[ValueSpan], most: f64) -> Html {
     if most == 0.0 {
         return html![(completion)];
     }

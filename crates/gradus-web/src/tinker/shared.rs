@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use super::options::TrainingOptions;
 use super::registry::Registry;
-use crate::models::{Computing, Models};
+use crate::models::{ComputeOptions, Models};
 
 /// State shared by the request handlers and the computing thread.
 pub struct Shared {
@@ -44,6 +44,6 @@ impl Shared {
 /// Inputs of the computing thread.
 pub struct Computer {
     pub models: Arc<Models>,
-    pub computing: Computing,
+    pub computing: ComputeOptions,
     pub options: TrainingOptions,
 }

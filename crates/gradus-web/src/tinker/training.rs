@@ -12,7 +12,7 @@ use super::options::TrainingOptions;
 use super::registry::Registry;
 use super::shared::{Computer, Shared};
 use super::worker::Worker;
-use crate::models::{Computing, Models};
+use crate::models::{ComputeOptions, Models};
 
 /// Folder of the checkpoints in the served folder.
 const FOLDER: &str = "tinker";
@@ -31,7 +31,7 @@ impl Training {
     pub fn open(
         folder: &Path,
         models: Arc<Models>,
-        computing: Computing,
+        computing: ComputeOptions,
         options: TrainingOptions,
     ) -> gradus::Result<Self> {
         let folder = folder.join(FOLDER);

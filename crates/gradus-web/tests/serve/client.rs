@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 
 use gradus::device::DeviceChoice;
 use gradus::model::WeightFormat;
-use gradus_web::{Address, Computing, Options, Trainer, TrainingOptions, serve};
+use gradus_web::{Address, ComputeOptions, Options, Trainer, TrainingOptions, serve};
 use serde_json::{Value, json};
 
 /// A server for a folder.
@@ -106,7 +106,7 @@ impl Server {
 
     /// Serves `folder` at `host`, with options modified by `set`.
     pub fn of(folder: &Path, host: IpAddr, set: impl FnOnce(&mut Options)) -> Self {
-        let computing = Computing { device: DeviceChoice::cpu(), weights: WeightFormat::F32, places: 4 };
+        let computing = ComputeOptions { device: DeviceChoice::cpu(), weights: WeightFormat::F32, places: 4 };
         let (folder, names, models) = (folder.to_owned(), Vec::new(), Vec::new());
         let (training_api, trainer, weights, weights_token) = (None, None, Vec::new(), None);
         let mut options =

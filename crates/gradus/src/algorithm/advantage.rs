@@ -33,13 +33,13 @@ pub fn of_critic(
     let advantages: Vec<Vec<f32>> = rewards.iter().zip(&values).map(estimate).collect();
     let returns: Vec<Vec<f32>> =
         advantages.iter().zip(&values).map(|(advantages_t, values_t)| returns(advantages_t, values_t)).collect();
-    let (said, wanted) = (concat(&values, scored), concat(&returns, scored));
-    if let Some(explained) = explained_variance(&said, &wanted) {
+    let (predicted, observed) = (concat(&values, scored), concat(&returns, scored));
+    if let Some(explained) = explained_variance(&predicted, &observed) {
         stats.mean("explained_variance", explained, 1.0);
     }
-    stats.mean("values/mean", mean(&said).unwrap_or(0.0), 1.0);
-    stats.mean("values/std", std(&said, Variance::Biased).unwrap_or(0.0), 1.0);
-    stats.mean("returns/mean", mean(&wanted).unwrap_or(0.0), 1.0);
+    stats.mean("values/mean", mean(&predicted).unwrap_or(0.0), 1.0);
+    stats.mean("values/std", std(&predicted, Variance::Biased).unwrap_or(0.0), 1.0);
+    stats.mean("returns/mean", mean(&observed).unwrap_or(0.0), 1.0);
     Advantages { advantages, returns, values, stats, ..Advantages::default() }
 }
 

@@ -101,8 +101,8 @@ pub enum TooLong {
 /// Options for turning rows into token ids.
 #[derive(Debug, Clone)]
 pub struct TokenizeOptions {
-    /// Maximum length of prompt and completion together in tokens, or of each of them if [`encoder_reads_prompt`](Self::encoder_reads_prompt).
-    /// `None`: no limit. Default 1024 (TRL).
+    /// Maximum length of prompt and completion together in tokens, or of each of them if
+    /// [`encoder_reads_prompt`](Self::encoder_reads_prompt). `None`: no limit. Default 1024 (TRL).
     pub max_length: Option<usize>,
     /// Treatment of longer rows. Default: cut at the end. Pairs for reward models that read the prompt with an encoder are always
     /// left out.
@@ -135,8 +135,8 @@ pub struct TokenizeOptions {
     /// Whether an encoder reads the prompt and a decoder writes the completion. Both are then tokenized separately, each with the
     /// special tokens that the tokenizer adds, and `max_length` limits each of them. Default false.
     pub encoder_reads_prompt: bool,
-    /// Maximum length of the targets to train on, if [`encoder_reads_prompt`](Self::encoder_reads_prompt). Longer targets are cut and keep their
-    /// end-of-text token. Default: only `max_length` limits them.
+    /// Maximum length of the targets to train on, if [`encoder_reads_prompt`](Self::encoder_reads_prompt). Longer targets are
+    /// cut and keep their end-of-text token. Default: only `max_length` limits them.
     pub target_cut: Option<usize>,
     /// Treatment of rows that cannot be tokenized. Default: an error.
     pub bad_rows: BadRows,

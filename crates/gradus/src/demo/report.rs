@@ -71,7 +71,7 @@ pub struct Review {
 impl Report {
     /// Scores the completions of `comparison`. Its first entry is the start, whose training took `sft_s` seconds.
     pub(super) fn new(comparison: &Comparison, sft_s: f64, reward_model_accuracy: Option<f64>, seed: u64) -> Self {
-        let written: Vec<Written> = comparison.entries.iter().map(|entry| Written::new(entry, sft_s)).collect();
+        let written: Vec<ReportEntry> = comparison.entries.iter().map(|entry| ReportEntry::new(entry, sft_s)).collect();
         let baseline = written.first().map(|start| start.texts.clone()).unwrap_or_default();
         let samples = (0..baseline.len().min(SAMPLES)).map(|i| PromptReport {
             prompt: written[0].prompts[i].text.clone(),
@@ -88,7 +88,7 @@ impl Report {
 }
 
 /// The reviews of one policy.
-struct Written<'a> {
+struct ReportEntry<'a> {
     name: &'a str,
     entry: &'a Entry,
     prompts: Vec<Prompt>,
@@ -96,7 +96,7 @@ struct Written<'a> {
     train_s: f64,
 }
 
-impl<'a> Written<'a> {
+impl<'a> ReportEntry<'a> {
     fn new(entry: &'a Entry, sft_s: f64) -> Self {
         let (name, train_s) = match entry.run {
             Some(_) => (entry.name.as_str(), entry.elapsed_s),

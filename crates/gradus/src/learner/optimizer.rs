@@ -236,8 +236,8 @@ impl Optimizer {
         Self { config, steps, moments, shares: None, moments_device: None }
     }
 
-    /// Stores the moments on `moments_device` from now on and updates parameters there. Each step copies parameters and gradients to `moments_device` and the
-    /// parameters back, so that no moments occupy the memory of a GPU.
+    /// Stores the moments on `moments_device` from now on and updates parameters there. Each step copies parameters and gradients to
+    /// that device and the parameters back, so that no moments occupy the memory of a GPU.
     #[must_use]
     pub fn with_moments_on(self, moments_device: Option<Device>) -> Self {
         Self { moments_device, ..self }

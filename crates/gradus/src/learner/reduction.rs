@@ -170,7 +170,7 @@ mod tests {
     use std::time::Duration;
 
     use burn::tensor::{Device, TensorData};
-    use gradus_mpi::{Lost, Wait};
+    use gradus_mpi::{ExchangeError, Wait};
 
     use super::super::Learner;
     use super::super::optimizer::{AdamWConfig, MomentFormat, Optimizer};
@@ -290,7 +290,7 @@ mod tests {
             sends: &[(usize, Arc<Vec<u8>>)],
             receives: &[(usize, usize)],
             wait: Wait,
-        ) -> Result<Vec<Vec<u8>>, Lost> {
+        ) -> Result<Vec<Vec<u8>>, ExchangeError> {
             let found = self.0.exchange(sends, receives, wait);
             let _ = self.1.send(());
             found

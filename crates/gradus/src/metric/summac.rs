@@ -408,7 +408,7 @@ impl Metric for SummacZs {
 pub struct SummacConv {
     inference: Inference,
     edges: Vec<f64>,
-    /// Probabilities that are counted, as indices of an [`PairScores`].
+    /// Probabilities that are counted, as indices of [`PairScores`].
     counted: Vec<usize>,
     agg: Aggregate,
     weights: Weights,

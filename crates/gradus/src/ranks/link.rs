@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
-use gradus_mpi::{Lost, Mpi, Wait};
+use gradus_mpi::{ExchangeError, Mpi, Wait};
 
 /// Sends and receives messages between ranks.
 pub trait Link: Send + Sync {
@@ -27,7 +27,7 @@ pub trait Link: Send + Sync {
         sends: &[(usize, Arc<Vec<u8>>)],
         receives: &[(usize, usize)],
         wait: Wait,
-    ) -> Result<Vec<Vec<u8>>, Lost>;
+    ) -> Result<Vec<Vec<u8>>, ExchangeError>;
 
     /// Ends all ranks at once, with this exit code.
     fn abort(&self, code: i32) -> !;
@@ -54,7 +54,7 @@ impl Link for Mpi {
         sends: &[(usize, Arc<Vec<u8>>)],
         receives: &[(usize, usize)],
         wait: Wait,
-    ) -> Result<Vec<Vec<u8>>, Lost> {
+    ) -> Result<Vec<Vec<u8>>, ExchangeError> {
         Mpi::exchange(self, sends, receives, wait)
     }
 
@@ -110,7 +110,7 @@ impl Link for Thread {
         sends: &[(usize, Arc<Vec<u8>>)],
         receives: &[(usize, usize)],
         wait: Wait,
-    ) -> Result<Vec<Vec<u8>>, Lost> {
+    ) -> Result<Vec<Vec<u8>>, ExchangeError> {
         let since = Instant::now();
         let mut queues = self.post.queues.lock().expect("no holder panics");
         for (to, bytes) in sends.iter().filter(|(_, bytes)| !bytes.is_empty()) {
@@ -129,7 +129,7 @@ impl Link for Thread {
                     break queue.remove(0);
                 }
                 let Some(left) = wait.limit.checked_sub(since.elapsed()) else {
-                    return Err(Lost::Late { ranks: vec![from], limit_s: wait.limit.as_secs() });
+                    return Err(ExchangeError::Late { ranks: vec![from], limit_s: wait.limit.as_secs() });
                 };
                 queues = self.post.news.wait_timeout(queues, left).expect("no holder panics").0;
             };

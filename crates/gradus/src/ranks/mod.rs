@@ -22,7 +22,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-pub use gradus_mpi::{Found, Launch, LaunchError, Launcher, Lost, Mpi, Wait, candidates};
+pub use gradus_mpi::{ExchangeError, Launch, LaunchError, Launcher, Mpi, MpiLibrary, Wait, candidates};
 pub use lanes::Lanes;
 pub use link::{Link, threads};
 pub(crate) use sums::{LaneSums, Node, Summand, add, combine, nodes_of};
@@ -340,7 +340,7 @@ impl Ranks {
         let found = group.link.exchange(&headers, &lengths, wait);
         let found: Vec<Header> = match found {
             Ok(found) => found.iter().map(|bytes| Header::from_bytes(bytes)).collect(),
-            Err(lost) => self.lose(lost_error(what, &lost)),
+            Err(lost) => self.lose(exchange_error(what, &lost)),
         };
         let failed = others.iter().zip(&found).find(|(_, header)| header.flags & FAILED != 0);
         if let Some((&rank, header)) = failed {
@@ -372,7 +372,7 @@ impl Ranks {
         let wait = Wait { limit: group.patience, flows: true, computes: self.computes };
         let mut found = match group.link.exchange(&sends, &lengths, wait) {
             Ok(found) => found,
-            Err(lost) => self.lose(lost_error(what, &lost)),
+            Err(lost) => self.lose(exchange_error(what, &lost)),
         };
         found.insert(self.rank(), Arc::unwrap_or_clone(own));
         found
@@ -432,12 +432,12 @@ pub(crate) fn share(items: usize, unit: usize, rank: usize, size: usize) -> Rang
     at(rank)..at(rank + 1)
 }
 
-fn lost_error(what: &str, lost: &Lost) -> Error {
+fn exchange_error(what: &str, lost: &ExchangeError) -> Error {
     let hint = match lost {
-        Lost::Late { .. } => {
+        ExchangeError::Late { .. } => {
             "it may have been killed, its machine may be down, or the network between them; a longer wait is `--rank-timeout`"
         }
-        Lost::Failed { .. } => "look at the log of that rank's machine",
+        ExchangeError::Failed { .. } => "look at the log of that rank's machine",
     };
     Error::input(format!("the ranks cannot continue together at `{what}`: {lost}")).with_hint(hint)
 }

@@ -68,10 +68,10 @@ impl ClassifierReward {
 
     /// Returns the ids that the classifier reads for a rollout.
     fn read(&self, prompt: &Prompt, rollout: &Rollout) -> Result<Joined, RewardError> {
-        let (asked, said) = without_thoughts_after(&prompt.text, &rollout.completion);
+        let (prompt_text, answer_text) = without_thoughts_after(&prompt.text, &rollout.completion);
         let value = |name: &str| match name {
-            "prompt" => Ok(asked.to_string()),
-            "completion" => Ok(said.to_string()),
+            "prompt" => Ok(prompt_text.to_string()),
+            "completion" => Ok(answer_text.to_string()),
             column => column_text(&prompt.columns, column).map_err(RewardError::new),
         };
         let first = self.text.fill(value)?;

@@ -47,7 +47,7 @@ mod tests {
     fn rewards_stand_on_the_last_tokens_of_turns() {
         let turn = |drawn, answered, reward| {
             let observation = env::Observation { reward, ..env::Observation::default() };
-            Turn { drawn, answered, exchange: Some(Exchange { said: env::Turn::default(), observation }) }
+            Turn { drawn, answered, exchange: Some(Exchange { turn: env::Turn::default(), observation }) }
         };
         let of = |rewards: [Option<f64>; 2], whole| Rollout {
             turns: vec![turn(2, 1, rewards[0]), turn(1, 0, rewards[1])],

@@ -501,7 +501,7 @@ mod tests {
 
     use super::super::test_rollouts::{completions, rollouts, totals};
     use super::*;
-    use crate::service::test_service::{Seen, serve};
+    use crate::service::test_service::{RequestLog, serve};
 
     fn config(url: &str, more: &str) -> JudgeConfig {
         let yaml = format!("url: '{url}'\nmodel: m\nrequests_per_second: 1000\n{more}");
@@ -521,7 +521,7 @@ mod tests {
     }
 
     /// Prefers the longer of two completions, and gives one point per letter.
-    fn by_length() -> (String, Seen) {
+    fn by_length() -> (String, RequestLog) {
         serve("/v1", |line, body| {
             assert!(line.starts_with("POST /v1/chat/completions "), "{line}");
             let part = |from: &str, to: &str| {

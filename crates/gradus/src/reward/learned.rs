@@ -40,24 +40,24 @@ impl ModelReward {
 
     /// Returns the ids for the encoder (empty without one), and those for the decoder.
     fn ids(&self, prompt: &Prompt, rollout: &Rollout) -> Result<[Vec<u32>; 2]> {
-        let (asked, said) = without_thoughts_after(&prompt.text, &rollout.completion);
+        let (prompt_text, answer_text) = without_thoughts_after(&prompt.text, &rollout.completion);
         // A completion at the length limit is unfinished, so it gets no end-of-text token.
         let ended = rollout.stop != StopReason::Length && !self.tokenizer.appends_eos();
         let eos = self.tokenizer.eos_token().filter(|_| ended).unwrap_or("");
         if self.model.encoder_reads_prompt() {
-            let said = format!("{said}{eos}");
-            return Ok([self.tokenizer.encode(&asked, true)?, self.tokenizer.encode(&said, true)?]);
+            let answer_text = format!("{answer_text}{eos}");
+            return Ok([self.tokenizer.encode(&prompt_text, true)?, self.tokenizer.encode(&answer_text, true)?]);
         }
         if let (Some(messages), Some(template)) = (&prompt.messages, &self.template) {
             let mut messages = messages.clone();
             for earlier in messages.iter_mut().filter(|message| message.role == "assistant") {
                 earlier.content = without_thoughts(&earlier.content).into_owned();
             }
-            messages.push(Message::new("assistant", said));
+            messages.push(Message::new("assistant", answer_text));
             let rendered = template.render(&messages, &RenderOptions::default())?.text;
             return Ok([Vec::new(), self.tokenizer.encode(&without_empty_thoughts(&rendered), false)?]);
         }
-        Ok([Vec::new(), self.tokenizer.encode(&format!("{asked}{said}{eos}"), true)?])
+        Ok([Vec::new(), self.tokenizer.encode(&format!("{prompt_text}{answer_text}{eos}"), true)?])
     }
 
     /// Returns the ids of each text, or why it cannot be scored.

@@ -251,7 +251,7 @@ impl Dialogue {
                 let text = match self.renders(episode.prompt) {
                     true => rendered.next().expect("one for each answered turn").ok().map(|rendered| rendered.text),
                     false => {
-                        plain.push_str(&exchange.said.text);
+                        plain.push_str(&exchange.turn.text);
                         exchange.observation.replies.iter().for_each(|reply| plain.push_str(reply.content()));
                         Some(plain.clone())
                     }
@@ -336,8 +336,8 @@ impl SampledEpisode<'_> {
         let begins = self.prompt.messages.iter().flatten();
         let mut messages: Vec<Value> =
             begins.map(|message| serde_json::to_value(message).expect("plain data with string keys")).collect();
-        for (_, Exchange { said, observation }) in self.answered_turns() {
-            messages.push(turn_message(said));
+        for (_, Exchange { turn, observation }) in self.answered_turns() {
+            messages.push(turn_message(turn));
             messages.extend(observation.replies.iter().map(message));
         }
         messages

@@ -516,7 +516,7 @@ impl EpisodeBatch<'_> {
             StopReason::Length if !session.takes_cut_turns() => {
                 state.end = Some(EpisodeEnd::Tokens);
                 let last = state.turns.last_mut().expect("just taken in");
-                last.exchange = Some(Exchange { said: said.clone(), observation: Observation::default() });
+                last.exchange = Some(Exchange { turn: said.clone(), observation: Observation::default() });
                 Job::Finish(session)
             }
             StopReason::Length | StopReason::StopId | StopReason::StopString => Job::Step(session, said.clone(), drawn),
@@ -596,7 +596,8 @@ impl EpisodeBatch<'_> {
                     let state = &mut self.rows[row];
                     state.read(&ids);
                     state.session = Some(session);
-                    state.turns.last_mut().expect("it was answered").exchange = Some(Exchange { said, observation });
+                    state.turns.last_mut().expect("it was answered").exchange =
+                        Some(Exchange { turn: said, observation });
                     return drawer.extend(row, Extension { ids, params, stream });
                 }
                 EpisodeEnd::Tokens
@@ -604,7 +605,7 @@ impl EpisodeBatch<'_> {
         };
         let state = &mut self.rows[row];
         state.end = Some(end);
-        state.turns.last_mut().expect("it was answered").exchange = Some(Exchange { said: said.clone(), observation });
+        state.turns.last_mut().expect("it was answered").exchange = Some(Exchange { turn: said.clone(), observation });
         self.submit(row, said, Job::Finish(session));
         Ok(())
     }

@@ -83,7 +83,8 @@ pub struct Turn {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Exchange {
     /// The turn of the policy.
-    pub said: gradus_environments::Turn,
+    #[serde(rename = "said")]
+    pub turn: gradus_environments::Turn,
     /// The answer. If [`Turn::answered`] is 0, the policy read none of its replies.
     pub observation: Observation,
 }

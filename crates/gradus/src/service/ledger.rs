@@ -46,10 +46,10 @@ pub struct Ledger<E> {
     is_written: bool,
     /// Author of the answers in the file.
     author: Option<String>,
-    known: Mutex<Known<E>>,
+    known: Mutex<LedgerState<E>>,
 }
 
-struct Known<E> {
+struct LedgerState<E> {
     entries: HashMap<String, E>,
     /// Offset up to which the file has been read.
     end: u64,
@@ -64,7 +64,7 @@ impl<E: Entry> Ledger<E> {
     /// If it cannot be read, or a line is invalid.
     pub fn read(path: &Path) -> Result<Self> {
         let mut author = None;
-        let mut known = Known { entries: HashMap::new(), end: 0, file: None };
+        let mut known = LedgerState { entries: HashMap::new(), end: 0, file: None };
         known.read_on(path, &mut author)?;
         Ok(Self { path: path.to_owned(), is_written: false, author, known: Mutex::new(known) })
     }
@@ -74,7 +74,7 @@ impl<E: Entry> Ledger<E> {
     /// # Errors
     /// If it cannot be read or written, or a line is invalid or has another author.
     pub fn open(path: &Path, author: &str) -> Result<Self> {
-        let mut known = Known { entries: HashMap::new(), end: 0, file: None };
+        let mut known = LedgerState { entries: HashMap::new(), end: 0, file: None };
         if path.exists() {
             let tail = known.read_on(path, &mut Some(author.to_owned()))?;
             mend(path, tail, known.end).map_err(|source| Error::io(path, source))?;
@@ -94,7 +94,7 @@ impl<E: Entry> Ledger<E> {
         self.author.as_deref()
     }
 
-    fn known(&self) -> MutexGuard<'_, Known<E>> {
+    fn known(&self) -> MutexGuard<'_, LedgerState<E>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -156,7 +156,7 @@ enum Tail {
     Torn,
 }
 
-impl<E: Entry> Known<E> {
+impl<E: Entry> LedgerState<E> {
     /// Reads the lines after `end`.
     fn read_on(&mut self, path: &Path, author: &mut Option<String>) -> Result<Tail> {
         let read = || -> std::io::Result<_> {

@@ -299,13 +299,13 @@ pub(crate) mod test_service {
     use serde_json::Value;
 
     /// Time of each request with its request line, its key header if there is one, and its body.
-    pub type Seen = Arc<Mutex<Vec<(Instant, String)>>>;
+    pub type RequestLog = Arc<Mutex<Vec<(Instant, String)>>>;
 
     /// Starts a local server that answers by a function of the request line and the body, with one connection per request.
     pub fn serve(
         path: &str,
         answer: impl Fn(&str, &Value) -> (u16, &'static str, String) + Send + Sync + 'static,
-    ) -> (String, Seen) {
+    ) -> (String, RequestLog) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let url = format!("http://{}{path}", listener.local_addr().expect("an address"));
         let (seen, answer) = (Arc::new(Mutex::new(Vec::new())), Arc::new(answer));

@@ -69,7 +69,7 @@ pub enum Part<'t> {
     /// Thought, including its tags.
     Thought(&'t str),
     /// Everything else.
-    Said(&'t str),
+    Answer(&'t str),
 }
 
 /// Splits an answer into thoughts and other text. `inside` means that a thought was opened before the text, as by chat templates
@@ -83,7 +83,7 @@ pub fn parts(text: &str, inside: bool) -> Vec<Part<'_>> {
         };
         let (part, others) = rest.split_at(end.unwrap_or(rest.len()));
         if !part.is_empty() {
-            parts.push(if inside { Part::Thought(part) } else { Part::Said(part) });
+            parts.push(if inside { Part::Thought(part) } else { Part::Answer(part) });
         }
         (rest, inside) = (others, !inside);
     }
@@ -141,9 +141,9 @@ mod tests {
     #[test]
     fn thoughts_are_told_from_answers() {
         let text = "<think>\nhm\n</think>\n\nYes.";
-        assert_eq!(parts(text, false), [Part::Thought("<think>\nhm\n</think>"), Part::Said("\n\nYes.")]);
-        assert_eq!(parts("hm</think>Yes", true), [Part::Thought("hm</think>"), Part::Said("Yes")]);
-        assert_eq!(parts("Yes <think>but", false), [Part::Said("Yes "), Part::Thought("<think>but")]);
+        assert_eq!(parts(text, false), [Part::Thought("<think>\nhm\n</think>"), Part::Answer("\n\nYes.")]);
+        assert_eq!(parts("hm</think>Yes", true), [Part::Thought("hm</think>"), Part::Answer("Yes")]);
+        assert_eq!(parts("Yes <think>but", false), [Part::Answer("Yes "), Part::Thought("<think>but")]);
         assert_eq!(parts("", true), []);
     }
 }

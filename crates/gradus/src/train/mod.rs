@@ -1,6 +1,5 @@
 //! Training: the loop (`steps`), its two kinds of steps ([`offline`] and [`online`]) and their surroundings. [`run`] is the entry point.
 
-mod beginning;
 pub(crate) mod cast;
 mod claim_observer;
 mod diagnosis;
@@ -24,6 +23,7 @@ mod reference_logprobs;
 mod rescue;
 pub mod rollout_log;
 mod run;
+mod run_start;
 mod source;
 mod steps;
 pub mod warnings;

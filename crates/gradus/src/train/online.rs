@@ -172,8 +172,8 @@ impl TrainingStep for OnlineTraining<'_, '_> {
 
         // 1. Sample and score, per token.
         let (rollouts, scores) = self.sample(iteration, &within, &mut measured)?;
-        let mut told = self.source.notices();
-        told.extend(failures(&rollouts));
+        let mut notices = self.source.notices();
+        notices.extend(failures(&rollouts));
 
         // 2. Compare with the reference and compute advantages, on the host.
         let experience = self.experience(rollouts, &scores, &within)?;
@@ -182,7 +182,7 @@ impl TrainingStep for OnlineTraining<'_, '_> {
         within.advance("given advantages", 0, experience.rollouts.len())?;
         let mut advantages = self.algorithm.advantages(&self.actor.frozen(), &experience, settings);
         let is_far = source::observe(task, &experience.rollouts, iteration, &mut advantages, &mut measured.stats);
-        told.extend(is_far.filter(|_| !std::mem::replace(&mut self.told_far, true)));
+        notices.extend(is_far.filter(|_| !std::mem::replace(&mut self.told_far, true)));
         // The KL of every method under one name, in one unit. If it is part of the reward, it uses that estimator.
         let kl = advantages.kl.or_else(|| kls.as_deref().map(Mean::of));
         if let Some(Mean { sum, count }) = kl {
@@ -203,7 +203,7 @@ impl TrainingStep for OnlineTraining<'_, '_> {
         recorder.unless_deleted(logged)?;
         let completions = learned(&experience.rollouts, &scores, &advantages);
         recorder.emit(&Event::Rollouts { step: done, completions: &completions });
-        told.iter().for_each(|notice| recorder.emit(&Event::Warning(notice)));
+        notices.iter().for_each(|notice| recorder.emit(&Event::Warning(notice)));
         let warnings = self.log.watch(done, StepStats::of(&experience, &scores, kls.as_deref()));
         for warning in recorder.unless_deleted(warnings)? {
             recorder.emit(&Event::Warning(&format!("step {done}: {}", warning.message)));
@@ -305,12 +305,12 @@ fn refuse_if_all_failed(rollouts: &Rollouts) -> Result<()> {
 fn failures(rollouts: &Rollouts) -> Vec<String> {
     let failed: Vec<&str> = rollouts.rollouts.iter().filter_map(rollout::Rollout::failure).collect();
     let (count, all) = (failed.len(), rollouts.len());
-    let mut told: Vec<String> =
+    let mut notices: Vec<String> =
         failed.iter().take(FAILURES_TOLD).map(|what| format!("an episode failed and is left out: {what}")).collect();
     if count > FAILURES_TOLD {
-        told.push(format!("{count} of {all} episodes of this step failed and are left out"));
+        notices.push(format!("{count} of {all} episodes of this step failed and are left out"));
     }
-    told
+    notices
 }
 
 /// Completions in the form for observers.

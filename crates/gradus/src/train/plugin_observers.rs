@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::beginning::Beginning;
+use super::run_start::RunStart;
 use crate::config::Plan;
 use crate::error::Result;
 use crate::observer::{Event, Observer};
@@ -13,7 +13,7 @@ use crate::ranks::Ranks;
 pub struct PluginObservers<'a> {
     inner: &'a mut dyn Observer,
     others: Vec<Box<dyn Observer>>,
-    beginning: &'a Beginning<'a>,
+    run_start: &'a RunStart<'a>,
 }
 
 impl<'a> PluginObservers<'a> {
@@ -24,21 +24,21 @@ impl<'a> PluginObservers<'a> {
     pub fn new(
         plan: &Plan,
         directory: &Path,
-        beginning: &'a Beginning<'a>,
+        run_start: &'a RunStart<'a>,
         ranks: Ranks,
         inner: &'a mut dyn Observer,
     ) -> Result<Self> {
         // A run has one set of observers, whatever the number of ranks.
         let observers = plan.config().observers.iter().filter(|_| ranks.is_first());
         let others = observers.map(|plugin| plugin.make()?(directory));
-        Ok(Self { inner, others: others.collect::<Result<_>>()?, beginning })
+        Ok(Self { inner, others: others.collect::<Result<_>>()?, run_start })
     }
 }
 
 impl Observer for PluginObservers<'_> {
     fn event(&mut self, event: &Event<'_>) {
         self.inner.event(event);
-        if self.beginning.has_begun() {
+        if self.run_start.has_begun() {
             self.others.iter_mut().for_each(|other| other.event(event));
         }
     }

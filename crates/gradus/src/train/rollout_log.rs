@@ -186,8 +186,8 @@ pub fn recorded(run: &RunDir, checkpoint: Option<&Checkpoint>) -> Result<HashMap
 
 fn of_episode(rollout: &Rollout, episode: &Episode) -> EpisodeRecord {
     let of_turn = |turn: &Turn| {
-        let Exchange { said, observation } = turn.exchange.as_ref()?;
-        Some(TurnRecord { text: said.text.clone(), observation: observation.clone(), is_read: turn.answered > 0 })
+        let Exchange { turn: sampled, observation } = turn.exchange.as_ref()?;
+        Some(TurnRecord { text: sampled.text.clone(), observation: observation.clone(), is_read: turn.answered > 0 })
     };
     EpisodeRecord {
         name: episode.name.clone(),

@@ -8,7 +8,6 @@ use burn::tensor::Device;
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
-use super::beginning::Beginning;
 use super::cast;
 use super::claim_observer::ClaimObserver;
 use super::diagnosis;
@@ -27,6 +26,7 @@ use super::prepare::{self, Start, fetch_models};
 use super::recorder::Recorder;
 use super::reference_logprobs::{self, ReferenceLogprobs};
 use super::rollout_log::{self, RolloutLog};
+use super::run_start::RunStart;
 use super::{EvalSplit, SaveFor};
 use crate::algorithm::actor::Actor;
 use crate::algorithm::{AlgorithmInputs, OnlineMethod};
@@ -169,10 +169,10 @@ fn run_in(
     claim: &RefCell<Claim>,
     observer: &mut dyn Observer,
 ) -> Result<Outcome> {
-    let beginning = Beginning::new(plan, directory, claim)?;
-    let observer: &mut dyn Observer = &mut LogObserver::new(&beginning.log(), observer)?;
+    let run_start = RunStart::new(plan, directory, claim)?;
+    let observer: &mut dyn Observer = &mut LogObserver::new(&run_start.log(), observer)?;
     let ranks = lanes.ranks();
-    let observer: &mut dyn Observer = &mut PluginObservers::new(plan, directory.path(), &beginning, ranks, observer)?;
+    let observer: &mut dyn Observer = &mut PluginObservers::new(plan, directory.path(), &run_start, ranks, observer)?;
     tell_ranks(lanes, observer);
     if plan.existing() == Existing::Resume || checkpoint.is_some() {
         tell_resumption(plan, directory, checkpoint.as_ref(), observer);
@@ -182,14 +182,14 @@ fn run_in(
     let mut start = Start::open(plan)?;
     start.expected_data = checkpoint.as_ref().and_then(|checkpoint| checkpoint.run_state.data.clone());
     let cast = cast::open(plan, &start)?;
-    beginning.check_inputs(&start, &cast)?;
+    run_start.check_inputs(&start, &cast)?;
     let models = fingerprint::of_models(&cast, start.adapts(plan))?;
     if let Some(checkpoint) = &checkpoint {
         fingerprint::check_models(&checkpoint.run_state.models, &models)?;
     }
     let device = plan.device().device().autodiff();
-    let (start, cast, beginning) = (&start, &cast, &beginning);
-    let job = Job { plan, start, cast, models, directory, shared, lanes, checkpoint, device, beginning };
+    let (start, cast, run_start) = (&start, &cast, &run_start);
+    let job = Job { plan, start, cast, models, directory, shared, lanes, checkpoint, device, run_start };
     plan.method().visit(Training { job, observer })
 }
 
@@ -264,7 +264,7 @@ struct Job<'a> {
     checkpoint: Option<Checkpoint>,
     /// With autodiff.
     device: Device,
-    beginning: &'a Beginning<'a>,
+    run_start: &'a RunStart<'a>,
 }
 
 /// A run and its observer.
@@ -577,7 +577,7 @@ impl Job<'_> {
         let ranks = self.lanes.ranks();
         // The first rank removes records after the checkpoint, so all others must have read it.
         ranks.barrier("the beginning");
-        self.beginning.begin()?;
+        self.run_start.begin()?;
         let directory = self.directory.clone();
         let recorder = match &self.checkpoint {
             Some(checkpoint) if ranks.is_first() => Recorder::resume(directory, observer, checkpoint)?,

@@ -313,7 +313,7 @@ impl Run {
                 .rollouts
                 .iter()
                 .filter(|rollout| rollout.episode.as_ref().is_some_and(|episode| episode.end == EpisodeEnd::Turns));
-            let more: usize = at_limit.filter_map(|rollout| Some(rollout.exchanges().last()?.said.calls.len())).sum();
+            let more: usize = at_limit.filter_map(|rollout| Some(rollout.exchanges().last()?.turn.calls.len())).sum();
             let count = rollouts.len() as f64;
             let calls = stats.value("tools/call_frequency").expect("logged") * count - more as f64;
             let failures = stats.value("tools/failure_frequency").expect("logged") * (calls + more as f64);
@@ -330,7 +330,7 @@ impl Run {
             for exchange in rollout.exchanges() {
                 let replies = exchange.observation.replies.iter().map(|reply| Some(reply.content().to_owned()));
                 let contents = replies.chain(std::iter::repeat(None));
-                for (call, content) in exchange.said.calls.iter().zip(contents) {
+                for (call, content) in exchange.turn.calls.iter().zip(contents) {
                     found.push(json!([call.name, call.arguments, content]));
                 }
             }

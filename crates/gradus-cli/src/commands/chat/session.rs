@@ -62,7 +62,7 @@ struct Line<'a> {
 }
 
 /// An answer with its measurements.
-struct Given {
+struct GivenAnswer {
     answer: Answer,
     tokens_per_s: f64,
     reward: Option<f32>,
@@ -187,7 +187,7 @@ impl Session {
 
     /// Generates all answers and shows them as they grow: in columns if there are two and the terminal is wide enough, otherwise one after
     /// the other.
-    fn answers(&mut self, out: &Output) -> anyhow::Result<Vec<Given>> {
+    fn answers(&mut self, out: &Output) -> anyhow::Result<Vec<GivenAnswer>> {
         if let ([first, second], false, Some(size)) = (self.speakers.as_slice(), out.is_json(), out.size())
             && let Some(columns) = Columns::new([&first.name, &second.name], size)
         {
@@ -224,13 +224,13 @@ impl Session {
     }
 
     /// Generates the answer of one model and shows it as it grows.
-    fn one(&mut self, i: usize, out: &Output) -> anyhow::Result<Given> {
+    fn one(&mut self, i: usize, out: &Output) -> anyhow::Result<GivenAnswer> {
         let Speaker { model, messages, .. } = &mut self.speakers[i];
         let begins_inside = model.text_of(messages)?.trim_end().ends_with(gradus::text::think::OPEN);
-        let (started, mut voice, mut closed) = (Instant::now(), Voice::new(begins_inside), None);
+        let (started, mut printer, mut closed) = (Instant::now(), AnswerPrinter::new(begins_inside), None);
         let mut hear = |new: &str| {
             if !out.is_json() && closed.is_none() {
-                closed = voice.say(new, out).err();
+                closed = printer.say(new, out).err();
             }
             if closed.is_some() { Flow::Stop } else { flow() }
         };
@@ -242,7 +242,7 @@ impl Session {
     }
 
     /// Generates both answers, alternating token by token.
-    fn side_by_side(&mut self, mut columns: Columns, out: &Output) -> anyhow::Result<Vec<Given>> {
+    fn side_by_side(&mut self, mut columns: Columns, out: &Output) -> anyhow::Result<Vec<GivenAnswer>> {
         let mut seconds = [0.0; 2];
         for (speaker, seconds) in self.speakers.iter_mut().zip(&mut seconds) {
             let started = Instant::now();
@@ -275,11 +275,11 @@ impl Session {
     }
 
     /// Adds the token rate and the reward to an answer.
-    fn measured(&mut self, i: usize, answer: Answer, seconds: f64) -> anyhow::Result<Given> {
+    fn measured(&mut self, i: usize, answer: Answer, seconds: f64) -> anyhow::Result<GivenAnswer> {
         let tokens_per_s = answer.tokens as f64 / seconds.max(1e-9);
         let messages = &self.speakers[i].messages;
         let reward = self.judge.as_mut().map(|judge| judge.reward(messages, &answer)).transpose()?;
-        Ok(Given { answer, tokens_per_s, reward })
+        Ok(GivenAnswer { answer, tokens_per_s, reward })
     }
 
     /// Appends each model's conversation to a file, as a training row.
@@ -302,7 +302,7 @@ fn flow() -> Flow {
     if ANSWER.load(Ordering::SeqCst) == STOPPING { Flow::Stop } else { Flow::Continue }
 }
 
-fn line<'a>(model: &'a str, (turn, attempt): (u64, u64), prompt: &'a str, given: &'a Given) -> Line<'a> {
+fn line<'a>(model: &'a str, (turn, attempt): (u64, u64), prompt: &'a str, given: &'a GivenAnswer) -> Line<'a> {
     let completion = given.answer.without_thoughts();
     let raw = Some(given.answer.text.as_str()).filter(|raw| *raw != completion);
     Line {
@@ -320,7 +320,7 @@ fn line<'a>(model: &'a str, (turn, attempt): (u64, u64), prompt: &'a str, given:
 }
 
 /// Summarizes the measurements of an answer.
-fn remark(given: &Given) -> String {
+fn remark(given: &GivenAnswer) -> String {
     let end = match given.answer.end {
         AnswerEnd::Stop => "",
         AnswerEnd::Length => ", cut off",
@@ -331,13 +331,13 @@ fn remark(given: &Given) -> String {
 }
 
 /// Shows an answer as it grows, with thoughts dimmed.
-struct Voice {
+struct AnswerPrinter {
     text: String,
     begins_inside: bool,
     shown: usize,
 }
 
-impl Voice {
+impl AnswerPrinter {
     fn new(begins_inside: bool) -> Self {
         Self { text: String::new(), begins_inside, shown: 0 }
     }
@@ -346,13 +346,13 @@ impl Voice {
         self.text += new;
         let mut at = 0;
         for part in parts(&self.text, self.begins_inside) {
-            let (Part::Thought(text) | Part::Said(text)) = part;
+            let (Part::Thought(text) | Part::Answer(text)) = part;
             let end = at + text.len();
             if end > self.shown {
                 let piece = &text[self.shown.saturating_sub(at)..];
                 match part {
                     Part::Thought(_) => out.text(&out.stdout_paint().faint(piece))?,
-                    Part::Said(_) => out.text(piece)?,
+                    Part::Answer(_) => out.text(piece)?,
                 }
                 self.shown = end;
             }

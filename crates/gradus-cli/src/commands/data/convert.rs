@@ -38,7 +38,7 @@ pub struct ConvertArgs {
     passages: Option<YesNo>,
     /// Form of prompts and answers: `as-is`, `text` or `messages`
     #[arg(long, value_name = "FORM", default_value = "as-is")]
-    form: Written,
+    form: RowForm,
     #[command(flatten)]
     filter: FilterArgs,
     /// Replace the file if it exists
@@ -74,7 +74,7 @@ enum YesNo {
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum Written {
+enum RowForm {
     AsIs,
     Text,
     Messages,
@@ -101,9 +101,9 @@ pub fn run(args: ConvertArgs, out: &Output) -> anyhow::Result<()> {
         Kind::Prompt => Target::Prompt,
     };
     let form = match args.form {
-        Written::AsIs => Form::AsIs,
-        Written::Text => Form::Text,
-        Written::Messages => Form::Messages,
+        RowForm::AsIs => Form::AsIs,
+        RowForm::Text => Form::Text,
+        RowForm::Messages => Form::Messages,
     };
     let mut errors = RowErrors::default();
     let all = match target {

@@ -46,7 +46,7 @@ const ALIGNMENTS: [c_int; 4] = [5, 6, 7, 8];
 /// `cublasLtMatmulHeuristicResult_t`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
-struct Found {
+struct HeuristicResult {
     algorithm: [u64; 8],
     workspace: usize,
     state: c_int,
@@ -82,7 +82,7 @@ functions!(Lt {
     set_search: "cublasLtMatmulPreferenceSetAttribute" (Pointer, c_int, *const c_void, usize);
     end_search: "cublasLtMatmulPreferenceDestroy" (Pointer);
     search: "cublasLtMatmulAlgoGetHeuristic"
-        (Pointer, Pointer, Pointer, Pointer, Pointer, Pointer, Pointer, c_int, *mut Found, *mut c_int);
+        (Pointer, Pointer, Pointer, Pointer, Pointer, Pointer, Pointer, c_int, *mut HeuristicResult, *mut c_int);
     multiply: "cublasLtMatmul" (
         Pointer, Pointer, *const c_void, *const c_void, Pointer, *const c_void, Pointer, *const c_void, *const c_void, Pointer,
         *mut c_void, Pointer, *const [u64; 8], *mut c_void, usize, Pointer
@@ -202,7 +202,7 @@ impl OnDevice {
         let ((a_rows, a_columns), (b_rows, b_columns)) = (sides(transposed[0], m, k), sides(transposed[1], k, n));
         let (a, b, out) = (matrix(dtype, a_rows, a_columns)?, matrix(dtype, b_rows, b_columns)?, matrix(R_32F, m, n)?);
         let (mut product, mut search) = (std::ptr::null_mut(), std::ptr::null_mut());
-        let mut found = Found { algorithm: [0; 8], workspace: 0, state: 0, waves: 0.0, reserved: [0; 4] };
+        let mut found = HeuristicResult { algorithm: [0; 8], workspace: 0, state: 0, waves: 0.0, reserved: [0; 4] };
         let mut count = 0;
         // SAFETY: as above; one result is requested, and there is space for it.
         unsafe {

@@ -31,7 +31,7 @@ pub(in crate::data) fn read(columns: &mut Map<String, Value>) -> Parsed<Feedback
     // Start of each character, and the end of the last one.
     let bytes: Vec<usize> = first.char_indices().map(|(at, _)| at).chain([first.len()]).collect();
     let errors = each("feedback.errors", within("errors")?, |path, value| error_span(path, value, first, &bytes))?;
-    apart(&errors, first)?;
+    check_disjoint(&errors, first)?;
     let missing =
         each("feedback.missing-info", within("missing-info")?, |path, value| missing(path, value, &passages))?;
     let corrected = text("feedback.corrected-prediction", within("corrected-prediction")?)?;
@@ -82,7 +82,7 @@ fn error_span(path: &str, value: &Value, answer: &str, bytes: &[usize]) -> Parse
 }
 
 /// Rejects overlapping spans.
-fn apart(errors: &[ErrorSpan], answer: &str) -> Parsed<()> {
+fn check_disjoint(errors: &[ErrorSpan], answer: &str) -> Parsed<()> {
     let mut order: Vec<usize> = (0..errors.len()).collect();
     order.sort_by_key(|&i| errors[i].bytes.start);
     let overlap = order.windows(2).find(|pair| errors[pair[0]].bytes.end > errors[pair[1]].bytes.start);

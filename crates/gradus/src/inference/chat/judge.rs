@@ -42,11 +42,11 @@ impl ChatJudge {
             .collect();
         let stop = if answer.end == AnswerEnd::Stop { StopReason::StopId } else { StopReason::Length };
         let text = hh(&messages);
-        let visible_turns = answer.without_thoughts();
+        let answer_text = answer.without_thoughts();
         // The transcript has a space after the colon, and an answer may already start with one.
-        let completion = match visible_turns.starts_with(' ') {
-            true => visible_turns,
-            false => format!(" {visible_turns}"),
+        let completion = match answer_text.starts_with(' ') {
+            true => answer_text,
+            false => format!(" {answer_text}"),
         };
         let prompt = Prompt {
             row: 0,

@@ -28,13 +28,13 @@ enum Reply {
     Silence,
 }
 
-type Asked = Arc<Mutex<Vec<(String, Value)>>>;
+type RequestLog = Arc<Mutex<Vec<(String, Value)>>>;
 
 /// A server whose answers are a function of the path and the body.
 struct Fake {
     address: SocketAddr,
     /// Requests received so far.
-    asked: Asked,
+    asked: RequestLog,
     /// Ends the server.
     end: Sender<()>,
 }
@@ -43,7 +43,7 @@ impl Fake {
     fn new(answer: impl Fn(&str, &Value) -> Reply + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
-        let (asked, answer) = (Asked::default(), Arc::new(answer));
+        let (asked, answer) = (RequestLog::default(), Arc::new(answer));
         let (end, ended) = channel();
         let log = Arc::clone(&asked);
         std::thread::spawn(move || {
@@ -95,7 +95,7 @@ impl Fake {
     }
 }
 
-fn serve(mut stream: TcpStream, log: &Asked, answer: &(dyn Fn(&str, &Value) -> Reply + Sync)) {
+fn serve(mut stream: TcpStream, log: &RequestLog, answer: &(dyn Fn(&str, &Value) -> Reply + Sync)) {
     let mut reader = BufReader::new(stream.try_clone().expect("a stream"));
     let (mut first, mut length, mut has_key) = (String::new(), 0, false);
     if reader.read_line(&mut first).is_err() || first.is_empty() {

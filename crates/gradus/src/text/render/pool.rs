@@ -68,11 +68,11 @@ impl Pool {
     pub(in crate::text) fn render(&self, conversations: &[Conversation]) -> Vec<Result<String, RenderError>> {
         match self.starter {
             Some(starter) => self.among_children(conversations, starter),
-            None => self.here(conversations),
+            None => self.render_in_process(conversations),
         }
     }
 
-    fn here(&self, conversations: &[Conversation]) -> Vec<Result<String, RenderError>> {
+    fn render_in_process(&self, conversations: &[Conversation]) -> Vec<Result<String, RenderError>> {
         let kept = self.lock().engines.pop();
         let engine = kept.map_or_else(|| Engine::compile(Arc::clone(&self.source)), Ok);
         match engine {

@@ -16,7 +16,7 @@ use crate::run::{Claim, Existing, RunDir};
 use crate::task::{DataConfig, TaskConfig};
 
 /// A run that is about to begin.
-pub(super) struct Beginning<'a> {
+pub(super) struct RunStart<'a> {
     plan: &'a Plan,
     directory: &'a RunDir,
     claim: &'a RefCell<Claim>,
@@ -24,18 +24,18 @@ pub(super) struct Beginning<'a> {
     waits: Cell<bool>,
 }
 
-impl<'a> Beginning<'a> {
+impl<'a> RunStart<'a> {
     /// Begins the run, unless there is a run to replace.
     ///
     /// # Errors
     /// If writing fails.
     pub fn new(plan: &'a Plan, directory: &'a RunDir, claim: &'a RefCell<Claim>) -> Result<Self> {
         let waits = plan.existing() == Existing::Overwrite && directory.holds_run();
-        let beginning = Self { plan, directory, claim, waits: Cell::new(waits) };
+        let run_start = Self { plan, directory, claim, waits: Cell::new(waits) };
         if !waits {
-            beginning.write()?;
+            run_start.write()?;
         }
-        Ok(beginning)
+        Ok(run_start)
     }
 
     /// Path of the log, which has a temporary name until the run begins.
@@ -86,7 +86,7 @@ impl<'a> Beginning<'a> {
     }
 }
 
-impl Drop for Beginning<'_> {
+impl Drop for RunStart<'_> {
     fn drop(&mut self) {
         if self.waits.get() {
             // The run never begins. The log may not exist.
