@@ -339,7 +339,7 @@ train: { max_steps: 100, learning_rate: 2e-6 }
             comparison.runs.iter().any(|run| matches!(&run.config.method, MethodConfig::Dpo(dpo) if dpo.beta == 0.3))
         );
         let twice = ComparisonDefinition::parse(&format!("{start}methods: [all, dpo]\n")).unwrap_err();
-        assert!(twice.to_string().contains("`dpo` stands twice"), "{twice}");
+        assert!(twice.to_string().contains("`dpo` is listed twice"), "{twice}");
     }
 
     #[test]

@@ -406,8 +406,8 @@ mod tests {
         let mut beyond = table("bcd");
         beyond[4 + 4 * 256] = 200;
         assert!(growth(&beyond).is_err_and(|what| what.contains("beyond its replacements")));
-        assert!(growth(&table("bcd")[..100]).is_err_and(|what| what.contains("2048 bytes, and 96 follow")));
-        assert!(charsmap_growth("/////w==").is_err_and(|what| what.contains("4294967292 bytes, and 0 follow")));
+        assert!(growth(&table("bcd")[..100]).is_err_and(|what| what.contains("2048 bytes, but 96 follow")));
+        assert!(charsmap_growth("/////w==").is_err_and(|what| what.contains("4294967292 bytes, but 0 follow")));
         assert!(charsmap_growth("").is_err() && charsmap_growth("?").is_err());
         let short = [&4_u32.to_le_bytes()[..], &[0; 4]].concat();
         assert!(growth(&short).is_err_and(|what| what.contains("beyond its end")));
