@@ -1,8 +1,8 @@
-"""Runs both sides on the same weights and rows, alternating, and writes what was measured as JSON.
+"""Runs both sides alternately on the same weights and rows, and writes the measurements as JSON.
 
     python bench.py --gradus ../../target/release/gradus --python VENV/bin/python
 
-Results of a workload replace those of an earlier run; the others stay. `render.py` makes the page from the file.
+Results of a workload replace those of an earlier run. Other results stay. `render.py` makes the page from the file.
 """
 
 import argparse
@@ -28,7 +28,7 @@ def gradus_run(args, work, model, rows):
 
 
 def python_run(args, python, script, words):
-    """One process of a Python side; what it measured is in the file it writes."""
+    """Runs one process of a Python side, and reads its measurements from the file that it writes."""
     out = args.work / "side.json"
     out.unlink(missing_ok=True)
     ran = process.run([python, HERE / script, *words, "--out", out], args.work / "side.log")
@@ -66,13 +66,13 @@ SIDES = {
 def applies(args, side, work):
     if side in ("gradus", "trl"):
         return True
-    # Weights of 8 bits beside those of 16.
+    # Weights with 8 bits in addition to those with 16.
     asked = args.llama_python is not None and work["kind"] == "generate" and work["group"] != "seq2seq"
     return asked and (side == "llama" or work["precision"] == "bf16")
 
 
 def measure(args, work):
-    """The runs of both sides, A B A B …; a side that cannot run says why and is not asked again."""
+    """The runs of both sides, A B A B …. A side that cannot run reports the reason and is not started again."""
     model, rows = args.work / "models" / work["model"], workloads.rows_file(args.work, work)
     sides = [side for side in args.sides if applies(args, side, work)]
     entry = {"work": work, "runs": {side: [] for side in sides}, "failed": {}}
@@ -109,7 +109,7 @@ def save(file, results):
 
 
 def rounded(value):
-    """Six significant digits are more than any clock here gives."""
+    """Rounds to six significant digits, which is more than the clocks resolve."""
     if isinstance(value, dict):
         return {key: rounded(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -118,7 +118,7 @@ def rounded(value):
 
 
 def peaks(args, results):
-    """The matrix products that both sides reach on this machine."""
+    """Measures the speed of matrix products of both sides on this machine."""
     if "trl" in args.sides:
         found = python_run(args, args.python, "trl_side.py", ["peak"])
         results["torch_peak_gflops"] = {precision: found[precision] for precision in ("f32", "bf16")}

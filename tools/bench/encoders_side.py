@@ -1,12 +1,12 @@
-"""gradus' encoders beside `transformers` and `bert-score` on the same rows in one run: seconds and their ratio.
+"""Compares gradus' encoders with `transformers` and `bert-score` on the same rows in one run: seconds and their ratio.
 
     python encoders_side.py --gradus target/release/gradus --tokenizer DIR [--rows 400] [--only classifier,bert_score] [--compute bf16]
         [--repetitions 3] [--work FOLDER]
 
-The model has the size of RoBERTa-base and random weights; DIR holds a RoBERTa tokenizer. Texts are sentences made by a seed, joined to
-between 1 and 24. gradus is timed as a process that reads the model and the rows and writes the results; the other side over texts and
-a model that lie in memory, in batches of 32 sorted by length, which is the fastest that its users do. Both get the same two threads.
-`--compute` is the type of the classifier's products, on both sides; BERTScore is measured in f32 alone.
+The model has the size of RoBERTa-base and random weights. DIR contains a RoBERTa tokenizer. Texts consist of 1 to 24 sentences that are generated
+from a seed. The time of gradus is that of a process that reads the model and the rows and writes the results. The other side has texts and
+model in memory and uses batches of 32 sorted by length, the fastest common way. Both sides use the same two threads.
+`--compute` is the type of the classifier's products, on both sides. BERTScore is measured in f32 only.
 Needs the packages of tools/parity/requirements-metrics.txt, torch and transformers.
 """
 
@@ -41,7 +41,7 @@ def write_model(folder, tokenizer):
 
 
 def texts(count):
-    """Texts of many lengths, each with one that says the same in other words."""
+    """Texts of many lengths, each with a paraphrase."""
     rows, draw = metric_rows.sentences(SEED, count * 12, 1), random.Random(SEED)
     for _ in range(count):
         chosen = draw.sample(rows, draw.randint(1, 24))
@@ -72,7 +72,7 @@ def bert_score(folder, rows, _compute):
     import bert_score.utils
     from bert_score import BERTScorer
 
-    # It asks RoBERTa's tokenizer for a space before the text by a keyword that transformers 5 no longer heeds.
+    # It requests a space before the text from RoBERTa's tokenizer with a keyword that transformers 5 ignores.
     bert_score.utils.sent_encode = lambda tokenizer, text: tokenizer.encode(" " + text.strip(), max_length=512, truncation=True)
     scorer = BERTScorer(model_type=str(folder), num_layers=SIZES["num_hidden_layers"], batch_size=BATCH, nthreads=0)
     predictions, references = ([row[name] for row in rows] for name in ("prediction", "reference"))

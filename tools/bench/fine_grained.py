@@ -1,11 +1,11 @@
-"""One iteration of fine-grained PPO beside the same in torch and transformers: 8 prompts × 4, a T5 policy and critic, three Longformers.
+"""Compares one iteration of fine-grained PPO with torch and transformers: 8 prompts × 4, a T5 policy and critic, three Longformers.
 
     python fine_grained.py --gradus BIN --python PYTHON                                    # T5-base and Longformer-base, about 20 GB
     python fine_grained.py --gradus BIN --python PYTHON --layers 2 --width 64 --new-tokens 16      # a first look
 
 Weights are random and in f32. Rewards are those of FineGrainedRLHF: a label for each sentence from two classifiers of tokens (one
-of them reads the prompt as well), a number for the whole from a third model. Both sides write completions of the same length, go
-over them four times in parts of four, and are measured from the end of the first iteration to the end of the second.
+of them also reads the prompt), and a number for the whole from a third model. Both sides write completions of the same length and
+train on them four times in mini-batches of four. The measured time is that from the end of the first iteration to the end of the second.
 """
 
 import argparse
@@ -22,7 +22,7 @@ import process
 VOCABULARY, PROMPTS, GROUP, PART, PASSES = 32128, 8, 4, 4, 4
 KL, CLIP, VALUE_CLIP, LAMBDA, LEARNING_RATE = 0.3, 0.2, 0.2, 0.95, 1e-5
 SPECIAL = ["<pad>", "</s>", "<s>", "<unk>"]
-# Every eighth word ends a sentence, and all begin with a capital letter, so that the next one may begin.
+# Every eighth word ends a sentence. All words begin with a capital letter, so each can start the next sentence.
 WORDS = SPECIAL + [f"W{i}." if i % 8 == 0 else f"W{i}" for i in range(VOCABULARY - len(SPECIAL))]
 
 
@@ -58,7 +58,7 @@ def make(work, layers, width, rows, prompt_tokens):
 
 
 def configuration(work, new_tokens, prompt_tokens):
-    """A run of gradus: FineGrainedRLHF's preset with these models."""
+    """Runs gradus with FineGrainedRLHF's preset and these models."""
     segments = {"segments": "sentence"}
     return {
         "model": str(work / "t5"), "data": str(work / "prompts.jsonl"), "output_dir": str(work / "run"), "preset": "fine_grained",
@@ -75,7 +75,7 @@ def configuration(work, new_tokens, prompt_tokens):
 
 
 def torch_side(work, new_tokens):
-    """The same iteration, as a careful user would write it: padded batches, `generate` with its cache, no gradient where none is needed."""
+    """The same iteration, written as a careful user would: padded batches, `generate` with its cache, no gradient where none is needed."""
     import seq2seq_side as plain
     import torch
     from transformers import (AutoTokenizer, LongformerForSequenceClassification, LongformerForTokenClassification,

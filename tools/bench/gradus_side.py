@@ -1,4 +1,4 @@
-"""Runs of the `gradus` binary: the command of a workload, and seconds a step read off what it writes."""
+"""Runs of the `gradus` binary: the command of a workload, and the seconds per step from its output."""
 
 import json
 import shutil
@@ -11,7 +11,7 @@ RULE = r"w\d*77\b"  # the reward of trl_side.py
 
 
 class Unavailable(Exception):
-    """This build of gradus has no such flag."""
+    """This build of gradus does not have the flag."""
 
 
 def train_command(binary, work, model, rows, out):
@@ -19,7 +19,7 @@ def train_command(binary, work, model, rows, out):
     command += ["--batch-size", work["batch"], "--max-steps", work["max_steps"], "--threads", process.THREADS]
     command += ["--eval-fraction", 0, "--eval-steps", -1, "--save-steps", 0]
     if work["kind"] == "dpo":
-        command += ["--reference", "live"]  # as in TRL by default; each row is met once
+        command += ["--reference", "live"]  # TRL's default; each row is used once
     if work["group"] == "seq2seq":
         command += ["--learning-rate", 2e-5, "--lr-schedule", "constant"]
     if work["kind"] == "ppo":
@@ -52,7 +52,7 @@ def train(binary, work, model, rows, folder):
 
 
 def generate(binary, work, model, _rows, folder, weights=None):
-    """`gradus bench`: the median of several calls after one of warm-up. Weights are packed once, as by `gradus generate`."""
+    """`gradus bench`: the median of several calls after a warm-up call. Weights are packed once, as by `gradus generate`."""
     report = folder / "generation.json"
     command = [binary, "bench", "--json", "--quiet", "--no-training", "--model", model, "--repetitions", work["steps"]]
     command += ["--generate-batch", work["batch"], "--prompt-tokens", work["length"], "--new-tokens", work["new_tokens"]]
@@ -80,7 +80,7 @@ def shown(command):
 
 
 def bench(binary, folder):
-    """What `gradus bench --json` says of this machine, or nothing where this build has no such command."""
+    """The output of `gradus bench --json` for this machine, or None if this build does not have the command."""
     try:
         process.run([binary, "bench", "--json", "--quiet", "--threads", process.THREADS], folder / "peak.json")
     except process.Failed:

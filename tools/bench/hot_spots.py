@@ -1,9 +1,9 @@
-"""Where gradus spends its time: samples of `perf` over steady steps, by what the code is for.
+"""Shows where gradus spends its time: samples of `perf` during steady steps, by purpose of the code.
 
     python hot_spots.py --gradus PATH [--only sft_f32,generate_64_bf16]
 
-Needs Linux's `perf` and the models and rows that `bench.py` has made. Writes `results/hot_spots.json`, from which
-`render.py` makes a section of `docs/benchmarks.md`.
+Needs Linux's `perf` and the models and rows of `bench.py`. Writes `results/hot_spots.json`.
+`render.py` makes a section of `docs/benchmarks.md` from it.
 """
 
 import argparse
@@ -24,11 +24,11 @@ HERE = pathlib.Path(__file__).resolve().parent
 WORKLOADS = ("sft_f32", "sft_bf16", "reward_f32", "dpo_f32", "grpo_f32", "grpo_bf16", "generate_8_f32",
              "generate_8_bf16", "generate_64_f32", "generate_64_bf16", "small_sft", "small_grpo")  # fmt: skip
 FREQUENCY = 499
-# Seconds of sampling before the samples count: the first call takes its memory from the system.
+# Seconds of warm-up before the samples count: the first call allocates its memory from the system.
 GENERATION_WARM_UP_S = 7.0
 PROFILED_S = 8.0
 
-# The first that fits a symbol; what fits none is "other".
+# The first pattern that matches a symbol counts. A symbol without a match is "other".
 KINDS = {
     "product arithmetic": r"product::tile::",
     "packing operands": r"product::",
@@ -46,7 +46,7 @@ def kind(symbol):
 
 
 def started(binary, work, args):
-    """The process, and a function that says whether it has come to what is profiled, and whether that is over."""
+    """The process, and a function that returns whether the profiled part has begun and whether it has ended."""
     model, rows = args.work / "models" / work["model"], workloads.rows_file(args.work, work)
     if work["kind"] == "generate":
         said = args.work / "hot_spots.err"
@@ -77,7 +77,7 @@ def launch(command, said):
 
 
 def profile(binary, work, args):
-    """Shares of the time of all threads, by kind of code; what is left is time in which a thread had nothing to do."""
+    """Shares of the time of all threads, by kind of code. The rest is idle time of threads."""
     data = args.work / "perf.data"
     child, has_begun, is_over = started(binary, work, args)
     while not has_begun():

@@ -1,9 +1,9 @@
-"""One process of llama.cpp: writes the weights as GGUF where that is not done, then prefills and decodes a whole batch.
+"""One process of llama.cpp. It writes the weights as GGUF if they are missing, then prefills and decodes a whole batch.
 
     python llama_side.py WORKLOAD.json --model DIR --weights f32|bf16|q8_0 --out RESULT.json
 
-Through the low-level interface: every sequence of the batch has an id of its own, each step decodes one token of all of
-them in one call and draws the next tokens with llama.cpp's own sampler. From ids to ids.
+It uses the low-level interface. Every sequence of the batch has its own id. Each step decodes one token of all
+sequences in one call and samples the next tokens with llama.cpp's own sampler. Input and output are ids.
 """
 
 import argparse
@@ -26,7 +26,7 @@ NAMES = {
 
 
 def safetensors(file):
-    """The f32 tensors of a file that `make_inputs.py` wrote."""
+    """The f32 tensors of a file of `make_inputs.py`."""
     data = file.read_bytes()
     length = int.from_bytes(data[:8], "little")
     for name, entry in json.loads(data[8 : 8 + length]).items():
@@ -36,7 +36,7 @@ def safetensors(file):
 
 
 def renamed(name, tensor):
-    """GGUF's name and layout: GPT-2 keeps its projections as `[in, out]`, GGUF as `[out, in]`."""
+    """GGUF's name and layout: GPT-2 stores its projections as `[in, out]`, GGUF as `[out, in]`."""
     name = name.removeprefix("transformer.")
     whole = {"wte.weight": "token_embd.weight", "wpe.weight": "position_embd.weight"}
     if name in whole:
@@ -112,7 +112,7 @@ class Context:
         return self.api.llama_sampler_sample(self.sampler, self.context, index)
 
     def generate(self, prompts, new_tokens):
-        """Seconds in all, and of them in sampling."""
+        """Total seconds, and the seconds of sampling."""
         self.api.llama_memory_clear(self.api.llama_get_memory(self.context), True)
         began, sampling = time.monotonic(), 0.0
         length = len(prompts[0])

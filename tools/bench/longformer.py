@@ -1,11 +1,11 @@
-"""Longformer beside transformers: time and memory by the length of a text, and the scoring of QA-Feedback's texts.
+"""Compares Longformer with transformers: time and memory by the length of a text, and the scoring of QA-Feedback's texts.
 
     python longformer.py --gradus BIN --python PYTHON --material DIR                                       # a table of both
     python longformer.py --gradus BIN --python PYTHON --material DIR --layers 2 --width 64 --texts 20      # a first look
 
-`PYTHON` has torch and transformers. Weights are random, at the size of `longformer-base-4096` unless told. A figure of gradus is
-that of the whole command less that of one short text; one of transformers is the loop alone, with the model loaded and warm. Both
-sides get the same ids on the same two cores, one process after the other; the largest difference of the logits is printed.
+`PYTHON` has torch and transformers. Weights are random, by default with the size of `longformer-base-4096`. A value of gradus is
+that of the whole command minus that of one short text. A value of transformers covers only the loop, after the model is loaded and warm. Both
+sides get the same ids on the same two cores, one process after the other. The script prints the largest difference of the logits.
 """
 
 import argparse
@@ -26,7 +26,7 @@ VOCABULARY = 50265
 
 
 def make(folder, layers, width):
-    """A model of random weights; its tokenizer is never asked, since rows are ids."""
+    """A model with random weights. Its tokenizer is never used, because rows are ids."""
     import torch
     from tokenizers import Tokenizer, models
     from transformers import LongformerConfig, LongformerForSequenceClassification, PreTrainedTokenizerFast
@@ -37,7 +37,7 @@ def make(folder, layers, width):
         attention_window=512, max_position_embeddings=4098, type_vocab_size=1, pad_token_id=1, bos_token_id=0, eos_token_id=2)
     model = LongformerForSequenceClassification(config)
     with torch.no_grad():
-        # The head's small weights would leave nothing to compare.
+        # The head's weights are too small for a comparison.
         model.classifier.out_proj.weight.normal_(std=0.5)
     model.save_pretrained(folder)
     words = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3} | {f"w{i}": i for i in range(4, VOCABULARY)}
@@ -47,7 +47,7 @@ def make(folder, layers, width):
 
 
 def of_material(material, count):
-    """The ids of questions with their passages and what models answered, as reward models read them."""
+    """The ids of questions with their passages and the answers of models, as reward models read them."""
     from tokenizers import Tokenizer
 
     tokens = Tokenizer.from_file(str(material / "tokenizers/longformer/tokenizer.json"))

@@ -44,7 +44,7 @@ def caches():
 
 
 def versions(binary, python):
-    """Of gradus, Python and the libraries."""
+    """Versions of gradus, Python and the libraries."""
     gradus = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True).stdout.split()[-1]
     listed = f"import importlib.metadata as m, sys; print(sys.version.split()[0], *[m.version(n) for n in {LIBRARIES}])"
     found = subprocess.run([python, "-c", listed], capture_output=True, text=True, check=True).stdout.split()
@@ -52,7 +52,7 @@ def versions(binary, python):
 
 
 def busy_seconds():
-    """CPU seconds that all processes of the machine used since it started, and those that its host took away."""
+    """CPU seconds of all processes since the machine started, and those that its host took away."""
     fields = pathlib.Path("/proc/stat").read_text().splitlines()[0].split()[1:]
     ticks = [int(value) for value in fields]
     return (sum(ticks[:3]) + sum(ticks[5:8])) / os.sysconf("SC_CLK_TCK")

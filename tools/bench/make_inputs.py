@@ -1,9 +1,9 @@
-"""Writes what both sides read: model directories with random weights, and rows of exact token lengths.
+"""Writes the input of both sides: model directories with random weights, and rows of exact token lengths.
 
     python make_inputs.py --out FOLDER
 
-Nothing is downloaded. A word is a token (`w0`, `w1`, …), so a text of n words has n tokens on both sides. No text ever
-ends early: the last norm's bias points away from the embeddings of the special tokens, whose logits lie near −100.
+Nothing is downloaded. A word is a token (`w0`, `w1`, …), so a text of n words has n tokens on both sides. No text
+ends early: the last norm's bias points away from the embeddings of the special tokens, so their logits are near −100.
 """
 
 import argparse
@@ -20,7 +20,7 @@ NORM_BIAS = 0.3
 
 
 def weights(shape, rng):
-    """GPT-2's tensors under the names that `transformers` gives them."""
+    """GPT-2's tensors under the names of `transformers`."""
     wide, layers, vocabulary = shape["n_embd"], shape["n_layer"], shape["vocab_size"]
 
     def normal(*size, deviation=0.02):

@@ -1,9 +1,9 @@
-"""gradus' metrics beside the Python tools they equal, on the same rows in one run: seconds and their ratio.
+"""Compares gradus' metrics with the Python tools that they equal, on the same rows in one run: seconds and their ratio.
 
     python metrics_side.py --gradus target/release/gradus [--rows 10000] [--references 2] [--only chrf,ter]
 
-The rows are sentences made by a seed. gradus is timed as a process, reading rows and writing every row's value as JSON included,
-on all cores; a tool is timed over texts that lie in memory, corpus value and value of each row, as a user would call it. Needs the
+The rows are sentences that are generated from a seed. The time of gradus is that of a process on all cores, including reading rows and writing
+every row's value as JSON. The time of a tool is that of the corpus value and the value of each row over texts in memory, as a user would call it. Needs the
 packages of tools/parity/requirements-metrics.txt.
 """
 
@@ -73,7 +73,7 @@ def cider_of_texts(rows):
     return float(Cider().compute_score(references, predictions)[0])
 
 
-# Metric, gradus' options, the key that both sides give, the tool.
+# Metric, gradus' options, the key of both sides, the tool.
 SIDES = [
     ("sacre_bleu", [], "sacre_bleu", sacrebleu("sacre_bleu")),
     ("chrf", [], "chrf", sacrebleu("chrf")),

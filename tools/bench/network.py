@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Two hosts on one machine: ranks in two network namespaces, joined by a link with a bandwidth and a delay.
+"""Simulates two hosts on one machine: ranks in two network namespaces, connected by a link with a bandwidth and a delay.
 
 The link is two TAP devices whose frames this program forwards, because not every kernel has `netem`. Hydra (MPICH) starts the second rank without ssh.
 
-    train   one run alone and one on two hosts: the weights must be the same bits; seconds a step of both
+    train   one run alone and one on two hosts: the weights must be the same bits; seconds per step of both
     cut     the link stops in the middle of a run, which must end with a message within the time limit
 
 Needs root, /dev/net/tun, and an `mpiexec.hydra`.
@@ -37,7 +37,7 @@ def do(*command, check=True):
 
 
 def tap(name):
-    """A TAP device; what is written to it arrives in its namespace."""
+    """A TAP device. Data written to it arrives in its namespace."""
     device = os.open("/dev/net/tun", os.O_RDWR)
     fcntl.ioctl(device, TUNSETIFF, struct.pack("16sH", name.encode(), IFF_TAP | IFF_NO_PI))
     return device
@@ -60,7 +60,7 @@ class Link:
         threading.Thread(target=self.forward, daemon=True).start()
 
     def forward(self):
-        # A frame leaves when those before it have left, and arrives one delay later.
+        # A frame leaves after the previous frames, and arrives one delay later.
         under_way, free_at = [collections.deque(), collections.deque()], [0.0, 0.0]
         while True:
             now = time.monotonic()
@@ -88,7 +88,7 @@ class Link:
 
 
 def launcher(folder):
-    """What Hydra calls in the place of ssh: it enters the namespace of the host, with a host name of its own."""
+    """The program that Hydra calls instead of ssh. It enters the namespace of the host, with a separate host name."""
     script = folder / "enter"
     lines = ["#!/bin/sh", 'while [ "${1#-}" != "$1" ]; do shift; done', "host=$1; shift"]
     for name, address in HOSTS:
@@ -105,7 +105,7 @@ def command(given, output, folder):
     if folder is None:
         return train
     hosts = ",".join(address for _, address in HOSTS)
-    # UCX sees that both hosts are one machine, and would take shared memory.
+    # UCX detects that both hosts are one machine, and would use shared memory.
     hydra = [given.mpiexec, "-genv", "UCX_TLS", "tcp,self", "-n", "2", "-hosts", hosts, "-launcher", "ssh", "-launcher-exec", str(launcher(folder))]
     return ["ip", "netns", "exec", HOSTS[0][0], "unshare", "--uts", "sh", "-c", f'hostname {HOSTS[0][0]}; exec "$@"', "sh", *hydra, *train]
 

@@ -130,7 +130,7 @@ def steps(results):
 
 
 def shares(results):
-    """What part of the matrix peak SFT's products reach."""
+    """The share of the matrix peak that SFT's products reach."""
     parts = []
     for precision in PRECISIONS:
         entry = results["workloads"].get(f"sft_{precision}")
@@ -176,7 +176,7 @@ def generation(results):
 
 
 def quantized(entries):
-    """Both with 8-bit weights, where they were measured."""
+    """Both sides with 8-bit weights, if they were measured."""
     rows = []
     for entry in entries:
         count, spent = summary.tokens(entry["work"]), [summary.step_s(entry, s) for s in ("gradus_int8", "llama_q8_0")]
@@ -268,7 +268,7 @@ def growth(results):
 
 
 def hot_spots(results, spots):
-    """Shares of all threads' time by what the code is for, and how fast gradus would be with the arithmetic alone."""
+    """Shares of all threads' time by purpose of the code, and the speed of gradus if only the arithmetic took time."""
     found = [(entry, spots[entry["work"]["name"]]) for entry in of_group(results, "main", "generate", "small")
              if entry["work"]["name"] in spots]  # fmt: skip
     if not found:
@@ -293,7 +293,7 @@ def hot_spots(results, spots):
 
 
 def units(results):
-    """How near the inner loop is to what the processor's units can do."""
+    """How close the inner loop is to the maximum of the processor's units."""
     machine = (results.get("gradus_bench") or {}).get("machine") or {}
     parts = []
     for precision in PRECISIONS:

@@ -1,4 +1,4 @@
-"""Runs one process of one side: wall time, peak memory, and when each line of a file it writes appeared."""
+"""Runs one process of one side. Measures wall time, peak memory, and the time at which each line of an output file appears."""
 
 import os
 import subprocess
@@ -17,16 +17,16 @@ POLL_S = 0.002
 
 
 class Failed(Exception):
-    """The process ended with an error; the message is the end of what it said."""
+    """The process ended with an error. The message is the end of its output."""
 
 
 def two_cores():
-    """Both sides get the same cores, also on a machine with more of them."""
+    """Gives both sides the same cores, also on a machine with more cores."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:THREADS])
 
 
 class LineWatch(threading.Thread):
-    """Notes the time at which each line of a growing file appeared, to about `POLL_S`."""
+    """Records the time at which each line of a growing file appears, with a resolution of about `POLL_S`."""
 
     def __init__(self, path):
         super().__init__(daemon=True)
@@ -52,7 +52,7 @@ class LineWatch(threading.Thread):
 
 
 def run(command, log, watched=None):
-    """Runs `command`, its output into the file `log`.
+    """Runs `command` and writes its output to the file `log`.
 
     Returns `wall_s`, `peak_bytes` (the largest resident set, from the kernel), `foreign_cpu` (cores that other processes
     kept busy meanwhile, on average) and `stamps` of the lines of `watched`.

@@ -1,8 +1,8 @@
-"""What the Python package costs: a reward in Python beside the same one in Rust, the import, and a table that is handed over.
+"""Measures the cost of the Python package: a reward in Python compared with the same one in Rust, the import, and the transfer of a table.
 
     python tools/bench/python_package.py --model DIR        # in an environment with gradus-rl (a release build), numpy and pyarrow
 
-Both sides of a comparison run in turns in one process, so that a machine that slows down slows both. Prints JSON.
+Both sides of a comparison alternate in one process, so a slow phase of the machine affects both. Prints JSON.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def close_to_target(completion_ids: list[list[int]], **_: Any) -> list[float]:
 
 
 def rewards(model: str) -> dict[str, Any]:
-    """Both sides in turns. Steps differ by more than rewards cost, so the share of the reward is told beside the ratio."""
+    """Alternates both sides. The times of steps vary more than rewards cost, so the share of the reward is reported in addition to the ratio."""
     sides: dict[str, list[tuple[float, float]]] = {"rust": [], "python": []}
     with tempfile.TemporaryDirectory() as folder:
         for turn in range(ROUNDS):
@@ -78,7 +78,7 @@ def import_ms() -> float:
 
 
 def table() -> dict[str, Any]:
-    """Seconds and memory to hand a million rows over."""
+    """Seconds and memory to transfer a million rows."""
     import gradus
     import pyarrow
     from gradus._data import as_path

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""How much of the machine several ranks use, and what a network would cost.
+"""Measures how much of the machine several ranks use, and estimates the cost of a network.
 
-Compares one rank of N threads with N ranks of one thread each, in turns, on a model of GPT-2's size (`sft`, `grpo`). Prints a table of
+Compares one rank of N threads with N ranks of one thread each, alternately, on a model of GPT-2's size (`sft`, `grpo`). Prints a table of
 tokens per second and their ratio, the bytes that a step sends, and a forecast for networks.
 
 The forecast adds two parts. Each node computes its batch, and each rank sends and receives
 8 P (N - 1) / N bytes for P trained parameters: t(N) = t(1) + 8 P (N - 1) / (N B) + 2 N L, with B bytes per second and a latency of L, where
 every node has a batch as large as that of one node alone (weak scaling).
-It leaves out that the exchange begins in the last backward pass, so a real step is at most as long as this.
+The forecast ignores that the exchange begins during the last backward pass, so a real step takes at most this time.
 
     tools/bench/ranks.py --gradus target/release/gradus --tokenizer DIR
 """
@@ -97,7 +97,7 @@ def main():
         for network, bandwidth, latency in NETWORKS:
             cells = []
             for nodes in NODES:
-                # The batch grows with the nodes: each node computes what one computed before.
+                # The batch grows with the nodes: each node has the batch of a single node.
                 sending = 8 * parameters * (nodes - 1) / nodes / bandwidth + 2 * nodes * latency
                 cells.append(f"{seconds / (seconds + sending):.2f}")
             print(f"| {network} | " + " | ".join(cells) + " |")

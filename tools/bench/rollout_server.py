@@ -1,10 +1,10 @@
-"""How much time one step of staleness saves: GRPO at `gradus serve`, with and without `max_staleness: 1`.
+"""Measures how much time one step of staleness saves: GRPO with `gradus serve`, with and without `max_staleness: 1`.
 
     python tools/bench/rollout_server.py target/release/gradus MODEL [--steps 20]
 
-The server and the trainer are two processes, each on one core of its own (`taskset`). How many completions the server samples side by
-side is chosen first, so that sampling and training take about the same time. The log-probabilities that the trainer computes again count
-as training; they are what is left of the sampling time when sampling is hidden. The script prints the seconds of a step of both runs,
+The server and the trainer are two processes, each on a separate core (`taskset`). The script first chooses how many completions the server samples in
+parallel, so that sampling and training take about the same time. The log-probabilities that the trainer recomputes count
+as training. They are the remaining part of the sampling time when sampling is hidden. The script prints the seconds per step of both runs,
 from their metrics.
 """
 
@@ -42,7 +42,7 @@ class Server:
 
 
 def train(gradus, server, model, folder, name, tokens, staleness, steps):
-    """Runs GRPO on the second core; gives what each step took, by phase, without the first three."""
+    """Runs GRPO on the second core. Returns the time of each step by phase, without the first three steps."""
     config = {
         "model": str(model), "data": str(folder / "rows.jsonl"), "output_dir": str(folder / name),
         "method": {"grpo": {"group_size": 8, "max_new_tokens": tokens}},
@@ -82,7 +82,7 @@ def main():
         def run(server, name, staleness, steps):
             return train(gradus, server, model, folder, name, options.tokens, staleness, steps)
 
-        # With the fastest server sampling is hidden, so what is left of its time are the log-probabilities.
+        # With the fastest server, sampling is hidden, so only the log-probabilities remain of its time.
         server = Server(gradus, model, folder / "shared", options.places[0])
         again = run(server, "again", 1, 10)["sampling"]
         server.end()
@@ -98,7 +98,7 @@ def main():
                 best = (abs(sampling - training), places)
         server = Server(gradus, model, folder / "shared", best[1])
         turns = {0: [], 1: []}
-        # In turns, so that a busy moment meets both.
+        # Alternately, so that a busy moment affects both.
         for turn in range(3):
             for staleness, times in turns.items():
                 times.append(run(server, f"run-{staleness}-{turn}", staleness, options.steps))

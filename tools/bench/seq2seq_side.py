@@ -1,10 +1,10 @@
-"""One process of a plain `transformers` and torch loop over an encoder–decoder model; the same form as trl_side.py.
+"""One process of a plain `transformers` and torch loop over an encoder–decoder model, with the interface of trl_side.py.
 
     python seq2seq_side.py WORKLOAD.json --model DIR --rows FILE --out RESULT.json
 
-No living trainer has PPO for such models, so the loops are written here as a careful user would write them: padded batches,
-`generate` with its cache, no gradient where none is needed, AdamW in its fused form, everything in one dtype. Batches are
-tokenized within the measured time on both sides.
+No maintained trainer has PPO for such models, so this script contains the loops as a careful user would write them: padded batches,
+`generate` with its cache, no gradient where none is needed, AdamW in its fused form, everything in one dtype. On both sides, the measured time
+includes the tokenization of batches.
 """
 
 import argparse
@@ -73,7 +73,7 @@ def sampling(work, new):
 
 
 def generate(work, model, rows):
-    """Calls of `generate` on the whole batch, from text to text, after a call of warm-up."""
+    """Calls of `generate` on the whole batch, from text to text, after a warm-up call."""
     tokenizer, network = AutoTokenizer.from_pretrained(model), load(work, model).eval()
     prompts = [json.loads(line)["prompt"] for line in open(rows)]
     seconds = []
@@ -113,7 +113,7 @@ def base_model_forward(self, ids, mask, read):
 
 
 def logprobs(network, ids, mask, out):
-    """Of each id after the start, `[B, T]`."""
+    """Log-probability of each id after the start, `[B, T]`."""
     logits = network(input_ids=ids, attention_mask=mask, decoder_input_ids=out[:, :-1], use_cache=False).logits.float()
     return torch.log_softmax(logits, -1).gather(-1, out[:, 1:, None]).squeeze(-1)
 

@@ -1,12 +1,12 @@
-"""How `gradus serve` bears many at once: 10,000 tasks and 200 runs, 50 people who change something every second and 8 chats that stream, all on
-one server. Prints the times of pages and of what is kept, and fails on any error. Before that, how fast one completion streams, beside what
-`gradus bench` samples alone from the same model, in turns (a model of GPT-2's shape with random weights; `--stream SHAPE` takes another one of
-`workloads.py`, `--stream none` leaves it out).
+"""Measures `gradus serve` under load: 10,000 tasks and 200 runs, 50 people who change something every second, and 8 streaming chats, all on
+one server. Prints the times of pages and of saves, and fails on any error. Before that, it measures the speed of one streamed completion and, alternately, of
+`gradus bench` with the same model (a model of GPT-2's shape with random weights). `--stream SHAPE` selects another one of
+`workloads.py`; `--stream none` skips this part.
 
     python tools/bench/serve.py target/release/gradus MODEL
 
-People and chats are asked for by processes of their own, whose work is no part of the server's but shares its processors. People begin within
-three seconds of each other and pause between half a second and one and a half: nobody keeps step with others.
+Separate processes simulate people and chats. Their work is not part of the server's, but they share its processors. People begin within
+three seconds and pause between half a second and one and a half, so they are not synchronized.
 """
 
 import argparse
@@ -28,7 +28,7 @@ import workloads
 
 TASKS, RUNS, PEOPLE, CHATS = 10_000, 200, 50, 8
 
-# Of what is streamed: tokens of the prompt, tokens sampled, and how often both sides are measured.
+# Streamed completion: tokens of the prompt, sampled tokens, and number of measurements per side.
 PROMPT, STREAMED, TURNS = 64, 128, 3
 
 
@@ -64,7 +64,7 @@ class Server:
 
 
 class Person:
-    """A browser without a window: it keeps its connection, as browsers do."""
+    """A simulated browser. It keeps its connection, as browsers do."""
 
     def __init__(self, host):
         self.host, self.cookie, self.csrf = host, None, ""
@@ -108,7 +108,7 @@ def annotate(host, i, token, kept, pages, until):
 
 
 def completion(host, body):
-    """Has a completion streamed; its bytes, and when the first and the last token came."""
+    """Streams a completion. Returns its bytes, and the times of the first and the last token."""
     connection = http.client.HTTPConnection(host)
     connection.request("POST", "/v1/completions", json.dumps({**body, "stream": True}), {"Content-Type": "application/json"})
     answer, parts, times = connection.getresponse(), [], []
@@ -118,7 +118,7 @@ def completion(host, body):
     connection.close()
     events = [line for line in b"".join(parts).split(b"\n") if line.startswith(b"data: {")]
     assert answer.status == 200 and not any(b'"error"' in event for event in events), parts[:1]
-    # The last one has no text: it says why it ended.
+    # The last event has no text. It contains the reason of the end.
     return len(events) - 1, times[0], times[-1]
 
 
@@ -128,7 +128,7 @@ def chat(host, said, until):
 
 
 def together(work):
-    """Does all of the work in threads; what went wrong."""
+    """Does all of the work in threads and returns the errors."""
     errors = []
 
     def guarded(one, *given):
@@ -163,7 +163,7 @@ def shown(times):
 
 
 def stream(binary, shape):
-    """Tokens a second of one completion, streamed by the server and sampled by `gradus bench`, each after its first token."""
+    """Tokens per second of one completion, streamed by the server and sampled by `gradus bench`, each after its first token."""
     from make_inputs import write_model
 
     with tempfile.TemporaryDirectory() as root:

@@ -1,9 +1,9 @@
-"""Models of the shapes that people bring, with random weights: a few steps of `sft`, `dpo`, `grpo` and `reward` with LoRA.
+"""Models with common shapes and random weights: a few steps of `sft`, `dpo`, `grpo` and `reward` with LoRA.
 
     python shapes.py --gradus target/release/gradus [--work FOLDER] [--models qwen3-0.6b,…] [--methods sft,…] [--steps N]
 
-Prints a table of Markdown: seconds a step (the median after the first), peak memory as the kernel counts it, and what
-`gradus plan` said of it before. Needs numpy alone; weights are written in bf16, rows are words of one token each.
+Prints a Markdown table: seconds per step (the median after the first), peak memory as counted by the kernel, and the forecast of
+`gradus plan`. Needs only numpy. Weights are written in bf16, and rows are words of one token each.
 """
 
 import argparse
@@ -47,7 +47,7 @@ METHODS = ("sft", "dpo", "grpo", "reward")
 
 
 def tensors(shape):
-    """Names and shapes, and the value of those that are all the same."""
+    """Names and shapes of tensors, and the value of constant ones."""
     d, inner, family = shape["hidden_size"], shape["intermediate_size"], shape["model_type"]
     head = shape.get("head_dim", d // shape["num_attention_heads"])
     q, kv = (shape[key] * head for key in ("num_attention_heads", "num_key_value_heads"))
@@ -108,7 +108,7 @@ def rows(method, steps, vocabulary):
 
 
 def measure(gradus, work, model, method, steps):
-    """Seconds a step, peak bytes, forecast bytes."""
+    """Seconds per step, peak bytes, forecast bytes."""
     data, out, file = work / f"{model}-{method}.jsonl", work / "run", work / "run.yml"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows(method, steps, MODELS[model]["vocab_size"])))
     config = {"model": str(work / model), "data": str(data), "method": {method: {}}}

@@ -1,4 +1,4 @@
-"""What the runs of a workload come to: the median over processes, and ratios between sides."""
+"""Summary of the runs of a workload: the median over processes, and ratios between sides."""
 
 import statistics
 
@@ -6,13 +6,13 @@ import workloads
 
 
 def step_s(entry, side):
-    """Seconds a step: the mean of a process's steps, the median over processes. None where nothing was measured."""
+    """Seconds per step: the mean of a process's steps, the median over processes. None if nothing was measured."""
     means = [statistics.fmean(run["step_s"]) for run in (entry or {"runs": {}})["runs"].get(side, [])]
     return statistics.median(means) if means else None
 
 
 def spread(results):
-    """How far the slowest process of a workload and side lies above the fastest, as a share, in the median over all."""
+    """Relative difference between the slowest and the fastest process of a workload and side; the median over all."""
     spreads = []
     for entry in results["workloads"].values():
         for runs in entry["runs"].values():
@@ -39,7 +39,7 @@ def memory_ratio(entry):
 
 
 def tokens(work):
-    """What a step is counted in: tokens of the rows (sft), or new tokens (grpo, generate); None for pairs."""
+    """Tokens per step: tokens of the rows (sft), or new tokens (grpo, generate); None for pairs."""
     if work["kind"] == "sft":
         return work["batch"] * (work["length"] + work.get("new_tokens", 0))
     if work["kind"] in ("grpo", "ppo", "generate"):
@@ -48,20 +48,20 @@ def tokens(work):
 
 
 def peak_gflops(results, precision):
-    """What gradus's own matrix product reaches on this machine, in GFLOP/s, where the build measures it."""
+    """Speed of gradus's own matrix product on this machine in GFLOP/s, if the build measures it."""
     return ((results.get("gradus_bench") or {}).get("machine") or {}).get(f"matrix_gflops_{precision}")
 
 
 def peak_share(results, entry, peak):
-    """SFT's matrix products a second as a share of the matrix peak."""
+    """Speed of SFT's matrix products as a share of the matrix peak."""
     mine = step_s(entry, "gradus")
     return workloads.train_flops(entry["work"]) / mine / 1e9 / peak if mine and peak else None
 
 
 def agreement(results):
-    """Of the first step: how many workloads had the same tokens, which had not, and how far SFT's f32 losses are apart.
+    """Comparison of the first step: the number of workloads with the same tokens, those without, and the difference of SFT's f32 losses.
 
-    TRL divides the loss of whole rows by all tokens, gradus by the predicted ones, which are one a row fewer.
+    TRL divides the loss of whole rows by all tokens. gradus divides by the predicted tokens, which are one fewer per row.
     """
     same, differing, apart = 0, [], 0.0
     for name, entry in results["workloads"].items():
@@ -70,7 +70,7 @@ def agreement(results):
         if len(firsts) < 2:
             continue
         if entry["work"]["group"] == "seq2seq":
-            # A plain loop counts nothing; all tokens of a target are predicted.
+            # A plain loop does not count tokens. All tokens of a target are predicted.
             apart = max(apart, abs(firsts[0]["loss"] - firsts[1]["loss"]) / firsts[1]["loss"])
             continue
         counts = [(first.get("num_tokens"), first.get("completions/mean_length")) for first in firsts]
@@ -84,7 +84,7 @@ def agreement(results):
 
 
 def foreign(results):
-    """The most CPU, in cores, that other processes used during any run; and in how many runs it was over a tenth."""
+    """The largest CPU use of other processes during any run, in cores, and the number of runs in which it exceeded a tenth."""
     runs = [run for entry in results["workloads"].values() for runs in entry["runs"].values() for run in runs]
     shares = [run["foreign_cpu"] for run in runs]
     return max(shares, default=0.0), sum(share > 0.1 for share in shares), len(shares)

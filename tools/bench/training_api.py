@@ -1,10 +1,10 @@
-"""A training step over Tinker's client and the same step of `gradus.Trainer`, in turns, on a model of GPT-2's shape with random weights.
+"""Compares a training step over Tinker's client with the same step of `gradus.Trainer`, alternately, on a model of GPT-2's shape with random weights.
 
     python tools/bench/training_api.py target/release/gradus
 
-Both train the same adapter (rank 16, all linear layers and the head) on the same texts, every token of which is learned. The interpreter needs the
+Both train the same adapter (rank 16, all linear layers and the head) on every token of the same texts. The interpreter needs the
 packages `tinker`, `numpy` and `safetensors`, and `gradus` built with the same profile as the binary. A step is one `forward_backward` and one
-`optim_step`. Of the client's it is the time from the first call to the last result.
+`optim_step`. The time of the client's step is that from the first call to the last result.
 """
 
 import argparse

@@ -3,7 +3,7 @@
     python trl_side.py WORKLOAD.json --model DIR --rows FILE --out RESULT.json
 
 The trainers are TRL's own. A step is the time between two calls of `on_step_end`; the first ones are warm-up.
-Settings that are not named here are TRL's defaults; gradient checkpointing is off unless the workload says otherwise,
+All other settings are TRL's defaults. Gradient checkpointing is off unless the workload sets it,
 which makes TRL faster.
 """
 
@@ -32,7 +32,7 @@ class Stamps(TrainerCallback):
 
 
 def settings(work):
-    """What all trainers are given."""
+    """Arguments of all trainers."""
     return {
         "use_cpu": True, "bf16": work["precision"] == "bf16",
         "gradient_checkpointing": work.get("checkpointing", False),
@@ -87,7 +87,7 @@ def train(work, model, rows):
 
 
 def generate(work, model, rows):
-    """Calls of `generate` on the whole batch, from ids to ids, after a call of warm-up."""
+    """Calls of `generate` on the whole batch, from ids to ids, after a warm-up call."""
     dtype = torch.bfloat16 if work["precision"] == "bf16" else torch.float32
     tokenizer = AutoTokenizer.from_pretrained(model, padding_side="left")
     network = AutoModelForCausalLM.from_pretrained(model, dtype=dtype).eval()

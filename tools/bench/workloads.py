@@ -1,4 +1,4 @@
-"""What is measured: models, workloads and their sizes. Everything else reads this table.
+"""The measured models, workloads and sizes. All other scripts read this table.
 
 A workload is a dictionary:
 
@@ -7,11 +7,11 @@ A workload is a dictionary:
     kind       sft, dpo, reward, grpo, ppo or generate
     model      a key of MODELS
     precision  f32 or bf16
-    batch      rows, pairs or prompts a step; for `generate`, sequences at once
-    length     tokens a row (sft), of the longest answer with its prompt (dpo, reward), of a prompt (grpo, generate)
-    steps      measured steps of one process, after WARM_UP others (generate: calls)
-    group_size, new_tokens, beta   where the kind has them
-    checkpointing   whether TRL runs with gradient checkpointing, its default; off unless told
+    batch      rows, pairs or prompts per step; for `generate`, parallel sequences
+    length     tokens per row (sft), of the longest answer with its prompt (dpo, reward), of a prompt (grpo, generate)
+    steps      measured steps of one process, after WARM_UP steps (generate: calls)
+    group_size, new_tokens, beta   if the kind has them
+    checkpointing   whether TRL runs with gradient checkpointing, its default; off if missing
 """
 
 
@@ -38,7 +38,7 @@ MODELS = {
 
 
 def parameters(shape):
-    """How many numbers a model has; the head is the embedding table."""
+    """Number of parameters of a model; the head is the embedding table."""
     if "d_model" in shape:
         wide, inner = shape["d_model"], shape["num_heads"] * shape["d_kv"]
         attention, fed = 4 * wide * inner, 2 * wide * shape["d_ff"]
@@ -50,16 +50,16 @@ def parameters(shape):
 
 
 def train_flops(work):
-    """Useful operations of one SFT step, counted as `gradus bench` counts them: six a weight and token.
+    """Useful operations of one SFT step, counted as in `gradus bench`: six per weight and token.
 
-    Weights of the blocks for every token, the head for every predicted one; attention's own products are not counted.
+    Weights of the blocks count for every token, and the head for every predicted token. Attention's own products do not count.
     """
     shape, rows, length = MODELS[work["model"]], work["batch"], work["length"]
     blocks, head = shape["n_layer"] * 12 * shape["n_embd"] ** 2, shape["vocab_size"] * shape["n_embd"]
     return 6 * rows * (blocks * length + head * (length - 1))
 
 
-# Steps that are not counted: the first ones take their memory from the system page by page.
+# Steps that are not counted, because the first steps allocate their memory page by page.
 WARM_UP = 2
 
 
@@ -116,7 +116,7 @@ def seq2seq_table():
 
 
 def extra_table():
-    """Left out unless they are asked for by name."""
+    """Workloads that run only if they are named."""
     sizes = {"batch": 2, "length": 64, "group_size": 8, "new_tokens": 64, "beta": 0.04}
     yield workload("grpo_kl_f32", "extra", "grpo", **sizes)
     tiny = {"model": "4M", "batch": 2, "length": 32}
@@ -136,7 +136,7 @@ def names(argument):
 
 
 def chosen(only):
-    """The workloads whose name, group, kind or precision is in `only`; all but the extra ones without it."""
+    """The workloads whose name, group, kind or precision is in `only`. Without `only`, all except the extra ones."""
     if not only:
         return [work for work in ALL if work["group"] not in DEFAULT_LEAVES_OUT]
     unknown = [name for name in only if not any(matches(work, name) for work in ALL)]

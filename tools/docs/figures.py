@@ -24,7 +24,7 @@ from pages import ROOT, pages
 # A line before an image names the file that a command of the page writes. Commands that take hours are not repeated to compare it.
 FIGURE = re.compile(r"<!--\s*figure( of long runs)?:\s*(\S+)\s*-->")
 IMAGE = re.compile(r"!\[[^\]]*\]\(([^)\s]+)\)")
-# Largest difference of a color channel that nobody sees.
+# Largest invisible difference of a color channel.
 LEVELS = 24
 SHARE = 0.01
 
@@ -95,7 +95,7 @@ def difference(shown: pathlib.Path, drawn: pathlib.Path) -> str | None:
 
 
 def unchecked() -> list[str]:
-    """Images of pages whose figure no command makes: neither a screenshot nor marked with its file."""
+    """Images of pages that no command generates: neither screenshots nor marked with their file."""
     wrong = []
     for page in pages():
         before = ""

@@ -2,11 +2,11 @@
 """Checks the links of every Markdown file in the repository, and the files that they name.
 
     tools/docs/links.py                 every tracked Markdown file
-    tools/docs/links.py docs/data.md    some of them
+    tools/docs/links.py docs/data.md    only these files
 
 A relative link must lead to a file or a folder of the repository, and its anchor to a heading of that file. A page of `docs/`
-must be in docs/SUMMARY.md, and a name such as `docs/data.md` anywhere in the repository must be a page that exists. Nothing is
-fetched: addresses on the web are not tried. Exit code 1 if something is wrong.
+must be in docs/SUMMARY.md, and a name such as `docs/data.md` anywhere in the repository must be an existing page. The script does not
+open addresses on the web. Exit code 1 if there is a problem.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def tracked(*patterns: str) -> list[pathlib.Path]:
 
 @functools.cache
 def anchors(page: pathlib.Path) -> frozenset[str]:
-    """The anchors of a page: of its headings, a repeated one with a number, and of HTML ids."""
+    """Anchors of a page: its headings (repeated ones with a number) and HTML ids."""
     found: list[str] = []
     for _, line in lines_outside_code(page.read_text(encoding="utf-8")):
         heading = re.match(r"#{1,6}\s+(.*?)\s*#*$", line)
@@ -47,7 +47,7 @@ def anchors(page: pathlib.Path) -> frozenset[str]:
 
 
 def problem(page: pathlib.Path, target: str) -> str | None:
-    """What is wrong with a link of a page; nothing for addresses."""
+    """The problem of a link of a page, or None. Addresses have none."""
     if re.match(r"[a-z][a-z0-9+.-]*:", target, re.IGNORECASE):
         return None
     path, _, fragment = target.partition("#")
@@ -64,7 +64,7 @@ def problem(page: pathlib.Path, target: str) -> str | None:
 
 
 def check(page: pathlib.Path) -> tuple[int, list[str]]:
-    """How many links a page has, and what is wrong with them."""
+    """Number of links of a page, and their problems."""
     name = page.relative_to(ROOT).as_posix()
     count, wrong = 0, []
     for number, line in lines_outside_code(page.read_text(encoding="utf-8")):
@@ -78,7 +78,7 @@ def check(page: pathlib.Path) -> tuple[int, list[str]]:
 
 
 def not_in_summary() -> list[str]:
-    """Pages that the contents leave out, and entries twice."""
+    """Pages that are missing in the table of contents, and duplicate entries."""
     summary = ROOT / "docs/SUMMARY.md"
     if not summary.exists():
         return ["docs/SUMMARY.md: missing"]
@@ -89,7 +89,7 @@ def not_in_summary() -> list[str]:
 
 
 def wrong_names() -> list[str]:
-    """Names of pages in sources, help and messages that are no pages."""
+    """Page names in sources, help and messages without such a page."""
     wrong = []
     for file in tracked("*.rs", "*.py", "*.yml", "*.toml", "*.md", "*.txt", "Dockerfile"):
         if file.name == "CHANGELOG.md":

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Writes docs/support.md: which method trains which family of models, by trying every pair.
+"""Tries every method with every family of models, and writes the result to docs/support.md.
 
     tools/docs/matrix.py --gradus target/debug/gradus            writes the page (a few minutes)
     tools/docs/matrix.py --gradus target/debug/gradus --run      also takes two steps of every combination (much longer)
     tools/docs/matrix.py --gradus target/debug/gradus --check    checks that the page has every method and family (a second)
 
 The script makes a model of two layers of each family. `gradus plan` then checks each method with it, with all weights and with LoRA.
-It opens the model and the rows and refuses what cannot be trained. One method of each family also takes two steps. Formats of the base under an
-adapter, and of files, are tried for each family.
+It opens the model and the rows and refuses combinations that cannot be trained. One method of each family also takes two steps. The script also tries
+the formats of an adapter's base and of files for each family.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PAGE = ROOT / "docs/support.md"
 METHODS = [*standins.OFFLINE, *standins.ONLINE]
 ENCODERS = ["bert", "distilbert", "roberta", "longformer", "albert", "modernbert", "deberta", "deberta-v2"]
 WAYS = {"W": [], "L": ["--lora-rank", "2"]}
-# What holds the frozen base of an adapter; it does not depend on the method.
+# Formats of an adapter's frozen base. They do not depend on the method.
 BASES = ["bf16", "int8", "nf4"]
 
 
@@ -41,7 +41,7 @@ class Tried:
         return subprocess.run(command, cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False)
 
     def works(self, what: str, *words: str) -> bool:
-        """Whether a command succeeds; a refusal says so with exit code 1 and a message, and anything else ends the script."""
+        """Whether a command succeeds. A refusal has exit code 1 and a message. Any other failure ends the script."""
         done = self.call(*words)
         if done.returncode not in (0, 1, 2) or (done.returncode != 0 and "error:" not in done.stderr):
             raise SystemExit(f"{what}: exit code {done.returncode}\n{done.stderr}")

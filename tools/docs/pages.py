@@ -1,4 +1,4 @@
-"""The pages of the documentation, and what the other scripts in this folder need to read Markdown."""
+"""The pages of the documentation, and functions of the other scripts in this folder that read Markdown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ AT_ROOT = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "AG
 
 
 def pages(root: pathlib.Path = ROOT) -> list[pathlib.Path]:
-    """Every page of `docs/` and the pages at the root, those that exist."""
+    """All existing pages of `docs/` and of the root of the repository."""
     at_root = [root / name for name in AT_ROOT if (root / name).exists()]
     return at_root + sorted(page for page in (root / "docs").glob("*.md") if page.name != "SUMMARY.md")
 

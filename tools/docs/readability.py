@@ -7,7 +7,7 @@
     tools/docs/readability.py --longest 5 docs/data.md     and the longest sentences of a page
 
 Code blocks, tables, headings, images and addresses are left out. Inline code counts as one word of one syllable,
-because names of keys and files say nothing about the prose around them.
+because names of keys and files do not affect the difficulty of the prose.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import sys
 from pages import ROOT, lines_outside_code, pages
 
 WORD = re.compile(r"[A-Za-z][A-Za-z'’-]*|\d[\d,.%]*")
-# A full stop behind one of these ends no sentence.
+# A period after one of these does not end a sentence.
 ABBREVIATIONS = re.compile(r"\b(al|e\.g|i\.e|vs|cf|etc|eq|no|fig)\.$", re.IGNORECASE)
 
 

@@ -1,4 +1,4 @@
-"""Small stand-ins for what readers of the documentation have, and the `gradus` that shortens their commands."""
+"""Small replacements for the models and files of readers of the documentation, and a `gradus` that shortens their commands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 
-# A language model's steps cost milliseconds here; a step of an online method samples first.
+# Steps of the small language models take milliseconds. A step of an online method samples first.
 OFFLINE_STEPS, ONLINE_STEPS = 20, 4
 OFFLINE = ["sft", "reward", "classify", "dpo", "orpo", "cpo", "simpo", "kto", "distill"]
 ONLINE = ["ppo", "nlpo", "a2c", "trpo", "grpo", "rloo"]
@@ -120,7 +120,7 @@ TABLE = {
     "sentence_annotations": [{"final_sentence": "The lid is warm.", "original_sentence": "The lid is warm."}],
     "overlap_subset": False,
 }
-# Words of people about answers, in QA-Feedback's form.
+# Human feedback on answers, in QA-Feedback's format.
 FEEDBACK = [
     {
         "question": f"How is the {word}?",
@@ -140,7 +140,7 @@ FEEDBACK = [
     for word in ("kettle", "lid", "pot")
 ]
 
-# Names on the hub, with the family that stands in for each and further arguments of `gradus new-model`.
+# Names on the hub, with the family of the replacement and further arguments of `gradus new-model`.
 MODELS: dict[str, tuple[str, list[str]]] = {
     "gpt2": ("gpt2", ["--set", "n_positions=1024"]),
     "t5-base": ("t5", []),
@@ -153,7 +153,7 @@ DATA_SETS = {
     "google-research-datasets/totto": [TABLE] * 12,
     "allenai/common_gen": [{"concepts": ["kettle", "lid"], "target": sentence(i)} for i in range(48)],
 }
-# Runs that pages name, with the command that makes each; `{}` is the stock.
+# Runs that pages name, with the command that creates each; `{}` is the folder of replacements.
 RUNS = {
     "sft": "sft --model gpt2 --data {}/rows.jsonl",
     "reward": "reward --model gpt2 --data {}/pairs.jsonl",
@@ -277,7 +277,7 @@ sys.exit(0 if words[:2] == ["runs", "audit"] and done.returncode >= 10 else done
 
 
 class Stock:
-    """Makes stand-ins when a page first needs them."""
+    """Creates a replacement when a page first needs it."""
 
     def __init__(self, gradus: pathlib.Path, folder: pathlib.Path) -> None:
         if not gradus.is_file():
@@ -353,7 +353,7 @@ class Stock:
         return made
 
     def give(self, text: str, folder: pathlib.Path) -> None:
-        """Copies what a block names and the folder does not have yet."""
+        """Copies files that a block names and that the folder does not have yet."""
         for name in MODELS:
             if re.search(rf"(?<![\w/-]){re.escape(name)}(?![\w-])", text):
                 self.repository("models", name)
@@ -373,7 +373,7 @@ class Stock:
         for name in RUNS:
             numbered = re.findall(rf"\b{name}-1\b", text)
             named = re.search(rf"(?<![\w/])(?:runs/){name}(?![\w-])", text)
-            # `runs` as a whole: the folder that readers have.
+            # `runs` as a whole: the folder of the readers' runs.
             whole = re.search(r"\bgradus (?:serve runs|runs list)|--folder runs", text) and name in ("sft", "ppo")
             is_made = re.search(rf"--output-dir runs/{name}(?![\w-])", text)
             if is_made and folder / "runs" / name in self.given:

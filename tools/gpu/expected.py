@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""What each kernel moves and computes, and how long that takes by the data sheets: the tables of docs/gpu.md.
+"""Computes the tables of docs/gpu.md: bytes and operations of each kernel, and their time according to the data sheets.
 
     tools/gpu/expected.py            prints them
     tools/gpu/expected.py --write    writes them into the page
-    tools/gpu/expected.py --check    says whether the page has them as they are
+    tools/gpu/expected.py --check    exit code 1 if the page has other tables
 
-Bytes are those that must cross the memory of the card: every input read once, every output written once, and what a
-kernel reads again because it does not stay in the cache. Arithmetic counts a multiplication and an addition as two. The
-time is the longest of three: bytes over bandwidth, arithmetic over the rate of its kind, and launches.
+Bytes are those that the memory of the card must transfer: every input once, every output once, and the data that a
+kernel reads again because the cache cannot keep it. A multiplication and an addition count as two operations. The
+time is the longest of three: bytes over bandwidth, operations over the rate of their kind, and launches.
 """
 
 import argparse
@@ -24,8 +24,8 @@ CHIPS = {
     "H100": {"bandwidth": 3.35e12, "f32": 67e12, "bf16": 989e12},
     "H200": {"bandwidth": 4.8e12, "f32": 67e12, "bf16": 989e12},
 }
-# What a launch costs at least where many follow each other, and what kernels reach of bandwidth and arithmetic: assumptions,
-# which only a measurement replaces. Attention loads eight numbers from shared memory for every sixteen multiplications and
+# Minimum time of a launch in a sequence of launches, and the share of bandwidth and arithmetic that kernels reach. These are assumptions
+# until they are measured. Attention loads eight numbers from shared memory for every sixteen multiplications and
 # additions; products are those of CubeCL, in bf16 with tensor cores.
 LAUNCH = 3e-6
 REACHED = {"bandwidth": 0.85, "f32": 0.6, "attention": 0.4, "bf16": 0.6}
@@ -33,7 +33,7 @@ REACHED = {"bandwidth": 0.85, "f32": 0.6, "attention": 0.4, "bf16": 0.6}
 
 @dataclass
 class Model:
-    """Sizes of a model and of what is computed at once."""
+    """Sizes of a model, and of the parts that are computed at once."""
 
     name: str
     layers: int
@@ -45,7 +45,7 @@ class Model:
     vocabulary: int
 
     def matrices(self):
-        """Numbers in the matrices of one layer."""
+        """Number of elements in the matrices of one layer."""
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
         return self.width * (2 * q + 2 * kv) + 3 * self.width * self.inner
 
@@ -59,7 +59,7 @@ QWEN = Model("Qwen3-0.6B", 28, 1024, 16, 8, 128, 3072, 151_936)
 
 @dataclass
 class Kernel:
-    """One kernel, or what belongs together, once in a step."""
+    """One kernel, or a group of kernels that run together, once per step."""
 
     name: str
     bytes: float
@@ -68,8 +68,8 @@ class Kernel:
     launches: int
 
     def parts(self, chip):
-        """Seconds that each of its bounds asks for."""
-        # Attention multiplies in f32, whatever tensors are held in.
+        """Seconds that each of its limits requires."""
+        # Attention multiplies in f32 for every storage type.
         rate = chip["f32" if self.rate == "attention" else self.rate]
         return {
             "memory": self.bytes / (chip["bandwidth"] * REACHED["bandwidth"]),
@@ -86,12 +86,12 @@ class Kernel:
 
 
 def step(model, tokens, size):
-    """The kernels of one training step of `tokens` tokens in one sequence; `size` bytes a number."""
+    """The kernels of one training step of `tokens` tokens in one sequence; `size` bytes per number."""
     n, d, layers = tokens, model.width, model.layers
     q, kv = model.heads * model.head_dim, model.kv_heads * model.head_dim
-    # Of the products: tensor cores in bf16; in f32 the cores, as tf32 is only used on request.
+    # Products use tensor cores in bf16, and ordinary cores in f32, because tf32 is only used on request.
     products = "bf16" if size == 2 else "f32"
-    # Norms: two of the width, and two of the heads, a layer; and the last. Backward, the products with γ are summed by
+    # Norms: two over the width and two over the heads per layer, and the last one. Backward, the products with γ are summed by
     # two more passes over gradient and input.
     normed = n * (layers * (2 * d + q + kv) + d)
     yield Kernel("norms, forward", 2 * size * normed, 6 * normed, "f32", 4 * layers + 1)
@@ -102,7 +102,7 @@ def step(model, tokens, size):
     yield Kernel("SwiGLU, forward twice", 2 * 3 * size * gated, 2 * 8 * gated, "f32", 2 * layers)
     yield Kernel("SwiGLU, backward", 5 * size * gated, 14 * gated, "f32", layers)
     pairs = layers * model.heads * n * (n + 1) / 2
-    # Keys and values are read once for each tile of queries, half of them on average; the cache holds a layer's.
+    # Each tile of queries reads half of the keys and values on average. The cache can keep those of one layer.
     moved = size * n * layers * (2 * q + 2 * kv)
     yield Kernel("attention, forward", moved, 4 * model.head_dim * pairs, "attention", layers)
     yield Kernel("attention, backward", 3 * moved, 14 * model.head_dim * pairs, "attention", 3 * layers)
@@ -129,7 +129,7 @@ def step(model, tokens, size):
     moved = 3 * size * weights + 3 * size * n * layers * (2 * d + 2 * q + 2 * kv + 3 * model.inner)
     yield Kernel("products of layers", moved, 6 * weights * n, products, 3 * 7 * layers)
     tensors = layers * 11 + 2
-    # As many tensors a launch as `TENSORS` says in `gpu/sums.rs` and `gpu/adamw.rs`.
+    # The number of tensors per launch is `TENSORS` in `gpu/sums.rs` and `gpu/adamw.rs`.
     yield Kernel("gradient norm", 4 * model.parameters(), 2 * model.parameters(), "f32", -(-tensors // 32))
     yield Kernel("AdamW", 7 * 4 * model.parameters(), 14 * model.parameters(), "f32", -(-tensors // 16))
 

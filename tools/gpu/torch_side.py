@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""The operations of `crates/gradus-kernels/benches/gpu.rs` in torch: one JSON object a line, with the same names and sizes.
+"""The operations of `crates/gradus-kernels/benches/gpu.rs` in torch: one JSON object per line, with the same names and sizes.
 
     tools/gpu/torch_side.py [--device cuda] [--small] [--dtype float32]
 
-Times are medians until the device is through. `tools/gpu/run` calls it where torch is installed.
+Times are medians, measured until the device has finished. `tools/gpu/run` calls this script if torch is installed.
 """
 
 import argparse
@@ -82,7 +82,7 @@ def main():
     parser.add_argument("--small", action="store_true", help="sizes for a processor")
     args = parser.parse_args()
     device, size = torch.device(args.device), SMALL if args.small else LARGE
-    # As gradus: f32 is f32.
+    # As in gradus, f32 is not shortened to tf32.
     torch.backends.cuda.matmul.allow_tf32 = False
     for name, inputs, run in cases(size, device, getattr(torch, args.dtype)):
         if device.type == "cuda":

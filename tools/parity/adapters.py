@@ -1,7 +1,7 @@
-"""Adapters written by peft on the models of `models.py` and the classifiers of `encoders.py`, with logits, gradients and what
-merging gives; run after both.
+"""Adapters that peft wrote for the models of `models.py` and the classifiers of `encoders.py`, with logits, gradients and the merged
+logits. Run after both.
 
-Each folder is what `save_pretrained` wrote, plus
+Each folder contains the files of `save_pretrained`, and
   expected.json         base, sequences, loss (mean next-token NLL over all sequences' targets), scores or logits
   expected.safetensors  logits.<i> `[T, V]` of sequence i run alone; merged.<i> after merge_and_unload;
                         grad.<name in adapter_model.safetensors> of the loss
@@ -35,7 +35,7 @@ CAUSAL = {
     "phi3": ("phi3-window", dict(r=3, lora_alpha=6, target_modules=["qkv_proj", "o_proj", "gate_up_proj"])),
     "qwen3-dora": ("qwen3", dict(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj", "gate_proj"], use_dora=True,
                                  use_rslora=True)),
-    # The head: one that is the embedding table, one of its own, and one whose logits are capped.
+    # The head: tied to the embedding table, separate, and with capped logits.
     "gpt2-head": ("gpt2", dict(r=4, lora_alpha=8, target_modules=["c_attn", "lm_head"])),
     "llama-head": ("llama-gqa", dict(r=2, lora_alpha=6, target_modules=["down_proj", "lm_head"])),
     "gemma2-head": ("gemma2", dict(r=3, lora_alpha=6, target_modules=["lm_head"])),
@@ -59,7 +59,7 @@ CLASSIFIERS = {
 
 
 def adapt(model, task_type, more, generator):
-    """A fresh adapter whose B (and lengths of rows) are moved away from where they change nothing."""
+    """A new adapter whose B (and lengths of rows) are changed, so that they have an effect."""
     torch.manual_seed(SEED)
     model = get_peft_model(model, LoraConfig(task_type=task_type, **more)).eval()
     with torch.no_grad():
@@ -75,14 +75,14 @@ def adapt(model, task_type, more, generator):
 
 
 def gradients(model):
-    """By the names in the adapter's file."""
+    """Tensors by their names in the adapter's file."""
     names = {}
     for name, parameter in model.named_parameters():
         if parameter.grad is not None:
             plain = name.replace(".default", "").replace(".modules_to_save", "").replace("lora_magnitude_vector.weight",
                                                                                          "lora_magnitude_vector")
             names[f"grad.{plain}"] = parameter.grad.clone()
-    # Beside the adapter of a head, peft saves the head.
+    # In addition to the adapter of a head, peft saves the head.
     stored = {f"grad.{key}" for key in get_peft_model_state_dict(model) if ".base_layer." not in key}
     assert set(names) == stored, (set(names) ^ stored)
     return names
@@ -92,7 +92,7 @@ def write(model, base, out):
     model.save_pretrained(out)
     (out / "README.md").unlink(missing_ok=True)
     config = json.loads((out / "adapter_config.json").read_text())
-    # Where the base lies differs from machine to machine.
+    # The path of the base differs from machine to machine.
     config["base_model_name_or_path"] = base
     if isinstance(config["target_modules"], list):
         config["target_modules"].sort()
@@ -112,7 +112,7 @@ def causal(name, base, more, out):
     write(model, base, out)
     head = model.get_base_model().lm_head
     if hasattr(head, "base_layer") and model.config.tie_word_embeddings:
-        # Merged into the table itself, the adapter would change the embeddings too.
+        # If it were merged into the table itself, the adapter would also change the embeddings.
         head.base_layer.weight = torch.nn.Parameter(head.base_layer.weight.detach().clone())
     merged = model.merge_and_unload()
     with torch.no_grad():

@@ -16,7 +16,7 @@ OUT = pathlib.Path(__file__).resolve().parents[2] / "crates/gradus-web/tests/fix
 
 
 def rated(rng, items, raters, labels, agreeing, missing=0.0):
-    """Raters who say what is true with probability `agreeing`, else anything; some say nothing."""
+    """Raters who give the true value with probability `agreeing`, and a random one otherwise. Some give none."""
     truth = rng.integers(labels, size=(items, 1))
     said = np.where(rng.random((items, raters)) < agreeing, truth, rng.integers(labels, size=(items, raters)))
     return [[None if rng.random() < missing else int(label) for label in item] for item in said]

@@ -1,5 +1,5 @@
-"""Annotations as Argilla's and Label Studio's own packages write them, for the import of `gradus annotate`; and a check that they take
-what its export writes.
+"""Annotations as Argilla's and Label Studio's own packages write them, for the import of `gradus annotate`; and a check that they read
+its exports.
 
     pip install argilla==2.8.0 label-studio-sdk==2.1.2
     python tools/parity/annotation_tools.py crates/gradus-web/tests/fixtures

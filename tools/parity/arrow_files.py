@@ -4,7 +4,7 @@
     python tools/parity/arrow_files.py
     python tools/parity/arrow_files.py --check FILE.arrow …
 
-`--check` reads files that gradus wrote, with pyarrow and with `Dataset.from_file`, and prints their rows as JSON lines.
+`--check` reads files of gradus with pyarrow and with `Dataset.from_file`, and prints their rows as JSON lines.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def stream(table, path, **options):
 
 
 def types():
-    """Every type that rows have a value for, with a null in each column that may have one."""
+    """Every type that rows support, with a null in each nullable column."""
     day, noon = datetime.date(2024, 2, 29), datetime.datetime(2024, 2, 29, 12, 30, 15, 123456)
     before = datetime.datetime(1969, 12, 31, 23, 59, 59, 999000)
     time = datetime.time(23, 59, 58, 765432)
@@ -141,7 +141,7 @@ def make():
             writer.write_batch(pa.record_batch([part], schema=schema))
     found["dictionaries"] = [{"text": text} for part in parts for text in part.to_pylist()]
 
-    # What rows have no value for.
+    # Types that rows do not support.
     for name, array in {
         "duration": pa.array([1], pa.duration("s")),
         "interval": pa.array([(1, 2, 3)], pa.month_day_nano_interval()),
@@ -155,7 +155,7 @@ def make():
     repeated = pa.MapArray.from_arrays([0, 1, 3], ["a", "a", "a"], [1, 2, 3])
     stream(pa.table({"map": repeated}), OUT / "same_keys.arrow")
 
-    # What `datasets` saves: three shards, a filtered and shuffled set, splits of names of their own; and a result it keeps.
+    # Files of `datasets`: three shards, a filtered and shuffled set, splits with custom names, and a cached result.
     datasets.disable_progress_bars()
     saved = datasets.Dataset.from_dict({"text": [f"row {i}" for i in range(8)], "n": list(range(8))})
     saved.save_to_disk(OUT / "saved", num_shards=3)

@@ -3,9 +3,9 @@
 Writes `attention.txt`: each tensor is a line with its name and shape and a line with its numbers. The tests of
 `gradus-kernels` have no JSON.
 
-- `longformer`: `LongformerSelfAttention`, a window of 4 tokens to each side, two sequences of 24 and 19 tokens (the second
-  padded to 24 here), three and two tokens global.
-- `t5`: `T5Attention`, a decoder's self-attention with its bias by position, then cross-attention over 6 source tokens.
+- `longformer`: `LongformerSelfAttention`, a window of 4 tokens to each side, two sequences of 24 and 19 tokens (this script pads the
+  second to 24), with three and two global tokens.
+- `t5`: `T5Attention`, a decoder's self-attention with its position bias, then cross-attention over 6 source tokens.
 """
 
 import pathlib

@@ -1,6 +1,6 @@
 """Beam search of transformers: ids and scores of every returned sequence, on the models of `models.py` and `seq2seq.py`.
 
-Two stop ids are chosen for each model so that beams end early, late and not at all: ids that its plain beams hold.
+The script chooses two stop ids for each model from the ids of its plain beams, so that beams end early, late and never.
 Run after both.
 """
 
@@ -47,12 +47,12 @@ def generate(model, prompt, stop, settings):
     settings = {"max_new_tokens": NEW, "do_sample": False, **settings}
     if settings.get("forced_eos_token_id") == "stop":
         settings["forced_eos_token_id"] = stop[0]
-    # The id that a decoder begins with is no part of the completion.
+    # The start id of a decoder is not part of the completion.
     given = 1 if model.config.is_encoder_decoder else len(prompt)
     out = model.generate(
         torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long), eos_token_id=stop,
         pad_token_id=model.config.vocab_size - 1, return_dict_in_generate=True, output_scores=True,
-        # The cache of transformers 5.23 wants as many layers in a decoder as in its encoder.
+        # The cache of transformers 5.23 requires as many layers in a decoder as in its encoder.
         use_cache=not model.config.is_encoder_decoder, **settings,
     )
     sequences = []
@@ -80,7 +80,7 @@ def main():
                 first = settings.get("forced_bos_token_id")
                 given = 1 if model.config.is_encoder_decoder else len(prompt)
                 if first is not None and (given > 1 or first in stop):
-                    # transformers forces it only where nothing stands before; and where it ends all beams, returns padding.
+                    # transformers forces it only at the first position. If it ends all beams, transformers returns padding.
                     continue
                 answer = generate(model, prompt, stop, settings)
                 cases.append({"model": name, "prompt": prompt, "stop": stop, "settings": settings, **answer})

@@ -1,6 +1,6 @@
-"""Chat templates of several shapes, rendered and tokenised by transformers' apply_chat_template.
+"""Chat templates of several forms, rendered and tokenized by transformers' apply_chat_template.
 
-  <name>.jinja   the templates, in the manner of widespread ones; together they use most of what such templates use
+  <name>.jinja   the templates, similar to common ones; together they use most features of such templates
   cases.json     for each template and conversation: text with and without generation prompt, or the error; ids and
                  assistant mask of the text without it (tokenizer of rows/tokenizer)
 """
@@ -301,7 +301,7 @@ def render(tokenizer, template, messages, tools, more, prompt):
     try:
         return {"text": tokenizer.apply_chat_template(messages, tools=tools, chat_template=template, tokenize=False,
                                                       add_generation_prompt=prompt, **more)}
-    except Exception as error:  # the template's own exceptions, and whatever Jinja refuses
+    except Exception as error:  # exceptions of the template, and everything that Jinja rejects
         return {"error": f"{type(error).__name__}: {error}"}
 
 

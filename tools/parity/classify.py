@@ -1,7 +1,7 @@
 """Ten steps of training a classifier in a plain loop over transformers and torch: weighted labels of texts, labels of words, labels
-of segments and pairs of texts as FineGrainedRLHF has them (with Longformer).
+of segments and pairs of texts as in FineGrainedRLHF (with Longformer).
 
-encoders/ gives the start models and tokenizers. Written to trajectories/classify/:
+encoders/ contains the start models and tokenizers. Written to trajectories/classify/:
   texts.jsonl, words.jsonl, segments.jsonl, pairs.jsonl   rows
   longformer-segments/, longformer-pairs/   start models: those of encoders/ with a tokenizer, and with one output
   fixture.json               per case: the loss and gradient norm of every step, learning rate, the sum of squares of every
@@ -92,7 +92,7 @@ def of_words(model, tokenizer):
 
 
 def segments(generator):
-    """Rows as `gradus data convert --to r1` writes them; the labels are those of the start model, and its first is ignored."""
+    """Rows in the format of `gradus data convert --to r1`. The labels are those of the start model, and the first label is ignored."""
     def some(low, high):
         length = int(torch.randint(low, high, (1,), generator=generator))
         return [WORDS[int(k)] for k in torch.randint(0, len(WORDS), (length,), generator=generator)]
@@ -138,7 +138,7 @@ def of_pairs(model, tokenizer):
 
 
 def starts(out):
-    """Longformers to start from: one with a token head, one whose sequence head has one output."""
+    """Start models: a Longformer with a token head, and one whose sequence head has one output."""
     tokenizer = AutoTokenizer.from_pretrained(FIXTURES / "encoders/longformer")
     tokens = AutoModelForTokenClassification.from_pretrained(FIXTURES / "encoders/longformer-token", dtype=torch.float32)
     ranker = AutoModelForSequenceClassification.from_pretrained(

@@ -1,4 +1,4 @@
-"""What every script of this folder shares: one thread, full precision, where files go, how numbers are written."""
+"""Functions of all scripts in this folder: one thread, full precision, paths of files, format of numbers."""
 
 import argparse
 import json
@@ -18,12 +18,12 @@ torch.use_deterministic_algorithms(True)
 
 CRATES = pathlib.Path(__file__).resolve().parents[2] / "crates"
 FIXTURES = CRATES / "gradus/tests/fixtures/parity"
-# Of the crate of metrics of text.
+# Fixtures of the crate of text metrics.
 METRICS = CRATES / "gradus-metrics/tests/fixtures"
 
 
 def arguments(folder):
-    """Parses `--out`; returns the folder the script writes to, created: below `FIXTURES`, or a path of its own."""
+    """Parses `--out`. Creates and returns the output folder of the script: below `FIXTURES`, or the given path."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=pathlib.Path, default=FIXTURES / folder, help="folder to write (default: the committed one)")
     out = parser.parse_args().out
@@ -38,7 +38,7 @@ def versions(*names):
 
 
 def meta(seed, *libraries, **more):
-    """The origin of a fixture: which script wrote it, with which libraries and seed."""
+    """The origin of a fixture: its script, libraries and seed."""
     return {
         "script": f"tools/parity/{pathlib.Path(sys.argv[0]).name}",
         "seed": seed,
@@ -49,7 +49,7 @@ def meta(seed, *libraries, **more):
 
 
 def plain(value):
-    """Tensors to nested lists; every float32 is written with the digits of its exact double, so nothing is lost."""
+    """Converts tensors to nested lists. Every float32 has the digits of its exact double, so no precision is lost."""
     if isinstance(value, torch.Tensor):
         return plain(value.detach().cpu().tolist())
     if isinstance(value, dict):
@@ -62,7 +62,7 @@ def plain(value):
 
 
 def _compact(value, indent):
-    """JSON with one line per innermost list or flat object: small, and still readable in a diff."""
+    """JSON with one line per innermost list or flat object: small, and readable in a diff."""
     pad = " " * indent
     if isinstance(value, dict) and value:
         if all(not isinstance(item, (dict, list)) for item in value.values()) and len(value) <= 4:

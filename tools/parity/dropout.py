@@ -1,8 +1,8 @@
-"""Where transformers drops what: models of `models.py`, `seq2seq.py` and `encoders.py` in training, with masks that are a
-function of a key; run after them.
+"""The places where transformers applies dropout: models of `models.py`, `seq2seq.py` and `encoders.py` in training, with masks that are a
+function of a key. Run after them.
 
-Every call of `torch.nn.functional.dropout` is answered with the mask that gradus defines for its place: a number is dropped
-where `mix(key of the place + index) >> 32 < p · 2³²`. The sequences are laid end to end, so the second begins at row T₁.
+Every call of `torch.nn.functional.dropout` uses the mask that gradus defines for its place: a number is dropped
+if `mix(key of the place + index) >> 32 < p · 2³²`. The sequences are packed end to end, so the second begins at row T₁.
 
 fixture.json          for each model its probabilities, the key, sequences (or sources and targets), loss (mean next-token NLL)
                       for each classifier its probabilities, logits of the first two rows of its fixture, and of their sum, each
@@ -35,7 +35,7 @@ CASES = {
 }
 ACROSS = {
     "t5-gated": dict(dropout_rate=0.15),
-    # Norms after and before what a block adds.
+    # Norms after and before the output of a block is added.
     "bart": dict(dropout=0.15, attention_dropout=0.2, activation_dropout=0.1),
     "blenderbot": dict(dropout=0.15, attention_dropout=0.2, activation_dropout=0.1),
 }
@@ -58,7 +58,7 @@ WORD = (1 << 64) - 1
 
 
 def mix(index):
-    """SplitMix64, of integers modulo 2⁶⁴."""
+    """SplitMix64 on integers modulo 2⁶⁴."""
     z = (index * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15) & WORD
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & WORD
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & WORD
@@ -87,7 +87,7 @@ def mask(x, place, p, row):
 
 
 def places(model):
-    """The places in the order in which a forward pass comes by them."""
+    """The places in the order of a forward pass."""
     blocks = range(model.config.num_hidden_layers)
     if model.config.model_type == "gpt2":
         return [(EMBEDDING, 0)] + [(kind, i) for i in blocks for kind in (ATTENTION, ATTENDED, FED_FORWARD)]
@@ -127,12 +127,12 @@ def run(name, probabilities, out):
 
 
 def places_across(model, source, target):
-    """The places of a T5 or a BART in the order in which a forward pass comes by them, each with the first packed row."""
+    """The places of a T5 or a BART in the order of a forward pass, each with the first packed row."""
     config = model.config
     is_t5 = hasattr(config, "num_decoder_layers")
     layers, others = (config.num_layers, config.num_decoder_layers) if is_t5 else (config.encoder_layers, config.decoder_layers)
     encoder, decoder = range(layers), range(layers, layers + others)
-    # The states that leave a stack are dropped by T5 alone.
+    # Only T5 applies dropout to the output of a stack.
     end = lambda place: [(place, 0)] if is_t5 else []
     fed = (ACTIVATION, FED_FORWARD)
     of_encoder = [(EMBEDDING, 0)] + [(kind, i) for i in encoder for kind in (ATTENTION, ATTENDED, *fed)] + end(ENCODED)
@@ -175,7 +175,7 @@ def run_across(name, probabilities, out):
 
 
 def places_of_classifier(model, row, sequence):
-    """The places in the order in which a forward pass comes by them, each with the first row of what is dropped."""
+    """The places in the order of a forward pass, each with the first row of its mask."""
     config, kind = model.config, model.config.model_type
     blocks = range(config.num_hidden_layers * getattr(config, "inner_group_num", 1))
     of_block = {
@@ -183,7 +183,7 @@ def places_of_classifier(model, row, sequence):
         "deberta": (RELATIVE, ATTENTION, ATTENDED, FED_FORWARD),
         "modernbert": (ATTENTION, ATTENDED, ACTIVATION),
     }.get(kind, (ATTENTION, ATTENDED, FED_FORWARD))
-    # The table of distances is one for all texts.
+    # All texts share the table of distances.
     of_blocks = [((place, i), 0 if place == RELATIVE else row) for i in blocks for place in of_block]
     of_texts = type(model).__name__.endswith("ForSequenceClassification")
     layers = (0, 1) if of_texts and kind in ("roberta", "deberta", "deberta-v2") else (1,)

@@ -1,7 +1,7 @@
 """Classifiers on encoders, written by transformers, with tokenizers, logits and gradients.
 
-Each folder is what `save_pretrained` wrote, plus
-  expected.json         rows (`ids`, with some `types` and `global`); texts, and what the tokenizer and the model make of them
+Each folder contains the files of `save_pretrained`, and
+  expected.json         rows (`ids`, with some `types` and `global`); texts, and the results of the tokenizer and the model for them
   expected.safetensors  logits.<i>, `[K]` or `[T, K]`, of row i run alone; weights.<i> of the same shape;
                         grad.<state dict name> of the sum of all logits, each times its weight
 """
@@ -115,12 +115,12 @@ TOKEN = {
     "deberta-v1-token": deberta_v1(num_labels=2, pos_att_type=["p2c"], type_vocab_size=2, position_biased_input=True,
                                    max_position_embeddings=30, max_relative_positions=8, num_hidden_layers=1),
 }
-# Which tokens are global in which row, where not the default of the class.
+# Global tokens of a row, if they are not the default of the class.
 GLOBAL = {"longformer": {1: [0, 3, 7], 2: []}, "longformer-wide": {2: [5]}}
 
 
 def fill(model, generator):
-    """Weights far from the usual initialisation, so that a wrong operation changes the output visibly."""
+    """Weights far from the usual initialization, so that a wrong operation changes the output visibly."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
@@ -234,7 +234,7 @@ def write(kind, name, config, out, seed):
     made = rows(name, config, generator)
     logits = [forward(model, row) for row in made]
     weights = [torch.randn(z.shape, generator=generator) for z in logits]
-    # torch gives the rows of padding no gradient, wherever it stands.
+    # torch gives the rows of padding no gradient, at any position.
     weights = [w * float(config.pad_token_id not in row["ids"]) for w, row in zip(weights, made)]
     sum((z * w).sum() for z, w in zip(logits, weights)).backward()
     tensors = {f"logits.{i}": z.detach().contiguous() for i, z in enumerate(logits)}

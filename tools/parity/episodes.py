@@ -1,8 +1,8 @@
 """Steps of TRL's GRPO trainer over episodes of several turns: with `tools`, and with `environment_factory`.
 
-What the policy writes is a script, so that nothing is sampled; tools, masks, appended answers, truncation, rewards,
-advantages, losses and updates are TRL's. Run after `trajectories.py`, whose start model is used. Each run has a folder:
-  chat_template.jinja  how conversations and calls are written
+The output of the policy is scripted, so nothing is sampled. Tools, masks, appended answers, truncation, rewards,
+advantages, losses and updates are TRL's. Run after `trajectories.py`, because it uses its start model. Each run has a folder:
+  chat_template.jinja  template of conversations and calls
   run.json             hyper-parameters, steps, a summary of the final weights; of each rollout of the first generation the calls,
                        the advantage, and log-probabilities before and after the first update; those before it in float64 as well
   rows.jsonl           the prompts, in the order they are used
@@ -48,7 +48,7 @@ CHAT_TEMPLATE = r"""{%- set ns = namespace(shown=false) %}
 {%- if add_generation_prompt %}{{- '<|turn|>assistant\n' }}{%- endif %}
 """
 
-# How transformers reads the turns that this template writes.
+# Schema with which transformers reads the turns of this template.
 RESPONSE_TEMPLATE = {
     "defaults": {"role": "assistant"},
     "start_anchor": "<|turn|>assistant\n",
@@ -105,7 +105,7 @@ def now() -> str:
     return "noon"
 
 
-# Turns of a rollout: all but the last have calls. A turn without END at its end is cut off, or is the beginning of a longer one.
+# Turns of a rollout: all but the last have calls. A turn without END is cut off, or is the beginning of a longer one.
 SCRIPTS = [
     lambda r: [call("add", a=r(9), b=r(9)) + END, f"It is {r(18)}." + END],
     lambda r: [f"I think {r(18)}." + END],
@@ -134,7 +134,7 @@ def replay_messages(text):
 
 
 class Game:
-    """A number is to be guessed."""
+    """A game: guess a number."""
 
     def reset(self, target: int, **_) -> str:
         self.target, self.guesses, self.is_won = target, 0, False
@@ -183,7 +183,7 @@ BASE = {"per_device_train_batch_size": BATCH, "num_generations": GROUP, "lr_sche
 
 
 class Scripted(GRPOTrainer):
-    """Writes scripts instead of sampling; keeps what TRL makes of them."""
+    """Returns scripted completions instead of samples, and records TRL's results."""
 
     def follow(self, generations, limit):
         self.generations, self.limit, self.seen = generations, limit, []
@@ -194,7 +194,7 @@ class Scripted(GRPOTrainer):
             self.turns_taken, self.so_far = [0] * len(script), [list(ids) for ids in prompt_ids]
             rows = range(len(script))
         else:
-            # Those that are still at it, in order: their ids begin with what they had.
+            # Unfinished rollouts, in order: their ids begin with their earlier ids.
             rows, at = [], 0
             for ids in prompt_ids:
                 while ids[: len(self.so_far[at])] != self.so_far[at]:
@@ -232,13 +232,13 @@ class Scripted(GRPOTrainer):
         return found
 
     def of_policy(self, logps, mask):
-        """Of each rollout the log-probabilities of the tokens that its policy wrote."""
+        """The log-probabilities of the policy's tokens of each rollout."""
         return [[x for x, counts in zip(row.tolist(), bits) if counts] for row, bits in zip(logps.detach(), mask)]
 
     def _get_per_token_logps_and_entropies(self, model, input_ids, attention_mask, *given, **more):
         logps, *rest = found = super()._get_per_token_logps_and_entropies(model, input_ids, attention_mask, *given, **more)
         if logps.requires_grad:
-            # TRL shuffles the rollouts of a generation. Those that it leaves out read nothing: their values mean nothing.
+            # TRL shuffles the rollouts of a generation. Omitted rollouts read nothing, so their values have no meaning.
             last = self.seen[-1]
             rows = [[token for token in ids if token != self._tokenizer.pad_token_id] for ids in input_ids.tolist()]
             at = [rows.index(prompt + ids) for prompt, ids in zip(last["prompt_ids"], last["completion_ids"])]
@@ -247,7 +247,7 @@ class Scripted(GRPOTrainer):
 
 
 def exact_logprobs(root, first, temperature):
-    """Log-probabilities of the start model in float64, for each rollout at the tokens that its policy wrote."""
+    """Log-probabilities of the start model in float64, for the policy's tokens of each rollout."""
     model = replay.load(root / "models", "qwen3").double().eval()
     found = []
     for prompt, ids, mask in zip(first["prompt_ids"], first["completion_ids"], first["mask"]):
@@ -260,7 +260,7 @@ def exact_logprobs(root, first, temperature):
 
 
 def turns_of(ids, mask):
-    """The ids that the policy wrote and those that it read, turn by turn."""
+    """The ids of the policy and of the answers, turn by turn."""
     turns, before = [], False
     for token, counts in zip(ids, mask):
         if counts and not before:
@@ -271,7 +271,7 @@ def turns_of(ids, mask):
 
 
 def calls_of(messages):
-    """Each call with its answer, or with none where there was none."""
+    """Each call with its answer, or with None if there was none."""
     answers = iter([message["content"] for message in messages if message["role"] == "tool"])
     calls = [call["function"] for message in messages for call in message.get("tool_calls") or []]
     return [[call["name"], json.dumps(call["arguments"]), next(answers, None)] for call in calls]

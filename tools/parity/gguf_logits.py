@@ -1,10 +1,11 @@
-"""Exports the fixture models with gradus and compares what llama.cpp computes of the files with transformers' logits.
+"""Exports the fixture models with gradus and compares llama.cpp's logits with those of transformers.
 
     python gguf_logits.py --gradus target/debug/gradus [--tokenizers DIR ...]
 
-Needs `llama-cpp-python` and `gguf` besides the list; writes nothing into the repository. For every model of `models/` that can be
-exported it prints the largest difference of a logit in f32, and the mean one in bf16 and q8_0, relative to the largest logit;
-Gemma's and GPT-2's GELU is a table of half precision there, and with q8_0 activations are rounded too. `--tokenizers` names model directories whose tokenizers are compared as well: ids of texts of our own.
+Needs `llama-cpp-python` and `gguf`, which are not in the requirements. Writes nothing into the repository. For every model of `models/` that can be
+exported, it prints the largest difference of a logit in f32, and the mean one in bf16 and q8_0, relative to the largest logit.
+In llama.cpp, Gemma's and GPT-2's GELU is a table of half precision, and q8_0 also rounds activations. `--tokenizers` names model directories
+whose tokenizers are also compared: ids of our own texts.
 """
 
 import argparse
@@ -33,7 +34,7 @@ def export(gradus, model, weights, out):
 
 
 def scaled(source, to):
-    """The model with scores divided by the root of a head's width, as llama.cpp computes Gemma's, and transformers' logits of it."""
+    """The model with scores divided by the root of a head's width, as llama.cpp computes Gemma's, and its logits from transformers."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -81,7 +82,7 @@ def compare(gradus, source, folder):
     model, wanted = scaled(source, folder / source.name)
     rows = json.loads((source / "expected.json").read_text())["sequences"]
     config = json.loads((source / "config.json").read_text())
-    # Only so many tokens are computed as the file says: a window is the whole context of some.
+    # At most the file's number of tokens is computed, because a window is the whole context of some models.
     limit = 10**9 if config["model_type"].startswith("gemma") else config.get("sliding_window") or 10**9
     rows = [row[:limit] for row in rows]
     for weights, bound in BOUNDS.items():
@@ -123,7 +124,7 @@ def tokenizer(gradus, directory, folder):
 
 
 def own_tokenizers(folder):
-    """Small models with tokenizers of every kind that can be written, learned from the texts of this file."""
+    """Small models with tokenizers of every kind that can be exported, trained on the texts of this file."""
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -152,7 +153,7 @@ def own_tokenizers(folder):
             tokenizer.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()])
             fallback = [f"<0x{byte:02X}>" for byte in range(256)]
             trainer = trainers.BpeTrainer(vocab_size=600, special_tokens=special + fallback, show_progress=False)
-        # SentencePiece knows no words: pieces may not reach over a line's beginning, as they do in a text that is one word.
+        # SentencePiece does not split into words. Pieces must not cross a line's beginning, as they do in a text of one word.
         pieces = corpus if name in cuts else [word for text in corpus for word in text.split()]
         tokenizer.train_from_iterator(pieces, trainer)
         out = folder / f"own-{name}"

@@ -1,14 +1,14 @@
-"""Diverse beam search of transformers: ids and scores of every returned sequence, on the models that `beams.py` takes.
+"""Diverse beam search of transformers: ids and scores of every returned sequence, on the models of `beams.py`.
 
-transformers dropped `num_beam_groups` in version 5, and offers the same code as `transformers-community/group-beam-search`. This
+transformers removed `num_beam_groups` in version 5, and offers the same code as `transformers-community/group-beam-search`. This
 script needs an older transformers:
 
     python3.11 -m venv ~/gradus-groups
     ~/gradus-groups/bin/pip install torch 'transformers==4.49.0'
     ~/gradus-groups/bin/python tools/parity/group_beams.py
 
-Run after `models.py` and `seq2seq.py`. A group that is done writes padding there, for which later groups are then penalized; the
-padding is suppressed here, so that it plays no part.
+Run after `models.py` and `seq2seq.py`. In transformers, a finished group writes padding, and later groups are penalized for the same id. This
+script suppresses the padding, so it has no effect.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A sentence model that NLTK learned and a lexicon in WordNet's format, both of words of our own: what METEOR is checked with.
+"""A sentence model trained by NLTK and a lexicon in WordNet's format, both with our own words, for checks of METEOR.
 Run before `metrics.py`."""
 
 import os
@@ -10,7 +10,7 @@ from common import METRICS, arguments
 
 SEED = 20261122
 
-# Synsets by part of speech: lemmas, and what they mean.
+# Synsets by part of speech: lemmas and their meaning.
 SYNSETS = {
     "noun": [
         (["clock", "timepiece", "Clock_tower"], "what shows the time"),
@@ -65,7 +65,7 @@ def wordnet(folder):
 
 
 def corpus(rng):
-    """Sentences in which abbreviations, initials, numbers and names stand before and after periods."""
+    """Sentences with abbreviations, initials, numbers and names before and after periods."""
     people = ["Mrs. Hale", "Dr. Ivo Lindt", "Mr. J. Ott", "Prof. Amis", "Gen. Rook", "the clockmaker", "an apprentice"]
     places = ["on St. Mark's Square", "near Mt. Arden", "in the U.S. embassy", "at 5 p.m. sharp", "in Jan. or Feb. of that year",
               "on the No. 7 tram", "in vol. 3 of the book", "approx. 3.5 miles away", "i.e. at home", "e.g. on Sundays"]
@@ -97,7 +97,7 @@ def punkt(folder):
 
 if __name__ == "__main__":
     out = arguments(METRICS)
-    # NLTK writes nowhere else.
+    # NLTK writes only to this folder.
     os.environ["NLTK_DATA"] = str(out)
     wordnet(out / "wordnet")
     punkt(pathlib.Path(out / "punkt"))

@@ -1,10 +1,11 @@
-"""Loads model and adapter directories that gradus wrote with transformers and peft, and says whether every tensor found
-its place.
+"""Loads model and adapter directories of gradus with transformers and peft, and reports missing and unexpected
+tensors.
 
     python loads.py DIR [DIR ...]
 
-For a language model it also prints the mean log-probability of a fixed row of ids (with an encoder, given the same row), for
-a reward model or a classifier its scores, so that they can be compared with `gradus score` on the same ids. Exits with 1 when a name is missing or unexpected.
+For a language model, it also prints the mean log-probability of a fixed row of ids (with an encoder, given the same row). For
+a reward model or a classifier, it prints the scores. Compare them with `gradus score` on the same ids. Exit code 1 if a name is missing
+or unexpected.
 """
 
 import json
@@ -43,13 +44,13 @@ def check(directory: str) -> bool:
         model, info = kind.from_pretrained(directory, output_loading_info=True)
         problems = {key: sorted(info[key]) for key in ("missing_keys", "unexpected_keys", "mismatched_keys") if info[key]}
     model.eval()
-    # Ids that avoid the ends of the vocabulary, where special tokens usually lie.
+    # Ids that avoid the ends of the vocabulary, because special tokens are usually there.
     ids = torch.arange(10, 30) % (config.vocab_size - 20) + 10
     with torch.no_grad():
         more = {"labels": ids[None]} if config.is_encoder_decoder else {}
         logits = model(ids[None], **more).logits[0].float()
     if scores:
-        # One number of a reward model, one a label of a classifier; of one of tokens those of the first.
+        # One number for a reward model, one per label for a classifier, and those of the first token for a classifier of tokens.
         numbers = logits.flatten(0, -2)[0] if logits.dim() > 1 else logits.flatten()
         figure = "score " + " ".join(f"{number:.6f}" for number in numbers.tolist())
     else:

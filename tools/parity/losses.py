@@ -1,11 +1,11 @@
-"""Losses, advantages, whitening, schedules, optimiser steps: inputs, values and gradients.
+"""Losses, advantages, whitening, schedules, optimizer steps: inputs, values and gradients.
 
-SFT, reward, DPO and GRPO losses are computed by TRL's own `compute_loss`: the trainer object is made without its
-constructor and the model is replaced by one that returns the numbers of the fixture. Only what TRL 1.16 no longer has
-(PPO, KL controllers) is written out here, from the formulas of TRL <= 1.12.
+TRL's own `compute_loss` computes the SFT, reward, DPO and GRPO losses. The trainer object is created without its
+constructor, and its model returns the numbers of the fixture. This script contains only the parts that TRL 1.16 no longer has
+(PPO, KL controllers), from the formulas of TRL <= 1.12.
 
-Inputs are float32 values; everything is then computed in float64, so that the answers carry no rounding of their own.
-Rows are ragged lists: no padding appears in the files.
+Inputs are float32 values. Everything is then computed in float64, so the results have no additional rounding.
+Rows are lists of different lengths: the files contain no padding.
 """
 
 import inspect
@@ -32,7 +32,7 @@ DOUBLE = torch.float64
 
 
 class Accelerator:
-    """One process: gathering gives back what was given."""
+    """One process: gathering returns its input."""
 
     parallelism_config = None
     num_processes = 1
@@ -72,7 +72,7 @@ def namespace(**fields):
 
 
 def single(rows):
-    """Rounds to float32 and goes on in float64."""
+    """Rounds to float32 and continues in float64."""
     return [torch.tensor(row, dtype=torch.float32).to(DOUBLE).tolist() for row in rows]
 
 
@@ -183,7 +183,7 @@ def head():
         out = model(shift_labels=targets[None], fused_lm_head=True)
         value = (out.log_probs[0] * gains[0]).sum() + (out.entropy[0] * gains[1]).sum()
         value.backward()
-        # TRL's backward pass keeps float32 inside; what is written is autograd through log_softmax, after comparing both.
+        # TRL's backward pass uses float32 inside. The file contains autograd's result through log_softmax, after a comparison of both.
         h, w = hidden.to(DOUBLE).requires_grad_(), weight.to(DOUBLE).requires_grad_()
         logp = torch.log_softmax(h @ w.T / temperature, -1)
         entropy = -(logp.exp() * logp).sum(-1)
@@ -233,14 +233,14 @@ def dpo():
     ref_chosen = random_rows((3, 4, 1), -2.5, -0.05, generator)
     ref_rejected = random_rows((2, 3, 6), -2.5, -0.05, generator)
     rows, ref_rows = chosen + rejected, ref_chosen + ref_rejected
-    # log Σ p² of each token's distribution: at least that of its own share, at most 0.
+    # log Σ p² of each token's distribution: at least that of its own probability, at most 0.
     log_sum_sq_probs = [[x * (0.4 + 0.3 * y) for x, y in zip(row, share)]
                         for row, share in zip(rows, random_rows(map(len, rows), 0.0, 1.0, generator))]
     log_sum_sq_probs = single(log_sum_sq_probs)
 
     def case(name, loss_types, beta=0.1, weights=None, smoothing=0.0, ld_alpha=None, divergence="reverse_kl", coef=0.5,
              tau=0.05, weighting=False):
-        # TRL's α-divergence takes no float64.
+        # TRL's α-divergence does not support float64.
         dtype = torch.float32 if divergence == "alpha_divergence" else DOUBLE
         lp = padded(rows, dtype=dtype).requires_grad_()
         mask = lengths_mask(rows)
@@ -250,7 +250,7 @@ def dpo():
             return FusedCausalLMOutput(log_probs=x, entropy=zero, mean_logits=zero, is_top1=zero.bool(),
                                        log_sum_sq_probs=padded(log_sum_sq_probs, dtype=dtype))
 
-        # One prompt token in front: TRL drops the first column when it shifts.
+        # One prompt token at the start, because TRL drops the first column when it shifts.
         front = lambda x, value: torch.cat([torch.full((len(rows), 1), value), x], 1)  # noqa: E731
         inputs = {"input_ids": front(mask * 5, 5), "attention_mask": front(mask, 1), "completion_mask": front(mask, 0)}
         trainer = bare(DPOTrainer, beta=beta, ld_alpha=ld_alpha, precompute_ref_logps=False, f_divergence_type=divergence,
@@ -327,7 +327,7 @@ def dpo():
 
 
 def of_pairs(trainer, name, options, rows):
-    """Loss, gradients and metrics of prompts with a chosen and a rejected completion, by a trainer that asks a model for logits."""
+    """Loss, gradients and metrics of prompts with a chosen and a rejected completion, by a trainer that requests logits from a model."""
     prompts, chosen, rejected = rows
     sides = [prompts, chosen, prompts, rejected]
     leaves = [padded(side).requires_grad_() for side in sides]
@@ -340,7 +340,7 @@ def of_pairs(trainer, name, options, rows):
     width = max(map(len, sequences)) + 1
 
     def model(*_, **__):
-        # Two words, of which the first is always meant: its logits are its logprobs. The last place predicts nothing.
+        # Two words, of which the first is always the target: its logits are its logprobs. The last position predicts nothing.
         rows = [torch.cat([row, torch.full((width - len(row),), -1.0, dtype=DOUBLE)]) for row in sequences]
         meant = torch.stack(rows)
         return namespace(logits=torch.stack([meant, torch.log(-torch.expm1(meant))], -1))
@@ -410,7 +410,7 @@ def kto():
     generator = torch.Generator().manual_seed(SEED + 22)
     lengths, other_lengths = (3, 4, 1, 6, 2), (2, 3, 4, 1, 6)
     logprobs, reference = (random_rows(lengths, -2.5, -0.05, generator) for _ in range(2))
-    # The prompts with each other's completions: those are likelier under the policy, or less likely.
+    # The prompts with each other's completions, which are more or less probable under the policy.
     others = random_rows(other_lengths, -2.0, -0.5, generator)
     of_reference = {"above": single([[x - 0.4 for x in row] for row in others]),
                     "below": single([[x + 0.3 for x in row] for row in others])}
@@ -429,7 +429,7 @@ def kto():
             return forward
 
         def side(prefix, rows, prompt):
-            # One prompt token in front: TRL drops the first column when it shifts.
+            # One prompt token at the start, because TRL drops the first column when it shifts.
             mask = lengths_mask(rows)
             front = lambda x, value: torch.cat([torch.full((len(rows), 1), value), x], 1)  # noqa: E731
             return {f"{prefix}input_ids": front(mask * prompt, prompt), f"{prefix}attention_mask": front(mask, 1),
@@ -473,18 +473,18 @@ def distill():
 
 
 def distill_top_k():
-    """What TRL makes of the likeliest ids that a teacher's server tells: the lists are those of the server."""
+    """TRL's loss from the most probable ids of a teacher's server. The lists are those of the server."""
     generator = torch.Generator().manual_seed(SEED + 25)
     rows, vocabulary = 6, 13
     student, teacher = (3 * torch.randn(rows, vocabulary, generator=generator) for _ in range(2))
     own = torch.randint(vocabulary, (rows,), generator=generator)
-    # Of one row, the id that stands there is the teacher's likeliest.
+    # In one row, the given id is the teacher's most probable one.
     own[2] = teacher[2].argmax()
     told = torch.log_softmax(teacher.to(DOUBLE), dim=-1).float().to(DOUBLE)
     labels = torch.zeros(1, rows, dtype=torch.long)
     cases = []
     for beta, top_k, tail in itertools.product((0.0, 0.3, 1.0), (1, 4, vocabulary), (True, False)):
-        # TRL compares several ids with the forward KL alone; one id without the rest has nothing to learn from.
+        # TRL compares several ids with the forward KL only. One id without the rest gives no gradient.
         if (beta > 0 and top_k > 1) or (beta in (0.0, 1.0) and top_k == 1 and not tail):
             continue
         logits = student.to(DOUBLE).requires_grad_()
@@ -524,7 +524,7 @@ def off_policy():
     sampler = random_rows(lengths, -2.5, -0.3, generator)
     old = single([[min(a + b, -0.01) for a, b in zip(x, y)] for x, y in zip(sampler, random_rows(lengths, -0.9, 0.9, generator))])
     logprobs = single([[min(a + b, -0.01) for a, b in zip(x, y)] for x, y in zip(old, random_rows(lengths, -0.4, 0.4, generator))])
-    # A token that the sampler gives no number.
+    # A token without a number from the sampler.
     sampler[2][1] = math.nan
     advantages = single([[1.25, -0.5, 0.75, -1.5, 0.0, -0.8]])[0]
     limit = 5

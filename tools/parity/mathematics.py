@@ -1,9 +1,9 @@
-"""Verdicts of `math-verify` on answers of mathematics: pairs of a gold answer and a text.
+"""Verdicts of `math-verify` on mathematical answers: pairs of a gold answer and a text.
 
     pip install math-verify==0.9.0 latex2sympy2_extended==1.11.0 antlr4-python3-runtime==4.13.2
     python tools/parity/mathematics.py > crates/gradus-metrics/tests/fixtures/mathematics.jsonl
 
-The first line has the versions and the seed. Each other line: [gold, text, verdict], and the reason where gradus decides otherwise.
+The first line contains the versions and the seed. Each other line is [gold, text, verdict], with a reason if gradus decides otherwise.
 The answers come from `mathematics_answers.py` (by hand) and from `mathematics_random.py`.
 """
 
@@ -22,7 +22,7 @@ SEED = 29
 # Random pairs in the style of MATH and of GSM8K.
 RANDOM, PLAIN = 1200, 400
 
-# On a busy machine its own five seconds are not enough.
+# On a busy machine, the default of five seconds is not enough.
 PATIENCE = 120
 
 
@@ -32,7 +32,7 @@ def verdict(gold, text):
 
 
 def by_hand(dice):
-    """Each spelling of a value beside the others, and beside other values."""
+    """Each spelling of a value with the others, and with other values."""
     for groups in (GROUPS, MORE):
         for i, group in enumerate(groups):
             forms = itertools.cycle(FORMS[i % len(FORMS) :] + FORMS[: i % len(FORMS)])

@@ -1,6 +1,6 @@
 """Answers in the style of GSM8K and MATH, written by hand, for `mathematics.py`."""
 
-# Values in several spellings. Within a group all mean the same; across groups none do.
+# Values in several spellings. All spellings within a group are equal; different groups are not.
 GROUPS = [
     ["18", "18.0", r"\frac{36}{2}", r"\$18", r"2 \cdot 9", r"3\times 6", r"18 \text{ eggs}", r"\sqrt{324}"],
     ["1200", "1,200", "1{,}200", "1200.00", r"1.2 \times 10^3", r"\$1,200"],
@@ -56,7 +56,7 @@ GROUPS = [
     ["0"],
 ]
 
-# More spellings, in the manner of the answers of MATH.
+# More spellings, in the style of the answers of MATH.
 MORE = [
     [r"p - q", "-q+p", r"p-q"],
     [r"6 - 5i", "-5i+6"],
@@ -147,7 +147,7 @@ MORE = [
     [r"2\sin x\cos x", r"\sin 2x", r"\sin(2x)"],
 ]
 
-# Texts as they are: extraction.
+# Whole texts, for extraction.
 TEXTS = [
     ("18", "She has 16 - 3 - 4 = 9 eggs, and makes 9 * 2 = $18 every day.\n#### 18"),
     ("18", "She makes $18."),
@@ -190,7 +190,7 @@ TEXTS = [
     ("A", "The answer is $A$"),
 ]
 
-# Golds as data sets write them, and completions that mislead.
+# Gold answers in the format of data sets, and misleading completions.
 RAW = [
     ("Natalia sold 48/2 = <<48/2=24>>24 clips in May.\n#### 72", "She sold 48 + 24 = 72 clips. #### 72"),
     ("Natalia sold 48/2 = <<48/2=24>>24 clips in May.\n#### 72", "48 + 24 = 71"),
@@ -278,7 +278,7 @@ RAW = [
     ("$B$", "\\boxed{b}"),
 ]
 
-# Single answers: each is compared with itself, in other surroundings, and with others.
+# Single answers: each is compared with itself, in other contexts, and with others.
 ANSWERS = r"""
 \text{(A), (C)}
 \frac{3}{2},-1
@@ -460,7 +460,7 @@ x \ne 0, 1
 x = 0, 1
 """.strip().split("\n")
 
-# Texts of which the verdict of gradus is another one, with the reason.
+# Texts for which the verdict of gradus differs, with the reason.
 STOP = "a full stop at the end is no part of an answer"
 IMAGINARY = "i may stand apart from its factor, and powers of it are computed"
 FACTOR = "inequalities are equal up to a factor, in either direction"

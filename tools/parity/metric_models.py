@@ -1,9 +1,9 @@
-"""Metrics that ask a model, by the tools that they follow, over the small models in the fixtures and one language model of its own.
+"""Metrics that use a model, computed by their reference tools with the small models in the fixtures and a separate language model.
 
-  gpt2/           a GPT-2 with a byte-level tokenizer, as `save_pretrained` wrote it
+  gpt2/           a GPT-2 with a byte-level tokenizer, in the format of `save_pretrained`
   t5/             a T5 whose tokenizer ends texts with `</s>`
   conv_*          random weights of SummaC's convolution, also as PyTorch writes them
-  rows.json       rows at the edges of what a metric expects, and what the tools say of them
+  rows.json       edge cases, and the values of the tools for them
 """
 
 import json
@@ -14,10 +14,10 @@ import types
 
 from common import FIXTURES, METRICS, arguments, meta, write_json
 
-# NLTK reads nowhere else.
+# NLTK reads only this folder.
 os.environ["NLTK_DATA"] = str(METRICS)
 
-# `bert-score` draws with it, which is not asked for here.
+# `bert-score` uses it for plots, which are not needed.
 for name in ("matplotlib", "matplotlib.pyplot", "mpl_toolkits", "mpl_toolkits.axes_grid1"):
     sys.modules[name] = types.ModuleType(name)
 sys.modules["mpl_toolkits.axes_grid1"].make_axes_locatable = None
@@ -41,7 +41,7 @@ from transformers import (
 
 SEED = 91
 ENCODERS = FIXTURES / "encoders"
-# Ids that the encoders of the fixtures read at most.
+# Maximum number of ids that the encoders of the fixtures read.
 POSITIONS = 30
 LONG = "Nobody asked for more water before breakfast. The cold kettle waits on the stove. Boiled water makes good tea. "
 
@@ -64,13 +64,13 @@ ROWS = [
          intent=[1]),
     dict(prompt="the tea is warm and the cup is full<EOU>no<EOU>", prediction="more water", references=["tea", "more water, please"], intent=[3]),
     dict(prompt="no<EOU>she poured the water slowly", prediction="more water", references=["more water, please", "tea"], intent=[2]),
-    # White space of Python's alone; and texts of which no token weighs anything, before one that has a value.
+    # Characters that only Python treats as white space; and texts without a token with a weight, before one with a value.
     dict(prompt="\x1cthe tea is warm\x1f", prediction="\x1c\x1f", references=["tea", "\x1c"], intent=[2]),
     dict(prompt="the tea is warm", prediction="\x1cthe cup is cold\x1e", references=["[SEP]", "the cup is cold", "</s>"], intent=[1]),
 ]
-# What the language model's tokenizer has learned from.
+# Training text of the language model's tokenizer.
 LEARNED = 12
-# What CommonGen asks a sentence about, by row.
+# Concepts of CommonGen, by row.
 for i, row in enumerate(ROWS):
     row["concepts"] = [["tea", "kettle"], ["cup", "cold"], ["water", "sing", "Nobody"], ["tea"], []][i % 5]
 PREDICTIONS = [row["prediction"] for row in ROWS]
@@ -78,7 +78,7 @@ PROMPTS = [row["prompt"] for row in ROWS]
 
 
 def case(metric, options, values):
-    """A corpus value and one of each row under each key; what is no number is null."""
+    """A corpus value and one value per row for each key. A value that is not a number is null."""
     number = lambda value: None if value is None or math.isnan(value) else float(value)
     written = {key: {"value": number(value), "rows": None if rows is None else [number(row) for row in rows]}
                for key, (value, rows) in values.items()}
@@ -91,7 +91,7 @@ def mean(values):
 
 
 def language_model(out):
-    """A byte-level tokenizer that knows every byte, and a model with weights far from the usual ones."""
+    """A byte-level tokenizer with every byte, and a model with weights far from the usual ones."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.train_from_iterator(PROMPTS[:LEARNED], trainers.BpeTrainer(
@@ -122,7 +122,7 @@ def alone(model, ids):
 
 
 def through(model, tokenizer, text, stride, length):
-    """RL4LMs' loop, which is that of transformers' guide; windows that predict nothing are left out."""
+    """RL4LMs' loop, which is that of transformers' guide; windows that predict nothing are skipped."""
     ids = tokenizer(text)["input_ids"]
     losses, counted = [], 0
     for i in range(0, len(ids), stride):
@@ -150,19 +150,19 @@ def perplexities(out):
                        {"perplexity": (whole, None), "perplexity/rows": (mean(rows), rows)})
 
 
-# Models of families that are not read here, by what their names in the tool's table begin with.
+# Families that gradus does not read, by the beginning of their names in the tool's table.
 OTHERS = ("xlnet", "xlm-mlm", "google/electra", "amazon/bort", "facebook/", "vinai/", "YituTech", "microsoft/mpnet", "squeezebert",
           "tuner007", "google/pegasus", "sshleifer", "allenai/led", "microsoft/prophetnet", "microsoft/xprophet", "zhiheng",
           "google/bigbird", "google/byt5")
 
 
 def layers():
-    """The layer that the tool takes of every model of a family that is read here."""
+    """The tool's layer for every model of a family that gradus reads."""
     return {name: layer for name, layer in bert_score.utils.model2layers.items() if not name.startswith(OTHERS)}
 
 
 def text_to_text(out):
-    """Words with a blank before each, as T5's; and a model with weights far from the usual ones."""
+    """Words with a leading blank each, as in T5, and a model with weights far from the usual ones."""
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.train_from_iterator(PROMPTS[:LEARNED] + ["good tea", "bad water"], trainers.UnigramTrainer(
@@ -185,7 +185,7 @@ def text_to_text(out):
 
 
 def preferences(out):
-    """RL4LMs' preference model of CommonGen: which of two words a T5 would answer with."""
+    """RL4LMs' preference model of CommonGen: which of two words a T5 would generate."""
     model, tokenizer = text_to_text(out / "t5")
     for penalty, good, bad in [(0.0, "good", "bad"), (0.5, "good", "bad"), (2.0, "water", "tea")]:
         words = [tokenizer.encode(word)[0] for word in (good, bad)]
@@ -207,15 +207,15 @@ def bert_scores(out):
                                        ("roberta", 2, False, False), ("roberta", 1, True, True), ("t5", 2, False, False),
                                        ("t5", 1, True, False)]:
         path = out / name if name == "t5" else ENCODERS / name
-        # Slow tokenizers put a blank before RoBERTa's texts, as `add_prefix_space` asked; today's take no such word. Texts that
-        # are empty have only what stands around them.
+        # Slow tokenizers put a blank before RoBERTa's texts if `add_prefix_space` is set. Current ones have no such argument.
+        # Empty texts have only the special tokens.
         def sent_encode(tokenizer, text, before=" " if name == "roberta" else ""):
             text = text.strip()
             return tokenizer.encode(before + text if text else "", max_length=POSITIONS, truncation=True)
 
         bert_score.utils.sent_encode = sent_encode
         references = [row["references"] for row in ROWS]
-        # One pair at a time: beside a longer pair, padding counts as a cosine of 0.
+        # One pair at a time, because with a longer pair, padding counts as a cosine of 0.
         scorer = bert_score.BERTScorer(
             model_type=str(path), num_layers=layer, idf=idf, idf_sents=[text for row in references for text in row],
             batch_size=1, nthreads=0, device="cpu", baseline_path=str(baseline), rescale_with_baseline=rescaled, lang="en")
@@ -232,7 +232,7 @@ def classifier(name):
 
     def logits(first, second=None, side="right"):
         tokenizer.truncation_side = side
-        # Lists, as these models are asked: a single second text that is empty would be left out.
+        # Lists, as these models are called: a single empty second text would be skipped.
         made = tokenizer([first], None if second is None else [second], truncation=True, max_length=POSITIONS, return_tensors="pt")
         with torch.no_grad():
             return model(**made).logits[0]
@@ -261,7 +261,7 @@ def classified():
 
 
 class OldCalls:
-    """Calls of transformers 4, which `summac` makes."""
+    """Functions of transformers 4 that `summac` calls."""
 
     def __init__(self, tokenizer):
         self.tokenizer = tokenizer

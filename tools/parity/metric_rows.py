@@ -1,5 +1,5 @@
-"""Rows to measure metrics on: sentences of our own, put together and perturbed by a seed, rows at the edges of what a metric
-expects, and rows of data sets that lie beside the repository (of which only numbers are written)."""
+"""Rows for the measurement of metrics: our own sentences, combined and perturbed with a seed; edge cases; and rows of data sets
+outside the repository (of which only numbers are written)."""
 
 import csv
 import gzip
@@ -60,7 +60,7 @@ def own(seed, count):
 
 
 def sentences(seed, count, references):
-    """Rows of one sentence with as many references each."""
+    """Rows of one sentence, each with the given number of references."""
     rng = random.Random(seed)
     rows = []
     for _ in range(count):
@@ -119,7 +119,7 @@ MATERIAL = pathlib.Path(__file__).resolve().parents[3] / "shared/material"
 
 
 def material():
-    """Rows of the data sets, in ways so plain that a test does the same."""
+    """Rows of the data sets, with simple rules that a test repeats."""
     sets = {}
     with open(MATERIAL / "commongen/commongen.dev.jsonl", encoding="utf-8") as lines:
         scenes = [json.loads(line)["scene"] for line in lines]

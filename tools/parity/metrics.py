@@ -1,5 +1,5 @@
-"""What the reference tools say of the rows in `metric_rows.py`: of our own the rows and the answers, of data sets the answers
-alone. Needs the packages of `requirements-metrics.txt`."""
+"""Values of the reference tools for the rows in `metric_rows.py`: rows and values for our own rows, only values for data
+sets. Needs the packages of `requirements-metrics.txt`."""
 
 import importlib.metadata
 import importlib.util
@@ -12,7 +12,7 @@ import sys
 import metric_rows
 from common import METRICS, arguments
 
-# NLTK reads nowhere else.
+# NLTK reads only this folder.
 os.environ["NLTK_DATA"] = str(METRICS)
 
 SEED = 20261122
@@ -24,7 +24,7 @@ def rounded(value):
 
 
 def case(metric, options, keys, corpus, row, rows):
-    """`corpus(rows)` gives one value a key; `row` the same of one row."""
+    """`corpus(rows)` returns one value per key; `row` returns the same for one row."""
     whole = corpus(rows)
     each = [row(one) for one in rows]
     return {
@@ -73,21 +73,21 @@ def sacrebleu_cases(rows):
 
 
 def bleu_cases(rows):
-    """coco's scorer with the shortest reference is the `nmt` script's BLEU but for tiny constants in its quotients: an order
-    without a match is nearly 0 there, where the script gives 0."""
+    """coco's scorer with the shortest reference equals the `nmt` script's BLEU, except for tiny constants in its quotients: an order
+    without a match is nearly 0, but 0 in the script."""
     from pycocoevalcap.bleu.bleu_scorer import BleuScorer
 
     def value(some):
         if not any(row["prediction"].split() for row in some) or not all(text.split() for row in some for text in row["references"]):
             return [None]
-        # Without any n-gram of an order there is no match.
+        # Without any n-gram of an order, there is no match.
         if all(len(row["prediction"].split()) < 4 for row in some):
             return [0.0]
         scorer = BleuScorer(n=4)
         for row in some:
             scorer += (row["prediction"], row["references"])
         score = scorer.compute_score(option="shortest", verbose=0)[0][3]
-        # One match in a hundred words, all orders, is more than this.
+        # One match in a hundred words, over all orders, exceeds this value.
         return [score if score > 1e-3 else 0.0]
     yield case("bleu", [], ["bleu"], value, lambda row: value([row]), rows)
 
@@ -118,7 +118,7 @@ def squad_cases(rows):
 
 
 def python_rouge():
-    """py-rouge asks setuptools, which no longer has that part, where its tables lie."""
+    """py-rouge gets the path of its tables from a part of setuptools that no longer exists."""
     import types
 
     place = types.ModuleType("pkg_resources")
@@ -127,7 +127,7 @@ def python_rouge():
     import nltk
     import rouge
 
-    # Its texts are one sentence of letters and digits: NLTK's sentence model, which is not there, has nothing to say.
+    # Its texts are one sentence of letters and digits, so NLTK's sentence model, which is not available, has no effect.
     words = nltk.tokenize.destructive.NLTKWordTokenizer()
     rouge.Rouge.tokenize_text = staticmethod(lambda text, language="english": words.tokenize(text))
     return rouge
@@ -146,7 +146,7 @@ def python_rouge_cases(rows):
     ]:
         scorer = rouge.Rouge(metrics=["rouge-l"], apply_avg=True, **keywords)
         if "stemming" not in keywords:
-            # Without the package's tables, as where none are named.
+            # Without the package's tables, as if none were named.
             rouge.Rouge.WORDNET_KEY_VALUE.clear()
         yield of_mean("rouge_l_max", options, ["rouge_l_max"], lambda one: row(scorer, one), rows)
 
@@ -175,7 +175,7 @@ def meteor_cases(rows):
 
     class Words(WordNetCorpusReader):
         def map_wn(self, version="wordnet"):
-            """From other versions of the whole WordNet, which is not there."""
+            """Versions that need the whole WordNet, which is not available."""
 
     wordnet = Words(str(METRICS / "wordnet"), None)
     for options, source in [(["punkt=FIXTURES/punkt"], NoSynonyms()), (["punkt=FIXTURES/punkt", "wordnet=FIXTURES/wordnet"], wordnet)]:
@@ -196,8 +196,8 @@ def cider_of(rows):
 
 
 def tokenised(texts):
-    """Stanford's words of each text, as `pycocoevalcap` has them of a line: in Java. A line of a word stands between texts, since the
-    tokeniser looks beyond the end of a line for what begins a sentence."""
+    """Stanford's words of each text, as `pycocoevalcap` splits a line, in Java. A line with one word separates the texts, because the
+    tokenizer looks beyond the end of a line for the beginning of a sentence."""
     from pycocoevalcap.tokenizer import ptbtokenizer
 
     jar = pathlib.Path(ptbtokenizer.__file__).parent / ptbtokenizer.STANFORD_CORENLP_3_4_1_JAR
@@ -257,7 +257,7 @@ CAPTIONS = [
 
 
 def words():
-    """Stanford's words, stems in both of NLTK's modes, how many words a text has and what their stems hash to, and detokenised lines."""
+    """Stanford's words, stems in both of NLTK's modes, the number of words of a text and the hash of their stems, and detokenized lines."""
     import zlib
 
     from nltk.stem.porter import PorterStemmer

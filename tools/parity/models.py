@@ -1,6 +1,6 @@
 """Model directories written by transformers, with logits, gradients, scores and greedy tokens.
 
-Each folder is what `save_pretrained` wrote, plus
+Each folder contains the files of `save_pretrained`, and
   expected.json         sequences, loss (mean next-token NLL over all sequences' targets) or scores, greedy tokens
   expected.safetensors  logits.<i> `[T, V]` of sequence i run alone; grad.<state dict name> of the loss
   config_legacy.json    rope models only: the same model in the older spelling (rope_theta, rope_scaling, torch_dtype)
@@ -54,21 +54,21 @@ def qwen3(**more):
 
 
 def qwen2(**more):
-    """Biases on queries, keys and values alone; their weights come from `fill`."""
+    """Biases only on queries, keys and values; their weights come from `fill`."""
     base = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
                 num_key_value_heads=2, max_position_embeddings=64)
     return Qwen2Config(**{**ids, **base, **more})
 
 
 def mistral(**more):
-    """No `head_dim` means hidden size / heads, no `sliding_window` means every token before."""
+    """No `head_dim` means hidden size / heads, no `sliding_window` means all earlier tokens."""
     base = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
                 num_key_value_heads=2, max_position_embeddings=64)
     return MistralConfig(**{**ids, **base, **more})
 
 
 def gemma2(**more):
-    """Caps that bend scores and logits, and a window shorter than every sequence on two of three layers."""
+    """Caps that affect scores and logits, and a window shorter than every sequence on two of three layers."""
     base = dict(hidden_size=36, intermediate_size=50, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
                 head_dim=10, max_position_embeddings=64, query_pre_attn_scalar=7, sliding_window=5,
                 attn_logit_softcapping=4.0, final_logit_softcapping=10.0)
@@ -76,7 +76,7 @@ def gemma2(**more):
 
 
 def gemma3(**more):
-    """Two rotary bases; every third layer sees all, the others a window."""
+    """Two rotary bases; every third layer sees all tokens, the others a window."""
     base = dict(hidden_size=36, intermediate_size=50, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=1,
                 head_dim=10, max_position_embeddings=64, query_pre_attn_scalar=7, sliding_window=4,
                 sliding_window_pattern=3)
@@ -125,7 +125,7 @@ CAUSAL = {
     "qwen3-tied": qwen3(tie_word_embeddings=True),
     "qwen3": qwen3(tie_word_embeddings=False, head_dim=8, num_key_value_heads=4),
     "qwen2": qwen2(tie_word_embeddings=False, rope_parameters={"rope_type": "default", "rope_theta": 1000.0}),
-    # Windows shorter than every sequence, and than what greedy decoding adds.
+    # Windows shorter than every sequence and than the tokens that greedy decoding adds.
     "mistral-window": mistral(sliding_window=5, intermediate_size=32),
     "qwen3-window": qwen3(use_sliding_window=True, sliding_window=4, max_window_layers=1, num_hidden_layers=3,
                           intermediate_size=24, head_dim=8),
@@ -169,7 +169,7 @@ UNKNOWN_KEYS = {
 
 
 def fill(model, generator):
-    """Weights far from the usual initialisation, so that a wrong operation changes the output visibly."""
+    """Weights far from the usual initialization, so that a wrong operation changes the output visibly."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
@@ -189,7 +189,7 @@ def fill(model, generator):
 
 
 def forward(model, row, **more):
-    """One sequence alone. Dynamic rotary embeddings remember the longest row they saw; a short call resets them."""
+    """Runs one sequence alone. Dynamic rotary embeddings store the longest row so far; a short call resets them."""
     if (getattr(model.config, "rope_parameters", None) or {}).get("rope_type") == "dynamic":
         with torch.no_grad():
             model(input_ids=torch.tensor([[EOS]]), use_cache=False)
@@ -197,7 +197,7 @@ def forward(model, row, **more):
 
 
 def greedy(model, row):
-    """Tokens of full forward passes, and the smallest distance between the best and the second logit."""
+    """Greedy tokens of full forward passes, and the smallest difference between the best and the second logit."""
     row, margin = list(row), float("inf")
     for _ in range(NEW_TOKENS):
         with torch.no_grad():
@@ -283,7 +283,7 @@ def reward(name, config, out, seed):
 
 
 def check(kind, out, rows, wanted):
-    """The directory as others will read it gives the numbers just written."""
+    """Checks that the saved directory, when it is loaded, gives the numbers of the fixture."""
     model, report = kind.from_pretrained(out, attn_implementation="eager", dtype=torch.float32, output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"], report
     for row, z in zip(rows, wanted):
@@ -296,7 +296,7 @@ def legacy(out, rows, wanted):
     config = json.loads(now)
     scaling = config.pop("rope_parameters")
     if "full_attention" in scaling:
-        # Gemma 3: a base for windows, and the pattern in the place of the layers' names.
+        # Gemma 3: a separate base for windows, and the pattern instead of the layers' names.
         config["rope_local_base_freq"] = scaling["sliding_attention"]["rope_theta"]
         config["sliding_window_pattern"] = 3
         del config["layer_types"]

@@ -1,6 +1,6 @@
 """Numbers in eight bits and AdamW steps by bitsandbytes on the CPU, for `crates/gradus-kernels/fixtures/moments.txt`.
 
-Needs bitsandbytes 0.50.2 from PyPI, besides the list:
+Also needs bitsandbytes 0.50.2 from PyPI:
 
     ~/gradus-parity/bin/python tools/parity/moments.py [--out FILE]
 """
@@ -21,7 +21,7 @@ NUMBERS, PARAMETERS, STEPS, SEED = 1500, 4196, 3, 7
 
 
 def mixed(i):
-    """Thirty-two bits that Rust computes alike."""
+    """Thirty-two bits; Rust computes the same ones."""
     product = i * 40_503 & 0xFFFFFFFF
     return i * 2_654_435_761 & 0xFFFFFFFF ^ (product << 13 | product >> 19) & 0xFFFFFFFF
 
@@ -52,7 +52,7 @@ def blocks(write):
 
 
 def steps(write):
-    """Three steps; the weights and the gradients are numbers of above, the gradients others at each step."""
+    """Three steps. Weights and gradients are the numbers defined above, with other gradients at each step."""
     at = SEED
     def numbers():
         nonlocal at

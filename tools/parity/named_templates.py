@@ -1,9 +1,9 @@
-"""The chat templates that `--chat-template NAME` means, rendered by transformers' apply_chat_template.
+"""The chat templates of `--chat-template NAME`, rendered by transformers' apply_chat_template.
 
   named.json     for each template and conversation: text with and without generation prompt, or the error, and the ranges of
-                 the text without it that the assistant said
+                 the assistant's part in the text without it
 
-Needs transformers and Jinja2 alone, no torch.
+Needs only transformers and Jinja2, no torch.
 """
 
 import argparse
@@ -51,7 +51,7 @@ def render(tokenizer, template, messages, tools, prompt):
     try:
         return {"text": tokenizer.apply_chat_template(messages, tools=tools, chat_template=template, tokenize=False,
                                                       add_generation_prompt=prompt)}
-    except Exception as error:  # the template's own exceptions
+    except Exception as error:  # exceptions of the template
         return {"error": f"{type(error).__name__}: {error}"}
 
 

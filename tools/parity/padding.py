@@ -1,7 +1,7 @@
 """Left-padded batches through transformers' `generate`, on the models of `models.py`; run after it.
 
-`fixture.json` holds for each model the prompts, the greedy tokens that a left-padded batch of them gives, and the logprobs of
-those tokens: packed prompts have to give the same.
+For each model, `fixture.json` contains the prompts, the greedy tokens of a left-padded batch of them, and the logprobs of
+those tokens. Packed prompts must give the same.
 """
 
 from common import FIXTURES, arguments, meta, write_json

@@ -1,11 +1,11 @@
-"""PPO as RL4LMs and FineGrainedRLHF have it (also on T5, with the latter's critic), A2C and NLPO on recorded rollouts; RMSprop;
+"""RL4LMs' and FineGrainedRLHF's PPO (also on T5, with FineGrainedRLHF's critic), A2C and NLPO on recorded rollouts; RMSprop;
 a Fisher-vector product.
 
-Neither system can be installed beside a current PyTorch, so their arithmetic is written out here from its description,
-with padded tensors and masks, and shares no code with what it checks. Run after `trajectories.py` and
+Neither system can be installed with a current PyTorch. So this script contains their arithmetic, written from its description,
+with padded tensors and masks. It shares no code with gradus. Run after `trajectories.py` and
 `seq2seq_training.py`.
 
-Each `run.json` holds the keys that make gradus do the same (`method`, `train`), so that the test needs no translation.
+Each `run.json` contains the corresponding keys of gradus (`method`, `train`), so the test needs no translation.
 """
 
 import math
@@ -51,13 +51,13 @@ class TwoLayerCritic(torch.nn.Module):
 
 
 class EncoderDecoders:
-    """A T5, and a smaller one with two layers on it."""
+    """A T5, and a smaller one with a head of two layers."""
 
     start_model, value_model, ids = "t5", "t5-critic", (3, 26)
 
     @staticmethod
     def read(row, start=0):
-        """The source, and what the decoder reads: the ids before each of the completion's."""
+        """The source and the decoder's input: the ids before each id of the completion."""
         return torch.tensor([row["prompt_ids"]]), torch.tensor([[start, *row["completion_ids"][:-1]]])
 
     @classmethod
@@ -82,7 +82,7 @@ class EncoderDecoders:
 
     @staticmethod
     def write_critic(models):
-        """Other sizes than the policy's, the same vocabulary."""
+        """A model with other sizes than the policy's and the same vocabulary."""
         torch.manual_seed(SEED)
         sizes = dict(d_model=20, d_kv=6, d_ff=28, num_layers=1, num_heads=2, dropout_rate=0.0)
         policy = T5Config.from_pretrained(models / "t5")
@@ -97,10 +97,10 @@ class EncoderDecoders:
 
 
 class Smooth(EncoderDecoders):
-    """Without a ReLU, where differences are as exact as derivatives: one that is scaled before a tied head, one with
+    """Models without a ReLU, so that differences are as exact as derivatives: one that is scaled before a tied head, one with
     norms after its layers."""
 
-    # Of both: widths that are no multiple of anything, stacks of different depth.
+    # Both: widths that are not multiples of block sizes, stacks of different depth.
     ids_of = dict(pad_token_id=0, eos_token_id=1, vocab_size=29)
     configurations = {
         "t5-gated": T5Config(**ids_of, decoder_start_token_id=0, d_model=18, d_kv=5, d_ff=22, num_layers=1, num_decoder_layers=2,
@@ -138,7 +138,7 @@ def ragged(generator, ids=(5, 320)):
 
 
 def pad(rows, width=None):
-    """`[B, T]`, zeros behind, and the mask."""
+    """`[B, T]`, padded with zeros at the end, and the mask."""
     width = width or max(len(row) for row in rows)
     padded = torch.stack([torch.cat([row, row.new_zeros(width - len(row))]) for row in rows])
     mask = torch.stack([torch.arange(width) < len(row) for row in rows]).to(padded.dtype)
@@ -172,7 +172,7 @@ class Controller:
 
 
 def mask_of(logits, top_p, keep):
-    """What the mask model leaves: the smallest set whose mass reaches `top_p`, at least `keep`; and how near it was."""
+    """Tokens that the mask model allows: the smallest set whose mass reaches `top_p`, at least `keep`; and the margin."""
     ordered, order = torch.sort(logits, descending=True)
     mass = ordered.softmax(-1).cumsum(-1)
     removed = mass > top_p
@@ -188,7 +188,7 @@ def masked(logits, allowed):
 
 
 class Run:
-    """One algorithm over recorded rows."""
+    """Runs one algorithm over recorded rows."""
 
     def __init__(self, models, o, seed=SEED):
         self.o, self.family = o, o.get("family", Decoders)
@@ -204,7 +204,7 @@ class Run:
         self.margin = math.inf
 
     def sample(self, row):
-        """A completion under the mask of the lagged policy."""
+        """Samples a completion under the mask of the lagged policy."""
         ids = []
         with torch.no_grad():
             while len(ids) < LONGEST and 2 not in ids:
@@ -218,7 +218,7 @@ class Run:
         row["completion_ids"] = ids
 
     def evaluate(self, row, allowed):
-        """Logprobs that train, unmasked ones, entropies."""
+        """Logprobs used for training, unmasked ones, entropies."""
         logits = self.family.completion_logits(self.policy, row, 1.0)
         shown = logits.log_softmax(-1) if allowed is None else masked(logits, allowed)
         entropy = -(shown.exp() * shown).sum(-1)
@@ -327,7 +327,7 @@ class Run:
 
 
 def keys(o):
-    """The same in gradus' words."""
+    """The same settings as keys of gradus."""
     kl = {"coefficient": o["kl_coef"]}
     if o.get("kl_target"):
         kl |= {"target": o["kl_target"], "rate": 0.1, "unit": "token"}
@@ -372,7 +372,7 @@ RUNS = {
 
 
 def masks(models):
-    """What RL4LMs' mask processor leaves of recorded logits, special tokens always."""
+    """Tokens of recorded logits that RL4LMs' mask processor allows; special tokens are always allowed."""
     policy, rows = replay.load(models, "qwen3"), ragged(torch.Generator().manual_seed(SEED + 4))[:3]
     with torch.no_grad():
         logits = torch.cat([completion_logits(policy, row, 0.5) for row in rows])[:6]
@@ -415,7 +415,7 @@ def rmsprop():
 
 
 def fisher(models, family):
-    """The Hessian of the mean KL(new ‖ old) at the old policy, times two vectors, by going back twice."""
+    """The Hessian of the mean KL(new ‖ old) at the old policy, times two vectors, by two backward passes."""
     policy = family.load(models, family.start_model)
     rows = ragged(torch.Generator().manual_seed(SEED + 2), family.ids)[:BATCH]
     parameters = dict(sorted(policy.named_parameters()))
@@ -445,7 +445,7 @@ def main():
         family = options.get("family", Decoders)
         out = root / name
         out.mkdir(exist_ok=True)
-        # Where a token stands at the edge of the mask, rounding decides: then other completions are drawn.
+        # If a token is at the edge of the mask, rounding decides. Then other completions are sampled.
         for attempt in range(20):
             run, rows = Run(root / "models", options, SEED + attempt), ragged(torch.Generator().manual_seed(SEED), family.ids)
             iterations = run.run(rows)

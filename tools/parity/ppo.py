@@ -1,13 +1,13 @@
-"""Ten optimiser steps of PPO on recorded rollouts of one length, policy and value model apart.
+"""Ten optimizer steps of PPO on recorded rollouts of one length, with separate policy and value model.
 
-TRL 1.16 has no PPO any more, so the loop is written out here, after TRL 1.12: rewards, GAE and whitening once per
+TRL 1.16 no longer has PPO, so this script contains the loop, as in TRL 1.12: rewards, GAE and whitening once per
 iteration, then epochs of mini-batches in file order, AdamW over both models together, no gradient clipping, a linear
 schedule that moves once per iteration. Every mean runs over the completion tokens of the mini-batch.
 
-Completions have one length, and TRL 1.12's own trainer must give the same numbers. To check it, unpack TRL 1.12
+Completions have one length, and TRL 1.12's own trainer must give the same numbers. To check this, unpack TRL 1.12
   pip install --no-deps --target DIR trl==1.12.0
-and set TRL_PPO=DIR. With different lengths TRL 1.12 places the score one position later and counts one value more;
-`ppo_ragged.py` asks another implementation there.
+and set TRL_PPO=DIR. With different lengths, TRL 1.12 places the score one position later and counts one value more.
+`ppo_ragged.py` uses another implementation for that case.
 """
 
 import math
@@ -72,7 +72,7 @@ def whiten(rows, keep_mean=False):
 
 
 def prepare(policy, reference, critic, batch, o):
-    """Everything of an iteration that the updates do not change."""
+    """All parts of an iteration that the updates do not change."""
     with torch.no_grad():
         old = [logprobs_of(completion_logits(policy, row, o["temperature"]), row) for row in batch]
         ref = [logprobs_of(completion_logits(reference, row, o["temperature"]), row) for row in batch]

@@ -1,18 +1,18 @@
 """PPO on completions of different lengths, with the arithmetic of verl 0.9.1 on padded tensors.
 
-TRL 1.12 counts padding where completions differ in length (see `ppo.py`), so it cannot be the measure there. verl counts
-response tokens alone. Everything between the models' outputs and the optimiser is verl's own code, called and not
+TRL 1.12 counts padding if completions differ in length (see `ppo.py`), so it cannot be the reference for this case. verl counts
+only response tokens. All code between the models' outputs and the optimizer is verl's own, called and not
 copied: `kl_penalty`, `masked_whiten`, `compute_gae_advantage_return`, `compute_policy_loss`, `compute_value_loss`,
-`entropy_from_logits`, `agg_loss`. The models are transformers' on right-padded rows with an attention mask; gradients are autograd's, steps torch's AdamW and `clip_grad_norm_`, all in float64. Nothing here is
-packed, shared or reduced by weights as in gradus, and no file of gradus was its source.
+`entropy_from_logits`, `agg_loss`. The models are transformers' on right-padded rows with an attention mask; gradients are autograd's, steps torch's AdamW and
+`clip_grad_norm_`, all in float64. Unlike gradus, this script does not pack, share or reduce by weights, and it was not written from gradus' code.
 
-What verl leaves to its user, and is decided here: rewards are whitened with the mean kept before the advantages are
-made, a completion without end loses one point, both as in TRL; the dual clip of negative advantages is out of reach.
+verl leaves some decisions to its user. As in TRL, this script whitens rewards and keeps their mean before it computes
+advantages, and a completion without end loses one point. The limit of the dual clip for negative advantages is never reached.
 
   pip install --no-deps --target /tmp/verl verl==0.9.1 omegaconf==2.4.0 antlr4-python3-runtime==4.9.3
   VERL=/tmp/verl python tools/parity/ppo_ragged.py
 
-verl's imports want a cluster's libraries, which its arithmetic does not use; empty modules stand in for them. Run after
+verl imports libraries for clusters, which its arithmetic does not use. Empty modules replace them. Run after
 `trajectories.py`, whose models it starts from.
 """
 
@@ -31,7 +31,7 @@ import torch
 
 
 class Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Stands in for what verl imports and its arithmetic does not use."""
+    """Replaces modules that verl imports and its arithmetic does not use."""
 
     names = {"ray", "tensordict", "hydra", "codetiming", "cachetools", "pyvers", "torchdata", "orjson"}
 
@@ -60,11 +60,11 @@ OPTIONS = {"num_ppo_epochs": 3, "num_mini_batches": 2, "learning_rate": 1e-3, "t
            "kl_estimator": "k3", "cliprange": 0.15, "cliprange_value": 0.1, "vf_coef": 0.5, "gamma": 0.98, "lam": 0.9,
            "whiten_rewards": True, "missing_eos_penalty": 1.0, "max_grad_norm": 3.0}
 LONGEST = 9
-NEVER = 1e9  # verl's dual clip (Ye et al. 2020) bounds the ratio by this where the advantage is negative
+NEVER = 1e9  # verl's dual clip (Ye et al. 2020) bounds the ratio by this if the advantage is negative
 
 
 def rollouts():
-    """Of each eight, two are cut off at the longest length and six end, after one to eight tokens."""
+    """Two of each eight are cut off at the maximum length. The other six end after one to eight tokens."""
     generator = torch.Generator().manual_seed(SEED)
     pick = lambda low, high: int(torch.randint(low, high, (1,), generator=generator))  # noqa: E731
     rows = []
@@ -78,7 +78,7 @@ def rollouts():
 
 
 class Padded:
-    """Rows to the length of the longest, and their responses apart."""
+    """Rows padded to the length of the longest, and their responses separately."""
 
     def __init__(self, rows):
         pad = lambda ids, width: ids + [PAD] * (width - len(ids))  # noqa: E731
@@ -97,7 +97,7 @@ class Padded:
             self.scores[i, lengths[i] - 1] = row["score"] - penalty
 
     def states(self, outputs):
-        """What a model says before each token of the responses."""
+        """Outputs of a model before each token of the responses."""
         return outputs.gather(1, self.before[..., None].expand(-1, -1, outputs.shape[-1]))
 
     def logits(self, policy):

@@ -1,12 +1,12 @@
-"""Model directories quantised by bitsandbytes and written by transformers.
+"""Model directories quantized by bitsandbytes and written by transformers.
 
-Each folder is what `save_pretrained` wrote of the quantised model, plus
+Each folder contains the files of `save_pretrained` for the quantized model, and
   expected.json           sequences, and the config of the model
-  source.safetensors      the weights before
-  expected.safetensors    values.<name>: every quantised weight as bitsandbytes dequantises it, `[out, in]`
-                          logits.<i>: of sequence i, by the unquantised classes with those weights
+  source.safetensors      the original weights
+  expected.safetensors    values.<name>: every quantized weight as bitsandbytes dequantizes it, `[out, in]`
+                          logits.<i>: of sequence i, by the unquantized classes with those weights
 
-Needs bitsandbytes beside the requirements: `pip install bitsandbytes==0.50.2`.
+Needs bitsandbytes in addition to the requirements: `pip install bitsandbytes==0.50.2`.
 """
 
 import pathlib
@@ -39,7 +39,7 @@ def llama(**more):
 
 
 NF4 = dict(load_in_4bit=True, bnb_4bit_quant_type="nf4")
-# Inputs of 32 and 40 numbers: blocks of 64 run on from one output to the next, and the last one is short.
+# Inputs of 32 and 40 numbers: blocks of 64 continue from one output to the next, and the last one is short.
 MODELS = {
     "gpt2-nf4": (gpt2(), dict(**NF4, bnb_4bit_use_double_quant=True)),
     "gpt2-int8": (gpt2(), dict(load_in_8bit=True)),
@@ -50,9 +50,9 @@ MODELS = {
 
 
 def dequantised(module):
-    """The weight of a quantised layer, `[out, in]`."""
+    """The weight of a quantized layer, `[out, in]`."""
     if isinstance(module, bitsandbytes.nn.Linear4bit):
-        # The CPU kernel of 0.50.2 takes the wrong block where a width is no multiple of 64; the default one is right.
+        # The CPU kernel of 0.50.2 reads the wrong block if a width is not a multiple of 64. The default one is correct.
         state = module.weight.quant_state
         absmax = state.absmax
         if state.nested:

@@ -1,4 +1,4 @@
-"""What the trajectory scripts share: starting models with the rows tokenizer, the rows themselves, the record of a run."""
+"""Functions of the trajectory scripts: start models with the tokenizer of rows/, the rows, the record of a run."""
 
 import json
 import shutil
@@ -59,7 +59,7 @@ def write_rows(path, rows):
 
 
 class Recorder(TrainerCallback):
-    """The learning rate that each update uses; TRL logs the one after it."""
+    """The learning rate of each update. TRL logs the next one."""
 
     def __init__(self):
         self.rates = []
@@ -69,9 +69,9 @@ class Recorder(TrainerCallback):
 
 
 def weights(model):
-    """Enough of every tensor to notice a difference: its norm, its sum, four of its values.
+    """A summary of every tensor that detects differences: its norm, its sum, four of its values.
 
-    GPT-2's key bias has no effect on the output; Adam turns its rounding noise into steps, so that tensor is left out.
+    GPT-2's key bias has no effect on the output; Adam turns its rounding noise into steps, so that tensor is omitted.
     """
     summary = {}
     for name, parameter in model.named_parameters():
@@ -84,7 +84,7 @@ def weights(model):
 
 
 def steps_of(trainer, recorder):
-    """TRL's log, one entry a step, without clocks and constants."""
+    """TRL's log, one entry per step, without times and constants."""
     dropped = ("epoch", "learning_rate", "step_time", "mfu", "total_flos")
     logs = [entry for entry in trainer.state.log_history if "grad_norm" in entry]
     assert len(logs) == STEPS == len(recorder.rates), (len(logs), len(recorder.rates))

@@ -1,7 +1,7 @@
-"""ROUGE with each sentence on a line of its own, as scripts of Hugging Face and FineGrainedRLHF have it, and with prediction and
-reference in each other's place, as the latter has it while it trains: `rouge_score` over NLTK's sentences.
+"""ROUGE with each sentence on a separate line, as in scripts of Hugging Face and FineGrainedRLHF, and with prediction and
+reference exchanged, as in FineGrainedRLHF's training: `rouge_score` over NLTK's sentences.
 
-Needs `requirements-metrics.txt`; run after `lexicons.py`, whose sentence model it reads.
+Needs `requirements-metrics.txt`; run after `lexicons.py`, because it reads its sentence model.
 """
 
 import importlib.metadata

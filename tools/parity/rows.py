@@ -1,11 +1,11 @@
-"""Which tokens TRL's trainers feed their models: tokenizer directories, raw rows, processed rows, collated batches.
+"""The tokens that TRL's trainers pass to their models: tokenizer directories, raw rows, processed rows, collated batches.
 
   tokenizer/, tokenizer_bos/   a small byte-level BPE with a chat template; the second one puts <bos> before plain text
-  sft.json dpo.json reward.json grpo.json   cases: options, raw rows, what the trainer's dataset and collator give
+  sft.json dpo.json reward.json grpo.json   cases: options, raw rows, outputs of the trainer's dataset and collator
   implicit_prompt.json         TRL's extract_prompt on pairs of strings and of conversations
   packing.json                 TRL's pack_dataset
 
-In a case, `kept` lists the raw rows that survived, `processed` one entry per kept row, `batch` all kept rows collated.
+In a case, `kept` lists the raw rows that were kept, `processed` one entry per kept row, `batch` all kept rows collated.
 """
 
 import shutil

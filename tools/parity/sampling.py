@@ -1,8 +1,8 @@
-"""What transformers' logits processors leave of fixed logits: the log-probabilities that sampling would use.
+"""Fixed logits after transformers' logits processors: the log-probabilities that sampling would use.
 
-The processors are put together by transformers itself, from a GenerationConfig, so their order is its order.
-A token that is cut off has null in place of its log-probability. In the row `ties`, which of several equal logits top_p
-keeps depends on the order of an unstable sort: only the sorted values are comparable there.
+transformers itself combines the processors from a GenerationConfig, so their order is that of transformers.
+A token that is cut off has null instead of a log-probability. In the row `ties`, the order of an unstable sort decides which of several
+equal logits top_p keeps, so only the sorted values are comparable.
 """
 
 import math
@@ -39,7 +39,7 @@ SETTINGS = [
     {"temperature": 1.3, "top_k": 12, "top_p": 0.9, "min_p": 0.02, "typical_p": 0.6},
 ]
 
-# What looks at the ids before: these, how many of them are the prompt's, and settings.
+# Processors that read earlier ids: the ids, the number of prompt ids, and settings.
 STOP = [2, 5]
 REPEATED = [4, 9, 6, 4, 9, 11, 4, 9]
 OF_IDS = [
@@ -59,7 +59,7 @@ OF_IDS = [
 ]
 
 
-# The same, with what an encoder read: none means that the prompt takes its place, as `generate` has it.
+# The same with an encoder's input. None means that the prompt is used instead, as in `generate`.
 SOURCE = [9, 6, 4, 9, 11, 8]
 OF_SOURCES = [
     (None, REPEATED, 5, {"encoder_no_repeat_ngram_size": 1}), (None, REPEATED, 5, {"encoder_no_repeat_ngram_size": 2}),
@@ -73,7 +73,7 @@ OF_SOURCES = [
 
 def processed(model, row, settings, previous=PREVIOUS, prompt_length=len(PREVIOUS), source=None):
     settings = dict(settings)
-    # As GenerationMixin.generate prepares both before it asks for the processors.
+    # As GenerationMixin.generate prepares both before it creates the processors.
     eos = settings.pop("eos_token_id", None)
     if "max_new_tokens" in settings:
         settings["max_length"] = prompt_length + settings.pop("max_new_tokens")

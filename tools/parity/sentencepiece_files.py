@@ -1,4 +1,4 @@
-"""Files of SentencePiece without a `tokenizer.json`: tiny ones, and what the fast tokenizers of transformers 4 make of them,
+"""Tiny SentencePiece files without a `tokenizer.json`, and the results of the fast tokenizers of transformers 4 for them,
 class by class. Needs transformers 4.57.1, sentencepiece and protobuf; no torch."""
 
 import argparse
@@ -14,14 +14,14 @@ from transformers import AutoTokenizer
 HERE = Path(__file__).parent
 FIXTURES = HERE / "../../crates/gradus/tests/fixtures/parity"
 
-# What the pieces are made of.
+# Training text of the pieces.
 SUBJECTS = ["The king", "A traveller", "My old friend", "Nobody", "The quick brown fox", "She", "Their daughter"]
 VERBS = ["drinks", "sells", "remembers", "counted", "will bring", "has lost", "never wanted"]
 OBJECTS = ["the tea", "12,345 apples", "a naïve idea", "“quoted” words", "the ﬁnal chapter", "3, 4 or 15 cups", "Ünïcode"]
 ENDS = ["in the morning.", "at noon,", "before the war!", "without a word?", "on the mountain;", "(again)."]
 SENTENCES = [f"{s} {v} {o} {e}" for s in SUBJECTS for v in VERBS for o in OBJECTS for e in ENDS]
 
-# Two rules of a normalization: a ligature, and a wide letter.
+# Two normalization rules: a ligature, and a wide letter.
 RULES = "FB01\t66 69\nFF21\t41\n"
 
 TEXTS = [
@@ -38,7 +38,7 @@ TEXTS = [
     "the ﬁnal Ａ <extra_id_0> and <start_of_turn>user",
 ]
 
-# Class, file, what it is trained with, what stands in tokenizer_config.json.
+# Class, file, training options, content of tokenizer_config.json.
 UNIGRAM = {"model_type": "unigram", "vocab_size": 220, "hard_vocab_limit": False}
 BPE = {"model_type": "bpe", "vocab_size": 420, "byte_fallback": True, "normalization_rule_name": "identity"}
 BPE |= {"split_digits": True, "remove_extra_whitespaces": False}

@@ -1,10 +1,10 @@
 """Encoder–decoder model directories written by transformers, with logits, gradients and greedy tokens.
 
-Each folder is what `save_pretrained` wrote, plus
-  expected.json         sources, targets, loss (mean NLL over all targets' ids), greedy tokens, what beams find
+Each folder contains the files of `save_pretrained`, and
+  expected.json         sources, targets, loss (mean NLL over all targets' ids), greedy tokens, results of beam search
   expected.safetensors  logits.<i> `[T, V]` of pair i run alone, one line per id of the target; grad.<state dict name> of the loss
 
-adapters/<name>/ are adapters that peft wrote on them, with logits.<i>, and merged.<i> after merge_and_unload.
+adapters/<name>/ are adapters that peft wrote for them, with logits.<i>, and merged.<i> after merge_and_unload.
 """
 
 import json
@@ -33,7 +33,7 @@ ids = dict(vocab_size=VOCAB, pad_token_id=PAD, eos_token_id=EOS, decoder_start_t
 
 
 def t5(kind=T5Config, **more):
-    """Odd sizes; heads that are together wider than the model; distances that reach the last bucket."""
+    """Odd sizes; heads that together are wider than the model; distances that reach the last bucket."""
     base = dict(d_model=22, d_kv=6, d_ff=34, num_layers=2, num_decoder_layers=2, num_heads=5,
                 relative_attention_num_buckets=8, relative_attention_max_distance=12, dropout_rate=0.0)
     return kind(**{**ids, **base, **more})
@@ -57,11 +57,11 @@ MODELS = {
     "blenderbot": bart(BlenderbotConfig, scale_embedding=True, encoder_no_repeat_ngram_size=0, activation_function="relu"),
     "blenderbot-small": bart(BlenderbotSmallConfig, encoder_layers=1, decoder_layers=1),
 }
-# A head of its own, as the first checkpoints of v1.1, FLAN and mT5 have it.
+# A separate head, as in the first checkpoints of v1.1, FLAN and mT5.
 UNTIED = {"t5-gated", "mt5"}
 
 
-# Beams, and what processors make of the ids of the decoder: its first id is among them, the source is not.
+# Beams, and processors over the ids of the decoder, which include its start id but not the source.
 BEAMS = [
     dict(num_beams=4, num_return_sequences=2),
     dict(num_beams=4, no_repeat_ngram_size=3, early_stopping=True),
@@ -76,7 +76,7 @@ ADAPTERS = {
 
 
 def fill(model, generator):
-    """Weights far from the usual initialisation, so that a wrong operation changes the output visibly."""
+    """Weights far from the usual initialization, so that a wrong operation changes the output visibly."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
@@ -88,7 +88,7 @@ def fill(model, generator):
             elif "embed_positions" in name:
                 parameter.copy_(0.3 * noise)
             elif name == "shared.weight":
-                # Tied heads of T5 see states divided by the root of the width.
+                # Tied heads of T5 read states divided by the root of the width.
                 parameter.copy_((1.5 if getattr(model.config, "scale_decoder_outputs", False) else 0.5) * noise)
             elif "relative_attention_bias" in name:
                 parameter.copy_(noise)
@@ -105,12 +105,12 @@ def untie(model):
 
 
 def forward(model, source, target):
-    """Logits of every id of `target`, the first after the start token."""
+    """Logits for every id of `target`; the first ones follow the start token."""
     return model(input_ids=torch.tensor([source]), labels=torch.tensor([target]), use_cache=False).logits[0]
 
 
 def greedy(model, source):
-    """Tokens of full forward passes, and the smallest distance between the best and the second logit."""
+    """Greedy tokens of full forward passes, and the smallest difference between the best and the second logit."""
     new, margin = [], float("inf")
     for _ in range(NEW_TOKENS):
         start = torch.tensor([[model.config.decoder_start_token_id, *new]])

@@ -2,7 +2,7 @@
 
 models/t5/            start model and tokenizer, in `trajectories/`
 sft_t5/, sft_t5_smoothed/
-  rows.jsonl          prompts and completions, in the order in which they are trained on
+  rows.jsonl          prompts and completions, in the order of training
   run.json            start model, hyper-parameters, ten steps, norms of the final weights
 pairs_t5/rows.jsonl   prompts with a better and a worse completion, for runs that are compared with each other
 """
@@ -27,7 +27,7 @@ RUNS = {
 
 
 def tokenizer():
-    """Words, and T5's end after every text."""
+    """A tokenizer of words, with T5's end token after every text."""
     vocabulary = {word: i for i, word in enumerate(["<pad>", "</s>", "<unk>", *WORDS])}
     words = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()

@@ -1,7 +1,7 @@
-"""Samples of RL4LMs' data pools, made by its own code of a few rows of our own; and NumPy's permutations.
+"""Samples that RL4LMs' own data pools make from a few rows of our own; and NumPy's permutations.
 
-The pools are those of https://github.com/allenai/RL4LMs at 97df0bd, of which nothing is copied here: `RL4LMS` names a
-checkout. What it downloads is put in its place; files are what the public data sets have. Only what the data say is ours.
+The pools are those of https://github.com/allenai/RL4LMs at 97df0bd. Nothing is copied from it: `RL4LMS` names a
+checkout. The script replaces its downloads. Files have the format of the public data sets. Only the content of the data is ours.
 
     RL4LMS=~/RL4LMs ~/gradus-parity/bin/python tools/parity/tasks.py
 """
@@ -25,12 +25,12 @@ import datasets  # noqa: E402
 import nltk.tokenize  # noqa: E402
 from nltk.tokenize import NLTKWordTokenizer  # noqa: E402
 
-# Texts here are one sentence: NLTK's sentence model, which is no part of its package, has nothing to do.
+# Each text is one sentence, so NLTK's sentence model, which is not in its package, has no effect.
 nltk.tokenize.word_tokenize = NLTKWordTokenizer().tokenize
 TABLE = {}
 datasets.load_dataset = lambda *names, **options: TABLE["rows"] if "split" not in options else TABLE["rows"][options["split"]]
 
-# The package's own `__init__` imports all of it; the two modules stand alone.
+# The package's own `__init__` imports everything, but the two modules work without it.
 import importlib.util  # noqa: E402
 import types  # noqa: E402
 
@@ -62,7 +62,7 @@ def lines(rows):
 
 
 def case(task, pool, files, splits=("train", "validation", "test"), rows=None, **options):
-    """What `pool` makes of `rows` (or of files below the home directory), beside the files that hold the same rows."""
+    """The samples of `pool` from `rows` (or from files below the home directory), and the files with the same rows."""
     if rows is not None:
         TABLE["rows"] = {split: datasets.Dataset.from_list(rows[split]) for split in rows}
     for split in splits:
@@ -88,7 +88,7 @@ def same(rows):
     return {split: rows for split in SPLITS}
 
 
-# IMDB: 23 reviews, so that splits end within a word count of their own.
+# IMDB: 23 reviews, so that splits have different ends.
 reviews = [
     {"text": " ".join(f"word{i}x{j}" for j in range(1 + i % 7)) + ("  twice" if i % 5 == 0 else ""), "label": i % 2}
     for i in range(23)
@@ -174,7 +174,7 @@ copies = lambda: {split: [json.loads(json.dumps(table)) for table in tables] for
 
 
 class Rows:
-    """The pool changes the rows that it reads."""
+    """Copies the rows, because the pool changes them."""
 
     def __getitem__(self, split):
         return copies()[split]
@@ -192,7 +192,7 @@ for split in authors:
 TABLE["rows"] = Rows()
 case({"totto": {}}, pools.ToTTo, by_split(authors), splits=("train",))
 
-# NarrativeQA: answers of one prompt apart from each other.
+# NarrativeQA: separate answers of one prompt.
 answers = [
     ("Who came? \\n A King came to Dunmoor.", " The King "),
     ("Where to? \\n A King came to Dunmoor.", "dunmoor"),
@@ -254,7 +254,7 @@ origin = meta(42, "datasets", "nltk", "numpy", rl4lms="97df0bd2f7406a906206c9610
 
 
 def write(name, content):
-    """One case a line."""
+    """One case per line."""
     cases = ",\n".join(json.dumps(found, ensure_ascii=False) for found in content["cases"])
     origin = json.dumps(content["meta"], indent=1)
     (OUT / name).write_text(f'{{"meta": {origin},\n"cases": [\n{cases}\n]}}\n')

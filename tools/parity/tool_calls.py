@@ -1,13 +1,13 @@
-"""Calls of tools in chat templates: what templates write, what transformers reads in it, and what TRL appends as an answer.
+"""Tool calls in chat templates: the text that templates write, the calls that transformers reads in it, and the answer that TRL appends.
 
-  <family>.jinja  templates of our own, in the manner of the families; two more lie elsewhere in the repository
-  tokenizer/      the tokenizer of rows/ with the marks of all families
-  cases.json      for each template and conversation: text, some ids, each turn with calls as it is written and read, and the ids that
-                  TRL's GRPO trainer puts behind it (where the template wants ids of calls, which TRL does not give: those of the text)
-  texts.json      what transformers reads in turns as models write them, good and bad
+  <family>.jinja  our own templates in the style of the families; two more are elsewhere in the repository
+  tokenizer/      the tokenizer of rows/ with the special tokens of all families
+  cases.json      for each template and conversation: text, some ids, each turn with calls as written and as read, and the ids that
+                  TRL's GRPO trainer appends (those of the text, if the template requires call ids, which TRL does not provide)
+  texts.json      the calls that transformers reads in valid and invalid turns of models
 
-`--real FOLDER --out OTHER` does the same with the templates that TRL's package ships and with those of FOLDER (files `*.jinja`), and
-writes them and `cases.json` to OTHER, outside of the repository. `GRADUS_CHAT_TEMPLATES=OTHER cargo test -p gradus --test parity
+`--real FOLDER --out OTHER` does the same with the templates of TRL's package and with those of FOLDER (files `*.jinja`), and
+writes them and `cases.json` to OTHER, outside the repository. `GRADUS_CHAT_TEMPLATES=OTHER cargo test -p gradus --test parity
 tool_calls` then compares with them.
 """
 
@@ -86,7 +86,7 @@ MISTRAL_NAMES = MISTRAL_HEAD + r"""    {%- elif message.tool_calls %}
     {%- endif %}
 {%- endfor %}
 """
-# Values without types: what is no text is written as JSON.
+# Values without types: all except text are written as JSON.
 CODER = r"""{{- '<|im_start|>system\n' }}
 {%- if tools %}{%- for tool in tools %}{{- tool | tojson }}{{- '\n' }}{%- endfor %}{%- endif %}
 {{- '<|im_end|>\n' }}
@@ -112,7 +112,7 @@ CODER = r"""{{- '<|im_start|>system\n' }}
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}
 """
-# A family that leaves calls out and reads the tools under another name.
+# A family that omits calls and reads the tools under another name.
 SMOL = r"""{{- '<|im_start|>system\n' }}
 {%- if xml_tools %}
     {%- for tool in xml_tools %}{{- tool | string }}{{- '\n' }}{%- endfor %}
@@ -125,12 +125,12 @@ SMOL = r"""{{- '<|im_start|>system\n' }}
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}
 """
 OURS = {"llama": LLAMA, "mistral_list": MISTRAL_LIST, "mistral_names": MISTRAL_NAMES, "smol": SMOL, "coder": CODER}
-# Templates that are in the repository already.
+# Templates that are already in the repository.
 ELSEWHERE = {"qwen": "crates/gradus/src/text/templates/qwen.jinja",
              "thinking": "crates/gradus/tests/fixtures/parity/chat_templates/thinking.jinja"}
 QWEN, XML, HEADERS, LIST = ("hermes", "<|im_end|>"), ("qwen3_coder", "<|im_end|>"), ("llama3", "<|eot_id|>"), ("mistral", "<eos>")
 FORMS = {"qwen": QWEN, "thinking": QWEN, "smol": QWEN, "llama": HEADERS, "mistral_list": LIST, "mistral_names": LIST, "coder": XML}
-# Where transformers has a reader of calls.
+# Families for which transformers has a reader of calls.
 READERS = {"hermes": templates.qwen3_template, "qwen3_coder": templates.qwen3_5_template, "llama3": templates.llama3_template}
 
 TOOLS = [{"type": "function", "function": {"name": "add", "description": "Adds <a> & 'b', é", "parameters": {
@@ -166,7 +166,7 @@ CONVERSATIONS = {
     "no_call": say(("user", "Tea?"), ("assistant", "Yes.")),
 }
 
-# Turns as models write them.
+# Turns in the format of models.
 TEXTS = {
     "hermes": [
         '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n</tool_call>',
@@ -227,20 +227,20 @@ TEXTS = {
 
 
 def render(tok, source, messages, prompt):
-    # Where SmolLM3 reads its tools.
+    # The key from which SmolLM3 reads its tools.
     shown = {"xml_tools": TOOLS} if "xml_tools" in source else {}
     try:
         return {"text": tok.apply_chat_template(messages, tools=TOOLS, chat_template=source, tokenize=False, add_generation_prompt=prompt, **shown)}
-    except Exception as error:  # the template's own exceptions, and whatever Jinja refuses
+    except Exception as error:  # exceptions of the template, and everything that Jinja rejects
         return {"error": f"{type(error).__name__}: {error}"}
 
 
 def reading(form, text, mark):
-    """What transformers reads in a turn: content and calls; or its error. None where it has no reader."""
+    """Content and calls that transformers reads in a turn, or its error. None if it has no reader."""
     if form not in READERS:
         return None
     try:
-        # Other families close turns with other marks.
+        # Other families end turns with other special tokens.
         typed = {"tools": TOOLS} if form == "qwen3_coder" else {}
         read = parse_response(text + (mark if mark in ("<|im_end|>", "<|eot_id|>") else ""), READERS[form], prefix="", **typed)
     except Exception as error:
@@ -250,16 +250,16 @@ def reading(form, text, mark):
 
 
 def suffix(tok, source, tool_messages):
-    """The ids that TRL puts behind a turn with calls."""
+    """The ids that TRL appends to a turn with calls."""
     stand_in = types.SimpleNamespace(_is_vlm=False, processing_class=tok, chat_template=source, chat_template_kwargs={}, _tokenizer=tok)
     try:
         return GRPOTrainer._get_tool_suffix_ids(stand_in, tool_messages)
     except Exception as error:
-        return None  # the template wants ids, which TRL does not give
+        return None  # the template requires ids, which TRL does not provide
 
 
 def case_of(tok, source, form, mark, name, messages, trained=None):
-    """`trained` is the template that TRL puts in the place of one that changes earlier turns."""
+    """`trained` is TRL's replacement for a template that changes earlier turns."""
     ending = copy.deepcopy(tok)
     ending.eos_token = mark
     case = {"template": name, "plain": render(tok, source, messages, False)}
@@ -309,13 +309,13 @@ def write(out, sources, more):
     print(len(cases), "cases of", len(sources), "templates")
 
 
-# Which form real templates have, by the beginning of their names. All others have none that is read here.
+# Format of real templates, by the beginning of their names. gradus reads no format of the others.
 REAL = [("qwen2_5_vl", None), ("qwen3_5", XML), ("qwen3_6", XML), ("qwen3_8", XML), ("Qwen3.5", XML), ("Qwen3-Coder", XML), ("nemotron_3", XML),
         ("NVIDIA-Nemotron-3", XML), ("StepFun3.5", XML), ("qwen2_5", QWEN),
         ("qwen3", QWEN), ("Qwen-Qw", QWEN), ("NousResearch-Hermes", QWEN), ("Bielik", QWEN), ("MiMo", QWEN), ("llama3_1", HEADERS),
         ("llama3_2", HEADERS), ("meta-llama-Llama-3", HEADERS), ("mistralai-", LIST), ("Mistral-", LIST), ("unsloth-mistral", LIST),
         ("ibm-granite-granite-4.", ("hermes", "<|end_of_text|>")), ("Reka", ("hermes", "<sep>"))]
-# The templates that TRL trains with in the place of others.
+# The templates that TRL uses in training instead of others.
 TRAINED = {"qwen3": "qwen3_training", "Qwen-Qwen3-0.6B": "qwen3_training"}
 
 

@@ -1,5 +1,5 @@
-"""PyTorch's weight files of models that `models.py` and `seq2seq.py` wrote: what gradus reads of them must be what
-safetensors holds. Run after both."""
+"""PyTorch's weight files of the models of `models.py` and `seq2seq.py`. gradus must read the same values from them as from
+safetensors. Run after both."""
 
 import argparse
 import json
@@ -14,7 +14,7 @@ FIXTURES = HERE / "../../crates/gradus/tests/fixtures/parity"
 
 
 def tied(name, tensors):
-    """The state dictionary as transformers' old `save_pretrained` wrote it: tied tensors stand there once more."""
+    """The state dictionary in the format of transformers' old `save_pretrained`: it contains tied tensors twice."""
     tensors = dict(tensors)
     if name == "gpt2":
         tensors["lm_head.weight"] = tensors["transformer.wte.weight"]
@@ -37,7 +37,7 @@ def main():
     state["transformer.wte.weight"] = torch.nn.Parameter(state["transformer.wte.weight"])
     state["lm_head.weight"] = state["transformer.wte.weight"]
     torch.save(state, out / "gpt2.bin")
-    # The form before it, in half precision.
+    # The older format, in half precision.
     half = {name: tensor.to(torch.bfloat16) for name, tensor in gpt2.items()}
     torch.save(half, out / "gpt2-old.bin", _use_new_zipfile_serialization=False)
     # Shards with an index, and views of one storage.
@@ -56,7 +56,7 @@ def main():
         torch.save(state, folder / file)
     index = {"metadata": {}, "weight_map": {name: file for file, chosen in halves.items() for name in chosen}}
     (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index, indent=1) + "\n")
-    # What is refused: a view that is not whole, a training checkpoint.
+    # Refused files: a partial view, a training checkpoint.
     torch.save({"transformer.wte.weight": torch.arange(6.0).view(2, 3).T}, out / "transposed.bin")
     torch.save({"model": gpt2["transformer.wte.weight"], "optimizer": {"state": {}}}, out / "training.bin")
     meta = {"script": "torch_weights.py", "torch": torch.__version__, "transformers": transformers.__version__}

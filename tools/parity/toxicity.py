@@ -1,7 +1,7 @@
-"""Measures of detoxification over the samples of prompts, by transformers and plain arithmetic, over the small models in the fixtures.
+"""Measures of detoxification over the samples of prompts, by transformers and plain arithmetic, with the small models in the fixtures.
 
-  rows.json       prompts with their samples, and what is to be found of them
-  shuffles.json   the order in which Python's `random.shuffle` puts lists
+  rows.json       prompts with their samples, and the expected values
+  shuffles.json   the order of lists after Python's `random.shuffle`
 
 Perplexity of continuations and distinct n-grams are computed as Quark's evaluation computes them (Lu et al. 2022,
 https://arxiv.org/abs/2205.13636): two calls of the model with `labels`, and sets of joined words.
@@ -16,7 +16,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 SEED = 0
-# Ids that the encoders of the fixtures read at most.
+# Maximum number of ids that the encoders of the fixtures read.
 POSITIONS = 30
 
 SAMPLES = {
@@ -31,7 +31,7 @@ ROWS = [dict(prompt=prompt, prediction=sample, references=[], intent=[1]) for i 
 
 
 def groups():
-    """The samples of each prompt; a row without a prompt is a prompt of its own."""
+    """The samples of each prompt. A row without a prompt is a separate prompt."""
     found = {}
     for i, row in enumerate(ROWS):
         found.setdefault(row["prompt"] or i, []).append(i)
@@ -39,7 +39,7 @@ def groups():
 
 
 def of_groups(values):
-    """A value of each prompt in the place of its first row; others have none."""
+    """The value of each prompt, at its first row. Other rows have None."""
     rows = [None] * len(ROWS)
     for group, value in zip(groups(), values):
         rows[group[0]] = value
@@ -110,7 +110,7 @@ def toxicity(name, number, label, threshold):
 def shuffle(seed, n):
     order = list(range(n))
     random.Random(seed).shuffle(order)
-    # Σ i · order[i] depends on every place.
+    # Σ i · order[i] depends on every position.
     return {"seed": seed, "n": n, "first": order[:20], "sum": sum((i + 1) * row for i, row in enumerate(order))}
 
 

@@ -1,9 +1,9 @@
-"""Reads what gradus wrote for experiment trackers with their own packages, and compares with `metrics.jsonl`.
+"""Reads gradus' files for experiment trackers with the trackers' own packages, and compares them with `metrics.jsonl`.
 
     gradus grpo … --tensorboard --wandb --output-dir DIR
     ~/gradus-trackers/bin/python tools/parity/tracker_files.py DIR [DIR …]
 
-Every scalar must be there once, in order. Exits with 1 where something differs.
+Every scalar must occur once, in order. Exit code 1 if there is a difference.
 """
 
 import json

@@ -1,10 +1,10 @@
-"""What TensorBoard's own record writer and the messages of wandb make of a few rows: `trackers/`.
+"""A few rows in the formats of TensorBoard's own record writer and of wandb's messages: `trackers/`.
 
     python -m venv ~/gradus-trackers && ~/gradus-trackers/bin/pip install tensorboard==2.21.0 wandb==0.31.0
     ~/gradus-trackers/bin/python tools/parity/trackers.py
 
-The wandb package writes its log in Go; the blocks are framed here again, from the description of LevelDB's log.
-`tracker_files.py DIR` reads what gradus wrote with both packages.
+The wandb package writes its log in Go. This script frames the blocks itself, from the description of LevelDB's log.
+`tracker_files.py DIR` reads gradus' files with both packages.
 """
 
 import importlib.metadata as metadata
@@ -24,11 +24,11 @@ from tracker_files import records
 
 OUT = pathlib.Path(__file__).resolve().parents[2] / "crates/gradus/tests/fixtures/parity/trackers"
 STARTED = 1_700_000_000
-# Values whose digits Python and Rust write alike; all are exact in single precision.
+# Values that Python and Rust print with the same digits; all are exact in single precision.
 ROWS = [
     {"step": 1, "seconds": 0.5, "values": {"loss": 2.0, "rewards/chosen": -0.25, "learning_rate": 0.0}},
     {"step": 2, "seconds": 1.25, "values": {"loss": float("nan"), "grad_norm": float("inf"), "eval_reward": -1.5}},
-    # Its table is made by the package.
+    # The package creates its table.
     {"step": 300, "seconds": 4096.125, "values": {"loss": 0.125, "ärger": 1024.5}},
 ]
 
@@ -38,7 +38,7 @@ DATA = [[1, 'Say "<b>é</b>"', "tea\n", 1.5, None], [2, "", "\u4e2d \\ /", -0.25
 
 
 def table():
-    """What the package writes for a table: the content of its file, and what the history says of it."""
+    """The package's output for a table: the content of its file, and its entry in the history."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["WANDB_SILENT"] = "true"
         run = package.init(mode="offline", project="gradus", dir=folder)
@@ -57,9 +57,9 @@ def table():
             return table()  # so short a run may end before the package has written its history
         assert (said["path"], 0, 0) in sent, sent
         content = (log.parent / "files" / said["path"]).read_text()
-        # The package also makes an artifact of it, under names that are drawn at random.
+        # The package also creates an artifact from it, with random names.
         said = {key: value for key, value in said.items() if not key.endswith("artifact_path")}
-        # The number is that of the package's own count of rows; here it is the step.
+        # In the package, the number is its own count of rows. In gradus, it is the step.
         assert said["path"] == f"media/table/eval_predictions_0_{said['sha256'][:20]}.table.json", said
         said["path"] = said["path"].replace("_0_", "_300_")
         return content, said
@@ -128,7 +128,7 @@ def wandb(config, said):
             files.files.files.add(path=said["path"])
             log.append(files)
         items = [([key], value) for key, value in items.items()]
-        # Before the last three, which every row has. The package has them in any order.
+        # Before the last three, which every row has. The package writes them in any order.
         for key in ("_type", "sha256", "size", "path", "ncols", "nrows", "log_mode"):
             if nested:
                 items.insert(-3, (["eval_predictions", key], json.dumps(nested[key])))
@@ -147,7 +147,7 @@ def wandb(config, said):
 def main():
     OUT.mkdir(parents=True, exist_ok=True)
     tensorboard(OUT / "events.tfevents")
-    # A record over several blocks, whose end leaves room for three bytes in the last of them.
+    # A record over several blocks, whose end leaves three bytes in the last block.
     content, said = table()
     assert len(said) == 7, said
     config = {"method": {"grpo": {"group_size": 2}}, "model": "gpt2", "long": "x" * 70_000}

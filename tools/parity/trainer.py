@@ -1,7 +1,7 @@
-"""Losses that are sums over tokens, their gradients and one AdamW step, as programs with a loop of their own take them.
+"""Losses summed over tokens, their gradients and one AdamW step, for programs with their own loop.
 
-The formulas are those of Tinker's documentation: cross-entropy, importance sampling, PPO, CISPO and DRO, each summed over tokens; gradients
-of several calls add up. Run after `trajectories.py`.
+The formulas are those of Tinker's documentation: cross-entropy, importance sampling, PPO, CISPO and DRO, each summed over tokens. Gradients
+of several calls are added. Run after `trajectories.py`.
 """
 
 import json
@@ -28,7 +28,7 @@ def draw(generator):
         ids = lambda n: torch.randint(3, 90, (n,), generator=generator).tolist()
         weights = torch.randn(completion, generator=generator)
         weights[0] = 0.0
-        # Far enough from the policy's own for some ratios to be clipped.
+        # Far enough from the policy's own values that some ratios are clipped.
         shift = 0.3 * torch.randn(completion, generator=generator)
         data.append({"prompt": ids(prompt), "completion": ids(completion), "weights": weights.tolist(), "shift": shift.tolist()})
     return data

@@ -1,8 +1,8 @@
 """Ten training steps of TRL's trainers from committed weights: loss, gradient norm and metrics of every step.
 
-AdamW, no shuffling, one micro-batch a step, no dropout, float32. Each run has a folder:
+AdamW, no shuffling, one micro-batch per step, no dropout, float32. Each run has a folder:
   run.json      start model, hyper-parameters, ten steps, a summary of the final weights
-  rows.jsonl    the training rows, in the order they are used (from the start again when they end)
+  rows.jsonl    the training rows, in the order of use (repeated from the start when they end)
   rollouts.jsonl  GRPO: for each generation the prompts, completions and rewards that replace sampling
 """
 
@@ -63,7 +63,7 @@ def preference_rows():
 
 
 def unpaired_rows():
-    """In every batch of four one or two that are not wanted."""
+    """Every batch of four has one or two undesirable completions."""
     rows = []
     for i in range(40):
         wanted = i % 4 not in ((1,), (0, 3), (2,))[i // 4 % 3]
@@ -105,7 +105,7 @@ RUNS = {
     "kto_pairs_apo": (KTOTrainer, KTOConfig, "qwen3", lambda: preference_rows()[:6], {
         "loss_type": "apo_zero_unpaired", "undesirable_weight": 0.75}),
 }
-# Trainers that put a token in front of prompts where a tokenizer has one; rows have none in the other trainers.
+# Trainers that put a token before prompts if a tokenizer has one; other trainers add none to rows.
 PUTS_BOS_IN_FRONT = (CPOTrainer, ORPOTrainer)
 
 
@@ -118,7 +118,7 @@ def arguments_of(config, scratch, options):
 def finish(out, runs, start, options):
     """`runs`: trainer and recorder of the run, and of one that rounds differently (float64; GRPO: fused attention).
 
-    Their distance is what rounding alone does: a port cannot be asked for less.
+    Their difference is the effect of rounding alone. No other implementation can be closer.
     """
     (trainer, recorder), (other, other_recorder) = runs
     steps, others = replay.steps_of(trainer, recorder), replay.steps_of(other, other_recorder)
@@ -167,7 +167,7 @@ DISTILL_RUNS = {
 
 
 def distill(root, name):
-    """A teacher of another family with the same vocabulary; completions of the rows, so nothing is sampled."""
+    """A teacher of another family with the same vocabulary. It uses the completions of the rows, so nothing is sampled."""
     options = {**BASE, **DISTILL_RUNS[name]}
     out = root / name
     out.mkdir(exist_ok=True)
@@ -215,7 +215,7 @@ GRPO_RUNS = {
 
 
 def rollouts(generations, limit, generator):
-    """Completions that no policy sampled: words of the rows, most of them with a final eos, and rewards of no meaning."""
+    """Completions that no policy sampled: words of the rows, most of them with a final eos, and arbitrary rewards."""
     tok = replay.tokenizer()
     answer = []
     for step in range(generations):

@@ -1,8 +1,8 @@
-"""Writes `recipes/` from the configurations that RL4LMs ships: each through `gradus config import rl4lms`, with what changed as comments.
+"""Writes `recipes/` from RL4LMs' configurations. `gradus config import rl4lms` converts each one, and comments list the changes.
 
     python3 tools/recipes/from_rl4lms.py ~/RL4LMs target/debug/gradus
 
-RL4LMs is https://github.com/allenai/RL4LMs at 97df0bd. The READMEs and the small twins are written by hand.
+RL4LMs is https://github.com/allenai/RL4LMs at 97df0bd. The READMEs and the small versions are written by hand.
 """
 
 import pathlib
@@ -11,7 +11,7 @@ import sys
 
 CHECKOUT, GRADUS = pathlib.Path(sys.argv[1]), sys.argv[2]
 RECIPES = pathlib.Path(__file__).resolve().parents[2] / "recipes"
-# What a folder is called here.
+# Names of the folders in `recipes/`.
 FOLDERS = {
     "common_gen": "commongen",
     "dialog": "daily_dialog",

@@ -3,9 +3,9 @@
 #
 #   --from PLACE     a folder or an address with the archives and SHA256SUMS (default: the folder of this script)
 #   --prefix DIR     where to install (default: $HOME/.local)
-#   --uninstall      remove what an installation put below the prefix
+#   --uninstall      remove the installed files below the prefix
 #
-# It needs no root. It writes below the prefix only: bin/gradus, completions, manual pages and the documentation.
+# It needs no root. It writes only below the prefix: bin/gradus, completions, manual pages and the documentation.
 set -eu
 
 version=@VERSION@
@@ -35,7 +35,7 @@ if [ "$uninstall" = yes ]; then
         rm -f "$prefix/$file"
     done <"$list"
     rm -f "$list"
-    # Only folders that are empty and gradus's own.
+    # Only empty folders of gradus.
     rmdir "$prefix/share/doc/gradus/docs" "$prefix/share/doc/gradus" 2>/dev/null || true
     echo "removed gradus from $prefix"
     exit 0

@@ -1,12 +1,12 @@
-"""Dense against holistic rewards of detoxification, at a size that a laptop trains: models, rows, runs, table and picture.
+"""Compares dense and holistic rewards of detoxification at a size that a laptop can train: models, rows, runs, table and picture.
 
     python detoxification.py make --material DIR --out detoxification      # models and rows
     python detoxification.py run --gradus BIN --out detoxification         # pre-training, scorer, runs of three seeds
-    python detoxification.py table --out detoxification --plot FILE.svg    # from what the runs wrote
+    python detoxification.py table --out detoxification --plot FILE.svg    # from the files of the runs
 
-The rows are those of RealToxicityPrompts that lie in the material. A text of theirs is one sentence, so the documents that the
-policy learns from are four of them, and a completion has several. The scorer learns from the scores of the same sentences, and of
-two or three of them together, which are toxic where one is. Needs torch and transformers for `make` only.
+The rows are RealToxicityPrompts from the folder DIR. Each text is one sentence. So the documents for training the policy consist of four
+sentences, and a completion has several. The scorer is trained on the scores of the same sentences, and on two or three sentences
+together, which are toxic if one of them is. Only `make` needs torch and transformers.
 """
 
 import argparse
@@ -24,9 +24,9 @@ KINDS = ["fine_grained", "holistic"]
 # Short sentences, so that a completion has room for several.
 WORDS, LEARNED, HELD_OUT = 24, 2600, 400
 STEPS, EVERY = 50, 5
-# Without it the most harmless completion is an empty one, and both kinds of run end there.
+# Without it, an empty completion is the most harmless one, and both kinds of run converge to it.
 FEWEST = 48
-# The reward is the change of toxicity or its negative: held-out completions have on average as much as this takes away.
+# The reward is the change of toxicity or its negative. So the mean reward of held-out completions measures their mean toxicity.
 MEASURE = "eval_reward"
 
 
@@ -91,7 +91,7 @@ def make(material, out):
 
 
 def configuration(kind, out):
-    """A run; both kinds differ in one part alone, and its rewards add up to the same number."""
+    """A run. Both kinds differ only in one part, and its rewards have the same sum."""
     part = {"model": str(out / "scorer/model"), "label": "toxic", "weight": -1}
     if kind == "holistic":
         part |= {"text": "{completion}", "segments": "whole"}
@@ -145,7 +145,7 @@ def curve(folder, key):
 
 
 def reached(points, threshold):
-    """The step at which the straight line between evaluations first meets the threshold; none where it never does."""
+    """The step at which the straight line between evaluations first meets the threshold, or None."""
     before = None
     for step, value in sorted(points.items()):
         if value <= threshold:

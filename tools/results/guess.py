@@ -1,11 +1,11 @@
-"""A policy that learns a game of several turns: guess a number from the answers `higher` and `lower`.
+"""Trains a policy on a game of several turns: guess a number from the answers `higher` and `lower`.
 
     python guess.py run --gradus target/release/gradus --out guess       # model, rows, SFT on random games, GRPO with three seeds
-    python guess.py table --out guess --plot docs/guess.svg              # from what the runs wrote
+    python guess.py table --out guess --plot docs/guess.svg              # from the files of the runs
 
-Nothing is downloaded: the model is small and random, and its tokens are bytes. It first learns the form of the game from the games of a
-careless player, who heeds the answers in every second guess. Then the game itself is its environment. The table has four players for
-comparison: one who guesses at random, the careless one, one who guesses at random among what the answers leave open, and one who halves.
+Nothing is downloaded: the model is small and random, and its tokens are bytes. It is first trained on the games of a
+careless player, who uses the answers in every second guess. Then the game itself is its environment. The table has four players for
+comparison: one that guesses at random, the careless one, one that guesses at random among the remaining numbers, and one that bisects.
 """
 
 import argparse
@@ -27,7 +27,7 @@ GAME = f'{{ guess: {{ low: 1, high: {HIGH}, guesses: {GUESSES}, explain: false, 
 
 
 def play(number, choose):
-    """A game: its turns, its answers, and its reward as docs/environments.md has it."""
+    """A game: its turns, its answers, and its reward as in docs/environments.md."""
     low, high, text = 1, HIGH, ""
     for done in range(1, GUESSES + 1):
         guess = choose(low, high)

@@ -1,10 +1,10 @@
-"""RL4LMs' film reviews in small: a policy of 260,000 parameters, a classifier trained here, and every online method of RL4LMs.
+"""A small version of RL4LMs' film reviews: a policy of 260,000 parameters, a classifier trained here, and every online method of RL4LMs.
 
     python imdb.py --gradus target/release/gradus --material DIR --out DIR [--seeds 1,2,3] [--methods ppo,trpo] [--iterations 40]
 
-DIR holds `imdb/` (`train.jsonl.gz`, `test.jsonl.gz`: `text`, `label`) and `weights/stories260K`. The classifier begins as a random
-DistilBERT of three layers over a WordPiece vocabulary of the training reviews, which takes torch, transformers and tokenizers; everything
-else is commands of gradus, printed as they run. At the end a table of Markdown: sentiment (the classifier's probability of "positive" for the
+DIR contains `imdb/` (`train.jsonl.gz`, `test.jsonl.gz`: `text`, `label`) and `weights/stories260K`. The classifier starts as a random
+DistilBERT of three layers with a WordPiece vocabulary of the training reviews. Only this part needs torch, transformers and tokenizers. All
+other parts are commands of gradus, which are printed. The script ends with a Markdown table: sentiment (the classifier's probability of "positive" for the
 completion, at temperature 1) and perplexity of the policy on reviews, both on the test split, mean over the seeds ± 95 %.
 """
 
@@ -44,8 +44,8 @@ def encoder(reviews, out):
 
 
 def reviews(path):
-    """The rows of a file in which some texts hold line ends that JSON would escape: what does not begin a row goes on with one. A row that
-    is cut off is left out."""
+    """The rows of a file in which some texts contain line ends that JSON would escape. A line that does not begin a row continues the previous
+    one. A row that is cut off is skipped."""
     rows = []
     with gzip.open(path, "rt", encoding="utf-8", newline="\n") as lines:
         for line in lines:
@@ -79,7 +79,7 @@ class Study:
         return done.stdout
 
     def train(self, method, name, *words):
-        """A run, unless it is there already."""
+        """Starts a run, unless it already exists."""
         run = self.out / name
         if not (run / "results.json").exists():
             self.gradus(method, "--output-dir", run, "--overwrite", "--quiet", *words)

@@ -1,11 +1,11 @@
-"""The whole of QA-Feedback at a size that a laptop trains: reward models on feedback, then PPO with them, by the recipes in `small/`.
+"""Runs all of QA-Feedback at a size that a laptop can train: reward models on feedback, then PPO with them, with the recipes in `small/`.
 
     python qa_feedback.py make --material DIR --out qa      # models of random weights, and the rows split by question
     python qa_feedback.py run --gradus BIN --out qa         # rows of reward models, supervision, R1 to R3, preference, both PPO runs
-    python qa_feedback.py table --out qa                    # from what the runs wrote
+    python qa_feedback.py table --out qa                    # from the files of the runs
 
-Of the 500 questions of the development split every fifth is held out, from policies and reward models alike. Needs torch and
-transformers for `make` only.
+Every fifth of the 500 questions of the development split is held out, for policies and for reward models. Only `make` needs torch and
+transformers.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def make(material, out):
 
 
 def commands(gradus):
-    """Every command and the path that says that it is done, in the folder of the data."""
+    """Every command, and the path that exists when it is done, in the folder of the data."""
     for split in ("train", "dev"):
         feedback = f"data/{split}_feedback.json"
         for form, to in [("r1", f"data/relevance/{split}.jsonl"), ("r2", f"data/factuality/{split}.jsonl"), ("r3", f"data/coverage/{split}.json"),

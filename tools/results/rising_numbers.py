@@ -1,10 +1,10 @@
 """The synthetic task of RL4LMs for an encoder–decoder model: write numbers, each larger than the one before.
 
     python rising_numbers.py --out DIR      # model/ (a small random T5), rows.jsonl (for sft), prompts.jsonl, held_out.jsonl
-    python rising_numbers.py                # the reward, as a program: one number for each completion that comes in
+    python rising_numbers.py                # the reward, as a program: reads completions, prints one number for each
 
-Needs torch and transformers for the first form only. A number is one token; the rows' numbers rise more often than not, so that
-a model trained on them writes numbers, but seldom rising ones.
+Only the first form needs torch and transformers. A number is one token. The numbers of the rows rise more often than not, so
+a model trained on them writes numbers, but rarely rising sequences.
 """
 
 import argparse
@@ -19,7 +19,7 @@ WORDS = ["<pad>", "</s>", "<unk>", *PROMPT.split(), *map(str, range(LARGEST + 1)
 
 
 def reward(text):
-    """RL4LMs' `increasing_numbers` with `min_tokens` 20: how long the numbers rise from the first on, by all tokens."""
+    """RL4LMs' `increasing_numbers` with `min_tokens` 20: the length of the rising sequence that starts at the first number, divided by the number of tokens."""
     words, numbers = text.split(), []
     for word in words:
         try:

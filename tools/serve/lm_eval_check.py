@@ -1,5 +1,5 @@
-"""Has lm-eval measure one model twice, through a running `gradus serve` (`local-completions`) and with transformers (`hf`), on
-a task of our own, and compares every log-likelihood. Needs `pip install "lm-eval[api]" torch transformers`.
+"""Measures one model with lm-eval twice, through a running `gradus serve` (`local-completions`) and with transformers (`hf`), on
+a custom task, and compares every log-likelihood. Needs `pip install "lm-eval[api]" torch transformers`.
 
     python tools/serve/lm_eval_check.py http://127.0.0.1:8080 MODEL DIRECTORY
 """

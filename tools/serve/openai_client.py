@@ -1,4 +1,4 @@
-"""Asks a running `gradus serve` as the `openai` client does: models, an answer whole and streamed, log-probabilities, a
+"""Sends requests to a running `gradus serve` with the `openai` client: models, an answer as a whole and streamed, log-probabilities, a
 completion with echo, an error. Needs `pip install openai`.
 
     python tools/serve/openai_client.py http://127.0.0.1:8080 MODEL
