@@ -7,11 +7,17 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::algorithm::{grpo::GrpoConfig, ppo::PpoConfig, rloo::RlooConfig};
 use crate::config::{Argument, MethodConfig, Plan, Registry, Request, Resume, ResumeFrom, RunConfig};
 use crate::error::{Error, Result};
 use crate::files::cache;
 use crate::machine::Machine;
+use crate::method::Method;
 use crate::model::adapter::LoraConfig;
+use crate::objective::{
+    dpo::DpoConfig, kto::KtoConfig, orpo::OrpoConfig, reward_model::RewardModelConfig, sft::SftConfig,
+    simpo::SimpoConfig,
+};
 use crate::observer::{Observer, Silent};
 use crate::reward::{FnReward, RewardError};
 use crate::rollout::{Prompt, Rollout};
@@ -54,12 +60,12 @@ const CLOSURE: &str = "closure";
 
 /// Constructors of methods with their default keys.
 macro_rules! methods {
-    ($($(#[$about:meta])+ $name:ident = $key:literal;)+) => {
+    ($($(#[$about:meta])+ $name:ident = $keys:ty;)+) => {
         impl Training {
             $(
                 $(#[$about])+
                 pub fn $name(model: impl Into<String>) -> Self {
-                    Self::starting(Start::Method($key)).set("model", model.into())
+                    Self::starting(Start::Method(<$keys>::default().name())).set("model", model.into())
                 }
             )+
         }
@@ -68,23 +74,23 @@ macro_rules! methods {
 
 methods! {
     /// Supervised fine-tuning of `model`, a directory or a hub name.
-    sft = "sft";
+    sft = SftConfig;
     /// A reward model that starts from `model`.
-    reward_model = "reward";
+    reward_model = RewardModelConfig;
     /// Direct preference optimization of `model`.
-    dpo = "dpo";
+    dpo = DpoConfig;
     /// Kahneman–Tversky optimization of `model`.
-    kto = "kto";
+    kto = KtoConfig;
     /// Odds ratio preference optimization of `model`.
-    orpo = "orpo";
+    orpo = OrpoConfig;
     /// Simple preference optimization of `model`.
-    simpo = "simpo";
+    simpo = SimpoConfig;
     /// Proximal policy optimization of `model` with a critic. It needs a [`reward`](Training::reward).
-    ppo = "ppo";
+    ppo = PpoConfig;
     /// Group relative policy optimization of `model`. It needs a [`reward`](Training::reward).
-    grpo = "grpo";
+    grpo = GrpoConfig;
     /// REINFORCE of `model` with a leave-one-out baseline. It needs a [`reward`](Training::reward).
-    rloo = "rloo";
+    rloo = RlooConfig;
 }
 
 impl Training {
@@ -104,7 +110,7 @@ impl Training {
     /// Keys that differ from their defaults count as set. A method of [`plug_in`](Self::plug_in) is a
     /// [`MethodConfig::Plugin`].
     pub fn new(method: &MethodConfig, model: impl Into<String>) -> Self {
-        if let MethodConfig::Plugin(_) = method {
+        if method.is_plugin() {
             return Self::starting(Start::Settings).set("model", model.into()).set("method", method);
         }
         let keys_of = |method: &MethodConfig| serde_json::to_value(method).map(|value| value[method.name()].clone());

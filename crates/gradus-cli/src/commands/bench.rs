@@ -228,7 +228,7 @@ mod tests {
 processor    A Processor
 threads      1 of 2
 matrix peak  431 GFLOP/s in f32, 812 in bf16
-of at most   520 and 1030, with all operands in the cache
+arithmetic   520 and 1030, with all operands in the cache
 memory       38.2 GB/s read
 model        gpt2, 124.4 M parameters: 84.9 M in matrices of blocks, 38.6 M in the head
 products     in f32, sampled from with weights in int8

@@ -57,7 +57,7 @@ fn what_cannot_be_measured_is_refused_at_once() {
     test.fails(
         &["bench", "--preset", "gpt3"],
         1,
-        "error: there is no preset `gpt3`\nhint: there are `gpt2`, `gpt2-tiny`, `gemma-3-270m`, `qwen2.5-0.5b`, `qwen3-0.6b`\n",
+        "error: there is no preset `gpt3`\nhint: the presets are `gpt2`, `gpt2-tiny`, `gemma-3-270m`, `qwen2.5-0.5b`, `qwen3-0.6b`\n",
     );
     test.fails(
         &["bench", "--quiet", "--preset", "gpt2-tiny", "--length", "2000"],

@@ -120,7 +120,7 @@ fn a_name_the_hub_does_not_have_and_a_hub_out_of_reach_are_told_apart() {
     let offline = run(&test, "http://127.0.0.1:9", "acme/other");
     assert_eq!(offline.code, 1);
     assert!(offline.stderr.contains("the hub could not be reached"), "{}", offline.stderr);
-    assert!(offline.stderr.contains("hint:") && offline.stderr.contains("give a directory"), "{}", offline.stderr);
+    assert!(offline.stderr.contains("hint:") && offline.stderr.contains("pass a directory"), "{}", offline.stderr);
 }
 
 #[test]

@@ -391,9 +391,9 @@ fn settings_of_sampling_that_mean_nothing_are_errors_of_usage() {
         (&["--top-p", "0"], "invalid value '0' for '--top-p <P>': it must be above 0 and at most 1"),
         (&["--min-p", "2"], "invalid value '2' for '--min-p <P>': it must be between 0 and 1"),
         (&["--repetition-penalty", "0"], "it must be above 0 and finite"),
-        (&["--group-size", "0"], "invalid value '0' for '--group-size <N>': a whole number from 1 to 65536 is needed"),
-        (&["--max-new-tokens", "99999999999"], "a whole number from 1 to 100000000 is needed"),
-        (&["--top-k", "0"], "a whole number from 1 to 16777216 is needed"),
+        (&["--group-size", "0"], "invalid value '0' for '--group-size <N>': expected a whole number from 1 to 65536"),
+        (&["--max-new-tokens", "99999999999"], "expected a whole number from 1 to 100000000"),
+        (&["--top-k", "0"], "expected a whole number from 1 to 16777216"),
         (&["--stop", ""], "invalid value '' for '--stop <TEXT>': every text ends with nothing: a text is needed"),
     ] {
         let run = test.run(&[&["generate", "--model", "m", "--prompts", "p"], flags].concat());

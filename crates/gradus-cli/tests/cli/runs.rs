@@ -221,7 +221,7 @@ fn completions_are_found_and_two_steps_compared() {
 
     let shown = test.run(&["runs", "rollouts", "g", "--limit", "1"]);
     assert!(shown.stdout.starts_with("step 1 · prompt 1 · completion 1  reward "), "{}", shown.stdout);
-    assert_eq!(shown.stderr, "1 of 12 completions trained on; `--limit` shows more\n");
+    assert_eq!(shown.stderr, "1 of 12 completions from training; `--limit` shows more\n");
     let shown = test.succeeds(&["runs", "rollouts", "g", "--limit", "1", "--parts"]);
     assert!(shown.contains("\n    length "), "{shown}");
     let absent = test.run(&["runs", "rollouts", "g", "--diff", "1,9"]);

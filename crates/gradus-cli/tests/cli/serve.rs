@@ -109,7 +109,11 @@ fn projects_are_made_and_read_from_the_terminal() {
     let released: Value = serde_json::from_str(&released).expect("JSON");
     assert_eq!(released["released"], 0);
     test.fails(&["annotate", "export", "tea", "--output", "out.jsonl"], 1, "error: `tea` has no preference rows yet\n");
-    test.fails(&["annotate", "stats", "coffee"], 1, "error: there is no project `coffee`\nhint: there is `tea`\n");
+    test.fails(
+        &["annotate", "stats", "coffee"],
+        1,
+        "error: there is no project `coffee`\nhint: the folder has `tea`\n",
+    );
     let list = test.succeeds(&["annotate", "list"]);
     assert_eq!(
         list.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).next_back(),

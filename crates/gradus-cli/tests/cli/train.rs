@@ -447,7 +447,7 @@ fn a_run_that_got_worse_says_so_everywhere_and_leaves_no_best_model() {
     assert_eq!(list[0]["figure"]["best_step"], 0);
     assert!(near(&list[0]["figure"]["best"], &results["best"]["value"]), "{list}");
     assert!(test.succeeds(&["runs", "list"]).contains(" (start)"));
-    assert!(test.succeeds(&["runs", "show", "worse"]).contains("the start: eval_loss was "));
+    assert!(test.succeeds(&["runs", "show", "worse"]).contains("the start model: eval_loss was "));
     let run = test.run(&["runs", "export", "worse", "--best", "--output", "out"]);
     assert!(run.code == 1 && run.stderr.contains("has no `best/`: no evaluation beat the start ("), "{}", run.stderr);
     let run = test.run(&["generate", "--model", "runs/worse/best", "--prompt", "The tea"]);

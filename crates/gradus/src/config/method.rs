@@ -94,6 +94,11 @@ impl MethodConfig {
         }
     }
 
+    /// Whether a program registered it.
+    pub fn is_plugin(&self) -> bool {
+        matches!(self, Self::Plugin(_))
+    }
+
     /// Returns the plug-in, if it is one.
     pub(super) fn plugin_mut(&mut self) -> Option<&mut Plugin<dyn Method>> {
         if let Self::Plugin(plugin) = self { Some(plugin) } else { None }

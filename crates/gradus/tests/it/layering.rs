@@ -108,8 +108,8 @@ const PARTS: &[(&str, &[&str])] = &[
     (
         "algorithm",
         &[
-            "batches", "data", "generate", "host", "learner", "loss", "math", "method", "model", "plugin", "rollout",
-            "run", "settings", "stats",
+            "batches", "data", "generate", "host", "learner", "loss", "math", "method", "model", "rollout", "run",
+            "settings", "stats",
         ],
     ),
     (

@@ -139,7 +139,7 @@ fn another_systems_file_becomes_ours_and_says_what_changed() {
         "11: `alg.args.new_key` has no equivalent: left out",
         "21: `alg.policy.args.generation_kwargs` has no `top_k`: it is set to 50, the default of transformers",
         "22: `save_every` is missing: it is set to 20 iterations, the default of RL4LMs",
-        "27: `train_evaluation.generation_kwargs` has no `max_new_tokens`: transformers stops at 20 tokens",
+        "27: `train_evaluation.generation_kwargs` has no `max_new_tokens`: it is set to 20, where transformers stops",
         "27: RL4LMs applies the mask to beam search in evaluations; gradus does not",
     ];
     assert_eq!(said.len(), begins.len(), "{said:#?}");
