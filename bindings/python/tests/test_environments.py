@@ -50,7 +50,7 @@ def test_what_cannot_be_shown_to_the_policy_is_refused() -> None:
         Tool(untyped)
     with pytest.raises(TypeError, match=r"the tool `open_ended` takes `\*queries"):
         Tool(open_ended)
-    with pytest.raises(TypeError, match="a class, a function that makes one"):
+    with pytest.raises(TypeError, match="a class, a function that creates one"):
         Environment(3)  # type: ignore[arg-type]
 
 

@@ -747,7 +747,7 @@ def test_a_reward_model_that_is_an_object_is_saved_with_its_tokenizer(core: Core
     assert first is no_reward and (tmp_path / second / "content").read_text() == "tokenizer"
     with pytest.raises(gradus.ConfigError, match="2 entries for 1 rewards"):
         make("GRPO", reward_processing_classes=[None, tokenizer]).train()
-    with pytest.raises(gradus.ConfigError, match="beside that model"):
+    with pytest.raises(gradus.ConfigError, match="next to that model"):
         make("GRPO", reward_funcs="some/reward", reward_processing_classes=tokenizer).train()
 
 
