@@ -23,6 +23,7 @@ const PARTS: &[(&str, &[&str])] = &[
     ("suggest", &[]),
     ("calendar", &[]),
     ("text", &["calendar", "suggest", "gradus_metrics"]),
+    ("html", &["text"]),
     // Extensions by users: by name in their own programs, or as programs that exchange lines.
     ("plugin", &["suggest"]),
     ("process", &["gradus_environments"]),
