@@ -1,7 +1,7 @@
 //! Parts shared by several pages.
 
-use crate::html;
-use crate::html::Html;
+use gradus::html;
+use gradus::html::Html;
 
 /// Renders a table with a heading. Columns whose name begins with `#` contain numbers.
 pub fn table(name: &'static str, heads: &[&'static str], rows: Vec<Html>) -> Html {

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use axum::Extension;
 use axum::extract::State;
 use axum::response::IntoResponse;
+use gradus::html;
+use gradus::html::Html;
 use gradus::runs::{Entry, Status};
 
 use crate::app::App;
-use crate::html;
-use crate::html::Html;
 use crate::models::{Kind, ModelEntry};
 use crate::page::{Page, Place};
 use crate::page_error::PageResult;

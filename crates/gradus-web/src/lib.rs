@@ -17,7 +17,6 @@ mod events;
 mod guard;
 mod guesses;
 mod home;
-mod html;
 mod judge;
 mod middleware;
 mod model_queue;
@@ -25,7 +24,7 @@ mod models;
 mod openai;
 mod page;
 mod page_error;
-
+mod query;
 mod ranking;
 mod rich;
 mod runs;

@@ -2,9 +2,9 @@
 
 use axum::http::StatusCode;
 use axum::response::Html as Body;
+use gradus::html;
+use gradus::html::Html;
 
-use crate::html;
-use crate::html::Html;
 use crate::store::sessions::Session;
 
 /// Main sections, linked at the top of every page.

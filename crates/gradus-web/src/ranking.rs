@@ -1,9 +1,10 @@
 //! Tables of preferences among models.
 
+use gradus::html;
+use gradus::html::Html;
+
 use crate::agreement::ranking::{Share, Strength, Versus};
 use crate::components::table;
-use crate::html;
-use crate::html::Html;
 
 /// Renders a share in percent with its interval.
 fn percent(share: &Share) -> Html {

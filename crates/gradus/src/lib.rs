@@ -72,6 +72,7 @@ pub mod evaluation;
 pub mod files;
 pub mod generate;
 mod host;
+pub mod html;
 pub mod hub;
 pub mod inference;
 pub mod learner;

@@ -251,7 +251,7 @@ async fn show(
 }
 
 /// Renders the page of a task, with the script and the colors that all such pages share.
-fn framed(session: &Session, project: &Project, body: crate::html::Html) -> axum::response::Html<String> {
+fn framed(session: &Session, project: &Project, body: gradus::html::Html) -> axum::response::Html<String> {
     let (styles, scripts) = (page::path(project, "colors.css"), ["page.js", "saving.js", "annotate.js"]);
     let page =
         Page { title: &project.labels.name, place: Where::Annotate, scripts: &scripts, styles: &[&styles], body };

@@ -1,6 +1,8 @@
 //! HTML pages of annotation.
 
 use axum::response::Html as Body;
+use gradus::html;
+use gradus::html::Html;
 
 use super::answer::{Answer, Marked};
 use super::export::Form;
@@ -11,8 +13,6 @@ use super::stats::{Claim, Number, Stats};
 use super::task::Task;
 use super::turns;
 use crate::components::{table, tile};
-use crate::html;
-use crate::html::Html;
 use crate::page::{Page, Place, csrf};
 use crate::ranking;
 use crate::store::projects::{Annotation, Person, Project, Role, State};

@@ -3,8 +3,8 @@
 //! Tasks store the text that annotations and exports use: `user: …`, `assistant: …` and so on, or `Human: …` and `Assistant: …`, with an
 //! empty line before each turn. This module only affects the display.
 
-use crate::html;
-use crate::html::Html;
+use gradus::html;
+use gradus::html::Html;
 
 /// Roles, and the CSS classes of their turns.
 const ROLES: [(&str, &str); 7] = [

@@ -1,9 +1,9 @@
 //! Form with the settings of a conversation, and its parsing.
 
+use gradus::html;
+use gradus::html::Html;
 use serde::Deserialize;
 
-use crate::html;
-use crate::html::Html;
 use crate::models::{Kind, ModelEntry};
 use crate::page::csrf;
 use crate::store::chats::Settings;

@@ -18,11 +18,11 @@ use axum::http::StatusCode;
 use axum::response::{Html as Body, IntoResponse, Redirect};
 use axum::routing::{get, post};
 use axum::{Extension, Form, Router};
+use gradus::html;
 use serde::Deserialize;
 use serde_json::json;
 
 use crate::app::App;
-use crate::html;
 use crate::models::ModelEntry;
 use crate::page::{Page, Place, csrf};
 use crate::page_error::{PageError, PageResult, read};

@@ -1,7 +1,8 @@
 //! List of conversations in the sidebar: searchable, latest first.
 
-use crate::html;
-use crate::html::Html;
+use gradus::html;
+use gradus::html::Html;
+
 use crate::store::chats::Conversation;
 
 /// Maximum number of listed conversations. A search finds the others.

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use gradus::html;
+use gradus::html::Html;
 use serde_json::json;
 
-use crate::html;
-use crate::html::Html;
 use crate::rich::Rich;
 use crate::store::chats::{Choice, Message, Part, Segment, Settings, Tree};
 use crate::value_class::value_class;

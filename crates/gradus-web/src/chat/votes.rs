@@ -7,12 +7,12 @@ use axum::Extension;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::IntoResponse;
+use gradus::html;
 use serde_json::json;
 
 use crate::agreement::ranking::{Outcome, Strength, Versus, Vote, comparisons, strengths};
 use crate::app::App;
 use crate::components::tile;
-use crate::html;
 use crate::page::{Page, Place};
 use crate::page_error::{PageError, PageResult};
 use crate::ranking;

@@ -2,10 +2,9 @@
 
 use std::sync::OnceLock;
 
+use gradus::html;
+use gradus::html::Html;
 use syntect::parsing::{ParseState, Scope, ScopeStack, SyntaxSet};
-
-use crate::html;
-use crate::html::Html;
 
 /// Maximum length of a line in highlighted code, because the time of the patterns grows with it.
 const LINE: usize = 1_000;

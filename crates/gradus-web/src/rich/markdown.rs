@@ -3,11 +3,11 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+use gradus::html;
+use gradus::html::Html;
 use pulldown_cmark::{Alignment, CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 
 use super::{code, math};
-use crate::html;
-use crate::html::Html;
 
 /// Extensions of CommonMark.
 const OPTIONS: Options = Options::ENABLE_TABLES

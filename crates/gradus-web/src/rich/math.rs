@@ -5,11 +5,10 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use gradus::html;
+use gradus::html::Html;
 use pulldown_latex::config::DisplayMode;
 use pulldown_latex::{Parser, RenderConfig, Storage, push_mathml};
-
-use crate::html;
-use crate::html::Html;
 
 /// Maximum length of a formula. A longer one is shown as text.
 const LONGEST: usize = 2_000;

@@ -11,12 +11,11 @@ mod math;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
+use gradus::html;
+use gradus::html::Html;
 use gradus_environments::{Call, CallFormat};
 use ring::digest::{SHA256, digest};
 use serde_json::Value;
-
-use crate::html;
-use crate::html::Html;
 
 /// Maximum length of a rendered answer. A longer one is shown as text.
 const LONGEST: usize = 100_000;

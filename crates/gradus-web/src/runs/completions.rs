@@ -7,6 +7,8 @@ use std::sync::Arc;
 use axum::Extension;
 use axum::extract::{Query as Address, State};
 use axum::response::IntoResponse;
+use gradus::html;
+use gradus::html::Html;
 use gradus::run::database::{Query, Record, Sort, Table};
 use gradus::run::{RolloutDb, RunDir};
 
@@ -16,11 +18,10 @@ use super::page::address;
 use super::query_params::{QueryParams, find, first};
 use super::{blocking, tokens};
 use crate::app::App;
-use crate::html;
-use crate::html::{Html, percent};
 use crate::models::Kind;
 use crate::page::{Page, Place};
 use crate::page_error::{PageError, PageResult};
+use crate::query::percent;
 use crate::store::sessions::Session;
 use crate::value_class::value_class;
 

@@ -1,10 +1,9 @@
 //! Display of a multi-turn episode as a conversation: the policy's text, and the replies of the environment and its tools.
 
+use gradus::html;
+use gradus::html::Html;
 use gradus::run::database::{EpisodeRecord, TurnRecord};
 use gradus_environments::Reply;
-
-use crate::html;
-use crate::html::Html;
 
 /// Renders the turns of an episode, and the reason why it ended.
 pub fn conversation(episode: &EpisodeRecord) -> Html {

@@ -3,12 +3,13 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
+use gradus::html;
+use gradus::html::Html;
 use gradus::runs::{Entry, Status};
 
 use super::page::{address, age, badge, figure};
 use super::query_params::{QueryParams, first};
-use crate::html;
-use crate::html::{Html, percent};
+use crate::query::percent;
 use crate::training::ProcessState;
 
 /// Values that filters offer.

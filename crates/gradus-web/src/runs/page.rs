@@ -1,12 +1,13 @@
 //! HTML of the pages of runs.
 
+use gradus::html;
+use gradus::html::Html;
 use gradus::run::compare::WinRates;
 use gradus::run::plots::colors;
 use gradus::runs::{Difference, Entry, Settings, Status};
 
-use crate::html;
-use crate::html::{Html, percent};
 use crate::page::csrf;
+use crate::query::percent;
 use crate::store::now;
 use crate::store::sessions::Session;
 

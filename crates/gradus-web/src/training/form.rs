@@ -6,13 +6,13 @@ use std::path::Path;
 
 use gradus::config::{FlagKind, FlagSpec, MethodConfig};
 use gradus::data::{LoadOptions, Need, recognize};
+use gradus::html;
+use gradus::html::Html;
 use gradus::method::Preset;
 use gradus::runs::Settings;
 use serde_json::Value;
 
 use super::fields::{Lists, MIX_DATA, MIX_ROWS, MIXED, Problem, Takes, fields};
-use crate::html;
-use crate::html::Html;
 use crate::page::csrf;
 use crate::runs::address;
 use crate::runs::query_params::{QueryParams, first};

@@ -1,5 +1,7 @@
 //! HTML of the pages on which runs are configured, started and changed.
 
+use gradus::html;
+use gradus::html::Html;
 use gradus::runs::{Entry, Snapshot, Status};
 use serde_json::Value;
 
@@ -7,9 +9,8 @@ use super::fields::quoted;
 use super::form::option;
 use super::processes::{DEMO, ProcessState};
 use crate::app::App;
-use crate::html;
-use crate::html::{Html, percent};
 use crate::page::csrf;
+use crate::query::percent;
 use crate::runs::address;
 use crate::store::sessions::Session;
 

@@ -6,16 +6,20 @@ mod rows;
 pub use pairs::{PairTexts, PairsReport, reliability, reward_histogram};
 pub use rows::RowsReport;
 
+use crate::html;
+use crate::html::Html;
+
 /// Formats a share as a percentage.
 fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }
 
 /// Table cells with `value` and a bar whose length is relative to `most`.
-fn bar(value: usize, most: usize, is_second: bool) -> String {
-    let width = 100.0 * value as f64 / most.max(1) as f64;
+fn bar(value: usize, most: usize, is_second: bool) -> Html {
+    let width = format!("{:.1}", 100.0 * value as f64 / most.max(1) as f64);
     let class = if is_second { "bar second" } else { "bar" };
-    format!(
-        "<td class=\"number\">{value}</td><td class=\"bars\"><span class=\"{class}\" style=\"width: {width:.1}%\"></span></td>"
-    )
+    html![
+        "<td class=\"number\">" (value) "</td><td class=\"bars\"><span class=\"" (class) "\" style=\"width: " (width)
+        "%\"></span></td>"
+    ]
 }

@@ -4,11 +4,13 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::percent;
+use crate::html;
+use crate::html::Html;
 use crate::math::stats::{calibration, proportion_interval};
 use crate::objective::{CALIBRATION_BINS, PairScore};
 use crate::run::Metrics;
-use crate::run::html::{cards, escape, figure, gallery, page, prompt_cell, text_cell};
 use crate::run::metrics::number;
+use crate::run::page::{cards, figure, gallery, page, prompt_cell, text_cell};
 use crate::run::plots::{Bar, BarChart, Curve, CurveKind, LineChart, Panel, Range, Values, histogram, short};
 
 /// Maximum number of wrongly ordered pairs on the page; the JSON file has all.
@@ -160,25 +162,18 @@ impl PairsReport {
             figure(&accuracy_chart("Accuracy by length difference", "tokens of chosen − rejected", &by_length)),
             figure(&accuracy_chart("Accuracy by confidence", "probability the model gives its choice", &by_confidence)),
         ];
-        let body = format!(
-            "<h1>Errors of a reward model</h1>\n<p class=\"quiet\">{} on {} · gradus \
-             {}</p>\n{}<h2>Pictures</h2>\n{}<h2>By length difference</h2>\n<p class=\"quiet\">Tokens of the chosen \
-             answer less those of the rejected one. A model that prefers length is right at the bottom and wrong at \
-             the top.</p>\n{}<h2>By confidence</h2>\n<p class=\"quiet\">The probability that the model gives its own \
-             choice. The confidence of a calibrated model equals its accuracy.</p>\n{}{}",
-            escape(&self.model),
-            escape(&self.data),
-            env!("CARGO_PKG_VERSION"),
-            self.numbers(),
-            gallery(figures),
-            table("Difference", &by_length),
-            table("Confidence", &by_confidence),
-            self.error_table(),
-        );
+        let body = html![
+            "<h1>Errors of a reward model</h1>\n<p class=\"quiet\">" (self.model) " on " (self.data) " · gradus "
+            (env!("CARGO_PKG_VERSION")) "</p>\n" (self.numbers()) "<h2>Pictures</h2>\n" (gallery(figures))
+            "<h2>By length difference</h2>\n<p class=\"quiet\">Tokens of the chosen answer less those of the rejected one. A model \
+             that prefers length is right at the bottom and wrong at the top.</p>\n" (table("Difference", &by_length))
+            "<h2>By confidence</h2>\n<p class=\"quiet\">The probability that the model gives its own choice. The confidence of a \
+             calibrated model equals its accuracy.</p>\n" (table("Confidence", &by_confidence)) (self.error_table())
+        ];
         page("Errors of a reward model", &body)
     }
 
-    fn numbers(&self) -> String {
+    fn numbers(&self) -> Html {
         let of = |key: &str| self.metrics.get(key);
         let mut shown = vec![("pairs", self.pairs.len().to_string(), String::new())];
         if let Some(accuracy) = of("accuracy") {
@@ -202,55 +197,48 @@ impl PairsReport {
         cards(shown)
     }
 
-    fn error_table(&self) -> String {
+    fn error_table(&self) -> Html {
         let errors = self.errors();
         if errors.is_empty() {
-            return "<h2>Wrongly ordered pairs</h2>\n<p>None.</p>\n".into();
+            return html!["<h2>Wrongly ordered pairs</h2>\n<p>None.</p>\n"];
         }
         let row = |(texts, score): &&(PairTexts, PairScore)| {
-            let heading = |reward: f32| format!("reward {}", short(f64::from(reward)));
-            format!(
-                "<tr><td class=\"number\">{}<br><small class=\"quiet\">{}</small></td>{}{}{}</tr>\n",
-                percent(f64::from(score.confidence())),
-                escape(&texts.place),
-                prompt_cell(&texts.prompt),
-                text_cell(&heading(score.chosen), texts.chosen.trim()),
-                text_cell(&heading(score.rejected), texts.rejected.trim()),
-            )
+            let answer =
+                |reward: f32, text: &str| text_cell(&format!("reward {}", short(f64::from(reward))), text.trim());
+            html![
+                "<tr><td class=\"number\">" (percent(f64::from(score.confidence()))) "<br><small class=\"quiet\">"
+                (texts.place) "</small></td>" (prompt_cell(&texts.prompt)) (answer(score.chosen, &texts.chosen))
+                (answer(score.rejected, &texts.rejected)) "</tr>\n"
+            ]
         };
-        let rows: String = errors.iter().take(SHOWN).map(row).collect();
+        let rows: Vec<Html> = errors.iter().take(SHOWN).map(row).collect();
         let shown = match errors.len() {
             count if count > SHOWN => format!("The first {SHOWN} of {count}; the JSON file has all. "),
             _ => String::new(),
         };
-        format!(
-            "<h2>Wrongly ordered pairs</h2>\n<p class=\"quiet\">{shown}Sorted by the confidence of the \
-             model.</p>\n<div class=\"scroll\"><table class=\"errors\">\n<tr><th \
-             class=\"number\">Sure</th><th>Prompt</th><th>Chosen by people</th><th>Rejected by \
-             people</th></tr>\n{rows}</table></div>\n"
-        )
+        html![
+            "<h2>Wrongly ordered pairs</h2>\n<p class=\"quiet\">" (shown) "Sorted by the confidence of the model.</p>\n"
+            "<div class=\"scroll\"><table class=\"errors\">\n<tr><th class=\"number\">Sure</th><th>Prompt</th>"
+            "<th>Chosen by people</th><th>Rejected by people</th></tr>\n" (rows) "</table></div>\n"
+        ]
     }
 }
 
-fn table(first: &str, buckets: &[Bucket]) -> String {
+fn table(first: &str, buckets: &[Bucket]) -> Html {
     let row = |bucket: &Bucket| {
         let shown = |value: Option<f64>| value.map_or("–".into(), percent);
         let interval = bucket.interval.map(|[low, high]| format!("{} – {}", percent(low), percent(high)));
-        format!(
-            "<tr><td>{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td>\
-             <td class=\"number\">{}</td></tr>\n",
-            bucket.label,
-            bucket.pairs,
-            shown(bucket.accuracy),
-            interval.unwrap_or("–".into()),
-            shown(bucket.mean_confidence),
-        )
+        html![
+            "<tr><td>" (bucket.label) "</td><td class=\"number\">" (bucket.pairs) "</td><td class=\"number\">"
+            (shown(bucket.accuracy)) "</td><td class=\"number\">" (interval.unwrap_or("–".into())) "</td>"
+            "<td class=\"number\">" (shown(bucket.mean_confidence)) "</td></tr>\n"
+        ]
     };
-    let rows: String = buckets.iter().filter(|bucket| bucket.pairs > 0).map(row).collect();
-    format!(
-        "<div class=\"scroll\"><table>\n<tr><th>{first}</th><th class=\"number\">Pairs</th><th class=\"number\">Right</th>\
-         <th class=\"number\">95 % interval</th><th class=\"number\">Mean confidence</th></tr>\n{rows}</table></div>\n"
-    )
+    let rows: Vec<Html> = buckets.iter().filter(|bucket| bucket.pairs > 0).map(row).collect();
+    html![
+        "<div class=\"scroll\"><table>\n<tr><th>" (first) "</th><th class=\"number\">Pairs</th><th class=\"number\">Right</th>"
+        "<th class=\"number\">95 % interval</th><th class=\"number\">Mean confidence</th></tr>\n" (rows) "</table></div>\n"
+    ]
 }
 
 fn accuracy_chart(title: &str, unit: &str, buckets: &[Bucket]) -> BarChart {

@@ -3,8 +3,10 @@
 use serde_json::{Value, json};
 
 use super::{bar, percent};
-use crate::data::{Dataset, Lengths, PairProfile, Profile, RowExamples, SHORT};
-use crate::run::html::{cards, escape, figure, gallery, page};
+use crate::data::{Dataset, Lengths, Opening, PairProfile, Profile, RowExamples, SHORT};
+use crate::html;
+use crate::html::Html;
+use crate::run::page::{cards, figure, gallery, page};
 use crate::run::plots::{Bar, BarChart, Chart, LineChart, Panel, Range, Values, histogram, short};
 
 /// Larger numbers of turns share one bar.
@@ -35,14 +37,17 @@ impl RowsReport<'_> {
     /// A self-contained HTML page.
     pub fn page(&self) -> String {
         let Self { dataset, profile } = self;
-        let mut body = format!(
-            "<h1>{}</h1>\n<p class=\"quiet\">{} · gradus {}</p>\n{}",
-            escape(&dataset.name),
-            escape(dataset.kind.describe()),
-            env!("CARGO_PKG_VERSION"),
-            self.numbers(),
-        );
-        let mut figures: Vec<String> = Vec::new();
+        let body = html![
+            "<h1>" (dataset.name) "</h1>\n<p class=\"quiet\">" (dataset.kind.describe()) " · gradus "
+            (env!("CARGO_PKG_VERSION")) "</p>\n" (self.numbers()) (self.figures()) (openings(profile)) (noted(profile))
+        ];
+        page(&dataset.name, &body)
+    }
+
+    /// Charts of lengths and turns.
+    fn figures(&self) -> Html {
+        let profile = self.profile;
+        let mut figures: Vec<Html> = Vec::new();
         for (lengths, unit) in [(&profile.characters, "characters"), (&profile.tokens, "tokens")] {
             figures.extend(length_charts(lengths, unit).iter().map(|chart| figure(chart)));
         }
@@ -52,15 +57,13 @@ impl RowsReport<'_> {
         if profile.turns.len() > 1 {
             figures.push(figure(&turns_chart(profile)));
         }
-        if !figures.is_empty() {
-            body += &format!("<h2>Lengths and turns</h2>\n{}", gallery(figures));
+        if figures.is_empty() {
+            return Html::new();
         }
-        body += &openings(profile);
-        body += &noted(profile);
-        page(&dataset.name, &body)
+        html!["<h2>Lengths and turns</h2>\n"(gallery(figures))]
     }
 
-    fn numbers(&self) -> String {
+    fn numbers(&self) -> Html {
         let Self { dataset, profile } = self;
         let count = |noted: &RowExamples| noted.count.to_string();
         let mut shown: Vec<(&str, String, String)> = vec![("rows", profile.rows.to_string(), String::new())];
@@ -125,30 +128,31 @@ fn turns_chart(profile: &Profile) -> impl Chart + use<> {
 }
 
 /// Table of first words. If chosen and rejected answers begin differently, a model may learn the openings instead of the content.
-fn openings(profile: &Profile) -> String {
+fn openings(profile: &Profile) -> Html {
     if profile.openings.is_empty() {
-        return String::new();
+        return Html::new();
     }
     let has_pairs = profile.pairs.is_some();
     let most = profile.openings.iter().map(|of| of.chosen.max(of.rejected)).max().unwrap_or(0);
-    let mut rows = String::new();
-    for opening in &profile.openings {
-        let second = if has_pairs { bar(opening.rejected, most, true) } else { String::new() };
-        let (words, first) = (escape(&opening.words), bar(opening.chosen, most, false));
-        rows += &format!("<tr><td class=\"opening\">{words} …</td>{first}{second}</tr>\n");
-    }
-    let heads = match has_pairs {
-        true => "<th class=\"number\">Chosen</th><th></th><th class=\"number\">Rejected</th><th></th>",
-        false => "<th class=\"number\">Answers</th><th></th>",
+    let row = |opening: &Opening| {
+        let second = has_pairs.then(|| bar(opening.rejected, most, true));
+        html![
+            "<tr><td class=\"opening\">" (opening.words) " …</td>" (bar(opening.chosen, most, false)) (second) "</tr>\n"
+        ]
     };
-    format!(
-        "<h2>Most frequent openings</h2>\n<p class=\"quiet\">Answers by their first three words.</p>\n\
-         <div class=\"scroll\"><table>\n<tr><th>Opening</th>{heads}</tr>\n{rows}</table></div>\n"
-    )
+    let rows: Vec<Html> = profile.openings.iter().map(row).collect();
+    let heads = match has_pairs {
+        true => html!["<th class=\"number\">Chosen</th><th></th><th class=\"number\">Rejected</th><th></th>"],
+        false => html!["<th class=\"number\">Answers</th><th></th>"],
+    };
+    html![
+        "<h2>Most frequent openings</h2>\n<p class=\"quiet\">Answers by their first three words.</p>\n"
+        "<div class=\"scroll\"><table>\n<tr><th>Opening</th>" (heads) "</tr>\n" (rows) "</table></div>\n"
+    ]
 }
 
 /// Table of rows that add little to training, with the positions of the first ones.
-fn noted(profile: &Profile) -> String {
+fn noted(profile: &Profile) -> Html {
     let pairs = profile.pairs.as_ref();
     let kinds = [
         ("Ties", "train.filter.drop_ties", pairs.map(|pairs| &pairs.ties)),
@@ -157,20 +161,19 @@ fn noted(profile: &Profile) -> String {
     ];
     let row = |(name, key, noted): (&str, &str, &RowExamples)| {
         let more = if noted.count > noted.first.len() { ", …" } else { "" };
-        let places = escape(&noted.first.join(", "));
-        let count = noted.count;
-        format!(
-            "<tr><td>{name}</td><td class=\"number\">{count}</td><td>{places}{more}</td><td><code>{key}</code></td></tr>\n"
-        )
+        html![
+            "<tr><td>" (name) "</td><td class=\"number\">" (noted.count) "</td><td>" (noted.first.join(", ")) (more)
+            "</td><td><code>" (key) "</code></td></tr>\n"
+        ]
     };
     let found =
         kinds.into_iter().filter_map(|(name, key, noted)| Some((name, key, noted.filter(|noted| noted.count > 0)?)));
-    let rows: String = found.map(row).collect();
+    let rows: Vec<Html> = found.map(row).collect();
     if rows.is_empty() {
-        return String::new();
+        return Html::new();
     }
-    format!(
-        "<h2>Rows that teach little</h2>\n<div class=\"scroll\"><table>\n<tr><th>Kind</th><th \
-         class=\"number\">Rows</th><th>The first of them</th><th>Filter</th></tr>\n{rows}</table></div>\n"
-    )
+    html![
+        "<h2>Rows that teach little</h2>\n<div class=\"scroll\"><table>\n<tr><th>Kind</th><th class=\"number\">Rows</th>"
+        "<th>The first of them</th><th>Filter</th></tr>\n" (rows) "</table></div>\n"
+    ]
 }

@@ -12,8 +12,8 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::directory::RunDir;
-use super::html;
 use super::metrics::{Axis, Metrics, MetricsRow, is_of_evaluation, number, read_metrics};
+use super::page::curves;
 use super::plots::{Bar, BarChart, Chart, ComparedRun, LineChart, Panel, colors, comparison_charts, write_charts};
 use super::report::results_warnings;
 use super::samples::{Sample, read_samples};
@@ -352,7 +352,7 @@ impl Comparison {
             write("comparison.json", &(serde_json::to_string_pretty(&json).expect("plain data") + "\n"))?;
             write("samples.md", &self.samples_markdown())?;
             write("samples.jsonl", &self.samples_jsonl())?;
-            write("report.html", &self.page(&bars, &html::curves(&charts)))?;
+            write("report.html", &self.page(&bars, &curves(&charts)))?;
             let path = at.join("results.png");
             std::fs::write(&path, bars.png()).map_err(|source| Error::io(path, source))?;
             let named = [("pareto", self.pareto()), ("rewards", self.reward_histogram())];

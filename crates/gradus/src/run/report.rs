@@ -6,13 +6,15 @@ use serde_json::{Map, Value, json};
 
 use super::database::{RolloutDb, WarningRecord};
 use super::directory::RunDir;
-use super::html::{alerts, cards, curves, escape, page, prompt_cell, text_cell};
 use super::log::last_warnings;
 use super::metrics::{Axis, read_metrics};
+use super::page::{alerts, cards, curves, page, prompt_cell, text_cell};
 use super::plots::{short, training_charts, write_charts};
 use super::samples::{Sample, before_and_after, read_samples};
 use crate::error::Result;
 use crate::files::atomic;
+use crate::html;
+use crate::html::Html;
 
 /// Maximum number of prompts on the page.
 const SHOWN_SAMPLES: usize = 12;
@@ -38,21 +40,13 @@ pub fn finish(run: &RunDir, results: Map<String, Value>) -> Result<Map<String, V
     let charts = |axis| training_charts(&rows, axis);
     write_charts(&run.plots(), &charts(Axis::Steps))?;
     let samples = read_samples(run)?;
-    let mut body = header(run, &complete);
     let told = results_warnings(&complete);
-    body += &alerts(told.iter().map(|text| ("", text.as_str())));
-    body += &curves(&charts);
-    body += &warnings(run, &told);
-    body += &sample_table(&samples);
-    body += &format!(
-        "<h2>Configuration</h2>\n<details><summary>config.yml</summary><pre>{}</pre></details>\n",
-        escape(&config)
-    );
-    let every = serde_json::to_string_pretty(&complete).expect("plain data with string keys");
-    body += &format!(
-        "<h2>All numbers</h2>\n<details><summary>results.json</summary><pre>{}</pre></details>\n",
-        escape(&every)
-    );
+    let body = html![
+        (header(run, &complete)) (alerts(told.iter().map(|text| ("", text.as_str())))) (curves(&charts))
+        (warnings(run, &told)) (sample_table(&samples))
+        "<h2>Configuration</h2>\n<details><summary>config.yml</summary><pre>" (config) "</pre></details>\n"
+        "<h2>All numbers</h2>\n<details><summary>results.json</summary><pre>" (text.trim_end()) "</pre></details>\n"
+    ];
     atomic::write_bytes(&run.report(), page(&run.name(), &body).as_bytes())?;
     Ok(complete)
 }
@@ -83,21 +77,8 @@ pub(super) fn fingerprint(bytes: impl Iterator<Item = u8>) -> u64 {
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-fn text<'a>(results: &'a Map<String, Value>, key: &str) -> &'a str {
-    results.get(key).and_then(Value::as_str).unwrap_or("–")
-}
-
-fn header(run: &RunDir, results: &Map<String, Value>) -> String {
+fn header(run: &RunDir, results: &Map<String, Value>) -> Html {
     let number = |key: &str| results.get(key).and_then(Value::as_f64);
-    let (method, model, data) = (text(results, "method"), text(results, "model"), text(results, "data"));
-    let mut html = format!(
-        "<h1>{}</h1>\n<p class=\"quiet\">{} from {} on {} · gradus {}</p>\n",
-        escape(&run.name()),
-        escape(method),
-        escape(model),
-        escape(data),
-        escape(text(results, "gradus"))
-    );
     let section = |name: &str| results.get(name).and_then(Value::as_object).cloned().unwrap_or_default();
     let (before, after, last) = (section("before"), section("after"), section("last"));
     let mut shown: Vec<(&str, String, String)> = Vec::new();
@@ -121,8 +102,11 @@ fn header(run: &RunDir, results: &Map<String, Value>) -> String {
         ("peak memory", number("peak_memory_bytes").map(|bytes| format!("{:.0} MB", bytes / 1e6))),
     ];
     shown.extend(effort.into_iter().filter_map(|(name, value)| Some((name, value?, String::new()))));
-    html += &cards(shown);
-    html
+    let text = |key: &str| results.get(key).and_then(Value::as_str).unwrap_or("–");
+    html![
+        "<h1>" (run.name()) "</h1>\n<p class=\"quiet\">" (text("method")) " from " (text("model")) " on " (text("data"))
+        " · gradus " (text("gradus")) "</p>\n" (cards(shown))
+    ]
 }
 
 /// Returns true for metrics that are not important enough for a card.
@@ -155,7 +139,7 @@ pub(super) fn results_warnings(results: &Map<String, Value>) -> Vec<String> {
 const WARNINGS: usize = 20;
 
 /// Table of the run's warnings with their steps, without those in `told`.
-fn warnings(run: &RunDir, told: &[String]) -> String {
+fn warnings(run: &RunDir, told: &[String]) -> Html {
     let mut found = RolloutDb::open(run).and_then(|database| database.warnings()).unwrap_or_default();
     let is_known = |text: &str, found: &[WarningRecord]| {
         told.iter().any(|told| told == text) || found.iter().any(|warning| text.contains(&warning.message))
@@ -163,40 +147,38 @@ fn warnings(run: &RunDir, told: &[String]) -> String {
     let more: Vec<String> =
         last_warnings(run.path(), WARNINGS).into_iter().filter(|text| !is_known(text, &found)).collect();
     found.retain(|warning| !told.contains(&warning.message));
-    let others: String = more.iter().map(|text| format!("<tr><td></td><td>{}</td></tr>\n", escape(text))).collect();
-    if found.is_empty() && others.is_empty() {
-        return String::new();
+    if found.is_empty() && more.is_empty() {
+        return Html::new();
     }
+    let others: Vec<Html> = more.iter().map(|text| html!["<tr><td></td><td>" (text) "</td></tr>\n"]).collect();
     let row = |warning: &WarningRecord| {
-        format!("<tr><td class=\"number\">{}</td><td>{}</td></tr>\n", warning.step, escape(&warning.message))
+        html![
+            "<tr><td class=\"number\">" (warning.step) "</td><td>" (warning.message) "</td></tr>\n"
+        ]
     };
-    let rows: String = found.iter().map(row).collect();
-    format!(
-        "<h2>Warnings</h2>\n<div class=\"scroll\"><table>\n<tr><th \
-         class=\"number\">Step</th><th>Warning</th></tr>\n{others}{rows}</table></div>\n"
-    )
+    let rows: Vec<Html> = found.iter().map(row).collect();
+    html![
+        "<h2>Warnings</h2>\n<div class=\"scroll\"><table>\n<tr><th class=\"number\">Step</th><th>Warning</th></tr>\n"
+        (others) (rows) "</table></div>\n"
+    ]
 }
 
-fn sample_table(samples: &[Sample]) -> String {
+fn sample_table(samples: &[Sample]) -> Html {
     let pairs = before_and_after(samples);
-    let heading =
-        |sample: &Sample| sample.reward.map_or("not scored".into(), |reward| format!("reward {}", short(reward)));
-    let mut rows = String::new();
-    for (before, after) in pairs.iter().take(SHOWN_SAMPLES) {
-        rows += &format!(
-            "<tr>{}{}{}</tr>\n",
-            prompt_cell(&before.prompt),
-            text_cell(&heading(before), &before.completion),
-            text_cell(&heading(after), &after.completion)
-        );
-    }
-    match pairs.first() {
-        None => String::new(),
-        Some((_, after)) => format!(
-            "<h2>Samples</h2>\n<div class=\"scroll\"><table>\n<tr><th>Prompt</th><th>Start</th><th>After step {}</th></tr>\n{rows}</table></div>\n",
-            after.step
-        ),
-    }
+    let Some((_, last)) = pairs.first() else { return Html::new() };
+    let cell = |sample: &Sample| {
+        let heading = sample.reward.map_or("not scored".into(), |reward| format!("reward {}", short(reward)));
+        text_cell(&heading, &sample.completion)
+    };
+    let rows: Vec<Html> = pairs
+        .iter()
+        .take(SHOWN_SAMPLES)
+        .map(|(before, after)| html!["<tr>" (prompt_cell(&before.prompt)) (cell(before)) (cell(after)) "</tr>\n"])
+        .collect();
+    html![
+        "<h2>Samples</h2>\n<div class=\"scroll\"><table>\n<tr><th>Prompt</th><th>Start</th><th>After step " (last.step)
+        "</th></tr>\n" (rows) "</table></div>\n"
+    ]
 }
 
 #[cfg(test)]
@@ -218,7 +200,7 @@ mod tests {
         }
         let record = |step: usize, completion: &str, reward: f64| Record {
             step,
-            prompt: "Once <b>".into(),
+            prompt: "Once <b>\u{202e}".into(),
             completion: completion.into(),
             reward: Some(reward),
             ..Record::default()
@@ -240,7 +222,7 @@ mod tests {
             "<title>happy</title>",
             "<dt>eval_<wbr>reward</dt><dd>2.5</dd><small>was \u{2212}1</small>",
             "<dd>1 min 15 s</dd>",
-            "Once &lt;b&gt;",
+            "Once &lt;b&gt;\\u{202e}",
             "<b>reward 2.5</b>happy",
             "aria-label=\"Reward\"",
             "model: gpt2",

@@ -23,6 +23,7 @@ const PARTS: &[(&str, &[&str])] = &[
     ("suggest", &[]),
     ("calendar", &[]),
     ("text", &["calendar", "suggest", "gradus_metrics"]),
+    ("html", &["text"]),
     // Extensions by users: by name in their own programs, or as programs that exchange lines.
     ("plugin", &["suggest"]),
     ("process", &["gradus_environments"]),
@@ -31,7 +32,7 @@ const PARTS: &[(&str, &[&str])] = &[
     ("toxicity", &["process", "service"]),
     ("metric", &["plugin", "process", "suggest", "text", "toxicity", "gradus_metrics"]),
     ("loss", &[]),
-    ("run", &["calendar", "gradus_environments"]),
+    ("run", &["calendar", "html", "gradus_environments"]),
     // A model larger than the machine's memory is rejected before any of it is read. A run directory can stand for its
     // model.
     ("model", &["device", "hub", "machine", "run", "gradus_kernels"]),
@@ -154,7 +155,7 @@ const PARTS: &[(&str, &[&str])] = &[
         ],
     ),
     // Reports about rows and about scores of reward models.
-    ("reports", &["data", "math", "objective", "run"]),
+    ("reports", &["data", "html", "math", "objective", "run"]),
     ("runs", &["math", "run", "suggest"]),
     // Entry points, one per command: from a model to its answers, from a checked plan to a finished run.
     ("inference", &[ALL_BELOW]),

@@ -3,8 +3,10 @@
 use serde_json::{Map, Value, json};
 
 use super::{COLUMNS, Comparison, Entry, WinRates};
-use crate::run::html;
+use crate::html;
+use crate::html::Html;
 use crate::run::metrics::number;
+use crate::run::page::{alerts, figure, gallery, page, text_cell};
 use crate::run::plots::{BarChart, short};
 use crate::run::report::{duration, is_detail};
 use crate::run::samples::Sample;
@@ -149,49 +151,49 @@ impl Comparison {
         text
     }
 
-    pub(super) fn page(&self, bars: &BarChart, curves: &str) -> String {
+    pub(super) fn page(&self, bars: &BarChart, curves: &Html) -> String {
+        let body = html![
+            "<h1>Comparison</h1>\n<p class=\"quiet\">from " (self.model) " on " (self.data) "</p>\n"
+            "<p>Budget: " (self.budget) ". Measured on: " (self.evaluation) ".</p>\n"
+            (self.result_table()) (alerts(self.warnings())) (self.win_rates().map(|rates| matrix(&rates)))
+            (self.reward_figures()) "<h2>Final numbers</h2>\n" (figure(bars)) (curves) (self.sample_table())
+        ];
+        page("Comparison", &body)
+    }
+
+    /// The table of [`Self::table`] in HTML.
+    fn result_table(&self) -> Html {
         let columns = self.columns();
-        let heads: String = columns
+        let heads: Vec<Html> = columns
             .iter()
-            .map(|(_, heading, meaning)| {
-                format!("<th class=\"number\" title=\"{}\">{}</th>", html::escape(meaning), html::escape(heading))
-            })
+            .map(|(_, heading, meaning)| html!["<th class=\"number\" title=\"" (meaning) "\">" (heading) "</th>"])
             .collect();
-        let mut rows = String::new();
-        for entry in &self.entries {
-            let cells = columns
-                .iter()
-                .map(|column| format!("<td class=\"number\">{}</td>", html::escape(&self.cell(entry, &column.0))));
-            rows += &format!("<tr><td>{}</td>{}</tr>\n", html::escape(&entry.name), cells.collect::<String>());
-        }
-        let names: String =
-            self.entries.iter().map(|entry| format!("<th>{}</th>", html::escape(&entry.name))).collect();
-        let mut samples = String::new();
-        for (prompt, completions) in self.side_by_side().take(SHOWN_SAMPLES) {
-            samples += &format!("<tr>{}", html::text_cell("", &prompt.prompt));
-            for entry in &self.entries {
-                let found = completions.iter().find(|(other, _)| other.name == entry.name);
-                samples += &found.map_or("<td></td>".into(), |(_, sample)| {
-                    html::text_cell(reward_of(sample).trim_start_matches(", "), &sample.completion)
-                });
-            }
-            samples += "</tr>\n";
-        }
-        let body = format!(
-            "<h1>Comparison</h1>\n<p class=\"quiet\">from {} on {}</p>\n<p>Budget: {}. Measured on: {}.</p>\n\
-             <h2>Result</h2>\n<div class=\"scroll\"><table>\n<tr><th>Method</th>{heads}</tr>\n{rows}</table></div>\n\
-             {}{}{}<h2>Final numbers</h2>\n{}{curves}\
-             <h2>Samples</h2>\n<div class=\"scroll\"><table>\n<tr><th>Prompt</th>{names}</tr>\n{samples}</table></div>\n",
-            html::escape(&self.model),
-            html::escape(&self.data),
-            html::escape(&self.budget),
-            html::escape(&self.evaluation),
-            html::alerts(self.warnings()),
-            self.win_rates().map_or(String::new(), |rates| matrix(&rates)),
-            self.reward_figures(),
-            html::figure(bars),
-        );
-        html::page("Comparison", &body)
+        let row = |entry: &Entry| {
+            let cell =
+                |(key, _, _): &(String, String, String)| html!["<td class=\"number\">" (self.cell(entry, key)) "</td>"];
+            html!["<tr><td>" (entry.name) "</td>" (columns.iter().map(cell).collect::<Vec<_>>()) "</tr>\n"]
+        };
+        let rows: Vec<Html> = self.entries.iter().map(row).collect();
+        html![
+            "<h2>Result</h2>\n<div class=\"scroll\"><table>\n<tr><th>Method</th>" (heads) "</tr>\n" (rows) "</table></div>\n"
+        ]
+    }
+
+    /// Table of the completions side by side.
+    fn sample_table(&self) -> Html {
+        let names: Vec<Html> = self.entries.iter().map(|entry| html!["<th>" (entry.name) "</th>"]).collect();
+        let row = |(prompt, completions): (&Sample, Vec<(&Entry, &Sample)>)| {
+            let cell = |entry: &Entry| match completions.iter().find(|(other, _)| other.name == entry.name) {
+                Some((_, sample)) => text_cell(reward_of(sample).trim_start_matches(", "), &sample.completion),
+                None => html!["<td></td>"],
+            };
+            let cells: Vec<Html> = self.entries.iter().map(cell).collect();
+            html!["<tr>" (text_cell("", &prompt.prompt)) (cells) "</tr>\n"]
+        };
+        let rows: Vec<Html> = self.side_by_side().take(SHOWN_SAMPLES).map(row).collect();
+        html![
+            "<h2>Samples</h2>\n<div class=\"scroll\"><table>\n<tr><th>Prompt</th>" (names) "</tr>\n" (rows) "</table></div>\n"
+        ]
     }
 }
 
@@ -202,47 +204,46 @@ impl Comparison {
     }
 
     /// Figures of reward against KL and of the distributions of rewards.
-    fn reward_figures(&self) -> String {
+    fn reward_figures(&self) -> Html {
         let pareto = self.pareto();
         let names: Vec<&str> = self.front().iter().map(|&index| self.entries[index].name.as_str()).collect();
-        let said = match &pareto {
-            Some(_) => format!(
-                "<p class=\"quiet\">On the Pareto front: {}. No other policy has as much reward with less KL.</p>\n",
-                html::escape(&names.join(", "))
-            ),
-            None => String::new(),
-        };
+        let said = pareto.is_some().then(|| {
+            html![
+                "<p class=\"quiet\">On the Pareto front: " (names.join(", "))
+                ". No other policy has as much reward with less KL.</p>\n"
+            ]
+        });
         let charts = [pareto, self.reward_histogram()];
-        let figures: Vec<String> = charts.iter().flatten().map(|chart| html::figure(chart)).collect();
-        if figures.is_empty() { String::new() } else { format!("<h2>Rewards</h2>\n{said}{}", html::gallery(figures)) }
+        let figures: Vec<Html> = charts.iter().flatten().map(|chart| figure(chart)).collect();
+        if figures.is_empty() { Html::new() } else { html!["<h2>Rewards</h2>\n"(said)(gallery(figures))] }
     }
 }
 
 /// Table of win rates in HTML: green if the policy of the row wins, red if it loses.
-fn matrix(rates: &WinRates) -> String {
-    let heads: String =
-        rates.names.iter().map(|name| format!("<th class=\"number\">{}</th>", html::escape(name))).collect();
+fn matrix(rates: &WinRates) -> Html {
+    let heads: Vec<Html> = rates.names.iter().map(|name| html!["<th class=\"number\">" (name) "</th>"]).collect();
     let cell = |share: Option<f64>, prompts: usize| match share {
-        None => "<td class=\"number quiet\">–</td>".to_owned(),
+        None => html!["<td class=\"number quiet\">–</td>"],
         Some(share) => {
             let color = if share >= 0.5 { "good" } else { "bad" };
-            let strength = 90.0 * (share - 0.5).abs();
-            format!(
-                "<td class=\"number\" title=\"{prompts} prompts\" \
-                 style=\"background: color-mix(in srgb, var(--{color}) {strength:.0}%, transparent)\">{:.0} %</td>",
-                100.0 * share
-            )
+            let strength = format!("{:.0}", 90.0 * (share - 0.5).abs());
+            html![
+                "<td class=\"number\" title=\"" (prompts) " prompts\" "
+                "style=\"background: color-mix(in srgb, var(--" (color) ") " (strength) "%, transparent)\">"
+                (format!("{:.0}", 100.0 * share)) " %</td>"
+            ]
         }
     };
     let row = |(name, (shares, prompts)): (&String, (&Vec<Option<f64>>, &Vec<usize>))| {
-        let cells: String = shares.iter().zip(prompts).map(|(&share, &prompts)| cell(share, prompts)).collect();
-        format!("<tr><th>{}</th>{cells}</tr>\n", html::escape(name))
+        let cells: Vec<Html> = shares.iter().zip(prompts).map(|(&share, &prompts)| cell(share, prompts)).collect();
+        html!["<tr><th>" (name) "</th>" (cells) "</tr>\n"]
     };
-    let rows: String = rates.names.iter().zip(rates.shares.iter().zip(&rates.prompts)).map(row).collect();
-    format!(
-        "<h2>Win rates</h2>\n<p class=\"quiet\">The share of prompts on which the policy of the row has a better reward than that of \
-         the column. Ties count half.</p>\n<div class=\"scroll\"><table class=\"matrix\">\n<tr><th></th>{heads}</tr>\n{rows}</table></div>\n"
-    )
+    let rows: Vec<Html> = rates.names.iter().zip(rates.shares.iter().zip(&rates.prompts)).map(row).collect();
+    html![
+        "<h2>Win rates</h2>\n<p class=\"quiet\">The share of prompts on which the policy of the row has a better reward than that of "
+        "the column. Ties count half.</p>\n<div class=\"scroll\"><table class=\"matrix\">\n<tr><th></th>" (heads) "</tr>\n"
+        (rows) "</table></div>\n"
+    ]
 }
 
 /// The same table in Markdown.

@@ -416,11 +416,11 @@ mod tests {
         assert_eq!(summary(&charts), ["accuracy: accuracy, held-out", "learning_rate: learning_rate"]);
         assert_eq!(charts[0].1.curves[0].intervals.len(), 40);
         assert_eq!(charts[1].1.curves[0].kind, CurveKind::Exact);
-        let svg = charts[0].1.svg();
+        let svg = charts[0].1.svg().into_string();
         assert!(svg.contains("95 % intervals") && svg.contains("var(--ground"), "{svg}");
         // The legend shows the last measured value, not the end of the smoothed line.
         let last = super::super::short(charts[1].1.curves[0].points[39].1);
-        assert!(charts[1].1.svg().contains(&format!(">{last}</text>")), "{last}");
+        assert!(charts[1].1.svg().into_string().contains(&format!(">{last}</text>")), "{last}");
     }
 
     #[test]
@@ -445,11 +445,11 @@ mod tests {
         let mut rows = rows(&["loss"]);
         rows[7].values.set("loss", f64::NAN);
         rows.push(MetricsRow { step: 41, values: [("eval_loss", 0.5)].into_iter().collect() });
-        let svg = training_charts(&rows, Axis::Steps)[0].1.svg();
+        let svg = training_charts(&rows, Axis::Steps)[0].1.svg().into_string();
         assert!(svg.starts_with("<svg role=\"img\" aria-label=\"Loss\"") && svg.contains("held-out"), "{svg}");
         let nothing =
             LineChart { title: "a < b".into(), unit: String::new(), x_label: "step".into(), curves: Vec::new() };
-        assert!(nothing.svg().contains("a &lt; b") && !nothing.png().is_empty());
+        assert!(nothing.svg().into_string().contains("a &lt; b") && !nothing.png().is_empty());
     }
 
     #[test]

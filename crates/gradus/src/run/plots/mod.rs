@@ -20,6 +20,8 @@ pub use histogram::{Range, Values, histogram};
 pub use line::{Curve, CurveKind, LineChart};
 pub use scale::{short, smoothed_curve, stretch, thinned};
 
+use crate::html::Html;
+
 /// A chart that can be drawn.
 pub trait Chart {
     /// Width and height in pixels at scale 1.
@@ -40,7 +42,7 @@ pub trait Chart {
     }
 
     /// Renders an `<svg>` element that scales with its container.
-    fn svg(&self) -> String {
+    fn svg(&self) -> Html {
         svg::render(self)
     }
 }

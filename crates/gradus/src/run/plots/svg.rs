@@ -1,29 +1,27 @@
 //! SVG drawing of charts for pages, with exact coordinates and the reader's own font.
 
-use std::fmt::Write;
-
 use super::Chart;
 use super::canvas::{AXIS, Anchor, Draw, DrawError, FAINT, GREY, GRID, GROUND, INK, Rgb, text_width};
-use crate::run::html::escape;
+use crate::html;
+use crate::html::Html;
 
 /// Renders an `<svg>` element that fills the available width.
-pub fn render(chart: &(impl Chart + ?Sized)) -> String {
+pub fn render(chart: &(impl Chart + ?Sized)) -> Html {
     let (width, height) = chart.size();
-    let mut svg = Svg(format!(
-        "<svg role=\"img\" aria-label=\"{}\" viewBox=\"0 0 {width} {height}\" xmlns=\"http://www.w3.org/2000/svg\" \
-         font-family=\"system-ui, sans-serif\">\n",
-        escape(chart.title())
-    ));
+    let mut svg = Svg(html![
+        "<svg role=\"img\" aria-label=\"" (chart.title()) "\" viewBox=\"0 0 " (width) " " (height) "\" "
+        "xmlns=\"http://www.w3.org/2000/svg\" font-family=\"system-ui, sans-serif\">\n"
+    ]);
     chart.draw(&mut svg).expect("drawing into memory");
-    svg.0 + "</svg>\n"
+    html![(svg.0) "</svg>\n"]
 }
 
-struct Svg(String);
+struct Svg(Html);
 
 impl Svg {
-    fn put(&mut self, element: std::fmt::Arguments<'_>) -> Result<(), DrawError> {
-        self.0.write_fmt(element).expect("writing to memory");
-        self.0.push('\n');
+    fn put(&mut self, element: &Html) -> Result<(), DrawError> {
+        self.0.add(element);
+        self.0.markup("\n");
         Ok(())
     }
 }
@@ -39,6 +37,11 @@ fn paint(color: Rgb) -> String {
     }
 }
 
+/// Formats a length or position, in tenths of a pixel.
+fn pixels(length: f64) -> String {
+    format!("{length:.1}")
+}
+
 fn polyline(points: &[(f64, f64)]) -> String {
     points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect::<Vec<_>>().join(" ")
 }
@@ -50,36 +53,30 @@ impl Draw for Svg {
     }
 
     fn line(&mut self, points: &[(f64, f64)], color: Rgb, width: f64) -> Result<(), DrawError> {
-        self.put(format_args!(
-            "<polyline fill=\"none\" stroke=\"{}\" stroke-width=\"{width}\" stroke-linejoin=\"round\" points=\"{}\"/>",
-            paint(color),
-            polyline(points)
-        ))
+        self.put(&html![
+            "<polyline fill=\"none\" stroke=\"" (paint(color)) "\" stroke-width=\"" (width)
+            "\" stroke-linejoin=\"round\" points=\"" (polyline(points)) "\"/>"
+        ])
     }
 
     fn faint_line(&mut self, points: &[(f64, f64)], color: Rgb, width: f64) -> Result<(), DrawError> {
-        self.put(format_args!(
-            "<polyline fill=\"none\" stroke=\"{}\" stroke-opacity=\"{FAINT}\" stroke-width=\"{width}\" \
-             stroke-linejoin=\"round\" points=\"{}\"/>",
-            paint(color),
-            polyline(points)
-        ))
+        self.put(&html![
+            "<polyline fill=\"none\" stroke=\"" (paint(color)) "\" stroke-opacity=\"" (FAINT) "\" stroke-width=\"" (width)
+            "\" stroke-linejoin=\"round\" points=\"" (polyline(points)) "\"/>"
+        ])
     }
 
     fn rectangle(&mut self, from: (f64, f64), to: (f64, f64), color: Rgb) -> Result<(), DrawError> {
-        self.put(format_args!(
-            "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"{}\"/>",
-            from.0.min(to.0),
-            from.1.min(to.1),
-            (to.0 - from.0).abs(),
-            (to.1 - from.1).abs(),
-            paint(color)
-        ))
+        let (x, y) = (pixels(from.0.min(to.0)), pixels(from.1.min(to.1)));
+        let (width, height) = (pixels((to.0 - from.0).abs()), pixels((to.1 - from.1).abs()));
+        self.put(&html![
+            "<rect x=\"" (x) "\" y=\"" (y) "\" width=\"" (width) "\" height=\"" (height) "\" fill=\"" (paint(color)) "\"/>"
+        ])
     }
 
     fn circle(&mut self, center: (f64, f64), radius: f64, color: Rgb) -> Result<(), DrawError> {
-        let (x, y) = center;
-        self.put(format_args!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{radius}\" fill=\"{}\"/>", paint(color)))
+        let (x, y) = (pixels(center.0), pixels(center.1));
+        self.put(&html!["<circle cx=\"" (x) "\" cy=\"" (y) "\" r=\"" (radius) "\" fill=\"" (paint(color)) "\"/>"])
     }
 
     fn text(&mut self, text: &str, at: (f64, f64), size: f64, color: Rgb, anchor: Anchor) -> Result<(), DrawError> {
@@ -89,11 +86,10 @@ impl Draw for Svg {
             Anchor::Right => "end",
         };
         // The baseline is about a third of the size below the middle.
-        let (x, y) = (at.0, at.1 + 0.34 * size);
-        self.put(format_args!(
-            "<text x=\"{x:.1}\" y=\"{y:.1}\" font-size=\"{size}\" fill=\"{}\" text-anchor=\"{anchor}\">{}</text>",
-            paint(color),
-            escape(text)
-        ))
+        let (x, y) = (pixels(at.0), pixels(at.1 + 0.34 * size));
+        self.put(&html![
+            "<text x=\"" (x) "\" y=\"" (y) "\" font-size=\"" (size) "\" fill=\"" (paint(color)) "\" text-anchor=\"" (anchor) "\">"
+            (text) "</text>"
+        ])
     }
 }

@@ -3,7 +3,7 @@
 //! `html!["<td>" (name) "</td>"]` is the only way to create an [`Html`]. Values in parentheses are escaped, and their control characters
 //! and characters that change the text direction are made visible. An [`Html`] in parentheses is inserted unchanged.
 
-use gradus::text::visible;
+use crate::text::visible;
 
 /// Safe markup.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -110,45 +110,31 @@ macro_rules! show_numbers {
 
 show_numbers!(usize u64 i64 u32 f64 f32);
 
-/// Creates an [`Html`] from literals, which are markup, and values in parentheses, which are escaped.
+/// Creates an [`Html`](crate::html::Html) from literals, which are markup, and values in parentheses, which are escaped.
 #[macro_export]
 macro_rules! html {
+    (@add $html:ident) => {};
+    (@add $html:ident $literal:literal $($rest:tt)*) => {
+        $html.markup($literal);
+        $crate::html!(@add $html $($rest)*);
+    };
+    (@add $html:ident ($value:expr) $($rest:tt)*) => {
+        $html.add(&$value);
+        $crate::html!(@add $html $($rest)*);
+    };
+    (@add $($other:tt)*) => {
+        compile_error!("`html!` takes literals, and values in parentheses")
+    };
     ($($part:tt)*) => {{
         let mut html = $crate::html::Html::new();
-        $crate::parts!(html $($part)*);
+        $crate::html!(@add html $($part)*);
         html
     }};
-}
-
-/// Adds the parts of [`html!`] one after the other.
-#[doc(hidden)]
-#[macro_export]
-macro_rules! parts {
-    ($html:ident) => {};
-    ($html:ident $literal:literal $($rest:tt)*) => {
-        $html.markup($literal);
-        $crate::parts!($html $($rest)*);
-    };
-    ($html:ident ($value:expr) $($rest:tt)*) => {
-        $html.add(&$value);
-        $crate::parts!($html $($rest)*);
-    };
-}
-
-/// Escapes `text` as a value in a query string.
-pub fn percent(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~/".contains(&byte);
-    text.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_has_a_meaning_in_an_address_is_escaped() {
-        assert_eq!(percent("runs/a b?x=1#&é"), "runs/a%20b%3Fx%3D1%23%26%C3%A9");
-    }
 
     #[test]
     fn literals_are_markup_and_values_are_text() {
