@@ -164,7 +164,7 @@ fn errors_are_marked_corrected_and_handed_in_and_nothing_is_lost() {
     assert!(is_disabled(&mut browser, ".popup button.main"));
     browser.click(".popup input[value=Redundant]");
     // The repeated text is prefilled with all preceding text, together with a hint to shorten it.
-    assert!(browser.text(".popup").contains("Leave only what is repeated"));
+    assert!(browser.text(".popup").contains("Keep only the repeated part"));
     fill(&mut browser, ".popup textarea", "coffee");
     assert!(is_disabled(&mut browser, ".popup button.main"), "what is repeated must stand before");
     fill(&mut browser, ".popup textarea", "The tea is warm.");
@@ -401,7 +401,7 @@ fn how_much_better_is_said_and_a_reviewer_decides_in_the_end() {
     browser.click("[data-pair='1v2'] input[value=bad]");
     assert_eq!(browser.eval("document.querySelector('[data-pair=\"1v2\"] .much').hidden"), true, "neither is better");
     browser.click("[data-pair='1v2'] input[value=first]");
-    browser.wait("document.getElementById('todo').textContent.includes('Say how much better the preferred answer is')");
+    browser.wait("document.getElementById('todo').textContent.includes('Choose how much better the preferred answer is')");
     browser.click("[data-pair='1v2'] .much input[value=better]");
     browser.wait("!document.getElementById('todo').textContent.includes('how much better')");
     browser.reload();
