@@ -271,7 +271,7 @@ fn errors_are_marked_corrected_and_handed_in_and_nothing_is_lost() {
     // A task is skipped with a reason.
     browser.click(".skip-task summary");
     browser.click("#skip");
-    browser.wait("document.getElementById('status').textContent.includes('Say why you skip')");
+    browser.wait("document.getElementById('status').textContent.includes('Enter why you skip')");
     fill(&mut browser, "#reason", "There is no blue tea.");
     browser.eval("window.isLeft = true");
     browser.click("#skip");
