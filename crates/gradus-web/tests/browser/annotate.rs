@@ -401,7 +401,8 @@ fn how_much_better_is_said_and_a_reviewer_decides_in_the_end() {
     browser.click("[data-pair='1v2'] input[value=bad]");
     assert_eq!(browser.eval("document.querySelector('[data-pair=\"1v2\"] .much').hidden"), true, "neither is better");
     browser.click("[data-pair='1v2'] input[value=first]");
-    browser.wait("document.getElementById('todo').textContent.includes('Choose how much better the preferred answer is')");
+    browser
+        .wait("document.getElementById('todo').textContent.includes('Choose how much better the preferred answer is')");
     browser.click("[data-pair='1v2'] .much input[value=better]");
     browser.wait("!document.getElementById('todo').textContent.includes('how much better')");
     browser.reload();
