@@ -64,7 +64,7 @@ pub fn finish(result: anyhow::Result<()>, out: &Output) -> u8 {
     }
 }
 
-/// Returns the text that [`finish`] shows, without colors and without the leading `error`.
+/// Returns the text that `finish` shows, without colors and without the leading `error`.
 pub fn text(error: &anyhow::Error) -> String {
     let text = match error.downcast_ref::<clap::Error>() {
         Some(error) => error.render().to_string(),

@@ -2,11 +2,11 @@
 //!
 //! Each file has the same order: the mathematics, the public function, the CPU forward and backward pass, and tests against a `reference`
 //! in plain tensors. If an operation has no kernel on a device, the public function runs the reference, so every operation works
-//! everywhere. [`fused`] is the one mechanism that ties a kernel into autodiff. Kernels for GPUs are in `gpu`, with the features `wgpu` and
+//! everywhere. `fused` is the one mechanism that ties a kernel into autodiff. Kernels for GPUs are in `gpu`, with the features `wgpu` and
 //! `cuda`. If the environment variable `GRADUS_KERNELS` is `off`, no device has kernels.
 //!
-//! Apart from MPI, this is the only crate of gradus with `unsafe` code. It has five uses: tiles of matrix products in [`product`], memory
-//! that parallel tasks initialize in [`parts`], calls of functions for the instruction sets that the CPU reports in [`simd`], buffers of
+//! Apart from MPI, this is the only crate of gradus with `unsafe` code. It has five uses: tiles of matrix products in `product`, memory
+//! that parallel tasks initialize in `parts`, calls of functions for the instruction sets that the CPU reports in `simd`, buffers of
 //! GPUs in `gpu`, and NVIDIA's libraries in [`cuda`].
 
 #![deny(missing_docs)]

@@ -94,7 +94,7 @@ pub(crate) fn tanh(x: f32) -> f32 {
     x * polynomial(&P) / polynomial(&Q)
 }
 
-/// Like [`exp`] for x ≤ 0, but 0 below −87, so that −∞ has weight 0.
+/// Like `exp` for x ≤ 0, but 0 below −87, so that −∞ has weight 0.
 #[inline(always)]
 pub fn exp_or_zero(x: f32) -> f32 {
     if x < -87.0 { 0.0 } else { exp(x) }

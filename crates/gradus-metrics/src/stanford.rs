@@ -1,7 +1,7 @@
 //! Words as Stanford's `PTBTokenizer` (CoreNLP 3.4.1 with `-lowerCase`) and then `pycocoevalcap` 1.2 split them: lower case, without
 //! punctuation, split at whitespace.
 //!
-//! The longest match of all [`RULES`] at a position becomes the token. The rules were derived from the tokenizer's output: which of 45,000
+//! The longest match of all `RULES` at a position becomes the token. The rules were derived from the tokenizer's output: which of 45,000
 //! words are abbreviations, before which words they end a sentence, and which characters it drops. The results are the same for 99.8 % of
 //! 24,000 sentences from twelve data sets.
 

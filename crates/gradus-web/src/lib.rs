@@ -1,7 +1,7 @@
 //! The web application of gradus: a small site for the models and runs of a folder, and an OpenAI-compatible server on the same port.
 //!
 //! This crate renders pages as text and contains all styles and scripts; nothing is loaded from other servers. Only this crate is async:
-//! models run on their own threads ([`actor`]), and the library does not depend on async.
+//! models run on their own threads (`actor`), and the library does not depend on async.
 
 #![deny(missing_docs)]
 

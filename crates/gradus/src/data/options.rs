@@ -8,7 +8,7 @@ pub enum BadRows {
     Fail,
     /// Like `Fail`, but the error mentions that `--skip-bad-rows` leaves them out.
     FailOrSkip,
-    /// Bad rows are left out. [`Dataset::bad`] and [`Examples::skipped`](super::Examples) list them.
+    /// Bad rows are left out. [`Dataset::bad`](super::Dataset::bad) and [`Examples::skipped`](super::Examples) list them.
     Skip,
 }
 

@@ -183,7 +183,7 @@ pub trait Objective {
     /// receives the number of `evaluated` examples.
     ///
     /// # Errors
-    /// Errors of the computation, and [`Error::Interrupted`](crate::Error::Interrupted) if `progress` ends it.
+    /// Errors of the computation, and [`Error::Interrupted`] if `progress` ends it.
     fn evaluate(
         &self,
         model: &Self::Model,
@@ -226,7 +226,7 @@ pub fn totals<O: Objective + ?Sized>(objective: &O, examples: &[&O::Example]) ->
 /// Computes the loss and the statistics of `examples` as one step, without gradient.
 ///
 /// # Errors
-/// [`Error::Interrupted`](crate::Error::Interrupted) if `progress` ends it, and errors of a queried server.
+/// [`Error::Interrupted`] if `progress` ends it, and errors of a queried server.
 pub fn evaluate_loss<O: Objective + ?Sized>(
     objective: &O,
     model: &O::Model,

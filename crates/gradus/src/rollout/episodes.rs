@@ -1,6 +1,6 @@
 //! Episodes: the policy and an environment take turns.
 //!
-//! A [`Drawer`] samples the turns of the policy, with the engine of this process or on a server. All rows are sampled
+//! A `Drawer` samples the turns of the policy, with the engine of this process or on a server. All rows are sampled
 //! concurrently, as without an environment. A row that has ended its turn waits in the cache while the environment
 //! answers on another thread; other rows continue. The answer's ids are appended and the row continues from its cache,
 //! so nothing is computed twice. Results do not depend on how long answers take: each turn has its own random stream,

@@ -25,7 +25,7 @@ const SHOWN_SAMPLES: usize = 12;
 /// `best`. `diverged` and `no_improvement` hold sentences if the run diverged or never improved on its start.
 ///
 /// # Errors
-/// [`Error::Io`], or [`Error::Data`] if a file of the run is corrupt.
+/// [`Error::Io`](crate::Error::Io), or [`Error::Data`](crate::Error::Data) if a file of the run is corrupt.
 pub fn finish(run: &RunDir, results: Map<String, Value>) -> Result<Map<String, Value>> {
     let config = fs::read_to_string(run.config()).unwrap_or_default();
     let mut complete = Map::new();
@@ -58,7 +58,7 @@ fn peak_memory_bytes() -> Option<u64> {
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
 }
 
-/// Resets the peak of [`peak_memory_bytes`], so that earlier runs of this process do not count (Linux). On other systems the peak covers
+/// Resets the peak of `peak_memory_bytes`, so that earlier runs of this process do not count (Linux). On other systems the peak covers
 /// the whole process.
 pub fn reset_peak_memory() {
     let _ = fs::write("/proc/self/clear_refs", "5");

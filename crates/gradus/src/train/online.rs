@@ -38,7 +38,7 @@ pub const ACTOR_PREFIX: &str = "actor.";
 /// Trains until the last iteration, an early stop, or an interruption (after a checkpoint).
 ///
 /// # Errors
-/// [`Error::Diverged`](crate::Error::Diverged) with the path of the offending batch, [`Error::Interrupted`](crate::Error::Interrupted), an
+/// [`Error::Diverged`] with the path of the offending batch, [`Error::Interrupted`], an
 /// error of the reward, or an error of writing.
 pub fn train(
     task: &Online<'_>,

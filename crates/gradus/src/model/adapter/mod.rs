@@ -1,7 +1,7 @@
 //! Low-rank adapters: a small trained part on frozen weights, read and written in peft's format.
 //!
 //! [`LoraConfig`] is a run's configuration, [`PeftConfig`] the content of `adapter_config.json`. Both give some linear layers of a trunk a
-//! low-rank part ([`attach_fresh`], [`attach_saved`]). All other weights are frozen.
+//! low-rank part (`attach_fresh`, `attach_saved`). All other weights are frozen.
 
 mod lora_config;
 mod peft;

@@ -1,4 +1,4 @@
-//! Decoders: Llama and similar models, with RMS norms, rotary positions, grouped queries and a gated feed-forward layer. [`DecoderStructure`]
+//! Decoders: Llama and similar models, with RMS norms, rotary positions, grouped queries and a gated feed-forward layer. `DecoderStructure`
 //! describes the differences between families.
 //!
 //! Field names are those of `transformers`' `LlamaModel`, `MistralModel`, `Qwen2Model`, `Qwen3Model`, `Gemma2Model`, `Gemma3TextModel`,

@@ -157,7 +157,7 @@ pub fn outline(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     (0..DRAWN).flat_map(ends).collect()
 }
 
-/// Smooths a curve to remove the noise of single batches: the means of its slices, [`smoothed`]. Takes linear time.
+/// Smooths a curve to remove the noise of single batches: the means of its slices, `smoothed`. Takes linear time.
 pub fn smoothed_curve(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let points = thinned(points, DRAWN);
     let values: Vec<f64> = points.iter().map(|point| point.1).collect();

@@ -5,7 +5,7 @@
 //! which limits its own memory, stack and time and then answers over pipes. If a child dies, the error names the template, and the
 //! next conversation gets a new child. Children are kept between conversations; each belongs to one template.
 //!
-//! A program that registers nothing renders in its own process. Its only protection is then the limits of [`engine`], so it must
+//! A program that registers nothing renders in its own process. Its only protection is then the limits of `engine`, so it must
 //! not open untrusted models.
 
 mod child;
