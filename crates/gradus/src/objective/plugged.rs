@@ -119,7 +119,7 @@ where
     }
 
     fn with_reference(&self, example: PluggedExample, numbers: &[f32]) -> PluggedTrainingExample {
-        let example: Box<ExampleOf<M>> = example.0.into_any().downcast().ok().expect("made by this method");
+        let example: Box<ExampleOf<M>> = example.0.into_any().downcast().expect("an example of this method");
         PluggedTrainingExample(Box::new(OfflineMethod::with_reference(self, example.0, numbers)))
     }
 

@@ -1,5 +1,7 @@
 //! Runs that a program starts: the same configuration, checks and bits as runs of files.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail where they stand")]
+
 use std::path::Path;
 
 use gradus::config::{MethodConfig, Registry};
