@@ -69,7 +69,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     (
         "compare",
         &[
-            "gradus compare --methods all --model gpt2 --data pairs.jsonl --reward-model runs/reward/model --max-steps 100",
+            "gradus compare --methods all --model gpt2 --data pairs.jsonl --reward-model runs/reward/model",
         ],
     ),
     ("cluster slurm", &["gradus cluster slurm run.yml --nodes 4 --cpus 32 > run.sbatch"]),

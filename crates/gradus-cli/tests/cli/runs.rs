@@ -240,11 +240,11 @@ fn completions_are_found_and_two_steps_compared() {
     assert!(!names.contains(&"optimizer.safetensors".into()), "{names:?}");
     assert_eq!(test.succeeds(&["score", "--model", "model", "--data", "texts.jsonl"]).lines().count(), 2);
     let absent = test.run(&["runs", "export", "g", "--step", "7", "--output", "other"]);
-    let expected = "error: the run `g` has no checkpoint of step 7\nhint: it has `step 2`, `model`\n";
+    let expected = "error: the run `g` has no checkpoint of step 7\nhint: the run has `step 2`, `model`\n";
     assert_eq!((absent.code, absent.stderr.as_str()), (1, expected));
 
     // A checkpoint can be removed alone. If the run could no longer be resumed, there is a warning.
-    let no = "error: the run `g` has no checkpoint of step 7\nhint: it has `step 2`\n";
+    let no = "error: the run `g` has no checkpoint of step 7\nhint: the run has `step 2`\n";
     test.fails(&["runs", "rm", "g", "--step", "7", "--yes"], 1, no);
     let cost = "warning: step 2 of `g`: it is the only one: the run could not be resumed\n";
     let refused =

@@ -35,8 +35,8 @@ pub enum RewardConfig {
     Metric(MetricConfig),
     /// Harmlessness of the completion, as a whole or by sentences.
     Toxicity(ToxicityConfig),
-    /// An external program as a list of arguments. It reads one JSON object per line and prints one: a number, null or
-    /// an object of parts.
+    /// An external program as a list of arguments. For each JSON object that it reads, it prints a number, null or an
+    /// object of parts.
     #[serde(deserialize_with = "read_program")]
     #[schemars(schema_with = "schema_of_program::<CommandConfig>")]
     Command(CommandConfig),
