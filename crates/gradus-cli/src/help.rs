@@ -7,6 +7,9 @@ use gradus::data::Need;
 /// A command with more flags than this shows only those of [`TRAINING`] or [`KEPT`] in its short help.
 const MANY: usize = 14;
 
+/// Flags of [`TRAINING`] that a resumed run keeps.
+const FIXED: [&str; 5] = ["data", "lora-rank", "model", "reward-command", "reward-model"];
+
 /// Flags in the short help of training commands.
 const TRAINING: [&str; 22] = [
     "batch-size",
@@ -147,7 +150,8 @@ fn at(mut command: Command, path: &str) -> Command {
         command = command.mut_args(|arg| {
             let name = arg.get_id().as_str().replace('_', "-");
             let is_kept = arg.is_required_set() || arg.is_positional() || kept.contains(&name.as_str());
-            arg.hide_short_help(!is_kept)
+            let is_fixed = path.ends_with("runs resume") && FIXED.contains(&name.as_str());
+            arg.hide_short_help(!is_kept || is_fixed)
         });
     }
     let below: Vec<String> = command.get_subcommands().map(|below| below.get_name().to_owned()).collect();
