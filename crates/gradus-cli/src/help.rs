@@ -69,12 +69,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("demo", &["gradus demo"]),
     ("train", &["gradus train run.yml --max-steps 100"]),
     ("plan", &["gradus plan run.yml", "gradus plan METHOD --model gpt2 --data rows.jsonl"]),
-    (
-        "compare",
-        &[
-            "gradus compare --methods all --model gpt2 --data pairs.jsonl --reward-model runs/reward/model",
-        ],
-    ),
+    ("compare", &["gradus compare --methods all --model gpt2 --data pairs.jsonl --reward-model runs/reward/model"]),
     ("cluster slurm", &["gradus cluster slurm run.yml --nodes 4 --cpus 32 > run.sbatch"]),
     (
         "cluster kubernetes",
