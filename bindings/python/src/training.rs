@@ -108,7 +108,7 @@ pub fn train<'py>(
     let threads = plan.train().threads;
     let mut watcher = PyObserver::new(Arc::new(handler), wants_rollouts, Arc::clone(&shared));
     let outcome = compute(py, threads, &shared.interrupt, move || {
-        gradus_cli::fetch_inputs(&plan)?;
+        plan.fetch(&mut |_, _, _| {})?;
         gradus::train::run(&plan, &mut watcher)
     });
     // An exception from Ctrl-C is raised unchanged. An exception of a callable is combined with the state of the run.
@@ -142,7 +142,7 @@ pub fn plan<'py>(
     let shared = Arc::clone(&request.shared);
     let plan = request.plan().map_err(|error| exception(py, error))?;
     let found: gradus::Result<Workload> = compute(py, None, &shared.interrupt, move || {
-        gradus_cli::fetch_inputs(&plan)?;
+        plan.fetch(&mut |_, _, _| {})?;
         forecast::workload(&plan, 1, &mut gradus::observer::Silent)
     })?;
     let (workload, machine) = (found.map_err(|error| exception(py, error))?, Machine::detect());

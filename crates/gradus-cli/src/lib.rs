@@ -23,7 +23,6 @@ mod watch;
 use std::ffi::OsString;
 
 use gradus::Error;
-use gradus::config::Plan;
 
 use output::Output;
 
@@ -113,14 +112,6 @@ pub fn call(arguments: impl IntoIterator<Item = OsString>) -> Result<CommandOutp
     let out = Output::captured();
     commands::run(&matches, &out)?;
     Ok(out.take())
-}
-
-/// Downloads the inputs of a run from the hub, unless they exist locally.
-///
-/// # Errors
-/// They cannot be downloaded.
-pub fn fetch_inputs(plan: &Plan) -> gradus::Result<()> {
-    commands::fetch_inputs(plan, &Output::captured()).map_err(of_library)
 }
 
 /// Downloads a model from the hub, unless `name` is a path or the model exists locally.

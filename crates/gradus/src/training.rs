@@ -113,20 +113,14 @@ impl Training {
         if method.is_plugin() {
             return Self::starting(Start::Settings).set("model", model.into()).set("method", method);
         }
-        let keys_of = |method: &MethodConfig| serde_json::to_value(method).map(|value| value[method.name()].clone());
-        let mut training = Self::starting(Start::Method(method.name())).set("model", model.into());
-        let default = MethodConfig::named(method.name()).map(|default| keys_of(&default));
-        match (keys_of(method), default.transpose()) {
-            (Ok(Value::Object(keys)), Ok(default)) => {
-                let default = default.unwrap_or_default();
-                for (name, value) in keys.into_iter().filter(|(name, value)| default.get(name) != Some(value)) {
-                    training = training.set(&name, value);
-                }
-            }
-            (Err(error), _) | (_, Err(error)) => training.problems.push(Error::input(error.to_string())),
-            (Ok(_), Ok(_)) => {}
-        }
-        training
+        let keys_of = |method: &MethodConfig| {
+            serde_json::to_value(method).expect("a configuration is plain data")[method.name()].take()
+        };
+        let default = MethodConfig::named(method.name()).map(|default| keys_of(&default)).unwrap_or_default();
+        let keys = keys_of(method);
+        let changed = keys.as_object().into_iter().flatten().filter(|(name, value)| default.get(name) != Some(value));
+        let training = Self::starting(Start::Method(method.name())).set("model", model.into());
+        changed.fold(training, |training, (name, value)| training.set(name, value))
     }
 
     /// The run of a configuration file. Settings override the file.

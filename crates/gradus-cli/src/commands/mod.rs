@@ -36,8 +36,6 @@ mod sweep;
 mod text;
 mod train;
 
-pub use train::fetch_inputs;
-
 /// One command of the binary.
 pub struct Entry {
     /// Name on the command line.

@@ -97,7 +97,7 @@ fn train(plan: &Plan, joined: &Joined, out: &Output) -> anyhow::Result<()> {
 }
 
 /// Downloads the model and the rows of a run from the hub, unless they exist locally.
-pub fn fetch_inputs(plan: &Plan, out: &Output) -> anyhow::Result<()> {
+fn fetch_inputs(plan: &Plan, out: &Output) -> anyhow::Result<()> {
     Ok(plan.fetch(&mut downloads(out))?)
 }
 
