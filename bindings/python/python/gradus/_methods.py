@@ -421,8 +421,8 @@ class OnlineKeys(SharedKeys, total=False):
     """Rewarded unit: the `whole` completion, by 1 − its toxicity; or each `sentence` or `sub_sentence`, by the decrease
     in toxicity from the text before it to the text with it. Default `whole`."""
     reward_command: str | Sequence[str]
-    """An external program as a list of arguments. It reads one JSON object per line and prints one: a number, null or
-    an object of parts."""
+    """An external program as a list of arguments. For each JSON object that it reads, it prints a number, null or an
+    object of parts."""
     reward_command_timeout_s: float
     """Time limit for one batch of completions in seconds. Default 60."""
     reward_command_name: Name
