@@ -19,7 +19,7 @@ from transformers import AutoTokenizer  # noqa: E402
 from transformers.utils.chat_template_utils import render_jinja_template  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-TEMPLATES = ROOT / "crates/gradus/src/text/templates"
+TEMPLATES = ROOT / "crates/gradus-data/src/text/templates"
 FIXTURES = ROOT / "crates/gradus/tests/fixtures/parity"
 
 

@@ -126,7 +126,7 @@ SMOL = r"""{{- '<|im_start|>system\n' }}
 """
 OURS = {"llama": LLAMA, "mistral_list": MISTRAL_LIST, "mistral_names": MISTRAL_NAMES, "smol": SMOL, "coder": CODER}
 # Templates that are already in the repository.
-ELSEWHERE = {"qwen": "crates/gradus/src/text/templates/qwen.jinja",
+ELSEWHERE = {"qwen": "crates/gradus-data/src/text/templates/qwen.jinja",
              "thinking": "crates/gradus/tests/fixtures/parity/chat_templates/thinking.jinja"}
 QWEN, XML, HEADERS, LIST = ("hermes", "<|im_end|>"), ("qwen3_coder", "<|im_end|>"), ("llama3", "<|eot_id|>"), ("mistral", "<eos>")
 FORMS = {"qwen": QWEN, "thinking": QWEN, "smol": QWEN, "llama": HEADERS, "mistral_list": LIST, "mistral_names": LIST, "coder": XML}

@@ -57,62 +57,42 @@
 #![deny(missing_docs)]
 
 pub mod algorithm;
-pub mod batches;
 pub mod bench;
-mod border;
-pub mod calendar;
 pub mod compare;
 pub mod config;
 pub mod create;
-pub mod data;
 pub mod demo;
-pub mod device;
-pub mod error;
 pub mod evaluation;
-pub mod files;
-pub mod generate;
-mod host;
-pub mod html;
-pub mod hub;
 pub mod inference;
-pub mod learner;
-pub mod loss;
-pub mod machine;
-pub mod math;
-pub mod memory;
 pub mod method;
-pub mod metric;
 pub mod metric_models;
-pub mod model;
 pub mod objective;
 pub mod observer;
-pub mod optimizer_state;
-pub mod plugin;
 pub mod pretrained;
-pub mod process;
-pub mod progress;
-pub mod ranks;
 pub mod reports;
 pub mod reward;
-pub mod rng;
 pub mod rollout;
-pub mod run;
-pub mod runs;
-pub mod service;
 pub mod settings;
-pub mod stats;
-pub mod suggest;
-pub mod sweep;
-pub mod task;
 #[cfg(test)]
 mod test_support;
-pub mod text;
-pub mod toxicity;
 pub mod train;
 pub mod trainer;
 pub mod training;
 
+/// Errors, random streams, files, ranks and run directories.
+#[doc(inline)]
+pub use gradus_core::{
+    calendar, error, files, html, hub, math, process, progress, ranks, rng, run, runs, service, stats, suggest, sweep,
+};
+/// Text, rows, tasks and metrics.
+#[doc(inline)]
+pub use gradus_data::{data, metric, plugin, task, text, toxicity};
+/// Models, generation, losses and optimizers.
+#[doc(inline)]
+pub use gradus_model::{batches, device, generate, learner, loss, machine, memory, model, optimizer_state};
+
 pub use error::{Error, Result};
+use gradus_model::host;
 pub use training::Training;
 
 /// The tensor library. Its types are part of this crate's interface, so programs need the same version.

@@ -2,8 +2,13 @@
 
 #[path = "../tests/support/material.rs"]
 mod material;
+#[path = "../tests/support/scorer.rs"]
+mod scorer;
+#[path = "../tests/support/service.rs"]
+mod service;
 #[path = "../tests/support/skip.rs"]
 mod skip;
 
 pub(crate) use material::material;
-pub(crate) use skip::skipped;
+pub(crate) use scorer::ByRule;
+pub(crate) use service::{RequestLog, serve};

@@ -501,7 +501,7 @@ mod tests {
 
     use super::super::test_rollouts::{completions, rollouts, totals};
     use super::*;
-    use crate::service::test_service::{RequestLog, serve};
+    use crate::test_support::{RequestLog, serve};
 
     fn config(url: &str, more: &str) -> JudgeConfig {
         let yaml = format!("url: '{url}'\nmodel: m\nrequests_per_second: 1000\n{more}");

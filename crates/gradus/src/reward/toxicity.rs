@@ -131,8 +131,8 @@ mod tests {
 
     use super::super::test_rollouts::completions;
     use super::*;
+    use crate::test_support::ByRule;
     use crate::text::Tokenizer;
-    use crate::toxicity::test_scorer::ByRule;
 
     /// Toxicity as the share of `u` among the letters; a text that ends in `?` cannot be judged.
     fn toxicity(text: &str) -> Option<f32> {

@@ -18,12 +18,14 @@ use rand::RngCore;
 
 pub use super::dialogue::ReadCalls;
 use super::dialogue::{Dialogue, SampledEpisode};
-use super::{Episode, EpisodeEnd, Exchange, Prompt, Retokenized, Rollout, Rollouts, Sampler, StopReason, Turn};
+use super::{
+    Episode, EpisodeEnd, Exchange, Prompt, Retokenized, Rollout, Rollouts, Sampler, StopAtStrings, StopReason, Turn,
+};
 use crate::error::{Diagnostic, Error, Result};
 use crate::generate::{Completion, Engine, Event, ROWS_AT_ONCE, Request, SamplingParams, Turn as Extension};
 use crate::model::{CausalLm, Support};
 use crate::rng::Stream;
-use crate::text::{StopStrings, continuation};
+use crate::text::continuation;
 
 /// How long the loop waits for an answer before it checks time limits and interruption.
 const GLANCE: Duration = Duration::from_millis(50);
@@ -107,7 +109,7 @@ pub(super) trait Drawer {
 /// The engine of this process.
 struct LocalDrawer<'e, 's> {
     engine: Engine<'e>,
-    stop: StopStrings<'s>,
+    stop: StopAtStrings<'s>,
 }
 
 impl Drawer for LocalDrawer<'_, '_> {
@@ -280,7 +282,7 @@ impl Episodes {
                 engine = engine.with_guide(guide, places, room);
             }
         }
-        let stop = StopStrings::new(sampler.tokenizer, sampler.stop.iter().cloned());
+        let stop = StopAtStrings::new(sampler);
         self.sample_with(policy, &mut LocalDrawer { engine, stop }, prompts, sampler, names, stream)
     }
 

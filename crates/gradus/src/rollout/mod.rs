@@ -492,7 +492,7 @@ fn sample(
     stream: &dyn Fn(usize) -> Stream,
 ) -> Result<Rollouts> {
     let ids: Vec<&[u32]> = prompts.iter().map(|prompt| prompt.ids.as_slice()).collect();
-    let mut stop = StopStrings::new(sampler.tokenizer, sampler.stop.iter().cloned());
+    let mut stop = StopAtStrings::new(sampler);
     let (group, params) = (sampler.group_size, &sampler.params);
     let hooks = Hooks { stop: &mut stop, progress: sampler.progress };
     let completions = match &sampler.beams {
@@ -528,9 +528,18 @@ fn sample(
     Ok(Rollouts { prompts, rollouts, group_size: sampler.group_size, tokenizer })
 }
 
-impl StopRule for StopStrings<'_> {
+/// The stop strings of a sampler, as a rule over ids.
+struct StopAtStrings<'a>(StopStrings<'a>);
+
+impl<'a> StopAtStrings<'a> {
+    fn new(sampler: &Sampler<'a>) -> Self {
+        Self(StopStrings::new(sampler.tokenizer, sampler.stop.iter().cloned()))
+    }
+}
+
+impl StopRule for StopAtStrings<'_> {
     fn stops(&mut self, row: usize, completion_ids: &[u32]) -> bool {
-        StopStrings::stops(self, row, completion_ids)
+        self.0.stops(row, completion_ids)
     }
 }
 

@@ -1,29 +1,16 @@
 //! The keys under `episode`.
 
-use std::sync::Arc;
-
 use gradus_environments::{CallFormat, Environment, ToolSource};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::error::Result;
-use crate::plugin::{Kind, Plugin};
+use crate::plugin::Plugin;
 
 /// The environment that replies to the policy: a built-in one, or one registered by the embedding program.
 pub type EnvironmentConfig = gradus_environments::EnvironmentConfig<Plugin<dyn Environment>>;
 
 /// A tool that the policy may call: a built-in one, or one registered by the embedding program.
 pub type ToolConfig = gradus_environments::ToolConfig<Plugin<dyn ToolSource>>;
-
-impl Kind for dyn ToolSource {
-    const NAME: &'static str = "tool";
-    type Make = dyn Fn() -> Result<Box<dyn ToolSource>> + Send + Sync;
-}
-
-impl Kind for dyn Environment {
-    const NAME: &'static str = "environment";
-    type Make = dyn Fn() -> Result<Arc<dyn Environment>> + Send + Sync;
-}
 
 /// Limits of an episode of several turns. In addition, `max_new_tokens` of the method limits the tokens of all turns and replies together.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -1,13 +1,13 @@
 //! Rules that the compiler does not check: dependencies between modules, printing, and the contents of documents.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use gradus::config::MethodConfig;
 
 /// Allowed dependencies: each module of the library and the modules that it uses, from the bottom up. A module may only
 /// use modules above its own line, so the table also proves that there is no cycle. Within one module, anything is
-/// allowed.
+/// allowed. The compiler checks the larger borders: a module uses no crate above its own.
 const PARTS: &[(&str, &[&str])] = &[
     ("error", &[]),
     ("rng", &[]),
@@ -22,8 +22,9 @@ const PARTS: &[(&str, &[&str])] = &[
     ("math", &[]),
     ("suggest", &[]),
     ("calendar", &[]),
-    ("text", &["calendar", "suggest", "gradus_metrics"]),
-    ("html", &["text"]),
+    ("visible", &[]),
+    ("text", &["calendar", "suggest", "visible", "gradus_metrics"]),
+    ("html", &["visible"]),
     // Extensions by users: by name in their own programs, or as programs that exchange lines.
     ("plugin", &["suggest"]),
     ("process", &["gradus_environments"]),
@@ -198,16 +199,26 @@ const GROUND: &[&str] = &["error", "rng", "files", "border", "progress", "ranks"
 const FORBIDDEN: &[(&str, &[&str], &str)] = &[
     ("math", &["burn::", "std::fs", "std::io", "tracing::"], "host arithmetic has no tensors, no files and no log"),
     ("loss", &["std::fs", "std::io", "tracing::"], "a loss has no files and no log"),
-    ("text", &["burn::"], "text has no tensors"),
-    ("data", &["burn::"], "data has no tensors"),
     ("", &["clap::", "axum::", "tokio::", "indicatif::"], "arguments, HTTP and progress bars belong to the binary"),
     ("", &["static mut "], "no global mutable state"),
     ("", &["unsafe {", "unsafe fn", "unsafe impl"], "unsafe code belongs to gradus-kernels"),
 ];
 
 /// Library crates, which print nothing.
-pub(super) const LIBRARIES: &[&str] =
-    &["gradus", "gradus-kernels", "gradus-metrics", "gradus-environments", "gradus-mpi", "gradus-web"];
+pub(super) const LIBRARIES: &[&str] = &[
+    "gradus",
+    "gradus-core",
+    "gradus-data",
+    "gradus-model",
+    "gradus-kernels",
+    "gradus-metrics",
+    "gradus-environments",
+    "gradus-mpi",
+    "gradus-web",
+];
+
+/// The crates whose modules programs use as `gradus::MODULE`, from the bottom up.
+const LIBRARY: &[&str] = &["gradus-core", "gradus-data", "gradus-model", "gradus"];
 
 /// Files that exist only for tests.
 const TESTS: &[&str] = &["tests.rs", "test_support.rs", "loss/check.rs"];
@@ -227,6 +238,11 @@ impl Source {
     fn module(&self) -> &str {
         self.path.split(['/', '.']).next().expect("a path has a first part")
     }
+}
+
+/// Returns the source files of the crates behind `gradus`.
+fn library() -> Vec<Source> {
+    LIBRARY.iter().copied().flat_map(sources).collect()
 }
 
 pub(super) fn sources(crate_name: &str) -> Vec<Source> {
@@ -271,8 +287,10 @@ fn code_of(text: &str) -> String {
 /// a `super::` that leads out of the file's own module; and the lower crates. `path` is the path of the file.
 fn used(path: &str, code: &str) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
-    for (at, _) in code.match_indices("crate::") {
-        first_names(&code[at + "crate::".len()..], &mut names);
+    for root in ["crate::", "gradus_core::", "gradus_data::", "gradus_model::"] {
+        for (at, _) in code.match_indices(root) {
+            first_names(&code[at + root.len()..], &mut names);
+        }
     }
     // `a/b/c.rs` is the module `a::b::c`: three steps up lead out of `a`.
     let depth = path.trim_end_matches(".rs").trim_end_matches("/mod").split('/').count();
@@ -310,7 +328,7 @@ fn first_names(tree: &str, names: &mut BTreeSet<String>) {
 #[test]
 fn nobody_uses_what_stands_above_them() {
     let mut wrong = Vec::new();
-    let files = sources("gradus");
+    let files = library();
     for (i, (part, may_use)) in PARTS.iter().enumerate() {
         let below = PARTS[..i].iter().map(|(name, _)| *name);
         let allowed: Vec<&str> = match *may_use {
@@ -352,7 +370,7 @@ fn nobody_uses_what_stands_above_them() {
 #[test]
 fn modules_are_free_of_what_is_not_theirs() {
     let mut wrong = Vec::new();
-    for source in sources("gradus") {
+    for source in library() {
         for (module, patterns, reason) in FORBIDDEN {
             if module.is_empty() || *module == source.module() {
                 let found = patterns.iter().filter(|pattern| source.code.contains(*pattern));
@@ -366,8 +384,8 @@ fn modules_are_free_of_what_is_not_theirs() {
 #[test]
 fn devices_are_chosen_in_one_place() {
     let named = ["Device::flex", "Device::wgpu", "Device::default", "Device::enumerate"];
-    let crates = ["gradus", "gradus-web", "gradus-cli"];
-    for source in crates.into_iter().flat_map(sources).filter(|source| source.path != "device.rs") {
+    let crates = LIBRARY.iter().chain(&["gradus-web", "gradus-cli"]);
+    for source in crates.copied().flat_map(sources).filter(|source| source.path != "device.rs") {
         let found = named.iter().find(|name| source.code.contains(*name));
         assert_eq!(found, None, "{}: the device comes from the plan or from `--device`", source.path);
     }
@@ -486,7 +504,7 @@ fn a_method_is_named_in_its_own_file_and_in_one_match() {
     }
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
     assert!(variant("let x = MethodConfig::Dpo(y);").is_some() && variant("MethodConfig::all()").is_none());
-    let files = sources("gradus");
+    let files = library();
     let list = files.iter().find(|source| source.path == "config/method.rs").expect("the list of methods");
     assert_eq!(list.code.matches("match self").count(), 1, "config/method.rs has the only `match` on the method");
 }
@@ -511,7 +529,8 @@ fn a_test_that_is_left_out_says_so_in_one_way() {
 }
 
 fn names_in(folder: &str) -> Vec<String> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(folder);
+    let folders = LIBRARY.iter().map(|name| workspace().join("crates").join(name).join("src").join(folder));
+    let path = folders.into_iter().find(|path| path.is_dir()).expect("a source folder");
     let files = std::fs::read_dir(path).expect("a source folder");
     let names = files.map(|file| file.expect("a file").file_name().to_string_lossy().into_owned());
     names.filter(|name| name.ends_with(".rs") && name != "mod.rs").collect()

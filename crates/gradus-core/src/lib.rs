@@ -1,0 +1,29 @@
+//! The base of gradus: errors, random streams, atomic files, ranks, run directories with their metrics, database and
+//! plots. It has no tensors, no rows and no models.
+//!
+//! Programs use the crate `gradus`, which exports these modules.
+
+#![deny(missing_docs)]
+
+pub mod border;
+pub mod calendar;
+pub mod error;
+pub mod files;
+pub mod html;
+pub mod hub;
+pub mod math;
+pub mod process;
+pub mod progress;
+pub mod ranks;
+pub mod rng;
+pub mod run;
+pub mod runs;
+pub mod service;
+pub mod stats;
+pub mod suggest;
+pub mod sweep;
+#[cfg(test)]
+mod test_support;
+pub mod visible;
+
+pub use error::{Error, Result};

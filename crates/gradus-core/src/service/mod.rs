@@ -1,0 +1,290 @@
+//! HTTP services that answer one JSON question per request. The client limits the rate, sends several requests at a time, retries if that
+//! may help, and stops when the user interrupts.
+//!
+//! The callers define requests and read the answers: toxicity scorers ([`crate::toxicity`]) and judges ([`crate::reward::JudgeReward`]).
+
+pub mod ledger;
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use ureq::Agent;
+
+use crate::error::{Error, Result, excerpt};
+use crate::process::Interrupt;
+
+/// Maximum size of an answer, in bytes.
+const ANSWER_BYTES: u64 = 1 << 20;
+
+/// Maximum number of characters of a service's error that a message quotes.
+const MAX_MESSAGE_CHARS: usize = 240;
+
+/// Longest wait that a service may request.
+const LONGEST_WAIT: Duration = Duration::from_secs(300);
+
+/// How often a waiting thread checks for the user's interrupt.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Error of a question without an answer: the service failed, or no request was allowed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct ServiceError {
+    /// Description of the error.
+    pub message: String,
+    /// Suggested remedy.
+    pub hint: Option<String>,
+    /// True if the user interrupted the request.
+    pub is_interrupted: bool,
+}
+
+impl ServiceError {
+    /// Creates an error without a hint.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), hint: None, is_interrupted: false }
+    }
+
+    /// Error for the user's interrupt.
+    pub fn interrupted() -> Self {
+        Self { is_interrupted: true, ..Self::new("interrupted") }
+    }
+
+    /// Adds a hint for the user.
+    #[must_use]
+    pub fn with_hint(self, hint: impl Into<String>) -> Self {
+        Self { hint: Some(hint.into()), ..self }
+    }
+}
+
+impl From<&Error> for ServiceError {
+    fn from(error: &Error) -> Self {
+        Self { hint: error.hint().map(str::to_owned), ..Self::new(error.to_string()) }
+    }
+}
+
+/// Position of the key in a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyPlace {
+    /// `?key=KEY`.
+    Query,
+    /// `Authorization: Bearer KEY`.
+    Bearer,
+}
+
+/// A service, and the limits on its use.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Endpoint {
+    /// URL for POST requests.
+    pub url: String,
+    /// Environment variable that holds the key; `None` for a service without a key.
+    pub key_variable: Option<String>,
+    /// Position of the key.
+    pub key_place: KeyPlace,
+    /// Maximum number of requests per second, over all connections.
+    pub requests_per_second: f64,
+    /// Maximum number of concurrent requests.
+    pub connections: usize,
+    /// Maximum number of retries of a question.
+    pub retries: usize,
+    /// Time limit of a request, in seconds.
+    pub timeout_s: f64,
+}
+
+/// Result of one request.
+pub enum Reply<T> {
+    /// The answer.
+    Answer(T),
+    /// A temporary failure. The delay is the earliest time for a retry, if the service states one.
+    Later(String, Option<Duration>),
+    /// A permanent failure, with the message of the service. The caller shortens long messages.
+    Never(String),
+}
+
+/// Client of a service that keeps to its rate limit.
+pub struct Client {
+    endpoint: Endpoint,
+    key: Option<String>,
+    agent: Agent,
+    /// Earliest time of the next request.
+    next: Mutex<Instant>,
+    interrupt: Interrupt,
+}
+
+impl Client {
+    /// Creates a client of `endpoint`. An `interrupt` ends every wait.
+    ///
+    /// # Errors
+    /// [`Error::Input`] if the environment variable of the key is not set.
+    pub fn new(endpoint: Endpoint, interrupt: &Interrupt) -> Result<Self> {
+        let key = |variable: &String| {
+            std::env::var(variable).ok().filter(|key| !key.trim().is_empty()).ok_or_else(|| {
+                let message = format!("the environment variable `{variable}` holds no key for {}", endpoint.url);
+                Error::input(message).with_hint(format!(
+                    "set `{variable}` to the service's key; leave `key_variable` out for a service without one"
+                ))
+            })
+        };
+        let key = endpoint.key_variable.as_ref().map(key).transpose()?;
+        let agent = Agent::config_builder()
+            .timeout_global(Some(Duration::from_secs_f64(endpoint.timeout_s)))
+            .http_status_as_error(false)
+            // No redirects: the key must go to the configured URL only.
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .build()
+            .new_agent();
+        Ok(Self { endpoint, key, agent, next: Mutex::new(Instant::now()), interrupt: interrupt.clone() })
+    }
+
+    /// The service.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// Posts `body`, with retries if they may help. `read` converts the status and the JSON of each answer.
+    ///
+    /// # Errors
+    /// If the service refuses, fails more often than the number of retries, or the user interrupts.
+    pub fn request<T>(
+        &self,
+        body: &Value,
+        read: &dyn Fn(u16, &Value) -> Reply<T>,
+    ) -> std::result::Result<T, ServiceError> {
+        let mut asked = 0;
+        loop {
+            self.wait_turn()?;
+            match self.once(body, read) {
+                Reply::Answer(answer) => return Ok(answer),
+                Reply::Never(message) => {
+                    // The key is removed first, because shortening could leave a part of it.
+                    let told = excerpt(&self.without_key(&message), MAX_MESSAGE_CHARS);
+                    let message = format!("{}: {told}", self.endpoint.url);
+                    let hint = match self.endpoint.key_variable.as_ref() {
+                        Some(variable) => format!("is the key in `{variable}` right, and the `url`?"),
+                        None => "is the `url` right? A service with a key needs `key_variable`".into(),
+                    };
+                    return Err(ServiceError::new(message).with_hint(hint));
+                }
+                Reply::Later(message, _) if asked == self.endpoint.retries => {
+                    let message = format!("{}: {message}, {} times in a row", self.endpoint.url, asked + 1);
+                    return Err(ServiceError::new(message).with_hint(
+                        "lower `requests_per_second`, or raise `retries`; recorded answers are not requested again",
+                    ));
+                }
+                Reply::Later(_, wait) => {
+                    let wait = wait.unwrap_or(Duration::from_secs(1 << asked.min(8))).min(LONGEST_WAIT);
+                    self.wait(Instant::now() + wait)?;
+                    asked += 1;
+                }
+            }
+        }
+    }
+
+    /// Calls `request` for each of `questions`, several at a time. After a failure no further questions are asked.
+    ///
+    /// The answers are in the order of the questions.
+    pub fn each<Q: Sync, T: Send>(
+        &self,
+        questions: &[Q],
+        request: impl Fn(&Q) -> std::result::Result<T, ServiceError> + Sync,
+    ) -> Vec<std::result::Result<T, ServiceError>> {
+        let (next, has_failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let answers: Vec<Mutex<Option<_>>> = questions.iter().map(|_| Mutex::new(None)).collect();
+        let work = || {
+            while !has_failed.load(Ordering::Relaxed) {
+                let at = next.fetch_add(1, Ordering::Relaxed);
+                let Some(question) = questions.get(at) else { return };
+                let answer = request(question);
+                has_failed.fetch_or(answer.is_err(), Ordering::Relaxed);
+                *answers[at].lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..self.endpoint.connections.min(questions.len()) {
+                scope.spawn(work);
+            }
+        });
+        let not_asked = || match self.interrupt.is_raised() {
+            true => Err(ServiceError::interrupted()),
+            false => Err(ServiceError::new(format!("{}: not requested after another text failed", self.endpoint.url))),
+        };
+        let answer = |answer: Mutex<Option<_>>| {
+            answer.into_inner().unwrap_or_else(PoisonError::into_inner).unwrap_or_else(not_asked)
+        };
+        answers.into_iter().map(answer).collect()
+    }
+
+    /// Waits until `end`, or until the user interrupts.
+    fn wait(&self, end: Instant) -> std::result::Result<(), ServiceError> {
+        loop {
+            if self.interrupt.is_raised() {
+                return Err(ServiceError::interrupted());
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            std::thread::sleep(left.min(POLL_INTERVAL));
+        }
+    }
+
+    /// Waits until the rate limit allows a request.
+    fn wait_turn(&self) -> std::result::Result<(), ServiceError> {
+        let apart = Duration::from_secs_f64(1.0 / self.endpoint.requests_per_second);
+        let turn = {
+            let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+            let turn = (*next).max(Instant::now());
+            *next = turn + apart;
+            turn
+        };
+        self.wait(turn)
+    }
+
+    fn once<T>(&self, body: &Value, read: &dyn Fn(u16, &Value) -> Reply<T>) -> Reply<T> {
+        let mut request = self.agent.post(&self.endpoint.url).content_type("application/json");
+        if let Some(key) = &self.key {
+            request = match self.endpoint.key_place {
+                KeyPlace::Query => request.query("key", key),
+                KeyPlace::Bearer => request.header("Authorization", format!("Bearer {key}")),
+            };
+        }
+        let mut response = match request.send(body.to_string()) {
+            Ok(response) => response,
+            Err(error) => return Reply::Later(self.without_key(&error.to_string()), None),
+        };
+        let status = response.status().as_u16();
+        let seconds = response.headers().get("retry-after").and_then(|value| value.to_str().ok()?.trim().parse().ok());
+        let said = match response.body_mut().with_config().limit(ANSWER_BYTES).read_to_string() {
+            Ok(said) => said,
+            Err(error) => return Reply::Later(self.without_key(&error.to_string()), None),
+        };
+        let said: Value = serde_json::from_str(&said).unwrap_or(Value::String(said));
+        match status {
+            429 | 500..=599 => Reply::Later(format!("it answered {status}"), seconds.map(Duration::from_secs)),
+            status => read(status, &said),
+        }
+    }
+
+    /// Removes the key from a message, in plain form and in URLs.
+    fn without_key(&self, message: &str) -> String {
+        const BEFORE: &str = "key=";
+        let Some(key) = &self.key else { return message.to_owned() };
+        let mut text = message.replace(key.as_str(), "…");
+        let mut from = 0;
+        while let Some(at) = text[from..].find(BEFORE) {
+            let start = from + at + BEFORE.len();
+            let ends = |c: char| c.is_whitespace() || "&\"'<>,;)\\".contains(c);
+            let end = text[start..].find(ends).map_or(text.len(), |length| start + length);
+            text.replace_range(start..end, "…");
+            from = start + "…".len();
+        }
+        text
+    }
+}
+
+/// Message for a request that a service has refused.
+pub fn refusal(status: u16, said: &Value) -> String {
+    let reason = said["error"]["message"].as_str().map_or_else(|| said.to_string(), str::to_owned);
+    format!("it answered {status}: {reason}")
+}

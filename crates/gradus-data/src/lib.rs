@@ -1,0 +1,18 @@
+//! Text and data of gradus: tokenizers, chat templates, readers of rows, tasks, metrics and toxicity scorers. It has no
+//! tensors and no models.
+//!
+//! Programs use the crate `gradus`, which exports these modules.
+
+#![deny(missing_docs)]
+
+pub mod data;
+pub mod metric;
+pub mod plugin;
+pub mod task;
+#[cfg(test)]
+mod test_support;
+pub mod text;
+pub mod toxicity;
+
+// The modules name what is below them as if it were here.
+use gradus_core::{Error, Result, border, calendar, error, files, hub, process, rng, service, suggest};

@@ -1,0 +1,266 @@
+//! Chat templates turn conversations into text, in the dialect of Hugging Face model directories.
+//!
+//! The dialect is Jinja with `trim_blocks` and `lstrip_blocks`, loop controls, Python's string methods, `raise_exception`,
+//! `strftime_now`, a `tojson` equal to Python's `json.dumps`, and `{% generation %}…{% endgeneration %}` blocks that mark the
+//! assistant's text.
+//!
+//! Templates come from untrusted sources. They are therefore compiled and rendered in a process of their own; see
+//! [`render`](super::render). This module limits their size. The engine limits the instructions they run, the text they write and
+//! the widths they pad to. The process limits memory, stack and processor time.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::Tokenizer;
+use super::render::{CLOSE, Conversation, OPEN, Pool, RenderError, Settings, Source, marks_generation};
+use crate::{Error, Result, files};
+
+/// Maximum size of a template in bytes. The longest known templates have 20,000.
+const SOURCE_BYTES: usize = 1 << 20;
+
+/// A compiled chat template with the special tokens that it may print. Copies share it.
+#[derive(Debug, Clone)]
+pub struct ChatTemplate {
+    pool: Arc<Pool>,
+    source: String,
+    marks_assistant: bool,
+    path: PathBuf,
+}
+
+/// A conversation to render: its messages, each of which serializes to an object with `role` and `content`, and its options.
+pub type Request<'a, M> = (&'a [M], RenderOptions<'a>);
+
+/// Options for rendering a conversation.
+#[derive(Debug, Clone, Default)]
+pub struct RenderOptions<'a> {
+    /// Tool descriptions. An empty list counts as none.
+    pub tools: Option<&'a [Value]>,
+    /// Append the head of the assistant's next turn.
+    pub add_generation_prompt: bool,
+    /// Additional variables (`enable_thinking`, …). They override all others of the same name.
+    pub variables: Option<&'a Map<String, Value>>,
+    /// Time that `strftime_now` uses. Default: the current time.
+    pub now: Option<SystemTime>,
+}
+
+/// A rendered conversation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rendered {
+    /// Rendered text, to be tokenized without adding special tokens.
+    pub text: String,
+    /// Byte ranges of `text` inside generation blocks, in order.
+    pub assistant: Vec<Range<usize>>,
+}
+
+impl ChatTemplate {
+    /// Loads the template of a model directory: `chat_template.jinja`, else the key `chat_template` of `tokenizer_config.json`.
+    /// Returns `None` if it has neither.
+    ///
+    /// # Errors
+    /// If a file cannot be read, or the template is not valid.
+    pub fn from_dir(directory: &Path, tokenizer: &Tokenizer) -> Result<Option<Self>> {
+        let file = directory.join("chat_template.jinja");
+        if file.is_file() {
+            return Self::from_file(&file, tokenizer).map(Some);
+        }
+        let path = directory.join("tokenizer_config.json");
+        let bytes = match files::read(&path, files::SETTINGS_BYTES) {
+            Ok(bytes) => bytes,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(Error::io(path, e)),
+        };
+        let config: Value =
+            serde_json::from_slice(&bytes).map_err(|e| Error::model(&path, format!("not valid JSON: {e}")))?;
+        let named: Vec<(&str, &str)> = match config.get("chat_template") {
+            Some(Value::String(source)) => vec![("default", source)],
+            Some(Value::Array(list)) => list
+                .iter()
+                .filter_map(|entry| Some((entry.get("name")?.as_str()?, entry.get("template")?.as_str()?)))
+                .collect(),
+            _ => return Ok(None),
+        };
+        if !named.iter().any(|(name, _)| *name == "default") {
+            return Ok(None);
+        }
+        Self::compile(&named, path, tokenizer).map(Some)
+    }
+
+    /// Loads the template from a file of its own.
+    pub fn from_file(path: &Path, tokenizer: &Tokenizer) -> Result<Self> {
+        let source = files::read_text(path, files::SETTINGS_BYTES).map_err(|e| Error::io(path, e))?;
+        Self::compile(&[("default", &source)], path.to_path_buf(), tokenizer)
+    }
+
+    /// Compiles a template given as text. `path` identifies it in messages.
+    pub fn from_source(source: &str, path: impl Into<PathBuf>, tokenizer: &Tokenizer) -> Result<Self> {
+        Self::compile(&[("default", source)], path.into(), tokenizer)
+    }
+
+    fn compile(named: &[(&str, &str)], path: PathBuf, tokenizer: &Tokenizer) -> Result<Self> {
+        if let Some((_, source)) = named.iter().find(|(_, source)| source.len() > SOURCE_BYTES) {
+            let message = format!("the chat template has {} bytes, but at most {SOURCE_BYTES} are read", source.len());
+            return Err(Error::model(&path, message));
+        }
+        let default = named.iter().find(|(name, _)| *name == "default").map_or("", |(_, source)| source).to_owned();
+        let source = Source {
+            named: named.iter().map(|(name, source)| ((*name).to_owned(), (*source).to_owned())).collect(),
+            special_tokens: tokenizer.named_special_tokens().to_vec(),
+        };
+        let pool = Pool::compile(source).map_err(|refused| match refused {
+            RenderError::Rejected(what) => Error::model(&path, format!("not a valid chat template: {what}")),
+            RenderError::Stopped(what) => stopped(&path, &what),
+        })?;
+        Ok(Self { pool: Arc::new(pool), marks_assistant: marks_generation(&default), source: default, path })
+    }
+
+    /// Returns the source of the template.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// Returns whether the template marks the assistant's text, which `assistant_only_loss` needs.
+    pub fn marks_assistant(&self) -> bool {
+        self.marks_assistant
+    }
+
+    /// Returns the file of the template.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Renders a conversation. Each message serializes to an object with `role` and `content`.
+    ///
+    /// # Errors
+    /// If the template rejects the conversation (`raise_exception`), fails, or is stopped because it exceeds a limit.
+    pub fn render<M: Serialize>(&self, messages: &[M], options: &RenderOptions) -> Result<Rendered> {
+        self.render_all(&[(messages, options.clone())]).pop().expect("an answer for each conversation")
+    }
+
+    /// Renders many conversations at once. This is faster than one call per conversation.
+    ///
+    /// # Errors
+    /// Each conversation has its own error, as in [`render`](Self::render).
+    pub fn render_all<M: Serialize>(&self, requests: &[Request<'_, M>]) -> Vec<Result<Rendered>> {
+        let prepared: Vec<Result<Conversation>> = requests.iter().map(|request| self.prepare(request)).collect();
+        let (mut conversations, mut refused) = (Vec::with_capacity(prepared.len()), Vec::new());
+        for (at, conversation) in prepared.into_iter().enumerate() {
+            match conversation {
+                Ok(conversation) => conversations.push(conversation),
+                Err(error) => refused.push((at, Err(error))),
+            }
+        }
+        let answers = self.pool.render(&conversations).into_iter();
+        let mut rendered: Vec<Result<Rendered>> = answers
+            .map(|answer| {
+                answer.map(unmark).map_err(|refused| match refused {
+                    RenderError::Rejected(what) => self.failed(&what),
+                    RenderError::Stopped(what) => stopped(&self.path, &what),
+                })
+            })
+            .collect();
+        refused.into_iter().for_each(|(at, error)| rendered.insert(at, error));
+        rendered
+    }
+
+    fn prepare<M: Serialize>(&self, (messages, options): &Request<'_, M>) -> Result<Conversation> {
+        let messages = serde_json::to_string(messages).map_err(|e| self.failed(&e.to_string()))?;
+        if messages.contains([OPEN, CLOSE]) {
+            return Err(Error::input("a message contains U+FDD0 or U+FDD1, which are not characters"));
+        }
+        let now = options.now.unwrap_or_else(SystemTime::now);
+        let settings = Settings {
+            tools: options.tools.filter(|tools| !tools.is_empty()).map(<[Value]>::to_vec),
+            add_generation_prompt: options.add_generation_prompt,
+            variables: options.variables.cloned().unwrap_or_default(),
+            now: now.duration_since(UNIX_EPOCH).map_or(0, |passed| passed.as_secs()),
+        };
+        let settings = serde_json::to_string(&settings).map_err(|e| self.failed(&e.to_string()))?;
+        Ok(Conversation { messages, settings })
+    }
+
+    fn failed(&self, what: &str) -> Error {
+        Error::model(&self.path, format!("chat template: {what}"))
+    }
+}
+
+/// Returns the error for a template that was stopped from outside. The message names the template, not a conversation, because the
+/// template is at fault, not the row.
+fn stopped(path: &Path, what: &str) -> Error {
+    Error::model(path, format!("the chat template was stopped: {what}"))
+        .with_hint("the template is broken or meant to do harm: use another with `--chat-template FILE`")
+}
+
+/// Removes the marks from a text and records their positions.
+fn unmark(marked: String) -> Rendered {
+    if !marked.contains([OPEN, CLOSE]) {
+        return Rendered { text: marked, assistant: Vec::new() };
+    }
+    let (mut text, mut assistant, mut start) = (String::with_capacity(marked.len()), Vec::new(), 0);
+    for c in marked.chars() {
+        match c {
+            OPEN => start = text.len(),
+            CLOSE => assistant.push(start..text.len()),
+            c => text.push(c),
+        }
+    }
+    Rendered { text, assistant }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn rendered(source: &str) -> String {
+        let models =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../gradus/tests/fixtures/parity/trajectories/models/gpt2");
+        let tokenizer = Tokenizer::from_dir(&models).expect("a tokenizer");
+        let messages = [json!({ "role": "user", "content": "Hi" })];
+        let made = ChatTemplate::from_source(source, "t.jinja", &tokenizer);
+        match made.and_then(|template| template.render(&messages, &RenderOptions::default())) {
+            Ok(rendered) => rendered.text,
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn what_a_template_may_take_is_bounded() {
+        for (source, expected) in [
+            (
+                "{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}",
+                "it takes more than 1050000 instructions for this conversation",
+            ),
+            ("{{ 'x' * 90000000 }}", "it writes more than 4194816 bytes for a conversation of 32"),
+            ("{{ '%9999999999d' | format(1) }}", "at most 1000 are padded to"),
+            ("{{ '%*d' | format(999999999, 1) }}", "at most 1000 are padded to"),
+            ("{{ '{:>9999999999}'.format(1) }}", "at most 1000 are padded to"),
+            ("{{ 'a\nb' | indent(9999999999) }}", "a width of 9999999999, but at most 1000 are padded to"),
+            ("{{ 'a\nb' | indent(width=9999999999) }}", "at most 1000 are padded to"),
+            ("{{ messages | tojson(indent=9999999999) }}", "at most 1000 are padded to"),
+            (
+                &format!("{{{{ {}1{} }}}}", "(".repeat(90_000), ")".repeat(90_000)),
+                "t.jinja: not a valid chat template: ",
+            ),
+            (&"x".repeat(SOURCE_BYTES + 1), "the chat template has 1048577 bytes, but at most 1048576 are read"),
+        ] {
+            let found = rendered(source);
+            assert!(found.len() < 300 && found.contains(expected), "{expected} in {found}");
+        }
+        let divided = rendered("{{ 1 is divisibleby(0) }}");
+        assert!(divided.contains("the engine failed at it: attempt to calculate the remainder"), "{divided}");
+        // Normal use still works.
+        assert_eq!(rendered("{{ 'Date: 20240115 %s' | format(7) }}"), "Date: 20240115 7");
+        assert_eq!(rendered("{{ '{}: 20240115 {:5.1f}|'.format('a', 2.0) }}"), "a: 20240115   2.0|");
+        assert_eq!(rendered("{{ 'a\nb' | indent(2) }}{{ 'a\nb' | indent(width=1, first=true) }}"), "a\n  b a\n b");
+        assert_eq!(
+            rendered("{{ messages[0] | tojson(indent=1) }}"),
+            "{\n \"role\": \"user\",\n \"content\": \"Hi\"\n}"
+        );
+    }
+}

@@ -1,0 +1,22 @@
+//! Conversion between tensors on the device and values on the host.
+
+use burn::tensor::{Device, Tensor, TensorData, Transaction};
+
+/// Copies the values of a tensor to the host, without gradient.
+pub fn read(tensor: &Tensor<1>) -> Vec<f32> {
+    tensor.clone().inner().into_data_as::<f32>().try_into_vec().expect("the data was just converted to f32")
+}
+
+/// Copies the values of several tensors to the host, without gradient, and waits only once for all of them.
+pub fn read_all(tensors: &[&Tensor<1>]) -> Vec<Vec<f32>> {
+    let transaction =
+        tensors.iter().fold(Transaction::default(), |reads, &tensor| reads.register(tensor.clone().inner()));
+    let values = |data: TensorData| data.convert::<f32>().try_into_vec().expect("the data was just converted to f32");
+    transaction.execute().into_iter().map(values).collect()
+}
+
+/// Creates a tensor without gradient from host values.
+pub fn constant(values: Vec<f32>, device: &Device) -> Tensor<1> {
+    let length = values.len();
+    Tensor::from_data(TensorData::new(values, [length]), device)
+}

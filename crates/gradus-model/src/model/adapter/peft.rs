@@ -1,0 +1,393 @@
+//! `adapter_config.json`: peft's keys (0.21), read and written.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use super::lora_config::LoraConfig;
+use super::targets::{Matcher, Rules, Targets};
+use crate::error::{Error, Result};
+use crate::files;
+
+/// Purpose of the adapted model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TaskType {
+    /// A language model: `CAUSAL_LM`.
+    CausalLm,
+    /// A language model with an encoder: `SEQ_2_SEQ_LM`.
+    Seq2SeqLm,
+    /// A scalar reward model or a text classifier: `SEQ_CLS`. Its head is trained with the adapter.
+    SequenceClassification,
+    /// A token classifier: `TOKEN_CLS`. Its head is trained with the adapter.
+    TokenClassification,
+}
+
+impl TaskType {
+    fn name(self) -> &'static str {
+        match self {
+            Self::CausalLm => "CAUSAL_LM",
+            Self::Seq2SeqLm => "SEQ_2_SEQ_LM",
+            Self::SequenceClassification => "SEQ_CLS",
+            Self::TokenClassification => "TOKEN_CLS",
+        }
+    }
+
+    /// Returns `modules_to_save`: peft's names for the head. A model has one of them.
+    fn heads(self) -> Value {
+        match self {
+            Self::CausalLm | Self::Seq2SeqLm => Value::Null,
+            Self::SequenceClassification | Self::TokenClassification => json!(["classifier", "score"]),
+        }
+    }
+}
+
+/// Content of `adapter_config.json`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PeftConfig {
+    /// All keys of the file, so that saving writes them unchanged.
+    raw: Map<String, Value>,
+    /// Rank r, unless `rank_pattern` overrides it.
+    pub rank: usize,
+    /// Scale α, unless `alpha_pattern` overrides it.
+    pub alpha: f64,
+    /// Dropout of A's input in training.
+    pub dropout: f64,
+    /// Adapted layers.
+    pub target_modules: Targets,
+    exclude_modules: Option<Targets>,
+    layers: Option<(Vec<usize>, Vec<String>)>,
+    rank_pattern: BTreeMap<String, usize>,
+    alpha_pattern: BTreeMap<String, f64>,
+    /// Whether the scale is α/√r instead of α/r.
+    pub use_rslora: bool,
+    /// Whether the norms of the rows are trained, too.
+    pub use_dora: bool,
+    /// Purpose of the adapted model.
+    pub task_type: TaskType,
+    /// Parts of heads that are trained completely and saved with the adapter.
+    heads: Vec<String>,
+    /// Base model: a directory or a hub name.
+    pub base: Option<String>,
+}
+
+/// File that identifies the directory of an adapter.
+pub(crate) const CONFIG_FILE: &str = "adapter_config.json";
+
+/// peft's name for the head of a language model.
+pub(crate) const HEAD: &str = "lm_head";
+
+/// Keys that do not affect results, or only affected the initialization.
+const WITHOUT_EFFECT: [&str; 12] = [
+    "peft_type",
+    "peft_version",
+    "inference_mode",
+    "revision",
+    "auto_mapping",
+    "megatron_core",
+    "qalora_group_size",
+    "fan_in_fan_out",
+    "init_lora_weights",
+    "task_type",
+    "bias",
+    "modules_to_save",
+];
+
+/// Names of heads and their parts. Nothing else can be trained completely.
+const HEADS: [&str; 5] = ["classifier", "score", "pre_classifier", "pooler", "head"];
+
+/// Largest rank: no layer is wide enough for a larger one.
+const MOST_RANK: usize = 1 << 16;
+
+impl PeftConfig {
+    /// Creates peft's configuration from `config`.
+    pub(super) fn new(
+        config: &LoraConfig,
+        target_modules: Targets,
+        fan_in_fan_out: bool,
+        task_type: TaskType,
+        base: String,
+    ) -> Result<Self> {
+        let Value::Object(raw) = json!({
+            "alpha_pattern": {},
+            "auto_mapping": null,
+            "base_model_name_or_path": base,
+            "bias": "none",
+            "exclude_modules": null,
+            "fan_in_fan_out": fan_in_fan_out,
+            "inference_mode": true,
+            "init_lora_weights": true,
+            "layer_replication": null,
+            "layers_pattern": null,
+            "layers_to_transform": null,
+            "lora_alpha": config.alpha,
+            "lora_bias": false,
+            "lora_dropout": config.dropout,
+            "modules_to_save": task_type.heads(),
+            "peft_type": "LORA",
+            "r": config.rank,
+            "rank_pattern": {},
+            "revision": null,
+            "target_modules": target_modules.to_json(),
+            "task_type": task_type.name(),
+            "use_dora": config.dora,
+            "use_rslora": config.rank_stabilised,
+        }) else {
+            unreachable!("an object literal")
+        };
+        Self::from_json(raw).map_err(Error::input)
+    }
+
+    /// Reads the file `path`.
+    ///
+    /// # Errors
+    /// When it is missing or broken, or uses an unsupported feature that would change the results.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = files::read(path, files::SETTINGS_BYTES).map_err(|source| Error::io(path, source))?;
+        let raw: Map<String, Value> =
+            serde_json::from_slice(&text).map_err(|error| Error::model(path, format!("broken JSON: {error}")))?;
+        Self::from_json(raw).map_err(|message| {
+            Error::model(path, message).with_hint("merge the adapter with peft (`merge_and_unload`), or train it again")
+        })
+    }
+
+    fn from_json(raw: Map<String, Value>) -> Result<Self, String> {
+        let mut keys = Keys { rest: raw.clone() };
+        let peft_type = keys.text("peft_type")?;
+        if peft_type.as_deref() != Some("LORA") {
+            return Err(format!("`peft_type` is {peft_type:?}, only \"LORA\" is known"));
+        }
+        let task_type = match keys.text("task_type")?.as_deref() {
+            None | Some("CAUSAL_LM") => TaskType::CausalLm,
+            Some("SEQ_2_SEQ_LM") => TaskType::Seq2SeqLm,
+            Some("SEQ_CLS") => TaskType::SequenceClassification,
+            Some("TOKEN_CLS") => TaskType::TokenClassification,
+            Some(other) => {
+                let known = "CAUSAL_LM, SEQ_2_SEQ_LM, SEQ_CLS and TOKEN_CLS";
+                return Err(format!("`task_type` is \"{other}\", known are {known}"));
+            }
+        };
+        if let Some(bias) = keys.text("bias")?.filter(|bias| bias != "none") {
+            return Err(format!("`bias` is \"{bias}\": trained biases are not supported"));
+        }
+        let heads = keys.take("modules_to_save");
+        let names = heads.as_ref().and_then(Value::as_array).into_iter().flatten();
+        let names: Option<Vec<String>> =
+            names.map(|name| name.as_str().filter(|name| HEADS.contains(name)).map(str::to_owned)).collect();
+        let Some(names) = names else {
+            return Err(format!(
+                "`modules_to_save` is {}: only heads can be trained whole ({})",
+                heads.unwrap_or_default(),
+                HEADS.join(", ")
+            ));
+        };
+        match keys.take("init_lora_weights") {
+            None | Some(Value::Bool(_)) => {}
+            Some(Value::String(kind)) if matches!(kind.as_str(), "gaussian" | "orthogonal") => {}
+            Some(other) => return Err(format!("`init_lora_weights` is {other}: it changes the base's weights too")),
+        }
+        let targets = keys.take("target_modules").unwrap_or_default();
+        let target_modules = Targets::read(&targets)
+            .ok_or_else(|| format!("`target_modules` is {targets}, expected names or a pattern"))?;
+        let exclude_modules = keys.take("exclude_modules").as_ref().and_then(Targets::read);
+        let layers = match keys.take("layers_to_transform") {
+            None => None,
+            Some(Value::Number(layer)) => Some(vec![layer.as_u64().unwrap_or_default() as usize]),
+            Some(list) => {
+                Some(serde_json::from_value(list).map_err(|error| format!("`layers_to_transform`: {error}"))?)
+            }
+        };
+        let lists = match keys.take("layers_pattern") {
+            None => Vec::new(),
+            Some(Value::String(list)) => vec![list],
+            Some(list) => serde_json::from_value(list).map_err(|error| format!("`layers_pattern`: {error}"))?,
+        };
+        let pattern = |value: Option<Value>| value.unwrap_or_else(|| json!({}));
+        let config = Self {
+            rank: keys.rank("r")?.unwrap_or(8),
+            alpha: keys.number("lora_alpha")?.unwrap_or(8.0),
+            dropout: keys.number("lora_dropout")?.unwrap_or(0.0),
+            target_modules,
+            exclude_modules,
+            layers: layers.map(|layers| (layers, lists)),
+            rank_pattern: serde_json::from_value(pattern(keys.take("rank_pattern")))
+                .map_err(|error| format!("`rank_pattern`: {error}"))?,
+            alpha_pattern: serde_json::from_value(pattern(keys.take("alpha_pattern")))
+                .map_err(|error| format!("`alpha_pattern`: {error}"))?,
+            use_rslora: keys.is_true("use_rslora")?,
+            use_dora: keys.is_true("use_dora")?,
+            task_type,
+            heads: names,
+            base: keys.text("base_model_name_or_path")?.filter(|base| !base.is_empty()),
+            raw,
+        };
+        let ranks = [config.rank].into_iter().chain(config.rank_pattern.values().copied());
+        if let Some(rank) = ranks.into_iter().find(|rank| !(1..=MOST_RANK).contains(rank)) {
+            return Err(format!("the rank `r` is {rank}, but must be at least 1 and at most {MOST_RANK}"));
+        }
+        if !(0.0..1.0).contains(&config.dropout) {
+            return Err(format!("`lora_dropout` is {}, but must be at least 0 and below 1", config.dropout));
+        }
+        keys.nothing_left()?;
+        Ok(config)
+    }
+
+    /// Whether the part `name` of a head (`classifier`, `pooler`) is trained and saved with the adapter.
+    pub(crate) fn trains_head(&self, name: &str) -> bool {
+        self.heads.iter().any(|head| head == name)
+    }
+
+    /// Changes the task type to `task_type`, and trains and saves `more` parts of heads.
+    #[must_use]
+    pub(crate) fn with_heads(&self, task_type: TaskType, more: &[&str]) -> Self {
+        let mut config = self.clone();
+        for name in more {
+            if !config.trains_head(name) {
+                config.heads.push((*name).to_owned());
+            }
+        }
+        config.raw.insert("modules_to_save".into(), json!(config.heads));
+        config.raw.insert("task_type".into(), json!(task_type.name()));
+        config.task_type = task_type;
+        config
+    }
+
+    /// Text of the file.
+    pub(super) fn to_text(&self) -> String {
+        serde_json::to_string_pretty(&self.raw).expect("plain data with string keys") + "\n"
+    }
+
+    /// Returns the matcher of the layers that get an adapter.
+    pub(in crate::model) fn matcher(&self) -> Result<Matcher> {
+        Matcher::new(Rules {
+            targets: &self.target_modules,
+            excluded: self.exclude_modules.as_ref(),
+            layers: self.layers.clone(),
+            rank: self.rank,
+            alpha: self.alpha,
+            rank_stabilised: self.use_rslora,
+            rank_pattern: &self.rank_pattern,
+            alpha_pattern: &self.alpha_pattern,
+        })
+    }
+
+    /// Changes the base and the purpose of the adapter.
+    #[must_use]
+    pub fn based_on(&self, base: String, task_type: TaskType) -> Self {
+        let mut config = self.clone();
+        config.raw.insert("base_model_name_or_path".into(), json!(base));
+        config.raw.insert("task_type".into(), json!(task_type.name()));
+        config.raw.insert("modules_to_save".into(), task_type.heads());
+        config.heads = serde_json::from_value(task_type.heads()).unwrap_or_default();
+        (config.base, config.task_type) = (Some(base), task_type);
+        config
+    }
+}
+
+/// Keys that have not been read yet.
+struct Keys {
+    rest: Map<String, Value>,
+}
+
+impl Keys {
+    fn take(&mut self, key: &str) -> Option<Value> {
+        self.rest.remove(key).filter(|value| !value.is_null())
+    }
+
+    fn text(&mut self, key: &str) -> Result<Option<String>, String> {
+        match self.take(key) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(other) => Err(format!("`{key}` is {other}, expected a text")),
+        }
+    }
+
+    fn number(&mut self, key: &str) -> Result<Option<f64>, String> {
+        match self.take(key) {
+            None => Ok(None),
+            Some(value) => value.as_f64().map(Some).ok_or_else(|| format!("`{key}` is {value}, expected a number")),
+        }
+    }
+
+    fn rank(&mut self, key: &str) -> Result<Option<usize>, String> {
+        let whole = |value: Value| {
+            let rank = value.as_u64().and_then(|rank| usize::try_from(rank).ok());
+            rank.ok_or_else(|| format!("`{key}` is {value}, expected a whole number"))
+        };
+        self.take(key).map(whole).transpose()
+    }
+
+    fn is_true(&mut self, key: &str) -> Result<bool, String> {
+        match self.take(key) {
+            None => Ok(false),
+            Some(Value::Bool(is_true)) => Ok(is_true),
+            Some(other) => Err(format!("`{key}` is {other}, expected `true` or `false`")),
+        }
+    }
+
+    /// Rejects unknown keys that are set, because they would change the results.
+    fn nothing_left(self) -> Result<(), String> {
+        let is_off = |value: &Value| match value {
+            Value::Null | Value::Bool(false) => true,
+            Value::Object(map) => map.is_empty(),
+            Value::Array(list) => list.is_empty(),
+            Value::String(text) => text.is_empty(),
+            _ => false,
+        };
+        let on = self.rest.iter().filter(|(key, value)| !WITHOUT_EFFECT.contains(&key.as_str()) && !is_off(value));
+        let on: Vec<String> = on.map(|(key, value)| format!("`{key}`: {value}")).collect();
+        if on.is_empty() { Ok(()) } else { Err(format!("the adapter uses unsupported features: {}", on.join(", "))) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(extra: Value) -> Result<PeftConfig, String> {
+        let mut raw =
+            json!({"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 4, "lora_alpha": 8, "target_modules": ["q"]});
+        raw.as_object_mut().expect("object").extend(extra.as_object().expect("object").clone());
+        PeftConfig::from_json(raw.as_object().expect("object").clone())
+    }
+
+    #[test]
+    fn what_would_change_the_numbers_is_refused() {
+        for (extra, message) in [
+            (json!({"lora_bias": true}), "the adapter uses unsupported features: `lora_bias`: true"),
+            (
+                json!({"layer_replication": [[0, 4]]}),
+                "the adapter uses unsupported features: `layer_replication`: [[0,4]]",
+            ),
+            (
+                json!({"trainable_token_indices": [3]}),
+                "the adapter uses unsupported features: `trainable_token_indices`: [3]",
+            ),
+            (
+                json!({"target_parameters": ["x"]}),
+                "the adapter uses unsupported features: `target_parameters`: [\"x\"]",
+            ),
+            (json!({"bias": "all"}), "`bias` is \"all\": trained biases are not supported"),
+            (
+                json!({"modules_to_save": ["lm_head"]}),
+                "`modules_to_save` is [\"lm_head\"]: only heads can be trained whole (classifier, score, pre_classifier, pooler, head)",
+            ),
+            (
+                json!({"init_lora_weights": "pissa"}),
+                "`init_lora_weights` is \"pissa\": it changes the base's weights too",
+            ),
+            (json!({"peft_type": "IA3"}), "`peft_type` is Some(\"IA3\"), only \"LORA\" is known"),
+            (json!({"r": 0}), "the rank `r` is 0, but must be at least 1 and at most 65536"),
+        ] {
+            assert_eq!(read(extra).expect_err("refused"), message);
+        }
+    }
+
+    #[test]
+    fn what_is_off_is_kept_and_written_again() {
+        let extra = json!({"loftq_config": {}, "eva_config": null, "peft_version": "0.21.2", "qalora_group_size": 16});
+        let config = read(extra).expect("fine");
+        let again: Map<String, Value> = serde_json::from_str(&config.to_text()).expect("JSON");
+        assert_eq!(again, config.raw);
+    }
+}

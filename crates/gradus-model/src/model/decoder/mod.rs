@@ -1,0 +1,374 @@
+//! Decoders: Llama and similar models, with RMS norms, rotary positions, grouped queries and a gated feed-forward layer. `DecoderStructure`
+//! describes the differences between families.
+//!
+//! Field names are those of `transformers`' `LlamaModel`, `MistralModel`, `Qwen2Model`, `Qwen3Model`, `Gemma2Model`, `Gemma3TextModel`,
+//! `SmolLM3Model`, `Phi3Model` and `Olmo2Model`; config keys are those of their `config.json`.
+
+mod config;
+mod structure;
+mod windows;
+
+use burn::module::Module;
+use burn::tensor::Tensor;
+use gradus_kernels::{AttentionExtras, AttentionShape, Table, attention_with, recompute, rope};
+
+pub use config::DecoderConfig;
+pub(crate) use config::with_defaults;
+use structure::QkNorm;
+pub use structure::{DecoderStructure, Norms};
+
+use super::activation::Gate;
+use super::body::{Body, Running, TrunkInfo};
+use super::build::Builder;
+use super::context::Context;
+use super::dropout::{Dropping, Place};
+use super::layers::{Embedding, Linear, RmsNorm};
+
+/// The trunk of Llama and similar models, `model.*`.
+#[derive(Module, Debug)]
+pub struct Decoder {
+    embed_tokens: Embedding,
+    layers: Vec<Layer>,
+    norm: RmsNorm,
+    #[module(skip)]
+    config: DecoderConfig,
+    #[module(skip)]
+    structure: DecoderStructure,
+    /// Runtime settings.
+    #[module(skip)]
+    running: Running,
+}
+
+#[derive(Module, Debug)]
+struct Layer {
+    input_layernorm: Option<RmsNorm>,
+    self_attn: Attention,
+    /// Norm of attention's output if there is a norm after the feed-forward layer, too. Otherwise norm of the feed-forward layer's input.
+    post_attention_layernorm: RmsNorm,
+    pre_feedforward_layernorm: Option<RmsNorm>,
+    mlp: Mlp,
+    post_feedforward_layernorm: Option<RmsNorm>,
+}
+
+#[derive(Module, Debug)]
+#[expect(clippy::large_enum_variant, reason = "handles of tensors; a layer has one")]
+enum Attention {
+    Separate(Separate),
+    Fused(Fused),
+}
+
+/// Attention with separate linear layers for queries, keys and values.
+#[derive(Module, Debug)]
+struct Separate {
+    q_proj: Linear,
+    k_proj: Linear,
+    v_proj: Linear,
+    o_proj: Linear,
+    q_norm: Option<RmsNorm>,
+    k_norm: Option<RmsNorm>,
+}
+
+/// Attention with one linear layer for queries, keys and values (Phi-3).
+#[derive(Module, Debug)]
+struct Fused {
+    qkv_proj: Linear,
+    o_proj: Linear,
+}
+
+#[derive(Module, Debug)]
+#[expect(clippy::large_enum_variant, reason = "handles of tensors; a layer has one")]
+enum Mlp {
+    Separate(SeparateMlp),
+    Fused(FusedMlp),
+}
+
+#[derive(Module, Debug)]
+struct SeparateMlp {
+    gate_proj: Linear,
+    up_proj: Linear,
+    down_proj: Linear,
+}
+
+/// Feed-forward layer with one linear layer for gate and up (Phi-3).
+#[derive(Module, Debug)]
+struct FusedMlp {
+    gate_up_proj: Linear,
+    down_proj: Linear,
+}
+
+impl Decoder {
+    pub(crate) fn build(mut b: Builder<'_>, config: DecoderConfig, structure: DecoderStructure) -> Self {
+        let (d, std) = (config.hidden_size, config.initializer_range as f32);
+        let (head_dim, [width, kv_width]) = (config.head_dim(), config.widths());
+        let norm = |b: Builder<'_>, width| RmsNorm::build(b, width, config.rms_norm_eps, structure.norm_offset);
+        let layers = (0..config.num_hidden_layers).map(|i| {
+            let mut b = b.enter("layers");
+            let mut b = b.enter(i);
+            let mut stream_norm = |name: &str, is_there: bool| is_there.then(|| norm(b.enter(name), d));
+            let input_layernorm = stream_norm("input_layernorm", structure.norms != Norms::After);
+            let post_attention_layernorm = stream_norm("post_attention_layernorm", true).expect("every block has one");
+            let pre_feedforward_layernorm = stream_norm("pre_feedforward_layernorm", structure.norms == Norms::Around);
+            let post_feedforward_layernorm =
+                stream_norm("post_feedforward_layernorm", structure.norms != Norms::Before);
+            let mut a = b.enter("self_attn");
+            let [bias, output_bias] = structure.attention_biases;
+            let self_attn = match structure.fused {
+                true => Attention::Fused(Fused {
+                    qkv_proj: Linear::build(a.enter("qkv_proj"), d, width + 2 * kv_width, bias, std),
+                    o_proj: Linear::build(a.enter("o_proj"), width, d, output_bias, std),
+                }),
+                false => {
+                    let mut qk_norm = |name: &str, width| match structure.qk_norm {
+                        None => None,
+                        Some(QkNorm::Heads) => Some(norm(a.enter(name), head_dim)),
+                        Some(QkNorm::Whole) => Some(norm(a.enter(name), width)),
+                    };
+                    let (q_norm, k_norm) = (qk_norm("q_norm", width), qk_norm("k_norm", kv_width));
+                    Attention::Separate(Separate {
+                        q_proj: Linear::build(a.enter("q_proj"), d, width, bias, std),
+                        k_proj: Linear::build(a.enter("k_proj"), d, kv_width, bias, std),
+                        v_proj: Linear::build(a.enter("v_proj"), d, kv_width, bias, std),
+                        o_proj: Linear::build(a.enter("o_proj"), width, d, output_bias, std),
+                        q_norm,
+                        k_norm,
+                    })
+                }
+            };
+            let mut m = b.enter("mlp");
+            let (inner, bias) = (config.intermediate_size, config.mlp_bias);
+            let mlp = match structure.fused {
+                true => Mlp::Fused(FusedMlp {
+                    gate_up_proj: Linear::build(m.enter("gate_up_proj"), d, 2 * inner, bias, std),
+                    down_proj: Linear::build(m.enter("down_proj"), inner, d, bias, std),
+                }),
+                false => Mlp::Separate(SeparateMlp {
+                    gate_proj: Linear::build(m.enter("gate_proj"), d, inner, bias, std),
+                    up_proj: Linear::build(m.enter("up_proj"), d, inner, bias, std),
+                    down_proj: Linear::build(m.enter("down_proj"), inner, d, bias, std),
+                }),
+            };
+            Layer {
+                input_layernorm,
+                self_attn,
+                post_attention_layernorm,
+                pre_feedforward_layernorm,
+                mlp,
+                post_feedforward_layernorm,
+            }
+        });
+        let layers = layers.collect();
+        let embed_tokens = Embedding::build(b.enter("embed_tokens"), config.vocab_size, d, std);
+        let norm = norm(b.enter("norm"), d);
+        Self { embed_tokens, layers, norm, config, structure, running: Running::default() }
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &DecoderConfig {
+        &self.config
+    }
+
+    /// Shape of every layer's attention.
+    fn layer_shapes(&self) -> Vec<AttentionShape> {
+        let (config, structure) = (&self.config, &self.structure);
+        let shape = |layer: &structure::LayerStructure| AttentionShape {
+            heads: config.num_attention_heads,
+            kv_heads: config.kv_heads(),
+            head_dim: config.head_dim(),
+            scale: structure.score_scale,
+            cap: structure.score_cap,
+            mask: layer.mask,
+            precision: self.running.compute,
+        };
+        structure.layers.iter().map(shape).collect()
+    }
+}
+
+impl Body for Decoder {
+    fn forward(&self, context: &mut Context<'_>) -> Tensor<2> {
+        let (positions, lengths) = (context.positions(), context.lengths());
+        let tables = self.structure.ropes.iter().map(|rope| {
+            let (cos, sin) = rope.tables(&positions, &lengths);
+            Angles { cos, sin }
+        });
+        let tables: Vec<Angles> = tables.collect();
+        let dropping = Dropping { stream: context.dropout(), own: self.running.dropout };
+        let mut x = self.embed_tokens.forward(context.ids());
+        if self.structure.embedding_scale != 1.0 {
+            x = x * self.structure.embedding_scale;
+        }
+        let again = context.trained_segments(self.running.recompute, &x);
+        let layers = self.layers.iter().zip(&self.structure.layers).zip(self.layer_shapes());
+        for (i, ((layer, structure), shape)) in layers.enumerate() {
+            let dropout = dropping.attention(self.config.attention_dropout, i);
+            let extras = AttentionExtras { bias: None, dropout };
+            let pass = Pass {
+                layer: i,
+                dropping,
+                probability: self.config.resid_pdrop,
+                gate: self.structure.gate,
+                angles: structure.rope.map(|of| tables[of].clone()),
+                shape,
+            };
+            x = match again.clone() {
+                Some(segments) => recompute(layer, x, move |layer: &Layer, x| {
+                    layer.forward(x, &pass, |[q, k, v]| attention_with(q, k, v, extras.clone(), &segments, shape))
+                }),
+                None => layer.forward(x, &pass, |qkv| context.attend(i, shape, extras, qkv)),
+            };
+        }
+        self.norm.forward(x)
+    }
+
+    fn embedding(&self) -> Tensor<2> {
+        self.embed_tokens.weight.val()
+    }
+
+    fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
+        let mut all = Vec::new();
+        for (i, layer) in self.layers.iter_mut().enumerate() {
+            let mut add = |name: &str, linear| all.push((format!("layers.{i}.{name}"), linear));
+            match &mut layer.self_attn {
+                Attention::Separate(a) => {
+                    add("self_attn.q_proj", &mut a.q_proj);
+                    add("self_attn.k_proj", &mut a.k_proj);
+                    add("self_attn.v_proj", &mut a.v_proj);
+                    add("self_attn.o_proj", &mut a.o_proj);
+                }
+                Attention::Fused(a) => {
+                    add("self_attn.qkv_proj", &mut a.qkv_proj);
+                    add("self_attn.o_proj", &mut a.o_proj);
+                }
+            }
+            match &mut layer.mlp {
+                Mlp::Separate(m) => {
+                    add("mlp.gate_proj", &mut m.gate_proj);
+                    add("mlp.up_proj", &mut m.up_proj);
+                    add("mlp.down_proj", &mut m.down_proj);
+                }
+                Mlp::Fused(m) => {
+                    add("mlp.gate_up_proj", &mut m.gate_up_proj);
+                    add("mlp.down_proj", &mut m.down_proj);
+                }
+            }
+        }
+        all
+    }
+
+    fn attention(&self) -> [Vec<AttentionShape>; 2] {
+        [self.layer_shapes(), Vec::new()]
+    }
+
+    fn info(&self) -> TrunkInfo {
+        let config = &self.config;
+        TrunkInfo {
+            vocabulary: config.vocab_size,
+            width: config.hidden_size,
+            max_positions: Some(self.structure.max_positions()),
+            angles_vary: self.structure.limit().is_some(),
+            initializer_range: config.initializer_range as f32,
+            ties_head: config.tie_word_embeddings,
+            head_scale: 1.0,
+            logit_cap: self.structure.logit_cap,
+            decoder_start: None,
+        }
+    }
+
+    fn running(&self) -> Running {
+        self.running
+    }
+
+    fn running_mut(&mut self) -> &mut Running {
+        &mut self.running
+    }
+}
+
+/// Rotary angles of each token.
+#[derive(Clone)]
+struct Angles {
+    cos: Table<f32>,
+    sin: Table<f32>,
+}
+
+/// Settings that a layer is computed with, in addition to its weights.
+struct Pass {
+    layer: usize,
+    dropping: Dropping,
+    /// Dropout of the outputs of attention and the feed-forward layer.
+    probability: f32,
+    gate: Gate,
+    angles: Option<Angles>,
+    shape: AttentionShape,
+}
+
+impl Layer {
+    /// Adds attention and the feed-forward layer to `x_nd`; `attend` computes the attention output from queries, keys and values.
+    fn forward(&self, x_nd: Tensor<2>, pass: &Pass, attend: impl FnOnce([Tensor<2>; 3]) -> Tensor<2>) -> Tensor<2> {
+        let normed = |norm: Option<&RmsNorm>, x: Tensor<2>| norm.map_or(x.clone(), |norm| norm.forward(x));
+        let [before_attention, after_attention, before_fed, after_fed] = self.norms();
+        let Pass { layer, dropping, probability, .. } = *pass;
+        let qkv = self.self_attn.read(normed(before_attention, x_nd.clone()), pass);
+        let output = match &self.self_attn {
+            Attention::Separate(a) => &a.o_proj,
+            Attention::Fused(a) => &a.o_proj,
+        };
+        let attended = normed(after_attention, output.forward(attend(qkv), dropping.stream));
+        let x = x_nd + dropping.apply(attended, probability, Place::Attended(layer));
+        let fed = self.mlp.forward(normed(before_fed, x.clone()), pass);
+        x + dropping.apply(normed(after_fed, fed), probability, Place::FedForward(layer))
+    }
+
+    /// Norms before and after attention, and before and after the feed-forward layer.
+    fn norms(&self) -> [Option<&RmsNorm>; 4] {
+        let middle = Some(&self.post_attention_layernorm);
+        let [before, after] = match self.post_feedforward_layernorm {
+            None => [None, middle],
+            Some(_) => [middle, self.pre_feedforward_layernorm.as_ref()],
+        };
+        [self.input_layernorm.as_ref(), before, after, self.post_feedforward_layernorm.as_ref()]
+    }
+}
+
+impl Attention {
+    /// Computes queries, keys and values of `x_nd`, normalized and rotated.
+    fn read(&self, x_nd: Tensor<2>, pass: &Pass) -> [Tensor<2>; 3] {
+        let (head_dim, masks) = (pass.shape.head_dim, pass.dropping.stream);
+        let turn = |x: Tensor<2>| match &pass.angles {
+            Some(angles) => rope(x, &angles.cos, &angles.sin, head_dim),
+            None => x,
+        };
+        match self {
+            Self::Separate(a) => {
+                let norm = |x: Tensor<2>, norm: &Option<RmsNorm>| match norm {
+                    Some(norm) => norm.forward_parts(x),
+                    None => x,
+                };
+                let [q, k, v] = Linear::forward_each([&a.q_proj, &a.k_proj, &a.v_proj], x_nd, masks);
+                [turn(norm(q, &a.q_norm)), turn(norm(k, &a.k_norm)), v]
+            }
+            Self::Fused(a) => {
+                let (q, kv) = (pass.shape.heads * head_dim, pass.shape.kv_heads * head_dim);
+                let qkv = a.qkv_proj.forward(x_nd, masks);
+                let part = |from, width| qkv.clone().narrow(1, from, width);
+                [turn(part(0, q)), turn(part(q, kv)), part(q + kv, kv)]
+            }
+        }
+    }
+}
+
+impl Mlp {
+    fn forward(&self, x_nd: Tensor<2>, pass: &Pass) -> Tensor<2> {
+        let masks = pass.dropping.stream;
+        let (gate, up, down) = match self {
+            Self::Separate(m) => {
+                let [gate, up] = Linear::forward_each([&m.gate_proj, &m.up_proj], x_nd, masks);
+                (gate, up, &m.down_proj)
+            }
+            Self::Fused(m) => {
+                let both = m.gate_up_proj.forward(x_nd, masks);
+                let inner = both.dims()[1] / 2;
+                (both.clone().narrow(1, 0, inner), both.narrow(1, inner, inner), &m.down_proj)
+            }
+        };
+        down.forward_activated(pass.gate.of(gate, up), masks)
+    }
+}

@@ -1,0 +1,342 @@
+//! Families of models: their names in `config.json`, and the tensor and class names that follow from them.
+//!
+//! Everything that differs between families is a `match` without `_`, here or in the computation. So a new family compiles only after every
+//! such place handles it.
+
+/// A family of language models.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    /// GPT-2.
+    Gpt2,
+    /// Llama 2 and 3.
+    Llama,
+    /// Mistral.
+    Mistral,
+    /// Qwen 2 and 2.5.
+    Qwen2,
+    /// Qwen 3.
+    Qwen3,
+    /// Gemma 2.
+    Gemma2,
+    /// The text part of Gemma 3.
+    Gemma3,
+    /// SmolLM 3.
+    SmolLm3,
+    /// Phi-3, Phi-3.5 and Phi-4.
+    Phi3,
+    /// OLMo 2.
+    Olmo2,
+    /// T5 and Flan-T5.
+    T5,
+    /// mT5.
+    Mt5,
+    /// BART.
+    Bart,
+    /// Blenderbot.
+    Blenderbot,
+    /// Blenderbot Small.
+    BlenderbotSmall,
+}
+
+#[deny(clippy::wildcard_enum_match_arm)]
+impl Family {
+    /// All families.
+    pub const ALL: [Self; 15] = [
+        Self::Gpt2,
+        Self::Llama,
+        Self::Mistral,
+        Self::Qwen2,
+        Self::Qwen3,
+        Self::Gemma2,
+        Self::Gemma3,
+        Self::SmolLm3,
+        Self::Phi3,
+        Self::Olmo2,
+        Self::T5,
+        Self::Mt5,
+        Self::Bart,
+        Self::Blenderbot,
+        Self::BlenderbotSmall,
+    ];
+
+    /// Returns the family with this `model_type`.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|family| family.name() == name)
+    }
+
+    /// Returns `model_type`, the class prefix in `architectures`, and the class of language models there.
+    fn names(self) -> [&'static str; 3] {
+        match self {
+            Self::Gpt2 => ["gpt2", "GPT2", "GPT2LMHeadModel"],
+            Self::Llama => ["llama", "Llama", "LlamaForCausalLM"],
+            Self::Mistral => ["mistral", "Mistral", "MistralForCausalLM"],
+            Self::Qwen2 => ["qwen2", "Qwen2", "Qwen2ForCausalLM"],
+            Self::Qwen3 => ["qwen3", "Qwen3", "Qwen3ForCausalLM"],
+            Self::Gemma2 => ["gemma2", "Gemma2", "Gemma2ForCausalLM"],
+            Self::Gemma3 => ["gemma3_text", "Gemma3Text", "Gemma3ForCausalLM"],
+            Self::SmolLm3 => ["smollm3", "SmolLM3", "SmolLM3ForCausalLM"],
+            Self::Phi3 => ["phi3", "Phi3", "Phi3ForCausalLM"],
+            Self::Olmo2 => ["olmo2", "Olmo2", "Olmo2ForCausalLM"],
+            Self::T5 => ["t5", "T5", "T5ForConditionalGeneration"],
+            Self::Mt5 => ["mt5", "MT5", "MT5ForConditionalGeneration"],
+            Self::Bart => ["bart", "Bart", "BartForConditionalGeneration"],
+            Self::Blenderbot => ["blenderbot", "Blenderbot", "BlenderbotForConditionalGeneration"],
+            Self::BlenderbotSmall => ["blenderbot-small", "BlenderbotSmall", "BlenderbotSmallForConditionalGeneration"],
+        }
+    }
+
+    /// Returns `model_type`.
+    pub fn name(self) -> &'static str {
+        self.names()[0]
+    }
+
+    /// Returns the class prefix in `architectures`.
+    pub fn class(self) -> &'static str {
+        self.names()[1]
+    }
+
+    /// Returns the class of language models in `architectures`.
+    pub fn language_class(self) -> &'static str {
+        self.names()[2]
+    }
+
+    /// Returns the name prefix of every trunk tensor.
+    pub fn base_prefix(self) -> &'static str {
+        match self {
+            Self::Gpt2 => "transformer.",
+            Self::T5 | Self::Mt5 => "",
+            Self::Llama
+            | Self::Mistral
+            | Self::Qwen2
+            | Self::Qwen3
+            | Self::Gemma2
+            | Self::Gemma3
+            | Self::SmolLm3
+            | Self::Phi3
+            | Self::Olmo2
+            | Self::Bart
+            | Self::Blenderbot
+            | Self::BlenderbotSmall => "model.",
+        }
+    }
+
+    /// Whether it is one of the Gemma families.
+    pub fn is_gemma(self) -> bool {
+        matches!(self, Self::Gemma2 | Self::Gemma3)
+    }
+
+    /// Whether an encoder reads the prompt, and a decoder writes the completion.
+    pub fn has_encoder(self) -> bool {
+        match self {
+            Self::T5 | Self::Mt5 | Self::Bart | Self::Blenderbot | Self::BlenderbotSmall => true,
+            Self::Gpt2
+            | Self::Llama
+            | Self::Mistral
+            | Self::Qwen2
+            | Self::Qwen3
+            | Self::Gemma2
+            | Self::Gemma3
+            | Self::SmolLm3
+            | Self::Phi3
+            | Self::Olmo2 => false,
+        }
+    }
+
+    /// Returns name suffixes of the attention layers in its blocks.
+    pub fn attention_layers(self) -> &'static [&'static str] {
+        match self {
+            Self::Gpt2 => &["c_attn", "attn.c_proj"],
+            Self::Phi3 => &["qkv_proj", "o_proj"],
+            Self::T5 | Self::Mt5 => &["q", "k", "v", "o"],
+            Self::Bart | Self::Blenderbot | Self::BlenderbotSmall => &["q_proj", "k_proj", "v_proj", "out_proj"],
+            Self::Llama
+            | Self::Mistral
+            | Self::Qwen2
+            | Self::Qwen3
+            | Self::Gemma2
+            | Self::Gemma3
+            | Self::SmolLm3
+            | Self::Olmo2 => &["q_proj", "k_proj", "v_proj", "o_proj"],
+        }
+    }
+
+    /// Returns name suffixes of the feed-forward layers in its blocks.
+    pub fn feed_forward_layers(self) -> &'static [&'static str] {
+        match self {
+            Self::Gpt2 => &["mlp.c_fc", "mlp.c_proj"],
+            Self::Phi3 => &["gate_up_proj", "down_proj"],
+            Self::T5 | Self::Mt5 => &["wi", "wi_0", "wi_1", "wo"],
+            Self::Bart | Self::Blenderbot | Self::BlenderbotSmall => &["fc1", "fc2"],
+            Self::Llama
+            | Self::Mistral
+            | Self::Qwen2
+            | Self::Qwen3
+            | Self::Gemma2
+            | Self::Gemma3
+            | Self::SmolLm3
+            | Self::Olmo2 => &["gate_proj", "up_proj", "down_proj"],
+        }
+    }
+
+    /// Returns the defaults of `transformers` for keys missing in `config.json`, if a family with an encoder differs from its relatives.
+    /// Decoders have their own table ([`decoder`](super::decoder)).
+    fn defaults(self) -> &'static str {
+        match self {
+            Self::Mt5 => r#"{"feed_forward_proj": "gated-gelu", "decoder_start_token_id": 0}"#,
+            Self::Bart => r#"{"decoder_start_token_id": 2}"#,
+            Self::Blenderbot | Self::BlenderbotSmall => r#"{"decoder_start_token_id": 1}"#,
+            Self::Gpt2
+            | Self::Llama
+            | Self::Mistral
+            | Self::Qwen2
+            | Self::Qwen3
+            | Self::Gemma2
+            | Self::Gemma3
+            | Self::SmolLm3
+            | Self::Phi3
+            | Self::Olmo2
+            | Self::T5 => "{}",
+        }
+    }
+}
+
+/// A family of encoders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EncoderFamily {
+    Bert,
+    DistilBert,
+    Roberta,
+    XlmRoberta,
+    Camembert,
+    Longformer,
+    Albert,
+    ModernBert,
+    /// DeBERTa v1.
+    DebertaV1,
+    /// DeBERTa v2 and v3.
+    Deberta,
+}
+
+#[deny(clippy::wildcard_enum_match_arm)]
+impl EncoderFamily {
+    /// All families.
+    pub const ALL: [Self; 10] = [
+        Self::Bert,
+        Self::DistilBert,
+        Self::Roberta,
+        Self::XlmRoberta,
+        Self::Camembert,
+        Self::Longformer,
+        Self::Albert,
+        Self::ModernBert,
+        Self::DebertaV1,
+        Self::Deberta,
+    ];
+
+    /// Returns the family with this `model_type`.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|family| family.name() == name)
+    }
+
+    /// Returns `model_type`, the class prefix in `architectures`, and the name prefix of every encoder tensor.
+    fn names(self) -> [&'static str; 3] {
+        match self {
+            Self::Bert => ["bert", "Bert", "bert."],
+            Self::DistilBert => ["distilbert", "DistilBert", "distilbert."],
+            Self::Roberta => ["roberta", "Roberta", "roberta."],
+            Self::XlmRoberta => ["xlm-roberta", "XLMRoberta", "roberta."],
+            Self::Camembert => ["camembert", "Camembert", "roberta."],
+            Self::Longformer => ["longformer", "Longformer", "longformer."],
+            Self::Albert => ["albert", "Albert", "albert."],
+            Self::ModernBert => ["modernbert", "ModernBert", "model."],
+            Self::DebertaV1 => ["deberta", "Deberta", "deberta."],
+            Self::Deberta => ["deberta-v2", "DebertaV2", "deberta."],
+        }
+    }
+
+    /// Returns `model_type`.
+    pub fn name(self) -> &'static str {
+        self.names()[0]
+    }
+
+    /// Returns the class prefix in `architectures`.
+    pub fn class(self) -> &'static str {
+        self.names()[1]
+    }
+
+    /// Returns the name prefix of every encoder tensor.
+    pub fn base_prefix(self) -> &'static str {
+        self.names()[2]
+    }
+
+    /// Returns name suffixes of the attention layers in its blocks.
+    pub fn attention_layers(self) -> &'static [&'static str] {
+        match self {
+            Self::Bert | Self::Roberta | Self::XlmRoberta | Self::Camembert | Self::Longformer => {
+                &["query", "key", "value", "attention.output.dense"]
+            }
+            Self::DistilBert => &["q_lin", "k_lin", "v_lin", "out_lin"],
+            Self::Albert => &["query", "key", "value", "attention.dense"],
+            Self::ModernBert => &["Wqkv", "attn.Wo"],
+            Self::DebertaV1 => &["in_proj", "attention.output.dense"],
+            Self::Deberta => &["query_proj", "key_proj", "value_proj", "attention.output.dense"],
+        }
+    }
+
+    /// Returns the defaults of `transformers` for keys missing in `config.json`, if they differ from BERT's.
+    fn defaults(self) -> &'static str {
+        match self {
+            Self::Albert => {
+                r#"{"hidden_act": "gelu_new", "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
+                    "classifier_dropout_prob": 0.1}"#
+            }
+            Self::DebertaV1 | Self::Deberta => r#"{"layer_norm_eps": 1e-7}"#,
+            Self::Longformer => r#"{"attention_window": 512}"#,
+            Self::Bert | Self::DistilBert | Self::Roberta | Self::XlmRoberta | Self::Camembert | Self::ModernBert => {
+                "{}"
+            }
+        }
+    }
+
+    /// Whether the tensor `name` belongs to a head or pooler, not to an encoder of this family.
+    pub(super) fn is_of_a_head(self, name: &str) -> bool {
+        is_of_another_head(name) || self.is_of_own_head(name)
+    }
+
+    /// Whether the tensor `name` belongs to a head or pooler of this family.
+    pub(super) fn is_of_own_head(self, name: &str) -> bool {
+        let begins = ["classifier.", "pre_classifier.", "pooler.", "head."];
+        begins.iter().any(|begin| name.starts_with(begin))
+            || name.strip_prefix(self.base_prefix()).is_some_and(|rest| rest.starts_with("pooler."))
+    }
+}
+
+/// Whether the tensor `name` belongs to a head that no classifier has (of pre-training or an earlier task), or to a pooler that the
+/// classifier does not read.
+pub(super) fn is_of_another_head(name: &str) -> bool {
+    const BEGINNINGS: [&str; 8] = [
+        "cls.",
+        "lm_head.",
+        "vocab_",
+        "predictions.",
+        "sop_classifier.",
+        "lm_predictions.",
+        "mask_predictions.",
+        "decoder.",
+    ];
+    BEGINNINGS.iter().any(|begin| name.starts_with(begin)) || name.contains("pooler.")
+}
+
+/// Returns the `model_type` of every supported family: language models first, then encoders.
+pub fn families() -> Vec<&'static str> {
+    Family::ALL.map(Family::name).into_iter().chain(EncoderFamily::ALL.map(EncoderFamily::name)).collect()
+}
+
+/// Returns the defaults of `transformers` for keys missing in `config.json`, as a JSON object; empty for an unknown family.
+pub(super) fn defaults(model_type: &str) -> &'static str {
+    match (Family::named(model_type), EncoderFamily::named(model_type)) {
+        (Some(family), _) => family.defaults(),
+        (None, Some(family)) => family.defaults(),
+        (None, None) => "{}",
+    }
+}

@@ -1,0 +1,362 @@
+//! Layers that all families share, with field names that match the safetensors keys.
+
+use burn::module::{Module, Param};
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use gradus_kernels::{Activated, FrozenWeight, Layout, Precision, WeightFormat, packs_weights};
+use rayon::prelude::*;
+
+use super::build::{Builder, Init};
+use super::directory::ModelDir;
+use super::dropout::DropoutStream;
+use super::lora::Lora;
+use crate::error::Result;
+
+/// A linear layer.
+#[derive(Module, Debug)]
+pub struct Linear {
+    /// `[out, in]`, or `[in, out]` in GPT-2.
+    pub weight: Param<Tensor<2>>,
+    /// `[out]`.
+    pub bias: Option<Param<Tensor<1>>>,
+    /// Trained part of an adapter.
+    pub(super) lora: Option<Lora>,
+    #[module(skip)]
+    layout: Layout,
+    #[module(skip)]
+    precision: Precision,
+    /// Packed weight; `weight` is then empty.
+    #[module(skip)]
+    frozen: Option<FrozenWeight>,
+}
+
+impl Linear {
+    /// Builds a layer stored as `[out, in]`.
+    pub(crate) fn build(mut b: Builder<'_>, input: usize, output: usize, bias: bool, deviation: f32) -> Self {
+        let frozen = b.quantized("weight", input, output);
+        let layer = Self {
+            weight: weight(&mut b, frozen.is_some(), [output, input], deviation),
+            bias: bias.then(|| b.param("bias", [output], Init::Constant(0.0))),
+            lora: None,
+            layout: Layout::OutIn,
+            precision: Precision::F32,
+            frozen,
+        };
+        layer.packed(b.pack())
+    }
+
+    /// Builds a layer with a bias, stored as `[in, out]`: GPT-2's Conv1D.
+    pub(crate) fn build_conv1d(mut b: Builder<'_>, input: usize, output: usize, deviation: f32) -> Self {
+        let frozen = b.quantized("weight", input, output);
+        let layer = Self {
+            weight: weight(&mut b, frozen.is_some(), [input, output], deviation),
+            bias: Some(b.param("bias", [output], Init::Constant(0.0))),
+            lora: None,
+            layout: Layout::InOut,
+            precision: Precision::F32,
+            frozen,
+        };
+        layer.packed(b.pack())
+    }
+
+    /// Packs the weight in `format`, if given.
+    fn packed(mut self, format: Option<WeightFormat>) -> Self {
+        format.into_iter().for_each(|format| self.freeze_weight(format));
+        self
+    }
+
+    /// Computes `x_nd` times the weight, plus the bias, plus the adapter's part, whose input is `x_nd` with the dropout of `masks`.
+    pub fn forward(&self, x_nd: Tensor<2>, masks: Option<DropoutStream>) -> Tensor<2> {
+        let bias = self.bias.as_ref().map(Param::val);
+        let Some(lora) = &self.lora else { return self.base(x_nd, bias) };
+        let Some(dropped) = lora.dropped(&x_nd, masks) else {
+            let fused = self.frozen.as_ref().and_then(|weight| lora.fused(&x_nd, &bias, weight, self.precision));
+            return fused.unwrap_or_else(|| lora.forward(x_nd, bias, None, self.precision, |x, b| self.base(x, b)));
+        };
+        lora.forward(x_nd, bias, Some(dropped), self.precision, |x, b| self.base(x, b))
+    }
+
+    /// Like [`forward`](Self::forward), for several layers with the same input. Packed layers are computed together.
+    pub(crate) fn forward_each<const N: usize>(
+        layers: [&Self; N],
+        x_nd: Tensor<2>,
+        masks: Option<DropoutStream>,
+    ) -> [Tensor<2>; N] {
+        let packed = layers.map(|layer| layer.frozen.as_ref().filter(|_| layer.lora.is_none()));
+        if packed.iter().any(Option::is_none) {
+            return layers.map(|layer| layer.forward(x_nd.clone(), masks));
+        }
+        let packed = packed.map(|weight| weight.expect("none is missing"));
+        let bias = |i: usize| layers[i].bias.as_ref().map(Param::val);
+        FrozenWeight::apply_each(std::array::from_fn(|i| (packed[i], bias(i))), x_nd)
+    }
+
+    /// Like [`forward`](Self::forward), for the result of an activation.
+    pub fn forward_activated(&self, activated: Activated, masks: Option<DropoutStream>) -> Tensor<2> {
+        if self.lora.is_some() || self.frozen.is_some() {
+            return self.forward(activated.tensor(), masks);
+        }
+        let bias = self.bias.as_ref().map(Param::val);
+        activated.linear(self.weight.val(), bias, self.layout, self.precision)
+    }
+
+    /// Computes `x_nd` times the weight, plus `bias`.
+    fn base(&self, x_nd: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<2> {
+        match &self.frozen {
+            Some(weight) => weight.apply(x_nd, bias),
+            None => gradus_kernels::linear(x_nd, self.weight.val(), bias, self.layout, self.precision),
+        }
+    }
+
+    /// Sets the precision of the operands of this layer's products; the weight stays in f32.
+    pub(crate) fn set_precision(&mut self, precision: Precision) {
+        self.precision = precision;
+        self.frozen = self.frozen.take().map(|weight| weight.with_precision(precision));
+    }
+
+    /// Returns the packed weight, if the layer is packed.
+    pub(super) fn packed_weight(&self) -> Option<&FrozenWeight> {
+        self.frozen.as_ref()
+    }
+
+    /// Bytes that the weight takes in memory.
+    pub(super) fn weight_bytes(&self) -> usize {
+        self.frozen.as_ref().map_or(4 * self.weight.dims().iter().product::<usize>(), FrozenWeight::bytes)
+    }
+
+    /// Packs the weight in `format` and frees the original. The weight can then have no gradient.
+    pub(crate) fn freeze_weight(&mut self, format: WeightFormat) {
+        if self.frozen.is_none() {
+            let weight = FrozenWeight::new(self.weight.val(), self.layout, format);
+            self.frozen = Some(weight.with_precision(self.precision));
+            self.weight = empty(&self.weight.val().device());
+        }
+        if let Some(mut lora) = self.lora.take() {
+            if !lora.lora_a.val().is_autodiff() {
+                lora.cache_norms(|x, bias| self.base(x, bias));
+            }
+            self.lora = Some(lora);
+        }
+    }
+
+    /// Numbers of inputs and outputs.
+    pub(crate) fn widths(&self) -> [usize; 2] {
+        let [rows, columns] = self.weight.dims();
+        match (&self.frozen, self.layout) {
+            (Some(weight), _) => weight.dims(),
+            (None, Layout::OutIn) => [columns, rows],
+            (None, Layout::InOut) => [rows, columns],
+        }
+    }
+
+    /// Returns the weight as used in products, `[in, out]`, without gradient.
+    pub(crate) fn weight_io(&self) -> Tensor<2> {
+        let plain = |tensor: Tensor<2>| if tensor.is_autodiff() { tensor.inner() } else { tensor };
+        match (&self.frozen, self.layout) {
+            (Some(weight), _) => weight.dense().to_device(&self.weight.val().device().inner()),
+            (None, Layout::OutIn) => plain(self.weight.val()).transpose(),
+            (None, Layout::InOut) => plain(self.weight.val()),
+        }
+    }
+
+    /// Merges the adapter, if there is one, into the weight. The weight is dense afterwards, even if it was packed or quantized.
+    pub(crate) fn merge(&mut self) {
+        let lora = self.lora.take().map(|mut lora| {
+            lora.cache_norms(|x, bias| self.base(x, bias));
+            lora
+        });
+        if lora.is_none() && self.frozen.is_none() {
+            return;
+        }
+        let weight_io = self.weight_io();
+        let merged_io = lora.map_or(weight_io.clone(), |lora| lora.merged(weight_io));
+        self.frozen = None;
+        self.weight = Param::from_tensor(match self.layout {
+            Layout::OutIn => merged_io.transpose(),
+            Layout::InOut => merged_io,
+        });
+    }
+}
+
+/// Builds the weight of a layer; empty if the layer has it packed.
+fn weight(b: &mut Builder<'_>, is_packed: bool, shape: [usize; 2], deviation: f32) -> Param<Tensor<2>> {
+    if is_packed { empty(b.device()) } else { b.param("weight", shape, Init::Normal(deviation)) }
+}
+
+/// Placeholder for a weight that is packed elsewhere.
+pub(crate) fn empty(device: &Device) -> Param<Tensor<2>> {
+    Param::from_tensor(Tensor::zeros([0, 0], device))
+}
+
+/// An embedding table.
+#[derive(Module, Debug)]
+pub struct Embedding {
+    /// `[rows, D]`.
+    pub weight: Param<Tensor<2>>,
+}
+
+impl Embedding {
+    pub(crate) fn build(mut b: Builder<'_>, rows: usize, width: usize, deviation: f32) -> Self {
+        Self { weight: b.param("weight", [rows, width], Init::Normal(deviation)) }
+    }
+
+    /// Builds the embeddings that encoder and decoder share, which have one of several names on disk.
+    pub(crate) fn build_shared(b: &mut Builder<'_>, rows: usize, width: usize, deviation: f32) -> Self {
+        const NAMES: [&str; 3] = ["shared", "encoder.embed_tokens", "decoder.embed_tokens"];
+        let held = NAMES.into_iter().find(|name| b.holds(&format!("{name}.weight"))).unwrap_or(NAMES[0]);
+        for other in NAMES {
+            b.same(&format!("{held}.weight"), &format!("{other}.weight"));
+        }
+        Self::build(b.enter(held), rows, width, deviation)
+    }
+
+    /// Looks up the rows `ids_n`, `[N, D]`.
+    pub fn forward(&self, ids_n: &[u32]) -> Tensor<2> {
+        gradus_kernels::embedding(self.weight.val(), ids_n)
+    }
+}
+
+/// Layer norm.
+#[derive(Module, Debug)]
+pub struct LayerNorm {
+    /// γ, `[D]`.
+    pub weight: Param<Tensor<1>>,
+    /// β, `[D]`; `None` means 0.
+    pub bias: Option<Param<Tensor<1>>>,
+    #[module(skip)]
+    epsilon: f64,
+}
+
+impl LayerNorm {
+    pub(crate) fn build(b: Builder<'_>, width: usize, epsilon: f64) -> Self {
+        Self::build_with(b, width, epsilon, true)
+    }
+
+    /// Builds a layer norm with or without β.
+    pub(crate) fn build_with(mut b: Builder<'_>, width: usize, epsilon: f64, bias: bool) -> Self {
+        Self {
+            weight: b.param("weight", [width], Init::Constant(1.0)),
+            bias: bias.then(|| b.param("bias", [width], Init::Constant(0.0))),
+            epsilon,
+        }
+    }
+
+    /// Normalizes each row of `x_nd`.
+    pub fn forward(&self, x_nd: Tensor<2>) -> Tensor<2> {
+        let weight = self.weight.val();
+        let bias = self.bias.as_ref().map_or_else(|| Tensor::zeros(weight.dims(), &weight.device()), Param::val);
+        gradus_kernels::layer_norm(x_nd, weight, bias, self.epsilon)
+    }
+}
+
+/// RMS norm.
+#[derive(Module, Debug)]
+pub struct RmsNorm {
+    /// γ minus the offset, `[D]`.
+    pub weight: Param<Tensor<1>>,
+    #[module(skip)]
+    epsilon: f64,
+    /// 1 if the weight on disk is γ − 1 (Gemma), else 0.
+    #[module(skip)]
+    offset: f32,
+}
+
+impl RmsNorm {
+    pub(crate) fn build(mut b: Builder<'_>, width: usize, epsilon: f64, offset: f32) -> Self {
+        Self { weight: b.param("weight", [width], Init::Constant(1.0 - offset)), epsilon, offset }
+    }
+
+    /// Normalizes each row of `x_nd`.
+    pub fn forward(&self, x_nd: Tensor<2>) -> Tensor<2> {
+        let weight = self.weight.val();
+        let gamma = if self.offset == 0.0 { weight } else { weight + self.offset };
+        gradus_kernels::rms_norm(x_nd, gamma, self.epsilon)
+    }
+
+    /// Normalizes each part of a row of `x_nd` that is as wide as γ: heads, or the whole row.
+    pub fn forward_parts(&self, x_nd: Tensor<2>) -> Tensor<2> {
+        let ([n, d], [width]) = (x_nd.dims(), self.weight.dims());
+        if width == d {
+            return self.forward(x_nd);
+        }
+        self.forward(x_nd.reshape([n * d / width, width])).reshape([n, d])
+    }
+}
+
+/// A head without bias.
+#[derive(Module, Debug)]
+pub struct Head {
+    /// `[outputs, D]`.
+    pub weight: Param<Tensor<2>>,
+}
+
+/// Selects the rows `indices` of `x_nd`.
+pub fn select_rows(x_nd: Tensor<2>, indices: &[usize]) -> Tensor<2> {
+    let indices: Vec<i64> = indices.iter().map(|&i| i as i64).collect();
+    let (n, device) = (indices.len(), x_nd.device());
+    x_nd.select(0, Tensor::<1, Int>::from_data(TensorData::new(indices, [n]), &device))
+}
+
+/// Layers below a head, with the settings for training: a [`Trunk`](super::Trunk) or an [`Encoder`](super::Encoder).
+pub trait Layers {
+    /// Returns all linear layers with their names.
+    fn linears_mut(&mut self) -> Vec<(String, &mut Linear)>;
+
+    /// Returns the device of the weights.
+    fn device(&self) -> Device;
+
+    /// Sets the precision of the operands of products; weights stay in f32.
+    fn set_precision(&mut self, precision: Precision) {
+        self.set_attention_precision(precision);
+        self.linears_mut().into_iter().for_each(|(_, linear)| linear.set_precision(precision));
+    }
+
+    /// Packs the weights of all linear layers in `format`. A device without packed products packs them only if `format` changes their
+    /// values.
+    fn freeze_weights(&mut self, format: WeightFormat) {
+        if packs_weights(&self.device()) || format != WeightFormat::F32 {
+            self.linears_mut().into_par_iter().for_each(|(_, linear)| linear.freeze_weight(format));
+        }
+    }
+
+    /// Sets the precision of the operands of attention's products, on devices with kernels for it.
+    fn set_attention_precision(&mut self, precision: Precision);
+
+    /// Sets whether the backward pass computes blocks again instead of storing their results.
+    fn set_recompute(&mut self, recompute: bool);
+
+    /// Sets whether the configured dropout applies in passes that have masks.
+    fn set_dropout(&mut self, dropout: bool);
+
+    /// Rejects training all weights of a quantized model; `dir` is the source of the model.
+    ///
+    /// # Errors
+    /// When a linear layer is quantized.
+    fn check_trainable(&self, dir: &ModelDir) -> Result<()>;
+}
+
+/// Implements [`Layers`] with the type's own methods of the same names.
+macro_rules! impl_layers {
+    ($below:ty) => {
+        impl $crate::model::Layers for $below {
+            fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
+                self.linears_mut()
+            }
+            fn device(&self) -> Device {
+                self.device()
+            }
+            fn set_attention_precision(&mut self, precision: gradus_kernels::Precision) {
+                self.body_mut().running_mut().compute = precision;
+            }
+            fn set_recompute(&mut self, recompute: bool) {
+                self.set_recompute(recompute);
+            }
+            fn set_dropout(&mut self, dropout: bool) {
+                self.set_dropout(dropout);
+            }
+            fn check_trainable(&self, dir: &ModelDir) -> Result<()> {
+                self.check_trainable(dir)
+            }
+        }
+    };
+}
+pub(super) use impl_layers;
