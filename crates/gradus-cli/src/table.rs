@@ -82,9 +82,7 @@ pub fn age(seconds: u64) -> String {
 
 /// Formats Unix seconds as `2026-11-20 16:31`, in UTC.
 pub fn date(seconds: u64) -> String {
-    let (days, of_day) = (seconds / 86_400, seconds % 86_400);
-    let (year, month, day) = gradus::calendar::date(days);
-    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}", of_day / 3600, of_day / 60 % 60)
+    gradus::calendar::utc(seconds, "%Y-%m-%d %H:%M")
 }
 
 #[cfg(test)]

@@ -15,4 +15,4 @@ pub mod text;
 pub mod toxicity;
 
 // The modules name what is below them as if it were here.
-use gradus_core::{Error, Result, border, calendar, error, files, hub, process, rng, service, suggest};
+use gradus_core::{Error, Result, border, error, files, hub, process, rng, service, suggest};

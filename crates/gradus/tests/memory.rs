@@ -89,16 +89,16 @@ fn model(directory: &Path, family: &str) -> String {
     let source = ModelDir::open(&fixture).expect("a fixture");
     let mut dir = source.clone();
     let sizes: &[(&str, u64)] = match family {
-        "gpt2" => &[("n_embd", 192), ("n_layer", 6), ("n_head", 6), ("n_positions", 512), ("vocab_size", 2000)],
+        "gpt2" => &[("n_embd", 128), ("n_layer", 4), ("n_head", 4), ("n_positions", 512), ("vocab_size", 1000)],
         _ => &[
-            ("hidden_size", 192),
-            ("num_hidden_layers", 6),
-            ("num_attention_heads", 6),
-            ("num_key_value_heads", 3),
+            ("hidden_size", 128),
+            ("num_hidden_layers", 4),
+            ("num_attention_heads", 4),
+            ("num_key_value_heads", 2),
             ("head_dim", 32),
-            ("intermediate_size", 512),
+            ("intermediate_size", 344),
             ("max_position_embeddings", 512),
-            ("vocab_size", 2000),
+            ("vocab_size", 1000),
         ],
     };
     for (key, value) in sizes {
@@ -250,7 +250,7 @@ fn the_predicted_peak_is_the_measured_one() {
                 "  max_steps: 2\n  batch_size: 8\n  try_longest: false\n",
             ),
             ("nlpo: {max_new_tokens: 32}", "  max_steps: 2\n  batch_size: 8\n"),
-            ("nlpo: {max_new_tokens: 96, critic: {trunk: shared}, top_k: 1500}", "  max_steps: 2\n  batch_size: 8\n"),
+            ("nlpo: {max_new_tokens: 96, critic: {trunk: shared}, top_k: 750}", "  max_steps: 2\n  batch_size: 8\n"),
             ("a2c: {max_new_tokens: 32}", "  max_steps: 2\n  batch_size: 8\n  optimizer: rmsprop\n"),
             ("trpo: {max_new_tokens: 32, critic_updates: 2, cg_max_steps: 3}", "  max_steps: 2\n  batch_size: 8\n"),
             ("grpo: {max_new_tokens: 32, group_size: 8}", "  max_steps: 2\n  batch_size: 4\n"),

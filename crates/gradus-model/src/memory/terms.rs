@@ -422,10 +422,10 @@ impl Model {
                 n * (3 * i + 2 * d) + matrix
             }
         };
-        // If gate and up are one layer, their gradients are joined, by way of two tensors as wide as both. An adapter's stored tensors of
-        // the block are freed by then.
+        // If gate and up are one layer, their gradients are joined: the first becomes a tensor as wide as both, then the second does (5 I in
+        // total, instead of 3 I). An adapter's stored tensors of the block are freed by then.
         let joined = match self.shape.block {
-            Block::Decoder { fused: true, .. } if self.recomputes() || self.adapter.is_none() => 3 * i * n + matrix,
+            Block::Decoder { fused: true, .. } if self.recomputes() || self.adapter.is_none() => 2 * i * n + matrix,
             _ => 0,
         };
         let again = if self.recomputes() { n * self.block_numbers() } else { 0 } + joined;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use gradus::calendar::date;
+use gradus::calendar::utc;
 use gradus::files::atomic;
 use gradus::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -232,9 +232,7 @@ pub fn now() -> u64 {
 
 /// Formats a time for clients, in UTC.
 pub fn time(seconds: u64) -> String {
-    let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    let (year, month, day) = date(days);
-    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", rest / 3_600, rest / 60 % 60, rest % 60)
+    utc(seconds, "%Y-%m-%dT%H:%M:%SZ")
 }
 
 /// Lists the checkpoints of a run for clients.

@@ -23,7 +23,7 @@ const PARTS: &[(&str, &[&str])] = &[
     ("suggest", &[]),
     ("calendar", &[]),
     ("visible", &[]),
-    ("text", &["calendar", "suggest", "visible", "gradus_metrics"]),
+    ("text", &["suggest", "visible", "gradus_metrics"]),
     ("html", &["visible"]),
     // Extensions by users: by name in their own programs, or as programs that exchange lines.
     ("plugin", &["suggest"]),

@@ -48,18 +48,36 @@ pub fn shrink(rgb: &[u8], width: usize, height: usize, factor: usize) -> Vec<u8>
     let (wide, high) = (width / factor, height / factor);
     let mut small = Vec::with_capacity(wide * high * 3);
     let area = (factor * factor) as u32;
-    for y in 0..high {
-        for x in 0..wide {
-            for channel in 0..3 {
-                let mut sum = area / 2;
-                for row in y * factor..(y + 1) * factor {
-                    for column in x * factor..(x + 1) * factor {
-                        sum += u32::from(rgb[(row * width + column) * 3 + channel]);
-                    }
+    let mut columns = vec![0u32; width * 3];
+    for rows in rgb.chunks_exact(width * 3 * factor).take(high) {
+        // Whole rows are added first, because the compiler vectorizes that.
+        columns.fill(0);
+        for row in rows.chunks_exact(width * 3) {
+            columns.iter_mut().zip(row).for_each(|(sum, &value)| *sum += u32::from(value));
+        }
+        for square in columns.chunks_exact(3 * factor) {
+            let mut sums = [area / 2; 3];
+            for pixel in square.chunks_exact(3) {
+                for channel in 0..3 {
+                    sums[channel] += pixel[channel];
                 }
-                small.push((sum / area) as u8);
             }
+            small.extend(sums.map(|sum| (sum / area) as u8));
         }
     }
     small
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn squares_become_their_rounded_mean_and_the_rest_is_cut() {
+        // Three rows of five pixels; each channel of a pixel has the value of the first, plus 0, 1 and 2.
+        let rows: [[u8; 5]; 3] = [[1, 2, 10, 20, 99], [3, 4, 30, 41, 99], [99; 5]];
+        let rgb: Vec<u8> = rows.iter().flatten().flat_map(|&value| [value, value + 1, value + 2]).collect();
+        // (1 + 2 + 3 + 4) / 4 = 2.5 and (10 + 20 + 30 + 41) / 4 = 25.25.
+        assert_eq!(shrink(&rgb, 5, 3, 2), [3, 4, 5, 25, 26, 27]);
+    }
 }

@@ -7,6 +7,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use chrono::NaiveDateTime;
 use flate2::Crc;
 use serde_json::{Map, Value};
 
@@ -96,20 +97,16 @@ impl WandbRun {
 
 /// Start and id of a run according to the name of its directory.
 pub(super) fn named(name: &str) -> Option<(u64, String)> {
-    let (date, rest) = name.strip_prefix(PREFIX)?.split_once('_')?;
-    let (time, id) = rest.split_once('-')?;
-    let part = |text: &str, from: usize, to: usize| text.get(from..to)?.parse::<u64>().ok();
-    let (year, month, day) = (part(date, 0, 4)?, part(date, 4, 6)?, part(date, 6, 8)?);
-    let of_day = 3600 * part(time, 0, 2)? + 60 * part(time, 2, 4)? + part(time, 4, 6)?;
-    let valid = year >= 1970 && (1..=12).contains(&month) && (1..=31).contains(&day);
-    valid.then(|| (86_400 * calendar::days(year, month, day) + of_day, id.to_owned()))
+    let (start, rest) = NaiveDateTime::parse_and_remainder(name.strip_prefix(PREFIX)?, STAMP).ok()?;
+    Some((u64::try_from(start.and_utc().timestamp()).ok()?, rest.strip_prefix('-')?.to_owned()))
 }
 
-/// UTC timestamp such as `20261120_170417`.
+/// Format of timestamps such as `20261120_170417`.
+const STAMP: &str = "%Y%m%d_%H%M%S";
+
+/// Returns the timestamp of seconds since 1970, in UTC.
 pub(super) fn stamp(seconds: u64) -> String {
-    let (days, of_day) = (seconds / 86_400, seconds % 86_400);
-    let (year, month, day) = calendar::date(days);
-    format!("{year:04}{month:02}{day:02}_{:02}{:02}{:02}", of_day / 3600, of_day / 60 % 60, of_day % 60)
+    calendar::utc(seconds, STAMP)
 }
 
 /// Eight digits of base 36.
