@@ -1,7 +1,7 @@
 //! HTTP services that answer one JSON question per request. The client limits the rate, sends several requests at a time, retries if that
 //! may help, and stops when the user interrupts.
 //!
-//! The callers define requests and read the answers: toxicity scorers ([`crate::toxicity`]) and judges ([`crate::reward::JudgeReward`]).
+//! The callers define requests and read the answers: toxicity scorers (`toxicity`) and judges (`reward::JudgeReward`).
 
 pub mod ledger;
 

@@ -117,7 +117,7 @@ pub fn apo_down(chosen_p: Tensor<1>, rejected_p: Tensor<1>, beta: f64) -> Tensor
 /// [`sigmoid`] of `d − d̂`: compares the distribution of preferences under the policy with that under the reference.
 ///
 /// `d = Σ logprobs of w − Σ logprobs of l` under the policy. `d̂` is the same difference under the reference, for the pair that has `d`'s
-/// rank in the step ([`crate::math::rank`]). It carries no gradient. Melnyk et al. 2024 (alignment via optimal transport, paired),
+/// rank in the step ([`gradus_core::math::rank`]). It carries no gradient. Melnyk et al. 2024 (alignment via optimal transport, paired),
 /// <https://arxiv.org/abs/2406.05882>.
 pub fn aot(differences_p: Tensor<1>, matched_reference_p: Tensor<1>, beta: f64, label_smoothing: f64) -> Tensor<1> {
     sigmoid(differences_p - matched_reference_p, beta, label_smoothing)

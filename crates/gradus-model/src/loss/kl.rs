@@ -1,7 +1,7 @@
 //! KL estimators with gradient, one value per token: `d = logprob − reference`, on tokens sampled from the policy.
 //!
 //! Schulman 2020, <http://joschu.net/blog/kl-approx.html>. k1 and k3 are unbiased as values. As differentiated losses, only k2 has the
-//! gradient of the reverse KL. Estimators without gradient are in [`crate::math::kl`].
+//! gradient of the reverse KL. Estimators without gradient are in [`gradus_core::math::kl`].
 
 use burn::tensor::Tensor;
 

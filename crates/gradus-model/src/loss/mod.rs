@@ -1,5 +1,5 @@
 //! Losses: pure functions on tensors, one value per counted token or per pair. Reduction is a separate step
-//! ([`reduce`]) with weights computed on the host ([`crate::math::weights`]).
+//! ([`reduce`]) with weights computed on the host ([`gradus_core::math::weights`]).
 //!
 //! Tensors hold only counted entries: `[M]` counted tokens of a packed micro-batch, `[P]` pairs, `[B]` sequences.
 //! Masked entries never enter the arithmetic. Losses do not depend on models, texts or the configuration.

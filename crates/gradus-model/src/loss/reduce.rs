@@ -1,6 +1,6 @@
 //! Reductions: from values per token to one number, and from tokens to sequences.
 //!
-//! The weights include the denominator: [`crate::math::token_weights`] computes them on the host for a whole optimizer step.
+//! The weights include the denominator: [`gradus_core::math::token_weights`] computes them on the host for a whole optimizer step.
 
 use burn::tensor::{IndexingUpdateOp, Int, Tensor, TensorData};
 
