@@ -72,7 +72,7 @@ def applies(args, side, work):
 
 
 def measure(args, work):
-    """The runs of both sides, A B A B …. A side that cannot run reports the reason and is not started again."""
+    """The runs of both sides, which alternate. A side that cannot run reports the reason and is not started again."""
     model, rows = args.work / "models" / work["model"], workloads.rows_file(args.work, work)
     sides = [side for side in args.sides if applies(args, side, work)]
     entry = {"work": work, "runs": {side: [] for side in sides}, "failed": {}}
@@ -91,7 +91,7 @@ def measure(args, work):
             entry["runs"][side].append(ran)
             mean = sum(ran["step_s"]) / len(ran["step_s"])
             peak, took = ran["peak_bytes"] / 2**30, time.monotonic() - began
-            say(f"{work['name']:18} {side:7} {mean:9.4f} s a step, {peak:5.2f} GiB, {took:5.0f} s in all")
+            say(f"{work['name']:18} {side:7} {mean:9.4f} s per step, {peak:5.2f} GiB, {took:5.0f} s in total")
     return entry
 
 
@@ -134,9 +134,9 @@ def arguments():
     parser.add_argument("--llama-python", type=pathlib.Path, help="interpreter with requirements-llama.txt installed")
     parser.add_argument("--work", type=pathlib.Path, default="/tmp/gradus-bench", help="folder for models and rows")
     parser.add_argument("--results", type=pathlib.Path, default=HERE / "results/cpu.json", help="file to write")
-    parser.add_argument("--only", type=workloads.names, help="names, groups or kinds of workloads, with commas between")
+    parser.add_argument("--only", type=workloads.names, help="workloads by name, group or kind, separated by commas")
     parser.add_argument("--sides", type=workloads.names, default=list(SIDES), help=", ".join(SIDES))
-    parser.add_argument("--repetitions", type=int, default=2, help="processes of each side; growth curves take one")
+    parser.add_argument("--repetitions", type=int, default=2, help="processes per side and workload; growth curves have one")
     parser.add_argument("--quick", action="store_true", help="one repetition of one step of a few workloads")
     chosen = parser.parse_args()
     if chosen.quick:

@@ -115,7 +115,7 @@ def main():
                        lambda out: [[row["bert_score/f1"]] for row in json.loads(out)["rows"]]),
     }
     data.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-    print(f"{'what':<12} {'other s':>8} {'gradus s':>9} {'ratio':>6}   largest difference")
+    print(f"{'model':<12} {'other s':>8} {'gradus s':>9} {'ratio':>6}   largest difference")
     for name in given.only.split(","):
         other, command, read = sides[name]
         run = other(folder, rows, given.compute)

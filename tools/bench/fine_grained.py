@@ -1,10 +1,10 @@
 """Compares one iteration of fine-grained PPO with torch and transformers: 8 prompts × 4, a T5 policy and critic, three Longformers.
 
     python fine_grained.py --gradus BIN --python PYTHON                                    # T5-base and Longformer-base, about 20 GB
-    python fine_grained.py --gradus BIN --python PYTHON --layers 2 --width 64 --new-tokens 16      # a first look
+    python fine_grained.py --gradus BIN --python PYTHON --layers 2 --width 64 --new-tokens 16      # a quick trial
 
 Weights are random and in f32. Rewards are those of FineGrainedRLHF: a label for each sentence from two classifiers of tokens (one
-of them also reads the prompt), and a number for the whole from a third model. Both sides write completions of the same length and
+of them also reads the prompt), and a score for the whole completion from a third model. Both sides write completions of the same length and
 train on them four times in mini-batches of four. The measured time is that from the end of the first iteration to the end of the second.
 """
 

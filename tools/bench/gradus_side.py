@@ -46,7 +46,7 @@ def train(binary, work, model, rows, folder):
     first = {key: logged[key] for key in LOGGED if key in logged}
     stamps = ran.pop("stamps")
     if len(stamps) != work["max_steps"]:
-        raise process.Failed(f"{len(stamps)} steps logged where {work['max_steps']} were asked for")
+        raise process.Failed(f"{len(stamps)} steps were logged, but {work['max_steps']} were expected")
     step_s = [after - before for before, after in zip(stamps[WARM_UP - 1 :], stamps[WARM_UP:])]
     return {**ran, "command": shown(command), "step_s": step_s, "first": first}
 
@@ -69,7 +69,7 @@ def run(command, log, watched=None):
         return process.run(command, log, watched)
     except process.Failed as error:
         if "--compute" in command and "--compute" in str(error):
-            raise Unavailable(f"`--compute {command[command.index('--compute') + 1]}` is not in this build") from error
+            raise Unavailable(f"this build does not have `--compute {command[command.index('--compute') + 1]}`") from error
         raise
 
 

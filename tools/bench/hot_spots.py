@@ -82,7 +82,7 @@ def profile(binary, work, args):
     child, has_begun, is_over = started(binary, work, args)
     while not has_begun():
         if child.poll() is not None:
-            raise process.Failed(f"{work['name']} ended with {child.returncode}")
+            raise process.Failed(f"{work['name']} ended with exit code {child.returncode}")
         time.sleep(0.02)
     time.sleep(GENERATION_WARM_UP_S if work["kind"] == "generate" else 0.0)
     command = ["perf", "record", "--quiet", "-e", "cpu-clock", "-F", str(FREQUENCY), "-o", data, "-p", str(child.pid)]
@@ -107,10 +107,10 @@ def profile(binary, work, args):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--gradus", type=pathlib.Path, required=True, help="the binary of `cargo build --profile profiling`, which keeps names")
+    parser.add_argument("--gradus", type=pathlib.Path, required=True, help="binary of `cargo build --profile profiling`, with the names of functions")
     parser.add_argument("--only", type=workloads.names, default=list(WORKLOADS), help=", ".join(WORKLOADS))
-    parser.add_argument("--work", type=pathlib.Path, default=pathlib.Path("/tmp/gradus-bench"), help="as of bench.py")
-    parser.add_argument("--results", type=pathlib.Path, default=HERE / "results/hot_spots.json", help="where to write")
+    parser.add_argument("--work", type=pathlib.Path, default=pathlib.Path("/tmp/gradus-bench"), help="folder with the models and rows of bench.py")
+    parser.add_argument("--results", type=pathlib.Path, default=HERE / "results/hot_spots.json", help="file to write")
     args = parser.parse_args()
     process.two_cores()
     found = json.loads(args.results.read_text()) if args.results.exists() else {}

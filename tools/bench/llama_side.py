@@ -90,7 +90,7 @@ class Context:
         settings.n_threads = settings.n_threads_batch = THREADS
         self.context = api.llama_init_from_model(self.model, settings)
         if not self.context:
-            raise SystemExit("llama.cpp cannot make a context")
+            raise SystemExit("llama.cpp cannot create a context")
         chain = api.llama_sampler_chain_init(api.llama_sampler_chain_default_params())
         api.llama_sampler_chain_add(chain, api.llama_sampler_init_dist(7))
         self.sampler = chain

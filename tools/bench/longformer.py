@@ -1,7 +1,7 @@
 """Compares Longformer with transformers: time and memory by the length of a text, and the scoring of QA-Feedback's texts.
 
     python longformer.py --gradus BIN --python PYTHON --material DIR                                       # a table of both
-    python longformer.py --gradus BIN --python PYTHON --material DIR --layers 2 --width 64 --texts 20      # a first look
+    python longformer.py --gradus BIN --python PYTHON --material DIR --layers 2 --width 64 --texts 20      # a quick trial
 
 `PYTHON` has torch and transformers. Weights are random, by default with the size of `longformer-base-4096`. A value of gradus is
 that of the whole command minus that of one short text. A value of transformers covers only the loop, after the model is loaded and warm. Both
@@ -125,7 +125,7 @@ def main():
     parser.add_argument("--width", type=int, default=768)
     parser.add_argument("--texts", type=int, default=1000, help="texts of QA-Feedback; 0 for none")
     parser.add_argument("--repeats", type=int, default=4, help="texts of each length")
-    parser.add_argument("--batch", type=int, default=8, help="texts in a padded batch of transformers; gradus packs what it likes")
+    parser.add_argument("--batch", type=int, default=8, help="texts per padded batch of transformers; gradus forms its own batches")
     parser.add_argument("--material", type=pathlib.Path, help="a folder with `qa_feedback` and `tokenizers/longformer`")
     parser.add_argument("--side", choices=["torch", "make", "ids"])
     parser.add_argument("--model", type=pathlib.Path)
@@ -143,7 +143,7 @@ def main():
         size = ["--layers", str(given.layers), "--width", str(given.width)]
         subprocess.run([given.python, __file__, "--side", "make", "--model", str(work / "model"), *size], check=True)
         sides, stream = Sides(given.gradus, given.python, work / "model", work), random.Random(0)
-        print("| tokens | gradus, s a text | transformers | ratio | gradus, MiB | transformers | logits differ by |\n|---|---|---|---|---|---|---|")
+        print("| tokens | gradus, s per text | transformers | ratio | gradus, MiB | transformers | largest difference of logits |\n|---|---|---|---|---|---|---|")
         for length in LENGTHS:
             found = sides.both([ids(stream, length) for _ in range(given.repeats)], 1)
             ours, theirs = found["gradus_s"] / given.repeats, found["torch_s"] / given.repeats
@@ -156,7 +156,7 @@ def main():
             found = sides.both(texts, given.batch)
             print(f"\n{len(texts)} texts of {statistics.mean(map(len, texts)):.0f} tokens on average: gradus {found['gradus_s']:.1f} s, transformers "
                   f"{found['torch_s']:.1f} s ({found['torch_s'] / found['gradus_s']:.1f}×), in batches of {given.batch}; "
-                  f"{found['gradus_mib']:.0f} and {found['torch_mib']:.0f} MiB beyond the weights; logits differ by {found['apart']:.1e}")
+                  f"{found['gradus_mib']:.0f} and {found['torch_mib']:.0f} MiB beyond the weights; largest difference of logits {found['apart']:.1e}")
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def versions(binary, python):
 
 
 def busy_seconds():
-    """CPU seconds of all processes since the machine started, and those that its host took away."""
+    """CPU seconds of all processes since the machine started, and the seconds that its host took away (steal time)."""
     fields = pathlib.Path("/proc/stat").read_text().splitlines()[0].split()[1:]
     ticks = [int(value) for value in fields]
     return (sum(ticks[:3]) + sum(ticks[5:8])) / os.sysconf("SC_CLK_TCK")

@@ -55,7 +55,7 @@ def tokenizer(vocabulary):
 
 
 def write_t5(folder, shape):
-    """T5 v1.0 as `transformers` makes it; the words' tokenizer, with its end token at the end of sources and targets."""
+    """T5 v1.0 as `transformers` creates it, with the tokenizer of words. Sources and targets end with its end token."""
     import torch
     from transformers import T5Config, T5ForConditionalGeneration
 
@@ -95,7 +95,7 @@ def text(rng, words, vocabulary):
 
 
 def pair_lengths(rng, pairs, longest):
-    """Lengths of 2 × `pairs` answers with their prompt and eos: even between half of the longest and the longest."""
+    """Lengths of 2 × `pairs` answers with their prompt and eos: evenly spaced from half of the longest to the longest."""
     return [int(length) for length in rng.permutation(numpy.linspace(longest // 2, longest, 2 * pairs).round())]
 
 
@@ -127,7 +127,7 @@ def rows(work, vocabulary):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=pathlib.Path, required=True, help="folder to write models and rows to")
-    parser.add_argument("--only", type=workloads.names, default=None, help="workloads, groups or kinds, with commas between")
+    parser.add_argument("--only", type=workloads.names, default=None, help="workloads by name, group or kind, separated by commas")
     arguments = parser.parse_args()
     for work in workloads.chosen(arguments.only):
         shape = workloads.MODELS[work["model"]]

@@ -1,10 +1,10 @@
-"""Compares gradus' metrics with the Python tools that they equal, on the same rows in one run: seconds and their ratio.
+"""Compares gradus' metrics with the Python tools that give the same values, on the same rows in one run: seconds and their ratio.
 
     python metrics_side.py --gradus target/release/gradus [--rows 10000] [--references 2] [--only chrf,ter]
 
-The rows are sentences that are generated from a seed. The time of gradus is that of a process on all cores, including reading rows and writing
-every row's value as JSON. The time of a tool is that of the corpus value and the value of each row over texts in memory, as a user would call it. Needs the
-packages of tools/parity/requirements-metrics.txt.
+The rows are sentences that are generated from a seed. The time of gradus is that of a process on all cores, including reading rows and
+writing every row's value as JSON. The time of a tool covers the corpus value and the value of each row, for texts in memory, as a user
+would call it. Needs the packages of tools/parity/requirements-metrics.txt.
 """
 
 import argparse
@@ -90,7 +90,7 @@ def main():
     parser.add_argument("--gradus", type=pathlib.Path, required=True)
     parser.add_argument("--rows", type=int, default=10_000)
     parser.add_argument("--references", type=int, default=2)
-    parser.add_argument("--only", help="metrics, with commas between")
+    parser.add_argument("--only", help="metrics, separated by commas")
     arguments = parser.parse_args()
     only = arguments.only.split(",") if arguments.only else None
     rows = metric_rows.sentences(SEED, arguments.rows, arguments.references)

@@ -3,7 +3,7 @@
 
 The link is two TAP devices whose frames this program forwards, because not every kernel has `netem`. Hydra (MPICH) starts the second rank without ssh.
 
-    train   one run alone and one on two hosts: the weights must be the same bits; seconds per step of both
+    train   one run alone and one on two hosts: the weights must be equal to the bit; seconds per step of both
     cut     the link stops in the middle of a run, which must end with a message within the time limit
 
 Needs root, /dev/net/tun, and an `mpiexec.hydra`.
@@ -132,7 +132,7 @@ def main():
     parser.add_argument("--data", required=True)
     parser.add_argument("--method", default="sft")
     parser.add_argument("--bits", type=float, default=1e9, help="bits per second of the link")
-    parser.add_argument("--delay", type=float, default=0.01, help="seconds one way")
+    parser.add_argument("--delay", type=float, default=0.01, help="delay of the link in seconds, one way")
     parser.add_argument("--lanes", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--steps", type=int, default=4)
@@ -154,15 +154,15 @@ def main():
                 time.sleep(3)
                 link.is_cut, since = True, time.monotonic()
                 said, _ = process.communicate(timeout=120)
-                print(f"ended {time.monotonic() - since:.1f} s after the cut with {process.returncode}:\n{said.strip()}")
+                print(f"ended {time.monotonic() - since:.1f} s after the cut with exit code {process.returncode}:\n{said.strip()}")
                 return
             subprocess.run(command(given, folder / "alone", None), check=True, stdout=subprocess.DEVNULL)
             subprocess.run(command(given, folder / "two", folder), check=True)
             alone, two = digest(folder / "alone"), digest(folder / "two")
             seconds = [step_seconds(folder / of) for of in ("alone", "two")]
             sent = max(link.sent) / given.steps / 1e6
-            print(f"one process: {seconds[0]:.2f} s a step; two hosts: {seconds[1]:.2f} s, {sent:.0f} MB a step each way; {given.bits / 1e9:g} Gbit/s, {given.delay * 1e3:g} ms")
-            print("the same bits" if alone == two else f"DIFFERENT weights: {alone} and {two}")
+            print(f"one process: {seconds[0]:.2f} s per step; two hosts: {seconds[1]:.2f} s, {sent:.0f} MB per step each way; {given.bits / 1e9:g} Gbit/s, {given.delay * 1e3:g} ms")
+            print("the weights are equal to the bit" if alone == two else f"the weights DIFFER: {alone} and {two}")
             sys.exit(alone != two)
     finally:
         link.close()

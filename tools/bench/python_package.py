@@ -48,7 +48,7 @@ def close_to_target(completion_ids: list[list[int]], **_: Any) -> list[float]:
 
 
 def rewards(model: str) -> dict[str, Any]:
-    """Alternates both sides. The times of steps vary more than rewards cost, so the share of the reward is reported in addition to the ratio."""
+    """Alternates both sides. Step times vary by more than the cost of a reward, so the result has the share of the reward and the ratio."""
     sides: dict[str, list[tuple[float, float]]] = {"rust": [], "python": []}
     with tempfile.TemporaryDirectory() as folder:
         for turn in range(ROUNDS):

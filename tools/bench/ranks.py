@@ -67,7 +67,7 @@ def main():
             "grpo": ["grpo", "--data", str(prompts), "--batch-size", "4", "--group-size", "4", "--max-new-tokens", "48",
                      "--reward-rule-regex", "e", *common],
         }
-        print(f"one rank of {given.ranks} threads beside {given.ranks} ranks of one thread, tokens/s, medians of {given.rounds} rounds\n")
+        print(f"one rank of {given.ranks} threads compared with {given.ranks} ranks of one thread, tokens/s, medians of {given.rounds} rounds\n")
         print("| method | one rank | ranks | ratio |\n|---|---|---|---|")
         speeds = {}
         for method, arguments in cases.items():
@@ -92,7 +92,7 @@ def main():
         tokens = 16 * 128
         seconds = tokens / speeds["sft"]
         print(f"\n{parameters / 1e6:.1f} million parameters; a step of {tokens} tokens takes {seconds:.2f} s on one node of this kind")
-        print(f"bytes that each of 2 ranks sends a step: {8 * parameters / 2 / 1e6:.0f} MB\n")
+        print(f"each of 2 ranks sends {8 * parameters / 2 / 1e6:.0f} MB per step\n")
         print("| network | " + " | ".join(f"{nodes} nodes" for nodes in NODES) + " |\n|---" * 1 + "|---" * (len(NODES)) + "|")
         for network, bandwidth, latency in NETWORKS:
             cells = []

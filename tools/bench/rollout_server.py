@@ -2,10 +2,10 @@
 
     python tools/bench/rollout_server.py target/release/gradus MODEL [--steps 20]
 
-The server and the trainer are two processes, each on a separate core (`taskset`). The script first chooses how many completions the server samples in
-parallel, so that sampling and training take about the same time. The log-probabilities that the trainer recomputes count
-as training. They are the remaining part of the sampling time when sampling is hidden. The script prints the seconds per step of both runs,
-from their metrics.
+The server and the trainer are two processes, each on a separate core (`taskset`). The script first chooses how many completions the server
+samples in parallel, so that sampling and training take about the same time. The log-probabilities that the trainer recomputes count as
+training. When sampling runs in parallel with training, this part of the cost of sampling remains. The script prints the seconds per step of
+both runs, from their metrics.
 """
 
 import argparse
@@ -93,7 +93,7 @@ def main():
             server.end()
             sampling = found["sampling"] - again
             training = found["step"] - sampling
-            print(f"{places} side by side: sampling {sampling:.3f} s, training {training:.3f} s", flush=True)
+            print(f"{places} completions in parallel: sampling {sampling:.3f} s, training {training:.3f} s", flush=True)
             if best is None or abs(sampling - training) < best[0]:
                 best = (abs(sampling - training), places)
         server = Server(gradus, model, folder / "shared", best[1])
@@ -106,7 +106,7 @@ def main():
         for staleness, times in turns.items():
             print(f"max_staleness {staleness}:", json.dumps([{k: round(v, 3) for k, v in t.items()} for t in times]))
         mean = {staleness: statistics.mean(t["step"] for t in times) for staleness, times in turns.items()}
-        print(f"a step takes {mean[0]:.3f} s, one step ahead {mean[1]:.3f} s: {1 - mean[1] / mean[0]:.0%} saved")
+        print(f"a step takes {mean[0]:.3f} s; with sampling one step ahead, {mean[1]:.3f} s: {1 - mean[1] / mean[0]:.0%} less")
 
 
 main()

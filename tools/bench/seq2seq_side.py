@@ -86,7 +86,7 @@ def generate(work, model, rows):
         tokenizer.batch_decode(out)
         seconds.append(time.monotonic() - began)
         if out.shape != (work["batch"], 1 + chosen["max_new_tokens"]):
-            raise SystemExit(f"generate gave {tuple(out.shape)}")
+            raise SystemExit(f"generate returned the shape {tuple(out.shape)}, which is not the expected one")
     return {"settings": {"dtype": str(dtype_of(work)), **chosen}, "step_s": seconds[1:]}
 
 

@@ -159,7 +159,7 @@ def chats(host, until, results):
 
 def shown(times):
     times = sorted(1000 * time for time in times)
-    return f"median {statistics.median(times):.1f} ms, 95 % {times[int(0.95 * len(times))]:.1f} ms, most {times[-1]:.1f} ms, {len(times)} of them"
+    return f"median {statistics.median(times):.1f} ms, 95th percentile {times[int(0.95 * len(times))]:.1f} ms, maximum {times[-1]:.1f} ms, {len(times)} requests"
 
 
 def stream(binary, shape):
@@ -178,7 +178,7 @@ def stream(binary, shape):
             with Server(binary, root) as host:
                 completion(host, {**body, "max_tokens": 4})
                 tokens, first, last = completion(host, {**body, "seed": turn})
-                assert tokens == STREAMED, f"{tokens} tokens were streamed, but {STREAMED} asked for"
+                assert tokens == STREAMED, f"{tokens} tokens were streamed, but {STREAMED} were requested"
                 streamed.append((tokens - 1) / (last - first))
             report = json.loads(subprocess.run(bench, check=True, capture_output=True, text=True).stdout)
             alone.append(report["generation"][0]["decode_tokens_per_s"])
@@ -216,10 +216,10 @@ def main():
                 process.join()
             (kept, pages), said = found["people"][0], found["chats"][0]
             print(f"{PEOPLE} people and {CHATS} chats for {arguments.seconds:.0f} s")
-            print(f"a task's page: {shown(pages)}\nwhat is kept: {shown(kept)}\ntokens streamed: {sum(said) / arguments.seconds:.0f}/s")
+            print(f"a task's page: {shown(pages)}\nsaves: {shown(kept)}\ntokens streamed: {sum(said) / arguments.seconds:.0f}/s")
             errors = [error for _, errors in found.values() for error in errors]
             assert not errors, errors[:5]
-            print("no error")
+            print("no errors")
 
 
 if __name__ == "__main__":

@@ -146,7 +146,7 @@ def main():
     parser.add_argument("--methods", type=chosen(METHODS), default=list(METHODS))
     parser.add_argument("--steps", type=int, default=4)
     options = parser.parse_args()
-    print("| model | method | step | peak memory | forecast | of it | others kept busy |\n|---|---|---|---|---|---|---|")
+    print("| model | method | step | peak memory | forecast | peak / forecast | load of other processes |\n|---|---|---|---|---|---|---|")
     for model in options.models:
         folder = options.work / model
         if not (folder / "model.safetensors").exists():

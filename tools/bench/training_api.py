@@ -99,7 +99,7 @@ def main():
             found = {name: statistics.median(of) for name, of in times.items()}
             tokens = arguments.rows * (arguments.length - 1)
             for name, seconds in found.items():
-                print(f"{name}: {seconds:.3f} s a step of {tokens} tokens (least {min(times[name]):.3f}, most {max(times[name]):.3f})")
+                print(f"{name}: {seconds:.3f} s per step of {tokens} tokens (minimum {min(times[name]):.3f}, maximum {max(times[name]):.3f})")
             print(f"the client's step takes {found['client'] / found['trainer']:.3f} times the trainer's")
         finally:
             server.kill()

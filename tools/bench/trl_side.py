@@ -103,7 +103,7 @@ def generate(work, model, rows):
         tokenizer.batch_decode(out)
         seconds.append(time.monotonic() - began)
         if out.shape != (work["batch"], work["length"] + sampling["max_new_tokens"]):
-            raise SystemExit(f"generate gave {tuple(out.shape)}")
+            raise SystemExit(f"generate returned the shape {tuple(out.shape)}, which is not the expected one")
     return {"settings": {"dtype": str(dtype), **chosen}, "step_s": seconds[1:]}
 
 

@@ -142,7 +142,7 @@ def chosen(only):
     unknown = [name for name in only if not any(matches(work, name) for work in ALL)]
     if unknown:
         known = sorted({work[key] for work in ALL for key in ("name", "group", "kind")})
-        raise SystemExit(f"no workload `{unknown[0]}`; known: {', '.join(known)}")
+        raise SystemExit(f"no workload, group or kind `{unknown[0]}`; choose from: {', '.join(known)}")
     return [work for work in ALL if any(matches(work, name) for name in only)]
 
 

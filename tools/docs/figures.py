@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares the figures of the documentation with figures drawn now.
+"""Compares the figures of the documentation with new ones.
 
     tools/docs/figures.py FOLDER            compare docs/web/*.png with the screenshots in FOLDER
     tools/docs/figures.py FOLDER --write    replace those that differ
@@ -33,7 +33,7 @@ def decode(file: pathlib.Path) -> tuple[int, int, int, list[bytes]]:
     """Width, height, bytes per pixel and rows of a PNG with 8 bits per channel, not interlaced."""
     data = file.read_bytes()
     if data[:8] != b"\x89PNG\r\n\x1a\n":
-        raise ValueError(f"{file}: no PNG")
+        raise ValueError(f"{file}: not a PNG file")
     at, packed, header = 8, b"", None
     while at < len(data):
         size, kind = struct.unpack(">I4s", data[at : at + 8])
@@ -44,7 +44,7 @@ def decode(file: pathlib.Path) -> tuple[int, int, int, list[bytes]]:
             packed += body
         at += 12 + size
     if header is None or header[2] != 8 or header[3] not in (0, 2, 4, 6) or header[6]:
-        raise ValueError(f"{file}: only PNGs with 8 bits per channel, without palette and interlacing are compared")
+        raise ValueError(f"{file}: unsupported PNG; expected 8 bits per channel, no palette and no interlacing")
     width, height, channels = header[0], header[1], {0: 1, 2: 3, 4: 2, 6: 4}[header[3]]
     raw, stride = zlib.decompress(packed), width * channels
     rows, above = [], bytes(stride)
@@ -78,24 +78,24 @@ def unfilter(kind: int, row: bytearray, above: bytes, channels: int) -> None:
 
 
 def difference(shown: pathlib.Path, drawn: pathlib.Path) -> str | None:
-    """How a figure differs from the one drawn now, or nothing if it is current."""
+    """The difference between a figure and a new one, or None if the figure is current."""
     if not shown.exists():
         return "missing"
     if shown.read_bytes() == drawn.read_bytes():
         return None
     (width, height, channels, old), (*size, _, new) = decode(shown), decode(drawn)
     if [width, height] != size or len(old[0]) != len(new[0]):
-        return f"{width} x {height} pixels, but the one drawn now has {size[0]} x {size[1]}"
+        return f"{width} x {height} pixels, but the new figure has {size[0]} x {size[1]}"
     differing = 0
     for a, b in zip(old, new, strict=True):
         if a != b:
             differing += len({x // channels for x in range(len(a)) if abs(a[x] - b[x]) > LEVELS})
     share = differing / (width * height)
-    return f"{100 * share:.1f} % of the pixels differ from the one drawn now" if share > SHARE else None
+    return f"{100 * share:.1f} % of the pixels differ from the new figure" if share > SHARE else None
 
 
 def unchecked() -> list[str]:
-    """Images of pages that no command generates: neither screenshots nor marked with their file."""
+    """Images of pages without a source: they are no screenshots, and no comment names the file that a command draws."""
     wrong = []
     for page in pages():
         before = ""
@@ -110,7 +110,7 @@ def unchecked() -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=pathlib.Path, help="screenshots taken now")
+    parser.add_argument("folder", type=pathlib.Path, help="folder with new screenshots")
     parser.add_argument("--write", action="store_true", help="replace figures that differ")
     options = parser.parse_args()
     problems = 0

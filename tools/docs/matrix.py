@@ -102,7 +102,7 @@ def page(tried: Tried, decoders: list[str], encoders: list[str], everything: boo
                 is_planned = tried.works(f"{method} {family}", "plan", *command)
                 is_run = everything or method == ("classify" if encoder else "sft")
                 if is_planned and is_run and not tried.works(f"{method} {family}", *command):
-                    raise SystemExit(f"{method} {family} {flags}: `plan` accepts what cannot be run: {tried.call(*command).stderr}")
+                    raise SystemExit(f"{method} {family} {flags}: `plan` accepts this run, but the run fails: {tried.call(*command).stderr}")
                 marks += [way] if is_planned else []
             table[family][method] = "".join(marks)
             print(f"{family} {method}: {table[family][method] or '-'}", file=sys.stderr, flush=True)
@@ -154,7 +154,8 @@ def markdown(table: dict, exported: dict, decoders: list[str], encoders: list[st
         "",
         "Every family is read and written as a Hugging Face directory in f32, bf16 or f16 (`train.saved_weights`). Other formats depend on the",
         "family ([files](formats.md)). *Base* is the frozen base of an adapter in memory (`train.frozen_weights`). *Quantized* is a directory that",
-        "`gradus quantize` writes. *GGUF* is a file that `gradus export` writes. Tokenizers may be refused there, too; the tried one is byte-level BPE.",
+        "`gradus quantize` writes. *GGUF* is a file that `gradus export` writes. This command can also refuse a tokenizer. All models of this",
+        "page have a byte-level BPE tokenizer.",
         "",
         "| family | base in bf16 | base in INT8 | base in NF4 | quantized to INT8 | quantized to NF4 | GGUF |",
         "|---|---|---|---|---|---|---|",

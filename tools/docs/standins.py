@@ -1,4 +1,4 @@
-"""Small replacements for the models and files of readers of the documentation, and a `gradus` that shortens their commands."""
+"""Small replacements for the models and files that readers of the documentation have, and a `gradus` that runs their commands with fewer steps."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ if verb == "serve":
         time.sleep(0.1)
     if not found:
         log.seek(0)
-        sys.exit(log.read() or "no address")
+        sys.exit(log.read() or "gradus serve printed no address")
     with open(os.environ["GRADUS_DOCS_SERVERS"], "a") as servers:
         servers.write(f"{{server.pid}} {{found.group()}}\\n")
     print(found.group())
@@ -320,7 +320,7 @@ class Stock:
         command = [str(self.bin / "gradus"), "--quiet", *arguments]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            raise SystemExit(f"a stand-in failed: {' '.join(command)}\n{done.stdout}{done.stderr}")
+            raise SystemExit(f"cannot create a stand-in: {' '.join(command)}\n{done.stdout}{done.stderr}")
 
     def snapshot(self, kind: str, name: str) -> pathlib.Path:
         """A folder in the hub's cache."""

@@ -3,7 +3,7 @@
 
     tools/gpu/expected.py            prints them
     tools/gpu/expected.py --write    writes them into the page
-    tools/gpu/expected.py --check    exit code 1 if the page has other tables
+    tools/gpu/expected.py --check    exit code 1 if the tables in the page are not current
 
 Bytes are those that the memory of the card must transfer: every input once, every output once, and the data that a
 kernel reads again because the cache cannot keep it. A multiplication and an addition count as two operations. The
@@ -146,9 +146,9 @@ def table(model, tokens, size):
     rest = f"{sum(k.bytes for k in kernels) / 1e9:.2f} | {sum(k.arithmetic for k in kernels) / 1e9:.0f}"
     launches = sum(kernel.launches for kernel in kernels)
     yield f"| all | {rest} | {launches} | " + " | ".join(f"{total * 1e3:.2f} | " for total in totals) + "|"
-    rates = [f"{tokens / total:,.0f} on one {name}" for name, total in zip(CHIPS, totals)]
+    rates = [f"{tokens / total:,.0f} tokens per second on one {name}" for name, total in zip(CHIPS, totals)]
     yield ""
-    yield f"That is at most {' and '.join(rates)} in tokens a second."
+    yield f"This is at most {' and '.join(rates)}."
 
 
 def text():
@@ -161,14 +161,14 @@ def text():
     names = {"bandwidth": "the bandwidth", "f32": "the rate in f32", "bf16": "the rate in bf16"}
     names["attention"] = "the rate in f32 for attention"
     assumed = ", ".join(f"{share:.0%} of {names[what]}" for what, share in REACHED.items())
-    lines += [f"The assumptions: {assumed}, and {LAUNCH * 1e6:.0f} µs a launch.", ""]
+    lines += [f"The assumptions: {assumed}, and {LAUNCH * 1e6:.0f} µs per launch.", ""]
     return "\n".join(lines)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="write the tables into docs/gpu.md")
-    parser.add_argument("--check", action="store_true", help="fail if docs/gpu.md has other tables")
+    parser.add_argument("--check", action="store_true", help="fail if the tables in docs/gpu.md are not current")
     args = parser.parse_args()
     if not args.write and not args.check:
         print(text())
@@ -178,7 +178,7 @@ def main():
     _, after = rest.split(END)
     new = f"{before}{BEGIN}\n\n{text()}\n{END}{after}"
     if args.check and new != page:
-        sys.exit(f"{PAGE} has other tables: run tools/gpu/expected.py --write")
+        sys.exit(f"{PAGE}: the tables are not current; run tools/gpu/expected.py --write")
     if args.write:
         PAGE.write_text(new, encoding="utf-8")
 

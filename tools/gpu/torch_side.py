@@ -79,7 +79,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
-    parser.add_argument("--small", action="store_true", help="sizes for a processor")
+    parser.add_argument("--small", action="store_true", help="use small sizes, for a CPU")
     args = parser.parse_args()
     device, size = torch.device(args.device), SMALL if args.small else LARGE
     # As in gradus, f32 is not shortened to tf32.

@@ -76,7 +76,7 @@ def check(argilla_file, label_studio_file):
         assert interface.validate_task({"data": task["data"]}), task
         for annotation in task["annotations"]:
             assert interface.validate_annotation(annotation), interface.validate_prediction(annotation, return_errors=True)
-    print(f"{len(rows)} records and {len(tasks)} tasks are taken")
+    print(f"the packages accept {len(rows)} records and {len(tasks)} tasks")
 
 
 def main():

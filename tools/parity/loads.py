@@ -57,7 +57,7 @@ def check(directory: str) -> bool:
         shift = 0 if config.is_encoder_decoder else 1
         logprobs = torch.log_softmax(logits[: len(ids) - shift], -1).gather(1, ids[shift:, None])
         figure = f"mean logprob {logprobs.mean().item():.6f}"
-    print(f"{directory}: {type(model).__name__}: {problems or 'every tensor in place'}; {figure}")
+    print(f"{directory}: {type(model).__name__}: {problems or 'all tensors present'}; {figure}")
     return not problems
 
 

@@ -173,7 +173,7 @@ def head():
                 self.base_model = lambda *a, **k: namespace(last_hidden_state=states[None])
 
             def forward(self):
-                raise AssertionError("the fused head replaces this")
+                raise AssertionError("the fused head must replace this call")
 
             def get_output_embeddings(self):
                 return linear

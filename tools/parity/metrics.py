@@ -204,7 +204,7 @@ def tokenised(texts):
     command = ["java", "-cp", str(jar), "edu.stanford.nlp.process.PTBTokenizer", "-preserveLines", "-lowerCase"]
     lines = "".join(" ".join(text.splitlines()) + "\nx\n" for text in texts)
     found = subprocess.run(command, input=lines, capture_output=True, text=True, check=True).stdout.split("\n")
-    assert found[1::2] == ["x"] * len(texts), "a line for each text"
+    assert found[1::2] == ["x"] * len(texts), "expected one line for each text"
     return [" ".join(word for word in line.rstrip().split(" ") if word not in ptbtokenizer.PUNCTUATIONS) for line in found[:-1:2]]
 
 

@@ -97,8 +97,8 @@ class EncoderDecoders:
 
 
 class Smooth(EncoderDecoders):
-    """Models without a ReLU, so that differences are as exact as derivatives: one that is scaled before a tied head, one with
-    norms after its layers."""
+    """Models without a ReLU, so that differences are as exact as derivatives. One scales its states before a tied head. The
+    other has norms after its layers."""
 
     # Both: widths that are not multiples of block sizes, stacks of different depth.
     ids_of = dict(pad_token_id=0, eos_token_id=1, vocab_size=29)

@@ -181,8 +181,8 @@ def main():
     keys = ("loss", "grad_norm_policy", "grad_norm_value")
     drift = {key: max(abs(a[key] - b[key]) for a, b in zip(steps, rounded)) for key in keys}
     clipped = [max(step["metrics"][key] for step in steps) for key in ("policy/clipfrac_avg", "val/clipfrac_avg")]
-    assert min(clipped) > 0, "both clips are seen at work"
-    assert max(step["grad_norm_policy"] for step in steps) > OPTIONS["max_grad_norm"], "and so is that of the gradient"
+    assert min(clipped) > 0, "expected that both losses are clipped at least once"
+    assert max(step["grad_norm_policy"] for step in steps) > OPTIONS["max_grad_norm"], "expected a gradient that is clipped"
     print(drift, clipped)
     write_json(out / "run.json", {
         "meta": meta(SEED, verl="0.9.1"),

@@ -267,6 +267,6 @@ for seed, n in ((42, 25000), (42, 23), (0, 2), (7, 1), (12345, 5000), (2**40 + 7
     order = numpy.random.default_rng(seed).permutation(n)
     orders.append({"seed": seed, "n": n, "first": order[:20].tolist(), "sum": sum((i + 1) * int(row) for i, row in enumerate(order))})
 rows = datasets.Dataset.from_dict({"i": list(range(5000))}).shuffle(12345)["i"][:20]
-assert list(rows) == orders[4]["first"], "`datasets` shuffles by this permutation"
+assert list(rows) == orders[4]["first"], "the permutation of `datasets` differs from NumPy's"
 write("permutations.json", {"meta": origin, "cases": orders})
 print(len(CASES), "cases,", sum(len(found["samples"]) for found in CASES), "samples")

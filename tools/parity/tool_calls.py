@@ -333,7 +333,7 @@ def real(folder, out):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--real", type=pathlib.Path, help="a folder of chat templates, beside those of TRL")
+    parser.add_argument("--real", type=pathlib.Path, help="a folder of chat templates to use in addition to those of TRL")
     parser.add_argument("--out", type=pathlib.Path, default=FIXTURES / "tool_calls", help="folder to write (default: the committed one)")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)

@@ -37,7 +37,7 @@ def tensorboard(run):
 
 def records(path):
     data = path.read_bytes()
-    assert data[:7] == b":W&B\xe1\xbe\x00", "not a log of wandb"
+    assert data[:7] == b":W&B\xe1\xbe\x00", "not a wandb log"
     position, content = 7, b""
     while position < len(data):
         room = 32768 - position % 32768
@@ -46,7 +46,7 @@ def records(path):
             continue
         check, length, kind = struct.unpack("<IHB", data[position : position + 7])
         part = data[position + 7 : position + 7 + length]
-        assert zlib.crc32(bytes([kind]) + part) == check, f"check at byte {position}"
+        assert zlib.crc32(bytes([kind]) + part) == check, f"wrong checksum at byte {position}"
         position += 7 + length
         content = part if kind in (1, 2) else content + part
         if kind in (1, 4):
@@ -87,7 +87,7 @@ def main():
             wrong = sorted(k for k in set(found) | set(expected) if not same(found.get(k, []), expected.get(k, [])))
             failed |= bool(wrong)
             count = sum(map(len, found.values()))
-            print(f"{run}: {name}: {count} numbers of {len(found)} names", f"DIFFER: {wrong}" if wrong else "as logged")
+            print(f"{run}: {name}: {count} values of {len(found)} metrics", f"DIFFER: {wrong}" if wrong else "as logged")
     sys.exit(failed)
 
 

@@ -59,11 +59,11 @@ get() {
             elif command -v wget >/dev/null; then
                 wget -q -O "$work/$1" "$from/$1"
             else
-                fail "curl or wget is needed to download"
+                fail "the download needs curl or wget; install one of them"
             fi
             ;;
         *) cp "$from/$1" "$work/$1" ;;
-    esac || fail "$from/$1: could not be read"
+    esac || fail "$from/$1: cannot read this file"
 }
 
 get SHA256SUMS
@@ -95,5 +95,5 @@ mv -f "$work/files" "$list"
 echo "installed gradus $version below $prefix"
 case :${PATH:-}: in
     *:"$prefix/bin":*) ;;
-    *) echo "put it on your path: export PATH=\"$prefix/bin:\$PATH\"" ;;
+    *) echo "add it to your path: export PATH=\"$prefix/bin:\$PATH\"" ;;
 esac

@@ -176,7 +176,7 @@ def table(out, plot):
             found = [spread([curve(out / f"{kind}-{seed}", key)[step] for seed in SEEDS]) for kind in KINDS]
             print(f"| {name}, step {step} | {' | | '.join(found)} | |")
     threshold = statistics.mean(points[last] for points in curves["holistic"])
-    print(f"\nsteps until a toxicity of {threshold:.3f}, the mean of the holistic runs at their end:")
+    print(f"\nsteps until the toxicity falls to {threshold:.3f}, the mean of the holistic runs at the last step:")
     for kind in KINDS:
         found = [reached(points, threshold) for points in curves[kind]]
         shown = ", ".join("never" if step is None else f"{step:.0f}" for step in found)

@@ -86,12 +86,12 @@ def table(out, plot):
     stream = random.Random(1)
     among = lambda low, high: stream.randint(low, high)
     known = [("random guesses", expected(lambda low, high: stream.randint(1, HIGH), 2000)),
-             ("careless", expected(careless(stream), 2000)), ("random among what is left", expected(among, 2000)), ("halving", expected(lambda low, high: (low + high) // 2, 1))]
+             ("the careless player", expected(careless(stream), 2000)), ("random among the remaining numbers", expected(among, 2000)), ("halving", expected(lambda low, high: (low + high) // 2, 1))]
     runs = [out / f"grpo-{seed}" for seed in SEEDS]
     rewards = [curve(folder, "eval_reward") for folder in runs]
     found, guesses = ([curve(folder, f"eval_environment/{name}") for folder in runs] for name in ("found", "guesses"))
     of = lambda curves, step: f"{statistics.mean(c[step] for c in curves):.3f} ± {statistics.stdev(c[step] for c in curves):.3f}"
-    print("| | reward | games won | guesses a game |\n|---|---|---|---|")
+    print("| | reward | games won | guesses per game |\n|---|---|---|---|")
     for step in (0, STEPS // 4, STEPS // 2, STEPS):
         print(f"| GRPO, step {step} | {of(rewards, step)} | {of(found, step)} | {of(guesses, step)} |")
     for name, reward in known:

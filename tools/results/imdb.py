@@ -68,7 +68,7 @@ class Study:
         for split in ("train", "test"):
             rows = [json.dumps(row) + "\n" for row in reviews(given.material / f"imdb/{split}.jsonl.gz")]
             (self.imdb / f"{split}.jsonl").write_text("".join(rows))
-            print(f"{len(rows)} reviews to {split}")
+            print(f"{len(rows)} reviews written to {split}")
 
     def gradus(self, *words):
         command = [str(word) for word in (self.given.gradus, *words)]

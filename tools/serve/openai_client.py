@@ -12,7 +12,7 @@ import openai
 def main():
     url, model = sys.argv[1:3]
     client = openai.OpenAI(base_url=f"{url.rstrip('/')}/v1", api_key="none", max_retries=0)
-    assert model in [found.id for found in client.models.list()], "the model is listed"
+    assert model in [found.id for found in client.models.list()], f"the server does not list {model}"
 
     messages = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "The tea"}]
     ask = dict(model=model, messages=messages, max_tokens=12, seed=7)
@@ -24,7 +24,7 @@ def main():
 
     pieces = list(client.chat.completions.create(**ask, stream=True, stream_options={"include_usage": True}))
     text = "".join(piece.choices[0].delta.content or "" for piece in pieces if piece.choices)
-    assert text == whole.choices[0].message.content, "the same seed gives the same answer, streamed too"
+    assert text == whole.choices[0].message.content, "the streamed answer differs from the whole answer with the same seed"
     assert pieces[-1].usage.completion_tokens > 0
 
     scored = client.completions.create(model=model, prompt="The tea is warm", max_tokens=0, echo=True, logprobs=1)
@@ -35,7 +35,7 @@ def main():
     for wrong, kind in [(dict(model="none"), openai.NotFoundError), (dict(temperature=-1), openai.BadRequestError)]:
         try:
             client.chat.completions.create(**{**ask, **wrong})
-            raise SystemExit(f"{wrong} was accepted")
+            raise SystemExit(f"the server accepted {wrong}, but an error was expected")
         except kind as error:
             print("refused:", error.message)
     print("ok")

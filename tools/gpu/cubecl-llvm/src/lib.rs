@@ -1,7 +1,7 @@
 //! The types by which CubeCL's CUDA backend names the LLVM backend, without LLVM.
 //!
-//! gradus compiles its kernels as CUDA C++ (`cubecl/cuda-cpp`), so nothing here is ever asked to compile. If it is, it
-//! answers with an error.
+//! gradus compiles its kernels as CUDA C++ (`cubecl/cuda-cpp`), so no code calls this compiler. A call returns an
+//! error.
 
 use cubecl_core::CompilationError;
 use cubecl_core::ir::nvidia::SmArch;
@@ -12,7 +12,7 @@ use cubecl_runtime::kernel::BufferIOAttr;
 
 use nvptx::ptx_version::PtxVersion;
 
-/// What the LLVM backend compiles for.
+/// Target of the LLVM backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LlvmTarget {
     /// The processor.
@@ -22,17 +22,17 @@ pub enum LlvmTarget {
     Nvptx,
 }
 
-/// The compiler that is not here.
+/// Stand-in for the compiler.
 #[derive(Clone, Debug, Default)]
 pub struct PlironCompiler {
-    /// What it would compile for.
+    /// Target of the compilation.
     pub target: LlvmTarget,
 }
 
-/// What the compiler would be told.
+/// Options of the compiler.
 #[derive(Clone, Debug, Default)]
 pub struct PlironOptions {
-    /// An AMD architecture: none.
+    /// An AMD architecture. Always `None`.
     pub arch: Option<()>,
     /// An NVIDIA architecture.
     pub sm_arch: Option<SmArch>,
@@ -42,10 +42,10 @@ pub struct PlironOptions {
     pub grid_constants: bool,
 }
 
-/// A compiled kernel. There is none.
+/// A compiled kernel. This crate creates none.
 #[derive(Clone, Debug)]
 pub struct NvptxModule {
-    /// Assembly, ended by a zero.
+    /// Assembly, terminated by a zero.
     pub ptx: Vec<core::ffi::c_char>,
     /// The name of the kernel.
     pub entrypoint: String,
@@ -57,7 +57,7 @@ pub struct NvptxModule {
     pub io: Vec<BufferIOAttr>,
 }
 
-/// What compilation would give.
+/// Result of a compilation.
 #[derive(Clone, Debug)]
 pub enum PlironArtifact {
     /// For the processor.
@@ -104,7 +104,7 @@ pub mod nvptx {
         pub struct PtxVersion(u32);
 
         impl PtxVersion {
-            /// The version for a driver: none is emitted here.
+            /// The version for a driver. Always `None`, because this crate emits no assembly.
             pub fn for_driver(_: i32) -> Option<Self> {
                 None
             }
@@ -118,9 +118,9 @@ pub mod nvptx {
     }
 }
 
-/// What the targets share.
+/// Items that all targets share.
 pub mod shared {
-    /// What a device can do by way of the LLVM backend.
+    /// Features of a device that the LLVM backend supports.
     pub mod lowered_features {
         use cubecl_core::ir::DeviceProperties;
 
@@ -131,7 +131,8 @@ pub mod shared {
             Nvptx,
         }
 
-        /// Takes away what the LLVM backend cannot do; only a build that selects that backend calls it.
+        /// Removes the features that the LLVM backend does not support. Only a build that selects that backend calls
+        /// this function.
         pub fn restrict_features(_: &mut DeviceProperties, _: GpuTarget) {}
     }
 }
