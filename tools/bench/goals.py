@@ -3,7 +3,7 @@
 import summary
 import workloads
 
-TRAINING = ("sft", "dpo", "reward", "grpo")
+TRAINING = {"sft": "SFT", "dpo": "DPO", "reward": "reward model", "grpo": "GRPO"}
 SEQ2SEQ = {"sft": "fine-tuning step", "generate": "sampling", "ppo": "PPO iteration"}
 SEQ2SEQ_GOALS = {"sft": 3, "generate": 5, "ppo": 6}
 LEVEL = 0.95  # "level with": not slower than repeated runs differ
@@ -58,4 +58,4 @@ def all_goals(results):
     for kind in TRAINING:
         for precision in ("f32", "bf16"):
             ratio = summary.memory_ratio(entries.get(f"{kind}_{precision}"))
-            yield at_most(f"peak memory, {kind}, {precision}, against TRL", ratio, 0.6, "×")
+            yield at_most(f"peak memory, {TRAINING[kind]}, {precision}, against TRL", ratio, 0.6, "×")

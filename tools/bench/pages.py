@@ -45,7 +45,7 @@ def opening(results):
     peak = results.get("torch_peak_gflops", {})
     rows = [
         ["processor", cpu],
-        ["cores used, of", f"{results['threads']} of {machine['cores']}"],
+        ["cores used", f"{results['threads']} of {machine['cores']}"],
         ["instruction sets", ", ".join(machine["flags"])],
         ["memory", f"{machine['memory_bytes'] / GIB:.1f} GiB"],
         ["system", f"{machine['system']}, {machine['architecture']}"],
@@ -60,7 +60,7 @@ def opening(results):
         rows.append(["memory read", f"{number(read)} GB/s"])
     rows.append(["measured on", results["date"]])
     text = "This page compares gradus with TRL, `transformers` and llama.cpp. All use the same weights, rows and cores. "
-    text += "Their processes run in turn.\n"
+    text += "Their processes alternate.\n"
     text += "[`tools/bench`](../tools/bench/README.md) generates the page from its measurements. Do not edit it by hand."
     return f"# Benchmarks\n\n{text}\n\n{table(['', ''], rows)}"
 
@@ -76,7 +76,7 @@ def goals(found):
     rows = []
     for goal in found:
         rows.append([goal["what"], measured(goal["value"], goal["unit"]), goal["goal"], words[goal["met"]]])
-    return "## Goals\n\n" + table(["", "measured", "goal", ""], rows)
+    return "## Goals\n\n" + table(["measure", "value", "goal", "result"], rows)
 
 
 def counted(count, what):
@@ -92,7 +92,7 @@ def size(work):
     note = ", TRL with gradient checkpointing" if work.get("checkpointing") else ""
     return {
         "sft": f"{counted(work['batch'], 'row')} of {work['length']} tokens{note}",
-        "dpo": f"{counted(work['batch'], 'pair')} of up to {work['length']} tokens, live reference",
+        "dpo": f"{counted(work['batch'], 'pair')} of up to {work['length']} tokens, reference in the step",
         "reward": f"{counted(work['batch'], 'pair')} of up to {work['length']} tokens",
         "grpo": f"{counted(work['batch'], 'prompt')} of {work['length']} tokens × {group}, {new} new tokens",
         "generate": f"{work['batch']} × ({work['length']} + {new}) tokens",
@@ -125,7 +125,7 @@ def steps(results):
     shape = workloads.parameters(workloads.MODELS["124M"])
     text = f"The table shows the time per step on GPT-2's shape ({shape / 1e6:.0f} million parameters, 50,257 tokens) with "
     text += "random weights.\nThe token rate counts the tokens of the rows. For GRPO, it counts the sampled tokens."
-    head = ["", "step", "", "gradus", "TRL", "speedup", "gradus, tokens/s"]
+    head = ["method", "step", "precision", "gradus", "TRL", "speedup", "gradus, tokens/s"]
     return f"## Training steps\n\n{text}\n\n{table(head, rows)}{shares(results)}{failures(entries)}"
 
 
@@ -140,11 +140,16 @@ def shares(results):
         mine = summary.step_s(entry, "gradus")
         peak = summary.peak_gflops(results, precision)
         if mine and peak:
-            share = f"{flops / mine / 1e7 / peak:.0f} % of gradus's matrix peak"
-            parts.append(f"{number(flops / mine / 1e9)} GFLOP/s in {precision}, {share}")
+            share = f"{flops / mine / 1e7 / peak:.0f} %"
+            parts.append(f"{number(flops / mine / 1e9)} GFLOP/s in {precision} ({share} of the matrix peak)")
         elif mine:
             parts.append(f"{number(flops / mine / 1e9)} GFLOP/s in {precision}")
-    return f"\n\nThe matrix products of SFT run at {'; '.join(parts)}." if parts else ""
+    if not parts:
+        return ""
+    text = f"\n\nThe matrix products of SFT run at {' and '.join(parts)}."
+    if any("matrix peak" in part for part in parts):
+        text += " The matrix peak is the speed of gradus for a 2048³ product, as in the first table."
+    return text
 
 
 def failures(entries):
@@ -168,9 +173,9 @@ def generation(results):
         rates = [number(count / s) if s and s > 0 else "–" for s in spent]
         ratios = [times(summary.speedup(entry, side)) for side in ("trl", "llama")]
         rows.append([work["batch"], work["precision"], *rates, *ratios])
-    head = ["sequences", "", "gradus", "transformers", "llama.cpp", "speedup over transformers", "over llama.cpp"]
-    sizes = {f"{entry['work']['length']} prompt tokens and {entry['work']['new_tokens']} new ones" for entry in entries}
-    text = "The table shows new tokens per second, end to end, including the prompts. "
+    head = ["sequences", "precision", "gradus", "transformers", "llama.cpp", "speedup over transformers", "over llama.cpp"]
+    sizes = {f"{entry['work']['length']} prompt tokens and {entry['work']['new_tokens']} new tokens" for entry in entries}
+    text = "The table shows new tokens per second, end to end. The time includes the prompts. "
     text += f"Each sequence has {' or '.join(sorted(sizes))}. The temperature is 1."
     return f"## Generation\n\n{text}\n\n{table(head, rows)}{quantized(entries)}{failures(entries)}"
 
@@ -186,7 +191,8 @@ def quantized(entries):
     if not rows:
         return ""
     head = ["sequences", "gradus, INT8", "llama.cpp, q8_0", "speedup"]
-    return f"\n\nThe same with 8-bit weights. Both sides pack them before the measurement starts:\n\n{table(head, rows)}"
+    text = "The next table shows the same with 8-bit weights. Both sides pack the weights before the measurement starts."
+    return f"\n\n{text}\n\n{table(head, rows)}"
 
 
 def small(results):
@@ -198,8 +204,8 @@ def small(results):
         work = entry["work"]
         count = workloads.parameters(workloads.MODELS[work["model"]])
         rows.append([TITLES[work["kind"]], f"{count:,}", size(work), *step_row(entry)[:3]])
-    head = ["", "parameters", "step", "gradus", "TRL", "speedup"]
-    text = "The table shows the cost of a step with little arithmetic, in f32."
+    head = ["method", "parameters", "step", "gradus", "TRL", "speedup"]
+    text = "The table shows the time of steps with little arithmetic, in f32."
     return f"## Small models\n\n{text}\n\n{table(head, rows)}{failures(entries)}"
 
 
@@ -214,14 +220,14 @@ def seq2seq(results):
         title = TITLES.get(work["kind"], "generation")
         memory = [*map(gib, peaks), times(summary.memory_ratio(entry))]
         rows.append([title, work["model"], size(work), *step_row(entry)[:3], *memory])
-    counts = ", ".join(
+    counts = " and ".join(
         f"{model} ({workloads.parameters(workloads.MODELS[model]) / 1e6:.0f} million parameters)"
         for model in dict.fromkeys(entry["work"]["model"] for entry in entries)
     )
-    text = f"The models are T5 v1.0 with random weights in the sizes of {counts}, in f32.\nThe other side is a loop over "
+    text = f"The models are T5 v1.0 in f32, with random weights and the sizes of {counts}.\nThe other side is a loop over "
     text += "`transformers` and torch ([`seq2seq_side.py`](../tools/bench/seq2seq_side.py)), because no maintained trainer "
     text += "has PPO for such models."
-    head = ["", "model", "step", "gradus", "torch", "speedup", "gradus, peak", "torch, peak", "ratio"]
+    head = ["method", "model", "step", "gradus", "torch", "speedup", "gradus, peak", "torch, peak", "ratio"]
     return f"## Encoder–decoder models\n\n{text}\n\n{table(head, rows)}{failures(entries)}"
 
 
@@ -235,8 +241,9 @@ def memory(results):
         rows.append([title, work["model"], size(work), work["precision"], *map(gib, peaks), times(ratio)])
     if not rows:
         return None
-    head = ["", "model", "", "", "gradus", "TRL or transformers", "ratio"]
-    text = "The table shows the largest resident set of the whole process, including loading and saving, as the kernel counts it."
+    head = ["method", "model", "step", "precision", "gradus", "TRL or transformers", "ratio"]
+    text = "The table shows the peak resident memory of the whole process, including loading and saving. "
+    text += "The operating system measures it."
     return f"## Peak memory\n\n{text}\n\n{table(head, rows)}"
 
 
@@ -261,14 +268,18 @@ def growth(results):
         work = entries[0]["work"]
         count = workloads.parameters(workloads.MODELS[work["model"]])
         model = "" if group == "model" else f" of a model with {count / 1e6:.0f} million parameters"
-        text = f"{TITLES[work['kind']]} steps{model}, in f32. The first row has {size(work)}."
+        text = f"The table shows {TITLES[work['kind']]} steps{model}, in f32. A step of the first line has {size(work)}."
         head = [unit, "gradus", "TRL", "speedup", "gradus, tokens/s", "gradus, peak", "TRL, peak"]
         parts.append(f"### {title}\n\n{text}\n\n{table(head, rows)}{failures(entries)}")
     return "## Scaling\n\n" + "\n\n".join(parts) if parts else None
 
 
+# Heads of columns that differ from the keys of `hot_spots.json`.
+RENAMED = {"LM head and drawing": "LM head and sampling"}
+
+
 def hot_spots(results, spots):
-    """Shares of all threads' time by purpose of the code, and the speed of gradus if only the arithmetic took time."""
+    """Shares of all threads' time by purpose of the code, and the speedup if only the arithmetic took time."""
     found = [(entry, spots[entry["work"]["name"]]) for entry in of_group(results, "main", "generate", "small")
              if entry["work"]["name"] in spots]  # fmt: skip
     if not found:
@@ -282,26 +293,29 @@ def hot_spots(results, spots):
         shares = [f"{spot['shares'][kind] * 100:.0f} %" for kind in kinds] + [f"{spot['idle'] * 100:.0f} %"]
         bound = times(faster / arithmetic) if faster else "–"
         rows.append([title, work["model"], size(work), work["precision"], *shares, times(faster), bound])
-    head = ["", "model", "step", "", *kinds, "idle", "against TRL or transformers", "with product arithmetic alone"]
+    names = [RENAMED.get(kind, kind) for kind in kinds]
+    head = ["method", "model", "step", "precision", *names, "idle", "speedup over TRL or transformers", "upper limit"]
     text = (
         "The table shows shares of the time of both threads, sampled by `perf` over steady steps "
         "(`tools/bench/hot_spots.py`). Product arithmetic is the inner loop of matrix products. In generation, it "
-        "includes waiting for weights from memory. The last column is the upper limit for the speedup without changing "
-        "that loop, if everything else took no time."
+        "includes waiting for weights from memory. The last column is the upper limit of the speedup with the same "
+        "loop: it assumes that all other work takes no time."
     )
     return f"## Where the time goes\n\n{text}{units(results)}\n\n{table(head, rows)}"
 
 
 def units(results):
-    """How close the inner loop is to the maximum of the processor's units."""
+    """The speed of the inner loop as a share of the maximum of the processor's units."""
     machine = (results.get("gradus_bench") or {}).get("machine") or {}
     parts = []
     for precision in PRECISIONS:
         peak, limit = summary.peak_gflops(results, precision), machine.get(f"arithmetic_gflops_{precision}")
         if peak and limit:
-            share = f"{peak / limit * 100:.0f} % of the {number(limit)} GFLOP/s that the units reach with all operands in cache"
-            parts.append(f"{precision}: {number(peak)} GFLOP/s, {share}")
-    return "".join(f" A 2048³ product reaches, in {part}." for part in parts)
+            parts.append(
+                f" A 2048³ product in {precision} reaches {number(peak)} GFLOP/s. This is {peak / limit * 100:.0f} % of the "
+                f"{number(limit)} GFLOP/s that the processor's units reach with all operands in cache."
+            )
+    return "".join(parts)
 
 
 def agreement(results):
@@ -311,9 +325,9 @@ def agreement(results):
     text = f"- The first step of both sides had the same number of tokens in {same} of {same + len(differing)} workloads"
     text += f" (not in {', '.join(differing)})" if differing else ""
     return [
-        f"{text}. The relative difference of its SFT losses in f32 is at most {apart:.0e}, after TRL's losses are "
-        "multiplied by n / (n − 1). For whole rows, TRL divides by all n tokens of a row, and gradus by the n − 1 "
-        "predicted ones."
+        f"{text}. The relative difference of this step's SFT losses in f32 is at most {apart:.0e}, after TRL's losses "
+        "are multiplied by n / (n − 1). For whole rows, TRL divides by all n tokens of a row, and gradus by the n − 1 "
+        "predicted tokens."
     ]
 
 
@@ -333,9 +347,10 @@ def method(results):
         "- Generation is the time of a call in a running process, after one warm-up call: `generate` in transformers, "
         "`gradus bench`, and batched decoding in llama.cpp. It includes sampling. All three prepare the weights when they "
         "load them.",
-        "- TRL's trainers run with their defaults, and bf16 by autocast (generation: bf16 weights). They run without "
-        "gradient checkpointing unless the table mentions it, which makes them faster. Neither side uses dropout.",
-        "- Both sides compute DPO's reference within the step. GRPO's reward is a regular expression. There is no KL term "
+        "- TRL's trainers run with their defaults. For bf16, training uses autocast, and generation uses "
+        "bf16 weights. Gradient checkpointing is a default of TRL, but it is off unless the table mentions it. This makes "
+        "TRL faster. Neither side uses dropout.",
+        "- Both sides compute DPO's reference within the step. GRPO's reward is a regular expression. GRPO has no KL term "
         "and no reference.",
         *between,
         *agreement(results),
@@ -343,7 +358,8 @@ def method(results):
         f"{noisy} of {runs} runs.",
     ]
     if commands:
-        lines.append(f"- gradus: `{commands[0]}`")
+        lines.append(f"- The command of gradus for `{entry['work']['name']}`: `{commands[0]}`")
     if given:
-        lines.append("- TRL: `" + ", ".join(f"{key}={value}" for key, value in given[0].items()) + "`")
+        settings = ", ".join(f"{key}={value}" for key, value in given[0].items())
+        lines.append(f"- The settings of TRL for `{entry['work']['name']}`: `{settings}`")
     return "## How it was measured\n\n" + "\n".join(lines)
