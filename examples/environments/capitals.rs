@@ -25,7 +25,7 @@ impl Environment for Quiz {
         let first = start.seed as usize % CAPITALS.len();
         let questions = vec![CAPITALS[first], CAPITALS[(first + 1) % CAPITALS.len()]];
         let opening = Some(format!("What is the capital of {}?", questions[0].0));
-        Ok(NewEpisode { episode: Box::new(Questions { questions, asked: 0, right: 0 }), opening })
+        Ok(NewEpisode { episode: Box::new(Questions { questions, next_index: 0, right: 0 }), opening })
     }
 
     fn is_deterministic(&self) -> bool {
@@ -36,18 +36,18 @@ impl Environment for Quiz {
 /// One episode.
 struct Questions {
     questions: Vec<(&'static str, &'static str)>,
-    asked: usize,
+    next_index: usize,
     right: usize,
 }
 
 impl Episode for Questions {
     fn step(&mut self, turn: &Turn) -> Result<Observation> {
-        let (_, capital) = self.questions.get(self.asked).ok_or_else(|| Error::episode("the quiz is over"))?;
+        let (_, capital) = self.questions.get(self.next_index).ok_or_else(|| Error::episode("the quiz is over"))?;
         let is_right = turn.text.to_lowercase().contains(&capital.to_lowercase());
         self.right += usize::from(is_right);
-        self.asked += 1;
+        self.next_index += 1;
         let verdict = if is_right { "Right." } else { "Wrong." };
-        let next = self.questions.get(self.asked);
+        let next = self.questions.get(self.next_index);
         let replies = next.map(|(country, _)| Reply::User { content: format!("{verdict} And of {country}?") });
         let metrics = BTreeMap::from([("right".to_owned(), f64::from(u8::from(is_right)))]);
         Ok(Observation { is_done: replies.is_none(), replies: replies.into_iter().collect(), reward: None, metrics })

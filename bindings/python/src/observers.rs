@@ -21,13 +21,13 @@ pub struct PyObserver {
     wants_rollouts: bool,
     shared: Arc<Shared>,
     /// Time of the last progress report.
-    told: Option<Instant>,
+    last_report: Option<Instant>,
 }
 
 impl PyObserver {
     /// Reports events to `handler(kind, details)`. If it returns `False`, the run stops after a checkpoint.
     pub fn new(handler: Arc<Py<PyAny>>, wants_rollouts: bool, shared: Arc<Shared>) -> Self {
-        Self { handler, wants_rollouts, shared, told: None }
+        Self { handler, wants_rollouts, shared, last_report: None }
     }
 
     /// Calls the handler with the dict that `details` fills. An exception in the handler stops the run.
@@ -52,9 +52,9 @@ impl PyObserver {
 
     /// Whether it is time for the next progress report.
     fn is_due(&mut self) -> bool {
-        let is_due = self.told.is_none_or(|told| told.elapsed() >= TELLING);
+        let is_due = self.last_report.is_none_or(|last_report| last_report.elapsed() >= TELLING);
         if is_due {
-            self.told = Some(Instant::now());
+            self.last_report = Some(Instant::now());
         }
         is_due
     }

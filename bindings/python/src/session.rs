@@ -75,15 +75,15 @@ enum Prompt {
 }
 
 impl Prompt {
-    fn read(value: &Bound<'_, PyAny>, asked: &TemplateInputs) -> PyResult<Self> {
+    fn read(value: &Bound<'_, PyAny>, inputs: &TemplateInputs) -> PyResult<Self> {
         if let Ok(text) = value.extract::<String>() {
             return Ok(Self::Text(text));
         }
         if let Ok(ids) = value.extract::<Vec<u32>>() {
             return Ok(Self::Ids(ids));
         }
-        let asked = TemplateInputs { tools: asked.tools.clone(), variables: asked.variables.clone() };
-        Ok(Self::Messages(messages(value)?, asked))
+        let inputs = TemplateInputs { tools: inputs.tools.clone(), variables: inputs.variables.clone() };
+        Ok(Self::Messages(messages(value)?, inputs))
     }
 
     /// Returns the prompt's ids, its text if it has one, and the stop strings for the completion.
@@ -92,9 +92,9 @@ impl Prompt {
         Ok(match self {
             Self::Ids(ids) => (ids.clone(), String::new(), stop.to_vec()),
             Self::Text(text) => (prompter.ids_of(text, true)?, text.clone(), stop.to_vec()),
-            Self::Messages(messages, asked) => {
-                let text = prompter.text_of(messages, asked)?;
-                (prompter.prompt_of(messages, asked)?, text, session.stop_of(stop))
+            Self::Messages(messages, inputs) => {
+                let text = prompter.text_of(messages, inputs)?;
+                (prompter.prompt_of(messages, inputs)?, text, session.stop_of(stop))
             }
         })
     }

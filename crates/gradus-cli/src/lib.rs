@@ -76,11 +76,11 @@ fn named(arguments: Vec<OsString>) -> impl Iterator<Item = OsString> {
 
 /// Rewrites `help` as `--help`, and `help COMMAND` as `COMMAND --help`. `help TOPIC` shows a page of the documentation.
 fn helped(arguments: Vec<OsString>) -> Vec<OsString> {
-    let Some((_, asked)) = arguments.split_first().filter(|(first, _)| *first == "help") else { return arguments };
-    let Some(topic) = asked.first() else { return vec!["--help".into()] };
+    let Some((_, rest)) = arguments.split_first().filter(|(first, _)| *first == "help") else { return arguments };
+    let Some(topic) = rest.first() else { return vec!["--help".into()] };
     match topic.to_str().is_some_and(|name| cli::command().find_subcommand(name).is_some()) {
-        true => asked.iter().cloned().chain(["--help".into()]).collect(),
-        false => std::iter::once("docs".into()).chain(asked.iter().cloned()).collect(),
+        true => rest.iter().cloned().chain(["--help".into()]).collect(),
+        false => std::iter::once("docs".into()).chain(rest.iter().cloned()).collect(),
     }
 }
 

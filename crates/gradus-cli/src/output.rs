@@ -58,13 +58,13 @@ impl std::error::Error for ClosedPipe {}
 impl Output {
     /// Creates the output that the global options select.
     pub fn new(global: &Global) -> Self {
-        let wanted = |is_terminal: bool| match global.color {
+        let uses_color = |is_terminal: bool| match global.color {
             ColorChoice::Always => true,
             ColorChoice::Never => false,
             ColorChoice::Auto => is_terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
         };
-        let color = wanted(std::io::stderr().is_terminal());
-        let data_paint = Paint { color: wanted(std::io::stdout().is_terminal()) };
+        let color = uses_color(std::io::stderr().is_terminal());
+        let data_paint = Paint { color: uses_color(std::io::stdout().is_terminal()) };
         start_log(global.verbose, color);
         Self { quiet: global.quiet, json: global.json, paint: Paint { color }, data_paint, captured: None }
     }
@@ -509,9 +509,9 @@ mod tests {
 
     #[test]
     fn what_was_typed_reaches_no_terminal_as_a_command() {
-        let said = "\x1b[31merror:\x1b[0m unexpected argument '\x1b]0;title\x07\x1b[2J'";
+        let message = "\x1b[31merror:\x1b[0m unexpected argument '\x1b]0;title\x07\x1b[2J'";
         assert_eq!(
-            usage_shown(said, true),
+            usage_shown(message, true),
             "\x1b[31merror:\x1b[0m unexpected argument '\\u{1b}]0;title\\u{7}\\u{1b}[2J'"
         );
     }

@@ -68,13 +68,13 @@ pub fn refuse_copies(command: &str) -> anyhow::Result<()> {
 /// # Errors
 /// There is no launcher, or it started another number of processes.
 pub fn start(matches: &ArgMatches) -> anyhow::Result<()> {
-    let Some(&wanted) = matches.get_one::<u64>("ranks") else { return Ok(()) };
+    let Some(&requested) = matches.get_one::<u64>("ranks") else { return Ok(()) };
     if let Some(launch) = launch()? {
-        if launch.size as u64 == wanted {
+        if launch.size as u64 == requested {
             return Ok(());
         }
         let message =
-            format!("`--ranks` is {wanted}, but {} started {} processes", launch.launcher.name(), launch.size);
+            format!("`--ranks` is {requested}, but {} started {} processes", launch.launcher.name(), launch.size);
         return Err(Error::input(message)
             .with_hint("leave `--ranks` out: the launcher sets the number of ranks")
             .into());
@@ -87,7 +87,7 @@ pub fn start(matches: &ArgMatches) -> anyhow::Result<()> {
     };
     let program = std::env::current_exe().context("the path of gradus is unknown")?;
     let mut command = Command::new(&launcher);
-    command.arg("-n").arg(wanted.to_string()).arg(program).args(std::env::args_os().skip(1));
+    command.arg("-n").arg(requested.to_string()).arg(program).args(std::env::args_os().skip(1));
     // The user may request more ranks than cores. Open MPI rejects that, and root, without these variables.
     command.envs([
         ("OMPI_MCA_rmaps_base_oversubscribe", "1"),

@@ -145,7 +145,7 @@ fn schema(address: &Address, timeout_s: f64) -> Result<Value> {
     Ok(schema.remove("action").unwrap_or_default())
 }
 
-fn action_of(schema: &Value, wanted: Option<&str>) -> Result<Action> {
+fn action_of(schema: &Value, requested: Option<&str>) -> Result<Action> {
     let empty = Map::new();
     let fields = schema.get("properties").and_then(Value::as_object).unwrap_or(&empty);
     let names: Vec<&String> = fields.keys().filter(|name| *name != METADATA).collect();
@@ -155,7 +155,7 @@ fn action_of(schema: &Value, wanted: Option<&str>) -> Result<Action> {
         Some("string") => Some(FieldType::Text),
         _ => None,
     };
-    match (wanted, &names[..]) {
+    match (requested, &names[..]) {
         (Some(name), _) if fields.is_empty() => Ok(Action::Field(name.to_owned(), FieldType::Text)),
         (Some(name), names) if !names.iter().any(|other| *other == name) => {
             let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
@@ -266,18 +266,18 @@ impl OpenEnvEpisode {
 impl Episode for OpenEnvEpisode {
     fn step(&mut self, turn: &Turn) -> Result<Observation> {
         let text = turn.content.trim();
-        let told =
+        let reply =
             |what: String| Ok(Observation { replies: vec![Reply::User { content: what }], ..Observation::default() });
         let action = match &self.action {
             Action::Calls => return self.call(&turn.calls),
             Action::Field(name, FieldType::Text) => json!({ name.as_str(): text }),
             Action::Field(name, kind) => match number_in(text, *kind) {
                 Some(number) => json!({ name.as_str(): number }),
-                None => return told("Answer with a number.".to_owned()),
+                None => return reply("Answer with a number.".to_owned()),
             },
             Action::Json => match object_in(text) {
                 Some(object) => object,
-                None => return told("Answer with an action as a JSON object.".to_owned()),
+                None => return reply("Answer with an action as a JSON object.".to_owned()),
             },
         };
         let stepped = self.stepped(&action)?;

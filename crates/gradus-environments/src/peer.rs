@@ -272,10 +272,10 @@ fn read(mut process: Process, running: &Weak<Running>, name: &str, dialect: &Dia
 /// # Errors
 /// Returns the reason if the line violates the protocol.
 fn take(running: &Running, line: &str, dialect: &Dialect) -> std::result::Result<(), String> {
-    let said = (dialect.read)(line);
+    let message = (dialect.read)(line);
     let mut waiting = locked(&running.waiting);
     waiting.lines += 1;
-    match said {
+    match message {
         Line::Answer(number, object) => match waiting.answers.remove(&number) {
             // The caller may have given up.
             Some(answer) => drop(answer.send(Ok(object))),

@@ -38,10 +38,10 @@ pub fn serve(environment: &dyn Environment, input: impl BufRead, output: impl Wr
             let line = line?;
             let (episodes, output) = (&episodes, &output);
             scope.spawn(move || {
-                let said = answer(environment, episodes, &line);
+                let reply = answer(environment, episodes, &line);
                 let (output, state) = &mut *locked(output);
                 if state.is_ok() {
-                    *state = output.write_all(said.as_bytes()).and_then(|()| output.flush());
+                    *state = output.write_all(reply.as_bytes()).and_then(|()| output.flush());
                 }
             });
             if locked(output).1.is_err() {
@@ -89,26 +89,26 @@ fn work(environment: &dyn Environment, episodes: &Open, request: &Map<String, Va
             let row =
                 request.get("row").and_then(Value::as_object).cloned().ok_or("the request has no object `row`")?;
             let NewEpisode { episode, opening } =
-                environment.begin(&Start { name: name.clone(), seed, row }).map_err(|error| told(&error))?;
+                environment.begin(&Start { name: name.clone(), seed, row }).map_err(|error| error_text(&error))?;
             locked(episodes).insert(name, Arc::new(Mutex::new(episode)));
             Ok(json!({ "message": opening }))
         }
         "step" => {
             let turn = request.get("turn").and_then(turn).ok_or("the request has no readable `turn`")?;
-            let observation = locked(&*episode()?).step(&turn).map_err(|error| told(&error))?;
+            let observation = locked(&*episode()?).step(&turn).map_err(|error| error_text(&error))?;
             Ok(shown(observation))
         }
         "close" => {
             let episode = episode()?;
             locked(episodes).remove(&name()?);
-            let reward = locked(&*episode).finish().map_err(|error| told(&error))?;
+            let reward = locked(&*episode).finish().map_err(|error| error_text(&error))?;
             Ok(json!({ "reward": reward }))
         }
         other => Err(format!("there is no request `{other}`")),
     }
 }
 
-fn told(error: &Error) -> String {
+fn error_text(error: &Error) -> String {
     match error.hint() {
         Some(hint) => format!("{error} ({hint})"),
         None => error.to_string(),

@@ -60,9 +60,10 @@ impl Call {
 pub(crate) fn fitted(schema: &Value, arguments: &Map<String, Value>) -> Map<String, Value> {
     let property = |name: &str| schema.get("properties")?.get(name);
     let fit = |(name, value): (&String, &Value)| {
-        let read = value.as_str().zip(property(name)).and_then(|(text, property)| {
-            types_of(property).into_iter().find_map(|wanted| read_as(text.trim(), wanted))
-        });
+        let read = value
+            .as_str()
+            .zip(property(name))
+            .and_then(|(text, property)| types_of(property).into_iter().find_map(|kind| read_as(text.trim(), kind)));
         (name.clone(), read.unwrap_or_else(|| value.clone()))
     };
     arguments.iter().map(fit).collect()
@@ -84,11 +85,11 @@ fn types_of(schema: &Value) -> Vec<&str> {
     types
 }
 
-/// Parses `text` as a value of the type `wanted`.
-fn read_as(text: &str, wanted: &str) -> Option<Value> {
+/// Parses `text` as a value of the type `kind`.
+fn read_as(text: &str, kind: &str) -> Option<Value> {
     let number = || text.parse::<f64>().ok().filter(|number| number.is_finite());
     let whole = || text.parse::<i64>().ok().map(Value::from);
-    match wanted {
+    match kind {
         "integer" => {
             whole().or_else(|| number().filter(|number| is_whole(*number)).map(|number| Value::from(number as i64)))
         }
@@ -117,7 +118,7 @@ mod tests {
     /// The expected values are those of transformers 5.23, `utils.chat_parsing.response_parser._coerce`.
     #[test]
     fn texts_stand_for_values_of_the_type_that_is_wanted() {
-        for (wanted, text, expected) in [
+        for (kind, text, expected) in [
             (json!({ "type": "integer" }), "7", json!(7)),
             (json!({ "type": "integer" }), " -7 ", json!(-7)),
             (json!({ "type": "integer" }), "3.0", json!(3)),
@@ -139,10 +140,10 @@ mod tests {
             (json!({ "type": "integer", "nullable": true }), "null", json!(null)),
             (json!({}), "7", json!("7")),
         ] {
-            let schema = json!({ "properties": { "x": wanted } });
+            let schema = json!({ "properties": { "x": kind } });
             let given = json!({ "x": text, "other": "7" });
             let found = fitted(&schema, given.as_object().expect("an object"));
-            assert_eq!(Value::Object(found), json!({ "x": expected, "other": "7" }), "{wanted} {text}");
+            assert_eq!(Value::Object(found), json!({ "x": expected, "other": "7" }), "{kind} {text}");
         }
     }
 

@@ -203,8 +203,8 @@ fn check(schema: &Value, arguments: &Map<String, Value>) -> std::result::Result<
                 false => format!("there is no argument `{name}`; there are {}", names()),
             });
         };
-        let Some(wanted) = property.get("type").and_then(Value::as_str) else { continue };
-        let fits = match wanted {
+        let Some(expected) = property.get("type").and_then(Value::as_str) else { continue };
+        let fits = match expected {
             "string" => value.is_string(),
             "integer" => value.is_i64() || value.is_u64() || value.as_f64().is_some_and(|number| number.fract() == 0.0),
             "number" => value.is_number(),
@@ -215,7 +215,7 @@ fn check(schema: &Value, arguments: &Map<String, Value>) -> std::result::Result<
             _ => true,
         };
         if !fits {
-            return Err(format!("the argument `{name}` is {value}, but must be of the type {wanted}"));
+            return Err(format!("the argument `{name}` is {value}, but must be of the type {expected}"));
         }
     }
     Ok(())

@@ -156,11 +156,11 @@ mod tests {
                         let (weight, bias) = parameters(x);
                         make(x).linear(weight, bias, layout, Precision::F32)
                     });
-                    let apart = all(&inputs, |x| {
+                    let separate = all(&inputs, |x| {
                         let (weight, bias) = parameters(x);
                         linear(make(x).tensor(), weight, bias, layout, Precision::F32)
                     });
-                    assert!(fused == apart, "{n} {width} {out} {layout:?}");
+                    assert!(fused == separate, "{n} {width} {out} {layout:?}");
                 }
             }
         }

@@ -175,8 +175,8 @@ fn nvrtc_version(library: &Library) -> Option<(u32, u32)> {
     type Version = unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int;
     let (mut major, mut minor) = (0, 0);
     // SAFETY: the function has this type (nvrtc.h) and writes two numbers.
-    let is_told = unsafe { library.get::<Version>(b"nvrtcVersion\0").ok()?(&mut major, &mut minor) } == 0;
-    is_told.then(|| Some((u32::try_from(major).ok()?, u32::try_from(minor).ok()?))).flatten()
+    let is_known = unsafe { library.get::<Version>(b"nvrtcVersion\0").ok()?(&mut major, &mut minor) } == 0;
+    is_known.then(|| Some((u32::try_from(major).ok()?, u32::try_from(minor).ok()?))).flatten()
 }
 
 fn cublas_version(library: &Library) -> Option<(u32, u32)> {

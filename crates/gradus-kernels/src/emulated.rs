@@ -50,8 +50,8 @@ pub(crate) fn halves(n: usize, seed: u64) -> Vec<f32> {
 /// ‖found − expected‖ / ‖expected‖.
 pub(crate) fn distance(found: &[f32], expected: &[f32]) -> f64 {
     let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|value| value * value).sum::<f64>().sqrt();
-    let apart = norm(&mut found.iter().zip(expected).map(|(a, b)| f64::from(a - b)));
-    apart / norm(&mut expected.iter().map(|&value| f64::from(value))).max(1e-9)
+    let difference = norm(&mut found.iter().zip(expected).map(|(a, b)| f64::from(a - b)));
+    difference / norm(&mut expected.iter().map(|&value| f64::from(value))).max(1e-9)
 }
 
 /// `left · right` of matrices of `rows` × `inner` and `inner` × `columns`, computed by the kernel.

@@ -280,8 +280,8 @@ fn attention_across_agrees_with_its_reference() {
 /// ‖found − expected‖ / ‖expected‖.
 fn distance(found: &[f32], expected: &[f32]) -> f64 {
     let norm = |values: &mut dyn Iterator<Item = f32>| values.map(|x| f64::from(x).powi(2)).sum::<f64>().sqrt();
-    let apart = norm(&mut found.iter().zip(expected).map(|(a, b)| a - b));
-    apart / norm(&mut expected.iter().copied()).max(1e-9)
+    let difference = norm(&mut found.iter().zip(expected).map(|(a, b)| a - b));
+    difference / norm(&mut expected.iter().copied()).max(1e-9)
 }
 
 /// Asserts that the relative distance between `found` and `expected` is at most `most`, over all values and over each gradient.

@@ -114,11 +114,11 @@ fn count_orders<S: AsRef<[u32]>>(
         grams.count(0, &mut found);
         for (i, statistics) in statistics.iter_mut().enumerate() {
             grams.count(i + 1, &mut of_one);
-            let (predicted, wanted) = (grams.names(0).len(), grams.names(i + 1).len());
+            let (predicted, expected) = (grams.names(0).len(), grams.names(i + 1).len());
             let at = 3 * (first + order);
             // N-grams of the prediction do not count if the reference has none of that order.
-            statistics[at] = if wanted > 0 { predicted as f64 } else { 0.0 };
-            statistics[at + 1] = wanted as f64;
+            statistics[at] = if expected > 0 { predicted as f64 } else { 0.0 };
+            statistics[at + 1] = expected as f64;
             statistics[at + 2] = f64::from(shared(&found, &of_one));
         }
     }

@@ -120,8 +120,8 @@ impl Cider {
                 let similarity = |text: usize| {
                     let reference = Vector::new(grams.names(text), &weights);
                     let cosine = prediction.cosine(&reference, is_d);
-                    let apart = bigrams(starts[row]) - bigrams(text);
-                    if is_d { cosine * (-apart * apart / (2.0 * SIGMA * SIGMA)).exp() } else { cosine }
+                    let difference = bigrams(starts[row]) - bigrams(text);
+                    if is_d { cosine * (-difference * difference / (2.0 * SIGMA * SIGMA)).exp() } else { cosine }
                 };
                 let references = starts[row] + 1..starts[row + 1];
                 let count = references.len() as f64;

@@ -122,7 +122,7 @@ struct Overlap {
 fn overlaps(texts: &[Vec<u32>], known: &HashSet<u32>) -> Vec<Overlap> {
     let mut overlaps = vec![Overlap { precisions: [0.0; ORDERS], recalls: [0.0; ORDERS] }; texts.len() - 1];
     let mut grams = Grams::new(texts);
-    let (mut found, mut wanted) = (Vec::new(), Vec::new());
+    let (mut found, mut expected) = (Vec::new(), Vec::new());
     for order in 0..ORDERS {
         if order > 0 {
             grams.lengthen();
@@ -137,18 +137,18 @@ fn overlaps(texts: &[Vec<u32>], known: &HashSet<u32>) -> Vec<Overlap> {
         }
         grams.count(0, &mut found);
         for (i, overlap) in overlaps.iter_mut().enumerate() {
-            grams.count(i + 1, &mut wanted);
+            grams.count(i + 1, &mut expected);
             let (mut precision, mut predicted, mut recall, mut referred) = (0.0, 0.0, 0.0, 0.0);
-            for ((&found, &wanted), &entailed) in found.iter().zip(&wanted).zip(&entailed) {
-                let (found, wanted) = (f64::from(found), f64::from(wanted));
+            for ((&found, &expected), &entailed) in found.iter().zip(&expected).zip(&entailed) {
+                let (found, expected) = (f64::from(found), f64::from(expected));
                 if found > 0.0 {
-                    let of_reference = (wanted / found).min(1.0);
+                    let of_reference = (expected / found).min(1.0);
                     precision += found * (of_reference + (1.0 - of_reference) * entailed);
                     predicted += found;
                 }
-                if wanted > 0.0 {
-                    recall += wanted * entailed * (found / wanted).min(1.0);
-                    referred += wanted * entailed;
+                if expected > 0.0 {
+                    recall += expected * entailed * (found / expected).min(1.0);
+                    referred += expected * entailed;
                 }
             }
             overlap.precisions[order] = if predicted > 0.0 { precision / predicted } else { 0.0 };

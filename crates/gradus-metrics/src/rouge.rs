@@ -128,23 +128,23 @@ impl Rouge {
         let kinds = words.len();
         let mut best = [0.0_f64; 4];
         let mut grams = Grams::new(&whole);
-        let (mut found, mut wanted) = (Vec::new(), Vec::new());
+        let (mut found, mut expected) = (Vec::new(), Vec::new());
         for (order, best) in best[..2].iter_mut().enumerate() {
             if order > 0 {
                 grams.lengthen();
             }
             grams.count(0, &mut found);
             for reference in 1..whole.len() {
-                grams.count(reference, &mut wanted);
+                grams.count(reference, &mut expected);
                 let (predicted, referred) = (grams.names(0).len(), grams.names(reference).len());
-                *best = best.max(f_measure(shared(&found, &wanted) as usize, predicted, referred));
+                *best = best.max(f_measure(shared(&found, &expected) as usize, predicted, referred));
             }
         }
         for reference in 1..whole.len() {
             let common = lcs::length(&whole[reference], &whole[0]);
             best[2] = best[2].max(f_measure(common, whole[0].len(), whole[reference].len()));
-            let (wanted, found) = if self.options.swapped { (0, reference) } else { (reference, 0) };
-            let hits = union_hits(&lines[wanted], &lines[found], kinds);
+            let (expected, found) = if self.options.swapped { (0, reference) } else { (reference, 0) };
+            let hits = union_hits(&lines[expected], &lines[found], kinds);
             best[3] = best[3].max(f_measure(hits, whole[0].len(), whole[reference].len()));
         }
         best
@@ -216,9 +216,9 @@ impl Metric for Rouge {
 }
 
 /// Returns the harmonic mean of precision and recall; 0 if there are no words.
-fn f_measure(hits: usize, predicted: usize, wanted: usize) -> f64 {
+fn f_measure(hits: usize, predicted: usize, expected: usize) -> f64 {
     let precision = hits as f64 / predicted.max(1) as f64;
-    let recall = hits as f64 / wanted.max(1) as f64;
+    let recall = hits as f64 / expected.max(1) as f64;
     if precision + recall > 0.0 { 2.0 * precision * recall / (precision + recall) } else { 0.0 }
 }
 

@@ -109,16 +109,16 @@ mod tests {
 
     #[test]
     fn parts_have_the_values_of_the_whole_and_are_reported() {
-        let (rows, mut told) = (rows(150), Vec::new());
+        let (rows, mut reported) = (rows(150), Vec::new());
         let found = in_parts(
             &rows,
             &mut |done| {
-                told.push(done);
+                reported.push(done);
                 true
             },
             number,
         );
-        assert_eq!((found, told), (number(&rows), vec![64, 128, 150]));
+        assert_eq!((found, reported), (number(&rows), vec![64, 128, 150]));
     }
 
     #[test]

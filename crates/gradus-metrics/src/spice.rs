@@ -62,7 +62,7 @@ impl Spice {
     }
 
     fn score(&self, graphs: &Graphs) -> f64 {
-        let wanted: BTreeSet<&Tuple> = graphs.references.iter().flatten().collect();
+        let expected: BTreeSet<&Tuple> = graphs.references.iter().flatten().collect();
         let mut synonyms = HashMap::new();
         let mut is_same = |a: &str, b: &str| {
             let Some(wordnet) = &self.wordnet else { return a == b };
@@ -72,14 +72,15 @@ impl Spice {
             other.len() == tuple.len() && tuple.iter().zip(other).all(|(a, b)| is_same(a, b))
         };
         // Precision and recall count separately: two words of the prediction may match one word of the references.
-        let mut said = |tuple: &&Tuple| wanted.contains(*tuple) || wanted.iter().any(|other| is_match(tuple, other));
-        let precise = graphs.prediction.iter().filter(|tuple| said(tuple)).count() as f64;
+        let mut is_stated =
+            |tuple: &&Tuple| expected.contains(*tuple) || expected.iter().any(|other| is_match(tuple, other));
+        let precise = graphs.prediction.iter().filter(|tuple| is_stated(tuple)).count() as f64;
         let recalled =
-            wanted.iter().filter(|other| graphs.prediction.iter().any(|tuple| is_match(tuple, other))).count() as f64;
+            expected.iter().filter(|other| graphs.prediction.iter().any(|tuple| is_match(tuple, other))).count() as f64;
         if precise == 0.0 {
             return 0.0;
         }
-        let (precision, recall) = (precise / graphs.prediction.len() as f64, recalled / wanted.len() as f64);
+        let (precision, recall) = (precise / graphs.prediction.len() as f64, recalled / expected.len() as f64);
         2.0 * precision * recall / (precision + recall)
     }
 }

@@ -27,11 +27,11 @@ impl Metric for TokenF1 {
 /// Returns the best score of the first sequence against the others.
 fn best(ids: &[Vec<u32>]) -> f64 {
     let grams = Grams::new(ids);
-    let (mut found, mut wanted) = (Vec::new(), Vec::new());
+    let (mut found, mut expected) = (Vec::new(), Vec::new());
     grams.count(0, &mut found);
     let score = |reference: usize| {
-        grams.count(reference, &mut wanted);
-        let same = f64::from(shared(&found, &wanted));
+        grams.count(reference, &mut expected);
+        let same = f64::from(shared(&found, &expected));
         match ids[0].len() + ids[reference].len() {
             // An empty answer, as expected.
             0 => 1.0,

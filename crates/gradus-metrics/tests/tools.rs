@@ -391,12 +391,12 @@ fn lines_are_detokenized_as_moses_does() {
 
 #[test]
 fn orders_of_ngrams_are_bounded() {
-    let told = |error: gradus_metrics::Error| error.to_string();
+    let message = |error: gradus_metrics::Error| error.to_string();
     let error = Chrf::new(gradus_metrics::ChrfOptions { char_order: 0, ..Default::default() }).map(drop);
     let expected = "the option `char_order` plus `word_order` of `chrf` is 0, but must be from 1 to 64";
-    assert_eq!(error.map_err(told), Err(expected.to_owned()));
+    assert_eq!(error.map_err(message), Err(expected.to_owned()));
     let error =
         SacreBleu::new(gradus_metrics::SacreBleuOptions { max_ngram_order: 65, ..Default::default() }).map(drop);
     let expected = "the option `max_ngram_order` of `sacre_bleu` is 65, but must be from 1 to 64";
-    assert_eq!(error.map_err(told), Err(expected.to_owned()));
+    assert_eq!(error.map_err(message), Err(expected.to_owned()));
 }

@@ -48,17 +48,17 @@ impl DeviceChoice {
     /// # Errors
     /// If the name is unknown, or this build or this machine does not have the device.
     pub fn named(name: &str) -> Result<Self> {
-        let wanted = canonical(name).ok_or_else(|| {
+        let requested = canonical(name).ok_or_else(|| {
             Error::input(format!("`{name}` is not a device")).with_hint("`cpu`, `gpu`, or `gpu:1` for the second GPU")
         })?;
         // GPUs are enumerated only on request.
-        if wanted == CPU {
+        if requested == CPU {
             return Ok(Self::cpu());
         }
         let all = Self::all();
         let names: Vec<_> = all.iter().map(|device| format!("`{device}`")).collect();
         let missing = || Error::input(format!("there is no `{name}`: this build finds {}", names.join(", ")));
-        all.into_iter().find(|device| device.name == wanted).ok_or_else(|| missing().with_hint(suggestion()))
+        all.into_iter().find(|device| device.name == requested).ok_or_else(|| missing().with_hint(suggestion()))
     }
 
     /// Returns all usable devices, the CPU first.

@@ -46,14 +46,14 @@ pub struct Launch {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LaunchError {
     /// A variable has an invalid value.
-    #[error("`{variable}` is `{value}`, which is not a {wanted}")]
+    #[error("`{variable}` is `{value}`, which is not a {expected}")]
     Unreadable {
         /// Name of the variable.
         variable: &'static str,
         /// Value of the variable.
         value: String,
         /// Expected form.
-        wanted: &'static str,
+        expected: &'static str,
     },
     /// torchrun and similar launchers start processes but provide no way to exchange messages.
     #[error("`WORLD_SIZE` is {size}, as torchrun sets it, but no MPI launcher started the processes")]
@@ -91,11 +91,11 @@ impl Launch {
     /// # Errors
     /// As [`detect`](Self::detect).
     pub fn of(variables: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, LaunchError> {
-        let number = |variable: &'static str, wanted: &'static str| match variables(variable) {
+        let number = |variable: &'static str, expected: &'static str| match variables(variable) {
             None => Ok(None),
             Some(value) => match value.trim().parse::<usize>() {
                 Ok(number) => Ok(Some(number)),
-                Err(_) => Err(LaunchError::Unreadable { variable, value, wanted }),
+                Err(_) => Err(LaunchError::Unreadable { variable, value, expected }),
             },
         };
         for (launcher, [rank, size, local_rank, local_size]) in VARIABLES {
@@ -107,7 +107,7 @@ impl Launch {
                 return Err(LaunchError::Unreadable {
                     variable: size,
                     value,
-                    wanted: "rank below the number of processes",
+                    expected: "rank below the number of processes",
                 });
             }
             // For several nodes the value is `2(x3)`; the first number applies to each node.

@@ -38,14 +38,16 @@ pub enum Error {
         reason: String,
     },
     /// The library does not match the launcher.
-    #[error("{launcher} started {wanted} processes, but `{library}` finds {found}: library and launcher do not match")]
+    #[error(
+        "{launcher} started {expected} processes, but `{library}` finds {found}: library and launcher do not match"
+    )]
     Mismatch {
         /// Name of the launcher.
         launcher: String,
         /// Path of the library.
         library: String,
         /// Number of processes that the launcher started.
-        wanted: usize,
+        expected: usize,
         /// Number of processes that the library reports.
         found: usize,
     },
@@ -129,8 +131,8 @@ impl Mpi {
         let lets_threads = engine.init().map_err(unusable)?;
         let (rank, size) = engine.place().map_err(unusable)?;
         if (rank, size) != (launch.rank, launch.size) {
-            let (launcher, wanted) = (launch.launcher.name().to_owned(), launch.size);
-            return Err(Error::Mismatch { launcher, library: found.path, wanted, found: size });
+            let (launcher, expected) = (launch.launcher.name().to_owned(), launch.size);
+            return Err(Error::Mismatch { launcher, library: found.path, expected, found: size });
         }
         Ok(Self { engine: Mutex::new(engine), lets_threads, found, rank, size })
     }

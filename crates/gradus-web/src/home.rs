@@ -30,7 +30,7 @@ pub async fn show(State(app): State<Arc<App>>, Extension(session): Extension<Ses
     let mut open = Vec::new();
     for project in projects.list()? {
         let all = projects.annotations(project.id)?;
-        let done = all.iter().filter(|said| said.state == Stands::Done).count();
+        let done = all.iter().filter(|annotation| annotation.state == Stands::Done).count();
         open.push((project, done));
     }
     let example =

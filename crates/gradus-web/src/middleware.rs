@@ -103,8 +103,8 @@ async fn check(app: &Arc<App>, request: Request) -> Result<(Request, Option<Sess
         return Err(Refusal::Known(Box::new(response)));
     }
     // A request that declares a body that is too large is rejected. Without a declared size, reading stops at the limit.
-    let said = text(header::CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
-    if said.is_some_and(|said| said > BODY_BYTES as u64) {
+    let declared = text(header::CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
+    if declared.is_some_and(|declared| declared > BODY_BYTES as u64) {
         return Err(Refusal::Because(StatusCode::PAYLOAD_TOO_LARGE, TOO_LARGE));
     }
     let changes = !matches!(parts.method, Method::GET | Method::HEAD | Method::OPTIONS);
@@ -141,9 +141,10 @@ async fn check(app: &Arc<App>, request: Request) -> Result<(Request, Option<Sess
         return refuse("The page is from another session: go back, reload it and try again.");
     };
     let bytes = whole(body).await?;
-    let said = parts.headers.get("x-csrf-token").and_then(|value| value.to_str().ok()).map(str::to_owned);
-    let said = said.or_else(|| (kind == "application/x-www-form-urlencoded").then(|| field(&bytes, "csrf")).flatten());
-    if !said.is_some_and(|said| same(&said, &session.csrf)) {
+    let token = parts.headers.get("x-csrf-token").and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let token =
+        token.or_else(|| (kind == "application/x-www-form-urlencoded").then(|| field(&bytes, "csrf")).flatten());
+    if !token.is_some_and(|token| same(&token, &session.csrf)) {
         return refuse("The page did not send its token: reload it and try again.");
     }
     parts.extensions.insert(session);

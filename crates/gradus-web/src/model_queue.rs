@@ -119,10 +119,10 @@ impl ModelQueue {
     /// # Errors
     /// Same as [`Session::score`].
     pub fn score(&self, ids: &[u32], likeliest: usize) -> Result<Vec<Token>> {
-        let said = self.session.score(ids, likeliest)?;
+        let scores = self.session.score(ids, likeliest)?;
         let texts = self.session.texts(&[], ids)?;
         let first = ids.first().map(|&id| Token::bare(id, String::new()));
-        let rest = said.into_iter().enumerate().map(|(i, said)| self.token(&ids[..=i], said));
+        let rest = scores.into_iter().enumerate().map(|(i, score)| self.token(&ids[..=i], score));
         let tokens = first.into_iter().map(Ok).chain(rest).zip(texts);
         tokens.map(|(token, text)| Ok(Token { text, ..token? })).collect()
     }

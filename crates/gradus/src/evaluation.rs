@@ -264,9 +264,9 @@ pub fn observe_logprobs(rollouts: &Rollouts, reference: Option<&[Vec<f32>]>, sta
         stats.min("logprobs/min", f64::from(least));
     }
     if let Some(reference) = reference {
-        let said = reference.concat();
-        stats.mean_of("logprobs/reference_mean", &said);
-        stats.mean("logprobs/reference_std", std(&said, Variance::Biased).unwrap_or(0.0), 1.0);
+        let logprobs = reference.concat();
+        stats.mean_of("logprobs/reference_mean", &logprobs);
+        stats.mean("logprobs/reference_std", std(&logprobs, Variance::Biased).unwrap_or(0.0), 1.0);
     }
 }
 

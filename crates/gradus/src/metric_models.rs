@@ -287,13 +287,13 @@ impl ClassifierModel for Classifying {
     }
 
     fn logits(&self, texts: &[(&str, Option<&str>)], truncation: Truncation) -> Result<Vec<Vec<f32>>, TextError> {
-        let limit = |asked: Option<usize>| {
-            let asked = asked.or(self.tokenizer.longest());
-            [asked, self.model.encoder.max_positions()].into_iter().flatten().min()
+        let limit = |requested: Option<usize>| {
+            let requested = requested.or(self.tokenizer.longest());
+            [requested, self.model.encoder.max_positions()].into_iter().flatten().min()
         };
         let cut = match truncation {
-            Truncation::Left(asked) => limit(asked).map(Cut::Left),
-            Truncation::Right(asked) => limit(asked).map(Cut::Right),
+            Truncation::Left(requested) => limit(requested).map(Cut::Left),
+            Truncation::Right(requested) => limit(requested).map(Cut::Right),
         };
         let joined = |(i, (first, second)): (usize, &(&str, Option<&str>))| {
             let joined = self.tokenizer.encode_joined(first, *second, cut).map_err(|error| error.to_string());
@@ -345,9 +345,9 @@ impl TextToTextModel for Answering {
             let rows = sources[pass].iter().map(|source| Sequence::completion(source, first)).collect();
             let batch = self.model.batch(&Rows::Alone(rows));
             let logits_bv = self.model.logits_of(self.model.before_targets(&batch));
-            let wanted = TensorData::new(ids.iter().map(|&id| i64::from(id)).collect::<Vec<_>>(), [ids.len()]);
-            let wanted = Tensor::<1, Int>::from_data(wanted, &logits_bv.device());
-            let values = read(&logits_bv.select(1, wanted).flatten(0, 1));
+            let indices = TensorData::new(ids.iter().map(|&id| i64::from(id)).collect::<Vec<_>>(), [ids.len()]);
+            let indices = Tensor::<1, Int>::from_data(indices, &logits_bv.device());
+            let values = read(&logits_bv.select(1, indices).flatten(0, 1));
             logits.extend(values.chunks_exact(ids.len()).map(<[f32]>::to_vec));
         }
         Ok(logits)

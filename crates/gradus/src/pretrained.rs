@@ -127,8 +127,8 @@ impl Reader<'_> {
         if Tokenizer::is_in(self.dir.tokenizer_dir()) {
             let own = Tokenizer::of_model(self.dir.tokenizer_dir(), &self.dir.path)?;
             if let Some(id) = first_other(&writer.tokenizer, &own) {
-                let said = |by: &Tokenizer| by.token(id).map_or("nothing".to_owned(), |token| format!("`{token}`"));
-                let (to_it, to_policy) = (said(&own), said(&writer.tokenizer));
+                let token_of = |by: &Tokenizer| by.token(id).map_or("nothing".to_owned(), |token| format!("`{token}`"));
+                let (to_it, to_policy) = (token_of(&own), token_of(&writer.tokenizer));
                 return Err(self.refuse(&format!(
                     "has a different tokenizer than the policy `{policy}`: id {id} is {to_it} in its vocabulary and \
                      {to_policy} in that of the policy"

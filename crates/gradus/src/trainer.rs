@@ -437,8 +437,8 @@ impl Trainer {
         let lists = [("weights", Some(weights)), ("old_logprobs", loss.needs_old_logprobs().then_some(old_logprobs))];
         for (name, list) in lists.into_iter().filter_map(|(name, list)| Some((name, list?))) {
             if list.len() != completion.len() {
-                let (found, wanted) = (list.len(), completion.len());
-                return refuse(format!("datum {number} has {found} `{name}`, but its completion has {wanted} ids"));
+                let (found, expected) = (list.len(), completion.len());
+                return refuse(format!("datum {number} has {found} `{name}`, but its completion has {expected} ids"));
             }
         }
         let model = self.learner.module();
@@ -465,12 +465,12 @@ impl Trainer {
     /// As [`optim_step`](Self::optim_step); also if the trainer's optimizer does not store AdamW moments in this
     /// format.
     pub fn optim_step_with(&mut self, params: &StepParams) -> Result<OptimStep> {
-        let (wanted, found) = (OptimizerConfig::AdamW(params.adamw), self.learner.optimizer().config());
-        if !wanted.remembers_as(&found) {
-            let message = format!("this step needs {wanted}, but the optimizer of this trainer is {found}");
+        let (expected, found) = (OptimizerConfig::AdamW(params.adamw), self.learner.optimizer().config());
+        if !expected.remembers_as(&found) {
+            let message = format!("this step needs {expected}, but the optimizer of this trainer is {found}");
             return Err(Error::input(message).with_hint("create the trainer with the optimizer of its steps"));
         }
-        self.learner.reconfigure(wanted);
+        self.learner.reconfigure(expected);
         self.optim_step(params.learning_rate, params.max_grad_norm)
     }
 

@@ -279,15 +279,15 @@ fn actions_ask_before_they_act() {
     assert_eq!(snapshot.name(), "step 20", "the chosen one on its page");
 
     assert_eq!(press(&mut browser, "D"), None);
-    let asked = |browser: &Browser| match &browser.dialog {
+    let question_of = |browser: &Browser| match &browser.dialog {
         Some(Dialog::Confirm { question, .. }) => question.clone(),
         other => panic!("no question: {other:?}"),
     };
-    assert_eq!(asked(&browser), "remove step 20 of ppo with 1 MB?");
+    assert_eq!(question_of(&browser), "remove step 20 of ppo with 1 MB?");
     assert_eq!(press(&mut browser, "y"), Some(Effect::RemoveCheckpoint { name: "ppo".into(), step: 20 }));
     assert_eq!(press(&mut browser, "nD"), None);
     let cost = "it is the newest: the run would resume from step 20";
-    assert_eq!(asked(&browser), format!("remove step 30 of ppo with 1 MB? {cost}"));
+    assert_eq!(question_of(&browser), format!("remove step 30 of ppo with 1 MB? {cost}"));
     assert_eq!(press(&mut browser, "xnD"), None);
     assert_eq!(browser.notice.as_ref().map(|notice| &*notice.text), Some("only checkpoints can be removed one by one"));
     browser.entries[0].step = 40;

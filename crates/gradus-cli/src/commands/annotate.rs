@@ -191,13 +191,13 @@ fn tool(text: &str) -> Result<Tool, String> {
 }
 
 /// Writes the number of answers atomically, so that readers never see a partial file.
-fn tell(file: &OutputFile, done: usize, of: usize) -> gradus::Result<()> {
-    let told = json!({ "done": done, "of": of }).to_string();
-    file.write(|file| file.write_all(told.as_bytes()))
+fn write_progress(file: &OutputFile, done: usize, of: usize) -> gradus::Result<()> {
+    let progress = json!({ "done": done, "of": of }).to_string();
+    file.write(|file| file.write_all(progress.as_bytes()))
 }
 
 /// Opens the progress file: a new one, or one from an earlier call. Other files are not replaced.
-fn told(path: &Path, overwrite: bool) -> gradus::Result<OutputFile> {
+fn open_progress(path: &Path, overwrite: bool) -> gradus::Result<OutputFile> {
     let is_ours = |path: &Path| {
         let text = std::fs::read_to_string(path).unwrap_or_default();
         let found: Option<Value> = serde_json::from_str(&text).ok();
@@ -227,7 +227,7 @@ pub fn run(args: AnnotateArgs, out: &Output) -> anyhow::Result<()> {
                 device,
                 ..
             } = *args;
-            let progress = progress.map(|path| told(&path, args.overwrite)).transpose()?;
+            let progress = progress.map(|path| open_progress(&path, args.overwrite)).transpose()?;
             fetch_data(&data, out)?;
             let uncertain_to = reward_model.filter(|_| order == Order::Uncertainty);
             for model in model.iter().chain(&uncertain_to) {
@@ -254,7 +254,7 @@ pub fn run(args: AnnotateArgs, out: &Output) -> anyhow::Result<()> {
             let mut bar = out.counter("answers");
             let tasks = new_project(folder, &new, &mut |done, of| {
                 bar.set(done, of);
-                if let Some(Err(error)) = progress.as_ref().map(|file| tell(file, done, of)) {
+                if let Some(Err(error)) = progress.as_ref().map(|file| write_progress(file, done, of)) {
                     out.warn(error);
                 }
             })?;

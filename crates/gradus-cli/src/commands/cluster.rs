@@ -306,10 +306,10 @@ mod tests {
 
     #[test]
     fn paths_are_one_word() {
-        for (path, wanted) in
+        for (path, expected) in
             [("runs/a.yml", "runs/a.yml"), ("my run.yml", "'my run.yml'"), ("a'b", r"'a'\''b'"), ("", "''")]
         {
-            assert_eq!(quoted(Path::new(path)), wanted);
+            assert_eq!(quoted(Path::new(path)), expected);
         }
     }
 }

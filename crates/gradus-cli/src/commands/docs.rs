@@ -97,12 +97,12 @@ struct SearchHit<'a> {
 pub fn run(args: DocsArgs, out: &Output) -> anyhow::Result<()> {
     let chosen = args.page.as_deref().map(page).transpose()?;
     if let Some(text) = &args.search {
-        let wanted = text.to_lowercase();
-        let wanted: Vec<&str> = wanted.split_whitespace().collect();
+        let query = text.to_lowercase();
+        let query: Vec<&str> = query.split_whitespace().collect();
         let pages = PAGES.iter().filter(|(name, _)| chosen.is_none_or(|(only, _)| only == *name));
-        let mut found: Vec<SearchHit<'_>> = pages.clone().flat_map(|(name, page)| lines(name, page, &wanted)).collect();
+        let mut found: Vec<SearchHit<'_>> = pages.clone().flat_map(|(name, page)| lines(name, page, &query)).collect();
         if found.is_empty() {
-            found = pages.flat_map(|(name, page)| sections(name, page, &wanted)).collect();
+            found = pages.flat_map(|(name, page)| sections(name, page, &query)).collect();
         }
         if found.is_empty() {
             let error = gradus::Error::input(format!("no section of the documentation contains all words of `{text}`"));
@@ -122,13 +122,13 @@ pub fn run(args: DocsArgs, out: &Output) -> anyhow::Result<()> {
 
 /// Returns a page by its name, with or without extension.
 fn page(name: &str) -> anyhow::Result<(&'static str, &'static str)> {
-    let wanted = name.strip_suffix(".md").unwrap_or(name);
-    let wanted = wanted.strip_prefix("docs/").unwrap_or(wanted);
-    if let Some((name, text)) = PAGES.iter().find(|(name, _)| *name == wanted) {
+    let requested = name.strip_suffix(".md").unwrap_or(name);
+    let requested = requested.strip_prefix("docs/").unwrap_or(requested);
+    if let Some((name, text)) = PAGES.iter().find(|(name, _)| *name == requested) {
         return Ok((name, text));
     }
     let error = gradus::Error::input(format!("there is no page `{name}`"));
-    Err(match nearest(wanted, PAGES.iter().map(|(name, _)| *name)) {
+    Err(match nearest(requested, PAGES.iter().map(|(name, _)| *name)) {
         Some(near) => error.with_hint(format!("did you mean `{near}`?")),
         None => {
             error.with_hint(format!("`gradus docs` lists the pages; `gradus docs --search \"{name}\"` searches them"))
@@ -138,23 +138,23 @@ fn page(name: &str) -> anyhow::Result<(&'static str, &'static str)> {
 }
 
 /// Returns whether a text contains all the words, ignoring case.
-fn has_all(text: &str, wanted: &[&str]) -> bool {
+fn has_all(text: &str, words: &[&str]) -> bool {
     let text = text.to_lowercase();
-    wanted.iter().all(|word| text.contains(word))
+    words.iter().all(|word| text.contains(word))
 }
 
 /// Returns the headings of the sections that contain all the words.
-fn sections<'a>(name: &'a str, page: &'a str, wanted: &[&str]) -> Vec<SearchHit<'a>> {
+fn sections<'a>(name: &'a str, page: &'a str, words: &[&str]) -> Vec<SearchHit<'a>> {
     let lines: Vec<&str> = page.lines().collect();
     let starts: Vec<usize> = (0..lines.len()).filter(|&at| lines[at].starts_with('#')).collect();
     let ends = starts.iter().skip(1).copied().chain([lines.len()]);
-    let of = starts.iter().zip(ends).filter(|(start, end)| has_all(&lines[**start..*end].join("\n"), wanted));
+    let of = starts.iter().zip(ends).filter(|(start, end)| has_all(&lines[**start..*end].join("\n"), words));
     of.map(|(&start, _)| SearchHit { page: name, line: start + 1, text: lines[start] }).collect()
 }
 
 /// Returns the lines of a page that contain all the words.
-fn lines<'a>(name: &'a str, page: &'a str, wanted: &'a [&str]) -> impl Iterator<Item = SearchHit<'a>> {
-    let hits = page.lines().enumerate().filter(move |(_, line)| has_all(line, wanted));
+fn lines<'a>(name: &'a str, page: &'a str, words: &'a [&str]) -> impl Iterator<Item = SearchHit<'a>> {
+    let hits = page.lines().enumerate().filter(move |(_, line)| has_all(line, words));
     hits.map(move |(i, text)| SearchHit { page: name, line: i + 1, text })
 }
 

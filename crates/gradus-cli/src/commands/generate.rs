@@ -152,10 +152,10 @@ fn ids(text: &str) -> Result<Ids, std::num::ParseIntError> {
     text.split(',').map(|id| id.trim().parse()).collect::<Result<_, _>>().map(Ids)
 }
 
-/// Parses a number for which `holds` is true; `wanted` describes the allowed numbers.
-fn number(text: &str, wanted: &str, holds: fn(f32) -> bool) -> Result<f32, String> {
+/// Parses a number for which `holds` is true; `expected` describes the allowed numbers.
+fn number(text: &str, expected: &str, holds: fn(f32) -> bool) -> Result<f32, String> {
     let found = text.parse().map_err(|_| "expected a number".to_owned())?;
-    if holds(found) { Ok(found) } else { Err(format!("it must be {wanted}")) }
+    if holds(found) { Ok(found) } else { Err(format!("it must be {expected}")) }
 }
 
 fn temperature(text: &str) -> Result<f32, String> {

@@ -29,11 +29,11 @@ pub fn run(args: ManArgs, out: &Output) -> anyhow::Result<()> {
         return out.result(&names, || names.iter().map(|name| format!("{name}\n")).collect());
     }
     let words = std::iter::once("gradus".to_owned()).chain(args.command);
-    let wanted = words.collect::<Vec<String>>().join("-");
-    let wanted = wanted.strip_prefix("gradus-gradus").map_or(wanted.clone(), |rest| format!("gradus{rest}"));
-    let Some((name, command)) = all.iter().find(|(name, _)| *name == wanted) else {
-        let error = gradus::Error::input(format!("there is no page `{wanted}`"));
-        let hint = match nearest(&wanted, names.iter().copied()) {
+    let requested = words.collect::<Vec<String>>().join("-");
+    let requested = requested.strip_prefix("gradus-gradus").map_or(requested.clone(), |rest| format!("gradus{rest}"));
+    let Some((name, command)) = all.iter().find(|(name, _)| *name == requested) else {
+        let error = gradus::Error::input(format!("there is no page `{requested}`"));
+        let hint = match nearest(&requested, names.iter().copied()) {
             Some(near) => format!("did you mean `{near}`?"),
             None => "`gradus man --list` shows all names".to_owned(),
         };

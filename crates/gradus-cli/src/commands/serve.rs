@@ -102,9 +102,9 @@ impl Trainer for SelfTrainer {
         let output = command.output().map_err(|error| gradus::Error::io(config, error))?;
         // The forecast of a run that does not fit is shown as well, although the command fails.
         serde_json::from_slice(&output.stdout).map_err(|_| {
-            let said = String::from_utf8_lossy(&output.stderr);
-            let said = said.trim().trim_start_matches("error: ");
-            gradus::Error::input(if said.is_empty() { "the forecast failed without a message" } else { said })
+            let message = String::from_utf8_lossy(&output.stderr);
+            let message = message.trim().trim_start_matches("error: ");
+            gradus::Error::input(if message.is_empty() { "the forecast failed without a message" } else { message })
         })
     }
 
@@ -167,9 +167,9 @@ pub fn run(args: ServeArgs, out: &Output) -> anyhow::Result<()> {
         weights_token,
     };
     catch_interrupts(None);
-    let mut said = Ok(());
+    let mut result = Ok(());
     let mut ready = |address: &gradus_web::Address| {
-        said = match out.is_json() {
+        result = match out.is_json() {
             true => out.json_line(&json!({
                 "url": address.url(),
                 "token": address.token,
@@ -183,5 +183,5 @@ pub fn run(args: ServeArgs, out: &Output) -> anyhow::Result<()> {
         out.note("Ctrl-C stops the server");
     };
     serve(options, &mut ready, &is_interrupted)?;
-    said
+    result
 }

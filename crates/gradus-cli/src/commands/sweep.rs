@@ -208,7 +208,7 @@ fn train(pending: Vec<Run>, at_once: usize, threads: usize, out: &Output) -> any
     let progress = out.progress("runs", pending.len() as u64);
     let (mut waiting, mut running, mut failed, mut done) =
         (pending.into_iter(), Vec::<(Run, Child)>::new(), Vec::new(), 0);
-    let mut is_told = false;
+    let mut is_passed_on = false;
     loop {
         while running.len() < at_once && !is_interrupted() {
             let Some(run) = waiting.next() else { break };
@@ -218,10 +218,10 @@ fn train(pending: Vec<Run>, at_once: usize, threads: usize, out: &Output) -> any
         if running.is_empty() {
             break;
         }
-        if is_interrupted() && !is_told {
+        if is_interrupted() && !is_passed_on {
             // The signal may have reached only this process, so it is passed on to the runs.
             running.iter().for_each(|(_, child)| process::interrupt(child));
-            is_told = true;
+            is_passed_on = true;
         }
         let mut still = Vec::new();
         for (run, mut child) in running {

@@ -31,8 +31,8 @@ fn an_adapter_is_trained_used_and_merged() {
     assert_eq!(score(&["--model", "run/model"]), named, "an adapter's directory stands for its base with it");
 
     let merge = ["merge", "--model", &model, "--adapter", "run/model", "--output", "merged"];
-    let said = test.succeeds(&merge);
-    assert!(said.starts_with("merged\nlargest difference of a logit, merged against unmerged: "), "{said}");
+    let stdout = test.succeeds(&merge);
+    assert!(stdout.starts_with("merged\nlargest difference of a logit, merged against unmerged: "), "{stdout}");
     let merged = score(&["--model", "merged"]);
     assert!(merged.iter().zip(&named).all(|(a, b)| (a - b).abs() <= 1e-5), "{merged:?} {named:?}");
     let report: Value =
@@ -42,8 +42,8 @@ fn an_adapter_is_trained_used_and_merged() {
 
     // As GGUF, an adapter is exported with its base. The numbers, which come last in the file, are those of the merged model.
     let exported = |model: &str, output: &str| {
-        let said = test.succeeds(&["export", "--model", model, "--weights", "f32", "--output", output]);
-        assert!(said.starts_with(&format!("{output}: gpt2 in f32, ")), "{said}");
+        let stdout = test.succeeds(&["export", "--model", model, "--weights", "f32", "--output", output]);
+        assert!(stdout.starts_with(&format!("{output}: gpt2 in f32, ")), "{stdout}");
         std::fs::read(test.path().join(output)).expect("a file")
     };
     let (one, other) = (exported("run/model", "one.gguf"), exported("merged", "other.gguf"));

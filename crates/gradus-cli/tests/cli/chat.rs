@@ -132,10 +132,13 @@ fn a_model_without_a_template_says_which_form_it_takes_and_takes_one_by_name() {
         assert_eq!(code, Some(0), "{stderr}");
         stderr
     };
-    let said = talk(&[]);
-    assert!(said.contains("warning: `bare` has no chat template: it reads the conversation as `Human: …`"), "{said}");
+    let output = talk(&[]);
+    assert!(
+        output.contains("warning: `bare` has no chat template: it reads the conversation as `Human: …`"),
+        "{output}"
+    );
     for chosen in [&["--format", "hh"][..], &["--chat-template", "chatml"]] {
-        let said = talk(chosen);
-        assert!(!said.contains("no chat template"), "{chosen:?}: {said}");
+        let output = talk(chosen);
+        assert!(!output.contains("no chat template"), "{chosen:?}: {output}");
     }
 }

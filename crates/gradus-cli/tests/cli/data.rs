@@ -81,9 +81,9 @@ fn a_field_of_many_lines_is_a_finding_and_an_open_quote_is_an_error() {
     let rows: String = (0..60).map(|i| format!("row {i}\n")).collect();
     let test = CliTest::with("closed.csv", &format!("text\na\n\"{rows}\"\nb\n"));
     let found = test.succeeds(&["data", "check", "closed.csv", "-q"]);
-    let wanted = "CSV fields that span many lines: 1 row (remark)\n  \
+    let expected = "CSV fields that span many lines: 1 row (remark)\n  \
                   closed.csv:3: `text` spans 61 lines; look for a stray quote where it begins\n";
-    assert_eq!(found, wanted);
+    assert_eq!(found, expected);
     test.write("open.csv", &format!("text\na\n\"{rows}b\n"));
     for arguments in [&["data", "check", "open.csv", "-q"][..], &["data", "convert", "open.csv", "-o", "open.jsonl"]] {
         test.fails(

@@ -86,8 +86,8 @@ fn feedback_becomes_reward_models_and_they_a_policy() {
     let factuality = test.read("relevance.yml").replace("r1.jsonl", "r2.jsonl").replace("NF-ERR", "F-ERR");
     test.write("factuality.yml", &factuality.replace("output_dir: relevance", "output_dir: factuality"));
     let run = test.run(&[&["train", "factuality.yml"][..], &short].concat());
-    let told = "r2.jsonl: all 8 rows are longer than `max_length` 30; the shortest has ";
-    assert!(run.code != 0 && run.stderr.contains(told), "{}", run.stderr);
+    let message = "r2.jsonl: all 8 rows are longer than `max_length` 30; the shortest has ";
+    assert!(run.code != 0 && run.stderr.contains(message), "{}", run.stderr);
     // The passages leave no room in 30 positions.
     let prompts =
         [("context: wikipage: Tea text: The tea is warm. It is warm. ", ""), ("question: ", ""), ("answer: ", "")];
@@ -224,14 +224,14 @@ fn the_program_of_the_documents_judges_sentences() {
     let logged = lines(&test.read("run/metrics.jsonl"));
     assert!(logged[0]["rewards/questions/mean"].is_number(), "{}", logged[0]);
     // Computed by hand: two of three sentences are questions, and their points belong to their characters.
-    let asked = json!({ "prompt": "", "completion": "Tea? Warm tea. Wärmer?" }).to_string();
+    let request = json!({ "prompt": "", "completion": "Tea? Warm tea. Wärmer?" }).to_string();
     let mut child = std::process::Command::new("python3")
         .arg(test.path().join("questions.py"))
         .stdin(std::process::Stdio::piped())
         .stdout(std::process::Stdio::piped())
         .spawn()
         .expect("python3 runs");
-    std::io::Write::write_all(&mut child.stdin.take().expect("a pipe"), format!("{asked}\n").as_bytes())
+    std::io::Write::write_all(&mut child.stdin.take().expect("a pipe"), format!("{request}\n").as_bytes())
         .expect("it reads");
     let output = child.wait_with_output().expect("it ends");
     let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");

@@ -409,8 +409,8 @@ fn a_reference_that_reads_ids_differently_is_refused() {
     let eval = ["eval", "--model", &policy, "--data", "prompts.jsonl", "--reward-rule-substring", "e"];
     let run = test.run(&[&eval[..], &["--max-new-tokens", "3", "--reference-model", &reference]].concat());
     assert_eq!((run.code, run.stdout.as_str()), (1, ""), "{}", run.stderr);
-    let said = format!("error: the reference `{reference}` ");
-    assert!(run.stderr.contains(&said), "{}", run.stderr);
+    let message = format!("error: the reference `{reference}` ");
+    assert!(run.stderr.contains(&message), "{}", run.stderr);
     // A long row is truncated to the positions of the model.
     let long = "The tea is good. ".repeat(400);
     test.write("long.jsonl", &format!("{{\"text\": \"{long}\"}}\n"));
@@ -431,8 +431,8 @@ fn what_is_longer_than_a_models_positions_is_refused_by_every_family() {
         let positions = config[positions].as_u64().expect("a number");
         let long = "The tea is good. ".repeat(200);
         let run = test.run(&["generate", "--model", &model, "--prompt", &long, "--max-new-tokens", "4"]);
-        let said = format!("it exceeds the model's {positions} positions");
-        assert!(run.code == 1 && run.stderr.contains(&said), "{family}: {}", run.stderr);
+        let message = format!("it exceeds the model's {positions} positions");
+        assert!(run.code == 1 && run.stderr.contains(&message), "{family}: {}", run.stderr);
         let run = test.run(&[
             "sft",
             "--model",
@@ -444,8 +444,8 @@ fn what_is_longer_than_a_models_positions_is_refused_by_every_family() {
             "--max-length",
             "100000",
         ]);
-        let said = format!("has {positions} positions, but the longest sequence of this run has ");
-        assert!(run.code == 1 && run.stderr.contains(&said), "{family}: {}", run.stderr);
+        let message = format!("has {positions} positions, but the longest sequence of this run has ");
+        assert!(run.code == 1 && run.stderr.contains(&message), "{family}: {}", run.stderr);
         assert!(
             run.stderr.contains(&format!("hint: set `train.max_length` to {positions}")),
             "{family}: {}",

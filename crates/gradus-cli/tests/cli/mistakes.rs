@@ -72,9 +72,9 @@ fn every_mistake_is_told_what_is_wrong_and_what_to_do() {
         let run = test.run(&line.split(' ').collect::<Vec<_>>());
         assert_eq!(run.stdout, "", "gradus {line}");
         // clap's messages end with an empty line.
-        let said = format!("{}\n", run.stderr.trim_end());
-        if (run.code, said.as_str()) != (code, stderr.as_str()) {
-            found += &format!("$ gradus {line}\n{said}[{}]\n\n", run.code);
+        let actual = format!("{}\n", run.stderr.trim_end());
+        if (run.code, actual.as_str()) != (code, stderr.as_str()) {
+            found += &format!("$ gradus {line}\n{actual}[{}]\n\n", run.code);
         }
         // A failed start leaves a directory that must not affect the next mistake.
         let _ = std::fs::remove_dir_all(test.path().join("runs"));

@@ -122,15 +122,15 @@ fn a_command_replaces_what_it_wrote_itself() {
     refused(&test.run(&eval), "said.jsonl");
     assert_eq!(test.read("said.jsonl"), FOREIGN);
     test.succeeds(&[&eval[..], &["--overwrite"]].concat());
-    let said = test.read("said.jsonl");
+    let content = test.read("said.jsonl");
     test.succeeds(&eval);
-    assert_eq!(test.read("said.jsonl"), said);
+    assert_eq!(test.read("said.jsonl"), content);
 
     test.write("asked.jsonl", ROWS);
     let new = |name: &str| {
-        let asked = ["annotate", "new", name, "--data", "asked.jsonl", "--labels", "comparison", "--model", &model];
+        let arguments = ["annotate", "new", name, "--data", "asked.jsonl", "--labels", "comparison", "--model", &model];
         let more = ["--answers", "2", "--max-new-tokens", "2", "--progress", "new/told.json"];
-        test.succeeds(&[&asked[..], &more].concat());
+        test.succeeds(&[&arguments[..], &more].concat());
     };
     new("p");
     assert_eq!(test.read("new/told.json"), "{\"done\":4,\"of\":4}");

@@ -67,22 +67,22 @@ fn an_error_is_said_once() {
     }
     let (test, model) = (place(), fixture_model("gpt2"));
     let ranks = ["--ranks", "2"];
-    let said = |more: &[&str]| {
+    let stderr_of = |more: &[&str]| {
         let run = on_ranks(&test, &dpo(&model, &[&ranks, more].concat()));
         assert_ne!(run.code, 0);
         run.stderr
     };
-    assert_eq!(said(&["--data", "nothing.jsonl"]), "error: nothing.jsonl: no such file or directory\n");
+    assert_eq!(stderr_of(&["--data", "nothing.jsonl"]), "error: nothing.jsonl: no such file or directory\n");
     assert_eq!(
-        said(&["--batch-size", "0"]),
+        stderr_of(&["--batch-size", "0"]),
         "error: `train.batch_size` is 0, but must be at least 1\n  --> flag `--batch-size`\n"
     );
-    let refused = said(&["--lanes", "1", "--output-dir", "none"]);
+    let refused = stderr_of(&["--lanes", "1", "--output-dir", "none"]);
     assert!(refused.starts_with("error: 2 ranks cannot share a run with `train.lanes: 1`\nhint: "), "{refused}");
     assert!(!test.path().join("none").exists());
     std::fs::create_dir(test.path().join("taken")).expect("made");
     test.write("taken/notes.txt", "mine");
-    let refused = said(&["--output-dir", "taken"]);
+    let refused = stderr_of(&["--output-dir", "taken"]);
     assert!(refused.starts_with("error: output directory `taken` exists and is not empty\n"), "{refused}");
     assert_eq!(refused.matches("error:").count(), 1, "{refused}");
 }
@@ -103,8 +103,8 @@ fn copies_of_one_process_are_refused() {
     );
     let (code, text) =
         run(&dpo(&model, &[]), &[("PMI_RANK", "0"), ("PMI_SIZE", "2"), ("GRADUS_MPI", "/nowhere/libmpi.so")]);
-    let wanted = "error: `mpiexec` started 2 processes, and this one cannot join them: no MPI library was found (looked for /nowhere/libmpi.so)\n";
-    assert!(code == 1 && text.starts_with(wanted), "{text}");
+    let expected = "error: `mpiexec` started 2 processes, and this one cannot join them: no MPI library was found (looked for /nowhere/libmpi.so)\n";
+    assert!(code == 1 && text.starts_with(expected), "{text}");
     let (code, text) = run(&dpo(&model, &[]), &[("RANK", "1"), ("WORLD_SIZE", "2")]);
     assert!(code == 1 && text.contains("`WORLD_SIZE` is 2, as torchrun sets it"), "{text}");
     let (code, text) = run(&dpo(&model, &["--ranks", "2"]), &[("PATH", "/nowhere")]);

@@ -306,6 +306,6 @@ fn a_run_whose_completions_are_gone_says_so() {
     let gone = "warning: `run/rollouts.sqlite` is missing: the completions and warnings of the steps up to 1 are lost";
     assert!(!run("2", &["--resume", "--save-steps", "1"]).contains("rollouts.sqlite` is missing"));
     std::fs::remove_file(test.path().join("run/rollouts.sqlite")).expect("removed");
-    let said = run("3", &["--resume", "--save-steps", "1"]);
-    assert!(said.contains(&gone.replace("up to 1", "up to 2")), "{said}");
+    let output = run("3", &["--resume", "--save-steps", "1"]);
+    assert!(output.contains(&gone.replace("up to 1", "up to 2")), "{output}");
 }

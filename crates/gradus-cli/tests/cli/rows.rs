@@ -124,10 +124,12 @@ fn plain_text_is_packed_into_blocks() {
     let arguments = ["sft", "--model", &model, "--data", "book.txt", "--output-dir", "run", "--packing"];
     let run = test.run(&[&arguments[..], &["--max-length", "16", "--max-steps", "2", "--eval-fraction", "0"]].concat());
     assert_eq!(run.code, 0, "{}", run.stderr);
-    let said = run.stderr.lines().find(|line| line.contains("training: 2 of 2 rows")).expect("what became of the rows");
-    let numbers: Vec<usize> = said.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect();
+    let summary =
+        run.stderr.lines().find(|line| line.contains("training: 2 of 2 rows")).expect("what became of the rows");
+    let numbers: Vec<usize> =
+        summary.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect();
     let (tokens, blocks) = (numbers[numbers.len() - 2], numbers[numbers.len() - 1]);
-    assert!(said.ends_with("blocks") && blocks == tokens.div_ceil(16), "{said}");
+    assert!(summary.ends_with("blocks") && blocks == tokens.div_ceil(16), "{summary}");
     // A directory of text files is data. Next to other data files, text files are descriptions.
     std::fs::create_dir(test.path().join("books")).expect("a directory");
     test.write("books/one.txt", story);
@@ -192,8 +194,8 @@ fn prompts_that_leave_no_room_give_their_places_to_others() {
         let arguments = ["grpo", "--model", &model, "--data", "prompts.jsonl", "--max-eval-rows", "12"];
         let run = test.run(&[&arguments[..], &reward, &short, more].concat());
         assert_eq!(run.code, 0, "{}", run.stderr);
-        let said = run.stderr.lines().find(|line| line.contains("held out: ")).expect("what became of the rows");
-        assert!(said.contains("held out: 12 of 12 rows"), "{said}");
+        let summary = run.stderr.lines().find(|line| line.contains("held out: ")).expect("what became of the rows");
+        assert!(summary.contains("held out: 12 of 12 rows"), "{summary}");
         let rows = lines(&test.read("run/held_out_rows.jsonl"));
         assert!(rows.iter().all(|row| row["row"].as_u64().expect("a number") % 3 != 1), "{rows:?}");
         rows.len()
@@ -206,9 +208,9 @@ fn prompts_that_leave_no_room_give_their_places_to_others() {
 #[test]
 fn a_long_document_is_told_to_be_one_row() {
     let test = CliTest::with("lines.txt", &"A line of its own.\n".repeat(2500));
-    let said = "warning: `lines.txt` is one document of 2500 lines, so it is one row; separate documents by lines with \
+    let warning = "warning: `lines.txt` is one document of 2500 lines, so it is one row; separate documents by lines with \
                 `<|endoftext|>`, or write one row per line as .jsonl\n";
-    assert!(test.run(&["data", "show", "lines.txt"]).stderr.contains(said));
+    assert!(test.run(&["data", "show", "lines.txt"]).stderr.contains(warning));
     let model = fixture_model("gpt2");
     let train = [
         "sft",
@@ -224,9 +226,9 @@ fn a_long_document_is_told_to_be_one_row() {
         "16",
     ];
     let run = test.run(&[&train[..], &["--too-long", "truncate"]].concat());
-    assert!(run.code == 0 && run.stderr.contains(said), "{run:?}");
+    assert!(run.code == 0 && run.stderr.contains(warning), "{run:?}");
     let run = test.run(&["eval", "--model", &model, "--data", "lines.txt", "--max-length", "16"]);
-    assert!(run.code == 0 && run.stderr.contains(said), "{run:?}");
+    assert!(run.code == 0 && run.stderr.contains(warning), "{run:?}");
 }
 
 /// Splits the fixture's model: the files of its tokenizer and chat template go to a separate directory.
@@ -316,8 +318,8 @@ fn rows_that_teach_little_are_left_out_and_counted() {
     let filter = ["--filter-drop-ties", "--filter-drop-equal", "--filter-min-characters", "4"];
     let run = test.run(&[&train[..], &filter, &["--output-dir", "run", "--eval-fraction", "0.5"]].concat());
     assert_eq!(run.code, 0, "{}", run.stderr);
-    let said = "`data`: 3 of 20 rows are left out: 1 tie, 1 with equal answers, 1 with a short answer";
-    assert!(run.stderr.contains(said), "{}", run.stderr);
+    let message = "`data`: 3 of 20 rows are left out: 1 tie, 1 with equal answers, 1 with a short answer";
+    assert!(run.stderr.contains(message), "{}", run.stderr);
     assert!(run.stderr.contains("of 9 rows"), "{}", run.stderr);
     let held_out = lines(&test.read("run/held_out_rows.jsonl"));
     assert_eq!(held_out.len(), 8);
@@ -334,18 +336,21 @@ fn rows_that_teach_little_are_left_out_and_counted() {
 
     // `data` takes the names of training, too.
     let convert = ["data", "convert", "pairs.jsonl", "-o", "out.jsonl", "--json", "--drop-ties", "--filter-drop-equal"];
-    let told: Value = serde_json::from_str(&test.succeeds(&convert)).expect("it is JSON");
+    let report: Value = serde_json::from_str(&test.succeeds(&convert)).expect("it is JSON");
     assert_eq!(
-        (&told["rows"], &told["dropped"]),
+        (&report["rows"], &report["dropped"]),
         (&json!(18), &json!({"rows": 20, "ties": 1, "equal": 1, "short": 0}))
     );
     assert_eq!(lines(&test.read("out.jsonl")).len(), 18);
     let split =
         ["data", "split", "pairs.jsonl", "--train", "a.jsonl", "--test", "b.jsonl", "--test-size", "4", "--json"];
     let short = ["--min-tokens", "3", "--model", &model, "--drop-ties"];
-    let told: Value = serde_json::from_str(&test.succeeds(&[&split[..], &short].concat())).expect("it is JSON");
-    assert_eq!((&told["train_rows"], &told["test_rows"], &told["dropped"]["ties"]), (&json!(14), &json!(4), &json!(1)));
-    assert_eq!(told["dropped"]["short"], 1);
+    let report: Value = serde_json::from_str(&test.succeeds(&[&split[..], &short].concat())).expect("it is JSON");
+    assert_eq!(
+        (&report["train_rows"], &report["test_rows"], &report["dropped"]["ties"]),
+        (&json!(14), &json!(4), &json!(1))
+    );
+    assert_eq!(report["dropped"]["short"], 1);
     let kept = test.read("a.jsonl") + &test.read("b.jsonl");
     assert!(!kept.contains("\"margin\"") && !kept.contains("\" No\""), "{kept}");
     let run =
@@ -378,6 +383,6 @@ fn pairs_are_cut_where_training_says() {
     let measured: Value = serde_json::from_str(&test.succeeds(&eval)).expect("it is JSON");
     assert_eq!(measured["rows"], 12);
     let run = test.run(&[&train[..], &["--truncation", "left", "--output-dir", "none"]].concat());
-    let said = "`method.reward.truncation` sets where long texts are cut, but `train.too_long` skips them";
-    assert!(run.code == 2 && run.stderr.contains(said), "{}", run.stderr);
+    let message = "`method.reward.truncation` sets where long texts are cut, but `train.too_long` skips them";
+    assert!(run.code == 2 && run.stderr.contains(message), "{}", run.stderr);
 }

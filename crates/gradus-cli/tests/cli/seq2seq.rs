@@ -31,10 +31,10 @@ fn score_gives_the_logprobs_of_the_target_given_the_source() {
     for data in ["rows.jsonl", "ids.jsonl"] {
         let rows = lines(&test.succeeds(&["score", "--model", &fixture_model("t5"), "--data", data]));
         let logprobs = rows[0]["logprobs"].as_array().expect("a list");
-        let wanted = [-4.442131519317627, -4.3069987297058105, -4.916284561157227, -4.270691871643066];
-        assert_eq!(logprobs.len(), wanted.len(), "{data}: the end of the target is one of its tokens");
-        for (found, wanted) in logprobs.iter().zip(wanted) {
-            assert!((found.as_f64().expect("a number") - wanted).abs() < 1e-4, "{data}: {found}, {wanted}");
+        let expected = [-4.442131519317627, -4.3069987297058105, -4.916284561157227, -4.270691871643066];
+        assert_eq!(logprobs.len(), expected.len(), "{data}: the end of the target is one of its tokens");
+        for (found, expected) in logprobs.iter().zip(expected) {
+            assert!((found.as_f64().expect("a number") - expected).abs() < 1e-4, "{data}: {found}, {expected}");
         }
     }
 }
@@ -257,17 +257,17 @@ fn source_and_target_have_all_learned_positions_each() {
     let online = ["--reward-rule-regex", "s", "--max-new-tokens", "10"];
     assert_eq!(run("ppo", "bart", &online), (0, String::new()));
     assert_eq!(run("ppo", "bart", &[&online[..], &["--critic-model", "eleven"]].concat()), (0, String::new()));
-    let (code, said) = run("ppo", "bart", &[&online[..], &["--critic-model", "nine"]].concat());
+    let (code, output) = run("ppo", "bart", &[&online[..], &["--critic-model", "nine"]].concat());
     let words = "the critic `nine` has 9 positions, but the longest sequence of this run has 10 tokens";
-    assert!(code == 1 && said.contains(words) && said.contains("set `train.max_length` to 9"), "{said}");
-    let (code, said) = run("sft", "nine", &[]);
-    assert!(code == 1 && said.contains("the policy `nine` has 9 positions"), "{said}");
+    assert!(code == 1 && output.contains(words) && output.contains("set `train.max_length` to 9"), "{output}");
+    let (code, output) = run("sft", "nine", &[]);
+    assert!(code == 1 && output.contains("the policy `nine` has 9 positions"), "{output}");
 
     // Scored texts are read up to their last id, after the decoder's start id.
     let pairs = rows.replace("completion", "chosen").replace("\"}", "\", \"rejected\": \"a sea\"}");
     test.write("rows.jsonl", &pairs);
-    let (code, said) = run("reward", "bart", &[]);
-    assert!(code == 1 && said.contains("set `train.max_length` to 9"), "{said}");
+    let (code, output) = run("reward", "bart", &[]);
+    assert!(code == 1 && output.contains("set `train.max_length` to 9"), "{output}");
     assert_eq!(run("reward", "bart", &["--max-length", "9"]).0, 0, "the longer pair is left out");
     assert_eq!(run("reward", "eleven", &[]), (0, String::new()));
     test.write("rows.jsonl", &rows);

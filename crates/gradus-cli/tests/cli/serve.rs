@@ -35,10 +35,10 @@ fn started(mut command: std::process::Command) -> (Server, Value) {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the binary runs");
     let mut line = String::new();
     BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut line).expect("it says where");
-    let said: Value = serde_json::from_str(&line).expect("JSON");
-    let address = said["url"].as_str().expect("an address").trim_start_matches("http://");
+    let ready: Value = serde_json::from_str(&line).expect("JSON");
+    let address = ready["url"].as_str().expect("an address").trim_start_matches("http://");
     let address = address.split('/').next().expect("a host").to_owned();
-    (Server(child, address), said)
+    (Server(child, address), ready)
 }
 
 fn ask(server: &Server, method: &str, path: &str, body: &str) -> String {
@@ -59,8 +59,8 @@ fn ask(server: &Server, method: &str, path: &str, body: &str) -> String {
 fn a_server_answers_what_generate_samples_and_is_there_again_after_it_was_killed() {
     let test = CliTest::with("prompts.jsonl", "{\"prompt\": \"The tea\"}\n");
     let model = fixture_model("gpt2");
-    let (server, said) = serve(&test, &["--model", &model]);
-    assert_eq!(said["token"], Value::Null);
+    let (server, ready) = serve(&test, &["--model", &model]);
+    assert_eq!(ready["token"], Value::Null);
     let body = json!({ "model": model, "prompt": "The tea", "max_tokens": 9, "seed": 4 }).to_string();
     let answer = ask(&server, "POST", "/v1/completions", &body);
     let answer: Value = serde_json::from_str(answer.split("\r\n\r\n").nth(1).expect("a body")).expect("JSON");
@@ -87,9 +87,9 @@ fn one_thread_that_computes_is_enough() {
 #[test]
 fn an_address_that_others_reach_has_a_token() {
     let test = CliTest::new();
-    let (server, said) = serve(&test, &["--host", "0.0.0.0"]);
-    let token = said["token"].as_str().expect("a token");
-    assert!(token.len() == 64 && said["url"].as_str().is_some_and(|url| url.ends_with(token)));
+    let (server, ready) = serve(&test, &["--host", "0.0.0.0"]);
+    let token = ready["token"].as_str().expect("a token");
+    assert!(token.len() == 64 && ready["url"].as_str().is_some_and(|url| url.ends_with(token)));
     assert!(ask(&server, "GET", "/", "").starts_with("HTTP/1.1 401"));
     assert!(ask(&server, "GET", &format!("/?token={token}"), "").starts_with("HTTP/1.1 303"));
 }
@@ -148,12 +148,12 @@ fn no_template_ends_the_server_or_the_streams_of_others() {
         let body = json!({ "model": model, "messages": messages, "max_tokens": 60, "seed": 3, "stream": stream });
         ask(&server, "POST", "/v1/chat/completions", &body.to_string())
     };
-    let said = |stream: &str| -> String {
+    let completion_of = |stream: &str| -> String {
         let events = stream.lines().filter_map(|line| serde_json::from_str::<Value>(line.strip_prefix("data: ")?).ok());
         events.filter_map(|event| Some(event["choices"][0]["delta"]["content"].as_str()?.to_owned())).collect()
     };
     let whole = chat("good", true);
-    let expected = said(&whole);
+    let expected = completion_of(&whole);
     assert!(whole.contains("data: [DONE]") && expected.len() > 10, "{whole}");
     let is_over = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -162,7 +162,7 @@ fn no_template_ends_the_server_or_the_streams_of_others() {
             while !is_over.load(std::sync::atomic::Ordering::SeqCst) {
                 let stream = chat("good", true);
                 assert!(stream.contains("data: [DONE]"), "{stream}");
-                assert_eq!(said(&stream), expected);
+                assert_eq!(completion_of(&stream), expected);
                 streams += 1;
             }
             streams

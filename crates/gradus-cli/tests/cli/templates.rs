@@ -57,9 +57,9 @@ fn no_template_ends_the_program() {
             let run = test.run(&["generate", "--model", &model, "--prompts", "rows.jsonl", "--max-new-tokens", "1"]);
             // A template with much output makes a prompt that is too long. A template that rejects the row is reported with that row.
             let names = ["chat_template.jinja", "rows.jsonl:1: chat template: ", "prompt 1 has "];
-            let is_told =
+            let is_reported =
                 run.code == 1 && names.iter().any(|name| run.stderr.contains(name)) && run.stderr.len() < 2000;
-            if !(is_told || run.code == 0) {
+            if !(is_reported || run.code == 0) {
                 let stderr: String = run.stderr.chars().take(500).collect();
                 wrong.lock().expect("no panic").push(format!("{name}: exit {}: {stderr}", run.code));
             }
@@ -103,8 +103,12 @@ fn the_limit_that_was_hit_is_named() {
         &["sft", "--model", &model, "--data", "chats.jsonl", "--output-dir", "run"],
     ] {
         let run = test.run(arguments);
-        let said = format!("{}{}", run.stdout, run.stderr);
-        assert!((0..=2).contains(&run.code) && said.contains("nests too deep"), "{arguments:?}: {} {said}", run.code);
+        let printed = format!("{}{}", run.stdout, run.stderr);
+        assert!(
+            (0..=2).contains(&run.code) && printed.contains("nests too deep"),
+            "{arguments:?}: {} {printed}",
+            run.code
+        );
     }
     let mut child = test.command(&["chat", "--model", &model]);
     let mut child = child.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
@@ -118,13 +122,16 @@ fn the_limit_that_was_hit_is_named() {
 #[test]
 fn children_render_what_this_process_renders() {
     registered();
-    let apart = parity_templates();
-    for (one, other) in HERE.iter().zip(&apart) {
+    let children = parity_templates();
+    for (one, other) in HERE.iter().zip(&children) {
         let at_once =
-            |case: &Case| case.template.render_all(&case.requests()).into_iter().map(said).collect::<Vec<_>>();
+            |case: &Case| case.template.render_all(&case.requests()).into_iter().map(comparable).collect::<Vec<_>>();
         let alone = |case: &Case| {
             let requests = case.requests();
-            requests.iter().map(|(messages, options)| said(case.template.render(messages, options))).collect::<Vec<_>>()
+            requests
+                .iter()
+                .map(|(messages, options)| comparable(case.template.render(messages, options)))
+                .collect::<Vec<_>>()
         };
         assert_eq!(at_once(one), at_once(other), "{}", one.name);
         assert_eq!(at_once(other), alone(other), "{}", one.name);
@@ -195,9 +202,9 @@ fn composed_templates_leave_this_process_alive() {
 fn what_a_child_costs() {
     let here = &*HERE;
     registered();
-    let apart = parity_templates();
-    let (mut all_here, mut all_apart) = (Duration::ZERO, Duration::ZERO);
-    for (one, other) in here.iter().zip(&apart) {
+    let children = parity_templates();
+    let (mut all_here, mut all_in_children) = (Duration::ZERO, Duration::ZERO);
+    for (one, other) in here.iter().zip(&children) {
         let time = |case: &Case, alone: bool| {
             let requests: Vec<_> = case.requests().into_iter().cycle().take(64).collect();
             let once = || {
@@ -214,7 +221,7 @@ fn what_a_child_costs() {
             (0..20).map(|_| once()).min().expect("some")
         };
         let (a, b, c) = (time(one, false), time(other, false), time(other, true));
-        (all_here, all_apart) = (all_here + a, all_apart + b);
+        (all_here, all_in_children) = (all_here + a, all_in_children + b);
         let ratio = |b: Duration| b.as_secs_f64() / a.as_secs_f64();
         println!(
             "{:24} {a:>9.0?} here, {b:>9.0?} ({:.2}) at once, {c:>9.0?} ({:.2}) alone",
@@ -223,7 +230,7 @@ fn what_a_child_costs() {
             ratio(c)
         );
     }
-    println!("all: {:.2}", all_apart.as_secs_f64() / all_here.as_secs_f64());
+    println!("all: {:.2}", all_in_children.as_secs_f64() / all_here.as_secs_f64());
 }
 
 /// Fifteen megabytes are far below the limits of a child, for each request.
@@ -241,7 +248,7 @@ fn a_long_conversation_is_rendered_every_time() {
     }
 }
 
-fn said(rendered: gradus::Result<gradus::text::Rendered>) -> Result<gradus::text::Rendered, String> {
+fn comparable(rendered: gradus::Result<gradus::text::Rendered>) -> Result<gradus::text::Rendered, String> {
     rendered.map_err(|error| error.to_string())
 }
 

@@ -282,11 +282,11 @@ fn a_run_whose_directory_is_deleted_is_kept_beside_it() {
         let output = child.wait_with_output().expect("it ends");
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{stderr}");
-        let said = format!(
+        let message = format!(
             "error: the run directory `{directory}` was deleted during the run; the recovered files are in \
              `{directory}-rescued` with a checkpoint of step "
         );
-        assert!(stderr.contains(&said), "{stderr}");
+        assert!(stderr.contains(&message), "{stderr}");
         assert!(stderr.contains(&format!("hint: resume with `--resume --output-dir {directory}-rescued`")), "{stderr}");
         assert!(!test.path().join(&directory).exists(), "nothing is written where it was");
         let rescued = format!("{directory}-rescued");
@@ -369,12 +369,12 @@ fn two_runs_that_start_at_once_take_two_directories() {
     let arguments = ["sft", "--model", &model, "--data", "texts.jsonl", "--max-steps", "1", "--quiet"];
     let start = || test.command(&arguments).stdout(std::process::Stdio::piped()).spawn().expect("the binary runs");
     let children: Vec<_> = (0..3).map(|_| start()).collect();
-    let said = children.into_iter().map(|child| {
+    let outputs = children.into_iter().map(|child| {
         let output = child.wait_with_output().expect("it ends");
         assert!(output.status.success());
         String::from_utf8(output.stdout).expect("UTF-8")
     });
-    let directories: BTreeSet<String> = said.collect();
+    let directories: BTreeSet<String> = outputs.collect();
     let expected = (1..=3).map(|n| format!("runs/sft-gpt2-{n}\n")).collect::<BTreeSet<_>>();
     assert_eq!(directories, expected);
 }
@@ -633,8 +633,8 @@ fn advice_about_rewards_belongs_to_dpo() {
         assert_eq!(run.code, 0, "{method}: {}", run.stderr);
         let last = steps(&test, method).pop().expect("rows");
         let is_due = last["rewards/chosen"].as_f64() <= Some(-0.1) && last["rewards/margins"].as_f64() > Some(0.0);
-        let said = run.stderr.contains("usual for DPO");
-        assert_eq!(said, method == "dpo" && is_due, "{method}: {last} {}", run.stderr);
+        let is_advised = run.stderr.contains("usual for DPO");
+        assert_eq!(is_advised, method == "dpo" && is_due, "{method}: {last} {}", run.stderr);
     }
 }
 

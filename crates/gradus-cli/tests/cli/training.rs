@@ -45,18 +45,19 @@ fn state(test: &CliTest, run: &str) -> Value {
     serde_json::from_str::<Value>(&text).unwrap_or_default()["state"].clone()
 }
 
-fn becomes(test: &CliTest, run: &str, wanted: &str) {
-    wait_until(&format!("{run} is {wanted}"), || state(test, run) == wanted);
+fn becomes(test: &CliTest, run: &str, expected: &str) {
+    wait_until(&format!("{run} is {expected}"), || state(test, run) == expected);
 }
 
 #[test]
 fn a_run_is_planned_begun_stopped_gone_on_with_exported_and_deleted() {
     let Some(mut browser) = Browser::open() else { return };
     let test = test();
-    let (server, said) = serve(&test, &["--allow-training"]);
-    let at =
-        |said: &Value, path: &str| format!("{}{path}", said["url"].as_str().expect("an address").trim_end_matches('/'));
-    browser.go(&at(&said, "/runs"));
+    let (server, ready) = serve(&test, &["--allow-training"]);
+    let at = |ready: &Value, path: &str| {
+        format!("{}{path}", ready["url"].as_str().expect("an address").trim_end_matches('/'))
+    };
+    browser.go(&at(&ready, "/runs"));
     browser.eval("window.isLeft = true");
     browser.click("a[href='/runs/new']");
     browser.loaded();
@@ -93,8 +94,8 @@ fn a_run_is_planned_begun_stopped_gone_on_with_exported_and_deleted() {
     // The server is killed. The run continues, and another server finds and stops it.
     drop(server);
     assert_eq!(state(&test, "tea"), "running");
-    let (_server, said) = serve(&test, &["--allow-training"]);
-    browser.go(&at(&said, "/runs/show?run=tea"));
+    let (_server, ready) = serve(&test, &["--allow-training"]);
+    browser.go(&at(&ready, "/runs/show?run=tea"));
     assert!(browser.text("[data-state]").contains("running"));
     browser.eval("window.isLeft = true");
     browser.click("form[action='/runs/stop'] button");
@@ -116,7 +117,7 @@ fn a_run_is_planned_begun_stopped_gone_on_with_exported_and_deleted() {
     assert!(browser.text("main").contains("models/warm"));
     assert!(test.path().join("models/warm/config.json").is_file());
 
-    browser.go(&at(&said, "/runs/show?run=tea"));
+    browser.go(&at(&ready, "/runs/show?run=tea"));
     browser.eval("window.isLeft = true");
     browser.click("a[href='/runs/delete?run=tea']");
     browser.loaded();
@@ -124,7 +125,7 @@ fn a_run_is_planned_begun_stopped_gone_on_with_exported_and_deleted() {
     assert!(!test.path().join("tea").exists() && test.path().join("models/warm").is_dir());
     // Only requests to the killed server have failed.
     let complaints: Vec<String> =
-        browser.complaints().into_iter().filter(|said| !said.contains("net::ERR_CONNECTION")).collect();
+        browser.complaints().into_iter().filter(|complaint| !complaint.contains("net::ERR_CONNECTION")).collect();
     assert_eq!(complaints, Vec::<String>::new());
 }
 
@@ -136,8 +137,8 @@ fn what_two_models_answer_becomes_a_blind_comparison() {
     test.write("rows.jsonl", &[row("The tea is"), row("A cup of")].concat());
     test.succeeds(&["annotate", "new", "tea", "--data", "rows.jsonl", "--labels", "comparison"]);
     let token = test.succeeds(&["annotate", "invite", "ada", "--role", "owner"]);
-    let (_server, said) = serve(&test, &["--allow-training"]);
-    let url = said["url"].as_str().expect("an address").trim_end_matches('/').to_owned();
+    let (_server, ready) = serve(&test, &["--allow-training"]);
+    let url = ready["url"].as_str().expect("an address").trim_end_matches('/').to_owned();
     browser.go(&format!("{url}/annotate"));
     fill(&mut browser, &[("name", "ada"), ("token", token.trim())], "form[action='/annotate/enter'] button");
     browser.go(&format!("{url}/annotate/tea/results"));

@@ -138,9 +138,9 @@ fn memory_that_does_not_suffice() {
     assert!(died > 0, "40 MB are too few");
     goes_on(&lab, &directory, &expected);
     // The limit counts as the machine's memory. A run that cannot fit is rejected before any allocation.
-    let said = below("ulimit -v 300000", "doctor --json", &directory);
-    let said: serde_json::Value = serde_json::from_slice(&said.stdout).expect("doctor says JSON");
-    assert_eq!(said["memory_bytes"], 300_000 * 1024, "{said}");
+    let report = below("ulimit -v 300000", "doctor --json", &directory);
+    let report: serde_json::Value = serde_json::from_slice(&report.stdout).expect("doctor says JSON");
+    assert_eq!(report["memory_bytes"], 300_000 * 1024, "{report}");
 }
 
 /// A run that began in the future because of a wrong clock, and ended before it began.
@@ -163,10 +163,10 @@ fn a_clock_that_was_set_back() {
         };
         std::fs::write(&state, with(&with(&text, "started", started), "ended", ended)).expect("written");
         for command in ["runs list --runs-dir .", "runs show run --runs-dir .", "runs list --runs-dir . --json"] {
-            let said = below("touch -d 2100-01-01 run/metrics.jsonl", command, &directory);
-            let stderr = String::from_utf8_lossy(&said.stderr);
-            assert!(said.status.success(), "{command}: {stderr}");
-            assert!(String::from_utf8_lossy(&said.stdout).contains("finished"), "{command}");
+            let output = below("touch -d 2100-01-01 run/metrics.jsonl", command, &directory);
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{command}: {stderr}");
+            assert!(String::from_utf8_lossy(&output.stdout).contains("finished"), "{command}");
         }
     }
     std::fs::remove_dir_all(directory.join("run/checkpoints/step-000009")).expect("the last checkpoint");

@@ -181,9 +181,9 @@ impl Killer {
                 let (metrics, more) = (run.join("metrics.jsonl"), self.below(4) as usize);
                 let lines =
                     || std::fs::read(&metrics).map_or(0, |text| text.iter().filter(|&&byte| byte == b'\n').count());
-                let wanted = lines() + more;
-                wait(&mut child, |_| lines() >= wanted);
-                format!("at line {wanted} of metrics.jsonl")
+                let target = lines() + more;
+                wait(&mut child, |_| lines() >= target);
+                format!("at line {target} of metrics.jsonl")
             }
             _ => {
                 // The n-th time that a temporary file of a checkpoint or model appears.

@@ -170,12 +170,12 @@ fn trial(folder: &Path, seed: u64, rate: f64) -> Trial<'_> {
 
 #[test]
 fn no_step_is_lost_and_none_is_taken_twice() {
-    let wanted = std::env::var("GRADUS_FAULTS").ok().and_then(|faults| faults.parse().ok()).unwrap_or(FAULTS);
+    let target = std::env::var("GRADUS_FAULTS").ok().and_then(|faults| faults.parse().ok()).unwrap_or(FAULTS);
     let whole = folder(&["qwen3"]);
     let expected = trial(whole.path(), 0, 0.0).train();
     assert_eq!(expected.results.len() as u64, 3 * STEPS);
     let (mut faults, mut seed, mut kills) = (0, 1, 0);
-    while faults < wanted {
+    while faults < target {
         let folder = folder(&["qwen3"]);
         let mut trial = trial(folder.path(), seed, 0.25);
         let found = trial.train();

@@ -48,10 +48,10 @@ fn run(packages: &[&str], tests: &[&str]) -> Option<tempfile::TempDir> {
     let folder = folder(&["gpt2", "qwen3"]);
     let server = Server::start(folder.path(), 0);
     let output = script(tests, &server, folder.path()).output().expect("python");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{tests:?}: {said}");
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{tests:?}: {printed}");
     for test in tests {
-        assert!(said.contains(&format!("{test}: ok")), "{said}");
+        assert!(printed.contains(&format!("{test}: ok")), "{printed}");
     }
     Some(folder)
 }
@@ -71,8 +71,8 @@ fn sessions_and_supervised_learning() {
     generate.arg("generate").arg("--model").arg(&adapter).arg("--prompts").arg(&prompts);
     generate.args(["--max-new-tokens", "8", "--temperature", "0", "--quiet"]);
     let output = generate.output().expect("it runs");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.contains("warm"), "{said}");
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && printed.contains("warm"), "{printed}");
     assert!(checkpoint(folder.path(), "tinker://none:train:0/weights/x").parent().is_some_and(|of| !of.exists()));
 }
 

@@ -41,8 +41,8 @@ impl Server {
         let mut line = String::new();
         let mut lines = BufReader::new(child.stdout.take().expect("its output"));
         lines.read_line(&mut line).expect("it tells where it listens");
-        let said: serde_json::Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}"));
-        let url = said["url"].as_str().expect("an address");
+        let ready: serde_json::Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}"));
+        let url = ready["url"].as_str().expect("an address");
         let port = url.trim_end_matches('/').rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
         Self { child, port }
     }

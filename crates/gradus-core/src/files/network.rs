@@ -67,14 +67,14 @@ mod tests {
                       30 22 0:29 / /data rw - nfs4 server:/export rw,vers=4.2\n\
                       31 30 0:30 / /data/own\\040disk rw - xfs /dev/vdb rw\n\
                       32 22 0:31 / /remote rw - fuse.sshfs me@host: rw\n";
-        for (path, wanted) in [
+        for (path, expected) in [
             ("/home/me/run", None),
             ("/data/run", Some("nfs4")),
             ("/database", None),
             ("/data/own disk/run", None),
             ("/remote/run", Some("fuse.sshfs")),
         ] {
-            assert_eq!(of_mounts(mounts, Path::new(path)).as_deref(), wanted, "{path}");
+            assert_eq!(of_mounts(mounts, Path::new(path)).as_deref(), expected, "{path}");
         }
         assert_eq!(of_mounts("", Path::new("/")), None);
     }

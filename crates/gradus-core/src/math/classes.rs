@@ -28,18 +28,18 @@ impl Confusion {
         Self { labels, counts_kk: vec![0; labels * labels] }
     }
 
-    /// Counts one item with the true label `wanted` and the predicted label `found`.
+    /// Counts one item with the true label `expected` and the predicted label `found`.
     ///
     /// # Panics
     /// When a label is not below the number of labels.
-    pub fn add(&mut self, wanted: usize, found: usize) {
-        assert!(wanted < self.labels && found < self.labels, "a label is below their number");
-        self.counts_kk[wanted * self.labels + found] += 1;
+    pub fn add(&mut self, expected: usize, found: usize) {
+        assert!(expected < self.labels && found < self.labels, "a label is below their number");
+        self.counts_kk[expected * self.labels + found] += 1;
     }
 
-    /// Counts of the items with the true label `wanted`, by predicted label.
-    pub fn row(&self, wanted: usize) -> &[usize] {
-        &self.counts_kk[wanted * self.labels..][..self.labels]
+    /// Counts of the items with the true label `expected`, by predicted label.
+    pub fn row(&self, expected: usize) -> &[usize] {
+        &self.counts_kk[expected * self.labels..][..self.labels]
     }
 
     /// Number of counted items.
@@ -54,9 +54,9 @@ impl Confusion {
 
     /// Scores of "any label but `negative`", and the accuracy of that binary decision. All labels other than `negative` are treated as one.
     pub fn detection(&self, negative: usize) -> (ClassScore, f64) {
-        let sum = |wanted: &dyn Fn(usize) -> bool, found: &dyn Fn(usize) -> bool| -> usize {
+        let sum = |expected: &dyn Fn(usize) -> bool, found: &dyn Fn(usize) -> bool| -> usize {
             let cells = (0..self.labels).flat_map(|w| (0..self.labels).map(move |f| (w, f)));
-            cells.filter(|&(w, f)| wanted(w) && found(f)).map(|(w, f)| self.row(w)[f]).sum()
+            cells.filter(|&(w, f)| expected(w) && found(f)).map(|(w, f)| self.row(w)[f]).sum()
         };
         let (is, any) = (|label: usize| label != negative, |_: usize| true);
         let right = sum(&is, &is);
@@ -68,7 +68,7 @@ impl Confusion {
     pub fn classes(&self) -> Vec<ClassScore> {
         let of_label = |label: usize| {
             let right = self.row(label)[label];
-            let found = (0..self.labels).map(|wanted| self.row(wanted)[label]).sum();
+            let found = (0..self.labels).map(|expected| self.row(expected)[label]).sum();
             ClassScore::new(right, found, self.row(label).iter().sum())
         };
         (0..self.labels).map(of_label).collect()
@@ -107,8 +107,8 @@ mod tests {
     fn precision_recall_and_f1_follow_from_the_counts() {
         // True 0: predicted 0, 0, 1. True 1: predicted 1. True 2: predicted 0, 2. No item has label 3.
         let mut counts = Confusion::new(4);
-        for (wanted, found) in [(0, 0), (0, 0), (0, 1), (1, 1), (2, 0), (2, 2)] {
-            counts.add(wanted, found);
+        for (expected, found) in [(0, 0), (0, 0), (0, 1), (1, 1), (2, 0), (2, 2)] {
+            counts.add(expected, found);
         }
         assert_eq!((counts.row(0), counts.row(2), counts.total()), (&[2, 1, 0, 0][..], &[1, 0, 1, 0][..], 6));
         assert_eq!(counts.accuracy(), 4.0 / 6.0);
@@ -135,8 +135,8 @@ mod tests {
     fn what_was_found_is_told_from_nothing() {
         // Label 2 is negative. True 0: predicted 0, 1, 2. True 2: predicted 2, 2, 0. No item has label 1.
         let mut counts = Confusion::new(3);
-        for (wanted, found) in [(0, 0), (0, 1), (0, 2), (2, 2), (2, 2), (2, 0)] {
-            counts.add(wanted, found);
+        for (expected, found) in [(0, 0), (0, 1), (0, 2), (2, 2), (2, 2), (2, 0)] {
+            counts.add(expected, found);
         }
         let (class, accuracy) = counts.detection(2);
         // Label 1 instead of 0 counts as right: 2 of 3 predictions, 2 of 3 items with a label. 4 of all 6 are right.

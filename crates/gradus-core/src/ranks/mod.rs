@@ -63,7 +63,7 @@ struct State {
     /// True if any rank was asked to stop, as of the last operation.
     stops: bool,
     /// True if all ranks have been notified of a failure, so that it is not sent again.
-    told: bool,
+    is_failure_sent: bool,
 }
 
 impl std::fmt::Debug for Ranks {
@@ -184,10 +184,10 @@ impl Ranks {
     }
 
     /// Returns true if this rank or another was asked to stop. All ranks get the same answer, as of the last operation.
-    pub fn stops(self, asked: bool) -> bool {
-        let Some(group) = self.group.filter(|_| !self.is_alone()) else { return asked };
+    pub fn stops(self, requested: bool) -> bool {
+        let Some(group) = self.group.filter(|_| !self.is_alone()) else { return requested };
         let mut state = group.state();
-        state.wishes_to_stop |= asked;
+        state.wishes_to_stop |= requested;
         state.stops
     }
 
@@ -209,8 +209,8 @@ impl Ranks {
         if self.is_alone() {
             return own;
         }
-        let told = own.as_ref().map(|_| &()).map_err(Failure::of);
-        for (rank, one) in self.all_results::<()>(what, told).into_iter().enumerate() {
+        let outcome = own.as_ref().map(|_| &()).map_err(Failure::of);
+        for (rank, one) in self.all_results::<()>(what, outcome).into_iter().enumerate() {
             match (one, &own) {
                 // The original error has more information than the transmitted one.
                 (Err(_), Err(_)) if rank == self.rank() => break,
@@ -229,8 +229,8 @@ impl Ranks {
         if self.is_alone() {
             return own.map(|own| vec![own]);
         }
-        let told = own.as_ref().map_err(Failure::of);
-        let all: Vec<std::result::Result<T, Failure>> = self.all_results(what, told);
+        let outcome = own.as_ref().map_err(Failure::of);
+        let all: Vec<std::result::Result<T, Failure>> = self.all_results(what, outcome);
         let mut found = Vec::with_capacity(all.len());
         for (rank, one) in all.into_iter().enumerate() {
             match (one, &own) {
@@ -348,7 +348,7 @@ impl Ranks {
             let message = group.link.exchange(&[], &[(rank, header.length as usize)], wait);
             let message = message
                 .map_or_else(|_| "it failed".to_owned(), |found| String::from_utf8_lossy(&found[0]).into_owned());
-            group.state().told = true;
+            group.state().is_failure_sent = true;
             self.lose(Error::input(format!("rank {rank}: {message}")));
         }
         for (&rank, found) in others.iter().zip(&found) {
@@ -388,7 +388,7 @@ impl Ranks {
         let Some(group) = self.group.filter(|_| !self.is_alone()) else { return };
         let count = {
             let mut state = group.state();
-            if std::mem::replace(&mut state.told, true) {
+            if std::mem::replace(&mut state.is_failure_sent, true) {
                 return;
             }
             state.count

@@ -28,8 +28,8 @@ fn everybody_gets_what_all_have_made() {
         let found = on(size, |ranks| {
             ranks.deal("squares", (11, 2), |own| Ok(own.map(|i| i * i).collect())).map_err(|error| error.to_string())
         });
-        let wanted: Vec<usize> = (0..11).map(|i| i * i).collect();
-        assert!(found.iter().all(|found| found.as_ref() == Ok(&wanted)), "{found:?}");
+        let expected: Vec<usize> = (0..11).map(|i| i * i).collect();
+        assert!(found.iter().all(|found| found.as_ref() == Ok(&expected)), "{found:?}");
     }
 }
 

@@ -104,13 +104,13 @@ impl Claim {
         let path = directory.join(LOCK);
         let file = File::options().create(true).truncate(false).write(true).open(&path);
         let file = file.map_err(|source| Error::io(&path, source))?;
-        let asked = std::time::Instant::now();
+        let start = std::time::Instant::now();
         loop {
             match file.try_lock() {
                 Ok(()) => {
                     return Ok(Self { path: directory.to_owned(), _lock: Some(file), state: None, replaced: None });
                 }
-                Err(TryLockError::WouldBlock) if asked.elapsed() < PATIENCE => {
+                Err(TryLockError::WouldBlock) if start.elapsed() < PATIENCE => {
                     std::thread::sleep(Duration::from_millis(5));
                 }
                 Err(TryLockError::WouldBlock) => return Err(busy(directory)),

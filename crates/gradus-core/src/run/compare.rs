@@ -315,10 +315,10 @@ impl Comparison {
         // Models and data sets are listed once each, as runs may differ in them.
         let results: Vec<_> = runs.iter().filter_map(|run| read_results(run).ok()).collect();
         let text = |key: &str| {
-            let mut told: Vec<&str> = results.iter().filter_map(|of| of.get(key)?.as_str()).collect();
+            let mut texts: Vec<&str> = results.iter().filter_map(|of| of.get(key)?.as_str()).collect();
             let mut seen = std::collections::HashSet::new();
-            told.retain(|&text| seen.insert(text));
-            if told.is_empty() { "–".to_owned() } else { told.join(", ") }
+            texts.retain(|&text| seen.insert(text));
+            if texts.is_empty() { "–".to_owned() } else { texts.join(", ") }
         };
         let mut entries = Entry::starts_of(runs);
         for run in runs {

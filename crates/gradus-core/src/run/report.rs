@@ -40,10 +40,10 @@ pub fn finish(run: &RunDir, results: Map<String, Value>) -> Result<Map<String, V
     let charts = |axis| training_charts(&rows, axis);
     write_charts(&run.plots(), &charts(Axis::Steps))?;
     let samples = read_samples(run)?;
-    let told = results_warnings(&complete);
+    let shown = results_warnings(&complete);
     let body = html![
-        (header(run, &complete)) (alerts(told.iter().map(|text| ("", text.as_str())))) (curves(&charts))
-        (warnings(run, &told)) (sample_table(&samples))
+        (header(run, &complete)) (alerts(shown.iter().map(|text| ("", text.as_str())))) (curves(&charts))
+        (warnings(run, &shown)) (sample_table(&samples))
         "<h2>Configuration</h2>\n<details><summary>config.yml</summary><pre>" (config) "</pre></details>\n"
         "<h2>All numbers</h2>\n<details><summary>results.json</summary><pre>" (text.trim_end()) "</pre></details>\n"
     ];
@@ -138,15 +138,15 @@ pub(super) fn results_warnings(results: &Map<String, Value>) -> Vec<String> {
 /// Maximum number of warnings from `log.txt` on the page.
 const WARNINGS: usize = 20;
 
-/// Table of the run's warnings with their steps, without those in `told`.
-fn warnings(run: &RunDir, told: &[String]) -> Html {
+/// Table of the run's warnings with their steps, without those in `shown`.
+fn warnings(run: &RunDir, shown: &[String]) -> Html {
     let mut found = RolloutDb::open(run).and_then(|database| database.warnings()).unwrap_or_default();
     let is_known = |text: &str, found: &[WarningRecord]| {
-        told.iter().any(|told| told == text) || found.iter().any(|warning| text.contains(&warning.message))
+        shown.iter().any(|shown| shown == text) || found.iter().any(|warning| text.contains(&warning.message))
     };
     let more: Vec<String> =
         last_warnings(run.path(), WARNINGS).into_iter().filter(|text| !is_known(text, &found)).collect();
-    found.retain(|warning| !told.contains(&warning.message));
+    found.retain(|warning| !shown.contains(&warning.message));
     if found.is_empty() && more.is_empty() {
         return Html::new();
     }

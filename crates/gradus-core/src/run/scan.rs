@@ -10,13 +10,13 @@ use serde_json::Value;
 use super::metrics::read_metrics;
 use crate::error::{Error, Result};
 
-/// Calls `hear` for every row with its step and its finite values of `keys`. An incomplete last line is left out.
+/// Calls `visit` for every row with its step and its finite values of `keys`. An incomplete last line is left out.
 ///
 /// # Errors
 /// As [`read_metrics`].
-pub fn scan_metrics(path: &Path, keys: &[&str], hear: &mut dyn FnMut(usize, &[Option<f64>])) -> Result<()> {
+pub fn scan_metrics(path: &Path, keys: &[&str], visit: &mut dyn FnMut(usize, &[Option<f64>])) -> Result<()> {
     let bytes = fs::read(path).map_err(|source| Error::io(path, source))?;
-    let (mut values, mut heard) = (vec![None; keys.len()], 0);
+    let (mut values, mut rows_read) = (vec![None; keys.len()], 0);
     for line in bytes.split_inclusive(|byte| *byte == b'\n') {
         if line.trim_ascii().is_empty() {
             continue;
@@ -26,14 +26,14 @@ pub fn scan_metrics(path: &Path, keys: &[&str], hear: &mut dyn FnMut(usize, &[Op
         let step = Row { keys, values: &mut values }.deserialize(&mut row).ok().flatten();
         match step.filter(|_| row.end().is_ok()) {
             Some(step) => {
-                hear(step, &values);
-                heard += 1;
+                visit(step, &values);
+                rows_read += 1;
             }
             // The full reader decides whether the line is invalid, and reports its number.
             None => {
-                for row in &read_metrics(path)?[heard..] {
+                for row in &read_metrics(path)?[rows_read..] {
                     let of = |key: &&str| row.values.get(key).filter(|value| value.is_finite());
-                    hear(row.step, &keys.iter().map(of).collect::<Vec<_>>());
+                    visit(row.step, &keys.iter().map(of).collect::<Vec<_>>());
                 }
                 return Ok(());
             }
@@ -68,7 +68,7 @@ impl<'de> Visitor<'de> for Row<'_> {
         while let Some(key) = map.next_key_seed(Key(self.keys))? {
             match key {
                 Named::Step => step = map.next_value::<Value>()?.as_u64().and_then(|step| usize::try_from(step).ok()),
-                Named::Wanted(at) => {
+                Named::Requested(at) => {
                     self.values[at] = map.next_value::<Value>()?.as_f64().filter(|value| value.is_finite());
                 }
                 Named::Other => drop(map.next_value::<IgnoredAny>()?),
@@ -81,7 +81,7 @@ impl<'de> Visitor<'de> for Row<'_> {
 /// The key of an entry.
 enum Named {
     Step,
-    Wanted(usize),
+    Requested(usize),
     Other,
 }
 
@@ -103,9 +103,9 @@ impl Visitor<'_> for Key<'_> {
     }
 
     fn visit_str<E>(self, key: &str) -> Result<Named, E> {
-        Ok(match self.0.iter().position(|wanted| *wanted == key) {
+        Ok(match self.0.iter().position(|requested| *requested == key) {
             _ if key == "step" => Named::Step,
-            Some(at) => Named::Wanted(at),
+            Some(at) => Named::Requested(at),
             None => Named::Other,
         })
     }

@@ -199,10 +199,10 @@ fn standing(path: &Path, held: bool, state: Option<(Stage, u64)>) -> (Status, Op
 
 /// Total number of steps according to the newest checkpoint, or else to the configuration.
 fn total(path: &Path, settings: &Settings) -> Option<usize> {
-    let asked = || settings.get("train.max_steps")?.parse().ok();
+    let configured = || settings.get("train.max_steps")?.parse().ok();
     let run = RunDir::open(path).ok()?;
     let newest = run.checkpoint_steps().ok()?.pop().and_then(|step| Checkpoint::peek(&run.checkpoint(step)).ok());
-    newest.map(|checkpoint| checkpoint.trainer_state.max_steps).filter(|&steps| steps > 0).or_else(asked)
+    newest.map(|checkpoint| checkpoint.trainer_state.max_steps).filter(|&steps| steps > 0).or_else(configured)
 }
 
 /// Last step of a `metrics.jsonl`, and its main metric: the one that selects the best model, or else its training counterpart, or the loss.

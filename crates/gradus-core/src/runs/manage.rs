@@ -17,14 +17,14 @@ impl Library {
     pub fn rename(&self, old: &str, new: &str) -> Result<PathBuf> {
         let (name, from) = self.find(old)?;
         let refuse = |why: &str| Err(Error::input(format!("`{new}` cannot be the name of a run: {why}")));
-        let wanted = Path::new(new);
-        if new.is_empty() || !wanted.components().all(|part| matches!(part, Component::Normal(_))) {
+        let new_path = Path::new(new);
+        if new.is_empty() || !new_path.components().all(|part| matches!(part, Component::Normal(_))) {
             return refuse("a name is a path below the directory of runs, such as `ppo-2` or `demo/ppo-2`");
         }
-        if wanted.components().any(|part| part.as_os_str().to_string_lossy().starts_with('.')) {
+        if new_path.components().any(|part| part.as_os_str().to_string_lossy().starts_with('.')) {
             return refuse("names that begin with a dot are hidden");
         }
-        let to = self.root().join(wanted);
+        let to = self.root().join(new_path);
         if to.symlink_metadata().is_ok() {
             return Err(Error::input(format!("there is already a `{new}` in `{}`", self.root().display())));
         }

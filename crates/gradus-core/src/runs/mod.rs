@@ -67,8 +67,8 @@ impl Library {
     /// [`Error::Input`] with the most similar name, or with all matches.
     pub fn find(&self, name: &str) -> Result<(String, PathBuf)> {
         let names = self.names();
-        let wanted = name.trim_end_matches('/');
-        if let Some(found) = names.iter().find(|(known, _)| known == wanted) {
+        let requested = name.trim_end_matches('/');
+        if let Some(found) = names.iter().find(|(known, _)| known == requested) {
             return Ok(found.clone());
         }
         let path = Path::new(name);
@@ -76,9 +76,9 @@ impl Library {
             // A path to a listed run gets the run's name.
             let same = |listed: &Path| listed.canonicalize().ok() == path.canonicalize().ok();
             let listed = names.iter().find(|(_, listed)| same(listed)).map(|(known, _)| known.clone());
-            return Ok((listed.unwrap_or_else(|| wanted.to_owned()), path.to_owned()));
+            return Ok((listed.unwrap_or_else(|| requested.to_owned()), path.to_owned()));
         }
-        let end = format!("/{wanted}");
+        let end = format!("/{requested}");
         let fitting: Vec<_> = names.iter().filter(|(known, _)| known.ends_with(&end)).collect();
         match fitting.as_slice() {
             [one] => return Ok((*one).clone()),
@@ -99,7 +99,7 @@ impl Library {
         let error = Error::input(format!("there is no run `{name}` in `{shown}`"));
         let ends = names.iter().filter_map(|(known, _)| known.rsplit('/').next());
         let known = names.iter().map(|(known, _)| known.as_str()).chain(ends);
-        Err(match nearest(wanted, known) {
+        Err(match nearest(requested, known) {
             Some(near) => error.with_hint(format!("did you mean `{near}`?")),
             None if names.is_empty() => error.with_hint("the directory has no runs; `--runs-dir DIR` sets another one"),
             None => error.with_hint("`gradus runs list` shows the names; `--runs-dir DIR` sets another directory"),

@@ -111,7 +111,7 @@ pub fn differences(runs: &[Settings]) -> Vec<Difference> {
     for keys in &flat {
         order.extend(keys.iter().map(|key| key.path.as_str()).filter(|key| !order.contains(key)).collect::<Vec<_>>());
     }
-    let of = |keys: &'_ [Key], wanted: &str| keys.iter().find(|key| key.path == wanted).cloned();
+    let of = |keys: &'_ [Key], path: &str| keys.iter().find(|key| key.path == path).cloned();
     let difference = |key: &str| {
         let found: Vec<Option<Key>> = flat.iter().map(|keys| of(keys, key)).collect();
         let is_set = found.iter().flatten().any(|key| key.is_set);

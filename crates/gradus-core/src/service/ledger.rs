@@ -202,9 +202,9 @@ fn parse<E: Entry>(bytes: &[u8], author: &mut Option<String>) -> std::result::Re
     })?;
     entry.check().map_err(|message| (message, None))?;
     match (entry.author(), &author) {
-        (Some(found), Some(wanted)) if found != wanted => {
+        (Some(found), Some(expected)) if found != expected => {
             let what = E::WHAT;
-            let message = format!("the {what} is by `{found}`, but `{wanted}` is expected");
+            let message = format!("the {what} is by `{found}`, but `{expected}` is expected");
             return Err((
                 message,
                 Some(format!("{what}s by different authors cannot be compared: use a separate file for each")),

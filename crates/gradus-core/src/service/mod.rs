@@ -151,31 +151,31 @@ impl Client {
         body: &Value,
         read: &dyn Fn(u16, &Value) -> Reply<T>,
     ) -> std::result::Result<T, ServiceError> {
-        let mut asked = 0;
+        let mut retries = 0;
         loop {
             self.wait_turn()?;
             match self.once(body, read) {
                 Reply::Answer(answer) => return Ok(answer),
                 Reply::Never(message) => {
                     // The key is removed first, because shortening could leave a part of it.
-                    let told = excerpt(&self.without_key(&message), MAX_MESSAGE_CHARS);
-                    let message = format!("{}: {told}", self.endpoint.url);
+                    let reason = excerpt(&self.without_key(&message), MAX_MESSAGE_CHARS);
+                    let message = format!("{}: {reason}", self.endpoint.url);
                     let hint = match self.endpoint.key_variable.as_ref() {
                         Some(variable) => format!("is the key in `{variable}` right, and the `url`?"),
                         None => "is the `url` right? A service with a key needs `key_variable`".into(),
                     };
                     return Err(ServiceError::new(message).with_hint(hint));
                 }
-                Reply::Later(message, _) if asked == self.endpoint.retries => {
-                    let message = format!("{}: {message}, {} times in a row", self.endpoint.url, asked + 1);
+                Reply::Later(message, _) if retries == self.endpoint.retries => {
+                    let message = format!("{}: {message}, {} times in a row", self.endpoint.url, retries + 1);
                     return Err(ServiceError::new(message).with_hint(
                         "lower `requests_per_second`, or raise `retries`; recorded answers are not requested again",
                     ));
                 }
                 Reply::Later(_, wait) => {
-                    let wait = wait.unwrap_or(Duration::from_secs(1 << asked.min(8))).min(LONGEST_WAIT);
+                    let wait = wait.unwrap_or(Duration::from_secs(1 << retries.min(8))).min(LONGEST_WAIT);
                     self.wait(Instant::now() + wait)?;
-                    asked += 1;
+                    retries += 1;
                 }
             }
         }
@@ -205,12 +205,12 @@ impl Client {
                 scope.spawn(work);
             }
         });
-        let not_asked = || match self.interrupt.is_raised() {
+        let not_requested = || match self.interrupt.is_raised() {
             true => Err(ServiceError::interrupted()),
             false => Err(ServiceError::new(format!("{}: not requested after another text failed", self.endpoint.url))),
         };
         let answer = |answer: Mutex<Option<_>>| {
-            answer.into_inner().unwrap_or_else(PoisonError::into_inner).unwrap_or_else(not_asked)
+            answer.into_inner().unwrap_or_else(PoisonError::into_inner).unwrap_or_else(not_requested)
         };
         answers.into_iter().map(answer).collect()
     }
@@ -231,11 +231,11 @@ impl Client {
 
     /// Waits until the rate limit allows a request.
     fn wait_turn(&self) -> std::result::Result<(), ServiceError> {
-        let apart = Duration::from_secs_f64(1.0 / self.endpoint.requests_per_second);
+        let interval = Duration::from_secs_f64(1.0 / self.endpoint.requests_per_second);
         let turn = {
             let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
             let turn = (*next).max(Instant::now());
-            *next = turn + apart;
+            *next = turn + interval;
             turn
         };
         self.wait(turn)
@@ -255,14 +255,14 @@ impl Client {
         };
         let status = response.status().as_u16();
         let seconds = response.headers().get("retry-after").and_then(|value| value.to_str().ok()?.trim().parse().ok());
-        let said = match response.body_mut().with_config().limit(ANSWER_BYTES).read_to_string() {
-            Ok(said) => said,
+        let answer = match response.body_mut().with_config().limit(ANSWER_BYTES).read_to_string() {
+            Ok(answer) => answer,
             Err(error) => return Reply::Later(self.without_key(&error.to_string()), None),
         };
-        let said: Value = serde_json::from_str(&said).unwrap_or(Value::String(said));
+        let answer: Value = serde_json::from_str(&answer).unwrap_or(Value::String(answer));
         match status {
             429 | 500..=599 => Reply::Later(format!("it answered {status}"), seconds.map(Duration::from_secs)),
-            status => read(status, &said),
+            status => read(status, &answer),
         }
     }
 
@@ -284,7 +284,7 @@ impl Client {
 }
 
 /// Message for a request that a service has refused.
-pub fn refusal(status: u16, said: &Value) -> String {
-    let reason = said["error"]["message"].as_str().map_or_else(|| said.to_string(), str::to_owned);
+pub fn refusal(status: u16, answer: &Value) -> String {
+    let reason = answer["error"]["message"].as_str().map_or_else(|| answer.to_string(), str::to_owned);
     format!("it answered {status}: {reason}")
 }

@@ -120,37 +120,38 @@ impl RowTokenizer<'_> {
         let template = self.template.expect("rendered with it");
         let assistant = match template.marks_assistant() {
             true => rendered.assistant,
-            false => self.spoken(messages, row, &rendered.text)?,
+            false => self.assistant_ranges(messages, row, &rendered.text)?,
         };
         let encoded = self.tokenizer.encode_with_offsets(&rendered.text)?;
-        let mut said = vec![false; encoded.ids.len()];
+        let mut is_assistant = vec![false; encoded.ids.len()];
         let token_at = |byte: usize| encoded.offsets.iter().position(|(start, end)| (*start..*end).contains(&byte));
         for span in &assistant {
             let Some(first) = token_at(span.start) else { break };
             let last = span.end.checked_sub(1).and_then(token_at).filter(|last| *last > 0);
-            let end = last.map_or(said.len(), |last| last + 1);
-            said[first..end.max(first)].fill(true);
+            let end = last.map_or(is_assistant.len(), |last| last + 1);
+            is_assistant[first..end.max(first)].fill(true);
         }
-        if !said.contains(&true) {
+        if !is_assistant.contains(&true) {
             return Err(Failure::Row(
                 "no token belongs to the assistant, and `assistant_only_loss` trains on no other tokens".into(),
             ));
         }
-        self.check_turn_end(&encoded.ids, &said, template)?;
-        Ok(Ids { ids: encoded.ids, assistant: Some(said) })
+        self.check_turn_end(&encoded.ids, &is_assistant, template)?;
+        Ok(Ids { ids: encoded.ids, assistant: Some(is_assistant) })
     }
 
     /// Returns the ranges of `whole` that the assistant writes, for a template without generation blocks. A range begins after the
     /// text that the template writes for the preceding messages and the head of the assistant's turn. It ends with the mark that
     /// ends the turn. White space after that mark is not included, as in templates that mark turns.
-    fn spoken(&self, messages: &[Message], row: &Row, whole: &str) -> Result<Vec<Range<usize>>, Failure> {
+    fn assistant_ranges(&self, messages: &[Message], row: &Row, whole: &str) -> Result<Vec<Range<usize>>, Failure> {
         let frame = self.frame(row)?;
-        let mut spoken = Vec::new();
+        let mut ranges = Vec::new();
         let turns: Vec<usize> = (0..messages.len()).filter(|&i| messages[i].role == "assistant").collect();
         // Each turn, and the messages before it unless it is the first message.
-        let asked = turns.iter().flat_map(|&i| [(&messages[..=i], false), (&messages[..i], true)]);
-        let asked: Vec<(&[Message], bool)> = asked.filter(|(messages, _)| !messages.is_empty()).collect();
-        let mut texts = self.render_list(&asked, row)?.into_iter().map(|rendered| rendered.text);
+        let conversations = turns.iter().flat_map(|&i| [(&messages[..=i], false), (&messages[..i], true)]);
+        let conversations: Vec<(&[Message], bool)> =
+            conversations.filter(|(messages, _)| !messages.is_empty()).collect();
+        let mut texts = self.render_list(&conversations, row)?.into_iter().map(|rendered| rendered.text);
         for i in turns {
             let turn = texts.next().expect("a text for each turn");
             let head = match i {
@@ -161,11 +162,11 @@ impl RowTokenizer<'_> {
                 0 => String::new(),
                 _ => texts.next().expect("a text for what stands before each turn"),
             };
-            let length = turn.strip_prefix(&head).filter(|_| whole.starts_with(&head)).and_then(|said| {
-                let (rest, closed) = (&whole[head.len()..], said.trim_end());
-                match (rest.starts_with(said), frame.end.is_empty()) {
+            let length = turn.strip_prefix(&head).filter(|_| whole.starts_with(&head)).and_then(|suffix| {
+                let (rest, closed) = (&whole[head.len()..], suffix.trim_end());
+                match (rest.starts_with(suffix), frame.end.is_empty()) {
                     (true, false) if closed.ends_with(&frame.end) => Some(closed.len()),
-                    (true, _) => Some(said.len()),
+                    (true, _) => Some(suffix.len()),
                     // Thoughts are removed from a turn when others follow it, but it still ends with its mark.
                     (false, false) => rest.find(&frame.end).map(|at| at + frame.end.len()),
                     (false, true) => None,
@@ -179,19 +180,19 @@ impl RowTokenizer<'_> {
                     i + 1
                 )));
             };
-            spoken.push(head.len()..head.len() + length);
+            ranges.push(head.len()..head.len() + length);
         }
-        Ok(spoken)
+        Ok(ranges)
     }
 
     /// Finds the text that the template writes around a message of the assistant, by rendering one question and answer.
     fn frame(&self, row: &Row) -> Result<Frame, Failure> {
         let [question, answer] = [Message::new("user", "question"), Message::new("assistant", "answer")];
         let both = [question, answer];
-        let [asked, open, answered] =
+        let [prompt, open, answered] =
             self.render_each([(&both[..1], false), (&both[..1], true), (&both, false)], row)?;
         let end = answered.text.rsplit_once(both[1].content.as_str()).map_or("", |(_, end)| end.trim_end());
-        Ok(Frame { head: open.text.strip_prefix(&asked.text).unwrap_or_default().to_owned(), end: end.to_owned() })
+        Ok(Frame { head: open.text.strip_prefix(&prompt.text).unwrap_or_default().to_owned(), end: end.to_owned() })
     }
 
     /// Rejects rows to which `assistant_only_loss` cannot apply.
@@ -215,8 +216,13 @@ impl RowTokenizer<'_> {
     }
 
     /// Rejects a template whose end-of-turn token is after the generation block: it would never teach the model to stop.
-    pub(super) fn check_turn_end(&self, ids: &[u32], said: &[bool], template: &ChatTemplate) -> Result<(), Failure> {
-        let last = said.iter().rposition(|s| *s).expect("checked by the caller");
+    pub(super) fn check_turn_end(
+        &self,
+        ids: &[u32],
+        is_assistant: &[bool],
+        template: &ChatTemplate,
+    ) -> Result<(), Failure> {
+        let last = is_assistant.iter().rposition(|s| *s).expect("checked by the caller");
         let outside = ids.get(last + 1).is_some_and(|next| self.tokenizer.is_special(*next));
         if outside && !self.tokenizer.is_special(ids[last]) {
             let token = self.tokenizer.token(ids[last + 1]).unwrap_or_default();

@@ -173,12 +173,12 @@ impl RowTokenizer<'_> {
                 let together = [&prompt[..], completion].concat();
                 let [opening, together] = self.render_each([(prompt, true), (&together, false)], row)?;
                 let (opening, together) = (opening.text, together.text);
-                let Some(said) = together.strip_prefix(opening.as_str()) else {
+                let Some(answer) = together.strip_prefix(opening.as_str()) else {
                     return Err(Failure::Row(
                         "the conversation renders differently with its answer than without it".into(),
                     ));
                 };
-                Ok((self.source(&opening)?, self.target(said)?))
+                Ok((self.source(&opening)?, self.target(answer)?))
             }
             _ => Err(Failure::Row("prompt and completion must both be text or both be messages".into())),
         }

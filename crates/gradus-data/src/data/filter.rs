@@ -243,8 +243,8 @@ mod tests {
         let all = RowFilter { drop_ties: true, drop_equal: true, min_characters: 3, min_tokens: 0 };
         let (kept, dropped) = all.apply(rows(), rule, None).expect("one row stays");
         assert_eq!((kept.len(), dropped), (1, Dropped { rows: 5, ties: 2, equal: 1, short: 1 }));
-        let said = "4 of 5 rows are left out: 2 ties, 1 with equal answers, 1 with a short answer";
-        assert_eq!(dropped.remark().as_deref(), Some(said));
+        let expected = "4 of 5 rows are left out: 2 ties, 1 with equal answers, 1 with a short answer";
+        assert_eq!(dropped.remark().as_deref(), Some(expected));
         let (kept, dropped) = RowFilter::default().apply(rows(), rule, None).expect("all stay");
         assert_eq!((kept.len(), dropped.count(), dropped.remark()), (5, 0, None));
         let strict = RowFilter { min_characters: 100, ..RowFilter::default() };

@@ -17,12 +17,12 @@ impl Request {
 
     /// Returns the user's message in a conversation.
     pub(super) fn message(&self) -> Message {
-        let said = match self {
+        let content = match self {
             Self::Task { instruction, input } if input.trim().is_empty() => instruction.clone(),
             Self::Task { instruction, input } => format!("{instruction}\n{input}"),
             Self::Question(question) => question.clone(),
         };
-        Message::new("user", said)
+        Message::new("user", content)
     }
 }
 

@@ -48,8 +48,8 @@ pub(super) fn misfits(rows: &[Row]) -> Vec<Option<String>> {
             label => label != Some(NO_ERROR) && label != Some(category.label()),
         };
         let label = words.at_separators().find(foreign)?;
-        let (label, wanted, place) = (shown(label), category.label(), &of.place);
-        Some(format!("a segment has the label `{label}` in a file of `{wanted}` ({place})"))
+        let (label, expected, place) = (shown(label), category.label(), &of.place);
+        Some(format!("a segment has the label `{label}` in a file of `{expected}` ({place})"))
     };
     let misfit = |row: &Row| words_of(row).and_then(|words| words.misfit().or_else(|| beside(row, words)));
     rows.iter().map(misfit).collect()

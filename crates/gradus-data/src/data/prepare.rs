@@ -94,7 +94,7 @@ fn begin_with_system(data: &mut RowData, system: &str) -> Result<(), String> {
 fn without_reasoning(data: &RowData) -> Option<RowData> {
     Some(match data {
         RowData::Text(text) => RowData::Text(whole(text)?),
-        RowData::Messages(messages) => RowData::Messages(said(messages)),
+        RowData::Messages(messages) => RowData::Messages(messages_without_thoughts(messages)),
         RowData::PromptCompletion { prompt, completion } => {
             let (prompt, completion) = answered(prompt, completion);
             RowData::PromptCompletion { prompt, completion }
@@ -110,7 +110,7 @@ fn without_reasoning(data: &RowData) -> Option<RowData> {
         RowData::Preference { prompt: None, chosen, rejected, margin } => {
             let alone = |content: &Content| match content {
                 Content::Text(text) => Content::Text(whole(text).unwrap_or_else(|| text.clone())),
-                Content::Messages(messages) => Content::Messages(said(messages)),
+                Content::Messages(messages) => Content::Messages(messages_without_thoughts(messages)),
             };
             RowData::Preference { prompt: None, chosen: alone(chosen), rejected: alone(rejected), margin: *margin }
         }
@@ -134,17 +134,17 @@ fn answered(prompt: &Content, answer: &Content) -> (Content, Content) {
         }
         (prompt, Content::Messages(answer)) => {
             let prompt = match prompt {
-                Content::Messages(messages) => Content::Messages(said(messages)),
+                Content::Messages(messages) => Content::Messages(messages_without_thoughts(messages)),
                 Content::Text(_) => prompt.clone(),
             };
-            (prompt, Content::Messages(said(answer)))
+            (prompt, Content::Messages(messages_without_thoughts(answer)))
         }
         (prompt, answer) => (prompt.clone(), answer.clone()),
     }
 }
 
 /// Removes thoughts from the assistant's messages.
-fn said(messages: &[Message]) -> Vec<Message> {
+fn messages_without_thoughts(messages: &[Message]) -> Vec<Message> {
     let mut messages = messages.to_vec();
     for message in messages.iter_mut().filter(|message| message.role == "assistant") {
         if let Cow::Owned(answer) = without_thoughts(&message.content) {
@@ -188,12 +188,12 @@ mod tests {
             text("\n\nHuman: Hi\n\nAssistant: Hello there."),
             text("\n\nHuman: Hi\n\nAssistant: Hello, what?"),
         );
-        let wanted = pair(
+        let expected = pair(
             Some(messages(&[("user", "Hi")])),
             messages(&[("assistant", "Hello there.")]),
             messages(&[("assistant", "Hello, what?")]),
         );
-        assert_eq!(read_as(hh.clone(), &options), wanted);
+        assert_eq!(read_as(hh.clone(), &options), expected);
         assert_eq!(read_as(hh.clone(), &TokenizeOptions::default()), hh, "nothing unless asked");
         let plain = RowData::PromptCompletion { prompt: text("2 + 2"), completion: text(" 4") };
         assert_eq!(read_as(plain.clone(), &options), plain, "no transcript");

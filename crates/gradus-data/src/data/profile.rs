@@ -137,8 +137,9 @@ pub fn profile(
     let mut tokens = tokenizer.map(of_tokens).transpose()?.unwrap_or_default();
     tokens.extend(rows.iter().filter_map(ids));
     let rule = options.implicit_prompt;
-    let said: Vec<Vec<String>> = rows.par_iter().map(|row| answers(row, rule)).collect();
-    let is_short = |(_, said): &(&Row, &Vec<String>)| said.iter().any(|answer| answer.chars().count() < SHORT);
+    let row_answers: Vec<Vec<String>> = rows.par_iter().map(|row| answers(row, rule)).collect();
+    let is_short =
+        |(_, row_answers): &(&Row, &Vec<String>)| row_answers.iter().any(|answer| answer.chars().count() < SHORT);
     let mut counted: BTreeMap<usize, usize> = BTreeMap::new();
     for count in rows.iter().filter_map(count_turns) {
         *counted.entry(count).or_default() += 1;
@@ -148,9 +149,9 @@ pub fn profile(
         characters: lengths(characters),
         tokens: lengths(tokens),
         turns: counted,
-        openings: openings(&said),
-        pairs: pairs(rows, &said),
-        short: RowExamples::of(rows.iter().zip(&said).filter(is_short).map(|(row, _)| row)),
+        openings: openings(&row_answers),
+        pairs: pairs(rows, &row_answers),
+        short: RowExamples::of(rows.iter().zip(&row_answers).filter(is_short).map(|(row, _)| row)),
     })
 }
 
@@ -213,8 +214,8 @@ fn count_turns(row: &Row) -> Option<usize> {
 /// Returns the most frequent openings, in descending order. Openings of a single answer are left out.
 fn openings(answers: &[Vec<String>]) -> Vec<Opening> {
     let mut counts: HashMap<String, [usize; 2]> = HashMap::new();
-    for said in answers {
-        for (side, answer) in said.iter().take(2).enumerate() {
+    for row_answers in answers {
+        for (side, answer) in row_answers.iter().take(2).enumerate() {
             let words = answer.split_whitespace().take(OPENING).collect::<Vec<_>>().join(" ");
             // The sentence may end here or continue.
             let words = words.trim_end_matches([',', '.', ';', ':', '!', '?']).to_owned();
@@ -232,7 +233,7 @@ fn openings(answers: &[Vec<String>]) -> Vec<Opening> {
 }
 
 fn pairs(rows: &[Row], answers: &[Vec<String>]) -> Option<PairProfile> {
-    let of = |(row, said): (&Row, &Vec<String>)| match (&row.data, &said[..]) {
+    let of = |(row, row_answers): (&Row, &Vec<String>)| match (&row.data, &row_answers[..]) {
         (RowData::TokenPreference { chosen_ids, rejected_ids, .. }, _) => Some([chosen_ids.len(), rejected_ids.len()]),
         (RowData::Preference { .. }, [chosen, rejected]) => Some([chosen.chars().count(), rejected.chars().count()]),
         _ => None,

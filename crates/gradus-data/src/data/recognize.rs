@@ -91,7 +91,7 @@ pub fn recognize(columns: &Map<String, Value>, options: &LoadOptions) -> Result<
                     segments with labels";
         return Err(("rows with feedback must be converted before training".into(), hint.into()));
     }
-    let wanted = match options.need {
+    let column = match options.need {
         Need::Preference if has("chosen") => "rejected",
         Need::Preference => "chosen",
         Need::Unpaired if has("prompt") && has("completion") || has("messages") => "label",
@@ -104,13 +104,13 @@ pub fn recognize(columns: &Map<String, Value>, options: &LoadOptions) -> Result<
         }
     };
     if options.need == Need::Unpaired
-        && let Some(Err(message)) = columns.get(wanted).filter(|_| wanted == "label").map(unpaired::label)
+        && let Some(Err(message)) = columns.get(column).filter(|_| column == "label").map(unpaired::label)
     {
         return Err((message, "write true or false, or 1 or 0, in this column: other words are not accepted".into()));
     }
-    let renamed = |wanted: &str| {
-        let same = columns.keys().find(|name| name.trim().eq_ignore_ascii_case(wanted));
-        same.map_or_else(|| format!("{wanted}=YOURS"), |name| format!("{wanted}={name}"))
+    let renamed = |column: &str| {
+        let same = columns.keys().find(|name| name.trim().eq_ignore_ascii_case(column));
+        same.map_or_else(|| format!("{column}=YOURS"), |name| format!("{column}={name}"))
     };
     let hint = match options.need {
         Need::Preference if columns.contains_key("label") => {
@@ -123,10 +123,10 @@ pub fn recognize(columns: &Map<String, Value>, options: &LoadOptions) -> Result<
         }
         Need::Prompt => format!("prompts have `prompt`; name your own column: `--column {}`", renamed("prompt")),
         Need::Any | Need::Columns | Need::Sft | Need::Unpaired | Need::Score => {
-            format!("{FORMS}; `--column {wanted}=YOURS` names your own")
+            format!("{FORMS}; `--column {column}=YOURS` names your own")
         }
     };
-    Err((format!("missing column `{wanted}` (found {})", names(columns)), hint))
+    Err((format!("missing column `{column}` (found {})", names(columns)), hint))
 }
 
 /// Reads a row as `kind`. Returns its data and the remaining columns.

@@ -175,7 +175,9 @@ impl RowTokenizer<'_> {
         let prompt_len = common_prefix(&prompt_ids, &whole.ids);
         let completion_only = self.options.completion_only_loss.unwrap_or(true);
         let mask = (0..whole.ids.len())
-            .map(|i| (!completion_only || i >= prompt_len) && whole.assistant.as_ref().is_none_or(|said| said[i]))
+            .map(|i| {
+                (!completion_only || i >= prompt_len) && whole.assistant.as_ref().is_none_or(|assistant| assistant[i])
+            })
             .collect();
         Ok(Sequence::joined(whole.ids, mask, prompt_len < prompt_ids.len()))
     }

@@ -55,21 +55,21 @@ pub fn resolve_split(name: &str, folder: Option<&str>, split: &str, on_progress:
     Err(Error::data(path, None, "no such file or directory"))
 }
 
-/// Finds the files of `split` below a directory whose names (without `.gz`) satisfy `is_wanted`, in name order. A path of a file
+/// Finds the files of `split` below a directory whose names (without `.gz`) satisfy `accepts_name`, in name order. A path of a file
 /// resolves to that file. This is for data sets of plain text; nothing is downloaded.
 ///
 /// # Errors
 /// If the directory cannot be read.
-pub fn text_files(path: &Path, split: &str, is_wanted: &dyn Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
-    let wanted = |path: &Path| {
+pub fn text_files(path: &Path, split: &str, accepts_name: &dyn Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
+    let is_selected = |path: &Path| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        is_wanted(name.strip_suffix(".gz").unwrap_or(name))
+        accepts_name(name.strip_suffix(".gz").unwrap_or(name))
     };
     if !path.is_dir() {
-        return Ok(if wanted(path) { vec![path.to_owned()] } else { Vec::new() });
+        return Ok(if is_selected(path) { vec![path.to_owned()] } else { Vec::new() });
     }
     let mut files = Vec::new();
-    collect(path, &mut Vec::new(), &wanted, &mut files)?;
+    collect(path, &mut Vec::new(), &is_selected, &mut files)?;
     files.retain(|file| {
         let inside = file.strip_prefix(path).unwrap_or(file);
         split_of(&inside.to_string_lossy()).as_deref() == Some(canonical(split).unwrap_or(split))
@@ -155,7 +155,7 @@ fn is_arrow(path: &Path) -> bool {
 fn collect(
     directory: &Path,
     above: &mut Vec<PathBuf>,
-    is_wanted: &dyn Fn(&Path) -> bool,
+    is_selected: &dyn Fn(&Path) -> bool,
     files: &mut Vec<PathBuf>,
 ) -> Result<()> {
     let own = directory.canonicalize().map_err(|e| Error::io(directory, e))?;
@@ -171,8 +171,8 @@ fn collect(
             continue;
         }
         if path.is_dir() {
-            collect(&path, above, is_wanted, files)?;
-        } else if is_wanted(&path) {
+            collect(&path, above, is_selected, files)?;
+        } else if is_selected(&path) {
             files.push(path);
         }
     }

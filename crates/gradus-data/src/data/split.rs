@@ -39,7 +39,7 @@ pub fn split(
     by: &SplitBy,
     shuffle: &mut dyn FnMut(&mut Vec<Vec<usize>>),
 ) -> Result<[Vec<usize>; 2]> {
-    let wanted = match held_out {
+    let target = match held_out {
         HeldOut::Share(share) => (share * rows.len() as f64).round() as usize,
         HeldOut::Rows(count) => count,
     };
@@ -66,12 +66,12 @@ pub fn split(
     };
     let exact = |stratum: &Vec<Vec<usize>>| {
         let count: usize = stratum.iter().map(Vec::len).sum();
-        wanted as f64 * count as f64 / rows.len().max(1) as f64
+        target as f64 * count as f64 / rows.len().max(1) as f64
     };
     let mut counts: Vec<usize> = strata.iter().map(|stratum| exact(stratum) as usize).collect();
     let mut by_remainder: Vec<usize> = (0..strata.len()).collect();
     by_remainder.sort_by(|&a, &b| exact(&strata[b]).fract().total_cmp(&exact(&strata[a]).fract()).then(a.cmp(&b)));
-    let left = wanted.saturating_sub(counts.iter().sum());
+    let left = target.saturating_sub(counts.iter().sum());
     by_remainder.iter().take(left).for_each(|&stratum| counts[stratum] += 1);
     let mut taken = vec![false; rows.len()];
     for (mut stratum, count) in strata.into_iter().zip(counts) {
@@ -88,7 +88,7 @@ pub fn split(
     let sides = [side(false), side(true)];
     if let Some(empty) = sides.iter().position(Vec::is_empty) {
         let which = ["trained on", "held out"][empty];
-        let message = format!("of {} rows, {wanted} would be held out, and none would be {which}", rows.len());
+        let message = format!("of {} rows, {target} would be held out, and none would be {which}", rows.len());
         let hint = match by {
             SplitBy::Together(column) => format!("give another size; rows with one value of `{column}` stay together"),
             _ => "give another size".into(),
@@ -124,7 +124,7 @@ mod tests {
         #[test]
         fn every_row_is_on_one_side_and_values_are_as_asked(values in prop::collection::vec(0u8..5, 8..80), share in 0.2..0.8f64) {
             let rows = rows(&values);
-            let wanted = (share * rows.len() as f64).round() as usize;
+            let target = (share * rows.len() as f64).round() as usize;
             let mut reverse = |groups: &mut Vec<Vec<usize>>| groups.reverse();
             for by in [SplitBy::Rows, SplitBy::Together("kind".into()), SplitBy::Stratified("kind".into())] {
                 let Ok([train, test]) = split(&rows, HeldOut::Share(share), &by, &mut reverse) else {
@@ -136,16 +136,16 @@ mod tests {
                 prop_assert_eq!(all, (0..rows.len()).collect::<Vec<_>>());
                 let of = |side: &[usize], value: u8| side.iter().filter(|&&row| values[row] == value).count();
                 match by {
-                    SplitBy::Rows => prop_assert_eq!(test.len(), wanted),
+                    SplitBy::Rows => prop_assert_eq!(test.len(), target),
                     SplitBy::Together(_) => {
-                        prop_assert!(test.len() <= wanted);
+                        prop_assert!(test.len() <= target);
                         prop_assert!((0..5).all(|value| of(&train, value) == 0 || of(&test, value) == 0));
                     }
                     SplitBy::Stratified(_) => {
-                        prop_assert_eq!(test.len(), wanted);
+                        prop_assert_eq!(test.len(), target);
                         for value in 0..5 {
                             let all = of(&train, value) + of(&test, value);
-                            let exact = wanted as f64 * all as f64 / rows.len() as f64;
+                            let exact = target as f64 * all as f64 / rows.len() as f64;
                             prop_assert!((of(&test, value) as f64 - exact).abs() < 1.0);
                         }
                     }

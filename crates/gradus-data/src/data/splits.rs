@@ -51,12 +51,12 @@ pub(super) fn choose_split(
     let is_known = |name: &str| known.iter().any(|s| s == name);
     let chosen = match split {
         Some(split) => {
-            let wanted = if is_known(split) { split } else { canonical(split).unwrap_or(split) };
-            if !is_known(wanted) {
+            let resolved = if is_known(split) { split } else { canonical(split).unwrap_or(split) };
+            if !is_known(resolved) {
                 let found = if known.is_empty() { "no splits".into() } else { list };
                 return Err(Error::data(root, None, format!("no split `{split}` (found {found})")));
             }
-            Some(wanted.to_owned())
+            Some(resolved.to_owned())
         }
         None if known.len() <= 1 => known.first().cloned(),
         None if is_known("train") => Some("train".into()),

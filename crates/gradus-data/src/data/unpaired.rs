@@ -15,8 +15,8 @@ use crate::error::excerpt;
 /// rows are read for this purpose.
 pub(super) fn fits(columns: &Map<String, Value>, need: Need) -> bool {
     let has = |name: &str| columns.contains_key(name);
-    let is_said = (has("prompt") && has("completion")) || (has("messages") && need == Need::Unpaired);
-    is_said && columns.get("label").is_some_and(|value| label(value).is_ok())
+    let has_completion = (has("prompt") && has("completion")) || (has("messages") && need == Need::Unpaired);
+    has_completion && columns.get("label").is_some_and(|value| label(value).is_ok())
 }
 
 /// Parses a boolean label: a boolean, 0 or 1, or its text.
@@ -68,12 +68,12 @@ pub fn unpaired(rows: &[Row], rule: ImplicitPrompt) -> Result<Cow<'_, [Row]>> {
     if !rows.iter().any(|row| matches!(row.data, RowData::Preference { .. })) {
         return Ok(Cow::Borrowed(rows));
     }
-    let mut apart = Vec::with_capacity(2 * rows.len());
+    let mut unpaired_rows = Vec::with_capacity(2 * rows.len());
     for chunk in rows.chunks(CHUNK_ROWS) {
         let mut second = Vec::with_capacity(chunk.len());
         for row in chunk {
             let RowData::Preference { prompt, chosen, rejected, .. } = &row.data else {
-                apart.push(row.clone());
+                unpaired_rows.push(row.clone());
                 continue;
             };
             let (prompt, chosen, rejected) = match prompt {
@@ -84,12 +84,12 @@ pub fn unpaired(rows: &[Row], rule: ImplicitPrompt) -> Result<Cow<'_, [Row]>> {
                 data: RowData::Unpaired { prompt, completion, is_desirable },
                 ..row.clone()
             };
-            apart.push(side(prompt.clone(), chosen, true));
+            unpaired_rows.push(side(prompt.clone(), chosen, true));
             second.push(side(prompt, rejected, false));
         }
-        apart.append(&mut second);
+        unpaired_rows.append(&mut second);
     }
-    Ok(Cow::Owned(apart))
+    Ok(Cow::Owned(unpaired_rows))
 }
 
 #[cfg(test)]
@@ -134,8 +134,8 @@ mod tests {
             row(index, RowData::Preference { prompt, chosen, rejected, margin: None })
         };
         let rows: Vec<Row> = (0..2).map(pair).collect();
-        let apart = unpaired(&rows, ImplicitPrompt::default()).unwrap();
-        let found: Vec<(usize, String, bool)> = apart
+        let unpaired_rows = unpaired(&rows, ImplicitPrompt::default()).unwrap();
+        let found: Vec<(usize, String, bool)> = unpaired_rows
             .iter()
             .map(|row| match &row.data {
                 RowData::Unpaired { completion, is_desirable, .. } => (row.index, completion.plain(), *is_desirable),
@@ -144,6 +144,6 @@ mod tests {
             .collect();
         let expected = [(0, "c0", true), (1, "c1", true), (0, "r0", false), (1, "r1", false)];
         assert_eq!(found, expected.map(|(index, text, label)| (index, text.to_owned(), label)));
-        assert!(matches!(unpaired(&apart, ImplicitPrompt::default()).unwrap(), Cow::Borrowed(_)));
+        assert!(matches!(unpaired(&unpaired_rows, ImplicitPrompt::default()).unwrap(), Cow::Borrowed(_)));
     }
 }

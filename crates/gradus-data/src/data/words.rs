@@ -108,14 +108,14 @@ impl LabeledWords {
     pub(super) fn misfit(&self) -> Option<String> {
         let blank =
             |(_, (word, label)): &(usize, (&String, &Value))| word.trim().is_empty() && self.says_something(label);
-        let said = || self.words.iter().zip(&self.labels).enumerate();
-        if let Some((i, _)) = said().find(blank) {
+        let labeled_words = || self.words.iter().zip(&self.labels).enumerate();
+        if let Some((i, _)) = labeled_words().find(blank) {
             return Some(format!("word {} is blank, so its label has no effect", i + 1));
         }
         if self.of_segments() {
             let between =
                 |(_, (word, label)): &(usize, (&String, &Value))| *word != SEPARATOR && self.says_something(label);
-            if let Some((i, (word, label))) = said().find(between) {
+            if let Some((i, (word, label))) = labeled_words().find(between) {
                 let label = shown(label);
                 return Some(format!(
                     "word {} (`{word}`) has the label `{label}`, but a segment's label belongs on the separator \
@@ -124,7 +124,7 @@ impl LabeledWords {
                 ));
             }
             let ends = |i: usize| self.words.get(i + 1).is_none_or(|next| next == SEPARATOR);
-            if let Some((i, _)) = said().find(|(i, (word, _))| *word == SEPARATOR && ends(*i)) {
+            if let Some((i, _)) = labeled_words().find(|(i, (word, _))| *word == SEPARATOR && ends(*i)) {
                 return Some(format!("the segment after the separator at word {} has no words", i + 1));
             }
             let known = [Category::Relevance.label(), Category::Factuality.label(), NO_ERROR, IGNORE];

@@ -40,7 +40,7 @@ impl IntentAccuracy {
 impl Metric for IntentAccuracy {
     fn measure(&self, rows: &[Row]) -> Result<Vec<Measure>, RowError> {
         let labels = self.0.labels().len() as u64;
-        let wanted = |(i, row): (usize, &Row)| {
+        let expected = |(i, row): (usize, &Row)| {
             let column = row.metadata.get("intent");
             let first = column.map(|value| value.as_array().map_or(Some(value), |list| list.first()));
             let number = first.flatten().and_then(Value::as_u64).filter(|number| (1..=labels).contains(number));
@@ -50,7 +50,7 @@ impl Metric for IntentAccuracy {
                 RowError::new(i, message)
             })
         };
-        let wanted: Vec<usize> = rows.iter().enumerate().map(wanted).collect::<Result<_, _>>()?;
+        let expected: Vec<usize> = rows.iter().enumerate().map(expected).collect::<Result<_, _>>()?;
         let text = |row: &Row| {
             let last = row.prompt.rsplit(END).find(|utterance| !utterance.trim().is_empty()).unwrap_or_default();
             format!("{last}{}", row.prediction)
@@ -58,8 +58,8 @@ impl Metric for IntentAccuracy {
         let texts: Vec<String> = rows.iter().map(text).collect();
         let texts: Vec<(&str, Option<&str>)> = texts.iter().map(|text| (text.as_str(), None)).collect();
         let logits = self.0.logits(&texts, Truncation::Left(None)).map_err(of_row)?;
-        let score = |(logits, wanted): (&Vec<f32>, &usize)| f64::from(u8::from(largest(logits) == *wanted));
-        let scores: Vec<f64> = logits.iter().zip(&wanted).map(score).collect();
+        let score = |(logits, expected): (&Vec<f32>, &usize)| f64::from(u8::from(largest(logits) == *expected));
+        let scores: Vec<f64> = logits.iter().zip(&expected).map(score).collect();
         Ok(vec![Measure::mean("", &scores)])
     }
 }

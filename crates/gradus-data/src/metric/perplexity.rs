@@ -94,11 +94,11 @@ impl<'a> Perplexity<'a> {
     pub fn of(options: PerplexityOptions, model: Box<dyn LanguageModel + 'a>) -> Result<Self> {
         let name = options.model.as_deref().unwrap_or("the model that is evaluated").to_owned();
         let longest = match (options.max_length, model.positions()) {
-            (Some(asked), Some(limit)) if asked > limit => {
-                let message = format!("the option `max_length` of `perplexity` is {asked}");
+            (Some(requested), Some(limit)) if requested > limit => {
+                let message = format!("the option `max_length` of `perplexity` is {requested}");
                 return Err(Error::input(format!("{message}, but `{name}` has {limit} positions")));
             }
-            (asked, limit) => asked.or(limit),
+            (requested, limit) => requested.or(limit),
         };
         match (options.stride, longest) {
             (Some(stride), Some(longest)) if stride > longest => {

@@ -83,8 +83,8 @@ impl CommonGenPreference {
             let found = row.metadata.get(column).map_or("nothing".into(), Value::to_string);
             RowError::new(i, format!("column `{column}` holds {found}, expected a list of concepts"))
         })?;
-        let said = row.prediction.to_lowercase();
-        Ok(concepts.iter().filter(|concept| !said.contains(concept.as_str())).count())
+        let prediction = row.prediction.to_lowercase();
+        Ok(concepts.iter().filter(|concept| !prediction.contains(concept.as_str())).count())
     }
 }
 

@@ -219,10 +219,14 @@ mod tests {
 
     #[test]
     fn what_the_program_does_wrong_is_told() {
-        let told = |script: &str| spice(script, None).measure(&rows()).expect_err("wrong").message;
-        assert!(told("echo no memory >&2; exit 3").contains("failed (exit status: 3)"), "{}", told("exit 3"));
-        assert!(told("exit 0").starts_with("the program of `spice` wrote no scores"));
-        assert!(told("echo '{}' > $3").starts_with("the program of `spice` wrote something other than"));
+        let message_of = |script: &str| spice(script, None).measure(&rows()).expect_err("wrong").message;
+        assert!(
+            message_of("echo no memory >&2; exit 3").contains("failed (exit status: 3)"),
+            "{}",
+            message_of("exit 3")
+        );
+        assert!(message_of("exit 0").starts_with("the program of `spice` wrote no scores"));
+        assert!(message_of("echo '{}' > $3").starts_with("the program of `spice` wrote something other than"));
         let one = r#"echo '[{"image_id":0,"scores":{"All":{"f":0.5}}}]' > "$3""#;
         let error = spice(one, None).measure(&rows()).expect_err("two rows are missing");
         assert_eq!((error.row, error.message.as_str()), (1, "the program of `spice` gave no score for it"));

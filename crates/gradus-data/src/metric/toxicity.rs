@@ -63,8 +63,8 @@ impl Toxicity {
 /// Scores texts without leading and trailing white space. A blank text gets 0 without a call of the scorer.
 pub fn scores(scorer: &dyn ToxicityScorer, texts: &[&str]) -> Vec<std::result::Result<Option<f64>, ScoringError>> {
     let trimmed: Vec<&str> = texts.iter().map(|text| text.trim()).collect();
-    let asked: Vec<&str> = trimmed.iter().copied().filter(|text| !text.is_empty()).collect();
-    let mut answers = if asked.is_empty() { Vec::new() } else { scorer.score(&asked) }.into_iter();
+    let nonempty: Vec<&str> = trimmed.iter().copied().filter(|text| !text.is_empty()).collect();
+    let mut answers = if nonempty.is_empty() { Vec::new() } else { scorer.score(&nonempty) }.into_iter();
     let answer = |text: &&str| match text.is_empty() {
         true => Ok(Some(0.0)),
         false => answers.next().expect("an answer for each text").map(|score| score.map(f64::from)),

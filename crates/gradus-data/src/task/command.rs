@@ -61,16 +61,16 @@ impl Task for CommandTask {
         let mut program = Program::start(WHAT, &self.program, self.timeout_s, files.interrupt())?;
         let request = json!({ "split": files.split().name(), "from": files.name(), "max_rows": files.max_samples() });
         // A program that needs no request may have printed rows already.
-        let mut asked = program.send(vec![request.to_string() + "\n"]);
+        let mut deadline = program.send(vec![request.to_string() + "\n"]);
         program.close();
         let file = Path::new(&format!("the {WHAT} `{}`", self.program.join(" "))).into();
         let (mut samples, mut bad, mut line) = (Vec::new(), files.bad(), 0);
         while files.max_samples().is_none_or(|max_samples| samples.len() < max_samples) {
-            let Some(text) = program.line(asked).map_err(failed)? else {
+            let Some(text) = program.line(deadline).map_err(failed)? else {
                 program.finish().map_err(failed)?;
                 break;
             };
-            (asked, line) = (program.deadline(), line + 1);
+            (deadline, line) = (program.deadline(), line + 1);
             let place = Place { file: std::sync::Arc::clone(&file), line, row_in_array: None };
             match sample(&text) {
                 Ok(sample) => samples.push((place, sample)),
@@ -132,8 +132,8 @@ mod tests {
             printf '{"prompt": "a", "references": ["b", "c"], "asked": %s}\n' "$asked"
             echo '{"prompt": "d", "reference": "e"}'; echo '{"prompt": "f"}'"#;
         let found = samples(script, None).expect("rows");
-        let asked = json!({ "split": "validation", "from": "here", "max_rows": null });
-        let metadata = Map::from_iter([("asked".to_owned(), asked)]);
+        let request = json!({ "split": "validation", "from": "here", "max_rows": null });
+        let metadata = Map::from_iter([("asked".to_owned(), request)]);
         assert_eq!(found[0], Sample { prompt: "a".into(), references: vec!["b".into(), "c".into()], metadata });
         assert_eq!((found[1].references.as_slice(), found[2].references.len()), (&["e".to_owned()][..], 0));
         assert_eq!(found.len(), 3);

@@ -35,16 +35,16 @@ impl Task for Crd3 {
         {
             let path = root.join("data/cleaned data").join(format!("{}.json", line?.1));
             let turns = turns(&path)?;
-            for (turn, (name, said)) in turns.iter().enumerate().skip(2) {
+            for (turn, (name, utterance)) in turns.iter().enumerate().skip(2) {
                 if files.max_samples().is_some_and(|max_samples| samples.len() >= max_samples) {
                     return Ok(samples);
                 }
                 let before = &turns[turn.saturating_sub(self.max_context_size)..turn];
-                let before: String = before.iter().map(|(name, said)| format!("{name}: {said}\n")).collect();
+                let before: String = before.iter().map(|(name, utterance)| format!("{name}: {utterance}\n")).collect();
                 let id = format!("{short}_ep_{episode}_turn_{turn}");
                 let sample = Sample {
                     prompt: format!("{before}{name}: "),
-                    references: vec![said.clone()],
+                    references: vec![utterance.clone()],
                     metadata: Map::from_iter([("id".to_owned(), Value::from(id))]),
                 };
                 samples.push((Place { file: path.as_path().into(), line: 1, row_in_array: Some(turn + 1) }, sample));
@@ -67,9 +67,9 @@ fn turns(path: &Path) -> Result<Vec<(String, String)>> {
     let turns = read["TURNS"].as_array().ok_or_else(|| Error::data(path, None, "no list `TURNS`"))?;
     let turn = |(i, turn): (usize, &Value)| {
         let name = turn["NAMES"][0].as_str().ok_or_else(|| wrong(i, "`NAMES`"))?;
-        let said = turn["UTTERANCES"].as_array().ok_or_else(|| wrong(i, "`UTTERANCES`"))?;
-        let said: Vec<&str> = said.iter().filter_map(Value::as_str).collect();
-        Ok((name.to_owned(), said.join(" ")))
+        let utterances = turn["UTTERANCES"].as_array().ok_or_else(|| wrong(i, "`UTTERANCES`"))?;
+        let utterances: Vec<&str> = utterances.iter().filter_map(Value::as_str).collect();
+        Ok((name.to_owned(), utterances.join(" ")))
     };
     turns.iter().enumerate().map(turn).collect()
 }

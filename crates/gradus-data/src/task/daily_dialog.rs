@@ -41,17 +41,17 @@ impl Task for DailyDialog {
         let mut samples = Vec::new();
         let mut utterances = 0;
         for (place, dialogue) in dialogues(files, self.origin(files.split()))? {
-            for (i, (said, emotion, intent)) in dialogue.iter().enumerate() {
+            for (i, (utterance, emotion, intent)) in dialogue.iter().enumerate() {
                 let id = utterances;
                 utterances += 1;
                 if i < self.context_size {
                     continue;
                 }
                 let before: Vec<&str> =
-                    dialogue[i - self.context_size..i].iter().map(|(said, ..)| said.as_str()).collect();
+                    dialogue[i - self.context_size..i].iter().map(|(utterance, ..)| utterance.as_str()).collect();
                 let sample = Sample {
                     prompt: format!("{} {END}", before.join(END)),
-                    references: vec![format!("{said}{END}")],
+                    references: vec![format!("{utterance}{END}")],
                     metadata: Map::from_iter([
                         ("id".to_owned(), json!(id)),
                         ("emotion".to_owned(), json!([emotion])),
@@ -75,8 +75,8 @@ fn dialogues(files: &Files<'_>, origin: Origin) -> Result<Vec<(Place, Dialogue)>
             name.starts_with(start) && name.ends_with(".txt") && !not.iter().any(|other| name.starts_with(other))
         })
     };
-    let said = of("dialogues_", &["dialogues_act", "dialogues_emotion"])?;
-    if said.is_empty() {
+    let utterances = of("dialogues_", &["dialogues_act", "dialogues_emotion"])?;
+    if utterances.is_empty() {
         let rows = files
             .rows(origin, files.split(), None, |columns| Ok(vec![Sample { metadata: columns, ..Sample::default() }]))?;
         let dialogue = |(place, sample): (Place, Sample)| {
@@ -85,16 +85,17 @@ fn dialogues(files: &Files<'_>, origin: Origin) -> Result<Vec<(Place, Dialogue)>
         };
         return rows.into_iter().map(dialogue).collect();
     }
-    let sets = [said, of("dialogues_act_", &[])?, of("dialogues_emotion_", &[])?];
+    let sets = [utterances, of("dialogues_act_", &[])?, of("dialogues_emotion_", &[])?];
     let lines = Files::new(None, files.split(), None, files.interrupt()).side_by_side(&sets)?;
     let dialogue = |(place, line): (Place, Vec<String>)| {
-        let [said, acts, emotions] = <[String; 3]>::try_from(line).expect("three files side by side");
-        let said: Vec<String> =
-            said.trim().trim_end_matches("__eou__").split("__eou__").map(|text| text.trim().into()).collect();
+        let [utterances, acts, emotions] = <[String; 3]>::try_from(line).expect("three files side by side");
+        let utterances: Vec<String> =
+            utterances.trim().trim_end_matches("__eou__").split("__eou__").map(|text| text.trim().into()).collect();
         let numbers = |text: &str| {
             text.split_whitespace().map(|word| word.parse::<i64>().map_or(Value::Null, Value::from)).collect()
         };
-        let dialogue = joined(said, numbers(&emotions), numbers(&acts)).map_err(|message| place.error(message))?;
+        let dialogue =
+            joined(utterances, numbers(&emotions), numbers(&acts)).map_err(|message| place.error(message))?;
         Ok((place, dialogue))
     };
     lines.into_iter().map(dialogue).collect()
@@ -102,19 +103,24 @@ fn dialogues(files: &Files<'_>, origin: Origin) -> Result<Vec<(Place, Dialogue)>
 
 fn columns(mut columns: Map<String, Value>) -> Result<Dialogue, String> {
     let name = if columns.contains_key("utterances") { "utterances" } else { "dialog" };
-    let said = texts(&mut columns, name)?;
+    let utterances = texts(&mut columns, name)?;
     let mut list = |names: [&str; 2]| match names.iter().find_map(|name| columns.shift_remove(*name)) {
         Some(Value::Array(values)) => Ok(values),
         _ => Err(format!("missing column `{}`, a list", names[0])),
     };
     let (emotions, acts) = (list(["emotion", "emotions"])?, list(["act", "acts"])?);
-    joined(said, emotions, acts)
+    joined(utterances, emotions, acts)
 }
 
-fn joined(said: Vec<String>, emotions: Vec<Value>, acts: Vec<Value>) -> Result<Dialogue, String> {
-    let (count, labels) = (said.len(), [emotions.len(), acts.len()]);
+fn joined(utterances: Vec<String>, emotions: Vec<Value>, acts: Vec<Value>) -> Result<Dialogue, String> {
+    let (count, labels) = (utterances.len(), [emotions.len(), acts.len()]);
     if labels != [count, count] {
         return Err(format!("{count} utterances, but {} emotions and {} acts", labels[0], labels[1]));
     }
-    Ok(said.into_iter().zip(emotions).zip(acts).map(|((said, emotion), act)| (said, emotion, act)).collect())
+    Ok(utterances
+        .into_iter()
+        .zip(emotions)
+        .zip(acts)
+        .map(|((utterance, emotion), act)| (utterance, emotion, act))
+        .collect())
 }

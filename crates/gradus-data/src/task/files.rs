@@ -151,8 +151,8 @@ impl<'a> Files<'a> {
     ///
     /// # Errors
     /// If a directory cannot be read.
-    pub fn text(&self, is_wanted: &dyn Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
-        self.path().map_or_else(|| Ok(Vec::new()), |path| data::text_files(path, self.split.name(), is_wanted))
+    pub fn text(&self, accepts_name: &dyn Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
+        self.path().map_or_else(|| Ok(Vec::new()), |path| data::text_files(path, self.split.name(), accepts_name))
     }
 
     /// Reads several sets of files line by line in parallel. The files of a set are concatenated.

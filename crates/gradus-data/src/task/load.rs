@@ -57,8 +57,8 @@ pub fn rows(samples: Vec<(Place, Sample)>, split: Split, need: Need) -> Result<V
                     prompt: prompt.clone(),
                     completion: Content::Text(reference),
                 };
-                let wanted = if need == Need::Any { 1 } else { references.len() };
-                references.into_iter().take(wanted).map(pair).collect()
+                let count = if need == Need::Any { 1 } else { references.len() };
+                references.into_iter().take(count).map(pair).collect()
             }
             Need::Preference | Need::Unpaired | Need::Columns => {
                 return Err("a task has prompts and references, but pairs or labeled rows are needed".into());

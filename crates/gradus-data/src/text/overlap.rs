@@ -51,8 +51,8 @@ impl Window {
 
     fn add(&mut self, text: &str) {
         for c in text.chars() {
-            let [wanted, had] = self.counts.entry(c).or_default();
-            self.common += usize::from(had < wanted);
+            let [needed, had] = self.counts.entry(c).or_default();
+            self.common += usize::from(had < needed);
             *had += 1;
             self.length += 1;
         }
@@ -60,9 +60,9 @@ impl Window {
 
     fn remove(&mut self, text: &str) {
         for c in text.chars() {
-            let [wanted, had] = self.counts.entry(c).or_default();
+            let [needed, had] = self.counts.entry(c).or_default();
             *had -= 1;
-            self.common -= usize::from(had < wanted);
+            self.common -= usize::from(had < needed);
             self.length -= 1;
         }
     }

@@ -83,11 +83,11 @@ mod tests {
 
     #[test]
     fn mistakes_are_named() {
-        let told = |text: &str| Pattern::parse(text).expect_err("refused");
+        let message_of = |text: &str| Pattern::parse(text).expect_err("refused");
         for (text, brace) in [("a {b", "{"), ("a } b", "}"), ("{a{b}", "{"), ("{", "{")] {
             let expected = format!("`{text}` has an unmatched `{brace}`; write a literal brace as `{brace}{brace}`");
-            assert_eq!(told(text), expected);
+            assert_eq!(message_of(text), expected);
         }
-        assert_eq!(told("a {} b"), "`a {} b` has a placeholder without the name of a column");
+        assert_eq!(message_of("a {} b"), "`a {} b` has a placeholder without the name of a column");
     }
 }

@@ -46,11 +46,11 @@ pub fn ranges(tokenizer: &Tokenizer, before: &[u32], ids: &[u32]) -> Result<Vec<
     for &id in ids {
         if !tokenizer.is_special(id) {
             window.ids.push(id);
-            let said = tokenizer.decode(&window.ids, true)?;
-            let known = window.reach(&text, &said).max(end);
+            let decoded = tokenizer.decode(&window.ids, true)?;
+            let known = window.reach(&text, &decoded).max(end);
             let has_grown = known > end;
             end = known;
-            window.restart(tokenizer, &text[..end], &said, has_grown)?;
+            window.restart(tokenizer, &text[..end], &decoded, has_grown)?;
         }
         ends.push(end - begin);
     }
@@ -81,14 +81,14 @@ struct Window {
 }
 
 impl Window {
-    /// Returns how far into `text` these ids reach if they decode to `said`. Incomplete characters at the end do not count.
-    fn reach(&self, text: &str, said: &str) -> usize {
+    /// Returns how far into `text` these ids reach if they decode to `decoded`. Incomplete characters at the end do not count.
+    fn reach(&self, text: &str, decoded: &str) -> usize {
         let rest = &text[self.start..];
         let spaces = |text: &str| text.len() - text.trim_start_matches(' ').len();
-        let lost = usize::from(self.is_cut && spaces(rest) > spaces(said));
-        match common(&rest[lost..], said) {
+        let lost = usize::from(self.is_cut && spaces(rest) > spaces(decoded));
+        match common(&rest[lost..], decoded) {
             // If there are only spaces, nothing shows whether one of them was lost.
-            _ if lost > 0 && spaces(said) == said.len() => self.start,
+            _ if lost > 0 && spaces(decoded) == decoded.len() => self.start,
             0 => self.start,
             bytes => self.start + lost + bytes,
         }
@@ -96,14 +96,14 @@ impl Window {
 
     /// Restarts the window if later ids do not need all of these ids. `known` is the text so far; `has_grown` tells whether the
     /// newest id added to it.
-    fn restart(&mut self, tokenizer: &Tokenizer, known: &str, said: &str, has_grown: bool) -> Result<()> {
+    fn restart(&mut self, tokenizer: &Tokenizer, known: &str, decoded: &str, has_grown: bool) -> Result<()> {
         let ids = std::mem::take(&mut self.ids);
         let has_begun = has_grown && self.begin_with_the_last(&ids, tokenizer, known)?;
         if has_begun {
             return Ok(());
         }
         self.ids = ids;
-        let is_whole = self.ids.len() >= LONG && !said.is_empty() && known.ends_with(said);
+        let is_whole = self.ids.len() >= LONG && !decoded.is_empty() && known.ends_with(decoded);
         if is_whole || self.ids.len() >= LONGEST {
             *self = Self { ids: Vec::new(), start: known.len(), is_cut: true };
         }

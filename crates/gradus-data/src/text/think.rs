@@ -34,16 +34,16 @@ pub fn without_thoughts(text: &str) -> Cow<'_, str> {
 /// it is part of the request.
 pub fn without_thoughts_after<'t>(prompt: &'t str, completion: &'t str) -> (Cow<'t, str>, Cow<'t, str>) {
     let opens_last = |text: &str| text.rfind(OPEN).is_some_and(|open| !text[open..].contains(CLOSE));
-    let asked = match prompt.find(OPEN) {
+    let cleaned_prompt = match prompt.find(OPEN) {
         // From the first opened block on, every closing tag has its opening tag.
         Some(open) => (prompt[..open].to_owned() + &without_thoughts(&prompt[open..])).into(),
         None => prompt.into(),
     };
-    let said = match opens_last(prompt) && !completion.contains(CLOSE) {
+    let cleaned_completion = match opens_last(prompt) && !completion.contains(CLOSE) {
         true => "".into(),
         false => without_thoughts(completion),
     };
-    (asked, said)
+    (cleaned_prompt, cleaned_completion)
 }
 
 /// Removes empty blocks from a text that a chat template rendered. Templates write them for models that answer without reasoning.
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_prompt_may_open_the_thought_that_its_completion_ends() {
-        for (prompt, completion, asked, said) in [
+        for (prompt, completion, expected_prompt, expected_completion) in [
             ("2 + 2?", " It is 4.", "2 + 2?", " It is 4."),
             ("2 + 2? <think>\n", "hm</think> It is 4.", "2 + 2? ", "It is 4."),
             ("2 + 2? <think>\n", "hm, it is", "2 + 2? ", ""),
@@ -121,7 +121,7 @@ mod tests {
             ("What does </think> end?", "A thought.", "What does </think> end?", "A thought."),
         ] {
             let found = without_thoughts_after(prompt, completion);
-            assert_eq!((&*found.0, &*found.1), (asked, said), "{prompt:?} {completion:?}");
+            assert_eq!((&*found.0, &*found.1), (expected_prompt, expected_completion), "{prompt:?} {completion:?}");
         }
     }
 

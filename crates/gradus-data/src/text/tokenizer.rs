@@ -351,8 +351,8 @@ impl Special {
             ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
         let find = |name: &str| {
             let is_open = config.get(name).is_none() && map.get(name).is_none();
-            let said = token_text(config.get(name)).or_else(|| token_text(map.get(name)));
-            said.or_else(|| usual(name).filter(|_| is_open).map(str::to_owned))
+            let configured = token_text(config.get(name)).or_else(|| token_text(map.get(name)));
+            configured.or_else(|| usual(name).filter(|_| is_open).map(str::to_owned))
         };
         let named = NAMES.iter().filter_map(|&n| find(n).map(|token| (n.to_owned(), token))).collect();
         Self { bos: find("bos_token"), eos: find("eos_token"), pad: find("pad_token"), unk: find("unk_token"), named }

@@ -247,17 +247,17 @@ mod tests {
     fn what_is_no_score_is_told_with_its_line() {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("toxicity.jsonl");
-        let told = |text: &str| {
+        let message_of = |text: &str| {
             std::fs::write(&path, text).expect("written");
             let otherwise = text.contains("scorer").then(by_length);
             Recorded::open(&path, otherwise).err().expect("refused").to_string()
         };
         let good = "{\"text\": \"a\", \"toxicity\": 0.25}\n";
-        let found = told(&format!("{good}{{\"text\": \"b\"}}\n{good}"));
+        let found = message_of(&format!("{good}{{\"text\": \"b\"}}\n{good}"));
         assert!(found.starts_with(&format!("{}:2: expected `{{\"text\"", path.display())), "{found}");
-        let found = told(&format!("{good}{{\"text\": \"b\", \"toxicity\": \"high\"}}\n"));
+        let found = message_of(&format!("{good}{{\"text\": \"b\", \"toxicity\": \"high\"}}\n"));
         assert!(found.contains(":2: expected"), "{found}");
-        let found = told("{\"text\": \"b\", \"toxicity\": 0.5, \"scorer\": \"another\"}\n");
+        let found = message_of("{\"text\": \"b\", \"toxicity\": 0.5, \"scorer\": \"another\"}\n");
         assert!(found.ends_with(":1: the score is by `another`, but `rule` is expected"), "{found}");
         let missing = Recorded::open(&dir.path().join("none.jsonl"), None).err().expect("refused").to_string();
         assert!(missing.contains("none.jsonl"), "{missing}");

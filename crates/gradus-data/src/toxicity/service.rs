@@ -106,25 +106,25 @@ impl Service {
             "requestedAttributes": { attribute.as_str(): {} },
             "doNotStore": true,
         });
-        self.client.request(&body, &|status, said| match status {
+        self.client.request(&body, &|status, answer| match status {
             200..=299 => {
-                let value = &said["attributeScores"][attribute]["summaryScore"]["value"];
+                let value = &answer["attributeScores"][attribute]["summaryScore"]["value"];
                 match value.as_f64().filter(|score| (0.0..=1.0).contains(score)) {
                     Some(score) => Reply::Answer(Some(score as f32)),
                     None => Reply::Never(format!(
-                        "it answered without a number from 0 to 1 in `attributeScores.{attribute}.summaryScore.value`: {said}"
+                        "it answered without a number from 0 to 1 in `attributeScores.{attribute}.summaryScore.value`: {answer}"
                     )),
                 }
             }
-            400 if kinds(said).iter().any(|kind| UNSCORABLE.contains(kind)) => Reply::Answer(None),
-            status => Reply::Never(refusal(status, said)),
+            400 if kinds(answer).iter().any(|kind| UNSCORABLE.contains(kind)) => Reply::Answer(None),
+            status => Reply::Never(refusal(status, answer)),
         })
     }
 }
 
 /// Returns the kinds of error in an answer.
-fn kinds(said: &Value) -> Vec<&str> {
-    let details = said["error"]["details"].as_array().map_or(&[][..], Vec::as_slice);
+fn kinds(answer: &Value) -> Vec<&str> {
+    let details = answer["error"]["details"].as_array().map_or(&[][..], Vec::as_slice);
     details.iter().filter_map(|detail| detail["errorType"].as_str()).collect()
 }
 
@@ -246,14 +246,14 @@ mod tests {
         });
         let service = service(&url, "key_variable: PATH");
         assert_eq!(service.score(&["こんにちは"]), [Ok(None)]);
-        let told = |text: &str| service.score(&[text])[0].clone().expect_err("refused");
-        let error = told("other");
+        let error_of = |text: &str| service.score(&[text])[0].clone().expect_err("refused");
+        let error = error_of("other");
         assert_eq!(error.message, format!("{url}: it answered 400: API key not valid: …"));
         assert!(error.hint.expect("a hint").contains("`PATH`"));
-        assert!(told("number").message.contains("without a number from 0 to 1"));
-        assert!(told("moved").message.contains("it answered 307"));
+        assert!(error_of("number").message.contains("without a number from 0 to 1"));
+        assert!(error_of("moved").message.contains("it answered 307"));
         // The address that the service received contains the key, encoded.
-        let page = told("page").message;
+        let page = error_of("page").message;
         assert!(page.contains("analyze?key=… HTTP/1.1</p>"), "{page}");
     }
 

@@ -112,10 +112,10 @@ impl Search {
     /// Returns the best passages for `query`, the best first. Ties keep the order of the passages.
     fn best(&self, query: &str) -> Vec<&Passage> {
         let mut scores: BTreeMap<usize, f64> = BTreeMap::new();
-        let mut asked: Vec<String> = words(query).collect();
-        asked.sort();
-        asked.dedup();
-        for word in &asked {
+        let mut terms: Vec<String> = words(query).collect();
+        terms.sort();
+        terms.dedup();
+        for word in &terms {
             let Some(places) = self.places.get(word) else { continue };
             let (all, with) = (self.passages.len() as f64, places.len() as f64);
             let rarity = ((all - with + 0.5) / (with + 0.5)).ln_1p();

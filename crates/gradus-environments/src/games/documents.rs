@@ -197,9 +197,9 @@ impl Episode for Question {
 
 /// Returns the text between the last answer marks. Without marks, returns everything after the thoughts.
 fn answer_in(text: &str) -> &str {
-    let spoken = text.rfind(THOUGHT_ENDS).map_or(text, |at| &text[at + THOUGHT_ENDS.len()..]);
-    let marked = spoken.rfind(OPEN).map(|at| &spoken[at + OPEN.len()..]);
-    marked.map_or(spoken, |rest| rest.split(CLOSE).next().unwrap_or(rest)).trim()
+    let answer = text.rfind(THOUGHT_ENDS).map_or(text, |at| &text[at + THOUGHT_ENDS.len()..]);
+    let marked = answer.rfind(OPEN).map(|at| &answer[at + OPEN.len()..]);
+    marked.map_or(answer, |rest| rest.split(CLOSE).next().unwrap_or(rest)).trim()
 }
 
 #[cfg(test)]

@@ -148,8 +148,8 @@ impl Game {
 impl Episode for Game {
     fn step(&mut self, turn: &Turn) -> Result<Observation> {
         self.done += 1;
-        let said = turn.text.to_lowercase();
-        let way = (0..4).filter_map(|way| Some((said.rfind(WAYS[way].0)?, way))).max().map(|(_, way)| way);
+        let text = turn.text.to_lowercase();
+        let way = (0..4).filter_map(|way| Some((text.rfind(WAYS[way].0)?, way))).max().map(|(_, way)| way);
         let answer = match way {
             None => "Write north, east, south or west.".to_owned(),
             Some(way) if !self.map.open[self.at][way] => format!("A wall. {}", self.described()),

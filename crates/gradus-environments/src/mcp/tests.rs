@@ -150,7 +150,7 @@ fn streams_hold_more_than_the_answer() {
 
 #[test]
 fn answers_that_are_none_are_told() {
-    let told = |answer: fn(&Value) -> (u16, String, String)| {
+    let failure = |answer: fn(&Value) -> (u16, String, String)| {
         let config = serve(move |message| match message["method"].as_str() {
             Some("tools/call") => answer(message),
             _ => polite(message),
@@ -180,8 +180,8 @@ fn answers_that_are_none_are_told() {
         (|_| (503, String::new(), "busy".into()), "refused with the status 503 Service Unavailable: busy"),
         (|_| (307, "Location: http://elsewhere/mcp\r\n".into(), String::new()), "refused with the status 307"),
     ] {
-        let told = told(answer);
-        assert!(told.contains(expected), "{expected}: {told}");
+        let failure = failure(answer);
+        assert!(failure.contains(expected), "{expected}: {failure}");
     }
     // The policy reads a protocol error.
     let config = serve(|message| match message["method"].as_str() {

@@ -41,8 +41,8 @@ fn speak(stream: TcpStream, answer: &dyn Fn(&Value) -> Option<String>) {
         if message["type"] == "close" {
             return;
         }
-        let Some(said) = answer(&message) else { return };
-        if socket.send(Message::text(said)).is_err() {
+        let Some(reply) = answer(&message) else { return };
+        if socket.send(Message::text(reply)).is_err() {
             return;
         }
     }
@@ -201,7 +201,7 @@ fn failures_are_told_and_end_in_time() {
 #[test]
 fn actions_are_numbers_or_objects_where_the_server_wants_them() {
     let action =
-        |fields: Value, wanted: Option<&str>| action_of(&json!({ "properties": fields }), wanted).expect("fits");
+        |fields: Value, requested: Option<&str>| action_of(&json!({ "properties": fields }), requested).expect("fits");
     let number = json!({ "n": { "type": "integer" }, "metadata": {} });
     assert_eq!(action(number, None), Action::Field("n".into(), FieldType::Integer));
     let two = json!({ "x": { "type": "number" }, "y": { "type": "string" } });

@@ -23,7 +23,7 @@ fn start(name: &str) -> Start {
     Start { name: name.into(), seed: 3, row: Map::from_iter([("prompt".to_owned(), json!("p"))]) }
 }
 
-fn said(text: &str) -> Turn {
+fn turn(text: &str) -> Turn {
     Turn { text: text.into(), content: text.into(), calls: Vec::new() }
 }
 
@@ -61,7 +61,7 @@ fn many_episodes_over_one_process() {
     let (first, second) = (begin("first"), begin("second"));
     assert_eq!(first.opening.as_deref(), Some("first 3 p"));
     let (mut first, mut second) = (first.episode, second.episode);
-    let step = |episode: &mut Box<dyn Episode>| episode.step(&said("go")).expect("answered");
+    let step = |episode: &mut Box<dyn Episode>| episode.step(&turn("go")).expect("answered");
     assert_eq!(step(&mut first).replies[0].content(), "turn 1");
     assert_eq!(step(&mut second).replies[0].content(), "turn 1");
     assert_eq!(step(&mut first).metrics["turns"], 2.0);
@@ -75,11 +75,11 @@ fn a_crash_costs_the_episodes_that_are_on_their_way_and_no_others() {
     let environment = ProgramEnvironment::start(&config).expect("started");
     let begin = |name: &str| environment.begin(&start(name)).expect("begun").episode;
     let (mut first, mut second) = (begin("first"), begin("second"));
-    let error = first.step(&said("crash")).expect_err("it ended").to_string();
+    let error = first.step(&turn("crash")).expect_err("it ended").to_string();
     assert!(error.contains("ended (exit status: 3)") && error.contains("no more paper"), "{error}");
-    assert!(second.step(&said("go")).is_err(), "the program that knew it is gone");
+    assert!(second.step(&turn("go")).is_err(), "the program that knew it is gone");
     let mut third = begin("third");
-    assert_eq!(third.step(&said("go")).expect("answered").replies[0].content(), "turn 1");
+    assert_eq!(third.step(&turn("go")).expect("answered").replies[0].content(), "turn 1");
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn an_episode_may_outlive_its_environment() {
     let environment = ProgramEnvironment::start(&config).expect("started");
     let mut episode = environment.begin(&start("first")).expect("begun").episode;
     drop(environment);
-    assert_eq!(episode.step(&said("go")).expect("answered").replies[0].content(), "turn 1");
+    assert_eq!(episode.step(&turn("go")).expect("answered").replies[0].content(), "turn 1");
     let (send, dropped) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         drop(episode);

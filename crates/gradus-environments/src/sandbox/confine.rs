@@ -21,24 +21,25 @@ use super::Bounds;
 const FILES: u64 = 64;
 
 pub(super) fn confine(bounds: &Bounds) -> Result<(), String> {
-    let told = |what: &str, error: &dyn std::fmt::Display| format!("the program cannot be confined: {what}: {error}");
-    limit(bounds).map_err(|error| told("limits", &error))?;
+    let message =
+        |what: &str, error: &dyn std::fmt::Display| format!("the program cannot be confined: {what}: {error}");
+    limit(bounds).map_err(|error| message("limits", &error))?;
     for set in [caps::CapSet::Ambient, caps::CapSet::Bounding] {
         // If the process may not drop them, `no_new_privs` still makes them unusable.
         let _ = caps::clear(None, set);
     }
     for set in [caps::CapSet::Inheritable, caps::CapSet::Effective, caps::CapSet::Permitted] {
-        caps::clear(None, set).map_err(|error| told("capabilities", &error))?;
+        caps::clear(None, set).map_err(|error| message("capabilities", &error))?;
     }
-    nix::sys::prctl::set_no_new_privs().map_err(|error| told("no_new_privs", &error))?;
-    let status = landlocked(bounds).map_err(|error| told("Landlock", &error))?;
+    nix::sys::prctl::set_no_new_privs().map_err(|error| message("no_new_privs", &error))?;
+    let status = landlocked(bounds).map_err(|error| message("Landlock", &error))?;
     if status == RulesetStatus::NotEnforced {
-        return Err(told(
+        return Err(message(
             "Landlock",
             &"this kernel does not have it (Linux 6.2 or later with `landlock` among its `lsm`)",
         ));
     }
-    filter_calls().map_err(|error| told("seccomp", &error))
+    filter_calls().map_err(|error| message("seccomp", &error))
 }
 
 /// Replaces this process. Returns only if that fails, with the error.

@@ -27,7 +27,7 @@ pub struct TurnRequest {
     pub answer: SyncSender<Value>,
 }
 
-/// Listens at `host` until a connection arrives for which `is_wanted` is false. `deliver` receives each request with the name of its
+/// Listens at `host` until a connection arrives for which `is_active` is false. `deliver` receives each request with the name of its
 /// episode, and returns whether there is an episode of that name.
 ///
 /// # Errors
@@ -35,13 +35,13 @@ pub struct TurnRequest {
 pub fn listen(
     host: &str,
     deliver: impl Fn(&str, TurnRequest) -> bool + Clone + Send + 'static,
-    is_wanted: impl Fn() -> bool + Send + 'static,
+    is_active: impl Fn() -> bool + Send + 'static,
 ) -> std::io::Result<SocketAddr> {
     let listener = TcpListener::bind((host, 0))?;
     let (address, open) = (listener.local_addr()?, Arc::new(()));
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
-            if !is_wanted() {
+            if !is_active() {
                 return;
             }
             // Connections above the limit are not answered.
@@ -63,11 +63,11 @@ pub fn listen(
 fn serve(mut stream: TcpStream, deliver: &dyn Fn(&str, TurnRequest) -> bool) -> std::io::Result<()> {
     stream.set_read_timeout(Some(IO_TIMEOUT))?;
     stream.set_write_timeout(Some(IO_TIMEOUT))?;
-    let (status, said) = match request(&stream) {
+    let (status, reply) = match request(&stream) {
         Ok((method, path, body)) => answer(&method, &path, &body, deliver),
         Err(message) => (400, json!({ "error": { "message": message } })),
     };
-    let body = said.to_string();
+    let body = reply.to_string();
     let head = "Content-Type: application/json\r\nConnection: close";
     write!(stream, "HTTP/1.1 {status} Answer\r\n{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len())?;
     stream.flush()
@@ -135,7 +135,7 @@ fn answer(method: &str, path: &str, body: &[u8], deliver: &dyn Fn(&str, TurnRequ
         ("GET", "v1/models") => (200, json!({ "object": "list", "data": [{ "id": super::MODEL, "object": "model" }] })),
         ("POST", "inference/v1/generate") => {
             let RequestBody { token_ids: ids, sampling_params } = match serde_json::from_slice(body) {
-                Ok(asked) => asked,
+                Ok(parsed) => parsed,
                 Err(error) => return refused(400, format!("the body is not a request: {error}")),
             };
             if ids.is_empty() {
@@ -149,7 +149,7 @@ fn answer(method: &str, path: &str, body: &[u8], deliver: &dyn Fn(&str, TurnRequ
                 return refused(404, "there is no such episode (any more)");
             }
             match given.recv() {
-                Ok(said) => (200, said),
+                Ok(reply) => (200, reply),
                 Err(_) => refused(410, "the episode is over"),
             }
         }

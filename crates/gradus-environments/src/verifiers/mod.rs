@@ -202,10 +202,10 @@ impl Served {
         loop {
             match self.channel.next(end) {
                 Ok(Event::TurnRequest(request)) => match &self.answered {
-                    Some((ids, said)) if *ids == request.ids => drop(request.answer.send(said.clone())),
+                    Some((ids, answer)) if *ids == request.ids => drop(request.answer.send(answer.clone())),
                     _ => return Ok(Next::TurnRequest(request)),
                 },
-                Ok(Event::Delta(delta)) => self.hear(&delta)?,
+                Ok(Event::Delta(delta)) => self.on_delta(&delta)?,
                 Ok(Event::Reply(reply)) => {
                     self.is_over = true;
                     return self.outcome(&reply).map(Next::Over);
@@ -225,7 +225,7 @@ impl Served {
     }
 
     /// Applies an addition to a trace.
-    fn hear(&mut self, delta: &Value) -> Result<()> {
+    fn on_delta(&mut self, delta: &Value) -> Result<()> {
         let Some(id) = delta["trace"].as_str() else { return Ok(()) };
         if delta["discard"] == json!(true) {
             self.traces.remove(id);
@@ -298,11 +298,11 @@ impl Episode for Served {
 
     fn step_sampled(&mut self, _turn: &Turn, drawn: &SampledTurn) -> Result<Observation> {
         let Some(request) = self.request.take() else { return Err(Error::episode("the server expects no turn")) };
-        let said = endpoint::continuation(&drawn.ids, &drawn.logprobs, drawn.is_cut);
+        let answer = endpoint::continuation(&drawn.ids, &drawn.logprobs, drawn.is_cut);
         self.ids.extend(&drawn.ids);
         // The client may have disconnected. Then it requests the answer again.
-        let _ = request.answer.send(said.clone());
-        self.answered = Some((request.ids, said));
+        let _ = request.answer.send(answer.clone());
+        self.answered = Some((request.ids, answer));
         match self.wait()? {
             Next::Over(observation) => Ok(observation),
             Next::TurnRequest(request) => {

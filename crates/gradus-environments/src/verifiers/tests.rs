@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 use super::*;
 
-type Said = Arc<Mutex<Vec<(String, Value)>>>;
+type RequestLog = Arc<Mutex<Vec<(String, Value)>>>;
 
 /// Behavior of a fake server in a run.
 type Play = dyn Fn(&Table) + Send + Sync;
@@ -55,21 +55,21 @@ impl Table {
 }
 
 /// Starts a server that runs `play`, over any number of connections.
-fn server(play: impl Fn(&Table) + Send + Sync + 'static) -> (String, Said) {
+fn server(play: impl Fn(&Table) + Send + Sync + 'static) -> (String, RequestLog) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = format!("tcp://{}", listener.local_addr().expect("an address"));
-    let (said, play): (Said, Arc<Play>) = (Said::default(), Arc::new(play));
-    let log = Arc::clone(&said);
+    let (requests, play): (RequestLog, Arc<Play>) = (RequestLog::default(), Arc::new(play));
+    let log = Arc::clone(&requests);
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let (log, play) = (Arc::clone(&log), Arc::clone(&play));
             std::thread::spawn(move || connection(stream.expect("a connection"), &log, &play));
         }
     });
-    (address, said)
+    (address, requests)
 }
 
-fn connection(mut stream: TcpStream, log: &Said, play: &Arc<Play>) {
+fn connection(mut stream: TcpStream, log: &RequestLog, play: &Arc<Play>) {
     if zmtp::greet(&mut stream, "ROUTER").is_err() {
         return;
     }
@@ -115,7 +115,7 @@ fn drawn(ids: &[u32]) -> SampledTurn {
 
 #[test]
 fn a_server_plays_with_the_turns_of_the_policy() {
-    let (address, said) = server(|table| {
+    let (address, requests) = server(|table| {
         let first = table.turn(&[1, 2, 3]);
         let (status, again) = table.ask(&[1, 2, 3]);
         // A client that lost the answer requests it again.
@@ -141,14 +141,14 @@ fn a_server_plays_with_the_turns_of_the_policy() {
     let metrics = [("right", 0.5), ("short", 1.0), ("turns", 2.0)].map(|(name, value)| (name.to_owned(), value));
     assert_eq!(observation.metrics, metrics.into());
     drop(episode);
-    let said = said.lock().expect("no panic");
-    let run = &said.iter().find(|(method, _)| method == "run").expect("it was asked").1;
+    let requests = requests.lock().expect("no panic");
+    let run = &requests.iter().find(|(method, _)| method == "run").expect("it was asked").1;
     assert_eq!(run["task_data"], json!({ "prompt": "Tea?", "answer": 7 }));
     assert_eq!(
         (&run["client"]["renderer_model_name"], &run["client"]["renderer"]["name"]),
         (&json!("/models/base"), &json!("qwen3"))
     );
-    assert!(!said.iter().any(|(method, _)| method == "cancel"), "{said:?}");
+    assert!(!requests.iter().any(|(method, _)| method == "cancel"), "{requests:?}");
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn what_goes_wrong_names_itself() {
         (|_| {}, "no answer of the environment server within"),
     ];
     for (play, message) in later {
-        let (address, said) = server(move |table| {
+        let (address, requests) = server(move |table| {
             table.turn(&[1, 2, 3]);
             play(table);
         });
@@ -229,7 +229,7 @@ fn what_goes_wrong_names_itself() {
         // A new request arrives after the earlier ones.
         environment.hub.send("x", "health", &json!({})).expect("sent");
         let is_over = message.contains("not a number");
-        let canceled = || said.lock().expect("no panic").iter().any(|(method, _)| method == "cancel");
+        let canceled = || requests.lock().expect("no panic").iter().any(|(method, _)| method == "cancel");
         let channel = environment.hub.channel();
         environment.hub.send(&channel.name, "health", &json!({})).expect("sent");
         assert!(matches!(channel.next(Instant::now() + Duration::from_secs(60)), Ok(Event::Reply(_))));

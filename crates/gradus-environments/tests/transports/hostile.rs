@@ -61,11 +61,11 @@ fn play(name: &str, player: impl Fn() -> Player<'static> + Sync) {
             match played.recv_timeout(HANGS) {
                 Ok((_, Ok(()))) => read += 1,
                 Ok((case, Err(error))) => {
-                    let told = error.to_string();
+                    let message = error.to_string();
                     assert!(
-                        !told.trim().is_empty() && told.len() < MOST_WORDS,
+                        !message.trim().is_empty() && message.len() < MOST_WORDS,
                         "{name}, case {case}: {} bytes",
-                        told.len()
+                        message.len()
                     );
                     assert_ne!(error, Error::Interrupted, "{name}, case {case}");
                     refused += 1;

@@ -63,18 +63,18 @@ pub fn child(arguments: &[String]) {
     for line in std::io::stdin().lock().lines() {
         let Ok(line) = line else { return };
         let request: Value = serde_json::from_str(&line).expect("gradus writes JSON");
-        let Some((mut answer, said)) = answer(&request, answers) else { continue };
+        let Some((mut answer, turn_text)) = answer(&request, answers) else { continue };
         answers += 1;
         answer["id"] = request["id"].clone();
         let bytes = format!("{answer}\n").into_bytes();
-        if said == BEFORE {
+        if turn_text == BEFORE {
             die();
         }
-        let end = if said == HALF { bytes.len() / 2 } else { bytes.len() };
+        let end = if turn_text == HALF { bytes.len() / 2 } else { bytes.len() };
         if output.write_all(&bytes[..end]).and_then(|()| output.flush()).is_err() {
             return;
         }
-        if said == HALF || said == AFTER {
+        if turn_text == HALF || turn_text == AFTER {
             die();
         }
     }
@@ -89,26 +89,26 @@ fn die() {
 /// Answers a request of either protocol, with the process id and the number of answers so far. Also returns the text of
 /// the turn.
 fn answer(request: &Value, answers: usize) -> Option<(Value, String)> {
-    let mark = |name: &str, said: &str| format!("{} {answers} {name}: {said}", std::process::id());
+    let mark = |name: &str, turn_text: &str| format!("{} {answers} {name}: {turn_text}", std::process::id());
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     if let Some(what) = request["do"].as_str() {
-        let (name, said) = (text(&request["episode"]), text(&request["turn"]["text"]));
+        let (name, turn_text) = (text(&request["episode"]), text(&request["turn"]["text"]));
         let answer = match what {
             "reset" => json!({ "message": mark(&name, "") }),
-            "step" => json!({ "replies": mark(&name, &said) }),
+            "step" => json!({ "replies": mark(&name, &turn_text) }),
             _ => json!({}),
         };
-        return Some((answer, said));
+        return Some((answer, turn_text));
     }
     request.get("id")?;
     let result = match request["method"].as_str()? {
         "initialize" => json!({ "protocolVersion": "2025-11-25" }),
         "tools/list" => json!({ "tools": [{ "name": "say", "inputSchema": { "type": "object" } }] }),
         _ => {
-            let (name, said) =
+            let (name, turn_text) =
                 (text(&request["params"]["arguments"]["name"]), text(&request["params"]["arguments"]["said"]));
-            let part = json!({ "type": "text", "text": mark(&name, &said) });
-            return Some((json!({ "jsonrpc": "2.0", "result": { "content": [part] } }), said));
+            let part = json!({ "type": "text", "text": mark(&name, &turn_text) });
+            return Some((json!({ "jsonrpc": "2.0", "result": { "content": [part] } }), turn_text));
         }
     };
     Some((json!({ "jsonrpc": "2.0", "result": result }), String::new()))
@@ -201,11 +201,11 @@ struct Seen {
 
 impl Seen {
     /// Checks an answer and returns the id of the process that sent it.
-    fn take(&mut self, text: &str, name: &str, said: &str) -> u32 {
+    fn take(&mut self, text: &str, name: &str, turn_text: &str) -> u32 {
         let mut parts = text.splitn(3, ' ');
         let mut number = || parts.next().and_then(|part| part.parse::<usize>().ok()).expect("a number");
         let (pid, count) = (number() as u32, number());
-        assert_eq!(parts.next(), Some(&*format!("{name}: {said}")), "the answer to something else");
+        assert_eq!(parts.next(), Some(&*format!("{name}: {turn_text}")), "the answer to something else");
         assert!(self.marks.insert((pid, count)), "the answer {count} of {pid} was taken twice");
         self.answered += 1;
         pid
@@ -213,14 +213,14 @@ impl Seen {
 
     fn fail(&mut self, error: &Error, noun: &str) {
         assert!(matches!(error, Error::Episode { .. }), "{error:?}");
-        let told = error.to_string();
-        assert!(told.starts_with(noun) && !told.contains("did not answer"), "{told}");
+        let message = error.to_string();
+        assert!(message.starts_with(noun) && !message.contains("did not answer"), "{message}");
         self.failed += 1;
     }
 }
 
 /// Chooses the text of a turn. Sometimes it makes the process die, or the process is killed at the same time.
-fn said(dice: &mut Dice, lives: &Lives, pid: Option<u32>, turn: usize) -> String {
+fn turn_text(dice: &mut Dice, lives: &Lives, pid: Option<u32>, turn: usize) -> String {
     match dice.below(200) {
         0 => BEFORE.to_owned(),
         1 => HALF.to_owned(),
@@ -253,7 +253,7 @@ fn play(work: impl Fn(usize, &mut Dice, &Mutex<Seen>) + Sync) -> Seen {
     seen.into_inner().expect("no panic")
 }
 
-fn told(name: &str, seen: &Seen, watch: &Watch) {
+fn check(name: &str, seen: &Seen, watch: &Watch) {
     let processes = watch.nobody_is_left();
     let lives = watch.lives.lock().expect("no panic").len();
     let Seen { answered, ended, failed, .. } = seen;
@@ -274,16 +274,16 @@ pub fn program() {
     let seen = play(|number, dice, seen| {
         let name = format!("episode {number}");
         let start = Start { name: name.clone(), seed: 1, row: Map::new() };
-        let take = |text: &str, said: &str| seen.lock().expect("no panic").take(text, &name, said);
+        let take = |text: &str, turn_text: &str| seen.lock().expect("no panic").take(text, &name, turn_text);
         let NewEpisode { mut episode, opening } = match environment.begin(&start) {
             Ok(begun) => begun,
             Err(error) => return seen.lock().expect("no panic").fail(&error, noun),
         };
         let pid = take(&opening.expect("a text"), "");
         for turn in 0..4 {
-            let said = said(dice, lives, Some(pid), turn);
-            match episode.step(&Turn { text: said.clone(), ..Turn::default() }) {
-                Ok(observation) => assert_eq!(take(observation.replies[0].content(), &said), pid, "another life"),
+            let turn_text = turn_text(dice, lives, Some(pid), turn);
+            match episode.step(&Turn { text: turn_text.clone(), ..Turn::default() }) {
+                Ok(observation) => assert_eq!(take(observation.replies[0].content(), &turn_text), pid, "another life"),
                 Err(error) => return seen.lock().expect("no panic").fail(&error, noun),
             }
         }
@@ -293,7 +293,7 @@ pub fn program() {
         }
     });
     drop(environment);
-    told("program", &seen, &watch);
+    check("program", &seen, &watch);
 }
 
 pub fn mcp() {
@@ -307,15 +307,15 @@ pub fn mcp() {
         let mut pid = None;
         for turn in 0..5 {
             let name = format!("episode {number}, call {turn}");
-            let said = said(dice, lives, pid, turn);
-            let arguments = Map::from_iter([("name".to_owned(), json!(name)), ("said".to_owned(), json!(said))]);
+            let turn_text = turn_text(dice, lives, pid, turn);
+            let arguments = Map::from_iter([("name".to_owned(), json!(name)), ("said".to_owned(), json!(turn_text))]);
             match server.call("say", &arguments) {
-                Ok(text) => pid = Some(seen.lock().expect("no panic").take(&text.expect("a text"), &name, &said)),
+                Ok(text) => pid = Some(seen.lock().expect("no panic").take(&text.expect("a text"), &name, &turn_text)),
                 Err(error) => return seen.lock().expect("no panic").fail(&error, "the MCP server"),
             }
         }
         seen.lock().expect("no panic").ended += 1;
     });
     drop(server);
-    told("mcp, lines", &seen, &watch);
+    check("mcp, lines", &seen, &watch);
 }

@@ -72,9 +72,9 @@ fn main() {
         PANICS.fetch_add(1, Ordering::SeqCst);
         usual(panic);
     }));
-    let wanted: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
+    let filters: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
     for (name, test) in TESTS {
-        if wanted.is_empty() || wanted.iter().any(|wanted| name.contains(wanted.as_str())) {
+        if filters.is_empty() || filters.iter().any(|filter| name.contains(filter.as_str())) {
             test();
             assert_eq!(PANICS.load(Ordering::SeqCst), 0, "{name}: a thread panicked");
             println!("test {name} ... ok");

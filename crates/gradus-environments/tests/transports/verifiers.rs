@@ -133,9 +133,9 @@ fn ask(url: &str, ids: &[u32], dice: Option<&mut Dice>) -> std::io::Result<Vec<u
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
-    let said: Value = serde_json::from_str(body).unwrap_or_default();
+    let parsed: Value = serde_json::from_str(body).unwrap_or_default();
     let wrong = |_| std::io::Error::other(answer.lines().next().unwrap_or("nothing").to_owned());
-    serde_json::from_value(said["choices"][0]["token_ids"].clone()).map_err(wrong)
+    serde_json::from_value(parsed["choices"][0]["token_ids"].clone()).map_err(wrong)
 }
 
 fn attack_ask(dice: &mut Dice, url: &str, path: &str, body: &Value, stream: &mut TcpStream) -> std::io::Result<()> {

@@ -178,8 +178,8 @@ mod tests {
                 let expected = codes(&format!("step {t} {order} codes"));
                 let differing = moment.codes.iter().zip(&expected).filter(|(a, b)| a != b).count();
                 assert!(differing * 1000 <= n, "step {t}, {order}: {differing} codes of {n} differ");
-                let apart = moment.codes.iter().zip(&expected).map(|(a, b)| a.abs_diff(*b)).max();
-                assert!(apart <= Some(1), "step {t}, {order}: codes are {apart:?} apart");
+                let difference = moment.codes.iter().zip(&expected).map(|(a, b)| a.abs_diff(*b)).max();
+                assert!(difference <= Some(1), "step {t}, {order}: codes are {difference:?} apart");
                 for (found, expected) in moment.sizes.iter().zip(bits(&format!("step {t} {order} sizes"))) {
                     let expected = f32::from_bits(expected);
                     assert!((found - expected).abs() <= 2e-7 * expected, "{found} instead of {expected}");

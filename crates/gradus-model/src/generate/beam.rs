@@ -367,7 +367,7 @@ impl<'a> Search<'a> {
         let vocabulary = logits.len() / if first { 1 } else { rows };
         let shared = if first && self.groups.len() > 1 { logits.to_vec() } else { Vec::new() };
         let Self { number, given, encoded, groups, stream, .. } = self;
-        let asked = GroupContext { number: *number, given: *given, encoded: *encoded, settings };
+        let context = GroupContext { number: *number, given: *given, encoded: *encoded, settings };
         let (mut at, mut chosen) = (0, Vec::new());
         for group in groups.iter_mut().filter(|group| !group.is_done) {
             let lines = match first {
@@ -383,7 +383,7 @@ impl<'a> Search<'a> {
                     lines
                 }
             };
-            group.step(lines, vocabulary, &chosen, &asked, (stop, stream));
+            group.step(lines, vocabulary, &chosen, &context, (stop, stream));
             chosen.extend(group.running.iter().map(Beam::last));
         }
         self.new += 1;
@@ -464,33 +464,33 @@ impl Group {
         logits: &mut [f32],
         vocabulary: usize,
         chosen: &[u32],
-        asked: &GroupContext<'_>,
+        context: &GroupContext<'_>,
         (stop, stream): (&mut dyn StopRule, &mut Stream),
     ) {
-        let GroupContext { settings: Settings { params, beams }, given, .. } = *asked;
+        let GroupContext { settings: Settings { params, beams }, given, .. } = *context;
         let lines = logits.len() / vocabulary;
-        let histories: Vec<History<'_>> = self.running.iter().map(|beam| asked.history(beam)).collect();
+        let histories: Vec<History<'_>> = self.running.iter().map(|beam| context.history(beam)).collect();
         let scored: Vec<Scored> = logits
             .par_chunks_mut(vocabulary)
             .zip(&histories)
             .map(|(line, history)| Scored::new(line, *history, params, (chosen, beams.diversity_penalty)))
             .collect();
         let scores = self.running.iter().map(|beam| beam.score).collect::<Vec<f32>>();
-        let wanted = self.running.len() * (1 + stop_ids(params)).max(2);
+        let count = self.running.len() * (1 + stop_ids(params)).max(2);
         let candidates = match params.temperature == 0.0 {
-            true => likeliest(logits, vocabulary, &scores, wanted),
-            false => drawn(logits, vocabulary, &scores, wanted, stream),
+            true => likeliest(logits, vocabulary, &scores, count),
+            false => drawn(logits, vocabulary, &scores, count, stream),
         };
         let mut grown = Vec::with_capacity(candidates.len());
         for candidate in candidates {
             let (beam, line) = (&self.running[candidate.beam], if lines == 1 { 0 } else { candidate.beam });
             let addend = logits[line * vocabulary + candidate.id];
             let beam = beam.grown(candidate, scored[line].logprob(candidate.id, addend), addend);
-            let ended = asked.why_ended(&beam, stop);
+            let ended = context.why_ended(&beam, stop);
             grown.push((beam, ended));
         }
         let new = self.running[0].ids.len() - given + 1;
-        self.take(grown, new, asked.settings);
+        self.take(grown, new, context.settings);
     }
 
     /// Selects among the continuations, which have `new` ids, those that stay open and those ended ones that are kept.
@@ -677,22 +677,22 @@ impl Scored {
     }
 }
 
-/// Returns the `wanted` continuations with the largest sums of score and addend, largest first.
-fn likeliest(lines: &[f32], vocabulary: usize, scores: &[f32], wanted: usize) -> Vec<Candidate> {
+/// Returns the `count` continuations with the largest sums of score and addend, largest first.
+fn likeliest(lines: &[f32], vocabulary: usize, scores: &[f32], count: usize) -> Vec<Candidate> {
     // No single line can contribute more than all lines together.
     let best_of = |(beam, &score): (usize, &f32)| {
         let line = line_of(lines, vocabulary, beam);
         let candidate = |(id, &addend): (usize, &f32)| Candidate { beam, id, score: score + addend };
         let mut all: Vec<Candidate> = line.iter().enumerate().map(candidate).collect();
-        if wanted < all.len() {
-            all.select_nth_unstable_by(wanted - 1, by_rank);
-            all.truncate(wanted);
+        if count < all.len() {
+            all.select_nth_unstable_by(count - 1, by_rank);
+            all.truncate(count);
         }
         all
     };
     let mut best: Vec<Candidate> = scores.par_iter().enumerate().flat_map_iter(best_of).collect();
     best.sort_unstable_by(by_rank);
-    best.truncate(wanted);
+    best.truncate(count);
     best
 }
 
@@ -702,14 +702,14 @@ fn by_rank(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
     key(b.score).total_cmp(&key(a.score)).then((a.beam, a.id).cmp(&(b.beam, b.id)))
 }
 
-/// Samples `wanted` continuations without replacement from the softmax of score and addend, in the order of the draws.
-fn drawn(lines: &[f32], vocabulary: usize, scores: &[f32], wanted: usize, stream: &mut Stream) -> Vec<Candidate> {
+/// Samples `count` continuations without replacement from the softmax of score and addend, in the order of the draws.
+fn drawn(lines: &[f32], vocabulary: usize, scores: &[f32], count: usize, stream: &mut Stream) -> Vec<Candidate> {
     let sums = scores.iter().enumerate();
     let mut left: Vec<f32> = sums
         .flat_map(|(beam, score)| line_of(lines, vocabulary, beam).iter().map(move |addend| score + addend))
         .collect();
-    let mut candidates = Vec::with_capacity(wanted);
-    while candidates.len() < wanted {
+    let mut candidates = Vec::with_capacity(count);
+    while candidates.len() < count {
         let at = Distribution::new(&left).draw(&left, stream);
         let score = left[at];
         if candidates.len() >= scores.len() && (score.is_nan() || score == f32::NEG_INFINITY) {

@@ -107,9 +107,9 @@ impl SamplingParams {
                 "above 0",
             ),
         ];
-        for (name, value, holds, wanted) in bounds {
+        for (name, value, holds, expected) in bounds {
             if !holds {
-                return Err(Error::input(format!("`{name}` is {value}, but must be {wanted}")));
+                return Err(Error::input(format!("`{name}` is {value}, but must be {expected}")));
             }
         }
         if self.top_k == Some(0) {

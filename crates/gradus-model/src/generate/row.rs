@@ -191,11 +191,11 @@ impl Row {
 
     /// Returns the event that the last id was sampled.
     pub(super) fn token_event(&mut self) -> Event {
-        let said = "it was just drawn";
+        let message = "it was just drawn";
         Event::Token {
             row: self.number,
-            id: *self.ids.last().expect(said),
-            logprob: *self.completion.logprobs.last().expect(said),
+            id: *self.ids.last().expect(message),
+            logprob: *self.completion.logprobs.last().expect(message),
             likeliest: std::mem::take(&mut self.likeliest),
         }
     }

@@ -254,7 +254,7 @@ mod tests {
     fn the_logprob_at_temperature_one_whatever_was_drawn_at() {
         let logits = [2.0, 1.0, 0.5, -1.0];
         let history = History::new(&[1], 0);
-        let wanted = |temperature, untempered| SamplingParams {
+        let params = |temperature, untempered| SamplingParams {
             temperature,
             untempered,
             top_k: Some(2),
@@ -263,7 +263,7 @@ mod tests {
             ..PLAIN()
         };
         for i in 0..20 {
-            let choice = choose(&mut logits.clone(), history, &wanted(0.5, true), &mut stream(i));
+            let choice = choose(&mut logits.clone(), history, &params(0.5, true), &mut stream(i));
             assert!((f64::from(choice.logprob) - log_softmax(&logits)[choice.id as usize]).abs() < 1e-6, "{choice:?}");
             // 1 is halved, and two of 4, 1, 1 and −2 remain.
             let left = if choice.id == 0 {
@@ -273,7 +273,7 @@ mod tests {
             };
             assert!((f64::from(choice.sampled_logprob) - left).abs() < 1e-6, "{choice:?}");
         }
-        let forced = SamplingParams { untempered: true, ..wanted(0.5, false) };
+        let forced = SamplingParams { untempered: true, ..params(0.5, false) };
         let choice = choose(&mut logits.clone(), NONE, &forced, &mut stream(0));
         assert!(choice.id == 0 && (f64::from(choice.logprob) - log_softmax(&logits)[0]).abs() < 1e-6, "{choice:?}");
     }

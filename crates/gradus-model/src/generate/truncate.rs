@@ -91,9 +91,9 @@ fn keep_nucleus(logits_v: &mut [f32], top_p: f64) {
     for &logit in logits_v.iter().filter(|logit| **logit > f32::NEG_INFINITY) {
         mass[bin(logit)] += f64::from(exp(logit - maximum));
     }
-    let wanted = top_p * mass.iter().sum::<f64>();
+    let target = top_p * mass.iter().sum::<f64>();
     let (mut before, mut edge) = (0.0, 0);
-    while edge + 1 < BINS && before + mass[edge] < wanted {
+    while edge + 1 < BINS && before + mass[edge] < target {
         before += mass[edge];
         edge += 1;
     }
@@ -102,7 +102,7 @@ fn keep_nucleus(logits_v: &mut [f32], top_p: f64) {
     let mut candidates: Vec<(f32, usize)> = logits_v.iter().enumerate().filter_map(in_edge).collect();
     candidates.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(b.1.cmp(&a.1)));
     let kept = candidates.iter().take_while(|(logit, _)| {
-        let is_needed = before < wanted;
+        let is_needed = before < target;
         before += f64::from(exp(logit - maximum));
         is_needed
     });

@@ -268,8 +268,8 @@ impl Optimizer {
         let own: BTreeMap<&String, HostMoments> =
             self.moments.iter().map(|(name, moments)| (name, moments.to_host())).collect();
         let names = |is_int8: bool| {
-            let is_wanted = move |name: &&String| self.config.is_int8(shares.places[*name].len()) == is_int8;
-            shares.places.keys().filter(is_wanted)
+            let is_selected = move |name: &&String| self.config.is_int8(shares.places[*name].len()) == is_int8;
+            shares.places.keys().filter(is_selected)
         };
         let values = |of: &dyn Fn(&HostMoments) -> Option<&HostValues>| {
             let own =
@@ -341,21 +341,21 @@ impl Optimizer {
     pub fn misfit<M: Module>(&self, module: &M) -> Option<String> {
         let trained: BTreeMap<String, usize> = parameters(module).into_iter().map(|(name, n, _)| (name, n)).collect();
         for (name, moments) in &self.moments {
-            let Some(&wanted) = trained.get(name) else {
+            let Some(&expected) = trained.get(name) else {
                 return Some(format!("it has moments of `{name}`, which is not a trained parameter of the model"));
             };
             let Some(found) = moments.numbers() else {
                 return Some(format!("the two moments of `{name}` differ in size"));
             };
-            if found != wanted {
-                return Some(format!("the moments of `{name}` are {found} numbers, but the parameter has {wanted}"));
+            if found != expected {
+                return Some(format!("the moments of `{name}` are {found} numbers, but the parameter has {expected}"));
             }
             let format = |is_int8| if is_int8 { "int8" } else { "f32" };
-            let (found, wanted) = (moments.is_int8(), self.config.is_int8(wanted));
-            if found != wanted {
-                let (found, wanted) = (format(found), format(wanted));
+            let (found, expected) = (moments.is_int8(), self.config.is_int8(expected));
+            if found != expected {
+                let (found, expected) = (format(found), format(expected));
                 return Some(format!(
-                    "the moments of `{name}` are stored in {found}, but this run stores them in {wanted}"
+                    "the moments of `{name}` are stored in {found}, but this run stores them in {expected}"
                 ));
             }
         }

@@ -79,8 +79,8 @@ fn divergence_of(student_rv: Tensor<2>, teacher_rv: Tensor<2>, beta: f64) -> Ten
     }
     let (of_student, of_teacher) = (student_rv.clone() + (-beta).ln_1p(), teacher_rv.clone() + beta.ln());
     // log(e^a + e^b) = max + log1p(e^−|a − b|)
-    let apart_rv = (of_student.clone() - of_teacher.clone()).abs();
-    let mixture_rv = of_student.max_pair(of_teacher) + (-apart_rv).exp().log1p();
+    let distance_rv = (of_student.clone() - of_teacher.clone()).abs();
+    let mixture_rv = of_student.max_pair(of_teacher) + (-distance_rv).exp().log1p();
     divergence(teacher_rv, mixture_rv.clone()) * beta + divergence(student_rv, mixture_rv) * (1.0 - beta)
 }
 
@@ -131,9 +131,9 @@ mod tests {
     fn all_ids_are_the_whole_distribution() {
         for beta in [0.0, 0.3, 1.0] {
             let student_rv = logits(&[[0.3, 0.7], [0.5, 0.5], [1e-30, 1.0]]).require_grad();
-            let told = support(&[&[(1, 0.8), (0, 0.2)], &[(0, 0.5), (1, 0.5)], &[(0, 1e-9), (1, 1.0 - 1e-9)]]);
+            let reported = support(&[&[(1, 0.8), (0, 0.2)], &[(0, 0.5), (1, 0.5)], &[(0, 1e-9), (1, 1.0 - 1e-9)]]);
             let whole = jensen_shannon(student_rv.clone(), logits(&[[0.2, 0.8], [0.5, 0.5], [1e-9, 1.0]]), beta);
-            let found = jensen_shannon_among(student_rv.clone(), told, beta, true);
+            let found = jensen_shannon_among(student_rv.clone(), reported, beta, true);
             close(&values(&found), &values(&whole).iter().map(|x| f64::from(*x)).collect::<Vec<_>>(), 1e-5);
             let gradient = student_rv.grad(&found.sum().backward()).expect("it is tracked");
             let gradient: Vec<f32> = gradient.into_data().try_to_vec().expect("f32");

@@ -340,8 +340,8 @@ impl Workload {
 
     /// Memory held from the first step on: weights, moments, the program.
     fn held(&self, name: &'static str) -> Phase {
-        let asked = self.rewards.iter().chain(&self.metrics).copied();
-        let frozen = self.whole_run_reference().into_iter().chain(asked);
+        let others = self.rewards.iter().chain(&self.metrics).copied();
+        let frozen = self.whole_run_reference().into_iter().chain(others);
         let held = self.trained().map(|model| model.held()).chain(frozen.map(|model| model.frozen_weights()));
         let program = if self.gpu.is_some() { GPU_PROGRAM } else { PROGRAM + self.host_bytes };
         let moments = if self.offloads() { 0 } else { self.moments() };

@@ -122,11 +122,11 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Returns the segments with which the backward pass computes the blocks after `x_nd` again. `None` unless that is `wanted` and `x_nd`
+    /// Returns the segments with which the backward pass computes the blocks after `x_nd` again. `None` unless `recompute` is set and `x_nd`
     /// is in training.
-    pub(crate) fn trained_segments(&self, wanted: bool, x_nd: &Tensor<2>) -> Option<Arc<Segments>> {
+    pub(crate) fn trained_segments(&self, recompute: bool, x_nd: &Tensor<2>) -> Option<Arc<Segments>> {
         match self {
-            Self::Packed(batch) if wanted && x_nd.is_autodiff() => Some(Arc::new(batch.packed().segments().clone())),
+            Self::Packed(batch) if recompute && x_nd.is_autodiff() => Some(Arc::new(batch.packed().segments().clone())),
             _ => None,
         }
     }
@@ -135,8 +135,12 @@ impl<'a> Context<'a> {
     ///
     /// # Panics
     /// When there are no sources.
-    pub(crate) fn trained_across(&self, wanted: bool, x_nd: &Tensor<2>) -> Option<(Arc<Segments>, Arc<CrossSegments>)> {
-        let segments = self.trained_segments(wanted, x_nd)?;
+    pub(crate) fn trained_across(
+        &self,
+        recompute: bool,
+        x_nd: &Tensor<2>,
+    ) -> Option<(Arc<Segments>, Arc<CrossSegments>)> {
+        let segments = self.trained_segments(recompute, x_nd)?;
         Some((segments, Arc::new(self.sources().expect("an encoder has sources").cross.clone())))
     }
 

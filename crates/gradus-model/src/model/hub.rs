@@ -67,7 +67,7 @@ fn fetch(api: &Api, on_hub: OnHub<'_>, on_progress: OnProgress<'_>) -> Result<Pa
     let is_sharded = has("model.safetensors.index.json");
     let is_torch_alone = !is_sharded && !has("model.safetensors") && !has("adapter_model.safetensors");
     let is_torch_sharded = has("pytorch_model.bin.index.json");
-    let is_wanted = |file: &str| match file.rsplit_once('.').map(|(_, extension)| extension) {
+    let is_selected = |file: &str| match file.rsplit_once('.').map(|(_, extension)| extension) {
         _ if file.contains('/') && !file.starts_with("additional_chat_templates/") => false,
         Some("safetensors") => {
             file == "model.safetensors"
@@ -83,7 +83,7 @@ fn fetch(api: &Api, on_hub: OnHub<'_>, on_progress: OnProgress<'_>) -> Result<Pa
         _ => false,
     };
     let mut directory = None;
-    for file in files.iter().filter(|file| is_wanted(file)) {
+    for file in files.iter().filter(|file| is_selected(file)) {
         let path = on_hub.get(api, file, on_progress)?;
         if matches!(file.as_str(), "config.json" | "adapter_config.json") {
             directory = path.parent().map(Path::to_path_buf);

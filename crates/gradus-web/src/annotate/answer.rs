@@ -223,8 +223,8 @@ impl Answer {
             }
         }
         for (name, value) in &self.questions {
-            let asked = set.questions.iter().find(|question| question.name == *name);
-            if asked.is_none_or(|question| !(question.from..=question.to).contains(value)) {
+            let question = set.questions.iter().find(|question| question.name == *name);
+            if question.is_none_or(|question| !(question.from..=question.to).contains(value)) {
                 problems.push(format!("{value} is not an answer to {name}."));
             }
         }
@@ -380,8 +380,8 @@ mod tests {
         );
         // With the letters of another order: B, C, A, D.
         let shown = Shown { order: vec![1, 2, 0, 3], ..plain(&task) };
-        let said = answer.problems(&set, &task, &shown);
-        assert_eq!(said, ["These choices contradict each other: A and B, A and C, B and C."]);
+        let problems = answer.problems(&set, &task, &shown);
+        assert_eq!(problems, ["These choices contradict each other: A and B, A and C, B and C."]);
         answer.ranks.remove("1v4");
         assert_eq!(answer.problems(&set, &task, &shown)[0], "Compare C and D.");
         answer.ranks.insert("1v4".into(), Rank::Tie);

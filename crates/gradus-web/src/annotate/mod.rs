@@ -317,11 +317,12 @@ fn task_data(
     person: &Person,
     task: &task::Task,
     (answer, revision, shown): (&Answer, u64, &Shown),
-    said: &[Annotation],
+    annotations: &[Annotation],
 ) -> Response {
     let passages =
         task.passages.iter().map(|passage| json!({ "title": passage.title, "sentences": passage.sentences }));
-    let said = said.iter().map(|said| json!({ "person": said.person, "answer": said.answer }));
+    let annotations =
+        annotations.iter().map(|annotation| json!({ "person": annotation.person, "answer": annotation.answer }));
     json_of(&json!({
         "labels": project.labels,
         "answers": task.answers,
@@ -331,7 +332,7 @@ fn task_data(
         "answer": answer,
         "revision": revision,
         "person": person.name,
-        "said": said.collect::<Vec<_>>(),
+        "said": annotations.collect::<Vec<_>>(),
         "judged": in_words(project, task, answer, shown),
     }))
 }

@@ -116,8 +116,8 @@ fn begun_list(pending: &[PendingProject]) -> Html {
             "<li data-going><span role=\"status\">" (name) ": models are writing answers, " (done) " of " (of) "</span> "
             "<progress max=\"" (of) "\" value=\"" (done) "\" aria-label=\"Answers of " (name) "\"></progress></li>\n"
         ],
-        (ProcessState::Ended(said), _) => {
-            html!["<li class=\"bad\">" (name) " was not created:<pre tabindex=\"0\">" (said.join("\n")) "</pre></li>\n"]
+        (ProcessState::Ended(output), _) => {
+            html!["<li class=\"bad\">" (name) " was not created:<pre tabindex=\"0\">" (output.join("\n")) "</pre></li>\n"]
         }
     };
     match pending.is_empty() {
@@ -234,7 +234,7 @@ pub fn task(project: &Project, number: usize, task: &Task, annotation: &Annotati
 
 /// Renders the common parts of all pages of a task: the given content, the annotations of others, and the place for the input. `places` are
 /// the path of the script's requests and the next page.
-fn frame(project: &Project, task: &Task, places: &(String, String), head: Html, said: &Html, skip: &Html) -> Html {
+fn frame(project: &Project, task: &Task, places: &(String, String), head: Html, others: &Html, skip: &Html) -> Html {
     let labels = &project.labels;
     let passages: Vec<Html> = task.passages.iter().enumerate().map(|(i, passage)| {
         let sentence = |(s, text): (usize, &String)| html![
@@ -264,7 +264,7 @@ fn frame(project: &Project, task: &Task, places: &(String, String), head: Html, 
         (head) (instructions(labels))
         "<div class=\"work" (wide) "\" data-task=\"" (places.0) "\" data-next=\"" (places.1) "\">\n"
         "<section class=\"given\" aria-label=\"Question\">\n<h2>Question</h2>\n" (turns::question(&task.question)) (reference) "</section>\n"
-        (said) (passages)
+        (others) (passages)
         "<section class=\"asked\" aria-label=\"Your answer\">\n<div id=\"asked\"></div>\n"
         "<div class=\"field\"><label for=\"feedback\">Comment (optional)</label><textarea id=\"feedback\" rows=\"2\" dir=\"auto\"></textarea></div>\n"
         (skip) "<details class=\"keys\"><summary>Keys</summary>\n<p class=\"small\">" (keys(labels)) "</p></details>\n</section>\n</div>\n"
@@ -282,7 +282,7 @@ pub fn decision(
     project: &Project,
     number: usize,
     (task, shown): (&Task, &Shown),
-    said: &[Annotation],
+    annotations: &[Annotation],
     verdict: Option<&Annotation>,
     left: usize,
 ) -> Html {
@@ -297,24 +297,24 @@ pub fn decision(
         "</span> <span>Task " (number) " of " (project.tasks) "</span> <span class=\"soft small\">" (left)
         " wait for a decision. Your decision is the task’s only answer in every export.</span></nav>\n" (note)
     ];
-    let one = |(at, said): (usize, &Annotation)| {
-        let lines = in_words(project, task, &said.answer, shown);
+    let one = |(at, annotation): (usize, &Annotation)| {
+        let lines = in_words(project, task, &annotation.answer, shown);
         let parts: Vec<Html> = lines.iter().map(|part| html!["<li dir=\"auto\">" (part) "</li>\n"]).collect();
         let parts = match parts.is_empty() {
             true => html!["<p class=\"soft\">Nothing was marked.</p>\n"],
             false => html!["<ul>\n" (parts) "</ul>\n"],
         };
         html![
-            "<article class=\"said\"><h3>" (said.person) "</h3>\n" (overlaid(project, task, &said.answer)) (parts)
+            "<article class=\"said\"><h3>" (annotation.person) "</h3>\n" (overlaid(project, task, &annotation.answer)) (parts)
             "<button type=\"button\" data-take=\"" (at) "\">Take this</button></article>\n"
         ]
     };
-    let said = html![
+    let section = html![
         "<section class=\"what-people-said\" aria-label=\"What people said\">\n<h2>What people said</h2>\n<div class=\"sides sides-2\">\n"
-        (said.iter().enumerate().map(one).collect::<Vec<_>>()) "</div>\n</section>\n"
+        (annotations.iter().enumerate().map(one).collect::<Vec<_>>()) "</div>\n</section>\n"
     ];
     let places = (path(project, &format!("adjudicate/{number}")), path(project, "adjudicate"));
-    frame(project, task, &places, head, &said, &Html::new())
+    frame(project, task, &places, head, &section, &Html::new())
 }
 
 /// Renders the marked answer with a person's marks.

@@ -360,11 +360,11 @@ mod tests {
         projects.begin("p", &labels, 2, LEASE_MINUTES, &vec![task; 4]).expect("kept");
         let project = projects.find("p").expect("read").expect("a project");
         // `a` prefers the first, first, second, tie; `b` the first, second, second, first, in a fifth of the time.
-        let said = [
+        let annotations = [
             ("a", [Rank::First, Rank::First, Rank::Second, Rank::Tie], 10.0),
             ("b", [Rank::First, Rank::Second, Rank::Second, Rank::First], 2.0),
         ];
-        for (name, ranks, seconds) in said {
+        for (name, ranks, seconds) in annotations {
             let token = projects.invite(name, Role::Annotator).expect("kept");
             let session = store.sessions().begin();
             let session = projects.sign_in(&session, name, &token).expect("kept").expect("signed in");

@@ -95,7 +95,7 @@ fn text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
         Value::Array(messages) => {
-            let said = |message: &Value| {
+            let line_of = |message: &Value| {
                 let role = message.get("role")?.as_str()?;
                 let content = message.get("content").and_then(Value::as_str);
                 let calls: Vec<String> = calls(message);
@@ -103,8 +103,8 @@ fn text(value: &Value) -> Option<String> {
                 let content = (!parts.is_empty()).then(|| parts.join("\n"))?;
                 Some(if messages.len() == 1 { content } else { format!("{role}: {content}") })
             };
-            let said: Option<Vec<String>> = messages.iter().map(said).collect();
-            said.filter(|said| !said.is_empty()).map(|said| said.join("\n\n"))
+            let lines: Option<Vec<String>> = messages.iter().map(line_of).collect();
+            lines.filter(|lines| !lines.is_empty()).map(|lines| lines.join("\n\n"))
         }
         _ => None,
     }
@@ -134,11 +134,13 @@ fn shared_question(columns: &Map<String, Value>) -> Result<Option<(String, [Stri
     };
     let (Some(chosen), Some(rejected)) = (content("chosen"), content("rejected")) else { return Ok(None) };
     let (question, chosen, rejected) = data::split_shared_prompt(&chosen, &rejected, ImplicitPrompt::default())?;
-    let said = |content: Content| match content {
-        Content::Text(said) => Some(said.trim().to_owned()),
+    let text_of = |content: Content| match content {
+        Content::Text(text) => Some(text.trim().to_owned()),
         Content::Messages(messages) => serde_json::to_value(messages).ok().and_then(|messages| text(&messages)),
     };
-    Ok(said(question).zip(said(chosen).zip(said(rejected))).map(|(question, (one, other))| (question, [one, other])))
+    Ok(text_of(question)
+        .zip(text_of(chosen).zip(text_of(rejected)))
+        .map(|(question, (one, other))| (question, [one, other])))
 }
 
 fn task(columns: &Map<String, Value>, has_answers: bool) -> Result<Task, String> {
@@ -240,9 +242,9 @@ mod tests {
             (found.question.as_str(), found.answers),
             ("Human: Tea?\n\nAssistant:", vec!["Yes.".to_owned(), "No.".into()])
         );
-        let turn = |role: &str, said: &str| json!({ "role": role, "content": said });
-        let said = |answer: &str| json!([turn("user", "Tea?"), turn("assistant", answer)]);
-        let found = of(&json!({ "chosen": said("Yes."), "rejected": said("No.") })).expect("a task");
+        let turn = |role: &str, content: &str| json!({ "role": role, "content": content });
+        let conversation = |answer: &str| json!([turn("user", "Tea?"), turn("assistant", answer)]);
+        let found = of(&json!({ "chosen": conversation("Yes."), "rejected": conversation("No.") })).expect("a task");
         assert_eq!((found.question.as_str(), found.answers), ("Tea?", vec!["Yes.".to_owned(), "No.".into()]));
         let study = json!({ "prompt": "P", "machine_completion": "a", "algorithm": "ppo" });
         let found = of(&study).expect("a task");

@@ -177,19 +177,19 @@ fn answered(
             text: TextFiles::default(),
             device: new.device.clone(),
         };
-        let mut said = Vec::new();
+        let mut answers = Vec::new();
         let before = place * tasks.len();
         let mut of_all = |done: usize, _: usize| progress((before + done) * answering.each, total * tasks.len());
         sample::<Error>(&options, &mut of_all, &mut |sampled| {
-            said.push(sampled.completion.trim().to_owned());
+            answers.push(sampled.completion.trim().to_owned());
             Ok(())
         })?;
-        if said.len() != tasks.len() * answering.each {
-            let (found, rows) = (said.len(), tasks.len());
+        if answers.len() != tasks.len() * answering.each {
+            let (found, rows) = (answers.len(), tasks.len());
             return Err(Error::input(format!("`{model}` gave {found} answers to the {rows} rows of `{}`", new.data)));
         }
-        for (task, said) in tasks.iter_mut().zip(said.chunks(answering.each)) {
-            task.answers.extend_from_slice(said);
+        for (task, answers) in tasks.iter_mut().zip(answers.chunks(answering.each)) {
+            task.answers.extend_from_slice(answers);
             task.models.extend(vec![model.clone(); answering.each]);
         }
     }

@@ -210,15 +210,15 @@ pub async fn compare(
     Extracted(app): Extracted<Arc<App>>,
     Extension(session): Extension<Session>,
     Named(name): Named<String>,
-    Filled(asked): Filled<CompareForm>,
+    Filled(form): Filled<CompareForm>,
 ) -> PageResult {
     let project = owned(&app, &session, &name)?;
-    let prompts = asked.prompts.trim().parse::<usize>().ok().filter(|count| (1..=PROMPTS).contains(count));
+    let prompts = form.prompts.trim().parse::<usize>().ok().filter(|count| (1..=PROMPTS).contains(count));
     let prompts =
         prompts.ok_or_else(|| PageError::request(&format!("The number of questions must be from 1 to {PROMPTS}.")))?;
-    terminal::check_name(&asked.name)?;
-    if app.store.projects().find(&asked.name)?.is_some() {
-        return Err(PageError::request(&format!("A project {} exists already.", asked.name)));
+    terminal::check_name(&form.name)?;
+    if app.store.projects().find(&form.name)?.is_some() {
+        return Err(PageError::request(&format!("A project {} exists already.", form.name)));
     }
     let found = models(&app).await;
     let path = |name: &str| {
@@ -227,10 +227,10 @@ pub async fn compare(
             .map(|found| found.path.clone())
             .ok_or_else(|| PageError::request(&format!("There is no such model: {name}")))
     };
-    let models = [path(&asked.one)?, path(&asked.other)?];
+    let models = [path(&form.one)?, path(&form.other)?];
     let of = Arc::clone(&app);
     let file = app.folder.join(blocking(move || write(&of, &project, Form::Prompt)).await??);
     let models: Vec<&Path> = models.iter().map(PathBuf::as_path).collect();
-    app.training.compare(&app.folder, &asked.name, (&file, prompts), &models)?;
+    app.training.compare(&app.folder, &form.name, (&file, prompts), &models)?;
     Ok(Redirect::to("/annotate").into_response())
 }

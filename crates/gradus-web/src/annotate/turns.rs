@@ -25,9 +25,9 @@ pub fn question(text: &str) -> Html {
     match turns(text) {
         None => html!["<p class=\"text\" dir=\"auto\">" (text) "</p>\n"],
         Some(turns) => {
-            let turn = |(who, class, said): &Turn<'_>| {
+            let turn = |(who, class, content): &Turn<'_>| {
                 html![
-                    "<li class=\"" (*class) "\"><p class=\"who\">" (*who) "</p><div class=\"text\" dir=\"auto\">" (said) "</div></li>\n"
+                    "<li class=\"" (*class) "\"><p class=\"who\">" (*who) "</p><div class=\"text\" dir=\"auto\">" (content) "</div></li>\n"
                 ]
             };
             html!["<ol class=\"episode\">\n" (turns.iter().map(turn).collect::<Vec<_>>()) "</ol>\n"]
@@ -39,21 +39,21 @@ pub fn question(text: &str) -> Html {
 fn turns(text: &str) -> Option<Vec<Turn<'_>>> {
     let mut turns: Vec<Turn<'_>> = Vec::new();
     for paragraph in text.trim().split("\n\n") {
-        let begun = paragraph.split_once(':').and_then(|(who, said)| {
+        let begun = paragraph.split_once(':').and_then(|(who, content)| {
             let role = ROLES.iter().find(|(role, _)| role.eq_ignore_ascii_case(who.trim()))?;
-            Some((who.trim(), role.1, said.trim().to_owned()))
+            Some((who.trim(), role.1, content.trim().to_owned()))
         });
         match (begun, turns.last_mut()) {
             (Some(turn), _) => turns.push(turn),
-            (None, Some((_, _, said))) => {
-                said.push_str("\n\n");
-                said.push_str(paragraph);
+            (None, Some((_, _, content))) => {
+                content.push_str("\n\n");
+                content.push_str(paragraph);
             }
             (None, None) => return None,
         }
     }
     // Prompts may end with the role of the next answer.
-    if turns.last().is_some_and(|(_, _, said)| said.is_empty()) {
+    if turns.last().is_some_and(|(_, _, content)| content.is_empty()) {
         turns.pop();
     }
     (turns.len() > 1).then_some(turns)
@@ -66,7 +66,8 @@ mod tests {
     #[test]
     fn conversations_are_turns_and_other_questions_are_text() {
         let of = |text: &str| {
-            turns(text).map(|turns| turns.into_iter().map(|(who, _, said)| format!("{who}={said}")).collect::<Vec<_>>())
+            turns(text)
+                .map(|turns| turns.into_iter().map(|(who, _, content)| format!("{who}={content}")).collect::<Vec<_>>())
         };
         let hh = "\n\nHuman: Is tea warm?\n\nAssistant: It is.\n\nVery.\n\nHuman: <b>Why</b>?\n\nAssistant:";
         assert_eq!(of(hh).expect("turns"), ["Human=Is tea warm?", "Assistant=It is.\n\nVery.", "Human=<b>Why</b>?"]);

@@ -91,8 +91,8 @@ fn messages(tree: &Tree, leaf: i64) -> Vec<Message> {
 /// Samples one side, streams it, and stores it in any case.
 async fn stream_answer(app: Arc<App>, side: Side, events: Events) {
     let mut answered = Answered::default();
-    let told = sample(&app, &side, &events, &mut answered).await;
-    let mut last = match told {
+    let outcome = sample(&app, &side, &events, &mut answered).await;
+    let mut last = match outcome {
         Ok(()) => {
             // Rewards would bias a blind vote.
             let rewards: &[(String, f32)] = if side.settings.blind { &[] } else { answered.rewards.as_slice() };
@@ -126,11 +126,11 @@ async fn sample(app: &Arc<App>, side: &Side, events: &Events, answered: &mut Ans
     let stream = Seed(seed).stream(Purpose::Chat, side.turn, side.attempt);
     let messages = side.messages.clone();
     let prompt = prompt(&queue, move |prompter| prompter.prompt_of(&messages, &TemplateInputs::default())).await?;
-    let asked = queue.ask(move |queue| {
+    let request = queue.ask(move |queue| {
         let stop = queue.session.stop_of(&[]);
         queue.sample(vec![CompletionRequest { prompt, params, stop, streams: vec![stream] }])
     });
-    let mut completion_events = asked.await??;
+    let mut completion_events = request.await??;
     let (mut tokens, mut kept): (Vec<Token>, Instant) = (Vec::new(), Instant::now());
     let mut end = None;
     while let Some((_, event)) = completion_events.recv().await {
@@ -158,7 +158,7 @@ async fn sample(app: &Arc<App>, side: &Side, events: &Events, answered: &mut Ans
         }
     }
     drop(completion_events);
-    answered.tokens = Some(told(&tokens).to_string());
+    answered.tokens = Some(token_values(&tokens).to_string());
     let Some(end) = end else { return Err(gradus::Error::input("the thread of the model has ended")) };
     answered.ended = Some(end.name());
     judge(app, side, answered, &tokens, end).await
@@ -188,7 +188,7 @@ async fn judge(
 }
 
 /// Converts tokens for the page: text, log-probability, and the most likely tokens at that position.
-fn told(tokens: &[Token]) -> Value {
+fn token_values(tokens: &[Token]) -> Value {
     let likeliest = |token: &Token| token.likeliest.iter().map(|(_, text, logprob)| json!([text, logprob])).collect();
     tokens.iter().map(|token| json!([token.text, token.logprob, Value::Array(likeliest(token))])).collect()
 }

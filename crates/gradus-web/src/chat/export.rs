@@ -63,11 +63,11 @@ fn preference(tree: &Tree, pair: i64, choice: Choice) -> Option<Value> {
         Choice::Right => (right, left),
         Choice::Tie | Choice::Bad => return None,
     };
-    let said = |message: &Message| json!([{ "role": "assistant", "content": message.text }]);
+    let conversation = |message: &Message| json!([{ "role": "assistant", "content": message.text }]);
     Some(json!({
         "prompt": messages(tree, left.parent),
-        "chosen": said(chosen),
-        "rejected": said(rejected),
+        "chosen": conversation(chosen),
+        "rejected": conversation(rejected),
         "chosen_model": chosen.model,
         "rejected_model": rejected.model,
     }))

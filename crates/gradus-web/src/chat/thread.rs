@@ -30,7 +30,7 @@ pub fn thread(tree: &Tree, rich: &Rich) -> Html {
     }
     let mut thread = Html::new();
     for message in &path {
-        let turn = if message.role == "user" { said(tree, message) } else { answers(tree, message, rich) };
+        let turn = if message.role == "user" { user_turn(tree, message) } else { answers(tree, message, rich) };
         thread.add(&turn);
     }
     // A turn without an answer can be answered, for example after an error or a restart of the server.
@@ -42,7 +42,7 @@ pub fn thread(tree: &Tree, rich: &Rich) -> Html {
     thread
 }
 
-fn said(tree: &Tree, message: &Message) -> Html {
+fn user_turn(tree: &Tree, message: &Message) -> Html {
     let parent = message.parent.map_or(String::new(), |parent| parent.to_string());
     html![
         "<article class=\"turn user\" data-message=\"" (message.id) "\" data-parent=\"" (parent) "\">\n<h2>You</h2>\n"
@@ -178,10 +178,10 @@ fn judged(answer: &Message) -> Html {
             continue;
         }
         let values = json!(found.iter().map(|found| found.as_ref().map(|(_, _, value, _)| *value)).collect::<Vec<_>>());
-        let said = parts.iter().zip(found).filter_map(|(part, found)| Some(in_words(part, found.as_ref()?)));
+        let notes = parts.iter().zip(found).filter_map(|(part, found)| Some(in_words(part, found.as_ref()?)));
         html.add(&html![
             "<span class=\"judged " (value_class(sum(found), most)) "\" data-values=\"" (values.to_string()) "\" title=\""
-            (said.collect::<Vec<_>>().join("; ")) "\">" (text) "</span>"
+            (notes.collect::<Vec<_>>().join("; ")) "\">" (text) "</span>"
         ]);
     }
     html

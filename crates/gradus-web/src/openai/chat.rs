@@ -109,17 +109,19 @@ fn begin(queue: &mut ModelQueue, request: &Request, prompt: Vec<u32>) -> gradus:
 pub async fn answer(State(app): State<Arc<App>>, Body(body): Body) -> Result<Response, Refused> {
     let request = Arc::new(Request::read(&body)?);
     let served = served(&app, &request.options.model).await?;
-    let asked = Arc::clone(&request);
-    let ids =
-        prompt(&served.queue, move |prompter| prompter.prompt_of(&asked.messages, &asked.template_inputs)).await?;
+    let shared_request = Arc::clone(&request);
+    let ids = prompt(&served.queue, move |prompter| {
+        prompter.prompt_of(&shared_request.messages, &shared_request.template_inputs)
+    })
+    .await?;
     request.options.check_scored(ids.len())?;
-    let (asked, given) = (Arc::clone(&request), ids.clone());
+    let (shared_request, given) = (Arc::clone(&request), ids.clone());
     let (scored, completion_events) = served
         .queue
         .ask(move |queue| -> gradus::Result<_> {
-            let likeliest = asked.options.prompt_logprobs;
+            let likeliest = shared_request.options.prompt_logprobs;
             let scored = likeliest.map(|likeliest| queue.score(&given, likeliest)).transpose()?;
-            Ok((scored, begin(queue, &asked, given)?))
+            Ok((scored, begin(queue, &shared_request, given)?))
         })
         .await??;
     if request.options.is_streamed {
@@ -192,13 +194,13 @@ async fn whole(
         if let Some(versions) = request.options.versions(version, choice.tokens.len()) {
             value["weight_versions"] = versions;
         }
-        if request.options.tells_ids {
+        if request.options.returns_ids {
             value["token_ids"] = choice.tokens.iter().map(|token| token.id).collect();
         }
         values.push(value);
     }
     answer["choices"] = Value::Array(values);
-    if request.options.tells_ids {
+    if request.options.returns_ids {
         answer["prompt_token_ids"] = json!(ids);
     }
     if let Some(scored) = scored {
@@ -230,7 +232,7 @@ fn stream(
             if let Some(versions) = reason.and_then(|_| request.options.versions(&served.version, counts[i])) {
                 choice["weight_versions"] = versions;
             }
-            if request.options.tells_ids {
+            if request.options.returns_ids {
                 choice["token_ids"] = tokens.iter().map(|token| token.id).collect();
             }
             let mut chunk = frame.clone();
@@ -245,7 +247,7 @@ fn stream(
             let mut chunk = frame.clone();
             let delta = json!({ "role": "assistant", "content": "" });
             chunk["choices"] = json!([{ "index": i, "delta": delta, "logprobs": null, "finish_reason": null }]);
-            if request.options.tells_ids {
+            if request.options.returns_ids {
                 chunk["prompt_token_ids"] = json!(ids);
             }
             events.send(&chunk);
@@ -256,8 +258,8 @@ fn stream(
                     used += 1;
                     let new = parsers[i].push(&text);
                     // A token without final text is held back, unless the client wants its numbers.
-                    let is_told = !new.is_empty() || request.logprobs.is_some() || request.options.tells_ids;
-                    !is_told || say(i, json!({ "content": new }), &[token], None)
+                    let is_reported = !new.is_empty() || request.logprobs.is_some() || request.options.returns_ids;
+                    !is_reported || say(i, json!({ "content": new }), &[token], None)
                 }
                 CompletionEvent::End(text, Ok(end)) => {
                     going -= 1;
@@ -277,7 +279,7 @@ fn stream(
                 return;
             }
         }
-        let usage = request.options.tells_usage.then(|| usage(ids.len(), used));
+        let usage = request.options.includes_usage.then(|| usage(ids.len(), used));
         end_stream(&events, frame, going > 0, usage);
     });
     response

@@ -63,7 +63,7 @@ impl Request {
         // Some clients send `logprobs: true` for 1.
         let likeliest = format!("a whole number from 0 to {LIKELIEST_MAX}, or true or false,");
         let logprobs = fields.read_as("logprobs", &likeliest, |value| match value {
-            Value::Bool(is_wanted) => Some(is_wanted.then_some(1)),
+            Value::Bool(is_requested) => Some(is_requested.then_some(1)),
             value => value.as_u64().map(|count| count as usize).filter(|count| *count <= LIKELIEST_MAX).map(Some),
         })?;
         let logprobs = logprobs.flatten();
@@ -159,12 +159,12 @@ struct Choice {
 pub async fn answer(State(app): State<Arc<App>>, Body(body): Body) -> Result<Response, Refused> {
     let request = Arc::new(Request::read(&body)?);
     let served = served(&app, &request.options.model).await?;
-    let asked = Arc::clone(&request);
-    let prompts = prompt(&served.queue, move |prompter| ids_of(prompter, &asked)).await?;
+    let shared_request = Arc::clone(&request);
+    let prompts = prompt(&served.queue, move |prompter| ids_of(prompter, &shared_request)).await?;
     let scored = prompts.iter().map(Vec::len).sum::<usize>();
     request.options.check_scored(scored)?;
-    let asked = Arc::clone(&request);
-    let (read, completion_events) = served.queue.ask(move |queue| begin(queue, &asked, prompts)).await??;
+    let shared_request = Arc::clone(&request);
+    let (read, completion_events) = served.queue.ask(move |queue| begin(queue, &shared_request, prompts)).await??;
     if request.options.is_streamed {
         return Ok(stream(request, read, completion_events, served));
     }
@@ -215,7 +215,7 @@ async fn whole(
         if let Some(scored) = &read.scored {
             value["prompt_logprobs"] = scored.clone();
         }
-        if request.options.tells_ids {
+        if request.options.returns_ids {
             value["prompt_token_ids"] = json!(read.ids);
             value["token_ids"] = own.iter().map(|token| token.id).collect();
         }
@@ -255,7 +255,7 @@ fn stream(
             if let Some(versions) = reason.and_then(|_| request.options.versions(&served.version, counts[i])) {
                 choice["weight_versions"] = versions;
             }
-            if request.options.tells_ids {
+            if request.options.returns_ids {
                 choice["token_ids"] = tokens.iter().map(|token| token.id).collect();
             }
             counts[i] += tokens.len();
@@ -281,8 +281,8 @@ fn stream(
                 CompletionEvent::Token(token, text) => {
                     used += 1;
                     // A token without final text waits for the one that completes it, unless the client wants its numbers.
-                    let is_told = !text.is_empty() || request.logprobs.is_some() || request.options.tells_ids;
-                    !is_told || say(i, &text, &[token], None)
+                    let is_reported = !text.is_empty() || request.logprobs.is_some() || request.options.returns_ids;
+                    !is_reported || say(i, &text, &[token], None)
                 }
                 CompletionEvent::End(text, Ok(end)) => {
                     going -= 1;
@@ -294,7 +294,7 @@ fn stream(
                 return;
             }
         }
-        let usage = request.options.tells_usage.then(|| usage(prompt_tokens, used));
+        let usage = request.options.includes_usage.then(|| usage(prompt_tokens, used));
         end_stream(&events, frame, going > 0, usage);
     });
     response

@@ -49,8 +49,8 @@ impl Request {
         let mut sampling = fields.within("sampling_params")?;
         let mut options = CompletionOptions::of(model, &mut sampling)?;
         options.is_streamed = fields.flag("stream")?;
-        options.tells_usage = fields.within("stream_options")?.flag("include_usage")?;
-        options.tells_ids = fields.flag("return_token_ids")?;
+        options.includes_usage = fields.within("stream_options")?.flag("include_usage")?;
+        options.returns_ids = fields.flag("return_token_ids")?;
         options.check_streams(1)?;
         options.refuse_scored_streams()?;
         options.check_scored(ids.len())?;
@@ -64,15 +64,20 @@ impl Request {
 pub async fn answer(State(app): State<Arc<App>>, Body(body): Body) -> Result<Response, Refused> {
     let request = Arc::new(Request::read(&app, &body).await?);
     let served = served(&app, &request.options.model).await?;
-    let asked = Arc::clone(&request);
+    let shared_request = Arc::clone(&request);
     let begin = served.queue.ask(move |queue| -> gradus::Result<_> {
-        let scored = asked.options.prompt_logprobs.map(|likeliest| queue.score(&asked.ids, likeliest)).transpose()?;
+        let scored = shared_request
+            .options
+            .prompt_logprobs
+            .map(|likeliest| queue.score(&shared_request.ids, likeliest))
+            .transpose()?;
         let params = SamplingParams {
-            max_new_tokens: asked.max_tokens,
-            likeliest: asked.logprobs.unwrap_or(0),
-            ..asked.options.params.clone()
+            max_new_tokens: shared_request.max_tokens,
+            likeliest: shared_request.logprobs.unwrap_or(0),
+            ..shared_request.options.params.clone()
         };
-        let (prompt, stop, streams) = (asked.ids.clone(), asked.options.stop.clone(), asked.options.streams(0));
+        let (prompt, stop, streams) =
+            (shared_request.ids.clone(), shared_request.options.stop.clone(), shared_request.options.streams(0));
         Ok((scored, queue.sample(vec![CompletionRequest { prompt, params, stop, streams }])?))
     });
     let (scored, completion_events) = begin.await??;
@@ -141,7 +146,7 @@ async fn whole(
         values.push(choice);
     }
     answer["choices"] = Value::Array(values);
-    if request.options.tells_ids {
+    if request.options.returns_ids {
         answer["prompt_token_ids"] = json!(request.ids);
     }
     answer["prompt_logprobs"] = scored.map_or(Value::Null, |tokens| CompletionOptions::scored_prompt(&tokens));
@@ -183,7 +188,7 @@ fn stream(request: Arc<Request>, mut completion_events: CompletionEvents, served
                 return;
             }
         }
-        let usage = request.options.tells_usage.then(|| usage(request.ids.len(), counts.iter().sum()));
+        let usage = request.options.includes_usage.then(|| usage(request.ids.len(), counts.iter().sum()));
         super::end_stream(&events, frame, going > 0, usage);
     });
     response

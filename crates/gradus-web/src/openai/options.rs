@@ -42,13 +42,13 @@ pub struct CompletionOptions {
     /// Whether the response is a stream of events.
     pub is_streamed: bool,
     /// Whether the stream ends with token counts.
-    pub tells_usage: bool,
+    pub includes_usage: bool,
     /// Whether token ids are returned.
-    pub tells_ids: bool,
+    pub returns_ids: bool,
     /// Whether token ids are returned instead of token texts.
     pub ids_for_texts: bool,
     /// Whether the version of the weights is returned.
-    pub tells_versions: bool,
+    pub returns_versions: bool,
     /// Number of most likely ids to return per position of the prompt, if its log-probabilities are requested.
     pub prompt_logprobs: Option<usize>,
 }
@@ -140,7 +140,7 @@ impl CompletionOptions {
             forced_eos_token_id: id(fields, "forced_eos_token_id")?,
             ..defaults
         };
-        let tells_usage = fields.within("stream_options")?.flag("include_usage")?;
+        let includes_usage = fields.within("stream_options")?.flag("include_usage")?;
         Ok(Self {
             model,
             params,
@@ -152,10 +152,10 @@ impl CompletionOptions {
             },
             n,
             is_streamed: fields.flag("stream")?,
-            tells_usage,
-            tells_ids: fields.flag("return_token_ids")?,
+            includes_usage,
+            returns_ids: fields.flag("return_token_ids")?,
             ids_for_texts: fields.flag("return_tokens_as_token_ids")?,
-            tells_versions: fields.flag("return_weight_versions")?,
+            returns_versions: fields.flag("return_weight_versions")?,
             prompt_logprobs: fields.count("prompt_logprobs", 0..=PROMPT_LIKELIEST_MAX)?,
         })
     }
@@ -220,7 +220,7 @@ impl CompletionOptions {
     /// Converts the scores of a prompt to vLLM's form: `null` for the first id, then the ids with their log-probabilities.
     pub fn scored_prompt(tokens: &[Token]) -> Value {
         let one = |text: &str, logprob: Option<f32>, rank: Option<usize>| json!({ "logprob": logprob, "rank": rank, "decoded_token": text });
-        let told = |token: &Token| {
+        let entry = |token: &Token| {
             token.logprob?;
             let mut all = Map::new();
             for (i, (id, text, logprob)) in token.likeliest.iter().enumerate() {
@@ -229,12 +229,12 @@ impl CompletionOptions {
             all.entry(token.id.to_string()).or_insert_with(|| one(&token.text, token.logprob, token.rank));
             Some(Value::Object(all))
         };
-        tokens.iter().map(told).collect()
+        tokens.iter().map(entry).collect()
     }
 
     /// Returns the version of the weights that sampled a completion of `tokens` tokens, if requested.
     pub fn versions(&self, version: &str, tokens: usize) -> Option<Value> {
-        self.tells_versions.then(|| json!([{ "version": version, "start": 0, "end": tokens }]))
+        self.returns_versions.then(|| json!([{ "version": version, "start": 0, "end": tokens }]))
     }
 
     /// Returns a token for the response: its text, or its id.

@@ -77,7 +77,7 @@ impl ToolCallParser {
         if self.tools.is_empty() {
             return None;
         }
-        let told = |call: &gradus_environments::Call| {
+        let known_call = |call: &gradus_environments::Call| {
             let arguments = Value::Object(call.arguments.clone().ok()?).to_string();
             let is_known = self.tools.iter().any(|tool| name(tool) == Some(&call.name));
             is_known.then(|| Call { name: call.name.clone(), arguments })
@@ -89,7 +89,7 @@ impl ToolCallParser {
                 _ => ("", self.text.as_str()),
             };
             let calls = format.read_for(&format!("{mark}{text}"), &self.tools).1;
-            let calls: Vec<Call> = calls.iter().map(told).collect::<Option<_>>()?;
+            let calls: Vec<Call> = calls.iter().map(known_call).collect::<Option<_>>()?;
             (!calls.is_empty()).then_some((format, calls))
         })
     }
@@ -108,11 +108,11 @@ mod tests {
         let tools = [json!({"type": "function", "function": {"name": "weather"}}), json!({"name": "time"})];
         let mut parser = ToolCallParser::new(&tools);
         let pieces: Vec<char> = text.chars().collect();
-        let mut said: String =
+        let mut content: String =
             pieces.chunks(step).map(|piece| parser.push(&piece.iter().collect::<String>())).collect();
         let (rest, calls) = parser.end();
-        said += &rest;
-        (said, calls)
+        content += &rest;
+        (content, calls)
     }
 
     #[test]
@@ -138,8 +138,8 @@ mod tests {
         let call = |name: &str| format!("<tool_call>{{\"name\": \"{name}\", \"arguments\": {{}}}}</tool_call>");
         for step in [1, 5, 1000] {
             let text = format!("<think>Perhaps {}</think>\n{}", call("weather"), call("time"));
-            let (said, calls) = event(&text, step);
-            assert_eq!(said, format!("<think>Perhaps {}</think>", call("weather")));
+            let (content, calls) = event(&text, step);
+            assert_eq!(content, format!("<think>Perhaps {}</think>", call("weather")));
             assert_eq!(calls.iter().map(|call| call.name.as_str()).collect::<Vec<_>>(), ["time"]);
             let text = format!("<think>Perhaps {}", call("weather"));
             assert_eq!(event(&text, step), (text, Vec::new()));

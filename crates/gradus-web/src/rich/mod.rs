@@ -62,24 +62,24 @@ fn answer(text: &str) -> Html {
     if text.len() > LONGEST {
         return html!["<div class=\"plain\">" (text) "</div>"];
     }
-    let (thought, said) = thought(text);
-    let (said, calls) = calls(said);
+    let (thought, rest) = thought(text);
+    let (rest, calls) = calls(rest);
     let thought = thought.map(|thought| {
         html!["<details class=\"thought\"><summary>Reasoning</summary>\n" (markdown::markdown(thought)) "</details>\n"]
     });
-    html![(thought)(markdown::markdown(&said))(calls.iter().map(call).collect::<Vec<_>>())]
+    html![(thought)(markdown::markdown(&rest))(calls.iter().map(call).collect::<Vec<_>>())]
 }
 
 /// Splits a text into the model's thoughts and its answer. Some templates write the opening tag of the thoughts into the prompt.
 fn thought(text: &str) -> (Option<&str>, &str) {
     let (open, close) = ("<think>", "</think>");
     let begun = text.trim_start().strip_prefix(open);
-    let (thought, said) = match (begun.unwrap_or(text).split_once(close), begun) {
-        (Some((thought, said)), _) => (Some(thought), said),
+    let (thought, rest) = match (begun.unwrap_or(text).split_once(close), begun) {
+        (Some((thought, rest)), _) => (Some(thought), rest),
         (None, Some(thought)) => (Some(thought), ""),
         (None, None) => (None, text),
     };
-    (thought.filter(|thought| !thought.trim().is_empty()), said)
+    (thought.filter(|thought| !thought.trim().is_empty()), rest)
 }
 
 /// Splits a text into tool calls and other text. If a call cannot be parsed, everything stays text.

@@ -155,14 +155,14 @@ fn list(name: &str, params: &QueryParams, query: &Query, records: &[Record], cou
         let number = |value: Option<f64>| value.map(|value| format!("{value:.3}"));
         let text = html!["<div class=\"completion\" dir=\"auto\">" (colored(&record.completion, stretches, most)) "</div>" (tokens(record))];
         // An episode is shown as a conversation. Its text, which has the colors and tokens, follows below.
-        let said = match &record.episode {
+        let content = match &record.episode {
             Some(episode) => {
                 html![(conversation(episode)) "<details><summary>Text of the completion</summary>\n" (text) "</details>"]
             }
             None => text,
         };
         html![
-            "<tr><td class=\"number\">" (record.step) "</td><td class=\"said\" dir=\"auto\">" (record.prompt) "</td><td class=\"said\">" (said)
+            "<tr><td class=\"number\">" (record.step) "</td><td class=\"said\" dir=\"auto\">" (record.prompt) "</td><td class=\"said\">" (content)
             "</td><td class=\"number\">" (number(record.reward)) "</td><td class=\"number\">" (number(record.advantage)) "</td><td class=\"number\">"
             (number(record.kl)) "</td><td class=\"number\">" (record.length) "</td><td>" (record.stop_reason) "</td></tr>\n"
         ]

@@ -229,8 +229,8 @@ async fn reset_prefix_cache(
 /// Takes a name or version from the field `name`.
 fn label(fields: &mut Fields, name: &str) -> Result<String, Refused> {
     let fits = |text: &String| (1..=NAME_BYTES).contains(&text.len()) && !text.chars().any(char::is_control);
-    let wanted = format!("a string of 1 to {NAME_BYTES} bytes without line breaks");
-    fields.needed(name, &wanted, |value| value.as_str().map(str::to_owned).filter(fits))
+    let expected = format!("a string of 1 to {NAME_BYTES} bytes without line breaks");
+    fields.needed(name, &expected, |value| value.as_str().map(str::to_owned).filter(fits))
 }
 
 /// Takes the name of a model from the field `name`. Default: the default model.

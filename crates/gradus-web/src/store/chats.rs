@@ -716,8 +716,8 @@ pub(super) mod tests {
         let begin = |blind| {
             let models = vec!["m".to_owned(), "n".to_owned()];
             let id = chats.begin(&Settings { models: models.clone(), blind, ..settings() }).expect("stored");
-            let said = chats.add_message(id, None, "Hello").expect("stored").expect("there");
-            (id, chats.begin_answers(id, said, &models).expect("stored")[0])
+            let message = chats.add_message(id, None, "Hello").expect("stored").expect("there");
+            (id, chats.begin_answers(id, message, &models).expect("stored")[0])
         };
         let (id, pair) = begin(true);
         let vote = |id, pair, choice| chats.vote(id, pair, choice).expect("stored");
@@ -773,8 +773,8 @@ pub(super) mod tests {
         {
             let models = models.map(str::to_owned).to_vec();
             let id = chats.begin(&Settings { models: models.clone(), blind, ..settings() }).expect("stored");
-            let said = chats.add_message(id, None, "Hello").expect("stored").expect("there");
-            let pair = chats.begin_answers(id, said, &models).expect("stored")[0];
+            let message = chats.add_message(id, None, "Hello").expect("stored").expect("there");
+            let pair = chats.begin_answers(id, message, &models).expect("stored")[0];
             assert_eq!(chats.vote(id, pair, choice).expect("stored"), Voted::Stored);
         }
         let vote = |left: &str, right: &str, choice, is_blind| Vote {

@@ -283,8 +283,8 @@ mod tests {
             let person = projects.who(&session).expect("read").expect("signed in");
             let project = projects.find("p").expect("read").expect("a project");
             while let Some(number) = projects.next(&project, person.id).expect("a task") {
-                let said = Answer::default();
-                let saved = projects.save(project.id, number, person.id, &Save::of(&said, State::Done, 1.0));
+                let answer = Answer::default();
+                let saved = projects.save(project.id, number, person.id, &Save::of(&answer, State::Done, 1.0));
                 assert!(matches!(saved.expect("saved"), Saved::Stored(_)));
             }
         };
@@ -362,8 +362,8 @@ mod tests {
         let full = pages(1);
         let asker = chats::Asker::everyone(None);
         let (id, long) = (store.chats(&asker).begin(&chats::tests::settings()), "x".repeat(1 << 20));
-        let said = id.and_then(|id| store.chats(&asker).add_message(id, None, &long));
-        let error = said.expect_err("there is no room");
+        let added = id.and_then(|id| store.chats(&asker).add_message(id, None, &long));
+        let error = added.expect_err("there is no room");
         assert!(error.passes() && error.hint().is_some_and(|hint| hint.contains("disk space")), "{error:?}");
         pages(full + 1000);
         let id = store.chats(&asker).begin(&chats::tests::settings()).expect("kept");

@@ -134,17 +134,17 @@ fn row(datum: &Datum, loss: Loss) -> Result<(Targeted, Option<usize>), String> {
             ));
         }
     };
-    let wanted = ids.len() * choices.unwrap_or(1);
-    if wanted > TARGETS_MAX {
-        return Err(format!("it has {wanted} targets, but a request can have at most {TARGETS_MAX}"));
+    let count = ids.len() * choices.unwrap_or(1);
+    if count > TARGETS_MAX {
+        return Err(format!("it has {count} targets, but a request can have at most {TARGETS_MAX}"));
     }
-    let shape = TensorSize { rows: ids.len(), choices, numbers: wanted };
+    let shape = TensorSize { rows: ids.len(), choices, numbers: count };
     let targets: Vec<u32> =
         integers(targets, "target_tokens", shape)?.into_iter().map(id_of).collect::<Result<_, _>>()?;
     let (weights, old_logprobs) = match loss {
         Loss::CrossEntropy => match take("weights") {
             Some(weights) => (floats(weights, "weights", shape)?, Vec::new()),
-            None => (vec![1.0; wanted], Vec::new()),
+            None => (vec![1.0; count], Vec::new()),
         },
         _ => {
             let old = take("logprobs")
@@ -184,7 +184,7 @@ fn words(bytes: &[u8], what: &str) -> Result<Vec<i32>, String> {
 }
 
 /// Parses a tensor of whole numbers.
-pub fn integers(tensor: &Tensor, name: &str, wanted: TensorSize) -> Result<Vec<i64>, String> {
+pub fn integers(tensor: &Tensor, name: &str, size: TensorSize) -> Result<Vec<i64>, String> {
     let read = |bytes: &[u8]| match DType::try_from(tensor.dtype) {
         Ok(DType::Int64) => {
             let (longs, rest) = bytes.as_chunks::<8>();
@@ -194,11 +194,11 @@ pub fn integers(tensor: &Tensor, name: &str, wanted: TensorSize) -> Result<Vec<i
         Ok(DType::Int32) => Ok(words(bytes, &format!("the numbers of `{name}`"))?.into_iter().map(i64::from).collect()),
         other => Err(format!("`{name}` has the type {}, but int64 is needed", type_name(other.ok()))),
     };
-    laid_out(tensor, name, wanted, 0, read)
+    laid_out(tensor, name, size, 0, read)
 }
 
 /// Parses a tensor of finite numbers.
-fn floats(tensor: &Tensor, name: &str, wanted: TensorSize) -> Result<Vec<f32>, String> {
+fn floats(tensor: &Tensor, name: &str, size: TensorSize) -> Result<Vec<f32>, String> {
     let read = |bytes: &[u8]| match DType::try_from(tensor.dtype) {
         Ok(DType::Float32) => {
             let words = words(bytes, &format!("the numbers of `{name}`"))?;
@@ -211,7 +211,7 @@ fn floats(tensor: &Tensor, name: &str, wanted: TensorSize) -> Result<Vec<f32>, S
         }
         other => Err(format!("`{name}` has the type {}, but float32 is needed", type_name(other.ok()))),
     };
-    let values: Vec<f32> = laid_out(tensor, name, wanted, 0.0, read)?;
+    let values: Vec<f32> = laid_out(tensor, name, size, 0.0, read)?;
     match values.iter().position(|value| !value.is_finite()) {
         Some(at) => Err(format!("number {} of `{name}` is {}, but must be finite", at + 1, values[at])),
         None => Ok(values),
@@ -232,11 +232,11 @@ fn type_name(dtype: Option<DType>) -> &'static str {
 fn laid_out<T: Copy>(
     tensor: &Tensor,
     name: &str,
-    wanted: TensorSize,
+    size: TensorSize,
     nothing: T,
     read: impl Fn(&[u8]) -> Result<Vec<T>, String>,
 ) -> Result<Vec<T>, String> {
-    let TensorSize { rows, choices, numbers } = wanted;
+    let TensorSize { rows, choices, numbers } = size;
     let fits = match (&tensor.shape[..], choices) {
         ([], _) => true,
         ([n], None) => *n == rows as i64,
@@ -244,16 +244,16 @@ fn laid_out<T: Copy>(
         _ => false,
     };
     if !fits {
-        let wanted = choices.map_or(format!("[{rows}]"), |choices| format!("[{rows}, {choices}]"));
+        let shape = choices.map_or(format!("[{rows}]"), |choices| format!("[{rows}, {choices}]"));
         return Err(format!(
-            "`{name}` has the shape {:?}, but {wanted} is needed, as long as `model_input`",
+            "`{name}` has the shape {:?}, but {shape} is needed, as long as `model_input`",
             tensor.shape
         ));
     }
     let values = match &tensor.encoding {
         None => Vec::new(),
         Some(Encoding::Dense(bytes)) => read(bytes)?,
-        Some(Encoding::SparseCsr(sparse)) => spread(sparse, name, wanted, nothing, &read)?,
+        Some(Encoding::SparseCsr(sparse)) => spread(sparse, name, size, nothing, &read)?,
     };
     match values.len() == numbers {
         true => Ok(values),
@@ -268,18 +268,18 @@ fn laid_out<T: Copy>(
 fn spread<T: Copy>(
     sparse: &SparseCsr,
     name: &str,
-    wanted: TensorSize,
+    size: TensorSize,
     nothing: T,
     read: impl Fn(&[u8]) -> Result<Vec<T>, String>,
 ) -> Result<Vec<T>, String> {
     let broken = |why: &str| Err(format!("the sparse matrix `{name}` is broken: {why}"));
     let longs = |bytes: &[u8]| bytes.as_chunks::<8>().0.iter().map(|&of| i64::from_le_bytes(of)).collect::<Vec<_>>();
     let (begins, columns, values) = (longs(&sparse.crow_indices), longs(&sparse.col_indices), read(&sparse.values)?);
-    let Some(choices) = wanted.choices else { return broken("it is not a matrix") };
-    if begins.len() != wanted.rows + 1 || columns.len() != values.len() {
+    let Some(choices) = size.choices else { return broken("it is not a matrix") };
+    if begins.len() != size.rows + 1 || columns.len() != values.len() {
         return broken("its number of rows or columns differs from its number of values");
     }
-    let mut all = vec![nothing; wanted.numbers];
+    let mut all = vec![nothing; size.numbers];
     for (row, pair) in begins.windows(2).enumerate() {
         let [from, to] = [pair[0], pair[1]].map(|at| usize::try_from(at).ok().filter(|at| *at <= values.len()));
         let (Some(from), Some(to)) = (from, to) else { return broken("a row begins outside of its values") };

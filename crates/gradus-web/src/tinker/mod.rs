@@ -104,12 +104,12 @@ async fn with<R: Send + 'static>(
     ask: impl FnOnce(&mut Registry) -> Result<R, Refused> + Send + 'static,
 ) -> Result<R, Refused> {
     let shared = Arc::clone(shared(app)?);
-    let asked = tokio::task::spawn_blocking(move || {
+    let task = tokio::task::spawn_blocking(move || {
         let found = ask(&mut shared.registry());
         shared.work.notify_all();
         found
     });
-    asked.await.map_err(|_| Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "the server failed at this request"))?
+    task.await.map_err(|_| Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "the server failed at this request"))?
 }
 
 /// Parses a JSON body.
@@ -413,11 +413,11 @@ async fn sampler(State(app): State<Arc<App>>, PathOf(id): PathOf<String>) -> Han
 
 async fn sample(State(app): State<Arc<App>>, body: Bytes) -> HandlerResult {
     shared(&app)?;
-    let asked: SampleBody = read(&body)?;
-    let (Some(sampler), Some(seq)) = (asked.sampling_session_id.clone(), asked.seq_id) else {
+    let parsed: SampleBody = read(&body)?;
+    let (Some(sampler), Some(seq)) = (parsed.sampling_session_id.clone(), parsed.seq_id) else {
         return Err(Refused::request("`sampling_session_id` and `seq_id` are needed: create a sampling session first"));
     };
-    let request = asked.read().map_err(Refused::request)?;
+    let request = parsed.read().map_err(Refused::request)?;
     let samples = request.samples();
     let id = with(&app, move |registry| registry.submit_sample(&sampler, seq, request)).await?;
     let sequences: Vec<String> = (0..samples).map(|i| format!("{id}:{i}")).collect();
@@ -483,8 +483,8 @@ async fn on_disk<R: Send + 'static>(
     ask: impl FnOnce(&Path) -> Result<R, Refused> + Send + 'static,
 ) -> Result<R, Refused> {
     let folder = shared(app)?.folder.clone();
-    let asked = tokio::task::spawn_blocking(move || ask(&folder));
-    asked.await.map_err(|_| Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "the server failed at this request"))?
+    let task = tokio::task::spawn_blocking(move || ask(&folder));
+    task.await.map_err(|_| Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "the server failed at this request"))?
 }
 
 async fn weights_info(State(app): State<Arc<App>>, body: Bytes) -> HandlerResult {

@@ -163,10 +163,10 @@ impl SampleBody {
                 return Err(format!("`{name}` is {k}, but at most {LIKELIEST_MAX} is allowed"));
             }
         }
-        let asked = self.prompt_logprobs == Some(true);
+        let is_requested = self.prompt_logprobs == Some(true);
         let prompt_logprobs = match self.prompt_logprobs_last_n {
-            None => asked.then_some(prompt.len()),
-            Some(_) if !asked => return Err("`prompt_logprobs_last_n` needs `prompt_logprobs`".into()),
+            None => is_requested.then_some(prompt.len()),
+            Some(_) if !is_requested => return Err("`prompt_logprobs_last_n` needs `prompt_logprobs`".into()),
             Some(n) if n >= 1 && (n as usize) < prompt.len() => Some(n as usize),
             Some(n) => {
                 let most = prompt.len().saturating_sub(1);
@@ -308,7 +308,7 @@ struct Running {
     stop: Arc<[String]>,
     sampled: Vec<Option<Completion>>,
     likeliest: Vec<Vec<Vec<(u32, f32)>>>,
-    wanted: usize,
+    likeliest_count: usize,
     response: SampleResponse,
 }
 
@@ -344,11 +344,12 @@ impl Sampling {
         let response = self.of_prompt(request)?;
         let streams = (0..*samples as u64).map(|i| request.seed.stream(Purpose::Generate, 0, i)).collect();
         let params = Arc::new(params);
-        let wanted = params.likeliest;
+        let likeliest_count = params.likeliest;
         let rows = self.engine.submit(Request { prompt: prompt.clone(), params, streams, is_kept: false })?;
         self.rows.extend(rows.enumerate().map(|(i, row)| (row, (seq, i))));
         let (stop, sampled) = (request.stop.clone().into(), vec![None; *samples]);
-        self.running.insert(seq, Running { stop, sampled, likeliest: vec![Vec::new(); *samples], wanted, response });
+        self.running
+            .insert(seq, Running { stop, sampled, likeliest: vec![Vec::new(); *samples], likeliest_count, response });
         Ok(())
     }
 
@@ -358,17 +359,18 @@ impl Sampling {
         let mut response = SampleResponse::default();
         let k = *likeliest_of_prompt;
         if prompt_logprobs.is_some() || k > 0 {
-            let said = score_text(&self.model, prompt, k)?;
+            let scores = score_text(&self.model, prompt, k)?;
             // The first token has no context.
             let first = prompt.len() - prompt_logprobs.unwrap_or(prompt.len()).min(prompt.len());
-            let told = |at: usize| at > 0 && at >= first;
+            let is_requested = |at: usize| at > 0 && at >= first;
             if prompt_logprobs.is_some() {
-                let of = |at: usize| if told(at) { said[at - 1].logprob } else { f32::NAN };
+                let of = |at: usize| if is_requested(at) { scores[at - 1].logprob } else { f32::NAN };
                 let values: Vec<f32> = (0..prompt.len()).map(of).collect();
                 response.prompt_logprobs = Some(bytes_of(&values, f32::to_le_bytes));
             }
             if k > 0 {
-                let rows = (0..prompt.len()).map(|at| if told(at) { &said[at - 1].likeliest[..] } else { &[] });
+                let rows =
+                    (0..prompt.len()).map(|at| if is_requested(at) { &scores[at - 1].likeliest[..] } else { &[] });
                 response.topk_prompt_logprobs = Some(topk(rows, k, prompt.len()));
             }
         }
@@ -387,22 +389,22 @@ impl Sampling {
             return Err(Error::input(message));
         }
         self.model.position_budget().check("the prompt", prompt.len(), 0)?;
-        let asked: Vec<(usize, usize, u32)> =
+        let requested: Vec<(usize, usize, u32)> =
             targets.cells.iter().enumerate().filter_map(|(at, (row, id))| Some((at, *row, (*id)?))).collect();
-        if asked.is_empty() {
+        if requested.is_empty() {
             return Err(Error::input("`target_prompt_logprobs` has no token"));
         }
         let batch = self.model.batch(&Rows::Alone(vec![Sequence::text(prompt)]));
         let of = Targets {
-            positions: asked.iter().map(|(_, row, _)| batch.packed().index(0, *row)).collect(),
-            ids: asked.iter().map(|(_, _, id)| *id).collect(),
-            counts_b: vec![asked.len()],
+            positions: requested.iter().map(|(_, row, _)| batch.packed().index(0, *row)).collect(),
+            ids: requested.iter().map(|(_, _, id)| *id).collect(),
+            counts_b: vec![requested.len()],
             supports_m: Vec::new(),
         };
         let found = self.model.token_logprobs(self.model.hidden(&batch), &of, 1.0).logprobs_m;
         let found: Vec<f32> = found.into_data().try_into_vec().map_err(|_| Error::input("no numbers came back"))?;
         let mut all = vec![f32::NAN; targets.cells.len()];
-        asked.iter().zip(found).for_each(|((at, _, _), logprob)| all[*at] = logprob);
+        requested.iter().zip(found).for_each(|((at, _, _), logprob)| all[*at] = logprob);
         let values = bytes_of(&all, f32::to_le_bytes);
         let encoding = match &targets.sparse {
             None => Encoding::Dense(values),
@@ -435,7 +437,7 @@ impl Sampling {
             match event {
                 Event::Token { row, likeliest, .. } => {
                     let Some((seq, i)) = self.rows.get(&row) else { continue };
-                    if let Some(running) = self.running.get_mut(seq).filter(|running| running.wanted > 0) {
+                    if let Some(running) = self.running.get_mut(seq).filter(|running| running.likeliest_count > 0) {
                         running.likeliest[*i].push(likeliest);
                     }
                 }
@@ -456,7 +458,7 @@ impl Sampling {
 
 impl Running {
     fn outcome(self) -> Outcome {
-        let Self { sampled, likeliest, wanted, mut response, .. } = self;
+        let Self { sampled, likeliest, likeliest_count, mut response, .. } = self;
         for (completion, likeliest) in sampled.into_iter().flatten().zip(likeliest) {
             let stop_reason = match completion.stop {
                 StopReason::Length => proto::StopReason::Length,
@@ -466,8 +468,8 @@ impl Running {
                 stop_reason: stop_reason.into(),
                 tokens: bytes_of(&completion.ids, |id| id.cast_signed().to_le_bytes()),
                 logprobs: Some(bytes_of(&completion.logprobs, f32::to_le_bytes)),
-                topk_sampled_logprobs: (wanted > 0)
-                    .then(|| topk(likeliest.iter().map(Vec::as_slice), wanted, likeliest.len())),
+                topk_sampled_logprobs: (likeliest_count > 0)
+                    .then(|| topk(likeliest.iter().map(Vec::as_slice), likeliest_count, likeliest.len())),
             });
         }
         Outcome::Proto(response.encode_to_vec())

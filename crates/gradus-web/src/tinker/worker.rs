@@ -432,8 +432,8 @@ impl Worker {
                 }
                 let rank = trainer.adapter().map_or(0, |adapter| adapter.rank);
                 (live.trainer, live.broken) = (Some(trainer), None);
-                let told = json!({ "path": body.path, "model_id": id, "type": "load_weights", "lora_rank": rank });
-                Ok(Done::With(Outcome::json(&told)))
+                let response = json!({ "path": body.path, "model_id": id, "type": "load_weights", "lora_rank": rank });
+                Ok(Done::With(Outcome::json(&response)))
             }
             Kind::ForwardBackward => {
                 let request = ForwardBackwardRequest::decode(body)
@@ -488,8 +488,8 @@ impl Worker {
                     let directory = place.directory(&folder);
                     refuse_existing(&place, &directory, false, seq)?;
                     write(&directory)?;
-                    let told = json!({ "path": place.path(), "sampling_session_id": null, "type": "save_weights_for_sampler" });
-                    return Ok(Done::With(Outcome::json(&told)));
+                    let response = json!({ "path": place.path(), "sampling_session_id": null, "type": "save_weights_for_sampler" });
+                    return Ok(Done::With(Outcome::json(&response)));
                 }
                 let directory = checkpoints::sampler(id, seq);
                 write(&folder.join(&directory))?;
@@ -498,8 +498,9 @@ impl Worker {
                 let created =
                     self.shared.registry().create_sampler(session, number, &base_name, (Some(directory), None));
                 let sampler = created.map_err(|_| Failure::user("the session has ended"))?;
-                let told = json!({ "path": null, "sampling_session_id": sampler, "type": "save_weights_for_sampler" });
-                Ok(Done::With(Outcome::json(&told)))
+                let response =
+                    json!({ "path": null, "sampling_session_id": sampler, "type": "save_weights_for_sampler" });
+                Ok(Done::With(Outcome::json(&response)))
             }
         }
     }

@@ -144,10 +144,10 @@ pub async fn export(
 pub async fn ask(
     State(app): State<Arc<App>>,
     Extension(session): Extension<Session>,
-    Query(asked): Query<QueryParams>,
+    Query(query): Query<QueryParams>,
 ) -> PageResult {
     may_train(&app, &session)?;
-    let run = first(&asked, "run").unwrap_or_default().to_owned();
+    let run = first(&query, "run").unwrap_or_default().to_owned();
     let path = own(&app, &run)?;
     Library::check_removable(&path)?;
     let (of, name) = (library(&app), run.clone());

@@ -56,11 +56,11 @@ async fn lists(app: &Arc<App>) -> Result<Lists, PageError> {
 pub async fn choose(
     State(app): State<Arc<App>>,
     Extension(session): Extension<Session>,
-    Query(asked): Query<QueryParams>,
+    Query(query): Query<QueryParams>,
 ) -> PageResult {
     may_train(&app, &session)?;
     let lists = lists(&app).await?;
-    if let Some(run) = first(&asked, "from") {
+    if let Some(run) = first(&query, "from") {
         let settings = Settings::read(&crate::runs::query_params::find(&app, run)?.join("config.yml"))?;
         let method = settings.method().and_then(MethodConfig::named);
         let method =
@@ -69,10 +69,10 @@ pub async fn choose(
         let note = form::duplicated(run, &left);
         return form_of(&session, &method, &lists, &filled, &[], note);
     }
-    let Some(method) = first(&asked, "method").and_then(MethodConfig::named) else {
+    let Some(method) = first(&query, "method").and_then(MethodConfig::named) else {
         return framed(&session, "New run", form::goals(&MethodConfig::all()));
     };
-    let filled: QueryParams = asked.iter().filter(|(name, _)| name != "method").cloned().collect();
+    let filled: QueryParams = query.iter().filter(|(name, _)| name != "method").cloned().collect();
     let (lists, method, filled) = blocking(move || {
         let filled = form::sensible(&method, &lists, filled);
         (lists, method, filled)

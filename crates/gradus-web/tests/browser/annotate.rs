@@ -42,7 +42,7 @@ pub fn project(folder: &Path, name: &str, labels: &str, annotators: usize) {
 
 /// Creates a project with preference strengths in which two people disagree, imported from an export of another tool.
 pub fn differ(folder: &Path, name: &str) {
-    let said = |who: &str, rank: &str, strength: &str| {
+    let annotation = |who: &str, rank: &str, strength: &str| {
         let choice =
             |of: &str, word: &str| json!({ "from_name": of, "type": "choices", "value": { "choices": [word] } });
         json!({ "completed_by": { "email": who }, "result": [choice("1v2", rank), choice("1v2-strength", strength)] })
@@ -50,7 +50,7 @@ pub fn differ(folder: &Path, name: &str) {
     let task = |question: &str| {
         json!({
             "data": { "question": question, "answer1": PREDICTION, "answer2": "Warm.", "model1": "x", "model2": "y" },
-            "annotations": [said("eve", "first", "much"), said("tom", "second", "slightly")],
+            "annotations": [annotation("eve", "first", "much"), annotation("tom", "second", "slightly")],
         })
     };
     let data = folder.join(format!("{name}.json"));
@@ -279,7 +279,8 @@ fn errors_are_marked_corrected_and_handed_in_and_nothing_is_lost() {
     assert!(browser.text("main").contains("No task is left for you"));
     let skipped = kept(folder.path(), "fine").pop().expect("a row");
     assert_eq!((&skipped["state"], &skipped["reason"]), (&json!("skipped"), &json!("There is no blue tea.")));
-    let complaints: Vec<String> = browser.complaints().into_iter().filter(|said| !said.contains("400")).collect();
+    let complaints: Vec<String> =
+        browser.complaints().into_iter().filter(|complaint| !complaint.contains("400")).collect();
     assert_eq!(complaints, Vec::<String>::new());
 }
 

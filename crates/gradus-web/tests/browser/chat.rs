@@ -91,7 +91,8 @@ fn a_conversation_is_had_edited_asked_again_and_kept() {
     browser.go(&format!("http://{}/chat/1", server.host()));
     assert_eq!(browser.text("#thread"), before);
     // The page may still have requested its icon from the first server.
-    let complaints: Vec<String> = browser.complaints().into_iter().filter(|told| !told.contains(&gone)).collect();
+    let complaints: Vec<String> =
+        browser.complaints().into_iter().filter(|complaint| !complaint.contains(&gone)).collect();
     assert_eq!(complaints, Vec::<String>::new());
 }
 
@@ -131,18 +132,21 @@ fn two_models_are_voted_on_blind_and_the_vote_trains() {
          Number(document.querySelector('[data-vote]').dataset.pair), choice: 'left' }) }).then(r => r.status)",
     );
     assert_eq!(again, 400);
-    let said = answers(&mut browser);
+    let texts = answers(&mut browser);
     let row: Value = serde_json::from_str(&server.get("/chat/preferences.jsonl").body).expect("one row");
     let shown = |value: &Value| visible(value.as_str().expect("a text"));
-    assert_eq!(shown(&row["chosen"][0]["content"]), said[1]);
-    assert_eq!(shown(&row["rejected"][0]["content"]), said[0]);
+    assert_eq!(shown(&row["chosen"][0]["content"]), texts[1]);
+    assert_eq!(shown(&row["rejected"][0]["content"]), texts[0]);
     assert_eq!(row["prompt"], json!([{ "role": "user", "content": "The tea" }]));
     // The next message continues from the preferred answer.
     speak(&mut browser, "The cup");
     let row: Value = serde_json::from_str(&server.get("/chat/1/conversation.jsonl").body).expect("one row");
-    assert_eq!(shown(&row["messages"][1]["content"]), said[1]);
-    let complaints: Vec<String> =
-        browser.complaints().into_iter().filter(|said| !said.contains("403") && !said.contains("400")).collect();
+    assert_eq!(shown(&row["messages"][1]["content"]), texts[1]);
+    let complaints: Vec<String> = browser
+        .complaints()
+        .into_iter()
+        .filter(|complaint| !complaint.contains("403") && !complaint.contains("400"))
+        .collect();
     assert_eq!(complaints, Vec::<String>::new());
 }
 
@@ -155,7 +159,7 @@ fn segments_are_colored_by_what_all_parts_make_of_them_or_one() {
     let server = Server::over(folder.path());
     begin(&mut browser, &server, &[("judge", "ppo (its reward)"), ("max_tokens", "12")]);
     speak(&mut browser, "The tea");
-    let said = answers(&mut browser)[0].clone();
+    let text = answers(&mut browser)[0].clone();
     let classes = "[...document.querySelectorAll('.judged')].map(e => e.className)";
     let values = "[...document.querySelectorAll('.judged')].map(e => JSON.parse(e.dataset.values))";
     let of = |browser: &mut Browser, what: &str| -> Vec<Value> {
@@ -183,7 +187,7 @@ fn segments_are_colored_by_what_all_parts_make_of_them_or_one() {
     assert!(of(&mut browser, classes).is_empty());
     browser.click("[data-tokens]");
     browser.wait("!document.querySelector('.token')");
-    assert_eq!((of(&mut browser, classes), &answers(&mut browser)[0]), (together, &said));
+    assert_eq!((of(&mut browser, classes), &answers(&mut browser)[0]), (together, &text));
     assert_eq!(browser.complaints(), Vec::<String>::new());
 }
 
@@ -237,12 +241,12 @@ fn votes_make_a_ranking() {
     let server = Server::over(folder.path());
     assert!(server.get("/chat/votes").body.contains("There is no vote yet."));
     // Each model wins at least one vote, so that both have a finite strength.
-    for wanted in ["gpt2", "qwen3", "gpt2"] {
+    for model in ["gpt2", "qwen3", "gpt2"] {
         begin(&mut browser, &server, &[("model", "gpt2"), ("other", "qwen3"), ("max_tokens", "4")]);
         speak(&mut browser, "The tea");
         let side = browser.eval(&format!(
             "[...document.querySelectorAll('.answer h2')].findIndex(e => e.textContent.includes({}))",
-            json!(wanted)
+            json!(model)
         ));
         browser.click(if side == 0 { "[data-vote=left]" } else { "[data-vote=right]" });
         browser.wait("document.querySelector('[data-vote][aria-pressed=true]')");

@@ -23,7 +23,7 @@ pub struct Browser {
     session: Option<String>,
     sent: u64,
     /// Events that the browser sent without a request.
-    told: VecDeque<Value>,
+    events: VecDeque<Value>,
     _profile: tempfile::TempDir,
 }
 
@@ -31,8 +31,8 @@ impl Browser {
     /// Starts a browser. If none is installed, prints a message and returns `None`.
     pub fn open() -> Option<Self> {
         let is_there = |name: &&str| {
-            let asked = Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-            asked.is_ok_and(|status| status.success())
+            let output = Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+            output.is_ok_and(|status| status.success())
         };
         let Some(name) = NAMES.into_iter().find(is_there) else {
             skipped("browser", "there is no chromium");
@@ -54,8 +54,8 @@ impl Browser {
             .expect("a shell");
         let to = child.stdin.take().expect("a pipe");
         let from = BufReader::new(child.stdout.take().expect("a pipe"));
-        let (session, sent, told) = (None, 0, VecDeque::new());
-        let mut browser = Self { child, to, from, session, sent, told, _profile: profile };
+        let (session, sent, events) = (None, 0, VecDeque::new());
+        let mut browser = Self { child, to, from, session, sent, events, _profile: profile };
         let page = browser.call("Target.createTarget", json!({ "url": "about:blank" }))["targetId"].clone();
         let attached = browser.call("Target.attachToTarget", json!({ "targetId": page, "flatten": true }));
         browser.session = attached["sessionId"].as_str().map(str::to_owned);
@@ -89,7 +89,7 @@ impl Browser {
                     error => Err(error.clone()),
                 };
             }
-            self.told.push_back(value);
+            self.events.push_back(value);
         }
     }
 
@@ -145,17 +145,17 @@ impl Browser {
     }
 
     fn evaluate(&mut self, expression: &str) -> Result<Value, Value> {
-        let asked =
+        let params =
             json!({ "expression": expression, "awaitPromise": true, "returnByValue": true, "userGesture": true });
-        self.ask("Runtime.evaluate", asked)
+        self.ask("Runtime.evaluate", params)
     }
 
     /// Waits until an expression is true on the page. An evaluation that fails because the page is being replaced is retried.
     #[track_caller]
     pub fn wait(&mut self, expression: &str) {
         let begun = Instant::now();
-        let asked = format!("Boolean({expression})");
-        while !self.evaluate(&asked).is_ok_and(|answer| answer["result"]["value"] == true) {
+        let condition = format!("Boolean({expression})");
+        while !self.evaluate(&condition).is_ok_and(|answer| answer["result"]["value"] == true) {
             assert!(begun.elapsed() < PATIENCE, "never true: {expression}\n{}", self.eval("document.body.innerText"));
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -268,7 +268,7 @@ impl Browser {
             }
             _ => false,
         };
-        self.told.iter().filter(|value| is_complaint(value)).map(|value| value["params"].to_string()).collect()
+        self.events.iter().filter(|value| is_complaint(value)).map(|value| value["params"].to_string()).collect()
     }
 
     /// Takes a screenshot of the whole page as PNG.

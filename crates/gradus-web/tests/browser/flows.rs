@@ -71,7 +71,7 @@ fn every_flow_works_at_every_width_in_both_looks() {
         settled(&mut browser);
         browser.click("[data-vote=left]");
         browser.wait("document.querySelector('[data-vote=left][aria-pressed=true]')");
-        rich::said(folder.path(), rich::HELPFUL);
+        rich::add_answer(folder.path(), rich::HELPFUL);
         browser.go(&at("/chat/1"));
         check.page(&mut browser, "conversation");
         browser.go(&at("/chat/votes"));

@@ -26,7 +26,7 @@ fn pictures_of_all_pages() {
     let server = Server::with(folder.path(), IpAddr::from([127, 0, 0, 1]), Some(Arc::new(Recorder::default())));
     begin(&mut browser, &server, &[("model", "gpt2"), ("judge", "qwen3-reward"), ("system", "Be kind.")]);
     speak(&mut browser, "Which tea is good in the morning?");
-    rich::said(folder.path(), rich::HELPFUL);
+    rich::add_answer(folder.path(), rich::HELPFUL);
     begin(&mut browser, &server, &[("model", "gpt2"), ("judge", "qwen3-reward"), ("max_tokens", "40")]);
     speak(&mut browser, "And which cup?");
     begin(&mut browser, &server, &[("model", "gpt2"), ("other", "qwen3"), ("judge", "qwen3-reward"), ("blind", "")]);
@@ -35,10 +35,10 @@ fn pictures_of_all_pages() {
     dense(folder.path(), "tea/ppo", "marks");
     begin(&mut browser, &server, &[("model", "gpt2"), ("judge", "tea/ppo (its reward)"), ("max_tokens", "20")]);
     speak(&mut browser, "Which tea?");
-    for wanted in ["left", "right", "left"] {
+    for side in ["left", "right", "left"] {
         begin(&mut browser, &server, &[("model", "gpt2"), ("other", "qwen3"), ("max_tokens", "8")]);
         speak(&mut browser, "Which cup?");
-        browser.click(&format!("[data-vote={wanted}]"));
+        browser.click(&format!("[data-vote={side}]"));
         browser.wait("document.querySelector('[data-vote][aria-pressed=true]')");
     }
     let take = |browser: &mut Browser, name: &str| {

@@ -20,7 +20,7 @@ const HOSTILE: &str = "<script>document.title='owned'</script><img src=x onerror
      <form action=\"/chat/1/delete\" method=\"post\"><button>z</button></form>\n\n<style>body{display:none}</style>";
 
 /// Replaces the text of all answers in conversation 1 of `folder` with `text`.
-pub fn said(folder: &Path, text: &str) {
+pub fn add_answer(folder: &Path, text: &str) {
     let file = rusqlite::Connection::open(folder.join("gradus.sqlite")).expect("a file");
     let change = "UPDATE messages SET text = ?1, parts = NULL WHERE conversation = 1 AND role = 'assistant'";
     assert!(file.execute(change, [text]).expect("changed") > 0);
@@ -33,7 +33,7 @@ fn answers_are_rendered_and_code_is_copied() {
     let server = Server::over(folder.path());
     begin(&mut browser, &server, &[("max_tokens", "4")]);
     speak(&mut browser, "How is tea made?");
-    said(folder.path(), HELPFUL);
+    add_answer(folder.path(), HELPFUL);
     browser.reload();
     let count = |browser: &mut Browser, what: &str| {
         let found = format!("document.querySelectorAll({}).length", json!(format!(".answer .text {what}")));
@@ -81,7 +81,7 @@ fn hostile_answers_do_nothing_and_load_nothing() {
     begin(&mut browser, &server, &[("max_tokens", "4")]);
     speak(&mut browser, "The tea");
     for text in [HOSTILE.to_owned(), format!("<think>{HOSTILE}</think>{HOSTILE}"), "> ".repeat(9000) + HOSTILE] {
-        said(folder.path(), &text);
+        add_answer(folder.path(), &text);
         browser.reload();
         browser.eval("document.querySelectorAll('.answer details').forEach(e => { e.open = true })");
         let title = browser.eval("document.title");

@@ -297,8 +297,8 @@ fn annotations_lead_to_runs_and_back_to_people() {
     let train = |fields: &[(&str, &str)]| ada.form("/annotate/tea/train", fields);
     assert_eq!(train(&[("form", "preference"), ("method", "reward")]).status, 422, "nothing was said yet");
     let path = ada.get("/annotate/tea").header("location").expect("a task").to_owned();
-    let said = json!({ "answer": { "ranks": { "1v2": "second" }, "strengths": { "1v2": "better" } }, "state": "done", "seconds": 1.0 });
-    assert_eq!(ada.script(&format!("{path}/keep"), &said).status, 200);
+    let answer = json!({ "answer": { "ranks": { "1v2": "second" }, "strengths": { "1v2": "better" } }, "state": "done", "seconds": 1.0 });
+    assert_eq!(ada.script(&format!("{path}/keep"), &answer).status, 200);
 
     let page = ada.get("/annotate/tea/results").body;
     assert!(page.contains("gradus annotate export tea") && page.contains("gradus reward --model MODEL"), "{page}");
@@ -342,12 +342,12 @@ fn annotations_lead_to_runs_and_back_to_people() {
         let status = compare(&fields).status;
         assert!([400, 422].contains(&status), "{name}={value}: {status}");
     }
-    assert!(recorder.asked().is_empty());
+    assert!(recorder.requests().is_empty());
     assert_eq!(compare(&good).status, 303);
-    let asked = recorder.asked().remove(0);
+    let request = recorder.requests().remove(0);
     assert!(
-        asked.starts_with("compare blind") && asked.contains("gpt2") && asked.contains("tea-prompt.jsonl\", 2"),
-        "{asked}"
+        request.starts_with("compare blind") && request.contains("gpt2") && request.contains("tea-prompt.jsonl\", 2"),
+        "{request}"
     );
     assert!(ada.get("/annotate").body.contains("blind: models are writing answers, 16 of 100"));
     // An invalid progress file is ignored.
@@ -421,8 +421,8 @@ fn while_another_process_writes_others_are_served_and_a_save_waits() {
     let server = Server::over(folder.path());
     let ada = person(&server, folder.path(), "ada", Role::Annotator);
     let path = ada.get("/annotate/tea").header("location").expect("a task").to_owned();
-    let said = json!({ "answer": { "ranks": { "1v2": "first" } }, "state": "done", "seconds": 1.0 });
-    let save = || ada.script(&format!("{path}/keep"), &said);
+    let answer = json!({ "answer": { "ranks": { "1v2": "first" } }, "state": "done", "seconds": 1.0 });
+    let save = || ada.script(&format!("{path}/keep"), &answer);
     let mut other = rusqlite::Connection::open(folder.path().join("gradus.sqlite")).expect("the file");
     let lock = other.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).expect("locked");
     std::thread::scope(|scope| {
@@ -464,8 +464,8 @@ fn letters_name_no_model_and_what_was_shown_is_stored() {
         // Always prefer the left answer.
         let rank = if order[0] == 0 { "first" } else { "second" };
         left.push(order[0] == 0);
-        let said = json!({ "answer": { "ranks": { "1v2": rank } }, "state": "done", "seconds": 1.0 });
-        assert_eq!(ada.script(&format!("{path}/keep"), &said).status, 200);
+        let answer = json!({ "answer": { "ranks": { "1v2": rank } }, "state": "done", "seconds": 1.0 });
+        assert_eq!(ada.script(&format!("{path}/keep"), &answer).status, 200);
     }
     assert!(left.contains(&true) && left.contains(&false), "16 alike have a probability of 1 in 32,768");
     let stats = project_stats(folder.path(), "tea").expect("stats");
@@ -485,8 +485,8 @@ fn two_windows_overwrite_nothing_of_each_other_unseen() {
     let path = ada.get("/annotate/tea").header("location").expect("a task").to_owned();
     ada.get(&path);
     let save = |rank: &str, revision: u64, page: &str| {
-        let said = json!({ "answer": { "ranks": { "1v2": rank } }, "state": "open", "seconds": 1.0, "revision": revision, "page": page });
-        ada.script(&format!("{path}/keep"), &said)
+        let answer = json!({ "answer": { "ranks": { "1v2": rank } }, "state": "open", "seconds": 1.0, "revision": revision, "page": page });
+        ada.script(&format!("{path}/keep"), &answer)
     };
     assert_eq!(save("first", 0, "one").json()["revision"], 1);
     let stale = save("second", 0, "other");

@@ -113,13 +113,13 @@ impl Server {
             Options { folder, host, port: 0, names, models, computing, training_api, trainer, weights, weights_token };
         set(&mut options);
         let stop = Arc::new(AtomicBool::new(false));
-        let (say, heard) = channel();
-        let asked = Arc::clone(&stop);
+        let (sender, receiver) = channel();
+        let stop_flag = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
-            let mut ready = |address: &Address| say.send(address.clone()).expect("the test listens");
-            serve(options, &mut ready, &|| asked.load(Ordering::SeqCst))
+            let mut ready = |address: &Address| sender.send(address.clone()).expect("the test listens");
+            serve(options, &mut ready, &|| stop_flag.load(Ordering::SeqCst))
         });
-        let address = heard.recv().expect("the server starts");
+        let address = receiver.recv().expect("the server starts");
         Self { address, stop, thread: Some(thread) }
     }
 

@@ -23,10 +23,10 @@ fn run(packages: &str, program: &str, arguments: &[&str]) -> Option<Value> {
         return None;
     }
     let output = Command::new(&python).args(["-c", program]).args(arguments).output().expect("Python runs");
-    let (said, wrong) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{said}\n{wrong}");
-    let last = said.lines().last().unwrap_or_else(|| panic!("it prints something: {wrong}"));
-    Some(serde_json::from_str(last).unwrap_or_else(|error| panic!("{error}: {said}\n{wrong}")))
+    let (stdout, wrong) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{stdout}\n{wrong}");
+    let last = stdout.lines().last().unwrap_or_else(|| panic!("it prints something: {wrong}"));
+    Some(serde_json::from_str(last).unwrap_or_else(|error| panic!("{error}: {stdout}\n{wrong}")))
 }
 
 /// Stubs for what TRL imports from vLLM besides its client. TRL needs these names to send weights between GPUs, but not to sample.

@@ -21,8 +21,8 @@ fn judged(visitor: &Visitor<'_>, judge: &str, text: &str) -> (Vec<Value>, String
     let begun = visitor.form("/chat", &fields);
     assert_eq!(begun.status, 303, "{begun:?}");
     let chat = begun.header("location").expect("a conversation").to_owned();
-    let said = visitor.script(&format!("{chat}/say"), &json!({ "text": text, "parent": null })).json();
-    let events = visitor.script(&format!("{chat}/answer"), &json!({ "parent": said["message"] })).events().0;
+    let message = visitor.script(&format!("{chat}/say"), &json!({ "text": text, "parent": null })).json();
+    let events = visitor.script(&format!("{chat}/answer"), &json!({ "parent": message["message"] })).events().0;
     (events, visitor.get(&format!("{chat}/thread")).body)
 }
 
@@ -42,7 +42,7 @@ fn segments_have_the_worth_and_the_label_that_each_part_gives_them() {
     let (events, thread) = judged(&visitor, "ppo (its reward)", "The tea");
     let last = events.last().expect("an end");
     assert_eq!(last["end"], "length", "{events:?}");
-    let said: String = events.iter().filter_map(|event| event["text"].as_str()).collect();
+    let completion: String = events.iter().filter_map(|event| event["text"].as_str()).collect();
     let spans: Vec<&str> = thread.split("<span class=\"judged").skip(1).collect();
     assert!(!spans.is_empty(), "{thread}");
     let (mut facts, mut text) = (0.0, String::new());
@@ -64,7 +64,7 @@ fn segments_have_the_worth_and_the_label_that_each_part_gives_them() {
     }
     assert!(facts != 0.0, "{thread}");
     // The page shows exactly the text of the answer, escaped.
-    let shown = visible(&said).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    let shown = visible(&completion).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     let shown = shown.replace('"', "&quot;").replace('\'', "&#39;");
     assert!(shown.contains(text.trim()), "{shown:?} {text:?}");
     // In the total, each part is multiplied by its own weight and by the weight of its reward in the mix.

@@ -58,8 +58,8 @@ fn serves_until_it_is_killed() {
 /// Returns the stored number, and the revision that a page starts from.
 fn stored(visitor: &Visitor<'_>) -> (u64, Value) {
     let state = visitor.get("/annotate/tea/task/1/state").json();
-    let said = state["answer"]["feedback"].as_str().filter(|text| !text.is_empty());
-    (said.map_or(0, |text| text.parse().expect("a number")), state["revision"].clone())
+    let feedback = state["answer"]["feedback"].as_str().filter(|text| !text.is_empty());
+    (feedback.map_or(0, |text| text.parse().expect("a number")), state["revision"].clone())
 }
 
 #[test]
@@ -90,10 +90,10 @@ fn nothing_that_was_acknowledged_is_lost() {
         let (found, revision) = stored(&visitor);
         assert!((acknowledged..=sent).contains(&found), "round {round}: {found}, but {acknowledged} was acknowledged");
         // Saves continue while the server is killed. Each round kills it after a different number of saves.
-        let (tell, heard) = channel();
+        let (sender, receiver) = channel();
         std::thread::scope(|scope| {
             let saves = scope.spawn(|| {
-                let tell = tell;
+                let sender = sender;
                 loop {
                     sent += 1;
                     let answer = json!({ "feedback": sent.to_string() });
@@ -105,10 +105,10 @@ fn nothing_that_was_acknowledged_is_lost() {
                         Some(answer) if answer.status != 0 => panic!("{answer:?}"),
                         _ => return,
                     }
-                    let _ = tell.send(());
+                    let _ = sender.send(());
                 }
             });
-            heard.iter().take(1 + (round * 7 % 11) as usize).for_each(drop);
+            receiver.iter().take(1 + (round * 7 % 11) as usize).for_each(drop);
             child.kill().expect("killed");
             saves.join().expect("the saves end with the server");
         });

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 /// Starts nothing, and records what it was asked to start.
 #[derive(Debug, Default)]
 pub struct Recorder {
-    asked: Mutex<Vec<String>>,
+    requests: Mutex<Vec<String>>,
     has_ended: Arc<AtomicBool>,
 }
 
@@ -22,8 +22,8 @@ impl Recorder {
     }
 
     /// Returns the recorded requests.
-    pub fn asked(&self) -> Vec<String> {
-        self.asked.lock().expect("it").clone()
+    pub fn requests(&self) -> Vec<String> {
+        self.requests.lock().expect("it").clone()
     }
 }
 
@@ -38,13 +38,13 @@ impl RunningProcess for StartedProcess {
 impl Trainer for Recorder {
     fn forecast(&self, config: &Path) -> gradus::Result<Value> {
         let text = fs::read_to_string(config).expect("the configuration is there");
-        self.asked.lock().expect("it").push(format!("plan {text}"));
+        self.requests.lock().expect("it").push(format!("plan {text}"));
         let phase = json!({ "name": "update", "weights": 3_000_000, "gradients": 1_000_000, "moments": 0, "activations": 0, "working": 0, "pages": 0, "program": 0 });
         Ok(json!({ "phases": [phase], "peak_bytes": 4_000_000, "memory_bytes": 8_000_000_000u64, "fits": true }))
     }
 
     fn begin(&self, work: &Job<'_>, log: &Path) -> gradus::Result<Box<dyn RunningProcess>> {
-        let said = match work {
+        let request = match work {
             Job::Train { config } => format!("train {}", fs::read_to_string(config).expect("it is there")),
             Job::Resume { run, max_steps } => format!("resume {} {max_steps:?}", run.display()),
             Job::Demo { output } => format!("demo {}", output.display()),
@@ -54,7 +54,7 @@ impl Trainer for Recorder {
             }
         };
         fs::write(log, "error: <b>no</b> tea\n").expect("written");
-        self.asked.lock().expect("it").push(said);
+        self.requests.lock().expect("it").push(request);
         Ok(Box::new(StartedProcess(Arc::clone(&self.has_ended))))
     }
 }

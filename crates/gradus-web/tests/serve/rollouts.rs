@@ -114,7 +114,7 @@ fn ids_come_back_as_the_library_samples_them() {
     let folder = folder(&["gpt2"]);
     let server = Server::over(folder.path());
     let ids = ids_of(&server, "gpt2", "The tea is");
-    for (wanted, sampling) in [
+    for (count, sampling) in [
         (params(12), json!({})),
         (
             SamplingParams { temperature: 0.7, top_k: Some(9), top_p: 0.8, min_p: 0.01, ..params(12) },
@@ -124,7 +124,7 @@ fn ids_come_back_as_the_library_samples_them() {
             json!({ "stop_token_ids": (100..200).collect::<Vec<u32>>() })
         }),
     ] {
-        let expected = generated("gpt2", "The tea is", 3, wanted, &[]);
+        let expected = generated("gpt2", "The tea is", 3, count, &[]);
         let mut request = json!({
             "request_id": "mine", "token_ids": ids,
             "sampling_params": { "n": 3, "seed": 7, "max_tokens": 12, "logprobs": 1, "skip_special_tokens": false },
@@ -161,8 +161,8 @@ fn ids_come_back_as_the_library_samples_them() {
             let ids: Vec<Value> =
                 own.iter().flat_map(|chunk| chunk["token_ids"].as_array().expect("ids").clone()).collect();
             assert_eq!(json!(ids), choice["token_ids"]);
-            let said: Vec<f32> = own.iter().flat_map(|chunk| logprobs_of(chunk)).collect();
-            assert_eq!(said, logprobs_of(choice));
+            let streamed: Vec<f32> = own.iter().flat_map(|chunk| logprobs_of(chunk)).collect();
+            assert_eq!(streamed, logprobs_of(choice));
             assert!(own.iter().all(|chunk| !chunk["token_ids"].as_array().expect("ids").is_empty()));
             let ends: Vec<&Value> = own.iter().map(|chunk| &chunk["finish_reason"]).collect();
             let (last, before) = ends.split_last().expect("chunks");
@@ -238,8 +238,8 @@ fn prompts_are_scored_with_the_rank_of_each_id() {
     });
     let chat = server.post("/v1/chat/completions", &chat).json();
     let content = chat["choices"][0]["logprobs"]["content"].as_array().expect("tokens");
-    let said: Vec<&str> = content.iter().filter_map(|token| token["token"].as_str()).collect();
-    assert_eq!(said, names(&chat["choices"][0]["token_ids"]));
+    let tokens: Vec<&str> = content.iter().filter_map(|token| token["token"].as_str()).collect();
+    assert_eq!(tokens, names(&chat["choices"][0]["token_ids"]));
     let prompt = chat["prompt_token_ids"].as_array().expect("ids").len();
     assert_eq!(chat["prompt_logprobs"].as_array().map(Vec::len), Some(prompt));
 }

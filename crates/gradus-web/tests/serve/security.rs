@@ -314,8 +314,8 @@ fn conversations_belong_to_who_had_them() {
     let (ada, bob) = (Visitor::of(&server), Visitor::of(&server));
     let path = begin(&ada);
     assert_eq!(ada.script(&format!("{path}/say"), &json!({ "text": "SECRET", "parent": null })).status, 200);
-    let is_told = |visitor: &Visitor<'_>| visitor.get("/chat").body.contains("SECRET");
-    assert_eq!((is_told(&ada), is_told(&bob)), (true, false));
+    let is_visible = |visitor: &Visitor<'_>| visitor.get("/chat").body.contains("SECRET");
+    assert_eq!((is_visible(&ada), is_visible(&bob)), (true, false));
     for end in ["", "/thread", "/conversation.jsonl"] {
         assert_eq!(
             (ada.get(&format!("{path}{end}")).status, bob.get(&format!("{path}{end}")).status),
@@ -328,7 +328,7 @@ fn conversations_belong_to_who_had_them() {
     // Conversations stay hers when she signs in.
     let token = invite(folder.path(), "ada", Role::Annotator).expect("a token");
     assert_eq!(ada.form("/annotate/enter", &[("name", "ada"), ("token", &token)]).status, 303);
-    assert!(is_told(&ada));
+    assert!(is_visible(&ada));
     // The user of the server's own machine sees all conversations.
-    assert!(is_told(&Visitor::of(&Server::over(folder.path()))));
+    assert!(is_visible(&Visitor::of(&Server::over(folder.path()))));
 }

@@ -157,11 +157,11 @@ fn requests_are_done_once_and_in_order() {
     let pass = bench.forward_backward(&learn(&model, 1, &[5, 40, 9, 11])).json();
     let norm = bench.wait(&step).json()["metrics"]["grad_norm:mean"].as_f64().expect("a norm");
     assert!(norm > 0.0);
-    let told = bench.wait(&pass).body;
+    let response = bench.wait(&pass).body;
     // Send both again: the responses are the first ones, and there is no second step.
     assert_eq!(bench.step(&model, 2).json(), step);
     assert_eq!(bench.forward_backward(&learn(&model, 1, &[7, 7, 7])).json(), pass);
-    assert_eq!(bench.wait(&pass).body, told);
+    assert_eq!(bench.wait(&pass).body, response);
     let nothing = bench.step(&model, 3).json();
     failed(&bench.wait(&nothing), "user", "there is no gradient");
     // A sequence number identifies one request.
@@ -239,25 +239,25 @@ fn models_that_rest_on_the_disk_learn_as_if_they_were_in_memory() {
         let folder = folder(&["qwen3"]);
         let bench = Bench::with(folder.path(), TrainingOptions { models, ..TrainingOptions::default() });
         let ids = [bench.make(0), bench.make(1)];
-        let mut told = Vec::new();
+        let mut responses = Vec::new();
         for step in 0..4 {
             for (i, model) in ids.iter().enumerate() {
                 let text = [5, 40, 9 + i as i32, 11];
                 // One model is moved to disk between the pass and the step of the other, with a gradient that no step has used yet.
                 let pass = bench.forward_backward(&learn(model, 2 * step + 1, &text)).json();
-                told.push(bench.wait(&pass).body);
+                responses.push(bench.wait(&pass).body);
             }
             for model in &ids {
-                told.push(bench.wait(&bench.step(model, 2 * step + 2).json()).body);
+                responses.push(bench.wait(&bench.step(model, 2 * step + 2).json()).body);
             }
         }
         for (i, model) in ids.iter().enumerate() {
             let save = json!({ "model_id": model, "seq_id": 9, "path": "last" });
             bench.wait(&bench.post("save_weights", &save).json());
             let file = format!("tinker/{}/weights/last/optimizer.safetensors", model.replace(':', "-"));
-            told.push(format!("{i}: {:?}", std::fs::read(folder.path().join(file)).expect("a file")));
+            responses.push(format!("{i}: {:?}", std::fs::read(folder.path().join(file)).expect("a file")));
         }
-        told
+        responses
     };
     assert!(losses(1) == losses(16));
 }
@@ -427,7 +427,7 @@ fn a_server_that_starts_again_goes_on() {
     let bench = Bench::over(folder.path());
     let model = bench.make(0);
     let pass = bench.forward_backward(&learn(&model, 1, &[5, 40, 9, 11])).json();
-    let told = bench.wait(&pass).body;
+    let response = bench.wait(&pass).body;
     let step = bench.step(&model, 2).json();
     let norm = bench.wait(&step).body;
     let save = |seq: u64, name: &str| json!({ "model_id": model, "seq_id": seq, "path": name });
@@ -456,7 +456,7 @@ fn a_server_that_starts_again_goes_on() {
 
     let server = Server::training(folder.path(), HERE, TrainingOptions::default());
     let bench = Bench { server, session };
-    assert_eq!(bench.wait(&pass).body, told, "what was told is told again");
+    assert_eq!(bench.wait(&pass).body, response, "what was told is told again");
     assert_eq!(bench.wait(&step).body, norm);
     bench.wait(&bench.post("save_weights", &save(4, "b")).json());
     let files = |name: &str| {
@@ -511,8 +511,8 @@ fn completions_and_what_is_wrong_with_a_request_for_them() {
     };
     let accepted = ask(0, json!({}));
     assert_eq!(accepted.json()["sample_sequence_ids"].as_array().map(Vec::len), Some(2));
-    let told = bench.wait(&accepted.json());
-    assert!(told.header("content-type").is_some_and(|kind| kind == "application/x-protobuf"), "{}", told.head);
+    let response = bench.wait(&accepted.json());
+    assert!(response.header("content-type").is_some_and(|kind| kind == "application/x-protobuf"), "{}", response.head);
     assert_eq!(ask(0, json!({})).json(), accepted.json());
     let tokens = |ids: Value| json!({ "prompt": { "chunks": [{ "type": "encoded_text", "tokens": ids }] } });
     let params = |key: &str, value: Value| {

@@ -323,8 +323,8 @@ fn a_server_with_other_weights_is_noticed() {
     let more = json!({ "rollouts": place.rollouts(&json!({})), "lora": { "rank": 4 } });
     let mut observer = Stops { place: &mut None, after: 0, warnings: Vec::new() };
     gradus::train::run(&place.plan("second", &more), &mut observer).expect("it runs");
-    let told = observer.warnings.iter().filter(|warning| warning.contains("does it serve the same model")).count();
-    assert_eq!(told, 1, "{:?}", observer.warnings);
+    let count = observer.warnings.iter().filter(|warning| warning.contains("does it serve the same model")).count();
+    assert_eq!(count, 1, "{:?}", observer.warnings);
     assert!(place.metric("second", "sampling/importance_sampling_ratio/mean").iter().all(|ratio| *ratio < 3.0));
 }
 

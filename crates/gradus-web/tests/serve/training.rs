@@ -77,20 +77,20 @@ fn what_was_shown_is_what_begins_and_only_once() {
     fs::write(&copy, "an earlier run").expect("written");
     fs::hard_link(&copy, &earlier).expect("linked");
     assert_eq!(visitor.form("/runs/start", &[("draft", &draft)]).status, 303);
-    let asked = recorder.asked();
+    let requests = recorder.requests();
     let (plan, train) =
-        (asked[0].strip_prefix("plan ").expect("a plan"), asked[1].strip_prefix("train ").expect("a run"));
+        (requests[0].strip_prefix("plan ").expect("a plan"), requests[1].strip_prefix("train ").expect("a run"));
     assert_eq!(plan, train);
     assert!(
         train.contains("group_size: 4 # set") && train.contains(&folder.path().join("first").display().to_string())
     );
     assert_eq!(visitor.form("/runs/start", &[("draft", &draft)]).status, 404, "once");
-    assert_eq!(asked.len(), 2);
+    assert_eq!(requests.len(), 2);
     // Only permanent files are there: the plan's file has been deleted.
     let names = fs::read_dir(folder.path().join("configs")).expect("a folder").count();
     assert_eq!(names, 2);
     assert_eq!(fs::read_to_string(&copy).expect("read"), "an earlier run");
-    assert_eq!(fs::read_to_string(&earlier).expect("read"), asked[1].strip_prefix("train ").expect("a run"));
+    assert_eq!(fs::read_to_string(&earlier).expect("read"), requests[1].strip_prefix("train ").expect("a run"));
     assert!(visitor.get("/runs/show?run=first").body.contains("The run is starting"));
     assert!(visitor.get("/runs").body.contains("starting"));
     assert_eq!(visitor.get("/runs/state?run=first").json(), json!({ "state": null, "going": true }));
@@ -145,7 +145,7 @@ fn no_page_names_a_path_a_command_or_a_key_that_is_not_offered() {
             answer.body
         );
     }
-    assert_eq!(recorder.asked(), Vec::<String>::new());
+    assert_eq!(recorder.requests(), Vec::<String>::new());
     for method in ["", "nothing", "../sft"] {
         assert_eq!(visitor.form("/runs/new", &[("method", method)]).status, 400, "{method}");
     }
@@ -154,8 +154,8 @@ fn no_page_names_a_path_a_command_or_a_key_that_is_not_offered() {
     let form: Vec<(&str, &str)> = form.into_iter().filter(|(name, _)| *name != "reward-model").collect();
     let page = visitor.form("/runs/new", &form).body;
     assert!(page.contains("Start grpo-gpt2-1"), "{page}");
-    let asked = recorder.asked().remove(0);
-    assert_eq!(asked.lines().filter(|line| line.starts_with("model:")).count(), 1, "{asked}");
+    let request = recorder.requests().remove(0);
+    assert_eq!(request.lines().filter(|line| line.starts_with("model:")).count(), 1, "{request}");
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn a_run_goes_on_by_its_place_in_the_list() {
     assert_eq!(visitor.form("/runs/stop", &[("run", "old")]).status, 422, "nobody is at work in it");
     assert_eq!(visitor.form("/runs/resume", &[("run", "old"), ("max_steps", "7")]).status, 303);
     let path = folder.path().canonicalize().expect("a path").join("old");
-    assert_eq!(recorder.asked(), [format!("resume {} Some(7)", path.display())]);
+    assert_eq!(recorder.requests(), [format!("resume {} Some(7)", path.display())]);
     assert_eq!(visitor.form("/runs/resume", &[("run", "old"), ("max_steps", "")]).status, 400, "it is at work");
     assert!(visitor.get("/runs/show?run=old").body.contains("about to resume"));
     for name in ["../x", "a/b", "", ".x", "x y"] {
@@ -255,7 +255,7 @@ fn no_link_leads_an_export_or_a_resumed_run_out_of_the_folder() {
     // A run whose checkpoints would be written elsewhere.
     link(outside.path(), "old/checkpoints");
     assert_eq!(visitor.form("/runs/resume", &[("run", "old"), ("max_steps", "9")]).status, 422);
-    assert!(recorder.asked().is_empty(), "{:?}", recorder.asked());
+    assert!(recorder.requests().is_empty(), "{:?}", recorder.requests());
     let written: Vec<_> =
         fs::read_dir(outside.path()).expect("a folder").flatten().map(|entry| entry.file_name()).collect();
     assert_eq!(written, ["secret.json"]);
@@ -311,7 +311,7 @@ fn an_empty_folder_offers_the_demonstration() {
     }
     assert_eq!(visitor.form("/runs/demo", &[]).status, 303);
     assert_eq!(
-        recorder.asked(),
+        recorder.requests(),
         [format!("demo {}", folder.path().canonicalize().expect("a path").join("demo").display())]
     );
     assert!(visitor.get("/").body.contains("The demonstration is running"));

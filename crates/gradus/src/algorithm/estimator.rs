@@ -220,8 +220,8 @@ impl Estimator {
     /// Returns the advantages for a step over the rollouts `chosen`, whitened over these. `None` if the keys do not
     /// whiten per mini-batch.
     pub fn of_mini_batch(&self, advantages: &Advantages, chosen: &[usize]) -> Option<Advantages> {
-        let asked = self.keys.whiten_advantages && self.keys.whitening.advantages_over == WhitenedOver::MiniBatch;
-        asked.then(|| {
+        let is_enabled = self.keys.whiten_advantages && self.keys.whitening.advantages_over == WhitenedOver::MiniBatch;
+        is_enabled.then(|| {
             let mut own = advantages.clone();
             self.whiten(&mut own.advantages, chosen);
             own

@@ -180,7 +180,7 @@ struct MethodEntry {
 }
 
 /// Returns the methods to train.
-fn methods(written: Option<Entry>, asked: &[String]) -> Result<Vec<MethodEntry>> {
+fn methods(written: Option<Entry>, requested: &[String]) -> Result<Vec<MethodEntry>> {
     let place = written.as_ref().and_then(|entry| entry.place.clone());
     let sides: Vec<(String, Option<Place>, Node)> = match written.map(|entry| entry.node.value) {
         None => Vec::new(),
@@ -214,14 +214,15 @@ fn methods(written: Option<Entry>, asked: &[String]) -> Result<Vec<MethodEntry>>
     for (side, place) in &sides {
         known(&side.name, place.clone())?;
     }
-    let chosen: Vec<MethodEntry> = match asked {
+    let chosen: Vec<MethodEntry> = match requested {
         [] => sides.into_iter().map(|(side, _)| side).collect(),
         _ => {
             let keys = |name: &str| {
                 sides.iter().find(|(side, _)| side.name == name).map_or(Node::empty(), |(side, _)| side.keys.clone())
             };
             let place = || Some(Place::Flag("--methods".into()));
-            let names = asked.iter().flat_map(|asked| each_of(asked).map(move |name| (name, asked == ALL)));
+            let names =
+                requested.iter().flat_map(|requested| each_of(requested).map(move |name| (name, requested == ALL)));
             let side = |(name, from_all): (String, bool)| {
                 known(&name, place()).map(|()| MethodEntry { keys: keys(&name), name, from_all })
             };

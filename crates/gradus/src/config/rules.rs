@@ -81,9 +81,9 @@ fn data(problems: &mut Problems<'_>, config: &RunConfig) {
     let sources = [("data".to_owned(), &config.data)].into_iter();
     let sources =
         sources.chain(config.mix.iter().enumerate().map(|(i, mixed)| (format!("mix[{i}].data"), &mixed.data)));
-    let apart = [("eval_data", &config.eval_data), ("test_data", &config.test_data)];
-    let apart = apart.into_iter().filter_map(|(key, data)| Some((key, data.as_ref()?)));
-    let sources: Vec<_> = sources.chain(apart.clone().map(|(key, data)| (key.to_owned(), data))).collect();
+    let separate = [("eval_data", &config.eval_data), ("test_data", &config.test_data)];
+    let separate = separate.into_iter().filter_map(|(key, data)| Some((key, data.as_ref()?)));
+    let sources: Vec<_> = sources.chain(separate.clone().map(|(key, data)| (key.to_owned(), data))).collect();
     for (key, data) in &sources {
         if let Some(Err(error)) = data.task.as_ref().map(TaskConfig::check) {
             let key = format!("{key}.task");
@@ -96,7 +96,7 @@ fn data(problems: &mut Problems<'_>, config: &RunConfig) {
         problems.require(given && named(&mixed.data), &[&key], || (format!("`{key}` is empty"), None));
     }
     problems.require(given && named(&config.data), &["data", "data.task"], || ("`data` is empty".into(), None));
-    for (key, data) in apart {
+    for (key, data) in separate {
         let given = data.from.is_some() || data.task.is_some() || config.data.task.is_some();
         problems.require(given && named(data), &[key, &format!("{key}.task"), "data.task"], || {
             (format!("`{key}` is empty"), None)

@@ -164,22 +164,22 @@ fn plug_ins_are_read_explained_and_bound_as_everything_else() {
     registry.bind(&mut bound).expect("all of it is there");
     Plan::check(&bound.into(), &machine).expect("all of it is bound");
 
-    let told = |text: &str| match read(&format!(
+    let error_of = |text: &str| match read(&format!(
         "model: m\ndata: d\nmethod: {{ grpo: {{}} }}\nreward: {{ plugin: {text} }}\n"
     )) {
         Err(Error::Config(problems)) => (problems[0].message.clone(), problems[0].hint.clone().unwrap_or_default()),
         other => panic!("{other:?}"),
     };
-    let (message, hint) = told("{ od: {} }");
+    let (message, hint) = error_of("{ od: {} }");
     assert_eq!((&*message, &*hint), ("unknown key `od` in `reward.plugin`", "did you mean `odd`?"));
-    let (message, hint) = told("{ odd: { count: 1, kind: one_wrd } }");
+    let (message, hint) = error_of("{ odd: { count: 1, kind: one_wrd } }");
     assert!(
         message.starts_with("`reward.plugin.odd.kind` is the word `one_wrd`") && hint.contains("`one_word`"),
         "{message}"
     );
-    assert_eq!(told("{ odd: { kind: another } }").1, "add `count: …`: How many");
+    assert_eq!(error_of("{ odd: { kind: another } }").1, "add `count: …`: How many");
     assert_eq!(
-        told("{ odd: { count: 1, kind: another, within: [{ deep: true }] } }").0,
+        error_of("{ odd: { count: 1, kind: another, within: [{ deep: true }] } }").0,
         "unknown key `deep` in `reward.plugin.odd.within[0]`"
     );
     let schema = Schema::with(&registry);
@@ -446,7 +446,7 @@ fn impossible_combinations() {
 #[test]
 fn a_teacher_at_a_server_is_the_only_one_and_tells_something() {
     let with = |keys: &str| format!("method: {{distill: {{{keys}}}}}\n");
-    let told = |keys: &str| {
+    let message_of = |keys: &str| {
         let shown = shown(&format!("{MINIMAL}{}", with(keys)));
         shown
             .into_iter()
@@ -463,7 +463,7 @@ fn a_teacher_at_a_server_is_the_only_one_and_tells_something() {
         (format!("{server}, top_k: 1, add_tail: false}}, beta: 0"), "its share is always 1"),
         (format!("{server}, wait_s: 0}}"), "`method.distill.teacher_server.wait_s` is 0, but must be above 0"),
     ] {
-        assert!(told(&keys).contains(expected), "{keys}: {}", told(&keys));
+        assert!(message_of(&keys).contains(expected), "{keys}: {}", message_of(&keys));
     }
     let fine = format!("{MINIMAL}{}", with(&format!("{server}, top_k: 0}}, beta: 1")));
     let plan = Plan::check(&RunConfig::parse(&fine).expect("reads"), &Machine::detect()).expect("fine");
@@ -663,17 +663,17 @@ fn a_resolved_file_keeps_what_was_asked_for() {
 fn every_key_is_documented_and_defaults_in_words_are_the_defaults_in_code() {
     for key in explain(&Schema::run_config(), None).expect("all keys") {
         assert!(!key.doc.is_empty() || key.key.starts_with("reward.command."), "`{}` has no documentation", key.key);
-        let Some(said) = key.doc.split_once("Default ").map(|(_, rest)| rest) else { continue };
-        let said = match said.strip_prefix('`') {
+        let Some(documented) = key.doc.split_once("Default ").map(|(_, rest)| rest) else { continue };
+        let documented = match documented.strip_prefix('`') {
             Some(quoted) => quoted.split('`').next().unwrap_or_default(),
-            None => said.split([' ', '(', ';']).next().unwrap_or_default().trim_end_matches(['.', ',', ':']),
+            None => documented.split([' ', '(', ';']).next().unwrap_or_default().trim_end_matches(['.', ',', ':']),
         };
         match &key.default {
-            Some(Json::Number(number)) if said.parse::<f64>().is_ok() => {
-                assert_eq!(said.parse::<f64>().ok(), number.as_f64(), "`{}`: {}", key.key, key.doc);
+            Some(Json::Number(number)) if documented.parse::<f64>().is_ok() => {
+                assert_eq!(documented.parse::<f64>().ok(), number.as_f64(), "`{}`: {}", key.key, key.doc);
             }
-            Some(Json::String(word)) => assert_eq!(said, word, "`{}`: {}", key.key, key.doc),
-            Some(Json::Bool(value)) => assert_eq!(said, value.to_string(), "`{}`: {}", key.key, key.doc),
+            Some(Json::String(word)) => assert_eq!(documented, word, "`{}`: {}", key.key, key.doc),
+            Some(Json::Bool(value)) => assert_eq!(documented, value.to_string(), "`{}`: {}", key.key, key.doc),
             _ => {}
         }
     }

@@ -178,8 +178,8 @@ pub fn evaluate(options: &EvalOptions, interrupt: &Interrupt) -> Result<Measured
     if files.dir.is_classifier() {
         return labels(options, &files, interrupt);
     }
-    let samples_wanted = options.reward.is_some() || !options.metrics.is_empty() || options.data.task.is_some();
-    match (samples_wanted, files.dir.is_reward_model()) {
+    let needs_samples = options.reward.is_some() || !options.metrics.is_empty() || options.data.task.is_some();
+    match (needs_samples, files.dir.is_reward_model()) {
         (true, false) => samples(options, &files, interrupt),
         (_, true) => preferences(options, &files, interrupt),
         (false, false) => texts(options, &files, interrupt),
@@ -376,7 +376,7 @@ fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> 
     let reward = options.reward.as_ref().map(|reward| reward::build(reward, &load, &models, interrupt)).transpose()?;
     let metrics = match (&options.data.task, options.metrics.as_slice()) {
         (Some(task), []) if reward.is_none() => task.build()?.metrics(),
-        (_, asked) => asked.to_vec(),
+        (_, configured) => configured.to_vec(),
     };
     let measuring = Measuring::new(&metrics, options.post_process.as_ref(), &models, interrupt)?;
     let compares = !metrics.is_empty() || options.reward.as_ref().is_some_and(RewardConfig::compares);

@@ -162,8 +162,8 @@ fn row(mut columns: Map<String, Value>) -> Result<Row, String> {
             return Err(format!("missing column `prediction` or `completion` (found {names})"));
         }
     };
-    let wanted = ["references", "reference", "completion"].into_iter().find(|name| columns.contains_key(*name));
-    let references = match wanted.and_then(|name| Some((name, columns.shift_remove(name)?))) {
+    let column = ["references", "reference", "completion"].into_iter().find(|name| columns.contains_key(*name));
+    let references = match column.and_then(|name| Some((name, columns.shift_remove(name)?))) {
         Some((name, value)) => reference_texts(name, &value)?,
         None => Vec::new(),
     };

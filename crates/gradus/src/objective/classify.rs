@@ -329,7 +329,7 @@ impl Objective for Classify {
             Reading::OneOf => {
                 let labels_m: Vec<usize> = examples.iter().flat_map(|example| labels(example)).collect();
                 let found = decided(model.task(), &read(&logits_mk.clone().flatten(0, 1)));
-                let right = found.iter().zip(&labels_m).filter(|(found, wanted)| found == wanted).count();
+                let right = found.iter().zip(&labels_m).filter(|(found, expected)| found == expected).count();
                 stats.mean("accuracy", right as f64, m as f64);
                 cross_entropy(logits_mk, &labels_m)
             }
@@ -435,16 +435,16 @@ impl PassLogits {
     }
 
     fn errors(&self, examples: &[&LabeledExample]) -> Vec<f32> {
-        let wanted = examples
+        let expected = examples
             .iter()
             .flat_map(|example| if let Gold::Values(values) = &example.gold { &values[..] } else { &[] });
-        self.0.iter().zip(wanted).map(|(found, wanted)| found - wanted).collect()
+        self.0.iter().zip(expected).map(|(found, expected)| found - expected).collect()
     }
 
     fn confusion(&self, task: &Task, examples: &[&LabeledExample]) -> Confusion {
         let mut counts = Confusion::new(task.labels.len());
-        let wanted = examples.iter().flat_map(|example| labels(example));
-        wanted.zip(decided(task, &self.0)).for_each(|(wanted, found)| counts.add(wanted, found));
+        let expected = examples.iter().flat_map(|example| labels(example));
+        expected.zip(decided(task, &self.0)).for_each(|(expected, found)| counts.add(expected, found));
         counts
     }
 
@@ -454,11 +454,11 @@ impl PassLogits {
         }
         let mut counts = vec![[0; 3]; task.labels.len()];
         for (example, logits) in examples.iter().zip(self.0.chunks_exact(task.labels.len())) {
-            let wanted = if let Gold::Labels(held) = &example.gold { &held[..] } else { &[] };
-            wanted.iter().for_each(|&k| counts[k][2] += 1);
+            let expected = if let Gold::Labels(held) = &example.gold { &held[..] } else { &[] };
+            expected.iter().for_each(|&k| counts[k][2] += 1);
             for k in task.decide(logits) {
                 counts[k][1] += 1;
-                counts[k][0] += usize::from(wanted.contains(&k));
+                counts[k][0] += usize::from(expected.contains(&k));
             }
         }
         counts.into_iter().map(|[right, found, support]| ClassScore::new(right, found, support)).collect()

@@ -321,16 +321,16 @@ fn observe(found: &PassLoss, inputs: &LossInputs, beta: f64, totals: Totals, sta
     let mut margin = 0.0;
     let desirable = totals.weight;
     let undesirable = totals.examples as f64 - desirable;
-    for (side, wanted, of_step) in [("chosen", true, desirable), ("rejected", false, undesirable)] {
+    for (side, is_chosen, of_step) in [("chosen", true, desirable), ("rejected", false, undesirable)] {
         let of_side = |values: &[f32]| -> Vec<f64> {
-            let of_label = values.iter().zip(&inputs.labels_b).filter(|(_, label)| **label == wanted);
+            let of_label = values.iter().zip(&inputs.labels_b).filter(|(_, label)| **label == is_chosen);
             of_label.map(|(value, _)| f64::from(*value)).collect()
         };
         let (rewards, logps) = (of_side(&found.log_ratios_b), of_side(&found.logps_b));
         let reward = beta * rewards.iter().sum::<f64>();
         stats.mean(&format!("rewards/{side}"), reward, rewards.len() as f64);
         stats.mean(&format!("logps/{side}"), logps.iter().sum(), logps.len() as f64);
-        margin += if wanted { reward } else { -reward } / of_step.max(1.0);
+        margin += if is_chosen { reward } else { -reward } / of_step.max(1.0);
     }
     if desirable > 0.0 && undesirable > 0.0 {
         stats.mean("rewards/margins", margin, share);

@@ -53,7 +53,8 @@ impl ClassifierReward {
                 "use a `…ForSequenceClassification` model; `fine_grained` rewards segments by a classifier of tokens";
             return Err(refuse((message, hint.into())));
         }
-        let (label, value) = wanted(&task, &config.model, config.label.as_ref(), config.value).map_err(refuse)?;
+        let (label, value) =
+            resolve_label(&task, &config.model, config.label.as_ref(), config.value).map_err(refuse)?;
         let model = Classifier::load_packed(dir, weights, device)?.into_frozen(weights);
         let tokenizer = Tokenizer::of_model(dir.tokenizer_dir(), &dir.path)?;
         dir.check_vocabulary(tokenizer.vocab_size())?;
@@ -101,7 +102,7 @@ pub(super) fn number(task: &Task, logits: &[f32], label: usize, value: Classifie
 }
 
 /// Resolves the configured label of a task to its index, and the value of it to use.
-pub(super) fn wanted(
+pub(super) fn resolve_label(
     task: &Task,
     model: &str,
     label: Option<&LabelName>,
@@ -244,14 +245,14 @@ mod tests {
     fn what_is_too_long_is_an_error_unless_it_is_cut() {
         let long = "the tea is warm and ".repeat(20);
         let made = rollouts([("a", json!({}), "b"), ("a", json!({}), long.as_str())]);
-        let told = load("bert", "label: good").expect("loads").score(&made);
-        assert!(told[0].is_ok());
-        let error = told[1].as_ref().expect_err("too long");
+        let scores = load("bert", "label: good").expect("loads").score(&made);
+        assert!(scores[0].is_ok());
+        let error = scores[1].as_ref().expect_err("too long");
         assert!(error.message.ends_with("tokens, but the model has 30 positions"), "{error}");
         assert!(error.hint.as_ref().expect("a hint").starts_with("`truncate: right`"));
         for side in ["left", "right"] {
-            let told = load("bert", &format!("label: good\ntruncate: {side}")).expect("loads").score(&made);
-            assert!(told.iter().all(Result::is_ok));
+            let scores = load("bert", &format!("label: good\ntruncate: {side}")).expect("loads").score(&made);
+            assert!(scores.iter().all(Result::is_ok));
         }
         let missing = load("bert", "label: good\ntext: '{intent}'").expect("loads").score(&tea());
         let error = missing[0].as_ref().expect_err("no such column");
@@ -260,22 +261,22 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_the_classifier_is_told() {
-        let told = |name: &str, yaml: &str| match load(name, yaml) {
+        let error_of = |name: &str, yaml: &str| match load(name, yaml) {
             Err(Error::Config(found)) => (found[0].message.clone(), found[0].hint.clone().unwrap_or_default()),
             Err(other) => panic!("{name} is refused otherwise: {other}"),
             Ok(_) => panic!("{name} takes {yaml}"),
         };
         let labels = "`bad`, `so-so`, `good`";
-        let (message, hint) = told("bert", "");
+        let (message, hint) = error_of("bert", "");
         assert_eq!(message, "`m` has several labels, and none is set as the rewarded one");
         assert_eq!(hint, format!("set `label` to one of {labels}"));
-        let (message, _) = told("bert", "label: fine");
+        let (message, _) = error_of("bert", "label: fine");
         assert!(message.contains(&format!("no label `fine`: the classifier has {labels}")), "{message}");
-        let (message, _) = told("bert-token", "label: 0");
+        let (message, _) = error_of("bert-token", "label: 0");
         assert!(message.contains("classifies tokens"), "{message}");
-        let (message, _) = told("bert-regression", "value: probability");
+        let (message, _) = error_of("bert-regression", "value: probability");
         assert!(message.contains("have no probability"), "{message}");
-        let (message, _) = told("bert", "label: good\ntext: '{prompt'");
+        let (message, _) = error_of("bert", "label: good\ntext: '{prompt'");
         assert!(message.contains("has an unmatched"), "{message}");
         let value = totals(&mut load("bert-regression", "").expect("a value"), &tea())[0];
         assert!((value - logits("bert-regression", 0)[0]).abs() < 1e-4, "{value}");

@@ -193,8 +193,8 @@ impl Reward for CodeReward {
             // Only this thread may report, because it owns `progress`.
             while !workers.iter().all(ScopedJoinHandle::is_finished) {
                 std::thread::sleep(POLL_INTERVAL);
-                let told = report(progress, done.load(Ordering::Relaxed), all.len());
-                is_stopped.fetch_or(told.is_err(), Ordering::Relaxed);
+                let outcome = report(progress, done.load(Ordering::Relaxed), all.len());
+                is_stopped.fetch_or(outcome.is_err(), Ordering::Relaxed);
             }
         });
         if is_stopped.into_inner() {

@@ -132,7 +132,7 @@ mod tests {
         let made = completions(["a", "b", "c"]);
         let error = super::super::apply_with_progress(&mut reward, &made, &stops).expect_err("interrupted");
         assert!(matches!(error, crate::Error::Interrupted), "{error}");
-        assert_eq!(stops.told.into_inner(), [(0, 3), (1, 3), (2, 3)]);
+        assert_eq!(stops.calls.into_inner(), [(0, 3), (1, 3), (2, 3)]);
         let error = reward.score(&made).remove(0).expect_err("the program has ended");
         assert!(error.is_interrupted, "{error}");
     }

@@ -294,9 +294,9 @@ impl JudgeReward {
                     let group: Vec<usize> = (0..all.len()).filter(|&i| all[i].prompt == all[rollout].prompt).collect();
                     let at = group.iter().position(|&i| i == rollout).expect("it is of its own group");
                     let next = (1..group.len()).take(*others).map(|k| group[(at + k) % group.len()]);
-                    let asked: std::result::Result<Vec<Vec<Question>>, RewardError> =
+                    let pairs: std::result::Result<Vec<Vec<Question>>, RewardError> =
                         next.map(|other| both(&all[other].completion)).collect();
-                    Ok(asked?.into_iter().flatten().collect())
+                    Ok(pairs?.into_iter().flatten().collect())
                 }
             }
         };
@@ -333,11 +333,11 @@ impl JudgeReward {
 
     /// Returns the available answers to `questions`, by question, and requests the missing ones.
     ///
-    /// `told` receives how many of the missing questions are answered, and their total; if it fails, no more are sent.
+    /// `on_progress` receives how many of the missing questions are answered, and their total; if it fails, no more are sent.
     fn answers(
         &mut self,
         questions: &[&str],
-        told: &dyn Fn(usize, usize) -> std::result::Result<(), RewardError>,
+        on_progress: &dyn Fn(usize, usize) -> std::result::Result<(), RewardError>,
     ) -> HashMap<String, std::result::Result<String, ServiceError>> {
         let mut found = HashMap::new();
         let missing: Vec<String> = match &self.kept {
@@ -359,7 +359,7 @@ impl JudgeReward {
         };
         let mut failure: Option<ServiceError> = None;
         for (chunk, questions) in missing.chunks(AT_ONCE).enumerate() {
-            if told(chunk * AT_ONCE, missing.len()).is_err() {
+            if on_progress(chunk * AT_ONCE, missing.len()).is_err() {
                 failure = Some(ServiceError::interrupted());
             }
             if let Some(error) = &failure {
@@ -411,16 +411,16 @@ impl JudgeReward {
             "max_tokens": max_tokens,
             "temperature": temperature,
         });
-        self.client.request(&body, &|status, said| match status {
-            200..=299 => match said["choices"][0]["message"]["content"].as_str() {
+        self.client.request(&body, &|status, answer| match status {
+            200..=299 => match answer["choices"][0]["message"]["content"].as_str() {
                 Some(text) if self.value(text, false).is_some() => Reply::Answer(text.to_owned()),
                 Some(text) => Reply::Later(
                     format!("it answered without a verdict in double brackets: `{}`", excerpt(text.trim(), 120)),
                     None,
                 ),
-                None => Reply::Never(format!("it answered without `choices[0].message.content`: {said}")),
+                None => Reply::Never(format!("it answered without `choices[0].message.content`: {answer}")),
             },
-            status => Reply::Never(refusal(status, said)),
+            status => Reply::Never(refusal(status, answer)),
         })
     }
 
@@ -464,10 +464,11 @@ impl Reward for JudgeReward {
         rollouts: &Rollouts,
         progress: &dyn Progress,
     ) -> Vec<std::result::Result<Score, RewardError>> {
-        let asked = self.questions(rollouts);
-        let texts: Vec<&str> = asked.iter().flatten().flatten().map(|question| question.text.as_str()).collect();
-        let told = |done: usize, all: usize| report(progress, rollouts.len() * done / all, rollouts.len());
-        let answers = self.answers(&texts, &told);
+        let questions_of_rollouts = self.questions(rollouts);
+        let texts: Vec<&str> =
+            questions_of_rollouts.iter().flatten().flatten().map(|question| question.text.as_str()).collect();
+        let on_progress = |done: usize, all: usize| report(progress, rollouts.len() * done / all, rollouts.len());
+        let answers = self.answers(&texts, &on_progress);
         let value = |Question { text, is_second }: &Question| -> std::result::Result<f32, RewardError> {
             let answer = answers.get(text.as_str()).cloned().unwrap_or_else(|| Err(ServiceError::new("not requested")));
             let answer = answer.map_err(|ServiceError { message, hint, is_interrupted }| RewardError {
@@ -485,7 +486,7 @@ impl Reward for JudgeReward {
             // A completion alone in its group has no opponent.
             Ok(mean(&values).map_or_else(Score::unscored, |mean| Score::sequence(mean, rollout.completion_ids.len())))
         };
-        asked.iter().zip(&rollouts.rollouts).map(score).collect()
+        questions_of_rollouts.iter().zip(&rollouts.rollouts).map(score).collect()
     }
 }
 
@@ -512,7 +513,7 @@ mod tests {
         JudgeReward::new(config, &Interrupt::default()).expect("a judge")
     }
 
-    fn said(text: &str) -> (u16, &'static str, String) {
+    fn reply(text: &str) -> (u16, &'static str, String) {
         (200, "", json!({ "choices": [{ "message": { "content": text } }] }).to_string())
     }
 
@@ -531,10 +532,10 @@ mod tests {
                 text[start..end].trim().len()
             };
             match question(body).contains("[Answer A]") {
-                false => said(&format!("It is fine. [[{}]]", part("[Answer]", "Explain"))),
+                false => reply(&format!("It is fine. [[{}]]", part("[Answer]", "Explain"))),
                 true => {
                     let (a, b) = (part("[Answer A]", "[Answer B]"), part("[Answer B]", "Explain"));
-                    said(if a > b {
+                    reply(if a > b {
                         "[[A]]"
                     } else if a < b {
                         "[[B]]"
@@ -572,7 +573,7 @@ mod tests {
         assert_eq!(seen.lock().expect("no panic").len(), 5, "equal texts have one question for both orders");
 
         // A judge that always answers A prefers a position; both orders cancel this.
-        let (url, _) = serve("/v1", |_, _| said("[[A]]"));
+        let (url, _) = serve("/v1", |_, _| reply("[[A]]"));
         let mut reward = judge(&config(&url, "verdict: { pairwise: { column: best } }"));
         assert_eq!(totals(&mut reward, &made), [0.5, 0.5, 0.5]);
     }
@@ -606,12 +607,12 @@ mod tests {
     fn an_answer_without_a_verdict_is_asked_for_again() {
         let tries = AtomicUsize::new(0);
         let (url, _) = serve("/v1", move |_, _| match tries.fetch_add(1, Ordering::SeqCst) {
-            0 => said("I cannot say. [[eleven]]"),
-            _ => said("First [[2]], no: [[ 5.5 ]]"),
+            0 => reply("I cannot say. [[eleven]]"),
+            _ => reply("First [[2]], no: [[ 5.5 ]]"),
         });
         assert_eq!(totals(&mut judge(&config(&url, "")), &completions(["a"])), [0.5]);
 
-        let (url, _) = serve("/v1", |_, _| said("[[11]]"));
+        let (url, _) = serve("/v1", |_, _| reply("[[11]]"));
         let error = judge(&config(&url, "retries: 0")).score(&completions(["a"])).remove(0).expect_err("no verdict");
         assert!(error.message.contains("without a verdict in double brackets: `[[11]]`"), "{}", error.message);
 
@@ -622,12 +623,12 @@ mod tests {
 
     #[test]
     fn names_in_completions_are_texts() {
-        let (url, seen) = serve("/v1", |_, _| said("[[1]]"));
+        let (url, seen) = serve("/v1", |_, _| reply("[[1]]"));
         let template = "template: 'As {\"a b\": 1}: {prompt}|{answer}|{completion}'";
         let made = rollouts([("what is {answer}?", json!({ "answer": 7 }), "{prompt} {low}")]);
         totals(&mut judge(&config(&url, template)), &made);
-        let asked = seen.lock().expect("no panic")[0].1.clone();
-        assert!(asked.contains("1}: what is {answer}?|7|{prompt} {low}"), "{asked}");
+        let request = seen.lock().expect("no panic")[0].1.clone();
+        assert!(request.contains("1}: what is {answer}?|7|{prompt} {low}"), "{request}");
         let made = rollouts([("p", json!({}), "c")]);
         let error = judge(&config(&url, template)).score(&made).remove(0).expect_err("no column");
         assert!(error.message.contains("`answer`"), "{}", error.message);

@@ -84,8 +84,8 @@ impl Reward for ExactMatchReward {
 
     fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
         score_each(rollouts, |prompt, rollout| {
-            let wanted = column_text(prompt, &self.column)?;
-            Ok(one_if(wanted.trim() == rollout.completion.trim()))
+            let expected = column_text(prompt, &self.column)?;
+            Ok(one_if(expected.trim() == rollout.completion.trim()))
         })
     }
 }

@@ -156,8 +156,8 @@ mod tests {
     #[test]
     fn every_answer_of_a_program_is_reported() {
         let yaml = "metric: { command: [sh, -c, 'while read -r l; do echo 1; done'] }";
-        let told = reports(&mut *reward(yaml).expect("a program"), &completions(["a", "b"]));
-        assert_eq!(told, [(0, 2), (1, 2), (2, 2)]);
+        let reported = reports(&mut *reward(yaml).expect("a program"), &completions(["a", "b"]));
+        assert_eq!(reported, [(0, 2), (1, 2), (2, 2)]);
     }
 
     /// A metric of value 1, on a machine that lacks a resource.

@@ -247,8 +247,8 @@ pub fn apply_with_progress(
     progress.advance(SCORED, 0, rollouts.len())?;
     let (name, scores) = (reward.name(), reward.score_with_progress(rollouts, progress));
     if scores.len() != rollouts.len() {
-        let (given, wanted) = (scores.len(), rollouts.len());
-        return Err(Error::input(format!("the reward `{name}` returned {given} scores for {wanted} completions")));
+        let (given, expected) = (scores.len(), rollouts.len());
+        return Err(Error::input(format!("the reward `{name}` returned {given} scores for {expected} completions")));
     }
     let mut checked = Vec::with_capacity(scores.len());
     for (i, score) in scores.into_iter().enumerate() {
@@ -390,16 +390,16 @@ pub(crate) mod test_rollouts {
     /// Stores the reports, and ends the work after a given number of them.
     #[derive(Default)]
     pub struct Reports {
-        pub told: std::cell::RefCell<Vec<(usize, usize)>>,
+        pub calls: std::cell::RefCell<Vec<(usize, usize)>>,
         pub stops_after: Option<usize>,
     }
 
     impl crate::progress::Progress for Reports {
         fn advance(&self, what: &'static str, done: usize, total: usize) -> crate::Result<()> {
             assert_eq!(what, "scored");
-            let mut told = self.told.borrow_mut();
-            told.push((done, total));
-            if self.stops_after == Some(told.len()) { Err(crate::Error::Interrupted) } else { Ok(()) }
+            let mut calls = self.calls.borrow_mut();
+            calls.push((done, total));
+            if self.stops_after == Some(calls.len()) { Err(crate::Error::Interrupted) } else { Ok(()) }
         }
     }
 
@@ -407,7 +407,7 @@ pub(crate) mod test_rollouts {
     pub fn reports(reward: &mut dyn super::Reward, rollouts: &Rollouts) -> Vec<(usize, usize)> {
         let reports = Reports::default();
         super::apply_with_progress(reward, rollouts, &reports).expect("every completion is scored");
-        reports.told.into_inner()
+        reports.calls.into_inner()
     }
 
     /// Returns the sequence-level value of each rollout.

@@ -27,10 +27,10 @@ impl Reward for NumericAnswerReward {
     fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
         score_each(rollouts, |prompt, rollout| {
             let text = column_text(prompt, &self.column)?;
-            let wanted = last_number(&text).ok_or_else(|| {
+            let expected = last_number(&text).ok_or_else(|| {
                 RewardError::new(format!("the column `{}` holds no number (found `{text}`)", self.column))
             })?;
-            Ok(if last_number(&rollout.completion).as_ref() == Some(&wanted) { 1.0 } else { 0.0 })
+            Ok(if last_number(&rollout.completion).as_ref() == Some(&expected) { 1.0 } else { 0.0 })
         })
     }
 }

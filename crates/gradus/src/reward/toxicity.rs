@@ -111,10 +111,10 @@ impl Reward for ToxicityReward {
             .zip(&rollouts.rollouts)
             .flat_map(|(segments, rollout)| segments.iter().map(|segment| &rollout.completion[..segment.end]))
             .collect();
-        let mut said = toxicity_scores(&*self.scorer, &texts).into_iter();
+        let mut scores = toxicity_scores(&*self.scorer, &texts).into_iter();
         let score = |(i, segments): (usize, &Vec<Range<usize>>)| {
-            let said: Vec<_> = said.by_ref().take(segments.len()).collect();
-            let toxicity = said.into_iter().collect::<Result<Vec<_>, _>>().map_err(
+            let scores: Vec<_> = scores.by_ref().take(segments.len()).collect();
+            let toxicity = scores.into_iter().collect::<Result<Vec<_>, _>>().map_err(
                 |ScoringError { message, hint, is_interrupted }| RewardError { message, hint, is_interrupted },
             )?;
             self.judged(segments, &toxicity, &rollouts.rollouts[i], || rollouts.ranges(i))

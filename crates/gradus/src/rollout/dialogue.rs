@@ -43,7 +43,7 @@ impl Dialogue {
             || Error::input("the chat template does not show how the model writes calls of tools").with_hint(hint);
         let arguments = Map::from_iter([("text".to_owned(), json!("water")), ("count".to_owned(), json!([7]))]);
         let call = env::Call { id: Some("000000000".into()), name: self.first_tool(), arguments: Ok(arguments) };
-        let conversation = [question(), said_with(&[called(&call)])];
+        let conversation = [question(), assistant_message(&[called(&call)])];
         let [whole, head] = self.bare_options();
         let mut rendered = template.render_all(&[(&conversation[..1], head), (&conversation[..], whole)]).into_iter();
         let mut next = || rendered.next().expect("two conversations");
@@ -185,8 +185,8 @@ impl Dialogue {
         stop: StopReason,
     ) -> Result<(String, String)> {
         let mut refused = None;
-        for (asked, replies) in exchanges(turn, replies) {
-            let conversation = [question(), asked];
+        for (assistant_turn, replies) in exchanges(turn, replies) {
+            let conversation = [question(), assistant_turn];
             let answered: Vec<Value> = conversation.iter().cloned().chain(replies).collect();
             let rendered =
                 template.render_all(&[(&conversation[..], alone.clone()), (&answered[..], going_on.clone())]);
@@ -381,7 +381,7 @@ fn question() -> Value {
 }
 
 /// Returns an assistant turn with calls.
-fn said_with(calls: &[Value]) -> Value {
+fn assistant_message(calls: &[Value]) -> Value {
     json!({ "role": "assistant", "content": "", "tool_calls": calls })
 }
 
@@ -410,12 +410,12 @@ fn exchanges(turn: &env::Turn, replies: &[env::Reply]) -> Vec<(Value, Vec<Value>
     }
     let bare = |call: &env::Call| called(&env::Call { arguments: Ok(Map::new()), ..call.clone() });
     let mut calls: Vec<Value> = turn.calls.iter().map(bare).collect();
-    let mut ways = vec![(said_with(&calls), own.clone()), (said_with(&calls[..1]), own.clone())];
+    let mut ways = vec![(assistant_message(&calls), own.clone()), (assistant_message(&calls[..1]), own.clone())];
     let mut numbered = own;
     let of_tools = numbered.iter_mut().filter(|reply| reply["role"] == "tool");
     of_tools.enumerate().for_each(|(i, reply)| reply["tool_call_id"] = json!(format!("{i:09}")));
     calls.iter_mut().enumerate().for_each(|(i, call)| call["id"] = json!(format!("{i:09}")));
-    ways.extend([(said_with(&calls), numbered.clone()), (said_with(&calls[..1]), numbered)]);
+    ways.extend([(assistant_message(&calls), numbered.clone()), (assistant_message(&calls[..1]), numbered)]);
     ways
 }
 

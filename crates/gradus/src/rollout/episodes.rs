@@ -329,9 +329,9 @@ struct EpisodeBatch<'g> {
 }
 
 impl EpisodeBatch<'_> {
-    /// Queues a job of an episode; its answer will concern the turn `said`.
-    fn submit(&mut self, row: usize, said: env::Turn, job: Job) {
-        self.rows[row].waiting = Some((said, None));
+    /// Queues a job of an episode; its answer will concern the turn `turn`.
+    fn submit(&mut self, row: usize, turn: env::Turn, job: Job) {
+        self.rows[row].waiting = Some((turn, None));
         self.workers.jobs.send((row, job)).expect("the queue lives as long as the workers");
     }
 
@@ -365,10 +365,10 @@ impl EpisodeBatch<'_> {
             }
         };
         // The episode was given up, so its answer is too late.
-        let Some((said, _)) = self.rows[row].waiting.take() else { return Ok(None) };
+        let Some((turn, _)) = self.rows[row].waiting.take() else { return Ok(None) };
         self.rows[row].waited += took;
         match answer {
-            Ok(answer) => Ok(Some((row, said, answer))),
+            Ok(answer) => Ok(Some((row, turn, answer))),
             Err(env::Error::Interrupted) => Err(Error::Interrupted),
             Err(env::Error::Config { message, hint }) => {
                 Err(Error::Config(vec![Diagnostic { message, places: Vec::new(), hint }]))
@@ -487,8 +487,8 @@ impl EpisodeBatch<'_> {
             }
             // While rows are being sampled, only available answers are taken, without waiting.
             let mut patience = if drawer.is_busy() || !self.is_waiting() { Duration::ZERO } else { GLANCE };
-            while let Some((row, said, answer)) = self.next_answer(patience)? {
-                self.on_answer(row, said, answer, prompts, drawer)?;
+            while let Some((row, turn, answer)) = self.next_answer(patience)? {
+                self.on_answer(row, turn, answer, prompts, drawer)?;
                 patience = Duration::ZERO;
             }
             left.retain(|&row| {
@@ -504,7 +504,7 @@ impl EpisodeBatch<'_> {
 
     /// Handles the end of a turn: passes it to the environment, or ends the episode.
     fn on_turn_end(&mut self, row: usize, completion: Completion) -> Result<()> {
-        let said = self.episodes.dialogue.turn(&completion.ids)?;
+        let turn = self.episodes.dialogue.turn(&completion.ids)?;
         let (state, stop) = (&mut self.rows[row], completion.stop);
         let drawn = env::SampledTurn {
             ids: completion.ids.clone(),
@@ -518,12 +518,12 @@ impl EpisodeBatch<'_> {
             StopReason::Length if !session.takes_cut_turns() => {
                 state.end = Some(EpisodeEnd::Tokens);
                 let last = state.turns.last_mut().expect("just taken in");
-                last.exchange = Some(Exchange { turn: said.clone(), observation: Observation::default() });
+                last.exchange = Some(Exchange { turn: turn.clone(), observation: Observation::default() });
                 Job::Finish(session)
             }
-            StopReason::Length | StopReason::StopId | StopReason::StopString => Job::Step(session, said.clone(), drawn),
+            StopReason::Length | StopReason::StopId | StopReason::StopString => Job::Step(session, turn.clone(), drawn),
         };
-        self.submit(row, said, job);
+        self.submit(row, turn, job);
         Ok(())
     }
 
@@ -541,7 +541,7 @@ impl EpisodeBatch<'_> {
     fn on_answer(
         &mut self,
         row: usize,
-        said: env::Turn,
+        turn: env::Turn,
         answer: Answer,
         prompts: &[Prompt],
         drawer: &mut dyn Drawer,
@@ -577,7 +577,7 @@ impl EpisodeBatch<'_> {
                 let stop = stop.expect("a turn was answered");
                 let answer = match &observation.replies[..] {
                     [env::Reply::Tokens { ids, .. }] => Ok(ids.clone()),
-                    replies => self.episodes.dialogue.answer(prompt, &said, stop, replies),
+                    replies => self.episodes.dialogue.answer(prompt, &turn, stop, replies),
                 };
                 let ids = match answer {
                     Ok(ids) => ids,
@@ -598,8 +598,7 @@ impl EpisodeBatch<'_> {
                     let state = &mut self.rows[row];
                     state.read(&ids);
                     state.session = Some(session);
-                    state.turns.last_mut().expect("it was answered").exchange =
-                        Some(Exchange { turn: said, observation });
+                    state.turns.last_mut().expect("it was answered").exchange = Some(Exchange { turn, observation });
                     return drawer.extend(row, Extension { ids, params, stream });
                 }
                 EpisodeEnd::Tokens
@@ -607,8 +606,8 @@ impl EpisodeBatch<'_> {
         };
         let state = &mut self.rows[row];
         state.end = Some(end);
-        state.turns.last_mut().expect("it was answered").exchange = Some(Exchange { turn: said.clone(), observation });
-        self.submit(row, said, Job::Finish(session));
+        state.turns.last_mut().expect("it was answered").exchange = Some(Exchange { turn: turn.clone(), observation });
+        self.submit(row, turn, Job::Finish(session));
         Ok(())
     }
 

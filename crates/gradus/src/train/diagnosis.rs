@@ -180,7 +180,7 @@ mod tests {
         values.iter().enumerate().map(row).collect()
     }
 
-    fn said(best: (usize, f64), metric: &str, evaluated: &[f64], trained: (&str, &[f64])) -> Option<String> {
+    fn diagnosis(best: (usize, f64), metric: &str, evaluated: &[f64], trained: (&str, &[f64])) -> Option<String> {
         let settings = Settings::new(&TrainConfig::default(), 10, 5.0, metric);
         let all = [rows(metric, evaluated), rows(trained.0, trained.1)].concat();
         no_improvement(Some(best), &all, &settings, trained.0 == "reward")
@@ -188,29 +188,29 @@ mod tests {
 
     #[test]
     fn a_run_that_got_worse_says_so_with_the_likely_cause() {
-        let text = said((0, 3.468), "eval_loss", &[100.0, 369.2], ("loss", &[3.4, 200.0])).expect("it got worse");
+        let text = diagnosis((0, 3.468), "eval_loss", &[100.0, 369.2], ("loss", &[3.4, 200.0])).expect("it got worse");
         assert!(text.starts_with(
             "no evaluation beat the start: `eval_loss` was 3.4680 before training and is 369.2000 now, 100.0000 at its best; \
              `best/` was not written."
         ), "{text}");
         assert!(text.ends_with("The run diverged: the learning rate (5) is too large."), "{text}");
-        let text = said((0, 3.0), "eval_loss", &[3.5], ("loss", &[3.0, 1.0])).expect("it got worse");
+        let text = diagnosis((0, 3.0), "eval_loss", &[3.5], ("loss", &[3.0, 1.0])).expect("it got worse");
         assert!(text.contains("now; `best/`") && text.contains("fell from 3.0000 to 1.0000"), "{text}");
-        let text = said((0, 0.5), "eval_reward", &[0.25], ("reward", &[0.25, 0.5])).expect("it got worse");
+        let text = diagnosis((0, 0.5), "eval_reward", &[0.25], ("reward", &[0.25, 0.5])).expect("it got worse");
         assert!(text.contains("rose from 0.2500 to 0.5000") && text.contains("--max-eval-rows"), "{text}");
-        let text = said((0, 0.5), "eval_reward", &[0.25], ("reward", &[0.5, 0.25])).expect("it got worse");
+        let text = diagnosis((0, 0.5), "eval_reward", &[0.25], ("reward", &[0.5, 0.25])).expect("it got worse");
         assert!(text.contains("did not rise either"), "{text}");
         let settings = Settings::new(&TrainConfig::default(), 10, 5.0, "eval_reward");
         let all = [rows("eval_reward", &[1.0]), rows("frac_reward_zero_std", &[1.0, 0.96])].concat();
         let text = no_improvement(Some((0, 1.0)), &all, &settings, true).expect("nothing got better");
         assert!(text.contains("In 98 % of the groups") && !text.contains("hardly moved"), "{text}");
-        let text = said((0, 2.0), "eval_loss", &[2.00001], ("loss", &[2.0])).expect("nothing moved");
+        let text = diagnosis((0, 2.0), "eval_loss", &[2.00001], ("loss", &[2.0])).expect("nothing moved");
         assert!(text.contains("hardly moved") && text.contains("too small"), "{text}");
     }
 
     #[test]
     fn a_metric_that_stays_does_not_hide_that_the_rest_moved() {
-        let text = said((0, 0.5), "eval_accuracy", &[0.5], ("loss", &[0.7, 20.0])).expect("nothing got better");
+        let text = diagnosis((0, 0.5), "eval_accuracy", &[0.5], ("loss", &[0.7, 20.0])).expect("nothing got better");
         assert!(
             !text.contains("hardly moved") && text.ends_with("(5) is probably too large, or the run too short."),
             "{text}"
@@ -224,62 +224,67 @@ mod tests {
     #[test]
     fn losses_diverge_when_all_of_the_last_are_far_above_the_least_of_the_first() {
         let settings = Settings::new(&TrainConfig::default(), 10, 5.0, "eval_loss");
-        let said = |losses: &[f64]| of_losses(6, &settings, losses);
+        let diagnosis = |losses: &[f64]| of_losses(6, &settings, losses);
         // A jump at the second step does not belong to the start.
-        let text = said(&[10.73, 900.0, 1200.0, 1000.0, 990.0, 980.0]).expect("it diverges");
+        let text = diagnosis(&[10.73, 900.0, 1200.0, 1000.0, 990.0, 980.0]).expect("it diverges");
         assert!(text.contains("the training loss is 980.0000 and was 10.7300 at the start"), "{text}");
-        assert_eq!(said(&[3.0, 3.0, 3.0, 90.0, 3.0, 90.0]), None, "one that comes back");
-        assert_eq!(said(&[3.0, 90.0, 90.0, 90.0]), None, "too few");
+        assert_eq!(diagnosis(&[3.0, 3.0, 3.0, 90.0, 3.0, 90.0]), None, "one that comes back");
+        assert_eq!(diagnosis(&[3.0, 90.0, 90.0, 90.0]), None, "too few");
     }
 
     #[test]
     fn an_online_run_diverges_when_a_loss_explodes() {
         let settings = Settings::new(&TrainConfig::default(), 10, 5.0, "eval_reward");
-        let said = |key: &str, values: &[f64]| {
-            of_online(6, &settings, &|asked| if asked == key { values.to_vec() } else { Vec::new() })
+        let diagnosis = |key: &str, values: &[f64]| {
+            of_online(6, &settings, &|requested| if requested == key { values.to_vec() } else { Vec::new() })
         };
-        let text = said("loss/value_avg", &[0.5, 9.0, 0.25, 126.0, 2e3, 4e4]).expect("all are above 100 · (0.25 + 1)");
+        let text =
+            diagnosis("loss/value_avg", &[0.5, 9.0, 0.25, 126.0, 2e3, 4e4]).expect("all are above 100 · (0.25 + 1)");
         assert_eq!(
             text,
             "step 6: the run diverges: `loss/value_avg` is 40000.0000 and was 0.2500 at the start; stop it and lower the learning \
              rate (5)"
         );
         // Policy losses can be negative.
-        assert!(said("loss", &[-0.5, 0.0, 0.25, 101.0, -300.0, 151.0]).is_some());
-        assert_eq!(said("loss", &[-0.5, 0.0, 0.25, 99.0, -300.0, 151.0]), None, "one that comes back");
-        assert_eq!(said("loss", &[1e9, -1e9, 1e9, 1e9, 1e9, 1e9]), None, "it began so");
-        assert_eq!(said("loss", &[0.0, 0.0, 0.0, 1e9, 1e9]), None, "too few");
-        assert_eq!(said("entropy", &[0.0, 0.0, 0.0, 1e9, 1e9, 1e9]), None, "no loss");
+        assert!(diagnosis("loss", &[-0.5, 0.0, 0.25, 101.0, -300.0, 151.0]).is_some());
+        assert_eq!(diagnosis("loss", &[-0.5, 0.0, 0.25, 99.0, -300.0, 151.0]), None, "one that comes back");
+        assert_eq!(diagnosis("loss", &[1e9, -1e9, 1e9, 1e9, 1e9, 1e9]), None, "it began so");
+        assert_eq!(diagnosis("loss", &[0.0, 0.0, 0.0, 1e9, 1e9]), None, "too few");
+        assert_eq!(diagnosis("entropy", &[0.0, 0.0, 0.0, 1e9, 1e9, 1e9]), None, "no loss");
     }
 
     #[test]
     fn an_online_run_diverges_when_it_is_far_and_its_reward_fell() {
         let settings = Settings::new(&TrainConfig::default(), 10, 5.0, "eval_reward");
-        let said = |kls: &[f64], rewards: &[f64]| {
-            of_online(6, &settings, &|asked| match asked {
+        let diagnosis = |kls: &[f64], rewards: &[f64]| {
+            of_online(6, &settings, &|requested| match requested {
                 "objective/kl" => kls.to_vec(),
                 "reward" => rewards.to_vec(),
                 _ => Vec::new(),
             })
         };
         let far = [0.0, 5.0, 300.0, 400.0, 500.0, 600.0];
-        let text = said(&far, &[0.5, 0.0, 0.125, 0.25, 0.0, 0.125]).expect("it diverges");
+        let text = diagnosis(&far, &[0.5, 0.0, 0.125, 0.25, 0.0, 0.125]).expect("it diverges");
         assert!(
             text.contains(
                 "(KL 600 nats per completion), and the reward of the sampled completions fell from 0.5000 to 0.1250;"
             ),
             "{text}"
         );
-        assert_eq!(said(&far, &[0.5, 0.25, 0.5, 0.75, 0.9, 1.0]), None, "its reward rises");
-        assert_eq!(said(&far, &[0.5, 0.0, 0.0, 0.0, 0.5, 0.0]), None, "one row is as good as the start");
-        assert_eq!(said(&[0.0, 5.0, 300.0, 99.0, 500.0, 600.0], &[0.5, 0.5, 0.5, 0.0, 0.0, 0.0]), None, "one is near");
-        assert_eq!(said(&[], &[0.5, 0.5, 0.5, 0.0, 0.0, 0.0]), None, "without a reference");
+        assert_eq!(diagnosis(&far, &[0.5, 0.25, 0.5, 0.75, 0.9, 1.0]), None, "its reward rises");
+        assert_eq!(diagnosis(&far, &[0.5, 0.0, 0.0, 0.0, 0.5, 0.0]), None, "one row is as good as the start");
+        assert_eq!(
+            diagnosis(&[0.0, 5.0, 300.0, 99.0, 500.0, 600.0], &[0.5, 0.5, 0.5, 0.0, 0.0, 0.0]),
+            None,
+            "one is near"
+        );
+        assert_eq!(diagnosis(&[], &[0.5, 0.5, 0.5, 0.0, 0.0, 0.0]), None, "without a reference");
     }
 
     #[test]
     fn nothing_is_said_of_a_run_that_got_better_or_was_never_evaluated() {
-        assert_eq!(said((2, 3.0), "eval_loss", &[3.5, 3.0], ("loss", &[3.0])), None);
-        assert_eq!(said((0, 3.0), "eval_loss", &[], ("loss", &[3.0])), None);
+        assert_eq!(diagnosis((2, 3.0), "eval_loss", &[3.5, 3.0], ("loss", &[3.0])), None);
+        assert_eq!(diagnosis((0, 3.0), "eval_loss", &[], ("loss", &[3.0])), None);
     }
 
     #[test]

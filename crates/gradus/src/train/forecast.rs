@@ -399,8 +399,8 @@ mod tests {
         assert!(error.to_string().contains("of the machine's own memory in addition to the GPU's"), "{error}");
         // If the driver does not report its memory, nothing is rejected, and the user is informed.
         let forecast = check(&wide, &machine(None, 100)).expect("nothing is known");
-        let said = unknown_memory(&forecast, &machine(None, 100)).expect("it is told");
-        assert!(said.contains("`gpu:1`, whose driver does not report"), "{said}");
+        let warning = unknown_memory(&forecast, &machine(None, 100)).expect("it is told");
+        assert!(warning.contains("`gpu:1`, whose driver does not report"), "{warning}");
         assert_eq!(unknown_memory(&forecast, &machine(Some(1), 100)), None);
         // Blocks are never recomputed there, so recomputation is no remedy.
         let advice = (540..=1200).rev().step_by(5).filter_map(|megabytes| {

@@ -304,14 +304,14 @@ mod tests {
             read_value_head(file.path(), 3, &device).map_err(|error| error.to_string())
         };
         assert!(read(&[("bias", 1), ("weight", 3)]).is_ok());
-        let wanted = "but the value head of this policy is `bias` [1], `weight` [3]";
+        let reason = "but the value head of this policy is `bias` [1], `weight` [3]";
         for (tensors, found) in [
             (&[("bias", 1), ("weight", 4)][..], "`bias` [1], `weight` [4]"),
             (&[("scale", 1), ("weight", 3)], "`scale` [1], `weight` [3]"),
             (&[("weight", 3)], "`weight` [3]"),
             (&[], "nothing"),
         ] {
-            let expected = format!("{}: holds {found}, {wanted}", file.path().display());
+            let expected = format!("{}: holds {found}, {reason}", file.path().display());
             assert_eq!(read(tensors).expect_err("another head"), expected);
         }
     }

@@ -51,7 +51,7 @@ pub fn train(
     let save = |policy: &CausalLm, path: &Path| (task.save)(policy, path, SaveFor::Resume);
     let done = recorder.state.step;
     let source = source::open(task, &save, &recorder.within(done))?;
-    let mut training = OnlineTraining { task, source, algorithm, reward, actor, log, told_far: false };
+    let mut training = OnlineTraining { task, source, algorithm, reward, actor, log, is_far_reported: false };
     steps::train(&mut training, recorder)?;
     training.log.finish()
 }
@@ -65,7 +65,7 @@ struct OnlineTraining<'t, 'a> {
     actor: &'t mut Learner<Actor>,
     log: RolloutLog,
     /// True after the warning that a server seems to sample with other weights.
-    told_far: bool,
+    is_far_reported: bool,
 }
 
 impl OnlineTraining<'_, '_> {
@@ -182,7 +182,7 @@ impl TrainingStep for OnlineTraining<'_, '_> {
         within.advance("given advantages", 0, experience.rollouts.len())?;
         let mut advantages = self.algorithm.advantages(&self.actor.frozen(), &experience, settings);
         let is_far = source::observe(task, &experience.rollouts, iteration, &mut advantages, &mut measured.stats);
-        notices.extend(is_far.filter(|_| !std::mem::replace(&mut self.told_far, true)));
+        notices.extend(is_far.filter(|_| !std::mem::replace(&mut self.is_far_reported, true)));
         // The KL of every method under one name, in one unit. If it is part of the reward, it uses that estimator.
         let kl = advantages.kl.or_else(|| kls.as_deref().map(Mean::of));
         if let Some(Mean { sum, count }) = kl {
@@ -284,7 +284,7 @@ impl TrainingStep for OnlineTraining<'_, '_> {
 }
 
 /// Maximum number of failed episodes that a step reports one by one.
-const FAILURES_TOLD: usize = 3;
+const MAX_REPORTED_FAILURES: usize = 3;
 
 /// Rejects rollouts whose episodes have all failed, because nothing can be trained on.
 ///
@@ -305,9 +305,12 @@ fn refuse_if_all_failed(rollouts: &Rollouts) -> Result<()> {
 fn failures(rollouts: &Rollouts) -> Vec<String> {
     let failed: Vec<&str> = rollouts.rollouts.iter().filter_map(rollout::Rollout::failure).collect();
     let (count, all) = (failed.len(), rollouts.len());
-    let mut notices: Vec<String> =
-        failed.iter().take(FAILURES_TOLD).map(|what| format!("an episode failed and is left out: {what}")).collect();
-    if count > FAILURES_TOLD {
+    let mut notices: Vec<String> = failed
+        .iter()
+        .take(MAX_REPORTED_FAILURES)
+        .map(|what| format!("an episode failed and is left out: {what}"))
+        .collect();
+    if count > MAX_REPORTED_FAILURES {
         notices.push(format!("{count} of {all} episodes of this step failed and are left out"));
     }
     notices

@@ -212,7 +212,7 @@ pub fn rows(
     rows = filter(rows, "`data`")?;
     let most = most_held_out(plan, need);
     // Rows of another source, limited to the number that is evaluated.
-    let mut apart = |data: &DataConfig, key: &str| {
+    let mut load_separate = |data: &DataConfig, key: &str| {
         let first = (!train.filter.is_on()).then_some(most);
         let (mut found, mut bad) = load(data, &LoadOptions { max_rows: first, ..options.clone() })?;
         found = filter(found, key)?;
@@ -227,10 +227,10 @@ pub fn rows(
         skipped.extend(bad);
         Ok::<_, Error>(found)
     };
-    let test = config.test().map_or(Ok(Vec::new()), |data| apart(&data, "`test_data`"))?;
+    let test = config.test().map_or(Ok(Vec::new()), |data| load_separate(&data, "`test_data`"))?;
     let held_out = match config.held_out() {
         _ if train.eval_steps < 0 => Vec::new(),
-        Some(data) => apart(&data, "`eval_data`")?,
+        Some(data) => load_separate(&data, "`eval_data`")?,
         None => {
             let count = held_out_rows(plan, rows.len()).min(most);
             hold_out(&mut rows, count, plan, is_usable)

@@ -343,8 +343,8 @@ impl Job<'_> {
         let train = reference_logprobs::attach(method, train, &logprobs.train);
         let held_out = reference_logprobs::attach(method, held_out, &logprobs.held_out);
         let test = reference_logprobs::attach(method, test, &logprobs.test);
-        let told: &mut dyn Observer = &mut *observer;
-        let served = method.at_server(&self.start.model, &PhaseProgress(RefCell::new((told, ""))))?;
+        let progress_observer: &mut dyn Observer = &mut *observer;
+        let served = method.at_server(&self.start.model, &PhaseProgress(RefCell::new((progress_observer, ""))))?;
         let objective = served.unwrap_or_else(|| method.objective(reference));
 
         let order = self.order(Purpose::DataOrder, train.len());
@@ -648,8 +648,8 @@ struct PhaseProgress<'a>(RefCell<(&'a mut dyn Observer, &'static str)>);
 
 impl Progress for PhaseProgress<'_> {
     fn advance(&self, what: &'static str, done: usize, total: usize) -> Result<()> {
-        let mut told = self.0.borrow_mut();
-        let (observer, phase) = &mut *told;
+        let mut state = self.0.borrow_mut();
+        let (observer, phase) = &mut *state;
         match *phase == what {
             true => observer.event(&Event::Progress { done }),
             false => observer.event(&Event::Phase { name: what, total: Some(total), done }),

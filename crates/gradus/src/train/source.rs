@@ -66,11 +66,11 @@ pub(super) fn observe(
     let ages: Vec<f32> = steps.map(|step| iteration.saturating_sub(step) as f32).collect();
     stats.mean_of("sampling/staleness", &ages);
     advantages.off_policy = Some(OffPolicy::of(rollouts, config.correction().as_ref(), stats));
-    let apart = stats.value("sampling/sampling_logp_difference/mean").filter(|apart| *apart > FAR)?;
+    let difference = stats.value("sampling/sampling_logp_difference/mean").filter(|difference| *difference > FAR)?;
     let is_new = ages.iter().all(|age| *age == 0.0);
     is_new.then(|| {
         format!(
-            "the server's log-probabilities are {apart:.2} nats per token away from those of the policy: does it serve \
+            "the server's log-probabilities are {difference:.2} nats per token away from those of the policy: does it serve \
              the same model, and log-probabilities at the sampling temperature (docs/servers.md)?"
         )
     })

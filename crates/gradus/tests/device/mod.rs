@@ -57,10 +57,13 @@ pub fn without_kernels(least: usize) {
     let itself = std::env::current_exe().expect("a test binary");
     let run = Command::new(itself).args(["--skip", "without_kernels"]).env(KERNELS, "off").output();
     let run = run.expect("the binary starts once more");
-    let said = String::from_utf8_lossy(&run.stdout);
-    assert!(run.status.success(), "without kernels:\n{said}\n{}", String::from_utf8_lossy(&run.stderr));
-    let passed = said.split_once("test result: ok. ").and_then(|(_, rest)| rest.split(' ').next()?.parse().ok());
-    assert!(passed.is_some_and(|passed: usize| passed >= least), "without kernels, of at least {least} tests:\n{said}");
+    let stdout = String::from_utf8_lossy(&run.stdout);
+    assert!(run.status.success(), "without kernels:\n{stdout}\n{}", String::from_utf8_lossy(&run.stderr));
+    let passed = stdout.split_once("test result: ok. ").and_then(|(_, rest)| rest.split(' ').next()?.parse().ok());
+    assert!(
+        passed.is_some_and(|passed: usize| passed >= least),
+        "without kernels, of at least {least} tests:\n{stdout}"
+    );
 }
 
 #[test]

@@ -65,11 +65,11 @@ pub fn all() -> Vec<Reader> {
         reader("chat_template", chat_template, use_template),
         reader("model_config", model_config, |at, bytes| {
             write(at, "config.json", bytes);
-            said(ModelDir::open(at).and_then(|dir| gradus::model::ModelShape::of(&dir)))
+            with_message(ModelDir::open(at).and_then(|dir| gradus::model::ModelShape::of(&dir)))
         }),
         reader("encoder_config", encoder_config, |at, bytes| {
             write(at, "config.json", bytes);
-            said(ModelDir::open(at).and_then(|dir| gradus::model::ModelShape::of(&dir)))
+            with_message(ModelDir::open(at).and_then(|dir| gradus::model::ModelShape::of(&dir)))
         }),
         reader(
             "classifier_config",
@@ -77,39 +77,39 @@ pub fn all() -> Vec<Reader> {
             |at, bytes| {
                 write(at, "config.json", bytes);
                 write(at, "model.safetensors", &encoder("bert", "model.safetensors"));
-                said(ModelDir::open(at).and_then(|dir| Classifier::load(&dir, &Device::flex())))
+                with_message(ModelDir::open(at).and_then(|dir| Classifier::load(&dir, &Device::flex())))
             },
         ),
         reader("weights", weights, |at, bytes| {
             write(at, "config.json", tiny_config().to_string().as_bytes());
             write(at, "model.safetensors", bytes);
-            said(ModelDir::open(at).and_then(|dir| CausalLm::load(&dir, &Device::flex())))
+            with_message(ModelDir::open(at).and_then(|dir| CausalLm::load(&dir, &Device::flex())))
         }),
         reader("torch_weights", torch_weights, |at, bytes| {
             let config = fixtures().join("models/gpt2/config.json");
             write(at, "config.json", &std::fs::read(config).expect("a fixture"));
             write(at, "pytorch_model.bin", bytes);
-            said(ModelDir::open(at).and_then(|dir| CausalLm::load(&dir, &Device::flex())))
+            with_message(ModelDir::open(at).and_then(|dir| CausalLm::load(&dir, &Device::flex())))
         }),
         reader("shard_index", shard_index, |at, bytes| {
             write(at, "config.json", tiny_config().to_string().as_bytes());
             write(at, "model-1.safetensors", &weights()[0]);
             let _ = std::fs::remove_file(at.join("model.safetensors"));
             write(at, "model.safetensors.index.json", bytes);
-            said(ModelDir::open(at).and_then(|dir| CausalLm::load(&dir, &Device::flex())))
+            with_message(ModelDir::open(at).and_then(|dir| CausalLm::load(&dir, &Device::flex())))
         }),
         reader("adapter_config", adapter_config, |at, bytes| {
             write(at, "adapter_config.json", bytes);
-            said(AdapterDir::open(at))
+            with_message(AdapterDir::open(at))
         }),
         reader("configuration", configuration, |_, bytes| {
             let text = String::from_utf8_lossy(bytes);
-            said(RunConfig::parse(&text))
+            with_message(RunConfig::parse(&text))
         }),
-        reader("metrics", metrics, |at, bytes| said(read_metrics(&write(at, "metrics.jsonl", bytes)))),
+        reader("metrics", metrics, |at, bytes| with_message(read_metrics(&write(at, "metrics.jsonl", bytes)))),
         reader("state", state, |at, bytes| {
             write(at, "state.json", bytes);
-            said(claim::read_state(at))
+            with_message(claim::read_state(at))
         }),
         reader("tensors", tensors, |at, bytes| {
             let tensors = read_state(&write(at, "optimizer.safetensors", bytes)).map_err(|error| error.to_string())?;
@@ -117,17 +117,17 @@ pub fn all() -> Vec<Reader> {
             let config = AdamWConfig { betas, epsilon: 1e-8, weight_decay: 0.0, moments };
             optimizer_state::read(tensors, "", config.into(), &Device::flex()).map(drop)
         }),
-        reader("lexicon", lexicon, |at, bytes| said(Lexicon::read(&write(at, "lexicon.txt", bytes)))),
+        reader("lexicon", lexicon, |at, bytes| with_message(Lexicon::read(&write(at, "lexicon.txt", bytes)))),
         reader("rollouts", rollouts, |at, bytes| {
             write(at, "rollouts.sqlite", bytes);
             write(at, "metrics.jsonl", b"");
             let run = RunDir::open(at).expect("a run directory");
-            said(RolloutDb::open(&run).and_then(|db| db.query(&Query::default())))
+            with_message(RolloutDb::open(&run).and_then(|db| db.query(&Query::default())))
         }),
     ]
 }
 
-fn said<T>(read: gradus::Result<T>) -> Result<(), String> {
+fn with_message<T>(read: gradus::Result<T>) -> Result<(), String> {
     read.map(drop).map_err(|error| error.to_string())
 }
 
@@ -155,7 +155,7 @@ fn encoder_config() -> Vec<Vec<u8>> {
 
 fn rows(directory: &Path, name: &str, bytes: &[u8]) -> Result<(), String> {
     let path = write(directory, name, bytes);
-    said(load(&path.display().to_string(), &LoadOptions::default()))
+    with_message(load(&path.display().to_string(), &LoadOptions::default()))
 }
 
 /// Rows of several kinds, each a separate data set.
@@ -259,7 +259,7 @@ fn arrow_fixture(name: &str) -> Vec<u8> {
 
 /// Reads rows of any columns and returns the first error.
 fn every_row(path: &Path) -> Result<(), String> {
-    said(open(path).and_then(|mut rows| rows.try_for_each(|row| row.map(drop))))
+    with_message(open(path).and_then(|mut rows| rows.try_for_each(|row| row.map(drop))))
 }
 
 /// One tokenizer of each model, and one with every step that changes a text.
@@ -299,7 +299,7 @@ fn sentencepiece() -> Vec<Vec<u8>> {
 fn use_tokenizer(directory: &Path) -> Result<(), String> {
     let tokenizer = Tokenizer::from_dir(directory).map_err(|error| error.to_string())?;
     let ids = tokenizer.encode("The tea is good. Grüße\n", true).map_err(|error| error.to_string())?;
-    said(tokenizer.decode(&ids, false))
+    with_message(tokenizer.decode(&ids, false))
 }
 
 fn chat_template() -> Vec<Vec<u8>> {

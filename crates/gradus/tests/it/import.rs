@@ -92,9 +92,9 @@ fn a_batch_of_trl_counts_completions_and_its_steps_count_updates() {
             ("/reward/rule/math/column", "\"solution\""),
         ],
     );
-    let said = found.1.join("\n");
+    let notes = found.1.join("\n");
     for part in ["`mine.score` is a Python function", "`use_vllm` has no equivalent", "100 steps"] {
-        assert!(said.contains(part), "{part}: {said}");
+        assert!(notes.contains(part), "{part}: {notes}");
     }
     let odd = "model_name_or_path: m\ndataset_name: d\nper_device_train_batch_size: 3\nnum_generations: 8\n";
     assert!(refused("trl-grpo", odd).contains("not a multiple of `num_generations`, 8"));
@@ -173,9 +173,9 @@ fn axolotl_files_keep_their_names_of_batches_and_adapters() {
             ("/lora/targets/0", "\"all-linear\""),
         ],
     );
-    let said = found.1.join("\n");
+    let notes = found.1.join("\n");
     for part in ["types alpaca, alpaca", "`special_tokens.pad_token` has no equivalent"] {
-        assert!(said.contains(part), "{part}: {said}");
+        assert!(notes.contains(part), "{part}: {notes}");
     }
     for (rl, method) in [("dpo", "dpo"), ("ipo", "dpo"), ("orpo", "orpo"), ("simpo", "simpo"), ("kto", "kto")] {
         let (config, _, yaml) = imported("axolotl", &format!("{base}rl: {rl}\nrl_beta: 0.3\n"));

@@ -489,7 +489,7 @@ fn a_method_is_named_in_its_own_file_and_in_one_match() {
         }
         // Exceptions: the demonstration describes methods; a comparison is measured the way one of the methods samples;
         // importers map other systems' names of algorithms; plots assign colors; Tinker's clients name losses.
-        let tells =
+        let is_exception =
             ["demo/recipe.rs", "demo/report.rs", "config/comparison.rs", "run/plots/colors.rs", "tinker/data.rs"]
                 .contains(&source.path.as_str())
                 || source.path.starts_with("config/import/");
@@ -497,7 +497,7 @@ fn a_method_is_named_in_its_own_file_and_in_one_match() {
         let is_own =
             |name: &str| source.code.contains(&format!("fn name(&self) -> &'static str {{\n        \"{name}\""));
         for name in methods.iter().map(MethodConfig::name).filter(|name| *name != "reward").filter(says) {
-            if !tells && !is_own(name) {
+            if !is_exception && !is_own(name) {
                 wrong.push(format!("{crate_name}/{}: \"{name}\"", source.path));
             }
         }

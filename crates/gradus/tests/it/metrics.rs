@@ -99,11 +99,11 @@ fn what_classifiers_and_encoders_read_ends_where_their_tokenizer_says() {
     let open = |path: &Path| models.classifier(&path.to_string_lossy()).expect("a classifier");
     let (limited, free) = (open(copy.path()), open(&encoder));
     let long = "the tea is warm and the cup is full, she poured the water slowly, more tea for everyone";
-    for (given, asked) in
+    for (given, truncation) in
         [(Truncation::Left(None), Truncation::Left(Some(12))), (Truncation::Right(None), Truncation::Right(Some(12)))]
     {
         let whole = free.logits(&[(long, None)], given).expect("readable");
-        let cut = free.logits(&[(long, None)], asked).expect("readable");
+        let cut = free.logits(&[(long, None)], truncation).expect("readable");
         assert_eq!(limited.logits(&[(long, None)], given).expect("readable"), cut);
         assert_ne!(whole, cut);
     }

@@ -186,10 +186,12 @@ fn a_run_goes_on_on_another_number_of_ranks_to_the_same_bits() {
         let alone = gradus::train::run(&place.plan("alone", "qwen3", &rest), &mut Silent).expect("it trains");
         let parts = ("parts", "qwen3", rest.as_str());
         // A stop request to a rank other than the first stops all of them.
-        let asked = |wanted: usize, after| move |rank: usize| Stopper(if rank == wanted { after } else { usize::MAX });
-        let stopped = on(4, &place, parts, Existing::Refuse, asked(2, 2));
+        let stop_at = |stopping_rank: usize, after| {
+            move |rank: usize| Stopper(if rank == stopping_rank { after } else { usize::MAX })
+        };
+        let stopped = on(4, &place, parts, Existing::Refuse, stop_at(2, 2));
         assert!(stopped.iter().all(|stopped| matches!(stopped, Err(Error::Interrupted))), "{stopped:?}");
-        let stopped = on(1, &place, parts, Existing::Resume, asked(0, 1));
+        let stopped = on(1, &place, parts, Existing::Resume, stop_at(0, 1));
         assert!(matches!(stopped[0], Err(Error::Interrupted)), "{stopped:?}");
         let outcome = on(2, &place, parts, Existing::Resume, |_| Silent).remove(0).expect("it trains");
         assert!(weights(&alone) == weights(&outcome), "{method}: weights");

@@ -124,7 +124,7 @@ fn another_systems_file_becomes_ours_and_says_what_changed() {
     ] {
         assert_eq!(json.pointer(key).map(ToString::to_string).as_deref(), Some(expected), "{key}\n{yaml}");
     }
-    let said: Vec<String> = notes
+    let remarks: Vec<String> = notes
         .iter()
         .map(|note| match &note.places[..] {
             [Place::File { line, .. }] => format!("{line}: {}", note.message),
@@ -142,9 +142,9 @@ fn another_systems_file_becomes_ours_and_says_what_changed() {
         "27: `train_evaluation.generation_kwargs` has no `max_new_tokens`: it is set to 20, where transformers stops",
         "27: RL4LMs applies the mask to beam search in evaluations; gradus does not",
     ];
-    assert_eq!(said.len(), begins.len(), "{said:#?}");
-    for (said, begins) in said.iter().zip(begins) {
-        assert!(said.starts_with(begins), "{said}\n{begins}");
+    assert_eq!(remarks.len(), begins.len(), "{remarks:#?}");
+    for (remark, begins) in remarks.iter().zip(begins) {
+        assert!(remark.starts_with(begins), "{remark}\n{begins}");
     }
     let misspelled = folder.path().join("blendorbot_ppo.yml");
     std::fs::write(&misspelled, ORIGINAL).expect("written");
@@ -337,12 +337,12 @@ fn metrics_that_ask_models_become_ours() {
             assert_eq!(&found[name][key], expected, "{theirs}: {key} in {found}");
         }
     }
-    let (plan, said) = imported(dates, "{ id: summaCConv }, { id: spice }, { id: summaCZS, args: { model_name: x } }");
+    let (plan, notes) = imported(dates, "{ id: summaCConv }, { id: spice }, { id: summaCZS, args: { model_name: x } }");
     assert_eq!(part(&plan, "/train/evaluation/metrics"), json!([]));
     let expected =
         ["needs a trained convolution", "add `spice: { program:", "unknown granularity or model of `summaCZS`"];
     for part in expected {
-        assert!(said.contains(part), "`{part}` is missing in: {said}");
+        assert!(notes.contains(part), "`{part}` is missing in: {notes}");
     }
     let (plan, _) = imported("id: intent_accuracy\n  args: { intent_coeff: 0.75, auto_coeff: 0.25 }", meteor);
     let mix = part(&plan, "/reward/mix");
@@ -358,21 +358,21 @@ fn metrics_that_ask_models_become_ours() {
     let mix = part(&imported(spider, meteor).0, "/reward/mix");
     let penalty = json!({ "rule": { "repeat_penalty": "generate a sentence with: " } });
     assert_eq!((&mix[1]["weight"], &mix[1]["reward"]), (&json!(1.0), &penalty), "{mix}");
-    let (plan, said) = imported("id: spider\n  args: { spice_coeff: 0.5, cider_coeff: 0.5 }", meteor);
+    let (plan, notes) = imported("id: spider\n  args: { spice_coeff: 0.5, cider_coeff: 0.5 }", meteor);
     let mix = part(&plan, "/reward/mix");
     assert_eq!(mix[0]["reward"]["metric"]["spice"]["program"][3], json!("spice-1.0.jar"), "{mix}");
     assert_eq!(mix[0]["reward"]["metric"]["spice"]["keyed_by"], json!("prompt"), "{mix}");
     assert_eq!(mix[1]["reward"]["metric"]["cider"]["keyed_by"], json!("prompt"), "{mix}");
-    assert!(said.contains("`spice-1.0.jar`"), "{said}");
+    assert!(notes.contains("`spice-1.0.jar`"), "{notes}");
     let whole = "{ id: causal_perplexity, args: { stride: 128, use_text_from_meta_data: True } }, { id: cider }";
     let metrics = part(&imported(dates, whole).0, "/train/evaluation/metrics");
     assert_eq!(metrics[0]["perplexity"]["column"], json!("reference"), "{metrics}");
     assert_eq!(metrics[1]["cider"]["keyed_by"], json!("prompt"), "{metrics}");
     let prefers = "id: common_gen_preference_model\n  args: { device: cpu, batch_size: 5, model_type: 11b";
-    let (plan, said) = imported(&format!("{prefers} }}"), meteor);
+    let (plan, notes) = imported(&format!("{prefers} }}"), meteor);
     let model = &part(&plan, "/reward/metric/common_gen_preference/model");
     assert_eq!(model, &json!("models/t5-11b-commongen-preferences"));
-    assert!(said.contains("must be a model directory with them"), "{said}");
+    assert!(notes.contains("must be a model directory with them"), "{notes}");
     let (plan, _) = imported(&format!("{prefers}, concept_penalty_coeff: 0.5, meteor_coeff: 2 }}"), meteor);
     let mix = part(&plan, "/reward/mix");
     assert_eq!(mix[0]["reward"]["metric"]["common_gen_preference"]["concept_penalty"], json!(0.5));
@@ -388,7 +388,7 @@ fn metrics_that_ask_models_become_ours() {
 fn what_looks_like_a_mistake_of_the_original_is_said_with_its_line() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("file.yml");
-    let said = |changes: &[(&str, &str)]| {
+    let messages_of = |changes: &[(&str, &str)]| {
         let text = changes.iter().fold(ORIGINAL.to_owned(), |text, (old, new)| {
             assert!(text.contains(old), "{old}");
             text.replace(old, new)
@@ -399,12 +399,16 @@ fn what_looks_like_a_mistake_of_the_original_is_said_with_its_line() {
             Place::File { line, .. } => *line,
             _ => 0,
         };
-        let told = notes.iter().map(|note| format!("{}: {}", note.places.first().map_or(0, line), note.message));
-        told.collect::<Vec<_>>()
+        let messages = notes.iter().map(|note| format!("{}: {}", note.places.first().map_or(0, line), note.message));
+        messages.collect::<Vec<_>>()
     };
     let check = |changes: &[(&str, &str)], expected: &str| {
-        let told = said(changes);
-        assert_eq!(told.iter().filter(|told| told.starts_with(expected)).count(), 1, "{expected} in {told:#?}");
+        let messages = messages_of(changes);
+        assert_eq!(
+            messages.iter().filter(|message| message.starts_with(expected)).count(),
+            1,
+            "{expected} in {messages:#?}"
+        );
     };
     check(
         &[("{ id: sacre_bleu, args: { tokenize: intl } }]", "{ id: rouge_l_max, args: { apply_best: \"True,\" } }]")],
@@ -427,11 +431,11 @@ fn what_looks_like_a_mistake_of_the_original_is_said_with_its_line() {
         &[scored, ("{ id: imdb }", "{ id: iwslt2017en_de }")],
         "26: BERTScore reads the texts of `iwslt2017en_de` as English, but they are German",
     );
-    let told = said(&[
+    let messages = messages_of(&[
         ("{ id: sacre_bleu, args: { tokenize: intl } }", "{ id: bert_score, args: { language: de } }"),
         ("{ id: imdb }", "{ id: iwslt2017en_de }"),
     ]);
-    assert!(!told.iter().any(|told| told.contains("BERTScore")), "{told:#?}");
+    assert!(!messages.iter().any(|message| message.contains("BERTScore")), "{messages:#?}");
     check(
         &[("{ id: imdb }", "{ id: cnn_daily_mail, args: { prompt_prefix: \"Summarize: \" } }")],
         "5: the prefix is `Summarize: `; T5 was pre-trained with `summarize: `, in lower case",
@@ -502,16 +506,16 @@ fn fine_grained_rlhfs_files_become_the_recipes() {
         Plan::check(&written, &machine).unwrap_or_else(|error| panic!("{error}\n{yaml}"))
     };
     let Imported { yaml, notes } = imported(FINE_GRAINED).expect("it is read");
-    let (ours, wanted) = (plan(&yaml), recipe("fine_grained.yml"));
+    let (ours, expected) = (plan(&yaml), recipe("fine_grained.yml"));
     // All keys of method and training, explicit or preset, equal the recipe's, except those that the file does not set.
     for key in ["/method", "/train"] {
-        let (mut ours, mut wanted) = (part(&ours, key), part(&wanted, key));
-        for kept in [&mut ours, &mut wanted] {
+        let (mut ours, mut expected) = (part(&ours, key), part(&expected, key));
+        for kept in [&mut ours, &mut expected] {
             kept.as_object_mut()
                 .expect("keys")
                 .retain(|name, _| name != "seed" && name != "logging_steps" && !name.starts_with("wandb"));
         }
-        assert_eq!(ours, wanted, "{key}\n{yaml}");
+        assert_eq!(ours, expected, "{key}\n{yaml}");
     }
     for (part_of, key) in [
         ("relevance", "values"),
@@ -524,7 +528,7 @@ fn fine_grained_rlhfs_files_become_the_recipes() {
         ("completeness", "scale"),
     ] {
         let key = format!("/reward/fine_grained/{part_of}/{key}");
-        assert_eq!(part(&ours, &key), part(&wanted, &key), "{key}");
+        assert_eq!(part(&ours, &key), part(&expected, &key), "{key}");
     }
     assert_eq!(part(&ours, "/reward/fine_grained/completeness/std"), 8.5);
     assert_eq!(part(&ours, "/train/seed"), 42);
@@ -532,12 +536,12 @@ fn fine_grained_rlhfs_files_become_the_recipes() {
     for (key, expected) in [("project", "RLHF"), ("entity", "lab"), ("name", "finegrained")] {
         assert_eq!(part(&ours, &format!("/train/wandb_{key}")), expected);
     }
-    let said: Vec<&str> = notes.iter().map(|note| note.message.as_str()).collect();
+    let remarks: Vec<&str> = notes.iter().map(|note| note.message.as_str()).collect();
     let begins =
         ["the original reads the data from", "`train.sampling_batch_size_per_card` counts for each of the 2 GPUs"];
-    assert_eq!(said.len(), begins.len(), "{said:#?}");
-    for (said, begins) in said.iter().zip(begins) {
-        assert!(said.starts_with(begins), "{said}\n{begins}");
+    assert_eq!(remarks.len(), begins.len(), "{remarks:#?}");
+    for (remark, begins) in remarks.iter().zip(begins) {
+        assert!(remark.starts_with(begins), "{remark}\n{begins}");
     }
 
     let baseline = FINE_GRAINED
@@ -553,16 +557,16 @@ fn fine_grained_rlhfs_files_become_the_recipes() {
     assert_eq!(part(&ours, "/method/ppo/critic/freeze_trunk"), true);
     assert_eq!(part(&ours, "/method/ppo/policy_coefficient"), 0.5);
     let Imported { yaml, notes } = imported(&baseline).expect("it is read");
-    let (ours, wanted) = (plan(&yaml), recipe("holistic.yml"));
-    assert_eq!(part(&ours, "/method"), part(&wanted, "/method"));
+    let (ours, expected) = (plan(&yaml), recipe("holistic.yml"));
+    assert_eq!(part(&ours, "/method"), part(&expected, "/method"));
     assert_eq!(part(&ours, "/train/max_grad_norm"), 0.5);
-    assert_eq!(part(&ours, "/train/warmup_steps"), part(&wanted, "/train/warmup_steps"));
+    assert_eq!(part(&ours, "/train/warmup_steps"), part(&expected, "/train/warmup_steps"));
     for part_of in ["relevance", "factuality", "completeness"] {
         assert_eq!(part(&ours, &format!("/reward/fine_grained/{part_of}/weight")), 0.0);
     }
     assert_eq!(
         part(&ours, "/reward/fine_grained/relevance/values"),
-        part(&wanted, "/reward/fine_grained/relevance/values")
+        part(&expected, "/reward/fine_grained/relevance/values")
     );
     assert_eq!(notes.len(), 4, "{notes:#?}");
 

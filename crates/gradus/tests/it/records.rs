@@ -119,10 +119,10 @@ fn completions_and_warnings_of_a_run_are_in_its_database() {
     ];
     let (log, warnings) = (fs::read_to_string(run.log()).unwrap(), db.warnings().unwrap());
     assert_eq!((warnings.len(), watcher.warnings.len()), (2, 2));
-    for ((found, said), (kind, message)) in warnings.iter().zip(watcher.warnings).zip(&expected) {
+    for ((found, warning), (kind, message)) in warnings.iter().zip(watcher.warnings).zip(&expected) {
         assert_eq!((found.step, &*found.kind, &*found.message), (5, *kind, &**message));
-        assert_eq!(said, format!("step 5: {message}"));
-        assert!(log.contains(&format!("warning: {said}")));
+        assert_eq!(warning, format!("step 5: {message}"));
+        assert!(log.contains(&format!("warning: {warning}")));
     }
 }
 

@@ -68,9 +68,9 @@ fn gradients<M: Module>(model: &M, gradients: &Gradients, prefix: &str) -> BTree
 }
 
 fn check_gradients(case: &Case, found: &BTreeMap<String, Vec<f32>>, scale: f32) {
-    let wanted: Vec<&String> = case.tensors.keys().filter(|key| key.starts_with("grad.")).collect();
-    assert_eq!(found.keys().collect::<Vec<_>>(), wanted, "{}", case.name);
-    for key in wanted {
+    let expected: Vec<&String> = case.tensors.keys().filter(|key| key.starts_with("grad.")).collect();
+    assert_eq!(found.keys().collect::<Vec<_>>(), expected, "{}", case.name);
+    for key in expected {
         assert_close(&format!("{}: {key}", case.name), &found[key], &case.tensors[key], 1e-4, scale);
     }
 }

@@ -27,15 +27,16 @@ fn conversations_render_as_in_transformers() {
             let rendered = template.render(list(&conversation["messages"]), &options);
             let expected = &case[key];
             match (rendered, expected.get("text"), expected.get("error")) {
-                (Ok(found), Some(wanted), _) => {
-                    if found.text != text(wanted) {
-                        wrong.push(format!("{name}:\n  {:?}\n  {:?}", found.text, text(wanted)));
+                (Ok(found), Some(expected_text), _) => {
+                    if found.text != text(expected_text) {
+                        wrong.push(format!("{name}:\n  {:?}\n  {:?}", found.text, text(expected_text)));
                     }
                 }
-                (Err(found), _, Some(wanted)) => {
-                    let reason = text(wanted).split_once(": ").map_or(text(wanted), |(_, reason)| reason);
+                (Err(found), _, Some(expected_error)) => {
+                    let reason =
+                        text(expected_error).split_once(": ").map_or(text(expected_error), |(_, reason)| reason);
                     if !found.to_string().contains(reason) {
-                        wrong.push(format!("{name}: {found} instead of {wanted}"));
+                        wrong.push(format!("{name}: {found} instead of {expected_error}"));
                     }
                 }
                 (found, ..) => wrong.push(format!("{name}: {found:?} instead of {expected}")),
@@ -109,8 +110,8 @@ fn templates_with_a_name_render_as_in_transformers() {
             let options = RenderOptions { tools, add_generation_prompt, ..RenderOptions::default() };
             let at = format!("{name} / {conversation} / {key}");
             match (template.render(list(&of["messages"]), &options), case[key].get("text")) {
-                (Ok(found), Some(wanted)) => {
-                    assert_eq!(found.text, text(wanted), "{at}");
+                (Ok(found), Some(expected_text)) => {
+                    assert_eq!(found.text, text(expected_text), "{at}");
                     if key == "plain" {
                         let found: Vec<Value> =
                             found.assistant.iter().map(|part| json!([part.start, part.end])).collect();
@@ -118,8 +119,8 @@ fn templates_with_a_name_render_as_in_transformers() {
                     }
                 }
                 (Err(found), None) => {
-                    let wanted = text(&case[key]["error"]).split_once(": ").expect("an error").1;
-                    assert!(found.to_string().contains(wanted), "{at}: {found}");
+                    let expected_error = text(&case[key]["error"]).split_once(": ").expect("an error").1;
+                    assert!(found.to_string().contains(expected_error), "{at}: {found}");
                 }
                 (found, _) => panic!("{at}: {found:?} instead of {}", case[key]),
             }
@@ -128,7 +129,7 @@ fn templates_with_a_name_render_as_in_transformers() {
     let names: std::collections::BTreeSet<&str> = NAMED_TEMPLATES.iter().map(|template| template.name).collect();
     assert_eq!(seen, names);
     // The documented formats of one question and its answer, exactly.
-    let said = [json!({ "role": "user", "content": "Tea?" }), json!({ "role": "assistant", "content": "Yes." })];
+    let messages = [json!({ "role": "user", "content": "Tea?" }), json!({ "role": "assistant", "content": "Yes." })];
     for (name, expected) in [
         ("chatml", "<|im_start|>user\nTea?<|im_end|>\n<|im_start|>assistant\nYes.<|im_end|>\n"),
         ("qwen", "<|im_start|>user\nTea?<|im_end|>\n<|im_start|>assistant\nYes.<|im_end|>\n"),
@@ -143,7 +144,7 @@ fn templates_with_a_name_render_as_in_transformers() {
         ("zephyr", "<|user|>\nTea?<eos>\n<|assistant|>\nYes.<eos>\n"),
     ] {
         let template = ChatTemplate::chosen(name.as_ref(), &tokenizer).expect("a template");
-        assert_eq!(template.render(&said, &RenderOptions::default()).expect("rendered").text, expected, "{name}");
+        assert_eq!(template.render(&messages, &RenderOptions::default()).expect("rendered").text, expected, "{name}");
         assert_eq!(NamedTemplate::of_source(template.source()).map(|found| found.name), Some(name));
     }
     let unknown = ChatTemplate::chosen("lama3".as_ref(), &tokenizer).expect_err("unknown");

@@ -208,13 +208,13 @@ fn a_fresh_head_learns_what_the_labels_are_and_says_so() {
         assert!(evaluated.values.get(name).is_some(), "`{name}` is not logged");
     }
     let tokenizer = Tokenizer::from_dir(&encoder("bert")).unwrap();
-    let said = |text: &str| {
+    let decided = |text: &str| {
         let ids = tokenizer.encode_joined(text, None, None).unwrap().ids;
         let logits = model.logits(&model.batch(&[Text::new(&ids)])).into_data().try_to_vec::<f32>().unwrap();
         model.task().labels[model.task().decide(&logits)[0]].clone()
     };
     let texts = ["tea warm and cold", "water the cup is full"];
-    assert_eq!(texts.map(said), ["water-free", "wet"]);
+    assert_eq!(texts.map(decided), ["water-free", "wet"]);
 }
 
 #[test]
@@ -250,7 +250,7 @@ fn any_label_and_numbers_are_learned() {
 }
 
 #[track_caller]
-fn told(model: &str, lines: &[Value], method: &str, message: &str) {
+fn assert_error(model: &str, lines: &[Value], method: &str, message: &str) {
     let data = rows(lines);
     let error = match train(&encoder(model), data.path(), method, "  max_steps: 1\n  eval_steps: -1\n") {
         Err(error) => format!("{error} {}", error.hint().unwrap_or_default()),
@@ -263,28 +263,33 @@ fn told(model: &str, lines: &[Value], method: &str, message: &str) {
 fn rows_that_teach_nothing_are_told_with_their_line() {
     let good = || vec![json!({ "text": "tea", "label": "good" }), json!({ "text": "cup", "label": "bad" })];
     let with = |row: Value| [good(), vec![row]].concat();
-    told("bert", &with(json!({ "text": "tea" })), "", ":3: missing column `label` (found `text`)");
-    told("bert", &with(json!({ "text": "tea", "label": [1] })), "", ":3: `label`: [1] is not a label");
-    told("bert", &with(json!({ "text": "tea", "label": null })), "", ":3: `label`: null is not a label");
+    assert_error("bert", &with(json!({ "text": "tea" })), "", ":3: missing column `label` (found `text`)");
+    assert_error("bert", &with(json!({ "text": "tea", "label": [1] })), "", ":3: `label`: [1] is not a label");
+    assert_error("bert", &with(json!({ "text": "tea", "label": null })), "", ":3: `label`: null is not a label");
     let labels = "labels: [good, bad]";
-    told(
+    assert_error(
         "bert",
         &with(json!({ "text": "tea", "label": "fine" })),
         labels,
         ":3: the label `fine` is none of `good`, `bad`",
     );
-    told("bert", &good()[..1], "labels: [good]", "1 label, but at least two are needed");
-    told(
+    assert_error("bert", &good()[..1], "labels: [good]", "1 label, but at least two are needed");
+    assert_error(
         "bert",
         &good(),
         "class_weights: [{ label: fine, weight: 2 }]",
         "names `fine`, but the labels are `bad`, `so-so`, `good`",
     );
     let tagged = |tags: Value| vec![json!({ "tokens": ["a", "cup"], "labels": tags })];
-    told("bert-token", &tagged(json!([0, 1, 2])), "", ":1: `labels` has 3 labels for 2 words or ids");
-    told("bert-token", &tagged(json!("O")), "", ":1: `labels`: expected a list of labels, found \"O\"");
-    told("bert-token", &[json!({ "text": "a cup", "labels": [0, 1] })], "", "labels of tokens need `tokens`");
-    told("bert-regression", &with(json!({ "text": "tea", "label": "much" })), "", "expected 1 numbers, found \"good\"");
+    assert_error("bert-token", &tagged(json!([0, 1, 2])), "", ":1: `labels` has 3 labels for 2 words or ids");
+    assert_error("bert-token", &tagged(json!("O")), "", ":1: `labels`: expected a list of labels, found \"O\"");
+    assert_error("bert-token", &[json!({ "text": "a cup", "labels": [0, 1] })], "", "labels of tokens need `tokens`");
+    assert_error(
+        "bert-regression",
+        &with(json!({ "text": "tea", "label": "much" })),
+        "",
+        "expected 1 numbers, found \"good\"",
+    );
 }
 
 #[test]

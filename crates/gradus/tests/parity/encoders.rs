@@ -140,16 +140,16 @@ fn logits_and_gradients_agree_packed_and_alone() {
         let model = case.trained();
         let graph = case.loss(model.logits(&model.batch(&texts))).backward();
         let found = gradients(&model, &graph, &case);
-        let wanted: BTreeMap<&str, &Vec<f32>> =
+        let expected: BTreeMap<&str, &Vec<f32>> =
             reference.iter().filter_map(|(key, values)| Some((key.strip_prefix("grad.")?, values))).collect();
         // The gradient of a bias that softmax cancels (that of keys) is rounding noise.
-        let largest = wanted.values().flat_map(|values| values.iter()).fold(0.0f32, |m, v| m.max(v.abs()));
-        for (key, wanted) in &wanted {
+        let largest = expected.values().flat_map(|values| values.iter()).fold(0.0f32, |m, v| m.max(v.abs()));
+        for (key, expected) in &expected {
             let found = found.get(*key).unwrap_or_else(|| panic!("{name}: no gradient of {key}"));
-            assert_close(&format!("{name}: gradient of {key}"), found, wanted, GRADIENTS, largest * 1e-2);
+            assert_close(&format!("{name}: gradient of {key}"), found, expected, GRADIENTS, largest * 1e-2);
         }
         // Parameters without a gradient in the reference have none here, or only zeros.
-        for (key, found) in found.iter().filter(|(key, _)| !wanted.contains_key(key.as_str())) {
+        for (key, found) in found.iter().filter(|(key, _)| !expected.contains_key(key.as_str())) {
             assert!(found.iter().all(|&value| value == 0.0), "{name}: a gradient of {key}");
         }
     }
@@ -171,8 +171,8 @@ fn recomputed_blocks_give_the_same_bits() {
         assert_eq!(runs[0].0, runs[1].0, "{}", case.name);
         // ALBERT's blocks share their weights, so sums of their gradients have another order.
         let tolerance = if case.name.starts_with("albert") { 1e-5 } else { 0.0 };
-        for (key, wanted) in &runs[0].1 {
-            assert_close(&format!("{}: {key}", case.name), &runs[1].1[key], wanted, tolerance, 1.0);
+        for (key, expected) in &runs[0].1 {
+            assert_close(&format!("{}: {key}", case.name), &runs[1].1[key], expected, tolerance, 1.0);
         }
     }
 }
@@ -219,16 +219,17 @@ fn dropout_falls_where_transformers_has_it() {
         assert_close(&format!("{name}: at first"), &host(model.logits(&batch)), &plain, 1e-5, 1.0);
         model.set_dropout(true);
         let logits = model.logits(&batch);
-        let wanted: Vec<f32> = expected["logits"].as_array().expect("rows").iter().flat_map(all_numbers).collect();
-        assert_close(&format!("{name}: logits"), &host(logits.clone()), &wanted, LOGITS, 1.0);
+        let expected_logits: Vec<f32> =
+            expected["logits"].as_array().expect("rows").iter().flat_map(all_numbers).collect();
+        assert_close(&format!("{name}: logits"), &host(logits.clone()), &expected_logits, LOGITS, 1.0);
         let found = gradients(&model, &case.loss(logits).backward(), &case);
         let squares = expected["squares"].as_object().expect("gradients");
         let largest = squares.values().fold(0.0, |most: f64, value| most.max(value.as_f64().expect("a number")));
-        for (key, wanted) in squares {
+        for (key, expected_square) in squares {
             let found: f64 = found[key].iter().map(|&x| f64::from(x).powi(2)).sum();
-            let wanted = wanted.as_f64().expect("a number");
-            let close = (found - wanted).abs() <= 1e-3 * slack() * wanted.max(1e-4 * largest);
-            assert!(close, "{name}: gradient of {key}: {found} instead of {wanted}");
+            let expected_square = expected_square.as_f64().expect("a number");
+            let close = (found - expected_square).abs() <= 1e-3 * slack() * expected_square.max(1e-4 * largest);
+            assert!(close, "{name}: gradient of {key}: {found} instead of {expected_square}");
         }
     }
 }
@@ -274,8 +275,8 @@ fn texts_are_tokenized_and_scored_as_there() {
             }
             let read = Text { ids: &made.ids, types: &made.types, global: None };
             let logits = host(model.logits(&model.batch(&[read])));
-            let wanted = all_numbers(&text["logits"]);
-            assert_close(&format!("{name}: {first}"), &logits, &wanted, LOGITS, 1.0);
+            let expected = all_numbers(&text["logits"]);
+            assert_close(&format!("{name}: {first}"), &logits, &expected, LOGITS, 1.0);
             found += 1;
         }
     }
@@ -288,8 +289,8 @@ fn packed_weights_give_the_same_logits() {
         let (texts, plain) = (case.texts(), case.load());
         let packed = Classifier::load_packed(&case.dir, WeightFormat::F32, &device()).expect("loads");
         let packed = packed.into_frozen(WeightFormat::F32);
-        let [wanted, found] = [&plain, &packed].map(|model| host(model.logits(&model.batch(&texts))));
-        assert_close(&case.name, &found, &wanted, 1e-5, 1.0);
+        let [expected, found] = [&plain, &packed].map(|model| host(model.logits(&model.batch(&texts))));
+        assert_close(&case.name, &found, &expected, 1e-5, 1.0);
     }
 }
 
@@ -322,7 +323,7 @@ fn logits_of(dir: &Path, case: &Case) -> Vec<f32> {
 #[test]
 fn older_files_and_those_of_pre_training_are_read() {
     let case = Case::named("bert");
-    let wanted = logits_of(&case.path, &case);
+    let expected = logits_of(&case.path, &case);
     let old = changed("bert", |tensors| {
         for (name, tensor) in std::mem::take(tensors) {
             let name = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta");
@@ -332,7 +333,7 @@ fn older_files_and_those_of_pre_training_are_read() {
         tensors.insert("bert.embeddings.position_ids".into(), zeros(30));
         tensors.insert("cls.predictions.bias".into(), zeros(150));
     });
-    assert_eq!(logits_of(old.path(), &case), wanted);
+    assert_eq!(logits_of(old.path(), &case), expected);
     // DeBERTa v3 was published with a table of positions that is never used.
     let deberta = Case::named("deberta");
     let with_table = changed("deberta", |tensors| {

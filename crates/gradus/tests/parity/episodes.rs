@@ -240,8 +240,8 @@ impl Run {
 
     fn prompt(&self, row: usize) -> Prompt {
         let columns = self.rows[row].as_object().cloned().expect("an object");
-        let said = &list(&columns["prompt"])[0]["content"];
-        let messages = vec![Message::new("user", text(said))];
+        let content = &list(&columns["prompt"])[0]["content"];
+        let messages = vec![Message::new("user", text(content))];
         let Dialogue { template, tools, .. } = &self.episodes.dialogue;
         let options = RenderOptions { tools: Some(tools), add_generation_prompt: true, ..RenderOptions::default() };
         let text = template.as_ref().expect("a template").render(&messages, &options).expect("rendered").text;

@@ -208,9 +208,9 @@ fn kto_losses_of_trl() {
         assert_value(name, f64::from(values(&found.loss)[0]), number(&case["loss"]));
         let [gradient] = gradients(&found.loss, [&logprobs_m]);
         assert_gradient(name, &gradient, &flat(&case["grad"]["logprobs"]));
-        for (side, wanted) in [("chosen", true), ("rejected", false)] {
+        for (side, is_chosen) in [("chosen", true), ("rejected", false)] {
             let mean = |values: &[f32]| {
-                let of_side = values.iter().zip(&given.labels_b).filter(|(_, label)| **label == wanted);
+                let of_side = values.iter().zip(&given.labels_b).filter(|(_, label)| **label == is_chosen);
                 let of_side: Vec<f64> = of_side.map(|(value, _)| f64::from(*value)).collect();
                 of_side.iter().sum::<f64>() / of_side.len() as f64
             };

@@ -290,12 +290,12 @@ fn distillation_losses_of_trl_from_few_ids() {
         let (beta, add_tail) = (number(&options["beta"]), options["add_tail"].as_bool().expect("a flag"));
         // With β = 1, TRL compares only the actual id.
         let top_k = if beta == 1.0 { 0 } else { number(&options["top_k"]) as usize };
-        let score = |(told, &id): (&Value, &u32)| {
-            let told = flat32(told);
-            let mut likeliest: Vec<(u32, f32)> = (0..).zip(told.iter().copied()).collect();
+        let score = |(logprobs, &id): (&Value, &u32)| {
+            let logprobs = flat32(logprobs);
+            let mut likeliest: Vec<(u32, f32)> = (0..).zip(logprobs.iter().copied()).collect();
             likeliest.sort_by(|a, b| b.1.total_cmp(&a.1));
             likeliest.truncate(top_k);
-            TokenScore { id, logprob: Some(told[id as usize]), likeliest }
+            TokenScore { id, logprob: Some(logprobs[id as usize]), likeliest }
         };
         let scores: Vec<TokenScore> = list(&inputs["told"]).iter().zip(&own).map(score).collect();
         let student_m = leaf(&flat32(&inputs["student"]));

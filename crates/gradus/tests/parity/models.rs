@@ -66,8 +66,11 @@ fn logits_and_gradients_agree_packed_and_alone() {
         let model = CausalLm::load(&dir, &device().autodiff()).expect("loads").train();
         let loss = -model.logprobs(&batch, 1.0).logprobs_m.mean();
         let value = host(loss.clone())[0];
-        let wanted = expected["loss"].as_f64().expect("loss") as f32;
-        assert!((value - wanted).abs() <= 1e-5 * slack() as f32 * wanted, "{name}: loss {value} instead of {wanted}");
+        let expected_loss = expected["loss"].as_f64().expect("loss") as f32;
+        assert!(
+            (value - expected_loss).abs() <= 1e-5 * slack() as f32 * expected_loss,
+            "{name}: loss {value} instead of {expected_loss}"
+        );
         check_gradients(&name, &model, &loss.backward(), prefix(&dir), &reference);
     }
 }
@@ -155,9 +158,9 @@ fn rewards_and_their_gradients_agree() {
         let sequences = sequences(&expected);
         let model = RewardModel::load(&dir, &device().autodiff()).expect("loads").train();
         let rewards = model.rewards(&model.batch(&Rows::scored(&sequences)));
-        let wanted: Vec<f32> =
+        let expected_rewards: Vec<f32> =
             (0..sequences.len()).map(|i| *reference[&format!("scores.{i}")].last().expect("a score")).collect();
-        assert_close(&format!("{name}: rewards"), &host(rewards.clone()), &wanted, LOGITS, 1.0);
+        assert_close(&format!("{name}: rewards"), &host(rewards.clone()), &expected_rewards, LOGITS, 1.0);
         check_gradients(&name, &model, &rewards.sum().backward(), prefix(&dir), &reference);
     }
 }
@@ -185,15 +188,15 @@ fn dropout_falls_where_transformers_has_it() {
             model.trunk.set_recompute(recompute);
             assert_close(&format!("{name}: logits"), &host(model.logits(&batch)), &logits, LOGITS, 1.0);
             let loss = -model.logprobs(&batch, 1.0).logprobs_m.mean();
-            let (value, wanted) = (host(loss.clone())[0], case["loss"].as_f64().expect("loss") as f32);
-            assert!((value - wanted).abs() <= 1e-5 * wanted, "{name}: loss {value} instead of {wanted}");
+            let (value, expected) = (host(loss.clone())[0], case["loss"].as_f64().expect("loss") as f32);
+            assert!((value - expected).abs() <= 1e-5 * expected, "{name}: loss {value} instead of {expected}");
             let gradients = loss.backward();
             let found = crate::tensors::gradients(&model, &gradients);
-            let wanted = reference.iter().filter_map(|(key, values)| Some((key.strip_prefix("grad.")?, values)));
+            let expected = reference.iter().filter_map(|(key, values)| Some((key.strip_prefix("grad.")?, values)));
             let mut checked = 0;
-            for (key, wanted) in wanted {
+            for (key, expected) in expected {
                 let ours = key.strip_prefix(prefix(&dir)).map(|rest| format!("trunk.{rest}")).expect("of the trunk");
-                assert_close(&format!("{name}: gradient of {key}"), &found[&ours], wanted, GRADIENTS, 1e-3);
+                assert_close(&format!("{name}: gradient of {key}"), &found[&ours], expected, GRADIENTS, 1e-3);
                 checked += 1;
             }
             assert!(checked >= 2, "{name}: {checked} gradients");
@@ -268,15 +271,15 @@ fn greedy_tokens_are_those_of_transformers() {
         let (dir, expected) = (ModelDir::open(&path).expect("opens"), expected(&path));
         let model = CausalLm::load(&dir, &device()).expect("loads");
         let sequences = sequences(&expected);
-        let wanted: Vec<Vec<u32>> = serde_json::from_value(expected["greedy"].clone()).expect("greedy");
-        for (ids, wanted) in sequences.iter().zip(&wanted) {
+        let expected_ids: Vec<Vec<u32>> = serde_json::from_value(expected["greedy"].clone()).expect("greedy");
+        for (ids, expected_ids) in sequences.iter().zip(&expected_ids) {
             // A model whose angles depend on the length refuses to sample beyond its positions.
             if model.max_positions().is_some_and(|limit| ids.len() + 12 > limit) {
                 continue;
             }
             let stream = |_| Seed(1).stream(Purpose::Generate, 0, 0);
             let found = generate(&model, &[ids], 1, &greedy(), &mut NoStopRule, &stream).expect("generates");
-            assert_eq!(&found[0].ids, wanted, "{}", path.display());
+            assert_eq!(&found[0].ids, expected_ids, "{}", path.display());
             checked += 1;
         }
     }

@@ -47,10 +47,10 @@ fn adamw_steps_of_pytorch() {
             moments: MomentFormat::F32,
         });
         for (step, expected) in list(&case["steps"]).iter().enumerate() {
-            let wanted = &fixture["gradients"][step];
+            let gradients = &fixture["gradients"][step];
             // A loss whose gradients are those of the fixture.
-            let of_matrix = model.matrix.weight.val() * tensor_of(&wanted["matrix.weight"], shape);
-            let of_vector = model.vector.bias.val() * tensor_of(&wanted["vector.bias"], [length]);
+            let of_matrix = model.matrix.weight.val() * tensor_of(&gradients["matrix.weight"], shape);
+            let of_vector = model.vector.bias.val() * tensor_of(&gradients["vector.bias"], [length]);
             let mut sum = GradientSum::default();
             sum.add(&model, &mut (of_matrix.sum() + of_vector.sum()).backward());
             let norm = sum.clip(number(&options["max_grad_norm"]));

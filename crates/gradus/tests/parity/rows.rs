@@ -88,9 +88,9 @@ fn sft_rows_give_trl_tokens_and_labels() {
                 .zip(&example.loss_mask)
                 .map(|(id, counts)| if *counts { i64::from(*id) } else { -100 })
                 .collect();
-            let wanted: Vec<i64> =
+            let expected_labels: Vec<i64> =
                 expected["labels"].as_array().expect("labels").iter().map(|l| l.as_i64().expect("a label")).collect();
-            assert_eq!(labels, wanted, "{name}: labels of row {}", example.row);
+            assert_eq!(labels, expected_labels, "{name}: labels of row {}", example.row);
         }
     }
 }
@@ -159,9 +159,9 @@ fn shared_prompts_end_where_trl_ends_them() {
         let (chosen, rejected) = (side(&case["row"]["chosen"]), side(&case["row"]["rejected"]));
         let found = split_shared_prompt(&chosen, &rejected, ImplicitPrompt::Trl).expect("a prompt");
         let expected = &case["expected"];
-        let same = |found: &Content, wanted: &Value| match (found, wanted) {
+        let same = |found: &Content, expected_side: &Value| match (found, expected_side) {
             (Content::Messages(found), Value::Array(list)) if list.is_empty() => assert!(found.is_empty()),
-            _ => assert_eq!(*found, side(wanted), "{}", case["row"]),
+            _ => assert_eq!(*found, side(expected_side), "{}", case["row"]),
         };
         same(&found.0, &expected["prompt"]);
         same(&found.1, &expected["chosen"]);

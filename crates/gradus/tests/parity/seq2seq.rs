@@ -102,8 +102,11 @@ fn logits_and_gradients_agree_packed_and_alone() {
         let model = case.trained();
         let loss = -model.logprobs(&batch, 1.0).logprobs_m.mean();
         let value = host(loss.clone())[0];
-        let wanted = case.expected["loss"].as_f64().expect("loss") as f32;
-        assert!((value - wanted).abs() <= 1e-5 * slack() as f32 * wanted, "{name}: loss {value} instead of {wanted}");
+        let expected = case.expected["loss"].as_f64().expect("loss") as f32;
+        assert!(
+            (value - expected).abs() <= 1e-5 * slack() as f32 * expected,
+            "{name}: loss {value} instead of {expected}"
+        );
         check_gradients(name, &model, &loss.backward(), prefix(&case.dir), &reference);
     }
 }
@@ -130,12 +133,12 @@ fn a_shared_source_gives_the_same_logprobs_and_gradients() {
         // Saved tokens: three times the first source, the start and the first id; once the second source, the start and
         // two ids.
         assert_eq!(alone.tokens() - grouped.tokens(), 3 * (6 + 2) + 4 + 3, "{name}");
-        let ((expected, wanted), (found, gradients)) = (run(&alone), run(&grouped));
+        let ((expected, expected_gradients), (found, gradients)) = (run(&alone), run(&grouped));
         assert_close(&format!("{name}: logprobs"), &found, &expected, 1e-5, 1.0);
         // The gradient of the bias of keys, which softmax cancels, is rounding noise.
-        let floor = 1e-3 * wanted.values().flatten().fold(0.0f32, |most, value| most.max(value.abs()));
+        let floor = 1e-3 * expected_gradients.values().flatten().fold(0.0f32, |most, value| most.max(value.abs()));
         for (key, found) in &gradients {
-            assert_close(&format!("{name}: gradient of {key}"), found, &wanted[key], 1e-4, floor);
+            assert_close(&format!("{name}: gradient of {key}"), found, &expected_gradients[key], 1e-4, floor);
         }
     }
 }
@@ -180,14 +183,14 @@ fn dropout_falls_where_transformers_has_it() {
             model.trunk.set_recompute(recompute);
             assert_close(&format!("{name}: logits"), &host(model.logits(&batch)), &logits, LOGITS, 1.0);
             let loss = -model.logprobs(&batch, 1.0).logprobs_m.mean();
-            let (value, wanted) = (host(loss.clone())[0], case["loss"].as_f64().expect("loss") as f32);
-            assert!((value - wanted).abs() <= 1e-5 * wanted, "{name}: loss {value} instead of {wanted}");
+            let (value, expected) = (host(loss.clone())[0], case["loss"].as_f64().expect("loss") as f32);
+            assert!((value - expected).abs() <= 1e-5 * expected, "{name}: loss {value} instead of {expected}");
             let found = crate::tensors::gradients(&model, &loss.backward());
-            let wanted = reference.iter().filter_map(|(key, values)| Some((key.strip_prefix("grad.")?, values)));
+            let expected = reference.iter().filter_map(|(key, values)| Some((key.strip_prefix("grad.")?, values)));
             let mut checked = 0;
-            for (key, wanted) in wanted {
+            for (key, expected) in expected {
                 let found = &found[&format!("trunk.{}", key.strip_prefix(prefix(&dir)).expect("of the trunk"))];
-                assert_close(&format!("{name}: gradient of {key}"), found, wanted, GRADIENTS, 1e-3);
+                assert_close(&format!("{name}: gradient of {key}"), found, expected, GRADIENTS, 1e-3);
                 checked += 1;
             }
             assert!(checked >= 6, "{name}: {checked} gradients");
@@ -205,11 +208,11 @@ fn sample(model: &CausalLm, sources: &[&[u32]], group: usize, params: &SamplingP
 fn greedy_tokens_are_those_of_transformers() {
     for case in Case::all() {
         let model = case.load();
-        let wanted = rows_of_ids(&case.expected["greedy"]);
-        let params = SamplingParams { temperature: 0.0, max_new_tokens: wanted[0].len(), ..Default::default() };
+        let expected = rows_of_ids(&case.expected["greedy"]);
+        let params = SamplingParams { temperature: 0.0, max_new_tokens: expected[0].len(), ..Default::default() };
         let sources: Vec<&[u32]> = case.sources.iter().map(Vec::as_slice).collect();
         for (i, found) in sample(&model, &sources, 2, &params).iter().enumerate() {
-            assert_eq!(found.ids, wanted[i / 2], "{}: source {}", case.name, i / 2);
+            assert_eq!(found.ids, expected[i / 2], "{}: source {}", case.name, i / 2);
         }
     }
 }
@@ -253,10 +256,14 @@ fn beams_and_processors_find_what_transformers_finds() {
                 }
             };
             for (i, (ids, score)) in found.iter().enumerate() {
-                let wanted = &search["found"][i / returned];
-                assert_eq!(json!(ids), wanted["ids"][i % returned], "{}: {search}", case.name);
-                let wanted = wanted["scores"][i % returned].as_f64().unwrap_or(0.0);
-                assert!((score - wanted).abs() <= 1e-4 * wanted.abs().max(1.0), "{}: {score}, {wanted}", case.name);
+                let expected = &search["found"][i / returned];
+                assert_eq!(json!(ids), expected["ids"][i % returned], "{}: {search}", case.name);
+                let expected = expected["scores"][i % returned].as_f64().unwrap_or(0.0);
+                assert!(
+                    (score - expected).abs() <= 1e-4 * expected.abs().max(1.0),
+                    "{}: {score}, {expected}",
+                    case.name
+                );
             }
         }
     }
@@ -275,9 +282,9 @@ fn adapters_of_peft_give_its_logits() {
         let merged = model.merged();
         for (i, pair) in case.pairs().into_iter().enumerate() {
             let batch = model.batch(&Rows::Alone(vec![pair]));
-            let wanted = |what: &str| &reference[&format!("{what}.{i}")];
-            assert_close(&format!("{name}: logits {i}"), &host(model.logits(&batch)), wanted("logits"), LOGITS, 1.0);
-            assert_close(&format!("{name}: merged {i}"), &host(merged.logits(&batch)), wanted("merged"), LOGITS, 1.0);
+            let expected = |what: &str| &reference[&format!("{what}.{i}")];
+            assert_close(&format!("{name}: logits {i}"), &host(model.logits(&batch)), expected("logits"), LOGITS, 1.0);
+            assert_close(&format!("{name}: merged {i}"), &host(merged.logits(&batch)), expected("merged"), LOGITS, 1.0);
         }
         let to = tempfile::tempdir().expect("temporary directory");
         save_causal(&model, &dir, to.path()).expect("saves");
@@ -386,8 +393,8 @@ fn whole_logits_and_logprobs_say_the_same() {
                 row[id as usize] - most - sum.ln() as f32
             };
             let found: Vec<f32> = logits.chunks_exact(v).zip(&batch.targets().ids).map(of_target).collect();
-            let wanted = host(model.logprobs(&batch, temperature).logprobs_m);
-            assert_close(&format!("{name} at {temperature}"), &found, &wanted, 1e-5, 1.0);
+            let expected = host(model.logprobs(&batch, temperature).logprobs_m);
+            assert_close(&format!("{name} at {temperature}"), &found, &expected, 1e-5, 1.0);
         }
     }
 }

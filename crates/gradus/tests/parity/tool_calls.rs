@@ -74,9 +74,9 @@ impl Cases {
                 let options = RenderOptions { tools, add_generation_prompt, ..RenderOptions::default() };
                 let template = dialogue.template.as_ref().expect("a template");
                 match (template.render(messages, &options), expected["text"].as_str()) {
-                    (Ok(found), Some(wanted)) if found.text == wanted => {}
+                    (Ok(found), Some(expected_text)) if found.text == expected_text => {}
                     (Err(_), None) => {}
-                    (found, wanted) => wrong.push(format!("{at}, {key}:\n  {found:?}\n  {wanted:?}")),
+                    (found, expected_text) => wrong.push(format!("{at}, {key}:\n  {found:?}\n  {expected_text:?}")),
                 }
             }
             if let Some(expected) = case.get("ids") {
@@ -111,11 +111,12 @@ impl Cases {
         let i = turn["message"].as_u64().expect("a number") as usize;
         let (content, calls) = form.read_for(text(&turn["text"]), &dialogue.tools);
         let has_ids = form == CallFormat::Mistral && text(&turn["text"]).contains("call0abcd");
-        let told: Vec<Call> = list(&messages[i]["tool_calls"]).iter().map(|call| called(call, has_ids)).collect();
+        let expected_calls: Vec<Call> =
+            list(&messages[i]["tool_calls"]).iter().map(|call| called(call, has_ids)).collect();
         // Some templates leave calls out.
-        let is_told = text(&turn["text"]).contains(['{', '=']);
-        if is_told && calls != told {
-            wrong.push(format!("{calls:?} instead of {told:?}"));
+        let has_call_text = text(&turn["text"]).contains(['{', '=']);
+        if has_call_text && calls != expected_calls {
+            wrong.push(format!("{calls:?} instead of {expected_calls:?}"));
         }
         if let Some(read) = turn["read"].as_object().filter(|read| !read.contains_key("error")) {
             // A thought that began in the prompt ends in the turn; without the prompt, transformers treats it as
@@ -129,22 +130,22 @@ impl Cases {
         let answers: Vec<&Value> =
             messages[i + 1..].iter().take(turn["answers"].as_u64().expect("a number") as usize).collect();
         if !answers.is_empty() && turn["suffix"].is_array() {
-            let found = answered(dialogue, told.clone(), &answers, has_ids);
+            let found = answered(dialogue, expected_calls.clone(), &answers, has_ids);
             if found.as_ref().ok() != Some(&ids(&turn["suffix"])) {
                 let says = |ids: &[u32]| self.tokenizer.decode(ids, false).expect("decoded");
                 let found = found.map(|ids| says(&ids));
                 wrong.push(format!("answered {found:?} instead of {:?}", says(&ids(&turn["suffix"]))));
             }
             // A policy can omit the ids of its calls, or write others.
-            let nameless = told.into_iter().map(|call| Call { id: None, ..call }).collect();
+            let nameless = expected_calls.into_iter().map(|call| Call { id: None, ..call }).collect();
             match answered(dialogue, nameless, &answers, false) {
                 Ok(found) => {
-                    let said = self.tokenizer.decode(&found, false).expect("decoded");
+                    let decoded = self.tokenizer.decode(&found, false).expect("decoded");
                     let shown = |answer: &&Value| {
-                        text(&answer["content"]).split(['"', '\n', '\\']).all(|part| said.contains(part))
+                        text(&answer["content"]).split(['"', '\n', '\\']).all(|part| decoded.contains(part))
                     };
                     if !answers.iter().all(|answer| shown(answer) || !text(&answer["content"]).is_ascii()) {
-                        wrong.push(format!("without ids, the answer is {said:?}"));
+                        wrong.push(format!("without ids, the answer is {decoded:?}"));
                     }
                 }
                 Err(error) => wrong.push(format!("without ids: {error}")),
@@ -220,18 +221,21 @@ fn turns_are_read_as_in_transformers() {
     let forms = [CallFormat::Hermes, CallFormat::Qwen3Coder, CallFormat::Llama3];
     for (form, key) in forms.into_iter().zip(["hermes", "qwen3_coder", "llama3"]) {
         for case in list(&fixture[key]) {
-            let (said, expected) = (text(&case["text"]), &case["read"]);
-            let (content, calls) = form.read_for(said, tools);
+            let (turn_text, expected) = (text(&case["text"]), &case["read"]);
+            let (content, calls) = form.read_for(turn_text, tools);
             let is_sound = |call: &Value| call["name"].is_string();
             if expected.get("error").is_none() && list(&expected["calls"]).iter().all(is_sound) {
-                assert_eq!(compare(&calls, list(&expected["calls"])), None, "{said}");
+                assert_eq!(compare(&calls, list(&expected["calls"])), None, "{turn_text}");
                 let without_thought = content.rsplit("</think>").next().expect("a part").trim();
-                assert_eq!(without_thought, text(&expected["content"]), "{said}");
-            } else if said.starts_with("<tool_call>{\"name\"") && said.ends_with("}}") {
+                assert_eq!(without_thought, text(&expected["content"]), "{turn_text}");
+            } else if turn_text.starts_with("<tool_call>{\"name\"") && turn_text.ends_with("}}") {
                 // The closing mark is missing, but the call itself is complete.
-                assert!(calls.len() == 1 && calls[0].arguments.is_ok(), "{said}: {calls:?}");
+                assert!(calls.len() == 1 && calls[0].arguments.is_ok(), "{turn_text}: {calls:?}");
             } else {
-                assert!(!calls.is_empty() && calls.iter().all(|call| call.arguments.is_err()), "{said}: {calls:?}");
+                assert!(
+                    !calls.is_empty() && calls.iter().all(|call| call.arguments.is_err()),
+                    "{turn_text}: {calls:?}"
+                );
             }
         }
     }

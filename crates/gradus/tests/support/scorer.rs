@@ -7,12 +7,12 @@ use crate::toxicity::{Answer, ToxicityScorer};
 /// Scores texts by a function, and records the texts.
 pub struct ByRule<F> {
     pub rule: F,
-    pub asked: Mutex<Vec<String>>,
+    pub requests: Mutex<Vec<String>>,
 }
 
 impl<F> ByRule<F> {
     pub fn new(rule: F) -> Self {
-        Self { rule, asked: Mutex::new(Vec::new()) }
+        Self { rule, requests: Mutex::new(Vec::new()) }
     }
 }
 
@@ -22,7 +22,7 @@ impl<F: Fn(&str) -> Answer + Send + Sync> ToxicityScorer for ByRule<F> {
     }
 
     fn score(&self, texts: &[&str]) -> Vec<Answer> {
-        self.asked.lock().expect("no panic").extend(texts.iter().map(|text| (*text).to_owned()));
+        self.requests.lock().expect("no panic").extend(texts.iter().map(|text| (*text).to_owned()));
         texts.iter().map(|text| (self.rule)(text)).collect()
     }
 }

@@ -39,9 +39,9 @@ pub fn serve(
                 reader.read_exact(&mut body).expect("a body");
                 let body: Value = serde_json::from_slice(&body).expect("JSON");
                 log.lock().expect("no panic").push((Instant::now(), format!("{}{key} {body}", first.trim_end())));
-                let (status, headers, said) = answer(&first, &body);
+                let (status, headers, content) = answer(&first, &body);
                 let head = format!("HTTP/1.1 {status} Said\r\nConnection: close\r\n{headers}");
-                write!(stream, "{head}Content-Length: {}\r\n\r\n{said}", said.len()).expect("answered");
+                write!(stream, "{head}Content-Length: {}\r\n\r\n{content}", content.len()).expect("answered");
             });
         }
     });

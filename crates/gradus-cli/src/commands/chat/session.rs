@@ -228,13 +228,13 @@ impl Session {
         let Speaker { model, messages, .. } = &mut self.speakers[i];
         let begins_inside = model.text_of(messages)?.trim_end().ends_with(gradus::text::think::OPEN);
         let (started, mut printer, mut closed) = (Instant::now(), AnswerPrinter::new(begins_inside), None);
-        let mut hear = |new: &str| {
+        let mut on_text = |new: &str| {
             if !out.is_json() && closed.is_none() {
                 closed = printer.say(new, out).err();
             }
             if closed.is_some() { Flow::Stop } else { flow() }
         };
-        let answer = model.answer(messages, &self.settings, (self.turn, self.attempt), &mut hear)?;
+        let answer = model.answer(messages, &self.settings, (self.turn, self.attempt), &mut on_text)?;
         if let Some(error) = closed {
             return Err(error);
         }

@@ -131,7 +131,7 @@ pub fn run(args: ConvertArgs, out: &Output) -> anyhow::Result<()> {
 /// Writes rows for reward models, made from rows with feedback.
 fn built(args: &ConvertArgs, file: &OutputFile, from: &[Row], out: &Output) -> anyhow::Result<()> {
     let splitter = &RuleSplitter;
-    let asked = |form: SegmentForm| SegmentForm {
+    let with_args = |form: SegmentForm| SegmentForm {
         fewest_words: args.min_span_words,
         level: args.segments.map_or(form.level, |segments| match segments {
             Segments::Sentence => Level::Sentence,
@@ -152,7 +152,7 @@ fn built(args: &ConvertArgs, file: &OutputFile, from: &[Row], out: &Output) -> a
         };
         let made: Vec<Map<String, Value>> = match args.to {
             Kind::R1 | Kind::R2 => {
-                let form = asked(if matches!(args.to, Kind::R1) { SegmentForm::R1 } else { SegmentForm::R2 });
+                let form = with_args(if matches!(args.to, Kind::R1) { SegmentForm::R1 } else { SegmentForm::R2 });
                 let made = segment_row(feedback, row.index, &form, splitter);
                 if made.is_some() {
                     segment_labels(feedback, &form, splitter)

@@ -44,12 +44,12 @@ pub struct SplitArgs {
 }
 
 fn size(text: &str) -> Result<HeldOut, String> {
-    let wanted = || "expected a share between 0 and 1, or a number of rows from 1".to_owned();
+    let message = || "expected a share between 0 and 1, or a number of rows from 1".to_owned();
     if let Ok(count) = text.parse::<usize>() {
-        return if count > 0 { Ok(HeldOut::Rows(count)) } else { Err(wanted()) };
+        return if count > 0 { Ok(HeldOut::Rows(count)) } else { Err(message()) };
     }
     let share = text.parse::<f64>().ok().filter(|share| *share > 0.0 && *share < 1.0);
-    share.map(HeldOut::Share).ok_or_else(wanted)
+    share.map(HeldOut::Share).ok_or_else(message)
 }
 
 /// Splits the rows and writes both files.

@@ -57,8 +57,8 @@ impl Compared {
     /// A name belongs to no run or is given twice, or a file cannot be read.
     pub fn of(library: &Library, names: &[String]) -> gradus::Result<Self> {
         let (mut sides, mut entries) = (Vec::new(), Vec::new());
-        for wanted in names {
-            let (name, path) = library.find(wanted)?;
+        for requested in names {
+            let (name, path) = library.find(requested)?;
             if sides.iter().any(|side: &Side| side.name == name) {
                 return Err(Error::input(format!("`{name}` is named twice")));
             }
@@ -107,10 +107,10 @@ fn comparison(sides: &[Side], mut entries: Vec<Entry>) -> gradus::Result<Compari
 
 impl Compared {
     /// Rejects a metric that no run has.
-    fn check_metrics(&self, asked: &[String]) -> gradus::Result<()> {
+    fn check_metrics(&self, requested: &[String]) -> gradus::Result<()> {
         let all: Vec<MetricsRow> = self.sides.iter().flat_map(|side| side.rows.iter().cloned()).collect();
         let known = metric_keys(&all);
-        let Some(missing) = asked.iter().find(|key| !known.contains(key)) else { return Ok(()) };
+        let Some(missing) = requested.iter().find(|key| !known.contains(key)) else { return Ok(()) };
         let names = known.iter().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ");
         let hint = match nearest(missing, known.iter().map(String::as_str)) {
             Some(near) => format!("did you mean `{near}`? The runs have {names}"),

@@ -54,7 +54,7 @@ fn chosen<'a>(args: &ExportArgs, entry: &Entry, found: &'a [Snapshot]) -> gradus
             format!("the run has {}", names.join(", "))
         }
     };
-    let (wanted, what) = match (args.step, args.best) {
+    let (checkpoint, what) = match (args.step, args.best) {
         (Some(step), _) => {
             (checkpoints().find(|found| found.step == Some(step)), format!("no checkpoint of step {step}"))
         }
@@ -64,5 +64,5 @@ fn chosen<'a>(args: &ExportArgs, entry: &Entry, found: &'a [Snapshot]) -> gradus
             (of(SnapshotKind::Final).or_else(newest), "nothing to export".into())
         }
     };
-    wanted.ok_or_else(|| Error::input(format!("the run `{}` has {what}", entry.name)).with_hint(known()))
+    checkpoint.ok_or_else(|| Error::input(format!("the run `{}` has {what}", entry.name)).with_hint(known()))
 }

@@ -86,7 +86,7 @@ pub fn run(args: &ListArgs, library: &Library, out: &Output) -> anyhow::Result<(
 }
 
 fn fits(args: &ListArgs, entry: &Entry) -> bool {
-    let method = |wanted: &String| entry.method.as_ref() == Some(wanted);
+    let method = |requested: &String| entry.method.as_ref() == Some(requested);
     (args.method.is_empty() || args.method.iter().any(method))
         && (args.state.is_empty() || args.state.iter().any(|state| state.status() == entry.state))
         && args.tag.iter().all(|tag| entry.tags.contains(tag))

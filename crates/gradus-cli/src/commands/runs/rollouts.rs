@@ -280,9 +280,9 @@ fn described(record: &Record, with_parts: bool, paint: Paint) -> String {
 /// Formats the turns of the policy, the replies that it read, and the reason why the episode ended.
 fn conversation(episode: &EpisodeRecord, paint: Paint) -> String {
     let mut text = String::new();
-    for TurnRecord { text: said, observation, is_read } in &episode.turns {
+    for TurnRecord { text: completion, observation, is_read } in &episode.turns {
         let reward = observation.reward.map_or(String::new(), |reward| format!(" · reward {}", short(reward)));
-        let _ = writeln!(text, "{}\n{}", paint.bold(&format!("policy{reward}")), quoted(said));
+        let _ = writeln!(text, "{}\n{}", paint.bold(&format!("policy{reward}")), quoted(completion));
         for reply in observation.replies.iter().filter(|_| *is_read) {
             let who = match reply {
                 Reply::User { .. } | Reply::Tokens { .. } => "environment".to_owned(),

@@ -207,7 +207,7 @@ impl Comparison {
     fn reward_figures(&self) -> Html {
         let pareto = self.pareto();
         let names: Vec<&str> = self.front().iter().map(|&index| self.entries[index].name.as_str()).collect();
-        let said = pareto.is_some().then(|| {
+        let caption = pareto.is_some().then(|| {
             html![
                 "<p class=\"quiet\">On the Pareto front: " (names.join(", "))
                 ". No other policy has as much reward with less KL.</p>\n"
@@ -215,7 +215,7 @@ impl Comparison {
         });
         let charts = [pareto, self.reward_histogram()];
         let figures: Vec<Html> = charts.iter().flatten().map(|chart| figure(chart)).collect();
-        if figures.is_empty() { Html::new() } else { html!["<h2>Rewards</h2>\n"(said)(gallery(figures))] }
+        if figures.is_empty() { Html::new() } else { html!["<h2>Rewards</h2>\n"(caption)(gallery(figures))] }
     }
 }
 

@@ -63,12 +63,12 @@ impl WandbRun {
         let directory = run.path().canonicalize().unwrap_or_else(|_| run.path().to_owned());
         let what = || format!("{}\n{}\n{now}", report::config_hash(&text), directory.display());
         let (started, id) = known.unwrap_or_else(|| (now, base36(report::fingerprint(what().bytes()))));
-        let said = |key: &str| config.pointer(key).and_then(Value::as_str).map(str::to_owned);
+        let setting = |key: &str| config.pointer(key).and_then(Value::as_str).map(str::to_owned);
         Ok(Self {
             id,
-            name: said("/train/wandb_name").unwrap_or_else(|| run.name()),
-            project: said("/train/wandb_project").unwrap_or_else(|| PROJECT.into()),
-            entity: said("/train/wandb_entity"),
+            name: setting("/train/wandb_name").unwrap_or_else(|| run.name()),
+            project: setting("/train/wandb_project").unwrap_or_else(|| PROJECT.into()),
+            entity: setting("/train/wandb_entity"),
             started,
             config: config.as_object().cloned().unwrap_or_default(),
         })

@@ -37,7 +37,7 @@ impl FeedbackCounts {
             |kind: MissingKind| annotated().flat_map(|row| &row.missing).filter(|missing| missing.kind == kind).count();
         let of_pair = |i: usize| {
             let of_rows = || annotated().filter_map(|row| row.preferences.as_ref());
-            let count = |wanted: Preference| of_rows().filter(|preferences| preferences[i] == wanted).count();
+            let count = |preference: Preference| of_rows().filter(|preferences| preferences[i] == preference).count();
             [count(Preference::First), count(Preference::Second), count(Preference::Equal)]
         };
         Some(Self {

@@ -6,7 +6,7 @@ use super::{ANSWERS, Feedback, MissingKind, PAIRS, Preference};
 use crate::text::{Level, SentenceSplitter, match_score, segments};
 
 /// Minimum match score at which a part of an answer counts as stated by a passage sentence.
-const SAID: f64 = 0.85;
+const MIN_MATCH_SCORE: f64 = 0.85;
 
 /// Number of a passage and of a sentence in it, both from 1.
 type SentenceId = (usize, usize);
@@ -23,7 +23,7 @@ pub fn information(feedback: &Feedback, splitter: &dyn SentenceSplitter) -> BTre
         .collect();
     let first = feedback.answers[0].to_lowercase();
     let (mut found, mut removed) = (BTreeSet::new(), BTreeSet::new());
-    for (part, id) in said(&feedback.corrected, &known, splitter) {
+    for (part, id) in stated_parts(&feedback.corrected, &known, splitter) {
         found.insert(id);
         // In the order of the text: a later part that the first answer lacks removes the sentence again.
         match minor.contains(&id) && !first.contains(&part.to_lowercase()) {
@@ -44,8 +44,9 @@ pub fn coverage_preferences(feedback: &Feedback, splitter: &dyn SentenceSplitter
     // All shares have the same denominator, so the counts can be compared.
     let mut covered = [0; ANSWERS];
     for (count, answer) in covered.iter_mut().zip(&feedback.answers) {
-        let said: BTreeSet<SentenceId> = said(answer, &known, splitter).into_iter().map(|(_, id)| id).collect();
-        *count = said.intersection(&information).count();
+        let stated: BTreeSet<SentenceId> =
+            stated_parts(answer, &known, splitter).into_iter().map(|(_, id)| id).collect();
+        *count = stated.intersection(&information).count();
     }
     Some(PAIRS.map(|(first, second)| Preference::of(covered[first].cmp(&covered[second]))))
 }
@@ -64,7 +65,11 @@ fn normalized(text: &str) -> String {
 }
 
 /// Returns the parts of a text that a passage states, each with its best matching sentence. The first sentence wins a tie.
-fn said(text: &str, known: &[(SentenceId, String)], splitter: &dyn SentenceSplitter) -> Vec<(String, SentenceId)> {
+fn stated_parts(
+    text: &str,
+    known: &[(SentenceId, String)],
+    splitter: &dyn SentenceSplitter,
+) -> Vec<(String, SentenceId)> {
     let text = normalized(text);
     let best = |part: &str| {
         let mut best: Option<(SentenceId, f64)> = None;
@@ -77,7 +82,7 @@ fn said(text: &str, known: &[(SentenceId, String)], splitter: &dyn SentenceSplit
                 break;
             }
         }
-        best.filter(|(_, score)| *score >= SAID).map(|(id, _)| id)
+        best.filter(|(_, score)| *score >= MIN_MATCH_SCORE).map(|(id, _)| id)
     };
     let parts = segments(splitter, &text, Level::SubSentence).into_iter().map(|range| normalized(&text[range]));
     parts.filter_map(|part| best(&part).map(|id| (part, id))).collect()

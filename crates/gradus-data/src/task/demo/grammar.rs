@@ -67,9 +67,9 @@ enum Mood {
 /// Returns a neutral review of `topic`: one to three sentences, equally often good and bad, mostly but not always on topic.
 pub fn review(topic: &Topic, rng: &mut Stream) -> String {
     let mood = *pick(&[Mood::Pleased, Mood::Undecided, Mood::Annoyed], rng);
-    let wanted = rng.random_range(1..=3);
+    let count = rng.random_range(1..=3);
     let mut words: Vec<&str> = Vec::new();
-    for _ in 0..wanted {
+    for _ in 0..count {
         let sentence = sentence(topic, mood, rng);
         if words.len() + sentence.len() <= WORDS_MAX {
             words.extend(sentence);

@@ -46,7 +46,7 @@ pub fn judge(topic: &Topic, text: &str) -> Judgement {
     let mut errors = usize::from(sentences.is_empty());
     for sentence in sentences {
         match sentence {
-            Sentence::Grammatical(said) => opinions.extend(said),
+            Sentence::Grammatical(stated) => opinions.extend(stated),
             Sentence::Ungrammatical => errors += 1,
         }
     }

@@ -91,7 +91,7 @@ impl Pool {
         let mut is_alone = conversations.len() == 1;
         while answers.len() < conversations.len() {
             let rest = &conversations[answers.len()..];
-            let asked = if is_alone { &rest[..1] } else { rest };
+            let batch = if is_alone { &rest[..1] } else { rest };
             let _place = self.place();
             let mut child = match self.child(starter, needs_new) {
                 Ok(child) => child,
@@ -102,11 +102,11 @@ impl Pool {
                 }
             };
             let mut given: Vec<Answer> = Vec::new();
-            let outcome = child.request(asked, &mut given);
+            let outcome = child.request(batch, &mut given);
             answers.extend(given.into_iter().map(|answer| answer.map_err(RenderError::Rejected)));
             let Err(error) = outcome else {
                 // A child keeps the memory of a large conversation, so the next conversation gets a new child.
-                if asked.iter().all(|c| c.messages.len() < SMALL_BYTES) {
+                if batch.iter().all(|c| c.messages.len() < SMALL_BYTES) {
                     self.lock().children.push(child);
                 }
                 needs_new = false;
@@ -121,7 +121,7 @@ impl Pool {
                 is_alone = true;
                 continue;
             }
-            if asked[0].messages.len() < SMALL_BYTES {
+            if batch[0].messages.len() < SMALL_BYTES {
                 let mut state = self.lock();
                 state.crashes += 1;
                 state.last_crash.clone_from(&what);

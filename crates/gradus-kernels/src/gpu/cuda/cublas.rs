@@ -225,9 +225,9 @@ impl OnDevice {
             for (attribute, bytes) in ALIGNMENTS.into_iter().zip([of_a, of_b, of_out, of_out]) {
                 done((self.lt.set_search)(search, attribute, (&raw const bytes).cast(), size_of_val(&bytes)))?;
             }
-            let asked = (self.lt.search)(self.handle, product, a, b, out, out, search, 1, &mut found, &mut count);
+            let status = (self.lt.search)(self.handle, product, a, b, out, out, search, 1, &mut found, &mut count);
             done((self.lt.end_search)(search))?;
-            done(asked)?;
+            done(status)?;
         }
         (count > 0 && found.state == 0).then_some(Plan { product, a, b, out, algorithm: found.algorithm })
     }

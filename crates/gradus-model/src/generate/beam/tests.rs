@@ -275,12 +275,12 @@ fn settings_without_meaning_are_refused() {
     let groups = |num_beam_groups, diversity_penalty| BeamParams { num_beam_groups, diversity_penalty, ..four };
     assert!(groups(2, 0.5).check(4).is_ok());
     for groups_of in [0, 3, 8] {
-        let said = format!("`num_beam_groups` is {groups_of}, but must divide `num_beams`, which is 4");
-        assert_eq!(message(groups(groups_of, 0.5), 1), said);
+        let expected = format!("`num_beam_groups` is {groups_of}, but must divide `num_beams`, which is 4");
+        assert_eq!(message(groups(groups_of, 0.5), 1), expected);
     }
     for penalty in [0.0, -1.0, f32::NAN] {
-        let said = format!("`diversity_penalty` is {penalty}, but must be above 0 where beams are in groups");
-        assert_eq!(message(groups(2, penalty), 1), said);
+        let expected = format!("`diversity_penalty` is {penalty}, but must be above 0 where beams are in groups");
+        assert_eq!(message(groups(2, penalty), 1), expected);
     }
     assert_eq!(message(groups(1, 0.5), 1), "`diversity_penalty` is 0.5, but `num_beam_groups` is 1");
     let endless = BeamParams { length_penalty: f32::INFINITY, ..four };

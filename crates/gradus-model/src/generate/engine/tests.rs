@@ -127,14 +127,14 @@ fn a_row_goes_on_as_if_everything_before_had_been_its_prompt() {
         // Another row is in progress all the time.
         engine.submit(request(&[9, 9], params(40), 7..8)).expect("fine");
         conversation.extend(finish_of(&mut engine, row).ids);
-        for (i, said) in [vec![15, 9, 2], vec![6], Vec::new()].into_iter().enumerate() {
+        for (i, turn_ids) in [vec![15, 9, 2], vec![6], Vec::new()].into_iter().enumerate() {
             let settings = SamplingParams { repetition_penalty: 1.2, no_repeat_ngram_size: 2, ..params(6) };
             let of = 20 + i as u64;
             assert_eq!(engine.ids(row), Some(&conversation[..]));
-            engine.extend(row, turn(&said, settings.clone(), of)).expect("it goes on");
+            engine.extend(row, turn(&turn_ids, settings.clone(), of)).expect("it goes on");
             let found = finish_of(&mut engine, row);
 
-            conversation.extend(&said);
+            conversation.extend(&turn_ids);
             let mut anew = Engine::new(&model, 1, 6);
             anew.submit(request(&conversation, settings, of..of + 1)).expect("fine");
             let expected = finish_of(&mut anew, 0);
@@ -208,13 +208,13 @@ fn events_tell_every_id_in_order_and_then_the_end() {
     let mut engine = Engine::new(&model, 3, 9);
     let settings = SamplingParams { stop_ids: (0..40).collect(), likeliest: 3, repetition_penalty: 1.5, ..params(9) };
     engine.submit(request(&[3, 1], settings, 0..5)).expect("fine");
-    let (mut told, mut logprobs, mut ended) = (vec![Vec::new(); 5], vec![Vec::new(); 5], BTreeMap::new());
+    let (mut reported, mut logprobs, mut ended) = (vec![Vec::new(); 5], vec![Vec::new(); 5], BTreeMap::new());
     while engine.is_busy() {
         for event in engine.step(&mut NoStopRule) {
             match event {
                 Event::Token { row, id, logprob, likeliest } => {
                     assert!(!ended.contains_key(&row), "row {row} has ended");
-                    told[row].push(id);
+                    reported[row].push(id);
                     assert_eq!(likeliest.len(), 3);
                     assert!(likeliest.is_sorted_by(|a, b| a.1 >= b.1) && logprob <= likeliest[0].1);
                     let own = likeliest.iter().find(|(other, _)| *other == id);
@@ -222,7 +222,7 @@ fn events_tell_every_id_in_order_and_then_the_end() {
                     logprobs[row].push(logprob);
                 }
                 Event::Finished { row, completion } => {
-                    assert_eq!(told[row], completion.ids);
+                    assert_eq!(reported[row], completion.ids);
                     assert_eq!(logprobs[row], completion.logprobs);
                     ended.insert(row, completion.stop);
                 }

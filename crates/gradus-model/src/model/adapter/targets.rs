@@ -96,7 +96,7 @@ fn regex(full: &str, shown: &str) -> Result<Regex> {
 
 /// Selects layers and determines their ranks and scales.
 pub(crate) struct Matcher {
-    wanted: Names,
+    targets: Names,
     excluded: Option<Names>,
     /// Selected layer numbers, counted from 0, in lists with these names (in any list if empty).
     layers: Option<(Vec<usize>, Vec<String>)>,
@@ -126,7 +126,7 @@ impl Matcher {
             given.iter().map(|(key, value)| Ok((regex(&format!(r"^(?:.*\.)?(?:{key})$"), key)?, *value))).collect()
         }
         Ok(Self {
-            wanted: Names::new(rules.targets)?,
+            targets: Names::new(rules.targets)?,
             excluded: rules.excluded.map(Names::new).transpose()?,
             layers: rules.layers,
             rank: rules.rank,
@@ -139,7 +139,7 @@ impl Matcher {
 
     /// Whether the layer `name`, such as `transformer.h.0.attn.c_attn`, gets an adapter.
     pub(in crate::model) fn matches(&self, name: &str) -> bool {
-        if self.excluded.as_ref().is_some_and(|excluded| excluded.hold(name)) || !self.wanted.hold(name) {
+        if self.excluded.as_ref().is_some_and(|excluded| excluded.hold(name)) || !self.targets.hold(name) {
             return false;
         }
         let Some((chosen, lists)) = &self.layers else { return true };
@@ -152,7 +152,7 @@ impl Matcher {
 
     /// Whether the head gets an adapter. It must be named explicitly, because `all-linear` excludes it.
     pub(in crate::model) fn matches_head(&self, name: &str) -> bool {
-        !matches!(self.wanted, Names::All) && self.layers.is_none() && self.matches(name)
+        !matches!(self.targets, Names::All) && self.layers.is_none() && self.matches(name)
     }
 
     /// Returns the rank r and the scale s.

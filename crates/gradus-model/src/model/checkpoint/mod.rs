@@ -26,7 +26,7 @@ pub(crate) struct Checkpoint {
     /// Shard and byte range of each tensor.
     tensors: BTreeMap<String, (usize, TensorInfo)>,
     base_prefix: &'static str,
-    asked: BTreeSet<String>,
+    requested: BTreeSet<String>,
     problems: Vec<String>,
     failure: Option<Error>,
     /// Creates values for names that the checkpoint does not have, such as a new head.
@@ -107,7 +107,7 @@ impl Checkpoint {
             shards: Vec::new(),
             tensors: BTreeMap::new(),
             base_prefix,
-            asked: BTreeSet::new(),
+            requested: BTreeSet::new(),
             problems: Vec::new(),
             failure: None,
             fresh: None,
@@ -136,7 +136,7 @@ impl Checkpoint {
 
     /// Marks tensors as expected although the model does not use them.
     pub(super) fn ignore_where(&mut self, is_left: impl Fn(&str) -> bool) {
-        self.asked.extend(self.tensors.keys().filter(|name| is_left(name)).cloned());
+        self.requested.extend(self.tensors.keys().filter(|name| is_left(name)).cloned());
     }
 
     /// Removes tensors, as if the files did not have them.
@@ -205,7 +205,7 @@ impl Checkpoint {
         if !self.has(name) {
             return Err(format!("missing tensor `{name}`"));
         }
-        self.asked.insert(name.into());
+        self.requested.insert(name.into());
         self.read_bytes(name).map_err(|error| error.to_string())
     }
 
@@ -238,7 +238,7 @@ impl Checkpoint {
         if let Some(failure) = self.failure {
             return Err(failure);
         }
-        for name in self.tensors.keys().filter(|name| !self.asked.contains(*name) && !is_ignored(name)) {
+        for name in self.tensors.keys().filter(|name| !self.requested.contains(*name) && !is_ignored(name)) {
             self.problems.push(format!("unexpected tensor `{name}`"));
         }
         if self.problems.is_empty() {
@@ -263,7 +263,7 @@ impl Checkpoint {
             }
             return fresh;
         };
-        self.asked.insert(found.clone());
+        self.requested.insert(found.clone());
         let stored = &self.tensors[&found].1.shape;
         if stored != shape {
             self.problems.push(format!("tensor `{found}` has shape {stored:?}, expected {shape:?}"));
@@ -290,7 +290,7 @@ impl Source for Checkpoint {
 
     fn same(&mut self, name: &str, other: &str) {
         let (Some(name), Some(other)) = (self.find(name), self.find(other)) else { return };
-        self.asked.insert(other.clone());
+        self.requested.insert(other.clone());
         if name != other && self.read_bytes(&name).ok() != self.read_bytes(&other).ok() {
             self.problems
                 .push(format!("tensor `{other}` differs from `{name}`: different embeddings are not supported"));
@@ -304,7 +304,7 @@ impl Source for Checkpoint {
             let layer = name.strip_suffix("weight").unwrap_or(name);
             let stripped = layer.strip_prefix(self.base_prefix).unwrap_or(layer);
             let own = self.tensors.keys().filter(|name| name.starts_with(layer) || name.starts_with(stripped));
-            self.asked.extend(own.cloned().collect::<Vec<_>>());
+            self.requested.extend(own.cloned().collect::<Vec<_>>());
             Some(quantized::zeros(shape))
         })
     }

@@ -117,11 +117,11 @@ fn quantizing_gives_the_codes_that_bitsandbytes_gives() {
                 (Quantized::Int8(ours), Quantized::Int8(theirs)) => {
                     // bitsandbytes rounds the weight to half precision first.
                     assert_close("magnitudes", ours.absmax(), theirs.absmax(), 5e-4);
-                    let apart = |(ours, theirs): (&i8, &i8)| ours.abs_diff(*theirs);
-                    let apart: Vec<u8> = ours.codes().iter().zip(theirs.codes()).map(apart).collect();
-                    assert!(apart.iter().all(|&steps| steps <= 1), "{name}: {layer}");
-                    let moved = apart.iter().filter(|&&steps| steps > 0).count();
-                    assert!(moved * 50 < apart.len(), "{name}: {layer}, {moved} of {}", apart.len());
+                    let difference = |(ours, theirs): (&i8, &i8)| ours.abs_diff(*theirs);
+                    let differences: Vec<u8> = ours.codes().iter().zip(theirs.codes()).map(difference).collect();
+                    assert!(differences.iter().all(|&steps| steps <= 1), "{name}: {layer}");
+                    let moved = differences.iter().filter(|&&steps| steps > 0).count();
+                    assert!(moved * 50 < differences.len(), "{name}: {layer}, {moved} of {}", differences.len());
                 }
                 (Quantized::Nf4(ours), Quantized::Nf4(theirs)) => {
                     assert!(ours.codes() == theirs.codes(), "{name}: {layer}");
@@ -133,10 +133,10 @@ fn quantizing_gives_the_codes_that_bitsandbytes_gives() {
                     assert_close("offset", &[ours.offset], &[theirs.offset], 1e-6);
                     assert_close("nested magnitudes", &ours.absmax, &theirs.absmax, 1e-6);
                     assert_close("map", &ours.map, &theirs.map, 1.3e-7);
-                    let apart = |(ours, theirs): (&u8, &u8)| ours.abs_diff(*theirs);
-                    let apart: Vec<u8> = ours.codes.iter().zip(&theirs.codes).map(apart).collect();
-                    assert!(apart.iter().all(|&steps| steps <= 1), "{name}: {layer}, magnitudes");
-                    assert!(apart.iter().filter(|&&steps| steps > 0).count() <= 1, "{name}: {layer}, magnitudes");
+                    let difference = |(ours, theirs): (&u8, &u8)| ours.abs_diff(*theirs);
+                    let differences: Vec<u8> = ours.codes.iter().zip(&theirs.codes).map(difference).collect();
+                    assert!(differences.iter().all(|&steps| steps <= 1), "{name}: {layer}, magnitudes");
+                    assert!(differences.iter().filter(|&&steps| steps > 0).count() <= 1, "{name}: {layer}, magnitudes");
                 }
                 _ => panic!("{name}: {layer} in another format"),
             }

@@ -333,7 +333,7 @@ mod tests {
 
     #[test]
     fn what_is_no_payload_is_told() {
-        let told = |response: Value| read(&row("ada", &response)).expect_err("refused");
+        let error_of = |response: Value| read(&row("ada", &response)).expect_err("refused");
         let with = |annotation: Value| json!({ "annotations": [annotation] });
         for (response, expected) in [
             (json!({}), "`annotations` has 0 entries, expected one"),
@@ -350,7 +350,7 @@ mod tests {
                 "a span has `end` 99, but the answer ends at 28",
             ),
         ] {
-            let found = told(response);
+            let found = error_of(response);
             assert!(found.contains(expected), "{found}");
         }
         let mut bare = row("ada", &spans());

@@ -93,15 +93,15 @@ mod tests {
         let enter = |token: &str| projects.sign_in(&store.sessions().begin(), "ada", token).expect("kept");
         let token = projects.invite("ada", Role::Owner).expect("kept");
         let (one, other) = (enter(&token).expect("signed in"), enter(&token).expect("signed in"));
-        let renewed = projects.invite("ada", Role::Annotator).expect("kept");
+        let invitation = projects.invite("ada", Role::Annotator).expect("kept");
         assert!([&one, &other].iter().all(|session| projects.who(session).expect("read").is_none()));
         assert!(enter(&token).is_none(), "the token before is worth nothing");
 
-        let session = enter(&renewed).expect("signed in");
+        let session = enter(&invitation).expect("signed in");
         assert_eq!(projects.who(&session).expect("read").expect("signed in").role, Role::Annotator);
         store.change(|open| open.execute("UPDATE signed_in SET until = ?1", [now()])).expect("changed");
         assert!(projects.who(&session).expect("read").is_none(), "it has ended");
-        let again = enter(&renewed).expect("signed in");
+        let again = enter(&invitation).expect("signed in");
         assert_eq!(store.sessions().kept().expect("read"), 1, "what has ended is removed");
         projects.sign_out(&again).expect("kept");
         assert!(projects.who(&again).expect("read").is_none());

@@ -267,17 +267,17 @@ fn batches(from: &Original, to: &mut YamlBuilder, algorithm: &str, new: usize) {
     let mini_batches = all.div_ceil(together);
     let all = mini_batches.saturating_mul(together);
     to.set("train.batch_size", all);
-    let mut said = format!(
+    let mut message = format!(
         "{environments} environments × {steps} steps are {buffer} tokens: {all} completions of {new} per iteration"
     );
     if matches!(algorithm, "ppo" | "nlpo") {
         to.set(&format!("method.{algorithm}.mini_batches"), mini_batches);
-        said += &format!(", in {mini_batches} mini-batches of {together}");
+        message += &format!(", in {mini_batches} mini-batches of {together}");
     } else if mini_batches > 1 {
         to.set(&format!("method.{algorithm}.critic_mini_batches"), mini_batches);
-        said += &format!(", for the critic in {mini_batches} mini-batches of {together}");
+        message += &format!(", for the critic in {mini_batches} mini-batches of {together}");
     }
-    from.note("alg.args.n_steps", said);
+    from.note("alg.args.n_steps", message);
 }
 
 /// Converts the mask. With an encoder (`has_encoder`), it keeps one more token.

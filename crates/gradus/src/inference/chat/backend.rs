@@ -90,14 +90,14 @@ impl ChatBackend {
         Ok(params)
     }
 
-    /// Returns the strings that end an answer in a conversation: `asked`, and those of the format.
-    pub(super) fn stop(&self, asked: &[String]) -> Vec<String> {
+    /// Returns the strings that end an answer in a conversation: `requested`, and those of the format.
+    pub(super) fn stop(&self, requested: &[String]) -> Vec<String> {
         let own = match self.format() {
             ChatFormat::Hh => Some(HUMAN),
             ChatFormat::Template => self.files.turn_end(),
             ChatFormat::Plain => None,
         };
-        asked.iter().cloned().chain(own.map(str::to_owned)).collect()
+        requested.iter().cloned().chain(own.map(str::to_owned)).collect()
     }
 
     /// Returns the format of conversations.
@@ -128,26 +128,26 @@ impl Prompter {
     ///
     /// # Errors
     /// If the template rejects the conversation, or if tools are given without a template.
-    pub fn text_of(&self, messages: &[Message], asked: &TemplateInputs) -> Result<String> {
+    pub fn text_of(&self, messages: &[Message], inputs: &TemplateInputs) -> Result<String> {
         match (self.format, &self.template) {
             (ChatFormat::Template, Some(template)) => {
                 let options = RenderOptions {
-                    tools: Some(&asked.tools),
+                    tools: Some(&inputs.tools),
                     add_generation_prompt: true,
-                    variables: Some(&asked.variables),
+                    variables: Some(&inputs.variables),
                     ..RenderOptions::default()
                 };
                 Ok(template.render(messages, &options)?.text)
             }
-            _ if !asked.tools.is_empty() => Err(Error::input("tools need a chat template, and this model has none")),
+            _ if !inputs.tools.is_empty() => Err(Error::input("tools need a chat template, and this model has none")),
             (ChatFormat::Plain, _) => Ok(visible_turns(messages).map(|(_, text)| text).collect()),
             _ => Ok(hh(messages)),
         }
     }
 
     /// Returns the ids of [`text_of`](Self::text_of), and whether they end inside a thought.
-    pub(super) fn begin(&self, messages: &[Message], asked: &TemplateInputs) -> Result<(Vec<u32>, bool)> {
-        let text = self.text_of(messages, asked)?;
+    pub(super) fn begin(&self, messages: &[Message], inputs: &TemplateInputs) -> Result<(Vec<u32>, bool)> {
+        let text = self.text_of(messages, inputs)?;
         let begins_inside = text.trim_end().ends_with(think::OPEN);
         // A template writes its own special tokens, except for those that an encoder expects around every text.
         let special = self.has_encoder || self.format != ChatFormat::Template;
@@ -171,8 +171,8 @@ impl Prompter {
     ///
     /// # Errors
     /// As [`text_of`](Self::text_of), or if it is much longer than the model has positions.
-    pub fn prompt_of(&self, messages: &[Message], asked: &TemplateInputs) -> Result<Vec<u32>> {
-        Ok(self.begin(messages, asked)?.0)
+    pub fn prompt_of(&self, messages: &[Message], inputs: &TemplateInputs) -> Result<Vec<u32>> {
+        Ok(self.begin(messages, inputs)?.0)
     }
 
     /// Returns the ids of a text that is a prompt. With `add_special`, they include those that the tokenizer puts around it.

@@ -108,9 +108,9 @@ impl SegmentsJudge {
             columns: columns.iter().map(|name| (name.clone(), last.into())).collect(),
         };
         let stop = if answer.end == AnswerEnd::Stop { StopReason::StopId } else { StopReason::Length };
-        let said = Rollout::one_turn(0, answer.text.clone(), vec![0], stop);
+        let rollout = Rollout::one_turn(0, answer.text.clone(), vec![0], stop);
         let of = |part: &Part| {
-            let judged = part.reward.judge(&prompt(&part.columns), &said);
+            let judged = part.reward.judge(&prompt(&part.columns), &rollout);
             let Judgement { total, segments } = judged.map_err(|error| Error::input(error.message))?;
             let (mut characters, mut counted) = (0, 0);
             let mut place = |at: usize| {

@@ -149,9 +149,9 @@ impl Session {
         &self.backend.prompter
     }
 
-    /// Returns the strings that end an answer in a conversation: `asked`, and those of the format.
-    pub fn stop_of(&self, asked: &[String]) -> Vec<String> {
-        self.backend.stop(asked)
+    /// Returns the strings that end an answer in a conversation: `requested`, and those of the format.
+    pub fn stop_of(&self, requested: &[String]) -> Vec<String> {
+        self.backend.stop(requested)
     }
 
     /// Submits a request and returns the numbers of its rows.

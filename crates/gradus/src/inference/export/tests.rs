@@ -145,10 +145,10 @@ fn every_tensor_is_there_under_its_name() {
         for tensor in held {
             let is_norm = tensor.name.ends_with("norm.weight") && !tensor.name.contains("ln_");
             let offset = if is_norm { change } else { 0.0 };
-            let wanted = square(&mut tensor.values.iter().map(|x| x + offset));
+            let expected_sum = square(&mut tensor.values.iter().map(|x| x + offset));
             let found = plain.tensors.values().filter(|(dims, values)| {
                 dims.iter().product::<usize>() == tensor.values.len()
-                    && (square(&mut values.iter().copied()) / wanted - 1.0).abs() < 1e-6
+                    && (square(&mut values.iter().copied()) / expected_sum - 1.0).abs() < 1e-6
             });
             assert_eq!(found.count(), 1, "{name}: {}", tensor.name);
         }
@@ -188,9 +188,9 @@ fn queries_lie_in_pairs_and_norms_count_from_0() {
         .map(|tensor| (tensor.name.into_owned(), tensor.values.into_owned()))
         .collect();
     // Two key heads of eight rows of length 32: rows 0, 4, 1, 5, … of each.
-    let (keys, wanted) = (&file.tensors["blk.1.attn_k.weight"].1, &held["trunk.layers.1.self_attn.k_proj.weight"]);
+    let (keys, expected) = (&file.tensors["blk.1.attn_k.weight"].1, &held["trunk.layers.1.self_attn.k_proj.weight"]);
     for (row, from) in [0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15].into_iter().enumerate() {
-        assert_eq!(keys[row * 32..][..32], wanted[from * 32..][..32], "row {row}");
+        assert_eq!(keys[row * 32..][..32], expected[from * 32..][..32], "row {row}");
     }
     assert_eq!(file.tensors["blk.1.attn_v.weight"].1, held["trunk.layers.1.self_attn.v_proj.weight"]);
     assert_eq!(file.tensors["output.weight"].0, [96, 32]);

@@ -7,7 +7,7 @@ use crate::batches::MicroBatch;
 use crate::error::{Error, Result};
 use crate::host::read;
 use crate::model::{Classifier, ModelDir, RewardModel, Rows, Scope, Sequence, Task, Text, WeightFormat};
-use crate::reward::classifier::{number, wanted};
+use crate::reward::classifier::{number, resolve_label};
 use crate::reward::label::ClassifierValue;
 use crate::reward::{RewardError, config_error};
 use crate::text::{Cut, Joined, Level, Pattern, Tokenizer};
@@ -184,8 +184,9 @@ impl Judge {
             let (logits, width) = match &self.model {
                 Model::Tokens(model) => {
                     let batch = model.batch(&texts());
-                    let asked = questions.iter().enumerate().flat_map(|(i, (_, at))| at.iter().map(move |&at| (i, at)));
-                    let indices: Vec<usize> = asked.map(|(i, at)| batch.packed().index(i, at)).collect();
+                    let places =
+                        questions.iter().enumerate().flat_map(|(i, (_, at))| at.iter().map(move |&at| (i, at)));
+                    let indices: Vec<usize> = places.map(|(i, at)| batch.packed().index(i, at)).collect();
                     (model.token_logits(&batch, &indices).flatten(0, 1), model.task().labels.len())
                 }
                 Model::Texts(model) => (model.logits(&model.batch(&texts())).flatten(0, 1), model.task().labels.len()),
@@ -247,7 +248,7 @@ impl RewardMapping {
                 let known: Vec<String> = task.labels.iter().map(|label| format!("`{label}`")).collect();
                 return Err((message, Some(format!("set `values` for two or more of {}", known.join(", ")))));
             }
-            Some(task) => wanted(task, &config.model, config.label.as_ref(), config.value)
+            Some(task) => resolve_label(task, &config.model, config.label.as_ref(), config.value)
                 .map_err(|(message, hint)| (message, Some(hint)))?,
             None => (0, ClassifierValue::Logit),
         };

@@ -230,14 +230,14 @@ fn a_model_is_asked_once_for_each_element_and_the_least_counts() {
     // A column that is not a list, and elements without the field.
     made.prompts[0].columns.insert("passages".into(), json!("Tea"));
     made.prompts[1].columns.insert("passages".into(), json!([{ "wikipage": "Tea" }]));
-    let told: Vec<String> = load(model.path(), &yaml)
+    let errors: Vec<String> = load(model.path(), &yaml)
         .expect("loads")
         .score(&made)
         .into_iter()
         .map(|score| score.expect_err("refused").message)
         .collect();
-    assert!(told[0].contains("the column `passages` is not a list, but `each` needs one"), "{told:?}");
-    assert!(told[1].contains("an element of `passages` has no `passages.content`"), "{told:?}");
+    assert!(errors[0].contains("the column `passages` is not a list, but `each` needs one"), "{errors:?}");
+    assert!(errors[1].contains("an element of `passages` has no `passages.content`"), "{errors:?}");
 }
 
 #[test]
@@ -247,9 +247,9 @@ fn two_segments_in_one_token_are_counted() {
         CompletionQuestions { segments: vec![0..2, 2..4, 4..5], questions: Vec::new(), read: vec![3], cut: 0 };
     let mut made = rollouts(&[json!({ "question": "", "completion": "a. b.", "completion_ids": [1, 2, 3] })]);
     let rollout = made.rollouts.remove(0);
-    let said = [vec![0.0, 1.0], vec![0.0, 2.0], vec![0.0, 0.0]];
+    let outputs = [vec![0.0, 1.0], vec![0.0, 2.0], vec![0.0, 0.0]];
     // The tokens cover the bytes 0..4 and 4..5; two tokens have no text.
-    let score = reward.judged(&reading, &said, &rollout, |_| Ok(vec![0, 0, 1])).expect("scored");
+    let score = reward.judged(&reading, &outputs, &rollout, |_| Ok(vec![0, 0, 1])).expect("scored");
     let p = |z: f32| z.exp() / (1.0 + z.exp());
     let found = score.rewards_t().expect("scored");
     let expected = [p(2.0), p(0.0), 0.0, 0.0];
@@ -302,7 +302,7 @@ fn shares_are_of_all_segments_together() {
 #[test]
 fn what_does_not_fit_the_model_is_told() {
     let tokens = token_model();
-    let told = |model: &Path, yaml: &str| match load(model, yaml) {
+    let error_of = |model: &Path, yaml: &str| match load(model, yaml) {
         Err(Error::Config(found)) => format!("{} | {}", found[0].message, found[0].hint.clone().unwrap_or_default()),
         Err(other) => panic!("refused otherwise: {other}"),
         Ok(_) => panic!("taken: {yaml}"),
@@ -322,7 +322,7 @@ fn what_does_not_fit_the_model_is_told() {
         (&sequence_model(), "", "set `label` to one of `LABEL_0`, `LABEL_1`"),
         (&sequence_model(), "label: 1\nchange: true", "`change` needs a number for each text so far"),
     ] {
-        let found = told(model, yaml);
+        let found = error_of(model, yaml);
         assert!(found.contains(expected), "{yaml}: {found}");
     }
     let mistakes = |yaml: &str| -> Vec<&str> {

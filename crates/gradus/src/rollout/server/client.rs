@@ -489,8 +489,8 @@ impl Client {
         })?;
         // A request names its adapter, but not the whole weights. A restarted server would therefore sample with other
         // weights.
-        let knows = |version: &String| weights.is_adapter || *version == weights.name;
-        match completed.iter().filter_map(|completed| completed.version.as_ref()).find(|version| !knows(version)) {
+        let is_current = |version: &String| weights.is_adapter || *version == weights.name;
+        match completed.iter().filter_map(|completed| completed.version.as_ref()).find(|version| !is_current(version)) {
             Some(version) => {
                 Err(Failure::Lost(format!("it samples with the weights `{version}`, not with `{}`", weights.name)))
             }

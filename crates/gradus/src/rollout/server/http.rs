@@ -95,11 +95,11 @@ impl Http {
             }
             Err(error) => return Err(failed(&error)),
         };
-        let said = serde_json::from_str::<Value>(&text);
+        let parsed = serde_json::from_str::<Value>(&text);
         match status {
             200..=299 if text.trim().is_empty() => Ok(Value::Null),
-            200..=299 => match said {
-                Ok(said) => Ok(said),
+            200..=299 => match parsed {
+                Ok(parsed) => Ok(parsed),
                 // Some answers of vLLM are plain text.
                 Err(_) if !text.trim_start().starts_with(['{', '[']) => Ok(Value::String(text)),
                 Err(error) => {
@@ -123,8 +123,8 @@ impl Http {
 
     /// Extracts the reason from a refusal.
     fn reason(&self, text: &str) -> String {
-        let said = serde_json::from_str::<Value>(text).unwrap_or_default();
-        let at = |pointer: &str| said.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+        let parsed = serde_json::from_str::<Value>(text).unwrap_or_default();
+        let at = |pointer: &str| parsed.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
         let reason = ["/error/message", "/message", "/error_message", "/error", "/detail"].into_iter().find_map(at);
         excerpt(&self.without_key(reason.as_deref().unwrap_or(text).trim()), MAX_REASON_CHARS)
     }

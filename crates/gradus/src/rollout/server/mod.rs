@@ -271,14 +271,14 @@ fn wait<T>(
             Err(RecvTimeoutError::Disconnected) => return Err(gone()),
             Err(RecvTimeoutError::Timeout) => {}
         }
-        let told = match client.waited() {
+        let outcome = match client.waited() {
             Some(waited) => {
                 let limit = client.max_wait().as_secs() as usize;
                 progress.advance("seconds waited for the server", waited.as_secs() as usize, limit)
             }
             None => progress.advance(what, client.done().min(total), total),
         };
-        if let Err(error) = told {
+        if let Err(error) = outcome {
             client.stop();
             return Err(error);
         }
@@ -297,7 +297,7 @@ fn check(policy: &CausalLm, sampler: &Sampler<'_>) -> Result<()> {
         (sampler.params.record != Record::Nothing, "log-probabilities among the ids that could be sampled"),
         (policy.trunk.decoder_start().is_some(), "a model with an encoder"),
     ];
-    match refused.into_iter().find(|(is_asked, _)| *is_asked) {
+    match refused.into_iter().find(|(is_requested, _)| *is_requested) {
         Some((_, what)) => Err(Error::input(format!("{what} needs sampling in this process, not at a server"))
             .with_hint("leave out `rollouts`")),
         None => Ok(()),

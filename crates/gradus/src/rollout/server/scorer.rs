@@ -64,8 +64,8 @@ impl Scorer {
     /// [`Error::Input`] with the first difference, and as [`score`](Self::score).
     pub fn check_tokenizer(&self, tokenizer: &Tokenizer, progress: &dyn Progress) -> Result<()> {
         let texts = probes(tokenizer)?;
-        let asked = texts.clone();
-        let found = self.work(("texts compared", texts.len()), progress, move |client| client.ids_of(&asked))?;
+        let probed = texts.clone();
+        let found = self.work(("texts compared", texts.len()), progress, move |client| client.ids_of(&probed))?;
         let plain = |ids: &[u32]| -> Vec<u32> { ids.iter().copied().filter(|id| !tokenizer.is_special(*id)).collect() };
         for (text, theirs) in texts.iter().zip(found) {
             let (ours, theirs) = (plain(&tokenizer.encode(text, true)?), plain(&theirs));
@@ -73,7 +73,7 @@ impl Scorer {
                 continue;
             }
             let at = ours.iter().zip(&theirs).take_while(|(a, b)| a == b).count();
-            let said = |ids: &[u32]| match ids.get(at) {
+            let shown = |ids: &[u32]| match ids.get(at) {
                 Some(&id) => format!("id {id} (`{}` here)", tokenizer.token(id).unwrap_or_default()),
                 None => "nothing".into(),
             };
@@ -81,8 +81,8 @@ impl Scorer {
                 "the teacher at {} has a different tokenizer than the policy: after {at} equal ids of a text, it has \
                  {} and the policy {}",
                 self.client.url(),
-                said(&theirs),
-                said(&ours)
+                shown(&theirs),
+                shown(&ours)
             );
             return Err(Error::input(message)
                 .with_hint("serve a model with the student's tokenizer: their distributions are compared id by id"));

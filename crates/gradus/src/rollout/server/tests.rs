@@ -34,7 +34,7 @@ type RequestLog = Arc<Mutex<Vec<(String, Value)>>>;
 struct Fake {
     address: SocketAddr,
     /// Requests received so far.
-    asked: RequestLog,
+    requests: RequestLog,
     /// Ends the server.
     end: Sender<()>,
 }
@@ -43,9 +43,9 @@ impl Fake {
     fn new(answer: impl Fn(&str, &Value) -> Reply + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
-        let (asked, answer) = (RequestLog::default(), Arc::new(answer));
+        let (requests, answer) = (RequestLog::default(), Arc::new(answer));
         let (end, ended) = channel();
-        let log = Arc::clone(&asked);
+        let log = Arc::clone(&requests);
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 if ended.try_recv() != Err(std::sync::mpsc::TryRecvError::Empty) {
@@ -56,7 +56,7 @@ impl Fake {
                 std::thread::spawn(move || serve(stream, &log, &*answer));
             }
         });
-        Self { address, asked, end }
+        Self { address, requests, end }
     }
 
     fn options(&self, kind: ServerKind, shared: &Path) -> ServerOptions {
@@ -78,13 +78,13 @@ impl Fake {
 
     /// Returns the requested paths, in order.
     fn paths(&self) -> Vec<String> {
-        self.asked.lock().expect("no panic").iter().map(|(path, _)| path.clone()).collect()
+        self.requests.lock().expect("no panic").iter().map(|(path, _)| path.clone()).collect()
     }
 
     /// Returns the bodies sent to a path.
     fn bodies(&self, path: &str) -> Vec<Value> {
-        let asked = self.asked.lock().expect("no panic");
-        asked.iter().filter(|(asked, _)| asked == path).map(|(_, body)| body.clone()).collect()
+        let requests = self.requests.lock().expect("no panic");
+        requests.iter().filter(|(requested, _)| requested == path).map(|(_, body)| body.clone()).collect()
     }
 
     /// Stops listening.
@@ -121,10 +121,10 @@ fn serve(mut stream: TcpStream, log: &RequestLog, answer: &(dyn Fn(&str, &Value)
     };
     log.lock().expect("no panic").push((path, body));
     match reply {
-        Reply::Json(status, said) => {
-            let said = if said.is_null() { String::new() } else { said.to_string() };
+        Reply::Json(status, content) => {
+            let content = if content.is_null() { String::new() } else { content.to_string() };
             let head = format!("HTTP/1.1 {status} It\r\nContent-Type: application/json\r\nConnection: close\r\n");
-            let _ = write!(stream, "{head}Content-Length: {}\r\n\r\n{said}", said.len());
+            let _ = write!(stream, "{head}Content-Length: {}\r\n\r\n{content}", content.len());
         }
         Reply::Raw(text) => drop(stream.write_all(text.as_bytes())),
         // Reads until the client closes the connection.
@@ -557,7 +557,7 @@ fn whole_weights_go_through_the_folder_and_completions_say_which_they_are_from()
     let tag = first.version.trim_end_matches("-v0");
     let there = |name: &str| folder.path().join(tag).join(name).exists();
     assert_eq!((there("v0"), there("v2")), (false, true), "old weights are removed");
-    let asked = &fake.bodies("/v1/completions")[0];
+    let request = &fake.bodies("/v1/completions")[0];
     for (key, value) in [
         ("n", json!(2)),
         ("logprobs", json!(0)),
@@ -566,10 +566,11 @@ fn whole_weights_go_through_the_folder_and_completions_say_which_they_are_from()
         ("stop_token_ids", json!([12])),
         ("return_token_ids", json!(true)),
     ] {
-        assert_eq!(asked[key], value, "{key}");
+        assert_eq!(request[key], value, "{key}");
     }
     assert!(
-        asked["seed"].as_u64().is_some_and(|seed| i64::try_from(seed).is_ok()) && asked.get("random_streams").is_none()
+        request["seed"].as_u64().is_some_and(|seed| i64::try_from(seed).is_ok())
+            && request.get("random_streams").is_none()
     );
     drop(source);
     assert!(!folder.path().join(tag).exists(), "nothing is left");
@@ -611,8 +612,8 @@ fn each_version_of_an_adapter_has_a_name_of_its_own() {
         assert_eq!(json!(used), json!(names));
         // The old adapter is unloaded after the new one is loaded.
         let paths = fake.paths();
-        let at = |path: &str| paths.iter().position(|asked| asked == path);
-        assert!(at(unload) > paths.iter().rposition(|asked| asked == load), "{paths:?}");
+        let at = |path: &str| paths.iter().position(|requested| requested == path);
+        assert!(at(unload) > paths.iter().rposition(|requested| requested == load), "{paths:?}");
     }
 }
 
@@ -639,9 +640,9 @@ fn sglang_loads_weights_from_disk() {
     assert_eq!(found.rollouts[1].completion_ids, [11, 12, 13]);
     let path = fake.bodies("/update_weights_from_disk")[0]["model_path"].as_str().expect("a path").to_owned();
     assert!(Path::new(&path).starts_with(&there) && path.ends_with("/v0"), "{path}");
-    let asked = &fake.bodies("/generate")[0];
-    let seeds: BTreeSet<String> = (0..2).map(|i| asked["sampling_params"][i]["sampling_seed"].to_string()).collect();
-    assert_eq!((seeds.len(), asked["input_ids"].clone()), (2, json!([[10, 11], [10, 11]])));
+    let request = &fake.bodies("/generate")[0];
+    let seeds: BTreeSet<String> = (0..2).map(|i| request["sampling_params"][i]["sampling_seed"].to_string()).collect();
+    assert_eq!((seeds.len(), request["input_ids"].clone()), (2, json!([[10, 11], [10, 11]])));
 }
 
 #[test]

@@ -231,7 +231,7 @@ fn the_split_into_passes_changes_nothing_but_rounding() {
 
 #[test]
 fn the_longest_pass_is_tried_once_before_the_first_step() {
-    let asked = |try_longest| {
+    let trained = |try_longest| {
         let directory = tempfile::tempdir().unwrap();
         let mut settings = settings(2);
         (settings.try_longest, settings.passes.rows) = (try_longest, Some(3));
@@ -260,7 +260,7 @@ fn the_longest_pass_is_tried_once_before_the_first_step() {
         });
         (objective.passes.into_inner(), learner.module().bits(), values.collect::<Vec<_>>())
     };
-    let ((tried, bits, metrics), (plain, plain_bits, plain_metrics)) = (asked(true), asked(false));
+    let ((tried, bits, metrics), (plain, plain_bits, plain_metrics)) = (trained(true), trained(false));
     // Rows 0, 2 and 3 have 3 tokens each, the maximum: y = −4 + 2 + 0.5, 0 − 2 + 0.5 and 2 + 2 + 0.5.
     assert_eq!(tried[0], [-1.5, -1.5, 4.5]);
     assert_eq!(tried[1..], plain[..], "then everything goes on as without it");

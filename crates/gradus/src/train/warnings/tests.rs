@@ -20,10 +20,10 @@ fn healthy() -> StepStats {
 }
 
 /// Kinds that are reported at each step, with steps counted from 1.
-fn said(steps: impl IntoIterator<Item = StepStats>) -> Vec<(usize, &'static str)> {
+fn kinds_by_step(steps: impl IntoIterator<Item = StepStats>) -> Vec<(usize, &'static str)> {
     let mut watch = Watch::default();
     let steps = steps.into_iter().enumerate();
-    steps.flat_map(|(i, stats)| watch.observe(stats).into_iter().map(move |said| (i + 1, said.kind))).collect()
+    steps.flat_map(|(i, stats)| watch.observe(stats).into_iter().map(move |warning| (i + 1, warning.kind))).collect()
 }
 
 fn turned(mut change: impl FnMut(&mut StepStats)) -> StepStats {
@@ -39,18 +39,18 @@ fn after_ten(later: StepStats) -> impl Iterator<Item = StepStats> {
 
 #[test]
 fn a_healthy_run_is_left_alone() {
-    assert_eq!(said(std::iter::repeat_n(healthy(), 100)), []);
+    assert_eq!(kinds_by_step(std::iter::repeat_n(healthy(), 100)), []);
     // The same without a reference, groups and components.
     let plain = StepStats { flat_groups: None, kl: None, parts: Vec::new(), ..healthy() };
-    assert_eq!(said(std::iter::repeat_n(plain, 100)), []);
-    assert_eq!(said(std::iter::repeat_n(StepStats::default(), 100)), [], "nor is a run that shows nothing");
+    assert_eq!(kinds_by_step(std::iter::repeat_n(plain, 100)), []);
+    assert_eq!(kinds_by_step(std::iter::repeat_n(StepStats::default(), 100)), [], "nor is a run that shows nothing");
 }
 
 #[test]
 fn each_kind_fires_past_its_bound_and_not_before() {
     let check = |kind: &'static str, quiet: fn(&mut StepStats), loud: fn(&mut StepStats)| {
-        assert_eq!(said(after_ten(turned(quiet))), [], "{kind}");
-        let found = said(after_ten(turned(loud)));
+        assert_eq!(kinds_by_step(after_ten(turned(quiet))), [], "{kind}");
+        let found = kinds_by_step(after_ten(turned(loud)));
         assert_eq!(found.iter().map(|(_, kind)| *kind).collect::<Vec<_>>(), [kind]);
     };
     check("length_drift", |stats| stats.length = 44.9, |stats| stats.length = 45.1);
@@ -81,9 +81,9 @@ fn each_kind_fires_past_its_bound_and_not_before() {
 #[test]
 fn comparisons_wait_for_two_windows_and_bounds_for_a_few_steps() {
     let collapsed = turned(|stats| stats.entropy = 0.0);
-    assert_eq!(said(after_ten(collapsed)), [(20, "entropy_collapse")]);
+    assert_eq!(kinds_by_step(after_ten(collapsed)), [(20, "entropy_collapse")]);
     let repeating = turned(|stats| stats.repetition = 0.9);
-    assert_eq!(said(std::iter::repeat_n(repeating, 30)), [(5, "repetition")]);
+    assert_eq!(kinds_by_step(std::iter::repeat_n(repeating, 30)), [(5, "repetition")]);
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn a_kind_is_said_once_until_it_recovers() {
     // The mean over ten steps exceeds 0.3 at the fourth step of 0.9 (0.36), then falls below 0.2 and rises again.
     let steps =
         at(0.0, 10).chain(at(0.9, 10)).chain(at(0.25, 30)).chain(at(0.9, 10)).chain(at(0.1, 10)).chain(at(0.9, 10));
-    assert_eq!(said(steps), [(14, "repetition"), (73, "repetition")]);
+    assert_eq!(kinds_by_step(steps), [(14, "repetition"), (73, "repetition")]);
 }
 
 #[test]

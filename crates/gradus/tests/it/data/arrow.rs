@@ -41,16 +41,16 @@ fn rows(path: &Path) -> Vec<Columns> {
 
 /// Returns the rows of a file up to its first error, and that error without the folder.
 fn rows_and_error(folder: &Folder, path: &Path) -> (Vec<Columns>, Option<String>) {
-    let told = |error: gradus::Error| error.to_string().replace(&format!("{}/", folder.0.path().display()), "");
+    let message_of = |error: gradus::Error| error.to_string().replace(&format!("{}/", folder.0.path().display()), "");
     let found = match open(path) {
         Ok(found) => found,
-        Err(error) => return (Vec::new(), Some(told(error))),
+        Err(error) => return (Vec::new(), Some(message_of(error))),
     };
     let mut good = Vec::new();
     for row in found {
         match row {
             Ok(row) => good.push(row.columns),
-            Err(error) => return (good, Some(told(error))),
+            Err(error) => return (good, Some(message_of(error))),
         }
     }
     (good, None)
@@ -161,22 +161,22 @@ fn the_list_of_a_saved_data_set_says_which_files_are_read() {
     folder.write("d/state.json", r#"{"state": "done"}"#);
     assert_eq!(name_of(find().expect("found").files), ["a.arrow", "b.arrow", "c.arrow"]);
 
-    let told = |state: &str| {
+    let error_of = |state: &str| {
         folder.write("d/state.json", state);
         folder.error_of(&folder.path("d").to_string_lossy(), &LoadOptions::default())
     };
     assert_eq!(
-        told(r#"{"_data_files": [{"filename": "z.arrow"}]}"#),
+        error_of(r#"{"_data_files": [{"filename": "z.arrow"}]}"#),
         "d/z.arrow: the file is missing, but `state.json` next to it lists it"
     );
     let unknown = "d/state.json: expected a list of files with a `filename` under `_data_files`";
-    assert_eq!(told(r#"{"_data_files": [{"filename": "../d/a.arrow"}]}"#), unknown);
-    assert_eq!(told(r#"{"_data_files": 3}"#), unknown);
-    assert!(told("{").starts_with("d/state.json: not valid JSON: EOF"));
+    assert_eq!(error_of(r#"{"_data_files": [{"filename": "../d/a.arrow"}]}"#), unknown);
+    assert_eq!(error_of(r#"{"_data_files": 3}"#), unknown);
+    assert!(error_of("{").starts_with("d/state.json: not valid JSON: EOF"));
     folder.write("d/dataset_dict.json", r#"{"splits": [".."]}"#);
-    assert_eq!(told("{}"), "d/dataset_dict.json: expected a list of directories under `splits`");
+    assert_eq!(error_of("{}"), "d/dataset_dict.json: expected a list of directories under `splits`");
     folder.write("d/dataset_dict.json", r#"{"splits": ["sft", "dpo"]}"#);
-    assert_eq!(told("{}"), "d: several splits and no `train`: `sft`, `dpo`");
+    assert_eq!(error_of("{}"), "d: several splits and no `train`: `sft`, `dpo`");
 }
 
 #[test]
@@ -188,8 +188,8 @@ fn what_rows_have_no_value_for_is_told_with_its_column() {
         ("run_end", "RunEndEncoded(non-null Int32, Utf8)"),
         ("list_view", "ListView(Int64)"),
     ] {
-        let told = error("a.arrow", bytes(&format!("{name}.arrow")));
-        assert_eq!(told, format!("a.arrow: column `{name}` has the type {kind}, which rows cannot store"));
+        let message = error("a.arrow", bytes(&format!("{name}.arrow")));
+        assert_eq!(message, format!("a.arrow: column `{name}` has the type {kind}, which rows cannot store"));
     }
     assert_eq!(error("a.arrow", bytes("same_names.arrow")), "a.arrow: two columns are named `text`");
     assert_eq!(error("a.arrow", b"FEA1 and more"), "a.arrow: Feather version 1, which gradus does not read");
@@ -198,22 +198,23 @@ fn what_rows_have_no_value_for_is_told_with_its_column() {
 
 #[test]
 fn a_bad_value_is_an_error_of_its_row_alone() {
-    let told = |name: &str, content: Vec<u8>| -> Vec<Option<String>> {
+    let errors_of = |name: &str, content: Vec<u8>| -> Vec<Option<String>> {
         let folder = Folder::new();
         let path = PathBuf::from(folder.write(name, content));
-        let told = |error: gradus::Error| error.to_string().replace(&format!("{}/", folder.0.path().display()), "");
-        open(&path).expect("known").map(|row| row.err().map(told)).collect()
+        let message_of =
+            |error: gradus::Error| error.to_string().replace(&format!("{}/", folder.0.path().display()), "");
+        open(&path).expect("known").map(|row| row.err().map(message_of)).collect()
     };
     let infinite = "a.arrow:2: column `score` holds a number that is not finite";
-    assert_eq!(told("a.arrow", bytes("nan.arrow")), [None, Some(infinite.to_owned())]);
+    assert_eq!(errors_of("a.arrow", bytes("nan.arrow")), [None, Some(infinite.to_owned())]);
     let twice = "a.arrow:2: column `map` holds a map with the key `a` twice";
-    assert_eq!(told("a.arrow", bytes("same_keys.arrow")), [None, Some(twice.to_owned())]);
+    assert_eq!(errors_of("a.arrow", bytes("same_keys.arrow")), [None, Some(twice.to_owned())]);
     let times = batch(vec![
         ("time", Arc::new(Time32MillisecondArray::from(vec![0, -1, 0]))),
         ("at", Arc::new(TimestampMillisecondArray::from(vec![0, 0, i64::MAX]))),
     ]);
     assert_eq!(
-        told("a.arrow", stream(vec![times])),
+        errors_of("a.arrow", stream(vec![times])),
         [
             None,
             Some("a.arrow:2: column `time` holds the time of day -1, below zero".to_owned()),
@@ -243,9 +244,9 @@ fn a_file_that_is_cut_off_anywhere_says_after_which_row() {
                     0 => "before the first row".to_owned(),
                     row => format!("after row {row}"),
                 };
-                let is_told = error == format!("cut.arrow: the Arrow data is cut off {after}");
+                let is_reported = error == format!("cut.arrow: the Arrow data is cut off {after}");
                 // Too short to recognize the format.
-                assert!(is_told || length < 6, "{name}, {length} bytes: {error}");
+                assert!(is_reported || length < 6, "{name}, {length} bytes: {error}");
                 seen.push(rows.len());
             }
         }
@@ -277,16 +278,17 @@ fn a_file_stands_for_no_more_than_its_bytes_can_hold() {
     );
     // 7 notes of 80 bytes, compressed.
     for name in ["zstd.arrow", "lz4.feather"] {
-        let told = error("a.arrow", with_number(bytes(name), 560, 1 << 40));
+        let message = error("a.arrow", with_number(bytes(name), 560, 1 << 40));
         assert_eq!(
-            told, "a.arrow: not valid Arrow data before the first row: a compressed buffer declares an impossible size",
+            message,
+            "a.arrow: not valid Arrow data before the first row: a compressed buffer declares an impossible size",
             "{name}"
         );
     }
     let column: ArrayRef = Arc::new(StringArray::from(vec!["x".repeat(4000)]));
     let content = stream(vec![batch(vec![("text", column)])]);
-    let told = error("a.arrow", with_number(content.clone(), 4000, 1 << 50));
-    assert_eq!(told, "a.arrow: not valid Arrow data before the first row: a buffer ends after its batch");
+    let message = error("a.arrow", with_number(content.clone(), 4000, 1 << 50));
+    assert_eq!(message, "a.arrow: not valid Arrow data before the first row: a buffer ends after its batch");
     let packed = gzip(&with_number(content.clone(), 4032 + 64, 1 << 50));
     let expected = "a.arrow: a batch of rows has 1125899906842624 bytes, but at most 4294967296 are read at once";
     assert_eq!(error("a.arrow", packed), expected);
@@ -299,8 +301,8 @@ fn a_file_stands_for_no_more_than_its_bytes_can_hold() {
     let item = Field::new_list_field(texts.data_type().clone(), true);
     let offsets = OffsetBuffer::from_lengths([70]);
     let list = ListArray::new(Arc::new(item), offsets, Arc::new(texts), None);
-    let told = error("a.arrow", stream(vec![batch(vec![("text", Arc::new(list))])]));
-    assert_eq!(told, "a.arrow: the row on line 1 has more than 67108864 bytes, the limit for a row");
+    let message = error("a.arrow", stream(vec![batch(vec![("text", Arc::new(list))])]));
+    assert_eq!(message, "a.arrow: the row on line 1 has more than 67108864 bytes, the limit for a row");
 }
 
 #[test]
@@ -343,18 +345,18 @@ fn batches_are_written_whole_or_not_at_all() {
     let read = |path: &Path| -> Vec<Value> { rows(path).into_iter().map(|row| row["text"].clone()).collect() };
     assert_eq!(read(&path), ["a", "b", "c"]);
 
-    let told = |batches: Vec<Result<RecordBatch, ArrowError>>, schema: &Schema| {
+    let error_of = |batches: Vec<Result<RecordBatch, ArrowError>>, schema: &Schema| {
         let error = write_stream(batches, schema, &path).expect_err("not written").to_string();
         error.replace(&format!("{}/", folder.0.path().display()), "")
     };
     let stopped = ArrowError::ComputeError("stopped".into());
     assert_eq!(
-        told(vec![Ok(texts(&["d", "e"])), Err(stopped)], &schema),
+        error_of(vec![Ok(texts(&["d", "e"])), Err(stopped)], &schema),
         "a.arrow: the batch after row 2 cannot be written: Compute error: stopped"
     );
     let other = batch(vec![("n", Arc::new(Int8Array::from(vec![1])))]);
     assert_eq!(
-        told(vec![Ok(other)], &schema),
+        error_of(vec![Ok(other)], &schema),
         "a.arrow: the batch after row 0 cannot be written: Schema error: it has the fields `n`: Int8, expected `text`: Utf8"
     );
     assert_eq!(read(&path), ["a", "b", "c"]);

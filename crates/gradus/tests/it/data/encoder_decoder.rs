@@ -48,10 +48,10 @@ fn source_and_target_end_each() {
             (source.to_vec(), target.to_vec())
         })
         .collect();
-    let wanted: [(&[u32], &[u32]); 5] =
+    let expected: [(&[u32], &[u32]); 5] =
         [(&[3, 5, 1], &[4, 6, 1]), (&[3, 5], &[6, 1]), (&[3, 5], &[3, 5]), (&[3, 1], &[6, 1]), (&[3, 1], &[5, 1])];
-    for ((source, target), wanted) in found.iter().zip(wanted) {
-        assert_eq!((&source[..], &target[..]), wanted);
+    for ((source, target), expected) in found.iter().zip(expected) {
+        assert_eq!((&source[..], &target[..]), expected);
     }
 }
 

@@ -83,8 +83,8 @@ fn a_number_that_is_not_finite_does_not_become_null() {
         for value in [f64::NAN, f64::INFINITY] {
             let rows = write(schema, value);
             assert!(rows[0].is_ok(), "{rows:?}");
-            let told = rows[1].as_ref().expect_err("no number of JSON").to_string();
-            assert!(told.contains(&format!("column `{name}` holds a number that is not finite")), "{told}");
+            let message = rows[1].as_ref().expect_err("no number of JSON").to_string();
+            assert!(message.contains(&format!("column `{name}` holds a number that is not finite")), "{message}");
         }
     }
 }
@@ -175,14 +175,14 @@ fn transcripts_convert_to_prompts_and_messages() {
         })
     );
     let turn = |role: &str, content: &str| json!({"role": role, "content": content});
-    let asked = [turn("user", "Tea?"), turn("assistant", "Yes."), turn("user", "Sugar?")];
+    let prompt = [turn("user", "Tea?"), turn("assistant", "Yes."), turn("user", "Sugar?")];
     assert_eq!(
         make(Target::Preference, Form::Messages),
         json!({
-            "prompt": asked, "chosen": [turn("assistant", "No.")], "rejected": [turn("assistant", "Never.")], "id": 7,
+            "prompt": prompt, "chosen": [turn("assistant", "No.")], "rejected": [turn("assistant", "Never.")], "id": 7,
         })
     );
-    let [a, b, c] = asked;
+    let [a, b, c] = prompt;
     assert_eq!(make(Target::Messages, Form::AsIs), json!({"messages": [a, b, c, turn("assistant", "No.")], "id": 7}));
     assert_eq!(make(Target::Text, Form::AsIs)["text"], pair["chosen"]);
 }

@@ -37,11 +37,11 @@ fn by_prefixes(tokenizer: &Tokenizer, before: &[u32], ids: &[u32]) -> Vec<Range<
     let prompt = tokenizer.decode(before, true).expect("readable");
     let mut start = 0;
     let one = |k: usize| {
-        let said = tokenizer.decode(&[before, &ids[..=k]].concat(), true).expect("readable");
-        let said = said
+        let decoded = tokenizer.decode(&[before, &ids[..=k]].concat(), true).expect("readable");
+        let decoded = decoded
             .strip_prefix(&prompt)
             .map_or_else(|| tokenizer.decode(&ids[..=k], true).expect("readable"), str::to_owned);
-        let shared = text.chars().zip(said.chars()).take_while(|(a, b)| a == b).map(|(a, _)| a.len_utf8()).sum();
+        let shared = text.chars().zip(decoded.chars()).take_while(|(a, b)| a == b).map(|(a, _)| a.len_utf8()).sum();
         let end = if tokenizer.is_special(ids[k]) { start } else { start.max(shared) };
         std::mem::replace(&mut start, end)..end
     };

@@ -52,11 +52,11 @@ fn words_of_roberta_s_kin_have_a_space_before_them() {
         tokenizer.encode_words(&words, None).expect("ids")
     };
     // The tokenizer's own ids of words if its file requests the prefix space.
-    let asked = plain.replace("\"add_prefix_space\":false", "\"add_prefix_space\":true");
-    let asked = asked.replace("\"add_prefix_space\": false", "\"add_prefix_space\": true");
+    let content = plain.replace("\"add_prefix_space\":false", "\"add_prefix_space\":true");
+    let content = content.replace("\"add_prefix_space\": false", "\"add_prefix_space\": true");
     let expected = {
         let folder = Folder::new();
-        folder.write("m/tokenizer.json", asked);
+        folder.write("m/tokenizer.json", content);
         Tokenizer::from_dir(&folder.path("m")).expect("a tokenizer").encode_words(&words, None).expect("ids")
     };
     let other = r#"{"tokenizer_class": "TokenizersBackend"}"#;

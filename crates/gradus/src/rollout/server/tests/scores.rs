@@ -3,7 +3,7 @@
 use super::*;
 
 /// The log-probability of an id after another: the successor is the most probable.
-fn told(before: u64, id: u64) -> f64 {
+fn logprob_after(before: u64, id: u64) -> f64 {
     -1.5 - ((id + 320 - before - 1) % 320) as f64 / 8.0
 }
 
@@ -20,7 +20,7 @@ fn scored(body: &Value) -> Value {
     };
     let place = |i: usize| -> Option<Value> {
         let before = ids[i.checked_sub(1)?];
-        let entry = |id: u64| json!({ "logprob": told(before, id), "rank": 1, "decoded_token": "x" });
+        let entry = |id: u64| json!({ "logprob": logprob_after(before, id), "rank": 1, "decoded_token": "x" });
         let named = best(before, body["prompt_logprobs"].as_u64()?).chain([ids[i]]);
         Some(named.map(|id| (id.to_string(), entry(id))).collect::<serde_json::Map<_, _>>().into())
     };
@@ -37,11 +37,12 @@ fn scored_by_sglang(body: &Value) -> Value {
     let (start, k) = (body["logprob_start_len"].as_u64().expect("a place") as usize, body["top_logprobs_num"].as_u64());
     let own = (start..ids.len()).map(|i| match i == start {
         true => json!([null, ids[i], null]),
-        false => json!([told(ids[i - 1], ids[i]), ids[i], null]),
+        false => json!([logprob_after(ids[i - 1], ids[i]), ids[i], null]),
     });
     let top = |i: usize| -> Option<Vec<Value>> {
-        (i > start)
-            .then(|| best(ids[i - 1], k.unwrap_or(0)).map(|id| json!([told(ids[i - 1], id), id, null])).collect())
+        (i > start).then(|| {
+            best(ids[i - 1], k.unwrap_or(0)).map(|id| json!([logprob_after(ids[i - 1], id), id, null])).collect()
+        })
     };
     let mut meta = json!({ "prompt_tokens": ids.len(), "input_token_logprobs": own.collect::<Vec<_>>() });
     if k.is_some_and(|k| k > 0) {
@@ -82,8 +83,8 @@ fn scores(endpoint: &Endpoint, k: usize) -> Result<Vec<Vec<TokenScore>>> {
 fn ids_are_scored_by_every_kind_of_server() {
     let token = |before: u64, id: u32, k: u64| TokenScore {
         id,
-        logprob: Some(told(before, u64::from(id)) as f32),
-        likeliest: best(before, k).map(|id| (id as u32, told(before, id) as f32)).collect(),
+        logprob: Some(logprob_after(before, u64::from(id)) as f32),
+        likeliest: best(before, k).map(|id| (id as u32, logprob_after(before, id) as f32)).collect(),
     };
     for kind in [ServerKind::Vllm, ServerKind::Gradus, ServerKind::Sglang] {
         for k in [0, 3] {
@@ -93,18 +94,18 @@ fn ids_are_scored_by_every_kind_of_server() {
             assert_eq!(found, expected, "{kind:?}");
             let bodies = [fake.bodies("/v1/completions"), fake.bodies("/generate")].concat();
             assert_eq!(bodies.len(), 2);
-            let asked =
+            let request =
                 bodies.iter().find(|body| body["prompt"] == json!([5, 6]) || body["input_ids"] == json!([5, 6]));
-            let asked = asked.expect("it was asked");
+            let request = request.expect("it was asked");
             match kind {
                 ServerKind::Vllm => assert_eq!(
-                    asked,
+                    request,
                     &json!({ "model": "teacher", "prompt": [5, 6], "max_tokens": 1, "temperature": 1.0, "prompt_logprobs": k,
                         "return_token_ids": true })
                 ),
-                ServerKind::Gradus => assert_eq!((&asked["max_tokens"], &asked["echo"]), (&json!(0), &json!(true))),
+                ServerKind::Gradus => assert_eq!((&request["max_tokens"], &request["echo"]), (&json!(0), &json!(true))),
                 ServerKind::Sglang => assert_eq!(
-                    asked,
+                    request,
                     &json!({ "input_ids": [5, 6], "sampling_params": { "max_new_tokens": 0, "temperature": 1.0 },
                         "return_logprob": true, "logprob_start_len": 0, "top_logprobs_num": k, "stream": false })
                 ),
@@ -196,7 +197,7 @@ fn an_id_that_cannot_be_has_no_number() {
     let found = scorer.score(passages()[1..2].to_vec(), 320, &Unwatched).expect("scores");
     assert_eq!(found[0][0].logprob, None);
     let likeliest: Vec<(u32, f32)> = found[0][0].likeliest.clone();
-    assert_eq!(likeliest, [(7, told(5, 7) as f32), (6, -9999.0), (8, -9999.0)]);
+    assert_eq!(likeliest, [(7, logprob_after(5, 7) as f32), (6, -9999.0), (8, -9999.0)]);
 }
 
 #[test]

@@ -76,7 +76,7 @@ fn a_server_draws_turn_after_turn_with_all_ids_so_far() {
     let fake = drawing(|_, _| None);
     let (rollouts, notices) = played(&fake, &Unwatched).expect("episodes");
     assert_eq!((rollouts.len(), notices.len()), (4, 0));
-    let mut asked: Vec<Vec<u64>> = Vec::new();
+    let mut requests: Vec<Vec<u64>> = Vec::new();
     for rollout in &rollouts.rollouts {
         assert_eq!(rollout.turns.len(), 3, "{rollout:?}");
         assert_eq!(rollout.episode.as_ref().expect("an episode").end, EpisodeEnd::Done);
@@ -89,7 +89,7 @@ fn a_server_draws_turn_after_turn_with_all_ids_so_far() {
         for turn in &rollout.turns {
             let (drawn, others) = rest.split_at(turn.drawn);
             assert_eq!(drawn.iter().map(|id| u64::from(*id)).collect::<Vec<_>>(), turn_after(&ids));
-            asked.push(ids.clone());
+            requests.push(ids.clone());
             let (answered, others) = others.split_at(turn.answered);
             ids.extend(drawn.iter().chain(answered).map(|id| u64::from(*id)));
             rest = others;
@@ -100,8 +100,8 @@ fn a_server_draws_turn_after_turn_with_all_ids_so_far() {
     let mut found: Vec<Vec<u64>> =
         bodies.iter().map(|body| serde_json::from_value(body["prompt"].clone()).expect("ids")).collect();
     found.sort();
-    asked.sort();
-    assert_eq!(found, asked);
+    requests.sort();
+    assert_eq!(found, requests);
     let seeds: BTreeSet<String> = bodies.iter().map(|body| body["seed"].to_string()).collect();
     assert_eq!(seeds.len(), bodies.len());
 }
