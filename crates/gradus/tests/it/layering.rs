@@ -26,7 +26,8 @@ const PARTS: &[(&str, &[&str])] = &[
     ("text", &["suggest", "visible", "gradus_metrics"]),
     ("html", &["visible"]),
     // Extensions by users: by name in their own programs, or as programs that exchange lines.
-    ("plugin", &["suggest"]),
+    // Environments and tools of programs are plug-ins, too.
+    ("plugin", &["suggest", "gradus_environments"]),
     ("process", &["gradus_environments"]),
     // A user can interrupt the wait for a service.
     ("service", &["process"]),
