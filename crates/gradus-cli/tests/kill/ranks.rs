@@ -2,7 +2,7 @@
 //! with the bits of an undisturbed run on a single rank.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use super::compare::{differences, snapshot};
@@ -55,6 +55,7 @@ fn kill_one(lab: &Lab, directory: &Path, killer: &mut Killer, time: Duration) ->
             "the launcher was killed"
         }
     };
+    end_launcher(&mut child, directory);
     let output = child.wait_with_output().expect("it ends");
     let start = Instant::now();
     while !found.is_empty() {
@@ -66,6 +67,22 @@ fn kill_one(lab: &Lab, directory: &Path, killer: &mut Killer, time: Duration) ->
         killer.kills += 1;
         format!("{story} after {} ms", pause.as_millis())
     })
+}
+
+/// Waits until the launcher ends. It is killed if it still runs long after its last rank: if a rank is killed while it starts, the launcher
+/// of Open MPI 4.1 can wait forever, for a message of that rank.
+fn end_launcher(child: &mut Child, directory: &Path) {
+    let mut last_seen = Instant::now();
+    while child.try_wait().expect("a process can be asked").is_none() {
+        if !ranks(directory).is_empty() {
+            last_seen = Instant::now();
+        }
+        if last_seen.elapsed() > Duration::from_secs(60) {
+            eprintln!("the launcher did not end after its ranks and was killed");
+            child.kill().expect("a process can be killed");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// Runs the case `name` on a single rank, and on 2 to 4 ranks that are killed and resumed on other numbers of ranks.
