@@ -72,22 +72,63 @@ pub fn write_path(path: &Path, write: impl FnOnce(&Path) -> Result<()>) -> Resul
 /// # Errors
 /// The error of `fill`, or [`Error::Io`].
 pub fn write_dir(path: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    fill_dir(path, fill)?.finish()
+}
+
+/// The first half of [`write_dir`]: fills a new directory next to `path`. [`FilledDir::finish`] is the second half. It needs only the disk,
+/// so it may run on another thread.
+///
+/// # Errors
+/// The error of `fill`, or [`Error::Io`].
+pub fn fill_dir(path: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<FilledDir> {
     if let Some(missing) = path.parent().filter(|parent| !parent.as_os_str().is_empty() && !parent.is_dir()) {
         fs::create_dir_all(missing)
             .and_then(|()| sync_directory(parent(missing)))
             .map_err(|source| Error::io(missing, source))?;
     }
     let temporary = sibling(path, "tmp");
-    let filled = fs::create_dir(&temporary)
-        .map_err(|source| Error::io(path, source))
-        .and_then(|()| fill(&temporary))
-        .and_then(|()| sync_tree(&temporary))
-        .and_then(|()| replace(&temporary, path));
+    let filled =
+        fs::create_dir(&temporary).map_err(|source| Error::io(path, source)).and_then(|()| fill(&temporary));
     if filled.is_err() {
         // The directory may not exist; the first error is the one to report.
         let _ = fs::remove_dir_all(&temporary);
     }
-    filled.map_err(|error| error.relocated(&temporary, path))
+    filled.map_err(|error| error.relocated(&temporary, path))?;
+    Ok(FilledDir { temporary, path: path.to_owned() })
+}
+
+/// A complete directory that is neither flushed to disk nor under its final name. Dropping it removes it.
+#[derive(Debug)]
+#[must_use = "it is removed unless it is finished"]
+pub struct FilledDir {
+    temporary: PathBuf,
+    path: PathBuf,
+}
+
+impl FilledDir {
+    /// Where the files are until [`finish`](Self::finish).
+    pub fn path(&self) -> &Path {
+        &self.temporary
+    }
+
+    /// Flushes the files to disk and renames the directory, replacing an existing one. On any failure the final path is unchanged.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn finish(self) -> Result<()> {
+        // A directory inside another one that is being written is flushed with that one.
+        let is_part = parent(&self.path).ancestors().any(|outer| outer.file_name().is_some_and(is_temporary));
+        let flushed = if is_part { Ok(()) } else { sync_tree(&self.temporary) };
+        let finished = flushed.and_then(|()| replace(&self.temporary, &self.path));
+        finished.map_err(|error| error.relocated(&self.temporary, &self.path))
+    }
+}
+
+impl Drop for FilledDir {
+    fn drop(&mut self) {
+        // After a successful `finish`, nothing has this name.
+        let _ = fs::remove_dir_all(&self.temporary);
+    }
 }
 
 /// Creates the directory `to` with the files of `from` as hard links, or as copies if links are not possible. Files may share their

@@ -25,7 +25,7 @@ use super::metrics;
 use super::tensors::{NamedCodes, NamedTensor, StateTensor, read_state, write_state};
 use super::trainer_state::TrainerState;
 use crate::error::{Error, Result};
-use crate::files::atomic;
+use crate::files::atomic::{self, FilledDir};
 
 /// State that a resumed run needs in addition to weights and moments. Readers ignore unknown keys.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -145,6 +145,32 @@ pub struct CheckpointParts<'a> {
     pub optimizer: &'a [StateTensor<'a>],
 }
 
+/// A checkpoint whose files are written, but which is not complete yet. If it is dropped, no checkpoint exists.
+#[derive(Debug)]
+#[must_use = "no checkpoint exists before it is finished"]
+pub struct FilledCheckpoint {
+    directory: FilledDir,
+    run: RunDir,
+    step: usize,
+    keep: usize,
+}
+
+impl FilledCheckpoint {
+    /// Adds the checksums, flushes all files to disk, gives the directory its name, and removes older checkpoints. Returns its path.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; existing checkpoints stay.
+    pub fn finish(self) -> Result<PathBuf> {
+        let path = self.run.checkpoint(self.step);
+        let at = self.directory.path();
+        let summed = Checksums::of(at).and_then(|sums| sums.write(at));
+        summed.map_err(|error| error.relocated(at, &path))?;
+        self.directory.finish()?;
+        Checkpoint::tidy(&self.run, self.step, self.keep)?;
+        Ok(path)
+    }
+}
+
 /// Returns the optimizer state of one parameter under PyTorch's names: AdamW's two moments, or RMSprop's one.
 pub fn moments<'a>(
     parameter: &str,
@@ -196,10 +222,23 @@ impl Checkpoint {
         keep: usize,
         write_model: impl FnOnce(&Path) -> Result<()>,
     ) -> Result<PathBuf> {
+        Self::fill(run, parts, keep, write_model)?.finish()
+    }
+
+    /// The first half of [`write`](Self::write): writes all files, which the operating system may still hold in memory.
+    /// [`FilledCheckpoint::finish`] is the second half. It needs no weights, so training can continue meanwhile.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn fill(
+        run: &RunDir,
+        parts: &CheckpointParts<'_>,
+        keep: usize,
+        write_model: impl FnOnce(&Path) -> Result<()>,
+    ) -> Result<FilledCheckpoint> {
         let step = parts.run_state.step;
-        let path = run.checkpoint(step);
         run.sync_logs()?;
-        atomic::write_dir(&path, |directory| {
+        let directory = atomic::fill_dir(&run.checkpoint(step), |directory| {
             write_model(directory)?;
             write_state(&directory.join("optimizer.safetensors"), parts.optimizer)?;
             write_text(&directory.join("trainer_state.json"), &parts.trainer_state.to_text())?;
@@ -213,10 +252,9 @@ impl Checkpoint {
             if run.best().is_dir() {
                 atomic::link_tree(&run.best(), &directory.join(BEST_DIR))?;
             }
-            Checksums::of(directory)?.write(directory)
+            Ok(())
         })?;
-        Self::tidy(run, step, keep)?;
-        Ok(path)
+        Ok(FilledCheckpoint { directory, run: run.clone(), step, keep })
     }
 
     /// Removes the checkpoints that the newest one, of `step`, makes superfluous. These are older unplanned ones, so that an interrupted
@@ -417,6 +455,10 @@ mod tests {
     }
 
     fn write(run: &RunDir, step: usize, keep: usize) -> PathBuf {
+        fill(run, step, keep).finish().unwrap()
+    }
+
+    fn fill(run: &RunDir, step: usize, keep: usize) -> FilledCheckpoint {
         let run_state = RunState {
             optimizer_steps: 4 * step,
             step,
@@ -440,7 +482,37 @@ mod tests {
         let optimizer = moments("wte.weight", &[2, 2], Some(&[0.1, 0.2, 0.3, 0.4]), &[1e-9, 0.0, 2.0, 3.0]);
         let parts =
             CheckpointParts { run_state: &run_state, trainer_state: &trainer_state, seed: 42, optimizer: &optimizer };
-        Checkpoint::write(run, &parts, keep, |directory| write_text(&directory.join("config.json"), "{}")).unwrap()
+        Checkpoint::fill(run, &parts, keep, |directory| write_text(&directory.join("config.json"), "{}")).unwrap()
+    }
+
+    #[test]
+    fn a_filled_checkpoint_exists_only_once_it_is_finished() {
+        let Fixture { run, _directory } = fixture();
+        write(&run, 1, 1);
+        let filled = fill(&run, 2, 1);
+        assert_eq!(run.checkpoint_steps().unwrap(), [1], "the older one stays until then");
+        // As after a kill: the next process removes what is left.
+        std::mem::forget(filled);
+        assert_eq!(atomic::recover(&run.checkpoints()).unwrap(), 1);
+        assert_eq!(run.checkpoint_steps().unwrap(), [1]);
+        let filled = fill(&run, 2, 1);
+        assert!(std::thread::spawn(move || filled.finish()).join().unwrap().unwrap().ends_with("step-000002"));
+        assert_eq!(run.checkpoint_steps().unwrap(), [2]);
+        assert_eq!(Checkpoint::of(&run, None).unwrap().unwrap().run_state.step, 2);
+    }
+
+    #[test]
+    fn a_checkpoint_that_cannot_be_finished_leaves_the_older_one() {
+        let Fixture { run, _directory } = fixture();
+        write(&run, 1, 1);
+        let filled = fill(&run, 2, 1);
+        fs::remove_dir_all(filled.directory.path()).unwrap();
+        let error = filled.finish().unwrap_err().to_string();
+        assert!(error.contains("step-000002") && !error.contains(".tmp-"), "the final path is named: {error}");
+        assert_eq!(run.checkpoint_steps().unwrap(), [1]);
+        let dropped = fill(&run, 3, 1);
+        drop(dropped);
+        assert_eq!(atomic::recover(&run.checkpoints()).unwrap(), 0, "nothing is left of it");
     }
 
     #[test]

@@ -2,7 +2,9 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::panic::resume_unwind;
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 use burn::module::Module;
@@ -65,6 +67,32 @@ pub struct DataProgress {
     pub examples: usize,
 }
 
+/// A thread that completes the checkpoint of `step`. Dropping this waits for it, so that nothing writes to a run directory that nobody owns.
+struct WritingCheckpoint {
+    step: usize,
+    thread: Option<JoinHandle<Result<PathBuf>>>,
+}
+
+impl WritingCheckpoint {
+    fn is_done(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    fn join(&mut self) -> Result<PathBuf> {
+        let thread = self.thread.take().expect("joined once");
+        thread.join().unwrap_or_else(|panic| resume_unwind(panic))
+    }
+}
+
+impl Drop for WritingCheckpoint {
+    fn drop(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            // The run fails for another reason, which is the one to report.
+            drop(thread.join());
+        }
+    }
+}
+
 /// Appends to the run directory and notifies the observer. A checkpoint restores its state.
 pub struct Recorder<'a> {
     run: RunDir,
@@ -82,6 +110,8 @@ pub struct Recorder<'a> {
     started: Instant,
     elapsed_before: f64,
     saved: Option<usize>,
+    /// The checkpoint that another thread completes.
+    writing: Option<WritingCheckpoint>,
     /// Version of the learners at the last complete step, when weights and files were consistent; `None` within a step.
     settled: Option<u64>,
     /// Opened with the first row of this process.
@@ -172,6 +202,7 @@ impl<'a> Recorder<'a> {
             started: now,
             elapsed_before,
             saved: None,
+            writing: None,
             settled: None,
             trackers: None,
             description: String::new(),
@@ -504,10 +535,12 @@ impl<'a> Recorder<'a> {
         Ok(Verdict::Continue)
     }
 
-    /// Writes a checkpoint after `self.state.step` steps, unless it exists. `planned` is true if an undisturbed run writes it too.
+    /// Begins a checkpoint after `self.state.step` steps, unless it exists, after completing the previous one. All files are written here;
+    /// another thread adds checksums, flushes them to disk and gives the checkpoint its name. `planned` is true if an undisturbed run writes
+    /// it too.
     ///
     /// # Errors
-    /// If it cannot be written; earlier checkpoints stay.
+    /// If it or the previous one cannot be written; earlier checkpoints stay.
     pub fn checkpoint(
         &mut self,
         settings: &Settings,
@@ -515,6 +548,7 @@ impl<'a> Recorder<'a> {
         optimizers: &[(&str, &Optimizer)],
         save: impl FnOnce(&Path) -> Result<()>,
     ) -> Result<()> {
+        self.complete_checkpoint()?;
         let step = self.state.step;
         if self.saved == Some(step) {
             return Ok(());
@@ -554,9 +588,39 @@ impl<'a> Recorder<'a> {
             seed: settings.seed.0,
             optimizer: &tensors,
         };
-        let path = Checkpoint::write(&self.run, &parts, settings.keep_checkpoints, save)?;
+        let filled = Checkpoint::fill(&self.run, &parts, settings.keep_checkpoints, save)?;
         self.saved = Some(step);
-        self.observer.event(&Event::Checkpoint { step, path: &path });
+        let thread = std::thread::spawn(move || filled.finish());
+        self.writing = Some(WritingCheckpoint { step, thread: Some(thread) });
+        Ok(())
+    }
+
+    /// Completes the last checkpoint if its thread is done; does not wait.
+    ///
+    /// # Errors
+    /// If it could not be written; earlier checkpoints stay.
+    pub fn poll_checkpoint(&mut self) -> Result<()> {
+        match &self.writing {
+            Some(writing) if writing.is_done() => self.complete_checkpoint(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits for the last checkpoint.
+    ///
+    /// # Errors
+    /// If it could not be written; earlier checkpoints stay.
+    pub fn complete_checkpoint(&mut self) -> Result<()> {
+        let Some(mut writing) = self.writing.take() else { return Ok(()) };
+        let step = writing.step;
+        match writing.join() {
+            Ok(path) => self.observer.event(&Event::Checkpoint { step, path: &path }),
+            Err(error) => {
+                self.saved = None;
+                // A deleted directory ends the run with its own error.
+                self.unless_deleted::<()>(Err(error))?;
+            }
+        }
         Ok(())
     }
 

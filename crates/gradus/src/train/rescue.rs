@@ -20,6 +20,9 @@ pub(super) fn checkpoint_on_failure<'o, S>(
     if matches!(&ended, Ok(Ok(()))) || (is_interrupted && recorder.is_saved()) {
         return ended.unwrap_or(Ok(()));
     }
+    if let Err(error) = recorder.complete_checkpoint() {
+        recorder.emit(&Event::Warning(&error.to_string()));
+    }
     let gone = recorder.is_deleted().then(|| recorder.run().clone());
     if gone.is_some()
         && let Err(error) = recorder.rescue()

@@ -80,11 +80,19 @@ pub(super) trait TrainingStep {
 /// # Errors
 /// Errors of [`TrainingStep`] or of writing. A run that fails between two steps leaves a checkpoint.
 pub(super) fn train<T: TrainingStep>(training: &mut T, recorder: &mut Recorder<'_>) -> Result<()> {
-    let steps = |training: &mut T, recorder: &mut Recorder<'_>| steps(training, recorder);
+    let steps = |training: &mut T, recorder: &mut Recorder<'_>| {
+        let ended = steps(training, recorder);
+        if matches!(ended, Ok(()) | Err(Error::Interrupted)) {
+            // These rely on the last checkpoint.
+            recorder.complete_checkpoint()?;
+        }
+        ended
+    };
     rescue::checkpoint_on_failure(training, recorder, steps, |training, recorder| {
         let settled = recorder.is_settled(training.version());
         if settled {
             checkpoint(training, recorder, false)?;
+            recorder.complete_checkpoint()?;
         }
         Ok(settled)
     })
@@ -115,6 +123,7 @@ fn steps(training: &mut dyn TrainingStep, recorder: &mut Recorder<'_>) -> Result
     }
     recorder.emit(&Event::Phase { name: "training", total: Some(steps), done: recorder.state.step });
     for step in recorder.state.step..steps {
+        recorder.poll_checkpoint()?;
         recorder.begin();
         let report = training.step(step, recorder)?;
         let done = step + 1;
