@@ -373,6 +373,15 @@ pub(crate) fn gpu(device: &Device) -> Option<burn_cubecl::CubeDevice> {
     }
 }
 
+/// Whether `device` runs operations of this crate: the CPU or a GPU, unless kernels are off.
+pub(crate) fn has_kernels(device: &Device) -> bool {
+    #[cfg(feature = "gpu")]
+    if gpu(device).is_some() {
+        return true;
+    }
+    is_cpu(device)
+}
+
 /// Whether `op` has a kernel on `device` for tensors of `dtype`. Elsewhere its reference runs.
 pub(crate) fn supports(op: &impl Op, device: &Device, dtype: DType) -> bool {
     if is_cpu(device) {

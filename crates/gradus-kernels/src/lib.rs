@@ -16,6 +16,7 @@ mod adamw;
 mod attention;
 pub mod cuda;
 mod decode;
+mod draw;
 mod dynamic;
 mod embedding;
 #[cfg(test)]
@@ -59,6 +60,7 @@ pub use attention::{
     attention_fused, attention_fused_dropping, attention_with, mix,
 };
 pub use decode::{CacheRow, LayerCache};
+pub use draw::{Draw, DrawChoice, Drawn, draw, draws_on};
 pub use dynamic::Codes;
 pub use embedding::embedding;
 pub use frozen::{FrozenWeight, multiplies_in, packs_weights};

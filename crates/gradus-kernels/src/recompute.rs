@@ -10,8 +10,12 @@ use std::fmt::{Debug, Formatter};
 use burn::backend::DispatchTensor;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Gradients, Tensor};
+#[cfg(feature = "gpu")]
+use burn_cubecl::{kernel::into_contiguous, tensor::CubeTensor};
 
-use crate::fused::{Dense, MANY, Op, apply, is_cpu, read};
+use crate::fused::{Dense, MANY, Op, apply, has_kernels, read};
+#[cfg(feature = "gpu")]
+use crate::gpu::{GpuOp, cube_of, tensor_of};
 
 /// Computes `run(module, x_nd)`, and computes it again in the backward pass instead of keeping the intermediate results.
 ///
@@ -42,7 +46,7 @@ where
     F: Fn(&M, [Tensor<2>; N]) -> Tensor<2> + Send + Sync + 'static,
 {
     let tracked = inputs.iter().find(|input| input.is_autodiff()).map(Tensor::device);
-    let Some(device) = tracked.filter(is_cpu) else {
+    let Some(device) = tracked.filter(has_kernels) else {
         return run(module, inputs);
     };
     let track = |input: Tensor<2>| if input.is_autodiff() { input } else { input.autodiff() };
@@ -56,7 +60,7 @@ where
 /// Returns the same tensor as an input of one block among several that read it. The gradients from that block are summed before they are
 /// added to those of the others, whether or not the block is recomputed.
 pub fn branch(x_nd: Tensor<2>) -> Tensor<2> {
-    match x_nd.is_autodiff() && is_cpu(&x_nd.device()) {
+    match x_nd.is_autodiff() && has_kernels(&x_nd.device()) {
         true => apply(Branch, vec![x_nd.into_dispatch()]),
         false => x_nd,
     }
@@ -72,6 +76,50 @@ impl Op for Branch {
 
     fn backward(&self, _: &[Dense], grad: &Dense, _: &[bool]) -> Vec<Option<Dense>> {
         vec![Some(grad.clone())]
+    }
+
+    #[cfg(feature = "gpu")]
+    fn on_gpu(&self) -> Option<&dyn GpuOp> {
+        Some(self)
+    }
+}
+
+#[cfg(feature = "gpu")]
+impl GpuOp for Branch {
+    fn forward(&self, inputs: Vec<CubeTensor>) -> (CubeTensor, Vec<CubeTensor>) {
+        (inputs[0].clone(), Vec::new())
+    }
+
+    fn backward(&self, _: &[CubeTensor], grad: CubeTensor, _: &[bool]) -> Vec<Option<CubeTensor>> {
+        vec![Some(grad)]
+    }
+}
+
+/// A contiguous tensor of a device, without autodiff.
+trait Value: Clone {
+    fn tensor<const R: usize>(&self) -> Tensor<R>;
+
+    fn of<const R: usize>(tensor: Tensor<R>) -> Self;
+}
+
+impl Value for Dense {
+    fn tensor<const R: usize>(&self) -> Tensor<R> {
+        self.tensor()
+    }
+
+    fn of<const R: usize>(tensor: Tensor<R>) -> Self {
+        read(tensor, Self::clone)
+    }
+}
+
+#[cfg(feature = "gpu")]
+impl Value for CubeTensor {
+    fn tensor<const R: usize>(&self) -> Tensor<R> {
+        tensor_of(self.clone())
+    }
+
+    fn of<const R: usize>(tensor: Tensor<R>) -> Self {
+        into_contiguous(cube_of(tensor))
     }
 }
 
@@ -89,29 +137,60 @@ impl<M, F, const N: usize> Debug for Recompute<M, F, N> {
     }
 }
 
-impl<M, F, const N: usize> Op for Recompute<M, F, N>
+impl<M, F, const N: usize> Recompute<M, F, N>
 where
     M: Module + Sync + 'static,
     F: Fn(&M, [Tensor<2>; N]) -> Tensor<2> + Send + Sync + 'static,
 {
-    fn forward(&self, inputs: &[Dense]) -> (Dense, Vec<Dense>) {
-        let y = (self.run)(&self.module, std::array::from_fn(|i| inputs[i].tensor()));
-        (read(y, Dense::clone), inputs[..N].to_vec())
+    fn output<V: Value>(&self, inputs: &[V]) -> V {
+        V::of((self.run)(&self.module, std::array::from_fn(|i| inputs[i].tensor())))
     }
 
-    fn backward(&self, saved: &[Dense], grad: &Dense, needed: &[bool]) -> Vec<Option<Dense>> {
+    fn gradients<V: Value>(&self, saved: &[V], grad: &V, needed: &[bool]) -> Vec<Option<V>> {
         // These are leaves of a separate graph, so the graph of the running backward pass is untouched.
         let module = self.module.clone().train();
         let inputs: [Tensor<2>; N] =
             std::array::from_fn(|i| saved[i].tensor::<2>().autodiff().set_require_grad(needed[i]));
         let y = (self.run)(&module, inputs.clone());
         let mut gradients = (y * grad.tensor().autodiff()).sum().backward();
-        let of_inputs = inputs.iter().map(|input| input.grad_remove(&mut gradients));
-        let mut found: Vec<_> =
-            of_inputs.map(|gradient| gradient.map(|gradient| read(gradient, Dense::clone))).collect();
+        let mut found: Vec<_> = inputs.iter().map(|input| input.grad_remove(&mut gradients).map(V::of)).collect();
         let trained = &mut self.trained.iter();
         module.visit(&mut ParameterVisitor { trained, found: &mut found, gradients: &mut gradients });
         found
+    }
+}
+
+impl<M, F, const N: usize> Op for Recompute<M, F, N>
+where
+    M: Module + Sync + 'static,
+    F: Fn(&M, [Tensor<2>; N]) -> Tensor<2> + Send + Sync + 'static,
+{
+    fn forward(&self, inputs: &[Dense]) -> (Dense, Vec<Dense>) {
+        (self.output(inputs), inputs[..N].to_vec())
+    }
+
+    fn backward(&self, saved: &[Dense], grad: &Dense, needed: &[bool]) -> Vec<Option<Dense>> {
+        self.gradients(saved, grad, needed)
+    }
+
+    #[cfg(feature = "gpu")]
+    fn on_gpu(&self) -> Option<&dyn GpuOp> {
+        Some(self)
+    }
+}
+
+#[cfg(feature = "gpu")]
+impl<M, F, const N: usize> GpuOp for Recompute<M, F, N>
+where
+    M: Module + Sync + 'static,
+    F: Fn(&M, [Tensor<2>; N]) -> Tensor<2> + Send + Sync + 'static,
+{
+    fn forward(&self, inputs: Vec<CubeTensor>) -> (CubeTensor, Vec<CubeTensor>) {
+        (self.output(&inputs), inputs[..N].to_vec())
+    }
+
+    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool]) -> Vec<Option<CubeTensor>> {
+        self.gradients(saved, &grad, needed)
     }
 }
 
@@ -133,19 +212,18 @@ impl ModuleVisitor for Parameters<'_> {
 }
 
 /// Collects the gradients of these parameters, in the same order.
-struct ParameterVisitor<'a> {
+struct ParameterVisitor<'a, V> {
     trained: &'a mut std::slice::Iter<'a, bool>,
-    found: &'a mut Vec<Option<Dense>>,
+    found: &'a mut Vec<Option<V>>,
     gradients: &'a mut Gradients,
 }
 
-impl ModuleVisitor for ParameterVisitor<'_> {
+impl<V: Value> ModuleVisitor for ParameterVisitor<'_, V> {
     fn visit_float<const R: usize>(&mut self, param: &Param<Tensor<R>>) {
         if self.trained.next() != Some(&true) {
             return;
         }
-        let gradient = param.val().grad_remove(self.gradients);
-        self.found.push(gradient.map(|gradient| read(gradient, Dense::clone)));
+        self.found.push(param.val().grad_remove(self.gradients).map(V::of));
     }
 }
 

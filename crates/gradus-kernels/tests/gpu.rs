@@ -2,16 +2,18 @@
 
 use std::cell::Cell;
 use std::num::NonZeroUsize;
-use std::sync::LazyLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
 
+use burn::module::{Module, Param};
 #[cfg(feature = "wgpu")]
 use burn::tensor::DeviceKind;
 use burn::tensor::{Device, DeviceType, Tensor, TensorData};
 use gradus_kernels::{
-    Activated, AdamWStep, AdamWUpdate, AttentionShape, CacheRow, CrossSegments, FrozenWeight, Gelu, Int8Moments,
-    LayerCache, Layout, LmHead, Mask, Precision, Quantized, Segments, Table, TokenLogprobs, WeightFormat, adamw,
-    adamw_each, attention, attention_across, attention_fused, embedding, geglu, gelu, layer_norm, linear, reference,
-    rms_norm, rope, softcap, sum_of_squares, swiglu, token_logprobs,
+    Activated, AdamWStep, AdamWUpdate, AttentionShape, CacheRow, CrossSegments, Draw, DrawChoice, Drawn, FrozenWeight,
+    Gelu, Int8Moments, LayerCache, Layout, LmHead, Mask, Precision, Quantized, Segments, Table, TokenLogprobs,
+    WeightFormat, adamw, adamw_each, attention, attention_across, attention_fused, draw, draws_on, embedding, geglu,
+    gelu, layer_norm, linear, recompute, reference, rms_norm, rope, softcap, sum_of_squares, swiglu, token_logprobs,
 };
 
 use testing::{assert_close, check, host, values};
@@ -610,4 +612,214 @@ fn weights_in_few_bits_stay_so_on_the_device_and_multiply_as_what_they_stand_for
             );
         }
     }
+}
+
+/// A row's distribution from a sort of its ids, in f64: the definition of [`draw`].
+struct Sorted {
+    /// The logits after penalty and bans, divided by the temperature; the kept ids with their weights, in ascending order.
+    kept: Vec<(usize, f64)>,
+    total: f64,
+    logprobs: Vec<f64>,
+    sampled_logprobs: Vec<f64>,
+}
+
+impl Sorted {
+    fn new(logits_v: &[f32], row: &Draw) -> Self {
+        let temperature = f64::from(row.temperature);
+        let log_softmax = |logits: &[f64]| -> Vec<f64> {
+            let largest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let partition = largest + logits.iter().map(|z| (z - largest).exp()).sum::<f64>().ln();
+            logits.iter().map(|z| z - partition).collect()
+        };
+        let reported = if row.untempered { 1.0 } else { temperature };
+        let raw: Vec<f64> = logits_v.iter().map(|&z| f64::from(z) / reported).collect();
+        let mut edited: Vec<f64> = logits_v.iter().map(|&z| f64::from(z)).collect();
+        for &id in &row.penalized {
+            let (z, penalty) = (edited[id as usize], f64::from(row.penalty));
+            edited[id as usize] = if z < 0.0 { z * penalty } else { z / penalty };
+        }
+        row.banned.iter().for_each(|&id| edited[id as usize] = f64::NEG_INFINITY);
+        edited.iter_mut().for_each(|z| *z /= temperature);
+        let mut order: Vec<usize> = (0..edited.len()).filter(|&id| edited[id] > f64::NEG_INFINITY).collect();
+        // Higher ids first among ties.
+        order.sort_by(|&a, &b| edited[b].total_cmp(&edited[a]).then(b.cmp(&a)));
+        let largest = edited[order[0]];
+        let weight = |id: usize| (edited[id] - largest).exp();
+        if row.top_k > 0 {
+            let last = edited[order[(row.top_k as usize).min(order.len()) - 1]];
+            order.retain(|&id| edited[id] >= last);
+        }
+        if row.top_p < 1.0 {
+            let target = f64::from(row.top_p) * order.iter().map(|&id| weight(id)).sum::<f64>();
+            let mut before = 0.0;
+            let kept = order.iter().take_while(|&&id| {
+                let is_needed = before < target;
+                before += weight(id);
+                is_needed
+            });
+            let kept = kept.count();
+            order.truncate(kept);
+        }
+        order.retain(|&id| weight(id) >= f64::from(row.min_p));
+        order.sort_unstable();
+        let kept: Vec<(usize, f64)> = order.into_iter().map(|id| (id, weight(id))).collect();
+        let total = kept.iter().map(|(_, weight)| weight).sum::<f64>();
+        let sampled_logprobs = edited.iter().map(|z| z - largest - total.ln()).collect();
+        Self { kept, total, logprobs: log_softmax(&raw), sampled_logprobs }
+    }
+
+    /// Checks a drawn id and its log-probabilities.
+    fn check(&self, what: &str, row: &Draw, drawn: Drawn) {
+        let id = drawn.id as usize;
+        let close = |found: f32, expected: f64| (f64::from(found) - expected).abs() < 2e-5 * expected.abs().max(1.0);
+        assert!(close(drawn.logprob, self.logprobs[id]), "{what}: {drawn:?}, expected {}", self.logprobs[id]);
+        match row.choice {
+            DrawChoice::Forced(forced) => assert_eq!((drawn.id, drawn.sampled_logprob), (forced, 0.0), "{what}"),
+            DrawChoice::Greedy => {
+                let best = self.kept.iter().map(|(_, weight)| *weight).fold(0.0, f64::max);
+                let first = self.kept.iter().find(|(_, weight)| *weight == best).expect("an id").0;
+                assert_eq!((id, drawn.sampled_logprob), (first, 0.0), "{what}");
+            }
+            DrawChoice::Sampled(uniform) => {
+                assert!(close(drawn.sampled_logprob, self.sampled_logprobs[id]), "{what}: {drawn:?}");
+                let before: f64 = self.kept.iter().take_while(|(kept, _)| *kept < id).map(|(_, weight)| weight).sum();
+                let Some((_, weight)) = self.kept.iter().find(|(kept, _)| *kept == id) else {
+                    panic!("{what}: id {id} was dropped")
+                };
+                // The share of the total at which the id was drawn, up to the rounding of sums in f32.
+                let (from, to) = (before / self.total, (before + weight) / self.total);
+                assert!(from - 2e-5 <= uniform && uniform <= to + 2e-5, "{what}: {uniform} is not in {from}..{to}");
+            }
+        }
+    }
+}
+
+#[test]
+fn draws_agree_with_a_sort() {
+    let Some(device) = device() else { return };
+    let plain = Draw {
+        choice: DrawChoice::Greedy,
+        temperature: 1.0,
+        untempered: false,
+        penalty: 1.0,
+        penalized: Vec::new(),
+        banned: Vec::new(),
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+    };
+    let choices = [0.0, 0.1, 0.37, 0.5, 0.777, 0.999, 1.0 - 1e-12].map(DrawChoice::Sampled);
+    let choices = [&choices[..], &[DrawChoice::Greedy, DrawChoice::Forced(1)]].concat();
+    let mut drawn_ids = std::collections::BTreeSet::new();
+    for (v, steps) in [(2, 1e9), (300, 1e9), (300, 4.0), (2048, 1e9), (5003, 8.0), (20_000, 1e9)] {
+        let edits = |n: u32| (0..n).map(|i| i * (v as u32 / n).max(1)).filter(|&id| id < v as u32).collect::<Vec<_>>();
+        let settings = [
+            plain.clone(),
+            Draw { temperature: 0.5, ..plain.clone() },
+            Draw { temperature: 1.7, untempered: true, ..plain.clone() },
+            Draw { top_k: 1, ..plain.clone() },
+            Draw { top_k: 20, temperature: 0.9, ..plain.clone() },
+            Draw { top_k: u32::MAX, top_p: 0.901, ..plain.clone() },
+            Draw { top_p: 0.33, ..plain.clone() },
+            Draw { top_p: 0.951, top_k: 50, min_p: 0.031, temperature: 0.7, ..plain.clone() },
+            Draw { min_p: 0.21, ..plain.clone() },
+            Draw { penalty: 1.3, penalized: edits(40), banned: edits(7)[1..].to_vec(), ..plain.clone() },
+            Draw {
+                penalty: 0.8,
+                penalized: edits(300),
+                top_p: 0.8,
+                untempered: true,
+                temperature: 0.6,
+                ..plain.clone()
+            },
+        ];
+        let rows: Vec<Draw> = settings
+            .iter()
+            .flat_map(|row| choices.iter().map(|&choice| Draw { choice, ..row.clone() }))
+            // Greedy draws do not truncate.
+            .map(|row| match row.choice {
+                DrawChoice::Sampled(_) => row,
+                _ => Draw { top_k: 0, top_p: 1.0, min_p: 0.0, ..row },
+            })
+            .collect();
+        // With few steps, many logits tie.
+        let logits: Vec<f32> =
+            values(rows.len() * v, 7 + v as u64).iter().map(|x| (x * 5.0 * steps).round() / steps).collect();
+        let logits_bv = Tensor::<2>::from_data(TensorData::new(logits.clone(), [rows.len(), v]), &device);
+        assert!(draws_on(&device, v));
+        let drawn = draw(logits_bv.clone(), &rows);
+        assert_eq!(host(logits_bv), logits, "the caller's logits stay as they are");
+        for (i, (row, drawn)) in rows.iter().zip(&drawn).enumerate() {
+            let sorted = Sorted::new(&logits[i * v..(i + 1) * v], row);
+            sorted.check(&format!("{v} ids, {row:?}"), row, *drawn);
+            drawn_ids.insert(drawn.id);
+        }
+    }
+    assert!(drawn_ids.len() > 200, "{} different ids", drawn_ids.len());
+}
+
+#[test]
+fn broken_logits_are_visible_in_what_is_drawn() {
+    let Some(device) = device() else { return };
+    let row = Draw {
+        choice: DrawChoice::Sampled(0.5),
+        temperature: 1.0,
+        untempered: false,
+        penalty: 1.0,
+        penalized: Vec::new(),
+        banned: Vec::new(),
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+    };
+    for logits in [[f32::NAN; 3], [f32::NEG_INFINITY; 3], [1.0, f32::NAN, 2.0]] {
+        for row in [row.clone(), Draw { top_k: 2, top_p: 0.9, ..row.clone() }] {
+            let logits_bv = Tensor::<2>::from_data(TensorData::new(logits.to_vec(), [1, 3]), &device);
+            let drawn = draw(logits_bv, std::slice::from_ref(&row))[0];
+            assert!(drawn.id < 3 && !drawn.logprob.is_finite(), "{logits:?}: {drawn:?}");
+        }
+    }
+}
+
+#[derive(Module, Debug)]
+struct Block {
+    norm: Param<Tensor<1>>,
+    weight: Param<Tensor<2>>,
+}
+
+#[test]
+fn recomputed_blocks_give_the_bits_of_kept_activations_and_keep_only_their_input() {
+    let Some(device) = device() else { return };
+    let (n, d) = (40, 24);
+    let block = |seed| Block {
+        norm: Param::from_tensor(leaf([d], seed, &device)),
+        weight: Param::from_tensor(leaf([d, d], seed + 1, &device)),
+    };
+    let blocks = [block(1), block(3), block(5)];
+    let forward = |block: &Block, x: Tensor<2>| {
+        let normed = rms_norm(x.clone(), block.norm.val(), 1e-6);
+        let y = linear(normed, block.weight.val(), None, Layout::OutIn, Precision::F32);
+        x + gelu(y, Gelu::Tanh)
+    };
+    let gradients = |step: &dyn Fn(&Block, Tensor<2>) -> Tensor<2>| {
+        let x = leaf([n, d], 9, &device);
+        let y = blocks.iter().fold(x.clone() * 2.0, |x, block| step(block, x));
+        let mut gradients = y.powi_scalar(2).sum().backward();
+        let mut found = vec![host(x.grad_remove(&mut gradients).expect("of the input"))];
+        for block in &blocks {
+            found.push(host(block.norm.val().grad_remove(&mut gradients).expect("of the norm")));
+            found.push(host(block.weight.val().grad_remove(&mut gradients).expect("of the weight")));
+        }
+        found
+    };
+    let runs = Arc::new(AtomicUsize::new(0));
+    let recomputed = gradients(&|block, x| {
+        let runs = Arc::clone(&runs);
+        recompute(block, x, move |block: &Block, x| {
+            runs.fetch_add(1, Ordering::Relaxed);
+            forward(block, x)
+        })
+    });
+    assert_eq!(recomputed, gradients(&forward));
+    assert_eq!(runs.load(Ordering::Relaxed), 6, "three forward and three backward");
 }

@@ -10,6 +10,7 @@ pub(crate) mod attention;
 pub(crate) mod cache;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
+pub(crate) mod draw;
 pub(crate) mod embedding;
 mod frozen;
 mod linear;
@@ -57,6 +58,7 @@ pub fn cuda_sources() -> Vec<offline::Source> {
         cache::offline,
         cuda::attention::offline,
         cuda::product::offline,
+        draw::offline,
         embedding::offline,
         logprobs::offline,
         norm::offline,

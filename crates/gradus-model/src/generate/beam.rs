@@ -235,7 +235,8 @@ fn search_at_once(
         let entering: Vec<usize> = waiting.drain(..waiting.len().min(places)).collect();
         for numbers in entering.chunk_by(|_, &number| number % PREFILLED_TOGETHER != 0) {
             let together: Vec<&[u32]> = numbers.iter().map(|&number| prompts[number]).collect();
-            let (computed, mut logits) = next.after_prompts(&together);
+            let (computed, logits) = next.after_prompts(&together);
+            let mut logits = logits.into_host();
             for ((&number, prompt), logits) in numbers.iter().zip(computed).zip(logits.chunks_mut(vocabulary)) {
                 let slots = free.split_off(free.len() - beams.num_beams);
                 let given = next.given(prompts[number], prompts[number].len());
@@ -261,7 +262,7 @@ fn search_at_once(
         }
         let tokens: Vec<NewToken> = live.iter().flat_map(Search::next).collect();
         let ends: Vec<usize> = (0..tokens.len()).collect();
-        let mut logits = next.after(&tokens, &ends);
+        let mut logits = next.after(&tokens, &ends).into_host();
         let mut rest = &mut logits[..];
         for search in &mut live {
             let (own, others) = rest.split_at_mut(search.rows() * vocabulary);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use super::mask::LogitsMask;
-use super::next::{NewToken, Next};
+use super::next::{Lines, NewToken, Next};
 use super::params::SamplingParams;
 use super::row::{Event, Row, StopRule};
 use crate::error::{Error, Result};
@@ -65,30 +65,28 @@ pub struct Engine<'a> {
     /// Prompts in the cache.
     cached_prompts: Vec<usize>,
     /// Logits after the last computed prompt, if rows of it still wait, with those of the guide.
-    last_logits: Logits,
+    last_logits: Option<Logits>,
     prefilled: usize,
 }
 
 /// One line of logits per row: the model's, and the guide's if there is one.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 struct Logits {
-    own: Vec<f32>,
-    guide: Option<Vec<f32>>,
+    own: Lines,
+    guide: Option<Lines>,
 }
 
 impl Logits {
-    /// Returns line `i`; `vocabulary` is the length of a line.
-    fn line(&self, i: usize, vocabulary: usize) -> Self {
-        let line = |all: &Vec<f32>| all[i * vocabulary..(i + 1) * vocabulary].to_vec();
-        Self { own: line(&self.own), guide: self.guide.as_ref().map(line) }
+    /// Returns the lines `indices`, in this order.
+    fn select(&self, indices: &[usize]) -> Self {
+        let select = |lines: &Lines| lines.select(indices);
+        Self { own: select(&self.own), guide: self.guide.as_ref().map(select) }
     }
 
-    fn append(&mut self, other: Self) {
-        self.own.extend(other.own);
-        match (&mut self.guide, other.guide) {
-            (Some(guide), Some(other)) => guide.extend(other),
-            (guide, other) => *guide = other,
-        }
+    /// Returns these lines followed by `others`.
+    fn followed_by(self, others: Self) -> Self {
+        let guide = self.guide.zip(others.guide).map(|(a, b)| a.followed_by(b));
+        Self { own: self.own.followed_by(others.own), guide }
     }
 }
 
@@ -118,7 +116,7 @@ impl<'a> Engine<'a> {
             free: (0..places).rev().collect(),
             rows: 0,
             cached_prompts: Vec::new(),
-            last_logits: Logits::default(),
+            last_logits: None,
             prefilled: 0,
         }
     }
@@ -233,13 +231,14 @@ impl<'a> Engine<'a> {
         while !self.waiting.is_empty() && !self.free.is_empty() {
             let known = usize::from(self.waiting[0].computed.is_some());
             let groups = self.next_groups(known);
-            let fresh = self.prefill(known..groups);
-            let vocabulary = self.next.model().vocab_size();
-            let logits_of = |group: usize| match group.checked_sub(known) {
-                Some(i) => fresh.line(i, vocabulary),
-                None => self.last_logits.clone(),
+            let computed = self.prefill(known..groups);
+            let before = self.last_logits.take().filter(|_| known > 0);
+            // One line per group.
+            let lines = match (before, computed) {
+                (Some(before), Some(computed)) => before.followed_by(computed),
+                (before, computed) => before.or(computed).expect("logits after the prompt of a group"),
             };
-            let (mut entering, mut logits) = (Vec::new(), Logits::default());
+            let (mut entering, mut line_of) = (Vec::new(), Vec::new());
             for (i, group) in self.waiting.iter_mut().enumerate().take(groups) {
                 let prompt = group.computed.expect("it was just computed");
                 let (given, shared) = self.next.given(&group.prompt, group.shared);
@@ -250,18 +249,20 @@ impl<'a> Engine<'a> {
                     let row = Row::new(row, prompt, encoded.clone(), slot, Arc::clone(&group.params), group.is_kept);
                     if row.uncached() == 0 {
                         entering.push(row);
-                        logits.append(logits_of(i));
+                        line_of.push(i);
                     } else {
                         self.prefilled += row.uncached();
                         self.live.push(row);
                     }
                 }
             }
-            if groups > known {
-                self.last_logits = logits_of(groups - 1);
-            }
             self.waiting.retain(|group| !group.rows.is_empty());
-            self.draw(&mut entering, &mut logits, stop, events);
+            if self.waiting.front().is_some_and(|group| group.computed.is_some()) {
+                self.last_logits = Some(lines.select(&[groups - 1]));
+            }
+            if !entering.is_empty() {
+                self.draw(&mut entering, lines.select(&line_of), stop, events);
+            }
             self.live.append(&mut entering);
             self.retire(events);
         }
@@ -284,9 +285,9 @@ impl<'a> Engine<'a> {
     }
 
     /// Computes the prompts of waiting groups and returns the logits after the last token of each.
-    fn prefill(&mut self, groups: Range<usize>) -> Logits {
+    fn prefill(&mut self, groups: Range<usize>) -> Option<Logits> {
         if groups.is_empty() {
-            return Logits::default();
+            return None;
         }
         let waiting = self.waiting.range(groups.clone());
         let prompts: Vec<&[u32]> = waiting.map(|group| &group.prompt[..group.shared]).collect();
@@ -296,7 +297,7 @@ impl<'a> Engine<'a> {
         self.prefilled += prompts.iter().map(|prompt| prompt.len()).sum::<usize>();
         self.cached_prompts.extend(numbers.clone());
         self.waiting.range_mut(groups).zip(numbers).for_each(|(group, number)| group.computed = Some(number));
-        Logits { own, guide }
+        Some(Logits { own, guide })
     }
 
     /// Computes the ids of live rows that are not in the cache, then samples one more id for each row.
@@ -312,31 +313,36 @@ impl<'a> Engine<'a> {
         });
         let ends: Vec<usize> = ends.collect();
         let own = self.next.after(&tokens, &ends);
-        let mut logits = Logits { own, guide: self.guide.as_mut().map(|guide| guide.after(&tokens, &ends)) };
+        let logits = Logits { own, guide: self.guide.as_mut().map(|guide| guide.after(&tokens, &ends)) };
         live.iter_mut().for_each(Row::catch_up);
-        self.draw(&mut live, &mut logits, stop, events);
+        self.draw(&mut live, logits, stop, events);
         self.live = live;
         self.retire(events);
     }
 
     /// Samples one id for each of `rows` from its line of `logits`.
-    fn draw(&self, rows: &mut [Row], logits: &mut Logits, stop: &mut dyn StopRule, events: &mut Vec<Event>) {
-        // Single kept rows compute their prompts themselves, so none of them enters with its first id.
-        if rows.is_empty() {
-            return;
-        }
+    fn draw(&self, rows: &mut [Row], logits: Logits, stop: &mut dyn StopRule, events: &mut Vec<Event>) {
         let vocabulary = self.next.model().vocab_size();
         let Logits { own, guide } = logits;
-        match self.mask {
-            None => rows.par_iter_mut().zip(own.par_chunks_mut(vocabulary)).for_each(|(row, logits_v)| {
-                let line = row.process(logits_v);
-                row.draw(line, logits_v, None);
-            }),
-            Some(mask) => {
+        match (own, self.mask) {
+            (Lines::Device(logits_bv), None) if rows.iter().all(Row::draws_on_device) => {
+                let draws: Vec<_> = rows.par_iter_mut().map(|row| row.device_draw(vocabulary)).collect();
+                let drawn = gradus_kernels::draw(logits_bv, &draws);
+                rows.iter_mut().zip(drawn).for_each(|(row, drawn)| row.push_drawn(drawn));
+            }
+            (own, None) => {
+                let mut own = own.into_host();
+                rows.par_iter_mut().zip(own.par_chunks_mut(vocabulary)).for_each(|(row, logits_v)| {
+                    let line = row.process(logits_v);
+                    row.draw(line, logits_v, None);
+                });
+            }
+            (own, Some(mask)) => {
+                let (mut own, guide) = (own.into_host(), guide.map(Lines::into_host));
                 let both = rows.par_iter().zip(own.par_chunks_mut(vocabulary));
                 let lines: Vec<_> = both.map(|(row, logits_v)| row.process(logits_v)).collect();
                 let histories: Vec<_> = rows.iter().map(|row| (row.number, row.history())).collect();
-                let supports = mask.supports(&histories, own, guide.as_deref());
+                let supports = mask.supports(&histories, &own, guide.as_deref());
                 let both = rows.par_iter_mut().zip(own.par_chunks_mut(vocabulary));
                 let each = both.zip(lines.into_par_iter().zip(supports));
                 each.for_each(|((row, logits_v), (line, support))| row.draw(line, logits_v, Some(support)));

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use burn::tensor::Tensor;
-use gradus_kernels::CacheRow;
+use gradus_kernels::{CacheRow, draws_on};
 
 use crate::model::{CausalLm, Context, KvCache, select_rows};
 
@@ -26,6 +26,56 @@ pub(super) struct NewToken {
     pub position: u32,
     /// Place of its keys and values.
     pub row: CacheRow,
+}
+
+/// Logits of the next token, one line per row.
+#[derive(Debug, Clone)]
+pub(super) enum Lines {
+    /// On a device that draws the next token itself, `[B, V]`.
+    Device(Tensor<2>),
+    /// On the host, with this vocabulary.
+    Host(Vec<f32>, usize),
+}
+
+impl Lines {
+    fn new(logits_bv: Tensor<2>) -> Self {
+        let [_, vocabulary] = logits_bv.dims();
+        match draws_on(&logits_bv.device(), vocabulary) {
+            true => Self::Device(logits_bv),
+            false => Self::Host(host(logits_bv), vocabulary),
+        }
+    }
+
+    /// Returns the numbers of all lines.
+    pub fn into_host(self) -> Vec<f32> {
+        match self {
+            Self::Device(logits_bv) => host(logits_bv),
+            Self::Host(values, _) => values,
+        }
+    }
+
+    /// Returns the lines `indices`, in this order.
+    pub fn select(&self, indices: &[usize]) -> Self {
+        match self {
+            Self::Device(logits_bv) => Self::Device(select_rows(logits_bv.clone(), indices)),
+            Self::Host(values, vocabulary) => {
+                let lines = indices.iter().flat_map(|&i| &values[i * vocabulary..(i + 1) * vocabulary]);
+                Self::Host(lines.copied().collect(), *vocabulary)
+            }
+        }
+    }
+
+    /// Returns these lines followed by `others`, which are in the same place.
+    pub fn followed_by(self, others: Self) -> Self {
+        match (self, others) {
+            (Self::Device(a), Self::Device(b)) => Self::Device(Tensor::cat(vec![a, b], 0)),
+            (Self::Host(mut values, vocabulary), others) => {
+                values.extend(others.into_host());
+                Self::Host(values, vocabulary)
+            }
+            (Self::Device(_), Self::Host(..)) => unreachable!("a model is on one device"),
+        }
+    }
 }
 
 impl Next {
@@ -55,25 +105,25 @@ impl Next {
     }
 
     /// Computes prompts. Returns their numbers and the next-token logits of each, one line per prompt.
-    pub fn after_prompts(&mut self, prompts: &[&[u32]]) -> (Range<usize>, Vec<f32>) {
+    pub fn after_prompts(&mut self, prompts: &[&[u32]]) -> (Range<usize>, Lines) {
         let input = self.model.trunk.prompts(prompts);
         let mut context = Context::Prefill { input: &input, cache: &mut self.cache };
         let hidden_nd = self.model.trunk.forward(&mut context);
         let numbers = self.prompts..self.prompts + prompts.len();
         self.prompts = numbers.end;
-        (numbers, host(self.model.logits_of(select_rows(hidden_nd, &input.packed.last_indices()))))
+        (numbers, Lines::new(self.model.logits_of(select_rows(hidden_nd, &input.packed.last_indices()))))
     }
 
     /// Computes new tokens of rows; those of one row are adjacent. Returns the next-token logits after the tokens with
     /// indices `ends`, one line each.
-    pub fn after(&mut self, tokens: &[NewToken], ends: &[usize]) -> Vec<f32> {
+    pub fn after(&mut self, tokens: &[NewToken], ends: &[usize]) -> Lines {
         let ids: Vec<u32> = tokens.iter().map(|token| token.id).collect();
         let positions: Vec<u32> = tokens.iter().map(|token| token.position).collect();
         let rows: Vec<CacheRow> = tokens.iter().map(|token| token.row).collect();
         let mut context = Context::Decode { ids: &ids, positions: &positions, rows: &rows, cache: &mut self.cache };
         let hidden_nd = self.model.trunk.forward(&mut context);
         let hidden_bd = if ends.len() < ids.len() { select_rows(hidden_nd, ends) } else { hidden_nd };
-        host(self.model.logits_of(hidden_bd))
+        Lines::new(self.model.logits_of(hidden_bd))
     }
 
     /// Copies the first `length` added tokens of slots; each copy is `(from, to)`.

@@ -90,6 +90,11 @@ impl SamplingParams {
         self.top_k.is_some() || self.top_p < 1.0 || self.min_p > 0.0 || self.typical_p < 1.0
     }
 
+    /// Whether a device that draws can apply these settings.
+    pub(super) fn draws_on_device(&self) -> bool {
+        self.typical_p >= 1.0 && self.record == Record::Nothing && self.likeliest == 0
+    }
+
     /// Rejects invalid values.
     ///
     /// # Errors

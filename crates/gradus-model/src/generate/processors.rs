@@ -53,30 +53,45 @@ pub(super) fn forced(history: History<'_>, params: &SamplingParams) -> Option<u3
     last.or(if history.new == 0 { params.forced_bos_token_id } else { None })
 }
 
-/// Applies the processors to `logits_v`. Returns the original values of the changed logits, by id. Ids outside the
-/// vocabulary are ignored.
-pub(super) fn apply(logits_v: &mut [f32], history: History<'_>, params: &SamplingParams) -> Vec<(usize, f32)> {
-    let (penalty, banned) = (params.repetition_penalty, banned(history, params));
-    let penalised: &[u32] = if penalty == 1.0 { &[] } else { history.ids };
-    let within = |ids: &[u32]| {
-        let mut ids: Vec<usize> = ids.iter().map(|&id| id as usize).filter(|&id| id < logits_v.len()).collect();
-        ids.sort_unstable();
-        ids.dedup();
-        ids
-    };
-    let (penalised, mut banned) = (within(penalised), within(&banned));
-    if banned.len() == logits_v.len() {
-        banned.clear();
+/// Ids whose logits the processors change, in ascending order, each once. Ids outside the vocabulary are left out.
+#[derive(Debug)]
+pub(super) struct Changes {
+    /// Ids that the repetition penalty concerns.
+    pub penalized: Vec<u32>,
+    /// Ids that must not come next.
+    pub banned: Vec<u32>,
+}
+
+impl Changes {
+    pub fn new(history: History<'_>, params: &SamplingParams, vocabulary: usize) -> Self {
+        let within = |mut ids: Vec<u32>| {
+            ids.retain(|&id| (id as usize) < vocabulary);
+            ids.sort_unstable();
+            ids.dedup();
+            ids
+        };
+        let penalized = if params.repetition_penalty == 1.0 { Vec::new() } else { history.ids.to_vec() };
+        let (penalized, mut banned) = (within(penalized), within(banned(history, params)));
+        if banned.len() == vocabulary {
+            banned.clear();
+        }
+        Self { penalized, banned }
     }
-    let mut replaced: Vec<(usize, f32)> = penalised.iter().map(|&id| (id, logits_v[id])).collect();
+}
+
+/// Applies the processors to `logits_v`. Returns the original values of the changed logits, by id.
+pub(super) fn apply(logits_v: &mut [f32], history: History<'_>, params: &SamplingParams) -> Vec<(usize, f32)> {
+    let Changes { penalized, banned } = Changes::new(history, params, logits_v.len());
+    let original = |id: u32, logits_v: &[f32]| (id as usize, logits_v[id as usize]);
+    let mut replaced: Vec<(usize, f32)> = penalized.iter().map(|&id| original(id, logits_v)).collect();
     for &(id, logit) in &replaced {
-        logits_v[id] = penalise(logit, penalty);
+        logits_v[id] = penalise(logit, params.repetition_penalty);
     }
     for id in banned {
-        if penalised.binary_search(&id).is_err() {
-            replaced.push((id, logits_v[id]));
+        if penalized.binary_search(&id).is_err() {
+            replaced.push(original(id, logits_v));
         }
-        logits_v[id] = f32::NEG_INFINITY;
+        logits_v[id as usize] = f32::NEG_INFINITY;
     }
     replaced
 }

@@ -3,12 +3,12 @@
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-use gradus_kernels::CacheRow;
+use gradus_kernels::{CacheRow, Draw, Drawn};
 
 use super::next::NewToken;
 use super::params::SamplingParams;
 use super::processors::History;
-use super::sampler::Line;
+use super::sampler::{Choice, Line, draw_of};
 use crate::model::Support;
 use crate::rng::Stream;
 
@@ -181,6 +181,27 @@ impl Row {
     /// Samples the next id from the logits that [`process`](Self::process) left, under `mask` if there is one.
     pub(super) fn draw(&mut self, line: Line, logits_v: &mut [f32], mask: Option<Support>) {
         let choice = line.choose(logits_v, mask, &self.params, &mut self.stream);
+        self.push(choice);
+    }
+
+    /// Whether a device that draws can apply this row's settings.
+    pub(super) fn draws_on_device(&self) -> bool {
+        self.params.draws_on_device()
+    }
+
+    /// Returns the settings with which a device draws the next id.
+    pub(super) fn device_draw(&mut self, vocabulary: usize) -> Draw {
+        let history = History::new(&self.ids, self.completion.ids.len());
+        let history = self.encoded.as_ref().map_or(history, |encoded| history.with_encoder(encoded));
+        draw_of(history, &self.params, vocabulary, &mut self.stream)
+    }
+
+    /// Adds an id that a device has drawn.
+    pub(super) fn push_drawn(&mut self, Drawn { id, logprob, sampled_logprob }: Drawn) {
+        self.push(Choice { id, sampled_logprob, logprob, support: None, likeliest: Vec::new() });
+    }
+
+    fn push(&mut self, choice: Choice) {
         self.ids.push(choice.id);
         self.completion.ids.push(choice.id);
         self.completion.sampled_logprobs.push(choice.sampled_logprob);

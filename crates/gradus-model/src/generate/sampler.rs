@@ -3,11 +3,14 @@
 //! The order is temperature, processors of previous ids (`processors.rs`), the caller's mask, truncation
 //! (`truncate.rs`) and the draw. The distribution that was sampled from is recorded with the id.
 
+use gradus_kernels::{Draw, DrawChoice};
+use rand::Rng;
+
 use super::distribution::{Distribution, argmax};
 use super::mask;
 use super::params::Record;
 use super::params::SamplingParams;
-use super::processors::{self, History};
+use super::processors::{self, Changes, History};
 use super::truncate::truncate;
 use crate::model::Support;
 use crate::rng::Stream;
@@ -35,6 +38,34 @@ pub struct Choice {
 /// If there are no logits.
 pub fn choose(logits_v: &mut [f32], history: History<'_>, params: &SamplingParams, rng: &mut Stream) -> Choice {
     Line::new(logits_v, history, params).choose(logits_v, None, params, rng)
+}
+
+/// Returns the settings with which a device draws the id that [`choose`] would. Draws as many numbers from `rng`.
+///
+/// Typical-p, supports and lists of likeliest ids are left to the host ([`SamplingParams::draws_on_device`]).
+pub(super) fn draw_of(history: History<'_>, params: &SamplingParams, vocabulary: usize, rng: &mut Stream) -> Draw {
+    let forced = processors::forced(history, params);
+    let choice = match forced {
+        Some(id) => DrawChoice::Forced(id),
+        None if params.temperature == 0.0 => DrawChoice::Greedy,
+        None => DrawChoice::Sampled(rng.random()),
+    };
+    let Changes { penalized, banned } = match forced {
+        Some(_) => Changes { penalized: Vec::new(), banned: Vec::new() },
+        None => Changes::new(history, params, vocabulary),
+    };
+    let is_sampled = matches!(choice, DrawChoice::Sampled(_));
+    Draw {
+        choice,
+        temperature: if params.temperature == 0.0 { 1.0 } else { params.temperature },
+        untempered: params.untempered,
+        penalty: params.repetition_penalty,
+        penalized,
+        banned,
+        top_k: params.top_k.filter(|_| is_sampled).map_or(0, |k| u32::try_from(k).unwrap_or(u32::MAX)),
+        top_p: if is_sampled { params.top_p } else { 1.0 },
+        min_p: if is_sampled { params.min_p } else { 0.0 },
+    }
 }
 
 /// Returns the log-probability of `id` under `logits_v` at temperature 1, and the `count` likeliest ids with theirs,

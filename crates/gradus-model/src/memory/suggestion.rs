@@ -17,8 +17,7 @@ impl Workload {
         if let Some(tokens) = halves(now, longest).find(|&tokens| fits(&self.with_passes(tokens))) {
             return format!("`micro_batch_tokens: {tokens}` would fit");
         }
-        // A GPU does not support recomputation.
-        if self.gpu.is_none() && fits(&self.recomputing()) {
+        if fits(&self.recomputing()) {
             return "`recompute: true` would fit".into();
         }
         if self.moments == Moments::Numbers(2) && fits(&self.recomputing().in_int8()) {

@@ -263,11 +263,6 @@ impl Model {
         }
     }
 
-    /// Whether the backward pass computes its blocks again.
-    fn recomputes(&self) -> bool {
-        self.recompute && self.place == Place::Processor
-    }
-
     /// Bytes of the largest tensor, 4 V D. Reading and writing hold it twice, as bytes and as numbers.
     pub fn largest_tensor(&self) -> u64 {
         NUMBER * self.shape.head_matrix().max(self.shape.width * self.shape.inner) as u64
@@ -294,7 +289,7 @@ impl Model {
             // The input of the GELU is stored.
             Head::Scalar(HeadLayers::TwoLayer) => 3 * n * d,
         };
-        let block = if self.recomputes() { self.streams() * d } else { self.block_numbers() };
+        let block = if self.recompute { self.streams() * d } else { self.block_numbers() };
         let of_encoder = pass.sources as u64 * self.encoder_numbers();
         NUMBER * (n * self.shape.layers as u64 * block + last + n * self.mask() + of_encoder)
     }
@@ -316,8 +311,8 @@ impl Model {
             return 0;
         }
         let (d, _, k, _) = self.widths();
-        let of_decoder = if self.recomputes() { 0 } else { 2 * k * self.shape.layers as u64 };
-        let block = if self.recomputes() { d } else { self.common_numbers() + 2 * self.mask() };
+        let of_decoder = if self.recompute { 0 } else { 2 * k * self.shape.layers as u64 };
+        let block = if self.recompute { d } else { self.common_numbers() + 2 * self.mask() };
         of_decoder + self.shape.encoder_layers as u64 * block + d + 2 * self.mask()
     }
 
@@ -425,10 +420,10 @@ impl Model {
         // If gate and up are one layer, their gradients are joined: the first becomes a tensor as wide as both, then the second does (5 I in
         // total, instead of 3 I). An adapter's stored tensors of the block are freed by then.
         let joined = match self.shape.block {
-            Block::Decoder { fused: true, .. } if self.recomputes() || self.adapter.is_none() => 2 * i * n + matrix,
+            Block::Decoder { fused: true, .. } if self.recompute || self.adapter.is_none() => 2 * i * n + matrix,
             _ => 0,
         };
-        let again = if self.recomputes() { n * self.block_numbers() } else { 0 } + joined;
+        let again = if self.recompute { n * self.block_numbers() } else { 0 } + joined;
         (self.loss(pass, head) + NUMBER * m * d).max(head + NUMBER * (block + again) + self.expanded())
     }
 

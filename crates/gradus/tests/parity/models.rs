@@ -6,7 +6,10 @@ use std::path::{Path, PathBuf};
 
 use crate::tensors::{GRADIENTS, assert_close, check_gradients, host, prefix, tensors};
 use burn::module::Module;
-use gradus::generate::{NoStopRule, SamplingParams, generate};
+use std::sync::Arc;
+
+use burn::tensor::Device;
+use gradus::generate::{Completion, Engine, Event, NoStopRule, Request, SamplingParams, generate};
 use gradus::model::{
     Batch, CausalLm, DropoutStream, ModelDir, Precision, RewardModel, Rows, Sequence, WeightFormat, named_tensors,
     save_causal, save_reward_model,
@@ -284,6 +287,62 @@ fn greedy_tokens_are_those_of_transformers() {
         }
     }
     assert!(checked >= 30, "only {checked} sequences were checked");
+}
+
+/// Samples two completions of every prompt, three rows at a time, so that rows of one prompt start at different steps.
+fn sample_in_turns(model: &CausalLm, prompts: &[&[u32]], params: &SamplingParams) -> Vec<Completion> {
+    let mut engine = Engine::new(model, 3, params.max_new_tokens);
+    for (i, prompt) in prompts.iter().enumerate() {
+        let stream = |g| Seed(11).stream(Purpose::Rollout, 0, (2 * i + g) as u64);
+        let (prompt, params) = (prompt.to_vec(), Arc::new(params.clone()));
+        let request = Request { prompt, params, streams: (0..2).map(stream).collect(), is_kept: false };
+        engine.submit(request).expect("a good request");
+    }
+    let mut completions = vec![None; 2 * prompts.len()];
+    while engine.is_busy() {
+        for event in engine.step(&mut NoStopRule) {
+            if let Event::Finished { row, completion } = event {
+                completions[row] = Some(completion);
+            }
+        }
+    }
+    completions.into_iter().map(|completion| completion.expect("every row ends")).collect()
+}
+
+/// A GPU draws tokens itself; the processor draws them on the host.
+#[test]
+fn a_device_samples_what_the_processor_samples() {
+    let plain = || SamplingParams { max_new_tokens: 6, stop_ids: vec![3], ..Default::default() };
+    let settings = [
+        plain(),
+        SamplingParams { temperature: 0.0, repetition_penalty: 1.5, ..plain() },
+        SamplingParams { temperature: 0.7, top_k: Some(9), top_p: 0.8, min_p: 0.02, ..plain() },
+        SamplingParams { repetition_penalty: 1.3, no_repeat_ngram_size: 2, min_new_tokens: 3, ..plain() },
+        SamplingParams { temperature: 1.5, untempered: true, suppress_tokens: vec![1, 2, 5], ..plain() },
+        SamplingParams { forced_bos_token_id: Some(7), forced_eos_token_id: Some(9), ..plain() },
+        // These are left to the host on every device.
+        SamplingParams { typical_p: 0.7, likeliest: 2, ..plain() },
+    ];
+    for path in models(false) {
+        let dir = ModelDir::open(&path).expect("opens");
+        let [here, there] =
+            [Device::flex(), device()].map(|device| CausalLm::load(&dir, &device).expect("loads"));
+        let sequences = sequences(&expected(&path));
+        let limit = here.max_positions().unwrap_or(usize::MAX);
+        let prompts: Vec<&[u32]> = sequences.iter().map(Vec::as_slice).filter(|ids| ids.len() + 6 <= limit).collect();
+        for params in &settings {
+            let what = format!("{}, {params:?}", path.display());
+            let [expected, found] = [&here, &there].map(|model| sample_in_turns(model, &prompts, params));
+            for (expected, found) in expected.iter().zip(&found) {
+                assert_eq!((&found.ids, found.stop), (&expected.ids, expected.stop), "{what}");
+                let both = [(&found.logprobs, &expected.logprobs), (&found.sampled_logprobs, &expected.sampled_logprobs)];
+                for (found, expected) in both.into_iter().flat_map(|(a, b)| a.iter().zip(b)) {
+                    let tolerance = LOGITS * slack() as f32 * expected.abs().max(1.0);
+                    assert!((found - expected).abs() <= tolerance, "{what}: {found} and {expected}");
+                }
+            }
+        }
+    }
 }
 
 #[test]

@@ -191,6 +191,7 @@ fn logprobs_are_those_of_the_model_at_the_temperature() {
             let mut next = Next::new(&model, 1, 8);
             for (t, (&id, &logprob)) in completion.ids.iter().zip(&completion.logprobs).enumerate() {
                 let (_, logits) = next.after_prompts(&[&all[..prompt.len() + t]]);
+                let logits = logits.into_host();
                 let scaled: Vec<f64> = logits
                     .iter()
                     .map(|z| f64::from(*z) / if temperature == 0.0 { 1.0 } else { f64::from(temperature) })
