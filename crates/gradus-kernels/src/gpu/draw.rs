@@ -9,7 +9,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::{UNITS, Words, arg, cube_max, cube_of, cube_sum, dims, empty_f32, grid, grid_of_units, tensor_of};
-use crate::draw::{Draw, DrawChoice, Drawn};
+use crate::draw::options::{Draw, DrawChoice, Drawn};
 
 /// Consecutive ids that a unit reads of every chunk.
 const RUN: usize = 8;
