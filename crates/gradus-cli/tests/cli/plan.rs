@@ -104,6 +104,9 @@ fn resident_peak(test: &CliTest, arguments: &[&str]) -> u64 {
     let status = std::process::Command::new(itself)
         .args(["--ignored", "--exact", "plan::one_child_and_its_peak"])
         .env(PEAK_OF, serde_json::to_string(arguments).expect("words are JSON"))
+        // Freed memory returns to the system at once. Kept memory would depend on the order in which threads free it, which varies on a
+        // busy machine.
+        .env("MIMALLOC_PURGE_DELAY", "0")
         .current_dir(test.path())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
