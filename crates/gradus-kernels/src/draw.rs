@@ -3,7 +3,7 @@
 //! A GPU returns an id and two log-probabilities per row, so the logits never leave it. The settings of a row are temperature, a penalty for
 //! ids that have occurred, bans, top-k, top-p and min-p, in this order. Other devices return the logits, and the caller draws.
 
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Tensor;
 
 /// Settings of the draw for one row.
 #[derive(Debug, Clone, PartialEq)]
@@ -50,22 +50,23 @@ pub struct Drawn {
     pub sampled_logprob: f32,
 }
 
-/// Whether [`draw`] works on `device`, for a vocabulary of this size.
-pub fn draws_on(device: &Device, vocabulary: usize) -> bool {
+/// Whether [`draw`] can draw from these logits: they are in f32 on a GPU, and the vocabulary is not larger than a million ids.
+pub fn draws(logits_bv: &Tensor<2>) -> bool {
     #[cfg(feature = "gpu")]
-    if crate::fused::gpu(device).is_some() {
-        return vocabulary <= crate::gpu::draw::MOST_IDS;
+    if crate::fused::gpu(&logits_bv.device()).is_some() {
+        let [_, vocabulary] = logits_bv.dims();
+        return logits_bv.dtype() == burn::tensor::DType::F32 && vocabulary <= crate::gpu::draw::MOST_IDS;
     }
-    let _ = (device, vocabulary);
+    let _ = logits_bv;
     false
 }
 
-/// Draws one id per row of `logits_bv`, f32 without autodiff, on a device for which [`draws_on`] is true.
+/// Draws one id per row of `logits_bv`, for which [`draws`] is true. Nothing carries gradient.
 ///
 /// Sums are in f32, in a fixed order: the same logits and numbers give the same ids.
 ///
 /// # Panics
-/// On other devices, if the number of rows differs, or if an id is outside the vocabulary.
+/// If [`draws`] is false, if the number of rows differs, or if an id is outside the vocabulary.
 pub fn draw(logits_bv: Tensor<2>, rows: &[Draw]) -> Vec<Drawn> {
     let [b, v] = logits_bv.dims();
     assert_eq!(b, rows.len(), "one setting per row");
@@ -75,9 +76,9 @@ pub fn draw(logits_bv: Tensor<2>, rows: &[Draw]) -> Vec<Drawn> {
         DrawChoice::Sampled(_) | DrawChoice::Greedy => None,
     });
     assert!(ids.chain(forced).all(|&id| (id as usize) < v), "an id is outside the vocabulary of {v}");
-    assert!(draws_on(&logits_bv.device(), v), "this device returns logits instead");
+    assert!(draws(&logits_bv), "the host draws from these logits");
     #[cfg(feature = "gpu")]
-    return crate::gpu::draw::draw(logits_bv, rows);
+    return crate::gpu::draw::draw(logits_bv.inner(), rows);
     #[cfg(not(feature = "gpu"))]
     unreachable!("there is no GPU");
 }

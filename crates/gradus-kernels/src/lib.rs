@@ -60,7 +60,7 @@ pub use attention::{
     attention_fused, attention_fused_dropping, attention_with, mix,
 };
 pub use decode::{CacheRow, LayerCache};
-pub use draw::{Draw, DrawChoice, Drawn, draw, draws_on};
+pub use draw::{Draw, DrawChoice, Drawn, draw, draws};
 pub use dynamic::Codes;
 pub use embedding::embedding;
 pub use frozen::{FrozenWeight, multiplies_in, packs_weights};

@@ -11,9 +11,10 @@ use burn::tensor::DeviceKind;
 use burn::tensor::{Device, DeviceType, Tensor, TensorData};
 use gradus_kernels::{
     Activated, AdamWStep, AdamWUpdate, AttentionShape, CacheRow, CrossSegments, Draw, DrawChoice, Drawn, FrozenWeight,
-    Gelu, Int8Moments, LayerCache, Layout, LmHead, Mask, Precision, Quantized, Segments, Table, TokenLogprobs,
-    WeightFormat, adamw, adamw_each, attention, attention_across, attention_fused, draw, draws_on, embedding, geglu,
-    gelu, layer_norm, linear, recompute, reference, rms_norm, rope, softcap, sum_of_squares, swiglu, token_logprobs,
+    Gelu, Int8Moments, LayerCache, Layout, LmHead, Mask, PositionBias, PositionBuckets, Precision, Quantized, Segments,
+    Table, TokenLogprobs, WeightFormat, adamw, adamw_each, attention, attention_across, attention_biased,
+    attention_fused, draw, draws, embedding, geglu, gelu, layer_norm, linear, recompute, reference, rms_norm, rope,
+    softcap, sum_of_squares, swiglu, token_logprobs,
 };
 
 use testing::{assert_close, check, host, values};
@@ -244,6 +245,45 @@ fn attention_agrees_with_its_reference() {
 }
 
 #[test]
+fn attention_with_a_bias_agrees_with_its_reference() {
+    let Some(device) = device() else { return };
+    let mut shared = Segments::sequences([3]);
+    shared.push(37, vec![40, 1, 0, 21]);
+    let batches = [Segments::sequences([1]), Segments::sequences([2, 0, 150, 33]), shared];
+    let (mut same, mut all) = (0, 0);
+    for segments in &batches {
+        let n = segments.tokens();
+        for (i, mask) in masks().into_iter().enumerate() {
+            // Fewer buckets than distances, and more.
+            let buckets = [
+                PositionBuckets::t5_causal(32, 128),
+                PositionBuckets::t5_causal(6, 10),
+                PositionBuckets::t5_bidirectional(32, 128),
+                PositionBuckets::new(40, 19, |distance| (distance + 20) as usize),
+            ][i]
+                .clone();
+            let (heads, kv_heads, dim) = [(2, 2, 64), (4, 2, 16), (3, 3, 8), (2, 1, 33)][i];
+            let shape = shape(heads, kv_heads, dim, mask, None);
+            let bias = |x: &Tensor<2>| PositionBias { weight_hr: x.clone(), buckets: buckets.clone() };
+            let leaves = [(heads, 1), (kv_heads, 2), (kv_heads, 3)];
+            let inputs = leaves.map(|(heads, seed)| leaf([n, heads * dim], seed, &device));
+            let inputs = [&inputs[..], &[leaf([heads, buckets.buckets()], 4, &device)]].concat();
+            let found = |x: &[Tensor<2>]| {
+                attention_biased(x[0].clone(), x[1].clone(), x[2].clone(), bias(&x[3]), segments, shape)
+            };
+            let expected = |x: &[Tensor<2>]| {
+                let bias = bias(&x[3]);
+                reference::attention_biased(x[0].clone(), x[1].clone(), x[2].clone(), Some(&bias), segments, shape)
+            };
+            check(&format!("attention with a bias, {n} tokens, {mask:?}"), &inputs, found, expected, 1e-4);
+            same += usize::from(host(found(&inputs).inner()) == host(expected(&inputs).inner()));
+            all += 1;
+        }
+    }
+    assert!(same * 2 < all, "the kernel rounds differently: {same} of {all} have the bits of the reference");
+}
+
+#[test]
 fn attention_of_one_tensor_is_that_of_its_parts() {
     let Some(device) = device() else { return };
     let (segments, shape) = (Segments::sequences([9, 4]), shape(2, 2, 4, Mask::Causal, None));
@@ -275,6 +315,19 @@ fn attention_across_agrees_with_its_reference() {
             |x| attention_across(x[0].clone(), x[1].clone(), x[2].clone(), None, &cross, shape),
             |x| reference::attention_across(x[0].clone(), x[1].clone(), x[2].clone(), None, &cross, shape),
             5e-5,
+        );
+        let buckets = PositionBuckets::t5_bidirectional(8, 20);
+        let bias = |x: &Tensor<2>| PositionBias { weight_hr: x.clone(), buckets: buckets.clone() };
+        let qkv = [leaf([n, 32], 1, &device), leaf([m, 16], 2, &device), leaf([m, 16], 3, &device)];
+        check(
+            &format!("attention across with a bias, {mask:?}"),
+            &[&qkv[..], &[leaf([4, 8], 4, &device)]].concat(),
+            |x| attention_across(x[0].clone(), x[1].clone(), x[2].clone(), Some(bias(&x[3])), &cross, shape),
+            |x| {
+                let bias = bias(&x[3]);
+                reference::attention_across(x[0].clone(), x[1].clone(), x[2].clone(), Some(&bias), &cross, shape)
+            },
+            1e-4,
         );
     }
 }
@@ -395,9 +448,13 @@ fn a_cache_on_the_device_gives_what_that_of_the_processor_gives() {
             let [_, k, v] = parts(12);
             cache.add_prompts(k, v, &Segments::sequences([7, 0, 5]));
             let row = |prompt, slot, length| CacheRow { prompt, slot, length };
+            // Scores without a cap have a bias.
+            let weight = Tensor::<2>::from_data(TensorData::new(values(heads * 6, 3), [heads, 6]), device);
+            let bias = PositionBias { weight_hr: weight, buckets: PositionBuckets::t5_causal(6, 10) };
+            let bias = shape.cap.is_none().then_some(&bias);
             let mut pass = |cache: &mut LayerCache, rows: &[CacheRow]| {
                 let [q, k, v] = parts(rows.len());
-                outputs.extend(host(cache.extend(q, k, v, rows, 0.3)));
+                outputs.extend(host(cache.extend_biased(q, k, v, bias, rows, 0.3)));
             };
             pass(&mut cache, &[row(0, 0, 0), row(2, 1, 0), row(1, 3, 0)]);
             // Rows outgrow their slots, one by several tokens at once.
@@ -746,7 +803,7 @@ fn draws_agree_with_a_sort() {
         let logits: Vec<f32> =
             values(rows.len() * v, 7 + v as u64).iter().map(|x| (x * 5.0 * steps).round() / steps).collect();
         let logits_bv = Tensor::<2>::from_data(TensorData::new(logits.clone(), [rows.len(), v]), &device);
-        assert!(draws_on(&device, v));
+        assert!(draws(&logits_bv));
         let drawn = draw(logits_bv.clone(), &rows);
         assert_eq!(host(logits_bv), logits, "the caller's logits stay as they are");
         for (i, (row, drawn)) in rows.iter().zip(&drawn).enumerate() {

@@ -87,8 +87,7 @@ pub fn fill_dir(path: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<F
             .map_err(|source| Error::io(missing, source))?;
     }
     let temporary = sibling(path, "tmp");
-    let filled =
-        fs::create_dir(&temporary).map_err(|source| Error::io(path, source)).and_then(|()| fill(&temporary));
+    let filled = fs::create_dir(&temporary).map_err(|source| Error::io(path, source)).and_then(|()| fill(&temporary));
     if filled.is_err() {
         // The directory may not exist; the first error is the one to report.
         let _ = fs::remove_dir_all(&temporary);

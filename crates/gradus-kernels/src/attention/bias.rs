@@ -26,6 +26,8 @@ pub struct PositionBuckets {
     /// Buckets of the distances −reach to reach. Larger distances use the outermost bucket of their side.
     table: Arc<[usize]>,
     buckets: usize,
+    #[cfg(feature = "gpu")]
+    copies: crate::table::OnDevices,
 }
 
 impl PositionBuckets {
@@ -37,7 +39,19 @@ impl PositionBuckets {
         let reach = reach as isize;
         let table: Arc<[usize]> = (-reach..=reach).map(bucket).collect();
         assert!(table.iter().all(|&bucket| bucket < buckets), "a bucket is not below their number, {buckets}");
-        Self { table, buckets }
+        Self {
+            table,
+            buckets,
+            #[cfg(feature = "gpu")]
+            copies: crate::table::OnDevices::default(),
+        }
+    }
+
+    /// Returns the table on the device of `like`. It is copied there once.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn on_device(&self, like: &burn_cubecl::tensor::CubeTensor) -> Arc<crate::gpu::Words> {
+        let words = || self.table.iter().map(|&bucket| bucket as u32).collect::<Vec<_>>();
+        self.copies.get(&like.device, || crate::gpu::Words::new(&like.client, &words()))
     }
 
     /// T5's buckets in both directions (an encoder). Half of them are for keys after the query. On each side, the nearer half hold one

@@ -178,12 +178,15 @@ pub fn attention_across_with(
         return run(KeySpans::across(cross, shape.mask), qkv, extras, shape);
     }
     #[cfg(feature = "gpu")]
-    let qkv = match extras.is_plain() {
-        true => match crate::gpu::attention::attention(qkv, || Batch::Across(cross.clone()), shape) {
-            Ok(attended) => return attended,
-            Err(qkv) => qkv,
-        },
-        false => qkv,
+    let qkv = match extras.drops() {
+        true => qkv,
+        false => {
+            let batch = || Batch::Across(cross.clone());
+            match crate::gpu::attention::attention(qkv, extras.bias.as_ref(), batch, shape) {
+                Ok(attended) => return attended,
+                Err(qkv) => qkv,
+            }
+        }
     };
     reference::across_with(qkv, &extras, cross, shape)
 }
@@ -198,10 +201,10 @@ pub struct AttentionExtras {
 }
 
 impl AttentionExtras {
-    /// Whether neither is in effect.
+    /// Whether probabilities are dropped.
     #[cfg(feature = "gpu")]
-    fn is_plain(&self) -> bool {
-        self.bias.is_none() && self.dropout.is_none_or(|dropout| dropout.probability == 0.0)
+    fn drops(&self) -> bool {
+        self.dropout.is_some_and(|dropout| dropout.probability > 0.0)
     }
 }
 
@@ -211,12 +214,15 @@ fn within(qkv: [Tensor<2>; 3], extras: AttentionExtras, segments: &Segments, sha
         return fused(qkv, extras, segments, shape);
     }
     #[cfg(feature = "gpu")]
-    let qkv = match extras.is_plain() && !segments.has_global() {
-        true => match crate::gpu::attention::attention(qkv, || Batch::Within(segments.clone()), shape) {
-            Ok(attended) => return attended,
-            Err(qkv) => qkv,
-        },
-        false => qkv,
+    let qkv = match extras.drops() || segments.has_global() {
+        true => qkv,
+        false => {
+            let batch = || Batch::Within(segments.clone());
+            match crate::gpu::attention::attention(qkv, extras.bias.as_ref(), batch, shape) {
+                Ok(attended) => return attended,
+                Err(qkv) => qkv,
+            }
+        }
     };
     reference::within_with(qkv, &extras, segments, shape)
 }

@@ -204,9 +204,8 @@ impl Pool {
         let empty = || [(); 2].map(|()| Tensor::zeros([0, width], &q_bd.device()));
         let [keys, values] = self.rows.clone().unwrap_or_else(empty);
         #[cfg(feature = "gpu")]
-        if pass.bias.is_none()
-            && let Some(out) =
-                crate::gpu::attention::of_sequences([&q_bd, &keys, &values], sequences.clone(), pass.shape)
+        if let Some(out) =
+            crate::gpu::attention::of_sequences([&q_bd, &keys, &values], pass.bias, sequences.clone(), pass.shape)
         {
             return out;
         }

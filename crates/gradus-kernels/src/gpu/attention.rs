@@ -5,6 +5,11 @@
 //! Another computes `∂K` and `∂V` of a tile of keys. It loops over all queries that read them: those of every continuation of a shared
 //! prefix, and of every head of a group. So one cube sums each gradient in a fixed order. A table of the batch lists which queries read
 //! which keys. It is made once and kept on the device.
+//!
+//! A bias by distance is looked up for each score. Its gradient is summed along the diagonals of a tile of scores, then by bucket for each
+//! tile of queries, then over the tiles.
+
+use std::sync::Arc;
 
 use burn::backend::TensorMetadata;
 use burn::tensor::{DType, Tensor};
@@ -18,11 +23,14 @@ use super::activation::capped;
 use super::cuda::attention as cores;
 #[cfg(feature = "cuda")]
 use super::dims;
+use super::sums::column_sums;
 use super::tables::with_tables;
-use super::{GpuOp, UNITS, Words, arg, computes, cube_of, element, empty_f32, empty_like, grid_of_units, tensor_of};
-use crate::attention::AttentionShape;
+use super::{
+    GpuOp, UNITS, Words, arg, computes, cube_of, element, empty_f32, empty_like, grid_of_units, tensor_of, zeros,
+};
 use crate::attention::sequence::Sequence;
 use crate::attention::tiles::{Batch, KEY_WORDS, QUERY_WORDS, READER_WORDS, View};
+use crate::attention::{AttentionShape, PositionBias, PositionBuckets};
 #[cfg(feature = "cuda")]
 use crate::product::Precision;
 
@@ -42,24 +50,26 @@ pub(crate) struct Tiling {
     group: usize,
     /// Whether scores are softly capped.
     is_capped: bool,
+    /// Whether scores have a bias by distance.
+    is_biased: bool,
 }
 
 impl Tiling {
     /// Returns the largest tiles that fit into the shared memory of `device`. `None` if not even small ones fit.
-    fn new(shape: &AttentionShape, device: &CubeDevice) -> Option<Self> {
+    fn new(shape: &AttentionShape, is_biased: bool, device: &CubeDevice) -> Option<Self> {
         let client = device.client();
         let hardware = &client.properties().hardware;
         let (group, is_capped) = (shape.group(), shape.cap.is_some());
-        let of = |(tile, each)| Self { tile, each, dim: shape.head_dim, group, is_capped };
+        let of = |(tile, each)| Self { tile, each, dim: shape.head_dim, group, is_capped, is_biased };
         let fits = |tiling: &Self| {
             tiling.bytes() <= hardware.max_shared_memory_size && tiling.units() <= hardware.max_units_per_cube
         };
         TILES.map(of).into_iter().find(fits)
     }
 
-    /// Bytes of shared memory of the largest kernel: four tiles of rows and two of scores.
+    /// Bytes of shared memory of the largest kernel: four tiles of rows, two of scores, and the diagonals of a tile.
     fn bytes(&self) -> usize {
-        4 * self.tile * (4 * (self.dim + 1) + 2 * (self.tile + 1))
+        4 * self.tile * (4 * (self.dim + 1) + 2 * (self.tile + 1) + 2)
     }
 
     /// Number of units that share a row, which is also the number of rows computed side by side.
@@ -98,6 +108,19 @@ fn score(product: f32, scale: f32, cap: f32, #[comptime] is_capped: bool) -> (f3
     (s, slope)
 }
 
+/// Returns the bucket of the distance from the query at position `standing` to the key at position `key`.
+#[cube]
+fn bucket_of(buckets: &[u32], key: usize, standing: usize) -> u32 {
+    let reach = buckets.len() / 2;
+    let mut place = reach;
+    if key >= standing {
+        place += min(key - standing, reach);
+    } else {
+        place -= min(standing - key, reach);
+    }
+    buckets[place]
+}
+
 /// Computes the attention output of every token, and `L`.
 #[cube(launch)]
 fn attention_forward<F: Float>(
@@ -105,6 +128,8 @@ fn attention_forward<F: Float>(
     k: &[F],
     v: &[F],
     tiles: &[u32],
+    buckets: &[u32],
+    bias: &[f32],
     out: &mut [F],
     log_sums: &mut [f32],
     heads: u32,
@@ -133,6 +158,8 @@ fn attention_forward<F: Float>(
     let lane = unit % side;
     let head = CUBE_POS_Y as usize;
     let kv_head = head / comptime!(tiling.group);
+    // The biases of this head.
+    let bias_at = head * (bias.len() / heads as usize);
     let width = heads as usize * dim;
     let kv_width = width / comptime!(tiling.group);
     let word = CUBE_POS_X as usize * comptime!(QUERY_WORDS);
@@ -212,7 +239,11 @@ fn attention_forward<F: Float>(
             for b in 0..each {
                 let c = lane + b * side;
                 let key = from + c;
-                let (s, _slope) = score(products[a * each + b], scale, cap, comptime!(tiling.is_capped));
+                let (plain, _slope) = score(products[a * each + b], scale, cap, comptime!(tiling.is_capped));
+                let mut s = plain;
+                if comptime!(tiling.is_biased) {
+                    s += bias[bias_at + bucket_of(buckets, key, standing) as usize];
+                }
                 let is_seen = row < count && key < length && key <= standing + after && standing <= key + before;
                 scores[row * score_pad + c] = select(is_seen, s, HIDDEN);
             }
@@ -320,7 +351,7 @@ fn attention_dots<F: Float>(
     }
 }
 
-/// Computes `∂Q`.
+/// Computes `∂Q`, and for each tile and head the gradient of the bias: one number per bucket, of which there are at most as many as units.
 #[cube(launch)]
 fn attention_backward_queries<F: Float>(
     q: &[F],
@@ -330,7 +361,10 @@ fn attention_backward_queries<F: Float>(
     log_sums: &[f32],
     dots: &[f32],
     tiles: &[u32],
+    buckets: &[u32],
+    bias: &[f32],
     grad_q: &mut [F],
+    grad_bias: &mut [f32],
     heads: u32,
     scale: f32,
     cap: f32,
@@ -353,11 +387,14 @@ fn attention_backward_queries<F: Float>(
     let mut keys = Shared::<[f32]>::new_slice(comptime!(tiling.tile * (tiling.dim + 1)));
     let mut values = Shared::<[f32]>::new_slice(comptime!(tiling.tile * (tiling.dim + 1)));
     let mut slopes = Shared::<[f32]>::new_slice(comptime!(tiling.tile * (tiling.tile + 1)));
+    let mut diagonals = Shared::<[f32]>::new_slice(comptime!(2 * tiling.tile));
     let unit = UNIT_POS as usize;
     let top = unit / side;
     let lane = unit % side;
     let head = CUBE_POS_Y as usize;
     let kv_head = head / comptime!(tiling.group);
+    // The biases of this head.
+    let bias_at = head * (bias.len() / heads as usize);
     let width = heads as usize * dim;
     let kv_width = width / comptime!(tiling.group);
     let word = CUBE_POS_X as usize * comptime!(QUERY_WORDS);
@@ -403,6 +440,7 @@ fn attention_backward_queries<F: Float>(
             dot[a] = dots[at];
         }
     }
+    let mut of_bucket = 0.0f32;
     let mut products = Array::<f32>::new(comptime!(tiling.each * tiling.each));
     let mut grads_p = Array::<f32>::new(comptime!(tiling.each * tiling.each));
     let mut from = 0usize;
@@ -461,7 +499,11 @@ fn attention_backward_queries<F: Float>(
             for b in 0..each {
                 let c = lane + b * side;
                 let key = from + c;
-                let (s, slope) = score(products[a * each + b], scale, cap, comptime!(tiling.is_capped));
+                let (plain, slope) = score(products[a * each + b], scale, cap, comptime!(tiling.is_capped));
+                let mut s = plain;
+                if comptime!(tiling.is_biased) {
+                    s += bias[bias_at + bucket_of(buckets, key, standing) as usize];
+                }
                 let is_seen = row < count && key < length && key <= standing + after && standing <= key + before;
                 let p = (s - log_sum[a]).exp();
                 let ds = p * (grads_p[a * each + b] - dot[a]) * slope * scale;
@@ -479,8 +521,35 @@ fn attention_backward_queries<F: Float>(
                 }
             }
         }
+        if comptime!(tiling.is_biased) {
+            // The scores of a diagonal have one distance: that from the last query of the tile to the key `from + i`.
+            let mut i = unit;
+            while i < 2 * tile - 1 {
+                let mut sum = 0.0f32;
+                for row in 0..tile {
+                    let column = row + i + 1;
+                    if column >= tile && column < 2 * tile {
+                        sum += slopes[row * score_pad + column - tile];
+                    }
+                }
+                diagonals[i] = sum;
+                i += units;
+            }
+            sync_cube();
+            for i in 0..comptime!(2 * tiling.tile - 1) {
+                let is_here = bucket_of(buckets, from + i, position + tile - 1) == unit as u32;
+                of_bucket += select(is_here, diagonals[i], 0.0f32);
+            }
+        }
         sync_cube();
         from += tile;
+    }
+    if comptime!(tiling.is_biased) {
+        let of_head = bias.len() / heads as usize;
+        if unit < of_head {
+            // The slopes contain the factor of the scores.
+            grad_bias[CUBE_POS_X as usize * bias.len() + bias_at + unit] = of_bucket / scale;
+        }
     }
     #[unroll]
     for a in 0..each {
@@ -508,6 +577,8 @@ fn attention_backward_keys<F: Float>(
     dots: &[f32],
     tiles: &[u32],
     readers: &[u32],
+    buckets: &[u32],
+    bias: &[f32],
     grad_k: &mut [F],
     grad_v: &mut [F],
     heads: u32,
@@ -635,7 +706,12 @@ fn attention_backward_keys<F: Float>(
                     for a in 0..each {
                         let row = top + a * side;
                         let key = position + row;
-                        let (s, slope) = score(products[a * each + b], scale, cap, comptime!(tiling.is_capped));
+                        let (plain, slope) = score(products[a * each + b], scale, cap, comptime!(tiling.is_capped));
+                        let mut s = plain;
+                        if comptime!(tiling.is_biased) {
+                            let of_head = bias.len() / heads as usize;
+                            s += bias[head * of_head + bucket_of(buckets, key, standing) as usize];
+                        }
                         let is_seen =
                             row < count && standing < end && key <= standing + after && standing <= key + before;
                         let p = (s - log_sum).exp();
@@ -681,22 +757,44 @@ fn attention_backward_keys<F: Float>(
     }
 }
 
-/// Attention of a packed batch.
+/// Attention of a packed batch. With buckets, the bias is the fourth input.
 #[derive(Debug)]
 pub(crate) struct Attention {
     batch: Batch,
     shape: AttentionShape,
+    buckets: Option<PositionBuckets>,
+}
+
+/// A bias on the device: the buckets of the distances, and its values `[H, R]`. Without a bias, neither is read.
+struct Biases {
+    buckets: Arc<Words>,
+    values: CubeTensor,
+}
+
+impl Biases {
+    fn new(bias: Option<(&PositionBuckets, &CubeTensor)>, like: &CubeTensor) -> Self {
+        match bias {
+            Some((buckets, values)) => Self { buckets: buckets.on_device(like), values: values.clone() },
+            None => Self { buckets: Arc::new(Words::new(&like.client, &[])), values: empty_f32(like, &[1]) },
+        }
+    }
 }
 
 impl Attention {
-    pub(crate) fn new(batch: Batch, shape: AttentionShape) -> Self {
-        Self { batch, shape }
+    pub(crate) fn new(batch: Batch, shape: AttentionShape, buckets: Option<PositionBuckets>) -> Self {
+        Self { batch, shape, buckets }
+    }
+
+    /// The bias among the inputs, and among the saved tensors after the other five.
+    fn biases(&self, values: Option<&CubeTensor>, like: &CubeTensor) -> Biases {
+        Biases::new(self.buckets.as_ref().zip(values), like)
     }
 
     /// Whether tensors of `dtype` are multiplied on tensor cores, in bf16.
     #[cfg(feature = "cuda")]
     fn is_on_cores(&self, device: &CubeDevice, dtype: DType) -> bool {
-        self.shape.precision == Precision::Bf16 && dtype == DType::F32 && cores::supports(&self.shape, device)
+        let is_narrow = self.shape.precision == Precision::Bf16 && dtype == DType::F32;
+        is_narrow && self.buckets.is_none() && cores::supports(&self.shape, device)
     }
 
     /// Runs [`GpuOp::forward`] on tensor cores.
@@ -739,32 +837,47 @@ impl Attention {
     }
 
     fn tiling(&self, device: &CubeDevice) -> Tiling {
-        Tiling::new(&self.shape, device).expect("`supports` was asked before the operation was applied")
+        Tiling::new(&self.shape, self.buckets.is_some(), device).expect("`supports` was asked before it was applied")
     }
+}
+
+/// Returns the tiling if there is a kernel for tensors of `dtype` on `device`. One unit sums the gradient of each bucket.
+fn kernel(
+    shape: &AttentionShape,
+    buckets: Option<&PositionBuckets>,
+    device: &CubeDevice,
+    dtype: DType,
+) -> Option<Tiling> {
+    let tiling = Tiling::new(shape, buckets.is_some(), device)?;
+    let has_units = buckets.is_none_or(|buckets| buckets.buckets() <= tiling.units() as usize);
+    (has_units && computes(device, dtype)).then_some(tiling)
 }
 
 /// Computes attention of `batch` on a GPU with the kernel. Returns the tensors unchanged if there is none.
 #[expect(clippy::result_large_err, reason = "tensors are handed back as they came")]
 pub(crate) fn attention(
     qkv: [Tensor<2>; 3],
+    bias: Option<&PositionBias>,
     batch: impl FnOnce() -> Batch,
     shape: AttentionShape,
 ) -> Result<Tensor<2>, [Tensor<2>; 3]> {
     let (device, dtype) = (qkv[0].device(), qkv[0].dtype());
     let Some(gpu) = crate::fused::gpu(&device) else { return Err(qkv) };
-    let is_there = |tiling: Option<Tiling>| tiling.is_some() && computes(&gpu, dtype);
-    if qkv[0].dims()[0] == 0 || qkv[1].dims()[0] == 0 || !is_there(Tiling::new(&shape, &gpu)) {
+    let buckets = bias.map(|bias| &bias.buckets);
+    if qkv[0].dims()[0] == 0 || qkv[1].dims()[0] == 0 || kernel(&shape, buckets, &gpu, dtype).is_none() {
         return Err(qkv);
     }
-    let op = Attention::new(batch(), shape);
-    Ok(crate::fused::apply_on_gpu(op, qkv.map(Tensor::into_dispatch).into()))
+    let op = Attention::new(batch(), shape, buckets.cloned());
+    let values = bias.map(|bias| bias.weight_hr.clone().into_dispatch());
+    let inputs = qkv.map(Tensor::into_dispatch).into_iter().chain(values).collect();
+    Ok(crate::fused::apply_on_gpu(op, inputs))
 }
 
 /// Fills `out` and `log_sums` for `count` tiles of queries, described by `tiles`.
 fn forward(
     [q, k, v]: [&CubeTensor; 3],
-    tiles: &Words,
-    count: u32,
+    (tiles, count): (&Words, u32),
+    biases: &Biases,
     [out, log_sums]: [&CubeTensor; 2],
     shape: &AttentionShape,
     tiling: Tiling,
@@ -778,6 +891,8 @@ fn forward(
         arg(k),
         arg(v),
         tiles.arg(),
+        biases.buckets.arg(),
+        arg(&biases.values),
         arg(out),
         arg(log_sums),
         shape.heads as u32,
@@ -795,6 +910,7 @@ fn forward(
 /// A sequence may have at most two ranges of keys.
 pub(crate) fn of_sequences(
     [q, k, v]: [&Tensor<2>; 3],
+    bias: Option<&PositionBias>,
     sequences: impl Iterator<Item = Sequence>,
     shape: AttentionShape,
 ) -> Option<Tensor<2>> {
@@ -806,7 +922,7 @@ pub(crate) fn of_sequences(
     }
     let sequences: Vec<Sequence> = sequences.collect();
     let longest = sequences.iter().map(|sequence| sequence.queries.len()).max()?;
-    let largest = Tiling::new(&shape, &gpu)?;
+    let largest = Tiling::new(&shape, bias.is_some(), &gpu)?;
     let tiling = if longest <= FEW { Tiling { tile: FEW, each: 1, ..largest } } else { largest };
     let (mut words, word) =
         (Vec::new(), |number: usize| u32::try_from(number).expect("a cache of fewer than 2³² tokens"));
@@ -822,34 +938,38 @@ pub(crate) fn of_sequences(
     let (out, log_sums) = (empty_like(&q), empty_f32(&q, &[q.shape()[0], shape.heads]));
     let tiles = (words.len() / QUERY_WORDS) as u32;
     let words = Words::new(&q.client, &words);
-    forward([&q, &k, &v], &words, tiles, [&out, &log_sums], &shape, tiling);
+    let values = bias.map(|bias| into_contiguous(cube_of(bias.weight_hr.clone().inner())));
+    let biases = Biases::new(bias.map(|bias| &bias.buckets).zip(values.as_ref()), &q);
+    forward([&q, &k, &v], (&words, tiles), &biases, [&out, &log_sums], &shape, tiling);
     Some(tensor_of(out))
 }
 
 impl GpuOp for Attention {
     fn supports(&self, device: &CubeDevice, dtype: DType) -> bool {
-        computes(device, dtype) && Tiling::new(&self.shape, device).is_some()
+        kernel(&self.shape, self.buckets.as_ref(), device, dtype).is_some()
     }
 
     fn forward(&self, inputs: Vec<CubeTensor>) -> (CubeTensor, Vec<CubeTensor>) {
-        let [q, k, v] = &inputs[..] else { unreachable!("queries, keys and values") };
+        let [q, k, v, bias @ ..] = &inputs[..] else { unreachable!("queries, keys and values") };
         #[cfg(feature = "cuda")]
         if self.is_on_cores(&q.device, q.dtype) {
             return self.forward_on_cores([q, k, v]);
         }
         let (shape, tiling) = (&self.shape, self.tiling(&q.device));
         let (out, log_sums) = (empty_like(q), empty_f32(q, &[q.shape()[0], shape.heads]));
+        let biases = self.biases(bias.first(), q);
         with_tables(&self.batch, q, tiling.tile, |tables| {
             if tables.query_tiles > 0 {
-                forward([q, k, v], &tables.queries, tables.query_tiles, [&out, &log_sums], shape, tiling);
+                let tiles = (&tables.queries, tables.query_tiles);
+                forward([q, k, v], tiles, &biases, [&out, &log_sums], shape, tiling);
             }
         });
-        let saved = vec![q.clone(), k.clone(), v.clone(), out.clone(), log_sums];
-        (out, saved)
+        let saved = [q.clone(), k.clone(), v.clone(), out.clone(), log_sums].into_iter();
+        (out, saved.chain(bias.iter().cloned()).collect())
     }
 
     fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool]) -> Vec<Option<CubeTensor>> {
-        let [q, k, v, out, log_sums] = saved else { unreachable!("the forward pass keeps five tensors") };
+        let [q, k, v, out, log_sums, bias @ ..] = saved else { unreachable!("the forward pass keeps five tensors") };
         let (shape, view, tiling) = (&self.shape, View::from(self.shape.mask), self.tiling(&q.device));
         let dots = empty_like(log_sums);
         let pairs = super::elements(&dots);
@@ -869,8 +989,11 @@ impl GpuOp for Attention {
         if self.is_on_cores(&q.device, out.dtype) {
             return self.backward_on_cores(saved, &grad, &dots, needed);
         }
+        let biases = self.biases(bias.first(), q);
+        let needs_bias = needed.get(3).is_some_and(|needed| *needed);
         with_tables(&self.batch, q, tiling.tile, |tables| {
-            let grad_q = needed[0].then(|| {
+            let of_tiles = empty_f32(q, &[tables.query_tiles.max(1) as usize, super::elements(&biases.values)]);
+            let grad_q = (needed[0] || needs_bias).then(|| {
                 let grad_q = empty_like(q);
                 if tables.query_tiles > 0 {
                     attention_backward_queries::launch(
@@ -884,7 +1007,10 @@ impl GpuOp for Attention {
                         arg(log_sums),
                         arg(&dots),
                         tables.queries.arg(),
+                        biases.buckets.arg(),
+                        arg(&biases.values),
                         arg(&grad_q),
+                        arg(&of_tiles),
                         shape.heads as u32,
                         shape.scale,
                         shape.cap.unwrap_or(1.0),
@@ -895,6 +1021,13 @@ impl GpuOp for Attention {
                     );
                 }
                 grad_q
+            });
+            let grad_bias = needs_bias.then(|| match tables.query_tiles {
+                0 => zeros(&biases.values, &biases.values.shape().to_vec(), DType::F32),
+                _ => {
+                    let CubeTensor { client, device, handle, dtype, .. } = column_sums(&of_tiles, None, DType::F32);
+                    CubeTensor::new_contiguous(client, device, biases.values.shape(), handle, dtype)
+                }
             });
             let [grad_k, grad_v] = match needed[1] || needed[2] {
                 false => [None, None],
@@ -913,6 +1046,8 @@ impl GpuOp for Attention {
                             arg(&dots),
                             tables.keys.arg(),
                             tables.readers.arg(),
+                            biases.buckets.arg(),
+                            arg(&biases.values),
                             arg(&grad_k),
                             arg(&grad_v),
                             shape.heads as u32,
@@ -927,7 +1062,8 @@ impl GpuOp for Attention {
                     [needed[1].then_some(grad_k), needed[2].then_some(grad_v)]
                 }
             };
-            vec![grad_q, grad_k, grad_v]
+            let of_bias = bias.iter().map(|_| grad_bias.clone());
+            [grad_q.filter(|_| needed[0]), grad_k, grad_v].into_iter().chain(of_bias).collect()
         })
     }
 }
@@ -938,33 +1074,15 @@ pub(super) fn offline(offline: &super::offline::Offline) -> Vec<super::offline::
     let (device, target) = (|| offline.device(), || offline.target());
     for dtype in offline.dtypes() {
         // Tiles as chosen for 227 KiB, the shared memory of Hopper, and for 48 KiB.
-        for (tiles, dim, group, is_capped) in [(0, 64, 2, false), (0, 128, 2, false), (2, 96, 1, true)] {
+        let kinds =
+            [(0, 64, 2, false, false), (0, 128, 2, false, false), (2, 96, 1, true, false), (0, 64, 1, false, true)];
+        for (tiles, dim, group, is_capped, is_biased) in kinds {
             let (tile, each) = TILES[tiles];
-            let tiling = Tiling { tile, each, dim, group, is_capped };
+            let tiling = Tiling { tile, each, dim, group, is_capped, is_biased };
             assert!(tiling.bytes() <= 227 << 10, "{tiling:?}");
             let settings = || offline.settings(tiling.units());
-            let [a, b, c, d, e, f] = offline.buffers();
-            let kernel = attention_forward::AttentionForward::new(
-                settings(),
-                device(),
-                target(),
-                a,
-                b,
-                c,
-                d,
-                e,
-                f,
-                (),
-                (),
-                (),
-                (),
-                (),
-                tiling,
-                dtype,
-            );
-            sources.push(offline.source("attention forward", dtype, &kernel));
             let [a, b, c, d, e, f, g, h] = offline.buffers();
-            let kernel = attention_backward_queries::AttentionBackwardQueries::new(
+            let kernel = attention_forward::AttentionForward::new(
                 settings(),
                 device(),
                 target(),
@@ -984,8 +1102,33 @@ pub(super) fn offline(offline: &super::offline::Offline) -> Vec<super::offline::
                 tiling,
                 dtype,
             );
+            sources.push(offline.source("attention forward", dtype, &kernel));
+            let [a, b, c, d, e, f, g, h, i, j, k] = offline.buffers();
+            let kernel = attention_backward_queries::AttentionBackwardQueries::new(
+                settings(),
+                device(),
+                target(),
+                a,
+                b,
+                c,
+                d,
+                e,
+                f,
+                g,
+                h,
+                i,
+                j,
+                k,
+                (),
+                (),
+                (),
+                (),
+                (),
+                tiling,
+                dtype,
+            );
             sources.push(offline.source("attention backward: queries", dtype, &kernel));
-            let [a, b, c, d, e, f, g, h, i, j] = offline.buffers();
+            let [a, b, c, d, e, f, g, h, i, j, k, l] = offline.buffers();
             let kernel = attention_backward_keys::AttentionBackwardKeys::new(
                 settings(),
                 device(),
@@ -1000,6 +1143,8 @@ pub(super) fn offline(offline: &super::offline::Offline) -> Vec<super::offline::
                 h,
                 i,
                 j,
+                k,
+                l,
                 (),
                 (),
                 (),

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use burn::tensor::Tensor;
-use gradus_kernels::{CacheRow, draws_on};
+use gradus_kernels::{CacheRow, draws};
 
 use crate::model::{CausalLm, Context, KvCache, select_rows};
 
@@ -40,7 +40,7 @@ pub(super) enum Lines {
 impl Lines {
     fn new(logits_bv: Tensor<2>) -> Self {
         let [_, vocabulary] = logits_bv.dims();
-        match draws_on(&logits_bv.device(), vocabulary) {
+        match draws(&logits_bv) {
             true => Self::Device(logits_bv),
             false => Self::Host(host(logits_bv), vocabulary),
         }

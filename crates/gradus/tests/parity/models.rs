@@ -325,8 +325,7 @@ fn a_device_samples_what_the_processor_samples() {
     ];
     for path in models(false) {
         let dir = ModelDir::open(&path).expect("opens");
-        let [here, there] =
-            [Device::flex(), device()].map(|device| CausalLm::load(&dir, &device).expect("loads"));
+        let [here, there] = [Device::flex(), device()].map(|device| CausalLm::load(&dir, &device).expect("loads"));
         let sequences = sequences(&expected(&path));
         let limit = here.max_positions().unwrap_or(usize::MAX);
         let prompts: Vec<&[u32]> = sequences.iter().map(Vec::as_slice).filter(|ids| ids.len() + 6 <= limit).collect();
@@ -335,7 +334,8 @@ fn a_device_samples_what_the_processor_samples() {
             let [expected, found] = [&here, &there].map(|model| sample_in_turns(model, &prompts, params));
             for (expected, found) in expected.iter().zip(&found) {
                 assert_eq!((&found.ids, found.stop), (&expected.ids, expected.stop), "{what}");
-                let both = [(&found.logprobs, &expected.logprobs), (&found.sampled_logprobs, &expected.sampled_logprobs)];
+                let both =
+                    [(&found.logprobs, &expected.logprobs), (&found.sampled_logprobs, &expected.sampled_logprobs)];
                 for (found, expected) in both.into_iter().flat_map(|(a, b)| a.iter().zip(b)) {
                     let tolerance = LOGITS * slack() as f32 * expected.abs().max(1.0);
                     assert!((found - expected).abs() <= tolerance, "{what}: {found} and {expected}");
