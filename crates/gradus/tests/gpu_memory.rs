@@ -151,6 +151,9 @@ fn memory_of_a_gpu_is_what_is_predicted_and_moments_may_leave_it() {
     let offloaded = check("qwen3", "sft: {}", "  offload_moments: true\n");
     let both = check("qwen3", "sft: {}", "  offload_moments: true\n  moments: int8\n");
     assert!(offloaded.measured < int8.measured && int8.measured < full.measured, "each holds less");
+    let recomputed = check("qwen3", "sft: {}", "  recompute: true\n");
+    assert!(recomputed.measured < full.measured, "{} and {} bytes", recomputed.measured, full.measured);
+    assert_eq!(recomputed.losses, full.losses, "every bit");
     // The CPU computes the same steps, up to rounding.
     for (ran, like) in [(&offloaded, &full), (&both, &int8)] {
         assert_eq!((ran.losses.len(), like.losses.len()), (3, 3));

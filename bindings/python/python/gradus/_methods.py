@@ -111,7 +111,7 @@ class SharedKeys(TypedDict, total=False):
     """Compute the longest pass once before the first step, without an update, so that a lack of memory shows at once.
     Default true; the result does not depend on it."""
     memory_check: bool
-    """Reject a run that needs more memory than the machine has, before anything is loaded. Default true."""
+    """Reject a run that needs more memory than the machine or its GPU has, before anything is loaded. Default true."""
     recompute: bool
     """Gradient checkpointing (TRL's `gradient_checkpointing`): compute each transformer block again in the backward
     pass instead of keeping its activations. This saves memory for one more forward pass (about a third more

@@ -46,7 +46,7 @@ pub struct TrainConfig {
     /// Compute the longest pass once before the first step, without an update, so that a lack of memory shows at once. Default true; the
     /// result does not depend on it.
     pub try_longest: bool,
-    /// Reject a run that needs more memory than the machine has, before anything is loaded. Default true.
+    /// Reject a run that needs more memory than the machine or its GPU has, before anything is loaded. Default true.
     pub memory_check: bool,
     /// Gradient checkpointing (TRL's `gradient_checkpointing`): compute each transformer block again in the backward pass instead of
     /// keeping its activations. This saves memory for one more forward pass (about a third more arithmetic); the result has the same bits.
