@@ -751,11 +751,10 @@ impl Sorted {
     }
 }
 
-#[test]
-fn draws_agree_with_a_sort() {
-    let Some(device) = device() else { return };
-    let plain = Draw {
-        choice: DrawChoice::Greedy,
+/// A draw at temperature 1 from all ids.
+fn plain_draw(choice: DrawChoice) -> Draw {
+    Draw {
+        choice,
         temperature: 1.0,
         untempered: false,
         penalty: 1.0,
@@ -764,7 +763,13 @@ fn draws_agree_with_a_sort() {
         top_k: 0,
         top_p: 1.0,
         min_p: 0.0,
-    };
+    }
+}
+
+#[test]
+fn draws_agree_with_a_sort() {
+    let Some(device) = device() else { return };
+    let plain = plain_draw(DrawChoice::Greedy);
     let choices = [0.0, 0.1, 0.37, 0.5, 0.777, 0.999, 1.0 - 1e-12].map(DrawChoice::Sampled);
     let choices = [&choices[..], &[DrawChoice::Greedy, DrawChoice::Forced(1)]].concat();
     let mut drawn_ids = std::collections::BTreeSet::new();
@@ -818,17 +823,7 @@ fn draws_agree_with_a_sort() {
 #[test]
 fn broken_logits_are_visible_in_what_is_drawn() {
     let Some(device) = device() else { return };
-    let row = Draw {
-        choice: DrawChoice::Sampled(0.5),
-        temperature: 1.0,
-        untempered: false,
-        penalty: 1.0,
-        penalized: Vec::new(),
-        banned: Vec::new(),
-        top_k: 0,
-        top_p: 1.0,
-        min_p: 0.0,
-    };
+    let row = plain_draw(DrawChoice::Sampled(0.5));
     for logits in [[f32::NAN; 3], [f32::NEG_INFINITY; 3], [1.0, f32::NAN, 2.0]] {
         for row in [row.clone(), Draw { top_k: 2, top_p: 0.9, ..row.clone() }] {
             let logits_bv = Tensor::<2>::from_data(TensorData::new(logits.to_vec(), [1, 3]), &device);

@@ -106,7 +106,7 @@ pub struct FilledDir {
 
 impl FilledDir {
     /// Where the files are until [`finish`](Self::finish).
-    pub fn path(&self) -> &Path {
+    pub fn location(&self) -> &Path {
         &self.temporary
     }
 

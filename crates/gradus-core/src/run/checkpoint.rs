@@ -162,7 +162,7 @@ impl FilledCheckpoint {
     /// [`Error::Io`]; existing checkpoints stay.
     pub fn finish(self) -> Result<PathBuf> {
         let path = self.run.checkpoint(self.step);
-        let at = self.directory.path();
+        let at = self.directory.location();
         let summed = Checksums::of(at).and_then(|sums| sums.write(at));
         summed.map_err(|error| error.relocated(at, &path))?;
         self.directory.finish()?;
@@ -506,7 +506,7 @@ mod tests {
         let Fixture { run, _directory } = fixture();
         write(&run, 1, 1);
         let filled = fill(&run, 2, 1);
-        fs::remove_dir_all(filled.directory.path()).unwrap();
+        fs::remove_dir_all(filled.directory.location()).unwrap();
         let error = filled.finish().unwrap_err().to_string();
         assert!(error.contains("step-000002") && !error.contains(".tmp-"), "the final path is named: {error}");
         assert_eq!(run.checkpoint_steps().unwrap(), [1]);

@@ -178,17 +178,27 @@ pub fn attention_across_with(
         return run(KeySpans::across(cross, shape.mask), qkv, extras, shape);
     }
     #[cfg(feature = "gpu")]
-    let qkv = match extras.drops() {
-        true => qkv,
-        false => {
-            let batch = || Batch::Across(cross.clone());
-            match crate::gpu::attention::attention(qkv, extras.bias.as_ref(), batch, shape) {
-                Ok(attended) => return attended,
-                Err(qkv) => qkv,
-            }
-        }
+    let qkv = match on_gpu(qkv, &extras, Some(Batch::Across(cross.clone())), shape) {
+        Ok(attended) => return attended,
+        Err(qkv) => qkv,
     };
     reference::across_with(qkv, &extras, cross, shape)
+}
+
+/// Computes attention with the kernel of a GPU. Returns the tensors unchanged if there is none for these settings, or no tables for the batch.
+#[cfg(feature = "gpu")]
+#[expect(clippy::result_large_err, reason = "tensors are handed back as they came")]
+fn on_gpu(
+    qkv: [Tensor<2>; 3],
+    extras: &AttentionExtras,
+    batch: Option<Batch>,
+    shape: AttentionShape,
+) -> Result<Tensor<2>, [Tensor<2>; 3]> {
+    let drops = extras.dropout.is_some_and(|dropout| dropout.probability > 0.0);
+    match batch.filter(|_| !drops) {
+        Some(batch) => crate::gpu::attention::attention(qkv, extras.bias.as_ref(), batch, shape),
+        None => Err(qkv),
+    }
 }
 
 /// Optional additions to plain attention.
@@ -200,29 +210,17 @@ pub struct AttentionExtras {
     pub dropout: Option<AttentionDropout>,
 }
 
-impl AttentionExtras {
-    /// Whether probabilities are dropped.
-    #[cfg(feature = "gpu")]
-    fn drops(&self) -> bool {
-        self.dropout.is_some_and(|dropout| dropout.probability > 0.0)
-    }
-}
-
 fn within(qkv: [Tensor<2>; 3], extras: AttentionExtras, segments: &Segments, shape: AttentionShape) -> Tensor<2> {
     check(qkv.each_ref(), extras.bias.as_ref(), [segments.tokens(); 2], shape);
     if is_cpu(&qkv[0].device()) {
         return fused(qkv, extras, segments, shape);
     }
     #[cfg(feature = "gpu")]
-    let qkv = match extras.drops() || segments.has_global() {
-        true => qkv,
-        false => {
-            let batch = || Batch::Within(segments.clone());
-            match crate::gpu::attention::attention(qkv, extras.bias.as_ref(), batch, shape) {
-                Ok(attended) => return attended,
-                Err(qkv) => qkv,
-            }
-        }
+    let batch = (!segments.has_global()).then(|| Batch::Within(segments.clone()));
+    #[cfg(feature = "gpu")]
+    let qkv = match on_gpu(qkv, &extras, batch, shape) {
+        Ok(attended) => return attended,
+        Err(qkv) => qkv,
     };
     reference::within_with(qkv, &extras, segments, shape)
 }

@@ -858,7 +858,7 @@ fn kernel(
 pub(crate) fn attention(
     qkv: [Tensor<2>; 3],
     bias: Option<&PositionBias>,
-    batch: impl FnOnce() -> Batch,
+    batch: Batch,
     shape: AttentionShape,
 ) -> Result<Tensor<2>, [Tensor<2>; 3]> {
     let (device, dtype) = (qkv[0].device(), qkv[0].dtype());
@@ -867,7 +867,7 @@ pub(crate) fn attention(
     if qkv[0].dims()[0] == 0 || qkv[1].dims()[0] == 0 || kernel(&shape, buckets, &gpu, dtype).is_none() {
         return Err(qkv);
     }
-    let op = Attention::new(batch(), shape, buckets.cloned());
+    let op = Attention::new(batch, shape, buckets.cloned());
     let values = bias.map(|bias| bias.weight_hr.clone().into_dispatch());
     let inputs = qkv.map(Tensor::into_dispatch).into_iter().chain(values).collect();
     Ok(crate::fused::apply_on_gpu(op, inputs))
