@@ -30,6 +30,7 @@ pub(super) struct NewToken {
 
 /// Logits of the next token, one line per row.
 #[derive(Debug, Clone)]
+#[expect(clippy::large_enum_variant, reason = "only two or three exist at a time")]
 pub(super) enum Lines {
     /// On a device that draws the next token itself, `[B, V]`.
     Device(Tensor<2>),
