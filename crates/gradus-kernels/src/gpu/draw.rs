@@ -55,6 +55,12 @@ fn number_of(key: u32) -> f32 {
     f32::reinterpret(select(key >= 0x8000_0000u32, key ^ 0x8000_0000u32, key ^ 0xffff_ffffu32))
 }
 
+/// The middle of a range, rounded up, so that a bisection for the largest fitting number ends.
+#[cube]
+fn upper_middle(low: u32, high: u32) -> u32 {
+    low + (high - low) / 2u32 + ((high - low) & 1u32)
+}
+
 /// Returns `e^((logit − largest)/temperature)`.
 #[cube]
 fn weight(logit: f32, largest: f32, temperature: f32) -> f32 {
@@ -255,7 +261,7 @@ fn draw_rows(
             let mut low = 0u32;
             let mut high = 0xffff_ffffu32;
             for _ in 0..32 {
-                let middle = low + (high - low) / 2u32 + ((high - low) & 1u32);
+                let middle = upper_middle(low, high);
                 let is_enough = count_from(logits, from, n, middle, &mut scratch) >= k;
                 low = select(is_enough, middle, low);
                 high = select(is_enough || middle == low, high, middle - 1u32);
@@ -268,7 +274,7 @@ fn draw_rows(
             let mut high = key_of(largest);
             let target = top_p * mass_from(logits, from, n, low, largest, temperature, &mut scratch);
             for _ in 0..32 {
-                let middle = low + (high - low) / 2u32 + ((high - low) & 1u32);
+                let middle = upper_middle(low, high);
                 let is_enough = mass_from(logits, from, n, middle, largest, temperature, &mut scratch) >= target;
                 low = select(is_enough, middle, low);
                 high = select(is_enough || middle == low, high, middle - 1u32);
@@ -280,7 +286,7 @@ fn draw_rows(
             let mut first = 0u32;
             let mut last = width;
             for _ in 0..20 {
-                let middle = first + (last - first) / 2u32 + ((last - first) & 1u32);
+                let middle = upper_middle(first, last);
                 let is_enough = ties_from(logits, from, n, low, middle, &mut scratch) >= needed;
                 first = select(is_enough, middle, first);
                 last = select(is_enough || middle == first, last, middle - 1u32);

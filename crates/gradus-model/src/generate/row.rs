@@ -153,8 +153,7 @@ impl Row {
     }
 
     pub(super) fn history(&self) -> History<'_> {
-        let history = History::new(&self.ids, self.completion.ids.len());
-        self.encoded.as_ref().map_or(history, |encoded| history.with_encoder(encoded))
+        history(&self.ids, &self.completion, self.encoded.as_deref())
     }
 
     /// Returns the ids that are not in the cache yet, with their positions and the places of their keys and values.
@@ -191,8 +190,8 @@ impl Row {
 
     /// Returns the settings with which a device draws the next id.
     pub(super) fn device_draw(&mut self, vocabulary: usize) -> Draw {
-        let history = History::new(&self.ids, self.completion.ids.len());
-        let history = self.encoded.as_ref().map_or(history, |encoded| history.with_encoder(encoded));
+        // Only some fields are borrowed, because the stream changes.
+        let history = history(&self.ids, &self.completion, self.encoded.as_deref());
         draw_of(history, &self.params, vocabulary, &mut self.stream)
     }
 
@@ -255,4 +254,10 @@ impl Row {
         self.ids.truncate(length);
         self.cached = self.cached.min(length);
     }
+}
+
+/// The history of a row with these ids, which end with those of `completion`, and this encoder input, if there is one.
+fn history<'a>(ids: &'a [u32], completion: &Completion, encoded: Option<&'a [u32]>) -> History<'a> {
+    let history = History::new(ids, completion.ids.len());
+    encoded.map_or(history, |encoded| history.with_encoder(encoded))
 }
