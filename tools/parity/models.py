@@ -18,13 +18,17 @@ from transformers import (
     AutoModelForSequenceClassification,
     Gemma2Config,
     Gemma3TextConfig,
+    GemmaConfig,
     GPT2Config,
+    GraniteConfig,
     LlamaConfig,
     MistralConfig,
     Olmo2Config,
+    Olmo3Config,
     Phi3Config,
     Qwen2Config,
     Qwen3Config,
+    SeedOssConfig,
     SmolLM3Config,
     set_seed,
 )
@@ -101,6 +105,35 @@ def olmo2(**more):
     return Olmo2Config(**{**ids, **base, **more})
 
 
+def olmo3(**more):
+    """Every fourth layer sees all tokens, the others a window; only the former have scaled angles."""
+    base = dict(hidden_size=24, intermediate_size=38, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
+                max_position_embeddings=64, sliding_window=5, rope_parameters={
+                    "full_attention": {"rope_type": "linear", "factor": 2.5, "rope_theta": 1000.0},
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0}})
+    return Olmo3Config(**{**ids, **base, **more})
+
+
+def gemma(**more):
+    """The name of the exact GELU, which means the other one here."""
+    base = dict(hidden_size=36, intermediate_size=50, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=1,
+                head_dim=10, max_position_embeddings=64, hidden_act="gelu")
+    return GemmaConfig(**{**ids, **base, **more})
+
+
+def granite(**more):
+    base = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                max_position_embeddings=64, embedding_multiplier=3.0, attention_multiplier=0.2, residual_multiplier=0.7,
+                logits_scaling=1.5, tie_word_embeddings=True)
+    return GraniteConfig(**{**ids, **base, **more})
+
+
+def seed_oss(**more):
+    base = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                head_dim=12, max_position_embeddings=64)
+    return SeedOssConfig(**{**ids, **base, **more})
+
+
 def rope(**parameters):
     """A small base keeps several wavelengths inside the short sequences, so that every band of the scaling is used."""
     original = parameters.pop("max_position_embeddings", 64)
@@ -146,6 +179,10 @@ CAUSAL = {
         rope_parameters={"rope_type": "longrope", "rope_theta": 1000.0, "partial_rotary_factor": 0.75,
                          "short_factor": [1.0, 1.1, 1.3], "long_factor": [1.5, 2.5, 4.0]}),
     "olmo2": olmo2(),
+    "olmo3": olmo3(),
+    "gemma": gemma(),
+    "granite": granite(),
+    "seed_oss": seed_oss(),
 }
 REWARD = {
     "gpt2-reward": gpt2(n_embd=24, num_labels=1),
@@ -155,6 +192,7 @@ REWARD = {
     "gemma2-reward": gemma2(num_labels=1, num_hidden_layers=2),
     "gemma3-reward": gemma3(num_labels=1, num_hidden_layers=3),
     "phi3-reward": phi3(num_labels=1),
+    "seed_oss-reward": seed_oss(num_labels=1),
 }
 UNKNOWN_KEYS = {
     "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}},

@@ -8,7 +8,7 @@ use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::files::atomic;
 use crate::files::output::Outputs;
-use crate::model::{CausalLm, Classifier, ModelDir, families, resolve, save_causal, save_classifier};
+use crate::model::{CausalLm, Classifier, Family, ModelDir, families, resolve, save_causal, save_classifier};
 use crate::rng::{Purpose, Seed};
 use crate::suggest::nearest;
 use crate::text::Tokenizer;
@@ -272,8 +272,13 @@ fn of_family(family: &str, sizes: Sizes, tokenizer: &Tokenizer) -> Map<String, V
             }),
             json!({}),
         ),
-        "llama" | "olmo2" => decoder(json!({})),
-        _ => unreachable!("`families` lists `{family}`, and every family has its sizes here"),
+        _ => match Family::named(family) {
+            // Its other keys keep their defaults, so that they can be set.
+            Some(Family::Decoder(of)) => {
+                joined(serde_json::from_str(of.defaults).expect("an object"), decoder(json!({})).into())
+            }
+            _ => unreachable!("`families` lists `{family}`, and every other family has its sizes here"),
+        },
     }
 }
 

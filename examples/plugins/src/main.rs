@@ -1,5 +1,5 @@
 //! A program that extends gradus without changing it. It adds a reward, a metric, a task, a post-processor, an observer,
-//! an online method and an offline method.
+//! an online method, an offline method and a family of models.
 //!
 //! ```sh
 //! cargo run -p plugins -- DIRECTORY [RUN.yml]
@@ -14,6 +14,7 @@ mod events;
 mod first_sentence;
 mod repetition;
 mod reviews;
+mod sandwich;
 mod slic;
 
 use std::path::{Path, PathBuf};
@@ -22,7 +23,7 @@ use std::process::ExitCode;
 use gradus::config::{Plan, Registry, Request, RunConfig};
 use gradus::device::DeviceChoice;
 use gradus::machine::Machine;
-use gradus::model::{CausalLm, ModelDir, save_causal};
+use gradus::model::{CausalLm, ModelDir, register_family, save_causal};
 use gradus::observer::Silent;
 use gradus::rng::{Purpose, Seed};
 use gradus::task::demo::tokenizer;
@@ -61,17 +62,17 @@ train:
     post_process: { plugin: { first_sentence: {} } }
 ";
 
-/// Writes a random GPT-2 with a vocabulary of a few words.
+/// Writes a random model of the family of [`sandwich`] with a vocabulary of a few words.
 fn write_model(directory: &Path) -> gradus::Result<PathBuf> {
     let (files, model) = (directory.join("files"), directory.join("model"));
     for path in [&files, &model] {
         std::fs::create_dir_all(path).map_err(|error| gradus::Error::io(path, error))?;
     }
     tokenizer::write_tokenizer(&files)?;
-    let words = tokenizer::vocabulary().len();
     let config = json!({
-        "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": words, "n_embd": 32, "n_layer": 2,
-        "n_head": 2, "n_positions": 64, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+        "model_type": "sandwich", "architectures": ["SandwichForCausalLM"], "vocab_size": tokenizer::vocabulary().len(),
+        "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "bos_token_id": 1,
+        "eos_token_id": 2, "pad_token_id": 0, "residual_factor": 0.7,
     });
     let path = files.join("config.json");
     std::fs::write(&path, config.to_string()).map_err(|error| gradus::Error::io(path, error))?;
@@ -115,7 +116,9 @@ fn main() -> ExitCode {
         eprintln!("usage: plugins DIRECTORY [RUN.yml]");
         return ExitCode::from(2);
     };
-    match run(&directory, words.next().as_deref()) {
+    // Before any model is opened.
+    let outcome = register_family(sandwich::SANDWICH).and_then(|()| run(&directory, words.next().as_deref()));
+    match outcome {
         Ok(results) => {
             println!("{results}");
             ExitCode::SUCCESS

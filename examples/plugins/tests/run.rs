@@ -118,3 +118,38 @@ fn an_offline_method_learns_its_margin() {
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && text.contains("unknown key `margn` in `method.plugin.slic`"), "{text}");
 }
+
+#[test]
+fn models_of_its_family_are_planned_adapted_saved_and_checked() {
+    let place = tempfile::tempdir().unwrap();
+    let output = program(&[place.path()]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let saved: Value =
+        serde_json::from_slice(&std::fs::read(place.path().join("run/model/config.json")).unwrap()).unwrap();
+    assert_eq!((&saved["model_type"], &saved["residual_factor"]), (&"sandwich".into(), &0.7.into()));
+    assert_eq!(saved["architectures"][0], "SandwichForCausalLM");
+
+    // An adapter on the trained model.
+    let (model, rows, file) =
+        (place.path().join("run/model"), place.path().join("texts.jsonl"), place.path().join("sft.yml"));
+    std::fs::write(&rows, "{\"text\": \"the kettle is good .\"}\n".repeat(8)).unwrap();
+    let text = format!(
+        "model: {}\ndata: {}\noutput_dir: {}\nmethod: {{ sft: {{}} }}\nlora: {{ rank: 2 }}\n\
+         train: {{ max_steps: 8, batch_size: 4, learning_rate: 1e-2 }}\n",
+        model.display(),
+        rows.display(),
+        place.path().join("sft").display()
+    );
+    std::fs::write(&file, text).unwrap();
+    let output = program(&[place.path(), &file]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let losses: Vec<f64> =
+        lines(&place.path().join("sft/metrics.jsonl")).iter().filter_map(|row| row["loss"].as_f64()).collect();
+    assert!(losses.last().unwrap() < &losses[0], "{losses:?}");
+
+    let config = model.join("config.json");
+    std::fs::write(&config, std::fs::read_to_string(&config).unwrap().replace("0.7", "-1")).unwrap();
+    let output = program(&[place.path(), &file]);
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && text.contains("`residual_factor` is not a number above 0"), "{text}");
+}

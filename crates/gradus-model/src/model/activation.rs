@@ -68,7 +68,9 @@ pub(crate) type FeedForward = fn(Tensor<2>) -> Activated;
 /// Activation of a gate, which is multiplied by another tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gate {
+    /// x · σ(x).
     Silu,
+    /// GELU in one of its forms.
     Gelu(Gelu),
 }
 

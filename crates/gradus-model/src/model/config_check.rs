@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::decoder::with_defaults;
+use super::decoder::Rotation;
 use super::family::{EncoderFamily, Family};
 use crate::error::{Error, Result, excerpt};
 
@@ -117,12 +117,6 @@ const DECODER: &[Key] = &[
     ("rope_scaling", Nullable, Object(ROPE)),
     ("partial_rotary_factor", Nullable, Above(0.0, 1.0)),
     ("original_max_position_embeddings", Nullable, Above(1.0, 1e12)),
-];
-
-/// For all of them except Gemma 3, whose layers use two kinds of rotary angles.
-const ONE_ROPE: &[Key] = &[("rope_parameters", Nullable, Object(ROPE))];
-
-const GEMMA: &[Key] = &[
     ("hidden_activation", Optional, Text),
     ("query_pre_attn_scalar", Optional, Above(0.0, 1e6)),
     ("sliding_window_pattern", Optional, LAYERS),
@@ -131,6 +125,9 @@ const GEMMA: &[Key] = &[
     ("use_bidirectional_attention", Nullable, Flag),
     ("rope_local_base_freq", Nullable, ROPE_BASE),
 ];
+
+/// If all layers use the same rotary angles.
+const ONE_ROPE: &[Key] = &[("rope_parameters", Nullable, Object(ROPE))];
 
 const TWO_ROPES: &[Key] = &[(
     "rope_parameters",
@@ -289,15 +286,10 @@ fn of_family(family: Family) -> &'static [&'static [Key]] {
         Family::Gpt2 => &[GPT2],
         Family::T5 | Family::Mt5 => &[T5],
         Family::Bart | Family::Blenderbot | Family::BlenderbotSmall => &[BART],
-        Family::Gemma2 => &[DECODER, ONE_ROPE, GEMMA],
-        Family::Gemma3 => &[DECODER, TWO_ROPES, GEMMA],
-        Family::Llama
-        | Family::Mistral
-        | Family::Qwen2
-        | Family::Qwen3
-        | Family::SmolLm3
-        | Family::Phi3
-        | Family::Olmo2 => &[DECODER, ONE_ROPE],
+        Family::Decoder(of) => match of.rotation {
+            Rotation::Everywhere | Rotation::InSomeLayers => &[DECODER, ONE_ROPE],
+            Rotation::OwnInWindows => &[DECODER, TWO_ROPES],
+        },
     }
 }
 
@@ -376,7 +368,12 @@ fn count(config: &Map<String, Value>, key: &str) -> Option<u64> {
 
 /// Reports sizes that are valid alone but do not fit each other.
 fn sizes(family: Family, config: &Map<String, Value>, problems: &mut Vec<String>) {
-    let config = &with_defaults(family, config);
+    let config = &match family {
+        Family::Decoder(of) => of.with_defaults(config),
+        Family::Gpt2 | Family::T5 | Family::Mt5 | Family::Bart | Family::Blenderbot | Family::BlenderbotSmall => {
+            config.clone()
+        }
+    };
     let count = |key: &str| count(config, key);
     let multiple = |(key, value): (&str, u64), (of, parts): (&str, u64), problems: &mut Vec<String>| {
         if !value.is_multiple_of(parts) {
@@ -384,15 +381,7 @@ fn sizes(family: Family, config: &Map<String, Value>, problems: &mut Vec<String>
         }
     };
     match family {
-        Family::Llama
-        | Family::Mistral
-        | Family::Qwen2
-        | Family::Qwen3
-        | Family::Gemma2
-        | Family::Gemma3
-        | Family::SmolLm3
-        | Family::Phi3
-        | Family::Olmo2 => {
+        Family::Decoder(_) => {
             let (Some(width), Some(heads)) = (count("hidden_size"), count("num_attention_heads")) else { return };
             let kv_heads = count("num_key_value_heads").unwrap_or(heads);
             multiple(("num_attention_heads", heads), ("num_key_value_heads", kv_heads), problems);

@@ -319,7 +319,8 @@ impl ModelDir {
     /// When the family is unknown or an encoder.
     pub fn family(&self) -> Result<Family> {
         Family::named(self.model_type()).ok_or_else(|| {
-            let (name, known) = (self.model_type(), Family::ALL.map(Family::name).join(", "));
+            let name = self.model_type();
+            let known = Family::all().into_iter().map(Family::name).collect::<Vec<_>>().join(", ");
             let refuse = |message: String| Error::model(self.path.join("config.json"), message);
             if EncoderFamily::named(name).is_some() {
                 return refuse(format!("model type `{name}` is an encoder, which predicts no text"))

@@ -2,30 +2,22 @@
 //!
 //! Everything that differs between families is a `match` without `_`, here or in the computation. So a new family compiles only after every
 //! such place handles it.
+//!
+//! Llama and similar models are rows of a table ([`DecoderFamily`]), which a program can extend.
+
+use serde_json::{Map, Value};
+
+use super::decoder::family as decoder;
+use super::decoder::family::DecoderFamily;
+use crate::error::{Error, Result};
 
 /// A family of language models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
     /// GPT-2.
     Gpt2,
-    /// Llama 2 and 3.
-    Llama,
-    /// Mistral.
-    Mistral,
-    /// Qwen 2 and 2.5.
-    Qwen2,
-    /// Qwen 3.
-    Qwen3,
-    /// Gemma 2.
-    Gemma2,
-    /// The text part of Gemma 3.
-    Gemma3,
-    /// SmolLM 3.
-    SmolLm3,
-    /// Phi-3, Phi-3.5 and Phi-4.
-    Phi3,
-    /// OLMo 2.
-    Olmo2,
+    /// Llama and similar models, or a family that the program has added.
+    Decoder(&'static DecoderFamily),
     /// T5 and Flan-T5.
     T5,
     /// mT5.
@@ -40,43 +32,23 @@ pub enum Family {
 
 #[deny(clippy::wildcard_enum_match_arm)]
 impl Family {
-    /// All families.
-    pub const ALL: [Self; 15] = [
-        Self::Gpt2,
-        Self::Llama,
-        Self::Mistral,
-        Self::Qwen2,
-        Self::Qwen3,
-        Self::Gemma2,
-        Self::Gemma3,
-        Self::SmolLm3,
-        Self::Phi3,
-        Self::Olmo2,
-        Self::T5,
-        Self::Mt5,
-        Self::Bart,
-        Self::Blenderbot,
-        Self::BlenderbotSmall,
-    ];
+    /// Returns all families, with those that the program has added.
+    pub fn all() -> Vec<Self> {
+        let decoders = decoder::all().into_iter().map(Self::Decoder);
+        let with_encoder = [Self::T5, Self::Mt5, Self::Bart, Self::Blenderbot, Self::BlenderbotSmall];
+        std::iter::once(Self::Gpt2).chain(decoders).chain(with_encoder).collect()
+    }
 
     /// Returns the family with this `model_type`.
     pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|family| family.name() == name)
+        Self::all().into_iter().find(|family| family.name() == name)
     }
 
     /// Returns `model_type`, the class prefix in `architectures`, and the class of language models there.
     fn names(self) -> [&'static str; 3] {
         match self {
             Self::Gpt2 => ["gpt2", "GPT2", "GPT2LMHeadModel"],
-            Self::Llama => ["llama", "Llama", "LlamaForCausalLM"],
-            Self::Mistral => ["mistral", "Mistral", "MistralForCausalLM"],
-            Self::Qwen2 => ["qwen2", "Qwen2", "Qwen2ForCausalLM"],
-            Self::Qwen3 => ["qwen3", "Qwen3", "Qwen3ForCausalLM"],
-            Self::Gemma2 => ["gemma2", "Gemma2", "Gemma2ForCausalLM"],
-            Self::Gemma3 => ["gemma3_text", "Gemma3Text", "Gemma3ForCausalLM"],
-            Self::SmolLm3 => ["smollm3", "SmolLM3", "SmolLM3ForCausalLM"],
-            Self::Phi3 => ["phi3", "Phi3", "Phi3ForCausalLM"],
-            Self::Olmo2 => ["olmo2", "Olmo2", "Olmo2ForCausalLM"],
+            Self::Decoder(of) => [of.model_type, of.class, of.language_class],
             Self::T5 => ["t5", "T5", "T5ForConditionalGeneration"],
             Self::Mt5 => ["mt5", "MT5", "MT5ForConditionalGeneration"],
             Self::Bart => ["bart", "Bart", "BartForConditionalGeneration"],
@@ -105,40 +77,15 @@ impl Family {
         match self {
             Self::Gpt2 => "transformer.",
             Self::T5 | Self::Mt5 => "",
-            Self::Llama
-            | Self::Mistral
-            | Self::Qwen2
-            | Self::Qwen3
-            | Self::Gemma2
-            | Self::Gemma3
-            | Self::SmolLm3
-            | Self::Phi3
-            | Self::Olmo2
-            | Self::Bart
-            | Self::Blenderbot
-            | Self::BlenderbotSmall => "model.",
+            Self::Decoder(_) | Self::Bart | Self::Blenderbot | Self::BlenderbotSmall => "model.",
         }
-    }
-
-    /// Whether it is one of the Gemma families.
-    pub fn is_gemma(self) -> bool {
-        matches!(self, Self::Gemma2 | Self::Gemma3)
     }
 
     /// Whether an encoder reads the prompt, and a decoder writes the completion.
     pub fn has_encoder(self) -> bool {
         match self {
             Self::T5 | Self::Mt5 | Self::Bart | Self::Blenderbot | Self::BlenderbotSmall => true,
-            Self::Gpt2
-            | Self::Llama
-            | Self::Mistral
-            | Self::Qwen2
-            | Self::Qwen3
-            | Self::Gemma2
-            | Self::Gemma3
-            | Self::SmolLm3
-            | Self::Phi3
-            | Self::Olmo2 => false,
+            Self::Gpt2 | Self::Decoder(_) => false,
         }
     }
 
@@ -146,17 +93,10 @@ impl Family {
     pub fn attention_layers(self) -> &'static [&'static str] {
         match self {
             Self::Gpt2 => &["c_attn", "attn.c_proj"],
-            Self::Phi3 => &["qkv_proj", "o_proj"],
+            Self::Decoder(of) if of.fused => &["qkv_proj", "o_proj"],
+            Self::Decoder(_) => &["q_proj", "k_proj", "v_proj", "o_proj"],
             Self::T5 | Self::Mt5 => &["q", "k", "v", "o"],
             Self::Bart | Self::Blenderbot | Self::BlenderbotSmall => &["q_proj", "k_proj", "v_proj", "out_proj"],
-            Self::Llama
-            | Self::Mistral
-            | Self::Qwen2
-            | Self::Qwen3
-            | Self::Gemma2
-            | Self::Gemma3
-            | Self::SmolLm3
-            | Self::Olmo2 => &["q_proj", "k_proj", "v_proj", "o_proj"],
         }
     }
 
@@ -164,40 +104,43 @@ impl Family {
     pub fn feed_forward_layers(self) -> &'static [&'static str] {
         match self {
             Self::Gpt2 => &["mlp.c_fc", "mlp.c_proj"],
-            Self::Phi3 => &["gate_up_proj", "down_proj"],
+            Self::Decoder(of) if of.fused => &["gate_up_proj", "down_proj"],
+            Self::Decoder(_) => &["gate_proj", "up_proj", "down_proj"],
             Self::T5 | Self::Mt5 => &["wi", "wi_0", "wi_1", "wo"],
             Self::Bart | Self::Blenderbot | Self::BlenderbotSmall => &["fc1", "fc2"],
-            Self::Llama
-            | Self::Mistral
-            | Self::Qwen2
-            | Self::Qwen3
-            | Self::Gemma2
-            | Self::Gemma3
-            | Self::SmolLm3
-            | Self::Olmo2 => &["gate_proj", "up_proj", "down_proj"],
         }
     }
 
     /// Returns the defaults of `transformers` for keys missing in `config.json`, if a family with an encoder differs from its relatives.
-    /// Decoders have their own table ([`decoder`](super::decoder)).
+    /// Decoders have their own ([`DecoderFamily::defaults`]).
     fn defaults(self) -> &'static str {
         match self {
             Self::Mt5 => r#"{"feed_forward_proj": "gated-gelu", "decoder_start_token_id": 0}"#,
             Self::Bart => r#"{"decoder_start_token_id": 2}"#,
             Self::Blenderbot | Self::BlenderbotSmall => r#"{"decoder_start_token_id": 1}"#,
-            Self::Gpt2
-            | Self::Llama
-            | Self::Mistral
-            | Self::Qwen2
-            | Self::Qwen3
-            | Self::Gemma2
-            | Self::Gemma3
-            | Self::SmolLm3
-            | Self::Phi3
-            | Self::Olmo2
-            | Self::T5 => "{}",
+            Self::Gpt2 | Self::Decoder(_) | Self::T5 => "{}",
         }
     }
+}
+
+/// Adds `family` to the families that this process opens, trains, samples and saves.
+///
+/// It holds for the whole process, like `AutoConfig.register` of `transformers`. From then on, every model directory with this `model_type`
+/// is of this family. Call it before the program opens models.
+///
+/// # Errors
+/// If its `model_type` is empty or belongs to another family, or if its defaults are not a JSON object.
+pub fn register_family(family: DecoderFamily) -> Result<()> {
+    let name = family.model_type;
+    let refuse = |problem: &str| Err(Error::input(format!("the family `{name}` cannot be added: {problem}")));
+    if name.is_empty() {
+        return refuse("its `model_type` is empty");
+    }
+    if serde_json::from_str::<Map<String, Value>>(family.defaults).is_err() {
+        return refuse("its `defaults` are not a JSON object");
+    }
+    let is_free = families().iter().all(|known| *known != name) && decoder::add(family);
+    if is_free { Ok(()) } else { refuse("another family has this `model_type`") }
 }
 
 /// A family of encoders.
@@ -329,7 +272,7 @@ pub(super) fn is_of_another_head(name: &str) -> bool {
 
 /// Returns the `model_type` of every supported family: language models first, then encoders.
 pub fn families() -> Vec<&'static str> {
-    Family::ALL.map(Family::name).into_iter().chain(EncoderFamily::ALL.map(EncoderFamily::name)).collect()
+    Family::all().into_iter().map(Family::name).chain(EncoderFamily::ALL.map(EncoderFamily::name)).collect()
 }
 
 /// Returns the defaults of `transformers` for keys missing in `config.json`, as a JSON object; empty for an unknown family.

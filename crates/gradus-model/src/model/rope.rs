@@ -10,8 +10,6 @@ use gradus_kernels::Table;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::family::Family;
-
 /// Rotary parameters of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rope {
@@ -62,18 +60,18 @@ struct Keys {
 }
 
 impl Rope {
-    /// Returns the rotary parameters of a model's layers: one set for most families, two for Gemma 3 (layers with full attention, layers
-    /// with a window).
+    /// Returns the rotary parameters of a model's layers: one set, or two if layers with a window have their own (Gemma 3). The second is for
+    /// these layers.
     ///
     /// # Errors
     /// As [`from_config`](Self::from_config).
     pub(crate) fn all_of(
-        family: Family,
+        has_own_in_windows: bool,
         config: &Map<String, Value>,
         head_dim: usize,
         max_positions: usize,
     ) -> Result<Vec<Self>, String> {
-        if family != Family::Gemma3 {
+        if !has_own_in_windows {
             return Ok(vec![Self::from_config(config, head_dim, max_positions)?]);
         }
         let kinds = [("full_attention", "rope_theta", true), ("sliding_attention", "rope_local_base_freq", false)];

@@ -8,7 +8,7 @@ use super::Quantization;
 use super::adapter::{HEAD, PeftConfig, TaskType};
 use super::bart::BartConfig;
 use super::build::{Builder, Shapes};
-use super::decoder::{DecoderStructure, Norms};
+use super::decoder::{DecoderFamily, Norms};
 use super::directory::ModelDir;
 use super::encoder::{Encoder, Sizes};
 use super::family::{EncoderFamily, Family};
@@ -148,15 +148,7 @@ impl ModelShape {
             Family::T5 => Self::t5(dir, &dir.read_config()?, true)?,
             Family::Mt5 => Self::t5(dir, &dir.read_config()?, false)?,
             Family::Bart | Family::Blenderbot | Family::BlenderbotSmall => Self::bart(&dir.read_config()?),
-            family @ (Family::Llama
-            | Family::Mistral
-            | Family::Qwen2
-            | Family::Qwen3
-            | Family::Gemma2
-            | Family::Gemma3
-            | Family::SmolLm3
-            | Family::Phi3
-            | Family::Olmo2) => Self::decoder(dir, family)?,
+            Family::Decoder(family) => Self::decoder(dir, family)?,
         };
         Ok(Self { quantized: dir.quantization(), counts: counted(dir)?, ..shape })
     }
@@ -184,9 +176,9 @@ impl ModelShape {
         }
     }
 
-    fn decoder(dir: &ModelDir, family: Family) -> Result<Self> {
-        let (config, structure) = DecoderStructure::of(family, &dir.config)
-            .map_err(|message| Error::model(dir.path.join("config.json"), message))?;
+    fn decoder(dir: &ModelDir, family: &DecoderFamily) -> Result<Self> {
+        let (config, structure) =
+            family.read(&dir.config).map_err(|message| Error::model(dir.path.join("config.json"), message))?;
         Ok(Self {
             vocabulary: config.vocab_size,
             width: config.hidden_size,
@@ -203,7 +195,7 @@ impl ModelShape {
             block: Block::Decoder {
                 fused: structure.fused,
                 norms_around: structure.norms == Norms::Around,
-                drops: config.resid_pdrop > 0.0,
+                drops: structure.residual_dropout > 0.0,
             },
             qk_norm: structure.qk_norm.is_some(),
             tied: config.tie_word_embeddings,

@@ -9,7 +9,7 @@ use super::batch::{Batch, Beginnings, Input, Rows};
 use super::body::Body;
 use super::build::Builder;
 use super::context::{Context, KvCache};
-use super::decoder::{Decoder, DecoderStructure};
+use super::decoder::Decoder;
 use super::directory::ModelDir;
 use super::family::Family;
 use super::gpt2::{Gpt2Config, Gpt2Model};
@@ -59,16 +59,8 @@ impl Trunk {
             Family::Bart => Self::bart(b, dir, BartKind::Bart)?,
             Family::Blenderbot => Self::bart(b, dir, BartKind::Blenderbot)?,
             Family::BlenderbotSmall => Self::bart(b, dir, BartKind::BlenderbotSmall)?,
-            Family::Llama
-            | Family::Mistral
-            | Family::Qwen2
-            | Family::Qwen3
-            | Family::Gemma2
-            | Family::Gemma3
-            | Family::SmolLm3
-            | Family::Phi3
-            | Family::Olmo2 => {
-                let (config, structure) = DecoderStructure::of(family, &dir.config).map_err(refuse)?;
+            Family::Decoder(of) => {
+                let (config, structure) = of.read(&dir.config).map_err(refuse)?;
                 Self::Decoder(Decoder::build(b, config, structure))
             }
         })

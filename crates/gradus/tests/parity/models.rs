@@ -10,9 +10,10 @@ use std::sync::Arc;
 
 use burn::tensor::Device;
 use gradus::generate::{Completion, Engine, Event, NoStopRule, Request, SamplingParams, generate};
+use gradus::model::decoder::DecoderFamily;
 use gradus::model::{
-    Batch, CausalLm, DropoutStream, ModelDir, Precision, RewardModel, Rows, Sequence, WeightFormat, named_tensors,
-    save_causal, save_reward_model,
+    Batch, CausalLm, DropoutStream, Family, ModelDir, ModelShape, Precision, RewardModel, Rows, Sequence, WeightFormat,
+    named_tensors, register_family, save_causal, save_reward_model,
 };
 use gradus::rng::{Purpose, Seed};
 use serde_json::Value;
@@ -239,6 +240,45 @@ fn a_round_trip_keeps_every_bit_and_every_unknown_key() {
         let again = RewardModel::load(&ModelDir::open(to.path()).expect("opens"), &device()).expect("loads");
         assert_eq!(named_tensors(&model), named_tensors(&again), "{}", path.display());
     }
+}
+
+#[test]
+fn a_family_that_a_program_adds_computes_what_the_built_in_one_does() {
+    for (name, model_type) in [("granite", "my_granite"), ("phi3-window", "my_phi3"), ("gemma3", "my_gemma3")] {
+        let dir = ModelDir::open(&fixtures().join(name)).expect("opens");
+        let Ok(Family::Decoder(family)) = dir.family() else { panic!("{name} is a decoder") };
+        let added = DecoderFamily { model_type, class: "Mine", language_class: "MineForCausalLM", ..*family };
+        let mut mine = dir.clone();
+        mine.config.insert("model_type".into(), model_type.into());
+        let error = CausalLm::load(&mine, &device()).expect_err("nobody has added it");
+        assert!(error.to_string().contains(&format!("model type `{model_type}` is not supported")), "{error}");
+        register_family(added).expect("a new name");
+
+        let sequences = sequences(&expected(&fixtures().join(name)));
+        let logits = |dir: &ModelDir| {
+            let model = CausalLm::load(dir, &device()).expect("loads");
+            host(model.logits(&model.batch(&Rows::texts(&sequences))))
+        };
+        assert_eq!(logits(&mine), logits(&dir), "{name}");
+        let shape = |dir: &ModelDir| ModelShape::of(dir).expect("a shape");
+        assert_eq!(shape(&mine), shape(&dir), "{name}");
+        let saved = tempfile::tempdir().expect("temporary directory");
+        let model = CausalLm::load(&mine, &device()).expect("loads");
+        save_causal(&model, &mine, saved.path()).expect("saves");
+        let again = ModelDir::open(saved.path()).expect("opens");
+        assert_eq!((again.model_type(), again.architecture()), (model_type, "MineForCausalLM"));
+        assert_eq!(logits(&again), logits(&dir), "{name}");
+    }
+    let refused = |family: DecoderFamily, expected: &str| {
+        let error = register_family(family).expect_err("not possible");
+        assert!(error.to_string().ends_with(expected), "{error}");
+    };
+    for taken in ["my_granite", "llama", "t5", "bert"] {
+        refused(DecoderFamily::new(taken, "Mine", "MineForCausalLM"), "another family has this `model_type`");
+    }
+    refused(DecoderFamily::new("", "Mine", "MineForCausalLM"), "its `model_type` is empty");
+    let broken = DecoderFamily { defaults: "[1]", ..DecoderFamily::new("broken", "Mine", "MineForCausalLM") };
+    refused(broken, "its `defaults` are not a JSON object");
 }
 
 #[test]

@@ -3,9 +3,6 @@
 use std::num::NonZeroUsize;
 
 use serde::Deserialize;
-use serde_json::{Map, Value};
-
-use crate::model::family::Family;
 
 /// The keys of `config.json` that the computation depends on.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -105,52 +102,6 @@ fn silu() -> String {
 }
 fn one() -> usize {
     1
-}
-
-/// Returns the defaults of `transformers` for missing keys that differ between families.
-#[deny(clippy::wildcard_enum_match_arm)]
-fn defaults(family: Family) -> &'static str {
-    match family {
-        Family::Mistral => r#"{"num_key_value_heads": 8, "max_position_embeddings": 131072, "sliding_window": 4096}"#,
-        Family::Qwen2 => r#"{"num_key_value_heads": 32, "max_position_embeddings": 32768, "sliding_window": 4096}"#,
-        Family::Qwen3 => {
-            r#"{"num_key_value_heads": 32, "head_dim": 128, "max_position_embeddings": 32768, "sliding_window": 4096}"#
-        }
-        Family::Gemma2 => {
-            r#"{"num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 8192,
-                "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": true, "query_pre_attn_scalar": 256, "sliding_window": 4096,
-                "sliding_window_pattern": 2, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}"#
-        }
-        Family::Gemma3 => {
-            r#"{"num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 131072,
-                "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": true, "query_pre_attn_scalar": 256, "sliding_window": 4096,
-                "sliding_window_pattern": 6, "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0}"#
-        }
-        Family::SmolLm3 => {
-            r#"{"num_key_value_heads": 4, "max_position_embeddings": 32768, "tie_word_embeddings": true,
-                "no_rope_layer_interval": 4, "rope_theta": 2000000.0}"#
-        }
-        Family::Phi3 => {
-            r#"{"max_position_embeddings": 4096, "original_max_position_embeddings": 4096, "rms_norm_eps": 1e-5}"#
-        }
-        Family::Olmo2 => r#"{"rms_norm_eps": 1e-5}"#,
-        Family::Llama
-        | Family::Gpt2
-        | Family::T5
-        | Family::Mt5
-        | Family::Bart
-        | Family::Blenderbot
-        | Family::BlenderbotSmall => "{}",
-    }
-}
-
-/// Adds the defaults of `transformers` for missing keys to `config`.
-pub(crate) fn with_defaults(family: Family, config: &Map<String, Value>) -> Map<String, Value> {
-    let mut all: Map<String, Value> = serde_json::from_str(defaults(family)).expect("an object");
-    all.extend(config.iter().map(|(key, value)| (key.clone(), value.clone())));
-    // The family uses only one of the two names for the activation.
-    all.remove(if family.is_gemma() { "hidden_act" } else { "hidden_activation" });
-    all
 }
 
 impl DecoderConfig {

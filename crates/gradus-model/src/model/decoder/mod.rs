@@ -1,10 +1,11 @@
-//! Decoders: Llama and similar models, with RMS norms, rotary positions, grouped queries and a gated feed-forward layer. `DecoderStructure`
+//! Decoders: Llama and similar models, with RMS norms, rotary positions, grouped queries and a gated feed-forward layer. [`DecoderStructure`]
 //! describes the differences between families.
 //!
 //! Field names are those of `transformers`' `LlamaModel`, `MistralModel`, `Qwen2Model`, `Qwen3Model`, `Gemma2Model`, `Gemma3TextModel`,
-//! `SmolLM3Model`, `Phi3Model` and `Olmo2Model`; config keys are those of their `config.json`.
+//! `SmolLM3Model`, `Phi3Model`, `Olmo2Model`, `Olmo3Model`, `GemmaModel`, `GraniteModel` and `SeedOssModel`; config keys are those of their `config.json`.
 
 mod config;
+pub(super) mod family;
 mod structure;
 mod windows;
 
@@ -13,11 +14,14 @@ use burn::tensor::Tensor;
 use gradus_kernels::{AttentionExtras, AttentionShape, Table, attention_with, recompute, rope};
 
 pub use config::DecoderConfig;
-pub(crate) use config::with_defaults;
-use structure::QkNorm;
-pub use structure::{DecoderStructure, Norms};
+pub use family::{DecoderFamily, StructureOf};
+pub use structure::{DecoderStructure, LayerStructure, Norms, QkNorm};
+pub use windows::{Rotation, Rule, Windows};
 
-use super::activation::Gate;
+pub use super::activation::Gate;
+pub use super::rope::Rope;
+pub use gradus_kernels::{Gelu, Mask};
+
 use super::body::{Body, Running, TrunkInfo};
 use super::build::Builder;
 use super::context::Context;
@@ -170,7 +174,7 @@ impl Decoder {
     /// Shape of every layer's attention.
     fn layer_shapes(&self) -> Vec<AttentionShape> {
         let (config, structure) = (&self.config, &self.structure);
-        let shape = |layer: &structure::LayerStructure| AttentionShape {
+        let shape = |layer: &LayerStructure| AttentionShape {
             heads: config.num_attention_heads,
             kv_heads: config.kv_heads(),
             head_dim: config.head_dim(),
@@ -204,7 +208,8 @@ impl Body for Decoder {
             let pass = Pass {
                 layer: i,
                 dropping,
-                probability: self.config.resid_pdrop,
+                probability: self.structure.residual_dropout,
+                scale: self.structure.residual_scale,
                 gate: self.structure.gate,
                 angles: structure.rope.map(|of| tables[of].clone()),
                 shape,
@@ -267,7 +272,7 @@ impl Body for Decoder {
             angles_vary: self.structure.limit().is_some(),
             initializer_range: config.initializer_range as f32,
             ties_head: config.tie_word_embeddings,
-            head_scale: 1.0,
+            head_scale: self.structure.head_scale,
             logit_cap: self.structure.logit_cap,
             decoder_start: None,
         }
@@ -295,6 +300,8 @@ struct Pass {
     dropping: Dropping,
     /// Dropout of the outputs of attention and the feed-forward layer.
     probability: f32,
+    /// Factor of these outputs.
+    scale: f32,
     gate: Gate,
     angles: Option<Angles>,
     shape: AttentionShape,
@@ -305,16 +312,17 @@ impl Layer {
     fn forward(&self, x_nd: Tensor<2>, pass: &Pass, attend: impl FnOnce([Tensor<2>; 3]) -> Tensor<2>) -> Tensor<2> {
         let normed = |norm: Option<&RmsNorm>, x: Tensor<2>| norm.map_or(x.clone(), |norm| norm.forward(x));
         let [before_attention, after_attention, before_fed, after_fed] = self.norms();
-        let Pass { layer, dropping, probability, .. } = *pass;
+        let Pass { layer, dropping, probability, scale, .. } = *pass;
+        let scaled = |x: Tensor<2>| if scale == 1.0 { x } else { x * scale };
         let qkv = self.self_attn.read(normed(before_attention, x_nd.clone()), pass);
         let output = match &self.self_attn {
             Attention::Separate(a) => &a.o_proj,
             Attention::Fused(a) => &a.o_proj,
         };
         let attended = normed(after_attention, output.forward(attend(qkv), dropping.stream));
-        let x = x_nd + dropping.apply(attended, probability, Place::Attended(layer));
+        let x = x_nd + scaled(dropping.apply(attended, probability, Place::Attended(layer)));
         let fed = self.mlp.forward(normed(before_fed, x.clone()), pass);
-        x + dropping.apply(normed(after_fed, fed), probability, Place::FedForward(layer))
+        x + scaled(dropping.apply(normed(after_fed, fed), probability, Place::FedForward(layer)))
     }
 
     /// Norms before and after attention, and before and after the feed-forward layer.

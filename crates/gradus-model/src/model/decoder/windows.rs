@@ -1,13 +1,12 @@
-//! Layers whose attention is limited to a window of earlier tokens.
+//! Layers whose attention is limited to a window of earlier tokens, and layers with rotary positions.
 
 use gradus_kernels::Mask;
 
 use super::config::DecoderConfig;
-use crate::model::family::Family;
 
 /// Layers with windows in a family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Windows {
+pub enum Windows {
     /// No layers (Llama, OLMo 2).
     Never,
     /// All layers, if `sliding_window` is set (Mistral, Phi-3).
@@ -18,7 +17,7 @@ pub(crate) enum Windows {
 
 /// Rule for layers with windows if `layer_types` is absent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Rule {
+pub enum Rule {
     /// Layers from `max_window_layers` on, if `use_sliding_window` is set (Qwen2, Qwen3).
     Last,
     /// Layers without rotary positions, if `use_sliding_window` is set (SmolLM3).
@@ -27,24 +26,15 @@ pub(crate) enum Rule {
     Pattern,
 }
 
-impl Windows {
-    #[deny(clippy::wildcard_enum_match_arm)]
-    pub(crate) fn of(family: Family) -> Self {
-        match family {
-            Family::Mistral | Family::Phi3 => Self::Everywhere,
-            Family::Qwen2 | Family::Qwen3 => Self::ByLayer(Rule::Last),
-            Family::SmolLm3 => Self::ByLayer(Rule::NoRope),
-            Family::Gemma2 | Family::Gemma3 => Self::ByLayer(Rule::Pattern),
-            Family::Llama
-            | Family::Olmo2
-            | Family::Gpt2
-            | Family::T5
-            | Family::Mt5
-            | Family::Bart
-            | Family::Blenderbot
-            | Family::BlenderbotSmall => Self::Never,
-        }
-    }
+/// Layers that rotate queries and keys by their positions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rotation {
+    /// All layers, by the same angles.
+    Everywhere,
+    /// The layers that `no_rope_layers` or `no_rope_layer_interval` leave (SmolLM3).
+    InSomeLayers,
+    /// All layers; those with a window have their own angles (Gemma 3).
+    OwnInWindows,
 }
 
 impl DecoderConfig {
@@ -96,16 +86,20 @@ impl DecoderConfig {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::structure::DecoderStructure;
+    use super::super::family::{BUILT_IN, DecoderFamily};
     use super::*;
 
-    fn masks(family: Family, more: Value) -> Result<Vec<usize>, String> {
+    fn named(name: &str) -> &'static DecoderFamily {
+        BUILT_IN.iter().find(|family| family.model_type == name).expect("a family")
+    }
+
+    fn masks(family: &str, more: Value) -> Result<Vec<usize>, String> {
         let mut config = json!({
             "vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 3, "num_attention_heads": 2
         });
         let more = more.as_object().expect("an object").clone();
         config.as_object_mut().expect("an object").extend(more);
-        let (_, structure) = DecoderStructure::of(family, config.as_object().expect("an object"))?;
+        let (_, structure) = named(family).read(config.as_object().expect("an object"))?;
         let window = |mask: Mask| match mask {
             Mask::CausalWindow(window) => window.get(),
             _ => 0,
@@ -116,35 +110,35 @@ mod tests {
     #[test]
     fn windows_are_where_the_family_has_them() {
         let ok = |family, more, expected: [usize; 3]| assert_eq!(masks(family, more).expect("fits"), expected);
-        ok(Family::Llama, json!({ "sliding_window": 5, "use_sliding_window": true }), [0; 3]);
+        ok("llama", json!({ "sliding_window": 5, "use_sliding_window": true }), [0; 3]);
         // The default of transformers if the key is missing; null disables the window.
-        ok(Family::Mistral, json!({}), [4096; 3]);
-        ok(Family::Mistral, json!({ "sliding_window": null }), [0; 3]);
-        ok(Family::Mistral, json!({ "sliding_window": 5 }), [5; 3]);
-        ok(Family::Phi3, json!({}), [0; 3]);
-        ok(Family::Qwen2, json!({ "sliding_window": 5, "max_window_layers": 1 }), [0; 3]);
+        ok("mistral", json!({}), [4096; 3]);
+        ok("mistral", json!({ "sliding_window": null }), [0; 3]);
+        ok("mistral", json!({ "sliding_window": 5 }), [5; 3]);
+        ok("phi3", json!({}), [0; 3]);
+        ok("qwen2", json!({ "sliding_window": 5, "max_window_layers": 1 }), [0; 3]);
         let on = json!({ "use_sliding_window": true, "sliding_window": 5, "max_window_layers": 1 });
-        ok(Family::Qwen3, on, [0, 5, 5]);
+        ok("qwen3", on, [0, 5, 5]);
         let types = ["sliding_attention", "full_attention", "sliding_attention"];
         let named = json!({ "use_sliding_window": true, "sliding_window": 5, "layer_types": types });
-        ok(Family::Qwen3, named, [5, 0, 5]);
-        ok(Family::Gemma2, json!({}), [4096, 0, 4096]);
-        ok(Family::Gemma2, json!({ "sliding_window": 5, "layer_types": vec!["full_attention"; 3] }), [0; 3]);
-        ok(Family::Gemma3, json!({ "sliding_window": 5, "sliding_window_pattern": 3 }), [5, 5, 0]);
-        ok(Family::SmolLm3, json!({ "sliding_window": 5 }), [0; 3]);
+        ok("qwen3", named, [5, 0, 5]);
+        ok("gemma2", json!({}), [4096, 0, 4096]);
+        ok("gemma2", json!({ "sliding_window": 5, "layer_types": vec!["full_attention"; 3] }), [0; 3]);
+        ok("gemma3_text", json!({ "sliding_window": 5, "sliding_window_pattern": 3 }), [5, 5, 0]);
+        ok("smollm3", json!({ "sliding_window": 5 }), [0; 3]);
         let on = json!({ "use_sliding_window": true, "sliding_window": 5, "no_rope_layers": [1, 0, 1] });
-        ok(Family::SmolLm3, on, [0, 5, 0]);
+        ok("smollm3", on, [0, 5, 0]);
     }
 
     #[test]
     fn layer_types_that_do_not_fit_are_refused() {
-        let error = |more| masks(Family::Qwen3, more).expect_err("does not fit");
+        let error = |more| masks("qwen3", more).expect_err("does not fit");
         let short = json!({ "use_sliding_window": true, "layer_types": ["full_attention"] });
         assert_eq!(error(short), "`layer_types` has 1 entries for 3 layers");
         let off = json!({ "sliding_window": null, "layer_types": vec!["sliding_attention"; 3] });
         assert!(error(off).contains("is not set"));
         assert!(error(json!({ "layer_types": vec!["linear_attention"; 3] })).contains("not supported"));
-        let error = masks(Family::SmolLm3, json!({ "no_rope_layers": [1] })).expect_err("does not fit");
+        let error = masks("smollm3", json!({ "no_rope_layers": [1] })).expect_err("does not fit");
         assert_eq!(error, "`no_rope_layers` has 1 entries for 3 layers");
     }
 }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value as Json};
 
 use super::gguf::{Tensor, Value};
 use crate::error::{Error, Result};
-use crate::model::decoder::{DecoderConfig, DecoderStructure, Norms};
+use crate::model::decoder::{DecoderConfig, DecoderFamily, DecoderStructure, Norms};
 use crate::model::gpt2::Gpt2Config;
 use crate::model::{CausalLm, Family, ModelDir, SharedTensor, shared_tensors};
 
@@ -51,14 +51,10 @@ impl Architecture {
         let refuse = |message: String| Error::model(dir.path.join("config.json"), message);
         match family {
             Family::Gpt2 => Self::gpt2(&dir.config).map_err(refuse),
-            Family::Llama | Family::Mistral => Self::decoder("llama", family, &dir.config, tied).map_err(refuse),
-            Family::Qwen2 => Self::decoder("qwen2", family, &dir.config, tied).map_err(refuse),
-            Family::Qwen3 => Self::decoder("qwen3", family, &dir.config, tied).map_err(refuse),
-            Family::Gemma2 => Self::decoder("gemma2", family, &dir.config, tied).map_err(refuse),
-            Family::Gemma3 => Self::decoder("gemma3", family, &dir.config, tied).map_err(refuse),
-            Family::SmolLm3
-            | Family::Phi3
-            | Family::Olmo2
+            Family::Decoder(of @ DecoderFamily { gguf: Some(name), .. }) => {
+                Self::decoder(name, of, &dir.config, tied).map_err(refuse)
+            }
+            Family::Decoder(DecoderFamily { gguf: None, .. })
             | Family::T5
             | Family::Mt5
             | Family::Bart
@@ -94,8 +90,13 @@ impl Architecture {
         Ok(Self { name: "gpt2", metadata, notes: Vec::new(), layout: Layout::Gpt2, divisors: None })
     }
 
-    fn decoder(name: &'static str, family: Family, config: &Map<String, Json>, tied: bool) -> Result<Self, String> {
-        let (config, structure) = DecoderStructure::of(family, config)?;
+    fn decoder(
+        name: &'static str,
+        family: &DecoderFamily,
+        config: &Map<String, Json>,
+        tied: bool,
+    ) -> Result<Self, String> {
+        let (config, structure) = family.read(config)?;
         check(name, &config, &structure, tied)?;
         let mut notes = Vec::new();
         let windows: Vec<Option<usize>> = structure.layers.iter().map(|layer| window(layer.mask)).collect();

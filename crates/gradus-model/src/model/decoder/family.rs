@@ -1,0 +1,290 @@
+//! Families of decoders: what distinguishes each from Llama.
+//!
+//! A family is a row of data. The rows of this file are built in; a program adds its own with [`register_family`](crate::model::register_family). Everything else
+//! (checks, sizes, forecasts, adapters, saving) reads the row, so that both kinds work alike.
+
+use std::sync::{PoisonError, RwLock};
+
+use gradus_kernels::Gelu;
+use serde_json::{Map, Value};
+
+use super::config::DecoderConfig;
+use super::structure::{DecoderStructure, Norms, QkNorm};
+use super::windows::{Rotation, Rule, Windows};
+use crate::error::excerpt;
+use crate::model::activation::Gate;
+use crate::model::rope::Rope;
+
+/// A family of decoders whose blocks are those of Llama, up to the differences that a [`DecoderStructure`] describes.
+///
+/// Its tensors have the names of `transformers`' `LlamaForCausalLM`: `model.layers.0.self_attn.q_proj.weight` and so on.
+#[derive(Debug, Clone, Copy)]
+pub struct DecoderFamily {
+    /// `model_type` in `config.json`.
+    pub model_type: &'static str,
+    /// Class prefix in `architectures`, such as `Llama`.
+    pub class: &'static str,
+    /// Class of language models in `architectures`, such as `LlamaForCausalLM`.
+    pub language_class: &'static str,
+    /// Values for keys that are missing in `config.json`, where they differ from Llama's: a JSON object. A family whose defaults have
+    /// `hidden_activation` reads its activation from this key, the others read `hidden_act`.
+    pub defaults: &'static str,
+    /// Layers with windows.
+    pub windows: Windows,
+    /// Rotary angles of the layers.
+    pub rotation: Rotation,
+    /// Whether one linear layer computes queries, keys and values, and another gate and up.
+    pub fused: bool,
+    /// Name of the architecture of llama.cpp that computes it; `None` if it cannot be exported as GGUF.
+    pub gguf: Option<&'static str>,
+    /// Changes the structure, which is Llama's, where the family differs. It reads the typed configuration, and the whole one for other
+    /// keys; both contain the defaults. An error explains which value is not supported.
+    pub structure: StructureOf,
+}
+
+/// See [`DecoderFamily::structure`].
+pub type StructureOf = fn(&DecoderConfig, &Map<String, Value>, &mut DecoderStructure) -> Result<(), String>;
+
+impl PartialEq for DecoderFamily {
+    /// A `model_type` belongs to one family.
+    fn eq(&self, other: &Self) -> bool {
+        self.model_type == other.model_type
+    }
+}
+
+impl Eq for DecoderFamily {}
+
+impl DecoderFamily {
+    /// Returns a family that differs from Llama only in its names.
+    pub const fn new(model_type: &'static str, class: &'static str, language_class: &'static str) -> Self {
+        Self {
+            model_type,
+            class,
+            language_class,
+            defaults: "{}",
+            windows: Windows::Never,
+            rotation: Rotation::Everywhere,
+            fused: false,
+            gguf: None,
+            structure: |_, _, _| Ok(()),
+        }
+    }
+
+    /// Adds the defaults for missing keys to `config`.
+    pub(crate) fn with_defaults(&self, config: &Map<String, Value>) -> Map<String, Value> {
+        let mut all: Map<String, Value> = serde_json::from_str(self.defaults).expect("checked when it was registered");
+        let unused = if all.contains_key("hidden_activation") { "hidden_act" } else { "hidden_activation" };
+        all.extend(config.iter().map(|(key, value)| (key.clone(), value.clone())));
+        all.remove(unused);
+        all
+    }
+
+    /// Reads `config.json` of a model of this family.
+    ///
+    /// # Errors
+    /// When something in it is not supported, or does not fit.
+    pub fn read(&self, config: &Map<String, Value>) -> Result<(DecoderConfig, DecoderStructure), String> {
+        let all = self.with_defaults(config);
+        let config: DecoderConfig =
+            serde_json::from_value(Value::Object(all.clone())).map_err(|error| error.to_string())?;
+        if config.use_bidirectional_attention == Some(true) {
+            return Err("`use_bidirectional_attention` is set: an encoder, which predicts no tokens".into());
+        }
+        let has_own_in_windows = self.rotation == Rotation::OwnInWindows;
+        let ropes = Rope::all_of(has_own_in_windows, &all, config.head_dim(), config.max_position_embeddings)?;
+        let mut structure = DecoderStructure {
+            norms: Norms::Before,
+            norm_offset: 0.0,
+            qk_norm: None,
+            attention_biases: [config.attention_bias; 2],
+            residual_dropout: config.resid_pdrop,
+            fused: self.fused,
+            gate: Gate::named("hidden_act", &config.hidden_act)?,
+            embedding_scale: 1.0,
+            residual_scale: 1.0,
+            head_scale: 1.0,
+            score_scale: (config.head_dim() as f64).powf(-0.5) as f32,
+            score_cap: None,
+            logit_cap: None,
+            layers: config.layers(self.windows, self.rotation, ropes.len())?,
+            ropes,
+        };
+        (self.structure)(&config, &all, &mut structure)?;
+        Ok((config, structure))
+    }
+}
+
+/// The families that are built in.
+pub(crate) static BUILT_IN: [DecoderFamily; 13] = [
+    DecoderFamily { gguf: Some("llama"), ..DecoderFamily::new("llama", "Llama", "LlamaForCausalLM") },
+    DecoderFamily {
+        defaults: r#"{"num_key_value_heads": 8, "max_position_embeddings": 131072, "sliding_window": 4096}"#,
+        windows: Windows::Everywhere,
+        gguf: Some("llama"),
+        ..DecoderFamily::new("mistral", "Mistral", "MistralForCausalLM")
+    },
+    DecoderFamily {
+        defaults: r#"{"num_key_value_heads": 32, "max_position_embeddings": 32768, "sliding_window": 4096}"#,
+        windows: Windows::ByLayer(Rule::Last),
+        gguf: Some("qwen2"),
+        structure: |_, _, structure| {
+            // Independent of the configuration.
+            structure.attention_biases = [true, false];
+            Ok(())
+        },
+        ..DecoderFamily::new("qwen2", "Qwen2", "Qwen2ForCausalLM")
+    },
+    DecoderFamily {
+        defaults: r#"{"num_key_value_heads": 32, "head_dim": 128, "max_position_embeddings": 32768, "sliding_window": 4096}"#,
+        windows: Windows::ByLayer(Rule::Last),
+        gguf: Some("qwen3"),
+        structure: |_, _, structure| {
+            structure.qk_norm = Some(QkNorm::Heads);
+            Ok(())
+        },
+        ..DecoderFamily::new("qwen3", "Qwen3", "Qwen3ForCausalLM")
+    },
+    DecoderFamily {
+        defaults: r#"{"num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 8192,
+            "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": true, "query_pre_attn_scalar": 256, "sliding_window": 4096,
+            "sliding_window_pattern": 2, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}"#,
+        windows: Windows::ByLayer(Rule::Pattern),
+        gguf: Some("gemma2"),
+        structure: gemma,
+        ..DecoderFamily::new("gemma2", "Gemma2", "Gemma2ForCausalLM")
+    },
+    DecoderFamily {
+        defaults: r#"{"num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 131072,
+            "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": true, "query_pre_attn_scalar": 256, "sliding_window": 4096,
+            "sliding_window_pattern": 6, "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0}"#,
+        windows: Windows::ByLayer(Rule::Pattern),
+        rotation: Rotation::OwnInWindows,
+        gguf: Some("gemma3"),
+        structure: |config, all, structure| {
+            if config.attn_logit_softcapping.is_some() {
+                return Err("`attn_logit_softcapping` is set, but Gemma 3 has none".into());
+            }
+            structure.qk_norm = Some(QkNorm::Heads);
+            gemma(config, all, structure)
+        },
+        ..DecoderFamily::new("gemma3_text", "Gemma3Text", "Gemma3ForCausalLM")
+    },
+    DecoderFamily {
+        defaults: r#"{"num_key_value_heads": 4, "max_position_embeddings": 32768, "tie_word_embeddings": true,
+            "no_rope_layer_interval": 4, "rope_theta": 2000000.0}"#,
+        windows: Windows::ByLayer(Rule::NoRope),
+        rotation: Rotation::InSomeLayers,
+        ..DecoderFamily::new("smollm3", "SmolLM3", "SmolLM3ForCausalLM")
+    },
+    DecoderFamily {
+        defaults: r#"{"max_position_embeddings": 4096, "original_max_position_embeddings": 4096, "rms_norm_eps": 1e-5}"#,
+        windows: Windows::Everywhere,
+        fused: true,
+        structure: |_, _, structure| {
+            structure.attention_biases = [false; 2];
+            Ok(())
+        },
+        ..DecoderFamily::new("phi3", "Phi3", "Phi3ForCausalLM")
+    },
+    DecoderFamily {
+        defaults: r#"{"rms_norm_eps": 1e-5}"#,
+        structure: olmo2,
+        ..DecoderFamily::new("olmo2", "Olmo2", "Olmo2ForCausalLM")
+    },
+    DecoderFamily {
+        defaults: r#"{"rms_norm_eps": 1e-5, "sliding_window": 4096, "sliding_window_pattern": 4, "rope_theta": 500000.0,
+            "rope_local_base_freq": 500000.0}"#,
+        windows: Windows::ByLayer(Rule::Pattern),
+        rotation: Rotation::OwnInWindows,
+        structure: olmo2,
+        ..DecoderFamily::new("olmo3", "Olmo3", "Olmo3ForCausalLM")
+    },
+    DecoderFamily {
+        defaults: r#"{"num_key_value_heads": 16, "head_dim": 256, "max_position_embeddings": 8192, "hidden_act": "gelu_pytorch_tanh",
+            "tie_word_embeddings": true}"#,
+        structure: |config, _, structure| {
+            structure.norm_offset = 1.0;
+            structure.embedding_scale = (config.hidden_size as f32).sqrt();
+            // The first files name the exact form, but the models were trained with the other.
+            if config.hidden_act == "gelu" {
+                structure.gate = Gate::Gelu(Gelu::Tanh);
+            }
+            Ok(())
+        },
+        ..DecoderFamily::new("gemma", "Gemma", "GemmaForCausalLM")
+    },
+    DecoderFamily {
+        defaults: r#"{"embedding_multiplier": 1.0, "attention_multiplier": 1.0, "residual_multiplier": 1.0, "logits_scaling": 1.0}"#,
+        structure: |_, all, structure| {
+            structure.embedding_scale = factor(all, "embedding_multiplier")?;
+            structure.score_scale = factor(all, "attention_multiplier")?;
+            structure.residual_scale = factor(all, "residual_multiplier")?;
+            structure.head_scale = 1.0 / factor(all, "logits_scaling")?;
+            Ok(())
+        },
+        ..DecoderFamily::new("granite", "Granite", "GraniteForCausalLM")
+    },
+    DecoderFamily {
+        defaults: r#"{"num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 524288, "attention_bias": true,
+            "attention_out_bias": false, "attention_dropout": 0.1, "residual_dropout": 0.1}"#,
+        structure: |config, all, structure| {
+            structure.attention_biases = [config.attention_bias, all["attention_out_bias"] == true];
+            structure.residual_dropout = dropout(all, "residual_dropout")?;
+            Ok(())
+        },
+        ..DecoderFamily::new("seed_oss", "SeedOss", "SeedOssForCausalLM")
+    },
+];
+
+/// Structure of Gemma 2 and 3.
+fn gemma(config: &DecoderConfig, _: &Map<String, Value>, structure: &mut DecoderStructure) -> Result<(), String> {
+    structure.norms = Norms::Around;
+    structure.norm_offset = 1.0;
+    structure.embedding_scale = (config.hidden_size as f32).sqrt();
+    structure.score_scale = config.query_pre_attn_scalar.unwrap_or(config.head_dim() as f64).powf(-0.5) as f32;
+    structure.score_cap = config.attn_logit_softcapping;
+    structure.logit_cap = config.final_logit_softcapping;
+    Ok(())
+}
+
+/// Structure of OLMo 2 and 3.
+fn olmo2(_: &DecoderConfig, _: &Map<String, Value>, structure: &mut DecoderStructure) -> Result<(), String> {
+    structure.norms = Norms::After;
+    structure.qk_norm = Some(QkNorm::Whole);
+    Ok(())
+}
+
+/// Returns the factor `key`, which has a default.
+fn factor(all: &Map<String, Value>, key: &str) -> Result<f32, String> {
+    let found = all[key].as_f64().filter(|factor| (1e-6..=1e6).contains(factor));
+    found.map(|factor| factor as f32).ok_or_else(|| unfit(all, key, "a number from 0.000001 to 1000000"))
+}
+
+/// Returns the probability of dropout `key`, which has a default.
+fn dropout(all: &Map<String, Value>, key: &str) -> Result<f32, String> {
+    let found = all[key].as_f64().filter(|share| (0.0..1.0).contains(share));
+    found.map(|share| share as f32).ok_or_else(|| unfit(all, key, "a probability of dropout, at least 0 and below 1,"))
+}
+
+fn unfit(all: &Map<String, Value>, key: &str, needed: &str) -> String {
+    format!("`{key}` is `{}`, but {needed} is needed", excerpt(&all[key].to_string(), 40))
+}
+
+/// The families that the program has added.
+static REGISTERED: RwLock<Vec<&'static DecoderFamily>> = RwLock::new(Vec::new());
+
+/// All families: those that are built in, then those that the program has added.
+pub(crate) fn all() -> Vec<&'static DecoderFamily> {
+    let added = REGISTERED.read().unwrap_or_else(PoisonError::into_inner);
+    BUILT_IN.iter().chain(added.iter().copied()).collect()
+}
+
+/// Adds `family`; false if its `model_type` is taken.
+pub(crate) fn add(family: DecoderFamily) -> bool {
+    let mut added = REGISTERED.write().unwrap_or_else(PoisonError::into_inner);
+    let is_free = BUILT_IN.iter().chain(added.iter().copied()).all(|known| *known != family);
+    if is_free {
+        added.push(Box::leak(Box::new(family)));
+    }
+    is_free
+}
