@@ -54,7 +54,7 @@ def families(gradus: pathlib.Path) -> tuple[list[str], list[str]]:
         standins.tokenizer(pathlib.Path(folder) / "words", {})
         words = ["new-model", "--family", "no-such-family", "--tokenizer", "words", "--output", "model"]
         told = Tried(gradus, pathlib.Path(folder)).call(*words).stderr
-    listed = re.search(r"hint: there are (.*)", told)
+    listed = re.search(r"hint: the families are (.*)", told)
     if not listed:
         raise SystemExit(f"new-model lists no families:\n{told}")
     names = [name.strip(" `") for name in re.split(r",| and ", listed.group(1)) if name.strip(" `")]

@@ -92,7 +92,7 @@ pub use gradus_data::{data, metric, plugin, task, text, toxicity};
 pub use gradus_model::{batches, device, generate, learner, loss, machine, memory, model, optimizer_state};
 
 pub use error::{Error, Result};
-use gradus_model::host;
+use gradus_model::{host, readings};
 pub use training::Training;
 
 /// The tensor library. Its types are part of this crate's interface, so programs need the same version.

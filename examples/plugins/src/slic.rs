@@ -7,7 +7,7 @@ use gradus::data::{self, Examples, Need, PreferenceExample, Row, TokenizeOptions
 use gradus::loss::reduce::segment_sum;
 use gradus::method::{Cast, Defaults, Head, Method, Problems, Shared};
 use gradus::model::{CausalLm, Rows, Sequence};
-use gradus::objective::{Objective, OfflineMethod, Pass};
+use gradus::objective::{Objective, OfflineMethod, Pass, Readings};
 use gradus::pretrained::Pretrained;
 use gradus::settings::TrainConfig;
 use gradus::stats::Stats;
@@ -105,15 +105,20 @@ impl Objective for Slic {
 
     /// `max(0, margin − log π(chosen) + log π(rejected)) − likelihood · log π(chosen)`, as the mean over the pairs of
     /// the step.
-    fn loss(&self, model: &CausalLm, pairs: &[&PreferenceExample], pass: Pass, stats: &mut Stats) -> Option<Tensor<1>> {
+    fn loss(
+        &self,
+        model: &CausalLm,
+        pairs: &[&PreferenceExample],
+        pass: Pass,
+        measured: &mut Readings<Stats>,
+    ) -> Option<Tensor<1>> {
         let batch = model.batch(&Rows::Pairs(pairs.iter().map(|pair| completions(pair)).collect()));
         // First the chosen completions of all pairs, then the rejected ones.
         let logprobs_b = segment_sum(model.logprobs(&batch, 1.0).logprobs_m, batch.counts_b());
         let p = pairs.len();
         let (chosen_p, rejected_p) = (logprobs_b.clone().narrow(0, 0, p), logprobs_b.narrow(0, p, p));
         let margins_p = chosen_p.clone() - rejected_p;
-        let margins: Vec<f32> = margins_p.clone().into_data().iter().collect();
-        stats.mean_of("margin", &margins);
+        measured.mean_of("margin", &margins_p);
         let losses_p = relu(-margins_p + self.margin) - chosen_p * self.likelihood;
         Some(losses_p.sum() / pass.totals.examples as f64)
     }

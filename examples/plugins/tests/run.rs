@@ -148,6 +148,7 @@ fn models_of_its_family_are_planned_adapted_saved_and_checked() {
     assert!(losses.last().unwrap() < &losses[0], "{losses:?}");
 
     let config = model.join("config.json");
+    std::fs::write(&file, std::fs::read_to_string(&file).unwrap().replace("/sft", "/refused")).unwrap();
     std::fs::write(&config, std::fs::read_to_string(&config).unwrap().replace("0.7", "-1")).unwrap();
     let output = program(&[place.path(), &file]);
     let text = String::from_utf8_lossy(&output.stderr).into_owned();

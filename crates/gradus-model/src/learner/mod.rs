@@ -179,7 +179,8 @@ impl<M: Module> Learner<M> {
                 Reduction::new(self.module(), lanes, lanes.ranks()).of(own)
             }
         };
-        self.gradients = sum.unwrap_or_default();
+        // This rank may have failed after its sum with the others began.
+        self.gradients = sum.ok().filter(|_| is_ok).unwrap_or_default();
     }
 
     /// Takes one optimizer step with the accumulated gradients. Returns their norm before clipping to `max_grad_norm`.

@@ -14,7 +14,7 @@ use super::actor::{self, Actor, Forward, concat, gather, lengths};
 use super::critic::Critic;
 use super::{Advantages, Experience, Update};
 use crate::batches::MicroBatch;
-use crate::host::{constant, read, read_all};
+use crate::host::{constant, read};
 use crate::learner::Learner;
 use crate::loss::kl::{KlCorrection, kl_term};
 use crate::loss::policy_gradient::policy_gradient;
@@ -28,6 +28,7 @@ use crate::math::weights::{micro_mean_weights, part_weights, per_token};
 use crate::math::{Reduction, token_weights};
 use crate::model::DropoutStream;
 use crate::ranks::Lanes;
+use crate::readings::Readings;
 use crate::rollout::Rollouts;
 
 /// Parts of a policy's loss.
@@ -89,7 +90,8 @@ struct Tokens<'a> {
     logprobs_m: Tensor<1>,
     /// Per token or per sequence, depending on the level of the loss.
     log_ratios_m: Tensor<1>,
-    old: &'a [f32],
+    /// Logprobs of the policy and the old ones on the host, for losses that compute with them there.
+    on_host: Option<[&'a [f32]; 2]>,
     advantages: &'a [f32],
     counts_b: &'a [usize],
     /// Ratios of trainer and sampler, for losses that use them directly.
@@ -107,8 +109,8 @@ impl Tokens<'_> {
             Surrogate::Cispo(cap) => cispo::cispo(logprobs_m(), log_ratios_m(), advantages_m, *cap),
             Surrogate::Sapo(positive, negative) => sapo::sapo(log_ratios_m(), advantages_m, *positive, *negative),
             Surrogate::Vespo(gamma) => {
-                let logprobs = read(&self.logprobs_m);
-                let log_ratios: Vec<f32> = logprobs.iter().zip(self.old).map(|(new, old)| new - old).collect();
+                let [new, old] = self.on_host.expect("VESPO's weights are computed on the host");
+                let log_ratios: Vec<f32> = new.iter().zip(old).map(|(new, old)| new - old).collect();
                 let weights_b = gamma.weights(&log_ratios, self.ratios, self.advantages, self.counts_b);
                 let weights_m = spread(constant(weights_b.clone(), &device), self.counts_b);
                 return (vespo::vespo(logprobs_m(), advantages_m, weights_m), weights_b);
@@ -162,31 +164,19 @@ struct Value {
 }
 
 impl Value {
-    /// Returns the tensors that [`record`](Self::record) needs on the host.
-    fn host_tensors(&self) -> [&Tensor<1>; 2] {
-        [&self.reduced, &self.values_m]
-    }
-
-    /// Records the loss, which must be finite, and the number of clipped values.
-    fn record(
-        &self,
-        [reduced, values]: [Vec<f32>; 2],
-        advantages: &Advantages,
-        part: &[usize],
-        losses: &mut Losses,
-        pass_stats: &mut PassStats,
-    ) -> Result<(), String> {
-        losses.value += finite("value loss", reduced[0])?;
-        if let Some(ValueClip { range, .. }) = self.loss.clip {
-            let (old_values, returns) = (concat(&advantages.values, part), concat(&advantages.returns, part));
-            pass_stats.value_clipped +=
-                value::clip_fraction(&values, &old_values, &returns, range) * values.len() as f64;
-        }
-        Ok(())
-    }
-
-    /// Returns the weighted loss for the backward pass.
-    fn weighted(self) -> Tensor<1> {
+    /// Records the loss, which must be finite, and the number of clipped values, and returns the weighted loss for the
+    /// backward pass.
+    fn record(self, advantages: &Advantages, part: &[usize], readings: &mut Readings<LaneTotals>) -> Tensor<1> {
+        let compared = self.loss.clip.map(|ValueClip { range, .. }| {
+            (concat(&advantages.values, part), concat(&advantages.returns, part), range)
+        });
+        readings.later([&self.reduced, &self.values_m], move |[reduced, values], lane| {
+            lane.losses.value += lane.finite("value loss", reduced[0]);
+            if let Some((old_values, returns, range)) = compared {
+                lane.pass_stats.value_clipped +=
+                    value::clip_fraction(&values, &old_values, &returns, range) * values.len() as f64;
+            }
+        });
         self.reduced * self.loss.coefficient
     }
 }
@@ -242,12 +232,12 @@ pub enum OldLogprobs<'a> {
 }
 
 impl OldLogprobs<'_> {
-    /// Returns the old logprobs of `part`; `found_m` are those of its own pass.
-    fn of(self, rollouts: &Rollouts, part: &[usize], found_m: &Tensor<1>) -> Vec<f32> {
+    /// Returns the old logprobs of `part`; `None` if they are those of its own pass.
+    fn of(self, rollouts: &Rollouts, part: &[usize]) -> Option<Vec<f32>> {
         match self {
-            Self::Sampled => actor::old_logprobs(rollouts, part),
-            Self::Own => read(found_m),
-            Self::Given(all) => concat(all, part),
+            Self::Sampled => Some(actor::old_logprobs(rollouts, part)),
+            Self::Own => None,
+            Self::Given(all) => Some(concat(all, part)),
         }
     }
 }
@@ -299,6 +289,25 @@ pub struct PassStats {
     pub value_clipped: f64,
     /// Tokens left out of the loss because their sampler was too far from the policy.
     pub off_policy: usize,
+}
+
+/// Losses and statistics of the passes of a lane.
+#[derive(Default)]
+struct LaneTotals {
+    losses: Losses,
+    pass_stats: PassStats,
+    /// The first loss that was not finite.
+    problem: Option<String>,
+}
+
+impl LaneTotals {
+    /// Returns `loss`, and remembers if it is not finite.
+    fn finite(&mut self, name: &str, loss: f32) -> f64 {
+        if !loss.is_finite() {
+            self.problem.get_or_insert_with(|| format!("the {name} is {loss}"));
+        }
+        f64::from(loss)
+    }
 }
 
 impl Losses {
@@ -387,15 +396,17 @@ impl PolicyLoss {
         let reducer = Reducer::new(self.denominator, &counts_b, skipped, &all);
         let step = Step { loss: self, batch, counts_b: &counts_b, tokens, reducer: &reducer };
         let of_lane = |lane: usize| {
-            let (mut losses, mut pass_stats) = (Losses::default(), PassStats::default());
+            let (mut readings, mut totals) = (Readings::default(), LaneTotals::default());
             for (i, (number, pass)) in passes[lane].iter().enumerate() {
                 if i + 1 == passes[lane].len() {
                     learners.actor.begin_last_pass(lane, lanes);
                 }
-                step.pass(learners, *number, pass, &mut losses, &mut pass_stats)?;
+                step.pass(learners, *number, pass, &mut readings);
             }
             learners.end_lane(lane, self.value.is_some());
-            Ok::<_, String>((losses, pass_stats))
+            // The only wait for the device before the norm of the gradient.
+            readings.read(&[], &mut totals);
+            totals.problem.map_or(Ok((totals.losses, totals.pass_stats)), Err::<_, String>)
         };
         let own = lanes.run_own(of_lane);
         learners.reduce(lanes, self.value.is_some(), own.is_ok());
@@ -428,9 +439,8 @@ impl Step<'_> {
         learners: &mut Learners<'_>,
         number: usize,
         pass: &Range<usize>,
-        losses: &mut Losses,
-        pass_stats: &mut PassStats,
-    ) -> Result<(), String> {
+        readings: &mut Readings<LaneTotals>,
+    ) {
         let Self { loss, reducer, tokens, .. } = *self;
         let MiniBatch { experience, advantages, chosen, dropout, old, .. } = self.batch;
         let rollouts = &experience.rollouts;
@@ -443,7 +453,13 @@ impl Step<'_> {
         let device = found.logprobs_m.device();
 
         // 2. The loss of each token, and the contribution to the loss of the step.
-        let old = old.of(rollouts, part, &found.logprobs_m);
+        let needs_host = loss.off_policy_threshold.is_some() || matches!(loss.surrogate, Surrogate::Vespo(_));
+        let new = needs_host.then(|| read(&found.logprobs_m));
+        let old = old.of(rollouts, part).or_else(|| new.clone());
+        let old_m = match &old {
+            Some(old) => constant(old.clone(), &device),
+            None => found.logprobs_m.clone().detach(),
+        };
         // VESPO applies the ratios in its weights.
         let advantages_m = match loss.surrogate {
             Surrogate::Vespo(_) => concat(&advantages.advantages, part),
@@ -451,20 +467,20 @@ impl Step<'_> {
         };
         let off_policy = advantages.off_policy.as_ref();
         let ratios = off_policy.and_then(|off| Some(concat(off.ratios.as_ref()?, part)));
-        let of_level = |logprobs_m| loss.level.log_ratios(logprobs_m, constant(old.clone(), &device), counts_b);
         let own = Tokens {
             logprobs_m: found.logprobs_m.clone(),
-            log_ratios_m: of_level(found.logprobs_m.clone()),
-            old: &old,
+            log_ratios_m: loss.level.log_ratios(found.logprobs_m.clone(), old_m, counts_b),
+            on_host: new.as_deref().zip(old.as_deref()).map(|(new, old)| [new, old]),
             advantages: &advantages_m,
             counts_b,
             ratios: ratios.as_deref(),
         };
         let (mut losses_m, weights_b) = own.losses(&loss.surrogate);
-        if let Some(threshold) = loss.off_policy_threshold {
-            let sampler = off_policy.map_or_else(|| old.clone(), |off| concat(&off.sampler, part));
-            let mask = off_policy_masks(&sampler, &read(&found.logprobs_m), &own, threshold);
-            pass_stats.off_policy += mask.iter().filter(|kept| **kept == 0.0).count();
+        let mut left_out = 0;
+        if let (Some(threshold), Some([new, old])) = (loss.off_policy_threshold, own.on_host) {
+            let sampler = off_policy.map_or_else(|| old.to_vec(), |off| concat(&off.sampler, part));
+            let mask = off_policy_masks(&sampler, new, &own, threshold);
+            left_out = mask.iter().filter(|kept| **kept == 0.0).count();
             losses_m = losses_m * constant(mask, &device);
         }
         let mut policy = reducer.reduce(losses_m, pass, counts_b);
@@ -485,26 +501,29 @@ impl Step<'_> {
         };
         let shared = loss.value.zip(values_m).map(|(loss, values_m)| value_of(loss, values_m));
 
-        // 3. Read all values in one transfer.
-        let mut host_tensors = vec![&policy, &total, &found.logprobs_m, &found.entropies_m];
-        host_tensors.extend(&kl_m);
-        host_tensors.extend(shared.iter().flat_map(Value::host_tensors));
-        let mut read = read_all(&host_tensors).into_iter();
-        let mut next = || read.next().expect("one list per tensor");
-        losses.policy += f64::from(next()[0]);
-        losses.total += finite("policy loss", next()[0])?;
-        let clip = loss.surrogate.clip();
-        pass_stats.ratios.add(&Statistics::at(loss.level, &next(), &old, &advantages_m, counts_b, &clip));
-        pass_stats.tokens += old.len();
-        pass_stats.weights = (pass_stats.weights.0 + sum(&weights_b), pass_stats.weights.1 + weights_b.len());
-        let entropy = sum(&next());
-        (losses.entropy, pass_stats.entropy) = (losses.entropy + entropy, pass_stats.entropy + entropy);
-        if kl_m.is_some() {
-            *pass_stats.kl.get_or_insert_default() += sum(&next());
+        // 3. What is logged, which is read after the backward passes of the lane.
+        let (level, clip, counts) = (loss.level, loss.surrogate.clip(), counts_b.to_vec());
+        let weights = (sum(&weights_b), weights_b.len());
+        let (old_of_pass, advantages_of_pass) = (old.clone(), advantages_m.clone());
+        let tensors = [&policy, &total, &found.logprobs_m, &found.entropies_m];
+        readings.later(tensors, move |[policy, total, logprobs, entropies], lane| {
+            lane.losses.policy += f64::from(policy[0]);
+            lane.losses.total += lane.finite("policy loss", total[0]);
+            let old = old_of_pass.as_ref().unwrap_or(&logprobs);
+            let pass_stats = &mut lane.pass_stats;
+            pass_stats.ratios.add(&Statistics::at(level, &logprobs, old, &advantages_of_pass, &counts, &clip));
+            pass_stats.tokens += logprobs.len();
+            pass_stats.weights = (pass_stats.weights.0 + weights.0, pass_stats.weights.1 + weights.1);
+            pass_stats.off_policy += left_out;
+            let entropy = sum(&entropies);
+            lane.losses.entropy += entropy;
+            pass_stats.entropy += entropy;
+        });
+        if let Some(kl_m) = &kl_m {
+            readings.later([kl_m], |[kl], lane| *lane.pass_stats.kl.get_or_insert_default() += sum(&kl));
         }
         if let Some(value) = shared {
-            value.record([next(), next()], advantages, part, losses, pass_stats)?;
-            total = total + value.weighted();
+            total = total + value.record(advantages, part, readings);
         }
 
         // 4. Backward.
@@ -514,11 +533,8 @@ impl Step<'_> {
         // 5. A separate critic. The policy's graph has been freed, so only one graph is in memory at a time.
         if let (Some(loss), Some(Critic::Separate(critic))) = (loss.value, &mut learners.critic) {
             let value = value_of(loss, critic.values(&rows.dropping(masks(1))));
-            let read = read_all(&value.host_tensors()).try_into().expect("one list per tensor");
-            value.record(read, advantages, part, losses, pass_stats)?;
-            critic.learner.accumulate(&value.weighted());
+            critic.learner.accumulate(&value.record(advantages, part, readings));
         }
-        Ok(())
     }
 }
 
@@ -619,9 +635,4 @@ impl Reducer {
 
 fn sum(values: &[f32]) -> f64 {
     values.iter().map(|&value| f64::from(value)).sum()
-}
-
-/// Rejects a loss that is not finite.
-fn finite(name: &str, loss: f32) -> Result<f64, String> {
-    if loss.is_finite() { Ok(f64::from(loss)) } else { Err(format!("the {name} is {loss}")) }
 }

@@ -19,6 +19,7 @@ use crate::method::{Cast, Defaults, Head, Method, Problems, Shared};
 use crate::model::{CausalLm, Classifier, DropoutStream, ModelShape, Reading, Rows, Scope, Sequence, Task, Text};
 use crate::pretrained::{LabelPlan, Pretrained};
 use crate::progress::Progress;
+use crate::readings::Readings;
 use crate::settings::TrainConfig;
 use crate::stats::Stats;
 
@@ -320,7 +321,7 @@ impl Objective for Classify {
         model: &Classifier,
         examples: &[&LabeledExample],
         pass: Pass,
-        stats: &mut Stats,
+        measured: &mut Readings<Stats>,
     ) -> Option<Tensor<1>> {
         let (k, logits_mk) = (model.task().labels.len(), logits(model, examples, pass.dropout));
         let ([m, _], device) = (logits_mk.dims(), logits_mk.device());
@@ -328,9 +329,12 @@ impl Objective for Classify {
         let losses_m = match model.task().reading {
             Reading::OneOf => {
                 let labels_m: Vec<usize> = examples.iter().flat_map(|example| labels(example)).collect();
-                let found = decided(model.task(), &read(&logits_mk.clone().flatten(0, 1)));
-                let right = found.iter().zip(&labels_m).filter(|(found, expected)| found == expected).count();
-                stats.mean("accuracy", right as f64, m as f64);
+                let (task, expected_m) = (model.task().clone(), labels_m.clone());
+                measured.later([&logits_mk.clone().flatten(0, 1)], move |[logits], stats| {
+                    let found = decided(&task, &logits);
+                    let right = found.iter().zip(&expected_m).filter(|(found, expected)| found == expected).count();
+                    stats.mean("accuracy", right as f64, m as f64);
+                });
                 cross_entropy(logits_mk, &labels_m)
             }
             Reading::AnyOf => binary_cross_entropy(logits_mk, targets_mk()),

@@ -10,15 +10,16 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::dpo::{batch, observe, sequences, tokens};
+use super::dpo::{batch, observe, observe_tokens, sequences, tokens};
 use super::{Objective, OfflineMethod, Pass, Totals};
 use crate::data::{self, Examples, Need, PreferenceExample, Row, TokenizeOptions, TooLong};
 use crate::error::Result;
-use crate::host::{constant, read};
+use crate::host::constant;
 use crate::loss::{cpo, dpo, reduce, sft};
 use crate::method::{Cast, Defaults, Head, Method, Problems, Shared};
 use crate::model::{CausalLm, Rows};
 use crate::pretrained::Pretrained;
+use crate::readings::Readings;
 use crate::settings::TrainConfig;
 use crate::stats::Stats;
 
@@ -152,7 +153,7 @@ impl CpoConfig {
         let weights_p = counts_b[..p].iter().zip(&counts_b[p..]).map(is_whole).collect();
         let pairs = (losses_p * constant(weights_p, &device)).sum() / totals.examples as f64;
         let nll = nll_m.clone().sum() * (self.cpo_alpha / totals.targets.max(1) as f64);
-        PassLoss { loss: pairs + nll, nll_m: read(&nll_m), logps_b: read(&logps_b), shaped_b: read(&shaped_b) }
+        PassLoss { loss: pairs + nll, nll_m, logps_b, shaped_b }
     }
 }
 
@@ -162,11 +163,11 @@ pub struct PassLoss {
     /// The pass's share of the step's loss, `[1]`.
     pub loss: Tensor<1>,
     /// Negative logprobs of the tokens of the chosen completions.
-    pub nll_m: Vec<f32>,
+    pub nll_m: Tensor<1>,
     /// Logprob of each completion, a sum or a mean over its tokens, `[2P]`.
-    pub logps_b: Vec<f32>,
+    pub logps_b: Tensor<1>,
     /// Compared value of each completion, `[2P]`: the logprob, or AlphaPO's reward.
-    pub shaped_b: Vec<f32>,
+    pub shaped_b: Tensor<1>,
 }
 
 impl OfflineMethod for CpoConfig {
@@ -209,7 +210,13 @@ impl Objective for Cpo {
         sequences(pair)[0].targets()
     }
 
-    fn loss(&self, model: &CausalLm, pairs: &[&PreferenceExample], pass: Pass, stats: &mut Stats) -> Option<Tensor<1>> {
+    fn loss(
+        &self,
+        model: &CausalLm,
+        pairs: &[&PreferenceExample],
+        pass: Pass,
+        measured: &mut Readings<Stats>,
+    ) -> Option<Tensor<1>> {
         let batch = batch(model, pairs);
         if batch.targets().is_empty() {
             return None;
@@ -217,14 +224,11 @@ impl Objective for Cpo {
         let found = model.logprobs(&batch, 1.0);
         let of_pass = self.config.loss(found.logprobs_m, batch.counts_b(), pass.totals);
 
-        let chosen_tokens = of_pass.nll_m.len();
-        observe(&of_pass.shaped_b, &of_pass.logps_b, self.config.beta, stats);
-        stats.mean_of("nll_loss", &of_pass.nll_m);
-        let mean_logits_m = read(&found.mean_logits_m);
-        stats.mean_of("logits/chosen", &mean_logits_m[..chosen_tokens]);
-        stats.mean_of("logits/rejected", &mean_logits_m[chosen_tokens..]);
-        stats.mean_of("entropy", &read(&found.entropies_m));
-        stats.mean_of("mean_token_accuracy", &read(&found.correct_m)[..chosen_tokens]);
+        let (chosen_tokens, beta) = (of_pass.nll_m.dims()[0], self.config.beta);
+        let values_b = [&of_pass.shaped_b, &of_pass.logps_b];
+        measured.later(values_b, move |[shaped, logps], stats| observe(&shaped, &logps, beta, stats));
+        measured.mean_of("nll_loss", &of_pass.nll_m);
+        observe_tokens([&found.mean_logits_m, &found.entropies_m, &found.correct_m], chosen_tokens, measured);
         Some(of_pass.loss)
     }
 

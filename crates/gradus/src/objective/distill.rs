@@ -23,12 +23,12 @@ use crate::batches::MicroBatch;
 use crate::data::{self, Examples, Need, Row, SftExample, TokenizeOptions, TooLong};
 use crate::error::{Error, Result};
 use crate::generate::{NoStopRule, SamplingParams, generate};
-use crate::host::read;
 use crate::loss::distill::{Support, jensen_shannon, jensen_shannon_among};
 use crate::method::{Cast, Defaults, Head, Method, Problems, Shared};
 use crate::model::{CausalLm, ModelShape, Rows, Sequence};
 use crate::pretrained::Pretrained;
 use crate::progress::Progress;
+use crate::readings::Readings;
 use crate::rng::Purpose;
 use crate::rollout::server::{Endpoint, Passage, Scorer, ServerKind, TokenScore};
 use crate::settings::{TrainConfig, server_key};
@@ -462,7 +462,13 @@ impl Objective for Distill {
         Ok(Some(examples.iter().zip(scores).map(with).collect()))
     }
 
-    fn loss(&self, model: &CausalLm, examples: &[&DistillExample], pass: Pass, stats: &mut Stats) -> Option<Tensor<1>> {
+    fn loss(
+        &self,
+        model: &CausalLm,
+        examples: &[&DistillExample],
+        pass: Pass,
+        measured: &mut Readings<Stats>,
+    ) -> Option<Tensor<1>> {
         let rows = || Rows::Alone(examples.iter().map(|example| sequence(example)).collect());
         let batch = model.batch(&rows());
         if batch.targets().is_empty() {
@@ -497,7 +503,7 @@ impl Objective for Distill {
                 })
             }
         };
-        stats.mean_of("divergence", &read(&losses_m));
+        measured.mean_of("divergence", &losses_m);
         Some(losses_m.sum() / pass.totals.targets.max(1) as f64)
     }
 

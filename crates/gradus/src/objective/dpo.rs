@@ -15,6 +15,7 @@ use crate::method::{Cast, Defaults, Head, Lifetime, Method, Problems, Shared};
 use crate::model::{Batch, CausalLm, Rows, Sequence, TokenLogprobs};
 use crate::pretrained::Pretrained;
 use crate::progress::Progress;
+use crate::readings::Readings;
 use crate::settings::TrainConfig;
 use crate::stats::Stats;
 
@@ -223,7 +224,13 @@ impl Objective for Dpo {
         Ok(Some(completed.collect()))
     }
 
-    fn loss(&self, model: &CausalLm, examples: &[&DpoPair], pass: Pass, stats: &mut Stats) -> Option<Tensor<1>> {
+    fn loss(
+        &self,
+        model: &CausalLm,
+        examples: &[&DpoPair],
+        pass: Pass,
+        measured: &mut Readings<Stats>,
+    ) -> Option<Tensor<1>> {
         let pairs: Vec<&PreferenceExample> = examples.iter().map(|example| &example.pair).collect();
         let reference = self.reference_of(examples, &pairs);
         let batch = batch(model, &pairs);
@@ -241,12 +248,9 @@ impl Objective for Dpo {
         let PassLoss { loss, sums_b, log_ratios_b } = completions.loss(&self.config, pass.totals);
 
         let chosen_tokens: usize = batch.counts_b()[..pairs.len()].iter().sum();
-        observe(&log_ratios_b, &sums_b, self.config.beta, stats);
-        let mean_logits_m = read(&found.mean_logits_m);
-        stats.mean_of("logits/chosen", &mean_logits_m[..chosen_tokens]);
-        stats.mean_of("logits/rejected", &mean_logits_m[chosen_tokens..]);
-        stats.mean_of("entropy", &read(&found.entropies_m));
-        stats.mean_of("mean_token_accuracy", &read(&found.correct_m)[..chosen_tokens]);
+        let beta = self.config.beta;
+        measured.later([&log_ratios_b, &sums_b], move |[ratios, sums], stats| observe(&ratios, &sums, beta, stats));
+        observe_tokens([&found.mean_logits_m, &found.entropies_m, &found.correct_m], chosen_tokens, measured);
         Some(loss)
     }
 
@@ -268,6 +272,21 @@ pub fn preferred(chosen: f64, rejected: f64) -> f64 {
         Some(Ordering::Equal) => 0.5,
         _ => 0.0,
     }
+}
+
+/// Records TRL's metrics of the tokens of a pass, of which the first `chosen_tokens` belong to chosen completions: mean
+/// logits, entropies, and whether a token is the likeliest one.
+pub(super) fn observe_tokens(
+    [mean_logits_m, entropies_m, correct_m]: [&Tensor<1>; 3],
+    chosen_tokens: usize,
+    measured: &mut Readings<Stats>,
+) {
+    measured.later([mean_logits_m, entropies_m, correct_m], move |[mean_logits, entropies, correct], stats| {
+        stats.mean_of("logits/chosen", &mean_logits[..chosen_tokens]);
+        stats.mean_of("logits/rejected", &mean_logits[chosen_tokens..]);
+        stats.mean_of("entropy", &entropies);
+        stats.mean_of("mean_token_accuracy", &correct[..chosen_tokens]);
+    });
 }
 
 /// Records TRL's metrics. Implicit rewards are `β` times the log-ratios.

@@ -19,6 +19,7 @@ use crate::method::{Cast, Defaults, Head, Lifetime, Method, Problems, Shared};
 use crate::model::{CausalLm, Rows, Sequence};
 use crate::pretrained::Pretrained;
 use crate::progress::Progress;
+use crate::readings::Readings;
 use crate::settings::TrainConfig;
 use crate::stats::Stats;
 
@@ -113,7 +114,7 @@ impl KtoConfig {
         let losses_b = kto::kto(log_ratios_b.clone(), of(1.0, -1.0), inputs.reference_point, self.beta);
         let weights_b = of(self.desirable_weight as f32, self.undesirable_weight as f32);
         let loss = (losses_b * weights_b).sum() / totals.examples as f64;
-        PassLoss { loss, logps_b: read(&logps_b), log_ratios_b: read(&log_ratios_b) }
+        PassLoss { loss, logps_b, log_ratios_b }
     }
 }
 
@@ -134,9 +135,9 @@ pub struct PassLoss {
     /// The pass's share of the step's loss, `[1]`.
     pub loss: Tensor<1>,
     /// Summed logprobs of each completion, `[B]`.
-    pub logps_b: Vec<f32>,
+    pub logps_b: Tensor<1>,
     /// Log-ratios of policy and reference, `[B]`.
-    pub log_ratios_b: Vec<f32>,
+    pub log_ratios_b: Tensor<1>,
 }
 
 impl OfflineMethod for KtoConfig {
@@ -272,13 +273,19 @@ impl Objective for Kto {
         Ok(self.with_point(model, examples, passes))
     }
 
-    fn loss(&self, model: &CausalLm, examples: &[&KtoExample], pass: Pass, stats: &mut Stats) -> Option<Tensor<1>> {
+    fn loss(
+        &self,
+        model: &CausalLm,
+        examples: &[&KtoExample],
+        pass: Pass,
+        measured: &mut Readings<Stats>,
+    ) -> Option<Tensor<1>> {
         let Some(references) = examples.iter().map(|example| example.reference).collect::<Option<Vec<(f32, f64)>>>()
         else {
             // Without context, these examples are the whole step.
             let whole = MicroBatch::new(usize::MAX, None);
             let completed = self.with_point(model, examples, whole).expect("it is known unless a reference is kept");
-            return self.loss(model, &completed.iter().collect::<Vec<_>>(), pass, stats);
+            return self.loss(model, &completed.iter().collect::<Vec<_>>(), pass, measured);
         };
         let batch = model.batch(&Rows::Alone(examples.iter().map(|example| sequence(&example.example)).collect()));
         if batch.targets().is_empty() {
@@ -290,17 +297,19 @@ impl Objective for Kto {
             reference_b: references.iter().map(|(reference, _)| *reference).collect(),
             reference_point: references.first().map_or(0.0, |(_, point)| *point),
         };
-        let counts_b = batch.counts_b();
-        let of_pass = self.config.loss(found.logprobs_m, counts_b, &inputs, pass.totals);
-        observe(&of_pass, &inputs, self.config.beta, pass.totals, stats);
-        let mean_logits_m = read(&found.mean_logits_m);
-        let mut rest = mean_logits_m.as_slice();
-        for (&count, &is_desirable) in counts_b.iter().zip(&inputs.labels_b) {
-            let (own, others) = rest.split_at(count);
-            stats.mean_of(if is_desirable { "logits/chosen" } else { "logits/rejected" }, own);
-            rest = others;
-        }
-        stats.mean_of("entropy", &read(&found.entropies_m));
+        let (counts_b, beta) = (batch.counts_b().to_vec(), self.config.beta);
+        let of_pass = self.config.loss(found.logprobs_m, &counts_b, &inputs, pass.totals);
+        let tensors = [&of_pass.log_ratios_b, &of_pass.logps_b, &found.mean_logits_m, &found.entropies_m];
+        measured.later(tensors, move |[log_ratios, logps, mean_logits, entropies], stats| {
+            observe(&log_ratios, &logps, &inputs, beta, pass.totals, stats);
+            let mut rest = mean_logits.as_slice();
+            for (&count, &is_desirable) in counts_b.iter().zip(&inputs.labels_b) {
+                let (own, others) = rest.split_at(count);
+                stats.mean_of(if is_desirable { "logits/chosen" } else { "logits/rejected" }, own);
+                rest = others;
+            }
+            stats.mean_of("entropy", &entropies);
+        });
         Some(of_pass.loss)
     }
 
@@ -315,7 +324,7 @@ impl Objective for Kto {
 }
 
 /// Records TRL's metrics. The KL and the margins are values of a step, to which each pass adds its share.
-fn observe(found: &PassLoss, inputs: &LossInputs, beta: f64, totals: Totals, stats: &mut Stats) {
+fn observe(log_ratios_b: &[f32], logps_b: &[f32], inputs: &LossInputs, beta: f64, totals: Totals, stats: &mut Stats) {
     let share = inputs.labels_b.len() as f64 / totals.examples as f64;
     stats.mean("kl", inputs.reference_point * share, share);
     let mut margin = 0.0;
@@ -326,7 +335,7 @@ fn observe(found: &PassLoss, inputs: &LossInputs, beta: f64, totals: Totals, sta
             let of_label = values.iter().zip(&inputs.labels_b).filter(|(_, label)| **label == is_chosen);
             of_label.map(|(value, _)| f64::from(*value)).collect()
         };
-        let (rewards, logps) = (of_side(&found.log_ratios_b), of_side(&found.logps_b));
+        let (rewards, logps) = (of_side(log_ratios_b), of_side(logps_b));
         let reward = beta * rewards.iter().sum::<f64>();
         stats.mean(&format!("rewards/{side}"), reward, rewards.len() as f64);
         stats.mean(&format!("logps/{side}"), logps.iter().sum(), logps.len() as f64);

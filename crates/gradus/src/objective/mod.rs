@@ -22,12 +22,12 @@ use serde_json::Value;
 use crate::batches::MicroBatch;
 use crate::data::{Examples, Row, TokenizeOptions};
 use crate::error::{Error, Result};
-use crate::host::read;
 use crate::method::Method;
 use crate::model::{CausalLm, DropoutStream, Rows, TrainingInfo};
 use crate::pretrained::{LabelPlan, Pretrained, Trainable};
 use crate::progress::Progress;
 use crate::ranks::Ranks;
+pub use crate::readings::Readings;
 use crate::rng::Seed;
 use crate::stats::Stats;
 
@@ -170,13 +170,14 @@ pub trait Objective {
     }
 
     /// Computes the examples' share of the step's loss, `[1]`; the shares of a step's micro-batches sum to its loss.
-    /// `None` if nothing in them carries loss.
+    /// `None` if nothing in them carries loss. `measured` receives the statistics. Their tensors are read after the
+    /// backward pass, so that a device need not wait for the host.
     fn loss(
         &self,
         model: &Self::Model,
         examples: &[&Self::Example],
         pass: Pass,
-        stats: &mut Stats,
+        measured: &mut Readings<Stats>,
     ) -> Option<Tensor<1>>;
 
     /// Computes all held-out statistics, `loss` included, without prefix. `model` carries no gradient; `progress`
@@ -244,8 +245,10 @@ pub fn evaluate_loss<O: Objective + ?Sized>(
         let (mut measured, mut loss) = (Stats::default(), 0.0);
         for (_, pass) in in_lanes[lane].clone() {
             progress.advance("evaluated", pass.start, examples.len()).map_err(|_| IsInterrupted)?;
-            let share = objective.loss(model, &examples[pass], step, &mut measured);
-            loss += share.map_or(0.0, |share| f64::from(read(&share)[0]));
+            let mut readings = Readings::default();
+            let share = objective.loss(model, &examples[pass], step, &mut readings);
+            let read = readings.read(share.as_slice(), &mut measured);
+            loss += read.first().map_or(0.0, |share| f64::from(share[0]));
         }
         Ok((loss, measured))
     };

@@ -10,15 +10,16 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::dpo::{observe, tokens};
+use super::dpo::{observe, observe_tokens, tokens};
 use super::{Objective, OfflineMethod, Pass};
 use crate::data::{self, Examples, Need, PreferenceExample, Row, TokenizeOptions, TooLong};
 use crate::error::Result;
-use crate::host::{constant, read};
+use crate::host::constant;
 use crate::loss::{orpo, reduce, sft};
 use crate::method::{Cast, Defaults, Head, Method, Problems, Shared};
 use crate::model::{CausalLm, Rows, Sequence};
 use crate::pretrained::Pretrained;
+use crate::readings::Readings;
 use crate::settings::TrainConfig;
 use crate::stats::Stats;
 
@@ -120,7 +121,13 @@ impl Objective for Orpo {
         sequences(pair)[0].targets()
     }
 
-    fn loss(&self, model: &CausalLm, pairs: &[&PreferenceExample], pass: Pass, stats: &mut Stats) -> Option<Tensor<1>> {
+    fn loss(
+        &self,
+        model: &CausalLm,
+        pairs: &[&PreferenceExample],
+        pass: Pass,
+        measured: &mut Readings<Stats>,
+    ) -> Option<Tensor<1>> {
         let batch = model.batch(&Rows::Pairs(pairs.iter().map(|pair| sequences(pair)).collect()));
         if batch.targets().is_empty() {
             return None;
@@ -148,19 +155,17 @@ impl Objective for Orpo {
         let weights_p: Vec<f32> = whole_p.iter().map(|&whole| f32::from(u8::from(whole))).collect();
         let odds_p = orpo::odds_ratio(log_odds_p.clone()) * constant(weights_p, &device);
 
-        let means = read(&means_b);
-        observe(&means, &means, self.beta, stats);
-        let of_whole = |values: Vec<f32>| -> Vec<f32> {
-            values.into_iter().zip(&whole_p).filter_map(|(value, &whole)| whole.then_some(value)).collect()
-        };
-        stats.mean_of("nll_loss", &read(&nll_m));
-        stats.mean_of("log_odds_chosen", &of_whole(read(&log_odds_p)));
-        stats.mean_of("log_odds_ratio", &of_whole(read(&-odds_p.clone())));
-        let mean_logits_m = read(&found.mean_logits_m);
-        stats.mean_of("logits/chosen", &mean_logits_m[..chosen_tokens]);
-        stats.mean_of("logits/rejected", &mean_logits_m[chosen_tokens..]);
-        stats.mean_of("entropy", &read(&found.entropies_m));
-        stats.mean_of("mean_token_accuracy", &read(&found.correct_m)[..chosen_tokens]);
+        let beta = self.beta;
+        measured.later([&means_b], move |[means], stats| observe(&means, &means, beta, stats));
+        measured.mean_of("nll_loss", &nll_m);
+        measured.later([&log_odds_p, &-odds_p.clone()], move |[log_odds, odds], stats| {
+            let of_whole = |values: Vec<f32>| -> Vec<f32> {
+                values.into_iter().zip(&whole_p).filter_map(|(value, &whole)| whole.then_some(value)).collect()
+            };
+            stats.mean_of("log_odds_chosen", &of_whole(log_odds));
+            stats.mean_of("log_odds_ratio", &of_whole(odds));
+        });
+        observe_tokens([&found.mean_logits_m, &found.entropies_m, &found.correct_m], chosen_tokens, measured);
         Some(nll_m.sum() / pass.totals.targets.max(1) as f64 + odds_p.sum() * (self.beta / pass.totals.examples as f64))
     }
 

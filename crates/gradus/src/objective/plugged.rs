@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 use burn::tensor::Tensor;
 use serde_json::{Map, Value};
 
-use super::{Objective, OfflineMethod, PairScore, Pass, StepId, TrainingExample};
+use super::{Objective, OfflineMethod, PairScore, Pass, Readings, StepId, TrainingExample};
 use crate::batches::MicroBatch;
 use crate::data::{Examples, Need, Row, TokenizeOptions};
 use crate::error::Result;
@@ -275,9 +275,9 @@ impl<O: Objective<Model = CausalLm, Example: 'static>> Objective for Erased<O> {
         model: &CausalLm,
         examples: &[&PluggedTrainingExample],
         pass: Pass,
-        stats: &mut Stats,
+        measured: &mut Readings<Stats>,
     ) -> Option<Tensor<1>> {
-        self.0.loss(model, &as_examples(examples), pass, stats)
+        self.0.loss(model, &as_examples(examples), pass, measured)
     }
 
     fn evaluate(
@@ -353,9 +353,9 @@ impl Objective for PluggedObjective {
         model: &CausalLm,
         examples: &[&PluggedTrainingExample],
         pass: Pass,
-        stats: &mut Stats,
+        measured: &mut Readings<Stats>,
     ) -> Option<Tensor<1>> {
-        self.0.loss(model, examples, pass, stats)
+        self.0.loss(model, examples, pass, measured)
     }
 
     fn evaluate(

@@ -16,6 +16,7 @@ use crate::method::{Cast, Defaults, Head, Method, Problems, Shared};
 use crate::model::{CausalLm, Counted, DropoutStream, ModelShape, Ranker, Rows, Sequence, TrainingInfo};
 use crate::pretrained::Pretrained;
 use crate::progress::Progress;
+use crate::readings::Readings;
 use crate::settings::TrainConfig;
 use crate::stats::Stats;
 
@@ -197,9 +198,15 @@ impl Objective for BradleyTerry {
         1
     }
 
-    fn loss(&self, model: &Ranker, pairs: &[&PreferenceExample], pass: Pass, stats: &mut Stats) -> Option<Tensor<1>> {
+    fn loss(
+        &self,
+        model: &Ranker,
+        pairs: &[&PreferenceExample],
+        pass: Pass,
+        measured: &mut Readings<Stats>,
+    ) -> Option<Tensor<1>> {
         let [chosen_p, rejected_p] = Self::rewards(model, pairs, pass.dropout);
-        observe(&read(&chosen_p), &read(&rejected_p), stats);
+        measured.later([&chosen_p, &rejected_p], |[chosen, rejected], stats| observe(&chosen, &rejected, stats));
         let margins_p: Vec<f32> = pairs.iter().map(|pair| pair.margin.unwrap_or(0.0)).collect();
         let margins_p = Tensor::from_data(TensorData::new(margins_p, [pairs.len()]), &chosen_p.device());
         let mut losses_p = bradley_terry(chosen_p.clone(), rejected_p.clone(), Some(margins_p));

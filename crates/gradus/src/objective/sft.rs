@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 use super::{Objective, OfflineMethod, Pass};
 use crate::data::{self, Examples, Need, Row, SftExample, TokenizeOptions, TooLong};
 use crate::error::{Error, Result};
-use crate::host::read;
 use crate::loss::sft;
 use crate::method::{Cast, Defaults, Head, Method, Problems, Shared};
 use crate::model::{CausalLm, Counted, Rows, Sequence};
 use crate::pretrained::Pretrained;
+use crate::readings::Readings;
 use crate::settings::TrainConfig;
 use crate::stats::Stats;
 
@@ -182,15 +182,21 @@ impl Objective for Sft {
         sequence(example).targets()
     }
 
-    fn loss(&self, model: &CausalLm, rows: &[&SftExample], pass: Pass, stats: &mut Stats) -> Option<Tensor<1>> {
+    fn loss(
+        &self,
+        model: &CausalLm,
+        rows: &[&SftExample],
+        pass: Pass,
+        measured: &mut Readings<Stats>,
+    ) -> Option<Tensor<1>> {
         let rows = Rows::Alone(rows.iter().map(|row| sequence(row)).collect());
         let batch = model.batch(&rows).dropping(pass.dropout);
         if batch.targets().is_empty() {
             return None;
         }
         let found = model.logprobs(&batch, 1.0);
-        stats.mean_of("entropy", &read(&found.entropies_m));
-        stats.mean_of("mean_token_accuracy", &read(&found.correct_m));
+        measured.mean_of("entropy", &found.entropies_m);
+        measured.mean_of("mean_token_accuracy", &found.correct_m);
         let losses_m = match (self.loss_type, self.label_smoothing) {
             (SftLossType::Dft, _) => sft::dft(found.logprobs_m),
             (SftLossType::Nll, 0.0) => sft::nll(found.logprobs_m),

@@ -10,11 +10,10 @@ use crate::batches::MicroBatch;
 use crate::learner::Learner;
 use crate::method::Iteration;
 use crate::model::{DropoutStream, Support};
-use crate::objective::{Objective, Pass, totals};
+use crate::objective::{Objective, Pass, Readings, totals};
 use crate::observer::Event;
 use crate::rng::Seed;
 use crate::rollout::{Prompt, Rollout, Rollouts, StopReason};
-use crate::stats::Stats;
 
 /// Tries the longest pass over `examples` that a step of `batch_size` examples can contain.
 pub(super) fn offline<O: Objective>(
@@ -30,7 +29,7 @@ pub(super) fn offline<O: Objective>(
     let batch: Vec<&O::Example> = passes.longest(&lengths, batch_size).into_iter().map(|i| &examples[i]).collect();
     // The results are discarded, so this dropout seed affects nothing.
     let pass = Pass { totals: totals(objective, &batch), dropout: Some(DropoutStream::new(Seed(0), 0, 0)) };
-    let share = objective.loss(learner.module(), &batch, pass, &mut Stats::default());
+    let share = objective.loss(learner.module(), &batch, pass, &mut Readings::default());
     if let Some(share) = share {
         drop(share.backward());
     }

@@ -12,11 +12,10 @@ use super::steps::{self, TrainingStep};
 use super::{EvalSplit, SaveFor};
 use crate::batches::Order;
 use crate::error::{Error, Result};
-use crate::host::read;
 use crate::learner::Learner;
 use crate::learner::optimizer::Optimizer;
 use crate::model::DropoutStream;
-use crate::objective::{Objective, Pass, StepId, totals};
+use crate::objective::{Objective, Pass, Readings, StepId, totals};
 use crate::progress::Progress;
 use crate::run::Metrics;
 use crate::settings::Settings;
@@ -213,7 +212,7 @@ pub fn optimize<O: Objective>(
     let lengths: Vec<usize> = batch.iter().map(|example| objective.tokens(example)).collect();
     let (lanes, passes) = (settings.passes.lanes, settings.passes.in_lanes(&lengths));
     let of_lane = |lane: usize| -> Result<(f64, Stats), LaneHalt> {
-        let (mut measured, mut loss) = (Stats::default(), 0.0);
+        let (mut readings, mut shares) = (Readings::default(), Vec::new());
         let last = passes[lane].last().map(|(index, _)| *index);
         for (index, pass) in passes[lane].clone() {
             progress.advance("accumulated", pass.start, batch.len()).map_err(|_| LaneHalt::Interrupted)?;
@@ -222,20 +221,26 @@ pub fn optimize<O: Objective>(
             if last == Some(index) {
                 learner.begin_last_pass(lane, lanes);
             }
-            let Some(share) = objective.loss(learner.module(), &batch[pass], at, &mut measured) else { continue };
-            let value = f64::from(read(&share)[0]);
+            let Some(share) = objective.loss(learner.module(), &batch[pass], at, &mut readings) else { continue };
+            learner.accumulate(&share);
+            shares.push(share.inner());
+        }
+        learner.end_lane(lane);
+        // The only wait for the device before the norm of the gradient.
+        let (mut measured, mut loss) = (Stats::default(), 0.0);
+        for share in readings.read(&shares, &mut measured) {
+            let value = f64::from(share[0]);
             if !value.is_finite() {
                 return Err(LaneHalt::Diverged(format!("the loss is {value}")));
             }
             loss += value;
-            learner.accumulate(&share);
         }
-        learner.end_lane(lane);
         Ok((loss, measured))
     };
     let own = lanes.run_own(of_lane);
     learner.reduce(lanes, own.is_ok());
-    for (part, of_lane) in lanes.share("losses", own)? {
+    let of_lanes = lanes.share("losses", own).inspect_err(|_| learner.discard())?;
+    for (part, of_lane) in of_lanes {
         loss += part;
         measured.merge(&of_lane);
     }

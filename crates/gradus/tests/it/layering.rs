@@ -50,6 +50,7 @@ const PARTS: &[(&str, &[&str])] = &[
     ("metric_models", &["batches", "host", "metric", "model", "text"]),
     ("memory", &["batches", "generate", "model", "gradus_kernels"]),
     ("stats", &["run"]),
+    ("readings", &["host", "stats"]),
     ("learner", &["model", "gradus_kernels"]),
     ("optimizer_state", &["learner", "run", "gradus_kernels"]),
     (
@@ -102,6 +103,7 @@ const PARTS: &[(&str, &[&str])] = &[
             "method",
             "model",
             "pretrained",
+            "readings",
             // A teacher may run on a server.
             "rollout",
             "settings",
@@ -111,8 +113,8 @@ const PARTS: &[(&str, &[&str])] = &[
     (
         "algorithm",
         &[
-            "batches", "data", "generate", "host", "learner", "loss", "math", "method", "model", "rollout", "run",
-            "settings", "stats",
+            "batches", "data", "generate", "host", "learner", "loss", "math", "method", "model", "readings", "rollout",
+            "run", "settings", "stats",
         ],
     ),
     (

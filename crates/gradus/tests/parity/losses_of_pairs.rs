@@ -93,10 +93,10 @@ fn dpo_losses_of_trl() {
         let Some(metrics) = case.get("metrics") else { return };
         let mean = |values: &[f32]| values.iter().map(|&x| f64::from(x)).sum::<f64>() / pairs as f64;
         for (key, found) in [
-            ("logps/chosen", mean(&found.sums_b[..pairs])),
-            ("logps/rejected", mean(&found.sums_b[pairs..])),
-            ("rewards/chosen", step.config.beta * mean(&found.log_ratios_b[..pairs])),
-            ("rewards/rejected", step.config.beta * mean(&found.log_ratios_b[pairs..])),
+            ("logps/chosen", mean(&values(&found.sums_b)[..pairs])),
+            ("logps/rejected", mean(&values(&found.sums_b)[pairs..])),
+            ("rewards/chosen", step.config.beta * mean(&values(&found.log_ratios_b)[..pairs])),
+            ("rewards/rejected", step.config.beta * mean(&values(&found.log_ratios_b)[pairs..])),
         ] {
             assert_value(&format!("{name}, {key}"), found, number(&metrics[key]));
         }
@@ -107,7 +107,7 @@ fn dpo_losses_of_trl() {
 fn dpo_losses_pass_by_pass() {
     dpo_cases(|name, step, case| {
         let pairs = step.chosen.len();
-        let order = rank_partners(&step.pass(0..pairs, None).sums_b, &step.reference_b);
+        let order = rank_partners(&values(&step.pass(0..pairs, None).sums_b), &step.reference_b);
         let (mut share, mut gradient) =
             (0.0, vec![0.0; step.chosen.iter().chain(&step.rejected).map(|row| row.dims()[0]).sum()]);
         for of in [0..1, 1..pairs] {
@@ -167,12 +167,12 @@ fn cpo_losses_of_trl() {
         assert_value(name, f64::from(values(&found.loss)[0]), number(&case["loss"]));
         let mean = |values: &[f32]| values.iter().map(|&x| f64::from(x)).sum::<f64>() / values.len() as f64;
         // TRL does not compute the likelihood if its weight is 0.
-        let nll = if config.cpo_alpha == 0.0 { 0.0 } else { mean(&found.nll_m) };
+        let nll = if config.cpo_alpha == 0.0 { 0.0 } else { mean(&values(&found.nll_m)) };
         for (key, found) in [
-            ("logps/chosen", mean(&found.logps_b[..pairs])),
-            ("logps/rejected", mean(&found.logps_b[pairs..])),
-            ("rewards/chosen", config.beta * mean(&found.shaped_b[..pairs])),
-            ("rewards/rejected", config.beta * mean(&found.shaped_b[pairs..])),
+            ("logps/chosen", mean(&values(&found.logps_b)[..pairs])),
+            ("logps/rejected", mean(&values(&found.logps_b)[pairs..])),
+            ("rewards/chosen", config.beta * mean(&values(&found.shaped_b)[..pairs])),
+            ("rewards/rejected", config.beta * mean(&values(&found.shaped_b)[pairs..])),
             ("nll_loss", nll),
         ] {
             assert_value(&format!("{name}, {key}"), found, number(&case["metrics"][key]));
@@ -215,9 +215,13 @@ fn kto_losses_of_trl() {
                 of_side.iter().sum::<f64>() / of_side.len() as f64
             };
             let Some(expected) = case["metrics"].get(format!("logps/{side}")) else { continue };
-            assert_value(&format!("{name}, logps/{side}"), mean(&found.logps_b), number(expected));
+            assert_value(&format!("{name}, logps/{side}"), mean(&values(&found.logps_b)), number(expected));
             let expected = number(&case["metrics"][format!("rewards/{side}")]);
-            assert_value(&format!("{name}, rewards/{side}"), config.beta * mean(&found.log_ratios_b), expected);
+            assert_value(
+                &format!("{name}, rewards/{side}"),
+                config.beta * mean(&values(&found.log_ratios_b)),
+                expected,
+            );
         }
     }
 }

@@ -41,9 +41,9 @@ pub struct PassLoss {
     /// The pass's share of the step's loss, `[1]`.
     pub loss: Tensor<1>,
     /// Output of [`sums`] for the policy's logprobs, `[2P]`.
-    pub sums_b: Vec<f32>,
+    pub sums_b: Tensor<1>,
     /// Log-ratios of policy and reference, `[2P]`.
-    pub log_ratios_b: Vec<f32>,
+    pub log_ratios_b: Tensor<1>,
 }
 
 /// Sums the logprobs of each completion, `[2P]`. Tokens beyond the length of the pair's shorter completion have weight
@@ -82,7 +82,7 @@ impl Completions<'_> {
         let sides = Sides { pass: self, config, sums_b, log_ratios_b, scores_b };
         let term = |(loss, weight): (DpoLossType, f64)| sides.term(loss, totals) * weight;
         let loss = config.losses().map(term).reduce(|sum, term| sum + term).expect("there is a loss");
-        PassLoss { loss, sums_b: read(&sides.sums_b), log_ratios_b: read(&sides.log_ratios_b) }
+        PassLoss { loss, sums_b: sides.sums_b, log_ratios_b: sides.log_ratios_b }
     }
 }
 

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::SaveFor;
 use super::*;
+use crate::host::read;
 use crate::learner::optimizer::Optimizer;
 use crate::objective::Pass;
 use crate::observer::Event;
@@ -64,10 +65,10 @@ impl Objective for Watched {
         SquaredError.targets(point)
     }
 
-    fn loss(&self, model: &Line, points: &[&Point], pass: Pass, stats: &mut Stats) -> Option<Tensor<1>> {
+    fn loss(&self, model: &Line, points: &[&Point], pass: Pass, measured: &mut Readings<Stats>) -> Option<Tensor<1>> {
         self.passes.borrow_mut().push(points.iter().map(|point| point.y).collect());
         assert_ne!(self.passes.borrow().len(), self.panics_at, "a bug");
-        SquaredError.loss(model, points, pass, stats)
+        SquaredError.loss(model, points, pass, measured)
     }
 
     fn describe(&self, point: &Point) -> Value {
@@ -90,7 +91,7 @@ impl Objective for SquaredError {
         1
     }
 
-    fn loss(&self, model: &Line, points: &[&Point], pass: Pass, _stats: &mut Stats) -> Option<Tensor<1>> {
+    fn loss(&self, model: &Line, points: &[&Point], pass: Pass, _measured: &mut Readings<Stats>) -> Option<Tensor<1>> {
         let n = points.len();
         let device = model.weight.val().device();
         let x: Vec<f32> = points.iter().flat_map(|point| point.x).collect();
@@ -373,4 +374,41 @@ fn a_best_metric_that_is_not_measured_is_named() {
     let error = run.outcome.unwrap_err();
     assert_eq!(error.to_string(), "`train.best_metric` is `eval_acuracy`, which this run does not measure");
     assert_eq!(error.hint(), Some("it measures `eval_loss`"));
+}
+
+/// The passes of a step are queued on the device before the first value is read.
+#[test]
+fn a_step_waits_once_for_the_device_whatever_its_passes() {
+    let models = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/parity/trajectories/models");
+    let place = tempfile::tempdir().expect("a directory");
+    let words = |i: usize| format!("cup {i} is");
+    let pairs = || (0..16).map(|i| json!({ "prompt": words(i), "chosen": " red", "rejected": " a big car" }));
+    let texts = || (0..16).map(|i| json!({ "text": words(i) }));
+    let labeled = || (0..16).map(|i| json!({ "prompt": words(i), "completion": " red", "label": i % 2 == 0 }));
+    let length = |_: &crate::rollout::Prompt, of: &crate::rollout::Rollout| Ok(Some(of.completion.len() as f32));
+    // Waits of the second step.
+    let waits = |method: &str, passes: usize| {
+        let [short, long] = [1, 2].map(|steps| {
+            let method = serde_json::from_value(json!({ method: {} })).expect("a method");
+            let training = crate::Training::new(&method, format!("{models}/gpt2")).set("micro_batch_size", 4 / passes);
+            let training = match method.name() {
+                "sft" => training.rows(texts()),
+                "kto" => training.rows(labeled()),
+                "grpo" => training.rows(pairs()).set("max_new_tokens", 4).reward(length),
+                _ => training.rows(pairs()),
+            };
+            let directory = place.path().join(format!("{}-{passes}-{steps}", method.name()));
+            let before = crate::host::waits();
+            training.output_dir(directory).batch_size(4).max_steps(steps).run().expect("a run");
+            crate::host::waits() - before
+        });
+        long - short
+    };
+    for method in ["sft", "dpo", "cpo", "orpo", "reward", "kto"] {
+        // KTO reads logprobs of the policy, pass by pass, and of the reference, for the reference point of the step.
+        let own = |passes: usize| if method == "kto" { passes + 1 } else { 0 };
+        assert_eq!(waits(method, 4), 1 + own(4), "{method}");
+    }
+    // Each sampled token is another wait.
+    assert_eq!(waits("grpo", 1), waits("grpo", 4));
 }
