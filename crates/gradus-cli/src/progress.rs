@@ -50,13 +50,21 @@ impl Pace {
         Some(self.last.1.duration_since(self.started).as_secs_f64() / done as f64)
     }
 
-    /// Formats the rate and the remaining time at `now`: `2.31/s eta 3 minutes`. Before the first unit is done, there is no estimate.
+    /// Formats the rate and the remaining time at `now`: `2.31/s eta 3 minutes`. Before the first unit is done, there is no estimate. If the
+    /// current unit takes longer than the others, only the time of the following ones is known: `eta over 3 minutes`.
     fn describe(&self, total: u64, now: Instant) -> String {
         let Some(each) = self.seconds_each() else { return "eta unknown".to_owned() };
         let rate = if each > 1.0 { format!("{each:.1} s each") } else { format!("{:.2}/s", 1.0 / each.max(1e-9)) };
         let since = now.duration_since(self.last.1).as_secs_f64();
-        let left = (total.saturating_sub(self.last.0) as f64 * each - since).clamp(0.0, 1e9);
-        format!("{rate} eta {:#}", HumanDuration(Duration::from_secs_f64(left)))
+        let units = total.saturating_sub(self.last.0) as f64;
+        let time = |seconds: f64| format!("{:#}", HumanDuration(Duration::from_secs_f64(seconds.clamp(0.0, 1e9))));
+        // A second more is nothing to report.
+        let eta = match units > 0.0 && since > each + 1.0 {
+            false => time(units * each - since),
+            true if units > 1.0 => format!("over {}", time((units - 1.0) * each)),
+            true => "unknown".into(),
+        };
+        format!("{rate} eta {eta}")
     }
 }
 
@@ -268,7 +276,11 @@ mod tests {
         pace.last = (6, at(600));
         assert_eq!(pace.describe(10, at(600)), "300.0 s each eta 20m");
         assert_eq!(pace.describe(10, at(720)), "300.0 s each eta 18m");
-        assert_eq!(pace.describe(10, at(7200)), "300.0 s each eta 0s");
+        assert_eq!(pace.describe(10, at(900)), "300.0 s each eta 15m");
+        assert_eq!(pace.describe(10, at(7200)), "300.0 s each eta over 15m");
+        pace.last = (9, at(1500));
+        assert_eq!(pace.describe(10, at(1800)), "300.0 s each eta 0s");
+        assert_eq!(pace.describe(10, at(7200)), "300.0 s each eta unknown");
         pace.last = (1004, at(100));
         assert_eq!(pace.describe(1004, at(100)), "10.00/s eta 0s");
     }

@@ -79,6 +79,9 @@ pub struct Process {
 
 impl Process {
     /// Starts `program` with its three channels connected.
+    ///
+    /// # Errors
+    /// If the program cannot be started.
     pub fn start(program: &str, arguments: &[String]) -> std::io::Result<Self> {
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -4,8 +4,7 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use axum::body::{Body, Bytes};
-use axum::http::header;
+use axum::response::sse::{Event, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_core::Stream;
 use serde_json::{Value, json};
@@ -13,30 +12,29 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 /// Sender of a stream of events.
 #[derive(Clone)]
-pub struct Events(UnboundedSender<Bytes>);
+pub struct Events(UnboundedSender<Event>);
 
-/// Lines of the stream, as a response body.
-struct Lines(UnboundedReceiver<Bytes>);
+/// Events in the order in which they are sent.
+struct Received(UnboundedReceiver<Event>);
 
-impl Stream for Lines {
-    type Item = Result<Bytes, Infallible>;
+impl Stream for Received {
+    type Item = Result<Event, Infallible>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.0.poll_recv(context).map(|line| line.map(Ok))
+        self.0.poll_recv(context).map(|event| event.map(Ok))
     }
 }
 
 impl Events {
     /// Creates an empty stream, and the response that carries it.
     pub fn new() -> (Self, Response) {
-        let (to, lines) = unbounded_channel();
-        let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-cache")];
-        (Self(to), (headers, Body::from_stream(Lines(lines))).into_response())
+        let (to, received) = unbounded_channel();
+        (Self(to), Sse::new(Received(received)).into_response())
     }
 
     /// Sends a value. Returns whether the client is still connected.
     pub fn send(&self, value: &Value) -> bool {
-        self.0.send(Bytes::from(format!("data: {value}\n\n"))).is_ok()
+        self.0.send(Event::default().data(value.to_string())).is_ok()
     }
 
     /// Returns whether the client has disconnected.
@@ -46,7 +44,7 @@ impl Events {
 
     /// Ends the stream like OpenAI's API does.
     pub fn done(&self) {
-        let _ = self.0.send(Bytes::from_static(b"data: [DONE]\n\n"));
+        let _ = self.0.send(Event::default().data("[DONE]"));
     }
 
     /// Ends the stream with an error.

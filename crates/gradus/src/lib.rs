@@ -57,10 +57,12 @@
 #![deny(missing_docs)]
 
 pub mod algorithm;
+#[doc(hidden)]
 pub mod bench;
 pub mod compare;
 pub mod config;
 pub mod create;
+#[doc(hidden)]
 pub mod demo;
 pub mod evaluation;
 pub mod inference;
@@ -81,9 +83,10 @@ pub mod training;
 
 /// Errors, random streams, files, ranks and run directories.
 #[doc(inline)]
-pub use gradus_core::{
-    calendar, error, files, html, hub, math, process, progress, ranks, rng, run, runs, service, stats, suggest, sweep,
-};
+pub use gradus_core::{error, files, hub, math, process, progress, ranks, rng, run, runs, service, stats, sweep};
+// For the command line and the web application.
+#[doc(hidden)]
+pub use gradus_core::{calendar, html, suggest};
 /// Text, rows, tasks and metrics.
 #[doc(inline)]
 pub use gradus_data::{data, metric, plugin, task, text, toxicity};

@@ -46,8 +46,8 @@ class SharedKeys(TypedDict, total=False):
     lora_alpha: float
     """Scale α: the adapter's output is multiplied by α/r. Default 32 (TRL)."""
     lora_dropout: float
-    """Dropout of the adapter's input in training: for sft, reward, classify, and updates of online methods except trpo
-    (see `train.dropout`). The other methods compare with a model without dropout. Default 0."""
+    """Dropout of the adapter's input in training: for sft, reward, classify, orpo, cpo, simpo, and updates of online
+    methods except trpo (see `train.dropout`). The other methods compare with a model without dropout. Default 0."""
     lora_targets: str | Sequence[str]
     """Linear layers that get an adapter, by name suffix; `all-linear` selects all except the heads. Default: those of
     attention."""
@@ -254,10 +254,10 @@ class SharedKeys(TypedDict, total=False):
     power; 0 makes them equal. For online methods only (RL4LMs' priority sampler, whose weights are all 1). Default:
     none, so every prompt occurs once per epoch."""
     dropout: bool
-    """Use the dropout of the model's configuration instead of none. For sft, reward, classify, and for the updates of
-    online methods except trpo. Completions are sampled and scored without dropout. The ratios of ppo, nlpo and a2c
-    compare with logprobs without dropout, so the first ratios are not 1 (FineGrainedRLHF). The ratios of grpo and rloo
-    compare with logprobs with dropout (TRL). Default false."""
+    """Use the dropout of the model's configuration instead of none. For sft, reward, classify, orpo, cpo, simpo, and
+    for the updates of online methods except trpo. Completions are sampled and scored without dropout. The ratios of
+    ppo, nlpo and a2c compare with logprobs without dropout, so the first ratios are not 1 (FineGrainedRLHF). The ratios
+    of grpo and rloo compare with logprobs with dropout (TRL). Default false."""
     seed: int
     """Seed of every random stream. Default 42 (TRL)."""
     device: Name
@@ -353,7 +353,7 @@ class OnlineKeys(SharedKeys, total=False):
     reference_model: Name
     """Model directory of the reference. Default: the start model. The default is the method's."""
     reward_model: Name
-    """A reward model directory or hub name."""
+    """A reward model: a directory, a run or a hub name."""
     reward_classifier_model: Name
     """The classifier: a `…ForSequenceClassification` directory or a hub name."""
     reward_classifier_label: Name
@@ -862,7 +862,7 @@ class DistillKeys(SharedKeys, total=False):
     test_task: Any
     """The task that makes rows from its public files: its name, or a mapping of its name and its keys."""
     teacher_model: Name
-    """The teacher: a model directory or hub name, with the student's tokenizer. `train.frozen_weights` sets how its
+    """The teacher: a directory, a run or a hub name, with the student's tokenizer. `train.frozen_weights` sets how its
     weights are stored. Required, unless `teacher_server` is given."""
     teacher_server_server: Name
     """Address of the server, such as `http://localhost:8000`."""

@@ -105,7 +105,7 @@ error: `lora.rank` is 0, but must be at least 1
 
 error: `lora.dropout` is 0.1, but dpo compares logprobs of one text under several models: dropout would make them differ at random
   --> flag `--lora-dropout`
-hint: leave it out; it is for `sft`, `reward`, `classify`, `ppo`, `nlpo`, `a2c`, `grpo` and `rloo`
+hint: leave it out; it is for `sft`, `reward`, `classify`, `orpo`, `cpo`, `simpo`, `ppo`, `nlpo`, `a2c`, `grpo` and `rloo`
 ",
     );
     test.fails(

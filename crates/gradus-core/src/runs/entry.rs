@@ -13,7 +13,7 @@ use super::labels::Labels;
 use super::settings::Settings;
 use crate::error::{Error, Result};
 use crate::run::claim::{Stage, is_held, read_state};
-use crate::run::metrics::is_better;
+use crate::run::metrics::{is_better, is_of_evaluation};
 use crate::run::{Checkpoint, RunDir, scan_metrics};
 
 /// Status of a run.
@@ -50,6 +50,7 @@ impl Status {
 
 /// Main metric of a run: the one that selects `best/`, or its training counterpart.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(into = "Written")]
 pub struct Figure {
     /// Name of the metric.
     pub key: String,
@@ -67,6 +68,29 @@ impl Figure {
     /// Returns true if no evaluation after the start was better than the start. An equal value is not better.
     pub fn never_beat_start(&self) -> bool {
         self.best_step == 0 && self.last_step > 0
+    }
+
+    /// Best value if it selects a model. Training metrics select none, so that a run without held-out rows has no best value.
+    pub fn selected(&self) -> Option<f64> {
+        is_of_evaluation(&self.key).then_some(self.best)
+    }
+}
+
+/// A figure as it is written: without a best value that selects no model.
+#[derive(Serialize)]
+struct Written {
+    key: String,
+    last: f64,
+    last_step: usize,
+    best: Option<f64>,
+    best_step: Option<usize>,
+}
+
+impl From<Figure> for Written {
+    fn from(figure: Figure) -> Self {
+        let best = figure.selected();
+        let Figure { key, last, last_step, best_step, .. } = figure;
+        Self { key, last, last_step, best, best_step: best.map(|_| best_step) }
     }
 }
 

@@ -146,6 +146,14 @@ fn without_evaluations_the_training_metric_decides() {
     fs::write(run.metrics(), "{\"step\":1,\"loss\":1}\n{\"step\":2,\"loss\":3}\n{\"step\":3,\"loss\":null}\n").unwrap();
     let figure = runs.library.entry("a").unwrap().figure.unwrap();
     assert_eq!((figure.key.as_str(), figure.last, figure.best, figure.best_step), ("loss", 3.0, 1.0, 1));
+    assert_eq!(figure.selected(), None, "a training metric selects no model");
+    let written = serde_json::to_value(&figure).unwrap();
+    assert_eq!(written["last"], 3.0);
+    assert!(written["best"].is_null() && written["best_step"].is_null(), "{written}");
+    fs::write(run.metrics(), "{\"step\":1,\"eval_reward\":1,\"loss\":1}\n").unwrap();
+    let figure = runs.library.entry("a").unwrap().figure.unwrap();
+    assert_eq!(figure.selected(), Some(1.0));
+    assert_eq!(serde_json::to_value(&figure).unwrap()["best"], 1.0);
 }
 
 #[test]

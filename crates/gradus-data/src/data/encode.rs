@@ -64,7 +64,7 @@ impl RowTokenizer<'_> {
     fn render_list(&self, conversations: &[(&[Message], bool)], row: &Row) -> Result<Vec<Rendered>, Failure> {
         let Some(template) = self.template else {
             return Err(Failure::All(row.place.error("conversations need a chat template, and the model has none").with_hint(
-                "give one with `--chat-template FILE`, or turn the rows into text: `gradus data convert FILE --to prompt-completion --form text --output OTHER.jsonl`",
+                "give one with `--chat-template chatml` or `--chat-template FILE`, or turn the rows into text: `gradus data convert FILE --to prompt-completion --form text --output OTHER.jsonl`",
             )));
         };
         let parsed;

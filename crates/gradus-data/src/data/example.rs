@@ -197,6 +197,9 @@ pub struct Counts {
     pub tokens: usize,
     /// Tokens with loss in all examples.
     pub loss_tokens: usize,
+    /// Maximum number of tokens in a row, and the keys that set it. `None` for no limit, or if rows have limits of their own.
+    #[serde(skip)]
+    pub limit: Option<(usize, &'static str)>,
 }
 
 /// Examples and the counts of their rows.
@@ -219,7 +222,10 @@ impl Counts {
                 remarks.push(format!("{count} of {} rows {what}", self.rows));
             }
         };
-        say(self.skipped, "left out: longer than the limit");
+        match self.limit {
+            Some((most, keys)) => say(self.skipped, &format!("left out: longer than {most} tokens ({keys})")),
+            None => say(self.skipped, "left out: longer than the limit"),
+        }
         say(self.truncated, "cut at the end: they lost their end-of-text token");
         say(self.cut, "cut: their text is longer than the limit");
         say(self.sources_cut, "have a source that was cut at the end");

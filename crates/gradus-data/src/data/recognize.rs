@@ -104,7 +104,8 @@ pub fn recognize(columns: &Map<String, Value>, options: &LoadOptions) -> Result<
         }
     };
     if options.need == Need::Unpaired
-        && let Some(Err(message)) = columns.get(column).filter(|_| column == "label").map(unpaired::label)
+        && let Some(value) = columns.get(column).filter(|_| column == "label")
+        && let Err(message) = unpaired::label(unpaired::label_column(options), value)
     {
         return Err((message, "write true or false, or 1 or 0, in this column: other words are not accepted".into()));
     }
@@ -167,7 +168,7 @@ pub(super) fn read_row(
             margin: take.margin()?,
         },
         RowKind::ShareGptPreference => take.preference(true)?,
-        RowKind::Unpaired => take.unpaired()?,
+        RowKind::Unpaired => take.unpaired(options)?,
         RowKind::Prompt => RowData::Prompt(take.content("prompt")?),
         RowKind::Tokens => take.tokens()?,
         RowKind::TokenPreference => take.token_preference()?,
@@ -305,13 +306,13 @@ impl Columns {
         Ok(RowData::Preference { prompt: Some(prompt), chosen, rejected, margin })
     }
 
-    fn unpaired(&mut self) -> Result<RowData, String> {
+    fn unpaired(&mut self, options: &LoadOptions) -> Result<RowData, String> {
         let (prompt, completion) = match self.columns.contains_key("messages") {
             true => unpaired::split(self.messages("messages")?)?,
             false => (self.content("prompt")?, self.content("completion")?),
         };
         same_form(&prompt, &completion, "completion")?;
-        let is_desirable = unpaired::label(&self.take("label")?)?;
+        let is_desirable = unpaired::label(unpaired::label_column(options), &self.take("label")?)?;
         Ok(RowData::Unpaired { prompt, completion, is_desirable })
     }
 

@@ -152,13 +152,19 @@ pub fn prompts(
     options: &TokenizeOptions,
 ) -> Result<Examples<Prompt>> {
     let row_tokenizer = RowTokenizer { tokenizer, template, options };
-    run(rows, options, |row| {
+    let mut made = run(rows, options, |row| {
         let (prompt, is_cut) = row_tokenizer.cut_prompt(row_tokenizer.prompt(row)?);
         let length = prompt.ids.len();
         let fits = options.max_length.is_none_or(|most| length < most);
         let outcome = if is_cut { Outcome::PromptCut } else { Outcome::Kept };
         Ok(if fits { TokenizedRow { outcome, ..TokenizedRow::kept(prompt) } } else { TokenizedRow::skipped(length) })
-    })
+    })?;
+    let keys = match options.encoder_reads_prompt {
+        true => "`max_length`, or the model's positions",
+        false => "`max_length`, or the model's positions, less `max_new_tokens`",
+    };
+    made.counts.limit = options.max_length.map(|most| (most.saturating_sub(1), keys));
+    Ok(made)
 }
 
 /// A sequence that a row is trained on, before any cut.
@@ -328,7 +334,8 @@ pub(super) fn run<E: Send + Measured>(
         })
         .collect();
     let mut errors = RowErrors::new(options.bad_rows);
-    let mut counts = Counts { rows: rows.len(), ..Counts::default() };
+    let limit = options.max_length.map(|most| (most, "`max_length`"));
+    let mut counts = Counts { rows: rows.len(), limit, ..Counts::default() };
     let mut examples = Vec::with_capacity(rows.len() - failures.into_inner());
     let mut shortest = usize::MAX;
     for (row, made) in rows.iter().zip(made).map_while(|(row, made)| Some((row, made?))) {
@@ -384,7 +391,8 @@ pub(super) fn run<E: Send + Measured>(
         } else {
             format!("{all} longer than `max_length` {most}; the shortest has {shortest} tokens")
         };
-        return Err(Error::data(&*first.place.file, None, message).with_hint("raise `max_length`"));
+        let hint = "shorten the rows, or raise `max_length` if the model has more positions";
+        return Err(Error::data(&*first.place.file, None, message).with_hint(hint));
     }
     Ok(Examples { examples, counts, skipped: errors.into_skipped() })
 }

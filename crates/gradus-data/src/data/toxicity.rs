@@ -17,6 +17,9 @@ pub(super) fn fits(columns: &Map<String, Value>) -> bool {
 }
 
 /// Takes both texts. Their scores become `prompt_scores` and `continuation_scores`, and the prompt's toxicity becomes `toxicity`.
+///
+/// # Errors
+/// If a text or a score is missing or has another type; the message names the column.
 pub fn read(columns: &mut Map<String, Value>) -> Result<Scored, String> {
     let mut side = |name: &str| {
         let Some(Value::Object(mut side)) = columns.shift_remove(name) else {

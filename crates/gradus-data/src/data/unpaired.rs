@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::implicit::{ImplicitPrompt, split_shared_prompt};
 use super::message::{Message, kind_name};
-use super::options::Need;
+use super::options::{LoadOptions, Need};
 use super::row::{Content, Row, RowData};
 use crate::Result;
 use crate::error::excerpt;
@@ -16,14 +16,20 @@ use crate::error::excerpt;
 pub(super) fn fits(columns: &Map<String, Value>, need: Need) -> bool {
     let has = |name: &str| columns.contains_key(name);
     let has_completion = (has("prompt") && has("completion")) || (has("messages") && need == Need::Unpaired);
-    has_completion && columns.get("label").is_some_and(|value| label(value).is_ok())
+    has_completion && columns.get("label").is_some_and(|value| label("label", value).is_ok())
 }
 
-/// Parses a boolean label: a boolean, 0 or 1, or its text.
+/// Returns the file's name of the column `label`, which may be renamed.
+pub(super) fn label_column(options: &LoadOptions) -> &str {
+    let renamed = options.rename.iter().rev().find(|(_, to)| to == "label");
+    renamed.map_or("label", |(from, _)| from.as_str())
+}
+
+/// Parses a boolean label: a boolean, 0 or 1, or its text. `column` is the file's name of its column.
 ///
 /// # Errors
 /// If the value is neither true nor false.
-pub(super) fn label(value: &Value) -> Result<bool, String> {
+pub(super) fn label(column: &str, value: &Value) -> Result<bool, String> {
     let found = match value {
         Value::Bool(label) => Some(*label),
         Value::Number(number) => match number.as_f64() {
@@ -43,7 +49,7 @@ pub(super) fn label(value: &Value) -> Result<bool, String> {
         Value::String(_) | Value::Number(_) => format!("`{}`", excerpt(&value.to_string(), 60)),
         other => kind_name(other).to_owned(),
     };
-    found.ok_or_else(|| format!("column `label` is {shown}, expected `true` (a desirable completion) or `false`"))
+    found.ok_or_else(|| format!("column `{column}` is {shown}, expected `true` (a desirable completion) or `false`"))
 }
 
 /// Splits a conversation into its last message and the messages before it.
@@ -114,10 +120,10 @@ mod tests {
             (json!(2), None),
             (json!(null), None),
         ] {
-            assert_eq!(label(&value).ok(), expected, "{value}");
+            assert_eq!(label("label", &value).ok(), expected, "{value}");
         }
-        let error = label(&json!("spam")).unwrap_err();
-        assert_eq!(error, "column `label` is `\"spam\"`, expected `true` (a desirable completion) or `false`");
+        let error = label("good", &json!("spam")).unwrap_err();
+        assert_eq!(error, "column `good` is `\"spam\"`, expected `true` (a desirable completion) or `false`");
     }
 
     #[test]

@@ -18,7 +18,6 @@ use crate::error::{Error, Result};
 use crate::plugin::Plugin;
 use crate::process::{Interrupt, read_program, schema_of_program};
 use crate::suggest::nearest;
-use crate::text::words;
 
 /// Key of metrics that a plug-in adds, which have names of their own.
 const PLUGIN: &str = "plugin";
@@ -161,6 +160,20 @@ impl MetricConfig {
         }
     }
 
+    /// Rejects metrics that have no value for a single completion. Those of plug-ins are known only when they are built.
+    ///
+    /// # Errors
+    /// If the metric cannot be a reward.
+    pub fn check_reward(&self) -> Result<(), String> {
+        let is_reward = match self {
+            Self::Diversity(_) | Self::Distinct(_) | Self::Perplexity(_) => false,
+            // The file has no scene graphs of new completions.
+            Self::Spice(options) => options.scene_graphs.is_none(),
+            _ => true,
+        };
+        if is_reward { Ok(()) } else { Err(not_a_reward(&self.name())) }
+    }
+
     /// Returns whether the metric starts a program.
     pub fn starts_program(&self) -> bool {
         match self {
@@ -237,6 +250,9 @@ pub fn schema_of_list(generator: &mut SchemaGenerator) -> Schema {
 }
 
 /// Deserializes the form that [`schema_of_list`] describes.
+///
+/// # Errors
+/// If a metric or one of its options is unknown, or a value has another type.
 pub fn read_list<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Vec<MetricConfig>, D::Error> {
     let read = |value: Value| match value {
         Value::String(name) => serde_json::from_value(json!({ name: {} })),
@@ -244,6 +260,11 @@ pub fn read_list<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Res
     };
     let values = Vec::<Value>::deserialize(deserializer)?;
     values.into_iter().map(read).collect::<std::result::Result<_, _>>().map_err(D::Error::custom)
+}
+
+/// Returns the message that a metric has no value for a single completion.
+pub fn not_a_reward(name: &str) -> String {
+    format!("`{name}` cannot be a reward: it cannot score a single new completion")
 }
 
 /// Returns the metric with this name, if it needs no options.
@@ -367,7 +388,7 @@ impl MetricOption {
             "number" => text.parse::<f64>().ok().filter(|value| value.is_finite()).map(Value::from),
             // A list in brackets is written as in a configuration.
             "array" if text.trim_start().starts_with('[') => serde_saphyr::from_str(text).ok(),
-            "array" => words(text).map(Value::from),
+            "array" => shlex::split(text).map(Value::from),
             // A mapping is written as in a configuration: `scorer={ classifier: { model: DIR } }`.
             _ if text.trim_start().starts_with('{') => serde_saphyr::from_str(text).ok(),
             _ => Some(Value::from(text)),

@@ -91,12 +91,18 @@ impl ChatTemplate {
     }
 
     /// Loads the template from a file of its own.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or if the template is not valid.
     pub fn from_file(path: &Path, tokenizer: &Tokenizer) -> Result<Self> {
         let source = files::read_text(path, files::SETTINGS_BYTES).map_err(|e| Error::io(path, e))?;
         Self::compile(&[("default", &source)], path.to_path_buf(), tokenizer)
     }
 
     /// Compiles a template given as text. `path` identifies it in messages.
+    ///
+    /// # Errors
+    /// If the template is not valid.
     pub fn from_source(source: &str, path: impl Into<PathBuf>, tokenizer: &Tokenizer) -> Result<Self> {
         Self::compile(&[("default", source)], path.into(), tokenizer)
     }

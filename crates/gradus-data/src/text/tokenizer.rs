@@ -152,6 +152,9 @@ impl Tokenizer {
     }
 
     /// Returns the ids of `text`. With `add_special`, they include the special tokens that the tokenizer adds (Llama's bos, …).
+    ///
+    /// # Errors
+    /// If the tokenizer's library fails at the text, or if a limit is exceeded.
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
         let encoding = self.catch(|inner| inner.encode_fast(text, add_special))?;
         Ok(encoding.get_ids().to_vec())
@@ -236,12 +239,18 @@ impl Tokenizer {
     }
 
     /// Returns the ids of `text` and their byte ranges, without special tokens around the text.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode).
     pub fn encode_with_offsets(&self, text: &str) -> Result<Encoded> {
         let encoding = self.catch(|inner| inner.encode(text, false))?;
         Ok(Encoded { ids: encoding.get_ids().to_vec(), offsets: encoding.get_offsets().to_vec() })
     }
 
     /// Decodes `ids` to text. `skip_special` leaves out special tokens.
+    ///
+    /// # Errors
+    /// If the tokenizer's library fails at the ids.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String> {
         self.catch(|inner| inner.decode(ids, skip_special))
     }

@@ -126,11 +126,11 @@ impl BeamParams {
         addends.iter().sum::<f32>() / self.penalty(addends.len())
     }
 
-    /// Rejects invalid groups.
+    /// Rejects invalid groups, and groups of beams that are sampled at `temperature`.
     ///
     /// # Errors
     /// [`Error::Input`] with the value and its bounds.
-    pub fn check_groups(&self) -> Result<()> {
+    pub fn check_groups(&self, temperature: f32) -> Result<()> {
         let Self { num_beams, num_beam_groups: groups, diversity_penalty: penalty, .. } = *self;
         if groups == 0 || !num_beams.is_multiple_of(groups) {
             let message = format!("`num_beam_groups` is {groups}, but must divide `num_beams`, which is {num_beams}");
@@ -145,6 +145,12 @@ impl BeamParams {
             return Err(Error::input(message)
                 .with_hint("the penalty works between groups: set `num_beam_groups` to at least 2"));
         }
+        if groups > 1 && temperature != 0.0 {
+            let message = format!("`num_beam_groups` is {groups}, but the temperature is {temperature}");
+            return Err(
+                Error::input(message).with_hint("diverse beam search does not sample: set the temperature to 0")
+            );
+        }
         Ok(())
     }
 
@@ -158,11 +164,11 @@ impl BeamParams {
         (length as f64).powf(f64::from(self.length_penalty)) as f32
     }
 
-    /// Rejects invalid settings, and more completions per prompt than there are beams.
+    /// Rejects invalid settings for a search at `temperature`, and more completions per prompt than there are beams.
     ///
     /// # Errors
     /// [`Error::Input`] with the value and its bounds.
-    pub fn check(&self, returned: usize) -> Result<()> {
+    pub fn check(&self, returned: usize, temperature: f32) -> Result<()> {
         if self.num_beams < 2 {
             return Err(Error::input(format!("`num_beams` is {}, but beam search needs at least 2", self.num_beams))
                 .with_hint("with one beam, use temperature 0 instead, which takes the most likely id each time"));
@@ -170,7 +176,7 @@ impl BeamParams {
         if !self.length_penalty.is_finite() {
             return Err(Error::input(format!("`length_penalty` is {}, but must be a number", self.length_penalty)));
         }
-        self.check_groups()?;
+        self.check_groups(temperature)?;
         if !(1..=self.num_beams).contains(&returned) {
             let message = format!(
                 "{returned} completions of each prompt are requested, but {} beams give 1 to {}",
@@ -213,12 +219,7 @@ fn search_at_once(
     stream: &dyn Fn(usize) -> Stream,
 ) -> Result<Vec<BeamCompletion>> {
     params.check()?;
-    beams.check(returned)?;
-    if beams.num_beam_groups > 1 && params.temperature != 0.0 {
-        let message =
-            format!("`num_beam_groups` is {}, but the temperature is {}", beams.num_beam_groups, params.temperature);
-        return Err(Error::input(message).with_hint("diverse beam search does not sample: set the temperature to 0"));
-    }
+    beams.check(returned, params.temperature)?;
     for (i, prompt) in prompts.iter().enumerate() {
         check_prompt(&format!("prompt {}", i + 1), prompt, params, model)?;
     }

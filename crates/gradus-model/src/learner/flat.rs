@@ -37,14 +37,14 @@ impl<M: Module> Learner<M> {
         found.parameters.into_iter().map(place).collect()
     }
 
-    /// Returns all trained parameters, end to end, without autodiff.
+    /// Returns all trained parameters, end to end in the order of their names, `[P]`. It carries no gradient.
     pub fn parameters(&self) -> Tensor<1> {
         let mut found = ParameterCollector::default();
         self.module().visit(&mut found);
         Tensor::cat(found.parameters.into_values().map(|(_, values)| values).collect(), 0)
     }
 
-    /// Returns the accumulated gradient, not clipped, end to end. Parameters that no loss reached have gradient 0. The gradient stays
+    /// Returns the accumulated gradient, not clipped, `[P]`, in the order of [`parameters`](Self::parameters). Parameters that no loss reached have gradient 0. The gradient stays
     /// accumulated.
     pub fn gradient(&self) -> Tensor<1> {
         let device = self.parameters().device();
@@ -55,7 +55,7 @@ impl<M: Module> Learner<M> {
         Tensor::cat(self.layout().into_iter().map(of).collect(), 0)
     }
 
-    /// Replaces all trained parameters with `flat`, bit for bit. The optimizer keeps its state.
+    /// Replaces all trained parameters with `flat`, `[P]`, bit for bit. No gradient flows to `flat`. The optimizer keeps its state.
     ///
     /// # Panics
     /// If `flat` does not have one number per parameter.
@@ -68,7 +68,7 @@ impl<M: Module> Learner<M> {
 }
 
 impl<M: Module> Learner<M> {
-    /// Returns the module without autodiff and with `flat` in place of all trained parameters. Other weights are shared.
+    /// Returns the module without autodiff and with `flat`, `[P]`, in place of all trained parameters. Other weights are shared.
     ///
     /// # Panics
     /// If `flat` does not have one number per parameter.

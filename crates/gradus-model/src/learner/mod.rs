@@ -140,7 +140,7 @@ impl<M: Module> Learner<M> {
         });
     }
 
-    /// Runs the backward pass of `loss` and adds the gradients to the step's sum.
+    /// Runs the backward pass of `loss`, `[1]`, and adds the gradients of the module's parameters to the step's sum.
     pub fn accumulate(&mut self, loss: &Tensor<1>) {
         let Some(LastPass { lane, reduction, sender, receiver, .. }) = self.last_pass.take() else {
             let mut gradients = loss.backward();

@@ -234,12 +234,13 @@ impl CausalLm {
         self.trunk.batch(rows)
     }
 
-    /// Computes final hidden states of a batch, `[N, D]`.
+    /// Computes final hidden states of a batch, `[N, D]`, with gradient to the trunk's weights.
     pub fn hidden(&self, batch: &Batch) -> Tensor<2> {
         self.trunk.forward(&mut Context::Packed(batch))
     }
 
-    /// Computes logprobs and entropies of `targets` from final hidden states. The logits are never in memory as a whole, unless the targets
+    /// Computes logprobs and entropies of the `M` `targets`, `[M]` each, from final hidden states, `[N, D]`. The logprobs carry gradient to the
+    /// states and to the head. The logits are never in memory as a whole, unless the targets
     /// have supports.
     pub fn token_logprobs(&self, hidden_nd: Tensor<2>, targets: &Targets, temperature: f32) -> TokenLogprobs {
         let hidden_md = self.before_head(select_rows(hidden_nd, &targets.positions));

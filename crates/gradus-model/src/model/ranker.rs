@@ -101,7 +101,7 @@ impl Ranker {
         matches!(self, Self::Decoder(model) if model.trunk.decoder_start().is_some())
     }
 
-    /// Computes the reward of each sequence of `rows`, in their order: of pairs, all first ones, then all second ones. Training passes draw
+    /// Computes the reward of each sequence of `rows`, `[B]`, with gradient to the weights, in the order of the rows: of pairs, all first ones, then all second ones. Training passes draw
     /// dropout masks from `dropout`.
     pub fn rewards(&self, rows: &Rows<'_>, dropout: Option<DropoutStream>) -> Tensor<1> {
         match self {

@@ -70,7 +70,8 @@ impl Critic {
 }
 
 impl SeparateCritic {
-    /// Returns the values of the states before the tokens of a micro-batch, with gradient.
+    /// Returns the values of the states before the `M` counted tokens of a micro-batch, `[M]`, with gradient to the
+    /// critic's weights.
     pub fn values(&self, batch: &Batch) -> Tensor<1> {
         at_targets(self.learner.module(), batch)
     }

@@ -14,7 +14,6 @@ use super::node::{Entry, Node, Value};
 use super::schema::Schema;
 use crate::error::Place;
 use crate::suggest::nearest;
-use crate::text::words;
 
 /// A key with its value.
 #[derive(Debug, Clone, PartialEq)]
@@ -48,7 +47,7 @@ impl Argument {
         };
         let value = match (spec.filter(|spec| spec.key == key).map(|spec| &spec.kind), value) {
             (Some(FlagKind::Arguments), Json::String(text)) => {
-                words(&text).ok_or_else(|| format!("has a quote in `{name}` that does not end"))?.into()
+                shlex::split(&text).ok_or_else(|| format!("has a quote in `{name}` that does not end"))?.into()
             }
             (Some(FlagKind::Repeated | FlagKind::Names | FlagKind::Numbers), value) if !value.is_array() => {
                 Json::Array(vec![value])

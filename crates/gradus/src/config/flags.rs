@@ -13,7 +13,6 @@ use super::node::{Entry, Node, Value, parse};
 use super::schema::{Field, Schema, Shape, Word};
 use crate::data::Need;
 use crate::error::{Diagnostic, Place, excerpt};
-use crate::text::words;
 
 /// Specification of a flag.
 #[derive(Debug, Clone, PartialEq)]
@@ -309,7 +308,8 @@ fn value(flag: &Flag, place: &Option<Place>) -> Result<Node, String> {
             list(items.iter().map(word).collect::<Result<_, _>>()?)
         }
         FlagKind::Arguments => {
-            let words = words(last).ok_or_else(|| format!("`{}` has a quote that does not end", flag.written))?;
+            let words =
+                shlex::split(last).ok_or_else(|| format!("`{}` has a quote that does not end", flag.written))?;
             list(words.iter().map(|word| scalar(word, true)).collect())
         }
         FlagKind::Numbers => list(last.split(',').map(|text| scalar(text, false)).collect()),
@@ -465,7 +465,7 @@ mod tests {
 
     #[test]
     fn commands_are_split_as_a_shell_does() {
-        let split = |text: &str| words(text).map(|words| words.join("|"));
+        let split = |text: &str| shlex::split(text).map(|words| words.join("|"));
         assert_eq!(split("python3 score.py  --strict").as_deref(), Some("python3|score.py|--strict"));
         assert_eq!(split(r#"sh -c 'echo "1"' a\ b """#).as_deref(), Some(r#"sh|-c|echo "1"|a b|"#));
         assert_eq!(split("echo 'open"), None);

@@ -254,16 +254,29 @@ impl Reader<'_> {
             (Shape::Choice(sides), Value::Scalar { text, .. }) => {
                 let key = path.rsplit('.').next().unwrap_or(path);
                 let side = sides.iter().find(|side| side.name == *text);
+                // A name alone is enough, except for the method.
+                let is_word = |side: &Field| path != "method" && self.all_optional(&side.shape);
+                let near = nearest(text, names(sides));
+                let near = near.and_then(|name| sides.iter().find(|side| side.name == name));
+                let takes_words = side.is_none() && sides.iter().any(is_word);
                 hint = Some(match side {
                     Some(side) if self.all_optional(&side.shape) => {
                         format!("write `{key}: {{ {text}: {{}} }}` for its defaults")
                     }
                     Some(_) => format!("write `{key}: {{ {text}: … }}`"),
+                    None if near.is_some_and(is_word) => {
+                        format!("did you mean `{}`?", near.map_or("", |side| side.name.as_str()))
+                    }
+                    None if near.is_some() => {
+                        format!("did you mean `{key}: {{ {}: … }}`?", near.map_or("", |side| side.name.as_str()))
+                    }
+                    None if sides.is_empty() => plugin::HINT.into(),
                     None => {
                         format!("write `{key}: {{ {}: … }}`; the keys are {}", names(sides)[0], list(&names(sides)))
                     }
                 });
-                "a mapping".into()
+                let needed = if takes_words { "a known name or a mapping" } else { "a mapping" };
+                needed.into()
             }
             (Shape::Map(_) | Shape::Keyed(_), _) => "a mapping".into(),
             (Shape::Choice(sides), _) => format!("a mapping with {} is needed", one_of(&names(sides))).into(),

@@ -238,8 +238,8 @@ fn completions(problems: &mut Problems<'_>, evaluation: &EvaluationConfig, max_l
             let message = format!("`{key}` is {}, but beam search needs at least 2", beams.num_beams);
             (message, Some("leave `beams` out to sample in evaluations".into()))
         });
-        let groups =
-            ["num_beams", "num_beam_groups", "diversity_penalty"].map(|name| format!("train.evaluation.beams.{name}"));
+        let groups = ["beams.num_beams", "beams.num_beam_groups", "beams.diversity_penalty", "temperature"]
+            .map(|name| format!("train.evaluation.{name}"));
         let places: Vec<&str> = groups.iter().map(String::as_str).collect();
         if let Err(error) = evaluation.check_groups() {
             problems.require(false, &places, || {

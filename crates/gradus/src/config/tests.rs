@@ -278,8 +278,8 @@ fn dropout_is_for_methods_without_a_reference() {
     check(
         "method: {dpo: {}}\ntrain: {dropout: true}\n",
         &["4:9+7 `train.dropout` is true, but dpo compares logprobs of one text under several models: dropout would \
-             make them differ at random (leave it out; it is for `sft`, `reward`, `classify`, `ppo`, `nlpo`, `a2c`, \
-             `grpo` and `rloo`)"],
+             make them differ at random (leave it out; it is for `sft`, `reward`, `classify`, `orpo`, `cpo`, `simpo`, \
+             `ppo`, `nlpo`, `a2c`, `grpo` and `rloo`)"],
     );
     let fine = "model: gpt2\ndata: d.jsonl\nmethod: {sft: {}}\nlora: {dropout: 0.1}\ntrain: {dropout: true, recompute: true}\n";
     let written = RunConfig::parse(fine).expect("reads");
@@ -332,6 +332,18 @@ fn wrong_types() {
             "4:28+10 `train.batch_size` is empty, but a whole number of at least 0 is needed",
         ],
     );
+    let grpo = |reward: &str| format!("method: {{grpo: {{}}}}\nreward: {reward}\n");
+    check(
+        &grpo("{metric: rogue}"),
+        &[
+            "4:18+5 `reward.metric` is the word `rogue`, but a known name or a mapping is needed (did you mean `rouge`?)",
+        ],
+    );
+    for name in ["diversity", "distinct", "perplexity"] {
+        let expected =
+            format!("4:10+6 `reward.metric`: `{name}` cannot be a reward: it cannot score a single new completion");
+        check(&grpo(&format!("{{metric: {name}}}")), &[&expected]);
+    }
     check(
         "method: [sft]\n",
         &[

@@ -396,6 +396,7 @@ fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> 
     let reference = reference(options, files, model.position_budget().needed(longest, options.params.max_new_tokens))?;
     let params = options.params.clone().forcing(files.dir.forced_ids());
     let params = SamplingParams { stop_ids: files.stop_ids(), ..params };
+    options.beams.map_or(Ok(()), |beams| beams.check(options.group_size, params.temperature))?;
     let sampler = Sampler {
         tokenizer: &files.tokenizer,
         group_size: options.group_size,
@@ -406,7 +407,6 @@ fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> 
         episodes: None,
         progress: interrupt,
     };
-    options.beams.map_or(Ok(()), |beams| beams.check(options.group_size))?;
     let evaluation = Evaluation {
         prompts: &made.examples,
         sampler: &sampler,

@@ -113,6 +113,7 @@ pub fn sample<E: From<Error>>(
     let files = open_files(&options.model, options.adapter.as_deref(), &options.text)?;
     let mut params = options.params.clone().forcing(files.dir.forced_ids());
     params.check()?;
+    options.beams.map_or(Ok(()), |beams| beams.check(options.group_size, params.temperature))?;
     options.device.check_compute("`--compute`", options.compute)?;
     params.stop_ids.extend(files.stop_ids());
     let rows = options.prompts.rows(options.max_rows, &options.rename)?;
@@ -131,7 +132,6 @@ pub fn sample<E: From<Error>>(
         episodes: None,
         progress: &Unwatched,
     };
-    options.beams.map_or(Ok(()), |beams| beams.check(options.group_size))?;
     let policy = Policy { model, version: 0 };
     let total = prompts.len();
     let mut done = 0;
@@ -162,6 +162,10 @@ pub fn sample<E: From<Error>>(
 fn check_room(prompts: &[Prompt], max_new_tokens: usize, room: PositionBudget) -> Result<(), Error> {
     prompts.iter().try_for_each(|prompt| {
         let checked = room.check(&format!("prompt {}", prompt.row + 1), prompt.ids.len(), max_new_tokens);
-        checked.map_err(|error| error.with_hint("shorten the prompt or lower `--max-new-tokens`"))
+        checked.map_err(|error| match room.reads_separately() {
+            // Only one of prompt and completion is too long, and the error says which.
+            true => error,
+            false => error.with_hint("shorten the prompt or lower `--max-new-tokens`"),
+        })
     })
 }

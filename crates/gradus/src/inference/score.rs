@@ -195,7 +195,7 @@ fn check_length(examples: &[SftExample], rows: &[usize], room: PositionBudget) -
     let fits = |example: &&SftExample| room.holds(example.source_len, example.ids.len() - example.source_len);
     let Some(long) = examples.iter().find(|example| !fits(example)) else { return Ok(()) };
     let (row, limit) = (rows[long.row] + 1, room.after(0).unwrap_or_default());
-    Err(Error::input(match long.source_len {
+    let message = match long.source_len {
         0 => format!("row {row} has {} tokens, but the model has {limit} positions", long.ids.len()),
         source => {
             let target = long.ids.len() - source;
@@ -205,7 +205,8 @@ fn check_length(examples: &[SftExample], rows: &[usize], room: PositionBudget) -
                 room.too_long(0) - 1
             )
         }
-    }))
+    };
+    Err(Error::input(message).with_hint("shorten the row; `gradus eval` cuts rows that are too long"))
 }
 
 fn in_passes<E: From<Error>>(

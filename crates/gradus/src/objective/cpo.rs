@@ -93,6 +93,10 @@ impl Method for CpoConfig {
         DEFAULTS
     }
 
+    fn drops_out(&self) -> bool {
+        true
+    }
+
     fn need(&self) -> Need {
         Need::Preference
     }
@@ -131,7 +135,7 @@ impl CpoConfig {
         problems.zero_to_below(&key("label_smoothing"), self.label_smoothing, 0.5);
     }
 
-    /// Computes the loss of a pass. `logprobs_m` holds its tokens: `counts_b` of each chosen completion, then of each
+    /// Computes the loss of a pass, `[1]`. Gradient flows to `logprobs_m`, `[M]`, which holds its tokens: `counts_b` of each chosen completion, then of each
     /// rejected one. `totals` counts the pairs of the step and the tokens of its chosen completions.
     pub fn loss(&self, logprobs_m: Tensor<1>, counts_b: &[usize], totals: Totals) -> PassLoss {
         let (p, device) = (counts_b.len() / 2, logprobs_m.device());
@@ -217,7 +221,7 @@ impl Objective for Cpo {
         pass: Pass,
         measured: &mut Readings<Stats>,
     ) -> Option<Tensor<1>> {
-        let batch = batch(model, pairs);
+        let batch = batch(model, pairs).dropping(pass.dropout);
         if batch.targets().is_empty() {
             return None;
         }

@@ -38,7 +38,7 @@ use crate::stats::Stats;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct DistillConfig {
-    /// The teacher: a model directory or hub name, with the student's tokenizer. `train.frozen_weights` sets how its
+    /// The teacher: a directory, a run or a hub name, with the student's tokenizer. `train.frozen_weights` sets how its
     /// weights are stored. Required, unless `teacher_server` is given.
     pub teacher_model: Option<String>,
     /// Server that hosts the teacher, in place of `teacher_model` (docs/servers.md).
@@ -277,6 +277,10 @@ impl OfflineMethod for DistillConfig {
         };
         let examples: Vec<DistillExample> = made.examples.into_iter().map(with_prompt).filter(fits).collect();
         counts.skipped += counts.kept - examples.len();
+        if self.samples() {
+            // The limit is that of the prompt, not that of the row.
+            counts.limit = None;
+        }
         counts.kept = examples.len();
         if examples.is_empty() {
             let message =

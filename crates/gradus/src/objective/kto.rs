@@ -102,7 +102,8 @@ impl KtoConfig {
         self.loss_type == KtoLossType::Kto
     }
 
-    /// Computes the loss of a pass from `logprobs_m`, `counts_b` tokens per completion.
+    /// Computes the loss of a pass, `[1]`, from `logprobs_m`, `[M]`, with `counts_b` tokens per completion. Gradient flows to
+    /// `logprobs_m`.
     pub fn loss(&self, logprobs_m: Tensor<1>, counts_b: &[usize], inputs: &LossInputs, totals: Totals) -> PassLoss {
         let device = logprobs_m.device();
         let of = |desirable: f32, not: f32| {

@@ -50,6 +50,10 @@ impl Method for OrpoConfig {
         Defaults { learning_rate: 1e-6, too_long: TooLong::Truncate, best_metric: "eval_rewards/accuracies" }
     }
 
+    fn drops_out(&self) -> bool {
+        true
+    }
+
     fn need(&self) -> Need {
         Need::Preference
     }
@@ -128,7 +132,8 @@ impl Objective for Orpo {
         pass: Pass,
         measured: &mut Readings<Stats>,
     ) -> Option<Tensor<1>> {
-        let batch = model.batch(&Rows::Pairs(pairs.iter().map(|pair| sequences(pair)).collect()));
+        let rows = Rows::Pairs(pairs.iter().map(|pair| sequences(pair)).collect());
+        let batch = model.batch(&rows).dropping(pass.dropout);
         if batch.targets().is_empty() {
             return None;
         }

@@ -59,6 +59,10 @@ impl Method for SimpoConfig {
         DEFAULTS
     }
 
+    fn drops_out(&self) -> bool {
+        true
+    }
+
     fn need(&self) -> Need {
         Need::Preference
     }

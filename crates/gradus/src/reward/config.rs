@@ -23,7 +23,7 @@ const JUDGEMENTS: &str = "judgements.jsonl";
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RewardConfig {
-    /// A reward model directory or hub name.
+    /// A reward model: a directory, a run or a hub name.
     Model(String),
     /// A classifier and its rewarded label.
     Classifier(ClassifierConfig),

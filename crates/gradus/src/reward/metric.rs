@@ -2,7 +2,7 @@
 
 use super::{Interrupt, Reward, RewardError, Score, report};
 use crate::data::references;
-use crate::metric::{Metric, MetricConfig, Models, Row, RowError, remark_on};
+use crate::metric::{Metric, MetricConfig, Models, Row, RowError, not_a_reward, remark_on};
 use crate::progress::{Progress, Unwatched};
 use crate::rollout::{Rollout, Rollouts};
 
@@ -20,10 +20,10 @@ impl MetricReward {
     /// # Errors
     /// If a file or a model in the options cannot be read, or the metric has no value for single completions.
     pub fn new(config: &MetricConfig, models: &dyn Models, interrupt: &Interrupt) -> crate::Result<Self> {
+        config.check_reward().map_err(|message| super::config_error(message, None))?;
         let (name, metric) = (config.name(), config.build(models, interrupt)?);
         if !metric.is_reward() {
-            let message = format!("`{name}` cannot be a reward: it cannot score a single new completion");
-            return Err(super::config_error(message, None));
+            return Err(super::config_error(not_a_reward(&name), None));
         }
         Ok(Self { name, metric })
     }
@@ -186,8 +186,10 @@ mod tests {
 
     #[test]
     fn what_cannot_be_a_reward_is_refused_and_a_row_without_references_is_named() {
-        let error = reward("metric: { diversity: {} }").err().expect("refused").to_string();
-        assert_eq!(error, "`diversity` cannot be a reward: it cannot score a single new completion");
+        for name in ["diversity", "distinct", "perplexity"] {
+            let error = reward(&format!("metric: {{ {name}: {{}} }}")).err().expect("refused").to_string();
+            assert_eq!(error, format!("`{name}` cannot be a reward: it cannot score a single new completion"));
+        }
         let rows = [("", json!({ "references": ["a"] }), "a"), ("", json!({ "other": "a" }), "a")];
         let mut reward = reward("metric: { chrf: {} }").expect("a reward");
         let error = super::super::apply(&mut *reward, &rollouts(rows)).expect_err("no references").to_string();

@@ -42,7 +42,8 @@ pub struct EvaluationConfig {
     pub no_repeat_ngram_size: Option<usize>,
     /// No sequence of this many tokens of the prompt occurs in the completion; 0: off.
     pub encoder_no_repeat_ngram_size: Option<usize>,
-    /// Search for completions with beams, at any temperature. Default: sample.
+    /// Search for completions with beams. The likeliest ones are kept, or they are sampled if `evaluation.temperature` is
+    /// above 0. Default: sample without beams.
     pub beams: Option<BeamConfig>,
     /// Number of completions of each held-out prompt; beam search takes the best ones. Default 1.
     #[schemars(range(max = 100_000))]
@@ -60,7 +61,7 @@ impl EvaluationConfig {
     /// # Errors
     /// [`Error::Input`](crate::Error::Input) with the value and its bounds.
     pub fn check_groups(&self) -> Result<()> {
-        self.beams.map_or(Ok(()), |beams| BeamParams::from(beams).check_groups())
+        self.beams.map_or(Ok(()), |beams| BeamParams::from(beams).check_groups(self.temperature.unwrap_or(0.0) as f32))
     }
 
     /// Applies the keys to `params`, the parameters of sampling in training. Also returns the beams of a search.
@@ -81,7 +82,10 @@ impl EvaluationConfig {
         };
         match self.beams {
             None => (params, None),
-            Some(beams) => (SamplingParams { temperature: 0.0, record: Record::Nothing, ..params }, Some(beams.into())),
+            Some(beams) => {
+                let temperature = self.temperature.map_or(0.0, |temperature| temperature as f32);
+                (SamplingParams { temperature, record: Record::Nothing, ..params }, Some(beams.into()))
+            }
         }
     }
 }
@@ -126,6 +130,12 @@ mod tests {
         };
         let (searched, found) = EvaluationConfig { beams: Some(beams), ..plain }.to_evaluate(params());
         assert_eq!(searched, SamplingParams { temperature: 0.0, record: Record::Nothing, ..params() });
+        let sampled = EvaluationConfig { beams: Some(beams), temperature: Some(0.6), ..EvaluationConfig::default() };
+        let (drawn, found_again) = sampled.to_evaluate(params());
+        assert_eq!(drawn, SamplingParams { temperature: 0.6, record: Record::Nothing, ..params() });
+        assert_eq!(found_again, found);
+        let message = sampled.check_groups().expect_err("groups do not sample").to_string();
+        assert_eq!(message, "`num_beam_groups` is 2, but the temperature is 0.6");
         let expected = BeamParams {
             num_beams: 4,
             length_penalty: 0.5,

@@ -137,7 +137,7 @@ pub struct TrainConfig {
     /// them equal. For online methods only (RL4LMs' priority sampler, whose weights are all 1). Default: none, so every prompt occurs once
     /// per epoch.
     pub priority_scale: Option<f64>,
-    /// Use the dropout of the model's configuration instead of none. For sft, reward, classify, and for the updates of online methods
+    /// Use the dropout of the model's configuration instead of none. For sft, reward, classify, orpo, cpo, simpo, and for the updates of online methods
     /// except trpo. Completions are sampled and scored without dropout. The ratios of ppo, nlpo and a2c compare with logprobs without
     /// dropout, so the first ratios are not 1 (FineGrainedRLHF). The ratios of grpo and rloo compare with logprobs with dropout (TRL).
     /// Default false.

@@ -47,8 +47,9 @@ const ONLINE_LOSSES: [&str; 3] = ["loss", "loss/policy_avg", "loss/value_avg"];
 /// Returns a warning if an online run diverges. `logged` returns the values of a key in all rows so far.
 ///
 /// - A loss explodes: the absolute values of its last rows are all above [`EXPLODED`] times (the smallest of its first rows plus 1).
-/// - The policy collapses: the KL of its last rows is above [`FAR_KL`], and their reward is below that of the first row, which the start
-///   sampled. A large KL alone is no sign, because a large reward costs KL.
+/// - The policy collapses: the KL of its last rows is farther from 0 than [`FAR_KL`], and their reward is below that of the first row, which
+///   the start sampled. A large KL alone is no sign, because a large reward costs KL. An estimate that far below 0 is one, because no
+///   reward costs it.
 pub(super) fn of_online(step: usize, settings: &Settings, logged: &dyn Fn(&str) -> Vec<f64>) -> Option<String> {
     let ends = |key: &str| {
         let values = logged(key);
@@ -64,15 +65,27 @@ pub(super) fn of_online(step: usize, settings: &Settings, logged: &dyn Fn(&str) 
     }
     let ((_, kls), (first, last)) = (ends("objective/kl")?, ends("reward")?);
     let start = first[0];
-    (kls.iter().all(|&kl| kl > FAR_KL) && last.iter().all(|&reward| reward < start)).then(|| {
+    let has_fallen = last.iter().all(|&reward| reward < start);
+    let is_far = kls.iter().all(|&kl| kl.abs() > FAR_KL);
+    let is_impossible = kls.iter().all(|&kl| kl < -FAR_KL);
+    (is_impossible || is_far && has_fallen).then(|| {
+        let fall = match has_fallen {
+            true => format!(", and the reward of the sampled completions fell from {start:.4} to {:.4}", last[WINDOW - 1]),
+            false => String::new(),
+        };
         format!(
-            "step {step}: the run diverges: the policy is far from its start (KL {:.0} nats per completion), and the \
-             reward of the sampled completions fell from {start:.4} to {:.4}; stop it and lower the learning rate ({})",
-            kls[WINDOW - 1],
-            last[WINDOW - 1],
+            "step {step}: the run diverges: the policy is far from its start ({}){fall}; stop it and lower the learning \
+             rate ({})",
+            distance(kls[WINDOW - 1]),
             rate(settings.learning_rate)
         )
     })
+}
+
+/// Formats the KL of a policy that is far from its start.
+fn distance(kl: f64) -> String {
+    let below = if kl < 0.0 { "; an estimate far below 0 is as bad as one far above" } else { "" };
+    format!("KL {kl:.0} nats per completion{below}")
 }
 
 fn warning(step: usize, settings: &Settings, what: &str, start: f64, now: f64) -> String {
@@ -85,12 +98,14 @@ fn warning(step: usize, settings: &Settings, what: &str, start: f64, now: f64) -
 
 /// Explains that no evaluation was better than the start, with the likely cause. `None` if one was better or nothing was compared.
 ///
-/// `best` is the best value of `settings.best_metric` and its step. `rows` is the whole log.
+/// `best` is the best value of `settings.best_metric` and its step. `rows` is the whole log. `diverged` is whether the run was found to
+/// diverge while it trained.
 pub(super) fn no_improvement(
     best: Option<(usize, f64)>,
     rows: &[MetricsRow],
     settings: &Settings,
     samples: bool,
+    diverged: bool,
 ) -> Option<String> {
     let name = &settings.best_metric;
     let (0, start) = best? else { return None };
@@ -101,27 +116,52 @@ pub(super) fn no_improvement(
     Some(format!(
         "no evaluation beat the start: `{name}` was {start:.4} before training and is {last:.4} now{closest}; `best/` was \
          not written. {}",
-        cause(start, last, rows, settings, samples)
+        cause(start, last, rows, settings, samples, diverged)
     ))
 }
 
 /// Share of groups with equal rewards above which a run had no signal.
 const MOSTLY_FLAT: f64 = 0.95;
 
-/// KL to the start in nats per completion above which a policy has lost its abilities.
+/// KL to the start in nats per completion above which a policy has lost its abilities. Estimates can be as far below 0.
 const FAR_KL: f64 = 100.0;
 
-/// Likely cause, derived from the training loss or from the reward of sampled completions.
-fn cause(start: f64, last: f64, rows: &[MetricsRow], settings: &Settings, samples: bool) -> String {
+/// Share of the first training loss by which the last must be smaller for a model that memorizes. A fluctuation is smaller.
+const MEMORIZED: f64 = 0.1;
+
+/// Share by which a loss must change to have moved.
+const MOVED: f64 = 1e-3;
+
+/// Share by which equal rewards may differ in the log, because means and deviations are rounded.
+const ROUNDING: f64 = 1e-6;
+
+/// Returns true if all completions of a run had the same reward: `rewards` is its mean in every row, `stds` its standard deviation.
+fn are_equal(rewards: &[f64], stds: &[f64]) -> bool {
+    let Some(first) = rewards.first() else { return false };
+    let tolerance = ROUNDING * first.abs();
+    !stds.is_empty()
+        && rewards.iter().all(|reward| (reward - first).abs() <= tolerance)
+        && stds.iter().all(|std| std.abs() <= tolerance)
+}
+
+/// Likely cause, derived from the losses or from the reward of sampled completions.
+fn cause(start: f64, last: f64, rows: &[MetricsRow], settings: &Settings, samples: bool, diverged: bool) -> String {
     let learning_rate = rate(settings.learning_rate);
+    let divergence = || format!("The run diverged: the learning rate ({learning_rate}) is too large.");
     if settings.best_metric.contains("loss") && is_far_above(start, last) {
-        return format!("The run diverged: the learning rate ({learning_rate}) is too large.");
+        return divergence();
     }
-    let spread: Vec<f64> =
-        rows.iter().filter(|row| row.step > 0).filter_map(|row| row.values.get("frac_reward_zero_std")).collect();
+    let trained = |key: &str| -> Vec<f64> {
+        rows.iter().filter(|row| row.step > 0).filter_map(|row| row.values.get(key)).collect()
+    };
+    let advice = "use a reward with more levels, or other prompts";
+    // Methods without groups have no share of equal ones.
+    if samples && are_equal(&trained("reward"), &trained("reward_std")) {
+        return format!("All completions had the same reward, so there was nothing to learn from: {advice}.");
+    }
+    let spread = trained("frac_reward_zero_std");
     if samples && !spread.is_empty() && mean(&spread) > MOSTLY_FLAT {
         let share = 100.0 * mean(&spread);
-        let advice = "use a reward with more levels, or other prompts";
         return match share > 99.95 {
             true => format!("In every group all completions had the same reward, so nothing was learned: {advice}."),
             false => format!(
@@ -131,8 +171,7 @@ fn cause(start: f64, last: f64, rows: &[MetricsRow], settings: &Settings, sample
         };
     }
     let window_of = |key: &str| {
-        let of_step = rows.iter().filter(|row| row.step > 0);
-        let values: Vec<f64> = of_step.filter_map(|row| row.values.get(key)).filter(|value| !value.is_nan()).collect();
+        let values: Vec<f64> = trained(key).into_iter().filter(|value| !value.is_nan()).collect();
         let window = WINDOW.min(values.len() / 2);
         (window > 0).then(|| (mean(&values[..window]), mean(&values[values.len() - window..])))
     };
@@ -141,21 +180,45 @@ fn cause(start: f64, last: f64, rows: &[MetricsRow], settings: &Settings, sample
         && kl.abs() > FAR_KL
     {
         return format!(
-            "The policy is far from its start (KL {kl:.0} nats per completion): the learning rate ({learning_rate}) is \
-             too large."
+            "The policy is far from its start ({}): the learning rate ({learning_rate}) is too large.",
+            distance(kl)
         );
     }
+    let losses = window_of("loss");
+    // Online losses are around 0, so that a factor means little.
+    if diverged || (!samples && losses.is_some_and(|(before, now)| is_far_above(before, now))) {
+        return divergence();
+    }
     // A metric may stay constant while everything else changes, such as the reward of texts that are all wrong.
-    let moved = window_of("loss").is_some_and(|(before, now)| (now - before).abs() > 1e-3 * before.abs());
+    let moved = losses.is_some_and(|(before, now)| (now - before).abs() > MOVED * before.abs());
     if (last - start).abs() <= 1e-4 * start.abs() && !moved {
         return format!(
             "The weights hardly moved: the learning rate ({learning_rate}) is probably too small, or the run too short."
         );
     }
-    match (samples, window_of(if samples { "reward" } else { "loss" })) {
-        (false, Some((before, now))) if now < before => format!(
+    // Starts with the evaluation before training, which is the row of step 0.
+    let held_out: Vec<f64> = rows.iter().filter_map(|row| row.values.get("eval_loss")).collect();
+    let held_out = held_out.first().copied().zip(held_out.last().copied());
+    if !samples
+        && let Some((before, now)) = held_out
+        && before - now > MOVED * before.abs()
+    {
+        return format!(
+            "The held-out loss fell from {before:.4} to {now:.4}, so the run is probably too short for `{}` to follow: train \
+             for more steps, or evaluate on more rows (`--max-eval-rows`).",
+            settings.best_metric
+        );
+    }
+    let generalizes = held_out.is_some_and(|(before, now)| now < before);
+    // A model cannot memorize rows that it saw once.
+    let repeats = trained("epoch").last().is_none_or(|&epoch| epoch > 1.0);
+    match (samples, if samples { window_of("reward") } else { losses }) {
+        (false, Some((before, now))) if repeats && !generalizes && before - now >= MEMORIZED * before.abs() => format!(
             "The training loss fell from {before:.4} to {now:.4}, so the model memorizes its training rows: train for fewer \
              steps, on more rows, or with a smaller learning rate ({learning_rate})."
+        ),
+        (false, Some(_)) if !moved => format!(
+            "The training loss hardly moved: the learning rate ({learning_rate}) is probably too small, or the run too short."
         ),
         (true, Some((before, now))) if now > before => format!(
             "The reward of the sampled completions rose from {before:.4} to {now:.4}, so the held-out prompts are too few \
@@ -183,7 +246,7 @@ mod tests {
     fn diagnosis(best: (usize, f64), metric: &str, evaluated: &[f64], trained: (&str, &[f64])) -> Option<String> {
         let settings = Settings::new(&TrainConfig::default(), 10, 5.0, metric);
         let all = [rows(metric, evaluated), rows(trained.0, trained.1)].concat();
-        no_improvement(Some(best), &all, &settings, trained.0 == "reward")
+        no_improvement(Some(best), &all, &settings, trained.0 == "reward", false)
     }
 
     #[test]
@@ -202,7 +265,7 @@ mod tests {
         assert!(text.contains("did not rise either"), "{text}");
         let settings = Settings::new(&TrainConfig::default(), 10, 5.0, "eval_reward");
         let all = [rows("eval_reward", &[1.0]), rows("frac_reward_zero_std", &[1.0, 0.96])].concat();
-        let text = no_improvement(Some((0, 1.0)), &all, &settings, true).expect("nothing got better");
+        let text = no_improvement(Some((0, 1.0)), &all, &settings, true, false).expect("nothing got better");
         assert!(text.contains("In 98 % of the groups") && !text.contains("hardly moved"), "{text}");
         let text = diagnosis((0, 2.0), "eval_loss", &[2.00001], ("loss", &[2.0])).expect("nothing moved");
         assert!(text.contains("hardly moved") && text.contains("too small"), "{text}");
@@ -210,15 +273,73 @@ mod tests {
 
     #[test]
     fn a_metric_that_stays_does_not_hide_that_the_rest_moved() {
-        let text = diagnosis((0, 0.5), "eval_accuracy", &[0.5], ("loss", &[0.7, 20.0])).expect("nothing got better");
+        let text = diagnosis((0, 0.5), "eval_accuracy", &[0.5], ("loss", &[0.7, 1.0])).expect("nothing got better");
         assert!(
             !text.contains("hardly moved") && text.ends_with("(5) is probably too large, or the run too short."),
             "{text}"
         );
         let settings = Settings::new(&TrainConfig::default(), 10, 5.0, "eval_reward");
         let all = [rows("eval_reward", &[1.0]), rows("objective/kl", &[0.0, 900.0])].concat();
-        let text = no_improvement(Some((0, 1.0)), &all, &settings, true).expect("nothing got better");
+        let text = no_improvement(Some((0, 1.0)), &all, &settings, true, true).expect("nothing got better");
         assert!(text.ends_with("(KL 900 nats per completion): the learning rate (5) is too large."), "{text}");
+    }
+
+    #[test]
+    fn a_run_that_diverged_was_not_too_short() {
+        let diverged = "The run diverged: the learning rate (5) is too large.";
+        let text = diagnosis((0, 0.5), "eval_accuracy", &[0.5], ("loss", &[0.7, 20.0])).expect("nothing got better");
+        assert!(text.ends_with(diverged), "{text}");
+        let settings = Settings::new(&TrainConfig::default(), 10, 5.0, "eval_accuracy");
+        for (key, samples) in [("loss", false), ("reward", true)] {
+            let all = [rows("eval_accuracy", &[0.5]), rows(key, &[0.7, 0.5])].concat();
+            let cause = |diverged| no_improvement(Some((0, 0.5)), &all, &settings, samples, diverged).expect("a tie");
+            assert!(cause(true).ends_with(diverged) && !cause(false).contains("diverged"), "{key}");
+        }
+    }
+
+    #[test]
+    fn a_model_memorizes_if_its_training_loss_alone_fell_by_a_tenth() {
+        let settings = Settings::new(&TrainConfig::default(), 10, 1e-6, "eval_rewards/accuracies");
+        let cause = |losses: &[f64], held_out: &[f64], epoch: f64| {
+            let accuracies = rows("eval_rewards/accuracies", &[0.5]);
+            let all = [accuracies, rows("loss", losses), rows("eval_loss", held_out), rows("epoch", &[epoch])].concat();
+            no_improvement(Some((0, 0.75)), &all, &settings, false, false).expect("it got worse")
+        };
+        assert!(cause(&[1.0, 0.875], &[0.5, 0.6], 2.0).contains("memorizes"), "by more than a tenth");
+        assert!(!cause(&[1.0, 0.91], &[0.5, 0.6], 2.0).contains("memorizes"), "by less");
+        assert!(!cause(&[1.0, 0.5], &[0.5, 0.6], 1.0).contains("memorizes"), "it saw no row twice");
+        let text = cause(&[1.0, 0.5], &[0.5, 0.4], 2.0);
+        assert!(
+            text.contains(
+                "The held-out loss fell from 0.5000 to 0.4000, so the run is probably too short for \
+                 `eval_rewards/accuracies` to follow"
+            ),
+            "{text}"
+        );
+        let text = cause(&[0.70314, 0.70311], &[0.70314, 0.70312], 2.0);
+        assert!(
+            text.ends_with(
+                "The training loss hardly moved: the learning rate (1e-6) is probably too small, or the run too short."
+            ),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn equal_rewards_of_methods_without_groups_are_found() {
+        let settings = Settings::new(&TrainConfig::default(), 10, 1e-6, "eval_reward");
+        let cause = |rewards: &[f64], stds: &[f64]| {
+            let all = [rows("eval_reward", &[0.0]), rows("reward", rewards), rows("reward_std", stds)].concat();
+            no_improvement(Some((0, 0.0)), &all, &settings, true, false).expect("nothing got better")
+        };
+        let expected = "All completions had the same reward, so there was nothing to learn from: use a reward with more \
+                        levels, or other prompts.";
+        for reward in [0.0, 0.1, -2.0] {
+            assert!(cause(&[reward, reward, reward], &[0.0, 0.0, 0.0]).ends_with(expected), "{reward}");
+        }
+        for (rewards, stds) in [([0.0, 0.0], [0.0, 0.5]), ([0.0, 1.0], [0.0, 0.0])] {
+            assert!(!cause(&rewards, &stds).contains("the same reward"), "{rewards:?} {stds:?}");
+        }
     }
 
     #[test]
@@ -279,6 +400,18 @@ mod tests {
             "one is near"
         );
         assert_eq!(diagnosis(&[], &[0.5, 0.5, 0.5, 0.0, 0.0, 0.0]), None, "without a reference");
+        let below = far.map(|kl| -kl);
+        let text = diagnosis(&below, &[0.5, 0.0, 0.125, 0.25, 0.0, 0.125]).expect("it diverges");
+        assert!(
+            text.contains(
+                "(KL -600 nats per completion; an estimate far below 0 is as bad as one far above), and the reward of the \
+                 sampled completions fell from 0.5000 to 0.1250;"
+            ),
+            "{text}"
+        );
+        let text = diagnosis(&below, &[0.0; 6]).expect("no reward costs a KL below 0");
+        assert!(text.contains("one far above); stop it and lower the learning rate (5)"), "{text}");
+        assert_eq!(diagnosis(&[0.0, 5.0, -300.0, -99.0, -500.0, -600.0], &[0.0; 6]), None, "one is near");
     }
 
     #[test]

@@ -27,6 +27,7 @@ use super::recorder::Recorder;
 use super::reference_logprobs::{self, ReferenceLogprobs};
 use super::rollout_log::{self, RolloutLog};
 use super::run_start::RunStart;
+use super::warnings::{FAR_BELOW_ZERO, KL_BELOW};
 use super::{EvalSplit, SaveFor};
 use crate::algorithm::actor::Actor;
 use crate::algorithm::{AlgorithmInputs, OnlineMethod};
@@ -609,6 +610,7 @@ impl Job<'_> {
             .best
             .map(|(step, value)| json!({ "step": step, "metric": settings.best_metric, "value": value }));
         let samples = self.plan.method().is_online();
+        let diverged = recorder.state.divergence.is_some();
         let results = json!({
             "method": self.plan.method().name(),
             "model": self.plan.config().model,
@@ -622,7 +624,7 @@ impl Job<'_> {
             "last": last,
             "best": best,
             "diverged": recorder.state.divergence,
-            "no_improvement": diagnosis::no_improvement(recorder.state.best, &logged, settings, samples),
+            "no_improvement": diagnosis::no_improvement(recorder.state.best, &logged, settings, samples, diverged),
         });
         let method = self.plan.method().method();
         for sentence in method.advice(&last).into_iter().chain(negative_kl(&last)) {
@@ -677,8 +679,26 @@ fn weighted(scale: Option<f64>, order: Order, prompts: &[Prompt]) -> Result<Opti
 /// Warning about a negative KL, for methods that sample and have a reference.
 fn negative_kl(last: &Map<String, Value>) -> Option<String> {
     let kl = last.get("objective/kl").and_then(Value::as_f64).filter(|kl| *kl < -0.1)?;
-    Some(format!(
-        "`objective/kl` is {kl:.3}: below 0 the completions are likelier under the reference than under the policy, \
-         which a single batch can show by chance and a trend should not"
-    ))
+    Some(match kl <= -KL_BELOW {
+        true => format!("`objective/kl` is {kl:.3}, which is {FAR_BELOW_ZERO}"),
+        false => format!(
+            "`objective/kl` is {kl:.3}: a KL cannot be negative, but the estimate of one batch can be a little below 0 by \
+             chance; look into it if it stays there"
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kl_far_below_zero_is_no_chance() {
+        let message = |kl: f64| negative_kl(&Map::from_iter([("objective/kl".to_owned(), json!(kl))]));
+        assert_eq!((message(0.5), message(-0.1)), (None, None));
+        let text = message(-0.5).expect("it is negative");
+        assert!(text.starts_with("`objective/kl` is -0.500: ") && text.contains("by chance"), "{text}");
+        let text = message(-643.0).expect("it is far below 0");
+        assert!(text.contains("far below 0, which a KL cannot be") && !text.contains("chance"), "{text}");
+    }
 }

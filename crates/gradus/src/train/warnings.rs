@@ -242,7 +242,10 @@ pub fn cut_off(_: &[StepStats], last: &[StepStats]) -> Option<Reading> {
 /// Maximum KL of the policy to its reference, in nats per token.
 const KL_A_TOKEN: f64 = 0.5;
 /// Maximum size of a negative KL estimate, in nats per completion; TRL's first PPO trainer warned there too (`mean_kl < -1`).
-const KL_BELOW: f64 = 1.0;
+pub(super) const KL_BELOW: f64 = 1.0;
+/// Meaning of a KL estimate at or below −[`KL_BELOW`].
+pub(super) const FAR_BELOW_ZERO: &str =
+    "far below 0, which a KL cannot be: sampler and trainer disagree, or the policy has broken down";
 
 /// The KL is above 0.5 nats per token or below −1 nat per completion; calm at three quarters of either.
 pub fn kl_bounds(_: &[StepStats], last: &[StepStats]) -> Option<Reading> {
@@ -261,9 +264,8 @@ pub fn kl_bounds(_: &[StepStats], last: &[StepStats]) -> Option<Reading> {
             )
         } else {
             format!(
-                "the KL to the reference is {a_completion:.2} nats per completion over the last {steps} steps, though \
-                 it cannot be negative: the policy samples texts that are more likely under its reference, and loses \
-                 diversity"
+                "the KL to the reference is {a_completion:.2} nats per completion over the last {steps} steps, which is \
+                 {FAR_BELOW_ZERO}"
             )
         },
     })

@@ -189,3 +189,44 @@ fn a_system_that_is_not_known_is_refused_with_those_that_are() {
     let error = "trl".parse::<System>().expect_err("a command of TRL is needed");
     assert!(error.contains("`trl-dpo`") && error.contains("`axolotl`"), "{error}");
 }
+
+#[test]
+fn a_sweep_of_rl4lms_is_converted_with_its_first_values() {
+    let text = "tokenizer: {model_name: gpt2}
+reward_fn: {id: rouge, args: {rouge_type: rouge1}}
+datapool: {id: cnn_daily_mail}
+alg:
+  id: ppo
+  args:
+    n_steps: 512
+    batch_size: 64
+    learning_rate:
+      expand: True
+      values: [0.000002, 0.000001]
+    n_epochs: 5
+  kl_div: {coeff: 0.001}
+  policy:
+    id: causal_lm_actor_critic_policy
+    args: {model_name: gpt2, generation_kwargs: {do_sample: true, max_new_tokens: 20}}
+env: {n_envs: 4, args: {max_prompt_length: 100, max_episode_length: 20}}
+train_evaluation:
+  eval_batch_size: 10
+  n_iters: 10
+  eval_every: 5
+  generation_kwargs: {do_sample: true, num_beams: 4, temperature: 0.7, max_new_tokens: 20}
+  metrics: [{id: rouge}]
+";
+    let found = imported("rl4lms", text);
+    let evaluation = "/train/evaluation";
+    check(
+        &found,
+        &[
+            ("/train/learning_rate", "2e-6"),
+            (&format!("{evaluation}/beams/num_beams"), "4"),
+            (&format!("{evaluation}/temperature"), "0.7"),
+            (&format!("{evaluation}/top_k"), "50"),
+        ],
+    );
+    let note = "`alg.args.learning_rate` is swept over [2e-6,1e-6]: the first value is used";
+    assert!(found.1.iter().any(|message| message == note), "{:?}", found.1);
+}

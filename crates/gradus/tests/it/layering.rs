@@ -32,7 +32,7 @@ const PARTS: &[(&str, &[&str])] = &[
     // A user can interrupt the wait for a service.
     ("service", &["process"]),
     ("toxicity", &["process", "service"]),
-    ("metric", &["plugin", "process", "suggest", "text", "toxicity", "gradus_metrics"]),
+    ("metric", &["plugin", "process", "suggest", "toxicity", "gradus_metrics"]),
     ("loss", &[]),
     ("run", &["calendar", "html", "gradus_environments"]),
     // A model larger than the machine's memory is rejected before any of it is read. A run directory can stand for its
@@ -154,7 +154,6 @@ const PARTS: &[(&str, &[&str])] = &[
             "settings",
             "suggest",
             "task",
-            "text",
             "gradus_environments",
         ],
     ),

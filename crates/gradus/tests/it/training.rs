@@ -99,6 +99,23 @@ fn problems_are_reported_when_the_run_is_planned() {
     assert!(found.contains("learning_rate") || found.contains("beta"), "{found}");
 }
 
+/// Methods on pairs without a reference compute their losses with dropout.
+#[test]
+fn dropout_changes_what_orpo_cpo_and_simpo_learn() {
+    let place = Place::new(pairs());
+    for name in ["orpo", "cpo", "simpo"] {
+        let adapter = |dropout: f64| {
+            let method: MethodConfig = serde_json::from_value(json!({ name: {} })).unwrap();
+            let training = Training::new(&method, model("gpt2").path.display().to_string());
+            let training = training.data(place.run("rows.jsonl").display().to_string()).batch_size(4).max_steps(2);
+            let training = training.set("lora_rank", 2).set("lora_dropout", dropout).learning_rate(1e-2);
+            let outcome = training.output_dir(place.run(&format!("{name}-{dropout}"))).run().unwrap();
+            std::fs::read(outcome.directory.join("model/adapter_model.safetensors")).unwrap()
+        };
+        assert_ne!(adapter(0.0), adapter(0.5), "{name}");
+    }
+}
+
 /// Built-in methods, registered under another name, train to the same bits: nothing is lost in the erased types.
 #[test]
 fn a_registered_offline_method_trains_as_the_built_in_one() {

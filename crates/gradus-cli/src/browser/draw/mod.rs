@@ -207,14 +207,15 @@ fn progress(entry: &gradus::runs::Entry, width: u16, theme: Theme) -> Line<'stat
         spans.push(Span::raw(format!(" {:.0} %", 100.0 * share)));
     }
     if let Some(figure) = &entry.figure {
-        let (last, best) = (short(figure.last), short(figure.best));
         spans.push(Span::raw(format!("  {} ", figure.key)));
-        spans.push(Span::styled(last, theme.bold()));
+        spans.push(Span::styled(short(figure.last), theme.bold()));
         let (at, style) = match figure.never_beat_start() {
             true => ("the start".to_owned(), theme.bold()),
             false => (figure.best_step.to_string(), theme.faint()),
         };
-        spans.push(Span::styled(format!(", best {best} at {at}"), style));
+        if let Some(best) = figure.selected() {
+            spans.push(Span::styled(format!(", best {} at {at}", short(best)), style));
+        }
     }
     Line::from(spans)
 }

@@ -165,10 +165,13 @@ fn row(entry: &Entry, now: u64) -> Vec<String> {
         steps(entry),
         entry.figure.as_ref().map_or_else(dash, |figure| figure.key.clone()),
         figure(|figure| figure.last),
-        entry.figure.as_ref().map_or_else(dash, |figure| match figure.never_beat_start() {
-            true => format!("{} (start)", short(figure.best)),
-            false => short(figure.best),
-        }),
+        entry.figure.as_ref().and_then(|figure| Some((figure, figure.selected()?))).map_or_else(
+            dash,
+            |(figure, best)| match figure.never_beat_start() {
+                true => format!("{} (start)", short(best)),
+                false => short(best),
+            },
+        ),
         bytes(entry.size_bytes),
         entry.changed.map_or_else(dash, |changed| format!("{} ago", age(now.saturating_sub(changed)))),
         entry.tags.join(" "),

@@ -112,7 +112,7 @@ pub fn render_png(chart: &(impl Chart + ?Sized)) -> Vec<u8> {
         let area = BitMapBackend::with_buffer(&mut pixels, (width as u32, height as u32)).into_drawing_area();
         draw_on(chart, area, factor);
     }
-    let small = png::shrink(&pixels, width, height, OVERSAMPLING);
+    let small = png::shrink::<OVERSAMPLING>(&pixels, width, height);
     png::encode(&small, (width / OVERSAMPLING) as u32, (height / OVERSAMPLING) as u32)
 }
 

@@ -268,13 +268,13 @@ fn broken_logits_and_too_few_ids_do_not_panic() {
 
 #[test]
 fn settings_without_meaning_are_refused() {
-    let message = |beams: BeamParams, returned: usize| beams.check(returned).expect_err("refused").to_string();
+    let message = |beams: BeamParams, returned: usize| beams.check(returned, 0.0).expect_err("refused").to_string();
     let four = BeamParams::default();
-    assert!(four.check(4).is_ok());
+    assert!(four.check(4, 0.7).is_ok());
     assert_eq!(message(four, 5), "5 completions of each prompt are requested, but 4 beams give 1 to 4");
     assert_eq!(message(BeamParams { num_beams: 1, ..four }, 1), "`num_beams` is 1, but beam search needs at least 2");
     let groups = |num_beam_groups, diversity_penalty| BeamParams { num_beam_groups, diversity_penalty, ..four };
-    assert!(groups(2, 0.5).check(4).is_ok());
+    assert!(groups(2, 0.5).check(4, 0.0).is_ok());
     for groups_of in [0, 3, 8] {
         let expected = format!("`num_beam_groups` is {groups_of}, but must divide `num_beams`, which is 4");
         assert_eq!(message(groups(groups_of, 0.5), 1), expected);

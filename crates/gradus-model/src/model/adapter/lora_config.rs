@@ -12,7 +12,7 @@ pub struct LoraConfig {
     pub rank: usize,
     /// Scale α: the adapter's output is multiplied by α/r. Default 32 (TRL).
     pub alpha: f64,
-    /// Dropout of the adapter's input in training: for sft, reward, classify, and updates of online methods except trpo (see `train.dropout`). The other methods compare with a model without dropout. Default 0.
+    /// Dropout of the adapter's input in training: for sft, reward, classify, orpo, cpo, simpo, and updates of online methods except trpo (see `train.dropout`). The other methods compare with a model without dropout. Default 0.
     pub dropout: f64,
     /// Linear layers that get an adapter, by name suffix; `all-linear` selects all except the heads. Default: those of attention.
     pub targets: Vec<String>,

@@ -129,6 +129,7 @@ struct HeadConfig {
     norm_bias: Option<bool>,
 }
 
+#[deny(clippy::wildcard_enum_match_arm)]
 impl Head {
     pub(super) fn build(b: &mut Builder<'_>, dir: &ModelDir, task: &Task, d: usize, deviation: f32) -> Result<Self> {
         let (family, config): (_, HeadConfig) = (dir.encoder_family()?, dir.read_config()?);
@@ -140,6 +141,24 @@ impl Head {
         let (labels, of_tokens) = (task.labels.len(), task.scope == Scope::Token);
         let hidden = config.hidden_dropout_prob.unwrap_or(0.1);
         let mut linear = |name: &str, output: usize| Linear::build(b.enter(name), d, output, true, deviation);
+        if of_tokens && family != EncoderFamily::ModernBert {
+            let (key, dropout) = match family {
+                EncoderFamily::DistilBert => ("dropout", config.dropout.unwrap_or(0.1)),
+                EncoderFamily::Albert => ("classifier_dropout_prob", config.classifier_dropout_prob.unwrap_or(hidden)),
+                EncoderFamily::Longformer | EncoderFamily::DebertaV1 | EncoderFamily::Deberta => {
+                    ("hidden_dropout_prob", hidden)
+                }
+                EncoderFamily::Bert
+                | EncoderFamily::Roberta
+                | EncoderFamily::XlmRoberta
+                | EncoderFamily::Camembert
+                | EncoderFamily::ModernBert => ("classifier_dropout", config.classifier_dropout.unwrap_or(hidden)),
+            };
+            return Ok(Self::Tokens(Tokens {
+                classifier: linear("classifier", labels),
+                dropout: probability(key, dropout)?,
+            }));
+        }
         Ok(match family {
             EncoderFamily::ModernBert => {
                 let bias = config.classifier_bias.unwrap_or(false);
@@ -161,19 +180,6 @@ impl Head {
                     reads,
                     dropout: probability("classifier_dropout", config.classifier_dropout.unwrap_or(0.0))?,
                 })
-            }
-            _ if of_tokens => {
-                let (key, dropout) = match family {
-                    EncoderFamily::DistilBert => ("dropout", config.dropout.unwrap_or(0.1)),
-                    EncoderFamily::Albert => {
-                        ("classifier_dropout_prob", config.classifier_dropout_prob.unwrap_or(hidden))
-                    }
-                    EncoderFamily::Longformer | EncoderFamily::DebertaV1 | EncoderFamily::Deberta => {
-                        ("hidden_dropout_prob", hidden)
-                    }
-                    _ => ("classifier_dropout", config.classifier_dropout.unwrap_or(hidden)),
-                };
-                Self::Tokens(Tokens { classifier: linear("classifier", labels), dropout: probability(key, dropout)? })
             }
             EncoderFamily::Bert => Self::Pooled(Pooled {
                 pooler: Pooler::Dense(Dense { dense: linear("bert.pooler.dense", d) }),

@@ -222,11 +222,10 @@ impl BertModel {
         let config: BertConfig = dir.read_config()?;
         config.check()?;
         let activation = Activation::named("hidden_act", &config.hidden_act)?;
-        let distances = match family {
-            EncoderFamily::Longformer => {
-                Some(dir.read_config::<LongformerConfig>()?.distances(config.num_hidden_layers)?)
-            }
-            _ => None,
+        let is_longformer = family == EncoderFamily::Longformer;
+        let distances = match is_longformer {
+            true => Some(dir.read_config::<LongformerConfig>()?.distances(config.num_hidden_layers)?),
+            false => None,
         };
         let (d, std) = (config.hidden_size, config.initializer_range);
         let is_bert = family == EncoderFamily::Bert;

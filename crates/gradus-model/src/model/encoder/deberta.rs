@@ -297,15 +297,15 @@ impl DebertaModel {
                 let mut b = b.enter("attention.self");
                 let mut linear =
                     |name: &str, outputs, has_bias| Linear::build(b.enter(name), d, outputs, has_bias, std);
-                match family {
-                    EncoderFamily::DebertaV1 => SelfAttention::Fused(Fused {
+                match family == EncoderFamily::DebertaV1 {
+                    true => SelfAttention::Fused(Fused {
                         in_proj: linear("in_proj", 3 * all, false),
                         pos_proj: (separate && c2p).then(|| linear("pos_proj", all, false)),
                         pos_q_proj: (separate && p2c).then(|| linear("pos_q_proj", all, true)),
                         q_bias: b.param("q_bias", [all], Init::Constant(0.0)),
                         v_bias: b.param("v_bias", [all], Init::Constant(0.0)),
                     }),
-                    _ => SelfAttention::Separate(Separate {
+                    false => SelfAttention::Separate(Separate {
                         query_proj: linear("query_proj", all, true),
                         key_proj: linear("key_proj", all, true),
                         value_proj: linear("value_proj", all, true),

@@ -74,8 +74,16 @@ pub struct Imported {
 /// [`Error::Config`] if it cannot be read, or if a required key is missing.
 pub fn import(system: System, path: &Path) -> Result<Imported> {
     let text = load::text(path)?;
-    let root = document(path, &text).map_err(|problem| Error::Config(vec![problem]))?;
+    let mut root = document(path, &text).map_err(|problem| Error::Config(vec![problem]))?;
+    let mut swept = Vec::new();
+    if matches!(system, System::Rl4lms) {
+        take_first_of_sweeps(&mut root, "", &mut swept);
+    }
     let original = Original { root, seen: RefCell::default(), notes: RefCell::default(), wrong: RefCell::default() };
+    for (path, values) in swept {
+        let message = format!("`{path}` is swept over {values}: the first value is used");
+        original.note_with_hint(&path, message, "list the values under `sweep.grid` of a file for `gradus sweep`");
+    }
     let config = match system {
         System::Rl4lms => rl4lms::convert(&original),
         System::FineGrained => fine_grained::convert(&original),
@@ -99,6 +107,31 @@ pub fn import(system: System, path: &Path) -> Result<Imported> {
     let yaml = write::plain(&config.0);
     notes.extend(refused(path, &yaml));
     Ok(Imported { yaml, notes })
+}
+
+/// Replaces each block `{expand: true, values: […]}` of RL4LMs' sweeps by its first value. Adds its path and its values to
+/// `swept`.
+fn take_first_of_sweeps(node: &mut Node, path: &str, swept: &mut Vec<(String, Json)>) {
+    while let Some(values) = swept_values(node) {
+        swept.push((path.to_owned(), Json::Array(values.iter().map(json).collect())));
+        node.value = values[0].value.clone();
+    }
+    if let Value::Map(entries) = &mut node.value {
+        for entry in entries {
+            let below = if path.is_empty() { entry.key.clone() } else { format!("{path}.{}", entry.key) };
+            take_first_of_sweeps(&mut entry.node, &below, swept);
+        }
+    }
+}
+
+/// Returns the values of a block of a sweep; `None` for anything else.
+fn swept_values(node: &Node) -> Option<Vec<Node>> {
+    let Value::Map(entries) = &node.value else { return None };
+    let at = |key: &str| entries.iter().find(|entry| entry.key == key).map(|entry| &entry.node.value);
+    let (Some(Value::Scalar { text, .. }), Some(Value::List(values))) = (at("expand"), at("values")) else {
+        return None;
+    };
+    (text.eq_ignore_ascii_case("true") && !values.is_empty()).then(|| values.clone())
 }
 
 /// Returns problems for converted values that no run accepts.
@@ -221,9 +254,16 @@ impl Original {
 
     /// Adds a note about the value at `path`.
     fn note(&self, path: &str, message: impl Into<String>) {
+        self.add_note(path, message.into(), None);
+    }
+
+    fn note_with_hint(&self, path: &str, message: String, hint: &str) {
+        self.add_note(path, message, Some(hint.into()));
+    }
+
+    fn add_note(&self, path: &str, message: String, hint: Option<String>) {
         let place = self.root.at(path).and_then(|(node, key)| key.cloned().or_else(|| node.place.clone()));
-        let note = Diagnostic { message: message.into(), places: place.into_iter().collect(), hint: None };
-        self.notes.borrow_mut().push(note);
+        self.notes.borrow_mut().push(Diagnostic { message, places: place.into_iter().collect(), hint });
     }
 
     fn missing(path: &str) -> Diagnostic {

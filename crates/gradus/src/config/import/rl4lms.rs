@@ -735,11 +735,9 @@ fn evaluation(from: &Original, to: &mut YamlBuilder, kwargs: &str, has_encoder: 
         if let Some(early) = from.flag(&theirs("early_stopping")) {
             to.set(&key("beams.early_stopping"), early.to_string());
         }
-        if samples {
-            from.note(&theirs("do_sample"), "RL4LMs samples beams (`do_sample`); gradus takes the most likely ones");
-        }
-        from.see_all(&theirs("top_k"));
-    } else {
+    }
+    from.see_all(&theirs("top_k"));
+    if samples || beams.is_none() {
         let top_k = from.count(&theirs("top_k")).unwrap_or(HF_TOP_K);
         to.set(&key("temperature"), if samples { temperature.unwrap_or(1.0) } else { 0.0 });
         to.set(&key("top_k"), top_k);

@@ -259,8 +259,7 @@ pub(super) struct LoraNames {
     pub usual: (usize, Option<f64>, f64),
 }
 
-/// Methods that compare the log-probabilities of one text under several models, and therefore use no dropout. The other
-/// tools turn it off for them.
+/// Methods for which the other tools turn dropout off.
 const WITHOUT_DROPOUT: &[&str] = &["dpo", "orpo", "cpo", "simpo", "kto", "distill"];
 
 /// Converts the adapter for `method`. The caller has checked that there is one.
@@ -273,10 +272,7 @@ pub(super) fn lora(from: &Original, to: &mut YamlBuilder, method: &str, names: &
     if !WITHOUT_DROPOUT.contains(&method) {
         to.set("lora.dropout", given.unwrap_or(dropout));
     } else if given.is_some_and(|share| share > 0.0) {
-        from.note(
-            "lora_dropout",
-            format!("`{method}` compares log-probabilities of one text, so dropout is not possible: left out"),
-        );
+        from.note("lora_dropout", format!("the original turns dropout off for `{method}`: left out"));
     }
     let targets = texts(from.json(names.targets));
     let is_all = targets.iter().any(|name| matches!(name.as_str(), "all" | "all-linear"));

@@ -77,7 +77,9 @@ fn check_reward(problems: &mut Problems<'_>, reward: &RewardConfig, path: &str) 
         }
         RewardConfig::Metric(MetricConfig::Plugin(_)) | RewardConfig::Plugin(_) => {} // checked with all plug-ins
         RewardConfig::Metric(metric) => {
-            if let Err(error) = metric.check_alone() {
+            let error =
+                metric.check_reward().err().or_else(|| metric.check_alone().err().map(|error| error.to_string()));
+            if let Some(error) = error {
                 let key = format!("{path}.metric");
                 problems.require(false, &[&key], || (format!("`{key}`: {error}"), None));
             }

@@ -75,16 +75,14 @@ impl ChatBackend {
     }
 
     /// Adds this model's stop ids and forced ids to `params`, and limits the tokens to the positions that a prompt of
-    /// `prompt` ids leaves.
-    pub(super) fn params(&self, prompt: usize, params: SamplingParams) -> Result<SamplingParams> {
+    /// `prompt` ids leaves; `name` names the prompt in messages.
+    pub(super) fn params(&self, name: &str, prompt: usize, params: SamplingParams) -> Result<SamplingParams> {
         let mut params = params.forcing(self.files.dir.forced_ids());
         params.stop_ids.extend(self.files.stop_ids());
         let Some(room) = self.model.position_budget().after(prompt) else { return Ok(params) };
         if room == 0 {
             let limit = self.model.max_positions().unwrap_or_default();
-            return Err(Error::input(format!(
-                "the conversation has {prompt} tokens, but the model has {limit} positions"
-            )));
+            return Err(Error::input(format!("{name} has {prompt} tokens, but the model has {limit} positions")));
         }
         params.max_new_tokens = params.max_new_tokens.min(room);
         Ok(params)

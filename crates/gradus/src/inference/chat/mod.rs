@@ -156,7 +156,7 @@ impl ChatModel {
     /// If the conversation is too long, or a setting is invalid.
     pub fn begin(&mut self, messages: &[Message], settings: &ChatSettings, (turn, attempt): (u64, u64)) -> Result<()> {
         let (ids, begins_inside) = self.backend.prompter.begin(messages, &TemplateInputs::default())?;
-        let params = self.backend.params(ids.len(), settings.params.clone());
+        let params = self.backend.params("the conversation", ids.len(), settings.params.clone());
         let params = params.map_err(|error| error.with_hint("`/reset` starts a new one"))?;
         let stop = self.backend.stop(&settings.stop);
         self.continue_with(&ids, Arc::new(params), settings.seed.stream(Purpose::Chat, turn, attempt))?;

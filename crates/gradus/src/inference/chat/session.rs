@@ -160,7 +160,7 @@ impl Session {
     /// If a setting is invalid, or if the prompt is empty, contains an id outside the vocabulary, or leaves no room.
     pub fn submit(&mut self, ask: CompletionRequest) -> Result<Range<usize>> {
         let CompletionRequest { prompt, params, stop, streams } = ask;
-        let params = Arc::new(self.backend.params(prompt.len(), params)?);
+        let params = Arc::new(self.backend.params("the prompt", prompt.len(), params)?);
         // A decoder starts from its own start id: its answer continues no text.
         let tail = match self.backend.has_encoder() {
             true => Vec::new(),

@@ -384,7 +384,6 @@ fn a_step_waits_once_for_the_device_whatever_its_passes() {
     let words = |i: usize| format!("cup {i} is");
     let pairs = || (0..16).map(|i| json!({ "prompt": words(i), "chosen": " red", "rejected": " a big car" }));
     let texts = || (0..16).map(|i| json!({ "text": words(i) }));
-    let labeled = || (0..16).map(|i| json!({ "prompt": words(i), "completion": " red", "label": i % 2 == 0 }));
     let length = |_: &crate::rollout::Prompt, of: &crate::rollout::Rollout| Ok(Some(of.completion.len() as f32));
     // Waits of the second step.
     let waits = |method: &str, passes: usize| {
@@ -393,7 +392,6 @@ fn a_step_waits_once_for_the_device_whatever_its_passes() {
             let training = crate::Training::new(&method, format!("{models}/gpt2")).set("micro_batch_size", 4 / passes);
             let training = match method.name() {
                 "sft" => training.rows(texts()),
-                "kto" => training.rows(labeled()),
                 "grpo" => training.rows(pairs()).set("max_new_tokens", 4).reward(length),
                 _ => training.rows(pairs()),
             };
@@ -404,10 +402,8 @@ fn a_step_waits_once_for_the_device_whatever_its_passes() {
         });
         long - short
     };
-    for method in ["sft", "dpo", "cpo", "orpo", "reward", "kto"] {
-        // KTO reads logprobs of the policy, pass by pass, and of the reference, for the reference point of the step.
-        let own = |passes: usize| if method == "kto" { passes + 1 } else { 0 };
-        assert_eq!(waits(method, 4), 1 + own(4), "{method}");
+    for method in ["sft", "dpo", "cpo", "orpo", "reward"] {
+        assert_eq!(waits(method, 4), 1, "{method}");
     }
     // Each sampled token is another wait.
     assert_eq!(waits("grpo", 1), waits("grpo", 4));

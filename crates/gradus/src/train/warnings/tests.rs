@@ -79,6 +79,16 @@ fn each_kind_fires_past_its_bound_and_not_before() {
 }
 
 #[test]
+fn a_kl_far_below_zero_has_the_text_of_the_end_of_a_run() {
+    let steps: Vec<StepStats> = std::iter::repeat_n(turned(|stats| stats.kl = Some(-643.0)), 5).collect();
+    let reading = kl_bounds(&[], &steps).unwrap();
+    let expected = format!(
+        "the KL to the reference is -643.00 nats per completion over the last 5 steps, which is {FAR_BELOW_ZERO}"
+    );
+    assert_eq!((reading.value, reading.message), (643.0, expected));
+}
+
+#[test]
 fn comparisons_wait_for_two_windows_and_bounds_for_a_few_steps() {
     let collapsed = turned(|stats| stats.entropy = 0.0);
     assert_eq!(kinds_by_step(after_ten(collapsed)), [(20, "entropy_collapse")]);

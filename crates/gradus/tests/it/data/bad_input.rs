@@ -36,6 +36,14 @@ fn columns() {
         "a.jsonl:1: column `label` is `\"yes\"`, expected `true` (a desirable completion) or `false`",
     );
     check("a.jsonl", "{}", Need::Prompt, "a.jsonl:1: missing column `prompt` (found nothing)");
+    // A renamed column is named as in the file.
+    let options = LoadOptions { rename: vec![("good".into(), "label".into())], ..LoadOptions::needing(Need::Unpaired) };
+    let row = |label: &str| format!("{{\"prompt\": \"a\", \"completion\": \"b\", \"good\": {label}}}\n");
+    let expected = "column `good` is `\"no\"`, expected `true` (a desirable completion) or `false`";
+    let found = Folder::new().error("a.jsonl", row("\"no\""), &options);
+    assert_eq!(found, format!("a.jsonl:1: {expected}"));
+    let found = Folder::new().error("a.jsonl", row("true") + &row("\"no\""), &options);
+    assert_eq!(found, format!("a.jsonl:2: {expected}"));
 }
 
 #[test]
