@@ -62,7 +62,7 @@ use crate::task::{DataConfig, Split};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RunConfig {
-    /// The model to start from: a Hugging Face model directory, a run or a hub name.
+    /// The model to start from: a directory, a run or a hub name.
     pub model: String,
     /// Use this tokenizer instead of the model's own: a directory or a hub name. It is saved with every model of the
     /// run. Default: the model's own.

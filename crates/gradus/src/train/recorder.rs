@@ -341,6 +341,8 @@ impl<'a> Recorder<'a> {
     /// Marks the evaluation as done. The records are inconsistent until the next [`settle`](Self::settle).
     pub fn evaluated(&mut self) {
         (self.settled, self.state.evaluation_due) = (None, false);
+        // A run that was interrupted in this evaluation has a checkpoint of this step without its result. The planned one replaces it.
+        self.saved = self.saved.filter(|&saved| saved != self.state.step);
     }
 
     /// Returns true if the run directory has been deleted or replaced.
