@@ -58,6 +58,7 @@ const HEAD_DIM: u64 = 1 << 13;
 const POSITIONS: ValueType = Count(1, 1 << 31);
 const EPSILON: ValueType = From(0.0, 1.0);
 const DEVIATION: ValueType = From(0.0, 1e6);
+const FACTOR: ValueType = From(1e-6, 1e6);
 
 const COMMON: &[Key] = &[
     ("model_type", Nullable, Text),
@@ -111,6 +112,12 @@ const DECODER: &[Key] = &[
     ("layer_types", Nullable, Texts),
     ("attention_dropout", Optional, Share),
     ("resid_pdrop", Optional, Share),
+    ("residual_dropout", Optional, Share),
+    ("attention_out_bias", Optional, Flag),
+    ("embedding_multiplier", Optional, FACTOR),
+    ("attention_multiplier", Optional, FACTOR),
+    ("residual_multiplier", Optional, FACTOR),
+    ("logits_scaling", Optional, FACTOR),
     ("no_rope_layers", Nullable, Numbers(1.0)),
     ("no_rope_layer_interval", Optional, LAYERS),
     ("rope_theta", Nullable, ROPE_BASE),
@@ -478,6 +485,18 @@ mod tests {
                 "`n_embd` 4 is not a multiple of `n_head` 3",
             ),
             (json!({ "model_type": "t5", "vocab_size": 9 }), "`d_model` is missing; `d_kv` is missing"),
+            (
+                llama(json!({ "model_type": "granite", "logits_scaling": 0 })),
+                "`logits_scaling` is `0`, but a number from",
+            ),
+            (
+                llama(json!({ "model_type": "seed_oss", "attention_out_bias": "true" })),
+                "`attention_out_bias` is `\"true\"`, but `true` or `false`",
+            ),
+            (
+                llama(json!({ "model_type": "seed_oss", "residual_dropout": 1 })),
+                "`residual_dropout` is `1`, but a probability",
+            ),
             (json!({ "model_type": 3 }), "`model_type` is `3`, but a text is needed"),
         ] {
             let found = problems(config, Value::Null);

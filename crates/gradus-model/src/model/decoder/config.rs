@@ -83,6 +83,24 @@ pub struct DecoderConfig {
     /// Dropout of the outputs of attention and the feed-forward layer (Phi-3).
     #[serde(default)]
     pub resid_pdrop: f32,
+    /// The same under Seed-OSS' name.
+    #[serde(default)]
+    pub residual_dropout: f32,
+    /// Whether attention's output has a bias (Seed-OSS).
+    #[serde(default)]
+    pub attention_out_bias: bool,
+    /// Factor of the embeddings (Granite).
+    #[serde(default = "unscaled")]
+    pub embedding_multiplier: f32,
+    /// Factor of the scores (Granite).
+    #[serde(default = "unscaled")]
+    pub attention_multiplier: f32,
+    /// Factor of the outputs of attention and the feed-forward layer (Granite).
+    #[serde(default = "unscaled")]
+    pub residual_multiplier: f32,
+    /// Divisor of the logits (Granite).
+    #[serde(default = "unscaled")]
+    pub logits_scaling: f32,
 }
 
 fn max_positions() -> usize {
@@ -102,6 +120,9 @@ fn silu() -> String {
 }
 fn one() -> usize {
     1
+}
+fn unscaled() -> f32 {
+    1.0
 }
 
 impl DecoderConfig {

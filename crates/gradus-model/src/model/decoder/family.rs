@@ -11,7 +11,6 @@ use serde_json::{Map, Value};
 use super::config::DecoderConfig;
 use super::structure::{DecoderStructure, Norms, QkNorm};
 use super::windows::{Rotation, Rule, Windows};
-use crate::error::excerpt;
 use crate::model::activation::Gate;
 use crate::model::rope::Rope;
 
@@ -215,11 +214,11 @@ pub(crate) static BUILT_IN: [DecoderFamily; 13] = [
     },
     DecoderFamily {
         defaults: r#"{"embedding_multiplier": 1.0, "attention_multiplier": 1.0, "residual_multiplier": 1.0, "logits_scaling": 1.0}"#,
-        structure: |_, all, structure| {
-            structure.embedding_scale = factor(all, "embedding_multiplier")?;
-            structure.score_scale = factor(all, "attention_multiplier")?;
-            structure.residual_scale = factor(all, "residual_multiplier")?;
-            structure.head_scale = 1.0 / factor(all, "logits_scaling")?;
+        structure: |config, _, structure| {
+            structure.embedding_scale = config.embedding_multiplier;
+            structure.score_scale = config.attention_multiplier;
+            structure.residual_scale = config.residual_multiplier;
+            structure.head_scale = 1.0 / config.logits_scaling;
             Ok(())
         },
         ..DecoderFamily::new("granite", "Granite", "GraniteForCausalLM")
@@ -227,9 +226,9 @@ pub(crate) static BUILT_IN: [DecoderFamily; 13] = [
     DecoderFamily {
         defaults: r#"{"num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 524288, "attention_bias": true,
             "attention_out_bias": false, "attention_dropout": 0.1, "residual_dropout": 0.1}"#,
-        structure: |config, all, structure| {
-            structure.attention_biases = [config.attention_bias, all["attention_out_bias"] == true];
-            structure.residual_dropout = dropout(all, "residual_dropout")?;
+        structure: |config, _, structure| {
+            structure.attention_biases = [config.attention_bias, config.attention_out_bias];
+            structure.residual_dropout = config.residual_dropout;
             Ok(())
         },
         ..DecoderFamily::new("seed_oss", "SeedOss", "SeedOssForCausalLM")
@@ -252,22 +251,6 @@ fn olmo2(_: &DecoderConfig, _: &Map<String, Value>, structure: &mut DecoderStruc
     structure.norms = Norms::After;
     structure.qk_norm = Some(QkNorm::Whole);
     Ok(())
-}
-
-/// Returns the factor `key`, which has a default.
-fn factor(all: &Map<String, Value>, key: &str) -> Result<f32, String> {
-    let found = all[key].as_f64().filter(|factor| (1e-6..=1e6).contains(factor));
-    found.map(|factor| factor as f32).ok_or_else(|| unfit(all, key, "a number from 0.000001 to 1000000"))
-}
-
-/// Returns the probability of dropout `key`, which has a default.
-fn dropout(all: &Map<String, Value>, key: &str) -> Result<f32, String> {
-    let found = all[key].as_f64().filter(|share| (0.0..1.0).contains(share));
-    found.map(|share| share as f32).ok_or_else(|| unfit(all, key, "a probability of dropout, at least 0 and below 1,"))
-}
-
-fn unfit(all: &Map<String, Value>, key: &str, needed: &str) -> String {
-    format!("`{key}` is `{}`, but {needed} is needed", excerpt(&all[key].to_string(), 40))
 }
 
 /// The families that the program has added.
