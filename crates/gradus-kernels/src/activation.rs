@@ -6,7 +6,7 @@
 
 use burn::tensor::Tensor;
 
-use crate::fused::{Dense, Op, apply, is_cpu};
+use crate::fused::{Dense, Op, apply, supports};
 use crate::geglu::{self, geglu};
 use crate::linear::{Layout, Linear, linear};
 use crate::product::Precision;
@@ -41,22 +41,30 @@ impl Activated {
     /// Multiplies the activation by the weight and adds the bias. Equals [`linear`] of [`tensor`](Self::tensor) to the bit, with the same
     /// gradients, but needs less memory.
     pub fn linear(self, weight: Tensor<2>, bias: Option<Tensor<1>>, layout: Layout, precision: Precision) -> Tensor<2> {
-        let (activation, of) = match self {
-            _ if !is_cpu(&weight.device()) => return linear(self.tensor(), weight, bias, layout, precision),
-            Self::Gelu(form, x_nd) => (Activation::Gelu(form), vec![x_nd]),
-            Self::Relu(x_nd) => (Activation::Relu, vec![x_nd]),
-            Self::Swiglu(gate_nd, up_nd) => (Activation::Swiglu, vec![gate_nd, up_nd]),
-            Self::Geglu(form, gate_nd, up_nd) => (Activation::Geglu(form), vec![gate_nd, up_nd]),
+        let activation = match &self {
+            Self::Gelu(form, _) => Activation::Gelu(*form),
+            Self::Relu(_) => Activation::Relu,
+            Self::Swiglu(..) => Activation::Swiglu,
+            Self::Geglu(form, ..) => Activation::Geglu(*form),
         };
-        let mut inputs: Vec<_> = of.into_iter().map(Tensor::into_dispatch).collect();
+        let op = LinearOfActivation { activation, linear: Linear { layout, precision } };
+        if !supports(&op, &weight.device(), weight.dtype()) {
+            return linear(self.tensor(), weight, bias, layout, precision);
+        }
+        let mut inputs: Vec<_> = match self {
+            Self::Gelu(_, x_nd) | Self::Relu(x_nd) => vec![x_nd.into_dispatch()],
+            Self::Swiglu(gate_nd, up_nd) | Self::Geglu(_, gate_nd, up_nd) => {
+                vec![gate_nd.into_dispatch(), up_nd.into_dispatch()]
+            }
+        };
         inputs.push(weight.into_dispatch());
         inputs.extend(bias.map(Tensor::into_dispatch));
-        apply(LinearOfActivation { activation, linear: Linear { layout, precision } }, inputs)
+        apply(op, inputs)
     }
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Activation {
+pub(crate) enum Activation {
     Gelu(Gelu),
     Relu,
     Swiglu,
@@ -65,7 +73,7 @@ enum Activation {
 
 impl Activation {
     /// Number of input tensors.
-    fn arity(self) -> usize {
+    pub(crate) fn arity(self) -> usize {
         match self {
             Self::Gelu(_) | Self::Relu => 1,
             Self::Swiglu | Self::Geglu(_) => 2,
@@ -92,9 +100,9 @@ impl Activation {
 }
 
 #[derive(Debug)]
-struct LinearOfActivation {
-    activation: Activation,
-    linear: Linear,
+pub(crate) struct LinearOfActivation {
+    pub(crate) activation: Activation,
+    pub(crate) linear: Linear,
 }
 
 impl Op for LinearOfActivation {
@@ -118,6 +126,11 @@ impl Op for LinearOfActivation {
         };
         all.append(&mut gradients);
         all
+    }
+
+    #[cfg(feature = "gpu")]
+    fn on_gpu(&self) -> Option<&dyn crate::gpu::GpuOp> {
+        Some(self)
     }
 }
 

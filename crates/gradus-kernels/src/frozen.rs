@@ -12,19 +12,29 @@ use crate::linear::{self, Layout};
 use crate::product::{Mat, PackedMatrix, Precision, WeightFormat};
 use crate::quantized::Quantized;
 
-/// Weight of a linear layer, packed and shared, in host memory.
+/// Weight of a linear layer, packed and shared.
 #[derive(Debug, Clone)]
 pub struct FrozenWeight {
-    matrix: Arc<PackedMatrix>,
+    held: Arc<Held>,
     /// Copies of its codes on GPUs.
     #[cfg(feature = "gpu")]
     copies: crate::table::OnDevices,
 }
 
+/// Where a weight is held.
+#[derive(Debug)]
+enum Held {
+    /// In host memory.
+    Packed(PackedMatrix),
+    /// In bf16 on a GPU. The host has a copy only after it was requested.
+    #[cfg(feature = "gpu")]
+    OnGpu(crate::gpu::quantized::Narrow),
+}
+
 impl From<PackedMatrix> for FrozenWeight {
     fn from(matrix: PackedMatrix) -> Self {
         Self {
-            matrix: Arc::new(matrix),
+            held: Arc::new(Held::Packed(matrix)),
             #[cfg(feature = "gpu")]
             copies: Default::default(),
         }
@@ -32,8 +42,14 @@ impl From<PackedMatrix> for FrozenWeight {
 }
 
 impl FrozenWeight {
-    /// Packs `weight`, given in its layout on disk.
+    /// Packs `weight`, given in its layout on disk. A GPU converts a weight to bf16 itself.
     pub fn new(weight: Tensor<2>, layout: Layout, format: WeightFormat) -> Self {
+        #[cfg(feature = "gpu")]
+        if format == WeightFormat::BF16
+            && let Some((narrow, copies)) = crate::gpu::quantized::Narrow::new(&weight, layout)
+        {
+            return Self { held: Arc::new(Held::OnGpu(narrow)), copies };
+        }
         let [rows, columns] = weight.dims();
         read(weight, move |weight| {
             let matrix = Mat::dense(weight.values(), rows, columns);
@@ -49,30 +65,57 @@ impl FrozenWeight {
 
     /// Returns the quantized weight, or `None` if the weight is held in floats.
     pub fn quantized(&self) -> Option<Quantized> {
-        self.matrix.quantized()
+        match &*self.held {
+            Held::Packed(matrix) => matrix.quantized(),
+            #[cfg(feature = "gpu")]
+            Held::OnGpu(_) => None,
+        }
     }
 
     /// Returns the same shared weight with operands in `precision`, if the format leaves the precision open (NF4).
     pub fn with_precision(&self, precision: Precision) -> Self {
-        match self.matrix.precision() == precision {
-            true => self.clone(),
-            false => self.matrix.with_operand(precision).into(),
+        match &*self.held {
+            Held::Packed(matrix) if self.format() == WeightFormat::NF4 && self.precision() != precision => {
+                matrix.with_operand(precision).into()
+            }
+            _ => self.clone(),
+        }
+    }
+
+    /// Precision of the other operand of its products.
+    pub(crate) fn precision(&self) -> Precision {
+        match &*self.held {
+            Held::Packed(matrix) => matrix.precision(),
+            #[cfg(feature = "gpu")]
+            Held::OnGpu(_) => Precision::Bf16,
         }
     }
 
     /// Format in which the weight is held.
     pub fn format(&self) -> WeightFormat {
-        self.matrix.format()
+        match &*self.held {
+            Held::Packed(matrix) => matrix.format(),
+            #[cfg(feature = "gpu")]
+            Held::OnGpu(_) => WeightFormat::BF16,
+        }
     }
 
     /// Numbers of inputs and outputs.
     pub fn dims(&self) -> [usize; 2] {
-        self.matrix.dims()
+        match &*self.held {
+            Held::Packed(matrix) => matrix.dims(),
+            #[cfg(feature = "gpu")]
+            Held::OnGpu(narrow) => narrow.dims(),
+        }
     }
 
     /// Size in memory, in bytes.
     pub fn bytes(&self) -> usize {
-        self.matrix.bytes()
+        match &*self.held {
+            Held::Packed(matrix) => matrix.bytes(),
+            #[cfg(feature = "gpu")]
+            Held::OnGpu(narrow) => 2 * narrow.dims().iter().product::<usize>(),
+        }
     }
 
     /// Multiplies `x_nd` by the weight and adds the bias: `[N, in]` to `[N, out]`. `x_nd` and `bias` carry gradient.
@@ -110,7 +153,7 @@ impl FrozenWeight {
     /// Returns the weight in f32 as products use it, `[in, out]`, without gradient.
     pub fn dense(&self) -> Tensor<2> {
         let [width, out] = self.dims();
-        Dense::new(self.matrix.unpacked(), &[width, out]).tensor()
+        Dense::new(self.matrix().unpacked(), &[width, out]).tensor()
     }
 
     /// Like [`dense`](Self::dense), on `device`.
@@ -121,7 +164,7 @@ impl FrozenWeight {
         {
             return dense;
         }
-        Tensor::from_data(TensorData::new(self.matrix.unpacked(), self.dims()), device)
+        Tensor::from_data(TensorData::new(self.matrix().unpacked(), self.dims()), device)
     }
 
     /// Whether the weight is held in 16, 8 or 4 bits.
@@ -135,7 +178,7 @@ impl FrozenWeight {
     pub(crate) fn for_gpu(&self) -> crate::gpu::quantized::CompressedWeight {
         use crate::gpu::quantized::CompressedWeight;
         self.quantized()
-            .map_or_else(|| CompressedWeight::Bf16(self.matrix.unpacked(), self.dims()), CompressedWeight::Quantized)
+            .map_or_else(|| CompressedWeight::Bf16(self.matrix().unpacked(), self.dims()), CompressedWeight::Quantized)
     }
 
     /// Copies of the weight for GPUs.
@@ -144,8 +187,13 @@ impl FrozenWeight {
         &self.copies
     }
 
+    /// The weight in host memory. A weight on a GPU is copied at the first call.
     pub(crate) fn matrix(&self) -> &PackedMatrix {
-        &self.matrix
+        match &*self.held {
+            Held::Packed(matrix) => matrix,
+            #[cfg(feature = "gpu")]
+            Held::OnGpu(narrow) => narrow.on_host(),
+        }
     }
 }
 
@@ -169,7 +217,7 @@ pub(crate) struct FrozenLinear(pub(crate) FrozenWeight);
 impl Op for FrozenLinear {
     fn forward(&self, inputs: &[Dense]) -> (Dense, Vec<Dense>) {
         let ([width, out], n) = (self.0.dims(), inputs[0].dims()[0]);
-        let y = self.0.matrix.fresh(inputs.get(1).map(Dense::values), Mat::dense(inputs[0].values(), n, width));
+        let y = self.0.matrix().fresh(inputs.get(1).map(Dense::values), Mat::dense(inputs[0].values(), n, width));
         (Dense::new(y, &[n, out]), Vec::new())
     }
 

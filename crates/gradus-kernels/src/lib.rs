@@ -74,7 +74,7 @@ pub use gpu::memory::{DeviceMemory, device_memory};
 pub use gpu::{cuda_sources, offline::Source as CudaSource};
 pub use gradient::{add_gradient, flat_gradient, sum_of_squares};
 pub use host::{HostValues, host_values};
-pub use linear::{Layout, linear};
+pub use linear::{Layout, linear, operand};
 pub use low_rank::low_rank;
 pub use matmul::matmul;
 pub use norm::{layer_norm, rms_norm};

@@ -1,12 +1,17 @@
 //! Activations, one unit per element; the mathematics is in [`crate::gelu`], [`crate::swiglu`], [`crate::geglu`],
 //! [`crate::relu`] and [`crate::softcap`].
 
+use burn::backend::TensorMetadata;
+use burn::tensor::DType;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::{GpuOp, UNITS, arg, element, elements, empty_like, grid_of_units};
+use super::product::held;
+use super::{GpuOp, UNITS, arg, element, elements, empty, empty_like, grid_of_units};
+use crate::activation::Activation;
 use crate::geglu::Geglu;
 use crate::gelu::{CUBIC, FRAC_1_SQRT_2_PI, Gelu, GeluOp, SQRT_2_OVER_PI, TAIL};
+use crate::product::Precision;
 use crate::relu::Relu;
 use crate::softcap::Softcap;
 use crate::swiglu::Swiglu;
@@ -81,10 +86,15 @@ fn curve_at(x: f32, #[comptime] curve: Curve) -> (f32, f32) {
 }
 
 #[cube(launch)]
-fn curve_forward<F: Float>(x: &[F], y: &mut [F], #[comptime] curve: Curve, #[define(F)] _dtype: ElemType) {
+fn curve_forward<F: Float, G: Float>(
+    x: &[F],
+    y: &mut [G],
+    #[comptime] curve: Curve,
+    #[define(F, G)] _dtypes: [ElemType; 2],
+) {
     if ABSOLUTE_POS < y.len() {
         let (value, _slope) = curve_at(f32::cast_from(x[ABSOLUTE_POS]), curve);
-        y[ABSOLUTE_POS] = F::cast_from(value);
+        y[ABSOLUTE_POS] = G::cast_from(value);
     }
 }
 
@@ -103,10 +113,16 @@ fn curve_backward<F: Float>(
 }
 
 #[cube(launch)]
-fn gated_forward<F: Float>(gate: &[F], up: &[F], y: &mut [F], #[comptime] curve: Curve, #[define(F)] _dtype: ElemType) {
+fn gated_forward<F: Float, G: Float>(
+    gate: &[F],
+    up: &[F],
+    y: &mut [G],
+    #[comptime] curve: Curve,
+    #[define(F, G)] _dtypes: [ElemType; 2],
+) {
     if ABSOLUTE_POS < y.len() {
         let (value, _slope) = curve_at(f32::cast_from(gate[ABSOLUTE_POS]), curve);
-        y[ABSOLUTE_POS] = F::cast_from(value * f32::cast_from(up[ABSOLUTE_POS]));
+        y[ABSOLUTE_POS] = G::cast_from(value * f32::cast_from(up[ABSOLUTE_POS]));
     }
 }
 
@@ -149,11 +165,20 @@ pub(super) fn capped(x: f32) -> f32 {
     clamp(x, -20.0f32, 20.0f32).tanh()
 }
 
-fn one(x: &CubeTensor, curve: Curve) -> CubeTensor {
-    let y = empty_like(x);
+/// Returns the curve at `x` in `dtype`.
+fn one(x: &CubeTensor, curve: Curve, dtype: DType) -> CubeTensor {
+    let y = empty(x, &x.shape().to_vec(), dtype);
     if elements(x) > 0 {
         let grid = grid_of_units(elements(x));
-        curve_forward::launch(&x.client, grid, CubeDim::new_1d(UNITS), arg(x), arg(&y), curve, element(x));
+        curve_forward::launch(
+            &x.client,
+            grid,
+            CubeDim::new_1d(UNITS),
+            arg(x),
+            arg(&y),
+            curve,
+            [element(x), element(&y)],
+        );
     }
     y
 }
@@ -167,11 +192,13 @@ fn gradient_of_one(x: &CubeTensor, grad: &CubeTensor, curve: Curve) -> CubeTenso
     grad_x
 }
 
-fn gated(gate: &CubeTensor, up: &CubeTensor, curve: Curve) -> CubeTensor {
-    let y = empty_like(gate);
+/// Returns the curve at `gate`, times `up`, in `dtype`.
+fn gated(gate: &CubeTensor, up: &CubeTensor, curve: Curve, dtype: DType) -> CubeTensor {
+    let y = empty(gate, &gate.shape().to_vec(), dtype);
     if elements(gate) > 0 {
         let (grid, units) = (grid_of_units(elements(gate)), CubeDim::new_1d(UNITS));
-        gated_forward::launch(&gate.client, grid, units, arg(gate), arg(up), arg(&y), curve, element(gate));
+        let dtypes = [element(gate), element(&y)];
+        gated_forward::launch(&gate.client, grid, units, arg(gate), arg(up), arg(&y), curve, dtypes);
     }
     y
 }
@@ -195,9 +222,38 @@ fn gradients_of_gated(gate: &CubeTensor, up: &CubeTensor, grad: &CubeTensor, cur
     [grad_gate, grad_up]
 }
 
+impl Activation {
+    fn curve(self) -> Curve {
+        match self {
+            Self::Gelu(form) | Self::Geglu(form) => form.into(),
+            Self::Relu => Curve::Relu,
+            Self::Swiglu => Curve::Silu,
+        }
+    }
+
+    /// Returns its value as an operand of products in `precision`.
+    pub(super) fn value_on_gpu(self, of: &[CubeTensor], precision: Precision) -> CubeTensor {
+        let dtype = held(&of[0].device, precision);
+        match of {
+            [x] => one(x, self.curve(), dtype),
+            [gate, up] => gated(gate, up, self.curve(), dtype),
+            _ => unreachable!("an activation has one or two inputs"),
+        }
+    }
+
+    /// Returns the gradient of each input.
+    pub(super) fn gradients_on_gpu(self, of: &[CubeTensor], grad: &CubeTensor) -> Vec<Option<CubeTensor>> {
+        match of {
+            [x] => vec![Some(gradient_of_one(x, grad, self.curve()))],
+            [gate, up] => gradients_of_gated(gate, up, grad, self.curve()).map(Some).into(),
+            _ => unreachable!("an activation has one or two inputs"),
+        }
+    }
+}
+
 impl GpuOp for Relu {
     fn forward(&self, inputs: Vec<CubeTensor>) -> (CubeTensor, Vec<CubeTensor>) {
-        (one(&inputs[0], Curve::Relu), inputs)
+        (one(&inputs[0], Curve::Relu, inputs[0].dtype), inputs)
     }
 
     fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, _: &[bool]) -> Vec<Option<CubeTensor>> {
@@ -207,7 +263,7 @@ impl GpuOp for Relu {
 
 impl GpuOp for GeluOp {
     fn forward(&self, inputs: Vec<CubeTensor>) -> (CubeTensor, Vec<CubeTensor>) {
-        (one(&inputs[0], self.0.into()), inputs)
+        (one(&inputs[0], self.0.into(), inputs[0].dtype), inputs)
     }
 
     fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, _: &[bool]) -> Vec<Option<CubeTensor>> {
@@ -217,7 +273,7 @@ impl GpuOp for GeluOp {
 
 impl GpuOp for Swiglu {
     fn forward(&self, inputs: Vec<CubeTensor>) -> (CubeTensor, Vec<CubeTensor>) {
-        (gated(&inputs[0], &inputs[1], Curve::Silu), inputs)
+        (gated(&inputs[0], &inputs[1], Curve::Silu, inputs[0].dtype), inputs)
     }
 
     fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, _: &[bool]) -> Vec<Option<CubeTensor>> {
@@ -227,7 +283,7 @@ impl GpuOp for Swiglu {
 
 impl GpuOp for Geglu {
     fn forward(&self, inputs: Vec<CubeTensor>) -> (CubeTensor, Vec<CubeTensor>) {
-        (gated(&inputs[0], &inputs[1], self.0.into()), inputs)
+        (gated(&inputs[0], &inputs[1], self.0.into(), inputs[0].dtype), inputs)
     }
 
     fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, _: &[bool]) -> Vec<Option<CubeTensor>> {
@@ -265,13 +321,30 @@ pub(super) fn offline(offline: &super::offline::Offline) -> Vec<super::offline::
     for dtype in offline.dtypes() {
         for curve in [Curve::Relu, Curve::Silu, Curve::GeluExact, Curve::GeluTanh] {
             let [a, b] = offline.buffers();
-            let kernel = curve_forward::CurveForward::new(settings(), device(), target(), a, b, curve, dtype);
+            let kernel = curve_forward::CurveForward::new(
+                settings(),
+                device(),
+                target(),
+                a,
+                b,
+                curve,
+                [super::offline::F32, dtype],
+            );
             sources.push(offline.source("activation forward", dtype, &kernel));
             let [a, b, c] = offline.buffers();
             let kernel = curve_backward::CurveBackward::new(settings(), device(), target(), a, b, c, curve, dtype);
             sources.push(offline.source("activation backward", dtype, &kernel));
             let [a, b, c] = offline.buffers();
-            let kernel = gated_forward::GatedForward::new(settings(), device(), target(), a, b, c, curve, dtype);
+            let kernel = gated_forward::GatedForward::new(
+                settings(),
+                device(),
+                target(),
+                a,
+                b,
+                c,
+                curve,
+                [super::offline::F32, dtype],
+            );
             sources.push(offline.source("gated activation forward", dtype, &kernel));
             let [a, b, c, d, e] = offline.buffers();
             let kernel =

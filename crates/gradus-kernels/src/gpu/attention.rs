@@ -26,7 +26,7 @@ use super::dims;
 use super::sums::column_sums;
 use super::tables::with_tables;
 use super::{
-    GpuOp, UNITS, Words, arg, computes, cube_of, element, empty_f32, empty_like, grid_of_units, tensor_of, zeros,
+    GpuOp, UNITS, Words, arg, computes, cube_of, element, empty_f32, empty_like, grid, sum_of_lanes, tensor_of, zeros,
 };
 use crate::attention::sequence::Sequence;
 use crate::attention::tiles::{Batch, KEY_WORDS, QUERY_WORDS, READER_WORDS, View};
@@ -332,6 +332,9 @@ fn attention_forward<F: Float>(
     }
 }
 
+/// Units that share a pair of a row and a head in [`attention_dots`].
+const DOT_LANES: usize = 16;
+
 /// Computes `D`: the sum of `∂O ∘ O` over each head.
 #[cube(launch)]
 fn attention_dots<F: Float>(
@@ -341,13 +344,20 @@ fn attention_dots<F: Float>(
     #[comptime] dim: usize,
     #[define(F)] _dtype: ElemType,
 ) {
-    if ABSOLUTE_POS < dots.len() {
-        let from = ABSOLUTE_POS * dim;
-        let mut sum = 0.0f32;
-        for d in 0..dim {
-            sum += f32::cast_from(out[from + d]) * f32::cast_from(grad[from + d]);
+    let mut scratch = Shared::<[f32]>::new_slice(comptime!(UNITS as usize));
+    let lane = UNIT_POS as usize % DOT_LANES;
+    let pair = CUBE_POS * comptime!(UNITS as usize / DOT_LANES) + UNIT_POS as usize / DOT_LANES;
+    let mut sum = 0.0f32;
+    if pair < dots.len() {
+        let mut d = lane;
+        while d < dim {
+            sum += f32::cast_from(out[pair * dim + d]) * f32::cast_from(grad[pair * dim + d]);
+            d += DOT_LANES;
         }
-        dots[ABSOLUTE_POS] = sum;
+    }
+    let sum = sum_of_lanes(sum, &mut scratch, DOT_LANES);
+    if lane == 0 && pair < dots.len() {
+        dots[pair] = sum;
     }
 }
 
@@ -775,7 +785,7 @@ impl Biases {
     fn new(bias: Option<(&PositionBuckets, &CubeTensor)>, like: &CubeTensor) -> Self {
         match bias {
             Some((buckets, values)) => Self { buckets: buckets.on_device(like), values: values.clone() },
-            None => Self { buckets: Arc::new(Words::new(&like.client, &[])), values: empty_f32(like, &[1]) },
+            None => Self { buckets: Arc::new(Words::shared(like, &[])), values: empty_f32(like, &[1]) },
         }
     }
 }
@@ -937,7 +947,7 @@ pub(crate) fn of_sequences(
     let [q, k, v] = [q, k, v].map(|x| into_contiguous(cube_of(x.clone())));
     let (out, log_sums) = (empty_like(&q), empty_f32(&q, &[q.shape()[0], shape.heads]));
     let tiles = (words.len() / QUERY_WORDS) as u32;
-    let words = Words::new(&q.client, &words);
+    let words = Words::shared(&q, &words);
     let values = bias.map(|bias| into_contiguous(cube_of(bias.weight_hr.clone().inner())));
     let biases = Biases::new(bias.map(|bias| &bias.buckets).zip(values.as_ref()), &q);
     forward([&q, &k, &v], (&words, tiles), &biases, [&out, &log_sums], &shape, tiling);
@@ -977,7 +987,7 @@ impl GpuOp for Attention {
         let (of_out, of_grad, of_dots) = (arg(out), arg(&grad), arg(&dots));
         attention_dots::launch(
             &q.client,
-            grid_of_units(pairs),
+            grid(pairs.div_ceil(UNITS as usize / DOT_LANES)),
             units,
             of_out,
             of_grad,

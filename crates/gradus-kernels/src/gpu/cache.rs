@@ -44,7 +44,7 @@ pub(crate) fn put(matrix: Tensor<2>, x: Tensor<2>, rows: &[u32]) -> Tensor<2> {
     if elements(&x) > 0 {
         let (grid, units) = (grid_of_units(elements(&x)), CubeDim::new_1d(UNITS));
         let (client, [_, width]) = (&x.client, dims(&x));
-        let rows = Words::new(client, rows);
+        let rows = Words::shared(&x, rows);
         put_rows::launch(client, grid, units, arg(&x), rows.arg(), arg(&matrix), width as u32, element(&x));
     }
     tensor_of(matrix)

@@ -19,18 +19,18 @@ impl FrozenLinear {
 
 impl GpuOp for FrozenLinear {
     fn supports(&self, _: &CubeDevice, dtype: DType) -> bool {
-        dtype == DType::F32 && self.0.is_narrow()
+        matches!(dtype, DType::F32 | DType::BF16) && self.0.is_narrow()
     }
 
     fn forward(&self, inputs: Vec<CubeTensor>) -> (CubeTensor, Vec<CubeTensor>) {
-        let precision = self.0.matrix().precision();
+        let precision = self.0.precision();
         let weight = self.weight(&inputs[0].device);
         let y = multiply(&inputs[0], &weight, [false, true], precision);
         (plus_bias(y, inputs.into_iter().nth(1)), Vec::new())
     }
 
     fn backward(&self, _: &[CubeTensor], grad: CubeTensor, needed: &[bool]) -> Vec<Option<CubeTensor>> {
-        let precision = self.0.matrix().precision();
+        let precision = self.0.precision();
         let grad_x = needed[0].then(|| multiply(&grad, &self.weight(&grad.device), [false, false], precision));
         let grad_bias = needed.get(1).map(|needed| needed.then(|| column_sums(&grad, None, DType::F32)));
         std::iter::once(grad_x).chain(grad_bias).collect()

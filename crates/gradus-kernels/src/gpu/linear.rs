@@ -1,35 +1,92 @@
-//! Linear layers; the mathematics is in [`crate::linear`].
+//! Linear layers, and the linear layer of an activation; the mathematics is in [`crate::linear`] and [`crate::activation`].
 
 use burn::tensor::DType;
 use burn_cubecl::CubeDevice;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::GpuOp;
-use super::product::{multiply, plus_bias};
+use super::product::{held, multiply, operand, plus_bias};
 use super::sums::column_sums;
-use crate::linear::{Layout, Linear};
+use crate::activation::LinearOfActivation;
+use crate::linear::{Layout, Linear, Operand};
+
+impl Linear {
+    fn product(&self, x: &CubeTensor, weight: &CubeTensor, bias: Option<CubeTensor>) -> CubeTensor {
+        plus_bias(multiply(x, weight, [false, self.layout == Layout::OutIn], self.precision), bias)
+    }
+
+    /// Gradients of `x`, the weight and, if `needed` has a third entry, the bias.
+    fn gradients(&self, [x, weight]: [&CubeTensor; 2], grad: &CubeTensor, needed: &[bool]) -> Vec<Option<CubeTensor>> {
+        // Both products read it, so it is converted once.
+        let narrow = operand(grad, self.precision);
+        let grad_x =
+            needed[0].then(|| multiply(&narrow, weight, [false, self.layout == Layout::InOut], self.precision));
+        let grad_weight = needed[1].then(|| match self.layout {
+            Layout::OutIn => multiply(&narrow, x, [true, false], self.precision),
+            Layout::InOut => multiply(x, &narrow, [true, false], self.precision),
+        });
+        let grad_bias = needed.get(2).map(|needed| needed.then(|| column_sums(grad, None, DType::F32)));
+        [grad_x, grad_weight].into_iter().chain(grad_bias).collect()
+    }
+}
+
+impl GpuOp for Operand {
+    fn supports(&self, device: &CubeDevice, dtype: DType) -> bool {
+        dtype == DType::F32 && held(device, self.0) != DType::F32
+    }
+
+    fn forward(&self, inputs: Vec<CubeTensor>) -> (CubeTensor, Vec<CubeTensor>) {
+        (operand(&inputs[0], self.0), Vec::new())
+    }
+
+    fn backward(&self, _: &[CubeTensor], grad: CubeTensor, _: &[bool]) -> Vec<Option<CubeTensor>> {
+        vec![Some(grad)]
+    }
+}
 
 impl GpuOp for Linear {
+    fn supports(&self, _: &CubeDevice, dtype: DType) -> bool {
+        matches!(dtype, DType::F32 | DType::BF16)
+    }
+
+    fn forward(&self, inputs: Vec<CubeTensor>) -> (CubeTensor, Vec<CubeTensor>) {
+        let [x, weight, bias @ ..] = &inputs[..] else { unreachable!("rows and a weight") };
+        let y = self.product(x, weight, bias.first().cloned());
+        (y, vec![x.clone(), weight.clone()])
+    }
+
+    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool]) -> Vec<Option<CubeTensor>> {
+        let [x, weight] = saved else { unreachable!("the forward pass keeps two tensors") };
+        self.gradients([x, weight], &grad, needed)
+    }
+}
+
+impl GpuOp for LinearOfActivation {
     fn supports(&self, _: &CubeDevice, dtype: DType) -> bool {
         dtype == DType::F32
     }
 
     fn forward(&self, inputs: Vec<CubeTensor>) -> (CubeTensor, Vec<CubeTensor>) {
-        let mut inputs = inputs.into_iter();
-        let mut next = || inputs.next();
-        let (Some(x), Some(weight), bias) = (next(), next(), next()) else { unreachable!("rows and a weight") };
-        let y = multiply(&x, &weight, [false, self.layout == Layout::OutIn], self.precision);
-        (plus_bias(y, bias), vec![x, weight])
+        let (of, parameters) = inputs.split_at(self.activation.arity());
+        let [weight, bias @ ..] = parameters else { unreachable!("a weight") };
+        let x = self.activation.value_on_gpu(of, self.linear.precision);
+        let y = self.linear.product(&x, weight, bias.first().cloned());
+        (y, inputs[..=of.len()].to_vec())
     }
 
     fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool]) -> Vec<Option<CubeTensor>> {
-        let [x, weight] = saved else { unreachable!("the forward pass keeps two tensors") };
-        let grad_x = needed[0].then(|| multiply(&grad, weight, [false, self.layout == Layout::InOut], self.precision));
-        let grad_weight = needed[1].then(|| match self.layout {
-            Layout::OutIn => multiply(&grad, x, [true, false], self.precision),
-            Layout::InOut => multiply(x, &grad, [true, false], self.precision),
-        });
-        let grad_bias = needed.get(2).map(|needed| needed.then(|| column_sums(&grad, None, DType::F32)));
-        [grad_x, grad_weight].into_iter().chain(grad_bias).collect()
+        let [of @ .., weight] = saved else { unreachable!("the weight is saved last") };
+        let (needed_of, needed_parameters) = needed.split_at(of.len());
+        let needed: Vec<bool> =
+            std::iter::once(needed_of.contains(&true)).chain(needed_parameters.iter().copied()).collect();
+        let x = self.activation.value_on_gpu(of, self.linear.precision);
+        let mut gradients = self.linear.gradients([&x, weight], &grad, &needed);
+        drop(x);
+        let mut all = match gradients.remove(0) {
+            Some(grad_x) => self.activation.gradients_on_gpu(of, &grad_x),
+            None => vec![None; of.len()],
+        };
+        all.append(&mut gradients);
+        all
     }
 }

@@ -12,7 +12,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::activation::capped;
-use super::product::multiply;
+use super::product::{held, multiply, operand};
 use super::sums::accumulate;
 use super::{
     GpuOp, UNITS, Words, arg, cube_max, cube_sum, dims, element, elements, empty, empty_f32, grid, rows, zeros,
@@ -138,13 +138,17 @@ fn finish(state: &[f32], targets: &[u32], numbers: &mut [f32], first_row: u32, a
     }
 }
 
-/// Turns a chunk of logits into their gradient.
+/// Logits of a row that one unit of [`chunk_gradient`] processes.
+const EACH: usize = 8;
+
+/// Computes the gradient of a chunk of logits. Each cube processes a part of one row.
 #[cube(launch)]
 fn chunk_gradient<F: Float>(
-    logits: &mut [F],
+    logits: &[f32],
     targets: &[u32],
     numbers: &[f32],
     grad: &[f32],
+    out: &mut [F],
     width: u32,
     start: u32,
     first_row: u32,
@@ -155,23 +159,31 @@ fn chunk_gradient<F: Float>(
     #[comptime] is_capped: bool,
     #[define(F)] _dtype: ElemType,
 ) {
-    if ABSOLUTE_POS < logits.len() {
-        let (row, token) = (ABSOLUTE_POS / (width as usize), ABSOLUTE_POS % (width as usize));
+    let (n, units) = (width as usize, comptime!(UNITS as usize));
+    let parts = n.div_ceil(comptime!(UNITS as usize * EACH));
+    let (row, part) = (CUBE_POS / parts, CUBE_POS % parts);
+    if row < targets.len() {
         let (m, column) = (all_rows as usize, first_row as usize + row);
-        let z = counted(f32::cast_from(logits[ABSOLUTE_POS]), inverse_temperature, cap, is_capped);
         let (a, e, l) = (grad[column], grad[m + column], grad[2 * m + column]);
-        let logprob = z - numbers[2 * m + column];
-        let entropy = numbers[m + column];
-        let mut value =
-            logprob.exp() * (l - a - e * (logprob + entropy)) + grad[3 * m + column] / f32::cast_from(vocabulary);
-        if targets[row] == start + token as u32 {
-            value += a;
+        let of_mean = grad[3 * m + column] / f32::cast_from(vocabulary);
+        let (entropy, log_partition) = (numbers[m + column], numbers[2 * m + column]);
+        let target = targets[row];
+        let mut token = part * comptime!(UNITS as usize * EACH) + UNIT_POS as usize;
+        let end = min(n, (part + 1) * comptime!(UNITS as usize * EACH));
+        while token < end {
+            let z = counted(logits[row * n + token], inverse_temperature, cap, is_capped);
+            let logprob = z - log_partition;
+            let mut value = logprob.exp() * (l - a - e * (logprob + entropy)) + of_mean;
+            if target == start + token as u32 {
+                value += a;
+            }
+            if comptime!(is_capped) {
+                let t = z / inverse_temperature / cap;
+                value *= 1.0f32 - t * t;
+            }
+            out[row * n + token] = F::cast_from(value * inverse_temperature);
+            token += units;
         }
-        if comptime!(is_capped) {
-            let t = z / inverse_temperature / cap;
-            value *= 1.0f32 - t * t;
-        }
-        logits[ABSOLUTE_POS] = F::cast_from(value * inverse_temperature);
     }
 }
 
@@ -189,14 +201,14 @@ impl Logprobs {
         Self { targets: targets.into(), scale: Scale { temperature, cap }, precision }
     }
 
-    fn logits(&self, hidden: &CubeTensor, head: &CubeTensor, chunk: &Chunk) -> CubeTensor {
+    fn logits(&self, [hidden, head]: &[CubeTensor; 2], chunk: &Chunk) -> CubeTensor {
         let hidden = rows(hidden, chunk.rows.start, chunk.rows.end);
         let head = rows(head, chunk.tokens.start, chunk.tokens.end);
         multiply(&hidden, &head, [false, true], self.precision)
     }
 
-    fn targets(&self, client: &Client, rows: &Range<usize>) -> Words {
-        Words::new(client, &self.targets[rows.clone()])
+    fn targets(&self, like: &CubeTensor, rows: &Range<usize>) -> Words {
+        Words::shared(like, &self.targets[rows.clone()])
     }
 }
 
@@ -204,13 +216,15 @@ impl GpuOp for Logprobs {
     fn forward(&self, inputs: Vec<CubeTensor>) -> (CubeTensor, Vec<CubeTensor>) {
         let (hidden, head) = (&inputs[0], &inputs[1]);
         let ([m, _], [v, _], client) = (dims(hidden), dims(head), &hidden.client);
+        // Every chunk reads them, so they are converted once.
+        let operands = [hidden, head].map(|x| operand(x, self.precision));
         let numbers = empty_f32(hidden, &[ROWS, m]);
         let Scale { temperature, cap } = self.scale;
         let mut state = None;
         for chunk in Chunk::all(m, v) {
             let (n, is_first, is_last) = (chunk.rows.len(), chunk.tokens.start == 0, chunk.tokens.end == v);
-            let logits = self.logits(hidden, head, &chunk);
-            let targets = self.targets(client, &chunk.rows);
+            let logits = self.logits(&operands, &chunk);
+            let targets = self.targets(hidden, &chunk.rows);
             let of_rows = if is_first { None } else { state.take() };
             let of_rows = of_rows.unwrap_or_else(|| empty_f32(hidden, &[n, STATE]));
             add_chunk::launch(
@@ -245,20 +259,24 @@ impl GpuOp for Logprobs {
         let [hidden, head, numbers] = saved else { unreachable!("the forward pass keeps three tensors") };
         let ([m, d], [v, _], client) = (dims(hidden), dims(head), &hidden.client);
         let Scale { temperature, cap } = self.scale;
+        let operands = [hidden, head].map(|x| operand(x, self.precision));
         // Sums over chunks are in f32, whatever the type of the tensors.
         let grad_hidden = needed[0].then(|| zeros(hidden, &[m, d], DType::F32));
         let grad_head = needed[1].then(|| zeros(hidden, &[v, d], DType::F32));
         for chunk in Chunk::all(m, v) {
-            let logits = self.logits(hidden, head, &chunk);
+            let logits = self.logits(&operands, &chunk);
+            let [rows_here, width] = dims(&logits);
+            let grad_logits = empty(&logits, &[rows_here, width], held(&logits.device, self.precision));
             chunk_gradient::launch(
                 client,
-                super::grid_of_units(elements(&logits)),
+                grid(rows_here * width.div_ceil(UNITS as usize * EACH)),
                 CubeDim::new_1d(UNITS),
                 arg(&logits),
-                self.targets(client, &chunk.rows).arg(),
+                self.targets(hidden, &chunk.rows).arg(),
                 arg(numbers),
                 arg(&grad),
-                chunk.tokens.len() as u32,
+                arg(&grad_logits),
+                width as u32,
                 chunk.tokens.start as u32,
                 chunk.rows.start as u32,
                 m as u32,
@@ -266,16 +284,17 @@ impl GpuOp for Logprobs {
                 1.0 / temperature,
                 cap.unwrap_or(1.0),
                 cap.is_some(),
-                element(&logits),
+                element(&grad_logits),
             );
+            drop(logits);
             if let Some(sum) = &grad_hidden {
-                let of_tokens = rows(head, chunk.tokens.start, chunk.tokens.end);
-                let part = multiply(&logits, &of_tokens, [false, false], self.precision);
+                let of_tokens = rows(&operands[1], chunk.tokens.start, chunk.tokens.end);
+                let part = multiply(&grad_logits, &of_tokens, [false, false], self.precision);
                 accumulate(&rows(sum, chunk.rows.start, chunk.rows.end), &part);
             }
             if let Some(sum) = &grad_head {
-                let of_rows = rows(hidden, chunk.rows.start, chunk.rows.end);
-                let part = multiply(&logits, &of_rows, [true, false], self.precision);
+                let of_rows = rows(&operands[0], chunk.rows.start, chunk.rows.end);
+                let part = multiply(&grad_logits, &of_rows, [true, false], self.precision);
                 accumulate(&rows(sum, chunk.tokens.start, chunk.tokens.end), &part);
             }
         }
@@ -323,7 +342,7 @@ pub(super) fn offline(offline: &super::offline::Offline) -> Vec<super::offline::
             sources.push(offline.source("logprobs: add a chunk", dtype, &kernel));
         }
         for is_capped in [false, true] {
-            let [a, b, c, d] = offline.buffers();
+            let [a, b, c, d, e] = offline.buffers();
             let (settings, device, target) = (settings(), device(), target());
             let kernel = chunk_gradient::ChunkGradient::new(
                 settings,
@@ -333,6 +352,7 @@ pub(super) fn offline(offline: &super::offline::Offline) -> Vec<super::offline::
                 b,
                 c,
                 d,
+                e,
                 (),
                 (),
                 (),

@@ -25,7 +25,7 @@ pub(crate) mod rope;
 pub(crate) mod sums;
 mod tables;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt::Debug;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
@@ -196,6 +196,26 @@ impl Words {
         Self { handle: client.create_from_slice(u32::as_bytes(words)), length: words.len() }
     }
 
+    /// Returns a copy of `words` on the device of `like`. The last few tables are kept, because the
+    /// layers of a pass need the same ones.
+    pub(crate) fn shared(like: &CubeTensor, words: &[u32]) -> Self {
+        /// Tables that are kept.
+        const RECENT: usize = 16;
+        type Known = (CubeDevice, Vec<u32>, Words);
+        static KNOWN: Mutex<VecDeque<Known>> = Mutex::new(VecDeque::new());
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_this = |(device, content, _): &Known| *device == like.device && content == words;
+        if let Some((.., copy)) = known.iter().rev().find(|known| is_this(known)) {
+            return copy.clone();
+        }
+        let copy = Self::new(&like.client, words);
+        if known.len() == RECENT {
+            known.pop_front();
+        }
+        known.push_back((like.device.clone(), words.to_vec(), copy.clone()));
+        copy
+    }
+
     /// The words as a kernel argument.
     pub(crate) fn arg(&self) -> BufferArg {
         // SAFETY: the buffer was created with this number of words.
@@ -242,12 +262,33 @@ pub(crate) fn table_arg(table: &Table<f32>, like: &CubeTensor) -> BufferArg {
     unsafe { BufferArg::from_raw_parts(copy.0.clone(), values.len()) }
 }
 
+/// Sums `value` over each group of `lanes` neighboring units, in a fixed order; every unit gets the sum of its group. `scratch` has one
+/// element per unit, and `lanes` is a power of two.
+#[cube]
+pub(crate) fn sum_of_lanes(value: f32, scratch: &mut Shared<[f32]>, #[comptime] lanes: usize) -> f32 {
+    let unit = UNIT_POS as usize;
+    let lane = unit % lanes;
+    // Other units may still be reading the result of the previous sum.
+    sync_cube();
+    scratch[unit] = value;
+    sync_cube();
+    let mut width = lanes / 2;
+    while width > 0 {
+        if lane < width {
+            let other = scratch[unit + width];
+            scratch[unit] += other;
+        }
+        sync_cube();
+        width /= 2;
+    }
+    scratch[unit - lane]
+}
+
 /// Sums the values of all units of a cube in a fixed order; every unit gets the sum. `scratch` has one element per unit, and the number of
 /// units is a power of two.
 #[cube]
 pub(crate) fn cube_sum(value: f32, scratch: &mut Shared<[f32]>) -> f32 {
     let unit = UNIT_POS as usize;
-    // Other units may still be reading the result of the previous sum.
     sync_cube();
     scratch[unit] = value;
     sync_cube();

@@ -41,14 +41,24 @@ fn on_cuda(_: &CubeTensor, _: &CubeTensor, _: [bool; 2]) -> Option<CubeTensor> {
     None
 }
 
+/// Type of the operands of products in `precision` on `device`.
+pub(crate) fn held(device: &CubeDevice, precision: Precision) -> DType {
+    let is_narrow = precision == Precision::Bf16 && computes(device, DType::BF16);
+    if is_narrow { DType::BF16 } else { DType::F32 }
+}
+
+/// Converts `x` to an operand of products in `precision`.
+pub(crate) fn operand(x: &CubeTensor, precision: Precision) -> CubeTensor {
+    as_dtype(x, held(&x.device, precision))
+}
+
 /// Computes `op(a) · op(b)` in f32, where `op` transposes the last two dimensions of the operands marked in `transposed`. Operands are held
 /// in `precision`, if the device supports it, and sums are in f32.
 ///
 /// # Panics
 /// If the shapes do not fit.
 pub(crate) fn multiply(a: &CubeTensor, b: &CubeTensor, transposed: [bool; 2], precision: Precision) -> CubeTensor {
-    let is_narrow = precision == Precision::Bf16 && computes(&a.device, DType::BF16);
-    let dtype = if is_narrow { DType::BF16 } else { DType::F32 };
+    let dtype = held(&a.device, precision);
     let (a, b) = (as_dtype(a, dtype), as_dtype(b, dtype));
     if elements(&a) > 0
         && elements(&b) > 0

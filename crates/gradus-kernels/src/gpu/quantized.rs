@@ -1,15 +1,20 @@
 //! Weights in 16, 8 and 4 bits. They stay compressed on the device and are expanded for each product; the mathematics
 //! is in [`crate::quantized`].
 
+use std::sync::OnceLock;
+
+use burn::backend::ops::FloatTensorOps;
 use burn::backend::{BackendTensor, DispatchTensor, DispatchTensorKind};
 use burn::tensor::{DType, Shape, Tensor};
-use burn_cubecl::CubeDevice;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
+use burn_cubecl::{CubeBackend, CubeDevice};
 use cubecl::prelude::*;
 use cubecl::server::Handle;
 
-use super::{UNITS, Words, arg, computes, elements, grid_of_units};
+use super::{UNITS, Words, arg, as_dtype, computes, cube_of, dims, elements, grid_of_units, tensor_of};
+use crate::linear::Layout;
+use crate::product::{Mat, PackedMatrix, WeightFormat};
 use crate::quantized::{BLOCK, Quantized};
 use crate::table::OnDevices;
 
@@ -42,6 +47,47 @@ pub(crate) enum CompressedWeight {
     Quantized(Quantized),
     /// In bf16, `[in, out]` with these sizes.
     Bf16(Vec<f32>, [usize; 2]),
+}
+
+/// A weight in bf16 that was converted on its device, `[out, in]`.
+#[derive(Debug)]
+pub(crate) struct Narrow {
+    values: CubeTensor,
+    packed: OnceLock<PackedMatrix>,
+}
+
+impl Narrow {
+    /// Converts `weight`, given in its layout on disk, and returns it with a table of copies that contains it. `None` if its device is not
+    /// a GPU that computes in bf16.
+    pub(crate) fn new(weight: &Tensor<2>, layout: Layout) -> Option<(Self, OnDevices)> {
+        let device = crate::fused::gpu(&weight.device()).filter(|device| computes(device, DType::BF16))?;
+        let weight = cube_of(weight.clone().inner());
+        let values = match layout {
+            Layout::OutIn => weight,
+            Layout::InOut => CubeBackend::float_transpose(weight),
+        };
+        let values = as_dtype(&values, DType::BF16);
+        let ([out, width], copies) = (dims(&values), OnDevices::default());
+        let words = Words { handle: values.handle.clone(), length: (out * width).div_ceil(2) };
+        copies.get(&device, || OnDevice::Bf16(words, [out, width]));
+        Some((Self { values, packed: OnceLock::new() }, copies))
+    }
+
+    /// Inner dimension and columns.
+    pub(crate) fn dims(&self) -> [usize; 2] {
+        let [out, width] = dims(&self.values);
+        [width, out]
+    }
+
+    /// The same weight in host memory.
+    pub(crate) fn on_host(&self) -> &PackedMatrix {
+        self.packed.get_or_init(|| {
+            let [out, width] = dims(&self.values);
+            let values = tensor_of::<2>(as_dtype(&self.values, DType::F32)).into_data();
+            let values = values.try_into_vec::<f32>().expect("f32");
+            PackedMatrix::new(Mat::dense(&values, out, width).t(), WeightFormat::BF16)
+        })
+    }
 }
 
 /// A weight in fewer than 32 bits, on a device.

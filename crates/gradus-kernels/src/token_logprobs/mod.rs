@@ -80,7 +80,7 @@ impl LmHead {
     fn precision(&self) -> Precision {
         match &self.weight {
             HeadWeight::Dense(_, precision) => *precision,
-            HeadWeight::Frozen(weight) => weight.matrix().precision(),
+            HeadWeight::Frozen(weight) => weight.precision(),
         }
     }
 
@@ -199,7 +199,7 @@ pub fn token_logprobs(hidden_md: Tensor<2>, head: &LmHead, targets_m: &[u32], te
     }
     let (of_head, dense) = match &head.weight {
         HeadWeight::Dense(weight_vd, precision) => (op(*precision, None), Some(weight_vd.clone())),
-        HeadWeight::Frozen(weight) => (op(weight.matrix().precision(), Some(weight.clone())), None),
+        HeadWeight::Frozen(weight) => (op(weight.precision(), Some(weight.clone())), None),
     };
     let parts = head.low_rank.iter().flat_map(|part| [part.a_rd.clone(), part.b_vr.clone()]);
     let inputs = [hidden_md].into_iter().chain(dense).chain(parts);

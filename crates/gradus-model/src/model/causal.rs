@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor, TensorData};
-use gradus_kernels::{FrozenWeight, Layout, LmHead, TokenLogprobs, branch, packs_weights, recompute_of};
+use gradus_kernels::{FrozenWeight, Layout, LmHead, TokenLogprobs, branch, multiplies_in, packs_weights, recompute_of};
 
 use super::adapter::{self, Adaptable, AdapterTensors, Attached, HeadPlace, TaskType};
 use super::batch::{Batch, Rows, Targets};
@@ -166,7 +166,9 @@ impl CausalLm {
 
     /// Packs the weights of trunk and head, unless they are packed already.
     fn pack_weights(&mut self, weights: WeightFormat) {
-        if self.frozen_head.is_none() && packs_weights(&self.trunk.device()) {
+        let device = self.trunk.device();
+        let is_narrow = weights == WeightFormat::BF16 && multiplies_in(&device, Precision::Bf16);
+        if self.frozen_head.is_none() && (packs_weights(&device) || is_narrow) {
             self.frozen_head = Some(FrozenWeight::new(self.head_weight(), Layout::OutIn, head_format(weights)));
             self.lm_head = None;
         }

@@ -1,7 +1,7 @@
 //! Layers that all families share, with field names that match the safetensors keys.
 
 use burn::module::{Module, Param};
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{Device, Tensor};
 use gradus_kernels::{Activated, FrozenWeight, Layout, Precision, WeightFormat, packs_weights};
 use rayon::prelude::*;
 
@@ -81,6 +81,9 @@ impl Linear {
         x_nd: Tensor<2>,
         masks: Option<DropoutStream>,
     ) -> [Tensor<2>; N] {
+        let precision = layers[0].precision;
+        let is_shared = layers.iter().all(|layer| layer.precision == precision && layer.lora.is_none());
+        let x_nd = if is_shared { gradus_kernels::operand(x_nd, precision) } else { x_nd };
         let packed = layers.map(|layer| layer.frozen.as_ref().filter(|_| layer.lora.is_none()));
         if packed.iter().any(Option::is_none) {
             return layers.map(|layer| layer.forward(x_nd.clone(), masks));
@@ -291,9 +294,9 @@ pub struct Head {
 
 /// Selects the rows `indices` of `x_nd`.
 pub fn select_rows(x_nd: Tensor<2>, indices: &[usize]) -> Tensor<2> {
-    let indices: Vec<i64> = indices.iter().map(|&i| i as i64).collect();
-    let (n, device) = (indices.len(), x_nd.device());
-    x_nd.select(0, Tensor::<1, Int>::from_data(TensorData::new(indices, [n]), &device))
+    let indices: Vec<u32> =
+        indices.iter().map(|&i| u32::try_from(i).expect("a batch of fewer than 2³² tokens")).collect();
+    gradus_kernels::embedding(x_nd, &indices)
 }
 
 /// Layers below a head, with the settings for training: a [`Trunk`](super::Trunk) or an [`Encoder`](super::Encoder).
@@ -314,7 +317,13 @@ pub trait Layers {
     /// values.
     fn freeze_weights(&mut self, format: WeightFormat) {
         if packs_weights(&self.device()) || format != WeightFormat::F32 {
-            self.linears_mut().into_par_iter().for_each(|(_, linear)| linear.freeze_weight(format));
+            let is_on_host = packs_weights(&self.device());
+            let linears = self.linears_mut();
+            match is_on_host {
+                true => linears.into_par_iter().for_each(|(_, linear)| linear.freeze_weight(format)),
+                // Work from several threads would go to several queues of the device.
+                false => linears.into_iter().for_each(|(_, linear)| linear.freeze_weight(format)),
+            }
         }
     }
 

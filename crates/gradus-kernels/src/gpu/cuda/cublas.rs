@@ -3,19 +3,23 @@
 //! CubeCL does not expose the stream of its kernels. So a product waits for all earlier work of the context, and all later work waits for
 //! the product. `cuCtxRecordEvent` and `cuCtxWaitEvent` do this, from CUDA 12.4.
 //!
+//! CubeCL's own thread queues the product, in order with CubeCL's kernels. So the calling thread never waits for it.
+//!
 //! The same product always gives the same bits. Each kind of product has one algorithm, whatever the addresses are. Algorithms that sum
 //! parts of the inner dimension separately are excluded.
 
-use std::any::Any;
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use burn::backend::TensorMetadata;
 use burn::tensor::DType;
 use burn_cubecl::CubeDevice;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::cuda::CudaRuntime;
+use cubecl::device_handle::DeviceHandle;
+use cubecl::server::{BufferBinding, Handle, ServerStorage};
 use libloading::Library;
 
 use crate::cuda;
@@ -42,6 +46,12 @@ const BATCH_STRIDE: c_int = 6;
 const MOST_WORKSPACE: c_int = 1;
 const REDUCTIONS: c_int = 3;
 const ALIGNMENTS: [c_int; 4] = [5, 6, 7, 8];
+
+/// Attributes of an algorithm: parts of the inner dimension, and how their sums are added.
+const PARTS: c_int = 2;
+const REDUCTION: c_int = 3;
+/// Algorithms that are considered for a product, the fastest first.
+const CONSIDERED: usize = 16;
 
 /// `cublasLtMatmulHeuristicResult_t`.
 #[repr(C)]
@@ -83,6 +93,7 @@ functions!(Lt {
     end_search: "cublasLtMatmulPreferenceDestroy" (Pointer);
     search: "cublasLtMatmulAlgoGetHeuristic"
         (Pointer, Pointer, Pointer, Pointer, Pointer, Pointer, Pointer, c_int, *mut HeuristicResult, *mut c_int);
+    algorithm: "cublasLtMatmulAlgoConfigGetAttribute" (*const [u64; 8], c_int, *mut c_void, usize, *mut usize);
     multiply: "cublasLtMatmul" (
         Pointer, Pointer, *const c_void, *const c_void, Pointer, *const c_void, Pointer, *const c_void, *const c_void, Pointer,
         *mut c_void, Pointer, *const [u64; 8], *mut c_void, usize, Pointer
@@ -114,7 +125,7 @@ struct Kind {
     alignments: [u32; 3],
 }
 
-/// Objects that are created once per kind of product.
+/// Objects that are created once per kind of product and never changed.
 #[derive(Clone, Copy)]
 struct Plan {
     product: Pointer,
@@ -123,6 +134,9 @@ struct Plan {
     out: Pointer,
     algorithm: [u64; 8],
 }
+
+// SAFETY: the objects may be used from any thread.
+unsafe impl Send for Plan {}
 
 /// cuBLASLt on one GPU.
 struct OnDevice {
@@ -133,14 +147,20 @@ struct OnDevice {
     stream: Pointer,
     /// Event after all earlier work, and event after the product.
     events: [Pointer; 2],
-    /// Address of the workspace, and the value that keeps it allocated.
-    workspace: (u64, Box<dyn Any>),
+    workspace: Handle,
+    /// CubeCL's thread for this GPU.
+    server: DeviceHandle<Server>,
+    /// Status of the first call that failed on that thread.
+    failure: AtomicI32,
     /// Plans by kind; `None` if cuBLASLt rejects the kind.
-    plans: HashMap<Kind, Option<Plan>>,
+    plans: Mutex<HashMap<Kind, Option<Plan>>>,
 }
 
-// SAFETY: objects of cuBLASLt and the driver may be used from any thread, and a mutex gives them to one thread at a time.
+// SAFETY: objects of cuBLASLt and the driver may be used from any thread. Plans are not changed after they are made, and only CubeCL's
+// thread uses the stream, the events and the workspace.
 unsafe impl Send for OnDevice {}
+// SAFETY: as above.
+unsafe impl Sync for OnDevice {}
 
 /// Converts a status to `Some` for success and `None` for an error.
 fn done(status: c_int) -> Option<()> {
@@ -168,18 +188,15 @@ impl OnDevice {
             done((lt.create)(handle))?;
         }
         let [handle, context, stream, before, after] = pointers;
-        let (address, kept) = resource(&empty_f32(like, &[WORKSPACE / 4]))?;
-        let workspace = (address, Box::new(kept) as Box<dyn Any>);
-        Some(Self { lt, driver, handle, context, stream, events: [before, after], workspace, plans: HashMap::new() })
+        let workspace = empty_f32(like, &[WORKSPACE / 4]).handle;
+        let server = DeviceHandle::new(like.client.service_id().device);
+        let (events, failure, plans) = ([before, after], AtomicI32::new(0), Mutex::default());
+        Some(Self { lt, driver, handle, context, stream, events, workspace, server, failure, plans })
     }
 
-    fn plan(&mut self, kind: Kind) -> Option<Plan> {
-        if let Some(known) = self.plans.get(&kind) {
-            return *known;
-        }
-        let made = self.planned(kind);
-        self.plans.insert(kind, made);
-        made
+    fn plan(&self, kind: Kind) -> Option<Plan> {
+        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        *plans.entry(kind).or_insert_with(|| self.planned(kind))
     }
 
     fn planned(&self, kind: Kind) -> Option<Plan> {
@@ -202,10 +219,12 @@ impl OnDevice {
         let ((a_rows, a_columns), (b_rows, b_columns)) = (sides(transposed[0], m, k), sides(transposed[1], k, n));
         let (a, b, out) = (matrix(dtype, a_rows, a_columns)?, matrix(dtype, b_rows, b_columns)?, matrix(R_32F, m, n)?);
         let (mut product, mut search) = (std::ptr::null_mut(), std::ptr::null_mut());
-        let mut found = HeuristicResult { algorithm: [0; 8], workspace: 0, state: 0, waves: 0.0, reserved: [0; 4] };
+        let none = HeuristicResult { algorithm: [0; 8], workspace: 0, state: 0, waves: 0.0, reserved: [0; 4] };
+        let mut found = [none; CONSIDERED];
         let mut count = 0;
-        // SAFETY: as above; one result is requested, and there is space for it.
+        // SAFETY: as above; there is space for the requested results.
         unsafe {
+            done((self.driver.set_context)(self.context))?;
             done((self.lt.new_product)(&mut product, COMPUTE_32F, R_32F))?;
             for (attribute, is_transposed) in [(TRANSPOSED_A, transposed[0]), (TRANSPOSED_B, transposed[1])] {
                 let operation = c_int::from(is_transposed);
@@ -225,21 +244,55 @@ impl OnDevice {
             for (attribute, bytes) in ALIGNMENTS.into_iter().zip([of_a, of_b, of_out, of_out]) {
                 done((self.lt.set_search)(search, attribute, (&raw const bytes).cast(), size_of_val(&bytes)))?;
             }
-            let status = (self.lt.search)(self.handle, product, a, b, out, out, search, 1, &mut found, &mut count);
+            let status = (self.lt.search)(
+                self.handle,
+                product,
+                a,
+                b,
+                out,
+                out,
+                search,
+                CONSIDERED as c_int,
+                found.as_mut_ptr(),
+                &mut count,
+            );
             done((self.lt.end_search)(search))?;
             done(status)?;
         }
-        (count > 0 && found.state == 0).then_some(Plan { product, a, b, out, algorithm: found.algorithm })
+        let found = found.iter().take(usize::try_from(count).ok()?);
+        let best = found.filter(|found| found.state == 0).find(|found| self.sums_in_order(&found.algorithm))?;
+        Some(Plan { product, a, b, out, algorithm: best.algorithm })
     }
 
-    /// Queues a product. The operands are in column-major order, as cuBLASLt expects.
-    fn multiply(&mut self, kind: Kind, [a, b, out, workspace]: [u64; 4]) -> Option<()> {
-        let plan = self.plan(kind)?;
+    /// Whether an algorithm sums the inner dimension as a whole. Parts of it would be added in the order in which they finish.
+    fn sums_in_order(&self, algorithm: &[u64; 8]) -> bool {
+        let of = |attribute: c_int| {
+            let (mut value, mut written) = (0u32, 0);
+            // SAFETY: both attributes are 32-bit numbers.
+            let status = unsafe {
+                (self.lt.algorithm)(algorithm, attribute, (&raw mut value).cast(), size_of_val(&value), &mut written)
+            };
+            done(status).map(|()| value)
+        };
+        of(PARTS).is_none_or(|parts| parts <= 1) && of(REDUCTION).is_none_or(|scheme| scheme == 0)
+    }
+
+    /// Runs the product of `plan` on CubeCL's thread. The operands are in column-major order, as cuBLASLt expects.
+    fn run(&self, plan: Plan, server: &mut Server, buffers: [BufferBinding; 4]) -> Result<(), c_int> {
+        let stream = buffers[2].stream;
+        // The resources keep their memory in place until the product is queued.
+        let resources = buffers.map(|buffer| server.get_resource(buffer, stream));
+        let mut pointers = [std::ptr::null_mut(); 4];
+        for (pointer, resource) in pointers.iter_mut().zip(&resources) {
+            let resource = resource.as_ref().map_err(|_| UNRESOLVED)?;
+            *pointer = resource.resource().ptr as Pointer;
+        }
+        let [a, b, out, workspace] = pointers;
         let (one, zero) = (1.0f32, 0.0f32);
         let [before, after] = self.events;
-        let pointer = |address: u64| address as Pointer;
-        // SAFETY: the pointers refer to memory of the sizes in the plan, which the caller keeps alive. Earlier reads and writes of that
-        // memory are finished, and later ones wait.
+        let done = |status: c_int| if status == 0 { Ok(()) } else { Err(status) };
+        // SAFETY: the pointers refer to memory of the sizes in the plan. Earlier reads and writes of that memory are finished, and later
+        // ones wait.
         unsafe {
             done((self.driver.set_context)(self.context))?;
             done((self.driver.record_context)(self.context, before))?;
@@ -248,17 +301,17 @@ impl OnDevice {
                 self.handle,
                 plan.product,
                 (&raw const one).cast(),
-                pointer(a),
+                a,
                 plan.a,
-                pointer(b),
+                b,
                 plan.b,
                 (&raw const zero).cast(),
-                pointer(out),
+                out,
                 plan.out,
-                pointer(out),
+                out,
                 plan.out,
                 &plan.algorithm,
-                pointer(workspace),
+                workspace,
                 WORKSPACE,
                 self.stream,
             ))?;
@@ -268,17 +321,17 @@ impl OnDevice {
     }
 }
 
-/// cuBLASLt by GPU number; `None` if it is not available.
-static DEVICES: LazyLock<Mutex<HashMap<usize, Option<OnDevice>>>> = LazyLock::new(Mutex::default);
+/// Status if CubeCL does not find the memory of a tensor. cuBLASLt and the driver have positive statuses.
+const UNRESOLVED: c_int = -1;
 
-/// Returns the address of a tensor and the value that keeps it allocated.
-fn resource(x: &CubeTensor) -> Option<(u64, impl Any + use<>)> {
-    let resource = x.client.get_resource::<Server>(x.handle.clone()).ok()?;
-    Some((resource.resource().ptr, resource))
-}
+/// cuBLASLt by GPU number; `None` if it is not available.
+static DEVICES: LazyLock<Mutex<HashMap<usize, Option<Arc<OnDevice>>>>> = LazyLock::new(Mutex::default);
 
 /// Computes `op(a) · op(b)` in f32, where `op` transposes the operands marked in `transposed`. The operands are matrices, or batches of
 /// equally many matrices without gaps, both in f32 or both in bf16. `None` without cuBLASLt.
+///
+/// # Panics
+/// If an earlier product failed after it was queued.
 pub(crate) fn multiply(a: &CubeTensor, b: &CubeTensor, transposed: [bool; 2]) -> Option<CubeTensor> {
     let CubeDevice::Cuda(device) = &a.device else { return None };
     let (shape_a, shape_b) = (a.shape().to_vec(), b.shape().to_vec());
@@ -292,21 +345,23 @@ pub(crate) fn multiply(a: &CubeTensor, b: &CubeTensor, transposed: [bool; 2]) ->
     if shape_a[..rank - 2] != shape_b[..rank - 2] {
         return None;
     }
-    let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
-    let lt = devices.entry(device.index).or_insert_with(|| OnDevice::new(a, device.index)).as_mut()?;
-    let shape: Vec<usize> = shape_a[..rank - 2].iter().copied().chain([rows, columns]).collect();
-    let out = empty_f32(a, &shape);
-    // Requesting an address also waits until CubeCL has queued all earlier work.
-    let workspace = lt.workspace.0;
-    let ((at_a, _a), (at_b, _b), (at_out, _out)) = (resource(a)?, resource(b)?, resource(&out)?);
-    // The start of a matrix in a batch determines the alignment of all. It is capped at 16 bytes; otherwise the choice would depend on
-    // where memory happened to be free.
-    let alignment = |address: u64, of_matrix: usize| {
+    let lt = {
+        let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = || OnDevice::new(a, device.index).map(Arc::new);
+        devices.entry(device.index).or_insert_with(new).clone()?
+    };
+    let failure = lt.failure.load(Ordering::Relaxed);
+    assert!(failure == 0, "an earlier product by cuBLASLt failed with status {failure}: its result is missing");
+    // Memory of CubeCL begins at multiples of 512 bytes, so the offset of a view and the distance of matrices in a batch determine the
+    // alignment. It is capped at 16 bytes, which is enough for every algorithm.
+    let alignment = |x: &CubeTensor, of_matrix: usize| {
         let step = if batch > 1 { of_matrix as u64 } else { 0 };
-        1 << (address | step).trailing_zeros().min(4)
+        1 << (x.handle.offset_start.unwrap_or(0) | step).trailing_zeros().min(4)
     };
     let size = a.dtype.size();
     let [of_a, of_b, of_out] = [inner * rows * size, inner * columns * size, rows * columns * 4];
+    let shape: Vec<usize> = shape_a[..rank - 2].iter().copied().chain([rows, columns]).collect();
+    let out = empty_f32(a, &shape);
     // Row-major data are the column-major form of the transpose: (A B)ᵀ = Bᵀ Aᵀ.
     let kind = Kind {
         m: columns,
@@ -315,8 +370,15 @@ pub(crate) fn multiply(a: &CubeTensor, b: &CubeTensor, transposed: [bool; 2]) ->
         batch,
         transposed: [transposed[1], transposed[0]],
         is_narrow: a.dtype == DType::BF16,
-        alignments: [alignment(at_b, of_b), alignment(at_a, of_a), alignment(at_out, of_out)],
+        alignments: [alignment(b, of_b), alignment(a, of_a), alignment(&out, of_out)],
     };
-    lt.multiply(kind, [at_b, at_a, at_out, workspace])?;
+    let plan = lt.plan(kind)?;
+    let buffers = [&b.handle, &a.handle, &out.handle, &lt.workspace].map(|handle| handle.clone().binding());
+    let server = lt.server.clone();
+    server.submit(move |server| {
+        if let Err(status) = lt.run(plan, server, buffers) {
+            lt.failure.store(status, Ordering::Relaxed);
+        }
+    });
     Some(out)
 }
