@@ -22,6 +22,7 @@ use super::activation::capped;
 #[cfg(feature = "cuda")]
 use super::cuda::attention as cores;
 #[cfg(feature = "cuda")]
+use super::decode;
 use super::dims;
 use super::sums::column_sums;
 use super::tables::with_tables;
@@ -87,7 +88,7 @@ const TILES: [(usize, usize); 4] = [(64, 4), (32, 2), (16, 1), (8, 1)];
 
 /// Returns the row of the key at `position` of a sequence.
 #[cube]
-fn key_row(position: usize, prefix: usize, prefix_length: usize, own: usize) -> usize {
+pub(super) fn key_row(position: usize, prefix: usize, prefix_length: usize, own: usize) -> usize {
     let mut row = prefix + position;
     if position >= prefix_length {
         row = own + position - prefix_length;
@@ -97,7 +98,7 @@ fn key_row(position: usize, prefix: usize, prefix_length: usize, own: usize) -> 
 
 /// Returns the score from the product of a query and a key, and its slope (1 without a cap).
 #[cube]
-fn score(product: f32, scale: f32, cap: f32, #[comptime] is_capped: bool) -> (f32, f32) {
+pub(super) fn score(product: f32, scale: f32, cap: f32, #[comptime] is_capped: bool) -> (f32, f32) {
     let mut s = product * scale;
     let mut slope = 1.0f32;
     if comptime!(is_capped) {
@@ -932,6 +933,8 @@ pub(crate) fn of_sequences(
     }
     let sequences: Vec<Sequence> = sequences.collect();
     let longest = sequences.iter().map(|sequence| sequence.queries.len()).max()?;
+    // Steps of sampling have one query per sequence.
+    let chunks = decode::Chunks::new(&shape, &gpu).filter(|_| longest == 1 && bias.is_none());
     let largest = Tiling::new(&shape, bias.is_some(), &gpu)?;
     let tiling = if longest <= FEW { Tiling { tile: FEW, each: 1, ..largest } } else { largest };
     let (mut words, word) =
@@ -945,9 +948,13 @@ pub(crate) fn of_sequences(
         }
     }
     let [q, k, v] = [q, k, v].map(|x| into_contiguous(cube_of(x.clone())));
-    let (out, log_sums) = (empty_like(&q), empty_f32(&q, &[q.shape()[0], shape.heads]));
     let tiles = (words.len() / QUERY_WORDS) as u32;
-    let words = Words::shared(&q, &words);
+    let (out, words) = (empty_like(&q), Words::shared(&q, &words));
+    if let Some(chunks) = chunks {
+        decode::attend([&q, &k, &v], (&words, tiles), &out, &shape, chunks);
+        return Some(tensor_of(out));
+    }
+    let log_sums = empty_f32(&q, &[q.shape()[0], shape.heads]);
     let values = bias.map(|bias| into_contiguous(cube_of(bias.weight_hr.clone().inner())));
     let biases = Biases::new(bias.map(|bias| &bias.buckets).zip(values.as_ref()), &q);
     forward([&q, &k, &v], (&words, tiles), &biases, [&out, &log_sums], &shape, tiling);

@@ -10,6 +10,7 @@ pub(crate) mod attention;
 pub(crate) mod cache;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
+mod decode;
 pub(crate) mod draw;
 pub(crate) mod embedding;
 mod frozen;
@@ -58,6 +59,7 @@ pub fn cuda_sources() -> Vec<offline::Source> {
         cache::offline,
         cuda::attention::offline,
         cuda::product::offline,
+        decode::offline,
         draw::offline,
         embedding::offline,
         logprobs::offline,
@@ -272,7 +274,7 @@ pub(crate) fn sum_of_lanes(value: f32, scratch: &mut Shared<[f32]>, #[comptime] 
     sync_cube();
     scratch[unit] = value;
     sync_cube();
-    let mut width = lanes / 2;
+    let mut width = comptime!(lanes / 2).runtime();
     while width > 0 {
         if lane < width {
             let other = scratch[unit + width];

@@ -14,8 +14,8 @@ typedef unsigned short bf16;
 #define TILE 64
 #define CHUNKS (HEAD_DIM / 8)
 #define STEPS (HEAD_DIM / 16)
-// Queries per pass of `attention_backward_keys`.
-#define QUERIES 16
+// Queries per pass of `attention_backward_keys`: one per lane of a warp.
+#define QUERIES 32
 #define LOG2_E 1.4426950408889634f
 #define LN_2 0.6931471805599453f
 // Score of a hidden key.
@@ -76,12 +76,6 @@ DEVICE void columns_of(u32 to[4], const bf16* shared, int row, int k) {
 DEVICE void rows_of(u32 to[4], const bf16* shared, int row, int chunk) {
     int lane = thread_index() % 32;
     load_transposed(to, shared + place(row + lane % 16, chunk + lane / 16));
-}
-
-// Loads left operands: 16 rows of shared memory from `row`, step `k`.
-DEVICE void left_of(u32 to[4], const bf16* shared, int row, int k) {
-    int lane = thread_index() % 32;
-    load_matrices(to, shared + place(row + lane % 16, 2 * k + lane / 16));
 }
 
 // `score` returns a score divided by `unit_of_scores`, and its slope if it is capped. Scores are stored in this unit, so that scaling costs
@@ -402,8 +396,6 @@ DEVICE Pass after(Pass pass, const u32* readers, const u32* tile, const Scalars&
 KERNEL attention_backward_keys(const bf16* q, const bf16* k, const bf16* v, const bf16* grad, const float* log_sums,
                                const float* dots, const u32* tiles, const u32* readers, float* grad_k, float* grad_v,
                                Scalars of) {
-    SHARED bf16 keys[TILE * HEAD_DIM];
-    SHARED bf16 values[TILE * HEAD_DIM];
     // Queries and the gradients of their outputs. One buffer is read while the other is filled.
     SHARED bf16 places[2][2][QUERIES * HEAD_DIM];
     const u32* tile = tiles + block_x() * 5;
@@ -411,8 +403,11 @@ KERNEL attention_backward_keys(const bf16* q, const bf16* k, const bf16* v, cons
     u32 kv_head = block_y(), width = of.heads * HEAD_DIM, kv_width = width / GROUP;
     int warp = thread_index() / 32, lane = thread_index() % 32;
     float unit = unit_of_scores(of);
-    copy_rows(keys, k, first, count, TILE, kv_width, kv_head);
-    copy_rows(values, v, first, count, TILE, kv_width, kv_head);
+    // Keys and values stay in registers, so only queries and gradients are read from shared memory.
+    u32 keys[STEPS][4], values[STEPS][4];
+    u32 rows_here = count > 16u * warp ? count - 16u * warp : 0;
+    load_rows(keys, k, first + 16 * warp, rows_here, kv_width, kv_head);
+    load_rows(values, v, first + 16 * warp, rows_here, kv_width, kv_head);
     Pass pass{0, tile[3], 0, 0, 0};
     find(pass, readers, tile, of);
     // Values of query i of the pass in lane i: its log-sum to base 2, and its dot.
@@ -421,8 +416,8 @@ KERNEL attention_backward_keys(const bf16* q, const bf16* k, const bf16* v, cons
         u32 head = kv_head * GROUP + of_pass.member, here = of_pass.end - of_pass.from;
         copy_rows(places[at][0], q, of_pass.row, here, QUERIES, width, head);
         copy_rows(places[at][1], grad, of_pass.row, here, QUERIES, width, head);
-        if ((u32)lane % QUERIES < here) {
-            u64 row = (of_pass.row + lane % QUERIES) * of.heads + head;
+        if ((u32)lane < here) {
+            u64 row = (of_pass.row + lane) * of.heads + head;
             *to_log_sum = log_sums[row] * LOG2_E;
             *to_dot = dots[row];
         }
@@ -438,61 +433,64 @@ KERNEL attention_backward_keys(const bf16* q, const bf16* k, const bf16* v, cons
         float next_log_sum = 0.0f, next_dot = 0.0f;
         if (next.member < GROUP) fetch(next, at ^ 1, &next_log_sum, &next_dot);
         end_group();
-        float scores[2][4] = {}, grads_p[2][4] = {};
-#pragma unroll
-        for (int step = 0; step < STEPS; step++) {
-            u32 a[4], b[4];
-            left_of(a, keys, 16 * warp, step);
-            columns_of(b, asked, 0, step);
-            multiply(scores[0], a, b[0], b[1]);
-            multiply(scores[1], a, b[2], b[3]);
-            left_of(a, values, 16 * warp, step);
-            columns_of(b, grads, 0, step);
-            multiply(grads_p[0], a, b[0], b[1]);
-            multiply(grads_p[1], a, b[2], b[3]);
-        }
-#pragma unroll
-        for (int j = 0; j < 2; j++) {
-#pragma unroll
-            for (int odd = 0; odd < 2; odd++) {
-                int column = 8 * j + lane % 4 * 2 + odd;
-                float of_log_sum = shuffle(log_sum, column), of_dot = shuffle(dot, column);
-#pragma unroll
-                for (int i = odd; i < 4; i += 2) {
-                    float slope;
-                    float p = exp2_of(score(scores[j][i], of, &slope) * unit - of_log_sum);
-                    scores[j][i] = p;
-                    grads_p[j][i] = p * (grads_p[j][i] - of_dot) * slope;
-                }
-            }
-        }
         bool is_all = count == TILE && pass.from + QUERIES <= pass.end && sees(pass.from, position + TILE - 1, of) &&
                       sees(pass.from + QUERIES - 1, position, of);
-        if (!is_all) {
+        // Processes 16 queries at a time, so that their scores are used up before the next ones are computed.
+#pragma unroll
+        for (int pair = 0; pair < QUERIES / 16; pair++) {
+            float scores[2][4] = {}, grads_p[2][4] = {};
+#pragma unroll
+            for (int step = 0; step < STEPS; step++) {
+                u32 b[4];
+                columns_of(b, asked, 16 * pair, step);
+                multiply(scores[0], keys[step], b[0], b[1]);
+                multiply(scores[1], keys[step], b[2], b[3]);
+                columns_of(b, grads, 16 * pair, step);
+                multiply(grads_p[0], values[step], b[0], b[1]);
+                multiply(grads_p[1], values[step], b[2], b[3]);
+            }
 #pragma unroll
             for (int j = 0; j < 2; j++) {
 #pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    u32 query = pass.from + 8 * j + lane % 4 * 2 + i % 2, row = 16 * warp + lane / 4 + i / 2 * 8;
-                    bool is_seen = row < count && query < pass.end && sees(query, position + row, of);
-                    scores[j][i] = is_seen ? scores[j][i] : 0.0f;
-                    grads_p[j][i] = is_seen ? grads_p[j][i] : 0.0f;
+                for (int odd = 0; odd < 2; odd++) {
+                    int column = 16 * pair + 8 * j + lane % 4 * 2 + odd;
+                    float of_log_sum = shuffle(log_sum, column), of_dot = shuffle(dot, column);
+#pragma unroll
+                    for (int i = odd; i < 4; i += 2) {
+                        float slope;
+                        float p = exp2_of(score(scores[j][i], of, &slope) * unit - of_log_sum);
+                        scores[j][i] = p;
+                        grads_p[j][i] = p * (grads_p[j][i] - of_dot) * slope;
+                    }
                 }
             }
-        }
-        u32 left_p[4] = {pack(scores[0][0], scores[0][1]), pack(scores[0][2], scores[0][3]),
-                         pack(scores[1][0], scores[1][1]), pack(scores[1][2], scores[1][3])};
-        u32 left_s[4] = {pack(grads_p[0][0], grads_p[0][1]), pack(grads_p[0][2], grads_p[0][3]),
-                         pack(grads_p[1][0], grads_p[1][1]), pack(grads_p[1][2], grads_p[1][3])};
+            if (!is_all) {
 #pragma unroll
-        for (int c = 0; c < CHUNKS; c += 2) {
-            u32 b[4];
-            rows_of(b, grads, 0, c);
-            multiply(sums_v[c], left_p, b[0], b[1]);
-            multiply(sums_v[c + 1], left_p, b[2], b[3]);
-            rows_of(b, asked, 0, c);
-            multiply(sums_k[c], left_s, b[0], b[1]);
-            multiply(sums_k[c + 1], left_s, b[2], b[3]);
+                for (int j = 0; j < 2; j++) {
+#pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        u32 query = pass.from + 16 * pair + 8 * j + lane % 4 * 2 + i % 2;
+                        u32 row = 16 * warp + lane / 4 + i / 2 * 8;
+                        bool is_seen = row < count && query < pass.end && sees(query, position + row, of);
+                        scores[j][i] = is_seen ? scores[j][i] : 0.0f;
+                        grads_p[j][i] = is_seen ? grads_p[j][i] : 0.0f;
+                    }
+                }
+            }
+            u32 left_p[4] = {pack(scores[0][0], scores[0][1]), pack(scores[0][2], scores[0][3]),
+                             pack(scores[1][0], scores[1][1]), pack(scores[1][2], scores[1][3])};
+            u32 left_s[4] = {pack(grads_p[0][0], grads_p[0][1]), pack(grads_p[0][2], grads_p[0][3]),
+                             pack(grads_p[1][0], grads_p[1][1]), pack(grads_p[1][2], grads_p[1][3])};
+#pragma unroll
+            for (int c = 0; c < CHUNKS; c += 2) {
+                u32 b[4];
+                rows_of(b, grads, 16 * pair, c);
+                multiply(sums_v[c], left_p, b[0], b[1]);
+                multiply(sums_v[c + 1], left_p, b[2], b[3]);
+                rows_of(b, asked, 16 * pair, c);
+                multiply(sums_k[c], left_s, b[0], b[1]);
+                multiply(sums_k[c + 1], left_s, b[2], b[3]);
+            }
         }
         pass = next;
         log_sum = next_log_sum;
