@@ -3,6 +3,7 @@
 //! The weights include the denominator: [`gradus_core::math::token_weights`] computes them on the host for a whole optimizer step.
 
 use burn::tensor::{IndexingUpdateOp, Int, Tensor, TensorData};
+use gradus_kernels::sum;
 
 /// `Σ weight · value`, `[1]`: the loss of a micro-batch.
 ///
@@ -13,7 +14,7 @@ use burn::tensor::{IndexingUpdateOp, Int, Tensor, TensorData};
 pub fn weighted_sum(values_m: Tensor<1>, weights_m: Tensor<1>) -> Tensor<1> {
     let [m] = values_m.dims();
     assert_eq!(weights_m.dims(), [m], "weights_m");
-    (values_m * weights_m).sum()
+    sum(values_m * weights_m)
 }
 
 /// Sum of each sequence's values, `[B]`; 0 for a sequence without values. Differentiable.

@@ -7,6 +7,7 @@
 
 use burn::module::Module;
 use burn::tensor::Tensor;
+use gradus_kernels::sum;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -379,7 +380,7 @@ impl Trpo {
                         let rows = actor::batch(&critic.learner.module().trunk, rollouts, part);
                         let values_m = critic.values(&rows);
                         let returns_m = gather(&batch.advantages.returns, part, &values_m.device());
-                        let part: Tensor<1> = value::plain(values_m, returns_m).sum() / tokens as f64;
+                        let part: Tensor<1> = sum(value::plain(values_m, returns_m)) / tokens as f64;
                         loss += f64::from(read(&part)[0]);
                         // The mean squared error is not halved.
                         critic.learner.accumulate(&(part * 2.0));

@@ -1,6 +1,7 @@
 //! Classification: its configuration keys, its objective, and its per-label report.
 
 use burn::tensor::{Tensor, TensorData};
+use gradus_kernels::sum;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -343,7 +344,7 @@ impl Objective for Classify {
         let weights: Vec<f32> = examples.iter().flat_map(|example| example.weights.clone()).collect();
         let weights_m = Tensor::from_data(TensorData::new(weights, [m]), &device);
         // A step in which every label has weight 0 has no loss.
-        (pass.totals.weight > 0.0).then(|| (losses_m * weights_m).sum() / pass.totals.weight)
+        (pass.totals.weight > 0.0).then(|| sum(losses_m * weights_m) / pass.totals.weight)
     }
 
     /// In addition to the loss: accuracy, macro F1, and precision, recall and F1 of each label. With a negative label,

@@ -6,6 +6,7 @@
 //! compared.
 
 use burn::tensor::Tensor;
+use gradus_kernels::sum;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -155,8 +156,8 @@ impl CpoConfig {
         };
         let is_whole = |(&chosen, &rejected): (&usize, &usize)| f32::from(u8::from(chosen > 0 && rejected > 0));
         let weights_p = counts_b[..p].iter().zip(&counts_b[p..]).map(is_whole).collect();
-        let pairs = (losses_p * constant(weights_p, &device)).sum() / totals.examples as f64;
-        let nll = nll_m.clone().sum() * (self.cpo_alpha / totals.targets.max(1) as f64);
+        let pairs = sum(losses_p * constant(weights_p, &device)) / totals.examples as f64;
+        let nll = sum(nll_m.clone()) * (self.cpo_alpha / totals.targets.max(1) as f64);
         PassLoss { loss: pairs + nll, nll_m, logps_b, shaped_b }
     }
 }

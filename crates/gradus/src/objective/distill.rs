@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
+use gradus_kernels::sum;
 use rand::Rng;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -508,7 +509,7 @@ impl Objective for Distill {
             }
         };
         measured.mean_of("divergence", &losses_m);
-        Some(losses_m.sum() / pass.totals.targets.max(1) as f64)
+        Some(sum(losses_m) / pass.totals.targets.max(1) as f64)
     }
 
     fn describe(&self, example: &DistillExample) -> Value {

@@ -5,6 +5,7 @@
 
 use burn::module::Module;
 use burn::tensor::Tensor;
+use gradus_kernels::sum;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -114,7 +115,7 @@ impl KtoConfig {
         let log_ratios_b = logps_b.clone() - constant(inputs.reference_b.clone(), &device);
         let losses_b = kto::kto(log_ratios_b.clone(), of(1.0, -1.0), inputs.reference_point, self.beta);
         let weights_b = of(self.desirable_weight as f32, self.undesirable_weight as f32);
-        let loss = (losses_b * weights_b).sum() / totals.examples as f64;
+        let loss = sum(losses_b * weights_b) / totals.examples as f64;
         PassLoss { loss, logps_b, log_ratios_b }
     }
 }

@@ -6,6 +6,7 @@
 //! odds.
 
 use burn::tensor::Tensor;
+use gradus_kernels::sum;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -171,7 +172,7 @@ impl Objective for Orpo {
             stats.mean_of("log_odds_ratio", &of_whole(odds));
         });
         observe_tokens([&found.mean_logits_m, &found.entropies_m, &found.correct_m], chosen_tokens, measured);
-        Some(nll_m.sum() / pass.totals.targets.max(1) as f64 + odds_p.sum() * (self.beta / pass.totals.examples as f64))
+        Some(sum(nll_m) / pass.totals.targets.max(1) as f64 + sum(odds_p) * (self.beta / pass.totals.examples as f64))
     }
 
     fn describe(&self, pair: &PreferenceExample) -> Value {

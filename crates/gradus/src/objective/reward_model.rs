@@ -1,6 +1,7 @@
 //! Reward models: their configuration keys, their objective, and their report on held-out pairs.
 
 use burn::tensor::{Tensor, TensorData};
+use gradus_kernels::sum;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -213,7 +214,7 @@ impl Objective for BradleyTerry {
         if self.center_rewards_coefficient != 0.0 {
             losses_p = losses_p + centering(chosen_p, rejected_p) * self.center_rewards_coefficient;
         }
-        Some(losses_p.sum() / pass.totals.examples as f64)
+        Some(sum(losses_p) / pass.totals.examples as f64)
     }
 
     /// In addition to the training metrics: a 95 % interval for the accuracy, the expected calibration error, the

@@ -1,6 +1,7 @@
 //! Supervised fine-tuning: its configuration keys and its objective.
 
 use burn::tensor::Tensor;
+use gradus_kernels::sum;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -204,7 +205,7 @@ impl Objective for Sft {
                 sft::nll_smoothed(found.logprobs_m, found.mean_logits_m, found.log_partitions_m, share)
             }
         };
-        Some(losses_m.sum() / pass.totals.targets as f64)
+        Some(sum(losses_m) / pass.totals.targets as f64)
     }
 
     fn describe(&self, row: &SftExample) -> Value {

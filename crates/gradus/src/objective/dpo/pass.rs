@@ -1,6 +1,7 @@
 //! The loss of one forward pass, computed from the logprobs of its tokens: log-ratios, losses and weights.
 
 use burn::tensor::{Device, Tensor, TensorData};
+use gradus_kernels::sum;
 
 use super::keys::{Divergence, DpoConfig, DpoLossType};
 use crate::host::read;
@@ -100,13 +101,13 @@ impl Sides<'_> {
     fn term(&self, loss: DpoLossType, totals: Totals) -> Tensor<1> {
         if loss == DpoLossType::Sft {
             let tokens = self.pass.counts_b[..self.pass.counts_b.len() / 2].iter().sum();
-            return sft::nll(self.pass.logprobs_m.clone().narrow(0, 0, tokens)).sum() / totals.targets.max(1) as f64;
+            return sum(sft::nll(self.pass.logprobs_m.clone().narrow(0, 0, tokens))) / totals.targets.max(1) as f64;
         }
         let mut losses_p = self.losses(loss);
         if let Some(weights_p) = &self.pass.weights_p {
             losses_p = losses_p * self.host(weights_p.clone());
         }
-        losses_p.sum() / totals.examples as f64
+        sum(losses_p) / totals.examples as f64
     }
 
     /// Computes one value per pair.
