@@ -1,10 +1,13 @@
-//! Rotary position embedding, one unit per element; the mathematics is in [`crate::rope`].
+//! Rotary position embedding; the mathematics is in [`crate::rope`].
 
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::{GpuOp, UNITS, arg, dims, element, elements, empty_like, grid_of_units, table_arg};
+use super::{GpuOp, UNITS, arg, dims, element, elements, empty_like, grid, table_arg};
 use crate::rope::Rope;
+
+/// Elements per unit. Their loads come before any store, so they overlap.
+const EACH: usize = 4;
 
 #[cube(launch)]
 fn rotate<F: Float>(
@@ -18,19 +21,32 @@ fn rotate<F: Float>(
     half: u32,
     #[define(F)] _dtype: ElemType,
 ) {
-    if ABSOLUTE_POS < y.len() {
-        let (at, half) = (ABSOLUTE_POS, half as usize);
-        // A row consists of whole heads.
-        let (token, i) = (at / (width as usize), at % (head_dim as usize));
-        let mut value = f32::cast_from(x[at]);
-        if i < half {
-            let angle = token * half + i;
-            value = value * cos[angle] - f32::cast_from(x[at + half]) * sin[angle] * direction;
-        } else if i < 2 * half {
-            let angle = token * half + i - half;
-            value = value * cos[angle] + f32::cast_from(x[at - half]) * sin[angle] * direction;
+    let half = half as usize;
+    let first = CUBE_POS * comptime!(UNITS as usize * EACH) + UNIT_POS as usize;
+    let mut values = Array::<f32>::new(EACH);
+    #[unroll]
+    for j in 0..EACH {
+        let at = first + j * comptime!(UNITS as usize);
+        if at < y.len() {
+            // A row consists of whole heads.
+            let (token, i) = (at / (width as usize), at % (head_dim as usize));
+            let mut value = f32::cast_from(x[at]);
+            if i < half {
+                let angle = token * half + i;
+                value = value * cos[angle] - f32::cast_from(x[at + half]) * sin[angle] * direction;
+            } else if i < 2 * half {
+                let angle = token * half + i - half;
+                value = value * cos[angle] + f32::cast_from(x[at - half]) * sin[angle] * direction;
+            }
+            values[j] = value;
         }
-        y[at] = F::cast_from(value);
+    }
+    #[unroll]
+    for j in 0..EACH {
+        let at = first + j * comptime!(UNITS as usize);
+        if at < y.len() {
+            y[at] = F::cast_from(values[j]);
+        }
     }
 }
 
@@ -40,7 +56,7 @@ impl Rope {
         if elements(x) > 0 {
             rotate::launch(
                 &x.client,
-                grid_of_units(elements(x)),
+                grid(elements(x).div_ceil(UNITS as usize * EACH)),
                 CubeDim::new_1d(UNITS),
                 arg(x),
                 table_arg(&self.cos, x),

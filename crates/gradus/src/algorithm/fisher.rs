@@ -155,7 +155,7 @@ impl Distributions<'_> {
         let batch = self.batch(&here, part);
         let change_mv = self.logits(&there, &batch) - self.logits(&here, &batch);
         let numbers = change_mv.shape().num_elements() as f64;
-        let change = (f64::from(read(&gradus_kernels::sum(change_mv.square()))[0]) / numbers).sqrt();
+        let change = f64::from(read(&(gradus_kernels::sum(change_mv.square()) / numbers))[0]).sqrt();
         (length > 0.0 && change > 0.0 && change.is_finite()).then(|| small * CHANGE / change)
     }
 }
