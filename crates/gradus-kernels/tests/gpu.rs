@@ -674,6 +674,23 @@ fn weights_in_few_bits_stay_so_on_the_device_and_multiply_as_what_they_stand_for
     }
 }
 
+#[test]
+fn a_weight_that_its_device_converted_is_the_one_that_the_processor_packs() {
+    let Some(device) = device() else { return };
+    for layout in [Layout::OutIn, Layout::InOut] {
+        let of = |device: &Device| {
+            let weight = Tensor::<2>::from_data(TensorData::new(values(33 * 70, 3), [33, 70]), device);
+            FrozenWeight::new(weight, layout, WeightFormat::BF16)
+        };
+        let (there, here) = (of(&device), of(&Device::flex()));
+        assert_eq!((there.dims(), there.format(), there.quantized().is_none()), (here.dims(), here.format(), true));
+        assert_eq!(host(there.dense()), host(here.dense()), "{layout:?}");
+        let x = leaf([5, there.dims()[0]], 1, &device);
+        let [there, here] = [there, here].map(|weight| host(weight.apply(x.clone(), None).inner()));
+        assert_eq!(there, here, "{layout:?}");
+    }
+}
+
 /// A row's distribution from a sort of its ids, in f64: the definition of [`draw`].
 struct Sorted {
     /// The logits after penalty and bans, divided by the temperature; the kept ids with their weights, in ascending order.
