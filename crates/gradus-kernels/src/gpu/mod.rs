@@ -286,24 +286,10 @@ pub(crate) fn sum_of_lanes(value: f32, scratch: &mut Shared<[f32]>, #[comptime] 
     scratch[unit - lane]
 }
 
-/// Sums the values of all units of a cube in a fixed order; every unit gets the sum. `scratch` has one element per unit, and the number of
-/// units is a power of two.
+/// Sums the values of all [`UNITS`] units of a cube in a fixed order; every unit gets the sum. `scratch` has one element per unit.
 #[cube]
 pub(crate) fn cube_sum(value: f32, scratch: &mut Shared<[f32]>) -> f32 {
-    let unit = UNIT_POS as usize;
-    sync_cube();
-    scratch[unit] = value;
-    sync_cube();
-    let mut width = CUBE_DIM as usize / 2;
-    while width > 0 {
-        if unit < width {
-            let other = scratch[unit + width];
-            scratch[unit] += other;
-        }
-        sync_cube();
-        width /= 2;
-    }
-    scratch[0]
+    sum_of_lanes(value, scratch, comptime!(UNITS as usize))
 }
 
 /// Returns the largest value among the units of a cube.
