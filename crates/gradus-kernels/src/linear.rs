@@ -3,9 +3,9 @@
 //! `∂x = g W`, `∂W = gᵀ x`, `∂b = Σₙ gₙ`. For [`Layout::InOut`] (GPT-2's Conv1D), W is transposed throughout, so no gradient is ever
 //! transposed afterwards.
 
-use burn::tensor::{DType, Tensor};
+use burn::tensor::Tensor;
 
-use crate::fused::{Dense, Op, apply, is_cpu, supports};
+use crate::fused::{Dense, Op, apply, supports};
 use crate::matmul::matmul;
 use crate::product::{Mat, Precision, Product};
 
@@ -43,30 +43,17 @@ pub fn linear(
 /// Only [`linear`] and [`FrozenWeight::apply`](crate::FrozenWeight::apply) take the result. It is `x_nd` itself on devices whose products
 /// do not hold their operands in bf16, and on the CPU, whose products convert them while packing.
 pub fn operand(x_nd: Tensor<2>, precision: Precision) -> Tensor<2> {
-    let op = Operand(precision);
-    if x_nd.dtype() != DType::F32 || is_cpu(&x_nd.device()) || !supports(&op, &x_nd.device(), DType::F32) {
-        return x_nd;
-    }
-    apply(op, vec![x_nd.into_dispatch()])
-}
-
-/// A conversion to the type of a product's operands.
-#[derive(Debug)]
-pub(crate) struct Operand(pub(crate) Precision);
-
-impl Op for Operand {
-    fn forward(&self, inputs: &[Dense]) -> (Dense, Vec<Dense>) {
-        (inputs[0].clone(), Vec::new())
-    }
-
-    fn backward(&self, _: &[Dense], grad: &Dense, _: &[bool]) -> Vec<Option<Dense>> {
-        vec![Some(grad.clone())]
-    }
-
     #[cfg(feature = "gpu")]
-    fn on_gpu(&self) -> Option<&dyn crate::gpu::GpuOp> {
-        Some(self)
+    if let Some(gpu) = crate::fused::gpu(&x_nd.device()) {
+        use crate::gpu::GpuOp;
+        let op = crate::gpu::linear::Operand(precision);
+        if op.supports(&gpu, x_nd.dtype()) {
+            return crate::fused::apply_on_gpu(op, vec![x_nd.into_dispatch()]);
+        }
     }
+    // Only GPUs have operands of another type.
+    let _ = precision;
+    x_nd
 }
 
 /// The definition, in plain tensors.

@@ -8,7 +8,8 @@ use super::GpuOp;
 use super::product::{held, multiply, operand, plus_bias};
 use super::sums::column_sums;
 use crate::activation::LinearOfActivation;
-use crate::linear::{Layout, Linear, Operand};
+use crate::linear::{Layout, Linear};
+use crate::product::Precision;
 
 impl Linear {
     fn product(&self, x: &CubeTensor, weight: &CubeTensor, bias: Option<CubeTensor>) -> CubeTensor {
@@ -29,6 +30,10 @@ impl Linear {
         [grad_x, grad_weight].into_iter().chain(grad_bias).collect()
     }
 }
+
+/// A conversion to the type of a product's operands.
+#[derive(Debug)]
+pub(crate) struct Operand(pub(crate) Precision);
 
 impl GpuOp for Operand {
     fn supports(&self, device: &CubeDevice, dtype: DType) -> bool {

@@ -14,7 +14,7 @@ mod decode;
 pub(crate) mod draw;
 pub(crate) mod embedding;
 mod frozen;
-mod linear;
+pub(crate) mod linear;
 pub(crate) mod logprobs;
 pub(crate) mod memory;
 pub(crate) mod norm;
