@@ -45,7 +45,6 @@ mod rope;
 mod segments;
 mod simd;
 mod softcap;
-mod sum;
 mod swiglu;
 mod table;
 #[cfg(test)]
@@ -86,7 +85,6 @@ pub use rope::rope;
 pub use segments::{CrossSegments, Segment, Segments};
 pub use simd::{exp_or_zero, maximum, sum_exp};
 pub use softcap::softcap;
-pub use sum::sum;
 pub use swiglu::swiglu;
 pub use table::Table;
 pub use token_logprobs::{LmHead, TokenLogprobs, logits_held, longest_side_of_chunk, token_logprobs};

@@ -18,12 +18,12 @@ use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::activation::capped;
 #[cfg(feature = "cuda")]
 use super::cuda::attention as cores;
 #[cfg(feature = "cuda")]
 use super::decode;
 use super::dims;
+use super::scores::{key_row, score};
 use super::sums::column_sums;
 use super::tables::with_tables;
 use super::{
@@ -85,29 +85,6 @@ impl Tiling {
 
 /// Tile sizes, and rows per unit.
 const TILES: [(usize, usize); 4] = [(64, 4), (32, 2), (16, 1), (8, 1)];
-
-/// Returns the row of the key at `position` of a sequence.
-#[cube]
-pub(super) fn key_row(position: usize, prefix: usize, prefix_length: usize, own: usize) -> usize {
-    let mut row = prefix + position;
-    if position >= prefix_length {
-        row = own + position - prefix_length;
-    }
-    row
-}
-
-/// Returns the score from the product of a query and a key, and its slope (1 without a cap).
-#[cube]
-pub(super) fn score(product: f32, scale: f32, cap: f32, #[comptime] is_capped: bool) -> (f32, f32) {
-    let mut s = product * scale;
-    let mut slope = 1.0f32;
-    if comptime!(is_capped) {
-        let t = capped(s / cap);
-        s = cap * t;
-        slope = 1.0f32 - t * t;
-    }
-    (s, slope)
-}
 
 /// Returns the bucket of the distance from the query at position `standing` to the key at position `key`.
 #[cube]

@@ -7,7 +7,7 @@ use burn_cubecl::CubeDevice;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::attention::{key_row, score};
+use super::scores::{key_row, score};
 use super::{UNITS, Words, arg, cube_max, cube_sum, element};
 use crate::attention::AttentionShape;
 use crate::attention::tiles::{QUERY_WORDS, View};

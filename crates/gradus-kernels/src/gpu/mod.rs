@@ -23,6 +23,7 @@ pub(crate) mod offline;
 pub(crate) mod product;
 pub(crate) mod quantized;
 pub(crate) mod rope;
+mod scores;
 pub(crate) mod sums;
 mod tables;
 

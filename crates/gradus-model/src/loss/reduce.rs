@@ -2,8 +2,35 @@
 //!
 //! The weights include the denominator: [`gradus_core::math::token_weights`] computes them on the host for a whole optimizer step.
 
-use burn::tensor::{IndexingUpdateOp, Int, Tensor, TensorData};
-use gradus_kernels::sum;
+use burn::tensor::{Device, IndexingUpdateOp, Int, Tensor, TensorData};
+
+/// Sums all numbers of `x`, `[1]`, in an order that does not depend on timing. `x` carries gradient.
+///
+/// Burn's `sum` adds atomically on GPUs that can do so. Two runs would then print losses that differ in the last bit.
+pub fn sum<const R: usize>(x: Tensor<R>) -> Tensor<1> {
+    if x.device().inner() == Device::flex() {
+        return x.sum();
+    }
+    in_rows(x)
+}
+
+/// Numbers that are summed as one row.
+const WIDTH: usize = 4096;
+
+fn in_rows<const R: usize>(x: Tensor<R>) -> Tensor<1> {
+    let numbers = x.shape().num_elements();
+    let flat = x.reshape([numbers]);
+    if numbers <= WIDTH {
+        return flat.reshape([1, numbers]).sum_dim(1).reshape([1]);
+    }
+    // Each row is one sum, so a long tensor keeps the whole device busy.
+    let rows = numbers / WIDTH;
+    let of_rows = flat.clone().narrow(0, 0, rows * WIDTH).reshape([rows, WIDTH]).sum_dim(1);
+    match numbers % WIDTH {
+        0 => in_rows(of_rows),
+        rest => in_rows(of_rows) + in_rows(flat.narrow(0, rows * WIDTH, rest)),
+    }
+}
 
 /// `Σ weight · value`, `[1]`: the loss of a micro-batch.
 ///
@@ -101,6 +128,16 @@ mod tests {
         let loss = weighted_sum(x.clone(), plain(&[0.5, 0.25, 0.0]));
         assert_eq!(values(&loss), [1.0]);
         assert_eq!(gradient(&loss, &x), [0.5, 0.25, 0.0]);
+    }
+
+    #[test]
+    fn every_number_counts_once() {
+        for numbers in [0, 1, WIDTH, WIDTH + 1, 3 * WIDTH, WIDTH * WIDTH / 512 + 77] {
+            let of: Vec<f32> = (0..numbers).map(|i| (i % 7) as f32 - 2.0).collect();
+            let expected: f32 = of.iter().sum();
+            assert_eq!(values(&in_rows(plain(&of))), [expected], "{numbers}");
+            assert_eq!(values(&sum(plain(&of))), [expected], "{numbers}");
+        }
     }
 
     proptest! {

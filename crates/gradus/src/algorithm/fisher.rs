@@ -130,7 +130,7 @@ impl Distributions<'_> {
             let weights_mv = probabilities_mv * (along_mv - mean_m1) / tokens;
             let [m, v] = weights_mv.dims();
             let weights_mv = constant(read(&weights_mv.reshape([m * v])), &logits_mv.device()).reshape([m, v]);
-            learner.accumulate(&gradus_kernels::sum(logits_mv * weights_mv));
+            learner.accumulate(&crate::loss::reduce::sum(logits_mv * weights_mv));
         };
         for lane in lanes.own() {
             parts[lane].iter().for_each(|part| of_part(learner, part));
@@ -145,7 +145,7 @@ impl Distributions<'_> {
     /// Returns the step along `vector` that changes the logits by [`CHANGE`], extrapolated from a much smaller step.
     /// `None` if the logits do not change.
     fn step_along(&self, learner: &Learner<Actor>, vector: &Tensor<1>) -> Option<f64> {
-        let norm = |x: &Tensor<1>| f64::from(read(&gradus_kernels::sum(x.clone().square()))[0]).sqrt();
+        let norm = |x: &Tensor<1>| f64::from(read(&crate::loss::reduce::sum(x.clone().square()))[0]).sqrt();
         let parameters = learner.parameters();
         let (length, size) = (norm(vector), norm(&parameters));
         let small = SHARE * size / length;
@@ -155,7 +155,7 @@ impl Distributions<'_> {
         let batch = self.batch(&here, part);
         let change_mv = self.logits(&there, &batch) - self.logits(&here, &batch);
         let numbers = change_mv.shape().num_elements() as f64;
-        let change = f64::from(read(&(gradus_kernels::sum(change_mv.square()) / numbers))[0]).sqrt();
+        let change = f64::from(read(&(crate::loss::reduce::sum(change_mv.square()) / numbers))[0]).sqrt();
         (length > 0.0 && change > 0.0 && change.is_finite()).then(|| small * CHANGE / change)
     }
 }

@@ -493,7 +493,8 @@ impl Step<'_> {
         }
         let mut total = policy.clone() * loss.coefficient;
         if loss.entropy_coefficient != 0.0 {
-            total = total - gradus_kernels::sum(found.entropies_m.clone()) * (loss.entropy_coefficient / tokens as f64);
+            total = total
+                - crate::loss::reduce::sum(found.entropies_m.clone()) * (loss.entropy_coefficient / tokens as f64);
         }
         let value_of = |loss: ValueLoss, values_m: Tensor<1>| {
             let losses_m = loss.of_tokens(values_m.clone(), advantages, part);
@@ -624,7 +625,7 @@ impl Reducer {
     /// Returns the contribution of one pass's tokens to the step's loss, `[1]`.
     fn reduce(&self, values_m: Tensor<1>, pass: &Range<usize>, counts_b: &[usize]) -> Tensor<1> {
         match self {
-            Self::Divide(tokens) => gradus_kernels::sum(values_m) / *tokens as f64,
+            Self::Divide(tokens) => crate::loss::reduce::sum(values_m) / *tokens as f64,
             Self::Weigh(weights_b) => {
                 let weights_m = constant(per_token(&weights_b[pass.clone()], counts_b), &values_m.device());
                 weighted_sum(values_m, weights_m)

@@ -5,9 +5,9 @@
 //! by the KL to the sampling policy. The critic is trained in separate passes. Differs in that conjugate gradients
 //! start at 0, not at random, so that the step depends on the gradient alone.
 
+use crate::loss::reduce::sum;
 use burn::module::Module;
 use burn::tensor::Tensor;
-use gradus_kernels::sum;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

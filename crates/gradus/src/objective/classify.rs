@@ -1,7 +1,7 @@
 //! Classification: its configuration keys, its objective, and its per-label report.
 
+use crate::loss::reduce::sum;
 use burn::tensor::{Tensor, TensorData};
-use gradus_kernels::sum;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};

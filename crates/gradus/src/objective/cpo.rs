@@ -5,8 +5,8 @@
 //! the mean of the likelihood is over the tokens of the step, and pairs in which a completion has no token are not
 //! compared.
 
+use crate::loss::reduce::sum;
 use burn::tensor::Tensor;
-use gradus_kernels::sum;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};

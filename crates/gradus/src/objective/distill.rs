@@ -11,9 +11,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::loss::reduce::sum;
 use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
-use gradus_kernels::sum;
 use rand::Rng;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -3,9 +3,9 @@
 //! Ethayarajh et al. 2024, <https://arxiv.org/abs/2402.01306>. Follows TRL 1.16 with one difference: the reference
 //! point belongs to the optimizer step, not to a micro-batch. A step therefore does not depend on how it is split.
 
+use crate::loss::reduce::sum;
 use burn::module::Module;
 use burn::tensor::Tensor;
-use gradus_kernels::sum;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};

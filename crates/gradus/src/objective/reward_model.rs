@@ -1,7 +1,7 @@
 //! Reward models: their configuration keys, their objective, and their report on held-out pairs.
 
+use crate::loss::reduce::sum;
 use burn::tensor::{Tensor, TensorData};
-use gradus_kernels::sum;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};

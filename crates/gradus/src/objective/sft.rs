@@ -1,7 +1,7 @@
 //! Supervised fine-tuning: its configuration keys and its objective.
 
+use crate::loss::reduce::sum;
 use burn::tensor::Tensor;
-use gradus_kernels::sum;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};

@@ -1,7 +1,7 @@
 //! The loss of one forward pass, computed from the logprobs of its tokens: log-ratios, losses and weights.
 
+use crate::loss::reduce::sum;
 use burn::tensor::{Device, Tensor, TensorData};
-use gradus_kernels::sum;
 
 use super::keys::{Divergence, DpoConfig, DpoLossType};
 use crate::host::read;
