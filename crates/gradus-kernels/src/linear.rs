@@ -46,7 +46,7 @@ pub fn operand(x_nd: Tensor<2>, precision: Precision) -> Tensor<2> {
     #[cfg(feature = "gpu")]
     if let Some(gpu) = crate::fused::gpu(&x_nd.device()) {
         use crate::gpu::GpuOp;
-        let op = crate::gpu::linear::Operand(precision);
+        let op = crate::gpu::product::Operand(precision);
         if op.supports(&gpu, x_nd.dtype()) {
             return crate::fused::apply_on_gpu(op, vec![x_nd.into_dispatch()]);
         }

@@ -5,11 +5,10 @@ use burn_cubecl::CubeDevice;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::GpuOp;
-use super::product::{held, multiply, operand, plus_bias};
+use super::product::{multiply, operand, plus_bias};
 use super::sums::column_sums;
 use crate::activation::LinearOfActivation;
 use crate::linear::{Layout, Linear};
-use crate::product::Precision;
 
 impl Linear {
     fn product(&self, x: &CubeTensor, weight: &CubeTensor, bias: Option<CubeTensor>) -> CubeTensor {
@@ -28,24 +27,6 @@ impl Linear {
         });
         let grad_bias = needed.get(2).map(|needed| needed.then(|| column_sums(grad, None, DType::F32)));
         [grad_x, grad_weight].into_iter().chain(grad_bias).collect()
-    }
-}
-
-/// A conversion to the type of a product's operands.
-#[derive(Debug)]
-pub(crate) struct Operand(pub(crate) Precision);
-
-impl GpuOp for Operand {
-    fn supports(&self, device: &CubeDevice, dtype: DType) -> bool {
-        dtype == DType::F32 && held(device, self.0) != DType::F32
-    }
-
-    fn forward(&self, inputs: Vec<CubeTensor>) -> (CubeTensor, Vec<CubeTensor>) {
-        (operand(&inputs[0], self.0), Vec::new())
-    }
-
-    fn backward(&self, _: &[CubeTensor], grad: CubeTensor, _: &[bool]) -> Vec<Option<CubeTensor>> {
-        vec![Some(grad)]
     }
 }
 

@@ -14,7 +14,7 @@ mod decode;
 pub(crate) mod draw;
 pub(crate) mod embedding;
 mod frozen;
-pub(crate) mod linear;
+mod linear;
 pub(crate) mod logprobs;
 pub(crate) mod memory;
 pub(crate) mod norm;

@@ -86,6 +86,24 @@ pub(crate) fn multiply(a: &CubeTensor, b: &CubeTensor, transposed: [bool; 2], pr
     unreachable!("the last of the ways to multiply takes every shape")
 }
 
+/// A conversion to the type of a product's operands.
+#[derive(Debug)]
+pub(crate) struct Operand(pub(crate) Precision);
+
+impl GpuOp for Operand {
+    fn supports(&self, device: &CubeDevice, dtype: DType) -> bool {
+        dtype == DType::F32 && held(device, self.0) != DType::F32
+    }
+
+    fn forward(&self, inputs: Vec<CubeTensor>) -> (CubeTensor, Vec<CubeTensor>) {
+        (operand(&inputs[0], self.0), Vec::new())
+    }
+
+    fn backward(&self, _: &[CubeTensor], grad: CubeTensor, _: &[bool]) -> Vec<Option<CubeTensor>> {
+        vec![Some(grad)]
+    }
+}
+
 /// Product of two matrices, or of two batches of equal size.
 #[derive(Debug)]
 pub(crate) struct Matmul;

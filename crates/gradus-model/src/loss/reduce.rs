@@ -2,13 +2,15 @@
 //!
 //! The weights include the denominator: [`gradus_core::math::token_weights`] computes them on the host for a whole optimizer step.
 
-use burn::tensor::{Device, IndexingUpdateOp, Int, Tensor, TensorData};
+use burn::backend::DispatchDevice;
+use burn::tensor::{IndexingUpdateOp, Int, Tensor, TensorData};
 
 /// Sums all numbers of `x`, `[1]`, in an order that does not depend on timing. `x` carries gradient.
 ///
 /// Burn's `sum` adds atomically on GPUs that can do so. Two runs would then print losses that differ in the last bit.
 pub fn sum<const R: usize>(x: Tensor<R>) -> Tensor<1> {
-    if x.device().inner() == Device::flex() {
+    let is_on_host = matches!(x.device().inner().as_dispatch(), DispatchDevice::Flex(_));
+    if is_on_host || x.shape().num_elements() == 0 {
         return x.sum();
     }
     in_rows(x)
@@ -132,7 +134,7 @@ mod tests {
 
     #[test]
     fn every_number_counts_once() {
-        for numbers in [0, 1, WIDTH, WIDTH + 1, 3 * WIDTH, WIDTH * WIDTH / 512 + 77] {
+        for numbers in [1, WIDTH, WIDTH + 1, 3 * WIDTH, WIDTH * WIDTH / 512 + 77] {
             let of: Vec<f32> = (0..numbers).map(|i| (i % 7) as f32 - 2.0).collect();
             let expected: f32 = of.iter().sum();
             assert_eq!(values(&in_rows(plain(&of))), [expected], "{numbers}");
