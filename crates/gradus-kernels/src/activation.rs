@@ -105,6 +105,15 @@ pub(crate) struct LinearOfActivation {
     pub(crate) linear: Linear,
 }
 
+impl LinearOfActivation {
+    /// Which gradients the linear layer must return, for those that are needed of the whole: its input's if any input of the activation
+    /// needs one.
+    pub(crate) fn needed_of_linear(&self, needed: &[bool]) -> Vec<bool> {
+        let (of, parameters) = needed.split_at(self.activation.arity());
+        [&[of.contains(&true)], parameters].concat()
+    }
+}
+
 impl Op for LinearOfActivation {
     fn forward(&self, inputs: &[Dense]) -> (Dense, Vec<Dense>) {
         let (of, parameters) = inputs.split_at(self.activation.arity());
@@ -115,8 +124,7 @@ impl Op for LinearOfActivation {
 
     fn backward(&self, saved: &[Dense], grad: &Dense, needed: &[bool]) -> Vec<Option<Dense>> {
         let (weight, of) = saved.split_last().expect("the weight is saved last");
-        let (needed_of, needed_parameters) = needed.split_at(of.len());
-        let linear_needed = [&[needed_of.contains(&true)], needed_parameters].concat();
+        let linear_needed = self.needed_of_linear(needed);
         let linear = [self.activation.value(of), weight.clone()];
         let mut gradients = self.linear.backward(&linear, grad, &linear_needed);
         drop(linear);

@@ -7,7 +7,9 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::product::held;
-use super::{GpuOp, UNITS, arg, element, elements, empty, empty_like, grid, grid_of_units};
+use super::{
+    EACH, GpuOp, UNITS, arg, element, elements, empty, empty_like, grid_of_groups, grid_of_units, nth_element,
+};
 use crate::activation::Activation;
 use crate::geglu::Geglu;
 use crate::gelu::{CUBIC, FRAC_1_SQRT_2_PI, Gelu, GeluOp, SQRT_2_OVER_PI, TAIL};
@@ -112,9 +114,6 @@ fn curve_backward<F: Float>(
     }
 }
 
-/// Elements per unit of a gated activation. Their loads come before any store, so they overlap.
-const EACH: usize = 4;
-
 #[cube(launch)]
 fn gated_forward<F: Float, G: Float>(
     gate: &[F],
@@ -123,11 +122,10 @@ fn gated_forward<F: Float, G: Float>(
     #[comptime] curve: Curve,
     #[define(F, G)] _dtypes: [ElemType; 2],
 ) {
-    let first = CUBE_POS * comptime!(UNITS as usize * EACH) + UNIT_POS as usize;
     let mut values = Array::<f32>::new(EACH);
     #[unroll]
     for j in 0..EACH {
-        let at = first + j * comptime!(UNITS as usize);
+        let at = nth_element(j);
         if at < y.len() {
             let (value, _slope) = curve_at(f32::cast_from(gate[at]), curve);
             values[j] = value * f32::cast_from(up[at]);
@@ -135,7 +133,7 @@ fn gated_forward<F: Float, G: Float>(
     }
     #[unroll]
     for j in 0..EACH {
-        let at = first + j * comptime!(UNITS as usize);
+        let at = nth_element(j);
         if at < y.len() {
             y[at] = G::cast_from(values[j]);
         }
@@ -152,12 +150,11 @@ fn gated_backward<F: Float>(
     #[comptime] curve: Curve,
     #[define(F)] _dtype: ElemType,
 ) {
-    let first = CUBE_POS * comptime!(UNITS as usize * EACH) + UNIT_POS as usize;
     let mut of_gate = Array::<f32>::new(EACH);
     let mut of_up = Array::<f32>::new(EACH);
     #[unroll]
     for j in 0..EACH {
-        let at = first + j * comptime!(UNITS as usize);
+        let at = nth_element(j);
         if at < grad_gate.len() {
             let g = f32::cast_from(grad[at]);
             let (value, slope) = curve_at(f32::cast_from(gate[at]), curve);
@@ -167,7 +164,7 @@ fn gated_backward<F: Float>(
     }
     #[unroll]
     for j in 0..EACH {
-        let at = first + j * comptime!(UNITS as usize);
+        let at = nth_element(j);
         if at < grad_gate.len() {
             grad_gate[at] = F::cast_from(of_gate[j]);
             grad_up[at] = F::cast_from(of_up[j]);
@@ -227,7 +224,7 @@ fn gradient_of_one(x: &CubeTensor, grad: &CubeTensor, curve: Curve) -> CubeTenso
 fn gated(gate: &CubeTensor, up: &CubeTensor, curve: Curve, dtype: DType) -> CubeTensor {
     let y = empty(gate, &gate.shape().to_vec(), dtype);
     if elements(gate) > 0 {
-        let (grid, units) = (grid(elements(gate).div_ceil(UNITS as usize * EACH)), CubeDim::new_1d(UNITS));
+        let (grid, units) = (grid_of_groups(elements(gate)), CubeDim::new_1d(UNITS));
         let dtypes = [element(gate), element(&y)];
         gated_forward::launch(&gate.client, grid, units, arg(gate), arg(up), arg(&y), curve, dtypes);
     }
@@ -239,7 +236,7 @@ fn gradients_of_gated(gate: &CubeTensor, up: &CubeTensor, grad: &CubeTensor, cur
     if elements(gate) > 0 {
         gated_backward::launch(
             &gate.client,
-            grid(elements(gate).div_ceil(UNITS as usize * EACH)),
+            grid_of_groups(elements(gate)),
             CubeDim::new_1d(UNITS),
             arg(gate),
             arg(up),

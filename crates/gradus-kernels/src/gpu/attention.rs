@@ -23,7 +23,7 @@ use super::cuda::attention as cores;
 #[cfg(feature = "cuda")]
 use super::decode;
 use super::dims;
-use super::scores::{key_row, score};
+use super::scores::{HIDDEN, key_row, score};
 use super::sums::column_sums;
 use super::tables::with_tables;
 use super::{
@@ -34,9 +34,6 @@ use crate::attention::tiles::{Batch, KEY_WORDS, QUERY_WORDS, READER_WORDS, View}
 use crate::attention::{AttentionShape, PositionBias, PositionBuckets};
 #[cfg(feature = "cuda")]
 use crate::product::Precision;
-
-/// Score of a hidden key, below any real score.
-const HIDDEN: f32 = -1.0e30;
 
 /// Compile-time parameters of the kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -7,15 +7,13 @@ use burn_cubecl::CubeDevice;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::scores::{key_row, score};
+use super::scores::{HIDDEN, key_row, score};
 use super::{UNITS, Words, arg, cube_max, cube_sum, element};
 use crate::attention::AttentionShape;
 use crate::attention::tiles::{QUERY_WORDS, View};
 
 /// Units that share the product of a query and a key.
 const LANES: usize = 8;
-/// Smallest score.
-const LOWEST: f32 = -1.0e30;
 
 /// Compile-time parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -99,7 +97,7 @@ fn attention_of_one<F: Float>(
     #[unroll]
     for g in 0..group {
         sums[g] = 0.0f32;
-        largest[g] = LOWEST;
+        largest[g] = HIDDEN;
         total[g] = 0.0f32;
     }
     let mut from = 0usize;
@@ -137,7 +135,7 @@ fn attention_of_one<F: Float>(
         sync_cube();
         #[unroll]
         for g in 0..group {
-            let mut s = f32::new(LOWEST);
+            let mut s = f32::new(HIDDEN);
             if unit < count {
                 let mut product = 0.0f32;
                 #[unroll]

@@ -62,11 +62,8 @@ impl GpuOp for LinearOfActivation {
 
     fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool]) -> Vec<Option<CubeTensor>> {
         let [of @ .., weight] = saved else { unreachable!("the weight is saved last") };
-        let (needed_of, needed_parameters) = needed.split_at(of.len());
-        let needed: Vec<bool> =
-            std::iter::once(needed_of.contains(&true)).chain(needed_parameters.iter().copied()).collect();
         let x = self.activation.value_on_gpu(of, self.linear.precision);
-        let mut gradients = self.linear.gradients([&x, weight], &grad, &needed);
+        let mut gradients = self.linear.gradients([&x, weight], &grad, &self.needed_of_linear(needed));
         drop(x);
         let mut all = match gradients.remove(0) {
             Some(grad_x) => self.activation.gradients_on_gpu(of, &grad_x),

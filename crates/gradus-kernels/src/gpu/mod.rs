@@ -113,6 +113,20 @@ pub(crate) fn grid_of_units(elements: usize) -> CubeCount {
     grid(elements.div_ceil(UNITS as usize))
 }
 
+/// Elements per unit of kernels in which a unit computes several. Their loads come before any store, so they overlap.
+pub(crate) const EACH: usize = 4;
+
+/// Returns a grid with one unit per [`EACH`] elements. [`nth_element`] gives the elements of a unit.
+pub(crate) fn grid_of_groups(elements: usize) -> CubeCount {
+    grid(elements.div_ceil(UNITS as usize * EACH))
+}
+
+/// Index of the `j`-th of the [`EACH`] elements of a unit. The units of a cube read neighboring elements at the same time.
+#[cube]
+pub(crate) fn nth_element(j: usize) -> usize {
+    CUBE_POS * comptime!(UNITS as usize * EACH) + j * comptime!(UNITS as usize) + UNIT_POS as usize
+}
+
 /// Element type of a tensor.
 pub(crate) fn element(tensor: &CubeTensor) -> ElemType {
     dtype_to_storage_type(tensor.dtype)

@@ -3,11 +3,8 @@
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::{GpuOp, UNITS, arg, dims, element, elements, empty_like, grid, table_arg};
+use super::{EACH, GpuOp, UNITS, arg, dims, element, elements, empty_like, grid_of_groups, nth_element, table_arg};
 use crate::rope::Rope;
-
-/// Elements per unit. Their loads come before any store, so they overlap.
-const EACH: usize = 4;
 
 #[cube(launch)]
 fn rotate<F: Float>(
@@ -22,11 +19,10 @@ fn rotate<F: Float>(
     #[define(F)] _dtype: ElemType,
 ) {
     let half = half as usize;
-    let first = CUBE_POS * comptime!(UNITS as usize * EACH) + UNIT_POS as usize;
     let mut values = Array::<f32>::new(EACH);
     #[unroll]
     for j in 0..EACH {
-        let at = first + j * comptime!(UNITS as usize);
+        let at = nth_element(j);
         if at < y.len() {
             // A row consists of whole heads.
             let (token, i) = (at / (width as usize), at % (head_dim as usize));
@@ -43,7 +39,7 @@ fn rotate<F: Float>(
     }
     #[unroll]
     for j in 0..EACH {
-        let at = first + j * comptime!(UNITS as usize);
+        let at = nth_element(j);
         if at < y.len() {
             y[at] = F::cast_from(values[j]);
         }
@@ -56,7 +52,7 @@ impl Rope {
         if elements(x) > 0 {
             rotate::launch(
                 &x.client,
-                grid(elements(x).div_ceil(UNITS as usize * EACH)),
+                grid_of_groups(elements(x)),
                 CubeDim::new_1d(UNITS),
                 arg(x),
                 table_arg(&self.cos, x),

@@ -4,6 +4,9 @@ use cubecl::prelude::*;
 
 use super::activation::capped;
 
+/// Score of a hidden key, below any real score.
+pub(super) const HIDDEN: f32 = -1.0e30;
+
 /// Returns the row of the key at `position` of a sequence.
 #[cube]
 pub(super) fn key_row(position: usize, prefix: usize, prefix_length: usize, own: usize) -> usize {

@@ -140,6 +140,7 @@ mod tests {
             assert_eq!(values(&in_rows(plain(&of))), [expected], "{numbers}");
             assert_eq!(values(&sum(plain(&of))), [expected], "{numbers}");
         }
+        assert_eq!(values(&sum(plain(&[]))), [0.0]);
     }
 
     proptest! {

@@ -5,7 +5,6 @@
 //! by the KL to the sampling policy. The critic is trained in separate passes. Differs in that conjugate gradients
 //! start at 0, not at random, so that the step depends on the gradient alone.
 
-use crate::loss::reduce::sum;
 use burn::module::Module;
 use burn::tensor::Tensor;
 use schemars::JsonSchema;
@@ -22,6 +21,7 @@ use crate::error::Result;
 use crate::generate::{SamplingConfig, TrainedLogprobs};
 use crate::host::{constant, read};
 use crate::learner::Learner;
+use crate::loss::reduce::sum;
 use crate::loss::surrogate::{Clip, Level};
 use crate::loss::value;
 use crate::math::conjugate::{add_scaled, conjugate_gradient, dot};

@@ -1,6 +1,5 @@
 //! Classification: its configuration keys, its objective, and its per-label report.
 
-use crate::loss::reduce::sum;
 use burn::tensor::{Tensor, TensorData};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -15,6 +14,7 @@ use crate::data::{
 use crate::error::{Error, Result};
 use crate::host::read;
 use crate::loss::classify::{binary_cross_entropy, cross_entropy, squared_error};
+use crate::loss::reduce::sum;
 use crate::math::classes::{ClassScore, Confusion, macro_f1};
 use crate::method::{Cast, Defaults, Head, Method, Problems, Shared};
 use crate::model::{CausalLm, Classifier, DropoutStream, ModelShape, Reading, Rows, Scope, Sequence, Task, Text};

@@ -11,7 +11,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::loss::reduce::sum;
 use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
 use rand::Rng;
@@ -25,6 +24,7 @@ use crate::data::{self, Examples, Need, Row, SftExample, TokenizeOptions, TooLon
 use crate::error::{Error, Result};
 use crate::generate::{NoStopRule, SamplingParams, generate};
 use crate::loss::distill::{Support, jensen_shannon, jensen_shannon_among};
+use crate::loss::reduce::sum;
 use crate::method::{Cast, Defaults, Head, Method, Problems, Shared};
 use crate::model::{CausalLm, ModelShape, Rows, Sequence};
 use crate::pretrained::Pretrained;

@@ -3,7 +3,6 @@
 //! Ethayarajh et al. 2024, <https://arxiv.org/abs/2402.01306>. Follows TRL 1.16 with one difference: the reference
 //! point belongs to the optimizer step, not to a micro-batch. A step therefore does not depend on how it is split.
 
-use crate::loss::reduce::sum;
 use burn::module::Module;
 use burn::tensor::Tensor;
 use schemars::JsonSchema;
@@ -15,6 +14,7 @@ use crate::batches::MicroBatch;
 use crate::data::{self, Examples, Need, Row, TokenizeOptions, TooLong, UnpairedExample};
 use crate::error::Result;
 use crate::host::{constant, read};
+use crate::loss::reduce::sum;
 use crate::loss::{kto, reduce};
 use crate::method::{Cast, Defaults, Head, Lifetime, Method, Problems, Shared};
 use crate::model::{CausalLm, Rows, Sequence};

@@ -5,7 +5,6 @@
 //! the mean of the likelihood is over the tokens of the step, and pairs in which a completion has no token have no
 //! odds.
 
-use crate::loss::reduce::sum;
 use burn::tensor::Tensor;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -16,6 +15,7 @@ use super::{Objective, OfflineMethod, Pass};
 use crate::data::{self, Examples, Need, PreferenceExample, Row, TokenizeOptions, TooLong};
 use crate::error::Result;
 use crate::host::constant;
+use crate::loss::reduce::sum;
 use crate::loss::{orpo, reduce, sft};
 use crate::method::{Cast, Defaults, Head, Method, Problems, Shared};
 use crate::model::{CausalLm, Rows, Sequence};

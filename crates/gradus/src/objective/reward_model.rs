@@ -1,6 +1,5 @@
 //! Reward models: their configuration keys, their objective, and their report on held-out pairs.
 
-use crate::loss::reduce::sum;
 use burn::tensor::{Tensor, TensorData};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -11,6 +10,7 @@ use crate::batches::MicroBatch;
 use crate::data::{self, Examples, Need, PreferenceExample, Row, Side, TokenizeOptions, TooLong};
 use crate::error::Result;
 use crate::host::read;
+use crate::loss::reduce::sum;
 use crate::loss::reward::{bradley_terry, centering};
 use crate::math::stats as measure;
 use crate::method::{Cast, Defaults, Head, Method, Problems, Shared};

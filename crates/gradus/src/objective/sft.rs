@@ -1,6 +1,5 @@
 //! Supervised fine-tuning: its configuration keys and its objective.
 
-use crate::loss::reduce::sum;
 use burn::tensor::Tensor;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,6 +8,7 @@ use serde_json::{Value, json};
 use super::{Objective, OfflineMethod, Pass};
 use crate::data::{self, Examples, Need, Row, SftExample, TokenizeOptions, TooLong};
 use crate::error::{Error, Result};
+use crate::loss::reduce::sum;
 use crate::loss::sft;
 use crate::method::{Cast, Defaults, Head, Method, Problems, Shared};
 use crate::model::{CausalLm, Counted, Rows, Sequence};

@@ -162,9 +162,14 @@ unsafe impl Send for OnDevice {}
 // SAFETY: as above.
 unsafe impl Sync for OnDevice {}
 
+/// Converts a status to a result.
+fn result(status: c_int) -> Result<(), c_int> {
+    if status == 0 { Ok(()) } else { Err(status) }
+}
+
 /// Converts a status to `Some` for success and `None` for an error.
 fn done(status: c_int) -> Option<()> {
-    (status == 0).then_some(())
+    result(status).ok()
 }
 
 impl OnDevice {
@@ -290,14 +295,13 @@ impl OnDevice {
         let [a, b, out, workspace] = pointers;
         let (one, zero) = (1.0f32, 0.0f32);
         let [before, after] = self.events;
-        let done = |status: c_int| if status == 0 { Ok(()) } else { Err(status) };
         // SAFETY: the pointers refer to memory of the sizes in the plan. Earlier reads and writes of that memory are finished, and later
         // ones wait.
         unsafe {
-            done((self.driver.set_context)(self.context))?;
-            done((self.driver.record_context)(self.context, before))?;
-            done((self.driver.stream_waits)(self.stream, before, 0))?;
-            done((self.lt.multiply)(
+            result((self.driver.set_context)(self.context))?;
+            result((self.driver.record_context)(self.context, before))?;
+            result((self.driver.stream_waits)(self.stream, before, 0))?;
+            result((self.lt.multiply)(
                 self.handle,
                 plan.product,
                 (&raw const one).cast(),
@@ -315,8 +319,8 @@ impl OnDevice {
                 WORKSPACE,
                 self.stream,
             ))?;
-            done((self.driver.record)(after, self.stream))?;
-            done((self.driver.context_waits)(self.context, after))
+            result((self.driver.record)(after, self.stream))?;
+            result((self.driver.context_waits)(self.context, after))
         }
     }
 }

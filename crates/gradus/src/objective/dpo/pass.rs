@@ -1,10 +1,10 @@
 //! The loss of one forward pass, computed from the logprobs of its tokens: log-ratios, losses and weights.
 
-use crate::loss::reduce::sum;
 use burn::tensor::{Device, Tensor, TensorData};
 
 use super::keys::{Divergence, DpoConfig, DpoLossType};
 use crate::host::read;
+use crate::loss::reduce::sum;
 use crate::loss::{divergence, dpo, reduce, sft};
 use crate::math::rank::of_same_rank;
 use crate::math::weights::beyond_shared;
