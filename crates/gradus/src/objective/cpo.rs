@@ -8,18 +8,14 @@
 use burn::tensor::Tensor;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 
-use super::dpo::{batch, observe, observe_tokens, sequences, tokens};
-use super::{Objective, OfflineMethod, Pass, Totals};
-use crate::data::{self, Examples, Need, PreferenceExample, Row, TokenizeOptions, TooLong};
-use crate::error::Result;
+use super::Totals;
+use super::preference::{DEFAULTS, PairLoss, PairPass, observe};
+use crate::data::{Need, PreferenceExample};
 use crate::host::constant;
 use crate::loss::reduce::sum;
 use crate::loss::{cpo, dpo, reduce, sft};
 use crate::method::{Cast, Defaults, Head, Method, Problems, Shared};
-use crate::model::{CausalLm, Rows};
-use crate::pretrained::Pretrained;
 use crate::readings::Readings;
 use crate::settings::TrainConfig;
 use crate::stats::Stats;
@@ -122,10 +118,6 @@ impl Method for CpoConfig {
     }
 }
 
-/// Defaults of `train` for `cpo` and `simpo`.
-pub(super) const DEFAULTS: Defaults =
-    Defaults { learning_rate: 1e-6, too_long: TooLong::Truncate, best_metric: "eval_rewards/accuracies" };
-
 impl CpoConfig {
     /// Reports invalid numbers under the keys of `method`.
     pub(super) fn check(&self, problems: &mut Problems<'_>, method: &str) {
@@ -138,7 +130,7 @@ impl CpoConfig {
 
     /// Computes the loss of a pass, `[1]`. Gradient flows to `logprobs_m`, `[M]`, which holds its tokens: `counts_b` of each chosen completion, then of each
     /// rejected one. `totals` counts the pairs of the step and the tokens of its chosen completions.
-    pub fn loss(&self, logprobs_m: Tensor<1>, counts_b: &[usize], totals: Totals) -> PassLoss {
+    pub fn loss_of_logprobs(&self, logprobs_m: Tensor<1>, counts_b: &[usize], totals: Totals) -> PassLoss {
         let (p, device) = (counts_b.len() / 2, logprobs_m.device());
         let chosen_tokens = counts_b[..p].iter().sum();
         let nll_m = sft::nll(logprobs_m.clone().narrow(0, 0, chosen_tokens));
@@ -175,69 +167,15 @@ pub struct PassLoss {
     pub shaped_b: Tensor<1>,
 }
 
-impl OfflineMethod for CpoConfig {
-    type Example = PreferenceExample;
-    type Objective = Cpo;
+impl PairLoss for CpoConfig {
+    type Pair = PreferenceExample;
 
-    fn examples(
-        &self,
-        rows: &[Row],
-        from: &Pretrained,
-        options: TokenizeOptions,
-    ) -> Result<Examples<PreferenceExample>> {
-        data::preference_examples(rows, &from.tokenizer, from.template.as_ref(), &options)
-    }
-
-    fn rows(pair: &PreferenceExample) -> Rows<'_> {
-        Rows::Pairs(vec![sequences(pair)])
-    }
-
-    fn objective(&self, _reference: Option<CausalLm>) -> Cpo {
-        Cpo { config: self.clone() }
-    }
-}
-
-/// The objective of CPO and SimPO.
-#[derive(Debug, Clone)]
-pub struct Cpo {
-    config: CpoConfig,
-}
-
-impl Objective for Cpo {
-    type Model = CausalLm;
-    type Example = PreferenceExample;
-
-    fn tokens(&self, pair: &PreferenceExample) -> usize {
-        tokens(pair)
-    }
-
-    fn targets(&self, pair: &PreferenceExample) -> usize {
-        sequences(pair)[0].targets()
-    }
-
-    fn loss(
-        &self,
-        model: &CausalLm,
-        pairs: &[&PreferenceExample],
-        pass: Pass,
-        measured: &mut Readings<Stats>,
-    ) -> Option<Tensor<1>> {
-        let batch = batch(model, pairs).dropping(pass.dropout);
-        if batch.targets().is_empty() {
-            return None;
-        }
-        let found = model.logprobs(&batch, 1.0);
-        let of_pass = self.config.loss(found.logprobs_m, batch.counts_b(), pass.totals);
-
-        let (chosen_tokens, beta) = (of_pass.nll_m.dims()[0], self.config.beta);
+    fn loss(&self, pass: PairPass<'_, PreferenceExample>, totals: Totals, measured: &mut Readings<Stats>) -> Tensor<1> {
+        let of_pass = self.loss_of_logprobs(pass.tokens.logprobs_m.clone(), pass.counts_b(), totals);
+        let beta = self.beta;
         let values_b = [&of_pass.shaped_b, &of_pass.logps_b];
         measured.later(values_b, move |[shaped, logps], stats| observe(&shaped, &logps, beta, stats));
         measured.mean_of("nll_loss", &of_pass.nll_m);
-        observe_tokens([&found.mean_logits_m, &found.entropies_m, &found.correct_m], chosen_tokens, measured);
-        Some(of_pass.loss)
-    }
-
-    fn describe(&self, pair: &PreferenceExample) -> Value {
-        json!({ "chosen_ids": pair.chosen_ids, "rejected_ids": pair.rejected_ids, "prompt_len": pair.prompt_len })
+        of_pass.loss
     }
 }

@@ -1,18 +1,20 @@
 //! Direct preference optimization: its objective, and the sources of the reference's logprobs.
 
-use std::cmp::Ordering;
+use std::borrow::Borrow;
 
 use burn::tensor::Tensor;
 use serde_json::{Map, Value, json};
 
-use super::{Objective, OfflineMethod, Pass};
+pub use super::preference::preferred;
+use super::preference::{self, DEFAULTS, PairLoss, PairPass, PreferenceObjective, observe};
+use super::{OfflineMethod, Totals};
 use crate::batches::MicroBatch;
-use crate::data::{self, Examples, Need, PreferenceExample, Row, TokenizeOptions, TooLong};
+use crate::data::{Examples, Need, PreferenceExample, Row, TokenizeOptions};
 use crate::error::Result;
 use crate::host::read;
 use crate::math::weights::on_policy;
 use crate::method::{Cast, Defaults, Head, Lifetime, Method, Problems, Shared};
-use crate::model::{Batch, CausalLm, Rows, Sequence, TokenLogprobs};
+use crate::model::{CausalLm, Rows};
 use crate::pretrained::Pretrained;
 use crate::progress::Progress;
 use crate::readings::Readings;
@@ -36,7 +38,7 @@ impl Method for DpoConfig {
     }
 
     fn defaults(&self) -> Defaults {
-        Defaults { learning_rate: 1e-6, too_long: TooLong::Truncate, best_metric: "eval_rewards/accuracies" }
+        DEFAULTS
     }
 
     fn advice(&self, last: &Map<String, Value>) -> Vec<String> {
@@ -75,7 +77,7 @@ impl Method for DpoConfig {
 
 impl OfflineMethod for DpoConfig {
     type Example = PreferenceExample;
-    type Objective = Dpo;
+    type Objective = PreferenceObjective<DpoLoss>;
 
     fn examples(
         &self,
@@ -83,11 +85,11 @@ impl OfflineMethod for DpoConfig {
         from: &Pretrained,
         options: TokenizeOptions,
     ) -> Result<Examples<PreferenceExample>> {
-        data::preference_examples(rows, &from.tokenizer, from.template.as_ref(), &options)
+        preference::examples(rows, from, &options)
     }
 
     fn rows(pair: &PreferenceExample) -> Rows<'_> {
-        Rows::Pairs(vec![sequences(pair)])
+        Rows::Pairs(vec![preference::completions(pair)])
     }
 
     /// Two, for the summed logprobs of both completions; none if the reference is live.
@@ -103,8 +105,8 @@ impl OfflineMethod for DpoConfig {
         DpoPair { reference: logprobs.try_into().ok(), ..pair.into() }
     }
 
-    fn objective(&self, reference: Option<CausalLm>) -> Dpo {
-        Dpo { config: self.clone(), reference: reference.filter(|_| self.is_live()) }
+    fn objective(&self, reference: Option<CausalLm>) -> Self::Objective {
+        PreferenceObjective(DpoLoss { config: self.clone(), reference: reference.filter(|_| self.is_live()) })
     }
 }
 
@@ -125,15 +127,21 @@ impl From<PreferenceExample> for DpoPair {
     }
 }
 
-/// The DPO objective.
+impl Borrow<PreferenceExample> for DpoPair {
+    fn borrow(&self) -> &PreferenceExample {
+        &self.pair
+    }
+}
+
+/// The loss of DPO.
 #[derive(Debug)]
-pub struct Dpo {
+pub struct DpoLoss {
     config: DpoConfig,
     /// Present only for live logprobs; carries no gradient.
     reference: Option<CausalLm>,
 }
 
-impl Dpo {
+impl DpoLoss {
     /// Returns the summed logprobs of both completions of each pair under the reference.
     fn reference_of(&self, examples: &[&DpoPair], pairs: &[&PreferenceExample]) -> Vec<[f32; 2]> {
         if let Some(known) = examples.iter().map(|example| example.reference).collect() {
@@ -146,7 +154,7 @@ impl Dpo {
 
 /// Computes the summed logprobs of both completions of each pair, without gradient.
 fn sums_of_pairs(model: &CausalLm, pairs: &[&PreferenceExample], ld_alpha: Option<f64>) -> Vec<[f32; 2]> {
-    let batch = batch(model, pairs);
+    let batch = model.batch(&Rows::Pairs(pairs.iter().map(|pair| preference::completions(pair)).collect()));
     let found = model.logprobs(&batch, 1.0);
     let sums_b = read(&sums(found.logprobs_m, batch.counts_b(), ld_alpha));
     (0..pairs.len()).map(|p| [sums_b[p], sums_b[pairs.len() + p]]).collect()
@@ -158,43 +166,21 @@ fn flatten_sides(sides_p: &[[f32; 2]]) -> Vec<f32> {
 }
 
 /// Returns the factors of the losses of each pair (WPO).
-fn pair_weights(model: &CausalLm, hidden_nd: Tensor<2>, batch: &Batch, found: &TokenLogprobs) -> Vec<f32> {
+fn pair_weights(pass: &PairPass<'_, DpoPair>) -> Vec<f32> {
+    let PairPass { model, batch, tokens, hidden_nd, .. } = pass;
     // log Σ p² = logsumexp(2z) − 2·logsumexp(z), and half the temperature doubles the logits.
-    let doubled_m = read(&model.token_logprobs(hidden_nd.detach(), batch.targets(), 0.5).log_partitions_m);
-    let (logprobs_m, partitions_m) = (read(&found.logprobs_m), read(&found.log_partitions_m));
+    let doubled_m = read(&model.token_logprobs(hidden_nd.clone().detach(), batch.targets(), 0.5).log_partitions_m);
+    let (logprobs_m, partitions_m) = (read(&tokens.logprobs_m), read(&tokens.log_partitions_m));
     let aligned = |((logprob, partition), doubled): ((&f32, &f32), &f32)| logprob - (doubled - 2.0 * partition);
     let aligned_m: Vec<f32> = logprobs_m.iter().zip(&partitions_m).zip(&doubled_m).map(aligned).collect();
     on_policy(&aligned_m, batch.counts_b())
 }
 
-pub(super) fn batch(model: &CausalLm, pairs: &[&PreferenceExample]) -> Batch {
-    model.batch(&Rows::Pairs(pairs.iter().map(|pair| sequences(pair)).collect()))
-}
+impl PairLoss for DpoLoss {
+    type Pair = DpoPair;
 
-/// Returns the chosen and the rejected completion with their prompt.
-pub(super) fn sequences(pair: &PreferenceExample) -> [Sequence<'_>; 2] {
-    [&pair.chosen_ids, &pair.rejected_ids].map(|ids| {
-        let (prompt, completion) = ids.split_at(pair.prompt_len);
-        Sequence::completion(prompt, completion)
-    })
-}
-
-pub(super) fn tokens(pair: &PreferenceExample) -> usize {
-    pair.chosen_ids.len() + pair.rejected_ids.len()
-}
-
-impl Objective for Dpo {
-    type Model = CausalLm;
-    type Example = DpoPair;
-
-    fn tokens(&self, example: &DpoPair) -> usize {
-        tokens(&example.pair)
-    }
-
-    /// Tokens of the chosen completion: `sft` is a mean over them.
-    fn targets(&self, example: &DpoPair) -> usize {
-        example.pair.chosen_ids.len() - example.pair.prompt_len
-    }
+    /// Policy and reference must be compared without masks.
+    const DROPS_OUT: bool = false;
 
     /// For losses that sort: runs a pass without gradient to find the order of the pairs of the step.
     fn with_batch_context(
@@ -204,7 +190,7 @@ impl Objective for Dpo {
         passes: MicroBatch,
         _progress: &dyn Progress,
     ) -> Result<Option<Vec<DpoPair>>> {
-        let lengths: Vec<usize> = examples.iter().map(|example| self.tokens(example)).collect();
+        let lengths: Vec<usize> = examples.iter().map(|example| preference::tokens(&example.pair)).collect();
         let passes = passes.split(&lengths);
         if !self.config.sorts() || passes.len() < 2 {
             return Ok(None);
@@ -224,82 +210,22 @@ impl Objective for Dpo {
         Ok(Some(completed.collect()))
     }
 
-    fn loss(
-        &self,
-        model: &CausalLm,
-        examples: &[&DpoPair],
-        pass: Pass,
-        measured: &mut Readings<Stats>,
-    ) -> Option<Tensor<1>> {
-        let pairs: Vec<&PreferenceExample> = examples.iter().map(|example| &example.pair).collect();
-        let reference = self.reference_of(examples, &pairs);
-        let batch = batch(model, &pairs);
-        let hidden_nd = model.hidden(&batch);
-        let kept_nd = self.config.use_weighting.then(|| hidden_nd.clone());
-        let found = model.token_logprobs(hidden_nd, batch.targets(), 1.0);
-        let weights_p = kept_nd.map(|hidden_nd| pair_weights(model, hidden_nd, &batch, &found));
+    fn loss(&self, pass: PairPass<'_, DpoPair>, totals: Totals, measured: &mut Readings<Stats>) -> Tensor<1> {
+        let pairs: Vec<&PreferenceExample> = pass.pairs.iter().map(|example| &example.pair).collect();
         let completions = Completions {
-            logprobs_m: found.logprobs_m,
-            counts_b: batch.counts_b(),
-            reference_b: flatten_sides(&reference),
-            partners_p: examples.iter().map(|example| example.partners).collect(),
-            weights_p,
+            logprobs_m: pass.tokens.logprobs_m.clone(),
+            counts_b: pass.counts_b(),
+            reference_b: flatten_sides(&self.reference_of(pass.pairs, &pairs)),
+            partners_p: pass.pairs.iter().map(|example| example.partners).collect(),
+            weights_p: self.config.use_weighting.then(|| pair_weights(&pass)),
         };
-        let PassLoss { loss, sums_b, log_ratios_b } = completions.loss(&self.config, pass.totals);
-
-        let chosen_tokens: usize = batch.counts_b()[..pairs.len()].iter().sum();
+        let PassLoss { loss, sums_b, log_ratios_b } = completions.loss(&self.config, totals);
         let beta = self.config.beta;
         measured.later([&log_ratios_b, &sums_b], move |[ratios, sums], stats| observe(&ratios, &sums, beta, stats));
-        observe_tokens([&found.mean_logits_m, &found.entropies_m, &found.correct_m], chosen_tokens, measured);
-        Some(loss)
+        loss
     }
 
-    fn describe(&self, example: &DpoPair) -> Value {
-        json!({
-            "chosen_ids": example.pair.chosen_ids,
-            "rejected_ids": example.pair.rejected_ids,
-            "prompt_len": example.pair.prompt_len,
-            "reference_logps": example.reference,
-        })
+    fn describe(&self, example: &DpoPair) -> Option<(&'static str, Value)> {
+        Some(("reference_logps", json!(example.reference)))
     }
-}
-
-/// Scores whether the chosen answer of a pair has the higher implicit reward: 1, 0, or 0.5 if both are equal. Before
-/// the first step the policy equals its reference, so all are equal; TRL counts them as wrong.
-pub fn preferred(chosen: f64, rejected: f64) -> f64 {
-    match chosen.partial_cmp(&rejected) {
-        Some(Ordering::Greater) => 1.0,
-        Some(Ordering::Equal) => 0.5,
-        _ => 0.0,
-    }
-}
-
-/// Records TRL's metrics of the tokens of a pass, of which the first `chosen_tokens` belong to chosen completions: mean
-/// logits, entropies, and whether a token is the likeliest one.
-pub(super) fn observe_tokens(
-    [mean_logits_m, entropies_m, correct_m]: [&Tensor<1>; 3],
-    chosen_tokens: usize,
-    measured: &mut Readings<Stats>,
-) {
-    measured.later([mean_logits_m, entropies_m, correct_m], move |[mean_logits, entropies, correct], stats| {
-        stats.mean_of("logits/chosen", &mean_logits[..chosen_tokens]);
-        stats.mean_of("logits/rejected", &mean_logits[chosen_tokens..]);
-        stats.mean_of("entropy", &entropies);
-        stats.mean_of("mean_token_accuracy", &correct[..chosen_tokens]);
-    });
-}
-
-/// Records TRL's metrics. Implicit rewards are `β` times the log-ratios.
-pub(super) fn observe(ratios_b: &[f32], sums_b: &[f32], beta: f64, stats: &mut Stats) {
-    let p = ratios_b.len() / 2;
-    let rewards: Vec<f64> = ratios_b.iter().map(|&ratio| beta * f64::from(ratio)).collect();
-    let (chosen, rejected) = rewards.split_at(p);
-    let sum = |values: &[f64]| values.iter().sum::<f64>();
-    stats.mean("rewards/chosen", sum(chosen), p as f64);
-    stats.mean("rewards/rejected", sum(rejected), p as f64);
-    let right: f64 = chosen.iter().zip(rejected).map(|(chosen, rejected)| preferred(*chosen, *rejected)).sum();
-    stats.mean("rewards/accuracies", right, p as f64);
-    stats.mean("rewards/margins", sum(chosen) - sum(rejected), p as f64);
-    stats.mean_of("logps/chosen", &sums_b[..p]);
-    stats.mean_of("logps/rejected", &sums_b[p..]);
 }

@@ -7,11 +7,13 @@ pub mod dpo;
 pub mod kto;
 pub mod orpo;
 mod plugged;
+pub mod preference;
 pub mod reward_model;
 pub mod sft;
 pub mod simpo;
 
 pub use plugged::PluggedOffline;
+pub use preference::{PairLoss, PairPass, PreferenceObjective};
 pub use reward_model::{CALIBRATION_BINS, PairScore};
 
 use burn::module::Module;

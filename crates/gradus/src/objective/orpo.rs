@@ -8,18 +8,15 @@
 use burn::tensor::Tensor;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 
-use super::dpo::{observe, observe_tokens, tokens};
-use super::{Objective, OfflineMethod, Pass};
-use crate::data::{self, Examples, Need, PreferenceExample, Row, TokenizeOptions, TooLong};
-use crate::error::Result;
+use super::Totals;
+use super::preference::{self, DEFAULTS, PairLoss, PairPass, observe};
+use crate::data::{Need, PreferenceExample};
 use crate::host::constant;
 use crate::loss::reduce::sum;
 use crate::loss::{orpo, reduce, sft};
 use crate::method::{Cast, Defaults, Head, Method, Problems, Shared};
-use crate::model::{CausalLm, Rows, Sequence};
-use crate::pretrained::Pretrained;
+use crate::model::Sequence;
 use crate::readings::Readings;
 use crate::settings::TrainConfig;
 use crate::stats::Stats;
@@ -48,7 +45,7 @@ impl Method for OrpoConfig {
     }
 
     fn defaults(&self) -> Defaults {
-        Defaults { learning_rate: 1e-6, too_long: TooLong::Truncate, best_metric: "eval_rewards/accuracies" }
+        DEFAULTS
     }
 
     fn drops_out(&self) -> bool {
@@ -68,85 +65,31 @@ impl Method for OrpoConfig {
     }
 }
 
-impl OfflineMethod for OrpoConfig {
-    type Example = PreferenceExample;
-    type Objective = Orpo;
-
-    fn examples(
-        &self,
-        rows: &[Row],
-        from: &Pretrained,
-        options: TokenizeOptions,
-    ) -> Result<Examples<PreferenceExample>> {
-        data::preference_examples(rows, &from.tokenizer, from.template.as_ref(), &options)
-    }
-
-    fn rows(pair: &PreferenceExample) -> Rows<'_> {
-        Rows::Pairs(vec![sequences(pair)])
-    }
-
-    fn objective(&self, _reference: Option<CausalLm>) -> Orpo {
-        Orpo { beta: self.beta }
-    }
-}
-
-/// The ORPO objective.
-#[derive(Debug, Clone)]
-pub struct Orpo {
-    beta: f64,
-}
-
-/// Training covers the whole chosen text, prompt included, unless an encoder reads the prompt. For the rejected text,
-/// only the completion counts.
-fn sequences(pair: &PreferenceExample) -> [Sequence<'_>; 2] {
-    let completion = |ids| {
-        let (prompt, completion) = <[u32]>::split_at(ids, pair.prompt_len);
-        Sequence::completion(prompt, completion)
-    };
-    let chosen =
-        if pair.encoder_reads_prompt { completion(&pair.chosen_ids) } else { Sequence::text(&pair.chosen_ids) };
-    [chosen, completion(&pair.rejected_ids)]
-}
-
 /// Returns the number of predicted tokens of the chosen and the rejected completion. The first token of a text is not
 /// predicted.
 fn completions(pair: &PreferenceExample) -> [usize; 2] {
     [&pair.chosen_ids, &pair.rejected_ids].map(|ids| ids.len() - pair.prompt_len.max(1))
 }
 
-impl Objective for Orpo {
-    type Model = CausalLm;
-    type Example = PreferenceExample;
+impl PairLoss for OrpoConfig {
+    type Pair = PreferenceExample;
 
-    fn tokens(&self, pair: &PreferenceExample) -> usize {
-        tokens(pair)
+    /// Training covers the whole chosen text, prompt included, unless an encoder reads the prompt. For the rejected
+    /// text, only the completion counts.
+    fn sequences(pair: &PreferenceExample) -> [Sequence<'_>; 2] {
+        let [chosen, rejected] = preference::completions(pair);
+        [if pair.encoder_reads_prompt { chosen } else { Sequence::text(&pair.chosen_ids) }, rejected]
     }
 
-    fn targets(&self, pair: &PreferenceExample) -> usize {
-        sequences(pair)[0].targets()
-    }
+    fn loss(&self, pass: PairPass<'_, PreferenceExample>, totals: Totals, measured: &mut Readings<Stats>) -> Tensor<1> {
+        let (pairs, counts_b, logprobs_m) = (pass.pairs, pass.counts_b(), &pass.tokens.logprobs_m);
+        let (p, device) = (pairs.len(), logprobs_m.device());
 
-    fn loss(
-        &self,
-        model: &CausalLm,
-        pairs: &[&PreferenceExample],
-        pass: Pass,
-        measured: &mut Readings<Stats>,
-    ) -> Option<Tensor<1>> {
-        let rows = Rows::Pairs(pairs.iter().map(|pair| sequences(pair)).collect());
-        let batch = model.batch(&rows).dropping(pass.dropout);
-        if batch.targets().is_empty() {
-            return None;
-        }
-        let found = model.logprobs(&batch, 1.0);
-        let (p, counts_b, device) = (pairs.len(), batch.counts_b(), found.logprobs_m.device());
-        let chosen_tokens: usize = counts_b[..p].iter().sum();
-
-        let nll_m = sft::nll(found.logprobs_m.clone().narrow(0, 0, chosen_tokens));
+        let nll_m = sft::nll(logprobs_m.clone().narrow(0, 0, pass.chosen_tokens()));
         let sides = |side: usize| pairs.iter().map(move |pair| completions(pair)[side]);
         let completions_b: Vec<usize> = sides(0).chain(sides(1)).collect();
         let means_b =
-            reduce::segment_sum(found.logprobs_m * constant(shares(counts_b, &completions_b), &device), counts_b);
+            reduce::segment_sum(logprobs_m.clone() * constant(shares(counts_b, &completions_b), &device), counts_b);
         // A completion without tokens has no odds. Two equal values stand in for such a pair, whose ratio does not
         // count.
         let whole_p: Vec<bool> = pairs.iter().map(|pair| completions(pair).iter().all(|&count| count > 0)).collect();
@@ -171,12 +114,7 @@ impl Objective for Orpo {
             stats.mean_of("log_odds_chosen", &of_whole(log_odds));
             stats.mean_of("log_odds_ratio", &of_whole(odds));
         });
-        observe_tokens([&found.mean_logits_m, &found.entropies_m, &found.correct_m], chosen_tokens, measured);
-        Some(sum(nll_m) / pass.totals.targets.max(1) as f64 + sum(odds_p) * (self.beta / pass.totals.examples as f64))
-    }
-
-    fn describe(&self, pair: &PreferenceExample) -> Value {
-        json!({ "chosen_ids": pair.chosen_ids, "rejected_ids": pair.rejected_ids, "prompt_len": pair.prompt_len })
+        sum(nll_m) / totals.targets.max(1) as f64 + sum(odds_p) * (beta / totals.examples as f64)
     }
 }
 

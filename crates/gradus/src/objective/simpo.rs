@@ -3,17 +3,18 @@
 //!
 //! Meng et al. 2024, <https://arxiv.org/abs/2405.14734>.
 
+use burn::tensor::Tensor;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::OfflineMethod;
-use super::cpo::{Cpo, CpoConfig, CpoLossType, DEFAULTS};
-use crate::data::{Examples, Need, PreferenceExample, Row, TokenizeOptions};
-use crate::error::Result;
+use super::Totals;
+use super::cpo::{CpoConfig, CpoLossType};
+use super::preference::{DEFAULTS, PairLoss, PairPass};
+use crate::data::{Need, PreferenceExample};
 use crate::method::{Cast, Defaults, Method, Problems, Shared};
-use crate::model::{CausalLm, Rows};
-use crate::pretrained::Pretrained;
+use crate::readings::Readings;
 use crate::settings::TrainConfig;
+use crate::stats::Stats;
 
 /// Keys of `method.simpo`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -76,24 +77,10 @@ impl Method for SimpoConfig {
     }
 }
 
-impl OfflineMethod for SimpoConfig {
-    type Example = PreferenceExample;
-    type Objective = Cpo;
+impl PairLoss for SimpoConfig {
+    type Pair = PreferenceExample;
 
-    fn examples(
-        &self,
-        rows: &[Row],
-        from: &Pretrained,
-        options: TokenizeOptions,
-    ) -> Result<Examples<PreferenceExample>> {
-        self.cpo().examples(rows, from, options)
-    }
-
-    fn rows(pair: &PreferenceExample) -> Rows<'_> {
-        <CpoConfig as OfflineMethod>::rows(pair)
-    }
-
-    fn objective(&self, reference: Option<CausalLm>) -> Cpo {
-        self.cpo().objective(reference)
+    fn loss(&self, pass: PairPass<'_, PreferenceExample>, totals: Totals, measured: &mut Readings<Stats>) -> Tensor<1> {
+        self.cpo().loss(pass, totals, measured)
     }
 }

@@ -162,7 +162,8 @@ fn cpo_losses_of_trl() {
         let name = text(&case["name"]);
         let config: CpoConfig = serde_json::from_value(case["options"].clone()).expect("keys of `method.cpo`");
         let [chosen_m, rejected_m] = ["chosen", "rejected"].map(|side| leaf(&flat32(&inputs[side])));
-        let found = config.loss(Tensor::cat(vec![chosen_m.clone(), rejected_m.clone()], 0), &counts_b, totals);
+        let found =
+            config.loss_of_logprobs(Tensor::cat(vec![chosen_m.clone(), rejected_m.clone()], 0), &counts_b, totals);
 
         assert_value(name, f64::from(values(&found.loss)[0]), number(&case["loss"]));
         let mean = |values: &[f32]| values.iter().map(|&x| f64::from(x)).sum::<f64>() / values.len() as f64;
