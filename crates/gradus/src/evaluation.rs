@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::algorithm::Experience;
 use crate::algorithm::actor::logprobs;
 use crate::batches::MicroBatch;
 use crate::error::{Error, Result};
@@ -256,17 +257,17 @@ pub fn observe_rewards(name: &str, scores: &[Score], stats: &mut Stats) {
 /// Records `logprobs/mean`, `logprobs/std` and `logprobs/min`: the policy's logprobs of the tokens that carry loss, in
 /// nats, over all completions of an iteration. With a reference, also `logprobs/reference_mean` and
 /// `logprobs/reference_std` of the same tokens. Standard deviations divide by the number of tokens.
-pub fn observe_logprobs(rollouts: &Rollouts, reference: Option<&[Vec<f32>]>, stats: &mut Stats) {
-    let own: Vec<f32> = rollouts.rollouts.iter().flat_map(|rollout| rollout.counted_logprobs().into_owned()).collect();
+pub fn observe_logprobs(experience: &Experience, stats: &mut Stats) {
+    let own: Vec<f32> = experience.iter().flat_map(|rollout| rollout.counted_logprobs().into_owned()).collect();
     stats.mean_of("logprobs/mean", &own);
     stats.mean("logprobs/std", std(&own, Variance::Biased).unwrap_or(0.0), 1.0);
     if let Some(least) = own.iter().copied().reduce(f32::min) {
         stats.min("logprobs/min", f64::from(least));
     }
-    if let Some(reference) = reference {
-        let logprobs = reference.concat();
-        stats.mean_of("logprobs/reference_mean", &logprobs);
-        stats.mean("logprobs/reference_std", std(&logprobs, Variance::Biased).unwrap_or(0.0), 1.0);
+    let all: Vec<usize> = (0..experience.len()).collect();
+    if let Some(reference) = experience.gather(&all, |scored| scored.reference_t.as_ref()) {
+        stats.mean_of("logprobs/reference_mean", &reference);
+        stats.mean("logprobs/reference_std", std(&reference, Variance::Biased).unwrap_or(0.0), 1.0);
     }
 }
 

@@ -93,12 +93,9 @@ impl Algorithm for BestOf {
             scored.max_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(i, _)| i)
         };
         let best: Vec<Option<usize>> = totals.chunks(self.group_size).map(best_of).collect();
-        let rollouts = experience.rollouts.rollouts.iter().enumerate();
-        let advantages = rollouts.map(|(i, rollout)| {
-            let is_best = best[i / self.group_size] == Some(i % self.group_size);
-            vec![if is_best { 1.0 } else { 0.0 }; rollout.counted()]
-        });
-        Advantages { advantages: advantages.collect(), ..Advantages::default() }
+        let is_best = |i: usize| best[i / self.group_size] == Some(i % self.group_size);
+        let advantages_b: Vec<f32> = (0..experience.len()).map(|i| if is_best(i) { 1.0 } else { 0.0 }).collect();
+        Advantages::of_rollouts(experience, &advantages_b)
     }
 
     fn update(

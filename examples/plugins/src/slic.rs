@@ -3,17 +3,14 @@
 
 use gradus::burn::tensor::Tensor;
 use gradus::burn::tensor::activation::relu;
-use gradus::data::{self, Examples, Need, PreferenceExample, Row, TokenizeOptions, TooLong};
-use gradus::loss::reduce::segment_sum;
+use gradus::data::{Need, PreferenceExample, TooLong};
+use gradus::loss::reduce::{segment_sum, sum};
 use gradus::method::{Cast, Defaults, Head, Method, Problems, Shared};
-use gradus::model::{CausalLm, Rows, Sequence};
-use gradus::objective::{Objective, OfflineMethod, Pass, Readings};
-use gradus::pretrained::Pretrained;
+use gradus::objective::{PairLoss, PairPass, Readings, Totals};
 use gradus::settings::TrainConfig;
 use gradus::stats::Stats;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Value, json};
 
 /// Sequence likelihood calibration: a hinge loss on the log-probabilities of a pair, and the likelihood of the chosen
 /// completion.
@@ -62,68 +59,19 @@ impl Method for Slic {
     }
 }
 
-impl OfflineMethod for Slic {
-    type Example = PreferenceExample;
-    type Objective = Self;
-
-    fn examples(
-        &self,
-        rows: &[Row],
-        from: &Pretrained,
-        options: TokenizeOptions,
-    ) -> gradus::Result<Examples<PreferenceExample>> {
-        data::preference_examples(rows, &from.tokenizer, from.template.as_ref(), &options)
-    }
-
-    fn rows(pair: &PreferenceExample) -> Rows<'_> {
-        Rows::Pairs(vec![completions(pair)])
-    }
-
-    fn objective(&self, _reference: Option<CausalLm>) -> Self {
-        *self
-    }
-}
-
-fn completions(pair: &PreferenceExample) -> [Sequence<'_>; 2] {
-    [&pair.chosen_ids, &pair.rejected_ids].map(|ids| {
-        let (prompt, completion) = ids.split_at(pair.prompt_len);
-        Sequence::completion(prompt, completion)
-    })
-}
-
-impl Objective for Slic {
-    type Model = CausalLm;
-    type Example = PreferenceExample;
-
-    fn tokens(&self, pair: &PreferenceExample) -> usize {
-        pair.chosen_ids.len() + pair.rejected_ids.len()
-    }
-
-    fn targets(&self, pair: &PreferenceExample) -> usize {
-        completions(pair)[0].targets()
-    }
+impl PairLoss for Slic {
+    type Pair = PreferenceExample;
 
     /// `max(0, margin − log π(chosen) + log π(rejected)) − likelihood · log π(chosen)`, as the mean over the pairs of
     /// the step.
-    fn loss(
-        &self,
-        model: &CausalLm,
-        pairs: &[&PreferenceExample],
-        pass: Pass,
-        measured: &mut Readings<Stats>,
-    ) -> Option<Tensor<1>> {
-        let batch = model.batch(&Rows::Pairs(pairs.iter().map(|pair| completions(pair)).collect()));
+    fn loss(&self, pass: PairPass<'_, PreferenceExample>, totals: Totals, measured: &mut Readings<Stats>) -> Tensor<1> {
         // First the chosen completions of all pairs, then the rejected ones.
-        let logprobs_b = segment_sum(model.logprobs(&batch, 1.0).logprobs_m, batch.counts_b());
-        let p = pairs.len();
+        let logprobs_b = segment_sum(pass.tokens.logprobs_m.clone(), pass.counts_b());
+        let p = pass.pairs.len();
         let (chosen_p, rejected_p) = (logprobs_b.clone().narrow(0, 0, p), logprobs_b.narrow(0, p, p));
         let margins_p = chosen_p.clone() - rejected_p;
         measured.mean_of("margin", &margins_p);
         let losses_p = relu(-margins_p + self.margin) - chosen_p * self.likelihood;
-        Some(losses_p.sum() / pass.totals.examples as f64)
-    }
-
-    fn describe(&self, pair: &PreferenceExample) -> Value {
-        json!({ "chosen_ids": pair.chosen_ids, "rejected_ids": pair.rejected_ids, "prompt_len": pair.prompt_len })
+        sum(losses_p) / totals.examples as f64
     }
 }

@@ -267,7 +267,7 @@ impl Algorithm for A2c {
         let tokens = pass_stats.ratios.tokens as f64;
         stats.mean("entropy", pass_stats.entropy, tokens);
         stats.mean("val/ratio", pass_stats.ratios.ratio() * tokens, tokens);
-        let tokens = lengths(&experience.rollouts, &scored).iter().sum();
+        let tokens = lengths(experience, &scored).iter().sum();
         Ok(StepReport { tokens, metrics: stats, kl: None })
     }
 

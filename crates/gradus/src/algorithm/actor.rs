@@ -1,12 +1,14 @@
 //! The policy in training, and the conversion of rollouts into forward passes.
 
+use std::borrow::Borrow;
+
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
 use crate::batches::MicroBatch;
-use crate::host::{constant, read};
+use crate::host::read;
 use crate::model::{Batch, CausalLm, Counted, DropoutStream, Rows, Sequence, Support, Targets, TokenLogprobs, Trunk};
-use crate::rollout::Rollouts;
+use crate::rollout::{Rollout, Rollouts};
 
 /// A policy, with a value head if the critic shares its trunk.
 #[derive(Module, Debug)]
@@ -69,7 +71,7 @@ impl Actor {
     }
 
     /// Returns the values of the states before all counted completion tokens, one list per rollout, without gradient.
-    pub fn values(&self, rollouts: &Rollouts, passes: MicroBatch) -> Option<Vec<Vec<f32>>> {
+    pub fn values<R: Borrow<Rollout>>(&self, rollouts: &Rollouts<R>, passes: MicroBatch) -> Option<Vec<Vec<f32>>> {
         let head = self.value_head.as_ref()?;
         Some(per_rollout(&self.policy.trunk, rollouts, passes, |_, batch| {
             let hidden_nd = self.policy.hidden(batch);
@@ -80,14 +82,19 @@ impl Actor {
 }
 
 /// Returns the logprobs of all counted completion tokens under `model`, one list per rollout.
-pub fn logprobs(model: &CausalLm, rollouts: &Rollouts, temperature: f32, passes: MicroBatch) -> Vec<Vec<f32>> {
+pub fn logprobs<R: Borrow<Rollout>>(
+    model: &CausalLm,
+    rollouts: &Rollouts<R>,
+    temperature: f32,
+    passes: MicroBatch,
+) -> Vec<Vec<f32>> {
     per_rollout(&model.trunk, rollouts, passes, |_, batch| read(&model.logprobs(batch, temperature).logprobs_m))
 }
 
 /// [`logprobs`] with dropout, with masks drawn from `masks`: the policy as it is in training.
-pub(crate) fn logprobs_dropping(
+pub(crate) fn logprobs_dropping<R: Borrow<Rollout>>(
     model: &CausalLm,
-    rollouts: &Rollouts,
+    rollouts: &Rollouts<R>,
     temperature: f32,
     passes: MicroBatch,
     masks: DropoutStream,
@@ -107,9 +114,9 @@ pub fn raw_logprobs(model: &CausalLm, rollouts: &Rollouts, temperature: f32, pas
 
 /// Runs `pass` over all rollouts and returns the values of each, one per counted completion token. `pass` receives the
 /// number of the pass. Ranks share the passes.
-pub(crate) fn per_rollout(
+pub(crate) fn per_rollout<R: Borrow<Rollout>>(
     trunk: &Trunk,
-    rollouts: &Rollouts,
+    rollouts: &Rollouts<R>,
     passes: MicroBatch,
     mut pass: impl FnMut(usize, &Batch) -> Vec<f32>,
 ) -> Vec<Vec<f32>> {
@@ -129,12 +136,12 @@ pub(crate) fn per_rollout(
 
 /// Returns the prompts and completions of the chosen rollouts as a batch, with their supports if those are recorded.
 /// Adjacent rollouts with the same prompt share it.
-pub(crate) fn batch(trunk: &Trunk, rollouts: &Rollouts, chosen: &[usize]) -> Batch {
-    let masks: Vec<Vec<bool>> = chosen.iter().map(|&i| rollouts.rollouts[i].mask().collect()).collect();
+pub(crate) fn batch<R: Borrow<Rollout>>(trunk: &Trunk, rollouts: &Rollouts<R>, chosen: &[usize]) -> Batch {
+    let masks: Vec<Vec<bool>> = chosen.iter().map(|&i| rollouts.rollout(i).mask().collect()).collect();
     let mut groups: Vec<Vec<Sequence<'_>>> = Vec::new();
     let mut last = None;
     for (&i, mask) in chosen.iter().zip(&masks) {
-        let (prompt, rollout) = (rollouts.prompt(i), &rollouts.rollouts[i]);
+        let (prompt, rollout) = (rollouts.prompt(i), rollouts.rollout(i));
         assert!(!prompt.ids.is_empty(), "a completion follows at least one prompt token");
         let counted = if mask.contains(&false) { Counted::Mask(mask) } else { Counted::All };
         let sequence = Sequence { counted, ..Sequence::completion(&prompt.ids, &rollout.completion_ids) };
@@ -145,9 +152,9 @@ pub(crate) fn batch(trunk: &Trunk, rollouts: &Rollouts, chosen: &[usize]) -> Bat
         }
     }
     let batch = trunk.batch(&Rows::Groups(groups));
-    let are_limited = chosen.iter().any(|&i| !rollouts.rollouts[i].supports.is_empty());
+    let are_limited = chosen.iter().any(|&i| !rollouts.rollout(i).supports.is_empty());
     let supports = |&i: &usize| -> Vec<Support> {
-        let rollout = &rollouts.rollouts[i];
+        let rollout = rollouts.rollout(i);
         match rollout.supports.is_empty() {
             true => vec![Support::All; rollout.counted()],
             false => rollout.counted_supports().cloned().collect(),
@@ -157,8 +164,8 @@ pub(crate) fn batch(trunk: &Trunk, rollouts: &Rollouts, chosen: &[usize]) -> Bat
 }
 
 /// Returns the number of tokens in prompt and completion of each chosen rollout.
-pub(crate) fn lengths(rollouts: &Rollouts, chosen: &[usize]) -> Vec<usize> {
-    chosen.iter().map(|&i| rollouts.prompt(i).ids.len() + rollouts.rollouts[i].completion_ids.len()).collect()
+pub(crate) fn lengths<R: Borrow<Rollout>>(rollouts: &Rollouts<R>, chosen: &[usize]) -> Vec<usize> {
+    chosen.iter().map(|&i| rollouts.prompt(i).ids.len() + rollouts.rollout(i).completion_ids.len()).collect()
 }
 
 /// Returns the packed indices of the states before the targets, for `select`.
@@ -168,13 +175,8 @@ pub(crate) fn positions(device: &Device, targets: &Targets) -> Tensor<1, Int> {
 }
 
 /// Returns the recorded logprobs of the counted tokens of the chosen rollouts, end to end.
-pub(crate) fn old_logprobs(rollouts: &Rollouts, chosen: &[usize]) -> Vec<f32> {
-    chosen.iter().flat_map(|&i| rollouts.rollouts[i].counted_logprobs().into_owned()).collect()
-}
-
-/// Returns the lists of the chosen rollouts, end to end, as a tensor without gradient.
-pub(crate) fn gather(lists: &[Vec<f32>], chosen: &[usize], device: &Device) -> Tensor<1> {
-    constant(concat(lists, chosen), device)
+pub(crate) fn old_logprobs<R: Borrow<Rollout>>(rollouts: &Rollouts<R>, chosen: &[usize]) -> Vec<f32> {
+    chosen.iter().flat_map(|&i| rollouts.rollout(i).counted_logprobs().into_owned()).collect()
 }
 
 /// Returns the lists of the chosen rollouts, end to end.

@@ -1,7 +1,7 @@
 //! From rewards per token to advantages: relative to a critic, or to the other completions of a prompt.
 
 use super::actor::concat;
-use super::{Advantages, Experience};
+use super::{Advantages, CriticTargets, Experience, TokenTargets};
 use crate::math::stats::{Variance, explained_variance, mean, std};
 use crate::math::{Baseline, Scale, gae, group_advantages, returns};
 use crate::stats::Stats;
@@ -40,15 +40,16 @@ pub fn of_critic(
     stats.mean("values/mean", mean(&predicted).unwrap_or(0.0), 1.0);
     stats.mean("values/std", std(&predicted, Variance::Biased).unwrap_or(0.0), 1.0);
     stats.mean("returns/mean", mean(&observed).unwrap_or(0.0), 1.0);
-    Advantages { advantages, returns, values, stats, ..Advantages::default() }
+    let targets = advantages.into_iter().zip(returns).zip(values).map(|((advantages_t, returns_t), values_t)| {
+        TokenTargets { advantages_t, critic: Some(CriticTargets { returns_t, values_t }) }
+    });
+    Advantages { targets: targets.collect(), stats, kl: None }
 }
 
 /// Computes one advantage per completion, the same for all of its tokens: its reward in `rewards_b` relative to its group.
 pub fn of_groups(rewards_b: &[Option<f32>], experience: &Experience, baseline: Baseline, scale: Scale) -> Advantages {
-    let groups = group_advantages(rewards_b, experience.rollouts.group_size, baseline, scale);
-    let mut stats = Stats::default();
-    stats.mean("frac_reward_zero_std", groups.zero_std_fraction(), 1.0);
-    let rollouts = experience.rollouts.rollouts.iter().zip(&groups.advantages_b);
-    let advantages = rollouts.map(|(rollout, &advantage)| vec![advantage; rollout.counted()]).collect();
-    Advantages { advantages, stats, ..Advantages::default() }
+    let groups = group_advantages(rewards_b, experience.group_size, baseline, scale);
+    let mut found = Advantages::of_rollouts(experience, &groups.advantages_b);
+    found.stats.mean("frac_reward_zero_std", groups.zero_std_fraction(), 1.0);
+    found
 }

@@ -1,5 +1,6 @@
 //! PPO's critic: a head on the policy's trunk, or a separate model.
 
+use std::borrow::Borrow;
 use std::path::Path;
 
 use burn::tensor::Tensor;
@@ -11,7 +12,7 @@ use crate::files::atomic;
 use crate::host::read;
 use crate::learner::Learner;
 use crate::model::{Batch, ModelDir, RewardModel, save_reward_model};
-use crate::rollout::Rollouts;
+use crate::rollout::{Rollout, Rollouts};
 use crate::run::NamedTensor;
 use crate::run::tensors::write_tensors;
 
@@ -39,7 +40,12 @@ pub struct SeparateCritic {
 
 impl Critic {
     /// Returns the values of the states before all counted completion tokens, one list per rollout.
-    pub fn values(&self, actor: &Actor, rollouts: &Rollouts, passes: MicroBatch) -> Vec<Vec<f32>> {
+    pub fn values<R: Borrow<Rollout>>(
+        &self,
+        actor: &Actor,
+        rollouts: &Rollouts<R>,
+        passes: MicroBatch,
+    ) -> Vec<Vec<f32>> {
         match self {
             Self::Shared => actor.values(rollouts, passes).expect("a shared critic is the actor's value head"),
             Self::Separate(critic) => {

@@ -187,7 +187,7 @@ impl Estimator {
 
     /// Computes the advantages of all rollouts, on the host, and advances the KL controller by one step.
     pub fn advantages(&mut self, actor: &Actor, experience: &Experience, settings: &Settings) -> Advantages {
-        let values = self.critic.values(actor, &experience.rollouts, settings.passes);
+        let values = self.critic.values(actor, experience, settings.passes);
         let mut stats = Stats::default();
         // Rewards per token: the scores minus the penalties.
         let Penalties { mut rewards, kl } = self.kl.penalties(experience);
@@ -212,7 +212,7 @@ impl Estimator {
         }
         let mut found = of_critic(&rewards, values, scored, (*discount, *gae_lambda), padding);
         if self.keys.whiten_advantages && whitening.advantages_over == WhitenedOver::Batch {
-            self.whiten(&mut found.advantages, scored);
+            self.whiten(&mut found, scored);
         }
         found
     }
@@ -223,13 +223,18 @@ impl Estimator {
         let is_enabled = self.keys.whiten_advantages && self.keys.whitening.advantages_over == WhitenedOver::MiniBatch;
         is_enabled.then(|| {
             let mut own = advantages.clone();
-            self.whiten(&mut own.advantages, chosen);
+            self.whiten(&mut own, chosen);
             own
         })
     }
 
-    fn whiten(&self, advantages: &mut [Vec<f32>], chosen: &[usize]) {
-        whiten_lists(advantages, chosen, Whiten::ZeroMean, self.keys.whitening.advantages.into());
+    fn whiten(&self, advantages: &mut Advantages, chosen: &[usize]) {
+        let mut lists: Vec<Vec<f32>> =
+            advantages.targets.iter_mut().map(|targets| std::mem::take(&mut targets.advantages_t)).collect();
+        whiten_lists(&mut lists, chosen, Whiten::ZeroMean, self.keys.whitening.advantages.into());
+        for (targets, advantages_t) in advantages.targets.iter_mut().zip(lists) {
+            targets.advantages_t = advantages_t;
+        }
     }
 
     /// Returns the current KL coefficient.
@@ -331,6 +336,10 @@ mod tests {
         Estimator::new(keys, Critic::Shared, None).estimate(rewards, values, &[0, 1])
     }
 
+    fn returns(advantages: &Advantages, rollout: usize) -> &[f32] {
+        &advantages.targets[rollout].critic.as_ref().expect("a critic").returns_t
+    }
+
     fn close(found: &[f32], expected: &[f64]) {
         assert_eq!(found.len(), expected.len());
         for (found, expected) in found.iter().zip(expected) {
@@ -341,17 +350,17 @@ mod tests {
     #[test]
     fn whitening_and_gae_of_fine_grained_rlhf() {
         let found = fine_grained(true);
-        close(&found.returns[0], &[-0.164_063, -0.032_477, -0.757_632, -0.641_498]);
-        close(&found.returns[1], &[1.249_335, 0.920_268]);
-        close(&found.advantages[0], &[-0.313_606, -0.275_468, -0.909_586, -0.648_607]);
-        close(&found.advantages[1], &[1.513_804, 0.633_464]);
+        close(returns(&found, 0), &[-0.164_063, -0.032_477, -0.757_632, -0.641_498]);
+        close(returns(&found, 1), &[1.249_335, 0.920_268]);
+        close(&found.targets[0].advantages_t, &[-0.313_606, -0.275_468, -0.909_586, -0.648_607]);
+        close(&found.targets[1].advantages_t, &[1.513_804, 0.633_464]);
     }
 
     #[test]
     fn without_the_padding_only_the_shorter_sequence_differs_before_whitening() {
         let (leaking, masked) = (fine_grained(true), fine_grained(false));
-        assert_eq!(leaking.returns[0], masked.returns[0]);
+        assert_eq!(returns(&leaking, 0), returns(&masked, 0));
         // δ₁ = 1.185563 − 0.4; Â₀ = 0.355080 + 0.4 + 0.95·0.785563.
-        close(&masked.returns[1], &[1.501_365, 1.185_563]);
+        close(returns(&masked, 1), &[1.501_365, 1.185_563]);
     }
 }

@@ -56,13 +56,13 @@ pub struct Distance {
 impl Distributions<'_> {
     /// Returns the number of counted tokens.
     fn tokens(&self) -> usize {
-        self.chosen.iter().map(|&i| self.experience.rollouts.rollouts[i].counted()).sum()
+        self.chosen.iter().map(|&i| self.experience.rollout(i).counted()).sum()
     }
 
     /// Splits `chosen` into passes whose logits fit into memory, grouped by lane.
     fn parts(&self, vocabulary: usize) -> Vec<Vec<&[usize]>> {
         let tokens = self.passes.tokens.min(LOGITS / vocabulary);
-        let passes = MicroBatch { tokens, ..self.passes }.in_lanes(&lengths(&self.experience.rollouts, self.chosen));
+        let passes = MicroBatch { tokens, ..self.passes }.in_lanes(&lengths(self.experience, self.chosen));
         passes.into_iter().map(|lane| lane.into_iter().map(|(_, range)| &self.chosen[range]).collect()).collect()
     }
 
@@ -74,7 +74,7 @@ impl Distributions<'_> {
     }
 
     fn batch(&self, model: &CausalLm, part: &[usize]) -> Batch {
-        actor::batch(&model.trunk, &self.experience.rollouts, part)
+        actor::batch(&model.trunk, self.experience, part)
     }
 
     /// Returns the logits of a batch's target tokens at the temperature, `[M, V]`.
@@ -82,8 +82,8 @@ impl Distributions<'_> {
         model.token_logits(model.hidden(batch), batch.targets(), self.temperature)
     }
 
-    /// Returns the distance of `new` from `old`, with the objective for `advantages`.
-    pub fn distance(&self, new: &CausalLm, old: &CausalLm, advantages: &[Vec<f32>]) -> Distance {
+    /// Returns the distance of `new` from `old`, with the objective for `advantages`, a function of the rollouts of a part.
+    pub fn distance(&self, new: &CausalLm, old: &CausalLm, advantages: &dyn Fn(&[usize]) -> Vec<f32>) -> Distance {
         let kl = self.sum(new.vocab_size(), |part| {
             let batch = self.batch(new, part);
             let [new_mv, old_mv] = [new, old].map(|model| activation::log_softmax(self.logits(model, &batch), 1));
@@ -94,17 +94,16 @@ impl Distributions<'_> {
     }
 
     /// Returns the mean of `Â·ρ` under `model`: bit for bit the [`objective`](Distance::objective) of its distance.
-    pub fn objective(&self, model: &CausalLm, advantages: &[Vec<f32>]) -> f64 {
-        let of_part = |part: &[usize]| self.objective_of(model, &self.batch(model, part), part, advantages);
+    pub fn objective(&self, model: &CausalLm, advantages: &dyn Fn(&[usize]) -> Vec<f32>) -> f64 {
+        let of_part = |part: &[usize]| self.objective_of(model, &self.batch(model, part), part, &advantages(part));
         self.sum(model.vocab_size(), of_part) / self.tokens().max(1) as f64
     }
 
     /// Returns Σ `Â·ρ` over the tokens of a part.
-    fn objective_of(&self, model: &CausalLm, batch: &Batch, part: &[usize], advantages: &[Vec<f32>]) -> f64 {
+    fn objective_of(&self, model: &CausalLm, batch: &Batch, part: &[usize], advantages: &[f32]) -> f64 {
         let logprobs = read(&model.logprobs(batch, self.temperature).logprobs_m);
-        let recorded = actor::old_logprobs(&self.experience.rollouts, part);
-        let advantages = actor::concat(advantages, part);
-        let tokens = logprobs.iter().zip(&recorded).zip(&advantages);
+        let recorded = actor::old_logprobs(self.experience, part);
+        let tokens = logprobs.iter().zip(&recorded).zip(advantages);
         tokens.map(|((new, old), advantage)| (f64::from(*new) - f64::from(*old)).exp() * f64::from(*advantage)).sum()
     }
 

@@ -26,7 +26,7 @@ impl Grouped {
     /// Returns the rollouts of a step that carry loss, and the number of the others. Groups stay together so that each
     /// prompt is computed once.
     fn split(&self, experience: &Experience, batch: &[usize]) -> (Vec<usize>, usize) {
-        let stop = |i: usize| experience.rollouts.rollouts[i].stop;
+        let stop = |i: usize| experience.rollout(i).stop;
         let counts = |i: &usize| !(self.masks_truncated && stop(*i) == StopReason::Length);
         let mut chosen: Vec<usize> = batch.iter().copied().filter(counts).collect();
         chosen.sort_unstable();
@@ -45,7 +45,7 @@ impl Grouped {
         advantages: &Advantages,
         update: Update<'_>,
     ) -> Result<StepReport, String> {
-        let all: Vec<usize> = (0..experience.rollouts.len()).collect();
+        let all: Vec<usize> = (0..experience.len()).collect();
         let entropy_coefficient = self.loss.entropy_coefficient;
         let steps = self.update_epochs * self.mini_batches;
         let masks = |pass: usize| DropoutStream::new(update.settings.seed, update.iteration as u64, pass as u64);
@@ -56,7 +56,7 @@ impl Grouped {
         let dropped = (drops && steps > 1).then(|| {
             let policy = &actor.frozen().policy;
             let (temperature, passes) = (self.loss.temperature, update.settings.passes);
-            logprobs_dropping(policy, &experience.rollouts, temperature, passes, masks(steps))
+            logprobs_dropping(policy, experience, temperature, passes, masks(steps))
         });
         let old = match (&dropped, drops) {
             (Some(dropped), _) => OldLogprobs::Given(dropped),
@@ -99,7 +99,7 @@ impl Grouped {
             }
         }
         observe(&self.loss.surrogate, &ratios, &mut stats);
-        let tokens = lengths(&experience.rollouts, &all).iter().sum();
+        let tokens = lengths(experience, &all).iter().sum();
         Ok(StepReport { tokens, metrics: stats, kl: None })
     }
 }

@@ -22,6 +22,7 @@ pub mod shaping;
 pub mod step;
 pub mod trpo;
 
+use std::borrow::{Borrow, Cow};
 use std::path::Path;
 
 use rand::seq::SliceRandom;
@@ -71,64 +72,155 @@ pub struct AlgorithmInputs {
 pub type SavePolicy<'a> = &'a dyn Fn(&CausalLm, &Path) -> Result<()>;
 
 /// Scored rollouts: all data that an algorithm trains on.
+pub type Experience = Rollouts<ScoredRollout>;
+
+/// A rollout with the values that training adds to it. Lists have one value per counted token.
 #[derive(Debug, Clone)]
-pub struct Experience {
-    /// The rollouts.
-    pub rollouts: Rollouts,
-    /// One list per rollout, one reward per counted completion token; `None` for a rollout without a score.
-    pub rewards: Vec<Option<Vec<f32>>>,
-    /// Reference logprobs, one list per rollout; `None` if the algorithm needs no reference.
-    pub reference: Option<Vec<Vec<f32>>>,
+pub struct ScoredRollout {
+    /// The rollout.
+    pub rollout: Rollout,
+    /// Rewards; `None` for a rollout without a score.
+    pub rewards_t: Option<Vec<f32>>,
+    /// Logprobs of the reference; `None` if the algorithm needs no reference.
+    pub reference_t: Option<Vec<f32>>,
+    /// Logprobs of the sampler; `None` if the policy itself sampled the tokens.
+    pub off_policy: Option<OffPolicy>,
+}
+
+impl Borrow<Rollout> for ScoredRollout {
+    fn borrow(&self) -> &Rollout {
+        &self.rollout
+    }
+}
+
+impl ScoredRollout {
+    /// Returns the sum of the rewards.
+    pub fn total(&self) -> Option<f32> {
+        self.rewards_t.as_ref().map(|rewards_t| rewards_t.iter().sum())
+    }
+
+    /// Returns the logprobs of the policy for the KL. With `is_raw`, they are those over the whole vocabulary ([`Algorithm::has_raw_kl`]).
+    pub(crate) fn logprobs_of_kl(&self, is_raw: bool) -> Cow<'_, [f32]> {
+        if is_raw { self.rollout.counted_raw_logprobs().into() } else { self.rollout.counted_logprobs() }
+    }
 }
 
 impl Experience {
+    /// Joins rollouts with their rewards and the logprobs of the reference, one list per rollout.
+    ///
+    /// # Panics
+    /// If a list does not have one value per counted token.
+    pub fn new(rollouts: Rollouts, rewards: Vec<Option<Vec<f32>>>, reference: Option<Vec<Vec<f32>>>) -> Self {
+        let Rollouts { prompts, rollouts, group_size, tokenizer } = rollouts;
+        assert_eq!(rewards.len(), rollouts.len(), "one list of rewards per rollout");
+        let reference: Vec<Option<Vec<f32>>> = match reference {
+            Some(reference) => reference.into_iter().map(Some).collect(),
+            None => vec![None; rollouts.len()],
+        };
+        assert_eq!(reference.len(), rollouts.len(), "one list of reference logprobs per rollout");
+        let joined = |((rollout, rewards_t), reference_t): ((Rollout, Option<Vec<f32>>), Option<Vec<f32>>)| {
+            for values_t in rewards_t.iter().chain(&reference_t) {
+                assert_eq!(values_t.len(), rollout.counted(), "one value per counted token");
+            }
+            ScoredRollout { rollout, rewards_t, reference_t, off_policy: None }
+        };
+        let rollouts = rollouts.into_iter().zip(rewards).zip(reference).map(joined).collect();
+        Self { prompts, rollouts, group_size, tokenizer }
+    }
+
     /// Returns the sum of each rollout's rewards.
     pub fn totals(&self) -> Vec<Option<f32>> {
-        self.rewards.iter().map(|rewards_t| rewards_t.as_ref().map(|rewards_t| rewards_t.iter().sum())).collect()
+        self.rollouts.iter().map(ScoredRollout::total).collect()
     }
 
     /// Returns [`totals`](Self::totals) minus `penalty` for completions that were cut off before a stop id.
     pub fn penalized_totals(&self, penalty: Option<f64>) -> Vec<Option<f32>> {
         let penalty = penalty.unwrap_or(0.0) as f32;
-        let less = |(total, rollout): (Option<f32>, &Rollout)| match rollout.stop {
-            StopReason::Length => total.map(|total| total - penalty),
-            _ => total,
+        let less = |scored: &ScoredRollout| match scored.rollout.stop {
+            StopReason::Length => scored.total().map(|total| total - penalty),
+            _ => scored.total(),
         };
-        self.totals().into_iter().zip(&self.rollouts.rollouts).map(less).collect()
+        self.rollouts.iter().map(less).collect()
     }
 
     /// Returns KL(policy ‖ reference) of each rollout in nats, summed over its counted tokens. With `is_raw`, the
     /// policy's logprobs are those over the whole vocabulary ([`Algorithm::has_raw_kl`]). `None` without a reference.
     pub fn kls(&self, is_raw: bool) -> Option<Vec<f64>> {
-        let pairs = self.rollouts.rollouts.iter().zip(self.reference.as_ref()?);
-        let of_one = |(rollout, reference_t): (&Rollout, &Vec<f32>)| match is_raw {
-            true => kl::of_sequence(&rollout.counted_raw_logprobs(), reference_t),
-            false => kl::of_sequence(&rollout.counted_logprobs(), reference_t),
+        let of_one = |scored: &ScoredRollout| {
+            Some(kl::of_sequence(&scored.logprobs_of_kl(is_raw), scored.reference_t.as_ref()?))
         };
-        Some(pairs.map(of_one).collect())
+        self.rollouts.iter().map(of_one).collect()
     }
 
     /// Returns the indices of the rollouts that have a score.
     pub fn scored(&self) -> Vec<usize> {
-        (0..self.rollouts.len()).filter(|&i| self.rewards[i].is_some()).collect()
+        (0..self.rollouts.len()).filter(|&i| self.rollouts[i].rewards_t.is_some()).collect()
+    }
+
+    /// Returns the lists of the chosen rollouts, end to end; `None` if one of them is absent.
+    pub(crate) fn gather<'a>(
+        &'a self,
+        chosen: &[usize],
+        of: impl Fn(&'a ScoredRollout) -> Option<&'a Vec<f32>>,
+    ) -> Option<Vec<f32>> {
+        let lists: Vec<&[f32]> =
+            chosen.iter().map(|&i| of(&self.rollouts[i]).map(Vec::as_slice)).collect::<Option<_>>()?;
+        Some(lists.concat())
     }
 }
 
-/// Advantages and other training targets of the counted completion tokens, one list per rollout.
+/// Advantages and other training targets.
 #[derive(Debug, Clone, Default)]
 pub struct Advantages {
-    /// One advantage per completion token.
-    pub advantages: Vec<Vec<f32>>,
-    /// Targets of the critic; empty without a critic.
-    pub returns: Vec<Vec<f32>>,
-    /// The critic's value of the state before each token; empty without a critic.
-    pub values: Vec<Vec<f32>>,
+    /// Training targets of each rollout.
+    pub targets: Vec<TokenTargets>,
     /// KL(policy ‖ reference) per completion in nats, by the estimator of the penalty; `None` if no KL is part of the reward.
     pub kl: Option<Mean>,
-    /// Log-probabilities of another sampler; `None` if the policy itself sampled the tokens.
-    pub off_policy: Option<OffPolicy>,
     /// Metrics of the computation.
     pub stats: Stats,
+}
+
+/// Training targets of the counted tokens of a rollout.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct TokenTargets {
+    /// Advantage of each token.
+    pub advantages_t: Vec<f32>,
+    /// Targets of the critic; `None` without a critic.
+    pub critic: Option<CriticTargets>,
+}
+
+/// Targets of the critic for the counted tokens of a rollout.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CriticTargets {
+    /// Return of each token, which the critic learns.
+    pub returns_t: Vec<f32>,
+    /// The critic's value of the state before each token.
+    pub values_t: Vec<f32>,
+}
+
+impl Advantages {
+    /// Gives all counted tokens of a rollout the same advantage: `advantages_b` has one per rollout.
+    pub fn of_rollouts<R: Borrow<Rollout>>(rollouts: &Rollouts<R>, advantages_b: &[f32]) -> Self {
+        let of_one = |(rollout, &advantage): (&Rollout, &f32)| TokenTargets {
+            advantages_t: vec![advantage; rollout.counted()],
+            critic: None,
+        };
+        Self { targets: rollouts.iter().zip(advantages_b).map(of_one).collect(), ..Self::default() }
+    }
+
+    /// Returns the advantages of the chosen rollouts, end to end.
+    pub(crate) fn gather(&self, chosen: &[usize]) -> Vec<f32> {
+        chosen.iter().flat_map(|&i| self.targets[i].advantages_t.iter().copied()).collect()
+    }
+
+    /// Returns the targets of the critic for the chosen rollouts, end to end.
+    ///
+    /// # Panics
+    /// Without a critic.
+    pub(crate) fn gather_critic(&self, chosen: &[usize], of: impl Fn(&CriticTargets) -> &Vec<f32>) -> Vec<f32> {
+        let of_one = |&i: &usize| of(self.targets[i].critic.as_ref().expect("the algorithm has a critic")).clone();
+        chosen.iter().flat_map(of_one).collect()
+    }
 }
 
 /// Position of an update in the run.
@@ -180,7 +272,7 @@ pub trait Algorithm {
         0
     }
 
-    /// Whether [`Experience::reference`] must be filled.
+    /// Whether [`ScoredRollout::reference_t`] must be filled.
     fn needs_reference(&self) -> bool;
 
     /// Whether the KL to the reference uses logprobs over the whole vocabulary, even if training normalizes them over a support.

@@ -311,7 +311,7 @@ impl Algorithm for Nlpo {
         update: Update<'_>,
     ) -> Result<StepReport, String> {
         let mut report = self.ppo.update(actor, experience, advantages, update)?;
-        let supports = experience.rollouts.rollouts.iter().flat_map(|rollout| &rollout.supports);
+        let supports = experience.iter().flat_map(|rollout| &rollout.supports);
         for support in supports {
             report.metrics.mean("mask/kept", support.len(actor.module().policy.vocab_size()) as f64, 1.0);
         }

@@ -2,28 +2,32 @@
 
 use std::borrow::Cow;
 
-use super::Advantages;
+use super::{Advantages, Experience};
 use crate::math::importance::Correction;
-use crate::rollout::{Rollout, Rollouts};
 use crate::stats::Stats;
 
-/// Log-probabilities of the sampler, and the weights of the losses derived from them.
+/// Log-probabilities of the sampler of a rollout, and the weights of the losses derived from them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OffPolicy {
-    /// The sampler's log-probabilities of the counted tokens, one list per rollout; NaN if the sampler returned none.
-    pub sampler: Vec<Vec<f32>>,
+    /// The sampler's log-probabilities of the counted tokens; NaN if the sampler returned none.
+    pub sampler_t: Vec<f32>,
     /// Factors of the losses of these tokens; `None` without a correction.
-    pub ratios: Option<Vec<Vec<f32>>>,
+    pub ratios_t: Option<Vec<f32>>,
 }
 
-impl OffPolicy {
-    /// Compares the log-probabilities that `rollouts` were sampled with to those of the trained policy, which by now
+impl Experience {
+    /// Compares the log-probabilities that the rollouts were sampled with to those of the trained policy, which by now
     /// are stored as the rollouts' own. Metrics have TRL's names.
-    pub fn of(rollouts: &Rollouts, correction: Option<&Correction>, stats: &mut Stats) -> Self {
-        let of_sampler =
-            |rollout: &Rollout| -> Vec<f32> { rollout.only_counted(&rollout.sampled_logprobs).copied().collect() };
-        let sampler: Vec<Vec<f32>> = rollouts.rollouts.iter().map(of_sampler).collect();
-        let pairs = || rollouts.rollouts.iter().map(|rollout| rollout.counted_logprobs()).zip(&sampler);
+    pub(crate) fn compare_with_sampler(&mut self, correction: Option<&Correction>, stats: &mut Stats) {
+        for scored in &mut self.rollouts {
+            let (rollout, own_t) = (&scored.rollout, scored.rollout.counted_logprobs());
+            let sampler_t: Vec<f32> = rollout.only_counted(&rollout.sampled_logprobs).copied().collect();
+            let ratios_t = correction.map(|correction| correction.weights(&own_t, &sampler_t));
+            scored.off_policy = Some(OffPolicy { sampler_t, ratios_t });
+        }
+        let compared =
+            || self.rollouts.iter().filter_map(|scored| Some((&scored.rollout, scored.off_policy.as_ref()?)));
+        let pairs = || compared().map(|(rollout, off_policy)| (rollout.counted_logprobs(), &off_policy.sampler_t));
         let logprob_differences = |(own_t, sampler_t): (Cow<'_, [f32]>, &Vec<f32>)| -> Vec<f32> {
             let differences = own_t.iter().zip(sampler_t).map(|(own, sampler)| (own - sampler).abs());
             differences.filter(|difference| !difference.is_nan()).collect()
@@ -33,11 +37,11 @@ impl OffPolicy {
         if let Some(largest) = differences.iter().copied().reduce(f32::max) {
             stats.max("sampling/sampling_logp_difference/max", f64::from(largest));
         }
-        let Some(correction) = correction else { return Self { sampler, ratios: None } };
-        let ratios: Vec<Vec<f32>> = pairs().map(|(own_t, sampler_t)| correction.weights(&own_t, sampler_t)).collect();
+        let Some(correction) = correction else { return };
+        let ratios = compared().filter_map(|(_, off_policy)| off_policy.ratios_t.as_deref());
         let each: Vec<f32> = match correction.of_sequences {
-            true => ratios.iter().filter_map(|ratios_t| ratios_t.first().copied()).collect(),
-            false => ratios.concat(),
+            true => ratios.filter_map(|ratios_t| ratios_t.first().copied()).collect(),
+            false => ratios.flatten().copied().collect(),
         };
         stats.mean_of("sampling/importance_sampling_ratio/mean", &each);
         let ends = (each.iter().copied().reduce(f32::min), each.iter().copied().reduce(f32::max));
@@ -45,20 +49,20 @@ impl OffPolicy {
             stats.min("sampling/importance_sampling_ratio/min", f64::from(least));
             stats.max("sampling/importance_sampling_ratio/max", f64::from(most));
         }
-        Self { sampler, ratios: Some(ratios) }
     }
-}
 
-impl Advantages {
-    /// Returns the advantages, each times its ratio. Ratios are at least 0, and for a fixed sign losses are
-    /// proportional to advantages, so this multiplies the losses.
-    pub(super) fn weighted(&self) -> Cow<'_, [Vec<f32>]> {
-        let Some(ratios) = self.off_policy.as_ref().and_then(|off_policy| off_policy.ratios.as_ref()) else {
-            return Cow::Borrowed(&self.advantages);
-        };
-        let times = |(advantages_t, ratios_t): (&Vec<f32>, &Vec<f32>)| -> Vec<f32> {
-            advantages_t.iter().zip(ratios_t).map(|(advantage, ratio)| advantage * ratio).collect()
-        };
-        self.advantages.iter().zip(ratios).map(times).collect()
+    /// Returns the advantages of the chosen rollouts, end to end, each times its ratio. Ratios are at least 0, and for a
+    /// fixed sign losses are proportional to advantages, so this multiplies the losses.
+    pub(super) fn weighted(&self, advantages: &Advantages, chosen: &[usize]) -> Vec<f32> {
+        let advantages = advantages.gather(chosen);
+        match self.ratios(chosen) {
+            Some(ratios) => advantages.iter().zip(&ratios).map(|(advantage, ratio)| advantage * ratio).collect(),
+            None => advantages,
+        }
+    }
+
+    /// Returns the ratios of the chosen rollouts, end to end; `None` without a correction.
+    pub(super) fn ratios(&self, chosen: &[usize]) -> Option<Vec<f32>> {
+        self.gather(chosen, |scored| scored.off_policy.as_ref()?.ratios_t.as_ref())
     }
 }

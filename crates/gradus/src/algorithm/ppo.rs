@@ -415,7 +415,7 @@ impl Algorithm for Ppo {
         let PpoConfig { policy_coefficient, value_coefficient, entropy_coefficient, mini_batches: count, .. } =
             self.config;
         let scored = experience.scored();
-        let tokens: usize = scored.iter().map(|&i| experience.rollouts.rollouts[i].counted()).sum();
+        let tokens: usize = scored.iter().map(|&i| experience.rollout(i).counted()).sum();
         let loss = self.loss(tokens as f64 / scored.len().max(1) as f64);
         let too_far = |moved: f64| self.config.target_kl.is_some_and(|target| moved > TARGET_KL_SLACK * target);
         let per_step = self.config.target_kl_over == TargetKlOver::MiniBatch;
@@ -460,8 +460,8 @@ impl Algorithm for Ppo {
         }
         stats.last("lr", update.settings.learning_rate * update.multiplier);
         stats.mean("update_epochs", f64::from(passes), 1.0);
-        let tokens = lengths(&experience.rollouts, &scored).iter().sum();
-        let ended = experience.rollouts.rollouts.iter().filter(|rollout| rollout.stop != StopReason::Length).count();
+        let tokens = lengths(experience, &scored).iter().sum();
+        let ended = experience.iter().filter(|rollout| rollout.stop != StopReason::Length).count();
         stats.mean("val/num_eos_tokens", ended as f64, 1.0);
         Ok(StepReport { tokens, metrics: stats, kl: None })
     }

@@ -229,21 +229,18 @@ impl Algorithm for Rloo {
     }
 
     fn advantages(&mut self, _actor: &Actor, experience: &Experience, _settings: &Settings) -> Advantages {
-        let rollouts = &experience.rollouts.rollouts;
         let mut stats = Stats::default();
         let kl_b = experience.kls(self.has_raw_kl());
         if let Some(kl_b) = &kl_b {
             // TRL's unit: nats per token.
-            let tokens: usize = rollouts.iter().map(Rollout::counted).sum();
+            let tokens: usize = experience.iter().map(Rollout::counted).sum();
             stats.mean("kl", kl_b.iter().sum(), tokens as f64);
         }
-        let kl_b = kl_b.unwrap_or_else(|| vec![0.0; rollouts.len()]);
+        let kl_b = kl_b.unwrap_or_else(|| vec![0.0; experience.len()]);
         let rewards_b = experience.penalized_totals(self.config.missing_eos_penalty);
         let found = self.config.advantages(&rewards_b, &kl_b);
         stats.mean("frac_reward_zero_std", found.zero_std_fraction(), 1.0);
-        let advantages = rollouts.iter().zip(&found.advantages_b);
-        let advantages = advantages.map(|(rollout, &advantage)| vec![advantage; rollout.counted()]).collect();
-        Advantages { advantages, stats, ..Advantages::default() }
+        Advantages { stats, ..Advantages::of_rollouts(experience, &found.advantages_b) }
     }
 
     fn update(

@@ -3,9 +3,9 @@
 //! Algorithms pick the parts they need. The KL penalty and its controller: Ziegler et al. 2019, section 2.2,
 //! <https://arxiv.org/abs/1909.08593>. Metrics have the names of TRL 1.12's PPO trainer.
 
-use super::Experience;
 use super::actor::concat;
 use super::kl_config::{KlConfig, KlEstimator, KlUnit};
+use super::{Experience, ScoredRollout};
 use crate::math::kl::{self, KlController};
 use crate::math::{Divisor, Whiten, whiten_with};
 use crate::rollout::StopReason;
@@ -70,15 +70,11 @@ impl KlPenalty {
     /// Returns the penalties for distance from the reference.
     pub fn penalties(&self, experience: &Experience) -> Penalties {
         let coefficient = self.coefficient() as f32;
-        let rollouts = &experience.rollouts.rollouts;
-        let mut rewards: Vec<Vec<f32>> = rollouts.iter().map(|rollout| vec![0.0; rollout.counted()]).collect();
-        let Some(reference) = &experience.reference else { return Penalties { rewards, kl: None } };
-        let mut measured = MeasuredKl { sequences: rollouts.len(), ..MeasuredKl::default() };
-        for ((rollout, reference_t), rewards_t) in rollouts.iter().zip(reference).zip(&mut rewards) {
-            let kl_t = match self.is_raw {
-                true => self.estimate(&rollout.counted_raw_logprobs(), reference_t),
-                false => self.estimate(&rollout.counted_logprobs(), reference_t),
-            };
+        let mut rewards: Vec<Vec<f32>> = experience.iter().map(|rollout| vec![0.0; rollout.counted()]).collect();
+        let mut measured = MeasuredKl { sequences: experience.len(), ..MeasuredKl::default() };
+        for (scored, rewards_t) in experience.rollouts.iter().zip(&mut rewards) {
+            let Some(reference_t) = &scored.reference_t else { return Penalties { rewards, kl: None } };
+            let kl_t = self.estimate(&scored.logprobs_of_kl(self.is_raw), reference_t);
             for (reward, kl) in rewards_t.iter_mut().zip(&kl_t) {
                 *reward -= coefficient * kl;
             }
@@ -107,11 +103,11 @@ pub fn add_scores(
     missing_eos_penalty: Option<f64>,
     stats: &mut Stats,
 ) {
-    for (i, (rollout, rewards_t)) in experience.rollouts.rollouts.iter().zip(rewards).enumerate() {
+    for (ScoredRollout { rollout, rewards_t: score_t, .. }, rewards_t) in experience.rollouts.iter().zip(rewards) {
         let non_score = sum(rewards_t);
         stats.mean("objective/non_score_reward", non_score, 1.0);
         stats.mean("objective/entropy", -sum(&rollout.counted_logprobs()), 1.0);
-        let Some(score_t) = &experience.rewards[i] else { continue };
+        let Some(score_t) = score_t else { continue };
         for (reward, score) in rewards_t.iter_mut().zip(score_t) {
             *reward += score;
         }

@@ -10,9 +10,9 @@ use std::ops::Range;
 use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
-use super::actor::{self, Actor, Forward, concat, gather, lengths};
+use super::actor::{self, Actor, Forward, concat, lengths};
 use super::critic::Critic;
-use super::{Advantages, Experience, Update};
+use super::{Advantages, CriticTargets, Experience, Update};
 use crate::batches::MicroBatch;
 use crate::host::{constant, read};
 use crate::learner::Learner;
@@ -29,7 +29,6 @@ use crate::math::{Reduction, token_weights};
 use crate::model::DropoutStream;
 use crate::ranks::Lanes;
 use crate::readings::Readings;
-use crate::rollout::Rollouts;
 
 /// Parts of a policy's loss.
 #[derive(Debug, Clone)]
@@ -143,8 +142,8 @@ impl ValueLoss {
     /// Returns the unweighted error of each value.
     fn of_tokens(&self, values_m: Tensor<1>, advantages: &Advantages, part: &[usize]) -> Tensor<1> {
         let device = values_m.device();
-        let returns_m = gather(&advantages.returns, part, &device);
-        let old_values_m = || gather(&advantages.values, part, &device);
+        let returns_m = constant(advantages.gather_critic(part, |critic| &critic.returns_t), &device);
+        let old_values_m = || constant(advantages.gather_critic(part, |critic| &critic.values_t), &device);
         match self.clip {
             None => value::plain(values_m, returns_m),
             Some(ValueClip { range, larger: true }) => value::clipped(values_m, old_values_m(), returns_m, range),
@@ -168,7 +167,8 @@ impl Value {
     /// backward pass.
     fn record(self, advantages: &Advantages, part: &[usize], readings: &mut Readings<LaneTotals>) -> Tensor<1> {
         let compared = self.loss.clip.map(|ValueClip { range, .. }| {
-            (concat(&advantages.values, part), concat(&advantages.returns, part), range)
+            let gathered = |of: fn(&CriticTargets) -> &Vec<f32>| advantages.gather_critic(part, of);
+            (gathered(|critic| &critic.values_t), gathered(|critic| &critic.returns_t), range)
         });
         readings.later([&self.reduced, &self.values_m], move |[reduced, values], lane| {
             lane.losses.value += lane.finite("value loss", reduced[0]);
@@ -233,9 +233,9 @@ pub enum OldLogprobs<'a> {
 
 impl OldLogprobs<'_> {
     /// Returns the old logprobs of `part`; `None` if they are those of its own pass.
-    fn of(self, rollouts: &Rollouts, part: &[usize]) -> Option<Vec<f32>> {
+    fn of(self, experience: &Experience, part: &[usize]) -> Option<Vec<f32>> {
         match self {
-            Self::Sampled => Some(actor::old_logprobs(rollouts, part)),
+            Self::Sampled => Some(actor::old_logprobs(experience, part)),
             Self::Own => None,
             Self::Given(all) => Some(concat(all, part)),
         }
@@ -388,10 +388,9 @@ impl PolicyLoss {
         pass_stats: &mut PassStats,
     ) -> Result<Losses, String> {
         let MiniBatch { experience, chosen, skipped, .. } = batch;
-        let rollouts = &experience.rollouts;
-        let counts_b: Vec<usize> = chosen.iter().map(|&i| rollouts.rollouts[i].counted()).collect();
+        let counts_b: Vec<usize> = chosen.iter().map(|&i| experience.rollout(i).counted()).collect();
         let tokens: usize = counts_b.iter().sum();
-        let (lanes, passes) = (passes.lanes, passes.in_lanes(&lengths(rollouts, chosen)));
+        let (lanes, passes) = (passes.lanes, passes.in_lanes(&lengths(experience, chosen)));
         let all: Vec<Range<usize>> = passes.iter().flatten().map(|(_, pass)| pass.clone()).collect();
         let reducer = Reducer::new(self.denominator, &counts_b, skipped, &all);
         let step = Step { loss: self, batch, counts_b: &counts_b, tokens, reducer: &reducer };
@@ -443,10 +442,9 @@ impl Step<'_> {
     ) {
         let Self { loss, reducer, tokens, .. } = *self;
         let MiniBatch { experience, advantages, chosen, dropout, old, .. } = self.batch;
-        let rollouts = &experience.rollouts;
         let (part, counts_b) = (&chosen[pass.clone()], &self.counts_b[pass.clone()]);
         // 1. Forward.
-        let rows = actor::batch(&learners.actor.module().policy.trunk, rollouts, part);
+        let rows = actor::batch(&learners.actor.module().policy.trunk, experience, part);
         let masks = |learner: usize| dropout.map(|stream| stream.part(2 * number + learner));
         let forward = learners.actor.module().forward(&rows.clone().dropping(masks(0)), loss.temperature);
         let Forward { logprobs: found, values_m } = forward;
@@ -455,18 +453,17 @@ impl Step<'_> {
         // 2. The loss of each token, and the contribution to the loss of the step.
         let needs_host = loss.off_policy_threshold.is_some() || matches!(loss.surrogate, Surrogate::Vespo(_));
         let new = needs_host.then(|| read(&found.logprobs_m));
-        let old = old.of(rollouts, part).or_else(|| new.clone());
+        let old = old.of(experience, part).or_else(|| new.clone());
         let old_m = match &old {
             Some(old) => constant(old.clone(), &device),
             None => found.logprobs_m.clone().detach(),
         };
         // VESPO applies the ratios in its weights.
         let advantages_m = match loss.surrogate {
-            Surrogate::Vespo(_) => concat(&advantages.advantages, part),
-            _ => concat(&advantages.weighted(), part),
+            Surrogate::Vespo(_) => advantages.gather(part),
+            _ => experience.weighted(advantages, part),
         };
-        let off_policy = advantages.off_policy.as_ref();
-        let ratios = off_policy.and_then(|off| Some(concat(off.ratios.as_ref()?, part)));
+        let ratios = experience.ratios(part);
         let own = Tokens {
             logprobs_m: found.logprobs_m.clone(),
             log_ratios_m: loss.level.log_ratios(found.logprobs_m.clone(), old_m, counts_b),
@@ -478,15 +475,17 @@ impl Step<'_> {
         let (mut losses_m, weights_b) = own.losses(&loss.surrogate);
         let mut left_out = 0;
         if let (Some(threshold), Some([new, old])) = (loss.off_policy_threshold, own.on_host) {
-            let sampler = off_policy.map_or_else(|| old.to_vec(), |off| concat(&off.sampler, part));
+            let sampler = experience.gather(part, |scored| Some(&scored.off_policy.as_ref()?.sampler_t));
+            let sampler = sampler.unwrap_or_else(|| old.to_vec());
             let mask = off_policy_masks(&sampler, new, &own, threshold);
             left_out = mask.iter().filter(|kept| **kept == 0.0).count();
             losses_m = losses_m * constant(mask, &device);
         }
         let mut policy = reducer.reduce(losses_m, pass, counts_b);
         let mut kl_m = None;
-        if let (Some((coefficient, correction)), Some(reference)) = (loss.kl, &experience.reference) {
-            let reference_m = gather(reference, part, &device);
+        let reference = loss.kl.and_then(|_| experience.gather(part, |scored| scored.reference_t.as_ref()));
+        if let (Some((coefficient, correction)), Some(reference)) = (loss.kl, reference) {
+            let reference_m = constant(reference, &device);
             let term_m = kl_term(found.logprobs_m.clone(), reference_m, own.log_ratios_m.clone(), correction);
             policy = policy + reducer.reduce(term_m.clone(), pass, counts_b) * coefficient;
             kl_m = Some(term_m);

@@ -63,7 +63,8 @@ fn experience(policy: &CausalLm, settings: &Settings, of_tool: f32) -> Experienc
     assert!(rollouts.rollouts[0].logprobs[2].to_bits() == of_tool.to_bits());
     let rewards = [vec![0.0, 0.0, 0.0, 0.0, 1.0], vec![0.0; 4]];
     let rewards = rollouts.rollouts.iter().zip(&rewards).map(|(rollout, r)| Some(rollout.rewards_of_counted(r)));
-    Experience { rewards: rewards.collect(), rollouts, reference: None }
+    let rewards = rewards.collect();
+    Experience::new(rollouts, rewards, None)
 }
 
 fn settings() -> Settings {
@@ -87,7 +88,7 @@ fn updated(algorithm: &mut dyn Algorithm, value_head: bool, of_tool: f32) -> (Ac
 fn grpo_learns_from_what_the_policy_wrote() {
     let mut grpo = Grpo::new(&GrpoConfig { group_size: 2, scale_rewards: ScaleRewards::None, ..GrpoConfig::default() });
     let (found, advantages) = updated(&mut grpo, false, f32::NAN);
-    assert_eq!(advantages.advantages, [vec![0.5; 3], vec![-0.5; 4]]);
+    assert_eq!(advantages_of(&advantages), [vec![0.5; 3], vec![-0.5; 4]]);
 
     // At ratio 1 the gradient is that of −(½ Σ logp of 7, 8, 2 − ½ Σ logp of all of the second) / 7.
     let (model, settings) = (policy(), settings());
@@ -112,14 +113,23 @@ fn grpo_learns_from_what_the_policy_wrote() {
     assert!(moved > 0.005, "the step moves weights by {moved}");
 }
 
-/// Returns the policy after one update, with `change` applied to the advantages.
-fn taught(mut algorithm: impl Algorithm, value_head: bool, change: impl Fn(&mut Advantages)) -> CausalLm {
+/// Returns the advantages of each rollout.
+fn advantages_of(advantages: &Advantages) -> Vec<Vec<f32>> {
+    advantages.targets.iter().map(|targets| targets.advantages_t.clone()).collect()
+}
+
+/// Returns the policy after one update, with `change` applied to the experience and its advantages.
+fn taught(
+    mut algorithm: impl Algorithm,
+    value_head: bool,
+    change: impl Fn(&mut Experience, &mut Advantages),
+) -> CausalLm {
     let (policy, settings) = (policy(), settings());
     let value_head = value_head.then(|| ValueHead::zeros(policy.trunk.dims().1, &policy.trunk.device()));
-    let experience = experience(&policy, &settings, f32::NAN);
+    let mut experience = experience(&policy, &settings, f32::NAN);
     let mut learner = Learner::new(Actor { policy, value_head }, Optimizer::new(settings.optimizer));
     let mut advantages = algorithm.advantages(&learner.frozen(), &experience, &settings);
-    change(&mut advantages);
+    change(&mut experience, &mut advantages);
     let at = Update { iteration: 0, multiplier: 1.0, settings: &settings, progress: &Unwatched };
     algorithm.update(&mut learner, &experience, &advantages, at).expect("finite");
     learner.frozen().policy
@@ -127,14 +137,17 @@ fn taught(mut algorithm: impl Algorithm, value_head: bool, change: impl Fn(&mut 
 
 #[test]
 fn ratios_of_a_sampler_multiply_losses() {
-    let ratios = || vec![vec![0.5; 3], vec![2.0, 0.0, 1.0, 0.25]];
-    let sampler = || vec![vec![-1.0; 3], vec![-1.0; 4]];
-    let by_ratios = |advantages: &mut Advantages| {
-        advantages.off_policy = Some(OffPolicy { sampler: sampler(), ratios: Some(ratios()) });
+    let ratios = || [vec![0.5; 3], vec![2.0, 0.0, 1.0, 0.25]];
+    let by_ratios = |experience: &mut Experience, _: &mut Advantages| {
+        for (scored, ratios_t) in experience.rollouts.iter_mut().zip(ratios()) {
+            scored.off_policy = Some(OffPolicy { sampler_t: vec![-1.0; ratios_t.len()], ratios_t: Some(ratios_t) });
+        }
     };
-    let by_hand = |advantages: &mut Advantages| {
-        let each = advantages.advantages.iter_mut().flatten().zip(ratios().concat());
-        each.for_each(|(advantage, ratio)| *advantage *= ratio);
+    let by_hand = |_: &mut Experience, advantages: &mut Advantages| {
+        for (targets, ratios_t) in advantages.targets.iter_mut().zip(ratios()) {
+            let each = targets.advantages_t.iter_mut().zip(ratios_t);
+            each.for_each(|(advantage, ratio)| *advantage *= ratio);
+        }
     };
     let grpo = |loss_type| {
         Grpo::new(&GrpoConfig { group_size: 2, scale_rewards: ScaleRewards::None, loss_type, ..GrpoConfig::default() })
@@ -142,7 +155,7 @@ fn ratios_of_a_sampler_multiply_losses() {
     for loss_type in [GrpoLossType::Dapo, GrpoLossType::Sapo, GrpoLossType::Grpo] {
         let found = named_tensors(&taught(grpo(loss_type), false, by_ratios));
         assert!(found == named_tensors(&taught(grpo(loss_type), false, by_hand)), "{loss_type:?}");
-        assert!(found != named_tensors(&taught(grpo(loss_type), false, |_| ())), "{loss_type:?}");
+        assert!(found != named_tensors(&taught(grpo(loss_type), false, |_, _| ())), "{loss_type:?}");
     }
     // Advantages may be whitened over the mini-batch. The ratios are applied after that.
     let ppo = |whiten_advantages| {
@@ -163,16 +176,19 @@ fn a_sequence_that_is_bad_and_far_from_its_sampler_teaches_nothing() {
         Grpo::new(&GrpoConfig { off_policy_mask_threshold, ..config })
     };
     // The second sequence has a negative advantage.
-    let far = |advantages: &mut Advantages| {
-        advantages.off_policy = Some(OffPolicy { sampler: vec![vec![0.0; 3], vec![0.0; 4]], ratios: None });
+    let far = |experience: &mut Experience, _: &mut Advantages| {
+        for scored in &mut experience.rollouts {
+            let sampler_t = vec![0.0; scored.rollout.counted()];
+            scored.off_policy = Some(OffPolicy { sampler_t, ratios_t: None });
+        }
     };
-    let without = |advantages: &mut Advantages| advantages.advantages[1].fill(0.0);
+    let without = |_: &mut Experience, advantages: &mut Advantages| advantages.targets[1].advantages_t.fill(0.0);
     let masked = named_tensors(&taught(grpo(Some(0.1)), false, far));
     assert_eq!(masked, named_tensors(&taught(grpo(None), false, without)));
     assert_ne!(masked, named_tensors(&taught(grpo(Some(1e3)), false, far)));
     // Without another sampler, the sampler is the policy before the update, and nothing has moved yet.
-    let plain = named_tensors(&taught(grpo(None), false, |_| ()));
-    assert_eq!(plain, named_tensors(&taught(grpo(Some(0.0)), false, |_| ())));
+    let plain = named_tensors(&taught(grpo(None), false, |_, _| ()));
+    assert_eq!(plain, named_tensors(&taught(grpo(Some(0.0)), false, |_, _| ())));
 }
 
 #[test]
@@ -182,7 +198,7 @@ fn ppo_counts_time_in_what_the_policy_wrote() {
     let (actor, advantages) = run(f32::NAN);
     // The critic returns 0, γ = 1, λ = 0.95, and the third of three steps has reward 1: 0.95², 0.95, 1.
     let expected = [vec![0.9025, 0.95, 1.0], vec![0.0; 4]];
-    for (found, expected) in advantages.advantages.concat().iter().zip(expected.concat()) {
+    for (found, expected) in advantages_of(&advantages).concat().iter().zip(expected.concat()) {
         assert!((found - expected).abs() < 1e-6, "{found} instead of {expected}");
     }
     let (other, _) = run(0.0);
@@ -257,8 +273,7 @@ fn ppo_drops_out_in_updates_alone() {
         policy.trunk.set_dropout(drops);
         let settings = settings();
         let experience = experience(&policy, &settings, 0.0);
-        let recorded: Vec<Vec<f32>> =
-            experience.rollouts.rollouts.iter().map(|rollout| rollout.logprobs.clone()).collect();
+        let recorded: Vec<Vec<f32>> = experience.iter().map(|rollout| rollout.logprobs.clone()).collect();
         let value_head = Some(ValueHead::zeros(policy.trunk.dims().1, &policy.trunk.device()));
         let mut learner = Learner::new(Actor { policy, value_head }, Optimizer::new(settings.optimizer));
         let config = PpoConfig { update_epochs: 1, temperature: 1.0, ..PpoConfig::default() };
@@ -267,7 +282,7 @@ fn ppo_drops_out_in_updates_alone() {
         let at = Update { iteration: 0, multiplier: 1.0, settings: &settings, progress: &Unwatched };
         let report = ppo.update(&mut learner, &experience, &advantages, at).expect("finite");
         let ratio = report.metrics.value("val/ratio").expect("one");
-        (recorded, advantages.advantages, ratio, named_tensors(&learner.frozen().policy))
+        (recorded, advantages_of(&advantages), ratio, named_tensors(&learner.frozen().policy))
     };
     let (plain, dropped, again) = (update(false), update(true), update(true));
     assert_eq!((&plain.0, &plain.1), (&dropped.0, &dropped.1), "what was sampled is scored as it was sampled");
@@ -328,7 +343,7 @@ fn the_policy_loss_has_a_weight() {
         let mut ppo = Ppo::new(&config, Critic::Shared, None);
         let mut advantages = ppo.advantages(&learner.frozen(), &experience, &settings);
         // A loss that is not 0 although all ratios are 1.
-        advantages.advantages[0].iter_mut().for_each(|advantage| *advantage += 0.5);
+        advantages.targets[0].advantages_t.iter_mut().for_each(|advantage| *advantage += 0.5);
         let at = Update { iteration: 0, multiplier: 1.0, settings: &settings, progress: &Unwatched };
         let report = ppo.update(&mut learner, &experience, &advantages, at).expect("finite");
         ["loss/policy_avg", "loss", "grad_norm"].map(|name| report.metrics.value(name).expect("it is told"))
@@ -346,11 +361,12 @@ fn a_completion_that_is_cut_off_loses_the_penalty_before_rewards_are_compared() 
     let (policy, settings) = (policy(), settings());
     let mut experience = experience(&policy, &settings, 0.0);
     // Rewards 1 and 0; the first completion never ended.
-    experience.rollouts.rollouts[0].stop = StopReason::Length;
+    experience.rollouts[0].rollout.stop = StopReason::Length;
     assert_eq!(experience.penalized_totals(None), [Some(1.0), Some(0.0)]);
     assert_eq!(experience.penalized_totals(Some(3.0)), [Some(-2.0), Some(0.0)]);
     let actor = Actor { policy, value_head: None };
-    let first = |algorithm: &mut dyn Algorithm| algorithm.advantages(&actor, &experience, &settings).advantages[0][0];
+    let first =
+        |algorithm: &mut dyn Algorithm| algorithm.advantages(&actor, &experience, &settings).targets[0].advantages_t[0];
     let grpo = |missing_eos_penalty| {
         let config = GrpoConfig {
             group_size: 2,

@@ -10,7 +10,7 @@ use burn::tensor::Tensor;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::actor::{Actor, gather, lengths};
+use super::actor::{Actor, lengths};
 use super::critic::Critic;
 use super::estimator::{CriticConfig, CriticTrunk, Estimation, Estimator, KlConfig, WhiteningConfig};
 use super::fisher::{Distance, Distributions};
@@ -345,7 +345,7 @@ impl Trpo {
 
         // 3. The longest step that stays within the limit and raises the objective.
         let old = learner.frozen().policy;
-        let weighted = batch.advantages.weighted();
+        let weighted = |part: &[usize]| batch.experience.weighted(batch.advantages, part);
         // Computed exactly as for the steps. Otherwise a step that moves nothing could seem to raise the objective by rounding.
         let before = distributions.objective(&old, &weighted);
         let lengths = (0..config.line_search_max_iter)
@@ -364,22 +364,23 @@ impl Trpo {
     fn step_critic(&mut self, batch: MiniBatch<'_>, update: Update<'_>, stats: &mut Stats) -> Result<(), String> {
         let TrpoConfig { critic_updates, critic_mini_batches: count, .. } = self.config;
         let Critic::Separate(critic) = &mut self.estimator.critic else { return Ok(()) };
-        let rollouts = &batch.experience.rollouts;
+        let experience = batch.experience;
         for epoch in 0..critic_updates {
             let order = update.order(batch.chosen, count, epoch);
             for (number, chosen) in mini_batches(&order, count).enumerate() {
                 // The policy's step counts first.
                 update.report(1 + epoch * count + number, 1 + count * critic_updates);
-                let tokens: usize = chosen.iter().map(|&i| rollouts.rollouts[i].counted()).sum();
+                let tokens: usize = chosen.iter().map(|&i| experience.rollout(i).counted()).sum();
                 let settings = update.settings;
-                let (lanes, passes) = (settings.passes.lanes, settings.passes.in_lanes(&lengths(rollouts, chosen)));
+                let (lanes, passes) = (settings.passes.lanes, settings.passes.in_lanes(&lengths(experience, chosen)));
                 let of_lane = |lane: usize| {
                     let mut loss = 0.0;
                     for (_, pass) in &passes[lane] {
                         let part = &chosen[pass.clone()];
-                        let rows = actor::batch(&critic.learner.module().trunk, rollouts, part);
+                        let rows = actor::batch(&critic.learner.module().trunk, experience, part);
                         let values_m = critic.values(&rows);
-                        let returns_m = gather(&batch.advantages.returns, part, &values_m.device());
+                        let returns_m = batch.advantages.gather_critic(part, |critic| &critic.returns_t);
+                        let returns_m = constant(returns_m, &values_m.device());
                         let part: Tensor<1> = sum(value::plain(values_m, returns_m)) / tokens as f64;
                         loss += f64::from(read(&part)[0]);
                         // The mean squared error is not halved.
@@ -439,7 +440,7 @@ impl Algorithm for Trpo {
         stats.mean("trust_region/kl", step.taken.map_or(0.0, |found| found.kl), 1.0);
         stats.mean("trust_region/improvement", step.gained, 1.0);
         self.step_critic(batch, update, &mut stats)?;
-        let tokens = lengths(&experience.rollouts, &scored).iter().sum();
+        let tokens = lengths(experience, &scored).iter().sum();
         Ok(StepReport { tokens, metrics: stats, kl: None })
     }
 

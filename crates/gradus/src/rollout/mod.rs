@@ -10,7 +10,7 @@ mod dialogue;
 pub mod episodes;
 pub mod server;
 
-use std::borrow::Cow;
+use std::borrow::{Borrow, Cow};
 
 pub use crate::data::Prompt;
 pub use crate::generate::StopReason;
@@ -257,22 +257,34 @@ impl Rollout {
 }
 
 /// `P` prompts with `G` rollouts each, ordered by group: rollout `i` belongs to prompt `i / group_size`.
+///
+/// `R` is a rollout, or a rollout with the values that training adds to it.
 #[derive(Debug, Clone)]
-pub struct Rollouts {
+pub struct Rollouts<R = Rollout> {
     /// The `P` prompts.
     pub prompts: Vec<Prompt>,
     /// The `P · G` rollouts, in the order of the prompts.
-    pub rollouts: Vec<Rollout>,
+    pub rollouts: Vec<R>,
     /// `G`, the number of rollouts of one prompt.
     pub group_size: usize,
     /// Tokenizer of the ids, for [`Rollouts::ranges`]; `None` if the ids represent no text.
     pub tokenizer: Option<Tokenizer>,
 }
 
-impl Rollouts {
+impl<R: Borrow<Rollout>> Rollouts<R> {
+    /// Returns rollout `i`.
+    pub fn rollout(&self, i: usize) -> &Rollout {
+        self.rollouts[i].borrow()
+    }
+
+    /// Returns all rollouts.
+    pub fn iter(&self) -> impl Iterator<Item = &Rollout> {
+        self.rollouts.iter().map(Borrow::borrow)
+    }
+
     /// Returns the prompt of rollout `i`.
     pub fn prompt(&self, i: usize) -> &Prompt {
-        &self.prompts[self.rollouts[i].prompt]
+        &self.prompts[self.rollout(i).prompt]
     }
 
     /// Returns the byte range in `completion` of each id of rollout `i`, as [`text::ranges`] finds them: without gaps,
@@ -284,7 +296,7 @@ impl Rollouts {
         let Some(tokenizer) = &self.tokenizer else {
             return Err(Error::input("these rollouts have no tokenizer that would know the text of an id"));
         };
-        let Rollout { completion, completion_ids, .. } = &self.rollouts[i];
+        let Rollout { completion, completion_ids, .. } = self.rollout(i);
         let ranges = text::ranges(tokenizer, self.prompt(i).continued(), completion_ids)?;
         let cut = |range: Range<usize>| range.start.min(completion.len())..range.end.min(completion.len());
         Ok(ranges.into_iter().map(cut).collect())
@@ -299,7 +311,9 @@ impl Rollouts {
     pub fn is_empty(&self) -> bool {
         self.rollouts.is_empty()
     }
+}
 
+impl Rollouts {
     /// Returns some of the groups, by the range of their rollouts.
     pub(crate) fn part(&self, range: Range<usize>) -> Self {
         let first = range.start / self.group_size.max(1);

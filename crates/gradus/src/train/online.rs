@@ -16,7 +16,7 @@ use super::steps::{self, TrainingStep};
 use super::warnings::StepStats;
 use super::{EvalSplit, SaveFor};
 use crate::algorithm::actor::{logprobs, raw_logprobs};
-use crate::algorithm::{Actor, Advantages, Algorithm, Experience, KlLimit, Update};
+use crate::algorithm::{Actor, Advantages, Algorithm, Experience, KlLimit, ScoredRollout, Update};
 use crate::error::{Error, Result};
 use crate::evaluation::{Evaluation, observe_logprobs, observe_rewards, observe_rollouts};
 use crate::learner::Learner;
@@ -117,7 +117,7 @@ impl OnlineTraining<'_, '_> {
             score.rewards_t().map(|rewards_t| rollout.rewards_of_counted(&rewards_t))
         };
         let rewards = scores.iter().zip(&rollouts.rollouts).map(of_counted).collect();
-        Ok(Experience { rollouts, rewards, reference })
+        Ok(Experience::new(rollouts, rewards, reference))
     }
 }
 
@@ -176,12 +176,12 @@ impl TrainingStep for OnlineTraining<'_, '_> {
         notices.extend(failures(&rollouts));
 
         // 2. Compare with the reference and compute advantages, on the host.
-        let experience = self.experience(rollouts, &scores, &within)?;
-        observe_logprobs(&experience.rollouts, experience.reference.as_deref(), &mut measured.stats);
+        let mut experience = self.experience(rollouts, &scores, &within)?;
+        observe_logprobs(&experience, &mut measured.stats);
         let kls = experience.kls(self.algorithm.has_raw_kl());
-        within.advance("given advantages", 0, experience.rollouts.len())?;
+        within.advance("given advantages", 0, experience.len())?;
+        let is_far = source::observe(task, &mut experience, iteration, &mut measured.stats);
         let mut advantages = self.algorithm.advantages(&self.actor.frozen(), &experience, settings);
-        let is_far = source::observe(task, &experience.rollouts, iteration, &mut advantages, &mut measured.stats);
         notices.extend(is_far.filter(|_| !std::mem::replace(&mut self.is_far_reported, true)));
         // The KL of every method under one name, in one unit. If it is part of the reward, it uses that estimator.
         let kl = advantages.kl.or_else(|| kls.as_deref().map(Mean::of));
@@ -201,7 +201,7 @@ impl TrainingStep for OnlineTraining<'_, '_> {
         let sampled_in = iteration * task.order.batch_size / task.prompts.len();
         let logged = self.log.rollouts((done, sampled_in), &experience, &scores, &advantages, kls.as_deref());
         recorder.unless_deleted(logged)?;
-        let completions = learned(&experience.rollouts, &scores, &advantages);
+        let completions = learned(&experience, &scores, &advantages);
         recorder.emit(&Event::Rollouts { step: done, completions: &completions });
         notices.iter().for_each(|notice| recorder.emit(&Event::Warning(notice)));
         let warnings = self.log.watch(done, StepStats::of(&experience, &scores, kls.as_deref()));
@@ -317,9 +317,9 @@ fn failures(rollouts: &Rollouts) -> Vec<String> {
 }
 
 /// Completions in the form for observers.
-fn learned<'a>(rollouts: &'a Rollouts, scores: &'a [Score], advantages: &Advantages) -> Vec<LearnedCompletion<'a>> {
+fn learned<'a>(experience: &'a Experience, scores: &'a [Score], advantages: &Advantages) -> Vec<LearnedCompletion<'a>> {
     let of = |(i, (rollout, score)): (usize, (&'a rollout::Rollout, &'a Score))| {
-        let (prompt, advantages_t) = (rollouts.prompt(i), &advantages.advantages[i]);
+        let (prompt, advantages_t) = (experience.prompt(i), &advantages.targets[i].advantages_t);
         LearnedCompletion {
             row: prompt.row,
             prompt: &prompt.text,
@@ -330,7 +330,7 @@ fn learned<'a>(rollouts: &'a Rollouts, scores: &'a [Score], advantages: &Advanta
             advantage: advantages_t.iter().sum::<f32>() / advantages_t.len().max(1) as f32,
         }
     };
-    rollouts.rollouts.iter().zip(scores).enumerate().map(of).collect()
+    experience.iter().zip(scores).enumerate().map(of).collect()
 }
 
 /// Sampling rounds of one iteration.
@@ -432,16 +432,15 @@ fn policy(actor: &Learner<Actor>) -> Policy {
 
 /// Description of the rollouts of a step that diverged.
 fn describe(experience: &Experience) -> Value {
-    let Rollouts { rollouts, .. } = &experience.rollouts;
-    let one = |(i, rollout): (usize, &rollout::Rollout)| {
-        let prompt = experience.rollouts.prompt(i);
+    let one = |(i, ScoredRollout { rollout, rewards_t, .. }): (usize, &ScoredRollout)| {
+        let prompt = experience.prompt(i);
         json!({
             "row": prompt.row + 1,
             "prompt_ids": prompt.ids,
             "completion_ids": rollout.completion_ids,
             "logprobs": rollout.trained_logprobs(),
-            "rewards": experience.rewards[i],
+            "rewards": rewards_t,
         })
     };
-    rollouts.iter().enumerate().map(one).collect()
+    experience.rollouts.iter().enumerate().map(one).collect()
 }

@@ -1,5 +1,6 @@
 //! Records in `rollouts.sqlite`: the completions of online training and of evaluations, and warnings about them.
 
+use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -75,18 +76,17 @@ impl RolloutLog {
         if !self.keeps_rollouts {
             return Ok(());
         }
-        let rollouts = &experience.rollouts;
         let record = |i: usize| {
-            let advantages_t = &advantages.advantages[i];
+            let (scored, advantages_t) = (&experience.rollouts[i], &advantages.targets[i].advantages_t);
             let mean = advantages_t.iter().sum::<f32>() / advantages_t.len().max(1) as f32;
             // Rollouts without a score are not trained on, whatever advantages their tokens have.
-            let taught_t = if experience.rewards[i].is_some() { &advantages_t[..] } else { &[] };
-            let known = record(rollouts, i, &scores[i], taught_t)?;
-            let weight_version = rollouts.rollouts[i].sampled_with.as_ref().map(|with| with.version.clone());
+            let taught_t = if scored.rewards_t.is_some() { &advantages_t[..] } else { &[] };
+            let known = record(experience, i, &scores[i], taught_t)?;
+            let weight_version = scored.rollout.sampled_with.as_ref().map(|with| with.version.clone());
             let advantage = Some(f64::from(mean));
             Ok(Record { step, epoch, kl: kls.map(|kls| kls[i]), advantage, weight_version, ..known })
         };
-        self.writer.append(Table::Train, (0..rollouts.len()).map(record).collect::<Result<_>>()?)
+        self.writer.append(Table::Train, (0..experience.len()).map(record).collect::<Result<_>>()?)
     }
 
     /// Records the completions of an evaluation and replaces existing ones of this step.
@@ -128,8 +128,8 @@ impl RolloutLog {
 }
 
 /// Builds the fields that evaluations and training share. `advantages_t` are those of the counted tokens, if there are any.
-fn record(rollouts: &Rollouts, i: usize, score: &Score, advantages_t: &[f32]) -> Result<Record> {
-    let (prompt, rollout) = (rollouts.prompt(i), &rollouts.rollouts[i]);
+fn record<R: Borrow<Rollout>>(rollouts: &Rollouts<R>, i: usize, score: &Score, advantages_t: &[f32]) -> Result<Record> {
+    let (prompt, rollout) = (rollouts.prompt(i), rollouts.rollout(i));
     let spread: Vec<&Part> = score.parts.iter().filter(is_spread).collect();
     // If all advantages are equal, their mean is enough.
     let differ = advantages_t.iter().any(|advantage| *advantage != advantages_t[0]);
@@ -206,8 +206,8 @@ fn is_spread(part: &&Part) -> bool {
 }
 
 /// Character range of each token in the completion.
-fn places(rollouts: &Rollouts, i: usize) -> Result<Vec<Range<usize>>> {
-    let (text, mut characters, mut counted) = (&rollouts.rollouts[i].completion, 0, 0);
+fn places<R: Borrow<Rollout>>(rollouts: &Rollouts<R>, i: usize) -> Result<Vec<Range<usize>>> {
+    let (text, mut characters, mut counted) = (&rollouts.rollout(i).completion, 0, 0);
     let mut place = |at: usize| {
         characters += text[std::mem::replace(&mut counted, at)..at].chars().count();
         characters

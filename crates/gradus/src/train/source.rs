@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use super::online_inputs::Online;
-use crate::algorithm::{Advantages, OffPolicy};
+use crate::algorithm::Experience;
 use crate::error::Result;
 use crate::model::CausalLm;
 use crate::progress::Progress;
 use crate::rng::Purpose;
-use crate::rollout::{LocalEngine, Policy, Prompt, RolloutSource, Rollouts, Sampler, ServerSource};
+use crate::rollout::{LocalEngine, Policy, Prompt, RolloutSource, Sampler, ServerSource};
 use crate::stats::Stats;
 
 /// Opens the configured source. `save` writes the policy for a server.
@@ -56,16 +56,15 @@ const FAR: f64 = 0.5;
 /// to have sampled with other weights.
 pub(super) fn observe(
     task: &Online<'_>,
-    rollouts: &Rollouts,
+    experience: &mut Experience,
     iteration: usize,
-    advantages: &mut Advantages,
     stats: &mut Stats,
 ) -> Option<String> {
     let config = task.rollouts?;
-    let steps = rollouts.rollouts.iter().filter_map(|rollout| Some(rollout.sampled_with.as_ref()?.step));
+    let steps = experience.iter().filter_map(|rollout| Some(rollout.sampled_with.as_ref()?.step));
     let ages: Vec<f32> = steps.map(|step| iteration.saturating_sub(step) as f32).collect();
     stats.mean_of("sampling/staleness", &ages);
-    advantages.off_policy = Some(OffPolicy::of(rollouts, config.correction().as_ref(), stats));
+    experience.compare_with_sampler(config.correction().as_ref(), stats);
     let difference = stats.value("sampling/sampling_logp_difference/mean").filter(|difference| *difference > FAR)?;
     let is_new = ages.iter().all(|age| *age == 0.0);
     is_new.then(|| {

@@ -73,13 +73,12 @@ pub struct Part {
 impl StepStats {
     /// Computes the statistics of a scored batch of rollouts.
     pub fn of(experience: &Experience, scores: &[Score], kls: Option<&[f64]>) -> Self {
-        let rollouts = &experience.rollouts;
-        let each = || rollouts.rollouts.iter();
-        let count = rollouts.len().max(1) as f64;
+        let each = || experience.iter();
+        let count = experience.len().max(1) as f64;
         let tokens: usize = each().map(|rollout| rollout.counted()).sum();
         let logprobs: f64 = each().flat_map(|rollout| rollout.counted_logprobs().into_owned()).map(f64::from).sum();
         let groups = experience.totals();
-        let groups: Vec<_> = groups.chunks(rollouts.group_size.max(1)).collect();
+        let groups: Vec<_> = groups.chunks(experience.group_size.max(1)).collect();
         let flat = groups.iter().filter(|group| group.windows(2).all(|pair| pair[0] == pair[1])).count();
         let cut_off = each().filter(|rollout| rollout.stop == StopReason::Length).count();
         let mut parts: Vec<(&reward::Part, Vec<f32>)> = Vec::new();
@@ -106,7 +105,7 @@ impl StepStats {
         Self {
             length: tokens as f64 / count,
             entropy: -logprobs / tokens.max(1) as f64,
-            flat_groups: (rollouts.group_size > 1).then(|| flat as f64 / groups.len().max(1) as f64),
+            flat_groups: (experience.group_size > 1).then(|| flat as f64 / groups.len().max(1) as f64),
             repetition: each().map(|rollout| repeated(&rollout.completion_ids)).sum::<f64>() / count,
             cut_off: cut_off as f64 / count,
             kl: kls.map(|kls| kls.iter().sum::<f64>() / count),

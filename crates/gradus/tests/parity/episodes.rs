@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use burn::module::Module;
 use gradus::algorithm::grpo::{Grpo, GrpoConfig};
-use gradus::algorithm::{Actor, Algorithm, Experience, Update, actor};
+use gradus::algorithm::{Actor, Algorithm, Experience, TokenTargets, Update, actor};
 use gradus::batches::MicroBatch;
 use gradus::data::Message;
 use gradus::evaluation::observe_rollouts;
@@ -383,7 +383,7 @@ impl Run {
                 }
                 let mut rewards_t = vec![0.0; rollout.completion_ids.len()];
                 *rewards_t.last_mut().expect("never empty") = expected as f32;
-                Some(rewards_t)
+                Some(rollout.rewards_of_counted(&rewards_t))
             })
             .collect();
         let config = GrpoConfig {
@@ -402,12 +402,12 @@ impl Run {
         let mut learner = Learner::new(actor, Optimizer::new(settings.optimizer));
         let mut algorithm = Grpo::new(&config);
         let reference = Some(again);
-        let experience = Experience { rollouts, rewards, reference };
+        let experience = Experience::new(rollouts, rewards, reference);
         let advantages = algorithm.advantages(&learner.frozen(), &experience, &settings);
         let expected = flat(&first["advantages"]);
-        for (i, advantages_t) in advantages.advantages.iter().enumerate() {
+        for (i, TokenTargets { advantages_t, .. }) in advantages.targets.iter().enumerate() {
             // One advantage for all tokens of the policy.
-            assert_eq!(advantages_t.len(), experience.rollouts.rollouts[i].counted());
+            assert_eq!(advantages_t.len(), experience.rollout(i).counted());
             let expected = vec![expected[i]; advantages_t.len()];
             assert_all(&format!("{}, advantages {i}", self.name), advantages_t, &expected, 1e-6, 1.0);
         }

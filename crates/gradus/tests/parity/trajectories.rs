@@ -16,7 +16,9 @@ use gradus::algorithm::grpo::{Grpo, GrpoConfig, GrpoLossType};
 use gradus::algorithm::ppo::{KlConfig, KlEstimator, Ppo, PpoConfig};
 use gradus::algorithm::rloo::{Rloo, RlooConfig};
 use gradus::algorithm::step::{Denominator, Learners, MiniBatch, OldLogprobs, PassStats, PolicyLoss, Surrogate};
-use gradus::algorithm::{Actor, Advantages, Algorithm, AlgorithmInputs, Experience, OnlineMethod, Update, actor};
+use gradus::algorithm::{
+    Actor, Advantages, Algorithm, AlgorithmInputs, Experience, OnlineMethod, TokenTargets, Update, actor,
+};
 use gradus::config::{MethodConfig, Plan, RunConfig, Visitor};
 use gradus::generate::{History, Masking};
 use gradus::learner::Learner;
@@ -306,9 +308,24 @@ fn rewards(rows: &[Value], rollouts: &Rollouts, key: &str) -> Vec<Option<Vec<f32
     let reward = |(row, rollout): (&Value, &Rollout)| {
         let mut rewards_t = vec![0.0; rollout.completion_ids.len()];
         *rewards_t.last_mut().unwrap() = row[key].as_f64().unwrap() as f32;
-        Some(rewards_t)
+        Some(rollout.rewards_of_counted(&rewards_t))
     };
     rows.iter().zip(&rollouts.rollouts).map(reward).collect()
+}
+
+/// Returns the advantages of some rollouts.
+fn of_part(advantages: &Advantages, part: &[usize]) -> Vec<f32> {
+    part.iter().flat_map(|&i| advantages.targets[i].advantages_t.clone()).collect()
+}
+
+/// Returns advantages, returns and values of all tokens, with the names of the fixtures.
+fn lists(advantages: &Advantages) -> [(&'static str, Vec<f32>); 3] {
+    let of = |list: fn(&TokenTargets) -> &Vec<f32>| advantages.targets.iter().flat_map(list).copied().collect();
+    [
+        ("advantages", of(|targets| &targets.advantages_t)),
+        ("returns", of(|targets| &targets.critic.as_ref().expect("a critic").returns_t)),
+        ("values", of(|targets| &targets.critic.as_ref().expect("a critic").values_t)),
+    ]
 }
 
 fn settings(steps: usize, learning_rate: f64, max_grad_norm: f64) -> Settings {
@@ -389,7 +406,7 @@ fn grouped(run: &str, temperature: f32, algorithm: &mut dyn Algorithm, names: &[
             let rollouts = rollouts(&rows, &learner.frozen().policy, 4, temperature, &settings);
             let reference = actor::logprobs(&reference, &rollouts, temperature, settings.passes);
             let rewards = rewards(&rows, &rollouts, "reward");
-            let experience = Experience { rollouts, rewards, reference: Some(reference) };
+            let experience = Experience::new(rollouts, rewards, Some(reference));
             let advantages = algorithm.advantages(&learner.frozen(), &experience, &settings);
             known = Some((experience, advantages));
         }
@@ -491,7 +508,7 @@ fn ppo(run: &str) {
         let rollouts = rollouts(&rows, &learner.frozen().policy, 1, temperature, &settings);
         let reference = actor::logprobs(&reference, &rollouts, temperature, settings.passes);
         let rewards = rewards(&rows, &rollouts, "score");
-        let experience = Experience { rollouts, rewards, reference: Some(reference) };
+        let experience = Experience::new(rollouts, rewards, Some(reference));
         let advantages = algorithm.advantages(&learner.frozen(), &experience, &settings);
         if let Some(expected) = fixture["iterations"].get(iteration) {
             let metrics = expected["metrics"].as_object().unwrap();
@@ -502,15 +519,11 @@ fn ppo(run: &str) {
                 };
                 close(&format!("{run}, {name}"), found, value.as_f64().unwrap());
             }
-            for (key, found) in [
-                ("advantages", &advantages.advantages),
-                ("returns", &advantages.returns),
-                ("values", &advantages.values),
-            ] {
+            for (key, found) in lists(&advantages) {
                 // Recorded for the first two iterations.
                 let Some(rows) = expected.get(key) else { continue };
                 let expected = rows.as_array().unwrap().iter().flat_map(|row| row.as_array().unwrap());
-                for (found, expected) in found.iter().flatten().zip(expected) {
+                for (found, expected) in found.iter().zip(expected) {
                     close(&format!("{run}, {key}"), f64::from(*found), expected.as_f64().unwrap());
                 }
             }
@@ -648,13 +661,13 @@ fn recorded_with(run: &str, keys: &Value) {
         let of = if algorithm.has_raw_kl() { actor::raw_logprobs } else { actor::logprobs };
         let reference = of(&reference, &rollouts, temperature, settings.passes);
         let rewards = rewards(&rows, &rollouts, "score");
-        let experience = Experience { rollouts, rewards, reference: Some(reference) };
+        let experience = Experience::new(rollouts, rewards, Some(reference));
         let coefficient = algorithm.kl_coefficient().unwrap();
         near("kl_coef", coefficient, expected["metrics"]["kl_coef"].as_f64().unwrap());
         let advantages = algorithm.advantages(&learner.frozen(), &experience, &settings);
-        for (key, found) in [("advantages", &advantages.advantages), ("returns", &advantages.returns)] {
+        for (key, found) in &lists(&advantages)[..2] {
             let expected = expected[key].as_array().unwrap().iter().flat_map(|row| row.as_array().unwrap());
-            for (found, expected) in found.iter().flatten().zip(expected) {
+            for (found, expected) in found.iter().zip(expected) {
                 near(&format!("iteration {iteration}, {key}"), f64::from(*found), expected.as_f64().unwrap());
             }
         }
@@ -750,12 +763,15 @@ fn fisher_vector_products(file: &str, prefix: &str, (most, beside_whole): (f64, 
     let rows = fixture["rows"].as_array().unwrap();
     let rollouts = rollouts(rows, &learner.frozen().policy, 1, 1.0, &settings);
     let mut numbers = fixture["advantages"].as_array().unwrap().iter().map(|number| number.as_f64().unwrap() as f32);
-    let advantages =
-        rollouts.rollouts.iter().map(|rollout| numbers.by_ref().take(rollout.counted()).collect()).collect();
+    let of_rollout = |rollout: &Rollout| TokenTargets {
+        advantages_t: numbers.by_ref().take(rollout.counted()).collect(),
+        critic: None,
+    };
+    let targets = rollouts.iter().map(of_rollout).collect();
     let rewards = rewards(rows, &rollouts, "score");
-    let experience = Experience { rollouts, rewards, reference: None };
+    let experience = Experience::new(rollouts, rewards, None);
     let chosen: Vec<usize> = (0..rows.len()).collect();
-    let advantages = Advantages { advantages, ..Advantages::default() };
+    let advantages = Advantages { targets, ..Advantages::default() };
     let batch = MiniBatch {
         experience: &experience,
         advantages: &advantages,
@@ -787,8 +803,8 @@ fn fisher_vector_products(file: &str, prefix: &str, (most, beside_whole): (f64, 
         learner.frozen().policy,
         Distributions { experience: &experience, chosen: &chosen, temperature: 1.0, passes: settings.passes },
     );
-    let objective = every.objective(&policy, &advantages.advantages);
-    assert_eq!(every.distance(&policy, &policy, &advantages.advantages), Distance { kl: 0.0, objective });
+    let objective = every.objective(&policy, &|part| of_part(&advantages, part));
+    assert_eq!(every.distance(&policy, &policy, &|part| of_part(&advantages, part)), Distance { kl: 0.0, objective });
 
     for case in fixture["cases"].as_array().unwrap() {
         let expected = case["product"].as_object().unwrap();

@@ -204,8 +204,10 @@ fn what_a_step_shows_is_arithmetic_on_its_rollouts() {
         tokenizer: None,
     };
     let reference = rollouts.rollouts.iter().map(|rollout| vec![-2.0; rollout.logprobs.len()]).collect();
-    let rewards = [1.0, 2.0, 3.0, 3.0].map(|reward: f32| Some(vec![reward])).to_vec();
-    let experience = Experience { rollouts, rewards, reference: Some(reference) };
+    let rewards = [1.0, 2.0, 3.0, 3.0].into_iter().zip(&rollouts.rollouts);
+    let rewards =
+        rewards.map(|(reward, rollout)| Some([vec![0.0; rollout.counted() - 1], vec![reward]].concat())).collect();
+    let experience = Experience::new(rollouts, rewards, Some(reference));
     let score = |parts: &[(&str, f32)]| {
         let part = |&(name, value): &(&str, f32)| {
             let weight = if name == "b" { -0.5 } else { 1.0 };
