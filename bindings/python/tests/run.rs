@@ -1,5 +1,7 @@
 //! Runs the tests of the Python package with the module that was built for this test.
 
+#![allow(clippy::disallowed_methods, reason = "tests read the environment")]
+
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;

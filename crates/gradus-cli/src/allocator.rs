@@ -20,6 +20,7 @@ unsafe extern "C" {
 }
 
 /// Keeps freed memory and requests large pages, unless mimalloc's environment variables are set.
+#[expect(clippy::disallowed_methods, reason = "a variable in the table of ARCHITECTURE.md")]
 pub fn keep_pages() {
     let options =
         [("MIMALLOC_PURGE_DELAY", PURGE_DELAY, -1), ("MIMALLOC_ALLOW_LARGE_OS_PAGES", ALLOW_LARGE_OS_PAGES, 1)];

@@ -57,6 +57,7 @@ impl std::error::Error for ClosedPipe {}
 
 impl Output {
     /// Creates the output that the global options select.
+    #[expect(clippy::disallowed_methods, reason = "a variable in the table of ARCHITECTURE.md")]
     pub fn new(global: &Global) -> Self {
         let uses_color = |is_terminal: bool| match global.color {
             ColorChoice::Always => true,
@@ -330,6 +331,7 @@ pub fn serve_parent(arguments: impl IntoIterator<Item = OsString>) -> Option<u8>
 }
 
 /// Prints clap's message about `command`, which may also be a help or version text, and returns its exit code.
+#[expect(clippy::disallowed_methods, reason = "a variable in the table of ARCHITECTURE.md")]
 pub fn usage(mut error: clap::Error, command: Option<&str>) -> u8 {
     translate_unknown(&mut error, command);
     let (is_error, styled) = (error.use_stderr(), error.render());

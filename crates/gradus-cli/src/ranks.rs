@@ -107,6 +107,7 @@ fn stay_silent_unless_first(rank: usize) {
 }
 
 /// Returns the path of `mpiexec` or `mpirun`, from `PATH`.
+#[expect(clippy::disallowed_methods, reason = "a variable in the table of ARCHITECTURE.md")]
 fn launcher() -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();

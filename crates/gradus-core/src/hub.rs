@@ -30,6 +30,7 @@ impl OnHub<'_> {
     ///
     /// # Errors
     /// [`Error::Network`] if neither is available.
+    #[expect(clippy::disallowed_methods, reason = "a variable in the table of ARCHITECTURE.md")]
     pub fn fetched_or_cached<T>(
         self,
         fetch: impl FnOnce(&Api) -> Result<T, ApiError>,

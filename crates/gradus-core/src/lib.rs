@@ -4,6 +4,7 @@
 //! Programs use the crate `gradus`, which exports these modules.
 
 #![deny(missing_docs)]
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests read the environment"))]
 
 pub mod border;
 pub mod calendar;

@@ -7,6 +7,8 @@
 //! parses the calls that a policy writes. A [`ProgramEnvironment`] runs a program of the user; in Rust, [`serve`] turns any environment
 //! into such a program. [`games`] contains environments for learning and testing.
 
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests read the environment"))]
+
 mod combined;
 mod config;
 mod environment;

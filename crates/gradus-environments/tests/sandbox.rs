@@ -1,6 +1,7 @@
 //! Attacks on the sandbox. This test is a program of its own, because it is started again for each confined program.
 
 #![allow(clippy::print_stdout, reason = "it is its own test harness")]
+#![allow(clippy::disallowed_methods, reason = "tests read the environment")]
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

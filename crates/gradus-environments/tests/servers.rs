@@ -2,6 +2,8 @@
 //!
 //! `GRADUS_PYTHON` names the interpreter. The default is `python3`.
 
+#![allow(clippy::disallowed_methods, reason = "tests read the environment")]
+
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 

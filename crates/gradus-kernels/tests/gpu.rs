@@ -1,5 +1,7 @@
 //! Compares every kernel with its reference, on Mesa's software Vulkan or, with `GRADUS_TEST_DEVICE=gpu`, on a GPU.
 
+#![allow(clippy::disallowed_methods, reason = "tests read the environment")]
+
 use std::cell::Cell;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};

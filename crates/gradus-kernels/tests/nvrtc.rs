@@ -3,6 +3,8 @@
 //! `GRADUS_NVRTC` names a folder with `lib/libnvrtc.so.*` and `include/`, such as `…/site-packages/nvidia/cu13` after
 //! `pip install nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl`.
 
+#![allow(clippy::disallowed_methods, reason = "tests read the environment")]
+
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,7 @@
 //! Verdicts on mathematical answers, compared with those of `math-verify` (`tools/parity/mathematics.py`).
 
+#![allow(clippy::disallowed_methods, reason = "tests read the environment")]
+
 use gradus_metrics::mathematics::is_correct;
 use serde_json::Value;
 

@@ -1,6 +1,8 @@
 //! Text metrics compared with their reference tools: sacreBLEU, rouge_score, py-rouge, NLTK, coco's scorers. The rows are hand-written
 //! sentences, edge cases, and rows of data sets, of which the fixture holds only numbers.
 
+#![allow(clippy::disallowed_methods, reason = "tests read the environment")]
+
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 

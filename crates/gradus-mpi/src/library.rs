@@ -58,6 +58,7 @@ pub const VARIABLE: &str = "GRADUS_MPI";
 
 /// Folders of libraries next to the launcher in `PATH` (`pip install mpich` puts them there), and of the installations in environment
 /// variables.
+#[expect(clippy::disallowed_methods, reason = "a variable in the table of ARCHITECTURE.md")]
 fn folders() -> Vec<PathBuf> {
     let mut found = Vec::new();
     let paths = env::var_os("PATH").unwrap_or_default();
@@ -86,6 +87,7 @@ fn folders() -> Vec<PathBuf> {
 }
 
 /// Libraries to try, in order. Those that belong to the launcher come first.
+#[expect(clippy::disallowed_methods, reason = "a variable in the table of ARCHITECTURE.md")]
 fn order(launcher: Option<Launcher>) -> Vec<(String, Abi)> {
     let mut names: Vec<(&str, Abi)> = NAMES.to_vec();
     match launcher {

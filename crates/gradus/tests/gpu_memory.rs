@@ -2,6 +2,7 @@
 //!
 //! `GRADUS_TEST_DEVICE` names the device; the default is Mesa's software Vulkan. Without a device nothing is tested.
 #![cfg(any(feature = "wgpu", feature = "cuda"))]
+#![allow(clippy::disallowed_methods, reason = "tests read the environment")]
 
 use std::path::Path;
 use std::sync::Arc;

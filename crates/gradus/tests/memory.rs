@@ -4,6 +4,8 @@
 //! The allocator counts bytes in use, not pages; the number of pages depends on the allocator, which the binary's own
 //! test measures. The counters belong to the whole process, so one test does all measurements.
 
+#![allow(clippy::disallowed_methods, reason = "tests read the environment")]
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -2,6 +2,7 @@
 //! gradus.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail where they stand")]
+#![allow(clippy::disallowed_methods, reason = "tests read the environment")]
 
 use std::path::Path;
 use std::process::{Command, Output};

@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use clap::{ArgMatches, Args as _, Command, FromArgMatches as _};
-use gradus::config::{Flag, Request, RunConfig};
+use gradus::config::reward_of_flags;
 use gradus::data::{BadRows, Side, TextForm};
 use gradus::device::DeviceChoice;
 use gradus::files::output::Outputs;
@@ -123,7 +123,7 @@ pub fn arguments(command: Command) -> Command {
 /// Measures the metrics, and prints a table, or JSON with `--json`.
 pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
     let args = EvalArgs::from_arg_matches(matches)?;
-    let reward = reward(&flags::given_rewards(matches))?;
+    let reward = reward_of_flags(&flags::given_rewards(matches))?;
     let Some(model) = args.model.clone() else {
         args.text_files.refuse("needs `--model`: without a model, completions are measured as they are")?;
         anyhow::ensure!(
@@ -256,15 +256,6 @@ fn value_row(of: &MetricValue) -> Vec<String> {
 
 fn post_process(word: &str) -> Result<PostProcess, String> {
     serde_json::from_value(word.into()).map_err(|_| "expected `three_sentence_summary`".to_owned())
-}
-
-/// Returns the reward that the flags define, parsed and checked as for a run.
-fn reward(given: &[Flag]) -> anyhow::Result<Option<RewardConfig>> {
-    if given.is_empty() {
-        return Ok(None);
-    }
-    let base = "{model: '-', data: '-', method: {ppo: {}}}";
-    Ok(RunConfig::read(base, &Request { flags: given, ..Request::default() })?.config.reward)
 }
 
 /// Formats one line per value. Metrics with an interval follow the others, in the same columns.

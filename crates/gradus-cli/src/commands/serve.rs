@@ -66,6 +66,7 @@ const WEIGHTS_TOKEN: &str = "GRADUS_WEIGHTS_TOKEN";
 const TOKEN_CHARACTERS: usize = 16;
 
 /// Returns the token for weights that the user chose.
+#[expect(clippy::disallowed_methods, reason = "a variable in the table of ARCHITECTURE.md")]
 fn weights_token() -> anyhow::Result<Option<String>> {
     let Ok(token) = std::env::var(WEIGHTS_TOKEN) else { return Ok(None) };
     let fits = token.len() >= TOKEN_CHARACTERS && token.bytes().all(|byte| byte.is_ascii_graphic());

@@ -1,5 +1,7 @@
 //! The command line as a black box: exit code, stdout and stderr of the built binary.
 
+#![allow(clippy::disallowed_methods, reason = "tests read the environment")]
+
 mod harness;
 
 mod adapter;

@@ -6,6 +6,7 @@
 
 #![cfg(unix)]
 #![expect(clippy::print_stderr, reason = "the figures of a long measurement")]
+#![allow(clippy::disallowed_methods, reason = "tests read the environment")]
 
 mod compare;
 mod full;

@@ -4,6 +4,7 @@
 //! `GRADUS_FAULTS=300 cargo test --workspace --test tinker` sets the number of faults.
 
 #![cfg(unix)]
+#![allow(clippy::disallowed_methods, reason = "tests read the environment")]
 
 mod client;
 mod faults;

@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 ///
 /// # Errors
 /// If there is neither a cache folder nor a home directory.
+#[expect(clippy::disallowed_methods, reason = "a variable in the table of ARCHITECTURE.md")]
 pub fn rows_directory() -> Result<PathBuf> {
     let named = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let of_user = || named("XDG_CACHE_HOME").or_else(|| Some(named("HOME")?.join(".cache")));

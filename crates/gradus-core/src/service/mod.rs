@@ -116,6 +116,7 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::Input`] if the environment variable of the key is not set.
+    #[expect(clippy::disallowed_methods, reason = "a variable in the table of ARCHITECTURE.md")]
     pub fn new(endpoint: Endpoint, interrupt: &Interrupt) -> Result<Self> {
         let key = |variable: &String| {
             std::env::var(variable).ok().filter(|key| !key.trim().is_empty()).ok_or_else(|| {

@@ -76,6 +76,7 @@ impl Http {
         }
         let mut key = None;
         if let Some(variable) = &config.key_variable {
+            #[expect(clippy::disallowed_methods, reason = "a variable in the table of ARCHITECTURE.md")]
             let found = std::env::var(variable).ok().map(|key| key.trim().to_owned()).filter(|key| !key.is_empty());
             let Some(found) = found else {
                 let message = format!("the environment variable `{variable}` holds no key for {url}");

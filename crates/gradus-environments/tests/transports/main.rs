@@ -5,6 +5,7 @@
 //! `GRADUS_FUZZ_CASES` and `GRADUS_FUZZ_SEED` set the number of changed answers per transport and their seed.
 
 #![allow(clippy::print_stdout, reason = "it is its own test harness")]
+#![allow(clippy::disallowed_methods, reason = "tests read the environment")]
 
 mod child;
 mod hostile;

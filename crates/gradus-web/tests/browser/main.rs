@@ -1,6 +1,8 @@
 //! Tests the pages in a browser, with the mouse and with the keyboard alone. Without a browser, these tests are skipped with a visible
 //! message.
 
+#![allow(clippy::disallowed_methods, reason = "tests read the environment")]
+
 mod accessible;
 mod annotate;
 mod chat;

@@ -1,5 +1,7 @@
 //! Tests the server over TCP, with friendly and hostile programs and browsers.
 
+#![allow(clippy::disallowed_methods, reason = "tests read the environment")]
+
 mod annotate;
 mod client;
 mod clients;

@@ -118,13 +118,14 @@ impl Experience {
             None => vec![None; rollouts.len()],
         };
         assert_eq!(reference.len(), rollouts.len(), "one list of reference logprobs per rollout");
-        let joined = |((rollout, rewards_t), reference_t): ((Rollout, Option<Vec<f32>>), Option<Vec<f32>>)| {
+        let lists = rollouts.into_iter().zip(rewards).zip(reference);
+        let rollouts = lists.map(|((rollout, rewards_t), reference_t)| {
             for values_t in rewards_t.iter().chain(&reference_t) {
                 assert_eq!(values_t.len(), rollout.counted(), "one value per counted token");
             }
             ScoredRollout { rollout, rewards_t, reference_t, off_policy: None }
-        };
-        let rollouts = rollouts.into_iter().zip(rewards).zip(reference).map(joined).collect();
+        });
+        let rollouts = rollouts.collect();
         Self { prompts, rollouts, group_size, tokenizer }
     }
 

@@ -22,6 +22,7 @@ mod read;
 mod reference;
 mod registry;
 mod resume;
+mod reward_of_flags;
 mod rules;
 mod schema;
 mod sweep;
@@ -42,6 +43,7 @@ pub use plan::Plan;
 pub use reference::{KeyReference, explain, markdown};
 pub use registry::{Options, Registry};
 pub use resume::{Resume, ResumeFrom};
+pub use reward_of_flags::reward_of_flags;
 pub use schema::{Field, Schema, Shape, Word};
 pub use sweep::{SweepDefinition, SweepPoint};
 

@@ -18,6 +18,8 @@ mod adapter;
 mod rewards;
 mod rollouts;
 
+pub(super) use rewards::check_reward;
+
 /// Returns every problem, in the order of the configuration.
 pub(super) fn check(written: &ConfigWithPlaces, machine: &Machine) -> Vec<Problem> {
     let place = |key: &str| written.place(key).cloned();

@@ -92,6 +92,14 @@ impl Schema {
         Self { root: shape(&schema).expect(KNOWN).0, definitions: definitions.collect() }
     }
 
+    /// Returns a schema with only this key at the top level.
+    pub(super) fn only(mut self, key: &str) -> Self {
+        if let Shape::Map(fields) = &mut self.root {
+            fields.retain(|field| field.name == key);
+        }
+        self
+    }
+
     /// Returns the shape of the top level.
     pub fn root(&self) -> &Shape {
         &self.root

@@ -92,7 +92,17 @@ impl RewardConfig {
                 vec![("judge", column)]
             }
             Self::Mix(parts) => parts.iter().flat_map(|part| part.reward.columns()).collect(),
-            _ => Vec::new(),
+            Self::Rule(
+                RuleConfig::Length(_)
+                | RuleConfig::Regex(_)
+                | RuleConfig::Substring(_)
+                | RuleConfig::Lexicon(_)
+                | RuleConfig::SoftOverlong(_)
+                | RuleConfig::RepeatPenalty(_)
+                | RuleConfig::ThinkFormat {},
+            ) => Vec::new(),
+            Self::Judge(_) | Self::Model(_) | Self::Classifier(_) | Self::FineGrained(_) => Vec::new(),
+            Self::Metric(_) | Self::Toxicity(_) | Self::Command(_) | Self::Plugin(_) => Vec::new(),
         }
     }
 
@@ -101,7 +111,8 @@ impl RewardConfig {
         match self {
             Self::Metric(_) => true,
             Self::Mix(parts) => parts.iter().any(|part| part.reward.compares()),
-            _ => false,
+            Self::Model(_) | Self::Classifier(_) | Self::FineGrained(_) | Self::Rule(_) | Self::Toxicity(_) => false,
+            Self::Command(_) | Self::Judge(_) | Self::Code(_) | Self::Plugin(_) => false,
         }
     }
 
@@ -130,7 +141,8 @@ impl RewardConfig {
                     parts.iter().flat_map(|of| of.reward.segments().into_iter().map(move |part| (of.weight, part)));
                 inner.map(|(outer, (name, weight, part))| (name, outer * weight, part)).collect()
             }
-            _ => Vec::new(),
+            Self::Model(_) | Self::Classifier(_) | Self::Rule(_) | Self::Metric(_) | Self::Toxicity(_) => Vec::new(),
+            Self::Command(_) | Self::Judge(_) | Self::Code(_) | Self::Plugin(_) => Vec::new(),
         }
     }
 
@@ -143,7 +155,8 @@ impl RewardConfig {
                 name.map(|name| MetricModel { name, usage: ModelUse::Classifier }).into_iter().collect()
             }
             Self::Mix(parts) => parts.iter().flat_map(|part| part.reward.metric_models()).collect(),
-            _ => Vec::new(),
+            Self::Model(_) | Self::Classifier(_) | Self::FineGrained(_) | Self::Rule(_) => Vec::new(),
+            Self::Command(_) | Self::Judge(_) | Self::Code(_) | Self::Plugin(_) => Vec::new(),
         }
     }
 }

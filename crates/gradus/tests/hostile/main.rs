@@ -6,6 +6,7 @@
 //! message names. Add it to `tests/fixtures/hostile/READER/`, whose files are tried first.
 
 #![expect(clippy::print_stdout, reason = "the tally of a long run")]
+#![allow(clippy::disallowed_methods, reason = "tests read the environment")]
 
 mod mutate;
 mod readers;

@@ -3,6 +3,8 @@
 //! Each module reads one folder of `tests/fixtures/parity`; the `meta` key of a fixture names versions, script and seed.
 //! Losses agree within 1e-6, their gradients within 1e-5.
 
+#![allow(clippy::disallowed_methods, reason = "tests read the environment")]
+
 mod adapters;
 mod advantages;
 mod chat_templates;

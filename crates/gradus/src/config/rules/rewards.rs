@@ -33,7 +33,8 @@ pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
     }
 }
 
-fn check_reward(problems: &mut Problems<'_>, reward: &RewardConfig, path: &str) {
+/// Checks a reward whose keys are below `path`.
+pub(in crate::config) fn check_reward(problems: &mut Problems<'_>, reward: &RewardConfig, path: &str) {
     match reward {
         RewardConfig::Model(model) => {
             let key = format!("{path}.model");
