@@ -6,11 +6,11 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 
 use super::Learner;
-use crate::model::NamePath;
+use crate::model::{NamedMapper, NamedVisitor, map_named, visit_named};
 
 /// Range of one parameter in the vector.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,7 +27,7 @@ impl<M: Module> Learner<M> {
     /// Returns the range of each trained parameter, in order.
     pub fn layout(&self) -> Vec<Place> {
         let mut found = ParameterCollector::default();
-        self.module().visit(&mut found);
+        visit_named(self.module(), &mut found);
         let mut end = 0;
         let place = |(name, (shape, _)): (String, (Vec<usize>, _))| {
             let start = end;
@@ -40,7 +40,7 @@ impl<M: Module> Learner<M> {
     /// Returns all trained parameters, end to end in the order of their names, `[P]`. It carries no gradient.
     pub fn parameters(&self) -> Tensor<1> {
         let mut found = ParameterCollector::default();
-        self.module().visit(&mut found);
+        visit_named(self.module(), &mut found);
         Tensor::cat(found.parameters.into_values().map(|(_, values)| values).collect(), 0)
     }
 
@@ -63,7 +63,7 @@ impl<M: Module> Learner<M> {
         let layout = self.layout();
         assert_eq!(flat.dims(), [layout.last().map_or(0, |place| place.range.end)], "one number per parameter");
         let places = layout.into_iter().map(|place| (place.name, place.range)).collect();
-        self.change(|_, module| module.map(&mut Setter { path: NamePath::default(), places, flat }));
+        self.change(|_, module| map_named(module, &mut Setter { places, flat }));
     }
 }
 
@@ -76,53 +76,35 @@ impl<M: Module> Learner<M> {
         let layout = self.layout();
         assert_eq!(flat.dims(), [layout.last().map_or(0, |place| place.range.end)], "one number per parameter");
         let places = layout.into_iter().map(|place| (place.name, place.range)).collect();
-        self.frozen().map(&mut Setter { path: NamePath::default(), places, flat })
+        map_named(self.frozen(), &mut Setter { places, flat })
     }
 }
 
 /// Shapes and values of trained parameters, by name.
 #[derive(Default)]
 struct ParameterCollector {
-    path: NamePath,
     parameters: BTreeMap<String, (Vec<usize>, Tensor<1>)>,
 }
 
-impl ModuleVisitor for ParameterCollector {
-    fn enter_module(&mut self, name: &str, container: &str) {
-        self.path.enter(name, container);
-    }
-
-    fn exit_module(&mut self, _: &str, _: &str) {
-        self.path.exit();
-    }
-
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+impl NamedVisitor for ParameterCollector {
+    fn visit<const D: usize>(&mut self, name: String, param: &Param<Tensor<D>>) {
         if param.is_require_grad() {
             let values = param.val().inner();
             let shape = values.dims().to_vec();
             let n = shape.iter().product::<usize>();
-            self.parameters.insert(self.path.name(), (shape, values.reshape([n])));
+            self.parameters.insert(name, (shape, values.reshape([n])));
         }
     }
 }
 
 struct Setter<'a> {
-    path: NamePath,
     places: BTreeMap<String, Range<usize>>,
     flat: &'a Tensor<1>,
 }
 
-impl ModuleMapper for Setter<'_> {
-    fn enter_module(&mut self, name: &str, container: &str) {
-        self.path.enter(name, container);
-    }
-
-    fn exit_module(&mut self, _: &str, _: &str) {
-        self.path.exit();
-    }
-
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let Some(range) = self.places.remove(&self.path.name()) else { return param };
+impl NamedMapper for Setter<'_> {
+    fn map<const D: usize>(&mut self, name: String, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let Some(range) = self.places.remove(&name) else { return param };
         param.map(|value| {
             let (shape, tracked, n) = (value.dims(), value.is_autodiff(), range.len());
             let whole = 0..n;

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::{Module, Param};
 use burn::tensor::{Gradients, Tensor};
 use gradus_kernels::{add_gradient, flat_gradient, host_values, sum_of_squares};
 
-use crate::model::NamePath;
+use crate::model::{NamedVisitor, visit_named};
 use crate::ranks::Summand;
 
 /// Gradients summed over the micro-batches of one optimizer step, by parameter name.
@@ -27,7 +27,7 @@ impl Default for GradientSum {
 impl GradientSum {
     /// Adds the gradients of one backward pass for the parameters of `module`.
     pub fn add<M: Module>(&mut self, module: &M, gradients: &mut Gradients) {
-        module.visit(&mut Collector { path: NamePath::default(), sums: &mut self.sums, gradients });
+        visit_named(module, &mut Collector { sums: &mut self.sums, gradients });
     }
 
     /// Returns the Euclidean norm over all gradients before clipping, accumulated in f64, as in `torch.nn.utils.clip_grad_norm_`.
@@ -115,26 +115,17 @@ impl Summand for GradientSum {
 }
 
 struct Collector<'a> {
-    path: NamePath,
     sums: &'a mut BTreeMap<String, Tensor<1>>,
     gradients: &'a mut Gradients,
 }
 
-impl ModuleVisitor for Collector<'_> {
-    fn enter_module(&mut self, name: &str, container: &str) {
-        self.path.enter(name, container);
-    }
-
-    fn exit_module(&mut self, _: &str, _: &str) {
-        self.path.exit();
-    }
-
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+impl NamedVisitor for Collector<'_> {
+    fn visit<const D: usize>(&mut self, name: String, param: &Param<Tensor<D>>) {
         if !param.is_require_grad() {
             return;
         }
         let Some(gradient) = param.val().grad_remove(self.gradients) else { return };
-        let (name, gradient) = (self.path.name(), flat_gradient(gradient));
+        let gradient = flat_gradient(gradient);
         // Removed from the map, so that the addition can reuse the sum's memory.
         let sum = match self.sums.remove(&name) {
             Some(sum) => add_gradient(sum, gradient),

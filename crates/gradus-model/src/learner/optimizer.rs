@@ -9,13 +9,13 @@ use std::fmt::{Display, Formatter};
 use std::ops::Range;
 use std::sync::Arc;
 
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor, TensorData};
 
 use super::across::extend;
 use super::gradient_sum::GradientSum;
 use super::shares::{Shares, parameters};
-use crate::model::NamePath;
+use crate::model::{NamedMapper, NamedVisitor, map_named, visit_named};
 use crate::ranks::Ranks;
 use gradus_kernels::{
     AdamWStep, AdamWUpdate, Codes, HostValues, Int8Moments, adamw, adamw_each, flat_gradient, host_values,
@@ -369,17 +369,15 @@ impl Optimizer {
         let scale = gradients.scale();
         let Some(shares) = self.shares.clone() else {
             // All parameters leave the module, so that each can be updated in place, and return afterwards.
-            let mut taker =
-                ParameterExtractor { path: NamePath::default(), gradients, taken: Vec::new(), shapes: BTreeMap::new() };
-            let module = module.map(&mut taker);
+            let mut taker = ParameterExtractor { gradients, taken: Vec::new(), shapes: BTreeMap::new() };
+            let module = map_named(module, &mut taker);
             let values = self.update(learning_rate, scale, taker.taken).into_iter().collect();
-            return module.map(&mut ParameterRestorer { path: NamePath::default(), values, shapes: taker.shapes });
+            return map_named(module, &mut ParameterRestorer { values, shapes: taker.shapes });
         };
         // Every rank updates its share and receives the others.
-        let (path, moved) = (NamePath::default(), BTreeMap::new());
-        let mut sharer =
-            ShareUpdater { path, learning_rate, optimizer: self, gradients: &gradients, shares: &shares, moved };
-        module.visit(&mut sharer);
+        let moved = BTreeMap::new();
+        let mut sharer = ShareUpdater { learning_rate, optimizer: self, gradients: &gradients, shares: &shares, moved };
+        visit_named(&module, &mut sharer);
         let values = shares.gather_numbers(&sharer.moved);
         let Some(device) = &shares.device else { return module };
         let tensor = |(name, values): (String, Vec<f32>)| {
@@ -387,7 +385,7 @@ impl Optimizer {
             (name, Tensor::from_data(TensorData::new(values, [n]), device))
         };
         let values = values.into_iter().map(tensor).collect();
-        module.map(&mut ParameterRestorer { path: NamePath::default(), values, shapes: BTreeMap::new() })
+        map_named(module, &mut ParameterRestorer { values, shapes: BTreeMap::new() })
     }
 
     /// Updates parameters, given flat and without autodiff.
@@ -496,23 +494,13 @@ fn rmsprop(
 
 /// Takes every parameter that has a gradient out of its module and leaves an empty tensor.
 struct ParameterExtractor {
-    path: NamePath,
     gradients: GradientSum,
     taken: Vec<ExtractedParameter>,
     shapes: BTreeMap<String, Vec<usize>>,
 }
 
-impl ModuleMapper for ParameterExtractor {
-    fn enter_module(&mut self, name: &str, container: &str) {
-        self.path.enter(name, container);
-    }
-
-    fn exit_module(&mut self, _: &str, _: &str) {
-        self.path.exit();
-    }
-
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let name = self.path.name();
+impl NamedMapper for ParameterExtractor {
+    fn map<const D: usize>(&mut self, name: String, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let Some(gradient) = self.gradients.take(&name) else { return param };
         param.map(|value| {
             let (shape, tracked) = (value.dims(), value.is_autodiff());
@@ -528,7 +516,6 @@ impl ModuleMapper for ParameterExtractor {
 
 /// Updates this rank's share of every parameter that has a gradient.
 struct ShareUpdater<'a> {
-    path: NamePath,
     learning_rate: f64,
     optimizer: &'a mut Optimizer,
     gradients: &'a GradientSum,
@@ -536,17 +523,8 @@ struct ShareUpdater<'a> {
     moved: BTreeMap<String, Vec<f32>>,
 }
 
-impl ModuleVisitor for ShareUpdater<'_> {
-    fn enter_module(&mut self, name: &str, container: &str) {
-        self.path.enter(name, container);
-    }
-
-    fn exit_module(&mut self, _: &str, _: &str) {
-        self.path.exit();
-    }
-
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let name = self.path.name();
+impl NamedVisitor for ShareUpdater<'_> {
+    fn visit<const D: usize>(&mut self, name: String, param: &Param<Tensor<D>>) {
         let Some(gradient) = self.gradients.sum(&name) else { return };
         let own = self.shares.own(&name);
         if own.is_empty() {
@@ -565,23 +543,13 @@ impl ModuleVisitor for ShareUpdater<'_> {
 
 /// Puts flat values back into the parameters of a module.
 struct ParameterRestorer {
-    path: NamePath,
     values: BTreeMap<String, Tensor<1>>,
     /// Shapes of the parameters that were taken out.
     shapes: BTreeMap<String, Vec<usize>>,
 }
 
-impl ModuleMapper for ParameterRestorer {
-    fn enter_module(&mut self, name: &str, container: &str) {
-        self.path.enter(name, container);
-    }
-
-    fn exit_module(&mut self, _: &str, _: &str) {
-        self.path.exit();
-    }
-
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let name = self.path.name();
+impl NamedMapper for ParameterRestorer {
+    fn map<const D: usize>(&mut self, name: String, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let Some(values) = self.values.remove(&name) else { return param };
         param.map(|value| {
             let shape = self.shapes.get(&name).and_then(|shape| shape.as_slice().try_into().ok());

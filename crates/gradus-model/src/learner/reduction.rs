@@ -8,14 +8,14 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use burn::module::{Module, ModuleMapper, Param};
+use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 use gradus_kernels::{Place, can_watch, watched};
 
 use super::across::{self, Abandoned, Nodes, Parameter};
 use super::gradient_sum::{Flat, GradientSum};
 use super::shares::parameters;
-use crate::model::NamePath;
+use crate::model::{NamedMapper, map_named};
 use crate::ranks::{LaneSums, Lanes, REDUCED_AT_ONCE, Ranks, add};
 
 /// Gradients that this rank holds in a step.
@@ -128,31 +128,22 @@ impl Reduction {
         let (sender, receiver) = channel();
         let numbers = self.parameters.iter().enumerate().map(|(i, (name, ..))| (name.as_str(), i)).collect();
         let place = Place::first(&self.parameters.first()?.2);
-        let mut watcher = Watcher { path: NamePath::default(), numbers, place, sender: &sender };
-        let module = module.clone().map(&mut watcher);
+        let mut watcher = Watcher { numbers, place, sender: &sender };
+        let module = map_named(module.clone(), &mut watcher);
         Some((module, sender, receiver))
     }
 }
 
 struct Watcher<'a> {
-    path: NamePath,
     numbers: HashMap<&'a str, usize>,
     /// Place of the next parameter.
     place: Place,
     sender: &'a Sender<GradientMessage>,
 }
 
-impl ModuleMapper for Watcher<'_> {
-    fn enter_module(&mut self, name: &str, container: &str) {
-        self.path.enter(name, container);
-    }
-
-    fn exit_module(&mut self, _: &str, _: &str) {
-        self.path.exit();
-    }
-
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let number = self.numbers.get(self.path.name().as_str()).filter(|_| param.is_require_grad());
+impl NamedMapper for Watcher<'_> {
+    fn map<const D: usize>(&mut self, name: String, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let number = self.numbers.get(name.as_str()).filter(|_| param.is_require_grad());
         let Some(&number) = number else { return param };
         let sender = self.sender.clone();
         // The receiver is gone if a rank has failed.

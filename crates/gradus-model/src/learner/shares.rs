@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
 
 use super::across::{extend, numbers};
-use crate::model::NamePath;
+use crate::model::{NamedVisitor, visit_named};
 use crate::ranks::Ranks;
 use gradus_kernels::{Codes, Int8Moments};
 
@@ -16,7 +16,7 @@ use gradus_kernels::{Codes, Int8Moments};
 pub(super) fn parameters<M: Module>(module: &M) -> Vec<(String, usize, Device)> {
     let mut found = Vec::new();
     let each = |name, n, device| found.push((name, n, device));
-    module.visit(&mut ParameterVisitor { path: NamePath::default(), each });
+    visit_named(module, &mut ParameterVisitor(each));
     found
 }
 
@@ -109,23 +109,12 @@ impl Shares {
 }
 
 /// Passes the name, the size and the device of every trained parameter to `each`.
-struct ParameterVisitor<F> {
-    path: NamePath,
-    each: F,
-}
+struct ParameterVisitor<F>(F);
 
-impl<F: FnMut(String, usize, Device)> ModuleVisitor for ParameterVisitor<F> {
-    fn enter_module(&mut self, name: &str, container: &str) {
-        self.path.enter(name, container);
-    }
-
-    fn exit_module(&mut self, _: &str, _: &str) {
-        self.path.exit();
-    }
-
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+impl<F: FnMut(String, usize, Device)> NamedVisitor for ParameterVisitor<F> {
+    fn visit<const D: usize>(&mut self, name: String, param: &Param<Tensor<D>>) {
         if param.is_require_grad() {
-            (self.each)(self.path.name(), param.shape().num_elements(), param.val().device().inner());
+            (self.0)(name, param.shape().num_elements(), param.val().device().inner());
         }
     }
 }

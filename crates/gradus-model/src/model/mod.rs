@@ -62,7 +62,7 @@ pub use hub::{model_of, resolve};
 pub use layers::select_rows;
 pub use layers::{Embedding, Head, LayerNorm, Layers, Linear, RmsNorm};
 pub use packed::Packed;
-pub use parameters::{NamePath, named_tensors};
+pub use parameters::{NamedMapper, NamedVisitor, map_named, named_tensors, visit_named};
 pub use parameters::{SharedTensor, shared_tensors};
 pub use position_budget::PositionBudget;
 pub use ranker::Ranker;

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::path::Path;
 
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Tensor, bf16, f16};
 use safetensors::tensor::{Dtype, View};
 
@@ -11,27 +11,70 @@ use super::directory::SavedWeights;
 use crate::error::Result;
 use crate::files::{self, NamedTensor};
 
-/// Tracks the path of names while a module is visited. Enum variants are not part of a name, and neither is the trailing `_` of a field
-/// that would otherwise be a keyword (`self_`).
-#[derive(Debug, Default)]
-pub struct NamePath {
-    segments: Vec<Option<String>>,
+/// Receives the parameters of a module with their names: see [`visit_named`].
+pub trait NamedVisitor {
+    /// Visits a parameter.
+    fn visit<const D: usize>(&mut self, name: String, parameter: &Param<Tensor<D>>);
 }
 
-impl NamePath {
-    /// Enters a module; `container` is the visitor's argument.
-    pub fn enter(&mut self, name: &str, container: &str) {
-        self.segments.push((!container.starts_with("Enum:")).then(|| name.trim_end_matches('_').into()));
+/// Replaces the parameters of a module by name: see [`map_named`].
+pub trait NamedMapper {
+    /// Returns the parameter that takes the place of `parameter`.
+    fn map<const D: usize>(&mut self, name: String, parameter: Param<Tensor<D>>) -> Param<Tensor<D>>;
+}
+
+/// Visits every parameter of `module`, in the order of its fields. A name is the path in the module, joined by dots. Enum variants are not
+/// part of it, and neither is the trailing `_` of a field that would otherwise be a keyword (`self_`).
+pub fn visit_named<M: Module, V: NamedVisitor>(module: &M, visitor: &mut V) {
+    module.visit(&mut WithPath { path: Vec::new(), inner: visitor });
+}
+
+/// Maps every parameter of `module`. The names are those of [`visit_named`].
+pub fn map_named<M: Module, V: NamedMapper>(module: M, mapper: &mut V) -> M {
+    module.map(&mut WithPath { path: Vec::new(), inner: mapper })
+}
+
+/// Tracks the path of names while a module is visited.
+struct WithPath<'a, V> {
+    path: Vec<Option<String>>,
+    inner: &'a mut V,
+}
+
+impl<V> WithPath<'_, V> {
+    fn enter(&mut self, name: &str, container: &str) {
+        self.path.push((!container.starts_with("Enum:")).then(|| name.trim_end_matches('_').into()));
     }
 
-    /// Leaves the module.
-    pub fn exit(&mut self) {
-        self.segments.pop();
+    fn name(&self) -> String {
+        self.path.iter().flatten().map(String::as_str).collect::<Vec<_>>().join(".")
+    }
+}
+
+impl<V: NamedVisitor> ModuleVisitor for WithPath<'_, V> {
+    fn enter_module(&mut self, name: &str, container: &str) {
+        self.enter(name, container);
     }
 
-    /// Returns the segments joined by dots.
-    pub fn name(&self) -> String {
-        self.segments.iter().flatten().map(String::as_str).collect::<Vec<_>>().join(".")
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        self.inner.visit(self.name(), param);
+    }
+}
+
+impl<V: NamedMapper> ModuleMapper for WithPath<'_, V> {
+    fn enter_module(&mut self, name: &str, container: &str) {
+        self.enter(name, container);
+    }
+
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.path.pop();
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        self.inner.map(self.name(), param)
     }
 }
 
@@ -146,57 +189,31 @@ impl View for &SharedTensor {
 
 /// Returns every parameter of `module`, in the order of its fields, without copies.
 pub fn shared_tensors<M: Module>(module: &M) -> Vec<SharedTensor> {
-    let mut share = Share { path: NamePath::default(), tensors: Vec::new() };
-    module.visit(&mut share);
-    share.tensors
+    let mut tensors = Vec::new();
+    visit_named(module, &mut tensors);
+    tensors
 }
 
-struct Share {
-    path: NamePath,
-    tensors: Vec<SharedTensor>,
-}
-
-impl ModuleVisitor for Share {
-    fn enter_module(&mut self, name: &str, container: &str) {
-        self.path.enter(name, container);
-    }
-
-    fn exit_module(&mut self, _: &str, _: &str) {
-        self.path.exit();
-    }
-
-    fn visit_float<const R: usize>(&mut self, param: &Param<Tensor<R>>) {
-        self.tensors.push(SharedTensor::new(self.path.name(), param.val()));
-    }
-}
-
-struct Collect {
-    path: NamePath,
-    tensors: Vec<NamedTensor<'static>>,
-}
-
-impl ModuleVisitor for Collect {
-    fn enter_module(&mut self, name: &str, container: &str) {
-        self.path.enter(name, container);
-    }
-
-    fn exit_module(&mut self, _: &str, _: &str) {
-        self.path.exit();
-    }
-
-    fn visit_float<const R: usize>(&mut self, param: &Param<Tensor<R>>) {
-        let data = param.val().into_data();
-        let shape = data.shape().to_vec();
-        let values: Vec<f32> = data.try_to_vec().expect("f32 parameters");
-        self.tensors.push(NamedTensor::new(self.path.name(), shape, values));
+impl NamedVisitor for Vec<SharedTensor> {
+    fn visit<const D: usize>(&mut self, name: String, parameter: &Param<Tensor<D>>) {
+        self.push(SharedTensor::new(name, parameter.val()));
     }
 }
 
 /// Returns every parameter of `module`, in the order of its fields, named by its path.
 pub fn named_tensors<M: Module>(module: &M) -> Vec<NamedTensor<'static>> {
-    let mut collect = Collect { path: NamePath::default(), tensors: Vec::new() };
-    module.visit(&mut collect);
-    collect.tensors
+    let mut tensors = Vec::new();
+    visit_named(module, &mut tensors);
+    tensors
+}
+
+impl NamedVisitor for Vec<NamedTensor<'static>> {
+    fn visit<const D: usize>(&mut self, name: String, parameter: &Param<Tensor<D>>) {
+        let data = parameter.val().into_data();
+        let shape = data.shape().to_vec();
+        let values: Vec<f32> = data.try_to_vec().expect("f32 parameters");
+        self.push(NamedTensor::new(name, shape, values));
+    }
 }
 
 /// Writes tensors as one safetensors file.

@@ -9,8 +9,8 @@ use crate::tensors::{GRADIENTS, assert_close, host, tensors};
 use burn::module::Module;
 use burn::tensor::{Gradients, Tensor, TensorData};
 use gradus::model::{
-    CausalLm, Classifier, DropoutStream, ModelDir, NamePath, Reading, RewardModel, Scope, Task, Text, TextBatch,
-    WeightFormat, save_classifier,
+    CausalLm, Classifier, DropoutStream, ModelDir, NamedVisitor, Reading, RewardModel, Scope, Task, Text, TextBatch,
+    WeightFormat, save_classifier, visit_named,
 };
 use gradus::rng::{Purpose, Seed};
 use gradus::text::{Cut, Tokenizer};
@@ -101,23 +101,17 @@ impl Case {
 
 /// Returns the existing gradients by their names in files.
 fn gradients(model: &Classifier, gradients: &Gradients, case: &Case) -> BTreeMap<String, Vec<f32>> {
-    struct Collect<'a>(NamePath, &'a Gradients, BTreeMap<String, Vec<f32>>);
-    impl burn::module::ModuleVisitor for Collect<'_> {
-        fn enter_module(&mut self, name: &str, container: &str) {
-            self.0.enter(name, container);
-        }
-        fn exit_module(&mut self, _: &str, _: &str) {
-            self.0.exit();
-        }
-        fn visit_float<const R: usize>(&mut self, param: &burn::module::Param<Tensor<R>>) {
-            if let Some(gradient) = param.val().grad(self.1) {
-                self.2.insert(self.0.name(), host(gradient));
+    struct Collect<'a>(&'a Gradients, BTreeMap<String, Vec<f32>>);
+    impl NamedVisitor for Collect<'_> {
+        fn visit<const R: usize>(&mut self, name: String, param: &burn::module::Param<Tensor<R>>) {
+            if let Some(gradient) = param.val().grad(self.0) {
+                self.1.insert(name, host(gradient));
             }
         }
     }
-    let mut collect = Collect(NamePath::default(), gradients, BTreeMap::new());
-    model.visit(&mut collect);
-    let named = collect.2.into_iter();
+    let mut collect = Collect(gradients, BTreeMap::new());
+    visit_named(model, &mut collect);
+    let named = collect.1.into_iter();
     named.map(|(name, gradient)| (Classifier::name_on_disk(&name, &case.dir).expect("a family"), gradient)).collect()
 }
 

@@ -5,9 +5,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::{Module, Param};
 use burn::tensor::{Gradients, Tensor};
-use gradus::model::{ModelDir, NamePath};
+use gradus::model::{ModelDir, NamedVisitor, visit_named};
 
 /// Returns the folder of the outputs of `tools/parity`.
 pub fn fixtures() -> PathBuf {
@@ -77,31 +77,24 @@ pub fn prefix(dir: &ModelDir) -> &'static str {
 /// Returns the gradient of each trained parameter, by its name in memory; no other parameter may have one. It is 0 if
 /// the loss does not depend on the parameter.
 pub fn gradients<M: Module>(model: &M, gradients: &Gradients) -> BTreeMap<String, Vec<f32>> {
-    let mut collect = Collect { path: NamePath::default(), gradients, found: BTreeMap::new() };
-    model.visit(&mut collect);
+    let mut collect = Collect { gradients, found: BTreeMap::new() };
+    visit_named(model, &mut collect);
     collect.found
 }
 
 struct Collect<'a> {
-    path: NamePath,
     gradients: &'a Gradients,
     found: BTreeMap<String, Vec<f32>>,
 }
 
-impl ModuleVisitor for Collect<'_> {
-    fn enter_module(&mut self, name: &str, container: &str) {
-        self.path.enter(name, container);
-    }
-    fn exit_module(&mut self, _: &str, _: &str) {
-        self.path.exit();
-    }
-    fn visit_float<const R: usize>(&mut self, param: &Param<Tensor<R>>) {
+impl NamedVisitor for Collect<'_> {
+    fn visit<const R: usize>(&mut self, name: String, param: &Param<Tensor<R>>) {
         let gradient = param.val().grad(self.gradients);
         if param.is_require_grad() {
             let values = gradient.map_or_else(|| vec![0.0; param.val().shape().num_elements()], host);
-            self.found.insert(self.path.name(), values);
+            self.found.insert(name, values);
         } else {
-            assert!(gradient.is_none(), "{}", self.path.name());
+            assert!(gradient.is_none(), "{name}");
         }
     }
 }
