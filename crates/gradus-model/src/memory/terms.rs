@@ -224,16 +224,17 @@ impl Model {
     pub fn frozen_weights(&self) -> u64 {
         match self.adapter {
             Some(_) => self.held(),
-            None if self.place == Place::Gpu => self.as_they_are(),
+            None if self.place == Place::Gpu => self.with_packed_head(),
             None => self.packed(self.weights) + self.unpacked(),
         }
     }
 
     /// Bytes of the weights that are packed for sampling: all that enter products. With an adapter, whose base is packed already, only the
-    /// head.
+    /// head. A GPU packs no weights, but it holds copies in bf16 if it multiplies in bf16.
     pub fn packed_to_sample(&self, weights: WeightFormat) -> u64 {
         match self.adapter {
-            _ if self.place == Place::Gpu => 0,
+            _ if self.place == Place::Gpu && !self.is_copied_to_bf16(weights) => 0,
+            Some(_) if self.place == Place::Gpu => weights.bytes(self.shape.head_matrix() as u64),
             Some(_) => NUMBER * self.shape.head_matrix() as u64,
             None => self.packed(weights),
         }
@@ -242,6 +243,22 @@ impl Model {
     /// Bytes of the weights of an untrained model on a GPU: those of its blocks in their format, the others in f32.
     fn as_they_are(&self) -> u64 {
         NUMBER * (self.parameters() - self.trunk()) + self.packed_trunk(self.weights)
+    }
+
+    /// Bytes of the weights of an untrained model on a GPU after its LM head was packed: in bf16 if the GPU multiplies in bf16. A tied head
+    /// is a copy, and any other head is replaced.
+    fn with_packed_head(&self) -> u64 {
+        let head = if self.head == Head::Language { self.shape.head_matrix() } else { 0 } as u64;
+        match (self.is_copied_to_bf16(self.weights), self.shape.tied) {
+            (false, _) => self.as_they_are(),
+            (true, true) => self.as_they_are() + self.weights.bytes(head),
+            (true, false) => self.as_they_are() - NUMBER * head + self.weights.bytes(head),
+        }
+    }
+
+    /// Whether a GPU multiplies by bf16 copies of weights in this format.
+    fn is_copied_to_bf16(&self, weights: WeightFormat) -> bool {
+        self.place == Place::Gpu && weights == WeightFormat::BF16 && self.compute == Precision::Bf16
     }
 
     /// Bytes on the host of low-bit weights that a GPU has copies of.
@@ -376,7 +393,10 @@ impl Model {
                     Place::Processor => (recorded, 0),
                     Place::Gpu => (None, recorded.map_or(0, |_| d * longest_side_of_chunk(targets, v))),
                 };
-                NUMBER * (logits_held(targets, v, kept) + added) as u64
+                // A GPU that multiplies in bf16 holds copies of the head and of the predicting states in bf16.
+                let narrow = WeightFormat::BF16;
+                let copies = if self.is_copied_to_bf16(narrow) { narrow.bytes(((v + targets) * d) as u64) } else { 0 };
+                NUMBER * (logits_held(targets, v, kept) + added) as u64 + copies
             }
             Head::Scalar(_) | Head::Labels => 0,
         }
@@ -493,6 +513,33 @@ mod tests {
         // No tensor has 4,096 numbers.
         assert_eq!(model.moments(Moments::Int8), model.moments(Moments::Numbers(2)));
         assert_eq!(model.moments(Moments::Numbers(2)), 2 * model.weights());
+    }
+
+    #[test]
+    fn a_gpu_holds_copies_in_bf16_by_hand() {
+        let of = |compute| {
+            let config = json!({
+                "model_type": "gpt2", "vocab_size": 100, "n_positions": 64, "n_embd": 16, "n_layer": 2, "n_head": 4,
+            });
+            Model { place: Place::Gpu, compute, weights: WeightFormat::BF16, ..model(config) }
+        };
+        let (plain, narrow) = (of(Precision::F32), of(Precision::Bf16));
+        let (head, states) = (2 * 100 * 16, 2 * 7 * 16);
+        for recorded in [None, Some(Precision::Bf16)] {
+            assert_eq!(narrow.logits(7, recorded), plain.logits(7, recorded) + head + states);
+        }
+        // The head is tied, so the embedding stays in f32 beside the copy.
+        assert_eq!(narrow.frozen_weights(), plain.frozen_weights() + head);
+        let untied = |mut model: Model| {
+            model.shape.tied = false;
+            model.frozen_weights()
+        };
+        assert_eq!(untied(narrow), untied(plain) - head);
+        assert_eq!((plain.packed_to_sample(WeightFormat::BF16), narrow.packed_to_sample(WeightFormat::F32)), (0, 0));
+        assert_eq!(narrow.packed_to_sample(WeightFormat::BF16), 2 * narrow.trunk() + head);
+        let adapter = Adapter { numbers: 10, of_small: 10, feed_forward: false, shares_base: false };
+        let adapted = Model { adapter: Some(adapter), ..narrow };
+        assert_eq!(adapted.packed_to_sample(WeightFormat::BF16), head);
     }
 
     #[test]
