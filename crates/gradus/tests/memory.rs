@@ -6,9 +6,10 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests read the environment")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
+#[path = "support/counting.rs"]
+mod counting;
+
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gradus::config::{Plan, RunConfig};
 use gradus::machine::Machine;
@@ -16,50 +17,6 @@ use gradus::model::{CausalLm, ModelDir, Rows, save_causal};
 use gradus::rng::{Purpose, Seed};
 use gradus::train::forecast;
 use gradus::train::observer::{Event, Observer, Silent};
-
-/// The system's allocator, with counters of the bytes in use and of their peak.
-struct Counting;
-
-static IN_USE: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
-
-fn add(bytes: usize) {
-    let now = IN_USE.fetch_add(bytes, Ordering::Relaxed) + bytes;
-    PEAK.fetch_max(now, Ordering::Relaxed);
-}
-
-// SAFETY: every call is forwarded to the system's allocator unchanged; counting does not touch the caller's memory.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        add(layout.size());
-        // SAFETY: guaranteed by the caller.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        add(layout.size());
-        // SAFETY: guaranteed by the caller.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        IN_USE.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: guaranteed by the caller.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // Both blocks exist while the values are moved.
-        add(size);
-        // SAFETY: guaranteed by the caller.
-        let moved = unsafe { System.realloc(pointer, layout, size) };
-        IN_USE.fetch_sub(layout.size(), Ordering::Relaxed);
-        moved
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// Records the peak bytes in use in each phase that a run announces.
 #[derive(Default)]
@@ -70,7 +27,7 @@ struct Peaks {
 
 impl Peaks {
     fn close(&mut self) {
-        let peak = PEAK.swap(IN_USE.load(Ordering::Relaxed), Ordering::Relaxed);
+        let peak = counting::begin();
         self.peaks.push((self.phase.clone(), peak));
     }
 }
@@ -135,10 +92,10 @@ fn rows(directory: &Path) -> String {
 fn settled() -> usize {
     let ones = burn::tensor::Tensor::<1>::ones([1], &burn::tensor::Device::flex().autodiff()).require_grad();
     drop(ones.sum().backward());
-    let (mut last, mut same) = (IN_USE.load(Ordering::Relaxed), 0);
+    let (mut last, mut same) = (counting::in_use(), 0);
     while same < 20 {
         std::thread::sleep(std::time::Duration::from_millis(5));
-        let now = IN_USE.load(Ordering::Relaxed);
+        let now = counting::in_use();
         same = if now == last { same + 1 } else { 0 };
         last = now;
     }
@@ -165,7 +122,7 @@ fn ratio(family: &str, method: &str, train: &str) -> (f64, String) {
     let peak = forecast.peak();
     let uncounted = peak.program + peak.pages;
     let before = settled();
-    PEAK.store(before, Ordering::Relaxed);
+    counting::begin();
     let mut peaks = Peaks::default();
     gradus::train::run(&plan, &mut peaks).expect("the run ends");
     peaks.close();
@@ -196,9 +153,9 @@ fn recomputed_blocks_keep_little_in_memory() {
         let batch = model.batch(&Rows::texts(&sequences));
         let [kept, recomputed] = [false, true].map(|recompute| {
             model.trunk.set_recompute(recompute);
-            let before = IN_USE.load(Ordering::Relaxed);
+            let before = counting::in_use();
             let hidden_nd = model.hidden(&batch);
-            let held = IN_USE.load(Ordering::Relaxed) - before;
+            let held = counting::in_use() - before;
             drop(hidden_nd);
             held
         });

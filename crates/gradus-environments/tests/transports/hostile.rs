@@ -10,7 +10,7 @@ use gradus_environments::{
 use serde_json::{Map, json};
 
 use crate::mutate::Dice;
-use crate::{child, verifiers as server, wire};
+use crate::{child, counting, verifiers as server, wire};
 
 /// Changed answers per transport in an ordinary run.
 const CASES: u64 = 200;
@@ -24,8 +24,8 @@ const LIMIT: f64 = 0.5;
 /// A worker without progress for this long hangs: a thousand times the limit.
 const HANGS: Duration = Duration::from_secs(500);
 
-/// Maximum peak memory of the whole test program, in kibibytes.
-const MOST_MEMORY: u64 = 1 << 19;
+/// Maximum number of bytes in use while the cases of a transport are played.
+const MOST_MEMORY: usize = 1 << 28;
 
 /// Maximum length of a message in bytes.
 const MOST_WORDS: usize = 5000;
@@ -44,6 +44,7 @@ type Player<'a> = Box<dyn FnMut(u64) -> Result<(), Error> + 'a>;
 /// Plays all cases, several concurrently. Afterwards, unchanged answers must still be accepted.
 fn play(name: &str, player: impl Fn() -> Player<'static> + Sync) {
     let (cases, started) = (number("GRADUS_FUZZ_CASES").unwrap_or(CASES), Instant::now());
+    counting::begin();
     let (send, played) = channel();
     let (mut read, mut refused) = (0_u64, 0_u64);
     std::thread::scope(|scope| {
@@ -82,10 +83,9 @@ fn play(name: &str, player: impl Fn() -> Player<'static> + Sync) {
     println!("{name:12} {read:6} read, {refused:6} refused in {:.0?}", started.elapsed());
     assert_eq!(read + refused, cases, "{name}: every case has an end");
     assert!(read > cases / 20 && refused > cases / 20, "{name}: {read} read, {refused} refused");
-    if let Some(peak) = peak_kibibytes() {
-        println!("{name:12} {} MiB at the peak", peak >> 10);
-        assert!(peak < MOST_MEMORY, "{name}: {peak} KiB at the peak");
-    }
+    let peak = counting::peak();
+    println!("{name:12} {} MiB at the peak", peak.div_ceil(1 << 20));
+    assert!(peak < MOST_MEMORY, "{name}: {peak} bytes at the peak");
 }
 
 /// Checks that an unchanged answer is still accepted. It may take several tries, because the machine may be busy and the limit is short.
@@ -98,12 +98,6 @@ fn again<T>(mut play: impl FnMut() -> Result<T, Error>) -> T {
         }
     }
     panic!("what is not changed is not taken: {last:?}")
-}
-
-fn peak_kibibytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
-    line.split_whitespace().nth(1)?.parse().ok()
 }
 
 /// One case in six starts a new connection, with changed initial answers.

@@ -8,6 +8,8 @@
 #![allow(clippy::disallowed_methods, reason = "tests read the environment")]
 
 mod child;
+#[path = "../../../gradus/tests/support/counting.rs"]
+mod counting;
 mod hostile;
 #[cfg(unix)]
 mod kills;
@@ -26,19 +28,6 @@ pub const CHILD: &str = "--child";
 
 /// Number of panics in any thread, including those of the library.
 static PANICS: AtomicUsize = AtomicUsize::new(0);
-
-/// Variable with the number of arenas of glibc's allocator.
-const ARENAS: &str = "MALLOC_ARENA_MAX";
-
-/// Starts this program again with an allocator that returns freed memory. glibc keeps freed memory in the arenas of many threads, so the
-/// peak would grow with the number of cases, as with a leak. With one arena, memory stays constant between cases.
-fn with_one_arena(arguments: &[String]) -> i32 {
-    let program = std::env::current_exe().expect("this program");
-    let mut command = std::process::Command::new(program);
-    command.args(arguments).env(ARENAS, "1");
-    command.env("MALLOC_TRIM_THRESHOLD_", "65536").env("MALLOC_MMAP_THRESHOLD_", "65536");
-    command.status().expect("it starts again").code().unwrap_or(101)
-}
 
 type Test = (&'static str, fn());
 
@@ -64,9 +53,6 @@ fn main() {
     }
     if arguments.iter().any(|argument| argument == "--list") {
         return;
-    }
-    if std::env::var_os(ARENAS).is_none() {
-        std::process::exit(with_one_arena(&arguments));
     }
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

@@ -1,6 +1,8 @@
 //! Fuzz tests: each parser of untrusted bytes reads files with random changes. Whatever they contain, it must return a
 //! value or one error, in bounded time and memory, without a panic.
 //!
+//! Each reader has a process of its own, because its memory is measured: a test starts this program again for itself alone.
+//!
 //! The ordinary run uses ten thousand files per reader. `tools/fuzz/run` starts a long one: `GRADUS_FUZZ_CASES` sets
 //! the number, and `GRADUS_FUZZ_SEED` the start. A file on which a reader fails is left in the directory that the
 //! message names. Add it to `tests/fixtures/hostile/READER/`, whose files are tried first.
@@ -8,11 +10,14 @@
 #![expect(clippy::print_stdout, reason = "the tally of a long run")]
 #![allow(clippy::disallowed_methods, reason = "tests read the environment")]
 
+#[path = "../support/counting.rs"]
+mod counting;
 mod mutate;
 mod readers;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use mutate::Mutator;
@@ -24,8 +29,11 @@ const LONGEST: Duration = Duration::from_secs(5);
 /// Number of files per reader in an ordinary run.
 const CASES: u64 = 10_000;
 
-/// Maximum peak memory of the test program in KiB; the largest file has 128 KiB.
-const MOST_MEMORY: u64 = 2 << 20;
+/// Maximum number of bytes in use while a reader reads files; the largest file has 128 KiB.
+const MOST_MEMORY: usize = 1 << 30;
+
+/// Variable that is set in the process of one reader.
+const ALONE: &str = "GRADUS_FUZZ_ALONE";
 
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
@@ -85,8 +93,24 @@ fn try_reading(reader: &Reader, directory: &Path, bytes: &[u8], tally: &mut Tall
     Ok(())
 }
 
+/// Checks a reader in a process of its own.
 #[track_caller]
 fn check(name: &str) {
+    if std::env::var_os(ALONE).is_some() {
+        return check_here(name);
+    }
+    let program = std::env::current_exe().expect("this program");
+    let mut command = Command::new(program);
+    command.args([name, "--exact", "--nocapture", "--include-ignored"]).env(ALONE, "1").stdin(Stdio::null());
+    let output = command.output().expect("it starts again");
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && stdout.contains("1 passed"), "{name}: {}\n{stdout}\n{stderr}", output.status);
+    stdout.lines().filter(|line| line.starts_with(name)).for_each(|line| println!("{line}"));
+}
+
+/// Checks a reader in this process.
+#[track_caller]
+fn check_here(name: &str) {
     let reader = readers::all().into_iter().find(|reader| reader.name == name).expect("a reader of this name");
     let directory = tempfile::tempdir().expect("a temporary directory");
     for (path, bytes) in found(name) {
@@ -109,10 +133,12 @@ fn check(name: &str) {
         }
     }
     let Tally { read, refused, longest } = tally;
-    println!("{name:18} {read:7} read, {refused:7} refused, the longest {longest:.0?}");
-    if let Some(peak) = peak_kibibytes() {
-        assert!(peak < MOST_MEMORY, "{name}: {peak} KiB at the peak");
-    }
+    let peak = counting::peak();
+    println!(
+        "{name:18} {read:7} read, {refused:7} refused, the longest {longest:.0?}, {} MiB at the peak",
+        peak.div_ceil(1 << 20)
+    );
+    assert!(peak < MOST_MEMORY, "{name}: {peak} bytes at the peak");
 }
 
 /// Returns the files of earlier findings, with their paths.
@@ -122,12 +148,6 @@ fn found(name: &str) -> Vec<(PathBuf, Vec<u8>)> {
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
     paths.sort();
     paths.into_iter().map(|path| (path.clone(), std::fs::read(path).expect("readable"))).collect()
-}
-
-fn peak_kibibytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
-    line.split_whitespace().nth(1)?.parse().ok()
 }
 
 /// Defines a test for each reader; the test below finds missing ones.
