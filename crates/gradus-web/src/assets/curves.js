@@ -18,6 +18,8 @@ const others = document.getElementById("others");
 const find = document.getElementById("find");
 const tiles = document.getElementById("tiles");
 let zoom = null;
+/** Place on the axis that the arrow keys have reached. It is kept when the curves are redrawn. */
+let reached = null;
 
 /** The most important metrics, each with its possible names in order of preference. */
 const FIRST = [
@@ -233,13 +235,15 @@ function draw() {
   });
   // The arrow keys move from value to value across all runs.
   const places = [...new Set(all.flat().map(([at]) => at))].sort((a, b) => a - b);
-  let at = places.length;
+  const kept = reached === null ? -1 : places.findIndex((place) => place >= reached);
+  let at = kept < 0 ? places.length : kept;
   made.addEventListener("keydown", (event) => {
     const to = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: places.length - 1 }[event.key];
     if (to === undefined) return;
     event.preventDefault();
     at = Math.max(0, Math.min(places.length - 1, to));
-    mark(places[at]);
+    reached = places[at];
+    mark(reached);
     say(legend.textContent.trim());
   });
   const isFocused = plot.contains(document.activeElement);
@@ -422,6 +426,7 @@ async function renew() {
 metric.addEventListener("change", () => choose(metric.value));
 axis.addEventListener("change", () => {
   zoom = null;
+  reached = null;
   whole.hidden = true;
   redraw();
 });

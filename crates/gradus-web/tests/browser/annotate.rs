@@ -213,8 +213,8 @@ fn errors_are_marked_corrected_and_handed_in_and_nothing_is_lost() {
     browser.click(".popup .cite-list input[value='2']");
     browser.click(".popup button.main");
     browser.wait("document.querySelectorAll('.pill').length === 3");
-    assert!(browser.text("#todo").contains("Correct the answer"));
     browser.wait("document.getElementById('status').textContent === 'Saved'");
+    assert!(browser.text("#todo").contains("Correct the answer"));
     browser.reload();
     ready(&mut browser);
     assert_eq!(browser.eval("document.querySelectorAll('.pill').length"), 3);

@@ -150,11 +150,13 @@ impl Browser {
         self.ask("Runtime.evaluate", params)
     }
 
-    /// Waits until an expression is true on the page. An evaluation that fails because the page is being replaced is retried.
+    /// Waits until an expression, or the value that it promises, is true on the page. An evaluation that fails because the page is being
+    /// replaced is retried.
     #[track_caller]
     pub fn wait(&mut self, expression: &str) {
         let begun = Instant::now();
-        let condition = format!("Boolean({expression})");
+        // A promise itself counts as true.
+        let condition = format!("(async () => Boolean(await ({expression})))()");
         while !self.evaluate(&condition).is_ok_and(|answer| answer["result"]["value"] == true) {
             assert!(begun.elapsed() < PATIENCE, "never true: {expression}\n{}", self.eval("document.body.innerText"));
             std::thread::sleep(Duration::from_millis(20));
@@ -168,15 +170,32 @@ impl Browser {
         found.as_str().unwrap_or_else(|| panic!("nothing is {selector}")).to_owned()
     }
 
+    /// Scrolls to an element and returns its middle. Waits until the element exists, is visible, and no longer moves between two frames.
+    #[track_caller]
+    fn place(&mut self, selector: &str) -> (f64, f64) {
+        let selector = json!(selector);
+        self.wait(&format!(
+            "(async () => {{ \
+                const place = () => {{ \
+                    const e = document.querySelector({selector}); \
+                    e?.scrollIntoView({{block: 'center'}}); \
+                    const r = e?.getBoundingClientRect(); \
+                    return r && r.width * r.height > 0 ? [r.x + r.width / 2, r.y + r.height / 2] : null; \
+                }}; \
+                const before = place(); \
+                await new Promise((then) => requestAnimationFrame(() => requestAnimationFrame(then))); \
+                window.placed = place(); \
+                return before && String(before) === String(window.placed); \
+            }})()"
+        ));
+        let place = self.eval("window.placed");
+        (place[0].as_f64().expect("a place"), place[1].as_f64().expect("a place"))
+    }
+
     /// Clicks with the mouse in the middle of an element.
     #[track_caller]
     pub fn click(&mut self, selector: &str) {
-        let place = self.eval(&format!(
-            "(() => {{ const e = document.querySelector({}); if (!e) return null; e.scrollIntoView({{block: 'center'}}); \
-             const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2] }})()",
-            json!(selector)
-        ));
-        let (Some(x), Some(y)) = (place[0].as_f64(), place[1].as_f64()) else { panic!("nothing is {selector}") };
+        let (x, y) = self.place(selector);
         self.mouse("mouseMoved", x, y);
         self.mouse("mousePressed", x, y);
         self.mouse("mouseReleased", x, y);
@@ -192,12 +211,7 @@ impl Browser {
     /// Taps in the middle of an element.
     #[track_caller]
     pub fn tap(&mut self, selector: &str) {
-        let place = self.eval(&format!(
-            "(() => {{ const e = document.querySelector({}); if (!e) return null; e.scrollIntoView({{block: 'center'}}); \
-             const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2] }})()",
-            json!(selector)
-        ));
-        let (Some(x), Some(y)) = (place[0].as_f64(), place[1].as_f64()) else { panic!("nothing is {selector}") };
+        let (x, y) = self.place(selector);
         let points = json!([{ "x": x, "y": y }]);
         self.call("Input.dispatchTouchEvent", json!({ "type": "touchStart", "touchPoints": points }));
         self.call("Input.dispatchTouchEvent", json!({ "type": "touchEnd", "touchPoints": [] }));

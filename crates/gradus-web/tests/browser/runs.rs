@@ -322,6 +322,8 @@ fn panels_show_all_metrics_and_the_address_what_is_chosen() {
     browser.eval("document.querySelector('#plot svg').focus()");
     browser.key("Home", 0);
     assert!(browser.text("#status").contains("at step 1"), "{}", browser.text("#status"));
+    // The page of a running run redraws its curves every few seconds. The reader's place stays.
+    browser.eval("dispatchEvent(new Event('resize'))");
     browser.key("ArrowRight", 0);
     assert!(browser.text("#status").contains("at step 2"), "{}", browser.text("#status"));
     assert_eq!(browser.complaints(), Vec::<String>::new());
@@ -365,7 +367,7 @@ fn a_run_is_duplicated_and_going_back_keeps_what_was_typed() {
     assert!(browser.text("#problem-learning-rate").contains("fast"));
     assert_eq!(value(&mut browser, "learning-rate"), "fast");
     browser.click(".problems a");
-    assert_eq!(browser.eval("document.activeElement.id"), "learning-rate");
+    browser.wait("document.activeElement.id === 'learning-rate'");
     browser.eval("document.getElementById('learning-rate').select()");
     browser.type_text("2e-5");
     browser.eval("window.isLeft = true");
