@@ -66,6 +66,21 @@ fn runs_are_listed_filtered_and_sorted() {
         (&"finished".into(), &1.0.into(), &4.into())
     );
 
+    // The directory may be an argument, as in `ls`.
+    assert_eq!(names(&["runs", "--sort", "name"]), names(&["--sort", "name"]));
+    assert_eq!(names(&["runs/group"]), "second");
+    assert_eq!(names(&["runs/first"]), "runs/first");
+    test.fails(
+        &["runs", "list", "frist"],
+        1,
+        "error: the directory `frist` does not exist\nhint: `gradus runs show NAME` shows a run\n",
+    );
+    // A folder of runs in place of a run.
+    let hint = "hint: it is a folder of runs; name one of them: `runs/first`, `runs/third`, `runs/third-copy`\n";
+    let what = "error: `runs` is not a run directory: it has neither `config.yml` nor `metrics.jsonl`";
+    test.fails(&["runs", "show", "runs"], 1, &format!("{what}\n{hint}"));
+    test.fails(&["compare", "--runs", "runs,runs/first"], 1, &format!("{what} nor `results.json`\n{hint}"));
+
     let none = test.run(&["runs", "list", "--tag", "absent"]);
     assert_eq!((none.stdout.as_str(), none.stderr.as_str()), ("", "none of the 4 runs in `runs` matches\n"));
 }

@@ -59,6 +59,23 @@ pub struct RunDir {
     path: PathBuf,
 }
 
+/// Maximum number of runs that a hint names.
+const NAMED_MAX: usize = 3;
+
+/// Adds a hint to an error about `folder`, which is not a run, if it contains runs.
+pub(crate) fn hint_at_runs(error: Error, folder: &Path) -> Error {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_run = |path: &PathBuf| ["config.yml", "metrics.jsonl"].iter().any(|name| path.join(name).is_file());
+    let mut runs: Vec<String> = entries.filter(is_run).map(|path| format!("`{}`", path.display())).collect();
+    if runs.is_empty() {
+        return error;
+    }
+    runs.sort();
+    let more = if runs.len() > NAMED_MAX { ", …" } else { "" };
+    runs.truncate(NAMED_MAX);
+    error.with_hint(format!("it is a folder of runs; name one of them: {}{more}", runs.join(", ")))
+}
+
 impl RunDir {
     /// Returns true if gradus wrote the content of a directory, according to its `config.yml` or `state.json`. Only such directories are
     /// ever removed.
@@ -185,10 +202,11 @@ impl RunDir {
             return Err(Error::input(format!("run directory `{}` does not exist", run.path.display())));
         }
         if !run.metrics().is_file() && !run.results().is_file() && !run.config().is_file() {
-            return Err(Error::input(format!(
+            let message = format!(
                 "`{}` is not a run directory: it has neither `config.yml` nor `metrics.jsonl` nor `results.json`",
                 run.path.display()
-            )));
+            );
+            return Err(hint_at_runs(Error::input(message), &run.path));
         }
         Ok(run)
     }

@@ -25,6 +25,7 @@ pub use snapshots::{Snapshot, SnapshotKind, export, snapshots, why_no_best, with
 
 use crate::error::{Error, Result};
 use crate::run::RunDir;
+use crate::run::directory::hint_at_runs;
 use crate::suggest::nearest;
 
 /// Maximum depth of run directories: runs may be in folders (`runs/demo/ppo`).
@@ -91,9 +92,8 @@ impl Library {
             }
         }
         if path.is_dir() {
-            return Err(Error::input(format!(
-                "`{name}` is not a run directory: it has neither `config.yml` nor `metrics.jsonl`"
-            )));
+            let message = format!("`{name}` is not a run directory: it has neither `config.yml` nor `metrics.jsonl`");
+            return Err(hint_at_runs(Error::input(message), path));
         }
         let shown = self.root.display();
         let error = Error::input(format!("there is no run `{name}` in `{shown}`"));

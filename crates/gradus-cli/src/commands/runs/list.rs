@@ -1,9 +1,11 @@
 //! `gradus runs list`: lists all runs in a table.
 
 use std::cmp::Ordering;
+use std::path::PathBuf;
 
+use gradus::Error;
 use gradus::run::metrics::smaller_is_better;
-use gradus::runs::{Entry, Figure, Library, Status};
+use gradus::runs::{Entry, Figure, Library, Status, is_run};
 
 use super::painted;
 use crate::numbers::{now, short_model};
@@ -14,6 +16,9 @@ use crate::watch::short;
 /// Arguments of `gradus runs list`.
 #[derive(Debug, Default, clap::Args)]
 pub struct ListArgs {
+    /// Directory of the runs, or one run [default: that of `--runs-dir`]
+    #[arg(value_name = "DIR")]
+    directory: Option<PathBuf>,
     /// Show only runs of these methods
     #[arg(long, value_name = "METHOD", value_delimiter = ',')]
     method: Vec<String>,
@@ -65,7 +70,16 @@ impl State {
 
 /// Shows the matching runs.
 pub fn run(args: &ListArgs, library: &Library, out: &Output) -> anyhow::Result<()> {
-    let mut entries = library.entries();
+    let own = args.directory.as_ref().map(Library::new);
+    let library = own.as_ref().unwrap_or(library);
+    let mut entries = match &args.directory {
+        Some(directory) if !directory.is_dir() => {
+            let error = Error::input(format!("the directory `{}` does not exist", directory.display()));
+            return Err(error.with_hint("`gradus runs show NAME` shows a run").into());
+        }
+        Some(directory) if is_run(directory) => vec![Entry::read(directory.display().to_string(), directory)],
+        _ => library.entries(),
+    };
     let all = entries.len();
     entries.retain(|entry| fits(args, entry));
     entries.sort_by(|a, b| order(args.sort, a, b).then_with(|| a.name.cmp(&b.name)));
