@@ -10,7 +10,7 @@ use gradus::config::RunConfig;
 use gradus::device::DeviceChoice;
 use gradus::inference::{ChatJudge, ChatOptions, SegmentsJudge, Session, model_of};
 use gradus::model::{ModelDir, ModelShape, Precision, Scope, Task, WeightFormat};
-use gradus::pretrained::TextFiles;
+use gradus::pretrained::{Pretrained, TextFiles};
 use gradus::reward::fine_grained::SegmentConfig;
 use gradus::runs::is_run;
 use gradus::{Error, Result};
@@ -82,6 +82,8 @@ pub struct ComputeOptions {
 pub struct Models {
     root: PathBuf,
     named: Vec<ModelEntry>,
+    /// Replacements for the tokenizer and chat template of the named language models.
+    text: TextFiles,
     computing: ComputeOptions,
     queues: Loaded<ModelQueue>,
     judges: Loaded<Judge>,
@@ -130,24 +132,31 @@ const FIRST_VERSION: &str = "default";
 type Loaded<T> = AsyncMutex<Vec<(String, Arc<Actor<T>>)>>;
 
 impl Models {
-    /// Finds the models below `root`, and the models `named`, which may be elsewhere or on the hub.
+    /// Finds the models below `root`, and the models `named`, which may be elsewhere or on the hub. `text` replaces the tokenizer and
+    /// chat template of the named language models.
     ///
     /// # Errors
-    /// A named model cannot be opened.
-    pub fn new(root: &Path, named: &[String], computing: ComputeOptions) -> Result<Self> {
+    /// A named model cannot be opened, or `text` does not fit it.
+    pub fn new(root: &Path, named: &[String], text: TextFiles, computing: ComputeOptions) -> Result<Self> {
         let open = |name: &String| {
             let path = model_of(Path::new(name))?;
             let path = if path.is_dir() { path } else { gradus::model::resolve(name, &mut |_, _, _| {})? };
-            let kind = kind(&ModelDir::open(&path)?).ok_or_else(|| {
+            let dir = ModelDir::open(&path)?;
+            let kind = kind(&dir).ok_or_else(|| {
                 Error::input(format!("`{name}` can neither answer nor score answers"))
                     .with_hint("`gradus score --classifier` reads texts with classifiers of whole texts")
             })?;
+            // Models load at their first request, but a wrong file is refused at the start.
+            if kind == Kind::Language && text != TextFiles::default() {
+                Pretrained::of(dir, &text)?;
+            }
             Ok(ModelEntry { name: name.trim_end_matches('/').to_owned(), kind, path })
         };
         let named = named.iter().map(open).collect::<Result<_>>()?;
         Ok(Self {
             root: root.to_owned(),
             named,
+            text,
             computing,
             queues: AsyncMutex::default(),
             judges: AsyncMutex::default(),
@@ -192,6 +201,14 @@ impl Models {
     /// Returns the settings of computing.
     pub fn computing(&self) -> ComputeOptions {
         self.computing.clone()
+    }
+
+    /// Returns the replacements for the tokenizer and chat template of a model.
+    pub fn text_of(&self, name: &str) -> TextFiles {
+        match self.named.iter().any(|named| named.name == name) {
+            true => self.text.clone(),
+            false => TextFiles::default(),
+        }
     }
 
     /// Returns the number format of the weights of language models.
@@ -332,8 +349,7 @@ impl Models {
             let found = self.find(name, false)?;
             let ComputeOptions { device, weights, places } = self.computing.clone();
             let model = found.path.to_string_lossy().into_owned();
-            let options =
-                ChatOptions { model, adapter: None, weights, text: TextFiles::default(), format: None, device };
+            let options = ChatOptions { model, adapter: None, weights, text: self.text_of(name), format: None, device };
             Actor::start(move || Ok(ModelQueue::new(Session::open(&options, places)?, paused))).await
         };
         let queue = loaded(&self.queues, name, open).await?;

@@ -9,6 +9,7 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
 use axum::routing::get;
+use gradus::pretrained::TextFiles;
 use gradus::{Error, Result};
 use tokio::net::TcpListener;
 
@@ -41,6 +42,8 @@ pub struct Options {
     pub names: Vec<String>,
     /// Additional models: directories, also outside the folder, or hub names.
     pub models: Vec<String>,
+    /// Tokenizer and chat template that replace those of the language models in `models`.
+    pub text: TextFiles,
     /// Settings of computing.
     pub computing: ComputeOptions,
     /// Options of the training API at `/api/v1/`. `None` disables it.
@@ -132,7 +135,7 @@ fn app(options: Options, socket: SocketAddr) -> Result<App> {
     let further = changing.as_ref().map(|changing| changing.token().to_owned());
     let guard = Guard { names, port: socket.port(), is_loopback, token: (!is_loopback).then(secret), further };
     let training = Training::new(options.trainer, options.computing.device.to_string());
-    let models = Arc::new(Models::new(&folder, &options.models, options.computing.clone())?);
+    let models = Arc::new(Models::new(&folder, &options.models, options.text.clone(), options.computing.clone())?);
     let tinker =
         options.training_api.map(|of| tinker::Training::open(&folder, Arc::clone(&models), options.computing, of));
     let tinker = tinker.transpose()?;

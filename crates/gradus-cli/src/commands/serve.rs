@@ -10,6 +10,7 @@ use gradus::model::WeightFormat;
 use gradus_web::{Comparison, ComputeOptions, Job, Options, RunningProcess, Trainer, TrainingOptions, serve};
 use serde_json::json;
 
+use super::text::TextArgs;
 use crate::output::Output;
 use crate::process;
 use crate::watch::{catch_interrupts, fetch, is_interrupted};
@@ -23,6 +24,8 @@ pub struct ServeArgs {
     /// Add a model, also from outside the folder: a directory, a run or a hub name. May be given several times
     #[arg(long, value_name = "DIR")]
     model: Vec<String>,
+    #[command(flatten)]
+    text_files: TextArgs,
     /// Address to listen on; addresses other than this machine's own require a token, which is printed
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     host: IpAddr,
@@ -141,9 +144,13 @@ impl Trainer for SelfTrainer {
 
 /// Serves until Ctrl-C.
 pub fn run(args: ServeArgs, out: &Output) -> anyhow::Result<()> {
+    if args.model.is_empty() {
+        args.text_files.refuse("needs `--model`: it applies to the language models that you name")?;
+    }
     for model in &args.model {
         fetch(model, out)?;
     }
+    let text = args.text_files.into();
     let ServeArgs { folder, model, host, port, name, weights, places, device, allow_training, allow_weights, .. } =
         args;
     let training_api = args.training_api.then(|| TrainingOptions {
@@ -161,6 +168,7 @@ pub fn run(args: ServeArgs, out: &Output) -> anyhow::Result<()> {
         port,
         names: name,
         models: model,
+        text,
         computing,
         training_api,
         trainer,

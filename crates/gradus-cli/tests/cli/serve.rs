@@ -73,6 +73,37 @@ fn a_server_answers_what_generate_samples_and_is_there_again_after_it_was_killed
     assert!(ask(&server, "GET", "/", "").starts_with("HTTP/1.1 200"));
 }
 
+/// `chat` and `generate` have the same flags. A template changes the prompt of a conversation, and so the answer.
+#[test]
+fn the_tokenizer_and_chat_template_of_a_served_model_can_be_replaced() {
+    let test = CliTest::with("short.jinja", "{% for m in messages %}{{ m.content }}{% endfor %}");
+    let rows = "{\"messages\": [{\"role\": \"user\", \"content\": \"The tea\"}]}\n";
+    test.write("prompts.jsonl", rows);
+    // The model's own directory has no tokenizer.
+    let from = fixture_model("qwen3");
+    for file in ["config.json", "model.safetensors"] {
+        let to = test.write(&format!("bare/{file}"), "");
+        std::fs::copy(std::path::Path::new(&from).join(file), to).expect("copied");
+    }
+    let text = ["--tokenizer", from.as_str(), "--chat-template", "short.jinja"];
+    let (server, _) = serve(&test, &[&["--model", "bare"][..], &text].concat());
+    let messages = json!([{ "role": "user", "content": "The tea" }]);
+    let body = json!({ "model": "bare", "messages": messages, "max_tokens": 9, "seed": 4, "temperature": 0 });
+    let answer = ask(&server, "POST", "/v1/chat/completions", &body.to_string());
+    let answer: Value = serde_json::from_str(answer.split("\r\n\r\n").nth(1).expect("a body")).expect("JSON");
+    assert_eq!(answer["usage"]["prompt_tokens"], 2, "the template adds nothing: {answer}");
+    let sampled = ["generate", "--model", "bare", "--prompts", "prompts.jsonl", "--max-new-tokens", "9", "--seed", "4"];
+    let sampled = test.succeeds(&[&sampled[..], &["--temperature", "0"], &text].concat());
+    let sampled: Value = serde_json::from_str(&sampled).expect("a row");
+    assert_eq!(answer["choices"][0]["message"]["content"], sampled["completion"]);
+    drop(server);
+    let run = test.run(&["serve", ".", "--port", "0", "--chat-template", "short.jinja"]);
+    assert!(run.code == 1 && run.stderr.contains("error: `--chat-template` needs `--model`"), "{run:?}");
+    // A wrong file is refused before the server listens.
+    let run = test.run(&["serve", ".", "--port", "0", "--model", "bare", "--tokenizer", "nowhere"]);
+    assert!(run.code == 1 && run.stdout.is_empty(), "{run:?}");
+}
+
 /// The server's main thread waits for people. A model can compute even with a single processor.
 #[test]
 fn one_thread_that_computes_is_enough() {

@@ -273,12 +273,13 @@ async fn collective_rpc(
     let path = change.path("weights_path", arguments.text("weights_path")?)?;
     let name = model_in(&app, &mut arguments, "model").await?;
     let old = app.models.queue(&name).await?;
+    let chosen = app.models.text_of(&name);
     let (vocabulary, text) = {
         let has_tokenizer = Tokenizer::is_in(&path);
         old.ask(move |queue| {
             let of_old = || queue.session.directory().to_string_lossy().into_owned();
-            let tokenizer = (!has_tokenizer).then(of_old);
-            (queue.session.vocab_size(), TextFiles { tokenizer, ..TextFiles::default() })
+            let tokenizer = chosen.tokenizer.or_else(|| (!has_tokenizer).then(of_old));
+            (queue.session.vocab_size(), TextFiles { tokenizer, ..chosen })
         })
         .await?
     };

@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 
 use gradus::device::DeviceChoice;
 use gradus::model::WeightFormat;
+use gradus::pretrained::TextFiles;
 use gradus_web::{Address, ComputeOptions, Options, Trainer, TrainingOptions, serve};
 use serde_json::{Value, json};
 
@@ -109,8 +110,19 @@ impl Server {
         let computing = ComputeOptions { device: DeviceChoice::cpu(), weights: WeightFormat::F32, places: 4 };
         let (folder, names, models) = (folder.to_owned(), Vec::new(), Vec::new());
         let (training_api, trainer, weights, weights_token) = (None, None, Vec::new(), None);
-        let mut options =
-            Options { folder, host, port: 0, names, models, computing, training_api, trainer, weights, weights_token };
+        let mut options = Options {
+            folder,
+            host,
+            port: 0,
+            names,
+            models,
+            text: TextFiles::default(),
+            computing,
+            training_api,
+            trainer,
+            weights,
+            weights_token,
+        };
         set(&mut options);
         let stop = Arc::new(AtomicBool::new(false));
         let (sender, receiver) = channel();

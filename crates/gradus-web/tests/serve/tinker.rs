@@ -439,6 +439,7 @@ fn a_server_that_starts_again_goes_on() {
         port: 0,
         names: Vec::new(),
         models: Vec::new(),
+        text: gradus::pretrained::TextFiles::default(),
         computing: gradus_web::ComputeOptions {
             device: gradus::device::DeviceChoice::cpu(),
             weights: gradus::model::WeightFormat::F32,
