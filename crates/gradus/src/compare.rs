@@ -1,7 +1,7 @@
 //! `gradus compare`: several methods with the same start model and equal budgets, measured on the same held-out
 //! prompts.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -63,6 +63,7 @@ pub fn run(job: &Job<'_>, observer: &mut dyn Observer) -> Result<Comparison> {
     }
     let start = judge.measure(&judge.reference, observer)?;
     let mut entries = vec![Entry::start(start.stats.metrics(""), samples(&start, 0))];
+    entries[0].remarks = judge.remarks.borrow().clone();
     for plan in job.runs {
         let run = RunDir::open(plan.output_dir())?;
         observer.event(&Event::Message(&format!("{}: measuring", plan.method().name())));
@@ -72,6 +73,7 @@ pub fn run(job: &Job<'_>, observer: &mut dyn Observer) -> Result<Comparison> {
         entry.before = Vec::new();
         entry.reward = None;
         let found = judge.measure(&policy, observer)?;
+        entry.remarks = judge.remarks.borrow().clone();
         entry.name = plan.method().name().to_owned();
         entry.measured = found.stats.metrics("");
         entry.samples = samples(&found, entry.steps);
@@ -102,6 +104,8 @@ struct Judge<'a> {
     device: Device,
     measuring: Measuring,
     has_reward: bool,
+    /// Remarks on the measurements.
+    remarks: RefCell<Vec<String>>,
     /// Whether the remarks of the reward have been reported.
     has_remarked: Cell<bool>,
     interrupt: Interrupt,
@@ -134,7 +138,8 @@ impl<'a> Judge<'a> {
         let models = MetricModels::new(device.clone(), plan.train().passes());
         let measuring =
             Measuring::new(&evaluated.metrics, evaluated.post_process.as_ref(), &models, &observer.interrupt())?;
-        measuring.remarks().for_each(|remark| observer.event(&Event::Warning(&remark)));
+        let remarks: Vec<String> = measuring.remarks().collect();
+        remarks.iter().for_each(|remark| observer.event(&Event::Warning(remark)));
         let params = SamplingParams {
             temperature: temperature as f32,
             max_new_tokens,
@@ -161,6 +166,7 @@ impl<'a> Judge<'a> {
             device,
             measuring,
             has_reward,
+            remarks: RefCell::new(remarks),
             has_remarked: Cell::new(false),
             interrupt,
         })
@@ -188,8 +194,9 @@ impl<'a> Judge<'a> {
         let mut reward = self.reward()?;
         // Each policy has its own reward, but all these rewards have the same remarks.
         if let Some(reward) = reward.as_ref().filter(|_| !self.has_remarked.replace(true)) {
-            let remarks = self.measuring.further_remarks(&**reward);
-            remarks.iter().for_each(|remark| observer.event(&Event::Warning(remark)));
+            let further = self.measuring.further_remarks(&**reward);
+            further.iter().for_each(|remark| observer.event(&Event::Warning(remark)));
+            self.remarks.borrow_mut().extend(further);
         }
         // A `match` gives the shorter lifetime; `map` would keep that of the box.
         let (mut source, policy) = (LocalEngine::default(), Policy { model: policy.clone(), version: 0 });

@@ -45,7 +45,11 @@ pub fn arguments(command: Command) -> Command {
 /// Trains or reads the runs, and shows the comparison table.
 pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
     let (comparison, directory) = match matches.get_many::<PathBuf>("runs") {
-        Some(runs) => of_runs(runs, matches)?,
+        Some(runs) => {
+            let found = of_runs(runs, matches)?;
+            found.0.remarks().iter().for_each(|remark| out.warn(remark));
+            found
+        }
         None => train(matches, out)?,
     };
     out.note(format_args!("the comparison is in {}", directory.display()));

@@ -441,7 +441,12 @@ fn a_run_that_got_worse_says_so_everywhere_and_leaves_no_best_model() {
     let near = |a: &Value, b: &Value| (a.as_f64().expect("a number") - b.as_f64().expect("a number")).abs() < 1e-4;
     assert_eq!(results["best"]["step"], 0);
     assert!(near(&results["best"]["value"], &results["before"]["eval_loss"]), "{results}");
-    assert!(results["no_improvement"].is_string() && test.read("runs/worse/report.html").contains("beat the start"));
+    let sentence = results["no_improvement"].as_str().expect("a sentence");
+    assert!(test.read("runs/worse/report.html").contains("beat the start"));
+    let card = test.read("runs/worse/model/README.md");
+    assert!(card.contains(&format!("\n> **Warning:** {sentence}\n")), "{card}");
+    let diverged = results["diverged"].as_str().expect("it diverged");
+    assert!(card.contains(&format!("\n> **Warning:** {diverged}\n")), "{card}");
 
     let list: Value = serde_json::from_str(&test.succeeds(&["runs", "list", "--json"])).expect("JSON");
     assert_eq!(list[0]["figure"]["best_step"], 0);

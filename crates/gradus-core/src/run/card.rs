@@ -1,13 +1,14 @@
 //! The model card: `README.md` in a saved model directory, in the format of the Hugging Face hub. It names the method, the data, the
-//! metrics of the held-out rows, the configuration, and the license from the base model's own card. It contains no measurement of time or
-//! memory, so a resumed run writes the same card.
+//! metrics of the held-out rows, the configuration, and the license from the base model's own card. It warns if the run diverged or never
+//! improved on its start. It contains no measurement of time or memory, so a resumed run writes the same card.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::metrics::is_measurement;
+use super::metrics::{is_measurement, remarks};
+use super::report::results_warnings;
 use crate::error::Result;
 use crate::files::atomic;
 
@@ -80,8 +81,9 @@ fn card(results: &Map<String, Value>, config: &str, license: &License, is_adapte
     let what = if is_adapter { "An adapter for" } else { "A model trained from" };
     let _ = write!(
         card,
-        "---\n\n# {base} after {method}\n\n{what} `{base}` with `{method}` of gradus {version}.\n\n| | |\n|---|---|\n| \
+        "---\n\n# {base} after {method}\n\n{what} `{base}` with `{method}` of gradus {version}.\n\n{}| | |\n|---|---|\n| \
          method | `{method}` |\n| start model | {} |\n| data | {} |\n| seed | {} |\n",
+        warnings(results),
         code(base),
         code(base_name(data)),
         results.get("seed").unwrap_or(&Value::Null),
@@ -107,7 +109,12 @@ fn card(results: &Map<String, Value>, config: &str, license: &License, is_adapte
     card
 }
 
-/// Appends the metrics of held-out rows before the first step and after the last one.
+/// One quotation per warning in the results.
+fn warnings(results: &Map<String, Value>) -> String {
+    results_warnings(results).iter().map(|text| format!("> **Warning:** {}\n\n", text.replace('\n', " "))).collect()
+}
+
+/// Appends the metrics of held-out rows before the first step and after the last one, and the remarks on them.
 fn metrics(card: &mut String, results: &Map<String, Value>) {
     let section = |name: &str| results.get(name).and_then(Value::as_object);
     let Some(after) = section("after").filter(|after| !after.is_empty()) else { return };
@@ -118,6 +125,9 @@ fn metrics(card: &mut String, results: &Map<String, Value>) {
     {
         let before = section("before").and_then(|before| before.get(key));
         let _ = writeln!(card, "| {} | {} | {} |", code(key), number(before), number(Some(value)));
+    }
+    for remark in remarks(results) {
+        let _ = write!(card, "\nNote: {}.\n", remark.replace('\n', " ").trim_end_matches('.'));
     }
 }
 
@@ -159,6 +169,23 @@ mod tests {
         assert!(card.contains("| data | `pairs.jsonl` |") && !card.contains("/home/ada"), "{card}");
         assert!(card.contains("| `eval_loss` | 0.7500 | 0.5000 |") && !card.contains("eval_note"), "{card}");
         assert!(card.contains("```yaml\nmodel: acme/base\n```"), "{card}");
+    }
+
+    #[test]
+    fn a_card_repeats_the_warnings_and_remarks_of_the_results() {
+        let plain = card(&results(), "", &License::default(), false);
+        assert!(!plain.contains("Warning") && !plain.contains("Note"), "{plain}");
+        let mut worse = results();
+        worse.insert(
+            "no_improvement".into(),
+            json!("no evaluation beat the start: `eval_loss` was 0.5. It is too large."),
+        );
+        worse.insert("remarks".into(), json!(["`meteor` is computed without WordNet"]));
+        let card = card(&worse, "", &License::default(), false);
+        let warning =
+            "\n\n> **Warning:** no evaluation beat the start: `eval_loss` was 0.5. It is too large.\n\n| | |\n";
+        assert!(card.contains(warning), "{card}");
+        assert!(card.contains("| 0.5000 |\n\nNote: `meteor` is computed without WordNet.\n"), "{card}");
     }
 
     #[test]

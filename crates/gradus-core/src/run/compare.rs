@@ -12,7 +12,9 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::directory::RunDir;
-use super::metrics::{Axis, Metrics, MetricsRow, is_of_evaluation, number, read_metrics};
+use super::metrics::{
+    Axis, Metrics, MetricsRow, REMARKS, is_of_evaluation, number, read_metrics, read_remarks, remarks,
+};
 use super::page::curves;
 use super::plots::{Bar, BarChart, Chart, ComparedRun, LineChart, Panel, colors, comparison_charts, write_charts};
 use super::report::results_warnings;
@@ -54,6 +56,8 @@ pub struct Entry {
     pub peak_memory_bytes: Option<u64>,
     /// Warnings in its results, for example that it diverged or never improved on its start.
     pub warnings: Vec<String>,
+    /// Remarks on its measurements, for example that a metric was computed without an external file.
+    pub remarks: Vec<String>,
 }
 
 /// Policies and their starts. The first entry is a start; entries without a start of their own are compared with it.
@@ -124,7 +128,7 @@ impl Entry {
     pub fn from_run(run: RunDir) -> Result<Self> {
         let results = match run.results().is_file() {
             true => read_results(&run)?,
-            false => partial_results(&rows_of(&run)?),
+            false => partial_results(&run)?,
         };
         let samples = read_samples(&run)?;
         let last = samples.iter().map(|sample| sample.step).max();
@@ -140,6 +144,7 @@ impl Entry {
             elapsed_s: results.get("elapsed_s").and_then(Value::as_f64).unwrap_or(f64::NAN),
             peak_memory_bytes: results.get("peak_memory_bytes").and_then(Value::as_u64),
             warnings: results_warnings(&results),
+            remarks: remarks(&results),
             reward: reward_of(&run),
             run: Some(run),
         })
@@ -175,7 +180,9 @@ impl Entry {
     fn start_of(runs: &[&RunDir]) -> Self {
         let known = |run: &RunDir| {
             let samples: Vec<Sample> = read_samples(run)?.into_iter().filter(|sample| sample.step == 0).collect();
-            Ok::<_, Error>(Self::start(without_prefix(read_results(run)?.get("before")), samples))
+            let results = read_results(run)?;
+            let start = Self::start(without_prefix(results.get("before")), samples);
+            Ok::<_, Error>(Self { remarks: remarks(&results), ..start })
         };
         let mut starts: Vec<Self> = runs.iter().filter_map(|run| known(run).ok()).collect();
         if starts.is_empty() {
@@ -184,12 +191,15 @@ impl Entry {
         let measured = common_metrics(&starts);
         let mut rewards: Vec<Option<String>> = runs.iter().map(|run| reward_of(run)).collect();
         rewards.dedup();
+        let mut remarks: Vec<String> = starts.iter().flat_map(|start| start.remarks.iter().cloned()).collect();
+        remarks.sort();
+        remarks.dedup();
         let mut samples = starts.swap_remove(0).samples;
         if measured.get("reward").is_none() {
             samples.iter_mut().for_each(|sample| sample.reward = None);
         }
         let reward = if let [one] = &mut rewards[..] { one.take() } else { None };
-        Self { reward, ..Self::start(measured, samples) }
+        Self { reward, remarks, ..Self::start(measured, samples) }
     }
 
     /// Creates the entry of a start model.
@@ -207,6 +217,7 @@ impl Entry {
             elapsed_s: f64::NAN,
             peak_memory_bytes: None,
             warnings: Vec::new(),
+            remarks: Vec::new(),
         }
     }
 
@@ -281,16 +292,22 @@ fn rows_of(run: &RunDir) -> Result<Vec<MetricsRow>> {
     if run.metrics().is_file() { read_metrics(&run.metrics()) } else { Ok(Vec::new()) }
 }
 
-/// The content of `results.json` if the run ended now: the last held-out metrics, steps and tokens.
-fn partial_results(rows: &[MetricsRow]) -> Map<String, Value> {
+/// The content of `results.json` if the run ended now: the last held-out metrics, steps, tokens and remarks.
+fn partial_results(run: &RunDir) -> Result<Map<String, Value>> {
+    let rows = rows_of(run)?;
     let mut after = Map::new();
     for (key, value) in rows.iter().flat_map(|row| row.values.iter()).filter(|(key, _)| is_of_evaluation(key)) {
         after.insert(key.into(), number(value));
     }
     let last = rows.last();
     let tokens = last.and_then(|row| row.values.get("num_tokens")).unwrap_or(0.0) as u64;
-    let values = [("steps", json!(last.map_or(0, |row| row.step))), ("tokens", json!(tokens)), ("after", after.into())];
-    values.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+    let values = [
+        ("steps", json!(last.map_or(0, |row| row.step))),
+        ("tokens", json!(tokens)),
+        ("after", after.into()),
+        (REMARKS, json!(read_remarks(&run.metrics()))),
+    ];
+    Ok(values.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
 }
 
 fn read_results(run: &RunDir) -> Result<Map<String, Value>> {
@@ -378,8 +395,10 @@ impl Comparison {
                 object.insert(key.into(), value.unwrap_or(Value::Null));
             }
             object.insert("reward_standard_error".into(), json!(entry.standard_error()));
-            if !entry.warnings.is_empty() {
-                object.insert("warnings".into(), json!(entry.warnings));
+            for (key, texts) in [("warnings", &entry.warnings), (REMARKS, &entry.remarks)] {
+                if !texts.is_empty() {
+                    object.insert(key.into(), json!(texts));
+                }
             }
             object.insert("run".into(), json!(entry.run.as_ref().map(|run| run.path().display().to_string())));
             object.insert("measured".into(), Value::Object(entry.measured.to_json()));

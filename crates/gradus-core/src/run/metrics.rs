@@ -1,9 +1,10 @@
 //! `metrics.jsonl`: one JSON object per logged step, with TRL's names, appended and flushed line by line.
 //!
-//! Readers ignore unknown keys and values that are not numbers, and accept an incomplete last line.
+//! The first row may also have `remarks`, a list of sentences that readers of the numbers need. Readers ignore unknown keys and values that
+//! are not numbers, and accept an incomplete last line.
 
 use std::fs::{self, File};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{BufRead as _, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Number, Value};
@@ -174,11 +175,16 @@ impl MetricsRow {
     }
 }
 
+/// Key of the remarks in the first row, and in other files that hold numbers of a run.
+pub const REMARKS: &str = "remarks";
+
 /// Appends to a `metrics.jsonl`.
 #[derive(Debug)]
 pub struct MetricsLog {
     path: PathBuf,
     file: File,
+    /// Remarks for the first row.
+    remarks: Vec<String>,
 }
 
 impl MetricsLog {
@@ -197,7 +203,17 @@ impl MetricsLog {
             Ok(file)
         };
         let file = open().map_err(|source| Error::io(path, source))?;
-        Ok(Self { path: path.to_owned(), file })
+        Ok(Self { path: path.to_owned(), file, remarks: Vec::new() })
+    }
+
+    /// Sets the remarks that the first row of the file gets, such as a metric that is computed without an external file.
+    pub fn set_remarks(&mut self, remarks: Vec<String>) {
+        self.remarks = remarks;
+    }
+
+    /// Remarks on the numbers of the run.
+    pub fn remarks(&self) -> &[String] {
+        &self.remarks
     }
 
     /// Opens the file to continue after `step`. Rows of later steps are removed, so a resumed run writes them only once; `step` 0 removes
@@ -223,11 +239,17 @@ impl MetricsLog {
     /// # Errors
     /// [`Error::Io`].
     pub fn append(&mut self, step: usize, metrics: &Metrics) -> Result<()> {
-        let row = MetricsRow { step, values: metrics.clone() };
-        let mut line = Value::Object(row.to_json()).to_string();
-        line.push('\n');
-        let written = self.file.write_all(line.as_bytes()).and_then(|()| self.file.flush());
-        written.map_err(|source| Error::io(&self.path, source))
+        let mut row = MetricsRow { step, values: metrics.clone() }.to_json();
+        let write = || {
+            let is_first = !self.remarks.is_empty() && self.file.metadata()?.len() == 0;
+            if is_first {
+                row.insert(REMARKS.into(), self.remarks.clone().into());
+            }
+            let line = Value::Object(row).to_string() + "\n";
+            self.file.write_all(line.as_bytes())?;
+            self.file.flush()
+        };
+        write().map_err(|source| Error::io(&self.path, source))
     }
 
     /// Returns true if the file is still at its path. After its directory was deleted, writing to the file would continue without an error.
@@ -247,7 +269,8 @@ impl MetricsLog {
         let read = self.file.rewind().and_then(|()| self.file.read_to_end(&mut rows));
         read.map_err(|source| Error::io(&self.path, source))?;
         atomic::write_bytes(path, &rows)?;
-        *self = Self::open(path)?;
+        let remarks = std::mem::take(&mut self.remarks);
+        *self = Self { remarks, ..Self::open(path)? };
         Ok(())
     }
 }
@@ -270,6 +293,20 @@ fn is_same(_: &fs::Metadata, _: &fs::Metadata) -> bool {
 /// [`Error::Io`], or [`Error::Data`] for any other line that is no JSON object with a `step`.
 pub fn read_metrics(path: &Path) -> Result<Vec<MetricsRow>> {
     Ok(parse(path)?.into_iter().map(|(row, _)| row).collect())
+}
+
+/// Reads the remarks of a `metrics.jsonl`. Empty if the file has none or cannot be read.
+pub fn read_remarks(path: &Path) -> Vec<String> {
+    let mut first = String::new();
+    let read = File::open(path).and_then(|file| BufReader::new(file).read_line(&mut first));
+    let row = read.ok().and_then(|_| serde_json::from_str::<Map<String, Value>>(&first).ok());
+    row.as_ref().map_or_else(Vec::new, remarks)
+}
+
+/// Remarks in an object of a run's files.
+pub fn remarks(object: &Map<String, Value>) -> Vec<String> {
+    let texts = object.get(REMARKS).and_then(Value::as_array).into_iter().flatten();
+    texts.filter_map(|text| text.as_str().map(str::to_owned)).collect()
 }
 
 /// Parses the rows and returns each with its line.
@@ -317,6 +354,29 @@ mod tests {
         ]) {
             assert!(!smaller_is_better(name), "{name}");
         }
+    }
+
+    #[test]
+    fn the_first_row_alone_has_the_remarks() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("metrics.jsonl");
+        let mut log = MetricsLog::open(&path).unwrap();
+        log.set_remarks(vec!["`meteor` is computed without its file".into()]);
+        log.append(0, &metrics(&[("eval_meteor", 0.25)])).unwrap();
+        drop(log);
+        let mut resumed = MetricsLog::open(&path).unwrap();
+        resumed.set_remarks(vec!["`meteor` is computed without its file".into()]);
+        resumed.append(1, &metrics(&[("eval_meteor", 0.5)])).unwrap();
+        let expected = "{\"step\":0,\"eval_meteor\":0.25,\"remarks\":[\"`meteor` is computed without its file\"]}\n\
+                        {\"step\":1,\"eval_meteor\":0.5}\n";
+        assert_eq!(fs::read_to_string(&path).unwrap(), expected);
+        assert_eq!(read_remarks(&path), ["`meteor` is computed without its file"]);
+        let rows = read_metrics(&path).unwrap();
+        assert_eq!(rows[0].values, metrics(&[("eval_meteor", 0.25)]));
+        let moved = directory.path().join("moved.jsonl");
+        resumed.move_to(&moved).unwrap();
+        assert_eq!((resumed.remarks().len(), fs::read_to_string(&moved).unwrap().as_str()), (1, expected));
+        assert!(read_remarks(&directory.path().join("none.jsonl")).is_empty());
     }
 
     #[test]
@@ -390,7 +450,7 @@ mod tests {
     fn a_full_disk_is_reported_as_such() {
         let full = Path::new("/dev/full");
         let file = File::options().write(true).open(full).unwrap();
-        let mut log = MetricsLog { path: full.to_owned(), file };
+        let mut log = MetricsLog { path: full.to_owned(), file, remarks: Vec::new() };
         let error = log.append(1, &Metrics::new()).unwrap_err();
         assert_eq!(error.to_string(), "/dev/full: No space left on device (os error 28)");
     }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::database::{RolloutDb, WarningRecord};
 use super::directory::RunDir;
 use super::log::last_warnings;
-use super::metrics::{Axis, read_metrics};
+use super::metrics::{Axis, read_metrics, remarks};
 use super::page::{alerts, cards, curves, page, prompt_cell, text_cell};
 use super::plots::{short, training_charts, write_charts};
 use super::samples::{Sample, before_and_after, read_samples};
@@ -22,7 +22,8 @@ const SHOWN_SAMPLES: usize = 12;
 /// Completes `results` with version and configuration hash, and writes `results.json`, the charts and the page.
 ///
 /// `results` contains the trainer's values: `method`, `model`, `data`, `steps`, `elapsed_s`, and the metrics `before`, `after`, `last` and
-/// `best`. `diverged` and `no_improvement` hold sentences if the run diverged or never improved on its start.
+/// `best`. `diverged` and `no_improvement` hold sentences if the run diverged or never improved on its start. `remarks` holds sentences
+/// that readers of the metrics need.
 ///
 /// # Errors
 /// [`Error::Io`](crate::Error::Io), or [`Error::Data`](crate::Error::Data) if a file of the run is corrupt.
@@ -40,7 +41,7 @@ pub fn finish(run: &RunDir, results: Map<String, Value>) -> Result<Map<String, V
     let charts = |axis| training_charts(&rows, axis);
     write_charts(&run.plots(), &charts(Axis::Steps))?;
     let samples = read_samples(run)?;
-    let shown = results_warnings(&complete);
+    let shown = [results_warnings(&complete), remarks(&complete)].concat();
     let body = html![
         (header(run, &complete)) (alerts(shown.iter().map(|text| ("", text.as_str())))) (curves(&charts))
         (warnings(run, &shown)) (sample_table(&samples))

@@ -142,7 +142,7 @@ impl Measured {
     }
 
     /// Returns `{"rows": …, metric: …, "standard_errors": {metric: …}}`; with metrics of samples also
-    /// `"intervals": {metric: [low, high]}`.
+    /// `"intervals": {metric: [low, high]}`, and with remarks `"remarks": [text]`.
     pub fn to_json(&self) -> Map<String, Value> {
         let mut object = Map::from_iter([("rows".to_owned(), self.rows.into())]);
         object.extend(self.metrics.to_json());
@@ -154,6 +154,9 @@ impl Measured {
         let intervals: Map<String, Value> = self.values.iter().filter_map(interval).collect();
         if !intervals.is_empty() {
             object.insert("intervals".into(), intervals.into());
+        }
+        if !self.remarks.is_empty() {
+            object.insert("remarks".into(), self.remarks.clone().into());
         }
         object
     }

@@ -155,6 +155,18 @@ impl<'a> Recorder<'a> {
         self
     }
 
+    /// Sets the remarks on the metrics, for the first row of `metrics.jsonl` and for the results.
+    #[must_use]
+    pub fn with_remarks(mut self, remarks: Vec<String>) -> Self {
+        self.log.set_remarks(remarks);
+        self
+    }
+
+    /// Remarks on the metrics.
+    pub fn remarks(&self) -> &[String] {
+        self.log.remarks()
+    }
+
     /// Sets the text of `config.yml`.
     #[must_use]
     pub fn described_by(self, description: String) -> Self {

@@ -50,7 +50,7 @@ use crate::progress::Progress;
 use crate::ranks::{self, Lanes, Ranks};
 use crate::rng::Purpose;
 use crate::rollout::{LocalEngine, Policy, Prompt, Sampler};
-use crate::run::metrics::is_of_evaluation;
+use crate::run::metrics::{REMARKS, is_of_evaluation};
 use crate::run::{Checkpoint, Claim, Existing, MetricsRow, Origin, RunDir, card, read_metrics, report};
 use crate::settings::Settings;
 use crate::stats::Stats;
@@ -368,7 +368,11 @@ impl Job<'_> {
             model.save(purpose.choose(&self.start.model, &for_use), path)?;
             trained(model, &[]).write(path)
         };
-        let mut recorder = self.recorder(observer)?;
+        let remarks = match prompts.is_empty() && test_prompts.is_empty() {
+            true => Vec::new(),
+            false => measuring.remarks().collect(),
+        };
+        let mut recorder = self.recorder(remarks, observer)?;
         not_trained.write(self.directory)?;
         about.filter(|_| is_new).map_or(Ok(()), |about| logprobs.write(self.directory, &about))?;
         // Evaluations that complete prompts store the completions, as in online methods.
@@ -447,7 +451,8 @@ impl Job<'_> {
         let mut algorithm = method.algorithm(AlgorithmInputs { critic, lagged, special_ids, kl_coefficient });
         let mut reward = self.models().reward(self.passes(), &observer.interrupt())?;
         let measuring = self.measuring(observer)?;
-        measuring.further_remarks(&*reward).iter().for_each(|remark| observer.event(&Event::Warning(remark)));
+        let further = measuring.further_remarks(&*reward);
+        further.iter().for_each(|remark| observer.event(&Event::Warning(remark)));
 
         let order = self.order(Purpose::PromptOrder, train.len());
         let per_epoch = train.len() as f64 / order.batch_size as f64;
@@ -464,7 +469,7 @@ impl Job<'_> {
             policy.save(purpose.choose(&self.start.model, &for_use), path)
         };
         let stop_ids = self.start.model.stop_ids();
-        let mut recorder = self.recorder(observer)?;
+        let mut recorder = self.recorder(measuring.remarks().chain(further).collect(), observer)?;
         not_trained.write(self.directory)?;
         let task = Online {
             prompts: &train,
@@ -573,8 +578,8 @@ impl Job<'_> {
         Settings { passes: MicroBatch { lanes: self.lanes, ..settings.passes }, ..settings }
     }
 
-    /// Begins the run, after everything is checked and loaded.
-    fn recorder<'o>(&self, observer: &'o mut dyn Observer) -> Result<Recorder<'o>> {
+    /// Begins the run, after everything is checked and loaded. `remarks` are those on its metrics.
+    fn recorder<'o>(&self, remarks: Vec<String>, observer: &'o mut dyn Observer) -> Result<Recorder<'o>> {
         let ranks = self.lanes.ranks();
         // The first rank removes records after the checkpoint, so all others must have read it.
         ranks.barrier("the beginning");
@@ -585,7 +590,7 @@ impl Job<'_> {
             Some(checkpoint) => Recorder::on_other_rank(directory, observer, checkpoint)?,
             None => Recorder::start(directory, observer)?,
         };
-        let recorder = recorder.on(ranks);
+        let recorder = recorder.on(ranks).with_remarks(remarks);
         let recorder = recorder.reading(self.start.data.get().cloned(), self.models.clone());
         Ok(recorder.described_by(self.plan.to_yaml()))
     }
@@ -630,7 +635,10 @@ impl Job<'_> {
         for sentence in method.advice(&last).into_iter().chain(negative_kl(&last)) {
             recorder.emit(&Event::Message(&sentence));
         }
-        let Value::Object(results) = results else { unreachable!("an object literal") };
+        let Value::Object(mut results) = results else { unreachable!("an object literal") };
+        if !recorder.remarks().is_empty() {
+            results.insert(REMARKS.into(), json!(recorder.remarks()));
+        }
         let results = report::finish(self.directory, results)?;
         let license = card::License::of(&self.start.model.dir.path);
         let config = std::fs::read_to_string(self.directory.config()).unwrap_or_default();

@@ -10,7 +10,8 @@ use gradus::config::{ComparisonDefinition, ComparisonRequest, Plan, Registry};
 use gradus::machine::Machine;
 use gradus::reward::{Reward, RewardError, Score};
 use gradus::rollout::Rollouts;
-use gradus::run::Existing;
+use gradus::run::compare::{Comparison, Entry};
+use gradus::run::{Existing, RunDir};
 use gradus::train::observer::{Event, Observer};
 use serde_json::Value;
 
@@ -180,6 +181,57 @@ fn the_remark_on_the_reward_that_measures_is_reported_once() {
     compare_written(&ComparisonDefinition::load(&request).unwrap(), Existing::Refuse, &mut messages).unwrap();
     let remarks = messages.0.iter().filter(|text| text.contains("without its dictionary"));
     assert_eq!(remarks.collect::<Vec<_>>(), ["`lacking` is computed without its dictionary"]);
+}
+
+/// A figure that needs a remark has it in every file that keeps the figure.
+#[test]
+fn the_remark_on_a_figure_is_kept_with_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let (data, file) = (directory.path().join("pairs.jsonl"), directory.path().join("compare.yml"));
+    pairs(&data);
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/trajectories/models/gpt2");
+    let out = directory.path().join("out");
+    let text = format!(
+        "model: {}\ndata: {}\noutput_dir: {}\nreward: {{ plugin: {{ lacking: {{}} }} }}\n\
+         methods: {{ sft: {{}}, grpo: {{ group_size: 2, max_new_tokens: 4 }} }}\n\
+         train: {{ max_steps: 2, batch_size: 2, eval_fraction: 0.25, evaluation: {{ max_new_tokens: 4 }} }}\n",
+        model.display(),
+        data.display(),
+        out.display()
+    );
+    fs::write(&file, text).unwrap();
+    let mut registry = Registry::default();
+    registry.reward("lacking", |_: &NoOptions, _| Ok(Lacking)).unwrap();
+    let request = ComparisonRequest { file: Some(&file), registry: Some(&registry), ..ComparisonRequest::default() };
+    let written = ComparisonDefinition::load(&request).unwrap();
+    let json = compare_written(&written, Existing::Refuse, &mut Messages::default()).unwrap();
+    let remark = "`lacking` is computed without its dictionary";
+    let read = |name: &str| fs::read_to_string(out.join(name)).unwrap();
+    let parsed = |text: &str| serde_json::from_str::<Value>(text).unwrap();
+
+    // The comparison measured all policies with the reward.
+    for entry in json["entries"].as_array().unwrap() {
+        assert_eq!(entry["remarks"], serde_json::json!([remark]), "{entry}");
+    }
+    assert!(read("comparison/comparison.md").contains(&format!("\n> Note: {remark}\n")));
+    assert!(read("comparison/report.html").contains(remark));
+
+    // GRPO trained with it.
+    assert_eq!(parsed(&read("grpo/results.json"))["remarks"], serde_json::json!([remark]));
+    let rows: Vec<Value> = read("grpo/metrics.jsonl").lines().map(parsed).collect();
+    assert_eq!((&rows[0]["step"], &rows[0]["remarks"]), (&0.into(), &serde_json::json!([remark])));
+    assert!(rows.len() > 1 && rows[1..].iter().all(|row| row.get("remarks").is_none()), "{rows:?}");
+    assert!(read("grpo/model/README.md").contains(&format!("\nNote: {remark}.\n")));
+    assert!(read("grpo/report.html").contains(remark));
+
+    // SFT did not use it.
+    assert!(parsed(&read("sft/results.json")).get("remarks").is_none());
+    assert!(!read("sft/metrics.jsonl").contains("remarks"));
+    let runs = [RunDir::open(out.join("sft")).unwrap(), RunDir::open(out.join("grpo")).unwrap()];
+    assert_eq!(Comparison::of_runs(&runs).unwrap().remarks(), [format!("grpo: {remark}")]);
+    // An unfinished run has no `results.json`.
+    fs::remove_file(out.join("grpo/results.json")).unwrap();
+    assert_eq!(Entry::from_run(runs[1].clone()).unwrap().remarks, [remark]);
 }
 
 /// Policies are measured in the environment in which some of them trained; methods that do not sample train without it.

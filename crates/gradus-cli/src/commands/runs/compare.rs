@@ -78,6 +78,7 @@ pub fn run(args: &CompareArgs, library: &Library, out: &Output) -> anyhow::Resul
     found.check_metrics(&args.metric)?;
     let directory = args.output_dir.clone().unwrap_or_else(|| library.root().join("comparison"));
     found.comparison.write(&directory)?;
+    found.comparison.remarks().iter().for_each(|remark| out.warn(remark));
     out.note(format_args!("curves and report are in {}", directory.display()));
     let mut value = found.comparison.to_json();
     if let Value::Object(object) = &mut value {

@@ -104,14 +104,15 @@ impl Comparison {
             format!("\n## Win rates\n\nThe share of prompts on which the policy of the row has a better reward than that of the column; ties count half.\n\n{}", markdown(&rates))
         });
         format!(
-            "# Comparison\n\nStart: `{}`  \nData: `{}`  \nBudget: {}  \nMeasured on: {}\n\n{}\n{}{rates}\n![final results](results.png)\n\n\
+            "# Comparison\n\nStart: `{}`  \nData: `{}`  \nBudget: {}  \nMeasured on: {}\n\n{}\n{}{}{rates}\n![final results](results.png)\n\n\
              Curves are in `plots/`, completions side by side in `samples.md`.\n",
             self.model,
             self.data,
             self.budget,
             self.evaluation,
             self.table(),
-            legend.collect::<String>()
+            legend.collect::<String>(),
+            self.remarks().iter().map(|remark| format!("\n> Note: {remark}\n")).collect::<String>()
         )
     }
 
@@ -155,7 +156,8 @@ impl Comparison {
         let body = html![
             "<h1>Comparison</h1>\n<p class=\"quiet\">from " (self.model) " on " (self.data) "</p>\n"
             "<p>Budget: " (self.budget) ". Measured on: " (self.evaluation) ".</p>\n"
-            (self.result_table()) (alerts(self.warnings())) (self.win_rates().map(|rates| matrix(&rates)))
+            (self.result_table()) (alerts(self.notices().iter().map(|(of, text)| (*of, text.as_str()))))
+            (self.win_rates().map(|rates| matrix(&rates)))
             (self.reward_figures()) "<h2>Final numbers</h2>\n" (figure(bars)) (curves) (self.sample_table())
         ];
         page("Comparison", &body)
@@ -198,9 +200,32 @@ impl Comparison {
 }
 
 impl Comparison {
-    /// All warnings, with the names of their policies.
-    fn warnings(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.entries.iter().flat_map(|entry| entry.warnings.iter().map(|text| (entry.name.as_str(), text.as_str())))
+    /// All remarks, once each. If a remark does not apply to all policies, it begins with the names of those to which it applies.
+    pub fn remarks(&self) -> Vec<String> {
+        let mut seen: Vec<&String> = Vec::new();
+        for remark in self.entries.iter().flat_map(|entry| &entry.remarks) {
+            if !seen.contains(&remark) {
+                seen.push(remark);
+            }
+        }
+        let named = |remark: &&String| {
+            let policies = || self.entries.iter().filter(|entry| entry.run.is_some());
+            let names: Vec<&str> =
+                policies().filter(|entry| entry.remarks.contains(remark)).map(|entry| entry.name.as_str()).collect();
+            if names.len() == policies().count() {
+                (*remark).clone()
+            } else {
+                format!("{}: {remark}", names.join(", "))
+            }
+        };
+        seen.iter().map(named).collect()
+    }
+
+    /// All warnings with the names of their policies, and all remarks.
+    fn notices(&self) -> Vec<(&str, String)> {
+        let warnings =
+            self.entries.iter().flat_map(|entry| entry.warnings.iter().map(|text| (&*entry.name, text.clone())));
+        warnings.chain(self.remarks().into_iter().map(|remark| ("", remark))).collect()
     }
 
     /// Figures of reward against KL and of the distributions of rewards.
