@@ -51,9 +51,17 @@ pub struct Job<'a> {
 pub fn run(job: &Job<'_>, observer: &mut dyn Observer) -> Result<Comparison> {
     let first = job.runs.first().ok_or_else(|| Error::input("nothing to compare: no method was given"))?;
     let judge = Judge::open(job.judge.unwrap_or(first), job.judge.is_some(), observer)?;
+    let is_finished =
+        |plan: &Plan| plan.existing() == Existing::Resume && plan.output_dir().join("results.json").is_file();
+    // A method that cannot train must not end the comparison after others have trained for hours.
+    for plan in job.runs.iter().filter(|plan| !is_finished(plan)) {
+        let name = plan.method().name();
+        observer.event(&Event::Message(&format!("{name}: checking its rows")));
+        train::forecast::check_inputs(plan, &mut Quiet(observer))?;
+    }
     for plan in job.runs {
         let name = plan.method().name();
-        if plan.existing() == Existing::Resume && plan.output_dir().join("results.json").is_file() {
+        if is_finished(plan) {
             observer.event(&Event::Message(&format!("{name}: already finished, in {}", plan.output_dir().display())));
             continue;
         }
@@ -88,6 +96,25 @@ pub fn run(job: &Job<'_>, observer: &mut dyn Observer) -> Result<Comparison> {
     };
     comparison.write(&job.directory.join("comparison"))?;
     Ok(comparison)
+}
+
+/// Observer that passes on no messages, because the run repeats them. It can still end the work.
+struct Quiet<'a>(&'a mut dyn Observer);
+
+impl Observer for Quiet<'_> {
+    fn event(&mut self, event: &Event<'_>) {
+        if let Event::Phase { .. } | Event::Progress { .. } = event {
+            self.0.event(event);
+        }
+    }
+
+    fn should_stop(&mut self) -> bool {
+        self.0.should_stop()
+    }
+
+    fn interrupt(&self) -> Interrupt {
+        self.0.interrupt()
+    }
 }
 
 /// Settings and models that measure each policy.

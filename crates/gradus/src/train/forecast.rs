@@ -35,6 +35,18 @@ pub fn workload(plan: &Plan, ranks: usize, observer: &mut dyn Observer) -> Resul
     with_rows(plan, &start, &cast, ranks, rows, &held_out)
 }
 
+/// Checks the inputs of the run of `plan` as [`run`](super::run) does before it reads any weights: the models' configurations, the rows,
+/// and that the models have enough positions for them.
+///
+/// # Errors
+/// Errors of the models' configurations or of the rows, and a row that is too long for a model.
+pub fn check_inputs(plan: &Plan, observer: &mut dyn Observer) -> Result<()> {
+    fetch_models(plan, observer)?;
+    let start = Start::open(plan)?;
+    let cast = cast::open(plan, &start)?;
+    plan.method().visit(Sizes { plan, start: &start, cast: &cast, observer }).map(|_| ())
+}
+
 /// Reads the rows of a plan and computes their sizes.
 struct Sizes<'a> {
     plan: &'a Plan,

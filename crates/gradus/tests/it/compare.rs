@@ -183,6 +183,32 @@ fn the_remark_on_the_reward_that_measures_is_reported_once() {
     assert_eq!(remarks.collect::<Vec<_>>(), ["`lacking` is computed without its dictionary"]);
 }
 
+/// A method with longer rows than the others must not fail after they have trained.
+#[test]
+fn the_rows_of_all_methods_are_checked_before_the_first_one_trains() {
+    let directory = tempfile::tempdir().unwrap();
+    let (data, out) = (directory.path().join("pairs.jsonl"), directory.path().join("out"));
+    // SFT reads the short answers only.
+    let row = |i: usize| {
+        let long = "It is sad. ".repeat(100);
+        serde_json::json!({"prompt": format!("The bear {i}"), "chosen": " is happy.", "rejected": long}).to_string()
+            + "\n"
+    };
+    fs::write(&data, (0..16).map(row).collect::<String>()).unwrap();
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/trajectories/models/gpt2");
+    let file = format!(
+        "model: {}\ndata: {}\noutput_dir: {}\nmethods: {{ sft: {{}}, dpo: {{}} }}\n\
+         train: {{ max_steps: 1, batch_size: 2, eval_fraction: 0.25, max_length: 1024, evaluation: {{ max_new_tokens: 4 }} }}\n",
+        model.display(),
+        data.display(),
+        out.display()
+    );
+    let error = compare(&file, Existing::Refuse, &mut Messages::default()).unwrap_err();
+    assert!(error.to_string().contains("has 192 positions, but the longest sequence of this run has "), "{error}");
+    assert_eq!(error.hint(), Some("set `train.max_length` to 192"));
+    assert!(!out.exists(), "nothing has trained");
+}
+
 /// A figure that needs a remark has it in every file that keeps the figure.
 #[test]
 fn the_remark_on_a_figure_is_kept_with_it() {
