@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{ArgMatches, Args as _, Command, FromArgMatches as _};
 use gradus::config::reward_of_flags;
-use gradus::data::{BadRows, Side, TextForm};
+use gradus::data::{Side, TextForm};
 use gradus::device::DeviceChoice;
 use gradus::files::output::Outputs;
 use gradus::inference::{EvalOptions, Measured, MetricOptions, MetricValue, Prediction, evaluate, measure};
@@ -14,6 +14,7 @@ use gradus::objective::classify::ClassifyConfig;
 use gradus::reward::config::RewardConfig;
 use gradus::task::{PostProcess, TaskConfig};
 
+use super::bad_rows::BadRowArgs;
 use super::columns::ColumnArgs;
 use super::generate::{BeamArgs, SamplingArgs};
 use super::text::TextArgs;
@@ -80,9 +81,8 @@ struct EvalArgs {
     /// Reference model: for the KL of samples, or for the implicit rewards of pairs (as in DPO)
     #[arg(long, value_name = "DIR", requires = "model")]
     reference_model: Option<String>,
-    /// Leave out bad rows with a warning, instead of failing
-    #[arg(long)]
-    skip_bad_rows: bool,
+    #[command(flatten)]
+    bad_rows: BadRowArgs,
     /// For a classifier: the column with the labels [default: `label`; for tokens the first existing one of `labels`, `tags`, `ner_tags`]
     #[arg(long, value_name = "NAME", requires = "model")]
     label_column: Option<String>,
@@ -103,7 +103,7 @@ struct EvalArgs {
     /// Use at most this many rows
     #[arg(long, value_name = "N")]
     max_rows: Option<usize>,
-    /// Maximum length of a row in tokens
+    /// Maximum length of a row in tokens; longer texts are cut
     #[arg(long, value_name = "N", default_value_t = 1024)]
     max_length: usize,
     #[command(flatten)]
@@ -154,7 +154,7 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
         data,
         reward,
         reference: args.reference_model,
-        bad_rows: bad_rows(args.skip_bad_rows),
+        bad_rows: args.bad_rows.into(),
         classify: ClassifyConfig {
             label_column: args.label_column,
             ignored_label: args.ignored_label,
@@ -202,10 +202,6 @@ fn pattern(text: &str) -> Result<String, String> {
     TextForm::parse(Some(text), None, None).map(|_| text.to_owned()).map_err(|(_, message)| message)
 }
 
-fn bad_rows(skip: bool) -> BadRows {
-    if skip { BadRows::Skip } else { BadRows::FailOrSkip }
-}
-
 /// Returns whether `eval` wrote this file: its first line has all keys of a prediction.
 fn holds_predictions(path: &Path) -> bool {
     let first = gradus::data::lines(path).ok().and_then(|mut lines| lines.next()?.ok());
@@ -219,7 +215,7 @@ fn metrics(args: &EvalArgs, out: &Output) -> anyhow::Result<()> {
         data: args.data.clone().unwrap_or_default(),
         metrics: configure(&args.metrics, &args.metric_option)?,
         rename: args.columns.renames()?,
-        bad_rows: bad_rows(args.skip_bad_rows),
+        bad_rows: args.bad_rows.into(),
         max_rows: args.max_rows,
         resampling: Resampling { samples: args.bootstrap, seed: args.sampling.seed().0, together: 1 },
         device: args.device.clone(),

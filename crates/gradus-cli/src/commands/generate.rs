@@ -8,6 +8,7 @@ use gradus::inference::{ChatSettings, Prompts, SampleOptions, Sampled, sample};
 use gradus::model::{Precision, WeightFormat};
 use gradus::rng::Seed;
 
+use super::bad_rows::BadRowArgs;
 use super::columns::ColumnArgs;
 use super::text::TextArgs;
 use crate::output::{Output, Paint};
@@ -36,6 +37,8 @@ pub struct GenerateArgs {
     /// Use at most this many prompts
     #[arg(long, value_name = "N")]
     max_rows: Option<usize>,
+    #[command(flatten)]
+    bad_rows: BadRowArgs,
     /// Number format of matrix products: f32 or bf16
     #[arg(long, value_name = "TYPE", default_value = "f32")]
     compute: Precision,
@@ -237,6 +240,7 @@ impl SamplingArgs {
 fn prompts(args: &GenerateArgs, out: &Output) -> anyhow::Result<Prompts> {
     let Some(data) = &args.prompts else {
         args.columns.refuse("needs `--prompts`: a prompt on the command line has no columns")?;
+        args.bad_rows.refuse("needs `--prompts`: it leaves out rows of a data set")?;
         let text = |text: &String| match text.as_str() {
             "-" => Ok(std::io::read_to_string(std::io::stdin().lock())?.trim_end_matches(['\n', '\r']).to_owned()),
             text => Ok(text.to_owned()),
@@ -268,6 +272,7 @@ pub fn run(args: GenerateArgs, out: &Output) -> anyhow::Result<()> {
         beams: args.beams.params(),
         rename: args.columns.renames()?,
         max_rows: args.max_rows,
+        bad_rows: args.bad_rows.into(),
         at_once: None,
         compute: args.compute,
         weights: args.weights.unwrap_or(args.compute.into()),
@@ -276,11 +281,16 @@ pub fn run(args: GenerateArgs, out: &Output) -> anyhow::Result<()> {
     };
     fetch(&options.model, out)?;
     let mut bar = out.counter("prompts");
-    sample(&options, &mut |done, total| bar.set(done, total), &mut |sampled| match out.is_read_by_a_person() {
-        true => out.text(&shown(&sampled, out.data_paint())),
-        false => out.json_line(&sampled),
-    })
+    let remarks =
+        sample(&options, &mut |done, total| bar.set(done, total), &mut |sampled| match out.is_read_by_a_person() {
+            true => out.text(&shown(&sampled, out.data_paint())),
+            false => out.json_line(&sampled),
+        })?;
+    drop(bar);
+    remarks.iter().for_each(|remark| out.warn(remark));
+    Ok(())
 }
+
 /// Formats the prompt, dimmed, with its completion, and marks completions that were cut off.
 fn shown(sampled: &Sampled, paint: Paint) -> String {
     let cut = if sampled.stop == "length" { paint.faint(" […]") } else { String::new() };

@@ -10,6 +10,7 @@ use gradus::config::MethodConfig;
 use crate::output::Output;
 
 mod annotate;
+mod bad_rows;
 mod bench;
 mod chat;
 mod cluster;

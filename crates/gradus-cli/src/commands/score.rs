@@ -1,10 +1,13 @@
 //! `gradus score`: log-probabilities, rewards or labels of given rows as JSON lines, in the order of the rows.
 
-use gradus::data::Side;
+use gradus::data::{Place, Side};
 use gradus::device::DeviceChoice;
 use gradus::inference::{ClassesOptions, ScoreOptions, classes, logprobs, rewards};
 use gradus::model::Precision;
 
+use serde::Serialize;
+
+use super::bad_rows::BadRowArgs;
 use super::columns::ColumnArgs;
 use super::text::TextArgs;
 use crate::output::Output;
@@ -55,14 +58,34 @@ pub struct ScoreArgs {
     #[arg(long, value_name = "N")]
     max_rows: Option<usize>,
     #[command(flatten)]
+    bad_rows: BadRowArgs,
+    #[command(flatten)]
     text_files: TextArgs,
     /// Device to compute on: cpu; gpu or gpu:1 if built in (`gradus doctor` lists them)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: DeviceChoice,
 }
 
+/// A line of the output. If rows may be missing, it names its row.
+#[derive(Serialize)]
+struct Line<T> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    place: Option<String>,
+    #[serde(flatten)]
+    of_row: T,
+}
+
 /// Scores the rows, and prints each one as soon as it has a score.
 pub fn run(args: ScoreArgs, out: &Output) -> anyhow::Result<()> {
+    let remarks = score(args, out)?;
+    remarks.iter().for_each(|remark| out.warn(remark));
+    Ok(())
+}
+
+/// Prints the scores. Returns remarks on rows that are left out.
+fn score(args: ScoreArgs, out: &Output) -> anyhow::Result<Vec<String>> {
+    let skips = args.bad_rows.skips();
+    let place = |place: &Place| skips.then(|| place.to_string());
     if let Some(model) = args.classifier {
         args.text_files.refuse("cannot be used with `--classifier`: a classifier uses its own tokenizer")?;
         let options = ClassesOptions {
@@ -73,13 +96,16 @@ pub fn run(args: ScoreArgs, out: &Output) -> anyhow::Result<()> {
             truncate: args.truncate,
             rename: args.columns.renames()?,
             max_rows: args.max_rows,
+            bad_rows: args.bad_rows.into(),
             compute: args.compute,
             device: args.device,
         };
         fetch(&options.model, out)?;
         fetch_data(&options.data, out)?;
         let mut bar = out.counter("rows");
-        return classes(&options, &mut |done, total| bar.set(done, total), &mut |row| out.json_line(&row));
+        return classes(&options, &mut |done, total| bar.set(done, total), &mut |at, of_row| {
+            out.json_line(&Line { place: place(at), of_row })
+        });
     }
     let is_reward = args.reward_model.is_some();
     let options = ScoreOptions {
@@ -89,6 +115,7 @@ pub fn run(args: ScoreArgs, out: &Output) -> anyhow::Result<()> {
         add_eos: (args.add_eos || args.no_add_eos).then_some(args.add_eos),
         rename: args.columns.renames()?,
         max_rows: args.max_rows,
+        bad_rows: args.bad_rows.into(),
         text: args.text_files.into(),
         device: args.device,
     };
@@ -97,7 +124,7 @@ pub fn run(args: ScoreArgs, out: &Output) -> anyhow::Result<()> {
     let mut bar = out.counter("rows");
     let mut progress = |done: usize, total: usize| bar.set(done, total);
     match is_reward {
-        true => rewards(&options, &mut progress, &mut |row| out.json_line(&row)),
-        false => logprobs(&options, &mut progress, &mut |row| out.json_line(&row)),
+        true => rewards(&options, &mut progress, &mut |at, of_row| out.json_line(&Line { place: place(at), of_row })),
+        false => logprobs(&options, &mut progress, &mut |at, of_row| out.json_line(&Line { place: place(at), of_row })),
     }
 }

@@ -272,6 +272,27 @@ fn a_classifier_is_measured_on_the_columns_that_it_was_trained_on() {
     let eval = ["eval", "--model", "run/model", "--data", "rows.jsonl", "--json"];
     let measured: Value = serde_json::from_str(&test.succeeds(&[&eval[..], &columns].concat())).expect("JSON");
     assert_eq!((&measured["rows"], &measured["accuracy"]), (&json!(40), &json!(1.0)));
+    // The model's directory records the columns, so nobody needs to repeat them.
+    for model in ["run", "run/model"] {
+        let eval = ["eval", "--model", model, "--data", "rows.jsonl", "--json"];
+        let again: Value = serde_json::from_str(&test.succeeds(&eval)).expect("JSON");
+        assert_eq!(again, measured, "{model}");
+    }
+    assert_eq!(lines(&test.succeeds(&["score", "--classifier", "run", "--data", "rows.jsonl"])).len(), 40);
+    // Given columns replace them, and an error about a missing one names the flags.
+    test.write("other.jsonl", "{\"sentence\": \"tea warm\", \"sort\": \"hot\"}\n");
+    let other = ["eval", "--model", "run", "--data", "other.jsonl", "--text", "{sentence}", "--label-column", "sort"];
+    test.succeeds(&other);
+    let was = "(it was trained with `--text '{body}'`)";
+    for (arguments, flags) in [
+        (&other[..5], "`--text`, `--pair` and `--label-column`"),
+        (&["score", "--classifier", "run", "--data", "other.jsonl"], "`--text` and `--pair`"),
+    ] {
+        let run = test.run(arguments);
+        let hint = format!("hint: {flags} name the columns that the classifier reads {was}");
+        assert!(run.code == 1 && run.stderr.contains("error: other.jsonl:1: missing column `body`"), "{run:?}");
+        assert!(run.stderr.contains(&hint), "{run:?}");
+    }
     // With a bad row, the error names the flag that skips it. With the flag, the skipped rows are reported.
     test.write("rows.jsonl", &(rows + "{\"body\": 3, \"kind\": \"hot\"}\nno JSON\n"));
     let run = test.run(&[&eval[..], &columns].concat());

@@ -411,12 +411,91 @@ fn a_reference_that_reads_ids_differently_is_refused() {
     assert_eq!((run.code, run.stdout.as_str()), (1, ""), "{}", run.stderr);
     let message = format!("error: the reference `{reference}` ");
     assert!(run.stderr.contains(&message), "{}", run.stderr);
-    // A long row is truncated to the positions of the model.
+}
+
+/// Training, `eval` and `score` have one rule: `max_length` cuts and counts, and a row that still exceeds the positions is refused.
+#[test]
+fn long_rows_are_cut_by_max_length_only_and_counted() {
     let long = "The tea is good. ".repeat(400);
-    test.write("long.jsonl", &format!("{{\"text\": \"{long}\"}}\n"));
-    let measured =
-        test.succeeds(&["eval", "--model", &policy, "--data", "long.jsonl", "--json", "--max-length", "100000"]);
-    assert!(measured.contains("\"loss\""), "{measured}");
+    let test = CliTest::with("long.jsonl", &format!("{{\"text\": \"The tea.\"}}\n{{\"text\": \"{long}\"}}\n"));
+    test.write("rows.jsonl", &format!("{{\"prompt\": \"{long}\", \"completion\": \" Yes.\"}}\n"));
+    let model = fixture_model("gpt2");
+    let eval = ["eval", "--model", &model, "--data", "long.jsonl", "--json", "--max-length"];
+    let run = test.run(&[&eval[..], &["100000"]].concat());
+    assert_eq!((run.code, run.stdout.as_str()), (1, ""), "{}", run.stderr);
+    let [message, hint] = [
+        "error: long.jsonl:2: the row has ",
+        " tokens, but the model has 192 positions\nhint: `--max-length 192` cuts",
+    ];
+    assert!(run.stderr.contains(message) && run.stderr.contains(hint), "{}", run.stderr);
+    let run = test.run(&[&eval[..], &["192"]].concat());
+    let remark = "1 of 2 rows cut at the end to 192 tokens (`max_length`): they lost their end-of-text token";
+    assert!(run.code == 0 && run.stderr.contains(&format!("warning: {remark}\n")), "{}", run.stderr);
+    let measured: Value = serde_json::from_str(&run.stdout).expect("JSON");
+    assert!(measured["loss"].is_number(), "{measured}");
+    assert_eq!(measured["remarks"], serde_json::json!([remark]));
+    let run = test.run(&["score", "--model", &model, "--data", "rows.jsonl"]);
+    assert_eq!((run.code, run.stdout.as_str()), (1, ""), "{}", run.stderr);
+    let [message, hint] = ["error: rows.jsonl:1: the row has ", "`gradus eval --max-length 192` cuts long rows"];
+    assert!(run.stderr.contains(message) && run.stderr.contains(hint), "{}", run.stderr);
+    let sft = [
+        "sft",
+        "--model",
+        &model,
+        "--data",
+        "long.jsonl",
+        "--max-steps",
+        "1",
+        "--eval-fraction",
+        "0",
+        "--output-dir",
+        "run",
+    ];
+    let run = test.run(&[&sft[..], &["--max-length", "192"]].concat());
+    assert!(run.code == 0 && run.stderr.contains(&format!("training: {remark}")), "{}", run.stderr);
+}
+
+#[test]
+fn bad_rows_are_skipped_by_score_and_generate_where_that_is_wanted() {
+    let good = "{\"prompt\": \"The tea\", \"completion\": \" is\"}\n";
+    let test = CliTest::with("rows.jsonl", &format!("{good}{{\"prompt\": 3, \"completion\": \" is\"}}\n{good}"));
+    let pair = "{\"prompt\": \"The tea\", \"chosen\": \" is\", \"rejected\": \" was\"}\n";
+    test.write("pairs.jsonl", &format!("{pair}{{\"prompt\": \"The\", \"chosen\": \" is\", \"rejected\": 7}}\n{pair}"));
+    let (model, judge) = (fixture_model("gpt2"), fixture_model("qwen3-reward"));
+    let generate = ["generate", "--model", &model, "--prompts", "rows.jsonl", "--max-new-tokens", "2"];
+    let score = ["score", "--model", &model, "--data", "rows.jsonl"];
+    let rewards = ["score", "--reward-model", &judge, "--data", "pairs.jsonl"];
+    for (arguments, file, places) in
+        [(&generate[..], "rows.jsonl", false), (&score, "rows.jsonl", true), (&rewards, "pairs.jsonl", true)]
+    {
+        let run = test.run(arguments);
+        assert_eq!((run.code, run.stdout.as_str()), (1, ""), "{}", run.stderr);
+        let bad = format!("error: {file}:2: ");
+        assert!(
+            run.stderr.contains(&bad) && run.stderr.contains("`--skip-bad-rows` leaves bad rows out"),
+            "{}",
+            run.stderr
+        );
+        let run = test.run(&[arguments, &["--skip-bad-rows"]].concat());
+        assert_eq!(run.code, 0, "{}", run.stderr);
+        let warning = format!("warning: 1 bad row is left out, the first {file}:2: ");
+        assert!(run.stderr.contains(&warning), "{}", run.stderr);
+        let lines: Vec<Value> = run.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        assert_eq!(lines.len(), 2, "{}", run.stdout);
+        // Scores have no text that would show their rows.
+        if places {
+            let expected = [format!("{file}:1"), format!("{file}:3")];
+            assert_eq!(
+                [lines[0]["place"].as_str(), lines[1]["place"].as_str()],
+                expected.each_ref().map(|at| Some(at.as_str()))
+            );
+        }
+    }
+    assert!(
+        !test.succeeds(&["score", "--model", &model, "--data", "pairs.jsonl", "--max-rows", "1"]).contains("place")
+    );
+    let run = test.run(&["generate", "--model", &model, "--prompt", "The", "--skip-bad-rows"]);
+    assert!(run.code == 1 && run.stderr.contains("`--skip-bad-rows` needs `--prompts`"), "{}", run.stderr);
 }
 
 /// GPT-2 has learned positions, Qwen rotary ones. Both end at the limit of the model.

@@ -277,8 +277,8 @@ fn source_and_target_have_all_learned_positions_each() {
     assert_eq!(run("reward", "bart", &["--max-length", "9"]).0, 0, "the longer pair is left out");
     test.write("rows.jsonl", &rows);
     let scored = score("run/model");
-    let words = "row 1 has 10 tokens in its prompt and 10 in its completion, but the decoder has room for 9 and the \
-                 encoder for 10";
+    let words = "rows.jsonl:1: the row has 10 tokens in its prompt and 10 in its completion, but the decoder has room \
+                 for 9 and the encoder for 10";
     assert!(scored.code == 1 && scored.stderr.contains(words), "{}", scored.stderr);
 }
 

@@ -226,7 +226,8 @@ impl Counts {
             Some((most, keys)) => say(self.skipped, &format!("left out: longer than {most} tokens ({keys})")),
             None => say(self.skipped, "left out: longer than the limit"),
         }
-        say(self.truncated, "cut at the end: they lost their end-of-text token");
+        let to = self.limit.map_or(String::new(), |(most, keys)| format!(" to {most} tokens ({keys})"));
+        say(self.truncated, &format!("cut at the end{to}: they lost their end-of-text token"));
         say(self.cut, "cut: their text is longer than the limit");
         say(self.sources_cut, "have a source that was cut at the end");
         say(self.targets_cut, "have a target that was cut before its end-of-text token");

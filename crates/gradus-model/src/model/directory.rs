@@ -95,6 +95,49 @@ pub struct TrainingInfo {
     pub add_eos: Option<bool>,
     /// Whether overlong texts of a reward model lost their beginning and kept their end.
     pub keeps_end: Option<bool>,
+    /// Columns of the training rows of a classifier.
+    pub columns: ClassifierColumns,
+}
+
+/// Columns of a classifier's rows, as far as they differ from the defaults.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ClassifierColumns {
+    /// Template of the input text.
+    pub text: Option<String>,
+    /// Template of the second input text.
+    pub pair: Option<String>,
+    /// Column of the labels.
+    pub label_column: Option<String>,
+    /// Label of words that do not count.
+    pub ignored_label: Option<String>,
+    /// Label that means "nothing found".
+    pub negative_label: Option<String>,
+}
+
+impl ClassifierColumns {
+    fn fields(&mut self) -> [(&'static str, &mut Option<String>); 5] {
+        [
+            ("text", &mut self.text),
+            ("pair", &mut self.pair),
+            ("label_column", &mut self.label_column),
+            ("ignored_label", &mut self.ignored_label),
+            ("negative_label", &mut self.negative_label),
+        ]
+    }
+
+    fn from_json(found: &Map<String, Value>) -> Self {
+        let mut columns = Self::default();
+        for (key, value) in columns.fields() {
+            *value = found.get(key).and_then(Value::as_str).map(str::to_owned);
+        }
+        columns
+    }
+
+    fn to_json(&self) -> Map<String, Value> {
+        let mut columns = self.clone();
+        let set = columns.fields().into_iter().filter_map(|(key, value)| Some((key.to_owned(), value.take()?.into())));
+        set.collect()
+    }
 }
 
 impl TrainingInfo {
@@ -134,6 +177,11 @@ impl TrainingInfo {
             sentences: found.get("sentences").and_then(Value::as_str).map(str::to_owned),
             add_eos: found.get("add_eos").and_then(Value::as_bool),
             keeps_end: found.get("keeps_end").and_then(Value::as_bool),
+            columns: found
+                .get("columns")
+                .and_then(Value::as_object)
+                .map(ClassifierColumns::from_json)
+                .unwrap_or_default(),
         }
     }
 
@@ -146,6 +194,8 @@ impl TrainingInfo {
         insert("sentences", self.sentences.clone().map(Value::from));
         insert("add_eos", self.add_eos.map(Value::from));
         insert("keeps_end", self.keeps_end.map(Value::from));
+        let columns = self.columns.to_json();
+        insert("columns", (!columns.is_empty()).then(|| columns.into()));
         found
     }
 }

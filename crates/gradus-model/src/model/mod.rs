@@ -52,7 +52,7 @@ pub use causal::{BLOCK_LOGITS, CausalLm, head_format};
 pub use checkpoint::tensors_of_file;
 pub use classifier::{Classifier, Reading, Scope, Task};
 pub use context::{Context, KvCache};
-pub use directory::{AdapterDir, ModelDir, SavedWeights, TrainingInfo, open_model};
+pub use directory::{AdapterDir, ClassifierColumns, ModelDir, SavedWeights, TrainingInfo, open_model};
 pub use dropout::DropoutStream;
 pub use encoder::{Encoder, Text, TextBatch};
 pub use family::{Family, families, register_family};

@@ -280,6 +280,11 @@ impl ModelShape {
         PositionBudget::new(self.max_positions, self.has_encoder())
     }
 
+    /// Limits of the lengths of given texts, in training and in measurements. Sampling may have fewer positions.
+    pub fn text_budget(&self) -> PositionBudget {
+        PositionBudget::new(self.made_for, self.has_encoder())
+    }
+
     /// Whether the model has an encoder.
     pub fn has_encoder(&self) -> bool {
         self.encoder_layers > 0

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use gradus::data::BadRows;
 use gradus::device::DeviceChoice;
 use gradus::files::output::OutputFile;
 use gradus::generate::SamplingParams;
@@ -171,6 +172,7 @@ fn answered(
             seed: Seed(answering.seed),
             rename: Vec::new(),
             max_rows: Some(tasks.len()),
+            bad_rows: BadRows::Fail,
             at_once: Some(AT_ONCE),
             compute: Precision::F32,
             weights: WeightFormat::F32,
@@ -220,11 +222,12 @@ fn by_uncertainty(tasks: Vec<Task>, judge: &str, folder: &Path, device: &DeviceC
         add_eos: None,
         rename: Vec::new(),
         max_rows: None,
+        bad_rows: BadRows::Fail,
         text: TextFiles::default(),
         device: device.clone(),
     };
     let mut scores: Vec<f64> = Vec::new();
-    rewards::<Error>(&options, &mut |_, _| {}, &mut |scored| {
+    rewards::<Error>(&options, &mut |_, _| {}, &mut |_, scored| {
         match scored {
             Scored::One(row) => scores.push(f64::from(row.reward)),
             Scored::Pair { .. } => return Err(Error::input("a row became a pair")),

@@ -241,11 +241,12 @@ fn rewards(folder: &Path, row: &serde_json::Map<String, Value>) -> Vec<f32> {
         add_eos: None,
         rename: Vec::new(),
         max_rows: None,
+        bad_rows: gradus::data::BadRows::Fail,
         text: TextFiles::default(),
         device: DeviceChoice::cpu(),
     };
     let mut found = Vec::new();
-    gradus::inference::rewards::<gradus::Error>(&options, &mut |_, _| {}, &mut |scored| {
+    gradus::inference::rewards::<gradus::Error>(&options, &mut |_, _| {}, &mut |_, scored| {
         if let gradus::inference::Scored::One(row) = scored {
             found.push(row.reward);
         }

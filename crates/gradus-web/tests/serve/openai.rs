@@ -50,6 +50,7 @@ pub fn sampled(
         seed: Seed(7),
         rename: Vec::new(),
         max_rows: None,
+        bad_rows: gradus::data::BadRows::Fail,
         at_once: None,
         compute: Precision::F32,
         weights: WeightFormat::F32,

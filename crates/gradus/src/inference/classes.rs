@@ -4,12 +4,12 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::score::check_finite;
-use super::{PASSES, open};
-use crate::data::{self, ClassifierInput, LoadOptions, Need, Side, TextForm};
+use super::{PASSES, naming_columns, open};
+use crate::data::{self, BadRows, ClassifierInput, Dataset, LoadOptions, Need, Place, Side, TextForm, left_out};
 use crate::device::DeviceChoice;
 use crate::error::Error;
 use crate::host::read;
-use crate::model::{Classifier, Precision, Reading, Scope, Task, Text, WeightFormat};
+use crate::model::{Classifier, ModelDir, Precision, Reading, Scope, Task, Text, WeightFormat};
 use crate::text::Tokenizer;
 
 /// Settings of a classification.
@@ -29,6 +29,8 @@ pub struct ClassesOptions {
     pub rename: Vec<(String, String)>,
     /// Maximum number of rows.
     pub max_rows: Option<usize>,
+    /// Handling of invalid rows.
+    pub bad_rows: BadRows,
     /// Number format of the operands of matrix products.
     pub compute: Precision,
     /// Device to compute on.
@@ -56,15 +58,15 @@ pub enum PerScope<T> {
     Tokens(Vec<T>),
 }
 
-/// Classifies rows.
+/// Classifies rows, and passes each result to `each` with the place of its row. Returns remarks on rows that are left out.
 ///
 /// # Errors
 /// If the model or a row is invalid, or if `each` fails.
 pub fn classes<E: From<Error>>(
     options: &ClassesOptions,
     progress: &mut dyn FnMut(usize, usize),
-    each: &mut dyn FnMut(ClassRow) -> Result<(), E>,
-) -> Result<(), E> {
+    each: &mut dyn FnMut(&Place, ClassRow) -> Result<(), E>,
+) -> Result<Vec<String>, E> {
     let dir = open(&options.model, None)?;
     dir.check_classifier()?;
     let tokenizer = Tokenizer::of_model(dir.tokenizer_dir(), &dir.path)?;
@@ -72,12 +74,12 @@ pub fn classes<E: From<Error>>(
     options.device.check_compute("`--compute`", options.compute)?;
     let weights = WeightFormat::from(options.compute);
     let model = Classifier::load_packed(&dir, weights, &options.device.device())?.into_frozen(weights);
-    let rows = texts(options, &model, &tokenizer)?;
+    let (rows, places, remarks) = texts(options, &dir, &model, &tokenizer)?;
     let lengths: Vec<usize> = rows.iter().map(|row| row.ids.len()).collect();
     progress(0, rows.len());
     for range in PASSES.split(&lengths) {
         let done = range.end;
-        let texts: Vec<Text<'_>> = rows[range].iter().map(text).collect();
+        let texts: Vec<Text<'_>> = rows[range].iter().map(text_of).collect();
         let logits = read(&model.logits(&model.batch(&texts)).flatten(0, 1));
         let (labels, mut rest) = (model.task().labels.len(), logits.as_slice());
         for (row, text) in (done - texts.len() + 1..).zip(&texts) {
@@ -85,42 +87,62 @@ pub fn classes<E: From<Error>>(
             let (own, others) = rest.split_at(count * labels);
             rest = others;
             own.iter().try_for_each(|&logit| check_finite(&format!("a logit of row {row}"), f64::from(logit)))?;
-            each(class_row(model.task(), own))?;
+            each(&places[row - 1], class_row(model.task(), own))?;
         }
         progress(done, rows.len());
     }
-    Ok(())
+    Ok(remarks)
 }
 
-/// Returns the text of every row. A row that cannot be read is an error with its place.
-fn texts(options: &ClassesOptions, model: &Classifier, tokenizer: &Tokenizer) -> Result<Vec<ClassifierInput>, Error> {
+/// Inputs of a classifier with the places of their rows, and remarks on rows that are left out.
+type ReadTexts = (Vec<ClassifierInput>, Vec<Place>, Vec<String>);
+
+/// Returns the text of every row. A row that cannot be read is an error with its place, unless it is skipped.
+fn texts(
+    options: &ClassesOptions,
+    dir: &ModelDir,
+    model: &Classifier,
+    tokenizer: &Tokenizer,
+) -> Result<ReadTexts, Error> {
     let cut = options.truncate.zip(model.encoder.max_positions()).map(|(side, limit)| side.to(limit));
-    let form = TextForm::parse(options.text.as_deref(), options.pair.as_deref(), cut)
-        .map_err(|(_, message)| Error::input(message))?;
-    let load = LoadOptions {
-        max_rows: options.max_rows,
-        rename: options.rename.clone(),
-        ..LoadOptions::needing(Need::Columns)
+    let recorded = dir.training_info().columns;
+    let (text, pair) = match (&options.text, &options.pair) {
+        (None, None) => (&recorded.text, &recorded.pair),
+        given => given,
     };
-    let rows = data::load(&options.data, &load)?.rows;
-    let mut found = Vec::with_capacity(rows.len());
+    let form = TextForm::parse(text.as_deref(), pair.as_deref(), cut).map_err(|(_, message)| Error::input(message))?;
+    let (max_rows, bad_rows, rename) = (options.max_rows, options.bad_rows, options.rename.clone());
+    let load = LoadOptions { max_rows, bad_rows, rename, ..LoadOptions::needing(Need::Columns) };
+    let Dataset { rows, mut bad, .. } = data::load(&options.data, &load)?;
+    let count = rows.len() + bad.count();
+    let (mut found, mut places) = (Vec::with_capacity(rows.len()), Vec::with_capacity(rows.len()));
     for row in &rows {
-        let read = data::classifier_input(row, &form, tokenizer)?;
-        model.encoder.check(&text(&read)).map_err(|message| {
-            let error = row.place.error(message);
-            match model.encoder.max_positions().is_some_and(|limit| limit < read.ids.len()) {
-                true => {
-                    error.with_hint("`--truncate right` cuts texts at their end, `--truncate left` at their beginning")
-                }
-                false => error,
+        let read = match data::classifier_input(row, &form, tokenizer) {
+            Ok(read) => read,
+            Err(error) => {
+                bad.push(error);
+                continue;
             }
-        })?;
+        };
+        if let Err(message) = model.encoder.check(&text_of(&read)) {
+            let error = row.place.error(message);
+            // A long text is not bad: it can be cut.
+            if model.encoder.max_positions().is_some_and(|limit| limit < read.ids.len()) {
+                let hint = "`--truncate right` cuts texts at their end, `--truncate left` at their beginning";
+                return Err(error.with_hint(hint));
+            }
+            bad.push(error);
+            continue;
+        }
         found.push(read);
+        places.push(row.place.clone());
     }
-    Ok(found)
+    let settled = bad.settle(count, found.len());
+    let bad = settled.map_err(|error| naming_columns(error, "`--text` and `--pair`", &recorded))?;
+    Ok((found, places, left_out(&bad.into_skipped()).into_iter().collect()))
 }
 
-fn text(row: &ClassifierInput) -> Text<'_> {
+fn text_of(row: &ClassifierInput) -> Text<'_> {
     Text { ids: &row.ids, types: &row.types, global: None }
 }
 

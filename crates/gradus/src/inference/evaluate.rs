@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::means::Means;
 use super::metrics::{MetricValue, values};
 use super::score::check_finite;
-use super::{PASSES, open_files};
+use super::{PASSES, check_room, naming_columns, open_files};
 use crate::data::left_out;
 use crate::data::{
     self, BadRows, Dataset, Examples, LoadOptions, Need, PreferenceExample, RowData, Side, TokenizeOptions, TooLong,
@@ -19,7 +19,7 @@ use crate::host::read;
 use crate::metric::{MetricConfig, Resampling, Row};
 use crate::metric_models::MetricModels;
 use crate::model::open_model;
-use crate::model::{CausalLm, Classifier, ModelShape, Ranker, Rows, Task, WeightFormat};
+use crate::model::{CausalLm, Classifier, ModelShape, PositionBudget, Ranker, Rows, Task, WeightFormat};
 use crate::objective::classify::{Classify, ClassifyConfig};
 use crate::objective::dpo::{DpoConfig, preferred};
 use crate::objective::reward_model::{BradleyTerry, RewardModelConfig};
@@ -75,7 +75,7 @@ pub struct EvalOptions {
     pub classify: ClassifyConfig,
     /// Maximum number of rows.
     pub max_rows: Option<usize>,
-    /// Maximum length of a row in tokens.
+    /// Maximum length of a row in tokens. Longer texts are cut, as in training.
     pub max_length: usize,
     /// Files that replace the tokenizer and the chat template.
     pub text: TextFiles,
@@ -205,31 +205,48 @@ fn remarks<E>(mut remarks: Vec<String>, made: &Examples<E>) -> Vec<String> {
     remarks
 }
 
-/// Longer rows are cut, including rows that exceed the model's positions.
+/// Rows over `max_length` are cut.
 fn tokenize(options: &EvalOptions, files: &Pretrained) -> Result<TokenizeOptions> {
-    let tokenize = super::tokenize(files)?;
-    let most = ModelShape::of(&files.dir)?.max_positions.unwrap_or(usize::MAX);
-    // A reward model's decoder reads the whole completion after its start id.
-    let first = usize::from(tokenize.encoder_reads_prompt && files.dir.is_reward_model());
-    let most = most.saturating_sub(first);
-    let (max_length, bad_rows) = (Some(options.max_length.min(most)), options.bad_rows);
-    Ok(TokenizeOptions { max_length, bad_rows, too_long: TooLong::Truncate, ..tokenize })
+    let (max_length, bad_rows) = (Some(options.max_length), options.bad_rows);
+    Ok(TokenizeOptions { max_length, bad_rows, too_long: TooLong::Truncate, ..super::tokenize(files)? })
+}
+
+/// Rejects rows that exceed the model's positions, as training does. Each length is that of a row's prompt and completion.
+fn check_rooms(
+    rows: &[data::Row],
+    lengths: impl Iterator<Item = (usize, (usize, usize))>,
+    room: PositionBudget,
+) -> Result<()> {
+    let way_out = |limit: usize| format!("`--max-length {limit}` cuts rows that are too long");
+    let mut lengths = lengths;
+    lengths.try_for_each(|(row, lengths)| check_room(&rows[row].place, lengths, room, &way_out))
+}
+
+/// Returns the lengths of both answers of pairs for [`check_rooms`].
+fn lengths(pairs: &[PreferenceExample]) -> impl Iterator<Item = (usize, (usize, usize))> {
+    pairs.iter().flat_map(|pair| {
+        let of = |ids: &Vec<u32>| (pair.row, (pair.prompt_len, ids.len().saturating_sub(pair.prompt_len)));
+        [of(&pair.chosen_ids), of(&pair.rejected_ids)]
+    })
 }
 
 /// Evaluates a classifier on rows with labels.
 fn labels(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Result<Measured> {
     let (rows, notes) = rows(options, Need::Columns, interrupt)?;
     let task = Task::of(&files.dir)?;
-    let negative_label = options.classify.negative_label.clone();
+    let recorded = files.dir.training_info().columns;
+    let classify = options.classify.clone().or_recorded(recorded.clone());
+    let negative_label = classify.negative_label.clone();
     if let Some(Err(message)) = negative_label.as_deref().map(|name| task.label(name)) {
         return Err(Error::input(format!("`negative_label`: {message}")));
     }
     let weights_k = vec![1.0; task.labels.len()];
     files.labels.get_or_init(|| LabelPlan { task, weights_k, sentences: None });
-    let made = options.classify.examples(&rows, files, tokenize(options, files)?)?;
+    let made = classify.examples(&rows, files, tokenize(options, files)?);
+    let made = made.map_err(|error| naming_columns(error, "`--text`, `--pair` and `--label-column`", &recorded))?;
     let model = Classifier::load(&files.dir, &options.device.device())?;
     let examples: Vec<_> = made.examples.iter().collect();
-    let stats = Classify { negative_label }.evaluate(&model, &examples, PASSES, interrupt)?;
+    let stats = Classify { negative_label, ..Classify::default() }.evaluate(&model, &examples, PASSES, interrupt)?;
     let metrics = stats.metrics("");
     check_finite("the loss", metrics.get("loss").unwrap_or_default())?;
     Ok(Measured::new(made.examples.len(), remarks(notes, &made), metrics))
@@ -238,6 +255,8 @@ fn labels(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> R
 fn texts(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Result<Measured> {
     let (rows, notes) = rows(options, Need::Sft, interrupt)?;
     let made = data::sft_examples(&rows, &files.tokenizer, files.template.as_ref(), &tokenize(options, files)?)?;
+    let texts = made.examples.iter().map(|text| (text.row, (text.source_len, text.ids.len() - text.source_len)));
+    check_rooms(&rows, texts, ModelShape::of(&files.dir)?.text_budget())?;
     let model = CausalLm::load(&files.dir, &options.device.device())?;
     let mut means = Means::default();
     let lengths: Vec<usize> = made.examples.iter().map(|example| example.ids.len()).collect();
@@ -286,7 +305,9 @@ fn texts(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Re
 /// Returns the implicit rewards of pairs relative to a reference, as in DPO with its default `beta`.
 fn implicit(options: &EvalOptions, files: &Pretrained, model: &CausalLm, interrupt: &Interrupt) -> Result<Means> {
     let dpo = DpoConfig::default();
-    let made = dpo.examples(&rows(options, Need::Preference, interrupt)?.0, files, tokenize(options, files)?)?;
+    let rows = rows(options, Need::Preference, interrupt)?.0;
+    let made = dpo.examples(&rows, files, tokenize(options, files)?)?;
+    check_rooms(&rows, lengths(&made.examples), ModelShape::of(&files.dir)?.text_budget())?;
     let separate = model.position_budget().reads_separately();
     let longest = made.examples.iter().map(|pair| DpoConfig::rows(pair).positions(separate)).max().unwrap_or(0);
     let Some(reference) = reference(options, files, longest)? else { return Ok(Means::default()) };
@@ -326,6 +347,7 @@ fn preferences(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt)
     let pair_cut = if files.dir.training_info().keeps_end == Some(true) { Side::Left } else { Side::Right };
     let tokenize = TokenizeOptions { pair_cut, ..tokenize(options, files)? };
     let made = data::reward_examples(&rows, &files.tokenizer, files.template.as_ref(), &tokenize)?;
+    check_rooms(&rows, lengths(&made.examples), ModelShape::of(&files.dir)?.text_budget().read_whole())?;
     let model = Ranker::load(&files.dir, &options.device.device())?;
     let objective = BradleyTerry::new(&RewardModelConfig::default());
     let examples: Vec<&PreferenceExample> = made.examples.iter().collect();

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::open_files;
 use super::score::check_finite;
-use crate::data::{self, Content, LoadOptions, Need, Place, Row, RowData, TokenizeOptions};
+use crate::data::{self, BadRows, Content, Dataset, LoadOptions, Need, Place, Row, RowData, TokenizeOptions, left_out};
 use crate::device::DeviceChoice;
 use crate::error::Error;
 use crate::generate::{BeamParams, SamplingParams};
@@ -29,11 +29,15 @@ pub enum Prompts {
 }
 
 impl Prompts {
-    fn rows(&self, max_rows: Option<usize>, rename: &[(String, String)]) -> Result<Vec<Row>, Error> {
+    /// Returns the rows, and a remark on those that are left out.
+    fn rows(&self, options: &SampleOptions) -> Result<(Vec<Row>, Option<String>), Error> {
+        let max_rows = options.max_rows;
         let texts = match self {
             Self::Data(name) => {
-                let load = LoadOptions { max_rows, rename: rename.to_vec(), ..LoadOptions::needing(Need::Prompt) };
-                return Ok(data::load(name, &load)?.rows);
+                let (bad_rows, rename) = (options.bad_rows, options.rename.clone());
+                let load = LoadOptions { max_rows, bad_rows, rename, ..LoadOptions::needing(Need::Prompt) };
+                let Dataset { rows, bad, .. } = data::load(name, &load)?;
+                return Ok((rows, left_out(&bad.into_skipped())));
             }
             Self::Texts(texts) => texts,
         };
@@ -43,7 +47,7 @@ impl Prompts {
             data: RowData::Prompt(Content::Text(text.clone())),
             columns: serde_json::Map::new(),
         };
-        Ok(texts.iter().take(max_rows.unwrap_or(usize::MAX)).enumerate().map(row).collect())
+        Ok((texts.iter().take(max_rows.unwrap_or(usize::MAX)).enumerate().map(row).collect(), None))
     }
 }
 
@@ -70,6 +74,8 @@ pub struct SampleOptions {
     pub rename: Vec<(String, String)>,
     /// Maximum number of prompts.
     pub max_rows: Option<usize>,
+    /// Handling of invalid rows of the prompts' data set.
+    pub bad_rows: BadRows,
     /// Maximum number of prompts that are sampled together. With fewer, completions are returned earlier and `progress`
     /// is called more often; the completions are the same. Default 64.
     pub at_once: Option<usize>,
@@ -101,7 +107,8 @@ pub struct Sampled {
     pub score: Option<f32>,
 }
 
-/// Samples completions and passes each to `each`. `progress` receives how many of how many prompts are done.
+/// Samples completions and passes each to `each`. `progress` receives how many of how many prompts are done. Returns remarks on rows
+/// that are left out.
 ///
 /// # Errors
 /// If the model or a prompt is invalid, if a prompt leaves no room for its completion, or if `each` fails.
@@ -109,16 +116,17 @@ pub fn sample<E: From<Error>>(
     options: &SampleOptions,
     progress: &mut dyn FnMut(usize, usize),
     each: &mut dyn FnMut(Sampled) -> Result<(), E>,
-) -> Result<(), E> {
+) -> Result<Vec<String>, E> {
     let files = open_files(&options.model, options.adapter.as_deref(), &options.text)?;
     let mut params = options.params.clone().forcing(files.dir.forced_ids());
     params.check()?;
     options.beams.map_or(Ok(()), |beams| beams.check(options.group_size, params.temperature))?;
     options.device.check_compute("`--compute`", options.compute)?;
     params.stop_ids.extend(files.stop_ids());
-    let rows = options.prompts.rows(options.max_rows, &options.rename)?;
-    let tokenize = TokenizeOptions { max_length: None, ..super::tokenize(&files)? };
-    let prompts = data::prompts(&rows, &files.tokenizer, files.template.as_ref(), &tokenize)?.examples;
+    let (rows, remark) = options.prompts.rows(options)?;
+    let tokenize = TokenizeOptions { max_length: None, bad_rows: options.bad_rows, ..super::tokenize(&files)? };
+    let made = data::prompts(&rows, &files.tokenizer, files.template.as_ref(), &tokenize)?;
+    let (prompts, remarks) = (made.examples, remark.into_iter().chain(left_out(&made.skipped)).collect());
     let model = CausalLm::load_packed(&files.dir, options.weights, &options.device.device())?;
     let model = model.with_compute(options.compute).into_frozen(options.weights);
     check_room(&prompts, params.max_new_tokens, model.position_budget())?;
@@ -156,7 +164,7 @@ pub fn sample<E: From<Error>>(
         done += chunk.len();
         progress(done, total);
     }
-    Ok(())
+    Ok(remarks)
 }
 
 fn check_room(prompts: &[Prompt], max_new_tokens: usize, room: PositionBudget) -> Result<(), Error> {

@@ -2,12 +2,12 @@
 
 use serde::Serialize;
 
-use super::{PASSES, open_files};
-use crate::data::{self, LoadOptions, Need, SftExample, TokenizeOptions};
+use super::{PASSES, check_room, open_files};
+use crate::data::{self, BadRows, Dataset, LoadOptions, Need, Place, SftExample, TokenizeOptions, left_out};
 use crate::device::DeviceChoice;
 use crate::error::Error;
 use crate::host::read;
-use crate::model::{CausalLm, Counted, PositionBudget, Ranker, Rows, Sequence};
+use crate::model::{CausalLm, Counted, ModelShape, PositionBudget, Ranker, Rows, Sequence};
 use crate::objective::sft;
 use crate::pretrained::{Pretrained, TextFiles};
 
@@ -27,6 +27,8 @@ pub struct ScoreOptions {
     pub rename: Vec<(String, String)>,
     /// Maximum number of rows.
     pub max_rows: Option<usize>,
+    /// Handling of invalid rows.
+    pub bad_rows: BadRows,
     /// Files that replace the tokenizer and the chat template.
     pub text: TextFiles,
     /// Device to compute on.
@@ -66,24 +68,25 @@ pub struct RewardRow {
     pub reward: f32,
 }
 
-/// Scores rows with a language model.
+/// Scores rows with a language model, and passes each score to `each` with the place of its row. Returns remarks on rows that are left
+/// out.
 ///
 /// # Errors
 /// If the model or a row is invalid, or if `each` fails.
 pub fn logprobs<E: From<Error>>(
     options: &ScoreOptions,
     progress: &mut dyn FnMut(usize, usize),
-    each: &mut dyn FnMut(Scored<LogprobRow>) -> Result<(), E>,
-) -> Result<(), E> {
+    each: &mut dyn FnMut(&Place, Scored<LogprobRow>) -> Result<(), E>,
+) -> Result<Vec<String>, E> {
     let files = open_files(&options.model, options.adapter.as_deref(), &options.text)?;
     if files.dir.is_reward_model() {
         let error = Error::model(&files.dir.path, "this is a reward model, which gives no logprobs");
         return Err(error.with_hint("score with it as `--reward-model`").into());
     }
-    let (examples, mut pairs) = examples(options, &files, false)?;
+    let Examples { texts, mut pairs, remarks } = examples(options, &files, false)?;
+    check_length(&texts, &pairs.places, ModelShape::of(&files.dir)?.text_budget())?;
     let model = CausalLm::load(&files.dir, &options.device.device())?;
-    check_length(&examples, &pairs.rows, model.position_budget())?;
-    in_passes(&examples, progress, &mut |examples| {
+    in_passes::<E>(&texts, progress, &mut |examples| {
         let batch = model.batch(&Rows::Alone(examples.iter().map(sft::sequence).collect()));
         let logprobs_m = match batch.targets().is_empty() {
             true => Vec::new(),
@@ -96,38 +99,55 @@ pub fn logprobs<E: From<Error>>(
             let sum = own.iter().map(|&logprob| f64::from(logprob)).sum::<f64>();
             check_finite("the log-probability of a token", sum)?;
             let row = LogprobRow { logprobs: own.to_vec(), sum, mean: (count > 0).then(|| sum / count as f64) };
-            pairs.join(row).map_or(Ok(()), &mut *each)?;
+            if let Some((place, scored)) = pairs.join(row) {
+                each(place, scored)?;
+            }
         }
         Ok(())
-    })
+    })?;
+    Ok(remarks)
 }
 
-/// Scores rows with a reward model.
+/// Scores rows with a reward model, and passes each score to `each` with the place of its row. Returns remarks on rows that are left
+/// out.
 ///
 /// # Errors
 /// If the model or a row is invalid, or if `each` fails.
 pub fn rewards<E: From<Error>>(
     options: &ScoreOptions,
     progress: &mut dyn FnMut(usize, usize),
-    each: &mut dyn FnMut(Scored<RewardRow>) -> Result<(), E>,
-) -> Result<(), E> {
+    each: &mut dyn FnMut(&Place, Scored<RewardRow>) -> Result<(), E>,
+) -> Result<Vec<String>, E> {
     let files = open_files(&options.model, options.adapter.as_deref(), &options.text)?;
-    let (examples, mut pairs) = examples(options, &files, true)?;
+    let Examples { texts, mut pairs, remarks } = examples(options, &files, true)?;
+    check_length(&texts, &pairs.places, ModelShape::of(&files.dir)?.text_budget().read_whole())?;
     let model = Ranker::load(&files.dir, &options.device.device())?;
-    check_length(&examples, &pairs.rows, model.position_budget())?;
-    in_passes(&examples, progress, &mut |examples| {
+    in_passes::<E>(&texts, progress, &mut |examples| {
         let rows = examples.iter().map(|example| Sequence { counted: Counted::Nothing, ..sft::sequence(example) });
         read(&model.rewards(&Rows::Alone(rows.collect()), None)).into_iter().try_for_each(|reward| {
             check_finite("a reward", f64::from(reward))?;
-            pairs.join(RewardRow { reward }).map_or(Ok(()), &mut *each)
+            pairs.join(RewardRow { reward }).map_or(Ok(()), |(place, scored)| each(place, scored))
         })
-    })
+    })?;
+    Ok(remarks)
+}
+
+/// Texts of the rows that are scored.
+struct Examples<T> {
+    /// The texts, two for a pair.
+    texts: Vec<SftExample>,
+    /// Their rows.
+    pairs: Pairs<T>,
+    /// Remarks on rows that are left out.
+    remarks: Vec<String>,
 }
 
 /// Joins the scores of the answers of pairs.
 struct Pairs<T> {
     /// Index of the data row of each text, from 0. Both texts of a pair have the same row.
     rows: Vec<usize>,
+    /// Place of each text.
+    places: Vec<Place>,
     /// Number of texts scored so far.
     scored: usize,
     chosen: Option<T>,
@@ -135,51 +155,67 @@ struct Pairs<T> {
 
 impl<T> Pairs<T> {
     /// Adds the score of the next text, and returns the scores of its row if they are complete.
-    fn join(&mut self, result: T) -> Option<Scored<T>> {
+    fn join(&mut self, result: T) -> Option<(&Place, Scored<T>)> {
         let row = self.rows[self.scored];
         self.scored += 1;
-        match self.chosen.take() {
-            Some(chosen) => Some(Scored::Pair { chosen, rejected: result }),
+        let scored = match self.chosen.take() {
+            Some(chosen) => Scored::Pair { chosen, rejected: result },
             None if self.rows.get(self.scored) == Some(&row) => {
                 self.chosen = Some(result);
-                None
+                return None;
             }
-            None => Some(Scored::One(result)),
-        }
+            None => Scored::One(result),
+        };
+        Some((&self.places[self.scored - 1], scored))
     }
 }
 
-/// Returns the texts of the data, two for a pair, and the rows that they belong to.
-fn examples<T>(
-    options: &ScoreOptions,
-    files: &Pretrained,
-    for_reward: bool,
-) -> Result<(Vec<SftExample>, Pairs<T>), Error> {
-    let load =
-        LoadOptions { max_rows: options.max_rows, rename: options.rename.clone(), ..LoadOptions::needing(Need::Score) };
+/// Returns the texts of the data, two for a pair, and the rows that they belong to. Unless bad rows are skipped, every row has a result.
+fn examples<T>(options: &ScoreOptions, files: &Pretrained, for_reward: bool) -> Result<Examples<T>, Error> {
+    let (max_rows, bad_rows, rename) = (options.max_rows, options.bad_rows, options.rename.clone());
+    let load = LoadOptions { max_rows, bad_rows, rename, ..LoadOptions::needing(Need::Score) };
     let add_eos = options.add_eos.or(files.dir.training_info().add_eos.filter(|_| for_reward)).unwrap_or(false);
-    let read = TokenizeOptions { add_eos, for_reward, ..super::tokenize(files)? };
+    let read = TokenizeOptions { add_eos, for_reward, bad_rows, ..super::tokenize(files)? };
+    let Dataset { rows: found, mut bad, .. } = data::load(&options.data, &load)?;
+    let count = found.len() + bad.count();
     let (mut rows, mut of) = (Vec::new(), Vec::new());
-    for row in data::load(&options.data, &load)?.rows {
-        let answers = row.answers(read.implicit_prompt).map_err(|message| row.place.error(message))?;
+    for row in found {
         let index = row.index;
-        match answers {
-            Some(answers) => rows.extend(answers),
-            None => rows.push(row),
+        match row.answers(read.implicit_prompt) {
+            Ok(Some(answers)) => rows.extend(answers),
+            Ok(None) => rows.push(row),
+            Err(message) => bad.push(row.place.error(message)),
         }
         of.resize(rows.len(), index);
     }
     rows.iter_mut().enumerate().for_each(|(index, row)| row.index = index);
-    let made = data::score_examples(&rows, &files.tokenizer, files.template.as_ref(), &read)?.examples;
-    // Callers rely on one result per row, so no row may be left out.
-    let missing = rows.iter().enumerate().find(|(i, _)| made.get(*i).is_none_or(|example| example.row != *i));
-    match missing {
-        None => match made.iter().find(|example| example.ids.is_empty()) {
-            None => Ok((made, Pairs { rows: of, scored: 0, chosen: None })),
-            Some(empty) => Err(rows[empty.row].place.error("the row has no tokens")),
-        },
-        Some((_, row)) => Err(row.place.error("the row has nothing to score")),
+    let (mut texts, mut skipped) = (Vec::new(), Vec::new());
+    if !rows.is_empty() {
+        let made = data::score_examples(&rows, &files.tokenizer, files.template.as_ref(), &read)?;
+        (texts, skipped) = (made.examples, made.skipped);
     }
+    // A bad answer makes its whole pair bad.
+    let mut is_whole = vec![true; of.last().map_or(0, |last| last + 1)];
+    let mut made = texts.iter().peekable();
+    for (i, row) in rows.iter().enumerate() {
+        let message = match made.next_if(|text| text.row == i) {
+            Some(text) if text.ids.is_empty() => "the row has no tokens",
+            Some(_) => continue,
+            None => "the row has nothing to score",
+        };
+        is_whole[of[i]] = false;
+        let is_known =
+            skipped.iter().any(|skipped| *skipped.file == *row.place.file && skipped.line == Some(row.place.line));
+        if !is_known {
+            bad.push(row.place.error(message));
+        }
+    }
+    skipped.into_iter().for_each(|row| bad.push(Error::data(row.file, row.line, row.problem)));
+    texts.retain(|text| is_whole[of[text.row]]);
+    let bad = bad.settle(count, texts.len())?;
+    let (rows, places) = texts.iter().map(|text| (of[text.row], rows[text.row].place.clone())).unzip();
+    let remarks = left_out(&bad.into_skipped()).into_iter().collect();
+    Ok(Examples { texts, pairs: Pairs { rows, places, scored: 0, chosen: None }, remarks })
 }
 
 /// Rejects numbers that JSON cannot represent.
@@ -191,22 +227,13 @@ pub(super) fn check_finite(what: &str, value: f64) -> Result<(), Error> {
         .with_hint("the training that wrote it may have diverged: use an earlier checkpoint"))
 }
 
-fn check_length(examples: &[SftExample], rows: &[usize], room: PositionBudget) -> Result<(), Error> {
-    let fits = |example: &&SftExample| room.holds(example.source_len, example.ids.len() - example.source_len);
-    let Some(long) = examples.iter().find(|example| !fits(example)) else { return Ok(()) };
-    let (row, limit) = (rows[long.row] + 1, room.after(0).unwrap_or_default());
-    let message = match long.source_len {
-        0 => format!("row {row} has {} tokens, but the model has {limit} positions", long.ids.len()),
-        source => {
-            let target = long.ids.len() - source;
-            format!(
-                "row {row} has {source} tokens in its prompt and {target} in its completion, but the decoder has room \
-                 for {limit} and the encoder for {}",
-                room.too_long(0) - 1
-            )
-        }
+fn check_length(texts: &[SftExample], places: &[Place], room: PositionBudget) -> Result<(), Error> {
+    let way_out = |limit: usize| {
+        format!("shorten the row: scores of cut texts would mislead; `gradus eval --max-length {limit}` cuts long rows")
     };
-    Err(Error::input(message).with_hint("shorten the row; `gradus eval` cuts rows that are too long"))
+    texts.iter().zip(places).try_for_each(|(text, place)| {
+        check_room(place, (text.source_len, text.ids.len() - text.source_len), room, &way_out)
+    })
 }
 
 fn in_passes<E: From<Error>>(

@@ -17,7 +17,10 @@ use crate::loss::classify::{binary_cross_entropy, cross_entropy, squared_error};
 use crate::loss::reduce::sum;
 use crate::math::classes::{ClassScore, Confusion, macro_f1};
 use crate::method::{Cast, Defaults, Head, Method, Problems, Shared};
-use crate::model::{CausalLm, Classifier, DropoutStream, ModelShape, Reading, Rows, Scope, Sequence, Task, Text};
+use crate::model::{
+    CausalLm, Classifier, ClassifierColumns, DropoutStream, ModelShape, Reading, Rows, Scope, Sequence, Task, Text,
+    TrainingInfo,
+};
 use crate::pretrained::{LabelPlan, Pretrained};
 use crate::progress::Progress;
 use crate::readings::Readings;
@@ -100,6 +103,21 @@ impl ClassifyTask {
 }
 
 impl ClassifyConfig {
+    /// Fills in the columns that a model was trained on, where none are given. A given text replaces both recorded texts.
+    #[must_use]
+    pub fn or_recorded(self, recorded: ClassifierColumns) -> Self {
+        let has_text = self.text.is_some() || self.pair.is_some();
+        let text = |own: Option<String>, recorded: Option<String>| if has_text { own } else { recorded };
+        Self {
+            text: text(self.text, recorded.text),
+            pair: text(self.pair, recorded.pair),
+            label_column: self.label_column.or(recorded.label_column),
+            ignored_label: self.ignored_label.or(recorded.ignored_label),
+            negative_label: self.negative_label.or(recorded.negative_label),
+            ..self
+        }
+    }
+
     /// Returns the form of the input text. `limit` is the number of tokens at which texts are cut.
     fn text_form(&self, limit: Option<usize>) -> std::result::Result<TextForm, (&'static str, String)> {
         let cut = limit.map(|limit| self.truncate.to(limit));
@@ -254,7 +272,16 @@ impl OfflineMethod for ClassifyConfig {
     }
 
     fn objective(&self, _reference: Option<CausalLm>) -> Classify {
-        Classify { negative_label: self.negative_label.clone() }
+        Classify {
+            negative_label: self.negative_label.clone(),
+            columns: ClassifierColumns {
+                text: self.text.clone(),
+                pair: self.pair.clone(),
+                label_column: self.label_column.clone(),
+                ignored_label: self.ignored_label.clone(),
+                negative_label: self.negative_label.clone(),
+            },
+        }
     }
 }
 
@@ -264,6 +291,8 @@ impl OfflineMethod for ClassifyConfig {
 pub struct Classify {
     /// Label that means "nothing found".
     pub negative_label: Option<String>,
+    /// Columns of the rows, which are saved with the model.
+    pub columns: ClassifierColumns,
 }
 
 /// Returns the logits `[M, K]`: one row per text, or one per labeled token.
@@ -311,6 +340,10 @@ impl Objective for Classify {
 
     fn targets(&self, example: &LabeledExample) -> usize {
         example.weights.len()
+    }
+
+    fn training_info(&self, _: &Classifier, _: &[&LabeledExample], _: MicroBatch) -> TrainingInfo {
+        TrainingInfo { columns: self.columns.clone(), ..TrainingInfo::default() }
     }
 
     fn weight(&self, example: &LabeledExample) -> f64 {

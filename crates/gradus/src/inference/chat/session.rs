@@ -367,6 +367,7 @@ mod tests {
                 beams: None,
                 rename: Vec::new(),
                 max_rows: None,
+                bad_rows: crate::data::BadRows::Fail,
                 at_once: None,
                 compute: Precision::F32,
                 weights: WeightFormat::F32,
@@ -419,11 +420,12 @@ mod tests {
             add_eos: None,
             rename: Vec::new(),
             max_rows: None,
+            bad_rows: crate::data::BadRows::Fail,
             text: TextFiles::default(),
             device: DeviceChoice::cpu(),
         };
         let mut expected = Vec::new();
-        logprobs::<Error>(&options, &mut |_, _| {}, &mut |row| {
+        logprobs::<Error>(&options, &mut |_, _| {}, &mut |_, row| {
             let Scored::One(row) = row else { unreachable!("one row is no pair") };
             expected = row.logprobs;
             Ok(())
