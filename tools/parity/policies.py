@@ -334,16 +334,17 @@ def keys(o):
     fine = o["whiten"] == "fine_grained"
     method = {"temperature": 1.0, "max_new_tokens": LONGEST, "discount": o["gamma"], "gae_lambda": o["lam"], "kl": kl,
               "value_coefficient": o["vf_coef"] * (1 if fine else 2), "entropy_coefficient": o.get("ent_coef", 0.0),
-              "clip_jointly": True, "whiten_rewards": fine or bool(o.get("norm_reward")), "whiten_advantages": o["whiten"] is not None}
+              "whiten_rewards": fine or bool(o.get("norm_reward")), "whiten_advantages": o["whiten"] is not None}
+    quirks = {"clip_jointly": True}
     if fine:
-        method["whitening"] = {"rewards": "root_of_deviation", "advantages": "root_of_deviation", "leak_padding": True}
+        quirks["whitening"] = {"rewards": "root_of_deviation", "advantages": "root_of_deviation", "leak_padding": True}
     elif o["whiten"]:
-        method["whitening"] = {"rewards": "biased_deviation", "center_rewards": True, "advantages": "deviation", "advantages_over": "mini_batch"}
+        quirks["whitening"] = {"rewards": "biased_deviation", "center_rewards": True, "advantages": "deviation", "advantages_over": "mini_batch"}
     if not o.get("a2c"):
         method |= {"update_epochs": o["epochs"], "mini_batches": o["mini_batches"], "clip_range": o["clip"],
-                   "value_clip_range": o["clip_v"], "value_clip": "larger" if o.get("larger") else "clipped",
-                   "target_kl": o.get("target_kl"), "target_kl_over": "mini_batch", "part_size": o.get("part"),
-                   "sum_parts": fine, "length_weights": bool(o.get("length_weights"))}
+                   "value_clip_range": o["clip_v"], "target_kl": o.get("target_kl")}
+        quirks |= {"value_clip": "larger" if o.get("larger") else "clipped", "target_kl_over": "mini_batch",
+                   "part_size": o.get("part"), "sum_parts": fine, "length_weights": bool(o.get("length_weights"))}
     if "top_p" in o:
         method |= {"top_p": o["top_p"], "min_tokens_to_keep": o["keep"], "mask_update_iterations": o["refresh"]}
     if o.get("family") is EncoderDecoders:
@@ -352,7 +353,7 @@ def keys(o):
              "max_steps": ITERATIONS}
     if o.get("rmsprop"):
         train |= {"optimizer": "rmsprop", "rmsprop_epsilon": 1e-5}
-    return {"method": {o["method"]: method}, "train": train}
+    return {"method": {o["method"]: {**method, "quirks": quirks}}, "train": train}
 
 
 RL4LMS = {"method": "ppo", "whiten": "mini_batch", "gamma": 0.99, "lam": 0.95, "kl_coef": 0.1, "kl_target": 0.05, "epochs": 3,

@@ -46,12 +46,8 @@ pub struct A2cConfig {
     pub whiten_rewards: bool,
     /// Whiten advantages. Default false (RL4LMs).
     pub whiten_advantages: bool,
-    /// Settings for whitening rewards and advantages.
-    pub whitening: WhiteningConfig,
     /// Subtract this from the score of a completion without a stop id. Default: none.
     pub missing_eos_penalty: Option<f64>,
-    /// Clip the gradients of policy and critic by their joint norm. Default true (RL4LMs).
-    pub clip_jointly: bool,
     /// The KL penalty in the reward.
     pub kl: KlConfig,
     /// The critic.
@@ -62,6 +58,8 @@ pub struct A2cConfig {
     pub sampling: SamplingConfig,
     /// Model directory of the reference. Default: the start model.
     pub reference_model: Option<String>,
+    /// Details that reproduce RL4LMs, Stable-Baselines3 or FineGrainedRLHF.
+    pub quirks: A2cQuirks,
 }
 
 impl Default for A2cConfig {
@@ -76,15 +74,30 @@ impl Default for A2cConfig {
             gae_lambda: 1.0,
             whiten_rewards: false,
             whiten_advantages: false,
-            whitening: WhiteningConfig::default(),
             missing_eos_penalty: None,
-            clip_jointly: true,
             kl: KlConfig::default(),
             critic: CriticConfig::default(),
             stop: Vec::new(),
             sampling: SamplingConfig::default(),
             reference_model: None,
+            quirks: A2cQuirks::default(),
         }
+    }
+}
+
+/// Keys of `method.a2c.quirks`: details that reproduce RL4LMs, Stable-Baselines3 or FineGrainedRLHF.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct A2cQuirks {
+    /// Clip the gradients of policy and critic by their joint norm. Default true (RL4LMs).
+    pub clip_jointly: bool,
+    /// Settings for whitening rewards and advantages.
+    pub whitening: WhiteningConfig,
+}
+
+impl Default for A2cQuirks {
+    fn default() -> Self {
+        Self { clip_jointly: true, whitening: WhiteningConfig::default() }
     }
 }
 
@@ -101,11 +114,12 @@ method:
     gae_lambda: 1
     whiten_rewards: false
     whiten_advantages: false
-    whitening: {rewards: biased_deviation, center_rewards: true, advantages: deviation}
-    clip_jointly: true
     kl: {coefficient: 0.1, estimator: k1, target: 0.5, rate: 0.1, unit: token}
     critic: {trunk: separate}
     sampling: {top_k: 50, min_new_tokens: 48, trained_logprobs: untempered}
+    quirks:
+      clip_jointly: true
+      whitening: {rewards: biased_deviation, center_rewards: true, advantages: deviation}
 train:
   batch_size: 2
   optimizer: rmsprop
@@ -190,7 +204,7 @@ impl A2cConfig {
             missing_eos_penalty: self.missing_eos_penalty,
             whiten_rewards: self.whiten_rewards,
             whiten_advantages: self.whiten_advantages,
-            whitening: self.whitening.clone(),
+            whitening: self.quirks.whitening.clone(),
             raw_kl: false,
         }
     }
@@ -221,7 +235,7 @@ impl A2c {
             entropy_coefficient: self.config.entropy_coefficient,
             value: Some(ValueLoss { coefficient: self.config.value_coefficient, clip: None }),
             off_policy_threshold: None,
-            clips_jointly: self.config.clip_jointly,
+            clips_jointly: self.config.quirks.clip_jointly,
         }
     }
 }

@@ -161,8 +161,9 @@ impl Estimation {
         problems.within(&key("gae_lambda"), self.gae_lambda, 0.0..=1.0);
         problems.at_least(&key("missing_eos_penalty"), self.missing_eos_penalty.unwrap_or(0.0), 0.0);
         let leaks = self.whitening.leak_padding && !self.whiten_rewards;
-        problems.require(!leaks, &[&key("whitening.leak_padding"), &key("whiten_rewards")], || {
-            let message = format!("`{}` is true, but no rewards are whitened", key("whitening.leak_padding"));
+        let leak_padding = key("quirks.whitening.leak_padding");
+        problems.require(!leaks, &[&leak_padding, &key("whiten_rewards")], || {
+            let message = format!("`{leak_padding}` is true, but no rewards are whitened");
             (message, Some(format!("set `{}`, or leave it out", key("whiten_rewards"))))
         });
         self.kl.rules(problems, method);

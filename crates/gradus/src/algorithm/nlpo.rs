@@ -115,19 +115,20 @@ method:
     mini_batches: 14
     clip_range: 0.2
     value_clip_range: 0
-    value_clip: clipped
     value_coefficient: 1
     entropy_coefficient: 0
     discount: 0.99
     gae_lambda: 0.95
     whiten_rewards: false
     whiten_advantages: true
-    whitening: {rewards: biased_deviation, center_rewards: true, advantages: deviation, advantages_over: mini_batch}
-    target_kl_over: mini_batch
-    clip_jointly: true
     kl: {coefficient: 0.1, estimator: k1, target: 0.1, rate: 0.1, unit: token}
     critic: {trunk: separate}
     sampling: {top_k: 50, min_new_tokens: 48, trained_logprobs: raw}
+    quirks:
+      value_clip: clipped
+      target_kl_over: mini_batch
+      clip_jointly: true
+      whitening: {rewards: biased_deviation, center_rewards: true, advantages: deviation, advantages_over: mini_batch}
     top_p: 0.9
     mask_model: lagged
     mask_update: frozen

@@ -50,8 +50,6 @@ pub struct PpoConfig {
     pub clip_range: f64,
     /// Clip range of the value update; 0 turns clipping off (RL4LMs). Default 0.2 (TRL).
     pub value_clip_range: f64,
-    /// Error that counts if values are clipped. Default `larger` (TRL).
-    pub value_clip: ClippedError,
     /// Weight of the policy loss (FineGrainedRLHF's `pg_coef`). Default 1.
     pub policy_coefficient: f64,
     /// Weight of the value loss, which is half the squared error. Default 0.1 (TRL). RL4LMs' `vf_coef: 0.5` corresponds
@@ -67,12 +65,59 @@ pub struct PpoConfig {
     pub whiten_rewards: bool,
     /// Whiten advantages. Default true (TRL).
     pub whiten_advantages: bool,
-    /// Settings for whitening rewards and advantages.
-    pub whitening: WhiteningConfig,
     /// Subtract this from the score of a completion without a stop id. Default: none (TRL's TL;DR recipe uses 1).
     pub missing_eos_penalty: Option<f64>,
     /// Skip the remaining update epochs when the policy has moved further than 1.5 times this (mean k3). Default: off.
     pub target_kl: Option<f64>,
+    /// The KL penalty in the reward.
+    pub kl: KlConfig,
+    /// The critic.
+    pub critic: CriticConfig,
+    /// Strings that end a completion.
+    pub stop: Vec<String>,
+    /// Further settings of the sampling distribution.
+    pub sampling: SamplingConfig,
+    /// Model directory of the reference. Default: the start model.
+    pub reference_model: Option<String>,
+    /// Details that reproduce RL4LMs, Stable-Baselines3 or FineGrainedRLHF.
+    pub quirks: PpoQuirks,
+}
+
+impl Default for PpoConfig {
+    fn default() -> Self {
+        Self {
+            group_size: 1,
+            max_new_tokens: 53,
+            temperature: 0.7,
+            update_epochs: 4,
+            mini_batches: 1,
+            clip_range: 0.2,
+            value_clip_range: 0.2,
+            policy_coefficient: 1.0,
+            value_coefficient: 0.1,
+            entropy_coefficient: 0.0,
+            discount: 1.0,
+            gae_lambda: 0.95,
+            whiten_rewards: false,
+            whiten_advantages: true,
+            missing_eos_penalty: None,
+            target_kl: None,
+            kl: KlConfig::default(),
+            critic: CriticConfig::default(),
+            stop: Vec::new(),
+            sampling: SamplingConfig::default(),
+            reference_model: None,
+            quirks: PpoQuirks::default(),
+        }
+    }
+}
+
+/// Keys of `method.ppo.quirks`: details that reproduce RL4LMs, Stable-Baselines3 or FineGrainedRLHF.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct PpoQuirks {
+    /// Error that counts if values are clipped. Default `larger` (TRL).
+    pub value_clip: ClippedError,
     /// Check `target_kl` after each `pass` over the rollouts, or before the step of each `mini_batch`, which is then
     /// skipped too (RL4LMs). Default `pass`.
     pub target_kl_over: TargetKlOver,
@@ -89,50 +134,21 @@ pub struct PpoConfig {
     /// Advance the learning rate schedule with every optimizer step instead of every iteration (FineGrainedRLHF: true).
     /// Default false.
     pub lr_per_step: bool,
-    /// The KL penalty in the reward.
-    pub kl: KlConfig,
-    /// The critic.
-    pub critic: CriticConfig,
-    /// Strings that end a completion.
-    pub stop: Vec<String>,
-    /// Further settings of the sampling distribution.
-    pub sampling: SamplingConfig,
-    /// Model directory of the reference. Default: the start model.
-    pub reference_model: Option<String>,
+    /// Settings for whitening rewards and advantages.
+    pub whitening: WhiteningConfig,
 }
 
-impl Default for PpoConfig {
+impl Default for PpoQuirks {
     fn default() -> Self {
         Self {
-            group_size: 1,
-            max_new_tokens: 53,
-            temperature: 0.7,
-            update_epochs: 4,
-            mini_batches: 1,
-            clip_range: 0.2,
-            value_clip_range: 0.2,
             value_clip: ClippedError::Larger,
-            policy_coefficient: 1.0,
-            value_coefficient: 0.1,
-            entropy_coefficient: 0.0,
-            discount: 1.0,
-            gae_lambda: 0.95,
-            whiten_rewards: false,
-            whiten_advantages: true,
-            whitening: WhiteningConfig::default(),
-            missing_eos_penalty: None,
-            target_kl: None,
             target_kl_over: TargetKlOver::Pass,
             clip_jointly: false,
             part_size: None,
             sum_parts: false,
             length_weights: false,
             lr_per_step: false,
-            kl: KlConfig::default(),
-            critic: CriticConfig::default(),
-            stop: Vec::new(),
-            sampling: SamplingConfig::default(),
-            reference_model: None,
+            whitening: WhiteningConfig::default(),
         }
     }
 }
@@ -169,19 +185,20 @@ method:
     mini_batches: 14
     clip_range: 0.2
     value_clip_range: 0
-    value_clip: clipped
     value_coefficient: 1
     entropy_coefficient: 0
     discount: 0.99
     gae_lambda: 0.95
     whiten_rewards: false
     whiten_advantages: true
-    whitening: {rewards: biased_deviation, center_rewards: true, advantages: deviation, advantages_over: mini_batch}
-    target_kl_over: mini_batch
-    clip_jointly: true
     kl: {coefficient: 0.1, estimator: k1, target: 0.1, rate: 0.1, unit: token}
     critic: {trunk: separate}
     sampling: {top_k: 50, min_new_tokens: 48, trained_logprobs: untempered}
+    quirks:
+      value_clip: clipped
+      target_kl_over: mini_batch
+      clip_jointly: true
+      whitening: {rewards: biased_deviation, center_rewards: true, advantages: deviation, advantages_over: mini_batch}
 train:
   batch_size: 28
   learning_rate: 1e-6
@@ -201,22 +218,23 @@ method:
     mini_batches: 1
     clip_range: 0.2
     value_clip_range: 0.2
-    value_clip: larger
     value_coefficient: 1
     entropy_coefficient: 0
     discount: 1
     gae_lambda: 0.95
     whiten_rewards: true
     whiten_advantages: true
-    whitening: {rewards: root_of_deviation, advantages: root_of_deviation, leak_padding: true}
-    part_size: 4
-    sum_parts: true
-    length_weights: true
-    lr_per_step: true
-    clip_jointly: true
     kl: {coefficient: 0.3, estimator: k1, stop_above: 10}
     critic: {trunk: separate, head: two_layer}
     sampling: {top_k: 20, trained_logprobs: untempered}
+    quirks:
+      value_clip: larger
+      part_size: 4
+      sum_parts: true
+      length_weights: true
+      lr_per_step: true
+      clip_jointly: true
+      whitening: {rewards: root_of_deviation, advantages: root_of_deviation, leak_padding: true}
 train:
   batch_size: 16
   max_steps: 1250
@@ -282,7 +300,7 @@ impl PpoConfig {
         problems.at_least(&key("policy_coefficient"), self.policy_coefficient, 0.0);
         problems.at_least(&key("value_coefficient"), self.value_coefficient, 0.0);
         problems.above_zero(&key("target_kl"), self.target_kl.unwrap_or(1.0));
-        problems.at_least(&key("part_size"), self.part_size.unwrap_or(1), 1);
+        problems.at_least(&key("quirks.part_size"), self.quirks.part_size.unwrap_or(1), 1);
         self.estimation().rules(problems, method);
         self.critic.rules(problems, method);
     }
@@ -296,7 +314,7 @@ impl PpoConfig {
             missing_eos_penalty: self.missing_eos_penalty,
             whiten_rewards: self.whiten_rewards,
             whiten_advantages: self.whiten_advantages,
-            whitening: self.whitening.clone(),
+            whitening: self.quirks.whitening.clone(),
             raw_kl: false,
         }
     }
@@ -352,7 +370,8 @@ impl Ppo {
     /// Returns the loss of a mini-batch. Its means run over the tokens of the mini-batch; `mean_length` covers all rollouts.
     fn loss(&self, mean_length: f64) -> PolicyLoss {
         let config = &self.config;
-        let in_parts = config.part_size.is_some() || config.sum_parts || config.length_weights;
+        let quirks = &config.quirks;
+        let in_parts = quirks.part_size.is_some() || quirks.sum_parts || quirks.length_weights;
         PolicyLoss {
             coefficient: config.policy_coefficient,
             temperature: config.sampling.trained_temperature(config.temperature) as f32,
@@ -361,9 +380,9 @@ impl Ppo {
             denominator: match in_parts {
                 false => Denominator::Tokens,
                 true => Denominator::Parts {
-                    size: config.part_size.unwrap_or(usize::MAX),
-                    summed: config.sum_parts,
-                    mean_length: config.length_weights.then_some(mean_length),
+                    size: quirks.part_size.unwrap_or(usize::MAX),
+                    summed: quirks.sum_parts,
+                    mean_length: quirks.length_weights.then_some(mean_length),
                 },
             },
             kl: None,
@@ -372,11 +391,11 @@ impl Ppo {
                 coefficient: config.value_coefficient,
                 clip: (config.value_clip_range != 0.0).then_some(ValueClip {
                     range: config.value_clip_range,
-                    larger: config.value_clip == ClippedError::Larger,
+                    larger: quirks.value_clip == ClippedError::Larger,
                 }),
             }),
             off_policy_threshold: None,
-            clips_jointly: config.clip_jointly,
+            clips_jointly: quirks.clip_jointly,
         }
     }
 }
@@ -418,7 +437,7 @@ impl Algorithm for Ppo {
         let tokens: usize = scored.iter().map(|&i| experience.rollout(i).counted()).sum();
         let loss = self.loss(tokens as f64 / scored.len().max(1) as f64);
         let too_far = |moved: f64| self.config.target_kl.is_some_and(|target| moved > TARGET_KL_SLACK * target);
-        let per_step = self.config.target_kl_over == TargetKlOver::MiniBatch;
+        let per_step = self.config.quirks.target_kl_over == TargetKlOver::MiniBatch;
         let (mut stats, mut passes, mut goes_on) = (Stats::default(), 0, true);
         for epoch in 0..self.config.update_epochs {
             let order = update.order(&scored, count, epoch);
@@ -432,7 +451,7 @@ impl Algorithm for Ppo {
                 let (dropout, old) = (Some(dropout), OldLogprobs::Sampled);
                 let batch = MiniBatch { experience, advantages, chosen, skipped: 0, dropout, old };
                 let mut learners = Learners { actor, critic: Some(&mut self.estimator.critic) };
-                let update = match self.config.lr_per_step {
+                let update = match self.config.quirks.lr_per_step {
                     true => update.within(pass as usize, count * self.config.update_epochs),
                     false => update,
                 };

@@ -8,7 +8,7 @@ use burn::tensor::{Device, Tensor};
 use super::critic::SeparateCritic;
 use super::estimator::{WhitenedOver, WhiteningConfig};
 use super::grpo::{Grpo, GrpoConfig, GrpoLossType, ScaleRewards};
-use super::ppo::{Ppo, PpoConfig};
+use super::ppo::{Ppo, PpoConfig, PpoQuirks};
 use super::rloo::{Rloo, RlooConfig};
 use super::*;
 use crate::algorithm::actor::ValueHead;
@@ -160,7 +160,8 @@ fn ratios_of_a_sampler_multiply_losses() {
     // Advantages may be whitened over the mini-batch. The ratios are applied after that.
     let ppo = |whiten_advantages| {
         let whitening = WhiteningConfig { advantages_over: WhitenedOver::MiniBatch, ..WhiteningConfig::default() };
-        let config = PpoConfig { whiten_advantages, whitening, update_epochs: 1, ..PpoConfig::default() };
+        let quirks = PpoQuirks { whitening, ..PpoQuirks::default() };
+        let config = PpoConfig { whiten_advantages, quirks, update_epochs: 1, ..PpoConfig::default() };
         Ppo::new(&config, Critic::Shared, None)
     };
     let found = named_tensors(&taught(ppo(false), true, by_ratios));
@@ -240,7 +241,8 @@ fn the_learning_rate_of_ppo_may_rise_within_an_iteration() {
         let experience = experience(&policy, &settings, 0.0);
         let value_head = Some(ValueHead::zeros(policy.trunk.dims().1, &policy.trunk.device()));
         let mut learner = Learner::new(Actor { policy, value_head }, Optimizer::new(settings.optimizer));
-        let config = PpoConfig { update_epochs: 2, temperature: 1.0, lr_per_step, ..PpoConfig::default() };
+        let quirks = PpoQuirks { lr_per_step, ..PpoQuirks::default() };
+        let config = PpoConfig { update_epochs: 2, temperature: 1.0, quirks, ..PpoConfig::default() };
         let mut ppo = Ppo::new(&config, Critic::Shared, None);
         let advantages = ppo.advantages(&learner.frozen(), &experience, &settings);
         let at = Update { iteration: 0, multiplier: settings.multiplier(0), settings: &settings, progress: &Unwatched };

@@ -67,8 +67,6 @@ pub struct TrpoConfig {
     pub whiten_rewards: bool,
     /// Whiten advantages. Default true (RL4LMs).
     pub whiten_advantages: bool,
-    /// Settings for whitening rewards and advantages.
-    pub whitening: WhiteningConfig,
     /// Subtract this from the score of a completion without a stop id. Default: none.
     pub missing_eos_penalty: Option<f64>,
     /// The KL penalty in the reward.
@@ -81,6 +79,8 @@ pub struct TrpoConfig {
     pub sampling: SamplingConfig,
     /// Model directory of the reference. Default: the start model.
     pub reference_model: Option<String>,
+    /// Details that reproduce RL4LMs, Stable-Baselines3 or FineGrainedRLHF.
+    pub quirks: TrpoQuirks,
 }
 
 impl Default for TrpoConfig {
@@ -100,15 +100,23 @@ impl Default for TrpoConfig {
             gae_lambda: 0.95,
             whiten_rewards: false,
             whiten_advantages: true,
-            whitening: WhiteningConfig::default(),
             missing_eos_penalty: None,
             kl: KlConfig::default(),
             critic: CriticConfig::default(),
             stop: Vec::new(),
             sampling: SamplingConfig::default(),
             reference_model: None,
+            quirks: TrpoQuirks::default(),
         }
     }
+}
+
+/// Keys of `method.trpo.quirks`: details that reproduce RL4LMs, Stable-Baselines3 or FineGrainedRLHF.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct TrpoQuirks {
+    /// Settings for whitening rewards and advantages.
+    pub whitening: WhiteningConfig,
 }
 
 /// RL4LMs' recipe for increasing numbers: a buffer of 20 × 2 transitions holds two completions.
@@ -129,10 +137,11 @@ method:
     gae_lambda: 0.95
     whiten_rewards: false
     whiten_advantages: true
-    whitening: {rewards: biased_deviation, center_rewards: true, advantages: deviation}
     kl: {coefficient: 0.01, estimator: k1, target: 2, rate: 0.1, unit: token}
     critic: {trunk: separate}
     sampling: {top_k: 50, trained_logprobs: untempered}
+    quirks:
+      whitening: {rewards: biased_deviation, center_rewards: true, advantages: deviation}
 train:
   batch_size: 2
   learning_rate: 1e-5
@@ -218,7 +227,7 @@ impl TrpoConfig {
             missing_eos_penalty: self.missing_eos_penalty,
             whiten_rewards: self.whiten_rewards,
             whiten_advantages: self.whiten_advantages,
-            whitening: self.whitening.clone(),
+            whitening: self.quirks.whitening.clone(),
             raw_kl: false,
         }
     }

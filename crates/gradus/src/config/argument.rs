@@ -168,5 +168,22 @@ mod tests {
         assert_eq!(unknown("learning_rte"), "has no argument `learning_rte`: did you mean `learning_rate`?");
         assert!(unknown("num_generations").contains("it is `group_size` here"), "{}", unknown("num_generations"));
         assert_eq!(unknown("xyzzy"), "has no argument `xyzzy`");
+        // Arguments of earlier versions.
+        let moved = |name: &str, method| Argument::named(name, json!(1), method).expect_err("no argument");
+        assert_eq!(moved("part_size", Some("ppo")), "has no argument `part_size`: it is now `quirks_part_size`");
+        assert_eq!(
+            moved("whitening_rewards", Some("trpo")),
+            "has no argument `whitening_rewards`: it is now `quirks_whitening_rewards`"
+        );
+        assert_eq!(
+            moved("whitening", Some("a2c")),
+            "has no argument `whitening`: it is now a key of `quirks`: `quirks={\"whitening\": {…}}`"
+        );
+        assert!(Argument::named("quirks", json!({ "whitening": { "rewards": "biased" } }), Some("a2c")).is_ok());
+        assert!(Argument::named("quirks_part_size", json!(1), Some("ppo")).is_ok());
+        assert_eq!(
+            moved("part_size", None),
+            "has no argument `part_size`: it is now `method.METHOD.quirks.part_size`, for methods that have it"
+        );
     }
 }

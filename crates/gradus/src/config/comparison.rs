@@ -18,9 +18,9 @@ use std::path::{Path, PathBuf};
 
 use super::config_with_places::ConfigWithPlaces;
 use super::flags::{Flag, of_method, overlay, unreached};
-use super::load::{Request, resolve, text};
+use super::load::{Request, file_tree, resolve, text};
 use super::method::names;
-use super::node::{Entry, Node, Value, document};
+use super::node::{Entry, Node, Value};
 use super::rules;
 use super::schema::Schema;
 use super::{MethodConfig, Registry, plan::free_directory};
@@ -51,6 +51,8 @@ pub struct ComparisonDefinition {
     pub judge: Option<ConfigWithPlaces>,
     /// Methods from `all` that cannot run with the given keys, with the reason.
     pub left_out: Vec<(String, Diagnostic)>,
+    /// Notes on the file, as [`ConfigWithPlaces::notes`].
+    pub notes: Vec<Diagnostic>,
 }
 
 /// Keys for sampling and rewards, which offline methods do not use.
@@ -65,11 +67,11 @@ impl ComparisonDefinition {
     /// # Errors
     /// [`Error::Config`] with every problem, each once.
     pub fn load(request: &ComparisonRequest<'_>) -> Result<Self> {
-        let base = match request.file {
-            Some(path) => document(path, &text(path)?).map_err(|problem| Error::Config(vec![problem]))?,
-            None => Node::empty(),
+        let (base, notes) = match request.file {
+            Some(path) => file_tree(path, &text(path)?)?,
+            None => (Node::empty(), Vec::new()),
         };
-        resolve_all(base, request)
+        Ok(Self { notes, ..resolve_all(base, request)? })
     }
 
     /// Reads the text of a configuration file.
@@ -77,8 +79,8 @@ impl ComparisonDefinition {
     /// # Errors
     /// As [`ComparisonDefinition::load`].
     pub fn parse(text: &str) -> Result<Self> {
-        let base = document("compare.yml".as_ref(), text).map_err(|problem| Error::Config(vec![problem]))?;
-        resolve_all(base, &ComparisonRequest::default())
+        let (base, notes) = file_tree("compare.yml".as_ref(), text)?;
+        Ok(Self { notes, ..resolve_all(base, &ComparisonRequest::default())? })
     }
 }
 
@@ -135,7 +137,7 @@ fn resolve_all(mut base: Node, request: &ComparisonRequest<'_>) -> Result<Compar
     for run in &mut runs {
         run.config.output_dir = Some(output_dir.join(run.config.method.name()));
     }
-    Ok(ComparisonDefinition { output_dir, runs, judge, left_out })
+    Ok(ComparisonDefinition { output_dir, runs, judge, left_out, notes: Vec::new() })
 }
 
 fn is_of_online(flag: &Flag) -> bool {
@@ -332,7 +334,7 @@ train: { max_steps: 100, learning_rate: 2e-6 }
         let wrong = ComparisonDefinition::parse(&format!("{start}methods: all\ntrain: {{ batch_size: 0 }}\n"));
         assert!(wrong.is_err() || wrong.is_ok_and(|found| found.left_out.is_empty()));
         // With the flag, each method keeps its keys from the file.
-        let base = document("compare.yml".as_ref(), FILE).unwrap();
+        let (base, _) = file_tree("compare.yml".as_ref(), FILE).unwrap();
         let request = ComparisonRequest { methods: &["all".to_owned()], ..ComparisonRequest::default() };
         let comparison = resolve_all(base, &request).unwrap();
         assert_eq!(names(&comparison), possible);

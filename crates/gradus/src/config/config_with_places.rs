@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::node::Node;
 use super::{RunConfig, write};
-use crate::error::Place;
+use crate::error::{Diagnostic, Place};
 
 /// A configuration as written, with the place of each key.
 #[derive(Debug, Clone, PartialEq)]
@@ -14,12 +14,14 @@ pub struct ConfigWithPlaces {
     pub(super) root: Node,
     /// Files that are a resolved `config.yml`, in which marks identify the keys that the user set.
     pub(super) marked: Vec<PathBuf>,
+    /// Notes on the files.
+    pub(super) notes: Vec<Diagnostic>,
 }
 
 impl From<RunConfig> for ConfigWithPlaces {
     /// Wraps a configuration that a program made. Its problems have no places.
     fn from(config: RunConfig) -> Self {
-        Self { config, root: Node::empty(), marked: Vec::new() }
+        Self { config, root: Node::empty(), marked: Vec::new(), notes: Vec::new() }
     }
 }
 
@@ -27,6 +29,11 @@ impl ConfigWithPlaces {
     /// Returns the place of a key such as `method.ppo.clip_range`; `None` for defaults.
     pub fn place(&self, key: &str) -> Option<&Place> {
         self.root.at(key).and_then(|(node, place)| place.or(node.place.as_ref()))
+    }
+
+    /// Returns notes on the files: at most one per file, which lists the keys whose place has changed.
+    pub fn notes(&self) -> &[Diagnostic] {
+        &self.notes
     }
 
     /// Whether a resolved file marks this key as a default.

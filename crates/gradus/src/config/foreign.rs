@@ -1,5 +1,7 @@
-//! Names of TRL, `transformers`, peft and RL4LMs that differ here, for the hint on an unknown key.
+//! Names of TRL, `transformers`, peft and RL4LMs that differ here, and keys that have moved, for the hint on an unknown
+//! key.
 
+use super::moved;
 use super::schema::Schema;
 
 /// A name in another tool and its counterpart here.
@@ -172,10 +174,43 @@ fn flag(key: &str) -> &str {
     key.strip_prefix("train.").or_else(|| key.strip_prefix("method.*.")).unwrap_or(key)
 }
 
-/// Translates `name` from another tool. Dashes and underscores are equivalent. With a `method`, only keys of that
+/// Returns the hint on a key of an earlier version whose place has changed.
+fn of_moved(name: &str, method: Option<&str>, spelling: Spelling) -> Option<String> {
+    let schema = Schema::run_config();
+    // `--no-NAME` turns the key NAME off.
+    let (off, name) = match (spelling, name.strip_prefix("no_")) {
+        (Spelling::Flag, Some(name)) => ("no-", name),
+        _ => ("", name),
+    };
+    let key = moved::find(&schema, name, method)?;
+    let own = key.splitn(3, '.').nth(2)?;
+    let is_section = schema.field(&key).is_some_and(|field| !schema.fields(&field.shape).is_empty());
+    Some(match spelling {
+        Spelling::Key if name.starts_with("method.") || method.is_some() => format!("it is now `{key}`"),
+        // Without a method, only shared keys are arguments.
+        Spelling::Key | Spelling::Argument if method.is_none() => {
+            format!("it is now `method.METHOD.{own}`, for methods that have it")
+        }
+        Spelling::Flag if is_section => return None,
+        Spelling::Flag => {
+            let only = if method.is_none() { ", for methods that have it" } else { "" };
+            format!("it is now `--{off}{}`{only}", own.replace(['.', '_'], "-"))
+        }
+        Spelling::Argument if is_section => {
+            let (section, key) = own.split_once('.').unwrap_or((own, ""));
+            format!("it is now a key of `{section}`: `{section}={{\"{key}\": {{…}}}}`")
+        }
+        Spelling::Key | Spelling::Argument => format!("it is now `{}`", own.replace('.', "_")),
+    })
+}
+
+/// Translates `name` from another tool, or from an earlier version. Dashes and underscores are equivalent. With a `method`, only keys of that
 /// method are suggested.
 pub fn translate(name: &str, method: Option<&str>, spelling: Spelling) -> Option<String> {
     let name = name.trim_start_matches('-').replace('-', "_").to_lowercase();
+    if let Some(hint) = of_moved(&name, method, spelling) {
+        return Some(hint);
+    }
     let found = FOREIGN.iter().find(|foreign| foreign.names.contains(&name.as_str()))?;
     let Some(first) = found.keys.first() else { return Some(format!("`{name}` in other tools: {}", found.note)) };
     let key = match method {
@@ -244,6 +279,18 @@ mod tests {
             Some("it is `method.grpo.group_size` here")
         );
         assert_eq!(translate("learning_rate", None, Spelling::Key), None);
+        // Keys whose place has changed.
+        for (name, method, spelling, expected) in [
+            ("--part-size", Some("ppo"), Spelling::Flag, Some("it is now `--quirks-part-size`")),
+            ("--no-sum-parts", Some("nlpo"), Spelling::Flag, Some("it is now `--no-quirks-sum-parts`")),
+            ("--whitening-rewards", Some("a2c"), Spelling::Flag, Some("it is now `--quirks-whitening-rewards`")),
+            ("--part-size", None, Spelling::Flag, Some("it is now `--quirks-part-size`, for methods that have it")),
+            ("--whitening", Some("a2c"), Spelling::Flag, None),
+            ("--part-size", Some("grpo"), Spelling::Flag, None),
+            ("method.ppo.part_size", None, Spelling::Key, Some("it is now `method.ppo.quirks.part_size`")),
+        ] {
+            assert_eq!(translate(name, method, spelling).as_deref(), expected, "{name}");
+        }
         // Only keys of the method are suggested.
         for (method, name, expected) in [
             ("simpo", "gamma", Some("it is `--simpo-gamma` here")),

@@ -10,7 +10,7 @@ use super::node::{Entry, Node, Value, document};
 use super::read::read;
 use super::rules;
 use super::schema::Schema;
-use super::{MethodConfig, Registry, RunConfig, preset, write};
+use super::{MethodConfig, Registry, RunConfig, moved, preset, write};
 use crate::error::{Diagnostic, Error, Result};
 use crate::files;
 use crate::machine::Machine;
@@ -38,9 +38,9 @@ impl RunConfig {
     pub fn load(request: &Request<'_>) -> Result<ConfigWithPlaces> {
         let Some(path) = request.file else { return resolve(Node::empty(), None, request) };
         let text = text(path)?;
-        let base = document(path, &text).map_err(|problem| Error::Config(vec![problem]))?;
+        let (base, notes) = file_tree(path, &text)?;
         let marked = if resolved(&text) { vec![path.to_owned()] } else { Vec::new() };
-        Ok(ConfigWithPlaces { marked, ..resolve(base, None, request)? })
+        Ok(ConfigWithPlaces { marked, notes, ..resolve(base, None, request)? })
     }
 
     /// Reads the text of a configuration file.
@@ -56,9 +56,17 @@ impl RunConfig {
     /// # Errors
     /// As [`RunConfig::load`].
     pub fn read(text: &str, request: &Request<'_>) -> Result<ConfigWithPlaces> {
-        let base = document("config.yml".as_ref(), text).map_err(|problem| Error::Config(vec![problem]))?;
-        resolve(base, None, request)
+        let (base, notes) = file_tree("config.yml".as_ref(), text)?;
+        Ok(ConfigWithPlaces { notes, ..resolve(base, None, request)? })
     }
+}
+
+/// Reads `text`, the content of the configuration file `path`, as a tree in which keys that have moved are at their new
+/// places. Also returns the notes on the file.
+pub(super) fn file_tree(path: &Path, text: &str) -> Result<(Node, Vec<Diagnostic>)> {
+    let mut root = document(path, text).map_err(|problem| Error::Config(vec![problem]))?;
+    let note = moved::apply(path, &mut root, resolved(text)).map_err(Error::Config)?;
+    Ok((root, note.into_iter().collect()))
 }
 
 /// Whether this is the text of a resolved `config.yml`.
@@ -127,14 +135,14 @@ pub(super) fn resolve(base: Node, file: Option<Node>, request: &Request<'_>) -> 
             Error::Config(vec![Diagnostic { message: error.to_string(), places: Vec::new(), hint: None }])
         })?;
         request.registry.map_or(Ok(()), |registry| registry.bind(&mut config))?;
-        return Ok(ConfigWithPlaces { config, root, marked: Vec::new() });
+        return Ok(ConfigWithPlaces { config, root, marked: Vec::new(), notes: Vec::new() });
     }
     // The rest may have its own problems. Keys that could not be read take their defaults, and problems with these are
     // not reported.
     if let Ok(mut config) = serde_json::from_value(patched(value, request.method)) {
         // Plug-ins that do not match are already among the problems.
         let _ = request.registry.map(|registry| registry.bind(&mut config));
-        let written = ConfigWithPlaces { config, root, marked: Vec::new() };
+        let written = ConfigWithPlaces { config, root, marked: Vec::new(), notes: Vec::new() };
         let also = rules::check(&written, &Machine::detect());
         let is_broken = |key: &String| broken.iter().any(|path| key.starts_with(path.as_str()));
         problems

@@ -15,6 +15,7 @@ mod foreign;
 mod import;
 mod load;
 mod method;
+mod moved;
 mod node;
 mod plan;
 mod preset;

@@ -72,6 +72,22 @@ impl Node {
         Some(entries.remove(index))
     }
 
+    /// Returns the entry of a mapping, to change it.
+    pub fn entry_mut(&mut self, key: &str) -> Option<&mut Entry> {
+        match &mut self.value {
+            Value::Map(entries) => entries.iter_mut().find(|entry| entry.key == key),
+            _ => None,
+        }
+    }
+
+    /// Removes the entry at a dotted path and returns it.
+    pub fn take_at(&mut self, path: &str) -> Option<Entry> {
+        match path.split_once('.') {
+            Some((key, rest)) => self.entry_mut(key)?.node.take_at(rest),
+            None => self.take(path),
+        }
+    }
+
     /// Returns the node at a dotted path such as `method.ppo.kl` or `reward.mix[1].weight`, and the place of its key.
     pub fn at(&self, path: &str) -> Option<(&Node, Option<&Place>)> {
         let (mut node, mut place) = (self, self.place.as_ref());

@@ -7,7 +7,7 @@ use super::change::Change;
 use super::config_with_places::ConfigWithPlaces;
 use super::{MethodConfig, RunConfig, rules, write};
 use crate::device::DeviceChoice;
-use crate::error::{Error, Result};
+use crate::error::{Diagnostic, Error, Result};
 use crate::machine::Machine;
 use crate::model;
 use crate::rng::Seed;
@@ -27,6 +27,7 @@ pub struct Plan {
     existing: Existing,
     origin: Origin,
     changes: Vec<Change>,
+    notes: Vec<Diagnostic>,
 }
 
 /// Number of lanes of a run on several ranks, if the configuration does not set it.
@@ -63,6 +64,7 @@ impl Plan {
             existing: Existing::Refuse,
             origin: Origin::default(),
             changes: Vec::new(),
+            notes: written.notes.clone(),
         })
     }
 
@@ -146,6 +148,11 @@ impl Plan {
     /// Returns the keys that a resumed run changes.
     pub fn changes(&self) -> &[Change] {
         &self.changes
+    }
+
+    /// Returns notes on the configuration files, as [`ConfigWithPlaces::notes`]. The caller shows them to the user.
+    pub fn notes(&self) -> &[Diagnostic] {
+        &self.notes
     }
 
     /// Returns the configuration, with the method's defaults filled in.

@@ -81,11 +81,40 @@ mod tests {
     }
 
     #[test]
+    fn presets_set_what_they_set_before_its_place_changed() {
+        let of_policies = "value_clip: clipped, target_kl_over: mini_batch, clip_jointly: true, whitening: {rewards: \
+                           biased_deviation, center_rewards: true, advantages: deviation, advantages_over: mini_batch}";
+        let of_others = "whitening: {rewards: biased_deviation, center_rewards: true, advantages: deviation}";
+        let fine_grained = "value_clip: larger, part_size: 4, sum_parts: true, length_weights: true, lr_per_step: \
+                            true, clip_jointly: true, whitening: {rewards: root_of_deviation, advantages: \
+                            root_of_deviation, leak_padding: true}";
+        for (preset, method, before) in [
+            (Preset::Rl4lms, "ppo", of_policies.to_owned()),
+            (Preset::Rl4lms, "nlpo", of_policies.to_owned()),
+            (Preset::Rl4lms, "a2c", format!("{of_others}, clip_jointly: true")),
+            (Preset::Rl4lms, "trpo", of_others.to_owned()),
+            (Preset::FineGrained, "ppo", fine_grained.to_owned()),
+        ] {
+            let of_preset = parsed(preset, &format!("{method}: "), "").expect("it reads").config.method;
+            let text = format!("model: m\ndata: d\nreward: {{model: r}}\nmethod: {{{method}: {{{before}}}}}\n");
+            let alone = RunConfig::parse(&text).expect("it reads").config.method;
+            let quirks = |config: &MethodConfig| {
+                serde_json::to_value(config).expect("plain data").pointer(&format!("/{method}/quirks")).cloned()
+            };
+            assert_eq!(quirks(&of_preset), quirks(&alone), "{preset:?} for {method}");
+            assert!(quirks(&alone).is_some(), "{method}");
+        }
+    }
+
+    #[test]
     fn what_is_written_wins_over_a_preset() {
         let written = parsed(Preset::Rl4lms, "ppo: {clip_range: 0.4, kl: {target: 3}}", "train: {max_grad_norm: 2}\n")
             .expect("fine");
         let MethodConfig::Ppo(ppo) = &written.config.method else { panic!("ppo was asked for") };
-        assert_eq!((ppo.clip_range, ppo.kl.target, ppo.kl.rate, ppo.clip_jointly), (0.4, Some(3.0), Some(0.1), true));
+        assert_eq!(
+            (ppo.clip_range, ppo.kl.target, ppo.kl.rate, ppo.quirks.clip_jointly),
+            (0.4, Some(3.0), Some(0.1), true)
+        );
         assert_eq!((written.config.train.max_grad_norm, written.config.train.batch_size), (2.0, 28));
     }
 

@@ -8,8 +8,8 @@ use serde_json::Value as Json;
 use super::argument::Argument;
 use super::change::{Change, Effect};
 use super::config_with_places::ConfigWithPlaces;
-use super::load::{Request, resolve, resolved, text};
-use super::node::{Node, Value, document};
+use super::load::{Request, file_tree, resolve, resolved, text};
+use super::node::Value;
 use super::{Plan, RunConfig};
 use crate::error::{Diagnostic, Error, Result};
 use crate::machine::Machine;
@@ -54,7 +54,7 @@ impl Resume<'_> {
             return Ok(directory.into());
         }
         let named = match request.file {
-            Some(path) => tree(path, &text(path)?)?.entry("output_dir").map(|entry| entry.node.value.clone()),
+            Some(path) => file_tree(path, &text(path)?)?.0.entry("output_dir").map(|entry| entry.node.value.clone()),
             None => None,
         };
         match named {
@@ -93,7 +93,7 @@ impl Resume<'_> {
             let written = RunConfig::load(&self.request).map_err(|error| self.no_run(error))?;
             return Ok(self.finish(Plan::check(&written, machine)?, Vec::new()));
         };
-        let mut base = tree(&path, &text)?;
+        let (mut base, mut notes) = file_tree(&path, &text)?;
         if let ResumeFrom::Checkpoint(_) = self.from {
             base.take("output_dir");
         }
@@ -104,13 +104,15 @@ impl Resume<'_> {
                 if resolved(&text) {
                     marked.push(path.to_owned());
                 }
-                Some(tree(path, &text)?)
+                let (tree, of_file) = file_tree(path, &text)?;
+                notes.extend(of_file);
+                Some(tree)
             }
             None => None,
         };
         let was = resolve(base.clone(), None, &Request { registry: self.request.registry, ..Request::default() })?;
         let mut written = resolve(base, over, &self.request)?;
-        written.marked = marked;
+        (written.marked, written.notes) = (marked, notes);
         let plan = Plan::check(&written, machine)?;
         let changes = if from_checkpoint { changes(&was.config, plan.config()) } else { Vec::new() };
         let refused = changes.iter().filter(|change| change.effect == Effect::Refused);
@@ -173,10 +175,6 @@ impl Resume<'_> {
             ResumeFrom::Checkpoint(directory) => plan.branching(directory, changes),
         }
     }
-}
-
-fn tree(path: &Path, text: &str) -> Result<Node> {
-    document(path, text).map_err(|problem| Error::Config(vec![problem]))
 }
 
 fn refusal(change: &Change, written: &ConfigWithPlaces) -> Diagnostic {

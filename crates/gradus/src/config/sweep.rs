@@ -20,8 +20,8 @@ use serde_json::{Map, Value as Json};
 use super::config_with_places::ConfigWithPlaces;
 use super::flags::{Flag, overlay, set};
 use super::import::json;
-use super::load::{Request, resolve, text};
-use super::node::{Node, document, parse};
+use super::load::{Request, file_tree, resolve, text};
+use super::node::{Node, parse};
 use super::schema::Schema;
 use crate::error::{Diagnostic, Error, Result};
 use crate::rng::{Purpose, Seed};
@@ -80,6 +80,8 @@ pub struct SweepDefinition {
     pub at_once: usize,
     /// Points to try.
     pub points: Vec<SweepPoint>,
+    /// Notes on the file, as [`ConfigWithPlaces::notes`].
+    pub notes: Vec<Diagnostic>,
 }
 
 /// A combination of values.
@@ -99,8 +101,9 @@ impl SweepDefinition {
     /// # Errors
     /// [`Error::Config`] with every problem, each once.
     pub fn load(file: &Path, flags: &[Flag]) -> Result<Self> {
-        let base = document(file, &text(file)?).map_err(refused)?;
-        Self::of(base, flags, &Path::new("runs").join(file.file_stem().unwrap_or("sweep".as_ref())))
+        let (base, notes) = file_tree(file, &text(file)?)?;
+        let unnamed = Path::new("runs").join(file.file_stem().unwrap_or("sweep".as_ref()));
+        Ok(Self { notes, ..Self::of(base, flags, &unnamed)? })
     }
 
     /// Reads the text of a configuration file.
@@ -108,7 +111,8 @@ impl SweepDefinition {
     /// # Errors
     /// As [`SweepDefinition::load`].
     pub fn parse(text: &str) -> Result<Self> {
-        Self::of(document("sweep.yml".as_ref(), text).map_err(refused)?, &[], "runs/sweep".as_ref())
+        let (base, notes) = file_tree("sweep.yml".as_ref(), text)?;
+        Ok(Self { notes, ..Self::of(base, &[], "runs/sweep".as_ref())? })
     }
 
     fn of(mut base: Node, flags: &[Flag], unnamed: &Path) -> Result<Self> {
@@ -175,7 +179,8 @@ impl SweepDefinition {
             return Err(Error::Config(problems));
         }
         let output_dir = output_dir.ok_or_else(|| wrong("`sweep` has no values to try".into()))?;
-        Ok(Self { output_dir, metric: config.metric, at_once: config.at_once.max(1), points: found })
+        let at_once = config.at_once.max(1);
+        Ok(Self { output_dir, metric: config.metric, at_once, points: found, notes: Vec::new() })
     }
 }
 

@@ -105,7 +105,7 @@ fn ppo(from: &Original, to: &mut YamlBuilder) -> Result<(), Diagnostic> {
         ("ppo.whiten_rewards", "whiten_rewards"),
         ("train.kl_threshold", "kl.stop_above"),
         ("train.n_ppo_epoch_per_rollout", "update_epochs"),
-        ("train.training_batch_size_per_card", "part_size"),
+        ("train.training_batch_size_per_card", "quirks.part_size"),
     ] {
         to.set_some(&format!("method.ppo.{ours}"), from.json(theirs));
     }
