@@ -9,6 +9,7 @@ use gradus::machine::Machine;
 use gradus::memory::Workload;
 use gradus::run::{Existing, Origin};
 use gradus::train::{Outcome, forecast};
+use pyo3::exceptions::PyFutureWarning;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use serde_json::Value;
@@ -18,6 +19,9 @@ use crate::compute::compute;
 use crate::convert::{from_json, to_json};
 use crate::errors::exception;
 use crate::observers::PyObserver;
+
+/// Frames between the code of the user and the native function.
+const STACK_LEVEL: u32 = 3;
 
 /// A run as requested from Python.
 struct RunRequest {
@@ -31,7 +35,17 @@ struct RunRequest {
 }
 
 impl RunRequest {
-    fn plan(&self) -> gradus::Result<Plan> {
+    /// Returns the plan of the run. Notes on its configuration files become Python warnings.
+    fn plan(&self, py: Python<'_>) -> PyResult<Plan> {
+        let plan = self.checked().map_err(|error| exception(py, error))?;
+        for note in plan.notes() {
+            let warn = py.import("warnings")?.getattr("warn")?;
+            warn.call1((&note.message, py.get_type::<PyFutureWarning>(), STACK_LEVEL))?;
+        }
+        Ok(plan)
+    }
+
+    fn checked(&self) -> gradus::Result<Plan> {
         let machine = Machine::detect();
         let request = Request {
             file: self.config.as_deref(),
@@ -103,7 +117,7 @@ pub fn train<'py>(
 ) -> PyResult<(String, Bound<'py, PyAny>, bool)> {
     let request = run_request(method, arguments, config, existing, resume_from, callables)?;
     let shared = Arc::clone(&request.shared);
-    let plan = request.plan().and_then(Plan::in_directory_of_its_own).map_err(|error| exception(py, error))?;
+    let plan = request.plan(py)?.in_directory_of_its_own().map_err(|error| exception(py, error))?;
     let directory = plan.output_dir().to_owned();
     let threads = plan.train().threads;
     let mut watcher = PyObserver::new(Arc::new(handler), wants_rollouts, Arc::clone(&shared));
@@ -140,7 +154,7 @@ pub fn plan<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let request = run_request(method, arguments, config, "refuse", None, callables)?;
     let shared = Arc::clone(&request.shared);
-    let plan = request.plan().map_err(|error| exception(py, error))?;
+    let plan = request.plan(py)?;
     let found: gradus::Result<Workload> = compute(py, None, &shared.interrupt, move || {
         plan.fetch(&mut |_, _, _| {})?;
         forecast::workload(&plan, 1, &mut gradus::observer::Silent)

@@ -403,6 +403,20 @@ def test_what_is_wrong_is_said(keys: Any, error: Any, text: str, tmp_path: Path,
     assert not (tmp_path / "run").exists()
 
 
+def test_keys_of_earlier_versions_are_read_from_files_and_named_as_arguments(tmp_path: Path, gpt2: Path, prompts: Any) -> None:
+    old: dict[str, Any] = {"part_size": 1}
+    with pytest.raises(TypeError, match=r"ppo\(\) has no argument `part_size`: it is now `quirks_part_size`"):
+        gradus.ppo(gpt2, prompts, reward={"rule": {"regex": "e"}}, output_dir=tmp_path / "run", **old)
+    data = write(tmp_path / "rows.jsonl", prompts)
+    text = {"model": str(gpt2), "data": str(data), "output_dir": str(tmp_path / "run"), "reward": {"rule": {"regex": "e"}},
+            "method": {"ppo": {"max_new_tokens": 2, **old}}, "train": {"max_steps": 1, "batch_size": 2, "eval_steps": -1}}
+    file = tmp_path / "run.json"
+    file.write_text(json.dumps(text))
+    with pytest.warns(FutureWarning, match="`method.ppo.part_size` is now `method.ppo.quirks.part_size`"):
+        run = gradus.run(file, progress=False)
+    assert "quirks:\n" in (run.path / "config.yml").read_text()
+
+
 def test_errors_have_the_text_of_the_command_line(tmp_path: Path, gpt2: Path) -> None:
     rows = write(tmp_path / "rows.jsonl", [{"prompt": "?", "completion": "!"}, {"prompt": None, "completion": "!"}])
     printed = command("sft", "--model", gpt2, "--data", rows, "--output-dir", tmp_path / "a", "--quiet", code=1).stderr

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use clap::error::{ContextKind, ContextValue};
 use gradus::config::{MethodConfig, Spelling, translate};
+use gradus::error::Diagnostic;
 use gradus::suggest::nearest;
 use gradus::text::render;
 pub use gradus::text::visible;
@@ -241,6 +242,11 @@ impl Output {
     pub fn warn(&self, message: impl Display) {
         let message = without_long_lines(&message.to_string());
         self.stderr(format_args!("{} {message}\n", self.paint.warning("warning:")));
+    }
+
+    /// Prints the notes on configuration files.
+    pub fn notes(&self, notes: &[Diagnostic]) {
+        notes.iter().for_each(|note| self.warn(note));
     }
 
     /// Prints a formatted error on stderr.

@@ -18,7 +18,7 @@ use crate::objective::{
     dpo::DpoConfig, kto::KtoConfig, orpo::OrpoConfig, reward_model::RewardModelConfig, sft::SftConfig,
     simpo::SimpoConfig,
 };
-use crate::observer::{Observer, Silent};
+use crate::observer::{Event, Observer, Silent};
 use crate::reward::{FnReward, RewardError};
 use crate::rollout::{Prompt, Rollout};
 use crate::run::Existing;
@@ -294,6 +294,7 @@ impl Training {
         let plan = self.plan()?.in_directory_of_its_own()?;
         plan.fetch(&mut |_, _, _| {})?;
         let observer = &mut *self.observer;
+        plan.notes().iter().for_each(|note| observer.event(&Event::Warning(&note.message)));
         match plan.train().threads {
             None => train::run(&plan, observer),
             Some(threads) => {

@@ -111,6 +111,7 @@ impl Job {
     fn new(args: &RunArgs, out: &Output) -> anyhow::Result<Self> {
         let request = Request { file: Some(&args.file), ..Request::default() };
         let plan = Plan::check(&RunConfig::load(&request)?, &Machine::detect())?.on_ranks();
+        out.notes(plan.notes());
         if !plan.is_set("output_dir") {
             let message = format!("`{}` has no `output_dir`", args.file.display());
             let hint = "set one on a file system that all nodes share: a restarted job resumes from there";

@@ -74,6 +74,7 @@ fn train(matches: &ArgMatches, out: &Output) -> anyhow::Result<(Comparison, Path
     let file = matches.get_one::<PathBuf>("file").map(PathBuf::as_path);
     let written =
         ComparisonDefinition::load(&ComparisonRequest { file, methods: &methods, flags: &given, registry: None })?;
+    out.notes(&written.notes);
     for (name, why) in &written.left_out {
         let hint = why.hint.as_ref().map_or(String::new(), |hint| format!(" ({hint})"));
         out.warn(format_args!("`{name}` is left out: {why}{hint}"));

@@ -76,7 +76,10 @@ fn check(files: &[PathBuf], resolved: bool, out: &Output) -> anyhow::Result<()> 
     let mut problems = Vec::new();
     for file in files {
         let request = Request { file: Some(file), ..Request::default() };
-        let plan = RunConfig::load(&request).and_then(|written| Plan::check(&written, &Machine::detect()));
+        let plan = RunConfig::load(&request).and_then(|written| {
+            out.notes(written.notes());
+            Plan::check(&written, &Machine::detect())
+        });
         match plan {
             Ok(plan) if resolved && out.is_json() => out.json_line(plan.config())?,
             Ok(plan) if resolved => out.text(&plan.to_yaml())?,

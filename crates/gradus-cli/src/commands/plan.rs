@@ -41,6 +41,7 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
     let file = what.filter(|_| method.is_none());
     let given = train::every_flag().given(matches);
     let plan = train::plan(&Request { file, method, flags: &given, ..Request::default() }, matches)?;
+    out.notes(plan.notes());
     let ranks = matches.get_one::<u64>("ranks").map(|&ranks| ranks as usize);
     let plan = if ranks.is_some() { plan.on_ranks() } else { plan };
     let workload = forecast::workload(&plan, ranks.unwrap_or(1), &mut Watcher::new(out))?;

@@ -69,6 +69,7 @@ struct Run {
 /// Trains the unfinished runs, and shows the table.
 pub fn run(args: SweepArgs, out: &Output) -> anyhow::Result<()> {
     let sweep = SweepDefinition::load(&args.file, &[])?;
+    out.notes(&sweep.notes);
     let machine = Machine::detect();
     let (mut plans, mut problems) = (Vec::new(), Vec::new());
     for point in &sweep.points {

@@ -69,6 +69,7 @@ pub fn carry_out(plan: &Plan, out: &Output) -> anyhow::Result<()> {
 
 fn train(plan: &Plan, joined: &Joined, out: &Output) -> anyhow::Result<()> {
     let machine = Machine::detect();
+    out.notes(plan.notes());
     warn_of_bf16(plan, &machine, out);
     let cores = machine.threads;
     if let Some(threads) = plan.train().threads.filter(|&threads| threads > cores) {

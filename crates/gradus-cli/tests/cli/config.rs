@@ -132,6 +132,50 @@ fn the_resolved_file_marks_what_was_set_and_reads_back() {
 }
 
 #[test]
+fn keys_of_earlier_versions_are_read_and_listed() {
+    let text = "\
+model: gpt2
+data: rows.jsonl
+method:
+  ppo:
+    part_size: 4
+    whitening: { rewards: biased }
+reward: { model: rm }
+";
+    let test = CliTest::with("run.yml", text);
+    let run = test.run(&["config", "check", "run.yml"]);
+    assert_eq!(
+        (run.code, run.stderr.as_str()),
+        (
+            0,
+            "warning: `run.yml` has keys whose place has changed. gradus still reads the old places.\n  \
+             run.yml:5: `method.ppo.part_size` is now `method.ppo.quirks.part_size`\n  \
+             run.yml:6: `method.ppo.whitening` is now `method.ppo.quirks.whitening`\n\
+             run.yml: a `ppo` run without problems\n"
+        )
+    );
+    let resolved = test.succeeds(&["config", "check", "run.yml", "--resolved"]);
+    for line in ["    quirks:", "      part_size: 4 # set", "        rewards: biased # set"] {
+        assert!(resolved.lines().any(|found| found == line), "`{line}` is not in\n{resolved}");
+    }
+    test.write("both.yml", &text.replace("    part_size: 4\n", "    part_size: 4\n    quirks: { part_size: 2 }\n"));
+    let run = test.run(&["config", "check", "both.yml"]);
+    let expected = "\
+error: `method.ppo.part_size` is the old place of `method.ppo.quirks.part_size`, and the file has both
+  --> both.yml:5:5
+   |
+ 5 |     part_size: 4
+   |     ^^^^^^^^^
+  --> both.yml:6:15
+   |
+ 6 |     quirks: { part_size: 2 }
+   |               ^^^^^^^^^
+hint: keep only `method.ppo.quirks.part_size`
+";
+    assert_eq!((run.code, run.stderr.as_str()), (2, expected));
+}
+
+#[test]
 fn explain_and_schema() {
     let test = CliTest::new();
     assert_eq!(
@@ -144,6 +188,14 @@ fn explain_and_schema() {
         1,
         "error: there is no key `clip_rnge`\nhint: did you mean `clip_range`?\n",
     );
+    // The old path of a key that has moved.
+    test.fails(
+        &["config", "explain", "method.ppo.part_size"],
+        1,
+        "error: there is no key `method.ppo.part_size`\nhint: it is now `method.ppo.quirks.part_size`\n",
+    );
+    let named = test.succeeds(&["config", "explain", "part_size"]);
+    assert!(named.starts_with("method.ppo.quirks.part_size  ("), "{named}");
     let schema: serde_json::Value = serde_json::from_str(&test.succeeds(&["config", "schema"])).expect("it is JSON");
     assert_eq!(schema["title"], "RunConfig");
 }

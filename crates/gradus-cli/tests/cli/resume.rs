@@ -39,6 +39,45 @@ fn what_is_given_again_lies_over_what_the_checkpoint_says() {
     assert!(test.read("run/checkpoints/step-000006/run_config.yml").contains("  save_steps: 3 # set"));
 }
 
+/// Returns a `config.yml` as versions before the block `quirks` wrote it.
+fn before_quirks(text: &str) -> String {
+    let mut is_within = false;
+    let line = |line: &str| {
+        is_within = line == "    quirks:" || (is_within && line.starts_with("      "));
+        match is_within {
+            true => line.strip_prefix("  ").filter(|line| *line != "  quirks:").map(|line| format!("{line}\n")),
+            false => Some(format!("{line}\n")),
+        }
+    };
+    text.lines().filter_map(line).collect()
+}
+
+#[test]
+fn a_run_of_an_earlier_version_resumes_and_then_has_the_new_keys() {
+    let test = CliTest::with("prompts.jsonl", "{\"prompt\": \"The tea is\"}\n{\"prompt\": \"The kettle is\"}\n");
+    let model = fixture_model("gpt2");
+    let start =
+        ["ppo", "--model", &model, "--data", "prompts.jsonl", "--output-dir", "run", "--reward-rule-regex", "e"];
+    let sizes = ["--max-new-tokens", "2", "--batch-size", "2", "--max-steps", "2", "--save-steps", "1", "--quiet"];
+    let quirks = ["--quirks-part-size", "1", "--quirks-whitening-rewards", "biased"];
+    test.succeeds(&[&start[..], &sizes, &quirks].concat());
+    let of_checkpoint = "run/checkpoints/step-000002/run_config.yml";
+    let config = test.read("run/config.yml");
+    for file in ["run/config.yml", of_checkpoint] {
+        test.write(file, &before_quirks(&test.read(file)));
+    }
+    let old = test.read(of_checkpoint);
+    assert!(old.contains("\n    part_size: 1 # set\n") && !old.contains("quirks"), "{old}");
+
+    let run = test.run(&["ppo", "--output-dir", "run", "--resume", "--max-steps", "3", "--quiet"]);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    let warnings = run.stderr.lines().filter(|line| line.contains("place has changed")).count();
+    assert_eq!(warnings, 1, "{}", run.stderr);
+    assert!(run.stderr.contains(": `method.ppo.part_size` is now `method.ppo.quirks.part_size`"), "{}", run.stderr);
+    assert!(!run.stderr.contains("sum_parts"), "only keys that were set: {}", run.stderr);
+    assert_eq!(test.read("run/config.yml"), config.replace("  max_steps: 2 # set", "  max_steps: 3 # set"));
+}
+
 #[test]
 fn a_finished_run_goes_on_only_to_further_steps() {
     let test = run();
