@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::keyed::KeyedBy;
 use crate::ngrams::{Grams, Words};
 use crate::references::each;
-use crate::{Measure, Metric, Row, RowError, files, stanford};
+use crate::{Measure, Metric, Row, RowError, files, spacy, stanford};
 
 /// Longest n-gram.
 const ORDERS: usize = 4;
@@ -64,6 +64,8 @@ pub enum CiderTokenizer {
     /// Treebank words in lower case without punctuation, as from Stanford's `PTBTokenizer`.
     #[default]
     Ptb,
+    /// spaCy's tokenizer for English: case and punctuation stay (RL4LMs).
+    Spacy,
     /// Split at whitespace only.
     Whitespace,
 }
@@ -133,6 +135,7 @@ impl Cider {
 
     fn words(&self, text: &str) -> Vec<String> {
         match self.options.tokenizer {
+            CiderTokenizer::Spacy => spacy::words(text).into_iter().map(str::to_owned).collect(),
             CiderTokenizer::Whitespace => split(text).map(str::to_owned).collect(),
             CiderTokenizer::Ptb => stanford::words(text),
         }

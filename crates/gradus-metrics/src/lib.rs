@@ -80,6 +80,7 @@ mod rouge;
 mod rouge_l_max;
 mod row;
 mod sacre_bleu;
+pub mod spacy;
 mod spice;
 pub mod stanford;
 mod stem;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use gradus_metrics::{
     Bleu, BleuTotto, Chrf, Cider, Dates, Distinct, Diversity, ExactMatch, IncreasingNumbers, Measure, Meteor, Metric,
-    Parent, Porter, Rouge, RougeLMax, Row, SacreBleu, Spice, Ter, TokenF1, WordNet, detokenize, stanford,
+    Parent, Porter, Rouge, RougeLMax, Row, SacreBleu, Spice, Ter, TokenF1, WordNet, detokenize, spacy, stanford,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -375,6 +375,37 @@ fn words_are_those_of_stanfords_tokenizer() {
         let expected: Vec<&str> = list(&case[1]).iter().map(text).collect();
         assert_eq!(stanford::words(text(&case[0])), expected, "{}", case[0]);
     }
+}
+
+/// The fixture is written by `tools/parity/spacy_words.py`.
+#[test]
+fn words_are_those_of_spacys_tokenizer() {
+    let fixture = read("spacy");
+    let cases = list(&fixture["words"]);
+    assert!(cases.len() > 1500);
+    for case in cases {
+        let expected: Vec<&str> = list(&case[1]).iter().map(text).collect();
+        assert_eq!(spacy::words(text(&case[0])), expected, "{}", case[0]);
+    }
+}
+
+/// Case and punctuation count, unlike with `ptb`.
+#[test]
+fn cider_of_spacys_words_is_that_of_tokenized_texts() {
+    let rows = |split: &dyn Fn(&str) -> String| {
+        let row = |prediction: &str, reference: &str| Row::new(split(prediction), [split(reference)]);
+        [
+            row("The dog is the boy's cat.", "the dog is the boy's cat!"),
+            row("A boy isn't picking apples.", "A boy isn't picking apples, is he?"),
+        ]
+    };
+    let value = |tokenizer: &str, split: &dyn Fn(&str) -> String| {
+        measured(&format!("cider tokenizer={tokenizer}"), &rows(split))[0].1.value()
+    };
+    let found = value("spacy", &str::to_owned);
+    let expected = value("whitespace", &|text| spacy::joined(text));
+    assert!(found == expected && found > 0.0, "{found} instead of {expected}");
+    assert!((found - value("ptb", &str::to_owned)).abs() > 0.1, "case and punctuation count");
 }
 
 #[test]

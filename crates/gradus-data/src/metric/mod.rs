@@ -41,7 +41,7 @@ pub use models::{
 };
 pub use perplexity::{Perplexity, PerplexityOf, PerplexityOptions};
 pub use preference::{CommonGenPreference, CommonGenPreferenceOptions};
-pub use spice::{SpiceOptions, SpiceProgram};
+pub use spice::{SpiceOptions, SpiceProgram, SpiceTokenizer};
 pub use summac::{
     Aggregate as SummacAggregate, Bins, Fold, Granularity, InferenceModel, SummacConv, SummacConvOptions, SummacZs,
     SummacZsOptions,

@@ -2,11 +2,12 @@
 //!
 //! Anderson et al. 2016, <https://arxiv.org/abs/1607.08822>.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs;
 use std::path::PathBuf;
 
-use gradus_metrics::WordNet;
+use gradus_metrics::{WordNet, spacy};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -39,6 +40,29 @@ pub struct SpiceOptions {
     /// The key of a row. Default `row`.
     #[serde(default)]
     pub keyed_by: KeyedBy,
+    /// Tokenizer whose words, with a space between them, the `program` reads as the text. Default `none`.
+    #[serde(default)]
+    pub tokenizer: SpiceTokenizer,
+}
+
+/// Tokenizer of the texts for SPICE's program, which has a tokenizer of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum SpiceTokenizer {
+    /// The text as it is.
+    #[default]
+    None,
+    /// spaCy's tokenizer for English (RL4LMs).
+    Spacy,
+}
+
+impl SpiceTokenizer {
+    fn text<'a>(self, text: &'a str) -> Cow<'a, str> {
+        match self {
+            Self::None => text.into(),
+            Self::Spacy => spacy::joined(text).into(),
+        }
+    }
 }
 
 fn an_hour() -> f64 {
@@ -58,6 +82,9 @@ impl SpiceOptions {
             }
             (Some(_), false) if self.keyed_by == KeyedBy::Prompt => {
                 Err(Error::input("the option `keyed_by: prompt` of `spice` is for its `program`, which is not set"))
+            }
+            (Some(_), false) if self.tokenizer != SpiceTokenizer::None => {
+                Err(Error::input("the option `tokenizer` of `spice` is for its `program`, which is not set"))
             }
             (Some(_), false) if self.cache.is_some() => {
                 Err(Error::input("the option `cache` of `spice` is for its `program`, which is not set"))
@@ -117,7 +144,10 @@ impl SpiceProgram {
         }
         let texts = rows.iter().enumerate().map(|(i, row)| match row.references.is_empty() {
             true => Err(RowError::without_references(i)),
-            false => Ok(json!({ "image_id": i, "test": row.prediction, "refs": row.references })),
+            false => {
+                let references: Vec<_> = row.references.iter().map(|text| options.tokenizer.text(text)).collect();
+                Ok(json!({ "image_id": i, "test": options.tokenizer.text(&row.prediction), "refs": references }))
+            }
         });
         let texts = Value::Array(texts.collect::<std::result::Result<_, _>>()?);
         let failed = |message: String| RowError::new(rows.len() - 1, message);
@@ -182,15 +212,19 @@ mod tests {
 
     /// A substitute for SPICE's program: a shell script that gets the file of texts, `-out`, the file of scores, and more.
     fn spice(script: &str, cache: Option<&Path>) -> Box<dyn Metric> {
-        let options = SpiceOptions {
+        options(script, cache).build(&Interrupt::default()).expect("a program")
+    }
+
+    fn options(script: &str, cache: Option<&Path>) -> SpiceOptions {
+        SpiceOptions {
             scene_graphs: None,
             wordnet: None,
             program: ["sh", "-c", script, "spice"].map(String::from).to_vec(),
             cache: cache.map(Path::to_path_buf),
             timeout_s: 60.0,
             keyed_by: KeyedBy::Row,
-        };
-        options.build(&Interrupt::default()).expect("a program")
+            tokenizer: SpiceTokenizer::None,
+        }
     }
 
     #[test]
@@ -215,6 +249,22 @@ mod tests {
         let texts: Value = serde_json::from_str(&seen("seen")).expect("JSON");
         let second = json!({ "image_id": 1, "test": "\"quoted\"", "refs": ["a boy", "a court"] });
         assert_eq!((texts.as_array().map(Vec::len), &texts[1]), (Some(3), &second));
+    }
+
+    #[test]
+    fn the_program_reads_words_with_spaces_between_them() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let seen = folder.path().join("seen");
+        let script =
+            format!(r#"cp "$1" {}; echo '[{{"image_id":0,"scores":{{"All":{{"f":1}}}}}}]' > "$3""#, seen.display());
+        let options =
+            SpiceOptions { tokenizer: SpiceTokenizer::Spacy, keyed_by: KeyedBy::Prompt, ..options(&script, None) };
+        let metric = options.build(&Interrupt::default()).expect("a program");
+        let row = Row::new("It isn't the boy's dog.", ["A dog, a boy"]);
+        metric.measure(&[row]).expect("scores");
+        let texts: Value = serde_json::from_str(&fs::read_to_string(seen).expect("written")).expect("JSON");
+        let expected = json!({ "image_id": 0, "test": "It is n't the boy 's dog .", "refs": ["A dog , a boy"] });
+        assert_eq!(texts[0], expected);
     }
 
     #[test]
@@ -247,5 +297,6 @@ mod tests {
         );
         assert!(refused("{ scene_graphs: a, cache: b }").contains("`cache`"));
         assert!(refused("{ program: [java], wordnet: b }").contains("`wordnet`"));
+        assert!(refused("{ scene_graphs: a, tokenizer: spacy }").contains("`tokenizer`"));
     }
 }
