@@ -146,6 +146,11 @@ impl Metric for Cider {
     fn measure(&self, rows: &[Row]) -> std::result::Result<Vec<Measure>, RowError> {
         self.options.keyed_by.measure(rows, |rows| Ok(self.scores(rows)?.into_iter().map(Some).collect()))
     }
+
+    /// Without a corpus, the frequencies are those of all rows.
+    fn depends_on_batch(&self) -> bool {
+        self.corpus.is_none() || self.options.keyed_by == KeyedBy::Prompt
+    }
 }
 
 /// Computes `log documents − log(max(1, documents that contain it))` for every n-gram. Each document is a range of texts.

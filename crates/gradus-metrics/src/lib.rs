@@ -158,4 +158,9 @@ pub trait Metric: Send + Sync {
     fn is_reward(&self) -> bool {
         true
     }
+
+    /// Returns whether the reward of a row depends on the other rows of the call. The default is `false`.
+    fn depends_on_batch(&self) -> bool {
+        false
+    }
 }

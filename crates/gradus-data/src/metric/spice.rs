@@ -193,6 +193,10 @@ impl Metric for SpiceProgram {
     fn measure(&self, rows: &[Row]) -> std::result::Result<Vec<Measure>, RowError> {
         self.options.keyed_by.measure(rows, |rows| self.scores(rows))
     }
+
+    fn depends_on_batch(&self) -> bool {
+        self.options.keyed_by == KeyedBy::Prompt
+    }
 }
 
 #[cfg(all(test, unix))]
@@ -260,6 +264,7 @@ mod tests {
         let options =
             SpiceOptions { tokenizer: SpiceTokenizer::Spacy, keyed_by: KeyedBy::Prompt, ..options(&script, None) };
         let metric = options.build(&Interrupt::default()).expect("a program");
+        assert!(metric.depends_on_batch());
         let row = Row::new("It isn't the boy's dog.", ["A dog, a boy"]);
         metric.measure(&[row]).expect("scores");
         let texts: Value = serde_json::from_str(&fs::read_to_string(seen).expect("written")).expect("JSON");

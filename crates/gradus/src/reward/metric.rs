@@ -38,6 +38,10 @@ impl Reward for MetricReward {
         remark_on(&self.name, &*self.metric).into_iter().collect()
     }
 
+    fn depends_on_batch(&self) -> bool {
+        self.metric.depends_on_batch()
+    }
+
     fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
         self.score_with_progress(rollouts, &Unwatched)
     }
@@ -182,6 +186,27 @@ mod tests {
         let mix = super::super::MixReward::new(vec![(1.0, Box::new(mean))]).expect("a mix");
         assert_eq!(mix.remarks(), expected);
         assert!(reward("metric: { chrf: {} }").expect("a reward").remarks().is_empty());
+    }
+
+    #[test]
+    fn rewards_that_depend_on_the_whole_batch_are_known() {
+        let corpus = tempfile::NamedTempFile::new().expect("a temporary file");
+        let cider = |options: &str| format!("metric: {{ cider: {{ {options} }} }}");
+        let fixed = format!("corpus: {}", corpus.path().display());
+        let mean = |over: usize| {
+            format!("mix: [{{ weight: 1, running_mean_over: {over}, reward: {{ metric: {{ chrf: {{}} }} }} }}]")
+        };
+        for (yaml, depends) in [
+            ("metric: { chrf: {} }".to_owned(), false),
+            (cider(""), true),
+            (cider(&fixed), false),
+            (cider(&format!("{fixed}, keyed_by: prompt")), true),
+            (mean(1), false),
+            (mean(5), true),
+            (format!("mix: [{{ weight: 1, reward: {{ {} }} }}]", mean(5)), true),
+        ] {
+            assert_eq!(reward(&yaml).expect("a reward").depends_on_batch(), depends, "{yaml}");
+        }
     }
 
     #[test]

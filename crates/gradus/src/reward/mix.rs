@@ -62,6 +62,10 @@ impl Reward for MixReward {
         self.rewards.iter().flat_map(|weighted| weighted.reward.remarks()).collect()
     }
 
+    fn depends_on_batch(&self) -> bool {
+        self.rewards.iter().any(|weighted| weighted.reward.depends_on_batch())
+    }
+
     fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
         self.score_with_progress(rollouts, &Unwatched)
     }

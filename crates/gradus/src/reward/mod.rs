@@ -105,6 +105,12 @@ pub trait Reward: Send {
     fn remarks(&self) -> Vec<String> {
         Vec::new()
     }
+
+    /// Returns whether the score of a completion depends on the other completions of the call, or on their order. On
+    /// several ranks, one rank then scores the whole batch; otherwise, each rank scores its share. The default is `false`.
+    fn depends_on_batch(&self) -> bool {
+        false
+    }
 }
 
 impl Kind for dyn Reward {
@@ -277,7 +283,7 @@ pub fn apply_with_progress(
 }
 
 /// [`apply_with_progress`] on all ranks: each rank scores its share of the groups and reports its own progress, and all
-/// ranks receive all scores.
+/// ranks receive all scores. If scores depend on the whole batch, the first rank computes all of them.
 ///
 /// # Errors
 /// As [`apply_with_progress`], on any rank.
@@ -289,6 +295,10 @@ pub(crate) fn apply_on(
 ) -> crate::Result<Vec<Score>> {
     if ranks.is_alone() {
         return apply_with_progress(reward, rollouts, progress);
+    }
+    if reward.depends_on_batch() {
+        let own = if ranks.is_first() { apply_with_progress(reward, rollouts, progress) } else { Ok(Vec::new()) };
+        return Ok(ranks.all_ok("scores", own)?.into_iter().flatten().collect());
     }
     ranks.deal("scores", (rollouts.len(), rollouts.group_size), |own| match own.is_empty() {
         true => Ok(Vec::new()),

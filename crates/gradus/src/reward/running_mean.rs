@@ -28,6 +28,10 @@ impl Reward for RunningMean {
         self.inner.remarks()
     }
 
+    fn depends_on_batch(&self) -> bool {
+        self.group > 1 || self.inner.depends_on_batch()
+    }
+
     fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
         self.score_with_progress(rollouts, &Unwatched)
     }

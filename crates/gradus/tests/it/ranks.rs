@@ -168,6 +168,18 @@ fn nlpo_and_trpo_on_ranks() {
     );
 }
 
+/// Rewards that depend on the whole batch: a running mean that crosses the shares of the ranks, also inside a mix, and
+/// frequencies of the batch.
+#[test]
+fn rewards_of_the_whole_batch_on_ranks() {
+    let grpo = "grpo: {group_size: 2, max_new_tokens: 6}}";
+    let running = "{weight: 1, running_mean_over: 5, reward: {rule: {length: {target: 3}}}}";
+    let mix = format!("reward: {{mix: [{{weight: 1, reward: {{mix: [{running}]}}}}]}}");
+    same_bits("qwen3", &format!("{grpo}\n{}", &mix[..mix.len() - 1]), questions_with_answers());
+    let cider = "reward: {metric: {cider: {tokenizer: whitespace}}";
+    same_bits("qwen3", &format!("{grpo}\n{cider}"), questions_with_answers());
+}
+
 #[test]
 fn episodes_on_ranks() {
     let guess = "grpo: {group_size: 2, max_new_tokens: 24}}\nenvironment: {guess: {high: 9}}\nepisode: {max_turns: 3";
