@@ -192,6 +192,55 @@ fn another_systems_supervised_run_learns_what_it_learns_there() {
     assert_eq!(with_encoder, (json!(true), json!(null), json!("test")));
 }
 
+/// transformers' `Trainer` trains with dropout and, as its arguments say, several passes per step. T5's tokenizer cuts at 512.
+#[test]
+fn arguments_of_the_trainer_become_settings_of_a_supervised_run() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("supervised.yml");
+    let imported = |tokenizer: &str, model: &str, arguments: &str| {
+        let text = format!(
+            "tokenizer: {{ {tokenizer} }}\ndatapool: {{ id: commongen }}\nalg:\n  id: supervised\n  {model}\n  \
+             training_args: {{ {arguments} }}\ntrain_evaluation: {{ eval_batch_size: 8, metrics: [] }}\n"
+        );
+        std::fs::write(&file, text).expect("written");
+        let Imported { yaml, notes } = import(System::Rl4lms, &file).expect("it is read");
+        let written = RunConfig::parse(&yaml).unwrap_or_else(|error| panic!("{error}\n{yaml}"));
+        let plan = Plan::check(&written, &Machine::detect()).unwrap_or_else(|error| panic!("{error}\n{yaml}"));
+        (part(&plan, "/train"), notes.into_iter().map(|note| note.message).collect::<Vec<_>>().join("\n"))
+    };
+    let arguments = "per_device_train_batch_size: 4, gradient_accumulation_steps: 3, adam_epsilon: 1e-6, adam_beta2: 0.95, \
+                     fp16: True, warmup_steps: 0, warmup_ratio: 0.1";
+    let (train, notes) = imported("model_name: t5-base", "model_type: seq2seq\n  model_name: t5-base", arguments);
+    for (key, expected) in [
+        ("dropout", json!(true)),
+        ("batch_size", json!(12)),
+        ("adam_epsilon", json!(1e-6)),
+        ("adam_betas", json!([0.9, 0.95])),
+        ("compute", json!("bf16")),
+        ("warmup_steps", json!(0.1)),
+        ("max_length", json!(512)),
+        ("max_prompt_length", json!(512)),
+    ] {
+        assert_eq!(train[key], expected, "{key}");
+    }
+    assert!(!notes.contains("has no equivalent") && notes.contains("gradus computes products in bf16"), "{notes}");
+    let (train, _) = imported(
+        "model_name: gpt2, max_length: 128",
+        "model_type: causal\n  model_name: gpt2",
+        "warmup_steps: 50, warmup_ratio: 0.1",
+    );
+    for (key, expected) in [
+        ("dropout", json!(true)),
+        ("batch_size", json!(8)),
+        ("compute", json!("f32")),
+        ("warmup_steps", json!(50.0)),
+        ("max_length", json!(1024)),
+        ("max_prompt_length", json!(128)),
+    ] {
+        assert_eq!(train[key], expected, "{key}");
+    }
+}
+
 /// Defaults of RL4LMs' constructors, buffers smaller than a mini-batch, and masks by rank.
 #[test]
 fn what_another_systems_file_leaves_out_is_what_it_sets_there() {
@@ -248,6 +297,9 @@ fn what_another_systems_file_leaves_out_is_what_it_sets_there() {
             ("/method/ppo/sampling/forced_bos_token_id", "5"),
         ],
     );
+    let several = imported("ppo", 1, "", causal, ", num_return_sequences: 3");
+    check(&several, &[("/method/ppo/group_size", "3")]);
+    assert!(several.1.iter().any(|note| note.message.contains("gradus samples 3")), "{:?}", several.1);
     // 40 tokens are two completions, regardless of the mini-batch size.
     let small = imported("ppo", 2, "n_steps: 20, batch_size: 64", causal, "");
     check(&small, &[("/train/batch_size", "2"), ("/method/ppo/mini_batches", "1")]);
@@ -361,13 +413,21 @@ fn metrics_that_ask_models_become_ours() {
     let (plan, notes) = imported("id: spider\n  args: { spice_coeff: 0.5, cider_coeff: 0.5 }", meteor);
     let mix = part(&plan, "/reward/mix");
     assert_eq!(mix[0]["reward"]["metric"]["spice"]["program"][3], json!("spice-1.0.jar"), "{mix}");
-    assert_eq!(mix[0]["reward"]["metric"]["spice"]["keyed_by"], json!("prompt"), "{mix}");
-    assert_eq!(mix[1]["reward"]["metric"]["cider"]["keyed_by"], json!("prompt"), "{mix}");
+    for metric in [&mix[0]["reward"]["metric"]["spice"], &mix[1]["reward"]["metric"]["cider"]] {
+        assert_eq!((&metric["keyed_by"], &metric["tokenizer"]), (&json!("prompt"), &json!("spacy")), "{mix}");
+    }
     assert!(notes.contains("`spice-1.0.jar`"), "{notes}");
     let whole = "{ id: causal_perplexity, args: { stride: 128, use_text_from_meta_data: True } }, { id: cider }";
     let metrics = part(&imported(dates, whole).0, "/train/evaluation/metrics");
     assert_eq!(metrics[0]["perplexity"]["column"], json!("reference"), "{metrics}");
     assert_eq!(metrics[1]["cider"]["keyed_by"], json!("prompt"), "{metrics}");
+    assert_eq!(metrics[1]["cider"]["tokenizer"], json!("spacy"), "{metrics}");
+    // The tables of py-rouge's stemmer are files of the user.
+    for (arguments, are_needed) in [("{ alpha: 0.5 }", true), ("{ stemming: False }", false)] {
+        let metric = format!("{{ id: rouge_l_max, args: {arguments} }}");
+        let (_, notes) = imported(dates, &metric);
+        assert_eq!(notes.contains("set `tables` to the directory of `py-rouge`"), are_needed, "{notes}");
+    }
     let prefers = "id: common_gen_preference_model\n  args: { device: cpu, batch_size: 5, model_type: 11b";
     let (plan, notes) = imported(&format!("{prefers} }}"), meteor);
     let model = &part(&plan, "/reward/metric/common_gen_preference/model");
@@ -552,8 +612,19 @@ fn fine_grained_rlhfs_files_become_the_recipes() {
         .replace("n_warmup_steps: 100", "n_warmup_steps: 7");
     let others = FINE_GRAINED
         .replace("freeze_value_model: False", "freeze_value_model: True")
-        .replace("pg_coef: 1.0", "pg_coef: 0.5");
-    let ours = plan(&imported(&others).expect("it is read").yaml);
+        .replace("pg_coef: 1.0", "pg_coef: 0.5")
+        .replace("top_k: 20, top_p: null, temperature: 0.7", "top_k: null, top_p: null")
+        .replace("do_sample: False, num_beams: 1", "do_sample: True, top_k: 0, num_return_sequences: 2");
+    let Imported { yaml, notes } = imported(&others).expect("it is read");
+    let ours = plan(&yaml);
+    // In transformers, no value means 50 tokens and the temperature 1, and 0 means all tokens.
+    assert_eq!(part(&ours, "/method/ppo/sampling/top_k"), 50);
+    assert_eq!(part(&ours, "/method/ppo/temperature"), 1.0);
+    assert_eq!(
+        (part(&ours, "/train/evaluation/top_k"), part(&ours, "/train/evaluation/samples")),
+        (json!(0), json!(2))
+    );
+    assert!(notes.iter().any(|note| note.message.ends_with("set to 50, the default of transformers")), "{notes:#?}");
     assert_eq!(part(&ours, "/method/ppo/critic/freeze_trunk"), true);
     assert_eq!(part(&ours, "/method/ppo/policy_coefficient"), 0.5);
     let Imported { yaml, notes } = imported(&baseline).expect("it is read");

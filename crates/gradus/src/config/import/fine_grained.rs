@@ -10,6 +10,8 @@ use crate::error::Diagnostic;
 const CARDS: usize = 2;
 /// Number of warm-up rollouts, independent of `n_warmup_steps`.
 const WARMUP: usize = 100;
+/// Default of transformers for sampling, which also applies to `top_k: null`.
+const HF_TOP_K: usize = 50;
 /// Number of questions in evaluations: all of them.
 const HELD_OUT: usize = 500;
 /// Input templates: `QUESTION` and `PASSAGES` in front of the segments that token classifiers read, `WHOLE` for reward
@@ -69,9 +71,10 @@ fn critic(from: &Original, to: &mut YamlBuilder) {
 
 fn sampling(from: &Original, to: &mut YamlBuilder) {
     let theirs = |key: &str| format!("model.policy_model.train_generation_kwargs.{key}");
-    to.set_some("method.ppo.sampling.top_k", from.json(&theirs("top_k")));
+    let top_k = top_k(from, &theirs("top_k"));
+    to.set("method.ppo.sampling.top_k", if top_k == 0 { Json::Null } else { top_k.into() });
     to.set_some("method.ppo.sampling.top_p", from.json(&theirs("top_p")));
-    to.set_some("method.ppo.temperature", from.json(&theirs("temperature")));
+    to.set("method.ppo.temperature", from.json(&theirs("temperature")).unwrap_or_else(|| json!(1.0)));
     if from.flag(&theirs("do_sample")) == Some(false) {
         from.note(
             &theirs("do_sample"),
@@ -84,12 +87,24 @@ fn sampling(from: &Original, to: &mut YamlBuilder) {
         None if from.flag(&theirs("do_sample")) == Some(true) => {
             let temperature = from.json(&theirs("temperature")).unwrap_or_else(|| json!(1.0));
             to.set("train.evaluation.temperature", temperature);
-            to.set_some("train.evaluation.top_k", from.json(&theirs("top_k")));
+            to.set("train.evaluation.top_k", self::top_k(from, &theirs("top_k")));
             to.set_some("train.evaluation.top_p", from.json(&theirs("top_p")));
         }
         None => to.set("train.evaluation.temperature", 0),
     }
+    to.set_some("train.evaluation.samples", from.some(&theirs("num_return_sequences")));
     from.see_all(&theirs("do_sample"));
+}
+
+/// Returns the number of most likely tokens to sample from; 0 means all.
+fn top_k(from: &Original, key: &str) -> usize {
+    from.count(key).unwrap_or_else(|| {
+        from.note(
+            key.rsplit_once('.').expect("a section and its key").0,
+            format!("`{key}` has no value: it is set to {HF_TOP_K}, the default of transformers"),
+        );
+        HF_TOP_K
+    })
 }
 
 fn ppo(from: &Original, to: &mut YamlBuilder) -> Result<(), Diagnostic> {

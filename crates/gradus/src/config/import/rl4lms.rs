@@ -9,6 +9,8 @@ use crate::error::Diagnostic;
 /// Defaults of transformers for keys that a file leaves out.
 const HF_TOP_K: usize = 50;
 const HF_MAX_LENGTH: usize = 20;
+/// Longest input of the tokenizers of T5, to which supervised training cuts inputs, references and prompts.
+const T5_LENGTH: usize = 512;
 /// RL4LMs' default prompt prefix for CommonGen.
 const REPEATED: &str = "generate a sentence with: ";
 /// Classifier that is hard-coded in the original.
@@ -246,6 +248,16 @@ fn sampling(from: &Original, to: &mut YamlBuilder, algorithm: &str, kwargs: &str
     for name in ["forced_bos_token_id", "forced_eos_token_id", "bad_words_ids"] {
         to.set_some(&key(&format!("sampling.{name}")), from.json(&theirs(name)));
     }
+    if let Some(count) = from.some(&theirs("num_return_sequences")).filter(|count| *count > 1) {
+        from.note(
+            &theirs("num_return_sequences"),
+            format!(
+                "RL4LMs expects one completion per prompt; gradus samples {count} (`group_size`), so an iteration has \
+                 {count} times as many completions"
+            ),
+        );
+        to.set(&key("group_size"), count);
+    }
     to.set_some(&key("temperature"), from.json(&theirs("temperature")));
     if algorithm == "nlpo" && from.number(&theirs("temperature")).is_some_and(|temperature| temperature != 1.0) {
         from.note(
@@ -415,7 +427,7 @@ fn named_reward(from: &Original, id: &str, args: &Map<String, Json>) -> Option<J
         }
         "rouge_combined" => metric("rouge", json!({ "references": "first" })),
         "bleu" | "sacre_bleu" | "ter" | "chrf" => metric(id, json!(plain)),
-        "rouge_l_max" => metric("rouge_l_max", json!(py_rouge(&plain))),
+        "rouge_l_max" => metric("rouge_l_max", json!(py_rouge(from, "reward_fn", &plain))),
         "parent" => metric("parent_totto", json!({})),
         "common_gen_repeat_penalty" | "common_gen_repeat_penalty_batched" => {
             Some(json!({ "rule": { "repeat_penalty": REPEATED } }))
@@ -430,16 +442,17 @@ fn named_reward(from: &Original, id: &str, args: &Map<String, Json>) -> Option<J
         }
         "spider" => {
             let weight = |key: &str| given(key).as_f64().filter(|weight| *weight != 0.0);
-            let cider = weight("cider_coeff").map(
-                |weight| json!({ "weight": weight, "reward": { "metric": { "cider": { "keyed_by": "prompt" } } } }),
-            );
+            let cider = weight("cider_coeff")
+                .map(|weight| json!({ "weight": weight, "reward": { "metric": { "cider": captions() } } }));
             let spice = weight("spice_coeff").map(|weight| {
                 from.note(
                     "reward_fn.args",
                     "SPICE is computed by its authors' program: put `spice-1.0.jar` into the working directory of the \
                      run, or change `program`",
                 );
-                json!({ "weight": weight, "reward": { "metric": { "spice": { "program": SPICE, "keyed_by": "prompt" } } } })
+                let mut options = captions();
+                options["program"] = json!(SPICE);
+                json!({ "weight": weight, "reward": { "metric": { "spice": options } } })
             });
             let parts: Vec<Json> = [spice, cider].into_iter().flatten().collect();
             if parts.is_empty() {
@@ -487,8 +500,20 @@ fn named_reward(from: &Original, id: &str, args: &Map<String, Json>) -> Option<J
     }
 }
 
-/// Returns the options of `py-rouge` that also exist here. The others have its defaults.
-fn py_rouge(args: &Map<String, Json>) -> Map<String, Json> {
+/// Returns the options of CIDEr and SPICE: the words are spaCy's, and rows of one prompt count as one.
+fn captions() -> Json {
+    json!({ "keyed_by": "prompt", "tokenizer": "spacy" })
+}
+
+/// Returns the options of `py-rouge` that also exist here. The others have its defaults. `place` is the path of the metric or reward.
+fn py_rouge(from: &Original, place: &str, args: &Map<String, Json>) -> Map<String, Json> {
+    if args.get("stemming") != Some(&json!(false)) {
+        from.note(
+            place,
+            "`rouge_l_max` stems words with tables of `py-rouge`, which gradus does not include: for equal values, set \
+             `tables` to the directory of `py-rouge` (docs/metrics.md)",
+        );
+    }
     let ours = ["limit_length", "length_limit", "length_limit_type", "stemming", "alpha", "weight_factor"];
     args.iter()
         .filter(|(key, _)| ours.contains(&key.as_str()))
@@ -642,8 +667,8 @@ fn metrics(from: &Original, to: &mut YamlBuilder) {
                 json!({ "rouge": { "references": "repr" } })
             }
             "rouge" => json!({ "rouge": { "references": "first" } }),
-            "rouge_l_max" => json!({ "rouge_l_max": py_rouge(&args) }),
-            "cider" => json!({ "cider": { "keyed_by": "prompt" } }),
+            "rouge_l_max" => json!({ "rouge_l_max": py_rouge(from, &place, &args) }),
+            "cider" => json!({ "cider": captions() }),
             "diversity" | "bleu" | "sacre_bleu" | "ter" | "chrf" | "parent_totto" | "bleu_totto" | "dates"
             | "increasing_numbers" => json!({ id: args }),
             "bert_score" => {
@@ -690,7 +715,8 @@ fn metrics(from: &Original, to: &mut YamlBuilder) {
                         ": `summac_conv` needs a trained convolution, which the original initializes at random without `start_file`"
                     }
                     "spice" => {
-                        ": it needs its authors' program (add `spice: { program: [java, -Xmx8G, -jar, spice-1.0.jar] }`)"
+                        ": it needs its authors' program (add `spice: { program: [java, -Xmx8G, -jar, spice-1.0.jar], \
+                         keyed_by: prompt, tokenizer: spacy }`)"
                     }
                     _ => ": it has no equal",
                 };
@@ -727,6 +753,7 @@ fn evaluation(from: &Original, to: &mut YamlBuilder, kwargs: &str, has_encoder: 
         to.set_some(&key(name), from.json(&theirs(name)));
     }
     let temperature = from.number(&theirs("temperature"));
+    to.set_some(&key("samples"), from.some(&theirs("num_return_sequences")).filter(|count| *count > 1));
     if let Some(beams) = beams {
         to.set(&key("beams.num_beams"), beams);
         for name in ["length_penalty", "num_beam_groups", "diversity_penalty"] {
@@ -760,17 +787,35 @@ fn supervised(from: &Original, to: &mut YamlBuilder) -> Result<(), Diagnostic> {
     }
     let theirs = |name: &str| format!("alg.training_args.{name}");
     to.set("train.learning_rate", from.json(&theirs("learning_rate")).unwrap_or_else(|| json!(5e-5)));
-    to.set("train.batch_size", from.count(&theirs("per_device_train_batch_size")).unwrap_or(8));
+    let rows = from.some(&theirs("per_device_train_batch_size")).unwrap_or(8);
+    let passes = from.some(&theirs("gradient_accumulation_steps")).unwrap_or(1);
+    to.set("train.batch_size", rows.saturating_mul(passes));
+    // transformers' `Trainer` uses the dropout of the model's configuration.
+    to.set("train.dropout", true);
     to.set("train.epochs", from.json(&theirs("num_train_epochs")).unwrap_or_else(|| json!(3)));
     to.set_some("train.weight_decay", from.json(&theirs("weight_decay")));
     to.set_some("train.max_grad_norm", from.json(&theirs("max_grad_norm")));
-    to.set_some("train.warmup_steps", from.json(&theirs("warmup_steps")));
-    to.set_some("train.warmup_steps", from.json(&theirs("warmup_ratio")));
+    let warmup = |name: &str| from.number(&theirs(name)).filter(|steps| *steps > 0.0);
+    let (steps, share) = (warmup("warmup_steps"), warmup("warmup_ratio"));
+    to.set_some("train.warmup_steps", steps.or(share));
     to.set_some("train.seed", from.json(&theirs("seed")));
+    to.set_some("train.adam_epsilon", from.json(&theirs("adam_epsilon")));
+    let betas = (from.number(&theirs("adam_beta1")), from.number(&theirs("adam_beta2")));
+    if betas != (None, None) {
+        to.set("train.adam_betas", json!([betas.0.unwrap_or(0.9), betas.1.unwrap_or(0.999)]));
+    }
+    let is_on = |name: &str| from.flag(&theirs(name)) == Some(true);
+    let (bf16, fp16) = (is_on("bf16"), is_on("fp16"));
+    if bf16 || fp16 {
+        to.set("train.compute", "bf16");
+    }
+    if fp16 {
+        from.note(&theirs("fp16"), "gradus computes products in bf16, with weights in f32");
+    }
     let schedule = from.text(&theirs("lr_scheduler_type")).unwrap_or_else(|| "linear".into());
     let ours = match schedule.as_str() {
         "constant_with_warmup" => {
-            if from.node(&theirs("warmup_steps")).is_none() {
+            if steps.or(share).is_none() {
                 from.note(&theirs("lr_scheduler_type"), "`constant_with_warmup` without steps of warm-up is constant");
             }
             "constant"
@@ -795,8 +840,14 @@ fn supervised(from: &Original, to: &mut YamlBuilder) -> Result<(), Diagnostic> {
     to.set("train.save_steps", from.count(&theirs("save_steps")).unwrap_or(500));
     to.set_some("train.keep_checkpoints", from.json(&theirs("save_total_limit")));
     to.set("train.max_eval_rows", WHOLE_SPLIT);
-    // Limits prompts of evaluations. Training rows are cut at the model's own length.
-    to.set_some("train.max_prompt_length", from.count("tokenizer.max_length"));
+    // `tokenizer.max_length` limits prompts of evaluations. Training rows, and other prompts, are cut at the tokenizer's own length.
+    let tokenizer = from.text("tokenizer.model_name").or_else(|| from.text("alg.model_name"));
+    let is_t5 = tokenizer.is_some_and(|name| name.to_lowercase().contains("t5"));
+    if is_t5 {
+        to.set("train.max_length", T5_LENGTH);
+    }
+    let prompts = from.count("tokenizer.max_length").or(is_t5.then_some(T5_LENGTH));
+    to.set_some("train.max_prompt_length", prompts);
     to.set("train.prompt_truncation", from.text("tokenizer.truncation_side").unwrap_or_else(|| "left".into()));
     metrics(from, to);
     evaluation(from, to, "alg.generation_kwargs", has_encoder);
