@@ -271,8 +271,11 @@ pub fn observe_logprobs(experience: &Experience, stats: &mut Stats) {
     }
 }
 
-/// Records lengths of completions under TRL's names; as in TRL, only tokens that carry loss count.
+/// Records lengths of completions under TRL's names; as in TRL, only tokens that carry loss count. TRL has no
+/// `completions/std_length`, the standard deviation, which divides by the number of completions.
 pub fn observe_rollouts(rollouts: &Rollouts, stats: &mut Stats) {
+    let lengths: Vec<f32> = rollouts.rollouts.iter().map(|rollout| rollout.counted() as f32).collect();
+    stats.mean("completions/std_length", std(&lengths, Variance::Biased).unwrap_or(0.0), 1.0);
     for rollout in &rollouts.rollouts {
         let length = rollout.counted() as f64;
         let truncated = rollout.stop == StopReason::Length;

@@ -48,6 +48,11 @@ fn segments_are_measured_as_in_training(test: &CliTest, last: &Value) {
     for key in ["accuracy", "detection/accuracy", "detection/f1", "detection/support", "recall/NF-ERR"] {
         assert_eq!(measured[key], last[format!("eval_{key}")], "{key}: {measured}");
     }
+    // All as errors, or none: the shares of both kinds of segments.
+    let baseline = |kind: &str| measured[format!("detection/all_{kind}_accuracy")].as_f64().expect("a baseline");
+    let segments = measured["detection/support"].as_f64().expect("a count") / baseline("positive");
+    assert!(baseline("positive") > 0.0 && (segments - segments.round()).abs() < 1e-9, "{measured}");
+    assert!((baseline("positive") + baseline("negative") - 1.0).abs() < 1e-12, "{measured}");
     let all: Value = serde_json::from_str(&test.succeeds(&eval)).expect("JSON");
     assert!(all["accuracy"].as_f64() < measured["accuracy"].as_f64() && all["detection/f1"].is_null(), "{all}");
     let run = test.run(&[&eval[..], &["--negative-label", "Fine"]].concat());

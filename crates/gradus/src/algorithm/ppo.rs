@@ -405,6 +405,7 @@ fn close(pass_stats: &PassStats, steps: &Stats, total: &mut Stats) -> f64 {
     let (ratios, tokens) = (&pass_stats.ratios, pass_stats.ratios.tokens as f64);
     total.merge(steps);
     total.mean("policy/approxkl_avg", ratios.approx_kl() * tokens, tokens);
+    total.mean("policy/k3_avg", ratios.k3() * tokens, tokens);
     total.mean("policy/clipfrac_avg", ratios.clip_fraction() * tokens, tokens);
     total.mean("policy/entropy_avg", pass_stats.entropy, tokens);
     total.mean("entropy", pass_stats.entropy, tokens);

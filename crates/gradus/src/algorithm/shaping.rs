@@ -90,7 +90,11 @@ impl KlPenalty {
         stats.last("kl_coef", self.coefficient());
         let measured = match self.unit {
             KlUnit::Sequence => sum / sequences as f64,
-            KlUnit::Token => sum / tokens.max(1) as f64,
+            KlUnit::Token => {
+                let mean = sum / tokens.max(1) as f64;
+                stats.last("objective/kl_per_token", mean);
+                mean
+            }
         };
         self.controller.update(measured, sequences);
     }
@@ -134,4 +138,20 @@ pub fn whiten_lists(lists: &mut [Vec<f32>], chosen: &[usize], mean_becomes: Whit
 
 fn sum(values: &[f32]) -> f64 {
     values.iter().map(|&value| f64::from(value)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kl_per_token_is_logged_if_the_controller_follows_it() {
+        let logged = |unit: KlUnit| {
+            let config = KlConfig { target: Some(0.1), rate: Some(0.1), unit, ..KlConfig::default() };
+            let mut stats = Stats::default();
+            KlPenalty::new(&config, None, false).adapt(MeasuredKl { sum: 3.0, tokens: 12, sequences: 2 }, &mut stats);
+            stats.value("objective/kl_per_token")
+        };
+        assert_eq!((logged(KlUnit::Token), logged(KlUnit::Sequence)), (Some(0.25), None));
+    }
 }

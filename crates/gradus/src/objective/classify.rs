@@ -409,8 +409,13 @@ impl Objective for Classify {
                 let negative =
                     self.negative_label.as_ref().and_then(|name| labels.iter().position(|label| label == name));
                 if let Some(negative) = negative.filter(|_| model.task().reading == Reading::OneOf) {
-                    let (class, accuracy) = found.confusion(model.task(), examples).detection(negative);
+                    let confusion = found.confusion(model.task(), examples);
+                    let (class, accuracy) = confusion.detection(negative);
+                    // Two baselines: no item, or every item, has the negative label.
+                    let share = class.support as f64 / confusion.total().max(1) as f64;
                     stats.last("detection/accuracy", accuracy);
+                    stats.last("detection/all_positive_accuracy", share);
+                    stats.last("detection/all_negative_accuracy", 1.0 - share);
                     stats.last("detection/precision", class.precision);
                     stats.last("detection/recall", class.recall);
                     stats.last("detection/f1", class.f1);

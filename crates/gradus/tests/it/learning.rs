@@ -135,7 +135,7 @@ fn learn(iteration: Iteration<'_>, algorithm: &mut dyn Algorithm, actor: Actor, 
     assert_eq!(rows.len(), steps);
     let first = &rows[0].values;
     for name in
-        ["loss", "grad_norm", "learning_rate", "entropy", "reward_std", "completions/mean_length", "tokens_per_s"]
+        ["loss", "grad_norm", "learning_rate", "entropy", "reward_std", "completions/std_length", "tokens_per_s"]
     {
         assert!(first.get(name).is_some_and(f64::is_finite), "`{name}` of {first:?}");
     }
