@@ -66,13 +66,13 @@ const NAMED_MAX: usize = 3;
 pub(crate) fn hint_at_runs(error: Error, folder: &Path) -> Error {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let is_run = |path: &PathBuf| ["config.yml", "metrics.jsonl"].iter().any(|name| path.join(name).is_file());
-    let mut runs: Vec<String> = entries.filter(is_run).map(|path| format!("`{}`", path.display())).collect();
+    let mut runs: Vec<PathBuf> = entries.filter(is_run).collect();
     if runs.is_empty() {
         return error;
     }
     runs.sort();
     let more = if runs.len() > NAMED_MAX { ", …" } else { "" };
-    runs.truncate(NAMED_MAX);
+    let runs: Vec<String> = runs.iter().take(NAMED_MAX).map(|path| format!("`{}`", path.display())).collect();
     error.with_hint(format!("it is a folder of runs; name one of them: {}{more}", runs.join(", ")))
 }
 

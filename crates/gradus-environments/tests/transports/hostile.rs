@@ -24,8 +24,9 @@ const LIMIT: f64 = 0.5;
 /// A worker without progress for this long hangs: a thousand times the limit.
 const HANGS: Duration = Duration::from_secs(500);
 
-/// Maximum number of bytes in use while the cases of a transport are played.
-const MOST_MEMORY: usize = 1 << 28;
+/// Maximum number of bytes in use while the cases of a transport are played. A worker may hold a message, the unread ones and a copy, of
+/// 64 MiB each.
+const MOST_MEMORY: usize = WORKERS as usize * 3 * (64 << 20);
 
 /// Maximum length of a message in bytes.
 const MOST_WORDS: usize = 5000;

@@ -108,21 +108,11 @@ pub struct ClassifierColumns {
     pub pair: Option<String>,
     /// Column of the labels.
     pub label_column: Option<String>,
-    /// Label of words that do not count.
-    pub ignored_label: Option<String>,
-    /// Label that means "nothing found".
-    pub negative_label: Option<String>,
 }
 
 impl ClassifierColumns {
-    fn fields(&mut self) -> [(&'static str, &mut Option<String>); 5] {
-        [
-            ("text", &mut self.text),
-            ("pair", &mut self.pair),
-            ("label_column", &mut self.label_column),
-            ("ignored_label", &mut self.ignored_label),
-            ("negative_label", &mut self.negative_label),
-        ]
+    fn fields(&mut self) -> [(&'static str, &mut Option<String>); 3] {
+        [("text", &mut self.text), ("pair", &mut self.pair), ("label_column", &mut self.label_column)]
     }
 
     fn from_json(found: &Map<String, Value>) -> Self {

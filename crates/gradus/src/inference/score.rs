@@ -84,8 +84,8 @@ pub fn logprobs<E: From<Error>>(
         return Err(error.with_hint("score with it as `--reward-model`").into());
     }
     let Examples { texts, mut pairs, remarks } = examples(options, &files, false)?;
-    check_length(&texts, &pairs.places, ModelShape::of(&files.dir)?.text_budget())?;
     let model = CausalLm::load(&files.dir, &options.device.device())?;
+    check_length(&texts, &pairs.places, ModelShape::of(&files.dir)?.text_budget())?;
     in_passes::<E>(&texts, progress, &mut |examples| {
         let batch = model.batch(&Rows::Alone(examples.iter().map(sft::sequence).collect()));
         let logprobs_m = match batch.targets().is_empty() {
@@ -120,8 +120,8 @@ pub fn rewards<E: From<Error>>(
 ) -> Result<Vec<String>, E> {
     let files = open_files(&options.model, options.adapter.as_deref(), &options.text)?;
     let Examples { texts, mut pairs, remarks } = examples(options, &files, true)?;
-    check_length(&texts, &pairs.places, ModelShape::of(&files.dir)?.text_budget().read_whole())?;
     let model = Ranker::load(&files.dir, &options.device.device())?;
+    check_length(&texts, &pairs.places, ModelShape::of(&files.dir)?.text_budget().read_whole())?;
     in_passes::<E>(&texts, progress, &mut |examples| {
         let rows = examples.iter().map(|example| Sequence { counted: Counted::Nothing, ..sft::sequence(example) });
         read(&model.rewards(&Rows::Alone(rows.collect()), None)).into_iter().try_for_each(|reward| {

@@ -112,8 +112,6 @@ impl ClassifyConfig {
             text: text(self.text, recorded.text),
             pair: text(self.pair, recorded.pair),
             label_column: self.label_column.or(recorded.label_column),
-            ignored_label: self.ignored_label.or(recorded.ignored_label),
-            negative_label: self.negative_label.or(recorded.negative_label),
             ..self
         }
     }
@@ -278,8 +276,6 @@ impl OfflineMethod for ClassifyConfig {
                 text: self.text.clone(),
                 pair: self.pair.clone(),
                 label_column: self.label_column.clone(),
-                ignored_label: self.ignored_label.clone(),
-                negative_label: self.negative_label.clone(),
             },
         }
     }

@@ -30,7 +30,7 @@ const LONGEST: Duration = Duration::from_secs(5);
 const CASES: u64 = 10_000;
 
 /// Maximum number of bytes in use while a reader reads files; the largest file has 128 KiB.
-const MOST_MEMORY: usize = 1 << 30;
+const MOST_MEMORY: usize = 1 << 28;
 
 /// Variable that is set in the process of one reader.
 const ALONE: &str = "GRADUS_FUZZ_ALONE";
