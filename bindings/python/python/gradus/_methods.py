@@ -937,8 +937,6 @@ class PpoKeys(OnlineKeys, total=False):
     """Clip range of the policy ratio. Default 0.2 (Schulman et al. 2017, section 6.1)."""
     value_clip_range: float
     """Clip range of the value update; 0 turns clipping off (RL4LMs). Default 0.2 (TRL)."""
-    value_clip: Literal["larger", "clipped"]
-    """Error that counts if values are clipped. Default `larger` (TRL)."""
     policy_coefficient: float
     """Weight of the policy loss (FineGrainedRLHF's `pg_coef`). Default 1."""
     value_coefficient: float
@@ -954,39 +952,11 @@ class PpoKeys(OnlineKeys, total=False):
     """Whiten rewards before GAE. Default false (TRL)."""
     whiten_advantages: bool
     """Whiten advantages. Default true (TRL)."""
-    whitening_rewards: Literal["unbiased", "biased", "deviation", "biased_deviation", "root_of_deviation"]
-    """Divisor that whitens rewards, after the mean is subtracted. Default `unbiased` (TRL)."""
-    whitening_advantages: Literal["unbiased", "biased", "deviation", "biased_deviation", "root_of_deviation"]
-    """Divisor that whitens advantages, after the mean is subtracted. Default `unbiased` (TRL)."""
-    whitening_center_rewards: bool
-    """Shift whitened rewards to mean 0 instead of keeping their mean. Default false (TRL; RL4LMs' `norm_reward`:
-    true)."""
-    whitening_leak_padding: bool
-    """Let whitened rewards extend into the padding after a completion, up to the longest completion of the iteration,
-    and from there back through GAE. Default false (FineGrainedRLHF: true)."""
-    whitening_advantages_over: Literal["batch", "mini_batch"]
-    """Tokens over which advantages are whitened. Default `batch` (TRL)."""
     missing_eos_penalty: float
     """Subtract this from the score of a completion without a stop id. Default: none (TRL's TL;DR recipe uses 1)."""
     target_kl: float
     """Skip the remaining update epochs when the policy has moved further than 1.5 times this (mean k3). Default:
     off."""
-    target_kl_over: Literal["pass", "mini_batch"]
-    """Check `target_kl` after each `pass` over the rollouts, or before the step of each `mini_batch`, which is then
-    skipped too (RL4LMs). Default `pass`."""
-    clip_jointly: bool
-    """Clip the gradients of policy and critic by their joint norm (RL4LMs) instead of separately. A critic on the
-    policy's trunk is always clipped jointly. Default false."""
-    part_size: int
-    """Split a mini-batch into parts of this many sequences. The loss is averaged over the tokens of each part, then the
-    parts are averaged or added up (FineGrainedRLHF's micro-batches: 4). Default: one part."""
-    sum_parts: bool
-    """Add the parts up instead of averaging them (FineGrainedRLHF: true). Default false."""
-    length_weights: bool
-    """Weight each part by its mean length relative to that of all rollouts (FineGrainedRLHF: true). Default false."""
-    lr_per_step: bool
-    """Advance the learning rate schedule with every optimizer step instead of every iteration (FineGrainedRLHF: true).
-    Default false."""
     kl_coefficient: float
     """The coefficient β, or its initial value if it is adaptive. Default 0.05 (TRL)."""
     kl_estimator: Literal["k1", "k2", "k3"]
@@ -1019,6 +989,36 @@ class PpoKeys(OnlineKeys, total=False):
     critic_freeze_trunk: bool
     """Train only the head of a separate critic and freeze its trunk (FineGrainedRLHF's `freeze_value_model`). Default
     false."""
+    quirks_value_clip: Literal["larger", "clipped"]
+    """Error that counts if values are clipped. Default `larger` (TRL)."""
+    quirks_target_kl_over: Literal["pass", "mini_batch"]
+    """Check `target_kl` after each `pass` over the rollouts, or before the step of each `mini_batch`, which is then
+    skipped too (RL4LMs). Default `pass`."""
+    quirks_clip_jointly: bool
+    """Clip the gradients of policy and critic by their joint norm (RL4LMs) instead of separately. A critic on the
+    policy's trunk is always clipped jointly. Default false."""
+    quirks_part_size: int
+    """Split a mini-batch into parts of this many sequences. The loss is averaged over the tokens of each part, then the
+    parts are averaged or added up (FineGrainedRLHF's micro-batches: 4). Default: one part."""
+    quirks_sum_parts: bool
+    """Add the parts up instead of averaging them (FineGrainedRLHF: true). Default false."""
+    quirks_length_weights: bool
+    """Weight each part by its mean length relative to that of all rollouts (FineGrainedRLHF: true). Default false."""
+    quirks_lr_per_step: bool
+    """Advance the learning rate schedule with every optimizer step instead of every iteration (FineGrainedRLHF: true).
+    Default false."""
+    quirks_whitening_rewards: Literal["unbiased", "biased", "deviation", "biased_deviation", "root_of_deviation"]
+    """Divisor that whitens rewards, after the mean is subtracted. Default `unbiased` (TRL)."""
+    quirks_whitening_advantages: Literal["unbiased", "biased", "deviation", "biased_deviation", "root_of_deviation"]
+    """Divisor that whitens advantages, after the mean is subtracted. Default `unbiased` (TRL)."""
+    quirks_whitening_center_rewards: bool
+    """Shift whitened rewards to mean 0 instead of keeping their mean. Default false (TRL; RL4LMs' `norm_reward`:
+    true)."""
+    quirks_whitening_leak_padding: bool
+    """Let whitened rewards extend into the padding after a completion, up to the longest completion of the iteration,
+    and from there back through GAE. Default false (FineGrainedRLHF: true)."""
+    quirks_whitening_advantages_over: Literal["batch", "mini_batch"]
+    """Tokens over which advantages are whitened. Default `batch` (TRL)."""
 
 
 def ppo(
@@ -1065,8 +1065,6 @@ class NlpoKeys(OnlineKeys, total=False):
     """Clip range of the policy ratio. Default 0.2 (Schulman et al. 2017, section 6.1)."""
     value_clip_range: float
     """Clip range of the value update; 0 turns clipping off (RL4LMs). Default 0.2 (TRL)."""
-    value_clip: Literal["larger", "clipped"]
-    """Error that counts if values are clipped. Default `larger` (TRL)."""
     policy_coefficient: float
     """Weight of the policy loss (FineGrainedRLHF's `pg_coef`). Default 1."""
     value_coefficient: float
@@ -1082,39 +1080,11 @@ class NlpoKeys(OnlineKeys, total=False):
     """Whiten rewards before GAE. Default false (TRL)."""
     whiten_advantages: bool
     """Whiten advantages. Default true (TRL)."""
-    whitening_rewards: Literal["unbiased", "biased", "deviation", "biased_deviation", "root_of_deviation"]
-    """Divisor that whitens rewards, after the mean is subtracted. Default `unbiased` (TRL)."""
-    whitening_advantages: Literal["unbiased", "biased", "deviation", "biased_deviation", "root_of_deviation"]
-    """Divisor that whitens advantages, after the mean is subtracted. Default `unbiased` (TRL)."""
-    whitening_center_rewards: bool
-    """Shift whitened rewards to mean 0 instead of keeping their mean. Default false (TRL; RL4LMs' `norm_reward`:
-    true)."""
-    whitening_leak_padding: bool
-    """Let whitened rewards extend into the padding after a completion, up to the longest completion of the iteration,
-    and from there back through GAE. Default false (FineGrainedRLHF: true)."""
-    whitening_advantages_over: Literal["batch", "mini_batch"]
-    """Tokens over which advantages are whitened. Default `batch` (TRL)."""
     missing_eos_penalty: float
     """Subtract this from the score of a completion without a stop id. Default: none (TRL's TL;DR recipe uses 1)."""
     target_kl: float
     """Skip the remaining update epochs when the policy has moved further than 1.5 times this (mean k3). Default:
     off."""
-    target_kl_over: Literal["pass", "mini_batch"]
-    """Check `target_kl` after each `pass` over the rollouts, or before the step of each `mini_batch`, which is then
-    skipped too (RL4LMs). Default `pass`."""
-    clip_jointly: bool
-    """Clip the gradients of policy and critic by their joint norm (RL4LMs) instead of separately. A critic on the
-    policy's trunk is always clipped jointly. Default false."""
-    part_size: int
-    """Split a mini-batch into parts of this many sequences. The loss is averaged over the tokens of each part, then the
-    parts are averaged or added up (FineGrainedRLHF's micro-batches: 4). Default: one part."""
-    sum_parts: bool
-    """Add the parts up instead of averaging them (FineGrainedRLHF: true). Default false."""
-    length_weights: bool
-    """Weight each part by its mean length relative to that of all rollouts (FineGrainedRLHF: true). Default false."""
-    lr_per_step: bool
-    """Advance the learning rate schedule with every optimizer step instead of every iteration (FineGrainedRLHF: true).
-    Default false."""
     kl_coefficient: float
     """The coefficient β, or its initial value if it is adaptive. Default 0.05 (TRL)."""
     kl_estimator: Literal["k1", "k2", "k3"]
@@ -1147,6 +1117,36 @@ class NlpoKeys(OnlineKeys, total=False):
     critic_freeze_trunk: bool
     """Train only the head of a separate critic and freeze its trunk (FineGrainedRLHF's `freeze_value_model`). Default
     false."""
+    quirks_value_clip: Literal["larger", "clipped"]
+    """Error that counts if values are clipped. Default `larger` (TRL)."""
+    quirks_target_kl_over: Literal["pass", "mini_batch"]
+    """Check `target_kl` after each `pass` over the rollouts, or before the step of each `mini_batch`, which is then
+    skipped too (RL4LMs). Default `pass`."""
+    quirks_clip_jointly: bool
+    """Clip the gradients of policy and critic by their joint norm (RL4LMs) instead of separately. A critic on the
+    policy's trunk is always clipped jointly. Default false."""
+    quirks_part_size: int
+    """Split a mini-batch into parts of this many sequences. The loss is averaged over the tokens of each part, then the
+    parts are averaged or added up (FineGrainedRLHF's micro-batches: 4). Default: one part."""
+    quirks_sum_parts: bool
+    """Add the parts up instead of averaging them (FineGrainedRLHF: true). Default false."""
+    quirks_length_weights: bool
+    """Weight each part by its mean length relative to that of all rollouts (FineGrainedRLHF: true). Default false."""
+    quirks_lr_per_step: bool
+    """Advance the learning rate schedule with every optimizer step instead of every iteration (FineGrainedRLHF: true).
+    Default false."""
+    quirks_whitening_rewards: Literal["unbiased", "biased", "deviation", "biased_deviation", "root_of_deviation"]
+    """Divisor that whitens rewards, after the mean is subtracted. Default `unbiased` (TRL)."""
+    quirks_whitening_advantages: Literal["unbiased", "biased", "deviation", "biased_deviation", "root_of_deviation"]
+    """Divisor that whitens advantages, after the mean is subtracted. Default `unbiased` (TRL)."""
+    quirks_whitening_center_rewards: bool
+    """Shift whitened rewards to mean 0 instead of keeping their mean. Default false (TRL; RL4LMs' `norm_reward`:
+    true)."""
+    quirks_whitening_leak_padding: bool
+    """Let whitened rewards extend into the padding after a completion, up to the longest completion of the iteration,
+    and from there back through GAE. Default false (FineGrainedRLHF: true)."""
+    quirks_whitening_advantages_over: Literal["batch", "mini_batch"]
+    """Tokens over which advantages are whitened. Default `batch` (TRL)."""
     top_p: float
     """Sample from the smallest set of tokens with this total probability under the mask's model; 1 keeps all tokens.
     Default 0.9 (RL4LMs)."""
@@ -1222,22 +1222,8 @@ class A2cKeys(OnlineKeys, total=False):
     """Whiten rewards before GAE. Default false (RL4LMs)."""
     whiten_advantages: bool
     """Whiten advantages. Default false (RL4LMs)."""
-    whitening_rewards: Literal["unbiased", "biased", "deviation", "biased_deviation", "root_of_deviation"]
-    """Divisor that whitens rewards, after the mean is subtracted. Default `unbiased` (TRL)."""
-    whitening_advantages: Literal["unbiased", "biased", "deviation", "biased_deviation", "root_of_deviation"]
-    """Divisor that whitens advantages, after the mean is subtracted. Default `unbiased` (TRL)."""
-    whitening_center_rewards: bool
-    """Shift whitened rewards to mean 0 instead of keeping their mean. Default false (TRL; RL4LMs' `norm_reward`:
-    true)."""
-    whitening_leak_padding: bool
-    """Let whitened rewards extend into the padding after a completion, up to the longest completion of the iteration,
-    and from there back through GAE. Default false (FineGrainedRLHF: true)."""
-    whitening_advantages_over: Literal["batch", "mini_batch"]
-    """Tokens over which advantages are whitened. Default `batch` (TRL)."""
     missing_eos_penalty: float
     """Subtract this from the score of a completion without a stop id. Default: none."""
-    clip_jointly: bool
-    """Clip the gradients of policy and critic by their joint norm. Default true (RL4LMs)."""
     kl_coefficient: float
     """The coefficient β, or its initial value if it is adaptive. Default 0.05 (TRL)."""
     kl_estimator: Literal["k1", "k2", "k3"]
@@ -1270,6 +1256,20 @@ class A2cKeys(OnlineKeys, total=False):
     critic_freeze_trunk: bool
     """Train only the head of a separate critic and freeze its trunk (FineGrainedRLHF's `freeze_value_model`). Default
     false."""
+    quirks_clip_jointly: bool
+    """Clip the gradients of policy and critic by their joint norm. Default true (RL4LMs)."""
+    quirks_whitening_rewards: Literal["unbiased", "biased", "deviation", "biased_deviation", "root_of_deviation"]
+    """Divisor that whitens rewards, after the mean is subtracted. Default `unbiased` (TRL)."""
+    quirks_whitening_advantages: Literal["unbiased", "biased", "deviation", "biased_deviation", "root_of_deviation"]
+    """Divisor that whitens advantages, after the mean is subtracted. Default `unbiased` (TRL)."""
+    quirks_whitening_center_rewards: bool
+    """Shift whitened rewards to mean 0 instead of keeping their mean. Default false (TRL; RL4LMs' `norm_reward`:
+    true)."""
+    quirks_whitening_leak_padding: bool
+    """Let whitened rewards extend into the padding after a completion, up to the longest completion of the iteration,
+    and from there back through GAE. Default false (FineGrainedRLHF: true)."""
+    quirks_whitening_advantages_over: Literal["batch", "mini_batch"]
+    """Tokens over which advantages are whitened. Default `batch` (TRL)."""
 
 
 def a2c(
@@ -1331,18 +1331,6 @@ class TrpoKeys(OnlineKeys, total=False):
     """Whiten rewards before GAE. Default false (RL4LMs)."""
     whiten_advantages: bool
     """Whiten advantages. Default true (RL4LMs)."""
-    whitening_rewards: Literal["unbiased", "biased", "deviation", "biased_deviation", "root_of_deviation"]
-    """Divisor that whitens rewards, after the mean is subtracted. Default `unbiased` (TRL)."""
-    whitening_advantages: Literal["unbiased", "biased", "deviation", "biased_deviation", "root_of_deviation"]
-    """Divisor that whitens advantages, after the mean is subtracted. Default `unbiased` (TRL)."""
-    whitening_center_rewards: bool
-    """Shift whitened rewards to mean 0 instead of keeping their mean. Default false (TRL; RL4LMs' `norm_reward`:
-    true)."""
-    whitening_leak_padding: bool
-    """Let whitened rewards extend into the padding after a completion, up to the longest completion of the iteration,
-    and from there back through GAE. Default false (FineGrainedRLHF: true)."""
-    whitening_advantages_over: Literal["batch", "mini_batch"]
-    """Tokens over which advantages are whitened. Default `batch` (TRL)."""
     missing_eos_penalty: float
     """Subtract this from the score of a completion without a stop id. Default: none."""
     kl_coefficient: float
@@ -1377,6 +1365,18 @@ class TrpoKeys(OnlineKeys, total=False):
     critic_freeze_trunk: bool
     """Train only the head of a separate critic and freeze its trunk (FineGrainedRLHF's `freeze_value_model`). Default
     false."""
+    quirks_whitening_rewards: Literal["unbiased", "biased", "deviation", "biased_deviation", "root_of_deviation"]
+    """Divisor that whitens rewards, after the mean is subtracted. Default `unbiased` (TRL)."""
+    quirks_whitening_advantages: Literal["unbiased", "biased", "deviation", "biased_deviation", "root_of_deviation"]
+    """Divisor that whitens advantages, after the mean is subtracted. Default `unbiased` (TRL)."""
+    quirks_whitening_center_rewards: bool
+    """Shift whitened rewards to mean 0 instead of keeping their mean. Default false (TRL; RL4LMs' `norm_reward`:
+    true)."""
+    quirks_whitening_leak_padding: bool
+    """Let whitened rewards extend into the padding after a completion, up to the longest completion of the iteration,
+    and from there back through GAE. Default false (FineGrainedRLHF: true)."""
+    quirks_whitening_advantages_over: Literal["batch", "mini_batch"]
+    """Tokens over which advantages are whitened. Default `batch` (TRL)."""
 
 
 def trpo(
