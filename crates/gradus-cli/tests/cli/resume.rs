@@ -1,5 +1,7 @@
 //! Resuming a run: what it takes from its checkpoint, what it rejects, and which checkpoint it uses.
 
+use gradus::run::checksums::{CHECKSUMS_FILE, Checksums};
+
 use crate::harness::{CliTest, fixture_model};
 
 const TEXTS: &str = "{\"text\": \"The tea is good.\"}\n{\"text\": \"The kettle is warm.\"}\n";
@@ -66,6 +68,9 @@ fn a_run_of_an_earlier_version_resumes_and_then_has_the_new_keys() {
     for file in ["run/config.yml", of_checkpoint] {
         test.write(file, &before_quirks(&test.read(file)));
     }
+    let checkpoint = test.path().join("run/checkpoints/step-000002");
+    std::fs::remove_file(checkpoint.join(CHECKSUMS_FILE)).expect("it can be removed");
+    Checksums::of(&checkpoint).and_then(|sums| sums.write(&checkpoint)).expect("checksums can be written");
     let old = test.read(of_checkpoint);
     assert!(old.contains("\n    part_size: 1 # set\n") && !old.contains("quirks:"), "{old}");
 
