@@ -68,6 +68,9 @@ pub struct RewardRow {
     pub reward: f32,
 }
 
+/// Receives the score of a row, with the place of the row.
+type Each<'a, T, E> = &'a mut dyn FnMut(&Place, Scored<T>) -> Result<(), E>;
+
 /// Scores rows with a language model, and passes each score to `each` with the place of its row. Returns remarks on rows that are left
 /// out.
 ///
@@ -76,7 +79,7 @@ pub struct RewardRow {
 pub fn logprobs<E: From<Error>>(
     options: &ScoreOptions,
     progress: &mut dyn FnMut(usize, usize),
-    each: &mut dyn FnMut(&Place, Scored<LogprobRow>) -> Result<(), E>,
+    each: Each<'_, LogprobRow, E>,
 ) -> Result<Vec<String>, E> {
     let files = open_files(&options.model, options.adapter.as_deref(), &options.text)?;
     if files.dir.is_reward_model() {
@@ -116,7 +119,7 @@ pub fn logprobs<E: From<Error>>(
 pub fn rewards<E: From<Error>>(
     options: &ScoreOptions,
     progress: &mut dyn FnMut(usize, usize),
-    each: &mut dyn FnMut(&Place, Scored<RewardRow>) -> Result<(), E>,
+    each: Each<'_, RewardRow, E>,
 ) -> Result<Vec<String>, E> {
     let files = open_files(&options.model, options.adapter.as_deref(), &options.text)?;
     let Examples { texts, mut pairs, remarks } = examples(options, &files, true)?;
