@@ -260,6 +260,7 @@ mod tests {
         "classifier",
         "config",
         "data",
+        "directory",
         "file",
         "files",
         "folder",

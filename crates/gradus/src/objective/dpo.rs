@@ -168,6 +168,7 @@ fn flatten_sides(sides_p: &[[f32; 2]]) -> Vec<f32> {
 /// Returns the factors of the losses of each pair (WPO).
 fn pair_weights(pass: &PairPass<'_, DpoPair>) -> Vec<f32> {
     let PairPass { model, batch, tokens, hidden_nd, .. } = pass;
+    let hidden_nd = hidden_nd.as_ref().expect("a weighted loss reads the hidden states");
     // log Σ p² = logsumexp(2z) − 2·logsumexp(z), and half the temperature doubles the logits.
     let doubled_m = read(&model.token_logprobs(hidden_nd.clone().detach(), batch.targets(), 0.5).log_partitions_m);
     let (logprobs_m, partitions_m) = (read(&tokens.logprobs_m), read(&tokens.log_partitions_m));
@@ -181,6 +182,10 @@ impl PairLoss for DpoLoss {
 
     /// Policy and reference must be compared without masks.
     const DROPS_OUT: bool = false;
+
+    fn reads_hidden(&self) -> bool {
+        self.config.use_weighting
+    }
 
     /// For losses that sort: runs a pass without gradient to find the order of the pairs of the step.
     fn with_batch_context(

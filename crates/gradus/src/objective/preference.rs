@@ -30,6 +30,11 @@ pub trait PairLoss {
     /// Whether forward passes use dropout.
     const DROPS_OUT: bool = true;
 
+    /// Whether [`loss`](Self::loss) reads the final hidden states. If not, they are freed before the loss.
+    fn reads_hidden(&self) -> bool {
+        false
+    }
+
     /// Returns the sequences of a pair: the one with the chosen completion, then the one with the rejected completion.
     fn sequences(pair: &PreferenceExample) -> [Sequence<'_>; 2] {
         completions(pair)
@@ -68,8 +73,8 @@ pub struct PairPass<'a, P> {
     pub model: &'a CausalLm,
     /// Its batch.
     pub batch: &'a Batch,
-    /// Final hidden states of all positions, `[N, D]`.
-    pub hidden_nd: Tensor<2>,
+    /// Final hidden states of all positions, `[N, D]`, if the loss reads them ([`PairLoss::reads_hidden`]).
+    pub hidden_nd: Option<Tensor<2>>,
     /// Values of the `[M]` counted tokens.
     pub tokens: &'a TokenLogprobs,
 }
@@ -126,8 +131,9 @@ impl<L: PairLoss> Objective for PreferenceObjective<L> {
             return None;
         }
         let hidden_nd = model.hidden(&batch);
-        let tokens = model.token_logprobs(hidden_nd.clone(), batch.targets(), 1.0);
-        let of_pass = PairPass { pairs, model, batch: &batch, hidden_nd, tokens: &tokens };
+        let kept_nd = self.0.reads_hidden().then(|| hidden_nd.clone());
+        let tokens = model.token_logprobs(hidden_nd, batch.targets(), 1.0);
+        let of_pass = PairPass { pairs, model, batch: &batch, hidden_nd: kept_nd, tokens: &tokens };
         let chosen_tokens = of_pass.chosen_tokens();
         let loss = self.0.loss(of_pass, pass.totals, measured);
         observe_tokens(&tokens, chosen_tokens, measured);
