@@ -215,12 +215,16 @@ impl PairLoss for DpoLoss {
         Ok(Some(completed.collect()))
     }
 
+    fn reference(&self, examples: &[&DpoPair]) -> Vec<f32> {
+        let pairs: Vec<&PreferenceExample> = examples.iter().map(|example| &example.pair).collect();
+        flatten_sides(&self.reference_of(examples, &pairs))
+    }
+
     fn loss(&self, pass: PairPass<'_, DpoPair>, totals: Totals, measured: &mut Readings<Stats>) -> Tensor<1> {
-        let pairs: Vec<&PreferenceExample> = pass.pairs.iter().map(|example| &example.pair).collect();
         let completions = Completions {
             logprobs_m: pass.tokens.logprobs_m.clone(),
             counts_b: pass.counts_b(),
-            reference_b: flatten_sides(&self.reference_of(pass.pairs, &pairs)),
+            reference_b: pass.reference_b.clone(),
             partners_p: pass.pairs.iter().map(|example| example.partners).collect(),
             weights_p: self.config.use_weighting.then(|| pair_weights(&pass)),
         };

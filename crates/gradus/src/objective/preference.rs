@@ -30,6 +30,12 @@ pub trait PairLoss {
     /// Whether forward passes use dropout.
     const DROPS_OUT: bool = true;
 
+    /// Returns the logprobs of a reference that runs in each step, `[2P]`: those of the chosen completions, then those of the rejected ones.
+    /// Called before the policy's forward pass, whose activations are then not in memory. Default: none.
+    fn reference(&self, _pairs: &[&Self::Pair]) -> Vec<f32> {
+        Vec::new()
+    }
+
     /// Whether [`loss`](Self::loss) reads the final hidden states. If not, they are freed before the loss.
     fn reads_hidden(&self) -> bool {
         false
@@ -75,6 +81,8 @@ pub struct PairPass<'a, P> {
     pub batch: &'a Batch,
     /// Final hidden states of all positions, `[N, D]`, if the loss reads them ([`PairLoss::reads_hidden`]).
     pub hidden_nd: Option<Tensor<2>>,
+    /// Output of [`PairLoss::reference`].
+    pub reference_b: Vec<f32>,
     /// Values of the `[M]` counted tokens.
     pub tokens: &'a TokenLogprobs,
 }
@@ -130,10 +138,11 @@ impl<L: PairLoss> Objective for PreferenceObjective<L> {
         if batch.targets().is_empty() {
             return None;
         }
+        let reference_b = self.0.reference(pairs);
         let hidden_nd = model.hidden(&batch);
         let kept_nd = self.0.reads_hidden().then(|| hidden_nd.clone());
         let tokens = model.token_logprobs(hidden_nd, batch.targets(), 1.0);
-        let of_pass = PairPass { pairs, model, batch: &batch, hidden_nd: kept_nd, tokens: &tokens };
+        let of_pass = PairPass { pairs, model, batch: &batch, hidden_nd: kept_nd, reference_b, tokens: &tokens };
         let chosen_tokens = of_pass.chosen_tokens();
         let loss = self.0.loss(of_pass, pass.totals, measured);
         observe_tokens(&tokens, chosen_tokens, measured);
