@@ -53,6 +53,7 @@ use crate::learner::optimizer::{AdamWConfig, MomentFormat, Optimizer, OptimizerC
 use crate::loss::cispo::cispo_within;
 use crate::loss::dro::dro;
 use crate::loss::policy_gradient::policy_gradient;
+use crate::loss::reduce::sum;
 use crate::loss::surrogate::{Clip, clipped_surrogate, ratio};
 use crate::model::adapter::{Adaptable, LoraConfig, PeftConfig, TaskType};
 use crate::model::{AdapterDir, CausalLm, ModelDir, Precision, Rows, Sequence, Targets, WeightFormat, open_model};
@@ -413,7 +414,7 @@ impl Trainer {
             let joined = |of: fn(&Datum) -> &[f32]| data.iter().flat_map(of).copied().collect::<Vec<f32>>();
             let old_m = loss.needs_old_logprobs().then(|| constant(joined(|datum| &datum.old_logprobs), &device));
             let weights_m = constant(joined(|datum| &datum.weights), &device);
-            let share = loss.of_tokens(logprobs_m, old_m, weights_m).sum();
+            let share = sum(loss.of_tokens(logprobs_m, old_m, weights_m));
             let value = f64::from(read(&share)[0]);
             if !value.is_finite() {
                 let message = format!("the loss of data {} to {} is {value}", pass.start + 1, pass.end);
@@ -589,7 +590,7 @@ impl Trainer {
                 );
             }
             found.loss += value;
-            self.learner.accumulate(&losses_m.sum());
+            self.learner.accumulate(&sum(losses_m));
             found.logprobs.extend(per_row(rows, &logprobs));
         }
         Ok(found)

@@ -7,14 +7,19 @@ use burn::tensor::{IndexingUpdateOp, Int, Tensor, TensorData};
 
 /// Sums all numbers of `x`, `[1]`, in an order that does not depend on timing. `x` carries gradient.
 ///
-/// Burn's `sum` adds atomically on GPUs that can do so. Two runs would then print losses that differ in the last bit.
+/// Burn's `sum` adds atomically on GPUs that can do so, and on the processor it adds the parts of a long tensor in the order in which
+/// threads finish. Two runs would then differ in the last bit.
 pub fn sum<const R: usize>(x: Tensor<R>) -> Tensor<1> {
     let is_on_host = matches!(x.device().inner().as_dispatch(), DispatchDevice::Flex(_));
-    if is_on_host || x.shape().num_elements() == 0 {
+    let numbers = x.shape().num_elements();
+    if numbers == 0 || is_on_host && numbers < SUMMED_BY_THREADS {
         return x.sum();
     }
     in_rows(x)
 }
+
+/// Number of elements from which Burn's `sum` on the processor uses several threads.
+const SUMMED_BY_THREADS: usize = 4 * 1024 * 1024;
 
 /// Numbers that are summed as one row.
 const WIDTH: usize = 4096;
@@ -130,6 +135,22 @@ mod tests {
         let loss = weighted_sum(x.clone(), plain(&[0.5, 0.25, 0.0]));
         assert_eq!(values(&loss), [1.0]);
         assert_eq!(gradient(&loss, &x), [0.5, 0.25, 0.0]);
+    }
+
+    #[test]
+    fn a_long_sum_has_the_same_bits_while_other_threads_work() {
+        let numbers = 2 * SUMMED_BY_THREADS + 5;
+        let number = |i: usize| (i as f32 * 0.618_034).fract() - 0.3;
+        let x = plain(&(0..numbers).map(number).collect::<Vec<_>>());
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        let work = || while !is_over.load(std::sync::atomic::Ordering::Relaxed) {};
+        let sums: Vec<u32> = std::thread::scope(|scope| {
+            (0..3).for_each(|_| drop(scope.spawn(work)));
+            let sums = (0..20).map(|_| values(&sum(x.clone()))[0].to_bits()).collect();
+            is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+            sums
+        });
+        assert!(sums.iter().all(|bits| *bits == sums[0]), "{sums:?}");
     }
 
     #[test]
