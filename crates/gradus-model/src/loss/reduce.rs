@@ -143,7 +143,11 @@ mod tests {
         let number = |i: usize| (i as f32 * 0.618_034).fract() - 0.3;
         let x = plain(&(0..numbers).map(number).collect::<Vec<_>>());
         let is_over = std::sync::atomic::AtomicBool::new(false);
-        let work = || while !is_over.load(std::sync::atomic::Ordering::Relaxed) {};
+        let work = || {
+            while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        };
         let sums: Vec<u32> = std::thread::scope(|scope| {
             (0..3).for_each(|_| drop(scope.spawn(work)));
             let sums = (0..20).map(|_| values(&sum(x.clone()))[0].to_bits()).collect();
