@@ -181,5 +181,10 @@ pub(crate) fn old_logprobs<R: Borrow<Rollout>>(rollouts: &Rollouts<R>, chosen: &
 
 /// Returns the lists of the chosen rollouts, end to end.
 pub(crate) fn concat(lists: &[Vec<f32>], chosen: &[usize]) -> Vec<f32> {
-    chosen.iter().flat_map(|&i| lists[i].iter().copied()).collect()
+    concat_of(lists, chosen, |list| list)
+}
+
+/// Returns a list of each of the chosen `items`, end to end.
+pub(crate) fn concat_of<T>(items: &[T], chosen: &[usize], of: impl Fn(&T) -> &Vec<f32>) -> Vec<f32> {
+    chosen.iter().flat_map(|&i| of(&items[i]).iter().copied()).collect()
 }

@@ -211,7 +211,7 @@ impl Advantages {
 
     /// Returns the advantages of the chosen rollouts, end to end.
     pub(crate) fn gather(&self, chosen: &[usize]) -> Vec<f32> {
-        chosen.iter().flat_map(|&i| self.targets[i].advantages_t.iter().copied()).collect()
+        actor::concat_of(&self.targets, chosen, |targets| &targets.advantages_t)
     }
 
     /// Returns the targets of the critic for the chosen rollouts, end to end.
@@ -219,8 +219,9 @@ impl Advantages {
     /// # Panics
     /// Without a critic.
     pub(crate) fn gather_critic(&self, chosen: &[usize], of: impl Fn(&CriticTargets) -> &Vec<f32>) -> Vec<f32> {
-        let of_one = |&i: &usize| of(self.targets[i].critic.as_ref().expect("the algorithm has a critic")).clone();
-        chosen.iter().flat_map(of_one).collect()
+        actor::concat_of(&self.targets, chosen, |targets| {
+            of(targets.critic.as_ref().expect("the algorithm has a critic"))
+        })
     }
 }
 

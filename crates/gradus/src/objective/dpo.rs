@@ -221,12 +221,13 @@ impl PairLoss for DpoLoss {
     }
 
     fn loss(&self, pass: PairPass<'_, DpoPair>, totals: Totals, measured: &mut Readings<Stats>) -> Tensor<1> {
+        let weights_p = self.config.use_weighting.then(|| pair_weights(&pass));
         let completions = Completions {
             logprobs_m: pass.tokens.logprobs_m.clone(),
-            counts_b: pass.counts_b(),
-            reference_b: pass.reference_b.clone(),
+            counts_b: pass.batch.counts_b(),
+            reference_b: pass.reference_b,
             partners_p: pass.pairs.iter().map(|example| example.partners).collect(),
-            weights_p: self.config.use_weighting.then(|| pair_weights(&pass)),
+            weights_p,
         };
         let PassLoss { loss, sums_b, log_ratios_b } = completions.loss(&self.config, totals);
         let beta = self.config.beta;
