@@ -145,7 +145,10 @@ impl<'a> Judge<'a> {
         let reference = CausalLm::load(&start.model.dir, &device)?;
         let iteration = plan.method().iteration();
         let (max_new_tokens, temperature, stop) = match iteration {
-            Some(iteration) => (iteration.max_new_tokens, iteration.temperature, iteration.stop.to_vec()),
+            Some(iteration) => {
+                let keys = iteration.rollouts;
+                (keys.max_new_tokens, keys.temperature, keys.stop.clone())
+            }
             None => (MAX_NEW_TOKENS, 1.0, Vec::new()),
         };
         let new = plan.train().evaluation.max_new_tokens.unwrap_or(max_new_tokens);
@@ -173,7 +176,8 @@ impl<'a> Judge<'a> {
             stop_ids: start.model.stop_ids(),
             ..SamplingParams::default()
         };
-        let params = iteration.map_or_else(|| params.clone(), |iteration| iteration.sampling.apply(params.clone()));
+        let params =
+            iteration.map_or_else(|| params.clone(), |iteration| iteration.rollouts.sampling.apply(params.clone()));
         let params = params.forcing(start.model.dir.forced_ids());
         let (params, beams) = plan.train().evaluation.to_evaluate(params);
         // The KL to the reference is over all tokens at the temperature, regardless of the distribution that a method
@@ -287,7 +291,7 @@ fn budget(runs: &[Plan], entries: &[Entry]) -> String {
         let (batch, steps) = (plan.train().batch_size, entry.steps);
         let given = match (plan.method().iteration(), plan.method().method().need()) {
             (Some(iteration), _) => {
-                format!("{steps} iterations of {batch} prompts × {} completions", iteration.group_size)
+                format!("{steps} iterations of {batch} prompts × {} completions", iteration.rollouts.group_size)
             }
             (None, Need::Preference) => format!("{steps} steps of {batch} pairs"),
             (None, _) => format!("{steps} steps of {batch} rows"),

@@ -4,31 +4,31 @@ use gradus::algorithm::grouped::Grouped;
 use gradus::algorithm::step::{Denominator, PolicyLoss, Surrogate};
 use gradus::algorithm::{Actor, Advantages, Algorithm, AlgorithmInputs, Experience, OnlineMethod, Update};
 use gradus::data::{Need, TooLong};
-use gradus::generate::SamplingConfig;
 use gradus::learner::Learner;
 use gradus::loss::surrogate::Level;
 use gradus::math::Reduction;
-use gradus::method::{Cast, Defaults, Head, Iteration, Method, Problems, Shared};
+use gradus::method::{
+    Cast, Defaults, Head, Iteration, Method, Problems, RolloutKeys, Shared, describe_defaults, flattened,
+};
 use gradus::settings::{Settings, TrainConfig};
 use gradus::stats::StepReport;
-use schemars::JsonSchema;
-use serde::Deserialize;
+use schemars::{JsonSchema, Schema};
+use serde::{Deserialize, Serialize};
 
 /// Supervised training on the best of the policy's own completions, sampled again in each iteration.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(transform = |schema: &mut Schema| describe_defaults::<BestOf>(schema, "this example"))]
 pub struct BestOf {
-    /// Number of completions of each prompt.
-    pub group_size: usize,
-    /// Maximum length of a completion in tokens. Default 16.
-    #[serde(default = "sixteen")]
-    pub max_new_tokens: usize,
-    /// Sampling from all tokens.
-    #[serde(skip)]
-    sampling: SamplingConfig,
+    /// How completions are sampled: the same keys as in built-in methods.
+    #[serde(flatten, deserialize_with = "flattened::<BestOf, _, _>")]
+    pub rollouts: RolloutKeys,
 }
 
-fn sixteen() -> usize {
-    16
+impl Default for BestOf {
+    fn default() -> Self {
+        Self { rollouts: RolloutKeys::new(4, 16, 1.0) }
+    }
 }
 
 impl Method for BestOf {
@@ -53,25 +53,14 @@ impl Method for BestOf {
     }
 
     fn rules(&self, problems: &mut Problems<'_>, train: &TrainConfig) {
-        problems.at_least("method.plugin.best_of.group_size", self.group_size, 2);
+        problems.at_least("method.plugin.best_of.group_size", self.rollouts.group_size, 2);
         self.iteration().rules(problems, "plugin.best_of", train);
     }
 }
 
 impl OnlineMethod for BestOf {
     fn iteration(&self) -> Iteration<'_> {
-        Iteration {
-            group_size: self.group_size,
-            max_new_tokens: self.max_new_tokens,
-            temperature: 1.0,
-            stop: &[],
-            sampling: &self.sampling,
-            update_epochs: 1,
-            mini_batches: 1,
-            normalizes_over_supports: false,
-            vectors: None,
-            regroups: true,
-        }
+        Iteration { regroups: true, ..Iteration::new(&self.rollouts, 1, 1) }
     }
 
     fn algorithm(&self, _: AlgorithmInputs) -> Box<dyn Algorithm> {
@@ -92,8 +81,8 @@ impl Algorithm for BestOf {
             let scored = group.iter().enumerate().filter_map(|(i, total)| Some((i, (*total)?)));
             scored.max_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(i, _)| i)
         };
-        let best: Vec<Option<usize>> = totals.chunks(self.group_size).map(best_of).collect();
-        let is_best = |i: usize| best[i / self.group_size] == Some(i % self.group_size);
+        let best: Vec<Option<usize>> = totals.chunks(self.rollouts.group_size).map(best_of).collect();
+        let is_best = |i: usize| best[i / self.rollouts.group_size] == Some(i % self.rollouts.group_size);
         let advantages_b: Vec<f32> = (0..experience.len()).map(|i| if is_best(i) { 1.0 } else { 0.0 }).collect();
         Advantages::of_rollouts(experience, &advantages_b)
     }

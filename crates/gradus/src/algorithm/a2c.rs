@@ -4,60 +4,40 @@
 //! (Ramamurthy et al. 2023, <https://arxiv.org/abs/2210.01241>): one optimizer step per iteration, over all rollouts.
 //! `train.optimizer: rmsprop` is the optimizer of both.
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 
 use super::actor::{Actor, lengths};
 use super::critic::Critic;
-use super::estimator::{CriticConfig, Estimation, Estimator, KlConfig, WhiteningConfig};
+use super::estimator::{AdvantageKeys, Estimation, Estimator, WhiteningConfig};
 use super::step::{Denominator, Learners, MiniBatch, OldLogprobs, PassStats, PolicyLoss, Surrogate, ValueLoss};
 use super::{Advantages, Algorithm, AlgorithmInputs, Experience, OnlineMethod, Update};
 use crate::data::{Need, TooLong};
 use crate::error::Result;
-use crate::generate::{SamplingConfig, TrainedLogprobs};
 use crate::learner::Learner;
 use crate::loss::surrogate::Level;
-use crate::method::{Cast, Defaults, Iteration, Method, Preset, Problems, Shared};
+use crate::method::{
+    Cast, Defaults, Iteration, Method, Preset, Problems, RolloutKeys, Shared, describe_defaults, flattened,
+};
 use crate::model::DropoutStream;
 use crate::settings::{Settings, TrainConfig};
 use crate::stats::{Stats, StepReport};
 
 /// Keys of `method.a2c`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
+#[schemars(transform = |schema: &mut Schema| describe_defaults::<A2cConfig>(schema, "RL4LMs' IMDB recipe"))]
 pub struct A2cConfig {
-    /// Completions per prompt. Default 1.
-    #[schemars(range(max = 65_536))]
-    pub group_size: usize,
-    /// Maximum length of a completion in tokens. Default 48 (RL4LMs' IMDB recipe).
-    #[schemars(range(max = 100_000_000))]
-    pub max_new_tokens: usize,
-    /// Temperature of sampling and of the trained logprobs. Default 1 (RL4LMs).
-    pub temperature: f64,
+    /// How completions are sampled.
+    #[serde(flatten, deserialize_with = "flattened::<A2cConfig, _, _>")]
+    pub rollouts: RolloutKeys,
     /// Weight of the value loss, which is half the squared error. Default 1 (RL4LMs: 0.5, without the half).
     pub value_coefficient: f64,
     /// Weight of the entropy bonus. Default 0 (RL4LMs).
     pub entropy_coefficient: f64,
-    /// Discount γ. Default 0.99 (RL4LMs).
-    pub discount: f64,
-    /// GAE's λ. Default 1 (RL4LMs): the whole return minus the value.
-    pub gae_lambda: f64,
-    /// Whiten rewards before GAE. Default false (RL4LMs).
-    pub whiten_rewards: bool,
-    /// Whiten advantages. Default false (RL4LMs).
-    pub whiten_advantages: bool,
-    /// Subtract this from the score of a completion without a stop id. Default: none.
-    pub missing_eos_penalty: Option<f64>,
-    /// The KL penalty in the reward.
-    pub kl: KlConfig,
-    /// The critic.
-    pub critic: CriticConfig,
-    /// Strings that end a completion.
-    pub stop: Vec<String>,
-    /// Further settings of the sampling distribution.
-    pub sampling: SamplingConfig,
-    /// Model directory of the reference. Default: the start model.
-    pub reference_model: Option<String>,
+    /// How rewards become advantages.
+    #[serde(flatten, deserialize_with = "flattened::<A2cConfig, _, _>")]
+    pub advantages: AdvantageKeys,
     /// Details that reproduce RL4LMs, Stable-Baselines3 or FineGrainedRLHF.
     pub quirks: A2cQuirks,
 }
@@ -65,21 +45,10 @@ pub struct A2cConfig {
 impl Default for A2cConfig {
     fn default() -> Self {
         Self {
-            group_size: 1,
-            max_new_tokens: 48,
-            temperature: 1.0,
+            rollouts: RolloutKeys::new(1, 48, 1.0),
             value_coefficient: 1.0,
             entropy_coefficient: 0.0,
-            discount: 0.99,
-            gae_lambda: 1.0,
-            whiten_rewards: false,
-            whiten_advantages: false,
-            missing_eos_penalty: None,
-            kl: KlConfig::default(),
-            critic: CriticConfig::default(),
-            stop: Vec::new(),
-            sampling: SamplingConfig::default(),
-            reference_model: None,
+            advantages: AdvantageKeys::new(0.99, 1.0, false),
             quirks: A2cQuirks::default(),
         }
     }
@@ -149,7 +118,7 @@ impl Method for A2cConfig {
     }
 
     fn cast(&self, shared: &Shared<'_>) -> Cast {
-        self.critic.cast(shared, self.reference_model.as_deref())
+        self.advantages.critic.cast(shared, self.rollouts.reference_model.as_deref())
     }
 
     fn preset(&self, preset: Preset) -> Option<&'static str> {
@@ -164,29 +133,17 @@ impl Method for A2cConfig {
     }
 
     fn rules(&self, problems: &mut Problems<'_>, train: &TrainConfig) {
-        problems.at_least("method.a2c.group_size", self.group_size, 1);
+        problems.at_least("method.a2c.group_size", self.rollouts.group_size, 1);
         problems.at_least("method.a2c.entropy_coefficient", self.entropy_coefficient, 0.0);
         problems.at_least("method.a2c.value_coefficient", self.value_coefficient, 0.0);
         self.iteration().rules(problems, self.name(), train);
         self.estimation().rules(problems, self.name());
-        self.critic.rules(problems, self.name());
     }
 }
 
 impl OnlineMethod for A2cConfig {
     fn iteration(&self) -> Iteration<'_> {
-        Iteration {
-            group_size: self.group_size,
-            max_new_tokens: self.max_new_tokens,
-            temperature: self.temperature,
-            stop: &self.stop,
-            sampling: &self.sampling,
-            update_epochs: 1,
-            mini_batches: 1,
-            normalizes_over_supports: self.sampling.trained_logprobs == TrainedLogprobs::Processed,
-            vectors: None,
-            regroups: false,
-        }
+        Iteration::new(&self.rollouts, 1, 1)
     }
 
     fn algorithm(&self, inputs: AlgorithmInputs) -> Box<dyn Algorithm> {
@@ -197,16 +154,7 @@ impl OnlineMethod for A2cConfig {
 impl A2cConfig {
     /// Returns the keys of the advantage estimation.
     fn estimation(&self) -> Estimation {
-        Estimation {
-            kl: self.kl.clone(),
-            discount: self.discount,
-            gae_lambda: self.gae_lambda,
-            missing_eos_penalty: self.missing_eos_penalty,
-            whiten_rewards: self.whiten_rewards,
-            whiten_advantages: self.whiten_advantages,
-            whitening: self.quirks.whitening.clone(),
-            raw_kl: false,
-        }
+        Estimation { keys: self.advantages.clone(), whitening: self.quirks.whitening.clone(), raw_kl: false }
     }
 }
 
@@ -227,7 +175,7 @@ impl A2c {
     fn loss(&self) -> PolicyLoss {
         PolicyLoss {
             coefficient: 1.0,
-            temperature: self.config.sampling.trained_temperature(self.config.temperature) as f32,
+            temperature: self.config.rollouts.trained_temperature(),
             surrogate: Surrogate::PolicyGradient,
             level: Level::Token,
             denominator: Denominator::Tokens,

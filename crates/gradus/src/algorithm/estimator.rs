@@ -131,21 +131,45 @@ pub enum WhitenedOver {
     MiniBatch,
 }
 
-/// Keys of the steps from rewards to advantages.
+/// Keys of the steps from rewards to advantages, for methods with a critic.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct AdvantageKeys {
+    /// Discount γ.
+    pub discount: f64,
+    /// GAE's λ.
+    pub gae_lambda: f64,
+    /// Whiten rewards before GAE.
+    pub whiten_rewards: bool,
+    /// Whiten advantages.
+    pub whiten_advantages: bool,
+    /// Subtract this from the score of a completion without a stop id. Default: none (TRL's TL;DR recipe uses 1).
+    pub missing_eos_penalty: Option<f64>,
+    /// The KL penalty in the reward.
+    pub kl: KlConfig,
+    /// The critic.
+    pub critic: CriticConfig,
+}
+
+impl AdvantageKeys {
+    /// Creates keys with these values and the defaults of all methods for the others.
+    pub fn new(discount: f64, gae_lambda: f64, whiten_advantages: bool) -> Self {
+        Self {
+            discount,
+            gae_lambda,
+            whiten_rewards: false,
+            whiten_advantages,
+            missing_eos_penalty: None,
+            kl: KlConfig::default(),
+            critic: CriticConfig::default(),
+        }
+    }
+}
+
+/// Settings of the steps from rewards to advantages.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Estimation {
-    /// The KL penalty.
-    pub kl: KlConfig,
-    /// γ
-    pub discount: f64,
-    /// λ
-    pub gae_lambda: f64,
-    /// Penalty subtracted from the score of a completion without a stop id.
-    pub missing_eos_penalty: Option<f64>,
-    /// Whether to whiten rewards before GAE.
-    pub whiten_rewards: bool,
-    /// Whether to whiten advantages.
-    pub whiten_advantages: bool,
+    /// Keys that all methods with a critic have.
+    pub keys: AdvantageKeys,
     /// Settings of the whitening.
     pub whitening: WhiteningConfig,
     /// Whether the KL penalty uses the policy's logprobs over the whole vocabulary, even if training normalizes them
@@ -157,33 +181,35 @@ impl Estimation {
     /// Reports invalid keys of `method`.
     pub(crate) fn rules(&self, problems: &mut Problems<'_>, method: &str) {
         let key = |name: &str| format!("method.{method}.{name}");
-        problems.within(&key("discount"), self.discount, 0.0..=1.0);
-        problems.within(&key("gae_lambda"), self.gae_lambda, 0.0..=1.0);
-        problems.at_least(&key("missing_eos_penalty"), self.missing_eos_penalty.unwrap_or(0.0), 0.0);
-        let leaks = self.whitening.leak_padding && !self.whiten_rewards;
+        let keys = &self.keys;
+        problems.within(&key("discount"), keys.discount, 0.0..=1.0);
+        problems.within(&key("gae_lambda"), keys.gae_lambda, 0.0..=1.0);
+        problems.at_least(&key("missing_eos_penalty"), keys.missing_eos_penalty.unwrap_or(0.0), 0.0);
+        let leaks = self.whitening.leak_padding && !keys.whiten_rewards;
         let leak_padding = key("quirks.whitening.leak_padding");
         problems.require(!leaks, &[&leak_padding, &key("whiten_rewards")], || {
             let message = format!("`{leak_padding}` is true, but no rewards are whitened");
             (message, Some(format!("set `{}`, or leave it out", key("whiten_rewards"))))
         });
-        self.kl.rules(problems, method);
+        keys.kl.rules(problems, method);
+        keys.critic.rules(problems, method);
     }
 }
 
 /// Computes advantages from rewards. Its state is the critic and the KL controller.
 #[derive(Debug)]
 pub struct Estimator {
-    keys: Estimation,
+    settings: Estimation,
     kl: KlPenalty,
     /// Predicts the values of states.
     pub critic: Critic,
 }
 
 impl Estimator {
-    /// Creates an estimator from `keys`; `kl_coefficient` comes from a resumed run.
-    pub fn new(keys: Estimation, critic: Critic, kl_coefficient: Option<f64>) -> Self {
-        let kl = KlPenalty::new(&keys.kl, kl_coefficient, keys.raw_kl);
-        Self { keys, kl, critic }
+    /// Creates an estimator from `settings`; `kl_coefficient` comes from a resumed run.
+    pub fn new(settings: Estimation, critic: Critic, kl_coefficient: Option<f64>) -> Self {
+        let kl = KlPenalty::new(&settings.keys.kl, kl_coefficient, settings.raw_kl);
+        Self { settings, kl, critic }
     }
 
     /// Computes the advantages of all rollouts, on the host, and advances the KL controller by one step.
@@ -192,7 +218,7 @@ impl Estimator {
         let mut stats = Stats::default();
         // Rewards per token: the scores minus the penalties.
         let Penalties { mut rewards, kl } = self.kl.penalties(experience);
-        add_scores(&mut rewards, experience, self.keys.missing_eos_penalty, &mut stats);
+        add_scores(&mut rewards, experience, self.settings.keys.missing_eos_penalty, &mut stats);
         if let Some(measured) = kl {
             self.kl.adapt(measured, &mut stats);
         }
@@ -204,15 +230,15 @@ impl Estimator {
 
     /// Computes advantages from penalized rewards and values. Only `scored` rollouts enter whitening and the critic's targets.
     fn estimate(&self, mut rewards: Vec<Vec<f32>>, values: Vec<Vec<f32>>, scored: &[usize]) -> Advantages {
-        let Estimation { whitening, discount, gae_lambda, .. } = &self.keys;
+        let Estimation { keys, whitening, .. } = &self.settings;
         let mut padding = None;
-        if self.keys.whiten_rewards {
+        if keys.whiten_rewards {
             let mean = if whitening.center_rewards { Whiten::ZeroMean } else { Whiten::KeepMean };
             let zero = whiten_lists(&mut rewards, scored, mean, whitening.rewards.into());
             padding = whitening.leak_padding.then_some(zero);
         }
-        let mut found = of_critic(&rewards, values, scored, (*discount, *gae_lambda), padding);
-        if self.keys.whiten_advantages && whitening.advantages_over == WhitenedOver::Batch {
+        let mut found = of_critic(&rewards, values, scored, (keys.discount, keys.gae_lambda), padding);
+        if keys.whiten_advantages && whitening.advantages_over == WhitenedOver::Batch {
             self.whiten(&mut found, scored);
         }
         found
@@ -221,7 +247,8 @@ impl Estimator {
     /// Returns the advantages for a step over the rollouts `chosen`, whitened over these. `None` if the keys do not
     /// whiten per mini-batch.
     pub fn of_mini_batch(&self, advantages: &Advantages, chosen: &[usize]) -> Option<Advantages> {
-        let is_enabled = self.keys.whiten_advantages && self.keys.whitening.advantages_over == WhitenedOver::MiniBatch;
+        let Estimation { keys, whitening, .. } = &self.settings;
+        let is_enabled = keys.whiten_advantages && whitening.advantages_over == WhitenedOver::MiniBatch;
         is_enabled.then(|| {
             let mut own = advantages.clone();
             self.whiten(&mut own, chosen);
@@ -232,7 +259,7 @@ impl Estimator {
     fn whiten(&self, advantages: &mut Advantages, chosen: &[usize]) {
         let mut lists: Vec<Vec<f32>> =
             advantages.targets.iter_mut().map(|targets| std::mem::take(&mut targets.advantages_t)).collect();
-        whiten_lists(&mut lists, chosen, Whiten::ZeroMean, self.keys.whitening.advantages.into());
+        whiten_lists(&mut lists, chosen, Whiten::ZeroMean, self.settings.whitening.advantages.into());
         for (targets, advantages_t) in advantages.targets.iter_mut().zip(lists) {
             targets.advantages_t = advantages_t;
         }
@@ -245,7 +272,7 @@ impl Estimator {
 
     /// Returns the KL at which the run stops because the policy is too far from the reference.
     pub fn kl_limit(&self) -> Option<KlLimit> {
-        let KlConfig { stop_above, stop_after, .. } = self.keys.kl;
+        let KlConfig { stop_above, stop_after, .. } = self.settings.keys.kl;
         stop_above.map(|above| KlLimit { above, after: stop_after })
     }
 
@@ -317,14 +344,9 @@ mod tests {
 
     /// Two sequences of four and two tokens, γ = 1 and λ = 0.95. The expected numbers follow FineGrainedRLHF's arithmetic.
     fn fine_grained(leak_padding: bool) -> Advantages {
-        let keys = Estimation {
-            kl: KlConfig::default(),
-            discount: 1.0,
-            gae_lambda: 0.95,
-            missing_eos_penalty: None,
+        let settings = Estimation {
+            keys: AdvantageKeys { whiten_rewards: true, ..AdvantageKeys::new(1.0, 0.95, true) },
             raw_kl: false,
-            whiten_rewards: true,
-            whiten_advantages: true,
             whitening: WhiteningConfig {
                 rewards: WhiteningDivisor::RootOfDeviation,
                 advantages: WhiteningDivisor::RootOfDeviation,
@@ -334,7 +356,7 @@ mod tests {
         };
         let rewards = vec![vec![0.0, 0.5, 0.0, -0.3], vec![0.3, 0.8]];
         let values = vec![vec![0.1, 0.2, 0.0, -0.1], vec![0.0, 0.4]];
-        Estimator::new(keys, Critic::Shared, None).estimate(rewards, values, &[0, 1])
+        Estimator::new(settings, Critic::Shared, None).estimate(rewards, values, &[0, 1])
     }
 
     fn returns(advantages: &Advantages, rollout: usize) -> &[f32] {

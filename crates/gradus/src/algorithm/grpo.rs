@@ -4,7 +4,7 @@
 //! optimizer step; only `bnpo` is defined per micro-batch. The KL term is reduced like the policy loss, and the entropy
 //! is averaged over the tokens of the step.
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 
 use super::actor::Actor;
@@ -13,13 +13,15 @@ use super::grouped::Grouped;
 use super::step::{Denominator, PolicyLoss, Surrogate};
 use super::{Advantages, Algorithm, AlgorithmInputs, Experience, OnlineMethod, Update};
 use crate::data::{Need, TooLong};
-use crate::generate::{SamplingConfig, TrainedLogprobs};
 use crate::learner::Learner;
 use crate::loss::kl::KlCorrection;
 use crate::loss::surrogate::{Clip, Level};
 use crate::loss::vespo::Gamma;
 use crate::math::{Baseline, Reduction, Scale};
-use crate::method::{Cast, Defaults, Head, Iteration, Lifetime, Method, Preset, Problems, Shared};
+use crate::method::{
+    Cast, Defaults, Head, Iteration, Lifetime, Method, Preset, Problems, RolloutKeys, Shared, describe_defaults,
+    flattened,
+};
 use crate::settings::{RolloutsConfig, Settings, TrainConfig};
 use crate::stats::StepReport;
 
@@ -59,16 +61,12 @@ method:
 
 /// Keys of `method.grpo`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
+#[schemars(transform = |schema: &mut Schema| describe_defaults::<GrpoConfig>(schema, "TRL"))]
 pub struct GrpoConfig {
-    /// Completions per prompt, G. Default 8 (TRL).
-    #[schemars(range(max = 65_536))]
-    pub group_size: usize,
-    /// Maximum length of a completion in tokens. Default 512 (TRL).
-    #[schemars(range(max = 100_000_000))]
-    pub max_new_tokens: usize,
-    /// Temperature of sampling and of the trained logprobs. Default 1 (TRL).
-    pub temperature: f64,
+    /// How completions are sampled.
+    #[serde(flatten, deserialize_with = "flattened::<GrpoConfig, _, _>")]
+    pub rollouts: RolloutKeys,
     /// Passes over one batch of rollouts, μ. Default 1 (TRL).
     #[schemars(range(max = 10_000))]
     pub update_epochs: usize,
@@ -121,20 +119,12 @@ pub struct GrpoConfig {
     pub off_policy_mask_threshold: Option<f64>,
     /// Weight of the entropy bonus. Default 0.
     pub entropy_coefficient: f64,
-    /// Strings that end a completion.
-    pub stop: Vec<String>,
-    /// Further settings of the sampling distribution.
-    pub sampling: SamplingConfig,
-    /// Model directory of the reference. Default: the start model.
-    pub reference_model: Option<String>,
 }
 
 impl Default for GrpoConfig {
     fn default() -> Self {
         Self {
-            group_size: 8,
-            max_new_tokens: 512,
-            temperature: 1.0,
+            rollouts: RolloutKeys::new(8, 512, 1.0),
             update_epochs: 1,
             mini_batches: 1,
             clip_range: 0.2,
@@ -157,9 +147,6 @@ impl Default for GrpoConfig {
             resample_rounds: 0,
             off_policy_mask_threshold: None,
             entropy_coefficient: 0.0,
-            stop: Vec::new(),
-            sampling: SamplingConfig::default(),
-            reference_model: None,
         }
     }
 }
@@ -239,7 +226,7 @@ impl Method for GrpoConfig {
         let cast = Cast::alone(shared, Head::Language).with_rewards(shared);
         // Without a KL term, only evaluations use the reference.
         match self.kl_coefficient != 0.0 || shared.train.eval_steps >= 0 {
-            true => cast.with_reference(shared, self.reference_model.as_deref(), Lifetime::WholeRun),
+            true => cast.with_reference(shared, self.rollouts.reference_model.as_deref(), Lifetime::WholeRun),
             false => cast,
         }
     }
@@ -262,9 +249,10 @@ impl Method for GrpoConfig {
     }
 
     fn rules(&self, problems: &mut Problems<'_>, train: &TrainConfig) {
-        problems.require(self.group_size >= 2, &["method.grpo.group_size"], || {
+        problems.require(self.rollouts.group_size >= 2, &["method.grpo.group_size"], || {
             let reason = "an advantage is the distance from the mean of the group, which is always 0 in a group of one";
-            let message = format!("`method.grpo.group_size` is {}, but must be at least 2: {reason}", self.group_size);
+            let message =
+                format!("`method.grpo.group_size` is {}, but must be at least 2: {reason}", self.rollouts.group_size);
             (message, Some("8 is usual; `gradus ppo` works with one completion per prompt".into()))
         });
         problems.between("method.grpo.clip_range", self.clip_range, 0.0, 1.0);
@@ -337,18 +325,7 @@ impl GrpoConfig {
 
 impl OnlineMethod for GrpoConfig {
     fn iteration(&self) -> Iteration<'_> {
-        Iteration {
-            group_size: self.group_size,
-            max_new_tokens: self.max_new_tokens,
-            temperature: self.temperature,
-            stop: &self.stop,
-            sampling: &self.sampling,
-            update_epochs: self.update_epochs,
-            mini_batches: self.mini_batches,
-            normalizes_over_supports: self.sampling.trained_logprobs == TrainedLogprobs::Processed,
-            vectors: None,
-            regroups: true,
-        }
+        Iteration { regroups: true, ..Iteration::new(&self.rollouts, self.update_epochs, self.mini_batches) }
     }
 
     fn algorithm(&self, _: AlgorithmInputs) -> Box<dyn Algorithm> {
@@ -375,7 +352,7 @@ impl Grpo {
         let correction = if config.kl_bias_correction { KlCorrection::ImportanceRatio } else { KlCorrection::None };
         PolicyLoss {
             coefficient: 1.0,
-            temperature: config.sampling.trained_temperature(config.temperature) as f32,
+            temperature: config.rollouts.trained_temperature(),
             surrogate: match config.loss_type {
                 GrpoLossType::Cispo => Surrogate::Cispo(high),
                 GrpoLossType::Sapo => Surrogate::Sapo(config.sapo_temperature_pos, config.sapo_temperature_neg),
@@ -391,7 +368,7 @@ impl Grpo {
             },
             denominator: match config.loss_type {
                 GrpoLossType::Grpo | GrpoLossType::Sapo => Denominator::Weights(Reduction::SequenceMean),
-                GrpoLossType::DrGrpo => Denominator::Weights(Reduction::FixedLength(config.max_new_tokens)),
+                GrpoLossType::DrGrpo => Denominator::Weights(Reduction::FixedLength(config.rollouts.max_new_tokens)),
                 GrpoLossType::Dapo | GrpoLossType::Cispo | GrpoLossType::Vespo => {
                     Denominator::Weights(Reduction::TokenMean)
                 }

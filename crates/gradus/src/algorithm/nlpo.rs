@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::actor::Actor;
-use super::estimator::Estimator;
+use super::estimator::{Estimation, Estimator};
 use super::ppo::{Ppo, PpoConfig};
 use super::{Advantages, Algorithm, AlgorithmInputs, Experience, OnlineMethod, SavePolicy, Update};
 use crate::data::Need;
@@ -194,7 +194,7 @@ impl Method for NlpoConfig {
         problems.at_least("method.nlpo.top_k", self.top_k.unwrap_or(1), 1);
         problems.at_least("method.nlpo.mask_update_iterations", self.mask_update_iterations, 1);
         problems.at_least("method.nlpo.min_tokens_to_keep", self.min_tokens_to_keep, 1);
-        let is_raw = self.ppo.sampling.trained_logprobs == TrainedLogprobs::Raw;
+        let is_raw = self.ppo.rollouts.sampling.trained_logprobs == TrainedLogprobs::Raw;
         let keys = ["method.nlpo.sampling.trained_logprobs", "method.nlpo.mask_scope"];
         problems.require(is_raw, &keys, || {
             let message = format!("`{}` is not `raw`, but the mask decides which logprobs are trained on", keys[0]);
@@ -205,7 +205,7 @@ impl Method for NlpoConfig {
             let message = "`method.nlpo.renormalise` is true, but `train.sampling_weights` is set: completions are then sampled from the coarser weights, not from the policy";
             (message.into(), Some("leave out `train.sampling_weights`, or set `renormalise: false`".into()))
         });
-        let penalises = self.ppo.sampling.repetition_penalty != 1.0;
+        let penalises = self.ppo.rollouts.sampling.repetition_penalty != 1.0;
         let processed = self.renormalise && self.mask_scope == MaskScope::Processed;
         let keys = ["method.nlpo.mask_scope", "method.nlpo.sampling.repetition_penalty"];
         problems.require(!(processed && penalises), &keys, || {
@@ -261,13 +261,13 @@ impl Nlpo {
     /// # Panics
     /// When there is no critic.
     pub fn new(config: &NlpoConfig, inputs: AlgorithmInputs) -> Self {
-        let estimation = super::estimator::Estimation { raw_kl: true, ..config.ppo.estimation() };
+        let estimation = Estimation { raw_kl: true, ..config.ppo.estimation() };
         let critic = inputs.critic.expect("its cast has a critic");
         let mask = LikeliestMask {
             kept: config.kept(),
             at_least: config.min_tokens_to_keep,
             always: if config.keep_special_tokens { inputs.special_ids } else { Vec::new() },
-            temperature: config.ppo.temperature as f32,
+            temperature: config.ppo.rollouts.temperature as f32,
         };
         let ppo = Ppo::with(&config.ppo, estimation, critic, inputs.kl_coefficient);
         Self { config: config.clone(), ppo, mask, lagged: inputs.lagged }

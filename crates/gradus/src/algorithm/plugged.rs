@@ -4,8 +4,7 @@ use std::sync::LazyLock;
 
 use super::{Algorithm, AlgorithmInputs, OnlineMethod};
 use crate::data::{Need, TooLong};
-use crate::generate::SamplingConfig;
-use crate::method::{Cast, Defaults, Head, Iteration, Method, Preset, Problems, Shared};
+use crate::method::{Cast, Defaults, Head, Iteration, Method, Preset, Problems, RolloutKeys, Shared};
 use crate::settings::{RolloutsConfig, TrainConfig};
 
 /// A registered method, with its keys.
@@ -77,7 +76,7 @@ impl OnlineMethod for Plugged {
 /// Placeholder for an unregistered method; the rules of the configuration reject it.
 pub struct Unbound;
 
-static SAMPLING: LazyLock<SamplingConfig> = LazyLock::new(SamplingConfig::default);
+static ROLLOUTS: LazyLock<RolloutKeys> = LazyLock::new(|| RolloutKeys::new(1, 1, 1.0));
 
 impl Method for Unbound {
     fn name(&self) -> &'static str {
@@ -105,18 +104,7 @@ impl Method for Unbound {
 
 impl OnlineMethod for Unbound {
     fn iteration(&self) -> Iteration<'_> {
-        Iteration {
-            group_size: 1,
-            max_new_tokens: 1,
-            temperature: 1.0,
-            stop: &[],
-            sampling: &SAMPLING,
-            update_epochs: 1,
-            mini_batches: 1,
-            normalizes_over_supports: false,
-            vectors: None,
-            regroups: false,
-        }
+        Iteration::new(&ROLLOUTS, 1, 1)
     }
 
     fn algorithm(&self, _: AlgorithmInputs) -> Box<dyn Algorithm> {

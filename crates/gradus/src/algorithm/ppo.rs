@@ -3,14 +3,14 @@
 //! Schulman et al. 2017, <https://arxiv.org/abs/1707.06347>; for language models Ziegler et al. 2019,
 //! <https://arxiv.org/abs/1909.08593>. Follows TRL 1.12, but every mean covers only real tokens.
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 
 use super::actor::{Actor, lengths};
 use super::critic::Critic;
 pub use super::estimator::{
-    CRITIC_PREFIX, CriticConfig, CriticTrunk, KlConfig, KlEstimator, KlUnit, WhitenedOver, WhiteningConfig,
-    WhiteningDivisor,
+    AdvantageKeys, CRITIC_PREFIX, CriticConfig, CriticTrunk, KlConfig, KlEstimator, KlUnit, WhitenedOver,
+    WhiteningConfig, WhiteningDivisor,
 };
 use super::estimator::{Estimation, Estimator};
 use super::step::{
@@ -19,10 +19,11 @@ use super::step::{
 use super::{Advantages, Algorithm, AlgorithmInputs, Experience, OnlineMethod, Update, mini_batches};
 use crate::data::{Need, TooLong};
 use crate::error::Result;
-use crate::generate::{SamplingConfig, TrainedLogprobs};
 use crate::learner::Learner;
 use crate::loss::surrogate::{Clip, Level};
-use crate::method::{Cast, Defaults, Iteration, Method, Preset, Problems, Shared};
+use crate::method::{
+    Cast, Defaults, Iteration, Method, Preset, Problems, RolloutKeys, Shared, describe_defaults, flattened,
+};
 use crate::model::DropoutStream;
 use crate::rollout::StopReason;
 use crate::settings::{Settings, TrainConfig};
@@ -30,16 +31,12 @@ use crate::stats::{Stats, StepReport};
 
 /// Keys of `method.ppo`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
+#[schemars(transform = |schema: &mut Schema| describe_defaults::<PpoConfig>(schema, "TRL's TL;DR recipe"))]
 pub struct PpoConfig {
-    /// Completions per prompt. Default 1.
-    #[schemars(range(max = 65_536))]
-    pub group_size: usize,
-    /// Maximum length of a completion in tokens. Default 53 (TRL's TL;DR recipe).
-    #[schemars(range(max = 100_000_000))]
-    pub max_new_tokens: usize,
-    /// Temperature of sampling and of the trained logprobs (see `sampling.trained_logprobs`). Default 0.7 (TRL).
-    pub temperature: f64,
+    /// How completions are sampled.
+    #[serde(flatten, deserialize_with = "flattened::<PpoConfig, _, _>")]
+    pub rollouts: RolloutKeys,
     /// Passes over one batch of rollouts. Default 4 (TRL).
     #[schemars(range(max = 10_000))]
     pub update_epochs: usize,
@@ -57,28 +54,11 @@ pub struct PpoConfig {
     pub value_coefficient: f64,
     /// Weight of the entropy bonus. Default 0.
     pub entropy_coefficient: f64,
-    /// Discount γ. Default 1 (TRL).
-    pub discount: f64,
-    /// GAE's λ. Default 0.95 (TRL).
-    pub gae_lambda: f64,
-    /// Whiten rewards before GAE. Default false (TRL).
-    pub whiten_rewards: bool,
-    /// Whiten advantages. Default true (TRL).
-    pub whiten_advantages: bool,
-    /// Subtract this from the score of a completion without a stop id. Default: none (TRL's TL;DR recipe uses 1).
-    pub missing_eos_penalty: Option<f64>,
+    /// How rewards become advantages.
+    #[serde(flatten, deserialize_with = "flattened::<PpoConfig, _, _>")]
+    pub advantages: AdvantageKeys,
     /// Skip the remaining update epochs when the policy has moved further than 1.5 times this (mean k3). Default: off.
     pub target_kl: Option<f64>,
-    /// The KL penalty in the reward.
-    pub kl: KlConfig,
-    /// The critic.
-    pub critic: CriticConfig,
-    /// Strings that end a completion.
-    pub stop: Vec<String>,
-    /// Further settings of the sampling distribution.
-    pub sampling: SamplingConfig,
-    /// Model directory of the reference. Default: the start model.
-    pub reference_model: Option<String>,
     /// Details that reproduce RL4LMs, Stable-Baselines3 or FineGrainedRLHF.
     pub quirks: PpoQuirks,
 }
@@ -86,9 +66,7 @@ pub struct PpoConfig {
 impl Default for PpoConfig {
     fn default() -> Self {
         Self {
-            group_size: 1,
-            max_new_tokens: 53,
-            temperature: 0.7,
+            rollouts: RolloutKeys::new(1, 53, 0.7),
             update_epochs: 4,
             mini_batches: 1,
             clip_range: 0.2,
@@ -96,17 +74,8 @@ impl Default for PpoConfig {
             policy_coefficient: 1.0,
             value_coefficient: 0.1,
             entropy_coefficient: 0.0,
-            discount: 1.0,
-            gae_lambda: 0.95,
-            whiten_rewards: false,
-            whiten_advantages: true,
-            missing_eos_penalty: None,
+            advantages: AdvantageKeys::new(1.0, 0.95, true),
             target_kl: None,
-            kl: KlConfig::default(),
-            critic: CriticConfig::default(),
-            stop: Vec::new(),
-            sampling: SamplingConfig::default(),
-            reference_model: None,
             quirks: PpoQuirks::default(),
         }
     }
@@ -268,7 +237,7 @@ impl Method for PpoConfig {
     }
 
     fn cast(&self, shared: &Shared<'_>) -> Cast {
-        self.critic.cast(shared, self.reference_model.as_deref())
+        self.advantages.critic.cast(shared, self.rollouts.reference_model.as_deref())
     }
 
     fn drops_out(&self) -> bool {
@@ -292,7 +261,7 @@ impl PpoConfig {
     /// Reports invalid keys; `method` is the method that contains them.
     pub(super) fn check_rules(&self, problems: &mut Problems<'_>, method: &str, train: &TrainConfig) {
         let key = |name: &str| format!("method.{method}.{name}");
-        problems.at_least(&key("group_size"), self.group_size, 1);
+        problems.at_least(&key("group_size"), self.rollouts.group_size, 1);
         problems.between(&key("clip_range"), self.clip_range, 0.0, 1.0);
         problems.at_least(&key("entropy_coefficient"), self.entropy_coefficient, 0.0);
         self.iteration().rules(problems, method, train);
@@ -302,38 +271,17 @@ impl PpoConfig {
         problems.above_zero(&key("target_kl"), self.target_kl.unwrap_or(1.0));
         problems.at_least(&key("quirks.part_size"), self.quirks.part_size.unwrap_or(1), 1);
         self.estimation().rules(problems, method);
-        self.critic.rules(problems, method);
     }
 
     /// Returns the keys of the advantage estimation.
     pub(super) fn estimation(&self) -> Estimation {
-        Estimation {
-            kl: self.kl.clone(),
-            discount: self.discount,
-            gae_lambda: self.gae_lambda,
-            missing_eos_penalty: self.missing_eos_penalty,
-            whiten_rewards: self.whiten_rewards,
-            whiten_advantages: self.whiten_advantages,
-            whitening: self.quirks.whitening.clone(),
-            raw_kl: false,
-        }
+        Estimation { keys: self.advantages.clone(), whitening: self.quirks.whitening.clone(), raw_kl: false }
     }
 }
 
 impl OnlineMethod for PpoConfig {
     fn iteration(&self) -> Iteration<'_> {
-        Iteration {
-            group_size: self.group_size,
-            max_new_tokens: self.max_new_tokens,
-            temperature: self.temperature,
-            stop: &self.stop,
-            sampling: &self.sampling,
-            update_epochs: self.update_epochs,
-            mini_batches: self.mini_batches,
-            normalizes_over_supports: self.sampling.trained_logprobs == TrainedLogprobs::Processed,
-            vectors: None,
-            regroups: false,
-        }
+        Iteration::new(&self.rollouts, self.update_epochs, self.mini_batches)
     }
 
     fn algorithm(&self, inputs: AlgorithmInputs) -> Box<dyn Algorithm> {
@@ -374,7 +322,7 @@ impl Ppo {
         let in_parts = quirks.part_size.is_some() || quirks.sum_parts || quirks.length_weights;
         PolicyLoss {
             coefficient: config.policy_coefficient,
-            temperature: config.sampling.trained_temperature(config.temperature) as f32,
+            temperature: config.rollouts.trained_temperature(),
             surrogate: Surrogate::Clipped(Clip::symmetric(config.clip_range)),
             level: Level::Token,
             denominator: match in_parts {

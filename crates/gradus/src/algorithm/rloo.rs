@@ -4,7 +4,7 @@
 //! reward, and the ratio is that of whole completions, clipped as in PPO. Differs in that denominators cover the
 //! optimizer step.
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 
 use super::actor::Actor;
@@ -12,27 +12,24 @@ use super::grouped::Grouped;
 use super::step::{Denominator, PolicyLoss, Surrogate};
 use super::{Advantages, Algorithm, AlgorithmInputs, Experience, OnlineMethod, Update};
 use crate::data::{Need, TooLong};
-use crate::generate::{SamplingConfig, TrainedLogprobs};
 use crate::learner::Learner;
 use crate::loss::surrogate::{Clip, Level};
 use crate::math::{Baseline, GroupAdvantages, Reduction, Scale, group::SCALE_EPSILON, group_advantages, stats};
-use crate::method::{Cast, Defaults, Head, Iteration, Lifetime, Method, Problems, Shared};
+use crate::method::{
+    Cast, Defaults, Head, Iteration, Lifetime, Method, Problems, RolloutKeys, Shared, describe_defaults, flattened,
+};
 use crate::rollout::Rollout;
 use crate::settings::{Settings, TrainConfig};
 use crate::stats::{Stats, StepReport};
 
 /// Keys of `method.rloo`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
+#[schemars(transform = |schema: &mut Schema| describe_defaults::<RlooConfig>(schema, "TRL"))]
 pub struct RlooConfig {
-    /// Completions per prompt, k. Default 2 (TRL).
-    #[schemars(range(max = 65_536))]
-    pub group_size: usize,
-    /// Maximum length of a completion in tokens. Default 512 (TRL).
-    #[schemars(range(max = 100_000_000))]
-    pub max_new_tokens: usize,
-    /// Temperature of sampling and of the trained logprobs. Default 1 (TRL).
-    pub temperature: f64,
+    /// How completions are sampled.
+    #[serde(flatten, deserialize_with = "flattened::<RlooConfig, _, _>")]
+    pub rollouts: RolloutKeys,
     /// Passes over one batch of rollouts. Default 1 (TRL).
     #[schemars(range(max = 10_000))]
     pub update_epochs: usize,
@@ -55,20 +52,12 @@ pub struct RlooConfig {
     /// Subtract this from the reward of a completion that reached `max_new_tokens` without a stop id, before rewards are
     /// compared within their group. Default: nothing.
     pub missing_eos_penalty: Option<f64>,
-    /// Strings that end a completion.
-    pub stop: Vec<String>,
-    /// Further settings of the sampling distribution.
-    pub sampling: SamplingConfig,
-    /// Model directory of the reference. Default: the start model.
-    pub reference_model: Option<String>,
 }
 
 impl Default for RlooConfig {
     fn default() -> Self {
         Self {
-            group_size: 2,
-            max_new_tokens: 512,
-            temperature: 1.0,
+            rollouts: RolloutKeys::new(2, 512, 1.0),
             update_epochs: 1,
             mini_batches: 1,
             clip_range: 0.2,
@@ -78,9 +67,6 @@ impl Default for RlooConfig {
             reward_clip_range: None,
             mask_truncated_completions: false,
             missing_eos_penalty: None,
-            stop: Vec::new(),
-            sampling: SamplingConfig::default(),
-            reference_model: None,
         }
     }
 }
@@ -106,7 +92,7 @@ impl Method for RlooConfig {
         let cast = Cast::alone(shared, Head::Language).with_rewards(shared);
         // Without a KL, only evaluations use the reference.
         match self.kl_coefficient != 0.0 || shared.train.eval_steps >= 0 {
-            true => cast.with_reference(shared, self.reference_model.as_deref(), Lifetime::WholeRun),
+            true => cast.with_reference(shared, self.rollouts.reference_model.as_deref(), Lifetime::WholeRun),
             false => cast,
         }
     }
@@ -116,9 +102,10 @@ impl Method for RlooConfig {
     }
 
     fn rules(&self, problems: &mut Problems<'_>, train: &TrainConfig) {
-        problems.require(self.group_size >= 2, &["method.rloo.group_size"], || {
+        problems.require(self.rollouts.group_size >= 2, &["method.rloo.group_size"], || {
             let reason = "a completion is compared with the others of its prompt";
-            let message = format!("`method.rloo.group_size` is {}, but must be at least 2: {reason}", self.group_size);
+            let message =
+                format!("`method.rloo.group_size` is {}, but must be at least 2: {reason}", self.rollouts.group_size);
             (message, Some("2 and 4 are usual; `gradus ppo` works with one completion per prompt".into()))
         });
         problems.between("method.rloo.clip_range", self.clip_range, 0.0, 1.0);
@@ -141,18 +128,7 @@ impl Method for RlooConfig {
 
 impl OnlineMethod for RlooConfig {
     fn iteration(&self) -> Iteration<'_> {
-        Iteration {
-            group_size: self.group_size,
-            max_new_tokens: self.max_new_tokens,
-            temperature: self.temperature,
-            stop: &self.stop,
-            sampling: &self.sampling,
-            update_epochs: self.update_epochs,
-            mini_batches: self.mini_batches,
-            normalizes_over_supports: self.sampling.trained_logprobs == TrainedLogprobs::Processed,
-            vectors: None,
-            regroups: true,
-        }
+        Iteration { regroups: true, ..Iteration::new(&self.rollouts, self.update_epochs, self.mini_batches) }
     }
 
     fn algorithm(&self, _: AlgorithmInputs) -> Box<dyn Algorithm> {
@@ -178,7 +154,7 @@ impl Rloo {
         let high = config.clip_range_high.unwrap_or(config.clip_range);
         PolicyLoss {
             coefficient: 1.0,
-            temperature: config.sampling.trained_temperature(config.temperature) as f32,
+            temperature: config.rollouts.trained_temperature(),
             surrogate: Surrogate::Clipped(Clip { low: config.clip_range, high, delta: None }),
             level: Level::SequenceProduct,
             // All tokens of a completion have the same ratio and the same loss, so their mean is the completion's loss.
@@ -201,9 +177,9 @@ impl RlooConfig {
             reward.map(|reward| (f64::from(reward).clamp(low, high) - self.kl_coefficient * kl) as f32)
         };
         let shaped_b: Vec<Option<f32>> = rewards_b.iter().zip(kl_b).map(shaped).collect();
-        let mut found = group_advantages(&shaped_b, self.group_size, Baseline::LeaveOneOut, Scale::None);
+        let mut found = group_advantages(&shaped_b, self.rollouts.group_size, Baseline::LeaveOneOut, Scale::None);
         if self.normalize_advantages {
-            normalize(&mut found, &shaped_b, self.group_size);
+            normalize(&mut found, &shaped_b, self.rollouts.group_size);
         }
         found
     }

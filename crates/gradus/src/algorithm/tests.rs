@@ -6,7 +6,7 @@ use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 
 use super::critic::SeparateCritic;
-use super::estimator::{WhitenedOver, WhiteningConfig};
+use super::estimator::{AdvantageKeys, WhitenedOver, WhiteningConfig};
 use super::grpo::{Grpo, GrpoConfig, GrpoLossType, ScaleRewards};
 use super::ppo::{Ppo, PpoConfig, PpoQuirks};
 use super::rloo::{Rloo, RlooConfig};
@@ -14,6 +14,7 @@ use super::*;
 use crate::algorithm::actor::ValueHead;
 use crate::host::read;
 use crate::learner::optimizer::Optimizer;
+use crate::method::RolloutKeys;
 use crate::model::{CausalLm, ModelDir, RewardModel, Rows, named_tensors};
 use crate::progress::Unwatched;
 use crate::rollout::{Prompt, Rollout, StopReason, Turn};
@@ -86,7 +87,11 @@ fn updated(algorithm: &mut dyn Algorithm, value_head: bool, of_tool: f32) -> (Ac
 
 #[test]
 fn grpo_learns_from_what_the_policy_wrote() {
-    let mut grpo = Grpo::new(&GrpoConfig { group_size: 2, scale_rewards: ScaleRewards::None, ..GrpoConfig::default() });
+    let mut grpo = Grpo::new(&GrpoConfig {
+        rollouts: RolloutKeys::new(2, 512, 1.0),
+        scale_rewards: ScaleRewards::None,
+        ..GrpoConfig::default()
+    });
     let (found, advantages) = updated(&mut grpo, false, f32::NAN);
     assert_eq!(advantages_of(&advantages), [vec![0.5; 3], vec![-0.5; 4]]);
 
@@ -150,7 +155,12 @@ fn ratios_of_a_sampler_multiply_losses() {
         }
     };
     let grpo = |loss_type| {
-        Grpo::new(&GrpoConfig { group_size: 2, scale_rewards: ScaleRewards::None, loss_type, ..GrpoConfig::default() })
+        Grpo::new(&GrpoConfig {
+            rollouts: RolloutKeys::new(2, 512, 1.0),
+            scale_rewards: ScaleRewards::None,
+            loss_type,
+            ..GrpoConfig::default()
+        })
     };
     for loss_type in [GrpoLossType::Dapo, GrpoLossType::Sapo, GrpoLossType::Grpo] {
         let found = named_tensors(&taught(grpo(loss_type), false, by_ratios));
@@ -161,7 +171,12 @@ fn ratios_of_a_sampler_multiply_losses() {
     let ppo = |whiten_advantages| {
         let whitening = WhiteningConfig { advantages_over: WhitenedOver::MiniBatch, ..WhiteningConfig::default() };
         let quirks = PpoQuirks { whitening, ..PpoQuirks::default() };
-        let config = PpoConfig { whiten_advantages, quirks, update_epochs: 1, ..PpoConfig::default() };
+        let config = PpoConfig {
+            advantages: AdvantageKeys::new(1.0, 0.95, whiten_advantages),
+            quirks,
+            update_epochs: 1,
+            ..PpoConfig::default()
+        };
         Ppo::new(&config, Critic::Shared, None)
     };
     let found = named_tensors(&taught(ppo(false), true, by_ratios));
@@ -173,7 +188,11 @@ fn ratios_of_a_sampler_multiply_losses() {
 #[test]
 fn a_sequence_that_is_bad_and_far_from_its_sampler_teaches_nothing() {
     let grpo = |off_policy_mask_threshold| {
-        let config = GrpoConfig { group_size: 2, scale_rewards: ScaleRewards::None, ..GrpoConfig::default() };
+        let config = GrpoConfig {
+            rollouts: RolloutKeys::new(2, 512, 1.0),
+            scale_rewards: ScaleRewards::None,
+            ..GrpoConfig::default()
+        };
         Grpo::new(&GrpoConfig { off_policy_mask_threshold, ..config })
     };
     // The second sequence has a negative advantage.
@@ -194,7 +213,8 @@ fn a_sequence_that_is_bad_and_far_from_its_sampler_teaches_nothing() {
 
 #[test]
 fn ppo_counts_time_in_what_the_policy_wrote() {
-    let config = PpoConfig { whiten_advantages: false, update_epochs: 1, ..PpoConfig::default() };
+    let config =
+        PpoConfig { advantages: AdvantageKeys::new(1.0, 0.95, false), update_epochs: 1, ..PpoConfig::default() };
     let run = |of_tool| updated(&mut Ppo::new(&config, Critic::Shared, None), true, of_tool);
     let (actor, advantages) = run(f32::NAN);
     // The critic returns 0, γ = 1, λ = 0.95, and the third of three steps has reward 1: 0.95², 0.95, 1.
@@ -242,7 +262,8 @@ fn the_learning_rate_of_ppo_may_rise_within_an_iteration() {
         let value_head = Some(ValueHead::zeros(policy.trunk.dims().1, &policy.trunk.device()));
         let mut learner = Learner::new(Actor { policy, value_head }, Optimizer::new(settings.optimizer));
         let quirks = PpoQuirks { lr_per_step, ..PpoQuirks::default() };
-        let config = PpoConfig { update_epochs: 2, temperature: 1.0, quirks, ..PpoConfig::default() };
+        let config =
+            PpoConfig { rollouts: RolloutKeys::new(1, 53, 1.0), update_epochs: 2, quirks, ..PpoConfig::default() };
         let mut ppo = Ppo::new(&config, Critic::Shared, None);
         let advantages = ppo.advantages(&learner.frozen(), &experience, &settings);
         let at = Update { iteration: 0, multiplier: settings.multiplier(0), settings: &settings, progress: &Unwatched };
@@ -278,7 +299,7 @@ fn ppo_drops_out_in_updates_alone() {
         let recorded: Vec<Vec<f32>> = experience.iter().map(|rollout| rollout.logprobs.clone()).collect();
         let value_head = Some(ValueHead::zeros(policy.trunk.dims().1, &policy.trunk.device()));
         let mut learner = Learner::new(Actor { policy, value_head }, Optimizer::new(settings.optimizer));
-        let config = PpoConfig { update_epochs: 1, temperature: 1.0, ..PpoConfig::default() };
+        let config = PpoConfig { rollouts: RolloutKeys::new(1, 53, 1.0), update_epochs: 1, ..PpoConfig::default() };
         let mut ppo = Ppo::new(&config, Critic::Shared, None);
         let advantages = ppo.advantages(&learner.frozen(), &experience, &settings);
         let at = Update { iteration: 0, multiplier: 1.0, settings: &settings, progress: &Unwatched };
@@ -305,9 +326,8 @@ fn ratios_of_groups_are_to_logprobs_with_dropout() {
         let mut learner = Learner::new(Actor { policy, value_head: None }, Optimizer::new(settings.optimizer));
         // Every ratio other than 1 is clipped.
         let config = GrpoConfig {
-            group_size: 2,
+            rollouts: RolloutKeys::new(2, 512, 1.0),
             update_epochs,
-            temperature: 1.0,
             kl_coefficient: 0.0,
             clip_range: 1e-4,
             ..GrpoConfig::default()
@@ -336,8 +356,8 @@ fn the_policy_loss_has_a_weight() {
         let value_head = Some(ValueHead::zeros(policy.trunk.dims().1, &policy.trunk.device()));
         let mut learner = Learner::new(Actor { policy, value_head }, Optimizer::new(settings.optimizer));
         let config = PpoConfig {
+            rollouts: RolloutKeys::new(1, 53, 1.0),
             update_epochs: 1,
-            temperature: 1.0,
             value_coefficient: 0.0,
             policy_coefficient,
             ..PpoConfig::default()
@@ -371,7 +391,7 @@ fn a_completion_that_is_cut_off_loses_the_penalty_before_rewards_are_compared() 
         |algorithm: &mut dyn Algorithm| algorithm.advantages(&actor, &experience, &settings).targets[0].advantages_t[0];
     let grpo = |missing_eos_penalty| {
         let config = GrpoConfig {
-            group_size: 2,
+            rollouts: RolloutKeys::new(2, 512, 1.0),
             scale_rewards: ScaleRewards::None,
             missing_eos_penalty,
             ..GrpoConfig::default()
@@ -381,7 +401,7 @@ fn a_completion_that_is_cut_off_loses_the_penalty_before_rewards_are_compared() 
     // Minus the mean of the group: 1 − 0.5, and −2 + 1.
     assert_eq!([grpo(None), grpo(Some(3.0))], [0.5, -1.0]);
     let rloo = |missing_eos_penalty| {
-        let config = RlooConfig { group_size: 2, kl_coefficient: 0.0, missing_eos_penalty, ..RlooConfig::default() };
+        let config = RlooConfig { kl_coefficient: 0.0, missing_eos_penalty, ..RlooConfig::default() };
         first(&mut Rloo::new(&config))
     };
     // Minus the other one's: 1 − 0, and −2 − 0.

@@ -7,40 +7,37 @@
 
 use burn::module::Module;
 use burn::tensor::Tensor;
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 
 use super::actor::{Actor, lengths};
 use super::critic::Critic;
-use super::estimator::{CriticConfig, CriticTrunk, Estimation, Estimator, KlConfig, WhiteningConfig};
+use super::estimator::{AdvantageKeys, CriticTrunk, Estimation, Estimator, WhiteningConfig};
 use super::fisher::{Distance, Distributions};
 use super::step::{Denominator, Learners, MiniBatch, OldLogprobs, PassStats, PolicyLoss, Surrogate};
 use super::{Advantages, Algorithm, AlgorithmInputs, Experience, OnlineMethod, Update, actor, mini_batches};
 use crate::data::{Need, TooLong};
 use crate::error::Result;
-use crate::generate::{SamplingConfig, TrainedLogprobs};
 use crate::host::{constant, read};
 use crate::learner::Learner;
 use crate::loss::reduce::sum;
 use crate::loss::surrogate::{Clip, Level};
 use crate::loss::value;
 use crate::math::conjugate::{add_scaled, conjugate_gradient, dot};
-use crate::method::{Cast, Defaults, Iteration, Method, Preset, Problems, Shared};
+use crate::method::{
+    Cast, Defaults, Iteration, Method, Preset, Problems, RolloutKeys, Shared, describe_defaults, flattened,
+};
 use crate::settings::{Settings, TrainConfig};
 use crate::stats::{Stats, StepReport};
 
 /// Keys of `method.trpo`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
+#[schemars(transform = |schema: &mut Schema| describe_defaults::<TrpoConfig>(schema, "RL4LMs"))]
 pub struct TrpoConfig {
-    /// Completions per prompt. Default 1.
-    #[schemars(range(max = 65_536))]
-    pub group_size: usize,
-    /// Maximum length of a completion in tokens. Default 48 (RL4LMs' IMDB recipe).
-    #[schemars(range(max = 100_000_000))]
-    pub max_new_tokens: usize,
-    /// Temperature of sampling and of the trained logprobs. Default 1 (RL4LMs).
-    pub temperature: f64,
+    /// How completions are sampled.
+    #[serde(flatten, deserialize_with = "flattened::<TrpoConfig, _, _>")]
+    pub rollouts: RolloutKeys,
     /// Maximum distance that a step may move the policy: mean KL(new ‖ old) over tokens, in nats. Default 0.01 (RL4LMs).
     pub target_kl: f64,
     /// Maximum number of conjugate gradient steps. Default 15 (RL4LMs).
@@ -59,26 +56,9 @@ pub struct TrpoConfig {
     /// Mini-batches (optimizer steps of the critic) per pass. Default 1.
     #[schemars(range(max = 1_000_000))]
     pub critic_mini_batches: usize,
-    /// Discount γ. Default 0.99 (RL4LMs).
-    pub discount: f64,
-    /// GAE's λ. Default 0.95 (RL4LMs).
-    pub gae_lambda: f64,
-    /// Whiten rewards before GAE. Default false (RL4LMs).
-    pub whiten_rewards: bool,
-    /// Whiten advantages. Default true (RL4LMs).
-    pub whiten_advantages: bool,
-    /// Subtract this from the score of a completion without a stop id. Default: none.
-    pub missing_eos_penalty: Option<f64>,
-    /// The KL penalty in the reward.
-    pub kl: KlConfig,
-    /// The critic. It must have a trunk of its own, because the policy's steps do not train it.
-    pub critic: CriticConfig,
-    /// Strings that end a completion.
-    pub stop: Vec<String>,
-    /// Further settings of the sampling distribution.
-    pub sampling: SamplingConfig,
-    /// Model directory of the reference. Default: the start model.
-    pub reference_model: Option<String>,
+    /// How rewards become advantages.
+    #[serde(flatten, deserialize_with = "flattened::<TrpoConfig, _, _>")]
+    pub advantages: AdvantageKeys,
     /// Details that reproduce RL4LMs, Stable-Baselines3 or FineGrainedRLHF.
     pub quirks: TrpoQuirks,
 }
@@ -86,9 +66,7 @@ pub struct TrpoConfig {
 impl Default for TrpoConfig {
     fn default() -> Self {
         Self {
-            group_size: 1,
-            max_new_tokens: 48,
-            temperature: 1.0,
+            rollouts: RolloutKeys::new(1, 48, 1.0),
             target_kl: 0.01,
             cg_max_steps: 15,
             cg_damping: 0.1,
@@ -96,16 +74,7 @@ impl Default for TrpoConfig {
             line_search_max_iter: 10,
             critic_updates: 10,
             critic_mini_batches: 1,
-            discount: 0.99,
-            gae_lambda: 0.95,
-            whiten_rewards: false,
-            whiten_advantages: true,
-            missing_eos_penalty: None,
-            kl: KlConfig::default(),
-            critic: CriticConfig::default(),
-            stop: Vec::new(),
-            sampling: SamplingConfig::default(),
-            reference_model: None,
+            advantages: AdvantageKeys::new(0.99, 0.95, true),
             quirks: TrpoQuirks::default(),
         }
     }
@@ -167,7 +136,7 @@ impl Method for TrpoConfig {
     }
 
     fn cast(&self, shared: &Shared<'_>) -> Cast {
-        self.critic.cast(shared, self.reference_model.as_deref())
+        self.advantages.critic.cast(shared, self.rollouts.reference_model.as_deref())
     }
 
     fn preset(&self, preset: Preset) -> Option<&'static str> {
@@ -179,7 +148,7 @@ impl Method for TrpoConfig {
 
     fn rules(&self, problems: &mut Problems<'_>, train: &TrainConfig) {
         let key = |name: &str| format!("method.trpo.{name}");
-        problems.at_least(&key("group_size"), self.group_size, 1);
+        problems.at_least(&key("group_size"), self.rollouts.group_size, 1);
         problems.above_zero(&key("target_kl"), self.target_kl);
         problems.at_least(&key("cg_max_steps"), self.cg_max_steps, 1);
         problems.at_least(&key("cg_damping"), self.cg_damping, 0.0);
@@ -188,8 +157,7 @@ impl Method for TrpoConfig {
         problems.at_least(&key("critic_updates"), self.critic_updates, 1);
         self.iteration().rules(problems, self.name(), train);
         self.estimation().rules(problems, self.name());
-        self.critic.rules(problems, self.name());
-        problems.require(self.critic.trunk == CriticTrunk::Separate, &[&key("critic.trunk")], || {
+        problems.require(self.advantages.critic.trunk == CriticTrunk::Separate, &[&key("critic.trunk")], || {
             let reason = "a critic on the policy's trunk would move the policy beyond its trust region";
             (format!("`{}` is `shared`: {reason}", key("critic.trunk")), Some("leave it out".into()))
         });
@@ -199,16 +167,8 @@ impl Method for TrpoConfig {
 impl OnlineMethod for TrpoConfig {
     fn iteration(&self) -> Iteration<'_> {
         Iteration {
-            group_size: self.group_size,
-            max_new_tokens: self.max_new_tokens,
-            temperature: self.temperature,
-            stop: &self.stop,
-            sampling: &self.sampling,
-            update_epochs: self.critic_updates,
-            mini_batches: self.critic_mini_batches,
-            normalizes_over_supports: self.sampling.trained_logprobs == TrainedLogprobs::Processed,
             vectors: Some(VECTORS),
-            regroups: false,
+            ..Iteration::new(&self.rollouts, self.critic_updates, self.critic_mini_batches)
         }
     }
 
@@ -220,16 +180,7 @@ impl OnlineMethod for TrpoConfig {
 impl TrpoConfig {
     /// Returns the keys of the advantage estimation.
     fn estimation(&self) -> Estimation {
-        Estimation {
-            kl: self.kl.clone(),
-            discount: self.discount,
-            gae_lambda: self.gae_lambda,
-            missing_eos_penalty: self.missing_eos_penalty,
-            whiten_rewards: self.whiten_rewards,
-            whiten_advantages: self.whiten_advantages,
-            whitening: self.quirks.whitening.clone(),
-            raw_kl: false,
-        }
+        Estimation { keys: self.advantages.clone(), whitening: self.quirks.whitening.clone(), raw_kl: false }
     }
 }
 
@@ -295,7 +246,7 @@ impl Trpo {
     fn loss(&self) -> PolicyLoss {
         PolicyLoss {
             coefficient: 1.0,
-            temperature: self.config.sampling.trained_temperature(self.config.temperature) as f32,
+            temperature: self.config.rollouts.trained_temperature(),
             surrogate: Surrogate::Clipped(Clip { low: 1.0, high: f64::INFINITY, delta: None }),
             level: Level::Token,
             denominator: Denominator::Tokens,
@@ -314,7 +265,7 @@ impl Trpo {
         let distributions = Distributions {
             experience: batch.experience,
             chosen: batch.chosen,
-            temperature: config.sampling.trained_temperature(config.temperature) as f32,
+            temperature: config.rollouts.trained_temperature(),
             passes: update.settings.passes,
         };
         // 1. The gradient of the objective.

@@ -5,6 +5,7 @@ use std::time::Instant;
 use rand::Rng;
 
 use super::{Generation, MachineReport, Options, Training};
+use crate::batches::MicroBatch;
 use crate::data::SftExample;
 use crate::error::{Error, Result};
 use crate::generate::{NoStopRule, SamplingParams, generate};
@@ -14,8 +15,7 @@ use crate::model::{CausalLm, ModelShape, Precision};
 use crate::objective::sft::{Sft, SftConfig};
 use crate::progress::Unwatched;
 use crate::rng::{Purpose, Seed};
-use crate::settings::Settings;
-use crate::settings::TrainConfig;
+use crate::settings::{StepSettings, TrainConfig};
 use crate::train::offline::{Halt, optimize};
 
 /// So small that hundreds of steps on random rows do not destroy the weights.
@@ -24,7 +24,7 @@ const LEARNING_RATE: f64 = 1e-6;
 /// A model in training.
 pub struct Trainer {
     learner: Learner<CausalLm>,
-    settings: Settings,
+    settings: StepSettings,
     repetitions: usize,
     compute: Precision,
 }
@@ -32,13 +32,14 @@ pub struct Trainer {
 impl Trainer {
     /// Creates a trainer for `model`, which must be on a device with autodiff.
     pub fn new(model: CausalLm, options: &Options) -> Self {
-        let config = TrainConfig {
-            micro_batch_tokens: options.micro_batch_tokens,
-            seed: options.seed.0,
-            ..TrainConfig::default()
+        let defaults = TrainConfig::default();
+        let settings = StepSettings {
+            learning_rate: LEARNING_RATE,
+            max_grad_norm: defaults.max_grad_norm,
+            passes: MicroBatch { tokens: options.micro_batch_tokens, ..defaults.passes() },
+            seed: options.seed,
         };
-        let settings = Settings::new(&config, 1, LEARNING_RATE, "eval_loss");
-        let learner = Learner::new(model, Optimizer::new(settings.optimizer));
+        let learner = Learner::new(model, Optimizer::new(defaults.optimizer()));
         Self { learner, settings, repetitions: options.repetitions, compute: options.compute }
     }
 
@@ -62,14 +63,12 @@ impl Trainer {
             .collect();
         let rows: Vec<&SftExample> = rows.iter().collect();
         let objective = Sft::new(&SftConfig::default());
-        let (learner, settings) = (&mut self.learner, &self.settings);
+        let (learner, settings) = (&mut self.learner, self.settings);
         let step_s = median(self.repetitions, &mut || {
-            optimize(&objective, learner, &rows, LEARNING_RATE, settings, &Unwatched).map(drop).map_err(|halt| {
-                match halt {
-                    Halt::Diverged(what) => Error::input(format!("training on random rows failed: {what}")),
-                    Halt::Interrupted => Error::Interrupted,
-                    Halt::Failed(error) => error,
-                }
+            optimize(&objective, learner, &rows, settings, &Unwatched).map(drop).map_err(|halt| match halt {
+                Halt::Diverged(what) => Error::input(format!("training on random rows failed: {what}")),
+                Halt::Interrupted => Error::Interrupted,
+                Halt::Failed(error) => error,
             })
         })?;
         let (tokens, targets) = (batch_size * length, batch_size * (length - 1));

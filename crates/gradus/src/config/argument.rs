@@ -146,7 +146,7 @@ mod tests {
         ];
         let config = load(&all).expect("a configuration");
         assert_eq!(config.train.learning_rate, Some(0.5));
-        assert_eq!(config.method.iteration().expect("an online method").stop, ["null".to_owned()]);
+        assert_eq!(config.method.iteration().expect("an online method").rollouts.stop, ["null".to_owned()]);
     }
 
     #[test]

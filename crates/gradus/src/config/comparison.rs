@@ -306,7 +306,7 @@ train: { max_steps: 100, learning_rate: 2e-6 }
         assert_eq!([dpo, ppo].map(|run| run.config.train.learning_rate), [Some(1e-5), Some(2e-6)]);
         assert_eq!([dpo, grpo].map(|run| run.config.train.max_steps), [Some(100), Some(100)]);
         assert!(matches!(&dpo.config.method, MethodConfig::Dpo(config) if config.beta == 0.3));
-        assert!(matches!(&grpo.config.method, MethodConfig::Grpo(config) if config.group_size == 4));
+        assert!(matches!(&grpo.config.method, MethodConfig::Grpo(config) if config.rollouts.group_size == 4));
         assert_eq!(comparison.judge.as_ref().map(|run| run.config.method.name()), Some("ppo"));
     }
 

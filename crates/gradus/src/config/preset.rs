@@ -112,7 +112,7 @@ mod tests {
             .expect("fine");
         let MethodConfig::Ppo(ppo) = &written.config.method else { panic!("ppo was asked for") };
         assert_eq!(
-            (ppo.clip_range, ppo.kl.target, ppo.kl.rate, ppo.quirks.clip_jointly),
+            (ppo.clip_range, ppo.advantages.kl.target, ppo.advantages.kl.rate, ppo.quirks.clip_jointly),
             (0.4, Some(3.0), Some(0.1), true)
         );
         assert_eq!((written.config.train.max_grad_norm, written.config.train.batch_size), (2.0, 28));

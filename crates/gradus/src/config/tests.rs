@@ -580,7 +580,7 @@ fn flags_make_a_configuration() {
     let written = RunConfig::load(&Request { file: None, method: Some("ppo"), flags: &flags, ..Request::default() })
         .expect("fine");
     let MethodConfig::Ppo(ppo) = &written.config.method else { panic!("ppo was asked for") };
-    assert_eq!((ppo.kl.target, &ppo.stop), (Some(6.0), &vec!["\n".to_owned(), "User:".to_owned()]));
+    assert_eq!((ppo.advantages.kl.target, &ppo.rollouts.stop), (Some(6.0), &vec!["\n".to_owned(), "User:".to_owned()]));
     assert_eq!(written.config.train.adam_betas, [0.8, 0.99]);
     assert!(!written.config.train.shuffle);
     assert_eq!(written.place("method.ppo.kl.target"), Some(&Place::Flag("--kl-target".into())));
@@ -634,7 +634,7 @@ fn flags_lie_over_the_file() {
     let flags = [flag("ppo", "kl-target", &["2"]), flag("ppo", "reward-model", &["rm"]), flag("ppo", "model", &["b"])];
     let config = load(Some("ppo"), &flags).expect("fine").config;
     let MethodConfig::Ppo(ppo) = &config.method else { panic!("ppo was asked for") };
-    assert_eq!((ppo.clip_range, ppo.kl.coefficient, ppo.kl.target), (0.1, 0.3, Some(2.0)));
+    assert_eq!((ppo.clip_range, ppo.advantages.kl.coefficient, ppo.advantages.kl.target), (0.1, 0.3, Some(2.0)));
     assert_eq!((config.model.as_str(), config.data.from.as_deref().unwrap_or_default()), ("b", "d"));
     assert_eq!(serde_json::to_value(&config.reward).expect("plain data"), json!({ "model": "rm" }));
 

@@ -6,6 +6,7 @@
 
 mod cast;
 mod iteration;
+mod keys;
 mod preset;
 mod problems;
 mod sampling;
@@ -14,6 +15,7 @@ use serde_json::{Map, Value};
 
 pub use cast::{Cast, Head, Lifetime, Role, Source, TrainedParts, Trainer};
 pub use iteration::Iteration;
+pub use keys::{RolloutKeys, describe_defaults, flattened};
 pub use preset::Preset;
 pub use problems::{Problem, Problems};
 

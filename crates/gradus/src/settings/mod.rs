@@ -16,7 +16,7 @@ use crate::learner::optimizer::{AdamWConfig, OptimizerConfig, RmsPropConfig};
 use crate::model::{self, Precision, SavedWeights, WeightFormat};
 pub use episode::{EnvironmentConfig, EpisodeConfig, ToolConfig};
 pub use evaluation::EvaluationConfig;
-pub use resolved::Settings;
+pub use resolved::{Settings, StepSettings};
 pub use rollouts::{ImportanceSamplingMode, RolloutsConfig, server_key};
 
 /// Keys of every method.

@@ -57,6 +57,19 @@ pub struct Settings {
     pub seed: Seed,
 }
 
+/// Settings of one optimizer step.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StepSettings {
+    /// Learning rate of this step.
+    pub learning_rate: f64,
+    /// Maximum norm of the gradients; 0 turns clipping off.
+    pub max_grad_norm: f64,
+    /// Limits on the size of a forward and backward pass.
+    pub passes: MicroBatch,
+    /// Seed of the run.
+    pub seed: Seed,
+}
+
 impl Settings {
     /// Resolves `config` for a run of `steps` steps.
     pub fn new(config: &TrainConfig, steps: usize, learning_rate: f64, best_metric: &str) -> Self {
@@ -83,6 +96,12 @@ impl Settings {
             sampling_weights: config.sampling_weights.filter(|&weights| weights != config.compute.into()),
             seed: Seed(config.seed),
         }
+    }
+
+    /// Returns the settings of optimizer step `step`, counted from 0.
+    pub fn of_step(&self, step: usize) -> StepSettings {
+        let Self { max_grad_norm, passes, seed, .. } = *self;
+        StepSettings { learning_rate: self.learning_rate * self.multiplier(step), max_grad_norm, passes, seed }
     }
 
     /// Learning rate of `step`, counted from 0, for a peak of 1.

@@ -15,7 +15,7 @@ use crate::learner::optimizer::MomentFormat;
 use crate::machine::Machine;
 use crate::memory::terms::{Adapter, Head, Model, Moments};
 use crate::memory::{Forecast, Reference, Row, Sampling, Steps, Workload};
-use crate::method::{Cast, Iteration, Lifetime, TrainedParts, Trainer};
+use crate::method::{Cast, Iteration, Lifetime, RolloutKeys, TrainedParts, Trainer};
 use crate::model::{Rows, Support};
 use crate::objective::OfflineMethod;
 use crate::observer::Observer;
@@ -65,7 +65,7 @@ impl<'m> Visitor<'m> for Sizes<'_> {
     }
 
     fn online<M: OnlineMethod>(self, method: &'m M) -> Self::Output {
-        let new = method.iteration().max_new_tokens;
+        let new = method.iteration().rollouts.max_new_tokens;
         let examples::ExampleSplits { train, held_out, .. } =
             examples::prompts(self.plan, self.start, self.cast, (new, &[]), self.observer)?;
         Ok((of_prompts(&train, new), of_prompts(&held_out, new)))
@@ -236,7 +236,8 @@ fn with_critic(plan: &Plan, start: &Start, cast: &Cast<Player>, workload: Worklo
 
 /// Adds the sampling of online methods in iterations and evaluations, and their updates.
 fn online(plan: &Plan, workload: Workload, held_out: &[Row], iteration: &Iteration<'_>) -> Workload {
-    let &Iteration { group_size, mini_batches, update_epochs, regroups, max_new_tokens: new_tokens, .. } = iteration;
+    let &Iteration { rollouts, mini_batches, update_epochs, regroups, .. } = iteration;
+    let &RolloutKeys { group_size, max_new_tokens: new_tokens, .. } = rollouts;
     let sampling = |rows: &[Row], prompts: usize, group_size: usize| {
         let longest = rows.iter().map(|row| row.tokens).max().unwrap_or(0);
         Sampling { prompts, group_size, prompt_tokens: longest.saturating_sub(new_tokens), new_tokens }
@@ -289,8 +290,8 @@ fn with_sampling(mut workload: Workload, new_tokens: usize) -> Workload {
 fn support_bytes(iteration: &Iteration<'_>, vocabulary: usize) -> usize {
     let bits = vocabulary.div_ceil(64) * 8;
     // A mask of the method itself may leave more tokens than the sampling does.
-    let is_sampled = iteration.sampling.trained_logprobs == TrainedLogprobs::Processed;
-    let list = iteration.sampling.top_k.filter(|_| is_sampled).map(|k| 4 * k);
+    let is_sampled = iteration.rollouts.sampling.trained_logprobs == TrainedLogprobs::Processed;
+    let list = iteration.rollouts.sampling.top_k.filter(|_| is_sampled).map(|k| 4 * k);
     size_of::<Support>() + list.map_or(bits, |list| bits.min(list))
 }
 

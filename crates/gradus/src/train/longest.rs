@@ -45,7 +45,7 @@ pub(super) fn online(
     recorder: &mut Recorder<'_>,
 ) {
     report_phase(recorder);
-    let (group, new) = (iteration.group_size, iteration.max_new_tokens);
+    let (group, new) = (iteration.rollouts.group_size, iteration.rollouts.max_new_tokens);
     // The sampler rejects prompts without space for a completion, with its own message.
     let room = actor.module().policy.position_budget();
     let fits = |prompt: &&Prompt| !prompt.ids.is_empty() && room.holds(prompt.ids.len(), new);
@@ -62,7 +62,7 @@ pub(super) fn online(
         let targets = batch.targets().len();
         batch = batch.with_supports(vec![Support::All; targets]);
     }
-    let forward = actor.module().forward(&batch, iteration.trained_temperature());
+    let forward = actor.module().forward(&batch, iteration.rollouts.trained_temperature());
     // As in an update: the backward pass includes a critic on the policy's trunk. Any other critic has its pass afterwards, while the
     // policy's gradients are still in memory.
     let loss =

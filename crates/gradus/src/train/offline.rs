@@ -18,7 +18,7 @@ use crate::model::DropoutStream;
 use crate::objective::{Objective, Pass, Readings, StepId, totals};
 use crate::progress::Progress;
 use crate::run::Metrics;
-use crate::settings::Settings;
+use crate::settings::{Settings, StepSettings};
 use crate::stats::{Stats, StepReport};
 
 /// Data and settings of the loop.
@@ -97,8 +97,8 @@ impl<O: Objective> TrainingStep for OfflineTraining<'_, '_, O> {
         let Offline { objective, examples, order, settings, .. } = self.task;
         let rows = order.batch(step);
         let batch: Vec<&O::Example> = rows.iter().map(|&row| &examples[row]).collect();
-        let learning_rate = settings.learning_rate * settings.multiplier(step);
-        let report = optimize(*objective, self.learner, &batch, learning_rate, settings, &recorder.within(step + 1));
+        let of_step = settings.of_step(step);
+        let report = optimize(*objective, self.learner, &batch, of_step, &recorder.within(step + 1));
         report.map_err(|halt| {
             self.learner.discard();
             match halt {
@@ -197,8 +197,7 @@ pub fn optimize<O: Objective>(
     objective: &O,
     learner: &mut Learner<O::Model>,
     batch: &[&O::Example],
-    learning_rate: f64,
-    settings: &Settings,
+    settings: StepSettings,
     progress: &dyn Progress,
 ) -> Result<StepReport, Halt> {
     let step = learner.optimizer().steps();
@@ -244,10 +243,10 @@ pub fn optimize<O: Objective>(
         loss += part;
         measured.merge(&of_lane);
     }
-    let grad_norm = learner.step(learning_rate, settings.max_grad_norm)?;
+    let grad_norm = learner.step(settings.learning_rate, settings.max_grad_norm)?;
     stats.mean("loss", loss, 1.0);
     stats.mean("grad_norm", grad_norm, 1.0);
-    stats.last("learning_rate", learning_rate);
+    stats.last("learning_rate", settings.learning_rate);
     stats.merge(&measured);
     Ok(StepReport { tokens: lengths.iter().sum(), kl: None, metrics: stats })
 }

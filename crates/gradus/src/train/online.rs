@@ -109,7 +109,7 @@ impl OnlineTraining<'_, '_> {
             (true, Some(model)) => {
                 progress.advance("compared with the reference", 0, rollouts.len())?;
                 let of = if algorithm.has_raw_kl() { raw_logprobs } else { logprobs };
-                Some(of(model, &rollouts, task.iteration.trained_temperature(), task.settings.passes))
+                Some(of(model, &rollouts, task.iteration.rollouts.trained_temperature(), task.settings.passes))
             }
             _ => None,
         };

@@ -8,7 +8,7 @@ use crate::batches::{Order, Weighted};
 use crate::error::Result;
 use crate::evaluation::Measuring;
 use crate::generate::SamplingParams;
-use crate::method::Iteration;
+use crate::method::{Iteration, RolloutKeys};
 use crate::model::CausalLm;
 use crate::progress::Progress;
 use crate::rollout::{Episodes, Prompt, Sampler, Scene};
@@ -66,7 +66,8 @@ impl<'a> Online<'a> {
         when: &'s str,
         progress: &'s dyn Progress,
     ) -> Sampler<'s> {
-        let Iteration { group_size, max_new_tokens, temperature, stop, sampling, .. } = self.iteration;
+        let RolloutKeys { group_size, max_new_tokens, temperature, ref stop, ref sampling, .. } =
+            *self.iteration.rollouts;
         Sampler {
             tokenizer: self.tokenizer,
             group_size,

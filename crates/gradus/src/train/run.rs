@@ -434,7 +434,7 @@ impl Job<'_> {
 
     /// Trains an online method: loads prompts, models and reward, runs the loop and writes the results.
     fn online<M: OnlineMethod>(self, method: &M, observer: &mut dyn Observer) -> Result<Outcome> {
-        let new = method.iteration().max_new_tokens;
+        let new = method.iteration().rollouts.max_new_tokens;
         let recorded = rollout_log::recorded(self.shared, self.checkpoint.as_ref())?;
         let episodes = environment::open(self.plan, self.start, recorded)?;
         let tools = episodes.as_ref().map_or(&[][..], |episodes| &episodes.dialogue.tools);

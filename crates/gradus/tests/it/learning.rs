@@ -13,7 +13,7 @@ use gradus::algorithm::actor::ValueHead;
 use gradus::algorithm::critic::{Critic, SeparateCritic};
 use gradus::algorithm::grpo::{Grpo, GrpoConfig, GrpoLossType, ImportanceSamplingLevel};
 use gradus::algorithm::nlpo::{Nlpo, NlpoConfig};
-use gradus::algorithm::ppo::{CriticTrunk, KlConfig, Ppo, PpoConfig};
+use gradus::algorithm::ppo::{AdvantageKeys, CriticTrunk, KlConfig, Ppo, PpoConfig};
 use gradus::algorithm::rloo::{Rloo, RlooConfig};
 use gradus::algorithm::trpo::TrpoConfig;
 use gradus::algorithm::{Actor, Algorithm, AlgorithmInputs, OnlineMethod};
@@ -22,7 +22,7 @@ use gradus::config::{Plan, RunConfig};
 use gradus::learner::Learner;
 use gradus::learner::optimizer::Optimizer;
 use gradus::machine::Machine;
-use gradus::method::Iteration;
+use gradus::method::{Iteration, RolloutKeys};
 use gradus::model::{CausalLm, ModelDir, Precision, RewardModel, named_tensors, save_causal};
 use gradus::reward::{Reward, RewardError, Score};
 use gradus::rng::{Purpose, Seed};
@@ -104,7 +104,7 @@ fn learn(iteration: Iteration<'_>, algorithm: &mut dyn Algorithm, actor: Actor, 
         purpose: Purpose::PromptOrder,
         shuffle: true,
         rows: 8,
-        batch_size: 16 / iteration.group_size,
+        batch_size: 16 / iteration.rollouts.group_size,
     };
     let dir = model("qwen3");
     let save = |policy: &CausalLm, path: &Path, _: SaveFor| save_causal(policy, &dir, path);
@@ -168,7 +168,7 @@ fn grpo_learns() {
     let types = [GrpoLossType::Dapo, GrpoLossType::DrGrpo, GrpoLossType::Grpo, GrpoLossType::Bnpo];
     for (seed, loss_type) in (1..).zip(types) {
         let config = GrpoConfig {
-            max_new_tokens: 8,
+            rollouts: RolloutKeys::new(8, 8, 1.0),
             mini_batches: 2,
             kl_coefficient: 0.001,
             loss_type,
@@ -187,7 +187,7 @@ fn relatives_of_grpo_learn() {
         let of_sequences = matches!(loss_type, GrpoLossType::Grpo | GrpoLossType::Luspo);
         let level = if of_sequences { ImportanceSamplingLevel::Sequence } else { ImportanceSamplingLevel::Token };
         let config = GrpoConfig {
-            max_new_tokens: 8,
+            rollouts: RolloutKeys::new(8, 8, 1.0),
             mini_batches: 2,
             importance_sampling_level: level,
             clip_range_high: (loss_type == GrpoLossType::Cispo).then_some(5.0),
@@ -204,8 +204,7 @@ fn relatives_of_grpo_learn() {
 fn rloo_learns() {
     for seed in SEEDS {
         let config = RlooConfig {
-            max_new_tokens: 8,
-            group_size: 4,
+            rollouts: RolloutKeys::new(4, 8, 1.0),
             mini_batches: 2,
             kl_coefficient: 0.001,
             normalize_advantages: seed == 2,
@@ -234,7 +233,7 @@ fn bf16_learns_what_f32_learns() {
         );
     };
     let rewards = |compute: Precision| {
-        let config = GrpoConfig { max_new_tokens: 8, mini_batches: 2, ..GrpoConfig::default() };
+        let config = GrpoConfig { rollouts: RolloutKeys::new(8, 8, 1.0), mini_batches: 2, ..GrpoConfig::default() };
         let actor = || Actor { policy: policy().with_compute(compute), value_head: None };
         SEEDS.map(|seed| learn(config.iteration(), &mut Grpo::new(&config), actor(), seed, 40).1).to_vec()
     };
@@ -255,15 +254,10 @@ fn bf16_learns_what_f32_learns() {
 }
 
 fn ppo_config(trunk: CriticTrunk) -> PpoConfig {
-    let mut config = PpoConfig {
-        max_new_tokens: 8,
-        temperature: 1.0,
-        update_epochs: 2,
-        mini_batches: 2,
-        kl: KlConfig { coefficient: 0.01, target: Some(6.0), ..KlConfig::default() },
-        ..PpoConfig::default()
-    };
-    config.critic.trunk = trunk;
+    let mut config =
+        PpoConfig { rollouts: RolloutKeys::new(1, 8, 1.0), update_epochs: 2, mini_batches: 2, ..PpoConfig::default() };
+    config.advantages.kl = KlConfig { coefficient: 0.01, target: Some(6.0), ..KlConfig::default() };
+    config.advantages.critic.trunk = trunk;
     config
 }
 
@@ -342,7 +336,11 @@ fn a2c_learns() {
     for seed in SEEDS {
         let (actor, parts) = parts();
         let kl = KlConfig { coefficient: 0.01, ..KlConfig::default() };
-        let config = A2cConfig { max_new_tokens: 8, whiten_advantages: true, kl, ..A2cConfig::default() };
+        let config = A2cConfig {
+            rollouts: RolloutKeys::new(1, 8, 1.0),
+            advantages: AdvantageKeys { kl, ..AdvantageKeys::new(0.99, 1.0, true) },
+            ..A2cConfig::default()
+        };
         let (before, after) = learn(config.iteration(), &mut *config.algorithm(parts), actor, seed, 60);
         assert!(before < 0.65 && after > 0.8, "seed {seed}: from {before} to {after}");
     }
@@ -353,7 +351,13 @@ fn trpo_learns() {
     for seed in SEEDS {
         let (actor, parts) = parts();
         let kl = KlConfig { coefficient: 0.01, ..KlConfig::default() };
-        let config = TrpoConfig { max_new_tokens: 8, target_kl: 0.1, critic_updates: 3, kl, ..TrpoConfig::default() };
+        let config = TrpoConfig {
+            rollouts: RolloutKeys::new(1, 8, 1.0),
+            target_kl: 0.1,
+            critic_updates: 3,
+            advantages: AdvantageKeys { kl, ..AdvantageKeys::new(0.99, 0.95, true) },
+            ..TrpoConfig::default()
+        };
         let (before, after) = learn(config.iteration(), &mut *config.algorithm(parts), actor, seed, 40);
         assert!(before < 0.65 && after > 0.8, "seed {seed}: from {before} to {after}");
     }

@@ -5,6 +5,7 @@ use gradus::algorithm::rloo::RlooConfig;
 use gradus::math::kl::KlController;
 use gradus::math::stats::Variance;
 use gradus::math::{Baseline, Scale, Whiten, gae, group_advantages, returns, schedule, stats, whiten};
+use gradus::method::RolloutKeys;
 use serde_json::Value;
 
 use crate::fixture::*;
@@ -59,7 +60,7 @@ fn leave_one_out_advantages_of_trl() {
         let group_size = number(&case["num_generations"]) as usize;
         let given = |key: &str| case["options"].get(key).cloned().unwrap_or_default();
         let config = RlooConfig {
-            group_size,
+            rollouts: RolloutKeys::new(group_size, 512, 1.0),
             kl_coefficient: given("beta").as_f64().unwrap_or(0.0),
             normalize_advantages: given("normalize_advantages") == Value::Bool(true),
             reward_clip_range: serde_json::from_value(given("reward_clip_range")).expect("two numbers or none"),

@@ -18,6 +18,7 @@ use gradus::evaluation::observe_rollouts;
 use gradus::generate::{History, LogitsMask, Masking, Record, SamplingParams};
 use gradus::learner::Learner;
 use gradus::learner::optimizer::Optimizer;
+use gradus::method::RolloutKeys;
 use gradus::model::{CausalLm, ModelDir, Support};
 use gradus::progress::Unwatched;
 use gradus::reward::{EnvironmentReward, apply};
@@ -387,9 +388,11 @@ impl Run {
             })
             .collect();
         let config = GrpoConfig {
-            group_size: GROUP,
-            max_new_tokens: number(self.given("max_completion_length")) as usize,
-            temperature: f64::from(temperature),
+            rollouts: RolloutKeys::new(
+                GROUP,
+                number(self.given("max_completion_length")) as usize,
+                f64::from(temperature),
+            ),
             clip_range: self.given("epsilon").as_f64().unwrap_or(0.2),
             kl_coefficient: number(self.given("beta")),
             loss_type: serde_json::from_value(self.given("loss_type").clone()).expect("a loss"),

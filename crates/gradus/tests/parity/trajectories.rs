@@ -13,7 +13,7 @@ use burn::tensor::Tensor;
 use gradus::algorithm::critic::{Critic, SeparateCritic};
 use gradus::algorithm::fisher::{Distance, Distributions};
 use gradus::algorithm::grpo::{Grpo, GrpoConfig, GrpoLossType};
-use gradus::algorithm::ppo::{KlConfig, KlEstimator, Ppo, PpoConfig};
+use gradus::algorithm::ppo::{AdvantageKeys, KlConfig, KlEstimator, Ppo, PpoConfig};
 use gradus::algorithm::rloo::{Rloo, RlooConfig};
 use gradus::algorithm::step::{Denominator, Learners, MiniBatch, OldLogprobs, PassStats, PolicyLoss, Surrogate};
 use gradus::algorithm::{
@@ -27,6 +27,7 @@ use gradus::learner::optimizer::Optimizer;
 use gradus::loss::surrogate::Level;
 use gradus::machine::Machine;
 use gradus::math::conjugate::dot;
+use gradus::method::RolloutKeys;
 use gradus::model::{CausalLm, ModelDir, RewardModel, Rows, named_tensors};
 use gradus::objective::OfflineMethod;
 use gradus::progress::Unwatched;
@@ -343,9 +344,11 @@ fn grpo(run: &str) {
     let number = |key: &str, default: f64| given[key].as_f64().unwrap_or(default);
     let level = given["importance_sampling_level"].as_str().unwrap_or("token");
     let config = GrpoConfig {
-        group_size: 4,
-        max_new_tokens: number("max_completion_length", f64::NAN) as usize,
-        temperature: number("temperature", f64::NAN),
+        rollouts: RolloutKeys::new(
+            4,
+            number("max_completion_length", f64::NAN) as usize,
+            number("temperature", f64::NAN),
+        ),
         clip_range: number("epsilon", 0.2),
         clip_range_high: given["epsilon_high"].as_f64(),
         kl_coefficient: number("beta", f64::NAN),
@@ -361,7 +364,7 @@ fn grpo(run: &str) {
         _ => vec!["clip_ratio/low_mean", "clip_ratio/region_mean"],
     };
     names.extend((config.kl_coefficient != 0.0).then_some("kl"));
-    grouped(run, config.temperature as f32, &mut Grpo::new(&config), &names);
+    grouped(run, config.rollouts.temperature as f32, &mut Grpo::new(&config), &names);
 }
 
 fn rloo(run: &str) {
@@ -369,9 +372,11 @@ fn rloo(run: &str) {
     let given = &fixture["hyper_parameters"];
     let number = |key: &str, default: f64| given[key].as_f64().unwrap_or(default);
     let config = RlooConfig {
-        group_size: 4,
-        max_new_tokens: number("max_completion_length", f64::NAN) as usize,
-        temperature: number("temperature", f64::NAN),
+        rollouts: RolloutKeys::new(
+            4,
+            number("max_completion_length", f64::NAN) as usize,
+            number("temperature", f64::NAN),
+        ),
         clip_range: number("epsilon", 0.2),
         kl_coefficient: number("beta", f64::NAN),
         normalize_advantages: given["normalize_advantages"].as_bool().unwrap_or(false),
@@ -381,7 +386,7 @@ fn rloo(run: &str) {
     };
     grouped(
         run,
-        config.temperature as f32,
+        config.rollouts.temperature as f32,
         &mut Rloo::new(&config),
         &["kl", "clip_ratio/low_mean", "clip_ratio/region_mean"],
     );
@@ -470,24 +475,25 @@ fn ppo(run: &str) {
     let number = |key: &str| given[key].as_f64().unwrap();
     let k1 = given["kl_estimator"] == "k1";
     let config = PpoConfig {
-        temperature: number("temperature"),
+        rollouts: RolloutKeys::new(1, 53, number("temperature")),
         update_epochs: number("num_ppo_epochs") as usize,
         mini_batches: number("num_mini_batches") as usize,
         clip_range: number("cliprange"),
         value_clip_range: number("cliprange_value"),
         value_coefficient: number("vf_coef"),
-        discount: number("gamma"),
-        gae_lambda: number("lam"),
-        whiten_rewards: given["whiten_rewards"].as_bool().unwrap(),
-        missing_eos_penalty: given["missing_eos_penalty"].as_f64(),
-        kl: KlConfig {
-            coefficient: number("kl_coef"),
-            estimator: if k1 { KlEstimator::K1 } else { KlEstimator::K3 },
-            ..KlConfig::default()
+        advantages: AdvantageKeys {
+            whiten_rewards: given["whiten_rewards"].as_bool().unwrap(),
+            missing_eos_penalty: given["missing_eos_penalty"].as_f64(),
+            kl: KlConfig {
+                coefficient: number("kl_coef"),
+                estimator: if k1 { KlEstimator::K1 } else { KlEstimator::K3 },
+                ..KlConfig::default()
+            },
+            ..AdvantageKeys::new(number("gamma"), number("lam"), true)
         },
         ..PpoConfig::default()
     };
-    let temperature = config.temperature as f32;
+    let temperature = config.rollouts.temperature as f32;
     let iterations = fixture["iterations"].as_array().unwrap().len();
     let settings = settings(iterations, number("learning_rate"), number("max_grad_norm"));
     let source = ModelDir::open(&model(fixture["value_model"].as_str().unwrap())).unwrap();
@@ -653,7 +659,7 @@ fn recorded_with(run: &str, keys: &Value) {
     };
     for (iteration, expected) in fixture["iterations"].as_array().unwrap().iter().enumerate() {
         let rows: Vec<Value> = rows.iter().filter(|row| row["iteration"] == iteration).cloned().collect();
-        let temperature = method.iteration().expect("it samples").trained_temperature();
+        let temperature = method.iteration().expect("it samples").rollouts.trained_temperature();
         let mut rollouts = rollouts(&rows, &learner.frozen().policy, 1, temperature, &settings);
         if let Some(masking) = algorithm.masking(false) {
             mask(&mut rollouts, masking, &learner.frozen().policy, &settings);

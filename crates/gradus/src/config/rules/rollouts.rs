@@ -52,12 +52,18 @@ pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
         });
     }
     let key = |name: &str| format!("method.{method}.sampling.{name}");
-    problems.require(iteration.sampling.trained_logprobs == TrainedLogprobs::Raw, &[&key("trained_logprobs")], || {
-        let message =
-            format!("`{}` must be `raw` with `rollouts`: a server returns no other logprobs", key("trained_logprobs"));
-        (message, None)
-    });
-    for name in unknown_settings(rollouts.kind, &iteration.sampling.apply(SamplingParams::default())) {
+    problems.require(
+        iteration.rollouts.sampling.trained_logprobs == TrainedLogprobs::Raw,
+        &[&key("trained_logprobs")],
+        || {
+            let message = format!(
+                "`{}` must be `raw` with `rollouts`: a server returns no other logprobs",
+                key("trained_logprobs")
+            );
+            (message, None)
+        },
+    );
+    for name in unknown_settings(rollouts.kind, &iteration.rollouts.sampling.apply(SamplingParams::default())) {
         problems.require(false, &["rollouts.kind", &key(name)], || {
             (format!("`{}` is set, but this kind of server has no such setting", key(name)), None)
         });
