@@ -242,6 +242,10 @@ fn a_run_that_is_to_be_replaced_is_there_until_the_new_one_has_begun() {
         (&["sft", "--model", "run/model", "--data", "texts.jsonl"], &format!("`run/model` {inside}")),
         (&["sft", "--model", &model, "--data", "run/metrics.jsonl"], &format!("`run/metrics.jsonl` {inside}")),
         (&[&grpo[..], &["--reward-model", "run/model"]].concat(), &format!("`run/model` {inside}")),
+        (
+            &[&grpo[..], &["--evaluation-metrics", "[{cider: {corpus: run/metrics.jsonl}}]"]].concat(),
+            &format!("`run/metrics.jsonl` {inside}"),
+        ),
         (&[&grpo[..], &["--reward-model", &model]].concat(), "is not a reward model"),
         (&[&grpo[..], &["--reward-command", "./nowhere"]].concat(), "could not be started"),
         (&[&grpo[..], &["--reward-command", "sh -c 'exit 3'", "--eval-steps=-1"]].concat(), "ended before it answered"),

@@ -7,10 +7,11 @@
 use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 
-use super::actor::{Actor, lengths};
+use super::actor::Actor;
+use super::actor_critic::ActorCriticPasses;
 use super::critic::Critic;
 use super::estimator::{AdvantageKeys, Estimation, Estimator, WhiteningConfig};
-use super::step::{Denominator, Learners, MiniBatch, OldLogprobs, PassStats, PolicyLoss, Surrogate, ValueLoss};
+use super::step::{Denominator, PolicyLoss, Surrogate, ValueLoss};
 use super::{Advantages, Algorithm, AlgorithmInputs, Experience, OnlineMethod, Update};
 use crate::data::{Need, TooLong};
 use crate::error::Result;
@@ -19,9 +20,8 @@ use crate::loss::surrogate::Level;
 use crate::method::{
     Cast, Defaults, Iteration, Method, Preset, Problems, RolloutKeys, Shared, describe_defaults, flattened,
 };
-use crate::model::DropoutStream;
 use crate::settings::{Settings, TrainConfig};
-use crate::stats::{Stats, StepReport};
+use crate::stats::StepReport;
 
 /// Keys of `method.a2c`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -204,33 +204,14 @@ impl Algorithm for A2c {
         advantages: &Advantages,
         update: Update<'_>,
     ) -> Result<StepReport, String> {
-        let (loss, scored, mut stats) = (self.loss(), experience.scored(), Stats::default());
-        if scored.is_empty() {
-            return Ok(StepReport::default());
-        }
-        let own = self.estimator.of_mini_batch(advantages, &scored);
-        let advantages = own.as_ref().unwrap_or(advantages);
-        let mut learners = Learners { actor, critic: Some(&mut self.estimator.critic) };
-        let dropout = Some(DropoutStream::new(update.settings.seed, update.iteration as u64, 0));
-        let old = OldLogprobs::Sampled;
-        let (batch, mut pass_stats) =
-            (MiniBatch { experience, advantages, chosen: &scored, skipped: 0, dropout, old }, PassStats::default());
-        update.report(0, 1);
-        let (losses, norms) = loss.step(&mut learners, batch, update, &mut pass_stats)?;
-        let A2cConfig { value_coefficient, entropy_coefficient, .. } = self.config;
-        let bonus = entropy_coefficient * losses.entropy;
-        stats.mean("loss", losses.policy + value_coefficient * losses.value - bonus, 1.0);
-        stats.mean("loss/policy_avg", losses.policy, 1.0);
-        stats.mean("loss/value_avg", losses.value, 1.0);
-        stats.mean("grad_norm", norms.actor, 1.0);
-        if let Some(norm) = norms.critic {
-            stats.mean("critic/grad_norm", norm, 1.0);
-        }
-        let tokens = pass_stats.ratios.tokens as f64;
-        stats.mean("entropy", pass_stats.entropy, tokens);
-        stats.mean("val/ratio", pass_stats.ratios.ratio() * tokens, tokens);
-        let tokens = lengths(experience, &scored).iter().sum();
-        Ok(StepReport { tokens, metrics: stats, kl: None })
+        let passes = ActorCriticPasses {
+            loss: self.loss(),
+            update_epochs: 1,
+            mini_batches: 1,
+            target_kl: None,
+            lr_per_step: false,
+        };
+        passes.update(&mut self.estimator, actor, experience, advantages, update)
     }
 
     fn estimator(&self) -> Option<&Estimator> {

@@ -6,6 +6,7 @@
 
 pub mod a2c;
 pub mod actor;
+pub mod actor_critic;
 pub mod advantage;
 pub mod critic;
 pub mod estimator;

@@ -6,17 +6,16 @@
 use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 
-use super::actor::{Actor, lengths};
+use super::actor::Actor;
+use super::actor_critic::ActorCriticPasses;
 use super::critic::Critic;
 pub use super::estimator::{
     AdvantageKeys, CRITIC_PREFIX, CriticConfig, CriticTrunk, KlConfig, KlEstimator, KlUnit, WhitenedOver,
     WhiteningConfig, WhiteningDivisor,
 };
 use super::estimator::{Estimation, Estimator};
-use super::step::{
-    Denominator, Learners, MiniBatch, OldLogprobs, PassStats, PolicyLoss, Surrogate, ValueClip, ValueLoss,
-};
-use super::{Advantages, Algorithm, AlgorithmInputs, Experience, OnlineMethod, Update, mini_batches};
+use super::step::{Denominator, PolicyLoss, Surrogate, ValueClip, ValueLoss};
+use super::{Advantages, Algorithm, AlgorithmInputs, Experience, OnlineMethod, Update};
 use crate::data::{Need, TooLong};
 use crate::error::Result;
 use crate::learner::Learner;
@@ -24,10 +23,8 @@ use crate::loss::surrogate::{Clip, Level};
 use crate::method::{
     Cast, Defaults, Iteration, Method, Preset, Problems, RolloutKeys, Shared, describe_defaults, flattened,
 };
-use crate::model::DropoutStream;
-use crate::rollout::StopReason;
 use crate::settings::{Settings, TrainConfig};
-use crate::stats::{Stats, StepReport};
+use crate::stats::StepReport;
 
 /// Keys of `method.ppo`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -289,9 +286,6 @@ impl OnlineMethod for PpoConfig {
     }
 }
 
-/// Multiple of `target_kl` beyond which the remaining passes are skipped (Spinning Up's PPO).
-const TARGET_KL_SLACK: f64 = 1.5;
-
 /// The algorithm. Its state is the critic and the KL controller.
 #[derive(Debug)]
 pub struct Ppo {
@@ -348,22 +342,6 @@ impl Ppo {
     }
 }
 
-/// Ends one pass over the rollouts: adds its metrics to `total` and returns its mean k3.
-fn close(pass_stats: &PassStats, steps: &Stats, total: &mut Stats) -> f64 {
-    let (ratios, tokens) = (&pass_stats.ratios, pass_stats.ratios.tokens as f64);
-    total.merge(steps);
-    total.mean("policy/approxkl_avg", ratios.approx_kl() * tokens, tokens);
-    total.mean("policy/k3_avg", ratios.k3() * tokens, tokens);
-    total.mean("policy/clipfrac_avg", ratios.clip_fraction() * tokens, tokens);
-    total.mean("policy/entropy_avg", pass_stats.entropy, tokens);
-    total.mean("entropy", pass_stats.entropy, tokens);
-    total.mean("val/clipfrac_avg", pass_stats.value_clipped, tokens);
-    total.mean("val/ratio", ratios.ratio() * tokens, tokens);
-    total.mean("val/ratio_var", ratios.ratio_variance() * tokens, tokens);
-    total.max("val/ratio_max", ratios.ratio_max);
-    ratios.k3()
-}
-
 impl Algorithm for Ppo {
     fn needs_reference(&self) -> bool {
         true
@@ -380,58 +358,16 @@ impl Algorithm for Ppo {
         advantages: &Advantages,
         update: Update<'_>,
     ) -> Result<StepReport, String> {
-        let PpoConfig { policy_coefficient, value_coefficient, entropy_coefficient, mini_batches: count, .. } =
-            self.config;
-        let scored = experience.scored();
+        let (config, scored) = (&self.config, experience.scored());
         let tokens: usize = scored.iter().map(|&i| experience.rollout(i).counted()).sum();
-        let loss = self.loss(tokens as f64 / scored.len().max(1) as f64);
-        let too_far = |moved: f64| self.config.target_kl.is_some_and(|target| moved > TARGET_KL_SLACK * target);
-        let per_step = self.config.quirks.target_kl_over == TargetKlOver::MiniBatch;
-        let (mut stats, mut passes, mut goes_on) = (Stats::default(), 0, true);
-        for epoch in 0..self.config.update_epochs {
-            let order = update.order(&scored, count, epoch);
-            let (mut steps, mut pass_stats) = (Stats::default(), PassStats::default());
-            for (number, chosen) in mini_batches(&order, count).enumerate() {
-                let pass = (epoch * count + number) as u64;
-                update.report(pass as usize, count * self.config.update_epochs);
-                let dropout = DropoutStream::new(update.settings.seed, update.iteration as u64, pass);
-                let own = self.estimator.of_mini_batch(advantages, chosen);
-                let advantages = own.as_ref().unwrap_or(advantages);
-                let (dropout, old) = (Some(dropout), OldLogprobs::Sampled);
-                let batch = MiniBatch { experience, advantages, chosen, skipped: 0, dropout, old };
-                let mut learners = Learners { actor, critic: Some(&mut self.estimator.critic) };
-                let update = match self.config.quirks.lr_per_step {
-                    true => update.within(pass as usize, count * self.config.update_epochs),
-                    false => update,
-                };
-                let takes = |moved: f64| !(per_step && too_far(moved));
-                let (losses, norms) = loss.step_if(&mut learners, batch, update, &mut pass_stats, takes)?;
-                let bonus = entropy_coefficient * losses.entropy;
-                let total = policy_coefficient * losses.policy + value_coefficient * losses.value - bonus;
-                steps.mean("loss", total, 1.0);
-                steps.mean("loss/policy_avg", losses.policy, 1.0);
-                steps.mean("loss/value_avg", losses.value, 1.0);
-                let Some(norms) = norms else {
-                    goes_on = false;
-                    break;
-                };
-                steps.mean("grad_norm", norms.actor, 1.0);
-                if let Some(norm) = norms.critic {
-                    steps.mean("critic/grad_norm", norm, 1.0);
-                }
-            }
-            passes += 1;
-            let moved = close(&pass_stats, &steps, &mut stats);
-            if !goes_on || (!per_step && too_far(moved)) {
-                break;
-            }
-        }
-        stats.last("lr", update.settings.learning_rate * update.multiplier);
-        stats.mean("update_epochs", f64::from(passes), 1.0);
-        let tokens = lengths(experience, &scored).iter().sum();
-        let ended = experience.iter().filter(|rollout| rollout.stop != StopReason::Length).count();
-        stats.mean("val/num_eos_tokens", ended as f64, 1.0);
-        Ok(StepReport { tokens, metrics: stats, kl: None })
+        let passes = ActorCriticPasses {
+            loss: self.loss(tokens as f64 / scored.len().max(1) as f64),
+            update_epochs: config.update_epochs,
+            mini_batches: config.mini_batches,
+            target_kl: config.target_kl.map(|target| (target, config.quirks.target_kl_over)),
+            lr_per_step: config.quirks.lr_per_step,
+        };
+        passes.update(&mut self.estimator, actor, experience, advantages, update)
     }
 
     fn estimator(&self) -> Option<&Estimator> {

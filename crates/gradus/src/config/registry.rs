@@ -354,7 +354,8 @@ fn of_reward(reward: &mut RewardConfig, key: &str, see: &mut dyn FnMut(AnyPlugin
                 of_reward(&mut part.reward, &format!("{key}.mix[{i}].reward"), see);
             }
         }
-        _ => {}
+        RewardConfig::Model(_) | RewardConfig::Classifier(_) | RewardConfig::Rule(_) | RewardConfig::Toxicity(_) => {}
+        RewardConfig::Command(_) | RewardConfig::Judge(_) | RewardConfig::Code(_) | RewardConfig::FineGrained(_) => {}
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::cell::{Cell, RefCell};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+
+use serde_json::Value;
 
 use super::player::Player;
 use super::prepare::Start;
@@ -10,10 +12,7 @@ use crate::config::Plan;
 use crate::error::{Error, Result};
 use crate::files::atomic;
 use crate::method::Cast;
-use crate::metric::MetricConfig;
-use crate::reward::config::{RewardConfig, RuleConfig};
 use crate::run::{Claim, Existing, RunDir};
-use crate::task::{DataConfig, TaskConfig};
 
 /// A run that is about to begin.
 pub(super) struct RunStart<'a> {
@@ -105,51 +104,27 @@ fn inputs(plan: &Plan, start: &Start, cast: &Cast<Player>) -> Vec<PathBuf> {
         .flat_map(|dir| [Some(dir.path.clone()), dir.adapter.as_ref().map(|adapter| adapter.path.clone())])
         .flatten()
         .collect();
-    let mixed = config.mix.iter().map(|source| &source.data);
-    let sources: Vec<&DataConfig> =
-        [&config.data].into_iter().chain(mixed).chain(&config.eval_data).chain(&config.test_data).collect();
-    let data = sources.iter().filter_map(|data| data.from.as_ref());
-    found.extend(data.map(PathBuf::from).filter(|path| path.exists()));
-    found.extend(plan.train().chat_template.clone());
     found.extend(start.model.dir.tokenizer.clone());
-    config.reward.iter().for_each(|reward| add_files(reward, &mut found));
-    config.train.evaluation.metrics.iter().for_each(|metric| add_metric(metric, &mut found));
-    for data in sources {
-        if let Some(TaskConfig::Command(task)) = &data.task {
-            add_words(&task.program, &mut found);
-        }
-    }
+    let mut config = serde_json::to_value(config).expect("a configuration is plain values");
+    config["output_dir"] = Value::Null;
+    add_files(&config, &mut found);
     found
 }
 
-fn add_files(reward: &RewardConfig, found: &mut Vec<PathBuf>) {
-    match reward {
-        RewardConfig::Rule(RuleConfig::Lexicon(path)) => found.push(path.clone()),
-        RewardConfig::Toxicity(toxicity) => {
-            let model = toxicity.scorer.model().map(PathBuf::from);
-            found.extend(toxicity.scorer.file().map(PathBuf::from).into_iter().chain(model));
+/// Keys of files that a run writes as well as reads.
+const WRITTEN: [&str; 2] = ["record", "cache"];
+
+/// Adds every text of `config` that names an existing file: data, word lists, programs and their arguments, also those
+/// of plug-ins.
+fn add_files(config: &Value, found: &mut Vec<PathBuf>) {
+    match config {
+        Value::String(text) => found.extend(Some(PathBuf::from(text)).filter(|path| path.exists())),
+        Value::Array(items) => items.iter().for_each(|item| add_files(item, found)),
+        Value::Object(keys) => {
+            keys.iter()
+                .filter(|(key, _)| !WRITTEN.contains(&key.as_str()))
+                .for_each(|(_, value)| add_files(value, found));
         }
-        RewardConfig::Command(command) => add_words(&command.program, found),
-        RewardConfig::Metric(metric) => add_metric(metric, found),
-        RewardConfig::Mix(parts) => parts.iter().for_each(|part| add_files(&part.reward, found)),
-        // Files of judgments are written as well as read.
-        RewardConfig::Judge(_) | RewardConfig::Code(_) => {}
-        // The models of learned rewards are in the cast.
-        RewardConfig::Model(_)
-        | RewardConfig::Classifier(_)
-        | RewardConfig::FineGrained(_)
-        | RewardConfig::Plugin(_)
-        | RewardConfig::Rule(_) => {}
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
-}
-
-fn add_metric(metric: &MetricConfig, found: &mut Vec<PathBuf>) {
-    if let MetricConfig::Command(options) = metric {
-        add_words(&options.program, found);
-    }
-}
-
-/// Adds the words of a command that are existing files.
-fn add_words(program: &[String], found: &mut Vec<PathBuf>) {
-    found.extend(program.iter().map(PathBuf::from).filter(|word| Path::exists(word)));
 }
