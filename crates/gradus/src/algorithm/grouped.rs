@@ -118,6 +118,6 @@ fn observe(surrogate: &Surrogate, ratios: &Statistics, stats: &mut Stats) {
             }
         }
         Surrogate::Cispo(_) => stats.mean("cispo_clip_ratio", ratios.high_fraction() * count, count),
-        Surrogate::Sapo(..) | Surrogate::Vespo(_) | Surrogate::PolicyGradient => {}
+        Surrogate::Sapo(..) | Surrogate::Vespo(_) | Surrogate::PolicyGradient | Surrogate::Custom(_) => {}
     }
 }

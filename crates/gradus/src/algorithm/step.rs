@@ -5,7 +5,9 @@
 //! the learners. [`PolicyLoss::step`] also updates the weights. The result does not depend on the split into
 //! micro-batches.
 
+use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
 use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
@@ -57,7 +59,7 @@ pub struct PolicyLoss {
 }
 
 /// The policy loss as a function of ratios and advantages.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Surrogate {
     /// Advantage times the clipped ratio to the sampling policy.
     Clipped(Clip),
@@ -69,15 +71,60 @@ pub enum Surrogate {
     Vespo(Gamma),
     /// Advantage times logprob.
     PolicyGradient,
+    /// A loss that a program defines.
+    Custom(TokenLoss),
+}
+
+/// A loss per token that a program defines, for [`Surrogate::Custom`].
+///
+/// ```
+/// use gradus::algorithm::step::{LossInputs, Surrogate, TokenLoss};
+///
+/// // Advantage times ratio, without a clip.
+/// let surrogate = Surrogate::Custom(TokenLoss::new(|LossInputs { log_ratios_m, advantages_m, .. }| {
+///     -(log_ratios_m.exp() * advantages_m)
+/// }));
+/// ```
+#[derive(Clone)]
+pub struct TokenLoss(Arc<dyn Fn(LossInputs) -> Tensor<1> + Send + Sync>);
+
+impl TokenLoss {
+    /// Wraps a function that returns the loss of each token, `[M]`.
+    pub fn new(loss: impl Fn(LossInputs) -> Tensor<1> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(loss))
+    }
+}
+
+impl fmt::Debug for TokenLoss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TokenLoss")
+    }
+}
+
+impl PartialEq for TokenLoss {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+/// Inputs of a [`TokenLoss`] for the `M` counted tokens of a pass, `[M]` each.
+#[derive(Debug, Clone)]
+pub struct LossInputs {
+    /// Logprobs under the policy, with gradient.
+    pub logprobs_m: Tensor<1>,
+    /// Log-ratios to the sampling policy, per token or per sequence ([`PolicyLoss::level`]), with gradient.
+    pub log_ratios_m: Tensor<1>,
+    /// Advantages, without gradient.
+    pub advantages_m: Tensor<1>,
 }
 
 impl Surrogate {
     /// Returns the bounds of the ratio: 0 and infinity for surrogates without a clip.
     fn clip(&self) -> Clip {
-        match *self {
-            Self::Clipped(clip) => clip,
+        match self {
+            Self::Clipped(clip) => *clip,
             Self::Cispo(cap) => Clip { low: 1.0, high: cap - 1.0, delta: None },
-            Self::Sapo(..) | Self::Vespo(_) | Self::PolicyGradient => {
+            Self::Sapo(..) | Self::Vespo(_) | Self::PolicyGradient | Self::Custom(_) => {
                 Clip { low: 1.0, high: f64::INFINITY, delta: None }
             }
         }
@@ -115,6 +162,9 @@ impl Tokens<'_> {
                 return (vespo::vespo(logprobs_m(), advantages_m, weights_m), weights_b);
             }
             Surrogate::PolicyGradient => policy_gradient(logprobs_m(), advantages_m),
+            Surrogate::Custom(TokenLoss(loss)) => {
+                loss(LossInputs { logprobs_m: logprobs_m(), log_ratios_m: log_ratios_m(), advantages_m })
+            }
         };
         (losses_m, Vec::new())
     }

@@ -7,13 +7,16 @@ use burn::tensor::{Device, Tensor};
 
 use super::critic::SeparateCritic;
 use super::estimator::{AdvantageKeys, WhitenedOver, WhiteningConfig};
+use super::grouped::Grouped;
 use super::grpo::{Grpo, GrpoConfig, GrpoLossType, ScaleRewards};
 use super::ppo::{Ppo, PpoConfig, PpoQuirks};
 use super::rloo::{Rloo, RlooConfig};
+use super::step::{PolicyLoss, Surrogate, TokenLoss};
 use super::*;
 use crate::algorithm::actor::ValueHead;
 use crate::host::read;
 use crate::learner::optimizer::Optimizer;
+use crate::loss::surrogate::{Clip, clipped_surrogate};
 use crate::method::RolloutKeys;
 use crate::model::{CausalLm, ModelDir, RewardModel, Rows, named_tensors};
 use crate::progress::Unwatched;
@@ -83,6 +86,27 @@ fn updated(algorithm: &mut dyn Algorithm, value_head: bool, of_tool: f32) -> (Ac
     let at = Update { iteration: 0, multiplier: 1.0, settings: &settings, progress: &Unwatched };
     algorithm.update(&mut learner, &experience, &advantages, at).expect("finite");
     (learner.frozen(), advantages)
+}
+
+#[test]
+fn a_loss_of_a_program_trains_like_a_built_in_one() {
+    let (policy, settings) = (policy(), settings());
+    let experience = experience(&policy, &settings, 0.0);
+    let advantages = Advantages::of_rollouts(&experience, &[0.5, -0.5]);
+    let update = |surrogate: Surrogate| {
+        let loss = PolicyLoss { surrogate, ..Grpo::new(&GrpoConfig::default()).loss() };
+        let grouped = Grouped { loss, update_epochs: 2, mini_batches: 1, masks_truncated: false };
+        let actor = Actor { policy: policy.clone(), value_head: None };
+        let mut learner = Learner::new(actor, Optimizer::new(settings.optimizer));
+        let at = Update { iteration: 0, multiplier: 1.0, settings: &settings, progress: &Unwatched };
+        grouped.update(&mut learner, &experience, &advantages, at).expect("finite");
+        named_tensors(&learner.frozen().policy)
+    };
+    let clip = Clip::symmetric(0.2);
+    let custom = TokenLoss::new(move |inputs| clipped_surrogate(inputs.log_ratios_m, inputs.advantages_m, &clip));
+    let found = update(Surrogate::Custom(custom));
+    assert_eq!(found, update(Surrogate::Clipped(clip)));
+    assert_ne!(found, update(Surrogate::PolicyGradient));
 }
 
 #[test]
