@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use gradus::config::Registry;
-use gradus::data::{Message, Place};
+use gradus::data::{Message, RowLocation};
 use gradus::metric::{Measure, Metric, MetricConfig, Row, RowError};
 use gradus::process::{Interrupt, default_timeout_s};
-use gradus::reward::{Count, Part, Reward, RewardError, Score};
+use gradus::reward::{Count, Reward, RewardError, RewardPart, Score};
 use gradus::rollout::Rollouts;
 use gradus::task::{Files, Origin, PostProcessor, Sample, Split, Task};
 use pyo3::prelude::*;
@@ -257,7 +257,7 @@ fn scores((names, weights, values, logged): &Given, lengths: impl Iterator<Item 
             let mut rewards_t = vec![0.0; length];
             *rewards_t.last_mut()? = values[i]?;
             // A single function has the name of the reward.
-            Some(Part { name: if is_alone { String::new() } else { name.clone() }, weight, rewards_t })
+            Some(RewardPart { name: if is_alone { String::new() } else { name.clone() }, weight, rewards_t })
         };
         let counts = logged.iter().filter(|_| i == 0).map(|(name, value)| Count::new(name.clone(), *value, 1));
         Score { parts: names.iter().zip(weights).zip(values).filter_map(part).collect(), counts: counts.collect() }
@@ -274,12 +274,12 @@ struct PyMetric {
 }
 
 /// Parts of a metric: name, value over all rows if it is not the mean, and values per row if available.
-type Measured = Vec<(String, Option<f64>, Option<Vec<f64>>)>;
+type MetricParts = Vec<(String, Option<f64>, Option<Vec<f64>>)>;
 
 impl Metric for PyMetric {
     fn measure(&self, rows: &[Row]) -> Result<Vec<Measure>, RowError> {
         let (callable, rows, count) = (Arc::clone(&self.callable), rows.to_vec(), rows.len());
-        let called = call_python(self.limit, &self.shared.interrupt, move |py| -> PyResult<Measured> {
+        let called = call_python(self.limit, &self.shared.interrupt, move |py| -> PyResult<MetricParts> {
             let texts = |of: fn(&Row) -> &str| PyList::new(py, rows.iter().map(of));
             let predictions = texts(|row| &row.prediction)?;
             let prompts = texts(|row| &row.prompt)?;
@@ -354,7 +354,7 @@ impl Task for PyTask {
         Origin::Generated
     }
 
-    fn samples(&self, files: &Files<'_>) -> gradus::Result<Vec<(Place, Sample)>> {
+    fn samples(&self, files: &Files<'_>) -> gradus::Result<Vec<(RowLocation, Sample)>> {
         let (callable, split, max_samples) = (Arc::clone(&self.callable), files.split().name(), files.max_samples());
         let called = call_python(self.limit, files.interrupt(), move |py| -> PyResult<Vec<Sample>> {
             let found: Vec<(String, Vec<String>, Bound<'_, PyAny>)> =
@@ -381,8 +381,8 @@ impl Task for PyTask {
             Ok(Ok(samples)) => samples,
         };
         let file: Arc<Path> = Path::new(&format!("the task `{}`", self.name)).into();
-        let place = |i: usize| Place { file: Arc::clone(&file), line: i + 1, row_in_array: None };
-        Ok(samples.into_iter().enumerate().map(|(i, sample)| (place(i), sample)).collect())
+        let location = |i: usize| RowLocation { file: Arc::clone(&file), line: i + 1, row_in_array: None };
+        Ok(samples.into_iter().enumerate().map(|(i, sample)| (location(i), sample)).collect())
     }
 
     /// Python tasks set no default metrics; the run names them itself.

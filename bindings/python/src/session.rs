@@ -28,15 +28,15 @@ type SessionEvent = (Option<(u32, f32)>, String, Option<&'static str>);
 
 /// A model in memory.
 #[pyclass(frozen, module = "gradus._native")]
-pub struct NativeSession(Arc<Mutex<State>>);
+pub struct NativeSession(Arc<Mutex<SessionState>>);
 
-struct State {
+struct SessionState {
     session: Session,
     /// Updates of rows that the caller has not fetched yet.
     reported: HashMap<usize, VecDeque<gradus::Result<SessionEvent>>>,
 }
 
-impl State {
+impl SessionState {
     /// Samples one more token for every row.
     fn step(&mut self) {
         for piece in self.session.step() {
@@ -100,7 +100,7 @@ impl Prompt {
     }
 }
 
-fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
+fn locked(state: &Mutex<SessionState>) -> MutexGuard<'_, SessionState> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -132,7 +132,7 @@ impl NativeSession {
             Session::open(&options, PLACES)
         })?;
         let session = opened.map_err(|error| exception(py, error))?;
-        Ok(Self(Arc::new(Mutex::new(State { session, reported: HashMap::new() }))))
+        Ok(Self(Arc::new(Mutex::new(SessionState { session, reported: HashMap::new() }))))
     }
 
     /// Directory of the model.
@@ -324,7 +324,7 @@ impl NativeSession {
 }
 
 /// Whether all updates of a row, including its end, have arrived.
-fn has_ended(state: &State, row: usize) -> bool {
+fn has_ended(state: &SessionState, row: usize) -> bool {
     let last = state.reported.get(&row).and_then(VecDeque::back);
     last.is_some_and(|reported| !matches!(reported, Ok((_, _, None))))
 }

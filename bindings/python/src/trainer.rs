@@ -27,7 +27,7 @@ fn locked(trainer: &Mutex<Trainer>) -> MutexGuard<'_, Trainer> {
 }
 
 /// A training row: prompt, completion, weights, and log-probabilities under the policy that sampled it.
-type Row = (Vec<u32>, Vec<u32>, Vec<f32>, Vec<f32>);
+type TrainingRow = (Vec<u32>, Vec<u32>, Vec<f32>, Vec<f32>);
 
 /// Returns the loss with this name, with its bounds and the weight of its penalty.
 fn loss(name: &str, low: f64, high: f64, beta: f64) -> PyResult<Loss> {
@@ -118,7 +118,7 @@ impl NativeTrainer {
     fn forward_backward<'py>(
         &self,
         py: Python<'py>,
-        rows: Vec<Row>,
+        rows: Vec<TrainingRow>,
         name: &str,
         low: f64,
         high: f64,

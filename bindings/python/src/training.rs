@@ -8,7 +8,7 @@ use gradus::config::{Argument, Plan, Registry, Request, Resume, ResumeFrom, RunC
 use gradus::machine::Machine;
 use gradus::memory::Workload;
 use gradus::run::{Existing, Origin};
-use gradus::train::{Outcome, forecast};
+use gradus::train::{FinishedRun, forecast};
 use pyo3::exceptions::PyFutureWarning;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -128,7 +128,7 @@ pub fn train<'py>(
     // An exception from Ctrl-C is raised unchanged. An exception of a callable is combined with the state of the run.
     let outcome = outcome?;
     match (outcome, shared.take()) {
-        (Ok(Outcome { directory, results, .. }), None) => Ok((text_of(&directory), from_json(py, &results)?, true)),
+        (Ok(FinishedRun { directory, results, .. }), None) => Ok((text_of(&directory), from_json(py, &results)?, true)),
         (Err(Error::Interrupted) | Ok(_), Some(raised)) => Err(raised),
         (Err(Error::Interrupted), None) => Ok((text_of(&directory), from_json(py, &Value::Null)?, false)),
         (Err(error), cause) => {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use gradus::error::{Diagnostic, Error, Place};
+use gradus::error::{Diagnostic, Error, Location};
 
 use crate::output::{ClosedPipe, Output, Paint};
 
@@ -104,18 +104,18 @@ fn hint(hint: Option<&str>, paint: Paint) -> String {
     hint.map(|text| format!("{} {text}\n", paint.hint("hint:"))).unwrap_or_default()
 }
 
-/// Formats one configuration problem: message, places, the line with an underline, hint.
+/// Formats one configuration problem: message, locations, the line with an underline, hint.
 fn diagnostic(problem: &Diagnostic, paint: Paint) -> String {
     let mut text = headline(&problem.message, paint);
-    for place in &problem.places {
-        match place {
-            Place::Flag(flag) => {
+    for location in &problem.locations {
+        match location {
+            Location::Flag(flag) => {
                 let _ = writeln!(text, "  {} flag `{flag}`", paint.frame("-->"));
             }
-            Place::Argument(name) => {
+            Location::Argument(name) => {
                 let _ = writeln!(text, "  {} argument `{name}`", paint.frame("-->"));
             }
-            Place::File { path, line, column, width, excerpt, from } => {
+            Location::File { path, line, column, width, excerpt, from } => {
                 let _ = writeln!(text, "  {} {}:{line}:{column}", paint.frame("-->"), path.display());
                 let margin = line.to_string().len();
                 let bar = paint.frame("|");

@@ -197,14 +197,14 @@ pub struct Diagnostic {
     /// The problem, the value and the bound.
     pub message: String,
     /// File positions, or the flag that set the value.
-    pub places: Vec<Place>,
+    pub locations: Vec<Location>,
     /// Hint about what to do.
     pub hint: Option<String>,
 }
 
 /// Origin of a configuration value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum Location {
     /// A position in a file.
     File {
         /// The configuration file.

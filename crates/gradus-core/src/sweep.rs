@@ -11,7 +11,7 @@ use crate::run::metrics::{number, smaller_is_better};
 
 /// One point of a sweep.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Outcome {
+pub struct PointResult {
     /// Name of the point.
     pub name: String,
     /// Varied keys and their values.
@@ -24,14 +24,14 @@ pub struct Outcome {
 
 /// All points of a sweep.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Outcomes {
+pub struct SweepResult {
     /// Name of the metric.
     pub metric: String,
     /// Points, best first; those without a value come last.
-    pub points: Vec<Outcome>,
+    pub points: Vec<PointResult>,
 }
 
-impl Outcome {
+impl PointResult {
     /// Returns the mean over seeds and the half width of its 95 % interval (Student's t distribution). A single run has
     /// no interval.
     pub fn mean(&self) -> Option<(f64, Option<f64>)> {
@@ -39,17 +39,17 @@ impl Outcome {
     }
 }
 
-impl Outcomes {
+impl SweepResult {
     /// Sorts the points, best first.
-    pub fn of(metric: &str, mut points: Vec<Outcome>) -> Self {
+    pub fn of(metric: &str, mut points: Vec<PointResult>) -> Self {
         let sign = if smaller_is_better(metric) { 1.0 } else { -1.0 };
-        let rank = |point: &Outcome| point.mean().map_or(f64::INFINITY, |(mean, _)| sign * mean);
+        let rank = |point: &PointResult| point.mean().map_or(f64::INFINITY, |(mean, _)| sign * mean);
         points.sort_by(|a, b| rank(a).total_cmp(&rank(b)));
         Self { metric: metric.to_owned(), points }
     }
 
     /// Returns the best point, if any has a value.
-    pub fn best(&self) -> Option<&Outcome> {
+    pub fn best(&self) -> Option<&PointResult> {
         self.points.first().filter(|point| !point.values.is_empty())
     }
 
@@ -67,7 +67,7 @@ impl Outcomes {
         }
         let mut head: Vec<String> = keys.iter().map(|key| (*key).clone()).collect();
         head.extend([self.metric.clone(), "95 %".into(), "runs".into()]);
-        let row = |point: &Outcome| {
+        let row = |point: &PointResult| {
             let value =
                 |key: &&String| point.settings.iter().find(|(of, _)| of == *key).map(|(_, value)| value.clone());
             let mut row: Vec<String> = keys.iter().map(|key| value(key).unwrap_or_default()).collect();
@@ -82,7 +82,7 @@ impl Outcomes {
 
     /// Returns the content of `sweep.json`.
     pub fn to_json(&self) -> Value {
-        let point = |point: &Outcome| {
+        let point = |point: &PointResult| {
             let (mean, off) = point.mean().map_or((f64::NAN, None), |found| found);
             json!({
                 "name": point.name,
@@ -127,14 +127,14 @@ mod tests {
 
     #[test]
     fn the_best_point_comes_first_and_one_run_has_no_interval() {
-        let point = |name: &str, values: &[f64]| Outcome {
+        let point = |name: &str, values: &[f64]| PointResult {
             name: name.into(),
             settings: vec![("train.learning_rate".into(), name.into())],
             values: values.to_vec(),
             runs: 2,
         };
         let points = vec![point("a", &[1.0, 2.0]), point("b", &[]), point("c", &[3.0])];
-        let found = Outcomes::of("eval_reward", points.clone());
+        let found = SweepResult::of("eval_reward", points.clone());
         assert_eq!(found.best().map(|best| best.name.as_str()), Some("c"));
         // Mean 1.5; s = √0.5, s/√2 = 0.5; t = 12.706 for one degree of freedom.
         let rows = found.rows();
@@ -142,18 +142,18 @@ mod tests {
         assert_eq!(rows[1], ["c", "3.0000", "", "1/2"]);
         assert_eq!(rows[2], ["a", "1.5000", "± 6.3531", "2/2"]);
         assert_eq!(rows[3], ["b", "–", "", "0/2"]);
-        assert_eq!(Outcomes::of("eval_loss", points).best().map(|best| best.name.as_str()), Some("a"));
+        assert_eq!(SweepResult::of("eval_loss", points).best().map(|best| best.name.as_str()), Some("a"));
     }
 
     #[test]
     fn a_key_that_not_all_points_vary_has_a_column_of_its_own() {
-        let point = |key: &str, value: f64| Outcome {
+        let point = |key: &str, value: f64| PointResult {
             name: key.into(),
             settings: vec![(key.into(), "4".into())],
             values: vec![value],
             runs: 1,
         };
-        let found = Outcomes::of("eval_reward", vec![point("a", 1.0), point("b", 2.0)]).rows();
+        let found = SweepResult::of("eval_reward", vec![point("a", 1.0), point("b", 2.0)]).rows();
         assert_eq!(found[0], ["b", "a", "eval_reward", "95 %", "runs"]);
         assert_eq!(found[1][..2], ["4", ""]);
         assert_eq!(found[2][..2], ["", "4"]);

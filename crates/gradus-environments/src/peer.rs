@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Result};
-use crate::process::{Answer, LINE_BYTES, Process, Requests};
+use crate::process::{LINE_BYTES, NextLine, Process, Requests};
 use crate::restartable::Restartable;
 
 /// How often the reader checks whether anyone still needs answers.
@@ -23,7 +23,7 @@ const GLANCE: Duration = Duration::from_millis(100);
 const UNREAD_BYTES: usize = 64 << 20;
 
 /// Meaning of a line from the process.
-pub(crate) enum Line {
+pub(crate) enum LineMeaning {
     /// Answer to the request with this number.
     Answer(u64, Map<String, Value>),
     /// Message that concerns no request, such as a notification.
@@ -43,7 +43,7 @@ pub(crate) struct Dialect {
     /// Hint for the author of a process that violates the protocol.
     pub hint: &'static str,
     /// Parses a line.
-    pub read: fn(&str) -> Line,
+    pub read: fn(&str) -> LineMeaning,
     /// Builds the line that cancels a request.
     pub cancel: Option<fn(u64) -> Value>,
     /// Whether the process is ended if it prints nothing during the whole time limit of a request.
@@ -248,13 +248,13 @@ fn read(mut process: Process, running: &Weak<Running>, name: &str, dialect: &Dia
         let Some(running) = open() else { return };
         let wrong = |what: String| Error::episode(format!("{} `{name}` {what}", dialect.noun)).with_hint(dialect.hint);
         let error = match line {
-            Answer::TimedOut | Answer::Interrupted => continue,
-            Answer::Line(line) => match take(&running, &line, dialect) {
+            NextLine::TimedOut | NextLine::Interrupted => continue,
+            NextLine::Line(line) => match take(&running, &line, dialect) {
                 Ok(()) => continue,
                 Err(why) => wrong(format!("printed an invalid answer: {why} (`{}`)", excerpt(&line))),
             },
-            Answer::TooLong => wrong(format!("printed a line of more than {LINE_BYTES} bytes")),
-            Answer::Ended => {
+            NextLine::TooLong => wrong(format!("printed a line of more than {LINE_BYTES} bytes")),
+            NextLine::Ended => {
                 let tail = process.stderr_tail();
                 let tail = if tail.is_empty() { tail } else { format!("; its last output:\n{tail}") };
                 wrong(format!("ended ({}){tail}", process.status()))
@@ -276,19 +276,19 @@ fn take(running: &Running, line: &str, dialect: &Dialect) -> std::result::Result
     let mut waiting = locked(&running.waiting);
     waiting.lines += 1;
     match message {
-        Line::Answer(number, object) => match waiting.answers.remove(&number) {
+        LineMeaning::Answer(number, object) => match waiting.answers.remove(&number) {
             // The caller may have given up.
             Some(answer) => drop(answer.send(Ok(object))),
             // The answer came too late, came twice, or belongs to no request.
             None => waiting.stray = Some(excerpt(line).to_owned()),
         },
-        Line::Stray => waiting.stray = Some(excerpt(line).to_owned()),
-        Line::Aside => {}
-        Line::Request(answer) => {
+        LineMeaning::Stray => waiting.stray = Some(excerpt(line).to_owned()),
+        LineMeaning::Aside => {}
+        LineMeaning::Request(answer) => {
             drop(waiting);
             running.send(format!("{answer}\n"), dialect);
         }
-        Line::Broken(why) => return Err(why),
+        LineMeaning::Broken(why) => return Err(why),
     }
     Ok(())
 }
@@ -298,7 +298,7 @@ mod tests {
     use super::*;
 
     const DIALECT: Dialect =
-        Dialect { noun: "the test", hint: "read", read: |_| Line::Stray, cancel: None, ends_when_silent: false };
+        Dialect { noun: "the test", hint: "read", read: |_| LineMeaning::Stray, cancel: None, ends_when_silent: false };
 
     /// Data that a process does not read is held in memory only up to a limit.
     #[test]

@@ -23,7 +23,7 @@ const LINES: usize = 64;
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A line, or the reason why there is none.
-pub enum Answer {
+pub enum NextLine {
     /// One line, without its line break.
     Line(String),
     /// A line of more than [`LINE_BYTES`].
@@ -134,18 +134,18 @@ impl Process {
     }
 
     /// Waits for the next line until `deadline`, or until `is_interrupted` returns true.
-    pub fn next_line(&mut self, deadline: Instant, is_interrupted: &dyn Fn() -> bool) -> Answer {
+    pub fn next_line(&mut self, deadline: Instant, is_interrupted: &dyn Fn() -> bool) -> NextLine {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.lines.recv_timeout(left.min(POLL_INTERVAL)) {
-                Ok(Some(line)) => return Answer::Line(line),
-                Ok(None) => return Answer::TooLong,
+                Ok(Some(line)) => return NextLine::Line(line),
+                Ok(None) => return NextLine::TooLong,
                 Err(RecvTimeoutError::Disconnected) => {
                     self.end();
-                    return Answer::Ended;
+                    return NextLine::Ended;
                 }
-                Err(RecvTimeoutError::Timeout) if is_interrupted() => return Answer::Interrupted,
-                Err(RecvTimeoutError::Timeout) if left.is_zero() => return Answer::TimedOut,
+                Err(RecvTimeoutError::Timeout) if is_interrupted() => return NextLine::Interrupted,
+                Err(RecvTimeoutError::Timeout) if left.is_zero() => return NextLine::TimedOut,
                 // The program has ended, but children may still hold its output open. They are ended too, and the
                 // remaining output is read.
                 Err(RecvTimeoutError::Timeout) if matches!(self.child.try_wait(), Ok(Some(_))) => self.kill_group(),

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::environment::{Environment, Episode, NewEpisode, Observation, Reply, Start, Turn};
 use crate::error::{Error, Result};
-use crate::peer::{Dialect, Line, Peer, Running, excerpt};
+use crate::peer::{Dialect, LineMeaning, Peer, Running, excerpt};
 use crate::timeout;
 use crate::tool::Tool;
 
@@ -45,11 +45,11 @@ const DIALECT: Dialect = Dialect {
     hint: "it must print one line of JSON for each line that it reads, with the same `id`, and flush it",
     read: |line| match serde_json::from_str::<Value>(line) {
         Ok(Value::Object(object)) => match object.get("id").and_then(Value::as_u64) {
-            Some(number) => Line::Answer(number, object),
-            None => Line::Broken("it has no whole number `id`".to_owned()),
+            Some(number) => LineMeaning::Answer(number, object),
+            None => LineMeaning::Broken("it has no whole number `id`".to_owned()),
         },
-        Ok(_) => Line::Broken("it is not an object".to_owned()),
-        Err(error) => Line::Broken(format!("it is not JSON: {error}")),
+        Ok(_) => LineMeaning::Broken("it is not an object".to_owned()),
+        Err(error) => LineMeaning::Broken(format!("it is not JSON: {error}")),
     },
     cancel: None,
     // The process holds all episodes, so a slow one must not end the others.

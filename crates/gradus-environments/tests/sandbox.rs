@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use gradus_environments::functions::Python;
-use gradus_environments::sandbox::{self, End, Outcome, Sandbox, SandboxConfig};
+use gradus_environments::sandbox::{self, End, ProgramOutput, Sandbox, SandboxConfig};
 use gradus_environments::{Call, Environment, Start, Toolbox, Turn};
 
 #[path = "../../gradus/tests/support/skip.rs"]
@@ -59,7 +59,7 @@ fn config(seconds: u64) -> SandboxConfig {
     SandboxConfig { seconds, ..SandboxConfig::default() }
 }
 
-fn run(sandbox: &Sandbox, code: &str) -> Outcome {
+fn run(sandbox: &Sandbox, code: &str) -> ProgramOutput {
     sandbox.run(code, "").expect("started")
 }
 

@@ -423,16 +423,16 @@ pub(crate) fn read<const R: usize, T: Send + 'static>(
     }
     let result = Arc::new(Mutex::new(None));
     let into = Arc::clone(&result);
-    let reader: Reader = Box::new(move |dense| *into.lock().expect("one reader") = Some(read(dense)));
-    let _empty: Tensor<1> = apply(Read(Mutex::new(Some(reader))), vec![tensor.inner().into_dispatch()]);
+    let callback: ReadCallback = Box::new(move |dense| *into.lock().expect("one reader") = Some(read(dense)));
+    let _empty: Tensor<1> = apply(Read(Mutex::new(Some(callback))), vec![tensor.inner().into_dispatch()]);
     let mut result = result.lock().expect("one reader");
     result.take().expect("the forward pass has run")
 }
 
-type Reader = Box<dyn FnOnce(&Dense) + Send>;
+type ReadCallback = Box<dyn FnOnce(&Dense) + Send>;
 
 /// An operation that only reads its input.
-struct Read(Mutex<Option<Reader>>);
+struct Read(Mutex<Option<ReadCallback>>);
 
 impl Debug for Read {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -442,8 +442,8 @@ impl Debug for Read {
 
 impl Op for Read {
     fn forward(&self, inputs: &[Dense]) -> (Dense, Vec<Dense>) {
-        let reader = self.0.lock().expect("one reader").take().expect("read once");
-        reader(&inputs[0]);
+        let callback = self.0.lock().expect("one reader").take().expect("read once");
+        callback(&inputs[0]);
         (Dense::new(Vec::new(), &[0]), Vec::new())
     }
 

@@ -89,4 +89,4 @@ pub use softcap::softcap;
 pub use swiglu::swiglu;
 pub use table::Table;
 pub use token_logprobs::{LmHead, TokenLogprobs, logits_held, longest_side_of_chunk, token_logprobs};
-pub use watch::{Place, can_watch, watched};
+pub use watch::{GraphDepth, can_watch, watched};

@@ -1,8 +1,8 @@
 //! Reports a tensor's gradient as soon as the backward pass has computed all of it.
 //!
 //! A backward pass visits operations by depth, the deepest first. The depth of an operation is one more than that of its deepest input, and
-//! a parameter has depth 0. So an operation on a parameter alone would be among the last to be visited. A [`Place`] gives it a depth that
-//! corresponds to its place in the network.
+//! a parameter has depth 0. So an operation on a parameter alone would be among the last to be visited. A [`GraphDepth`] gives it a depth
+//! that corresponds to its position in the network.
 
 use std::fmt::{Debug, Formatter};
 use std::sync::Mutex;
@@ -19,22 +19,23 @@ pub fn can_watch(device: &Device) -> bool {
 
 /// A depth in the graph of a forward pass.
 #[derive(Debug)]
-pub struct Place(Tensor<1>);
+pub struct GraphDepth(Tensor<1>);
 
-impl Place {
-    /// Increase of depth from one place to the next. Between one parameter and the next there are fewer operations, so the depth of a place
-    /// is at least that of all operations before it in the network. If there are more, gradients are reported later, but no number changes.
-    const DEPTH: usize = 6;
+impl GraphDepth {
+    /// Increase of depth from one parameter to the next. Between one parameter and the next there are fewer operations, so the depth of a
+    /// parameter is at least that of all operations before it in the network. If there are more, gradients are reported later, but no
+    /// number changes.
+    const INCREASE: usize = 6;
 
-    /// Place of the first parameter.
+    /// Depth of the first parameter.
     pub fn first(device: &Device) -> Self {
         Self(Tensor::zeros([1], &device.clone().inner().autodiff()))
     }
 
-    /// Place of the parameter after this one.
+    /// Depth of the parameter after this one.
     #[must_use]
     pub fn next(&self) -> Self {
-        Self((0..Self::DEPTH).fold(self.0.clone(), |x, _| apply(Deeper, vec![x.into_dispatch()])))
+        Self((0..Self::INCREASE).fold(self.0.clone(), |x, _| apply(Deeper, vec![x.into_dispatch()])))
     }
 }
 
@@ -47,23 +48,23 @@ impl Op for Deeper {
     }
 
     fn backward(&self, _: &[Dense], _: &Dense, _: &[bool]) -> Vec<Option<Dense>> {
-        unreachable!("places are not tracked")
+        unreachable!("depths are not tracked")
     }
 }
 
 /// Returns `x` itself. In the backward pass, `ready` receives the sum of the gradients of all readers of the result, flat and without
-/// autodiff. `x` gets no gradient. `place` determines the time: after the deeper operations, and before the less deep ones.
+/// autodiff. `x` gets no gradient. `depth` determines the time: after the deeper operations, and before the less deep ones.
 ///
 /// # Panics
 /// If two backward passes go through the result, or if [`can_watch`] is false.
 pub fn watched<const R: usize>(
     x: Tensor<R>,
-    place: &Place,
+    depth: &GraphDepth,
     ready: impl FnOnce(Tensor<1>) + Send + 'static,
 ) -> Tensor<R> {
     assert!(can_watch(&x.device()), "no kernel watches on this device");
     let watch = Watch::<R>(Mutex::new(Some(Box::new(ready))));
-    apply(watch, vec![x.into_dispatch(), place.0.clone().into_dispatch()])
+    apply(watch, vec![x.into_dispatch(), depth.0.clone().into_dispatch()])
 }
 
 /// Callback that receives a gradient.
@@ -107,12 +108,12 @@ mod tests {
         let mut gradients = loss(first.clone(), second.clone()).backward();
         let expected = [&first, &second].map(|w| host(w.grad_remove(&mut gradients).expect("a gradient")));
         let (sender, found) = channel();
-        let place = Place::first(&x.device());
-        let places = [place.next(), place];
-        let [later, earlier] = &places;
-        let watch = |w: &Tensor<2>, place: &Place, number: usize| {
+        let depth = GraphDepth::first(&x.device());
+        let depths = [depth.next(), depth];
+        let [later, earlier] = &depths;
+        let watch = |w: &Tensor<2>, depth: &GraphDepth, number: usize| {
             let sender = sender.clone();
-            watched(w.clone(), place, move |gradient| sender.send((number, host(gradient))).expect("it is received"))
+            watched(w.clone(), depth, move |gradient| sender.send((number, host(gradient))).expect("it is received"))
         };
         let gradients = loss(watch(&first, earlier, 0), watch(&second, later, 1)).backward();
         assert!(first.grad(&gradients).is_none(), "it was handed over");

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::bleu::{Counts, counts};
 use crate::mteval::Tokenizer;
 use crate::sacre_bleu::{SacreBleuOptions, closest, value};
-use crate::totto::{Item, SUBSETS};
+use crate::totto::{SUBSETS, TottoRow};
 use crate::{Measure, Metric, Row, RowError};
 
 /// Options of [`BleuTotto`].
@@ -39,17 +39,17 @@ impl Metric for BleuTotto {
         let sacre = SacreBleuOptions::default();
         let order = sacre.max_ngram_order;
         let counted = |(i, row): (usize, &Row)| {
-            let item = Item::of(i, row)?;
+            let item = TottoRow::of(i, row)?;
             let references: Vec<String> = item.references.iter().map(|text| Tokenizer::V13a.tokenize(text)).collect();
             Ok((counts(&Tokenizer::V13a.tokenize(&item.prediction), &references, order, closest), item))
         };
-        let counted: Vec<(Vec<f64>, Item)> =
+        let counted: Vec<(Vec<f64>, TottoRow)> =
             rows.par_iter().enumerate().map(counted).collect::<Result<_, RowError>>()?;
         let rounded = self.options.rounded;
         let width = Counts::width(order) + 1;
         let measure = |subset: &&str| {
             // The last number counts the rows of the subset.
-            let of_row = |(counts, item): &(Vec<f64>, Item)| match item.is_in(subset) {
+            let of_row = |(counts, item): &(Vec<f64>, TottoRow)| match item.is_in(subset) {
                 true => counts.iter().copied().chain([1.0]).collect(),
                 false => vec![0.0; width],
             };

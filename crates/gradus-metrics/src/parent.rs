@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ngrams::{Grams, Words};
 use crate::row::in_parts;
-use crate::totto::{self, Item, SUBSETS};
+use crate::totto::{self, SUBSETS, TottoRow};
 use crate::{Measure, Metric, Row, RowError, lcs};
 
 /// Replacement for precisions and recalls of 0 in orders above the first.
@@ -42,14 +42,14 @@ impl Parent {
 impl Metric for Parent {
     fn measure(&self, rows: &[Row]) -> Result<Vec<Measure>, RowError> {
         let score = |(i, row): (usize, &Row)| {
-            let item = Item::of(i, row)?;
+            let item = TottoRow::of(i, row)?;
             let texts: Vec<Vec<String>> =
                 std::iter::once(&item.prediction).chain(&item.references).map(|text| totto::words(text)).collect();
             Ok((best(&texts, &item.precision_table, &item.recall_table, self.options.lambda), item))
         };
-        let scores: Vec<(Score, Item)> = rows.par_iter().enumerate().map(score).collect::<Result<_, RowError>>()?;
-        type Part = (&'static str, fn(&Score) -> f64);
-        let parts: [Part; 3] = [
+        let scores: Vec<(Score, TottoRow)> = rows.par_iter().enumerate().map(score).collect::<Result<_, RowError>>()?;
+        type ScoreField = (&'static str, fn(&Score) -> f64);
+        let parts: [ScoreField; 3] = [
             ("precision", |score| score.precision),
             ("recall", |score| score.recall),
             ("f_score", |score| score.f_score),

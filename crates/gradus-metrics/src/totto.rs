@@ -14,7 +14,7 @@ pub const SUBSETS: [&str; 3] = ["overall", "overlap", "non_overlap"];
 
 /// Parts of a row that are compared.
 #[derive(Debug)]
-pub struct Item {
+pub struct TottoRow {
     /// The prediction.
     pub prediction: String,
     /// Three references.
@@ -27,7 +27,7 @@ pub struct Item {
     pub overlap: Option<bool>,
 }
 
-impl Item {
+impl TottoRow {
     /// Reads a row whose columns are those of ToTTo's files, or are nested in a column `raw_table`.
     ///
     /// # Errors

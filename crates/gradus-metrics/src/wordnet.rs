@@ -17,13 +17,13 @@ use crate::files;
 use crate::treebank::Rules;
 
 /// A part of speech: the suffix of its file names, and NLTK's rules that map an inflected form to a base form.
-struct Part {
+struct PartOfSpeech {
     file: &'static str,
     endings: &'static [(&'static str, &'static str)],
 }
 
-const PARTS: [Part; 4] = [
-    Part {
+const PARTS_OF_SPEECH: [PartOfSpeech; 4] = [
+    PartOfSpeech {
         file: "noun",
         endings: &[
             ("s", ""),
@@ -37,7 +37,7 @@ const PARTS: [Part; 4] = [
             ("ies", "y"),
         ],
     },
-    Part {
+    PartOfSpeech {
         file: "verb",
         endings: &[
             ("s", ""),
@@ -50,8 +50,8 @@ const PARTS: [Part; 4] = [
             ("ing", ""),
         ],
     },
-    Part { file: "adj", endings: &[("er", ""), ("est", ""), ("er", "e"), ("est", "e")] },
-    Part { file: "adv", endings: &[] },
+    PartOfSpeech { file: "adj", endings: &[("er", ""), ("est", ""), ("er", "e"), ("est", "e")] },
+    PartOfSpeech { file: "adv", endings: &[] },
 ];
 
 /// The synsets of one part of speech.
@@ -160,7 +160,7 @@ impl WordNet {
             true => Source::Archive(open_archive(path)?, path),
             false => Source::Directory(path),
         };
-        let parts = PARTS.iter().map(|part| Lexicon::read(&mut source, part.file)).collect::<Result<_>>()?;
+        let parts = PARTS_OF_SPEECH.iter().map(|part| Lexicon::read(&mut source, part.file)).collect::<Result<_>>()?;
         Ok(Self { parts })
     }
 
@@ -169,7 +169,7 @@ impl WordNet {
     pub fn synonyms(&self, word: &str, rules: Rules) -> HashSet<&str> {
         let word = word.to_lowercase();
         let mut found = HashSet::new();
-        for (lexicon, part) in self.parts.iter().zip(&PARTS) {
+        for (lexicon, part) in self.parts.iter().zip(&PARTS_OF_SPEECH) {
             for form in lexicon.base_forms(&word, part.endings, rules) {
                 for lemmas in lexicon.index[&form].iter().filter_map(|offset| lexicon.lemmas.get(offset)) {
                     found.extend(lemmas.iter().map(String::as_str));

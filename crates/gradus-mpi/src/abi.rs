@@ -58,7 +58,7 @@ struct Constants<H> {
 }
 
 /// Functions of a library whose handles are `H`.
-struct Table<H> {
+struct FunctionTable<H> {
     constants: Constants<H>,
     init: Init,
     rank: Number<H>,
@@ -75,9 +75,9 @@ struct Table<H> {
 }
 
 // SAFETY: the table is read-only, and its pointers are constants. `Mpi` locks its engine, so only one thread calls at a time.
-unsafe impl<H> Send for Table<H> {}
+unsafe impl<H> Send for FunctionTable<H> {}
 // SAFETY: as above.
-unsafe impl<H> Sync for Table<H> {}
+unsafe impl<H> Sync for FunctionTable<H> {}
 
 /// Binary interface of a library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,7 +108,7 @@ impl Abi {
                     serialized: 2048,
                     no_status: ptr::null_mut(),
                 };
-                (Box::new(Table::find(library, constants)?), function(library, "MPI_Get_library_version")?)
+                (Box::new(FunctionTable::find(library, constants)?), function(library, "MPI_Get_library_version")?)
             }
             Self::OpenMpi => {
                 let object = |name: &str| function::<*mut c_void>(library, name);
@@ -120,7 +120,7 @@ impl Abi {
                     serialized: 2,
                     no_status: ptr::null_mut(),
                 };
-                (Box::new(Table::find(library, constants)?), function(library, "MPI_Get_library_version")?)
+                (Box::new(FunctionTable::find(library, constants)?), function(library, "MPI_Get_library_version")?)
             }
             Self::Mpich => {
                 let constants: Constants<c_int> = Constants {
@@ -131,7 +131,7 @@ impl Abi {
                     serialized: 2,
                     no_status: pointer(1),
                 };
-                (Box::new(Table::find(library, constants)?), function(library, "MPI_Get_library_version")?)
+                (Box::new(FunctionTable::find(library, constants)?), function(library, "MPI_Get_library_version")?)
             }
         };
         // SAFETY: the function may be called before the library is initialized, and the buffer is as long as its longest text.
@@ -153,7 +153,7 @@ fn read_text(fill: impl FnOnce(*mut c_char, *mut c_int) -> c_int) -> String {
     String::from_utf8_lossy(&buffer[..length]).trim_end_matches('\0').trim().to_owned()
 }
 
-impl<H: Copy + PartialEq + 'static> Table<H> {
+impl<H: Copy + PartialEq + 'static> FunctionTable<H> {
     fn find(library: &'static Library, constants: Constants<H>) -> Result<Self, String> {
         Ok(Self {
             constants,
@@ -187,7 +187,7 @@ impl<H: Copy + PartialEq + 'static> Table<H> {
     }
 }
 
-impl<H: Copy + PartialEq + 'static> Engine for Table<H> {
+impl<H: Copy + PartialEq + 'static> Engine for FunctionTable<H> {
     fn init(&self) -> Result<bool, String> {
         let mut provided = 0;
         // SAFETY: MPI accepts null for the program's arguments.

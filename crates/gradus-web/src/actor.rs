@@ -29,11 +29,12 @@ pub trait Work: Send {
 /// Interval at which paused work checks whether it may continue.
 const REST: Duration = Duration::from_millis(5);
 
-type Job<T> = Box<dyn FnOnce(&mut T) + Send>;
+/// Code that runs on the thread, with the value that it owns.
+type Request<T> = Box<dyn FnOnce(&mut T) + Send>;
 
 /// Handle of a thread that owns a `T`. The thread ends after the last handle is dropped and its work is done.
 pub struct Actor<T> {
-    jobs: mpsc::Sender<Job<T>>,
+    requests: mpsc::Sender<Request<T>>,
 }
 
 impl<T: Work + 'static> Actor<T> {
@@ -42,7 +43,7 @@ impl<T: Work + 'static> Actor<T> {
     /// # Errors
     /// Errors of `make`.
     pub async fn start(make: impl FnOnce() -> Result<T> + Send + 'static) -> Result<Self> {
-        let (jobs, inbox) = mpsc::channel();
+        let (requests, inbox) = mpsc::channel();
         let (made, is_made) = oneshot::channel();
         std::thread::spawn(move || match make() {
             Ok(mut owned) => {
@@ -53,7 +54,7 @@ impl<T: Work + 'static> Actor<T> {
             Err(error) => drop(made.send(Err(error))),
         });
         is_made.await.unwrap_or_else(|_| Err(gone()))?;
-        Ok(Self { jobs })
+        Ok(Self { requests })
     }
 
     /// Calls `ask` on the thread and returns its result.
@@ -62,14 +63,14 @@ impl<T: Work + 'static> Actor<T> {
     /// The thread has panicked.
     pub async fn ask<R: Send + 'static>(&self, ask: impl FnOnce(&mut T) -> R + Send + 'static) -> Result<R> {
         let (answer, answered) = oneshot::channel();
-        let job: Job<T> = Box::new(move |owned| drop(answer.send(ask(owned))));
-        self.jobs.send(job).map_err(|_| gone())?;
+        let request: Request<T> = Box::new(move |owned| drop(answer.send(ask(owned))));
+        self.requests.send(request).map_err(|_| gone())?;
         answered.await.map_err(|_| gone())
     }
 
     /// Returns whether the thread still runs.
     pub fn is_open(&self) -> bool {
-        self.jobs.send(Box::new(|_| ())).is_ok()
+        self.requests.send(Box::new(|_| ())).is_ok()
     }
 }
 
@@ -78,16 +79,16 @@ fn gone() -> Error {
         .with_hint("the last output of the server shows the reason; repeat the request to load the model again")
 }
 
-fn run<T: Work>(owned: &mut T, inbox: &mpsc::Receiver<Job<T>>) {
+fn run<T: Work>(owned: &mut T, inbox: &mpsc::Receiver<Request<T>>) {
     loop {
         // If there is nothing to do, wait for a request. Otherwise check for one and continue.
-        let job = match (owned.is_busy(), owned.is_paused()) {
+        let request = match (owned.is_busy(), owned.is_paused()) {
             (false, _) => match inbox.recv() {
-                Ok(job) => Some(job),
+                Ok(request) => Some(request),
                 Err(_) => return,
             },
             (true, true) => match inbox.recv_timeout(REST) {
-                Ok(job) => Some(job),
+                Ok(request) => Some(request),
                 Err(error) => {
                     // All handles are dropped, so the receiver no longer waits.
                     if error == mpsc::RecvTimeoutError::Disconnected {
@@ -98,8 +99,8 @@ fn run<T: Work>(owned: &mut T, inbox: &mpsc::Receiver<Job<T>>) {
             },
             (true, false) => inbox.try_recv().ok(),
         };
-        among_threads(|| match job {
-            Some(job) => job(owned),
+        among_threads(|| match request {
+            Some(request) => request(owned),
             None => owned.step(),
         });
     }

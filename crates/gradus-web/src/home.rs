@@ -11,10 +11,10 @@ use gradus::runs::{Entry, Status};
 
 use crate::app::App;
 use crate::models::{Kind, ModelEntry};
-use crate::page::{Page, Place};
+use crate::page::{Page, Section};
 use crate::page_error::PageResult;
 use crate::runs::{address, badge, blocking, figure};
-use crate::store::projects::{Project, State as Stands};
+use crate::store::projects::{AnnotationState, Project};
 use crate::store::sessions::Session;
 use crate::training::offer_demo;
 
@@ -30,7 +30,7 @@ pub async fn show(State(app): State<Arc<App>>, Extension(session): Extension<Ses
     let mut open = Vec::new();
     for project in projects.list()? {
         let all = projects.annotations(project.id)?;
-        let done = all.iter().filter(|annotation| annotation.state == Stands::Done).count();
+        let done = all.iter().filter(|annotation| annotation.state == AnnotationState::Done).count();
         open.push((project, done));
     }
     let example =
@@ -39,7 +39,9 @@ pub async fn show(State(app): State<Arc<App>>, Extension(session): Extension<Ses
         "<p class=\"lead\">Folder <code>" (app.folder.to_string_lossy().as_ref()) "</code></p>\n"
         (ways(&app, &found, &open)) (running(&entries)) "<div class=\"two whole\">\n<section>" (recent(&app, &session, &entries)) "</section>\n<section>" (models(&found)) "</section></div>\n" (example)
     ];
-    Ok(Page { title: "Overview", place: Place::Home, scripts: &[], styles: &[], body }.framed(&session).into_response())
+    Ok(Page { title: "Overview", section: Section::Home, scripts: &[], styles: &[], body }
+        .framed(&session)
+        .into_response())
 }
 
 /// Renders the three entry points.

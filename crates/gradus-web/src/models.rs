@@ -438,10 +438,10 @@ fn kind(dir: &ModelDir) -> Option<Kind> {
 }
 
 /// A part of a reward: its name, its weight, and the settings of its model.
-type Part = (String, f64, SegmentConfig);
+type RewardPartConfig = (String, f64, SegmentConfig);
 
 /// Returns the segment rewards of the run in `path`. Empty if its configuration cannot be read.
-fn parts(path: &Path) -> Vec<Part> {
+fn parts(path: &Path) -> Vec<RewardPartConfig> {
     let path = path.join("config.yml");
     let is_small = path.metadata().is_ok_and(|found| found.is_file() && found.len() <= CONFIG_BYTES);
     let text = if is_small { std::fs::read_to_string(path).unwrap_or_default() } else { String::new() };
@@ -456,7 +456,7 @@ fn parts(path: &Path) -> Vec<Part> {
 
 /// Resolves the model of a part. It must be in the folder or named at the start: a configuration file in the folder must not cause reads
 /// elsewhere or requests to the hub.
-fn confined((name, weight, part): Part, root: &Path, named: &[PathBuf]) -> Result<Part> {
+fn confined((name, weight, part): RewardPartConfig, root: &Path, named: &[PathBuf]) -> Result<RewardPartConfig> {
     let here = |path: PathBuf| path.canonicalize().ok();
     // Paths are relative to the directory where the run started: the folder, or the server's working directory.
     let known = [here(root.join(&part.model)), here(PathBuf::from(&part.model))].into_iter().flatten();

@@ -9,7 +9,7 @@ use crate::store::sessions::Session;
 
 /// Main sections, linked at the top of every page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum Section {
     /// Overview.
     Home,
     /// Conversations.
@@ -25,7 +25,7 @@ pub struct Page<'a> {
     /// Name of the page, in the window's title and the first heading.
     pub title: &'a str,
     /// Section of the page.
-    pub place: Place,
+    pub section: Section,
     /// Scripts of the page, by their names below `/assets/`.
     pub scripts: &'a [&'static str],
     /// Additional style sheets, by their paths.
@@ -37,7 +37,7 @@ pub struct Page<'a> {
 impl Page<'_> {
     /// Renders the whole page for `session`.
     pub fn framed(self, session: &Session) -> Body<String> {
-        let Self { title, place, scripts, styles, body } = self;
+        let Self { title, section, scripts, styles, body } = self;
         let styles: Vec<Html> =
             styles.iter().map(|address| html!["<link rel=\"stylesheet\" href=\"" (address) "\">\n"]).collect();
         let scripts: Vec<Html> =
@@ -49,7 +49,7 @@ impl Page<'_> {
             "<meta name=\"csrf\" content=\"" (session.csrf) "\">\n<title>" (title) " · gradus</title>\n"
             "<link rel=\"icon\" href=\"/assets/icon.svg\" type=\"image/svg+xml\">\n<link rel=\"stylesheet\" href=\"/assets/style.css\">\n"
             (styles) (scripts)
-            "</head>\n<body>\n" (head(Some(place))) "<main id=\"main\">\n<h1>" (title) "</h1>\n" (body) "</main>\n</body>\n</html>\n"
+            "</head>\n<body>\n" (head(Some(section))) "<main id=\"main\">\n<h1>" (title) "</h1>\n" (body) "</main>\n</body>\n</html>\n"
         ];
         Body(page.into_string())
     }
@@ -61,16 +61,16 @@ pub fn csrf(session: &Session) -> Html {
 }
 
 /// Renders the head of a page with links to the main sections.
-fn head(place: Option<Place>) -> Html {
-    let link = |to: Place, path: &str, name: &str| match Some(to) == place {
+fn head(section: Option<Section>) -> Html {
+    let link = |to: Section, path: &str, name: &str| match Some(to) == section {
         true => html!["<a href=\"" (path) "\" aria-current=\"page\">" (name) "</a>"],
         false => html!["<a href=\"" (path) "\">" (name) "</a>"],
     };
     html![
         "<a class=\"skip\" href=\"#main\">To the content</a>\n<header>\n"
         "<nav aria-label=\"Places\"><a class=\"name\" href=\"/\">gradus</a>"
-        (link(Place::Home, "/", "Overview")) (link(Place::Chat, "/chat", "Chat"))
-        (link(Place::Annotate, "/annotate", "Annotate")) (link(Place::Runs, "/runs", "Runs"))
+        (link(Section::Home, "/", "Overview")) (link(Section::Chat, "/chat", "Chat"))
+        (link(Section::Annotate, "/annotate", "Annotate")) (link(Section::Runs, "/runs", "Runs"))
         "</nav>\n</header>\n"
     ]
 }

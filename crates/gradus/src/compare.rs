@@ -33,7 +33,7 @@ const MAX_NEW_TOKENS: usize = 256;
 
 /// Input of a comparison.
 #[derive(Debug)]
-pub struct Job<'a> {
+pub struct ComparisonInput<'a> {
     /// One run per method, all with the same model and data.
     pub runs: &'a [Plan],
     /// Data and reward that measure all runs; without it, only lengths and KL are measured.
@@ -48,18 +48,18 @@ pub struct Job<'a> {
 ///
 /// # Errors
 /// As [`train::run`]; also if no held-out prompts are available.
-pub fn run(job: &Job<'_>, observer: &mut dyn Observer) -> Result<Comparison> {
-    let first = job.runs.first().ok_or_else(|| Error::input("nothing to compare: no method was given"))?;
-    let judge = Judge::open(job.judge.unwrap_or(first), job.judge.is_some(), observer)?;
+pub fn run(input: &ComparisonInput<'_>, observer: &mut dyn Observer) -> Result<Comparison> {
+    let first = input.runs.first().ok_or_else(|| Error::input("nothing to compare: no method was given"))?;
+    let judge = Judge::open(input.judge.unwrap_or(first), input.judge.is_some(), observer)?;
     let is_finished =
         |plan: &Plan| plan.existing() == Existing::Resume && plan.output_dir().join("results.json").is_file();
     // A method that cannot train must not end the comparison after others have trained for hours.
-    for plan in job.runs.iter().filter(|plan| !is_finished(plan)) {
+    for plan in input.runs.iter().filter(|plan| !is_finished(plan)) {
         let name = plan.method().name();
         observer.event(&Event::Message(&format!("{name}: checking its rows")));
         train::forecast::check_inputs(plan, &mut Quiet(observer))?;
     }
-    for plan in job.runs {
+    for plan in input.runs {
         let name = plan.method().name();
         if is_finished(plan) {
             observer.event(&Event::Message(&format!("{name}: already finished, in {}", plan.output_dir().display())));
@@ -72,7 +72,7 @@ pub fn run(job: &Job<'_>, observer: &mut dyn Observer) -> Result<Comparison> {
     let start = judge.measure(&judge.reference, observer)?;
     let mut entries = vec![Entry::start(start.stats.metrics(""), samples(&start, 0))];
     entries[0].remarks = judge.remarks.borrow().clone();
-    for plan in job.runs {
+    for plan in input.runs {
         let run = RunDir::open(plan.output_dir())?;
         observer.event(&Event::Message(&format!("{}: measuring", plan.method().name())));
         let policy = CausalLm::load(&ModelDir::open(&run.model())?, &judge.device)?;
@@ -90,11 +90,11 @@ pub fn run(job: &Job<'_>, observer: &mut dyn Observer) -> Result<Comparison> {
     let comparison = Comparison {
         model: first.config().model.clone(),
         data: first.config().data.to_string(),
-        budget: budget(job.runs, &entries),
+        budget: budget(input.runs, &entries),
         evaluation: judge.describe(),
         entries,
     };
-    comparison.write(&job.directory.join("comparison"))?;
+    comparison.write(&input.directory.join("comparison"))?;
     Ok(comparison)
 }
 

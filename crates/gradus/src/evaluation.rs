@@ -24,19 +24,19 @@ use crate::text::Tokenizer;
 /// The metrics of an evaluation, and the post-processing of completions before them.
 #[derive(Default)]
 pub struct Measuring {
-    metrics: Vec<(String, Measured)>,
+    metrics: Vec<(String, Measurement)>,
     post_process: Option<Box<dyn PostProcessor>>,
 }
 
 /// A measurement of completions.
-enum Measured {
+enum Measurement {
     /// A metric.
     Metric(Box<dyn Metric>),
     /// The perplexity of the evaluated model.
     OfPolicy(PerplexityOptions),
 }
 
-impl Measured {
+impl Measurement {
     fn remark(&self, name: &str) -> Option<String> {
         match self {
             Self::Metric(metric) => remark_on(name, &**metric),
@@ -82,13 +82,13 @@ impl Measuring {
         models: &dyn Models,
         interrupt: &Interrupt,
     ) -> Result<Self> {
-        let measured = |config: &MetricConfig| -> Result<Measured> {
+        let measured = |config: &MetricConfig| -> Result<Measurement> {
             Ok(match config {
                 MetricConfig::Perplexity(options) if options.model.is_none() => {
                     config.check_alone()?;
-                    Measured::OfPolicy(options.clone())
+                    Measurement::OfPolicy(options.clone())
                 }
-                config => Measured::Metric(config.build(models, interrupt)?),
+                config => Measurement::Metric(config.build(models, interrupt)?),
             })
         };
         let metrics = configs.iter().map(|config| Ok((config.name(), measured(config)?)));

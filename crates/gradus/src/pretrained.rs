@@ -100,9 +100,9 @@ impl Pretrained {
 
 /// Another model that reads the ids of a policy: a reference, a critic.
 #[derive(Debug, Clone, Copy)]
-pub struct Reader<'a> {
+pub struct IdReader<'a> {
     /// Role of the model, such as `the reference`.
-    pub part: &'a str,
+    pub role: &'a str,
     /// Name that the user gave.
     pub name: &'a str,
     /// Model directory.
@@ -111,10 +111,10 @@ pub struct Reader<'a> {
     pub shape: &'a ModelShape,
 }
 
-impl Reader<'_> {
+impl IdReader<'_> {
     /// Builds an error about this model.
     fn refuse(&self, what: &str) -> Error {
-        Error::input(format!("{} `{}` {what}", self.part, self.name))
+        Error::input(format!("{} `{}` {what}", self.role, self.name))
     }
 
     /// Rejects a model that assigns other tokens to the ids of `writer` (named `policy` by the user) or lacks some of

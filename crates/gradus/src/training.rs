@@ -22,7 +22,7 @@ use crate::observer::{Event, Observer, Silent};
 use crate::reward::{FnReward, RewardError};
 use crate::rollout::{Prompt, Rollout};
 use crate::run::Existing;
-use crate::train::{self, Outcome};
+use crate::train::{self, FinishedRun};
 
 /// Builder of a training run.
 ///
@@ -290,7 +290,7 @@ impl Training {
     ///
     /// # Errors
     /// As [`plan`](Self::plan) and [`train::run`].
-    pub fn run(mut self) -> Result<Outcome> {
+    pub fn run(mut self) -> Result<FinishedRun> {
         let plan = self.plan()?.in_directory_of_its_own()?;
         plan.fetch(&mut |_, _, _| {})?;
         let observer = &mut *self.observer;

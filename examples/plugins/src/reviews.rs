@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use gradus::data::Place;
+use gradus::data::RowLocation;
 use gradus::metric::MetricConfig;
 use gradus::task::{Files, Origin, Sample, Split, Task};
 use schemars::JsonSchema;
@@ -28,7 +28,7 @@ impl Task for Reviews {
         Origin::Generated
     }
 
-    fn samples(&self, files: &Files<'_>) -> gradus::Result<Vec<(Place, Sample)>> {
+    fn samples(&self, files: &Files<'_>) -> gradus::Result<Vec<(RowLocation, Sample)>> {
         let pairs = self.things.iter().flat_map(|thing| self.colors.iter().map(move |color| (thing, color)));
         // Every third prompt is held out for evaluations.
         let held_out = files.split() != Split::Train;
@@ -40,7 +40,7 @@ impl Task for Reviews {
                 references: vec![format!("the {thing} is {color} .")],
                 metadata: Map::from_iter([("color".to_owned(), json!(color))]),
             };
-            (Place { file: std::sync::Arc::clone(&file), line: i + 1, row_in_array: None }, sample)
+            (RowLocation { file: std::sync::Arc::clone(&file), line: i + 1, row_in_array: None }, sample)
         };
         Ok(pairs.map(sample).collect())
     }

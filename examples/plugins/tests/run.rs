@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use gradus::run::database::{Query, Table};
+use gradus::run::database::{Query, RolloutTable};
 use gradus::run::{RolloutDb, RunDir};
 use serde_json::Value;
 
@@ -21,10 +21,10 @@ fn lines(path: &Path) -> Vec<Value> {
 
 #[test]
 fn everything_that_it_adds_is_in_the_run_directory() {
-    let place = tempfile::tempdir().unwrap();
-    let output = program(&[place.path()]);
+    let directory = tempfile::tempdir().unwrap();
+    let output = program(&[directory.path()]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let run = place.path().join("run");
+    let run = directory.path().join("run");
 
     let logged = lines(&run.join("metrics.jsonl"));
     let last = logged.last().unwrap();
@@ -36,7 +36,7 @@ fn everything_that_it_adds_is_in_the_run_directory() {
     let trained = db.query(&Query::default()).unwrap();
     assert_eq!(trained.len(), 2 * 2 * 2);
     assert!(trained.iter().all(|of| of.prompt.starts_with("write a review of the ")), "{:?}", trained[0].prompt);
-    let evaluated = db.query(&Query { table: Table::Eval, ..Query::default() }).unwrap();
+    let evaluated = db.query(&Query { table: RolloutTable::Eval, ..Query::default() }).unwrap();
     let mut prompts: Vec<&str> = evaluated.iter().map(|of| of.prompt.as_str()).collect();
     prompts.sort_unstable();
     prompts.dedup();
@@ -62,21 +62,21 @@ fn everything_that_it_adds_is_in_the_run_directory() {
     for name in ["brevity", "repetition", "reviews", "first_sentence", "events", "best_of"] {
         assert!(text.contains(name), "{name} is missing in:\n{text}");
     }
-    let again = place.path().join("again.yml");
+    let again = directory.path().join("again.yml");
     std::fs::write(&again, text.replace("/run", "/again")).unwrap();
-    let output = program(&[place.path(), &again]);
+    let output = program(&[directory.path(), &again]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(lines(&place.path().join("again/metrics.jsonl")).last().unwrap()["reward"], last["reward"]);
+    assert_eq!(lines(&directory.path().join("again/metrics.jsonl")).last().unwrap()["reward"], last["reward"]);
 }
 
 #[test]
 fn mistakes_are_told_with_what_may_have_been_meant() {
-    let place = tempfile::tempdir().unwrap();
-    let file = place.path().join("run.yml");
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("run.yml");
     let check = |reward: &str, expected: &[&str]| {
         std::fs::write(&file, format!("model: m\ndata: d\nmethod: {{grpo: {{}}}}\nreward: {{plugin: {reward}}}\n"))
             .unwrap();
-        let output = program(&[place.path(), &file]);
+        let output = program(&[directory.path(), &file]);
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success());
         for part in expected {
@@ -90,9 +90,9 @@ fn mistakes_are_told_with_what_may_have_been_meant() {
 
 #[test]
 fn an_offline_method_learns_its_margin() {
-    let place = tempfile::tempdir().unwrap();
-    assert!(program(&[place.path()]).status.success());
-    let (rows, file) = (place.path().join("pairs.jsonl"), place.path().join("slic.yml"));
+    let directory = tempfile::tempdir().unwrap();
+    assert!(program(&[directory.path()]).status.success());
+    let (rows, file) = (directory.path().join("pairs.jsonl"), directory.path().join("slic.yml"));
     let pair = |things: &str| {
         serde_json::json!({
             "prompt": format!("write a review of the {things} :"), "chosen": " the kettle is good .", "rejected": " the lamp is bad .",
@@ -103,55 +103,55 @@ fn an_offline_method_learns_its_margin() {
     let run = format!(
         "model: {}\ndata: {}\noutput_dir: {}\nmethod: {{ plugin: {{ slic: {{ margin: 2.0 }} }} }}\n\
          train: {{ max_steps: 12, batch_size: 4, learning_rate: 5e-3 }}\n",
-        place.path().join("model").display(),
+        directory.path().join("model").display(),
         rows.display(),
-        place.path().join("slic").display()
+        directory.path().join("slic").display()
     );
     std::fs::write(&file, &run).unwrap();
-    let output = program(&[place.path(), &file]);
+    let output = program(&[directory.path(), &file]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let logged = lines(&place.path().join("slic/metrics.jsonl"));
+    let logged = lines(&directory.path().join("slic/metrics.jsonl"));
     let margins: Vec<f64> = logged.iter().filter_map(|row| row["margin"].as_f64()).collect();
     assert!(margins[0] < 1.0 && *margins.last().unwrap() > 2.0, "{margins:?}");
 
     std::fs::write(&file, run.replace("margin: 2.0", "margn: 2.0")).unwrap();
-    let output = program(&[place.path(), &file]);
+    let output = program(&[directory.path(), &file]);
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && text.contains("unknown key `margn` in `method.plugin.slic`"), "{text}");
 }
 
 #[test]
 fn models_of_its_family_are_planned_adapted_saved_and_checked() {
-    let place = tempfile::tempdir().unwrap();
-    let output = program(&[place.path()]);
+    let directory = tempfile::tempdir().unwrap();
+    let output = program(&[directory.path()]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let saved: Value =
-        serde_json::from_slice(&std::fs::read(place.path().join("run/model/config.json")).unwrap()).unwrap();
+        serde_json::from_slice(&std::fs::read(directory.path().join("run/model/config.json")).unwrap()).unwrap();
     assert_eq!((&saved["model_type"], &saved["residual_factor"]), (&"sandwich".into(), &0.7.into()));
     assert_eq!(saved["architectures"][0], "SandwichForCausalLM");
 
     // An adapter on the trained model.
     let (model, rows, file) =
-        (place.path().join("run/model"), place.path().join("texts.jsonl"), place.path().join("sft.yml"));
+        (directory.path().join("run/model"), directory.path().join("texts.jsonl"), directory.path().join("sft.yml"));
     std::fs::write(&rows, "{\"text\": \"the kettle is good .\"}\n".repeat(8)).unwrap();
     let text = format!(
         "model: {}\ndata: {}\noutput_dir: {}\nmethod: {{ sft: {{}} }}\nlora: {{ rank: 2 }}\n\
          train: {{ max_steps: 8, batch_size: 4, learning_rate: 1e-2 }}\n",
         model.display(),
         rows.display(),
-        place.path().join("sft").display()
+        directory.path().join("sft").display()
     );
     std::fs::write(&file, text).unwrap();
-    let output = program(&[place.path(), &file]);
+    let output = program(&[directory.path(), &file]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let losses: Vec<f64> =
-        lines(&place.path().join("sft/metrics.jsonl")).iter().filter_map(|row| row["loss"].as_f64()).collect();
+        lines(&directory.path().join("sft/metrics.jsonl")).iter().filter_map(|row| row["loss"].as_f64()).collect();
     assert!(losses.last().unwrap() < &losses[0], "{losses:?}");
 
     let config = model.join("config.json");
     std::fs::write(&file, std::fs::read_to_string(&file).unwrap().replace("/sft", "/refused")).unwrap();
     std::fs::write(&config, std::fs::read_to_string(&config).unwrap().replace("0.7", "-1")).unwrap();
-    let output = program(&[place.path(), &file]);
+    let output = program(&[directory.path(), &file]);
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && text.contains("`residual_factor` is not a number above 0"), "{text}");
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use gradus::run::claim::is_held;
-use gradus::run::database::{Query, RolloutDb, Sort, Table};
+use gradus::run::database::{Query, RolloutDb, RolloutTable, Sort};
 use gradus::runs::{
     Entry, Library, Settings, Status, export, history, last_warnings, log_tail, metric_keys, snapshots,
 };
@@ -182,8 +182,8 @@ fn page(entry: &Entry, of: (String, super::state::View)) -> Page {
         let database = RolloutDb::open(&entry.directory()?)?;
         let table = match view.table {
             Some(table) => table,
-            None if database.steps(Table::Eval)?.is_empty() => Table::Train,
-            None => Table::Eval,
+            None if database.steps(RolloutTable::Eval)?.is_empty() => RolloutTable::Train,
+            None => RolloutTable::Eval,
         };
         let steps = database.steps(table)?;
         let step = view.step.filter(|step| steps.contains(step)).or(steps.last().copied()).unwrap_or(0);
@@ -196,7 +196,7 @@ fn page(entry: &Entry, of: (String, super::state::View)) -> Page {
             limit: Some(RECORDS),
             ..Query::default()
         };
-        let has_tests = !database.steps(Table::Test)?.is_empty();
+        let has_tests = !database.steps(RolloutTable::Test)?.is_empty();
         Ok(Page { table, has_tests, step, records: database.query(&query)?, steps, ..Page::default() })
     };
     match read() {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gradus::run::MetricsRow;
-use gradus::run::database::{Record, Table};
+use gradus::run::database::{Record, RolloutTable};
 use gradus::runs::{Entry, Key, Snapshot};
 
 /// Pages on the right.
@@ -76,7 +76,7 @@ impl Order {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct View {
     /// Completions of training or of evaluations. `None` selects the table that has some.
-    pub table: Option<Table>,
+    pub table: Option<RolloutTable>,
     /// Step of the completions. `None` selects the last one.
     pub step: Option<usize>,
     /// Order of the completions.
@@ -91,7 +91,7 @@ pub struct Page {
     /// Run and view that the page was read for. The view's index does not matter.
     pub of: (String, View),
     /// Table that was selected.
-    pub table: Table,
+    pub table: RolloutTable,
     /// Whether there are completions of test prompts.
     pub has_tests: bool,
     /// Steps in the table.

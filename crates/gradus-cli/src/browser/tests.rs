@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use gradus::run::database::{Record, Table};
+use gradus::run::database::{Record, RolloutTable};
 use gradus::run::{Metrics, MetricsRow};
 use gradus::runs::{Entry, Figure, Key, Library, Snapshot, SnapshotKind, Status, metric_keys};
 use ratatui::Terminal;
@@ -90,7 +90,7 @@ fn page() -> Page {
         ..Record::default()
     };
     Page {
-        table: Table::Eval,
+        table: RolloutTable::Eval,
         steps: vec![0, 10, 20],
         step: 20,
         records: vec![record(0, "Very good.", 1.5), record(1, "A second\nline \u{1b}[31m", -0.5)],
@@ -227,7 +227,7 @@ fn samples_go_step_by_step() {
     press(&mut browser, "[");
     assert_eq!(browser.view.step, Some(10));
     press(&mut browser, "oe");
-    assert_eq!((browser.view.table, browser.view.step, browser.view.index), (Some(Table::Train), None, 0));
+    assert_eq!((browser.view.table, browser.view.step, browser.view.index), (Some(RolloutTable::Train), None, 0));
     shows(&screen(&browser, 120, 30), &["best first"]);
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use gradus::run::database::Table;
+use gradus::run::database::RolloutTable;
 use gradus::runs::{Entry, Labels, Snapshot, SnapshotKind, Status, without_checkpoint};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
@@ -127,9 +127,9 @@ impl Browser {
             (Tab::Samples, KeyCode::Char('[')) => self.next_step(-1),
             (Tab::Samples, KeyCode::Char('e')) => {
                 self.view.table = Some(match self.page.table {
-                    Table::Train => Table::Eval,
-                    Table::Eval if self.page.has_tests => Table::Test,
-                    Table::Eval | Table::Test => Table::Train,
+                    RolloutTable::Train => RolloutTable::Eval,
+                    RolloutTable::Eval if self.page.has_tests => RolloutTable::Test,
+                    RolloutTable::Eval | RolloutTable::Test => RolloutTable::Train,
                 });
                 (self.view.step, self.view.index, self.scroll) = (None, 0, 0);
             }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use gradus::compare::Job;
+use gradus::compare::ComparisonInput;
 use gradus::config::{ComparisonDefinition, ComparisonRequest, MethodConfig, Plan};
 use gradus::machine::Machine;
 use gradus::run::compare::Comparison;
@@ -89,8 +89,8 @@ fn train(matches: &ArgMatches, out: &Output) -> anyhow::Result<(Comparison, Path
     let runs = written.runs.iter().map(plan).collect::<gradus::Result<Vec<_>>>()?;
     let judge = written.judge.as_ref().map(plan).transpose()?;
     gradus::machine::use_threads(runs.first().and_then(|plan| plan.train().threads))?;
-    let job = Job { runs: &runs, judge: judge.as_ref(), directory: &written.output_dir };
-    let comparison = gradus::compare::run(&job, &mut Watcher::new(out))?;
+    let input = ComparisonInput { runs: &runs, judge: judge.as_ref(), directory: &written.output_dir };
+    let comparison = gradus::compare::run(&input, &mut Watcher::new(out))?;
     Ok((comparison, written.output_dir.join("comparison")))
 }
 

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use gradus::config::{Imported, KeyReference, Plan, Request, RunConfig, Schema, System, explain, import, markdown};
-use gradus::error::Place;
+use gradus::error::Location;
 use gradus::machine::Machine;
 
 use crate::output::Output;
@@ -60,9 +60,9 @@ pub fn run(args: ConfigArgs, out: &Output) -> anyhow::Result<()> {
         Verb::Import { system, file } => {
             let Imported { yaml, notes } = import(system, &file)?;
             for note in &notes {
-                let line = note.places.iter().find_map(|place| match place {
-                    Place::File { line, .. } => Some(format!(":{line}")),
-                    Place::Flag(_) | Place::Argument(_) => None,
+                let line = note.locations.iter().find_map(|location| match location {
+                    Location::File { line, .. } => Some(format!(":{line}")),
+                    Location::Flag(_) | Location::Argument(_) => None,
                 });
                 out.warn(format_args!("{}{}: {}", file.display(), line.unwrap_or_default(), note.message));
             }

@@ -8,7 +8,7 @@ use gradus::config::reward_of_flags;
 use gradus::data::{Side, TextForm};
 use gradus::device::DeviceChoice;
 use gradus::files::output::Outputs;
-use gradus::inference::{EvalOptions, Measured, MetricOptions, MetricValue, Prediction, evaluate, measure};
+use gradus::inference::{EvalOptions, EvalResult, MetricOptions, MetricValue, Prediction, evaluate, measure};
 use gradus::metric::{MetricConfig, Resampling, configure};
 use gradus::objective::classify::ClassifyConfig;
 use gradus::reward::config::RewardConfig;
@@ -255,7 +255,7 @@ fn post_process(word: &str) -> Result<PostProcess, String> {
 }
 
 /// Formats one line per value. Metrics with an interval follow the others, in the same columns.
-fn table(found: &Measured) -> String {
+fn table(found: &EvalResult) -> String {
     let mut rows = vec![vec!["rows".to_owned(), found.rows.to_string()]];
     for (name, value) in found.metrics.iter().filter(|(name, _)| !found.values.iter().any(|of| of.key == *name)) {
         let error = found.errors.get(name).and_then(serde_json::Value::as_f64);

@@ -1,6 +1,6 @@
 //! `gradus score`: log-probabilities, rewards or labels of given rows as JSON lines, in the order of the rows.
 
-use gradus::data::{Place, Side};
+use gradus::data::{RowLocation, Side};
 use gradus::device::DeviceChoice;
 use gradus::inference::{ClassesOptions, ScoreOptions, classes, logprobs, rewards};
 use gradus::model::Precision;
@@ -68,7 +68,7 @@ pub struct ScoreArgs {
 
 /// A line of the output. If rows may be missing, it names its row.
 #[derive(Serialize)]
-struct Line<T> {
+struct ScoreLine<T> {
     #[serde(skip_serializing_if = "Option::is_none")]
     place: Option<String>,
     #[serde(flatten)]
@@ -85,7 +85,7 @@ pub fn run(args: ScoreArgs, out: &Output) -> anyhow::Result<()> {
 /// Prints the scores. Returns remarks on rows that are left out.
 fn score(args: ScoreArgs, out: &Output) -> anyhow::Result<Vec<String>> {
     let skips = args.bad_rows.skips();
-    let place = |place: &Place| skips.then(|| place.to_string());
+    let place = |location: &RowLocation| skips.then(|| location.to_string());
     if let Some(model) = args.classifier {
         args.text_files.refuse("cannot be used with `--classifier`: a classifier uses its own tokenizer")?;
         let options = ClassesOptions {
@@ -104,7 +104,7 @@ fn score(args: ScoreArgs, out: &Output) -> anyhow::Result<Vec<String>> {
         fetch_data(&options.data, out)?;
         let mut bar = out.counter("rows");
         return classes(&options, &mut |done, total| bar.set(done, total), &mut |at, of_row| {
-            out.json_line(&Line { place: place(at), of_row })
+            out.json_line(&ScoreLine { place: place(at), of_row })
         });
     }
     let is_reward = args.reward_model.is_some();
@@ -124,7 +124,11 @@ fn score(args: ScoreArgs, out: &Output) -> anyhow::Result<Vec<String>> {
     let mut bar = out.counter("rows");
     let mut progress = |done: usize, total: usize| bar.set(done, total);
     match is_reward {
-        true => rewards(&options, &mut progress, &mut |at, of_row| out.json_line(&Line { place: place(at), of_row })),
-        false => logprobs(&options, &mut progress, &mut |at, of_row| out.json_line(&Line { place: place(at), of_row })),
+        true => {
+            rewards(&options, &mut progress, &mut |at, of_row| out.json_line(&ScoreLine { place: place(at), of_row }))
+        }
+        false => {
+            logprobs(&options, &mut progress, &mut |at, of_row| out.json_line(&ScoreLine { place: place(at), of_row }))
+        }
     }
 }

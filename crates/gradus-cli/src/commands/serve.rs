@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use gradus::device::DeviceChoice;
 use gradus::model::WeightFormat;
-use gradus_web::{Comparison, ComputeOptions, Job, Options, RunningProcess, Trainer, TrainingOptions, serve};
+use gradus_web::{Comparison, ComputeOptions, Options, ProcessTask, RunningProcess, Trainer, TrainingOptions, serve};
 use serde_json::json;
 
 use super::text::TextArgs;
@@ -112,19 +112,19 @@ impl Trainer for SelfTrainer {
         })
     }
 
-    fn begin(&self, work: &Job<'_>, log: &Path) -> gradus::Result<Box<dyn RunningProcess>> {
+    fn begin(&self, task: &ProcessTask<'_>, log: &Path) -> gradus::Result<Box<dyn RunningProcess>> {
         let mut command = process::gradus().map_err(plain)?;
-        match work {
-            Job::Train { config } => {
+        match task {
+            ProcessTask::Train { config } => {
                 command.arg("train").arg(config);
             }
-            Job::Resume { run, max_steps } => {
+            ProcessTask::Resume { run, max_steps } => {
                 command.args(["runs", "resume"]).arg(run);
                 if let Some(steps) = max_steps {
                     command.args(["--max-steps", &steps.to_string()]);
                 }
             }
-            Job::Compare(Comparison { folder, name, prompts: (prompts, most), models, progress }) => {
+            ProcessTask::Compare(Comparison { folder, name, prompts: (prompts, most), models, progress }) => {
                 command.args(["annotate", "new", name, "--labels", "comparison", "--folder"]).arg(folder);
                 command.arg("--data").arg(prompts).args(["--max-tasks", &most.to_string()]);
                 for model in *models {
@@ -132,7 +132,7 @@ impl Trainer for SelfTrainer {
                 }
                 command.arg("--progress").arg(progress);
             }
-            Job::Demo { output } => {
+            ProcessTask::Demo { output } => {
                 command.arg("demo").arg("--output-dir").arg(output);
             }
         }

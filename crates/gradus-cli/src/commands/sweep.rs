@@ -8,7 +8,7 @@ use std::time::Duration;
 use gradus::config::{Plan, SweepDefinition};
 use gradus::files::output::{OutputFile, Outputs, commit};
 use gradus::machine::Machine;
-use gradus::sweep::{Outcome, Outcomes, is_finished, value};
+use gradus::sweep::{PointResult, SweepResult, is_finished, value};
 
 use super::cluster::{self, SlurmJob};
 use crate::output::Output;
@@ -288,16 +288,16 @@ fn outputs(directory: &Path, overwrite: bool) -> gradus::Result<[OutputFile; 2]>
     Ok([outputs.file_unless(&json, |_| is_ours)?, outputs.file_unless(&table, |_| is_ours)?])
 }
 
-fn outcomes(sweep: &SweepDefinition, plans: &[Vec<Plan>]) -> gradus::Result<Outcomes> {
+fn outcomes(sweep: &SweepDefinition, plans: &[Vec<Plan>]) -> gradus::Result<SweepResult> {
     let first = plans.iter().flatten().next().map_or("eval_reward", Plan::best_metric);
     let metric = sweep.metric.clone().unwrap_or_else(|| first.to_owned());
     let outcome = |(point, plans): (&gradus::config::SweepPoint, &Vec<Plan>)| {
         let values = plans.iter().map(|plan| value(plan.output_dir(), &metric)).collect::<gradus::Result<Vec<_>>>()?;
         let values = values.into_iter().flatten().filter(|value| value.is_finite()).collect();
-        Ok(Outcome { name: point.name.clone(), settings: point.settings.clone(), values, runs: plans.len() })
+        Ok(PointResult { name: point.name.clone(), settings: point.settings.clone(), values, runs: plans.len() })
     };
     let points = sweep.points.iter().zip(plans).map(outcome).collect::<gradus::Result<Vec<_>>>()?;
-    Ok(Outcomes::of(&metric, points))
+    Ok(SweepResult::of(&metric, points))
 }
 
 fn last_line(log: &Path) -> String {

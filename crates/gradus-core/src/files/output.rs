@@ -134,7 +134,7 @@ impl Outputs {
 /// Creates the error for a mistake on the command line.
 fn refused(message: String, hint: &str) -> Error {
     let hint = (!hint.is_empty()).then(|| hint.to_owned());
-    Error::Config(vec![Diagnostic { message, places: Vec::new(), hint }])
+    Error::Config(vec![Diagnostic { message, locations: Vec::new(), hint }])
 }
 
 /// Returns what distinguishes a directory from a model's directory, or `None` for a model's directory.

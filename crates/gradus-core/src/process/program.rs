@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::Interrupt;
 use crate::error::{Diagnostic, Error, Result, excerpt};
-use gradus_environments::process::{Answer, LINE_BYTES, Process};
+use gradus_environments::process::{LINE_BYTES, NextLine, Process};
 
 /// A program's error, or the user's interrupt of a wait for it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -156,15 +156,15 @@ impl Program {
         let interrupt = self.interrupt.clone();
         let (what, name) = (self.what, self.name.clone());
         match self.process.next_line(deadline.0, &|| interrupt.is_raised()) {
-            Answer::Line(line) => Ok(Some(line)),
-            Answer::Ended => Ok(None),
-            Answer::TooLong => {
+            NextLine::Line(line) => Ok(Some(line)),
+            NextLine::Ended => Ok(None),
+            NextLine::TooLong => {
                 self.process.kill();
                 let message = format!("the {what} `{name}` printed a line of more than {LINE_BYTES} bytes");
                 Err(self.give_up(message, Some("one line for each it reads; print other things to stderr")))
             }
-            Answer::Interrupted => Err(self.interrupt()),
-            Answer::TimedOut => {
+            NextLine::Interrupted => Err(self.interrupt()),
+            NextLine::TimedOut => {
                 self.process.kill();
                 let message = format!("the {what} `{name}` did not answer within {} s", self.timeout_s);
                 let hint = "it must print and flush one line for each line it reads (in Python: `print(…, flush=True)`); `timeout_s` sets the limit";
@@ -209,7 +209,7 @@ impl Program {
     }
 }
 
-/// A configuration error without a place: the caller adds where the value is.
+/// A configuration error without a location: the caller adds where the value is.
 fn refused(message: String, hint: Option<&str>) -> Error {
-    Error::Config(vec![Diagnostic { message, places: Vec::new(), hint: hint.map(Into::into) }])
+    Error::Config(vec![Diagnostic { message, locations: Vec::new(), hint: hint.map(Into::into) }])
 }

@@ -51,11 +51,11 @@ pub struct Ranks {
 struct Group {
     link: Box<dyn Link>,
     patience: Duration,
-    state: Mutex<State>,
+    state: Mutex<GroupState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct GroupState {
     /// Collective operations so far. The number is the same on all ranks.
     count: u64,
     /// True if this rank was asked to stop.
@@ -420,7 +420,7 @@ impl Ranks {
 }
 
 impl Group {
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+    fn state(&self) -> std::sync::MutexGuard<'_, GroupState> {
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }

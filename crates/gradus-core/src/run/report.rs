@@ -185,7 +185,7 @@ fn sample_table(samples: &[Sample]) -> Html {
 #[cfg(test)]
 mod tests {
     use super::super::RolloutWriter;
-    use super::super::database::{Record, Table};
+    use super::super::database::{Record, RolloutTable};
     use super::super::directory::Existing;
     use super::super::metrics::{Metrics, MetricsLog};
     use super::*;
@@ -207,7 +207,7 @@ mod tests {
             ..Record::default()
         };
         let samples = vec![record(0, "sad", -1.0), record(3, "happy", 2.5)];
-        RolloutWriter::open(&run.rollouts(), 0).unwrap().append(Table::Eval, samples).unwrap();
+        RolloutWriter::open(&run.rollouts(), 0).unwrap().append(RolloutTable::Eval, samples).unwrap();
         let results = json!({
             "method": "ppo", "model": "gpt2", "data": "d.jsonl", "steps": 3, "elapsed_s": 75.0,
             "before": {"eval_reward": -1.0}, "after": {"eval_reward": 2.5, "eval_rewards/x/std": 1.0},

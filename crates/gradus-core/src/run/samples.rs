@@ -1,7 +1,7 @@
 //! Completions of evaluations, for reports and comparisons.
 
 use super::RunDir;
-use super::database::{Query, Record, RolloutDb, Table};
+use super::database::{Query, Record, RolloutDb, RolloutTable};
 use crate::error::Result;
 
 /// One completion of a held-out prompt.
@@ -52,7 +52,7 @@ pub fn read_samples(run: &RunDir) -> Result<Vec<Sample>> {
     if !run.rollouts().is_file() {
         return Ok(Vec::new());
     }
-    let records = RolloutDb::open(run)?.query(&Query { table: Table::Eval, ..Query::default() })?;
+    let records = RolloutDb::open(run)?.query(&Query { table: RolloutTable::Eval, ..Query::default() })?;
     Ok(records.into_iter().map(Sample::from).collect())
 }
 

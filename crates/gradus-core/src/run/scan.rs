@@ -23,7 +23,7 @@ pub fn scan_metrics(path: &Path, keys: &[&str], visit: &mut dyn FnMut(usize, &[O
         }
         values.fill(None);
         let mut row = serde_json::Deserializer::from_slice(line);
-        let step = Row { keys, values: &mut values }.deserialize(&mut row).ok().flatten();
+        let step = RowSeed { keys, values: &mut values }.deserialize(&mut row).ok().flatten();
         match step.filter(|_| row.end().is_ok()) {
             Some(step) => {
                 visit(step, &values);
@@ -43,12 +43,12 @@ pub fn scan_metrics(path: &Path, keys: &[&str], visit: &mut dyn FnMut(usize, &[O
 }
 
 /// Deserializes only the step and the requested values of a row.
-struct Row<'k> {
+struct RowSeed<'k> {
     keys: &'k [&'k str],
     values: &'k mut [Option<f64>],
 }
 
-impl<'de> DeserializeSeed<'de> for Row<'_> {
+impl<'de> DeserializeSeed<'de> for RowSeed<'_> {
     type Value = Option<usize>;
 
     fn deserialize<D: Deserializer<'de>>(self, of: D) -> Result<Self::Value, D::Error> {
@@ -56,7 +56,7 @@ impl<'de> DeserializeSeed<'de> for Row<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Row<'_> {
+impl<'de> Visitor<'de> for RowSeed<'_> {
     type Value = Option<usize>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::curves::{history, series};
 use crate::error::{Error, Result};
 use crate::math::stats::{correlation, mean};
-use crate::run::database::{Query, Record, RolloutDb, Table};
+use crate::run::database::{Query, Record, RolloutDb, RolloutTable};
 use crate::run::{MetricsRow, RunDir};
 
 /// Maximum number of completions per quarter.
@@ -79,7 +79,7 @@ struct Quarter {
 impl Quarter {
     fn of(db: &RolloutDb, steps: &[usize]) -> Result<Self> {
         let query = Query {
-            table: Table::Train,
+            table: RolloutTable::Train,
             first_step: steps.first().copied(),
             last_step: steps.last().copied(),
             limit: Some(MOST),
@@ -118,7 +118,7 @@ impl Quarter {
 /// If it has no completions or too few, or its files cannot be read.
 pub fn audit(run: &RunDir) -> Result<Audit> {
     let db = RolloutDb::open(run)?;
-    let steps = db.steps(Table::Train)?;
+    let steps = db.steps(RolloutTable::Train)?;
     let quarter = steps.len().div_ceil(4);
     let (first, last) = (&steps[..quarter], &steps[steps.len() - quarter..]);
     let ends = |steps: &[usize]| [steps.first().copied().unwrap_or(0), steps.last().copied().unwrap_or(0)];
@@ -141,7 +141,7 @@ pub fn audit(run: &RunDir) -> Result<Audit> {
     findings.extend(length(before, now));
     findings.extend(repetition(before, now));
     findings.extend(duplicates(before, now));
-    findings.extend(parts(&db.components(Table::Train)?, before, now));
+    findings.extend(parts(&db.components(RolloutTable::Train)?, before, now));
     findings.sort_by_key(|finding| finding.kind);
     Ok(Audit { completions, steps: [ends(first), ends(last)], findings })
 }
@@ -335,7 +335,7 @@ mod tests {
         };
         let mut writer = RolloutWriter::open(&run.rollouts(), 0).unwrap();
         for step in 1..=16 {
-            writer.append(Table::Train, (0..16).map(|i| record(step, i)).collect()).unwrap();
+            writer.append(RolloutTable::Train, (0..16).map(|i| record(step, i)).collect()).unwrap();
         }
         writer.finish().unwrap();
         run

@@ -2,8 +2,8 @@
 
 use std::io::{self, BufRead};
 
-use super::place::Place;
 use super::raw::{Origin, ROW_BYTES, RawRow, parse_object, too_large};
+use super::row_location::RowLocation;
 use crate::{Error, Result};
 
 pub(super) struct JsonArray {
@@ -14,11 +14,11 @@ pub(super) struct JsonArray {
     last_line: usize,
     /// Line on which the last row begins.
     row_line: usize,
-    state: State,
+    state: ArrayState,
 }
 
 #[derive(PartialEq)]
-enum State {
+enum ArrayState {
     Start,
     Inside,
     Done,
@@ -26,7 +26,7 @@ enum State {
 
 impl JsonArray {
     pub fn new(origin: Origin, input: Box<dyn BufRead>) -> Self {
-        Self { origin, input, line: 1, rows: 0, last_line: 0, row_line: 1, state: State::Start }
+        Self { origin, input, line: 1, rows: 0, last_line: 0, row_line: 1, state: ArrayState::Start }
     }
 
     fn peek(&mut self) -> io::Result<Option<u8>> {
@@ -50,11 +50,11 @@ impl JsonArray {
 
     /// Moves to the next row. Returns `false` at the end of the array.
     fn advance(&mut self) -> io::Result<Result<bool>> {
-        if self.state == State::Start {
+        if self.state == ArrayState::Start {
             self.skip_space()?;
             self.input.consume(1); // the `[` by which the array was recognized
             self.last_line = self.line;
-            self.state = State::Inside;
+            self.state = ArrayState::Inside;
         }
         let mut next = self.skip_space()?;
         if self.rows > 0 && next == Some(b',') {
@@ -115,25 +115,25 @@ impl JsonArray {
             Ok(true) => {}
             Ok(false) => return Ok(None),
             Err(e) => {
-                self.state = State::Done;
+                self.state = ArrayState::Done;
                 return Ok(Some(Err(e)));
             }
         }
-        let mut place = Place::new(&self.origin.file, self.line);
+        let mut location = RowLocation::new(&self.origin.file, self.line);
         self.rows += 1;
         self.row_line = self.line;
         if self.line == self.last_line {
-            place.row_in_array = Some(self.rows);
+            location.row_in_array = Some(self.rows);
         }
         let element = self.element()?;
         self.last_line = self.line;
         match element {
-            Some(bytes) => Ok(Some(parse_object(&bytes, place))),
+            Some(bytes) => Ok(Some(parse_object(&bytes, location))),
             None => {
-                self.state = State::Done;
-                Ok(Some(
-                    Err(self.broken(&format!("row {} is not closed; it begins on line {}", self.rows, place.line))),
-                ))
+                self.state = ArrayState::Done;
+                Ok(Some(Err(
+                    self.broken(&format!("row {} is not closed; it begins on line {}", self.rows, location.line))
+                )))
             }
         }
     }
@@ -143,18 +143,18 @@ impl Iterator for JsonArray {
     type Item = Result<RawRow>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.state == State::Done {
+        if self.state == ArrayState::Done {
             return None;
         }
         match self.row() {
             Ok(row) => {
                 if row.is_none() {
-                    self.state = State::Done;
+                    self.state = ArrayState::Done;
                 }
                 row
             }
             Err(e) => {
-                self.state = State::Done;
+                self.state = ArrayState::Done;
                 Some(Err(match e.kind() {
                     io::ErrorKind::FileTooLarge => too_large(&self.origin.file, self.row_line),
                     _ => self.origin.failed(self.line.saturating_sub(1), &e),

@@ -17,8 +17,8 @@ use arrow_schema::{ArrowError, Schema, SchemaRef};
 use serde_json::Map;
 
 use super::arrow_value::{Problem, check_fields, value};
-use super::place::Place;
 use super::raw::{Origin, ROW_BYTES, RawRow, not_finite, too_large};
+use super::row_location::RowLocation;
 pub use super::write_arrow::write_stream;
 use crate::{Error, Result, border};
 
@@ -253,7 +253,7 @@ impl ArrowRows {
 
     /// Converts row `at` of the batch.
     fn columns(&self, batch: &RecordBatch, at: usize) -> Result<RawRow> {
-        let place = Place::new(&self.origin.file, self.row);
+        let location = RowLocation::new(&self.origin.file, self.row);
         let mut room = ROW_BYTES;
         let mut columns = Map::with_capacity(batch.num_columns());
         for (field, array) in self.schema.fields().iter().zip(batch.columns()) {
@@ -269,11 +269,11 @@ impl ArrowRows {
             let name = field.name();
             return Err(match problem {
                 Problem::TooLarge => too_large(&self.origin.file, self.row),
-                Problem::NotFinite => not_finite(&place, name),
-                Problem::Is(what) => place.error(format!("column `{name}` {what}")),
+                Problem::NotFinite => not_finite(&location, name),
+                Problem::Is(what) => location.error(format!("column `{name}` {what}")),
             });
         }
-        Ok(RawRow { place, columns })
+        Ok(RawRow { location, columns })
     }
 }
 

@@ -91,10 +91,10 @@ impl From<Joined> for ClassifierInput {
 /// Builds the input of a classifier from `row`.
 ///
 /// # Errors
-/// If a column is missing or has the wrong type, or a text cannot be tokenized. The error names the row's place.
+/// If a column is missing or has the wrong type, or a text cannot be tokenized. The error names the row's location.
 pub fn classifier_input(row: &Row, form: &TextForm, tokenizer: &Tokenizer) -> Result<ClassifierInput> {
     let has = |name: &str| row.columns.contains_key(name);
-    let at = |message: String| row.place.error(message);
+    let at = |message: String| row.location.error(message);
     let fill = |pattern: &Pattern| pattern.fill(|name| column_text(&row.columns, name)).map_err(at);
     let encode = |first: &str, second: Option<&str>| {
         let joined = tokenizer.encode_joined(first, second, form.cut);

@@ -9,8 +9,8 @@ use std::io::BufRead;
 use serde_json::{Map, Value};
 
 use super::json;
-use super::place::Place;
 use super::raw::{Origin, ROW_BYTES, RawRow, too_large};
+use super::row_location::RowLocation;
 use crate::error::excerpt;
 use crate::{Error, Result};
 
@@ -33,7 +33,7 @@ impl Delimited {
         let header: Vec<String> =
             records.fields().map(|name| String::from_utf8_lossy(name).trim().to_owned()).collect();
         if let Some(fault) = fault {
-            return Err(fault.error(&Place::new(&origin.file, 1)));
+            return Err(fault.error(&RowLocation::new(&origin.file, 1)));
         }
         if records.found > COLUMNS {
             let message = format!("the header has {} columns, but at most {COLUMNS} are read", records.found);
@@ -63,24 +63,24 @@ impl Delimited {
     }
 
     fn row(&self, record: &Record) -> Result<RawRow> {
-        let place = Place::new(&self.origin.file, record.line);
+        let location = RowLocation::new(&self.origin.file, record.line);
         if let Some(fault) = record.fault {
-            return Err(fault.error(&place));
+            return Err(fault.error(&location));
         }
         let (found, expected) = (self.records.found, self.header.len());
         if found != expected {
             let plural = if found == 1 { "" } else { "s" };
-            return Err(place
+            return Err(location
                 .error(format!("{found} field{plural}, but the header has {expected}"))
                 .with_hint("put fields that hold commas, quotes or line ends in double quotes"));
         }
         let mut columns = Map::new();
         for (name, field) in self.header.iter().zip(self.records.fields()) {
-            let text =
-                std::str::from_utf8(field).map_err(|_| place.error(format!("column `{name}` is not valid UTF-8")))?;
+            let text = std::str::from_utf8(field)
+                .map_err(|_| location.error(format!("column `{name}` is not valid UTF-8")))?;
             columns.insert(name.clone(), cell(name, text));
         }
-        Ok(RawRow { place, columns })
+        Ok(RawRow { location, columns })
     }
 }
 
@@ -136,7 +136,7 @@ struct Fault {
 }
 
 impl Fault {
-    fn error(self, place: &Place) -> Error {
+    fn error(self, location: &RowLocation) -> Error {
         let Self { opened, closed } = self;
         let message = match opened == closed {
             true => format!("text follows the closing quote of a field on line {closed}"),
@@ -145,7 +145,7 @@ impl Fault {
                  line"
             ),
         };
-        place.error(message).with_hint(
+        location.error(message).with_hint(
             "if the quote belongs to the text, put the whole field in quotes and write each quote in it twice (`\"\"`)",
         )
     }
@@ -313,7 +313,7 @@ mod tests {
                 Ok(None) => return found,
                 Ok(Some(Record { fault: None, .. })) => found.push(Ok(records.fields().map(<[u8]>::to_vec).collect())),
                 Ok(Some(Record { fault: Some(fault), line })) => {
-                    found.push(Err(fault.error(&Place::new(&origin.file, line)).to_string()));
+                    found.push(Err(fault.error(&RowLocation::new(&origin.file, line)).to_string()));
                 }
                 Err(fatal) => {
                     found.push(Err(fatal.to_string()));

@@ -4,8 +4,8 @@ use std::io::{BufRead, Read};
 
 use serde_json::{Map, Value};
 
-use super::place::Place;
 use super::raw::{Origin, ROW_BYTES, RawRow};
+use super::row_location::RowLocation;
 use crate::{Error, Result};
 
 /// Line between two documents, as in the text files of GPT-2 and its successors.
@@ -24,10 +24,10 @@ impl Documents {
         Self { origin, input, line: 0, done: false }
     }
 
-    /// Reads the next document and the place where it begins. Returns `None` after the last one.
-    fn read(&mut self) -> Result<Option<(Place, String)>> {
+    /// Reads the next document and the location where it begins. Returns `None` after the last one.
+    fn read(&mut self) -> Result<Option<(RowLocation, String)>> {
         let mut bytes = Vec::new();
-        let place = Place::new(&self.origin.file, self.line + 1);
+        let location = RowLocation::new(&self.origin.file, self.line + 1);
         while !self.done {
             let begin = bytes.len();
             let room = (ROW_BYTES + 1 - begin) as u64;
@@ -44,7 +44,7 @@ impl Documents {
             }
             if bytes.len() > ROW_BYTES {
                 self.done = true;
-                let line = place.line;
+                let line = location.line;
                 let message =
                     format!("the document on line {line} has more than {ROW_BYTES} bytes, the limit for a document");
                 return Err(Error::data(&*self.origin.file, None, message)
@@ -56,10 +56,10 @@ impl Documents {
             }
         }
         let text = String::from_utf8(bytes).map_err(|error| {
-            place.error(format!("not valid UTF-8 at byte {} of the document", error.utf8_error().valid_up_to() + 1))
+            location.error(format!("not valid UTF-8 at byte {} of the document", error.utf8_error().valid_up_to() + 1))
         })?;
         let text = text.trim_end_matches(['\n', '\r']);
-        Ok((!self.done || !text.is_empty()).then(|| (place, text.to_owned())))
+        Ok((!self.done || !text.is_empty()).then(|| (location, text.to_owned())))
     }
 }
 
@@ -70,9 +70,9 @@ impl Iterator for Documents {
         loop {
             match self.read() {
                 Ok(Some((_, text))) if text.trim().is_empty() => {}
-                Ok(Some((place, text))) => {
+                Ok(Some((location, text))) => {
                     return Some(Ok(RawRow {
-                        place,
+                        location,
                         columns: Map::from_iter([("text".to_owned(), Value::from(text))]),
                     }));
                 }
@@ -91,7 +91,7 @@ mod tests {
         let origin = Origin { file: std::path::Path::new("a.txt").into(), gzip: false };
         let documents = Documents::new(origin, Box::new(std::io::Cursor::new(text.to_vec())));
         let read = |row: Result<RawRow>| match row {
-            Ok(row) => Ok((row.place.line, row.columns["text"].as_str().expect("a text").to_owned())),
+            Ok(row) => Ok((row.location.line, row.columns["text"].as_str().expect("a text").to_owned())),
             Err(Error::Data { line, message, .. }) => Err(format!("{line:?} {message}")),
             Err(other) => Err(other.to_string()),
         };

@@ -63,7 +63,7 @@ impl RowTokenizer<'_> {
 
     fn render_list(&self, conversations: &[(&[Message], bool)], row: &Row) -> Result<Vec<Rendered>, Failure> {
         let Some(template) = self.template else {
-            return Err(Failure::All(row.place.error("conversations need a chat template, and the model has none").with_hint(
+            return Err(Failure::All(row.location.error("conversations need a chat template, and the model has none").with_hint(
                 "give one with `--chat-template chatml` or `--chat-template FILE`, or turn the rows into text: `gradus data convert FILE --to prompt-completion --form text --output OTHER.jsonl`",
             )));
         };
@@ -210,7 +210,7 @@ impl RowTokenizer<'_> {
             _ => return Ok(()),
         };
         let message = format!("`assistant_only_loss` needs conversations, and the row {what}");
-        Err(Failure::All(row.place.error(message).with_hint(
+        Err(Failure::All(row.location.error(message).with_hint(
             "give the rows as `messages`; with `prompt` and `completion`, only the completion is trained on anyway",
         )))
     }

@@ -9,7 +9,7 @@ use super::feedback::UNCONVERTED;
 use super::implicit::split_shared_prompt;
 use super::message::Message;
 use super::row::{Content, Row, RowData};
-use super::row_tokenizer::{Failure, Outcome, RowTokenizer, Sequence, TokenizedRow};
+use super::row_tokenizer::{Failure, RowOutcome, RowTokenizer, Sequence, TokenizedRow};
 use crate::Error;
 
 /// Error message for rows without a source.
@@ -73,11 +73,11 @@ impl RowTokenizer<'_> {
         }
         let eos = self.tokenizer.eos_id();
         let outcome = match (target.len() > most, source.len() > most) {
-            (true, _) => Outcome::Truncated,
-            (false, true) => Outcome::SourceCut,
-            _ if shortened.is_some() => Outcome::TargetCut,
-            _ if self.options.add_eos && eos.is_some() && target.last().copied() != eos => Outcome::WithoutEnd,
-            _ => Outcome::Kept,
+            (true, _) => RowOutcome::Truncated,
+            (false, true) => RowOutcome::SourceCut,
+            _ if shortened.is_some() => RowOutcome::TargetCut,
+            _ if self.options.add_eos && eos.is_some() && target.last().copied() != eos => RowOutcome::WithoutEnd,
+            _ => RowOutcome::Kept,
         };
         let source = self.cut_source(source, most);
         let target = &target[..target.len().min(most)];
@@ -143,7 +143,7 @@ impl RowTokenizer<'_> {
         };
         let (chosen_ids, rejected_ids) = (cut(&pair.chosen_ids), cut(&pair.rejected_ids));
         let is_cut = chosen_ids.len().max(rejected_ids.len()) - source.len() == most;
-        let outcome = if is_cut { Outcome::Truncated } else { Outcome::SourceCut };
+        let outcome = if is_cut { RowOutcome::Truncated } else { RowOutcome::SourceCut };
         let example = PreferenceExample { prompt_len: source.len(), chosen_ids, rejected_ids, ..pair };
         TokenizedRow { example: Some(example), outcome, mismatch: false, length: longest }
     }

@@ -207,7 +207,7 @@ impl Dropped {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::Place;
+    use crate::data::RowLocation;
 
     fn pair(chosen: &str, rejected: &str, margin: Option<f32>, columns: Value) -> Row {
         let text = |text: &str| Content::Text(text.into());
@@ -215,7 +215,7 @@ mod tests {
             RowData::Preference { prompt: Some(text("Tea?")), chosen: text(chosen), rejected: text(rejected), margin };
         let Value::Object(columns) = columns else { unreachable!() };
         Row {
-            place: Place { file: std::path::Path::new("pairs.jsonl").into(), line: 1, row_in_array: None },
+            location: RowLocation { file: std::path::Path::new("pairs.jsonl").into(), line: 1, row_in_array: None },
             index: 0,
             data,
             columns,

@@ -8,8 +8,8 @@ use super::classifier_input::{ClassifierInput, TextForm, classifier_input};
 use super::example::{Examples, TokenizeOptions, TooLong};
 use super::message::missing;
 use super::row::Row;
-use super::row_tokenizer::{Failure, Outcome, TokenizedRow};
-use super::tokenize::{Measured, run};
+use super::row_tokenizer::{Failure, RowOutcome, TokenizedRow};
+use super::tokenize::{ExampleSizes, run};
 use crate::text::Tokenizer;
 use crate::{Error, Result};
 
@@ -76,7 +76,7 @@ pub enum Gold {
     Tokens(Vec<(usize, usize)>),
 }
 
-impl Measured for LabeledExample {
+impl ExampleSizes for LabeledExample {
     fn sizes(&self) -> (usize, usize) {
         (self.ids.len(), self.weights.len())
     }
@@ -160,11 +160,11 @@ impl LabelForm {
     /// largest.
     ///
     /// # Errors
-    /// If a row has no label or one cannot be read. The error names the row's place.
+    /// If a row has no label or one cannot be read. The error names the row's location.
     pub fn count(&self, rows: &[Row]) -> Result<LabelCounts> {
         let mut found: BTreeMap<Name, usize> = BTreeMap::new();
         for row in rows {
-            for name in self.names(row).map_err(|message| row.place.error(message))?.into_iter().flatten() {
+            for name in self.names(row).map_err(|message| row.location.error(message))?.into_iter().flatten() {
                 *found.entry(name).or_default() += 1;
             }
         }
@@ -194,13 +194,13 @@ impl LabelForm {
     /// Counts how many texts or tokens of `rows` have each of `labels`.
     ///
     /// # Errors
-    /// If a row has another label. The error names the row's place.
+    /// If a row has another label. The error names the row's location.
     pub fn count_among(&self, rows: &[Row], labels: &[String]) -> Result<Vec<usize>> {
         let mut counts = vec![0; labels.len()];
         for row in rows {
             let names =
                 self.names(row).and_then(|names| names.iter().flatten().map(|name| name.place(labels)).collect());
-            let places: Vec<usize> = names.map_err(|message| row.place.error(message))?;
+            let places: Vec<usize> = names.map_err(|message| row.location.error(message))?;
             places.into_iter().for_each(|place| counts[place] += 1);
         }
         Ok(counts)
@@ -294,9 +294,9 @@ pub fn labeled_examples(
         };
         let example = LabeledExample { row: row.index, ids, types, gold, weights };
         let outcome = match (learns, cut) {
-            (false, _) => Outcome::WithoutLoss,
-            (true, Some(_)) => Outcome::Cut,
-            (true, None) => Outcome::Kept,
+            (false, _) => RowOutcome::WithoutLoss,
+            (true, Some(_)) => RowOutcome::Cut,
+            (true, None) => RowOutcome::Kept,
         };
         Ok(TokenizedRow { example: learns.then_some(example), outcome, mismatch: false, length })
     })

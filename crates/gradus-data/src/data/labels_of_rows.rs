@@ -36,9 +36,9 @@ pub(super) fn misfits(rows: &[Row]) -> Vec<Option<String>> {
         let first = first.filter(|_| words.of_segments())?;
         let (own, others) = (splitter(row), splitter(first));
         if own != others {
-            let place = &first.place;
+            let location = &first.location;
             return Some(format!(
-                "`{SENTENCES}` is {own}, but {others} at {place}: one model cannot be trained on two ways to split \
+                "`{SENTENCES}` is {own}, but {others} at {location}: one model cannot be trained on two ways to split \
                  texts"
             ));
         }
@@ -48,8 +48,8 @@ pub(super) fn misfits(rows: &[Row]) -> Vec<Option<String>> {
             label => label != Some(NO_ERROR) && label != Some(category.label()),
         };
         let label = words.at_separators().find(foreign)?;
-        let (label, expected, place) = (shown(label), category.label(), &of.place);
-        Some(format!("a segment has the label `{label}` in a file of `{expected}` ({place})"))
+        let (label, expected, location) = (shown(label), category.label(), &of.location);
+        Some(format!("a segment has the label `{label}` in a file of `{expected}` ({location})"))
     };
     let misfit = |row: &Row| words_of(row).and_then(|words| words.misfit().or_else(|| beside(row, words)));
     rows.iter().map(misfit).collect()

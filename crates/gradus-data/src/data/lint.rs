@@ -8,9 +8,9 @@ use serde::Serialize;
 
 use super::feedback::{Joined, conflicts, join};
 use super::implicit::{split_shared_prompt, trl_boundary, turn_boundary};
-use super::place::Place;
 use super::reader::extension;
 use super::row::{Content, Request, Row, RowData};
+use super::row_location::RowLocation;
 use super::stats::parts;
 use super::tokenize::row_sequences;
 use super::transcript::turns;
@@ -86,8 +86,8 @@ impl FindingKind {
 pub struct Finding {
     /// Kind of the finding.
     pub kind: FindingKind,
-    /// Place of the row.
-    pub place: Place,
+    /// Location of the row.
+    pub location: RowLocation,
     /// Description of what was found.
     pub message: String,
 }
@@ -128,7 +128,7 @@ pub fn lint(
         found.extend(misfit.map(|message| (FindingKind::Labels, message)));
     }
     for (row, earlier) in duplicates(rows) {
-        let message = format!("the same as {}", rows[earlier].place);
+        let message = format!("the same as {}", rows[earlier].location);
         findings[row].push((FindingKind::DuplicateRow, message));
     }
     group(rows, findings)
@@ -136,13 +136,13 @@ pub fn lint(
 
 /// Finds annotated rows that cannot be joined with the rows of their QA split.
 pub fn lint_join(rows: &[Row], split: &[Row]) -> Vec<FindingGroup> {
-    let place = |i: usize| &split[i].place;
+    let location = |i: usize| &split[i].location;
     let found = join(rows, split).into_iter().map(|joined| match joined {
         Joined::Row(_) => None,
-        Joined::OtherReference(i) => Some(format!("`gold` is not the first answer of {}", place(i))),
+        Joined::OtherReference(i) => Some(format!("`gold` is not the first answer of {}", location(i))),
         Joined::Missing => Some("the question is not in the QA split".into()),
         Joined::Twice([first, second]) => {
-            Some(format!("{} and {} have the same question", place(first), place(second)))
+            Some(format!("{} and {} have the same question", location(first), location(second)))
         }
     });
     group(
@@ -167,7 +167,7 @@ fn group(rows: &[Row], findings: Vec<Vec<(FindingKind, String)>>) -> Vec<Finding
                 group.count += 1;
                 seen.push(kind);
                 if group.first.len() < SHOWN {
-                    group.first.push(Finding { kind, place: row.place.clone(), message });
+                    group.first.push(Finding { kind, location: row.location.clone(), message });
                 }
             }
         }
@@ -242,7 +242,8 @@ const MANY_LINES: usize = 50;
 /// Checks the number of lines. A quote that is closed far below merges the rows between into one field, and the file is still
 /// valid.
 fn check_lines(row: &Row, options: &TokenizeOptions, found: &mut Found) {
-    if !matches!(extension(&row.place.file).as_deref(), Some("csv" | "tsv")) || matches!(row.data, RowData::Messages(_))
+    if !matches!(extension(&row.location.file).as_deref(), Some("csv" | "tsv"))
+        || matches!(row.data, RowData::Messages(_))
     {
         return;
     }

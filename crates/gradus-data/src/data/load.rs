@@ -35,7 +35,7 @@ pub fn check_renames(first: &RawRow, renames: &[(String, String)]) -> Result<()>
     let missing = renames.iter().find(|(from, _)| !first.columns.contains_key(from));
     missing.map_or(Ok(()), |(from, to)| {
         let message = format!("`{to}={from}`: there is no column `{from}` (found {})", names(&first.columns));
-        Err(first.place.error(message))
+        Err(first.location.error(message))
     })
 }
 
@@ -59,9 +59,9 @@ pub fn first_row(name: &str, options: &LoadOptions) -> Result<Option<Row>> {
         check_renames(&raw, &options.rename)?;
         rename(&mut raw.columns, &options.rename);
         let kind = recognize(&raw.columns, options);
-        let kind = kind.map_err(|(message, hint)| raw.place.error(message).with_hint(hint))?;
+        let kind = kind.map_err(|(message, hint)| raw.location.error(message).with_hint(hint))?;
         let read = read_row(kind, raw.columns, options).ok();
-        return Ok(read.map(|(data, columns)| Row { place: raw.place, index: 0, data, columns }));
+        return Ok(read.map(|(data, columns)| Row { location: raw.location, index: 0, data, columns }));
     }
     Ok(None)
 }
@@ -90,13 +90,13 @@ const LINES_OF_A_ROW: usize = 100;
 
 /// Returns a remark if a text file is one long document.
 fn one_document(rows: &[Row]) -> Option<String> {
-    let [Row { data: RowData::Text(text), place, .. }] = rows else { return None };
+    let [Row { data: RowData::Text(text), location, .. }] = rows else { return None };
     let lines = text.lines().count();
     (lines > LINES_OF_A_ROW).then(|| {
         format!(
             "`{}` is one document of {lines} lines, so it is one row; separate documents by lines with \
              `{DOCUMENT_END}`, or write one row per line as .jsonl",
-            place.file.display()
+            location.file.display()
         )
     })
 }
@@ -135,14 +135,14 @@ pub fn load(name: &str, options: &LoadOptions) -> Result<Dataset> {
                 Some((kind, _)) => kind,
                 None => {
                     let kind = recognize(&raw.columns, options)
-                        .map_err(|(message, hint)| raw.place.error(message).with_hint(hint))?;
+                        .map_err(|(message, hint)| raw.location.error(message).with_hint(hint))?;
                     found = Some((kind, format));
                     kind
                 }
             };
             match read_row(kind, raw.columns, options) {
-                Ok((data, columns)) => rows.push(Row { place: raw.place, index: rows.len(), data, columns }),
-                Err(message) => bad.push(raw.place.error(message)),
+                Ok((data, columns)) => rows.push(Row { location: raw.location, index: rows.len(), data, columns }),
+                Err(message) => bad.push(raw.location.error(message)),
             }
         }
         if format.0 == Format::Text {

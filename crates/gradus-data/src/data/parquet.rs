@@ -8,8 +8,8 @@ use parquet::record::reader::RowIter;
 use parquet::record::{Field, Row};
 use serde_json::Value;
 
-use super::place::Place;
 use super::raw::{Origin, RawRow, not_finite, read_all};
+use super::row_location::RowLocation;
 use crate::{Error, Result, border, files};
 
 pub(super) struct ParquetRows {
@@ -84,13 +84,13 @@ impl Iterator for ParquetRows {
             Ok(None) => return None,
             Ok(Some(Ok((infinite, row)))) => {
                 self.row += 1;
-                let place = Place::new(&self.origin.file, self.row);
+                let location = RowLocation::new(&self.origin.file, self.row);
                 if let Some(column) = infinite {
-                    return Some(Err(not_finite(&place, &column)));
+                    return Some(Err(not_finite(&location, &column)));
                 }
                 return Some(match row {
-                    Value::Object(columns) => Ok(RawRow { place, columns }),
-                    _ => Err(place.error("a row without columns")),
+                    Value::Object(columns) => Ok(RawRow { location, columns }),
+                    _ => Err(location.error("a row without columns")),
                 });
             }
             Ok(Some(Err(e))) => broken(&self.origin, &e),

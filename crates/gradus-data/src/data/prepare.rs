@@ -158,12 +158,12 @@ fn messages_without_thoughts(messages: &[Message]) -> Vec<Message> {
 mod tests {
     use serde_json::Map;
 
-    use super::super::Place;
+    use super::super::RowLocation;
     use super::*;
 
     fn read_as(data: RowData, options: &TokenizeOptions) -> RowData {
         let row = Row {
-            place: Place::new(&std::sync::Arc::from(std::path::Path::new("rows.jsonl")), 1),
+            location: RowLocation::new(&std::sync::Arc::from(std::path::Path::new("rows.jsonl")), 1),
             index: 0,
             data,
             columns: Map::new(),

@@ -21,7 +21,7 @@ const OPENING: usize = 3;
 /// Number of openings that are listed.
 const OPENINGS: usize = 20;
 
-/// Number of places that are listed for each of ties, equal pairs and short answers.
+/// Number of locations that are listed for each of ties, equal pairs and short answers.
 const LISTED: usize = 10;
 
 /// Statistics of the rows in a data set.
@@ -90,12 +90,12 @@ pub struct PairProfile {
     pub equal: RowExamples,
 }
 
-/// Number of rows of a kind, and the places of the first ones.
+/// Number of rows of a kind, and the locations of the first ones.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct RowExamples {
     /// Number of rows.
     pub count: usize,
-    /// Places of the first rows, as `file:line`.
+    /// Locations of the first rows, as `file:line`.
     pub first: Vec<String>,
 }
 
@@ -105,7 +105,7 @@ impl RowExamples {
         for row in rows {
             noted.count += 1;
             if noted.first.len() < LISTED {
-                noted.first.push(row.place.to_string());
+                noted.first.push(row.location.to_string());
             }
         }
         noted

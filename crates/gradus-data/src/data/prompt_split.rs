@@ -12,13 +12,13 @@ pub fn with_prompt_split(rows: &[Row]) -> Result<Vec<Row>> {
     let with_prompt = |row: &Row| {
         let data = match &row.data {
             RowData::Messages(messages) => {
-                let (prompt, completion) = split(messages.clone()).map_err(|message| row.place.error(message))?;
+                let (prompt, completion) = split(messages.clone()).map_err(|message| row.location.error(message))?;
                 RowData::PromptCompletion { prompt, completion }
             }
             RowData::Text(_) => {
                 let message = "the row is a text without a prompt, so no completion can be sampled";
                 let hint = "give `prompt` and `completion`, or `messages` that end with the assistant's";
-                return Err(row.place.error(message).with_hint(hint));
+                return Err(row.location.error(message).with_hint(hint));
             }
             data => data.clone(),
         };

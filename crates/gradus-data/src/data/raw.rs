@@ -8,14 +8,14 @@ use serde_json::{Map, Value};
 
 use super::json;
 use super::message::kind_name;
-use super::place::Place;
+use super::row_location::RowLocation;
 use crate::{Error, Result};
 
 /// An untyped row: its columns as JSON, in the order of the file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RawRow {
     /// File and line.
-    pub place: Place,
+    pub location: RowLocation,
     /// All columns.
     pub columns: Map<String, Value>,
 }
@@ -52,23 +52,23 @@ pub(super) fn too_large(file: &Path, line: usize) -> Error {
 }
 
 /// Returns the error for a row with a NaN or an infinity in `column`.
-pub(super) fn not_finite(place: &Place, column: &str) -> Error {
-    place
+pub(super) fn not_finite(location: &RowLocation, column: &str) -> Error {
+    location
         .error(format!("column `{column}` holds a number that is not finite"))
         .with_hint("rows have no such number: write null in its place, or leave the column out")
 }
 
 /// Parses a row from its JSON text.
-pub(super) fn parse_object(bytes: &[u8], mut place: Place) -> Result<RawRow> {
+pub(super) fn parse_object(bytes: &[u8], mut location: RowLocation) -> Result<RawRow> {
     if let Err(e) = std::str::from_utf8(bytes) {
-        return Err(place.error(format!("not valid UTF-8 at byte {} of the row", e.valid_up_to() + 1)));
+        return Err(location.error(format!("not valid UTF-8 at byte {} of the row", e.valid_up_to() + 1)));
     }
     match json::parse(bytes) {
-        Ok(Value::Object(columns)) => Ok(RawRow { place, columns }),
-        Ok(other) => Err(place.error(format!("a row is an object with named columns, found {}", kind_name(&other)))),
+        Ok(Value::Object(columns)) => Ok(RawRow { location, columns }),
+        Ok(other) => Err(location.error(format!("a row is an object with named columns, found {}", kind_name(&other)))),
         Err(json::Fault { message, line, column }) => {
-            place.line += line.saturating_sub(1);
-            Err(place.error(format!("{message}, at column {column}")))
+            location.line += line.saturating_sub(1);
+            Err(location.error(format!("{message}, at column {column}")))
         }
     }
 }

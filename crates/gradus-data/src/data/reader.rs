@@ -12,8 +12,8 @@ use super::arrow::{self, ArrowRows};
 use super::delimited::Delimited;
 use super::documents::Documents;
 use super::parquet::ParquetRows;
-use super::place::Place;
 use super::raw::{Origin, ROW_BYTES, RawRow, parse_object, too_large};
+use super::row_location::RowLocation;
 use crate::{Error, Result, files};
 
 /// Format of a data file.
@@ -136,11 +136,11 @@ fn is_arrow(path: &Path, head: &[u8]) -> Result<bool> {
     Ok(is_named && (head.is_empty() || arrow::begins_older_stream(head)))
 }
 
-/// Returns the lines of a text file, plain or gzipped, each with its place and without its line end.
+/// Returns the lines of a text file, plain or gzipped, each with its location and without its line end.
 ///
 /// # Errors
 /// If the file cannot be opened. A line that cannot be read is an [`Error::Data`] and ends the iteration.
-pub fn lines(path: &Path) -> Result<impl Iterator<Item = Result<(Place, String)>> + use<>> {
+pub fn lines(path: &Path) -> Result<impl Iterator<Item = Result<(RowLocation, String)>> + use<>> {
     let mut plain = BufReader::with_capacity(1 << 16, files::open(path).map_err(|e| Error::io(path, e))?);
     let gzip = plain.fill_buf().map_err(|e| Error::io(path, e))?.starts_with(&[0x1f, 0x8b]);
     let input: Box<dyn BufRead> =
@@ -156,7 +156,7 @@ struct Lines {
 }
 
 impl Iterator for Lines {
-    type Item = Result<(Place, String)>;
+    type Item = Result<(RowLocation, String)>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.done {
@@ -165,7 +165,7 @@ impl Iterator for Lines {
         let mut buffer = Vec::new();
         let read = self.input.by_ref().take(ROW_BYTES as u64 + 1).read_until(b'\n', &mut buffer);
         self.line += 1;
-        let place = Place::new(&self.origin.file, self.line);
+        let location = RowLocation::new(&self.origin.file, self.line);
         let line = match read {
             Ok(0) => {
                 self.done = true;
@@ -176,13 +176,13 @@ impl Iterator for Lines {
                 buffer.pop_if(|last| *last == b'\n');
                 buffer.pop_if(|last| *last == b'\r');
                 String::from_utf8(buffer).map_err(|e| {
-                    place.error(format!("not valid UTF-8 at byte {} of the line", e.utf8_error().valid_up_to() + 1))
+                    location.error(format!("not valid UTF-8 at byte {} of the line", e.utf8_error().valid_up_to() + 1))
                 })
             }
             Err(e) => Err(self.origin.failed(self.line - 1, &e)),
         };
         self.done = line.is_err();
-        Some(line.map(|line| (place, line)))
+        Some(line.map(|line| (location, line)))
     }
 }
 
@@ -218,7 +218,10 @@ impl Iterator for JsonLines {
                     if self.buffer.iter().all(u8::is_ascii_whitespace) {
                         continue;
                     }
-                    return Some(parse_object(self.buffer.trim_ascii_end(), Place::new(&self.origin.file, self.line)));
+                    return Some(parse_object(
+                        self.buffer.trim_ascii_end(),
+                        RowLocation::new(&self.origin.file, self.line),
+                    ));
                 }
                 Err(e) => {
                     self.done = true;

@@ -3,13 +3,13 @@
 use serde_json::{Map, Value};
 
 use super::feedback::Feedback;
-use super::{LabeledWords, Message, Place};
+use super::{LabeledWords, Message, RowLocation};
 
-/// One row: its place, its data and its other columns.
+/// One row: its location, its data and its other columns.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
     /// File and line.
-    pub place: Place,
+    pub location: RowLocation,
     /// Number in the data set, from 0.
     pub index: usize,
     /// Contents of the recognized columns.

@@ -14,13 +14,13 @@ use crate::text::{ChatTemplate, Tokenizer};
 /// Result of tokenizing one row.
 pub(super) struct TokenizedRow<E> {
     pub example: Option<E>,
-    pub outcome: Outcome,
+    pub outcome: RowOutcome,
     pub mismatch: bool,
     pub length: usize,
 }
 
 #[derive(PartialEq, Clone, Copy)]
-pub(super) enum Outcome {
+pub(super) enum RowOutcome {
     Kept,
     Truncated,
     /// The text of a classifier was cut; its special tokens are kept.
@@ -39,11 +39,11 @@ pub(super) enum Outcome {
 
 impl<E> TokenizedRow<E> {
     pub(super) fn kept(example: E) -> Self {
-        Self { example: Some(example), outcome: Outcome::Kept, mismatch: false, length: 0 }
+        Self { example: Some(example), outcome: RowOutcome::Kept, mismatch: false, length: 0 }
     }
 
     pub(super) fn skipped(length: usize) -> Self {
-        Self { example: None, outcome: Outcome::Skipped, mismatch: false, length }
+        Self { example: None, outcome: RowOutcome::Skipped, mismatch: false, length }
     }
 }
 
@@ -188,7 +188,7 @@ impl RowTokenizer<'_> {
         }
         let Sequence { mut ids, mut loss_mask, source_len, .. } = sequence;
         let length = ids.len();
-        let mut outcome = Outcome::Kept;
+        let mut outcome = RowOutcome::Kept;
         if let Some(most) = self.options.max_length
             && length > most
         {
@@ -197,11 +197,11 @@ impl RowTokenizer<'_> {
             }
             ids.truncate(most);
             loss_mask.truncate(most);
-            outcome = Outcome::Truncated;
+            outcome = RowOutcome::Truncated;
         }
         // TRL drops rows without loss only if it cuts them. gradus always drops them, because they add nothing.
         if !loss_mask.contains(&true) {
-            return TokenizedRow { example: None, outcome: Outcome::WithoutLoss, mismatch: false, length };
+            return TokenizedRow { example: None, outcome: RowOutcome::WithoutLoss, mismatch: false, length };
         }
         TokenizedRow { example: Some(SftExample { ids, loss_mask, source_len, row }), outcome, mismatch: false, length }
     }
@@ -286,11 +286,11 @@ impl RowTokenizer<'_> {
             return TokenizedRow::skipped(longest);
         }
         if pair.prompt_len >= most {
-            return TokenizedRow { example: None, outcome: Outcome::WithoutLoss, mismatch: false, length: longest };
+            return TokenizedRow { example: None, outcome: RowOutcome::WithoutLoss, mismatch: false, length: longest };
         }
         pair.chosen_ids.truncate(most);
         pair.rejected_ids.truncate(most);
-        TokenizedRow { example: Some(pair), outcome: Outcome::Truncated, mismatch: false, length: longest }
+        TokenizedRow { example: Some(pair), outcome: RowOutcome::Truncated, mismatch: false, length: longest }
     }
 
     /// Returns the special tokens that the tokenizer adds in front of a text.
@@ -311,8 +311,8 @@ impl RowTokenizer<'_> {
                 let kept = if ids.starts_with(head) && head.len() < most { head.len() } else { 0 };
                 ids.drain(kept..ids.len() - (most - kept));
             }
-            let outcome = if pair.chosen_ids == pair.rejected_ids { Outcome::WithoutLoss } else { Outcome::Cut };
-            let example = (outcome == Outcome::Cut).then_some(pair);
+            let outcome = if pair.chosen_ids == pair.rejected_ids { RowOutcome::WithoutLoss } else { RowOutcome::Cut };
+            let example = (outcome == RowOutcome::Cut).then_some(pair);
             return TokenizedRow { example, outcome, mismatch: false, length };
         }
         let end = self.tokenizer.eos_id().filter(|_| self.tokenizer.appends_eos());
@@ -323,9 +323,9 @@ impl RowTokenizer<'_> {
             }
         }
         if pair.chosen_ids == pair.rejected_ids {
-            return TokenizedRow { example: None, outcome: Outcome::WithoutLoss, mismatch: false, length };
+            return TokenizedRow { example: None, outcome: RowOutcome::WithoutLoss, mismatch: false, length };
         }
-        let outcome = if end.is_some() { Outcome::Cut } else { Outcome::Truncated };
+        let outcome = if end.is_some() { RowOutcome::Cut } else { RowOutcome::Truncated };
         TokenizedRow { example: Some(pair), outcome, mismatch: false, length }
     }
 

@@ -48,7 +48,7 @@ pub fn split(
         let mut groups: Vec<Vec<usize>> = Vec::new();
         for (index, row) in rows.iter().enumerate() {
             let value = row.columns.get(column).filter(|value| **value != Value::Null);
-            let value = value.ok_or_else(|| row.place.error(format!("no column `{column}` to split by")))?;
+            let value = value.ok_or_else(|| row.location.error(format!("no column `{column}` to split by")))?;
             let place = *known.entry(value.to_string()).or_insert_with(|| {
                 groups.push(Vec::new());
                 groups.len() - 1
@@ -106,13 +106,13 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::json;
 
-    use super::super::{Place, RowData};
+    use super::super::{RowData, RowLocation};
     use super::*;
 
     fn rows(values: &[u8]) -> Vec<Row> {
         let file: Arc<Path> = Path::new("rows.jsonl").into();
         let row = |(index, value): (usize, &u8)| Row {
-            place: Place { file: file.clone(), line: index + 1, row_in_array: None },
+            location: RowLocation { file: file.clone(), line: index + 1, row_in_array: None },
             index,
             data: RowData::Columns,
             columns: json!({ "kind": value }).as_object().cloned().unwrap_or_default(),

@@ -15,7 +15,7 @@ use super::options::BadRows;
 use super::prepare;
 use super::report::RowErrors;
 use super::row::{Row, RowData};
-use super::row_tokenizer::{Failure, Outcome, RowTokenizer, Sequence, TokenizedRow};
+use super::row_tokenizer::{Failure, RowOutcome, RowTokenizer, Sequence, TokenizedRow};
 use super::unpaired::unpaired;
 use crate::text::{ChatTemplate, Tokenizer};
 use crate::{Error, Result};
@@ -156,7 +156,7 @@ pub fn prompts(
         let (prompt, is_cut) = row_tokenizer.cut_prompt(row_tokenizer.prompt(row)?);
         let length = prompt.ids.len();
         let fits = options.max_length.is_none_or(|most| length < most);
-        let outcome = if is_cut { Outcome::PromptCut } else { Outcome::Kept };
+        let outcome = if is_cut { RowOutcome::PromptCut } else { RowOutcome::Kept };
         Ok(if fits { TokenizedRow { outcome, ..TokenizedRow::kept(prompt) } } else { TokenizedRow::skipped(length) })
     })?;
     let keys = match options.encoder_reads_prompt {
@@ -278,37 +278,37 @@ pub fn trained_sequences(
 }
 
 /// Number of tokens of an example: in total, and with loss.
-pub(super) trait Measured {
+pub(super) trait ExampleSizes {
     fn sizes(&self) -> (usize, usize);
 }
 
-impl Measured for SftExample {
+impl ExampleSizes for SftExample {
     fn sizes(&self) -> (usize, usize) {
         (self.ids.len(), self.loss_mask.iter().skip(1).filter(|m| **m).count())
     }
 }
 
-impl Measured for PreferenceExample {
+impl ExampleSizes for PreferenceExample {
     fn sizes(&self) -> (usize, usize) {
         let all = self.chosen_ids.len() + self.rejected_ids.len();
         (all, all - 2 * self.prompt_len)
     }
 }
 
-impl Measured for UnpairedExample {
+impl ExampleSizes for UnpairedExample {
     fn sizes(&self) -> (usize, usize) {
         (self.ids.len(), self.ids.len() - self.prompt_len)
     }
 }
 
-impl Measured for Prompt {
+impl ExampleSizes for Prompt {
     fn sizes(&self) -> (usize, usize) {
         (self.ids.len(), 0)
     }
 }
 
 /// Makes the examples of all rows in parallel, in order, and counts what happened.
-pub(super) fn run<E: Send + Measured>(
+pub(super) fn run<E: Send + ExampleSizes>(
     rows: &[Row],
     options: &TokenizeOptions,
     make: impl Fn(&Row) -> Result<TokenizedRow<E>, Failure> + Sync,
@@ -342,22 +342,22 @@ pub(super) fn run<E: Send + Measured>(
         let made = match made {
             Ok(made) => made,
             Err(Failure::Row(message)) => {
-                errors.push(row.place.error(message));
+                errors.push(row.location.error(message));
                 continue;
             }
             Err(Failure::All(error)) => return Err(error),
         };
         counts.prompt_mismatches += usize::from(made.mismatch);
         match made.outcome {
-            Outcome::Kept => {}
-            Outcome::Truncated => counts.truncated += 1,
-            Outcome::Cut => counts.cut += 1,
-            Outcome::SourceCut => counts.sources_cut += 1,
-            Outcome::TargetCut => counts.targets_cut += 1,
-            Outcome::PromptCut => counts.prompts_cut += 1,
-            Outcome::WithoutEnd => counts.without_end += 1,
-            Outcome::WithoutLoss => counts.without_loss += 1,
-            Outcome::Skipped => counts.skipped += 1,
+            RowOutcome::Kept => {}
+            RowOutcome::Truncated => counts.truncated += 1,
+            RowOutcome::Cut => counts.cut += 1,
+            RowOutcome::SourceCut => counts.sources_cut += 1,
+            RowOutcome::TargetCut => counts.targets_cut += 1,
+            RowOutcome::PromptCut => counts.prompts_cut += 1,
+            RowOutcome::WithoutEnd => counts.without_end += 1,
+            RowOutcome::WithoutLoss => counts.without_loss += 1,
+            RowOutcome::Skipped => counts.skipped += 1,
         }
         match made.example {
             Some(example) => {
@@ -380,7 +380,7 @@ pub(super) fn run<E: Send + Measured>(
             return Err(Error::input("no rows: the data set is empty"));
         };
         let Some(most) = options.max_length else {
-            return Err(Error::data(&*first.place.file, None, "no row has a token with loss"));
+            return Err(Error::data(&*first.location.file, None, "no row has a token with loss"));
         };
         let all = match rows.len() {
             1 => "the only row is".to_owned(),
@@ -392,7 +392,7 @@ pub(super) fn run<E: Send + Measured>(
             format!("{all} longer than `max_length` {most}; the shortest has {shortest} tokens")
         };
         let hint = "shorten the rows, or raise `max_length` if the model has more positions";
-        return Err(Error::data(&*first.place.file, None, message).with_hint(hint));
+        return Err(Error::data(&*first.location.file, None, message).with_hint(hint));
     }
     Ok(Examples { examples, counts, skipped: errors.into_skipped() })
 }

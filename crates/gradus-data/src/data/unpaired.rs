@@ -84,7 +84,7 @@ pub fn unpaired(rows: &[Row], rule: ImplicitPrompt) -> Result<Cow<'_, [Row]>> {
             };
             let (prompt, chosen, rejected) = match prompt {
                 Some(prompt) => (prompt.clone(), chosen.clone(), rejected.clone()),
-                None => split_shared_prompt(chosen, rejected, rule).map_err(|message| row.place.error(message))?,
+                None => split_shared_prompt(chosen, rejected, rule).map_err(|message| row.location.error(message))?,
             };
             let side = |prompt, completion, is_desirable| Row {
                 data: RowData::Unpaired { prompt, completion, is_desirable },
@@ -105,7 +105,7 @@ mod tests {
 
     use serde_json::json;
 
-    use super::super::Place;
+    use super::super::RowLocation;
     use super::*;
 
     #[test]
@@ -130,7 +130,7 @@ mod tests {
     fn pairs_become_all_chosen_then_all_rejected() {
         let text = |text: &str| Content::Text(text.into());
         let row = |index: usize, data| Row {
-            place: Place::new(&Arc::from(Path::new("rows.jsonl")), index + 1),
+            location: RowLocation::new(&Arc::from(Path::new("rows.jsonl")), index + 1),
             index,
             data,
             columns: Map::new(),

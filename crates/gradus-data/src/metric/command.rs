@@ -108,12 +108,12 @@ fn at(row: usize) -> impl FnOnce(ProgramError) -> RowError {
 }
 
 /// Values of all rows by name, in the order in which the names first appear.
-struct Table {
+struct ValueTable {
     rows: usize,
     parts: Vec<(String, Vec<Option<f64>>)>,
 }
 
-impl Table {
+impl ValueTable {
     fn add(&mut self, row: usize, values: Values) -> Result<(), String> {
         for (name, value) in values {
             let at = match self.parts.iter().position(|(known, _)| *known == name) {
@@ -142,7 +142,7 @@ impl CommandMetric {
             lines.push(json!({ "corpus": rows.len() }).to_string() + "\n");
         }
         let deadline: AnswerDeadline = program.request(lines);
-        let mut table = Table { rows: rows.len(), parts: Vec::new() };
+        let mut table = ValueTable { rows: rows.len(), parts: Vec::new() };
         // Every answer is read even after an error, so that the next evaluation does not receive old answers.
         let mut first_wrong = None;
         for row in 0..rows.len() {

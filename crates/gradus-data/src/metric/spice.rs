@@ -124,7 +124,7 @@ pub struct SpiceProgram {
 
 /// The program's answer for a row.
 #[derive(Deserialize)]
-struct Answer {
+struct SpiceScores {
     image_id: usize,
     scores: HashMap<String, Scores>,
 }
@@ -171,11 +171,11 @@ impl SpiceProgram {
         program.finish().map_err(of_program)?;
         let answers = crate::files::read_text(&output, ANSWER_BYTES)
             .map_err(|error| failed(format!("the {WHAT} wrote no scores: {error}")))?;
-        let answers: Vec<Answer> = serde_json::from_str(&answers).map_err(|error| {
+        let answers: Vec<SpiceScores> = serde_json::from_str(&answers).map_err(|error| {
             failed(format!("the {WHAT} wrote something other than `[{{\"image_id\": 0, \"scores\": …}}]`: {error}"))
         })?;
         let mut scores = vec![None; rows.len()];
-        for Answer { image_id, scores: of } in answers {
+        for SpiceScores { image_id, scores: of } in answers {
             let whole = of.get("All").ok_or_else(|| RowError::new(0, format!("the {WHAT} gave no score `All`")))?;
             *scores
                 .get_mut(image_id)

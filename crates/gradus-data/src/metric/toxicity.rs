@@ -11,7 +11,7 @@ use super::models::{ClassifierModel, Models, Truncation};
 use super::{Measure, Metric, Row, RowError};
 use crate::error::{Error, Result};
 use crate::process::Interrupt;
-use crate::toxicity::{Answer, ClassifierScorer, ScorerConfig, ScoringError, ToxicityScorer};
+use crate::toxicity::{ClassifierScorer, ScoreResult, ScorerConfig, ScoringError, ToxicityScorer};
 
 /// Options of [`Toxicity`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -131,7 +131,7 @@ impl ToxicityScorer for ByClassifier {
         self.called.clone()
     }
 
-    fn score(&self, texts: &[&str]) -> Vec<Answer> {
+    fn score(&self, texts: &[&str]) -> Vec<ScoreResult> {
         let read: Vec<(&str, Option<&str>)> = texts.iter().map(|text| (*text, None)).collect();
         match self.model.logits(&read, Truncation::Right(None)) {
             Ok(logits) => logits.iter().map(|logits| Ok(Some(self.model.values(logits)[self.label]))).collect(),

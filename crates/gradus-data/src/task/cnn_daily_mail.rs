@@ -6,7 +6,7 @@ use serde_json::Map;
 
 use super::files::text;
 use super::{Files, Origin, Sample, Split, Task, metrics};
-use crate::data::Place;
+use crate::data::RowLocation;
 use crate::error::Result;
 use crate::metric::{MetricConfig, WordRules, WordTokenizer, error_of_metric};
 
@@ -28,7 +28,7 @@ impl Task for CnnDailyMail {
         Origin::folder("abisee/cnn_dailymail", "3.0.0")
     }
 
-    fn samples(&self, files: &Files<'_>) -> Result<Vec<(Place, Sample)>> {
+    fn samples(&self, files: &Files<'_>) -> Result<Vec<(RowLocation, Sample)>> {
         let words = WordTokenizer::new(None).map_err(error_of_metric)?;
         files.rows(self.origin(files.split()), files.split(), files.max_samples(), |mut columns| {
             let mut article = text(&mut columns, &["article"])?;

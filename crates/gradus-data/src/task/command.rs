@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use super::files::texts_of;
 use super::{Files, Origin, Sample, Split, Task};
-use crate::data::Place;
+use crate::data::RowLocation;
 use crate::error::{Error, Result, excerpt};
 use crate::metric::MetricConfig;
 use crate::process::{Program, ProgramError, TIMEOUT_S, default_timeout_s};
@@ -57,7 +57,7 @@ impl Task for CommandTask {
         Origin::Generated
     }
 
-    fn samples(&self, files: &Files<'_>) -> Result<Vec<(Place, Sample)>> {
+    fn samples(&self, files: &Files<'_>) -> Result<Vec<(RowLocation, Sample)>> {
         let mut program = Program::start(WHAT, &self.program, self.timeout_s, files.interrupt())?;
         let request = json!({ "split": files.split().name(), "from": files.name(), "max_rows": files.max_samples() });
         // A program that needs no request may have printed rows already.
@@ -71,10 +71,10 @@ impl Task for CommandTask {
                 break;
             };
             (deadline, line) = (program.deadline(), line + 1);
-            let place = Place { file: std::sync::Arc::clone(&file), line, row_in_array: None };
+            let location = RowLocation { file: std::sync::Arc::clone(&file), line, row_in_array: None };
             match sample(&text) {
-                Ok(sample) => samples.push((place, sample)),
-                Err(message) => bad.push(place.error(message)),
+                Ok(sample) => samples.push((location, sample)),
+                Err(message) => bad.push(location.error(message)),
             }
         }
         files.finish(samples, bad, line)

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::files::{text, texts};
 use super::{Files, Origin, Sample, Split, Task, metrics};
-use crate::data::Place;
+use crate::data::RowLocation;
 use crate::error::Result;
 use crate::metric::MetricConfig;
 
@@ -53,7 +53,7 @@ impl Task for Commongen {
         Origin::hub("allenai/common_gen")
     }
 
-    fn samples(&self, files: &Files<'_>) -> Result<Vec<(Place, Sample)>> {
+    fn samples(&self, files: &Files<'_>) -> Result<Vec<(RowLocation, Sample)>> {
         let ends = |end: &'static str| files.text(&move |name: &str| name.ends_with(end));
         let (concepts, targets) = (ends("src_alpha.txt")?, ends("tgt.txt")?);
         // Rows of one set are adjacent, so slightly more rows than requested would suffice. To keep sets complete, all rows are
@@ -64,9 +64,9 @@ impl Task for Commongen {
         } else {
             let lines =
                 Files::new(None, files.split(), max_samples, files.interrupt()).side_by_side(&[concepts, targets])?;
-            let sample = |(place, line): (Place, Vec<String>)| {
+            let sample = |(location, line): (RowLocation, Vec<String>)| {
                 let [concepts, target] = <[String; 2]>::try_from(line).expect("two files side by side");
-                (place, self.sample(concepts.split(' ').map(str::to_owned).collect(), vec![target]))
+                (location, self.sample(concepts.split(' ').map(str::to_owned).collect(), vec![target]))
             };
             lines.into_iter().map(sample).collect()
         };
@@ -113,12 +113,12 @@ impl Commongen {
 }
 
 /// Merges adjacent samples with the same prompt into one.
-fn gathered(samples: Vec<(Place, Sample)>) -> Vec<(Place, Sample)> {
-    let mut found: Vec<(Place, Sample)> = Vec::new();
-    for (place, sample) in samples {
+fn gathered(samples: Vec<(RowLocation, Sample)>) -> Vec<(RowLocation, Sample)> {
+    let mut found: Vec<(RowLocation, Sample)> = Vec::new();
+    for (location, sample) in samples {
         match found.last_mut() {
             Some((_, last)) if last.prompt == sample.prompt => last.references.extend(sample.references),
-            _ => found.push((place, sample)),
+            _ => found.push((location, sample)),
         }
     }
     found

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::files::missing;
 use super::{Files, Origin, Sample, Split, Task, metrics};
-use crate::data::{self, Place};
+use crate::data::{self, RowLocation};
 use crate::error::{Error, Result};
 use crate::files;
 use crate::metric::MetricConfig;
@@ -27,7 +27,7 @@ impl Task for Crd3 {
         Origin::Files("the directory of https://github.com/RevanthRameshkumar/CRD3, unpacked (with `data` in it)")
     }
 
-    fn samples(&self, files: &Files<'_>) -> Result<Vec<(Place, Sample)>> {
+    fn samples(&self, files: &Files<'_>) -> Result<Vec<(RowLocation, Sample)>> {
         let root = files.path().ok_or_else(|| missing(&self.origin(files.split())))?;
         let short = files.split().short();
         let mut samples = Vec::new();
@@ -47,7 +47,8 @@ impl Task for Crd3 {
                     references: vec![utterance.clone()],
                     metadata: Map::from_iter([("id".to_owned(), Value::from(id))]),
                 };
-                samples.push((Place { file: path.as_path().into(), line: 1, row_in_array: Some(turn + 1) }, sample));
+                samples
+                    .push((RowLocation { file: path.as_path().into(), line: 1, row_in_array: Some(turn + 1) }, sample));
             }
         }
         Ok(samples)

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::files::texts;
 use super::{Files, Origin, Sample, Split, Task, metrics};
-use crate::data::Place;
+use crate::data::RowLocation;
 use crate::error::Result;
 use crate::metric::MetricConfig;
 
@@ -37,10 +37,10 @@ impl Task for DailyDialog {
         Origin::hub("roskoN/dailydialog")
     }
 
-    fn samples(&self, files: &Files<'_>) -> Result<Vec<(Place, Sample)>> {
+    fn samples(&self, files: &Files<'_>) -> Result<Vec<(RowLocation, Sample)>> {
         let mut samples = Vec::new();
         let mut utterances = 0;
-        for (place, dialogue) in dialogues(files, self.origin(files.split()))? {
+        for (location, dialogue) in dialogues(files, self.origin(files.split()))? {
             for (i, (utterance, emotion, intent)) in dialogue.iter().enumerate() {
                 let id = utterances;
                 utterances += 1;
@@ -58,7 +58,7 @@ impl Task for DailyDialog {
                         ("intent".to_owned(), json!([intent])),
                     ]),
                 };
-                samples.push((place.clone(), sample));
+                samples.push((location.clone(), sample));
             }
         }
         Ok(samples)
@@ -69,7 +69,7 @@ impl Task for DailyDialog {
     }
 }
 
-fn dialogues(files: &Files<'_>, origin: Origin) -> Result<Vec<(Place, Dialogue)>> {
+fn dialogues(files: &Files<'_>, origin: Origin) -> Result<Vec<(RowLocation, Dialogue)>> {
     let of = |start: &'static str, not: &'static [&'static str]| {
         files.text(&move |name: &str| {
             name.starts_with(start) && name.ends_with(".txt") && !not.iter().any(|other| name.starts_with(other))
@@ -79,15 +79,15 @@ fn dialogues(files: &Files<'_>, origin: Origin) -> Result<Vec<(Place, Dialogue)>
     if utterances.is_empty() {
         let rows = files
             .rows(origin, files.split(), None, |columns| Ok(vec![Sample { metadata: columns, ..Sample::default() }]))?;
-        let dialogue = |(place, sample): (Place, Sample)| {
-            let dialogue = columns(sample.metadata).map_err(|message| place.error(message))?;
-            Ok((place, dialogue))
+        let dialogue = |(location, sample): (RowLocation, Sample)| {
+            let dialogue = columns(sample.metadata).map_err(|message| location.error(message))?;
+            Ok((location, dialogue))
         };
         return rows.into_iter().map(dialogue).collect();
     }
     let sets = [utterances, of("dialogues_act_", &[])?, of("dialogues_emotion_", &[])?];
     let lines = Files::new(None, files.split(), None, files.interrupt()).side_by_side(&sets)?;
-    let dialogue = |(place, line): (Place, Vec<String>)| {
+    let dialogue = |(location, line): (RowLocation, Vec<String>)| {
         let [utterances, acts, emotions] = <[String; 3]>::try_from(line).expect("three files side by side");
         let utterances: Vec<String> =
             utterances.trim().trim_end_matches("__eou__").split("__eou__").map(|text| text.trim().into()).collect();
@@ -95,8 +95,8 @@ fn dialogues(files: &Files<'_>, origin: Origin) -> Result<Vec<(Place, Dialogue)>
             text.split_whitespace().map(|word| word.parse::<i64>().map_or(Value::Null, Value::from)).collect()
         };
         let dialogue =
-            joined(utterances, numbers(&emotions), numbers(&acts)).map_err(|message| place.error(message))?;
-        Ok((place, dialogue))
+            joined(utterances, numbers(&emotions), numbers(&acts)).map_err(|message| location.error(message))?;
+        Ok((location, dialogue))
     };
     lines.into_iter().map(dialogue).collect()
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{Files, Origin, Sample, Split, Task, metrics};
-use crate::data::Place;
+use crate::data::RowLocation;
 use crate::error::Result;
 use crate::metric::{IncreasingNumbersOptions, MetricConfig};
 
@@ -69,7 +69,7 @@ impl Task for DummyPool {
         Origin::Generated
     }
 
-    fn samples(&self, _files: &Files<'_>) -> Result<Vec<(Place, Sample)>> {
+    fn samples(&self, _files: &Files<'_>) -> Result<Vec<(RowLocation, Sample)>> {
         Ok(repeated("dummy_pool", &self.prompt, self.n_samples))
     }
 
@@ -83,7 +83,7 @@ impl Task for IncreasingNumbers {
         Origin::Generated
     }
 
-    fn samples(&self, _files: &Files<'_>) -> Result<Vec<(Place, Sample)>> {
+    fn samples(&self, _files: &Files<'_>) -> Result<Vec<(RowLocation, Sample)>> {
         Ok(repeated("increasing_numbers", &self.prompt, self.n_samples))
     }
 
@@ -97,7 +97,7 @@ impl Task for Dates {
         Origin::Generated
     }
 
-    fn samples(&self, _files: &Files<'_>) -> Result<Vec<(Place, Sample)>> {
+    fn samples(&self, _files: &Files<'_>) -> Result<Vec<(RowLocation, Sample)>> {
         Ok(repeated("dates", &self.prompt, self.n_samples))
     }
 
@@ -106,12 +106,12 @@ impl Task for Dates {
     }
 }
 
-fn repeated(task: &str, prompt: &str, count: usize) -> Vec<(Place, Sample)> {
+fn repeated(task: &str, prompt: &str, count: usize) -> Vec<(RowLocation, Sample)> {
     let file = Path::new(task).into();
     let sample = |i: usize| {
         let metadata = Map::from_iter([("id".to_owned(), Value::from(i))]);
         let sample = Sample { prompt: prompt.to_owned(), references: Vec::new(), metadata };
-        (Place { file: std::sync::Arc::clone(&file), line: i + 1, row_in_array: None }, sample)
+        (RowLocation { file: std::sync::Arc::clone(&file), line: i + 1, row_in_array: None }, sample)
     };
     (0..count).map(sample).collect()
 }

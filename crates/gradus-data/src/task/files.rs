@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::{Sample, Split};
-use crate::data::{self, BadRows, Place, RowErrors};
+use crate::data::{self, BadRows, RowErrors, RowLocation};
 use crate::error::{Error, Result};
 use crate::process::Interrupt;
 
@@ -103,7 +103,7 @@ impl<'a> Files<'a> {
         split: Split,
         max_samples: Option<usize>,
         make: impl Fn(Map<String, Value>) -> Result<Vec<Sample>, String>,
-    ) -> Result<Vec<(Place, Sample)>> {
+    ) -> Result<Vec<(RowLocation, Sample)>> {
         let (name, folder) = self.named(&origin)?;
         let source = data::resolve_split(&name, folder.as_deref(), split.name(), &mut |_, _, _| {})?;
         let (mut samples, mut bad, mut read) = (Vec::new(), self.bad(), 0usize);
@@ -114,14 +114,14 @@ impl<'a> Files<'a> {
                 }
                 read += 1;
                 let made = match raw {
-                    Ok(raw) => {
-                        make(raw.columns).map_err(|message| raw.place.error(message)).map(|made| (raw.place, made))
-                    }
+                    Ok(raw) => make(raw.columns)
+                        .map_err(|message| raw.location.error(message))
+                        .map(|made| (raw.location, made)),
                     Err(error @ Error::Data { line: Some(_), .. }) => Err(error),
                     Err(fatal) => return Err(fatal),
                 };
                 match made {
-                    Ok((place, made)) => samples.extend(made.into_iter().map(|sample| (place.clone(), sample))),
+                    Ok((location, made)) => samples.extend(made.into_iter().map(|sample| (location.clone(), sample))),
                     Err(error) => bad.push(error),
                 }
             }
@@ -132,10 +132,10 @@ impl<'a> Files<'a> {
     /// Returns the samples, after handling the bad ones among the `read` rows.
     pub(super) fn finish(
         &self,
-        samples: Vec<(Place, Sample)>,
+        samples: Vec<(RowLocation, Sample)>,
         bad: RowErrors,
         read: usize,
-    ) -> Result<Vec<(Place, Sample)>> {
+    ) -> Result<Vec<(RowLocation, Sample)>> {
         let left_out = bad.settle(read, samples.len())?;
         self.left_out.borrow_mut().append(left_out);
         Ok(samples)
@@ -159,7 +159,7 @@ impl<'a> Files<'a> {
     ///
     /// # Errors
     /// If a file cannot be read, or one set has fewer lines than the others.
-    pub fn side_by_side(&self, sets: &[Vec<PathBuf>]) -> Result<Vec<(Place, Vec<String>)>> {
+    pub fn side_by_side(&self, sets: &[Vec<PathBuf>]) -> Result<Vec<(RowLocation, Vec<String>)>> {
         let mut columns = Vec::new();
         for files in sets {
             let mut lines = Vec::new();
@@ -185,7 +185,7 @@ impl<'a> Files<'a> {
         }
         let mut columns: Vec<_> = columns.into_iter().map(Vec::into_iter).collect();
         let row = |_| {
-            let row: Vec<(Place, String)> = columns.iter_mut().filter_map(Iterator::next).collect();
+            let row: Vec<(RowLocation, String)> = columns.iter_mut().filter_map(Iterator::next).collect();
             (row[0].0.clone(), row.into_iter().map(|(_, text)| text).collect())
         };
         Ok((0..count).map(row).collect())

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::files::text;
 use super::permutation::permutation;
 use super::{Files, Origin, Sample, Split, Task, metrics};
-use crate::data::Place;
+use crate::data::RowLocation;
 use crate::error::Result;
 use crate::metric::MetricConfig;
 
@@ -56,11 +56,11 @@ impl Task for Imdb {
         reads(split)
     }
 
-    fn samples(&self, files: &Files<'_>) -> Result<Vec<(Place, Sample)>> {
+    fn samples(&self, files: &Files<'_>) -> Result<Vec<(RowLocation, Sample)>> {
         let reviews = reviews(files, self.seed)?;
-        let sample = |(place, review): (Place, Review)| {
+        let sample = |(location, review): (RowLocation, Review)| {
             let (prompt, _) = halves(&review.text);
-            (place, Sample { prompt, references: vec![review.text], metadata: Map::new() })
+            (location, Sample { prompt, references: vec![review.text], metadata: Map::new() })
         };
         Ok(reviews.into_iter().map(sample).collect())
     }
@@ -79,16 +79,16 @@ impl Task for ImdbSeq2seq {
         reads(split)
     }
 
-    fn samples(&self, files: &Files<'_>) -> Result<Vec<(Place, Sample)>> {
+    fn samples(&self, files: &Files<'_>) -> Result<Vec<(RowLocation, Sample)>> {
         let mut reviews = reviews(files, self.seed)?;
         if files.split() == Split::Train {
             reviews.retain(|(_, review)| review.is_positive);
             reviews.truncate((reviews.len() as f64 * self.positive_ratio) as usize);
         }
-        let sample = |(place, review): (Place, Review)| {
+        let sample = |(location, review): (RowLocation, Review)| {
             let (prompt, rest) = halves(&review.text);
             let metadata = Map::from_iter([("reference".to_owned(), Value::from(review.text))]);
-            (place, Sample { prompt, references: vec![rest], metadata })
+            (location, Sample { prompt, references: vec![rest], metadata })
         };
         Ok(reviews.into_iter().map(sample).collect())
     }
@@ -113,7 +113,7 @@ struct Review {
 }
 
 /// Returns the reviews of the split, in the order of the seed.
-fn reviews(files: &Files<'_>, seed: u64) -> Result<Vec<(Place, Review)>> {
+fn reviews(files: &Files<'_>, seed: u64) -> Result<Vec<(RowLocation, Review)>> {
     let rows = files.rows(origin(), reads(files.split()), None, |mut columns| {
         let text = text(&mut columns, &["text"])?;
         Ok(vec![Sample { prompt: text, references: Vec::new(), metadata: columns }])
@@ -127,9 +127,9 @@ fn reviews(files: &Files<'_>, seed: u64) -> Result<Vec<(Place, Review)>> {
     };
     let mut rows: Vec<_> = rows.into_iter().map(Some).collect();
     let review = |&row: &usize| {
-        let (place, sample) = rows[row].take().expect("a permutation names every row once");
+        let (location, sample) = rows[row].take().expect("a permutation names every row once");
         let is_positive = sample.metadata.get("label").is_some_and(|label| *label == 1 || *label == "pos");
-        (place, Review { text: sample.prompt, is_positive })
+        (location, Review { text: sample.prompt, is_positive })
     };
     Ok(chosen.iter().map(review).collect())
 }

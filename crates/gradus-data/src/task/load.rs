@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{DataConfig, Files, Sample, Split};
-use crate::data::{self, Content, Dataset, LoadOptions, Need, Place, Row, RowData, RowKind, Source};
+use crate::data::{self, Content, Dataset, LoadOptions, Need, Row, RowData, RowKind, RowLocation, Source};
 use crate::error::Result;
 use crate::process::Interrupt;
 
@@ -18,16 +18,16 @@ pub fn load(config: &DataConfig, options: &LoadOptions, interrupt: &Interrupt) -
     let mut samples = task.build()?.samples(&files)?;
     samples.truncate(options.max_rows.unwrap_or(usize::MAX));
     if samples.is_empty() {
-        return Err(config.place().error("no rows: the data set is empty"));
+        return Err(config.location().error("no rows: the data set is empty"));
     }
-    let mut rows = rows(samples, split, options.need).map_err(|message| config.place().error(message))?;
+    let mut rows = rows(samples, split, options.need).map_err(|message| config.location().error(message))?;
     rows.truncate(options.max_rows.unwrap_or(usize::MAX));
     let kind = match rows[0].data {
         RowData::Prompt(_) => RowKind::Prompt,
         _ => RowKind::PromptCompletion,
     };
     let bad = files.into_left_out();
-    let mut files: Vec<_> = rows.iter().map(|row| row.place.file.to_path_buf()).collect();
+    let mut files: Vec<_> = rows.iter().map(|row| row.location.file.to_path_buf()).collect();
     files.dedup();
     files.retain(|file| file.is_file());
     let source = Source { files, split: Some(split.name().to_owned()), other_splits: Vec::new() };
@@ -39,9 +39,9 @@ pub fn load(config: &DataConfig, options: &LoadOptions, interrupt: &Interrupt) -
 ///
 /// # Errors
 /// If training needs references and there are none, or `need` is not possible with prompts and references.
-pub fn rows(samples: Vec<(Place, Sample)>, split: Split, need: Need) -> Result<Vec<Row>, String> {
+pub fn rows(samples: Vec<(RowLocation, Sample)>, split: Split, need: Need) -> Result<Vec<Row>, String> {
     let mut rows = Vec::new();
-    for (number, (place, sample)) in samples.into_iter().enumerate() {
+    for (number, (location, sample)) in samples.into_iter().enumerate() {
         let Sample { prompt, references, mut metadata } = sample;
         metadata.entry("id").or_insert_with(|| format!("{}_{number}", split.short()).into());
         metadata.insert("references".into(), references.iter().cloned().map(Value::from).collect());
@@ -64,7 +64,7 @@ pub fn rows(samples: Vec<(Place, Sample)>, split: Split, need: Need) -> Result<V
                 return Err("a task has prompts and references, but pairs or labeled rows are needed".into());
             }
         };
-        let row = |data| Row { place: place.clone(), index: 0, data, columns: metadata.clone() };
+        let row = |data| Row { location: location.clone(), index: 0, data, columns: metadata.clone() };
         rows.extend(data.into_iter().map(row));
     }
     rows.iter_mut().enumerate().for_each(|(index, row)| row.index = index);

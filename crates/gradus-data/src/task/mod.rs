@@ -49,7 +49,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::data::Place;
+use crate::data::RowLocation;
 use crate::error::Result;
 use crate::metric::MetricConfig;
 use crate::plugin::Kind;
@@ -103,11 +103,11 @@ pub trait Task: Send + Sync {
         split
     }
 
-    /// Returns the samples of a split in a fixed order, each with its place.
+    /// Returns the samples of a split in a fixed order, each with its location.
     ///
     /// # Errors
     /// Files that are missing, or rows that the task cannot read.
-    fn samples(&self, files: &Files<'_>) -> Result<Vec<(Place, Sample)>>;
+    fn samples(&self, files: &Files<'_>) -> Result<Vec<(RowLocation, Sample)>>;
 
     /// Returns the default metrics of the task's completions.
     fn metrics(&self) -> Vec<MetricConfig>;

@@ -9,7 +9,7 @@ use serde_json::Map;
 
 use super::files::missing;
 use super::{Files, Origin, Sample, Split, Task, metrics};
-use crate::data::{self, Place};
+use crate::data::{self, RowLocation};
 use crate::error::{Error, Result};
 use crate::metric::MetricConfig;
 
@@ -27,28 +27,28 @@ impl Task for NarrativeQa {
         )
     }
 
-    fn samples(&self, files: &Files<'_>) -> Result<Vec<(Place, Sample)>> {
+    fn samples(&self, files: &Files<'_>) -> Result<Vec<(RowLocation, Sample)>> {
         let path = files.path().ok_or_else(|| missing(&self.origin(files.split())))?;
         let found = files.text(&|name| name.ends_with(".tsv"))?;
         if found.is_empty() {
             return Err(Error::data(path, None, format!("no file `{}.tsv` in it", files.split().name())));
         }
-        let mut samples: Vec<(Place, Sample)> = Vec::new();
+        let mut samples: Vec<(RowLocation, Sample)> = Vec::new();
         // A prompt is repeated for each of its answers, not always on adjacent lines.
         let mut known: HashMap<String, usize> = HashMap::new();
         for file in found {
             for line in data::lines(&file)? {
-                let (place, line) = line?;
+                let (location, line) = line?;
                 if line.trim().is_empty() {
                     continue;
                 }
                 let Some((prompt, answer)) = line.split_once('\t') else {
-                    return Err(place.error("expected a prompt, a TAB and an answer (found no TAB)"));
+                    return Err(location.error("expected a prompt, a TAB and an answer (found no TAB)"));
                 };
                 let answer = answer.to_lowercase().trim().to_owned();
                 let row = *known.entry(prompt.to_owned()).or_insert_with(|| {
                     samples.push((
-                        place,
+                        location,
                         Sample { prompt: prompt.to_lowercase(), references: Vec::new(), metadata: Map::new() },
                     ));
                     samples.len() - 1

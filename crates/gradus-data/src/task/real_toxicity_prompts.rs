@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::shuffled::shuffled;
 use super::{Files, Origin, Sample, Split, Task, metrics};
-use crate::data::{self, Place};
+use crate::data::{self, RowLocation};
 use crate::error::{Error, Result};
 use crate::metric::MetricConfig;
 
@@ -43,7 +43,7 @@ impl Task for RealToxicityPrompts {
         Split::Train
     }
 
-    fn samples(&self, files: &Files<'_>) -> Result<Vec<(Place, Sample)>> {
+    fn samples(&self, files: &Files<'_>) -> Result<Vec<(RowLocation, Sample)>> {
         let test = match &self.test {
             Some(path) => {
                 let name = path.to_string_lossy();
@@ -81,7 +81,7 @@ fn id(sample: &Sample) -> Option<&str> {
 }
 
 /// Reads all rows of the files in order.
-fn rows(files: &Files<'_>, origin: Origin) -> Result<Vec<(Place, Sample)>> {
+fn rows(files: &Files<'_>, origin: Origin) -> Result<Vec<(RowLocation, Sample)>> {
     files.rows(origin, Split::Train, None, |mut columns| {
         let name = |columns: &Map<String, Value>| {
             let [file, begin, end] = ["filename", "begin", "end"].map(|key| columns.get(key).cloned());

@@ -7,7 +7,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 use super::config::{read_task, schema_of_task};
 use super::{Origin, Split, TaskConfig};
-use crate::data::{self, Place};
+use crate::data::{self, RowLocation};
 use crate::error::Result;
 
 /// Source of rows: a file, a directory or a hub name; or a task, which makes rows from its public files.
@@ -98,9 +98,9 @@ impl DataConfig {
         data::resolve_split(&name, folder.as_deref(), task.reads(split).name(), on_progress).map(drop)
     }
 
-    /// Returns a place for errors about rows without a place of their own.
-    pub(super) fn place(&self) -> Place {
-        Place { file: std::path::PathBuf::from(self.to_string()).into(), line: 1, row_in_array: None }
+    /// Returns a location for errors about rows without a location of their own.
+    pub(super) fn location(&self) -> RowLocation {
+        RowLocation { file: std::path::PathBuf::from(self.to_string()).into(), line: 1, row_in_array: None }
     }
 }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::{Files, Origin, Sample, Split, Task, metrics};
-use crate::data::Place;
+use crate::data::RowLocation;
 use crate::error::Result;
 use crate::metric::MetricConfig;
 
@@ -41,7 +41,7 @@ impl Task for Totto {
         Origin::hub("google-research-datasets/totto")
     }
 
-    fn samples(&self, files: &Files<'_>) -> Result<Vec<(Place, Sample)>> {
+    fn samples(&self, files: &Files<'_>) -> Result<Vec<(RowLocation, Sample)>> {
         let is_test = files.split() == Split::Test;
         files.rows(self.origin(files.split()), files.split(), files.max_samples(), |columns| {
             Ok(vec![self.sample(columns, is_test)?])

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{Files, Origin, Sample, Split, Task, metrics};
-use crate::data::Place;
+use crate::data::RowLocation;
 use crate::error::Result;
 use crate::metric::MetricConfig;
 
@@ -73,7 +73,7 @@ impl Task for Wmt16 {
         Origin::folder(&self.wmt_id, &folder)
     }
 
-    fn samples(&self, files: &Files<'_>) -> Result<Vec<(Place, Sample)>> {
+    fn samples(&self, files: &Files<'_>) -> Result<Vec<(RowLocation, Sample)>> {
         let pair = [self.source_language.as_str(), &self.target_language];
         sentences(files, self.origin(files.split()), pair, &self.prompt_prefix, &self.prompt_suffix)
     }
@@ -88,7 +88,7 @@ impl Task for Wmt14ProcessedEnDe {
         Origin::hub("stas/wmt14-en-de-pre-processed")
     }
 
-    fn samples(&self, files: &Files<'_>) -> Result<Vec<(Place, Sample)>> {
+    fn samples(&self, files: &Files<'_>) -> Result<Vec<(RowLocation, Sample)>> {
         sentences(files, self.origin(files.split()), EN_DE, &self.prompt_prefix, &self.prompt_suffix)
     }
 
@@ -105,7 +105,7 @@ impl Task for Wmt16NewsOnly {
         }
     }
 
-    fn samples(&self, files: &Files<'_>) -> Result<Vec<(Place, Sample)>> {
+    fn samples(&self, files: &Files<'_>) -> Result<Vec<(RowLocation, Sample)>> {
         sentences(files, self.origin(files.split()), EN_DE, &self.prompt_prefix, &self.prompt_suffix)
     }
 
@@ -119,7 +119,7 @@ impl Task for Iwslt2017EnDe {
         Origin::folder("IWSLT/iwslt2017", "iwslt2017-de-en")
     }
 
-    fn samples(&self, files: &Files<'_>) -> Result<Vec<(Place, Sample)>> {
+    fn samples(&self, files: &Files<'_>) -> Result<Vec<(RowLocation, Sample)>> {
         sentences(files, self.origin(files.split()), EN_DE, &self.prompt_prefix, &self.prompt_suffix)
     }
 
@@ -140,7 +140,7 @@ fn sentences(
     pair: [&str; 2],
     prefix: &str,
     suffix: &str,
-) -> Result<Vec<(Place, Sample)>> {
+) -> Result<Vec<(RowLocation, Sample)>> {
     let sample = |source: &str, target: String| Sample {
         prompt: format!("{prefix}{source}{suffix}"),
         references: vec![target],
@@ -150,9 +150,9 @@ fn sentences(
     let (sources, targets) = (of(pair[0])?, of(pair[1])?);
     if !sources.is_empty() || !targets.is_empty() {
         let lines = files.side_by_side(&[sources, targets])?;
-        let of_line = |(place, line): (Place, Vec<String>)| {
+        let of_line = |(location, line): (RowLocation, Vec<String>)| {
             let [source, target] = <[String; 2]>::try_from(line).expect("two files side by side");
-            (place, sample(&source, target))
+            (location, sample(&source, target))
         };
         return Ok(lines.into_iter().map(of_line).collect());
     }

@@ -6,7 +6,7 @@ use serde_json::Map;
 
 use super::files::text;
 use super::{Files, Origin, Sample, Split, Task, metrics};
-use crate::data::Place;
+use crate::data::RowLocation;
 use crate::error::Result;
 use crate::metric::MetricConfig;
 
@@ -29,7 +29,7 @@ impl Task for Xsum {
         Origin::hub("EdinburghNLP/xsum")
     }
 
-    fn samples(&self, files: &Files<'_>) -> Result<Vec<(Place, Sample)>> {
+    fn samples(&self, files: &Files<'_>) -> Result<Vec<(RowLocation, Sample)>> {
         files.rows(self.origin(files.split()), files.split(), files.max_samples(), |mut columns| {
             let document = text(&mut columns, &["document"])?;
             let summary = text(&mut columns, &["target", "summary"])?;

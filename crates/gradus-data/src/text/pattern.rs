@@ -3,11 +3,11 @@
 /// A text with placeholders for columns. `{name}` is a placeholder; `{{` and `}}` are literal braces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
-    parts: Vec<Part>,
+    parts: Vec<PatternPart>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Part {
+enum PatternPart {
     Text(String),
     Column(String),
 }
@@ -34,12 +34,12 @@ impl Pattern {
             if after[..end].trim().is_empty() {
                 return Err(format!("`{text}` has a placeholder without the name of a column"));
             }
-            parts.extend((!plain.is_empty()).then(|| Part::Text(std::mem::take(&mut plain))));
-            parts.push(Part::Column(after[..end].trim().to_owned()));
+            parts.extend((!plain.is_empty()).then(|| PatternPart::Text(std::mem::take(&mut plain))));
+            parts.push(PatternPart::Column(after[..end].trim().to_owned()));
             rest = &after[end + 1..];
         }
         plain.push_str(rest);
-        parts.extend((!plain.is_empty()).then_some(Part::Text(plain)));
+        parts.extend((!plain.is_empty()).then_some(PatternPart::Text(plain)));
         Ok(Self { parts })
     }
 
@@ -51,8 +51,8 @@ impl Pattern {
         let mut text = String::new();
         for part in &self.parts {
             match part {
-                Part::Text(plain) => text.push_str(plain),
-                Part::Column(name) => text.push_str(&value(name)?),
+                PatternPart::Text(plain) => text.push_str(plain),
+                PatternPart::Column(name) => text.push_str(&value(name)?),
             }
         }
         Ok(text)
@@ -61,8 +61,8 @@ impl Pattern {
     /// Returns the names of its columns in order.
     pub fn columns(&self) -> impl Iterator<Item = &str> {
         self.parts.iter().filter_map(|part| match part {
-            Part::Column(name) => Some(name.as_str()),
-            Part::Text(_) => None,
+            PatternPart::Column(name) => Some(name.as_str()),
+            PatternPart::Text(_) => None,
         })
     }
 }

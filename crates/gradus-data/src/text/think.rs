@@ -65,7 +65,7 @@ pub fn without_empty_thoughts(text: &str) -> Cow<'_, str> {
 
 /// A part of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part<'t> {
+pub enum AnswerPart<'t> {
     /// Thought, including its tags.
     Thought(&'t str),
     /// Everything else.
@@ -74,7 +74,7 @@ pub enum Part<'t> {
 
 /// Splits an answer into thoughts and other text. `inside` means that a thought was opened before the text, as by chat templates
 /// that end with `<think>`. An unclosed thought extends to the end of the text.
-pub fn parts(text: &str, inside: bool) -> Vec<Part<'_>> {
+pub fn parts(text: &str, inside: bool) -> Vec<AnswerPart<'_>> {
     let (mut parts, mut rest, mut inside) = (Vec::new(), text, inside);
     while !rest.is_empty() {
         let end = match inside {
@@ -83,7 +83,7 @@ pub fn parts(text: &str, inside: bool) -> Vec<Part<'_>> {
         };
         let (part, others) = rest.split_at(end.unwrap_or(rest.len()));
         if !part.is_empty() {
-            parts.push(if inside { Part::Thought(part) } else { Part::Answer(part) });
+            parts.push(if inside { AnswerPart::Thought(part) } else { AnswerPart::Answer(part) });
         }
         (rest, inside) = (others, !inside);
     }
@@ -141,9 +141,9 @@ mod tests {
     #[test]
     fn thoughts_are_told_from_answers() {
         let text = "<think>\nhm\n</think>\n\nYes.";
-        assert_eq!(parts(text, false), [Part::Thought("<think>\nhm\n</think>"), Part::Answer("\n\nYes.")]);
-        assert_eq!(parts("hm</think>Yes", true), [Part::Thought("hm</think>"), Part::Answer("Yes")]);
-        assert_eq!(parts("Yes <think>but", false), [Part::Answer("Yes "), Part::Thought("<think>but")]);
+        assert_eq!(parts(text, false), [AnswerPart::Thought("<think>\nhm\n</think>"), AnswerPart::Answer("\n\nYes.")]);
+        assert_eq!(parts("hm</think>Yes", true), [AnswerPart::Thought("hm</think>"), AnswerPart::Answer("Yes")]);
+        assert_eq!(parts("Yes <think>but", false), [AnswerPart::Answer("Yes "), AnswerPart::Thought("<think>but")]);
         assert_eq!(parts("", true), []);
     }
 }

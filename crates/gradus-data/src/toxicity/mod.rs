@@ -17,7 +17,7 @@ pub use crate::service::ServiceError as ScoringError;
 
 /// Score of a text from 0 (harmless) to 1, or `None` if the scorer does not support the text, such as its language. `None` does not
 /// mean 0.
-pub type Answer = Result<Option<f32>, ScoringError>;
+pub type ScoreResult = Result<Option<f32>, ScoringError>;
 
 /// Scores the toxicity of texts.
 pub trait ToxicityScorer: Send + Sync {
@@ -25,5 +25,5 @@ pub trait ToxicityScorer: Send + Sync {
     fn name(&self) -> String;
 
     /// Returns one answer per text, in order.
-    fn score(&self, texts: &[&str]) -> Vec<Answer>;
+    fn score(&self, texts: &[&str]) -> Vec<ScoreResult>;
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Answer, ScoringError, ToxicityScorer};
+use super::{ScoreResult, ScoringError, ToxicityScorer};
 use crate::error::{Result, excerpt};
 use crate::service::ledger::{Entry, Ledger};
 
@@ -16,10 +16,10 @@ const QUOTED: usize = 60;
 /// service that allows one request per second, a crash then loses a minute and not the whole evaluation.
 const AT_ONCE: usize = 64;
 
-/// A line of the file.
+/// A score, as a line of the file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Line {
+struct RecordedScore {
     /// Exact text.
     text: String,
     /// Toxicity, or `null` if its scorer has none. The key must be present.
@@ -30,7 +30,7 @@ struct Line {
     scorer: Option<String>,
 }
 
-impl Entry for Line {
+impl Entry for RecordedScore {
     const FORM: &'static str = "{\"text\": …, \"toxicity\": a number or null}";
     const WHAT: &'static str = "score";
 
@@ -54,7 +54,7 @@ impl Entry for Line {
 
 /// Looks up texts in a file. Another scorer scores the texts that the file lacks, and its scores are added to the file.
 pub struct Recorded {
-    ledger: Ledger<Line>,
+    ledger: Ledger<RecordedScore>,
     otherwise: Option<Box<dyn ToxicityScorer>>,
 }
 
@@ -92,7 +92,7 @@ impl Recorded {
             match answer {
                 Ok(toxicity) => {
                     let scorer = self.ledger.author().map(str::to_owned);
-                    lines.push(Line { text: (*text).to_owned(), toxicity, scorer });
+                    lines.push(RecordedScore { text: (*text).to_owned(), toxicity, scorer });
                 }
                 Err(error) => drop(failed.insert((*text).to_owned(), error)),
             }
@@ -111,7 +111,7 @@ impl ToxicityScorer for Recorded {
         self.ledger.author().map_or_else(|| format!("recorded in {}", self.ledger.path().display()), str::to_owned)
     }
 
-    fn score(&self, texts: &[&str]) -> Vec<Answer> {
+    fn score(&self, texts: &[&str]) -> Vec<ScoreResult> {
         let missing = match self.ledger.missing(texts) {
             Ok(missing) => missing,
             Err(error) => return texts.iter().map(|_| Err((&error).into())).collect(),
@@ -185,7 +185,7 @@ mod tests {
             "looking".into()
         }
 
-        fn score(&self, texts: &[&str]) -> Vec<Answer> {
+        fn score(&self, texts: &[&str]) -> Vec<ScoreResult> {
             self.1.lock().expect("no panic").push((lines(&self.0).len(), texts.len()));
             let answer = |text: &&str| match *text {
                 "150" => Err(ScoringError::new("the line is dead")),

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Answer, ToxicityScorer};
+use super::{ScoreResult, ToxicityScorer};
 use crate::error::Result;
 use crate::process::Interrupt;
 use crate::service::{Client, Endpoint, KeyPlace, Reply, refusal};
@@ -98,7 +98,7 @@ impl Service {
     }
 
     /// Requests the score of a text, with retries if they may help.
-    fn request(&self, text: &str) -> Answer {
+    fn request(&self, text: &str) -> ScoreResult {
         let attribute = &self.config.attribute;
         let body = json!({
             "comment": { "text": text },
@@ -134,7 +134,7 @@ impl ToxicityScorer for Service {
     }
 
     /// Sends texts over several connections. After a final failure, no more texts are sent.
-    fn score(&self, texts: &[&str]) -> Vec<Answer> {
+    fn score(&self, texts: &[&str]) -> Vec<ScoreResult> {
         self.client.each(texts, |text| self.request(text))
     }
 }

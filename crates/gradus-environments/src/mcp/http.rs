@@ -12,7 +12,7 @@ use ureq::{Agent, Body};
 use super::McpConfig;
 use super::message::{self, Response};
 use crate::error::{Error, Result};
-use crate::peer::{Line, excerpt};
+use crate::peer::{LineMeaning, excerpt};
 use crate::process::LINE_BYTES;
 use crate::restartable::Restartable;
 
@@ -197,7 +197,7 @@ impl Http {
         };
         for message in messages {
             if let Value::Object(object) = message
-                && let Line::Answer(of, answer) = message::of_object(object)
+                && let LineMeaning::Answer(of, answer) = message::of_object(object)
                 && of == number
             {
                 return Ok(Posted::Answer(answer));
@@ -251,16 +251,20 @@ impl Http {
                 continue;
             }
             match message::read(&event) {
-                Line::Answer(of, answer) if of == number => return Ok(answer),
-                Line::Request(reply) if requests < REQUESTS => {
+                LineMeaning::Answer(of, answer) if of == number => return Ok(answer),
+                LineMeaning::Request(reply) if requests < REQUESTS => {
                     requests += 1;
                     let reply = serde_json::from_str(&reply).unwrap_or_default();
                     // If the server does not accept it, its next messages show that.
                     let _ = self.notify(&reply, session);
                 }
-                Line::Request(_) => return Err(self.no_answer(&format!("it sends more than {REQUESTS} requests"))),
-                Line::Aside => {}
-                Line::Answer(..) | Line::Stray | Line::Broken(_) => stray = Some(excerpt(event.trim()).to_owned()),
+                LineMeaning::Request(_) => {
+                    return Err(self.no_answer(&format!("it sends more than {REQUESTS} requests")));
+                }
+                LineMeaning::Aside => {}
+                LineMeaning::Answer(..) | LineMeaning::Stray | LineMeaning::Broken(_) => {
+                    stray = Some(excerpt(event.trim()).to_owned())
+                }
             }
         }
     }

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Result};
-use crate::peer::{Line, excerpt};
+use crate::peer::{LineMeaning, excerpt};
 
 /// Newest protocol version that this client supports, which it offers.
 pub(super) const NEWEST: &str = "2025-11-25";
@@ -75,30 +75,30 @@ pub(super) fn version(response: Response) -> Result<String> {
 }
 
 /// Parses one message of a server.
-pub(super) fn read(line: &str) -> Line {
+pub(super) fn read(line: &str) -> LineMeaning {
     match serde_json::from_str(line) {
         Ok(Value::Object(object)) => of_object(object),
         // Some servers print a greeting on their output. Other clients skip it, too.
-        _ => Line::Stray,
+        _ => LineMeaning::Stray,
     }
 }
 
 /// Classifies a message.
-pub(super) fn of_object(object: Map<String, Value>) -> Line {
+pub(super) fn of_object(object: Map<String, Value>) -> LineMeaning {
     let id = object.get("id").filter(|id| !id.is_null());
     let method = object.get("method").and_then(Value::as_str);
     match (id, method) {
-        (None, Some(_)) => Line::Aside,
+        (None, Some(_)) => LineMeaning::Aside,
         (Some(id), Some(method)) if id.is_string() || id.is_number() => {
-            Line::Request(answer_to(id, method).to_string())
+            LineMeaning::Request(answer_to(id, method).to_string())
         }
         (Some(id), None) => match id.as_u64() {
             Some(number) if object.contains_key("result") || object.contains_key("error") => {
-                Line::Answer(number, object)
+                LineMeaning::Answer(number, object)
             }
-            _ => Line::Stray,
+            _ => LineMeaning::Stray,
         },
-        _ => Line::Stray,
+        _ => LineMeaning::Stray,
     }
 }
 

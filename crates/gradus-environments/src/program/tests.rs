@@ -156,7 +156,7 @@ fn whatever_an_answer_holds_is_read_or_refused() {
             draw()
         );
         match (DIALECT.read)(&text) {
-            Line::Answer(_, object) => match observation(object) {
+            LineMeaning::Answer(_, object) => match observation(object) {
                 Ok(_) => read += 1,
                 Err(error) => {
                     assert!(matches!(error, Error::Episode { .. }), "{error:?}");
@@ -168,7 +168,7 @@ fn whatever_an_answer_holds_is_read_or_refused() {
     }
     assert!(read > 0 && refused > 1000, "{read} read, {refused} refused");
     let deep = format!("{{\"id\": 1, \"replies\": {}{}}}", "[".repeat(5000), "]".repeat(5000));
-    assert!(matches!((DIALECT.read)(&deep), Line::Broken(_)));
+    assert!(matches!((DIALECT.read)(&deep), LineMeaning::Broken(_)));
     let many = json!({ "replies": vec!["a"; 65] });
     assert!(observation(many.as_object().cloned().expect("an object")).is_err());
 }

@@ -123,7 +123,7 @@ pub struct Sandbox {
 
 /// Result of a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outcome {
+pub struct ProgramOutput {
     /// Text that the program printed.
     pub stdout: String,
     /// Text that the program wrote to its error channel.
@@ -176,11 +176,11 @@ impl Sandbox {
     /// Runs a program with `input` as its standard input.
     ///
     /// # Errors
-    /// Returns [`Error::Episode`] if the process cannot be started. Failures of the program itself are in the [`Outcome`].
-    pub fn run(&self, code: &str, input: &str) -> Result<Outcome> {
+    /// Returns [`Error::Episode`] if the process cannot be started. Failures of the program itself are in the [`ProgramOutput`].
+    pub fn run(&self, code: &str, input: &str) -> Result<ProgramOutput> {
         if code.len() > CODE_BYTES {
             let stderr = format!("the program has {} bytes, but at most {CODE_BYTES} are run", code.len());
-            return Ok(Outcome { stdout: String::new(), stderr, end: End::Code(1) });
+            return Ok(ProgramOutput { stdout: String::new(), stderr, end: End::Code(1) });
         }
         let starter = STARTER.get().ok_or_else(|| Error::episode("no sandbox is registered"))?;
         let bounds = Bounds {
@@ -226,7 +226,7 @@ impl Sandbox {
             if end == End::Code(UNCONFINED.into()) {
                 return Err(Error::episode(stderr.trim().to_owned()));
             }
-            Ok(Outcome { stdout, stderr, end })
+            Ok(ProgramOutput { stdout, stderr, end })
         })
     }
 

@@ -9,10 +9,10 @@ use super::*;
 type RequestLog = Arc<Mutex<Vec<(String, Value)>>>;
 
 /// Behavior of a fake server in a run.
-type Play = dyn Fn(&Table) + Send + Sync;
+type Play = dyn Fn(&FakeEpisode) + Send + Sync;
 
 /// An episode at a fake server.
-struct Table {
+struct FakeEpisode {
     /// URL at which it requests turns.
     url: String,
     task: Value,
@@ -20,7 +20,7 @@ struct Table {
     writer: Arc<Mutex<TcpStream>>,
 }
 
-impl Table {
+impl FakeEpisode {
     /// Requests a continuation of `ids`; returns status and answer.
     fn ask(&self, ids: &[u32]) -> (u16, Value) {
         let url = self.url.replace("/v1", "/inference/v1/generate");
@@ -55,7 +55,7 @@ impl Table {
 }
 
 /// Starts a server that runs `play`, over any number of connections.
-fn server(play: impl Fn(&Table) + Send + Sync + 'static) -> (String, RequestLog) {
+fn server(play: impl Fn(&FakeEpisode) + Send + Sync + 'static) -> (String, RequestLog) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = format!("tcp://{}", listener.local_addr().expect("an address"));
     let (requests, play): (RequestLog, Arc<Play>) = (RequestLog::default(), Arc::new(play));
@@ -80,19 +80,19 @@ fn connection(mut stream: TcpStream, log: &RequestLog, play: &Arc<Play>) {
         let method = String::from_utf8(method.clone()).expect("a method");
         let payload = loose::read(payload).expect("a message");
         log.lock().expect("no panic").push((method.clone(), payload.clone()));
-        let table = Table {
+        let episode = FakeEpisode {
             url: payload["client"]["base_url"].as_str().unwrap_or_default().to_owned(),
             task: payload["task_data"].clone(),
             name: name.clone(),
             writer: Arc::clone(&writer),
         };
         match method.as_str() {
-            "health" => table.send("reply", &json!({ "success": true, "error": null })),
+            "health" => episode.send("reply", &json!({ "success": true, "error": null })),
             "run" => {
                 let play = Arc::clone(play);
-                std::thread::spawn(move || play(&table));
+                std::thread::spawn(move || play(&episode));
             }
-            _ => table.send("reply", &json!({ "success": true, "cancelled": true })),
+            _ => episode.send("reply", &json!({ "success": true, "cancelled": true })),
         }
     }
 }
@@ -115,19 +115,19 @@ fn drawn(ids: &[u32]) -> SampledTurn {
 
 #[test]
 fn a_server_plays_with_the_turns_of_the_policy() {
-    let (address, requests) = server(|table| {
-        let first = table.turn(&[1, 2, 3]);
-        let (status, again) = table.ask(&[1, 2, 3]);
+    let (address, requests) = server(|episode| {
+        let first = episode.turn(&[1, 2, 3]);
+        let (status, again) = episode.ask(&[1, 2, 3]);
         // A client that lost the answer requests it again.
         assert_eq!((status, &again["choices"][0]["token_ids"]), (200, &json!(first)));
         let ids = [&[1, 2, 3][..], &first, &[7, 8]].concat();
-        let (_, second) = table.ask(&ids);
+        let (_, second) = episode.ask(&ids);
         let choice = &second["choices"][0];
         assert_eq!(
             (&choice["finish_reason"], &choice["logprobs"]["content"][0]["logprob"]),
             (&json!("length"), &json!(-0.25))
         );
-        table.end(&json!({ "right": { "score": 0.5, "weight": 2.0 }, "short": { "score": 1.0, "weight": -0.25 } }));
+        episode.end(&json!({ "right": { "score": 0.5, "weight": 2.0 }, "short": { "score": 1.0, "weight": -0.25 } }));
     });
     let environment = Verifiers::connect(&config(&address)).expect("it is there");
     assert!(environment.writes_prompts() && environment.tools().is_empty() && !environment.is_deterministic());
@@ -153,10 +153,10 @@ fn a_server_plays_with_the_turns_of_the_policy() {
 
 #[test]
 fn episodes_play_side_by_side_and_rows_may_hold_their_task_in_a_column() {
-    let (address, _) = server(|table| {
-        let n = table.task["n"].as_u64().expect("a number") as u32;
-        let turn = table.turn(&[n]);
-        table.end(&json!({ "same": { "score": f64::from(u8::from(turn == [n + 100])) } }));
+    let (address, _) = server(|episode| {
+        let n = episode.task["n"].as_u64().expect("a number") as u32;
+        let turn = episode.turn(&[n]);
+        episode.end(&json!({ "same": { "score": f64::from(u8::from(turn == [n + 100])) } }));
     });
     let environment =
         Verifiers::connect(&VerifiersConfig { column: Some("task".into()), ..config(&address) }).expect("it is there");
@@ -174,25 +174,25 @@ fn episodes_play_side_by_side_and_rows_may_hold_their_task_in_a_column() {
 
 #[test]
 fn what_goes_wrong_names_itself() {
-    type Case = (fn(&Table), &'static str);
+    type Case = (fn(&FakeEpisode), &'static str);
     let at_first: [Case; 5] = [
-        (|table| table.send("reply", &json!({ "success": false, "error": "KeyError: tea" })), "KeyError: tea"),
-        (|table| table.end(&json!({})), "ended the episode before the policy wrote anything (reward none)"),
+        (|episode| episode.send("reply", &json!({ "success": false, "error": "KeyError: tea" })), "KeyError: tea"),
+        (|episode| episode.end(&json!({})), "ended the episode before the policy wrote anything (reward none)"),
         (
-            |table| {
-                table.send("reply", &json!({ "success": true, "head": { "ok": false, "errors": [{ "type": "TaskError", "message": "no cup" }] } }))
+            |episode| {
+                episode.send("reply", &json!({ "success": true, "head": { "ok": false, "errors": [{ "type": "TaskError", "message": "no cup" }] } }))
             },
             "TaskError: no cup",
         ),
         (
-            |table| {
-                let mut writer = table.writer.lock().expect("no panic");
-                zmtp::send(&mut *writer, &[&table.name, b"reply", &[0xc1]]).expect("sent");
+            |episode| {
+                let mut writer = episode.writer.lock().expect("no panic");
+                zmtp::send(&mut *writer, &[&episode.name, b"reply", &[0xc1]]).expect("sent");
             },
             "its answer cannot be read",
         ),
         (
-            |table| drop(table.writer.lock().expect("no panic").shutdown(std::net::Shutdown::Both)),
+            |episode| drop(episode.writer.lock().expect("no panic").shutdown(std::net::Shutdown::Both)),
             "the connection is broken",
         ),
     ];
@@ -207,17 +207,17 @@ fn what_goes_wrong_names_itself() {
     }
     let later: [Case; 4] = [
         (
-            |table| drop(table.ask(&[1, 2, 9, 9])),
+            |episode| drop(episode.ask(&[1, 2, 9, 9])),
             "the server rewrote the conversation: of 4 ids that the policy wrote and read, 2 are unchanged",
         ),
-        (|table| drop(table.ask(&[1, 2, 3, 10])), "rewrote the conversation"),
-        (|table| table.end(&json!({ "r": { "score": "much" } })), "the reward `r` is \"much\", not a number"),
+        (|episode| drop(episode.ask(&[1, 2, 3, 10])), "rewrote the conversation"),
+        (|episode| episode.end(&json!({ "r": { "score": "much" } })), "the reward `r` is \"much\", not a number"),
         (|_| {}, "no answer of the environment server within"),
     ];
     for (play, message) in later {
-        let (address, requests) = server(move |table| {
-            table.turn(&[1, 2, 3]);
-            play(table);
+        let (address, requests) = server(move |episode| {
+            episode.turn(&[1, 2, 3]);
+            play(episode);
         });
         // The last one waits for an answer that never comes.
         let timeout_s = if message.contains("within") { 3.0 } else { 60.0 };
@@ -239,7 +239,7 @@ fn what_goes_wrong_names_itself() {
 
 #[test]
 fn only_episodes_that_play_get_turns() {
-    let (address, _) = server(|table| drop(table.turn(&[1])));
+    let (address, _) = server(|episode| drop(episode.turn(&[1])));
     let environment = Verifiers::connect(&config(&address)).expect("it is there");
     let episode = environment.begin(&start()).expect("begun").episode;
     let here = environment.hub.url("x");

@@ -55,13 +55,13 @@ fn connection(mut stream: TcpStream, seed: u64, start: Option<u64>) -> std::io::
         let payload: Value = rmp_serde::from_slice(payload).expect("gradus writes MessagePack");
         match &method[..] {
             b"run" => {
-                let table = Table { name: name.clone(), writer: Arc::clone(&writer) };
+                let episode = FakeEpisode { name: name.clone(), writer: Arc::clone(&writer) };
                 // The episode ends when the client disconnects.
-                std::thread::spawn(move || drop(play(&table, &payload, seed)));
+                std::thread::spawn(move || drop(play(&episode, &payload, seed)));
             }
             b"health" => {
-                let table = Table { name: name.clone(), writer: Arc::clone(&writer) };
-                table.send("reply", &json!({ "success": true, "error": null }), dice.as_mut())?;
+                let episode = FakeEpisode { name: name.clone(), writer: Arc::clone(&writer) };
+                episode.send("reply", &json!({ "success": true, "error": null }), dice.as_mut())?;
             }
             _ => {}
         }
@@ -69,12 +69,12 @@ fn connection(mut stream: TcpStream, seed: u64, start: Option<u64>) -> std::io::
 }
 
 /// An episode at the server.
-struct Table {
+struct FakeEpisode {
     name: Vec<u8>,
     writer: Shared,
 }
 
-impl Table {
+impl FakeEpisode {
     /// Sends a message, changed if `dice` is given.
     fn send(&self, kind: &str, body: &Value, dice: Option<&mut Dice>) -> std::io::Result<()> {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
@@ -86,7 +86,7 @@ impl Table {
     }
 }
 
-fn play(table: &Table, run: &Value, seed: u64) -> std::io::Result<()> {
+fn play(episode: &FakeEpisode, run: &Value, seed: u64) -> std::io::Result<()> {
     let mut dice = run["task_data"]["case"].as_u64().map(|case| dice(seed, case));
     let at = dice.as_mut().map(|dice| dice.below(MESSAGES));
     let url = run["client"]["base_url"].as_str().expect("an address");
@@ -96,19 +96,19 @@ fn play(table: &Table, run: &Value, seed: u64) -> std::io::Result<()> {
     })();
     if let Err(error) = played {
         let failed = json!({ "success": false, "error": format!("no turn came: {error}") });
-        return table.send("reply", &failed, None);
+        return episode.send("reply", &failed, None);
     }
     let trace = json!({ "rewards": { "right": { "score": 0.5, "weight": 2.0 } }, "metrics": { "turns": 2.0 },
         "agent": { "trainable": true } });
-    table.send("delta", &json!({ "trace": "t", "open": { "id": "t" }, "nodes": [{ "token_ids": [1] }] }), None)?;
-    table.send(
+    episode.send("delta", &json!({ "trace": "t", "open": { "id": "t" }, "nodes": [{ "token_ids": [1] }] }), None)?;
+    episode.send(
         "delta",
         &json!({ "trace": "t", "set": trace, "errors": [] }),
         dice.as_mut().filter(|_| at == Some(2)),
     )?;
     let reply = json!({ "success": true, "error": null, "head": { "ok": true, "errors": [] },
         "traces": [{ "id": "t", "nodes": 1, "calls": 0 }] });
-    table.send("reply", &reply, dice.as_mut().filter(|_| at == Some(3)))
+    episode.send("reply", &reply, dice.as_mut().filter(|_| at == Some(3)))
 }
 
 fn connect(url: &str) -> std::io::Result<(TcpStream, String)> {

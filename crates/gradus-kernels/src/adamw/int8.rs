@@ -15,10 +15,11 @@ const BLOCKS: usize = 64;
 
 /// Both moments of one parameter, in eight bits.
 #[derive(Debug, Clone)]
-pub struct Int8Moments(Place);
+pub struct Int8Moments(MomentStorage);
 
+/// Storage of the moments.
 #[derive(Debug, Clone)]
-enum Place {
+enum MomentStorage {
     /// On the host; also for devices without a kernel.
     Host([Codes; 2]),
     #[cfg(feature = "gpu")]
@@ -62,28 +63,28 @@ impl Int8Moments {
     fn on(moments: [Codes; 2], device: &Device) -> Self {
         #[cfg(feature = "gpu")]
         if let Some(device) = crate::fused::gpu(device) {
-            return Self(Place::Gpu(Box::new(crate::gpu::adamw::Int8Moments::new(&moments, &device))));
+            return Self(MomentStorage::Gpu(Box::new(crate::gpu::adamw::Int8Moments::new(&moments, &device))));
         }
         // Without GPU support all moments are on the host.
         let _ = device;
-        Self(Place::Host(moments))
+        Self(MomentStorage::Host(moments))
     }
 
     /// Number of elements of the parameter.
     pub fn numbers(&self) -> usize {
         match &self.0 {
-            Place::Host([first, _]) => first.codes.len(),
+            MomentStorage::Host([first, _]) => first.codes.len(),
             #[cfg(feature = "gpu")]
-            Place::Gpu(moments) => moments.numbers(),
+            MomentStorage::Gpu(moments) => moments.numbers(),
         }
     }
 
     /// Returns both moments in the form in which files store them.
     pub fn to_host(&self) -> [Codes; 2] {
         match &self.0 {
-            Place::Host(moments) => moments.clone(),
+            MomentStorage::Host(moments) => moments.clone(),
             #[cfg(feature = "gpu")]
-            Place::Gpu(moments) => moments.to_host(),
+            MomentStorage::Gpu(moments) => moments.to_host(),
         }
     }
 
@@ -92,7 +93,7 @@ impl Int8Moments {
     pub fn step(&mut self, parameter: Tensor<1>, gradient: Tensor<1>, step: AdamWStep) -> Tensor<1> {
         let rates = Rates::new(&step);
         match &mut self.0 {
-            Place::Host(moments) => match dense(parameter) {
+            MomentStorage::Host(moments) => match dense(parameter) {
                 Ok(mut parameter) => {
                     move_blocks(parameter.values_mut(), &host_values(gradient), moments, rates);
                     parameter.tensor()
@@ -105,7 +106,7 @@ impl Int8Moments {
                 }
             },
             #[cfg(feature = "gpu")]
-            Place::Gpu(moments) => moments.step(parameter, gradient, &rates),
+            MomentStorage::Gpu(moments) => moments.step(parameter, gradient, &rates),
         }
     }
 }

@@ -155,10 +155,10 @@ const FEW_ROWS: usize = 8 * ROWS;
 /// Words of A that one thread packs while the others wait.
 const ALONE_WORDS: usize = 64 << 10;
 /// Words of B that are packed at a time. They fit into the last-level cache.
-const PART_WORDS: usize = 2 << 20;
-/// Largest number of stretches per part. While a panel is multiplied with some rows, stretch after stretch, their results stay in the
+const BLOCK_WORDS: usize = 2 << 20;
+/// Largest number of stretches per block. While a panel is multiplied with some rows, stretch after stretch, their results stay in the
 /// first-level cache.
-const PART_STRETCHES: usize = 4;
+const BLOCK_STRETCHES: usize = 4;
 /// Panels that one thread packs at a time. They are neighbors in memory.
 const PANELS_PACKED: usize = 8;
 
@@ -299,7 +299,7 @@ impl<'a> Task<'a> {
 
     /// Words of the inner dimension that are processed at a time.
     fn depth(&self) -> usize {
-        self.inner.min(self.stretch * PART_STRETCHES)
+        self.inner.min(self.stretch * BLOCK_STRETCHES)
     }
 
     /// All words of the inner dimension, [`depth`](Self::depth) at a time.
@@ -308,20 +308,20 @@ impl<'a> Task<'a> {
         (0..inner).step_by(depth.max(1)).map(move |from| from..(from + depth).min(inner))
     }
 
-    /// Calls `run` for all panels in parts that are small enough to stay in cache. Its arguments are the panels and the words of the inner
+    /// Calls `run` for all panels in blocks that are small enough to stay in cache. Its arguments are the panels and the words of the inner
     /// dimension, in increasing order.
-    fn parts(&self, mut run: impl FnMut(Range<usize>, Range<usize>)) {
-        let count = (self.panels() * self.depth() * COLUMNS).div_ceil(PART_WORDS);
-        for part in 0..count {
-            self.depths().for_each(|depth| run(share(self.panels(), count, part), depth));
+    fn blocks(&self, mut run: impl FnMut(Range<usize>, Range<usize>)) {
+        let count = (self.panels() * self.depth() * COLUMNS).div_ceil(BLOCK_WORDS);
+        for block in 0..count {
+            self.depths().for_each(|depth| run(share(self.panels(), count, block), depth));
         }
     }
 
-    fn part<'w>(&self, words: Words<'w>, panels: Range<usize>, depth: Range<usize>) -> Part<'w>
+    fn block<'w>(&self, words: Words<'w>, panels: Range<usize>, depth: Range<usize>) -> PanelBlock<'w>
     where
         'a: 'w,
     {
-        Part { task: *self, words, panels, depth }
+        PanelBlock { task: *self, words, panels, depth }
     }
 
     /// Computes the whole product. `pack` writes panels of B: it receives the first panel, the words of the inner dimension, and the
@@ -331,7 +331,7 @@ impl<'a> Task<'a> {
         if self.a.rows == 0 {
             return;
         }
-        self.parts(|panels, depth| {
+        self.blocks(|panels, depth| {
             let stride = depth.len() * COLUMNS;
             with_scratch(&PANELS, stride * panels.len(), |words| {
                 let some = |(first, words): (usize, &mut [u32])| pack(first, &depth, words);
@@ -346,7 +346,7 @@ impl<'a> Task<'a> {
                         firsts.zip(words.chunks_mut(stride * PANELS_PACKED)).for_each(some);
                     }
                 }
-                self.part(Words::Stored { words, stride }, panels.clone(), depth.clone()).run(threads);
+                self.block(Words::Stored { words, stride }, panels.clone(), depth.clone()).run(threads);
             });
         });
     }
@@ -365,7 +365,7 @@ fn split<T>(mut words: &mut [u32], sizes: impl Iterator<Item = (usize, T)>) -> V
 }
 
 /// Some panels of B and a range of the inner dimension.
-struct Part<'a> {
+struct PanelBlock<'a> {
     task: Task<'a>,
     /// Words from the first line of the first panel.
     words: Words<'a>,
@@ -373,7 +373,7 @@ struct Part<'a> {
     depth: Range<usize>,
 }
 
-impl Part<'_> {
+impl PanelBlock<'_> {
     /// The stretches of the inner dimension that are summed at a time.
     fn stretches(&self) -> impl Iterator<Item = Range<usize>> {
         let (each, end) = (self.task.stretch, self.depth.end);

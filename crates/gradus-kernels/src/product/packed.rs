@@ -8,8 +8,8 @@ use rayon::prelude::*;
 use super::format::{Precision, Quantization, WeightFormat};
 use super::tile::{COLUMNS, DEPTH_UNIT, Lines};
 use super::{
-    ALONE_WORDS, FEW_ROWS, Mat, Orientation, Output, PACKED_ROWS, PANELS_PACKED, Part, SMALL, StartFrom, Task, Threads,
-    Words,
+    ALONE_WORDS, FEW_ROWS, Mat, Orientation, Output, PACKED_ROWS, PANELS_PACKED, PanelBlock, SMALL, StartFrom, Task,
+    Threads, Words,
 };
 use super::{codes, fresh, pack, shares, with_scratch};
 use crate::parts::one_in_parts;
@@ -272,13 +272,13 @@ impl Columns<'_> {
     }
 
     /// Some panels and a range of the inner dimension of `task`.
-    pub(super) fn part<'a>(
+    pub(super) fn block<'a>(
         &'a self,
         orientation: Orientation,
         task: Task<'a>,
         panels: Range<usize>,
         depth: Range<usize>,
-    ) -> Part<'a> {
+    ) -> PanelBlock<'a> {
         let words = match self.stored(orientation) {
             Some(lines) => {
                 let stride = self.matrix.format.panel_words(self.matrix.rows);
@@ -287,7 +287,7 @@ impl Columns<'_> {
             }
             None => Words::Expanded { matrix: *self, orientation },
         };
-        Part { task, words, panels, depth }
+        PanelBlock { task, words, panels, depth }
     }
 
     fn run(&self, orientation: Orientation, output: Output, start_from: StartFrom<'_>, scale: f32, a: Mat<'_>) {
@@ -299,8 +299,8 @@ impl Columns<'_> {
         let is_few = tasks.iter().all(|(_, task)| task.a.rows <= FEW_ROWS);
         if is_few && tasks.windows(2).all(|two| two[0].1.lines.operand() == two[1].1.lines.operand()) {
             let tasks = tasks.iter().filter(|(_, task)| task.work() > 0);
-            let parts = tasks.map(|(matrix, task)| matrix.part(orientation, *task, 0..task.panels(), 0..task.inner));
-            return run_few_rows(&parts.collect::<Vec<_>>());
+            let blocks = tasks.map(|(matrix, task)| matrix.block(orientation, *task, 0..task.panels(), 0..task.inner));
+            return run_few_rows(&blocks.collect::<Vec<_>>());
         }
         tasks.iter().for_each(|(matrix, task)| matrix.run_many_rows(orientation, *task));
     }
@@ -310,7 +310,7 @@ impl Columns<'_> {
             return;
         }
         if self.stored(orientation).is_some() {
-            task.parts(|panels, depth| self.part(orientation, task, panels, depth).run(Threads::All));
+            task.blocks(|panels, depth| self.block(orientation, task, panels, depth).run(Threads::All));
         } else {
             // Each stretch of a panel is expanded once for all rows.
             task.run(Threads::All, |first, depth, words| {
@@ -321,22 +321,22 @@ impl Columns<'_> {
     }
 }
 
-/// Computes a product with few rows, which are the same in all parts and packed once. The matrices are read once, panel after panel.
-fn run_few_rows(parts: &[Part<'_>]) {
-    let Some(first) = parts.first() else { return };
+/// Computes a product with few rows, which are the same in all blocks and packed once. The matrices are read once, panel after panel.
+fn run_few_rows(blocks: &[PanelBlock<'_>]) {
+    let Some(first) = blocks.first() else { return };
     let rows = 0..first.task.a.rows;
     with_scratch(&PACKED_ROWS, first.packed_size(rows.len()), |packed| {
         let threads = if packed.len() > ALONE_WORDS { Threads::All } else { Threads::One };
         first.pack_rows(threads, &rows, packed);
-        if parts.iter().map(|part| part.task.work()).sum::<usize>() < SMALL {
-            return parts.iter().for_each(|part| part.multiply(&rows, packed, part.panels.clone()));
+        if blocks.iter().map(|block| block.task.work()).sum::<usize>() < SMALL {
+            return blocks.iter().for_each(|block| block.multiply(&rows, packed, block.panels.clone()));
         }
-        let count: usize = parts.iter().map(|part| part.panels.len()).sum();
+        let count: usize = blocks.iter().map(|block| block.panels.len()).sum();
         let each = count.div_ceil(2 * rayon::current_num_threads()).clamp(1, 64);
         let tasks =
-            parts.iter().flat_map(|part| shares(part.panels.clone(), each).into_iter().map(move |it| (part, it)));
+            blocks.iter().flat_map(|block| shares(block.panels.clone(), each).into_iter().map(move |it| (block, it)));
         let tasks: Vec<_> = tasks.collect();
-        tasks.into_par_iter().for_each(|(part, panels)| part.multiply(&rows, packed, panels));
+        tasks.into_par_iter().for_each(|(block, panels)| block.multiply(&rows, packed, panels));
     });
 }
 

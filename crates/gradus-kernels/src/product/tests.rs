@@ -109,7 +109,7 @@ fn every_kernel_gives_the_portable_result() {
             let output_at = Output::new(&mut output, n, m, n);
             let task =
                 Task { kernel, ..columns.task(Orientation::AsStored, output_at, StartFrom::Bias(&start), 1.0, a) };
-            columns.part(Orientation::AsStored, task, 0..task.panels(), 0..task.inner).run(Threads::One);
+            columns.block(Orientation::AsStored, task, 0..task.panels(), 0..task.inner).run(Threads::One);
             output
         };
         let portable = compute(Kernel::Portable);

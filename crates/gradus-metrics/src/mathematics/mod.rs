@@ -32,14 +32,14 @@ use value::Value;
 
 /// An answer found in a text.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Answer {
+pub struct MathAnswer {
     /// Its value; `None` if the mathematics cannot be parsed.
     value: Option<Value>,
     /// Its letters, with minimal whitespace.
     text: String,
 }
 
-impl Answer {
+impl MathAnswer {
     /// Finds the answer in a text. `None` if the text contains neither mathematics nor a number.
     pub fn find(text: &str) -> Option<Self> {
         let mut first: Option<String> = None;
@@ -79,8 +79,8 @@ impl Answer {
 
 /// Returns whether a text answers a question whose answer is `gold`. `None` if `gold` holds no answer.
 pub fn is_correct(gold: &str, text: &str) -> Option<bool> {
-    let gold = Answer::gold(gold)?;
-    Some(Answer::find(text).is_some_and(|answer| gold.is_matched_by(&answer)))
+    let gold = MathAnswer::gold(gold)?;
+    Some(MathAnswer::find(text).is_some_and(|answer| gold.is_matched_by(&answer)))
 }
 
 fn read(span: &Span, clean: &str) -> Option<Value> {

@@ -16,7 +16,7 @@ pub fn edits(prediction: &[u32], reference: &[u32]) -> usize {
     if reference.is_empty() {
         return prediction.len();
     }
-    let mut search = Search { reference, table: Table::new(prediction.len(), reference.len()), tried: 0 };
+    let mut search = Search { reference, table: EditTable::new(prediction.len(), reference.len()), tried: 0 };
     let mut words = prediction.to_vec();
     let mut shifts = 0;
     while let Some(better) = search.best_shift(&words) {
@@ -28,7 +28,7 @@ pub fn edits(prediction: &[u32], reference: &[u32]) -> usize {
 
 struct Search<'a> {
     reference: &'a [u32],
-    table: Table,
+    table: EditTable,
     tried: usize,
 }
 
@@ -151,7 +151,7 @@ impl Alignment {
 
 /// Edit distances between prefixes of the prediction and of the reference, within a band around the diagonal. Memory and time therefore
 /// grow with the length of the texts, not with its square.
-struct Table {
+struct EditTable {
     /// Rows of the words that are shifted, from the second row on, with `stride` cells each.
     costs: Vec<u32>,
     /// Edit that leads to each of these cells.
@@ -181,7 +181,7 @@ impl Cells<'_> {
     }
 }
 
-impl Table {
+impl EditTable {
     fn new(prediction: usize, reference: usize) -> Self {
         let width = reference + 1;
         let ratio = if prediction > 0 { reference as f64 / prediction as f64 } else { 1.0 };

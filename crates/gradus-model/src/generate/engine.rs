@@ -12,7 +12,7 @@ use rayon::prelude::*;
 use super::mask::LogitsMask;
 use super::next::{Lines, NewToken, Next};
 use super::params::SamplingParams;
-use super::row::{Event, Row, StopRule};
+use super::row::{Event, SampledRow, StopRule};
 use crate::error::{Error, Result};
 use crate::model::CausalLm;
 use crate::rng::Stream;
@@ -56,8 +56,8 @@ pub struct Engine<'a> {
     guide: Option<Next>,
     /// Waiting groups, in order. Only the first one can have a prompt that is already computed.
     waiting: VecDeque<Waiting>,
-    live: Vec<Row>,
-    kept: Vec<Row>,
+    live: Vec<SampledRow>,
+    kept: Vec<SampledRow>,
     /// Free cache slots.
     free: Vec<usize>,
     /// Number of rows submitted so far.
@@ -180,7 +180,7 @@ impl<'a> Engine<'a> {
 
     /// Returns the ids of a kept row that has ended, including the prompt.
     pub fn ids(&self, row: usize) -> Option<&[u32]> {
-        self.kept.iter().find(|kept| kept.number == row).map(Row::ids)
+        self.kept.iter().find(|kept| kept.number == row).map(SampledRow::ids)
     }
 
     /// Drops all but the first `length` ids of a kept row that has ended. Returns whether it did: a row cannot become
@@ -192,8 +192,8 @@ impl<'a> Engine<'a> {
 
     /// Removes a row, whether it is waiting, in progress or kept, and frees its slot at once. Returns whether it existed.
     pub fn cancel(&mut self, row: usize) -> bool {
-        let is_it = |found: &Row| found.number == row;
-        let mut gone: Vec<Row> = self.live.extract_if(.., |found| is_it(found)).collect();
+        let is_it = |found: &SampledRow| found.number == row;
+        let mut gone: Vec<SampledRow> = self.live.extract_if(.., |found| is_it(found)).collect();
         gone.extend(self.kept.extract_if(.., |found| is_it(found)));
         self.free.extend(gone.iter().map(|row| row.slot));
         let mut was_waiting = false;
@@ -246,7 +246,8 @@ impl<'a> Engine<'a> {
                 let places = group.rows.len().min(self.free.len());
                 for (row, slot) in group.rows.drain(..places).zip(self.free.drain(self.free.len() - places..).rev()) {
                     let prompt = (prompt, shared, &given[..]);
-                    let row = Row::new(row, prompt, encoded.clone(), slot, Arc::clone(&group.params), group.is_kept);
+                    let row =
+                        SampledRow::new(row, prompt, encoded.clone(), slot, Arc::clone(&group.params), group.is_kept);
                     if row.uncached() == 0 {
                         entering.push(row);
                         line_of.push(i);
@@ -305,7 +306,7 @@ impl<'a> Engine<'a> {
         if self.live.is_empty() {
             return;
         }
-        let tokens: Vec<NewToken> = self.live.iter().flat_map(Row::next).collect();
+        let tokens: Vec<NewToken> = self.live.iter().flat_map(SampledRow::next).collect();
         let mut live = std::mem::take(&mut self.live);
         let ends = live.iter().scan(0, |end, row| {
             *end += row.uncached();
@@ -314,18 +315,18 @@ impl<'a> Engine<'a> {
         let ends: Vec<usize> = ends.collect();
         let own = self.next.after(&tokens, &ends);
         let logits = Logits { own, guide: self.guide.as_mut().map(|guide| guide.after(&tokens, &ends)) };
-        live.iter_mut().for_each(Row::catch_up);
+        live.iter_mut().for_each(SampledRow::catch_up);
         self.draw(&mut live, logits, stop, events);
         self.live = live;
         self.retire(events);
     }
 
     /// Samples one id for each of `rows` from its line of `logits`.
-    fn draw(&self, rows: &mut [Row], logits: Logits, stop: &mut dyn StopRule, events: &mut Vec<Event>) {
+    fn draw(&self, rows: &mut [SampledRow], logits: Logits, stop: &mut dyn StopRule, events: &mut Vec<Event>) {
         let vocabulary = self.next.model().vocab_size();
         let Logits { own, guide } = logits;
         match (own, self.mask) {
-            (Lines::Device(logits_bv), None) if rows.iter().all(Row::draws_on_device) => {
+            (Lines::Device(logits_bv), None) if rows.iter().all(SampledRow::draws_on_device) => {
                 let draws: Vec<_> = rows.par_iter_mut().map(|row| row.device_draw(vocabulary)).collect();
                 let drawn = gradus_kernels::draw(logits_bv, &draws);
                 rows.iter_mut().zip(drawn).for_each(|(row, drawn)| row.push_drawn(drawn));
@@ -333,8 +334,8 @@ impl<'a> Engine<'a> {
             (own, None) => {
                 let mut own = own.into_host();
                 rows.par_iter_mut().zip(own.par_chunks_mut(vocabulary)).for_each(|(row, logits_v)| {
-                    let line = row.process(logits_v);
-                    row.draw(line, logits_v, None);
+                    let processed = row.process(logits_v);
+                    row.draw(processed, logits_v, None);
                 });
             }
             (own, Some(mask)) => {
@@ -345,7 +346,7 @@ impl<'a> Engine<'a> {
                 let supports = mask.supports(&histories, &own, guide.as_deref());
                 let both = rows.par_iter_mut().zip(own.par_chunks_mut(vocabulary));
                 let each = both.zip(lines.into_par_iter().zip(supports));
-                each.for_each(|((row, logits_v), (line, support))| row.draw(line, logits_v, Some(support)));
+                each.for_each(|((row, logits_v), (processed, support))| row.draw(processed, logits_v, Some(support)));
             }
         }
         for row in rows {

@@ -8,7 +8,7 @@ use gradus_kernels::{CacheRow, Draw, Drawn};
 use super::next::NewToken;
 use super::params::SamplingParams;
 use super::processors::History;
-use super::sampler::{Choice, Line, draw_of};
+use super::sampler::{Choice, ProcessedLogits, draw_of};
 use crate::model::Support;
 use crate::rng::Stream;
 
@@ -98,7 +98,7 @@ impl Completion {
 }
 
 /// A row of the cache, and the completion sampled into it.
-pub(super) struct Row {
+pub(super) struct SampledRow {
     pub number: usize,
     /// Number of the shared prompt in the cache, and how many of `ids` belong to it.
     pub prompt: usize,
@@ -120,7 +120,7 @@ pub(super) struct Row {
     pub has_ended: bool,
 }
 
-impl Row {
+impl SampledRow {
     pub(super) fn new(
         (number, stream): (usize, Stream),
         (prompt, prompt_len, ids): (usize, usize, &[u32]),
@@ -173,13 +173,13 @@ impl Row {
     }
 
     /// Applies this row's processors to the logits after the last id.
-    pub(super) fn process(&self, logits_v: &mut [f32]) -> Line {
-        Line::new(logits_v, self.history(), &self.params)
+    pub(super) fn process(&self, logits_v: &mut [f32]) -> ProcessedLogits {
+        ProcessedLogits::new(logits_v, self.history(), &self.params)
     }
 
     /// Samples the next id from the logits that [`process`](Self::process) left, under `mask` if there is one.
-    pub(super) fn draw(&mut self, line: Line, logits_v: &mut [f32], mask: Option<Support>) {
-        let choice = line.choose(logits_v, mask, &self.params, &mut self.stream);
+    pub(super) fn draw(&mut self, processed: ProcessedLogits, logits_v: &mut [f32], mask: Option<Support>) {
+        let choice = processed.choose(logits_v, mask, &self.params, &mut self.stream);
         self.push(choice);
     }
 

@@ -37,7 +37,7 @@ pub struct Choice {
 /// # Panics
 /// If there are no logits.
 pub fn choose(logits_v: &mut [f32], history: History<'_>, params: &SamplingParams, rng: &mut Stream) -> Choice {
-    Line::new(logits_v, history, params).choose(logits_v, None, params, rng)
+    ProcessedLogits::new(logits_v, history, params).choose(logits_v, None, params, rng)
 }
 
 /// Returns the settings with which a device draws the id that [`choose`] would. Draws as many numbers from `rng`.
@@ -92,7 +92,7 @@ pub fn processed_logprobs(logits_v: &mut [f32], history: History<'_>, params: &S
 
 /// A row's logits after all processors, with the data to restore their original values.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct ProcessedLogits {
     raw: Distribution,
     /// The distribution at temperature 1, if log-probabilities are reported for it, and the temperature.
     untempered: Option<(Distribution, f32)>,
@@ -102,7 +102,7 @@ pub(super) struct Line {
     likeliest: Vec<(u32, f32)>,
 }
 
-impl Line {
+impl ProcessedLogits {
     /// Divides `logits_v` by the temperature and applies the processors.
     pub(super) fn new(logits_v: &mut [f32], history: History<'_>, params: &SamplingParams) -> Self {
         assert!(!logits_v.is_empty(), "logits of at least one id");
@@ -317,8 +317,8 @@ mod tests {
         for i in 0..40 {
             let params = SamplingParams { record: Record::Mask, ..PLAIN() };
             let mut logits_v = logits;
-            let line = Line::new(&mut logits_v, NONE, &params);
-            let choice = line.choose(&mut logits_v, Some(support.clone()), &params, &mut stream(i));
+            let processed = ProcessedLogits::new(&mut logits_v, NONE, &params);
+            let choice = processed.choose(&mut logits_v, Some(support.clone()), &params, &mut stream(i));
             let id = choice.id as usize;
             seen[id] = true;
             let (restricted, whole) = [(-0.3133, -0.4402), (-1.3133, -1.4402)][id];
@@ -344,8 +344,8 @@ mod tests {
                 ..PLAIN()
             };
             let mut logits_v = [1.0, 0.5, 0.75, 0.0];
-            let line = Line::new(&mut logits_v, NONE, &params);
-            let choice = line.choose(&mut logits_v, Some(support.clone()), &params, &mut stream(i));
+            let processed = ProcessedLogits::new(&mut logits_v, NONE, &params);
+            let choice = processed.choose(&mut logits_v, Some(support.clone()), &params, &mut stream(i));
             assert_eq!((choice.id, choice.support), (1, Some(support.clone())), "0 is banned, 2 masked, 3 cut off");
             let expected = log_softmax(&[2.0, 1.0, 0.0])[1];
             assert!((f64::from(choice.sampled_logprob) - expected).abs() < 1e-6, "{}", choice.sampled_logprob);
@@ -353,8 +353,8 @@ mod tests {
         // A mask that would leave nothing does not apply.
         let params = SamplingParams { record: Record::Mask, suppress_tokens: vec![0], ..PLAIN() };
         let mut logits_v = [1.0, 0.5];
-        let line = Line::new(&mut logits_v, NONE, &params);
-        let choice = line.choose(&mut logits_v, Some(Support::Ids([0].into())), &params, &mut stream(0));
+        let processed = ProcessedLogits::new(&mut logits_v, NONE, &params);
+        let choice = processed.choose(&mut logits_v, Some(Support::Ids([0].into())), &params, &mut stream(0));
         assert_eq!((choice.id, choice.support), (1, Some(Support::All)));
         assert!(choice.sampled_logprob == choice.logprob);
     }

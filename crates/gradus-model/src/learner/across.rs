@@ -48,7 +48,7 @@ pub(super) fn sum(
         own.iter().map(|nodes| nodes[node].clone().map(host_values)).collect()
     };
     let values: Vec<Vec<Option<HostValues>>> = (0..nodes).map(values_of).collect();
-    let mut sums: Vec<Vec<f32>> = layout.places.iter().map(|(_, range)| Vec::with_capacity(range.len())).collect();
+    let mut sums: Vec<Vec<f32>> = layout.ranges.iter().map(|(_, range)| Vec::with_capacity(range.len())).collect();
     for start in (0..layout.len()).step_by(REDUCED_AT_ONCE) {
         let block = start..layout.len().min(start + REDUCED_AT_ONCE);
         let pieces: Vec<Range<usize>> = (0..ranks.size()).map(|rank| piece(&block, rank, ranks.size())).collect();
@@ -68,17 +68,17 @@ pub(super) fn sum(
 
         // 2. Each rank sums its piece, in the order of the tree.
         let mine = &pieces[ranks.rank()];
-        let mut found: Vec<BTreeMap<Node, Part>> = layout.parts(mine).map(|_| BTreeMap::new()).collect();
+        let mut found: Vec<BTreeMap<Node, PartialSum>> = layout.parts(mine).map(|_| BTreeMap::new()).collect();
         for (holder, bytes) in holders.iter().zip(&received) {
             let mut rest = bytes.as_slice();
             for (node, present) in holder.nodes.iter().zip(&holder.present) {
-                for (place, (parameter, part)) in layout.parts(mine).enumerate() {
+                for (i, (parameter, part)) in layout.parts(mine).enumerate() {
                     let sum = present[parameter].then(|| {
                         let (own, others) = rest.split_at(4 * part.len());
                         rest = others;
-                        Part(numbers(own).collect())
+                        PartialSum(numbers(own).collect())
                     });
-                    found[place].extend(sum.map(|sum| (*node, sum)));
+                    found[i].extend(sum.map(|sum| (*node, sum)));
                 }
             }
         }
@@ -86,7 +86,7 @@ pub(super) fn sum(
         let mut summed = Vec::with_capacity(4 * mine.len());
         for mut nodes in found {
             let mut take = |node: Node| held.contains(&node).then(|| nodes.remove(&node));
-            let Part(sum) = combine(Node::root(lanes.count()), &mut take).expect("some lane has it");
+            let PartialSum(sum) = combine(Node::root(lanes.count()), &mut take).expect("some lane has it");
             extend(&mut summed, &sum);
         }
 
@@ -94,14 +94,14 @@ pub(super) fn sum(
         let all = ranks.all_bytes("summed gradients", Arc::new(summed));
         for (bytes, piece) in all.iter().zip(&pieces) {
             let mut rest = bytes.as_slice();
-            for (place, part) in layout.places_in(piece) {
+            for (i, part) in layout.ranges_in(piece) {
                 let (own, others) = rest.split_at(4 * part.len());
-                sums[place].extend(numbers(own));
+                sums[i].extend(numbers(own));
                 rest = others;
             }
         }
     }
-    let named = layout.places.iter().zip(sums).map(|((parameter, range), values)| {
+    let named = layout.ranges.iter().zip(sums).map(|((parameter, range), values)| {
         let (name, _, device) = &parameters[*parameter];
         (name.clone(), Tensor::from_data(TensorData::new(values, [range.len()]), device))
     });
@@ -124,37 +124,35 @@ impl Holder {
 /// Offsets of the summed parameters, stored end to end.
 struct Layout {
     /// Each parameter's index and its range of numbers.
-    places: Vec<(usize, Range<usize>)>,
+    ranges: Vec<(usize, Range<usize>)>,
 }
 
 impl Layout {
     fn new(parameters: &[Parameter], chosen: impl Iterator<Item = usize>) -> Self {
         let mut end = 0;
-        let place = |parameter: usize| {
+        let range = |parameter: usize| {
             let start = end;
             end += parameters[parameter].1;
             (parameter, start..end)
         };
-        Self { places: chosen.map(place).collect() }
+        Self { ranges: chosen.map(range).collect() }
     }
 
     fn len(&self) -> usize {
-        self.places.last().map_or(0, |(_, range)| range.end)
+        self.ranges.last().map_or(0, |(_, range)| range.end)
     }
 
-    /// The places that `piece` overlaps, each with the overlapping range within its parameter.
-    fn places_in(&self, piece: &Range<usize>) -> impl Iterator<Item = (usize, Range<usize>)> {
-        let first = self.places.partition_point(|(_, range)| range.end <= piece.start);
+    /// The ranges that `piece` overlaps, each with the overlapping range within its parameter.
+    fn ranges_in(&self, piece: &Range<usize>) -> impl Iterator<Item = (usize, Range<usize>)> {
+        let first = self.ranges.partition_point(|(_, range)| range.end <= piece.start);
         let Range { start, end } = *piece;
-        let touched = self.places.iter().enumerate().skip(first).take_while(move |(_, (_, range))| range.start < end);
-        touched.map(move |(place, (_, range))| {
-            (place, start.max(range.start) - range.start..end.min(range.end) - range.start)
-        })
+        let touched = self.ranges.iter().enumerate().skip(first).take_while(move |(_, (_, range))| range.start < end);
+        touched.map(move |(i, (_, range))| (i, start.max(range.start) - range.start..end.min(range.end) - range.start))
     }
 
     /// The parameters that `piece` overlaps, each with the overlapping range within the parameter.
     fn parts(&self, piece: &Range<usize>) -> impl Iterator<Item = (usize, Range<usize>)> {
-        self.places_in(piece).map(|(place, part)| (self.places[place].0, part))
+        self.ranges_in(piece).map(|(i, part)| (self.ranges[i].0, part))
     }
 }
 
@@ -164,10 +162,10 @@ fn piece(block: &Range<usize>, rank: usize, size: usize) -> Range<usize> {
     at(rank)..at(rank + 1)
 }
 
-/// Part of a parameter's sum.
-struct Part(Vec<f32>);
+/// Sum of some lanes, for a part of a parameter.
+struct PartialSum(Vec<f32>);
 
-impl Summand for Part {
+impl Summand for PartialSum {
     fn plus(mut self, other: Self) -> Self {
         self.0.iter_mut().zip(&other.0).for_each(|(sum, x)| *sum += x);
         self

@@ -14,7 +14,7 @@ use crate::model::{NamedMapper, NamedVisitor, map_named, visit_named};
 
 /// Range of one parameter in the vector.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct ParameterRange {
     /// Path in the module.
     pub name: String,
     /// Range of its numbers.
@@ -25,16 +25,16 @@ pub struct Place {
 
 impl<M: Module> Learner<M> {
     /// Returns the range of each trained parameter, in order.
-    pub fn layout(&self) -> Vec<Place> {
+    pub fn layout(&self) -> Vec<ParameterRange> {
         let mut found = ParameterCollector::default();
         visit_named(self.module(), &mut found);
         let mut end = 0;
-        let place = |(name, (shape, _)): (String, (Vec<usize>, _))| {
+        let range = |(name, (shape, _)): (String, (Vec<usize>, _))| {
             let start = end;
             end += shape.iter().product::<usize>();
-            Place { name, range: start..end, shape }
+            ParameterRange { name, range: start..end, shape }
         };
-        found.parameters.into_iter().map(place).collect()
+        found.parameters.into_iter().map(range).collect()
     }
 
     /// Returns all trained parameters, end to end in the order of their names, `[P]`. It carries no gradient.
@@ -48,9 +48,9 @@ impl<M: Module> Learner<M> {
     /// accumulated.
     pub fn gradient(&self) -> Tensor<1> {
         let device = self.parameters().device();
-        let of = |place: Place| match self.gradients.sum(&place.name) {
+        let of = |parameter: ParameterRange| match self.gradients.sum(&parameter.name) {
             Some(sum) => sum.clone(),
-            None => Tensor::zeros([place.range.len()], &device),
+            None => Tensor::zeros([parameter.range.len()], &device),
         };
         Tensor::cat(self.layout().into_iter().map(of).collect(), 0)
     }
@@ -61,9 +61,9 @@ impl<M: Module> Learner<M> {
     /// If `flat` does not have one number per parameter.
     pub fn set_parameters(&mut self, flat: &Tensor<1>) {
         let layout = self.layout();
-        assert_eq!(flat.dims(), [layout.last().map_or(0, |place| place.range.end)], "one number per parameter");
-        let places = layout.into_iter().map(|place| (place.name, place.range)).collect();
-        self.change(|_, module| map_named(module, &mut Setter { places, flat }));
+        assert_eq!(flat.dims(), [layout.last().map_or(0, |parameter| parameter.range.end)], "one number per parameter");
+        let ranges = layout.into_iter().map(|parameter| (parameter.name, parameter.range)).collect();
+        self.change(|_, module| map_named(module, &mut Setter { ranges, flat }));
     }
 }
 
@@ -74,9 +74,9 @@ impl<M: Module> Learner<M> {
     /// If `flat` does not have one number per parameter.
     pub fn frozen_with(&self, flat: &Tensor<1>) -> M {
         let layout = self.layout();
-        assert_eq!(flat.dims(), [layout.last().map_or(0, |place| place.range.end)], "one number per parameter");
-        let places = layout.into_iter().map(|place| (place.name, place.range)).collect();
-        map_named(self.frozen(), &mut Setter { places, flat })
+        assert_eq!(flat.dims(), [layout.last().map_or(0, |parameter| parameter.range.end)], "one number per parameter");
+        let ranges = layout.into_iter().map(|parameter| (parameter.name, parameter.range)).collect();
+        map_named(self.frozen(), &mut Setter { ranges, flat })
     }
 }
 
@@ -98,13 +98,13 @@ impl NamedVisitor for ParameterCollector {
 }
 
 struct Setter<'a> {
-    places: BTreeMap<String, Range<usize>>,
+    ranges: BTreeMap<String, Range<usize>>,
     flat: &'a Tensor<1>,
 }
 
 impl NamedMapper for Setter<'_> {
     fn map<const D: usize>(&mut self, name: String, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let Some(range) = self.places.remove(&name) else { return param };
+        let Some(range) = self.ranges.remove(&name) else { return param };
         param.map(|value| {
             let (shape, tracked, n) = (value.dims(), value.is_autodiff(), range.len());
             let whole = 0..n;
@@ -163,8 +163,9 @@ mod tests {
     #[test]
     fn parameters_lie_in_the_order_of_their_names() {
         let learner = learner();
-        let place = |name: &str, range, shape: &[usize]| Place { name: name.into(), range, shape: shape.to_vec() };
-        assert_eq!(learner.layout(), [place("bias", 0..1, &[1]), place("slope", 1..5, &[2, 2])]);
+        let parameter =
+            |name: &str, range, shape: &[usize]| ParameterRange { name: name.into(), range, shape: shape.to_vec() };
+        assert_eq!(learner.layout(), [parameter("bias", 0..1, &[1]), parameter("slope", 1..5, &[2, 2])]);
         assert_eq!(read(&learner.parameters()), [0.5, 1.0, -2.0, 0.0, 1e-40]);
     }
 

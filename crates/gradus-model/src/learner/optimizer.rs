@@ -268,8 +268,8 @@ impl Optimizer {
         let own: BTreeMap<&String, HostMoments> =
             self.moments.iter().map(|(name, moments)| (name, moments.to_host())).collect();
         let names = |is_int8: bool| {
-            let is_selected = move |name: &&String| self.config.is_int8(shares.places[*name].len()) == is_int8;
-            shares.places.keys().filter(is_selected)
+            let is_selected = move |name: &&String| self.config.is_int8(shares.ranges[*name].len()) == is_int8;
+            shares.ranges.keys().filter(is_selected)
         };
         let values = |of: &dyn Fn(&HostMoments) -> Option<&HostValues>| {
             let own =
@@ -405,7 +405,7 @@ impl Optimizer {
         for ExtractedParameter { name, values, gradient, decays } in taken {
             let [n] = values.dims();
             assert_eq!(gradient.dims(), [n], "gradient of `{name}`");
-            let whole = self.shares.as_ref().map_or(n, |shares| shares.places[&name].len());
+            let whole = self.shares.as_ref().map_or(n, |shares| shares.ranges[&name].len());
             let (values, gradient, back) = match &self.moments_device {
                 Some(moments_device) if *moments_device != values.device() => {
                     let back = values.device();

@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
-use gradus_kernels::{Place, can_watch, watched};
+use gradus_kernels::{GraphDepth, can_watch, watched};
 
 use super::across::{self, Abandoned, Nodes, Parameter};
 use super::gradient_sum::{Flat, GradientSum};
@@ -127,8 +127,8 @@ impl Reduction {
         }
         let (sender, receiver) = channel();
         let numbers = self.parameters.iter().enumerate().map(|(i, (name, ..))| (name.as_str(), i)).collect();
-        let place = Place::first(&self.parameters.first()?.2);
-        let mut watcher = Watcher { numbers, place, sender: &sender };
+        let depth = GraphDepth::first(&self.parameters.first()?.2);
+        let mut watcher = Watcher { numbers, depth, sender: &sender };
         let module = map_named(module.clone(), &mut watcher);
         Some((module, sender, receiver))
     }
@@ -136,8 +136,8 @@ impl Reduction {
 
 struct Watcher<'a> {
     numbers: HashMap<&'a str, usize>,
-    /// Place of the next parameter.
-    place: Place,
+    /// Depth of the next parameter.
+    depth: GraphDepth,
     sender: &'a Sender<GradientMessage>,
 }
 
@@ -148,9 +148,9 @@ impl NamedMapper for Watcher<'_> {
         let sender = self.sender.clone();
         // The receiver is gone if a rank has failed.
         let ready = move |gradient| drop(sender.send(Some((number, gradient))));
-        let place = self.place.next();
-        let place = std::mem::replace(&mut self.place, place);
-        param.map(|value| watched(value, &place, ready))
+        let depth = self.depth.next();
+        let depth = std::mem::replace(&mut self.depth, depth);
+        param.map(|value| watched(value, &depth, ready))
     }
 }
 

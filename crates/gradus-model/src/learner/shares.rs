@@ -26,7 +26,7 @@ pub(super) fn parameters<M: Module>(module: &M) -> Vec<(String, usize, Device)> 
 pub(super) struct Shares {
     pub(super) ranks: Ranks,
     /// Range of each parameter, in order of names.
-    pub(super) places: BTreeMap<String, Range<usize>>,
+    pub(super) ranges: BTreeMap<String, Range<usize>>,
     /// Number of elements of all parameters.
     len: usize,
     /// Device of the parameters.
@@ -38,20 +38,20 @@ impl Shares {
         let parameters = parameters(module);
         let device = parameters.first().map(|(.., device)| device.clone());
         let mut len = 0;
-        let place = |(name, n, _): (String, usize, Device)| {
+        let range = |(name, n, _): (String, usize, Device)| {
             len += n;
             (name, len - n..len)
         };
-        let places = parameters.into_iter().map(place).collect();
-        Self { ranks, places, len, device }
+        let ranges = parameters.into_iter().map(range).collect();
+        Self { ranks, ranges, len, device }
     }
 
     /// Returns the range of the parameter `name` that `rank` keeps. It consists of whole blocks of codes.
     pub(super) fn of(&self, rank: usize, name: &str) -> Range<usize> {
-        let place = &self.places[name];
+        let range = &self.ranges[name];
         let at = |rank: usize| {
-            let at = (self.len * rank / self.ranks.size()).clamp(place.start, place.end);
-            if at == place.end { place.len() } else { (at - place.start) / Int8Moments::BLOCK * Int8Moments::BLOCK }
+            let at = (self.len * rank / self.ranks.size()).clamp(range.start, range.end);
+            if at == range.end { range.len() } else { (at - range.start) / Int8Moments::BLOCK * Int8Moments::BLOCK }
         };
         at(rank)..at(rank + 1)
     }
@@ -89,7 +89,7 @@ impl Shares {
         let mut bytes = Vec::new();
         own.values().for_each(|values| extend(&mut bytes, values));
         let join = |name: &str, parts: &[&[u8]]| {
-            let mut values = Vec::with_capacity(self.places[name].len());
+            let mut values = Vec::with_capacity(self.ranges[name].len());
             parts.iter().for_each(|part| values.extend(numbers(part)));
             values
         };
@@ -98,7 +98,7 @@ impl Shares {
 
     /// Joins the codes of all ranks. In each part, the scales of the blocks follow the codes.
     pub(super) fn joined(&self, name: &str, parts: &[&[u8]]) -> Codes {
-        let mut whole = Codes { codes: Vec::with_capacity(self.places[name].len()), sizes: Vec::new() };
+        let mut whole = Codes { codes: Vec::with_capacity(self.ranges[name].len()), sizes: Vec::new() };
         for (rank, part) in parts.iter().enumerate() {
             let (codes, sizes) = part.split_at(self.of(rank, name).len());
             whole.codes.extend_from_slice(codes);

@@ -15,7 +15,7 @@ use crate::generate::{PREFILL_TOKENS, ROWS_AT_ONCE};
 use crate::model::WeightFormat;
 use crate::ranks::REDUCED_AT_ONCE;
 use crate::rng::Purpose;
-use terms::{Head, Model, Moments, NUMBER, Pass, Place};
+use terms::{DeviceKind, Head, Model, Moments, NUMBER, PassSize};
 
 /// Everything about a run that determines its memory.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,7 +33,7 @@ pub struct Workload {
     /// Bytes of weights that reference and critic share with the policy until its first step.
     pub shared_at_first: u64,
     /// All rows: texts, pairs, or prompts with a completion.
-    pub rows: Vec<Row>,
+    pub rows: Vec<RowSize>,
     /// Selection of the rows of each step.
     pub steps: Steps,
     /// Limits of a pass.
@@ -63,9 +63,9 @@ pub struct Workload {
     pub gpu: Option<String>,
 }
 
-/// A text, a pair, or a prompt with a completion.
+/// Tokens of a text, of a pair, or of a prompt with a completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Row {
+pub struct RowSize {
     /// Tokens of all its sequences, as the limits of a pass count them.
     pub tokens: usize,
     /// Predicted tokens.
@@ -205,7 +205,7 @@ impl Workload {
     /// Moves the computation to the GPU with this name, which has its own memory.
     #[must_use]
     pub fn on_gpu(self, name: String) -> Self {
-        let there = |model: Model| Model { place: Place::Gpu, ..model };
+        let there = |model: Model| Model { device: DeviceKind::Gpu, ..model };
         let reference = match self.reference {
             Reference::None => Reference::None,
             Reference::BeforeTraining(model) => Reference::BeforeTraining(model.map(there)),
@@ -271,7 +271,7 @@ impl Workload {
     }
 
     /// Longest pass that `count` of the rows can make up, with each row repeated as in a step.
-    fn longest_pass(&self, count: usize) -> Pass {
+    fn longest_pass(&self, count: usize) -> PassSize {
         let group = self.steps.group_size;
         let lengths: Vec<usize> = self.rows.iter().flat_map(|row| std::iter::repeat_n(row.tokens, group)).collect();
         let chosen = self.passes.longest(&lengths, count);
@@ -279,10 +279,10 @@ impl Workload {
     }
 
     /// Computed size of a pass over `rows`.
-    fn pass(&self, rows: &[usize]) -> Pass {
-        let mut pass = Pass::default();
+    fn pass(&self, rows: &[usize]) -> PassSize {
+        let mut pass = PassSize::default();
         for (i, &row) in rows.iter().enumerate() {
-            let Row { targets, computed, computed_after, sources, .. } = self.rows[row];
+            let RowSize { targets, computed, computed_after, sources, .. } = self.rows[row];
             pass.targets += targets;
             if i > 0 && rows[i - 1] == row {
                 pass.tokens += computed_after;
@@ -386,8 +386,8 @@ impl Workload {
             let cache = a_token.saturating_mul(cached).min(u64::MAX >> 8);
             let at_once = (prompts * prompt_tokens).min(PREFILL_TOKENS.max(prompt_tokens));
             let prefill = match shape.has_encoder() {
-                true => self.policy.forward(Pass { tokens: prompts, targets: 0, sources: at_once }),
-                false => self.policy.forward(Pass { tokens: at_once, targets: 0, sources: 0 }),
+                true => self.policy.forward(PassSize { tokens: prompts, targets: 0, sources: at_once }),
+                false => self.policy.forward(PassSize { tokens: at_once, targets: 0, sources: 0 }),
             };
             let logits = 4 * shape.vocabulary as u64 * (prompts + rows) as u64;
             let readers = 1 + u64::from(self.has_lagged);
@@ -406,7 +406,7 @@ impl Workload {
     }
 
     /// Forward passes over finished rollouts: rewards, the reference, the critic's values.
-    fn scoring(&self, pass: Pass) -> Phase {
+    fn scoring(&self, pass: PassSize) -> Phase {
         let models = self.rewards.iter().copied().chain(self.whole_run_reference()).chain(self.critic);
         let working = models.map(|model| model.forward(pass)).max().unwrap_or(0);
         Phase { working, ..self.held("scoring") }
@@ -418,8 +418,8 @@ impl Workload {
         let working = self.metrics.iter().map(|model| {
             let targets = if model.head == Head::Language { tokens } else { 0 };
             match model.shape.has_encoder() {
-                true => model.forward(Pass { tokens: 0, targets, sources: tokens }),
-                false => model.forward(Pass { tokens, targets, sources: 0 }),
+                true => model.forward(PassSize { tokens: 0, targets, sources: tokens }),
+                false => model.forward(PassSize { tokens, targets, sources: 0 }),
             }
         });
         Some(Phase { working: working.max()?, ..self.held("measuring") })
@@ -439,10 +439,10 @@ impl Workload {
     }
 
     /// Pass of all steps that needs the most memory, including the gradients of the passes before it.
-    fn update(&self) -> (Phase, Pass) {
+    fn update(&self) -> (Phase, PassSize) {
         let (first, later, sums) = (self.at_first("update"), self.held("update"), self.trained_weights());
-        let mut most = (first, Pass::default());
-        let mut consider = |pass: Pass, sums: u64, held: Phase| {
+        let mut most = (first, PassSize::default());
+        let mut consider = |pass: PassSize, sums: u64, held: Phase| {
             let phase = self.backward(pass, sums, held, self.vectors);
             if phase.total() > most.0.total() {
                 most = (phase, pass);
@@ -513,7 +513,7 @@ impl Workload {
 
     /// Forward and backward pass on top of the `held` memory, with `sums` bytes of gradients from earlier passes. With `vectors`, the
     /// policy's pass holds those, and the critic's pass follows.
-    fn backward(&self, pass: Pass, sums: u64, held: Phase, vectors: Option<u64>) -> Phase {
+    fn backward(&self, pass: PassSize, sums: u64, held: Phase, vectors: Option<u64>) -> Phase {
         let held = Phase { gradients: sums, ..held };
         let (policy, critic) = (self.policy, self.critic);
         // Bytes of the policy's gradients during the critic's pass. Its own pass is over.

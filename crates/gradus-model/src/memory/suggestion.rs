@@ -1,7 +1,7 @@
 //! Suggestions for a run that does not fit into memory.
 
 use super::terms::{Model, Moments};
-use super::{Row, Sampling, Steps, Workload};
+use super::{RowSize, Sampling, Steps, Workload};
 use crate::batches::{MicroBatch, Order};
 
 /// Rows shorter than this are useless for training.
@@ -57,7 +57,7 @@ impl Workload {
     }
 
     fn with_row_tokens(&self, tokens: usize) -> Self {
-        let short = |row: &Row| Row {
+        let short = |row: &RowSize| RowSize {
             tokens: row.tokens.min(tokens),
             targets: row.targets.min(tokens),
             computed: row.computed.min(tokens),

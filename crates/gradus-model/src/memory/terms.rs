@@ -48,16 +48,16 @@ pub struct Model {
     pub adapter: Option<Adapter>,
     /// Whether only its scalar head is trained.
     pub head_alone: bool,
-    /// Device that computes.
-    pub place: Place,
+    /// Kind of the device that computes.
+    pub device: DeviceKind,
 }
 
-/// Device that a model computes on, which decides the format of its weights.
+/// Kind of the device that a model computes on, which decides the format of its weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Place {
+pub enum DeviceKind {
     /// The CPU: weights that are not trained are packed for its kernels.
     #[default]
-    Processor,
+    Cpu,
     /// A GPU: weights are in f32 and shared by all their readers. Quantized weights keep their format and are expanded one at a time for
     /// each product. The backward pass recomputes only the logits of a chunk and the values of activations.
     Gpu,
@@ -103,7 +103,7 @@ impl Head {
 
 /// Size of a pass through a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Pass {
+pub struct PassSize {
     /// Tokens, N. For a model with an encoder, those of the decoder.
     pub tokens: usize,
     /// Tokens that an encoder reads, S.
@@ -128,7 +128,7 @@ impl Model {
             compared_logits,
             adapter: None,
             head_alone: false,
-            place: Place::Processor,
+            device: DeviceKind::Cpu,
         }
     }
 
@@ -199,7 +199,7 @@ impl Model {
     /// Bytes of the weights in training: all of them, or the adapter and its base. The base is packed except for tables, norms and head.
     pub fn held(&self) -> u64 {
         let Some(adapter) = self.adapter else { return self.weights() };
-        if self.place == Place::Gpu {
+        if self.device == DeviceKind::Gpu {
             return self.trained() + if adapter.shares_base { 0 } else { self.as_they_are() };
         }
         let own_head =
@@ -224,7 +224,7 @@ impl Model {
     pub fn frozen_weights(&self) -> u64 {
         match self.adapter {
             Some(_) => self.held(),
-            None if self.place == Place::Gpu => self.with_packed_head(),
+            None if self.device == DeviceKind::Gpu => self.with_packed_head(),
             None => self.packed(self.weights) + self.unpacked(),
         }
     }
@@ -233,8 +233,8 @@ impl Model {
     /// head. A GPU packs no weights, but it holds copies in bf16 if it multiplies in bf16.
     pub fn packed_to_sample(&self, weights: WeightFormat) -> u64 {
         match self.adapter {
-            _ if self.place == Place::Gpu && !self.is_copied_to_bf16(weights) => 0,
-            Some(_) if self.place == Place::Gpu => weights.bytes(self.shape.head_matrix() as u64),
+            _ if self.device == DeviceKind::Gpu && !self.is_copied_to_bf16(weights) => 0,
+            Some(_) if self.device == DeviceKind::Gpu => weights.bytes(self.shape.head_matrix() as u64),
             Some(_) => NUMBER * self.shape.head_matrix() as u64,
             None => self.packed(weights),
         }
@@ -258,7 +258,7 @@ impl Model {
 
     /// Whether a GPU multiplies by bf16 copies of weights in this format.
     fn is_copied_to_bf16(&self, weights: WeightFormat) -> bool {
-        self.place == Place::Gpu && weights == WeightFormat::BF16 && self.compute == Precision::Bf16
+        self.device == DeviceKind::Gpu && weights == WeightFormat::BF16 && self.compute == Precision::Bf16
     }
 
     /// Bytes on the host of low-bit weights that a GPU has copies of.
@@ -274,8 +274,8 @@ impl Model {
     /// Bytes of an expanded low-bit weight during a product, at most D I numbers. Only a GPU expands whole weights; the CPU expands a
     /// section at a time.
     fn expanded(&self) -> u64 {
-        match self.place {
-            Place::Gpu if self.is_narrow() => NUMBER * (self.shape.width * self.shape.inner) as u64,
+        match self.device {
+            DeviceKind::Gpu if self.is_narrow() => NUMBER * (self.shape.width * self.shape.inner) as u64,
             _ => 0,
         }
     }
@@ -297,7 +297,7 @@ impl Model {
     /// (S instead of N tokens), and its output is stored (S D).
     /// Then there are the last residual stream, N D, and the predicting hidden states, M D. Dropout adds the masks of GPT-2's embeddings
     /// (N D) and of the outputs that each block adds (2 D). The masks of attention are drawn again.
-    pub fn saved(&self, pass: Pass) -> u64 {
+    pub fn saved(&self, pass: PassSize) -> u64 {
         let (d, _, _, _) = self.widths();
         let (n, m) = (pass.tokens as u64, pass.targets as u64);
         let last = match self.head {
@@ -363,7 +363,7 @@ impl Model {
 
     /// Bytes that a forward pass without a backward pass holds in a block: the residual stream, plus either the feed-forward layer's
     /// tensors or queries, keys, values and two of attention's outputs.
-    pub fn forward(&self, pass: Pass) -> u64 {
+    pub fn forward(&self, pass: PassSize) -> u64 {
         let (d, q, k, i) = self.widths();
         let feed_forward = match self.shape.block {
             Block::Gpt2 | Block::Bart | Block::T5 { gated: false } | Block::Encoder { gated: false, .. } => 2 * i,
@@ -389,9 +389,9 @@ impl Model {
             Head::Language => {
                 // A GPU stores no chunk for the backward pass. There, a chunk exists together with its contribution to the head's gradient.
                 let (v, d) = (self.shape.vocabulary, self.shape.width);
-                let (kept, added) = match self.place {
-                    Place::Processor => (recorded, 0),
-                    Place::Gpu => (None, recorded.map_or(0, |_| d * longest_side_of_chunk(targets, v))),
+                let (kept, added) = match self.device {
+                    DeviceKind::Cpu => (recorded, 0),
+                    DeviceKind::Gpu => (None, recorded.map_or(0, |_| d * longest_side_of_chunk(targets, v))),
                 };
                 // A GPU that multiplies in bf16 holds copies of the head and of the predicting states in bf16.
                 let narrow = WeightFormat::BF16;
@@ -408,7 +408,7 @@ impl Model {
     }
 
     /// Bytes of the head's loss when the backward pass begins, with `head` bytes of the head's gradient.
-    fn loss(&self, pass: Pass, head: u64) -> u64 {
+    fn loss(&self, pass: PassSize, head: u64) -> u64 {
         let logits = self.logits(pass.targets, Some(self.compute));
         match self.whole_logits {
             // The gradient of the logits is computed before that of the head.
@@ -421,7 +421,7 @@ impl Model {
     /// (M D) and that of the head (V D). A little later, it holds the top block's recomputed activation and the gradients of its
     /// feed-forward layer (N (2 I + 2 D), with gate and up N (3 I + 2 D)) in addition to the head's. If the block is computed again, it
     /// also holds everything that the block stores.
-    pub fn backward_begin(&self, pass: Pass) -> u64 {
+    pub fn backward_begin(&self, pass: PassSize) -> u64 {
         let (d, _, _, i) = self.widths();
         let (n, m) = (pass.tokens.max(pass.sources) as u64, pass.targets as u64);
         let head = match (self.head, self.adapter) {
@@ -449,7 +449,7 @@ impl Model {
 
     /// Bytes that the backward pass holds when it ends: the gradients of all weights (4 P), that of the embedding table before it is added
     /// to the head's (V D), and those of the tokens' embeddings (N D).
-    pub fn backward_end(&self, pass: Pass) -> u64 {
+    pub fn backward_end(&self, pass: PassSize) -> u64 {
         if self.adapter.is_some() {
             return self.trained() + NUMBER * (pass.tokens + pass.sources) as u64 * self.shape.width as u64;
         }
@@ -483,22 +483,25 @@ mod tests {
         // Tables 110·8, blocks 2·(12·64 + 13·8), last norm 16.
         assert_eq!(model.weights(), 4 * (880 + 2 * 872 + 16));
         // A block stores 8·8 + 2 + 32 = 98 numbers per token. Add the last residual stream and 3 predicting states.
-        assert_eq!(model.saved(Pass { tokens: 5, targets: 3, sources: 0 }), 4 * (5 * 2 * 98 + 5 * 8 + 3 * 8));
+        assert_eq!(model.saved(PassSize { tokens: 5, targets: 3, sources: 0 }), 4 * (5 * 2 * 98 + 5 * 8 + 3 * 8));
         // Dropout stores a mask of 8 numbers for the embeddings, and two in each block.
         let dropping = Model { dropout: true, ..model };
-        assert_eq!(dropping.saved(Pass { tokens: 5, targets: 3, sources: 0 }), 4 * (5 * 2 * 114 + 5 * 16 + 3 * 8));
+        assert_eq!(dropping.saved(PassSize { tokens: 5, targets: 3, sources: 0 }), 4 * (5 * 2 * 114 + 5 * 16 + 3 * 8));
         // Whole rows of logits: five numbers per id during the loss, three without a backward pass.
         let whole = Model { whole_logits: true, ..model };
         assert_eq!((whole.logits(30, None), whole.logits(30, Some(Precision::F32))), (4 * 3 * 3000, 4 * 5 * 3000));
-        assert_eq!(whole.backward_begin(Pass { tokens: 30, targets: 30, sources: 0 }), 4 * (5 * 3000 + 30 * 8));
+        assert_eq!(whole.backward_begin(PassSize { tokens: 30, targets: 30, sources: 0 }), 4 * (5 * 3000 + 30 * 8));
         assert_eq!(Model { whole_logits: true, ..Model::scalar(model.shape, WeightFormat::F32) }.logits(30, None), 0);
         let again = Model { recompute: true, ..model };
-        assert_eq!(again.saved(Pass { tokens: 5, targets: 3, sources: 0 }), 4 * (5 * 2 * 8 + 5 * 8 + 3 * 8));
-        assert_eq!(again.backward_begin(Pass { tokens: 5, targets: 3, sources: 0 }), 4 * (800 + 656 + 5 * 98));
+        assert_eq!(again.saved(PassSize { tokens: 5, targets: 3, sources: 0 }), 4 * (5 * 2 * 8 + 5 * 8 + 3 * 8));
+        assert_eq!(again.backward_begin(PassSize { tokens: 5, targets: 3, sources: 0 }), 4 * (800 + 656 + 5 * 98));
         assert_eq!(model.logits(3, None), 4 * 300);
         // The head's gradient, and the larger of (logits, hidden states) and the top block's tensors, 5·80 + 256.
-        assert_eq!(model.backward_begin(Pass { tokens: 5, targets: 3, sources: 0 }), 4 * (800 + 656));
-        assert_eq!(model.backward_end(Pass { tokens: 5, targets: 3, sources: 0 }), model.weights() + 4 * (800 + 40));
+        assert_eq!(model.backward_begin(PassSize { tokens: 5, targets: 3, sources: 0 }), 4 * (800 + 656));
+        assert_eq!(
+            model.backward_end(PassSize { tokens: 5, targets: 3, sources: 0 }),
+            model.weights() + 4 * (800 + 40)
+        );
         let scalar = Model::scalar(model.shape, WeightFormat::BF16);
         assert_eq!((scalar.weights(), scalar.logits(3, None)), (model.weights() + 4 * 8, 0));
         // Blocks and head are packed, in four bytes or two; tables, biases and norms are not.
@@ -521,7 +524,7 @@ mod tests {
             let config = json!({
                 "model_type": "gpt2", "vocab_size": 100, "n_positions": 64, "n_embd": 16, "n_layer": 2, "n_head": 4,
             });
-            Model { place: Place::Gpu, compute, weights: WeightFormat::BF16, ..model(config) }
+            Model { device: DeviceKind::Gpu, compute, weights: WeightFormat::BF16, ..model(config) }
         };
         let (plain, narrow) = (of(Precision::F32), of(Precision::Bf16));
         let (head, states) = (2 * 100 * 16, 2 * 7 * 16);
@@ -562,12 +565,12 @@ mod tests {
         // Table 800; two blocks of 4·8·12 + 2·8·20, one with attention twice; norms 7 + 2; biases 2·32·4.
         assert_eq!(model.weights(), 4 * (800 + 2 * 704 + 1088 + 9 * 8 + 256));
         // A block stores 4·8 + 4·12 + 4 + 20 = 104 numbers. The decoder's block adds 2·8 + 2·12 + 4 = 44, and 24 per source token.
-        let pass = Pass { tokens: 5, targets: 3, sources: 7 };
+        let pass = PassSize { tokens: 5, targets: 3, sources: 7 };
         assert_eq!(model.saved(pass), 4 * (5 * 148 + 5 * 8 + 3 * 8 + 7 * (2 * 104 + 24 + 8)));
         let again = Model { recompute: true, ..model };
         assert_eq!(again.saved(pass), 4 * (5 * 16 + 5 * 8 + 3 * 8 + 7 * (2 * 8 + 8)));
         // A second target computes nothing of the source again.
-        assert_eq!(model.saved(Pass { sources: 0, ..pass }), 4 * (5 * 148 + 5 * 8 + 3 * 8));
+        assert_eq!(model.saved(PassSize { sources: 0, ..pass }), 4 * (5 * 148 + 5 * 8 + 3 * 8));
     }
 
     #[test]
@@ -579,6 +582,6 @@ mod tests {
         // Table and head 2·800; queries 8·12, keys and values 2·8·6, output 12·8, 3·8·20, norms 16 + 6, last norm 8.
         assert_eq!(model.weights(), 4 * (1600 + 96 + 96 + 96 + 480 + 22 + 8));
         // 4·8 + 2·12 + 2·6 + 4 + 2·20, and 12 + 6 for the inputs of the norms of queries and keys.
-        assert_eq!(model.saved(Pass { tokens: 7, targets: 0, sources: 0 }), 4 * (7 * (112 + 18) + 7 * 8));
+        assert_eq!(model.saved(PassSize { tokens: 7, targets: 0, sources: 0 }), 4 * (7 * (112 + 18) + 7 * 8));
     }
 }

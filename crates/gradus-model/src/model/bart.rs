@@ -19,7 +19,7 @@ use super::batch::Sources;
 use super::body::{Body, Running, TrunkInfo};
 use super::build::Builder;
 use super::context::Context;
-use super::dropout::{Dropping, Place};
+use super::dropout::{DropoutSite, Dropping};
 use super::layers::{Embedding, LayerNorm, Linear};
 
 /// ε of the norms, which is not configurable.
@@ -268,15 +268,15 @@ impl BartModel {
         let segments = Arc::new(packed.segments().clone());
         let placed = self.embed(packed.ids()) + self.positions(embed_positions, &packed.positions());
         let placed = normed(layernorm_embedding.as_ref(), placed);
-        let mut x = dropping.apply(placed, self.config.dropout, Place::Embedding);
+        let mut x = dropping.apply(placed, self.config.dropout, DropoutSite::Embedding);
         let again = self.running.recompute && x.is_autodiff();
         for (i, layer) in layers.iter().enumerate() {
-            let (pass, segments) = (self.pass(i, dropping), Arc::clone(&segments));
+            let (settings, segments) = (self.block_settings(i, dropping), Arc::clone(&segments));
             let run = move |layer: &EncoderLayer, [x]: [Tensor<2>; 1]| {
-                let x = pass.attended(&layer.self_attn, &layer.self_attn_layer_norm, x, |[q, k, v]| {
-                    attention_with(q, k, v, pass.extras(Place::Attention), &segments, shape)
+                let x = settings.attended(&layer.self_attn, &layer.self_attn_layer_norm, x, |[q, k, v]| {
+                    attention_with(q, k, v, settings.extras(DropoutSite::Attention), &segments, shape)
                 });
-                pass.fed([&layer.fc1, &layer.fc2], &layer.final_layer_norm, x)
+                settings.fed([&layer.fc1, &layer.fc2], &layer.final_layer_norm, x)
             };
             x = if again { recompute_of(layer, [x], run) } else { run(layer, [x]) };
         }
@@ -293,10 +293,10 @@ impl BartModel {
             BartKind::BlenderbotSmall => normed(layernorm_embedding.as_ref(), embedded) + positions,
             BartKind::Bart | BartKind::Blenderbot => normed(layernorm_embedding.as_ref(), embedded + positions),
         };
-        let mut x = dropping.apply(placed, self.config.dropout, Place::DecoderEmbedding);
+        let mut x = dropping.apply(placed, self.config.dropout, DropoutSite::DecoderEmbedding);
         let again = context.trained_across(self.running.recompute, &x);
         for (i, layer) in layers.iter().enumerate() {
-            let pass = self.pass(self.config.encoder_layers + i, dropping);
+            let settings = self.block_settings(self.config.encoder_layers + i, dropping);
             let encoded = encoded.clone().map(branch);
             let DecoderLayer { self_attn, self_attn_layer_norm, encoder_attn, encoder_attn_layer_norm, .. } = layer;
             match again.clone() {
@@ -307,28 +307,35 @@ impl BartModel {
                     let attention = (own, (encoder_attn.clone(), encoder_attn_layer_norm.clone()));
                     let inputs = [x, encoded.expect("an encoder has sources")];
                     x = recompute_of(&attention, inputs, move |(own, across), [x, encoded]| {
-                        let x = pass.attended(&own.0, &own.1, x, |[q, k, v]| {
-                            attention_with(q, k, v, pass.extras(Place::Attention), &segments, shape)
+                        let x = settings.attended(&own.0, &own.1, x, |[q, k, v]| {
+                            attention_with(q, k, v, settings.extras(DropoutSite::Attention), &segments, shape)
                         });
-                        pass.crossed(&across.0, &across.1, x, |q| {
-                            let [k, v] = across.0.keys_and_values(encoded, pass);
-                            attention_across_with(q, k, v, pass.extras(Place::CrossAttention), &cross, across_shape)
+                        settings.crossed(&across.0, &across.1, x, |q| {
+                            let [k, v] = across.0.keys_and_values(encoded, settings);
+                            attention_across_with(
+                                q,
+                                k,
+                                v,
+                                settings.extras(DropoutSite::CrossAttention),
+                                &cross,
+                                across_shape,
+                            )
                         })
                     });
                     let fed = (layer.fc1.clone(), layer.fc2.clone(), layer.final_layer_norm.clone());
-                    x = recompute_of(&fed, [x], move |(fc1, fc2, norm), [x]| pass.fed([fc1, fc2], norm, x));
+                    x = recompute_of(&fed, [x], move |(fc1, fc2, norm), [x]| settings.fed([fc1, fc2], norm, x));
                 }
                 None => {
-                    x = pass.attended(self_attn, self_attn_layer_norm, x, |qkv| {
-                        context.attend(i, shape, pass.extras(Place::Attention), qkv)
+                    x = settings.attended(self_attn, self_attn_layer_norm, x, |qkv| {
+                        context.attend(i, shape, settings.extras(DropoutSite::Attention), qkv)
                     });
-                    x = pass.crossed(encoder_attn, encoder_attn_layer_norm, x, |q| {
-                        let dropout = pass.extras(Place::CrossAttention).dropout;
+                    x = settings.crossed(encoder_attn, encoder_attn_layer_norm, x, |q| {
+                        let dropout = settings.extras(DropoutSite::CrossAttention).dropout;
                         context.attend_across(i, across_shape, dropout, q, || {
-                            encoder_attn.keys_and_values(encoded.expect("an encoder has sources"), pass)
+                            encoder_attn.keys_and_values(encoded.expect("an encoder has sources"), settings)
                         })
                     });
-                    x = pass.fed([&layer.fc1, &layer.fc2], &layer.final_layer_norm, x);
+                    x = settings.fed([&layer.fc1, &layer.fc2], &layer.final_layer_norm, x);
                 }
             }
         }
@@ -345,11 +352,11 @@ impl BartModel {
         table.forward(&positions.iter().map(|position| position + offset).collect::<Vec<_>>())
     }
 
-    fn pass(&self, block: usize, dropping: Dropping) -> Pass {
+    fn block_settings(&self, block: usize, dropping: Dropping) -> BlockSettings {
         let BartConfig { dropout, attention_dropout, activation_dropout, .. } = self.config;
         let probabilities =
             Probabilities { added: dropout, attention: attention_dropout, activation: activation_dropout };
-        Pass {
+        BlockSettings {
             block,
             activate: self.activate,
             dropping,
@@ -437,7 +444,7 @@ fn normed(norm: Option<&LayerNorm>, x_nd: Tensor<2>) -> Tensor<2> {
 
 /// Settings that a block is computed with, in addition to its weights.
 #[derive(Clone, Copy)]
-struct Pass {
+struct BlockSettings {
     /// Number of the block; the decoder's follow the encoder's.
     block: usize,
     activate: FeedForward,
@@ -455,9 +462,9 @@ struct Probabilities {
     activation: f32,
 }
 
-impl Pass {
-    fn extras(self, place: fn(usize) -> Place) -> AttentionExtras {
-        let dropout = self.dropping.probabilities(self.probabilities.attention, place(self.block));
+impl BlockSettings {
+    fn extras(self, site: fn(usize) -> DropoutSite) -> AttentionExtras {
+        let dropout = self.dropping.probabilities(self.probabilities.attention, site(self.block));
         AttentionExtras { bias: None, dropout }
     }
 
@@ -466,11 +473,11 @@ impl Pass {
         self,
         norm: &LayerNorm,
         x_nd: Tensor<2>,
-        place: fn(usize) -> Place,
+        site: fn(usize) -> DropoutSite,
         layer: impl FnOnce(Tensor<2>) -> Tensor<2>,
     ) -> Tensor<2> {
         let read = if self.normalizes_before { norm.forward(x_nd.clone()) } else { x_nd.clone() };
-        let x = x_nd + self.dropping.apply(layer(read), self.probabilities.added, place(self.block));
+        let x = x_nd + self.dropping.apply(layer(read), self.probabilities.added, site(self.block));
         if self.normalizes_before { x } else { norm.forward(x) }
     }
 
@@ -483,7 +490,7 @@ impl Pass {
         attend: impl FnOnce([Tensor<2>; 3]) -> Tensor<2>,
     ) -> Tensor<2> {
         let masks = self.dropping.stream;
-        self.around(norm, x_nd, Place::Attended, |x| {
+        self.around(norm, x_nd, DropoutSite::Attended, |x| {
             let Attention { q_proj, k_proj, v_proj, out_proj } = attention;
             out_proj.forward(attend(Linear::forward_each([q_proj, k_proj, v_proj], x, masks)), masks)
         })
@@ -498,7 +505,7 @@ impl Pass {
         attend: impl FnOnce(Tensor<2>) -> Tensor<2>,
     ) -> Tensor<2> {
         let masks = self.dropping.stream;
-        self.around(norm, x_nd, Place::Crossed, |x| {
+        self.around(norm, x_nd, DropoutSite::Crossed, |x| {
             attention.out_proj.forward(attend(attention.q_proj.forward(x, masks)), masks)
         })
     }
@@ -506,12 +513,12 @@ impl Pass {
     /// Feed-forward layer.
     fn fed(self, [fc1, fc2]: [&Linear; 2], norm: &LayerNorm, x_nd: Tensor<2>) -> Tensor<2> {
         let (masks, p) = (self.dropping.stream, self.probabilities.activation);
-        self.around(norm, x_nd, Place::FedForward, |x| {
+        self.around(norm, x_nd, DropoutSite::FedForward, |x| {
             let activated = (self.activate)(fc1.forward(x, masks));
             match self.dropping.drops(p) {
                 false => fc2.forward_activated(activated, masks),
                 true => {
-                    let dropped = self.dropping.apply(activated.tensor(), p, Place::Activation(self.block));
+                    let dropped = self.dropping.apply(activated.tensor(), p, DropoutSite::Activation(self.block));
                     fc2.forward(dropped, masks)
                 }
             }
@@ -531,8 +538,8 @@ impl Attention {
     }
 
     /// Computes keys and values from the encoder's output.
-    fn keys_and_values(&self, encoded_md: Tensor<2>, pass: Pass) -> [Tensor<2>; 2] {
-        Linear::forward_each([&self.k_proj, &self.v_proj], encoded_md, pass.dropping.stream)
+    fn keys_and_values(&self, encoded_md: Tensor<2>, settings: BlockSettings) -> [Tensor<2>; 2] {
+        Linear::forward_each([&self.k_proj, &self.v_proj], encoded_md, settings.dropping.stream)
     }
 
     fn linears_mut<'a>(&'a mut self, name: &str, linears: &mut Vec<(String, &'a mut Linear)>) {

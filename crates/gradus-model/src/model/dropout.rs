@@ -1,4 +1,4 @@
-//! Dropout with masks that are a function of the step and the place. A resumed run draws the same masks, and so does a recomputed block.
+//! Dropout with masks that are a function of the step and the site. A resumed run draws the same masks, and so does a recomputed block.
 
 use burn::tensor::{Tensor, TensorData};
 use gradus_kernels::{AttentionDropout, mix};
@@ -28,17 +28,17 @@ impl DropoutStream {
         Self(mix(self.0 ^ mix(part as u64 + 1)))
     }
 
-    /// Key of the masks of one place.
-    fn key(self, place: Place) -> u64 {
-        self.0 ^ mix(place.number() + 1)
+    /// Key of the masks of one site.
+    fn key(self, site: DropoutSite) -> u64 {
+        self.0 ^ mix(site.number() + 1)
     }
 
     /// Multiplies `x_nd` by a mask: each number becomes 0 with `probability`, otherwise it is divided by 1 − `probability`.
-    pub(crate) fn apply(self, x_nd: Tensor<2>, probability: f32, place: Place) -> Tensor<2> {
+    pub(crate) fn apply(self, x_nd: Tensor<2>, probability: f32, site: DropoutSite) -> Tensor<2> {
         if probability == 0.0 {
             return x_nd;
         }
-        let ([n, d], device, key) = (x_nd.dims(), x_nd.device(), self.key(place));
+        let ([n, d], device, key) = (x_nd.dims(), x_nd.device(), self.key(site));
         let (threshold, kept) = ((f64::from(probability) * 2f64.powi(32)) as u64, 1.0 / (1.0 - probability));
         let draw = |i: usize| mix(key.wrapping_add(i as u64)) >> 32;
         let mask = (0..n * d).into_par_iter().map(|i| if draw(i) < threshold { 0.0 } else { kept });
@@ -46,9 +46,9 @@ impl DropoutStream {
     }
 }
 
-/// Place of a dropout in a model. Each place has its own masks.
+/// Site of a dropout in a model. Each site has its own masks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum DropoutSite {
     /// Input of the adapter of the linear layer with this number.
     Adapter(usize),
     /// The sum of the embeddings.
@@ -78,7 +78,7 @@ pub(crate) enum Place {
     Head(usize),
 }
 
-impl Place {
+impl DropoutSite {
     fn number(self) -> u64 {
         let (kind, i) = match self {
             Self::Adapter(layer) => (0, layer),
@@ -110,22 +110,22 @@ pub(crate) struct Dropping {
 
 impl Dropping {
     /// Applies the model's own dropout to `x_nd`.
-    pub fn apply(self, x_nd: Tensor<2>, probability: f32, place: Place) -> Tensor<2> {
+    pub fn apply(self, x_nd: Tensor<2>, probability: f32, site: DropoutSite) -> Tensor<2> {
         match self.stream.filter(|_| self.own) {
-            Some(stream) => stream.apply(x_nd, probability, place),
+            Some(stream) => stream.apply(x_nd, probability, site),
             None => x_nd,
         }
     }
 
     /// Returns the model's own dropout of the attention probabilities in block `block`.
     pub fn attention(self, probability: f32, block: usize) -> Option<AttentionDropout> {
-        self.probabilities(probability, Place::Attention(block))
+        self.probabilities(probability, DropoutSite::Attention(block))
     }
 
-    /// Returns the model's own dropout of the attention probabilities at `place`.
-    pub fn probabilities(self, probability: f32, place: Place) -> Option<AttentionDropout> {
+    /// Returns the model's own dropout of the attention probabilities at `site`.
+    pub fn probabilities(self, probability: f32, site: DropoutSite) -> Option<AttentionDropout> {
         let stream = self.stream.filter(|_| self.own && probability > 0.0)?;
-        Some(AttentionDropout { probability, key: stream.key(place) })
+        Some(AttentionDropout { probability, key: stream.key(site) })
     }
 
     /// Whether the model's own dropout is active with this probability.
@@ -148,33 +148,33 @@ mod tests {
 
     use super::*;
 
-    fn masks(stream: DropoutStream, place: Place) -> Vec<f32> {
+    fn masks(stream: DropoutStream, site: DropoutSite) -> Vec<f32> {
         let ones = Tensor::<2>::ones([40, 250], &Device::flex());
-        stream.apply(ones, 0.3, place).into_data().try_to_vec().expect("f32")
+        stream.apply(ones, 0.3, site).into_data().try_to_vec().expect("f32")
     }
 
     #[test]
-    fn masks_depend_on_step_pass_and_place_and_keep_the_mean() {
-        let at = |step, pass, place| masks(DropoutStream::new(Seed(7), step, pass), place);
-        let first = at(0, 0, Place::Adapter(0));
-        assert_eq!(first, at(0, 0, Place::Adapter(0)));
-        let places = [
-            Place::Adapter(1),
-            Place::Embedding,
-            Place::Attended(0),
-            Place::FedForward(0),
-            Place::Attention(0),
-            Place::DecoderEmbedding,
-            Place::Crossed(0),
-            Place::CrossAttention(0),
-            Place::Activation(0),
-            Place::Encoded,
-            Place::Decoded,
-            Place::Relative(0),
-            Place::Head(0),
+    fn masks_depend_on_step_pass_and_site_and_keep_the_mean() {
+        let at = |step, pass, site| masks(DropoutStream::new(Seed(7), step, pass), site);
+        let first = at(0, 0, DropoutSite::Adapter(0));
+        assert_eq!(first, at(0, 0, DropoutSite::Adapter(0)));
+        let sites = [
+            DropoutSite::Adapter(1),
+            DropoutSite::Embedding,
+            DropoutSite::Attended(0),
+            DropoutSite::FedForward(0),
+            DropoutSite::Attention(0),
+            DropoutSite::DecoderEmbedding,
+            DropoutSite::Crossed(0),
+            DropoutSite::CrossAttention(0),
+            DropoutSite::Activation(0),
+            DropoutSite::Encoded,
+            DropoutSite::Decoded,
+            DropoutSite::Relative(0),
+            DropoutSite::Head(0),
         ];
-        let others = places.into_iter().map(|place| at(0, 0, place));
-        for other in others.chain([at(1, 0, Place::Adapter(0)), at(0, 1, Place::Adapter(0))]) {
+        let others = sites.into_iter().map(|site| at(0, 0, site));
+        for other in others.chain([at(1, 0, DropoutSite::Adapter(0)), at(0, 1, DropoutSite::Adapter(0))]) {
             let agree = first.iter().zip(&other).filter(|(a, b)| a == b).count() as f32 / first.len() as f32;
             // Two independent masks agree with probability 0.3² + 0.7² = 0.58.
             assert!((agree - 0.58).abs() < 0.02, "{agree}");
@@ -192,7 +192,7 @@ mod tests {
         let stream = Some(DropoutStream::new(Seed(7), 0, 0));
         let values = |x: Tensor<2>| x.into_data().try_to_vec::<f32>().expect("f32");
         let dropped = |stream, own, probability| {
-            values(Dropping { stream, own }.apply(x.clone(), probability, Place::Embedding)).contains(&0.0)
+            values(Dropping { stream, own }.apply(x.clone(), probability, DropoutSite::Embedding)).contains(&0.0)
         };
         assert!(dropped(stream, true, 0.5));
         assert!(!dropped(None, true, 0.5) && !dropped(stream, false, 0.5) && !dropped(stream, true, 0.0));

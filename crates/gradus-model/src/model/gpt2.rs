@@ -11,7 +11,7 @@ use super::activation::{Activation, FeedForward};
 use super::body::{Body, Running, TrunkInfo};
 use super::build::Builder;
 use super::context::Context;
-use super::dropout::{Dropping, Place};
+use super::dropout::{DropoutSite, Dropping};
 use super::layers::{Embedding, LayerNorm, Linear};
 
 /// The keys of `config.json` that the computation depends on.
@@ -183,16 +183,17 @@ impl Body for Gpt2Model {
     fn forward(&self, context: &mut Context<'_>) -> Tensor<2> {
         let dropping = Dropping { stream: context.dropout(), own: self.running.dropout };
         let x = self.wte.forward(context.ids()) + self.wpe.forward(&context.positions());
-        let mut x = dropping.apply(x, self.config.embd_pdrop, Place::Embedding);
+        let mut x = dropping.apply(x, self.config.embd_pdrop, DropoutSite::Embedding);
         let again = context.trained_segments(self.running.recompute, &x);
         for (layer, block) in self.h.iter().enumerate() {
             let (shape, dropout) = (self.layer_shape(layer), dropping.attention(self.config.attn_pdrop, layer));
-            let pass = Pass { layer, activate: self.activate, dropping, probability: self.config.resid_pdrop };
+            let settings =
+                BlockSettings { layer, activate: self.activate, dropping, probability: self.config.resid_pdrop };
             x = match again.clone() {
                 Some(segments) => recompute(block, x, move |block: &Block, x| {
-                    block.forward(x, pass, |qkv| attention_fused_dropping(qkv, dropout, &segments, shape))
+                    block.forward(x, settings, |qkv| attention_fused_dropping(qkv, dropout, &segments, shape))
                 }),
-                None => block.forward(x, pass, |qkv| context.attend_fused(layer, shape, dropout, qkv)),
+                None => block.forward(x, settings, |qkv| context.attend_fused(layer, shape, dropout, qkv)),
             };
         }
         self.ln_f.forward(x)
@@ -245,7 +246,7 @@ impl Body for Gpt2Model {
 
 /// Settings that a block is computed with, in addition to its weights.
 #[derive(Clone, Copy)]
-struct Pass {
+struct BlockSettings {
     layer: usize,
     activate: FeedForward,
     dropping: Dropping,
@@ -256,14 +257,19 @@ struct Pass {
 impl Block {
     /// Adds attention and the feed-forward layer to `x_nd`; `attend` computes the attention output from queries, keys and values side by
     /// side.
-    fn forward(&self, x_nd: Tensor<2>, pass: Pass, attend: impl FnOnce(Tensor<2>) -> Tensor<2>) -> Tensor<2> {
-        let Pass { layer, activate, dropping, probability } = pass;
+    fn forward(
+        &self,
+        x_nd: Tensor<2>,
+        settings: BlockSettings,
+        attend: impl FnOnce(Tensor<2>) -> Tensor<2>,
+    ) -> Tensor<2> {
+        let BlockSettings { layer, activate, dropping, probability } = settings;
         let masks = dropping.stream;
         let qkv = self.attn.c_attn.forward(self.ln_1.forward(x_nd.clone()), masks);
         let attended = self.attn.c_proj.forward(attend(qkv), masks);
-        let x = x_nd + dropping.apply(attended, probability, Place::Attended(layer));
+        let x = x_nd + dropping.apply(attended, probability, DropoutSite::Attended(layer));
         let inner = self.mlp.c_fc.forward(self.ln_2.forward(x.clone()), masks);
         let fed = self.mlp.c_proj.forward_activated(activate(inner), masks);
-        x + dropping.apply(fed, probability, Place::FedForward(layer))
+        x + dropping.apply(fed, probability, DropoutSite::FedForward(layer))
     }
 }

@@ -13,7 +13,7 @@ use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor, TensorData};
 use gradus_kernels::{FrozenWeight, Precision, low_rank, matmul};
 
-use super::dropout::{DropoutStream, Place};
+use super::dropout::{DropoutSite, DropoutStream};
 
 /// Low-rank part of a linear layer and, with DoRA, the norms of its rows.
 #[derive(Module, Debug)]
@@ -26,9 +26,9 @@ pub struct Lora {
     pub(super) magnitude: Option<Param<Tensor<1>>>,
     #[module(skip)]
     scale: f32,
-    /// Dropout probability of A's input in training, and the place of the dropout.
+    /// Dropout probability of A's input in training, and the site of the dropout.
     #[module(skip)]
-    dropout: Option<(f32, Place)>,
+    dropout: Option<(f32, DropoutSite)>,
     /// `‖W_o‖²` of each row, with DoRA.
     #[module(skip)]
     squares: Arc<[f32]>,
@@ -70,7 +70,7 @@ impl Lora {
 
     /// Sets the dropout of A's input in passes with masks; `layer` numbers the layer.
     pub(super) fn set_dropout(&mut self, probability: f32, layer: usize) {
-        self.dropout = (probability > 0.0).then_some((probability, Place::Adapter(layer)));
+        self.dropout = (probability > 0.0).then_some((probability, DropoutSite::Adapter(layer)));
     }
 
     /// Whether passes with masks use dropout.
@@ -80,8 +80,8 @@ impl Lora {
 
     /// Returns A's input after dropout; `None` without dropout.
     pub(super) fn dropped(&self, x_nd: &Tensor<2>, masks: Option<DropoutStream>) -> Option<Tensor<2>> {
-        let (probability, place) = self.dropout?;
-        Some(masks?.apply(x_nd.clone(), probability, place))
+        let (probability, site) = self.dropout?;
+        Some(masks?.apply(x_nd.clone(), probability, site))
     }
 
     /// Returns A and B, and s.

@@ -23,7 +23,7 @@ use super::build::Builder;
 use super::checkpoint::Checkpoint;
 use super::context::Context;
 use super::directory::ModelDir;
-use super::dropout::{Dropping, Place};
+use super::dropout::{DropoutSite, Dropping};
 use super::layers::{Embedding, Linear, RmsNorm};
 use super::packed::Packed;
 use crate::error::{Error, Result};
@@ -313,10 +313,11 @@ impl T5Model {
         let p = self.config.dropout_rate;
         let [shape, across_shape] = self.layer_shapes();
         let weight_hr = bias(self.decoder.block.iter().map(|block| &block.layer.0));
-        let mut x = dropping.apply(self.shared.forward(context.ids()), p, Place::DecoderEmbedding);
+        let mut x = dropping.apply(self.shared.forward(context.ids()), p, DropoutSite::DecoderEmbedding);
         let again = context.trained_across(self.running.recompute, &x);
         for (i, DecoderBlock { layer: (own, across, fed) }) in self.decoder.block.iter().enumerate() {
-            let (pass, buckets) = (self.pass(self.config.num_layers + i, dropping), self.buckets[1].clone());
+            let (settings, buckets) =
+                (self.block_settings(self.config.num_layers + i, dropping), self.buckets[1].clone());
             let weight_hr = branch(weight_hr.clone());
             let encoded = encoded.clone().map(branch);
             match again.clone() {
@@ -326,33 +327,33 @@ impl T5Model {
                     let attention = (own.clone(), across.clone());
                     let inputs = [x, weight_hr, encoded.expect("an encoder has sources")];
                     x = recompute_of(&attention, inputs, move |(own, across), [x, weight_hr, encoded]| {
-                        let extras = pass.extras(Some(PositionBias { weight_hr, buckets: buckets.clone() }));
-                        let x = own.forward(x, pass, |[q, k, v]| attention_with(q, k, v, extras, &segments, shape));
-                        across.forward(x, pass, |q, attention| {
-                            let [k, v] = attention.keys_and_values(encoded, pass);
-                            attention_across_with(q, k, v, pass.extras_across(), &cross, across_shape)
+                        let extras = settings.extras(Some(PositionBias { weight_hr, buckets: buckets.clone() }));
+                        let x = own.forward(x, settings, |[q, k, v]| attention_with(q, k, v, extras, &segments, shape));
+                        across.forward(x, settings, |q, attention| {
+                            let [k, v] = attention.keys_and_values(encoded, settings);
+                            attention_across_with(q, k, v, settings.extras_across(), &cross, across_shape)
                         })
                     });
-                    x = recompute_of(fed, [x], move |fed, [x]| fed.forward(x, pass));
+                    x = recompute_of(fed, [x], move |fed, [x]| fed.forward(x, settings));
                 }
                 None => {
-                    let extras = pass.extras(Some(PositionBias { weight_hr, buckets }));
-                    x = own.forward(x, pass, |qkv| context.attend(i, shape, extras, qkv));
-                    x = across.forward(x, pass, |q, attention| {
-                        let dropout = pass.extras_across().dropout;
+                    let extras = settings.extras(Some(PositionBias { weight_hr, buckets }));
+                    x = own.forward(x, settings, |qkv| context.attend(i, shape, extras, qkv));
+                    x = across.forward(x, settings, |q, attention| {
+                        let dropout = settings.extras_across().dropout;
                         context.attend_across(i, across_shape, dropout, q, || {
-                            attention.keys_and_values(encoded.expect("an encoder has sources"), pass)
+                            attention.keys_and_values(encoded.expect("an encoder has sources"), settings)
                         })
                     });
-                    x = fed.forward(x, pass);
+                    x = fed.forward(x, settings);
                 }
             }
         }
-        dropping.apply(self.decoder.final_layer_norm.forward(x), p, Place::Decoded)
+        dropping.apply(self.decoder.final_layer_norm.forward(x), p, DropoutSite::Decoded)
     }
 
-    fn pass(&self, block: usize, dropping: Dropping) -> Pass {
-        Pass { block, activation: self.info.activation, dropping, probability: self.config.dropout_rate }
+    fn block_settings(&self, block: usize, dropping: Dropping) -> BlockSettings {
+        BlockSettings { block, activation: self.info.activation, dropping, probability: self.config.dropout_rate }
     }
 }
 
@@ -441,21 +442,21 @@ impl Encoder {
         let p = config.dropout_rate;
         let (segments, shape) = (Arc::new(texts.segments().clone()), attention_shape(config, Mask::Bidirectional));
         let weight_hr = bias(self.block.iter().map(|block| &block.layer.0));
-        let mut x = dropping.apply(shared.forward(texts.ids()), p, Place::Embedding);
+        let mut x = dropping.apply(shared.forward(texts.ids()), p, DropoutSite::Embedding);
         let again = recompute && x.is_autodiff();
         for (i, block) in self.block.iter().enumerate() {
-            let pass = Pass { block: i, activation, dropping, probability: p };
+            let settings = BlockSettings { block: i, activation, dropping, probability: p };
             let (buckets, segments) = (buckets.clone(), Arc::clone(&segments));
             let run = move |block: &EncoderBlock, [x, weight_hr]: [Tensor<2>; 2]| {
-                let extras = pass.extras(Some(PositionBias { weight_hr, buckets: buckets.clone() }));
+                let extras = settings.extras(Some(PositionBias { weight_hr, buckets: buckets.clone() }));
                 let (own, fed) = &block.layer;
-                let x = own.forward(x, pass, |[q, k, v]| attention_with(q, k, v, extras, &segments, shape));
-                fed.forward(x, pass)
+                let x = own.forward(x, settings, |[q, k, v]| attention_with(q, k, v, extras, &segments, shape));
+                fed.forward(x, settings)
             };
             let inputs = [x, branch(weight_hr.clone())];
             x = if again { recompute_of(block, inputs, run) } else { run(block, inputs) };
         }
-        dropping.apply(self.final_layer_norm.forward(x), p, Place::Encoded)
+        dropping.apply(self.final_layer_norm.forward(x), p, DropoutSite::Encoded)
     }
 
     fn linears_mut<'a>(&'a mut self, linears: &mut Vec<(String, &'a mut Linear)>) {
@@ -561,7 +562,7 @@ fn bias<'a>(layers: impl Iterator<Item = &'a SelfAttention>) -> Tensor<2> {
 
 /// Settings that a block is computed with, in addition to its weights.
 #[derive(Clone, Copy)]
-struct Pass {
+struct BlockSettings {
     /// Number of the block; the decoder's follow the encoder's.
     block: usize,
     activation: FedActivation,
@@ -569,9 +570,9 @@ struct Pass {
     probability: f32,
 }
 
-impl Pass {
-    fn drop(self, x_nd: Tensor<2>, place: fn(usize) -> Place) -> Tensor<2> {
-        self.dropping.apply(x_nd, self.probability, place(self.block))
+impl BlockSettings {
+    fn drop(self, x_nd: Tensor<2>, site: fn(usize) -> DropoutSite) -> Tensor<2> {
+        self.dropping.apply(x_nd, self.probability, site(self.block))
     }
 
     /// Extras of the block's self-attention.
@@ -581,8 +582,8 @@ impl Pass {
 
     /// Extras of the block's attention to the sources.
     fn extras_across(self) -> AttentionExtras {
-        let place = Place::CrossAttention(self.block);
-        AttentionExtras { bias: None, dropout: self.dropping.probabilities(self.probability, place) }
+        let site = DropoutSite::CrossAttention(self.block);
+        AttentionExtras { bias: None, dropout: self.dropping.probabilities(self.probability, site) }
     }
 }
 
@@ -595,11 +596,16 @@ impl SelfAttention {
     }
 
     /// Adds attention to `x_nd`; `attend` computes the attention output from queries, keys and values.
-    fn forward(&self, x_nd: Tensor<2>, pass: Pass, attend: impl FnOnce([Tensor<2>; 3]) -> Tensor<2>) -> Tensor<2> {
-        let (a, masks) = (&self.SelfAttention, pass.dropping.stream);
+    fn forward(
+        &self,
+        x_nd: Tensor<2>,
+        settings: BlockSettings,
+        attend: impl FnOnce([Tensor<2>; 3]) -> Tensor<2>,
+    ) -> Tensor<2> {
+        let (a, masks) = (&self.SelfAttention, settings.dropping.stream);
         let normed = self.layer_norm.forward(x_nd.clone());
         let attended = a.o.forward(attend(Linear::forward_each([&a.q, &a.k, &a.v], normed, masks)), masks);
-        x_nd + pass.drop(attended, Place::Attended)
+        x_nd + settings.drop(attended, DropoutSite::Attended)
     }
 }
 
@@ -615,12 +621,12 @@ impl CrossAttention {
     fn forward(
         &self,
         x_nd: Tensor<2>,
-        pass: Pass,
+        settings: BlockSettings,
         attend: impl FnOnce(Tensor<2>, &Attention) -> Tensor<2>,
     ) -> Tensor<2> {
-        let (a, masks) = (&self.EncDecAttention, pass.dropping.stream);
+        let (a, masks) = (&self.EncDecAttention, settings.dropping.stream);
         let q = a.q.forward(self.layer_norm.forward(x_nd.clone()), masks);
-        x_nd + pass.drop(a.o.forward(attend(q, a), masks), Place::Crossed)
+        x_nd + settings.drop(a.o.forward(attend(q, a), masks), DropoutSite::Crossed)
     }
 }
 
@@ -642,8 +648,8 @@ impl Attention {
     }
 
     /// Computes keys and values from the encoder's output.
-    fn keys_and_values(&self, encoded_md: Tensor<2>, pass: Pass) -> [Tensor<2>; 2] {
-        Linear::forward_each([&self.k, &self.v], encoded_md, pass.dropping.stream)
+    fn keys_and_values(&self, encoded_md: Tensor<2>, settings: BlockSettings) -> [Tensor<2>; 2] {
+        Linear::forward_each([&self.k, &self.v], encoded_md, settings.dropping.stream)
     }
 
     fn linears_mut<'a>(&'a mut self, name: &str, linears: &mut Vec<(String, &'a mut Linear)>) {
@@ -675,10 +681,10 @@ impl FeedForward {
     }
 
     /// Adds the output of the feed-forward layer to `x_nd`.
-    fn forward(&self, x_nd: Tensor<2>, pass: Pass) -> Tensor<2> {
-        let masks = pass.dropping.stream;
+    fn forward(&self, x_nd: Tensor<2>, settings: BlockSettings) -> Tensor<2> {
+        let masks = settings.dropping.stream;
         let normed = self.layer_norm.forward(x_nd.clone());
-        let (activated, wo) = match (&self.DenseReluDense, pass.activation) {
+        let (activated, wo) = match (&self.DenseReluDense, settings.activation) {
             (Dense::Plain(Plain { wi, wo }), FedActivation::Plain(activate)) => {
                 (activate(wi.forward(normed, masks)), wo)
             }
@@ -690,11 +696,11 @@ impl FeedForward {
                 unreachable!("the layers are built by the activation")
             }
         };
-        let fed = match pass.dropping.drops(pass.probability) {
+        let fed = match settings.dropping.drops(settings.probability) {
             false => wo.forward_activated(activated, masks),
-            true => wo.forward(pass.drop(activated.tensor(), Place::Activation), masks),
+            true => wo.forward(settings.drop(activated.tensor(), DropoutSite::Activation), masks),
         };
-        x_nd + pass.drop(fed, Place::FedForward)
+        x_nd + settings.drop(fed, DropoutSite::FedForward)
     }
 }
 

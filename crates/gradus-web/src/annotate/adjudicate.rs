@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use axum::Extension;
 use axum::body::Bytes;
-use axum::extract::{Path, State as Extracted};
+use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Redirect};
 use gradus::Result;
 
@@ -20,7 +20,7 @@ use crate::agreement::{Span, span_f1};
 use crate::app::App;
 use crate::page_error::{PageError, PageResult, read};
 use crate::store::Store;
-use crate::store::projects::{Annotation, Person, Project, Role, State};
+use crate::store::projects::{Annotation, AnnotationState, Person, Project, Role};
 use crate::store::sessions::Session;
 
 /// Computes the difference of two annotations of a task, from 0 to 1: the mean over the parts that the label set contains.
@@ -68,9 +68,10 @@ pub fn queue(store: &Store, project: &Project) -> Result<Vec<(usize, f64)>> {
     let annotations = projects.annotations(project.id)?;
     let mut waiting = Vec::new();
     for all in annotations.chunk_by(|a, b| a.task == b.task) {
-        let done: Vec<&Annotation> = all.iter().filter(|annotation| annotation.state == State::Done).collect();
+        let done: Vec<&Annotation> =
+            all.iter().filter(|annotation| annotation.state == AnnotationState::Done).collect();
         let number = all[0].task;
-        if done.len() < 2 || verdicts.get(&number).is_some_and(|annotation| annotation.state == State::Done) {
+        if done.len() < 2 || verdicts.get(&number).is_some_and(|annotation| annotation.state == AnnotationState::Done) {
             continue;
         }
         let Some(task) = projects.task(project.id, number)?.filter(|task| !task.attention) else { continue };
@@ -98,7 +99,7 @@ fn reviewer(app: &App, session: &Session) -> std::result::Result<Person, PageErr
 
 /// Redirects to the task with the largest difference.
 pub async fn next(
-    Extracted(app): Extracted<Arc<App>>,
+    State(app): State<Arc<App>>,
     Extension(session): Extension<Session>,
     Path(name): Path<String>,
 ) -> PageResult {
@@ -117,15 +118,17 @@ fn done_annotations(
     number: usize,
 ) -> std::result::Result<(Task, Vec<Annotation>), PageError> {
     let all = app.store.projects().annotations(project.id)?;
-    let done: Vec<Annotation> =
-        all.into_iter().filter(|annotation| annotation.task == number && annotation.state == State::Done).collect();
+    let done: Vec<Annotation> = all
+        .into_iter()
+        .filter(|annotation| annotation.task == number && annotation.state == AnnotationState::Done)
+        .collect();
     let task = app.store.projects().task(project.id, number)?.filter(|_| done.len() > 1);
     Ok((task.ok_or_else(|| PageError::missing("Fewer than two people have submitted this task."))?, done))
 }
 
 /// Shows a task with its submitted annotations.
 pub async fn show(
-    Extracted(app): Extracted<Arc<App>>,
+    State(app): State<Arc<App>>,
     Extension(session): Extension<Session>,
     Path((name, number)): Path<(String, usize)>,
 ) -> PageResult {
@@ -157,7 +160,7 @@ fn shown(project: &Project, number: usize, task: &Task) -> Shown {
 
 /// Data for the script of the page: the decision so far, initially empty, and the annotations.
 pub async fn state(
-    Extracted(app): Extracted<Arc<App>>,
+    State(app): State<Arc<App>>,
     Extension(session): Extension<Session>,
     Path((name, number)): Path<(String, usize)>,
 ) -> PageResult {
@@ -171,7 +174,7 @@ pub async fn state(
 
 /// Stores a decision.
 pub async fn keep(
-    Extracted(app): Extracted<Arc<App>>,
+    State(app): State<Arc<App>>,
     Extension(session): Extension<Session>,
     Path((name, number)): Path<(String, usize)>,
     body: Bytes,
@@ -182,7 +185,7 @@ pub async fn keep(
     let (task, _) = done_annotations(&app, &project, number)?;
     let shown = shown(&project, number, &task);
     let judged = judged(&project, &task, &kept.answer, kept.state, &shown)?;
-    if kept.state == State::Skipped {
+    if kept.state == AnnotationState::Skipped {
         return Err(PageError::request(
             "A task that waits for a decision cannot be skipped. Leave it to another reviewer.",
         ));

@@ -13,7 +13,7 @@ use super::labels::{Asks, LabelSet};
 use super::rank::{Rank, pair_name, pairs};
 use super::task::Task;
 use crate::store::Store;
-use crate::store::projects::{Annotation, Project, State};
+use crate::store::projects::{Annotation, AnnotationState, Project};
 
 /// Form of the exported rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,7 +89,7 @@ pub fn rows(store: &Store, project: &Project, form: Form) -> Result<Vec<Map<Stri
             .chain(verdicts.values().map(|annotation| raw(annotation, &tasks[annotation.task - 1], true)))
             .collect());
     }
-    let decided = |number: usize| verdicts.get(&number).filter(|annotation| annotation.state == State::Done);
+    let decided = |number: usize| verdicts.get(&number).filter(|annotation| annotation.state == AnnotationState::Done);
     if form == Form::Prompt {
         let mut seen = BTreeSet::new();
         let prompts = tasks.iter().filter(|task| !task.attention && seen.insert(&task.question));
@@ -97,8 +97,9 @@ pub fn rows(store: &Store, project: &Project, form: Form) -> Result<Vec<Map<Stri
     }
     // The annotations that count, by task and in the order of names.
     let mut counted: BTreeMap<usize, Vec<&Annotation>> = BTreeMap::new();
-    for annotation in
-        annotations.iter().filter(|annotation| annotation.state == State::Done && !tasks[annotation.task - 1].attention)
+    for annotation in annotations
+        .iter()
+        .filter(|annotation| annotation.state == AnnotationState::Done && !tasks[annotation.task - 1].attention)
     {
         let of = counted.entry(annotation.task).or_default();
         match decided(annotation.task) {

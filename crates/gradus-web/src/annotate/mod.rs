@@ -21,7 +21,7 @@ pub mod words;
 use std::sync::Arc;
 
 use axum::body::Bytes;
-use axum::extract::{Path, State as Extracted};
+use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
@@ -34,11 +34,11 @@ use self::answer::Answer;
 use self::shown::Shown;
 use crate::app::App;
 use crate::connections::ClientConnection;
-use crate::page::{Page, Place as Where};
+use crate::page::{Page, Section};
 use crate::page_error::{PageError, PageResult, read};
 use crate::runs::blocking;
 use crate::secret::secret;
-use crate::store::projects::{Annotation, LEASE_MINUTES, Person, Project, Role, Save, Saved, State};
+use crate::store::projects::{Annotation, AnnotationState, LEASE_MINUTES, Person, Project, Role, Save, Saved};
 use crate::store::sessions::Session;
 use crate::temp_file::TempFile;
 use crate::training::data_files;
@@ -89,7 +89,7 @@ fn who(app: &App, session: &Session) -> Result<Person, PageError> {
     found.ok_or_else(|| PageError::forbidden("Sign in first, on the page Annotate."))
 }
 
-async fn list(Extracted(app): Extracted<Arc<App>>, Extension(session): Extension<Session>) -> PageResult {
+async fn list(State(app): State<Arc<App>>, Extension(session): Extension<Session>) -> PageResult {
     let projects = app.store.projects();
     let person = projects.who(&session)?;
     let mut rows = Vec::new();
@@ -130,7 +130,7 @@ struct NewProject {
 
 /// Creates a project from a data file of the folder.
 async fn make(
-    Extracted(app): Extracted<Arc<App>>,
+    State(app): State<Arc<App>>,
     Extension(session): Extension<Session>,
     Form(NewProject { name, data, labels, annotators }): Form<NewProject>,
 ) -> PageResult {
@@ -167,7 +167,7 @@ struct Invitation {
 
 /// Creates a token for a person.
 async fn invite(
-    Extracted(app): Extracted<Arc<App>>,
+    State(app): State<Arc<App>>,
     Extension(session): Extension<Session>,
     Form(Invitation { name, role }): Form<Invitation>,
 ) -> PageResult {
@@ -190,7 +190,7 @@ struct SignInForm {
 }
 
 async fn enter(
-    Extracted(app): Extracted<Arc<App>>,
+    State(app): State<Arc<App>>,
     Extension(session): Extension<Session>,
     place: Option<Extension<Arc<ClientConnection>>>,
     Form(SignInForm { name, token }): Form<SignInForm>,
@@ -207,13 +207,13 @@ async fn enter(
     }
 }
 
-async fn leave(Extracted(app): Extracted<Arc<App>>, Extension(session): Extension<Session>) -> PageResult {
+async fn leave(State(app): State<Arc<App>>, Extension(session): Extension<Session>) -> PageResult {
     app.store.projects().sign_out(&session)?;
     Ok(Redirect::to("/annotate").into_response())
 }
 
 async fn next(
-    Extracted(app): Extracted<Arc<App>>,
+    State(app): State<Arc<App>>,
     Extension(session): Extension<Session>,
     Path(name): Path<String>,
 ) -> PageResult {
@@ -227,13 +227,13 @@ async fn next(
     }
 }
 
-async fn colors(Extracted(app): Extracted<Arc<App>>, Path(name): Path<String>) -> PageResult {
+async fn colors(State(app): State<Arc<App>>, Path(name): Path<String>) -> PageResult {
     let css = labels::stylesheet(&project(&app, &name)?.labels);
     Ok(([(header::CONTENT_TYPE, "text/css; charset=utf-8")], css).into_response())
 }
 
 async fn show(
-    Extracted(app): Extracted<Arc<App>>,
+    State(app): State<Arc<App>>,
     Extension(session): Extension<Session>,
     Path((name, number)): Path<(String, usize)>,
 ) -> PageResult {
@@ -254,7 +254,7 @@ async fn show(
 fn framed(session: &Session, project: &Project, body: gradus::html::Html) -> axum::response::Html<String> {
     let (styles, scripts) = (page::path(project, "colors.css"), ["page.js", "saving.js", "annotate.js"]);
     let page =
-        Page { title: &project.labels.name, place: Where::Annotate, scripts: &scripts, styles: &[&styles], body };
+        Page { title: &project.labels.name, section: Section::Annotate, scripts: &scripts, styles: &[&styles], body };
     page.framed(session)
 }
 
@@ -268,14 +268,14 @@ fn judged(
     project: &Project,
     task: &task::Task,
     answer: &Answer,
-    state: State,
+    state: AnnotationState,
     shown: &Shown,
 ) -> Result<Value, PageError> {
     if let Some(problem) = answer.broken(&project.labels, task).first() {
         return Err(PageError::request(problem));
     }
     let judged = in_words(project, task, answer, shown);
-    if state == State::Done && judged["problems"].as_array().is_some_and(|problems| !problems.is_empty()) {
+    if state == AnnotationState::Done && judged["problems"].as_array().is_some_and(|problems| !problems.is_empty()) {
         return Err(PageError::request("The task is not finished. The page lists the missing steps."));
     }
     Ok(judged)
@@ -344,7 +344,7 @@ fn shown_of(annotation: &Annotation, task: &task::Task) -> Shown {
 }
 
 async fn state(
-    Extracted(app): Extracted<Arc<App>>,
+    State(app): State<Arc<App>>,
     Extension(session): Extension<Session>,
     Path((name, number)): Path<(String, usize)>,
 ) -> PageResult {
@@ -359,7 +359,7 @@ async fn state(
 #[derive(Deserialize)]
 struct SaveBody {
     answer: Answer,
-    state: State,
+    state: AnnotationState,
     #[serde(default)]
     reason: String,
     seconds: f64,
@@ -387,7 +387,7 @@ impl SaveBody {
 
 /// Stores an annotation. Unfinished annotations are stored too, but cannot be submitted.
 async fn keep(
-    Extracted(app): Extracted<Arc<App>>,
+    State(app): State<Arc<App>>,
     Extension(session): Extension<Session>,
     Path((name, number)): Path<(String, usize)>,
     body: Bytes,
@@ -399,7 +399,7 @@ async fn keep(
     let (annotation, task) = found.ok_or_else(|| PageError::forbidden("This task is not yours."))?;
     let shown = shown_of(&annotation, &task);
     let judged = judged(&project, &task, &kept.answer, kept.state, &shown)?;
-    if kept.state == State::Skipped && kept.reason.trim().is_empty() {
+    if kept.state == AnnotationState::Skipped && kept.reason.trim().is_empty() {
         return Err(PageError::request("Enter why you skip the task."));
     }
     let stored = projects.save(project.id, number, person.id, &kept.as_save()?)?;
@@ -414,7 +414,7 @@ struct Release {
 
 /// Ends a person's claim on an open task.
 async fn release(
-    Extracted(app): Extracted<Arc<App>>,
+    State(app): State<Arc<App>>,
     Extension(session): Extension<Session>,
     Path(name): Path<String>,
     Form(Release { task, person }): Form<Release>,
@@ -428,7 +428,7 @@ async fn release(
 }
 
 async fn results(
-    Extracted(app): Extracted<Arc<App>>,
+    State(app): State<Arc<App>>,
     Extension(session): Extension<Session>,
     Path(name): Path<String>,
 ) -> PageResult {
@@ -445,7 +445,7 @@ async fn results(
 }
 
 async fn download(
-    Extracted(app): Extracted<Arc<App>>,
+    State(app): State<Arc<App>>,
     Extension(session): Extension<Session>,
     Path((name, form)): Path<(String, String)>,
 ) -> PageResult {

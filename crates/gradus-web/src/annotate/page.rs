@@ -13,9 +13,9 @@ use super::stats::{Claim, Number, Stats};
 use super::task::Task;
 use super::turns;
 use crate::components::{table, tile};
-use crate::page::{Page, Place, csrf};
+use crate::page::{Page, Section, csrf};
 use crate::ranking;
-use crate::store::projects::{Annotation, Person, Project, Role, State};
+use crate::store::projects::{Annotation, AnnotationState, Person, Project, Role};
 use crate::store::sessions::Session;
 use crate::training::{PendingProject, ProcessState};
 
@@ -30,7 +30,7 @@ pub fn task_path(project: &Project, number: usize) -> String {
 }
 
 fn page(session: &Session, title: &str, body: Html) -> Body<String> {
-    Page { title, place: Place::Annotate, scripts: &[], styles: &[], body }.framed(session)
+    Page { title, section: Section::Annotate, scripts: &[], styles: &[], body }.framed(session)
 }
 
 /// A project in the list, with one person's numbers of submitted and skipped tasks.
@@ -70,7 +70,7 @@ pub fn list(
     ];
     let going = pending.iter().any(|project| project.state == ProcessState::Running);
     let scripts = if going { &["making.js"][..] } else { &[] };
-    Page { title: "Annotate", place: Place::Annotate, scripts, styles: &[], body }.framed(session)
+    Page { title: "Annotate", section: Section::Annotate, scripts, styles: &[], body }.framed(session)
 }
 
 fn project_list(person: Option<&Person>, projects: &[Listed]) -> Html {
@@ -165,11 +165,11 @@ pub fn invited(session: &Session, name: &str, role: Role, token: &str) -> Body<S
 }
 
 /// Renders the page for a person without remaining tasks.
-pub fn nothing_left(session: &Session, project: &Project, own: &[(usize, State)]) -> Body<String> {
-    let count = |state: State| own.iter().filter(|(_, known)| *known == state).count();
-    let (done, skipped) = (count(State::Done), count(State::Skipped));
+pub fn nothing_left(session: &Session, project: &Project, own: &[(usize, AnnotationState)]) -> Body<String> {
+    let count = |state: AnnotationState| own.iter().filter(|(_, known)| *known == state).count();
+    let (done, skipped) = (count(AnnotationState::Done), count(AnnotationState::Skipped));
     let skipped = (skipped > 0).then(|| html![" and skipped "(skipped)]);
-    let row = |(number, state): &(usize, State)| html!["<li><a href=\"" (task_path(project, *number)) "\">Task " (*number) "</a> " (badge(*state)) "</li>\n"];
+    let row = |(number, state): &(usize, AnnotationState)| html!["<li><a href=\"" (task_path(project, *number)) "\">Task " (*number) "</a> " (badge(*state)) "</li>\n"];
     let tasks = (!own.is_empty()).then(|| {
         html![
             "<details><summary>Your tasks</summary>\n<ul class=\"list\">\n" (own.iter().map(row).collect::<Vec<_>>())
@@ -194,27 +194,33 @@ pub fn all_decided(session: &Session, project: &Project) -> Body<String> {
 }
 
 /// Renders the state of an annotation.
-fn badge(state: State) -> Html {
+fn badge(state: AnnotationState) -> Html {
     match state {
-        State::Open => html!["<span class=\"badge\">in progress</span>"],
-        State::Done => html!["<span class=\"badge badge-good\">submitted</span>"],
-        State::Skipped => html!["<span class=\"badge\">skipped</span>"],
+        AnnotationState::Open => html!["<span class=\"badge\">in progress</span>"],
+        AnnotationState::Done => html!["<span class=\"badge badge-good\">submitted</span>"],
+        AnnotationState::Skipped => html!["<span class=\"badge\">skipped</span>"],
     }
 }
 
 /// Renders a task. The script adds the parts that depend on the label set.
-pub fn task(project: &Project, number: usize, task: &Task, annotation: &Annotation, own: &[(usize, State)]) -> Html {
+pub fn task(
+    project: &Project,
+    number: usize,
+    task: &Task,
+    annotation: &Annotation,
+    own: &[(usize, AnnotationState)],
+) -> Html {
     let note = match annotation.state {
-        State::Open => Html::new(),
-        State::Done => {
+        AnnotationState::Open => Html::new(),
+        AnnotationState::Done => {
             html!["<p class=\"good\">You submitted this task. You can still change it and submit it again.</p>\n"]
         }
-        State::Skipped => html!["<p>You skipped this task. You can still do it.</p>\n"],
+        AnnotationState::Skipped => html!["<p>You skipped this task. You can still do it.</p>\n"],
     };
-    let done = own.iter().filter(|(_, state)| *state == State::Done).count();
+    let done = own.iter().filter(|(_, state)| *state == AnnotationState::Done).count();
     let before = own.iter().rev().find(|(known, _)| *known < number);
     let after = own.iter().find(|(known, _)| *known > number);
-    let to = |to: Option<&(usize, State)>, words: &'static str| match to {
+    let to = |to: Option<&(usize, AnnotationState)>, words: &'static str| match to {
         Some((number, _)) => html!["<a href=\"" (task_path(project, *number)) "\">" (words) "</a>"],
         None => html!["<span class=\"soft\" aria-hidden=\"true\">" (words) "</span>"],
     };
@@ -287,7 +293,7 @@ pub fn decision(
     left: usize,
 ) -> Html {
     let note = match verdict {
-        Some(verdict) if verdict.state == State::Done => {
+        Some(verdict) if verdict.state == AnnotationState::Done => {
             html!["<p class=\"good\">" (verdict.person) " decided this task. You can still change the decision and submit it again.</p>\n"]
         }
         _ => Html::new(),

@@ -10,7 +10,7 @@ use super::task::Task;
 use crate::agreement::ranking::{self, Outcome, Strength, Versus, Vote};
 use crate::agreement::{Defined, Level, Span, alpha, cohen, fleiss, raw, span_f1};
 use crate::store::Store;
-use crate::store::projects::{Annotation, Project, State};
+use crate::store::projects::{Annotation, AnnotationState, Project};
 
 /// An annotation faster than this share of the project's median time is flagged.
 const FAST: f64 = 1.0 / 3.0;
@@ -119,7 +119,7 @@ pub struct Agreement {
 pub fn stats(store: &Store, project: &Project) -> Result<Stats> {
     let all = store.projects().annotations(project.id)?;
     let tasks = store.projects().tasks(project.id)?;
-    let done: Vec<&Annotation> = all.iter().filter(|annotation| annotation.state == State::Done).collect();
+    let done: Vec<&Annotation> = all.iter().filter(|annotation| annotation.state == AnnotationState::Done).collect();
     let per_task = |number: usize| done.iter().filter(|annotation| annotation.task == number).count();
     let votes = votes(&done, &tasks);
     let named = tasks.iter().flat_map(|task| &task.models).map(String::as_str).collect();
@@ -150,7 +150,7 @@ pub fn stats(store: &Store, project: &Project) -> Result<Stats> {
 
 /// Returns the open tasks in order.
 fn claims(project: &Project, all: &[Annotation]) -> Vec<Claim> {
-    let open = all.iter().filter(|annotation| annotation.state == State::Open);
+    let open = all.iter().filter(|annotation| annotation.state == AnnotationState::Open);
     open.map(|annotation| Claim {
         task: annotation.task,
         person: annotation.person.clone(),
@@ -189,14 +189,15 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
 fn people(all: &[Annotation], tasks: &[Task]) -> Vec<Work> {
     let names: BTreeSet<&String> = all.iter().map(|annotation| &annotation.person).collect();
     let seconds = |name: Option<&String>| -> Vec<f64> {
-        let of = all
-            .iter()
-            .filter(|annotation| annotation.state == State::Done && name.is_none_or(|name| annotation.person == *name));
+        let of = all.iter().filter(|annotation| {
+            annotation.state == AnnotationState::Done && name.is_none_or(|name| annotation.person == *name)
+        });
         of.map(|annotation| annotation.seconds).collect()
     };
     let bound = median(seconds(None)).unwrap_or(0.0) * FAST;
     let measured = |name: &String, attention: bool| -> Vec<(usize, usize)> {
-        let done = all.iter().filter(|annotation| annotation.state == State::Done && annotation.person == *name);
+        let done =
+            all.iter().filter(|annotation| annotation.state == AnnotationState::Done && annotation.person == *name);
         let known = done.filter(|annotation| !attention || tasks[annotation.task - 1].attention);
         known
             .filter_map(|annotation| Some(tasks[annotation.task - 1].expected.as_ref()?.right(&annotation.answer)))
@@ -213,7 +214,7 @@ fn people(all: &[Annotation], tasks: &[Task]) -> Vec<Work> {
         done: seconds(Some(name)).len(),
         skipped: all
             .iter()
-            .filter(|annotation| annotation.person == *name && annotation.state == State::Skipped)
+            .filter(|annotation| annotation.person == *name && annotation.state == AnnotationState::Skipped)
             .count(),
         median_seconds: median(seconds(Some(name))).ok_or("nothing was submitted").into(),
         fast: seconds(Some(name)).iter().filter(|seconds| **seconds < bound).count(),
@@ -373,7 +374,8 @@ mod tests {
                 let number = projects.next(&project, person.id).expect("read").expect("a task");
                 let answer = Answer { ranks: BTreeMap::from([("1v2".to_owned(), rank)]), ..Answer::default() };
                 projects.open(project.id, number, person.id).expect("opened").expect("theirs");
-                let saved = projects.save(project.id, number, person.id, &Save::of(&answer, State::Done, seconds));
+                let saved =
+                    projects.save(project.id, number, person.id, &Save::of(&answer, AnnotationState::Done, seconds));
                 assert!(matches!(saved.expect("saved"), Saved::Stored(_)));
             }
         }

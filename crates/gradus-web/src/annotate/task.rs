@@ -83,8 +83,8 @@ pub fn tasks(file: &str, most: Option<usize>, has_answers: bool) -> Result<Vec<T
             if tasks.len() >= most.unwrap_or(TASKS) {
                 break 'files;
             }
-            let RawRow { place, columns } = row?;
-            tasks.push(task(&columns, has_answers).map_err(|message| place.error(message))?);
+            let RawRow { location, columns } = row?;
+            tasks.push(task(&columns, has_answers).map_err(|message| location.error(message))?);
         }
     }
     if tasks.is_empty() { Err(Error::input(format!("`{file}` has no rows"))) } else { Ok(tasks) }

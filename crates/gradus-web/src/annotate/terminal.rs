@@ -21,7 +21,7 @@ use super::rank::pairs;
 use super::stats::{self, Stats};
 use super::task::{ANSWERS, Expected, Task, tasks};
 use crate::secret::secret;
-use crate::store::projects::{Project, Role, State};
+use crate::store::projects::{AnnotationState, Project, Role};
 use crate::store::{self, Store};
 use crate::temp_file::TempFile;
 
@@ -329,7 +329,7 @@ pub struct Overview {
 impl Overview {
     fn of(store: &Store, project: Project) -> Result<Self> {
         let annotations = store.projects().annotations(project.id)?;
-        let done = annotations.iter().filter(|annotation| annotation.state == State::Done).count();
+        let done = annotations.iter().filter(|annotation| annotation.state == AnnotationState::Done).count();
         let Project { name, tasks, annotators, .. } = project;
         Ok(Self { name, tasks, annotators, done })
     }

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use axum::extract::{Path as Named, State as Extracted};
+use axum::extract::{Path as Named, State};
 use axum::response::{IntoResponse, Redirect};
 use axum::{Extension, Form as Filled};
 use gradus::Error;
@@ -170,7 +170,7 @@ pub struct TrainForm {
 
 /// Writes the rows and redirects to the pre-filled form of a run.
 pub async fn train(
-    Extracted(app): Extracted<Arc<App>>,
+    State(app): State<Arc<App>>,
     Extension(session): Extension<Session>,
     Named(name): Named<String>,
     Filled(TrainForm { form, method, judge }): Filled<TrainForm>,
@@ -207,7 +207,7 @@ pub struct CompareForm {
 
 /// Lets both models answer the questions of a project, in a separate process, and creates a project from the answers.
 pub async fn compare(
-    Extracted(app): Extracted<Arc<App>>,
+    State(app): State<Arc<App>>,
     Extension(session): Extension<Session>,
     Named(name): Named<String>,
     Filled(form): Filled<CompareForm>,

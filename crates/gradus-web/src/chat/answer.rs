@@ -22,7 +22,7 @@ use crate::judge::Judged;
 use crate::model_queue::{CompletionEvent, Token, prompt};
 use crate::page_error::{PageError, PageResult, read};
 use crate::secret::secret;
-use crate::store::chats::{Answered, Asker, Part, Settings, Tree};
+use crate::store::chats::{Answered, Asker, PartScore, Settings, Tree};
 use crate::store::sessions::Session;
 
 /// Interval at which an unfinished answer is stored.
@@ -180,7 +180,7 @@ async fn judge(
         answered.rewards.push((name.clone(), reward));
         let part = |JudgedPart { name, total, segments, .. }| {
             let segments = segments.into_iter().map(|(at, value, label)| (at.start, at.end, value, label));
-            Part { name, total, segments: segments.collect() }
+            PartScore { name, total, segments: segments.collect() }
         };
         answered.parts.extend(parts.into_iter().map(part));
     }

@@ -24,7 +24,7 @@ use serde_json::json;
 
 use crate::app::App;
 use crate::models::ModelEntry;
-use crate::page::{Page, Place, csrf};
+use crate::page::{Page, Section, csrf};
 use crate::page_error::{PageError, PageResult, read};
 use crate::store::chats::{Asker, Choice, Tree, Voted, title as title_of};
 use crate::store::sessions::Session;
@@ -82,7 +82,7 @@ async fn list(
         "<div class=\"talk\">\n<section class=\"chat\" aria-labelledby=\"new\">\n<h2 id=\"new\">New conversation</h2>\n"
         (form::new(&session, &found)) "</section>\n" (sidebar::sidebar(&conversations, search, None)) "</div>\n"
     ];
-    Ok(Page { title: "Chat", place: Place::Chat, scripts: &["page.js"], styles: &[], body }
+    Ok(Page { title: "Chat", section: Section::Chat, scripts: &["page.js"], styles: &[], body }
         .framed(&session)
         .into_response())
 }
@@ -131,7 +131,7 @@ async fn show(State(app): State<Arc<App>>, Extension(session): Extension<Session
         "<noscript><p>This page needs its script. Allow JavaScript for this site.</p></noscript>\n"
         "</div>\n" (sidebar::sidebar(&conversations, "", Some(id))) "</div>\n"
     ];
-    let page = Page { title, place: Place::Chat, scripts: &["page.js", "chat.js"], styles: &[], body };
+    let page = Page { title, section: Section::Chat, scripts: &["page.js", "chat.js"], styles: &[], body };
     Ok(page.framed(&session).into_response())
 }
 

@@ -7,7 +7,7 @@ use gradus::html::Html;
 use serde_json::json;
 
 use crate::rich::Rich;
-use crate::store::chats::{Choice, Message, Part, Segment, Settings, Tree};
+use crate::store::chats::{Choice, Message, PartScore, Segment, Settings, Tree};
 use crate::value_class::value_class;
 
 /// Renders the names of the models.
@@ -143,7 +143,7 @@ fn remark(answer: &Message, is_hidden: bool) -> Html {
 }
 
 /// Returns the reward parts that judge segments.
-fn of_segments(answer: &Message) -> Vec<&Part> {
+fn of_segments(answer: &Message) -> Vec<&PartScore> {
     answer.parts.iter().filter(|part| !part.segments.is_empty()).collect()
 }
 
@@ -159,7 +159,7 @@ fn judged(answer: &Message) -> Html {
     let mut stretches = Vec::new();
     for pair in bounds.windows(2) {
         // Segments of one part are in order.
-        let of_part = |(part, next): (&&Part, &mut usize)| {
+        let of_part = |(part, next): (&&PartScore, &mut usize)| {
             while part.segments.get(*next).is_some_and(|(_, end, ..)| *end <= pair[0]) {
                 *next += 1;
             }
@@ -188,7 +188,7 @@ fn judged(answer: &Message) -> Html {
 }
 
 /// `relevance -0.300 NF-ERR`
-fn in_words(part: &Part, (_, _, value, label): &Segment) -> String {
+fn in_words(part: &PartScore, (_, _, value, label): &Segment) -> String {
     let words = [part.name.clone(), format!("{value:+.3}"), label.clone().unwrap_or_default()];
     words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
 }
@@ -208,7 +208,7 @@ fn parts(answer: &Message) -> Html {
         }
     };
     let characters: Vec<char> = answer.text.chars().collect();
-    let segment = |part: &Part, found: &Segment| {
+    let segment = |part: &PartScore, found: &Segment| {
         let text: String = characters.get(found.0..found.1).unwrap_or_default().iter().collect();
         html!["<li>" (in_words(part, found)) ": “" (text.trim()) "”</li>\n"]
     };

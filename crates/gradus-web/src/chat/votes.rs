@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::agreement::ranking::{Outcome, Strength, Versus, Vote, comparisons, strengths};
 use crate::app::App;
 use crate::components::tile;
-use crate::page::{Page, Place};
+use crate::page::{Page, Section};
 use crate::page_error::{PageError, PageResult};
 use crate::ranking;
 use crate::store::chats::{self, Choice};
@@ -68,7 +68,7 @@ pub async fn show(State(app): State<Arc<App>>, Extension(session): Extension<Ses
         ],
     };
     let body = html!["<p><a href=\"/chat\">Conversations</a></p>\n"(body)];
-    Ok(Page { title: "Votes and ranking", place: Place::Chat, scripts: &[], styles: &[], body }
+    Ok(Page { title: "Votes and ranking", section: Section::Chat, scripts: &[], styles: &[], body }
         .framed(&session)
         .into_response())
 }

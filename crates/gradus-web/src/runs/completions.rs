@@ -9,17 +9,17 @@ use axum::extract::{Query as Address, State};
 use axum::response::IntoResponse;
 use gradus::html;
 use gradus::html::Html;
-use gradus::run::database::{Query, Record, Sort, Table};
+use gradus::run::database::{Query, Record, RolloutTable, Sort};
 use gradus::run::{RolloutDb, RunDir};
 
 use super::conversation::conversation;
-use super::difference::{Change, differences};
+use super::difference::{DifferenceKind, differences};
 use super::page::address;
 use super::query_params::{QueryParams, find, first};
 use super::{blocking, tokens};
 use crate::app::App;
 use crate::models::Kind;
-use crate::page::{Page, Place};
+use crate::page::{Page, Section};
 use crate::page_error::{PageError, PageResult};
 use crate::query::percent;
 use crate::store::sessions::Session;
@@ -72,7 +72,7 @@ pub async fn show(
     };
     let body = html![(filter(&name, &params, &query, &steps, &models))(shown)];
     let title = format!("Completions of {name}");
-    let page = Page { title: &title, place: Place::Runs, scripts: &["page.js", "tokens.js"], styles: &[], body };
+    let page = Page { title: &title, section: Section::Runs, scripts: &["page.js", "tokens.js"], styles: &[], body };
     Ok(page.framed(&session).into_response())
 }
 
@@ -81,7 +81,7 @@ fn filter(name: &str, params: &QueryParams, query: &Query, steps: &[usize], mode
         let chosen = if chosen { html![" selected"] } else { Html::new() };
         html!["<option value=\"" (value) "\"" (chosen) ">" (words) "</option>"]
     };
-    let tables = [("Training", Table::Train), ("Evaluations", Table::Eval), ("Test", Table::Test)];
+    let tables = [("Training", RolloutTable::Train), ("Evaluations", RolloutTable::Eval), ("Test", RolloutTable::Test)];
     let tables: Vec<Html> =
         tables.iter().map(|&(words, table)| option(tokens::word(table), words, table == query.table)).collect();
     let step = |step: &usize| option(&step.to_string(), &step.to_string(), query.first_step == Some(*step));
@@ -281,10 +281,10 @@ fn compare_steps(name: &str, params: &QueryParams, query: &Query, mut pairs: Vec
     let all = pairs.len();
     let row = |pair: &(Record, Record)| {
         let (old, new) = pair;
-        let part = |(change, text): (Change, String)| match change {
-            Change::Same => html![(text)],
-            Change::Gone => html!["<del>" (text) "</del>"],
-            Change::New => html!["<ins>" (text) "</ins>"],
+        let part = |(change, text): (DifferenceKind, String)| match change {
+            DifferenceKind::Same => html![(text)],
+            DifferenceKind::Gone => html!["<del>" (text) "</del>"],
+            DifferenceKind::New => html!["<ins>" (text) "</ins>"],
         };
         let texts: Vec<Html> = differences(&old.completion, &new.completion).into_iter().map(part).collect();
         let number = |value: Option<f64>| value.map(|value| format!("{value:.3}"));

@@ -2,7 +2,7 @@
 
 /// Kind of a difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
+pub enum DifferenceKind {
     /// The text is in both.
     Same,
     /// Only the first text has it.
@@ -35,7 +35,7 @@ fn words(text: &str) -> Vec<&str> {
 }
 
 /// Returns the changes from `before` to `after`. Ranges that are not new add up to `before`, ranges that are not gone to `after`.
-pub fn differences(before: &str, after: &str) -> Vec<(Change, String)> {
+pub fn differences(before: &str, after: &str) -> Vec<(DifferenceKind, String)> {
     let (old, new) = (words(before), words(after));
     // Length of the longest common subsequence of the remaining words, from each pair of positions.
     let width = new.len() + 1;
@@ -48,21 +48,21 @@ pub fn differences(before: &str, after: &str) -> Vec<(Change, String)> {
             };
         }
     }
-    let mut found: Vec<(Change, String)> = Vec::new();
-    let mut add = |change: Change, word: &str| match found.last_mut() {
+    let mut found: Vec<(DifferenceKind, String)> = Vec::new();
+    let mut add = |change: DifferenceKind, word: &str| match found.last_mut() {
         Some((last, text)) if *last == change => text.push_str(word),
         _ => found.push((change, word.to_owned())),
     };
     let (mut i, mut j) = (0, 0);
     while i < old.len() || j < new.len() {
         if i < old.len() && j < new.len() && old[i] == new[j] {
-            add(Change::Same, old[i]);
+            add(DifferenceKind::Same, old[i]);
             (i, j) = (i + 1, j + 1);
         } else if j == new.len() || (i < old.len() && longest[(i + 1) * width + j] >= longest[i * width + j + 1]) {
-            add(Change::Gone, old[i]);
+            add(DifferenceKind::Gone, old[i]);
             i += 1;
         } else {
-            add(Change::New, new[j]);
+            add(DifferenceKind::New, new[j]);
             j += 1;
         }
     }
@@ -74,10 +74,10 @@ mod tests {
     use super::*;
 
     fn shown(before: &str, after: &str) -> String {
-        let of = |(change, text): &(Change, String)| match change {
-            Change::Same => text.clone(),
-            Change::Gone => format!("[-{text}]"),
-            Change::New => format!("[+{text}]"),
+        let of = |(change, text): &(DifferenceKind, String)| match change {
+            DifferenceKind::Same => text.clone(),
+            DifferenceKind::Gone => format!("[-{text}]"),
+            DifferenceKind::New => format!("[+{text}]"),
         };
         differences(before, after).iter().map(of).collect()
     }
@@ -98,10 +98,10 @@ mod tests {
             [(long(3), long(5)), (" größer 世界".into(), "世界 größer ".into()), ("a\n\nb".into(), "\ta b".into())]
         {
             let found = differences(&before, &after);
-            let joined = |not: Change| {
+            let joined = |not: DifferenceKind| {
                 found.iter().filter(|(of, _)| *of != not).map(|(_, text)| text.as_str()).collect::<String>()
             };
-            assert_eq!((joined(Change::New), joined(Change::Gone)), (before, after));
+            assert_eq!((joined(DifferenceKind::New), joined(DifferenceKind::Gone)), (before, after));
         }
     }
 }

@@ -31,7 +31,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::app::App;
-use crate::page::{Page, Place};
+use crate::page::{Page, Section};
 use crate::page_error::{PageError, PageResult};
 use crate::store::sessions::Session;
 use crate::training;
@@ -86,7 +86,7 @@ async fn all(
     let bare = app.training.without_directory();
     let empty = training::offer_demo(&app, &session);
     let body = list::list(&entries, number, &known, &params, app.training.is_allowed().then_some(&bare), empty);
-    Ok(Page { title: "Runs", place: Place::Runs, scripts: &[], styles: &[], body }.framed(&session).into_response())
+    Ok(Page { title: "Runs", section: Section::Runs, scripts: &[], styles: &[], body }.framed(&session).into_response())
 }
 
 /// Renders one run, or a comparison of several.
@@ -104,7 +104,7 @@ async fn show(
         && let Some((_, state)) = app.training.without_directory().into_iter().find(|(known, _)| known == name)
     {
         let body = training::bare(&state);
-        let page = Page { title: name, place: Place::Runs, scripts: &["page.js", "run.js"], styles: &[], body };
+        let page = Page { title: name, section: Section::Runs, scripts: &["page.js", "run.js"], styles: &[], body };
         return Ok(page.framed(&session).into_response());
     }
     let paths = names.iter().map(|name| find(&app, name)).collect::<Result<Vec<_>, _>>()?;
@@ -139,7 +139,7 @@ async fn show(
         ),
     };
     let page =
-        Page { title: &title, place: Place::Runs, scripts: &["page.js", "curves.js", "run.js"], styles: &[], body };
+        Page { title: &title, section: Section::Runs, scripts: &["page.js", "curves.js", "run.js"], styles: &[], body };
     Ok(page.framed(&session).into_response())
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use axum::extract::{Query as Address, State};
 use axum::http::header;
 use axum::response::IntoResponse;
-use gradus::run::database::{Query, Record, Table};
+use gradus::run::database::{Query, Record, RolloutTable};
 use gradus::run::{RolloutDb, RunDir};
 use serde_json::{Value, json};
 
@@ -20,22 +20,22 @@ use crate::model_queue::{ModelQueue, Token};
 use crate::page_error::{PageError, PageResult};
 
 /// Returns the name of a table in addresses.
-pub fn word(table: Table) -> &'static str {
+pub fn word(table: RolloutTable) -> &'static str {
     match table {
-        Table::Train => "training",
-        Table::Eval => "evaluations",
-        Table::Test => "test",
+        RolloutTable::Train => "training",
+        RolloutTable::Eval => "evaluations",
+        RolloutTable::Test => "test",
     }
 }
 
 /// Returns the table that an address selects. The default is training.
-pub fn table(params: &QueryParams) -> Table {
+pub fn table(params: &QueryParams) -> RolloutTable {
     let named = first(params, "table");
-    Table::ALL.into_iter().find(|&table| named == Some(word(table))).unwrap_or_default()
+    RolloutTable::ALL.into_iter().find(|&table| named == Some(word(table))).unwrap_or_default()
 }
 
 /// Returns the parameters that identify a completion.
-pub fn query(record: &Record, table: Table) -> String {
+pub fn query(record: &Record, table: RolloutTable) -> String {
     let table = word(table);
     format!("table={table}&step={}&prompt={}&place={}", record.step, record.prompt_index, record.rollout_index)
 }

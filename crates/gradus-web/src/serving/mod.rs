@@ -114,9 +114,9 @@ pub async fn main_model(app: &Arc<App>) -> Result<String, Refused> {
 }
 
 /// An authorized request for a change.
-struct Change<'a>(&'a Changing);
+struct AuthorizedChange<'a>(&'a Changing);
 
-impl<'a> Change<'a> {
+impl<'a> AuthorizedChange<'a> {
     /// Checks the permission to change the server.
     async fn by(
         app: &'a Arc<App>,
@@ -179,7 +179,7 @@ async fn pause_sampling(
     place: Connection,
     headers: HeaderMap,
 ) -> Result<Response, Refused> {
-    Change::by(&app, &headers, place.as_deref()).await?;
+    AuthorizedChange::by(&app, &headers, place.as_deref()).await?;
     let pause = &app.models.pause;
     match mode {
         Mode::Keep => pause.set(true),
@@ -211,7 +211,7 @@ async fn is_sampling(models: &Models) -> bool {
 }
 
 async fn resume(State(app): State<Arc<App>>, place: Connection, headers: HeaderMap) -> Result<Response, Refused> {
-    Change::by(&app, &headers, place.as_deref()).await?;
+    AuthorizedChange::by(&app, &headers, place.as_deref()).await?;
     app.models.pause.end();
     Ok(json_response(StatusCode::OK, &json!({ "status": "resumed" })))
 }
@@ -222,7 +222,7 @@ async fn reset_prefix_cache(
     place: Connection,
     headers: HeaderMap,
 ) -> Result<Response, Refused> {
-    Change::by(&app, &headers, place.as_deref()).await?;
+    AuthorizedChange::by(&app, &headers, place.as_deref()).await?;
     Ok(json_response(StatusCode::OK, &json!({ "success": true })))
 }
 
@@ -247,7 +247,7 @@ async fn update_weight_version(
     headers: HeaderMap,
     Body(body): Body,
 ) -> Result<Response, Refused> {
-    Change::by(&app, &headers, place.as_deref()).await?;
+    AuthorizedChange::by(&app, &headers, place.as_deref()).await?;
     let mut fields = Fields::read(&body)?;
     let version = label(&mut fields, "new_version")?;
     let name = model_in(&app, &mut fields, "model").await?;
@@ -262,7 +262,7 @@ async fn collective_rpc(
     headers: HeaderMap,
     Body(body): Body,
 ) -> Result<Response, Refused> {
-    let change = Change::by(&app, &headers, place.as_deref()).await?;
+    let change = AuthorizedChange::by(&app, &headers, place.as_deref()).await?;
     let mut fields = Fields::read(&body)?;
     let method = fields.text("method")?.unwrap_or_default();
     if method != "reload_weights" {
@@ -308,7 +308,7 @@ async fn load_adapter(
     headers: HeaderMap,
     Body(body): Body,
 ) -> Result<Response, Refused> {
-    let change = Change::by(&app, &headers, place.as_deref()).await?;
+    let change = AuthorizedChange::by(&app, &headers, place.as_deref()).await?;
     let mut fields = Fields::read(&body)?;
     let name = label(&mut fields, "lora_name")?;
     let path = change.path("lora_path", fields.text("lora_path")?)?;
@@ -347,7 +347,7 @@ async fn unload_adapter(
     headers: HeaderMap,
     Body(body): Body,
 ) -> Result<Response, Refused> {
-    Change::by(&app, &headers, place.as_deref()).await?;
+    AuthorizedChange::by(&app, &headers, place.as_deref()).await?;
     let name = label(&mut Fields::read(&body)?, "lora_name")?;
     if !app.models.remove_adapter(&name) {
         return Err(Refused::status(StatusCode::NOT_FOUND, format!("there is no adapter `{name}`")));

@@ -176,14 +176,14 @@ pub struct Message {
     /// Scores by reward models, with their names.
     pub rewards: Vec<(String, f32)>,
     /// Scores by the parts of dense rewards.
-    pub parts: Vec<Part>,
+    pub parts: Vec<PartScore>,
     /// Reason why the answer ended.
     pub ended: Option<String>,
 }
 
 /// Score of an answer by one part of a dense reward.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Part {
+pub struct PartScore {
     /// Name of the part; empty if the model has no named parts.
     pub name: String,
     /// Score of the whole answer, before weighting.
@@ -205,7 +205,7 @@ pub struct Answered {
     /// Scores by reward models.
     pub rewards: Vec<(String, f32)>,
     /// Scores by the parts of dense rewards.
-    pub parts: Vec<Part>,
+    pub parts: Vec<PartScore>,
     /// Reason why the answer ended.
     pub ended: Option<&'static str>,
 }

@@ -258,7 +258,7 @@ mod tests {
         use crate::annotate::answer::Answer;
         use crate::annotate::labels::LabelSet;
         use crate::annotate::task::Task;
-        use projects::{Role, Save, Saved, State};
+        use projects::{AnnotationState, Role, Save, Saved};
 
         const TASKS: usize = 60;
         let folder = tempfile::tempdir().expect("a folder");
@@ -284,7 +284,8 @@ mod tests {
             let project = projects.find("p").expect("read").expect("a project");
             while let Some(number) = projects.next(&project, person.id).expect("a task") {
                 let answer = Answer::default();
-                let saved = projects.save(project.id, number, person.id, &Save::of(&answer, State::Done, 1.0));
+                let saved =
+                    projects.save(project.id, number, person.id, &Save::of(&answer, AnnotationState::Done, 1.0));
                 assert!(matches!(saved.expect("saved"), Saved::Stored(_)));
             }
         };

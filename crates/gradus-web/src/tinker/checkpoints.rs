@@ -58,7 +58,7 @@ impl Use {
 
 /// Address of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct CheckpointAddress {
     /// Id of the model that wrote it.
     pub run: String,
     /// Purpose of the checkpoint.
@@ -83,7 +83,7 @@ pub struct CheckpointMetadata {
     pub seq: u64,
 }
 
-impl Place {
+impl CheckpointAddress {
     /// Parses an address.
     ///
     /// # Errors
@@ -242,14 +242,16 @@ pub fn list(folder: &Path, run: &str) -> Vec<Value> {
         let within = run_directory(folder, run).join(of.segment());
         for entry in std::fs::read_dir(within).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
-            let (Ok(place), Ok(about)) = (Place::new(run, of, &name), read_about(&entry.path())) else { continue };
+            let (Ok(address), Ok(about)) = (CheckpointAddress::new(run, of, &name), read_about(&entry.path())) else {
+                continue;
+            };
             let files = std::fs::read_dir(entry.path()).into_iter().flatten().flatten();
             let bytes: u64 = files.filter_map(|file| Some(file.metadata().ok()?.len())).sum();
             let described = json!({
                 "checkpoint_id": format!("{}/{name}", of.segment()),
                 "checkpoint_type": of.kind(),
                 "time": time(about.time),
-                "tinker_path": place.path(),
+                "tinker_path": address.path(),
                 "size_bytes": bytes,
                 "public": false,
                 "user_metadata": about.user_metadata,
@@ -268,9 +270,9 @@ mod tests {
 
     #[test]
     fn addresses_lead_nowhere_else() {
-        let place = Place::parse("tinker://s1:train:0/weights/step-3").expect("an address");
-        assert_eq!(place.path(), "tinker://s1:train:0/weights/step-3");
-        assert_eq!(place.directory(Path::new("/f")), Path::new("/f/s1-train-0/weights/step-3"));
+        let address = CheckpointAddress::parse("tinker://s1:train:0/weights/step-3").expect("an address");
+        assert_eq!(address.path(), "tinker://s1:train:0/weights/step-3");
+        assert_eq!(address.directory(Path::new("/f")), Path::new("/f/s1-train-0/weights/step-3"));
         for wrong in [
             "",
             "tinker://",
@@ -284,9 +286,9 @@ mod tests {
             "/etc/passwd",
             "file://a/weights/x",
         ] {
-            assert!(Place::parse(wrong).is_err(), "{wrong}");
+            assert!(CheckpointAddress::parse(wrong).is_err(), "{wrong}");
         }
-        assert!(Place::new("a", Use::Training, &"x".repeat(129)).is_err());
+        assert!(CheckpointAddress::new("a", Use::Training, &"x".repeat(129)).is_err());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use gradus::{Error, Result};
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::outcome::Outcome;
+use super::outcome::RequestResult;
 
 /// Name of the file.
 const FILE: &str = "journal.sqlite";
@@ -34,7 +34,7 @@ pub struct Journal {
 
 /// A stored request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Line {
+pub struct StoredRequest {
     /// Sequence number.
     pub seq: u64,
     /// Kind of the request.
@@ -42,12 +42,12 @@ pub struct Line {
     /// Body; empty if it is no longer needed.
     pub body: Vec<u8>,
     /// Result, if the request has finished.
-    pub outcome: Option<Outcome>,
+    pub outcome: Option<RequestResult>,
 }
 
 /// A stored model.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ModelLine {
+pub struct StoredModel {
     /// Id of the model.
     pub id: String,
     /// Id of its session.
@@ -58,7 +58,7 @@ pub struct ModelLine {
 
 /// A stored sampler.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SamplerLine {
+pub struct StoredSampler {
     /// Id of the sampler.
     pub id: String,
     /// Id of its session.
@@ -113,10 +113,10 @@ impl Journal {
     }
 
     /// Adds a model with the request that creates it.
-    pub fn add_model(&mut self, model: &ModelLine, kind: &str, body: &[u8]) -> Result<()> {
+    pub fn add_model(&mut self, model: &StoredModel, kind: &str, body: &[u8]) -> Result<()> {
         let added = (|| {
             let change = self.file.transaction()?;
-            let ModelLine { id, session, base } = model;
+            let StoredModel { id, session, base } = model;
             change.execute("INSERT INTO models (id, session, base) VALUES (?1, ?2, ?3)", params![id, session, base])?;
             let sql = "INSERT INTO requests (model, seq, kind, body) VALUES (?1, 0, ?2, ?3)";
             change.execute(sql, params![id, kind, body])?;
@@ -133,7 +133,7 @@ impl Journal {
     }
 
     /// Stores the result of a request.
-    pub fn finish(&self, model: &str, seq: u64, outcome: &Outcome) -> Result<()> {
+    pub fn finish(&self, model: &str, seq: u64, outcome: &RequestResult) -> Result<()> {
         let sql = "UPDATE requests SET outcome = ?3 WHERE model = ?1 AND seq = ?2";
         let finish = |bytes: Vec<u8>| self.file.prepare(sql)?.execute(params![model, seq as i64, bytes]);
         self.done(finish(outcome.write())).map(drop)
@@ -153,8 +153,8 @@ impl Journal {
     }
 
     /// Adds a sampler.
-    pub fn add_sampler(&self, sampler: &SamplerLine) -> Result<()> {
-        let SamplerLine { id, session, base, directory, path } = sampler;
+    pub fn add_sampler(&self, sampler: &StoredSampler) -> Result<()> {
+        let StoredSampler { id, session, base, directory, path } = sampler;
         let sql = "INSERT INTO samplers (id, session, base, directory, path) VALUES (?1, ?2, ?3, ?4, ?5)";
         self.done(self.file.execute(sql, params![id, session, base, directory, path])).map(drop)
     }
@@ -192,30 +192,30 @@ impl Journal {
     }
 
     /// Returns the models that have not ended.
-    pub fn models(&self) -> Result<Vec<ModelLine>> {
+    pub fn models(&self) -> Result<Vec<StoredModel>> {
         self.all("SELECT id, session, base FROM models WHERE NOT ended", |row| {
-            Ok(ModelLine { id: row.get(0)?, session: row.get(1)?, base: row.get(2)? })
+            Ok(StoredModel { id: row.get(0)?, session: row.get(1)?, base: row.get(2)? })
         })
     }
 
     /// Returns the samplers that have not ended, in the order in which they were added.
-    pub fn samplers(&self) -> Result<Vec<SamplerLine>> {
+    pub fn samplers(&self) -> Result<Vec<StoredSampler>> {
         self.all("SELECT id, session, base, directory, path FROM samplers WHERE NOT ended ORDER BY rowid", |row| {
             let (id, session, base) = (row.get(0)?, row.get(1)?, row.get(2)?);
-            Ok(SamplerLine { id, session, base, directory: row.get(3)?, path: row.get(4)? })
+            Ok(StoredSampler { id, session, base, directory: row.get(3)?, path: row.get(4)? })
         })
     }
 
     /// Returns the stored requests of a model in order.
-    pub fn lines(&self, model: &str) -> Result<Vec<Line>> {
+    pub fn requests(&self, model: &str) -> Result<Vec<StoredRequest>> {
         let read = || {
             let sql = "SELECT seq, kind, body, outcome FROM requests WHERE model = ?1 ORDER BY seq";
             let mut query = self.file.prepare(sql)?;
             let rows = query.query_map([model], |row| {
                 let (body, outcome): (Option<Vec<u8>>, Option<Vec<u8>>) = (row.get(2)?, row.get(3)?);
-                let outcome = outcome.and_then(|bytes| Outcome::read(&bytes));
+                let outcome = outcome.and_then(|bytes| RequestResult::read(&bytes));
                 let seq = row.get::<_, i64>(0)?.cast_unsigned();
-                Ok(Line { seq, kind: row.get(1)?, body: body.unwrap_or_default(), outcome })
+                Ok(StoredRequest { seq, kind: row.get(1)?, body: body.unwrap_or_default(), outcome })
             })?;
             rows.collect()
         };

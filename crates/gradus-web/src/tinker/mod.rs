@@ -39,9 +39,9 @@ use crate::app::App;
 use crate::guard::BODY_BYTES;
 use crate::models::{Kind as ModelKind, ModelEntry as FoundModel, Models};
 use bodies::{CreateBody, LoadBody};
-use checkpoints::{Place, Use};
+use checkpoints::{CheckpointAddress, Use};
 pub use options::TrainingOptions;
-use outcome::{Outcome, Refused, answer};
+use outcome::{Refused, RequestResult, answer};
 use proto::ForwardBackwardRequest;
 use registry::{Kind, Registry, RequestState};
 use sampling::SampleBody;
@@ -247,7 +247,7 @@ async fn info(State(app): State<Arc<App>>, body: Bytes) -> HandlerResult {
     let OfModel { model_id } = read(&body)?;
     let id = model_id.clone();
     let (base, made) = with(&app, move |registry| registry.info(&id)).await?;
-    let Outcome::Json(made) = &*made else {
+    let RequestResult::Json(made) = &*made else {
         return Err(Refused::request(format!("the model `{model_id}` was not created: its first request failed")));
     };
     let rank = serde_json::from_str::<Value>(made).ok().and_then(|made| made["lora_rank"].as_u64());
@@ -358,7 +358,7 @@ async fn load_weights(State(app): State<Arc<App>>, body: Bytes) -> HandlerResult
         (Some(model), seq, None, None) => submit(&app, model, seq.unwrap_or(0), Kind::Load, body).await,
         (None, None, Some(session), Some(number)) => {
             let folder = shared(&app)?.folder.clone();
-            let base = Place::parse(&load.path)?.about(&folder)?.base_model;
+            let base = CheckpointAddress::parse(&load.path)?.about(&folder)?.base_model;
             let made = with(&app, move |registry| registry.create_model(&session, number, &base, Kind::Load, &body));
             let (model, request) = made.await?;
             Ok(promised(&request, Some(&model)))
@@ -380,9 +380,9 @@ async fn create_sampler(State(app): State<Arc<App>>, body: Bytes) -> HandlerResu
     let folder = shared(&app)?.folder.clone();
     let (name, directory) = match (&model_path, base_model) {
         (Some(path), _) => {
-            let place = Place::parse(path)?;
-            let name = place.about(&folder)?.base_model;
-            let below = place.directory(Path::new(""));
+            let address = CheckpointAddress::parse(path)?;
+            let name = address.about(&folder)?.base_model;
+            let below = address.directory(Path::new(""));
             (name, Some(below.to_string_lossy().into_owned()))
         }
         (None, Some(name)) => (name, None),
@@ -407,8 +407,8 @@ async fn join_sampler(State(app): State<Arc<App>>, body: Bytes) -> HandlerResult
 }
 
 async fn sampler(State(app): State<Arc<App>>, PathOf(id): PathOf<String>) -> HandlerResult {
-    let line = with(&app, move |registry| registry.sampler_line(&id).cloned()).await?;
-    Ok(ok(&json!({ "sampler_id": line.id, "base_model": line.base, "model_path": line.path })))
+    let stored = with(&app, move |registry| registry.stored_sampler(&id).cloned()).await?;
+    Ok(ok(&json!({ "sampler_id": stored.id, "base_model": stored.base, "model_path": stored.path })))
 }
 
 async fn sample(State(app): State<Arc<App>>, body: Bytes) -> HandlerResult {
@@ -489,7 +489,7 @@ async fn on_disk<R: Send + 'static>(
 
 async fn weights_info(State(app): State<Arc<App>>, body: Bytes) -> HandlerResult {
     let OfPath { tinker_path } = read(&body)?;
-    let about = on_disk(&app, move |folder| Ok(Place::parse(&tinker_path)?.about(folder)?)).await?;
+    let about = on_disk(&app, move |folder| Ok(CheckpointAddress::parse(&tinker_path)?.about(folder)?)).await?;
     Ok(ok(&json!({ "base_model": about.base_model, "is_lora": true, "lora_rank": about.rank })))
 }
 
@@ -497,10 +497,10 @@ async fn run(State(app): State<Arc<App>>, PathOf(run): PathOf<String>) -> Handle
     let id = run.clone();
     let all = on_disk(&app, move |folder| {
         // A name that leads elsewhere is not a run.
-        Place::parse(&format!("tinker://{id}/weights/x"))?;
+        CheckpointAddress::parse(&format!("tinker://{id}/weights/x"))?;
         let described = checkpoints::list(folder, &id);
         let newest = described.last().and_then(|of| of["tinker_path"].as_str()).map(str::to_owned);
-        let about = newest.map(|path| Place::parse(&path)?.about(folder)).transpose()?;
+        let about = newest.map(|path| CheckpointAddress::parse(&path)?.about(folder)).transpose()?;
         Ok((described, about))
     });
     let (all, about) = all.await?;
@@ -522,7 +522,7 @@ async fn run(State(app): State<Arc<App>>, PathOf(run): PathOf<String>) -> Handle
 
 async fn list_checkpoints(State(app): State<Arc<App>>, PathOf(run): PathOf<String>) -> HandlerResult {
     let all = on_disk(&app, move |folder| {
-        Place::parse(&format!("tinker://{run}/weights/x"))?;
+        CheckpointAddress::parse(&format!("tinker://{run}/weights/x"))?;
         Ok(checkpoints::list(folder, &run))
     });
     Ok(ok(&json!({ "checkpoints": all.await? })))
@@ -533,9 +533,9 @@ async fn delete_checkpoint(
     PathOf((run, of, name)): PathOf<(String, String, String)>,
 ) -> HandlerResult {
     on_disk(&app, move |folder| {
-        let place = Place::parse(&format!("tinker://{run}/{of}/{name}"))?;
-        place.about(folder)?;
-        Ok(gradus::files::atomic::remove_dir(&place.directory(folder))?)
+        let address = CheckpointAddress::parse(&format!("tinker://{run}/{of}/{name}"))?;
+        address.about(folder)?;
+        Ok(gradus::files::atomic::remove_dir(&address.directory(folder))?)
     })
     .await?;
     Ok(ok(&json!({})))

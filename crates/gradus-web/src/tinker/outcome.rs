@@ -58,7 +58,7 @@ impl From<gradus::Error> for Failure {
 
 /// Result of an accepted request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
+pub enum RequestResult {
     /// JSON.
     Json(String),
     /// A protocol buffer.
@@ -67,7 +67,7 @@ pub enum Outcome {
     Failed(Failure),
 }
 
-impl Outcome {
+impl RequestResult {
     /// Creates a JSON result.
     pub fn json(value: &Value) -> Self {
         Self::Json(value.to_string())
@@ -98,14 +98,14 @@ impl Outcome {
     }
 }
 
-impl IntoResponse for &Outcome {
+impl IntoResponse for &RequestResult {
     fn into_response(self) -> Response {
         match self {
-            Outcome::Json(text) => ([(header::CONTENT_TYPE, "application/json")], text.clone()).into_response(),
-            Outcome::Proto(bytes) => {
+            RequestResult::Json(text) => ([(header::CONTENT_TYPE, "application/json")], text.clone()).into_response(),
+            RequestResult::Proto(bytes) => {
                 ([(header::CONTENT_TYPE, "application/x-protobuf")], bytes.clone()).into_response()
             }
-            Outcome::Failed(Failure { message, category }) => {
+            RequestResult::Failed(Failure { message, category }) => {
                 answer(StatusCode::OK, &json!({ "error": message, "category": category.name() }))
             }
         }

@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use gradus::Result;
 
-use super::journal::{Journal, Line, ModelLine, SamplerLine};
+use super::journal::{Journal, StoredModel, StoredRequest, StoredSampler};
 use super::options::TrainingOptions;
-use super::outcome::{Failure, Outcome, Refused};
+use super::outcome::{Failure, Refused, RequestResult};
 use super::sampling::SampleRequest;
 use crate::secret::secret;
 
@@ -97,7 +97,7 @@ struct Model {
     next: u64,
     queue: BTreeMap<u64, QueuedRequest>,
     bytes: usize,
-    done: BTreeMap<u64, Arc<Outcome>>,
+    done: BTreeMap<u64, Arc<RequestResult>>,
     used: f64,
     /// Time since which requests wait for a missing earlier one.
     gap: Option<Instant>,
@@ -105,12 +105,12 @@ struct Model {
 }
 
 struct Sampler {
-    line: SamplerLine,
+    stored: StoredSampler,
     queue: VecDeque<(u64, Arc<SampleRequest>)>,
     /// Requests that are being sampled.
     running: BTreeSet<u64>,
     canceled: Vec<u64>,
-    done: BTreeMap<u64, Arc<Outcome>>,
+    done: BTreeMap<u64, Arc<RequestResult>>,
     used: f64,
     last_request: Instant,
     clones: u64,
@@ -131,7 +131,7 @@ pub enum Turn {
 #[derive(Debug, Clone)]
 pub enum RequestState {
     /// Its result.
-    Done(Arc<Outcome>),
+    Done(Arc<RequestResult>),
     /// It waits, or is being computed.
     Waiting,
     /// It never existed, or no longer exists.
@@ -157,9 +157,9 @@ impl Registry {
         let now = Instant::now();
         let sessions = journal.sessions()?.into_iter().map(|id| (id, Session { seen: now, used: 0.0 })).collect();
         let mut models = HashMap::new();
-        for ModelLine { id, session, base } in journal.models()? {
+        for StoredModel { id, session, base } in journal.models()? {
             let (mut queue, mut done, mut bytes) = (BTreeMap::new(), BTreeMap::new(), 0);
-            for Line { seq, kind, body, outcome } in journal.lines(&id)? {
+            for StoredRequest { seq, kind, body, outcome } in journal.requests(&id)? {
                 match (outcome, Kind::named(&kind)) {
                     (Some(outcome), _) => drop(done.insert(seq, Arc::new(outcome))),
                     (None, Some(kind)) => {
@@ -173,7 +173,8 @@ impl Registry {
             let model = Model { session, base, next, queue, bytes, done, used: 0.0, gap: None, ends: false };
             models.insert(id, model);
         }
-        let samplers = journal.samplers()?.into_iter().map(|line| (line.id.clone(), Sampler::new(line))).collect();
+        let samplers =
+            journal.samplers()?.into_iter().map(|stored| (stored.id.clone(), Sampler::new(stored))).collect();
         Ok(Self { journal, options, sessions, models, samplers })
     }
 
@@ -220,7 +221,7 @@ impl Registry {
         let models = self.models.iter_mut().filter(|(_, model)| model.session == id);
         models.for_each(|(_, model)| model.ends = true);
         let samplers: Vec<String> =
-            self.samplers.iter().filter(|(_, of)| of.line.session == id).map(|(id, _)| id.clone()).collect();
+            self.samplers.iter().filter(|(_, of)| of.stored.session == id).map(|(id, _)| id.clone()).collect();
         samplers.iter().for_each(|id| self.end_sampler(id));
     }
 
@@ -275,10 +276,10 @@ impl Registry {
         if self.models.len() >= MODELS_MAX {
             return Err(Refused::busy(format!("there are {MODELS_MAX} models, which is the limit: end a session")));
         }
-        let line = ModelLine { id: id.clone(), session: session.to_owned(), base: base.to_owned() };
-        self.journal.add_model(&line, kind.name(), body)?;
+        let stored = StoredModel { id: id.clone(), session: session.to_owned(), base: base.to_owned() };
+        self.journal.add_model(&stored, kind.name(), body)?;
         let queue = BTreeMap::from([(0, QueuedRequest { kind, body: body.into() })]);
-        let (session, base, used) = (line.session, line.base, self.least_used());
+        let (session, base, used) = (stored.session, stored.base, self.least_used());
         let (bytes, done) = (body.len(), BTreeMap::new());
         self.models
             .insert(id.clone(), Model { session, base, next: 0, queue, bytes, done, used, gap: None, ends: false });
@@ -296,7 +297,7 @@ impl Registry {
     ///
     /// # Errors
     /// The model does not exist, or is not created yet.
-    pub fn info(&mut self, id: &str) -> Result<(String, Arc<Outcome>), Refused> {
+    pub fn info(&mut self, id: &str) -> Result<(String, Arc<RequestResult>), Refused> {
         let model = self.model(id)?;
         let made = model.done.get(&0).cloned();
         let (base, session) = (model.base.clone(), model.session.clone());
@@ -372,9 +373,9 @@ impl Registry {
         let id = format!("{session}:sample:{number}");
         if !self.samplers.contains_key(&id) {
             let (session, base) = (session.to_owned(), base.to_owned());
-            let line = SamplerLine { id: id.clone(), session: session.clone(), base, directory, path };
-            self.journal.add_sampler(&line)?;
-            self.samplers.insert(id.clone(), Sampler::new(line));
+            let stored = StoredSampler { id: id.clone(), session: session.clone(), base, directory, path };
+            self.journal.add_sampler(&stored)?;
+            self.samplers.insert(id.clone(), Sampler::new(stored));
             self.drop_old_samplers(&session);
         }
         Ok(id)
@@ -385,8 +386,8 @@ impl Registry {
         let mut own: Vec<(Instant, String)> = self
             .samplers
             .values()
-            .filter(|of| of.line.session == session && of.is_idle())
-            .map(|of| (of.last_request, of.line.id.clone()))
+            .filter(|of| of.stored.session == session && of.is_idle())
+            .map(|of| (of.last_request, of.stored.id.clone()))
             .collect();
         own.sort();
         for (_, id) in own.iter().take(own.len().saturating_sub(SAMPLERS_KEPT)) {
@@ -405,8 +406,8 @@ impl Registry {
     ///
     /// # Errors
     /// The sampler does not exist.
-    pub fn sampler_line(&self, id: &str) -> Result<&SamplerLine, Refused> {
-        Ok(&self.sampler(id)?.line)
+    pub fn stored_sampler(&self, id: &str) -> Result<&StoredSampler, Refused> {
+        Ok(&self.sampler(id)?.stored)
     }
 
     /// Returns a number for an additional client of a sampler.
@@ -425,7 +426,7 @@ impl Registry {
     /// # Errors
     /// The sampler does not exist, or too many requests wait.
     pub fn submit_sample(&mut self, id: &str, seq: u64, request: SampleRequest) -> Result<String, Refused> {
-        let session = self.sampler(id)?.line.session.clone();
+        let session = self.sampler(id)?.stored.session.clone();
         self.touch(&session)?;
         let least = self.least_used();
         let sampler = self.samplers.get_mut(id).expect("it was just there");
@@ -456,7 +457,7 @@ impl Registry {
         }
         if let Some(at) = sampler.queue.iter().position(|(queued, _)| *queued == seq) {
             sampler.queue.remove(at);
-            sampler.answer(seq, Outcome::Failed(Failure::user("the request was canceled")));
+            sampler.answer(seq, RequestResult::Failed(Failure::user("the request was canceled")));
         }
     }
 
@@ -475,7 +476,7 @@ impl Registry {
             return found;
         }
         let Some(sampler) = self.samplers.get(id) else { return RequestState::Gone };
-        let session = sampler.line.session.clone();
+        let session = sampler.stored.session.clone();
         let found = match sampler.done.get(&seq) {
             Some(outcome) => RequestState::Done(Arc::clone(outcome)),
             None if sampler.running.contains(&seq) || sampler.queue.iter().any(|(of, _)| *of == seq) => {
@@ -498,7 +499,7 @@ impl Registry {
         let mut models: Vec<String> =
             self.models.iter().filter(|(_, of)| of.session == id).map(|(id, _)| id.clone()).collect();
         let mut samplers: Vec<String> =
-            self.samplers.iter().filter(|(_, of)| of.line.session == id).map(|(id, _)| id.clone()).collect();
+            self.samplers.iter().filter(|(_, of)| of.stored.session == id).map(|(id, _)| id.clone()).collect();
         models.sort();
         samplers.sort();
         Ok((models, samplers))
@@ -527,7 +528,7 @@ impl Registry {
             .samplers
             .iter()
             .filter(|(_, sampler)| !sampler.is_idle())
-            .map(|(id, sampler)| (of_session(&sampler.line.session), sampler.used, Turn::Sampler(id.clone())));
+            .map(|(id, sampler)| (of_session(&sampler.stored.session), sampler.used, Turn::Sampler(id.clone())));
         let least = models.chain(samplers).min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
         least.map(|(_, _, turn)| turn)
     }
@@ -541,7 +542,7 @@ impl Registry {
             }),
             Turn::Sampler(id) => self.samplers.get_mut(id).map(|sampler| {
                 sampler.used += seconds;
-                sampler.line.session.clone()
+                sampler.stored.session.clone()
             }),
         };
         // An idle session does not accumulate credit.
@@ -557,7 +558,7 @@ impl Registry {
 
     fn is_at_work(&self, session: &str) -> bool {
         self.models.values().any(|of| of.session == session && of.can_run())
-            || self.samplers.values().any(|of| of.line.session == session && !of.is_idle())
+            || self.samplers.values().any(|of| of.stored.session == session && !of.is_idle())
     }
 
     /// Returns the name of a model's base, and the model's next request.
@@ -572,7 +573,7 @@ impl Registry {
     }
 
     /// Stores the result of a model's request.
-    pub fn finish(&mut self, id: &str, seq: u64, outcome: Outcome) {
+    pub fn finish(&mut self, id: &str, seq: u64, outcome: RequestResult) {
         // If the result cannot be written, the stored request is repeated after a restart, with the same bits.
         if let Err(error) = self.journal.finish(id, seq, &outcome) {
             tracing::warn!("{error}");
@@ -613,11 +614,11 @@ impl Registry {
         let sampler = self.samplers.get_mut(id)?;
         let fresh: Vec<(u64, Arc<SampleRequest>)> = sampler.queue.drain(..).collect();
         sampler.running.extend(fresh.iter().map(|(seq, _)| *seq));
-        Some(Samples { line: sampler.line.clone(), fresh, canceled: std::mem::take(&mut sampler.canceled) })
+        Some(Samples { stored: sampler.stored.clone(), fresh, canceled: std::mem::take(&mut sampler.canceled) })
     }
 
     /// Stores the result of a request to a sampler.
-    pub fn answer_sample(&mut self, id: &str, seq: u64, outcome: Outcome) {
+    pub fn answer_sample(&mut self, id: &str, seq: u64, outcome: RequestResult) {
         if let Some(sampler) = self.samplers.get_mut(id) {
             sampler.running.remove(&seq);
             sampler.answer(seq, outcome);
@@ -646,7 +647,7 @@ impl Registry {
 
     /// Returns the directories of existing unnamed samplers.
     pub fn sampler_directories(&self) -> BTreeSet<String> {
-        self.samplers.values().filter_map(|sampler| sampler.line.directory.clone()).collect()
+        self.samplers.values().filter_map(|sampler| sampler.stored.directory.clone()).collect()
     }
 
     /// Ends sessions that have been idle for too long, and requests that have waited too long for a missing one. Returns the models of the
@@ -668,7 +669,7 @@ impl Registry {
                     "request {missing} of the model was not received within {passed} seconds, so this request cannot \
                      be processed"
                 );
-                self.finish(id, seq, Outcome::Failed(Failure::user(message)));
+                self.finish(id, seq, RequestResult::Failed(Failure::user(message)));
             }
         }
         stuck
@@ -678,7 +679,7 @@ impl Registry {
 /// Work of a sampler.
 pub struct Samples {
     /// Journal entry of the sampler.
-    pub line: SamplerLine,
+    pub stored: StoredSampler,
     /// New requests.
     pub fresh: Vec<(u64, Arc<SampleRequest>)>,
     /// Canceled requests.
@@ -692,16 +693,16 @@ impl Model {
 }
 
 impl Sampler {
-    fn new(line: SamplerLine) -> Self {
+    fn new(stored: StoredSampler) -> Self {
         let (queue, running, canceled, done) = (VecDeque::new(), BTreeSet::new(), Vec::new(), BTreeMap::new());
-        Self { line, queue, running, canceled, done, used: 0.0, last_request: Instant::now(), clones: 0 }
+        Self { stored, queue, running, canceled, done, used: 0.0, last_request: Instant::now(), clones: 0 }
     }
 
     fn is_idle(&self) -> bool {
         self.queue.is_empty() && self.running.is_empty()
     }
 
-    fn answer(&mut self, seq: u64, outcome: Outcome) {
+    fn answer(&mut self, seq: u64, outcome: RequestResult) {
         self.done.insert(seq, Arc::new(outcome));
         while self.done.len() > RESULTS_KEPT {
             self.done.pop_first();

@@ -13,7 +13,7 @@ use prost::Message;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::outcome::{Failure, Outcome};
+use super::outcome::{Failure, RequestResult};
 use super::proto::{self, DType, Encoding, SampleResponse, SampledSequence, TopkLogprobs, bytes_of};
 
 /// Maximum number of completions per prompt.
@@ -429,7 +429,7 @@ impl Sampling {
     }
 
     /// Samples one token for every row. Returns the finished requests.
-    pub fn step(&mut self) -> Vec<(u64, Outcome)> {
+    pub fn step(&mut self) -> Vec<(u64, RequestResult)> {
         let mut stops = Stops { tokenizer: &self.tokenizer, rows: &self.rows, running: &self.running };
         let events = self.engine.step(&mut stops);
         let mut done = Vec::new();
@@ -457,7 +457,7 @@ impl Sampling {
 }
 
 impl Running {
-    fn outcome(self) -> Outcome {
+    fn outcome(self) -> RequestResult {
         let Self { sampled, likeliest, likeliest_count, mut response, .. } = self;
         for (completion, likeliest) in sampled.into_iter().flatten().zip(likeliest) {
             let stop_reason = match completion.stop {
@@ -472,7 +472,7 @@ impl Running {
                     .then(|| topk(likeliest.iter().map(Vec::as_slice), likeliest_count, likeliest.len())),
             });
         }
-        Outcome::Proto(response.encode_to_vec())
+        RequestResult::Proto(response.encode_to_vec())
     }
 }
 

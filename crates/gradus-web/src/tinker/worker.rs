@@ -19,10 +19,10 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::bodies::{CreateBody, LoadBody, SaveBody, SaveForSamplerBody, StepBody};
-use super::checkpoints::{self, CheckpointMetadata, Place, Use};
+use super::checkpoints::{self, CheckpointAddress, CheckpointMetadata, Use};
 use super::data;
-use super::journal::Line;
-use super::outcome::{Failure, Outcome};
+use super::journal::StoredRequest;
+use super::outcome::{Failure, RequestResult};
 use super::proto::ForwardBackwardRequest;
 use super::registry::{Kind, QueuedRequest, Samples, Turn};
 use super::sampling::Sampling;
@@ -51,7 +51,7 @@ struct Live {
     /// Number of the first request that failed since the last step and lost a gradient.
     broken: Option<u64>,
     /// Requests after the saved state that are repeated.
-    repeated: VecDeque<Line>,
+    repeated: VecDeque<StoredRequest>,
     passes: Option<Passes>,
     /// Computing time in seconds since the last saved state, and duration of saving it.
     unsaved: f64,
@@ -76,7 +76,7 @@ struct Passes {
 /// Progress of a request.
 enum Done {
     /// It finished immediately.
-    With(Outcome),
+    With(RequestResult),
     /// It continues, one pass per turn.
     Goes(Box<Passes>),
 }
@@ -130,8 +130,11 @@ impl Worker {
 
     /// Handles a turn that panicked: the request fails, and the model is restored from its last saved state.
     fn failed(&mut self, turn: &Turn) {
-        let failure =
-            || Outcome::Failed(Failure::server("the server failed at this request: its last output shows the reason"));
+        let failure = || {
+            RequestResult::Failed(Failure::server(
+                "the server failed at this request: its last output shows the reason",
+            ))
+        };
         match turn {
             Turn::Model(id) | Turn::End(id) => {
                 let repeated = self.models.get(id).and_then(|live| live.repeated.front()).is_some();
@@ -224,7 +227,7 @@ impl Worker {
             self.make_room();
             match self.open(id) {
                 Ok(live) => drop(self.models.insert(id.to_owned(), live)),
-                Err(error) => return self.finish(id, None, Outcome::Failed(error.into())),
+                Err(error) => return self.finish(id, None, RequestResult::Failed(error.into())),
             }
         }
         let mut live = self.models.remove(id).expect("it was just added");
@@ -253,10 +256,10 @@ impl Worker {
 
     /// Restores a model from its last saved state and the later requests.
     fn open(&mut self, id: &str) -> Result<Live> {
-        let (base, lines) = {
+        let (base, requests) = {
             let registry = self.shared.registry();
             let base = registry.base(id).ok_or_else(|| Error::input(format!("there is no model `{id}`")))?;
-            (base, registry.journal.lines(id)?)
+            (base, registry.journal.requests(id)?)
         };
         let state = checkpoints::state(&self.shared.folder, id);
         let (mut trainer, mut seq) = (None, None);
@@ -266,13 +269,15 @@ impl Worker {
             saved.restore_optimizer(&state)?;
             (trainer, seq) = (Some(saved), Some(about.seq));
         }
-        let changes = |line: &Line| {
-            let kind = Kind::named(&line.kind);
+        let changes = |request: &StoredRequest| {
+            let kind = Kind::named(&request.kind);
             !matches!(kind, None | Some(Kind::Save | Kind::SaveForSampler | Kind::Unsupported))
         };
-        let is_new = |line: &Line| seq.is_none_or(|seq| line.seq > seq);
-        let repeated =
-            lines.into_iter().filter(|line| line.outcome.is_some() && is_new(line) && changes(line)).collect();
+        let is_new = |request: &StoredRequest| seq.is_none_or(|seq| request.seq > seq);
+        let repeated = requests
+            .into_iter()
+            .filter(|request| request.outcome.is_some() && is_new(request) && changes(request))
+            .collect();
         let (broken, passes, seq) = (None, None, seq.unwrap_or(0));
         Ok(Live { trainer, broken, repeated, passes, unsaved: 0.0, saving: 0.0, seq, last_request: Instant::now() })
     }
@@ -286,22 +291,22 @@ impl Worker {
                     live.seq = seq;
                     if !is_repeated {
                         let output = data::output(&choices, found.loss, &found.logprobs);
-                        self.finish(id, Some(seq), Outcome::Proto(output.encode_to_vec()));
+                        self.finish(id, Some(seq), RequestResult::Proto(output.encode_to_vec()));
                     }
                 }
                 Ok(false) => live.passes = Some(passes),
                 Err(error) => {
                     live.lost(Kind::ForwardBackward, passes.seq, passes.is_forward);
                     if !passes.is_repeated {
-                        self.finish(id, Some(passes.seq), Outcome::Failed(error.into()));
+                        self.finish(id, Some(passes.seq), RequestResult::Failed(error.into()));
                     }
                 }
             }
             return;
         }
-        if let Some(Line { seq, kind, body, outcome }) = live.repeated.pop_front() {
+        if let Some(StoredRequest { seq, kind, body, outcome }) = live.repeated.pop_front() {
             let Some(kind) = Kind::named(&kind) else { return };
-            if matches!(outcome, Some(Outcome::Failed(_))) {
+            if matches!(outcome, Some(RequestResult::Failed(_))) {
                 return live.lost(kind, seq, kind == Kind::ForwardBackward && is_forward(&body));
             }
             if kind == Kind::ForwardBackward && is_forward(&body) {
@@ -333,13 +338,13 @@ impl Worker {
             }
             Err(failure) => {
                 live.lost(kind, seq, kind == Kind::ForwardBackward && is_forward(&body));
-                self.finish(id, Some(seq), Outcome::Failed(failure));
+                self.finish(id, Some(seq), RequestResult::Failed(failure));
             }
         }
     }
 
     /// Stores the result of a request. Without a number, this is the next request.
-    fn finish(&self, id: &str, seq: Option<u64>, outcome: Outcome) {
+    fn finish(&self, id: &str, seq: Option<u64>, outcome: RequestResult) {
         let mut registry = self.shared.registry();
         let seq = seq.or_else(|| registry.next(id).map(|(_, seq, _)| seq));
         if let Some(seq) = seq {
@@ -411,13 +416,15 @@ impl Worker {
                 let trainer = body.adapter(&base)?;
                 let rank = trainer.adapter().map_or(0, |adapter| adapter.rank);
                 live.trainer = Some(trainer);
-                Ok(Done::With(Outcome::json(&json!({ "model_id": id, "type": "create_model", "lora_rank": rank }))))
+                Ok(Done::With(RequestResult::json(
+                    &json!({ "model_id": id, "type": "create_model", "lora_rank": rank }),
+                )))
             }
             Kind::Load => {
                 let body: LoadBody = read(body)?;
                 body.check()?;
-                let place = Place::parse(&body.path)?;
-                let about = place.about(&folder)?;
+                let address = CheckpointAddress::parse(&body.path)?;
+                let about = address.about(&folder)?;
                 if about.base_model != base_name {
                     let message = format!(
                         "`{}` is an adapter of `{}`, but this model's base is `{base_name}`",
@@ -425,7 +432,7 @@ impl Worker {
                     );
                     return Err(Failure::user(message));
                 }
-                let directory = place.directory(&folder);
+                let directory = address.directory(&folder);
                 let mut trainer = self.base(&base_name)?.saved_adapter(&directory)?;
                 if body.optimizer {
                     trainer.restore_optimizer(&directory)?;
@@ -433,7 +440,7 @@ impl Worker {
                 let rank = trainer.adapter().map_or(0, |adapter| adapter.rank);
                 (live.trainer, live.broken) = (Some(trainer), None);
                 let response = json!({ "path": body.path, "model_id": id, "type": "load_weights", "lora_rank": rank });
-                Ok(Done::With(Outcome::json(&response)))
+                Ok(Done::With(RequestResult::json(&response)))
             }
             Kind::ForwardBackward => {
                 let request = ForwardBackwardRequest::decode(body)
@@ -462,18 +469,18 @@ impl Worker {
                     return Err(Failure::user("there is no gradient: call `forward_backward` before `optim_step`"));
                 }
                 let step = trainer.optim_step_with(&params)?;
-                Ok(Done::With(Outcome::json(&json!({ "metrics": { "grad_norm:mean": step.grad_norm } }))))
+                Ok(Done::With(RequestResult::json(&json!({ "metrics": { "grad_norm:mean": step.grad_norm } }))))
             }
             Kind::Save => {
                 let body: SaveBody = read(body)?;
                 let trainer = live.trainer()?;
                 let name = body.path.clone().unwrap_or_else(|| format!("request-{seq}"));
-                let place = Place::new(id, Use::Training, &name)?;
-                let directory = place.directory(&folder);
-                refuse_existing(&place, &directory, body.overwrite, seq)?;
+                let address = CheckpointAddress::new(id, Use::Training, &name)?;
+                let directory = address.directory(&folder);
+                refuse_existing(&address, &directory, body.overwrite, seq)?;
                 let about = about(&base_name, trainer, body.user_metadata, seq);
                 trainer.save_with_optimizer(&directory, |path| checkpoints::write_about(path, &about))?;
-                Ok(Done::With(Outcome::json(&json!({ "path": place.path(), "type": "save_weights" }))))
+                Ok(Done::With(RequestResult::json(&json!({ "path": address.path(), "type": "save_weights" }))))
             }
             Kind::SaveForSampler => {
                 let body: SaveForSamplerBody = read(body)?;
@@ -484,12 +491,12 @@ impl Worker {
                     checkpoints::write_about(directory, &about)
                 };
                 if let Some(name) = &body.path {
-                    let place = Place::new(id, Use::Sampling, name)?;
-                    let directory = place.directory(&folder);
-                    refuse_existing(&place, &directory, false, seq)?;
+                    let address = CheckpointAddress::new(id, Use::Sampling, name)?;
+                    let directory = address.directory(&folder);
+                    refuse_existing(&address, &directory, false, seq)?;
                     write(&directory)?;
-                    let response = json!({ "path": place.path(), "sampling_session_id": null, "type": "save_weights_for_sampler" });
-                    return Ok(Done::With(Outcome::json(&response)));
+                    let response = json!({ "path": address.path(), "sampling_session_id": null, "type": "save_weights_for_sampler" });
+                    return Ok(Done::With(RequestResult::json(&response)));
                 }
                 let directory = checkpoints::sampler(id, seq);
                 write(&folder.join(&directory))?;
@@ -500,14 +507,14 @@ impl Worker {
                 let sampler = created.map_err(|_| Failure::user("the session has ended"))?;
                 let response =
                     json!({ "path": null, "sampling_session_id": sampler, "type": "save_weights_for_sampler" });
-                Ok(Done::With(Outcome::json(&response)))
+                Ok(Done::With(RequestResult::json(&response)))
             }
         }
     }
 
     /// Runs one turn of a sampler.
     fn sampler(&mut self, id: &str) {
-        let Some(Samples { line, fresh, canceled }) = self.shared.registry().take_samples(id) else { return };
+        let Some(Samples { stored, fresh, canceled }) = self.shared.registry().take_samples(id) else { return };
         if !self.samplers.contains_key(id) {
             let idle = self.samplers.iter().filter(|(_, (_, sampling))| !sampling.is_busy());
             let oldest = idle.min_by_key(|(_, (last_request, _))| *last_request).map(|(id, _)| id.clone());
@@ -515,8 +522,8 @@ impl Worker {
                 self.samplers.remove(&oldest);
             }
             let open = |worker: &mut Self| -> Result<Sampling> {
-                let base = worker.base(&line.base)?;
-                let directory: Option<PathBuf> = line.directory.as_ref().map(|of| worker.shared.folder.join(of));
+                let base = worker.base(&stored.base)?;
+                let directory: Option<PathBuf> = stored.directory.as_ref().map(|of| worker.shared.folder.join(of));
                 let model = match directory {
                     Some(directory) => base.sampling_with(&directory)?,
                     None => base.sampling().clone(),
@@ -530,7 +537,7 @@ impl Worker {
                     let failure: Failure = error.into();
                     let mut registry = self.shared.registry();
                     for seq in registry.running(id) {
-                        registry.answer_sample(id, seq, Outcome::Failed(failure.clone()));
+                        registry.answer_sample(id, seq, RequestResult::Failed(failure.clone()));
                     }
                     return;
                 }
@@ -541,12 +548,12 @@ impl Worker {
         let mut done = Vec::new();
         for (seq, request) in fresh {
             if let Err(failure) = sampling.begin(seq, &request) {
-                done.push((seq, Outcome::Failed(failure)));
+                done.push((seq, RequestResult::Failed(failure)));
             }
         }
         for seq in canceled {
             sampling.cancel(seq);
-            done.push((seq, Outcome::Failed(Failure::user("the request was canceled"))));
+            done.push((seq, RequestResult::Failed(Failure::user("the request was canceled"))));
         }
         if sampling.is_busy() {
             done.extend(sampling.step());
@@ -610,10 +617,15 @@ fn about(base: &str, trainer: &Trainer, user_metadata: Option<Value>, seq: u64) 
 }
 
 /// Rejects overwriting a checkpoint, unless this request wrote it, or began to, before the server ended.
-fn refuse_existing(place: &Place, directory: &Path, may_overwrite: bool, seq: u64) -> std::result::Result<(), Failure> {
+fn refuse_existing(
+    address: &CheckpointAddress,
+    directory: &Path,
+    may_overwrite: bool,
+    seq: u64,
+) -> std::result::Result<(), Failure> {
     let is_own = || checkpoints::read_about(directory).map_or(true, |about| about.seq == seq);
     if may_overwrite || !directory.exists() || is_own() {
         return Ok(());
     }
-    Err(Failure::user(format!("`{}` exists already: use another name, or `overwrite=True`", place.path())))
+    Err(Failure::user(format!("`{}` exists already: use another name, or `overwrite=True`", address.path())))
 }

@@ -9,11 +9,11 @@ use gradus::Error;
 use gradus::runs::{Entry, Library, Status, export as copy, snapshots};
 use serde::Deserialize;
 
-use super::processes::{AT_ONCE, Job, StartedRun, configs};
+use super::processes::{AT_ONCE, ProcessTask, StartedRun, configs};
 use super::start::files;
 use super::{is_plain, library, may_train, own, page};
 use crate::app::App;
-use crate::page::{Page, Place};
+use crate::page::{Page, Section};
 use crate::page_error::{PageError, PageResult};
 use crate::runs::query_params::{QueryParams, first};
 use crate::runs::{address, blocking};
@@ -95,7 +95,7 @@ pub async fn resume(
         return Err(PageError::request("The run is already running."));
     }
     let (_, log) = files(&configs(&app.folder)?, &run);
-    let going = trainer.begin(&Job::Resume { run: &path, max_steps }, &log)?;
+    let going = trainer.begin(&ProcessTask::Resume { run: &path, max_steps }, &log)?;
     processes.started.retain(|before| before.name != run);
     processes.started.push(StartedRun {
         name: run.clone(),
@@ -154,7 +154,7 @@ pub async fn ask(
     let (entry, users) = blocking(move || (Entry::read(name, &path), of.users_of(&path))).await?;
     let title = format!("Delete {run}?");
     let body = page::delete(&session, &entry, &users);
-    Ok(Page { title: &title, place: Place::Runs, scripts: &[], styles: &[], body }.framed(&session).into_response())
+    Ok(Page { title: &title, section: Section::Runs, scripts: &[], styles: &[], body }.framed(&session).into_response())
 }
 
 #[derive(Deserialize)]

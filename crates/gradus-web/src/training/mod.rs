@@ -23,8 +23,8 @@ use std::sync::Arc;
 use axum::Router;
 use axum::routing::{get, post};
 use gradus::runs::Library;
-use processes::place;
-pub use processes::{Comparison, Job, PendingProject, ProcessState, RunningProcess, Trainer, Training};
+use processes::runs_directory;
+pub use processes::{Comparison, PendingProject, ProcessState, ProcessTask, RunningProcess, Trainer, Training};
 
 use crate::app::App;
 use crate::page_error::PageError;
@@ -63,7 +63,7 @@ fn free(app: &App, stem: &str) -> String {
     let stem: String =
         stem.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' }).collect();
     let stem = stem.trim_start_matches(['.', '-']).chars().take(60).collect::<String>();
-    let (above, _) = place(&app.folder);
+    let (above, _) = runs_directory(&app.folder);
     let is_free = |name: &String| above.join(name).symlink_metadata().is_err();
     (1..).map(|n| format!("{stem}-{n}")).find(is_free).expect("some number is free")
 }

@@ -16,7 +16,7 @@ use crate::store::sessions::Session;
 
 /// Renders the demonstration for a folder without runs: a button if pages may start runs, otherwise the command.
 pub fn offer_demo(app: &App, session: &Session) -> Html {
-    let (folder, _) = super::place(&app.folder);
+    let (folder, _) = super::runs_directory(&app.folder);
     let command = format!("gradus demo --output-dir {}", quoted(&folder.join(DEMO).to_string_lossy()));
     let next = match app.training.demo() {
         Some(ProcessState::Running) => html![

@@ -18,16 +18,16 @@ pub trait Trainer: Send + Sync + std::fmt::Debug {
     /// The models or the rows are invalid.
     fn forecast(&self, config: &Path) -> Result<Value>;
 
-    /// Starts a process for `work`. Its messages go to `log`.
+    /// Starts a process for `task`. Its messages go to `log`.
     ///
     /// # Errors
     /// The process cannot be started.
-    fn begin(&self, work: &Job<'_>, log: &Path) -> Result<Box<dyn RunningProcess>>;
+    fn begin(&self, task: &ProcessTask<'_>, log: &Path) -> Result<Box<dyn RunningProcess>>;
 }
 
 /// Task of a process.
 #[derive(Debug, Clone, Copy)]
-pub enum Job<'a> {
+pub enum ProcessTask<'a> {
     /// Train as a configuration file specifies.
     Train {
         /// Path of the file.
@@ -222,7 +222,7 @@ impl Training {
         processes.projects.retain(|(known, ..)| known != name);
         // The progress of an earlier project with this name does not apply.
         let _ = std::fs::remove_file(&progress);
-        let going = trainer.begin(&Job::Compare(&of), &log)?;
+        let going = trainer.begin(&ProcessTask::Compare(&of), &log)?;
         processes.projects.push((name.to_owned(), log, going));
         Ok(())
     }
@@ -232,14 +232,14 @@ impl Training {
     /// # Errors
     /// It exists or is running, or the process cannot be started.
     pub(super) fn begin_demo(&self, trainer: &dyn Trainer, folder: &Path) -> Result<()> {
-        let output = place(folder).0.join(DEMO);
+        let output = runs_directory(folder).0.join(DEMO);
         let mut processes = self.processes();
         if processes.demo.as_mut().is_some_and(|(_, going)| !going.has_ended()) || output.symlink_metadata().is_ok() {
             return Err(Error::input(format!("`{}` exists already", output.display()))
                 .with_hint("delete it first, or look at its runs"));
         }
         let log = configs(folder)?.join("demo.log");
-        let going = trainer.begin(&Job::Demo { output: &output }, &log)?;
+        let going = trainer.begin(&ProcessTask::Demo { output: &output }, &log)?;
         processes.demo = Some((log, going));
         Ok(())
     }
@@ -298,7 +298,7 @@ fn log_lines(log: &Path) -> Vec<String> {
 }
 
 /// Returns the directory of new runs, and the prefix of their names: a folder `runs`, if it exists.
-pub(super) fn place(folder: &Path) -> (PathBuf, &'static str) {
+pub(super) fn runs_directory(folder: &Path) -> (PathBuf, &'static str) {
     let runs = folder.join("runs");
     match runs.is_dir() && !runs.is_symlink() && !gradus::runs::is_run(&runs) {
         true => (runs, "runs/"),

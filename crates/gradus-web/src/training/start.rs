@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Redirect};
 use axum::{Extension, Form};
 use gradus::Error;
 use gradus::config::{MethodConfig, Plan, Request, RunConfig};
-use gradus::error::Place as Where;
+use gradus::error::Location;
 use gradus::files::atomic;
 use gradus::html::Html;
 use gradus::machine::Machine;
@@ -17,10 +17,10 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::fields::{Lists, Problem, command, given, set};
-use super::processes::{AT_ONCE, CONFIGS, DRAFTS, Draft, Job, StartedRun, Trainer, configs, place};
+use super::processes::{AT_ONCE, CONFIGS, DRAFTS, Draft, ProcessTask, StartedRun, Trainer, configs, runs_directory};
 use super::{form, free, is_plain, may_train, page};
 use crate::app::App;
-use crate::page::{Page, Place};
+use crate::page::{Page, Section};
 use crate::page_error::{PageError, PageResult};
 use crate::query::percent;
 use crate::runs::blocking;
@@ -30,7 +30,7 @@ use crate::store::sessions::Session;
 use crate::temp_file::TempFile;
 
 fn framed(session: &Session, title: &str, body: Html) -> PageResult {
-    Ok(Page { title, place: Place::Runs, scripts: &[], styles: &[], body }.framed(session).into_response())
+    Ok(Page { title, section: Section::Runs, scripts: &[], styles: &[], body }.framed(session).into_response())
 }
 
 fn form_of(
@@ -43,7 +43,7 @@ fn form_of(
 ) -> PageResult {
     let (title, body) =
         (format!("New {} run", method.name()), form::form(session, method, lists, filled, problems, note));
-    let page = Page { title: &title, place: Place::Runs, scripts: &["page.js", "form.js"], styles: &[], body };
+    let page = Page { title: &title, section: Section::Runs, scripts: &["page.js", "form.js"], styles: &[], body };
     Ok(page.framed(session).into_response())
 }
 
@@ -135,7 +135,7 @@ fn checked(app: &App, method: &str, lists: &Lists, filled: &QueryParams) -> Resu
         let text = format!("{name} cannot be the name of a run: use letters, digits, -, _ and .");
         return Err(vec![Problem::of(Some("name"), text)]);
     }
-    let (above, before) = place(&app.folder);
+    let (above, before) = runs_directory(&app.folder);
     let directory = above.join(&name);
     if directory.symlink_metadata().is_ok() {
         let text = format!("{before}{name} exists already: choose another name.");
@@ -160,9 +160,9 @@ fn in_words(error: &Error) -> Vec<Problem> {
         return vec![Problem::of(None, with_hint(error.to_string(), error.hint()))];
     };
     let one = |problem: &gradus::error::Diagnostic| {
-        let mut fields = problem.places.iter().filter_map(|place| match place {
-            Where::Flag(flag) => Some(flag.trim_start_matches('-').trim_start_matches("no-")),
-            Where::File { .. } | Where::Argument(_) => None,
+        let mut fields = problem.locations.iter().filter_map(|location| match location {
+            Location::Flag(flag) => Some(flag.trim_start_matches('-').trim_start_matches("no-")),
+            Location::File { .. } | Location::Argument(_) => None,
         });
         Problem::of(fields.next(), with_hint(problem.to_string(), problem.hint.as_deref()))
     };
@@ -202,7 +202,7 @@ pub async fn start(
     let started = configs(&app.folder).and_then(|configs| {
         let (config, log) = files(&configs, &name);
         atomic::write_bytes(&config, yaml.as_bytes())?;
-        let going = trainer.begin(&Job::Train { config: &config }, &log)?;
+        let going = trainer.begin(&ProcessTask::Train { config: &config }, &log)?;
         Ok(StartedRun {
             name: name.clone(),
             directory: directory.clone(),

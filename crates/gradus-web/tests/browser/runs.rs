@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use gradus::run::RolloutWriter;
-use gradus::run::database::{Record, Segment, Table};
+use gradus::run::database::{Record, RolloutTable, Segment};
 use serde_json::{Value, json};
 
 use crate::client::{Server, Visitor, folder};
@@ -54,7 +54,7 @@ pub fn completions(folder: &Path, name: &str) {
             stop_reason: "stop_id".into(),
             ..Record::default()
         };
-        writer.append(Table::Train, (0..30).map(record).collect()).expect("appended");
+        writer.append(RolloutTable::Train, (0..30).map(record).collect()).expect("appended");
     }
     writer.finish().expect("written");
 }
@@ -77,7 +77,7 @@ pub fn episode(folder: &Path, name: &str) {
         ..Record::default()
     };
     let mut writer = RolloutWriter::open(&folder.join(name).join("rollouts.sqlite"), 0).expect("a file");
-    writer.append(Table::Train, vec![record]).expect("appended");
+    writer.append(RolloutTable::Train, vec![record]).expect("appended");
     writer.finish().expect("written");
 }
 

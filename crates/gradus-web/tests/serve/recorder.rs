@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use gradus_web::{Job, RunningProcess, Trainer};
+use gradus_web::{ProcessTask, RunningProcess, Trainer};
 use serde_json::{Value, json};
 
 /// Starts nothing, and records what it was asked to start.
@@ -43,12 +43,12 @@ impl Trainer for Recorder {
         Ok(json!({ "phases": [phase], "peak_bytes": 4_000_000, "memory_bytes": 8_000_000_000u64, "fits": true }))
     }
 
-    fn begin(&self, work: &Job<'_>, log: &Path) -> gradus::Result<Box<dyn RunningProcess>> {
-        let request = match work {
-            Job::Train { config } => format!("train {}", fs::read_to_string(config).expect("it is there")),
-            Job::Resume { run, max_steps } => format!("resume {} {max_steps:?}", run.display()),
-            Job::Demo { output } => format!("demo {}", output.display()),
-            Job::Compare(of) => {
+    fn begin(&self, task: &ProcessTask<'_>, log: &Path) -> gradus::Result<Box<dyn RunningProcess>> {
+        let request = match task {
+            ProcessTask::Train { config } => format!("train {}", fs::read_to_string(config).expect("it is there")),
+            ProcessTask::Resume { run, max_steps } => format!("resume {} {max_steps:?}", run.display()),
+            ProcessTask::Demo { output } => format!("demo {}", output.display()),
+            ProcessTask::Compare(of) => {
                 fs::write(of.progress, "{\"done\": 16, \"of\": 100}").expect("written");
                 format!("compare {} {:?} {:?}", of.name, of.prompts, of.models)
             }

@@ -30,7 +30,7 @@ const LOGPROB: f32 = 1e-5;
 const WEIGHT: f32 = 1e-4;
 
 /// A model, prompts, a folder for weights, and a server that samples.
-struct Place {
+struct ServerTest {
     models: tempfile::TempDir,
     runs: tempfile::TempDir,
     server: Option<Server>,
@@ -40,7 +40,7 @@ fn token() -> String {
     std::env::var(KEY).expect("cargo sets it")
 }
 
-impl Place {
+impl ServerTest {
     fn new() -> Self {
         Self::of(&["qwen3"])
     }
@@ -51,9 +51,9 @@ impl Place {
         let row = |i: usize| format!("{}\n", json!({ "prompt": format!("The tea {i} is"), "number": i }));
         fs::write(runs.path().join("rows.jsonl"), (0..24).map(row).collect::<String>()).expect("written");
         fs::create_dir(runs.path().join("shared")).expect("a folder");
-        let mut place = Self { models, runs, server: None };
-        place.serve();
-        place
+        let mut test = Self { models, runs, server: None };
+        test.serve();
+        test
     }
 
     /// Starts a server that replaces the current one.
@@ -145,14 +145,14 @@ fn largest(one: &[f32], other: &[f32]) -> f32 {
 
 #[test]
 fn a_server_samples_the_ids_of_the_engine_here() {
-    let place = Place::new();
+    let test = ServerTest::new();
     let dir = ModelDir::open(Path::new(&fixture("qwen3"))).expect("a model");
     let tokenizer = Tokenizer::from_dir(&dir.path).expect("a tokenizer");
     // Weights that differ from those the server started with.
     let model = CausalLm::random(&dir, &mut Seed(3).stream(Purpose::Init, 0, 0), &DeviceChoice::cpu().device())
         .expect("a model");
     let save = |policy: &CausalLm, path: &Path| save_causal(policy, &dir, path);
-    let options = ServerOptions { endpoint: place.endpoint(), shared: place.shared(), shared_there: None, ahead: 0 };
+    let options = ServerOptions { endpoint: test.endpoint(), shared: test.shared(), shared_there: None, ahead: 0 };
     let mut source = ServerSource::connect(options, &save, &Unwatched).expect("it is there");
     let prompts: Vec<Prompt> = (0..5)
         .map(|row| Prompt {
@@ -204,18 +204,18 @@ fn a_server_samples_the_ids_of_the_engine_here() {
 
 #[test]
 fn ten_steps_at_a_server_are_those_without_one() {
-    let mut place = Place::new();
+    let mut test = ServerTest::new();
     for (kind, more) in
         [("whole", json!({})), ("lora", json!({ "lora": { "rank": 4, "targets": ["q_proj", "v_proj"] } }))]
     {
         // The previous server still has the last weights it received.
-        place.serve();
+        test.serve();
         let names = [format!("{kind}-here"), format!("{kind}-there")];
-        place.run(&names[0], &more);
+        test.run(&names[0], &more);
         let mut there = more.clone();
-        there["rollouts"] = place.rollouts(&json!({}));
-        place.run(&names[1], &there);
-        let (here, there) = (place.records(&names[0]), place.records(&names[1]));
+        there["rollouts"] = test.rollouts(&json!({}));
+        test.run(&names[1], &there);
+        let (here, there) = (test.records(&names[0]), test.records(&names[1]));
         assert_eq!(here.len(), 10 * 4 * 4);
         assert!(sampled(&here) == sampled(&there), "{kind}: other completions");
         for record in &there {
@@ -223,23 +223,23 @@ fn ten_steps_at_a_server_are_those_without_one() {
             assert!(version.ends_with(&format!("-v{}", record.step - 1)), "step {}: {version}", record.step);
         }
         assert!(here.iter().all(|record| record.weight_version.is_none()));
-        let (one, other) = (place.weights(&names[0]), place.weights(&names[1]));
+        let (one, other) = (test.weights(&names[0]), test.weights(&names[1]));
         let difference = largest(&one, &other);
         assert!(difference < WEIGHT, "{kind}: {difference}");
-        let difference = place.metric(&names[1], "sampling/sampling_logp_difference/max");
+        let difference = test.metric(&names[1], "sampling/sampling_logp_difference/max");
         assert!(
             difference.len() == 10 && difference.iter().all(|difference| *difference < f64::from(LOGPROB)),
             "{difference:?}"
         );
-        assert_eq!(place.metric(&names[1], "sampling/staleness"), [0.0; 10]);
-        let ratios = place.metric(&names[1], "sampling/importance_sampling_ratio/mean");
+        assert_eq!(test.metric(&names[1], "sampling/staleness"), [0.0; 10]);
+        let ratios = test.metric(&names[1], "sampling/importance_sampling_ratio/mean");
         assert!(ratios.iter().all(|ratio| (ratio - 1.0).abs() < 1e-3), "{ratios:?}");
         // Nothing is left, neither files nor adapters.
-        assert_eq!(fs::read_dir(place.shared()).expect("a folder").count(), 0);
-        let models = place.server.as_ref().expect("a server").get("/v1/models").json();
+        assert_eq!(fs::read_dir(test.shared()).expect("a folder").count(), 0);
+        let models = test.server.as_ref().expect("a server").get("/v1/models").json();
         assert_eq!(models["data"].as_array().map(Vec::len), Some(1), "{models}");
         // The weights did change.
-        let start = ModelDir::open(&place.models.path().join("qwen3")).expect("a model");
+        let start = ModelDir::open(&test.models.path().join("qwen3")).expect("a model");
         let start: Vec<f32> = named_tensors(&CausalLm::load(&start, &DeviceChoice::cpu().device()).expect("a model"))
             .iter()
             .flat_map(|tensor| tensor.values.to_vec())
@@ -250,7 +250,7 @@ fn ten_steps_at_a_server_are_those_without_one() {
 
 #[test]
 fn episodes_at_a_server_are_those_without_one() {
-    let mut place = Place::new();
+    let mut test = ServerTest::new();
     let more = json!({
         "method": { "grpo": { "group_size": 4, "max_new_tokens": 40, "stop": ["e", "a", "1", "t"] } },
         "environment": { "guess": { "low": 1, "high": 9, "guesses": 4, "explain": false } },
@@ -258,44 +258,44 @@ fn episodes_at_a_server_are_those_without_one() {
         "train": { "max_steps": 4, "batch_size": 4, "learning_rate": 1e-3, "eval_steps": -1, "seed": 5 },
     });
     for (kind, lora) in [("whole", Value::Null), ("lora", json!({ "rank": 4, "targets": ["q_proj", "v_proj"] }))] {
-        place.serve();
+        test.serve();
         let mut here = more.clone();
         if !lora.is_null() {
             here["lora"] = lora;
         }
         let mut there = here.clone();
-        there["rollouts"] = place.rollouts(&json!({}));
+        there["rollouts"] = test.rollouts(&json!({}));
         let names = [format!("{kind}-here"), format!("{kind}-there")];
-        place.run(&names[0], &here);
-        place.run(&names[1], &there);
-        let (here, there) = (place.records(&names[0]), place.records(&names[1]));
+        test.run(&names[0], &here);
+        test.run(&names[1], &there);
+        let (here, there) = (test.records(&names[0]), test.records(&names[1]));
         assert_eq!(here.len(), 4 * 4 * 4);
         assert!(sampled(&here) == sampled(&there), "{kind}: other completions");
-        let turns = place.metric(&names[1], "environment/turns");
+        let turns = test.metric(&names[1], "environment/turns");
         assert!(turns.iter().all(|turns| *turns > 1.2), "{kind}: {turns:?}");
-        assert_eq!(place.metric(&names[0], "environment/turns"), turns);
+        assert_eq!(test.metric(&names[0], "environment/turns"), turns);
         for record in &there {
             let version = record.weight_version.as_deref().expect("a server sampled it");
             assert!(version.ends_with(&format!("-v{}", record.step - 1)), "step {}: {version}", record.step);
         }
-        let difference = place.metric(&names[1], "sampling/sampling_logp_difference/max");
+        let difference = test.metric(&names[1], "sampling/sampling_logp_difference/max");
         assert!(difference.iter().all(|difference| *difference < f64::from(LOGPROB)), "{kind}: {difference:?}");
-        let difference = largest(&place.weights(&names[0]), &place.weights(&names[1]));
+        let difference = largest(&test.weights(&names[0]), &test.weights(&names[1]));
         assert!(difference < WEIGHT, "{kind}: {difference}");
-        assert_eq!(fs::read_dir(place.shared()).expect("a folder").count(), 0);
+        assert_eq!(fs::read_dir(test.shared()).expect("a folder").count(), 0);
     }
 }
 
 #[test]
 fn a_server_that_is_ahead_samples_the_same_every_time() {
-    let place = Place::new();
+    let test = ServerTest::new();
     let more = json!({
-        "rollouts": place.rollouts(&json!({ "max_staleness": 2 })),
+        "rollouts": test.rollouts(&json!({ "max_staleness": 2 })),
         "method": { "grpo": { "group_size": 4, "max_new_tokens": 10, "off_policy_mask_threshold": 0.5 } },
     });
     for name in ["one", "other"] {
-        place.run(name, &more);
-        for record in place.records(name) {
+        test.run(name, &more);
+        for record in test.records(name) {
             let version = record.weight_version.expect("a server sampled it");
             // Two iterations earlier, or the initial weights in the first iterations.
             assert!(
@@ -304,33 +304,33 @@ fn a_server_that_is_ahead_samples_the_same_every_time() {
                 record.step
             );
         }
-        assert_eq!(place.metric(name, "sampling/staleness"), [0.0, 1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0]);
-        let difference = place.metric(name, "sampling/sampling_logp_difference/max");
+        assert_eq!(test.metric(name, "sampling/staleness"), [0.0, 1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0]);
+        let difference = test.metric(name, "sampling/sampling_logp_difference/max");
         assert!(difference[5] > 1e-4, "old weights give other numbers: {difference:?}");
-        assert_eq!(place.metric(name, "off_policy_masked").len(), 10);
+        assert_eq!(test.metric(name, "off_policy_masked").len(), 10);
     }
-    assert_eq!(sampled(&place.records("one")), sampled(&place.records("other")));
-    assert_eq!(place.weights("one"), place.weights("other"));
+    assert_eq!(sampled(&test.records("one")), sampled(&test.records("other")));
+    assert_eq!(test.weights("one"), test.weights("other"));
 }
 
 #[test]
 fn a_server_with_other_weights_is_noticed() {
-    let place = Place::new();
+    let test = ServerTest::new();
     // The first run leaves its weights at the server. The second trains an adapter on what it assumes to be the original model.
-    place.run("first", &json!({
-        "rollouts": place.rollouts(&json!({})), "train": { "max_steps": 3, "batch_size": 4, "learning_rate": 0.5, "eval_steps": -1 },
+    test.run("first", &json!({
+        "rollouts": test.rollouts(&json!({})), "train": { "max_steps": 3, "batch_size": 4, "learning_rate": 0.5, "eval_steps": -1 },
     }));
-    let more = json!({ "rollouts": place.rollouts(&json!({})), "lora": { "rank": 4 } });
-    let mut observer = Stops { place: &mut None, after: 0, warnings: Vec::new() };
-    gradus::train::run(&place.plan("second", &more), &mut observer).expect("it runs");
+    let more = json!({ "rollouts": test.rollouts(&json!({})), "lora": { "rank": 4 } });
+    let mut observer = Stops { server: &mut None, after: 0, warnings: Vec::new() };
+    gradus::train::run(&test.plan("second", &more), &mut observer).expect("it runs");
     let count = observer.warnings.iter().filter(|warning| warning.contains("does it serve the same model")).count();
     assert_eq!(count, 1, "{:?}", observer.warnings);
-    assert!(place.metric("second", "sampling/importance_sampling_ratio/mean").iter().all(|ratio| *ratio < 3.0));
+    assert!(test.metric("second", "sampling/importance_sampling_ratio/mean").iter().all(|ratio| *ratio < 3.0));
 }
 
 /// Stops the server after a step.
 struct Stops<'a> {
-    place: &'a mut Option<Server>,
+    server: &'a mut Option<Server>,
     after: usize,
     warnings: Vec<String>,
 }
@@ -338,7 +338,7 @@ struct Stops<'a> {
 impl Observer for Stops<'_> {
     fn event(&mut self, event: &Event<'_>) {
         match event {
-            Event::Step { step, .. } if *step == self.after => *self.place = None,
+            Event::Step { step, .. } if *step == self.after => *self.server = None,
             Event::Warning(warning) => self.warnings.push((*warning).to_owned()),
             _ => {}
         }
@@ -347,36 +347,36 @@ impl Observer for Stops<'_> {
 
 #[test]
 fn a_run_whose_server_is_gone_keeps_a_checkpoint_and_goes_on_at_another() {
-    let mut place = Place::new();
-    let more = |place: &Place, wait: f64| json!({ "rollouts": place.rollouts(&json!({ "wait_s": wait })) });
-    place.run("whole", &more(&place, 60.0));
-    let plan = place.plan("broken", &more(&place, 0.4));
-    let mut observer = Stops { place: &mut place.server, after: 4, warnings: Vec::new() };
+    let mut test = ServerTest::new();
+    let more = |test: &ServerTest, wait: f64| json!({ "rollouts": test.rollouts(&json!({ "wait_s": wait })) });
+    test.run("whole", &more(&test, 60.0));
+    let plan = test.plan("broken", &more(&test, 0.4));
+    let mut observer = Stops { server: &mut test.server, after: 4, warnings: Vec::new() };
     let error = gradus::train::run(&plan, &mut observer).expect_err("the server is gone");
     assert!(error.to_string().contains("it has not answered for"), "{error}");
     let kept = observer.warnings.iter().any(|warning| warning.contains("the state after step 4 was saved"));
     assert!(kept, "{:?}", observer.warnings);
 
-    place.serve();
-    let rollouts = Argument::named("rollouts", place.rollouts(&json!({ "wait_s": 60.0 })), None).expect("a key");
-    let directory = place.runs.path().join("broken");
+    test.serve();
+    let rollouts = Argument::named("rollouts", test.rollouts(&json!({ "wait_s": 60.0 })), None).expect("a key");
+    let directory = test.runs.path().join("broken");
     let resume = Resume {
         from: ResumeFrom::Run { directory: &directory, step: None },
         request: Request { arguments: &[rollouts], ..Request::default() },
     };
     gradus::train::run(&resume.plan(&Machine::detect()).expect("a plan"), &mut Silent).expect("it goes on");
-    assert_eq!(sampled(&place.records("whole")), sampled(&place.records("broken")));
-    assert_eq!(place.weights("whole"), place.weights("broken"), "to the bit");
+    assert_eq!(sampled(&test.records("whole")), sampled(&test.records("broken")));
+    assert_eq!(test.weights("whole"), test.weights("broken"), "to the bit");
 }
 
 /// Configuration of a student whose teacher is a local model or one at the server.
-fn distilling(place: &Place, teacher: Value, keys: &Value) -> Value {
+fn distilling(test: &ServerTest, teacher: Value, keys: &Value) -> Value {
     let mut distill = json!({ "max_new_tokens": 8 });
     distill.as_object_mut().expect("an object").extend(keys.as_object().cloned().unwrap_or_default());
     distill.as_object_mut().expect("an object").extend(teacher.as_object().cloned().unwrap_or_default());
     let row =
         |i: usize| format!("{}\n", json!({ "prompt": format!("The tea {i} is"), "completion": " warm and full" }));
-    let rows = place.runs.path().join("answered.jsonl");
+    let rows = test.runs.path().join("answered.jsonl");
     fs::write(&rows, (0..24).map(row).collect::<String>()).expect("written");
     json!({
         "data": rows, "method": { "distill": distill }, "reward": null,
@@ -386,88 +386,88 @@ fn distilling(place: &Place, teacher: Value, keys: &Value) -> Value {
 }
 
 /// Configuration of a teacher at the server that returns the `top_k` most likely ids.
-fn served(place: &Place, top_k: usize, wait: f64) -> Value {
-    let server = json!({ "server": place.url(), "kind": "gradus", "model": "gpt2", "key_variable": KEY, "top_k": top_k, "wait_s": wait });
+fn served(test: &ServerTest, top_k: usize, wait: f64) -> Value {
+    let server = json!({ "server": test.url(), "kind": "gradus", "model": "gpt2", "key_variable": KEY, "top_k": top_k, "wait_s": wait });
     json!({ "teacher_server": server })
 }
 
 #[test]
 fn a_teacher_that_tells_all_ids_is_the_teacher_here() {
-    let place = Place::of(&["qwen3", "gpt2"]);
+    let test = ServerTest::of(&["qwen3", "gpt2"]);
     let student = ModelDir::open(Path::new(&fixture("qwen3"))).expect("a model");
     let vocabulary = ModelShape::of(&student).expect("its sizes").vocabulary;
-    let local = json!({ "teacher_model": place.models.path().join("gpt2") });
+    let local = json!({ "teacher_model": test.models.path().join("gpt2") });
     for (name, keys) in [
         ("forward", json!({ "beta": 0.0, "lmbda": 0.0 })),
         ("both", json!({ "beta": 0.5, "lmbda": 0.5 })),
         ("reverse", json!({ "beta": 1.0, "lmbda": 1.0 })),
     ] {
         let names = [format!("{name}-here"), format!("{name}-there"), format!("{name}-few")];
-        place.run(&names[0], &distilling(&place, local.clone(), &keys));
-        place.run(&names[1], &distilling(&place, served(&place, vocabulary, 60.0), &keys));
+        test.run(&names[0], &distilling(&test, local.clone(), &keys));
+        test.run(&names[1], &distilling(&test, served(&test, vocabulary, 60.0), &keys));
         for key in ["loss", "divergence", "eval_loss", "grad_norm"] {
-            let (here, there) = (place.metric(&names[0], key), place.metric(&names[1], key));
+            let (here, there) = (test.metric(&names[0], key), test.metric(&names[1], key));
             assert!(!here.is_empty() && here.len() == there.len(), "{name} {key}: {here:?}");
             let difference = here.iter().zip(&there).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
             assert!(difference < 1e-5, "{name} {key}: {difference:e}, {here:?} and {there:?}");
         }
-        let difference = largest(&place.weights(&names[0]), &place.weights(&names[1]));
+        let difference = largest(&test.weights(&names[0]), &test.weights(&names[1]));
         assert!(difference < WEIGHT, "{name}: {difference}");
         // Few ids carry less information, but some.
-        place.run(&names[2], &distilling(&place, served(&place, 4, 60.0), &keys));
-        let (whole, few) = (place.metric(&names[0], "loss"), place.metric(&names[2], "loss"));
+        test.run(&names[2], &distilling(&test, served(&test, 4, 60.0), &keys));
+        let (whole, few) = (test.metric(&names[0], "loss"), test.metric(&names[2], "loss"));
         assert!(few[0] < whole[0] && few[0] > 0.0, "{name}: {few:?}");
-        let evaluated = place.metric(&names[2], "eval_loss");
+        let evaluated = test.metric(&names[2], "eval_loss");
         assert!(evaluated.last() < evaluated.first(), "{name}: {evaluated:?}");
     }
 }
 
 #[test]
 fn a_student_whose_teacher_is_gone_keeps_a_checkpoint_and_goes_on_at_another() {
-    let mut place = Place::of(&["qwen3", "gpt2"]);
+    let mut test = ServerTest::of(&["qwen3", "gpt2"]);
     let keys = json!({ "lmbda": 0.5 });
-    place.run("whole", &distilling(&place, served(&place, 6, 60.0), &keys));
-    let plan = place.plan("broken", &distilling(&place, served(&place, 6, 0.4), &keys));
-    let mut observer = Stops { place: &mut place.server, after: 2, warnings: Vec::new() };
+    test.run("whole", &distilling(&test, served(&test, 6, 60.0), &keys));
+    let plan = test.plan("broken", &distilling(&test, served(&test, 6, 0.4), &keys));
+    let mut observer = Stops { server: &mut test.server, after: 2, warnings: Vec::new() };
     let error = gradus::train::run(&plan, &mut observer).expect_err("the server is gone");
     assert!(error.to_string().contains("it has not answered for"), "{error}");
     assert!(error.hint().is_some_and(|hint| hint.contains("teacher_server.wait_s")), "{error:?}");
     let kept = observer.warnings.iter().any(|warning| warning.contains("the state after step 2 was saved"));
     assert!(kept, "{:?}", observer.warnings);
 
-    place.serve();
-    let config = distilling(&place, served(&place, 6, 60.0), &keys);
+    test.serve();
+    let config = distilling(&test, served(&test, 6, 60.0), &keys);
     let method = Argument::named("method", config["method"].clone(), None).expect("a key");
-    let directory = place.runs.path().join("broken");
+    let directory = test.runs.path().join("broken");
     let resume = Resume {
         from: ResumeFrom::Run { directory: &directory, step: None },
         request: Request { arguments: &[method], ..Request::default() },
     };
     let plan = resume.plan(&Machine::detect()).expect("a plan");
     gradus::train::run(&plan, &mut Silent).expect("it goes on");
-    assert_eq!(place.metric("whole", "loss"), place.metric("broken", "loss"));
-    assert_eq!(place.weights("whole"), place.weights("broken"), "to the bit");
+    assert_eq!(test.metric("whole", "loss"), test.metric("broken", "loss"));
+    assert_eq!(test.weights("whole"), test.weights("broken"), "to the bit");
 }
 
 #[test]
 fn a_teacher_at_a_server_that_does_not_fit_is_refused() {
-    let mut place = Place::of(&["qwen3", "gpt2"]);
-    let refused = |place: &Place, teacher: Value| {
-        let plan = place.plan("run", &distilling(place, teacher, &json!({})));
+    let mut test = ServerTest::of(&["qwen3", "gpt2"]);
+    let refused = |test: &ServerTest, teacher: Value| {
+        let plan = test.plan("run", &distilling(test, teacher, &json!({})));
         gradus::train::run(&plan, &mut Silent).expect_err("it does not fit").to_string()
     };
-    let mut unknown = served(&place, 4, 60.0);
+    let mut unknown = served(&test, 4, 60.0);
     unknown["teacher_server"]["model"] = json!("gpt3");
-    let found = refused(&place, unknown);
+    let found = refused(&test, unknown);
     assert!(found.contains("no model `gpt3`; it has"), "{found}");
     // The tokenizer of the served teacher has two tokens swapped.
-    let file = place.models.path().join("gpt2/tokenizer.json");
+    let file = test.models.path().join("gpt2/tokenizer.json");
     let mut tokenizer: Value = serde_json::from_str(&fs::read_to_string(&file).expect("a file")).expect("JSON");
     let vocabulary = tokenizer["model"]["vocab"].as_object_mut().expect("tokens");
     let (a, b) = (vocabulary["a"].clone(), vocabulary["b"].clone());
     (vocabulary["a"], vocabulary["b"]) = (b, a);
     fs::write(&file, tokenizer.to_string()).expect("written");
-    place.serve();
-    let found = refused(&place, served(&place, 4, 60.0));
+    test.serve();
+    let found = refused(&test, served(&test, 4, 60.0));
     assert!(found.contains("has a different tokenizer than the policy"), "{found}");
 }

@@ -12,7 +12,7 @@ use super::flags::{FlagKind, Scope, flags, set};
 use super::foreign::{Spelling, translate};
 use super::node::{Entry, Node, Value};
 use super::schema::Schema;
-use crate::error::Place;
+use crate::error::Location;
 use crate::suggest::nearest;
 
 /// A key with its value.
@@ -69,8 +69,8 @@ impl Argument {
 
     /// Sets the key in `root`.
     pub(super) fn lay(&self, root: &mut Node) {
-        let place = Some(Place::Argument(self.name.clone()));
-        set(root, &self.key, node(&self.value, &place), &place);
+        let location = Some(Location::Argument(self.name.clone()));
+        set(root, &self.key, node(&self.value, &location), &location);
     }
 }
 
@@ -84,23 +84,23 @@ fn unknown<'a>(name: &str, method: Option<&str>, known: impl Iterator<Item = &'a
 }
 
 /// Converts a value to the tree that a file would produce.
-fn node(value: &Json, place: &Option<Place>) -> Node {
+fn node(value: &Json, location: &Option<Location>) -> Node {
     let scalar = |text: String, quoted| Value::Scalar { text, quoted };
     let value = match value {
         Json::Null => scalar("null".into(), false),
         Json::String(text) => scalar(text.clone(), true),
         Json::Bool(_) | Json::Number(_) => scalar(value.to_string(), false),
-        Json::Array(items) => Value::List(items.iter().map(|item| node(item, place)).collect()),
+        Json::Array(items) => Value::List(items.iter().map(|item| node(item, location)).collect()),
         Json::Object(map) => {
             let entry = |(key, value): (&String, &Json)| Entry {
                 key: key.clone(),
-                place: place.clone(),
-                node: node(value, place),
+                location: location.clone(),
+                node: node(value, location),
             };
             Value::Map(map.iter().map(entry).collect())
         }
     };
-    Node { value, place: place.clone() }
+    Node { value, location: location.clone() }
 }
 
 #[cfg(test)]
@@ -159,7 +159,7 @@ mod tests {
         ])
         .expect_err("a text is no number");
         assert_eq!(problems.len(), 1, "{problems:?}");
-        assert_eq!(problems[0].places, [Place::Argument("batch_size".into())]);
+        assert_eq!(problems[0].locations, [Location::Argument("batch_size".into())]);
     }
 
     #[test]

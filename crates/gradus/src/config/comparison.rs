@@ -16,7 +16,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::config_with_places::ConfigWithPlaces;
+use super::config_with_locations::ConfigWithLocations;
 use super::flags::{Flag, of_method, overlay, unreached};
 use super::load::{Request, file_tree, resolve, text};
 use super::method::names;
@@ -24,7 +24,7 @@ use super::node::{Entry, Node, Value};
 use super::rules;
 use super::schema::Schema;
 use super::{MethodConfig, Registry, plan::free_directory};
-use crate::error::{Diagnostic, Error, Place, Result};
+use crate::error::{Diagnostic, Error, Location, Result};
 use crate::machine::Machine;
 
 /// The user's request: a file, methods and flags.
@@ -46,12 +46,12 @@ pub struct ComparisonDefinition {
     /// Output directory: `output_dir`, or `runs/compare-<model>-<n>`.
     pub output_dir: PathBuf,
     /// One run per method, in the order given. Each has its own subdirectory.
-    pub runs: Vec<ConfigWithPlaces>,
+    pub runs: Vec<ConfigWithLocations>,
     /// Configuration for measuring all policies: the first online run, or a run that is made for a given reward.
-    pub judge: Option<ConfigWithPlaces>,
+    pub judge: Option<ConfigWithLocations>,
     /// Methods from `all` that cannot run with the given keys, with the reason.
     pub left_out: Vec<(String, Diagnostic)>,
-    /// Notes on the file, as [`ConfigWithPlaces::notes`].
+    /// Notes on the file, as [`ConfigWithLocations::notes`].
     pub notes: Vec<Diagnostic>,
 }
 
@@ -87,7 +87,7 @@ impl ComparisonDefinition {
 fn resolve_all(mut base: Node, request: &ComparisonRequest<'_>) -> Result<ComparisonDefinition> {
     if let Some(entry) = base.entry("method") {
         let message = "a comparison names its methods under `methods`, not under `method`";
-        return Err(refuse(message.into(), entry.place.clone(), "write `methods: { dpo: {}, ppo: {} }`"));
+        return Err(refuse(message.into(), entry.location.clone(), "write `methods: { dpo: {}, ppo: {} }`"));
     }
     let mut sides = methods(base.take("methods"), request.methods)?;
     let has_reward = ["reward", "environment"].iter().any(|key| {
@@ -121,7 +121,7 @@ fn resolve_all(mut base: Node, request: &ComparisonRequest<'_>) -> Result<Compar
     for side in &sides {
         runs.extend(add(&side.name, side.keys.clone()));
     }
-    let mut judge = runs.iter().find(|written: &&ConfigWithPlaces| written.config.method.is_online()).cloned();
+    let mut judge = runs.iter().find(|written: &&ConfigWithLocations| written.config.method.is_online()).cloned();
     if judge.is_none() && has_reward && !sides.iter().any(|side| is_online(&side.name)) {
         judge = add(JUDGE, Node::empty());
     }
@@ -149,7 +149,7 @@ fn is_online(name: &str) -> bool {
 }
 
 /// Resolves the run of one method.
-fn one(base: &Node, name: &str, mut keys: Node, request: &ComparisonRequest<'_>) -> Result<ConfigWithPlaces> {
+fn one(base: &Node, name: &str, mut keys: Node, request: &ComparisonRequest<'_>) -> Result<ConfigWithLocations> {
     let is_online = is_online(name);
     let mut base = base.clone();
     if !is_online {
@@ -157,12 +157,13 @@ fn one(base: &Node, name: &str, mut keys: Node, request: &ComparisonRequest<'_>)
         ONLINE_KEYS.iter().for_each(|key| drop(base.take(key)));
     }
     let own = keys.take("train");
-    let place = keys.place.clone();
-    let side = Node { value: Value::Map(vec![Entry { key: name.into(), place: place.clone(), node: keys }]), place };
-    let mut over = vec![Entry { key: "method".into(), place: side.place.clone(), node: side }];
-    over.extend(own.map(|entry| Entry { key: "train".into(), place: entry.place, node: entry.node }));
+    let location = keys.location.clone();
+    let side =
+        Node { value: Value::Map(vec![Entry { key: name.into(), location: location.clone(), node: keys }]), location };
+    let mut over = vec![Entry { key: "method".into(), location: side.location.clone(), node: side }];
+    over.extend(own.map(|entry| Entry { key: "train".into(), location: entry.location, node: entry.node }));
     let schema = Schema::run_config();
-    let base = overlay(&schema, schema.root(), base, Node { value: Value::Map(over), place: None });
+    let base = overlay(&schema, schema.root(), base, Node { value: Value::Map(over), location: None });
     let belongs = |flag: &&Flag| match of_method(flag) {
         Some(method) => method == name,
         None => is_online || !is_of_online(flag),
@@ -183,38 +184,38 @@ struct MethodEntry {
 
 /// Returns the methods to train.
 fn methods(written: Option<Entry>, requested: &[String]) -> Result<Vec<MethodEntry>> {
-    let place = written.as_ref().and_then(|entry| entry.place.clone());
-    let sides: Vec<(String, Option<Place>, Node)> = match written.map(|entry| entry.node.value) {
+    let location = written.as_ref().and_then(|entry| entry.location.clone());
+    let sides: Vec<(String, Option<Location>, Node)> = match written.map(|entry| entry.node.value) {
         None => Vec::new(),
         Some(Value::Map(entries)) => {
-            entries.into_iter().map(|entry| (entry.key, entry.place, mapping(entry.node))).collect()
+            entries.into_iter().map(|entry| (entry.key, entry.location, mapping(entry.node))).collect()
         }
         Some(Value::List(items)) => items
             .into_iter()
             .map(|item| match item.value {
-                Value::Scalar { text, .. } => Ok((text, item.place, Node::empty())),
+                Value::Scalar { text, .. } => Ok((text, item.location, Node::empty())),
                 _ => Err(refuse(
                     "a list of `methods` can contain only names".into(),
-                    item.place,
+                    item.location,
                     "write `[dpo, ppo, grpo]`",
                 )),
             })
             .collect::<Result<_>>()?,
-        Some(Value::Scalar { text, .. }) if text == ALL => vec![(text, place.clone(), Node::empty())],
+        Some(Value::Scalar { text, .. }) if text == ALL => vec![(text, location.clone(), Node::empty())],
         Some(Value::Scalar { .. }) => {
             let message = "`methods` is a word, but a mapping or a list is needed";
-            return Err(refuse(message.into(), place, "write `methods: { dpo: {}, ppo: {} }`, or `methods: all`"));
+            return Err(refuse(message.into(), location, "write `methods: { dpo: {}, ppo: {} }`, or `methods: all`"));
         }
     };
     let sides: Vec<_> = sides
         .into_iter()
-        .flat_map(|(name, place, keys)| {
+        .flat_map(|(name, location, keys)| {
             let from_all = name == ALL;
-            each_of(&name).map(move |name| (MethodEntry { name, keys: keys.clone(), from_all }, place.clone()))
+            each_of(&name).map(move |name| (MethodEntry { name, keys: keys.clone(), from_all }, location.clone()))
         })
         .collect();
-    for (side, place) in &sides {
-        known(&side.name, place.clone())?;
+    for (side, location) in &sides {
+        known(&side.name, location.clone())?;
     }
     let chosen: Vec<MethodEntry> = match requested {
         [] => sides.into_iter().map(|(side, _)| side).collect(),
@@ -222,11 +223,11 @@ fn methods(written: Option<Entry>, requested: &[String]) -> Result<Vec<MethodEnt
             let keys = |name: &str| {
                 sides.iter().find(|(side, _)| side.name == name).map_or(Node::empty(), |(side, _)| side.keys.clone())
             };
-            let place = || Some(Place::Flag("--methods".into()));
+            let location = || Some(Location::Flag("--methods".into()));
             let names =
                 requested.iter().flat_map(|requested| each_of(requested).map(move |name| (name, requested == ALL)));
             let side = |(name, from_all): (String, bool)| {
-                known(&name, place()).map(|()| MethodEntry { keys: keys(&name), name, from_all })
+                known(&name, location()).map(|()| MethodEntry { keys: keys(&name), name, from_all })
             };
             names.map(side).collect::<Result<_>>()?
         }
@@ -234,7 +235,7 @@ fn methods(written: Option<Entry>, requested: &[String]) -> Result<Vec<MethodEnt
     if chosen.is_empty() {
         return Err(refuse(
             "no methods to compare".into(),
-            place,
+            location,
             "`--methods dpo,ppo,grpo`, or `methods:` in the file",
         ));
     }
@@ -242,7 +243,7 @@ fn methods(written: Option<Entry>, requested: &[String]) -> Result<Vec<MethodEnt
     for MethodEntry { name, .. } in &chosen {
         if seen.contains(&name) {
             let message = format!("`{name}` is listed twice in the methods");
-            return Err(refuse(message, place, "name each method once"));
+            return Err(refuse(message, location, "name each method once"));
         }
         seen.push(name);
     }
@@ -261,22 +262,22 @@ fn each_of(name: &str) -> impl Iterator<Item = String> + use<> {
     names.into_iter()
 }
 
-fn known(name: &str, place: Option<Place>) -> Result<()> {
+fn known(name: &str, location: Option<Location>) -> Result<()> {
     let message = match MethodConfig::named(name) {
         Some(method) if method.makes_policy() => return Ok(()),
         Some(_) => format!("`{name}` does not train a policy, and only policies can be compared"),
         None => format!("there is no method `{name}` to compare"),
     };
-    Err(refuse(message, place, &format!("the methods are {}", names("and", MethodConfig::makes_policy))))
+    Err(refuse(message, location, &format!("the methods are {}", names("and", MethodConfig::makes_policy))))
 }
 
 /// `ppo:` without a value means PPO with its defaults.
 fn mapping(node: Node) -> Node {
-    if node.is_null() { Node { place: node.place, ..Node::empty() } } else { node }
+    if node.is_null() { Node { location: node.location, ..Node::empty() } } else { node }
 }
 
-fn refuse(message: String, place: Option<Place>, hint: &str) -> Error {
-    Error::Config(vec![Diagnostic { message, places: place.into_iter().collect(), hint: Some(hint.into()) }])
+fn refuse(message: String, location: Option<Location>, hint: &str) -> Error {
+    Error::Config(vec![Diagnostic { message, locations: location.into_iter().collect(), hint: Some(hint.into()) }])
 }
 
 #[cfg(test)]

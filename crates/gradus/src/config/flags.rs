@@ -12,7 +12,7 @@ use super::MethodConfig;
 use super::node::{Entry, Node, Value, parse};
 use super::schema::{Field, Schema, Shape, Word};
 use crate::data::Need;
-use crate::error::{Diagnostic, Place, excerpt};
+use crate::error::{Diagnostic, Location, excerpt};
 
 /// Specification of a flag.
 #[derive(Debug, Clone, PartialEq)]
@@ -240,11 +240,11 @@ pub(super) fn tree(flags: &[Flag]) -> Result<Node, Vec<Diagnostic>> {
     let mut root = Node::empty();
     let mut problems = Vec::new();
     for flag in flags {
-        let place = Some(Place::Flag(flag.written.clone()));
-        match value(flag, &place) {
-            Ok(node) => set(&mut root, &flag.spec.key, node, &place),
+        let location = Some(Location::Flag(flag.written.clone()));
+        match value(flag, &location) {
+            Ok(node) => set(&mut root, &flag.spec.key, node, &location),
             Err(message) => {
-                problems.push(Diagnostic { message, places: place.into_iter().collect(), hint: None });
+                problems.push(Diagnostic { message, locations: location.into_iter().collect(), hint: None });
             }
         }
     }
@@ -252,7 +252,7 @@ pub(super) fn tree(flags: &[Flag]) -> Result<Node, Vec<Diagnostic>> {
 }
 
 /// Sets `value` at a dotted key.
-pub(super) fn set(root: &mut Node, key: &str, value: Node, place: &Option<Place>) {
+pub(super) fn set(root: &mut Node, key: &str, value: Node, location: &Option<Location>) {
     let mut node = root;
     for part in key.split('.') {
         if !matches!(node.value, Value::Map(_)) {
@@ -260,8 +260,8 @@ pub(super) fn set(root: &mut Node, key: &str, value: Node, place: &Option<Place>
         }
         let Value::Map(entries) = &mut node.value else { unreachable!("it was made a mapping above") };
         let index = entries.iter().position(|entry| entry.key == part).unwrap_or_else(|| {
-            let node = Node { place: place.clone(), ..Node::empty() };
-            entries.push(Entry { key: part.to_owned(), place: place.clone(), node });
+            let node = Node { location: location.clone(), ..Node::empty() };
+            entries.push(Entry { key: part.to_owned(), location: location.clone(), node });
             entries.len() - 1
         });
         node = &mut entries[index].node;
@@ -269,13 +269,13 @@ pub(super) fn set(root: &mut Node, key: &str, value: Node, place: &Option<Place>
     *node = value;
 }
 
-fn value(flag: &Flag, place: &Option<Place>) -> Result<Node, String> {
+fn value(flag: &Flag, location: &Option<Location>) -> Result<Node, String> {
     let last = flag.values.last().map(String::as_str).unwrap_or_default();
     let scalar = |text: &str, quoted: bool| Node {
         value: Value::Scalar { text: text.trim().to_owned(), quoted },
-        place: place.clone(),
+        location: location.clone(),
     };
-    let list = |items: Vec<Node>| Node { value: Value::List(items), place: place.clone() };
+    let list = |items: Vec<Node>| Node { value: Value::List(items), location: location.clone() };
     Ok(match &flag.spec.kind {
         FlagKind::Switch => scalar(last, false),
         FlagKind::Words(_) => scalar(last, false),
@@ -284,12 +284,15 @@ fn value(flag: &Flag, place: &Option<Place>) -> Result<Node, String> {
         // Only an empty text is `null`, because a directory may be named `null`.
         FlagKind::Value("N" | "X") => scalar(last, false),
         FlagKind::Value(_) => {
-            Node { value: Value::Scalar { text: last.to_owned(), quoted: true }, place: place.clone() }
+            Node { value: Value::Scalar { text: last.to_owned(), quoted: true }, location: location.clone() }
         }
         FlagKind::Repeated => list(
             flag.values
                 .iter()
-                .map(|text| Node { value: Value::Scalar { text: text.clone(), quoted: true }, place: place.clone() })
+                .map(|text| Node {
+                    value: Value::Scalar { text: text.clone(), quoted: true },
+                    location: location.clone(),
+                })
                 .collect(),
         ),
         FlagKind::Names => {
@@ -316,21 +319,21 @@ fn value(flag: &Flag, place: &Option<Place>) -> Result<Node, String> {
         FlagKind::Yaml => {
             let mut node =
                 parse("".as_ref(), last).map_err(|problem| format!("`{}`: {}", flag.written, problem.message))?;
-            move_to(&mut node, place);
+            move_to(&mut node, location);
             node
         }
     })
 }
 
-fn move_to(node: &mut Node, place: &Option<Place>) {
-    node.place.clone_from(place);
+fn move_to(node: &mut Node, location: &Option<Location>) {
+    node.location.clone_from(location);
     match &mut node.value {
         Value::Scalar { .. } => {}
-        Value::List(items) => items.iter_mut().for_each(|item| move_to(item, place)),
+        Value::List(items) => items.iter_mut().for_each(|item| move_to(item, location)),
         Value::Map(entries) => {
             for entry in entries {
-                entry.place.clone_from(place);
-                move_to(&mut entry.node, place);
+                entry.location.clone_from(location);
+                move_to(&mut entry.node, location);
             }
         }
     }
@@ -339,49 +342,54 @@ fn move_to(node: &mut Node, place: &Option<Place>) {
 /// Overlays `over` on `base`. Mappings are merged key by key. A list, a value or another variant of a choice replaces the old one.
 pub(super) fn overlay(schema: &Schema, shape: &Shape, base: Node, over: Node) -> Node {
     let shape = schema.resolve(shape);
-    let place = over.place.clone().or_else(|| base.place.clone());
+    let location = over.location.clone().or_else(|| base.location.clone());
     let empty = base.is_null();
     let (mut entries, over) = match (shape, base.value, over.value) {
         (Shape::Map(_), Value::Map(base), Value::Map(over)) => (base, over),
         (Shape::Map(_), _, Value::Map(over)) if empty => (Vec::new(), over),
         (Shape::Choice(_), Value::Map(base), Value::Map(over)) => match (base.as_slice(), over.as_slice()) {
             ([old], [new]) if old.key == new.key => (base, over),
-            _ => return Node { value: Value::Map(over), place },
+            _ => return Node { value: Value::Map(over), location },
         },
         (Shape::OrMap(_, map), base, over) if matches!(schema.resolve(map), Shape::Choice(_)) => {
-            return overlay(schema, map, Node { value: base, place: place.clone() }, Node { value: over, place });
+            return overlay(
+                schema,
+                map,
+                Node { value: base, location: location.clone() },
+                Node { value: over, location },
+            );
         }
         (Shape::OrMap(..), Value::Map(base), Value::Map(over)) => (base, over),
         (Shape::OrMap(first, map), value, Value::Map(over)) if !empty => {
             let own = schema.fields(map).iter().find(|field| schema.resolve(&field.shape) == schema.resolve(first));
             let key = own.map(|field| field.name.clone()).unwrap_or_default();
-            let node = Node { value, place: base.place.clone() };
-            (vec![Entry { key, place: base.place, node }], over)
+            let node = Node { value, location: base.location.clone() };
+            (vec![Entry { key, location: base.location, node }], over)
         }
-        (_, _, value) => return Node { value, place },
+        (_, _, value) => return Node { value, location },
     };
     let fields = schema.fields(shape);
     // Indexed by name, so that a file with a hundred thousand keys is rejected quickly.
-    let mut places: HashMap<String, usize> = entries.iter().enumerate().map(|(i, old)| (old.key.clone(), i)).collect();
+    let mut indices: HashMap<String, usize> = entries.iter().enumerate().map(|(i, old)| (old.key.clone(), i)).collect();
     for new in over {
         let inner = fields.iter().find(|field| field.name == new.key).map(|field| &field.shape);
-        match (places.get(&new.key).map(|&place| &mut entries[place]), inner) {
+        match (indices.get(&new.key).map(|&i| &mut entries[i]), inner) {
             (Some(old), Some(inner)) => {
                 let base = std::mem::replace(&mut old.node, Node::empty());
                 let is_leaf = !matches!(new.node.value, Value::Map(_));
                 old.node = overlay(schema, inner, base, new.node);
                 if is_leaf {
-                    old.place = new.place;
+                    old.location = new.location;
                 }
             }
             (Some(old), None) => *old = new,
             (None, _) => {
-                places.insert(new.key.clone(), entries.len());
+                indices.insert(new.key.clone(), entries.len());
                 entries.push(new);
             }
         }
     }
-    Node { value: Value::Map(entries), place }
+    Node { value: Value::Map(entries), location }
 }
 
 /// Returns the method that a flag's key belongs to; `None` for keys of every run.
@@ -397,7 +405,7 @@ pub(super) fn unreached(flags: &[Flag], methods: &[&str]) -> Vec<Diagnostic> {
         if !flags.iter().any(|other| other.written == flag.written && reaches(other)) {
             let names: Vec<String> = methods.iter().map(|method| format!("`{method}`")).collect();
             let message = format!("`{}` is not a key of {}", flag.written, names.join(", "));
-            let problem = Diagnostic { message, places: vec![Place::Flag(flag.written.clone())], hint: None };
+            let problem = Diagnostic { message, locations: vec![Location::Flag(flag.written.clone())], hint: None };
             if !problems.contains(&problem) {
                 problems.push(problem);
             }

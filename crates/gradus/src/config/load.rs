@@ -1,10 +1,10 @@
-//! Combines a file and flags into a [`RunConfig`] that stores the place of each key.
+//! Combines a file and flags into a [`RunConfig`] that stores the location of each key.
 
 use std::io::Read;
 use std::path::Path;
 
 use super::argument::Argument;
-use super::config_with_places::ConfigWithPlaces;
+use super::config_with_locations::ConfigWithLocations;
 use super::flags::{Flag, of_method, overlay, tree, unreached};
 use super::node::{Entry, Node, Value, document};
 use super::read::read;
@@ -35,19 +35,19 @@ impl RunConfig {
     ///
     /// # Errors
     /// [`Error::Config`] with every problem: spelling, types, and keys that cannot be combined.
-    pub fn load(request: &Request<'_>) -> Result<ConfigWithPlaces> {
+    pub fn load(request: &Request<'_>) -> Result<ConfigWithLocations> {
         let Some(path) = request.file else { return resolve(Node::empty(), None, request) };
         let text = text(path)?;
         let (base, notes) = file_tree(path, &text)?;
         let marked = if resolved(&text) { vec![path.to_owned()] } else { Vec::new() };
-        Ok(ConfigWithPlaces { marked, notes, ..resolve(base, None, request)? })
+        Ok(ConfigWithLocations { marked, notes, ..resolve(base, None, request)? })
     }
 
     /// Reads the text of a configuration file.
     ///
     /// # Errors
     /// As [`RunConfig::load`].
-    pub fn parse(text: &str) -> Result<ConfigWithPlaces> {
+    pub fn parse(text: &str) -> Result<ConfigWithLocations> {
         Self::read(text, &Request::default())
     }
 
@@ -55,9 +55,9 @@ impl RunConfig {
     ///
     /// # Errors
     /// As [`RunConfig::load`].
-    pub fn read(text: &str, request: &Request<'_>) -> Result<ConfigWithPlaces> {
+    pub fn read(text: &str, request: &Request<'_>) -> Result<ConfigWithLocations> {
         let (base, notes) = file_tree("config.yml".as_ref(), text)?;
-        Ok(ConfigWithPlaces { notes, ..resolve(base, None, request)? })
+        Ok(ConfigWithLocations { notes, ..resolve(base, None, request)? })
     }
 }
 
@@ -96,12 +96,12 @@ pub(super) fn text(path: &Path) -> Result<String> {
             let name = path.display();
             format!("`gradus runs resume {name}` resumes the run; its settings are in `{name}/config.yml`")
         });
-        Error::Config(vec![Diagnostic { message, places: Vec::new(), hint }])
+        Error::Config(vec![Diagnostic { message, locations: Vec::new(), hint }])
     })
 }
 
 /// Overlays `file` (another file's tree) and the flags of `request` on `base`, and reads the result.
-pub(super) fn resolve(base: Node, file: Option<Node>, request: &Request<'_>) -> Result<ConfigWithPlaces> {
+pub(super) fn resolve(base: Node, file: Option<Node>, request: &Request<'_>) -> Result<ConfigWithLocations> {
     let schema = request.registry.map_or_else(Schema::run_config, Schema::with);
     let mut problems = Vec::new();
     // If the file names the method, flags of several methods may be given. Those of its method count.
@@ -132,17 +132,17 @@ pub(super) fn resolve(base: Node, file: Option<Node>, request: &Request<'_>) -> 
     let (value, broken) = (reading.value, reading.broken);
     if problems.is_empty() {
         let mut config = serde_json::from_value(value).map_err(|error| {
-            Error::Config(vec![Diagnostic { message: error.to_string(), places: Vec::new(), hint: None }])
+            Error::Config(vec![Diagnostic { message: error.to_string(), locations: Vec::new(), hint: None }])
         })?;
         request.registry.map_or(Ok(()), |registry| registry.bind(&mut config))?;
-        return Ok(ConfigWithPlaces { config, root, marked: Vec::new(), notes: Vec::new() });
+        return Ok(ConfigWithLocations { config, root, marked: Vec::new(), notes: Vec::new() });
     }
     // The rest may have its own problems. Keys that could not be read take their defaults, and problems with these are
     // not reported.
     if let Ok(mut config) = serde_json::from_value(patched(value, request.method)) {
         // Plug-ins that do not match are already among the problems.
         let _ = request.registry.map(|registry| registry.bind(&mut config));
-        let written = ConfigWithPlaces { config, root, marked: Vec::new(), notes: Vec::new() };
+        let written = ConfigWithLocations { config, root, marked: Vec::new(), notes: Vec::new() };
         let also = rules::check(&written, &Machine::detect());
         let is_broken = |key: &String| broken.iter().any(|path| key.starts_with(path.as_str()));
         problems
@@ -179,7 +179,7 @@ fn other_method(base: &Node, method: &str) -> Option<Diagnostic> {
     let other = sides.iter().find(|side| side.key != method && MethodConfig::named(&side.key).is_some())?;
     Some(Diagnostic {
         message: format!("the file configures `{}`, but the command is `gradus {method}`", other.key),
-        places: other.place.clone().into_iter().collect(),
+        locations: other.location.clone().into_iter().collect(),
         hint: Some(format!("run `gradus {}` or `gradus train FILE`", other.key)),
     })
 }
@@ -189,7 +189,7 @@ fn choose(root: &mut Node, method: &str) {
     fn entry<'a>(node: &'a mut Node, key: &str) -> Option<&'a mut Node> {
         let Value::Map(entries) = &mut node.value else { return None };
         let index = entries.iter().position(|entry| entry.key == key).unwrap_or_else(|| {
-            entries.push(Entry { key: key.to_owned(), place: None, node: Node::empty() });
+            entries.push(Entry { key: key.to_owned(), location: None, node: Node::empty() });
             entries.len() - 1
         });
         Some(&mut entries[index].node)

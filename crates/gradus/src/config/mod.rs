@@ -9,7 +9,7 @@
 mod argument;
 mod change;
 mod comparison;
-mod config_with_places;
+mod config_with_locations;
 mod flags;
 mod foreign;
 mod import;
@@ -34,7 +34,7 @@ mod write;
 pub use argument::Argument;
 pub use change::{Change, Effect};
 pub use comparison::{ComparisonDefinition, ComparisonRequest};
-pub use config_with_places::ConfigWithPlaces;
+pub use config_with_locations::ConfigWithLocations;
 pub use flags::{Flag, FlagKind, FlagSpec, Scope, flags};
 pub use foreign::{Spelling, translate};
 pub use import::{Imported, System, TrlCommand, import};

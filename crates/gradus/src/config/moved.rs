@@ -8,7 +8,7 @@ use super::flags::set;
 use super::node::{Node, Value};
 use super::schema::Schema;
 use super::write::MARK;
-use crate::error::{Diagnostic, Place};
+use crate::error::{Diagnostic, Location};
 
 /// Old and new places. `*` is a method, if it has the new key.
 const MOVED: [(&str, &str); 8] = [
@@ -58,7 +58,7 @@ pub(super) fn apply(path: &Path, root: &mut Node, is_resolved: bool) -> Result<O
 struct Move {
     old: String,
     new: String,
-    place: Option<Place>,
+    location: Option<Location>,
     /// Whether a resolved file marks it as set by the user.
     is_marked: bool,
 }
@@ -78,11 +78,11 @@ impl Moves {
         };
         for (old, new) in PAIRS.iter() {
             let (Some(from), Some(to)) = (within(old), within(new)) else { continue };
-            let Some((_, place)) = node.at(from) else { continue };
+            let Some((_, location)) = node.at(from) else { continue };
             let shown = |key: &str| if name.is_empty() { key.to_owned() } else { format!("{name}.{key}") };
             if let Some((_, other)) = node.at(to) {
-                let places = [place.cloned(), other.cloned()];
-                self.problems.push(twice(&shown(from), &shown(to), places));
+                let locations = [location.cloned(), other.cloned()];
+                self.problems.push(twice(&shown(from), &shown(to), locations));
                 continue;
             }
             // A value that cannot contain keys is reported later.
@@ -92,8 +92,8 @@ impl Moves {
             }
             let Some(entry) = node.take_at(from) else { continue };
             let is_marked = has_mark(&entry.node);
-            set(node, to, entry.node, &entry.place);
-            self.done.push(Move { old: shown(from), new: shown(to), place: entry.place, is_marked });
+            set(node, to, entry.node, &entry.location);
+            self.done.push(Move { old: shown(from), new: shown(to), location: entry.location, is_marked });
         }
     }
 
@@ -103,12 +103,13 @@ impl Moves {
         for i in 0..entries.len() {
             if let Some(new) = renamed(&entries[i].key) {
                 if let Some(other) = entries.iter().find(|other| other.key == new) {
-                    let places = [entries[i].place.clone(), other.place.clone()];
-                    self.problems.push(twice(&entries[i].key, &new, places));
+                    let locations = [entries[i].location.clone(), other.location.clone()];
+                    self.problems.push(twice(&entries[i].key, &new, locations));
                     continue;
                 }
-                let (old, place) = (std::mem::replace(&mut entries[i].key, new.clone()), entries[i].place.clone());
-                self.done.push(Move { old, new, place, is_marked: false });
+                let (old, location) =
+                    (std::mem::replace(&mut entries[i].key, new.clone()), entries[i].location.clone());
+                self.done.push(Move { old, new, location, is_marked: false });
             }
             let entry = &mut entries[i];
             if let Value::List(values) = &mut entry.node.value {
@@ -120,8 +121,8 @@ impl Moves {
     /// Returns the note on the moved keys, in the order of the file.
     fn note(mut self, path: &Path, is_resolved: bool) -> Option<Diagnostic> {
         self.done.retain(|key| key.is_marked || !is_resolved);
-        let line = |key: &Move| match &key.place {
-            Some(Place::File { line, column, .. }) => (*line, *column),
+        let line = |key: &Move| match &key.location {
+            Some(Location::File { line, column, .. }) => (*line, *column),
             _ => (0, 0),
         };
         self.done.sort_by_key(line);
@@ -130,8 +131,8 @@ impl Moves {
             self.done.iter().map(|key| format!("\n  {shown}:{}: `{}` is now `{}`", line(key).0, key.old, key.new));
         let lines: String = lines.collect();
         let message = format!("`{shown}` has keys whose place has changed. gradus still reads the old places.{lines}");
-        let places = self.done.into_iter().filter_map(|key| key.place).collect::<Vec<_>>();
-        (!places.is_empty()).then_some(Diagnostic { message, places, hint: None })
+        let locations = self.done.into_iter().filter_map(|key| key.location).collect::<Vec<_>>();
+        (!locations.is_empty()).then_some(Diagnostic { message, locations, hint: None })
     }
 }
 
@@ -143,14 +144,14 @@ fn below<'a>(root: &'a mut Node, path: &str) -> Option<&'a mut Node> {
 fn has_mark(node: &Node) -> bool {
     match &node.value {
         Value::Map(entries) => entries.iter().any(|entry| has_mark(&entry.node)),
-        _ => matches!(&node.place, Some(Place::File { excerpt, .. }) if excerpt.ends_with(MARK)),
+        _ => matches!(&node.location, Some(Location::File { excerpt, .. }) if excerpt.ends_with(MARK)),
     }
 }
 
-fn twice(old: &str, new: &str, places: [Option<Place>; 2]) -> Diagnostic {
+fn twice(old: &str, new: &str, locations: [Option<Location>; 2]) -> Diagnostic {
     Diagnostic {
         message: format!("`{old}` is the old place of `{new}`, and the file has both"),
-        places: places.into_iter().flatten().collect(),
+        locations: locations.into_iter().flatten().collect(),
         hint: Some(format!("keep only `{new}`")),
     }
 }
@@ -179,7 +180,7 @@ pub(super) fn find(schema: &Schema, name: &str, method: Option<&str>) -> Option<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{ComparisonDefinition, ConfigWithPlaces, Plan, Request, RunConfig, SweepDefinition, write};
+    use crate::config::{ComparisonDefinition, ConfigWithLocations, Plan, Request, RunConfig, SweepDefinition, write};
     use crate::error::Error;
     use crate::machine::Machine;
 
@@ -205,7 +206,7 @@ mod tests {
         std::iter::once("    quirks:\n".to_owned()).chain(keys.lines().map(|line| format!("  {line}\n"))).collect()
     }
 
-    fn read(text: &str) -> ConfigWithPlaces {
+    fn read(text: &str) -> ConfigWithLocations {
         RunConfig::parse(text).unwrap_or_else(|error| panic!("{error}\n{text}"))
     }
 
@@ -216,9 +217,9 @@ mod tests {
         }
     }
 
-    fn line(place: Option<&Place>) -> Option<usize> {
-        place.map(|place| match place {
-            Place::File { line, .. } => *line,
+    fn line(location: Option<&Location>) -> Option<usize> {
+        location.map(|location| match location {
+            Location::File { line, .. } => *line,
             other => panic!("{other:?}"),
         })
     }
@@ -259,7 +260,7 @@ mod tests {
                 let key = format!("method.{method}.quirks.{name}");
                 let number =
                     1 + old_file.lines().position(|line| line.starts_with(&format!("    {name}:"))).expect(name);
-                assert_eq!(line(was.place(&key)), Some(number), "{key}");
+                assert_eq!(line(was.location(&key)), Some(number), "{key}");
                 let expected = format!("\n  config.yml:{number}: `method.{method}.{name}` is now `{key}`");
                 assert!(note.message.contains(&expected), "{expected} in\n{note}");
             }
@@ -270,7 +271,7 @@ mod tests {
             "`config.yml` has keys whose place has changed. gradus still reads the old places.\n  \
              config.yml:6: `method.trpo.whitening` is now `method.trpo.quirks.whitening`"
         );
-        assert_eq!(line(was.place("method.trpo.quirks.whitening.rewards")), Some(6));
+        assert_eq!(line(was.location("method.trpo.quirks.whitening.rewards")), Some(6));
     }
 
     #[test]
@@ -278,7 +279,7 @@ mod tests {
         let written = read(&file("ppo", "    part_size: 0\n"));
         let problems = messages(Plan::check(&written, &Machine::detect()));
         assert_eq!(problems[0].message, "`method.ppo.quirks.part_size` is 0, but must be at least 1");
-        assert_eq!(line(problems[0].places.first()), Some(6));
+        assert_eq!(line(problems[0].locations.first()), Some(6));
     }
 
     #[test]
@@ -290,7 +291,10 @@ mod tests {
             problem.message,
             "`method.ppo.part_size` is the old place of `method.ppo.quirks.part_size`, and the file has both"
         );
-        assert_eq!(problem.places.iter().map(|place| line(Some(place))).collect::<Vec<_>>(), [Some(6), Some(8)]);
+        assert_eq!(
+            problem.locations.iter().map(|location| line(Some(location))).collect::<Vec<_>>(),
+            [Some(6), Some(8)]
+        );
         assert_eq!(problem.hint.as_deref(), Some("keep only `method.ppo.quirks.part_size`"));
         // A part of a section at its new place is enough.
         let both =
@@ -342,7 +346,7 @@ mod tests {
         let [note] = was.notes() else { panic!("{:?}", was.notes()) };
         assert!(note.message.contains(": `method.ppo.part_size` is now `method.ppo.quirks.part_size`"), "{note}");
         assert!(note.message.contains("`method.ppo.quirks.whitening`"), "{note}");
-        assert!(!note.message.contains("sum_parts") && note.places.len() == 2, "{note}");
+        assert!(!note.message.contains("sum_parts") && note.locations.len() == 2, "{note}");
         let again = Plan::check(&was, &Machine::detect()).expect("it can run");
         assert_eq!((again.config(), again.to_yaml()), (plan.config(), plan.to_yaml()));
         assert!(again.is_set("method.ppo.quirks.part_size") && !again.is_set("method.ppo.quirks.sum_parts"));
@@ -388,7 +392,7 @@ mod tests {
             assert!(old.notes[0].message.contains(expected), "{expected} in\n{}", old.notes[0]);
         }
         let both = "    method.ppo.part_size: [2, 4]\n    method.ppo.quirks.part_size: [2]\n";
-        assert_eq!(messages(sweep(both))[0].places.len(), 2);
+        assert_eq!(messages(sweep(both))[0].locations.len(), 2);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A configuration as a tree in which every key and value stores its place in the source.
+//! A configuration as a tree in which every key and value stores its location in the source.
 //!
 //! JSON is YAML, so one reader serves both. Anchors and aliases work; tags other than `!!str` are ignored.
 
@@ -8,14 +8,14 @@ use std::path::Path;
 use serde_saphyr::granit_parser::{Event, Marker, Parser, ScalarStyle, Span};
 
 use super::write::MARK;
-use crate::error::{Diagnostic, Place, excerpt};
+use crate::error::{Diagnostic, Location, excerpt};
 
-/// A value and its place.
+/// A value and its location.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Node {
     pub value: Value,
     /// `None` for values that no source contains.
-    pub place: Option<Place>,
+    pub location: Option<Location>,
 }
 
 /// A value before its type is determined.
@@ -33,28 +33,29 @@ pub(super) enum Value {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Entry {
     pub key: String,
-    /// Place of the key.
-    pub place: Option<Place>,
+    /// Location of the key.
+    pub location: Option<Location>,
     pub node: Node,
 }
 
 impl Node {
-    /// Returns an empty mapping without a place.
+    /// Returns an empty mapping without a location.
     pub fn empty() -> Self {
-        Self { value: Value::Map(Vec::new()), place: None }
+        Self { value: Value::Map(Vec::new()), location: None }
     }
 
-    /// Returns the tree without places.
-    pub fn without_places(self) -> Self {
+    /// Returns the tree without locations.
+    pub fn without_locations(self) -> Self {
         let value = match self.value {
-            Value::List(items) => Value::List(items.into_iter().map(Self::without_places).collect()),
+            Value::List(items) => Value::List(items.into_iter().map(Self::without_locations).collect()),
             Value::Map(entries) => {
-                let bare = |entry: Entry| Entry { key: entry.key, place: None, node: entry.node.without_places() };
+                let bare =
+                    |entry: Entry| Entry { key: entry.key, location: None, node: entry.node.without_locations() };
                 Value::Map(entries.into_iter().map(bare).collect())
             }
             scalar => scalar,
         };
-        Self { value, place: None }
+        Self { value, location: None }
     }
 
     /// Returns the entry of a mapping.
@@ -88,20 +89,20 @@ impl Node {
         }
     }
 
-    /// Returns the node at a dotted path such as `method.ppo.kl` or `reward.mix[1].weight`, and the place of its key.
-    pub fn at(&self, path: &str) -> Option<(&Node, Option<&Place>)> {
-        let (mut node, mut place) = (self, self.place.as_ref());
+    /// Returns the node at a dotted path such as `method.ppo.kl` or `reward.mix[1].weight`, and the location of its key.
+    pub fn at(&self, path: &str) -> Option<(&Node, Option<&Location>)> {
+        let (mut node, mut location) = (self, self.location.as_ref());
         for part in path.split(['.', '[']) {
             if let Some(index) = part.strip_suffix(']') {
                 let Value::List(items) = &node.value else { return None };
                 node = items.get(index.parse::<usize>().ok()?)?;
-                place = node.place.as_ref();
+                location = node.location.as_ref();
             } else {
                 let entry = node.entry(part)?;
-                (node, place) = (&entry.node, entry.place.as_ref());
+                (node, location) = (&entry.node, entry.location.as_ref());
             }
         }
-        Some((node, place))
+        Some((node, location))
     }
 
     /// Whether this is an unquoted `null`, `~` or empty.
@@ -143,26 +144,26 @@ pub(super) fn document(path: &Path, text: &str) -> Result<Node, Diagnostic> {
         true => format!("`{}` looks like data: `--data {}`", path.display(), path.display()),
         false => "write one key per line, such as `model: gpt2`".into(),
     });
-    Err(Diagnostic { message, places: root.place.into_iter().collect(), hint })
+    Err(Diagnostic { message, locations: root.location.into_iter().collect(), hint })
 }
 
 /// Reads `text`, the content of `path`.
 pub(super) fn parse(path: &Path, text: &str) -> Result<Node, Diagnostic> {
-    let mut reader = Reader {
+    let mut reader = YamlReader {
         path,
-        lines: text.lines().map(Line::of).collect(),
+        lines: text.lines().map(SourceLine::of).collect(),
         parser: Parser::new_from_str(text),
         anchors: HashMap::new(),
         values: 0,
         level: 0,
     };
     let root = reader.document()?;
-    Ok(root.unwrap_or_else(|| Node { value: Value::Map(Vec::new()), place: None }))
+    Ok(root.unwrap_or_else(|| Node { value: Value::Map(Vec::new()), location: None }))
 }
 
-struct Reader<'a> {
+struct YamlReader<'a> {
     path: &'a Path,
-    lines: Vec<Line<'a>>,
+    lines: Vec<SourceLine<'a>>,
     parser: Parser<'a, serde_saphyr::granit_parser::StrInput<'a>>,
     /// Value of each anchor, and the number of values in it.
     anchors: HashMap<usize, (Node, usize)>,
@@ -172,7 +173,7 @@ struct Reader<'a> {
 
 /// A line that messages show in part.
 #[derive(Default)]
-struct Line<'a> {
+struct SourceLine<'a> {
     text: &'a str,
     /// Number of characters without trailing blanks.
     width: usize,
@@ -180,7 +181,7 @@ struct Line<'a> {
     starts: Vec<usize>,
 }
 
-impl<'a> Line<'a> {
+impl<'a> SourceLine<'a> {
     fn of(text: &'a str) -> Self {
         let starts = text.char_indices().step_by(LINE_SHOWN).map(|(at, _)| at).collect();
         Self { text, width: text.trim_end().chars().count(), starts }
@@ -193,15 +194,15 @@ impl<'a> Line<'a> {
     }
 }
 
-impl<'a> Reader<'a> {
+impl<'a> YamlReader<'a> {
     fn next(&mut self) -> Result<(Event<'a>, Span), Diagnostic> {
         loop {
             match self.parser.next_event() {
                 Some(Ok((Event::Comment(..), _))) => {}
                 Some(Ok(event)) => return Ok(event),
                 Some(Err(error)) => {
-                    let place = self.place(*error.marker(), 1);
-                    return Err(problem(format!("this is not YAML: {}", error.info()), place));
+                    let location = self.location(*error.marker(), 1);
+                    return Err(problem(format!("this is not YAML: {}", error.info()), location));
                 }
                 None => return Ok((Event::StreamEnd, Span::empty(Marker::new(0, 1, 0)))),
             }
@@ -216,10 +217,10 @@ impl<'a> Reader<'a> {
                 Event::StreamEnd => return Ok(root),
                 Event::StreamStart | Event::DocumentStart(..) | Event::DocumentEnd => {}
                 _ if root.is_some() => {
-                    let place = self.place(span.start, 1);
+                    let location = self.location(span.start, 1);
                     return Err(problem(
                         "a second document starts here, but a configuration is a single document".into(),
-                        place,
+                        location,
                     ));
                 }
                 event => root = Some(self.node(event, span)?),
@@ -235,7 +236,7 @@ impl<'a> Reader<'a> {
         }
         let message =
             format!("the configuration has more than {VALUES} values (including those of aliases), which is the limit");
-        Err(problem(message, self.place(span.start, 1)))
+        Err(problem(message, self.location(span.start, 1)))
     }
 
     fn node(&mut self, event: Event<'a>, span: Span) -> Result<Node, Diagnostic> {
@@ -243,7 +244,7 @@ impl<'a> Reader<'a> {
         self.count(1, &span)?;
         if self.level == LEVELS {
             let message = format!("the configuration has more than {LEVELS} levels, which is the limit");
-            return Err(problem(message, self.place(span.start, 1)));
+            return Err(problem(message, self.location(span.start, 1)));
         }
         self.level += 1;
         let node = self.inner(event, span, before);
@@ -255,10 +256,10 @@ impl<'a> Reader<'a> {
     fn inner(&mut self, event: Event<'a>, span: Span, before: usize) -> Result<Node, Diagnostic> {
         let (anchor, node) = match event {
             Event::Scalar(text, style, anchor, tag) => {
-                let place = self.scalar_place(&span);
+                let location = self.scalar_location(&span);
                 let string = tag.is_some_and(|tag| tag.suffix() == "str");
                 let value = Value::Scalar { text: text.into_owned(), quoted: style != ScalarStyle::Plain || string };
-                (anchor, Node { value, place: Some(place) })
+                (anchor, Node { value, location: Some(location) })
             }
             Event::SequenceStart(_, anchor, _) => {
                 let mut items = Vec::new();
@@ -268,26 +269,26 @@ impl<'a> Reader<'a> {
                         (event, span) => items.push(self.node(event, span)?),
                     }
                 }
-                (anchor, Node { value: Value::List(items), place: Some(self.place(span.start, 1)) })
+                (anchor, Node { value: Value::List(items), location: Some(self.location(span.start, 1)) })
             }
             Event::MappingStart(_, anchor, _) => {
                 let entries = self.entries()?;
-                (anchor, Node { value: Value::Map(entries), place: Some(self.place(span.start, 1)) })
+                (anchor, Node { value: Value::Map(entries), location: Some(self.location(span.start, 1)) })
             }
             Event::Alias(anchor) => {
-                let place = self.scalar_place(&span);
+                let location = self.scalar_location(&span);
                 return match self.anchors.get(&anchor).map(|(_, values)| *values) {
                     Some(values) => {
                         self.count(values - 1, &span)?;
                         let value = self.anchors[&anchor].0.value.clone();
-                        Ok(Node { place: Some(place), value })
+                        Ok(Node { location: Some(location), value })
                     }
-                    None => Err(problem("this alias refers to itself".into(), place)),
+                    None => Err(problem("this alias refers to itself".into(), location)),
                 };
             }
             _ => {
-                let place = self.place(span.start, 1);
-                return Err(problem("a value is needed here".into(), place));
+                let location = self.location(span.start, 1);
+                return Err(problem("a value is needed here".into(), location));
             }
         };
         if anchor != 0 {
@@ -301,37 +302,37 @@ impl<'a> Reader<'a> {
         let mut known: HashMap<String, usize> = HashMap::new();
         loop {
             let (event, span) = self.next()?;
-            let place = self.scalar_place(&span);
+            let location = self.scalar_location(&span);
             match event {
                 Event::MappingEnd => return Ok(entries),
                 Event::Scalar(key, ..) => {
                     let key = key.into_owned();
                     if let Some(first) = known.insert(key.clone(), entries.len()) {
                         let message = format!("the key `{key}` is given twice in one mapping");
-                        let places = entries[first].place.clone().into_iter().chain([place]).collect();
-                        return Err(Diagnostic { message, places, hint: None });
+                        let locations = entries[first].location.clone().into_iter().chain([location]).collect();
+                        return Err(Diagnostic { message, locations, hint: None });
                     }
                     let (event, span) = self.next()?;
                     let node = self.node(event, span)?;
-                    entries.push(Entry { key, place: Some(place), node });
+                    entries.push(Entry { key, location: Some(location), node });
                 }
-                _ => return Err(problem("a key must be a word".into(), place)),
+                _ => return Err(problem("a key must be a word".into(), location)),
             }
         }
     }
 
-    /// Returns the place of a scalar, up to the end of its first line.
-    fn scalar_place(&self, span: &Span) -> Place {
+    /// Returns the location of a scalar, up to the end of its first line.
+    fn scalar_location(&self, span: &Span) -> Location {
         let line = self.lines.get(span.start.line().saturating_sub(1));
         let rest = line.map_or(0, |line| line.width).saturating_sub(span.start.col());
         let width = if span.end.line() == span.start.line() { span.end.col() - span.start.col() } else { rest };
-        self.place(span.start, width.min(rest).max(1))
+        self.location(span.start, width.min(rest).max(1))
     }
 
-    fn place(&self, start: Marker, width: usize) -> Place {
-        let empty = Line::default();
+    fn location(&self, start: Marker, width: usize) -> Location {
+        let empty = SourceLine::default();
         let line = self.lines.get(start.line().saturating_sub(1)).unwrap_or(&empty);
-        // A long line is shown only around the place.
+        // A long line is shown only around the location.
         let is_long = line.text.len() > LINE_SHOWN;
         let from = if is_long { start.col().saturating_sub(LINE_SHOWN / 2) } else { 0 };
         let excerpt = match is_long {
@@ -339,7 +340,7 @@ impl<'a> Reader<'a> {
             // The mark at the end of the line records that the user set the key.
             true => line.shown(from) + if line.text.ends_with(MARK) { MARK } else { "" },
         };
-        Place::File {
+        Location::File {
             path: self.path.to_owned(),
             line: start.line(),
             column: start.col() + 1,
@@ -350,8 +351,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-fn problem(message: String, place: Place) -> Diagnostic {
-    Diagnostic { message, places: vec![place], hint: None }
+fn problem(message: String, location: Location) -> Diagnostic {
+    Diagnostic { message, locations: vec![location], hint: None }
 }
 
 /// Describes a node in words.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::change::Change;
-use super::config_with_places::ConfigWithPlaces;
+use super::config_with_locations::ConfigWithLocations;
 use super::{MethodConfig, RunConfig, rules, write};
 use crate::device::DeviceChoice;
 use crate::error::{Diagnostic, Error, Result};
@@ -38,7 +38,7 @@ impl Plan {
     ///
     /// # Errors
     /// [`Error::Config`] with every problem found.
-    pub fn check(written: &ConfigWithPlaces, machine: &Machine) -> Result<Self> {
+    pub fn check(written: &ConfigWithLocations, machine: &Machine) -> Result<Self> {
         let problems = rules::check(written, machine);
         if !problems.is_empty() {
             return Err(Error::Config(problems.into_iter().map(|found| found.diagnostic).collect()));
@@ -150,7 +150,7 @@ impl Plan {
         &self.changes
     }
 
-    /// Returns notes on the configuration files, as [`ConfigWithPlaces::notes`]. The caller shows them to the user.
+    /// Returns notes on the configuration files, as [`ConfigWithLocations::notes`]. The caller shows them to the user.
     pub fn notes(&self) -> &[Diagnostic] {
         &self.notes
     }

@@ -12,11 +12,11 @@ pub(super) fn under(schema: &Schema, mut root: Node) -> Result<Node, Diagnostic>
     let Some(name) = root.entry("preset").and_then(|entry| word(&entry.node)) else { return Ok(root) };
     let (Some(preset), Some(method)) = (Preset::named(&name), chosen(&mut root)) else { return Ok(root) };
     let Some(tree) = tree(preset, &method) else {
-        let place = root.entry("preset").and_then(|entry| entry.place.clone());
+        let location = root.entry("preset").and_then(|entry| entry.location.clone());
         let offering = super::method::names("and", |other| other.method().preset(preset).is_some());
         return Err(Diagnostic {
             message: format!("`preset` is `{name}`, which has no settings for `{}`", method.name()),
-            places: place.into_iter().collect(),
+            locations: location.into_iter().collect(),
             hint: Some(format!("it has settings for {offering}")),
         });
     };
@@ -55,7 +55,7 @@ mod tests {
     use crate::config::{Plan, RunConfig};
     use crate::machine::Machine;
 
-    fn parsed(preset: Preset, method: &str, rest: &str) -> crate::error::Result<crate::config::ConfigWithPlaces> {
+    fn parsed(preset: Preset, method: &str, rest: &str) -> crate::error::Result<crate::config::ConfigWithLocations> {
         let name = preset.name();
         RunConfig::parse(&format!(
             "model: m\ndata: d\nreward: {{model: r}}\npreset: {name}\nmethod: {{{method}}}\n{rest}"

@@ -1,5 +1,5 @@
 //! Converts the tree to JSON of the right shape and collects every problem: unknown keys, wrong types, missing keys,
-//! several choices at once. serde alone would stop at the first problem and could not report its place.
+//! several choices at once. serde alone would stop at the first problem and could not report its location.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use super::foreign::{Spelling, translate};
 use super::method::MethodConfig;
 use super::node::{Entry, Node, Value, describe};
 use super::schema::{Field, Schema, Shape, Word};
-use crate::error::{Diagnostic, Place};
+use crate::error::{Diagnostic, Location};
 use crate::plugin;
 use crate::suggest::nearest;
 
@@ -28,7 +28,7 @@ pub(super) struct Reading {
 
 /// Reads `root` according to `schema`.
 pub(super) fn read(schema: &Schema, root: &Node) -> Reading {
-    let mut reader = Reader { schema, root, problems: Vec::new(), broken: Vec::new(), unknown: 0 };
+    let mut reader = ConfigReader { schema, root, problems: Vec::new(), broken: Vec::new(), unknown: 0 };
     let value = reader.value(schema.root(), false, root, "").unwrap_or(Json::Null);
     if let Some(more) = reader.unknown.checked_sub(UNKNOWN_SHOWN).filter(|more| *more > 0) {
         reader.problem(format!("{more} more keys are unknown"), Vec::new(), None);
@@ -36,7 +36,7 @@ pub(super) fn read(schema: &Schema, root: &Node) -> Reading {
     Reading { value, problems: reader.problems, broken: reader.broken }
 }
 
-struct Reader<'a> {
+struct ConfigReader<'a> {
     schema: &'a Schema,
     root: &'a Node,
     problems: Vec<Diagnostic>,
@@ -48,10 +48,10 @@ struct Reader<'a> {
 /// Number of unknown keys that are reported one by one. More of them suggest another kind of file.
 const UNKNOWN_SHOWN: usize = 50;
 
-impl Reader<'_> {
-    fn problem(&mut self, message: String, places: Vec<Option<Place>>, hint: Option<String>) {
-        let places = places.into_iter().flatten().collect();
-        self.problems.push(Diagnostic { message, places, hint });
+impl ConfigReader<'_> {
+    fn problem(&mut self, message: String, locations: Vec<Option<Location>>, hint: Option<String>) {
+        let locations = locations.into_iter().flatten().collect();
+        self.problems.push(Diagnostic { message, locations, hint });
     }
 
     /// Reads a value. Returns `None` if that fails, and records the problem.
@@ -125,18 +125,18 @@ impl Reader<'_> {
                 continue;
             }
             let inner = join(path, &field.name);
-            let place = self.root.at(path).and_then(|(_, key)| key.cloned()).or_else(|| node.place.clone());
+            let location = self.root.at(path).and_then(|(_, key)| key.cloned()).or_else(|| node.location.clone());
             let hint = if path.is_empty() {
                 let flag = field.name.replace('_', "-");
                 match self.schema.resolve(&field.shape) {
                     Shape::Choice(sides) => format!("add `{}: {{ {}: {{}} }}`", field.name, names(sides)[0]),
-                    _ if place.is_some() => format!("add `{}: …` to the file or pass `--{flag}`", field.name),
+                    _ if location.is_some() => format!("add `{}: …` to the file or pass `--{flag}`", field.name),
                     _ => format!("pass `--{flag}`"),
                 }
             } else {
                 format!("add `{}: …`: {}", field.name, first_sentence(&field.doc))
             };
-            self.problem(format!("`{inner}` is missing"), vec![place.filter(|_| !path.is_empty())], Some(hint));
+            self.problem(format!("`{inner}` is missing"), vec![location.filter(|_| !path.is_empty())], Some(hint));
             self.broken.push(inner);
         }
         Json::Object(object)
@@ -160,8 +160,9 @@ impl Reader<'_> {
             _ if sides.is_empty() => {
                 let named = entries.iter().map(|entry| format!("`{}`", entry.key)).collect::<Vec<_>>().join(", ");
                 let message = format!("`{path}` names {named}, but this program has no such plug-ins");
-                let place = entries.first().and_then(|entry| entry.place.clone()).or_else(|| node.place.clone());
-                self.problem(message, vec![place], Some(plugin::HINT.into()));
+                let location =
+                    entries.first().and_then(|entry| entry.location.clone()).or_else(|| node.location.clone());
+                self.problem(message, vec![location], Some(plugin::HINT.into()));
                 None
             }
             [entry] => match sides.iter().find(|side| side.name == entry.key) {
@@ -177,7 +178,7 @@ impl Reader<'_> {
             },
             [] => {
                 let message = format!("`{path}` is empty, but {} is needed", one_of(&names(sides)));
-                self.problem(message, vec![node.place.clone()], None);
+                self.problem(message, vec![node.location.clone()], None);
                 None
             }
             several => {
@@ -188,11 +189,11 @@ impl Reader<'_> {
                 if chosen.len() > 1 {
                     let words: Vec<_> = chosen.iter().map(|entry| format!("`{}`", entry.key)).collect();
                     let message = format!("`{path}` has {}, but takes exactly one", words.join(" and "));
-                    let places = chosen.iter().map(|entry| entry.place.clone()).collect();
+                    let locations = chosen.iter().map(|entry| entry.location.clone()).collect();
                     let mix = names(sides).contains(&"mix");
                     let hint =
                         mix.then(|| "combine several rewards in a `mix: [{ weight: 1, reward: … }, …]`".to_owned());
-                    self.problem(message, places, hint);
+                    self.problem(message, locations, hint);
                 }
                 None
             }
@@ -202,7 +203,7 @@ impl Reader<'_> {
     fn list(&mut self, item: &Shape, length: Option<usize>, items: &[Node], node: &Node, path: &str) -> Option<Json> {
         if let Some(length) = length.filter(|length| *length != items.len()) {
             let message = format!("`{path}` has {} entries, but {length} are needed", items.len());
-            self.problem(message, vec![node.place.clone()], None);
+            self.problem(message, vec![node.location.clone()], None);
             return None;
         }
         let values: Vec<_> =
@@ -221,7 +222,7 @@ impl Reader<'_> {
             .map(|parent| format!("`{}` belongs under `{parent}`", entry.key))
             .or_else(|| translate(&entry.key, self.method(), Spelling::Key))
             .or_else(|| nearest(&entry.key, names(fields)).map(|name| format!("did you mean `{name}`?")));
-        self.problem(format!("unknown key `{}`{within}", entry.key), vec![entry.place.clone()], hint);
+        self.problem(format!("unknown key `{}`{within}", entry.key), vec![entry.location.clone()], hint);
     }
 
     /// Returns the section that a misplaced key belongs to: the method of this file, or `train`.
@@ -312,8 +313,8 @@ impl Reader<'_> {
         let needed = needed.strip_suffix(NEEDED).unwrap_or(&needed);
         // An empty value cannot be underlined, but its key can.
         let key = self.root.at(path).and_then(|(_, key)| key.cloned()).filter(|_| node.is_null());
-        let place = key.or_else(|| node.place.clone());
-        self.problem(format!("{name} is {found}, but {needed}{NEEDED}"), vec![place], hint);
+        let location = key.or_else(|| node.location.clone());
+        self.problem(format!("{name} is {found}, but {needed}{NEEDED}"), vec![location], hint);
     }
 
     fn all_optional(&self, shape: &Shape) -> bool {
@@ -323,8 +324,8 @@ impl Reader<'_> {
 
 /// Returns the variant that `node` names, without keys.
 fn bare(name: &str, node: &Node) -> Entry {
-    let inner = Node { place: node.place.clone(), ..Node::empty() };
-    Entry { key: name.to_owned(), place: node.place.clone(), node: inner }
+    let inner = Node { location: node.location.clone(), ..Node::empty() };
+    Entry { key: name.to_owned(), location: node.location.clone(), node: inner }
 }
 
 /// Converts a scalar to the type of the shape.

@@ -199,7 +199,7 @@ pub fn markdown(schema: &Schema) -> String {
     let top: Vec<&KeyReference> = all.iter().filter(|key| !key.key.contains('.')).collect();
     text += "\n## Top level\n";
     table(&mut text, top.iter().map(|key| (key.key.as_str(), *key)));
-    let mut written: Vec<(&str, Vec<Row<'_>>)> = Vec::new();
+    let mut written: Vec<(&str, Vec<NamedKey<'_>>)> = Vec::new();
     for key in top.iter().map(|key| key.key.as_str()).filter(|key| !["method", "preset"].contains(key)) {
         let rows = below(&all, key);
         if rows.is_empty() {
@@ -221,9 +221,9 @@ pub fn markdown(schema: &Schema) -> String {
 }
 
 /// A key and its name within a section.
-type Row<'a> = (&'a str, &'a KeyReference);
+type NamedKey<'a> = (&'a str, &'a KeyReference);
 
-fn below<'a>(all: &'a [KeyReference], section: &str) -> Vec<Row<'a>> {
+fn below<'a>(all: &'a [KeyReference], section: &str) -> Vec<NamedKey<'a>> {
     let name = |key: &'a KeyReference| key.key.strip_prefix(section).and_then(|name| name.strip_prefix('.'));
     all.iter().filter_map(|key| name(key).map(|name| (name, key))).collect()
 }
@@ -233,11 +233,11 @@ fn doc_of<'a>(all: &'a [KeyReference], section: &str) -> &'a str {
 }
 
 /// Whether two keys differ only in their section.
-fn is_alike((name, a): &Row<'_>, (other, b): &Row<'_>) -> bool {
+fn is_alike((name, a): &NamedKey<'_>, (other, b): &NamedKey<'_>) -> bool {
     name == other && (&a.kind, &a.default, a.required, &a.doc) == (&b.kind, &b.default, b.required, &b.doc)
 }
 
-fn same_rows(a: &[Row<'_>], b: &[Row<'_>]) -> bool {
+fn same_rows(a: &[NamedKey<'_>], b: &[NamedKey<'_>]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_alike(a, b))
 }
 
@@ -254,7 +254,7 @@ fn default_of(key: &KeyReference) -> String {
     }
 }
 
-fn table<'a>(text: &mut String, rows: impl Iterator<Item = Row<'a>>) {
+fn table<'a>(text: &mut String, rows: impl Iterator<Item = NamedKey<'a>>) {
     *text += "\n| key | type | default | meaning |\n|---|---|---|---|\n";
     for (name, key) in rows {
         let _ = writeln!(text, "| `{name}` | {} | {} | {} |", cell(&key.kind), default_of(key), cell(&key.doc));
@@ -265,9 +265,9 @@ fn table<'a>(text: &mut String, rows: impl Iterator<Item = Row<'a>>) {
 fn methods(text: &mut String, all: &[KeyReference]) {
     let every = MethodConfig::all();
     let named: Vec<&str> = every.iter().map(MethodConfig::name).collect();
-    let rows: Vec<(&str, Vec<Row<'_>>)> =
+    let rows: Vec<(&str, Vec<NamedKey<'_>>)> =
         named.iter().map(|&name| (name, below(all, &format!("method.{name}")))).collect();
-    let owners = |row: &Row<'_>| -> Vec<&str> {
+    let owners = |row: &NamedKey<'_>| -> Vec<&str> {
         rows.iter().filter(|(_, rows)| rows.iter().any(|other| is_alike(row, other))).map(|(name, _)| *name).collect()
     };
     *text += "\n## Keys of several methods\n\nThese keys are set under each of the named methods: `clip_range` of PPO \
@@ -289,7 +289,7 @@ fn methods(text: &mut String, all: &[KeyReference]) {
         let _ = write!(text, "\n## `{section}`\n\n{}\n", doc_of(all, &section));
         let defaults = method.method().defaults().keys().map(|(key, value)| format!("`{key}` {value}"));
         let _ = writeln!(text, "\nDefaults with this method: {}.", defaults.join(", "));
-        let own: Vec<Row<'_>> = rows.iter().filter(|row| owners(row).len() < 2).copied().collect();
+        let own: Vec<NamedKey<'_>> = rows.iter().filter(|row| owners(row).len() < 2).copied().collect();
         let shared: Vec<String> =
             rows.iter().filter(|row| owners(row).len() > 1).map(|(name, _)| format!("`{name}`")).collect();
         if !shared.is_empty() {

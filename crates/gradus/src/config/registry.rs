@@ -254,7 +254,7 @@ impl Registry {
             };
             if let Err(message) = bound {
                 let message = format!("`{key}`: {message}");
-                problems.push(crate::error::Diagnostic { message, places: Vec::new(), hint: None });
+                problems.push(crate::error::Diagnostic { message, locations: Vec::new(), hint: None });
             }
         });
         if problems.is_empty() { Ok(()) } else { Err(Error::Config(problems)) }

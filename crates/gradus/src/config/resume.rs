@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 
 use super::argument::Argument;
 use super::change::{Change, Effect};
-use super::config_with_places::ConfigWithPlaces;
+use super::config_with_locations::ConfigWithLocations;
 use super::load::{Request, file_tree, resolve, resolved, text};
 use super::node::Value;
 use super::{Plan, RunConfig};
@@ -61,7 +61,7 @@ impl Resume<'_> {
             Some(Value::Scalar { text, .. }) if !text.is_empty() => Ok(text.into()),
             _ => Err(Error::Config(vec![Diagnostic {
                 message: "the run to resume is not named".into(),
-                places: Vec::new(),
+                locations: Vec::new(),
                 hint: Some("pass `--output-dir DIR`, the run's directory".into()),
             }])),
         }
@@ -75,7 +75,7 @@ impl Resume<'_> {
         problems.retain(|problem| !problem.message.ends_with("is missing"));
         let message = format!("`{}` contains no run to resume", directory.display());
         let hint = Some("`gradus runs list --runs-dir DIR` shows the runs in a directory".into());
-        problems.insert(0, Diagnostic { message, places: Vec::new(), hint });
+        problems.insert(0, Diagnostic { message, locations: Vec::new(), hint });
         Error::Config(problems)
     }
 
@@ -177,13 +177,13 @@ impl Resume<'_> {
     }
 }
 
-fn refusal(change: &Change, written: &ConfigWithPlaces) -> Diagnostic {
+fn refusal(change: &Change, written: &ConfigWithLocations) -> Diagnostic {
     Diagnostic {
         message: format!(
             "`{}` is {}, but the run was started with {}: it cannot continue with another value",
             change.key, change.to, change.from
         ),
-        places: written.place(&change.key).cloned().into_iter().collect(),
+        locations: written.location(&change.key).cloned().into_iter().collect(),
         hint: Some("leave it out to resume, or start a new run with another `--output-dir`".into()),
     }
 }

@@ -20,8 +20,8 @@ pub fn reward_of_flags(flags: &[Flag]) -> Result<Option<RewardConfig>> {
     }
     let Some(value) = reading.value.get("reward") else { return Ok(None) };
     let reward = serde_json::from_value(value.clone()).map_err(|error| Error::input(error.to_string()))?;
-    let place = |key: &str| root.at(key).and_then(|(node, place)| place.or(node.place.as_ref())).cloned();
-    let mut problems = Problems::new(&place);
+    let location = |key: &str| root.at(key).and_then(|(node, location)| location.or(node.location.as_ref())).cloned();
+    let mut problems = Problems::new(&location);
     rules::check_reward(&mut problems, &reward, "reward");
     match problems.into_problems() {
         problems if problems.is_empty() => Ok(Some(reward)),
@@ -33,7 +33,7 @@ pub fn reward_of_flags(flags: &[Flag]) -> Result<Option<RewardConfig>> {
 mod tests {
     use super::*;
     use crate::config::flags::{Scope, flags};
-    use crate::error::Place;
+    use crate::error::Location;
 
     fn flag(name: &str, value: &str) -> Flag {
         let specs = flags(&Schema::run_config(), Scope::Method("ppo"));
@@ -53,7 +53,7 @@ mod tests {
             let Err(Error::Config(problems)) = reward_of_flags(std::slice::from_ref(&flag)) else {
                 panic!("{} is invalid", flag.written)
             };
-            assert_eq!(problems[0].places, [Place::Flag(flag.written)]);
+            assert_eq!(problems[0].locations, [Location::Flag(flag.written)]);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Rules that types cannot express: limits of single keys, and combinations of keys.
 
 use super::RunConfig;
-use super::config_with_places::ConfigWithPlaces;
+use super::config_with_locations::ConfigWithLocations;
 use super::method::{MethodConfig, names};
 use super::registry;
 use crate::data::Need;
@@ -21,9 +21,9 @@ mod rollouts;
 pub(super) use rewards::check_reward;
 
 /// Returns every problem, in the order of the configuration.
-pub(super) fn check(written: &ConfigWithPlaces, machine: &Machine) -> Vec<Problem> {
-    let place = |key: &str| written.place(key).cloned();
-    let mut problems = Problems::new(&place);
+pub(super) fn check(written: &ConfigWithLocations, machine: &Machine) -> Vec<Problem> {
+    let location = |key: &str| written.location(key).cloned();
+    let mut problems = Problems::new(&location);
     let config = &written.config;
     problems.require(!config.model.trim().is_empty(), &["model"], || ("`model` is empty".into(), None));
     data(&mut problems, config);

@@ -17,7 +17,7 @@ use rand::Rng;
 use serde::Deserialize;
 use serde_json::{Map, Value as Json};
 
-use super::config_with_places::ConfigWithPlaces;
+use super::config_with_locations::ConfigWithLocations;
 use super::flags::{Flag, overlay, set};
 use super::import::json;
 use super::load::{Request, file_tree, resolve, text};
@@ -80,7 +80,7 @@ pub struct SweepDefinition {
     pub at_once: usize,
     /// Points to try.
     pub points: Vec<SweepPoint>,
-    /// Notes on the file, as [`ConfigWithPlaces::notes`].
+    /// Notes on the file, as [`ConfigWithLocations::notes`].
     pub notes: Vec<Diagnostic>,
 }
 
@@ -92,7 +92,7 @@ pub struct SweepPoint {
     /// Varied keys with their values.
     pub settings: Vec<(String, String)>,
     /// One run per seed, each in its own directory.
-    pub runs: Vec<ConfigWithPlaces>,
+    pub runs: Vec<ConfigWithLocations>,
 }
 
 impl SweepDefinition {
@@ -121,12 +121,12 @@ impl SweepDefinition {
                         of a run";
             return Err(refused(Diagnostic {
                 message: "the file has no `sweep`".into(),
-                places: Vec::new(),
+                locations: Vec::new(),
                 hint: Some(hint.into()),
             }));
         };
         let wrong = |message: String| {
-            refused(Diagnostic { message, places: entry.place.clone().into_iter().collect(), hint: None })
+            refused(Diagnostic { message, locations: entry.location.clone().into_iter().collect(), hint: None })
         };
         let config: SweepConfig =
             serde_json::from_value(json(&entry.node)).map_err(|error| wrong(format!("`sweep`: {error}")))?;
@@ -281,12 +281,12 @@ fn rounded(value: f64, low: f64, high: f64) -> Json {
     format!("{value:.*e}", 2 + same).parse::<f64>().map_or(value, |value| value.clamp(low, high)).into()
 }
 
-fn run(base: &Node, settings: &Settings, seed: Option<u64>, flags: &[Flag]) -> Result<ConfigWithPlaces> {
+fn run(base: &Node, settings: &Settings, seed: Option<u64>, flags: &[Flag]) -> Result<ConfigWithLocations> {
     let mut over = Node::empty();
     let seed = seed.map(|seed| ("train.seed".to_owned(), Json::from(seed)));
     for (key, value) in settings.iter().chain(&seed) {
         let node = parse("".as_ref(), &value.to_string()).map_err(refused)?;
-        set(&mut over, key, node.without_places(), &None);
+        set(&mut over, key, node.without_locations(), &None);
     }
     let schema = Schema::run_config();
     let base = overlay(&schema, schema.root(), base.clone(), over);

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use serde_json::{Map, Value as Json, json};
 
 use super::*;
-use crate::error::{Diagnostic, Error, Place};
+use crate::error::{Diagnostic, Error, Location};
 use crate::machine::Machine;
 
 /// Returns any value of a shape, with all required keys and some optional ones.
@@ -111,7 +111,10 @@ fn registry() -> Registry {
             crate::task::Origin::Generated
         }
 
-        fn samples(&self, _: &crate::task::Files<'_>) -> crate::Result<Vec<(crate::data::Place, crate::task::Sample)>> {
+        fn samples(
+            &self,
+            _: &crate::task::Files<'_>,
+        ) -> crate::Result<Vec<(crate::data::RowLocation, crate::task::Sample)>> {
             Ok(Vec::new())
         }
 
@@ -246,14 +249,14 @@ fn problems(text: &str) -> Vec<Diagnostic> {
 
 /// Returns each problem as `line:column message (hint)`.
 fn shown(text: &str) -> Vec<String> {
-    let place = |place: &Place| match place {
-        Place::File { line, column, width, .. } => format!("{line}:{column}+{width}"),
-        Place::Flag(name) | Place::Argument(name) => name.clone(),
+    let location = |location: &Location| match location {
+        Location::File { line, column, width, .. } => format!("{line}:{column}+{width}"),
+        Location::Flag(name) | Location::Argument(name) => name.clone(),
     };
     let show = |problem: Diagnostic| {
-        let places: Vec<_> = problem.places.iter().map(place).collect();
+        let locations: Vec<_> = problem.locations.iter().map(location).collect();
         let hint = problem.hint.map(|hint| format!(" ({hint})")).unwrap_or_default();
-        format!("{} {}{hint}", places.join(" "), problem.message)
+        format!("{} {}{hint}", locations.join(" "), problem.message)
     };
     problems(text).into_iter().map(show).collect()
 }
@@ -462,7 +465,7 @@ fn a_teacher_at_a_server_is_the_only_one_and_tells_something() {
         let shown = shown(&format!("{MINIMAL}{}", with(keys)));
         shown
             .into_iter()
-            .map(|problem| problem.split_once(' ').expect("places").1.to_owned())
+            .map(|problem| problem.split_once(' ').expect("locations").1.to_owned())
             .collect::<Vec<_>>()
             .join("\n")
     };
@@ -583,7 +586,7 @@ fn flags_make_a_configuration() {
     assert_eq!((ppo.advantages.kl.target, &ppo.rollouts.stop), (Some(6.0), &vec!["\n".to_owned(), "User:".to_owned()]));
     assert_eq!(written.config.train.adam_betas, [0.8, 0.99]);
     assert!(!written.config.train.shuffle);
-    assert_eq!(written.place("method.ppo.kl.target"), Some(&Place::Flag("--kl-target".into())));
+    assert_eq!(written.location("method.ppo.kl.target"), Some(&Location::Flag("--kl-target".into())));
     let reward = serde_json::to_value(&written.config.reward).expect("plain data");
     assert!(reward.to_string().contains(r#"["sh","my score.sh"]"#), "{reward}");
     // A list in the notation of a file also works on the command line.
@@ -618,7 +621,7 @@ fn a_flag_names_one_loss_or_several() {
     assert_eq!(several, ("[sigmoid, sft]".to_owned(), Some(vec![1.0, 0.5])));
     let Err(Error::Config(found)) = dpo(&[("loss-type", "sigmoid,hing")]) else { panic!("no loss is called `hing`") };
     assert!(found[0].message.starts_with("`method.dpo.loss_type[1]` is the word `hing`"), "{}", found[0].message);
-    assert_eq!(found[0].places, [Place::Flag("--loss-type".into())]);
+    assert_eq!(found[0].locations, [Location::Flag("--loss-type".into())]);
 }
 
 #[test]
@@ -645,7 +648,7 @@ fn flags_lie_over_the_file() {
         panic!("a word")
     };
     assert_eq!(found[0].message, "`method.ppo.clip_range` is the word `wide`, but a number is needed");
-    assert_eq!(found[0].places, [Place::Flag("--clip-range".into())]);
+    assert_eq!(found[0].locations, [Location::Flag("--clip-range".into())]);
 }
 
 #[test]

@@ -64,7 +64,7 @@ pub fn run(options: &Options, observer: &mut dyn Observer) -> Result<Report> {
     let runs = Stage::POLICIES.map(|stage| plan(options, &layout, stage)).into_iter().collect::<Result<Vec<_>>>()?;
     // All policies are measured like PPO: on the held-out prompts, by the reward model.
     let judge = runs.iter().find(|plan| plan.method().name() == Stage::Ppo.name());
-    let comparison = compare::run(&compare::Job { runs: &runs, judge, directory: &layout.root }, observer)?;
+    let comparison = compare::run(&compare::ComparisonInput { runs: &runs, judge, directory: &layout.root }, observer)?;
 
     let accuracy = reward_model.results["after"]["eval_accuracy"].as_f64();
     let mut report = Report::new(&comparison, sft_s, accuracy, options.seed);

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::score::check_finite;
 use super::{PASSES, naming_columns, open};
-use crate::data::{self, BadRows, ClassifierInput, Dataset, LoadOptions, Need, Place, Side, TextForm, left_out};
+use crate::data::{self, BadRows, ClassifierInput, Dataset, LoadOptions, Need, RowLocation, Side, TextForm, left_out};
 use crate::device::DeviceChoice;
 use crate::error::Error;
 use crate::host::read;
@@ -58,14 +58,14 @@ pub enum PerScope<T> {
     Tokens(Vec<T>),
 }
 
-/// Classifies rows, and passes each result to `each` with the place of its row. Returns remarks on rows that are left out.
+/// Classifies rows, and passes each result to `each` with the location of its row. Returns remarks on rows that are left out.
 ///
 /// # Errors
 /// If the model or a row is invalid, or if `each` fails.
 pub fn classes<E: From<Error>>(
     options: &ClassesOptions,
     progress: &mut dyn FnMut(usize, usize),
-    each: &mut dyn FnMut(&Place, ClassRow) -> Result<(), E>,
+    each: &mut dyn FnMut(&RowLocation, ClassRow) -> Result<(), E>,
 ) -> Result<Vec<String>, E> {
     let dir = open(&options.model, None)?;
     dir.check_classifier()?;
@@ -74,7 +74,7 @@ pub fn classes<E: From<Error>>(
     options.device.check_compute("`--compute`", options.compute)?;
     let weights = WeightFormat::from(options.compute);
     let model = Classifier::load_packed(&dir, weights, &options.device.device())?.into_frozen(weights);
-    let (rows, places, remarks) = texts(options, &dir, &model, &tokenizer)?;
+    let (rows, locations, remarks) = texts(options, &dir, &model, &tokenizer)?;
     let lengths: Vec<usize> = rows.iter().map(|row| row.ids.len()).collect();
     progress(0, rows.len());
     for range in PASSES.split(&lengths) {
@@ -87,17 +87,17 @@ pub fn classes<E: From<Error>>(
             let (own, others) = rest.split_at(count * labels);
             rest = others;
             own.iter().try_for_each(|&logit| check_finite(&format!("a logit of row {row}"), f64::from(logit)))?;
-            each(&places[row - 1], class_row(model.task(), own))?;
+            each(&locations[row - 1], class_row(model.task(), own))?;
         }
         progress(done, rows.len());
     }
     Ok(remarks)
 }
 
-/// Inputs of a classifier with the places of their rows, and remarks on rows that are left out.
-type ReadTexts = (Vec<ClassifierInput>, Vec<Place>, Vec<String>);
+/// Inputs of a classifier with the locations of their rows, and remarks on rows that are left out.
+type ReadTexts = (Vec<ClassifierInput>, Vec<RowLocation>, Vec<String>);
 
-/// Returns the text of every row. A row that cannot be read is an error with its place, unless it is skipped.
+/// Returns the text of every row. A row that cannot be read is an error with its location, unless it is skipped.
 fn texts(
     options: &ClassesOptions,
     dir: &ModelDir,
@@ -115,7 +115,7 @@ fn texts(
     let load = LoadOptions { max_rows, bad_rows, rename, ..LoadOptions::needing(Need::Columns) };
     let Dataset { rows, mut bad, .. } = data::load(&options.data, &load)?;
     let count = rows.len() + bad.count();
-    let (mut found, mut places) = (Vec::with_capacity(rows.len()), Vec::with_capacity(rows.len()));
+    let (mut found, mut locations) = (Vec::with_capacity(rows.len()), Vec::with_capacity(rows.len()));
     for row in &rows {
         let read = match data::classifier_input(row, &form, tokenizer) {
             Ok(read) => read,
@@ -125,7 +125,7 @@ fn texts(
             }
         };
         if let Err(message) = model.encoder.check(&text_of(&read)) {
-            let error = row.place.error(message);
+            let error = row.location.error(message);
             // A long text is not bad: it can be cut.
             if model.encoder.max_positions().is_some_and(|limit| limit < read.ids.len()) {
                 let hint = "`--truncate right` cuts texts at their end, `--truncate left` at their beginning";
@@ -135,11 +135,11 @@ fn texts(
             continue;
         }
         found.push(read);
-        places.push(row.place.clone());
+        locations.push(row.location.clone());
     }
     let settled = bad.settle(count, found.len());
     let bad = settled.map_err(|error| naming_columns(error, "`--text` and `--pair`", &recorded))?;
-    Ok((found, places, left_out(&bad.into_skipped()).into_iter().collect()))
+    Ok((found, locations, left_out(&bad.into_skipped()).into_iter().collect()))
 }
 
 fn text_of(row: &ClassifierInput) -> Text<'_> {

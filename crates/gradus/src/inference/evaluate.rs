@@ -25,7 +25,7 @@ use crate::objective::dpo::{DpoConfig, preferred};
 use crate::objective::reward_model::{BradleyTerry, RewardModelConfig};
 use crate::objective::sft;
 use crate::objective::{Objective, OfflineMethod};
-use crate::pretrained::{LabelPlan, Pretrained, Reader, TextFiles};
+use crate::pretrained::{IdReader, LabelPlan, Pretrained, TextFiles};
 use crate::reports::{PairTexts, PairsReport};
 use crate::reward::config::{Learned, RewardConfig};
 use crate::reward::{self, Interrupt, Score};
@@ -79,7 +79,7 @@ pub struct EvalOptions {
     pub max_length: usize,
     /// Files that replace the tokenizer and the chat template.
     pub text: TextFiles,
-    /// Whether to fill [`Measured::pairs`]. Only a reward model on pairs has it; other models are rejected.
+    /// Whether to fill [`EvalResult::pairs`]. Only a reward model on pairs has it; other models are rejected.
     pub report: bool,
     /// Device to compute on.
     pub device: DeviceChoice,
@@ -87,7 +87,7 @@ pub struct EvalOptions {
 
 /// Result of an evaluation.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Measured {
+pub struct EvalResult {
     /// Number of rows.
     pub rows: usize,
     /// Remarks on rows that were changed or left out, one sentence each.
@@ -120,7 +120,7 @@ pub struct Prediction {
     pub metrics: Map<String, Value>,
 }
 
-impl Measured {
+impl EvalResult {
     fn new(rows: usize, remarks: Vec<String>, metrics: Metrics) -> Self {
         Self { rows, remarks, metrics, errors: Map::new(), values: Vec::new(), samples: Vec::new(), pairs: None }
     }
@@ -167,7 +167,7 @@ impl Measured {
 /// # Errors
 /// If the model, a row or the reward is invalid; [`Error::Interrupted`](crate::Error::Interrupted) if `interrupt` ends
 /// the wait for a reward program.
-pub fn evaluate(options: &EvalOptions, interrupt: &Interrupt) -> Result<Measured> {
+pub fn evaluate(options: &EvalOptions, interrupt: &Interrupt) -> Result<EvalResult> {
     let files = open_files(&options.model, options.adapter.as_deref(), &options.text)?;
     // On pairs, a classifier with a single number is evaluated as a reward model.
     if files.dir.ranks() && are_pairs(options, interrupt) {
@@ -219,7 +219,7 @@ fn check_rooms(
 ) -> Result<()> {
     let way_out = |limit: usize| format!("`--max-length {limit}` cuts rows that are too long");
     let mut lengths = lengths;
-    lengths.try_for_each(|(row, lengths)| check_room(&rows[row].place, lengths, room, &way_out))
+    lengths.try_for_each(|(row, lengths)| check_room(&rows[row].location, lengths, room, &way_out))
 }
 
 /// Returns the lengths of both answers of pairs for [`check_rooms`].
@@ -231,7 +231,7 @@ fn lengths(pairs: &[PreferenceExample]) -> impl Iterator<Item = (usize, (usize, 
 }
 
 /// Evaluates a classifier on rows with labels.
-fn labels(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Result<Measured> {
+fn labels(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Result<EvalResult> {
     let (rows, notes) = rows(options, Need::Columns, interrupt)?;
     let task = Task::of(&files.dir)?;
     let recorded = files.dir.training_info().columns;
@@ -249,10 +249,10 @@ fn labels(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> R
     let stats = Classify { negative_label, ..Classify::default() }.evaluate(&model, &examples, PASSES, interrupt)?;
     let metrics = stats.metrics("");
     check_finite("the loss", metrics.get("loss").unwrap_or_default())?;
-    Ok(Measured::new(made.examples.len(), remarks(notes, &made), metrics))
+    Ok(EvalResult::new(made.examples.len(), remarks(notes, &made), metrics))
 }
 
-fn texts(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Result<Measured> {
+fn texts(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Result<EvalResult> {
     let (rows, notes) = rows(options, Need::Sft, interrupt)?;
     let made = data::sft_examples(&rows, &files.tokenizer, files.template.as_ref(), &tokenize(options, files)?)?;
     let texts = made.examples.iter().map(|text| (text.row, (text.source_len, text.ids.len() - text.source_len)));
@@ -277,7 +277,7 @@ fn texts(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Re
             begin += count;
         }
     }
-    let mut measured = Measured::new(made.examples.len(), remarks(notes, &made), Metrics::default()).with(&means);
+    let mut measured = EvalResult::new(made.examples.len(), remarks(notes, &made), Metrics::default()).with(&means);
     if let Some(loss) = measured.metrics.get("loss") {
         let perplexity = loss.exp();
         if perplexity.is_finite() {
@@ -333,7 +333,7 @@ fn reference(options: &EvalOptions, files: &Pretrained, longest: usize) -> Resul
     let Some(name) = &options.reference else { return Ok(None) };
     let dir = open_model(name)?;
     let shape = ModelShape::of(&dir)?;
-    let reader = Reader { part: "the reference", name, dir: &dir, shape: &shape };
+    let reader = IdReader { role: "the reference", name, dir: &dir, shape: &shape };
     reader
         .check(files, &options.model, true)
         .map_err(|error| error.with_hint("a KL between models with different ids has no meaning"))?;
@@ -341,7 +341,7 @@ fn reference(options: &EvalOptions, files: &Pretrained, longest: usize) -> Resul
     Ok(Some(CausalLm::load(&dir, &options.device.device())?))
 }
 
-fn preferences(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Result<Measured> {
+fn preferences(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Result<EvalResult> {
     let (rows, notes) = rows(options, Need::Preference, interrupt)?;
     // Long texts are cut on the same side as in training.
     let pair_cut = if files.dir.training_info().keeps_end == Some(true) { Side::Left } else { Side::Right };
@@ -359,14 +359,14 @@ fn preferences(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt)
         means.add_row("accuracy", f64::from(u8::from(score.is_right())), 1.0);
         means.add_row("margin", f64::from(score.chosen) - f64::from(score.rejected), 1.0);
     }
-    let measured = Measured::new(examples.len(), remarks(notes, &made), stats.metrics(""));
+    let measured = EvalResult::new(examples.len(), remarks(notes, &made), stats.metrics(""));
     let pairs = options.report.then(|| PairsReport {
         model: options.model.clone(),
         data: options.data.to_string(),
         metrics: measured.metrics.clone(),
         pairs: scores.into_iter().zip(&examples).map(|(score, pair)| (texts_of(pair, &rows, files), score)).collect(),
     });
-    Ok(Measured { errors: means.errors(), pairs, ..measured })
+    Ok(EvalResult { errors: means.errors(), pairs, ..measured })
 }
 
 /// Returns the texts of a pair as in its row. For rows of token ids, they are decoded.
@@ -378,7 +378,7 @@ fn texts_of(pair: &PreferenceExample, rows: &[data::Row], files: &Pretrained) ->
     let (begin, shared) = pair.chosen_ids.split_at(shared.count());
     let decoded = |ids: &[u32]| files.tokenizer.decode(ids, true).unwrap_or_default();
     PairTexts {
-        place: row.place.to_string(),
+        place: row.location.to_string(),
         prompt: part("prompt").unwrap_or_else(|| if parts.is_empty() { decoded(begin) } else { String::new() }),
         chosen: part("chosen").unwrap_or_else(|| decoded(shared)),
         rejected: part("rejected").unwrap_or_else(|| decoded(&pair.rejected_ids[begin.len()..])),
@@ -392,7 +392,7 @@ fn are_pairs(options: &EvalOptions, interrupt: &Interrupt) -> bool {
     task::load(&options.data, &pairs, interrupt).is_ok()
 }
 
-fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Result<Measured> {
+fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Result<EvalResult> {
     let device = options.device.device();
     let models = MetricModels::new(device.clone(), PASSES);
     let load = |learned: Learned<'_>| {
@@ -473,6 +473,6 @@ fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> 
         means.add_values("length", &lengths);
     }
     let remarks = remarks(notes, &made).into_iter().chain(measuring.remarks()).chain(of_reward).collect();
-    let measured = Measured::new(made.examples.len(), remarks, found.stats.metrics(""));
-    Ok(Measured { errors: means.errors(), values, samples, ..measured })
+    let measured = EvalResult::new(made.examples.len(), remarks, found.stats.metrics(""));
+    Ok(EvalResult { errors: means.errors(), values, samples, ..measured })
 }

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::PASSES;
 use crate::data::left_out;
-use crate::data::{BadRows, Place, RawRow, RowErrors, check_renames, open, reference_texts, rename, resolve};
+use crate::data::{BadRows, RawRow, RowErrors, RowLocation, check_renames, open, reference_texts, rename, resolve};
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::metric::{Interval, Measure, Metric, MetricConfig, Resampling, Row, intervals, of_row, remark_on};
@@ -91,12 +91,12 @@ pub fn measure(options: &MetricOptions, interrupt: &Interrupt) -> Result<MetricR
     let metrics = options.metrics.iter().map(|config| Ok((config.name(), config.build(&models, interrupt)?)));
     let metrics = metrics.collect::<Result<Vec<_>>>()?;
     let (found, bad) = read(options)?;
-    let (places, rows): (Vec<Place>, Vec<Row>) = found.into_iter().unzip();
+    let (locations, rows): (Vec<RowLocation>, Vec<Row>) = found.into_iter().unzip();
     let mut measured: Vec<(String, Measure)> = Vec::new();
     for (name, metric) in &metrics {
         let found = metric
             .measure(&rows)
-            .map_err(|error| of_row(error, |row, message| places[row].error(format!("`{name}`: {message}"))))?;
+            .map_err(|error| of_row(error, |row, message| locations[row].error(format!("`{name}`: {message}"))))?;
         measured.extend(found.into_iter().map(|measure| (measure.key(name), measure)));
     }
     let remark = |(name, metric): &(String, Box<dyn Metric>)| remark_on(name, &**metric);
@@ -116,8 +116,8 @@ pub(super) fn values(measured: &[(String, Measure)], resampling: Resampling) -> 
     measured.iter().zip(intervals).map(value).collect()
 }
 
-/// Returns the valid rows of a data set with their places, and the errors of the others.
-fn read(options: &MetricOptions) -> Result<(Vec<(Place, Row)>, RowErrors)> {
+/// Returns the valid rows of a data set with their locations, and the errors of the others.
+fn read(options: &MetricOptions) -> Result<(Vec<(RowLocation, Row)>, RowErrors)> {
     let name = &options.data;
     let source = resolve(name, &mut |_, _, _| {})?;
     let (mut rows, mut bad, mut read) = (Vec::new(), RowErrors::new(options.bad_rows), 0);
@@ -136,11 +136,11 @@ fn read(options: &MetricOptions) -> Result<(Vec<(Place, Row)>, RowErrors)> {
                 }
                 Err(fatal) => return Err(fatal),
             };
-            let RawRow { place, mut columns } = raw;
+            let RawRow { location, mut columns } = raw;
             rename(&mut columns, &options.rename);
             match row(columns) {
-                Ok(row) => rows.push((place, row)),
-                Err(message) => bad.push(place.error(message)),
+                Ok(row) => rows.push((location, row)),
+                Err(message) => bad.push(location.error(message)),
             }
         }
     }

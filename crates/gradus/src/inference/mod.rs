@@ -17,7 +17,7 @@ pub use chat::{
     JudgedPart, Piece, Prompter, SegmentsJudge, Session, TemplateInputs, TokenScore, score_text,
 };
 pub use classes::{ClassRow, ClassesOptions, PerScope, classes};
-pub use evaluate::{EvalOptions, Measured, Prediction, evaluate};
+pub use evaluate::{EvalOptions, EvalResult, Prediction, evaluate};
 pub use export::{ExportOptions, Exported, GgufWeights, export};
 pub use merge::{MergeOptions, Merged, merge};
 pub use metrics::{MetricOptions, MetricReport, MetricValue, measure};
@@ -26,7 +26,7 @@ pub use sample::{Prompts, SampleOptions, Sampled, sample};
 pub use score::{LogprobRow, RewardRow, ScoreOptions, Scored, logprobs, rewards};
 
 use crate::batches::MicroBatch;
-use crate::data::{Place, TokenizeOptions};
+use crate::data::{RowLocation, TokenizeOptions};
 use crate::error::{Error, Result};
 use crate::model::{ClassifierColumns, ModelDir, PositionBudget, open_model, resolve};
 use crate::pretrained::{Pretrained, TextFiles};
@@ -69,7 +69,7 @@ fn naming_columns(error: Error, flags: &str, recorded: &ClassifierColumns) -> Er
 /// Rejects a row with texts of `prompt` and `new` tokens that have no room in the model. `way_out` completes the hint, given the
 /// number of tokens that fit.
 fn check_room(
-    place: &Place,
+    location: &RowLocation,
     (prompt, new): (usize, usize),
     room: PositionBudget,
     way_out: &dyn Fn(usize) -> String,
@@ -86,7 +86,7 @@ fn check_room(
             room.too_long(0) - 1
         ),
     };
-    Err(place.error(message).with_hint(way_out(limit)))
+    Err(location.error(message).with_hint(way_out(limit)))
 }
 
 /// Returns tokenization options for the model in `files`. With an encoder, prompt and completion are separate.

@@ -6,7 +6,9 @@ use serde::Serialize;
 
 use super::open_files;
 use super::score::check_finite;
-use crate::data::{self, BadRows, Content, Dataset, LoadOptions, Need, Place, Row, RowData, TokenizeOptions, left_out};
+use crate::data::{
+    self, BadRows, Content, Dataset, LoadOptions, Need, Row, RowData, RowLocation, TokenizeOptions, left_out,
+};
 use crate::device::DeviceChoice;
 use crate::error::Error;
 use crate::generate::{BeamParams, SamplingParams};
@@ -42,7 +44,7 @@ impl Prompts {
             Self::Texts(texts) => texts,
         };
         let row = |(index, text): (usize, &String)| Row {
-            place: Place { file: Path::new("--prompt").into(), line: index + 1, row_in_array: None },
+            location: RowLocation { file: Path::new("--prompt").into(), line: index + 1, row_in_array: None },
             index,
             data: RowData::Prompt(Content::Text(text.clone())),
             columns: serde_json::Map::new(),

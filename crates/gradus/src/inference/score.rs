@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::{PASSES, check_room, open_files};
-use crate::data::{self, BadRows, Dataset, LoadOptions, Need, Place, SftExample, TokenizeOptions, left_out};
+use crate::data::{self, BadRows, Dataset, LoadOptions, Need, RowLocation, SftExample, TokenizeOptions, left_out};
 use crate::device::DeviceChoice;
 use crate::error::Error;
 use crate::host::read;
@@ -68,10 +68,10 @@ pub struct RewardRow {
     pub reward: f32,
 }
 
-/// Receives the score of a row, with the place of the row.
-type Each<'a, T, E> = &'a mut dyn FnMut(&Place, Scored<T>) -> Result<(), E>;
+/// Receives the score of a row, with the location of the row.
+type Each<'a, T, E> = &'a mut dyn FnMut(&RowLocation, Scored<T>) -> Result<(), E>;
 
-/// Scores rows with a language model, and passes each score to `each` with the place of its row. Returns remarks on rows that are left
+/// Scores rows with a language model, and passes each score to `each` with the location of its row. Returns remarks on rows that are left
 /// out.
 ///
 /// # Errors
@@ -88,7 +88,7 @@ pub fn logprobs<E: From<Error>>(
     }
     let Examples { texts, mut pairs, remarks } = examples(options, &files, false)?;
     let model = CausalLm::load(&files.dir, &options.device.device())?;
-    check_length(&texts, &pairs.places, ModelShape::of(&files.dir)?.text_budget())?;
+    check_length(&texts, &pairs.locations, ModelShape::of(&files.dir)?.text_budget())?;
     in_passes::<E>(&texts, progress, &mut |examples| {
         let batch = model.batch(&Rows::Alone(examples.iter().map(sft::sequence).collect()));
         let logprobs_m = match batch.targets().is_empty() {
@@ -102,8 +102,8 @@ pub fn logprobs<E: From<Error>>(
             let sum = own.iter().map(|&logprob| f64::from(logprob)).sum::<f64>();
             check_finite("the log-probability of a token", sum)?;
             let row = LogprobRow { logprobs: own.to_vec(), sum, mean: (count > 0).then(|| sum / count as f64) };
-            if let Some((place, scored)) = pairs.join(row) {
-                each(place, scored)?;
+            if let Some((location, scored)) = pairs.join(row) {
+                each(location, scored)?;
             }
         }
         Ok(())
@@ -111,7 +111,7 @@ pub fn logprobs<E: From<Error>>(
     Ok(remarks)
 }
 
-/// Scores rows with a reward model, and passes each score to `each` with the place of its row. Returns remarks on rows that are left
+/// Scores rows with a reward model, and passes each score to `each` with the location of its row. Returns remarks on rows that are left
 /// out.
 ///
 /// # Errors
@@ -124,12 +124,12 @@ pub fn rewards<E: From<Error>>(
     let files = open_files(&options.model, options.adapter.as_deref(), &options.text)?;
     let Examples { texts, mut pairs, remarks } = examples(options, &files, true)?;
     let model = Ranker::load(&files.dir, &options.device.device())?;
-    check_length(&texts, &pairs.places, ModelShape::of(&files.dir)?.text_budget().read_whole())?;
+    check_length(&texts, &pairs.locations, ModelShape::of(&files.dir)?.text_budget().read_whole())?;
     in_passes::<E>(&texts, progress, &mut |examples| {
         let rows = examples.iter().map(|example| Sequence { counted: Counted::Nothing, ..sft::sequence(example) });
         read(&model.rewards(&Rows::Alone(rows.collect()), None)).into_iter().try_for_each(|reward| {
             check_finite("a reward", f64::from(reward))?;
-            pairs.join(RewardRow { reward }).map_or(Ok(()), |(place, scored)| each(place, scored))
+            pairs.join(RewardRow { reward }).map_or(Ok(()), |(location, scored)| each(location, scored))
         })
     })?;
     Ok(remarks)
@@ -149,8 +149,8 @@ struct Examples<T> {
 struct Pairs<T> {
     /// Index of the data row of each text, from 0. Both texts of a pair have the same row.
     rows: Vec<usize>,
-    /// Place of each text.
-    places: Vec<Place>,
+    /// Location of each text.
+    locations: Vec<RowLocation>,
     /// Number of texts scored so far.
     scored: usize,
     chosen: Option<T>,
@@ -158,7 +158,7 @@ struct Pairs<T> {
 
 impl<T> Pairs<T> {
     /// Adds the score of the next text, and returns the scores of its row if they are complete.
-    fn join(&mut self, result: T) -> Option<(&Place, Scored<T>)> {
+    fn join(&mut self, result: T) -> Option<(&RowLocation, Scored<T>)> {
         let row = self.rows[self.scored];
         self.scored += 1;
         let scored = match self.chosen.take() {
@@ -169,7 +169,7 @@ impl<T> Pairs<T> {
             }
             None => Scored::One(result),
         };
-        Some((&self.places[self.scored - 1], scored))
+        Some((&self.locations[self.scored - 1], scored))
     }
 }
 
@@ -187,7 +187,7 @@ fn examples<T>(options: &ScoreOptions, files: &Pretrained, for_reward: bool) -> 
         match row.answers(read.implicit_prompt) {
             Ok(Some(answers)) => rows.extend(answers),
             Ok(None) => rows.push(row),
-            Err(message) => bad.push(row.place.error(message)),
+            Err(message) => bad.push(row.location.error(message)),
         }
         of.resize(rows.len(), index);
     }
@@ -207,18 +207,19 @@ fn examples<T>(options: &ScoreOptions, files: &Pretrained, for_reward: bool) -> 
             None => "the row has nothing to score",
         };
         is_whole[of[i]] = false;
-        let is_known =
-            skipped.iter().any(|skipped| *skipped.file == *row.place.file && skipped.line == Some(row.place.line));
+        let is_known = skipped
+            .iter()
+            .any(|skipped| *skipped.file == *row.location.file && skipped.line == Some(row.location.line));
         if !is_known {
-            bad.push(row.place.error(message));
+            bad.push(row.location.error(message));
         }
     }
     skipped.into_iter().for_each(|row| bad.push(Error::data(row.file, row.line, row.problem)));
     texts.retain(|text| is_whole[of[text.row]]);
     let bad = bad.settle(count, texts.len())?;
-    let (rows, places) = texts.iter().map(|text| (of[text.row], rows[text.row].place.clone())).unzip();
+    let (rows, locations) = texts.iter().map(|text| (of[text.row], rows[text.row].location.clone())).unzip();
     let remarks = left_out(&bad.into_skipped()).into_iter().collect();
-    Ok(Examples { texts, pairs: Pairs { rows, places, scored: 0, chosen: None }, remarks })
+    Ok(Examples { texts, pairs: Pairs { rows, locations, scored: 0, chosen: None }, remarks })
 }
 
 /// Rejects numbers that JSON cannot represent.
@@ -230,12 +231,12 @@ pub(super) fn check_finite(what: &str, value: f64) -> Result<(), Error> {
         .with_hint("the training that wrote it may have diverged: use an earlier checkpoint"))
 }
 
-fn check_length(texts: &[SftExample], places: &[Place], room: PositionBudget) -> Result<(), Error> {
+fn check_length(texts: &[SftExample], locations: &[RowLocation], room: PositionBudget) -> Result<(), Error> {
     let way_out = |limit: usize| {
         format!("shorten the row: scores of cut texts would mislead; `gradus eval --max-length {limit}` cuts long rows")
     };
-    texts.iter().zip(places).try_for_each(|(text, place)| {
-        check_room(place, (text.source_len, text.ids.len() - text.source_len), room, &way_out)
+    texts.iter().zip(locations).try_for_each(|(text, location)| {
+        check_room(location, (text.source_len, text.ids.len() - text.source_len), room, &way_out)
     })
 }
 

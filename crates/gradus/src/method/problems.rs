@@ -3,27 +3,27 @@
 use std::fmt::Debug;
 use std::ops::RangeInclusive;
 
-use crate::error::{Diagnostic, Place};
+use crate::error::{Diagnostic, Location};
 
 /// A problem and the keys that it concerns.
 #[derive(Debug)]
 pub struct Problem {
     /// Dotted keys.
     pub keys: Vec<String>,
-    /// Message, places and hint.
+    /// Message, locations and hint.
     pub diagnostic: Diagnostic,
 }
 
-/// Collects problems and maps dotted keys to places in files.
+/// Collects problems and maps dotted keys to locations in files.
 pub struct Problems<'a> {
-    place: &'a dyn Fn(&str) -> Option<Place>,
+    location: &'a dyn Fn(&str) -> Option<Location>,
     problems: Vec<Problem>,
 }
 
 impl<'a> Problems<'a> {
-    /// Creates an empty collection; `place` returns where a key was written.
-    pub fn new(place: &'a dyn Fn(&str) -> Option<Place>) -> Self {
-        Self { place, problems: Vec::new() }
+    /// Creates an empty collection; `location` returns where a key was written.
+    pub fn new(location: &'a dyn Fn(&str) -> Option<Location>) -> Self {
+        Self { location, problems: Vec::new() }
     }
 
     /// Returns all problems in the order in which they were reported.
@@ -37,9 +37,9 @@ impl<'a> Problems<'a> {
             return;
         }
         let (message, hint) = problem();
-        let places = keys.iter().filter_map(|key| (self.place)(key)).collect();
+        let locations = keys.iter().filter_map(|key| (self.location)(key)).collect();
         let keys = keys.iter().map(|key| (*key).to_owned()).collect();
-        self.problems.push(Problem { keys, diagnostic: Diagnostic { message, places, hint } });
+        self.problems.push(Problem { keys, diagnostic: Diagnostic { message, locations, hint } });
     }
 
     /// Reports a value below `least`.

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Objective, OfflineMethod, Pass, evaluate_loss};
+use super::{LossContext, Objective, OfflineMethod, evaluate_loss};
 use crate::batches::MicroBatch;
 use crate::data::feedback::SENTENCES;
 use crate::data::{
@@ -350,10 +350,10 @@ impl Objective for Classify {
         &self,
         model: &Classifier,
         examples: &[&LabeledExample],
-        pass: Pass,
+        context: LossContext,
         measured: &mut Readings<Stats>,
     ) -> Option<Tensor<1>> {
-        let (k, logits_mk) = (model.task().labels.len(), logits(model, examples, pass.dropout));
+        let (k, logits_mk) = (model.task().labels.len(), logits(model, examples, context.dropout));
         let ([m, _], device) = (logits_mk.dims(), logits_mk.device());
         let targets_mk = || Tensor::from_data(TensorData::new(targets(examples, k), [m, k]), &device);
         let losses_m = match model.task().reading {
@@ -373,7 +373,7 @@ impl Objective for Classify {
         let weights: Vec<f32> = examples.iter().flat_map(|example| example.weights.clone()).collect();
         let weights_m = Tensor::from_data(TensorData::new(weights, [m]), &device);
         // A step in which every label has weight 0 has no loss.
-        (pass.totals.weight > 0.0).then(|| sum(losses_m * weights_m) / pass.totals.weight)
+        (context.totals.weight > 0.0).then(|| sum(losses_m * weights_m) / context.totals.weight)
     }
 
     /// In addition to the loss: accuracy, macro F1, and precision, recall and F1 of each label. With a negative label,

@@ -18,7 +18,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Objective, OfflineMethod, Pass, StepId};
+use super::{LossContext, Objective, OfflineMethod, StepId};
 use crate::batches::MicroBatch;
 use crate::data::{self, Examples, Need, Row, SftExample, TokenizeOptions, TooLong};
 use crate::error::{Error, Result};
@@ -471,7 +471,7 @@ impl Objective for Distill {
         &self,
         model: &CausalLm,
         examples: &[&DistillExample],
-        pass: Pass,
+        context: LossContext,
         measured: &mut Readings<Stats>,
     ) -> Option<Tensor<1>> {
         let rows = || Rows::Alone(examples.iter().map(|example| sequence(example)).collect());
@@ -509,7 +509,7 @@ impl Objective for Distill {
             }
         };
         measured.mean_of("divergence", &losses_m);
-        Some(sum(losses_m) / pass.totals.targets.max(1) as f64)
+        Some(sum(losses_m) / context.totals.targets.max(1) as f64)
     }
 
     fn describe(&self, example: &DistillExample) -> Value {

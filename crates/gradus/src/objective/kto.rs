@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Objective, OfflineMethod, Pass, Totals};
+use super::{LossContext, Objective, OfflineMethod, Totals};
 use crate::batches::MicroBatch;
 use crate::data::{self, Examples, Need, Row, TokenizeOptions, TooLong, UnpairedExample};
 use crate::error::Result;
@@ -279,7 +279,7 @@ impl Objective for Kto {
         &self,
         model: &CausalLm,
         examples: &[&KtoExample],
-        pass: Pass,
+        context: LossContext,
         measured: &mut Readings<Stats>,
     ) -> Option<Tensor<1>> {
         let Some(references) = examples.iter().map(|example| example.reference).collect::<Option<Vec<(f32, f64)>>>()
@@ -287,7 +287,7 @@ impl Objective for Kto {
             // Without context, these examples are the whole step.
             let whole = MicroBatch::new(usize::MAX, None);
             let completed = self.with_point(model, examples, whole).expect("it is known unless a reference is kept");
-            return self.loss(model, &completed.iter().collect::<Vec<_>>(), pass, measured);
+            return self.loss(model, &completed.iter().collect::<Vec<_>>(), context, measured);
         };
         let batch = model.batch(&Rows::Alone(examples.iter().map(|example| sequence(&example.example)).collect()));
         if batch.targets().is_empty() {
@@ -300,10 +300,10 @@ impl Objective for Kto {
             reference_point: references.first().map_or(0.0, |(_, point)| *point),
         };
         let (counts_b, beta) = (batch.counts_b().to_vec(), self.config.beta);
-        let of_pass = self.config.loss(found.logprobs_m, &counts_b, &inputs, pass.totals);
+        let of_pass = self.config.loss(found.logprobs_m, &counts_b, &inputs, context.totals);
         let tensors = [&of_pass.log_ratios_b, &of_pass.logps_b, &found.mean_logits_m, &found.entropies_m];
         measured.later(tensors, move |[log_ratios, logps, mean_logits, entropies], stats| {
-            observe(&log_ratios, &logps, &inputs, beta, pass.totals, stats);
+            observe(&log_ratios, &logps, &inputs, beta, context.totals, stats);
             let mut rest = mean_logits.as_slice();
             for (&count, &is_desirable) in counts_b.iter().zip(&inputs.labels_b) {
                 let (own, others) = rest.split_at(count);

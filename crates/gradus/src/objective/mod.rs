@@ -113,9 +113,9 @@ pub struct StepId {
     pub ranks: Ranks,
 }
 
-/// Context of one forward pass.
+/// What the loss of one forward pass needs from its step.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Pass {
+pub struct LossContext {
     /// The step's denominators.
     pub totals: Totals,
     /// Random stream of the dropout masks; without it nothing is dropped. Objectives that compare logprobs of one text
@@ -178,7 +178,7 @@ pub trait Objective {
         &self,
         model: &Self::Model,
         examples: &[&Self::Example],
-        pass: Pass,
+        context: LossContext,
         measured: &mut Readings<Stats>,
     ) -> Option<Tensor<1>>;
 
@@ -237,7 +237,7 @@ pub fn evaluate_loss<O: Objective + ?Sized>(
     passes: MicroBatch,
     progress: &dyn Progress,
 ) -> Result<Stats> {
-    let step = Pass { totals: totals(objective, examples), dropout: None };
+    let context = LossContext { totals: totals(objective, examples), dropout: None };
     let with_context = objective.with_batch_context(model, examples, passes, progress)?;
     let examples = with_context.as_ref().map_or_else(|| examples.to_vec(), |examples| examples.iter().collect());
     let lengths: Vec<usize> = examples.iter().map(|example| objective.tokens(example)).collect();
@@ -248,7 +248,7 @@ pub fn evaluate_loss<O: Objective + ?Sized>(
         for (_, pass) in in_lanes[lane].clone() {
             progress.advance("evaluated", pass.start, examples.len()).map_err(|_| IsInterrupted)?;
             let mut readings = Readings::default();
-            let share = objective.loss(model, &examples[pass], step, &mut readings);
+            let share = objective.loss(model, &examples[pass], context, &mut readings);
             let read = readings.read(share.as_slice(), &mut measured);
             loss += read.first().map_or(0.0, |share| f64::from(share[0]));
         }

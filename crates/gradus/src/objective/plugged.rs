@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 use burn::tensor::Tensor;
 use serde_json::{Map, Value};
 
-use super::{Objective, OfflineMethod, PairScore, Pass, Readings, StepId, TrainingExample};
+use super::{LossContext, Objective, OfflineMethod, PairScore, Readings, StepId, TrainingExample};
 use crate::batches::MicroBatch;
 use crate::data::{Examples, Need, Row, TokenizeOptions};
 use crate::error::Result;
@@ -274,10 +274,10 @@ impl<O: Objective<Model = CausalLm, Example: 'static>> Objective for Erased<O> {
         &self,
         model: &CausalLm,
         examples: &[&PluggedTrainingExample],
-        pass: Pass,
+        context: LossContext,
         measured: &mut Readings<Stats>,
     ) -> Option<Tensor<1>> {
-        self.0.loss(model, &as_examples(examples), pass, measured)
+        self.0.loss(model, &as_examples(examples), context, measured)
     }
 
     fn evaluate(
@@ -352,10 +352,10 @@ impl Objective for PluggedObjective {
         &self,
         model: &CausalLm,
         examples: &[&PluggedTrainingExample],
-        pass: Pass,
+        context: LossContext,
         measured: &mut Readings<Stats>,
     ) -> Option<Tensor<1>> {
-        self.0.loss(model, examples, pass, measured)
+        self.0.loss(model, examples, context, measured)
     }
 
     fn evaluate(

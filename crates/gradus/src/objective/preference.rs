@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 use burn::tensor::Tensor;
 use serde_json::{Value, json};
 
-use super::{Objective, OfflineMethod, Pass, Totals};
+use super::{LossContext, Objective, OfflineMethod, Totals};
 use crate::batches::MicroBatch;
 use crate::data::{self, Examples, PreferenceExample, Row, TokenizeOptions, TooLong};
 use crate::error::Result;
@@ -130,11 +130,11 @@ impl<L: PairLoss> Objective for PreferenceObjective<L> {
         &self,
         model: &CausalLm,
         pairs: &[&L::Pair],
-        pass: Pass,
+        context: LossContext,
         measured: &mut Readings<Stats>,
     ) -> Option<Tensor<1>> {
         let rows = Rows::Pairs(pairs.iter().map(|&pair| L::sequences(pair.borrow())).collect());
-        let batch = model.batch(&rows).dropping(pass.dropout.filter(|_| L::DROPS_OUT));
+        let batch = model.batch(&rows).dropping(context.dropout.filter(|_| L::DROPS_OUT));
         if batch.targets().is_empty() {
             return None;
         }
@@ -144,7 +144,7 @@ impl<L: PairLoss> Objective for PreferenceObjective<L> {
         let tokens = model.token_logprobs(hidden_nd, batch.targets(), 1.0);
         let of_pass = PairPass { pairs, model, batch: &batch, hidden_nd: kept_nd, reference_b, tokens: &tokens };
         let chosen_tokens = of_pass.chosen_tokens();
-        let loss = self.0.loss(of_pass, pass.totals, measured);
+        let loss = self.0.loss(of_pass, context.totals, measured);
         observe_tokens(&tokens, chosen_tokens, measured);
         Some(loss)
     }

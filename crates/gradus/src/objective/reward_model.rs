@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Objective, OfflineMethod, Pass, evaluate_loss};
+use super::{LossContext, Objective, OfflineMethod, evaluate_loss};
 use crate::batches::MicroBatch;
 use crate::data::{self, Examples, Need, PreferenceExample, Row, Side, TokenizeOptions, TooLong};
 use crate::error::Result;
@@ -203,10 +203,10 @@ impl Objective for BradleyTerry {
         &self,
         model: &Ranker,
         pairs: &[&PreferenceExample],
-        pass: Pass,
+        context: LossContext,
         measured: &mut Readings<Stats>,
     ) -> Option<Tensor<1>> {
-        let [chosen_p, rejected_p] = Self::rewards(model, pairs, pass.dropout);
+        let [chosen_p, rejected_p] = Self::rewards(model, pairs, context.dropout);
         measured.later([&chosen_p, &rejected_p], |[chosen, rejected], stats| observe(&chosen, &rejected, stats));
         let margins_p: Vec<f32> = pairs.iter().map(|pair| pair.margin.unwrap_or(0.0)).collect();
         let margins_p = Tensor::from_data(TensorData::new(margins_p, [pairs.len()]), &chosen_p.device());
@@ -214,7 +214,7 @@ impl Objective for BradleyTerry {
         if self.center_rewards_coefficient != 0.0 {
             losses_p = losses_p + centering(chosen_p, rejected_p) * self.center_rewards_coefficient;
         }
-        Some(sum(losses_p) / pass.totals.examples as f64)
+        Some(sum(losses_p) / context.totals.examples as f64)
     }
 
     /// In addition to the training metrics: a 95 % interval for the accuracy, the expected calibration error, the

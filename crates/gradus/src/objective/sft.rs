@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Objective, OfflineMethod, Pass};
+use super::{LossContext, Objective, OfflineMethod};
 use crate::data::{self, Examples, Need, Row, SftExample, TokenizeOptions, TooLong};
 use crate::error::{Error, Result};
 use crate::loss::reduce::sum;
@@ -187,11 +187,11 @@ impl Objective for Sft {
         &self,
         model: &CausalLm,
         rows: &[&SftExample],
-        pass: Pass,
+        context: LossContext,
         measured: &mut Readings<Stats>,
     ) -> Option<Tensor<1>> {
         let rows = Rows::Alone(rows.iter().map(|row| sequence(row)).collect());
-        let batch = model.batch(&rows).dropping(pass.dropout);
+        let batch = model.batch(&rows).dropping(context.dropout);
         if batch.targets().is_empty() {
             return None;
         }
@@ -205,7 +205,7 @@ impl Objective for Sft {
                 sft::nll_smoothed(found.logprobs_m, found.mean_logits_m, found.log_partitions_m, share)
             }
         };
-        Some(sum(losses_m) / pass.totals.targets as f64)
+        Some(sum(losses_m) / context.totals.targets as f64)
     }
 
     fn describe(&self, row: &SftExample) -> Value {

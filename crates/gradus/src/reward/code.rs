@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
-use gradus_environments::sandbox::{Outcome, Sandbox, SandboxConfig};
+use gradus_environments::sandbox::{ProgramOutput, Sandbox, SandboxConfig};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -124,7 +124,7 @@ def _run():
 _run()
 ";
 
-fn is_passed(outcome: &Outcome, secret: &str) -> bool {
+fn is_passed(outcome: &ProgramOutput, secret: &str) -> bool {
     outcome.stdout.lines().any(|line| line == secret)
 }
 

@@ -3,7 +3,7 @@
 //! [`gradus_metrics::mathematics`] defines answers and their equality. The scale is that of Yeo et al. 2025,
 //! <https://arxiv.org/abs/2502.03373>, appendix C.1, as in TRL 1.16's `get_cosine_scaled_reward`.
 
-use gradus_metrics::mathematics::Answer;
+use gradus_metrics::mathematics::MathAnswer;
 
 use super::config::{CosineRule, MathRule};
 use super::{Reward, RewardError, Score, column_text, config_error};
@@ -27,7 +27,7 @@ impl MathReward {
 /// Returns whether the completion's answer equals the column's, or `None` if the column holds no answer.
 fn is_correct(prompt: &Prompt, rollout: &Rollout, rule: &MathRule) -> Result<Option<bool>, RewardError> {
     let gold = column_text(prompt, &rule.column)?;
-    let Some(gold) = Answer::gold(&gold) else { return Ok(None) };
+    let Some(gold) = MathAnswer::gold(&gold) else { return Ok(None) };
     let text = match &rule.after {
         // Text before the mark is not an answer, and without the mark there is no answer.
         Some(mark) => match rollout.completion.rsplit_once(mark.as_str()) {
@@ -36,7 +36,7 @@ fn is_correct(prompt: &Prompt, rollout: &Rollout, rule: &MathRule) -> Result<Opt
         },
         None => &rollout.completion,
     };
-    Ok(Some(Answer::find(text).is_some_and(|answer| gold.is_matched_by(&answer))))
+    Ok(Some(MathAnswer::find(text).is_some_and(|answer| gold.is_matched_by(&answer))))
 }
 
 fn scored(rollouts: &Rollouts, rule: &MathRule, value: impl Fn(bool, usize) -> f32) -> Vec<Result<Score, RewardError>> {

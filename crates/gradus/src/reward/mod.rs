@@ -77,7 +77,7 @@ pub use numeric::{NumericAnswerReward, last_number};
 pub use overlong::SoftOverlong;
 pub use repeat::RepeatPenalty;
 pub use running_mean::RunningMean;
-pub use score::{Count, Part, Score};
+pub use score::{Count, RewardPart, Score};
 pub use think::ThinkFormatReward;
 pub use toxicity::{ToxicityConfig, ToxicityReward};
 
@@ -359,9 +359,9 @@ fn column_text(prompt: &Prompt, column: &str) -> Result<String, RewardError> {
     }
 }
 
-/// Creates a configuration error about the reward, without a place: the caller adds the position of the value.
+/// Creates a configuration error about the reward, without a location: the caller adds the position of the value.
 fn config_error(message: String, hint: Option<String>) -> Error {
-    Error::Config(vec![Diagnostic { message, places: Vec::new(), hint }])
+    Error::Config(vec![Diagnostic { message, locations: Vec::new(), hint }])
 }
 
 #[cfg(test)]

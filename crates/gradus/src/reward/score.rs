@@ -14,7 +14,7 @@ pub(super) const CUT: &str = "cut";
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Score {
     /// Parts, in the order in which they are added.
-    pub parts: Vec<Part>,
+    pub parts: Vec<RewardPart>,
     /// Counts for the log.
     pub counts: Vec<Count>,
 }
@@ -46,7 +46,7 @@ impl Count {
 
 /// One part of a reward.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Part {
+pub struct RewardPart {
     /// Name in the log. Empty for a reward with a single part, which uses the reward's own name.
     pub name: String,
     /// Factor of its values in the sum; negative if less is better.
@@ -55,7 +55,7 @@ pub struct Part {
     pub rewards_t: Vec<f32>,
 }
 
-impl Part {
+impl RewardPart {
     /// Returns the sum over tokens, before weighting.
     pub fn total(&self) -> f32 {
         self.rewards_t.iter().sum()
@@ -65,7 +65,7 @@ impl Part {
 impl Score {
     /// Creates a score with one value per token.
     pub fn per_token(rewards_t: Vec<f32>) -> Self {
-        Self { parts: vec![Part { name: String::new(), weight: 1.0, rewards_t }], counts: Vec::new() }
+        Self { parts: vec![RewardPart { name: String::new(), weight: 1.0, rewards_t }], counts: Vec::new() }
     }
 
     /// Creates a sequence-level score: `value` on the last of `tokens` tokens.
@@ -85,7 +85,7 @@ impl Score {
     /// Computes `Σ weight · reward` for each token, added in the order of the parts; `None` if the row was not scored.
     pub fn rewards_t(&self) -> Option<Vec<f32>> {
         let mut sums_t = vec![0.0; self.parts.first()?.rewards_t.len()];
-        for Part { weight, rewards_t, .. } in &self.parts {
+        for RewardPart { weight, rewards_t, .. } in &self.parts {
             for (sum, reward) in sums_t.iter_mut().zip(rewards_t) {
                 *sum += weight * reward;
             }
@@ -101,14 +101,14 @@ impl Score {
     /// Adds `other` as the part `name` with this weight; its own parts and counts are then named `name/…`.
     pub(super) fn add(&mut self, name: &str, weight: f32, other: Self) {
         let named = |own: String| if own.is_empty() { name.to_owned() } else { format!("{name}/{own}") };
-        let part = |part: Part| Part { name: named(part.name), weight: weight * part.weight, ..part };
+        let part = |part: RewardPart| RewardPart { name: named(part.name), weight: weight * part.weight, ..part };
         self.parts.extend(other.parts.into_iter().map(part));
         self.counts.extend(other.counts.into_iter().map(|count| Count { name: named(count.name), ..count }));
     }
 
     /// Rejects scores that no trainer can use: parts of the wrong length, and sums that are not finite.
     pub(super) fn check(&self, tokens: usize) -> Result<(), RewardError> {
-        for Part { name, rewards_t, .. } in &self.parts {
+        for RewardPart { name, rewards_t, .. } in &self.parts {
             if rewards_t.len() != tokens {
                 let of = if name.is_empty() { String::new() } else { format!("`{name}`: ") };
                 let message = format!("{of}{} values for a completion of {tokens} tokens", rewards_t.len());
@@ -128,9 +128,12 @@ mod tests {
 
     #[test]
     fn a_token_is_worth_the_weighted_sum_of_its_parts() {
-        let part =
-            |name: &str, weight, rewards_t: [f32; 3]| Part { name: name.into(), weight, rewards_t: rewards_t.into() };
-        let of = |parts: Vec<Part>| Score { parts, ..Score::default() };
+        let part = |name: &str, weight, rewards_t: [f32; 3]| RewardPart {
+            name: name.into(),
+            weight,
+            rewards_t: rewards_t.into(),
+        };
+        let of = |parts: Vec<RewardPart>| Score { parts, ..Score::default() };
         let score = of(vec![part("a", 2.0, [1.0, 0.0, 3.0]), part("b", -0.5, [0.0, 4.0, 2.0])]);
         assert_eq!(score.rewards_t(), Some(vec![2.0, -2.0, 5.0])); // 2·1, −½·4, 2·3 − ½·2
         assert_eq!((score.parts[0].total(), score.parts[1].total(), score.total()), (4.0, 6.0, Some(5.0)));
@@ -139,7 +142,7 @@ mod tests {
 
     #[test]
     fn weights_of_sums_within_sums_multiply() {
-        let part = |name: &str, weight| Part { name: name.into(), weight, rewards_t: vec![3.0] };
+        let part = |name: &str, weight| RewardPart { name: name.into(), weight, rewards_t: vec![3.0] };
         let inner = Score { parts: vec![part("inner", -0.5)], counts: vec![Count::new("right", 1.0, 2)] };
         let mut sum = Score::default();
         sum.add("outer", 4.0, inner);
@@ -150,13 +153,13 @@ mod tests {
 
     #[test]
     fn a_part_of_the_wrong_length_is_named() {
-        let part = |name: &str, tokens| Part { name: name.into(), weight: 1.0, rewards_t: vec![0.0; tokens] };
-        let of = |parts: Vec<Part>| Score { parts, ..Score::default() };
+        let part = |name: &str, tokens| RewardPart { name: name.into(), weight: 1.0, rewards_t: vec![0.0; tokens] };
+        let of = |parts: Vec<RewardPart>| Score { parts, ..Score::default() };
         let score = of(vec![part("a", 3), part("b", 2)]);
         let error = score.check(3).unwrap_err();
         assert_eq!(error.message, "`b`: 2 values for a completion of 3 tokens");
         // A part with weight 0 may still be infinite; the sum is then NaN.
-        let score = of(vec![Part { weight: 0.0, rewards_t: vec![f32::INFINITY], ..part("a", 1) }]);
+        let score = of(vec![RewardPart { weight: 0.0, rewards_t: vec![f32::INFINITY], ..part("a", 1) }]);
         assert_eq!(score.check(1).unwrap_err().message, "the reward is NaN, but a finite number is needed");
     }
 }

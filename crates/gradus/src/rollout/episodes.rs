@@ -138,43 +138,43 @@ impl Drawer for LocalDrawer<'_, '_> {
     }
 }
 
-/// Work of a thread for an episode.
-enum Job {
+/// Call of the environment for an episode, made by a thread.
+enum EnvironmentCall {
     Begin(env::Start),
     Step(Box<dyn env::Episode>, env::Turn, env::SampledTurn),
     Finish(Box<dyn env::Episode>),
 }
 
-/// Result of a job. After a failure the episode is gone.
-enum Answer {
+/// Result of a call. After a failure the episode is gone.
+enum CallResult {
     Begun(env::NewEpisode),
     Stepped(Box<dyn env::Episode>, Observation),
     Finished(Option<f64>),
 }
 
-/// Report of a thread about a job.
-enum JobReport {
-    /// Time at which a thread began the job; the time limit counts from here.
+/// Report of a thread about a call.
+enum CallReport {
+    /// Time at which a thread began the call; the time limit counts from here.
     Begun(Instant),
-    /// Result of the job, and its duration.
-    Done(env::Result<Answer>, Duration),
+    /// Result of the call, and its duration.
+    Done(env::Result<CallResult>, Duration),
 }
 
 /// Threads that call the environment. They end with the sampling.
 struct Workers {
     environment: Arc<dyn env::Environment>,
-    jobs: Sender<(usize, Job)>,
-    queue: Arc<Mutex<Receiver<(usize, Job)>>>,
-    send: Sender<(usize, JobReport)>,
-    reports: Receiver<(usize, JobReport)>,
+    calls: Sender<(usize, EnvironmentCall)>,
+    queue: Arc<Mutex<Receiver<(usize, EnvironmentCall)>>>,
+    send: Sender<(usize, CallReport)>,
+    reports: Receiver<(usize, CallReport)>,
 }
 
 impl Workers {
     fn start(environment: &Arc<dyn env::Environment>, threads: usize) -> Self {
-        let (jobs, queue) = channel();
+        let (calls, queue) = channel();
         let (send, reports) = channel();
         let workers =
-            Self { environment: Arc::clone(environment), jobs, queue: Arc::new(Mutex::new(queue)), send, reports };
+            Self { environment: Arc::clone(environment), calls, queue: Arc::new(Mutex::new(queue)), send, reports };
         (0..threads.max(1)).for_each(|_| workers.add());
         workers
     }
@@ -184,12 +184,12 @@ impl Workers {
         let (queue, send, environment) = (Arc::clone(&self.queue), self.send.clone(), Arc::clone(&self.environment));
         std::thread::spawn(move || {
             loop {
-                let job = queue.lock().expect("no holder panics").recv();
-                let Ok((row, job)) = job else { return };
+                let call = queue.lock().expect("no holder panics").recv();
+                let Ok((row, call)) = call else { return };
                 let since = Instant::now();
                 let report = |reports| send.send((row, reports)).is_ok();
-                if !report(JobReport::Begun(since))
-                    || !report(JobReport::Done(work(&*environment, job), since.elapsed()))
+                if !report(CallReport::Begun(since))
+                    || !report(CallReport::Done(work(&*environment, call), since.elapsed()))
                 {
                     return;
                 }
@@ -198,14 +198,14 @@ impl Workers {
     }
 }
 
-fn work(environment: &dyn env::Environment, job: Job) -> env::Result<Answer> {
-    match job {
-        Job::Begin(start) => environment.begin(&start).map(Answer::Begun),
-        Job::Step(mut episode, turn, drawn) => {
+fn work(environment: &dyn env::Environment, call: EnvironmentCall) -> env::Result<CallResult> {
+    match call {
+        EnvironmentCall::Begin(start) => environment.begin(&start).map(CallResult::Begun),
+        EnvironmentCall::Step(mut episode, turn, drawn) => {
             let observation = episode.step_sampled(&turn, &drawn)?;
-            Ok(Answer::Stepped(episode, observation))
+            Ok(CallResult::Stepped(episode, observation))
         }
-        Job::Finish(mut episode) => episode.finish().map(Answer::Finished),
+        EnvironmentCall::Finish(mut episode) => episode.finish().map(CallResult::Finished),
     }
 }
 
@@ -329,10 +329,10 @@ struct EpisodeBatch<'g> {
 }
 
 impl EpisodeBatch<'_> {
-    /// Queues a job of an episode; its answer will concern the turn `turn`.
-    fn submit(&mut self, row: usize, turn: env::Turn, job: Job) {
+    /// Queues a call for an episode; its answer will concern the turn `turn`.
+    fn submit(&mut self, row: usize, turn: env::Turn, call: EnvironmentCall) {
         self.rows[row].waiting = Some((turn, None));
-        self.workers.jobs.send((row, job)).expect("the queue lives as long as the workers");
+        self.workers.calls.send((row, call)).expect("the queue lives as long as the workers");
     }
 
     fn is_waiting(&self) -> bool {
@@ -346,11 +346,11 @@ impl EpisodeBatch<'_> {
     }
 
     /// Returns the next answer within `patience`, and the turn that it answers. An episode whose answer is late fails.
-    fn next_answer(&mut self, patience: Duration) -> Result<Option<(usize, env::Turn, Answer)>> {
+    fn next_answer(&mut self, patience: Duration) -> Result<Option<(usize, env::Turn, CallResult)>> {
         let (row, answer, took) = loop {
             match self.workers.reports.recv_timeout(patience) {
-                Ok((row, JobReport::Done(answer, took))) => break (row, answer, took),
-                Ok((row, JobReport::Begun(at))) => {
+                Ok((row, CallReport::Done(answer, took))) => break (row, answer, took),
+                Ok((row, CallReport::Begun(at))) => {
                     if let Some((_, since)) = &mut self.rows[row].waiting {
                         *since = Some(at);
                     }
@@ -371,7 +371,7 @@ impl EpisodeBatch<'_> {
             Ok(answer) => Ok(Some((row, turn, answer))),
             Err(env::Error::Interrupted) => Err(Error::Interrupted),
             Err(env::Error::Config { message, hint }) => {
-                Err(Error::Config(vec![Diagnostic { message, places: Vec::new(), hint }]))
+                Err(Error::Config(vec![Diagnostic { message, locations: Vec::new(), hint }]))
             }
             Err(error) => {
                 self.rows[row].fail(&error);
@@ -400,14 +400,14 @@ impl EpisodeBatch<'_> {
                 let name = format!("{when}, prompt {}, completion {}{again}", prompt.row + 1, g + 1);
                 self.rows[p * group + g].name.clone_from(&name);
                 let start = env::Start { name, seed, row: row.clone() };
-                self.submit(p * group + g, env::Turn::default(), Job::Begin(start));
+                self.submit(p * group + g, env::Turn::default(), EnvironmentCall::Begin(start));
             }
         }
         let mut openings: Vec<Option<Option<String>>> = vec![None; self.rows.len()];
         while self.is_waiting() {
             let done = self.rows.iter().filter(|state| state.waiting.is_none()).count();
             self.sampler.progress.advance("begun", done, self.rows.len())?;
-            if let Some((row, _, Answer::Begun(begun))) = self.next_answer(GLANCE)? {
+            if let Some((row, _, CallResult::Begun(begun))) = self.next_answer(GLANCE)? {
                 (self.rows[row].session, openings[row]) = (Some(begun.episode), Some(begun.opening));
             }
         }
@@ -514,16 +514,18 @@ impl EpisodeBatch<'_> {
         state.take(completion);
         // An episode that failed to start still samples one turn, because a completion is never empty.
         let Some(session) = state.session.take() else { return Ok(()) };
-        let job = match stop {
+        let call = match stop {
             StopReason::Length if !session.takes_cut_turns() => {
                 state.end = Some(EpisodeEnd::Tokens);
                 let last = state.turns.last_mut().expect("just taken in");
                 last.exchange = Some(Exchange { turn: turn.clone(), observation: Observation::default() });
-                Job::Finish(session)
+                EnvironmentCall::Finish(session)
             }
-            StopReason::Length | StopReason::StopId | StopReason::StopString => Job::Step(session, turn.clone(), drawn),
+            StopReason::Length | StopReason::StopId | StopReason::StopString => {
+                EnvironmentCall::Step(session, turn.clone(), drawn)
+            }
         };
-        self.submit(row, turn, job);
+        self.submit(row, turn, call);
         Ok(())
     }
 
@@ -542,13 +544,13 @@ impl EpisodeBatch<'_> {
         &mut self,
         row: usize,
         turn: env::Turn,
-        answer: Answer,
+        answer: CallResult,
         prompts: &[Prompt],
         drawer: &mut dyn Drawer,
     ) -> Result<()> {
         let (session, observation) = match answer {
-            Answer::Begun(_) => unreachable!("all episodes have begun"),
-            Answer::Finished(reward) => {
+            CallResult::Begun(_) => unreachable!("all episodes have begun"),
+            CallResult::Finished(reward) => {
                 let state = &mut self.rows[row];
                 match reward {
                     Some(reward) if !reward.is_finite() => state.fail(&not_finite(reward)),
@@ -556,7 +558,7 @@ impl EpisodeBatch<'_> {
                 }
                 return Ok(());
             }
-            Answer::Stepped(session, observation) => (session, observation),
+            CallResult::Stepped(session, observation) => (session, observation),
         };
         let observation = self.with_texts(observation)?;
         let numbers = observation.reward.iter().chain(observation.metrics.values());
@@ -607,7 +609,7 @@ impl EpisodeBatch<'_> {
         let state = &mut self.rows[row];
         state.end = Some(end);
         state.turns.last_mut().expect("it was answered").exchange = Some(Exchange { turn: turn.clone(), observation });
-        self.submit(row, turn, Job::Finish(session));
+        self.submit(row, turn, EnvironmentCall::Finish(session));
         Ok(())
     }
 

@@ -63,7 +63,7 @@ fn refused(key: &str, error: env::Error) -> Error {
     match error {
         env::Error::Interrupted => Error::Interrupted,
         env::Error::Config { message, hint } | env::Error::Episode { message, hint } => {
-            Error::Config(vec![Diagnostic { message: format!("`{key}`: {message}"), places: Vec::new(), hint }])
+            Error::Config(vec![Diagnostic { message: format!("`{key}`: {message}"), locations: Vec::new(), hint }])
         }
     }
 }

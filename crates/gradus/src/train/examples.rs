@@ -6,7 +6,7 @@ use super::fit;
 use super::player::Player;
 use super::prepare::{MAX_EVAL_PROMPTS, Split, Start, report, tokenize_options};
 use crate::config::Plan;
-use crate::data::{self, Examples, Need, Place, Row, RowData, SkippedRow, TokenizeOptions};
+use crate::data::{self, Examples, Need, Row, RowData, RowLocation, SkippedRow, TokenizeOptions};
 use crate::error::{Error, Result};
 use crate::files::atomic;
 use crate::generate::SamplingParams;
@@ -31,8 +31,8 @@ pub struct ExampleSplits<E> {
 
 /// Rows that are not trained on.
 pub struct NotTrained {
-    /// Held-out rows: index in the data, and place.
-    pub held_out: Vec<(usize, Place)>,
+    /// Held-out rows: index in the data, and location.
+    pub held_out: Vec<(usize, RowLocation)>,
     /// Bad rows that are skipped.
     pub skipped: Vec<SkippedRow>,
 }
@@ -43,9 +43,10 @@ impl NotTrained {
     /// # Errors
     /// If a file cannot be written.
     pub fn write(&self, run: &RunDir) -> Result<()> {
-        let of_row = |(index, place): &(usize, Place)| {
-            let mut row = json!({ "row": index + 1, "file": place.file.display().to_string(), "line": place.line });
-            if let Some(number) = place.row_in_array {
+        let of_row = |(index, location): &(usize, RowLocation)| {
+            let mut row =
+                json!({ "row": index + 1, "file": location.file.display().to_string(), "line": location.line });
+            if let Some(number) = location.row_in_array {
                 row["row_in_array"] = number.into();
             }
             format!("{row}\n")
@@ -239,6 +240,6 @@ fn splits<E>(
             first.problem
         )));
     }
-    let rows = split.held_out.iter().map(|row| (row.index, row.place.clone())).collect();
+    let rows = split.held_out.iter().map(|row| (row.index, row.location.clone())).collect();
     Ok(ExampleSplits { train: train.examples, held_out, test, not_trained: NotTrained { held_out: rows, skipped } })
 }

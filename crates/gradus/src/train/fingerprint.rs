@@ -276,11 +276,11 @@ impl Fnv {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::Place;
+    use crate::data::RowLocation;
 
     fn row(index: usize, data: RowData) -> Row {
         Row {
-            place: Place { file: std::path::Path::new("rows.jsonl").into(), line: 1, row_in_array: None },
+            location: RowLocation { file: std::path::Path::new("rows.jsonl").into(), line: 1, row_in_array: None },
             index,
             data,
             columns: Map::new(),

@@ -5,7 +5,7 @@ use super::player::Player;
 use super::prepare::Start;
 use crate::error::Result;
 use crate::method::Cast;
-use crate::pretrained::Reader;
+use crate::pretrained::IdReader;
 
 /// Models that read the policy's ids, with their names in messages.
 fn readers(cast: &Cast<Player>) -> impl Iterator<Item = (&'static str, &Player)> {
@@ -21,9 +21,9 @@ fn readers(cast: &Cast<Player>) -> impl Iterator<Item = (&'static str, &Player)>
 /// # Errors
 /// The first model that does not fit, with a hint.
 pub(super) fn check(cast: &Cast<Player>, start: &Start, samples: bool) -> Result<()> {
-    for (part, player) in readers(cast).filter(|(_, player)| player.is_named()) {
-        let checked = reader(part, player).check(&start.model, &cast.policy.name, samples);
-        checked.map_err(|error| error.with_hint(suggestion(part)))?;
+    for (role, player) in readers(cast).filter(|(_, player)| player.is_named()) {
+        let checked = reader(role, player).check(&start.model, &cast.policy.name, samples);
+        checked.map_err(|error| error.with_hint(suggestion(role)))?;
     }
     Ok(())
 }
@@ -33,20 +33,20 @@ pub(super) fn check(cast: &Cast<Player>, start: &Start, samples: bool) -> Result
 /// # Errors
 /// The first model that has fewer.
 pub(super) fn check_positions(cast: &Cast<Player>, (needed, taken): (usize, usize)) -> Result<()> {
-    for (part, player) in readers(cast) {
+    for (role, player) in readers(cast) {
         let most = player.shape.made_for.unwrap_or_default();
         let hint = format!("set `train.max_length` to {}", most.saturating_sub(taken));
-        reader(part, player).check_positions(needed).map_err(|error| error.with_hint(hint))?;
+        reader(role, player).check_positions(needed).map_err(|error| error.with_hint(hint))?;
     }
     Ok(())
 }
 
-fn reader<'a>(part: &'a str, player: &'a Player) -> Reader<'a> {
-    Reader { part, name: &player.name, dir: &player.dir, shape: &player.shape }
+fn reader<'a>(role: &'a str, player: &'a Player) -> IdReader<'a> {
+    IdReader { role, name: &player.name, dir: &player.dir, shape: &player.shape }
 }
 
-fn suggestion(part: &str) -> &'static str {
-    match part {
+fn suggestion(role: &str) -> &'static str {
+    match role {
         "the critic" => {
             "set one with the policy's tokenizer as `critic.model` (the policy itself is possible), or use \
              `critic.trunk: shared`; without either, the critic starts from the reward model"

@@ -14,7 +14,7 @@ use crate::generate::TrainedLogprobs;
 use crate::learner::optimizer::MomentFormat;
 use crate::machine::Machine;
 use crate::memory::terms::{Adapter, Head, Model, Moments};
-use crate::memory::{Forecast, Reference, Row, Sampling, Steps, Workload};
+use crate::memory::{Forecast, Reference, RowSize, Sampling, Steps, Workload};
 use crate::method::{Cast, Iteration, Lifetime, RolloutKeys, TrainedParts, Trainer};
 use crate::model::{Rows, Support};
 use crate::objective::OfflineMethod;
@@ -57,7 +57,7 @@ struct Sizes<'a> {
 
 impl<'m> Visitor<'m> for Sizes<'_> {
     /// Sizes of the training rows and of the held-out prompts.
-    type Output = Result<(Vec<Row>, Vec<Row>)>;
+    type Output = Result<(Vec<RowSize>, Vec<RowSize>)>;
 
     fn offline<M: OfflineMethod>(self, method: &'m M) -> Self::Output {
         let train = examples::offline_data(method, self.plan, self.start, self.cast, self.observer)?.splits.train;
@@ -73,19 +73,25 @@ impl<'m> Visitor<'m> for Sizes<'_> {
 }
 
 /// Sizes of prompts with completions of maximum length.
-pub(crate) fn of_prompts(prompts: &[Prompt], new_tokens: usize) -> Vec<Row> {
+pub(crate) fn of_prompts(prompts: &[Prompt], new_tokens: usize) -> Vec<RowSize> {
     let one = |prompt: &Prompt| {
         let tokens = prompt.ids.len() + new_tokens;
         let sources = if prompt.encoder_reads_prompt { prompt.ids.len() } else { 0 };
-        Row { tokens, targets: new_tokens, computed: tokens, computed_after: new_tokens, sources }
+        RowSize { tokens, targets: new_tokens, computed: tokens, computed_after: new_tokens, sources }
     };
     prompts.iter().map(one).collect()
 }
 
 /// Size of an example, as the model receives it.
-pub(crate) fn of_example(rows: &Rows<'_>) -> Row {
+pub(crate) fn of_example(rows: &Rows<'_>) -> RowSize {
     let computed = rows.computed();
-    Row { tokens: rows.tokens(), targets: rows.targets(), computed, computed_after: computed, sources: rows.sources() }
+    RowSize {
+        tokens: rows.tokens(),
+        targets: rows.targets(),
+        computed,
+        computed_after: computed,
+        sources: rows.sources(),
+    }
 }
 
 /// Memory of a run on `rows`: one per prompt for online methods, one per row or pair for others. `held_out` are prompts.
@@ -94,8 +100,8 @@ pub(crate) fn with_rows(
     start: &Start,
     cast: &Cast<Player>,
     ranks: usize,
-    mut rows: Vec<Row>,
-    held_out: &[Row],
+    mut rows: Vec<RowSize>,
+    held_out: &[RowSize],
 ) -> Result<Workload> {
     let shape = cast.policy.shape;
     if shape.angles_vary {
@@ -235,10 +241,10 @@ fn with_critic(plan: &Plan, start: &Start, cast: &Cast<Player>, workload: Worklo
 }
 
 /// Adds the sampling of online methods in iterations and evaluations, and their updates.
-fn online(plan: &Plan, workload: Workload, held_out: &[Row], iteration: &Iteration<'_>) -> Workload {
+fn online(plan: &Plan, workload: Workload, held_out: &[RowSize], iteration: &Iteration<'_>) -> Workload {
     let &Iteration { rollouts, mini_batches, update_epochs, regroups, .. } = iteration;
     let &RolloutKeys { group_size, max_new_tokens: new_tokens, .. } = rollouts;
-    let sampling = |rows: &[Row], prompts: usize, group_size: usize| {
+    let sampling = |rows: &[RowSize], prompts: usize, group_size: usize| {
         let longest = rows.iter().map(|row| row.tokens).max().unwrap_or(0);
         Sampling { prompts, group_size, prompt_tokens: longest.saturating_sub(new_tokens), new_tokens }
     };

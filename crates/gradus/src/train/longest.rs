@@ -10,7 +10,7 @@ use crate::batches::MicroBatch;
 use crate::learner::Learner;
 use crate::method::Iteration;
 use crate::model::{DropoutStream, Support};
-use crate::objective::{Objective, Pass, Readings, totals};
+use crate::objective::{LossContext, Objective, Readings, totals};
 use crate::observer::Event;
 use crate::rng::Seed;
 use crate::rollout::{Prompt, Rollout, Rollouts, StopReason};
@@ -28,8 +28,8 @@ pub(super) fn offline<O: Objective>(
     let lengths: Vec<usize> = examples.iter().map(|example| objective.tokens(example)).collect();
     let batch: Vec<&O::Example> = passes.longest(&lengths, batch_size).into_iter().map(|i| &examples[i]).collect();
     // The results are discarded, so this dropout seed affects nothing.
-    let pass = Pass { totals: totals(objective, &batch), dropout: Some(DropoutStream::new(Seed(0), 0, 0)) };
-    let share = objective.loss(learner.module(), &batch, pass, &mut Readings::default());
+    let context = LossContext { totals: totals(objective, &batch), dropout: Some(DropoutStream::new(Seed(0), 0, 0)) };
+    let share = objective.loss(learner.module(), &batch, context, &mut Readings::default());
     if let Some(share) = share {
         drop(share.backward());
     }

@@ -29,9 +29,9 @@ mod steps;
 pub mod warnings;
 
 pub use crate::observer;
-use crate::run::database::Table;
+use crate::run::database::RolloutTable;
 use crate::run::metrics::TEST_PREFIX;
-pub use run::{Outcome, run, run_on};
+pub use run::{FinishedRun, run, run_on};
 
 /// Rows for evaluation only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,10 +52,10 @@ impl EvalSplit {
     }
 
     /// Table for its completions.
-    fn table(self) -> Table {
+    fn table(self) -> RolloutTable {
         match self {
-            Self::HeldOut => Table::Eval,
-            Self::Test => Table::Test,
+            Self::HeldOut => RolloutTable::Eval,
+            Self::Test => RolloutTable::Test,
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::learner::Learner;
 use crate::learner::optimizer::Optimizer;
 use crate::model::DropoutStream;
-use crate::objective::{Objective, Pass, Readings, StepId, totals};
+use crate::objective::{LossContext, Objective, Readings, StepId, totals};
 use crate::progress::Progress;
 use crate::run::Metrics;
 use crate::settings::{Settings, StepSettings};
@@ -216,11 +216,11 @@ pub fn optimize<O: Objective>(
         for (index, pass) in passes[lane].clone() {
             progress.advance("accumulated", pass.start, batch.len()).map_err(|_| LaneHalt::Interrupted)?;
             let masks = DropoutStream::new(settings.seed, step, index as u64);
-            let at = Pass { totals, dropout: Some(masks) };
+            let context = LossContext { totals, dropout: Some(masks) };
             if last == Some(index) {
                 learner.begin_last_pass(lane, lanes);
             }
-            let Some(share) = objective.loss(learner.module(), &batch[pass], at, &mut readings) else { continue };
+            let Some(share) = objective.loss(learner.module(), &batch[pass], context, &mut readings) else { continue };
             learner.accumulate(&share);
             shares.push(share.inner());
         }

@@ -74,7 +74,7 @@ impl OnlineTraining<'_, '_> {
         &mut self,
         iteration: usize,
         progress: &dyn Progress,
-        measured: &mut Measured,
+        measured: &mut IterationStats,
     ) -> Result<(Rollouts, Vec<Score>)> {
         let Self { task, source, algorithm, reward, actor, .. } = self;
         let rows = task.rows(iteration);
@@ -122,12 +122,12 @@ impl OnlineTraining<'_, '_> {
 }
 
 /// Metrics of an iteration, and the durations of its phases.
-struct Measured {
+struct IterationStats {
     stats: Stats,
     since: Instant,
 }
 
-impl Measured {
+impl IterationStats {
     /// Ends a phase. Timings are metrics only: no computation depends on them.
     fn lap(&mut self, phase: &str) {
         self.stats.mean(&format!("time/{phase}_s"), self.since.elapsed().as_secs_f64(), 1.0);
@@ -167,7 +167,7 @@ impl TrainingStep for OnlineTraining<'_, '_> {
 
     fn step(&mut self, iteration: usize, recorder: &mut Recorder<'_>) -> Result<StepReport> {
         let (task, settings, done) = (self.task, self.task.settings, iteration + 1);
-        let mut measured = Measured { stats: Stats::default(), since: Instant::now() };
+        let mut measured = IterationStats { stats: Stats::default(), since: Instant::now() };
         let within = recorder.within(done);
 
         // 1. Sample and score, per token.

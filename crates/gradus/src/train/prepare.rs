@@ -135,7 +135,7 @@ pub fn check_columns(plan: &Plan) -> Result<()> {
             let found = if found.is_empty() { "only the prompt".into() } else { found.join(", ") };
             let message = format!("missing column `{column}`, which the reward `{reward}` reads (found {found})");
             let hint = format!("name your own column: `--column {column}=YOURS`, or another one in the reward");
-            return Err(row.place.error(message).with_hint(hint));
+            return Err(row.location.error(message).with_hint(hint));
         }
     }
     Ok(())
@@ -370,7 +370,11 @@ mod tests {
         let tokenizer = Tokenizer::from_dir(std::path::Path::new(fixtures)).expect("a tokenizer");
         let split = rows(&plan, &tokenizer, Need::Prompt, &|_| true, &Interrupt::default()).expect("rows");
         assert_eq!(split.train.len(), 50 + 5);
-        assert!(split.train[50..].iter().all(|row| row.place.file.ends_with("dates")), "{:?}", split.train[50].place);
+        assert!(
+            split.train[50..].iter().all(|row| row.location.file.ends_with("dates")),
+            "{:?}",
+            split.train[50].location
+        );
         assert!(split.train.iter().enumerate().all(|(i, row)| row.index == i));
         let refused = text.replace("grpo: {}}, reward: {rule: {regex: a}}", "reward: {}}");
         let refused = RunConfig::parse(&refused.replace("{task: increasing_numbers}", "d"))

@@ -37,14 +37,14 @@ pub enum Verdict {
 
 /// Metrics of the evaluations of a step.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Measured {
+pub struct EvalMetrics {
     /// Metrics of the held-out rows, if they were evaluated.
     pub held_out: Option<Metrics>,
     /// Metrics of the test rows, if they were evaluated.
     pub test: Option<Metrics>,
 }
 
-impl Measured {
+impl EvalMetrics {
     /// Returns true if there are no metrics.
     pub fn is_empty(&self) -> bool {
         self.held_out.is_none() && self.test.is_none()
@@ -279,7 +279,7 @@ impl<'a> Recorder<'a> {
     ///
     /// # Errors
     /// If the run does not measure the best metric, or `metrics.jsonl` cannot be written.
-    pub fn baseline(&mut self, measured: &Measured, settings: &Settings) -> Result<()> {
+    pub fn baseline(&mut self, measured: &EvalMetrics, settings: &Settings) -> Result<()> {
         if measured.is_empty() {
             return Ok(());
         }
@@ -449,7 +449,7 @@ impl<'a> Recorder<'a> {
         done: usize,
         settings: &Settings,
         data_progress: DataProgress,
-        measured: &Measured,
+        measured: &EvalMetrics,
     ) -> Result<()> {
         let DataProgress { epoch, examples } = data_progress;
         let mut metrics = Metrics::new();
@@ -507,7 +507,7 @@ impl<'a> Recorder<'a> {
         &mut self,
         done: usize,
         settings: &Settings,
-        measured: &Measured,
+        measured: &EvalMetrics,
         save: impl FnOnce(&Path) -> Result<()>,
     ) -> Result<Verdict> {
         if self.is_deleted() {

@@ -12,9 +12,9 @@ use super::warnings::{StepStats, Warning, Watch};
 use crate::algorithm::{Advantages, Experience};
 use crate::error::Result;
 use crate::evaluation::Evaluated;
-use crate::reward::{Part, Score};
+use crate::reward::{RewardPart, Score};
 use crate::rollout::{Episode, Exchange, Rollout, Rollouts, Turn};
-use crate::run::database::{EpisodeRecord, Query, Record, RolloutDb, Segment, Table, TurnRecord, WarningRecord};
+use crate::run::database::{EpisodeRecord, Query, Record, RolloutDb, RolloutTable, Segment, TurnRecord, WarningRecord};
 use crate::run::{Checkpoint, RolloutWriter, RunDir, RunState};
 
 /// Key of the [`Watch`] in [`RunState::method`].
@@ -86,7 +86,7 @@ impl RolloutLog {
             let advantage = Some(f64::from(mean));
             Ok(Record { step, epoch, kl: kls.map(|kls| kls[i]), advantage, weight_version, ..known })
         };
-        self.writer.append(Table::Train, (0..experience.len()).map(record).collect::<Result<_>>()?)
+        self.writer.append(RolloutTable::Train, (0..experience.len()).map(record).collect::<Result<_>>()?)
     }
 
     /// Records the completions of an evaluation and replaces existing ones of this step.
@@ -130,7 +130,7 @@ impl RolloutLog {
 /// Builds the fields that evaluations and training share. `advantages_t` are those of the counted tokens, if there are any.
 fn record<R: Borrow<Rollout>>(rollouts: &Rollouts<R>, i: usize, score: &Score, advantages_t: &[f32]) -> Result<Record> {
     let (prompt, rollout) = (rollouts.prompt(i), rollouts.rollout(i));
-    let spread: Vec<&Part> = score.parts.iter().filter(is_spread).collect();
+    let spread: Vec<&RewardPart> = score.parts.iter().filter(is_spread).collect();
     // If all advantages are equal, their mean is enough.
     let differ = advantages_t.iter().any(|advantage| *advantage != advantages_t[0]);
     let places_t = if spread.is_empty() && !differ { Vec::new() } else { places(rollouts, i)? };
@@ -138,14 +138,14 @@ fn record<R: Borrow<Rollout>>(rollouts: &Rollouts<R>, i: usize, score: &Score, a
         characters: characters.clone(),
         value: f64::from(value),
     };
-    let of_part = |part: &Part| {
+    let of_part = |part: &RewardPart| {
         let values = part.rewards_t.iter().zip(&places_t).filter(|(reward, _)| **reward != 0.0);
         (part.name.clone(), values.map(segment).collect())
     };
     let segments = spread.into_iter().map(of_part).collect();
     let counted = rollout.only_counted(&places_t);
     let advantages = if differ { advantages_t.iter().zip(counted).map(segment).collect() } else { Vec::new() };
-    let total = |part: &Part| {
+    let total = |part: &RewardPart| {
         let total = part.total();
         (part.name.clone(), total.is_finite().then_some(f64::from(total)))
     };
@@ -173,7 +173,7 @@ pub fn recorded(run: &RunDir, checkpoint: Option<&Checkpoint>) -> Result<HashMap
     let Some(checkpoint) = checkpoint.filter(|_| run.rollouts().is_file()) else { return Ok(HashMap::new()) };
     let database = RolloutDb::open(run)?;
     let mut found = HashMap::new();
-    for table in Table::ALL {
+    for table in RolloutTable::ALL {
         let query = Query { table, first_step: Some(checkpoint.run_state.step), ..Query::default() };
         for record in database.query(&query)? {
             let Some(episode) = record.episode.filter(|episode| episode.failure.is_none()) else { continue };
@@ -200,7 +200,7 @@ fn of_episode(rollout: &Rollout, episode: &Episode) -> EpisodeRecord {
 }
 
 /// Returns true if a component has rewards on other tokens than the last one.
-fn is_spread(part: &&Part) -> bool {
+fn is_spread(part: &&RewardPart) -> bool {
     let before_last = part.rewards_t.split_last().map_or(&[][..], |(_, before)| before);
     before_last.iter().any(|&reward| reward != 0.0)
 }

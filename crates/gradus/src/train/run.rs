@@ -39,7 +39,7 @@ use crate::files::atomic;
 use crate::generate::SamplingParams;
 use crate::learner::Learner;
 use crate::machine::Machine;
-use crate::memory::Row;
+use crate::memory::RowSize;
 use crate::method::Cast;
 use crate::metric_models::MetricModels;
 use crate::model::{CausalLm, ModelShape, TrainingInfo};
@@ -57,7 +57,7 @@ use crate::stats::Stats;
 
 /// A finished run.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Outcome {
+pub struct FinishedRun {
     /// The run directory.
     pub directory: PathBuf,
     /// The trained model, a Hugging Face directory.
@@ -71,7 +71,7 @@ pub struct Outcome {
 ///
 /// # Errors
 /// Any error in the input; [`Error::Diverged`]; [`Error::Interrupted`] if the observer requests a stop.
-pub fn run(plan: &Plan, observer: &mut dyn Observer) -> Result<Outcome> {
+pub fn run(plan: &Plan, observer: &mut dyn Observer) -> Result<FinishedRun> {
     run_on(plan, Ranks::ALONE, observer)
 }
 
@@ -80,7 +80,7 @@ pub fn run(plan: &Plan, observer: &mut dyn Observer) -> Result<Outcome> {
 ///
 /// # Errors
 /// As [`run`], on any rank; or if a rank cannot be reached.
-pub fn run_on(plan: &Plan, ranks: Ranks, observer: &mut dyn Observer) -> Result<Outcome> {
+pub fn run_on(plan: &Plan, ranks: Ranks, observer: &mut dyn Observer) -> Result<FinishedRun> {
     ranks::catching(|| {
         let lanes = lanes(plan, ranks)?;
         ranks.check_alike(&plan.to_yaml())?;
@@ -101,7 +101,7 @@ fn lanes(plan: &Plan, ranks: Ranks) -> Result<Lanes> {
 }
 
 /// The run directory of this rank, and the one that all ranks read.
-struct Place {
+struct RunDirs {
     /// For the first rank, the directory of the plan. The others write their few small files to a temporary directory.
     directory: RunDir,
     /// Directory with the earlier files of a resumed run.
@@ -110,7 +110,7 @@ struct Place {
     _scratch: Option<TempDir>,
 }
 
-impl Place {
+impl RunDirs {
     /// Creates the directory. The first rank claims its own before the others look at it.
     fn claim(plan: &Plan, ranks: Ranks) -> Result<(Self, Claim)> {
         let claimed = match ranks.is_first() {
@@ -126,7 +126,7 @@ impl Place {
     }
 }
 
-fn run_in_lanes(plan: &Plan, lanes: Lanes, observer: &mut dyn Observer) -> Result<Outcome> {
+fn run_in_lanes(plan: &Plan, lanes: Lanes, observer: &mut dyn Observer) -> Result<FinishedRun> {
     let other = match plan.origin() {
         Origin::Other(path) => Some(Checkpoint::open(path)?),
         Origin::Own(_) => None,
@@ -134,8 +134,8 @@ fn run_in_lanes(plan: &Plan, lanes: Lanes, observer: &mut dyn Observer) -> Resul
     let ranks = lanes.ranks();
     // Checked first, so that a wrong column name leaves no run directory behind.
     ranks.agree("the columns of the rows", prepare::check_columns(plan))?;
-    let (place, claim) = Place::claim(plan, ranks)?;
-    let Place { directory, shared, .. } = &place;
+    let (dirs, claim) = RunDirs::claim(plan, ranks)?;
+    let RunDirs { directory, shared, .. } = &dirs;
     let checkpoint = match (&other, plan.origin()) {
         (Some(other), _) => Some(other.adopted_by(directory)?),
         (None, Origin::Own(step)) if plan.existing() == Existing::Resume => Checkpoint::of(shared, *step)?,
@@ -169,7 +169,7 @@ fn run_in(
     checkpoint: Option<Checkpoint>,
     claim: &RefCell<Claim>,
     observer: &mut dyn Observer,
-) -> Result<Outcome> {
+) -> Result<FinishedRun> {
     let run_start = RunStart::new(plan, directory, claim)?;
     let observer: &mut dyn Observer = &mut LogObserver::new(&run_start.log(), observer)?;
     let ranks = lanes.ranks();
@@ -190,8 +190,8 @@ fn run_in(
     }
     let device = plan.device().device().autodiff();
     let (start, cast, run_start) = (&start, &cast, &run_start);
-    let job = Job { plan, start, cast, models, directory, shared, lanes, checkpoint, device, run_start };
-    plan.method().visit(Training { job, observer })
+    let context = RunContext { plan, start, cast, models, directory, shared, lanes, checkpoint, device, run_start };
+    plan.method().visit(Training { context, observer })
 }
 
 /// Reports the number of ranks, and differences between their processors.
@@ -251,8 +251,8 @@ fn tell_resumption(plan: &Plan, directory: &RunDir, checkpoint: Option<&Checkpoi
     }
 }
 
-/// State of a run that all methods share.
-struct Job<'a> {
+/// What the training of all methods needs from the run.
+struct RunContext<'a> {
     plan: &'a Plan,
     start: &'a Start,
     cast: &'a Cast<Player>,
@@ -270,25 +270,25 @@ struct Job<'a> {
 
 /// A run and its observer.
 struct Training<'a> {
-    job: Job<'a>,
+    context: RunContext<'a>,
     observer: &'a mut dyn Observer,
 }
 
 impl<'m> Visitor<'m> for Training<'_> {
-    type Output = Result<Outcome>;
+    type Output = Result<FinishedRun>;
 
-    fn offline<M: OfflineMethod>(self, method: &'m M) -> Result<Outcome> {
-        self.job.offline(method, self.observer)
+    fn offline<M: OfflineMethod>(self, method: &'m M) -> Result<FinishedRun> {
+        self.context.offline(method, self.observer)
     }
 
-    fn online<M: OnlineMethod>(self, method: &'m M) -> Result<Outcome> {
-        self.job.online(method, self.observer)
+    fn online<M: OnlineMethod>(self, method: &'m M) -> Result<FinishedRun> {
+        self.context.online(method, self.observer)
     }
 }
 
-impl Job<'_> {
+impl RunContext<'_> {
     /// Rejects a run that does not fit into memory, before any weights are loaded.
-    fn check_memory(&self, rows: Vec<Row>, held_out: &[Row], observer: &mut dyn Observer) -> Result<()> {
+    fn check_memory(&self, rows: Vec<RowSize>, held_out: &[RowSize], observer: &mut dyn Observer) -> Result<()> {
         if !self.plan.train().memory_check {
             return Ok(());
         }
@@ -313,7 +313,7 @@ impl Job<'_> {
     }
 
     /// Trains an offline method: loads examples and models, runs the loop and writes the results.
-    fn offline<M: OfflineMethod>(self, method: &M, observer: &mut dyn Observer) -> Result<Outcome> {
+    fn offline<M: OfflineMethod>(self, method: &M, observer: &mut dyn Observer) -> Result<FinishedRun> {
         let OfflineData { splits, prompts, test_prompts } =
             examples::offline_data(method, self.plan, self.start, self.cast, observer)?;
         let examples::ExampleSplits { train, held_out, test, not_trained } = splits;
@@ -433,7 +433,7 @@ impl Job<'_> {
     }
 
     /// Trains an online method: loads prompts, models and reward, runs the loop and writes the results.
-    fn online<M: OnlineMethod>(self, method: &M, observer: &mut dyn Observer) -> Result<Outcome> {
+    fn online<M: OnlineMethod>(self, method: &M, observer: &mut dyn Observer) -> Result<FinishedRun> {
         let new = method.iteration().rollouts.max_new_tokens;
         let recorded = rollout_log::recorded(self.shared, self.checkpoint.as_ref())?;
         let episodes = environment::open(self.plan, self.start, recorded)?;
@@ -596,7 +596,7 @@ impl Job<'_> {
     }
 
     /// Writes `results.json` (held-out metrics before and after, the last logged ones, the best, the effort), charts and report.
-    fn finish(&self, recorder: &mut Recorder<'_>, settings: &Settings) -> Result<Outcome> {
+    fn finish(&self, recorder: &mut Recorder<'_>, settings: &Settings) -> Result<FinishedRun> {
         recorder.finish_tracking(settings)?;
         let logged = read_metrics(&self.directory.metrics())?;
         let (mut last, mut after) = (Map::new(), Map::new());
@@ -648,8 +648,8 @@ impl Job<'_> {
         Ok(self.outcome(Value::Object(results)))
     }
 
-    fn outcome(&self, results: Value) -> Outcome {
-        Outcome { directory: self.shared.path().to_owned(), model: self.shared.model(), results }
+    fn outcome(&self, results: Value) -> FinishedRun {
+        FinishedRun { directory: self.shared.path().to_owned(), model: self.shared.model(), results }
     }
 }
 

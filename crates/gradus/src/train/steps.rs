@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::EvalSplit;
-use super::recorder::{DataProgress, Measured, Recorder, Verdict};
+use super::recorder::{DataProgress, EvalMetrics, Recorder, Verdict};
 use super::rescue;
 use crate::error::{Error, Result};
 use crate::learner::optimizer::Optimizer;
@@ -112,7 +112,7 @@ fn steps(training: &mut dyn TrainingStep, recorder: &mut Recorder<'_>) -> Result
         training.try_longest(recorder);
     }
     if recorder.state.step == 0 {
-        let mut before = Measured::default();
+        let mut before = EvalMetrics::default();
         if eval_steps >= 0 && training.has(EvalSplit::HeldOut) {
             before.held_out = Some(training.evaluate(EvalSplit::HeldOut, 0, &recorder.within(0))?);
         }
@@ -141,7 +141,7 @@ fn steps(training: &mut dyn TrainingStep, recorder: &mut Recorder<'_>) -> Result
 /// An interruption during the evaluation leaves a checkpoint; a resumed run then begins with this evaluation.
 fn finish_step(training: &mut dyn TrainingStep, recorder: &mut Recorder<'_>) -> Result<Verdict> {
     let (done, version) = (recorder.state.step, training.version());
-    let mut measured = Measured::default();
+    let mut measured = EvalMetrics::default();
     if training.settings().evaluates_after(done) && training.has(EvalSplit::HeldOut) {
         measured.held_out = Some(evaluate(training, EvalSplit::HeldOut, recorder)?);
     }

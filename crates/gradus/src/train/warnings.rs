@@ -39,17 +39,17 @@ pub struct StepStats {
     pub cut_off: f64,
     /// Nats per completion; `None` without a reference.
     pub kl: Option<f64>,
-    /// Components of the reward that have values.
-    pub parts: Vec<Part>,
-    /// Components whose models have an input limit; absent in older runs.
+    /// Parts of the reward that have values.
+    pub parts: Vec<PartStats>,
+    /// Parts whose models have an input limit; absent in older runs.
     #[serde(default)]
     pub unread: Vec<Unread>,
 }
 
-/// Inputs of a reward component that did not fit into its model in one step: segments or texts.
+/// Inputs of a part of the reward that did not fit into its model in one step: segments or texts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Unread {
-    /// Name of the component.
+    /// Name of the part.
     pub name: String,
     /// Number of inputs that did not fit.
     pub lost: f64,
@@ -57,9 +57,9 @@ pub struct Unread {
     pub of: f64,
 }
 
-/// One component of the reward in one step.
+/// Statistics of one part of the reward in one step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Part {
+pub struct PartStats {
     /// Its name.
     pub name: String,
     /// 1 if a larger value is better, −1 for a negative weight.
@@ -81,14 +81,14 @@ impl StepStats {
         let groups: Vec<_> = groups.chunks(experience.group_size.max(1)).collect();
         let flat = groups.iter().filter(|group| group.windows(2).all(|pair| pair[0] == pair[1])).count();
         let cut_off = each().filter(|rollout| rollout.stop == StopReason::Length).count();
-        let mut parts: Vec<(&reward::Part, Vec<f32>)> = Vec::new();
+        let mut parts: Vec<(&reward::RewardPart, Vec<f32>)> = Vec::new();
         for part in scores.iter().flat_map(|score| &score.parts).filter(|part| part.total().is_finite()) {
             match parts.iter_mut().find(|(known, _)| known.name == part.name) {
                 Some((_, values)) => values.push(part.total()),
                 None => parts.push((part, vec![part.total()])),
             }
         }
-        let part = |(part, values): (&reward::Part, Vec<f32>)| Part {
+        let part = |(part, values): (&reward::RewardPart, Vec<f32>)| PartStats {
             name: part.name.clone(),
             sign: f64::from(part.weight.signum()),
             mean: values.iter().map(|&value| f64::from(value)).sum::<f64>() / values.len() as f64,
@@ -270,18 +270,20 @@ pub fn kl_bounds(_: &[StepStats], last: &[StepStats]) -> Option<Reading> {
     })
 }
 
-/// One component of the reward rose by half its standard deviation over completions, and another fell by as much; calm at a quarter.
+/// One part of the reward rose by half its standard deviation over completions, and another fell by as much; calm at a quarter.
 pub fn parts_diverge(first: &[StepStats], last: &[StepStats]) -> Option<Reading> {
     if first.len() < FIRST {
         return None;
     }
     let of = |steps: &[StepStats], name: &str| -> Option<(f64, f64)> {
-        let found: Vec<&Part> = steps.iter().flat_map(|stats| &stats.parts).filter(|part| part.name == name).collect();
-        let average = |value: fn(&Part) -> f64| found.iter().map(|part| value(part)).sum::<f64>() / found.len() as f64;
+        let found: Vec<&PartStats> =
+            steps.iter().flat_map(|stats| &stats.parts).filter(|part| part.name == name).collect();
+        let average =
+            |value: fn(&PartStats) -> f64| found.iter().map(|part| value(part)).sum::<f64>() / found.len() as f64;
         (!found.is_empty()).then(|| (average(|part| part.mean), average(|part| part.std)))
     };
     let mut moved: Vec<(f64, &str, f64, f64)> = Vec::new();
-    for Part { name, sign, .. } in &last.last()?.parts {
+    for PartStats { name, sign, .. } in &last.last()?.parts {
         if let (Some((before, spread)), Some((now, _))) = (of(first, name), of(last, name))
             && spread > 0.0
         {
@@ -303,7 +305,7 @@ pub fn parts_diverge(first: &[StepStats], last: &[StepStats]) -> Option<Reading>
     })
 }
 
-/// 1 % of the inputs of a reward component do not fit into its model; calm below 0.5 %.
+/// 1 % of the inputs of a part of the reward do not fit into its model; calm below 0.5 %.
 pub fn unread(_: &[StepStats], last: &[StepStats]) -> Option<Reading> {
     let share = |name: &str| {
         let found = last.iter().flat_map(|stats| &stats.unread).filter(|unread| unread.name == name);

@@ -14,7 +14,7 @@ use gradus::reward::Lexicon;
 use gradus::rng::{Purpose, Seed};
 use gradus::run::checkpoint::{moments, moments_in_int8};
 use gradus::run::claim;
-use gradus::run::database::{Query, Record, Segment, Table};
+use gradus::run::database::{Query, Record, RolloutTable, Segment};
 use gradus::run::tensors::{read_state, write_state};
 use gradus::run::{Existing, NamedTensor, RolloutDb, RolloutWriter, RunDir, read_metrics};
 use gradus::text::{ChatTemplate, RenderOptions, Tokenizer};
@@ -442,7 +442,7 @@ fn rollouts() -> Vec<Vec<u8>> {
         advantages: vec![Segment { characters: 0..4, value: -0.25 }, Segment { characters: 4..5, value: 2.0 }],
         ..Record::default()
     };
-    writer.append(Table::Train, (1..4).map(record).collect()).expect("written");
+    writer.append(RolloutTable::Train, (1..4).map(record).collect()).expect("written");
     writer.finish().expect("closed");
     vec![std::fs::read(run.rollouts()).expect("readable")]
 }

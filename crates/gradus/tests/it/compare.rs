@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::Path;
 
-use gradus::compare::{Job, run};
+use gradus::compare::{ComparisonInput, run};
 use gradus::config::{ComparisonDefinition, ComparisonRequest, Plan, Registry};
 use gradus::machine::Machine;
 use gradus::reward::{Reward, RewardError, Score};
@@ -48,8 +48,8 @@ fn compare_written(
     let plan = |run| Plan::check(run, &machine).map(|plan| plan.on_existing(existing));
     let runs = written.runs.iter().map(plan).collect::<gradus::Result<Vec<_>>>()?;
     let judge = written.judge.as_ref().map(plan).transpose()?;
-    let job = Job { runs: &runs, judge: judge.as_ref(), directory: &written.output_dir };
-    run(&job, observer).map(|comparison| comparison.to_json())
+    let input = ComparisonInput { runs: &runs, judge: judge.as_ref(), directory: &written.output_dir };
+    run(&input, observer).map(|comparison| comparison.to_json())
 }
 
 /// One file of pairs serves all methods: unpaired methods split the pairs, online methods sample from the prompts, and

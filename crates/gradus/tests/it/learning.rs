@@ -34,7 +34,7 @@ use gradus::text::Tokenizer;
 use gradus::train::observer::{Event, Observer, Silent};
 use gradus::train::online::{Online, train};
 use gradus::train::recorder::Recorder;
-use gradus::train::{Outcome, SaveFor};
+use gradus::train::{FinishedRun, SaveFor};
 use gradus::{Error, Result};
 
 const SEEDS: [u64; 3] = [1, 2, 3];
@@ -149,10 +149,10 @@ fn learn(iteration: Iteration<'_>, algorithm: &mut dyn Algorithm, actor: Actor, 
 
 #[test]
 fn an_update_that_diverges_stops_the_run_and_leaves_the_batch() {
-    let place = Place::new(questions());
+    let dir = TestDir::new(questions());
     let rest = "method: {grpo: {group_size: 4, max_new_tokens: 6}}\nreward: {rule: {length: {target: 3}}}\n\
                 train: {max_steps: 5, batch_size: 4, learning_rate: 1e30, eval_steps: -1}\n";
-    let stopped = gradus::train::run(&place.plan("run", "qwen3", rest), &mut Silent);
+    let stopped = gradus::train::run(&dir.plan("run", "qwen3", rest), &mut Silent);
     let Err(Error::Diverged { step, batch: Some(batch), .. }) = stopped else { panic!("{stopped:?}") };
     let written: serde_json::Value = serde_json::from_slice(&std::fs::read(batch).unwrap()).unwrap();
     assert_eq!(written["step"], step);
@@ -242,11 +242,11 @@ fn bf16_learns_what_f32_learns() {
     agree("grpo", single, half);
     let losses = |compute: &str| {
         let loss = |seed: u64| {
-            let place = Place::new(colors());
+            let dir = TestDir::new(colors());
             let rest = format!(
                 "method: {{sft: {{}}}}\ntrain: {{max_steps: 30, learning_rate: 5e-3, seed: {seed}, eval_fraction: 0.2, compute: {compute}}}\n"
             );
-            number(&gradus::train::run(&place.plan("run", "qwen3", &rest), &mut Silent).unwrap(), "after", "eval_loss")
+            number(&gradus::train::run(&dir.plan("run", "qwen3", &rest), &mut Silent).unwrap(), "after", "eval_loss")
         };
         SEEDS.map(loss).to_vec()
     };
@@ -377,13 +377,13 @@ fn a_tokenizer_with_more_tokens_than_the_model_knows_is_refused() {
     values["vocab_size"] = 300.into();
     std::fs::write(&config, values.to_string()).unwrap();
 
-    let place = Place::new(questions());
-    std::fs::write(place.0.path().join("rows.jsonl"), "{\"text\": \"tea is warm\"}\n").unwrap();
+    let dir = TestDir::new(questions());
+    std::fs::write(dir.0.path().join("rows.jsonl"), "{\"text\": \"tea is warm\"}\n").unwrap();
     let text = format!(
         "model: {}\ndata: {}\noutput_dir: {}\nmethod: {{sft: {{}}}}\n",
         directory.path().display(),
-        place.0.path().join("rows.jsonl").display(),
-        place.run("run").display()
+        dir.0.path().join("rows.jsonl").display(),
+        dir.run("run").display()
     );
     let plan = Plan::check(&RunConfig::parse(&text).unwrap(), &Machine::detect()).unwrap();
     let error = gradus::train::run(&plan, &mut Silent).unwrap_err();
@@ -395,14 +395,14 @@ fn a_tokenizer_with_more_tokens_than_the_model_knows_is_refused() {
 }
 
 /// Directory for the rows and runs of one test.
-pub(crate) struct Place(tempfile::TempDir);
+pub(crate) struct TestDir(tempfile::TempDir);
 
-impl Place {
+impl TestDir {
     pub(crate) fn new(rows: impl IntoIterator<Item = serde_json::Value>) -> Self {
-        let place = Self(tempfile::tempdir().unwrap());
+        let dir = Self(tempfile::tempdir().unwrap());
         let text: String = rows.into_iter().map(|row| row.to_string() + "\n").collect();
-        std::fs::write(place.0.path().join("rows.jsonl"), text).unwrap();
-        place
+        std::fs::write(dir.0.path().join("rows.jsonl"), text).unwrap();
+        dir
     }
 
     pub(crate) fn plan(&self, name: &str, start: &str, rest: &str) -> Plan {
@@ -420,7 +420,7 @@ impl Place {
     }
 }
 
-fn number(outcome: &Outcome, part: &str, key: &str) -> f64 {
+fn number(outcome: &FinishedRun, part: &str, key: &str) -> f64 {
     outcome.results[part][key].as_f64().unwrap_or_else(|| panic!("`{part}.{key}` in {}", outcome.results))
 }
 
@@ -444,8 +444,8 @@ pub(crate) fn pairs() -> impl Iterator<Item = serde_json::Value> {
 #[test]
 fn sft_learns() {
     for seed in SEEDS {
-        let place = Place::new(colors());
-        let plan = place.plan(
+        let dir = TestDir::new(colors());
+        let plan = dir.plan(
             "run",
             "qwen3",
             &format!("method: {{sft: {{}}}}\ntrain: {{max_steps: 30, learning_rate: 5e-3, seed: {seed}, eval_fraction: 0.2}}\n"),
@@ -460,8 +460,8 @@ fn sft_learns() {
 #[test]
 fn reward_models_learn() {
     for seed in SEEDS {
-        let place = Place::new(pairs());
-        let plan = place.plan(
+        let dir = TestDir::new(pairs());
+        let plan = dir.plan(
             "run",
             "qwen3",
             &format!("method: {{reward: {{}}}}\ntrain: {{max_steps: 25, learning_rate: 3e-3, seed: {seed}, eval_fraction: 0.2}}\n"),
@@ -484,8 +484,8 @@ fn reward_models_learn() {
 #[test]
 fn dpo_learns() {
     for (seed, loss_type) in SEEDS.into_iter().zip(["sigmoid", "hinge", "ipo"]) {
-        let place = Place::new(pairs());
-        let plan = place.plan(
+        let dir = TestDir::new(pairs());
+        let plan = dir.plan(
             "run",
             "qwen3",
             &format!(
@@ -505,11 +505,11 @@ fn dpo_learns() {
 #[test]
 fn simpo_and_cpo_learn() {
     for (seed, method) in SEEDS.into_iter().zip(["simpo: {}", "simpo: {alpha: 0.25, beta: 2.5}", "cpo: {}"]) {
-        let place = Place::new(pairs());
+        let dir = TestDir::new(pairs());
         let rest = format!(
             "method: {{{method}}}\ntrain: {{max_steps: 25, learning_rate: 3e-3, seed: {seed}, eval_fraction: 0.2}}\n"
         );
-        let outcome = gradus::train::run(&place.plan("run", "qwen3", &rest), &mut Silent).unwrap();
+        let outcome = gradus::train::run(&dir.plan("run", "qwen3", &rest), &mut Silent).unwrap();
         assert!(number(&outcome, "after", "eval_rewards/margins") > 0.1, "{method}: {}", outcome.results);
         assert!(number(&outcome, "after", "eval_rewards/accuracies") > 0.9, "{method}: {}", outcome.results);
     }
@@ -528,11 +528,11 @@ pub(crate) fn marked() -> impl Iterator<Item = serde_json::Value> {
 #[test]
 fn kto_learns() {
     for (seed, loss_type) in SEEDS.into_iter().zip(["kto", "apo_zero_unpaired", "kto"]) {
-        let place = Place::new(marked());
+        let dir = TestDir::new(marked());
         let rest = format!(
             "method: {{kto: {{loss_type: {loss_type}}}}}\ntrain: {{max_steps: 25, learning_rate: 3e-3, seed: {seed}, eval_fraction: 0.2}}\n"
         );
-        let outcome = gradus::train::run(&place.plan("run", "qwen3", &rest), &mut Silent).unwrap();
+        let outcome = gradus::train::run(&dir.plan("run", "qwen3", &rest), &mut Silent).unwrap();
         assert!(number(&outcome, "after", "eval_rewards/margins") > 0.1, "seed {seed}: {}", outcome.results);
         assert!(number(&outcome, "after", "eval_loss") < 0.49, "seed {seed}: {}", outcome.results);
         assert!((number(&outcome, "before", "eval_loss") - 0.5).abs() < 1e-6, "it starts at the reference");
@@ -542,16 +542,16 @@ fn kto_learns() {
 /// The student trains only on its teacher's distributions, over its own completions, the teacher's, or both.
 #[test]
 fn distill_learns() {
-    let place = Place::new(questions_with_answers());
+    let dir = TestDir::new(questions_with_answers());
     let rest = "method: {sft: {}}\ntrain: {max_steps: 30, learning_rate: 5e-3, eval_fraction: 0.2}\n";
-    let teacher = gradus::train::run(&place.plan("teacher", "qwen3", rest), &mut Silent).unwrap().model;
+    let teacher = gradus::train::run(&dir.plan("teacher", "qwen3", rest), &mut Silent).unwrap().model;
     for (seed, keys) in SEEDS.into_iter().zip(["lmbda: 1, beta: 1", "lmbda: 0, seq_kd: true, beta: 0", "lmbda: 0.5"]) {
         let rest = format!(
             "method: {{distill: {{teacher_model: {}, max_new_tokens: 10, {keys}}}}}\n\
              train: {{max_steps: 30, learning_rate: 5e-3, seed: {seed}, eval_fraction: 0.2}}\n",
             teacher.display()
         );
-        let outcome = gradus::train::run(&place.plan(&format!("run{seed}"), "qwen3", &rest), &mut Silent).unwrap();
+        let outcome = gradus::train::run(&dir.plan(&format!("run{seed}"), "qwen3", &rest), &mut Silent).unwrap();
         let (before, after) = (number(&outcome, "before", "eval_loss"), number(&outcome, "after", "eval_loss"));
         assert!(after < 0.5 * before, "{keys}: from {before} to {after}");
     }
@@ -560,13 +560,13 @@ fn distill_learns() {
 /// A student with an adapter trains only the adapter, from a teacher in four bits.
 #[test]
 fn an_adapter_learns_from_a_quantized_teacher() {
-    let place = Place::new(questions_with_answers());
+    let dir = TestDir::new(questions_with_answers());
     let rest = format!(
         "method: {{distill: {{teacher_model: {}, lmbda: 0.5, max_new_tokens: 6}}}}\nlora: {{rank: 4}}\n\
          train: {{max_steps: 20, learning_rate: 1e-2, frozen_weights: nf4, eval_fraction: 0.2}}\n",
         model("gpt2").path.display()
     );
-    let outcome = gradus::train::run(&place.plan("run", "qwen3", &rest), &mut Silent).unwrap();
+    let outcome = gradus::train::run(&dir.plan("run", "qwen3", &rest), &mut Silent).unwrap();
     let (before, after) = (number(&outcome, "before", "eval_loss"), number(&outcome, "after", "eval_loss"));
     assert!(after < 0.9 * before, "from {before} to {after}");
     assert!(outcome.model.join("adapter_model.safetensors").is_file());
@@ -575,7 +575,7 @@ fn an_adapter_learns_from_a_quantized_teacher() {
 /// A teacher with other tokens, and rows without prompts to sample from.
 #[test]
 fn a_teacher_with_another_vocabulary_is_refused() {
-    let place = Place::new(questions_with_answers());
+    let dir = TestDir::new(questions_with_answers());
     let other = tempfile::tempdir().unwrap();
     for entry in std::fs::read_dir(model("gpt2").path).unwrap() {
         let from = entry.unwrap().path();
@@ -589,14 +589,14 @@ fn a_teacher_with_another_vocabulary_is_refused() {
     (vocabulary["a"], vocabulary["b"]) = (b, a);
     std::fs::write(&file, tokenizer.to_string()).unwrap();
     let rest = format!("method: {{distill: {{teacher_model: {}}}}}\n", other.path().display());
-    let error = gradus::train::run(&place.plan("run", "qwen3", &rest), &mut Silent).unwrap_err();
+    let error = gradus::train::run(&dir.plan("run", "qwen3", &rest), &mut Silent).unwrap_err();
     assert!(error.to_string().starts_with("the teacher `"), "{error}");
     assert!(error.to_string().contains("has a different tokenizer than the policy"), "{error}");
     assert!(error.hint().unwrap().starts_with("set a `teacher_model`"), "{error:?}");
 
-    let place = Place::new(colors());
+    let dir = TestDir::new(colors());
     let rest = format!("method: {{distill: {{teacher_model: {}}}}}\n", model("gpt2").path.display());
-    let error = gradus::train::run(&place.plan("run", "qwen3", &rest), &mut Silent).unwrap_err();
+    let error = gradus::train::run(&dir.plan("run", "qwen3", &rest), &mut Silent).unwrap_err();
     assert!(error.to_string().contains("a text without a prompt"), "{error}");
 }
 
@@ -638,14 +638,14 @@ fn a_run_that_is_interrupted_within_steps_and_evaluations_ends_with_the_same_bit
         "ppo: {max_new_tokens: 6, update_epochs: 2}",
         "dpo: {reference: live}",
     ] {
-        let place = Place::new((0..20).map(row));
+        let dir = TestDir::new((0..20).map(row));
         let reward = if method.starts_with("dpo") { "" } else { "reward: {rule: {regex: e}}\n" };
         let rest = format!(
             "method: {{{method}}}\n{reward}train: {{max_steps: 4, batch_size: 4, micro_batch_size: 2, learning_rate: 1e-3, \
              eval_steps: 1, eval_fraction: 0.2, logging_steps: 2}}\n"
         );
-        let whole = gradus::train::run(&place.plan("whole", "qwen3", &rest), &mut Silent).unwrap();
-        let plan = place.plan("parts", "qwen3", &rest).on_existing(Existing::Resume);
+        let whole = gradus::train::run(&dir.plan("whole", "qwen3", &rest), &mut Silent).unwrap();
+        let plan = dir.plan("parts", "qwen3", &rest).on_existing(Existing::Resume);
         let (mut parts, mut interruptions, mut due) = (None, 0, 0);
         // Each part gets a little further than the previous one and ends elsewhere.
         while parts.is_none() {
@@ -655,7 +655,7 @@ fn a_run_that_is_interrupted_within_steps_and_evaluations_ends_with_the_same_bit
                 Err(error) => panic!("{error}"),
             }
             let last =
-                gradus::run::Checkpoint::of(&gradus::run::RunDir::open(place.run("parts")).unwrap(), None).unwrap();
+                gradus::run::Checkpoint::of(&gradus::run::RunDir::open(dir.run("parts")).unwrap(), None).unwrap();
             due += usize::from(last.is_some_and(|checkpoint| checkpoint.run_state.evaluation_due));
         }
         let parts = parts.unwrap();
@@ -692,13 +692,13 @@ fn resumes(method: &str, rows: impl IntoIterator<Item = serde_json::Value>) {
 }
 
 fn resumes_with(method: &str, train: &str, rows: impl IntoIterator<Item = serde_json::Value>) {
-    let place = Place::new(rows);
+    let dir = TestDir::new(rows);
     let rest = format!(
         "method: {{{method}}}\ntrain: {{{train}{}max_steps: 5, batch_size: 4, learning_rate: 1e-3, eval_steps: 2, eval_fraction: 0.1, save_steps: 2}}\n",
         if train.is_empty() { "" } else { ", " }
     );
-    let whole = gradus::train::run(&place.plan("whole", "qwen3", &rest), &mut Silent).unwrap();
-    let plan = place.plan("parts", "qwen3", &rest);
+    let whole = gradus::train::run(&dir.plan("whole", "qwen3", &rest), &mut Silent).unwrap();
+    let plan = dir.plan("parts", "qwen3", &rest);
     let stopped = gradus::train::run(&plan, &mut Stopper(3));
     assert!(matches!(stopped, Err(Error::Interrupted)), "{stopped:?}");
     let parts = gradus::train::run(&plan.on_existing(Existing::Resume), &mut Silent).unwrap();
@@ -728,12 +728,12 @@ fn moments_in_int8_resume_with_the_same_bits() {
 
 #[test]
 fn moments_in_int8_learn_what_those_in_f32_learn() {
-    let place = Place::new(colors());
+    let dir = TestDir::new(colors());
     let losses = |moments: &str| -> Vec<f64> {
         let rest = format!(
             "method: {{sft: {{}}}}\ntrain: {{max_steps: 30, learning_rate: 5e-3, eval_fraction: 0.2, moments: {moments}}}\n"
         );
-        let outcome = gradus::train::run(&place.plan(moments, "qwen3", &rest), &mut Silent).unwrap();
+        let outcome = gradus::train::run(&dir.plan(moments, "qwen3", &rest), &mut Silent).unwrap();
         let rows = rows_of_steps(&outcome.directory.join("metrics.jsonl"));
         rows.iter().map(|row| row.values.get("loss").unwrap()).collect()
     };
@@ -795,13 +795,13 @@ fn relatives_of_grpo_resume_with_the_same_bits() {
 /// Groups without spread are replaced by other prompts, as long as there are any, and are counted.
 #[test]
 fn groups_that_teach_nothing_are_replaced() {
-    let place = Place::new(questions());
+    let dir = TestDir::new(questions());
     let train = |name: &str, rounds: usize| {
         let rest = format!(
             "method: {{grpo: {{group_size: 2, max_new_tokens: 6, resample_rounds: {rounds}}}}}\nreward: {{rule: {{regex: e}}}}\n\
              train: {{max_steps: 3, batch_size: 4, learning_rate: 0, eval_steps: -1}}\n"
         );
-        let outcome = gradus::train::run(&place.plan(name, "qwen3", &rest), &mut Silent).unwrap();
+        let outcome = gradus::train::run(&dir.plan(name, "qwen3", &rest), &mut Silent).unwrap();
         let rows = rows_of_steps(&outcome.directory.join("metrics.jsonl"));
         let sum = |key: &str| rows.iter().map(|row| row.values.get(key).unwrap_or(f64::NAN)).sum::<f64>();
         (sum("frac_reward_zero_std"), sum("sampling/replaced_groups"))
@@ -864,34 +864,34 @@ fn trpo_resumes_with_the_same_bits() {
 const START: (&str, usize) = ("qwen3", 5);
 
 /// Trains `method` from `start` for `steps` iterations.
-fn train_online(place: &Place, name: &str, (start, steps): (&str, usize), method: &str) -> Outcome {
+fn train_online(dir: &TestDir, name: &str, (start, steps): (&str, usize), method: &str) -> FinishedRun {
     let rest = format!(
         "method: {{{method}}}\nreward: {{rule: {{length: {{target: 3}}}}}}\ntrain: {{max_steps: {steps}, batch_size: 4, learning_rate: 1e-3, eval_steps: 2, eval_fraction: 0.1}}\n"
     );
-    gradus::train::run(&place.plan(name, start, &rest), &mut Silent).unwrap()
+    gradus::train::run(&dir.plan(name, start, &rest), &mut Silent).unwrap()
 }
 
 #[test]
 fn nlpo_whose_mask_keeps_everything_is_ppo() {
-    let place = Place::new(questions());
+    let dir = TestDir::new(questions());
     let keys = "max_new_tokens: 6, mini_batches: 2, entropy_coefficient: 0.01, temperature: 0.9";
-    let ppo = train_online(&place, "ppo", START, &format!("ppo: {{{keys}}}"));
+    let ppo = train_online(&dir, "ppo", START, &format!("ppo: {{{keys}}}"));
     for (i, mask) in ["top_p: 1", "top_p: 1, mask_scope: processed, mask_at_eval: true", "top_p: 1, renormalise: false"]
         .into_iter()
         .enumerate()
     {
-        let nlpo = train_online(&place, &format!("nlpo-{i}"), START, &format!("nlpo: {{{keys}, {mask}}}"));
+        let nlpo = train_online(&dir, &format!("nlpo-{i}"), START, &format!("nlpo: {{{keys}, {mask}}}"));
         assert_eq!(logged(&ppo.directory), logged(&nlpo.directory), "{mask}");
         assert_eq!(bits(&ppo.model), bits(&nlpo.model), "{mask}");
     }
-    let masked = train_online(&place, "masked", START, &format!("nlpo: {{{keys}, top_p: 0.6}}"));
+    let masked = train_online(&dir, "masked", START, &format!("nlpo: {{{keys}, top_p: 0.6}}"));
     assert_ne!(bits(&ppo.model), bits(&masked.model));
 }
 
 /// In the first pass over the first rollouts, every ratio is 1 and the KL to the reference is 0.
 #[test]
 fn training_starts_from_the_policy_that_sampled() {
-    let place = Place::new(questions());
+    let dir = TestDir::new(questions());
     let methods = [
         "ppo: {max_new_tokens: 6, update_epochs: 1}",
         "ppo: {max_new_tokens: 6, update_epochs: 1, critic: {trunk: shared}}",
@@ -905,7 +905,7 @@ fn training_starts_from_the_policy_that_sampled() {
     ];
     for family in ["qwen3", "gpt2", "t5"] {
         for (i, method) in methods.iter().enumerate() {
-            let outcome = train_online(&place, &format!("{family}-{i}"), (family, 1), method);
+            let outcome = train_online(&dir, &format!("{family}-{i}"), (family, 1), method);
             let first = &rows_of_steps(&outcome.directory.join("metrics.jsonl"))[0].values;
             let kl = first.get("objective/kl").unwrap();
             assert!(kl.abs() < 1e-4, "{family}, {method}: KL {kl} at the first step");
@@ -919,8 +919,8 @@ fn training_starts_from_the_policy_that_sampled() {
 
 #[test]
 fn trpo_stays_within_its_bound() {
-    let place = Place::new(questions());
-    let outcome = train_online(&place, "free", START, "trpo: {max_new_tokens: 6, target_kl: 0.02, critic_updates: 1}");
+    let dir = TestDir::new(questions());
+    let outcome = train_online(&dir, "free", START, "trpo: {max_new_tokens: 6, target_kl: 0.02, critic_updates: 1}");
     let rows = rows_of_steps(&outcome.directory.join("metrics.jsonl"));
     let (mut accepted, mut moved) = (0.0, 0.0f64);
     for row in &rows {

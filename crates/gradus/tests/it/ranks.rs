@@ -7,10 +7,10 @@ use gradus::Error;
 use gradus::ranks::{PATIENCE, Ranks, threads};
 use gradus::run::Existing;
 use gradus::train::observer::{Observer, Silent};
-use gradus::train::{Outcome, run_on};
+use gradus::train::{FinishedRun, run_on};
 use serde_json::{Value, json};
 
-use crate::learning::{Place, Stopper, logged, marked, pairs, questions, questions_with_answers};
+use crate::learning::{Stopper, TestDir, logged, marked, pairs, questions, questions_with_answers};
 
 /// Training settings of all runs in this file: five steps, the last of which has fewer rows than lanes.
 const TRAIN: &str = "max_steps: 5, batch_size: 6, micro_batch_tokens: 60, learning_rate: 1e-3, eval_steps: 2, eval_fraction: 0.1, \
@@ -24,14 +24,14 @@ fn text(method: &str) -> String {
 /// Runs a plan on `size` ranks, each a thread with its own observer.
 fn on<O: Observer>(
     size: usize,
-    place: &Place,
+    dir: &TestDir,
     (name, start, rest): (&str, &str, &str),
     existing: Existing,
     observer: impl Fn(usize) -> O + Sync,
-) -> Vec<gradus::Result<Outcome>> {
+) -> Vec<gradus::Result<FinishedRun>> {
     thread::scope(|scope| {
         let rank = |(rank, link): (usize, _)| {
-            let (plan, observer) = (place.plan(name, start, rest).on_existing(existing), &observer);
+            let (plan, observer) = (dir.plan(name, start, rest).on_existing(existing), &observer);
             scope.spawn(move || run_on(&plan, Ranks::new(link, PATIENCE), &mut observer(rank)))
         };
         let ranks: Vec<_> = threads(size).into_iter().enumerate().map(rank).collect();
@@ -41,12 +41,12 @@ fn on<O: Observer>(
 
 /// Compares runs on 2, 3 and 4 ranks to a run on one.
 fn same_bits(start: &str, method: &str, rows: impl IntoIterator<Item = Value>) {
-    let (place, rest) = (Place::new(rows), text(method));
-    let alone = gradus::train::run(&place.plan("alone", start, &rest), &mut Silent).expect("it trains");
+    let (dir, rest) = (TestDir::new(rows), text(method));
+    let alone = gradus::train::run(&dir.plan("alone", start, &rest), &mut Silent).expect("it trains");
     for size in [2, 3, 4] {
         let name = format!("ranks-{size}");
-        let outcomes = on(size, &place, (&name, start, &rest), Existing::Refuse, |_| Silent);
-        let outcomes: Vec<Outcome> = outcomes.into_iter().map(|outcome| outcome.expect("it trains")).collect();
+        let outcomes = on(size, &dir, (&name, start, &rest), Existing::Refuse, |_| Silent);
+        let outcomes: Vec<FinishedRun> = outcomes.into_iter().map(|outcome| outcome.expect("it trains")).collect();
         let first = &outcomes[0];
         assert!(outcomes[1..].iter().all(|outcome| outcome.results.is_null()), "the first rank alone has results");
         assert!(weights(&alone) == weights(first), "{method} on {size} ranks: weights");
@@ -58,13 +58,13 @@ fn same_bits(start: &str, method: &str, rows: impl IntoIterator<Item = Value>) {
 }
 
 /// Returns the file of the trained weights, or of the adapter.
-fn weights(outcome: &Outcome) -> Vec<u8> {
+fn weights(outcome: &FinishedRun) -> Vec<u8> {
     let files = ["model.safetensors", "adapter_model.safetensors"].map(|name| outcome.model.join(name));
     std::fs::read(files.iter().find(|file| file.is_file()).expect("weights")).expect("readable")
 }
 
 /// Returns the database of rollouts, if there is one.
-fn rollouts(outcome: &Outcome) -> Option<Vec<u8>> {
+fn rollouts(outcome: &FinishedRun) -> Option<Vec<u8>> {
     std::fs::read(outcome.directory.join("rollouts.sqlite")).ok()
 }
 
@@ -89,11 +89,11 @@ fn moments_are_sharded_to_the_same_bits() {
     // Only the moments of the embedding are in eight bits; the other parameters are small.
     for (method, moments) in [("sft: {}", "f32"), ("sft: {}}\nlora: {rank: 2", "f32"), ("sft: {}", "int8")] {
         let rows = || (0..40).map(|i| json!({ "text": format!("{i} is {}", ["red", "a long way off"][i % 2]) }));
-        let place = Place::new(rows());
+        let dir = TestDir::new(rows());
         let rest = text(method).replace("lanes: 4", &format!("lanes: 4, moments: {moments}"));
         let shards = rest.replace("lanes: 4", "lanes: 4, shard_moments: true");
-        let alone = gradus::train::run(&place.plan("alone", "qwen3", &rest), &mut Silent).expect("it trains");
-        let checkpoint = |outcome: &Outcome| {
+        let alone = gradus::train::run(&dir.plan("alone", "qwen3", &rest), &mut Silent).expect("it trains");
+        let checkpoint = |outcome: &FinishedRun| {
             let path = outcome.directory.join("checkpoints/step-000004/optimizer.safetensors");
             std::fs::read(path).expect("a checkpoint")
         };
@@ -101,9 +101,9 @@ fn moments_are_sharded_to_the_same_bits() {
             let name = format!("shards-{size}");
             assert_eq!(holds_codes(&checkpoint(&alone)), moments == "int8", "{moments}");
             let parts = (name.as_str(), "qwen3", shards.as_str());
-            let stopped = on(size, &place, parts, Existing::Refuse, |_| Stopper(2));
+            let stopped = on(size, &dir, parts, Existing::Refuse, |_| Stopper(2));
             assert!(stopped.iter().all(|stopped| matches!(stopped, Err(Error::Interrupted))), "{stopped:?}");
-            let outcome = on(size, &place, parts, Existing::Resume, |_| Silent).remove(0).expect("it trains");
+            let outcome = on(size, &dir, parts, Existing::Resume, |_| Silent).remove(0).expect("it trains");
             assert!(weights(&alone) == weights(&outcome), "{method} on {size} ranks: weights");
             assert!(checkpoint(&alone) == checkpoint(&outcome), "{method} on {size} ranks: moments");
         }
@@ -194,18 +194,18 @@ fn a_run_goes_on_on_another_number_of_ranks_to_the_same_bits() {
         format!("ppo: {{max_new_tokens: 6, update_epochs: 2}}{ONLINE}"),
     ] {
         let rows: Vec<Value> = if method.starts_with("dpo") { pairs().collect() } else { questions().collect() };
-        let (place, rest) = (Place::new(rows), text(&method));
-        let alone = gradus::train::run(&place.plan("alone", "qwen3", &rest), &mut Silent).expect("it trains");
+        let (dir, rest) = (TestDir::new(rows), text(&method));
+        let alone = gradus::train::run(&dir.plan("alone", "qwen3", &rest), &mut Silent).expect("it trains");
         let parts = ("parts", "qwen3", rest.as_str());
         // A stop request to a rank other than the first stops all of them.
         let stop_at = |stopping_rank: usize, after| {
             move |rank: usize| Stopper(if rank == stopping_rank { after } else { usize::MAX })
         };
-        let stopped = on(4, &place, parts, Existing::Refuse, stop_at(2, 2));
+        let stopped = on(4, &dir, parts, Existing::Refuse, stop_at(2, 2));
         assert!(stopped.iter().all(|stopped| matches!(stopped, Err(Error::Interrupted))), "{stopped:?}");
-        let stopped = on(1, &place, parts, Existing::Resume, stop_at(0, 1));
+        let stopped = on(1, &dir, parts, Existing::Resume, stop_at(0, 1));
         assert!(matches!(stopped[0], Err(Error::Interrupted)), "{stopped:?}");
-        let outcome = on(2, &place, parts, Existing::Resume, |_| Silent).remove(0).expect("it trains");
+        let outcome = on(2, &dir, parts, Existing::Resume, |_| Silent).remove(0).expect("it trains");
         assert!(weights(&alone) == weights(&outcome), "{method}: weights");
         assert_eq!(logged(&alone.directory), logged(&outcome.directory), "{method}");
     }
@@ -213,17 +213,17 @@ fn a_run_goes_on_on_another_number_of_ranks_to_the_same_bits() {
 
 #[test]
 fn what_ranks_cannot_share_is_refused() {
-    let (place, rest) = (Place::new(pairs()), text("dpo: {}"));
-    let errors = on(5, &place, ("five", "qwen3", &rest), Existing::Refuse, |_| Silent);
+    let (dir, rest) = (TestDir::new(pairs()), text("dpo: {}"));
+    let errors = on(5, &dir, ("five", "qwen3", &rest), Existing::Refuse, |_| Silent);
     for error in errors {
         let error = error.expect_err("there are four lanes").to_string();
         assert_eq!(error, "5 ranks cannot share a run with `train.lanes: 4`");
     }
-    assert!(!place.run("five").exists(), "nothing was begun");
+    assert!(!dir.run("five").exists(), "nothing was begun");
     // One rank finds the directory in use and reports this to all.
-    std::fs::create_dir(place.run("taken")).expect("made");
-    std::fs::write(place.run("taken").join("notes.txt"), "mine").expect("written");
-    let errors = on(2, &place, ("taken", "qwen3", &rest), Existing::Refuse, |_| Silent);
+    std::fs::create_dir(dir.run("taken")).expect("made");
+    std::fs::write(dir.run("taken").join("notes.txt"), "mine").expect("written");
+    let errors = on(2, &dir, ("taken", "qwen3", &rest), Existing::Refuse, |_| Silent);
     let errors: Vec<String> = errors.into_iter().map(|error| error.expect_err("it is taken").to_string()).collect();
     assert!(errors[0].contains("exists and is not empty"), "{errors:?}");
     assert_eq!(errors[1], format!("rank 0: {}", errors[0]));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use gradus::config::{Imported, Plan, Request, RunConfig, System, import};
-use gradus::error::Place;
+use gradus::error::Location;
 use gradus::machine::Machine;
 use serde_json::json;
 
@@ -126,8 +126,8 @@ fn another_systems_file_becomes_ours_and_says_what_changed() {
     }
     let remarks: Vec<String> = notes
         .iter()
-        .map(|note| match &note.places[..] {
-            [Place::File { line, .. }] => format!("{line}: {}", note.message),
+        .map(|note| match &note.locations[..] {
+            [Location::File { line, .. }] => format!("{line}: {}", note.message),
             _ => note.message.clone(),
         })
         .collect();
@@ -169,7 +169,7 @@ fn another_systems_file_becomes_ours_and_says_what_changed() {
             "`alg.args.batch_size` is -3.5, but a whole number from 0 is needed",
         ]
     );
-    assert!(problems.iter().all(|problem| problem.places.len() == 1), "{problems:?}");
+    assert!(problems.iter().all(|problem| problem.locations.len() == 1), "{problems:?}");
 }
 
 /// RL4LMs' supervised training joins prompt and reference without an end token, and trains on all of it.
@@ -455,11 +455,11 @@ fn what_looks_like_a_mistake_of_the_original_is_said_with_its_line() {
         });
         std::fs::write(&file, text).expect("written");
         let notes = import(System::Rl4lms, &file).expect("it is read").notes;
-        let line = |place: &Place| match place {
-            Place::File { line, .. } => *line,
+        let line = |location: &Location| match location {
+            Location::File { line, .. } => *line,
             _ => 0,
         };
-        let messages = notes.iter().map(|note| format!("{}: {}", note.places.first().map_or(0, line), note.message));
+        let messages = notes.iter().map(|note| format!("{}: {}", note.locations.first().map_or(0, line), note.message));
         messages.collect::<Vec<_>>()
     };
     let check = |changes: &[(&str, &str)], expected: &str| {

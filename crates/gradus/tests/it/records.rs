@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use gradus::Error;
 use gradus::config::{Plan, RunConfig};
 use gradus::machine::Machine;
-use gradus::run::database::{Query, Table};
+use gradus::run::database::{Query, RolloutTable};
 use gradus::run::trackers::{EnabledTrackers, Trackers};
 use gradus::run::{Existing, RolloutDb, RunDir};
 use gradus::train::observer::{Event, Observer};
@@ -35,11 +35,12 @@ impl Observer for Watcher {
     }
 }
 
-struct Place {
+/// Directory for the rows and runs of one test.
+struct TestDir {
     directory: tempfile::TempDir,
 }
 
-impl Place {
+impl TestDir {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let rows: String = (0..20).map(|i| format!("{{\"prompt\": \"{i}: what is red?\"}}\n")).collect();
@@ -76,10 +77,10 @@ impl Place {
 
 #[test]
 fn completions_and_warnings_of_a_run_are_in_its_database() {
-    let place = Place::new();
+    let dir = TestDir::new();
     let mut watcher = Watcher::default();
-    gradus::train::run(&place.plan("whole", ""), &mut watcher).unwrap();
-    let run = place.run("whole");
+    gradus::train::run(&dir.plan("whole", ""), &mut watcher).unwrap();
+    let run = dir.run("whole");
     let db = RolloutDb::open(&run).unwrap();
 
     let rollouts = db.query(&Query::default()).unwrap();
@@ -97,10 +98,10 @@ fn completions_and_warnings_of_a_run_are_in_its_database() {
     let epochs: Vec<usize> = rollouts.iter().step_by(6).map(|record| record.epoch).collect();
     assert_eq!(epochs, [0, 0, 0, 0, 0, 0, 1, 1, 1]);
 
-    assert_eq!(db.steps(Table::Eval).unwrap(), [0, 3, 6, 9]);
-    let evaluated = db.query(&Query { table: Table::Eval, ..Query::default() }).unwrap();
+    assert_eq!(db.steps(RolloutTable::Eval).unwrap(), [0, 3, 6, 9]);
+    let evaluated = db.query(&Query { table: RolloutTable::Eval, ..Query::default() }).unwrap();
     assert!(evaluated.iter().all(|record| record.advantage.is_none() && record.kl.is_some()));
-    assert_eq!(db.diff(Table::Eval, 0, 9).unwrap().len(), 4);
+    assert_eq!(db.diff(RolloutTable::Eval, 0, 9).unwrap().len(), 4);
 
     // Five tokens are too few for an untrained model.
     let cut = rollouts[..30].iter().filter(|record| record.stop_reason == "length").count();
@@ -141,15 +142,15 @@ fn tracked(run: &RunDir) -> Vec<(PathBuf, Vec<u8>)> {
 
 #[test]
 fn trackers_get_what_was_logged_also_after_interruptions() {
-    let place = Place::new();
-    let plan = place.plan("run", ", tensorboard: true, wandb: true");
+    let dir = TestDir::new();
+    let plan = dir.plan("run", ", tensorboard: true, wandb: true");
     for stop_after in [2, 3, 99] {
         let mut watcher = Watcher { stop_after: Some(stop_after), ..Watcher::default() };
-        let existing = if place.path("run").exists() { Existing::Resume } else { Existing::Refuse };
+        let existing = if dir.path("run").exists() { Existing::Resume } else { Existing::Refuse };
         let ended = gradus::train::run(&plan.clone().on_existing(existing), &mut watcher);
         assert_eq!(matches!(ended, Err(Error::Interrupted)), stop_after < 99, "{ended:?}");
     }
-    let run = place.run("run");
+    let run = dir.run("run");
     let found = tracked(&run);
     let is_table = |(path, _): &&(PathBuf, Vec<u8>)| path.to_string_lossy().ends_with(".table.json");
     let tables: Vec<_> = found.iter().filter(is_table).collect();
@@ -174,21 +175,21 @@ fn trackers_get_what_was_logged_also_after_interruptions() {
 #[cfg(unix)]
 #[test]
 fn parts_of_the_reward_are_recorded_token_by_token() {
-    let place = Place::new();
+    let dir = TestDir::new();
     // A program that judges the completion as a whole, and its first character if it has one.
     let script = r#"while read -r line; do case "$line" in
         *'"completion":""'*) echo '{"whole": 0.5}';;
         *) echo '{"whole": 0.5, "start": [[0, 1, 2]]}';;
     esac; done"#;
-    let program = place.directory.path().join("judge.sh");
+    let program = dir.directory.path().join("judge.sh");
     fs::write(&program, script).unwrap();
-    let config = place.config("run", "").replace(
+    let config = dir.config("run", "").replace(
         "{weight: 1, reward: {rule: {substring: never to be found}}}",
         &format!("{{weight: -2, reward: {{command: [sh, {}]}}}}", program.display()),
     );
     let plan = Plan::check(&RunConfig::parse(&config).unwrap(), &Machine::detect()).unwrap();
     gradus::train::run(&plan, &mut Watcher::default()).unwrap();
-    let run = place.run("run");
+    let run = dir.run("run");
     let rollouts = RolloutDb::open(&run).unwrap().query(&Query::default()).unwrap();
     let mut spread = 0;
     for record in &rollouts {
@@ -217,15 +218,15 @@ fn parts_of_the_reward_are_recorded_token_by_token() {
 
 #[test]
 fn advantages_are_recorded_token_by_token_as_they_enter_the_loss() {
-    let place = Place::new();
+    let dir = TestDir::new();
     let grpo = "grpo: {group_size: 2, max_new_tokens: 5, kl_coefficient: 0.1}";
     let rollouts = |name: &str, method: &str| {
-        let config = place.config(name, "").replace(grpo, method).replace("never to be found", "e");
+        let config = dir.config(name, "").replace(grpo, method).replace("never to be found", "e");
         assert!(config.contains(method), "{config}");
         let plan = Plan::check(&RunConfig::parse(&config).unwrap(), &Machine::detect()).unwrap();
         gradus::train::run(&plan, &mut Watcher::default()).unwrap();
-        let db = RolloutDb::open(&place.run(name)).unwrap();
-        let evaluations = db.query(&Query { table: Table::Eval, ..Query::default() }).unwrap();
+        let db = RolloutDb::open(&dir.run(name)).unwrap();
+        let evaluations = db.query(&Query { table: RolloutTable::Eval, ..Query::default() }).unwrap();
         assert!(evaluations.iter().all(|record| record.advantages.is_empty()));
         db.query(&Query::default()).unwrap()
     };
@@ -262,28 +263,28 @@ fn advantages_are_recorded_token_by_token_as_they_enter_the_loss() {
 
 #[test]
 fn an_interrupted_run_records_what_a_whole_one_does() {
-    let place = Place::new();
+    let dir = TestDir::new();
     let mut whole = Watcher::default();
-    gradus::train::run(&place.plan("whole", ""), &mut whole).unwrap();
-    let plan = place.plan("parts", "");
+    gradus::train::run(&dir.plan("whole", ""), &mut whole).unwrap();
+    let plan = dir.plan("parts", "");
     let mut warnings = Vec::new();
     for stop_after in [3, 3, 99] {
         let mut watcher = Watcher { stop_after: Some(stop_after), ..Watcher::default() };
-        let existing = if place.path("parts").exists() { Existing::Resume } else { Existing::Refuse };
+        let existing = if dir.path("parts").exists() { Existing::Resume } else { Existing::Refuse };
         let ended = gradus::train::run(&plan.clone().on_existing(existing), &mut watcher);
         assert_eq!(matches!(ended, Err(Error::Interrupted)), stop_after < 99, "{ended:?}");
         warnings.extend(watcher.warnings);
     }
     assert_eq!(warnings, whole.warnings, "said once");
-    let bytes = |name: &str| fs::read(place.run(name).rollouts()).unwrap();
+    let bytes = |name: &str| fs::read(dir.run(name).rollouts()).unwrap();
     assert!(bytes("whole") == bytes("parts"), "the same file");
 }
 
 #[test]
 fn completions_need_not_be_kept() {
-    let place = Place::new();
-    gradus::train::run(&place.plan("run", ", save_rollouts: false"), &mut Watcher::default()).unwrap();
-    let db = RolloutDb::open(&place.run("run")).unwrap();
-    assert_eq!(db.steps(Table::Train).unwrap(), [] as [usize; 0]);
-    assert_eq!((db.steps(Table::Eval).unwrap().len(), db.warnings().unwrap().len()), (4, 2));
+    let dir = TestDir::new();
+    gradus::train::run(&dir.plan("run", ", save_rollouts: false"), &mut Watcher::default()).unwrap();
+    let db = RolloutDb::open(&dir.run("run")).unwrap();
+    assert_eq!(db.steps(RolloutTable::Train).unwrap(), [] as [usize; 0]);
+    assert_eq!((db.steps(RolloutTable::Eval).unwrap().len(), db.warnings().unwrap().len()), (4, 2));
 }

@@ -12,7 +12,7 @@ use gradus::train::observer::{Event, Observer};
 use gradus::{Error, Training};
 use serde_json::{Value, json};
 
-use crate::learning::{Place, model, pairs};
+use crate::learning::{TestDir, model, pairs};
 
 fn weights(run: &Path) -> Vec<u8> {
     std::fs::read(run.join("model/model.safetensors")).unwrap()
@@ -20,28 +20,28 @@ fn weights(run: &Path) -> Vec<u8> {
 
 #[test]
 fn rows_of_a_program_train_as_those_of_a_file() {
-    let place = Place::new(pairs());
-    let plan = place.plan("file", "gpt2", "method: { dpo: { beta: 0.3 } }\ntrain: { max_steps: 4, batch_size: 4 }\n");
+    let dir = TestDir::new(pairs());
+    let plan = dir.plan("file", "gpt2", "method: { dpo: { beta: 0.3 } }\ntrain: { max_steps: 4, batch_size: 4 }\n");
     let of_file = gradus::train::run(&plan, &mut gradus::observer::Silent).unwrap();
     let training = |beta: f64| {
         Training::dpo(model("gpt2").path.display().to_string())
-            .cache_dir(place.run("cache"))
+            .cache_dir(dir.run("cache"))
             .rows(pairs())
             .set("beta", beta)
             .batch_size(4)
             .max_steps(4)
     };
-    let outcome = training(0.3).output_dir(place.run("program")).run().unwrap();
+    let outcome = training(0.3).output_dir(dir.run("program")).run().unwrap();
     assert_eq!(weights(&outcome.directory), weights(&of_file.directory));
-    let other = training(0.1).output_dir(place.run("other")).run().unwrap();
+    let other = training(0.1).output_dir(dir.run("other")).run().unwrap();
     assert_ne!(weights(&other.directory), weights(&of_file.directory));
 
     let config = std::fs::read_to_string(outcome.directory.join("config.yml")).unwrap();
     let marked = |key: &str| config.lines().any(|line| line.trim_start().starts_with(key) && line.contains("# set"));
     assert!(marked("beta:") && marked("max_steps:") && !marked("label_smoothing:"), "{config}");
-    let error = training(0.3).output_dir(place.run("program")).run().unwrap_err();
+    let error = training(0.3).output_dir(dir.run("program")).run().unwrap_err();
     assert!(error.to_string().contains("program"), "{error}");
-    training(0.3).output_dir(place.run("program")).overwrite().run().unwrap();
+    training(0.3).output_dir(dir.run("program")).overwrite().run().unwrap();
 }
 
 /// Stops the run after `left` steps.
@@ -63,14 +63,14 @@ impl Observer for Stop {
 
 #[test]
 fn a_closure_is_the_reward_of_a_run_that_is_interrupted_and_resumed() {
-    let place = Place::new((0..6).map(|i| json!({ "prompt": format!("cup {i} is") })));
+    let dir = TestDir::new((0..6).map(|i| json!({ "prompt": format!("cup {i} is") })));
     let short = |_: &gradus::rollout::Prompt, rollout: &gradus::rollout::Rollout| {
         Ok(Some(1.0 / (1 + rollout.completion.len()) as f32))
     };
     let training = |name: &str| {
         Training::grpo(model("qwen3").path.display().to_string())
-            .data(place.run("rows.jsonl").display().to_string())
-            .output_dir(place.run(name))
+            .data(dir.run("rows.jsonl").display().to_string())
+            .output_dir(dir.run(name))
             .set("group_size", 2)
             .set("max_new_tokens", 4)
             .batch_size(2)
@@ -80,9 +80,9 @@ fn a_closure_is_the_reward_of_a_run_that_is_interrupted_and_resumed() {
     let whole = training("whole").run().unwrap();
     let error = training("parts").observer(Stop { left: 1 }).run().unwrap_err();
     assert!(matches!(error, Error::Interrupted), "{error}");
-    let error = Training::resume(place.run("parts")).run().unwrap_err();
+    let error = Training::resume(dir.run("parts")).run().unwrap_err();
     assert!(error.to_string().contains("closure"), "{error}");
-    let parts = Training::resume(place.run("parts")).reward(short).run().unwrap();
+    let parts = Training::resume(dir.run("parts")).reward(short).run().unwrap();
     assert_eq!(weights(&parts.directory), weights(&whole.directory));
 }
 
@@ -102,14 +102,14 @@ fn problems_are_reported_when_the_run_is_planned() {
 /// Methods on pairs without a reference compute their losses with dropout.
 #[test]
 fn dropout_changes_what_orpo_cpo_and_simpo_learn() {
-    let place = Place::new(pairs());
+    let dir = TestDir::new(pairs());
     for name in ["orpo", "cpo", "simpo"] {
         let adapter = |dropout: f64| {
             let method: MethodConfig = serde_json::from_value(json!({ name: {} })).unwrap();
             let training = Training::new(&method, model("gpt2").path.display().to_string());
-            let training = training.data(place.run("rows.jsonl").display().to_string()).batch_size(4).max_steps(2);
+            let training = training.data(dir.run("rows.jsonl").display().to_string()).batch_size(4).max_steps(2);
             let training = training.set("lora_rank", 2).set("lora_dropout", dropout).learning_rate(1e-2);
-            let outcome = training.output_dir(place.run(&format!("{name}-{dropout}"))).run().unwrap();
+            let outcome = training.output_dir(dir.run(&format!("{name}-{dropout}"))).run().unwrap();
             std::fs::read(outcome.directory.join("model/adapter_model.safetensors")).unwrap()
         };
         assert_ne!(adapter(0.0), adapter(0.5), "{name}");
@@ -119,11 +119,11 @@ fn dropout_changes_what_orpo_cpo_and_simpo_learn() {
 /// Built-in methods, registered under another name, train to the same bits: nothing is lost in the erased types.
 #[test]
 fn a_registered_offline_method_trains_as_the_built_in_one() {
-    let place = Place::new(pairs());
+    let dir = TestDir::new(pairs());
     let check = |name: &str, keys: &str, register: fn(&mut Registry) -> gradus::Result<()>| {
         let training = |run: &str, method: &MethodConfig| {
             let training = Training::new(method, model("gpt2").path.display().to_string());
-            let training = training.data(place.run("rows.jsonl").display().to_string()).output_dir(place.run(run));
+            let training = training.data(dir.run("rows.jsonl").display().to_string()).output_dir(dir.run(run));
             training.plug_in(register).batch_size(4).max_steps(3).set("eval_steps", 2)
         };
         let keys: Value = serde_json::from_str(keys).unwrap();

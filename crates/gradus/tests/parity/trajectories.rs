@@ -22,7 +22,7 @@ use gradus::algorithm::{
 use gradus::config::{MethodConfig, Plan, RunConfig, Visitor};
 use gradus::generate::{History, Masking};
 use gradus::learner::Learner;
-use gradus::learner::flat::Place;
+use gradus::learner::flat::ParameterRange;
 use gradus::learner::optimizer::Optimizer;
 use gradus::loss::surrogate::Level;
 use gradus::machine::Machine;
@@ -814,8 +814,8 @@ fn fisher_vector_products(file: &str, prefix: &str, (most, beside_whole): (f64, 
 
     for case in fixture["cases"].as_array().unwrap() {
         let expected = case["product"].as_object().unwrap();
-        let wave = |(i, place): (usize, &Place)| {
-            let n = place.range.len();
+        let wave = |(i, parameter): (usize, &ParameterRange)| {
+            let n = parameter.range.len();
             (0..n).map(move |k| (k as f64 * 0.7 + 1.3 * i as f64).sin() as f32)
         };
         let vector = match case["name"].as_str().unwrap() {
@@ -824,7 +824,12 @@ fn fisher_vector_products(file: &str, prefix: &str, (most, beside_whole): (f64, 
                 let names: Vec<&String> = expected.keys().collect();
                 assert_eq!(
                     names,
-                    layout.iter().map(|place| short(&place.name)).collect::<Vec<_>>().iter().collect::<Vec<_>>()
+                    layout
+                        .iter()
+                        .map(|parameter| short(&parameter.name))
+                        .collect::<Vec<_>>()
+                        .iter()
+                        .collect::<Vec<_>>()
                 );
                 let values: Vec<f32> = layout.iter().enumerate().flat_map(wave).collect();
                 Tensor::from_floats(values.as_slice(), &gradient.device())
@@ -842,15 +847,15 @@ fn fisher_vector_products(file: &str, prefix: &str, (most, beside_whole): (f64, 
         near("curvature", curvature, expected_curvature, expected_curvature);
         let whole = case["norm"].as_f64().unwrap();
         near("norm", dot(&product, &product).sqrt(), whole, whole);
-        for place in &layout {
-            let own = &product[place.range.clone()];
-            let expected = &expected[&short(&place.name)];
+        for parameter in &layout {
+            let own = &product[parameter.range.clone()];
+            let expected = &expected[&short(&parameter.name)];
             let norm = expected["norm"].as_f64().unwrap();
             let scale = if beside_whole { whole } else { norm };
-            near(&place.name, dot(own, own).sqrt(), norm, scale);
+            near(&parameter.name, dot(own, own).sqrt(), norm, scale);
             let root = (own.len() as f64).sqrt();
             for (found, expected) in own.iter().zip(expected["first"].as_array().unwrap()) {
-                near(&place.name, f64::from(*found), expected.as_f64().unwrap(), scale / root * 4.0);
+                near(&parameter.name, f64::from(*found), expected.as_f64().unwrap(), scale / root * 4.0);
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use crate::toxicity::{Answer, ToxicityScorer};
+use crate::toxicity::{ScoreResult, ToxicityScorer};
 
 /// Scores texts by a function, and records the texts.
 pub struct ByRule<F> {
@@ -16,12 +16,12 @@ impl<F> ByRule<F> {
     }
 }
 
-impl<F: Fn(&str) -> Answer + Send + Sync> ToxicityScorer for ByRule<F> {
+impl<F: Fn(&str) -> ScoreResult + Send + Sync> ToxicityScorer for ByRule<F> {
     fn name(&self) -> String {
         "rule".into()
     }
 
-    fn score(&self, texts: &[&str]) -> Vec<Answer> {
+    fn score(&self, texts: &[&str]) -> Vec<ScoreResult> {
         self.requests.lock().expect("no panic").extend(texts.iter().map(|text| (*text).to_owned()));
         texts.iter().map(|text| (self.rule)(text)).collect()
     }

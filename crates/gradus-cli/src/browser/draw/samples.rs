@@ -1,6 +1,6 @@
 //! The completions of one step.
 
-use gradus::run::database::{Record, Table};
+use gradus::run::database::{Record, RolloutTable};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style};
@@ -19,9 +19,9 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, browser: &Browser, theme: Theme) 
     }
     let [head, body] = Layout::vertical([Constraint::Length(2), Constraint::Min(1)]).areas(area);
     let table = match page.table {
-        Table::Train => "training",
-        Table::Eval => "evaluation",
-        Table::Test => "test",
+        RolloutTable::Train => "training",
+        RolloutTable::Eval => "evaluation",
+        RolloutTable::Test => "test",
     };
     let place = page.steps.iter().position(|step| *step == page.step).map_or(0, |place| place + 1);
     let heading = Line::from(vec![

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use gradus::data::Message;
 use gradus::inference::{Answer, AnswerEnd, ChatFormat, ChatJudge, ChatModel, ChatSettings, Flow};
-use gradus::text::think::{Part, parts};
+use gradus::text::think::{AnswerPart, parts};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -45,7 +45,7 @@ pub struct Session {
 
 /// An answer as one JSON object.
 #[derive(Serialize)]
-struct Line<'a> {
+struct AnswerLine<'a> {
     model: &'a str,
     turn: u64,
     attempt: u64,
@@ -302,10 +302,10 @@ fn flow() -> Flow {
     if ANSWER.load(Ordering::SeqCst) == STOPPING { Flow::Stop } else { Flow::Continue }
 }
 
-fn line<'a>(model: &'a str, (turn, attempt): (u64, u64), prompt: &'a str, given: &'a GivenAnswer) -> Line<'a> {
+fn line<'a>(model: &'a str, (turn, attempt): (u64, u64), prompt: &'a str, given: &'a GivenAnswer) -> AnswerLine<'a> {
     let completion = given.answer.without_thoughts();
     let raw = Some(given.answer.text.as_str()).filter(|raw| *raw != completion);
-    Line {
+    AnswerLine {
         model,
         turn,
         attempt,
@@ -346,13 +346,13 @@ impl AnswerPrinter {
         self.text += new;
         let mut at = 0;
         for part in parts(&self.text, self.begins_inside) {
-            let (Part::Thought(text) | Part::Answer(text)) = part;
+            let (AnswerPart::Thought(text) | AnswerPart::Answer(text)) = part;
             let end = at + text.len();
             if end > self.shown {
                 let piece = &text[self.shown.saturating_sub(at)..];
                 match part {
-                    Part::Thought(_) => out.text(&out.stdout_paint().faint(piece))?,
-                    Part::Answer(_) => out.text(piece)?,
+                    AnswerPart::Thought(_) => out.text(&out.stdout_paint().faint(piece))?,
+                    AnswerPart::Answer(_) => out.text(piece)?,
                 }
                 self.shown = end;
             }

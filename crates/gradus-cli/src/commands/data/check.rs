@@ -48,8 +48,8 @@ pub fn run(args: CheckArgs, out: &Output) -> anyhow::Result<()> {
             "remark": group.kind.is_remark(),
             "count": group.count,
             "first": group.first.iter().map(|finding| json!({
-                "file": &*finding.place.file,
-                "line": finding.place.line,
+                "file": &*finding.location.file,
+                "line": finding.location.line,
                 "message": finding.message,
             })).collect::<Vec<_>>(),
         })).collect::<Vec<_>>(),
@@ -76,7 +76,7 @@ fn report(dataset: &Dataset, groups: &[FindingGroup]) -> String {
         let remark = if group.kind.is_remark() { " (remark)" } else { "" };
         let _ = writeln!(text, "{}: {}{remark}", group.kind.describe(), rows(group.count));
         for finding in &group.first {
-            let _ = writeln!(text, "  {}: {}", finding.place, finding.message);
+            let _ = writeln!(text, "  {}: {}", finding.location, finding.message);
         }
         more(&mut text, group.count, group.first.len());
     }

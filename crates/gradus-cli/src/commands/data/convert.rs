@@ -114,7 +114,7 @@ pub fn run(args: ConvertArgs, out: &Output) -> anyhow::Result<()> {
     for row in all.iter() {
         match convert(row, target, form, args.rows.rule()) {
             Ok(columns) => converted.push(columns),
-            Err(message) => errors.push(row.place.error(message)),
+            Err(message) => errors.push(row.location.error(message)),
         }
     }
     if let Some(error) = errors.into_error(dataset.rows.len()) {
@@ -145,7 +145,7 @@ fn built(args: &ConvertArgs, file: &OutputFile, from: &[Row], out: &Output) -> a
     let mut dropped = 0;
     for row in from {
         let RowData::Feedback(feedback) = &row.data else {
-            let error = row.place.error("the row has no fine-grained feedback");
+            let error = row.location.error("the row has no fine-grained feedback");
             return Err(error
                 .with_hint("`r1`, `r2` and `r3` need rows with `passages`, `prediction 1` and `feedback`")
                 .into());
@@ -169,7 +169,7 @@ fn built(args: &ConvertArgs, file: &OutputFile, from: &[Row], out: &Output) -> a
                 .into_iter()
                 .collect(),
             _ if feedback.preferences.is_none() => {
-                let error = row.place.error("the row compares no two answers: it has no `preference`");
+                let error = row.location.error("the row compares no two answers: it has no `preference`");
                 return Err(error
                     .with_hint(
                         "`r1` and `r2` need no `preference`, and `r3` derives one from the coverage of the answers",

@@ -68,7 +68,7 @@ pub fn run(args: ShowArgs, out: &Output) -> anyhow::Result<()> {
         false => dataset.rows.iter().take(args.examples).map(turns).collect(),
     };
     let examples: Examples =
-        dataset.rows.iter().take(args.examples).map(|row| (row.place.to_string(), shown(row))).collect();
+        dataset.rows.iter().take(args.examples).map(|row| (row.location.to_string(), shown(row))).collect();
     for error in dataset.bad.first() {
         out.warn(error);
     }
@@ -110,7 +110,7 @@ pub fn run(args: ShowArgs, out: &Output) -> anyhow::Result<()> {
     })
 }
 
-/// Place of each row, and its parts by name.
+/// Location of each row, and its parts by name.
 type Examples = Vec<(String, Vec<(String, String)>)>;
 
 /// Returns the turns of a conversation, each with its author. `None` for other rows.

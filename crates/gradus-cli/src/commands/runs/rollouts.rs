@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use gradus::run::database::{EpisodeRecord, Query, Record, RolloutDb, Segment, Sort, Table, TurnRecord};
+use gradus::run::database::{EpisodeRecord, Query, Record, RolloutDb, RolloutTable, Segment, Sort, TurnRecord};
 use gradus::runs::Library;
 use gradus_environments::Reply;
 use serde_json::{Map, Value, json};
@@ -103,9 +103,9 @@ fn query(args: &RolloutsArgs) -> Query {
     let Range(first, last) = args.steps.unwrap_or(Range(args.step, args.step));
     Query {
         table: match (args.eval, args.test) {
-            (_, true) => Table::Test,
-            (true, _) => Table::Eval,
-            _ => Table::Train,
+            (_, true) => RolloutTable::Test,
+            (true, _) => RolloutTable::Eval,
+            _ => RolloutTable::Train,
         },
         first_step: first,
         last_step: last,
@@ -137,9 +137,9 @@ fn list(args: &RolloutsArgs, database: &RolloutDb, out: &Output) -> anyhow::Resu
     let paint = out.data_paint();
     found.iter().try_for_each(|record| out.text(&described(record, args.parts, paint)))?;
     let of = match query.table {
-        Table::Train => "from training",
-        Table::Eval => "from evaluations",
-        Table::Test => "from test prompts",
+        RolloutTable::Train => "from training",
+        RolloutTable::Eval => "from evaluations",
+        RolloutTable::Test => "from test prompts",
     };
     match (all, found.len()) {
         (0, _) => out.note(format_args!("no completion {of} matches; {}", steps(database, query.table)?)),
@@ -152,7 +152,7 @@ fn list(args: &RolloutsArgs, database: &RolloutDb, out: &Output) -> anyhow::Resu
 }
 
 /// Describes the available steps in a sentence.
-fn steps(database: &RolloutDb, table: Table) -> gradus::Result<String> {
+fn steps(database: &RolloutDb, table: RolloutTable) -> gradus::Result<String> {
     let steps = database.steps(table)?;
     Ok(match (steps.first(), steps.last()) {
         (Some(first), Some(last)) => format!("available steps: {first} to {last}"),
@@ -203,7 +203,7 @@ fn diff(args: &RolloutsArgs, database: &RolloutDb, before: usize, after: usize, 
         out.note(format_args!("mean reward of all {all} pairs: {was} at step {before}, {is} at step {after}"));
     }
     match all {
-        0 if query.table == Table::Train => {
+        0 if query.table == RolloutTable::Train => {
             out.note(
                 "no prompt was trained on at both steps; evaluations use the same prompts each time: add `--eval`",
             );

@@ -1,6 +1,6 @@
 use super::*;
 use crate::run::RolloutWriter;
-use crate::run::database::{Record, Table};
+use crate::run::database::{Record, RolloutTable};
 use crate::run::directory::Existing;
 use crate::run::metrics::MetricsLog;
 use std::fs;
@@ -35,7 +35,7 @@ fn run(directory: &Path, name: &str, reward: f64) -> RunDir {
     };
     let samples =
         [record(0, 1, "sad", -1.0), record(0, 2, "grey", 0.0), record(4, 1, name, reward), record(4, 2, "grey", 0.0)];
-    RolloutWriter::open(&run.rollouts(), 0).unwrap().append(Table::Eval, samples.into()).unwrap();
+    RolloutWriter::open(&run.rollouts(), 0).unwrap().append(RolloutTable::Eval, samples.into()).unwrap();
     let results = json!({
         "method": name, "model": "gpt2", "data": "rows.jsonl", "steps": 4, "tokens": 1200, "elapsed_s": 61.0,
         "peak_memory_bytes": 512_000_000,
@@ -78,7 +78,7 @@ fn rewards_of_different_kinds_have_no_common_start() {
     // By its own reward, the second run lost on every prompt. Compared with the first run's start it would have won.
     fs::remove_file(runs[1].rollouts()).unwrap();
     let samples = [record(0, 1, 1.0), record(0, 2, 2.0), record(4, 1, 0.5), record(4, 2, 1.5)];
-    RolloutWriter::open(&runs[1].rollouts(), 0).unwrap().append(Table::Eval, samples.into()).unwrap();
+    RolloutWriter::open(&runs[1].rollouts(), 0).unwrap().append(RolloutTable::Eval, samples.into()).unwrap();
     let results = fs::read_to_string(runs[1].results()).unwrap();
     let results = results.replace("\"eval_reward\":-0.5", "\"eval_reward\":1.5,\"eval_rewards/preference/mean\":1.5");
     fs::write(runs[1].results(), results).unwrap();

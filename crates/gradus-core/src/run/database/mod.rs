@@ -29,7 +29,7 @@ pub use writer::RolloutWriter;
 
 /// A table of completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Table {
+pub enum RolloutTable {
     /// Completions that the run trained on.
     #[default]
     Train,
@@ -39,7 +39,7 @@ pub enum Table {
     Test,
 }
 
-impl Table {
+impl RolloutTable {
     /// All tables of completions.
     pub const ALL: [Self; 3] = [Self::Train, Self::Eval, Self::Test];
 

@@ -8,8 +8,8 @@ use rusqlite::{Connection, OpenFlags, Row, params_from_iter};
 use serde_json::{Map, Value};
 
 use super::{
-    Record, Segment, Table, WITH_EPISODES, WITH_TEST_ROLLOUTS, WITH_WEIGHT_VERSIONS, WarningRecord, check_version,
-    connect, failure,
+    Record, RolloutTable, Segment, WITH_EPISODES, WITH_TEST_ROLLOUTS, WITH_WEIGHT_VERSIONS, WarningRecord,
+    check_version, connect, failure,
 };
 use crate::error::{Error, Result};
 use crate::run::RunDir;
@@ -26,7 +26,7 @@ pub struct RolloutDb {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Query {
     /// Table to read.
-    pub table: Table,
+    pub table: RolloutTable,
     /// First step to include.
     pub first_step: Option<usize>,
     /// Last step to include.
@@ -141,7 +141,7 @@ impl RolloutDb {
     ///
     /// # Errors
     /// If the file cannot be read.
-    pub fn steps(&self, table: Table) -> Result<Vec<usize>> {
+    pub fn steps(&self, table: RolloutTable) -> Result<Vec<usize>> {
         let text = format!("SELECT DISTINCT step FROM {} ORDER BY step", self.source(table));
         self.all(&text, Vec::new(), |row| Ok(row.get::<_, i64>(0)? as usize))
     }
@@ -150,7 +150,7 @@ impl RolloutDb {
     ///
     /// # Errors
     /// If the file cannot be read.
-    pub fn components(&self, table: Table) -> Result<Vec<String>> {
+    pub fn components(&self, table: RolloutTable) -> Result<Vec<String>> {
         let source = self.source(table);
         let text = format!("SELECT DISTINCT part.key FROM {source}, json_each(components) AS part ORDER BY part.key");
         self.all(&text, Vec::new(), |row| row.get(0))
@@ -171,7 +171,7 @@ impl RolloutDb {
     ///
     /// # Errors
     /// [`Error::Input`] if a step has no completions; the hint lists the steps that have some.
-    pub fn diff(&self, table: Table, before: usize, after: usize) -> Result<Vec<(Record, Record)>> {
+    pub fn diff(&self, table: RolloutTable, before: usize, after: usize) -> Result<Vec<(Record, Record)>> {
         let of = |step| {
             let query = Query { table, first_step: Some(step), last_step: Some(step), ..Query::default() };
             let found = self.query(&query)?;
@@ -188,26 +188,26 @@ impl RolloutDb {
     }
 
     /// SQL name of a table, or an empty substitute if the file's version does not have it.
-    fn source(&self, table: Table) -> &'static str {
+    fn source(&self, table: RolloutTable) -> &'static str {
         match table {
-            Table::Test if self.version < WITH_TEST_ROLLOUTS => "(SELECT * FROM eval_rollouts WHERE 0)",
+            RolloutTable::Test if self.version < WITH_TEST_ROLLOUTS => "(SELECT * FROM eval_rollouts WHERE 0)",
             table => table.name(),
         }
     }
 
-    fn select(&self, table: Table) -> String {
+    fn select(&self, table: RolloutTable) -> String {
         let advantage = match table {
-            Table::Train => "advantage",
-            Table::Eval | Table::Test => "NULL AS advantage",
+            RolloutTable::Train => "advantage",
+            RolloutTable::Eval | RolloutTable::Test => "NULL AS advantage",
         };
         let segments = if self.version < 2 { "NULL AS segments" } else { "segments" };
         let advantages = match table {
-            Table::Train if self.version >= 3 => "advantages",
+            RolloutTable::Train if self.version >= 3 => "advantages",
             _ => "NULL AS advantages",
         };
         let episode = if self.version < WITH_EPISODES { "NULL AS episode" } else { "episode" };
         let version = match table {
-            Table::Train if self.version >= WITH_WEIGHT_VERSIONS => "weight_version",
+            RolloutTable::Train if self.version >= WITH_WEIGHT_VERSIONS => "weight_version",
             _ => "NULL AS weight_version",
         };
         format!(
@@ -217,7 +217,7 @@ impl RolloutDb {
         )
     }
 
-    fn no_such_step(&self, table: Table, step: usize) -> Result<Error> {
+    fn no_such_step(&self, table: RolloutTable, step: usize) -> Result<Error> {
         let steps = self.steps(table)?;
         let known = match steps[..] {
             [] => "the run has no such completions".to_owned(),

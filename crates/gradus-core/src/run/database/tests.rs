@@ -78,9 +78,9 @@ fn warning(step: usize) -> WarningRecord {
 /// Writes the steps `from..=to` with an evaluation after every second one and a warning after every third.
 fn write_steps(writer: &mut RolloutWriter, from: usize, to: usize) {
     for at in from..=to {
-        writer.append(Table::Train, step(at)).unwrap();
+        writer.append(RolloutTable::Train, step(at)).unwrap();
         if at % 2 == 0 {
-            writer.append(Table::Eval, evaluation(at)).unwrap();
+            writer.append(RolloutTable::Eval, evaluation(at)).unwrap();
         }
         writer.warn(if at % 3 == 0 { vec![warning(at)] } else { Vec::new() }).unwrap();
     }
@@ -89,7 +89,7 @@ fn write_steps(writer: &mut RolloutWriter, from: usize, to: usize) {
 /// A finished database of `steps` steps without interruption.
 fn whole(run: &RunDir, steps: usize) -> Vec<u8> {
     let mut writer = RolloutWriter::open(&run.rollouts(), 0).unwrap();
-    writer.append(Table::Eval, evaluation(0)).unwrap();
+    writer.append(RolloutTable::Eval, evaluation(0)).unwrap();
     write_steps(&mut writer, 1, steps);
     writer.finish().unwrap();
     fs::read(run.rollouts()).unwrap()
@@ -111,10 +111,13 @@ fn rows_come_back_as_they_were_written() {
     let expected: Vec<Record> = (1..=3).flat_map(step).map(shown).collect();
     assert_eq!(db.query(&Query::default()).unwrap(), expected);
     let expected: Vec<Record> = [0, 2].into_iter().flat_map(evaluation).map(shown).collect();
-    assert_eq!(db.query(&Query { table: Table::Eval, ..Query::default() }).unwrap(), expected);
+    assert_eq!(db.query(&Query { table: RolloutTable::Eval, ..Query::default() }).unwrap(), expected);
     assert_eq!(db.warnings().unwrap(), [warning(3)]);
-    assert_eq!((db.steps(Table::Train).unwrap(), db.steps(Table::Eval).unwrap()), (vec![1, 2, 3], vec![0, 2]));
-    assert_eq!(db.components(Table::Train).unwrap(), ["length", "the \"best\".part"]);
+    assert_eq!(
+        (db.steps(RolloutTable::Train).unwrap(), db.steps(RolloutTable::Eval).unwrap()),
+        (vec![1, 2, 3], vec![0, 2])
+    );
+    assert_eq!(db.components(RolloutTable::Train).unwrap(), ["length", "the \"best\".part"]);
 }
 
 #[test]
@@ -173,7 +176,7 @@ fn questions_filter_sort_and_page() {
     let page = db.query(&page).unwrap();
     assert_eq!(page.iter().map(|record| (record.step, record.length)).collect::<Vec<_>>(), [(12, 7), (11, 10)]);
     // Evaluations have no advantage; sorting by it must still work.
-    let query = Query { table: Table::Eval, sort: Sort::Advantage, limit: Some(1), ..query() };
+    let query = Query { table: RolloutTable::Eval, sort: Sort::Advantage, limit: Some(1), ..query() };
     assert_eq!(db.query(&query).unwrap()[0].step, 0);
 }
 
@@ -184,14 +187,14 @@ fn two_steps_stand_side_by_side() {
     let db = RolloutDb::open(&run).unwrap();
     // Step 1 has prompts 1 and 2, step 6 the same, step 2 has 2 and 3.
     let pairs = |before, after| {
-        let pairs = db.diff(Table::Train, before, after).unwrap();
+        let pairs = db.diff(RolloutTable::Train, before, after).unwrap();
         assert!(pairs.iter().all(|(a, b)| a.prompt == b.prompt && (a.step, b.step) == (before, after)));
         pairs.iter().map(|(a, b)| (a.prompt_index, a.rollout_index, b.rollout_index)).collect::<Vec<_>>()
     };
     assert_eq!(pairs(1, 6), [(1, 0, 0), (1, 1, 1), (2, 0, 0), (2, 1, 1)]);
     assert_eq!(pairs(1, 2), [(2, 0, 0), (2, 1, 1)]);
-    assert_eq!(db.diff(Table::Eval, 0, 6).unwrap().len(), 4, "a prompt may stand in a step twice");
-    let error = db.diff(Table::Eval, 0, 5).unwrap_err();
+    assert_eq!(db.diff(RolloutTable::Eval, 0, 6).unwrap().len(), 4, "a prompt may stand in a step twice");
+    let error = db.diff(RolloutTable::Eval, 0, 5).unwrap_err();
     assert_eq!(error.to_string(), "`eval_rollouts` has no completions of step 5");
     assert_eq!(error.hint(), Some("steps with completions: 0, 2, 4, 6"));
 }
@@ -201,12 +204,12 @@ fn going_on_removes_later_rows_and_ends_with_the_same_bytes() {
     let (reference, Fixture { run, _directory }) = (fixture(), fixture());
     let expected = whole(&reference.run, 9);
     let mut writer = RolloutWriter::open(&run.rollouts(), 0).unwrap();
-    writer.append(Table::Eval, evaluation(0)).unwrap();
+    writer.append(RolloutTable::Eval, evaluation(0)).unwrap();
     write_steps(&mut writer, 1, 7);
     drop(writer);
     let mut writer = RolloutWriter::open(&run.rollouts(), 4).unwrap();
     writer.flush().unwrap();
-    assert_eq!(RolloutDb::open(&run).unwrap().steps(Table::Train).unwrap(), [1, 2, 3, 4]);
+    assert_eq!(RolloutDb::open(&run).unwrap().steps(RolloutTable::Train).unwrap(), [1, 2, 3, 4]);
     write_steps(&mut writer, 5, 9);
     writer.finish().unwrap();
     assert!(fs::read(run.rollouts()).unwrap() == expected, "the same bytes");
@@ -215,7 +218,7 @@ fn going_on_removes_later_rows_and_ends_with_the_same_bytes() {
     assert!(fs::read(run.rollouts()).unwrap() == expected, "still the same bytes");
     // Without a checkpoint, the completions of step 0 are written again, too.
     RolloutWriter::open(&run.rollouts(), 0).unwrap().finish().unwrap();
-    assert_eq!(RolloutDb::open(&run).unwrap().steps(Table::Eval).unwrap(), [] as [usize; 0]);
+    assert_eq!(RolloutDb::open(&run).unwrap().steps(RolloutTable::Eval).unwrap(), [] as [usize; 0]);
 }
 
 /// Copies the files as a kill would leave them while the writer is running.
@@ -234,7 +237,7 @@ fn a_kill_loses_nothing_that_was_flushed() {
     let (reference, Fixture { run, _directory }) = (fixture(), fixture());
     let expected = whole(&reference.run, 30);
     let mut writer = RolloutWriter::open(&run.rollouts(), 0).unwrap();
-    writer.append(Table::Eval, evaluation(0)).unwrap();
+    writer.append(RolloutTable::Eval, evaluation(0)).unwrap();
     for checkpoint in [5, 10, 15, 20] {
         write_steps(&mut writer, checkpoint - 4, checkpoint);
         writer.flush().unwrap();
@@ -268,7 +271,7 @@ fn a_slow_reader_does_not_hold_up_the_writer() {
         seen += 1;
     }
     assert_eq!(seen, 8, "what was there when it began");
-    assert_eq!(RolloutDb::open(&run).unwrap().steps(Table::Train).unwrap(), [1, 2, 3, 4]);
+    assert_eq!(RolloutDb::open(&run).unwrap().steps(RolloutTable::Train).unwrap(), [1, 2, 3, 4]);
 }
 
 #[test]
@@ -283,14 +286,14 @@ fn a_full_disk_is_named_and_loses_nothing_before_it() {
     write_steps(&mut writer, 1, 3);
     writer.flush().unwrap();
     let large = vec![Record { step: 4, prompt: "long ".repeat(100_000), ..Record::default() }];
-    writer.append(Table::Train, large).unwrap();
+    writer.append(RolloutTable::Train, large).unwrap();
     let error = writer.flush().unwrap_err();
     assert_eq!(error.to_string(), format!("{}: database or disk is full", path.display()));
     assert_eq!(error.hint(), Some("free some disk space; everything written before is intact"));
-    let again = writer.append(Table::Train, step(5)).unwrap_err();
+    let again = writer.append(RolloutTable::Train, step(5)).unwrap_err();
     assert_eq!(again.to_string(), format!("{}: its writer has failed before", path.display()));
     drop(writer);
-    assert_eq!(RolloutDb::open(&run).unwrap().steps(Table::Train).unwrap(), [1, 2, 3]);
+    assert_eq!(RolloutDb::open(&run).unwrap().steps(RolloutTable::Train).unwrap(), [1, 2, 3]);
 }
 
 #[test]
@@ -363,18 +366,18 @@ fn databases_of_earlier_versions_are_read_and_gone_on_with() {
         };
         let old: Vec<Record> = (1..=3).flat_map(step).map(without).collect();
         let read = |table| RolloutDb::open(&run).unwrap().query(&Query { table, ..Query::default() }).unwrap();
-        assert_eq!((read(Table::Train), read(Table::Test)), (old.clone(), Vec::new()), "read as it is");
+        assert_eq!((read(RolloutTable::Train), read(RolloutTable::Test)), (old.clone(), Vec::new()), "read as it is");
 
         let mut writer = RolloutWriter::open(&run.rollouts(), 2).unwrap();
         write_steps(&mut writer, 3, 3);
         writer.finish().unwrap();
-        let found = read(Table::Train);
+        let found = read(RolloutTable::Train);
         assert_eq!(found[..8], old[..8]);
         assert_eq!(found[8].weight_version.as_deref(), Some("policy-v3"), "{:?}", found[8]);
         assert_eq!(found[9].segments, [("length".to_owned(), segments())], "{:?}", found[9]);
         assert_eq!(found[10].advantages, segments(), "{:?}", found[10]);
         assert_eq!(found[11].episode, Some(episode()), "{:?}", found[11]);
-        assert_eq!(read(Table::Eval).len(), 8);
+        assert_eq!(read(RolloutTable::Eval).len(), 8);
     }
 }
 
@@ -382,16 +385,16 @@ fn databases_of_earlier_versions_are_read_and_gone_on_with() {
 fn an_evaluation_that_begins_again_stands_there_once() {
     let Fixture { run, _directory } = fixture();
     let mut writer = RolloutWriter::open(&run.rollouts(), 0).unwrap();
-    for table in [Table::Eval, Table::Test, Table::Test] {
+    for table in [RolloutTable::Eval, RolloutTable::Test, RolloutTable::Test] {
         writer.evaluation(table, 2, evaluation(2)).unwrap();
     }
-    writer.evaluation(Table::Test, 0, evaluation(0)).unwrap();
+    writer.evaluation(RolloutTable::Test, 0, evaluation(0)).unwrap();
     writer.finish().unwrap();
     let database = RolloutDb::open(&run).unwrap();
     let count = |table| database.count(&Query { table, ..Query::default() }).unwrap();
     let once = evaluation(2).len();
-    assert_eq!([count(Table::Eval), count(Table::Test)], [once, 2 * once]);
-    assert_eq!(database.steps(Table::Test).unwrap(), [0, 2]);
+    assert_eq!([count(RolloutTable::Eval), count(RolloutTable::Test)], [once, 2 * once]);
+    assert_eq!(database.steps(RolloutTable::Test).unwrap(), [0, 2]);
 }
 
 #[test]
@@ -401,12 +404,16 @@ fn where_machines_share_the_disk_a_rollback_journal_is_kept() {
     let connection = connect(&path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE).unwrap();
     prepare(&path, &connection, 0, true).unwrap();
     let mut writer = RolloutWriter::start(&path, connection).unwrap();
-    writer.append(Table::Eval, evaluation(0)).unwrap();
+    writer.append(RolloutTable::Eval, evaluation(0)).unwrap();
     write_steps(&mut writer, 1, 3);
     writer.flush().unwrap();
     let sidecar = |end: &str| path.with_file_name(format!("rollouts.sqlite{end}")).exists();
     assert!(!sidecar("-wal") && !sidecar("-shm"), "no memory is shared");
-    assert_eq!(RolloutDb::open(&run).unwrap().steps(Table::Train).unwrap(), [1, 2, 3], "it can be read meanwhile");
+    assert_eq!(
+        RolloutDb::open(&run).unwrap().steps(RolloutTable::Train).unwrap(),
+        [1, 2, 3],
+        "it can be read meanwhile"
+    );
     writer.finish().unwrap();
     let local = fixture();
     whole(&local.run, 3);

@@ -8,8 +8,8 @@ use rusqlite::{Connection, OpenFlags, Statement, params};
 use serde_json::{Map, Value, json};
 
 use super::{
-    ADDED, APPLICATION, Record, SCHEMA, Segment, TEST_ROLLOUTS, Table, VERSION, WarningRecord, check_version, connect,
-    failure,
+    ADDED, APPLICATION, Record, RolloutTable, SCHEMA, Segment, TEST_ROLLOUTS, VERSION, WarningRecord, check_version,
+    connect, failure,
 };
 use crate::error::{Error, Result};
 use crate::files::{atomic, network_file_system};
@@ -19,9 +19,9 @@ use crate::run::metrics::readable;
 const QUEUE: usize = 64;
 
 enum Message {
-    Records(Table, Vec<Record>),
+    Records(RolloutTable, Vec<Record>),
     /// Deletes the completions of this step from the table.
-    Remove(Table, usize),
+    Remove(RolloutTable, usize),
     Warnings(Vec<WarningRecord>),
     /// Answered when all earlier messages are on disk.
     Flush(SyncSender<()>),
@@ -68,7 +68,7 @@ impl RolloutWriter {
     ///
     /// # Errors
     /// The error of an earlier write.
-    pub fn append(&mut self, table: Table, records: Vec<Record>) -> Result<()> {
+    pub fn append(&mut self, table: RolloutTable, records: Vec<Record>) -> Result<()> {
         self.send(Message::Records(table, records))
     }
 
@@ -77,7 +77,7 @@ impl RolloutWriter {
     ///
     /// # Errors
     /// The error of an earlier write.
-    pub fn evaluation(&mut self, table: Table, step: usize, records: Vec<Record>) -> Result<()> {
+    pub fn evaluation(&mut self, table: RolloutTable, step: usize, records: Vec<Record>) -> Result<()> {
         self.send(Message::Remove(table, step))?;
         self.append(table, records)
     }
@@ -188,7 +188,7 @@ pub(super) fn prepare(path: &Path, connection: &Connection, step: usize, is_shar
             lacking => format!("{} PRAGMA user_version = {VERSION};", lacking.concat()),
         };
         let kept = if step == 0 { -1 } else { step as i64 };
-        let tables = Table::ALL.map(Table::name).into_iter().chain(["warnings"]);
+        let tables = RolloutTable::ALL.map(RolloutTable::name).into_iter().chain(["warnings"]);
         added + &tables.map(|table| format!("DELETE FROM {table} WHERE step > {kept};")).collect::<String>()
     };
     connection.execute_batch(&format!("BEGIN IMMEDIATE; {work} COMMIT;")).map_err(error)
@@ -227,14 +227,15 @@ impl<'c> Insert<'c> {
     fn new(connection: &'c Connection) -> rusqlite::Result<Self> {
         const COLUMNS: &str = "step, epoch, prompt_index, rollout_index, prompt, completion, reward, components, kl, length, stop_reason, segments, episode";
         const VALUES: &str = "?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13";
-        let evaluated =
-            |table: Table| connection.prepare(&format!("INSERT INTO {} ({COLUMNS}) VALUES ({VALUES})", table.name()));
+        let evaluated = |table: RolloutTable| {
+            connection.prepare(&format!("INSERT INTO {} ({COLUMNS}) VALUES ({VALUES})", table.name()))
+        };
         Ok(Self {
             rollouts: connection.prepare(&format!(
                 "INSERT INTO rollouts ({COLUMNS}, advantage, advantages, weight_version) VALUES ({VALUES}, ?14, ?15, ?16)"
             ))?,
-            evaluations: evaluated(Table::Eval)?,
-            tests: evaluated(Table::Test)?,
+            evaluations: evaluated(RolloutTable::Eval)?,
+            tests: evaluated(RolloutTable::Test)?,
             connection,
             warnings: connection.prepare("INSERT INTO warnings (step, kind, message) VALUES (?1, ?2, ?3)")?,
         })
@@ -257,11 +258,11 @@ impl<'c> Insert<'c> {
         }
     }
 
-    fn record(&mut self, table: Table, record: &Record) -> rusqlite::Result<()> {
+    fn record(&mut self, table: RolloutTable, record: &Record) -> rusqlite::Result<()> {
         let statement = match table {
-            Table::Train => &mut self.rollouts,
-            Table::Eval => &mut self.evaluations,
-            Table::Test => &mut self.tests,
+            RolloutTable::Train => &mut self.rollouts,
+            RolloutTable::Eval => &mut self.evaluations,
+            RolloutTable::Test => &mut self.tests,
         };
         let value = |value: &Option<f64>| value.map_or(Value::Null, |value| Value::from(readable(value)));
         let components: Map<String, Value> =
@@ -281,7 +282,7 @@ impl<'c> Insert<'c> {
         let episode = record.episode.as_ref();
         let episode = episode.map(|episode| serde_json::to_string(episode).expect("plain data with string keys"));
         statement.raw_bind_parameter(13, episode)?;
-        if table == Table::Train {
+        if table == RolloutTable::Train {
             statement.raw_bind_parameter(14, record.advantage.map(readable))?;
             let advantages = (!record.advantages.is_empty()).then(|| of_tokens(&record.advantages).to_string());
             statement.raw_bind_parameter(15, advantages)?;

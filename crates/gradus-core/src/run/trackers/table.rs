@@ -7,7 +7,7 @@ use ring::digest::{SHA256, digest};
 use serde_json::{Map, Value, json};
 
 use crate::error::Result;
-use crate::run::database::{Query, Record, RolloutDb, Table};
+use crate::run::database::{Query, Record, RolloutDb, RolloutTable};
 use crate::run::directory::RunDir;
 use crate::run::metrics::{MetricsRow, TEST_PREFIX, number};
 
@@ -65,7 +65,7 @@ pub(super) fn of_row(run: &RunDir, row: &MetricsRow) -> Result<Vec<LoggedTable>>
         return Ok(tables);
     }
     for (key, prefix, table) in
-        [("eval_predictions", "eval_", Table::Eval), ("test_predictions", TEST_PREFIX, Table::Test)]
+        [("eval_predictions", "eval_", RolloutTable::Eval), ("test_predictions", TEST_PREFIX, RolloutTable::Test)]
     {
         if row.values.iter().any(|(key, _)| key.starts_with(prefix)) {
             let step = Some(row.step);

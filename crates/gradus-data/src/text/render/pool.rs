@@ -4,7 +4,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::engine::{Conversation, Engine, Source};
 use super::process::{ChildExit, Renderer};
-use super::wire::Answer;
+use super::wire::RenderResult;
 use super::{STARTER, Starter};
 
 /// Maximum number of children of one template. Additional callers wait until one is free.
@@ -28,12 +28,12 @@ pub(in crate::text) enum RenderError {
 pub(in crate::text) struct Pool {
     source: Arc<Source>,
     starter: Option<&'static Starter>,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     freed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct PoolState {
     engines: Vec<Engine>,
     children: Vec<Renderer>,
     /// Number of children in use.
@@ -92,7 +92,7 @@ impl Pool {
         while answers.len() < conversations.len() {
             let rest = &conversations[answers.len()..];
             let batch = if is_alone { &rest[..1] } else { rest };
-            let _place = self.place();
+            let _permit = self.acquire();
             let mut child = match self.child(starter, needs_new) {
                 Ok(child) => child,
                 // If no child can be started, later conversations fail, too.
@@ -101,7 +101,7 @@ impl Pool {
                     break;
                 }
             };
-            let mut given: Vec<Answer> = Vec::new();
+            let mut given: Vec<RenderResult> = Vec::new();
             let outcome = child.request(batch, &mut given);
             answers.extend(given.into_iter().map(|answer| answer.map_err(RenderError::Rejected)));
             let Err(error) = outcome else {
@@ -148,25 +148,25 @@ impl Pool {
         child.map_err(RenderError::Rejected)
     }
 
-    /// Waits until fewer than [`CHILDREN`] are in use.
-    fn place(&self) -> Place<'_> {
+    /// Waits until fewer than [`CHILDREN`] are in use, and returns the permission to use one.
+    fn acquire(&self) -> Permit<'_> {
         let mut state = self.lock();
         while state.out >= CHILDREN {
             state = self.freed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.out += 1;
-        Place(self)
+        Permit(self)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Permission to use one child.
-struct Place<'p>(&'p Pool);
+struct Permit<'p>(&'p Pool);
 
-impl Drop for Place<'_> {
+impl Drop for Permit<'_> {
     fn drop(&mut self) {
         self.0.lock().out -= 1;
         self.0.freed.notify_one();

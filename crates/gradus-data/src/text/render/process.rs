@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::child::{MEMORY_BYTES, OTHER_VERSION, SECONDS, STACK_BYTES, VERSION, WITHOUT_LIMITS, WITHOUT_STACK};
 use super::engine::{Conversation, Source};
-use super::wire::{self, Answer};
+use super::wire::{self, RenderResult};
 use super::{COMMAND, Starter};
 
 /// How long a parent waits for one answer of a child that does not use up its processor time.
@@ -85,7 +85,11 @@ impl Renderer {
     ///
     /// # Errors
     /// If the connection to the child fails. The first conversation without an answer is the cause.
-    pub(super) fn request(&mut self, conversations: &[Conversation], answers: &mut Vec<Answer>) -> io::Result<()> {
+    pub(super) fn request(
+        &mut self,
+        conversations: &[Conversation],
+        answers: &mut Vec<RenderResult>,
+    ) -> io::Result<()> {
         let parts: Vec<&str> = conversations.iter().flat_map(|c| [c.messages.as_str(), c.settings.as_str()]).collect();
         let sent = wire::send(&mut self.input, &parts);
         for _ in conversations {
@@ -97,7 +101,7 @@ impl Renderer {
         sent
     }
 
-    fn next(&mut self) -> io::Result<Answer> {
+    fn next(&mut self) -> io::Result<RenderResult> {
         self.wait()?;
         wire::receive_answer(&mut self.output)
     }

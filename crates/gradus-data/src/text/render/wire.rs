@@ -6,8 +6,8 @@
 
 use std::io::{Error, ErrorKind, Read, Result, Write};
 
-/// Answer of a child to one part.
-pub(super) type Answer = std::result::Result<String, String>;
+/// Rendered text of one part, or the reason why there is none.
+pub(super) type RenderResult = std::result::Result<String, String>;
 
 /// Maximum size of one answer in bytes. The limits of rendering are far lower.
 const ANSWER_BYTES: u64 = 1 << 32;
@@ -48,7 +48,7 @@ pub(super) fn receive(from: &mut impl Read) -> Result<Option<Vec<String>>> {
 }
 
 /// Writes one answer.
-pub(super) fn send_answer(to: &mut impl Write, answer: &Answer) -> Result<()> {
+pub(super) fn send_answer(to: &mut impl Write, answer: &RenderResult) -> Result<()> {
     let (Ok(text) | Err(text)) = answer;
     to.write_all(&[u8::from(answer.is_err())])?;
     to.write_all(&(text.len() as u64).to_le_bytes())?;
@@ -56,7 +56,7 @@ pub(super) fn send_answer(to: &mut impl Write, answer: &Answer) -> Result<()> {
 }
 
 /// Reads the next answer.
-pub(super) fn receive_answer(from: &mut impl Read) -> Result<Answer> {
+pub(super) fn receive_answer(from: &mut impl Read) -> Result<RenderResult> {
     let mut head = [0; 9];
     from.read_exact(&mut head)?;
     let length = u64::from_le_bytes(head[1..].try_into().expect("eight bytes"));

@@ -10,7 +10,7 @@ use crate::model::activation::Activation;
 use crate::model::build::Builder;
 use crate::model::checkpoint::Checkpoint;
 use crate::model::directory::ModelDir;
-use crate::model::dropout::{Dropping, Place, check_probability};
+use crate::model::dropout::{DropoutSite, Dropping, check_probability};
 use crate::model::encoder::TextBatch;
 use crate::model::family::EncoderFamily;
 use crate::model::layers::{LayerNorm, Linear};
@@ -277,7 +277,8 @@ impl Head {
 
     /// Computes logits of every text, or of every token, from the states that the head [`reads`](Self::reads).
     pub(super) fn forward(&self, read: Tensor<2>, dropping: Dropping) -> Tensor<2> {
-        let dropped = |x: Tensor<2>, probability: f32, layer: usize| dropping.apply(x, probability, Place::Head(layer));
+        let dropped =
+            |x: Tensor<2>, probability: f32, layer: usize| dropping.apply(x, probability, DropoutSite::Head(layer));
         let through = |layer: &Linear, x: Tensor<2>| layer.forward(x, dropping.stream);
         match self {
             Self::Tokens(Tokens { classifier, dropout }) => through(classifier, dropped(read, *dropout, 1)),

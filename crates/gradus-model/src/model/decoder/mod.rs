@@ -25,7 +25,7 @@ pub use gradus_kernels::{Gelu, Mask};
 use super::body::{Body, Running, TrunkInfo};
 use super::build::Builder;
 use super::context::Context;
-use super::dropout::{Dropping, Place};
+use super::dropout::{DropoutSite, Dropping};
 use super::layers::{Embedding, Linear, RmsNorm};
 
 /// The trunk of Llama and similar models, `model.*`.
@@ -205,7 +205,7 @@ impl Body for Decoder {
         for (i, ((layer, structure), shape)) in layers.enumerate() {
             let dropout = dropping.attention(self.config.attention_dropout, i);
             let extras = AttentionExtras { bias: None, dropout };
-            let pass = Pass {
+            let settings = LayerSettings {
                 layer: i,
                 dropping,
                 probability: self.structure.residual_dropout,
@@ -216,9 +216,9 @@ impl Body for Decoder {
             };
             x = match again.clone() {
                 Some(segments) => recompute(layer, x, move |layer: &Layer, x| {
-                    layer.forward(x, &pass, |[q, k, v]| attention_with(q, k, v, extras.clone(), &segments, shape))
+                    layer.forward(x, &settings, |[q, k, v]| attention_with(q, k, v, extras.clone(), &segments, shape))
                 }),
-                None => layer.forward(x, &pass, |qkv| context.attend(i, shape, extras, qkv)),
+                None => layer.forward(x, &settings, |qkv| context.attend(i, shape, extras, qkv)),
             };
         }
         self.norm.forward(x)
@@ -295,7 +295,7 @@ struct Angles {
 }
 
 /// Settings that a layer is computed with, in addition to its weights.
-struct Pass {
+struct LayerSettings {
     layer: usize,
     dropping: Dropping,
     /// Dropout of the outputs of attention and the feed-forward layer.
@@ -309,20 +309,25 @@ struct Pass {
 
 impl Layer {
     /// Adds attention and the feed-forward layer to `x_nd`; `attend` computes the attention output from queries, keys and values.
-    fn forward(&self, x_nd: Tensor<2>, pass: &Pass, attend: impl FnOnce([Tensor<2>; 3]) -> Tensor<2>) -> Tensor<2> {
+    fn forward(
+        &self,
+        x_nd: Tensor<2>,
+        settings: &LayerSettings,
+        attend: impl FnOnce([Tensor<2>; 3]) -> Tensor<2>,
+    ) -> Tensor<2> {
         let normed = |norm: Option<&RmsNorm>, x: Tensor<2>| norm.map_or(x.clone(), |norm| norm.forward(x));
         let [before_attention, after_attention, before_fed, after_fed] = self.norms();
-        let Pass { layer, dropping, probability, scale, .. } = *pass;
+        let LayerSettings { layer, dropping, probability, scale, .. } = *settings;
         let scaled = |x: Tensor<2>| if scale == 1.0 { x } else { x * scale };
-        let qkv = self.self_attn.read(normed(before_attention, x_nd.clone()), pass);
+        let qkv = self.self_attn.read(normed(before_attention, x_nd.clone()), settings);
         let output = match &self.self_attn {
             Attention::Separate(a) => &a.o_proj,
             Attention::Fused(a) => &a.o_proj,
         };
         let attended = normed(after_attention, output.forward(attend(qkv), dropping.stream));
-        let x = x_nd + scaled(dropping.apply(attended, probability, Place::Attended(layer)));
-        let fed = self.mlp.forward(normed(before_fed, x.clone()), pass);
-        x + scaled(dropping.apply(normed(after_fed, fed), probability, Place::FedForward(layer)))
+        let x = x_nd + scaled(dropping.apply(attended, probability, DropoutSite::Attended(layer)));
+        let fed = self.mlp.forward(normed(before_fed, x.clone()), settings);
+        x + scaled(dropping.apply(normed(after_fed, fed), probability, DropoutSite::FedForward(layer)))
     }
 
     /// Norms before and after attention, and before and after the feed-forward layer.
@@ -338,9 +343,9 @@ impl Layer {
 
 impl Attention {
     /// Computes queries, keys and values of `x_nd`, normalized and rotated.
-    fn read(&self, x_nd: Tensor<2>, pass: &Pass) -> [Tensor<2>; 3] {
-        let (head_dim, masks) = (pass.shape.head_dim, pass.dropping.stream);
-        let turn = |x: Tensor<2>| match &pass.angles {
+    fn read(&self, x_nd: Tensor<2>, settings: &LayerSettings) -> [Tensor<2>; 3] {
+        let (head_dim, masks) = (settings.shape.head_dim, settings.dropping.stream);
+        let turn = |x: Tensor<2>| match &settings.angles {
             Some(angles) => rope(x, &angles.cos, &angles.sin, head_dim),
             None => x,
         };
@@ -354,7 +359,7 @@ impl Attention {
                 [turn(norm(q, &a.q_norm)), turn(norm(k, &a.k_norm)), v]
             }
             Self::Fused(a) => {
-                let (q, kv) = (pass.shape.heads * head_dim, pass.shape.kv_heads * head_dim);
+                let (q, kv) = (settings.shape.heads * head_dim, settings.shape.kv_heads * head_dim);
                 let qkv = a.qkv_proj.forward(x_nd, masks);
                 let part = |from, width| qkv.clone().narrow(1, from, width);
                 [turn(part(0, q)), turn(part(q, kv)), part(q + kv, kv)]
@@ -364,8 +369,8 @@ impl Attention {
 }
 
 impl Mlp {
-    fn forward(&self, x_nd: Tensor<2>, pass: &Pass) -> Tensor<2> {
-        let masks = pass.dropping.stream;
+    fn forward(&self, x_nd: Tensor<2>, settings: &LayerSettings) -> Tensor<2> {
+        let masks = settings.dropping.stream;
         let (gate, up, down) = match self {
             Self::Separate(m) => {
                 let [gate, up] = Linear::forward_each([&m.gate_proj, &m.up_proj], x_nd, masks);
@@ -377,6 +382,6 @@ impl Mlp {
                 (both.clone().narrow(1, 0, inner), both.narrow(1, inner, inner), &m.down_proj)
             }
         };
-        down.forward_activated(pass.gate.of(gate, up), masks)
+        down.forward_activated(settings.gate.of(gate, up), masks)
     }
 }

@@ -10,12 +10,12 @@ use gradus_kernels::{Mask, attention_with};
 use serde::Deserialize;
 
 use super::bert::BertConfig;
-use super::block::{EmbeddingSizes, Embeddings, Pass, Probabilities, Problem, Sizes, shape, stack};
+use super::block::{BlockSettings, EmbeddingSizes, Embeddings, Probabilities, Problem, Sizes, shape, stack};
 use super::{Body, EncoderInfo, Running, TextBatch};
 use crate::model::activation::Activation;
 use crate::model::build::Builder;
 use crate::model::directory::ModelDir;
-use crate::model::dropout::{Dropping, Place};
+use crate::model::dropout::{DropoutSite, Dropping};
 use crate::model::layers::{LayerNorm, Linear};
 
 /// Keys of `config.json` that BERT does not have.
@@ -163,7 +163,7 @@ impl Body for AlbertModel {
     fn forward(&self, texts: &TextBatch) -> Tensor<2> {
         let dropping = Dropping { stream: texts.dropout(), own: self.running.dropout };
         let embedded = self.embeddings.forward(texts, &texts.packed().positions());
-        let embedded = dropping.apply(embedded, self.config.hidden_dropout_prob, Place::Embedding);
+        let embedded = dropping.apply(embedded, self.config.hidden_dropout_prob, DropoutSite::Embedding);
         let x = self.encoder.embedding_hidden_mapping_in.forward(embedded, dropping.stream);
         let shape =
             shape(self.config.hidden_size, self.config.num_attention_heads, Mask::Bidirectional, self.running.compute);
@@ -171,14 +171,15 @@ impl Body for AlbertModel {
         let probabilities = Probabilities { fed: 0.0, ..self.config.probabilities() };
         let activation = self.activation;
         stack(self.order(), x, self.running.recompute, |i| {
-            let (pass, text_attention) =
-                (Pass { block: i, dropping, probabilities, activation }, texts.text_attention());
+            let (settings, text_attention) =
+                (BlockSettings { block: i, dropping, probabilities, activation }, texts.text_attention());
             move |block: &Block, [x]| {
                 let Attention { query, key, value, dense, LayerNorm } = &block.attention;
-                let [q, k, v] = pass.project([query, key, value], &x);
-                let attended = attention_with(q, k, v, pass.extras(Place::Attention), &text_attention.segments, shape);
-                let x = pass.attended(dense, LayerNorm, x, attended);
-                pass.fed([&block.ffn, &block.ffn_output], &block.full_layer_layer_norm, x)
+                let [q, k, v] = settings.project([query, key, value], &x);
+                let attended =
+                    attention_with(q, k, v, settings.extras(DropoutSite::Attention), &text_attention.segments, shape);
+                let x = settings.attended(dense, LayerNorm, x, attended);
+                settings.fed([&block.ffn, &block.ffn_output], &block.full_layer_layer_norm, x)
             }
         })
     }

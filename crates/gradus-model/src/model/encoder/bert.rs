@@ -12,14 +12,15 @@ use gradus_kernels::{Mask, attention_across_with, embedding};
 use serde::Deserialize;
 
 use super::block::{
-    EmbeddingSizes, Embeddings, Pass, Probabilities, Problem, Sizes, check_probabilities, check_sizes, shape, stack,
+    BlockSettings, EmbeddingSizes, Embeddings, Probabilities, Problem, Sizes, check_probabilities, check_sizes, shape,
+    stack,
 };
 use super::texts::{QueryTokens, TextAttention};
 use super::{Body, EncoderInfo, Running, TextBatch};
 use crate::model::activation::Activation;
 use crate::model::build::Builder;
 use crate::model::directory::ModelDir;
-use crate::model::dropout::{Dropping, Place};
+use crate::model::dropout::{DropoutSite, Dropping};
 use crate::model::family::EncoderFamily;
 use crate::model::layers::{LayerNorm, Linear};
 
@@ -296,21 +297,21 @@ impl BertModel {
     fn states(&self, texts: &TextBatch, first: bool) -> Tensor<2> {
         let dropping = Dropping { stream: texts.dropout(), own: self.running.dropout };
         let embedded = self.embeddings.forward(texts, &self.positions(texts));
-        let x = dropping.apply(embedded, self.config.hidden_dropout_prob, Place::Embedding);
+        let x = dropping.apply(embedded, self.config.hidden_dropout_prob, DropoutSite::Embedding);
         let (width, heads) = (self.config.hidden_size, self.config.num_attention_heads);
         let (probabilities, activation) = (self.config.probabilities(), self.activation);
         let compute = self.running.compute;
         stack(self.encoder.layer.iter(), x, self.running.recompute, |i| {
             let mask = self.distances.as_ref().map_or(Mask::Bidirectional, |of| Mask::BidirectionalWindow(of[i]));
-            let (pass, text_attention) =
-                (Pass { block: i, dropping, probabilities, activation }, texts.text_attention());
+            let (settings, text_attention) =
+                (BlockSettings { block: i, dropping, probabilities, activation }, texts.text_attention());
             let first = first && i + 1 == self.encoder.layer.len();
             move |block: &Block, [x]| {
                 let Attention { self_, output } = &block.attention;
                 let [x, attended] =
-                    self_.forward(pass, x, &text_attention, |mask| shape(width, heads, mask, compute), mask, first);
-                let x = pass.attended(&output.dense, &output.LayerNorm, x, attended);
-                pass.fed([&block.intermediate.dense, &block.output.dense], &block.output.LayerNorm, x)
+                    self_.forward(settings, x, &text_attention, |mask| shape(width, heads, mask, compute), mask, first);
+                let x = settings.attended(&output.dense, &output.LayerNorm, x, attended);
+                settings.fed([&block.intermediate.dense, &block.output.dense], &block.output.LayerNorm, x)
             }
         })
     }
@@ -377,7 +378,7 @@ impl SelfAttention {
     /// without a mask. All tokens continue, or with `first` only the first token of each text.
     fn forward(
         &self,
-        pass: Pass,
+        settings: BlockSettings,
         x_nd: Tensor<2>,
         text_attention: &TextAttention,
         shape: impl Fn(Mask) -> gradus_kernels::AttentionShape,
@@ -386,15 +387,15 @@ impl SelfAttention {
     ) -> [Tensor<2>; 2] {
         let of = match self {
             Self::Whole(Whole { query, key, value }) => {
-                return pass.attend([query, key, value], x_nd, text_attention, shape(mask), first);
+                return settings.attend([query, key, value], x_nd, text_attention, shape(mask), first);
             }
             Self::Windowed(of) => of,
         };
         let far = |global: &QueryTokens| {
-            let (masks, own) = (pass.dropping.stream, embedding(x_nd.clone(), &global.tokens));
+            let (masks, own) = (settings.dropping.stream, embedding(x_nd.clone(), &global.tokens));
             let q = of.query_global.forward(own.clone(), masks);
             let [k, v] = [&of.key_global, &of.value_global].map(|layer| layer.forward(x_nd.clone(), masks));
-            let extras = pass.extras(Place::CrossAttention);
+            let extras = settings.extras(DropoutSite::CrossAttention);
             [own, attention_across_with(q, k, v, extras, &global.cross, shape(Mask::Bidirectional))]
         };
         // If only global tokens continue, the attention outputs of the others are not needed.
@@ -402,7 +403,7 @@ impl SelfAttention {
         {
             return far(global);
         }
-        let near = pass.attend([&of.query, &of.key, &of.value], x_nd.clone(), text_attention, shape(mask), false);
+        let near = settings.attend([&of.query, &of.key, &of.value], x_nd.clone(), text_attention, shape(mask), false);
         let [x, attended] = match &text_attention.global {
             None => near,
             Some(global) => {

@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::model::activation::Activation;
 use crate::model::build::Builder;
 use crate::model::directory::ModelDir;
-use crate::model::dropout::{Dropping, Place, check_probability};
+use crate::model::dropout::{DropoutSite, Dropping, check_probability};
 use crate::model::layers::{Embedding, LayerNorm, Linear};
 
 /// Error when an encoder cannot be built.
@@ -76,17 +76,17 @@ pub(super) struct Probabilities {
 
 /// Settings that a block is computed with, in addition to its weights.
 #[derive(Clone, Copy)]
-pub(super) struct Pass {
+pub(super) struct BlockSettings {
     pub block: usize,
     pub dropping: Dropping,
     pub probabilities: Probabilities,
     pub activation: Activation,
 }
 
-impl Pass {
-    /// Returns the dropout of the attention probabilities at `place`.
-    pub fn extras(self, place: fn(usize) -> Place) -> AttentionExtras {
-        let dropout = self.dropping.probabilities(self.probabilities.attention, place(self.block));
+impl BlockSettings {
+    /// Returns the dropout of the attention probabilities at `site`.
+    pub fn extras(self, site: fn(usize) -> DropoutSite) -> AttentionExtras {
+        let dropout = self.dropping.probabilities(self.probabilities.attention, site(self.block));
         AttentionExtras { bias: None, dropout }
     }
 
@@ -105,7 +105,7 @@ impl Pass {
         shape: AttentionShape,
         first: bool,
     ) -> [Tensor<2>; 2] {
-        let extras = self.extras(Place::Attention);
+        let extras = self.extras(DropoutSite::Attention);
         if !first {
             let [q, k, v] = self.project(layers, &x_nd);
             return [x_nd, attention_with(q, k, v, extras, &text_attention.segments, shape)];
@@ -120,7 +120,7 @@ impl Pass {
     /// Projects the attention output by `output`, adds it to `x_nd` and normalizes.
     pub fn attended(self, output: &Linear, norm: &LayerNorm, x_nd: Tensor<2>, attended_nd: Tensor<2>) -> Tensor<2> {
         let added = output.forward(attended_nd, self.dropping.stream);
-        norm.forward(x_nd + self.dropping.apply(added, self.probabilities.attended, Place::Attended(self.block)))
+        norm.forward(x_nd + self.dropping.apply(added, self.probabilities.attended, DropoutSite::Attended(self.block)))
     }
 
     /// Adds the output of the feed-forward layer to `x_nd` and normalizes.
@@ -132,7 +132,7 @@ impl Pass {
             Activation::Relu => outer.forward_activated(Activated::Relu(read), masks),
             Activation::Tanh => outer.forward(self.activation.of(read), masks),
         };
-        norm.forward(x_nd + self.dropping.apply(added, self.probabilities.fed, Place::FedForward(self.block)))
+        norm.forward(x_nd + self.dropping.apply(added, self.probabilities.fed, DropoutSite::FedForward(self.block)))
     }
 }
 

@@ -18,12 +18,12 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::bert::{BertConfig, Inner, Output};
-use super::block::{EmbeddingSizes, Embeddings, Pass, Problem, Sizes};
+use super::block::{BlockSettings, EmbeddingSizes, Embeddings, Problem, Sizes};
 use super::{Body, EncoderInfo, Running, TextBatch};
 use crate::model::activation::Activation;
 use crate::model::build::{Builder, Init};
 use crate::model::directory::ModelDir;
-use crate::model::dropout::{Dropping, Place};
+use crate::model::dropout::{DropoutSite, Dropping};
 use crate::model::family::EncoderFamily;
 use crate::model::layers::{Embedding, LayerNorm, Linear};
 
@@ -370,7 +370,7 @@ impl Body for DebertaModel {
         let hidden = self.config.hidden_dropout_prob;
         let dropping = Dropping { stream: texts.dropout(), own: self.running.dropout };
         let embedded = self.embeddings.forward(texts, &texts.packed().positions());
-        let embedded = dropping.apply(embedded, hidden, Place::Embedding);
+        let embedded = dropping.apply(embedded, hidden, DropoutSite::Embedding);
         let distances = self.distances();
         let again = self.running.recompute && embedded.is_autodiff();
         let (shape, scored) = (self.shape, self.scored);
@@ -378,19 +378,19 @@ impl Body for DebertaModel {
         // The convolution reads the embeddings, too.
         let mut x = if self.encoder.conv.is_some() { branch(embedded.clone()) } else { embedded.clone() };
         for (i, block) in self.encoder.layer.iter().enumerate() {
-            let pass = Pass { block: i, dropping, probabilities, activation };
+            let settings = BlockSettings { block: i, dropping, probabilities, activation };
             let (text_attention, buckets) = (texts.text_attention(), self.buckets.clone());
             let run = move |block: &Block, x: Tensor<2>, distances: Option<Tensor<2>>| {
                 let Attention { self_, output } = &block.attention;
-                let [q, k, v] = self_.project(&x, shape, pass);
+                let [q, k, v] = self_.project(&x, shape, settings);
                 let relative = distances.zip(buckets.clone()).map(|(distances, buckets)| {
-                    let distances = dropping.apply(distances, hidden, Place::Relative(i));
-                    self_.relative(distances, buckets, scored, pass)
+                    let distances = dropping.apply(distances, hidden, DropoutSite::Relative(i));
+                    self_.relative(distances, buckets, scored, settings)
                 });
-                let dropout = pass.extras(Place::Attention).dropout;
+                let dropout = settings.extras(DropoutSite::Attention).dropout;
                 let attended = attention_disentangled([q, k, v], relative, dropout, &text_attention.segments, shape);
-                let x = pass.attended(&output.dense, &output.LayerNorm, x, attended);
-                pass.fed([&block.intermediate.dense, &block.output.dense], &block.output.LayerNorm, x)
+                let x = settings.attended(&output.dense, &output.LayerNorm, x, attended);
+                settings.fed([&block.intermediate.dense, &block.output.dense], &block.output.LayerNorm, x)
             };
             x = match distances.clone().map(branch) {
                 Some(distances) if again => {
@@ -401,7 +401,7 @@ impl Body for DebertaModel {
             };
             if let Some(conv) = self.encoder.conv.as_ref().filter(|_| i == 0) {
                 let text_attention = conv.conv.forward(&embedded, texts);
-                let added = self.after.of(dropping.apply(text_attention, hidden, Place::Encoded));
+                let added = self.after.of(dropping.apply(text_attention, hidden, DropoutSite::Encoded));
                 x = conv.LayerNorm.forward(x + added);
             }
         }
@@ -446,12 +446,12 @@ impl Body for DebertaModel {
 
 impl SelfAttention {
     /// Computes queries, keys and values of `x_nd`.
-    fn project(&self, x_nd: &Tensor<2>, shape: AttentionShape, pass: Pass) -> [Tensor<2>; 3] {
+    fn project(&self, x_nd: &Tensor<2>, shape: AttentionShape, settings: BlockSettings) -> [Tensor<2>; 3] {
         match self {
-            Self::Separate(of) => pass.project([&of.query_proj, &of.key_proj, &of.value_proj], x_nd),
+            Self::Separate(of) => settings.project([&of.query_proj, &of.key_proj, &of.value_proj], x_nd),
             Self::Fused(of) => {
                 let (n, heads, size) = (x_nd.dims()[0], shape.heads, shape.head_dim);
-                let all = of.in_proj.forward(x_nd.clone(), pass.dropping.stream).reshape([n, heads, 3, size]);
+                let all = of.in_proj.forward(x_nd.clone(), settings.dropping.stream).reshape([n, heads, 3, size]);
                 let [q, k, v] = [0, 1, 2].map(|part| all.clone().narrow(2, part, 1).reshape([n, heads * size]));
                 [q + of.q_bias.val().unsqueeze(), k, v + of.v_bias.val().unsqueeze()]
             }
@@ -459,9 +459,15 @@ impl SelfAttention {
     }
 
     /// Computes keys and queries of the distances, if their scores are used. Without separate projections, those of the contents are used.
-    fn relative(&self, distances: Tensor<2>, buckets: PositionBuckets, scored: [bool; 2], pass: Pass) -> Relative {
+    fn relative(
+        &self,
+        distances: Tensor<2>,
+        buckets: PositionBuckets,
+        scored: [bool; 2],
+        settings: BlockSettings,
+    ) -> Relative {
         let [c2p, p2c] = scored;
-        let through = |layer: &Linear| layer.forward(distances.clone(), pass.dropping.stream);
+        let through = |layer: &Linear| layer.forward(distances.clone(), settings.dropping.stream);
         let [key, query] = match self {
             Self::Separate(of) => [
                 Some(of.pos_key_proj.as_ref().unwrap_or(&of.key_proj)),

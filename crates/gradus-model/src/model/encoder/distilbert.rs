@@ -9,13 +9,14 @@ use gradus_kernels::Mask;
 use serde::Deserialize;
 
 use super::block::{
-    EmbeddingSizes, Embeddings, Pass, Probabilities, Problem, Sizes, check_probabilities, check_sizes, shape, stack,
+    BlockSettings, EmbeddingSizes, Embeddings, Probabilities, Problem, Sizes, check_probabilities, check_sizes, shape,
+    stack,
 };
 use super::{Body, EncoderInfo, Running, TextBatch};
 use crate::model::activation::Activation;
 use crate::model::build::Builder;
 use crate::model::directory::ModelDir;
-use crate::model::dropout::{Dropping, Place};
+use crate::model::dropout::{DropoutSite, Dropping};
 use crate::model::layers::{LayerNorm, Linear};
 
 /// ε of the norms, which is not configurable.
@@ -162,7 +163,7 @@ impl DistilBertModel {
     fn states(&self, texts: &TextBatch, first: bool) -> Tensor<2> {
         let dropping = Dropping { stream: texts.dropout(), own: self.running.dropout };
         let embedded = self.embeddings.forward(texts, &texts.packed().positions());
-        let x = dropping.apply(embedded, self.config.dropout, Place::Embedding);
+        let x = dropping.apply(embedded, self.config.dropout, DropoutSite::Embedding);
         let shape = shape(self.config.dim, self.config.n_heads, Mask::Bidirectional, self.running.compute);
         let DistilBertConfig { dropout, attention_dropout, .. } = self.config;
         // Attention's output has no dropout.
@@ -170,14 +171,14 @@ impl DistilBertModel {
         let activation = self.activation;
         let blocks = &self.transformer.layer;
         stack(blocks.iter(), x, self.running.recompute, |i| {
-            let (pass, text_attention) =
-                (Pass { block: i, dropping, probabilities, activation }, texts.text_attention());
+            let (settings, text_attention) =
+                (BlockSettings { block: i, dropping, probabilities, activation }, texts.text_attention());
             let first = first && i + 1 == blocks.len();
             move |block: &Block, [x]| {
                 let Attention { q_lin, k_lin, v_lin, out_lin } = &block.attention;
-                let [x, attended] = pass.attend([q_lin, k_lin, v_lin], x, &text_attention, shape, first);
-                let x = pass.attended(out_lin, &block.sa_layer_norm, x, attended);
-                pass.fed([&block.ffn.lin1, &block.ffn.lin2], &block.output_layer_norm, x)
+                let [x, attended] = settings.attend([q_lin, k_lin, v_lin], x, &text_attention, shape, first);
+                let x = settings.attended(out_lin, &block.sa_layer_norm, x, attended);
+                settings.fed([&block.ffn.lin1, &block.ffn.lin2], &block.output_layer_norm, x)
             }
         })
     }

@@ -17,7 +17,7 @@ use super::{Body, EncoderInfo, Running, TextBatch};
 use crate::model::activation::Gate;
 use crate::model::build::Builder;
 use crate::model::directory::ModelDir;
-use crate::model::dropout::{Dropping, Place};
+use crate::model::dropout::{DropoutSite, Dropping};
 use crate::model::layers::{Embedding, LayerNorm, Linear};
 use crate::model::rope::Rope;
 
@@ -254,7 +254,7 @@ impl Body for ModernBertModel {
         let dropping = Dropping { stream: texts.dropout(), own: self.running.dropout };
         let Embeddings { tok_embeddings, norm } = &self.embeddings;
         let embedded = norm.forward(tok_embeddings.forward(texts.packed().ids()));
-        let x = dropping.apply(embedded, embedding_dropout, Place::Embedding);
+        let x = dropping.apply(embedded, embedding_dropout, DropoutSite::Embedding);
         let (angles, gate) = (self.angles(texts), self.gate);
         let x = stack(self.layers.iter(), x, self.running.recompute, |i| {
             let ((shape, view), text_attention) = (self.views[i], texts.text_attention());
@@ -270,7 +270,7 @@ impl Body for ModernBertModel {
                 let extras = gradus_kernels::AttentionExtras { bias: None, dropout };
                 let attended =
                     attn.Wo.forward(attention_with(q, k, part(2), extras, &text_attention.segments, shape), masks);
-                let x = x + dropping.apply(attended, attention_dropout, Place::Attended(i));
+                let x = x + dropping.apply(attended, attention_dropout, DropoutSite::Attended(i));
 
                 let both = mlp.Wi.forward(mlp_norm.forward(x.clone()), masks);
                 let inner = both.dims()[1] / 2;
@@ -279,7 +279,7 @@ impl Body for ModernBertModel {
                 x + match dropping.drops(mlp_dropout) {
                     false => mlp.Wo.forward_activated(activated, masks),
                     true => {
-                        let dropped = dropping.apply(activated.tensor(), mlp_dropout, Place::Activation(i));
+                        let dropped = dropping.apply(activated.tensor(), mlp_dropout, DropoutSite::Activation(i));
                         mlp.Wo.forward(dropped, masks)
                     }
                 }

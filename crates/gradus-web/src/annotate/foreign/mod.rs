@@ -76,11 +76,11 @@ pub fn read(tool: Tool, file: &str, labels: &LabelSet) -> Result<Vec<Imported>> 
                 Tool::Argilla => argilla::read(&row.columns, labels),
                 Tool::FineGrained => original::read(&row.columns),
             };
-            let item = item.map_err(|message| row.place.error(message))?;
+            let item = item.map_err(|message| row.location.error(message))?;
             for (name, answer, _) in &item.annotations {
                 if let Some(problem) = answer.broken(labels, &item.task).first() {
                     return Err(row
-                        .place
+                        .location
                         .error(format!("{name}'s annotation does not match the label set: {problem}")));
                 }
             }
@@ -88,7 +88,8 @@ pub fn read(tool: Tool, file: &str, labels: &LabelSet) -> Result<Vec<Imported>> 
                 let key = serde_json::to_string(&item.task).expect("plain data");
                 match places.entry(key) {
                     Entry::Occupied(place) => {
-                        original::join(&mut found[*place.get()], item).map_err(|message| row.place.error(message))?;
+                        original::join(&mut found[*place.get()], item)
+                            .map_err(|message| row.location.error(message))?;
                         continue;
                     }
                     Entry::Vacant(place) => _ = place.insert(found.len()),
@@ -248,7 +249,7 @@ mod tests {
     use super::*;
     use crate::annotate::export::{Form, rows};
     use crate::store::Store;
-    use crate::store::projects::{LEASE_MINUTES, Role, Save, Saved, State};
+    use crate::store::projects::{AnnotationState, LEASE_MINUTES, Role, Save, Saved};
 
     /// A project in which two people have used every kind of part.
     fn project(folder: &std::path::Path, labels: &LabelSet) -> Store {
@@ -288,7 +289,10 @@ mod tests {
             let session = store.projects().sign_in(&session, name, &token).expect("kept").expect("signed in");
             let id = store.projects().who(&session).expect("read").expect("somebody").id;
             store.projects().next(&project, id).expect("read");
-            let saved = store.projects().save(project.id, 1, id, &Save::of(&answer, State::Done, 2.5)).expect("saved");
+            let saved = store
+                .projects()
+                .save(project.id, 1, id, &Save::of(&answer, AnnotationState::Done, 2.5))
+                .expect("saved");
             assert!(matches!(saved, Saved::Stored(_)));
         }
         store

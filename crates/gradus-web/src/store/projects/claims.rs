@@ -4,7 +4,7 @@ use gradus::Result;
 use rusqlite::{OptionalExtension, Row, params};
 
 use super::saves::annotation_of;
-use super::{Annotation, Project, Projects, State, count, json, read};
+use super::{Annotation, AnnotationState, Project, Projects, count, json, read};
 use crate::annotate::answer::Answer;
 use crate::annotate::shown::Shown;
 use crate::annotate::task::Task;
@@ -25,9 +25,9 @@ impl Project {
     /// Returns whether an annotation still occupies a place of its task.
     pub fn holds(&self, annotation: &Annotation) -> bool {
         match annotation.state {
-            State::Done => true,
-            State::Open => annotation.changed > self.lease_began(),
-            State::Skipped => false,
+            AnnotationState::Done => true,
+            AnnotationState::Open => annotation.changed > self.lease_began(),
+            AnnotationState::Skipped => false,
         }
     }
 }
@@ -42,7 +42,7 @@ impl Projects<'_> {
         let found = self.annotation(project, number, by)?;
         let is_current = |annotation_of: &Annotation| {
             annotation_of.shown.is_some()
-                && (annotation_of.state != State::Open || annotation_of.changed > now() - RENEW_SECONDS)
+                && (annotation_of.state != AnnotationState::Open || annotation_of.changed > now() - RENEW_SECONDS)
         };
         if found.as_ref().is_none_or(is_current) {
             return Ok(found);
@@ -146,18 +146,18 @@ mod tests {
                 Saved::Stored(_)
             )
         };
-        assert!(!say(c, 1, State::Done), "the first is not theirs");
-        assert!(say(a, 1, State::Open) && say(a, 1, State::Done));
+        assert!(!say(c, 1, AnnotationState::Done), "the first is not theirs");
+        assert!(say(a, 1, AnnotationState::Open) && say(a, 1, AnnotationState::Done));
         assert_eq!(next(a), Some(2));
-        assert!(say(b, 1, State::Skipped));
+        assert!(say(b, 1, AnnotationState::Skipped));
         assert_eq!(next(b), None, "the second has two by now");
-        assert!(say(c, 2, State::Done));
+        assert!(say(c, 2, AnnotationState::Done));
         assert_eq!(next(c), Some(1), "one that was skipped is free again");
         assert_eq!(projects.progress(project.id, a).expect("read"), (1, 0));
         let all = projects.annotations(project.id).expect("read");
         let seen: Vec<(usize, &str)> = all.iter().map(|found| (found.task, found.person.as_str())).collect();
         assert_eq!(seen, [(1, "a"), (1, "b"), (1, "c"), (2, "a"), (2, "c")]);
-        assert_eq!((all[0].seconds, all[0].state), (3.0, State::Done), "time adds up");
+        assert_eq!((all[0].seconds, all[0].state), (3.0, AnnotationState::Done), "time adds up");
     }
 
     #[test]
@@ -188,14 +188,14 @@ mod tests {
         let answer = Answer { feedback: "half".into(), ..Answer::default() };
         let save =
             |by, number, state| projects.save(project.id, number, by, &Save::of(&answer, state, 1.0)).expect("saved");
-        assert_eq!(save(b, 2, State::Open), Saved::Stored(1));
+        assert_eq!(save(b, 2, AnnotationState::Open), Saved::Stored(1));
         assert_eq!(projects.release(project.id, Some(2), Some("b")).expect("changed"), 1);
         assert_eq!(projects.release(project.id, None, Some("nobody")).expect("changed"), 0);
         assert_eq!((next(a), next(b)), (Some(2), Some(2)));
-        assert_eq!(save(b, 2, State::Done), Saved::Stored(2));
+        assert_eq!(save(b, 2, AnnotationState::Done), Saved::Stored(2));
         // An owner releases all open tasks.
         assert_eq!(projects.release(project.id, None, None).expect("changed"), 2);
-        assert_eq!(save(c, 1, State::Done), Saved::Nowhere);
+        assert_eq!(save(c, 1, AnnotationState::Done), Saved::Nowhere);
     }
 
     #[test]
@@ -215,7 +215,7 @@ mod tests {
             let again = projects.open(project.id, number, a).expect("read").expect("theirs").shown;
             assert_eq!(again, Some(shown));
             let answer = Answer::default();
-            projects.save(project.id, number, a, &Save::of(&answer, State::Done, 1.0)).expect("saved");
+            projects.save(project.id, number, a, &Save::of(&answer, AnnotationState::Done, 1.0)).expect("saved");
         }
         // The probability that all 24 are equal is 1 in 8 million.
         assert!(firsts.contains(&0) && firsts.contains(&1), "{firsts:?}");

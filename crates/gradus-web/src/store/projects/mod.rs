@@ -8,7 +8,7 @@ mod saves;
 
 pub use claims::LEASE_MINUTES;
 pub use person::{Person, Role};
-pub use saves::{Annotation, Save, Saved, State};
+pub use saves::{Annotation, AnnotationState, Save, Saved};
 
 use gradus::Result;
 use rusqlite::{OptionalExtension, Row, Transaction, params};
@@ -204,7 +204,7 @@ impl Projects<'_> {
                     let by: i64 = open.query_row("SELECT id FROM people WHERE name = ?1", [name], |row| row.get(0))?;
                     let is_done = answer.problems(labels, &item.task, &Shown::as_given(item.task.answers.len())).is_empty();
                     unfinished += usize::from(!is_done);
-                    let state = if is_done { State::Done } else { State::Open };
+                    let state = if is_done { AnnotationState::Done } else { AnnotationState::Open };
                     let row = params![task, by, json(answer), state.name(), seconds, now()];
                     open.execute(
                         "INSERT OR REPLACE INTO annotations (task, person, answer, state, reason, seconds, changed, revision)

@@ -12,7 +12,7 @@ use crate::store::now;
 /// State of an annotation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum State {
+pub enum AnnotationState {
     /// In progress.
     Open,
     /// Submitted.
@@ -21,7 +21,7 @@ pub enum State {
     Skipped,
 }
 
-impl State {
+impl AnnotationState {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Open => "open",
@@ -45,7 +45,7 @@ pub struct Annotation {
     /// Content of the annotation.
     pub answer: Answer,
     /// State of the annotation.
-    pub state: State,
+    pub state: AnnotationState,
     /// Reason for skipping the task.
     pub reason: String,
     /// Seconds spent on the task.
@@ -66,7 +66,7 @@ pub struct Save<'a> {
     /// Content of the annotation.
     pub answer: &'a Answer,
     /// State of the annotation.
-    pub state: State,
+    pub state: AnnotationState,
     /// Reason for skipping the task.
     pub reason: &'a str,
     /// Seconds since the previous save.
@@ -80,7 +80,7 @@ pub struct Save<'a> {
 impl<'a> Save<'a> {
     /// Creates a save by a program. Saves by programs never conflict with each other.
     #[cfg(test)]
-    pub fn of(answer: &'a Answer, state: State, seconds: f64) -> Self {
+    pub fn of(answer: &'a Answer, state: AnnotationState, seconds: f64) -> Self {
         Self { answer, state, reason: "", seconds, revision: 0, page: "" }
     }
 
@@ -107,7 +107,7 @@ pub(super) fn annotation(row: &Row<'_>) -> rusqlite::Result<Annotation> {
         task: count(row, 0)?,
         person: row.get(1)?,
         answer: read(row, 2)?,
-        state: State::of(&row.get::<_, String>(3)?),
+        state: AnnotationState::of(&row.get::<_, String>(3)?),
         reason: row.get(4)?,
         seconds: row.get(5)?,
         shown: row.get::<_, Option<String>>(6)?.and_then(|text| serde_json::from_str(&text).ok()),
@@ -157,11 +157,11 @@ impl Projects<'_> {
     ///
     /// # Errors
     /// The database cannot be read.
-    pub fn own(&self, project: i64, by: i64) -> Result<Vec<(usize, State)>> {
+    pub fn own(&self, project: i64, by: i64) -> Result<Vec<(usize, AnnotationState)>> {
         self.0.read(|open| {
             let sought = "SELECT number, state FROM annotations JOIN tasks ON tasks.id = task
                  WHERE project = ?1 AND person = ?2 ORDER BY number";
-            let row = |row: &Row<'_>| Ok((count(row, 0)?, State::of(&row.get::<_, String>(1)?)));
+            let row = |row: &Row<'_>| Ok((count(row, 0)?, AnnotationState::of(&row.get::<_, String>(1)?)));
             open.prepare(sought)?.query_map([project, by], row)?.collect()
         })
     }
@@ -221,7 +221,7 @@ mod tests {
         let a = signed_in(&store, "a").id;
         projects.next(&project, a).expect("read");
         let [one, other] = ["one", "other"].map(|text| Answer { feedback: text.into(), ..Answer::default() });
-        let as_save = |answer, revision, page| Save { revision, page, ..Save::of(answer, State::Open, 1.0) };
+        let as_save = |answer, revision, page| Save { revision, page, ..Save::of(answer, AnnotationState::Open, 1.0) };
         let save =
             |answer, revision, page| projects.save(project.id, 1, a, &as_save(answer, revision, page)).expect("saved");
         let stored = || projects.annotation(project.id, 1, a).expect("read").expect("there");

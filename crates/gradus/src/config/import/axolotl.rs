@@ -142,7 +142,7 @@ fn method(from: &Original, to: &mut YamlBuilder) -> Result<&'static str, Diagnos
         }
         Some(other) => {
             let message = format!("`rl` is `{other}`, but dpo, ipo, orpo, simpo, kto or grpo is needed");
-            return Err(Diagnostic { message, places: Vec::new(), hint: None });
+            return Err(Diagnostic { message, locations: Vec::new(), hint: None });
         }
     };
     to.set_some(&format!("method.{method}.beta"), beta);

@@ -117,7 +117,7 @@ fn method(from: &Original, to: &mut YamlBuilder) -> Result<&'static str, Diagnos
         }
         other => {
             let message = format!("`stage` is `{other}`, but pt, sft, rm, dpo, kto or ppo is needed");
-            return Err(Diagnostic { message, places: Vec::new(), hint: None });
+            return Err(Diagnostic { message, locations: Vec::new(), hint: None });
         }
     };
     to.set_some(&format!("method.{method}.reference_model"), from.text("ref_model"));
@@ -152,7 +152,7 @@ fn preference(from: &Original, to: &mut YamlBuilder, beta: f64) -> Result<&'stat
         }
         other => {
             let message = format!("`pref_loss` is `{other}`, but sigmoid, hinge, ipo, orpo or simpo is needed");
-            return Err(Diagnostic { message, places: Vec::new(), hint: None });
+            return Err(Diagnostic { message, locations: Vec::new(), hint: None });
         }
     };
     if method != "dpo" && extra.is_some() {

@@ -103,7 +103,7 @@ pub fn import(system: System, path: &Path) -> Result<Imported> {
     original.note_unread();
     original.note_name(path);
     let mut notes = original.notes.into_inner();
-    notes.sort_by_key(|note| note.places.first().map(line));
+    notes.sort_by_key(|note| note.locations.first().map(line));
     let yaml = write::plain(&config.0);
     notes.extend(refused(path, &yaml));
     Ok(Imported { yaml, notes })
@@ -139,12 +139,12 @@ fn refused(path: &Path, yaml: &str) -> Vec<Diagnostic> {
     let Ok(root) = document(path, yaml) else { return Vec::new() };
     let problems = read(&Schema::run_config(), &root).problems.into_iter();
     let values = problems.filter(|problem| problem.message.ends_with(NEEDED));
-    values.map(|problem| Diagnostic { places: Vec::new(), ..problem }).collect()
+    values.map(|problem| Diagnostic { locations: Vec::new(), ..problem }).collect()
 }
 
-fn line(place: &crate::error::Place) -> usize {
-    match place {
-        crate::error::Place::File { line, .. } => *line,
+fn line(location: &crate::error::Location) -> usize {
+    match location {
+        crate::error::Location::File { line, .. } => *line,
         _ => usize::MAX,
     }
 }
@@ -213,9 +213,9 @@ impl Original {
 
     /// Records, once, that the value at `path` cannot be converted.
     fn refuse<T>(&self, path: &str, found: &str, needed: &str) -> Option<T> {
-        let place = self.root.at(path).and_then(|(node, key)| key.cloned().or_else(|| node.place.clone()));
+        let location = self.root.at(path).and_then(|(node, key)| key.cloned().or_else(|| node.location.clone()));
         let message = format!("`{path}` is {found}, but {needed} is needed");
-        let problem = Diagnostic { message, places: place.into_iter().collect(), hint: None };
+        let problem = Diagnostic { message, locations: location.into_iter().collect(), hint: None };
         let mut wrong = self.wrong.borrow_mut();
         if !wrong.contains(&problem) {
             wrong.push(problem);
@@ -262,12 +262,12 @@ impl Original {
     }
 
     fn add_note(&self, path: &str, message: String, hint: Option<String>) {
-        let place = self.root.at(path).and_then(|(node, key)| key.cloned().or_else(|| node.place.clone()));
-        self.notes.borrow_mut().push(Diagnostic { message, places: place.into_iter().collect(), hint });
+        let location = self.root.at(path).and_then(|(node, key)| key.cloned().or_else(|| node.location.clone()));
+        self.notes.borrow_mut().push(Diagnostic { message, locations: location.into_iter().collect(), hint });
     }
 
     fn missing(path: &str) -> Diagnostic {
-        Diagnostic { message: format!("`{path}` is missing"), places: Vec::new(), hint: None }
+        Diagnostic { message: format!("`{path}` is missing"), locations: Vec::new(), hint: None }
     }
 
     /// Notes a misspelled name of one of RL4LMs' own files.
@@ -276,7 +276,7 @@ impl Original {
         if name.contains("blendorbot") {
             let right = name.replace("blendorbot", "blenderbot");
             let message = format!("the file is called `{name}`, but its model is Blenderbot: read as `{right}`");
-            self.notes.borrow_mut().push(Diagnostic { message, places: Vec::new(), hint: None });
+            self.notes.borrow_mut().push(Diagnostic { message, locations: Vec::new(), hint: None });
         }
     }
 

@@ -51,7 +51,7 @@ pub(super) fn convert(from: &Original) -> Result<YamlBuilder, Diagnostic> {
         id if id.contains("supervised") => supervised(from, &mut to)?,
         id => {
             let message = format!("`alg.id` is `{id}`, which is not an algorithm of RL4LMs");
-            return Err(Diagnostic { message, places: Vec::new(), hint: None });
+            return Err(Diagnostic { message, locations: Vec::new(), hint: None });
         }
     }
     commas(from);
@@ -635,7 +635,7 @@ fn reward(from: &Original, to: &mut YamlBuilder) -> Result<(), Diagnostic> {
         let message = format!("the reward `{id}` has no equivalent");
         return Err(Diagnostic {
             message,
-            places: Vec::new(),
+            locations: Vec::new(),
             hint: Some("write `reward` by hand (docs/config.md)".into()),
         });
     };

@@ -221,7 +221,7 @@ fn online(from: &Original, to: &mut YamlBuilder, command: TrlCommand) -> Result<
             "`per_device_train_batch_size` × the passes of a generation is {completions} completions, which is not a \
              multiple of `num_generations`, {group}"
         );
-        return Err(Diagnostic { message, places: Vec::new(), hint: None });
+        return Err(Diagnostic { message, locations: Vec::new(), hint: None });
     }
     to.set("train.batch_size", completions / group);
     let updates = (completions / rows.saturating_mul(passes).max(1)).max(1);

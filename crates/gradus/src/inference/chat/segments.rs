@@ -35,10 +35,11 @@ pub struct JudgedPart {
 
 /// The parts of a dense reward, for chat.
 pub struct SegmentsJudge {
-    parts: Vec<Part>,
+    parts: Vec<LoadedPart>,
 }
 
-struct Part {
+/// A part of a reward with its loaded model.
+struct LoadedPart {
     name: String,
     weight: f64,
     reward: SegmentReward,
@@ -85,7 +86,7 @@ impl SegmentsJudge {
             let columns = patterns.filter_map(|text| Pattern::parse(text).ok());
             let columns =
                 columns.flat_map(|pattern| pattern.columns().map(str::to_owned).collect::<Vec<_>>()).collect();
-            Ok(Part { name, weight, reward, columns })
+            Ok(LoadedPart { name, weight, reward, columns })
         };
         Ok(Self { parts: parts.into_iter().map(part).collect::<Result<_>>()? })
     }
@@ -109,7 +110,7 @@ impl SegmentsJudge {
         };
         let stop = if answer.end == AnswerEnd::Stop { StopReason::StopId } else { StopReason::Length };
         let rollout = Rollout::one_turn(0, answer.text.clone(), vec![0], stop);
-        let of = |part: &Part| {
+        let of = |part: &LoadedPart| {
             let judged = part.reward.judge(&prompt(&part.columns), &rollout);
             let Judgement { total, segments } = judged.map_err(|error| Error::input(error.message))?;
             let (mut characters, mut counted) = (0, 0);

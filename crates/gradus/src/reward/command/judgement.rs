@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::error::Result;
 use crate::reward::place::last_token;
-use crate::reward::{Part, Score};
+use crate::reward::{RewardPart, Score};
 
 /// One answer line of a program.
 #[derive(Debug, Clone, PartialEq)]
@@ -74,7 +74,7 @@ impl Judgement {
             PartValue::Segments(segments) => spread(&segments, completion, &ranges_t),
         };
         let part = |(name, part_value): (String, PartValue)| match rewards_t(part_value) {
-            Ok(rewards_t) => Ok(Part { name, weight: 1.0, rewards_t }),
+            Ok(rewards_t) => Ok(RewardPart { name, weight: 1.0, rewards_t }),
             Err(message) => Err(format!("`{name}`: {message}")),
         };
         Ok(parts

@@ -81,7 +81,7 @@ impl Client {
         self.stopped.store(true, Ordering::SeqCst);
     }
 
-    /// Returns the number of completions of the current job that have arrived.
+    /// Returns the number of completions of the current task that have arrived.
     pub fn done(&self) -> usize {
         self.done.load(Ordering::SeqCst)
     }

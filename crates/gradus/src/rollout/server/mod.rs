@@ -2,7 +2,7 @@
 //! with.
 //!
 //! Weights are passed through a folder that both sides can access. An adapter is loaded under a new name for each
-//! version; whole weights replace the previous ones. One thread sends the requests, one job after the other, so the
+//! version; whole weights replace the previous ones. One thread sends the requests, one task after the other, so the
 //! weights of each completion are known even if sampling runs ahead of training ([`RolloutSource::begin`]).
 
 mod client;
@@ -104,18 +104,18 @@ pub struct ServerSource<'a> {
     client: Arc<Client>,
     /// Folder within the shared folder; deleted with this value.
     folder: TempDir,
-    jobs: Option<Sender<Job>>,
+    tasks: Option<Sender<QueuedTask>>,
     has_ended: Receiver<()>,
     /// Iteration of the next request.
     iteration: usize,
     /// Requests started for later iterations.
-    pending: BTreeMap<usize, PendingJob>,
+    pending: BTreeMap<usize, PendingCompletions>,
     /// Weights written last, with their policy version.
     written: Option<(u64, Arc<Weights>)>,
 }
 
 /// A task of the thread, and its weights.
-struct Job {
+struct QueuedTask {
     weights: Arc<Weights>,
     task: Task,
 }
@@ -129,7 +129,7 @@ enum Task {
 }
 
 /// Completions in progress.
-struct PendingJob {
+struct PendingCompletions {
     prompts: Vec<Prompt>,
     weights: Arc<Weights>,
     answer: Receiver<Result<Vec<Vec<ServerCompletion>>>>,
@@ -150,7 +150,7 @@ impl<'a> ServerSource<'a> {
         folder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o755));
         let folder = folder.tempdir_in(&options.shared).map_err(|error| Error::io(&options.shared, error))?;
         let client = Arc::new(Client::new(&options.endpoint)?);
-        let (jobs, inbox) = channel::<Job>();
+        let (tasks, inbox) = channel::<QueuedTask>();
         let (ended, has_ended) = sync_channel(1);
         let worker = Arc::clone(&client);
         std::thread::spawn(move || {
@@ -163,7 +163,7 @@ impl<'a> ServerSource<'a> {
             save,
             client,
             folder,
-            jobs: Some(jobs),
+            tasks: Some(tasks),
             has_ended,
             iteration: 0,
             pending: BTreeMap::new(),
@@ -200,14 +200,14 @@ impl<'a> ServerSource<'a> {
         Ok(weights)
     }
 
-    /// Queues a sampling job.
+    /// Queues a sampling task.
     fn ask(
         &mut self,
         policy: &Policy,
         prompts: Vec<Prompt>,
         sampler: &Sampler<'_>,
         stream: &dyn Fn(usize) -> Stream,
-    ) -> Result<PendingJob> {
+    ) -> Result<PendingCompletions> {
         check(&policy.model, sampler)?;
         let weights = self.weights(policy)?;
         let (group, vocabulary) = (sampler.group_size, policy.model.vocab_size());
@@ -221,12 +221,12 @@ impl<'a> ServerSource<'a> {
         };
         let requests = prompts.iter().enumerate().map(request).collect();
         let (answer, given) = sync_channel(1);
-        self.send(Job { weights: Arc::clone(&weights), task: Task::Sample(requests, answer) })?;
-        Ok(PendingJob { prompts, weights, answer: given })
+        self.send(QueuedTask { weights: Arc::clone(&weights), task: Task::Sample(requests, answer) })?;
+        Ok(PendingCompletions { prompts, weights, answer: given })
     }
 
-    fn send(&self, job: Job) -> Result<()> {
-        self.jobs.as_ref().and_then(|jobs| jobs.send(job).ok()).ok_or_else(gone)
+    fn send(&self, task: QueuedTask) -> Result<()> {
+        self.tasks.as_ref().and_then(|tasks| tasks.send(task).ok()).ok_or_else(gone)
     }
 
     /// Samples episodes whose turns the server samples.
@@ -240,7 +240,7 @@ impl<'a> ServerSource<'a> {
         check(&policy.model, sampler)?;
         let weights = self.weights(policy)?;
         let (answer, loaded) = sync_channel(1);
-        self.send(Job { weights: Arc::clone(&weights), task: Task::Load(answer) })?;
+        self.send(QueuedTask { weights: Arc::clone(&weights), task: Task::Load(answer) })?;
         self.wait(&loaded, 1, sampler.progress)?;
         let connections = self.options.endpoint.connections;
         let vocabulary = policy.model.vocab_size();
@@ -315,7 +315,7 @@ impl RolloutSource for ServerSource<'_> {
         if let Some(scene) = sampler.episodes {
             return self.play(&policy, prompts, (sampler, scene), stream);
         }
-        let is_it = |pending: &PendingJob| {
+        let is_it = |pending: &PendingCompletions| {
             pending.prompts.iter().map(|prompt| &prompt.ids).eq(prompts.iter().map(|prompt| &prompt.ids))
         };
         let pending = match self.pending.remove(&self.iteration).filter(is_it) {
@@ -381,17 +381,17 @@ impl Drop for ServerSource<'_> {
         if !self.pending.is_empty() {
             self.client.stop();
         }
-        self.jobs = None;
+        self.tasks = None;
         // The adapter is unloaded while its folder exists. An unresponsive server is not waited for.
         let _ = self.has_ended.recv_timeout(UNLOAD_TIMEOUT);
         self.client.stop();
     }
 }
 
-/// Runs the jobs in order.
-fn work(client: &Client, inbox: &Receiver<Job>) {
+/// Runs the tasks in order.
+fn work(client: &Client, inbox: &Receiver<QueuedTask>) {
     let mut loaded: Option<Arc<Weights>> = None;
-    while let Ok(Job { weights, task }) = inbox.recv() {
+    while let Ok(QueuedTask { weights, task }) = inbox.recv() {
         let is_loaded = load(client, &mut loaded, &weights);
         // The requester may be gone.
         match task {
@@ -435,8 +435,8 @@ fn stop_of(ids: &[u32], is_cut: bool, sampler: &Sampler<'_>) -> StopReason {
 }
 
 /// Builds rollouts from completions.
-fn assemble(pending: PendingJob, found: Vec<Vec<ServerCompletion>>, sampler: &Sampler<'_>) -> Result<Rollouts> {
-    let PendingJob { prompts, weights, .. } = pending;
+fn assemble(pending: PendingCompletions, found: Vec<Vec<ServerCompletion>>, sampler: &Sampler<'_>) -> Result<Rollouts> {
+    let PendingCompletions { prompts, weights, .. } = pending;
     let mut rollouts = Vec::with_capacity(prompts.len() * sampler.group_size);
     for (i, (prompt, completed)) in prompts.iter().zip(found).enumerate() {
         for ServerCompletion { ids, logprobs, is_cut, version } in completed {

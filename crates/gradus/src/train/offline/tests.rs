@@ -10,7 +10,7 @@ use super::SaveFor;
 use super::*;
 use crate::host::read;
 use crate::learner::optimizer::Optimizer;
-use crate::objective::Pass;
+use crate::objective::LossContext;
 use crate::observer::Event;
 use crate::rng::{Purpose, Seed};
 use crate::run::{Checkpoint, Existing, MetricsRow, NamedTensor, RunDir, read_metrics, tensors};
@@ -19,12 +19,12 @@ use crate::train::observer::Silent;
 use crate::train::recorder::restore_optimizer;
 
 #[derive(Module, Debug)]
-struct Line {
+struct LinearModel {
     weight: Param<Tensor<2>>,
     bias: Param<Tensor<1>>,
 }
 
-impl Line {
+impl LinearModel {
     fn new(weight: [f32; 2], bias: f32) -> Self {
         let device = Device::flex().autodiff();
         Self {
@@ -54,7 +54,7 @@ struct Watched {
 }
 
 impl Objective for Watched {
-    type Model = Line;
+    type Model = LinearModel;
     type Example = Point;
 
     fn tokens(&self, point: &Point) -> usize {
@@ -65,10 +65,16 @@ impl Objective for Watched {
         SquaredError.targets(point)
     }
 
-    fn loss(&self, model: &Line, points: &[&Point], pass: Pass, measured: &mut Readings<Stats>) -> Option<Tensor<1>> {
+    fn loss(
+        &self,
+        model: &LinearModel,
+        points: &[&Point],
+        context: LossContext,
+        measured: &mut Readings<Stats>,
+    ) -> Option<Tensor<1>> {
         self.passes.borrow_mut().push(points.iter().map(|point| point.y).collect());
         assert_ne!(self.passes.borrow().len(), self.panics_at, "a bug");
-        SquaredError.loss(model, points, pass, measured)
+        SquaredError.loss(model, points, context, measured)
     }
 
     fn describe(&self, point: &Point) -> Value {
@@ -80,7 +86,7 @@ impl Objective for Watched {
 struct SquaredError;
 
 impl Objective for SquaredError {
-    type Model = Line;
+    type Model = LinearModel;
     type Example = Point;
 
     fn tokens(&self, point: &Point) -> usize {
@@ -91,7 +97,13 @@ impl Objective for SquaredError {
         1
     }
 
-    fn loss(&self, model: &Line, points: &[&Point], pass: Pass, _measured: &mut Readings<Stats>) -> Option<Tensor<1>> {
+    fn loss(
+        &self,
+        model: &LinearModel,
+        points: &[&Point],
+        context: LossContext,
+        _measured: &mut Readings<Stats>,
+    ) -> Option<Tensor<1>> {
         let n = points.len();
         let device = model.weight.val().device();
         let x: Vec<f32> = points.iter().flat_map(|point| point.x).collect();
@@ -99,7 +111,7 @@ impl Objective for SquaredError {
         let x = Tensor::<2>::from_data(TensorData::new(x, [n, 2]), &device);
         let y = Tensor::<1>::from_data(TensorData::new(y, [n]), &device);
         let predicted = (x * model.weight.val()).sum_dim(1).squeeze_dim::<1>(1) + model.bias.val();
-        Some((predicted - y).square().sum() / pass.totals.examples as f64)
+        Some((predicted - y).square().sum() / context.totals.examples as f64)
     }
 
     fn describe(&self, point: &Point) -> Value {
@@ -116,7 +128,7 @@ fn points() -> Vec<Point> {
     (0..14).map(point).collect()
 }
 
-fn save(model: &Line, path: &Path, _: SaveFor) -> Result<()> {
+fn save(model: &LinearModel, path: &Path, _: SaveFor) -> Result<()> {
     let weight = read(&model.weight.val().reshape([2]));
     let bias = read(&model.bias.val());
     tensors::write_tensors(
@@ -125,9 +137,9 @@ fn save(model: &Line, path: &Path, _: SaveFor) -> Result<()> {
     )
 }
 
-fn load(path: &Path) -> Line {
+fn load(path: &Path) -> LinearModel {
     let tensors = tensors::read_tensors(&path.join("model.safetensors")).unwrap();
-    Line::new([tensors[1].values[0], tensors[1].values[1]], tensors[0].values[0])
+    LinearModel::new([tensors[1].values[0], tensors[1].values[1]], tensors[0].values[0])
 }
 
 fn settings(steps: usize) -> Settings {
@@ -177,7 +189,7 @@ fn run_in(
             (learner, Recorder::resume(run, observer, &last).unwrap())
         }
         None => {
-            let learner = Learner::new(Line::new([0.0, 0.0], 0.0), Optimizer::new(settings.optimizer));
+            let learner = Learner::new(LinearModel::new([0.0, 0.0], 0.0), Optimizer::new(settings.optimizer));
             (learner, Recorder::start(run, observer).unwrap())
         }
     };
@@ -252,7 +264,7 @@ fn the_longest_pass_is_tried_once_before_the_first_step() {
             complete: None,
         };
         let run = RunDir::create(directory.path(), Existing::Refuse).unwrap();
-        let mut learner = Learner::new(Line::new([0.0, 0.0], 0.0), Optimizer::new(settings.optimizer));
+        let mut learner = Learner::new(LinearModel::new([0.0, 0.0], 0.0), Optimizer::new(settings.optimizer));
         train(&task, &mut learner, &mut Recorder::start(run, &mut Silent).unwrap()).unwrap();
         let rows = read_metrics(&directory.path().join("metrics.jsonl")).unwrap();
         let values = rows.iter().map(|row| row.values.to_json()).map(|mut row| {
@@ -324,7 +336,7 @@ fn a_panic_within_a_step_leaves_a_checkpoint_of_the_step_before() {
         complete: None,
     };
     let dir = RunDir::create(directory.path(), Existing::Refuse).unwrap();
-    let mut learner = Learner::new(Line::new([0.0, 0.0], 0.0), Optimizer::new(settings.optimizer));
+    let mut learner = Learner::new(LinearModel::new([0.0, 0.0], 0.0), Optimizer::new(settings.optimizer));
     let mut nobody = Silent;
     let mut recorder = Recorder::start(dir.clone(), &mut nobody).unwrap();
     let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| train(&task, &mut learner, &mut recorder)));

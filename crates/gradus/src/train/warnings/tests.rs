@@ -6,7 +6,7 @@ use crate::reward::Count;
 use crate::rollout::{Prompt, Rollout, Rollouts, StopReason};
 
 fn healthy() -> StepStats {
-    let part = |name: &str, sign: f64| Part { name: name.into(), sign, mean: 1.0, std: 0.5 };
+    let part = |name: &str, sign: f64| PartStats { name: name.into(), sign, mean: 1.0, std: 0.5 };
     StepStats {
         length: 30.0,
         entropy: 2.0,
@@ -211,7 +211,7 @@ fn what_a_step_shows_is_arithmetic_on_its_rollouts() {
     let score = |parts: &[(&str, f32)]| {
         let part = |&(name, value): &(&str, f32)| {
             let weight = if name == "b" { -0.5 } else { 1.0 };
-            reward::Part { name: name.to_owned(), weight, rewards_t: vec![value] }
+            reward::RewardPart { name: name.to_owned(), weight, rewards_t: vec![value] }
         };
         Score { parts: parts.iter().map(part).collect(), ..Score::default() }
     };

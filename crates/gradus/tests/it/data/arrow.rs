@@ -108,7 +108,7 @@ fn every_form_holds_the_same_rows() {
         let found = open(&fixture(name)).expect("known");
         assert_eq!((found.format, found.gzip), (Format::Arrow, false), "{name}");
         let lines: Vec<(usize, Columns)> =
-            found.map(|row| row.map(|row| (row.place.line, row.columns)).unwrap()).collect();
+            found.map(|row| row.map(|row| (row.location.line, row.columns)).unwrap()).collect();
         let numbered: Vec<(usize, Columns)> =
             expected.iter().cloned().enumerate().map(|(i, row)| (i + 1, row)).collect();
         assert_eq!(lines, numbered, "{name}");

@@ -315,7 +315,7 @@ fn questions_are_joined_and_prompts_made_anew() {
     let joined = join(&dataset.rows, &split.rows);
     assert!(lint_join(&dataset.rows, &split.rows).is_empty());
     for (row, joined) in dataset.rows.iter().zip(&joined) {
-        let Joined::Row(found) = joined else { panic!("{}: {joined:?}", row.place) };
+        let Joined::Row(found) = joined else { panic!("{}: {joined:?}", row.location) };
         let of_split = &split.rows[*found];
         passages[of_split.columns["passages"].as_array().expect("passages").len()] += 1;
         let RowData::PromptCompletion { prompt, .. } = &of_split.data else { panic!("a prompt") };
@@ -363,7 +363,7 @@ fn with_spacys_sentences_everything_is_what_the_original_makes() {
         let starts =
             segments(&spacy, text, Level::SubSentence).into_iter().map(|range| text[..range.start].chars().count());
         let expected = numbers(&fixture["sub_sentences"][i]);
-        assert_eq!(starts.chain([text.chars().count()]).collect::<Vec<_>>(), expected, "{}", row.place);
+        assert_eq!(starts.chain([text.chars().count()]).collect::<Vec<_>>(), expected, "{}", row.location);
         for (form, name) in [(SegmentForm::R1, "r1"), (SegmentForm::R2, "r2")] {
             let found = segment_row(feedback, i, &form, &spacy).map(|made| {
                 let labels = segment_labels(feedback, &form, &spacy)
@@ -372,13 +372,13 @@ fn with_spacys_sentences_everything_is_what_the_original_makes() {
                     .collect::<String>();
                 json!([labels, made["text"].as_array().expect("words").len()])
             });
-            assert_eq!(found.clone().unwrap_or(Value::Null), fixture[name][i], "{name} of {}", row.place);
+            assert_eq!(found.clone().unwrap_or(Value::Null), fixture[name][i], "{name} of {}", row.location);
             kept[usize::from(name == "r2")] += usize::from(found.is_some());
         }
         let found = coverage_preferences(feedback, &spacy).map(|preferences| preferences.map(Preference::number));
         kept[2] += usize::from(found.is_some());
         found.iter().flatten().for_each(|&number| compared[usize::from(number)] += 1);
-        assert_eq!(found.map_or(Value::Null, |found| json!(found)), fixture["r3"][i], "r3 of {}", row.place);
+        assert_eq!(found.map_or(Value::Null, |found| json!(found)), fixture["r3"][i], "r3 of {}", row.location);
     }
     assert_eq!(kept[..2], [500, 436]);
     assert!(kept[2] > 430 && compared[0] > compared[1] && compared[1] > compared[2], "{kept:?} {compared:?}");
@@ -395,7 +395,7 @@ fn with_rules_the_files_are_what_they_should_be() {
         for (k, form) in [SegmentForm::R1, SegmentForm::R2].into_iter().enumerate() {
             let labels = segment_labels(feedback, &form, &RuleSplitter);
             let made = segment_row(feedback, i, &form, &RuleSplitter);
-            assert_eq!(made.is_none(), labels.iter().all(|label| *label == "Ignore"), "{}", row.place);
+            assert_eq!(made.is_none(), labels.iter().all(|label| *label == "Ignore"), "{}", row.location);
             let Some(made) = made else { continue };
             let list = |name: &str| {
                 made[name].as_array().expect("a list").iter().filter_map(Value::as_str).collect::<Vec<_>>()
@@ -404,8 +404,12 @@ fn with_rules_the_files_are_what_they_should_be() {
             assert_eq!(words.len(), tags.len());
             let at_separators: Vec<&str> =
                 words.iter().zip(&tags).filter(|(word, _)| **word == SEPARATOR).map(|(_, tag)| *tag).collect();
-            assert_eq!(at_separators, labels, "{}", row.place);
-            assert!(words.iter().zip(&tags).all(|(word, tag)| *word == SEPARATOR || *tag == "Ignore"), "{}", row.place);
+            assert_eq!(at_separators, labels, "{}", row.location);
+            assert!(
+                words.iter().zip(&tags).all(|(word, tag)| *word == SEPARATOR || *tag == "Ignore"),
+                "{}",
+                row.location
+            );
             rows[k] += 1;
             labels.into_iter().for_each(|label| *counts[k].entry(label).or_default() += 1);
         }

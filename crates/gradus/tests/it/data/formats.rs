@@ -112,7 +112,7 @@ fn the_format_is_found_in_the_content() {
 fn rows_know_their_lines() {
     let folder = Folder::new();
     let lines = |name: &str, content: &str| -> Vec<usize> {
-        folder.load(name, content).rows.iter().map(|row| row.place.line).collect()
+        folder.load(name, content).rows.iter().map(|row| row.location.line).collect()
     };
     assert_eq!(lines("a.jsonl", "{\"text\": \"a\"}\n\n{\"text\": \"b\"}"), [1, 3]);
     assert_eq!(lines("a.json", "[\n{\n\"text\": \"a\"\n},\n\n{\"text\": \"b\"}]"), [2, 6]);

@@ -16,7 +16,7 @@ fn found(content: &str, options: &TokenizeOptions) -> Vec<(FindingKind, usize, S
     }
     let all = groups.into_iter().flat_map(|group| group.first);
     let root = format!("{}/", folder.path("").display()).replace("//", "/");
-    all.map(|finding| (finding.kind, finding.place.line, finding.message.replace(&root, ""))).collect()
+    all.map(|finding| (finding.kind, finding.location.line, finding.message.replace(&root, ""))).collect()
 }
 
 fn check(content: &str, expected: &[(FindingKind, usize, &str)]) {

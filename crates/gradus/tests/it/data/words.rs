@@ -21,7 +21,7 @@ fn found(rows: &[Value]) -> Vec<(usize, String)> {
     for group in lint(&dataset.rows, None, None, &TokenizeOptions::default()) {
         assert_eq!((group.kind, group.kind.is_remark()), (FindingKind::Labels, false));
         let message = |text: &str| text.replace(&format!("{}/", folder.0.path().display()), "");
-        found.extend(group.first.iter().map(|one| (one.place.line, message(&one.message))));
+        found.extend(group.first.iter().map(|one| (one.location.line, message(&one.message))));
     }
     found
 }

@@ -1,14 +1,14 @@
-//! A configuration as written, with the places of its keys.
+//! A configuration as written, with the locations of its keys.
 
 use std::path::PathBuf;
 
 use super::node::Node;
 use super::{RunConfig, write};
-use crate::error::{Diagnostic, Place};
+use crate::error::{Diagnostic, Location};
 
-/// A configuration as written, with the place of each key.
+/// A configuration as written, with the location of each key.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ConfigWithPlaces {
+pub struct ConfigWithLocations {
     /// The written keys, with defaults for the rest.
     pub config: RunConfig,
     pub(super) root: Node,
@@ -18,17 +18,17 @@ pub struct ConfigWithPlaces {
     pub(super) notes: Vec<Diagnostic>,
 }
 
-impl From<RunConfig> for ConfigWithPlaces {
-    /// Wraps a configuration that a program made. Its problems have no places.
+impl From<RunConfig> for ConfigWithLocations {
+    /// Wraps a configuration that a program made. Its problems have no locations.
     fn from(config: RunConfig) -> Self {
         Self { config, root: Node::empty(), marked: Vec::new(), notes: Vec::new() }
     }
 }
 
-impl ConfigWithPlaces {
-    /// Returns the place of a key such as `method.ppo.clip_range`; `None` for defaults.
-    pub fn place(&self, key: &str) -> Option<&Place> {
-        self.root.at(key).and_then(|(node, place)| place.or(node.place.as_ref()))
+impl ConfigWithLocations {
+    /// Returns the location of a key such as `method.ppo.clip_range`; `None` for defaults.
+    pub fn location(&self, key: &str) -> Option<&Location> {
+        self.root.at(key).and_then(|(node, location)| location.or(node.location.as_ref()))
     }
 
     /// Returns notes on the files: at most one per file, which lists the keys whose place has changed.
@@ -38,8 +38,8 @@ impl ConfigWithPlaces {
 
     /// Whether a resolved file marks this key as a default.
     pub(super) fn is_default(&self, key: &str) -> bool {
-        match self.place(key) {
-            Some(Place::File { path, excerpt, .. }) => self.marked.contains(path) && !excerpt.ends_with(write::MARK),
+        match self.location(key) {
+            Some(Location::File { path, excerpt, .. }) => self.marked.contains(path) && !excerpt.ends_with(write::MARK),
             _ => false,
         }
     }
@@ -49,7 +49,7 @@ impl ConfigWithPlaces {
         let mut paths = Vec::new();
         self.root.paths("", &mut paths);
         if !self.marked.is_empty() {
-            paths.retain(|path| self.place(path).is_some() && !self.is_default(path));
+            paths.retain(|path| self.location(path).is_some() && !self.is_default(path));
         }
         paths
     }

@@ -1,13 +1,13 @@
-//! Place of a row.
+//! Location of a row.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::Error;
 
-/// Place of a row: its file and line.
+/// Location of a row: its file and line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct RowLocation {
     /// File, as the user named it.
     pub file: Arc<Path>,
     /// Line on which the row begins, or the row number in Parquet and Arrow files. From 1.
@@ -16,7 +16,7 @@ pub struct Place {
     pub row_in_array: Option<usize>,
 }
 
-impl Place {
+impl RowLocation {
     pub(super) fn new(file: &Arc<Path>, line: usize) -> Self {
         Self { file: file.clone(), line, row_in_array: None }
     }
@@ -32,7 +32,7 @@ impl Place {
     }
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for RowLocation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}:{}", self.file.display(), self.line)?;
         match self.row_in_array {
