@@ -18,6 +18,7 @@ mod replaced_run;
 pub mod report;
 pub mod samples;
 mod scan;
+pub mod smoothing;
 pub mod tensors;
 pub mod trackers;
 pub mod trainer_state;

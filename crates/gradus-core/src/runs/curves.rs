@@ -5,7 +5,7 @@ use std::path::Path;
 use super::entry::read_results;
 use crate::error::Result;
 use crate::run::metrics::{Metrics, MetricsRow, read_metrics};
-use crate::run::plots::{smoothed_curve, stretch, thinned};
+use crate::run::smoothing::{smoothed_curve, stretch, thinned};
 
 /// Values over steps.
 #[derive(Debug, Clone, PartialEq)]

@@ -2,7 +2,8 @@
 
 use super::Chart;
 use super::canvas::{AXIS, Anchor, Draw, DrawError, GREY, GRID, GROUND, INK, NEUTRAL, PALETTE, Rgb};
-use super::scale::{FEWEST_SMOOTHED, Scale, outline, short, smoothed_curve};
+use super::scale::{Scale, outline, short};
+use crate::run::smoothing::{FEWEST_SMOOTHED, smoothed_curve};
 
 /// Style of a curve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -18,7 +18,7 @@ pub use colors::colors;
 pub use curves::{ComparedRun, comparison_charts, training_charts, write_charts};
 pub use histogram::{Range, Values, histogram};
 pub use line::{Curve, CurveKind, LineChart};
-pub use scale::{short, smoothed_curve, stretch, thinned};
+pub use scale::short;
 
 use crate::html::Html;
 
