@@ -1,5 +1,5 @@
-//! The base of gradus: errors, random streams, atomic files, ranks, run directories with their metrics, database and
-//! plots. It has no tensors, no rows and no models.
+//! The base of gradus: errors, random streams, atomic files, ranks, run directories with their metrics and database. It
+//! has no tensors, no rows and no models.
 //!
 //! Programs use the crate `gradus`, which exports these modules.
 
@@ -7,10 +7,8 @@
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests read the environment"))]
 
 pub mod border;
-pub mod calendar;
 pub mod error;
 pub mod files;
-pub mod html;
 pub mod hub;
 pub mod math;
 pub mod process;

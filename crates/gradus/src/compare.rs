@@ -7,6 +7,7 @@ use std::path::Path;
 
 use burn::tensor::Device;
 
+use crate::comparison::{Comparison, Entry};
 use crate::config::Plan;
 use crate::data::{self, Need, TokenizeOptions};
 use crate::error::{Error, Result};
@@ -19,10 +20,9 @@ use crate::reward::config::Learned;
 use crate::reward::{self, Interrupt, Reward, Score};
 use crate::rng::Seed;
 use crate::rollout::{Episodes, LocalEngine, Policy, Sampler, Scene};
-use crate::run::compare::{Comparison, Entry};
-use crate::run::report::reset_peak_memory;
 use crate::run::samples::Sample;
 use crate::run::{Existing, RunDir};
+use crate::run_report::reset_peak_memory;
 use crate::train;
 use crate::train::environment;
 use crate::train::observer::{Event, Observer};

@@ -87,13 +87,18 @@ pub mod training;
 pub use gradus_core::{error, files, hub, math, process, progress, ranks, rng, run, runs, service, stats, sweep};
 // For the command line and the web application.
 #[doc(hidden)]
-pub use gradus_core::{calendar, html, suggest};
+pub use gradus_core::suggest;
 /// Text, rows, tasks and metrics.
 #[doc(inline)]
 pub use gradus_data::{data, metric, plugin, task, text, toxicity};
 /// Models, generation, losses and optimizers.
 #[doc(inline)]
 pub use gradus_model::{batches, device, generate, learner, loss, machine, memory, model, optimizer_state};
+#[doc(hidden)]
+pub use gradus_reports::{calendar, html};
+/// Charts, pages, comparisons, model cards and files for trackers.
+#[doc(inline)]
+pub use gradus_reports::{card, comparison, page, plots, run_report, trackers};
 
 pub use error::{Error, Result};
 use gradus_model::{host, readings};

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use gradus::compare::ComparisonInput;
+use gradus::comparison::Comparison;
 use gradus::config::{ComparisonDefinition, ComparisonRequest, MethodConfig, Plan};
 use gradus::machine::Machine;
-use gradus::run::compare::Comparison;
 use gradus::run::{Existing, RunDir};
 
 use crate::flags::MethodFlags;

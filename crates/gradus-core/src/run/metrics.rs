@@ -128,7 +128,7 @@ pub fn number(value: f64) -> Value {
 }
 
 /// Converts a value that is exactly an `f32` to the `f64` with the same shortest digits.
-pub(super) fn readable(value: f64) -> f64 {
+pub fn readable(value: f64) -> f64 {
     let short = value as f32;
     if f64::from(short) == value { short.to_string().parse().unwrap_or(value) } else { value }
 }

@@ -3,24 +3,18 @@
 //! Training writes, others read. Complete files are written under a temporary name and renamed, so a kill at any moment leaves the last
 //! good state. `metrics.jsonl` and `log.txt` grow by lines, and `rollouts.sqlite` by transactions. `docs/formats.md` describes every file.
 
-pub mod card;
 pub mod checkpoint;
 pub mod checksums;
 pub mod claim;
-pub mod compare;
 pub mod database;
 pub mod directory;
 pub mod log;
 pub mod metrics;
-pub mod page;
-pub mod plots;
 mod replaced_run;
-pub mod report;
 pub mod samples;
 mod scan;
 pub mod smoothing;
 pub mod tensors;
-pub mod trackers;
 pub mod trainer_state;
 
 pub use checkpoint::{Checkpoint, DataFingerprint, Origin, RowsFingerprint, RunState};

@@ -25,7 +25,7 @@ pub struct Sample {
 
 impl Sample {
     /// Returns true if both belong to the same prompt. The same row of other data is another prompt.
-    pub(super) fn has_same_prompt(&self, other: &Self) -> bool {
+    pub fn has_same_prompt(&self, other: &Self) -> bool {
         self.row == other.row && self.prompt == other.prompt
     }
 }

@@ -23,7 +23,7 @@ use axum::http::header;
 use axum::response::{IntoResponse, Redirect};
 use axum::routing::{get, post};
 use axum::{Extension, Form, Router};
-use gradus::run::compare::{Comparison, Entry as Policy, WinRates};
+use gradus::comparison::{Comparison, Entry as Policy, WinRates};
 use gradus::runs::{
     Entry, Labels, Settings, Snapshot, differences, history, last_warnings, metric_keys, series, snapshots,
 };

@@ -1,9 +1,9 @@
 //! HTML of the pages of runs.
 
+use gradus::comparison::WinRates;
 use gradus::html;
 use gradus::html::Html;
-use gradus::run::compare::WinRates;
-use gradus::run::plots::colors;
+use gradus::plots::colors;
 use gradus::runs::{Difference, Entry, Settings, Status};
 
 use crate::page::csrf;

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::run::compare::{Comparison, Entry};
+use crate::comparison::{Comparison, Entry};
 use crate::task::demo::{Measures, Prompt, judge, measure, preference_rate};
 
 /// Number of prompts that are shown with the reviews of all policies.

@@ -8,10 +8,10 @@ use crate::html;
 use crate::html::Html;
 use crate::math::stats::{calibration, proportion_interval};
 use crate::objective::{CALIBRATION_BINS, PairScore};
+use crate::page::{cards, figure, gallery, page, prompt_cell, text_cell};
+use crate::plots::{Bar, BarChart, Curve, CurveKind, LineChart, Panel, Range, Values, histogram, short};
 use crate::run::Metrics;
 use crate::run::metrics::number;
-use crate::run::page::{cards, figure, gallery, page, prompt_cell, text_cell};
-use crate::run::plots::{Bar, BarChart, Curve, CurveKind, LineChart, Panel, Range, Values, histogram, short};
 
 /// Maximum number of wrongly ordered pairs on the page; the JSON file has all.
 const SHOWN: usize = 50;

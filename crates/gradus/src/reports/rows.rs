@@ -6,8 +6,8 @@ use super::{bar, percent};
 use crate::data::{Dataset, Lengths, Opening, PairProfile, Profile, RowExamples, SHORT};
 use crate::html;
 use crate::html::Html;
-use crate::run::page::{cards, figure, gallery, page};
-use crate::run::plots::{Bar, BarChart, Chart, LineChart, Panel, Range, Values, histogram, short};
+use crate::page::{cards, figure, gallery, page};
+use crate::plots::{Bar, BarChart, Chart, LineChart, Panel, Range, Values, histogram, short};
 
 /// Larger numbers of turns share one bar.
 const MOST_TURNS: usize = 12;

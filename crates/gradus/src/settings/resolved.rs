@@ -8,7 +8,7 @@ use crate::learner::optimizer::OptimizerConfig;
 use crate::math::schedule;
 use crate::model::WeightFormat;
 use crate::rng::{Purpose, Seed};
-use crate::run::trackers::EnabledTrackers;
+use crate::trackers::EnabledTrackers;
 
 /// Constants of a run.
 #[derive(Debug, Clone, PartialEq)]

@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 use crate::error::Result;
 use crate::files::atomic;
 use crate::objective::PairScore;
+use crate::plots::{Chart, LineChart};
 use crate::reports::{reliability, reward_histogram};
 use crate::run::RunDir;
 use crate::run::metrics::number;
-use crate::run::plots::{Chart, LineChart};
 
 /// Writes `pairs.jsonl`, `rewards.png` and `calibration.png`, or nothing without scores.
 ///

@@ -21,10 +21,10 @@ use crate::progress::Progress;
 use crate::ranks::Ranks;
 use crate::run::checkpoint::CheckpointParts;
 use crate::run::metrics::is_better;
-use crate::run::trackers::Trackers;
 use crate::run::{Checkpoint, Claim, DataFingerprint, Metrics, MetricsLog, MetricsRow, RunDir, RunState, TrainerState};
 use crate::settings::Settings;
 use crate::stats::{Stats, StepReport};
+use crate::trackers::Trackers;
 
 /// Decision on the training after an evaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -32,6 +32,7 @@ use super::{EvalSplit, SaveFor};
 use crate::algorithm::actor::Actor;
 use crate::algorithm::{AlgorithmInputs, OnlineMethod};
 use crate::batches::{MicroBatch, Order, Weighted};
+use crate::card;
 use crate::config::{Effect, Plan, Visitor};
 use crate::error::{Error, Result};
 use crate::evaluation::{Evaluated, Evaluation, Measuring};
@@ -51,7 +52,8 @@ use crate::ranks::{self, Lanes, Ranks};
 use crate::rng::Purpose;
 use crate::rollout::{LocalEngine, Policy, Prompt, Sampler};
 use crate::run::metrics::{REMARKS, is_of_evaluation};
-use crate::run::{Checkpoint, Claim, Existing, MetricsRow, Origin, RunDir, card, read_metrics, report};
+use crate::run::{Checkpoint, Claim, Existing, MetricsRow, Origin, RunDir, read_metrics};
+use crate::run_report;
 use crate::settings::Settings;
 use crate::stats::Stats;
 
@@ -639,7 +641,7 @@ impl RunContext<'_> {
         if !recorder.remarks().is_empty() {
             results.insert(REMARKS.into(), json!(recorder.remarks()));
         }
-        let results = report::finish(self.directory, results)?;
+        let results = run_report::finish(self.directory, results)?;
         let license = card::License::of(&self.start.model.dir.path);
         let config = std::fs::read_to_string(self.directory.config()).unwrap_or_default();
         for directory in [self.directory.model(), self.directory.best()] {

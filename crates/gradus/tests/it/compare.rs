@@ -6,11 +6,11 @@ use std::fs;
 use std::path::Path;
 
 use gradus::compare::{ComparisonInput, run};
+use gradus::comparison::{Comparison, Entry};
 use gradus::config::{ComparisonDefinition, ComparisonRequest, Plan, Registry};
 use gradus::machine::Machine;
 use gradus::reward::{Reward, RewardError, Score};
 use gradus::rollout::Rollouts;
-use gradus::run::compare::{Comparison, Entry};
 use gradus::run::{Existing, RunDir};
 use gradus::train::observer::{Event, Observer};
 use serde_json::Value;

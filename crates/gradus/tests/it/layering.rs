@@ -21,10 +21,8 @@ const PARTS: &[(&str, &[&str])] = &[
     ("hub", &[]),
     ("math", &[]),
     ("suggest", &[]),
-    ("calendar", &[]),
     ("visible", &[]),
     ("text", &["suggest", "visible", "gradus_metrics"]),
-    ("html", &["visible"]),
     // Extensions by users: by name in their own programs, or as programs that exchange lines.
     // Environments and tools of programs are plug-ins, too.
     ("plugin", &["suggest", "gradus_environments"]),
@@ -34,7 +32,16 @@ const PARTS: &[(&str, &[&str])] = &[
     ("toxicity", &["process", "service"]),
     ("metric", &["plugin", "process", "suggest", "toxicity", "gradus_metrics"]),
     ("loss", &[]),
-    ("run", &["calendar", "html", "gradus_environments"]),
+    ("run", &["gradus_environments"]),
+    // Charts and pages: of a run, of several runs, and what a run writes for other programs.
+    ("calendar", &[]),
+    ("html", &["visible"]),
+    ("plots", &["html", "run"]),
+    ("page", &["html", "plots", "run"]),
+    ("run_report", &["html", "page", "plots", "run"]),
+    ("card", &["run", "run_report"]),
+    ("comparison", &["html", "page", "plots", "run", "run_report"]),
+    ("trackers", &["calendar", "run", "run_report"]),
     // A model larger than the machine's memory is rejected before any of it is read. A run directory can stand for its
     // model.
     ("model", &["device", "hub", "machine", "run", "gradus_kernels"]),
@@ -65,8 +72,8 @@ const PARTS: &[(&str, &[&str])] = &[
             "model",
             "plugin",
             "rollout",
-            "run",
             "task",
+            "trackers",
             "gradus_environments",
         ],
     ),
@@ -158,7 +165,7 @@ const PARTS: &[(&str, &[&str])] = &[
         ],
     ),
     // Reports about rows and about scores of reward models.
-    ("reports", &["data", "html", "math", "objective", "run"]),
+    ("reports", &["data", "html", "math", "objective", "page", "plots", "run"]),
     ("runs", &["math", "run", "suggest"]),
     // Entry points, one per command: from a model to its answers, from a checked plan to a finished run.
     ("inference", &[ALL_BELOW]),
@@ -212,6 +219,7 @@ pub(super) const LIBRARIES: &[&str] = &[
     "gradus-core",
     "gradus-data",
     "gradus-model",
+    "gradus-reports",
     "gradus-kernels",
     "gradus-metrics",
     "gradus-environments",
@@ -220,7 +228,7 @@ pub(super) const LIBRARIES: &[&str] = &[
 ];
 
 /// The crates whose modules programs use as `gradus::MODULE`, from the bottom up.
-const LIBRARY: &[&str] = &["gradus-core", "gradus-data", "gradus-model", "gradus"];
+const LIBRARY: &[&str] = &["gradus-core", "gradus-data", "gradus-model", "gradus-reports", "gradus"];
 
 /// Files that exist only for tests.
 const TESTS: &[&str] = &["tests.rs", "test_support.rs", "loss/check.rs"];
@@ -289,7 +297,7 @@ fn code_of(text: &str) -> String {
 /// a `super::` that leads out of the file's own module; and the lower crates. `path` is the path of the file.
 fn used(path: &str, code: &str) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
-    for root in ["crate::", "gradus_core::", "gradus_data::", "gradus_model::"] {
+    for root in ["crate::", "gradus_core::", "gradus_data::", "gradus_model::", "gradus_reports::"] {
         for (at, _) in code.match_indices(root) {
             first_names(&code[at + root.len()..], &mut names);
         }
@@ -492,7 +500,7 @@ fn a_method_is_named_in_its_own_file_and_in_one_match() {
         // Exceptions: the demonstration describes methods; a comparison is measured the way one of the methods samples;
         // importers map other systems' names of algorithms; plots assign colors; Tinker's clients name losses.
         let is_exception =
-            ["demo/recipe.rs", "demo/report.rs", "config/comparison.rs", "run/plots/colors.rs", "tinker/data.rs"]
+            ["demo/recipe.rs", "demo/report.rs", "config/comparison.rs", "plots/colors.rs", "tinker/data.rs"]
                 .contains(&source.path.as_str())
                 || source.path.starts_with("config/import/");
         let says = |name: &&str| source.code.contains(&format!("\"{name}\""));

@@ -9,8 +9,8 @@ use gradus::Error;
 use gradus::config::{Plan, RunConfig};
 use gradus::machine::Machine;
 use gradus::run::database::{Query, RolloutTable};
-use gradus::run::trackers::{EnabledTrackers, Trackers};
 use gradus::run::{Existing, RolloutDb, RunDir};
+use gradus::trackers::{EnabledTrackers, Trackers};
 use gradus::train::observer::{Event, Observer};
 
 /// Stores the warnings, and stops the run after a number of logged steps.

@@ -1,7 +1,7 @@
 //! Files for experiment trackers, byte for byte as written by TensorBoard's record writer and with wandb's messages.
 
-use gradus::run::trackers::{Encoder, LoggedTable, TensorBoard, Wandb, WandbRun};
 use gradus::run::{Metrics, MetricsRow};
+use gradus::trackers::{Encoder, LoggedTable, TensorBoard, Wandb, WandbRun};
 use serde_json::Value;
 
 use crate::fixture::{folder, list, number, read, text};

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use gradus::Error;
-use gradus::run::compare::{Comparison, Entry};
+use gradus::comparison::{Comparison, Entry};
 use gradus::run::{MetricsRow, RunDir};
 use gradus::runs::{Difference, Library, Settings, differences, history, metric_keys, series, sparkline};
 use gradus::suggest::nearest;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde::Serialize;
 
 use super::{Comparison, Entry};
-use crate::run::plots::{Curve, CurveKind, LineChart, Range, Values, histogram};
+use crate::plots::{Curve, CurveKind, LineChart, Range, Values, histogram};
 use crate::run::samples::Sample;
 
 /// Pairwise win rates.

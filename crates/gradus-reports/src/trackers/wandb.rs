@@ -12,12 +12,13 @@ use flate2::Crc;
 use serde_json::{Map, Value};
 
 use super::protobuf::Message;
-use super::{Encoder, LoggedTable, report};
+use super::{Encoder, LoggedTable};
 use crate::calendar;
 use crate::error::{Error, Result};
 use crate::files::atomic;
 use crate::run::directory::RunDir;
 use crate::run::metrics::{MetricsRow, readable};
+use crate::run_report::{config_hash, fingerprint};
 
 const HEADER: [u8; 7] = *b":W&B\xe1\xbe\x00";
 const BLOCK: usize = 32 * 1024;
@@ -61,8 +62,8 @@ impl WandbRun {
             serde_saphyr::from_str(&text).map_err(|error| Error::data(&path, None, format!("not YAML: {error}")))?
         };
         let directory = run.path().canonicalize().unwrap_or_else(|_| run.path().to_owned());
-        let what = || format!("{}\n{}\n{now}", report::config_hash(&text), directory.display());
-        let (started, id) = known.unwrap_or_else(|| (now, base36(report::fingerprint(what().bytes()))));
+        let what = || format!("{}\n{}\n{now}", config_hash(&text), directory.display());
+        let (started, id) = known.unwrap_or_else(|| (now, base36(fingerprint(what().bytes()))));
         let setting = |key: &str| config.pointer(key).and_then(Value::as_str).map(str::to_owned);
         Ok(Self {
             id,

@@ -7,10 +7,10 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::metrics::{is_measurement, remarks};
-use super::report::results_warnings;
 use crate::error::Result;
 use crate::files::atomic;
+use crate::run::metrics::{is_measurement, remarks};
+use crate::run_report::results_warnings;
 
 /// Largest card of a base model that is read, in bytes.
 const BASE_BYTES_MAX: u64 = 1 << 20;

@@ -4,17 +4,17 @@ use std::fs;
 
 use serde_json::{Map, Value, json};
 
-use super::database::{RolloutDb, WarningRecord};
-use super::directory::RunDir;
-use super::log::last_warnings;
-use super::metrics::{Axis, read_metrics, remarks};
-use super::page::{alerts, cards, curves, page, prompt_cell, text_cell};
-use super::plots::{short, training_charts, write_charts};
-use super::samples::{Sample, before_and_after, read_samples};
 use crate::error::Result;
 use crate::files::atomic;
 use crate::html;
 use crate::html::Html;
+use crate::page::{alerts, cards, curves, page, prompt_cell, text_cell};
+use crate::plots::{short, training_charts, write_charts};
+use crate::run::database::{RolloutDb, WarningRecord};
+use crate::run::directory::RunDir;
+use crate::run::log::last_warnings;
+use crate::run::metrics::{Axis, read_metrics, remarks};
+use crate::run::samples::{Sample, before_and_after, read_samples};
 
 /// Maximum number of prompts on the page.
 const SHOWN_SAMPLES: usize = 12;
@@ -26,7 +26,7 @@ const SHOWN_SAMPLES: usize = 12;
 /// that readers of the metrics need.
 ///
 /// # Errors
-/// [`Error::Io`](crate::Error::Io), or [`Error::Data`](crate::Error::Data) if a file of the run is corrupt.
+/// [`Error::Io`](crate::error::Error::Io), or [`Error::Data`](crate::error::Error::Data) if a file of the run is corrupt.
 pub fn finish(run: &RunDir, results: Map<String, Value>) -> Result<Map<String, Value>> {
     let config = fs::read_to_string(run.config()).unwrap_or_default();
     let mut complete = Map::new();
@@ -74,7 +74,7 @@ pub fn config_hash(config: &str) -> String {
 }
 
 /// FNV-1a with 64 bits.
-pub(super) fn fingerprint(bytes: impl Iterator<Item = u8>) -> u64 {
+pub(crate) fn fingerprint(bytes: impl Iterator<Item = u8>) -> u64 {
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
@@ -118,7 +118,7 @@ fn is_side_number(key: &str) -> bool {
 }
 
 /// Returns true for spreads, and for counts of parts that a reward could not read.
-pub(super) fn is_detail(key: &str) -> bool {
+pub(crate) fn is_detail(key: &str) -> bool {
     ["_std", "/std", "/segments", "/unread", "/unscored", "/collided", "/cut"].iter().any(|end| key.ends_with(end))
 }
 
@@ -132,7 +132,7 @@ pub fn duration(seconds: f64) -> String {
 }
 
 /// Warnings in `results.json`: the run diverged, or never improved on its start.
-pub(super) fn results_warnings(results: &Map<String, Value>) -> Vec<String> {
+pub(crate) fn results_warnings(results: &Map<String, Value>) -> Vec<String> {
     ["diverged", "no_improvement"].iter().filter_map(|key| Some(results.get(*key)?.as_str()?.to_owned())).collect()
 }
 
@@ -184,11 +184,9 @@ fn sample_table(samples: &[Sample]) -> Html {
 
 #[cfg(test)]
 mod tests {
-    use super::super::RolloutWriter;
-    use super::super::database::{Record, RolloutTable};
-    use super::super::directory::Existing;
-    use super::super::metrics::{Metrics, MetricsLog};
     use super::*;
+    use crate::run::database::{Record, RolloutTable};
+    use crate::run::{Existing, Metrics, MetricsLog, RolloutWriter};
 
     #[test]
     fn a_finished_run_has_numbers_curves_and_a_page() {

@@ -1,9 +1,9 @@
 //! Self-contained HTML pages: one file with styles and pictures.
 
-use super::metrics::Axis;
-use super::plots::{Chart, LineChart};
 use crate::html;
 use crate::html::Html;
+use crate::plots::{Chart, LineChart};
+use crate::run::metrics::Axis;
 
 /// Returns a whole page around `body`.
 pub fn page(title: &str, body: &Html) -> String {

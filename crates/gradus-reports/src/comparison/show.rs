@@ -5,11 +5,11 @@ use serde_json::{Map, Value, json};
 use super::{COLUMNS, Comparison, Entry, WinRates};
 use crate::html;
 use crate::html::Html;
+use crate::page::{alerts, figure, gallery, page, text_cell};
+use crate::plots::{BarChart, short};
 use crate::run::metrics::number;
-use crate::run::page::{alerts, figure, gallery, page, text_cell};
-use crate::run::plots::{BarChart, short};
-use crate::run::report::{duration, is_detail};
 use crate::run::samples::Sample;
+use crate::run_report::{duration, is_detail};
 
 /// Maximum number of prompts in `samples.md` and on the page; `samples.jsonl` has all.
 const SHOWN_SAMPLES: usize = 12;

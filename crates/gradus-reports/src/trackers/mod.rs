@@ -9,11 +9,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::directory::RunDir;
-use super::metrics::{MetricsRow, read_metrics};
-use super::report;
 use crate::error::{Error, Result};
 use crate::files::atomic;
+use crate::run::directory::RunDir;
+use crate::run::metrics::{MetricsRow, read_metrics};
 
 mod crc;
 mod protobuf;

@@ -11,16 +11,16 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::directory::RunDir;
-use super::metrics::{
-    Axis, Metrics, MetricsRow, REMARKS, is_of_evaluation, number, read_metrics, read_remarks, remarks,
-};
-use super::page::curves;
-use super::plots::{Bar, BarChart, Chart, ComparedRun, LineChart, Panel, colors, comparison_charts, write_charts};
-use super::report::results_warnings;
-use super::samples::{Sample, read_samples};
 use crate::error::{Error, Result};
 use crate::files::atomic;
+use crate::page::curves;
+use crate::plots::{Bar, BarChart, Chart, ComparedRun, LineChart, Panel, colors, comparison_charts, write_charts};
+use crate::run::directory::RunDir;
+use crate::run::metrics::{
+    Axis, Metrics, MetricsRow, REMARKS, is_of_evaluation, number, read_metrics, read_remarks, remarks,
+};
+use crate::run::samples::{Sample, read_samples};
+use crate::run_report::results_warnings;
 
 mod show;
 mod win_rates;
