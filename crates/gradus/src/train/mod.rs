@@ -13,8 +13,10 @@ pub mod log;
 mod longest;
 mod models;
 pub mod offline;
+mod offline_run;
 pub mod online;
 mod online_inputs;
+mod online_run;
 pub(crate) mod player;
 mod plugin_observers;
 pub(crate) mod prepare;
@@ -23,6 +25,7 @@ mod reference_logprobs;
 mod rescue;
 pub mod rollout_log;
 mod run;
+mod run_context;
 mod run_start;
 mod source;
 mod steps;
@@ -31,7 +34,8 @@ pub mod warnings;
 pub use crate::observer;
 use crate::run::database::RolloutTable;
 use crate::run::metrics::TEST_PREFIX;
-pub use run::{FinishedRun, run, run_on};
+pub use run::{run, run_on};
+pub use run_context::FinishedRun;
 
 /// Rows for evaluation only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
