@@ -27,7 +27,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Form, Router};
 use gradus::files::output::OutputFile;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use self::answer::Answer;
@@ -258,24 +258,34 @@ fn framed(session: &Session, project: &Project, body: gradus::html::Html) -> axu
     page.framed(session)
 }
 
-fn in_words(project: &Project, task: &task::Task, answer: &Answer, shown: &Shown) -> Value {
-    let problems = answer.problems(&project.labels, task, shown);
-    json!({ "problems": problems, "warnings": answer.warnings(&project.labels, task) })
+/// What a page shows about an answer.
+#[derive(Serialize)]
+struct Judgment {
+    /// Missing steps. An answer is finished if there are none.
+    problems: Vec<String>,
+    warnings: Vec<String>,
 }
 
-/// Returns the open parts for the page. Rejects annotations that no page can produce, and unfinished ones that are submitted.
+impl Judgment {
+    fn of(project: &Project, task: &task::Task, answer: &Answer, shown: &Shown) -> Self {
+        let problems = answer.problems(&project.labels, task, shown);
+        Self { problems, warnings: answer.warnings(&project.labels, task) }
+    }
+}
+
+/// Judges an answer. Rejects annotations that no page can produce, and unfinished ones that are submitted.
 fn judged(
     project: &Project,
     task: &task::Task,
     answer: &Answer,
     state: AnnotationState,
     shown: &Shown,
-) -> Result<Value, PageError> {
+) -> Result<Judgment, PageError> {
     if let Some(problem) = answer.broken(&project.labels, task).first() {
         return Err(PageError::request(problem));
     }
-    let judged = in_words(project, task, answer, shown);
-    if state == AnnotationState::Done && judged["problems"].as_array().is_some_and(|problems| !problems.is_empty()) {
+    let judged = Judgment::of(project, task, answer, shown);
+    if state == AnnotationState::Done && !judged.problems.is_empty() {
         return Err(PageError::request("The task is not finished. The page lists the missing steps."));
     }
     Ok(judged)
@@ -290,14 +300,12 @@ fn json_of(value: &Value) -> Response {
 fn saved(
     (project, task, shown): (&Project, &task::Task, &Shown),
     mine: &Answer,
-    judged: Value,
+    Judgment { problems, warnings }: Judgment,
     saved: Saved,
 ) -> PageResult {
     match saved {
         Saved::Stored(revision) => {
-            let mut judged = judged;
-            judged["revision"] = json!(revision);
-            Ok(json_of(&judged))
+            Ok(json_of(&json!({ "problems": problems, "warnings": warnings, "revision": revision })))
         }
         Saved::Stale(stored) => {
             let lines = |answer: &Answer| page::in_words(project, task, answer, shown);
@@ -333,7 +341,7 @@ fn task_data(
         "revision": revision,
         "person": person.name,
         "said": annotations.collect::<Vec<_>>(),
-        "judged": in_words(project, task, answer, shown),
+        "judged": Judgment::of(project, task, answer, shown),
     }))
 }
 
