@@ -16,6 +16,7 @@ mod metrics;
 mod ranks;
 mod recipes;
 mod records;
+mod resuming;
 #[path = "../support/mod.rs"]
 mod support;
 mod tasks;
