@@ -39,7 +39,7 @@ impl Activated {
     }
 
     /// Multiplies the activation by the weight and adds the bias. Equals [`linear`] of [`tensor`](Self::tensor) to the bit, with the same
-    /// gradients, but needs less memory.
+    /// gradients, but needs less memory. Shapes are those of [`linear`], and all inputs carry gradient.
     pub fn linear(self, weight: Tensor<2>, bias: Option<Tensor<1>>, layout: Layout, precision: Precision) -> Tensor<2> {
         let activation = match &self {
             Self::Gelu(form, _) => Activation::Gelu(*form),

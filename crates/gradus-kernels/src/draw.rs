@@ -10,6 +10,7 @@ use burn::tensor::Tensor;
 pub use options::{Draw, DrawChoice, Drawn};
 
 /// Whether [`draw`] can draw from these logits: they are in f32 on a GPU, and the vocabulary is not larger than a million ids.
+/// `logits_bv` is `[B, V]`. Its values are not read.
 pub fn draws(logits_bv: &Tensor<2>) -> bool {
     #[cfg(feature = "gpu")]
     if crate::fused::gpu(&logits_bv.device()).is_some() {
@@ -20,7 +21,7 @@ pub fn draws(logits_bv: &Tensor<2>) -> bool {
     false
 }
 
-/// Draws one id per row of `logits_bv`, for which [`draws`] is true. Nothing carries gradient.
+/// Draws one id per row of `logits_bv`, `[B, V]`, for which [`draws`] is true. Nothing carries gradient.
 ///
 /// Sums are in f32, in a fixed order: the same logits and numbers give the same ids.
 ///

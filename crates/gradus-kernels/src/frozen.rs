@@ -42,7 +42,7 @@ impl From<PackedMatrix> for FrozenWeight {
 }
 
 impl FrozenWeight {
-    /// Packs `weight`, given in its layout on disk. A GPU converts a weight to bf16 itself.
+    /// Packs `weight`, given in its layout on disk. No gradient flows to it. A GPU converts a weight to bf16 itself.
     pub fn new(weight: Tensor<2>, layout: Layout, format: WeightFormat) -> Self {
         #[cfg(feature = "gpu")]
         if format == WeightFormat::BF16

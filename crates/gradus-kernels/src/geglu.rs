@@ -9,7 +9,7 @@ use crate::gelu::{Gelu, exact, reference as gelu_reference, tanh_form};
 use crate::parts::{PART, in_parts, one_in_parts, part_of};
 use crate::simd::simd;
 
-/// Computes `gelu(gate) ∘ up` for each element. Both inputs carry gradient.
+/// Computes `gelu(gate) ∘ up` for each element. Both inputs and the result are `[N, D]`. Both inputs carry gradient.
 pub fn geglu(gate_nd: Tensor<2>, up_nd: Tensor<2>, form: Gelu) -> Tensor<2> {
     if supports(&Geglu(form), &gate_nd.device(), gate_nd.dtype()) {
         apply(Geglu(form), vec![gate_nd.into_dispatch(), up_nd.into_dispatch()])

@@ -26,7 +26,7 @@ pub(crate) const FRAC_1_SQRT_2_PI: f32 = 0.398_942_3;
 /// The cubic coefficient of the tanh form.
 pub(crate) const CUBIC: f32 = 0.044_715;
 
-/// Applies GELU to every element. The input carries gradient.
+/// Applies GELU to every element, `[N, D]` to `[N, D]`. The input carries gradient.
 pub fn gelu(x_nd: Tensor<2>, form: Gelu) -> Tensor<2> {
     match supports(&GeluOp(form), &x_nd.device(), x_nd.dtype()) {
         true => apply(GeluOp(form), vec![x_nd.into_dispatch()]),

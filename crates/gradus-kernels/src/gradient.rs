@@ -12,7 +12,8 @@ use crate::host::{dense, host_values};
 /// Elements per parallel task.
 const CHUNK: usize = 64 * 1024;
 
-/// Returns `gradient`, flat. CPU tensors get memory of their own, so that they keep no larger tensor alive.
+/// Returns `gradient`, of any shape, as a flat tensor. Neither is tracked by autodiff. CPU tensors get memory of their own, so that they
+/// keep no larger tensor alive.
 pub fn flat_gradient<const R: usize>(gradient: Tensor<R>) -> Tensor<1> {
     let n = gradient.shape().num_elements();
     match dense(gradient.reshape([n])) {
@@ -21,7 +22,8 @@ pub fn flat_gradient<const R: usize>(gradient: Tensor<R>) -> Tensor<1> {
     }
 }
 
-/// Returns `sum + gradient`, in the memory of `sum` if this is its only handle. Neither is tracked by autodiff.
+/// Returns `sum + gradient`, in the memory of `sum` if this is its only handle. Both are flat and have the same length. Neither is
+/// tracked by autodiff.
 pub fn add_gradient(sum: Tensor<1>, gradient: Tensor<1>) -> Tensor<1> {
     if !is_cpu(&sum.device()) {
         return sum + gradient;
@@ -37,9 +39,8 @@ fn add(sum: &mut [f32], gradient: &[f32]) {
     });
 }
 
-/// Sum of the squares of all elements of `tensors`, which are not tracked by autodiff. On the CPU it is computed in
-/// f64. Other devices sum some thousand elements at a time in f32; these partial sums are read together and added in
-/// f64.
+/// Sum of the squares of all elements of `tensors`, which are flat and not tracked by autodiff. Their lengths may differ. On the CPU it is
+/// computed in f64. Other devices sum some thousand elements at a time in f32; these partial sums are read together and added in f64.
 pub fn sum_of_squares<'a>(tensors: impl IntoIterator<Item = &'a Tensor<1>>) -> f64 {
     let (here, elsewhere): (Vec<_>, Vec<_>) = tensors.into_iter().partition(|tensor| is_cpu(&tensor.device()));
     let here = here.into_iter().map(|tensor| of_slice(&host_values(tensor.clone()))).sum::<f64>();

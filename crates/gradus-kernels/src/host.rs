@@ -34,7 +34,7 @@ impl Deref for HostValues {
     }
 }
 
-/// Returns the values of `tensor`, which is not tracked by autodiff. Nothing is copied on the CPU.
+/// Returns the values of `tensor`, which may have any shape and is not tracked by autodiff. Nothing is copied on the CPU.
 pub fn host_values<const R: usize>(tensor: Tensor<R>) -> HostValues {
     HostValues(match dense(tensor) {
         Ok(dense) => Values::Here(dense),

@@ -5,9 +5,14 @@
 //! everywhere. `fused` is the one mechanism that ties a kernel into autodiff. Kernels for GPUs are in `gpu`, with the features `wgpu` and
 //! `cuda`. If the environment variable `GRADUS_KERNELS` is `off`, no device has kernels.
 //!
-//! Apart from MPI, this is the only crate of gradus with `unsafe` code. It has five uses: tiles of matrix products in `product`, memory
-//! that parallel tasks initialize in `parts`, calls of functions for the instruction sets that the CPU reports in `simd`, buffers of
-//! GPUs in `gpu`, and NVIDIA's libraries in [`cuda`].
+//! Names of tensors end in their dimensions, from the outer one to the inner one: `x_nd` is `[N, D]`, and `logprobs_m` is `[M]`. The letters
+//! are B sequences, N packed tokens, M tokens with a target, V ids of the vocabulary, D the width of the hidden states and H heads. A name
+//! without such an ending has its shape in the text. All float tensors that a public function takes carry gradient unless the text says
+//! otherwise.
+//!
+//! Most `unsafe` code of gradus is in this crate, for five uses: tiles of matrix products in `product`, memory that parallel tasks
+//! initialize in `parts`, calls of functions for the instruction sets that the CPU reports in `simd`, buffers of GPUs in `gpu`, and NVIDIA's
+//! libraries in [`cuda`]. The rest is in `gradus-mpi`, in the allocator of `gradus-cli` and in the Python package.
 
 #![deny(missing_docs)]
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests read the environment"))]

@@ -20,8 +20,8 @@ pub enum Layout {
 
 /// Multiplies `x_nd` by the weight and adds the bias. `x_nd` is `[N, in]`, the result `[N, out]`.
 ///
-/// All inputs carry gradient. The operands of the three products are held in `precision` on the CPU and on GPUs with bf16. Devices that run
-/// the reference use f32.
+/// `weight` is `[out, in]` or `[in, out]`, as `layout` says, and `bias` is `[out]`. All inputs carry gradient. The operands of the three
+/// products are held in `precision` on the CPU and on GPUs with bf16. Devices that run the reference use f32.
 pub fn linear(
     x_nd: Tensor<2>,
     weight: Tensor<2>,
@@ -38,7 +38,8 @@ pub fn linear(
     apply(op, inputs)
 }
 
-/// Converts the input of several linear layers once to the type in which their products hold it. Gradients pass unchanged, in f32.
+/// Converts the input of several linear layers once to the type in which their products hold it, `[N, in]` to `[N, in]`. The input
+/// carries gradient, which passes unchanged, in f32.
 ///
 /// Only [`linear`] and [`FrozenWeight::apply`](crate::FrozenWeight::apply) take the result. It is `x_nd` itself on devices whose products
 /// do not hold their operands in bf16, and on the CPU, whose products convert them while packing.

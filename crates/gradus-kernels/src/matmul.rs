@@ -4,6 +4,7 @@ use burn::tensor::Tensor;
 
 /// Multiplies two matrices, or two batches with equally many matrices, in f32.
 ///
+/// `a` is `[…, rows, inner]`, `b` is `[…, inner, columns]`, and the result is `[…, rows, columns]`.
 /// On a GPU, [`Tensor::matmul`] may shorten the operands to TF32; this function does not. Both operands carry gradient.
 ///
 /// # Panics

@@ -13,7 +13,7 @@ use crate::simd::simd;
 /// Rows per parallel task.
 const ROWS: usize = 32;
 
-/// Layer norm of each row of `x_nd`; `weight_d` is γ and `bias_d` is β. All inputs carry gradient.
+/// Layer norm of each row of `x_nd`, `[N, D]` to `[N, D]`; `weight_d` is γ and `bias_d` is β, both `[D]`. All inputs carry gradient.
 pub fn layer_norm(x_nd: Tensor<2>, weight_d: Tensor<1>, bias_d: Tensor<1>, epsilon: f64) -> Tensor<2> {
     let norm = Norm { epsilon, centered: true };
     if !supports(&norm, &x_nd.device(), x_nd.dtype()) {
@@ -23,7 +23,7 @@ pub fn layer_norm(x_nd: Tensor<2>, weight_d: Tensor<1>, bias_d: Tensor<1>, epsil
     apply(norm, inputs)
 }
 
-/// RMS norm of each row of `x_nd`; `weight_d` is γ. Both inputs carry gradient.
+/// RMS norm of each row of `x_nd`, `[N, D]` to `[N, D]`; `weight_d` is γ, `[D]`. Both inputs carry gradient.
 pub fn rms_norm(x_nd: Tensor<2>, weight_d: Tensor<1>, epsilon: f64) -> Tensor<2> {
     let norm = Norm { epsilon, centered: false };
     if !supports(&norm, &x_nd.device(), x_nd.dtype()) {

@@ -19,9 +19,9 @@ use crate::gpu::{GpuOp, cube_of, tensor_of};
 
 /// Computes `run(module, x_nd)`, and computes it again in the backward pass instead of keeping the intermediate results.
 ///
-/// `x_nd` and the parameters of `module` carry gradient; no other value that `run` reads may. `run` must give the same result every time.
-/// The gradients are identical to the bit if it uses each parameter once. If nothing is recorded, and on devices without fused kernels,
-/// this is just `run`.
+/// `x_nd` is `[N, D]`, and the result has the shape that `run` returns. `x_nd` and the parameters of `module` carry gradient; no other
+/// value that `run` reads may. `run` must give the same result every time. The gradients are identical to the bit if it uses each parameter
+/// once. If nothing is recorded, and on devices without fused kernels, this is just `run`.
 ///
 /// # Panics
 /// If more than 31 parameters of the module take a gradient.
@@ -33,8 +33,8 @@ where
     recompute_of(module, [x_nd], move |module, [x_nd]| run(module, x_nd))
 }
 
-/// Like [`recompute`] with several inputs. Each carries gradient if it is tracked. For example, a decoder's block reads the encoder's
-/// output and a bias that all blocks share.
+/// Like [`recompute`] with several inputs, whose shapes may differ. Each carries gradient if it is tracked. For example, a decoder's block
+/// reads the encoder's output and a bias that all blocks share.
 ///
 /// Pass an input that other blocks also read as a [`branch`]; then the gradients are identical to the bit.
 ///
@@ -58,7 +58,7 @@ where
 }
 
 /// Returns the same tensor as an input of one block among several that read it. The gradients from that block are summed before they are
-/// added to those of the others, whether or not the block is recomputed.
+/// added to those of the others, whether or not the block is recomputed. Input and result are `[N, D]`.
 pub fn branch(x_nd: Tensor<2>) -> Tensor<2> {
     match x_nd.is_autodiff() && has_kernels(&x_nd.device()) {
         true => apply(Branch, vec![x_nd.into_dispatch()]),

@@ -9,7 +9,7 @@ use crate::fused::{Dense, Op, apply, supports};
 use crate::parts::{PART, in_parts, one_in_parts, part_of};
 use crate::simd::{simd, tanh};
 
-/// Computes `cap · tanh(x / cap)` for every element. The input carries gradient.
+/// Computes `cap · tanh(x / cap)` for every element, `[N, D]` to `[N, D]`. The input carries gradient.
 pub fn softcap(x_nd: Tensor<2>, cap: f32) -> Tensor<2> {
     match supports(&Softcap(cap), &x_nd.device(), x_nd.dtype()) {
         true => apply(Softcap(cap), vec![x_nd.into_dispatch()]),

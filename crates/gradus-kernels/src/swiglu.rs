@@ -8,7 +8,7 @@ use crate::fused::{Dense, Op, apply, supports};
 use crate::parts::{PART, in_parts, one_in_parts, part_of};
 use crate::simd::{sigmoid, simd};
 
-/// Computes `silu(gate) ∘ up` for each element. Both inputs carry gradient.
+/// Computes `silu(gate) ∘ up` for each element. Both inputs and the result are `[N, D]`. Both inputs carry gradient.
 pub fn swiglu(gate_nd: Tensor<2>, up_nd: Tensor<2>) -> Tensor<2> {
     if supports(&Swiglu, &gate_nd.device(), gate_nd.dtype()) {
         apply(Swiglu, vec![gate_nd.into_dispatch(), up_nd.into_dispatch()])

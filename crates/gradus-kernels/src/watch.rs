@@ -55,6 +55,8 @@ impl Op for Deeper {
 /// Returns `x` itself. In the backward pass, `ready` receives the sum of the gradients of all readers of the result, flat and without
 /// autodiff. `x` gets no gradient. `depth` determines the time: after the deeper operations, and before the less deep ones.
 ///
+/// `x` may have any shape. The result has the same shape.
+///
 /// # Panics
 /// If two backward passes go through the result, or if [`can_watch`] is false.
 pub fn watched<const R: usize>(

@@ -9,17 +9,18 @@ thread_local! {
 }
 
 /// Returns how often this thread has waited for values of a device, for tests.
+#[doc(hidden)]
 pub fn waits() -> usize {
     WAITS.get()
 }
 
-/// Copies the values of a tensor to the host, without gradient.
+/// Copies the values of a tensor to the host, in order, without gradient. The tensor is flat and may have any length.
 pub fn read(tensor: &Tensor<1>) -> Vec<f32> {
     WAITS.set(WAITS.get() + 1);
     tensor.clone().inner().into_data_as::<f32>().try_into_vec().expect("the data was just converted to f32")
 }
 
-/// Copies the values of several tensors to the host, without gradient, and waits only once for all of them.
+/// Copies the values of several flat tensors of any lengths to the host, without gradient, and waits only once for all of them.
 pub fn read_all(tensors: &[&Tensor<1>]) -> Vec<Vec<f32>> {
     WAITS.set(WAITS.get() + 1);
     let transaction =
@@ -28,7 +29,7 @@ pub fn read_all(tensors: &[&Tensor<1>]) -> Vec<Vec<f32>> {
     transaction.execute().into_iter().map(values).collect()
 }
 
-/// Creates a tensor without gradient from host values.
+/// Creates a flat tensor without gradient from host values, one element per value.
 pub fn constant(values: Vec<f32>, device: &Device) -> Tensor<1> {
     let length = values.len();
     Tensor::from_data(TensorData::new(values, [length]), device)

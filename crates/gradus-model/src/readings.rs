@@ -24,7 +24,8 @@ impl<S> Default for Readings<S> {
 }
 
 impl<S> Readings<S> {
-    /// Passes the values of `tensors` to `then` when all values are read. The functions are called in the order of these calls.
+    /// Passes the values of `tensors`, each flat and of any length, to `then` when all values are read. No gradient flows to them. The
+    /// functions are called in the order of these calls.
     pub fn later<const N: usize>(
         &mut self,
         tensors: [&Tensor<1>; N],
@@ -36,7 +37,8 @@ impl<S> Readings<S> {
         }));
     }
 
-    /// Waits once for all values and for those of `others`, and calls the functions with `into`. Returns the values of `others`.
+    /// Waits once for all values and for those of `others`, and calls the functions with `into`. Returns the values of `others`,
+    /// which are flat and get no gradient.
     pub fn read(self, others: &[Tensor<1>], into: &mut S) -> Vec<Vec<f32>> {
         let tensors: Vec<&Tensor<1>> = others.iter().chain(&self.tensors).collect();
         let mut values = if tensors.is_empty() { Vec::new() } else { read_all(&tensors) }.into_iter();
@@ -47,7 +49,7 @@ impl<S> Readings<S> {
 }
 
 impl Readings<Stats> {
-    /// Adds the values of `tensor` as observations of `name`.
+    /// Adds the values of `tensor`, a flat one, as observations of `name`. No gradient flows to it.
     pub fn mean_of(&mut self, name: &'static str, tensor: &Tensor<1>) {
         self.later([tensor], move |[values], stats| stats.mean_of(name, &values));
     }

@@ -88,7 +88,8 @@ impl Int8Moments {
         }
     }
 
-    /// Takes one step and returns the parameter. It is updated in place if this is the only handle. Neither tensor is tracked by autodiff.
+    /// Takes one step and returns the parameter. It is updated in place if this is the only handle. Both tensors are flat and
+    /// have one number per moment. Neither is tracked by autodiff.
     #[must_use]
     pub fn step(&mut self, parameter: Tensor<1>, gradient: Tensor<1>, step: AdamWStep) -> Tensor<1> {
         let rates = Rates::new(&step);

@@ -20,7 +20,8 @@ use crate::host::dense;
 /// Elements per parallel task.
 const CHUNK: usize = 64 * 1024;
 
-/// A parameter with everything that one step needs. None of the tensors is tracked by autodiff.
+/// A parameter with everything that one step needs. All tensors are flat and have the same length. None of the tensors is tracked by
+/// autodiff.
 #[derive(Debug)]
 pub struct AdamWUpdate {
     /// The parameter.
@@ -36,7 +37,7 @@ pub struct AdamWUpdate {
 }
 
 /// Updates parameters and their moments. Returns each parameter with both moments, in the same order. Their steps may differ only in the
-/// weight decay. A GPU updates many parameters in one launch.
+/// weight decay. No tensor is tracked by autodiff. A GPU updates many parameters in one launch.
 ///
 /// Buffers are reused if the caller holds the only handles.
 pub fn adamw_each(updates: Vec<AdamWUpdate>) -> Vec<[Tensor<1>; 3]> {
@@ -59,7 +60,8 @@ pub fn adamw_each(updates: Vec<AdamWUpdate>) -> Vec<[Tensor<1>; 3]> {
     updates.into_iter().map(one).collect()
 }
 
-/// Updates `parameter` and both moments, and returns them in this order. None is tracked by autodiff.
+/// Updates `parameter` and both moments, and returns them in this order. All tensors have the same shape, and none is
+/// tracked by autodiff.
 ///
 /// Buffers are reused if the caller holds the only handle.
 pub fn adamw<const R: usize>(

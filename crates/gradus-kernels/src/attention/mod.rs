@@ -64,7 +64,8 @@ pub fn attention(
     within([q_nd, k_nd, v_nd], AttentionExtras::default(), segments, shape)
 }
 
-/// Computes [`attention`] with a bias, dropout, both or neither.
+/// Computes [`attention`] with a bias, dropout, both or neither. Shapes are those of [`attention`]. The three tensors and the bias carry
+/// gradient.
 ///
 /// # Panics
 /// As [`attention_biased`].
@@ -79,7 +80,8 @@ pub fn attention_with(
     within([q_nd, k_nd, v_nd], extras, segments, shape)
 }
 
-/// Computes [`attention`] with a learned bias of the scores by distance. The bias carries gradient too.
+/// Computes [`attention`] with a learned bias of the scores by distance. Shapes are those of [`attention`]. The bias carries gradient
+/// too.
 ///
 /// # Panics
 /// As [`attention`]; also if the bias is not one value per query head and bucket, or scores are capped as well.
@@ -94,7 +96,8 @@ pub fn attention_biased(
     within([q_nd, k_nd, v_nd], AttentionExtras { bias: Some(bias), dropout: None }, segments, shape)
 }
 
-/// Computes [`attention`] and drops some probabilities if `dropout` is given.
+/// Computes [`attention`] and drops some probabilities if `dropout` is given. Shapes are those of [`attention`], and all three tensors carry
+/// gradient.
 ///
 /// # Panics
 /// As [`attention`].
@@ -111,7 +114,7 @@ pub fn attention_dropping(
 
 /// Computes [`attention`] from one tensor that holds queries, keys and values side by side, as from GPT-2's projection.
 ///
-/// `qkv_nd` is `[N, (H + 2 · kv_heads) · head_dim]`; it carries gradient and receives it in one piece.
+/// `qkv_nd` is `[N, (H + 2 · kv_heads) · head_dim]`; it carries gradient and receives it in one piece. The result is `[N, H · head_dim]`.
 ///
 /// # Panics
 /// As [`attention`].
@@ -119,7 +122,7 @@ pub fn attention_fused(qkv_nd: Tensor<2>, segments: &Segments, shape: AttentionS
     attention_fused_dropping(qkv_nd, None, segments, shape)
 }
 
-/// Computes [`attention_fused`] and drops some probabilities if `dropout` is given.
+/// Computes [`attention_fused`] and drops some probabilities if `dropout` is given. Shapes are the same, and `qkv_nd` carries gradient.
 ///
 /// # Panics
 /// As [`attention`].
@@ -145,7 +148,7 @@ pub fn attention_fused_dropping(
 /// its position in its own sequence. A query that sees no key gets 0.
 ///
 /// `q_nd` is `[N, H · head_dim]`, `k_md` and `v_md` are `[M, kv_heads · head_dim]`. All three carry gradient, and so does the bias, if
-/// given. Gradients of keys and values are summed over all their readers.
+/// given. The result is `[N, H · head_dim]`. Gradients of keys and values are summed over all their readers.
 ///
 /// # Panics
 /// If the shapes do not fit each other, or the segments do not cover the tokens.
@@ -160,7 +163,7 @@ pub fn attention_across(
     attention_across_with(q_nd, k_md, v_md, AttentionExtras { bias, dropout: None }, cross, shape)
 }
 
-/// Computes [`attention_across`] with a bias, dropout, both or neither.
+/// Computes [`attention_across`] with a bias, dropout, both or neither. Shapes are the same. The three tensors and the bias carry gradient.
 ///
 /// # Panics
 /// As [`attention_across`].
@@ -185,7 +188,8 @@ pub fn attention_across_with(
     reference::across_with(qkv, &extras, cross, shape)
 }
 
-/// Computes attention with the kernel of a GPU. Returns the tensors unchanged if there is none for these settings, or no tables for the batch.
+/// Computes attention with the kernel of a GPU. Returns the tensors unchanged if there is none for these settings, or no tables for the
+/// batch.
 #[cfg(feature = "gpu")]
 #[expect(clippy::result_large_err, reason = "tensors are handed back as they came")]
 fn on_gpu(

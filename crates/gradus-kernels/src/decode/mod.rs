@@ -34,7 +34,7 @@ pub struct CacheRow {
     pub length: usize,
 }
 
-/// Keys and values of one layer.
+/// Keys and values of one layer. No gradient flows through its methods.
 #[derive(Debug, Clone)]
 pub struct LayerCache {
     shape: AttentionShape,

@@ -111,7 +111,7 @@ impl LmHead {
         }
     }
 
-    /// Logits of each row of `hidden_bd`, `[B, V]`, for sampling.
+    /// Logits of each row of `hidden_bd`, `[B, D]` to `[B, V]`, for sampling.
     pub fn logits(&self, hidden_bd: Tensor<2>) -> Tensor<2> {
         let added = self
             .low_rank
@@ -158,7 +158,8 @@ const fn kept(precision: Precision) -> usize {
 
 /// Computes log-probabilities of `targets_m` under `head` at `temperature`, from the hidden states `hidden_md`.
 ///
-/// `hidden_md`, a dense head's weight and a head's low-rank part carry gradient.
+/// `hidden_md` is `[M, D]`, and there are M targets. All results are `[M]`. `hidden_md`, a dense head's weight and a head's low-rank part
+/// carry gradient.
 ///
 /// # Panics
 /// If the shapes do not fit or a target is outside the vocabulary.

@@ -63,7 +63,7 @@ impl GradientSum {
         Some(gradient.iter().map(|x| x * self.scale).collect())
     }
 
-    /// Returns the sum for one parameter, not clipped, on its device.
+    /// Returns the sum for one parameter, not clipped, on its device. It is flat and not tracked by autodiff.
     pub fn sum(&self, name: &str) -> Option<&Tensor<1>> {
         self.sums.get(name)
     }

@@ -12,7 +12,7 @@ use super::dpo;
 
 /// `−log σ(βΔ̄ − γ)`, smoothed as [`super::dpo::sigmoid`]. The chosen completion must be better by the margin γ.
 ///
-/// `mean_delta_p` is `[P]`, the difference between the means over tokens.
+/// `mean_delta_p` is `[P]` and carries gradient: the difference between the means over tokens.
 /// Meng et al. 2024 (SimPO), equation 6, <https://arxiv.org/abs/2405.14734>.
 pub fn simpo(mean_delta_p: Tensor<1>, beta: f64, gamma: f64, label_smoothing: f64) -> Tensor<1> {
     dpo::sigmoid(mean_delta_p - gamma / beta, beta, label_smoothing)
@@ -20,6 +20,7 @@ pub fn simpo(mean_delta_p: Tensor<1>, beta: f64, gamma: f64, label_smoothing: f6
 
 /// Shaped reward `(1 − π^(−α))/α` of a completion with logprob `log π`. For α → 0 it becomes `log π`.
 ///
+/// `logprobs_b` is `[B]`, in nats, and carries gradient. The result is `[B]`.
 /// Gupta et al. 2025 (AlphaPO), equation 7, <https://arxiv.org/abs/2501.03884>.
 pub fn shaped(logprobs_b: Tensor<1>, alpha: f64) -> Tensor<1> {
     if alpha == 0.0 {

@@ -3,6 +3,8 @@
 use burn::tensor::{Tensor, activation};
 
 /// `log σ(x) = −log(1 + e^(−x))`: finite, with finite gradient `σ(−x)`, for every finite `x`.
+///
+/// `x` may have any length and carries gradient. The result has one value per element.
 pub fn log_sigmoid(x: Tensor<1>) -> Tensor<1> {
     activation::log_sigmoid(x)
 }
@@ -12,6 +14,8 @@ pub fn log_sigmoid(x: Tensor<1>) -> Tensor<1> {
 /// Computed as `log(−expm1 x)` above −ln 2, with `−expm1 x = −2·sinh(x/2)·e^(x/2)`, and as `log1p(−e^x)` below (Mächler
 /// 2012, "Accurately computing log(1 − exp(−|a|))"). Each branch receives only arguments of its own range, so neither
 /// can put a NaN into the other's gradient.
+///
+/// `x` may have any length and carries gradient. The result has one value per element.
 pub fn log1mexp(x: Tensor<1>) -> Tensor<1> {
     const EDGE: f64 = -std::f64::consts::LN_2;
     let is_near = x.clone().greater_scalar(EDGE);

@@ -8,13 +8,15 @@ use super::numeric::{log_sigmoid, log1mexp};
 
 /// `log odds(w) − log odds(l)`, where `log odds(p) = log p − log(1 − p)`.
 ///
-/// `chosen_p` and `rejected_p` are `[P]` and negative: the mean logprobs of each completion's tokens.
+/// `chosen_p` and `rejected_p` are `[P]`, carry gradient and are negative: the mean logprobs of each completion's tokens.
 pub fn log_odds_ratio(chosen_p: Tensor<1>, rejected_p: Tensor<1>) -> Tensor<1> {
     (chosen_p.clone() - rejected_p.clone()) - (log1mexp(chosen_p) - log1mexp(rejected_p))
 }
 
 /// `−log σ(r)` of the log odds ratio `r`; equation 7. The whole loss is the negative log-likelihood of the chosen text
 /// plus β times this.
+///
+/// `log_odds_ratio_p` is `[P]` and carries gradient.
 pub fn odds_ratio(log_odds_ratio_p: Tensor<1>) -> Tensor<1> {
     -log_sigmoid(log_odds_ratio_p)
 }

@@ -27,6 +27,8 @@ pub fn bradley_terry(chosen_p: Tensor<1>, rejected_p: Tensor<1>, margins_p: Opti
 
 /// `(r_chosen + r_rejected)²`, one value per pair. Added to the loss with a small weight, it keeps rewards near 0.
 ///
+/// Both are `[P]` and carry gradient.
+///
 /// # Panics
 /// When the lengths differ.
 pub fn centering(chosen_p: Tensor<1>, rejected_p: Tensor<1>) -> Tensor<1> {

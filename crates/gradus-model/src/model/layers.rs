@@ -65,6 +65,8 @@ impl Linear {
     }
 
     /// Computes `x_nd` times the weight, plus the bias, plus the adapter's part, whose input is `x_nd` with the dropout of `masks`.
+    ///
+    /// `x_nd` is `[N, in]`, the result `[N, out]`. `x_nd` and all weights that are trained carry gradient.
     pub fn forward(&self, x_nd: Tensor<2>, masks: Option<DropoutStream>) -> Tensor<2> {
         let bias = self.bias.as_ref().map(Param::val);
         let Some(lora) = &self.lora else { return self.base(x_nd, bias) };
@@ -93,7 +95,7 @@ impl Linear {
         FrozenWeight::apply_each(std::array::from_fn(|i| (packed[i], bias(i))), x_nd)
     }
 
-    /// Like [`forward`](Self::forward), for the result of an activation.
+    /// Like [`forward`](Self::forward), for the result of an activation, `[N, in]`. Its inputs carry gradient.
     pub fn forward_activated(&self, activated: Activated, masks: Option<DropoutStream>) -> Tensor<2> {
         if self.lora.is_some() || self.frozen.is_some() {
             return self.forward(activated.tensor(), masks);
@@ -243,7 +245,7 @@ impl LayerNorm {
         }
     }
 
-    /// Normalizes each row of `x_nd`.
+    /// Normalizes each row of `x_nd`, `[N, D]` to `[N, D]`. `x_nd`, γ and β carry gradient.
     pub fn forward(&self, x_nd: Tensor<2>) -> Tensor<2> {
         let weight = self.weight.val();
         let bias = self.bias.as_ref().map_or_else(|| Tensor::zeros(weight.dims(), &weight.device()), Param::val);
@@ -268,14 +270,15 @@ impl RmsNorm {
         Self { weight: b.param("weight", [width], Init::Constant(1.0 - offset)), epsilon, offset }
     }
 
-    /// Normalizes each row of `x_nd`.
+    /// Normalizes each row of `x_nd`, `[N, D]` to `[N, D]`. `x_nd` and γ carry gradient.
     pub fn forward(&self, x_nd: Tensor<2>) -> Tensor<2> {
         let weight = self.weight.val();
         let gamma = if self.offset == 0.0 { weight } else { weight + self.offset };
         gradus_kernels::rms_norm(x_nd, gamma, self.epsilon)
     }
 
-    /// Normalizes each part of a row of `x_nd` that is as wide as γ: heads, or the whole row.
+    /// Normalizes each part of a row of `x_nd` that is as wide as γ: heads, or the whole row. Input and result are `[N, width]`, with a width
+    /// that γ's width divides. `x_nd` and γ carry gradient.
     pub fn forward_parts(&self, x_nd: Tensor<2>) -> Tensor<2> {
         let ([n, d], [width]) = (x_nd.dims(), self.weight.dims());
         if width == d {
@@ -292,7 +295,7 @@ pub struct Head {
     pub weight: Param<Tensor<2>>,
 }
 
-/// Selects the rows `indices` of `x_nd`.
+/// Selects the rows `indices` of `x_nd`: `[N, D]` to `[number of indices, D]`. `x_nd` carries gradient.
 pub fn select_rows(x_nd: Tensor<2>, indices: &[usize]) -> Tensor<2> {
     let indices: Vec<u32> =
         indices.iter().map(|&i| u32::try_from(i).expect("a batch of fewer than 2³² tokens")).collect();

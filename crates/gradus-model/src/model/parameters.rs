@@ -96,7 +96,7 @@ enum Values {
 }
 
 impl SharedTensor {
-    /// Shares the storage of `tensor`.
+    /// Shares the storage of `tensor`, which may have any shape, without its graph.
     pub fn new<const R: usize>(name: String, tensor: Tensor<R>) -> Self {
         let tensor = if tensor.is_autodiff() { tensor.inner() } else { tensor };
         let shape = tensor.dims().to_vec();

@@ -206,7 +206,7 @@ impl RewardModel {
         self.trunk.forward(&mut Context::Packed(batch))
     }
 
-    /// Applies the head to each row of `hidden_nd`.
+    /// Applies the head to each row of `hidden_nd`, `[N, D]` to `[N]`. `hidden_nd` and the head's weights carry gradient.
     pub fn head(&self, hidden_nd: Tensor<2>) -> Tensor<1> {
         self.score.forward(hidden_nd)
     }
