@@ -77,7 +77,7 @@ pub enum TaskConfig {
 }
 
 impl TaskConfig {
-    /// Creates the task. This is the only `match` on it in the program.
+    /// Creates the task. This is the only place that does so.
     ///
     /// # Errors
     /// Errors of a plug-in.

@@ -664,6 +664,19 @@ fn every_loss_and_algorithm_has_its_papers() {
 }
 
 #[test]
+fn every_file_in_the_papers_exists() {
+    let papers = std::fs::read_to_string(workspace().join("docs/papers.md")).expect("docs/papers.md");
+    let folders = [""].into_iter().chain(LIBRARIES.iter().copied()).map(|name| workspace().join("crates").join(name));
+    let folders: Vec<PathBuf> = folders.flat_map(|folder| [folder.join("src"), folder]).collect();
+    // Code is between backticks.
+    for code in papers.split('`').skip(1).step_by(2) {
+        let is_path = code.ends_with(".rs") || code.ends_with('/');
+        let exists = || folders.iter().any(|folder| folder.join(code).exists());
+        assert!(!is_path || exists(), "docs/papers.md names `{code}`, which does not exist");
+    }
+}
+
+#[test]
 fn the_scanner_sees_what_it_should() {
     let code = code_of(
         "//! crate::no\nuse crate::{error::{Error, Result}, math, rollout::Prompt};\nuse crate::train::{\n    TrainConfig, dpo::DpoConfig,\n};\nuse super::near;\nuse super::super::far::{a, b};\n    // crate::no\nfn f() { crate::text::g::<u8>(crate::Error::input(1)) }\n#[cfg(test)]\nmod tests {\n    use crate::no;\n}\n",
