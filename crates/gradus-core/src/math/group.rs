@@ -25,7 +25,7 @@ pub enum Scale {
     Group,
     /// Unbiased standard deviation of all rewards.
     Batch,
-    /// No division.
+    /// No division: the advantage is the difference itself.
     None,
 }
 

@@ -9,9 +9,9 @@ pub struct Correction {
     pub of_sequences: bool,
     /// Set ratios outside the bounds to 0 instead of clamping them.
     pub masks: bool,
-    /// Smallest ratio.
+    /// Lower bound of the ratios; `None` for no bound.
     pub low: Option<f64>,
-    /// Largest ratio.
+    /// Upper bound of the ratios; `None` for no bound.
     pub high: Option<f64>,
 }
 

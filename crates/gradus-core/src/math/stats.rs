@@ -5,9 +5,9 @@
 /// Divisor of the sum of squared deviations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Variance {
-    /// `n`.
+    /// Divides by the number of values, `n`: the variance of these values themselves.
     Biased,
-    /// `n − 1`.
+    /// Divides by `n − 1`: an estimate for the population from which the values were drawn.
     Unbiased,
 }
 

@@ -37,7 +37,7 @@ impl From<Variance> for Divisor {
     }
 }
 
-/// Treatment of the mean.
+/// What happens to the mean of the values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Whiten {
     /// Shift it to 0 (advantages).

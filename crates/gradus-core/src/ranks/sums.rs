@@ -11,7 +11,7 @@ pub trait Summand: Sized {
 /// A node of the tree: a lane at level 0, and the sum of two neighbors above.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Node {
-    /// Height above the lanes.
+    /// Number of levels above the lanes; a lane has level 0.
     pub level: u32,
     /// Position within its level, from the left.
     pub index: usize,

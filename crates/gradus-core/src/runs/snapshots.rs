@@ -27,11 +27,11 @@ const OF_THE_RUN: [&str; 8] = [
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SnapshotKind {
-    /// `checkpoints/step-000100/`
+    /// `checkpoints/step-000100/`: the state from which the run can continue.
     Checkpoint,
-    /// `best/`
+    /// `best/`: the model with the best value of the deciding metric so far.
     Best,
-    /// `model/`
+    /// `model/`: the model that the finished run produced.
     Final,
 }
 
@@ -46,7 +46,7 @@ pub struct Snapshot {
     pub path: PathBuf,
     /// The run's deciding metric at this step, if it was measured.
     pub value: Option<f64>,
-    /// Size in bytes.
+    /// Size of its files in bytes.
     pub size_bytes: u64,
     /// Defect of the model; `None` if it is complete.
     pub defect: Option<String>,

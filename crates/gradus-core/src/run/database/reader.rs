@@ -27,9 +27,9 @@ pub struct RolloutDb {
 pub struct Query {
     /// Table to read.
     pub table: RolloutTable,
-    /// First step to include.
+    /// First step to include; `None` for no lower limit.
     pub first_step: Option<usize>,
-    /// Last step to include.
+    /// Last step to include; `None` for no upper limit.
     pub last_step: Option<usize>,
     /// Only this prompt, counted from 0.
     pub prompt_index: Option<usize>,
@@ -58,9 +58,9 @@ pub struct Query {
 pub struct ComponentBound {
     /// Name of the component.
     pub name: String,
-    /// Minimum value.
+    /// Smallest value to include; `None` for no lower limit.
     pub min: Option<f64>,
-    /// Maximum value.
+    /// Largest value to include; `None` for no upper limit.
     pub max: Option<f64>,
 }
 

@@ -113,11 +113,11 @@ pub enum MissingKind {
 /// The better of two answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Preference {
-    /// Neither.
+    /// Neither answer is better.
     Equal,
-    /// The first.
+    /// The first answer is better.
     First,
-    /// The second.
+    /// The second answer is better.
     Second,
 }
 
