@@ -138,7 +138,7 @@ pub struct Targeted {
 /// A loss, summed over tokens. With `w` the weight of a token, `π` its probability and `ρ = π/π_old`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Loss {
-    /// `−Σ w·log π`.
+    /// `−Σ w·log π`: the weighted negative log-likelihood.
     CrossEntropy,
     /// `−Σ ρ·w`: the policy gradient, corrected for samples of another policy.
     ImportanceSampling,

@@ -3,7 +3,7 @@
 /// A key whose value differs from the run so far.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Change {
-    /// The dotted key.
+    /// The key with its sections, such as `train.learning_rate`.
     pub key: String,
     /// Old value, on one line.
     pub from: String,

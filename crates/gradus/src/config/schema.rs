@@ -38,7 +38,7 @@ pub enum Shape {
     Word(Vec<Word>),
     /// A mapping with exactly one of these keys.
     Choice(Vec<Field>),
-    /// A mapping.
+    /// A mapping with some of these keys and no others.
     Map(Vec<Field>),
     /// A mapping with arbitrary names as keys.
     Keyed(Box<Shape>),
@@ -60,18 +60,18 @@ pub enum Shape {
 /// One word of a [`Shape::Word`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Word {
-    /// The word.
+    /// The word, as a configuration writes it.
     pub name: String,
-    /// Its meaning.
+    /// What the word means.
     pub doc: String,
 }
 
 /// A key of a mapping, or a variant of a choice.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Field {
-    /// The key.
+    /// Name of the key or variant, as a configuration writes it.
     pub name: String,
-    /// Its documentation.
+    /// What it does, as flags and references show it.
     pub doc: String,
     /// Whether it is required.
     pub required: bool,

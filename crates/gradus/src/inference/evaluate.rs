@@ -43,7 +43,7 @@ pub struct EvalOptions {
     pub model: String,
     /// Adapter on the model: a directory in peft's format or a hub name.
     pub adapter: Option<String>,
-    /// The rows.
+    /// Rows to evaluate on: where they are and how they are read.
     pub data: DataConfig,
     /// Columns with other names, as (name in the file, name here).
     pub rename: Vec<(String, String)>,
@@ -114,7 +114,7 @@ pub struct Prediction {
     pub prompt: String,
     /// The model's text after post-processing.
     pub prediction: String,
-    /// The references.
+    /// Texts that the metrics compare the sample with.
     pub references: Vec<String>,
     /// Metrics of this sample alone.
     pub metrics: Map<String, Value>,

@@ -55,9 +55,9 @@ pub enum Scored<T> {
 pub struct LogprobRow {
     /// Log-probability of each completion token, in nats.
     pub logprobs: Vec<f32>,
-    /// Their sum.
+    /// Sum of `logprobs`, in nats.
     pub sum: f64,
-    /// Their mean; `null` for a completion without tokens.
+    /// Mean of `logprobs`, in nats; `null` for a completion without tokens.
     pub mean: Option<f64>,
 }
 

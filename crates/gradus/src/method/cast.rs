@@ -71,14 +71,14 @@ pub enum Trainer {
 pub enum TrainedParts {
     /// The whole model or, with an adapter, the adapter and the head.
     All,
-    /// Only the head.
+    /// Only the head; the weights below it do not change.
     Head,
 }
 
 /// How long a model stays in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lifetime {
-    /// During the whole run.
+    /// From the start of the run to its end.
     WholeRun,
     /// Until it has been used once before training.
     BeforeTraining,

@@ -73,11 +73,11 @@ pub trait PairLoss {
 
 /// A forward pass over pairs: first the chosen sequences of all pairs, then the rejected ones.
 pub struct PairPass<'a, P> {
-    /// The pairs.
+    /// The `P` pairs of this pass.
     pub pairs: &'a [&'a P],
     /// The policy.
     pub model: &'a CausalLm,
-    /// Its batch.
+    /// The packed sequences: the chosen ones of all pairs, then the rejected ones.
     pub batch: &'a Batch,
     /// Final hidden states of all positions, `[N, D]`, if the loss reads them ([`PairLoss::reads_hidden`]).
     pub hidden_nd: Option<Tensor<2>>,

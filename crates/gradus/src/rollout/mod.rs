@@ -144,7 +144,7 @@ impl EpisodeEnd {
 /// ids.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Retokenized {
-    /// The ids are the same.
+    /// Number of turns with the same ids in both.
     pub clean: usize,
     /// They differ from a position inside the turn or its answer. The next turn is compared to the new ids.
     pub realigned: usize,

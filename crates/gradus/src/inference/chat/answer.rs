@@ -56,9 +56,9 @@ impl Answer {
 /// Whether an answer continues after a piece of it was delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flow {
-    /// Continue.
+    /// More of the answer is sampled.
     Continue,
-    /// Stop.
+    /// The answer ends here.
     Stop,
 }
 

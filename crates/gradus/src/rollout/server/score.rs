@@ -17,7 +17,7 @@ const MASS_ROUNDING: f64 = 0.02;
 /// Ids to score.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Passage {
-    /// All ids.
+    /// All ids of the text, including those that are only context.
     pub ids: Vec<u32>,
     /// Index of the first scored id; at least 1, because the first id of a text has no context.
     pub first: usize,
@@ -28,7 +28,7 @@ pub struct Passage {
 pub struct TokenScore {
     /// The id.
     pub id: u32,
-    /// Log-probability of the id; `None` if the server does not report it.
+    /// Log-probability of the id in nats; `None` if the server does not report it.
     pub logprob: Option<f32>,
     /// Most probable ids at its position with their log-probabilities, best first; -9999 marks an impossible id.
     pub likeliest: Vec<(u32, f32)>,
