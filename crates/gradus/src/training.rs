@@ -7,7 +7,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::algorithm::{grpo::GrpoConfig, ppo::PpoConfig, rloo::RlooConfig};
+use crate::algorithm::{
+    a2c::A2cConfig, grpo::GrpoConfig, nlpo::NlpoConfig, ppo::PpoConfig, rloo::RlooConfig, trpo::TrpoConfig,
+};
 use crate::config::{Argument, MethodConfig, Plan, Registry, Request, Resume, ResumeFrom, RunConfig};
 use crate::error::{Error, Result};
 use crate::files::cache;
@@ -15,8 +17,8 @@ use crate::machine::Machine;
 use crate::method::Method;
 use crate::model::adapter::LoraConfig;
 use crate::objective::{
-    dpo::DpoConfig, kto::KtoConfig, orpo::OrpoConfig, reward_model::RewardModelConfig, sft::SftConfig,
-    simpo::SimpoConfig,
+    classify::ClassifyConfig, cpo::CpoConfig, distill::DistillConfig, dpo::DpoConfig, kto::KtoConfig, orpo::OrpoConfig,
+    reward_model::RewardModelConfig, sft::SftConfig, simpo::SimpoConfig,
 };
 use crate::observer::{Event, Observer, Silent};
 use crate::reward::{FnReward, RewardError};
@@ -69,6 +71,12 @@ macro_rules! methods {
                 }
             )+
         }
+
+        /// Names of the methods that have a constructor.
+        #[cfg(test)]
+        fn constructed() -> Vec<&'static str> {
+            vec![$(<$keys>::default().name()),+]
+        }
     };
 }
 
@@ -77,16 +85,29 @@ methods! {
     sft = SftConfig;
     /// A reward model that starts from `model`.
     reward_model = RewardModelConfig;
+    /// A classifier of texts or tokens that starts from `model`.
+    classify = ClassifyConfig;
     /// Direct preference optimization of `model`.
     dpo = DpoConfig;
     /// Kahneman–Tversky optimization of `model`.
     kto = KtoConfig;
     /// Odds ratio preference optimization of `model`.
     orpo = OrpoConfig;
+    /// Contrastive preference optimization of `model`.
+    cpo = CpoConfig;
     /// Simple preference optimization of `model`.
     simpo = SimpoConfig;
+    /// Distillation of a teacher into `model`. It needs a teacher: `set("teacher_model", "Qwen/Qwen3-4B")`.
+    distill = DistillConfig;
     /// Proximal policy optimization of `model` with a critic. It needs a [`reward`](Training::reward).
     ppo = PpoConfig;
+    /// Natural language policy optimization of `model`: PPO under a mask of unlikely tokens. It needs a
+    /// [`reward`](Training::reward).
+    nlpo = NlpoConfig;
+    /// Advantage actor–critic training of `model`. It needs a [`reward`](Training::reward).
+    a2c = A2cConfig;
+    /// Trust region policy optimization of `model` with a critic. It needs a [`reward`](Training::reward).
+    trpo = TrpoConfig;
     /// Group relative policy optimization of `model`. It needs a [`reward`](Training::reward).
     grpo = GrpoConfig;
     /// REINFORCE of `model` with a leave-one-out baseline. It needs a [`reward`](Training::reward).
@@ -304,5 +325,20 @@ impl Training {
                 pool.install(|| train::run(&plan, observer))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_method_has_a_constructor() {
+        let sorted = |mut names: Vec<&'static str>| {
+            names.sort_unstable();
+            names
+        };
+        let all = MethodConfig::all().iter().map(MethodConfig::name).collect();
+        assert_eq!(sorted(constructed()), sorted(all));
     }
 }
