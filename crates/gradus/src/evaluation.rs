@@ -233,7 +233,7 @@ impl Evaluation<'_> {
 
 /// Records `reward`, `reward_std`, and mean and spread of the reward called `name` and of each of its parts. Unscored
 /// rollouts are left out. Counts of segments are summed over completions before the division.
-pub fn observe_rewards(name: &str, scores: &[Score], stats: &mut Stats) {
+pub(crate) fn observe_rewards(name: &str, scores: &[Score], stats: &mut Stats) {
     let totals: Vec<f32> = scores.iter().filter_map(Score::total).collect();
     stats.mean_of("reward", &totals);
     stats.mean("reward_std", std(&totals, Variance::Unbiased).unwrap_or(0.0), 1.0);
@@ -257,7 +257,7 @@ pub fn observe_rewards(name: &str, scores: &[Score], stats: &mut Stats) {
 /// Records `logprobs/mean`, `logprobs/std` and `logprobs/min`: the policy's logprobs of the tokens that carry loss, in
 /// nats, over all completions of an iteration. With a reference, also `logprobs/reference_mean` and
 /// `logprobs/reference_std` of the same tokens. Standard deviations divide by the number of tokens.
-pub fn observe_logprobs(experience: &Experience, stats: &mut Stats) {
+pub(crate) fn observe_logprobs(experience: &Experience, stats: &mut Stats) {
     let own: Vec<f32> = experience.iter().flat_map(|rollout| rollout.counted_logprobs().into_owned()).collect();
     stats.mean_of("logprobs/mean", &own);
     stats.mean("logprobs/std", std(&own, Variance::Biased).unwrap_or(0.0), 1.0);

@@ -92,7 +92,7 @@ impl Pretrained {
         NamedTemplate::of_source(self.template.as_ref()?.source())?.turn_end
     }
 
-    /// Returns the padding id for other software; see [`pad_id`].
+    /// Returns the padding id that reward models store for other software. It never ends a text.
     pub fn pad_id(&self) -> u32 {
         pad_id(&self.dir, &self.tokenizer)
     }
@@ -279,7 +279,7 @@ impl Trainable for RewardModel {
 }
 
 /// Returns the ids that end a completion: the model's and its tokenizer's.
-pub fn stop_ids(dir: &ModelDir, tokenizer: &Tokenizer) -> Vec<u32> {
+pub(crate) fn stop_ids(dir: &ModelDir, tokenizer: &Tokenizer) -> Vec<u32> {
     let mut ids = dir.eos_ids();
     ids.extend(tokenizer.eos_id().filter(|id| !ids.contains(id)));
     ids
@@ -287,7 +287,7 @@ pub fn stop_ids(dir: &ModelDir, tokenizer: &Tokenizer) -> Vec<u32> {
 
 /// Returns the padding id that reward models store for other software. It never ends a text, because `transformers`
 /// reads the reward at the last id that is not padding.
-pub fn pad_id(dir: &ModelDir, tokenizer: &Tokenizer) -> u32 {
+pub(crate) fn pad_id(dir: &ModelDir, tokenizer: &Tokenizer) -> u32 {
     let tokens = tokenizer.vocab_size() as u32;
     let named = [dir.pad_id(), tokenizer.pad_id()].into_iter().flatten();
     let special = (0..tokens).filter(|&id| tokenizer.is_special(id));
@@ -307,7 +307,7 @@ fn distinct(mut candidates: impl Iterator<Item = u32>, ends: &[u32]) -> u32 {
 ///
 /// # Errors
 /// If the file is broken or cannot be written.
-pub fn name_padding(directory: &Path, tokenizer: &Tokenizer, pad_id: u32) -> Result<()> {
+pub(crate) fn name_padding(directory: &Path, tokenizer: &Tokenizer, pad_id: u32) -> Result<()> {
     let path = directory.join("tokenizer_config.json");
     if tokenizer.pad_id() == Some(pad_id) || !path.is_file() {
         return Ok(());

@@ -84,7 +84,7 @@ impl SeparateCritic {
 }
 
 /// File of a value head that shares the policy's trunk.
-pub const VALUE_HEAD_FILE: &str = "value_head.safetensors";
+pub(crate) const VALUE_HEAD_FILE: &str = "value_head.safetensors";
 
 fn at_targets(model: &RewardModel, batch: &Batch) -> Tensor<1> {
     let values_n = model.values(batch);

@@ -294,7 +294,7 @@ impl Estimator {
 }
 
 /// Prefix of a separate critic's parameter names in a checkpoint.
-pub const CRITIC_PREFIX: &str = "critic.";
+pub(crate) const CRITIC_PREFIX: &str = "critic.";
 
 impl CriticConfig {
     /// Reports invalid keys under `method`.`critic`.

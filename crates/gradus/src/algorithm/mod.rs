@@ -1,13 +1,13 @@
 //! Online algorithms: from rollouts and rewards to an update of the policy.
 //!
 //! An [`Algorithm`] turns rewards into advantages ([`Algorithm::advantages`], on the host) and updates the policy
-//! ([`Algorithm::update`]). The loop in [`crate::train::online`] does everything else: sampling, scoring, reference
+//! ([`Algorithm::update`]). The loop in `train/online` does everything else: sampling, scoring, reference
 //! log-probabilities, evaluation and metrics.
 
 pub mod a2c;
 pub mod actor;
 pub mod actor_critic;
-pub mod advantage;
+mod advantage;
 pub mod critic;
 pub mod estimator;
 pub mod fisher;
@@ -19,7 +19,7 @@ pub mod off_policy;
 mod plugged;
 pub mod ppo;
 pub mod rloo;
-pub mod shaping;
+mod shaping;
 pub mod step;
 pub mod trpo;
 

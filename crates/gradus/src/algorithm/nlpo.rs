@@ -338,4 +338,4 @@ impl Algorithm for Nlpo {
 }
 
 /// Directory of the lagged policy in a checkpoint.
-pub const LAGGED_DIR: &str = "lagged";
+pub(crate) const LAGGED_DIR: &str = "lagged";

@@ -10,7 +10,7 @@ use super::actor::Actor;
 use super::actor_critic::ActorCriticPasses;
 use super::critic::Critic;
 pub use super::estimator::{
-    AdvantageKeys, CRITIC_PREFIX, CriticConfig, CriticTrunk, KlConfig, KlEstimator, KlUnit, WhitenedOver,
+    AdvantageKeys, CriticConfig, CriticTrunk, KlConfig, KlEstimator, KlUnit, WhitenedOver,
     WhiteningConfig, WhiteningDivisor,
 };
 use super::estimator::{Estimation, Estimator};

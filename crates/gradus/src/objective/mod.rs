@@ -14,7 +14,8 @@ pub mod simpo;
 
 pub use plugged::PluggedOffline;
 pub use preference::{PairLoss, PairPass, PreferenceObjective};
-pub use reward_model::{CALIBRATION_BINS, PairScore};
+pub(crate) use reward_model::CALIBRATION_BINS;
+pub use reward_model::PairScore;
 
 use burn::module::Module;
 use burn::tensor::Tensor;

@@ -108,7 +108,7 @@ impl OfflineMethod for RewardModelConfig {
 }
 
 /// Number of bins of the calibration error.
-pub const CALIBRATION_BINS: usize = 10;
+pub(crate) const CALIBRATION_BINS: usize = 10;
 
 /// Scores of a reward model for one pair.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

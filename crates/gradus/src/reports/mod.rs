@@ -3,7 +3,8 @@
 mod pairs;
 mod rows;
 
-pub use pairs::{PairTexts, PairsReport, reliability, reward_histogram};
+pub use pairs::{PairTexts, PairsReport};
+pub(crate) use pairs::{reliability, reward_histogram};
 pub use rows::RowsReport;
 
 use crate::html;

@@ -254,7 +254,7 @@ fn accuracy_chart(title: &str, unit: &str, buckets: &[Bucket]) -> BarChart {
 }
 
 /// Histogram of the rewards of chosen and rejected texts.
-pub fn reward_histogram(scores: &[PairScore]) -> LineChart {
+pub(crate) fn reward_histogram(scores: &[PairScore]) -> LineChart {
     let kind = |name: &str, of: &dyn Fn(&PairScore) -> f32, color| Values {
         name: name.into(),
         values: scores.iter().map(|score| f64::from(of(score))).collect(),
@@ -265,7 +265,7 @@ pub fn reward_histogram(scores: &[PairScore]) -> LineChart {
 }
 
 /// Calibration chart: how often the model's choice was right, by its confidence.
-pub fn reliability(scores: &[PairScore]) -> LineChart {
+pub(crate) fn reliability(scores: &[PairScore]) -> LineChart {
     let sure: Vec<f32> = scores.iter().map(PairScore::confidence).collect();
     let right: Vec<bool> = scores.iter().map(PairScore::is_right).collect();
     let bins = calibration(&sure, &right, CALIBRATION_BINS, 0.5);

@@ -72,7 +72,7 @@ impl Reward for MetricReward {
 
 /// Returns the metric's input for each rollout. References that are not texts are dropped; [`check_references`] rejects
 /// them.
-pub fn measured_rows(rollouts: &Rollouts) -> Vec<Row> {
+pub(crate) fn measured_rows(rollouts: &Rollouts) -> Vec<Row> {
     let of_rollout = |rollout: &Rollout| {
         let prompt = &rollouts.prompts[rollout.prompt];
         Row {
@@ -89,7 +89,7 @@ pub fn measured_rows(rollouts: &Rollouts) -> Vec<Row> {
 ///
 /// # Errors
 /// The first rollout with such a row.
-pub fn check_references(rollouts: &Rollouts) -> Result<(), RowError> {
+pub(crate) fn check_references(rollouts: &Rollouts) -> Result<(), RowError> {
     for i in 0..rollouts.len() {
         references(&rollouts.prompt(i).columns).map_err(|message| RowError::new(i, message))?;
     }

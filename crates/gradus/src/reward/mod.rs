@@ -50,7 +50,7 @@ use fine_grained::{FineGrainedConfig, SegmentConfig};
 ///
 /// # Errors
 /// [`Error::Config`] if the weight is not finite.
-pub fn in_environment(reward: Option<Box<dyn Reward>>, weight: f64) -> crate::Result<Box<dyn Reward>> {
+pub(crate) fn in_environment(reward: Option<Box<dyn Reward>>, weight: f64) -> crate::Result<Box<dyn Reward>> {
     let own = Box::new(EnvironmentReward);
     Ok(match reward {
         None => own,
@@ -71,9 +71,10 @@ pub use length::LengthReward;
 pub use lexicon::{Lexicon, LexiconReward};
 pub use matching::{ExactMatchReward, RegexReward, SubstringReward};
 pub use mathematics::{CosineReward, MathReward};
-pub use metric::{MetricReward, check_references, measured_rows};
+pub use metric::MetricReward;
+pub(crate) use metric::{check_references, measured_rows};
 pub use mix::MixReward;
-pub use numeric::{NumericAnswerReward, last_number};
+pub use numeric::NumericAnswerReward;
 pub use overlong::SoftOverlong;
 pub use repeat::RepeatPenalty;
 pub use running_mean::RunningMean;
@@ -155,7 +156,7 @@ impl From<ProgramError> for RewardError {
     }
 }
 
-/// Creates the configured reward. This is the only `match` on the kind of reward in the program.
+/// Creates the configured reward. This is the only place that does so.
 ///
 /// `load_model` opens learned rewards, and `models` opens the models of metrics; both carry the device and the batch
 /// sizes. An `interrupt` ends every wait for an answer.
@@ -323,7 +324,7 @@ fn interrupted(rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
 ///
 /// # Errors
 /// [`Error::Input`] with the reward's name.
-pub fn check_judges(name: &str, scores: &[Score]) -> crate::Result<()> {
+pub(crate) fn check_judges(name: &str, scores: &[Score]) -> crate::Result<()> {
     if scores.is_empty() || scores.iter().any(|score| score.total().is_some()) {
         return Ok(());
     }

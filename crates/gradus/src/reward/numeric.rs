@@ -38,7 +38,7 @@ impl Reward for NumericAnswerReward {
 /// Returns the numeric answer of a text in a normal form: no commas, no `+`, no leading or trailing zeros, no `-0`.
 ///
 /// Answers are compared as text, so no digit is lost to rounding.
-pub fn last_number(text: &str) -> Option<String> {
+fn last_number(text: &str) -> Option<String> {
     let marked = text.rfind("####").and_then(|at| numbers(&text[at + 4..]).into_iter().next());
     marked.or_else(|| numbers(text).pop())
 }

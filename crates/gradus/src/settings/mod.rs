@@ -17,7 +17,8 @@ use crate::model::{self, Precision, SavedWeights, WeightFormat};
 pub use episode::{EnvironmentConfig, EpisodeConfig, ToolConfig};
 pub use evaluation::EvaluationConfig;
 pub use resolved::{Settings, StepSettings};
-pub use rollouts::{ImportanceSamplingMode, RolloutsConfig, server_key};
+pub(crate) use rollouts::server_key;
+pub use rollouts::{ImportanceSamplingMode, RolloutsConfig};
 
 /// Keys of every method.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

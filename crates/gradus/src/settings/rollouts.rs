@@ -134,7 +134,7 @@ impl RolloutsConfig {
 /// # Errors
 /// [`Error::Input`] if the environment variable is not set.
 #[expect(clippy::disallowed_methods, reason = "a variable in the table of ARCHITECTURE.md")]
-pub fn server_key(variable: Option<&str>, server: &str, keys: &str) -> Result<Option<String>> {
+pub(crate) fn server_key(variable: Option<&str>, server: &str, keys: &str) -> Result<Option<String>> {
     let Some(variable) = variable else { return Ok(None) };
     let found = std::env::var(variable).ok().map(|key| key.trim().to_owned()).filter(|key| !key.is_empty());
     let missing = || {

@@ -40,7 +40,7 @@ pub fn workload(plan: &Plan, ranks: usize, observer: &mut dyn Observer) -> Resul
 ///
 /// # Errors
 /// Errors of the models' configurations or of the rows, and a row that is too long for a model.
-pub fn check_inputs(plan: &Plan, observer: &mut dyn Observer) -> Result<()> {
+pub(crate) fn check_inputs(plan: &Plan, observer: &mut dyn Observer) -> Result<()> {
     fetch_models(plan, observer)?;
     let start = Start::open(plan)?;
     let cast = cast::open(plan, &start)?;

@@ -1,4 +1,4 @@
-//! Training: the loop (`steps`), its two kinds of steps ([`offline`] and [`online`]) and their surroundings. [`run`] is the entry point.
+//! Training: the loop (`steps`), its two kinds of steps (`offline` and `online`) and their surroundings. [`run`] is the entry point.
 
 pub(crate) mod cast;
 mod claim_observer;
@@ -9,27 +9,31 @@ pub(crate) mod fingerprint;
 mod fit;
 pub mod forecast;
 mod held_out;
-pub mod log;
+mod log;
 mod longest;
 mod models;
-pub mod offline;
+pub(crate) mod offline;
 mod offline_run;
+// For tests of the loop.
+#[doc(hidden)]
 pub mod online;
 mod online_inputs;
 mod online_run;
 pub(crate) mod player;
 mod plugin_observers;
 pub(crate) mod prepare;
+// For tests of the loop.
+#[doc(hidden)]
 pub mod recorder;
 mod reference_logprobs;
 mod rescue;
-pub mod rollout_log;
+mod rollout_log;
 mod run;
 mod run_context;
 mod run_start;
 mod source;
 mod steps;
-pub mod warnings;
+mod warnings;
 
 pub use crate::observer;
 use crate::run::database::RolloutTable;

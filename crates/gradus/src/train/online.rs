@@ -33,7 +33,7 @@ use crate::settings::Settings;
 use crate::stats::{Mean, Stats, StepReport};
 
 /// Prefix of the actor's parameters in a checkpoint.
-pub const ACTOR_PREFIX: &str = "actor.";
+pub(crate) const ACTOR_PREFIX: &str = "actor.";
 
 /// Trains until the last iteration, an early stop, or an interruption (after a checkpoint).
 ///

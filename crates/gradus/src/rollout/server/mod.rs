@@ -459,7 +459,7 @@ fn assemble(pending: PendingCompletions, found: Vec<Vec<ServerCompletion>>, samp
 }
 
 /// Returns the non-default settings in `params` that servers of this kind do not support.
-pub fn unknown_settings(kind: ServerKind, params: &SamplingParams) -> Vec<&'static str> {
+pub(crate) fn unknown_settings(kind: ServerKind, params: &SamplingParams) -> Vec<&'static str> {
     if kind == ServerKind::Gradus {
         return Vec::new();
     }
