@@ -25,7 +25,7 @@ pub fn main(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
 /// Sets the command that starts this program again as a child process, for rendering chat templates and for sweeps.
 #[pyfunction]
 pub fn set_program(program: OsString, arguments: Vec<OsString>) {
-    gradus_cli::start_as(Starter { program: program.into(), arguments });
+    gradus_cli::start_as(Starter::new(program, arguments));
 }
 
 /// Runs a command with `--json`. Returns its output and its other messages.

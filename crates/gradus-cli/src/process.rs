@@ -12,7 +12,7 @@ use gradus_environments::sandbox;
 /// Returns a command that starts this program, without arguments. No shell interprets the arguments.
 pub fn gradus() -> anyhow::Result<Command> {
     let mut command = match PROGRAM.get() {
-        Some(Starter { program, arguments }) => {
+        Some(Starter { program, arguments, .. }) => {
             let mut command = Command::new(program);
             command.args(arguments);
             command

@@ -258,7 +258,8 @@ static HERE: LazyLock<Vec<Case>> = LazyLock::new(parity_templates);
 /// From now on, children render the templates that this process opens.
 fn registered() {
     LazyLock::force(&HERE);
-    register(Starter { program: env!("CARGO_BIN_EXE_gradus").into(), arguments: Vec::new() });
+    // Less time than usual: many of these templates use it up.
+    register(Starter { seconds: 1, ..Starter::new(env!("CARGO_BIN_EXE_gradus"), Vec::new()) });
 }
 
 /// Messages, tools and additional variables.

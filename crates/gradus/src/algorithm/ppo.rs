@@ -10,8 +10,8 @@ use super::actor::Actor;
 use super::actor_critic::ActorCriticPasses;
 use super::critic::Critic;
 pub use super::estimator::{
-    AdvantageKeys, CriticConfig, CriticTrunk, KlConfig, KlEstimator, KlUnit, WhitenedOver,
-    WhiteningConfig, WhiteningDivisor,
+    AdvantageKeys, CriticConfig, CriticTrunk, KlConfig, KlEstimator, KlUnit, WhitenedOver, WhiteningConfig,
+    WhiteningDivisor,
 };
 use super::estimator::{Estimation, Estimator};
 use super::step::{Denominator, PolicyLoss, Surrogate, ValueClip, ValueLoss};

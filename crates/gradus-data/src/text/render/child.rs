@@ -20,10 +20,6 @@ pub(super) const STACK_BYTES: usize = 16 << 20;
 /// Memory limit of a child.
 pub(super) const MEMORY_BYTES: u64 = 1 << 30;
 
-/// Processor time for one conversation, in seconds, plus one second per megabyte. Known templates take a thousandth. Time in which
-/// other programs use the processor does not count.
-pub(super) const SECONDS: u64 = 5;
-
 /// Short conversations that follow each other within this time share one time limit.
 const SHARED: Duration = Duration::from_millis(100);
 const SHORT_BYTES: usize = 1 << 20;
@@ -80,13 +76,16 @@ pub fn answer(
     if arguments.next().is_none_or(|version| version != VERSION) {
         return Some(OTHER_VERSION);
     }
+    let Some(seconds) = arguments.next().and_then(|seconds| seconds.to_str()?.parse().ok()) else {
+        return Some(OTHER_VERSION);
+    };
     let Ok((input, output)) = connect() else { return Some(FAILED) };
     // The stack is allocated before memory is limited.
     let worker = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(move || {
         if limits::set().is_err() {
             return WITHOUT_LIMITS;
         }
-        match serve(input, output) {
+        match serve(input, output, seconds) {
             Ok(()) => 0,
             // The parent is gone.
             Err(_) => FAILED,
@@ -96,11 +95,11 @@ pub fn answer(
     Some(worker.join().unwrap_or(FAILED))
 }
 
-fn serve(input: File, output: File) -> io::Result<()> {
+fn serve(input: File, output: File, seconds: u64) -> io::Result<()> {
     let (mut input, mut output) = (BufReader::new(input), BufWriter::with_capacity(1 << 16, output));
     let Some(parts) = wire::receive(&mut input)? else { return Ok(()) };
     let source: Source = serde_json::from_str(parts.first().map_or("", String::as_str)).map_err(io::Error::other)?;
-    let mut clock = Clock::start(parts.iter().map(String::len).sum())?;
+    let mut clock = Clock::start(seconds, parts.iter().map(String::len).sum())?;
     let mut engine = match Engine::compile(Arc::new(source)) {
         Ok(engine) => engine,
         Err(what) => {
@@ -126,18 +125,20 @@ fn serve(input: File, output: File) -> io::Result<()> {
 /// conversations that follow immediately share it.
 struct Clock {
     started: Instant,
+    /// Processor time for one conversation, in seconds, plus one second per megabyte.
+    seconds: u64,
     bytes: usize,
 }
 
 impl Clock {
-    fn start(bytes: usize) -> io::Result<Self> {
-        limits::begin(bytes)?;
-        Ok(Self { started: Instant::now(), bytes })
+    fn start(seconds: u64, bytes: usize) -> io::Result<Self> {
+        limits::begin(seconds + (bytes >> 20) as u64)?;
+        Ok(Self { started: Instant::now(), seconds, bytes })
     }
 
     fn restart(&mut self, bytes: usize) -> io::Result<()> {
         if bytes > self.bytes.max(SHORT_BYTES) || self.started.elapsed() > SHARED {
-            *self = Self::start(bytes)?;
+            *self = Self::start(self.seconds, bytes)?;
         }
         Ok(())
     }
@@ -149,7 +150,7 @@ mod limits {
 
     use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit};
 
-    use super::{MEMORY_BYTES, SECONDS};
+    use super::MEMORY_BYTES;
 
     /// Limits the total resources of this process.
     pub(super) fn set() -> io::Result<()> {
@@ -164,12 +165,12 @@ mod limits {
         Ok(setrlimit(resource, most, most)?)
     }
 
-    /// Limits the time from now on to what a conversation of this size may take.
-    pub(super) fn begin(bytes: usize) -> io::Result<()> {
+    /// Limits the processor time from now on.
+    pub(super) fn begin(seconds: u64) -> io::Result<()> {
         let usage = getrusage(UsageWho::RUSAGE_SELF)?;
         let used = usage.user_time().tv_sec() + usage.system_time().tv_sec();
         // Both parts of the used time are rounded down.
-        let until = u64::try_from(used).unwrap_or_default() + 2 + SECONDS + (bytes >> 20) as u64;
+        let until = u64::try_from(used).unwrap_or_default() + 2 + seconds;
         let (_, hard) = getrlimit(Resource::RLIMIT_CPU)?;
         Ok(setrlimit(Resource::RLIMIT_CPU, until.min(hard), hard)?)
     }
@@ -183,7 +184,7 @@ mod limits {
         Ok(())
     }
 
-    pub(super) fn begin(_bytes: usize) -> Result<()> {
+    pub(super) fn begin(_seconds: u64) -> Result<()> {
         Ok(())
     }
 }

@@ -32,6 +32,16 @@ pub struct Starter {
     pub program: PathBuf,
     /// Arguments before those that [`answer`] reads, such as `-m` and the name of a module.
     pub arguments: Vec<OsString>,
+    /// Processor time for one conversation, in seconds, plus one second per megabyte. Known templates take a thousandth of
+    /// the default. Time in which other programs use the processor does not count.
+    pub seconds: u64,
+}
+
+impl Starter {
+    /// Creates a command with 5 seconds for each conversation.
+    pub fn new(program: impl Into<PathBuf>, arguments: Vec<OsString>) -> Self {
+        Self { program: program.into(), arguments, seconds: 5 }
+    }
 }
 
 static STARTER: OnceLock<Starter> = OnceLock::new();
@@ -54,5 +64,5 @@ pub fn this_program() -> std::io::Result<Starter> {
         // Linux without `/proc`.
         Err(error) => std::env::args_os().next().map(PathBuf::from).ok_or(error)?,
     };
-    Ok(Starter { program, arguments: Vec::new() })
+    Ok(Starter::new(program, Vec::new()))
 }

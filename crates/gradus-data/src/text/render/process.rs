@@ -4,7 +4,7 @@ use std::io::{self, BufReader, Read};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use super::child::{MEMORY_BYTES, OTHER_VERSION, SECONDS, STACK_BYTES, VERSION, WITHOUT_LIMITS, WITHOUT_STACK};
+use super::child::{MEMORY_BYTES, OTHER_VERSION, STACK_BYTES, VERSION, WITHOUT_LIMITS, WITHOUT_STACK};
 use super::engine::{Conversation, Source};
 use super::wire::{self, RenderResult};
 use super::{COMMAND, Starter};
@@ -30,6 +30,8 @@ pub(super) struct Renderer {
     output: BufReader<ChildStdout>,
     /// Whether it has rendered a conversation.
     pub is_used: bool,
+    /// Processor time for one conversation ([`Starter::seconds`]).
+    seconds: u64,
     /// Process that started the child. A process forked from that one must not use the child.
     owner: u32,
 }
@@ -49,7 +51,7 @@ impl Renderer {
 
     fn start_once(starter: &Starter, source: &Source) -> Result<Result<Self, String>, ChildExit> {
         let mut command = Command::new(&starter.program);
-        command.args(&starter.arguments).args([COMMAND, VERSION]);
+        command.args(&starter.arguments).args([COMMAND, VERSION, &starter.seconds.to_string()]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // mimalloc reserves a gigabyte at once, and the memory limit counts memory that may be written, used or not.
         command.env("MIMALLOC_ARENA_EAGER_COMMIT", "0");
@@ -66,7 +68,8 @@ impl Renderer {
         let mut child = command.spawn().map_err(not_started)?;
         let (input, output) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
         let output = BufReader::with_capacity(1 << 16, output);
-        let mut renderer = Self { child, input, output, is_used: false, owner: std::process::id() };
+        let mut renderer =
+            Self { child, input, output, is_used: false, seconds: starter.seconds, owner: std::process::id() };
         let source = serde_json::to_string(source).expect("texts serialize");
         let compiled = wire::send(&mut renderer.input, &[&source]).and_then(|()| renderer.next());
         match compiled {
@@ -156,7 +159,7 @@ impl Renderer {
         }
         let words = String::from_utf8_lossy(&words);
         match status {
-            Ok(status) => exit(status, words.trim()),
+            Ok(status) => exit(status, words.trim(), self.seconds),
             Err(error) => ChildExit { what: format!("its process was lost: {error}"), is_certain: false },
         }
     }
@@ -173,7 +176,7 @@ impl Drop for Renderer {
 }
 
 /// Determines how a child died.
-fn exit(status: ExitStatus, words: &str) -> ChildExit {
+fn exit(status: ExitStatus, words: &str, seconds: u64) -> ChildExit {
     let stack = || {
         let what = format!("it nests too deep: it used up {} MiB of stack", STACK_BYTES >> 20);
         ChildExit { what, is_certain: true }
@@ -199,7 +202,7 @@ fn exit(status: ExitStatus, words: &str) -> ChildExit {
         match status.signal().and_then(|signal| Signal::try_from(signal).ok()) {
             Some(Signal::SIGXCPU) => {
                 let what = format!(
-                    "it took more than {SECONDS} s of processor time, and one more for each megabyte, for one conversation"
+                    "it took more than {seconds} s of processor time, and one more for each megabyte, for one conversation"
                 );
                 return ChildExit { what, is_certain: true };
             }
