@@ -26,7 +26,7 @@ use crate::stats::StepReport;
 /// Keys of `method.a2c`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-#[schemars(transform = |schema: &mut Schema| describe_defaults::<A2cConfig>(schema, "RL4LMs' IMDB recipe"))]
+#[schemars(transform = |schema: &mut Schema| describe_defaults::<A2cConfig>(schema, "RL4LMs"))]
 pub struct A2cConfig {
     /// How completions are sampled.
     #[serde(flatten, deserialize_with = "flattened::<A2cConfig, _, _>")]

@@ -146,7 +146,7 @@ pub struct AdvantageKeys {
     pub missing_eos_penalty: Option<f64>,
     /// The KL penalty in the reward.
     pub kl: KlConfig,
-    /// The critic.
+    /// The critic. That of TRPO must have a trunk of its own, because the policy's steps do not train it.
     pub critic: CriticConfig,
 }
 

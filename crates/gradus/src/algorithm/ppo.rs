@@ -29,7 +29,7 @@ use crate::stats::StepReport;
 /// Keys of `method.ppo`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-#[schemars(transform = |schema: &mut Schema| describe_defaults::<PpoConfig>(schema, "TRL's TL;DR recipe"))]
+#[schemars(transform = |schema: &mut Schema| describe_defaults::<PpoConfig>(schema, "TRL"))]
 pub struct PpoConfig {
     /// How completions are sampled.
     #[serde(flatten, deserialize_with = "flattened::<PpoConfig, _, _>")]
