@@ -32,7 +32,6 @@ use crate::reward::{self, Interrupt, Score};
 use crate::rng::Seed;
 use crate::rollout::{LocalEngine, Policy, Sampler};
 use crate::run::Metrics;
-use crate::settings::TrainConfig;
 use crate::task::{self, DataConfig, PostProcess};
 
 /// Settings of an evaluation.
@@ -437,7 +436,7 @@ fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> 
         sampler: &sampler,
         reference: reference.as_ref(),
         seed: options.seed,
-        passes: TrainConfig::default().passes(),
+        passes: PASSES,
         measuring: &measuring,
     };
     let (mut source, policy) = (LocalEngine::default(), Policy { model, version: 0 });

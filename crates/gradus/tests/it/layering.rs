@@ -188,7 +188,6 @@ const PARTS: &[(&str, &[&str])] = &[
             "reward",
             "rollout",
             "run",
-            "settings",
             "task",
             "text",
             "gradus_kernels",
