@@ -154,7 +154,7 @@ impl OnlineMethod for A2cConfig {
 impl A2cConfig {
     /// Returns the keys of the advantage estimation.
     fn estimation(&self) -> Estimation {
-        Estimation { keys: self.advantages.clone(), whitening: self.quirks.whitening.clone(), raw_kl: false }
+        Estimation { keys: self.advantages.clone(), whitening: self.quirks.whitening.clone() }
     }
 }
 

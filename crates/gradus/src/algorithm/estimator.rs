@@ -172,9 +172,6 @@ pub struct Estimation {
     pub keys: AdvantageKeys,
     /// Settings of the whitening.
     pub whitening: WhiteningConfig,
-    /// Whether the KL penalty uses the policy's logprobs over the whole vocabulary, even if training normalizes them
-    /// over a support.
-    pub raw_kl: bool,
 }
 
 impl Estimation {
@@ -208,7 +205,7 @@ pub struct Estimator {
 impl Estimator {
     /// Creates an estimator from `settings`; `kl_coefficient` comes from a resumed run.
     pub fn new(settings: Estimation, critic: Critic, kl_coefficient: Option<f64>) -> Self {
-        let kl = KlPenalty::new(&settings.keys.kl, kl_coefficient, settings.raw_kl);
+        let kl = KlPenalty::new(&settings.keys.kl, kl_coefficient);
         Self { settings, kl, critic }
     }
 
@@ -346,7 +343,6 @@ mod tests {
     fn fine_grained(leak_padding: bool) -> Advantages {
         let settings = Estimation {
             keys: AdvantageKeys { whiten_rewards: true, ..AdvantageKeys::new(1.0, 0.95, true) },
-            raw_kl: false,
             whitening: WhiteningConfig {
                 rewards: WhiteningDivisor::RootOfDeviation,
                 advantages: WhiteningDivisor::RootOfDeviation,

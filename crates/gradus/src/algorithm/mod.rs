@@ -84,6 +84,9 @@ pub struct ScoredRollout {
     pub rewards_t: Option<Vec<f32>>,
     /// Logprobs of the reference; `None` if the algorithm needs no reference.
     pub reference_t: Option<Vec<f32>>,
+    /// Whether `reference_t` are logprobs over the whole vocabulary, even if training normalizes them over a support
+    /// ([`Algorithm::has_raw_kl`]).
+    pub raw_kl: bool,
     /// Logprobs of the sampler; `None` if the policy itself sampled the tokens.
     pub off_policy: Option<OffPolicy>,
 }
@@ -100,9 +103,9 @@ impl ScoredRollout {
         self.rewards_t.as_ref().map(|rewards_t| rewards_t.iter().sum())
     }
 
-    /// Returns the logprobs of the policy for the KL. With `is_raw`, they are those over the whole vocabulary ([`Algorithm::has_raw_kl`]).
-    pub(crate) fn logprobs_of_kl(&self, is_raw: bool) -> Cow<'_, [f32]> {
-        if is_raw { self.rollout.counted_raw_logprobs().into() } else { self.rollout.counted_logprobs() }
+    /// Returns the logprobs of the policy that those of the reference are compared with.
+    pub(crate) fn logprobs_of_kl(&self) -> Cow<'_, [f32]> {
+        if self.raw_kl { self.rollout.counted_raw_logprobs().into() } else { self.rollout.counted_logprobs() }
     }
 }
 
@@ -124,10 +127,17 @@ impl Experience {
             for values_t in rewards_t.iter().chain(&reference_t) {
                 assert_eq!(values_t.len(), rollout.counted(), "one value per counted token");
             }
-            ScoredRollout { rollout, rewards_t, reference_t, off_policy: None }
+            ScoredRollout { rollout, rewards_t, reference_t, raw_kl: false, off_policy: None }
         });
         let rollouts = rollouts.collect();
         Self { prompts, rollouts, group_size, tokenizer }
+    }
+
+    /// Sets [`ScoredRollout::raw_kl`] of all rollouts.
+    #[must_use]
+    pub fn with_raw_kl(mut self, raw_kl: bool) -> Self {
+        self.rollouts.iter_mut().for_each(|scored| scored.raw_kl = raw_kl);
+        self
     }
 
     /// Returns the sum of each rollout's rewards.
@@ -145,12 +155,10 @@ impl Experience {
         self.rollouts.iter().map(less).collect()
     }
 
-    /// Returns KL(policy ‖ reference) of each rollout in nats, summed over its counted tokens. With `is_raw`, the
-    /// policy's logprobs are those over the whole vocabulary ([`Algorithm::has_raw_kl`]). `None` without a reference.
-    pub fn kls(&self, is_raw: bool) -> Option<Vec<f64>> {
-        let of_one = |scored: &ScoredRollout| {
-            Some(kl::of_sequence(&scored.logprobs_of_kl(is_raw), scored.reference_t.as_ref()?))
-        };
+    /// Returns KL(policy ‖ reference) of each rollout in nats, summed over its counted tokens. `None` without a reference.
+    pub fn kls(&self) -> Option<Vec<f64>> {
+        let of_one =
+            |scored: &ScoredRollout| Some(kl::of_sequence(&scored.logprobs_of_kl(), scored.reference_t.as_ref()?));
         self.rollouts.iter().map(of_one).collect()
     }
 

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::actor::Actor;
-use super::estimator::{Estimation, Estimator};
+use super::estimator::Estimator;
 use super::ppo::{Ppo, PpoConfig};
 use super::{Advantages, Algorithm, AlgorithmInputs, Experience, OnlineMethod, SavePolicy, Update};
 use crate::data::Need;
@@ -261,7 +261,6 @@ impl Nlpo {
     /// # Panics
     /// When there is no critic.
     pub fn new(config: &NlpoConfig, inputs: AlgorithmInputs) -> Self {
-        let estimation = Estimation { raw_kl: true, ..config.ppo.estimation() };
         let critic = inputs.critic.expect("its cast has a critic");
         let mask = LikeliestMask {
             kept: config.kept(),
@@ -269,7 +268,7 @@ impl Nlpo {
             always: if config.keep_special_tokens { inputs.special_ids } else { Vec::new() },
             temperature: config.ppo.rollouts.temperature as f32,
         };
-        let ppo = Ppo::with(&config.ppo, estimation, critic, inputs.kl_coefficient);
+        let ppo = Ppo::new(&config.ppo, critic, inputs.kl_coefficient);
         Self { config: config.clone(), ppo, mask, lagged: inputs.lagged }
     }
 

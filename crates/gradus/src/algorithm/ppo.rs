@@ -272,7 +272,7 @@ impl PpoConfig {
 
     /// Returns the keys of the advantage estimation.
     pub(super) fn estimation(&self) -> Estimation {
-        Estimation { keys: self.advantages.clone(), whitening: self.quirks.whitening.clone(), raw_kl: false }
+        Estimation { keys: self.advantages.clone(), whitening: self.quirks.whitening.clone() }
     }
 }
 
@@ -296,17 +296,7 @@ pub struct Ppo {
 impl Ppo {
     /// Creates the algorithm from `config`; `kl_coefficient` comes from a resumed run.
     pub fn new(config: &PpoConfig, critic: Critic, kl_coefficient: Option<f64>) -> Self {
-        Self::with(config, config.estimation(), critic, kl_coefficient)
-    }
-
-    /// [`new`](Self::new), with these keys of the advantage estimation.
-    pub(super) fn with(
-        config: &PpoConfig,
-        estimation: Estimation,
-        critic: Critic,
-        kl_coefficient: Option<f64>,
-    ) -> Self {
-        Self { config: config.clone(), estimator: Estimator::new(estimation, critic, kl_coefficient) }
+        Self { config: config.clone(), estimator: Estimator::new(config.estimation(), critic, kl_coefficient) }
     }
 
     /// Returns the loss of a mini-batch. Its means run over the tokens of the mini-batch; `mean_length` covers all rollouts.

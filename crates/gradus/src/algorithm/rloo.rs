@@ -206,7 +206,7 @@ impl Algorithm for Rloo {
 
     fn advantages(&mut self, _actor: &Actor, experience: &Experience, _settings: &Settings) -> Advantages {
         let mut stats = Stats::default();
-        let kl_b = experience.kls(self.has_raw_kl());
+        let kl_b = experience.kls();
         if let Some(kl_b) = &kl_b {
             // TRL's unit: nats per token.
             let tokens: usize = experience.iter().map(Rollout::counted).sum();

@@ -17,8 +17,6 @@ pub struct KlPenalty {
     estimator: KlEstimator,
     unit: KlUnit,
     controller: KlController,
-    /// Whether it uses the policy's logprobs over the whole vocabulary, even if tokens were sampled from a support.
-    is_raw: bool,
 }
 
 /// Rewards that consist of penalties only, and the KL behind them.
@@ -43,14 +41,14 @@ pub struct MeasuredKl {
 
 impl KlPenalty {
     /// Creates the penalty from `config`; `coefficient` comes from a resumed run.
-    pub fn new(config: &KlConfig, coefficient: Option<f64>, is_raw: bool) -> Self {
+    pub fn new(config: &KlConfig, coefficient: Option<f64>) -> Self {
         let coefficient = coefficient.unwrap_or(config.coefficient);
         let controller = match (config.target, config.rate) {
             (Some(target), Some(rate)) => KlController::Proportional { coefficient, target, rate },
             (Some(target), None) => KlController::Adaptive { coefficient, target, horizon: config.horizon },
             (None, _) => KlController::Fixed { coefficient },
         };
-        Self { estimator: config.estimator, unit: config.unit, controller, is_raw }
+        Self { estimator: config.estimator, unit: config.unit, controller }
     }
 
     /// Returns the current weight β.
@@ -74,7 +72,7 @@ impl KlPenalty {
         let mut measured = MeasuredKl { sequences: experience.len(), ..MeasuredKl::default() };
         for (scored, rewards_t) in experience.rollouts.iter().zip(&mut rewards) {
             let Some(reference_t) = &scored.reference_t else { return Penalties { rewards, kl: None } };
-            let kl_t = self.estimate(&scored.logprobs_of_kl(self.is_raw), reference_t);
+            let kl_t = self.estimate(&scored.logprobs_of_kl(), reference_t);
             for (reward, kl) in rewards_t.iter_mut().zip(&kl_t) {
                 *reward -= coefficient * kl;
             }
@@ -149,7 +147,7 @@ mod tests {
         let logged = |unit: KlUnit| {
             let config = KlConfig { target: Some(0.1), rate: Some(0.1), unit, ..KlConfig::default() };
             let mut stats = Stats::default();
-            KlPenalty::new(&config, None, false).adapt(MeasuredKl { sum: 3.0, tokens: 12, sequences: 2 }, &mut stats);
+            KlPenalty::new(&config, None).adapt(MeasuredKl { sum: 3.0, tokens: 12, sequences: 2 }, &mut stats);
             stats.value("objective/kl_per_token")
         };
         assert_eq!((logged(KlUnit::Token), logged(KlUnit::Sequence)), (Some(0.25), None));

@@ -180,7 +180,7 @@ impl OnlineMethod for TrpoConfig {
 impl TrpoConfig {
     /// Returns the keys of the advantage estimation.
     fn estimation(&self) -> Estimation {
-        Estimation { keys: self.advantages.clone(), whitening: self.quirks.whitening.clone(), raw_kl: false }
+        Estimation { keys: self.advantages.clone(), whitening: self.quirks.whitening.clone() }
     }
 }
 

@@ -117,7 +117,7 @@ impl OnlineTraining<'_, '_> {
             score.rewards_t().map(|rewards_t| rollout.rewards_of_counted(&rewards_t))
         };
         let rewards = scores.iter().zip(&rollouts.rollouts).map(of_counted).collect();
-        Ok(Experience::new(rollouts, rewards, reference))
+        Ok(Experience::new(rollouts, rewards, reference).with_raw_kl(algorithm.has_raw_kl()))
     }
 }
 
@@ -178,7 +178,7 @@ impl TrainingStep for OnlineTraining<'_, '_> {
         // 2. Compare with the reference and compute advantages, on the host.
         let mut experience = self.experience(rollouts, &scores, &within)?;
         observe_logprobs(&experience, &mut measured.stats);
-        let kls = experience.kls(self.algorithm.has_raw_kl());
+        let kls = experience.kls();
         within.advance("given advantages", 0, experience.len())?;
         let is_far = source::observe(task, &mut experience, iteration, &mut measured.stats);
         let mut advantages = self.algorithm.advantages(&self.actor.frozen(), &experience, settings);

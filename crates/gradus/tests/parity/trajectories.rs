@@ -667,7 +667,7 @@ fn recorded_with(run: &str, keys: &Value) {
         let of = if algorithm.has_raw_kl() { actor::raw_logprobs } else { actor::logprobs };
         let reference = of(&reference, &rollouts, temperature, settings.passes);
         let rewards = rewards(&rows, &rollouts, "score");
-        let experience = Experience::new(rollouts, rewards, Some(reference));
+        let experience = Experience::new(rollouts, rewards, Some(reference)).with_raw_kl(algorithm.has_raw_kl());
         let coefficient = algorithm.kl_coefficient().unwrap();
         near("kl_coef", coefficient, expected["metrics"]["kl_coef"].as_f64().unwrap());
         let advantages = algorithm.advantages(&learner.frozen(), &experience, &settings);

@@ -219,7 +219,7 @@ fn what_a_step_shows_is_arithmetic_on_its_rollouts() {
     scores[0].counts =
         vec![Count::new("a/unread", 1.0, 4), Count::new("b/cut", 0.0, 1), Count::new("a/segments", 4.0, 1)];
     scores[1].counts = vec![Count::new("a/unread", 2.0, 3)];
-    let stats = StepStats::of(&experience, &scores, experience.kls(false).as_deref());
+    let stats = StepStats::of(&experience, &scores, experience.kls().as_deref());
     // 6 + 2 + 1 + 3 = 12 tokens with −Σ logprob = 6 + 4 + 0.5 + 4.5 = 15.
     // KL: 6 · 1 + 2 · 0 + 1 · 1.5 + 3 · 0.5 = 9 nats in 4 completions. Of six equal ids, two of three 4-grams repeat.
     assert_eq!((stats.length, stats.entropy, stats.kl), (3.0, 1.25, Some(2.25)));
