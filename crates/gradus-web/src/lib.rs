@@ -50,4 +50,4 @@ pub use models::ComputeOptions;
 pub use server::{Address, Options, serve};
 pub use store::projects::{LEASE_MINUTES, Role};
 pub use tinker::TrainingOptions;
-pub use training::{Comparison, ProcessTask, RunningProcess, Trainer};
+pub use training::{Comparison, ProcessTask, RunStarter, RunningProcess};

@@ -23,7 +23,7 @@ use crate::secret::secret;
 use crate::serving::Changing;
 use crate::store::Store;
 use crate::tinker::TrainingOptions;
-use crate::training::{Trainer, Training};
+use crate::training::{RunStarter, Training};
 use crate::{annotate, assets, chat, connections, home, openai, page, runs, serving, tinker, training};
 
 /// Interval at which the server checks whether it should stop.
@@ -49,7 +49,7 @@ pub struct Options {
     /// Options of the training API at `/api/v1/`. `None` disables it.
     pub training_api: Option<TrainingOptions>,
     /// Starts runs. With `None`, pages cannot start or change runs.
-    pub trainer: Option<Arc<dyn Trainer>>,
+    pub starter: Option<Arc<dyn RunStarter>>,
     /// Folders from which programs with the token for weights may load adapters and weights. If empty, nobody may.
     pub weights: Vec<PathBuf>,
     /// Token for weights. `None` creates a new one.
@@ -134,7 +134,7 @@ fn app(options: Options, socket: SocketAddr) -> Result<App> {
     // The token for weights also grants access to the server.
     let further = changing.as_ref().map(|changing| changing.token().to_owned());
     let guard = Guard { names, port: socket.port(), is_loopback, token: (!is_loopback).then(secret), further };
-    let training = Training::new(options.trainer, options.computing.device.to_string());
+    let training = Training::new(options.starter, options.computing.device.to_string());
     let models = Arc::new(Models::new(&folder, &options.models, options.text.clone(), options.computing.clone())?);
     let tinker =
         options.training_api.map(|of| tinker::Training::open(&folder, Arc::clone(&models), options.computing, of));

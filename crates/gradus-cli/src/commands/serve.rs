@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use gradus::device::DeviceChoice;
 use gradus::model::WeightFormat;
-use gradus_web::{Comparison, ComputeOptions, Options, ProcessTask, RunningProcess, Trainer, TrainingOptions, serve};
+use gradus_web::{
+    Comparison, ComputeOptions, Options, ProcessTask, RunStarter, RunningProcess, TrainingOptions, serve,
+};
 use serde_json::json;
 
 use super::text::TextArgs;
@@ -83,7 +85,7 @@ fn weights_token() -> anyhow::Result<Option<String>> {
 
 /// Runs that pages start. Each is a process of this program and outlives the server.
 #[derive(Debug)]
-struct SelfTrainer;
+struct OwnProgram;
 
 struct ChildProcess(Child);
 
@@ -99,7 +101,7 @@ fn plain(error: anyhow::Error) -> gradus::Error {
     error.downcast().unwrap_or_else(|error| gradus::Error::input(format!("{error:#}")))
 }
 
-impl Trainer for SelfTrainer {
+impl RunStarter for OwnProgram {
     fn forecast(&self, config: &Path) -> gradus::Result<serde_json::Value> {
         let mut command = process::gradus().map_err(plain)?;
         command.arg("plan").arg(config).args(["--json", "--quiet"]);
@@ -159,7 +161,7 @@ pub fn run(args: ServeArgs, out: &Output) -> anyhow::Result<()> {
         ..TrainingOptions::default()
     });
     let computing = ComputeOptions { device, weights, places: places.into() };
-    let trainer = allow_training.then(|| Arc::new(SelfTrainer) as Arc<dyn Trainer>);
+    let starter = allow_training.then(|| Arc::new(OwnProgram) as Arc<dyn RunStarter>);
     let weights_token = if allow_weights.is_empty() { None } else { weights_token()? };
     let is_chosen = weights_token.is_some();
     let options = Options {
@@ -171,7 +173,7 @@ pub fn run(args: ServeArgs, out: &Output) -> anyhow::Result<()> {
         text,
         computing,
         training_api,
-        trainer,
+        starter,
         weights: allow_weights,
         weights_token,
     };

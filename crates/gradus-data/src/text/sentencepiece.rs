@@ -29,7 +29,7 @@ struct Model {
     #[prost(message, repeated, tag = "1")]
     pieces: Vec<Piece>,
     #[prost(message, optional, tag = "2")]
-    trainer: Option<Trainer>,
+    trainer: Option<TrainerSpec>,
     #[prost(message, optional, tag = "3")]
     normalizer: Option<Normalizer>,
 }
@@ -45,7 +45,7 @@ struct Piece {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct Trainer {
+struct TrainerSpec {
     #[prost(int32, optional, tag = "3")]
     model_type: Option<i32>,
     #[prost(int32, optional, tag = "40")]

@@ -64,7 +64,7 @@ pub async fn resume(
     Extension(session): Extension<Session>,
     Form(Resumed { run, max_steps }): Form<Resumed>,
 ) -> PageResult {
-    let trainer = may_train(&app, &session)?;
+    let starter = may_train(&app, &session)?;
     let path = own(&app, &run)?;
     let max_steps = match max_steps.trim() {
         "" => None,
@@ -95,7 +95,7 @@ pub async fn resume(
         return Err(PageError::request("The run is already running."));
     }
     let (_, log) = files(&configs(&app.folder)?, &run);
-    let going = trainer.begin(&ProcessTask::Resume { run: &path, max_steps }, &log)?;
+    let going = starter.begin(&ProcessTask::Resume { run: &path, max_steps }, &log)?;
     processes.started.retain(|before| before.name != run);
     processes.started.push(StartedRun {
         name: run.clone(),

@@ -1,5 +1,5 @@
 //! Training from pages: runs are started from a form, stopped, resumed, exported and deleted. All of this is disabled unless the server was
-//! started with a [`Trainer`].
+//! started with a [`RunStarter`].
 //!
 //! Pages never name paths or commands. Models and data are selected by name from lists of the folder's content. The directory of a run is
 //! built here from a plain name. The started process is this program with a checked configuration. A run does not depend on the server: it
@@ -24,7 +24,7 @@ use axum::Router;
 use axum::routing::{get, post};
 use gradus::runs::Library;
 use processes::runs_directory;
-pub use processes::{Comparison, PendingProject, ProcessState, ProcessTask, RunningProcess, Trainer, Training};
+pub use processes::{Comparison, PendingProject, ProcessState, ProcessTask, RunStarter, RunningProcess, Training};
 
 use crate::app::App;
 use crate::page_error::PageError;
@@ -32,14 +32,14 @@ use crate::store::sessions::Session;
 use crate::within;
 
 /// Rejects users who may not manage runs. If other machines can reach the server, only owners may.
-pub fn may_train(app: &App, session: &Session) -> std::result::Result<Arc<dyn Trainer>, PageError> {
-    let Some(trainer) = &app.training.trainer else {
+pub fn may_train(app: &App, session: &Session) -> std::result::Result<Arc<dyn RunStarter>, PageError> {
+    let Some(starter) = &app.training.starter else {
         return Err(PageError::forbidden(
             "This server cannot start or change runs: it was started without --allow-training.",
         ));
     };
     app.check_changes_runs(session)?;
-    Ok(Arc::clone(trainer))
+    Ok(Arc::clone(starter))
 }
 
 /// Returns the directory of a run to change. It must be inside the folder, not behind a link, and no link in it may lead out of the folder.

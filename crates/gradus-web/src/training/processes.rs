@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::within;
 
 /// Starts runs. It is implemented by the program, which starts itself.
-pub trait Trainer: Send + Sync + std::fmt::Debug {
+pub trait RunStarter: Send + Sync + std::fmt::Debug {
     /// Returns the memory forecast of a run, in the form of `gradus plan --json`.
     ///
     /// # Errors
@@ -98,7 +98,7 @@ const LOG_LINES: usize = 12;
 
 /// Processes started since the server started.
 pub struct Training {
-    pub(super) trainer: Option<Arc<dyn Trainer>>,
+    pub(super) starter: Option<Arc<dyn RunStarter>>,
     pub(super) device: String,
     processes: Mutex<Processes>,
 }
@@ -150,13 +150,13 @@ pub enum ProcessState {
 
 impl Training {
     /// Creates an empty state. `device` is the device of the runs.
-    pub fn new(trainer: Option<Arc<dyn Trainer>>, device: String) -> Self {
-        Self { trainer, device, processes: Mutex::default() }
+    pub fn new(starter: Option<Arc<dyn RunStarter>>, device: String) -> Self {
+        Self { starter, device, processes: Mutex::default() }
     }
 
     /// Returns whether pages may start runs.
     pub fn is_allowed(&self) -> bool {
-        self.trainer.is_some()
+        self.starter.is_some()
     }
 
     /// Locks the state and updates it from the processes. A panic leaves it consistent.
@@ -210,8 +210,8 @@ impl Training {
     /// # Errors
     /// Starting processes is not allowed, or fails.
     pub fn compare(&self, folder: &Path, name: &str, prompts: (&Path, usize), models: &[&Path]) -> Result<()> {
-        let trainer =
-            self.trainer.as_ref().ok_or_else(|| Error::input("the server was started without --allow-training"))?;
+        let starter =
+            self.starter.as_ref().ok_or_else(|| Error::input("the server was started without --allow-training"))?;
         let configs = configs(folder)?;
         let (log, progress) = (configs.join(format!("project-{name}.log")), progress_of(&configs, name));
         let of = Comparison { folder, name, prompts, models, progress: &progress };
@@ -222,7 +222,7 @@ impl Training {
         processes.projects.retain(|(known, ..)| known != name);
         // The progress of an earlier project with this name does not apply.
         let _ = std::fs::remove_file(&progress);
-        let going = trainer.begin(&ProcessTask::Compare(&of), &log)?;
+        let going = starter.begin(&ProcessTask::Compare(&of), &log)?;
         processes.projects.push((name.to_owned(), log, going));
         Ok(())
     }
@@ -231,7 +231,7 @@ impl Training {
     ///
     /// # Errors
     /// It exists or is running, or the process cannot be started.
-    pub(super) fn begin_demo(&self, trainer: &dyn Trainer, folder: &Path) -> Result<()> {
+    pub(super) fn begin_demo(&self, starter: &dyn RunStarter, folder: &Path) -> Result<()> {
         let output = runs_directory(folder).0.join(DEMO);
         let mut processes = self.processes();
         if processes.demo.as_mut().is_some_and(|(_, going)| !going.has_ended()) || output.symlink_metadata().is_ok() {
@@ -239,7 +239,7 @@ impl Training {
                 .with_hint("delete it first, or look at its runs"));
         }
         let log = configs(folder)?.join("demo.log");
-        let going = trainer.begin(&ProcessTask::Demo { output: &output }, &log)?;
+        let going = starter.begin(&ProcessTask::Demo { output: &output }, &log)?;
         processes.demo = Some((log, going));
         Ok(())
     }

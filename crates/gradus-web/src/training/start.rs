@@ -17,7 +17,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::fields::{Lists, Problem, command, given, set};
-use super::processes::{AT_ONCE, CONFIGS, DRAFTS, Draft, ProcessTask, StartedRun, Trainer, configs, runs_directory};
+use super::processes::{AT_ONCE, CONFIGS, DRAFTS, Draft, ProcessTask, RunStarter, StartedRun, configs, runs_directory};
 use super::{form, free, is_plain, may_train, page};
 use crate::app::App;
 use crate::page::{Page, Section};
@@ -87,7 +87,7 @@ pub async fn plan(
     Extension(session): Extension<Session>,
     Form(filled): Form<QueryParams>,
 ) -> PageResult {
-    let trainer = may_train(&app, &session)?;
+    let starter = may_train(&app, &session)?;
     let method = first(&filled, "method").and_then(MethodConfig::named);
     let method = method.ok_or_else(|| PageError::request("There is no such method."))?;
     let filled: QueryParams = filled.into_iter().filter(|(name, _)| name != "csrf" && name != "method").collect();
@@ -105,7 +105,7 @@ pub async fn plan(
         Err(problems) => return again(&problems),
     };
     let (of, yaml) = (Arc::clone(&app), draft.yaml.clone());
-    let forecast = blocking(move || forecast(trainer.as_ref(), &of.folder, &yaml)).await?;
+    let forecast = blocking(move || forecast(starter.as_ref(), &of.folder, &yaml)).await?;
     let forecast = match forecast {
         Ok(forecast) => forecast,
         Err(error) => return again(&in_words(&error)),
@@ -170,10 +170,10 @@ fn in_words(error: &Error) -> Vec<Problem> {
 }
 
 /// Returns the memory forecast of a run. A separate process reads the rows for it.
-fn forecast(trainer: &dyn Trainer, folder: &Path, yaml: &str) -> gradus::Result<Value> {
+fn forecast(starter: &dyn RunStarter, folder: &Path, yaml: &str) -> gradus::Result<Value> {
     let passing = TempFile(configs(folder)?.join(format!(".{}.yml", secret())));
     atomic::write_bytes(&passing.0, yaml.as_bytes())?;
-    trainer.forecast(&passing.0)
+    starter.forecast(&passing.0)
 }
 
 #[derive(Deserialize)]
@@ -187,7 +187,7 @@ pub async fn start(
     Extension(session): Extension<Session>,
     Form(Starting { draft }): Form<Starting>,
 ) -> PageResult {
-    let trainer = may_train(&app, &session)?;
+    let starter = may_train(&app, &session)?;
     let mut processes = app.training.processes();
     let at = processes.drafts.iter().position(|(id, _)| *id == draft);
     let at = at.ok_or_else(|| PageError::missing("This plan does not exist any more: fill in the form again."))?;
@@ -202,7 +202,7 @@ pub async fn start(
     let started = configs(&app.folder).and_then(|configs| {
         let (config, log) = files(&configs, &name);
         atomic::write_bytes(&config, yaml.as_bytes())?;
-        let going = trainer.begin(&ProcessTask::Train { config: &config }, &log)?;
+        let going = starter.begin(&ProcessTask::Train { config: &config }, &log)?;
         Ok(StartedRun {
             name: name.clone(),
             directory: directory.clone(),
@@ -228,8 +228,8 @@ pub async fn start(
 
 /// Runs the demonstration.
 pub async fn demo(State(app): State<Arc<App>>, Extension(session): Extension<Session>) -> PageResult {
-    let trainer = may_train(&app, &session)?;
-    app.training.begin_demo(trainer.as_ref(), &app.folder)?;
+    let starter = may_train(&app, &session)?;
+    app.training.begin_demo(starter.as_ref(), &app.folder)?;
     Ok(Redirect::to("/").into_response())
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use gradus::device::DeviceChoice;
 use gradus::pretrained::TextFiles;
 use gradus_web::{
-    Answering, Form, LEASE_MINUTES, NewProject, Number, Role, Tool, Trainer, export_project, import_project, invite,
+    Answering, Form, LEASE_MINUTES, NewProject, Number, Role, RunStarter, Tool, export_project, import_project, invite,
     new_project, project_stats,
 };
 use serde_json::{Value, json};
@@ -293,7 +293,7 @@ fn annotations_lead_to_runs_and_back_to_people() {
     .expect("a project");
     let recorder = Arc::new(Recorder::default());
     let server =
-        Server::with(folder.path(), IpAddr::from([127, 0, 0, 1]), Some(Arc::clone(&recorder) as Arc<dyn Trainer>));
+        Server::with(folder.path(), IpAddr::from([127, 0, 0, 1]), Some(Arc::clone(&recorder) as Arc<dyn RunStarter>));
     let ada = person(&server, folder.path(), "ada", Role::Owner);
     let train = |fields: &[(&str, &str)]| ada.form("/annotate/tea/train", fields);
     assert_eq!(train(&[("form", "preference"), ("method", "reward")]).status, 422, "nothing was said yet");

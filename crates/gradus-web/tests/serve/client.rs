@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use gradus::device::DeviceChoice;
 use gradus::model::WeightFormat;
 use gradus::pretrained::TextFiles;
-use gradus_web::{Address, ComputeOptions, Options, Trainer, TrainingOptions, serve};
+use gradus_web::{Address, ComputeOptions, Options, RunStarter, TrainingOptions, serve};
 use serde_json::{Value, json};
 
 /// A server for a folder.
@@ -96,8 +96,8 @@ impl Server {
     }
 
     /// Serves `folder` at `host`, with `trainer` to start runs.
-    pub fn with(folder: &Path, host: IpAddr, trainer: Option<Arc<dyn Trainer>>) -> Self {
-        Self::of(folder, host, |options| options.trainer = trainer)
+    pub fn with(folder: &Path, host: IpAddr, starter: Option<Arc<dyn RunStarter>>) -> Self {
+        Self::of(folder, host, |options| options.starter = starter)
     }
 
     /// Serves `folder` at `host` with the training API.
@@ -109,7 +109,7 @@ impl Server {
     pub fn of(folder: &Path, host: IpAddr, set: impl FnOnce(&mut Options)) -> Self {
         let computing = ComputeOptions { device: DeviceChoice::cpu(), weights: WeightFormat::F32, places: 4 };
         let (folder, names, models) = (folder.to_owned(), Vec::new(), Vec::new());
-        let (training_api, trainer, weights, weights_token) = (None, None, Vec::new(), None);
+        let (training_api, starter, weights, weights_token) = (None, None, Vec::new(), None);
         let mut options = Options {
             folder,
             host,
@@ -119,7 +119,7 @@ impl Server {
             text: TextFiles::default(),
             computing,
             training_api,
-            trainer,
+            starter,
             weights,
             weights_token,
         };

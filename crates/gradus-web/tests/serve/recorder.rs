@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use gradus_web::{ProcessTask, RunningProcess, Trainer};
+use gradus_web::{ProcessTask, RunStarter, RunningProcess};
 use serde_json::{Value, json};
 
 /// Starts nothing, and records what it was asked to start.
@@ -35,7 +35,7 @@ impl RunningProcess for StartedProcess {
     }
 }
 
-impl Trainer for Recorder {
+impl RunStarter for Recorder {
     fn forecast(&self, config: &Path) -> gradus::Result<Value> {
         let text = fs::read_to_string(config).expect("the configuration is there");
         self.requests.lock().expect("it").push(format!("plan {text}"));

@@ -446,7 +446,7 @@ fn a_server_that_starts_again_goes_on() {
             places: 1,
         },
         training_api: Some(TrainingOptions::default()),
-        trainer: None,
+        starter: None,
         weights: Vec::new(),
         weights_token: None,
     };

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use gradus_web::{Role, Trainer, invite};
+use gradus_web::{Role, RunStarter, invite};
 use serde_json::json;
 
 use crate::client::{Server, Visitor, folder};
@@ -15,7 +15,7 @@ const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
 fn training(folder: &Path) -> (Server, Arc<Recorder>) {
     let recorder = Arc::new(Recorder::default());
-    (Server::with(folder, HERE, Some(Arc::clone(&recorder) as Arc<dyn Trainer>)), recorder)
+    (Server::with(folder, HERE, Some(Arc::clone(&recorder) as Arc<dyn RunStarter>)), recorder)
 }
 
 /// Creates a folder with a model, a reward model, rows and a run.
@@ -213,7 +213,7 @@ fn a_run_goes_on_by_its_place_in_the_list() {
 fn where_others_reach_the_server_only_owners_train() {
     let folder = full();
     let recorder = Arc::new(Recorder::default());
-    let server = Server::with(folder.path(), IpAddr::from([0, 0, 0, 0]), Some(recorder as Arc<dyn Trainer>));
+    let server = Server::with(folder.path(), IpAddr::from([0, 0, 0, 0]), Some(recorder as Arc<dyn RunStarter>));
     let visitor = Visitor::of(&server);
     let sign_in = |name: &str, role: Role| {
         let token = invite(folder.path(), name, role).expect("a token");

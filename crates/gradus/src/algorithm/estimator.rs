@@ -19,7 +19,7 @@ use crate::error::Result;
 use crate::learner::LearnerState;
 use crate::math::stats::Variance;
 use crate::math::{Divisor, Whiten};
-use crate::method::{Cast, Head, Lifetime, Problems, Role, Shared, Source, TrainedParts, Trainer};
+use crate::method::{Cast, Head, Lifetime, Problems, Role, Shared, Source, TrainedBy, TrainedParts};
 use crate::model::HeadLayers;
 use crate::settings::Settings;
 use crate::stats::{Mean, Stats};
@@ -322,15 +322,15 @@ impl CriticConfig {
         // A classifier cannot start a critic: it reads texts, not ids.
         let learned = cast.rewards.iter().find(|reward| reward.head == Head::SCALAR);
         let learned = learned.map(|reward| reward.source.clone());
-        let (source, trainer) = match self.trunk {
-            CriticTrunk::Shared => (Source::Trunk, Trainer::Run),
+        let (source, trained_by) = match self.trunk {
+            CriticTrunk::Shared => (Source::Trunk, TrainedBy::Run),
             CriticTrunk::Separate => {
                 let named = self.model.clone().map(Source::Named);
                 let parts = if self.freeze_trunk { TrainedParts::Head } else { TrainedParts::All };
-                (named.or(learned).unwrap_or(Source::Policy), Trainer::Own(self.learning_rate, parts))
+                (named.or(learned).unwrap_or(Source::Policy), TrainedBy::Own(self.learning_rate, parts))
             }
         };
-        let critic = Role { head: Head::Scalar(self.head), trainer, ..Role::frozen(source, shared) };
+        let critic = Role { head: Head::Scalar(self.head), trained_by, ..Role::frozen(source, shared) };
         Cast { critic: Some(critic), ..cast }
     }
 }

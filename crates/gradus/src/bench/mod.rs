@@ -249,13 +249,13 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
         report.generation.push(work::generation(sampled, &shape, batch_size, options, &report.machine)?);
     }
     drop(coarse);
-    // Moments and gradients take memory from the start, so the trainer exists only if training is measured.
+    // Moments and gradients take memory from the start, so the training exists only if training is measured.
     let Some(model) = model.filter(|_| trains) else { return Ok(report) };
-    let mut trainer = work::Trainer::new(model, options);
+    let mut training = work::TimedTraining::new(model, options);
     for &length in &options.lengths {
         for &batch_size in &options.batch_sizes {
             progress(&format!("training, {batch_size} rows of {length} tokens"));
-            report.training.push(trainer.measure(&shape, (batch_size, length), &report.machine)?);
+            report.training.push(training.measure(&shape, (batch_size, length), &report.machine)?);
         }
     }
     Ok(report)

@@ -22,15 +22,15 @@ use crate::train::offline::{Halt, optimize};
 const LEARNING_RATE: f64 = 1e-6;
 
 /// A model in training.
-pub struct Trainer {
+pub struct TimedTraining {
     learner: Learner<CausalLm>,
     settings: StepSettings,
     repetitions: usize,
     compute: Precision,
 }
 
-impl Trainer {
-    /// Creates a trainer for `model`, which must be on a device with autodiff.
+impl TimedTraining {
+    /// Prepares the training for `model`, which must be on a device with autodiff.
     pub fn new(model: CausalLm, options: &Options) -> Self {
         let defaults = TrainConfig::default();
         let settings = StepSettings {

@@ -32,8 +32,8 @@ pub struct Role {
     pub head: Head,
     /// Format of untrained weights: all weights of a frozen model, or the base of one with an adapter.
     pub weights: WeightFormat,
-    /// Trainer of its weights.
-    pub trainer: Trainer,
+    /// TrainedBy of its weights.
+    pub trained_by: TrainedBy,
     /// How long it stays in memory.
     pub lifetime: Lifetime,
     /// Number of layers that are held; `None` for all.
@@ -57,7 +57,7 @@ pub enum Source {
 
 /// What updates a model's weights.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Trainer {
+pub enum TrainedBy {
     /// Nothing: the model is frozen.
     Nobody,
     /// The run's optimizer.
@@ -87,7 +87,7 @@ pub enum Lifetime {
 impl Cast {
     /// Creates a cast with only a policy with `head`, and the models that its evaluations use.
     pub fn alone(shared: &Shared<'_>, head: Head) -> Self {
-        let policy = Role { head, trainer: Trainer::Run, ..Role::frozen(Source::Start, shared) };
+        let policy = Role { head, trained_by: TrainedBy::Run, ..Role::frozen(Source::Start, shared) };
         let metrics = shared
             .train
             .evaluation
@@ -145,8 +145,8 @@ impl Role {
     pub fn frozen(source: Source, shared: &Shared<'_>) -> Self {
         let weights = shared.train.frozen_weights.unwrap_or(shared.train.compute.into());
         let display_name = "the reference";
-        let (trainer, lifetime) = (Trainer::Nobody, Lifetime::WholeRun);
-        Self { source, head: Head::Language, weights, trainer, lifetime, layers: None, display_name }
+        let (trained_by, lifetime) = (TrainedBy::Nobody, Lifetime::WholeRun);
+        Self { source, head: Head::Language, weights, trained_by, lifetime, layers: None, display_name }
     }
 
     /// Creates the role of a model that a metric uses. Metrics compute in f32, like the tools that they reproduce.

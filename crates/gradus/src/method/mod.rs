@@ -13,7 +13,7 @@ mod sampling;
 
 use serde_json::{Map, Value};
 
-pub use cast::{Cast, Head, Lifetime, Role, Source, TrainedParts, Trainer};
+pub use cast::{Cast, Head, Lifetime, Role, Source, TrainedBy, TrainedParts};
 pub use iteration::Iteration;
 pub use keys::{RolloutKeys, describe_defaults, flattened};
 pub use preset::Preset;

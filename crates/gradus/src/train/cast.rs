@@ -5,13 +5,13 @@ use super::player::Player;
 use super::prepare::Start;
 use crate::config::Plan;
 use crate::error::{Error, Result};
-use crate::method::{Cast, Head, Role, Source, Trainer};
+use crate::method::{Cast, Head, Role, Source, TrainedBy};
 use crate::model::{ModelDir, ModelShape, open_model};
 
 /// Selects the head of a model that scores texts: its files determine whether it is an encoder or a decoder.
 fn judging(role: &Role, dir: &ModelDir) -> Role {
-    let is_judge = match role.trainer {
-        Trainer::Nobody => role.head != Head::Language,
+    let is_judge = match role.trained_by {
+        TrainedBy::Nobody => role.head != Head::Language,
         _ => role.head == Head::SCALAR && role.source == Source::Start,
     };
     let head = if dir.is_encoder() { Head::Labels } else { Head::SCALAR };

@@ -12,7 +12,7 @@ use super::player::Player;
 
 use crate::data::{Content, Message, Request, Row, RowData};
 use crate::error::{Error, Result};
-use crate::method::{Cast, Trainer};
+use crate::method::{Cast, TrainedBy};
 use crate::model::Rows;
 use crate::run::{DataFingerprint, RowsFingerprint};
 
@@ -50,7 +50,7 @@ pub(crate) fn check(expected: &DataFingerprint, found: &DataFingerprint) -> Resu
 /// [`Error::Io`] if files cannot be read.
 pub(crate) fn of_models(cast: &Cast<Player>, adapts: bool) -> Result<BTreeMap<String, String>> {
     let players = [Some(&cast.policy), cast.critic.as_ref(), cast.reference.as_ref()].into_iter().flatten();
-    let read_again = |player: &&Player| adapts || player.role.trainer == Trainer::Nobody;
+    let read_again = |player: &&Player| adapts || player.role.trained_by == TrainedBy::Nobody;
     let mut fingerprints = BTreeMap::new();
     for player in players.chain(&cast.rewards).chain(&cast.metrics).filter(read_again) {
         if !fingerprints.contains_key(&player.name) {

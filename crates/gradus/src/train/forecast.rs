@@ -15,7 +15,7 @@ use crate::learner::optimizer::MomentFormat;
 use crate::machine::Machine;
 use crate::memory::terms::{Adapter, Head, Model, Moments};
 use crate::memory::{Forecast, Reference, RowSize, Sampling, Steps, Workload};
-use crate::method::{Cast, Iteration, Lifetime, RolloutKeys, TrainedParts, Trainer};
+use crate::method::{Cast, Iteration, Lifetime, RolloutKeys, TrainedBy, TrainedParts};
 use crate::model::{Rows, Support};
 use crate::objective::OfflineMethod;
 use crate::observer::Observer;
@@ -227,7 +227,8 @@ fn tokenizer_bytes(start: &Start) -> u64 {
 
 /// Adds a critic with its own trunk. It starts as a configured model, as the reward model, or as the policy.
 fn with_critic(plan: &Plan, start: &Start, cast: &Cast<Player>, workload: Workload) -> Result<Workload> {
-    let Some(player) = cast.critic.as_ref().filter(|player| matches!(player.role.trainer, Trainer::Own(..))) else {
+    let Some(player) = cast.critic.as_ref().filter(|player| matches!(player.role.trained_by, TrainedBy::Own(..)))
+    else {
         return Ok(workload);
     };
     let (critic, shared) = match workload.policy.adapter {
@@ -235,7 +236,7 @@ fn with_critic(plan: &Plan, start: &Start, cast: &Cast<Player>, workload: Worklo
         Some(_) => (Model { head: player.role.head, ..on_shared_base(workload.policy) }, 0),
         None => (bare(player), bare(player).weights()),
     };
-    let head_alone = matches!(player.role.trainer, Trainer::Own(_, TrainedParts::Head));
+    let head_alone = matches!(player.role.trained_by, TrainedBy::Own(_, TrainedParts::Head));
     let critic = Model { head_alone, ..critic };
     Ok(Workload { critic: Some(critic), shared_at_first: workload.shared_at_first + shared, ..workload })
 }

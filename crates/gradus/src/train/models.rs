@@ -21,7 +21,7 @@ use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::learner::Learner;
 use crate::learner::optimizer::{Optimizer, OptimizerConfig};
-use crate::method::{Cast, Head, TrainedParts, Trainer};
+use crate::method::{Cast, Head, TrainedBy, TrainedParts};
 use crate::metric_models::MetricModels;
 use crate::model::adapter::{Adaptable, PeftConfig, TaskType};
 use crate::model::{CausalLm, Layers, ModelDir, RewardModel};
@@ -113,7 +113,7 @@ impl Models<'_> {
     pub fn critic(&self, policy: &CausalLm, settings: &Settings) -> Result<(Option<Critic>, Option<ValueHead>)> {
         let Some(player) = &self.cast.critic else { return Ok((None, None)) };
         let kept = self.checkpoint.map(|checkpoint| checkpoint.path.join("critic"));
-        let Trainer::Own(learning_rate, parts) = player.role.trainer else {
+        let TrainedBy::Own(learning_rate, parts) = player.role.trained_by else {
             return Ok((Some(Critic::Shared), Some(self.value_head(kept.as_deref(), policy)?)));
         };
         let adapts = policy.adapter().is_some();
