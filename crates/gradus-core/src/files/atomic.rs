@@ -9,6 +9,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::durable;
 use crate::error::{Error, Result};
 
 /// Writes `path` through `write`. On any failure `path` is unchanged.
@@ -21,7 +22,7 @@ pub fn write_file(path: &Path, write: impl FnOnce(&mut dyn Write) -> std::io::Re
         let mut file = BufWriter::new(File::create_new(&temporary)?);
         write(&mut file)?;
         file.flush()?;
-        file.get_ref().sync_all()?;
+        durable::sync(file.get_ref())?;
         drop(file);
         fs::rename(&temporary, path)?;
         sync_directory(parent(path))
@@ -52,7 +53,7 @@ pub fn write_path(path: &Path, write: impl FnOnce(&Path) -> Result<()>) -> Resul
     let directory = sibling(path, "tmp");
     let temporary = directory.join(path.file_name().unwrap_or_default());
     let renamed = || {
-        File::open(&temporary)?.sync_all()?;
+        durable::sync(&File::open(&temporary)?)?;
         fs::rename(&temporary, path)?;
         sync_directory(parent(path))
     };
@@ -171,7 +172,7 @@ pub fn remove_dir(path: &Path) -> Result<()> {
 /// # Errors
 /// [`Error::Io`].
 pub fn sync_file(path: &Path) -> Result<()> {
-    match File::open(path).and_then(|file| file.sync_all()) {
+    match File::open(path).and_then(|file| durable::sync(&file)) {
         Err(source) if source.kind() != std::io::ErrorKind::NotFound => Err(Error::io(path, source)),
         _ => Ok(()),
     }
@@ -264,7 +265,7 @@ fn sync_tree(directory: &Path) -> Result<()> {
         if kind.is_dir() {
             sync_tree(&path)?;
         } else if kind.is_file() {
-            File::open(&path).and_then(|file| file.sync_all()).map_err(|source| Error::io(&path, source))?;
+            File::open(&path).and_then(|file| durable::sync(&file)).map_err(|source| Error::io(&path, source))?;
         }
     }
     sync_directory(directory).map_err(|source| Error::io(directory, source))
@@ -272,7 +273,7 @@ fn sync_tree(directory: &Path) -> Result<()> {
 
 /// Makes a rename in `directory` durable. Not every platform can open a directory; there the file system is responsible.
 pub(super) fn sync_directory(directory: &Path) -> std::io::Result<()> {
-    if cfg!(unix) { File::open(directory)?.sync_all() } else { Ok(()) }
+    if cfg!(unix) { durable::sync(&File::open(directory)?) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 pub mod atomic;
 pub mod cache;
+pub mod durable;
 mod network;
 pub mod output;
 

@@ -9,6 +9,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Component, Path, PathBuf};
 
 use super::atomic::{self, parent, sibling, sync_directory};
+use super::durable;
 use crate::error::{Diagnostic, Error, Result};
 
 /// Outputs of one command.
@@ -198,7 +199,7 @@ impl OutputFile {
         let created = fs::File::create_new(&temporary).map_err(io)?;
         staged.temporary = Some(temporary);
         let mut file = BufWriter::new(created);
-        write(&mut file).and_then(|()| file.flush()).and_then(|()| file.get_ref().sync_all()).map_err(io)?;
+        write(&mut file).and_then(|()| file.flush()).and_then(|()| durable::sync(file.get_ref())).map_err(io)?;
         Ok(staged)
     }
 }

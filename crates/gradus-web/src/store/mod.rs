@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use gradus::files::durable::SQLITE_SYNCHRONOUS;
 use gradus::{Error, Result};
 use ring::hmac;
 use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
@@ -85,8 +86,9 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
 /// Switches to a write-ahead log, which readers need not wait for. If two processes switch at once, SQLite rejects one immediately.
 fn log_changes(connection: &Connection) -> rusqlite::Result<()> {
     let mut tries = 0;
+    let pragmas = format!("PRAGMA journal_mode = WAL; PRAGMA synchronous = {SQLITE_SYNCHRONOUS};");
     loop {
-        match connection.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;") {
+        match connection.execute_batch(&pragmas) {
             Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) && tries < PAUSES => {
                 tries += 1;
                 std::thread::sleep(PAUSE);

@@ -6,6 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
+use gradus::files::durable::SQLITE_SYNCHRONOUS;
 use gradus::{Error, Result};
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -81,9 +82,9 @@ impl Journal {
         let path = folder.join(FILE);
         let open = || {
             let file = Connection::open(&path)?;
-            file.execute_batch(
-                "PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;",
-            )?;
+            file.execute_batch(&format!(
+                "PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = WAL; PRAGMA synchronous = {SQLITE_SYNCHRONOUS};"
+            ))?;
             file.execute_batch(&format!("BEGIN EXCLUSIVE; {TABLES} COMMIT;"))?;
             Ok(file)
         };

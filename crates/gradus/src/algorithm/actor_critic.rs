@@ -1,14 +1,26 @@
 //! Passes over the rollouts that train policy and critic together, shared by PPO and A2C.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use super::actor::{Actor, lengths};
 use super::estimator::Estimator;
-use super::ppo::TargetKlOver;
 use super::step::{Learners, MiniBatch, OldLogprobs, PassStats, PolicyLoss};
 use super::{Advantages, Experience, Update, mini_batches};
 use crate::learner::Learner;
 use crate::model::DropoutStream;
 use crate::rollout::StopReason;
 use crate::stats::{Stats, StepReport};
+
+/// Time at which the distance to the sampling policy is checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TargetKlOver {
+    /// After each pass over the rollouts.
+    Pass,
+    /// Before the step of each mini-batch.
+    MiniBatch,
+}
 
 /// Settings of the passes over the rollouts.
 #[derive(Debug, Clone)]

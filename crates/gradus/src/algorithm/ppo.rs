@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::actor::Actor;
 use super::actor_critic::ActorCriticPasses;
+pub use super::actor_critic::TargetKlOver;
 use super::critic::Critic;
 pub use super::estimator::{
     AdvantageKeys, CriticConfig, CriticTrunk, KlConfig, KlEstimator, KlUnit, WhitenedOver, WhiteningConfig,
@@ -127,16 +128,6 @@ pub enum ClippedError {
     Larger,
     /// The clipped one (Stable-Baselines3, RL4LMs).
     Clipped,
-}
-
-/// Time at which the distance to the sampling policy is checked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum TargetKlOver {
-    /// After each pass over the rollouts.
-    Pass,
-    /// Before the step of each mini-batch.
-    MiniBatch,
 }
 
 /// RL4LMs' IMDB recipe. Its buffer of 128 × 10 transitions holds 27 completions of 48 tokens. Here 28 completions make

@@ -12,6 +12,7 @@ use super::{
     connect, failure,
 };
 use crate::error::{Error, Result};
+use crate::files::durable::SQLITE_SYNCHRONOUS;
 use crate::files::{atomic, network_file_system};
 use crate::run::metrics::readable;
 
@@ -177,7 +178,7 @@ pub(super) fn prepare(path: &Path, connection: &Connection, step: usize, is_shar
     // With a write-ahead log, readers do not block the writer. It needs shared memory, which processes on different machines do not have.
     let journal = if is_shared { "DELETE" } else { "WAL" };
     connection.pragma_update_and_check(None, "journal_mode", journal, |_| Ok(())).map_err(error)?;
-    connection.pragma_update(None, "synchronous", "FULL").map_err(error)?;
+    connection.pragma_update(None, "synchronous", SQLITE_SYNCHRONOUS).map_err(error)?;
     let work = if tables == 0 {
         format!(
             "{SCHEMA} {TEST_ROLLOUTS} ALTER TABLE test_rollouts ADD COLUMN episode TEXT; PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION};"
