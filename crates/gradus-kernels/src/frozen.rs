@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use burn::tensor::{Device, Tensor, TensorData};
 
-use crate::fused::{Dense, Op, apply, is_cpu, read, supports};
-use crate::host::host_values;
+use crate::fused::{Dense, Op, apply, is_cpu, supports};
+use crate::host::{host_values, read};
 use crate::linear::{self, Layout};
 use crate::product::{Mat, PackedMatrix, Precision, WeightFormat};
 use crate::quantized::Quantized;
@@ -51,11 +51,10 @@ impl FrozenWeight {
             return Self { held: Arc::new(Held::OnGpu(narrow)), copies };
         }
         let [rows, columns] = weight.dims();
-        read(weight, move |weight| {
-            let matrix = Mat::dense(weight.values(), rows, columns);
-            let matrix = if layout == Layout::OutIn { matrix.t() } else { matrix };
-            PackedMatrix::new(matrix, format).into()
-        })
+        let weight = read(weight);
+        let matrix = Mat::dense(weight.values(), rows, columns);
+        let matrix = if layout == Layout::OutIn { matrix.t() } else { matrix };
+        PackedMatrix::new(matrix, format).into()
     }
 
     /// Takes over a quantized weight without changing a bit.

@@ -6,7 +6,7 @@
 //! float tensors. An op has one output. Several results are stacked as rows of one tensor.
 
 use std::fmt::Debug;
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, LazyLock};
 
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
@@ -410,46 +410,6 @@ pub(crate) fn apply_on_gpu<const R: usize>(op: impl crate::gpu::GpuOp, inputs: V
 
 fn run<const R: usize>(passes: Passes, inputs: Vec<DispatchTensor>) -> Tensor<R> {
     Tensor::from_dispatch(<Dispatch as FusedBackend>::fused(Inputs::new(inputs), OpHandle(passes)))
-}
-
-/// Passes the values of a tensor to `read`. CPU tensors are read in place, without a copy.
-pub(crate) fn read<const R: usize, T: Send + 'static>(
-    tensor: Tensor<R>,
-    read: impl FnOnce(&Dense) -> T + Send + 'static,
-) -> T {
-    if !is_cpu(&tensor.device()) {
-        let dims = tensor.dims();
-        return read(&Dense::new(tensor.into_data().try_into_vec().expect("f32"), &dims));
-    }
-    let result = Arc::new(Mutex::new(None));
-    let into = Arc::clone(&result);
-    let callback: ReadCallback = Box::new(move |dense| *into.lock().expect("one reader") = Some(read(dense)));
-    let _empty: Tensor<1> = apply(Read(Mutex::new(Some(callback))), vec![tensor.inner().into_dispatch()]);
-    let mut result = result.lock().expect("one reader");
-    result.take().expect("the forward pass has run")
-}
-
-type ReadCallback = Box<dyn FnOnce(&Dense) + Send>;
-
-/// An operation that only reads its input.
-struct Read(Mutex<Option<ReadCallback>>);
-
-impl Debug for Read {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Read")
-    }
-}
-
-impl Op for Read {
-    fn forward(&self, inputs: &[Dense]) -> (Dense, Vec<Dense>) {
-        let callback = self.0.lock().expect("one reader").take().expect("read once");
-        callback(&inputs[0]);
-        (Dense::new(Vec::new(), &[0]), Vec::new())
-    }
-
-    fn backward(&self, _: &[Dense], _: &Dense, _: &[bool]) -> Vec<Option<Dense>> {
-        vec![None]
-    }
 }
 
 #[cfg(test)]

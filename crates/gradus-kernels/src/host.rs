@@ -9,17 +9,12 @@ use crate::fused::Dense;
 
 /// The values of a tensor on the host, in row-major order.
 #[derive(Debug, Clone)]
-pub struct HostValues(Values);
-
-#[derive(Debug, Clone)]
-enum Values {
-    Here(Dense),
-    Read(Vec<f32>),
-}
+pub struct HostValues(Dense);
 
 impl From<Vec<f32>> for HostValues {
     fn from(values: Vec<f32>) -> Self {
-        Self(Values::Read(values))
+        let size = values.len();
+        Self(Dense::new(values, &[size]))
     }
 }
 
@@ -27,21 +22,21 @@ impl Deref for HostValues {
     type Target = [f32];
 
     fn deref(&self) -> &[f32] {
-        match &self.0 {
-            Values::Here(dense) => dense.values(),
-            Values::Read(values) => values,
-        }
+        self.0.values()
     }
 }
 
-/// Returns the values of `tensor`, which may have any shape and is not tracked by autodiff. Nothing is copied on the CPU.
+/// Returns the values of `tensor`, which may have any shape, without autodiff. Nothing is copied on the CPU.
 pub fn host_values<const R: usize>(tensor: Tensor<R>) -> HostValues {
-    HostValues(match dense(tensor) {
-        Ok(dense) => Values::Here(dense),
-        Err(tensor) => {
-            let data = tensor.into_data_as::<f32>();
-            Values::Read(data.try_into_vec().expect("the data was just converted to f32"))
-        }
+    HostValues(read(tensor))
+}
+
+/// Returns `tensor` without autodiff on the CPU. Nothing is copied if it lies there.
+pub(crate) fn read<const R: usize>(tensor: Tensor<R>) -> Dense {
+    dense(tensor.inner()).unwrap_or_else(|tensor| {
+        let dims = tensor.dims();
+        let data = tensor.into_data_as::<f32>();
+        Dense::new(data.try_into_vec().expect("the data was just converted to f32"), &dims)
     })
 }
 

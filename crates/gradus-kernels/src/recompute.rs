@@ -13,9 +13,10 @@ use burn::tensor::{Gradients, Tensor};
 #[cfg(feature = "gpu")]
 use burn_cubecl::{kernel::into_contiguous, tensor::CubeTensor};
 
-use crate::fused::{Dense, MANY, Op, apply, has_kernels, read};
+use crate::fused::{Dense, MANY, Op, apply, has_kernels};
 #[cfg(feature = "gpu")]
 use crate::gpu::{GpuOp, cube_of, tensor_of};
+use crate::host::read;
 
 /// Computes `run(module, x_nd)`, and computes it again in the backward pass instead of keeping the intermediate results.
 ///
@@ -108,7 +109,7 @@ impl Value for Dense {
     }
 
     fn of<const R: usize>(tensor: Tensor<R>) -> Self {
-        read(tensor, Self::clone)
+        read(tensor)
     }
 }
 

@@ -8,7 +8,7 @@ use rayon::prelude::*;
 
 use super::{CacheRow, Keys, Memory, Pass};
 use crate::attention::{AttentionShape, DistanceBias, PositionBias, add};
-use crate::fused::{Dense, read};
+use crate::host::read;
 use crate::parts::zeros;
 use crate::product::{Mat, Precision, Product};
 use crate::simd::{simd, softmax_in_place};
@@ -233,7 +233,7 @@ impl Memory<KvBuffer> {
         let bias = pass.bias.map(|PositionBias { weight_hr, buckets }| {
             let [positions, lengths] = [0, 1].map(|i| pass.rows.iter().map(move |row| self.place(pass, row)[i]));
             let longest = positions.map(|position| position + 1).chain(lengths).max().unwrap_or(0);
-            DistanceBias::new(buckets, &read(weight_hr.clone(), Dense::clone), longest)
+            DistanceBias::new(buckets, &read(weight_hr.clone()), longest)
         });
         let mut output = zeros(pass.rows.len() * q.width);
         let mut rest = &mut output[..];

@@ -15,7 +15,8 @@ use std::ops::Range;
 use burn::tensor::{Tensor, TensorData};
 
 use crate::attention::{AttentionShape, PositionBias};
-use crate::fused::{Dense, is_cpu, read};
+use crate::fused::{Dense, is_cpu};
+use crate::host::read;
 use crate::segments::Segments;
 use host::Rows;
 
@@ -128,7 +129,7 @@ impl LayerCache {
         if !is_cpu(&k_nd.device()) {
             return self.device.put_prompts(first, &tokens, [k_nd, v_nd]);
         }
-        let (k, v, [_, width, _]) = (dense(k_nd), dense(v_nd), self.shape.widths());
+        let (k, v, [_, width, _]) = (read(k_nd), read(v_nd), self.shape.widths());
         let parts = [&k, &v].map(|x| Rows { values: x.values(), stride: width, offset: 0, width });
         self.host.put_prompts(&self.shape, first, tokens, parts);
     }
@@ -140,7 +141,7 @@ impl LayerCache {
             return self.add_prompts(k, v, segments);
         }
         let (tokens, first) = self.number(segments);
-        let qkv = dense(qkv_nd);
+        let qkv = read(qkv_nd);
         let [_, k, v] = side_by_side(&self.shape, &qkv);
         self.host.put_prompts(&self.shape, first, tokens, [k, v]);
     }
@@ -233,7 +234,7 @@ impl LayerCache {
             self.device.put(&pass, self.capacity, [k_bd, v_bd]);
             return self.device.attend(&pass, q_bd);
         }
-        let (parts, widths) = ([q_bd, k_bd, v_bd].map(dense), shape.widths());
+        let (parts, widths) = ([q_bd, k_bd, v_bd].map(read), shape.widths());
         let part = |i: usize| Rows { values: parts[i].values(), stride: widths[i], offset: 0, width: widths[i] };
         self.host.put(&pass, self.capacity, [part(1), part(2)]);
         let output = self.host.attend(&pass, part(0));
@@ -250,7 +251,7 @@ impl LayerCache {
             let [q, k, v] = self.split(qkv_bd);
             return self.extend(q, k, v, rows, scale);
         }
-        let (pass, qkv) = (self.pass(Keys::Row, None, rows, scale), dense(qkv_bd));
+        let (pass, qkv) = (self.pass(Keys::Row, None, rows, scale), read(qkv_bd));
         let [q, k, v] = side_by_side(&shape, &qkv);
         self.host.put(&pass, self.capacity, [k, v]);
         let output = self.host.attend(&pass, q);
@@ -267,7 +268,7 @@ impl LayerCache {
         if !is_cpu(&device) {
             return self.device.attend(&pass, q_bd);
         }
-        let (q, width) = (dense(q_bd), self.shape.widths()[0]);
+        let (q, width) = (read(q_bd), self.shape.widths()[0]);
         let output = self.host.attend(&pass, Rows { values: q.values(), stride: width, offset: 0, width });
         Tensor::from_data(TensorData::new(output, [rows.len(), width]), &device)
     }
@@ -289,11 +290,6 @@ impl LayerCache {
         let widths = self.shape.widths();
         std::array::from_fn(|i| qkv_nd.clone().narrow(1, widths[..i].iter().sum(), widths[i]))
     }
-}
-
-/// Values of a CPU tensor in place, even if other handles share them.
-fn dense(tensor: Tensor<2>) -> Dense {
-    read(tensor, Dense::clone)
 }
 
 /// Queries, keys and values within one tensor.
