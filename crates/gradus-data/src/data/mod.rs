@@ -17,7 +17,7 @@ pub mod feedback;
 mod filter;
 mod foreign;
 mod grounded;
-mod hub;
+mod hub_rows;
 mod implicit;
 mod json;
 mod labeled;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::reader::extension;
 use super::splits::{Source, canonical, choose, choose_split, is_data_file, is_text_file, no_data_file, split_of};
-use super::{hub, saved};
+use super::{hub_rows, saved};
 use crate::hub::OnProgress;
 use crate::{Error, Result};
 
@@ -29,11 +29,11 @@ pub fn resolve(name: &str, on_progress: OnProgress<'_>) -> Result<Source> {
             return local(Path::new(before), Some(split));
         }
         if looks_like_hub_name(before) {
-            return hub::fetch(before, None, Some(split), on_progress);
+            return hub_rows::fetch(before, None, Some(split), on_progress);
         }
     }
     if looks_like_hub_name(name) {
-        return hub::fetch(name, None, None, on_progress);
+        return hub_rows::fetch(name, None, None, on_progress);
     }
     Err(Error::data(path, None, "no such file or directory"))
 }
@@ -50,7 +50,7 @@ pub fn resolve_split(name: &str, folder: Option<&str>, split: &str, on_progress:
         return local(inner.as_deref().unwrap_or(path), Some(split));
     }
     if looks_like_hub_name(name) {
-        return hub::fetch(name, folder, Some(split), on_progress);
+        return hub_rows::fetch(name, folder, Some(split), on_progress);
     }
     Err(Error::data(path, None, "no such file or directory"))
 }

@@ -11,7 +11,7 @@ use super::adapter::{CONFIG_FILE, PeftConfig, TaskType};
 use super::classifier::{Scope, Task};
 use super::config_check;
 use super::family::{EncoderFamily, Family, defaults};
-use super::hub;
+use super::hub_model::resolve;
 use crate::error::{Error, Result};
 use crate::files::{self, atomic};
 
@@ -262,11 +262,10 @@ impl ModelDir {
                 return Err(Error::model(path, "an adapter without the name of its base model")
                     .with_hint("pass its base as `--model` and this directory as `--adapter`"));
             };
-            let base =
-                hub::resolve(base, &mut |_, _, _| {}).and_then(|base| Self::open_model(&base)).map_err(|error| {
-                    Error::model(path, format!("its base `{base}` cannot be opened: {error}"))
-                        .with_hint("pass the base as `--model` and this directory as `--adapter`")
-                })?;
+            let base = resolve(base, &mut |_, _, _| {}).and_then(|base| Self::open_model(&base)).map_err(|error| {
+                Error::model(path, format!("its base `{base}` cannot be opened: {error}"))
+                    .with_hint("pass the base as `--model` and this directory as `--adapter`")
+            })?;
             return Ok(base.with(adapter));
         }
         Self::open_model(path)
@@ -690,5 +689,5 @@ fn kind(value: &Value) -> &'static str {
 /// # Errors
 /// When there is none, or it is not a model directory.
 pub fn open_model(name: &str) -> Result<ModelDir> {
-    ModelDir::open(&hub::resolve(name, &mut |_, _, _| {})?)
+    ModelDir::open(&resolve(name, &mut |_, _, _| {})?)
 }
