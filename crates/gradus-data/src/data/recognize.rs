@@ -46,21 +46,27 @@ pub fn recognize(columns: &Map<String, Value>, options: &LoadOptions) -> Result<
         (has("question") && has("answer"), RowKind::QuestionAnswer),
         (has("prompt"), RowKind::Prompt),
     ];
-    let is_pair = |kind: RowKind| {
-        matches!(
-            kind,
-            RowKind::TokenPreference | RowKind::ShareGptPreference | RowKind::Preference | RowKind::ImplicitPreference
-        )
-    };
-    let fits = |kind: RowKind| match options.need {
+    match candidates.iter().find(|(found, kind)| *found && suits(*kind, columns, options.need)) {
+        Some((_, kind)) => Ok(*kind),
+        None => Err(refusal(columns, options)),
+    }
+}
+
+/// Whether rows of this kind, with these columns, suit the purpose.
+fn suits(kind: RowKind, columns: &Map<String, Value>, need: Need) -> bool {
+    let is_pair = matches!(
+        kind,
+        RowKind::TokenPreference | RowKind::ShareGptPreference | RowKind::Preference | RowKind::ImplicitPreference
+    );
+    match need {
         Need::Any | Need::Columns => true,
         // Undesirable completions must not be trained on silently. For other purposes, a label is a column like any other.
         Need::Sft => !matches!(
             kind,
             RowKind::Prompt | RowKind::TokenPreference | RowKind::Feedback | RowKind::Unpaired | RowKind::Words
         ),
-        Need::Preference => is_pair(kind),
-        Need::Unpaired => kind == RowKind::Unpaired || (is_pair(kind) && kind != RowKind::TokenPreference),
+        Need::Preference => is_pair,
+        Need::Unpaired => kind == RowKind::Unpaired || (is_pair && kind != RowKind::TokenPreference),
         Need::Prompt => !matches!(
             kind,
             RowKind::TokenPreference
@@ -80,16 +86,18 @@ pub fn recognize(columns: &Map<String, Value>, options: &LoadOptions) -> Result<
                     | RowKind::Tokens
                     | RowKind::Messages
                     | RowKind::Text
-            ) || (is_pair(kind) && !has("completion") && !has("input_ids"))
+            ) || (is_pair && !columns.contains_key("completion") && !columns.contains_key("input_ids"))
         }
-    };
-    if let Some((_, kind)) = candidates.iter().find(|(found, kind)| *found && fits(*kind)) {
-        return Ok(*kind);
     }
+}
+
+/// Explains that no format fits the purpose of the rows: a message and a hint.
+fn refusal(columns: &Map<String, Value>, options: &LoadOptions) -> (String, String) {
+    let has = |name: &str| columns.contains_key(name);
     if feedback::fits(columns) {
         let hint = "`gradus data convert --to preference` converts it to pairs, `--to r1` and `--to r2` to rows of \
                     segments with labels";
-        return Err(("rows with feedback must be converted before training".into(), hint.into()));
+        return ("rows with feedback must be converted before training".into(), hint.into());
     }
     let column = match options.need {
         Need::Preference if has("chosen") => "rejected",
@@ -100,14 +108,14 @@ pub fn recognize(columns: &Map<String, Value>, options: &LoadOptions) -> Result<
         Need::Prompt | Need::Score | Need::Unpaired => "prompt",
         Need::Any | Need::Columns => {
             let hint = format!("{FORMS}; name your own columns, such as `--column prompt=YOURS`");
-            return Err((format!("no known form in the columns {}", names(columns)), hint));
+            return (format!("no known form in the columns {}", names(columns)), hint);
         }
     };
     if options.need == Need::Unpaired
         && let Some(value) = columns.get(column).filter(|_| column == "label")
         && let Err(message) = unpaired::label(unpaired::label_column(options), value)
     {
-        return Err((message, "write true or false, or 1 or 0, in this column: other words are not accepted".into()));
+        return (message, "write true or false, or 1 or 0, in this column: other words are not accepted".into());
     }
     let renamed = |column: &str| {
         let same = columns.keys().find(|name| name.trim().eq_ignore_ascii_case(column));
@@ -127,7 +135,7 @@ pub fn recognize(columns: &Map<String, Value>, options: &LoadOptions) -> Result<
             format!("{FORMS}; `--column {column}=YOURS` names your own")
         }
     };
-    Err((format!("missing column `{column}` (found {})", names(columns)), hint))
+    (format!("missing column `{column}` (found {})", names(columns)), hint)
 }
 
 /// Reads a row as `kind`. Returns its data and the remaining columns.

@@ -87,7 +87,63 @@ pub(super) fn read(path: &Path, class: Option<Convention>, config: &Value) -> Re
 }
 
 fn of_class(model: &Model, class: Convention, config: &Value) -> Result<Value, String> {
-    let flag = |name: &str, default: bool| config.get(name).and_then(Value::as_bool).unwrap_or(default);
+    let Pieces { pieces, unknown, added } = pieces(model, class, config)?;
+    let ids: HashMap<&str, usize> = pieces.iter().enumerate().map(|(id, (piece, _))| (piece.as_str(), id)).collect();
+    if ids.len() < pieces.len() {
+        let twice = pieces.iter().enumerate().find(|(id, (piece, _))| ids[piece.as_str()] != *id);
+        return Err(format!("the piece `{}` exists twice", twice.map_or("", |(_, (piece, _))| piece)));
+    }
+    let has_bytes = matches!(class, Convention::Llama | Convention::Gemma);
+    let core = match model.trainer.as_ref().and_then(|trainer| trainer.model_type).unwrap_or(1) {
+        1 => json!({ "type": "Unigram", "unk_id": unknown, "vocab": pieces, "byte_fallback": has_bytes }),
+        2 => {
+            let unk = model.trainer.as_ref().and_then(|trainer| trainer.unk_piece.as_deref()).unwrap_or("<unk>");
+            json!({
+                "type": "BPE", "dropout": null, "unk_token": unk, "continuing_subword_prefix": null,
+                "end_of_word_suffix": null, "fuse_unk": true, "byte_fallback": has_bytes, "ignore_merges": false,
+                "vocab": ids, "merges": merges(&pieces, &ids),
+            })
+        }
+        _ => return Err("it cuts texts into words or characters, which is not supported".to_owned()),
+    };
+    let added: Vec<Value> = added
+        .iter()
+        .filter_map(|(token, special)| {
+            // A mask token absorbs the spaces before it.
+            let lstrip = token == class.token("mask_token").unwrap_or("") && class != Convention::Deberta;
+            Some(json!({
+                "id": ids.get(token.as_str())?, "content": token, "single_word": false, "lstrip": lstrip, "rstrip": false,
+                "normalized": false, "special": special,
+            }))
+        })
+        .collect();
+    let decoder = if has_bytes {
+        let strip = json!({ "type": "Strip", "content": " ", "start": 1, "stop": 0 });
+        let strip = (class == Convention::Llama && flag(config, "add_prefix_space", true)).then_some(strip);
+        let steps = [replace(string(SPACE), " "), json!({ "type": "ByteFallback" }), json!({ "type": "Fuse" })];
+        json!({ "type": "Sequence", "decoders": steps.into_iter().chain(strip).collect::<Vec<_>>() })
+    } else {
+        metaspace(config, true)
+    };
+    Ok(json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": added,
+        "normalizer": normalizer(model, class, config), "pre_tokenizer": pre_tokenizer(class, config),
+        "post_processor": around(class, config, &ids)?, "decoder": decoder, "model": core,
+    }))
+}
+
+/// The pieces of a tokenizer.
+struct Pieces {
+    /// All pieces, in the order of their ids.
+    pieces: Vec<Scored>,
+    /// Id of the unknown token.
+    unknown: usize,
+    /// Tokens that are never cut, and whether they are special.
+    added: Vec<(String, bool)>,
+}
+
+/// Returns the pieces of the file, as `class` changes them.
+fn pieces(model: &Model, class: Convention, config: &Value) -> Result<Pieces, String> {
     let kinds = model.pieces.iter().filter(|piece| matches!(piece.kind, Some(CONTROL | USER_DEFINED)));
     let mut added: Vec<(String, bool)> =
         kinds.map(|piece| (text(piece), piece.kind == Some(CONTROL) || class.is_special(piece.piece()))).collect();
@@ -136,46 +192,31 @@ fn of_class(model: &Model, class: Convention, config: &Value) -> Result<Value, S
             added.push((token.to_owned(), true));
         }
     }
-    let ids: HashMap<&str, usize> = pieces.iter().enumerate().map(|(id, (piece, _))| (piece.as_str(), id)).collect();
-    if ids.len() < pieces.len() {
-        let twice = pieces.iter().enumerate().find(|(id, (piece, _))| ids[piece.as_str()] != *id);
-        return Err(format!("the piece `{}` exists twice", twice.map_or("", |(_, (piece, _))| piece)));
-    }
-    let has_bytes = matches!(class, Convention::Llama | Convention::Gemma);
-    let core = match model.trainer.as_ref().and_then(|trainer| trainer.model_type).unwrap_or(1) {
-        1 => json!({ "type": "Unigram", "unk_id": unknown, "vocab": pieces, "byte_fallback": has_bytes }),
-        2 => {
-            let unk = model.trainer.as_ref().and_then(|trainer| trainer.unk_piece.as_deref()).unwrap_or("<unk>");
-            json!({
-                "type": "BPE", "dropout": null, "unk_token": unk, "continuing_subword_prefix": null,
-                "end_of_word_suffix": null, "fuse_unk": true, "byte_fallback": has_bytes, "ignore_merges": false,
-                "vocab": ids, "merges": merges(&pieces, &ids),
-            })
-        }
-        _ => return Err("it cuts texts into words or characters, which is not supported".to_owned()),
-    };
-    let added: Vec<Value> = added
-        .iter()
-        .filter_map(|(token, special)| {
-            // A mask token absorbs the spaces before it.
-            let lstrip = token == class.token("mask_token").unwrap_or("") && class != Convention::Deberta;
-            Some(json!({
-                "id": ids.get(token.as_str())?, "content": token, "single_word": false, "lstrip": lstrip, "rstrip": false,
-                "normalized": false, "special": special,
-            }))
-        })
-        .collect();
+    Ok(Pieces { pieces, unknown, added })
+}
 
-    let replace = |pattern: Value, content: &str| json!({ "type": "Replace", "pattern": pattern, "content": content });
-    let string = |text: &str| json!({ "String": text });
-    let metaspace = |scheme: &str, split: bool| json!({ "type": "Metaspace", "replacement": SPACE, "prepend_scheme": scheme, "split": split });
-    let prefix = if !flag("add_prefix_space", true) {
-        "never"
-    } else if flag("legacy", true) {
-        "always"
-    } else {
-        "first"
+fn flag(config: &Value, name: &str, default: bool) -> bool {
+    config.get(name).and_then(Value::as_bool).unwrap_or(default)
+}
+
+fn replace(pattern: Value, content: &str) -> Value {
+    json!({ "type": "Replace", "pattern": pattern, "content": content })
+}
+
+fn string(text: &str) -> Value {
+    json!({ "String": text })
+}
+
+fn metaspace(config: &Value, split: bool) -> Value {
+    let scheme = match (flag(config, "add_prefix_space", true), flag(config, "legacy", true)) {
+        (false, _) => "never",
+        (true, true) => "always",
+        (true, false) => "first",
     };
+    json!({ "type": "Metaspace", "replacement": SPACE, "prepend_scheme": scheme, "split": split })
+}
+
+fn normalizer(model: &Model, class: Convention, config: &Value) -> Value {
     let table = model.normalizer.as_ref().and_then(|normalizer| normalizer.precompiled_charsmap.as_ref());
     let table = table.filter(|table| !table.is_empty()).map(
         |table| json!({ "type": "Precompiled", "precompiled_charsmap": base64::engine::general_purpose::STANDARD.encode(table) }),
@@ -183,55 +224,47 @@ fn of_class(model: &Model, class: Convention, config: &Value) -> Result<Value, S
     let spaces = |content: &str| replace(json!({ "Regex": " {2,}" }), content);
     let sequence = |steps: Vec<Value>| json!({ "type": "Sequence", "normalizers": steps });
     let strip = |left: bool| json!({ "type": "Strip", "strip_left": left, "strip_right": true });
-    let normalizer = match class {
+    match class {
         Convention::Albert => {
             let mut steps = vec![replace(string("``"), "\""), replace(string("''"), "\"")];
-            if !flag("keep_accents", false) {
+            if !flag(config, "keep_accents", false) {
                 steps.extend([json!({ "type": "NFKD" }), json!({ "type": "StripAccents" })]);
             }
-            steps.extend(flag("do_lower_case", true).then(|| json!({ "type": "Lowercase" })));
+            steps.extend(flag(config, "do_lower_case", true).then(|| json!({ "type": "Lowercase" })));
             steps.extend(table);
             steps.push(spaces(" "));
             sequence(steps)
         }
         Convention::Deberta => {
-            let lower = flag("do_lower_case", false).then(|| json!({ "type": "Lowercase" }));
+            let lower = flag(config, "do_lower_case", false).then(|| json!({ "type": "Lowercase" }));
             sequence(lower.into_iter().chain([strip(true)]).chain(table).chain([spaces(" ")]).collect())
         }
-        Convention::Llama if !flag("legacy", true) => Value::Null,
+        Convention::Llama if !flag(config, "legacy", true) => Value::Null,
         Convention::Llama => {
-            let prepend = flag("add_prefix_space", true).then(|| json!({ "type": "Prepend", "prepend": SPACE }));
+            let prepend =
+                flag(config, "add_prefix_space", true).then(|| json!({ "type": "Prepend", "prepend": SPACE }));
             sequence(prepend.into_iter().chain([replace(string(" "), SPACE)]).collect())
         }
         Convention::Gemma => replace(string(" "), SPACE),
         _ => sequence(table.into_iter().chain([strip(false), spaces(SPACE)]).collect()),
-    };
-    let pre_tokenizer = match class {
-        Convention::Llama if flag("legacy", true) => Value::Null,
-        Convention::Llama => metaspace(prefix, false),
+    }
+}
+
+fn pre_tokenizer(class: Convention, config: &Value) -> Value {
+    match class {
+        Convention::Llama if flag(config, "legacy", true) => Value::Null,
+        Convention::Llama => metaspace(config, false),
         Convention::Gemma => {
             json!({ "type": "Split", "pattern": string(" "), "behavior": "MergedWithPrevious", "invert": false })
         }
         Convention::Deberta => {
             let punctuation =
-                flag("split_by_punct", false).then(|| json!({ "type": "Punctuation", "behavior": "Isolated" }));
-            let steps: Vec<Value> = punctuation.into_iter().chain([metaspace(prefix, true)]).collect();
+                flag(config, "split_by_punct", false).then(|| json!({ "type": "Punctuation", "behavior": "Isolated" }));
+            let steps: Vec<Value> = punctuation.into_iter().chain([metaspace(config, true)]).collect();
             json!({ "type": "Sequence", "pretokenizers": steps })
         }
-        _ => metaspace(prefix, true),
-    };
-    let decoder = if has_bytes {
-        let strip = json!({ "type": "Strip", "content": " ", "start": 1, "stop": 0 });
-        let strip = (class == Convention::Llama && flag("add_prefix_space", true)).then_some(strip);
-        let steps = [replace(string(SPACE), " "), json!({ "type": "ByteFallback" }), json!({ "type": "Fuse" })];
-        json!({ "type": "Sequence", "decoders": steps.into_iter().chain(strip).collect::<Vec<_>>() })
-    } else {
-        metaspace(prefix, true)
-    };
-    Ok(json!({
-        "version": "1.0", "truncation": null, "padding": null, "added_tokens": added, "normalizer": normalizer,
-        "pre_tokenizer": pre_tokenizer, "post_processor": around(class, config, &ids)?, "decoder": decoder, "model": core,
-    }))
+        _ => metaspace(config, true),
+    }
 }
 
 fn text(piece: &Piece) -> String {

@@ -151,7 +151,7 @@ struct Machine<'a> {
     values: Vec<Value>,
     /// Indices of values; `None` is a mark.
     stack: Vec<Option<usize>>,
-    memo: HashMap<u32, usize>,
+    memo: HashMap<u64, usize>,
 }
 
 impl Machine<'_> {
@@ -174,39 +174,16 @@ impl Machine<'_> {
                     let number = i32::from_le_bytes(self.bytes()?);
                     self.push(Value::Number(number.into()));
                 }
-                b'K' => {
-                    let [number] = self.bytes()?;
-                    self.push(Value::Number(number.into()));
-                }
-                b'M' => {
-                    let number = u16::from_le_bytes(self.bytes()?);
-                    self.push(Value::Number(number.into()));
-                }
-                0x8a => {
-                    let [length] = self.bytes()?;
-                    let number = self.long(length.into())?;
-                    self.push(number);
-                }
+                b'K' => self.number::<1>()?,
+                b'M' => self.number::<2>()?,
+                0x8a => self.long()?,
                 b'G' => {
                     self.bytes::<8>()?;
                     self.push(Value::Other);
                 }
-                b'X' => {
-                    let length = u32::from_le_bytes(self.bytes()?);
-                    self.text(length.into())?;
-                }
-                0x8c | b'U' => {
-                    let [length] = self.bytes()?;
-                    self.text(length.into())?;
-                }
-                0x8d => {
-                    let length = u64::from_le_bytes(self.bytes()?);
-                    self.text(length)?;
-                }
-                b'T' => {
-                    let length = u32::from_le_bytes(self.bytes()?);
-                    self.text(length.into())?;
-                }
+                0x8c | b'U' => self.text::<1>()?,
+                b'X' | b'T' => self.text::<4>()?,
+                0x8d => self.text::<8>()?,
                 b'}' => self.push(Value::Dict(Vec::new())),
                 b']' => self.push(Value::List(Vec::new())),
                 b')' => self.push(Value::Tuple(Vec::new())),
@@ -221,23 +198,11 @@ impl Machine<'_> {
                     }
                     self.push(Value::Tuple(items));
                 }
-                b'q' => {
-                    let [at] = self.bytes()?;
-                    self.remember(at.into())?;
-                }
-                b'r' => {
-                    let at = u32::from_le_bytes(self.bytes()?);
-                    self.remember(at)?;
-                }
-                0x94 => self.remember(self.memo.len() as u32)?,
-                b'h' => {
-                    let [at] = self.bytes()?;
-                    self.recall(at.into())?;
-                }
-                b'j' => {
-                    let at = u32::from_le_bytes(self.bytes()?);
-                    self.recall(at)?;
-                }
+                b'q' => self.remember::<1>()?,
+                b'r' => self.remember::<4>()?,
+                0x94 => self.remember_at(self.memo.len() as u64)?,
+                b'h' => self.recall::<1>()?,
+                b'j' => self.recall::<4>()?,
                 b'c' => {
                     let (module, name) = (self.line()?, self.line()?);
                     self.global(&module, &name)?;
@@ -288,6 +253,13 @@ impl Machine<'_> {
         Ok(bytes)
     }
 
+    /// Reads an unsigned number of `N` bytes.
+    fn unsigned<const N: usize>(&mut self) -> Result<u64, String> {
+        let mut wide = [0; 8];
+        wide[..N].copy_from_slice(&self.bytes::<N>()?);
+        Ok(u64::from_le_bytes(wide))
+    }
+
     fn line(&mut self) -> Result<String, String> {
         let mut line = Vec::new();
         loop {
@@ -300,22 +272,35 @@ impl Machine<'_> {
         String::from_utf8(line).map_err(|_| "a name in its pickle is not UTF-8".into())
     }
 
-    fn text(&mut self, length: u64) -> Result<(), String> {
+    /// Reads a text after its length of `N` bytes.
+    fn text<const N: usize>(&mut self) -> Result<(), String> {
+        let length = self.unsigned::<N>()?;
         let text = String::from_utf8(self.take(length)?).map_err(|_| "a text in its pickle is not UTF-8")?;
         self.push(Value::Text(text));
         Ok(())
     }
 
+    /// Reads an unsigned integer of `N` bytes, fewer than 8.
+    fn number<const N: usize>(&mut self) -> Result<(), String> {
+        let number = self.unsigned::<N>()?;
+        self.push(Value::Number(number as i64));
+        Ok(())
+    }
+
     /// Reads an integer of any width. One that does not fit describes no tensor.
-    fn long(&mut self, length: u64) -> Result<Value, String> {
+    fn long(&mut self) -> Result<(), String> {
+        let length = self.unsigned::<1>()?;
         let bytes = self.take(length)?;
         let negative = bytes.last().is_some_and(|byte| byte & 0x80 != 0);
-        if bytes.len() > 8 {
-            return Ok(Value::Other);
-        }
         let mut wide = [if negative { 0xff } else { 0 }; 8];
-        wide[..bytes.len()].copy_from_slice(&bytes);
-        Ok(Value::Number(i64::from_le_bytes(wide)))
+        self.push(match wide.get_mut(..bytes.len()) {
+            Some(low) => {
+                low.copy_from_slice(&bytes);
+                Value::Number(i64::from_le_bytes(wide))
+            }
+            None => Value::Other,
+        });
+        Ok(())
     }
 
     fn push(&mut self, value: Value) {
@@ -345,13 +330,19 @@ impl Machine<'_> {
         self.stack.last().copied().flatten().ok_or_else(|| "its pickle changes a value that does not exist".into())
     }
 
-    fn remember(&mut self, at: u32) -> Result<(), String> {
+    fn remember<const N: usize>(&mut self) -> Result<(), String> {
+        let at = self.unsigned::<N>()?;
+        self.remember_at(at)
+    }
+
+    fn remember_at(&mut self, at: u64) -> Result<(), String> {
         let top = self.top()?;
         self.memo.insert(at, top);
         Ok(())
     }
 
-    fn recall(&mut self, at: u32) -> Result<(), String> {
+    fn recall<const N: usize>(&mut self) -> Result<(), String> {
+        let at = self.unsigned::<N>()?;
         let place = self.memo.get(&at).ok_or("its pickle recalls a value that does not exist")?;
         self.stack.push(Some(*place));
         Ok(())
