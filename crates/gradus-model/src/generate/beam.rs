@@ -28,13 +28,11 @@ use super::next::{NewToken, Next};
 use super::params::SamplingParams;
 use super::processors::{self, History};
 use super::row::{Completion, StopReason, StopRule};
-use super::run::Hooks;
+use super::run::{Hooks, ROWS_AT_ONCE};
 use super::truncate::truncate_keeping;
 use crate::error::{Error, Result};
 use crate::model::CausalLm;
 use crate::rng::Stream;
-/// Maximum number of rows at the same time, over all prompts.
-const ROWS_AT_ONCE: usize = 256;
 
 /// Maximum number of prompts in one prefill pass.
 const PREFILLED_TOGETHER: usize = 16;

@@ -12,7 +12,7 @@ use crate::model::CausalLm;
 use crate::progress::{Progress, Unwatched};
 use crate::rng::Stream;
 
-/// Maximum number of rows at the same time. It limits the memory of the cache and the logits.
+/// Maximum number of rows at the same time, over all prompts. It limits the memory of the cache and the logits.
 pub const ROWS_AT_ONCE: usize = 256;
 
 /// Samples `group` completions of each prompt. Completion `p · group + g` belongs to prompt `p`.
