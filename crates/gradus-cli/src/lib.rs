@@ -61,9 +61,9 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         // compute on other threads. If it counted as a computing thread, one would be missing.
         let threads = commands::threads(&matches);
         if commands::computes(&matches) {
-            gradus::machine::use_threads(threads)?;
+            gradus::threads::use_threads(threads)?;
         } else if let Some(threads) = threads {
-            gradus::machine::use_other_threads(threads)?;
+            gradus::threads::use_other_threads(threads)?;
         }
         commands::run(&matches, &out)
     });

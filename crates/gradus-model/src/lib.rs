@@ -21,6 +21,7 @@ pub mod memory;
 pub mod model;
 pub mod optimizer_state;
 pub mod readings;
+pub mod threads;
 
 // The modules name what is below them as if it were here.
 use gradus_core::{Error, border, error, files, hub, progress, ranks, rng, run};

@@ -6,7 +6,6 @@ use gradus_kernels::Precision;
 use serde::Serialize;
 
 use crate::device::DeviceChoice;
-use crate::error::{Error, Result};
 
 /// Version of the tensor engine of this build.
 const BURN_VERSION: &str = "0.22.1";
@@ -82,42 +81,6 @@ impl Machine {
     }
 }
 
-/// Computes on this many threads from now on, or on all processors without a number. The calling thread is one of them.
-///
-/// The calling thread takes its own share of every product. If it only waited, each product would wake it twice, which
-/// costs a sixth of a small model's step. It must not wait for another computing thread: with one thread in total,
-/// nobody would do the work. If you already own such threads, do not call this; run their work with [`among_threads`].
-///
-/// # Errors
-/// If threads have already been started.
-pub fn use_threads(threads: Option<usize>) -> Result<()> {
-    start(rayon::ThreadPoolBuilder::new().use_current_thread(), threads)
-}
-
-/// Computes on this many threads from now on. The calling thread is not one of them, so it may wait for other computing
-/// threads.
-///
-/// # Errors
-/// If threads have already been started.
-pub fn use_other_threads(threads: usize) -> Result<()> {
-    start(rayon::ThreadPoolBuilder::new(), Some(threads))
-}
-
-fn start(pool: rayon::ThreadPoolBuilder, threads: Option<usize>) -> Result<()> {
-    pool.num_threads(threads.unwrap_or(0)).build_global().map_err(|error| {
-        let count = threads.map_or("all".to_owned(), |threads| threads.to_string());
-        Error::input(format!("the computation cannot use {count} threads: {error}"))
-    })
-}
-
-/// Runs `work` on one of the computing threads, and waits for it.
-///
-/// An outside thread is woken twice for every product that it requests, but only once if all of `work` runs on the
-/// computing threads.
-pub fn among_threads<R: Send>(work: impl FnOnce() -> R + Send) -> R {
-    rayon::scope(|_| work())
-}
-
 /// Returns the value of `key` in a `key: value` listing, as written by Linux.
 fn entry<'a>(listing: &'a str, key: &str) -> Option<&'a str> {
     listing.lines().filter_map(|line| line.split_once(':')).find(|(name, _)| name.trim() == key).map(|(_, v)| v.trim())
@@ -166,12 +129,6 @@ fn processor_features() -> Vec<(&'static str, bool)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn work_is_done_among_the_threads_that_compute() {
-        assert_eq!(rayon::current_thread_index(), None);
-        assert!(among_threads(rayon::current_thread_index).is_some());
-    }
 
     #[test]
     fn reads_what_linux_lists() {

@@ -6,7 +6,7 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use gradus::machine::among_threads;
+use gradus::threads::among_threads;
 use gradus::{Error, Result};
 use tokio::sync::oneshot;
 

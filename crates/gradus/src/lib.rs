@@ -93,7 +93,7 @@ pub use gradus_core::suggest;
 pub use gradus_data::{data, metric, plugin, task, text, toxicity};
 /// Models, generation, losses and optimizers.
 #[doc(inline)]
-pub use gradus_model::{batches, device, generate, learner, loss, machine, memory, model, optimizer_state};
+pub use gradus_model::{batches, device, generate, learner, loss, machine, memory, model, optimizer_state, threads};
 #[doc(hidden)]
 pub use gradus_reports::{calendar, html};
 /// Charts, pages, comparisons, model cards and files for trackers.

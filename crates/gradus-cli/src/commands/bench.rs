@@ -66,7 +66,7 @@ pub struct BenchArgs {
 
 /// Runs the measurements and prints tables, or JSON with `--json`.
 pub fn run(args: BenchArgs, out: &Output) -> anyhow::Result<()> {
-    gradus::machine::use_threads(args.threads)?;
+    gradus::threads::use_threads(args.threads)?;
     let subject = match (args.model, args.preset) {
         (Some(model), _) => {
             fetch(&model, out)?;

@@ -88,7 +88,7 @@ fn train(matches: &ArgMatches, out: &Output) -> anyhow::Result<(Comparison, Path
     let plan = |run| Ok(Plan::check(run, &machine)?.on_existing(existing));
     let runs = written.runs.iter().map(plan).collect::<gradus::Result<Vec<_>>>()?;
     let judge = written.judge.as_ref().map(plan).transpose()?;
-    gradus::machine::use_threads(runs.first().and_then(|plan| plan.train().threads))?;
+    gradus::threads::use_threads(runs.first().and_then(|plan| plan.train().threads))?;
     let input = ComparisonInput { runs: &runs, judge: judge.as_ref(), directory: &written.output_dir };
     let comparison = gradus::compare::run(&input, &mut Watcher::new(out))?;
     Ok((comparison, written.output_dir.join("comparison")))

@@ -80,7 +80,7 @@ fn train(plan: &Plan, joined: &Joined, out: &Output) -> anyhow::Result<()> {
     }
     let own = joined.threads(cores);
     let threads = plan.train().threads.or(own);
-    gradus::machine::use_threads(threads)?;
+    gradus::threads::use_threads(threads)?;
     let own = own.unwrap_or(cores);
     // The first rank downloads, so that the others find the files.
     let fetched = if joined.ranks.is_first() { fetch_inputs(plan, out) } else { Ok(()) };

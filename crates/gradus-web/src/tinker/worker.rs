@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gradus::batches::MicroBatch;
-use gradus::machine::among_threads;
+use gradus::threads::among_threads;
 use gradus::trainer::{Base, ForwardBackward, Loss, Targeted, Trainer, TrainerOptions};
 use gradus::{Error, Result};
 use prost::Message;

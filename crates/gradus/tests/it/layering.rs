@@ -17,6 +17,7 @@ const PARTS: &[(&str, &[&str])] = &[
     ("progress", &[]),
     ("device", &["gradus_kernels"]),
     ("machine", &["device", "gradus_kernels"]),
+    ("threads", &[]),
     ("host", &[]),
     ("hub", &[]),
     ("math", &[]),
