@@ -12,7 +12,7 @@ use crate::metric::{
     ClassifierModel, Encoded, EncoderModel, LanguageModel, Models, TextError, TextToTextModel, Truncation,
 };
 use crate::model::{
-    CausalLm, Classifier, Encoder, Family, ModelDir, Rows, Scope, Sequence, T5Encoder, Text, WeightFormat, open_model,
+    CausalLm, Classifier, Encoder, ModelDir, Rows, Scope, Sequence, T5Encoder, Text, WeightFormat, open_model,
     tensors_of_file,
 };
 use crate::text::{Cut, Joined, Tokenizer};
@@ -105,7 +105,7 @@ impl Models for MetricModels {
 
 impl MetricModels {
     fn encoder_of_t5(&self, dir: &ModelDir, layer: usize) -> Result<Box<dyn EncoderModel>> {
-        if !matches!(dir.family()?, Family::T5 | Family::Mt5) {
+        if !dir.family()?.has_t5_encoder() {
             let message = format!("the encoder of a `{}` cannot be used alone; that of a T5 can", dir.model_type());
             return Err(Error::model(&dir.path, message));
         }

@@ -397,6 +397,18 @@ impl ModelDir {
         }
     }
 
+    /// Returns name suffixes of the attention layers in its blocks, and whether the weights of its linear layers are stored transposed.
+    ///
+    /// # Errors
+    /// When the family is unknown.
+    pub(super) fn attention_layers(&self) -> Result<(&'static [&'static str], bool)> {
+        if let Some(family) = EncoderFamily::named(self.model_type()) {
+            return Ok((family.attention_layers(), false));
+        }
+        let family = self.family()?;
+        Ok((family.attention_layers(), family.stores_transposed()))
+    }
+
     /// Returns `config.json` with the defaults of `transformers` for missing keys that differ between families.
     fn whole_config(&self) -> Map<String, Value> {
         let mut all: Map<String, Value> = serde_json::from_str(defaults(self.model_type())).expect("an object");

@@ -89,6 +89,22 @@ impl Family {
         }
     }
 
+    /// Whether its encoder can be used alone, as a [`T5Encoder`](super::T5Encoder).
+    pub fn has_t5_encoder(self) -> bool {
+        match self {
+            Self::T5 | Self::Mt5 => true,
+            Self::Gpt2 | Self::Decoder(_) | Self::Bart | Self::Blenderbot | Self::BlenderbotSmall => false,
+        }
+    }
+
+    /// Whether the weights of its linear layers are stored transposed, `[in, out]`.
+    pub(super) fn stores_transposed(self) -> bool {
+        match self {
+            Self::Gpt2 => true,
+            Self::Decoder(_) | Self::T5 | Self::Mt5 | Self::Bart | Self::Blenderbot | Self::BlenderbotSmall => false,
+        }
+    }
+
     /// Returns name suffixes of the attention layers in its blocks.
     pub fn attention_layers(self) -> &'static [&'static str] {
         match self {

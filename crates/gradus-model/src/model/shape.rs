@@ -11,7 +11,7 @@ use super::build::{Builder, Shapes};
 use super::decoder::{DecoderFamily, Norms};
 use super::directory::ModelDir;
 use super::encoder::{Encoder, Sizes};
-use super::family::{EncoderFamily, Family};
+use super::family::Family;
 use super::gpt2::Gpt2Config;
 use super::layers::Linear;
 use super::position_budget::PositionBudget;
@@ -389,13 +389,7 @@ fn counted(dir: &ModelDir) -> Result<Counts> {
 pub(super) fn linear_layers(dir: &ModelDir) -> Result<Vec<LinearShape>> {
     let (names, tensors) = tensors(dir)?;
     let shapes: HashMap<String, Vec<usize>> = tensors.into_iter().collect();
-    let (attention, lies_across) = match EncoderFamily::named(dir.model_type()) {
-        Some(family) => (family.attention_layers(), false),
-        None => {
-            let family = dir.family()?;
-            (family.attention_layers(), family == Family::Gpt2)
-        }
-    };
+    let (attention, lies_across) = dir.attention_layers()?;
     let layer = |name: String| {
         let ends = |end: &&str| name == **end || name.ends_with(&format!(".{end}"));
         let is_fed = !attention.iter().any(ends);

@@ -34,13 +34,7 @@ impl LoraConfig {
     /// # Errors
     /// When the model's family is unknown, or the rank is 0.
     pub fn peft_config(&self, dir: &ModelDir, task_type: TaskType, base: String) -> Result<PeftConfig> {
-        let (attention, fan_in_fan_out) = match EncoderFamily::named(dir.model_type()) {
-            Some(family) => (family.attention_layers(), false),
-            None => {
-                let family = dir.family()?;
-                (family.attention_layers(), family == Family::Gpt2)
-            }
-        };
+        let (attention, fan_in_fan_out) = dir.attention_layers()?;
         let targets = match (&self.target_pattern, &self.targets[..]) {
             (Some(pattern), _) => Targets::Pattern(pattern.clone()),
             (None, []) => Targets::Names(attention.iter().map(|name| (*name).to_owned()).collect()),
