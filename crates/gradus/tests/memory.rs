@@ -13,7 +13,7 @@ use std::path::Path;
 
 use gradus::config::{Plan, RunConfig};
 use gradus::machine::Machine;
-use gradus::model::{CausalLm, ModelDir, Rows, save_causal};
+use gradus::model::{CausalLm, Layers, ModelDir, Rows, save_causal};
 use gradus::rng::{Purpose, Seed};
 use gradus::train::forecast;
 use gradus::train::observer::{Event, Observer, Silent};

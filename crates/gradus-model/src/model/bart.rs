@@ -19,8 +19,9 @@ use super::batch::Sources;
 use super::body::{Body, Running, TrunkInfo};
 use super::build::Builder;
 use super::context::Context;
+use super::defaults::{deviation, gelu, tenth, yes};
 use super::dropout::{DropoutSite, Dropping};
-use super::layers::{Embedding, LayerNorm, Linear};
+use super::layers::{Embedding, LayerNorm, Linear, Linears, linears};
 
 /// ε of the norms, which is not configurable.
 const EPSILON: f64 = 1e-5;
@@ -66,26 +67,13 @@ pub struct BartConfig {
     pub decoder_layerdrop: f32,
     /// Standard deviation of newly initialized weights.
     #[serde(default = "deviation")]
-    pub init_std: f64,
+    pub init_std: f32,
     /// Whether embeddings are multiplied by √D.
     #[serde(default)]
     pub scale_embedding: bool,
     /// Whether the LM head is the embedding table.
     #[serde(default = "yes")]
     pub tie_word_embeddings: bool,
-}
-
-fn gelu() -> String {
-    "gelu".into()
-}
-fn tenth() -> f32 {
-    0.1
-}
-fn deviation() -> f64 {
-    0.02
-}
-fn yes() -> bool {
-    true
 }
 
 impl BartConfig {
@@ -143,7 +131,7 @@ pub struct BartModel {
     start: u32,
     /// Runtime settings.
     #[module(skip)]
-    running: Running,
+    pub(super) running: Running,
 }
 
 #[derive(Module, Debug)]
@@ -196,7 +184,7 @@ impl BartModel {
     pub(crate) fn build(mut b: Builder<'_>, config: BartConfig, kind: BartKind, start: u32) -> Result<Self, String> {
         config.check()?;
         let activate = Activation::feed_forward("activation_function", &config.activation_function)?;
-        let (d, std) = (config.d_model, config.init_std as f32);
+        let (d, std) = (config.d_model, config.init_std);
         let encoder = {
             let mut b = b.enter("encoder");
             let layer = |i| {
@@ -366,6 +354,15 @@ impl BartModel {
     }
 }
 
+linears! {
+    BartModel: encoder, decoder;
+    Encoder: layers;
+    Decoder: layers;
+    EncoderLayer: self_attn, fc1, fc2;
+    DecoderLayer: self_attn, encoder_attn, fc1, fc2;
+    Attention: k_proj, v_proj, q_proj, out_proj;
+}
+
 impl Body for BartModel {
     fn forward(&self, context: &mut Context<'_>) -> Tensor<2> {
         let dropping = Dropping { stream: context.dropout(), own: self.running.dropout };
@@ -375,22 +372,6 @@ impl Body for BartModel {
 
     fn embedding(&self) -> Tensor<2> {
         self.shared.weight.val()
-    }
-
-    fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
-        let mut linears = Vec::new();
-        for (i, layer) in self.encoder.layers.iter_mut().enumerate() {
-            let name = format!("encoder.layers.{i}");
-            layer.self_attn.linears_mut(&format!("{name}.self_attn"), &mut linears);
-            linears.extend([(format!("{name}.fc1"), &mut layer.fc1), (format!("{name}.fc2"), &mut layer.fc2)]);
-        }
-        for (i, layer) in self.decoder.layers.iter_mut().enumerate() {
-            let name = format!("decoder.layers.{i}");
-            layer.self_attn.linears_mut(&format!("{name}.self_attn"), &mut linears);
-            layer.encoder_attn.linears_mut(&format!("{name}.encoder_attn"), &mut linears);
-            linears.extend([(format!("{name}.fc1"), &mut layer.fc1), (format!("{name}.fc2"), &mut layer.fc2)]);
-        }
-        linears
     }
 
     fn attention(&self) -> [Vec<AttentionShape>; 2] {
@@ -404,20 +385,12 @@ impl Body for BartModel {
             width: config.d_model,
             max_positions: Some(config.max_position_embeddings),
             angles_vary: false,
-            initializer_range: config.init_std as f32,
+            initializer_range: config.init_std,
             ties_head: config.tie_word_embeddings,
             head_scale: 1.0,
             logit_cap: None,
             decoder_start: Some(self.start),
         }
-    }
-
-    fn running(&self) -> Running {
-        self.running
-    }
-
-    fn running_mut(&mut self) -> &mut Running {
-        &mut self.running
     }
 }
 
@@ -428,7 +401,7 @@ fn norm(b: &mut Builder<'_>, width: usize, name: &str) -> LayerNorm {
 /// Builds the position table of a stack, and the norms at its ends.
 fn ends(b: &mut Builder<'_>, config: &BartConfig, kind: BartKind) -> (Embedding, Option<LayerNorm>, Option<LayerNorm>) {
     let (d, rows) = (config.d_model, config.max_position_embeddings + kind.offset());
-    let positions = Embedding::build(b.enter("embed_positions"), rows, d, config.init_std as f32);
+    let positions = Embedding::build(b.enter("embed_positions"), rows, d, config.init_std);
     let before = kind.normalizes_before();
     let first = (!before).then(|| LayerNorm::build(b.enter("layernorm_embedding"), d, EPSILON));
     let last = before.then(|| LayerNorm::build(b.enter("layer_norm"), d, EPSILON));
@@ -540,11 +513,5 @@ impl Attention {
     /// Computes keys and values from the encoder's output.
     fn keys_and_values(&self, encoded_md: Tensor<2>, settings: BlockSettings) -> [Tensor<2>; 2] {
         Linear::forward_each([&self.k_proj, &self.v_proj], encoded_md, settings.dropping.stream)
-    }
-
-    fn linears_mut<'a>(&'a mut self, name: &str, linears: &mut Vec<(String, &'a mut Linear)>) {
-        let Self { k_proj, v_proj, q_proj, out_proj } = self;
-        let parts = [("k_proj", k_proj), ("v_proj", v_proj), ("q_proj", q_proj), ("out_proj", out_proj)];
-        linears.extend(parts.map(|(part, linear)| (format!("{name}.{part}"), linear)));
     }
 }

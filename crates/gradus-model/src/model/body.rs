@@ -4,7 +4,6 @@ use burn::tensor::Tensor;
 use gradus_kernels::{AttentionShape, Precision};
 
 use super::context::Context;
-use super::layers::Linear;
 
 /// Body of a [`Trunk`](super::Trunk): token ids in, hidden states out.
 pub(super) trait Body {
@@ -14,20 +13,11 @@ pub(super) trait Body {
     /// Returns the embedding table, `[V, D]`.
     fn embedding(&self) -> Tensor<2>;
 
-    /// Returns all linear layers with their names in the trunk, such as `h.0.attn.c_attn`.
-    fn linears_mut(&mut self) -> Vec<(String, &mut Linear)>;
-
     /// Returns the shapes of every layer's attention (of the decoder) to its own tokens, and to the sources.
     fn attention(&self) -> [Vec<AttentionShape>; 2];
 
     /// Returns properties from its configuration.
     fn info(&self) -> TrunkInfo;
-
-    /// Returns its runtime settings.
-    fn running(&self) -> Running;
-
-    /// Returns its runtime settings for changes.
-    fn running_mut(&mut self) -> &mut Running;
 }
 
 /// Properties of a trunk that the rest of the program uses.

@@ -11,8 +11,9 @@ use super::activation::{Activation, FeedForward};
 use super::body::{Body, Running, TrunkInfo};
 use super::build::Builder;
 use super::context::Context;
+use super::defaults::{deviation, tenth, yes};
 use super::dropout::{DropoutSite, Dropping};
-use super::layers::{Embedding, LayerNorm, Linear};
+use super::layers::{Embedding, LayerNorm, Linear, Linears, linears};
 
 /// The keys of `config.json` that the computation depends on.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -38,7 +39,7 @@ pub struct Gpt2Config {
     pub layer_norm_epsilon: f64,
     /// Standard deviation of newly initialized weights.
     #[serde(default = "deviation")]
-    pub initializer_range: f64,
+    pub initializer_range: f32,
     /// Whether scores are divided by √head_dim.
     #[serde(default = "yes")]
     pub scale_attn_weights: bool,
@@ -65,15 +66,6 @@ fn gelu_new() -> String {
 fn epsilon() -> f64 {
     1e-5
 }
-fn deviation() -> f64 {
-    0.02
-}
-fn tenth() -> f32 {
-    0.1
-}
-fn yes() -> bool {
-    true
-}
 
 /// The trunk of GPT-2, `transformer.*`.
 #[derive(Module, Debug)]
@@ -88,7 +80,7 @@ pub struct Gpt2Model {
     activate: FeedForward,
     /// Runtime settings.
     #[module(skip)]
-    running: Running,
+    pub(super) running: Running,
 }
 
 #[derive(Module, Debug)]
@@ -116,7 +108,7 @@ impl Gpt2Model {
     /// When the activation is unknown.
     pub(crate) fn build(mut b: Builder<'_>, config: Gpt2Config) -> Result<Self, String> {
         let activate = Activation::feed_forward("activation_function", &config.activation_function)?;
-        let (d, std) = (config.n_embd, config.initializer_range as f32);
+        let (d, std) = (config.n_embd, config.initializer_range);
         let (inner, epsilon) = (config.n_inner.unwrap_or(4 * d), config.layer_norm_epsilon);
         // The initial weights of residual projections are divided by √(2L), as in `transformers`.
         let residual = std / (2.0 * config.n_layer as f32).sqrt();
@@ -179,6 +171,13 @@ impl Gpt2Model {
     }
 }
 
+linears! {
+    Gpt2Model: h;
+    Block: attn, mlp;
+    Attention: c_attn, c_proj;
+    Mlp: c_fc, c_proj;
+}
+
 impl Body for Gpt2Model {
     fn forward(&self, context: &mut Context<'_>) -> Tensor<2> {
         let dropping = Dropping { stream: context.dropout(), own: self.running.dropout };
@@ -203,19 +202,6 @@ impl Body for Gpt2Model {
         self.wte.weight.val()
     }
 
-    fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
-        let parts = self.h.iter_mut().enumerate().flat_map(|(i, block)| {
-            let Block { attn, mlp, .. } = block;
-            [
-                (format!("h.{i}.attn.c_attn"), &mut attn.c_attn),
-                (format!("h.{i}.attn.c_proj"), &mut attn.c_proj),
-                (format!("h.{i}.mlp.c_fc"), &mut mlp.c_fc),
-                (format!("h.{i}.mlp.c_proj"), &mut mlp.c_proj),
-            ]
-        });
-        parts.collect()
-    }
-
     fn attention(&self) -> [Vec<AttentionShape>; 2] {
         [(0..self.config.n_layer).map(|layer| self.layer_shape(layer)).collect(), Vec::new()]
     }
@@ -227,20 +213,12 @@ impl Body for Gpt2Model {
             width: config.n_embd,
             max_positions: Some(config.n_positions),
             angles_vary: false,
-            initializer_range: config.initializer_range as f32,
+            initializer_range: config.initializer_range,
             ties_head: config.tie_word_embeddings,
             head_scale: 1.0,
             logit_cap: None,
             decoder_start: None,
         }
-    }
-
-    fn running(&self) -> Running {
-        self.running
-    }
-
-    fn running_mut(&mut self) -> &mut Running {
-        &mut self.running
     }
 }
 

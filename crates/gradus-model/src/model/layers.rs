@@ -192,6 +192,68 @@ pub(crate) fn empty(device: &Device) -> Param<Tensor<2>> {
     Param::from_tensor(Tensor::zeros([0, 0], device))
 }
 
+/// A module that contains linear layers.
+pub trait Linears {
+    /// Adds all linear layers to `found`. A name is `path` and the fields that lead to the layer, joined by dots, as in
+    /// [`visit_named`](super::visit_named).
+    fn collect<'a>(&'a mut self, path: &str, found: &mut Vec<(String, &'a mut Linear)>);
+
+    /// Adds all linear layers to `found`, as the field `name` of the module at `path`.
+    fn collect_field<'a>(&'a mut self, path: &str, name: &str, found: &mut Vec<(String, &'a mut Linear)>) {
+        let name = name.trim_end_matches('_');
+        self.collect(&if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }, found);
+    }
+
+    /// Returns all linear layers with their names in this module, such as `h.0.attn.c_attn`.
+    fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
+        let mut found = Vec::new();
+        self.collect("", &mut found);
+        found
+    }
+}
+
+impl Linears for Linear {
+    fn collect<'a>(&'a mut self, path: &str, found: &mut Vec<(String, &'a mut Linear)>) {
+        found.push((path.to_owned(), self));
+    }
+}
+
+impl<M: Linears> Linears for Option<M> {
+    fn collect<'a>(&'a mut self, path: &str, found: &mut Vec<(String, &'a mut Linear)>) {
+        self.iter_mut().for_each(|module| module.collect(path, found));
+    }
+}
+
+impl<M: Linears> Linears for Vec<M> {
+    fn collect<'a>(&'a mut self, path: &str, found: &mut Vec<(String, &'a mut Linear)>) {
+        self.iter_mut().enumerate().for_each(|(i, module)| module.collect_field(path, &i.to_string(), found));
+    }
+}
+
+/// Implements [`Linears`]: for a struct by its fields that contain linear layers, for an enum by its variants.
+macro_rules! linears {
+    () => {};
+    (enum $module:ident: $($variant:ident),+; $($rest:tt)*) => {
+        impl Linears for $module {
+            fn collect<'a>(&'a mut self, path: &str, found: &mut Vec<(String, &'a mut Linear)>) {
+                match self {
+                    $(Self::$variant(module) => module.collect(path, found),)+
+                }
+            }
+        }
+        linears! { $($rest)* }
+    };
+    ($module:ident: $($($field:tt).+),+; $($rest:tt)*) => {
+        impl Linears for $module {
+            fn collect<'a>(&'a mut self, path: &str, found: &mut Vec<(String, &'a mut Linear)>) {
+                $(self.$($field).+.collect_field(path, stringify!($($field).+), found);)+
+            }
+        }
+        linears! { $($rest)* }
+    };
+}
+pub(super) use linears;
+
 /// An embedding table.
 #[derive(Module, Debug)]
 pub struct Embedding {
@@ -303,10 +365,7 @@ pub fn select_rows(x_nd: Tensor<2>, indices: &[usize]) -> Tensor<2> {
 }
 
 /// Layers below a head, with the settings for training: a [`Trunk`](super::Trunk) or an [`Encoder`](super::Encoder).
-pub trait Layers {
-    /// Returns all linear layers with their names.
-    fn linears_mut(&mut self) -> Vec<(String, &mut Linear)>;
-
+pub trait Layers: Linears {
     /// Returns the device of the weights.
     fn device(&self) -> Device;
 
@@ -333,7 +392,8 @@ pub trait Layers {
     /// Sets the precision of the operands of attention's products, on devices with kernels for it.
     fn set_attention_precision(&mut self, precision: Precision);
 
-    /// Sets whether the backward pass computes blocks again instead of storing their results.
+    /// Sets whether the backward pass computes blocks again instead of storing their results. The gradients are identical to the bit, and
+    /// only the activations of one block are in memory at a time. It costs one more forward pass.
     fn set_recompute(&mut self, recompute: bool);
 
     /// Sets whether the configured dropout applies in passes that have masks.
@@ -346,24 +406,21 @@ pub trait Layers {
     fn check_trainable(&self, dir: &ModelDir) -> Result<()>;
 }
 
-/// Implements [`Layers`] with the type's own methods of the same names.
+/// Implements [`Layers`] with the type's own methods of the same names, and its `running_mut`.
 macro_rules! impl_layers {
     ($below:ty) => {
         impl $crate::model::Layers for $below {
-            fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
-                self.linears_mut()
-            }
             fn device(&self) -> Device {
                 self.device()
             }
             fn set_attention_precision(&mut self, precision: gradus_kernels::Precision) {
-                self.body_mut().running_mut().compute = precision;
+                self.running_mut().compute = precision;
             }
             fn set_recompute(&mut self, recompute: bool) {
-                self.set_recompute(recompute);
+                self.running_mut().recompute = recompute;
             }
             fn set_dropout(&mut self, dropout: bool) {
-                self.set_dropout(dropout);
+                self.running_mut().dropout = dropout;
             }
             fn check_trainable(&self, dir: &ModelDir) -> Result<()> {
                 self.check_trainable(dir)

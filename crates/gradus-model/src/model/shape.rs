@@ -13,7 +13,7 @@ use super::directory::ModelDir;
 use super::encoder::{Encoder, Sizes};
 use super::family::Family;
 use super::gpt2::Gpt2Config;
-use super::layers::Linear;
+use super::layers::{Linear, Linears};
 use super::position_budget::PositionBudget;
 use super::t5::T5Config;
 use super::trunk::Trunk;
@@ -446,6 +446,7 @@ mod tests {
             "olmo2",
             "../seq2seq/t5",
             "../seq2seq/t5-gated",
+            "../seq2seq/bart",
         ] {
             let dir = ModelDir::open(&fixtures.join(name)).expect("a fixture");
             let shape = ModelShape::of(&dir).expect("a known family");

@@ -22,9 +22,10 @@ use super::body::{Body, Running, TrunkInfo};
 use super::build::Builder;
 use super::checkpoint::Checkpoint;
 use super::context::Context;
+use super::defaults::{tenth, yes};
 use super::directory::ModelDir;
 use super::dropout::{DropoutSite, Dropping};
-use super::layers::{Embedding, Linear, RmsNorm};
+use super::layers::{Embedding, Linear, Linears, RmsNorm, linears};
 use super::packed::Packed;
 use crate::error::{Error, Result};
 
@@ -78,9 +79,6 @@ fn buckets() -> usize {
 fn max_distance() -> usize {
     128
 }
-fn tenth() -> f32 {
-    0.1
-}
 fn epsilon() -> f64 {
     1e-6
 }
@@ -89,9 +87,6 @@ fn one() -> f64 {
 }
 fn relu() -> String {
     "relu".into()
-}
-fn yes() -> bool {
-    true
 }
 
 /// Activation of a feed-forward network.
@@ -179,7 +174,7 @@ pub struct T5Model {
     buckets: [PositionBuckets; 2],
     /// Runtime settings.
     #[module(skip)]
-    running: Running,
+    pub(super) running: Running,
 }
 
 #[derive(Module, Debug)]
@@ -357,6 +352,21 @@ impl T5Model {
     }
 }
 
+linears! {
+    T5Model: encoder, decoder;
+    Encoder: block;
+    Decoder: block;
+    EncoderBlock: layer.0, layer.1;
+    DecoderBlock: layer.0, layer.1, layer.2;
+    SelfAttention: SelfAttention;
+    CrossAttention: EncDecAttention;
+    FeedForward: DenseReluDense;
+    Attention: q, k, v, o;
+    enum Dense: Plain, Gated;
+    Plain: wi, wo;
+    Gated: wi_0, wi_1, wo;
+}
+
 impl Body for T5Model {
     fn forward(&self, context: &mut Context<'_>) -> Tensor<2> {
         let dropping = Dropping { stream: context.dropout(), own: self.running.dropout };
@@ -366,18 +376,6 @@ impl Body for T5Model {
 
     fn embedding(&self) -> Tensor<2> {
         self.shared.weight.val()
-    }
-
-    fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
-        let mut linears = Vec::new();
-        self.encoder.linears_mut(&mut linears);
-        for (i, DecoderBlock { layer: (own, across, fed) }) in self.decoder.block.iter_mut().enumerate() {
-            let name = format!("decoder.block.{i}.layer");
-            own.SelfAttention.linears_mut(&format!("{name}.0.SelfAttention"), &mut linears);
-            across.EncDecAttention.linears_mut(&format!("{name}.1.EncDecAttention"), &mut linears);
-            fed.DenseReluDense.linears_mut(&format!("{name}.2.DenseReluDense"), &mut linears);
-        }
-        linears
     }
 
     fn attention(&self) -> [Vec<AttentionShape>; 2] {
@@ -397,14 +395,6 @@ impl Body for T5Model {
             logit_cap: None,
             decoder_start: Some(self.info.start),
         }
-    }
-
-    fn running(&self) -> Running {
-        self.running
-    }
-
-    fn running_mut(&mut self) -> &mut Running {
-        &mut self.running
     }
 }
 
@@ -457,14 +447,6 @@ impl Encoder {
             x = if again { recompute_of(block, inputs, run) } else { run(block, inputs) };
         }
         dropping.apply(self.final_layer_norm.forward(x), p, DropoutSite::Encoded)
-    }
-
-    fn linears_mut<'a>(&'a mut self, linears: &mut Vec<(String, &'a mut Linear)>) {
-        for (i, EncoderBlock { layer: (own, fed) }) in self.block.iter_mut().enumerate() {
-            let name = format!("encoder.block.{i}.layer");
-            own.SelfAttention.linears_mut(&format!("{name}.0.SelfAttention"), linears);
-            fed.DenseReluDense.linears_mut(&format!("{name}.1.DenseReluDense"), linears);
-        }
     }
 }
 
@@ -523,9 +505,7 @@ impl T5Encoder {
         let mut model = Self { shared, encoder, config, activation, buckets }.valid();
         checkpoint.finish()?;
         if packs_weights(device) || weights != WeightFormat::F32 {
-            let mut linears = Vec::new();
-            model.encoder.linears_mut(&mut linears);
-            linears.into_iter().for_each(|(_, linear)| linear.freeze_weight(weights));
+            model.encoder.linears_mut().into_iter().for_each(|(_, linear)| linear.freeze_weight(weights));
         }
         Ok(model)
     }
@@ -651,12 +631,6 @@ impl Attention {
     fn keys_and_values(&self, encoded_md: Tensor<2>, settings: BlockSettings) -> [Tensor<2>; 2] {
         Linear::forward_each([&self.k, &self.v], encoded_md, settings.dropping.stream)
     }
-
-    fn linears_mut<'a>(&'a mut self, name: &str, linears: &mut Vec<(String, &'a mut Linear)>) {
-        let Self { q, k, v, o, .. } = self;
-        linears
-            .extend([("q", q), ("k", k), ("v", v), ("o", o)].map(|(part, linear)| (format!("{name}.{part}"), linear)));
-    }
 }
 
 impl FeedForward {
@@ -701,17 +675,5 @@ impl FeedForward {
             true => wo.forward(settings.drop(activated.tensor(), DropoutSite::Activation), masks),
         };
         x_nd + settings.drop(fed, DropoutSite::FedForward)
-    }
-}
-
-impl Dense {
-    fn linears_mut<'a>(&'a mut self, name: &str, linears: &mut Vec<(String, &'a mut Linear)>) {
-        let name = |part: &str| format!("{name}.{part}");
-        match self {
-            Self::Plain(Plain { wi, wo }) => linears.extend([(name("wi"), wi), (name("wo"), wo)]),
-            Self::Gated(Gated { wi_0, wi_1, wo }) => {
-                linears.extend([(name("wi_0"), wi_0), (name("wi_1"), wi_1), (name("wo"), wo)]);
-            }
-        }
     }
 }

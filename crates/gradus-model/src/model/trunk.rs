@@ -6,14 +6,14 @@ use gradus_kernels::{FrozenWeight, Quantization, WeightFormat};
 
 use super::bart::{BartConfig, BartKind, BartModel};
 use super::batch::{Batch, Beginnings, Input, Rows};
-use super::body::Body;
+use super::body::{Body, Running};
 use super::build::Builder;
 use super::context::{Context, KvCache};
 use super::decoder::Decoder;
 use super::directory::ModelDir;
 use super::family::Family;
 use super::gpt2::{Gpt2Config, Gpt2Model};
-use super::layers::{Linear, impl_layers};
+use super::layers::{Linear, Linears, impl_layers, linears};
 use super::lora::Lora;
 use super::position_budget::PositionBudget;
 use super::t5::{T5Config, T5Info, T5Model};
@@ -31,6 +31,22 @@ pub enum Trunk {
     T5(T5Model),
     /// BART and Blenderbot.
     Bart(BartModel),
+}
+
+/// Evaluates `$of` for the model of any family in `$trunk`.
+macro_rules! of_family {
+    ($trunk:expr, $model:ident => $of:expr) => {
+        match $trunk {
+            Trunk::Gpt2($model) => $of,
+            Trunk::Decoder($model) => $of,
+            Trunk::T5($model) => $of,
+            Trunk::Bart($model) => $of,
+        }
+    };
+}
+
+linears! {
+    enum Trunk: Gpt2, Decoder, T5, Bart;
 }
 
 impl Trunk {
@@ -73,21 +89,16 @@ impl Trunk {
     }
 
     fn body(&self) -> &dyn Body {
-        match self {
-            Self::Gpt2(model) => model,
-            Self::Decoder(model) => model,
-            Self::T5(model) => model,
-            Self::Bart(model) => model,
-        }
+        of_family!(self, model => model)
     }
 
-    fn body_mut(&mut self) -> &mut dyn Body {
-        match self {
-            Self::Gpt2(model) => model,
-            Self::Decoder(model) => model,
-            Self::T5(model) => model,
-            Self::Bart(model) => model,
-        }
+    /// Runtime settings.
+    fn running(&self) -> &Running {
+        of_family!(self, model => &model.running)
+    }
+
+    fn running_mut(&mut self) -> &mut Running {
+        of_family!(self, model => &mut model.running)
     }
 
     /// Computes final hidden states, `[N, D]`.
@@ -100,26 +111,10 @@ impl Trunk {
         self.body().embedding()
     }
 
-    /// Returns all linear layers with their names in the trunk, such as `h.0.attn.c_attn`.
-    pub(crate) fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
-        self.body_mut().linears_mut()
-    }
-
-    /// Sets whether the backward pass computes blocks again instead of storing their results. The gradients are identical to the bit, and
-    /// only the activations of one block are in memory at a time. It costs one more forward pass.
-    pub fn set_recompute(&mut self, recompute: bool) {
-        self.body_mut().running_mut().recompute = recompute;
-    }
-
-    /// Sets whether the configured dropout applies in passes that have masks.
-    pub fn set_dropout(&mut self, dropout: bool) {
-        self.body_mut().running_mut().dropout = dropout;
-    }
-
     /// Whether passes with masks use dropout, of the model's configuration or of its adapter.
     pub fn drops_out(&self) -> bool {
         let by_adapter = |(_, linear): &(String, &mut Linear)| linear.lora.as_ref().is_some_and(Lora::drops_out);
-        self.body().running().dropout || self.clone().linears_mut().iter().any(by_adapter)
+        self.running().dropout || self.clone().linears_mut().iter().any(by_adapter)
     }
 
     /// Sizes V and D.

@@ -18,7 +18,7 @@ use crate::host::read;
 use crate::learner::optimizer::Optimizer;
 use crate::loss::surrogate::{Clip, clipped_surrogate};
 use crate::method::RolloutKeys;
-use crate::model::{CausalLm, ModelDir, RewardModel, Rows, named_tensors};
+use crate::model::{CausalLm, Layers, ModelDir, RewardModel, Rows, named_tensors};
 use crate::progress::Unwatched;
 use crate::rollout::{Prompt, Rollout, StopReason, Turn};
 use crate::settings::TrainConfig;

@@ -12,8 +12,8 @@ use burn::tensor::{Gradients, Tensor};
 use gradus::generate::{NoStopRule, SamplingParams, generate};
 use gradus::model::adapter::{Adaptable, LoraConfig, TaskType};
 use gradus::model::{
-    CausalLm, Classifier, ModelDir, Reading, RewardModel, Rows, Scope, Sequence, Task, Text, WeightFormat, save_causal,
-    save_classifier, save_reward_model,
+    CausalLm, Classifier, Layers, ModelDir, Reading, RewardModel, Rows, Scope, Sequence, Task, Text, WeightFormat,
+    save_causal, save_classifier, save_reward_model,
 };
 use gradus::rng::{Purpose, Seed};
 use serde_json::Value;

@@ -9,8 +9,8 @@ use crate::tensors::{GRADIENTS, assert_close, host, tensors};
 use burn::module::Module;
 use burn::tensor::{Gradients, Tensor, TensorData};
 use gradus::model::{
-    CausalLm, Classifier, DropoutStream, ModelDir, NamedVisitor, Reading, RewardModel, Scope, Task, Text, TextBatch,
-    WeightFormat, save_classifier, visit_named,
+    CausalLm, Classifier, DropoutStream, Layers, ModelDir, NamedVisitor, Reading, RewardModel, Scope, Task, Text,
+    TextBatch, WeightFormat, save_classifier, visit_named,
 };
 use gradus::rng::{Purpose, Seed};
 use gradus::text::{Cut, Tokenizer};

@@ -12,8 +12,8 @@ use burn::tensor::Device;
 use gradus::generate::{Completion, Engine, Event, NoStopRule, Request, SamplingParams, generate};
 use gradus::model::decoder::DecoderFamily;
 use gradus::model::{
-    Batch, CausalLm, DropoutStream, Family, ModelDir, ModelShape, Precision, RewardModel, Rows, Sequence, WeightFormat,
-    named_tensors, register_family, save_causal, save_reward_model,
+    Batch, CausalLm, DropoutStream, Family, Layers, ModelDir, ModelShape, Precision, RewardModel, Rows, Sequence,
+    WeightFormat, named_tensors, register_family, save_causal, save_reward_model,
 };
 use gradus::rng::{Purpose, Seed};
 use serde_json::Value;

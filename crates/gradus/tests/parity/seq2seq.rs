@@ -12,8 +12,8 @@ use gradus::generate::{
 };
 use gradus::model::adapter::{Adaptable, LoraConfig, TaskType};
 use gradus::model::{
-    Batch, CausalLm, DropoutStream, ModelDir, Precision, RewardModel, Rows, Sequence, WeightFormat, named_tensors,
-    save_causal,
+    Batch, CausalLm, DropoutStream, Layers, ModelDir, Precision, RewardModel, Rows, Sequence, WeightFormat,
+    named_tensors, save_causal,
 };
 use gradus::rng::{Purpose, Seed};
 use serde_json::{Value, json};

@@ -22,8 +22,7 @@ use targets::Targets;
 
 use super::WeightFormat;
 use super::directory::ModelDir;
-use super::family::{EncoderFamily, Family};
-use super::layers::{Layers, Linear};
+use super::layers::{Layers, Linear, Linears};
 use super::lora::{Lora, LoraValues};
 use crate::error::{Error, Result};
 use crate::rng::Stream;

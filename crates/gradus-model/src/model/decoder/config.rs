@@ -4,6 +4,8 @@ use std::num::NonZeroUsize;
 
 use serde::Deserialize;
 
+use crate::model::defaults::{deviation, one};
+
 /// The keys of `config.json` that the computation depends on.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct DecoderConfig {
@@ -31,7 +33,7 @@ pub struct DecoderConfig {
     pub rms_norm_eps: f64,
     /// Standard deviation of newly initialized weights.
     #[serde(default = "deviation")]
-    pub initializer_range: f64,
+    pub initializer_range: f32,
     /// Whether the attention projections have biases.
     #[serde(default)]
     pub attention_bias: bool,
@@ -112,14 +114,8 @@ fn max_window_layers() -> usize {
 fn epsilon() -> f64 {
     1e-6
 }
-fn deviation() -> f64 {
-    0.02
-}
 fn silu() -> String {
     "silu".into()
-}
-fn one() -> usize {
-    1
 }
 fn unscaled() -> f32 {
     1.0

@@ -26,7 +26,7 @@ use super::body::{Body, Running, TrunkInfo};
 use super::build::Builder;
 use super::context::Context;
 use super::dropout::{DropoutSite, Dropping};
-use super::layers::{Embedding, Linear, RmsNorm};
+use super::layers::{Embedding, Linear, Linears, RmsNorm, linears};
 
 /// The trunk of Llama and similar models, `model.*`.
 #[derive(Module, Debug)]
@@ -40,7 +40,7 @@ pub struct Decoder {
     structure: DecoderStructure,
     /// Runtime settings.
     #[module(skip)]
-    running: Running,
+    pub(in crate::model) running: Running,
 }
 
 #[derive(Module, Debug)]
@@ -102,7 +102,7 @@ struct FusedMlp {
 
 impl Decoder {
     pub(crate) fn build(mut b: Builder<'_>, config: DecoderConfig, structure: DecoderStructure) -> Self {
-        let (d, std) = (config.hidden_size, config.initializer_range as f32);
+        let (d, std) = (config.hidden_size, config.initializer_range);
         let (head_dim, [width, kv_width]) = (config.head_dim(), config.widths());
         let norm = |b: Builder<'_>, width| RmsNorm::build(b, width, config.rms_norm_eps, structure.norm_offset);
         let layers = (0..config.num_hidden_layers).map(|i| {
@@ -187,6 +187,17 @@ impl Decoder {
     }
 }
 
+linears! {
+    Decoder: layers;
+    Layer: self_attn, mlp;
+    enum Attention: Separate, Fused;
+    Separate: q_proj, k_proj, v_proj, o_proj;
+    Fused: qkv_proj, o_proj;
+    enum Mlp: Separate, Fused;
+    SeparateMlp: gate_proj, up_proj, down_proj;
+    FusedMlp: gate_up_proj, down_proj;
+}
+
 impl Body for Decoder {
     fn forward(&self, context: &mut Context<'_>) -> Tensor<2> {
         let (positions, lengths) = (context.positions(), context.lengths());
@@ -228,37 +239,6 @@ impl Body for Decoder {
         self.embed_tokens.weight.val()
     }
 
-    fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
-        let mut all = Vec::new();
-        for (i, layer) in self.layers.iter_mut().enumerate() {
-            let mut add = |name: &str, linear| all.push((format!("layers.{i}.{name}"), linear));
-            match &mut layer.self_attn {
-                Attention::Separate(a) => {
-                    add("self_attn.q_proj", &mut a.q_proj);
-                    add("self_attn.k_proj", &mut a.k_proj);
-                    add("self_attn.v_proj", &mut a.v_proj);
-                    add("self_attn.o_proj", &mut a.o_proj);
-                }
-                Attention::Fused(a) => {
-                    add("self_attn.qkv_proj", &mut a.qkv_proj);
-                    add("self_attn.o_proj", &mut a.o_proj);
-                }
-            }
-            match &mut layer.mlp {
-                Mlp::Separate(m) => {
-                    add("mlp.gate_proj", &mut m.gate_proj);
-                    add("mlp.up_proj", &mut m.up_proj);
-                    add("mlp.down_proj", &mut m.down_proj);
-                }
-                Mlp::Fused(m) => {
-                    add("mlp.gate_up_proj", &mut m.gate_up_proj);
-                    add("mlp.down_proj", &mut m.down_proj);
-                }
-            }
-        }
-        all
-    }
-
     fn attention(&self) -> [Vec<AttentionShape>; 2] {
         [self.layer_shapes(), Vec::new()]
     }
@@ -270,20 +250,12 @@ impl Body for Decoder {
             width: config.hidden_size,
             max_positions: Some(self.structure.max_positions()),
             angles_vary: self.structure.limit().is_some(),
-            initializer_range: config.initializer_range as f32,
+            initializer_range: config.initializer_range,
             ties_head: config.tie_word_embeddings,
             head_scale: self.structure.head_scale,
             logit_cap: self.structure.logit_cap,
             decoder_start: None,
         }
-    }
-
-    fn running(&self) -> Running {
-        self.running
-    }
-
-    fn running_mut(&mut self) -> &mut Running {
-        &mut self.running
     }
 }
 

@@ -14,9 +14,10 @@ use super::block::{BlockSettings, EmbeddingSizes, Embeddings, Probabilities, Pro
 use super::{Body, EncoderInfo, Running, TextBatch};
 use crate::model::activation::Activation;
 use crate::model::build::Builder;
+use crate::model::defaults::one;
 use crate::model::directory::ModelDir;
 use crate::model::dropout::{DropoutSite, Dropping};
-use crate::model::layers::{LayerNorm, Linear};
+use crate::model::layers::{LayerNorm, Linear, Linears, linears};
 
 /// Keys of `config.json` that BERT does not have.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -26,10 +27,6 @@ struct AlbertConfig {
     num_hidden_groups: usize,
     #[serde(default = "one")]
     inner_group_num: usize,
-}
-
-fn one() -> usize {
-    1
 }
 
 /// Reads the sizes of the model in `dir`.
@@ -52,16 +49,16 @@ pub(super) fn sizes(dir: &ModelDir) -> Result<Sizes, Problem> {
 /// The encoder of ALBERT.
 #[derive(Module, Debug)]
 pub struct AlbertModel {
-    embeddings: Embeddings,
+    pub(super) embeddings: Embeddings,
     encoder: Blocks,
     #[module(skip)]
     config: BertConfig,
     #[module(skip)]
     activation: Activation,
     #[module(skip)]
-    info: EncoderInfo,
+    pub(super) info: EncoderInfo,
     #[module(skip)]
-    running: Running,
+    pub(super) running: Running,
     /// Number of blocks that are computed.
     #[module(skip)]
     kept: usize,
@@ -159,6 +156,14 @@ impl AlbertModel {
     }
 }
 
+linears! {
+    AlbertModel: encoder;
+    Blocks: embedding_hidden_mapping_in, albert_layer_groups;
+    Group: albert_layers;
+    Block: attention, ffn, ffn_output;
+    Attention: query, key, value, dense;
+}
+
 impl Body for AlbertModel {
     fn forward(&self, texts: &TextBatch) -> Tensor<2> {
         let dropping = Dropping { stream: texts.dropout(), own: self.running.dropout };
@@ -184,46 +189,9 @@ impl Body for AlbertModel {
         })
     }
 
-    fn words(&self) -> Tensor<2> {
-        self.embeddings.words()
-    }
-
-    fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
-        let Blocks { embedding_hidden_mapping_in, albert_layer_groups } = &mut self.encoder;
-        let mut linears = vec![("encoder.embedding_hidden_mapping_in".to_owned(), embedding_hidden_mapping_in)];
-        for (g, group) in albert_layer_groups.iter_mut().enumerate() {
-            for (i, block) in group.albert_layers.iter_mut().enumerate() {
-                let Block { attention: Attention { query, key, value, dense, .. }, ffn, ffn_output, .. } = block;
-                let parts = [
-                    ("attention.query", query),
-                    ("attention.key", key),
-                    ("attention.value", value),
-                    ("attention.dense", dense),
-                    ("ffn", ffn),
-                    ("ffn_output", ffn_output),
-                ];
-                let name = |part| format!("encoder.albert_layer_groups.{g}.albert_layers.{i}.{part}");
-                linears.extend(parts.map(|(part, linear)| (name(part), linear)));
-            }
-        }
-        linears
-    }
-
     fn keep_layers(&mut self, layers: usize) -> usize {
         let all = self.config.num_hidden_layers;
         self.kept = all.min(layers);
         all
-    }
-
-    fn info(&self) -> &EncoderInfo {
-        &self.info
-    }
-
-    fn running(&self) -> Running {
-        self.running
-    }
-
-    fn running_mut(&mut self) -> &mut Running {
-        &mut self.running
     }
 }

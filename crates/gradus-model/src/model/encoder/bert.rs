@@ -19,10 +19,11 @@ use super::texts::{QueryTokens, TextAttention};
 use super::{Body, EncoderInfo, Running, TextBatch};
 use crate::model::activation::Activation;
 use crate::model::build::Builder;
+use crate::model::defaults::{deviation, gelu, tenth};
 use crate::model::directory::ModelDir;
 use crate::model::dropout::{DropoutSite, Dropping};
 use crate::model::family::EncoderFamily;
-use crate::model::layers::{LayerNorm, Linear};
+use crate::model::layers::{LayerNorm, Linear, Linears, linears};
 
 /// Keys of `config.json` for BERT and similar models.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -55,17 +56,8 @@ pub(super) struct BertConfig {
 fn two() -> usize {
     2
 }
-fn gelu() -> String {
-    "gelu".into()
-}
-fn tenth() -> f32 {
-    0.1
-}
 fn epsilon() -> f64 {
     1e-12
-}
-fn deviation() -> f32 {
-    0.02
 }
 
 impl BertConfig {
@@ -137,7 +129,7 @@ pub(super) fn sizes(dir: &ModelDir, family: EncoderFamily) -> Result<Sizes, Prob
 /// The encoder of BERT, RoBERTa and Longformer.
 #[derive(Module, Debug)]
 pub struct BertModel {
-    embeddings: Embeddings,
+    pub(super) embeddings: Embeddings,
     encoder: Blocks,
     #[module(skip)]
     config: BertConfig,
@@ -150,9 +142,9 @@ pub struct BertModel {
     #[module(skip)]
     distances: Option<Vec<usize>>,
     #[module(skip)]
-    info: EncoderInfo,
+    pub(super) info: EncoderInfo,
     #[module(skip)]
-    running: Running,
+    pub(super) running: Running,
 }
 
 #[derive(Module, Debug)]
@@ -317,6 +309,18 @@ impl BertModel {
     }
 }
 
+linears! {
+    BertModel: encoder;
+    Blocks: layer;
+    Block: attention, intermediate, output;
+    Attention: self_, output;
+    enum SelfAttention: Whole, Windowed;
+    Whole: query, key, value;
+    Windowed: query, key, value, query_global, key_global, value_global;
+    Inner: dense;
+    Output: dense;
+}
+
 impl Body for BertModel {
     fn forward(&self, texts: &TextBatch) -> Tensor<2> {
         self.states(texts, false)
@@ -326,40 +330,10 @@ impl Body for BertModel {
         self.states(texts, true)
     }
 
-    fn words(&self) -> Tensor<2> {
-        self.embeddings.words()
-    }
-
-    fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
-        let mut linears = Vec::new();
-        for (i, block) in self.encoder.layer.iter_mut().enumerate() {
-            let name = |part: &str| format!("encoder.layer.{i}.{part}");
-            for (part, linear) in block.attention.self_.linears_mut() {
-                linears.push((name(&format!("attention.self.{part}")), linear));
-            }
-            linears.push((name("attention.output.dense"), &mut block.attention.output.dense));
-            linears.push((name("intermediate.dense"), &mut block.intermediate.dense));
-            linears.push((name("output.dense"), &mut block.output.dense));
-        }
-        linears
-    }
-
     fn keep_layers(&mut self, layers: usize) -> usize {
         let all = self.encoder.layer.len();
         self.encoder.layer.truncate(layers);
         all
-    }
-
-    fn info(&self) -> &EncoderInfo {
-        &self.info
-    }
-
-    fn running(&self) -> Running {
-        self.running
-    }
-
-    fn running_mut(&mut self) -> &mut Running {
-        &mut self.running
     }
 }
 
@@ -412,20 +386,6 @@ impl SelfAttention {
             }
         };
         if first { [x, attended].map(|all| embedding(all, &text_attention.first.tokens)) } else { [x, attended] }
-    }
-
-    fn linears_mut(&mut self) -> Vec<(&'static str, &mut Linear)> {
-        match self {
-            Self::Whole(Whole { query, key, value }) => vec![("query", query), ("key", key), ("value", value)],
-            Self::Windowed(Windowed { query, key, value, query_global, key_global, value_global }) => vec![
-                ("query", query),
-                ("key", key),
-                ("value", value),
-                ("query_global", query_global),
-                ("key_global", key_global),
-                ("value_global", value_global),
-            ],
-        }
     }
 }
 

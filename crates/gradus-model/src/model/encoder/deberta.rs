@@ -22,10 +22,11 @@ use super::block::{BlockSettings, EmbeddingSizes, Embeddings, Problem, Sizes};
 use super::{Body, EncoderInfo, Running, TextBatch};
 use crate::model::activation::Activation;
 use crate::model::build::{Builder, Init};
+use crate::model::defaults::{one, yes};
 use crate::model::directory::ModelDir;
 use crate::model::dropout::{DropoutSite, Dropping};
 use crate::model::family::EncoderFamily;
-use crate::model::layers::{Embedding, LayerNorm, Linear};
+use crate::model::layers::{Embedding, LayerNorm, Linear, Linears, linears};
 
 /// Keys of `config.json` that BERT does not have.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -65,12 +66,6 @@ struct DebertaConfig {
 
 fn minus_one() -> i64 {
     -1
-}
-fn yes() -> bool {
-    true
-}
-fn one() -> usize {
-    1
 }
 fn tanh() -> String {
     "tanh".into()
@@ -162,7 +157,7 @@ pub(super) fn sizes(dir: &ModelDir, family: EncoderFamily) -> Result<Sizes, Prob
 /// The encoder of DeBERTa.
 #[derive(Module, Debug)]
 pub struct DebertaModel {
-    embeddings: Embeddings,
+    pub(super) embeddings: Embeddings,
     encoder: Blocks,
     #[module(skip)]
     config: BertConfig,
@@ -179,9 +174,9 @@ pub struct DebertaModel {
     #[module(skip)]
     buckets: Option<PositionBuckets>,
     #[module(skip)]
-    info: EncoderInfo,
+    pub(super) info: EncoderInfo,
     #[module(skip)]
-    running: Running,
+    pub(super) running: Running,
 }
 
 #[derive(Module, Debug)]
@@ -261,14 +256,14 @@ impl DebertaModel {
                 own.conv_groups, own.conv_kernel_size
             )));
         }
-        let scored @ [c2p, p2c] = own.scored()?;
+        let scored = own.scored()?;
         let buckets = own.buckets(config.max_position_embeddings)?;
         let (d, inner, heads, std) =
             (config.hidden_size, config.intermediate_size, config.num_attention_heads, config.initializer_range);
         let head_dim = own.attention_head_size.unwrap_or(d / heads);
         let all = heads * head_dim;
         // Number of kinds of scores.
-        let kinds = 1 + usize::from(c2p) + usize::from(p2c);
+        let kinds = 1 + scored.map(usize::from).iter().sum::<usize>();
         let scale = ((head_dim * kinds) as f32).sqrt().recip();
         let shape = AttentionShape {
             heads,
@@ -289,31 +284,12 @@ impl DebertaModel {
             deviation: std,
         };
         let embeddings = Embeddings::build(b.enter("embeddings"), sizes);
-        let separate = buckets.is_some() && !own.share_att_key;
+        // Scores with their own projections of the distances.
+        let separate = scored.map(|scored| scored && buckets.is_some() && !own.share_att_key);
         let layer = (0..config.num_hidden_layers).map(|i| {
             let mut b = b.enter(format_args!("encoder.layer.{i}"));
             let norms = config.layer_norm_eps;
-            let self_ = {
-                let mut b = b.enter("attention.self");
-                let mut linear =
-                    |name: &str, outputs, has_bias| Linear::build(b.enter(name), d, outputs, has_bias, std);
-                match family == EncoderFamily::DebertaV1 {
-                    true => SelfAttention::Fused(Fused {
-                        in_proj: linear("in_proj", 3 * all, false),
-                        pos_proj: (separate && c2p).then(|| linear("pos_proj", all, false)),
-                        pos_q_proj: (separate && p2c).then(|| linear("pos_q_proj", all, true)),
-                        q_bias: b.param("q_bias", [all], Init::Constant(0.0)),
-                        v_bias: b.param("v_bias", [all], Init::Constant(0.0)),
-                    }),
-                    false => SelfAttention::Separate(Separate {
-                        query_proj: linear("query_proj", all, true),
-                        key_proj: linear("key_proj", all, true),
-                        value_proj: linear("value_proj", all, true),
-                        pos_key_proj: (separate && c2p).then(|| linear("pos_key_proj", all, true)),
-                        pos_query_proj: (separate && p2c).then(|| linear("pos_query_proj", all, true)),
-                    }),
-                }
-            };
+            let self_ = SelfAttention::build(b.enter("attention.self"), family, [d, all], separate, std);
             Block {
                 attention: Attention {
                     self_,
@@ -331,16 +307,8 @@ impl DebertaModel {
             layer,
             rel_embeddings: rows.map(|rows| Embedding::build(b_encoder.enter("rel_embeddings"), rows, d, std)),
             LayerNorm: is_normed.then(|| LayerNorm::build(b_encoder.enter("LayerNorm"), d, config.layer_norm_eps)),
-            conv: (own.conv_kernel_size > 0).then(|| {
-                let mut b = b_encoder.enter("conv");
-                Convolution {
-                    conv: Kernel {
-                        weight: b.param("conv.weight", [d, d, own.conv_kernel_size], Init::Normal(std)),
-                        bias: b.param("conv.bias", [d], Init::Constant(0.0)),
-                    },
-                    LayerNorm: LayerNorm::build(b.enter("LayerNorm"), d, config.layer_norm_eps),
-                }
-            }),
+            conv: (own.conv_kernel_size > 0)
+                .then(|| Convolution::build(b_encoder.enter("conv"), d, own.conv_kernel_size, &config)),
         };
         let info = EncoderInfo {
             has_global: false,
@@ -363,6 +331,16 @@ impl DebertaModel {
             None => table,
         })
     }
+}
+
+linears! {
+    DebertaModel: encoder;
+    Blocks: layer;
+    Block: attention, intermediate, output;
+    Attention: self_, output;
+    enum SelfAttention: Fused, Separate;
+    Fused: in_proj, pos_proj, pos_q_proj;
+    Separate: query_proj, key_proj, value_proj, pos_key_proj, pos_query_proj;
 }
 
 impl Body for DebertaModel {
@@ -408,43 +386,36 @@ impl Body for DebertaModel {
         x
     }
 
-    fn words(&self) -> Tensor<2> {
-        self.embeddings.words()
-    }
-
-    fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
-        let mut linears = Vec::new();
-        for (i, block) in self.encoder.layer.iter_mut().enumerate() {
-            let Attention { self_, output } = &mut block.attention;
-            let mut add = |part: &str, linear| linears.push((format!("encoder.layer.{i}.{part}"), linear));
-            self_.linears_mut().into_iter().for_each(|(part, linear)| add(&format!("attention.self.{part}"), linear));
-            add("attention.output.dense", &mut output.dense);
-            add("intermediate.dense", &mut block.intermediate.dense);
-            add("output.dense", &mut block.output.dense);
-        }
-        linears
-    }
-
     fn keep_layers(&mut self, layers: usize) -> usize {
         let all = self.encoder.layer.len();
         self.encoder.layer.truncate(layers);
         all
     }
-
-    fn info(&self) -> &EncoderInfo {
-        &self.info
-    }
-
-    fn running(&self) -> Running {
-        self.running
-    }
-
-    fn running_mut(&mut self) -> &mut Running {
-        &mut self.running
-    }
 }
 
 impl SelfAttention {
+    /// Builds attention from `d` to `all` heads together; `separate` tells which scores have their own projections of the distances.
+    fn build(mut b: Builder<'_>, family: EncoderFamily, [d, all]: [usize; 2], separate: [bool; 2], std: f32) -> Self {
+        let [c2p, p2c] = separate;
+        let mut linear = |name: &str, outputs, has_bias| Linear::build(b.enter(name), d, outputs, has_bias, std);
+        match family == EncoderFamily::DebertaV1 {
+            true => Self::Fused(Fused {
+                in_proj: linear("in_proj", 3 * all, false),
+                pos_proj: c2p.then(|| linear("pos_proj", all, false)),
+                pos_q_proj: p2c.then(|| linear("pos_q_proj", all, true)),
+                q_bias: b.param("q_bias", [all], Init::Constant(0.0)),
+                v_bias: b.param("v_bias", [all], Init::Constant(0.0)),
+            }),
+            false => Self::Separate(Separate {
+                query_proj: linear("query_proj", all, true),
+                key_proj: linear("key_proj", all, true),
+                value_proj: linear("value_proj", all, true),
+                pos_key_proj: c2p.then(|| linear("pos_key_proj", all, true)),
+                pos_query_proj: p2c.then(|| linear("pos_query_proj", all, true)),
+            }),
+        }
+    }
+
     /// Computes queries, keys and values of `x_nd`.
     fn project(&self, x_nd: &Tensor<2>, shape: AttentionShape, settings: BlockSettings) -> [Tensor<2>; 3] {
         match self {
@@ -477,25 +448,17 @@ impl SelfAttention {
         };
         Relative { key_rd: key.filter(|_| c2p).map(through), query_rd: query.filter(|_| p2c).map(through), buckets }
     }
+}
 
-    /// Returns all linear layers with their names.
-    fn linears_mut(&mut self) -> Vec<(&'static str, &mut Linear)> {
-        let (always, distances) = match self {
-            Self::Separate(of) => (
-                vec![
-                    ("query_proj", &mut of.query_proj),
-                    ("key_proj", &mut of.key_proj),
-                    ("value_proj", &mut of.value_proj),
-                ],
-                [("pos_key_proj", &mut of.pos_key_proj), ("pos_query_proj", &mut of.pos_query_proj)],
-            ),
-            Self::Fused(of) => (
-                vec![("in_proj", &mut of.in_proj)],
-                [("pos_proj", &mut of.pos_proj), ("pos_q_proj", &mut of.pos_q_proj)],
-            ),
-        };
-        let distances = distances.into_iter().filter_map(|(name, layer)| Some((name, layer.as_mut()?)));
-        always.into_iter().chain(distances).collect()
+impl Convolution {
+    fn build(mut b: Builder<'_>, d: usize, size: usize, config: &BertConfig) -> Self {
+        Self {
+            conv: Kernel {
+                weight: b.param("conv.weight", [d, d, size], Init::Normal(config.initializer_range)),
+                bias: b.param("conv.bias", [d], Init::Constant(0.0)),
+            },
+            LayerNorm: LayerNorm::build(b.enter("LayerNorm"), d, config.layer_norm_eps),
+        }
     }
 }
 

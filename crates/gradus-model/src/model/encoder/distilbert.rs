@@ -15,9 +15,10 @@ use super::block::{
 use super::{Body, EncoderInfo, Running, TextBatch};
 use crate::model::activation::Activation;
 use crate::model::build::Builder;
+use crate::model::defaults::{deviation, gelu, tenth};
 use crate::model::directory::ModelDir;
 use crate::model::dropout::{DropoutSite, Dropping};
-use crate::model::layers::{LayerNorm, Linear};
+use crate::model::layers::{LayerNorm, Linear, Linears, linears};
 
 /// ε of the norms, which is not configurable.
 const EPSILON: f64 = 1e-12;
@@ -41,16 +42,6 @@ struct DistilBertConfig {
     initializer_range: f32,
 }
 
-fn gelu() -> String {
-    "gelu".into()
-}
-fn tenth() -> f32 {
-    0.1
-}
-fn deviation() -> f32 {
-    0.02
-}
-
 /// Reads the sizes of the model in `dir`.
 pub(super) fn sizes(dir: &ModelDir) -> Result<Sizes, Problem> {
     let config: DistilBertConfig = dir.read_config()?;
@@ -71,16 +62,16 @@ pub(super) fn sizes(dir: &ModelDir) -> Result<Sizes, Problem> {
 /// The encoder of DistilBERT.
 #[derive(Module, Debug)]
 pub struct DistilBertModel {
-    embeddings: Embeddings,
+    pub(super) embeddings: Embeddings,
     transformer: Blocks,
     #[module(skip)]
     config: DistilBertConfig,
     #[module(skip)]
     activation: Activation,
     #[module(skip)]
-    info: EncoderInfo,
+    pub(super) info: EncoderInfo,
     #[module(skip)]
-    running: Running,
+    pub(super) running: Running,
 }
 
 #[derive(Module, Debug)]
@@ -184,6 +175,14 @@ impl DistilBertModel {
     }
 }
 
+linears! {
+    DistilBertModel: transformer;
+    Blocks: layer;
+    Block: attention, ffn;
+    Attention: q_lin, k_lin, v_lin, out_lin;
+    FeedForward: lin1, lin2;
+}
+
 impl Body for DistilBertModel {
     fn forward(&self, texts: &TextBatch) -> Tensor<2> {
         self.states(texts, false)
@@ -193,43 +192,9 @@ impl Body for DistilBertModel {
         self.states(texts, true)
     }
 
-    fn words(&self) -> Tensor<2> {
-        self.embeddings.words()
-    }
-
-    fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
-        let mut linears = Vec::new();
-        for (i, block) in self.transformer.layer.iter_mut().enumerate() {
-            let Attention { q_lin, k_lin, v_lin, out_lin } = &mut block.attention;
-            let FeedForward { lin1, lin2 } = &mut block.ffn;
-            let parts = [
-                ("attention.q_lin", q_lin),
-                ("attention.k_lin", k_lin),
-                ("attention.v_lin", v_lin),
-                ("attention.out_lin", out_lin),
-                ("ffn.lin1", lin1),
-                ("ffn.lin2", lin2),
-            ];
-            linears.extend(parts.map(|(part, linear)| (format!("transformer.layer.{i}.{part}"), linear)));
-        }
-        linears
-    }
-
     fn keep_layers(&mut self, layers: usize) -> usize {
         let all = self.transformer.layer.len();
         self.transformer.layer.truncate(layers);
         all
-    }
-
-    fn info(&self) -> &EncoderInfo {
-        &self.info
-    }
-
-    fn running(&self) -> Running {
-        self.running
-    }
-
-    fn running_mut(&mut self) -> &mut Running {
-        &mut self.running
     }
 }

@@ -28,7 +28,7 @@ use super::build::Builder;
 use super::checkpoint::Checkpoint;
 use super::directory::ModelDir;
 use super::family::EncoderFamily;
-use super::layers::{Layers, Linear, impl_layers, select_rows};
+use super::layers::{Layers, Linear, Linears, impl_layers, linears, select_rows};
 use crate::error::{Error, Result};
 
 /// Encoder of any family: texts in, hidden states out.
@@ -56,23 +56,8 @@ trait Body {
         select_rows(self.forward(texts), &texts.first_indices())
     }
 
-    /// Returns the table of words, `[V, …]`.
-    fn words(&self) -> Tensor<2>;
-
-    /// Returns all linear layers with their names in the encoder, such as `encoder.layer.0.output.dense`.
-    fn linears_mut(&mut self) -> Vec<(String, &mut Linear)>;
-
     /// Removes all layers except the first `layers`, and returns the previous number of layers.
     fn keep_layers(&mut self, layers: usize) -> usize;
-
-    /// Returns properties from its configuration.
-    fn info(&self) -> &EncoderInfo;
-
-    /// Returns its runtime settings.
-    fn running(&self) -> Running;
-
-    /// Returns its runtime settings for changes.
-    fn running_mut(&mut self) -> &mut Running;
 }
 
 /// Properties of an encoder that the rest of the program uses.
@@ -90,6 +75,23 @@ pub(super) struct EncoderInfo {
     pub types: usize,
     /// Standard deviation of newly initialized weights.
     pub initializer_range: f32,
+}
+
+/// Evaluates `$of` for the model of any family in `$encoder`.
+macro_rules! of_family {
+    ($encoder:expr, $model:ident => $of:expr) => {
+        match $encoder {
+            Encoder::Bert($model) => $of,
+            Encoder::DistilBert($model) => $of,
+            Encoder::Albert($model) => $of,
+            Encoder::ModernBert($model) => $of,
+            Encoder::Deberta($model) => $of,
+        }
+    };
+}
+
+linears! {
+    enum Encoder: Bert, DistilBert, Albert, ModernBert, Deberta;
 }
 
 impl Encoder {
@@ -130,7 +132,7 @@ impl Encoder {
     /// Removes all layers except the first `layers`, so that [`forward`](Self::forward) returns the states after them (in ModernBERT, after
     /// its last norm). Returns the previous number of layers. If there are fewer than `layers`, all stay.
     pub fn keep_layers(&mut self, layers: usize) -> usize {
-        self.body_mut().keep_layers(layers)
+        of_family!(self, model => model.keep_layers(layers))
     }
 
     /// Builds a batch from `texts`. Only tokens that a text lists as global are global.
@@ -158,29 +160,23 @@ impl Encoder {
         found.map_err(|problem| problem.of(dir))
     }
 
-    fn body(&self) -> &dyn Body {
-        match self {
-            Self::Bert(model) => model,
-            Self::DistilBert(model) => model,
-            Self::Albert(model) => model,
-            Self::ModernBert(model) => model,
-            Self::Deberta(model) => model,
-        }
+    /// Properties from the configuration.
+    fn info(&self) -> &EncoderInfo {
+        of_family!(self, model => &model.info)
     }
 
-    fn body_mut(&mut self) -> &mut dyn Body {
-        match self {
-            Self::Bert(model) => model,
-            Self::DistilBert(model) => model,
-            Self::Albert(model) => model,
-            Self::ModernBert(model) => model,
-            Self::Deberta(model) => model,
-        }
+    /// Runtime settings.
+    fn running(&self) -> &Running {
+        of_family!(self, model => &model.running)
+    }
+
+    fn running_mut(&mut self) -> &mut Running {
+        of_family!(self, model => &mut model.running)
     }
 
     /// Computes final hidden states of packed texts, `[N, D]`.
     pub fn forward(&self, texts: &TextBatch) -> Tensor<2> {
-        self.body().forward(texts)
+        of_family!(self, model => model.forward(texts))
     }
 
     /// Computes final hidden states of the first token of each text, `[B, D]`. BERT, RoBERTa, Longformer and DistilBERT skip the parts of
@@ -189,23 +185,13 @@ impl Encoder {
     pub fn first(&self, texts: &TextBatch) -> Tensor<2> {
         match self.drops_out() && texts.dropout().is_some() {
             true => select_rows(self.forward(texts), &texts.first_indices()),
-            false => self.body().first(texts),
+            false => of_family!(self, model => model.first(texts)),
         }
-    }
-
-    /// Returns all linear layers with their names in the encoder.
-    pub(crate) fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
-        self.body_mut().linears_mut()
-    }
-
-    /// Sets whether the backward pass computes blocks again instead of storing their results.
-    pub fn set_recompute(&mut self, recompute: bool) {
-        self.body_mut().running_mut().recompute = recompute;
     }
 
     /// Whether the configured dropout is active.
     pub(super) fn drops_out(&self) -> bool {
-        self.body().running().dropout
+        self.running().dropout
     }
 
     /// Rejects training weights that are quantized.
@@ -223,25 +209,20 @@ impl Encoder {
         }
     }
 
-    /// Sets whether the configured dropout applies in passes that have masks.
-    pub fn set_dropout(&mut self, dropout: bool) {
-        self.body_mut().running_mut().dropout = dropout;
-    }
-
     /// Sizes V and D.
     pub fn dims(&self) -> (usize, usize) {
-        let info = self.body().info();
+        let info = self.info();
         (info.vocabulary, info.width)
     }
 
     /// Number of tokens of the longest text; `None` if there is no limit. Tables of learned positions have a limit.
     pub fn max_positions(&self) -> Option<usize> {
-        self.body().info().max_positions
+        self.info().max_positions
     }
 
     /// Standard deviation of newly initialized weights.
     pub(super) fn initializer_range(&self) -> f32 {
-        self.body().info().initializer_range
+        self.info().initializer_range
     }
 
     /// Checks that `text` can be read.
@@ -250,7 +231,7 @@ impl Encoder {
     /// When it has no ids or too many, an id outside of the vocabulary, a type that the encoder does not have, or a global token beyond its
     /// end.
     pub fn check(&self, text: &Text<'_>) -> Result<(), String> {
-        let EncoderInfo { vocabulary, max_positions, types, .. } = *self.body().info();
+        let EncoderInfo { vocabulary, max_positions, types, .. } = *self.info();
         let n = text.ids.len();
         if n == 0 {
             return Err("the text has no tokens".into());
@@ -275,17 +256,17 @@ impl Encoder {
 
     /// Whether the encoder reads token types, which tell two texts apart.
     pub(super) fn reads_types(&self) -> bool {
-        self.body().info().types > 1
+        self.info().types > 1
     }
 
     /// Whether the encoder supports global tokens, which attend and are attended to beyond its windows.
     pub(super) fn has_global(&self) -> bool {
-        self.body().info().has_global
+        self.info().has_global
     }
 
     /// Device of the weights.
     pub fn device(&self) -> Device {
-        self.body().words().device()
+        of_family!(self, model => model.embeddings.words()).device()
     }
 }
 

@@ -16,9 +16,10 @@ use super::block::{Problem, Sizes, check_probabilities, check_sizes, shape, stac
 use super::{Body, EncoderInfo, Running, TextBatch};
 use crate::model::activation::Gate;
 use crate::model::build::Builder;
+use crate::model::defaults::{deviation, gelu};
 use crate::model::directory::ModelDir;
 use crate::model::dropout::{DropoutSite, Dropping};
-use crate::model::layers::{Embedding, LayerNorm, Linear};
+use crate::model::layers::{Embedding, LayerNorm, Linear, Linears, linears};
 use crate::model::rope::Rope;
 
 /// The keys of `config.json` that the computation depends on.
@@ -64,9 +65,6 @@ enum LayerType {
     SlidingAttention,
 }
 
-fn gelu() -> String {
-    "gelu".into()
-}
 fn epsilon() -> f64 {
     1e-5
 }
@@ -75,9 +73,6 @@ fn window() -> usize {
 }
 fn third() -> usize {
     3
-}
-fn deviation() -> f32 {
-    0.02
 }
 
 impl ModernBertConfig {
@@ -131,7 +126,7 @@ pub(super) fn sizes(dir: &ModelDir) -> Result<Sizes, Problem> {
 /// The encoder of ModernBERT.
 #[derive(Module, Debug)]
 pub struct ModernBertModel {
-    embeddings: Embeddings,
+    pub(super) embeddings: Embeddings,
     layers: Vec<Block>,
     final_norm: LayerNorm,
     #[module(skip)]
@@ -145,15 +140,22 @@ pub struct ModernBertModel {
     #[module(skip)]
     ropes: [Rope; 2],
     #[module(skip)]
-    info: EncoderInfo,
+    pub(super) info: EncoderInfo,
     #[module(skip)]
-    running: Running,
+    pub(super) running: Running,
 }
 
 #[derive(Module, Debug)]
-struct Embeddings {
+pub(super) struct Embeddings {
     tok_embeddings: Embedding,
     norm: LayerNorm,
+}
+
+impl Embeddings {
+    /// Table of words, `[V, D]`.
+    pub fn words(&self) -> Tensor<2> {
+        self.tok_embeddings.weight.val()
+    }
 }
 
 #[derive(Module, Debug)]
@@ -248,6 +250,13 @@ impl ModernBertModel {
     }
 }
 
+linears! {
+    ModernBertModel: layers;
+    Block: attn, mlp;
+    Attention: Wqkv, Wo;
+    FeedForward: Wi, Wo;
+}
+
 impl Body for ModernBertModel {
     fn forward(&self, texts: &TextBatch) -> Tensor<2> {
         let ModernBertConfig { embedding_dropout, attention_dropout, mlp_dropout, .. } = self.config;
@@ -288,39 +297,9 @@ impl Body for ModernBertModel {
         self.final_norm.forward(x)
     }
 
-    fn words(&self) -> Tensor<2> {
-        self.embeddings.tok_embeddings.weight.val()
-    }
-
-    fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
-        let mut linears = Vec::new();
-        for (i, Block { attn, mlp, .. }) in self.layers.iter_mut().enumerate() {
-            let parts = [
-                ("attn.Wqkv", &mut attn.Wqkv),
-                ("attn.Wo", &mut attn.Wo),
-                ("mlp.Wi", &mut mlp.Wi),
-                ("mlp.Wo", &mut mlp.Wo),
-            ];
-            linears.extend(parts.map(|(part, linear)| (format!("layers.{i}.{part}"), linear)));
-        }
-        linears
-    }
-
     fn keep_layers(&mut self, layers: usize) -> usize {
         let all = self.layers.len();
         self.layers.truncate(layers);
         all
-    }
-
-    fn info(&self) -> &EncoderInfo {
-        &self.info
-    }
-
-    fn running(&self) -> Running {
-        self.running
-    }
-
-    fn running_mut(&mut self) -> &mut Running {
-        &mut self.running
     }
 }
