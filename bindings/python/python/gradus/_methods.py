@@ -311,6 +311,8 @@ class OnlineKeys(SharedKeys, total=False):
     """The task that makes rows from its public files: its name, or a mapping of its name and its keys."""
     test_task: Any
     """The task that makes rows from its public files: its name, or a mapping of its name and its keys."""
+    group_size: int
+    """Completions per prompt. The default is the method's."""
     max_new_tokens: int
     """Maximum length of a completion in tokens. The default is the method's."""
     stop: str | Sequence[str]
@@ -925,8 +927,6 @@ def distill(
 class PpoKeys(OnlineKeys, total=False):
     """Keys of `ppo`."""
 
-    group_size: int
-    """Completions per prompt. Default 1."""
     temperature: float
     """Temperature of sampling and of the trained logprobs (see `sampling.trained_logprobs`). Default 0.7 (TRL)."""
     update_epochs: int
@@ -954,9 +954,6 @@ class PpoKeys(OnlineKeys, total=False):
     """Whiten advantages. Default true (TRL)."""
     missing_eos_penalty: float
     """Subtract this from the score of a completion without a stop id. Default: none (TRL's TL;DR recipe uses 1)."""
-    target_kl: float
-    """Skip the remaining update epochs when the policy has moved further than 1.5 times this (mean k3). Default:
-    off."""
     kl_coefficient: float
     """The coefficient β, or its initial value if it is adaptive. Default 0.05 (TRL)."""
     kl_estimator: Literal["k1", "k2", "k3"]
@@ -989,6 +986,9 @@ class PpoKeys(OnlineKeys, total=False):
     critic_freeze_trunk: bool
     """Train only the head of a separate critic and freeze its trunk (FineGrainedRLHF's `freeze_value_model`). Default
     false."""
+    target_kl: float
+    """Skip the remaining update epochs when the policy has moved further than 1.5 times this (mean k3). Default:
+    off."""
     quirks_value_clip: Literal["larger", "clipped"]
     """Error that counts if values are clipped. Default `larger` (TRL)."""
     quirks_target_kl_over: Literal["pass", "mini_batch"]
@@ -1053,8 +1053,6 @@ def ppo(
 class NlpoKeys(OnlineKeys, total=False):
     """Keys of `nlpo`."""
 
-    group_size: int
-    """Completions per prompt. Default 1."""
     temperature: float
     """Temperature of sampling and of the trained logprobs (see `sampling.trained_logprobs`). Default 0.7 (TRL)."""
     update_epochs: int
@@ -1082,9 +1080,6 @@ class NlpoKeys(OnlineKeys, total=False):
     """Whiten advantages. Default true (TRL)."""
     missing_eos_penalty: float
     """Subtract this from the score of a completion without a stop id. Default: none (TRL's TL;DR recipe uses 1)."""
-    target_kl: float
-    """Skip the remaining update epochs when the policy has moved further than 1.5 times this (mean k3). Default:
-    off."""
     kl_coefficient: float
     """The coefficient β, or its initial value if it is adaptive. Default 0.05 (TRL)."""
     kl_estimator: Literal["k1", "k2", "k3"]
@@ -1117,6 +1112,9 @@ class NlpoKeys(OnlineKeys, total=False):
     critic_freeze_trunk: bool
     """Train only the head of a separate critic and freeze its trunk (FineGrainedRLHF's `freeze_value_model`). Default
     false."""
+    target_kl: float
+    """Skip the remaining update epochs when the policy has moved further than 1.5 times this (mean k3). Default:
+    off."""
     quirks_value_clip: Literal["larger", "clipped"]
     """Error that counts if values are clipped. Default `larger` (TRL)."""
     quirks_target_kl_over: Literal["pass", "mini_batch"]
@@ -1206,10 +1204,8 @@ def nlpo(
 class A2cKeys(OnlineKeys, total=False):
     """Keys of `a2c`."""
 
-    group_size: int
-    """Completions per prompt. Default 1."""
     temperature: float
-    """Temperature of sampling and of the trained logprobs. Default 1 (RL4LMs)."""
+    """Temperature of sampling and of the trained logprobs (see `sampling.trained_logprobs`). Default 1 (RL4LMs)."""
     value_coefficient: float
     """Weight of the value loss, which is half the squared error. Default 1 (RL4LMs: 0.5, without the half)."""
     entropy_coefficient: float
@@ -1217,13 +1213,13 @@ class A2cKeys(OnlineKeys, total=False):
     discount: float
     """Discount γ. Default 0.99 (RL4LMs)."""
     gae_lambda: float
-    """GAE's λ. Default 1 (RL4LMs): the whole return minus the value."""
+    """GAE's λ. Default 1 (RL4LMs)."""
     whiten_rewards: bool
     """Whiten rewards before GAE. Default false (RL4LMs)."""
     whiten_advantages: bool
     """Whiten advantages. Default false (RL4LMs)."""
     missing_eos_penalty: float
-    """Subtract this from the score of a completion without a stop id. Default: none."""
+    """Subtract this from the score of a completion without a stop id. Default: none (TRL's TL;DR recipe uses 1)."""
     kl_coefficient: float
     """The coefficient β, or its initial value if it is adaptive. Default 0.05 (TRL)."""
     kl_estimator: Literal["k1", "k2", "k3"]
@@ -1304,10 +1300,8 @@ def a2c(
 class TrpoKeys(OnlineKeys, total=False):
     """Keys of `trpo`."""
 
-    group_size: int
-    """Completions per prompt. Default 1."""
     temperature: float
-    """Temperature of sampling and of the trained logprobs. Default 1 (RL4LMs)."""
+    """Temperature of sampling and of the trained logprobs (see `sampling.trained_logprobs`). Default 1 (RL4LMs)."""
     target_kl: float
     """Maximum distance that a step may move the policy: mean KL(new ‖ old) over tokens, in nats. Default 0.01
     (RL4LMs)."""
@@ -1332,7 +1326,7 @@ class TrpoKeys(OnlineKeys, total=False):
     whiten_advantages: bool
     """Whiten advantages. Default true (RL4LMs)."""
     missing_eos_penalty: float
-    """Subtract this from the score of a completion without a stop id. Default: none."""
+    """Subtract this from the score of a completion without a stop id. Default: none (TRL's TL;DR recipe uses 1)."""
     kl_coefficient: float
     """The coefficient β, or its initial value if it is adaptive. Default 0.05 (TRL)."""
     kl_estimator: Literal["k1", "k2", "k3"]
@@ -1411,10 +1405,8 @@ def trpo(
 class GrpoKeys(OnlineKeys, total=False):
     """Keys of `grpo`."""
 
-    group_size: int
-    """Completions per prompt, G. Default 8 (TRL)."""
     temperature: float
-    """Temperature of sampling and of the trained logprobs. Default 1 (TRL)."""
+    """Temperature of sampling and of the trained logprobs (see `sampling.trained_logprobs`). Default 1 (TRL)."""
     update_epochs: int
     """Passes over one batch of rollouts, μ. Default 1 (TRL)."""
     mini_batches: int
@@ -1500,10 +1492,8 @@ def grpo(
 class RlooKeys(OnlineKeys, total=False):
     """Keys of `rloo`."""
 
-    group_size: int
-    """Completions per prompt, k. Default 2 (TRL)."""
     temperature: float
-    """Temperature of sampling and of the trained logprobs. Default 1 (TRL)."""
+    """Temperature of sampling and of the trained logprobs (see `sampling.trained_logprobs`). Default 1 (TRL)."""
     update_epochs: int
     """Passes over one batch of rollouts. Default 1 (TRL)."""
     mini_batches: int
