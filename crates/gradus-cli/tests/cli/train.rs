@@ -230,6 +230,7 @@ fn a_run_that_is_to_be_replaced_is_there_until_the_new_one_has_begun() {
     let sft = |more: &[&str]| test.run(&[&["sft"], more, &short].concat());
     assert_eq!(sft(&["--model", &model, "--data", "texts.jsonl"]).code, 0);
     test.write("run/notes.txt", "mine");
+    test.write("run/plots/corpus.jsonl", "{\"references\": [\"tea\"]}\n");
     let before = files(&test.path().join("run"));
     assert!(before.iter().any(|(name, _)| name == "model/model.safetensors"));
 
@@ -243,8 +244,17 @@ fn a_run_that_is_to_be_replaced_is_there_until_the_new_one_has_begun() {
         (&["sft", "--model", &model, "--data", "run/metrics.jsonl"], &format!("`run/metrics.jsonl` {inside}")),
         (&[&grpo[..], &["--reward-model", "run/model"]].concat(), &format!("`run/model` {inside}")),
         (
-            &[&grpo[..], &["--evaluation-metrics", "[{cider: {corpus: run/metrics.jsonl}}]"]].concat(),
-            &format!("`run/metrics.jsonl` {inside}"),
+            &[
+                &grpo[..],
+                &[
+                    "--reward-rule-substring",
+                    "e",
+                    "--evaluation-metrics",
+                    "[{cider: {corpus: run/plots/corpus.jsonl}}]",
+                ],
+            ]
+            .concat(),
+            &format!("`run/plots/corpus.jsonl` {inside}"),
         ),
         (&[&grpo[..], &["--reward-model", &model]].concat(), "is not a reward model"),
         (&[&grpo[..], &["--reward-command", "./nowhere"]].concat(), "could not be started"),

@@ -22,7 +22,7 @@ fn below(shell: &str, arguments: &str, directory: &Path) -> Output {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_file_system_that_becomes_read_only() {
-    let lab = Lab::new("sft", "gpt2", "texts.jsonl", COMMON);
+    let lab = Lab::new("sft", "gpt2", "texts.jsonl", COMMON).durable();
     let expected = uninterrupted(&lab);
     let directory = lab.directory("frozen");
     let Some(disk) = Disk::new(&directory) else { return };

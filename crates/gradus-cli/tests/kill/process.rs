@@ -19,6 +19,8 @@ pub struct Lab {
     arguments: Vec<String>,
     /// Command before the program: a launcher.
     launcher: Vec<String>,
+    /// Whether the program waits until its files are on the disk.
+    is_durable: bool,
 }
 
 /// Returns one row per sentence about cups and kettles.
@@ -53,7 +55,12 @@ impl Lab {
         let last = |flag: &str| more.chunks(2).rfind(|pair| pair[0] == flag).map(|pair| pair[1]);
         flags.retain(|pair| last(pair[0]) == Some(pair[1]));
         arguments.extend(flags.concat().iter().map(|&text| text.to_owned()));
-        Self { folder, method: method.to_owned(), arguments, launcher: Vec::new() }
+        Self { folder, method: method.to_owned(), arguments, launcher: Vec::new(), is_durable: false }
+    }
+
+    /// Starts runs that wait until their files are on the disk, as release builds do.
+    pub fn durable(self) -> Self {
+        Self { is_durable: true, ..self }
     }
 
     /// Starts runs with this launcher from now on.
@@ -78,6 +85,9 @@ impl Lab {
         let words: Vec<&str> = self.launcher.iter().map(String::as_str).chain([env!("CARGO_BIN_EXE_gradus")]).collect();
         let mut command = Command::new(words[0]);
         command.args(&words[1..]).envs(LAUNCHING);
+        if self.is_durable {
+            command.env("GRADUS_DURABLE", "1");
+        }
         command.arg(&self.method).args(["--output-dir", "run", "--quiet"]);
         if resume {
             command.arg("--resume");

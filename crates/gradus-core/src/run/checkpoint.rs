@@ -21,6 +21,7 @@ use serde_json::{Map, Value};
 
 use super::checksums::Checksums;
 use super::directory::RunDir;
+use super::kept_records::KeptRecords;
 use super::metrics;
 use super::tensors::{NamedCodes, NamedTensor, StateTensor, read_state, write_state};
 use super::trainer_state::TrainerState;
@@ -65,6 +66,13 @@ pub struct RunState {
     pub evaluation_due: bool,
     /// State of the method, under the method's own keys.
     pub method: Map<String, Value>,
+}
+
+impl RunState {
+    /// Returns the records that stay when the run resumes from this state.
+    pub fn kept_records(&self) -> KeptRecords {
+        KeptRecords::new(self.step, self.evaluation_due)
+    }
 }
 
 /// Identifies a data set.
@@ -344,14 +352,14 @@ impl Checkpoint {
     /// # Errors
     /// [`Error::Io`].
     pub fn adopted_by(&self, run: &RunDir) -> Result<Self> {
-        let (step, path) = (self.run_state.step, run.checkpoint(self.run_state.step));
+        let path = run.checkpoint(self.run_state.step);
         fs::create_dir_all(run.checkpoints()).map_err(|source| Error::io(run.checkpoints(), source))?;
         atomic::write_dir(&path, |directory| atomic::link_files(&self.path, directory))?;
         let origin = self.path.canonicalize().map_err(|source| Error::io(&self.path, source))?;
         let logged = origin.ancestors().nth(2).map(|run| run.join("metrics.jsonl")).filter(|path| path.is_file());
         if let Some(logged) = logged {
             fs::copy(&logged, run.metrics()).map_err(|source| Error::io(&logged, source))?;
-            metrics::MetricsLog::resume(&run.metrics(), step)?;
+            metrics::MetricsLog::resume(&run.metrics(), self.run_state.kept_records())?;
         }
         Ok(Self { path, ..self.clone() })
     }
@@ -399,7 +407,7 @@ impl Checkpoint {
     /// # Errors
     /// As [`MetricsLog::resume`](metrics::MetricsLog::resume).
     pub fn resume_metrics(&self, run: &RunDir) -> Result<metrics::MetricsLog> {
-        metrics::MetricsLog::resume(&run.metrics(), self.run_state.step)
+        metrics::MetricsLog::resume(&run.metrics(), self.run_state.kept_records())
     }
 }
 

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Number, Value};
 
+use super::kept_records::KeptRecords;
 use crate::error::{Error, Result, excerpt};
 use crate::files::atomic;
 
@@ -216,17 +217,17 @@ impl MetricsLog {
         &self.remarks
     }
 
-    /// Opens the file to continue after `step`. Rows of later steps are removed, so a resumed run writes them only once; `step` 0 removes
-    /// all rows.
+    /// Opens the file to continue after the rows that `kept` keeps. Later ones are removed, so a resumed run writes them only once.
     ///
     /// # Errors
     /// [`Error::Io`], or [`Error::Data`] for a line that is no JSON object.
-    pub fn resume(path: &Path, step: usize) -> Result<Self> {
+    pub fn resume(path: &Path, kept: impl Into<KeptRecords>) -> Result<Self> {
+        let last = kept.into().last_evaluated();
         if path.exists() {
             // Lines are kept verbatim, with any keys that this version does not know.
             let kept: String = parse(path)?
                 .into_iter()
-                .filter(|(row, _)| row.step <= step && step > 0)
+                .filter(|(row, _)| row.step as i64 <= last)
                 .flat_map(|(_, line)| [line, "\n".to_owned()])
                 .collect();
             atomic::write_bytes(path, kept.as_bytes())?;
@@ -435,6 +436,10 @@ mod tests {
         MetricsLog::resume(&path, 3).unwrap().append(4, &Metrics::new()).unwrap();
         let steps: Vec<_> = read_metrics(&path).unwrap().iter().map(|row| row.step).collect();
         assert_eq!(steps, [1, 2, 3, 4]);
+        // The row of a step whose evaluation is repeated is written again.
+        MetricsLog::resume(&path, KeptRecords::new(3, true)).unwrap().append(3, &Metrics::new()).unwrap();
+        let steps: Vec<_> = read_metrics(&path).unwrap().iter().map(|row| row.step).collect();
+        assert_eq!(steps, [1, 2, 3]);
     }
 
     #[test]

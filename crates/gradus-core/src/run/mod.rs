@@ -8,6 +8,7 @@ pub mod checksums;
 pub mod claim;
 pub mod database;
 pub mod directory;
+mod kept_records;
 pub mod log;
 pub mod metrics;
 mod replaced_run;
@@ -21,6 +22,7 @@ pub use checkpoint::{Checkpoint, DataFingerprint, Origin, RowsFingerprint, RunSt
 pub use claim::{Claim, Stage, StateFile};
 pub use database::{RolloutDb, RolloutWriter};
 pub use directory::{Existing, RunDir, WRITTEN_BY};
+pub use kept_records::KeptRecords;
 pub use metrics::{Axis, Metrics, MetricsLog, MetricsRow, is_measurement, read_metrics};
 pub use scan::scan_metrics;
 pub use tensors::{NamedTensor, StateTensor};

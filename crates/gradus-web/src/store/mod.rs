@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use gradus::files::durable::SQLITE_SYNCHRONOUS;
+use gradus::files::durable::sqlite_synchronous;
 use gradus::{Error, Result};
 use ring::hmac;
 use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
@@ -86,7 +86,7 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
 /// Switches to a write-ahead log, which readers need not wait for. If two processes switch at once, SQLite rejects one immediately.
 fn log_changes(connection: &Connection) -> rusqlite::Result<()> {
     let mut tries = 0;
-    let pragmas = format!("PRAGMA journal_mode = WAL; PRAGMA synchronous = {SQLITE_SYNCHRONOUS};");
+    let pragmas = format!("PRAGMA journal_mode = WAL; PRAGMA synchronous = {};", sqlite_synchronous());
     loop {
         match connection.execute_batch(&pragmas) {
             Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) && tries < PAUSES => {

@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-use gradus::files::durable::SQLITE_SYNCHRONOUS;
+use gradus::files::durable::sqlite_synchronous;
 use gradus::{Error, Result};
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -83,7 +83,8 @@ impl Journal {
         let open = || {
             let file = Connection::open(&path)?;
             file.execute_batch(&format!(
-                "PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = WAL; PRAGMA synchronous = {SQLITE_SYNCHRONOUS};"
+                "PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = WAL; PRAGMA synchronous = {};",
+                sqlite_synchronous()
             ))?;
             file.execute_batch(&format!("BEGIN EXCLUSIVE; {TABLES} COMMIT;"))?;
             Ok(file)

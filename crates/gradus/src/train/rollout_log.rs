@@ -37,7 +37,7 @@ impl RolloutLog {
     pub fn open(run: &RunDir, state: &RunState, keeps_rollouts: bool) -> Result<Self> {
         // Checkpoints of versions without warnings have no watch; a new one is started.
         let watch = state.method.get(WATCH).and_then(|watch| serde_json::from_value(watch.clone()).ok());
-        let writer = RolloutWriter::open(&run.rollouts(), state.step)?;
+        let writer = RolloutWriter::open(&run.rollouts(), state.kept_records())?;
         Ok(Self { writer, watch: watch.unwrap_or_default(), keeps_rollouts })
     }
 

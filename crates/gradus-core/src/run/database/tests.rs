@@ -5,7 +5,7 @@ use gradus_environments::Reply;
 
 use super::writer::prepare;
 use super::*;
-use crate::run::{Existing, RunDir};
+use crate::run::{Existing, KeptRecords, RunDir};
 
 struct Fixture {
     _directory: tempfile::TempDir,
@@ -221,6 +221,20 @@ fn going_on_removes_later_rows_and_ends_with_the_same_bytes() {
     assert_eq!(RolloutDb::open(&run).unwrap().steps(RolloutTable::Eval).unwrap(), [] as [usize; 0]);
 }
 
+#[test]
+fn a_repeated_evaluation_replaces_its_rows() {
+    let Fixture { run, _directory } = fixture();
+    let mut writer = RolloutWriter::open(&run.rollouts(), 0).unwrap();
+    write_steps(&mut writer, 1, 3);
+    writer.append(RolloutTable::Test, evaluation(0)).unwrap();
+    writer.append(RolloutTable::Test, evaluation(3)).unwrap();
+    drop(writer);
+    RolloutWriter::open(&run.rollouts(), KeptRecords::new(3, true)).unwrap().finish().unwrap();
+    let database = RolloutDb::open(&run).unwrap();
+    assert_eq!(database.steps(RolloutTable::Train).unwrap(), [1, 2, 3]);
+    assert_eq!(database.steps(RolloutTable::Test).unwrap(), [0]);
+}
+
 /// Copies the files as a kill would leave them while the writer is running.
 fn as_killed(run: &RunDir, to: &Path) -> RunDir {
     let copy = RunDir::create(to, Existing::Refuse).unwrap();
@@ -279,7 +293,7 @@ fn a_full_disk_is_named_and_loses_nothing_before_it() {
     let Fixture { run, _directory } = fixture();
     let path = run.rollouts();
     let connection = connect(&path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE).unwrap();
-    prepare(&path, &connection, 0, false).unwrap();
+    prepare(&path, &connection, 0.into(), false).unwrap();
     // A limit on pages acts like a full disk.
     connection.pragma_update_and_check(None, "max_page_count", 20, |_| Ok(())).unwrap();
     let mut writer = RolloutWriter::start(&path, connection).unwrap();
@@ -402,7 +416,7 @@ fn where_machines_share_the_disk_a_rollback_journal_is_kept() {
     let Fixture { run, _directory } = fixture();
     let path = run.rollouts();
     let connection = connect(&path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE).unwrap();
-    prepare(&path, &connection, 0, true).unwrap();
+    prepare(&path, &connection, 0.into(), true).unwrap();
     let mut writer = RolloutWriter::start(&path, connection).unwrap();
     writer.append(RolloutTable::Eval, evaluation(0)).unwrap();
     write_steps(&mut writer, 1, 3);

@@ -12,8 +12,9 @@ use super::{
     connect, failure,
 };
 use crate::error::{Error, Result};
-use crate::files::durable::SQLITE_SYNCHRONOUS;
+use crate::files::durable::sqlite_synchronous;
 use crate::files::{atomic, network_file_system};
+use crate::run::KeptRecords;
 use crate::run::metrics::readable;
 
 /// Number of messages that may wait for the disk before training blocks.
@@ -41,15 +42,15 @@ pub struct RolloutWriter {
 }
 
 impl RolloutWriter {
-    /// Opens the database at `path` to continue after `step`, or creates it. Rows of later steps are removed, because the run will write
-    /// them again; `step` 0 removes every row, including those of step 0. Tables of an earlier version get the missing columns.
+    /// Opens the database at `path` to continue after the rows that `kept` keeps, or creates it. Later rows are removed, because the run
+    /// will write them again. Tables of an earlier version get the missing columns.
     ///
     /// # Errors
     /// If the file cannot be written, or is no rollout database of this or an earlier version.
-    pub fn open(path: &Path, step: usize) -> Result<Self> {
+    pub fn open(path: &Path, kept: impl Into<KeptRecords>) -> Result<Self> {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
         let connection = connect(path, flags)?;
-        prepare(path, &connection, step, network_file_system(path).is_some())?;
+        prepare(path, &connection, kept.into(), network_file_system(path).is_some())?;
         Self::start(path, connection)
     }
 
@@ -168,9 +169,9 @@ impl Drop for RolloutWriter {
     }
 }
 
-/// Creates the tables, or removes the rows after `step`. If other machines share the file system (`is_shared`), the database keeps a
+/// Creates the tables, or removes the rows that are not `kept`. If other machines share the file system (`is_shared`), the database keeps a
 /// rollback journal.
-pub(super) fn prepare(path: &Path, connection: &Connection, step: usize, is_shared: bool) -> Result<()> {
+pub(super) fn prepare(path: &Path, connection: &Connection, kept: KeptRecords, is_shared: bool) -> Result<()> {
     let error = |error| failure(path, error);
     let tables: i64 =
         connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(error)?;
@@ -178,7 +179,7 @@ pub(super) fn prepare(path: &Path, connection: &Connection, step: usize, is_shar
     // With a write-ahead log, readers do not block the writer. It needs shared memory, which processes on different machines do not have.
     let journal = if is_shared { "DELETE" } else { "WAL" };
     connection.pragma_update_and_check(None, "journal_mode", journal, |_| Ok(())).map_err(error)?;
-    connection.pragma_update(None, "synchronous", SQLITE_SYNCHRONOUS).map_err(error)?;
+    connection.pragma_update(None, "synchronous", sqlite_synchronous()).map_err(error)?;
     let work = if tables == 0 {
         format!(
             "{SCHEMA} {TEST_ROLLOUTS} ALTER TABLE test_rollouts ADD COLUMN episode TEXT; PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION};"
@@ -188,9 +189,13 @@ pub(super) fn prepare(path: &Path, connection: &Connection, step: usize, is_shar
             [] => String::new(),
             lacking => format!("{} PRAGMA user_version = {VERSION};", lacking.concat()),
         };
-        let kept = if step == 0 { -1 } else { step as i64 };
-        let tables = RolloutTable::ALL.map(RolloutTable::name).into_iter().chain(["warnings"]);
-        added + &tables.map(|table| format!("DELETE FROM {table} WHERE step > {kept};")).collect::<String>()
+        let last = |table: RolloutTable| match table {
+            RolloutTable::Train => kept.last_trained(),
+            RolloutTable::Eval | RolloutTable::Test => kept.last_evaluated(),
+        };
+        let tables = RolloutTable::ALL.map(|table| (table.name(), last(table)));
+        let tables = tables.into_iter().chain([("warnings", kept.last_trained())]);
+        added + &tables.map(|(table, last)| format!("DELETE FROM {table} WHERE step > {last};")).collect::<String>()
     };
     connection.execute_batch(&format!("BEGIN IMMEDIATE; {work} COMMIT;")).map_err(error)
 }
