@@ -224,8 +224,9 @@ impl Evaluation<'_> {
             stats.mean("kl", kl, 1.0);
         }
         for (key, measure) in &measures {
-            // A measurement without data has no value.
-            stats.mean(key, measure.value(), f64::from(u8::from(measure.value().is_finite())));
+            // A measurement without data is NaN, and is left out. An infinite value is a result.
+            let value = measure.value();
+            stats.mean(key, value, f64::from(u8::from(!value.is_nan())));
         }
         Ok(Evaluated { rollouts, scores, kls, measures, stats })
     }

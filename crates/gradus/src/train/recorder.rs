@@ -1,7 +1,7 @@
 //! Records a run while it trains: metrics, the best model, checkpoints, bad batches.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
@@ -116,6 +116,8 @@ pub struct Recorder<'a> {
     settled: Option<u64>,
     /// Opened with the first row of this process.
     trackers: Option<Trackers>,
+    /// Metrics that were reported as not finite.
+    reported: BTreeSet<String>,
     /// Text of `config.yml`.
     description: String,
     /// Claim of the new directory, if the run directory was deleted.
@@ -217,6 +219,7 @@ impl<'a> Recorder<'a> {
             writing: None,
             settled: None,
             trackers: None,
+            reported: BTreeSet::new(),
             description: String::new(),
             rescue: None,
             ranks: Ranks::ALONE,
@@ -472,12 +475,25 @@ impl<'a> Recorder<'a> {
 
     /// Appends a row to `metrics.jsonl`, to the experiment trackers and to the history of checkpoints.
     fn append(&mut self, step: usize, settings: &Settings, metrics: &Metrics) -> Result<()> {
+        self.warn_of_missing_numbers(step, metrics);
         self.log.append(step, metrics)?;
         if !self.is_deleted() {
             self.track(step, settings, metrics)?;
             self.history.extend_history([&MetricsRow { step, values: metrics.clone() }]);
         }
         Ok(())
+    }
+
+    /// Warns about metrics that JSON cannot represent, once for each metric.
+    fn warn_of_missing_numbers(&mut self, step: usize, metrics: &Metrics) {
+        for (key, value) in metrics.iter().filter(|(_, value)| !value.is_finite()) {
+            if self.reported.insert(key.to_owned()) {
+                let message = format!(
+                    "`{key}` is {value} at step {step}, which JSON cannot represent: `metrics.jsonl` contains `null`"
+                );
+                self.observer.event(&Event::Warning(&message));
+            }
+        }
     }
 
     /// Passes the last row to the experiment trackers.

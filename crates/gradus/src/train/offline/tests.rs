@@ -16,7 +16,7 @@ use crate::rng::{Purpose, Seed};
 use crate::run::{Checkpoint, Existing, MetricsRow, NamedTensor, RunDir, read_metrics, tensors};
 use crate::settings::TrainConfig;
 use crate::train::observer::Silent;
-use crate::train::recorder::restore_optimizer;
+use crate::train::recorder::{EvalMetrics, restore_optimizer};
 
 #[derive(Module, Debug)]
 struct LinearModel {
@@ -364,6 +364,41 @@ fn a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_weights() {
     let kept = load(&run.dir().checkpoint(kept)).bits();
     assert_eq!(kept, run.bits);
     assert!(kept.iter().all(|&bits| f32::from_bits(bits).is_finite()));
+}
+
+/// Collects warnings.
+#[derive(Default)]
+struct Warnings(Vec<String>);
+
+impl crate::train::observer::Observer for Warnings {
+    fn event(&mut self, event: &Event<'_>) {
+        if let Event::Warning(message) = event {
+            self.0.push((*message).to_owned());
+        }
+    }
+}
+
+#[test]
+fn a_metric_that_is_not_finite_is_null_in_the_file_and_reported_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut warnings = Warnings::default();
+    let settings = settings(2);
+    let dir = RunDir::create(directory.path(), Existing::Resume).unwrap();
+    let mut recorder = Recorder::start(dir.clone(), &mut warnings).unwrap();
+    let progress = DataProgress { epoch: 0.5, examples: 4 };
+    for step in [1, 2] {
+        recorder.begin();
+        let mut report = StepReport::default();
+        report.metrics.last("ratio", f64::INFINITY);
+        report.metrics.last("loss", 0.5);
+        recorder.gather(&report);
+        recorder.log(step, &settings, progress, &EvalMetrics::default()).unwrap();
+    }
+    drop(recorder);
+    let message = "`ratio` is inf at step 1, which JSON cannot represent: `metrics.jsonl` contains `null`";
+    assert_eq!(warnings.0, [message]);
+    let text = std::fs::read_to_string(dir.metrics()).unwrap();
+    assert_eq!(text.matches("\"ratio\":null").count(), 2, "{text}");
 }
 
 #[test]
