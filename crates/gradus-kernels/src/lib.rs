@@ -23,6 +23,7 @@ mod attention;
 pub mod cuda;
 mod decode;
 mod draw;
+mod dropout;
 mod dynamic;
 mod embedding;
 #[cfg(test)]
@@ -63,10 +64,11 @@ pub use adamw::{AdamWStep, AdamWUpdate, Int8Moments, adamw, adamw_each};
 pub use attention::{
     AttentionDropout, AttentionExtras, AttentionShape, Mask, PositionBias, PositionBuckets, Relative, attention,
     attention_across, attention_across_with, attention_biased, attention_disentangled, attention_dropping,
-    attention_fused, attention_fused_dropping, attention_with, mix,
+    attention_fused, attention_fused_dropping, attention_with,
 };
 pub use decode::{CacheRow, LayerCache};
 pub use draw::{Draw, DrawChoice, Drawn, draw, draws};
+pub use dropout::{dropout, mix};
 pub use dynamic::Codes;
 pub use embedding::embedding;
 pub use frozen::{FrozenWeight, multiplies_in, packs_weights};

@@ -12,11 +12,12 @@ use burn::module::{Module, Param};
 use burn::tensor::DeviceKind;
 use burn::tensor::{Device, DeviceType, Tensor, TensorData};
 use gradus_kernels::{
-    Activated, AdamWStep, AdamWUpdate, AttentionShape, CacheRow, CrossSegments, Draw, DrawChoice, Drawn, FrozenWeight,
-    Gelu, Int8Moments, LayerCache, Layout, LmHead, Mask, PositionBias, PositionBuckets, Precision, Quantized, Segments,
-    Table, TokenLogprobs, WeightFormat, adamw, adamw_each, attention, attention_across, attention_biased,
-    attention_fused, draw, draws, embedding, geglu, gelu, layer_norm, linear, recompute, reference, rms_norm, rope,
-    softcap, sum_of_squares, swiglu, token_logprobs,
+    Activated, AdamWStep, AdamWUpdate, AttentionDropout, AttentionExtras, AttentionShape, CacheRow, CrossSegments,
+    Draw, DrawChoice, Drawn, FrozenWeight, Gelu, Int8Moments, LayerCache, Layout, LmHead, Mask, PositionBias,
+    PositionBuckets, Precision, Quantized, Segments, Table, TokenLogprobs, WeightFormat, adamw, adamw_each, attention,
+    attention_across, attention_across_with, attention_biased, attention_fused, attention_with, draw, draws, dropout,
+    embedding, geglu, gelu, layer_norm, linear, recompute, reference, rms_norm, rope, softcap, sum_of_squares, swiglu,
+    token_logprobs,
 };
 
 use testing::{assert_close, check, host, values};
@@ -283,6 +284,77 @@ fn attention_with_a_bias_agrees_with_its_reference() {
         }
     }
     assert!(same * 2 < all, "the kernel rounds differently: {same} of {all} have the bits of the reference");
+}
+
+#[test]
+fn dropout_has_the_masks_of_the_processor() {
+    let Some(device) = device() else { return };
+    for (shape, key) in [([1, 1], 7), ([9, 11], 0), ([129, 1031], u64::MAX - 100)] {
+        for probability in [0.0, 0.3, 0.999_999_94] {
+            check(
+                &format!("dropout of {shape:?} with {probability}"),
+                &[leaf(shape, 1, &device)],
+                |x| dropout(x[0].clone(), probability, key),
+                |x| reference::dropout(x[0].clone(), probability, key),
+                0.0,
+            );
+        }
+    }
+}
+
+#[test]
+fn attention_with_dropout_agrees_with_its_reference() {
+    let Some(device) = device() else { return };
+    let mut shared = Segments::sequences([3]);
+    shared.push(37, vec![40, 1, 0, 21]);
+    let batches = [Segments::sequences([1]), Segments::sequences([2, 0, 150, 33]), shared];
+    let dropout = Some(AttentionDropout { probability: 0.3, key: 0x1234_5678_9ABC_DEF0 });
+    let (mut same, mut all) = (0, 0);
+    for segments in &batches {
+        let n = segments.tokens();
+        for (i, mask) in masks().into_iter().enumerate() {
+            let (heads, kv_heads, dim) = [(2, 2, 64), (4, 2, 16), (3, 3, 8), (2, 1, 33)][i];
+            let shape = shape(heads, kv_heads, dim, mask, None);
+            let buckets = PositionBuckets::t5_bidirectional(8, 20);
+            let leaves = [(heads, 1), (kv_heads, 2), (kv_heads, 3)];
+            let qkv = leaves.map(|(heads, seed)| leaf([n, heads * dim], seed, &device));
+            let with_bias = [&qkv[..], &[leaf([heads, buckets.buckets()], 4, &device)]].concat();
+            for inputs in [&qkv[..], &with_bias] {
+                let extras = |x: &[Tensor<2>]| AttentionExtras {
+                    bias: x.get(3).map(|x| PositionBias { weight_hr: x.clone(), buckets: buckets.clone() }),
+                    dropout,
+                };
+                let parts = |x: &[Tensor<2>]| [x[0].clone(), x[1].clone(), x[2].clone()];
+                let found = |x: &[Tensor<2>]| {
+                    let [q, k, v] = parts(x);
+                    attention_with(q, k, v, extras(x), segments, shape)
+                };
+                let expected = |x: &[Tensor<2>]| reference::attention_with(parts(x), &extras(x), segments, shape);
+                check(&format!("attention with dropout, {n} tokens, {mask:?}"), inputs, found, expected, 1e-4);
+                same += usize::from(host(found(inputs).inner()) == host(expected(inputs).inner()));
+                all += 1;
+            }
+        }
+    }
+    assert!(same * 2 < all, "the kernel rounds differently: {same} of {all} have the bits of the reference");
+}
+
+#[test]
+fn attention_across_with_dropout_agrees_with_its_reference() {
+    let Some(device) = device() else { return };
+    let mut targets = Segments::sequences([4]);
+    targets.push(3, vec![17, 2]);
+    targets.push(35, vec![]);
+    let cross = CrossSegments::new(targets, Segments::sequences([6, 41, 8]), vec![0, 1, 1]);
+    let ([n, m], shape) = (cross.tokens(), shape(4, 2, 8, Mask::Bidirectional, None));
+    let extras = AttentionExtras { bias: None, dropout: Some(AttentionDropout { probability: 0.5, key: 3 }) };
+    check(
+        "attention across with dropout",
+        &[leaf([n, 32], 1, &device), leaf([m, 16], 2, &device), leaf([m, 16], 3, &device)],
+        |x| attention_across_with(x[0].clone(), x[1].clone(), x[2].clone(), extras.clone(), &cross, shape),
+        |x| reference::attention_across_with([x[0].clone(), x[1].clone(), x[2].clone()], &extras, &cross, shape),
+        5e-5,
+    );
 }
 
 #[test]

@@ -173,6 +173,8 @@ fn the_predicted_peak_is_the_measured_one() {
             wrong.push(text);
         }
     };
+    // Masks of dropout are drawn again.
+    check("gpt2", "sft: {}", "  max_steps: 2\n  batch_size: 16\n  dropout: true\n");
     // Norms around attention and feed-forward layers, and fused projections.
     for family in ["gemma3_text", "phi3"] {
         for (method, train) in [

@@ -9,6 +9,8 @@ use std::ops::Range;
 
 use burn::tensor::{Device, Tensor, TensorData};
 
+use crate::dropout::{Keeping, mix};
+
 /// Selects the probabilities that are dropped.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AttentionDropout {
@@ -22,10 +24,10 @@ impl AttentionDropout {
     /// Multiplies values of one head and query with their mask. Their keys start at position `first` of the sequence.
     pub(super) fn apply(self, head: usize, query: usize, first: usize, values: &mut [f32]) {
         let row = mix(self.key ^ mix(((head as u64) << 32) + query as u64));
-        let threshold = (f64::from(self.probability) * 2f64.powi(32)) as u64;
-        let kept = 1.0 / (1.0 - self.probability);
+        let keeping = Keeping::new(self.probability);
         for (value, position) in values.iter_mut().zip(first as u64..) {
-            *value = if mix(row.wrapping_add(position)) >> 32 < threshold { 0.0 } else { *value * kept };
+            let factor = keeping.of(mix(row.wrapping_add(position)));
+            *value = if factor == 0.0 { 0.0 } else { *value * factor };
         }
     }
 
@@ -38,15 +40,6 @@ impl AttentionDropout {
         }
         Tensor::from_data(TensorData::new(mask, [heads, queries.len(), seen]), device)
     }
-}
-
-/// Returns the random number of `index`, from which masks are made. SplitMix64's finalizer over a Weyl sequence (Steele et al. 2014,
-/// <https://doi.org/10.1145/2714064.2660195>).
-pub fn mix(index: u64) -> u64 {
-    let z = index.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]

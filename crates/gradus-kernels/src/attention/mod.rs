@@ -35,7 +35,7 @@ use burn::tensor::Tensor;
 pub(crate) use bias::{DistanceBias, add};
 pub use bias::{PositionBias, PositionBuckets};
 pub use disentangled::{Relative, attention_disentangled};
-pub use dropout::{AttentionDropout, mix};
+pub use dropout::AttentionDropout;
 use kernel::Attention;
 pub use mask::Mask;
 pub use shape::AttentionShape;
@@ -198,9 +198,8 @@ fn on_gpu(
     batch: Option<Batch>,
     shape: AttentionShape,
 ) -> Result<Tensor<2>, [Tensor<2>; 3]> {
-    let drops = extras.dropout.is_some_and(|dropout| dropout.probability > 0.0);
-    match batch.filter(|_| !drops) {
-        Some(batch) => crate::gpu::attention::attention(qkv, extras.bias.as_ref(), batch, shape),
+    match batch {
+        Some(batch) => crate::gpu::attention::attention(qkv, extras, batch, shape),
         None => Err(qkv),
     }
 }

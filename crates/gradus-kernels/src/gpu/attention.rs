@@ -7,7 +7,7 @@
 //! which keys. It is made once and kept on the device.
 //!
 //! A bias by distance is looked up for each score. Its gradient is summed along the diagonals of a tile of scores, then by bucket for each
-//! tile of queries, then over the tiles.
+//! tile of queries, then over the tiles. With dropout, each pass draws the mask of each probability again.
 
 use std::sync::Arc;
 
@@ -23,6 +23,7 @@ use super::cuda::attention as cores;
 #[cfg(feature = "cuda")]
 use super::decode;
 use super::dims;
+use super::dropout::{Masks, is_dropped, row_key};
 use super::scores::{HIDDEN, key_row, score};
 use super::sums::column_sums;
 use super::tables::with_tables;
@@ -31,7 +32,7 @@ use super::{
 };
 use crate::attention::sequence::Sequence;
 use crate::attention::tiles::{Batch, KEY_WORDS, QUERY_WORDS, READER_WORDS, View};
-use crate::attention::{AttentionShape, PositionBias, PositionBuckets};
+use crate::attention::{AttentionDropout, AttentionExtras, AttentionShape, PositionBias, PositionBuckets};
 #[cfg(feature = "cuda")]
 use crate::product::Precision;
 
@@ -50,15 +51,17 @@ pub(crate) struct Tiling {
     is_capped: bool,
     /// Whether scores have a bias by distance.
     is_biased: bool,
+    /// Whether probabilities are dropped.
+    drops: bool,
 }
 
 impl Tiling {
     /// Returns the largest tiles that fit into the shared memory of `device`. `None` if not even small ones fit.
-    fn new(shape: &AttentionShape, is_biased: bool, device: &CubeDevice) -> Option<Self> {
+    fn new(shape: &AttentionShape, is_biased: bool, drops: bool, device: &CubeDevice) -> Option<Self> {
         let client = device.client();
         let hardware = &client.properties().hardware;
         let (group, is_capped) = (shape.group(), shape.cap.is_some());
-        let of = |(tile, each)| Self { tile, each, dim: shape.head_dim, group, is_capped, is_biased };
+        let of = |(tile, each)| Self { tile, each, dim: shape.head_dim, group, is_capped, is_biased, drops };
         let fits = |tiling: &Self| {
             tiling.bytes() <= hardware.max_shared_memory_size && tiling.units() <= hardware.max_units_per_cube
         };
@@ -112,6 +115,10 @@ fn attention_forward<F: Float>(
     cap: f32,
     before: u32,
     after: u32,
+    key_low: u32,
+    key_high: u32,
+    threshold: u32,
+    factor: f32,
     #[comptime] tiling: Tiling,
     #[define(F)] _dtype: ElemType,
 ) {
@@ -162,8 +169,16 @@ fn attention_forward<F: Float>(
     let mut sums = Array::<f32>::new(comptime!(tiling.each * tiling.dim.div_ceil(tiling.tile / tiling.each)));
     let mut largest = Array::<f32>::new(each);
     let mut sum = Array::<f32>::new(each);
+    // Keys of the masks of each row.
+    let mut low = Array::<u32>::new(each);
+    let mut high = Array::<u32>::new(each);
     #[unroll]
     for a in 0..each {
+        if comptime!(tiling.drops) {
+            let (of_low, of_high) = row_key(head, first + top + a * side, key_low, key_high);
+            low[a] = of_low;
+            high[a] = of_high;
+        }
         largest[a] = HIDDEN;
         sum[a] = 0.0f32;
         #[unroll]
@@ -242,7 +257,11 @@ fn attention_forward<F: Float>(
             for b in 0..each {
                 let at = (top + a * side) * score_pad + lane + b * side;
                 let s = scores[at];
-                let p = (s - largest[a]).exp();
+                let mut p = (s - largest[a]).exp();
+                if comptime!(tiling.drops) {
+                    // A dropped probability keeps its place in the sum, and the sign marks it.
+                    p = select(is_dropped(low[a], high[a], from + lane + b * side, threshold), -p, p);
+                }
                 scores[at] = select(s > HIDDEN / 2.0f32, p, 0.0f32);
             }
         }
@@ -270,8 +289,13 @@ fn attention_forward<F: Float>(
         for c in 0..tile {
             #[unroll]
             for a in 0..each {
-                let p = scores[(top + a * side) * score_pad + c];
-                sum[a] += p;
+                let mut p = scores[(top + a * side) * score_pad + c];
+                if comptime!(tiling.drops) {
+                    sum[a] += p.abs();
+                    p = max(p, 0.0f32);
+                } else {
+                    sum[a] += p;
+                }
                 #[unroll]
                 for j in 0..parts {
                     // The last lanes of an odd head compute with a neighboring value and write nothing.
@@ -292,6 +316,9 @@ fn attention_forward<F: Float>(
             if sum[a] > 0.0f32 {
                 inverse = 1.0f32 / sum[a];
                 log_sum = largest[a] + sum[a].ln();
+                if comptime!(tiling.drops) {
+                    inverse *= factor;
+                }
             }
             #[unroll]
             for j in 0..parts {
@@ -355,6 +382,10 @@ fn attention_backward_queries<F: Float>(
     cap: f32,
     before: u32,
     after: u32,
+    key_low: u32,
+    key_high: u32,
+    threshold: u32,
+    factor: f32,
     #[comptime] tiling: Tiling,
     #[define(F)] _dtype: ElemType,
 ) {
@@ -411,8 +442,16 @@ fn attention_backward_queries<F: Float>(
     let mut sums = Array::<f32>::new(comptime!(tiling.each * tiling.dim.div_ceil(tiling.tile / tiling.each)));
     let mut log_sum = Array::<f32>::new(each);
     let mut dot = Array::<f32>::new(each);
+    // Keys of the masks of each row.
+    let mut low = Array::<u32>::new(each);
+    let mut high = Array::<u32>::new(each);
     #[unroll]
     for a in 0..each {
+        if comptime!(tiling.drops) {
+            let (of_low, of_high) = row_key(head, first + top + a * side, key_low, key_high);
+            low[a] = of_low;
+            high[a] = of_high;
+        }
         #[unroll]
         for j in 0..parts {
             sums[a * parts + j] = 0.0f32;
@@ -491,7 +530,11 @@ fn attention_backward_queries<F: Float>(
                 }
                 let is_seen = row < count && key < length && key <= standing + after && standing <= key + before;
                 let p = (s - log_sum[a]).exp();
-                let ds = p * (grads_p[a * each + b] - dot[a]) * slope * scale;
+                let mut grad_p = grads_p[a * each + b];
+                if comptime!(tiling.drops) {
+                    grad_p = select(is_dropped(low[a], high[a], key, threshold), 0.0f32, grad_p * factor);
+                }
+                let ds = p * (grad_p - dot[a]) * slope * scale;
                 slopes[row * score_pad + c] = select(is_seen, ds, 0.0f32);
             }
         }
@@ -571,6 +614,10 @@ fn attention_backward_keys<F: Float>(
     cap: f32,
     before: u32,
     after: u32,
+    key_low: u32,
+    key_high: u32,
+    threshold: u32,
+    factor: f32,
     #[comptime] tiling: Tiling,
     #[define(F)] _dtype: ElemType,
 ) {
@@ -682,10 +729,18 @@ fn attention_backward_keys<F: Float>(
                     let standing = from + c;
                     let mut log_sum = 0.0f32;
                     let mut dot = 0.0f32;
+                    let mut low = 0u32;
+                    let mut high = 0u32;
                     if standing < end {
-                        let at = (first_query + standing - query_position) * (heads as usize) + head;
+                        let query = first_query + standing - query_position;
+                        let at = query * (heads as usize) + head;
                         log_sum = log_sums[at];
                         dot = dots[at];
+                        if comptime!(tiling.drops) {
+                            let (of_low, of_high) = row_key(head, query, key_low, key_high);
+                            low = of_low;
+                            high = of_high;
+                        }
                     }
                     #[unroll]
                     for a in 0..each {
@@ -700,8 +755,15 @@ fn attention_backward_keys<F: Float>(
                         let is_seen =
                             row < count && standing < end && key <= standing + after && standing <= key + before;
                         let p = (s - log_sum).exp();
-                        let ds = p * (grads_p[a * each + b] - dot) * slope * scale;
-                        weights[c * score_pad + row] = select(is_seen, p, 0.0f32);
+                        let mut grad_p = grads_p[a * each + b];
+                        let mut kept = p;
+                        if comptime!(tiling.drops) {
+                            let weight = select(is_dropped(low, high, key, threshold), 0.0f32, factor);
+                            grad_p *= weight;
+                            kept *= weight;
+                        }
+                        let ds = p * (grad_p - dot) * slope * scale;
+                        weights[c * score_pad + row] = select(is_seen, kept, 0.0f32);
                         slopes[c * score_pad + row] = select(is_seen, ds, 0.0f32);
                     }
                 }
@@ -748,6 +810,7 @@ pub(crate) struct Attention {
     batch: Batch,
     shape: AttentionShape,
     buckets: Option<PositionBuckets>,
+    dropout: Option<AttentionDropout>,
 }
 
 /// A bias on the device: the buckets of the distances, and its values `[H, R]`. Without a bias, neither is read.
@@ -766,8 +829,13 @@ impl Biases {
 }
 
 impl Attention {
-    pub(crate) fn new(batch: Batch, shape: AttentionShape, buckets: Option<PositionBuckets>) -> Self {
-        Self { batch, shape, buckets }
+    pub(crate) fn new(
+        batch: Batch,
+        shape: AttentionShape,
+        buckets: Option<PositionBuckets>,
+        dropout: Option<AttentionDropout>,
+    ) -> Self {
+        Self { batch, shape, buckets, dropout: dropout.filter(|dropout| dropout.probability > 0.0) }
     }
 
     /// The bias among the inputs, and among the saved tensors after the other five.
@@ -788,7 +856,7 @@ impl Attention {
         let (out, log_sums) = (empty_like(qkv[0]), empty_f32(qkv[0], &[qkv[0].shape()[0], self.shape.heads]));
         let [q, k, v] = qkv.map(cores::narrow);
         with_tables(&self.batch, &q, cores::TILE, |tables| {
-            cores::forward([&q, &k, &v], &self.shape, tables, &out, &log_sums);
+            cores::forward([&q, &k, &v], (&self.shape, self.dropout), tables, &out, &log_sums);
         });
         (out.clone(), vec![q, k, v, out, log_sums])
     }
@@ -808,12 +876,12 @@ impl Attention {
         with_tables(&self.batch, q, cores::TILE, |tables| {
             let grad_q = needed[0].then(|| {
                 let grad_q = empty_like(grad);
-                cores::backward_queries(operands, kept, &self.shape, tables, &grad_q);
+                cores::backward_queries(operands, kept, (&self.shape, self.dropout), tables, &grad_q);
                 grad_q
             });
             let grads = (needed[1] || needed[2]).then(|| {
                 let [grad_k, grad_v] = [k, v].map(|x| empty_f32(x, &dims(x)));
-                cores::backward_keys(operands, kept, &self.shape, tables, [&grad_k, &grad_v]);
+                cores::backward_keys(operands, kept, (&self.shape, self.dropout), tables, [&grad_k, &grad_v]);
                 (grad_k, grad_v)
             });
             let (grad_k, grad_v) = grads.unzip();
@@ -822,7 +890,9 @@ impl Attention {
     }
 
     fn tiling(&self, device: &CubeDevice) -> Tiling {
-        Tiling::new(&self.shape, self.buckets.is_some(), device).expect("`supports` was asked before it was applied")
+        let drops = self.dropout.is_some();
+        Tiling::new(&self.shape, self.buckets.is_some(), drops, device)
+            .expect("`supports` was asked before it was applied")
     }
 }
 
@@ -833,7 +903,8 @@ fn kernel(
     device: &CubeDevice,
     dtype: DType,
 ) -> Option<Tiling> {
-    let tiling = Tiling::new(shape, buckets.is_some(), device)?;
+    // Dropout needs no shared memory.
+    let tiling = Tiling::new(shape, buckets.is_some(), false, device)?;
     let has_units = buckets.is_none_or(|buckets| buckets.buckets() <= tiling.units() as usize);
     (has_units && computes(device, dtype)).then_some(tiling)
 }
@@ -842,17 +913,18 @@ fn kernel(
 #[expect(clippy::result_large_err, reason = "tensors are handed back as they came")]
 pub(crate) fn attention(
     qkv: [Tensor<2>; 3],
-    bias: Option<&PositionBias>,
+    extras: &AttentionExtras,
     batch: Batch,
     shape: AttentionShape,
 ) -> Result<Tensor<2>, [Tensor<2>; 3]> {
     let (device, dtype) = (qkv[0].device(), qkv[0].dtype());
     let Some(gpu) = crate::fused::gpu(&device) else { return Err(qkv) };
+    let bias = extras.bias.as_ref();
     let buckets = bias.map(|bias| &bias.buckets);
     if qkv[0].dims()[0] == 0 || qkv[1].dims()[0] == 0 || kernel(&shape, buckets, &gpu, dtype).is_none() {
         return Err(qkv);
     }
-    let op = Attention::new(batch, shape, buckets.cloned());
+    let op = Attention::new(batch, shape, buckets.cloned(), extras.dropout);
     let values = bias.map(|bias| bias.weight_hr.clone().into_dispatch());
     let inputs = qkv.map(Tensor::into_dispatch).into_iter().chain(values).collect();
     Ok(crate::fused::apply_on_gpu(op, inputs))
@@ -863,6 +935,7 @@ fn forward(
     [q, k, v]: [&CubeTensor; 3],
     (tiles, count): (&Words, u32),
     biases: &Biases,
+    masks: Masks,
     [out, log_sums]: [&CubeTensor; 2],
     shape: &AttentionShape,
     tiling: Tiling,
@@ -885,6 +958,10 @@ fn forward(
         shape.cap.unwrap_or(1.0),
         view.before,
         view.after,
+        masks.low,
+        masks.high,
+        masks.threshold,
+        masks.factor,
         tiling,
         element(q),
     );
@@ -909,7 +986,7 @@ pub(crate) fn of_sequences(
     let longest = sequences.iter().map(|sequence| sequence.queries.len()).max()?;
     // Steps of sampling have one query per sequence.
     let chunks = decode::Chunks::new(&shape, &gpu).filter(|_| longest == 1 && bias.is_none());
-    let largest = Tiling::new(&shape, bias.is_some(), &gpu)?;
+    let largest = Tiling::new(&shape, bias.is_some(), false, &gpu)?;
     let tiling = if longest <= FEW { Tiling { tile: FEW, each: 1, ..largest } } else { largest };
     let (mut words, word) =
         (Vec::new(), |number: usize| u32::try_from(number).expect("a cache of fewer than 2³² tokens"));
@@ -931,7 +1008,8 @@ pub(crate) fn of_sequences(
     let log_sums = empty_f32(&q, &[q.shape()[0], shape.heads]);
     let values = bias.map(|bias| into_contiguous(cube_of(bias.weight_hr.clone().inner())));
     let biases = Biases::new(bias.map(|bias| &bias.buckets).zip(values.as_ref()), &q);
-    forward([&q, &k, &v], (&words, tiles), &biases, [&out, &log_sums], &shape, tiling);
+    let masks = Masks::of_attention(None);
+    forward([&q, &k, &v], (&words, tiles), &biases, masks, [&out, &log_sums], &shape, tiling);
     Some(tensor_of(out))
 }
 
@@ -948,11 +1026,11 @@ impl GpuOp for Attention {
         }
         let (shape, tiling) = (&self.shape, self.tiling(&q.device));
         let (out, log_sums) = (empty_like(q), empty_f32(q, &[q.shape()[0], shape.heads]));
-        let biases = self.biases(bias.first(), q);
+        let (biases, masks) = (self.biases(bias.first(), q), Masks::of_attention(self.dropout));
         with_tables(&self.batch, q, tiling.tile, |tables| {
             if tables.query_tiles > 0 {
                 let tiles = (&tables.queries, tables.query_tiles);
-                forward([q, k, v], tiles, &biases, [&out, &log_sums], shape, tiling);
+                forward([q, k, v], tiles, &biases, masks, [&out, &log_sums], shape, tiling);
             }
         });
         let saved = [q.clone(), k.clone(), v.clone(), out.clone(), log_sums].into_iter();
@@ -980,7 +1058,7 @@ impl GpuOp for Attention {
         if self.is_on_cores(&q.device, out.dtype) {
             return self.backward_on_cores(saved, &grad, &dots, needed);
         }
-        let biases = self.biases(bias.first(), q);
+        let (biases, masks) = (self.biases(bias.first(), q), Masks::of_attention(self.dropout));
         let needs_bias = needed.get(3).is_some_and(|needed| *needed);
         with_tables(&self.batch, q, tiling.tile, |tables| {
             let of_tiles = empty_f32(q, &[tables.query_tiles.max(1) as usize, super::elements(&biases.values)]);
@@ -1007,6 +1085,10 @@ impl GpuOp for Attention {
                         shape.cap.unwrap_or(1.0),
                         view.before,
                         view.after,
+                        masks.low,
+                        masks.high,
+                        masks.threshold,
+                        masks.factor,
                         tiling,
                         element(q),
                     );
@@ -1046,6 +1128,10 @@ impl GpuOp for Attention {
                             shape.cap.unwrap_or(1.0),
                             view.before,
                             view.after,
+                            masks.low,
+                            masks.high,
+                            masks.threshold,
+                            masks.factor,
                             tiling,
                             element(q),
                         );
@@ -1065,11 +1151,23 @@ pub(super) fn offline(offline: &super::offline::Offline) -> Vec<super::offline::
     let (device, target) = (|| offline.device(), || offline.target());
     for dtype in offline.dtypes() {
         // Tiles as chosen for 227 KiB, the shared memory of Hopper, and for 48 KiB.
-        let kinds =
-            [(0, 64, 2, false, false), (0, 128, 2, false, false), (2, 96, 1, true, false), (0, 64, 1, false, true)];
-        for (tiles, dim, group, is_capped, is_biased) in kinds {
-            let (tile, each) = TILES[tiles];
-            let tiling = Tiling { tile, each, dim, group, is_capped, is_biased };
+        let plain = |(tile, each), dim, group| Tiling {
+            tile,
+            each,
+            dim,
+            group,
+            is_capped: false,
+            is_biased: false,
+            drops: false,
+        };
+        let kinds = [
+            plain(TILES[0], 64, 2),
+            plain(TILES[0], 128, 2),
+            Tiling { is_capped: true, ..plain(TILES[2], 96, 1) },
+            Tiling { is_biased: true, ..plain(TILES[0], 64, 1) },
+            Tiling { is_biased: true, drops: true, ..plain(TILES[0], 64, 1) },
+        ];
+        for tiling in kinds {
             assert!(tiling.bytes() <= 227 << 10, "{tiling:?}");
             let settings = || offline.settings(tiling.units());
             let [a, b, c, d, e, f, g, h] = offline.buffers();
@@ -1085,6 +1183,10 @@ pub(super) fn offline(offline: &super::offline::Offline) -> Vec<super::offline::
                 f,
                 g,
                 h,
+                (),
+                (),
+                (),
+                (),
                 (),
                 (),
                 (),
@@ -1115,6 +1217,10 @@ pub(super) fn offline(offline: &super::offline::Offline) -> Vec<super::offline::
                 (),
                 (),
                 (),
+                (),
+                (),
+                (),
+                (),
                 tiling,
                 dtype,
             );
@@ -1136,6 +1242,10 @@ pub(super) fn offline(offline: &super::offline::Offline) -> Vec<super::offline::
                 j,
                 k,
                 l,
+                (),
+                (),
+                (),
+                (),
                 (),
                 (),
                 (),

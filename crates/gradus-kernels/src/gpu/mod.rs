@@ -12,6 +12,7 @@ pub(crate) mod cache;
 pub(crate) mod cuda;
 mod decode;
 pub(crate) mod draw;
+mod dropout;
 pub(crate) mod embedding;
 mod frozen;
 mod linear;
@@ -62,6 +63,7 @@ pub fn cuda_sources() -> Vec<offline::Source> {
         cuda::product::offline,
         decode::offline,
         draw::offline,
+        dropout::offline,
         embedding::offline,
         logprobs::offline,
         norm::offline,

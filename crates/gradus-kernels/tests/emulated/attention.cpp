@@ -1,4 +1,4 @@
-// Runs a kernel of `src/gpu/cuda/attention.cu` on a CPU. Standard input: number of the kernel, grid, 1 if copies are late, five scalars,
+// Runs a kernel of `src/gpu/cuda/attention.cu` on a CPU. Standard input: number of the kernel, grid, 1 if copies are late, the scalars,
 // and the buffers, each preceded by its length. Standard output: the buffers.
 #include "emulator.h"
 

@@ -35,8 +35,6 @@ pub struct Model {
     pub weights: WeightFormat,
     /// Whether the backward pass computes each block again instead of storing its results.
     pub recompute: bool,
-    /// Whether training uses dropout, whose masks are stored.
-    pub dropout: bool,
     /// Precision of the products in training.
     pub compute: Precision,
     /// Whether logprobs are normalized over the tokens that could be sampled (`trained_logprobs: processed`). Whole rows of logits
@@ -116,13 +114,12 @@ impl Model {
     /// Creates a language model.
     pub fn language(shape: ModelShape, weights: WeightFormat) -> Self {
         let (head, compute) = (Head::Language, Precision::F32);
-        let (recompute, dropout, whole_logits, compared_logits) = (false, false, false, false);
+        let (recompute, whole_logits, compared_logits) = (false, false, false);
         Self {
             shape,
             head,
             weights,
             recompute,
-            dropout,
             compute,
             whole_logits,
             compared_logits,
@@ -295,8 +292,8 @@ impl Model {
     /// A decoder that reads an encoder's output also stores another residual stream and its norm (2 D), queries and attention's output
     /// (2 Q), normalizers (H), and keys and values of the sources (S 2 K). Each block of the encoder is like a block without such attention
     /// (S instead of N tokens), and its output is stored (S D).
-    /// Then there are the last residual stream, N D, and the predicting hidden states, M D. Dropout adds the masks of GPT-2's embeddings
-    /// (N D) and of the outputs that each block adds (2 D). The masks of attention are drawn again.
+    /// Then there are the last residual stream, N D, and the predicting hidden states, M D. Masks of dropout are not stored: the backward
+    /// pass draws them again.
     pub fn saved(&self, pass: PassSize) -> u64 {
         let (d, _, _, _) = self.widths();
         let (n, m) = (pass.tokens as u64, pass.targets as u64);
@@ -308,18 +305,12 @@ impl Model {
         };
         let block = if self.recompute { self.streams() * d } else { self.block_numbers() };
         let of_encoder = pass.sources as u64 * self.encoder_numbers();
-        NUMBER * (n * self.shape.layers as u64 * block + last + n * self.mask() + of_encoder)
+        NUMBER * (n * self.shape.layers as u64 * block + last + of_encoder)
     }
 
     /// Residual streams stored by a block that is computed again: one each for a decoder's attention and its feed-forward layer.
     fn streams(&self) -> u64 {
         if self.shape.has_encoder() { 2 } else { 1 }
-    }
-
-    /// Numbers per token in one mask of the residual stream.
-    fn mask(&self) -> u64 {
-        let has_masks = !matches!(self.shape.block, Block::Decoder { drops: false, .. });
-        if self.dropout && has_masks { self.shape.width as u64 } else { 0 }
     }
 
     /// Numbers per source token that the encoder and all blocks of the decoder store.
@@ -329,18 +320,18 @@ impl Model {
         }
         let (d, _, k, _) = self.widths();
         let of_decoder = if self.recompute { 0 } else { 2 * k * self.shape.layers as u64 };
-        let block = if self.recompute { d } else { self.common_numbers() + 2 * self.mask() };
-        of_decoder + self.shape.encoder_layers as u64 * block + d + 2 * self.mask()
+        let block = if self.recompute { d } else { self.common_numbers() };
+        of_decoder + self.shape.encoder_layers as u64 * block + d
     }
 
     /// Numbers per token that one block stores.
     fn block_numbers(&self) -> u64 {
         let (d, q, _, _) = self.widths();
-        let across = if self.shape.has_encoder() { 2 * d + 2 * q + self.shape.heads as u64 + self.mask() } else { 0 };
-        self.common_numbers() + 2 * self.mask() + across
+        let across = if self.shape.has_encoder() { 2 * d + 2 * q + self.shape.heads as u64 } else { 0 };
+        self.common_numbers() + across
     }
 
-    /// Numbers per token that a block without attention to sources stores, not counting dropout masks.
+    /// Numbers per token that a block without attention to sources stores.
     fn common_numbers(&self) -> u64 {
         let (d, q, k, i) = self.widths();
         let feed_forward = match self.shape.block {
@@ -484,9 +475,6 @@ mod tests {
         assert_eq!(model.weights(), 4 * (880 + 2 * 872 + 16));
         // A block stores 8·8 + 2 + 32 = 98 numbers per token. Add the last residual stream and 3 predicting states.
         assert_eq!(model.saved(PassSize { tokens: 5, targets: 3, sources: 0 }), 4 * (5 * 2 * 98 + 5 * 8 + 3 * 8));
-        // Dropout stores a mask of 8 numbers for the embeddings, and two in each block.
-        let dropping = Model { dropout: true, ..model };
-        assert_eq!(dropping.saved(PassSize { tokens: 5, targets: 3, sources: 0 }), 4 * (5 * 2 * 114 + 5 * 16 + 3 * 8));
         // Whole rows of logits: five numbers per id during the loss, three without a backward pass.
         let whole = Model { whole_logits: true, ..model };
         assert_eq!((whole.logits(30, None), whole.logits(30, Some(Precision::F32))), (4 * 3 * 3000, 4 * 5 * 3000));

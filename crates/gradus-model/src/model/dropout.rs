@@ -1,9 +1,8 @@
 //! Dropout with masks that are a function of the step and the site. A resumed run draws the same masks, and so does a recomputed block.
 
-use burn::tensor::{Tensor, TensorData};
-use gradus_kernels::{AttentionDropout, mix};
+use burn::tensor::Tensor;
+use gradus_kernels::{AttentionDropout, dropout, mix};
 use rand::Rng;
-use rayon::prelude::*;
 
 use crate::rng::{Purpose, Seed};
 
@@ -35,14 +34,10 @@ impl DropoutStream {
 
     /// Multiplies `x_nd` by a mask: each number becomes 0 with `probability`, otherwise it is divided by 1 − `probability`.
     pub(crate) fn apply(self, x_nd: Tensor<2>, probability: f32, site: DropoutSite) -> Tensor<2> {
-        if probability == 0.0 {
-            return x_nd;
+        match probability == 0.0 {
+            true => x_nd,
+            false => dropout(x_nd, probability, self.key(site)),
         }
-        let ([n, d], device, key) = (x_nd.dims(), x_nd.device(), self.key(site));
-        let (threshold, kept) = ((f64::from(probability) * 2f64.powi(32)) as u64, 1.0 / (1.0 - probability));
-        let draw = |i: usize| mix(key.wrapping_add(i as u64)) >> 32;
-        let mask = (0..n * d).into_par_iter().map(|i| if draw(i) < threshold { 0.0 } else { kept });
-        x_nd * Tensor::<2>::from_data(TensorData::new(mask.collect::<Vec<f32>>(), [n, d]), &device)
     }
 }
 

@@ -116,8 +116,6 @@ pub enum Block {
         fused: bool,
         /// Whether there are norms both before and after attention and the feed-forward layer.
         norms_around: bool,
-        /// Whether the outputs of attention and the feed-forward layer may have dropout.
-        drops: bool,
     },
     /// T5: encoder blocks with attention and a feed-forward layer; decoder blocks with attention to the sources between them. RMS norms, no
     /// biases.
@@ -192,11 +190,7 @@ impl ModelShape {
             max_positions: Some(structure.max_positions()),
             made_for: Some(structure.made_for()),
             angles_vary: structure.limit().is_some(),
-            block: Block::Decoder {
-                fused: structure.fused,
-                norms_around: structure.norms == Norms::Around,
-                drops: structure.residual_dropout > 0.0,
-            },
+            block: Block::Decoder { fused: structure.fused, norms_around: structure.norms == Norms::Around },
             qk_norm: structure.qk_norm.is_some(),
             tied: config.tie_word_embeddings,
             quantized: None,

@@ -154,8 +154,7 @@ pub(crate) fn with_rows(
             None => workload,
         },
     };
-    let trained =
-        |model: Model| Model { recompute: train.recompute, dropout: train.dropout, compute: train.compute, ..model };
+    let trained = |model: Model| Model { recompute: train.recompute, compute: train.compute, ..model };
     let compared_logits = plan.method().method().compares_logits();
     let policy = Model { compared_logits, ..trained(workload.policy) };
     let workload = Workload { policy, critic: workload.critic.map(trained), ..workload };

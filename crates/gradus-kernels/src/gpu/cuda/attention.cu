@@ -6,7 +6,7 @@
 // Scores pass from one product to the next in registers, because the sums of `mma.m16n8k16` have the layout of the next product's left
 // operand.
 //
-// Compile-time definitions: HEAD_DIM (64 or 128), GROUP (query heads per key/value head) and IS_CAPPED (0 or 1).
+// Compile-time definitions: HEAD_DIM (64 or 128), GROUP (query heads per key/value head), IS_CAPPED and DROPS (0 or 1).
 // `tests/emulated/` compiles this file for a CPU.
 
 typedef unsigned short bf16;
@@ -27,6 +27,11 @@ struct Scalars {
     float cap;
     u32 before;
     u32 after;
+    // Dropout: the words of the key, the threshold below which a probability is dropped, and the factor of the others.
+    u32 key_low;
+    u32 key_high;
+    u32 threshold;
+    float factor;
 };
 
 // One tile of queries, as words of the table.
@@ -95,6 +100,31 @@ DEVICE float score(float product, const Scalars& of, float* slope) {
 
 DEVICE bool sees(u32 query, u32 key, const Scalars& of) { return key <= query + of.after && query <= key + of.before; }
 
+// Masks of dropout, as in `attention/dropout.rs`: the random number of an index, the key of one head and query, and the factor of the
+// probability of a key. The factor is 1 without dropout.
+DEVICE u64 mix(u64 index) {
+    u64 z = index * 0x9E3779B97F4A7C15ull + 0x9E3779B97F4A7C15ull;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+    return z ^ (z >> 31);
+}
+
+DEVICE u64 key_of_row(u32 head, u32 query, const Scalars& of) {
+#if DROPS
+    return mix(((u64)of.key_high << 32 | of.key_low) ^ mix(((u64)head << 32) + query));
+#else
+    return 0;
+#endif
+}
+
+DEVICE float kept(u64 key_of_row, u32 key, const Scalars& of) {
+#if DROPS
+    return (u32)(mix(key_of_row + key) >> 32) < of.threshold ? 0.0f : of.factor;
+#else
+    return 1.0f;
+#endif
+}
+
 // Maximum and sum over the four lanes of a row.
 DEVICE float largest_of_row(float x) {
     x = fmaxf(x, shuffle_xor(x, 1));
@@ -145,6 +175,8 @@ KERNEL attention_forward(const bf16* q, const bf16* k, const bf16* v, const u32*
     load_rows(queries, q, tile.first + 16 * warp, rows_here, width, head);
     float sums[CHUNKS][4] = {};
     float largest[2] = {NOTHING, NOTHING}, total[2] = {0.0f, 0.0f};
+    u64 row_keys[2];
+    for (int half = 0; half < 2; half++) row_keys[half] = key_of_row(head, tile.first + 16 * warp + lane / 4 + 8 * half, of);
     for (int at = 0; from < end; from += TILE) {
         const bf16* keys = places[at];
         const bf16* values = places[(at + 1) % 3];
@@ -209,6 +241,7 @@ KERNEL attention_forward(const bf16* q, const bf16* k, const bf16* v, const u32*
                 for (int i = 2 * half; i < 2 * half + 2; i++) {
                     scores[j][i] = exp2_of(scores[j][i] * unit - bound);
                     total[half] += scores[j][i];
+                    scores[j][i] *= kept(row_keys[half], from + 8 * j + lane % 4 * 2 + i % 2, of);
                 }
             }
         }
@@ -271,8 +304,10 @@ KERNEL attention_backward_queries(const bf16* q, const bf16* k, const bf16* v, c
     load_rows(queries, q, tile.first + 16 * warp, rows_here, width, head);
     load_rows(grads, grad, tile.first + 16 * warp, rows_here, width, head);
     float log_sum[2] = {}, dot[2] = {};
+    u64 row_keys[2];
     for (int half = 0; half < 2; half++) {
         u32 row = 16 * warp + lane / 4 + 8 * half;
+        row_keys[half] = key_of_row(head, tile.first + row, of);
         if (row < tile.count) {
             u64 at = (u64)(tile.first + row) * of.heads + head;
             log_sum[half] = log_sums[at] * LOG2_E;
@@ -311,6 +346,7 @@ KERNEL attention_backward_queries(const bf16* q, const bf16* k, const bf16* v, c
                 for (int i = 0; i < 4; i++) {
                     float slope;
                     float p = exp2_of(score(scores[j][i], of, &slope) * unit - log_sum[i / 2]);
+                    grads_p[j][i] *= kept(row_keys[i / 2], from + 16 * pair + 8 * j + lane % 4 * 2 + i % 2, of);
                     slopes[j][i] = p * (grads_p[j][i] - dot[i / 2]) * slope;
                 }
             }
@@ -455,12 +491,14 @@ KERNEL attention_backward_keys(const bf16* q, const bf16* k, const bf16* v, cons
                 for (int odd = 0; odd < 2; odd++) {
                     int column = 16 * pair + 8 * j + lane % 4 * 2 + odd;
                     float of_log_sum = shuffle(log_sum, column), of_dot = shuffle(dot, column);
+                    u64 row_key = key_of_row(kv_head * GROUP + pass.member, (u32)pass.row + column, of);
 #pragma unroll
                     for (int i = odd; i < 4; i += 2) {
                         float slope;
                         float p = exp2_of(score(scores[j][i], of, &slope) * unit - of_log_sum);
-                        scores[j][i] = p;
-                        grads_p[j][i] = p * (grads_p[j][i] - of_dot) * slope;
+                        float weight = kept(row_key, position + 16 * warp + lane / 4 + i / 2 * 8, of);
+                        scores[j][i] = p * weight;
+                        grads_p[j][i] = p * (grads_p[j][i] * weight - of_dot) * slope;
                     }
                 }
             }

@@ -5,9 +5,10 @@ use burn_cubecl::CubeDevice;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::{Buffer, Program, runs_on};
-use crate::attention::AttentionShape;
 use crate::attention::tiles::View;
+use crate::attention::{AttentionDropout, AttentionShape};
 use crate::gpu::as_dtype;
+use crate::gpu::dropout::Masks;
 use crate::gpu::tables::Tables;
 
 /// Rows of a tile.
@@ -24,27 +25,33 @@ pub(crate) fn narrow(x: &CubeTensor) -> CubeTensor {
     as_dtype(x, DType::BF16)
 }
 
-/// Returns a kernel of the file, compiled for heads of `shape`.
-pub(crate) fn program(shape: &AttentionShape, entry: &'static str) -> Program {
+/// Heads, and dropout of their probabilities.
+pub(crate) type Heads<'a> = (&'a AttentionShape, Option<AttentionDropout>);
+
+/// Returns a kernel of the file, compiled for these heads.
+pub(crate) fn program((shape, dropout): Heads<'_>, entry: &'static str) -> Program {
     let defines = format!(
-        "#define HEAD_DIM {}\n#define GROUP {}\n#define IS_CAPPED {}\n",
+        "#define HEAD_DIM {}\n#define GROUP {}\n#define IS_CAPPED {}\n#define DROPS {}\n",
         shape.head_dim,
         shape.group(),
-        u8::from(shape.cap.is_some())
+        u8::from(shape.cap.is_some()),
+        u8::from(dropout.is_some())
     );
     Program { text: TEXT, defines, entry }
 }
 
 /// Returns the values of the struct `Scalars` in the file.
-pub(crate) fn scalars(shape: &AttentionShape) -> [u32; 5] {
+pub(crate) fn scalars((shape, dropout): Heads<'_>) -> [u32; 9] {
     let View { before, after } = View::from(shape.mask);
-    [shape.heads as u32, shape.scale.to_bits(), shape.cap.unwrap_or(1.0).to_bits(), before, after]
+    let Masks { low, high, threshold, factor } = Masks::of_attention(dropout);
+    let cap = shape.cap.unwrap_or(1.0);
+    [shape.heads as u32, shape.scale.to_bits(), cap.to_bits(), before, after, low, high, threshold, factor.to_bits()]
 }
 
 /// Fills `out` and `log_sums`, both in f32.
 pub(crate) fn forward(
     [q, k, v]: [&CubeTensor; 3],
-    shape: &AttentionShape,
+    heads: Heads<'_>,
     tables: &Tables,
     out: &CubeTensor,
     log_sums: &CubeTensor,
@@ -52,11 +59,11 @@ pub(crate) fn forward(
     if tables.query_tiles > 0 {
         let read = [q, k, v].map(Buffer::read);
         let [q_read, k_read, v_read] = read;
-        program(shape, "attention_forward").launch(
+        program(heads, "attention_forward").launch(
             &q.client,
-            [tables.query_tiles, shape.heads as u32],
+            [tables.query_tiles, heads.0.heads as u32],
             [q_read, k_read, v_read, (&tables.queries).into(), Buffer::written(out), Buffer::written(log_sums)],
-            &scalars(shape),
+            &scalars(heads),
         );
     }
 }
@@ -65,18 +72,18 @@ pub(crate) fn forward(
 pub(crate) fn backward_queries(
     [q, k, v, grad]: [&CubeTensor; 4],
     [log_sums, dots]: [&CubeTensor; 2],
-    shape: &AttentionShape,
+    heads: Heads<'_>,
     tables: &Tables,
     grad_q: &CubeTensor,
 ) {
     if tables.query_tiles > 0 {
         let [a, b, c, d] = [q, k, v, grad].map(Buffer::read);
         let [e, f] = [log_sums, dots].map(Buffer::read);
-        program(shape, "attention_backward_queries").launch(
+        program(heads, "attention_backward_queries").launch(
             &q.client,
-            [tables.query_tiles, shape.heads as u32],
+            [tables.query_tiles, heads.0.heads as u32],
             [a, b, c, d, e, f, (&tables.queries).into(), Buffer::written(grad_q)],
-            &scalars(shape),
+            &scalars(heads),
         );
     }
 }
@@ -85,7 +92,7 @@ pub(crate) fn backward_queries(
 pub(crate) fn backward_keys(
     [q, k, v, grad]: [&CubeTensor; 4],
     [log_sums, dots]: [&CubeTensor; 2],
-    shape: &AttentionShape,
+    heads: Heads<'_>,
     tables: &Tables,
     [grad_k, grad_v]: [&CubeTensor; 2],
 ) {
@@ -93,11 +100,11 @@ pub(crate) fn backward_keys(
         let [a, b, c, d] = [q, k, v, grad].map(Buffer::read);
         let [e, f] = [log_sums, dots].map(Buffer::read);
         let [to_k, to_v] = [grad_k, grad_v].map(Buffer::written);
-        program(shape, "attention_backward_keys").launch(
+        program(heads, "attention_backward_keys").launch(
             &q.client,
-            [tables.key_tiles, shape.kv_heads as u32],
+            [tables.key_tiles, heads.0.kv_heads as u32],
             [a, b, c, d, e, f, (&tables.keys).into(), (&tables.readers).into(), to_k, to_v],
-            &scalars(shape),
+            &scalars(heads),
         );
     }
 }
@@ -105,7 +112,10 @@ pub(crate) fn backward_keys(
 /// Sources of the kernels as passed to NVRTC.
 pub(in crate::gpu) fn offline(_: &crate::gpu::offline::Offline) -> Vec<crate::gpu::offline::Source> {
     let mut sources = Vec::new();
-    for (head_dim, group, cap) in [(64, 1, None), (128, 2, None), (128, 2, Some(50.0))] {
+    let dropout = Some(AttentionDropout { probability: 0.1, key: 1 });
+    for (head_dim, group, cap, dropout) in
+        [(64, 1, None, None), (128, 2, None, None), (128, 2, Some(50.0), None), (64, 1, None, dropout)]
+    {
         let mask = crate::attention::Mask::Causal;
         let shape = AttentionShape {
             heads: group,
@@ -116,8 +126,9 @@ pub(in crate::gpu) fn offline(_: &crate::gpu::offline::Offline) -> Vec<crate::gp
             cap,
             precision: crate::Precision::Bf16,
         };
-        let name = format!("attention on tensor cores, {head_dim} wide, {group} a group, {cap:?}");
-        sources.push(crate::gpu::offline::Source { name, text: program(&shape, "attention_forward").source() });
+        let name = format!("attention on tensor cores, {head_dim} wide, {group} a group, {cap:?}, {dropout:?}");
+        let text = program((&shape, dropout), "attention_forward").source();
+        sources.push(crate::gpu::offline::Source { name, text });
     }
     sources
 }
