@@ -78,9 +78,9 @@ pub fn open(path: &Path) -> Result<Rows> {
     let mut plain = BufReader::with_capacity(1 << 16, File::open(path).map_err(|e| Error::io(path, e))?);
     let head = plain.fill_buf().map_err(|e| Error::io(path, e))?;
     let gzip = head.starts_with(&[0x1f, 0x8b]);
-    if head.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
-        return Err(Error::data(path, None, "compressed with zstd, which gradus does not read")
-            .with_hint("decompress it first: `zstd -d FILE`; gzip files can be read directly"));
+    if let Some((_, name, command)) = COMPRESSIONS.iter().find(|(magic, ..)| head.starts_with(magic)) {
+        return Err(Error::data(path, None, format!("compressed with {name}, which gradus does not read"))
+            .with_hint(format!("decompress it first: `{command} FILE`; gzip files can be read directly")));
     }
     let mut input: Box<dyn BufRead> =
         if gzip { Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(plain))) } else { Box::new(plain) };
@@ -185,6 +185,15 @@ impl Iterator for Lines {
         Some(line.map(|line| (location, line)))
     }
 }
+
+/// First bytes of files with a compression that is not read, its name, and the command that removes it.
+const COMPRESSIONS: [(&[u8], &str, &str); 5] = [
+    (&[0x28, 0xb5, 0x2f, 0xfd], "zstd", "zstd -d"),
+    (&[0xfd, b'7', b'z', b'X', b'Z', 0], "xz", "xz -d"),
+    (b"BZh", "bzip2", "bzip2 -d"),
+    (b"PK\x03\x04", "zip", "unzip"),
+    (&[0x04, 0x22, 0x4d, 0x18], "LZ4", "lz4 -d"),
+];
 
 /// Returns the lower-case extension without `.gz`.
 pub(super) fn extension(path: &Path) -> Option<String> {

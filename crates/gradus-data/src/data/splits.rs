@@ -38,7 +38,7 @@ pub(super) fn choose(root: &Path, files: &[String], split: Option<&str>) -> Resu
 
 pub(super) fn no_data_file(directory: &Path) -> Error {
     Error::data(directory, None, "no data file in it")
-        .with_hint("data files are named .jsonl, .json, .csv, .tsv, .parquet, .arrow or .txt, with or without .gz")
+        .with_hint("data files are named .jsonl (also .jsonlines, .jl or .ndjson), .json, .csv, .tsv, .parquet (also .pq or .parq), .arrow or .txt, with or without .gz")
 }
 
 /// Returns the split to read, and the other ones.
@@ -88,14 +88,18 @@ pub(super) fn canonical(word: &str) -> Option<&'static str> {
     }
 }
 
-/// Returns whether a file name marks a data file. Files that describe a data set are excluded.
+/// Returns whether a file name marks a data file. Files that describe a data set are excluded. A data file with a compression that gradus
+/// does not read is one too: reading it reports that, and no rows are left out without a message.
 pub(super) fn is_data_file(path: &Path) -> bool {
     const DESCRIPTIONS: [&str; 5] =
         ["dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json", "config.json"];
+    const NAMES: [&str; 12] =
+        ["jsonl", "jsonlines", "jl", "ndjson", "json", "csv", "tsv", "parquet", "parq", "pq", "arrow", "feather"];
+    const COMPRESSIONS: [&str; 5] = ["zst", "xz", "bz2", "zip", "lz4"];
     let described = path.file_name().and_then(|n| n.to_str()).is_some_and(|n| DESCRIPTIONS.contains(&n));
-    let data = extension(path)
-        .is_some_and(|e| matches!(&*e, "jsonl" | "ndjson" | "json" | "csv" | "tsv" | "parquet" | "arrow" | "feather"));
-    data && !described && !saved::is_cache(path)
+    let is_named = |path: &Path| extension(path).is_some_and(|extension| NAMES.contains(&&*extension));
+    let is_compressed = extension(path).is_some_and(|extension| COMPRESSIONS.contains(&&*extension));
+    (is_named(path) || is_compressed && is_named(&path.with_extension(""))) && !described && !saved::is_cache(path)
 }
 
 /// Returns whether a file name marks a text file. Next to data files, a text file is a description of them.

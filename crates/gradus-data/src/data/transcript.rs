@@ -13,12 +13,16 @@ pub(super) struct Turn<'t> {
     pub text: &'t str,
 }
 
-/// Returns the turns of a transcript. Empty if the text is not a transcript.
+/// Returns the turns of a transcript. Empty if the text is not a transcript. Some data sets remove the blank line at the start of a text:
+/// the first turn of a text with answers may begin with `Human:` alone.
 pub(super) fn turns(text: &str) -> Vec<Turn<'_>> {
+    let bare = HUMAN.trim_start();
+    let begins_bare = text.starts_with(bare) && text.contains(ASSISTANT);
     let mut marks: Vec<(usize, usize, &'static str)> = text
         .match_indices(HUMAN)
         .map(|(at, _)| (at, at + HUMAN.len(), "user"))
         .chain(text.match_indices(ASSISTANT).map(|(at, _)| (at, at + ASSISTANT.len(), "assistant")))
+        .chain(begins_bare.then_some((0, bare.len(), "user")))
         .collect();
     marks.sort_unstable();
     let ends: Vec<usize> = marks.iter().skip(1).map(|(at, ..)| *at).chain([text.len()]).collect();
@@ -95,6 +99,14 @@ mod tests {
         let messages = as_messages(text, "user");
         assert_eq!(messages, [Message::new("user", "a?"), Message::new("assistant", "b"), Message::new("user", "c?")]);
         assert_eq!(as_text(&messages, true), text);
+    }
+
+    #[test]
+    fn the_first_turn_may_lack_its_blank_line() {
+        let messages = as_messages("Human: a?\n\nAssistant: b\n\nHuman: c?\n\nAssistant:", "user");
+        assert_eq!(messages, [Message::new("user", "a?"), Message::new("assistant", "b"), Message::new("user", "c?")]);
+        // Without an answer, this is a sentence.
+        assert_eq!(as_messages("Human: a species", "user"), [Message::new("user", "Human: a species")]);
     }
 
     #[test]

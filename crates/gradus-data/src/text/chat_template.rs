@@ -10,11 +10,11 @@
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::Tokenizer;
 use super::render::{CLOSE, Conversation, OPEN, Pool, RenderError, Settings, Source, marks_generation};
@@ -29,6 +29,8 @@ pub struct ChatTemplate {
     pool: Arc<Pool>,
     source: String,
     marks_assistant: bool,
+    /// Whether it writes the texts of contents that are lists of parts; determined at the first such content.
+    reads_parts: OnceLock<bool>,
     path: PathBuf,
 }
 
@@ -121,7 +123,8 @@ impl ChatTemplate {
             RenderError::Rejected(what) => Error::model(&path, format!("not a valid chat template: {what}")),
             RenderError::Stopped(what) => stopped(&path, &what),
         })?;
-        Ok(Self { pool: Arc::new(pool), marks_assistant: marks_generation(&default), source: default, path })
+        let marks_assistant = marks_generation(&default);
+        Ok(Self { pool: Arc::new(pool), marks_assistant, source: default, reads_parts: OnceLock::new(), path })
     }
 
     /// Returns the source of the template.
@@ -140,6 +143,9 @@ impl ChatTemplate {
     }
 
     /// Renders a conversation. Each message serializes to an object with `role` and `content`.
+    ///
+    /// A content is a text or a list of parts with texts. If the template does not write the texts of such a list, it gets the joined
+    /// texts instead. Otherwise it would print the list itself, fail, or leave the content out.
     ///
     /// # Errors
     /// If the template rejects the conversation (`raise_exception`), fails, or is stopped because it exceeds a limit.
@@ -178,6 +184,10 @@ impl ChatTemplate {
         if messages.contains([OPEN, CLOSE]) {
             return Err(Error::input("a message contains U+FDD0 or U+FDD1, which are not characters"));
         }
+        let messages = match messages.contains(LIST_OF_PARTS) && !self.reads_parts() {
+            true => with_joined_parts(&messages).map_err(|e| self.failed(&e.to_string()))?,
+            false => messages,
+        };
         let now = options.now.unwrap_or_else(SystemTime::now);
         let settings = Settings {
             tools: options.tools.filter(|tools| !tools.is_empty()).map(<[Value]>::to_vec),
@@ -189,9 +199,42 @@ impl ChatTemplate {
         Ok(Conversation { messages, settings })
     }
 
+    /// Whether a list with one part renders like its text. True if the template refuses such a short conversation.
+    fn reads_parts(&self) -> bool {
+        *self.reads_parts.get_or_init(|| {
+            let settings =
+                json!({ "tools": null, "add_generation_prompt": false, "variables": {}, "now": 0 }).to_string();
+            let conversation = |content: Value| Conversation {
+                messages: json!([{ "role": "user", "content": content }]).to_string(),
+                settings: settings.clone(),
+            };
+            let both = [conversation(json!("Hi.")), conversation(json!([{ "type": "text", "text": "Hi." }]))];
+            match &self.pool.render(&both)[..] {
+                [Ok(of_text), of_parts] => of_parts.as_ref().is_ok_and(|of_parts| of_parts == of_text),
+                _ => true,
+            }
+        })
+    }
+
     fn failed(&self, what: &str) -> Error {
         Error::model(&self.path, format!("chat template: {what}"))
     }
+}
+
+/// How a content that is a list begins in the JSON of a message.
+const LIST_OF_PARTS: &str = "\"content\":[";
+
+/// Replaces each content that is a list of texts, or of parts with texts, by the joined texts.
+fn with_joined_parts(messages: &str) -> serde_json::Result<String> {
+    let text_of = |part: &Value| part.as_str().or_else(|| part.get("text")?.as_str()).map(str::to_owned);
+    let mut messages: Vec<Value> = serde_json::from_str(messages)?;
+    for content in messages.iter_mut().filter_map(|message| message.get_mut("content")) {
+        let joined: Option<String> = content.as_array().and_then(|parts| parts.iter().map(text_of).collect());
+        if let Some(joined) = joined {
+            *content = joined.into();
+        }
+    }
+    serde_json::to_string(&messages)
 }
 
 /// Returns the error for a template that was stopped from outside. The message names the template, not a conversation, because the
@@ -232,6 +275,30 @@ mod tests {
         match made.and_then(|template| template.render(&messages, &RenderOptions::default())) {
             Ok(rendered) => rendered.text,
             Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn texts_in_parts_are_never_lost() {
+        let models =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../gradus/tests/fixtures/parity/trajectories/models/gpt2");
+        let tokenizer = Tokenizer::from_dir(&models).expect("a tokenizer");
+        let parts =
+            json!([{ "role": "user", "content": [{ "type": "text", "text": "Hi" }, { "type": "text", "text": "!" }] }]);
+        for (source, expected) in [
+            // It adds texts, prints what it gets, leaves out what is not a text, or reads the parts.
+            ("{% for m in messages %}{{ '<' + m.content + '>' }}{% endfor %}", "<Hi!>"),
+            ("{% for m in messages %}<{{ m.content }}>{% endfor %}", "<Hi!>"),
+            ("{% for m in messages %}<{{ m.content if m.content is string else '' }}>{% endfor %}", "<Hi!>"),
+            (
+                "{% for m in messages %}{% if m.content is string %}<{{ m.content }}>{% else %}<{% for p in m.content %}{{ p.text }}\
+                 {% if not loop.last %}|{% endif %}{% endfor %}>{% endif %}{% endfor %}",
+                "<Hi|!>",
+            ),
+        ] {
+            let template = ChatTemplate::from_source(source, "t.jinja", &tokenizer).expect("a template");
+            let rendered = template.render(parts.as_array().expect("a list"), &RenderOptions::default());
+            assert_eq!(rendered.expect("rendered").text, expected, "{source}");
         }
     }
 

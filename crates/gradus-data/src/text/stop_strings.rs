@@ -5,7 +5,8 @@ use super::Tokenizer;
 /// Checks completions for stop strings, token by token.
 ///
 /// Each call decodes only the last ids: as many as the longest stop string has bytes, and a few more. Every id adds at least one
-/// byte, so a string that ends in the newest id is within them.
+/// byte, so a string that ends in the newest id is within them. The text of a completion is the one that
+/// [`continuation`](super::continuation) returns: if ids are decoded alone, tokenizers like Llama's lose the leading space.
 #[derive(Debug, Clone)]
 pub struct StopStrings<'a> {
     tokenizer: &'a Tokenizer,
@@ -15,6 +16,9 @@ pub struct StopStrings<'a> {
 
 /// Ids decoded in addition to the longest stop string: characters of four bytes may be split, and decoders strip the start.
 const SLACK: usize = 8;
+
+/// Ids before a completion that are decoded together with it.
+const CONTEXT: usize = 4;
 
 impl<'a> StopStrings<'a> {
     /// Creates a check for `stops`. Empty strings are ignored.
@@ -29,14 +33,39 @@ impl<'a> StopStrings<'a> {
         self.stops.is_empty()
     }
 
-    /// Returns whether a stop string appeared with the newest id. `row` identifies the completion.
-    pub fn stops(&mut self, _row: usize, completion_ids: &[u32]) -> bool {
+    /// Returns whether a stop string appeared with the newest id. `before` are the ids that the completion continues; empty if its text is
+    /// that of its ids alone.
+    pub fn stops(&mut self, before: &[u32], completion_ids: &[u32]) -> bool {
         if self.stops.is_empty() {
             return false;
         }
-        let tail = &completion_ids[completion_ids.len().saturating_sub(self.window)..];
+        let start = completion_ids.len().saturating_sub(self.window);
+        let text = match start {
+            0 => self.text_after(&self.last_of(before), completion_ids),
+            // A space that is lost here is outside of every string that ends in the newest id.
+            _ => self.tokenizer.decode(&completion_ids[start..], false).ok(),
+        };
         // Ids outside of the vocabulary cannot be decoded, and cannot end a stop string either.
-        self.tokenizer.decode(tail, false).is_ok_and(|text| self.stops.iter().any(|stop| text.contains(stop.as_str())))
+        text.is_some_and(|text| self.stops.iter().any(|stop| text.contains(stop.as_str())))
+    }
+
+    /// Returns the last ids of `before` that have text.
+    pub fn last_of(&self, before: &[u32]) -> Vec<u32> {
+        let mut last: Vec<u32> =
+            before.iter().rev().copied().filter(|&id| !self.tokenizer.is_special(id)).take(CONTEXT).collect();
+        last.reverse();
+        last
+    }
+
+    /// Returns the text that `ids` add to `before`. If the ids of `before` decode differently once others follow, it is the text of `ids`
+    /// alone.
+    fn text_after(&self, before: &[u32], ids: &[u32]) -> Option<String> {
+        let head = self.tokenizer.decode(before, false).ok()?;
+        let whole = self.tokenizer.decode(&[before, ids].concat(), false).ok()?;
+        match whole.strip_prefix(&head) {
+            Some(text) => Some(text.to_owned()),
+            None => self.tokenizer.decode(ids, false).ok(),
+        }
     }
 }
 

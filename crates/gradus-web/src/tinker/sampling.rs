@@ -305,6 +305,7 @@ pub struct Sampling {
 }
 
 struct Running {
+    prompt: Vec<u32>,
     stop: Arc<[String]>,
     sampled: Vec<Option<Completion>>,
     likeliest: Vec<Vec<Vec<(u32, f32)>>>,
@@ -347,9 +348,9 @@ impl Sampling {
         let likeliest_count = params.likeliest;
         let rows = self.engine.submit(Request { prompt: prompt.clone(), params, streams, is_kept: false })?;
         self.rows.extend(rows.enumerate().map(|(i, row)| (row, (seq, i))));
-        let (stop, sampled) = (request.stop.clone().into(), vec![None; *samples]);
-        self.running
-            .insert(seq, Running { stop, sampled, likeliest: vec![Vec::new(); *samples], likeliest_count, response });
+        let (prompt, stop, sampled) = (prompt.clone(), request.stop.clone().into(), vec![None; *samples]);
+        let likeliest = vec![Vec::new(); *samples];
+        self.running.insert(seq, Running { prompt, stop, sampled, likeliest, likeliest_count, response });
         Ok(())
     }
 
@@ -504,6 +505,6 @@ impl StopRule for Stops<'_> {
     fn stops(&mut self, row: usize, completion_ids: &[u32]) -> bool {
         let Some(running) = self.rows.get(&row).and_then(|(seq, _)| self.running.get(seq)) else { return true };
         !running.stop.is_empty()
-            && StopStrings::new(self.tokenizer, running.stop.iter().cloned()).stops(row, completion_ids)
+            && StopStrings::new(self.tokenizer, running.stop.iter().cloned()).stops(&running.prompt, completion_ids)
     }
 }

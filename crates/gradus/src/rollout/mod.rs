@@ -506,8 +506,10 @@ fn sample(
     stream: &dyn Fn(usize) -> Stream,
 ) -> Result<Rollouts> {
     let ids: Vec<&[u32]> = prompts.iter().map(|prompt| prompt.ids.as_slice()).collect();
-    let mut stop = StopAtStrings::new(sampler);
     let (group, params) = (sampler.group_size, &sampler.params);
+    // A search with beams has one row per prompt.
+    let rows = if sampler.beams.is_some() { 1 } else { group };
+    let mut stop = StopAtStrings::new(sampler).after(&prompts, rows);
     let hooks = Hooks { stop: &mut stop, progress: sampler.progress };
     let completions = match &sampler.beams {
         Some(beams) => {
@@ -543,17 +545,31 @@ fn sample(
 }
 
 /// The stop strings of a sampler, as a rule over ids.
-struct StopAtStrings<'a>(StopStrings<'a>);
+struct StopAtStrings<'a> {
+    strings: StopStrings<'a>,
+    /// The last ids that each prompt's completions continue; empty if a completion's text is that of its ids alone.
+    before: Vec<Vec<u32>>,
+    /// Rows of each prompt.
+    rows: usize,
+}
 
 impl<'a> StopAtStrings<'a> {
     fn new(sampler: &Sampler<'a>) -> Self {
-        Self(StopStrings::new(sampler.tokenizer, sampler.stop.iter().cloned()))
+        let strings = StopStrings::new(sampler.tokenizer, sampler.stop.iter().cloned());
+        Self { strings, before: Vec::new(), rows: 1 }
+    }
+
+    /// Sets the prompts, each with this number of rows.
+    fn after(mut self, prompts: &[Prompt], rows: usize) -> Self {
+        self.before = prompts.iter().map(|prompt| self.strings.last_of(prompt.continued())).collect();
+        Self { rows, ..self }
     }
 }
 
 impl StopRule for StopAtStrings<'_> {
     fn stops(&mut self, row: usize, completion_ids: &[u32]) -> bool {
-        self.0.stops(row, completion_ids)
+        let before = self.before.get(row / self.rows).map_or(&[][..], Vec::as_slice);
+        self.strings.stops(before, completion_ids)
     }
 }
 

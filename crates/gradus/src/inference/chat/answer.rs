@@ -119,8 +119,8 @@ impl<'a> Listener<'a> {
 }
 
 impl StopRule for Listener<'_> {
-    fn stops(&mut self, row: usize, completion_ids: &[u32]) -> bool {
-        let ended = self.strings.stops(row, completion_ids);
+    fn stops(&mut self, _: usize, completion_ids: &[u32]) -> bool {
+        let ended = self.strings.stops(&self.answer.prompt_ids, completion_ids);
         let PartialAnswer { prompt_ids, stop, sent, is_interrupted, .. } = &mut *self.answer;
         // Text that cannot be decoded yet is delivered with a later id.
         if let Ok(text) = continuation(self.tokenizer, prompt_ids, completion_ids) {

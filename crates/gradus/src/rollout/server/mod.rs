@@ -423,9 +423,9 @@ fn load(client: &Client, loaded: &mut Option<Arc<Weights>>, weights: &Arc<Weight
 }
 
 /// Returns why a completion ended, as the local engine would have determined it after each id.
-fn stop_of(ids: &[u32], is_cut: bool, sampler: &Sampler<'_>) -> StopReason {
+fn stop_of(before: &[u32], ids: &[u32], is_cut: bool, sampler: &Sampler<'_>) -> StopReason {
     let mut strings = StopStrings::new(sampler.tokenizer, sampler.stop.iter().cloned());
-    let mut has_string = || !sampler.stop.is_empty() && (1..=ids.len()).any(|end| strings.stops(0, &ids[..end]));
+    let mut has_string = || !sampler.stop.is_empty() && (1..=ids.len()).any(|end| strings.stops(before, &ids[..end]));
     match ids.last() {
         Some(last) if sampler.params.stop_ids.contains(last) => StopReason::StopId,
         _ if has_string() => StopReason::StopString,
@@ -441,7 +441,7 @@ fn assemble(pending: PendingCompletions, found: Vec<Vec<ServerCompletion>>, samp
     for (i, (prompt, completed)) in prompts.iter().zip(found).enumerate() {
         for ServerCompletion { ids, logprobs, is_cut, version } in completed {
             let text = continuation(sampler.tokenizer, prompt.continued(), &ids)?;
-            let stop = stop_of(&ids, is_cut, sampler);
+            let stop = stop_of(prompt.continued(), &ids, is_cut, sampler);
             // A server's version of the weights does not name the adapter.
             let version = version.filter(|_| !weights.is_adapter).unwrap_or_else(|| weights.name.clone());
             rollouts.push(Rollout {

@@ -158,7 +158,7 @@ impl Drawer for RemoteDrawer<'_> {
             let Some(at) = self.pending.iter().position(|pending| *pending == row) else { continue };
             self.pending.swap_remove(at);
             self.rows[row].extend(&ids);
-            let stop = stop_of(&ids, is_cut, self.sampler);
+            let stop = stop_of(&[], &ids, is_cut, self.sampler);
             let completion =
                 Completion { sampled_logprobs: logprobs.clone(), logprobs, ids, supports: Vec::new(), stop };
             ended.push((row, completion));

@@ -185,6 +185,15 @@ fn compressed_files() {
     let zstd = [0x28, 0xb5, 0x2f, 0xfd, 0];
     let found = Folder::new().error("a.jsonl.zst", zstd, &LoadOptions::default());
     assert_eq!(found, "a.jsonl.zst: compressed with zstd, which gradus does not read");
+    // A directory leaves no file out.
+    let folder = Folder::new();
+    std::fs::create_dir(folder.path("rows")).unwrap();
+    std::fs::write(folder.path("rows/a.jsonlines"), "{\"text\": \"a\"}\n").unwrap();
+    let rows = || load(&folder.path("rows").to_string_lossy(), &LoadOptions::default());
+    assert_eq!(rows().unwrap().rows.len(), 1);
+    std::fs::write(folder.path("rows/b.jsonl.bz2"), b"BZh91AY").unwrap();
+    let found = rows().unwrap_err().to_string();
+    assert!(found.ends_with("b.jsonl.bz2: compressed with bzip2, which gradus does not read"), "{found}");
 }
 
 #[test]

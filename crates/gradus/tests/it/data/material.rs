@@ -182,13 +182,27 @@ fn stop_strings_are_seen_when_their_last_token_comes() {
     let mut stops = StopStrings::new(&tokenizer, ["\n\nHuman:".to_owned(), "🙂".to_owned()]);
     for (text, ends) in [("Yes.\n\nHuman: and", true), ("Yes, a Human: no", false), ("smile 🙂!", true)] {
         let ids = tokenizer.encode(text, false).unwrap();
-        let at = (1..=ids.len()).find(|length| stops.stops(0, &ids[..*length]));
+        let at = (1..=ids.len()).find(|length| stops.stops(&[], &ids[..*length]));
         assert_eq!(at.is_some(), ends, "{text}");
         if let Some(at) = at {
             let before = tokenizer.decode(&ids[..at - 1], false).unwrap();
             assert!(!before.contains("\n\nHuman:") && !before.contains('🙂'), "{text}: seen too late");
         }
     }
+}
+
+#[test]
+fn a_stop_string_may_begin_with_the_space_that_a_tokenizer_hides() {
+    let Some(stories) = material("weights/stories260K") else { return };
+    let tokenizer = Tokenizer::from_dir(&stories).unwrap();
+    let [before, all] = ["The little dog", "The little dog was"].map(|text| tokenizer.encode(text, true).unwrap());
+    let (before, after) = (&before[..], &all[before.len()..]);
+    for stop in [" was", " w", "was"] {
+        let mut stops = StopStrings::new(&tokenizer, [stop.to_owned()]);
+        assert!((1..=after.len()).any(|length| stops.stops(before, &after[..length])), "{stop:?} in {after:?}");
+    }
+    // Without a prompt, the text begins without the space.
+    assert!(!StopStrings::new(&tokenizer, [" was".to_owned()]).stops(&[], after));
 }
 
 #[test]
