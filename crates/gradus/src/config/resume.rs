@@ -74,7 +74,18 @@ impl Resume<'_> {
         };
         problems.retain(|problem| !problem.message.ends_with("is missing"));
         let message = format!("`{}` contains no run to resume", directory.display());
-        let hint = Some("`gradus runs list --runs-dir DIR` shows the runs in a directory".into());
+        // A run that was to replace another one was killed before its first step.
+        let replaced = directory.join(".replaced");
+        let hint = match replaced.join("config.yml").is_file() {
+            true => format!(
+                "the run that was to be replaced is complete in `{}`: move its files back to `{}`, or start the new run again \
+                 with `--overwrite`",
+                replaced.display(),
+                directory.display()
+            ),
+            false => "`gradus runs list --runs-dir DIR` shows the runs in a directory".into(),
+        };
+        let hint = Some(hint);
         problems.insert(0, Diagnostic { message, locations: Vec::new(), hint });
         Error::Config(problems)
     }
