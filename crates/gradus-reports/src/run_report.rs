@@ -59,8 +59,9 @@ fn peak_memory_bytes() -> Option<u64> {
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
 }
 
-/// Resets the peak of `peak_memory_bytes`, so that earlier runs of this process do not count (Linux). On other systems the peak covers
-/// the whole process.
+/// Resets the peak of `peak_memory_bytes` to the memory that the process holds now (Linux). On other systems the peak covers the whole
+/// process. An allocator that keeps freed memory, as that of the program does, holds what an earlier run of this process needed. So the peak of
+/// a run is at least that of the largest run before it.
 pub fn reset_peak_memory() {
     let _ = fs::write("/proc/self/clear_refs", "5");
 }
