@@ -101,6 +101,74 @@ fn a_batch_of_trl_counts_completions_and_its_steps_count_updates() {
 }
 
 #[test]
+fn a_weight_of_trl_stays_with_its_reward() {
+    let base = "model_name_or_path: m\ndataset_name: d\n";
+    let names = "reward_funcs: [my_package.length_reward, accuracy_reward, think_format_reward]\n";
+    let found = imported("trl-grpo", &format!("{base}{names}reward_weights: [0.1, 1.0, \"5.0\"]\n"));
+    check(
+        &found,
+        &[
+            ("/reward/mix/0/weight", "1.0"),
+            ("/reward/mix/0/reward/rule/math/column", "\"solution\""),
+            ("/reward/mix/1/weight", "5.0"),
+        ],
+    );
+    assert!(found.0.pointer("/reward/mix/1/reward/rule/think_format").is_some(), "{}", found.2);
+    assert!(found.0.pointer("/reward/mix/2").is_none(), "{}", found.2);
+    let notes = found.1.join("\n");
+    assert!(notes.contains("`my_package.length_reward` is a Python function: pass it with the weight 0.1"), "{notes}");
+
+    // The reward model comes first, wherever the file names it.
+    let with_model =
+        format!("{base}reward_funcs: [mine.score, accuracy_reward]\nreward_model_name_or_path: acme/judge\n");
+    let found = imported("trl-rloo", &format!("{with_model}reward_weights: [2.0, 3.0, 4.0]\n"));
+    check(&found, &[("/reward/mix/0/weight", "2.0"), ("/reward/mix/1/weight", "4.0")]);
+    assert!(found.2.contains("acme/judge"), "{}", found.2);
+
+    for (weights, expected) in [
+        (
+            "[1.0, 2.0]",
+            "`reward_weights` is a list of length 2, but a list with one number per reward, 3 in all, is needed",
+        ),
+        ("[1.0]", "is a list of length 1, but"),
+        ("[1.0, null, 2.0]", "`reward_weights` is [1.0,null,2.0], but"),
+        ("2.0", "`reward_weights` is not a list, but"),
+    ] {
+        let error = refused("trl-grpo", &format!("{base}{names}reward_weights: {weights}\n"));
+        assert!(error.contains(expected), "{expected}: {error}");
+    }
+}
+
+#[test]
+fn rounds_of_sampling_within_an_optimizer_step_of_trl_become_one() {
+    let base = "model_name_or_path: m\ndataset_name: d\nper_device_train_batch_size: 8\nnum_generations: 8\nmax_steps: 10\n\
+                reward_funcs: accuracy_reward\n";
+    let found = imported("trl-grpo", &format!("{base}gradient_accumulation_steps: 4\nsteps_per_generation: 1\n"));
+    check(&found, &[("/train/batch_size", "4"), ("/method/grpo/mini_batches", "1"), ("/train/max_steps", "10")]);
+    assert!(found.1.join("\n").contains("TRL samples 4 times for an optimizer step"), "{:?}", found.1);
+
+    let found = imported("trl-grpo", &format!("{base}gradient_accumulation_steps: 2\ngeneration_batch_size: 64\n"));
+    check(&found, &[("/train/batch_size", "8"), ("/method/grpo/mini_batches", "4"), ("/train/max_steps", "3")]);
+
+    for (keys, expected) in [
+        (
+            "gradient_accumulation_steps: 2\nsteps_per_generation: 3\n",
+            "`steps_per_generation` is 3 and `gradient_accumulation_steps` is 2",
+        ),
+        // The second pass over the completions of a round would step in the middle of it.
+        (
+            "gradient_accumulation_steps: 4\nsteps_per_generation: 1\nnum_iterations: 2\n",
+            "`steps_per_generation` is 1 and `gradient_accumulation_steps` is 4",
+        ),
+        ("generation_batch_size: 12\n", "which is not a multiple of `per_device_train_batch_size`, 8"),
+        ("generation_batch_size: 16\nsteps_per_generation: 2\n", "remove one of them"),
+    ] {
+        let error = refused("trl-grpo", &format!("{base}{keys}"));
+        assert!(error.contains(expected), "{expected}: {error}");
+    }
+}
+
+#[test]
 fn llamafactory_stages_become_methods() {
     let base = "model_name_or_path: acme/base\ndataset: pairs,more\ntemplate: llama3\ncutoff_len: 512\n\
                 per_device_train_batch_size: 2\ngradient_accumulation_steps: 4\nval_size: 0.1\neval_strategy: steps\neval_steps: 20\n";

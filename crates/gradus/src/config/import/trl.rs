@@ -214,8 +214,7 @@ fn online(from: &Original, to: &mut YamlBuilder, command: TrlCommand) -> Result<
     to.set_some("train.max_prompt_length", from.json("max_prompt_length"));
     // There, a pass counts completions; here, a step counts prompts.
     let (rows, passes) = shared::batch(from, &HUGGING_FACE);
-    let per_generation = from.some("steps_per_generation").unwrap_or(passes);
-    let completions = from.some("generation_batch_size").unwrap_or_else(|| rows.saturating_mul(per_generation));
+    let (completions, updates) = rollouts(from, rows, passes)?;
     if !completions.is_multiple_of(group) {
         let message = format!(
             "`per_device_train_batch_size` × the passes of a generation is {completions} completions, which is not a \
@@ -224,7 +223,6 @@ fn online(from: &Original, to: &mut YamlBuilder, command: TrlCommand) -> Result<
         return Err(Diagnostic { message, locations: Vec::new(), hint: None });
     }
     to.set("train.batch_size", completions / group);
-    let updates = (completions / rows.saturating_mul(passes).max(1)).max(1);
     if updates > 1 {
         to.set(&key("mini_batches"), updates);
     }
@@ -243,33 +241,97 @@ fn online(from: &Original, to: &mut YamlBuilder, command: TrlCommand) -> Result<
     Ok(())
 }
 
-fn rewards(from: &Original, to: &mut YamlBuilder) {
-    let mut parts = Vec::new();
-    let models = shared::texts(from.json("reward_model_name_or_path"));
-    parts.extend(models.into_iter().map(|model| json!({ "model": model })));
-    for name in shared::texts(from.json("reward_funcs")) {
-        match name.as_str() {
-            "accuracy_reward" => parts.push(json!({ "rule": { "math": { "column": "solution" } } })),
-            "think_format_reward" => parts.push(json!({ "rule": { "think_format": {} } })),
-            other => from.note(
-                "reward_funcs",
-                format!(
-                    "`{other}` is a Python function: pass it to `gradus.{{grpo,rloo}}(reward=…)` in Python, or turn it \
-                     into a program (`reward: {{ command: […] }}`)"
-                ),
+/// Returns the completions of a round of sampling, and the optimizer steps of one pass over them. A pass of the model
+/// has `rows` completions, and an optimizer step adds up `passes` of them.
+fn rollouts(from: &Original, rows: usize, passes: usize) -> Result<(usize, usize), Diagnostic> {
+    let wrong = |message: String| Diagnostic { message, locations: Vec::new(), hint: None };
+    let (whole, parts) = (from.some("generation_batch_size"), from.some("steps_per_generation"));
+    let parts = match (whole, parts) {
+        (Some(whole), Some(parts)) => {
+            return Err(wrong(format!(
+                "`generation_batch_size` is {whole} and `steps_per_generation` is {parts}: remove one of them, which \
+                 follows from the other"
+            )));
+        }
+        (Some(whole), None) if !whole.is_multiple_of(rows) => {
+            return Err(wrong(format!(
+                "`generation_batch_size` is {whole}, which is not a multiple of `per_device_train_batch_size`, {rows}: \
+                 change one of them"
+            )));
+        }
+        (Some(whole), None) => whole / rows,
+        (None, parts) => parts.unwrap_or(passes),
+    };
+    if parts.is_multiple_of(passes) {
+        return Ok((rows.saturating_mul(parts), parts / passes));
+    }
+    if passes.is_multiple_of(parts) && from.some("num_iterations").unwrap_or(1) == 1 {
+        // The rounds within an optimizer step sample from the same policy.
+        let key = if whole.is_some() { "generation_batch_size" } else { "steps_per_generation" };
+        from.note(
+            key,
+            format!(
+                "TRL samples {} times for an optimizer step; gradus samples once, for all prompts of the step",
+                passes / parts
             ),
+        );
+        return Ok((rows.saturating_mul(passes), 1));
+    }
+    let origin = if whole.is_some() { " (from `generation_batch_size`)" } else { "" };
+    Err(wrong(format!(
+        "`steps_per_generation`{origin} is {parts} and `gradient_accumulation_steps` is {passes}, but gradus takes a \
+         whole number of optimizer steps after each round of sampling: make the first a multiple of the second"
+    )))
+}
+
+/// Converts the rewards. TRL lists the reward model first, then the functions, and weighs them in this order.
+fn rewards(from: &Original, to: &mut YamlBuilder) {
+    let models = shared::texts(from.json("reward_model_name_or_path"));
+    let models = models.into_iter().map(|model| (json!({ "model": model }), None::<String>));
+    let functions = shared::texts(from.json("reward_funcs")).into_iter().map(|name| match name.as_str() {
+        "accuracy_reward" => (json!({ "rule": { "math": { "column": "solution" } } }), None),
+        "think_format_reward" => (json!({ "rule": { "think_format": {} } }), None),
+        _ => (Json::Null, Some(name)),
+    });
+    let listed: Vec<(Json, Option<String>)> = models.chain(functions).collect();
+    let weights = reward_weights(from, listed.len());
+    let mut parts = Vec::new();
+    for (i, (reward, unknown)) in listed.into_iter().enumerate() {
+        let weight = weights.as_ref().and_then(|weights| weights.get(i)).copied();
+        match unknown {
+            None => parts.push((weight.unwrap_or(1.0), reward)),
+            Some(name) => {
+                let weighs = weight.map(|weight| format!(" with the weight {weight}")).unwrap_or_default();
+                from.note(
+                    "reward_funcs",
+                    format!(
+                        "`{name}` is a Python function: pass it{weighs} to `gradus.{{grpo,rloo}}(reward=…)` in Python, \
+                         or turn it into a program (`reward: {{ command: […] }}`)"
+                    ),
+                );
+            }
         }
     }
-    let weights: Vec<f64> = match from.json("reward_weights") {
-        Some(Json::Array(weights)) => weights.iter().filter_map(Json::as_f64).collect(),
-        _ => Vec::new(),
-    };
     match parts.len() {
         0 => from.note("reward_funcs", "no reward could be imported: write `reward` before you train"),
-        1 if weights.is_empty() => to.set("reward", parts.remove(0)),
+        1 if weights.is_none() => to.set("reward", parts.remove(0).1),
         _ => {
-            let weigh = |(i, reward): (usize, Json)| json!({ "weight": weights.get(i).copied().unwrap_or(1.0), "reward": reward });
-            to.set("reward.mix", parts.into_iter().enumerate().map(weigh).collect::<Vec<Json>>());
+            let weigh = |(weight, reward): (f64, Json)| json!({ "weight": weight, "reward": reward });
+            to.set("reward.mix", parts.into_iter().map(weigh).collect::<Vec<Json>>());
         }
     }
+}
+
+/// Returns the weights of all `rewards` rewards, in TRL's order. Refuses a list that does not weigh each of them.
+fn reward_weights(from: &Original, rewards: usize) -> Option<Vec<f64>> {
+    let key = "reward_weights";
+    let needed = format!("a list with one number per reward, {rewards} in all,");
+    let Json::Array(items) = from.unquoted(key)? else {
+        return from.refuse(key, "not a list", &needed);
+    };
+    if items.len() != rewards {
+        return from.refuse(key, &format!("a list of length {}", items.len()), &needed);
+    }
+    let weights: Option<Vec<f64>> = items.iter().map(Json::as_f64).collect();
+    weights.or_else(|| from.refuse(key, &Json::Array(items).to_string(), &needed))
 }
