@@ -360,7 +360,8 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
         {},
         {"loss_type": ["sigmoid", "sft"], "loss_weights": [1.0, 0.1]},
     ),
-    ("DPO", {"ld_alpha": 0.5, "label_smoothing": 0.1, "beta": 0.3}, {}, {"ld_alpha": 0.5, "label_smoothing": 0.1, "beta": 0.3}),
+    ("DPO", {"ld_alpha": 0.5, "beta": 0.3}, {}, {"ld_alpha": 0.5, "beta": 0.3}),
+    ("DPO", {"loss_type": ["robust"], "label_smoothing": 0.1}, {}, {"loss_type": ["robust"], "label_smoothing": 0.1}),
     (
         "DPO",
         {"f_divergence_type": "alpha_divergence", "f_alpha_divergence_coef": 0.7},

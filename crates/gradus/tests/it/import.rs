@@ -169,6 +169,101 @@ fn rounds_of_sampling_within_an_optimizer_step_of_trl_become_one() {
 }
 
 #[test]
+fn a_null_of_trl_is_no_limit() {
+    let base = "model_name_or_path: m\ndataset_name: d\nper_device_train_batch_size: 8\nnum_generations: 8\nreward_funcs: accuracy_reward\n";
+    let all = "1000000000";
+    for (command, keys, length, norm) in [
+        ("sft", "max_length: null\nmax_grad_norm: null\n", all, "0.0"),
+        ("dpo", "max_length:\n", all, "1.0"),
+        ("reward", "max_length: 77\nmax_grad_norm: 0.5\n", "77", "0.5"),
+        ("kto", "", "1024", "1.0"),
+        // These drop no prompt because of its length.
+        ("grpo", "", all, "1.0"),
+        ("rloo", "", all, "1.0"),
+    ] {
+        let found = imported(&format!("trl-{command}"), &format!("{base}{keys}"));
+        check(&found, &[("/train/max_length", length), ("/train/max_grad_norm", norm)]);
+    }
+}
+
+#[test]
+fn dropout_of_trl_is_kept() {
+    let base = "model_name_or_path: m\ndataset_name: d\nper_device_train_batch_size: 8\nnum_generations: 8\nreward_funcs: accuracy_reward\n";
+    for (command, usual) in
+        [("sft", true), ("grpo", true), ("rloo", true), ("reward", false), ("dpo", false), ("kto", false)]
+    {
+        for (keys, drops) in [("", usual), ("disable_dropout: true\n", false), ("disable_dropout: false\n", true)] {
+            let found = imported(&format!("trl-{command}"), &format!("{base}{keys}"));
+            let compares = matches!(command, "dpo" | "kto");
+            check(&found, &[("/train/dropout", if drops && !compares { "true" } else { "false" })]);
+            let is_noted = found.1.iter().any(|note| note.contains("because it compares two models"));
+            assert_eq!(is_noted, drops && compares, "{command}: {:?}", found.1);
+        }
+    }
+    let adapter = "use_peft: true\nlora_dropout: 0.2\n";
+    let found = imported("trl-reward", &format!("{base}{adapter}"));
+    check(&found, &[("/lora/dropout", "0.0")]);
+    assert!(found.1.join("\n").contains("`lora.dropout` is set to 0"), "{:?}", found.1);
+    check(&imported("trl-sft", &format!("{base}{adapter}")), &[("/lora/dropout", "0.2"), ("/train/dropout", "true")]);
+}
+
+#[test]
+fn label_smoothing_of_trl_is_for_some_losses() {
+    let base = "model_name_or_path: m\ndataset_name: d\nlabel_smoothing: 0.1\n";
+    for (loss, smoothing, note) in [
+        ("", "0.0", "TRL reads `label_smoothing` only for the losses `robust`, `exo_pair`, `aot`, `aot_unpaired`"),
+        ("loss_type: [sigmoid, sft]\n", "0.0", "`method.dpo.label_smoothing` is set to 0"),
+        ("loss_type: ipo\n", "0.0", "`method.dpo.label_smoothing` is set to 0"),
+        ("loss_type: [sigmoid, robust]\n", "0.1", "gradus also applies `label_smoothing` to the loss `sigmoid`"),
+    ] {
+        let found = imported("trl-dpo", &format!("{base}{loss}"));
+        check(&found, &[("/method/dpo/label_smoothing", smoothing)]);
+        assert!(found.1.join("\n").contains(note), "{note}: {:?}", found.1);
+    }
+    let found = imported("trl-dpo", &format!("{base}loss_type: robust\n"));
+    check(&found, &[("/method/dpo/label_smoothing", "0.1")]);
+    assert!(found.1.is_empty(), "{:?}", found.1);
+}
+
+#[test]
+fn order_template_and_quoted_numbers_of_trl_are_kept() {
+    let base = "model_name_or_path: m\ndataset_name: d\nper_device_train_batch_size: 8\nnum_generations: 8\nreward_funcs: accuracy_reward\n";
+    for (command, keys, shuffles) in [
+        ("grpo", "shuffle_dataset: false\n", "false"),
+        ("grpo", "shuffle_dataset: true\n", "true"),
+        ("sft", "shuffle_dataset: false\n", "true"),
+        ("sft", "train_sampling_strategy: sequential\n", "false"),
+        ("sft", "train_sampling_strategy: sequential\nshuffle_dataset: true\n", "true"),
+        ("kto", "", "false"),
+        ("kto", "train_sampling_strategy: random\n", "true"),
+    ] {
+        let found = imported(&format!("trl-{command}"), &format!("{base}{keys}"));
+        check(&found, &[("/train/shuffle", shuffles)]);
+    }
+    let found = imported("trl-sft", &format!("{base}chat_template_path: chats/mine.jinja\n"));
+    check(&found, &[("/train/chat_template", "\"chats/mine.jinja\"")]);
+    let found = imported("trl-sft", &format!("{base}chat_template_path: acme/chat\n"));
+    check(&found, &[("/train/chat_template", "null")]);
+    assert!(found.1.join("\n").contains("`acme/chat` is not a Jinja file"), "{:?}", found.1);
+
+    let quoted =
+        "beta: \"0.2\"\nlearning_rate: \"5e-6\"\nseed: '7'\nloss_weights: [\"1.0\"]\nuse_weighting: \"false\"\n";
+    check(
+        &imported("trl-dpo", &format!("{base}{quoted}")),
+        &[
+            ("/method/dpo/beta", "0.2"),
+            ("/train/learning_rate", "5e-6"),
+            ("/train/seed", "7"),
+            ("/method/dpo/loss_weights/0", "1.0"),
+            ("/method/dpo/use_weighting", "false"),
+        ],
+    );
+    let found = imported("trl-sft", &format!("{base}use_peft: true\nload_in_4bit: true\nbnb_4bit_quant_type: fp4\n"));
+    check(&found, &[("/train/frozen_weights", "\"nf4\"")]);
+    assert!(found.1.join("\n").contains("gradus has no `fp4`"), "{:?}", found.1);
+}
+
+#[test]
 fn llamafactory_stages_become_methods() {
     let base = "model_name_or_path: acme/base\ndataset: pairs,more\ntemplate: llama3\ncutoff_len: 512\n\
                 per_device_train_batch_size: 2\ngradient_accumulation_steps: 4\nval_size: 0.1\neval_strategy: steps\neval_steps: 20\n";

@@ -96,6 +96,12 @@ const LORA: LoraNames = LoraNames {
     usual: (16, Some(32.0), 0.05),
 };
 
+/// No limit for `train.max_length`: the largest number that a key accepts.
+const NO_LIMIT: usize = 1_000_000_000;
+
+/// Losses of TRL's DPO that read `label_smoothing`.
+const SMOOTHED: [&str; 4] = ["robust", "exo_pair", "aot", "aot_unpaired"];
+
 pub(super) fn convert(from: &Original, command: TrlCommand) -> Result<YamlBuilder, Diagnostic> {
     let mut to = YamlBuilder::default();
     let model = "model_name_or_path";
@@ -103,12 +109,20 @@ pub(super) fn convert(from: &Original, command: TrlCommand) -> Result<YamlBuilde
     to.set(&format!("method.{}", command.name()), json!({}));
     shared::arguments(from, &mut to, &HUGGING_FACE);
     data(from, &mut to)?;
-    to.set_some("train.max_length", from.json("max_length").filter(|length| !length.is_null()));
+    length(from, &mut to, command);
+    if from.is_null("max_grad_norm") {
+        to.set("train.max_grad_norm", 0);
+    }
+    let drops = dropout(from, &mut to, command);
+    order(from, &mut to, command);
     for (theirs, ours) in command.keys() {
-        to.set_some(&format!("method.{}.{ours}", command.name()), from.json(theirs));
+        to.set_some(&format!("method.{}.{ours}", command.name()), from.unquoted(theirs));
     }
     if from.flag("use_peft") == Some(true) {
         shared::lora(from, &mut to, command.name(), &LORA);
+        if !drops {
+            keep_adapter(from, &mut to);
+        }
     } else {
         let keys = ["lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "use_rslora", "use_dora"];
         if let Some(key) = keys.into_iter().find(|key| from.json(key).is_some()) {
@@ -127,8 +141,119 @@ pub(super) fn convert(from: &Original, command: TrlCommand) -> Result<YamlBuilde
         to.set_some("train.text_column", from.text("dataset_text_field"));
         packing(from, &mut to);
     }
+    if matches!(command, TrlCommand::Sft | TrlCommand::Reward) {
+        template(from, &mut to);
+    }
+    if command == TrlCommand::Dpo {
+        smoothing(from, &mut to);
+    }
     from.see_all("precompute_ref_log_probs"); // the same values, computed once or at every step
     Ok(to)
+}
+
+/// Converts the longest row. Methods that sample drop no prompt in TRL, and have no such key.
+fn length(from: &Original, to: &mut YamlBuilder, command: TrlCommand) {
+    let samples = matches!(command, TrlCommand::Grpo | TrlCommand::Rloo);
+    if samples || from.is_null("max_length") {
+        to.set("train.max_length", NO_LIMIT);
+    } else {
+        to.set_some("train.max_length", from.some("max_length"));
+    }
+}
+
+/// Converts the dropout of the model, and returns whether TRL trains with dropout.
+fn dropout(from: &Original, to: &mut YamlBuilder, command: TrlCommand) -> bool {
+    let usually_off = matches!(command, TrlCommand::Reward | TrlCommand::Dpo | TrlCommand::Kto);
+    let drops = !from.flag("disable_dropout").unwrap_or(usually_off);
+    match command {
+        TrlCommand::Dpo | TrlCommand::Kto => {
+            if drops {
+                let name = command.name();
+                from.note(
+                    "disable_dropout",
+                    format!("gradus trains `{name}` without dropout, because it compares two models: left out"),
+                );
+            }
+        }
+        TrlCommand::Sft | TrlCommand::Reward | TrlCommand::Grpo | TrlCommand::Rloo => {
+            if drops {
+                to.set("train.dropout", true);
+            }
+        }
+    }
+    drops
+}
+
+/// Turns off the dropout of the adapter, as TRL does with that of the model.
+fn keep_adapter(from: &Original, to: &mut YamlBuilder) {
+    if to.0.pointer("/lora/dropout").is_none() {
+        return;
+    }
+    to.set("lora.dropout", 0);
+    if from.number("lora_dropout").is_some_and(|share| share > 0.0) {
+        from.note(
+            "lora_dropout",
+            "TRL turns off the dropout of the adapter too (`disable_dropout`): `lora.dropout` is set to 0",
+        );
+    }
+}
+
+/// Converts the order of the rows. Methods that sample read `shuffle_dataset` alone; in `sft`, either key shuffles.
+fn order(from: &Original, to: &mut YamlBuilder, command: TrlCommand) {
+    let strategy = from.text("train_sampling_strategy");
+    if matches!(command, TrlCommand::Grpo | TrlCommand::Rloo) {
+        to.set_some("train.shuffle", from.flag("shuffle_dataset"));
+        return;
+    }
+    let shuffles = command == TrlCommand::Sft && from.flag("shuffle_dataset") == Some(true);
+    // TRL pairs the neighboring rows of KTO, and so keeps their order by default.
+    let usual = if command == TrlCommand::Kto { "sequential" } else { "random" };
+    match strategy.as_deref().unwrap_or(usual) {
+        "sequential" => to.set("train.shuffle", shuffles),
+        "random" => to.set_some("train.shuffle", shuffles.then_some(true)),
+        other => from.note(
+            "train_sampling_strategy",
+            format!("the order `{other}` has no equivalent: `train.shuffle` keeps its default, true"),
+        ),
+    }
+}
+
+/// Converts the chat template. In TRL, anything but a Jinja file names a model whose template is copied.
+fn template(from: &Original, to: &mut YamlBuilder) {
+    let key = "chat_template_path";
+    let Some(path) = from.text(key) else { return };
+    if [".jinja", ".j2"].into_iter().any(|end| path.ends_with(end)) {
+        to.set("train.chat_template", path);
+    } else {
+        from.note(
+            key,
+            format!(
+                "`{path}` is not a Jinja file: set `train.chat_template` to the `chat_template.jinja` of this model"
+            ),
+        );
+    }
+}
+
+/// Sets the label smoothing of DPO to 0 if TRL does not read it.
+fn smoothing(from: &Original, to: &mut YamlBuilder) {
+    let key = "label_smoothing";
+    if from.number(key).is_none_or(|share| share == 0.0) {
+        return;
+    }
+    let losses = shared::texts(from.json("loss_type"));
+    let has = |names: &[&str]| losses.iter().any(|loss| names.contains(&loss.as_str()));
+    if !has(&SMOOTHED) {
+        to.set("method.dpo.label_smoothing", 0);
+        from.note(
+            key,
+            format!(
+                "TRL reads `{key}` only for the losses {}: `method.dpo.label_smoothing` is set to 0",
+                SMOOTHED.map(|loss| format!("`{loss}`")).join(", ")
+            ),
+        );
+    } else if has(&["sigmoid"]) {
+        from.note(key, format!("gradus also applies `{key}` to the loss `sigmoid`; TRL does not"));
+    }
 }
 
 /// Converts packing. Blocks of whole rows need no key here, because rows are stored end to end; blocks that cut rows do.
@@ -200,10 +325,10 @@ fn online(from: &Original, to: &mut YamlBuilder, command: TrlCommand) -> Result<
         ("min_p", "sampling.min_p"),
         ("repetition_penalty", "sampling.repetition_penalty"),
     ] {
-        to.set_some(&key(ours), from.json(theirs));
+        to.set_some(&key(ours), from.unquoted(theirs));
     }
     to.set_some(&key("sampling.top_k"), from.count("top_k").filter(|k| *k > 0));
-    if let Some(scale) = from.json("scale_rewards") {
+    if let Some(scale) = from.unquoted("scale_rewards") {
         let scale = match scale {
             Json::Bool(true) => json!("group"),
             Json::Bool(false) => json!("none"),
@@ -211,7 +336,7 @@ fn online(from: &Original, to: &mut YamlBuilder, command: TrlCommand) -> Result<
         };
         to.set(&key("scale_rewards"), scale);
     }
-    to.set_some("train.max_prompt_length", from.json("max_prompt_length"));
+    to.set_some("train.max_prompt_length", from.some("max_prompt_length"));
     // There, a pass counts completions; here, a step counts prompts.
     let (rows, passes) = shared::batch(from, &HUGGING_FACE);
     let (completions, updates) = rollouts(from, rows, passes)?;
