@@ -883,6 +883,19 @@ def test_intervals_that_do_not_divide_are_said(core: Core) -> None:
     assert core.options["max_steps"] == 4
 
 
+@pytest.mark.parametrize(
+    ("losses", "kept", "said"),
+    [
+        (["sigmoid"], 0.0, "`label_smoothing=0.1` becomes 0: TRL reads it only for the losses `robust`"),
+        (["sigmoid", "robust"], 0.1, "`label_smoothing=0.1` also applies to the loss `sigmoid`"),
+    ],
+)
+def test_label_smoothing_that_trl_ignores_is_said(losses: list[str], kept: float, said: str, core: Core) -> None:
+    with pytest.warns(UserWarning, match=said):
+        make("DPO", {"loss_type": losses, "label_smoothing": 0.1}).train()
+    assert core.options["label_smoothing"] == kept
+
+
 class Watching:
     """A callback that records its calls, and stops the run after a step."""
 

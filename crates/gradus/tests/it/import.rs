@@ -393,3 +393,35 @@ train_evaluation:
     let note = "`alg.args.learning_rate` is swept over [2e-6,1e-6]: the first value is used";
     assert!(found.1.iter().any(|message| message == note), "{:?}", found.1);
 }
+
+#[test]
+fn unknown_arguments_of_rewards_and_metrics_of_rl4lms_are_reported() {
+    let text = "tokenizer: {model_name: gpt2}
+reward_fn: {id: rouge, args: {rouge_type: rouge1, bogus_r: 3}}
+datapool: {id: cnn_daily_mail}
+alg:
+  id: ppo
+  args: {n_steps: 512, batch_size: 64, n_epochs: 5}
+  kl_div: {coeff: 0.001}
+  policy:
+    id: causal_lm_actor_critic_policy
+    args: {model_name: gpt2, generation_kwargs: {do_sample: true, max_new_tokens: 20}}
+env: {n_envs: 4, args: {max_prompt_length: 100, max_episode_length: 20}}
+train_evaluation:
+  n_iters: 10
+  eval_every: 5
+  metrics:
+    - {id: rouge, args: {use_single_ref: false, bogus_m: 1}}
+    - {id: causal_perplexity, args: {tokenizer_id: gpt2, stride: 512, model_type: causal}}
+";
+    let found = imported("rl4lms", text);
+    let left_out: Vec<&String> = found.1.iter().filter(|note| note.contains("has no equivalent")).collect();
+    assert_eq!(
+        left_out,
+        [
+            "`reward_fn.args.bogus_r` has no equivalent: left out",
+            "`train_evaluation.metrics[0].args.bogus_m` has no equivalent: left out",
+        ],
+    );
+    check(&found, &[("/reward/metric/rouge/rouge_type", "\"rouge1\"")]);
+}
