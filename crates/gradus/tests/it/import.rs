@@ -258,6 +258,8 @@ fn order_template_and_quoted_numbers_of_trl_are_kept() {
             ("/method/dpo/use_weighting", "false"),
         ],
     );
+    let quoted = "stage: dpo\ndataset: d\nmodel_name_or_path: m\ndpo_label_smoothing: \"0.1\"\n";
+    check(&imported("llamafactory", quoted), &[("/method/dpo/label_smoothing", "0.1")]);
     let found = imported("trl-sft", &format!("{base}use_peft: true\nload_in_4bit: true\nbnb_4bit_quant_type: fp4\n"));
     check(&found, &[("/train/frozen_weights", "\"nf4\"")]);
     assert!(found.1.join("\n").contains("gradus has no `fp4`"), "{:?}", found.1);
