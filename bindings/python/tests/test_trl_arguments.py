@@ -360,7 +360,8 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
         {},
         {"loss_type": ["sigmoid", "sft"], "loss_weights": [1.0, 0.1]},
     ),
-    ("DPO", {"ld_alpha": 0.5, "label_smoothing": 0.1, "beta": 0.3}, {}, {"ld_alpha": 0.5, "label_smoothing": 0.1, "beta": 0.3}),
+    ("DPO", {"ld_alpha": 0.5, "beta": 0.3}, {}, {"ld_alpha": 0.5, "beta": 0.3}),
+    ("DPO", {"loss_type": ["robust"], "label_smoothing": 0.1}, {}, {"loss_type": ["robust"], "label_smoothing": 0.1}),
     (
         "DPO",
         {"f_divergence_type": "alpha_divergence", "f_alpha_divergence_coef": 0.7},
@@ -880,6 +881,19 @@ def test_intervals_that_do_not_divide_are_said(core: Core) -> None:
     with pytest.warns(UserWarning, match="`max_steps=10` becomes 12 optimizer steps: an iteration has 3"):
         make("GRPO", {"num_iterations": 3, "max_steps": 10, "logging_steps": 3, "save_steps": 3}).train()
     assert core.options["max_steps"] == 4
+
+
+@pytest.mark.parametrize(
+    ("losses", "kept", "said"),
+    [
+        (["sigmoid"], 0.0, "`label_smoothing=0.1` becomes 0: TRL reads it only for the losses `robust`"),
+        (["sigmoid", "robust"], 0.1, "`label_smoothing=0.1` also applies to the loss `sigmoid`"),
+    ],
+)
+def test_label_smoothing_that_trl_ignores_is_said(losses: list[str], kept: float, said: str, core: Core) -> None:
+    with pytest.warns(UserWarning, match=said):
+        make("DPO", {"loss_type": losses, "label_smoothing": 0.1}).train()
+    assert core.options["label_smoothing"] == kept
 
 
 class Watching:

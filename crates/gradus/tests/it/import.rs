@@ -101,6 +101,171 @@ fn a_batch_of_trl_counts_completions_and_its_steps_count_updates() {
 }
 
 #[test]
+fn a_weight_of_trl_stays_with_its_reward() {
+    let base = "model_name_or_path: m\ndataset_name: d\n";
+    let names = "reward_funcs: [my_package.length_reward, accuracy_reward, think_format_reward]\n";
+    let found = imported("trl-grpo", &format!("{base}{names}reward_weights: [0.1, 1.0, \"5.0\"]\n"));
+    check(
+        &found,
+        &[
+            ("/reward/mix/0/weight", "1.0"),
+            ("/reward/mix/0/reward/rule/math/column", "\"solution\""),
+            ("/reward/mix/1/weight", "5.0"),
+        ],
+    );
+    assert!(found.0.pointer("/reward/mix/1/reward/rule/think_format").is_some(), "{}", found.2);
+    assert!(found.0.pointer("/reward/mix/2").is_none(), "{}", found.2);
+    let notes = found.1.join("\n");
+    assert!(notes.contains("`my_package.length_reward` is a Python function: pass it with the weight 0.1"), "{notes}");
+
+    // The reward model comes first, wherever the file names it.
+    let with_model =
+        format!("{base}reward_funcs: [mine.score, accuracy_reward]\nreward_model_name_or_path: acme/judge\n");
+    let found = imported("trl-rloo", &format!("{with_model}reward_weights: [2.0, 3.0, 4.0]\n"));
+    check(&found, &[("/reward/mix/0/weight", "2.0"), ("/reward/mix/1/weight", "4.0")]);
+    assert!(found.2.contains("acme/judge"), "{}", found.2);
+
+    for (weights, expected) in [
+        (
+            "[1.0, 2.0]",
+            "`reward_weights` is a list of length 2, but a list with one number per reward, 3 in all, is needed",
+        ),
+        ("[1.0]", "is a list of length 1, but"),
+        ("[1.0, null, 2.0]", "`reward_weights` is [1.0,null,2.0], but"),
+        ("2.0", "`reward_weights` is not a list, but"),
+    ] {
+        let error = refused("trl-grpo", &format!("{base}{names}reward_weights: {weights}\n"));
+        assert!(error.contains(expected), "{expected}: {error}");
+    }
+}
+
+#[test]
+fn rounds_of_sampling_within_an_optimizer_step_of_trl_become_one() {
+    let base = "model_name_or_path: m\ndataset_name: d\nper_device_train_batch_size: 8\nnum_generations: 8\nmax_steps: 10\n\
+                reward_funcs: accuracy_reward\n";
+    let found = imported("trl-grpo", &format!("{base}gradient_accumulation_steps: 4\nsteps_per_generation: 1\n"));
+    check(&found, &[("/train/batch_size", "4"), ("/method/grpo/mini_batches", "1"), ("/train/max_steps", "10")]);
+    assert!(found.1.join("\n").contains("TRL samples 4 times for an optimizer step"), "{:?}", found.1);
+
+    let found = imported("trl-grpo", &format!("{base}gradient_accumulation_steps: 2\ngeneration_batch_size: 64\n"));
+    check(&found, &[("/train/batch_size", "8"), ("/method/grpo/mini_batches", "4"), ("/train/max_steps", "3")]);
+
+    for (keys, expected) in [
+        (
+            "gradient_accumulation_steps: 2\nsteps_per_generation: 3\n",
+            "`steps_per_generation` is 3 and `gradient_accumulation_steps` is 2",
+        ),
+        // The second pass over the completions of a round would step in the middle of it.
+        (
+            "gradient_accumulation_steps: 4\nsteps_per_generation: 1\nnum_iterations: 2\n",
+            "`steps_per_generation` is 1 and `gradient_accumulation_steps` is 4",
+        ),
+        ("generation_batch_size: 12\n", "which is not a multiple of `per_device_train_batch_size`, 8"),
+        ("generation_batch_size: 16\nsteps_per_generation: 2\n", "remove one of them"),
+    ] {
+        let error = refused("trl-grpo", &format!("{base}{keys}"));
+        assert!(error.contains(expected), "{expected}: {error}");
+    }
+}
+
+#[test]
+fn a_null_of_trl_is_no_limit() {
+    let base = "model_name_or_path: m\ndataset_name: d\nper_device_train_batch_size: 8\nnum_generations: 8\nreward_funcs: accuracy_reward\n";
+    let all = "1000000000";
+    for (command, keys, length, norm) in [
+        ("sft", "max_length: null\nmax_grad_norm: null\n", all, "0.0"),
+        ("dpo", "max_length:\n", all, "1.0"),
+        ("reward", "max_length: 77\nmax_grad_norm: 0.5\n", "77", "0.5"),
+        ("kto", "", "1024", "1.0"),
+        // These drop no prompt because of its length.
+        ("grpo", "", all, "1.0"),
+        ("rloo", "", all, "1.0"),
+    ] {
+        let found = imported(&format!("trl-{command}"), &format!("{base}{keys}"));
+        check(&found, &[("/train/max_length", length), ("/train/max_grad_norm", norm)]);
+    }
+}
+
+#[test]
+fn dropout_of_trl_is_kept() {
+    let base = "model_name_or_path: m\ndataset_name: d\nper_device_train_batch_size: 8\nnum_generations: 8\nreward_funcs: accuracy_reward\n";
+    for (command, usual) in
+        [("sft", true), ("grpo", true), ("rloo", true), ("reward", false), ("dpo", false), ("kto", false)]
+    {
+        for (keys, drops) in [("", usual), ("disable_dropout: true\n", false), ("disable_dropout: false\n", true)] {
+            let found = imported(&format!("trl-{command}"), &format!("{base}{keys}"));
+            let compares = matches!(command, "dpo" | "kto");
+            check(&found, &[("/train/dropout", if drops && !compares { "true" } else { "false" })]);
+            let is_noted = found.1.iter().any(|note| note.contains("because it compares two models"));
+            assert_eq!(is_noted, drops && compares, "{command}: {:?}", found.1);
+        }
+    }
+    let adapter = "use_peft: true\nlora_dropout: 0.2\n";
+    let found = imported("trl-reward", &format!("{base}{adapter}"));
+    check(&found, &[("/lora/dropout", "0.0")]);
+    assert!(found.1.join("\n").contains("`lora.dropout` is set to 0"), "{:?}", found.1);
+    check(&imported("trl-sft", &format!("{base}{adapter}")), &[("/lora/dropout", "0.2"), ("/train/dropout", "true")]);
+}
+
+#[test]
+fn label_smoothing_of_trl_is_for_some_losses() {
+    let base = "model_name_or_path: m\ndataset_name: d\nlabel_smoothing: 0.1\n";
+    for (loss, smoothing, note) in [
+        ("", "0.0", "TRL reads `label_smoothing` only for the losses `robust`, `exo_pair`, `aot`, `aot_unpaired`"),
+        ("loss_type: [sigmoid, sft]\n", "0.0", "`method.dpo.label_smoothing` is set to 0"),
+        ("loss_type: ipo\n", "0.0", "`method.dpo.label_smoothing` is set to 0"),
+        ("loss_type: [sigmoid, robust]\n", "0.1", "gradus also applies `label_smoothing` to the loss `sigmoid`"),
+    ] {
+        let found = imported("trl-dpo", &format!("{base}{loss}"));
+        check(&found, &[("/method/dpo/label_smoothing", smoothing)]);
+        assert!(found.1.join("\n").contains(note), "{note}: {:?}", found.1);
+    }
+    let found = imported("trl-dpo", &format!("{base}loss_type: robust\n"));
+    check(&found, &[("/method/dpo/label_smoothing", "0.1")]);
+    assert!(found.1.is_empty(), "{:?}", found.1);
+}
+
+#[test]
+fn order_template_and_quoted_numbers_of_trl_are_kept() {
+    let base = "model_name_or_path: m\ndataset_name: d\nper_device_train_batch_size: 8\nnum_generations: 8\nreward_funcs: accuracy_reward\n";
+    for (command, keys, shuffles) in [
+        ("grpo", "shuffle_dataset: false\n", "false"),
+        ("grpo", "shuffle_dataset: true\n", "true"),
+        ("sft", "shuffle_dataset: false\n", "true"),
+        ("sft", "train_sampling_strategy: sequential\n", "false"),
+        ("sft", "train_sampling_strategy: sequential\nshuffle_dataset: true\n", "true"),
+        ("kto", "", "false"),
+        ("kto", "train_sampling_strategy: random\n", "true"),
+    ] {
+        let found = imported(&format!("trl-{command}"), &format!("{base}{keys}"));
+        check(&found, &[("/train/shuffle", shuffles)]);
+    }
+    let found = imported("trl-sft", &format!("{base}chat_template_path: chats/mine.jinja\n"));
+    check(&found, &[("/train/chat_template", "\"chats/mine.jinja\"")]);
+    let found = imported("trl-sft", &format!("{base}chat_template_path: acme/chat\n"));
+    check(&found, &[("/train/chat_template", "null")]);
+    assert!(found.1.join("\n").contains("`acme/chat` is not a Jinja file"), "{:?}", found.1);
+
+    let quoted =
+        "beta: \"0.2\"\nlearning_rate: \"5e-6\"\nseed: '7'\nloss_weights: [\"1.0\"]\nuse_weighting: \"false\"\n";
+    check(
+        &imported("trl-dpo", &format!("{base}{quoted}")),
+        &[
+            ("/method/dpo/beta", "0.2"),
+            ("/train/learning_rate", "5e-6"),
+            ("/train/seed", "7"),
+            ("/method/dpo/loss_weights/0", "1.0"),
+            ("/method/dpo/use_weighting", "false"),
+        ],
+    );
+    let quoted = "stage: dpo\ndataset: d\nmodel_name_or_path: m\ndpo_label_smoothing: \"0.1\"\n";
+    check(&imported("llamafactory", quoted), &[("/method/dpo/label_smoothing", "0.1")]);
+    let found = imported("trl-sft", &format!("{base}use_peft: true\nload_in_4bit: true\nbnb_4bit_quant_type: fp4\n"));
+    check(&found, &[("/train/frozen_weights", "\"nf4\"")]);
+    assert!(found.1.join("\n").contains("gradus has no `fp4`"), "{:?}", found.1);
+}
+
+#[test]
 fn llamafactory_stages_become_methods() {
     let base = "model_name_or_path: acme/base\ndataset: pairs,more\ntemplate: llama3\ncutoff_len: 512\n\
                 per_device_train_batch_size: 2\ngradient_accumulation_steps: 4\nval_size: 0.1\neval_strategy: steps\neval_steps: 20\n";
@@ -229,4 +394,36 @@ train_evaluation:
     );
     let note = "`alg.args.learning_rate` is swept over [2e-6,1e-6]: the first value is used";
     assert!(found.1.iter().any(|message| message == note), "{:?}", found.1);
+}
+
+#[test]
+fn unknown_arguments_of_rewards_and_metrics_of_rl4lms_are_reported() {
+    let text = "tokenizer: {model_name: gpt2}
+reward_fn: {id: rouge, args: {rouge_type: rouge1, bogus_r: 3}}
+datapool: {id: cnn_daily_mail}
+alg:
+  id: ppo
+  args: {n_steps: 512, batch_size: 64, n_epochs: 5}
+  kl_div: {coeff: 0.001}
+  policy:
+    id: causal_lm_actor_critic_policy
+    args: {model_name: gpt2, generation_kwargs: {do_sample: true, max_new_tokens: 20}}
+env: {n_envs: 4, args: {max_prompt_length: 100, max_episode_length: 20}}
+train_evaluation:
+  n_iters: 10
+  eval_every: 5
+  metrics:
+    - {id: rouge, args: {use_single_ref: false, bogus_m: 1}}
+    - {id: causal_perplexity, args: {tokenizer_id: gpt2, stride: 512, model_type: causal}}
+";
+    let found = imported("rl4lms", text);
+    let left_out: Vec<&String> = found.1.iter().filter(|note| note.contains("has no equivalent")).collect();
+    assert_eq!(
+        left_out,
+        [
+            "`reward_fn.args.bogus_r` has no equivalent: left out",
+            "`train_evaluation.metrics[0].args.bogus_m` has no equivalent: left out",
+        ],
+    );
+    check(&found, &[("/reward/metric/rouge/rouge_type", "\"rouge1\"")]);
 }

@@ -445,7 +445,12 @@ CONFIGS: Mapping[str, Mapping[str, Treatment]] = {
         "ld_alpha": same("ld_alpha"),
         "f_divergence_type": same("f_divergence_type"),
         "f_alpha_divergence_coef": same("f_alpha_divergence_coef"),
-        "label_smoothing": same("label_smoothing"),
+        "label_smoothing": Honored(
+            ("label_smoothing",),
+            "the losses `robust`, `exo_pair`, `aot` and `aot_unpaired` read it. Without one of them, it is 0, as TRL ignores it; next to one "
+            "of them, gradus also applies it to `sigmoid`",
+            by="smoothing",
+        ),
         "beta": same("beta"),
         "use_weighting": same("use_weighting"),
         "discopop_tau": same("discopop_tau"),

@@ -544,6 +544,20 @@ def _dpo_loss(trainer: TrainerArguments) -> Keys:
     return {"loss_type": [names] if isinstance(names, str) else list(names)}
 
 
+_SMOOTHED: Final = ("robust", "exo_pair", "aot", "aot_unpaired")
+"""The losses for which TRL reads `label_smoothing`."""
+
+
+def _smoothing(trainer: TrainerArguments) -> Keys:
+    share, losses = getattr(trainer.args, "label_smoothing"), _dpo_loss(trainer)["loss_type"]
+    if share and not any(name in _SMOOTHED for name in losses):
+        trainer.notes.append(f"`label_smoothing={share}` becomes 0: TRL reads it only for the losses {_listed(_SMOOTHED)}")
+        return {"label_smoothing": 0.0}
+    if share and "sigmoid" in losses:
+        trainer.notes.append(f"`label_smoothing={share}` also applies to the loss `sigmoid`, where TRL ignores it")
+    return {"label_smoothing": share}
+
+
 def _reference(trainer: TrainerArguments) -> Keys:
     return {"reference": "precomputed" if getattr(trainer.args, "precompute_ref_log_probs") else "live"}
 
@@ -667,6 +681,7 @@ _CONVERSIONS: Final[Mapping[str, Callable[[TrainerArguments], Keys]]] = {
     "seed": _seed,
     "sft_loss": _sft_loss,
     "shuffle": _shuffle,
+    "smoothing": _smoothing,
     "steps": _steps,
     "template": _template,
     "trackers": _trackers,

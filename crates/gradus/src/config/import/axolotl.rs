@@ -112,7 +112,7 @@ fn method(from: &Original, to: &mut YamlBuilder) -> Result<&'static str, Diagnos
         }
         Some("dpo") => {
             to.set("method.dpo", json!({}));
-            to.set_some("method.dpo.label_smoothing", from.json("dpo_label_smoothing"));
+            to.set_some("method.dpo.label_smoothing", from.unquoted("dpo_label_smoothing"));
             "dpo"
         }
         Some("ipo") => {
@@ -121,19 +121,19 @@ fn method(from: &Original, to: &mut YamlBuilder) -> Result<&'static str, Diagnos
         }
         Some("orpo") => {
             to.set("method.orpo", json!({}));
-            to.set_some("method.orpo.beta", from.json("orpo_alpha"));
+            to.set_some("method.orpo.beta", from.unquoted("orpo_alpha"));
             "orpo"
         }
         Some("simpo") => {
             to.set("method.simpo", json!({}));
-            to.set_some("method.simpo.cpo_alpha", from.json("cpo_alpha"));
-            to.set_some("method.simpo.simpo_gamma", from.json("simpo_gamma"));
+            to.set_some("method.simpo.cpo_alpha", from.unquoted("cpo_alpha"));
+            to.set_some("method.simpo.simpo_gamma", from.unquoted("simpo_gamma"));
             "simpo"
         }
         Some("kto") => {
             to.set("method.kto", json!({}));
-            to.set_some("method.kto.desirable_weight", from.json("kto_desirable_weight"));
-            to.set_some("method.kto.undesirable_weight", from.json("kto_undesirable_weight"));
+            to.set_some("method.kto.desirable_weight", from.unquoted("kto_desirable_weight"));
+            to.set_some("method.kto.undesirable_weight", from.unquoted("kto_undesirable_weight"));
             "kto"
         }
         Some("grpo") => {
@@ -163,7 +163,7 @@ fn grpo(from: &Original, to: &mut YamlBuilder) {
         ("loss_type", "loss_type"),
         ("mask_truncated_completions", "mask_truncated_completions"),
     ] {
-        to.set_some(&format!("method.grpo.{ours}"), from.json(&format!("trl.{theirs}")));
+        to.set_some(&format!("method.grpo.{ours}"), from.unquoted(&format!("trl.{theirs}")));
     }
     from.note(
         "trl.reward_funcs",

@@ -94,8 +94,8 @@ fn method(from: &Original, to: &mut YamlBuilder) -> Result<&'static str, Diagnos
         }
         "kto" => {
             to.set("method.kto.beta", beta.unwrap_or(PREF_BETA));
-            to.set_some("method.kto.desirable_weight", from.json("kto_chosen_weight"));
-            to.set_some("method.kto.undesirable_weight", from.json("kto_rejected_weight"));
+            to.set_some("method.kto.desirable_weight", from.unquoted("kto_chosen_weight"));
+            to.set_some("method.kto.undesirable_weight", from.unquoted("kto_rejected_weight"));
             "kto"
         }
         "dpo" => preference(from, to, beta.unwrap_or(PREF_BETA))?,
@@ -110,7 +110,7 @@ fn method(from: &Original, to: &mut YamlBuilder) -> Result<&'static str, Diagnos
                 ("ppo_target", "kl.target"),
                 ("ppo_whiten_rewards", "whiten_rewards"),
             ] {
-                to.set_some(&format!("method.ppo.{ours}"), from.json(theirs));
+                to.set_some(&format!("method.ppo.{ours}"), from.unquoted(theirs));
             }
             to.set("reward.model", from.text("reward_model").ok_or_else(|| Original::missing("reward_model"))?);
             "ppo"
@@ -137,8 +137,8 @@ fn preference(from: &Original, to: &mut YamlBuilder, beta: f64) -> Result<&'stat
                 }
                 None => to.set("method.dpo.loss_type", loss.as_str()),
             }
-            to.set_some("method.dpo.label_smoothing", from.json("dpo_label_smoothing"));
-            to.set_some("method.dpo.ld_alpha", from.json("ld_alpha"));
+            to.set_some("method.dpo.label_smoothing", from.unquoted("dpo_label_smoothing"));
+            to.set_some("method.dpo.ld_alpha", from.unquoted("ld_alpha"));
             "dpo"
         }
         "orpo" => {

@@ -170,6 +170,22 @@ impl Original {
         self.node(path).map(json)
     }
 
+    /// Returns a value as JSON without marking what is in it as read.
+    fn glance(&self, path: &str) -> Option<Json> {
+        self.node(path).map(json)
+    }
+
+    /// Returns a value as JSON, with numbers and booleans also where they are quoted.
+    fn unquoted(&self, path: &str) -> Option<Json> {
+        self.json(path).map(unquoted)
+    }
+
+    /// Whether the value at `path` is written as `null`. Marks the path as read.
+    fn is_null(&self, path: &str) -> bool {
+        self.seen.borrow_mut().insert(path.to_owned());
+        self.root.at(path).is_some_and(|(node, _)| node.is_null())
+    }
+
     /// Returns a text, a number or a boolean as written.
     fn text(&self, path: &str) -> Option<String> {
         match &self.node(path)?.value {
@@ -335,4 +351,22 @@ pub(super) fn json(node: &Node) -> Json {
             Json::Object(entries.iter().map(|entry| (entry.key.clone(), json(&entry.node))).collect())
         }
     }
+}
+
+/// Returns a value in which texts that are numbers or booleans, also those in a list, are read as such.
+fn unquoted(value: Json) -> Json {
+    match value {
+        Json::String(text) => match text.as_str() {
+            "True" | "true" => Json::Bool(true),
+            "False" | "false" => Json::Bool(false),
+            _ => number(&text).unwrap_or(Json::String(text)),
+        },
+        Json::Array(items) => items.into_iter().map(unquoted).collect(),
+        other => other,
+    }
+}
+
+fn number(text: &str) -> Option<Json> {
+    let whole = text.parse::<i64>().ok().map(Json::from);
+    whole.or_else(|| text.parse::<f64>().ok().filter(|number| number.is_finite()).map(Json::from))
 }

@@ -408,6 +408,47 @@ fn data(from: &Original, to: &mut YamlBuilder) -> Result<(), Diagnostic> {
     Ok(())
 }
 
+/// Options of `py-rouge` that are converted, and `max_n`, which ROUGE-L does not read.
+const PY_ROUGE: &[&str] =
+    &["limit_length", "length_limit", "length_limit_type", "stemming", "alpha", "weight_factor", "max_n"];
+
+/// Returns the arguments of a reward that are converted, besides `shaping_fn`; `None` if all are passed on.
+fn arguments_of_reward(id: &str) -> Option<&'static [&'static str]> {
+    let known: &[&str] = match id {
+        "bleu" | "sacre_bleu" | "ter" | "chrf" => return None,
+        "increasing_numbers" => &["min_tokens"],
+        "rouge" => &["rouge_type", "use_single_ref"],
+        "rouge_l_max" => PY_ROUGE,
+        "learned_reward" => &["model_name", "label_ix", "include_prompt_for_eval"],
+        "spider" => &["cider_coeff", "spice_coeff"],
+        "bert_score" => &["language"],
+        "bleurt" => &["config_name", "checkpoint"],
+        "intent_accuracy" => &["shape", "intent_coeff", "auto_coeff"],
+        "common_gen_preference_model" => &["concept_penalty_coeff", "meteor_coeff"],
+        _ => &[],
+    };
+    Some(known)
+}
+
+/// Returns the arguments of a metric that are converted or change no result; `None` if all are passed on.
+fn arguments_of_metric(id: &str) -> Option<&'static [&'static str]> {
+    let known: &[&str] = match id {
+        "diversity" | "bleu" | "sacre_bleu" | "ter" | "chrf" | "parent_totto" | "bleu_totto" | "dates"
+        | "increasing_numbers" => return None,
+        "rouge" => &["use_single_ref"],
+        "rouge_l_max" => PY_ROUGE,
+        "bert_score" => &["language"],
+        "bleurt" => &["config_name", "checkpoint"],
+        "learned_reward" => &["model_name", "label_ix", "include_prompt_for_eval", "batch_size"],
+        // The perplexity is that of the trained model, with its own tokenizer.
+        "causal_perplexity" => &["stride", "use_text_from_meta_data", "tokenizer_id", "model_type"],
+        "summaCConv" => &["models", "bins", "granularity", "nli_labels", "agg", "start_file", "device"],
+        "summaCZS" => &["model_name", "granularity", "op1", "op2", "use_ent", "use_con", "device"],
+        _ => &[],
+    };
+    Some(known)
+}
+
 /// Converts a reward of RL4LMs; `None` if there is no counterpart.
 fn named_reward(from: &Original, id: &str, args: &Map<String, Json>) -> Option<Json> {
     let given = |key: &str| args.get(key).cloned().unwrap_or_default();
@@ -415,7 +456,10 @@ fn named_reward(from: &Original, id: &str, args: &Map<String, Json>) -> Option<J
     let mut plain = args.clone();
     plain.shift_remove("shaping_fn");
     match id {
-        "increasing_numbers" => metric("increasing_numbers", json!(plain)),
+        "increasing_numbers" => {
+            plain.retain(|key, _| key == "min_tokens");
+            metric("increasing_numbers", json!(plain))
+        }
         "sentences_with_dates" => metric("dates", json!({})),
         "meteor" => metric("meteor", json!({ "references": "repr" })),
         "rouge" => {
@@ -514,9 +558,8 @@ fn py_rouge(from: &Original, place: &str, args: &Map<String, Json>) -> Map<Strin
              `tables` to the directory of `py-rouge` (docs/metrics.md)",
         );
     }
-    let ours = ["limit_length", "length_limit", "length_limit_type", "stemming", "alpha", "weight_factor"];
     args.iter()
-        .filter(|(key, _)| ours.contains(&key.as_str()))
+        .filter(|(key, _)| *key != "max_n" && PY_ROUGE.contains(&key.as_str()))
         .map(|(key, value)| (key.clone(), value.clone()))
         .collect()
 }
@@ -627,10 +670,18 @@ fn summac_zs(args: &Map<String, Json>) -> Option<Json> {
 
 fn reward(from: &Original, to: &mut YamlBuilder) -> Result<(), Diagnostic> {
     let id = from.text("reward_fn.id").ok_or_else(|| Original::missing("reward_fn.id"))?;
-    let args = match from.json("reward_fn.args") {
+    let place = "reward_fn.args";
+    let args = match from.glance(place) {
         Some(Json::Object(args)) => args,
         _ => Map::new(),
     };
+    match arguments_of_reward(&id) {
+        Some(known) => {
+            from.see_all(&format!("{place}.shaping_fn"));
+            known.iter().for_each(|key| from.see_all(&format!("{place}.{key}")));
+        }
+        None => from.see_all(place),
+    }
     let Some(main) = named_reward(from, &id, &args) else {
         let message = format!("the reward `{id}` has no equivalent");
         return Err(Diagnostic {
@@ -724,6 +775,12 @@ fn metrics(from: &Original, to: &mut YamlBuilder) {
                 continue;
             }
         };
+        if let Some(known) = arguments_of_metric(id) {
+            for key in args.keys().filter(|key| !known.contains(&key.as_str())) {
+                let path = format!("{place}.args.{key}");
+                from.note(&path, format!("`{path}` has no equivalent: left out"));
+            }
+        }
         if found.contains(&ours) {
             from.note(&place, format!("`{id}` is listed twice"));
         } else {

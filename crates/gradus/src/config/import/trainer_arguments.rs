@@ -94,7 +94,7 @@ pub(super) fn arguments(from: &Original, to: &mut YamlBuilder, names: &Names) {
         ("seed", "seed"),
         ("save_total_limit", "keep_checkpoints"),
     ] {
-        to.set_some(&format!("train.{ours}"), from.json(theirs));
+        to.set_some(&format!("train.{ours}"), from.unquoted(theirs));
     }
     let betas = (from.number("adam_beta1"), from.number("adam_beta2"));
     if betas != (None, None) {
@@ -208,6 +208,10 @@ fn precision(from: &Original, to: &mut YamlBuilder) {
         if from.flag(key) == Some(true) {
             to.set("train.frozen_weights", format);
         }
+    }
+    let key = "bnb_4bit_quant_type";
+    if from.text(key).as_deref() == Some("fp4") && from.flag("load_in_4bit") == Some(true) {
+        from.note(key, "gradus has no `fp4`: `train.frozen_weights` is set to `nf4`");
     }
 }
 

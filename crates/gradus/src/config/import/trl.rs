@@ -96,6 +96,12 @@ const LORA: LoraNames = LoraNames {
     usual: (16, Some(32.0), 0.05),
 };
 
+/// No limit for `train.max_length`: the largest number that a key accepts.
+const NO_LIMIT: usize = 1_000_000_000;
+
+/// Losses of TRL's DPO that read `label_smoothing`.
+const SMOOTHED: [&str; 4] = ["robust", "exo_pair", "aot", "aot_unpaired"];
+
 pub(super) fn convert(from: &Original, command: TrlCommand) -> Result<YamlBuilder, Diagnostic> {
     let mut to = YamlBuilder::default();
     let model = "model_name_or_path";
@@ -103,12 +109,20 @@ pub(super) fn convert(from: &Original, command: TrlCommand) -> Result<YamlBuilde
     to.set(&format!("method.{}", command.name()), json!({}));
     shared::arguments(from, &mut to, &HUGGING_FACE);
     data(from, &mut to)?;
-    to.set_some("train.max_length", from.json("max_length").filter(|length| !length.is_null()));
+    length(from, &mut to, command);
+    if from.is_null("max_grad_norm") {
+        to.set("train.max_grad_norm", 0);
+    }
+    let drops = dropout(from, &mut to, command);
+    order(from, &mut to, command);
     for (theirs, ours) in command.keys() {
-        to.set_some(&format!("method.{}.{ours}", command.name()), from.json(theirs));
+        to.set_some(&format!("method.{}.{ours}", command.name()), from.unquoted(theirs));
     }
     if from.flag("use_peft") == Some(true) {
         shared::lora(from, &mut to, command.name(), &LORA);
+        if !drops {
+            keep_adapter(from, &mut to);
+        }
     } else {
         let keys = ["lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "use_rslora", "use_dora"];
         if let Some(key) = keys.into_iter().find(|key| from.json(key).is_some()) {
@@ -127,8 +141,119 @@ pub(super) fn convert(from: &Original, command: TrlCommand) -> Result<YamlBuilde
         to.set_some("train.text_column", from.text("dataset_text_field"));
         packing(from, &mut to);
     }
+    if matches!(command, TrlCommand::Sft | TrlCommand::Reward) {
+        template(from, &mut to);
+    }
+    if command == TrlCommand::Dpo {
+        smoothing(from, &mut to);
+    }
     from.see_all("precompute_ref_log_probs"); // the same values, computed once or at every step
     Ok(to)
+}
+
+/// Converts the longest row. Methods that sample drop no prompt in TRL, and have no such key.
+fn length(from: &Original, to: &mut YamlBuilder, command: TrlCommand) {
+    let samples = matches!(command, TrlCommand::Grpo | TrlCommand::Rloo);
+    if samples || from.is_null("max_length") {
+        to.set("train.max_length", NO_LIMIT);
+    } else {
+        to.set_some("train.max_length", from.some("max_length"));
+    }
+}
+
+/// Converts the dropout of the model, and returns whether TRL trains with dropout.
+fn dropout(from: &Original, to: &mut YamlBuilder, command: TrlCommand) -> bool {
+    let usually_off = matches!(command, TrlCommand::Reward | TrlCommand::Dpo | TrlCommand::Kto);
+    let drops = !from.flag("disable_dropout").unwrap_or(usually_off);
+    match command {
+        TrlCommand::Dpo | TrlCommand::Kto => {
+            if drops {
+                let name = command.name();
+                from.note(
+                    "disable_dropout",
+                    format!("gradus trains `{name}` without dropout, because it compares two models: left out"),
+                );
+            }
+        }
+        TrlCommand::Sft | TrlCommand::Reward | TrlCommand::Grpo | TrlCommand::Rloo => {
+            if drops {
+                to.set("train.dropout", true);
+            }
+        }
+    }
+    drops
+}
+
+/// Turns off the dropout of the adapter, as TRL does with that of the model.
+fn keep_adapter(from: &Original, to: &mut YamlBuilder) {
+    if to.0.pointer("/lora/dropout").is_none() {
+        return;
+    }
+    to.set("lora.dropout", 0);
+    if from.number("lora_dropout").is_some_and(|share| share > 0.0) {
+        from.note(
+            "lora_dropout",
+            "TRL turns off the dropout of the adapter too (`disable_dropout`): `lora.dropout` is set to 0",
+        );
+    }
+}
+
+/// Converts the order of the rows. Methods that sample read `shuffle_dataset` alone; in `sft`, either key shuffles.
+fn order(from: &Original, to: &mut YamlBuilder, command: TrlCommand) {
+    let strategy = from.text("train_sampling_strategy");
+    if matches!(command, TrlCommand::Grpo | TrlCommand::Rloo) {
+        to.set_some("train.shuffle", from.flag("shuffle_dataset"));
+        return;
+    }
+    let shuffles = command == TrlCommand::Sft && from.flag("shuffle_dataset") == Some(true);
+    // TRL pairs the neighboring rows of KTO, and so keeps their order by default.
+    let usual = if command == TrlCommand::Kto { "sequential" } else { "random" };
+    match strategy.as_deref().unwrap_or(usual) {
+        "sequential" => to.set("train.shuffle", shuffles),
+        "random" => to.set_some("train.shuffle", shuffles.then_some(true)),
+        other => from.note(
+            "train_sampling_strategy",
+            format!("the order `{other}` has no equivalent: `train.shuffle` keeps its default, true"),
+        ),
+    }
+}
+
+/// Converts the chat template. In TRL, anything but a Jinja file names a model whose template is copied.
+fn template(from: &Original, to: &mut YamlBuilder) {
+    let key = "chat_template_path";
+    let Some(path) = from.text(key) else { return };
+    if [".jinja", ".j2"].into_iter().any(|end| path.ends_with(end)) {
+        to.set("train.chat_template", path);
+    } else {
+        from.note(
+            key,
+            format!(
+                "`{path}` is not a Jinja file: set `train.chat_template` to the `chat_template.jinja` of this model"
+            ),
+        );
+    }
+}
+
+/// Sets the label smoothing of DPO to 0 if TRL does not read it.
+fn smoothing(from: &Original, to: &mut YamlBuilder) {
+    let key = "label_smoothing";
+    if from.number(key).is_none_or(|share| share == 0.0) {
+        return;
+    }
+    let losses = shared::texts(from.json("loss_type"));
+    let has = |names: &[&str]| losses.iter().any(|loss| names.contains(&loss.as_str()));
+    if !has(&SMOOTHED) {
+        to.set("method.dpo.label_smoothing", 0);
+        from.note(
+            key,
+            format!(
+                "TRL reads `{key}` only for the losses {}: `method.dpo.label_smoothing` is set to 0",
+                SMOOTHED.map(|loss| format!("`{loss}`")).join(", ")
+            ),
+        );
+    } else if has(&["sigmoid"]) {
+        from.note(key, format!("gradus also applies `{key}` to the loss `sigmoid`; TRL does not"));
+    }
 }
 
 /// Converts packing. Blocks of whole rows need no key here, because rows are stored end to end; blocks that cut rows do.
@@ -200,10 +325,10 @@ fn online(from: &Original, to: &mut YamlBuilder, command: TrlCommand) -> Result<
         ("min_p", "sampling.min_p"),
         ("repetition_penalty", "sampling.repetition_penalty"),
     ] {
-        to.set_some(&key(ours), from.json(theirs));
+        to.set_some(&key(ours), from.unquoted(theirs));
     }
     to.set_some(&key("sampling.top_k"), from.count("top_k").filter(|k| *k > 0));
-    if let Some(scale) = from.json("scale_rewards") {
+    if let Some(scale) = from.unquoted("scale_rewards") {
         let scale = match scale {
             Json::Bool(true) => json!("group"),
             Json::Bool(false) => json!("none"),
@@ -211,11 +336,10 @@ fn online(from: &Original, to: &mut YamlBuilder, command: TrlCommand) -> Result<
         };
         to.set(&key("scale_rewards"), scale);
     }
-    to.set_some("train.max_prompt_length", from.json("max_prompt_length"));
+    to.set_some("train.max_prompt_length", from.some("max_prompt_length"));
     // There, a pass counts completions; here, a step counts prompts.
     let (rows, passes) = shared::batch(from, &HUGGING_FACE);
-    let per_generation = from.some("steps_per_generation").unwrap_or(passes);
-    let completions = from.some("generation_batch_size").unwrap_or_else(|| rows.saturating_mul(per_generation));
+    let (completions, updates) = rollouts(from, rows, passes)?;
     if !completions.is_multiple_of(group) {
         let message = format!(
             "`per_device_train_batch_size` × the passes of a generation is {completions} completions, which is not a \
@@ -224,7 +348,6 @@ fn online(from: &Original, to: &mut YamlBuilder, command: TrlCommand) -> Result<
         return Err(Diagnostic { message, locations: Vec::new(), hint: None });
     }
     to.set("train.batch_size", completions / group);
-    let updates = (completions / rows.saturating_mul(passes).max(1)).max(1);
     if updates > 1 {
         to.set(&key("mini_batches"), updates);
     }
@@ -243,33 +366,97 @@ fn online(from: &Original, to: &mut YamlBuilder, command: TrlCommand) -> Result<
     Ok(())
 }
 
-fn rewards(from: &Original, to: &mut YamlBuilder) {
-    let mut parts = Vec::new();
-    let models = shared::texts(from.json("reward_model_name_or_path"));
-    parts.extend(models.into_iter().map(|model| json!({ "model": model })));
-    for name in shared::texts(from.json("reward_funcs")) {
-        match name.as_str() {
-            "accuracy_reward" => parts.push(json!({ "rule": { "math": { "column": "solution" } } })),
-            "think_format_reward" => parts.push(json!({ "rule": { "think_format": {} } })),
-            other => from.note(
-                "reward_funcs",
-                format!(
-                    "`{other}` is a Python function: pass it to `gradus.{{grpo,rloo}}(reward=…)` in Python, or turn it \
-                     into a program (`reward: {{ command: […] }}`)"
-                ),
+/// Returns the completions of a round of sampling, and the optimizer steps of one pass over them. A pass of the model
+/// has `rows` completions, and an optimizer step adds up `passes` of them.
+fn rollouts(from: &Original, rows: usize, passes: usize) -> Result<(usize, usize), Diagnostic> {
+    let wrong = |message: String| Diagnostic { message, locations: Vec::new(), hint: None };
+    let (whole, parts) = (from.some("generation_batch_size"), from.some("steps_per_generation"));
+    let parts = match (whole, parts) {
+        (Some(whole), Some(parts)) => {
+            return Err(wrong(format!(
+                "`generation_batch_size` is {whole} and `steps_per_generation` is {parts}: remove one of them, which \
+                 follows from the other"
+            )));
+        }
+        (Some(whole), None) if !whole.is_multiple_of(rows) => {
+            return Err(wrong(format!(
+                "`generation_batch_size` is {whole}, which is not a multiple of `per_device_train_batch_size`, {rows}: \
+                 change one of them"
+            )));
+        }
+        (Some(whole), None) => whole / rows,
+        (None, parts) => parts.unwrap_or(passes),
+    };
+    if parts.is_multiple_of(passes) {
+        return Ok((rows.saturating_mul(parts), parts / passes));
+    }
+    if passes.is_multiple_of(parts) && from.some("num_iterations").unwrap_or(1) == 1 {
+        // The rounds within an optimizer step sample from the same policy.
+        let key = if whole.is_some() { "generation_batch_size" } else { "steps_per_generation" };
+        from.note(
+            key,
+            format!(
+                "TRL samples {} times for an optimizer step; gradus samples once, for all prompts of the step",
+                passes / parts
             ),
+        );
+        return Ok((rows.saturating_mul(passes), 1));
+    }
+    let origin = if whole.is_some() { " (from `generation_batch_size`)" } else { "" };
+    Err(wrong(format!(
+        "`steps_per_generation`{origin} is {parts} and `gradient_accumulation_steps` is {passes}, but gradus takes a \
+         whole number of optimizer steps after each round of sampling: make the first a multiple of the second"
+    )))
+}
+
+/// Converts the rewards. TRL lists the reward model first, then the functions, and weighs them in this order.
+fn rewards(from: &Original, to: &mut YamlBuilder) {
+    let models = shared::texts(from.json("reward_model_name_or_path"));
+    let models = models.into_iter().map(|model| (json!({ "model": model }), None::<String>));
+    let functions = shared::texts(from.json("reward_funcs")).into_iter().map(|name| match name.as_str() {
+        "accuracy_reward" => (json!({ "rule": { "math": { "column": "solution" } } }), None),
+        "think_format_reward" => (json!({ "rule": { "think_format": {} } }), None),
+        _ => (Json::Null, Some(name)),
+    });
+    let listed: Vec<(Json, Option<String>)> = models.chain(functions).collect();
+    let weights = reward_weights(from, listed.len());
+    let mut parts = Vec::new();
+    for (i, (reward, unknown)) in listed.into_iter().enumerate() {
+        let weight = weights.as_ref().and_then(|weights| weights.get(i)).copied();
+        match unknown {
+            None => parts.push((weight.unwrap_or(1.0), reward)),
+            Some(name) => {
+                let weighs = weight.map(|weight| format!(" with the weight {weight}")).unwrap_or_default();
+                from.note(
+                    "reward_funcs",
+                    format!(
+                        "`{name}` is a Python function: pass it{weighs} to `gradus.{{grpo,rloo}}(reward=…)` in Python, \
+                         or turn it into a program (`reward: {{ command: […] }}`)"
+                    ),
+                );
+            }
         }
     }
-    let weights: Vec<f64> = match from.json("reward_weights") {
-        Some(Json::Array(weights)) => weights.iter().filter_map(Json::as_f64).collect(),
-        _ => Vec::new(),
-    };
     match parts.len() {
         0 => from.note("reward_funcs", "no reward could be imported: write `reward` before you train"),
-        1 if weights.is_empty() => to.set("reward", parts.remove(0)),
+        1 if weights.is_none() => to.set("reward", parts.remove(0).1),
         _ => {
-            let weigh = |(i, reward): (usize, Json)| json!({ "weight": weights.get(i).copied().unwrap_or(1.0), "reward": reward });
-            to.set("reward.mix", parts.into_iter().enumerate().map(weigh).collect::<Vec<Json>>());
+            let weigh = |(weight, reward): (f64, Json)| json!({ "weight": weight, "reward": reward });
+            to.set("reward.mix", parts.into_iter().map(weigh).collect::<Vec<Json>>());
         }
     }
+}
+
+/// Returns the weights of all `rewards` rewards, in TRL's order. Refuses a list that does not weigh each of them.
+fn reward_weights(from: &Original, rewards: usize) -> Option<Vec<f64>> {
+    let key = "reward_weights";
+    let needed = format!("a list with one number per reward, {rewards} in all,");
+    let Json::Array(items) = from.unquoted(key)? else {
+        return from.refuse(key, "not a list", &needed);
+    };
+    if items.len() != rewards {
+        return from.refuse(key, &format!("a list of length {}", items.len()), &needed);
+    }
+    let weights: Option<Vec<f64>> = items.iter().map(Json::as_f64).collect();
+    weights.or_else(|| from.refuse(key, &Json::Array(items).to_string(), &needed))
 }
