@@ -8,7 +8,7 @@ use std::path::Path;
 use burn::tensor::Device;
 
 use crate::comparison::{Comparison, Entry};
-use crate::config::Plan;
+use crate::config::{Plan, other_settings};
 use crate::data::{self, Need, TokenizeOptions};
 use crate::error::{Error, Result};
 use crate::evaluation::{Evaluated, Evaluation, Measuring};
@@ -47,9 +47,10 @@ pub struct ComparisonInput<'a> {
 /// With [`Existing::Resume`], finished runs are not trained again.
 ///
 /// # Errors
-/// As [`train::run`]; also if no held-out prompts are available.
+/// As [`train::run`]; also if no held-out prompts are available, or if a run to resume was started with other settings.
 pub fn run(input: &ComparisonInput<'_>, observer: &mut dyn Observer) -> Result<Comparison> {
     let first = input.runs.first().ok_or_else(|| Error::input("nothing to compare: no method was given"))?;
+    check_settings(input.runs)?;
     let judge = Judge::open(input.judge.unwrap_or(first), input.judge.is_some(), observer)?;
     let is_finished =
         |plan: &Plan| plan.existing() == Existing::Resume && plan.output_dir().join("results.json").is_file();
@@ -96,6 +97,15 @@ pub fn run(input: &ComparisonInput<'_>, observer: &mut dyn Observer) -> Result<C
     };
     comparison.write(&input.directory.join("comparison"))?;
     Ok(comparison)
+}
+
+/// Rejects runs that were started with other settings. Their numbers would not belong to this comparison.
+fn check_settings(runs: &[Plan]) -> Result<()> {
+    let mut problems = Vec::new();
+    for plan in runs.iter().filter(|plan| plan.existing() == Existing::Resume) {
+        problems.extend(other_settings(plan)?);
+    }
+    if problems.is_empty() { Ok(()) } else { Err(Error::Config(problems)) }
 }
 
 /// Observer that passes on no messages, because the run repeats them. It can still end the work.
