@@ -25,10 +25,11 @@ use crate::run::{Existing, RunDir};
 use crate::run_report::reset_peak_memory;
 use crate::train;
 use crate::train::environment;
+use crate::train::examples::{self, LengthKey};
 use crate::train::observer::{Event, Observer};
 use crate::train::prepare::{Start, report, rows, tokenize_options};
 
-/// Maximum completion length if no method samples: TRL's default for GRPO.
+/// Maximum completion length if no method samples: TRL's default for GRPO. At most half of the positions.
 const MAX_NEW_TOKENS: usize = 256;
 
 /// Input of a comparison.
@@ -159,10 +160,13 @@ impl<'a> Judge<'a> {
                 let keys = iteration.rollouts;
                 (keys.max_new_tokens, keys.temperature, keys.stop.clone())
             }
-            None => (MAX_NEW_TOKENS, 1.0, Vec::new()),
+            None => (examples::shortened(MAX_NEW_TOKENS, plan, &start)?, 1.0, Vec::new()),
         };
-        let new = plan.train().evaluation.max_new_tokens.unwrap_or(max_new_tokens);
-        let room = reference.position_budget().within(plan.train().max_length).too_long(new);
+        let (new, key) = match plan.train().evaluation.max_new_tokens {
+            Some(evaluated) => (evaluated, LengthKey::Evaluation),
+            None => (max_new_tokens, LengthKey::Method),
+        };
+        let room = examples::room(plan, &start, new, key)?;
         // Rows that every method holds out. A method that replaces unusable rows holds out more.
         let held_out = rows(plan, &start.model.tokenizer, Need::Prompt, &|_| true, &observer.interrupt())?.held_out;
         let episodes = environment::open(plan, &start, HashMap::new())?;
