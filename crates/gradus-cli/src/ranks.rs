@@ -50,13 +50,17 @@ pub fn launch() -> anyhow::Result<Option<Launch>> {
 pub fn refuse_copies(command: &str) -> anyhow::Result<()> {
     match launch()? {
         Some(Launch { rank, size, launcher, .. }) if size > 1 => {
-            stay_silent_unless_first(rank);
+            let_first_speak(rank);
             let message = format!(
                 "{} started `gradus {command}` {size} times, but this command runs in one process",
                 launcher.name()
             );
             Err(Error::input(message)
-                .with_hint("only training shares work among ranks: start this without the launcher")
+                .with_hint(format!(
+                    "only training shares work among ranks: start this without the launcher. If none is running, \
+                     remove its variables from the environment, such as `{}`",
+                    launcher.size_variable()
+                ))
                 .into())
         }
         _ => Ok(()),
@@ -98,11 +102,11 @@ pub fn start(matches: &ArgMatches) -> anyhow::Result<()> {
     replace(command).with_context(|| format!("`{}` cannot be started", launcher.display()))
 }
 
-/// Ends a process, except on the first rank, when all ranks would report the same error and cannot communicate.
-fn stay_silent_unless_first(rank: usize) {
+/// Waits before an error that all ranks would report, except on the first rank. A launcher ends this process when the
+/// first rank fails, so that the error is shown once. Without a launcher, this process has to report it.
+fn let_first_speak(rank: usize) {
     if rank > 0 {
         std::thread::sleep(Duration::from_secs(2));
-        std::process::exit(1);
     }
 }
 
@@ -154,7 +158,7 @@ impl Joined {
             // There is no other process to communicate with.
             (Err(_), 1) => Ranks::ALONE,
             (Err(error), size) => {
-                stay_silent_unless_first(launch.rank);
+                let_first_speak(launch.rank);
                 let message = format!(
                     "{} started {size} processes, and this one cannot join them: {error}",
                     launch.launcher.name()

@@ -25,6 +25,15 @@ impl Launcher {
             Self::Slurm => "`srun`",
         }
     }
+
+    /// Returns the variable with the number of processes.
+    pub fn size_variable(self) -> &'static str {
+        match self {
+            Self::OpenMpi => "OMPI_COMM_WORLD_SIZE",
+            Self::Hydra => "PMI_SIZE",
+            Self::Pmix | Self::Slurm => "SLURM_STEP_NUM_TASKS",
+        }
+    }
 }
 
 /// Information from a launcher about this process.

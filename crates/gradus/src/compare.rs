@@ -8,7 +8,7 @@ use std::path::Path;
 use burn::tensor::Device;
 
 use crate::comparison::{Comparison, Entry};
-use crate::config::Plan;
+use crate::config::{Plan, other_settings};
 use crate::data::{self, Need, TokenizeOptions};
 use crate::error::{Error, Result};
 use crate::evaluation::{Evaluated, Evaluation, Measuring};
@@ -25,10 +25,11 @@ use crate::run::{Existing, RunDir};
 use crate::run_report::reset_peak_memory;
 use crate::train;
 use crate::train::environment;
+use crate::train::examples::{self, LengthKey};
 use crate::train::observer::{Event, Observer};
 use crate::train::prepare::{Start, report, rows, tokenize_options};
 
-/// Maximum completion length if no method samples: TRL's default for GRPO.
+/// Maximum completion length if no method samples: TRL's default for GRPO. At most half of the positions.
 const MAX_NEW_TOKENS: usize = 256;
 
 /// Input of a comparison.
@@ -47,9 +48,10 @@ pub struct ComparisonInput<'a> {
 /// With [`Existing::Resume`], finished runs are not trained again.
 ///
 /// # Errors
-/// As [`train::run`]; also if no held-out prompts are available.
+/// As [`train::run`]; also if no held-out prompts are available, or if a run to resume was started with other settings.
 pub fn run(input: &ComparisonInput<'_>, observer: &mut dyn Observer) -> Result<Comparison> {
     let first = input.runs.first().ok_or_else(|| Error::input("nothing to compare: no method was given"))?;
+    check_settings(input.runs)?;
     let judge = Judge::open(input.judge.unwrap_or(first), input.judge.is_some(), observer)?;
     let is_finished =
         |plan: &Plan| plan.existing() == Existing::Resume && plan.output_dir().join("results.json").is_file();
@@ -96,6 +98,15 @@ pub fn run(input: &ComparisonInput<'_>, observer: &mut dyn Observer) -> Result<C
     };
     comparison.write(&input.directory.join("comparison"))?;
     Ok(comparison)
+}
+
+/// Rejects runs that were started with other settings. Their numbers would not belong to this comparison.
+fn check_settings(runs: &[Plan]) -> Result<()> {
+    let mut problems = Vec::new();
+    for plan in runs.iter().filter(|plan| plan.existing() == Existing::Resume) {
+        problems.extend(other_settings(plan)?);
+    }
+    if problems.is_empty() { Ok(()) } else { Err(Error::Config(problems)) }
 }
 
 /// Observer that passes on no messages, because the run repeats them. It can still end the work.
@@ -149,10 +160,13 @@ impl<'a> Judge<'a> {
                 let keys = iteration.rollouts;
                 (keys.max_new_tokens, keys.temperature, keys.stop.clone())
             }
-            None => (MAX_NEW_TOKENS, 1.0, Vec::new()),
+            None => (examples::shortened(MAX_NEW_TOKENS, plan, &start)?, 1.0, Vec::new()),
         };
-        let new = plan.train().evaluation.max_new_tokens.unwrap_or(max_new_tokens);
-        let room = reference.position_budget().within(plan.train().max_length).too_long(new);
+        let (new, key) = match plan.train().evaluation.max_new_tokens {
+            Some(evaluated) => (evaluated, LengthKey::Evaluation),
+            None => (max_new_tokens, LengthKey::Method),
+        };
+        let room = examples::room(plan, &start, new, key)?;
         // Rows that every method holds out. A method that replaces unusable rows holds out more.
         let held_out = rows(plan, &start.model.tokenizer, Need::Prompt, &|_| true, &observer.interrupt())?.held_out;
         let episodes = environment::open(plan, &start, HashMap::new())?;

@@ -1,11 +1,12 @@
 //! `gradus config check|explain|schema`: configuration files, without a device.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use gradus::config::{Imported, KeyReference, Plan, Request, RunConfig, Schema, System, explain, import, markdown};
-use gradus::error::Location;
+use gradus::error::{Diagnostic, Location};
 use gradus::machine::Machine;
+use serde_json::{Value, json};
 
 use crate::output::Output;
 
@@ -80,6 +81,9 @@ fn check(files: &[PathBuf], resolved: bool, out: &Output) -> anyhow::Result<()> 
             out.notes(written.notes());
             Plan::check(&written, &Machine::detect())
         });
+        if out.is_json() && !resolved {
+            out.json_line(&findings(file, &plan))?;
+        }
         match plan {
             Ok(plan) if resolved && out.is_json() => out.json_line(plan.config())?,
             Ok(plan) if resolved => out.text(&plan.to_yaml())?,
@@ -89,6 +93,27 @@ fn check(files: &[PathBuf], resolved: bool, out: &Output) -> anyhow::Result<()> 
         }
     }
     if problems.is_empty() { Ok(()) } else { Err(gradus::Error::Config(problems).into()) }
+}
+
+/// Returns the JSON of one file: its method, or its problems.
+fn findings(file: &Path, plan: &gradus::Result<Plan>) -> Value {
+    let place = |location: &Location| match location {
+        Location::File { path, line, column, .. } => {
+            Some(json!({ "file": path.display().to_string(), "line": line, "column": column }))
+        }
+        Location::Flag(_) | Location::Argument(_) => None,
+    };
+    let problem = |problem: &Diagnostic| {
+        let locations: Vec<Value> = problem.locations.iter().filter_map(place).collect();
+        json!({ "message": problem.message, "hint": problem.hint, "locations": locations })
+    };
+    let problems: Vec<Value> = match plan {
+        Ok(_) => Vec::new(),
+        Err(gradus::Error::Config(found)) => found.iter().map(problem).collect(),
+        Err(other) => vec![json!({ "message": other.to_string(), "hint": other.hint(), "locations": [] })],
+    };
+    let method = plan.as_ref().ok().map(|plan| plan.method().name());
+    json!({ "file": file.display().to_string(), "ok": plan.is_ok(), "method": method, "problems": problems })
 }
 
 fn list(keys: &[KeyReference]) -> String {

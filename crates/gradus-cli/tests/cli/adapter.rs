@@ -39,6 +39,14 @@ fn an_adapter_is_trained_used_and_merged() {
         serde_json::from_str(&test.succeeds(&["merge", "--model", "run/model", "--output", "again", "--json"]))
             .expect("JSON");
     assert!(report["largest_difference"].as_f64().expect("a number") <= 1e-4, "{report}");
+    // Fewer bits round the weights more.
+    let difference = |weights: &str| {
+        let merge = ["merge", "--model", "run/model", "--output", weights, "--weights", weights, "--json"];
+        let report: Value = serde_json::from_str(&test.succeeds(&merge)).expect("JSON");
+        report["largest_difference"].as_f64().expect("a number")
+    };
+    let [whole, half, brain] = ["f32", "f16", "bf16"].map(difference);
+    assert!(whole < half && half < brain, "{whole} {half} {brain}");
 
     // As GGUF, an adapter is exported with its base. The numbers, which come last in the file, are those of the merged model.
     let exported = |model: &str, output: &str| {

@@ -87,4 +87,33 @@ fn methods_are_compared_and_finished_runs_too() {
     let json: Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["entries"].as_array().map(Vec::len), Some(3));
     assert!(test.path().join("again/comparison/report.html").is_file());
+
+    // Finished runs are kept, with the settings that they have.
+    let numbers = test.read("two/comparison/comparison.md");
+    let resume = [&arguments[..], &["--resume"]].concat();
+    for (flag, value, key) in [
+        ("--seed", "7", "train.seed"),
+        ("--max-steps", "2", "train.max_steps"),
+        ("--learning-rate", "1", "train.learning_rate"),
+    ] {
+        let run = test.run(&[&resume[..], &[flag, value]].concat());
+        assert_eq!(run.code, 2, "{}", run.stderr);
+        for method in ["dpo", "grpo"] {
+            let found = format!("but the run in `two/{method}` was started with ");
+            assert!(
+                run.stderr.contains(&format!("error: `{key}` is ")) && run.stderr.contains(&found),
+                "{}",
+                run.stderr
+            );
+        }
+        assert!(run.stderr.contains("start a new comparison with another `--output-dir`"), "{}", run.stderr);
+    }
+    // So are those of a run that has a checkpoint but did not finish.
+    std::fs::remove_file(test.path().join("two/dpo/results.json")).expect("it can be removed");
+    let run = test.run(&[&resume[..], &["--beta", "0.5"]].concat());
+    let found = "error: `method.dpo.beta` is 0.5, but the run in `two/dpo` was started with 0.1: runs of one comparison \
+                 share their settings\n";
+    assert!(run.code == 2 && run.stderr.starts_with(found), "{}", run.stderr);
+    assert_eq!(test.read("two/comparison/comparison.md"), numbers);
+    test.succeeds(&[&resume[..], &["--save-steps", "7"]].concat());
 }

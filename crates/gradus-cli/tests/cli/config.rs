@@ -13,6 +13,30 @@ fn a_fine_file() {
 }
 
 #[test]
+fn json_has_one_line_per_file() {
+    let test = CliTest::with("good.yml", "model: gpt2\ndata: rows.jsonl\nmethod: { sft: {} }\n");
+    test.write("bad.yml", "model: gpt2\ndata: rows.jsonl\nmethod: { sft: { packin: true } }\n");
+    let run = test.run(&["config", "check", "good.yml", "bad.yml", "missing.yml", "--json"]);
+    assert!(run.code == 2 && run.stderr.contains("error: unknown key `packin` in `method.sft`"), "{}", run.stderr);
+    let lines: Vec<serde_json::Value> =
+        run.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(
+        lines,
+        [
+            serde_json::json!({ "file": "good.yml", "ok": true, "method": "sft", "problems": [] }),
+            serde_json::json!({ "file": "bad.yml", "ok": false, "method": null, "problems": [{
+                "message": "unknown key `packin` in `method.sft`",
+                "hint": "did you mean `packing`?",
+                "locations": [{ "file": "bad.yml", "line": 3, "column": 18 }],
+            }] }),
+            serde_json::json!({ "file": "missing.yml", "ok": false, "method": null, "problems": [{
+                "message": "there is no configuration file `missing.yml`", "hint": null, "locations": [],
+            }] }),
+        ]
+    );
+}
+
+#[test]
 fn every_problem_at_once_where_it_stands() {
     let text = "\
 model: gpt2

@@ -101,6 +101,11 @@ fn copies_of_one_process_are_refused() {
                 .starts_with("error: `mpiexec` started `gradus data` 2 times, but this command runs in one process\n"),
         "{text}"
     );
+    // Variables that are left in the environment can name any rank.
+    let left = [("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "4")];
+    let (code, text) = run(&["runs", "list", "."], &left);
+    let expected = "error: Open MPI's `mpirun` started `gradus runs` 4 times, but this command runs in one process\n";
+    assert!(code == 1 && text.starts_with(expected) && text.contains("such as `OMPI_COMM_WORLD_SIZE`"), "{text}");
     let (code, text) =
         run(&dpo(&model, &[]), &[("PMI_RANK", "0"), ("PMI_SIZE", "2"), ("GRADUS_MPI", "/nowhere/libmpi.so")]);
     let expected = "error: `mpiexec` started 2 processes, and this one cannot join them: no MPI library was found (looked for /nowhere/libmpi.so)\n";

@@ -98,6 +98,40 @@ fn a_finished_run_goes_on_only_to_further_steps() {
 }
 
 #[test]
+fn a_run_that_stopped_early_goes_on_with_more_patience() {
+    let test = CliTest::with("texts.jsonl", TEXTS);
+    let model = fixture_model("gpt2");
+    let start =
+        ["sft", "--model", &model, "--data", "texts.jsonl", "--eval-data", "texts.jsonl", "--output-dir", "run"];
+    let steps = ["--max-steps", "6", "--batch-size", "1", "--learning-rate", "1e-30", "--eval-steps", "1", "--quiet"];
+    test.succeeds(&[&start[..], &steps, &["--early-stopping-patience", "2"]].concat());
+    let config = test.read("run/config.yml");
+    let error = "error: `run` stopped early at step 2 of 6\n\
+                 hint: pass `--early-stopping-patience N` with N above 2, or 0 for no early stop, to train further; other \
+                 settings need a new run with another `--output-dir`\n";
+    for more in [["--max-steps", "9"], ["--learning-rate", "1e-3"], ["--early-stopping-patience", "1"]] {
+        assert_eq!(refused(&test, &more), (1, error.to_owned()), "{more:?}");
+        assert_eq!(test.read("run/config.yml"), config);
+    }
+    let last = || {
+        let text = test.read("run/metrics.jsonl");
+        let row: serde_json::Value = serde_json::from_str(text.lines().last().expect("a row")).expect("JSON");
+        row["step"].clone()
+    };
+    test.succeeds(&[&RESUME[..], &["--early-stopping-patience", "4", "--quiet"]].concat());
+    assert_eq!(last(), 4);
+    test.succeeds(&[&RESUME[..], &["--early-stopping-patience", "0", "--quiet"]].concat());
+    // All steps are done, and the patience is used up as well.
+    let (code, stderr) = refused(&test, &["--early-stopping-patience", "3"]);
+    let hint =
+        "hint: pass `--max-steps N` with N above 6 and `--early-stopping-patience N` with N above 6, or 0 for no";
+    assert!(
+        code == 1 && stderr.starts_with("error: `run` has finished all 6 steps\n") && stderr.contains(hint),
+        "{stderr}"
+    );
+}
+
+#[test]
 fn what_must_stay_as_it_was_is_refused_and_nothing_is_touched() {
     let test = run();
     let config = test.read("run/config.yml");

@@ -8,13 +8,14 @@ use serde_json::Value as Json;
 use super::argument::Argument;
 use super::change::{Change, Effect};
 use super::config_with_locations::ConfigWithLocations;
+use super::import::json as plain;
 use super::load::{Request, file_tree, resolve, resolved, text};
 use super::node::Value;
 use super::{Plan, RunConfig};
 use crate::error::{Diagnostic, Error, Result};
 use crate::machine::Machine;
 use crate::run::claim::{Stage, read_state};
-use crate::run::{Checkpoint, RunDir};
+use crate::run::{Checkpoint, RunDir, RunState};
 
 /// A request to resume a run.
 #[derive(Debug, Clone, Copy)]
@@ -131,32 +132,50 @@ impl Resume<'_> {
         if !problems.is_empty() {
             return Err(Error::Config(problems));
         }
-        self.check_unfinished(&plan, &changes)?;
+        self.check_unfinished(&was.config, &plan, &changes)?;
         Ok(self.finish(plan, changes))
     }
 
     /// Rejects changes to a finished run, unless they add steps. With other changes it would train nothing, and its
     /// files would name settings that no step used.
-    fn check_unfinished(&self, plan: &Plan, changes: &[Change]) -> Result<()> {
+    fn check_unfinished(&self, was: &RunConfig, plan: &Plan, changes: &[Change]) -> Result<()> {
         let ResumeFrom::Run { directory, step: None } = self.from else { return Ok(()) };
-        let is_finished = matches!(read_state(directory), Ok(Some(state)) if state.state == Stage::Finished);
-        if !is_finished || changes.is_empty() {
+        let Some(state) = read_state(directory).ok().flatten().filter(|state| state.state == Stage::Finished) else {
+            return Ok(());
+        };
+        if changes.is_empty() {
             return Ok(());
         }
         let run = RunDir::open(directory)?;
         let Some(&done) = run.checkpoint_steps()?.last() else { return Ok(()) };
+        let end = End::of(&Checkpoint::peek(&run.checkpoint(done))?.run_state);
+        let stop = end.stop_under(plan.config());
+        let total = was.train.max_steps.or(state.steps);
+        let stopped_early = match total {
+            Some(total) => total > done,
+            None => end.stop_under(was).is_some(),
+        };
+        let has_steps_left = stopped_early && plan.train().max_steps.is_none_or(|steps| steps > done);
         let is_longer = changes.iter().any(|change| match change.key.as_str() {
             "train.max_steps" => plan.train().max_steps.is_none_or(|steps| steps > done),
             "train.epochs" => change.to.parse::<f64>().ok() > change.from.parse().ok(),
             _ => false,
         });
-        if is_longer {
+        let has_steps = has_steps_left || is_longer;
+        if has_steps && stop.is_none() {
             return Ok(());
         }
-        let message = format!("`{}` has finished all {done} steps", directory.display());
+        let run = directory.display();
+        let message = match (stopped_early, total) {
+            (true, Some(total)) => format!("`{run}` stopped early at step {done} of {total}"),
+            (true, None) => format!("`{run}` stopped early at step {done}"),
+            (false, _) => format!("`{run}` has finished all {done} steps"),
+        };
+        let steps = (!has_steps).then(|| format!("`--max-steps N` with N above {done}"));
+        let needed: Vec<String> = steps.into_iter().chain(stop).collect();
         Err(Error::input(message).with_hint(format!(
-            "pass `--max-steps N` with N above {done} to train further; other settings need a new run with another \
-             `--output-dir`"
+            "pass {} to train further; other settings need a new run with another `--output-dir`",
+            needed.join(" and ")
         )))
     }
 
@@ -186,6 +205,75 @@ impl Resume<'_> {
             ResumeFrom::Checkpoint(directory) => plan.branching(directory, changes),
         }
     }
+}
+
+/// How far a finished run had come to each of its limits for an early stop.
+struct End {
+    evaluations_since_best: usize,
+    above_kl_limit: usize,
+}
+
+impl End {
+    fn of(state: &RunState) -> Self {
+        Self { evaluations_since_best: state.evaluations_since_best, above_kl_limit: state.above_kl_limit }
+    }
+
+    /// Returns the flag that lets the run train further, if it would stop at once with `config`.
+    fn stop_under(&self, config: &RunConfig) -> Option<String> {
+        let evaluations = self.evaluations_since_best;
+        let patience = config.train.early_stopping_patience;
+        if patience > 0 && evaluations >= patience {
+            return Some(format!("`--early-stopping-patience N` with N above {evaluations}, or 0 for no early stop,"));
+        }
+        let method = serde_json::to_value(&config.method).expect("a configuration is plain data");
+        let kl = &method.as_object()?.values().next()?["kl"];
+        let (_, after) = kl["stop_above"].as_f64().zip(kl["stop_after"].as_u64())?;
+        let above = self.above_kl_limit;
+        (above as u64 >= after).then(|| format!("`--kl-stop-after N` with N above {above}"))
+    }
+}
+
+/// Returns a problem for each setting in which `plan` differs from the run in its directory. Such a run cannot be
+/// measured next to runs with the settings of `plan`. Settings without an effect on the result may differ, except the
+/// number of steps. A run without a checkpoint begins again, so all of its settings may differ.
+///
+/// # Errors
+/// If the configuration of the run cannot be read.
+pub(crate) fn other_settings(plan: &Plan) -> Result<Vec<Diagnostic>> {
+    let directory = plan.output_dir();
+    let run = RunDir::at(directory);
+    let (path, text) = match run.results().is_file() {
+        true => (run.config(), text(&run.config())?),
+        false => match Checkpoint::config_of(&run, None)? {
+            Some(found) => found,
+            None => return Ok(Vec::new()),
+        },
+    };
+    let was = stored(&path, &text)?;
+    let is_length = |key: &str| matches!(key, "train.max_steps" | "train.epochs");
+    let problem = |change: &Change| Diagnostic {
+        message: format!(
+            "`{}` is {}, but the run in `{}` was started with {}: runs of one comparison share their settings",
+            change.key,
+            change.to,
+            directory.display(),
+            change.from
+        ),
+        locations: Vec::new(),
+        hint: Some("leave it as it was to resume, or start a new comparison with another `--output-dir`".into()),
+    };
+    let changes = changes(&was, plan.config());
+    let refused = changes.iter().filter(|change| change.effect != Effect::None || is_length(&change.key));
+    Ok(refused.map(problem).collect())
+}
+
+/// Reads the `config.yml` of a run, which has every key. Plug-ins do not have to be registered.
+fn stored(path: &Path, text: &str) -> Result<RunConfig> {
+    let (root, _) = file_tree(path, text)?;
+    serde_json::from_value(plain(&root)).map_err(|error| {
+        let message = format!("`{}` is not the configuration of a run: {error}", path.display());
+        Error::input(message).with_hint("restore the file, or start again with another `--output-dir`")
+    })
 }
 
 fn refusal(change: &Change, written: &ConfigWithLocations) -> Diagnostic {
@@ -362,6 +450,38 @@ mod tests {
         ] {
             assert_eq!(effect(key, schedule_ends), expected, "{key}");
         }
+    }
+
+    #[test]
+    fn a_run_that_used_up_its_patience_stops_at_once_unless_it_is_raised() {
+        let end = End { evaluations_since_best: 2, above_kl_limit: 3 };
+        let stop = |text: &str| {
+            let config = RunConfig::parse(&format!("model: m\ndata: d\n{text}")).expect("a configuration").config;
+            end.stop_under(&config)
+        };
+        let patience = |patience: usize| {
+            stop(&format!("method: {{ sft: {{}} }}\ntrain: {{ eval_steps: 1, early_stopping_patience: {patience} }}\n"))
+        };
+        for spent in [1, 2] {
+            let flag = patience(spent).expect("it stops");
+            assert!(flag.starts_with("`--early-stopping-patience N` with N above 2, or 0"), "{flag}");
+        }
+        assert_eq!((patience(0), patience(3)), (None, None));
+        let kl =
+            |after: usize| stop(&format!("method: {{ ppo: {{ kl: {{ stop_above: 1.0, stop_after: {after} }} }} }}\n"));
+        assert_eq!(kl(3).as_deref(), Some("`--kl-stop-after N` with N above 3"));
+        assert_eq!((kl(4), stop("method: { ppo: {} }\n")), (None, None));
+    }
+
+    #[test]
+    fn the_stored_configuration_equals_the_one_that_was_written() {
+        let text = "model: m\ndata: d\noutput_dir: a\nmethod: { ppo: { clip_range: 0.1 } }\n\
+                    reward: { rule: { substring: \"1e5\" } }\n\
+                    train: { seed: 18446744073709551615, learning_rate: 1e-5, evaluation: { metrics: [rouge] } }\n";
+        let written = RunConfig::parse(text).expect("a configuration");
+        let plan = Plan::check(&written, &Machine::detect()).expect("a plan");
+        let read = stored("config.yml".as_ref(), &plan.to_yaml()).expect("it reads");
+        assert_eq!(changes(&read, plan.config()), []);
     }
 
     #[test]

@@ -22,7 +22,7 @@ use super::flags::{Flag, overlay, set};
 use super::import::json;
 use super::load::{Request, file_tree, resolve, text};
 use super::node::{Node, parse};
-use super::schema::Schema;
+use super::schema::{Schema, Shape};
 use crate::error::{Diagnostic, Error, Result};
 use crate::rng::{Purpose, Seed};
 
@@ -239,30 +239,41 @@ fn grid(keys: &Map<String, Json>) -> std::result::Result<Vec<Settings>, String> 
 }
 
 fn drawn(random: &RandomConfig) -> std::result::Result<Vec<Settings>, String> {
+    let schema = Schema::run_config();
     let point = |i: usize| {
         let mut stream = Seed(random.seed).stream(Purpose::Sweep, 0, i as u64);
         let draw = |(key, from): (&String, &Json)| {
             let is_one = from.as_object().is_some_and(|from| from.len() == 1);
             let bounds =
                 |name: &str| match from.get(name).filter(|_| is_one).and_then(Json::as_array).map(Vec::as_slice) {
-                    Some([low, high]) => {
-                        let bounds = low.as_f64().zip(high.as_f64());
-                        bounds.filter(|(low, high)| low < high && (high - low).is_finite())
-                    }
+                    Some([low, high]) => low.as_f64().zip(high.as_f64()).filter(|(low, high)| (high - low).is_finite()),
                     _ => None,
                 };
+            let refused = |why: &str| Err(format!("`sweep.random.keys.{key}` is {from}, but {why}"));
             let wrong = || {
                 format!(
                     "`sweep.random.keys.{key}` is {from}, but a list, `{{ uniform: [low, high] }}` or `{{ log_uniform: [low, high] }}` \
                      is needed"
                 )
             };
-            let value = match (from, bounds("uniform"), bounds("log_uniform")) {
+            let (uniform, log_uniform) = (bounds("uniform"), bounds("log_uniform"));
+            if uniform.or(log_uniform).is_some() && is_whole(&schema, key) {
+                return refused(&format!("`{key}` is a whole number: give a list, such as `[1, 2, 4]`"));
+            }
+            match (uniform.or(log_uniform), log_uniform) {
+                (_, Some((low, high))) if low.min(high) <= 0.0 => {
+                    return refused("both bounds of `log_uniform` must be above 0");
+                }
+                (Some((low, high)), _) if low > high => return refused("the lower bound comes first"),
+                (Some((low, high)), _) if low >= high => {
+                    return refused("the bounds are equal: give a list of one value");
+                }
+                _ => {}
+            }
+            let value = match (from, uniform, log_uniform) {
                 (Json::Array(values), ..) if !values.is_empty() => values[stream.random_range(0..values.len())].clone(),
                 (_, Some((low, high)), _) => rounded(stream.random_range(low..high), low, high),
-                (_, _, Some((low, high))) if low > 0.0 => {
-                    rounded(stream.random_range(low.ln()..high.ln()).exp(), low, high)
-                }
+                (_, _, Some((low, high))) => rounded(stream.random_range(low.ln()..high.ln()).exp(), low, high),
                 _ => return Err(wrong()),
             };
             Ok((key.clone(), value))
@@ -275,7 +286,18 @@ fn drawn(random: &RandomConfig) -> std::result::Result<Vec<Settings>, String> {
     (0..random.points).map(point).collect()
 }
 
-/// Rounds to three digits of the range from `low` to `high`, so that names stay short.
+/// Returns true if `key` takes only whole numbers.
+fn is_whole(schema: &Schema, key: &str) -> bool {
+    let mut shape = schema.root();
+    for part in key.split('.') {
+        let Some(field) = schema.fields(shape).iter().find(|field| field.name == part) else { return false };
+        shape = &field.shape;
+    }
+    matches!(schema.resolve(shape), Shape::Integer { .. })
+}
+
+/// Rounds to three significant digits, so that names stay short; in a narrow range from `low` to `high`, to as many more as
+/// both bounds share.
 fn rounded(value: f64, low: f64, high: f64) -> Json {
     let same = (low.abs().max(high.abs()) / (high - low)).log10().floor().clamp(0.0, 12.0) as usize;
     format!("{value:.*e}", 2 + same).parse::<f64>().map_or(value, |value| value.clamp(low, high)).into()
@@ -423,11 +445,22 @@ mod tests {
         assert_eq!(messages("sweep: { grid: { train.sed: [1, 2] }, seeds: [1, 2] }"), ["unknown key `sed` in `train`"]);
         let found = messages("sweep: { gird: {} }");
         assert!(found[0].starts_with("`sweep`: unknown field `gird`"), "{found:?}");
-        let found = messages("sweep: { random: { points: 2, keys: { train.seed: { log_uniform: [0, 1] } } } }");
-        assert!(
-            found[0].starts_with("`sweep.random.keys.train.seed` is {\"log_uniform\":[0,1]}, but a list"),
-            "{found:?}"
-        );
+        for (key, from, why) in [
+            ("train.learning_rate", "log_uniform: [0, 1]", "both bounds of `log_uniform` must be above 0"),
+            ("train.learning_rate", "log_uniform: [1e-3, 1e-5]", "the lower bound comes first"),
+            ("train.learning_rate", "uniform: [2, 1]", "the lower bound comes first"),
+            ("train.learning_rate", "uniform: [1, 1]", "the bounds are equal: give a list of one value"),
+            (
+                "train.batch_size",
+                "uniform: [1, 9]",
+                "`train.batch_size` is a whole number: give a list, such as `[1, 2, 4]`",
+            ),
+        ] {
+            let found = messages(&format!("sweep: {{ random: {{ points: 2, keys: {{ {key}: {{ {from} }} }} }} }}"));
+            let start = format!("`sweep.random.keys.{key}` is {{\"");
+            assert!(found.len() == 1 && found[0].starts_with(&start), "{found:?}");
+            assert!(found[0].ends_with(&format!("]}}, but {why}")), "{found:?}");
+        }
         let many = "sweep: { grid: { train.seed: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], train.batch_size: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], \
                     train.max_length: [11, 12, 13, 14, 15, 16, 17, 18, 19, 20], train.threads: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], \
                     train.logging_steps: [1, 2] } }";

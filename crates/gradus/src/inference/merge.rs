@@ -42,7 +42,7 @@ pub struct MergeOptions {
 pub struct Merged {
     /// Directory of the merged model.
     pub output: PathBuf,
-    /// Largest difference between logits (for a reward model: scores) of the merged model and of the base with the adapter.
+    /// Largest difference between logits (for a reward model: scores) of the written model and of the base with the adapter.
     pub largest_difference: f32,
     /// Largest logit or score, for comparison.
     pub largest: f32,
@@ -69,12 +69,15 @@ pub fn merge(options: &MergeOptions) -> Result<Merged> {
     let base = ModelDir { saved_weights: options.weights, ..dir.without_adapter() };
     let (probes, has_encoder) = (probes(&dir), dir.has_encoder()?);
     let answers = |ask: &dyn Fn(&Rows<'_>) -> Vec<f32>| answers(&probes, has_encoder, ask);
+    let device = options.device.device();
+    // The model is measured as it was written, because its format may round the weights.
+    let written = || ModelDir::open(&options.output);
     let (found, expected) = if dir.is_encoder() {
-        let model = Classifier::load(&dir, &options.device.device())?;
         let logits = |model: &Classifier, rows: &Rows<'_>| {
             let texts: Vec<Text<'_>> = rows.sequences().iter().map(|sequence| Text::new(sequence.target)).collect();
             read_all(&model.logits(&model.batch(&texts)))
         };
+        let model = Classifier::load(&dir, &device)?;
         let expected = answers(&|rows| logits(&model, rows));
         let merged = model.merged();
         let base = base.with_head(Some(model.task().clone()));
@@ -82,22 +85,30 @@ pub fn merge(options: &MergeOptions) -> Result<Merged> {
             save_classifier(&merged, &base, path)?;
             dir.training_info().write(path)
         })?;
-        (answers(&|rows| logits(&merged, rows)), expected)
+        drop((model, merged));
+        let model = Classifier::load(&written()?, &device)?;
+        (answers(&|rows| logits(&model, rows)), expected)
     } else if dir.is_reward_model() {
-        let model = RewardModel::load(&dir, &options.device.device())?;
-        let expected = answers(&|rows| read_all(&model.values(&model.batch(rows))));
+        let values = |model: &RewardModel, rows: &Rows<'_>| read_all(&model.values(&model.batch(rows)));
+        let model = RewardModel::load(&dir, &device)?;
+        let expected = answers(&|rows| values(&model, rows));
         let merged = model.merged();
         output.write(|path| {
             save_scalar(&merged, &base, path)?;
             dir.training_info().write(path)
         })?;
-        (answers(&|rows| read_all(&merged.values(&merged.batch(rows)))), expected)
+        drop((model, merged));
+        let model = RewardModel::load(&written()?, &device)?;
+        (answers(&|rows| values(&model, rows)), expected)
     } else {
-        let model = CausalLm::load(&dir, &options.device.device())?;
-        let expected = answers(&|rows| read_all(&model.logits(&model.batch(rows))));
+        let logits = |model: &CausalLm, rows: &Rows<'_>| read_all(&model.logits(&model.batch(rows)));
+        let model = CausalLm::load(&dir, &device)?;
+        let expected = answers(&|rows| logits(&model, rows));
         let merged = model.merged();
         output.write(|path| save_causal(&merged, &base, path))?;
-        (answers(&|rows| read_all(&merged.logits(&merged.batch(rows)))), expected)
+        drop((model, merged));
+        let model = CausalLm::load(&written()?, &device)?;
+        (answers(&|rows| logits(&model, rows)), expected)
     };
     let largest = |values: &mut dyn Iterator<Item = f32>| values.fold(0.0f32, |max, value| max.max(value.abs()));
     Ok(Merged {

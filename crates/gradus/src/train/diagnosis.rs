@@ -12,9 +12,9 @@ fn is_far_above(start: f64, now: f64) -> bool {
     !now.is_finite() || now > start + start.abs() + 1.0
 }
 
-/// Formats a learning rate as people write it: `0.5`, `1e-6`.
+/// Formats a learning rate as people write it: `0.5`, `1e-6`, `0`.
 fn rate(value: f64) -> String {
-    if (1e-3..1e4).contains(&value) { value.to_string() } else { format!("{value:e}") }
+    if value == 0.0 || (1e-3..1e4).contains(&value) { value.to_string() } else { format!("{value:e}") }
 }
 
 fn mean(values: &[f64]) -> f64 {
@@ -23,13 +23,14 @@ fn mean(values: &[f64]) -> f64 {
 
 /// Returns a warning if the held-out loss `name` is far above `start`: it is `value` after `step` steps. `None` for other metrics.
 pub(super) fn of_evaluation(step: usize, settings: &Settings, name: &str, start: f64, value: f64) -> Option<String> {
-    let diverges = name.contains("loss") && smaller_is_better(name) && is_far_above(start, value);
+    let diverges =
+        settings.learning_rate > 0.0 && name.contains("loss") && smaller_is_better(name) && is_far_above(start, value);
     diverges.then(|| warning(step, settings, &format!("`{name}`"), start, value))
 }
 
 /// Returns a warning if the training loss has left its start: all of its last rows are far above the smallest of its first ones.
 pub(super) fn of_losses(step: usize, settings: &Settings, losses: &[f64]) -> Option<String> {
-    if losses.len() < 2 * WINDOW {
+    if settings.learning_rate == 0.0 || losses.len() < 2 * WINDOW {
         return None;
     }
     let least = |rows: &[f64]| rows.iter().copied().fold(f64::INFINITY, f64::min);
@@ -51,6 +52,10 @@ const ONLINE_LOSSES: [&str; 3] = ["loss", "loss/policy_avg", "loss/value_avg"];
 ///   the start sampled. A large KL alone is no sign, because a large reward costs KL. An estimate that far below 0 is one, because no
 ///   reward costs it.
 pub(super) fn of_online(step: usize, settings: &Settings, logged: &dyn Fn(&str) -> Vec<f64>) -> Option<String> {
+    // Without a learning rate, only the batches differ.
+    if settings.learning_rate == 0.0 {
+        return None;
+    }
     let ends = |key: &str| {
         let values = logged(key);
         let last = values.len().checked_sub(WINDOW).filter(|&last| last >= WINDOW)?;
@@ -146,6 +151,9 @@ fn are_equal(rewards: &[f64], stds: &[f64]) -> bool {
 
 /// Likely cause, derived from the losses or from the reward of sampled completions.
 fn cause(start: f64, last: f64, rows: &[MetricsRow], settings: &Settings, samples: bool, diverged: bool) -> String {
+    if settings.learning_rate == 0.0 {
+        return "The learning rate is 0, so nothing was learned: set one above 0 (`--learning-rate`).".to_owned();
+    }
     let learning_rate = rate(settings.learning_rate);
     let divergence = || format!("The run diverged: the learning rate ({learning_rate}) is too large.");
     if settings.best_metric.contains("loss") && is_far_above(start, last) {
@@ -189,16 +197,22 @@ fn cause(start: f64, last: f64, rows: &[MetricsRow], settings: &Settings, sample
     if diverged || (!samples && losses.is_some_and(|(before, now)| is_far_above(before, now))) {
         return divergence();
     }
-    // A metric may stay constant while everything else changes, such as the reward of texts that are all wrong.
-    let moved = losses.is_some_and(|(before, now)| (now - before).abs() > MOVED * before.abs());
+    // Starts with the evaluation before training, which is the row of step 0.
+    let held_out: Vec<f64> = rows.iter().filter_map(|row| row.values.get("eval_loss")).collect();
+    let measured = (held_out.len() > 1).then(|| (held_out[0], held_out[held_out.len() - 1]));
+    let held_out = held_out.first().copied().zip(held_out.last().copied());
+    // A metric may stay constant while everything else changes, such as the reward of texts that are all wrong. Training
+    // losses come from different batches, so that they differ even if the weights stay.
+    let (what, compared) = match measured {
+        Some(_) => ("held-out", measured),
+        None => ("training", losses),
+    };
+    let moved = compared.is_some_and(|(before, now)| (now - before).abs() > MOVED * before.abs());
     if (last - start).abs() <= 1e-4 * start.abs() && !moved {
         return format!(
             "The weights hardly moved: the learning rate ({learning_rate}) is probably too small, or the run too short."
         );
     }
-    // Starts with the evaluation before training, which is the row of step 0.
-    let held_out: Vec<f64> = rows.iter().filter_map(|row| row.values.get("eval_loss")).collect();
-    let held_out = held_out.first().copied().zip(held_out.last().copied());
     if !samples
         && let Some((before, now)) = held_out
         && before - now > MOVED * before.abs()
@@ -213,12 +227,16 @@ fn cause(start: f64, last: f64, rows: &[MetricsRow], settings: &Settings, sample
     // A model cannot memorize rows that it saw once.
     let repeats = trained("epoch").last().is_none_or(|&epoch| epoch > 1.0);
     match (samples, if samples { window_of("reward") } else { losses }) {
-        (false, Some((before, now))) if repeats && !generalizes && before - now >= MEMORIZED * before.abs() => format!(
-            "The training loss fell from {before:.4} to {now:.4}, so the model memorizes its training rows: train for fewer \
+        (false, Some((before, now)))
+            if moved && repeats && !generalizes && before - now >= MEMORIZED * before.abs() =>
+        {
+            format!(
+                "The training loss fell from {before:.4} to {now:.4}, so the model memorizes its training rows: train for fewer \
              steps, on more rows, or with a smaller learning rate ({learning_rate})."
-        ),
+            )
+        }
         (false, Some(_)) if !moved => format!(
-            "The training loss hardly moved: the learning rate ({learning_rate}) is probably too small, or the run too short."
+            "The {what} loss hardly moved: the learning rate ({learning_rate}) is probably too small, or the run too short."
         ),
         (true, Some((before, now))) if now > before => format!(
             "The reward of the sampled completions rose from {before:.4} to {now:.4}, so the held-out prompts are too few \
@@ -319,10 +337,38 @@ mod tests {
         let text = cause(&[0.70314, 0.70311], &[0.70314, 0.70312], 2.0);
         assert!(
             text.ends_with(
-                "The training loss hardly moved: the learning rate (1e-6) is probably too small, or the run too short."
+                "The held-out loss hardly moved: the learning rate (1e-6) is probably too small, or the run too short."
             ),
             "{text}"
         );
+    }
+
+    #[test]
+    fn weights_that_stay_are_not_said_to_be_far_off() {
+        let cause = |learning_rate: f64, samples: bool| {
+            let settings = Settings::new(&TrainConfig::default(), 10, learning_rate, "eval_loss");
+            let held_out =
+                [0, 1].map(|step| MetricsRow { step, values: Metrics::from_iter([("eval_loss", 3.0)]) }).into();
+            let all = [held_out, rows("loss", &[3.0, 2.5, 6.0])].concat();
+            no_improvement(Some((0, 3.0)), &all, &settings, samples, false).expect("nothing got better")
+        };
+        for samples in [false, true] {
+            assert!(
+                cause(0.0, samples)
+                    .ends_with("The learning rate is 0, so nothing was learned: set one above 0 (`--learning-rate`).")
+            );
+        }
+        let text = cause(1e-30, false);
+        assert!(
+            text.ends_with(
+                "The weights hardly moved: the learning rate (1e-30) is probably too small, or the run too short."
+            ),
+            "{text}"
+        );
+        let settings = Settings::new(&TrainConfig::default(), 10, 0.0, "eval_loss");
+        assert_eq!(of_losses(6, &settings, &[1.0, 1.0, 1.0, 90.0, 90.0, 90.0]), None);
+        assert_eq!(of_online(6, &settings, &|_| vec![0.0, 0.0, 0.0, 1e9, 1e9, 1e9]), None);
+        assert_eq!((rate(0.0), rate(1e-6)), ("0".to_owned(), "1e-6".to_owned()));
     }
 
     #[test]

@@ -132,7 +132,7 @@ fn answered_prompts(plan: &Plan, start: &Start, rows: &[Row], observer: &mut dyn
             prompts.push(Row { data, columns, ..row.clone() });
         }
     }
-    let room = room(plan, start, max_new_tokens(plan))?;
+    let room = room(plan, start, max_new_tokens(plan), LengthKey::Evaluation)?;
     let options = tokenize_options(plan, &start.model, Some(room))?;
     let made = data::prompts(&prompts, &start.model.tokenizer, start.model.template.as_ref(), &options)?;
     report("completed in evaluations", &made.counts, observer);
@@ -148,19 +148,47 @@ pub fn max_new_tokens(plan: &Plan) -> usize {
     plan.train().evaluation.max_new_tokens.unwrap_or(SamplingParams::default().max_new_tokens)
 }
 
-/// Number of tokens for a prompt that leaves space for a completion of `max_new_tokens`.
-fn room(plan: &Plan, start: &Start, max_new_tokens: usize) -> Result<usize> {
+/// Number of positions that prompt and completion share.
+fn longest(plan: &Plan, shape: &ModelShape) -> usize {
+    shape.max_positions.unwrap_or(usize::MAX).min(plan.train().max_length)
+}
+
+/// Returns `most`, or less if it would leave less than half of the positions to the prompt.
+///
+/// # Errors
+/// If the model's configuration is wrong.
+pub fn shortened(most: usize, plan: &Plan, start: &Start) -> Result<usize> {
     let shape = ModelShape::of(&start.model.dir)?;
-    let longest = shape.max_positions.unwrap_or(usize::MAX).min(plan.train().max_length);
+    let longest = longest(plan, &shape);
+    Ok(most.min(if shape.has_encoder() { longest } else { longest / 2 }))
+}
+
+/// Key and flag of the length of completions.
+#[derive(Debug, Clone, Copy)]
+pub enum LengthKey {
+    /// That of the method.
+    Method,
+    /// That of evaluations.
+    Evaluation,
+}
+
+/// Number of tokens for a prompt that leaves space for a completion of `max_new_tokens`, which `key` sets.
+///
+/// # Errors
+/// If there is no space for any prompt.
+pub fn room(plan: &Plan, start: &Start, max_new_tokens: usize, key: LengthKey) -> Result<usize> {
+    let shape = ModelShape::of(&start.model.dir)?;
+    let longest = longest(plan, &shape);
     let room = shape.position_budget().within(longest).too_long(max_new_tokens);
     if room < 2 {
+        let (key, flag) = match key {
+            LengthKey::Method => ("max_new_tokens", "--max-new-tokens"),
+            LengthKey::Evaluation => ("train.evaluation.max_new_tokens", "--evaluation-max-new-tokens"),
+        };
         return Err(Error::input(format!(
-            "`max_new_tokens` ({max_new_tokens}) leaves no room for a prompt within {longest} tokens"
+            "`{key}` ({max_new_tokens}) leaves no room for a prompt within {longest} tokens"
         ))
-        .with_hint(format!(
-            "this model reads {longest} tokens in total: pass `--max-new-tokens {}` or less",
-            longest / 2
-        )));
+        .with_hint(format!("prompt and completion share {longest} tokens: pass `{flag} {}` or less", longest / 2)));
     }
     Ok(room)
 }
@@ -177,8 +205,11 @@ pub fn prompts(
     observer: &mut dyn Observer,
 ) -> Result<ExampleSplits<Prompt>> {
     // Prompts that leave no space for a whole completion, in training or in evaluations, are left out.
-    let max_new_tokens = max_new_tokens.max(plan.train().evaluation.max_new_tokens.unwrap_or(0));
-    let room = room(plan, start, max_new_tokens)?;
+    let (max_new_tokens, key) = match plan.train().evaluation.max_new_tokens {
+        Some(evaluated) if evaluated > max_new_tokens => (evaluated, LengthKey::Evaluation),
+        _ => (max_new_tokens, LengthKey::Method),
+    };
+    let room = room(plan, start, max_new_tokens, key)?;
     let options = TokenizeOptions { tools: tools.to_vec(), ..tokenize_options(plan, &start.model, Some(room))? };
     let make = |rows: &[Row]| data::prompts(rows, &start.model.tokenizer, start.model.template.as_ref(), &options);
     let is_usable = |row: &Row| make(std::slice::from_ref(row)).is_ok();

@@ -4,7 +4,7 @@ pub(crate) mod cast;
 mod claim_observer;
 mod diagnosis;
 pub(crate) mod environment;
-mod examples;
+pub(crate) mod examples;
 pub(crate) mod fingerprint;
 mod fit;
 pub mod forecast;

@@ -139,6 +139,35 @@ fn methods_are_trained_and_measured_alike() {
     assert_eq!(messages.0.iter().filter(|text| text.contains("already finished")).count(), 3);
 }
 
+/// Without a method that samples, completions have a default length, which leaves room for the prompts of a small model.
+#[test]
+fn methods_that_do_not_sample_are_measured_on_a_model_with_few_positions() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("pairs.jsonl");
+    pairs(&data);
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/trajectories/models/gpt2");
+    let file = |evaluation: &str| {
+        format!(
+            "model: {}\ndata: {}\noutput_dir: {}\nmethods: {{ sft: {{}} }}\n\
+             train: {{ max_steps: 1, batch_size: 2, eval_fraction: 0.25, evaluation: {evaluation} }}\n",
+            model.display(),
+            data.display(),
+            directory.path().join("out").display()
+        )
+    };
+    let error = compare(&file("{ max_new_tokens: 192 }"), Existing::Refuse, &mut Messages::default()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "`train.evaluation.max_new_tokens` (192) leaves no room for a prompt within 192 tokens"
+    );
+    assert_eq!(
+        error.hint(),
+        Some("prompt and completion share 192 tokens: pass `--evaluation-max-new-tokens 96` or less")
+    );
+    let json = compare(&file("{}"), Existing::Refuse, &mut Messages::default()).unwrap();
+    assert!(json["evaluation"].as_str().unwrap().contains("of at most 96 tokens"), "{}", json["evaluation"]);
+}
+
 /// A reward whose metric lacks a resource.
 struct Lacking;
 

@@ -342,7 +342,9 @@ pub(super) fn json(node: &Node) -> Json {
         Value::Scalar { text, quoted: false } if matches!(text.as_str(), "True" | "true") => Json::Bool(true),
         Value::Scalar { text, quoted: false } if matches!(text.as_str(), "False" | "false") => Json::Bool(false),
         Value::Scalar { text, quoted: false } => {
-            let number = text.parse::<i64>().map(Json::from).or_else(|_| text.parse::<f64>().map(Json::from));
+            // Seeds use all 64 bits.
+            let whole = text.parse::<i64>().map(Json::from).or_else(|_| text.parse::<u64>().map(Json::from));
+            let number = whole.or_else(|_| text.parse::<f64>().map(Json::from));
             number.unwrap_or_else(|_| text.as_str().into())
         }
         Value::Scalar { text, .. } => text.as_str().into(),
