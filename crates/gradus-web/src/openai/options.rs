@@ -1,12 +1,16 @@
 //! Common fields of requests for completions and for answers: the model, the distribution, the limits.
 
+use std::sync::Arc;
+
 use gradus::generate::SamplingParams;
 use gradus::rng::{Purpose, Seed, Stream, stream_of_key};
 use serde_json::{Map, Value, json};
 
 use super::fields::Fields;
 use super::refused::Refused;
+use crate::app::App;
 use crate::model_queue::Token;
+use crate::serving::main_model;
 
 /// Maximum number of completions per prompt and per request.
 pub const COMPLETIONS_MAX: usize = 128;
@@ -79,14 +83,18 @@ const REFUSED: [&str; 12] = [
 ];
 
 impl CompletionOptions {
-    /// Parses the fields.
+    /// Parses the fields. A request without `model` uses the default model of the server.
     ///
     /// # Errors
-    /// A field is invalid; the first one is reported.
-    pub fn read(fields: &mut Fields) -> Result<Self, Refused> {
-        let model = fields.needed("model", "the name of a model that `/v1/models` lists", |value| {
+    /// A field is invalid; the first one is reported. Also if there is no `model`, and the server has no default one.
+    pub async fn read(app: &Arc<App>, fields: &mut Fields) -> Result<Self, Refused> {
+        let named = fields.read_as("model", "the name of a model that `/v1/models` lists", |value| {
             value.as_str().map(str::to_owned)
         })?;
+        let model = match named {
+            Some(model) => model,
+            None => main_model(app).await.map_err(|refused| Refused { param: Some("model".into()), ..refused })?,
+        };
         Self::of(model, fields)
     }
 

@@ -329,6 +329,15 @@ fn what_is_wrong_is_said_in_openais_form() {
         (json!({ "top_logprobs": 3 }), "top_logprobs"),
         (json!({ "tools": "weather" }), "tools"),
         (json!({ "response_format": { "type": "json_object" } }), "response_format"),
+        (json!({ "continue_final_message": true }), "continue_final_message"),
+        (json!({ "add_generation_prompt": false }), "add_generation_prompt"),
+        (json!({ "chat_template_kwargs": { "messages": [] } }), "chat_template_kwargs.messages"),
+        (
+            json!({ "chat_template_kwargs": { "add_generation_prompt": false } }),
+            "chat_template_kwargs.add_generation_prompt",
+        ),
+        (json!({ "chat_template_kwargs": { "tools": [] } }), "chat_template_kwargs.tools"),
+        (json!({ "chat_template_kwargs": { "documents": [] } }), "chat_template_kwargs.documents"),
     ] {
         let mut request = json!({ "model": "gpt2", "messages": [{ "role": "user", "content": "a" }], "max_tokens": 1 });
         request.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
@@ -348,13 +357,6 @@ fn what_is_wrong_is_said_in_openais_form() {
     for (path, body, message, param, code) in [
         ("/v1/completions", "[1, 2]", "the body is [1,2], but an object is needed".into(), Value::Null, Value::Null),
         ("/v1/completions", "", "the body is empty, but a JSON object is needed".into(), Value::Null, Value::Null),
-        (
-            "/v1/completions",
-            r#"{"prompt": "a"}"#,
-            "`model` is missing: the name of a model that `/v1/models` lists is needed".into(),
-            json!("model"),
-            missing.clone(),
-        ),
         (
             "/v1/completions",
             r#"{"model": "gpt2"}"#,
@@ -491,5 +493,30 @@ fn an_answer_ends_where_the_positions_of_the_model_end() {
         let refused = ask(vec![5; positions as usize + 2]);
         assert_eq!(refused.status, 400, "{}", refused.body);
         assert!(refused.body.contains(&format!("{positions} positions")), "{}", refused.body);
+        let error = &refused.json()["error"];
+        assert_eq!((&error["code"], &error["param"]), (&json!("context_length_exceeded"), &json!("prompt")), "{error}");
     }
+}
+
+#[test]
+fn a_request_without_a_model_uses_the_only_one() {
+    let requests = [
+        ("/v1/completions", json!({ "prompt": "The tea", "max_tokens": 2 })),
+        (
+            "/v1/chat/completions",
+            json!({ "messages": [{ "role": "user", "content": "a" }], "max_tokens": 2,
+            "continue_final_message": false, "add_generation_prompt": true }),
+        ),
+        ("/inference/v1/generate", json!({ "token_ids": [5, 6], "sampling_params": { "max_tokens": 2 } })),
+    ];
+    let (_folder, one) = server(&["qwen3", "qwen3-reward"]);
+    let (_other, two) = server(&["gpt2", "qwen3"]);
+    for (path, request) in &requests {
+        let answer = one.post(path, request);
+        assert_eq!((answer.status, &answer.json()["model"]), (200, &json!("qwen3")), "{path}: {}", answer.body);
+        let refused = two.post(path, request);
+        assert_eq!(refused.status, 400, "{path}: {}", refused.body);
+        assert!(refused.body.contains("the request has no `model`, and the server has several"), "{}", refused.body);
+    }
+    assert_eq!(two.post(requests[0].0, &requests[0].1).json()["error"]["param"], "model");
 }
