@@ -304,13 +304,16 @@ fn stream(
 
 /// Converts tokens to the form of `/v1/chat/completions`, with ids instead of texts if `as_ids` is set.
 pub fn logprobs(tokens: &[Token], as_ids: bool) -> Value {
-    let one = |id: u32, text: &str, logprob: Option<f32>| match as_ids {
-        true => json!({ "token": as_id(id), "token_id": id, "logprob": logprob, "bytes": text.as_bytes() }),
-        false => json!({ "token": text, "logprob": logprob, "bytes": text.as_bytes() }),
+    let one = |id: u32, text: &str, bytes: Option<&[u8]>, logprob: Option<f32>| {
+        let bytes = bytes.unwrap_or(text.as_bytes());
+        match as_ids {
+            true => json!({ "token": as_id(id), "token_id": id, "logprob": logprob, "bytes": bytes }),
+            false => json!({ "token": text, "logprob": logprob, "bytes": bytes }),
+        }
     };
     let values = |token: &Token| {
-        let mut value = one(token.id, &token.text, token.logprob);
-        let top = token.likeliest.iter().map(|(id, text, logprob)| one(*id, text, Some(*logprob)));
+        let mut value = one(token.id, &token.text, token.bytes.as_deref(), token.logprob);
+        let top = token.likeliest.iter().map(|of| one(of.id, &of.text, of.bytes.as_deref(), Some(of.logprob)));
         value["top_logprobs"] = top.collect();
         value
     };

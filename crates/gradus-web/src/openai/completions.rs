@@ -311,17 +311,19 @@ fn logprobs(options: &CompletionOptions, tokens: &[Token], mut offset: usize) ->
         offsets.push(offset);
         offset += token.text.chars().count();
     }
+    let name = |token: &Token| options.text_of(token.id, &token.text, token.bytes.as_deref());
     let top = |token: &Token| {
         token.logprob?;
         let mut top = Map::new();
-        for (id, text, logprob) in &token.likeliest {
+        for of in &token.likeliest {
             // Several ids may have the same text. The most likely one is kept.
-            top.entry(options.text_of(*id, text)).or_insert(json!(logprob));
+            let name = options.text_of(of.id, &of.text, of.bytes.as_deref());
+            top.entry(name).or_insert(json!(of.logprob));
         }
         Some(Value::Object(top))
     };
     json!({
-        "tokens": tokens.iter().map(|token| options.text_of(token.id, &token.text)).collect::<Vec<_>>(),
+        "tokens": tokens.iter().map(name).collect::<Vec<_>>(),
         "token_logprobs": tokens.iter().map(|token| token.logprob).collect::<Vec<_>>(),
         "top_logprobs": tokens.iter().map(top).collect::<Vec<_>>(),
         "text_offset": offsets,

@@ -231,8 +231,8 @@ impl CompletionOptions {
         let entry = |token: &Token| {
             token.logprob?;
             let mut all = Map::new();
-            for (i, (id, text, logprob)) in token.likeliest.iter().enumerate() {
-                all.insert(id.to_string(), one(text, Some(*logprob), Some(i + 1)));
+            for (i, of) in token.likeliest.iter().enumerate() {
+                all.insert(of.id.to_string(), one(&of.text, Some(of.logprob), Some(i + 1)));
             }
             all.entry(token.id.to_string()).or_insert_with(|| one(&token.text, token.logprob, token.rank));
             Some(Value::Object(all))
@@ -245,9 +245,14 @@ impl CompletionOptions {
         self.returns_versions.then(|| json!([{ "version": version, "start": 0, "end": tokens }]))
     }
 
-    /// Returns a token for the response: its text, or its id.
-    pub fn text_of(&self, id: u32, text: &str) -> String {
-        if self.ids_for_texts { as_id(id) } else { text.to_owned() }
+    /// Returns a token for the response: its text, or its id. If its bytes are only a part of a character, they are written as
+    /// `bytes:\xe2\x80`, as OpenAI did, so that different tokens have different names.
+    pub fn text_of(&self, id: u32, text: &str, bytes: Option<&[u8]>) -> String {
+        match bytes.filter(|bytes| std::str::from_utf8(bytes).is_err()) {
+            _ if self.ids_for_texts => as_id(id),
+            Some(bytes) => bytes.iter().fold("bytes:".to_owned(), |name, byte| format!("{name}\\x{byte:02x}")),
+            None => text.to_owned(),
+        }
     }
 }
 
