@@ -12,14 +12,18 @@ use pyo3::prelude::*;
 use pyo3::types::{PyAny, PyDict, PyList};
 use serde_json::{Map, Value, json};
 
-use crate::compute::compute;
+use crate::compute::{compute, refuse_fork};
 use crate::convert::{from_json, to_json};
 use crate::errors::{exception, of_command};
 
 /// Runs the command line and returns its exit code. Errors are printed.
+///
+/// # Errors
+/// Raises `RuntimeError` in a forked process.
 #[pyfunction]
-pub fn main(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
-    py.detach(|| gradus_cli::main(arguments))
+pub fn main(py: Python<'_>, arguments: Vec<OsString>) -> PyResult<u8> {
+    refuse_fork()?;
+    Ok(py.detach(|| gradus_cli::main(arguments)))
 }
 
 /// Sets the command that starts this program again as a child process, for rendering chat templates and for sweeps.

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -20,6 +21,25 @@ const STACK_BYTES: usize = 8 << 20;
 /// Thread pools by number of threads; `None` means one thread per CPU. Pools are kept, because idle threads only sleep.
 static POOLS: LazyLock<Mutex<HashMap<Option<usize>, Arc<rayon::ThreadPool>>>> = LazyLock::new(Mutex::default);
 
+/// Process in which the first computation began; 0 before. Its threads do not exist in processes that are forked from it.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+/// Refuses to compute in a process that was forked after a computation, because it would wait for threads that it does not have.
+///
+/// # Errors
+/// Raises `RuntimeError`.
+pub fn refuse_fork() -> PyResult<()> {
+    let own = std::process::id();
+    match PROCESS.compare_exchange(0, own, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(_) => Ok(()),
+        Err(first) if first == own => Ok(()),
+        Err(_) => Err(PyRuntimeError::new_err(
+            "this process was forked from one that had used gradus, and the threads of gradus do not exist here: start it with the \
+             method `spawn` (`multiprocessing.get_context(\"spawn\")`), or use gradus only in the forked processes",
+        )),
+    }
+}
+
 fn pool(threads: Option<usize>) -> PyResult<Arc<rayon::ThreadPool>> {
     let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(pool) = pools.get(&threads) {
@@ -36,14 +56,15 @@ fn pool(threads: Option<usize>) -> PyResult<Arc<rayon::ThreadPool>> {
 /// job may check. The call still waits until the job has ended.
 ///
 /// # Errors
-/// Raises `KeyboardInterrupt`, or the exception of another signal's handler, after the job has ended; `RuntimeError` for a panic, which is
-/// a bug.
+/// Raises `KeyboardInterrupt`, or the exception of another signal's handler, after the job has ended; `RuntimeError` in a forked process
+/// ([`refuse_fork`]), and for a panic, which is a bug.
 pub fn compute<T: Send + 'static>(
     py: Python<'_>,
     threads: Option<usize>,
     interrupt: &Interrupt,
     job: impl FnOnce() -> T + Send + 'static,
 ) -> PyResult<T> {
+    refuse_fork()?;
     let (sender, receiver) = channel();
     let pool = pool(threads)?;
     // If the wait was given up, there is no receiver any more.

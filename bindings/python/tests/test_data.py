@@ -46,11 +46,45 @@ def test_dicts_generators_and_paths(tmp_path: Path) -> None:
         ([{"prompt": "a", "images": ["x.png"]}], "row 1 has images"),
         ({"prompt": ["a"], "completion": ["b"]}, "one `dict` with `prompt`, `completion`.* a list of dicts, one for each row"),
         ([*ROWS, None], "row 3 is a `NoneType`"),
+        ([{"prompt": "a"}, {"prompt": "a \ud83d"}], "row 2 has the character '.ud83d', which is half of a surrogate pair"),
     ],
 )
 def test_what_cannot_be_rows_is_said(rows: Any, error: str) -> None:
     with pytest.raises((TypeError, ValueError), match=error):
         as_path(rows)
+
+
+def test_rows_that_fail_leave_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRADUS_CACHE", str(tmp_path))
+
+    def failing(error: BaseException) -> Iterator[dict[str, Any]]:
+        yield from ROWS
+        raise error
+
+    for error in (OSError("the network is gone"), KeyboardInterrupt()):
+        with pytest.raises(type(error)):
+            as_path(failing(error))
+    with pytest.raises(TypeError):
+        as_path([*ROWS, None])
+    assert list((tmp_path / "rows").iterdir()) == []
+
+
+def test_arrays_of_numpy_are_lists() -> None:
+    numpy: Any = pytest.importorskip("numpy", reason="skipped: numpy is not installed")
+    rows = [{"one": numpy.array([1]), "more": numpy.array([[1.5], [2.5]]), "number": numpy.float32(0.5)}]
+    (line,) = Path(as_path(rows)).read_text().splitlines()
+    assert json.loads(line) == {"one": [1], "more": [[1.5], [2.5]], "number": 0.5}
+
+
+def test_transforms_of_datasets_are_applied() -> None:
+    datasets: Any = pytest.importorskip("datasets", reason="skipped: datasets is not installed")
+
+    def upper(batch: dict[str, list[str]]) -> dict[str, list[str]]:
+        return {"prompt": [text.upper() for text in batch["prompt"]]}
+
+    rows = datasets.Dataset.from_list([{"prompt": "a"}, {"prompt": "b"}]).with_transform(upper)
+    lines = Path(as_path(rows)).read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [{"prompt": "A"}, {"prompt": "B"}]
 
 
 def test_tables_are_handed_over_without_json(gpt2: Path) -> None:

@@ -154,6 +154,19 @@ def test_tools_stand_beside_those_of_gradus(tmp_path: Path, qwen3: Path) -> None
     assert shelves.metrics["reward"] == [0.0]
 
 
+class Misspelled:
+    """An environment whose answer has an unknown key."""
+
+    def step(self, text: str) -> dict[str, Any]:
+        return {"rewrd": 1, "done": True}
+
+
+def test_an_unknown_key_of_an_answer_is_refused() -> None:
+    episode = Environment(Misspelled).begin("step 1", 5, {})
+    with pytest.raises(TypeError, match="`step` returned a dict with `rewrd`, but its keys are `replies`, `reward`, `done`, `metrics`"):
+        episode.step({"text": "a"})
+
+
 class Broken:
     def reset(self) -> None: ...
 

@@ -206,6 +206,25 @@ def test_dro_is_the_policy_gradient_with_a_penalty(gpt2: Path) -> None:
         assert trainer.forward_backward(data, "dro", **constants).loss == pytest.approx(expected, rel=1e-4)
 
 
+def test_a_step_that_would_destroy_the_policy_is_refused(gpt2: Path) -> None:
+    trainer = gradus.Trainer(gpt2)
+    with pytest.raises(gradus.InputError, match="there is no gradient") as raised:
+        trainer.optim_step(1e-3)
+    assert "forward_backward" in str(raised.value.hint)
+    trainer.forward_backward([gradus.Datum([3], [4, 5], [1.0, 1.0])], "cross_entropy")
+    for learning_rate in (float("nan"), float("inf"), -1e-3):
+        with pytest.raises(gradus.InputError, match="`learning_rate` is"):
+            trainer.optim_step(learning_rate)
+    with pytest.raises(gradus.InputError, match="`max_grad_norm` is -1.0, but a number of at least 0 is needed"):
+        trainer.optim_step(1e-3, max_grad_norm=-1.0)
+    assert trainer.version == 0
+    assert trainer.optim_step(1e-3).grad_norm > 0
+    with pytest.raises(gradus.InputError, match=r"`betas\[0\]` is 2.0, but a number from 0 to below 1 is needed"):
+        gradus.Trainer(gpt2, betas=(2.0, 3.0))
+    with pytest.raises(gradus.InputError, match="`weight_decay` is -1.0"):
+        gradus.Trainer(gpt2, weight_decay=-1)
+
+
 def test_a_bad_datum_is_named(gpt2: Path) -> None:
     trainer = gradus.Trainer(gpt2)
     with pytest.raises(gradus.InputError, match="datum 1 has 1 `weights`, but its completion has 2 ids"):

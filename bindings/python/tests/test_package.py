@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import inspect
+import os
 import struct
 import subprocess
 import sys
@@ -34,6 +35,38 @@ def test_the_import_takes_nothing_heavy_along() -> None:
     assert done.returncode == 0, done.stderr
     imported = done.stdout.split()
     assert "gradus._native" in imported and HEAVY.intersection(imported) == set()
+
+
+#: Prints what a forked process gets from gradus. A hanging process is ended after a minute.
+FORK = """
+import os, signal, sys
+import gradus
+if sys.argv[2] == "first":
+    gradus.load(sys.argv[1]).generate("The", max_new_tokens=2)
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    try:
+        print(len(gradus.load(sys.argv[1]).generate("The", max_new_tokens=2)["completion_ids"]), flush=True)
+    except RuntimeError as error:
+        print(error, flush=True)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_process_does_not_wait_for_ever(gpt2: Path) -> None:
+    def printed(when: str) -> str:
+        words = [sys.executable, "-W", "ignore", "-c", FORK, str(gpt2), when]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    refused = printed("first")
+    assert "forked from one that had used gradus" in refused and "spawn" in refused
+    # The import alone starts no threads.
+    assert printed("never").strip().isdigit()
 
 
 def test_every_public_name_is_there() -> None:

@@ -204,6 +204,12 @@ fn no_processes_and_no_signals(sandbox: &Sandbox) {
             "os.kill(1, 0)",
             "os.killpg(os.getpgid(os.getppid()), 0)",
             "os.setuid(1)",
+            // The program may run as the user of the trainer.
+            "os.setpriority(os.PRIO_PROCESS, os.getppid(), 19)",
+            "os.setpriority(os.PRIO_USER, 0, 19)",
+            "os.sched_setaffinity(os.getppid(), [0])",
+            "os.sched_setscheduler(os.getppid(), os.SCHED_IDLE, os.sched_param(0))",
+            "os.sched_setparam(os.getppid(), os.sched_param(0))",
         ],
     );
     // `system` returns a number.
@@ -249,6 +255,14 @@ X32 = 0x40000000";
             "call(169, 0, 0, 0)",
             "call(29, 0, 4096, 0o1600)",
             "call(164, 0, 0)",
+            "call(141, 0, os.getppid(), 19)",
+            "call(203, os.getppid(), 0, 0)",
+            "call(144, os.getppid(), 0, 0)",
+            "call(142, os.getppid(), 0)",
+            "call(314, os.getppid(), 0, 0)",
+            "call(251, 1, os.getppid(), 3 << 13)",
+            "call(256, os.getppid(), 0, 0, 0)",
+            "call(279, os.getppid(), 0, 0, 0, 0, 0)",
         ],
     );
 }

@@ -17,18 +17,33 @@ pub struct Token {
     pub id: u32,
     /// Text of the token; for a special token, its name.
     pub text: String,
+    /// Bytes of a token that may be part of a character; `None` if they are those of the text.
+    pub bytes: Option<Vec<u8>>,
     /// Log-probability under the model. `None` for the first token of a text, which has no context.
     pub logprob: Option<f32>,
-    /// Most likely ids at this position with their texts and log-probabilities, most likely first.
-    pub likeliest: Vec<(u32, String, f32)>,
+    /// Most likely ids at this position, most likely first.
+    pub likeliest: Vec<Candidate>,
     /// Rank among all ids, from 1 for the most likely. Only known for given texts.
     pub rank: Option<usize>,
+}
+
+/// A token that could have been sampled.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Candidate {
+    /// Id of the token.
+    pub id: u32,
+    /// Text of the token, as in [`Token`].
+    pub text: String,
+    /// Bytes of the token, as in [`Token`].
+    pub bytes: Option<Vec<u8>>,
+    /// Log-probability under the model.
+    pub logprob: f32,
 }
 
 impl Token {
     /// Creates a token without further data.
     pub fn bare(id: u32, text: String) -> Self {
-        Self { id, text, logprob: None, likeliest: Vec::new(), rank: None }
+        Self { id, text, bytes: None, logprob: None, likeliest: Vec::new(), rank: None }
     }
 }
 
@@ -121,19 +136,28 @@ impl ModelQueue {
     pub fn score(&self, ids: &[u32], likeliest: usize) -> Result<Vec<Token>> {
         let scores = self.session.score(ids, likeliest)?;
         let texts = self.session.texts(&[], ids)?;
-        let first = ids.first().map(|&id| Token::bare(id, String::new()));
+        let first = ids.first().map(|&id| Token { bytes: self.bytes(id), ..Token::bare(id, String::new()) });
         let rest = scores.into_iter().enumerate().map(|(i, score)| self.token(&ids[..=i], score));
         let tokens = first.into_iter().map(Ok).chain(rest).zip(texts);
         tokens.map(|(token, text)| Ok(Token { text, ..token? })).collect()
     }
 
+    /// Returns the bytes of a token that may be part of a character.
+    fn bytes(&self, id: u32) -> Option<Vec<u8>> {
+        self.session.tokenizer().token_bytes(id)
+    }
+
     /// Returns a token that follows `before`.
     fn token(&self, before: &[u32], score: TokenScore) -> Result<Token> {
         let text = |id: u32| -> gradus::Result<String> { Ok(self.session.texts(before, &[id])?.concat()) };
-        let likeliest = score.likeliest.iter().map(|&(id, logprob)| Ok((id, text(id)?, logprob)));
+        let likeliest = score
+            .likeliest
+            .iter()
+            .map(|&(id, logprob)| Ok(Candidate { id, text: text(id)?, bytes: self.bytes(id), logprob }));
         Ok(Token {
             id: score.id,
             text: text(score.id)?,
+            bytes: self.bytes(score.id),
             logprob: Some(score.logprob),
             likeliest: likeliest.collect::<Result<_>>()?,
             rank: score.rank,

@@ -49,7 +49,7 @@ use crate::error::{Error, Result};
 use crate::generate::{Completion, NoStopRule, SamplingParams, generate};
 use crate::host::{constant, read};
 use crate::learner::Learner;
-use crate::learner::optimizer::{AdamWConfig, MomentFormat, Optimizer, OptimizerConfig};
+use crate::learner::optimizer::{AdamWConfig, MomentFormat, Optimizer, OptimizerConfig, RmsPropConfig};
 use crate::loss::cispo::cispo_within;
 use crate::loss::dro::dro;
 use crate::loss::policy_gradient::policy_gradient;
@@ -242,8 +242,9 @@ impl Base {
     /// Loads the model of `options`, ignoring their adapter and seed.
     ///
     /// # Errors
-    /// If it cannot be read, is an adapter itself, or has an encoder.
+    /// If it cannot be read, is an adapter itself, or has an encoder; also if a constant of the optimizer is out of range.
     pub fn open(options: &TrainerOptions) -> Result<Self> {
+        check_optimizer(&options.optimizer)?;
         let files = Pretrained::of(open_model(&options.model)?, &TextFiles::default())?;
         if files.dir.adapter.is_some() {
             return Err(Error::input(format!("`{}` is an adapter, and no adapter can be added to it", options.model))
@@ -327,6 +328,39 @@ impl Base {
     }
 }
 
+/// Rejects a number that is negative, NaN, or infinite in the format of the weights.
+fn at_least_zero(name: &str, value: f64) -> Result<()> {
+    within(name, value, value >= 0.0, "a number of at least 0")
+}
+
+/// Rejects a number that does not fit, or is NaN or infinite in the format of the weights.
+fn within(name: &str, value: f64, fits: bool, needed: &str) -> Result<()> {
+    match fits && (value as f32).is_finite() {
+        true => Ok(()),
+        false => Err(Error::input(format!("`{name}` is {value:?}, but {needed} is needed"))
+            .with_hint("correct it; the weights were not changed")),
+    }
+}
+
+/// Rejects constants with which no step can be computed.
+fn check_optimizer(config: &OptimizerConfig) -> Result<()> {
+    let below_one = "a number from 0 to below 1";
+    let (epsilon, weight_decay) = match config {
+        OptimizerConfig::AdamW(AdamWConfig { betas, epsilon, weight_decay, .. }) => {
+            for (i, beta) in betas.iter().enumerate() {
+                within(&format!("betas[{i}]"), *beta, (0.0..1.0).contains(beta), below_one)?;
+            }
+            (*epsilon, *weight_decay)
+        }
+        OptimizerConfig::RmsProp(RmsPropConfig { alpha, epsilon, weight_decay }) => {
+            within("alpha", *alpha, (0.0..1.0).contains(alpha), below_one)?;
+            (*epsilon, *weight_decay)
+        }
+    };
+    at_least_zero("epsilon", epsilon)?;
+    at_least_zero("weight_decay", weight_decay)
+}
+
 /// File next to an adapter that holds its optimizer's state.
 const OPTIMIZER_FILE: &str = "optimizer.safetensors";
 
@@ -342,8 +376,9 @@ impl Trainer {
     /// Loads a model and prepares it for training.
     ///
     /// # Errors
-    /// If the model cannot be read or trained, or an adapter does not fit it.
+    /// If the model cannot be read or trained, an adapter does not fit it, or a constant of the optimizer is out of range.
     pub fn open(options: &TrainerOptions) -> Result<Self> {
+        check_optimizer(&options.optimizer)?;
         let files = Pretrained::of(open_model(&options.model)?, &TextFiles::default())?;
         let adapts = options.lora.is_some() || files.dir.adapter.is_some();
         let device = options.device.device().autodiff();
@@ -454,9 +489,19 @@ impl Trainer {
     /// disables clipping.
     ///
     /// # Errors
-    /// [`Error::Input`] with the parameter's name if a gradient is not finite; the weights stay unchanged.
+    /// [`Error::Input`] if an argument is negative or not finite, or there is no gradient; both the weights and the
+    /// gradients stay. [`Error::Diverged`] with the parameter's name if a gradient is not finite; the weights stay, and
+    /// the gradients are discarded.
     pub fn optim_step(&mut self, learning_rate: f64, max_grad_norm: f64) -> Result<OptimStep> {
-        let grad_norm = self.learner.step(learning_rate, max_grad_norm).map_err(Error::input)?;
+        at_least_zero("learning_rate", learning_rate)?;
+        at_least_zero("max_grad_norm", max_grad_norm)?;
+        if self.is_fresh() {
+            return Err(Error::input("there is no gradient for this step")
+                .with_hint("call `forward_backward` before each `optim_step`"));
+        }
+        let step = usize::try_from(self.steps()).unwrap_or(usize::MAX).saturating_add(1);
+        let stopped = |what| Error::Diverged { step, what, batch: None };
+        let grad_norm = self.learner.step(learning_rate, max_grad_norm).map_err(stopped)?;
         Ok(OptimStep { grad_norm, version: self.version() })
     }
 
@@ -471,6 +516,7 @@ impl Trainer {
             let message = format!("this step needs {expected}, but the optimizer of this trainer is {found}");
             return Err(Error::input(message).with_hint("create the trainer with the optimizer of its steps"));
         }
+        check_optimizer(&expected)?;
         self.learner.reconfigure(expected);
         self.optim_step(params.learning_rate, params.max_grad_norm)
     }

@@ -27,6 +27,9 @@ def _table(rows: Any) -> Any | None:
     """Return the object with Arrow's stream interface for these rows, if there is one."""
     # `datasets.Dataset` holds a pyarrow table; a selection of its rows is applied first.
     if type(rows).__module__.startswith("datasets.") and hasattr(rows, "data"):
+        if (getattr(rows, "format", None) or {}).get("type") == "custom":
+            # The table holds the rows before the transform of `set_transform` or `with_transform`.
+            return None
         if getattr(rows, "_indices", None) is not None:
             rows = rows.flatten_indices()
         rows = rows.data
@@ -62,11 +65,12 @@ def _refuse_images(row: Mapping[str, Any], number: int) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Convert values that ``json`` does not support: numbers of numpy, dates, paths."""
-    if hasattr(value, "item"):
-        return value.item()
+    """Convert values that ``json`` does not support: numbers and arrays of numpy, dates, paths."""
+    # An array also has `item`, which returns the number of an array of one number.
     if hasattr(value, "tolist"):
         return value.tolist()
+    if hasattr(value, "item"):
+        return value.item()
     if hasattr(value, "isoformat"):
         return value.isoformat()
     if isinstance(value, os.PathLike):
@@ -74,27 +78,46 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"a `{type(value).__name__}` cannot be a value of a row")
 
 
+def _line(row: Mapping[str, Any], number: int) -> str:
+    """Return a row as a line of JSON."""
+    try:
+        line = json.dumps(dict(row), ensure_ascii=False, allow_nan=False, default=_plain) + "\n"
+        line.encode()
+    except UnicodeEncodeError as error:
+        found = ascii(error.object[error.start])
+        raise ValueError(
+            f"row {number} has the character {found}, which is half of a surrogate pair and cannot be written as UTF-8: remove it, or "
+            "replace it with `text.encode('utf-8', 'replace').decode()`"
+        ) from None
+    except TypeError as error:
+        raise TypeError(f"row {number}: {error}") from None
+    except ValueError as error:
+        raise ValueError(f"row {number}: {error}") from None
+    return line
+
+
 def _write_rows(rows: Iterable[Any], folder: Path) -> Path:
     """Write dicts as JSON lines one by one, so that a generator is never fully in memory."""
     import tempfile
 
     handle, name = tempfile.mkstemp(suffix=".jsonl", dir=folder)
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        number = 0
-        for number, row in enumerate(rows, 1):
-            if not isinstance(row, Mapping):
-                raise TypeError(
-                    f"row {number} is a `{type(row).__name__}`, but a dict with its columns is expected, such as "
-                    '{"text": "…"} or {"prompt": "…", "completion": "…"}'
-                )
-            _refuse_images(row, number)
-            try:
-                file.write(json.dumps(dict(row), ensure_ascii=False, allow_nan=False, default=_plain))
-            except (TypeError, ValueError) as error:
-                raise type(error)(f"row {number}: {error}") from None
-            file.write("\n")
-        if number == 0:
-            raise ValueError("there are no rows")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            number = 0
+            for number, row in enumerate(rows, 1):
+                if not isinstance(row, Mapping):
+                    raise TypeError(
+                        f"row {number} is a `{type(row).__name__}`, but a dict with its columns is expected, such as "
+                        '{"text": "…"} or {"prompt": "…", "completion": "…"}'
+                    )
+                _refuse_images(row, number)
+                file.write(_line(row, number))
+            if number == 0:
+                raise ValueError("there are no rows")
+    except BaseException:
+        # The rows may also be interrupted by Ctrl-C.
+        Path(name).unlink(missing_ok=True)
+        raise
     return Path(name)
 
 

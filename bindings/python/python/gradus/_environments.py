@@ -23,6 +23,9 @@ _SIMPLE: dict[Any, dict[str, Any]] = {
 #: Methods of an environment that are not tools.
 _OWN = ("reset", "get_reward", "step")
 
+#: Keys of the answer to a turn.
+_ANSWER = ("replies", "reward", "done", "metrics")
+
 
 def _type(hint: Any) -> dict[str, Any]:
     """Return the JSON schema of a type, as ``transformers.utils.get_json_schema`` does."""
@@ -166,6 +169,11 @@ class Episode:
         if answer is None or isinstance(answer, (str, list)):
             return {"replies": answer}
         if isinstance(answer, Mapping):
+            unknown = [str(key) for key in answer if key not in _ANSWER]
+            if unknown:
+                found = ", ".join(f"`{key}`" for key in unknown)
+                known = ", ".join(f"`{key}`" for key in _ANSWER)
+                raise TypeError(f"`step` returned a dict with {found}, but its keys are {known}: correct or remove {found}")
             return dict(answer)
         raise TypeError(
             f"`step` returned a `{type(answer).__name__}`, but a text, a list of messages, a dict with `replies`, `reward`, `done` and "

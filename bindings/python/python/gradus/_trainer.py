@@ -117,7 +117,11 @@ class Trainer:
         return ForwardBackward(value, [floats(one) for one in logprobs], tokens)
 
     def optim_step(self, learning_rate: float, *, max_grad_norm: float = 1.0) -> OptimStep:
-        """Update the weights with the summed gradients, and reset the gradients. A ``max_grad_norm`` of 0 disables clipping."""
+        """Update the weights with the summed gradients, and reset the gradients. A ``max_grad_norm`` of 0 disables clipping.
+
+        A step without a gradient, or with a negative or infinite number, raises :class:`gradus.InputError`. A gradient that is NaN or
+        infinite raises :class:`gradus.DivergedError` and is discarded. Neither changes the weights.
+        """
         return OptimStep(*self._trainer.optim_step(learning_rate, max_grad_norm))
 
     def logprobs(self, prompts: Sequence[Ids], completions: Sequence[Ids]) -> list[Any]:

@@ -47,7 +47,7 @@ pub(super) fn json(config: &Value) -> Value {
 }
 
 /// Returns the character for each byte in byte-level vocabularies: itself if it is visible, else a character from 256 on.
-fn characters() -> Vec<char> {
+pub(super) fn characters() -> Vec<char> {
     let is_seen = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
     let mut hidden = 0;
     let mut of = |byte: u8| {

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use serde_json::{Map, Value, json};
 use tokenizers::utils::truncation::{TruncationDirection, TruncationParams, truncate_encodings};
@@ -33,11 +33,43 @@ pub struct Tokenizer {
     of_words: Option<Arc<OnceLock<tokenizers::Tokenizer>>>,
     special: Special,
     special_ids: HashSet<u32>,
+    /// Tokens that were added to the vocabulary; they are spelled as text.
+    added_ids: HashSet<u32>,
+    spelling: Spelling,
     vocab_size: usize,
     longest: Option<usize>,
     appends_eos: bool,
     directory: PathBuf,
 }
+
+/// How a vocabulary spells bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Spelling {
+    /// Every token is text.
+    Text,
+    /// A character stands for each byte, as in GPT-2.
+    ByteLevel,
+    /// `<0x0A>` is a byte, other tokens are text, as in Llama 2.
+    ByteFallback,
+}
+
+impl Spelling {
+    fn of(inner: &tokenizers::Tokenizer) -> Self {
+        let decoder = inner.get_decoder().and_then(|decoder| serde_json::to_value(decoder).ok()).unwrap_or_default();
+        let one = std::slice::from_ref(&decoder);
+        let steps = decoder.get("decoders").and_then(Value::as_array).map_or(one, Vec::as_slice);
+        let has = |name: &str| steps.iter().any(|step| step.get("type").and_then(Value::as_str) == Some(name));
+        match (has("ByteLevel"), has("ByteFallback")) {
+            (true, _) => Self::ByteLevel,
+            (false, true) => Self::ByteFallback,
+            (false, false) => Self::Text,
+        }
+    }
+}
+
+/// Byte of each character of a byte-level vocabulary.
+static BYTES: LazyLock<BTreeMap<char, u8>> =
+    LazyLock::new(|| byt5::characters().into_iter().zip(0..=u8::MAX).collect());
 
 #[derive(Debug, Clone, Default)]
 struct Special {
@@ -136,13 +168,25 @@ impl Tokenizer {
         let special_ids: HashSet<u32> =
             inner.get_added_tokens_decoder().into_iter().filter(|(_, token)| token.special).map(|(id, _)| id).collect();
         let vocab_size = vocabulary_size(&inner).map_err(|e| Error::model(directory, e))?;
+        let added_ids = inner.get_added_tokens_decoder().into_iter().map(|(id, _)| id).collect();
+        let spelling = Spelling::of(&inner);
         let of_words = spaces_words(&inner, convention).then(Arc::default);
         let inner = Arc::new(inner);
         let directory = directory.to_path_buf();
         // A missing limit is written as 1e30.
         let longest = config.get("model_max_length").and_then(Value::as_u64).and_then(|ids| usize::try_from(ids).ok());
-        let mut tokenizer =
-            Self { inner, of_words, special, special_ids, vocab_size, longest, appends_eos: false, directory };
+        let mut tokenizer = Self {
+            inner,
+            of_words,
+            special,
+            special_ids,
+            added_ids,
+            spelling,
+            vocab_size,
+            longest,
+            appends_eos: false,
+            directory,
+        };
         // A text must end with eos with special tokens, and must not without them: the letter alone may be unknown, and the unknown
         // token may be eos.
         let last = |add_special| Ok::<_, Error>(tokenizer.encode("a", add_special)?.last().copied());
@@ -273,6 +317,23 @@ impl Tokenizer {
     /// Returns a token as the vocabulary spells it (`Ġthe`, `▁the`).
     pub fn token(&self, id: u32) -> Option<String> {
         self.inner.id_to_token(id)
+    }
+
+    /// Returns the bytes of a token that may be part of a character: of every token of a byte-level vocabulary, and of `<0x0A>` and the
+    /// like of others. `None` for tokens that are spelled as text.
+    pub fn token_bytes(&self, id: u32) -> Option<Vec<u8>> {
+        if self.spelling == Spelling::Text || self.added_ids.contains(&id) {
+            return None;
+        }
+        let token = self.token(id)?;
+        match self.spelling {
+            Spelling::Text => None,
+            Spelling::ByteLevel => token.chars().map(|character| BYTES.get(&character).copied()).collect(),
+            Spelling::ByteFallback => {
+                let digits = token.strip_prefix("<0x")?.strip_suffix('>').filter(|digits| digits.len() == 2)?;
+                Some(vec![u8::from_str_radix(digits, 16).ok()?])
+            }
+        }
     }
 
     /// Returns whether `id` is a special token, which is skipped when decoding for people.

@@ -75,7 +75,7 @@ fn landlocked(bounds: &Bounds) -> Result<RulesetStatus, landlock::RulesetError> 
     Ok(status.ruleset)
 }
 
-/// System calls that fail with `EPERM`: the network, processes, file permissions, other processes, special memory, and system settings.
+/// System calls that fail with `EPERM`: the network, processes, file permissions, other processes, priorities, special memory, and system settings.
 const REFUSED: &[i64] = &[
     libc::SYS_socket,
     libc::SYS_connect,
@@ -106,6 +106,14 @@ const REFUSED: &[i64] = &[
     libc::SYS_process_vm_writev,
     libc::SYS_process_madvise,
     libc::SYS_kcmp,
+    libc::SYS_setpriority,
+    libc::SYS_sched_setaffinity,
+    libc::SYS_sched_setscheduler,
+    libc::SYS_sched_setparam,
+    libc::SYS_sched_setattr,
+    libc::SYS_ioprio_set,
+    libc::SYS_migrate_pages,
+    libc::SYS_move_pages,
     libc::SYS_memfd_create,
     libc::SYS_shmget,
     libc::SYS_shmat,

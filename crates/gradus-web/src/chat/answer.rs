@@ -189,6 +189,6 @@ async fn judge(
 
 /// Converts tokens for the page: text, log-probability, and the most likely tokens at that position.
 fn token_values(tokens: &[Token]) -> Value {
-    let likeliest = |token: &Token| token.likeliest.iter().map(|(_, text, logprob)| json!([text, logprob])).collect();
+    let likeliest = |token: &Token| token.likeliest.iter().map(|of| json!([of.text, of.logprob])).collect();
     tokens.iter().map(|token| json!([token.text, token.logprob, Value::Array(likeliest(token))])).collect()
 }

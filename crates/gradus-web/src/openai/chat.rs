@@ -8,13 +8,13 @@ use axum::response::Response;
 use gradus::data::Message;
 use gradus::generate::SamplingParams;
 use gradus::inference::{CompletionRequest, TemplateInputs};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::fields::{Body, Fields};
 use super::options::{CompletionOptions, LIKELIEST_MAX, as_id};
 use super::refused::{Refused, json_response};
 use super::tools::{Call, ToolCallParser};
-use super::{end_stream, finish_reason, head, served, usage};
+use super::{end_stream, finish_reason, head, refused_prompt, served, usage};
 use crate::app::App;
 use crate::events::Events;
 use crate::model_queue::{CompletionEvent, CompletionEvents, ModelQueue, Token, prompt};
@@ -34,9 +34,9 @@ struct Request {
 }
 
 impl Request {
-    fn read(body: &[u8]) -> Result<Self, Refused> {
+    async fn read(app: &Arc<App>, body: &[u8]) -> Result<Self, Refused> {
         let mut fields = Fields::read(body)?;
-        let options = CompletionOptions::read(&mut fields)?;
+        let options = CompletionOptions::read(app, &mut fields).await?;
         let is_text = |value: &Value| value.get("type").and_then(Value::as_str) == Some("text");
         fields.refuse("response_format", is_text)?;
         fields.refuse("functions", |value| value.as_array().is_some_and(Vec::is_empty))?;
@@ -53,6 +53,9 @@ impl Request {
         options.check_streams(1)?;
         options.refuse_scored_streams()?;
         fields.refuse("chat_template", |_| false)?;
+        // An answer always begins a new message.
+        fields.refuse("continue_final_message", |value| value.as_bool() == Some(false))?;
+        fields.refuse("add_generation_prompt", |value| value.as_bool() == Some(true))?;
         let longest = fields.count("max_completion_tokens", 1..=1 << 24)?;
         let max_tokens = fields.count("max_tokens", 1..=1 << 24)?;
         let top = fields.count("top_logprobs", 0..=LIKELIEST_MAX)?;
@@ -64,10 +67,22 @@ impl Request {
         Ok(Self {
             options,
             messages: messages(&mut fields)?,
-            template_inputs: TemplateInputs { tools, variables: fields.object("chat_template_kwargs")? },
+            template_inputs: TemplateInputs { tools, variables: variables(&mut fields)? },
             max_tokens: longest.or(max_tokens).unwrap_or(MAX_TOKENS),
             logprobs,
         })
+    }
+}
+
+/// Variables of a template that the server sets, so requests cannot.
+const RESERVED: [&str; 4] = ["messages", "tools", "documents", "add_generation_prompt"];
+
+/// Parses the variables of the template.
+fn variables(fields: &mut Fields) -> Result<Map<String, Value>, Refused> {
+    let variables = fields.object("chat_template_kwargs")?;
+    match RESERVED.into_iter().find(|name| variables.contains_key(*name)) {
+        Some(name) => Err(Refused::unsupported(&format!("chat_template_kwargs.{name}"))),
+        None => Ok(variables),
     }
 }
 
@@ -107,7 +122,7 @@ fn begin(queue: &mut ModelQueue, request: &Request, prompt: Vec<u32>) -> gradus:
 
 /// Handles a request.
 pub async fn answer(State(app): State<Arc<App>>, Body(body): Body) -> Result<Response, Refused> {
-    let request = Arc::new(Request::read(&body)?);
+    let request = Arc::new(Request::read(&app, &body).await?);
     let served = served(&app, &request.options.model).await?;
     let shared_request = Arc::clone(&request);
     let ids = prompt(&served.queue, move |prompter| {
@@ -118,10 +133,12 @@ pub async fn answer(State(app): State<Arc<App>>, Body(body): Body) -> Result<Res
     let (shared_request, given) = (Arc::clone(&request), ids.clone());
     let (scored, completion_events) = served
         .queue
-        .ask(move |queue| -> gradus::Result<_> {
+        .ask(move |queue| {
+            let length = given.len();
             let likeliest = shared_request.options.prompt_logprobs;
-            let scored = likeliest.map(|likeliest| queue.score(&given, likeliest)).transpose()?;
-            Ok((scored, begin(queue, &shared_request, given)?))
+            let scored = likeliest.map(|likeliest| queue.score(&given, likeliest)).transpose();
+            let begun = scored.and_then(|scored| Ok((scored, begin(queue, &shared_request, given)?)));
+            begun.map_err(|error| refused_prompt("messages", error, length, queue))
         })
         .await??;
     if request.options.is_streamed {
@@ -287,13 +304,16 @@ fn stream(
 
 /// Converts tokens to the form of `/v1/chat/completions`, with ids instead of texts if `as_ids` is set.
 pub fn logprobs(tokens: &[Token], as_ids: bool) -> Value {
-    let one = |id: u32, text: &str, logprob: Option<f32>| match as_ids {
-        true => json!({ "token": as_id(id), "token_id": id, "logprob": logprob, "bytes": text.as_bytes() }),
-        false => json!({ "token": text, "logprob": logprob, "bytes": text.as_bytes() }),
+    let one = |id: u32, text: &str, bytes: Option<&[u8]>, logprob: Option<f32>| {
+        let bytes = bytes.unwrap_or(text.as_bytes());
+        match as_ids {
+            true => json!({ "token": as_id(id), "token_id": id, "logprob": logprob, "bytes": bytes }),
+            false => json!({ "token": text, "logprob": logprob, "bytes": bytes }),
+        }
     };
     let values = |token: &Token| {
-        let mut value = one(token.id, &token.text, token.logprob);
-        let top = token.likeliest.iter().map(|(id, text, logprob)| one(*id, text, Some(*logprob)));
+        let mut value = one(token.id, &token.text, token.bytes.as_deref(), token.logprob);
+        let top = token.likeliest.iter().map(|of| one(of.id, &of.text, of.bytes.as_deref(), Some(of.logprob)));
         value["top_logprobs"] = top.collect();
         value
     };

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::fields::{Body, Fields};
 use super::options::{COMPLETIONS_MAX, CompletionOptions, LIKELIEST_MAX, ids_of as ids};
 use super::refused::{Refused, json_response};
-use super::{end_stream, finish_reason, head, served, usage};
+use super::{end_stream, finish_reason, head, refused_prompt, served, usage};
 use crate::app::App;
 use crate::events::Events;
 use crate::model_queue::{CompletionEvent, CompletionEvents, ModelQueue, Token, prompt};
@@ -42,9 +42,9 @@ enum Prompt {
 }
 
 impl Request {
-    fn read(body: &[u8]) -> Result<Self, Refused> {
+    async fn read(app: &Arc<App>, body: &[u8]) -> Result<Self, Refused> {
         let mut fields = Fields::read(body)?;
-        let options = CompletionOptions::read(&mut fields)?;
+        let options = CompletionOptions::read(app, &mut fields).await?;
         fields.refuse("suffix", |value| value.as_str() == Some(""))?;
         if let Some(best_of) = fields.count("best_of", 1..=COMPLETIONS_MAX)?.filter(|best_of| *best_of != options.n) {
             let message = format!(
@@ -157,14 +157,18 @@ struct Choice {
 
 /// Handles a request.
 pub async fn answer(State(app): State<Arc<App>>, Body(body): Body) -> Result<Response, Refused> {
-    let request = Arc::new(Request::read(&body)?);
+    let request = Arc::new(Request::read(&app, &body).await?);
     let served = served(&app, &request.options.model).await?;
     let shared_request = Arc::clone(&request);
     let prompts = prompt(&served.queue, move |prompter| ids_of(prompter, &shared_request)).await?;
     let scored = prompts.iter().map(Vec::len).sum::<usize>();
     request.options.check_scored(scored)?;
     let shared_request = Arc::clone(&request);
-    let (read, completion_events) = served.queue.ask(move |queue| begin(queue, &shared_request, prompts)).await??;
+    let begin = served.queue.ask(move |queue| {
+        let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
+        begin(queue, &shared_request, prompts).map_err(|error| refused_prompt("prompt", error, longest, queue))
+    });
+    let (read, completion_events) = begin.await??;
     if request.options.is_streamed {
         return Ok(stream(request, read, completion_events, served));
     }
@@ -307,17 +311,19 @@ fn logprobs(options: &CompletionOptions, tokens: &[Token], mut offset: usize) ->
         offsets.push(offset);
         offset += token.text.chars().count();
     }
+    let name = |token: &Token| options.text_of(token.id, &token.text, token.bytes.as_deref());
     let top = |token: &Token| {
         token.logprob?;
         let mut top = Map::new();
-        for (id, text, logprob) in &token.likeliest {
+        for of in &token.likeliest {
             // Several ids may have the same text. The most likely one is kept.
-            top.entry(options.text_of(*id, text)).or_insert(json!(logprob));
+            let name = options.text_of(of.id, &of.text, of.bytes.as_deref());
+            top.entry(name).or_insert(json!(of.logprob));
         }
         Some(Value::Object(top))
     };
     json!({
-        "tokens": tokens.iter().map(|token| options.text_of(token.id, &token.text)).collect::<Vec<_>>(),
+        "tokens": tokens.iter().map(name).collect::<Vec<_>>(),
         "token_logprobs": tokens.iter().map(|token| token.logprob).collect::<Vec<_>>(),
         "top_logprobs": tokens.iter().map(top).collect::<Vec<_>>(),
         "text_offset": offsets,

@@ -13,10 +13,10 @@ use super::chat::logprobs;
 use super::fields::{Body, Fields};
 use super::options::{CompletionOptions, LIKELIEST_MAX, ids_of};
 use super::refused::{Refused, json_response};
-use super::{finish_reason, head, served, usage};
+use super::{finish_reason, head, refused_prompt, served, usage};
 use crate::app::App;
 use crate::events::Events;
-use crate::model_queue::{CompletionEvent, CompletionEvents, Token};
+use crate::model_queue::{CompletionEvent, CompletionEvents, ModelQueue, Token};
 use crate::models::ServedModel;
 use crate::serving::main_model;
 
@@ -65,7 +65,7 @@ pub async fn answer(State(app): State<Arc<App>>, Body(body): Body) -> Result<Res
     let request = Arc::new(Request::read(&app, &body).await?);
     let served = served(&app, &request.options.model).await?;
     let shared_request = Arc::clone(&request);
-    let begin = served.queue.ask(move |queue| -> gradus::Result<_> {
+    let start = move |queue: &mut ModelQueue| -> gradus::Result<_> {
         let scored = shared_request
             .options
             .prompt_logprobs
@@ -79,7 +79,10 @@ pub async fn answer(State(app): State<Arc<App>>, Body(body): Body) -> Result<Res
         let (prompt, stop, streams) =
             (shared_request.ids.clone(), shared_request.options.stop.clone(), shared_request.options.streams(0));
         Ok((scored, queue.sample(vec![CompletionRequest { prompt, params, stop, streams }])?))
-    });
+    };
+    let length = request.ids.len();
+    let begin =
+        served.queue.ask(move |queue| start(queue).map_err(|error| refused_prompt("token_ids", error, length, queue)));
     let (scored, completion_events) = begin.await??;
     if request.options.is_streamed {
         return Ok(stream(request, completion_events, served));

@@ -24,6 +24,7 @@ use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::events::Events;
+use crate::model_queue::ModelQueue;
 use crate::models::{Kind, ModelEntry, ServedModel, outermost};
 use crate::secret::secret;
 use crate::serving;
@@ -110,6 +111,15 @@ async fn served(app: &Arc<App>, name: &str) -> Result<ServedModel, Refused> {
     app.models.pause.over().await;
     named(app, name).await?;
     Ok(app.models.served(name).await?)
+}
+
+/// Refuses prompts of at most `longest` ids because of `error`. If the model has fewer positions, the code says so, as OpenAI's does.
+fn refused_prompt(param: &str, error: gradus::Error, longest: usize, queue: &ModelQueue) -> Refused {
+    let refused = Refused::from(error);
+    match queue.session.max_positions().is_some_and(|positions| longest >= positions) {
+        true => Refused { param: Some(param.to_owned()), code: Some("context_length_exceeded"), ..refused },
+        false => refused,
+    }
 }
 
 /// Returns the common fields of all responses.

@@ -1,12 +1,16 @@
 //! Common fields of requests for completions and for answers: the model, the distribution, the limits.
 
+use std::sync::Arc;
+
 use gradus::generate::SamplingParams;
 use gradus::rng::{Purpose, Seed, Stream, stream_of_key};
 use serde_json::{Map, Value, json};
 
 use super::fields::Fields;
 use super::refused::Refused;
+use crate::app::App;
 use crate::model_queue::Token;
+use crate::serving::main_model;
 
 /// Maximum number of completions per prompt and per request.
 pub const COMPLETIONS_MAX: usize = 128;
@@ -79,14 +83,18 @@ const REFUSED: [&str; 12] = [
 ];
 
 impl CompletionOptions {
-    /// Parses the fields.
+    /// Parses the fields. A request without `model` uses the default model of the server.
     ///
     /// # Errors
-    /// A field is invalid; the first one is reported.
-    pub fn read(fields: &mut Fields) -> Result<Self, Refused> {
-        let model = fields.needed("model", "the name of a model that `/v1/models` lists", |value| {
+    /// A field is invalid; the first one is reported. Also if there is no `model`, and the server has no default one.
+    pub async fn read(app: &Arc<App>, fields: &mut Fields) -> Result<Self, Refused> {
+        let named = fields.read_as("model", "the name of a model that `/v1/models` lists", |value| {
             value.as_str().map(str::to_owned)
         })?;
+        let model = match named {
+            Some(model) => model,
+            None => main_model(app).await.map_err(|refused| Refused { param: Some("model".into()), ..refused })?,
+        };
         Self::of(model, fields)
     }
 
@@ -223,8 +231,8 @@ impl CompletionOptions {
         let entry = |token: &Token| {
             token.logprob?;
             let mut all = Map::new();
-            for (i, (id, text, logprob)) in token.likeliest.iter().enumerate() {
-                all.insert(id.to_string(), one(text, Some(*logprob), Some(i + 1)));
+            for (i, of) in token.likeliest.iter().enumerate() {
+                all.insert(of.id.to_string(), one(&of.text, Some(of.logprob), Some(i + 1)));
             }
             all.entry(token.id.to_string()).or_insert_with(|| one(&token.text, token.logprob, token.rank));
             Some(Value::Object(all))
@@ -237,9 +245,14 @@ impl CompletionOptions {
         self.returns_versions.then(|| json!([{ "version": version, "start": 0, "end": tokens }]))
     }
 
-    /// Returns a token for the response: its text, or its id.
-    pub fn text_of(&self, id: u32, text: &str) -> String {
-        if self.ids_for_texts { as_id(id) } else { text.to_owned() }
+    /// Returns a token for the response: its text, or its id. If its bytes are only a part of a character, they are written as
+    /// `bytes:\xe2\x80`, as OpenAI did, so that different tokens have different names.
+    pub fn text_of(&self, id: u32, text: &str, bytes: Option<&[u8]>) -> String {
+        match bytes.filter(|bytes| std::str::from_utf8(bytes).is_err()) {
+            _ if self.ids_for_texts => as_id(id),
+            Some(bytes) => bytes.iter().fold("bytes:".to_owned(), |name, byte| format!("{name}\\x{byte:02x}")),
+            None => text.to_owned(),
+        }
     }
 }
 

@@ -220,11 +220,12 @@ fn a_conversation_is_answered_through_the_template() {
     let content = choice["logprobs"]["content"].as_array().expect("tokens");
     assert_eq!(content.len() as u64, answer["usage"]["completion_tokens"].as_u64().expect("a number"));
     assert!(content.iter().all(|token| token["top_logprobs"].as_array().is_some_and(|top| top.len() == 3)));
-    assert_eq!(
-        content[0]["bytes"],
-        json!(content[0]["token"].as_str().expect("a text").as_bytes()),
-        "bytes are those of the text"
-    );
+    // The bytes of the tokens join to the text, even if a token ends within a character. Special tokens are not in the text.
+    let special = ["<pad>", "<bos>", "<eos>", "<|turn|>", "<|end|>"];
+    let is_text = |token: &&Value| token["token"].as_str().is_some_and(|token| !special.contains(&token));
+    let bytes = content.iter().filter(is_text).flat_map(|token| token["bytes"].as_array().expect("bytes"));
+    let bytes: Vec<u8> = bytes.map(|byte| byte.as_u64().expect("a number") as u8).collect();
+    assert_eq!(String::from_utf8_lossy(&bytes), choice["message"]["content"].as_str().expect("a text"));
     // The same prompt given as ids yields the same completion, so nothing else was put in front of it.
     let raw = json!({
         "model": "qwen3", "prompt": answer["prompt_token_ids"], "max_tokens": 10, "seed": 7, "return_token_ids": true,
@@ -329,6 +330,15 @@ fn what_is_wrong_is_said_in_openais_form() {
         (json!({ "top_logprobs": 3 }), "top_logprobs"),
         (json!({ "tools": "weather" }), "tools"),
         (json!({ "response_format": { "type": "json_object" } }), "response_format"),
+        (json!({ "continue_final_message": true }), "continue_final_message"),
+        (json!({ "add_generation_prompt": false }), "add_generation_prompt"),
+        (json!({ "chat_template_kwargs": { "messages": [] } }), "chat_template_kwargs.messages"),
+        (
+            json!({ "chat_template_kwargs": { "add_generation_prompt": false } }),
+            "chat_template_kwargs.add_generation_prompt",
+        ),
+        (json!({ "chat_template_kwargs": { "tools": [] } }), "chat_template_kwargs.tools"),
+        (json!({ "chat_template_kwargs": { "documents": [] } }), "chat_template_kwargs.documents"),
     ] {
         let mut request = json!({ "model": "gpt2", "messages": [{ "role": "user", "content": "a" }], "max_tokens": 1 });
         request.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
@@ -348,13 +358,6 @@ fn what_is_wrong_is_said_in_openais_form() {
     for (path, body, message, param, code) in [
         ("/v1/completions", "[1, 2]", "the body is [1,2], but an object is needed".into(), Value::Null, Value::Null),
         ("/v1/completions", "", "the body is empty, but a JSON object is needed".into(), Value::Null, Value::Null),
-        (
-            "/v1/completions",
-            r#"{"prompt": "a"}"#,
-            "`model` is missing: the name of a model that `/v1/models` lists is needed".into(),
-            json!("model"),
-            missing.clone(),
-        ),
         (
             "/v1/completions",
             r#"{"model": "gpt2"}"#,
@@ -491,5 +494,57 @@ fn an_answer_ends_where_the_positions_of_the_model_end() {
         let refused = ask(vec![5; positions as usize + 2]);
         assert_eq!(refused.status, 400, "{}", refused.body);
         assert!(refused.body.contains(&format!("{positions} positions")), "{}", refused.body);
+        let error = &refused.json()["error"];
+        assert_eq!((&error["code"], &error["param"]), (&json!("context_length_exceeded"), &json!("prompt")), "{error}");
     }
+}
+
+#[test]
+fn parts_of_a_character_have_their_own_bytes() {
+    let (_folder, server) = server(&["gpt2"]);
+    // The prompt is scored, so all tokens are known. The tokenizer of the fixture has no merges for these characters.
+    let text = "a 水é";
+    let request = json!({ "model": "gpt2", "prompt": text, "max_tokens": 0, "echo": true, "logprobs": 20,
+        "add_special_tokens": false });
+    let answer = server.post("/v1/completions", &request).json();
+    let logprobs = &answer["choices"][0]["logprobs"];
+    let tokens: Vec<&str> =
+        logprobs["tokens"].as_array().expect("tokens").iter().map(|token| token.as_str().expect("a text")).collect();
+    let mut bytes = Vec::new();
+    for token in &tokens {
+        match token.strip_prefix("bytes:") {
+            Some(digits) => bytes.extend(
+                digits.split("\\x").skip(1).map(|digits| u8::from_str_radix(digits, 16).expect("hexadecimal digits")),
+            ),
+            None => bytes.extend(token.as_bytes()),
+        }
+    }
+    assert_eq!(String::from_utf8(bytes).expect("UTF-8").trim_start(), text, "{tokens:?}");
+    assert!(tokens.iter().any(|token| token.starts_with("bytes:\\x")), "{tokens:?}");
+    // The names differ, so no alternative is lost.
+    let top = logprobs["top_logprobs"].as_array().expect("the likeliest");
+    assert!(top.iter().skip(1).all(|top| top.as_object().expect("by text").len() == 20), "{top:?}");
+}
+
+#[test]
+fn a_request_without_a_model_uses_the_only_one() {
+    let requests = [
+        ("/v1/completions", json!({ "prompt": "The tea", "max_tokens": 2 })),
+        (
+            "/v1/chat/completions",
+            json!({ "messages": [{ "role": "user", "content": "a" }], "max_tokens": 2,
+            "continue_final_message": false, "add_generation_prompt": true }),
+        ),
+        ("/inference/v1/generate", json!({ "token_ids": [5, 6], "sampling_params": { "max_tokens": 2 } })),
+    ];
+    let (_folder, one) = server(&["qwen3", "qwen3-reward"]);
+    let (_other, two) = server(&["gpt2", "qwen3"]);
+    for (path, request) in &requests {
+        let answer = one.post(path, request);
+        assert_eq!((answer.status, &answer.json()["model"]), (200, &json!("qwen3")), "{path}: {}", answer.body);
+        let refused = two.post(path, request);
+        assert_eq!(refused.status, 400, "{path}: {}", refused.body);
+        assert!(refused.body.contains("the request has no `model`, and the server has several"), "{}", refused.body);
+    }
+    assert_eq!(two.post(requests[0].0, &requests[0].1).json()["error"]["param"], "model");
 }

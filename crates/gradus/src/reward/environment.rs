@@ -1,7 +1,8 @@
 //! Rewards from the environment, for turns and for whole episodes.
 
 use super::{Reward, RewardError, Score};
-use crate::rollout::{Rollout, Rollouts};
+use crate::error::Error;
+use crate::rollout::{EpisodeEnd, Rollout, Rollouts};
 
 /// Rewards of the environment that replied. The reward of a turn is on the turn's last token; the reward of the episode
 /// is on the last token sampled by the policy. If the environment gave none, the reward does not apply.
@@ -36,12 +37,51 @@ fn of_episode(rollout: &Rollout) -> Score {
     if is_given { Score::per_token(rewards_t) } else { Score::unscored() }
 }
 
+/// Ends of episodes by [`EpisodeEnd::name`], with their description and the remedy if no episode had a reward.
+const ENDS: [(&str, &str, &str); 5] = [
+    (
+        "tokens",
+        "cut by the limit of tokens",
+        "raise `--max-new-tokens`: it limits all turns and answers of an episode together",
+    ),
+    ("turns", "cut by the limit of turns", "raise `episode.max_turns`, or end the episode earlier in the environment"),
+    ("time", "cut by the limit of time", "raise `episode.timeout_s`"),
+    ("done", "ended by the environment without a reward", "return a `reward` when the environment ends an episode"),
+    ("failed", "failed", "correct the environment"),
+];
+
+/// Returns the error about episodes that all ended without a reward. It counts their ends; the hint is about the most common one.
+pub(super) fn no_reward(ends: &[&EpisodeEnd]) -> Error {
+    let count = |name: &str| ends.iter().filter(|end| end.name() == name).count();
+    let mut found: Vec<(usize, &str, &str)> =
+        ENDS.iter().map(|(name, what, remedy)| (count(name), *what, *remedy)).filter(|(n, ..)| *n > 0).collect();
+    // The sort is stable, so ends that are equally common keep their order.
+    found.sort_by_key(|(n, ..)| std::cmp::Reverse(*n));
+    let counts: Vec<String> = found.iter().map(|(n, what, _)| format!("{n} {what}")).collect();
+    let message = format!("the environment gave no reward in the first {} episodes: {}", ends.len(), counts.join(", "));
+    let remedy = found.first().map_or("correct the environment", |(_, _, remedy)| *remedy);
+    Error::input(message).with_hint(remedy)
+}
+
 #[cfg(test)]
 mod tests {
     use gradus_environments as env;
 
     use super::*;
     use crate::rollout::{Episode, EpisodeEnd, Exchange, Retokenized, StopReason, Turn};
+
+    #[test]
+    fn an_error_without_rewards_says_how_the_episodes_ended() {
+        let error = no_reward(&[&EpisodeEnd::Done, &EpisodeEnd::Tokens, &EpisodeEnd::Tokens]);
+        assert_eq!(
+            error.to_string(),
+            "the environment gave no reward in the first 3 episodes: 2 cut by the limit of tokens, 1 ended by the environment without a \
+             reward"
+        );
+        assert!(error.hint().is_some_and(|hint| hint.starts_with("raise `--max-new-tokens`")));
+        let error = no_reward(&[&EpisodeEnd::Turns]);
+        assert!(error.hint().is_some_and(|hint| hint.starts_with("raise `episode.max_turns`")));
+    }
 
     #[test]
     fn rewards_stand_on_the_last_tokens_of_turns() {

@@ -41,7 +41,7 @@ use crate::plugin::Kind;
 use crate::process::ProgramError;
 use crate::progress::{Progress, Unwatched};
 use crate::ranks::Ranks;
-use crate::rollout::{Prompt, Rollout, Rollouts};
+use crate::rollout::{EpisodeEnd, Prompt, Rollout, Rollouts};
 use config::{Learned, RewardConfig, RuleConfig, WeightedReward};
 use fine_grained::{FineGrainedConfig, SegmentConfig};
 
@@ -324,9 +324,14 @@ fn interrupted(rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
 ///
 /// # Errors
 /// [`Error::Input`] with the reward's name.
-pub(crate) fn check_judges(name: &str, scores: &[Score]) -> crate::Result<()> {
+pub(crate) fn check_judges(name: &str, rollouts: &Rollouts, scores: &[Score]) -> crate::Result<()> {
     if scores.is_empty() || scores.iter().any(|score| score.total().is_some()) {
         return Ok(());
+    }
+    let ends: Vec<&EpisodeEnd> =
+        rollouts.rollouts.iter().filter_map(|rollout| Some(&rollout.episode.as_ref()?.end)).collect();
+    if name == EnvironmentReward.name() && !ends.is_empty() {
+        return Err(environment::no_reward(&ends));
     }
     let message =
         format!("the reward `{name}` scored none of the first {} completions: every answer was `null`", scores.len());

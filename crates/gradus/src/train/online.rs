@@ -89,7 +89,7 @@ impl OnlineTraining<'_, '_> {
 
         let mut scores = reward::apply_on(task.settings.passes.ranks(), *reward, &rollouts, progress)?;
         if iteration == 0 {
-            reward::check_judges(&reward.name(), &scores)?;
+            reward::check_judges(&reward.name(), &rollouts, &scores)?;
         }
         // Groups without a training signal may be replaced by other prompts.
         let rounds = algorithm.resample_rounds();
@@ -238,7 +238,7 @@ impl TrainingStep for OnlineTraining<'_, '_> {
         let found = evaluation.run(&mut LocalEngine::default(), &policy(self.actor), Some(self.reward))?;
         refuse_if_all_failed(&found.rollouts)?;
         if done == 0 {
-            reward::check_judges(&self.reward.name(), &found.scores)?;
+            reward::check_judges(&self.reward.name(), &found.rollouts, &found.scores)?;
         }
         self.log.evaluation(split, (done, self.data_progress(done).epoch as usize), &found)?;
         Ok(found.stats.metrics(split.prefix()))

@@ -4,6 +4,7 @@
 
 use std::path::PathBuf;
 
+use gradus::Error;
 use gradus::generate::SamplingParams;
 use gradus::inference::score_text;
 use gradus::learner::optimizer::{AdamWConfig, MomentFormat};
@@ -312,7 +313,64 @@ fn bad_data_are_refused_and_leave_no_gradient() {
         trainer.forward_backward(std::slice::from_ref(&good), Loss::ImportanceSampling).expect("finite");
         let error = trainer.forward_backward(&[good.clone(), bad], Loss::ImportanceSampling).expect_err("refused");
         assert!(error.to_string().starts_with(expected), "{error}");
-        let done = trainer.optim_step(0.0, 0.0).expect("nothing is left");
-        assert_eq!(done.grad_norm, 0.0);
+        let error = trainer.optim_step(0.0, 0.0).expect_err("nothing is left");
+        assert!(error.to_string().starts_with("there is no gradient"), "{error}");
     }
+}
+
+#[test]
+fn a_step_that_would_destroy_the_policy_is_refused() {
+    let mut trainer = open("gpt2");
+    let data = [Datum { prompt: vec![3], completion: vec![4, 5], weights: vec![1.0, 1.0], ..Datum::default() }];
+    let before = trainer.logprobs(&[(&[3], &[4, 5])]).expect("scored");
+    trainer.forward_backward(&data, Loss::CrossEntropy).expect("finite");
+    let cases = [
+        (f64::NAN, 1.0, "`learning_rate` is NaN"),
+        (f64::INFINITY, 1.0, "`learning_rate` is inf"),
+        (1e300, 1.0, "`learning_rate` is 1e300"),
+        (-1e-3, 1.0, "`learning_rate` is -0.001, but a number of at least 0 is needed"),
+        (1e-3, -1.0, "`max_grad_norm` is -1.0"),
+        (1e-3, f64::NAN, "`max_grad_norm` is NaN"),
+    ];
+    for (learning_rate, clip, expected) in cases {
+        let error = trainer.optim_step(learning_rate, clip).expect_err("refused");
+        assert!(error.to_string().starts_with(expected), "{error}");
+    }
+    assert_eq!(trainer.logprobs(&[(&[3], &[4, 5])]).expect("scored"), before);
+    // The gradient is still there.
+    assert!(trainer.optim_step(1e-3, 1.0).expect("finite").grad_norm > 0.0);
+    assert_eq!(trainer.version(), 1);
+    for (betas, epsilon, weight_decay, expected) in [
+        ([2.0, 0.9], 1e-8, 0.0, "`betas[0]` is 2.0, but a number from 0 to below 1 is needed"),
+        ([0.9, f64::NAN], 1e-8, 0.0, "`betas[1]` is NaN"),
+        ([0.9, 0.9], -1.0, 0.0, "`epsilon` is -1.0"),
+        ([0.9, 0.9], 1e-8, -1.0, "`weight_decay` is -1.0"),
+    ] {
+        let adamw = AdamWConfig { betas, epsilon, weight_decay, moments: MomentFormat::F32 };
+        let error = Trainer::open(&TrainerOptions { optimizer: adamw.into(), ..options("gpt2") }).expect_err("refused");
+        assert!(error.to_string().starts_with(expected), "{error}");
+        let error = Base::open(&TrainerOptions { optimizer: adamw.into(), ..options("gpt2") }).expect_err("refused");
+        assert!(error.to_string().starts_with(expected), "{error}");
+        let params = StepParams { learning_rate: 1e-3, adamw, max_grad_norm: 1.0 };
+        let error = trainer.optim_step_with(&params).expect_err("refused");
+        assert!(error.to_string().starts_with(expected), "{error}");
+    }
+}
+
+#[test]
+fn a_gradient_that_is_not_finite_moves_nothing() {
+    let mut trainer = open("gpt2");
+    let before = trainer.logprobs(&[(&[3], &[4, 5])]).expect("scored");
+    // The loss of each call is finite, but the sum of the gradients exceeds the largest f32.
+    let data = [Datum { prompt: vec![3], completion: vec![4], weights: vec![1e37], ..Datum::default() }];
+    for _ in 0..200 {
+        trainer.forward_backward(&data, Loss::CrossEntropy).expect("finite");
+    }
+    match trainer.optim_step(1e-3, 1.0) {
+        Err(Error::Diverged { step: 1, what, batch: None }) => assert!(what.contains("is not finite"), "{what}"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(trainer.logprobs(&[(&[3], &[4, 5])]).expect("scored"), before);
+    let error = trainer.optim_step(1e-3, 1.0).expect_err("the gradient is discarded");
+    assert!(error.to_string().starts_with("there is no gradient"), "{error}");
 }
