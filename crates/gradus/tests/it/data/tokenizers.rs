@@ -401,6 +401,8 @@ fn byt5_reads_bytes_and_has_no_file() {
     assert_eq!(ids("<extra_id_0> b"), [259, 35, 101, 1]);
     assert_eq!((tokenizer.vocab_size(), tokenizer.token_id("<extra_id_124>")), (384, Some(383)));
     assert_eq!((tokenizer.eos_id(), tokenizer.pad_token(), tokenizer.appends_eos()), (Some(1), Some("<pad>"), true));
+    // The two bytes of `Ü`; a special token is text.
+    assert_eq!([198, 159, 1].map(|id| tokenizer.token_bytes(id)), [Some(vec![0xc3]), Some(vec![0x9c]), None]);
     let every: String = ('\u{0}'..'\u{800}').collect();
     assert_eq!(tokenizer.decode(&ids(&every), true).expect("text"), every);
     assert_eq!(tokenizer.decode(&[4, 0, 1, 100, 259], true).expect("text"), "\u{1}a");
