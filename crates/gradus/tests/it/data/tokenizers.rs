@@ -331,6 +331,9 @@ fn files_of_sentencepiece_are_read_as_their_classes_read_them() {
         assert_eq!(tokenizer.eos_token(), special["eos_token"].as_str(), "{name}");
         assert_eq!(tokenizer.unk_token(), special["unk_token"].as_str(), "{name}");
         assert_eq!(tokenizer.vocab_size(), case["size"].as_u64().expect("a size") as usize, "{name}");
+        if let Some(id) = tokenizer.token_id("<0xE6>") {
+            assert_eq!(tokenizer.token_bytes(id), Some(vec![0xe6]), "{name}");
+        }
         for row in case["texts"].as_array().expect("texts") {
             let text = row["text"].as_str().expect("a text");
             let found = tokenizer.encode(text, true).expect("ids");
