@@ -149,12 +149,12 @@ pub fn headline(error: &PyErr) -> String {
     Python::attach(|py| error.value(py).str().map_or_else(|_| error.to_string(), |_| error.to_string()))
 }
 
-/// Describes why a callable returned no usable answer.
-fn failed(why: NoAnswer, limit: Duration) -> RewardError {
+/// Describes why a callable returned no usable answer. `argument` sets its time limit.
+fn failed(why: NoAnswer, limit: Duration, argument: &str) -> RewardError {
     match why {
         NoAnswer::Interrupted => RewardError::interrupted(),
         NoAnswer::TimedOut => RewardError::new(format!("no answer after {} s", limit.as_secs_f64()))
-            .with_hint("raise `timeout_s`, or find out why the function hangs; it was left running"),
+            .with_hint(format!("raise `{argument}`, or find out why the function hangs; it was left running")),
     }
 }
 
@@ -204,7 +204,7 @@ impl Reward for PyReward {
         let lengths = rollouts.rollouts.iter().map(|rollout| rollout.completion_ids.len());
         let fail = |error: RewardError| vec![Err(error); rollouts.len()];
         match called {
-            Err(why) => fail(failed(why, self.limit)),
+            Err(why) => fail(failed(why, self.limit, "reward_timeout_s")),
             Ok(Err(error)) => {
                 let message = headline(&error);
                 self.shared.keep(error);
@@ -294,7 +294,7 @@ impl Metric for PyMetric {
             is_interrupted: error.is_interrupted,
         };
         let parts = match called {
-            Err(why) => return Err(refused(failed(why, self.limit))),
+            Err(why) => return Err(refused(failed(why, self.limit, "timeout_s"))),
             Ok(Err(error)) => {
                 let message = headline(&error);
                 self.shared.keep(error);
@@ -332,7 +332,7 @@ impl PostProcessor for PyPostProcessor {
         let error = match called {
             Ok(Ok(text)) => return text,
             Ok(Err(error)) => error,
-            Err(why) => pyo3::exceptions::PyTimeoutError::new_err(failed(why, self.limit).message),
+            Err(why) => pyo3::exceptions::PyTimeoutError::new_err(failed(why, self.limit, "timeout_s").message),
         };
         self.shared.keep(error);
         self.shared.interrupt.raise();
@@ -374,7 +374,7 @@ impl Task for PyTask {
                 return Err(gradus::Error::input(format!(
                     "the task `{}`: {}",
                     self.name,
-                    failed(why, self.limit).message
+                    failed(why, self.limit, "timeout_s").message
                 )));
             }
             Ok(Err(error)) => return Err(stops(&self.shared, error)),

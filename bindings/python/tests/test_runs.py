@@ -196,7 +196,7 @@ def test_a_reward_that_hangs_has_a_time_limit(tmp_path: Path, gpt2: Path, prompt
         release.wait()
         return [0.0] * len(completions)
 
-    with pytest.raises(gradus.RewardError, match="no answer after 0.3 s"):
+    with pytest.raises(gradus.RewardError, match="no answer after 0.3 s(.|\n)*raise `reward_timeout_s`"):
         gradus.grpo(gpt2, prompts, reward=hangs, reward_timeout_s=0.3, output_dir=tmp_path / "run", **ONLINE)
     release.set()
 
@@ -415,6 +415,22 @@ def test_keys_of_earlier_versions_are_read_from_files_and_named_as_arguments(tmp
     with pytest.warns(FutureWarning, match="`method.ppo.part_size` is now `method.ppo.quirks.part_size`"):
         run = gradus.run(file, progress=False)
     assert "quirks:\n" in (run.path / "config.yml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("printed", "expected"),
+    [
+        ("pass `--model`", "pass `model`"),
+        ("use `--adapter DIR` or `--chat-template NAME|FILE`", "use `adapter=DIR` or `chat_template=NAME|FILE`"),
+        ("pass `--max-new-tokens 128` or less", "pass `max_new_tokens=128` or less"),
+        ("`--truncate right` cuts", '`truncate="right"` cuts'),
+        ("`--column chosen=YOURS --column rejected=YOURS`", '`column=["chosen=YOURS", "rejected=YOURS"]`'),
+        ("`--column prompt=question`", '`column="prompt=question"`'),
+        ("`gradus runs list --json` lists them", "`gradus runs list --json` lists them"),
+    ],
+)
+def test_advice_is_what_python_code_can_say(printed: str, expected: str) -> None:
+    assert in_python(printed) == expected and in_python(expected) == expected
 
 
 def test_errors_have_the_text_of_the_command_line(tmp_path: Path, gpt2: Path) -> None:

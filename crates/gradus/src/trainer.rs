@@ -337,8 +337,7 @@ fn at_least_zero(name: &str, value: f64) -> Result<()> {
 fn within(name: &str, value: f64, fits: bool, needed: &str) -> Result<()> {
     match fits && (value as f32).is_finite() {
         true => Ok(()),
-        false => Err(Error::input(format!("`{name}` is {value:?}, but {needed} is needed"))
-            .with_hint("correct it; the weights were not changed")),
+        false => Err(Error::input(format!("`{name}` is {value:?}, but {needed} is needed"))),
     }
 }
 

@@ -9,13 +9,37 @@ from __future__ import annotations
 import re
 from typing import Any
 
-#: A flag in quotes or at the beginning of a line, optionally with a placeholder: `--max-steps`, `--adapter DIR`. Whole commands
-#: (`gradus runs list --json`) are kept.
+#: A flag, optionally with a value: --max-steps, --max-steps 3, --adapter=DIR.
+_ONE = r"--[a-z][a-z0-9-]*(?:[ =][^\s`-][^\s`]*)?"
+_PARTS = re.compile(r"--([a-z][a-z0-9-]*)(?:[ =]([^\s`-][^\s`]*))?")
+
+#: Flags alone in backticks: `--max-steps 3`, `--column chosen=A --column rejected=B`. Whole commands (`gradus runs list --json`) are kept.
+_FLAGS = re.compile(rf"`({_ONE}(?: {_ONE})*)`")
+
+#: A flag in other quotes, at the beginning of a line, or before other words; optionally with a placeholder.
 _FLAG = re.compile(r"(?:(?<=[`'])|^ *)--([a-z][a-z0-9-]*)(?: (?=[A-Z]+[`']))?", re.MULTILINE)
+
+#: Values that Python code has without quotes: numbers, and placeholders such as DIR or NAME|FILE.
+_BARE = re.compile(r"[0-9]+(\.[0-9]+)?(e-?[0-9]+)?|[A-Z][A-Z_|]*")
+
+
+def _arguments(found: re.Match[str]) -> str:
+    """Return flags in backticks as arguments. A flag that is repeated has a list."""
+    values: dict[str, list[str]] = {}
+    for one in _PARTS.finditer(found[1]):
+        own = values.setdefault(one[1].replace("-", "_"), [])
+        if one[2] is not None:
+            own.append(one[2] if _BARE.fullmatch(one[2]) else f'"{one[2]}"')
+    parts: list[str] = []
+    for name, given in values.items():
+        value = f"[{', '.join(given)}]" if len(given) > 1 else "".join(given)
+        parts.append(f"{name}={value}" if value else name)
+    return f"`{', '.join(parts)}`"
 
 
 def in_python(text: str) -> str:
-    """Return a text of the command line with ``max_steps`` instead of ``--max-steps``."""
+    """Return a text of the command line with ``max_steps`` instead of ``--max-steps``, and ``max_steps=3`` instead of ``--max-steps 3``."""
+    text = _FLAGS.sub(_arguments, text)
     return _FLAG.sub(lambda found: found[1].replace("-", "_") + ("=" if found[0].endswith(" ") else ""), text)
 
 

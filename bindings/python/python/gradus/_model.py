@@ -204,7 +204,8 @@ class Model:
     def logprobs(self, prompts: Sequence[Prompt], completions: Sequence[str | Sequence[int]]) -> list[Any]:
         """Return the log-probabilities of the tokens of each completion after its prompt, at temperature 1, in nats; one array per row.
 
-        A completion given as text is tokenized separately from its prompt.
+        A completion given as text is tokenized separately from its prompt. With a tokenizer of SentencePiece, the tokens may differ from
+        those of the whole text: use :meth:`score`, or pass ids.
         """
         if len(prompts) != len(completions):
             raise ValueError(f"there are {len(prompts)} prompts, but {len(completions)} completions")

@@ -331,6 +331,9 @@ fn files_of_sentencepiece_are_read_as_their_classes_read_them() {
         assert_eq!(tokenizer.eos_token(), special["eos_token"].as_str(), "{name}");
         assert_eq!(tokenizer.unk_token(), special["unk_token"].as_str(), "{name}");
         assert_eq!(tokenizer.vocab_size(), case["size"].as_u64().expect("a size") as usize, "{name}");
+        if let Some(id) = tokenizer.token_id("<0xE6>") {
+            assert_eq!(tokenizer.token_bytes(id), Some(vec![0xe6]), "{name}");
+        }
         for row in case["texts"].as_array().expect("texts") {
             let text = row["text"].as_str().expect("a text");
             let found = tokenizer.encode(text, true).expect("ids");
@@ -401,6 +404,8 @@ fn byt5_reads_bytes_and_has_no_file() {
     assert_eq!(ids("<extra_id_0> b"), [259, 35, 101, 1]);
     assert_eq!((tokenizer.vocab_size(), tokenizer.token_id("<extra_id_124>")), (384, Some(383)));
     assert_eq!((tokenizer.eos_id(), tokenizer.pad_token(), tokenizer.appends_eos()), (Some(1), Some("<pad>"), true));
+    // The two bytes of `Ü`; a special token is text.
+    assert_eq!([198, 159, 1].map(|id| tokenizer.token_bytes(id)), [Some(vec![0xc3]), Some(vec![0x9c]), None]);
     let every: String = ('\u{0}'..'\u{800}').collect();
     assert_eq!(tokenizer.decode(&ids(&every), true).expect("text"), every);
     assert_eq!(tokenizer.decode(&[4, 0, 1, 100, 259], true).expect("text"), "\u{1}a");
