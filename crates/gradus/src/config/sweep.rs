@@ -288,12 +288,7 @@ fn drawn(random: &RandomConfig) -> std::result::Result<Vec<Settings>, String> {
 
 /// Returns true if `key` takes only whole numbers.
 fn is_whole(schema: &Schema, key: &str) -> bool {
-    let mut shape = schema.root();
-    for part in key.split('.') {
-        let Some(field) = schema.fields(shape).iter().find(|field| field.name == part) else { return false };
-        shape = &field.shape;
-    }
-    matches!(schema.resolve(shape), Shape::Integer { .. })
+    schema.field(key).is_some_and(|field| matches!(schema.resolve(&field.shape), Shape::Integer { .. }))
 }
 
 /// Rounds to three significant digits, so that names stay short; in a narrow range from `low` to `high`, to as many more as
