@@ -75,7 +75,8 @@ fn landlocked(bounds: &Bounds) -> Result<RulesetStatus, landlock::RulesetError> 
     Ok(status.ruleset)
 }
 
-/// System calls that fail with `EPERM`: the network, processes, file permissions, other processes, priorities, special memory, and system settings.
+/// System calls that fail with `EPERM`: the network, processes, file permissions, other processes, priorities, special memory, and system
+/// settings.
 const REFUSED: &[i64] = &[
     libc::SYS_socket,
     libc::SYS_connect,
