@@ -15,6 +15,7 @@ mod disentangled;
 mod dropout;
 #[cfg(test)]
 mod emulated;
+mod extras;
 mod kernel;
 mod mask;
 #[cfg(test)]
@@ -36,6 +37,7 @@ pub(crate) use bias::{DistanceBias, add};
 pub use bias::{PositionBias, PositionBuckets};
 pub use disentangled::{Relative, attention_disentangled};
 pub use dropout::AttentionDropout;
+pub use extras::AttentionExtras;
 use kernel::Attention;
 pub use mask::Mask;
 pub use shape::AttentionShape;
@@ -202,15 +204,6 @@ fn on_gpu(
         Some(batch) => crate::gpu::attention::attention(qkv, extras, batch, shape),
         None => Err(qkv),
     }
-}
-
-/// Optional additions to plain attention.
-#[derive(Debug, Clone, Default)]
-pub struct AttentionExtras {
-    /// A learned bias of the scores by distance.
-    pub bias: Option<PositionBias>,
-    /// Dropout of probabilities.
-    pub dropout: Option<AttentionDropout>,
 }
 
 fn within(qkv: [Tensor<2>; 3], extras: AttentionExtras, segments: &Segments, shape: AttentionShape) -> Tensor<2> {
