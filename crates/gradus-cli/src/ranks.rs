@@ -14,6 +14,8 @@ use crate::report;
 
 /// Time that a failed rank waits for the first rank to report the error.
 const LAST_WORDS: Duration = Duration::from_secs(30);
+/// Time for the launcher to forward what this process has printed. An abort ends the launcher's own processes, too.
+const FORWARDING: Duration = Duration::from_millis(500);
 
 /// Adds `--ranks` and `--rank-timeout` to a command that trains.
 pub fn arguments() -> [Arg; 2] {
@@ -219,6 +221,7 @@ impl Joined {
             }
             Err(error) if ranks.is_first() => {
                 let code = report::finish(Err(error), out);
+                std::thread::sleep(FORWARDING);
                 ranks.abort(i32::from(code))
             }
             Err(error) => {
@@ -226,6 +229,7 @@ impl Joined {
                 // The first rank reports the error and ends this process.
                 std::thread::sleep(LAST_WORDS);
                 let code = report::finish(Err(error.context(format!("rank {}", ranks.rank()))), out);
+                std::thread::sleep(FORWARDING);
                 ranks.abort(i32::from(code))
             }
         }

@@ -90,13 +90,18 @@ fn methods_are_compared_and_finished_runs_too() {
 
     // Finished runs are kept, with the settings that they have.
     let numbers = test.read("two/comparison/comparison.md");
-    let resume = [&arguments[..], &["--resume"]].concat();
+    let resume = [&["compare", "--quiet", "--resume"][..], &shared, &own].concat();
     for (flag, value, key) in [
         ("--seed", "7", "train.seed"),
         ("--max-steps", "2", "train.max_steps"),
         ("--learning-rate", "1", "train.learning_rate"),
     ] {
-        let run = test.run(&[&resume[..], &[flag, value]].concat());
+        let mut changed = resume.clone();
+        match changed.iter().position(|argument| *argument == flag) {
+            Some(at) => changed[at + 1] = value,
+            None => changed.extend([flag, value]),
+        }
+        let run = test.run(&changed);
         assert_eq!(run.code, 2, "{}", run.stderr);
         for method in ["dpo", "grpo"] {
             let found = format!("but the run in `two/{method}` was started with ");
