@@ -78,7 +78,7 @@ pub fn open(path: &Path) -> Result<Rows> {
     let mut plain = BufReader::with_capacity(1 << 16, File::open(path).map_err(|e| Error::io(path, e))?);
     let head = plain.fill_buf().map_err(|e| Error::io(path, e))?;
     let gzip = head.starts_with(&[0x1f, 0x8b]);
-    if let Some((_, name, command)) = COMPRESSIONS.iter().find(|(magic, ..)| head.starts_with(magic)) {
+    if let Some(Compression { name, command, .. }) = UNREAD.iter().find(|unread| head.starts_with(unread.magic)) {
         return Err(Error::data(path, None, format!("compressed with {name}, which gradus does not read"))
             .with_hint(format!("decompress it first: `{command} FILE`; gzip files can be read directly")));
     }
@@ -186,14 +186,28 @@ impl Iterator for Lines {
     }
 }
 
-/// First bytes of files with a compression that is not read, its name, and the command that removes it.
-const COMPRESSIONS: [(&[u8], &str, &str); 5] = [
-    (&[0x28, 0xb5, 0x2f, 0xfd], "zstd", "zstd -d"),
-    (&[0xfd, b'7', b'z', b'X', b'Z', 0], "xz", "xz -d"),
-    (b"BZh", "bzip2", "bzip2 -d"),
-    (b"PK\x03\x04", "zip", "unzip"),
-    (&[0x04, 0x22, 0x4d, 0x18], "LZ4", "lz4 -d"),
+/// A compression that is not read.
+struct Compression {
+    extension: &'static str,
+    /// First bytes of a file.
+    magic: &'static [u8],
+    name: &'static str,
+    /// Command that removes it.
+    command: &'static str,
+}
+
+const UNREAD: [Compression; 5] = [
+    Compression { extension: "zst", magic: &[0x28, 0xb5, 0x2f, 0xfd], name: "zstd", command: "zstd -d" },
+    Compression { extension: "xz", magic: &[0xfd, b'7', b'z', b'X', b'Z', 0], name: "xz", command: "xz -d" },
+    Compression { extension: "bz2", magic: b"BZh", name: "bzip2", command: "bzip2 -d" },
+    Compression { extension: "zip", magic: b"PK\x03\x04", name: "zip", command: "unzip" },
+    Compression { extension: "lz4", magic: &[0x04, 0x22, 0x4d, 0x18], name: "LZ4", command: "lz4 -d" },
 ];
+
+/// Returns whether a file name ends with that of a compression that is not read.
+pub(super) fn has_unread_compression(path: &Path) -> bool {
+    extension(path).is_some_and(|found| UNREAD.iter().any(|unread| unread.extension == found))
+}
 
 /// Returns the lower-case extension without `.gz`.
 pub(super) fn extension(path: &Path) -> Option<String> {

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::reader::extension;
+use super::reader::{extension, has_unread_compression};
 use super::saved;
 use crate::{Error, Result};
 
@@ -95,11 +95,10 @@ pub(super) fn is_data_file(path: &Path) -> bool {
         ["dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json", "config.json"];
     const NAMES: [&str; 12] =
         ["jsonl", "jsonlines", "jl", "ndjson", "json", "csv", "tsv", "parquet", "parq", "pq", "arrow", "feather"];
-    const COMPRESSIONS: [&str; 5] = ["zst", "xz", "bz2", "zip", "lz4"];
     let described = path.file_name().and_then(|n| n.to_str()).is_some_and(|n| DESCRIPTIONS.contains(&n));
     let is_named = |path: &Path| extension(path).is_some_and(|extension| NAMES.contains(&&*extension));
-    let is_compressed = extension(path).is_some_and(|extension| COMPRESSIONS.contains(&&*extension));
-    (is_named(path) || is_compressed && is_named(&path.with_extension(""))) && !described && !saved::is_cache(path)
+    let is_data = is_named(path) || has_unread_compression(path) && is_named(&path.with_extension(""));
+    is_data && !described && !saved::is_cache(path)
 }
 
 /// Returns whether a file name marks a text file. Next to data files, a text file is a description of them.
