@@ -4,11 +4,12 @@
 //! `x…` is kept and `a(x…)` is computed again. This saves a third to a half of a feed-forward layer's memory for less than a hundredth of
 //! its arithmetic.
 
+use burn::backend::DispatchTensor;
 use burn::tensor::Tensor;
 
 use crate::fused::{Dense, Op, apply, supports};
 use crate::geglu::{self, geglu};
-use crate::linear::{Layout, Linear, linear};
+use crate::linear::{Layout, Linear, Operands, linear};
 use crate::product::Precision;
 use crate::relu::{self, relu};
 use crate::swiglu::{self, swiglu};
@@ -38,28 +39,68 @@ impl Activated {
         }
     }
 
+    /// Like [`tensor`](Self::tensor), between the products that `operands` describes.
+    pub fn tensor_between(self, operands: Operands) -> Tensor<2> {
+        #[cfg(feature = "gpu")]
+        {
+            use crate::gpu::{GpuOp, activation::Between};
+            let op = Between(self.activation(), operands);
+            let (device, dtype) = self.place();
+            if crate::fused::gpu(&device).is_some_and(|gpu| op.supports(&gpu, dtype)) {
+                return crate::fused::apply_on_gpu(op, self.into_inputs());
+            }
+        }
+        // Only GPUs have operands of another type.
+        let _ = operands;
+        self.tensor()
+    }
+
     /// Multiplies the activation by the weight and adds the bias. Equals [`linear`] of [`tensor`](Self::tensor) to the bit, with the same
     /// gradients, but needs less memory. Shapes are those of [`linear`], and all inputs carry gradient.
-    pub fn linear(self, weight: Tensor<2>, bias: Option<Tensor<1>>, layout: Layout, precision: Precision) -> Tensor<2> {
-        let activation = match &self {
+    ///
+    /// `inputs` is the precision of the linear layers that made the inputs, as in [`Operands::input`].
+    pub fn linear(
+        self,
+        weight: Tensor<2>,
+        bias: Option<Tensor<1>>,
+        layout: Layout,
+        precision: Precision,
+        inputs: Precision,
+    ) -> Tensor<2> {
+        let op = LinearOfActivation { activation: self.activation(), linear: Linear { layout, precision }, inputs };
+        if !supports(&op, &weight.device(), weight.dtype()) {
+            return linear(self.tensor(), weight, bias, layout, precision);
+        }
+        let mut inputs = self.into_inputs();
+        inputs.push(weight.into_dispatch());
+        inputs.extend(bias.map(Tensor::into_dispatch));
+        apply(op, inputs)
+    }
+
+    fn activation(&self) -> Activation {
+        match self {
             Self::Gelu(form, _) => Activation::Gelu(*form),
             Self::Relu(_) => Activation::Relu,
             Self::Swiglu(..) => Activation::Swiglu,
             Self::Geglu(form, ..) => Activation::Geglu(*form),
-        };
-        let op = LinearOfActivation { activation, linear: Linear { layout, precision } };
-        if !supports(&op, &weight.device(), weight.dtype()) {
-            return linear(self.tensor(), weight, bias, layout, precision);
         }
-        let mut inputs: Vec<_> = match self {
+    }
+
+    /// Device and type of its inputs.
+    #[cfg(feature = "gpu")]
+    fn place(&self) -> (burn::tensor::Device, burn::tensor::DType) {
+        match self {
+            Self::Gelu(_, x) | Self::Relu(x) | Self::Swiglu(x, _) | Self::Geglu(_, x, _) => (x.device(), x.dtype()),
+        }
+    }
+
+    fn into_inputs(self) -> Vec<DispatchTensor> {
+        match self {
             Self::Gelu(_, x_nd) | Self::Relu(x_nd) => vec![x_nd.into_dispatch()],
             Self::Swiglu(gate_nd, up_nd) | Self::Geglu(_, gate_nd, up_nd) => {
                 vec![gate_nd.into_dispatch(), up_nd.into_dispatch()]
             }
-        };
-        inputs.push(weight.into_dispatch());
-        inputs.extend(bias.map(Tensor::into_dispatch));
-        apply(op, inputs)
+        }
     }
 }
 
@@ -103,6 +144,9 @@ impl Activation {
 pub(crate) struct LinearOfActivation {
     pub(crate) activation: Activation,
     pub(crate) linear: Linear,
+    /// Precision of the products that made the inputs, for GPUs.
+    #[cfg_attr(not(feature = "gpu"), expect(dead_code, reason = "only GPUs have operands of another type"))]
+    pub(crate) inputs: Precision,
 }
 
 impl LinearOfActivation {
@@ -175,7 +219,7 @@ mod tests {
                     let parameters = |x: &[Tensor<2>]| (x[arity].clone(), Some(x[arity + 1].clone().reshape([out])));
                     let fused = all(&inputs, |x| {
                         let (weight, bias) = parameters(x);
-                        make(x).linear(weight, bias, layout, Precision::F32)
+                        make(x).linear(weight, bias, layout, Precision::F32, Precision::F32)
                     });
                     let separate = all(&inputs, |x| {
                         let (weight, bias) = parameters(x);

@@ -64,7 +64,7 @@ pub use adamw::{AdamWStep, AdamWUpdate, Int8Moments, adamw, adamw_each};
 pub use attention::{
     AttentionDropout, AttentionExtras, AttentionShape, Mask, PositionBias, PositionBuckets, Relative, attention,
     attention_across, attention_across_with, attention_biased, attention_disentangled, attention_dropping,
-    attention_fused, attention_fused_dropping, attention_with,
+    attention_fused, attention_fused_dropping, attention_operands, attention_with,
 };
 pub use decode::{CacheRow, LayerCache};
 pub use draw::{Draw, DrawChoice, Drawn, draw, draws};
@@ -82,14 +82,14 @@ pub use gpu::memory::{DeviceMemory, device_memory};
 pub use gpu::{cuda_sources, offline::Source as CudaSource};
 pub use gradient::{add_gradient, flat_gradient, sum_of_squares};
 pub use host::{HostValues, host_values};
-pub use linear::{Layout, linear, operand};
+pub use linear::{Layout, Operands, linear, operand};
 pub use low_rank::low_rank;
 pub use matmul::matmul;
-pub use norm::{layer_norm, rms_norm};
+pub use norm::{layer_norm, layer_norm_between, rms_norm, rms_norm_between};
 pub use product::{Precision, Quantization, WeightFormat};
 pub use quantized::{Absmax, BLOCK, Int8, NESTED_BLOCK, NF4_MAP, NestedAbsmax, Nf4, Quantized};
 pub use recompute::{branch, recompute, recompute_of};
-pub use rope::rope;
+pub use rope::{rope, rope_between};
 pub use segments::{CrossSegments, Segment, Segments};
 pub use simd::{exp_or_zero, maximum, sum_exp};
 pub use softcap::softcap;

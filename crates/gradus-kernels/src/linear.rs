@@ -38,10 +38,24 @@ pub fn linear(
     apply(op, inputs)
 }
 
+/// Tensors at both ends of an operation that products read, with the precision of these products.
+///
+/// A GPU writes such a tensor as an operand of the products, so that no product has to convert it. The numbers are those that the products
+/// would have read anyway. Other devices ignore this. The default, f32, converts nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Operands {
+    /// Precision of the linear layers that read the result. Only they may read it: [`linear`], [`low_rank`](crate::low_rank),
+    /// [`FrozenWeight`](crate::FrozenWeight), and attention for queries and keys. Its gradient is in f32.
+    pub result: Precision,
+    /// Precision of the linear layers that made the input. They have no bias, and nothing else reads their results. Their backward pass
+    /// reads the gradient of the input.
+    pub input: Precision,
+}
+
 /// Converts the input of several linear layers once to the type in which their products hold it, `[N, in]` to `[N, in]`. The input
 /// carries gradient, which passes unchanged, in f32.
 ///
-/// Only [`linear`] and [`FrozenWeight::apply`](crate::FrozenWeight::apply) take the result. It is `x_nd` itself on devices whose products
+/// Only linear layers take the result, as in [`Operands::result`]. It is `x_nd` itself on devices whose products
 /// do not hold their operands in bf16, and on the CPU, whose products convert them while packing.
 pub fn operand(x_nd: Tensor<2>, precision: Precision) -> Tensor<2> {
     #[cfg(feature = "gpu")]

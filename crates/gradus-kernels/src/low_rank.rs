@@ -56,11 +56,11 @@ fn reference(x_nd: Tensor<2>, a_rd: Tensor<2>, b_or: Tensor<2>, scale: f32) -> T
 }
 
 #[derive(Debug)]
-struct LowRank {
+pub(crate) struct LowRank {
     /// Layer whose output the low-rank part is added to, if any.
-    base: Option<FrozenWeight>,
-    scale: f32,
-    precision: Precision,
+    pub(crate) base: Option<FrozenWeight>,
+    pub(crate) scale: f32,
+    pub(crate) precision: Precision,
 }
 
 /// View of a tensor as a matrix.
@@ -106,6 +106,11 @@ impl Op for LowRank {
         ];
         gradients.extend(needed.get(3).map(|&needed| needed.then(|| grad.column_sums())));
         gradients
+    }
+
+    #[cfg(feature = "gpu")]
+    fn on_gpu(&self) -> Option<&dyn crate::gpu::GpuOp> {
+        Some(self)
     }
 }
 

@@ -7,6 +7,7 @@
 use burn::tensor::Tensor;
 
 use crate::fused::{Dense, Op, apply, supports};
+use crate::linear::Operands;
 use crate::parts::{in_parts, one_in_parts, part_of};
 use crate::simd::simd;
 
@@ -15,7 +16,18 @@ const ROWS: usize = 32;
 
 /// Layer norm of each row of `x_nd`, `[N, D]` to `[N, D]`; `weight_d` is γ and `bias_d` is β, both `[D]`. All inputs carry gradient.
 pub fn layer_norm(x_nd: Tensor<2>, weight_d: Tensor<1>, bias_d: Tensor<1>, epsilon: f64) -> Tensor<2> {
-    let norm = Norm { epsilon, centered: true };
+    layer_norm_between(x_nd, weight_d, bias_d, epsilon, Operands::default())
+}
+
+/// Like [`layer_norm`], between the products that `operands` describes.
+pub fn layer_norm_between(
+    x_nd: Tensor<2>,
+    weight_d: Tensor<1>,
+    bias_d: Tensor<1>,
+    epsilon: f64,
+    operands: Operands,
+) -> Tensor<2> {
+    let norm = Norm { epsilon, centered: true, operands };
     if !supports(&norm, &x_nd.device(), x_nd.dtype()) {
         return layer_norm_reference(x_nd, weight_d, bias_d, epsilon);
     }
@@ -25,7 +37,12 @@ pub fn layer_norm(x_nd: Tensor<2>, weight_d: Tensor<1>, bias_d: Tensor<1>, epsil
 
 /// RMS norm of each row of `x_nd`, `[N, D]` to `[N, D]`; `weight_d` is γ, `[D]`. Both inputs carry gradient.
 pub fn rms_norm(x_nd: Tensor<2>, weight_d: Tensor<1>, epsilon: f64) -> Tensor<2> {
-    let norm = Norm { epsilon, centered: false };
+    rms_norm_between(x_nd, weight_d, epsilon, Operands::default())
+}
+
+/// Like [`rms_norm`], between the products that `operands` describes.
+pub fn rms_norm_between(x_nd: Tensor<2>, weight_d: Tensor<1>, epsilon: f64, operands: Operands) -> Tensor<2> {
+    let norm = Norm { epsilon, centered: false, operands };
     if !supports(&norm, &x_nd.device(), x_nd.dtype()) {
         return rms_norm_reference(x_nd, weight_d, epsilon);
     }
@@ -53,6 +70,9 @@ pub(crate) struct Norm {
     pub(crate) epsilon: f64,
     /// Whether the mean is subtracted first, as in layer norm.
     pub(crate) centered: bool,
+    /// For GPUs.
+    #[cfg_attr(not(feature = "gpu"), expect(dead_code, reason = "only GPUs have operands of another type"))]
+    pub(crate) operands: Operands,
 }
 
 /// Lanes of the sums over a row.

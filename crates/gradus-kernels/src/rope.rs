@@ -8,6 +8,7 @@
 use burn::tensor::Tensor;
 
 use crate::fused::{Dense, Op, apply, supports};
+use crate::linear::Operands;
 use crate::parts::{one_in_parts, part_of};
 use crate::table::Table;
 
@@ -19,11 +20,25 @@ use crate::table::Table;
 /// # Panics
 /// If the tables do not fit the tokens.
 pub fn rope(x_nd: Tensor<2>, cos: &Table<f32>, sin: &Table<f32>, head_dim: usize) -> Tensor<2> {
+    rope_between(x_nd, cos, sin, head_dim, Operands::default())
+}
+
+/// Like [`rope`], between the products that `operands` describes.
+///
+/// # Panics
+/// As [`rope`].
+pub fn rope_between(
+    x_nd: Tensor<2>,
+    cos: &Table<f32>,
+    sin: &Table<f32>,
+    head_dim: usize,
+    operands: Operands,
+) -> Tensor<2> {
     let [n, d] = x_nd.dims();
     assert_eq!(d % head_dim, 0, "whole heads");
     let half = cos.len() / n.max(1);
     assert!(cos.len() == sin.len() && cos.len() == n * half && 2 * half <= head_dim, "as many angles for each token");
-    let rope = Rope { cos: cos.clone(), sin: sin.clone(), head_dim };
+    let rope = Rope { cos: cos.clone(), sin: sin.clone(), head_dim, operands };
     if supports(&rope, &x_nd.device(), x_nd.dtype()) {
         apply(rope, vec![x_nd.into_dispatch()])
     } else {
@@ -54,6 +69,9 @@ pub(crate) struct Rope {
     pub(crate) cos: Table<f32>,
     pub(crate) sin: Table<f32>,
     pub(crate) head_dim: usize,
+    /// For GPUs.
+    #[cfg_attr(not(feature = "gpu"), expect(dead_code, reason = "only GPUs have operands of another type"))]
+    pub(crate) operands: Operands,
 }
 
 impl Rope {

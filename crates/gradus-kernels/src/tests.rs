@@ -139,7 +139,7 @@ fn products(n: usize) -> Vec<Kernel> {
         let inputs = vec![leaf([n, 70], 1), leaf([n, 70], 4), leaf(weight, 2), leaf([1, 35], 3)];
         kernels.push(Kernel::new("linear of swiglu", inputs, move |x| {
             let activated = Activated::Swiglu(x[0].clone(), x[1].clone());
-            activated.linear(x[2].clone(), Some(row(&x[3])), layout, Precision::F32)
+            activated.linear(x[2].clone(), Some(row(&x[3])), layout, Precision::F32, Precision::F32)
         }));
         for (name, format) in [
             ("frozen linear", WeightFormat::F32),

@@ -54,6 +54,16 @@ impl Buffers {
         self.floats(&vec![f32::NAN; n])
     }
 
+    /// Space for `n` numbers in bf16 that a kernel writes.
+    fn room_for_halves(self, n: usize) -> Self {
+        self.halves(&vec![f32::NAN; n])
+    }
+
+    fn halves_at(&self, i: usize) -> Vec<f32> {
+        let number = |bytes: &[u8]| u32::from(u16::from_le_bytes(bytes.try_into().expect("two"))) << 16;
+        self.0[i].chunks(2).map(|bytes| f32::from_bits(number(bytes))).collect()
+    }
+
     fn values(&self, i: usize) -> Vec<f32> {
         self.0[i].chunks(4).map(|bytes| f32::from_le_bytes(bytes.try_into().expect("four"))).collect()
     }
@@ -116,9 +126,9 @@ fn agrees(name: &str, batch: &Batch, heads: &Heads, program: &Path, is_late: boo
     let tiles = batch.tiles(TILE);
     let [of_queries, of_keys] = [tiles.queries.len() / QUERY_WORDS, tiles.keys.len() / KEY_WORDS];
     let operands = || Buffers::default().halves(&q).halves(&k).halves(&v);
-    let done = operands().words(&tiles.queries).room(n * width).room(n * shape.heads);
+    let done = operands().words(&tiles.queries).room_for_halves(n * width).room(n * shape.heads);
     let done = done.run(program, 0, [of_queries, shape.heads], is_late, heads);
-    let (out, log_sums) = (done.values(4), done.values(5));
+    let (out, log_sums) = (done.halves_at(4), done.values(5));
     let far = |what: &str, found: &[f32], expected: &[f32], most: f64| {
         let off = distance(found, expected);
         assert!(off <= most, "{name}, {what}, copies {}: {off:.1e} off", if is_late { "late" } else { "at once" });

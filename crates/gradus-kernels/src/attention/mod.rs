@@ -31,7 +31,7 @@ mod tests;
 pub(crate) mod tiles;
 mod unit;
 
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Tensor};
 
 pub(crate) use bias::{DistanceBias, add};
 pub use bias::{PositionBias, PositionBuckets};
@@ -45,6 +45,7 @@ use spans::KeySpans;
 
 use crate::embedding::embedding;
 use crate::fused::{apply, is_cpu};
+use crate::product::Precision;
 use crate::segments::{CrossSegments, Segments};
 #[cfg(feature = "gpu")]
 use tiles::Batch;
@@ -64,6 +65,19 @@ pub fn attention(
     shape: AttentionShape,
 ) -> Tensor<2> {
     within([q_nd, k_nd, v_nd], AttentionExtras::default(), segments, shape)
+}
+
+/// Precision in which attention of `shape`, without a bias, reads queries and keys on `device`: the precision to compute them in, as
+/// [`Operands::result`](crate::Operands). It is f32 on the CPU, and without tensor cores for this shape.
+///
+/// The result of attention then is such an operand, too, so only linear layers may read it.
+pub fn attention_operands(shape: &AttentionShape, device: &Device) -> Precision {
+    #[cfg(feature = "gpu")]
+    if let Some(gpu) = crate::fused::gpu(device) {
+        return crate::gpu::attention::precision_of_operands(shape, &gpu);
+    }
+    let _ = (shape, device);
+    Precision::F32
 }
 
 /// Computes [`attention`] with a bias, dropout, both or neither. Shapes are those of [`attention`]. The three tensors and the bias carry

@@ -3,16 +3,19 @@
 
 use burn::backend::TensorMetadata;
 use burn::tensor::DType;
+use burn_cubecl::CubeDevice;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::product::held;
+use super::product::{held, narrower};
 use super::{
-    EACH, GpuOp, UNITS, arg, element, elements, empty, empty_like, grid_of_groups, grid_of_units, nth_element,
+    EACH, GpuOp, UNITS, arg, element, elements, empty, empty_f32, empty_like, grid_of_groups, grid_of_units,
+    nth_element,
 };
 use crate::activation::Activation;
 use crate::geglu::Geglu;
 use crate::gelu::{CUBIC, FRAC_1_SQRT_2_PI, Gelu, GeluOp, SQRT_2_OVER_PI, TAIL};
+use crate::linear::Operands;
 use crate::product::Precision;
 use crate::relu::Relu;
 use crate::softcap::Softcap;
@@ -100,17 +103,23 @@ fn curve_forward<F: Float, G: Float>(
     }
 }
 
+/// Computes the gradient of `x` and, with `has_value`, the curve again. Otherwise nothing is written to `value`.
 #[cube(launch)]
-fn curve_backward<F: Float>(
+fn curve_backward<F: Float, G: Float, V: Float>(
     x: &[F],
     grad: &[F],
-    grad_x: &mut [F],
+    grad_x: &mut [G],
+    value: &mut [V],
     #[comptime] curve: Curve,
-    #[define(F)] _dtype: ElemType,
+    #[comptime] has_value: bool,
+    #[define(F, G, V)] _dtypes: [ElemType; 3],
 ) {
     if ABSOLUTE_POS < grad_x.len() {
-        let (_value, slope) = curve_at(f32::cast_from(x[ABSOLUTE_POS]), curve);
-        grad_x[ABSOLUTE_POS] = F::cast_from(f32::cast_from(grad[ABSOLUTE_POS]) * slope);
+        let (at_x, slope) = curve_at(f32::cast_from(x[ABSOLUTE_POS]), curve);
+        grad_x[ABSOLUTE_POS] = G::cast_from(f32::cast_from(grad[ABSOLUTE_POS]) * slope);
+        if comptime!(has_value) {
+            value[ABSOLUTE_POS] = V::cast_from(at_x);
+        }
     }
 }
 
@@ -140,34 +149,42 @@ fn gated_forward<F: Float, G: Float>(
     }
 }
 
+/// Computes the gradients of `gate` and `up` and, with `has_value`, the value again. Otherwise nothing is written to `value`.
 #[cube(launch)]
-fn gated_backward<F: Float>(
+fn gated_backward<F: Float, G: Float, V: Float>(
     gate: &[F],
     up: &[F],
     grad: &[F],
-    grad_gate: &mut [F],
-    grad_up: &mut [F],
+    grad_gate: &mut [G],
+    grad_up: &mut [G],
+    value: &mut [V],
     #[comptime] curve: Curve,
-    #[define(F)] _dtype: ElemType,
+    #[comptime] has_value: bool,
+    #[define(F, G, V)] _dtypes: [ElemType; 3],
 ) {
     let mut of_gate = Array::<f32>::new(EACH);
     let mut of_up = Array::<f32>::new(EACH);
+    let mut values = Array::<f32>::new(EACH);
     #[unroll]
     for j in 0..EACH {
         let at = nth_element(j);
         if at < grad_gate.len() {
-            let g = f32::cast_from(grad[at]);
-            let (value, slope) = curve_at(f32::cast_from(gate[at]), curve);
-            of_gate[j] = g * f32::cast_from(up[at]) * slope;
-            of_up[j] = g * value;
+            let (g, other) = (f32::cast_from(grad[at]), f32::cast_from(up[at]));
+            let (at_gate, slope) = curve_at(f32::cast_from(gate[at]), curve);
+            of_gate[j] = g * other * slope;
+            of_up[j] = g * at_gate;
+            values[j] = at_gate * other;
         }
     }
     #[unroll]
     for j in 0..EACH {
         let at = nth_element(j);
         if at < grad_gate.len() {
-            grad_gate[at] = F::cast_from(of_gate[j]);
-            grad_up[at] = F::cast_from(of_up[j]);
+            grad_gate[at] = G::cast_from(of_gate[j]);
+            grad_up[at] = G::cast_from(of_up[j]);
+            if comptime!(has_value) {
+                value[at] = V::cast_from(values[j]);
+            }
         }
     }
 }
@@ -211,13 +228,35 @@ fn one(x: &CubeTensor, curve: Curve, dtype: DType) -> CubeTensor {
     y
 }
 
-fn gradient_of_one(x: &CubeTensor, grad: &CubeTensor, curve: Curve) -> CubeTensor {
-    let grad_x = empty_like(x);
+/// Types that a backward pass writes.
+#[derive(Clone, Copy)]
+struct Written {
+    gradients: DType,
+    /// Type of the activation's value, if it is computed again.
+    value: Option<DType>,
+}
+
+impl Written {
+    /// Only gradients, in the type of `x`.
+    fn gradients(x: &CubeTensor) -> Self {
+        Self { gradients: x.dtype, value: None }
+    }
+
+    /// Returns a tensor for the value like `x`. It is small if the value is not computed.
+    fn room(self, x: &CubeTensor) -> CubeTensor {
+        self.value.map_or_else(|| empty_f32(x, &[1]), |dtype| empty(x, &x.shape().to_vec(), dtype))
+    }
+}
+
+fn backward_of_one(x: &CubeTensor, grad: &CubeTensor, curve: Curve, written: Written) -> [CubeTensor; 2] {
+    let (grad_x, value) = (empty(x, &x.shape().to_vec(), written.gradients), written.room(x));
     if elements(x) > 0 {
         let (grid, units) = (grid_of_units(elements(x)), CubeDim::new_1d(UNITS));
-        curve_backward::launch(&x.client, grid, units, arg(x), arg(grad), arg(&grad_x), curve, element(x));
+        let (dtypes, has_value) = ([element(x), element(&grad_x), element(&value)], written.value.is_some());
+        let (of_x, of_grad, to_grad, to_value) = (arg(x), arg(grad), arg(&grad_x), arg(&value));
+        curve_backward::launch(&x.client, grid, units, of_x, of_grad, to_grad, to_value, curve, has_value, dtypes);
     }
-    grad_x
+    [grad_x, value]
 }
 
 /// Returns the curve at `gate`, times `up`, in `dtype`.
@@ -231,8 +270,14 @@ fn gated(gate: &CubeTensor, up: &CubeTensor, curve: Curve, dtype: DType) -> Cube
     y
 }
 
-fn gradients_of_gated(gate: &CubeTensor, up: &CubeTensor, grad: &CubeTensor, curve: Curve) -> [CubeTensor; 2] {
-    let (grad_gate, grad_up) = (empty_like(gate), empty_like(up));
+fn backward_of_gated(
+    [gate, up]: [&CubeTensor; 2],
+    grad: &CubeTensor,
+    curve: Curve,
+    written: Written,
+) -> [CubeTensor; 3] {
+    let [grad_gate, grad_up] = [gate, up].map(|x| empty(x, &x.shape().to_vec(), written.gradients));
+    let value = written.room(gate);
     if elements(gate) > 0 {
         gated_backward::launch(
             &gate.client,
@@ -243,11 +288,13 @@ fn gradients_of_gated(gate: &CubeTensor, up: &CubeTensor, grad: &CubeTensor, cur
             arg(grad),
             arg(&grad_gate),
             arg(&grad_up),
+            arg(&value),
             curve,
-            element(gate),
+            written.value.is_some(),
+            [element(gate), element(&grad_gate), element(&value)],
         );
     }
-    [grad_gate, grad_up]
+    [grad_gate, grad_up, value]
 }
 
 impl Activation {
@@ -269,13 +316,53 @@ impl Activation {
         }
     }
 
-    /// Returns the gradient of each input.
-    pub(super) fn gradients_on_gpu(self, of: &[CubeTensor], grad: &CubeTensor) -> Vec<Option<CubeTensor>> {
+    /// Returns the gradient of each input, and the value as in [`value_on_gpu`](Self::value_on_gpu).
+    ///
+    /// `inputs` is the precision of the products that made the inputs, as in [`Operands::input`].
+    pub(super) fn backward_on_gpu(
+        self,
+        of: &[CubeTensor],
+        grad: &CubeTensor,
+        precision: Precision,
+        inputs: Precision,
+    ) -> (Vec<Option<CubeTensor>>, CubeTensor) {
+        let value = Some(held(&of[0].device, precision));
+        self.written(of, grad, Written { gradients: narrower(&of[0], inputs), value })
+    }
+
+    /// Returns the gradient of each input, and room for the value.
+    fn written(self, of: &[CubeTensor], grad: &CubeTensor, written: Written) -> (Vec<Option<CubeTensor>>, CubeTensor) {
         match of {
-            [x] => vec![Some(gradient_of_one(x, grad, self.curve()))],
-            [gate, up] => gradients_of_gated(gate, up, grad, self.curve()).map(Some).into(),
+            [x] => {
+                let [grad_x, value] = backward_of_one(x, grad, self.curve(), written);
+                (vec![Some(grad_x)], value)
+            }
+            [gate, up] => {
+                let [grad_gate, grad_up, value] = backward_of_gated([gate, up], grad, self.curve(), written);
+                (vec![Some(grad_gate), Some(grad_up)], value)
+            }
             _ => unreachable!("an activation has one or two inputs"),
         }
+    }
+}
+
+/// An activation between the products that the operands describe.
+#[derive(Debug)]
+pub(crate) struct Between(pub(crate) Activation, pub(crate) Operands);
+
+impl GpuOp for Between {
+    fn supports(&self, device: &CubeDevice, dtype: DType) -> bool {
+        let is_narrow = |precision| held(device, precision) != DType::F32;
+        dtype == DType::F32 && (is_narrow(self.1.result) || is_narrow(self.1.input))
+    }
+
+    fn forward(&self, inputs: Vec<CubeTensor>) -> (CubeTensor, Vec<CubeTensor>) {
+        (self.0.value_on_gpu(&inputs, self.1.result), inputs)
+    }
+
+    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, _: &[bool]) -> Vec<Option<CubeTensor>> {
+        let gradients = narrower(&saved[0], self.1.input);
+        self.0.written(saved, &grad, Written { gradients, value: None }).0
     }
 }
 
@@ -285,7 +372,7 @@ impl GpuOp for Relu {
     }
 
     fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, _: &[bool]) -> Vec<Option<CubeTensor>> {
-        vec![Some(gradient_of_one(&saved[0], &grad, Curve::Relu))]
+        Activation::Relu.written(saved, &grad, Written::gradients(&saved[0])).0
     }
 }
 
@@ -295,7 +382,7 @@ impl GpuOp for GeluOp {
     }
 
     fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, _: &[bool]) -> Vec<Option<CubeTensor>> {
-        vec![Some(gradient_of_one(&saved[0], &grad, self.0.into()))]
+        Activation::Gelu(self.0).written(saved, &grad, Written::gradients(&saved[0])).0
     }
 }
 
@@ -305,7 +392,7 @@ impl GpuOp for Swiglu {
     }
 
     fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, _: &[bool]) -> Vec<Option<CubeTensor>> {
-        gradients_of_gated(&saved[0], &saved[1], &grad, Curve::Silu).map(Some).into()
+        Activation::Swiglu.written(saved, &grad, Written::gradients(&saved[0])).0
     }
 }
 
@@ -315,7 +402,7 @@ impl GpuOp for Geglu {
     }
 
     fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, _: &[bool]) -> Vec<Option<CubeTensor>> {
-        gradients_of_gated(&saved[0], &saved[1], &grad, self.0.into()).map(Some).into()
+        Activation::Geglu(self.0).written(saved, &grad, Written::gradients(&saved[0])).0
     }
 }
 
@@ -359,8 +446,10 @@ pub(super) fn offline(offline: &super::offline::Offline) -> Vec<super::offline::
                 [super::offline::F32, dtype],
             );
             sources.push(offline.source("activation forward", dtype, &kernel));
-            let [a, b, c] = offline.buffers();
-            let kernel = curve_backward::CurveBackward::new(settings(), device(), target(), a, b, c, curve, dtype);
+            let [a, b, c, d] = offline.buffers();
+            let types = [super::offline::F32, dtype, dtype];
+            let kernel =
+                curve_backward::CurveBackward::new(settings(), device(), target(), a, b, c, d, curve, true, types);
             sources.push(offline.source("activation backward", dtype, &kernel));
             let [a, b, c] = offline.buffers();
             let kernel = gated_forward::GatedForward::new(
@@ -374,9 +463,9 @@ pub(super) fn offline(offline: &super::offline::Offline) -> Vec<super::offline::
                 [super::offline::F32, dtype],
             );
             sources.push(offline.source("gated activation forward", dtype, &kernel));
-            let [a, b, c, d, e] = offline.buffers();
+            let ([a, b, c, d, e, f], settings) = (offline.buffers(), settings());
             let kernel =
-                gated_backward::GatedBackward::new(settings(), device(), target(), a, b, c, d, e, curve, dtype);
+                gated_backward::GatedBackward::new(settings, device(), target(), a, b, c, d, e, f, curve, true, types);
             sources.push(offline.source("gated activation backward", dtype, &kernel));
         }
         let [a, b] = offline.buffers();

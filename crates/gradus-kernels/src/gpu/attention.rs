@@ -28,12 +28,12 @@ use super::scores::{HIDDEN, key_row, score};
 use super::sums::column_sums;
 use super::tables::with_tables;
 use super::{
-    GpuOp, UNITS, Words, arg, computes, cube_of, element, empty_f32, empty_like, grid, sum_of_lanes, tensor_of, zeros,
+    GpuOp, UNITS, Words, arg, computes, cube_of, element, empty, empty_f32, empty_like, grid, sum_of_lanes, tensor_of,
+    zeros,
 };
 use crate::attention::sequence::Sequence;
 use crate::attention::tiles::{Batch, KEY_WORDS, QUERY_WORDS, READER_WORDS, View};
 use crate::attention::{AttentionDropout, AttentionExtras, AttentionShape, PositionBias, PositionBuckets};
-#[cfg(feature = "cuda")]
 use crate::product::Precision;
 
 /// Compile-time parameters of the kernels.
@@ -337,14 +337,16 @@ fn attention_forward<F: Float>(
 /// Units that share a pair of a row and a head in [`attention_dots`].
 const DOT_LANES: usize = 16;
 
-/// Computes `D`: the sum of `∂O ∘ O` over each head.
+/// Computes `D`: the sum of `∂O ∘ O` over each head. With `is_copied`, also copies `∂O` to `copy`, in the type of `O`.
 #[cube(launch)]
-fn attention_dots<F: Float>(
+fn attention_dots<F: Float, G: Float>(
     out: &[F],
-    grad: &[F],
+    grad: &[G],
     dots: &mut [f32],
+    copy: &mut [F],
     #[comptime] dim: usize,
-    #[define(F)] _dtype: ElemType,
+    #[comptime] is_copied: bool,
+    #[define(F, G)] _dtypes: [ElemType; 2],
 ) {
     let mut scratch = Shared::<[f32]>::new_slice(comptime!(UNITS as usize));
     let lane = UNIT_POS as usize % DOT_LANES;
@@ -353,7 +355,11 @@ fn attention_dots<F: Float>(
     if pair < dots.len() {
         let mut d = lane;
         while d < dim {
-            sum += f32::cast_from(out[pair * dim + d]) * f32::cast_from(grad[pair * dim + d]);
+            let g = f32::cast_from(grad[pair * dim + d]);
+            sum += f32::cast_from(out[pair * dim + d]) * g;
+            if comptime!(is_copied) {
+                copy[pair * dim + d] = F::cast_from(g);
+            }
             d += DOT_LANES;
         }
     }
@@ -843,18 +849,17 @@ impl Attention {
         Biases::new(self.buckets.as_ref().zip(values), like)
     }
 
-    /// Whether tensors of `dtype` are multiplied on tensor cores, in bf16.
+    /// Whether tensor cores multiply, in bf16.
     #[cfg(feature = "cuda")]
-    fn is_on_cores(&self, device: &CubeDevice, dtype: DType) -> bool {
-        let is_narrow = self.shape.precision == Precision::Bf16 && dtype == DType::F32;
-        is_narrow && self.buckets.is_none() && cores::supports(&self.shape, device)
+    fn is_on_cores(&self, device: &CubeDevice) -> bool {
+        self.buckets.is_none() && reads_operands(&self.shape, device)
     }
 
     /// Runs [`GpuOp::forward`] on tensor cores.
     #[cfg(feature = "cuda")]
     fn forward_on_cores(&self, qkv: [&CubeTensor; 3]) -> (CubeTensor, Vec<CubeTensor>) {
-        let (out, log_sums) = (empty_like(qkv[0]), empty_f32(qkv[0], &[qkv[0].shape()[0], self.shape.heads]));
         let [q, k, v] = qkv.map(cores::narrow);
+        let (out, log_sums) = (empty_like(&q), empty_f32(&q, &[dims(&q)[0], self.shape.heads]));
         with_tables(&self.batch, &q, cores::TILE, |tables| {
             cores::forward([&q, &k, &v], (&self.shape, self.dropout), tables, &out, &log_sums);
         });
@@ -863,19 +868,14 @@ impl Attention {
 
     /// Runs [`GpuOp::backward`] on tensor cores.
     #[cfg(feature = "cuda")]
-    fn backward_on_cores(
-        &self,
-        saved: &[CubeTensor],
-        grad: &CubeTensor,
-        dots: &CubeTensor,
-        needed: &[bool],
-    ) -> Vec<Option<CubeTensor>> {
-        let [q, k, v, _, log_sums] = saved else { unreachable!("the forward pass keeps five tensors") };
-        let narrow = cores::narrow(grad);
-        let (operands, kept) = ([q, k, v, &narrow], [log_sums, dots]);
+    fn backward_on_cores(&self, saved: &[CubeTensor], grad: &CubeTensor, needed: &[bool]) -> Vec<Option<CubeTensor>> {
+        let [q, k, v, out, log_sums] = saved else { unreachable!("the forward pass keeps five tensors") };
+        let narrow = empty_like(out);
+        let dots = dots_of(out, grad, Some(&narrow), &self.shape);
+        let (operands, kept) = ([q, k, v, &narrow], [log_sums, &dots]);
         with_tables(&self.batch, q, cores::TILE, |tables| {
             let grad_q = needed[0].then(|| {
-                let grad_q = empty_like(grad);
+                let grad_q = empty_f32(q, &dims(q));
                 cores::backward_queries(operands, kept, (&self.shape, self.dropout), tables, &grad_q);
                 grad_q
             });
@@ -1013,6 +1013,44 @@ pub(crate) fn of_sequences(
     Some(tensor_of(out))
 }
 
+/// Returns `D` of each row and head. Also fills `copy` with `grad` in the type of `out`, if given.
+fn dots_of(out: &CubeTensor, grad: &CubeTensor, copy: Option<&CubeTensor>, shape: &AttentionShape) -> CubeTensor {
+    let pairs = dims(out)[0] * shape.heads;
+    let dots = empty_f32(out, &[dims(out)[0], shape.heads]);
+    if pairs > 0 {
+        let to_copy = copy.cloned().unwrap_or_else(|| empty(out, &[1], out.dtype));
+        attention_dots::launch(
+            &out.client,
+            grid(pairs.div_ceil(UNITS as usize / DOT_LANES)),
+            CubeDim::new_1d(UNITS),
+            arg(out),
+            arg(grad),
+            arg(&dots),
+            arg(&to_copy),
+            shape.head_dim,
+            copy.is_some(),
+            [element(out), element(grad)],
+        );
+    }
+    dots
+}
+
+/// Whether attention of `shape` reads its operands in bf16 on `device`, unless scores have a bias.
+#[cfg(feature = "cuda")]
+fn reads_operands(shape: &AttentionShape, device: &CubeDevice) -> bool {
+    shape.precision == Precision::Bf16 && cores::supports(shape, device)
+}
+
+/// Precision in which attention of `shape` without a bias reads queries and keys on `device`.
+pub(crate) fn precision_of_operands(shape: &AttentionShape, device: &CubeDevice) -> Precision {
+    #[cfg(feature = "cuda")]
+    if reads_operands(shape, device) {
+        return Precision::Bf16;
+    }
+    let _ = (shape, device);
+    Precision::F32
+}
+
 impl GpuOp for Attention {
     fn supports(&self, device: &CubeDevice, dtype: DType) -> bool {
         kernel(&self.shape, self.buckets.as_ref(), device, dtype).is_some()
@@ -1021,7 +1059,7 @@ impl GpuOp for Attention {
     fn forward(&self, inputs: Vec<CubeTensor>) -> (CubeTensor, Vec<CubeTensor>) {
         let [q, k, v, bias @ ..] = &inputs[..] else { unreachable!("queries, keys and values") };
         #[cfg(feature = "cuda")]
-        if self.is_on_cores(&q.device, q.dtype) {
+        if self.is_on_cores(&q.device) {
             return self.forward_on_cores([q, k, v]);
         }
         let (shape, tiling) = (&self.shape, self.tiling(&q.device));
@@ -1039,25 +1077,12 @@ impl GpuOp for Attention {
 
     fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool]) -> Vec<Option<CubeTensor>> {
         let [q, k, v, out, log_sums, bias @ ..] = saved else { unreachable!("the forward pass keeps five tensors") };
-        let (shape, view, tiling) = (&self.shape, View::from(self.shape.mask), self.tiling(&q.device));
-        let dots = empty_like(log_sums);
-        let pairs = super::elements(&dots);
-        let units = CubeDim::new_1d(UNITS);
-        let (of_out, of_grad, of_dots) = (arg(out), arg(&grad), arg(&dots));
-        attention_dots::launch(
-            &q.client,
-            grid(pairs.div_ceil(UNITS as usize / DOT_LANES)),
-            units,
-            of_out,
-            of_grad,
-            of_dots,
-            shape.head_dim,
-            element(out),
-        );
         #[cfg(feature = "cuda")]
-        if self.is_on_cores(&q.device, out.dtype) {
-            return self.backward_on_cores(saved, &grad, &dots, needed);
+        if self.is_on_cores(&q.device) {
+            return self.backward_on_cores(saved, &grad, needed);
         }
+        let (shape, view, tiling) = (&self.shape, View::from(self.shape.mask), self.tiling(&q.device));
+        let dots = dots_of(out, &grad, None, shape);
         let (biases, masks) = (self.biases(bias.first(), q), Masks::of_attention(self.dropout));
         let needs_bias = needed.get(3).is_some_and(|needed| *needed);
         with_tables(&self.batch, q, tiling.tile, |tables| {
@@ -1098,7 +1123,7 @@ impl GpuOp for Attention {
             let grad_bias = needs_bias.then(|| match tables.query_tiles {
                 0 => zeros(&biases.values, &biases.values.shape().to_vec(), DType::F32),
                 _ => {
-                    let CubeTensor { client, device, handle, dtype, .. } = column_sums(&of_tiles, None, DType::F32);
+                    let CubeTensor { client, device, handle, dtype, .. } = column_sums(&of_tiles, DType::F32);
                     CubeTensor::new_contiguous(client, device, biases.values.shape(), handle, dtype)
                 }
             });
@@ -1256,9 +1281,9 @@ pub(super) fn offline(offline: &super::offline::Offline) -> Vec<super::offline::
             );
             sources.push(offline.source("attention backward: keys", dtype, &kernel));
         }
-        let [a, b, c] = offline.buffers();
-        let kernel =
-            attention_dots::AttentionDots::new(offline.settings(UNITS), device(), target(), a, b, c, 128, dtype);
+        let ([a, b, c, d], settings) = (offline.buffers(), offline.settings(UNITS));
+        let (dim, dtypes) = (128, [dtype, super::offline::F32]);
+        let kernel = attention_dots::AttentionDots::new(settings, device(), target(), a, b, c, d, dim, true, dtypes);
         sources.push(offline.source("attention: dots", dtype, &kernel));
     }
     sources

@@ -8,12 +8,12 @@ use super::GpuOp;
 use super::product::{multiply, plus_bias};
 use super::quantized::operand;
 use super::sums::column_sums;
-use crate::frozen::FrozenLinear;
+use crate::frozen::{FrozenLinear, FrozenWeight};
 
-impl FrozenLinear {
-    /// Returns the weight on `device`, `[out, in]`.
-    fn weight(&self, device: &CubeDevice) -> CubeTensor {
-        operand(|| self.0.for_gpu(), self.0.on_devices(), device)
+impl FrozenWeight {
+    /// Returns the weight on `device` as an operand of a product, `[out, in]`.
+    pub(super) fn operand_on(&self, device: &CubeDevice) -> CubeTensor {
+        operand(|| self.for_gpu(), self.on_devices(), device)
     }
 }
 
@@ -24,15 +24,15 @@ impl GpuOp for FrozenLinear {
 
     fn forward(&self, inputs: Vec<CubeTensor>) -> (CubeTensor, Vec<CubeTensor>) {
         let precision = self.0.precision();
-        let weight = self.weight(&inputs[0].device);
+        let weight = self.0.operand_on(&inputs[0].device);
         let y = multiply(&inputs[0], &weight, [false, true], precision);
         (plus_bias(y, inputs.into_iter().nth(1)), Vec::new())
     }
 
     fn backward(&self, _: &[CubeTensor], grad: CubeTensor, needed: &[bool]) -> Vec<Option<CubeTensor>> {
         let precision = self.0.precision();
-        let grad_x = needed[0].then(|| multiply(&grad, &self.weight(&grad.device), [false, false], precision));
-        let grad_bias = needed.get(1).map(|needed| needed.then(|| column_sums(&grad, None, DType::F32)));
+        let grad_x = needed[0].then(|| multiply(&grad, &self.0.operand_on(&grad.device), [false, false], precision));
+        let grad_bias = needed.get(1).map(|needed| needed.then(|| column_sums(&grad, DType::F32)));
         std::iter::once(grad_x).chain(grad_bias).collect()
     }
 }

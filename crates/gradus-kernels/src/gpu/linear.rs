@@ -15,18 +15,17 @@ impl Linear {
         plus_bias(multiply(x, weight, [false, self.layout == Layout::OutIn], self.precision), bias)
     }
 
-    /// Gradients of `x`, the weight and, if `needed` has a third entry, the bias.
-    fn gradients(&self, [x, weight]: [&CubeTensor; 2], grad: &CubeTensor, needed: &[bool]) -> Vec<Option<CubeTensor>> {
-        // Both products read it, so it is converted once.
-        let narrow = operand(grad, self.precision);
-        let grad_x =
-            needed[0].then(|| multiply(&narrow, weight, [false, self.layout == Layout::InOut], self.precision));
-        let grad_weight = needed[1].then(|| match self.layout {
-            Layout::OutIn => multiply(&narrow, x, [true, false], self.precision),
-            Layout::InOut => multiply(x, &narrow, [true, false], self.precision),
-        });
-        let grad_bias = needed.get(2).map(|needed| needed.then(|| column_sums(grad, None, DType::F32)));
-        [grad_x, grad_weight].into_iter().chain(grad_bias).collect()
+    /// Gradient of the input, from the gradient of the result as an operand.
+    fn gradient_of_input(&self, weight: &CubeTensor, grad: &CubeTensor) -> CubeTensor {
+        multiply(grad, weight, [false, self.layout == Layout::InOut], self.precision)
+    }
+
+    /// Gradient of the weight, from the gradient of the result as an operand.
+    fn gradient_of_weight(&self, x: &CubeTensor, grad: &CubeTensor) -> CubeTensor {
+        match self.layout {
+            Layout::OutIn => multiply(grad, x, [true, false], self.precision),
+            Layout::InOut => multiply(x, grad, [true, false], self.precision),
+        }
     }
 }
 
@@ -43,7 +42,11 @@ impl GpuOp for Linear {
 
     fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool]) -> Vec<Option<CubeTensor>> {
         let [x, weight] = saved else { unreachable!("the forward pass keeps two tensors") };
-        self.gradients([x, weight], &grad, needed)
+        // Both products read it, so it is converted once.
+        let narrow = operand(&grad, self.precision);
+        let grad_x = needed[0].then(|| self.gradient_of_input(weight, &narrow));
+        let grad_weight = needed[1].then(|| self.gradient_of_weight(x, &narrow));
+        [grad_x, grad_weight].into_iter().chain(gradient_of_bias(&grad, needed.get(2))).collect()
     }
 }
 
@@ -62,14 +65,21 @@ impl GpuOp for LinearOfActivation {
 
     fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool]) -> Vec<Option<CubeTensor>> {
         let [of @ .., weight] = saved else { unreachable!("the weight is saved last") };
-        let x = self.activation.value_on_gpu(of, self.linear.precision);
-        let mut gradients = self.linear.gradients([&x, weight], &grad, &self.needed_of_linear(needed));
-        drop(x);
-        let mut all = match gradients.remove(0) {
-            Some(grad_x) => self.activation.gradients_on_gpu(of, &grad_x),
-            None => vec![None; of.len()],
+        let (precision, linear_needed) = (self.linear.precision, self.needed_of_linear(needed));
+        let narrow = operand(&grad, precision);
+        let (mut all, x) = if linear_needed[0] {
+            let grad_x = self.linear.gradient_of_input(weight, &narrow);
+            self.activation.backward_on_gpu(of, &grad_x, precision, self.inputs)
+        } else {
+            (vec![None; of.len()], self.activation.value_on_gpu(of, precision))
         };
-        all.append(&mut gradients);
+        all.push(linear_needed[1].then(|| self.linear.gradient_of_weight(&x, &narrow)));
+        all.extend(gradient_of_bias(&grad, linear_needed.get(2)));
         all
     }
+}
+
+/// Gradient of the bias, if there is one. `None` within if it is not needed.
+fn gradient_of_bias(grad: &CubeTensor, needed: Option<&bool>) -> Option<Option<CubeTensor>> {
+    needed.map(|needed| needed.then(|| column_sums(grad, DType::F32)))
 }

@@ -12,11 +12,8 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::activation::capped;
-use super::product::{held, multiply, operand};
-use super::sums::accumulate;
-use super::{
-    GpuOp, UNITS, Words, arg, cube_max, cube_sum, dims, element, elements, empty, empty_f32, grid, rows, zeros,
-};
+use super::product::{Finish, held, multiply, multiply_and, operand};
+use super::{GpuOp, UNITS, Words, arg, dims, element, elements, empty, empty_f32, grid, rows, zeros};
 use crate::product::Precision;
 use crate::token_logprobs::{Chunk, ROWS};
 
@@ -41,7 +38,8 @@ fn counted(x: f32, inverse_temperature: f32, cap: f32, #[comptime] is_capped: bo
     z * inverse_temperature
 }
 
-/// Adds a chunk of the vocabulary to the state of each row.
+/// Adds a chunk of the vocabulary to the state of each row. Each unit sums its part of the row around its own maximum, and the units'
+/// results are joined pair by pair, so all numbers of a row need one reduction.
 #[cube(launch)]
 fn add_chunk<F: Float>(
     logits: &[F],
@@ -55,24 +53,28 @@ fn add_chunk<F: Float>(
     #[comptime] is_capped: bool,
     #[define(F)] _dtype: ElemType,
 ) {
-    let mut scratch = Shared::<[f32]>::new_slice(comptime!(UNITS as usize));
+    let units = comptime!(UNITS as usize);
+    let mut scratch = Shared::<[f32]>::new_slice(comptime!(5 * UNITS as usize));
     let row = CUBE_POS;
     if row < targets.len() {
-        let (n, from) = (width as usize, row * (width as usize));
-        let units = comptime!(UNITS as usize);
-        let mut best = f32::new(-1.0e38f32);
-        let mut i = UNIT_POS as usize;
+        let (n, from, unit) = (width as usize, row * (width as usize), UNIT_POS as usize);
+        // Finite, so that the difference of two bounds of units without logits is 0.
+        let mut largest = f32::new(-1.0e38f32);
+        // The first of equal logits wins: the largest negated index.
+        let mut place = f32::new(-1.0e38f32);
+        let mut i = unit;
         while i < n {
-            best = max(best, counted(f32::cast_from(logits[from + i]), inverse_temperature, cap, is_capped));
+            let z = counted(f32::cast_from(logits[from + i]), inverse_temperature, cap, is_capped);
+            if z > largest {
+                largest = z;
+                place = -f32::cast_from(i as u32);
+            }
             i += units;
         }
-        let largest = cube_max(best, &mut scratch);
         let mut sum = 0.0f32;
         let mut weighted = 0.0f32;
         let mut total = 0.0f32;
-        // The first of equal logits wins: the largest negated index.
-        let mut place = f32::new(-1.0e38f32);
-        let mut i = UNIT_POS as usize;
+        let mut i = unit;
         while i < n {
             let z = counted(f32::cast_from(logits[from + i]), inverse_temperature, cap, is_capped);
             let s = z - largest;
@@ -80,16 +82,41 @@ fn add_chunk<F: Float>(
             sum += e;
             weighted += e * s;
             total += z;
-            if z == largest {
-                place = max(place, -f32::cast_from(i as u32));
-            }
             i += units;
         }
-        let sum = cube_sum(sum, &mut scratch);
-        let weighted = cube_sum(weighted, &mut scratch);
-        let total = cube_sum(total, &mut scratch);
-        let place = cube_max(place, &mut scratch);
-        if UNIT_POS == 0 {
+        let mut span = comptime!(UNITS as usize / 2).runtime();
+        while span > 0 {
+            // The upper half of the units hands its numbers to the lower half.
+            sync_cube();
+            if unit >= span && unit < 2 * span {
+                scratch[unit] = largest;
+                scratch[units + unit] = sum;
+                scratch[2 * units + unit] = weighted;
+                scratch[3 * units + unit] = total;
+                scratch[4 * units + unit] = place;
+            }
+            sync_cube();
+            if unit < span {
+                let other = unit + span;
+                let (their_largest, their_sum) = (scratch[other], scratch[units + other]);
+                let (their_weighted, their_place) = (scratch[2 * units + other], scratch[4 * units + other]);
+                let both = max(largest, their_largest);
+                let (down, their_down) = (largest - both, their_largest - both);
+                let (a, b) = (down.exp(), their_down.exp());
+                // Σ e^(z − both)(z − both), from sums around each maximum.
+                weighted = a * (weighted + down * sum) + b * (their_weighted + their_down * their_sum);
+                sum = a * sum + b * their_sum;
+                total += scratch[3 * units + other];
+                if their_largest > largest {
+                    place = their_place;
+                } else if their_largest == largest {
+                    place = max(place, their_place);
+                }
+                largest = both;
+            }
+            span /= 2;
+        }
+        if unit == 0 {
             let at = row * comptime!(STATE);
             let token = f32::cast_from(start) - place;
             if comptime!(is_first) {
@@ -104,7 +131,6 @@ fn add_chunk<F: Float>(
                 let (down, other) = (before - both, largest - both);
                 let (a, b) = (down.exp(), other.exp());
                 state[at] = both;
-                // Σ e^(z − both)(z − both), from sums around each maximum.
                 state[at + 2] = a * (state[at + 2] + down * state[at + 1]) + b * (weighted + other * sum);
                 state[at + 1] = a * state[at + 1] + b * sum;
                 state[at + 3] += total;
@@ -289,13 +315,13 @@ impl GpuOp for Logprobs {
             drop(logits);
             if let Some(sum) = &grad_hidden {
                 let of_tokens = rows(&operands[1], chunk.tokens.start, chunk.tokens.end);
-                let part = multiply(&grad_logits, &of_tokens, [false, false], self.precision);
-                accumulate(&rows(sum, chunk.rows.start, chunk.rows.end), &part);
+                let sum = rows(sum, chunk.rows.start, chunk.rows.end);
+                multiply_and(&grad_logits, &of_tokens, [false, false], self.precision, Finish::onto(sum, 1.0));
             }
             if let Some(sum) = &grad_head {
                 let of_rows = rows(&operands[0], chunk.rows.start, chunk.rows.end);
-                let part = multiply(&grad_logits, &of_rows, [true, false], self.precision);
-                accumulate(&rows(sum, chunk.tokens.start, chunk.tokens.end), &part);
+                let sum = rows(sum, chunk.tokens.start, chunk.tokens.end);
+                multiply_and(&grad_logits, &of_rows, [true, false], self.precision, Finish::onto(sum, 1.0));
             }
         }
         let given = |sum: Option<CubeTensor>, like: &CubeTensor| {

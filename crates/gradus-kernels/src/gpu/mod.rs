@@ -17,6 +17,7 @@ pub(crate) mod embedding;
 mod frozen;
 mod linear;
 pub(crate) mod logprobs;
+mod low_rank;
 pub(crate) mod memory;
 pub(crate) mod norm;
 #[cfg(feature = "cuda")]

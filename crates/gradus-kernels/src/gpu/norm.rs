@@ -1,11 +1,14 @@
 //! Layer norm and RMS norm, one group of units per row; the mathematics is in [`crate::norm`].
+//!
+//! Both passes read each number once. The backward pass also sums the gradients of scale and shift over the rows of its cube.
 
 use burn::backend::TensorMetadata;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
+use super::product::narrower;
 use super::sums::column_sums;
-use super::{GpuOp, UNITS, arg, dims, element, elements, empty_f32, empty_like, grid, sum_of_lanes};
+use super::{GpuOp, UNITS, arg, dims, element, elements, empty, empty_f32, grid, sum_of_lanes};
 use crate::norm::Norm;
 
 /// Number of units per row of `d` numbers: a power of two. A short row, such as a head, does not keep a whole cube waiting.
@@ -13,19 +16,25 @@ fn lanes(d: usize) -> usize {
     d.div_ceil(4).next_power_of_two().clamp(32, UNITS as usize)
 }
 
+/// Number of elements per unit of a row of `d` numbers. A unit holds them in registers.
+fn each(d: usize) -> usize {
+    d.div_ceil(lanes(d))
+}
+
 /// Computes `y`, and mean and reciprocal deviation of each row.
 #[cube(launch)]
-fn norm_forward<F: Float>(
+fn norm_forward<F: Float, G: Float>(
     x: &[F],
     gamma: &[F],
     beta: &[F],
-    y: &mut [F],
+    y: &mut [G],
     stats: &mut [f32],
     width: u32,
     epsilon: f32,
     #[comptime] centered: bool,
     #[comptime] lanes: usize,
-    #[define(F)] _dtype: ElemType,
+    #[comptime] each: usize,
+    #[define(F, G)] _dtypes: [ElemType; 2],
 ) {
     let mut scratch = Shared::<[f32]>::new_slice(comptime!(UNITS as usize));
     let d = width as usize;
@@ -35,34 +44,45 @@ fn norm_forward<F: Float>(
     // All units of a cube reach every barrier. Units without a row read the last one, and write nothing.
     let row = min(own, rows - 1);
     let from = row * d;
+    let mut values = Array::<f32>::new(each);
+    #[unroll]
+    for j in 0..each {
+        let i = lane + j * lanes;
+        values[j] = 0.0f32;
+        if i < d {
+            values[j] = f32::cast_from(x[from + i]);
+        }
+    }
     let mut mean = 0.0f32;
     if comptime!(centered) {
         let mut sum = 0.0f32;
-        let mut i = lane;
-        while i < d {
-            sum += f32::cast_from(x[from + i]);
-            i += lanes;
+        #[unroll]
+        for j in 0..each {
+            sum += values[j];
         }
         mean = sum_of_lanes(sum, &mut scratch, lanes) / f32::cast_from(width);
     }
     let mut squares = 0.0f32;
-    let mut i = lane;
-    while i < d {
-        let value = f32::cast_from(x[from + i]) - mean;
-        squares += value * value;
-        i += lanes;
+    #[unroll]
+    for j in 0..each {
+        if lane + j * lanes < d {
+            let value = values[j] - mean;
+            squares += value * value;
+        }
     }
     let square = sum_of_lanes(squares, &mut scratch, lanes) / f32::cast_from(width);
     let scale = 1.0f32 / (square + epsilon).sqrt();
     if own < rows {
-        let mut i = lane;
-        while i < d {
-            let mut value = (f32::cast_from(x[from + i]) - mean) * scale * f32::cast_from(gamma[i]);
-            if comptime!(centered) {
-                value += f32::cast_from(beta[i]);
+        #[unroll]
+        for j in 0..each {
+            let i = lane + j * lanes;
+            if i < d {
+                let mut value = (values[j] - mean) * scale * f32::cast_from(gamma[i]);
+                if comptime!(centered) {
+                    value += f32::cast_from(beta[i]);
+                }
+                y[from + i] = G::cast_from(value);
             }
-            y[from + i] = F::cast_from(value);
-            i += lanes;
         }
         if lane == 0 {
             stats[row * 2] = mean;
@@ -71,69 +91,140 @@ fn norm_forward<F: Float>(
     }
 }
 
-/// Computes `∂x`, and the contribution of each element to the gradient of its column's scale: `g ∘ x̂`.
+/// Computes `∂x` of `passes` groups of rows per cube. With `is_summed`, also sums each cube's `g ∘ x̂` to `sums`, for the gradient of the
+/// scale, and with `centered` its `g` to `shifts`.
 #[cube(launch)]
-fn norm_backward<F: Float>(
+fn norm_backward<F: Float, E: Float, G: Float>(
     x: &[F],
     gamma: &[F],
     stats: &[f32],
-    grad: &[F],
-    grad_x: &mut [F],
+    grad: &[E],
+    grad_x: &mut [G],
+    sums: &mut [f32],
+    shifts: &mut [f32],
     width: u32,
+    passes: u32,
     #[comptime] centered: bool,
+    #[comptime] is_summed: bool,
     #[comptime] lanes: usize,
-    #[define(F)] _dtype: ElemType,
+    #[comptime] each: usize,
+    #[define(F, E, G)] _dtypes: [ElemType; 3],
 ) {
     let mut scratch = Shared::<[f32]>::new_slice(comptime!(UNITS as usize));
     let d = width as usize;
-    let lane = UNIT_POS as usize % lanes;
-    let own = CUBE_POS * comptime!(UNITS as usize / lanes) + UNIT_POS as usize / lanes;
+    let groups = comptime!(UNITS as usize / lanes);
+    let unit = UNIT_POS as usize;
+    let (lane, group) = (unit % lanes, unit / lanes);
     let rows = stats.len() / 2;
-    // As in the forward pass.
-    let row = min(own, rows - 1);
-    let from = row * d;
-    let (mean, scale) = (stats[row * 2], stats[row * 2 + 1]);
-    let mut sum_h = 0.0f32;
-    let mut sum_hx = 0.0f32;
-    let mut i = lane;
-    while i < d {
-        let h = f32::cast_from(gamma[i]) * f32::cast_from(grad[from + i]);
-        sum_h += h;
-        sum_hx += h * (f32::cast_from(x[from + i]) - mean) * scale;
-        i += lanes;
+    let mut scales = Array::<f32>::new(each);
+    let mut of_gamma = Array::<f32>::new(each);
+    let mut of_beta = Array::<f32>::new(each);
+    #[unroll]
+    for j in 0..each {
+        scales[j] = 0.0f32;
+        of_gamma[j] = 0.0f32;
+        of_beta[j] = 0.0f32;
+        if lane + j * lanes < d {
+            scales[j] = f32::cast_from(gamma[lane + j * lanes]);
+        }
     }
-    let mean_hx = sum_of_lanes(sum_hx, &mut scratch, lanes) / f32::cast_from(width);
-    let mut mean_h = 0.0f32;
-    if comptime!(centered) {
-        mean_h = sum_of_lanes(sum_h, &mut scratch, lanes) / f32::cast_from(width);
+    let mut pass = 0u32;
+    while pass < passes {
+        let own = (CUBE_POS * (passes as usize) + pass as usize) * groups + group;
+        // As in the forward pass.
+        let row = min(own, rows - 1);
+        let from = row * d;
+        let (mean, scale) = (stats[row * 2], stats[row * 2 + 1]);
+        let mut hats = Array::<f32>::new(each);
+        let mut grads = Array::<f32>::new(each);
+        let mut sum_h = 0.0f32;
+        let mut sum_hx = 0.0f32;
+        #[unroll]
+        for j in 0..each {
+            let i = lane + j * lanes;
+            hats[j] = 0.0f32;
+            grads[j] = 0.0f32;
+            if i < d {
+                hats[j] = (f32::cast_from(x[from + i]) - mean) * scale;
+                grads[j] = f32::cast_from(grad[from + i]);
+            }
+            let h = scales[j] * grads[j];
+            sum_h += h;
+            sum_hx += h * hats[j];
+        }
+        let mean_hx = sum_of_lanes(sum_hx, &mut scratch, lanes) / f32::cast_from(width);
+        let mut mean_h = 0.0f32;
+        if comptime!(centered) {
+            mean_h = sum_of_lanes(sum_h, &mut scratch, lanes) / f32::cast_from(width);
+        }
+        if own < rows {
+            #[unroll]
+            for j in 0..each {
+                let i = lane + j * lanes;
+                if i < d {
+                    grad_x[from + i] = G::cast_from(scale * (scales[j] * grads[j] - mean_h - hats[j] * mean_hx));
+                }
+                if comptime!(is_summed) {
+                    of_gamma[j] += grads[j] * hats[j];
+                    if comptime!(centered) {
+                        of_beta[j] += grads[j];
+                    }
+                }
+            }
+        }
+        pass += 1;
     }
-    if own < rows {
-        let mut i = lane;
-        while i < d {
-            let h = f32::cast_from(gamma[i]) * f32::cast_from(grad[from + i]);
-            let hat = (f32::cast_from(x[from + i]) - mean) * scale;
-            grad_x[from + i] = F::cast_from(scale * (h - mean_h - hat * mean_hx));
-            i += lanes;
+    if comptime!(is_summed) {
+        #[unroll]
+        for j in 0..each {
+            let i = lane + j * lanes;
+            let is_written = group == 0 && i < d && CUBE_POS < sums.len() / d;
+            let total = sum_of_groups(of_gamma[j], &mut scratch, lanes);
+            if is_written {
+                sums[CUBE_POS * d + i] = total;
+            }
+            if comptime!(centered) {
+                let total = sum_of_groups(of_beta[j], &mut scratch, lanes);
+                if is_written {
+                    shifts[CUBE_POS * d + i] = total;
+                }
+            }
         }
     }
 }
 
-/// Grid for `n` rows of `d` numbers, and the units per row.
-fn rows_on_grid(n: usize, d: usize) -> (CubeCount, usize) {
-    let lanes = lanes(d);
-    (grid(n.div_ceil(UNITS as usize / lanes)), lanes)
+/// Sums `value` over the units that have the same lane in their groups, in order. The first group gets the sums.
+#[cube]
+fn sum_of_groups(value: f32, scratch: &mut Shared<[f32]>, #[comptime] lanes: usize) -> f32 {
+    let unit = UNIT_POS as usize;
+    // Other units may still be reading the previous values.
+    sync_cube();
+    scratch[unit] = value;
+    sync_cube();
+    let mut total = 0.0f32;
+    if unit < lanes {
+        let mut i = unit;
+        while i < comptime!(UNITS as usize) {
+            total += scratch[i];
+            i += lanes;
+        }
+    }
+    total
 }
+
+/// Cubes of [`norm_backward`] if there are enough rows. Each adds one row to the sums of the columns.
+const CUBES: usize = 1024;
 
 impl GpuOp for Norm {
     fn forward(&self, inputs: Vec<CubeTensor>) -> (CubeTensor, Vec<CubeTensor>) {
         let (x, gamma) = (&inputs[0], &inputs[1]);
         let [n, d] = dims(x);
-        let (y, stats) = (empty_like(x), empty_f32(x, &[n, 2]));
+        let (y, stats) = (empty(x, &[n, d], narrower(x, self.operands.result)), empty_f32(x, &[n, 2]));
         if elements(x) > 0 {
-            let (grid, lanes) = rows_on_grid(n, d);
+            let lanes = lanes(d);
             norm_forward::launch(
                 &x.client,
-                grid,
+                grid(n.div_ceil(UNITS as usize / lanes)),
                 CubeDim::new_1d(UNITS),
                 arg(x),
                 arg(gamma),
@@ -145,7 +236,8 @@ impl GpuOp for Norm {
                 self.epsilon as f32,
                 self.centered,
                 lanes,
-                element(x),
+                each(d),
+                [element(x), element(&y)],
             );
         }
         (y, vec![x.clone(), gamma.clone(), stats])
@@ -154,45 +246,52 @@ impl GpuOp for Norm {
     fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool]) -> Vec<Option<CubeTensor>> {
         let [x, gamma, stats] = saved else { unreachable!("the forward pass keeps three tensors") };
         let [n, d] = dims(x);
-        let grad_x = needed[0].then(|| {
-            let grad_x = empty_like(x);
-            if elements(x) > 0 {
-                let (grid, lanes) = rows_on_grid(n, d);
-                norm_backward::launch(
-                    &x.client,
-                    grid,
-                    CubeDim::new_1d(UNITS),
-                    arg(x),
-                    arg(gamma),
-                    arg(stats),
-                    arg(&grad),
-                    arg(&grad_x),
-                    d as u32,
-                    self.centered,
-                    lanes,
-                    element(x),
-                );
-            }
-            grad_x
-        });
-        let mut gradients = vec![grad_x, needed[1].then(|| column_sums(&grad, Some((x, stats)), gamma.dtype()))];
-        if let Some(&needed) = needed.get(2) {
-            gradients.push(needed.then(|| column_sums(&grad, None, gamma.dtype())));
+        let is_summed = needed[1..].contains(&true);
+        let groups = UNITS as usize / lanes(d);
+        let passes = n.div_ceil(groups * CUBES).max(1);
+        let cubes = n.div_ceil(groups * passes);
+        let grad_x = empty(x, &[n, d], narrower(x, self.operands.input));
+        let columns = [is_summed, is_summed && self.centered];
+        let [sums, shifts] = columns.map(|is_written| empty_f32(x, &if is_written { [cubes, d] } else { [1, 1] }));
+        if elements(x) > 0 {
+            norm_backward::launch(
+                &x.client,
+                grid(cubes),
+                CubeDim::new_1d(UNITS),
+                arg(x),
+                arg(gamma),
+                arg(stats),
+                arg(&grad),
+                arg(&grad_x),
+                arg(&sums),
+                arg(&shifts),
+                d as u32,
+                passes as u32,
+                self.centered,
+                is_summed,
+                lanes(d),
+                each(d),
+                [element(x), element(&grad), element(&grad_x)],
+            );
         }
-        gradients
+        let parameters = needed[1..].iter().zip([sums, shifts]);
+        let parameters = parameters.map(|(needed, sums)| needed.then(|| column_sums(&sums, gamma.dtype())));
+        std::iter::once(needed[0].then_some(grad_x)).chain(parameters).collect()
     }
 }
 
 #[cfg(feature = "cuda")]
 pub(super) fn offline(offline: &super::offline::Offline) -> Vec<super::offline::Source> {
     let mut sources = Vec::new();
-    for dtype in offline.dtypes() {
+    let (device, target) = (|| offline.device(), || offline.target());
+    let settings = || offline.settings(UNITS);
+    for dtypes @ [of_x, of_y] in offline.conversions() {
         for centered in [false, true] {
             let [a, b, c, d, e] = offline.buffers();
             let kernel = norm_forward::NormForward::new(
-                offline.settings(UNITS),
-                offline.device(),
-                offline.target(),
+                settings(),
+                device(),
+                target(),
                 a,
                 b,
                 c,
@@ -202,25 +301,31 @@ pub(super) fn offline(offline: &super::offline::Offline) -> Vec<super::offline::
                 (),
                 centered,
                 32,
-                dtype,
+                4,
+                dtypes,
             );
-            sources.push(offline.source("norm forward", dtype, &kernel));
-            let [a, b, c, d, e] = offline.buffers();
+            sources.push(offline.source("norm forward", of_y, &kernel));
+            let [a, b, c, d, e, f, g] = offline.buffers();
             let kernel = norm_backward::NormBackward::new(
-                offline.settings(UNITS),
-                offline.device(),
-                offline.target(),
+                settings(),
+                device(),
+                target(),
                 a,
                 b,
                 c,
                 d,
                 e,
+                f,
+                g,
+                (),
                 (),
                 centered,
+                true,
                 32,
-                dtype,
+                4,
+                [of_x, of_x, of_y],
             );
-            sources.push(offline.source("norm backward", dtype, &kernel));
+            sources.push(offline.source("norm backward", of_y, &kernel));
         }
     }
     sources

@@ -60,6 +60,12 @@ impl Offline {
         [F32, ElemType::Float(FloatKind::BF16)]
     }
 
+    /// Types of input and result of kernels that may write an operand of a product.
+    pub(super) fn conversions(&self) -> [[ElemType; 2]; 3] {
+        let [f32, bf16] = self.dtypes();
+        [[f32, f32], [f32, bf16], [bf16, bf16]]
+    }
+
     pub(super) fn buffers<const N: usize>(&self) -> [BufferCompilationArg; N] {
         std::array::from_fn(|_| BufferCompilationArg { inplace: None })
     }

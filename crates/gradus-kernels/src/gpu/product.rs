@@ -13,6 +13,7 @@ use cubek::matmul::routine::BlueprintStrategy;
 use cubek::matmul::strategy::Strategy;
 use cubek::std::InputBinding;
 
+use super::sums::accumulate;
 use super::{GpuOp, as_dtype, computes, elements, empty_f32, zeros};
 use crate::product::Precision;
 
@@ -24,27 +25,76 @@ fn strategies(dtype: DType) -> Vec<Strategy> {
     cores.chain(unit).map(Strategy::MultiLevel).collect()
 }
 
+/// What becomes of a product: it is multiplied by `factor`, and added to `sum` if there is one.
+///
+/// A product is written over `sum`, so no other tensor may share its memory.
+pub(crate) struct Finish {
+    pub(crate) factor: f32,
+    pub(crate) sum: Option<CubeTensor>,
+}
+
+impl Finish {
+    /// The product itself.
+    const PLAIN: Self = Self { factor: 1.0, sum: None };
+
+    /// The product times `factor`.
+    pub(crate) fn times(factor: f32) -> Self {
+        Self { factor, sum: None }
+    }
+
+    /// `sum` plus the product times `factor`.
+    pub(crate) fn onto(sum: CubeTensor, factor: f32) -> Self {
+        Self { factor, sum: Some(sum) }
+    }
+
+    /// Finishes a product whose kernel does not do it.
+    fn of(self, product: CubeTensor) -> CubeTensor {
+        match self.sum {
+            Some(sum) => {
+                accumulate(&sum, &product, self.factor);
+                sum
+            }
+            None if self.factor == 1.0 => product,
+            None => CubeBackend::float_mul_scalar(product, self.factor.into()),
+        }
+    }
+}
+
 /// Multiplies operands of one type on an NVIDIA GPU. For few rows, the kernel of this crate is tried first, because it is queued faster
-/// than cuBLASLt.
+/// than cuBLASLt. Without a kernel, returns `finish` as it was.
 #[cfg(feature = "cuda")]
-fn on_cuda(a: &CubeTensor, b: &CubeTensor, transposed: [bool; 2]) -> Option<CubeTensor> {
+fn on_cuda(a: &CubeTensor, b: &CubeTensor, transposed: [bool; 2], finish: Finish) -> Result<CubeTensor, Finish> {
     use super::cuda::{cublas, product};
     const FEW_ROWS: usize = 128;
     let rows = a.shape()[a.shape().len() - if transposed[0] { 1 } else { 2 }];
-    let own = || (a.dtype == DType::BF16).then(|| product::multiply(a, b, transposed)).flatten();
-    let lt = || cublas::multiply(a, b, transposed);
-    if rows <= FEW_ROWS { own().or_else(lt) } else { lt().or_else(own) }
+    let own = |finish: Finish| {
+        let product = (a.dtype == DType::BF16).then(|| product::multiply(a, b, transposed)).flatten();
+        match product {
+            Some(product) => Ok(finish.of(product)),
+            None => Err(finish),
+        }
+    };
+    let lt = |finish| cublas::multiply(a, b, transposed, finish);
+    if rows <= FEW_ROWS { own(finish).or_else(lt) } else { lt(finish).or_else(own) }
 }
 
 #[cfg(not(feature = "cuda"))]
-fn on_cuda(_: &CubeTensor, _: &CubeTensor, _: [bool; 2]) -> Option<CubeTensor> {
-    None
+fn on_cuda(_: &CubeTensor, _: &CubeTensor, _: [bool; 2], finish: Finish) -> Result<CubeTensor, Finish> {
+    Err(finish)
 }
 
 /// Type of the operands of products in `precision` on `device`.
 pub(crate) fn held(device: &CubeDevice, precision: Precision) -> DType {
     let is_narrow = precision == Precision::Bf16 && computes(device, DType::BF16);
     if is_narrow { DType::BF16 } else { DType::F32 }
+}
+
+/// Type of a tensor that is computed from `x` and read by products in `precision`: that of their operands, or that of `x`.
+pub(crate) fn narrower(x: &CubeTensor, precision: Precision) -> DType {
+    match held(&x.device, precision) {
+        DType::F32 => x.dtype,
+        narrow => narrow,
+    }
 }
 
 /// Converts `x` to an operand of products in `precision`.
@@ -58,14 +108,34 @@ pub(crate) fn operand(x: &CubeTensor, precision: Precision) -> CubeTensor {
 /// # Panics
 /// If the shapes do not fit.
 pub(crate) fn multiply(a: &CubeTensor, b: &CubeTensor, transposed: [bool; 2], precision: Precision) -> CubeTensor {
+    multiply_and(a, b, transposed, precision, Finish::PLAIN)
+}
+
+/// Like [`multiply`], with a factor and a sum.
+///
+/// # Panics
+/// If the shapes do not fit.
+pub(crate) fn multiply_and(
+    a: &CubeTensor,
+    b: &CubeTensor,
+    transposed: [bool; 2],
+    precision: Precision,
+    finish: Finish,
+) -> CubeTensor {
     let dtype = held(&a.device, precision);
     let (a, b) = (as_dtype(a, dtype), as_dtype(b, dtype));
-    if elements(&a) > 0
-        && elements(&b) > 0
-        && let Some(product) = on_cuda(&a, &b, transposed)
-    {
-        return product;
+    if elements(&a) == 0 || elements(&b) == 0 {
+        return finish.of(by_cubecl(a, b, transposed));
     }
+    match on_cuda(&a, &b, transposed, finish) {
+        Ok(product) => product,
+        Err(finish) => finish.of(by_cubecl(a, b, transposed)),
+    }
+}
+
+/// Multiplies operands of one type with a kernel of CubeCL.
+fn by_cubecl(a: CubeTensor, b: CubeTensor, transposed: [bool; 2]) -> CubeTensor {
+    let dtype = a.dtype;
     let operand = |x: CubeTensor, is_transposed: bool| if is_transposed { CubeBackend::float_transpose(x) } else { x };
     let (a, b) = (operand(a, transposed[0]), operand(b, transposed[1]));
     let mut shape = a.shape().to_vec();

@@ -1,22 +1,24 @@
 //! Rotary position embedding; the mathematics is in [`crate::rope`].
 
+use burn::tensor::DType;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::{EACH, GpuOp, UNITS, arg, dims, element, elements, empty_like, grid_of_groups, nth_element, table_arg};
+use super::product::narrower;
+use super::{EACH, GpuOp, UNITS, arg, dims, element, elements, empty, grid_of_groups, nth_element, table_arg};
 use crate::rope::Rope;
 
 #[cube(launch)]
-fn rotate<F: Float>(
+fn rotate<F: Float, G: Float>(
     x: &[F],
     cos: &[f32],
     sin: &[f32],
-    y: &mut [F],
+    y: &mut [G],
     direction: f32,
     width: u32,
     head_dim: u32,
     half: u32,
-    #[define(F)] _dtype: ElemType,
+    #[define(F, G)] _dtypes: [ElemType; 2],
 ) {
     let half = half as usize;
     let mut values = Array::<f32>::new(EACH);
@@ -41,14 +43,16 @@ fn rotate<F: Float>(
     for j in 0..EACH {
         let at = nth_element(j);
         if at < y.len() {
-            y[at] = F::cast_from(values[j]);
+            y[at] = G::cast_from(values[j]);
         }
     }
 }
 
 impl Rope {
-    fn turned(&self, x: &CubeTensor, direction: f32) -> CubeTensor {
-        let ([n, d], y) = (dims(x), empty_like(x));
+    /// Rotates `x` and returns the result in `dtype`.
+    fn turned(&self, x: &CubeTensor, direction: f32, dtype: DType) -> CubeTensor {
+        let [n, d] = dims(x);
+        let y = empty(x, &[n, d], dtype);
         if elements(x) > 0 {
             rotate::launch(
                 &x.client,
@@ -62,7 +66,7 @@ impl Rope {
                 d as u32,
                 self.head_dim as u32,
                 (self.cos.len() / n) as u32,
-                element(x),
+                [element(x), element(&y)],
             );
         }
         y
@@ -71,21 +75,22 @@ impl Rope {
 
 impl GpuOp for Rope {
     fn forward(&self, inputs: Vec<CubeTensor>) -> (CubeTensor, Vec<CubeTensor>) {
-        (self.turned(&inputs[0], 1.0), Vec::new())
+        let x = &inputs[0];
+        (self.turned(x, 1.0, narrower(x, self.operands.result)), Vec::new())
     }
 
     fn backward(&self, _: &[CubeTensor], grad: CubeTensor, _: &[bool]) -> Vec<Option<CubeTensor>> {
-        vec![Some(self.turned(&grad, -1.0))]
+        vec![Some(self.turned(&grad, -1.0, narrower(&grad, self.operands.input)))]
     }
 }
 
 #[cfg(feature = "cuda")]
 pub(super) fn offline(offline: &super::offline::Offline) -> Vec<super::offline::Source> {
-    let of = |dtype| {
+    let of = |dtypes: [_; 2]| {
         let ([a, b, c, d], settings) = (offline.buffers(), offline.settings(UNITS));
         let (device, target) = (offline.device(), offline.target());
-        let kernel = rotate::Rotate::new(settings, device, target, a, b, c, d, (), (), (), (), dtype);
-        offline.source("rotary", dtype, &kernel)
+        let kernel = rotate::Rotate::new(settings, device, target, a, b, c, d, (), (), (), (), dtypes);
+        offline.source("rotary", dtypes[1], &kernel)
     };
-    offline.dtypes().map(of).into()
+    offline.conversions().map(of).into()
 }

@@ -13,17 +13,14 @@ const LANES: u32 = 8;
 /// Rows that one cube sums.
 const ROWS: usize = 128;
 
-/// Sums each column over [`ROWS`] rows: of `x`, or with `stats`, of `x ∘ (y − mean) · scale`, row by row.
+/// Sums each column of `x` over [`ROWS`] rows.
 #[cube(launch)]
 fn sum_rows<F: Float, G: Float>(
     x: &[F],
-    y: &[F],
-    stats: &[f32],
     out: &mut [G],
     rows: u32,
     width: u32,
     blocks: u32,
-    #[comptime] normed: bool,
     #[comptime] rows_of_cube: usize,
     #[define(F, G)] _dtypes: [ElemType; 2],
 ) {
@@ -41,11 +38,7 @@ fn sum_rows<F: Float, G: Float>(
     let end = min((block + 1) * rows_of_cube, n);
     while row < end {
         if at < d {
-            let mut value = f32::cast_from(x[row * d + at]);
-            if comptime!(normed) {
-                value *= (f32::cast_from(y[row * d + at]) - stats[row * 2]) * stats[row * 2 + 1];
-            }
-            sum += value;
+            sum += f32::cast_from(x[row * d + at]);
         }
         row += lanes;
     }
@@ -60,21 +53,15 @@ fn sum_rows<F: Float, G: Float>(
     }
 }
 
-/// Sums each column of `x`, `[d]`. With a matrix and its rows' means and scales, sums `x` times the normalized matrix.
-pub(super) fn column_sums(x: &CubeTensor, of: Option<(&CubeTensor, &CubeTensor)>, dtype: DType) -> CubeTensor {
+/// Sums each column of `x`, `[d]`.
+pub(super) fn column_sums(x: &CubeTensor, dtype: DType) -> CubeTensor {
     let [n, d] = dims(x);
     let blocks = n.div_ceil(ROWS).max(1);
     let out = |dtype| empty(x, &[blocks, d], dtype);
     let out = out(if blocks == 1 { dtype } else { DType::F32 });
     if d > 0 {
         let tiles = d.div_ceil(COLUMNS as usize);
-        let (y, stats) = match of {
-            Some((y, stats)) => (y.clone(), stats.clone()),
-            None => (x.clone(), empty_f32(x, &[2])),
-        };
         // A matrix without rows sums to zero.
-        let (rows, bound) = (n as u32, n.max(1));
-        debug_assert!(bound > 0);
         if n == 0 {
             return super::zeros(x, &[d], dtype);
         }
@@ -83,19 +70,16 @@ pub(super) fn column_sums(x: &CubeTensor, of: Option<(&CubeTensor, &CubeTensor)>
             grid(blocks * tiles),
             CubeDim::new_1d(COLUMNS * LANES),
             arg(x),
-            arg(&y),
-            arg(&stats),
             arg(&out),
-            rows,
+            n as u32,
             d as u32,
             tiles as u32,
-            of.is_some(),
             ROWS,
             [element(x), element(&out)],
         );
     }
     if blocks > 1 {
-        return column_sums(&out, None, dtype);
+        return column_sums(&out, dtype);
     }
     flat(out, d)
 }
@@ -164,20 +148,20 @@ pub(crate) fn squares_of(tensors: Vec<Tensor<1>>) -> Vec<Tensor<1>> {
     alike.flat_map(|tensors| tensors.chunks(super::batch(&client, 1, TENSORS))).map(of_batch).collect()
 }
 
-/// Adds `x` to `sum`.
+/// Adds `x` times `factor` to `sum`.
 #[cube(launch)]
-fn add<F: Float, G: Float>(sum: &mut [F], x: &[G], #[define(F, G)] _dtypes: [ElemType; 2]) {
+fn add<F: Float, G: Float>(sum: &mut [F], x: &[G], factor: f32, #[define(F, G)] _dtypes: [ElemType; 2]) {
     if ABSOLUTE_POS < sum.len() {
-        let value = f32::cast_from(sum[ABSOLUTE_POS]) + f32::cast_from(x[ABSOLUTE_POS]);
+        let value = f32::cast_from(sum[ABSOLUTE_POS]) + factor * f32::cast_from(x[ABSOLUTE_POS]);
         sum[ABSOLUTE_POS] = F::cast_from(value);
     }
 }
 
-/// Adds `x` to `sum` in place, even if other handles share `sum`.
-pub(crate) fn accumulate(sum: &CubeTensor, x: &CubeTensor) {
+/// Adds `x` times `factor` to `sum` in place, even if other handles share `sum`.
+pub(crate) fn accumulate(sum: &CubeTensor, x: &CubeTensor, factor: f32) {
     if elements(sum) > 0 {
         let grid = super::grid_of_units(elements(sum));
-        add::launch(&sum.client, grid, CubeDim::new_1d(UNITS), arg(sum), arg(x), [element(sum), element(x)]);
+        add::launch(&sum.client, grid, CubeDim::new_1d(UNITS), arg(sum), arg(x), factor, [element(sum), element(x)]);
     }
 }
 
@@ -186,25 +170,10 @@ pub(super) fn offline(offline: &super::offline::Offline) -> Vec<super::offline::
     let f32 = super::offline::F32;
     let mut sources = Vec::new();
     for dtype in offline.dtypes() {
-        for normed in [false, true] {
-            let [a, b, c, d] = offline.buffers();
-            let kernel = sum_rows::SumRows::new(
-                offline.settings(COLUMNS * LANES),
-                offline.device(),
-                offline.target(),
-                a,
-                b,
-                c,
-                d,
-                (),
-                (),
-                (),
-                normed,
-                ROWS,
-                [dtype, f32],
-            );
-            sources.push(offline.source("column sums", dtype, &kernel));
-        }
+        let ([a, b], settings) = (offline.buffers(), offline.settings(COLUMNS * LANES));
+        let (device, target) = (offline.device(), offline.target());
+        let kernel = sum_rows::SumRows::new(settings, device, target, a, b, (), (), (), ROWS, [dtype, f32]);
+        sources.push(offline.source("column sums", dtype, &kernel));
         let ([segments, out], settings) = (offline.buffers(), offline.settings(UNITS));
         let kernel = sum_squares::SumSquares::new(
             settings,
@@ -219,7 +188,7 @@ pub(super) fn offline(offline: &super::offline::Offline) -> Vec<super::offline::
         );
         sources.push(offline.source("squares", dtype, &kernel));
         let ([a, b], settings) = (offline.buffers(), offline.settings(UNITS));
-        let kernel = add::Add::new(settings, offline.device(), offline.target(), a, b, [f32, dtype]);
+        let kernel = add::Add::new(settings, offline.device(), offline.target(), a, b, (), [f32, dtype]);
         sources.push(offline.source("sum", dtype, &kernel));
     }
     sources

@@ -29,7 +29,7 @@ int main() {
         for (u32 x = 0; x < columns; x++) {
             emulated::run(x, y, columns, is_late, [&] {
                 switch (kernel) {
-                    case 0: attention_forward(half(0), half(1), half(2), word(3), number(4), number(5), of); break;
+                    case 0: attention_forward(half(0), half(1), half(2), word(3), (bf16*)at(4), number(5), of); break;
                     case 1:
                         attention_backward_queries(half(0), half(1), half(2), half(3), number(4), number(5), word(6), number(7), of);
                         break;

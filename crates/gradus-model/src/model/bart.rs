@@ -489,7 +489,7 @@ impl BlockSettings {
         self.around(norm, x_nd, DropoutSite::FedForward, |x| {
             let activated = (self.activate)(fc1.forward(x, masks));
             match self.dropping.drops(p) {
-                false => fc2.forward_activated(activated, masks),
+                false => fc2.forward_activated(activated, &[fc1], masks),
                 true => {
                     let dropped = self.dropping.apply(activated.tensor(), p, DropoutSite::Activation(self.block));
                     fc2.forward(dropped, masks)

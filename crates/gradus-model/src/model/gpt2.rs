@@ -243,11 +243,12 @@ impl Block {
     ) -> Tensor<2> {
         let BlockSettings { layer, activate, dropping, probability } = settings;
         let masks = dropping.stream;
-        let qkv = self.attn.c_attn.forward(self.ln_1.forward(x_nd.clone()), masks);
+        let (c_attn, c_fc) = (&self.attn.c_attn, &self.mlp.c_fc);
+        let qkv = c_attn.forward(self.ln_1.forward_for(c_attn, x_nd.clone(), masks), masks);
         let attended = self.attn.c_proj.forward(attend(qkv), masks);
         let x = x_nd + dropping.apply(attended, probability, DropoutSite::Attended(layer));
-        let inner = self.mlp.c_fc.forward(self.ln_2.forward(x.clone()), masks);
-        let fed = self.mlp.c_proj.forward_activated(activate(inner), masks);
+        let inner = c_fc.forward(self.ln_2.forward_for(c_fc, x.clone(), masks), masks);
+        let fed = self.mlp.c_proj.forward_activated(activate(inner), &[c_fc], masks);
         x + dropping.apply(fed, probability, DropoutSite::FedForward(layer))
     }
 }

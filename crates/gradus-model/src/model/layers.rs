@@ -2,7 +2,7 @@
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
-use gradus_kernels::{Activated, FrozenWeight, Layout, Precision, WeightFormat, packs_weights};
+use gradus_kernels::{Activated, FrozenWeight, Layout, Operands, Precision, WeightFormat, packs_weights};
 use rayon::prelude::*;
 
 use super::build::{Builder, Init};
@@ -83,9 +83,7 @@ impl Linear {
         x_nd: Tensor<2>,
         masks: Option<DropoutStream>,
     ) -> [Tensor<2>; N] {
-        let precision = layers[0].precision;
-        let is_shared = layers.iter().all(|layer| layer.precision == precision && layer.lora.is_none());
-        let x_nd = if is_shared { gradus_kernels::operand(x_nd, precision) } else { x_nd };
+        let x_nd = gradus_kernels::operand(x_nd, Self::read_by(&layers, masks));
         let packed = layers.map(|layer| layer.frozen.as_ref().filter(|_| layer.lora.is_none()));
         if packed.iter().any(Option::is_none) {
             return layers.map(|layer| layer.forward(x_nd.clone(), masks));
@@ -96,12 +94,42 @@ impl Linear {
     }
 
     /// Like [`forward`](Self::forward), for the result of an activation, `[N, in]`. Its inputs carry gradient.
-    pub fn forward_activated(&self, activated: Activated, masks: Option<DropoutStream>) -> Tensor<2> {
+    ///
+    /// `makers` are the layers whose results are the inputs of the activation, read by nothing else. Pass none if there is something between.
+    pub(crate) fn forward_activated(
+        &self,
+        activated: Activated,
+        makers: &[&Self],
+        masks: Option<DropoutStream>,
+    ) -> Tensor<2> {
+        let input = Self::made_by(makers);
         if self.lora.is_some() || self.frozen.is_some() {
-            return self.forward(activated.tensor(), masks);
+            let operands = Operands { result: Self::read_by(&[self], masks), input };
+            return self.forward(activated.tensor_between(operands), masks);
         }
         let bias = self.bias.as_ref().map(Param::val);
-        activated.linear(self.weight.val(), bias, self.layout, self.precision)
+        activated.linear(self.weight.val(), bias, self.layout, self.precision, input)
+    }
+
+    /// Precision in which all `layers` take their input: the result of what comes before them, as in [`Operands::result`].
+    pub(crate) fn read_by(layers: &[&Self], masks: Option<DropoutStream>) -> Precision {
+        // Dropout of an adapter's input is computed from numbers in f32.
+        let drops = |layer: &Self| masks.is_some() && layer.lora.as_ref().is_some_and(Lora::drops_out);
+        Self::common(layers).filter(|_| !layers.iter().any(|layer| drops(layer))).unwrap_or_default()
+    }
+
+    /// Precision in which all `layers` take the gradient of their result, as in [`Operands::input`].
+    pub(crate) fn made_by(layers: &[&Self]) -> Precision {
+        // The gradients of a bias and of DoRA's lengths are sums in f32.
+        let sums =
+            |layer: &Self| layer.bias.is_some() || layer.lora.as_ref().is_some_and(|lora| lora.magnitude.is_some());
+        Self::common(layers).filter(|_| !layers.iter().any(|layer| sums(layer))).unwrap_or_default()
+    }
+
+    /// Precision of all `layers`, if it is the same.
+    fn common(layers: &[&Self]) -> Option<Precision> {
+        let precision = layers.first()?.precision;
+        layers.iter().all(|layer| layer.precision == precision).then_some(precision)
     }
 
     /// Computes `x_nd` times the weight, plus `bias`.
@@ -309,9 +337,19 @@ impl LayerNorm {
 
     /// Normalizes each row of `x_nd`, `[N, D]` to `[N, D]`. `x_nd`, γ and β carry gradient.
     pub fn forward(&self, x_nd: Tensor<2>) -> Tensor<2> {
+        self.forward_between(x_nd, Operands::default())
+    }
+
+    /// Like [`forward`](Self::forward), for a result that only `reader` reads.
+    pub(crate) fn forward_for(&self, reader: &Linear, x_nd: Tensor<2>, masks: Option<DropoutStream>) -> Tensor<2> {
+        let result = Linear::read_by(&[reader], masks);
+        self.forward_between(x_nd, Operands { result, ..Operands::default() })
+    }
+
+    fn forward_between(&self, x_nd: Tensor<2>, operands: Operands) -> Tensor<2> {
         let weight = self.weight.val();
         let bias = self.bias.as_ref().map_or_else(|| Tensor::zeros(weight.dims(), &weight.device()), Param::val);
-        gradus_kernels::layer_norm(x_nd, weight, bias, self.epsilon)
+        gradus_kernels::layer_norm_between(x_nd, weight, bias, self.epsilon, operands)
     }
 }
 
@@ -334,19 +372,32 @@ impl RmsNorm {
 
     /// Normalizes each row of `x_nd`, `[N, D]` to `[N, D]`. `x_nd` and γ carry gradient.
     pub fn forward(&self, x_nd: Tensor<2>) -> Tensor<2> {
+        self.forward_between(x_nd, Operands::default())
+    }
+
+    fn forward_between(&self, x_nd: Tensor<2>, operands: Operands) -> Tensor<2> {
         let weight = self.weight.val();
         let gamma = if self.offset == 0.0 { weight } else { weight + self.offset };
-        gradus_kernels::rms_norm(x_nd, gamma, self.epsilon)
+        gradus_kernels::rms_norm_between(x_nd, gamma, self.epsilon, operands)
+    }
+
+    /// Like [`forward`](Self::forward), for a result that only `readers` read.
+    pub(crate) fn forward_for(&self, readers: &[&Linear], x_nd: Tensor<2>, masks: Option<DropoutStream>) -> Tensor<2> {
+        let result = Linear::read_by(readers, masks);
+        self.forward_between(x_nd, Operands { result, ..Operands::default() })
     }
 
     /// Normalizes each part of a row of `x_nd` that is as wide as γ: heads, or the whole row. Input and result are `[N, width]`, with a width
     /// that γ's width divides. `x_nd` and γ carry gradient.
-    pub fn forward_parts(&self, x_nd: Tensor<2>) -> Tensor<2> {
+    ///
+    /// `x_nd` is the result of `maker`, and nothing else reads it.
+    pub(crate) fn forward_parts(&self, x_nd: Tensor<2>, maker: &Linear) -> Tensor<2> {
+        let operands = Operands { input: Linear::made_by(&[maker]), ..Operands::default() };
         let ([n, d], [width]) = (x_nd.dims(), self.weight.dims());
         if width == d {
-            return self.forward(x_nd);
+            return self.forward_between(x_nd, operands);
         }
-        self.forward(x_nd.reshape([n * d / width, width])).reshape([n, d])
+        self.forward_between(x_nd.reshape([n * d / width, width]), operands).reshape([n, d])
     }
 }
 

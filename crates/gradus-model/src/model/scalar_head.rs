@@ -94,7 +94,7 @@ impl ScalarHead {
                 let (weight, bias) = (dense.weight.val(), Some(dense.bias.val()));
                 let x_nd = linear(hidden_nd, weight, bias, Layout::OutIn, Precision::F32);
                 let (weight, bias) = (out.weight.val(), Some(out.bias.val()));
-                Activated::Gelu(Gelu::Exact, x_nd).linear(weight, bias, Layout::OutIn, Precision::F32)
+                Activated::Gelu(Gelu::Exact, x_nd).linear(weight, bias, Layout::OutIn, Precision::F32, Precision::F32)
             }
         };
         out.reshape([n])

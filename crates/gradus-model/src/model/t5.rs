@@ -583,7 +583,7 @@ impl SelfAttention {
         attend: impl FnOnce([Tensor<2>; 3]) -> Tensor<2>,
     ) -> Tensor<2> {
         let (a, masks) = (&self.SelfAttention, settings.dropping.stream);
-        let normed = self.layer_norm.forward(x_nd.clone());
+        let normed = self.layer_norm.forward_for(&[&a.q, &a.k, &a.v], x_nd.clone(), masks);
         let attended = a.o.forward(attend(Linear::forward_each([&a.q, &a.k, &a.v], normed, masks)), masks);
         x_nd + settings.drop(attended, DropoutSite::Attended)
     }
@@ -605,7 +605,7 @@ impl CrossAttention {
         attend: impl FnOnce(Tensor<2>, &Attention) -> Tensor<2>,
     ) -> Tensor<2> {
         let (a, masks) = (&self.EncDecAttention, settings.dropping.stream);
-        let q = a.q.forward(self.layer_norm.forward(x_nd.clone()), masks);
+        let q = a.q.forward(self.layer_norm.forward_for(&[&a.q], x_nd.clone(), masks), masks);
         x_nd + settings.drop(a.o.forward(attend(q, a), masks), DropoutSite::Crossed)
     }
 }
@@ -657,8 +657,13 @@ impl FeedForward {
     /// Adds the output of the feed-forward layer to `x_nd`.
     fn forward(&self, x_nd: Tensor<2>, settings: BlockSettings) -> Tensor<2> {
         let masks = settings.dropping.stream;
-        let normed = self.layer_norm.forward(x_nd.clone());
-        let (activated, wo) = match (&self.DenseReluDense, settings.activation) {
+        let (dense, norm) = (&self.DenseReluDense, &self.layer_norm);
+        let layers = match dense {
+            Dense::Plain(Plain { wi, .. }) => vec![wi],
+            Dense::Gated(Gated { wi_0, wi_1, .. }) => vec![wi_0, wi_1],
+        };
+        let normed = norm.forward_for(&layers, x_nd.clone(), masks);
+        let (activated, wo) = match (dense, settings.activation) {
             (Dense::Plain(Plain { wi, wo }), FedActivation::Plain(activate)) => {
                 (activate(wi.forward(normed, masks)), wo)
             }
@@ -671,7 +676,7 @@ impl FeedForward {
             }
         };
         let fed = match settings.dropping.drops(settings.probability) {
-            false => wo.forward_activated(activated, masks),
+            false => wo.forward_activated(activated, &layers, masks),
             true => wo.forward(settings.drop(activated.tensor(), DropoutSite::Activation), masks),
         };
         x_nd + settings.drop(fed, DropoutSite::FedForward)

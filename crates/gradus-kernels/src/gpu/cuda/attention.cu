@@ -158,7 +158,7 @@ DEVICE bool sees_all(const Queries& tile, u32 from, const Scalars& of) {
            sees(tile.position + TILE - 1, from, of);
 }
 
-KERNEL attention_forward(const bf16* q, const bf16* k, const bf16* v, const u32* tiles, float* out, float* log_sums, Scalars of) {
+KERNEL attention_forward(const bf16* q, const bf16* k, const bf16* v, const u32* tiles, bf16* out, float* log_sums, Scalars of) {
     // Keys and values rotate through three buffers: one is read while two are being filled.
     SHARED bf16 places[3][TILE * HEAD_DIM];
     Queries tile = tile_of_block(tiles);
@@ -274,9 +274,8 @@ KERNEL attention_forward(const bf16* q, const bf16* k, const bf16* v, const u32*
         float inverse = sum > 0.0f ? 1.0f / sum : 0.0f;
 #pragma unroll
         for (int c = 0; c < CHUNKS; c++) {
-            float* to = out + at * width + head * HEAD_DIM + 8 * c + lane % 4 * 2;
-            to[0] = sums[c][2 * half] * inverse;
-            to[1] = sums[c][2 * half + 1] * inverse;
+            bf16* to = out + at * width + head * HEAD_DIM + 8 * c + lane % 4 * 2;
+            *(u32*)to = pack(sums[c][2 * half] * inverse, sums[c][2 * half + 1] * inverse);
         }
         if (lane % 4 == 0) {
             log_sums[at * of.heads + head] = sum > 0.0f ? (largest[half] * unit + log2_of(sum)) * LN_2 : 0.0f;

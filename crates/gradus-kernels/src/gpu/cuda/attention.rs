@@ -48,7 +48,7 @@ pub(crate) fn scalars((shape, dropout): Heads<'_>) -> [u32; 9] {
     [shape.heads as u32, shape.scale.to_bits(), cap.to_bits(), before, after, low, high, threshold, factor.to_bits()]
 }
 
-/// Fills `out` and `log_sums`, both in f32.
+/// Fills `out` (bf16, as the next product reads it) and `log_sums` (f32).
 pub(crate) fn forward(
     [q, k, v]: [&CubeTensor; 3],
     heads: Heads<'_>,

@@ -24,6 +24,7 @@ use libloading::Library;
 
 use crate::cuda;
 use crate::gpu::empty_f32;
+use crate::gpu::product::Finish;
 
 /// CubeCL's server for CUDA.
 type Server = <CudaRuntime as cubecl::__private::Runtime>::Server;
@@ -123,6 +124,13 @@ struct Kind {
     is_narrow: bool,
     /// Alignments of both operands and the result, in bytes.
     alignments: [u32; 3],
+}
+
+/// Factors of a product and of what the result held before.
+#[derive(Debug, Clone, Copy)]
+struct Factors {
+    product: f32,
+    before: f32,
 }
 
 /// Objects that are created once per kind of product and never changed.
@@ -283,7 +291,7 @@ impl OnDevice {
     }
 
     /// Runs the product of `plan` on CubeCL's thread. The operands are in column-major order, as cuBLASLt expects.
-    fn run(&self, plan: Plan, server: &mut Server, buffers: [BufferBinding; 4]) -> Result<(), c_int> {
+    fn run(&self, plan: Plan, server: &mut Server, buffers: [BufferBinding; 4], factors: Factors) -> Result<(), c_int> {
         let stream = buffers[2].stream;
         // The resources keep their memory in place until the product is queued.
         let resources = buffers.map(|buffer| server.get_resource(buffer, stream));
@@ -293,7 +301,6 @@ impl OnDevice {
             *pointer = resource.resource().ptr as Pointer;
         }
         let [a, b, out, workspace] = pointers;
-        let (one, zero) = (1.0f32, 0.0f32);
         let [before, after] = self.events;
         // SAFETY: the pointers refer to memory of the sizes in the plan. Earlier reads and writes of that memory are finished, and later
         // ones wait.
@@ -304,12 +311,12 @@ impl OnDevice {
             result((self.lt.multiply)(
                 self.handle,
                 plan.product,
-                (&raw const one).cast(),
+                (&raw const factors.product).cast(),
                 a,
                 plan.a,
                 b,
                 plan.b,
-                (&raw const zero).cast(),
+                (&raw const factors.before).cast(),
                 out,
                 plan.out,
                 out,
@@ -332,12 +339,17 @@ const UNRESOLVED: c_int = -1;
 static DEVICES: LazyLock<Mutex<HashMap<usize, Option<Arc<OnDevice>>>>> = LazyLock::new(Mutex::default);
 
 /// Computes `op(a) · op(b)` in f32, where `op` transposes the operands marked in `transposed`. The operands are matrices, or batches of
-/// equally many matrices without gaps, both in f32 or both in bf16. `None` without cuBLASLt.
+/// equally many matrices without gaps, both in f32 or both in bf16. Without cuBLASLt, returns `finish` as it was.
 ///
 /// # Panics
 /// If an earlier product failed after it was queued.
-pub(crate) fn multiply(a: &CubeTensor, b: &CubeTensor, transposed: [bool; 2]) -> Option<CubeTensor> {
-    let CubeDevice::Cuda(device) = &a.device else { return None };
+pub(crate) fn multiply(
+    a: &CubeTensor,
+    b: &CubeTensor,
+    transposed: [bool; 2],
+    finish: Finish,
+) -> Result<CubeTensor, Finish> {
+    let CubeDevice::Cuda(device) = &a.device else { return Err(finish) };
     let (shape_a, shape_b) = (a.shape().to_vec(), b.shape().to_vec());
     let rank = shape_a.len();
     let side = |shape: &[usize], is_transposed: bool| {
@@ -347,13 +359,14 @@ pub(crate) fn multiply(a: &CubeTensor, b: &CubeTensor, transposed: [bool; 2]) ->
     let ([rows, inner], [_, columns]) = (side(&shape_a, transposed[0]), side(&shape_b, transposed[1]));
     let batch: usize = shape_a[..rank - 2].iter().product();
     if shape_a[..rank - 2] != shape_b[..rank - 2] {
-        return None;
+        return Err(finish);
     }
     let lt = {
         let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
         let new = || OnDevice::new(a, device.index).map(Arc::new);
-        devices.entry(device.index).or_insert_with(new).clone()?
+        devices.entry(device.index).or_insert_with(new).clone()
     };
+    let Some(lt) = lt else { return Err(finish) };
     let failure = lt.failure.load(Ordering::Relaxed);
     assert!(failure == 0, "an earlier product by cuBLASLt failed with status {failure}: its result is missing");
     // Memory of CubeCL begins at multiples of 512 bytes, so the offset of a view and the distance of matrices in a batch determine the
@@ -365,7 +378,8 @@ pub(crate) fn multiply(a: &CubeTensor, b: &CubeTensor, transposed: [bool; 2]) ->
     let size = a.dtype.size();
     let [of_a, of_b, of_out] = [inner * rows * size, inner * columns * size, rows * columns * 4];
     let shape: Vec<usize> = shape_a[..rank - 2].iter().copied().chain([rows, columns]).collect();
-    let out = empty_f32(a, &shape);
+    let factors = Factors { product: finish.factor, before: f32::from(u8::from(finish.sum.is_some())) };
+    let out = finish.sum.clone().unwrap_or_else(|| empty_f32(a, &shape));
     // Row-major data are the column-major form of the transpose: (A B)ᵀ = Bᵀ Aᵀ.
     let kind = Kind {
         m: columns,
@@ -376,13 +390,13 @@ pub(crate) fn multiply(a: &CubeTensor, b: &CubeTensor, transposed: [bool; 2]) ->
         is_narrow: a.dtype == DType::BF16,
         alignments: [alignment(b, of_b), alignment(a, of_a), alignment(&out, of_out)],
     };
-    let plan = lt.plan(kind)?;
+    let Some(plan) = lt.plan(kind) else { return Err(finish) };
     let buffers = [&b.handle, &a.handle, &out.handle, &lt.workspace].map(|handle| handle.clone().binding());
     let server = lt.server.clone();
     server.submit(move |server| {
-        if let Err(status) = lt.run(plan, server, buffers) {
+        if let Err(status) = lt.run(plan, server, buffers, factors) {
             lt.failure.store(status, Ordering::Relaxed);
         }
     });
-    Some(out)
+    Ok(out)
 }

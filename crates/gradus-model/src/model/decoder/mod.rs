@@ -11,7 +11,9 @@ mod windows;
 
 use burn::module::Module;
 use burn::tensor::Tensor;
-use gradus_kernels::{AttentionExtras, AttentionShape, Table, attention_with, recompute, rope};
+use gradus_kernels::{
+    AttentionExtras, AttentionShape, Operands, Precision, Table, attention_with, recompute, rope_between,
+};
 
 pub use config::DecoderConfig;
 pub use family::{DecoderFamily, StructureOf};
@@ -224,6 +226,7 @@ impl Body for Decoder {
                 gate: self.structure.gate,
                 angles: structure.rope.map(|of| tables[of].clone()),
                 shape,
+                operands: context.attention_operands(&shape, &x.device()),
             };
             x = match again.clone() {
                 Some(segments) => recompute(layer, x, move |layer: &Layer, x| {
@@ -277,6 +280,8 @@ struct LayerSettings {
     gate: Gate,
     angles: Option<Angles>,
     shape: AttentionShape,
+    /// Precision in which attention takes queries and keys.
+    operands: Precision,
 }
 
 impl Layer {
@@ -287,18 +292,23 @@ impl Layer {
         settings: &LayerSettings,
         attend: impl FnOnce([Tensor<2>; 3]) -> Tensor<2>,
     ) -> Tensor<2> {
-        let normed = |norm: Option<&RmsNorm>, x: Tensor<2>| norm.map_or(x.clone(), |norm| norm.forward(x));
         let [before_attention, after_attention, before_fed, after_fed] = self.norms();
         let LayerSettings { layer, dropping, probability, scale, .. } = *settings;
+        let normed = |norm: Option<&RmsNorm>, x: Tensor<2>| norm.map_or(x.clone(), |norm| norm.forward(x));
+        let normed_for = |norm: Option<&RmsNorm>, x: Tensor<2>, readers: &[&Linear]| match norm {
+            Some(norm) => norm.forward_for(readers, x, dropping.stream),
+            None => x,
+        };
         let scaled = |x: Tensor<2>| if scale == 1.0 { x } else { x * scale };
-        let qkv = self.self_attn.read(normed(before_attention, x_nd.clone()), settings);
+        let read = normed_for(before_attention, x_nd.clone(), &self.self_attn.readers());
+        let qkv = self.self_attn.read(read, settings);
         let output = match &self.self_attn {
             Attention::Separate(a) => &a.o_proj,
             Attention::Fused(a) => &a.o_proj,
         };
         let attended = normed(after_attention, output.forward(attend(qkv), dropping.stream));
         let x = x_nd + scaled(dropping.apply(attended, probability, DropoutSite::Attended(layer)));
-        let fed = self.mlp.forward(normed(before_fed, x.clone()), settings);
+        let fed = self.mlp.forward(normed_for(before_fed, x.clone(), &self.mlp.readers()), settings);
         x + scaled(dropping.apply(normed(after_fed, fed), probability, DropoutSite::FedForward(layer)))
     }
 
@@ -314,46 +324,64 @@ impl Layer {
 }
 
 impl Attention {
+    /// Layers that read the input.
+    fn readers(&self) -> Vec<&Linear> {
+        match self {
+            Self::Separate(a) => vec![&a.q_proj, &a.k_proj, &a.v_proj],
+            Self::Fused(a) => vec![&a.qkv_proj],
+        }
+    }
+
     /// Computes queries, keys and values of `x_nd`, normalized and rotated.
     fn read(&self, x_nd: Tensor<2>, settings: &LayerSettings) -> [Tensor<2>; 3] {
         let (head_dim, masks) = (settings.shape.head_dim, settings.dropping.stream);
-        let turn = |x: Tensor<2>| match &settings.angles {
-            Some(angles) => rope(x, &angles.cos, &angles.sin, head_dim),
+        let turn = |x: Tensor<2>, input: Precision| match &settings.angles {
+            Some(Angles { cos, sin }) => {
+                rope_between(x, cos, sin, head_dim, Operands { result: settings.operands, input })
+            }
             None => x,
         };
         match self {
             Self::Separate(a) => {
-                let norm = |x: Tensor<2>, norm: &Option<RmsNorm>| match norm {
-                    Some(norm) => norm.forward_parts(x),
-                    None => x,
+                let turned = |x: Tensor<2>, norm: &Option<RmsNorm>, maker: &Linear| match norm {
+                    Some(norm) => turn(norm.forward_parts(x, maker), Precision::F32),
+                    None => turn(x, Linear::made_by(&[maker])),
                 };
                 let [q, k, v] = Linear::forward_each([&a.q_proj, &a.k_proj, &a.v_proj], x_nd, masks);
-                [turn(norm(q, &a.q_norm)), turn(norm(k, &a.k_norm)), v]
+                [turned(q, &a.q_norm, &a.q_proj), turned(k, &a.k_norm, &a.k_proj), v]
             }
             Self::Fused(a) => {
                 let (q, kv) = (settings.shape.heads * head_dim, settings.shape.kv_heads * head_dim);
                 let qkv = a.qkv_proj.forward(x_nd, masks);
                 let part = |from, width| qkv.clone().narrow(1, from, width);
-                [turn(part(0, q)), turn(part(q, kv)), part(q + kv, kv)]
+                [turn(part(0, q), Precision::F32), turn(part(q, kv), Precision::F32), part(q + kv, kv)]
             }
         }
     }
 }
 
 impl Mlp {
+    /// Layers that read the input.
+    fn readers(&self) -> Vec<&Linear> {
+        match self {
+            Self::Separate(m) => vec![&m.gate_proj, &m.up_proj],
+            Self::Fused(m) => vec![&m.gate_up_proj],
+        }
+    }
+
     fn forward(&self, x_nd: Tensor<2>, settings: &LayerSettings) -> Tensor<2> {
         let masks = settings.dropping.stream;
-        let (gate, up, down) = match self {
+        let (gate, up, down, makers) = match self {
             Self::Separate(m) => {
                 let [gate, up] = Linear::forward_each([&m.gate_proj, &m.up_proj], x_nd, masks);
-                (gate, up, &m.down_proj)
+                (gate, up, &m.down_proj, vec![&m.gate_proj, &m.up_proj])
             }
             Self::Fused(m) => {
                 let both = m.gate_up_proj.forward(x_nd, masks);
                 let inner = both.dims()[1] / 2;
-                (both.clone().narrow(1, 0, inner), both.narrow(1, inner, inner), &m.down_proj)
+                (both.clone().narrow(1, 0, inner), both.narrow(1, inner, inner), &m.down_proj, Vec::new())
             }
         };
-        down.forward_activated(settings.gate.of(gate, up), masks)
+        down.forward_activated(settings.gate.of(gate, up), &makers, masks)
     }
 }

@@ -128,8 +128,8 @@ impl BlockSettings {
         let masks = self.dropping.stream;
         let read = inner.forward(x_nd.clone(), masks);
         let added = match self.activation {
-            Activation::Gelu(form) => outer.forward_activated(Activated::Gelu(form, read), masks),
-            Activation::Relu => outer.forward_activated(Activated::Relu(read), masks),
+            Activation::Gelu(form) => outer.forward_activated(Activated::Gelu(form, read), &[inner], masks),
+            Activation::Relu => outer.forward_activated(Activated::Relu(read), &[inner], masks),
             Activation::Tanh => outer.forward(self.activation.of(read), masks),
         };
         norm.forward(x_nd + self.dropping.apply(added, self.probabilities.fed, DropoutSite::FedForward(self.block)))

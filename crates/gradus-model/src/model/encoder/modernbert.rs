@@ -286,7 +286,7 @@ impl Body for ModernBertModel {
                 let half = |i: usize| both.clone().narrow(1, i * inner, inner);
                 let activated = gate.of(half(0), half(1));
                 x + match dropping.drops(mlp_dropout) {
-                    false => mlp.Wo.forward_activated(activated, masks),
+                    false => mlp.Wo.forward_activated(activated, &[], masks),
                     true => {
                         let dropped = dropping.apply(activated.tensor(), mlp_dropout, DropoutSite::Activation(i));
                         mlp.Wo.forward(dropped, masks)
