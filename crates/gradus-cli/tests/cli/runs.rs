@@ -85,6 +85,28 @@ fn runs_are_listed_filtered_and_sorted() {
     assert_eq!((none.stdout.as_str(), none.stderr.as_str()), ("", "none of the 4 runs in `runs` matches\n"));
 }
 
+/// A pager may obey escape sequences, and a line end would begin a false row.
+#[cfg(unix)]
+#[test]
+fn control_characters_in_names_are_escaped() {
+    let test = CliTest::new();
+    let name = "a\u{1b}]0;owned\u{7}\nb\tc";
+    let shown = "a\\u{1b}]0;owned\\u{7}\\u{a}b\\u{9}c";
+    write_run(&test, "plain", "dpo", 1, "failed");
+    std::fs::rename(test.path().join("runs/plain"), test.path().join("runs").join(name)).expect("renamed");
+    let table = test.succeeds(&["runs", "list"]);
+    let lines: Vec<&str> = table.lines().collect();
+    assert_eq!(lines.len(), 3, "{table}");
+    assert!(lines[1].starts_with(&format!("{shown}  dpo")), "{table}");
+    assert_eq!(lines[2], format!("{shown} failed: no room"));
+    assert_eq!(json(&test, &["runs", "list", "--json"])[0]["name"], name, "programs get the name itself");
+    let page = test.succeeds(&["runs", "show", name]);
+    assert!(page.starts_with(&format!("{shown}  failed")) && !page.contains('\u{1b}'), "{page}");
+    assert!(page.contains(&format!("  path     runs/{shown}\n")), "{page}");
+    let removed = test.run(&["runs", "rm", name, "--yes"]);
+    assert_eq!((removed.code, removed.stderr), (0, format!("removed runs/{shown}\n")));
+}
+
 #[test]
 fn a_run_is_shown_on_a_page() {
     let test = CliTest::new();

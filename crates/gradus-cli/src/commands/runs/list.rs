@@ -9,7 +9,7 @@ use gradus::runs::{Entry, Figure, Library, Status, is_run};
 
 use super::painted;
 use crate::numbers::{now, short_model};
-use crate::output::{Output, Paint};
+use crate::output::{Output, Paint, visible_line};
 use crate::table::{age, bytes, laid_out};
 use crate::watch::short;
 
@@ -161,8 +161,8 @@ fn table(entries: &[Entry], now: u64, width: Option<usize>, paint: Paint) -> Str
         };
         if let Some(why) = why {
             let what = if entry.state == Status::Failed { "failed" } else { "cannot be read" };
-            let head = painted(entry.state, &format!("{} {what}:", entry.name), paint);
-            text += &format!("{head} {}\n", why.lines().next().unwrap_or_default());
+            let head = painted(entry.state, &format!("{} {what}:", visible_line(&entry.name)), paint);
+            text += &format!("{head} {}\n", visible_line(why.lines().next().unwrap_or_default()));
         }
     }
     text
@@ -171,7 +171,7 @@ fn table(entries: &[Entry], now: u64, width: Option<usize>, paint: Paint) -> Str
 fn row(entry: &Entry, now: u64) -> Vec<String> {
     let dash = || "–".to_owned();
     let figure = |value: fn(&Figure) -> f64| entry.figure.as_ref().map_or_else(dash, |figure| short(value(figure)));
-    vec![
+    let cells = [
         entry.name.clone(),
         entry.method.clone().unwrap_or_else(dash),
         entry.model.as_deref().map_or_else(dash, |model| short_model(model).to_owned()),
@@ -189,7 +189,9 @@ fn row(entry: &Entry, now: u64) -> Vec<String> {
         bytes(entry.size_bytes),
         entry.changed.map_or_else(dash, |changed| format!("{} ago", age(now.saturating_sub(changed)))),
         entry.tags.join(" "),
-    ]
+    ];
+    // The widths count what is shown.
+    cells.iter().map(|cell| visible_line(cell)).collect()
 }
 
 /// Formats `40/100`, or `40` if the total is unknown.
