@@ -70,6 +70,14 @@ fn runs_are_listed_filtered_and_sorted() {
     assert_eq!(names(&["runs", "--sort", "name"]), names(&["--sort", "name"]));
     assert_eq!(names(&["runs/group"]), "second");
     assert_eq!(names(&["runs/first"]), "runs/first");
+    // A folder that is too deep is named.
+    write_run(&test, "a/b/c/d/e/f/g/h/i", "dpo", 4, "finished");
+    let listed = test.run(&["runs", "list"]);
+    let note = "folders as deep as `runs/a/b/c/d/e/f/g/h/i` were not searched; `gradus runs list DIR` searches below a \
+                folder\n";
+    assert_eq!((listed.code, listed.stderr.as_str()), (0, note));
+    assert_eq!(names(&["runs/a/b"]), "c/d/e/f/g/h/i");
+    std::fs::remove_dir_all(test.path().join("runs/a")).expect("removed");
     test.fails(
         &["runs", "list", "frist"],
         1,
