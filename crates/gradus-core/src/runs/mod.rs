@@ -148,7 +148,11 @@ impl Search {
             return;
         }
         let Ok(entries) = fs::read_dir(at) else { return };
-        for path in entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()) {
+        let mut paths: Vec<PathBuf> =
+            entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
+        // A run with a link to it has its own name, not that of the link.
+        paths.sort_by_cached_key(|path| path.is_symlink());
+        for path in paths {
             let Some(own) = path.file_name().map(|own| own.to_string_lossy().into_owned()) else { continue };
             if own.starts_with('.') {
                 continue;
