@@ -93,6 +93,33 @@ fn runs_are_listed_filtered_and_sorted() {
     assert_eq!((none.stdout.as_str(), none.stderr.as_str()), ("", "none of the 4 runs in `runs` matches\n"));
 }
 
+/// States after a kill during `--overwrite`: the new run has begun, has written nothing, or its predecessor is half moved.
+#[test]
+fn a_run_that_was_to_be_replaced_is_listed_after_a_kill() {
+    let test = CliTest::new();
+    for name in ["begun", "begun/.replaced", "empty/.replaced", "moving"] {
+        write_run(&test, name, "dpo", 2, "running");
+    }
+    write_run(&test, "plain", "dpo", 2, "running");
+    test.write("runs/moving/.replacing/log.txt", "");
+    // A folder of this name that belongs to no run.
+    test.write("runs/other/.replaced/notes.txt", "");
+    let table = test.succeeds(&["runs", "list", "--sort", "name"]);
+    for (name, expected) in [
+        ("begun", "the run that it was to replace is in `runs/begun/.replaced`; rename this folder to bring it back"),
+        ("empty", "the run that it was to replace is in `runs/empty/.replaced`; rename this folder to bring it back"),
+        ("moving", "it is partly in `runs/moving/.replacing`, because its replacement was killed; `--resume`"),
+    ] {
+        assert!(table.contains(&format!("{name}: {expected}")), "`{name}: {expected}` is not in\n{table}");
+    }
+    assert!(!table.contains("plain:") && !table.contains("\nother"), "{table}");
+    assert!(test.succeeds(&["runs", "show", "begun"]).contains("  replaced run  the run that it was to replace is in"));
+    // The folder is a complete run.
+    std::fs::rename(test.path().join("runs/empty/.replaced"), test.path().join("runs/back")).expect("renamed");
+    let entry = &json(&test, &["runs", "list", "--json", "runs/back"])[0];
+    assert_eq!((&entry["state"], &entry["replaced_run"]), (&"interrupted".into(), &Value::Null));
+}
+
 /// A pager may obey escape sequences, and a line end would begin a false row.
 #[cfg(unix)]
 #[test]

@@ -122,9 +122,10 @@ impl Library {
     }
 }
 
-/// Returns true if the directory is that of a run.
+/// Returns true if the directory is that of a run, or of one that a kill left while another was to replace it.
 pub fn is_run(path: &Path) -> bool {
     ["config.yml", "metrics.jsonl", "state.json"].iter().any(|name| path.join(name).is_file())
+        || RunDir::at(path).replaced_run().is_some()
 }
 
 /// A search for runs. Directories that cannot be read are skipped, as they have no name to list.

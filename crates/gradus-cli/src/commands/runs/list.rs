@@ -172,6 +172,9 @@ fn table(entries: &[Entry], now: u64, width: Option<usize>, paint: Paint) -> Str
             let head = painted(entry.state, &format!("{} {what}:", visible_line(&entry.name)), paint);
             text += &format!("{head} {}\n", visible_line(why.lines().next().unwrap_or_default()));
         }
+        if let Some(replaced) = &entry.replaced_run {
+            text += &format!("{} {}\n", visible_line(&format!("{}:", entry.name)), visible_line(replaced));
+        }
     }
     text
 }

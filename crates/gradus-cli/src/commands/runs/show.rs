@@ -130,6 +130,7 @@ fn text(page: &Page, paint: Paint) -> String {
         ));
     }
     facts.extend(entry.note.clone().map(|note| ("note", note)));
+    facts.extend(entry.replaced_run.clone().map(|replaced| ("replaced run", replaced)));
     facts.extend(entry.problems.iter().map(|problem| ("problem", problem.clone())));
     text.push('\n');
     text += &pairs(facts, paint);
