@@ -100,6 +100,44 @@ fn a_batch_of_trl_counts_completions_and_its_steps_count_updates() {
     assert!(refused("trl-grpo", odd).contains("not a multiple of `num_generations`, 8"));
 }
 
+/// The expected numbers are those of `gradus.trl`, which rounds intervals to even and keeps the fraction of a warm-up.
+#[test]
+fn intervals_of_trl_count_optimizer_steps() {
+    let base = "model_name_or_path: m\ndataset_name: d\nper_device_train_batch_size: 8\nnum_generations: 8\n\
+                reward_funcs: accuracy_reward\ngradient_accumulation_steps: 2\nsteps_per_generation: 4\neval_strategy: steps\n\
+                logging_steps: 10\nsave_steps: 6\neval_steps: 50\n";
+    let found = imported("trl-grpo", &format!("{base}num_iterations: 2\nwarmup_steps: 10\n"));
+    check(
+        &found,
+        &[
+            ("/train/logging_steps", "2"),
+            ("/train/save_steps", "2"),
+            ("/train/eval_steps", "12"),
+            ("/train/warmup_steps", "2.5"),
+            ("/train/micro_batch_size", "8"),
+            ("/train/micro_batch_tokens", "4096"),
+        ],
+    );
+    let note = "TRL counts optimizer steps in `eval_steps`; a step of gradus samples and takes 4 of them: \
+                `train.eval_steps` is 12";
+    assert!(found.1.iter().any(|message| message == note), "{:?}", found.1);
+    let found = imported("trl-rloo", &format!("{base}num_iterations: 20\nwarmup_steps: 0.1\nsave_strategy: \"no\"\n"));
+    check(
+        &found,
+        &[
+            ("/train/logging_steps", "1"),
+            ("/train/save_steps", "0"),
+            ("/train/eval_steps", "1"),
+            ("/train/warmup_steps", "0.1"),
+        ],
+    );
+    // One optimizer step in an iteration.
+    let found = imported("trl-grpo", &base.replace("steps_per_generation: 4", "loss_type: bnpo"));
+    check(&found, &[("/train/logging_steps", "10"), ("/train/eval_steps", "50"), ("/train/micro_batch_size", "8")]);
+    // `bnpo` depends on the rows of a pass.
+    check(&found, &[("/train/micro_batch_tokens", "100000000")]);
+}
+
 #[test]
 fn a_weight_of_trl_stays_with_its_reward() {
     let base = "model_name_or_path: m\ndataset_name: d\n";
