@@ -224,6 +224,35 @@ fn a_null_of_trl_is_no_limit() {
     }
 }
 
+/// LLaMA-Factory passes a null on to transformers, which then clips nothing. axolotl does not, so the default of transformers counts.
+#[test]
+fn a_null_limit_of_gradients_means_what_it_means_there() {
+    let llamafactory = "stage: sft\ndataset: d\nmodel_name_or_path: m\n";
+    let axolotl = "base_model: m\ndatasets:\n  - path: d\n";
+    for (system, base, null) in
+        [("llamafactory", llamafactory, "0.0"), ("axolotl", axolotl, "1.0"), ("trl-sft", TRL_BASE, "0.0")]
+    {
+        for (keys, norm) in [("max_grad_norm: null\n", null), ("", "1.0"), ("max_grad_norm: 0.3\n", "0.3")] {
+            check(&imported(system, &format!("{base}{keys}")), &[("/train/max_grad_norm", norm)]);
+        }
+    }
+}
+
+const TRL_BASE: &str = "model_name_or_path: m\ndataset_name: d\n";
+
+/// `get_constant_schedule` of transformers ignores a warm-up.
+#[test]
+fn a_constant_schedule_has_no_warm_up() {
+    for (schedule, ours, warmup) in
+        [("constant", "constant", "0.0"), ("constant_with_warmup", "constant", "5.0"), ("linear", "linear", "5.0")]
+    {
+        let found = imported("trl-sft", &format!("{TRL_BASE}lr_scheduler_type: {schedule}\nwarmup_steps: 5\n"));
+        check(&found, &[("/train/lr_schedule", &format!("\"{ours}\"")), ("/train/warmup_steps", warmup)]);
+        let is_noted = found.1.iter().any(|note| note.contains("`train.warmup_steps` is set to 0"));
+        assert_eq!(is_noted, schedule == "constant", "{:?}", found.1);
+    }
+}
+
 #[test]
 fn dropout_of_trl_is_kept() {
     let base = "model_name_or_path: m\ndataset_name: d\nper_device_train_batch_size: 8\nnum_generations: 8\nreward_funcs: accuracy_reward\n";

@@ -113,9 +113,7 @@ pub(super) fn convert(from: &Original, command: TrlCommand) -> Result<YamlBuilde
     shared::arguments(from, &mut to, &HUGGING_FACE);
     data(from, &mut to)?;
     length(from, &mut to, command);
-    if from.is_null("max_grad_norm") {
-        to.set("train.max_grad_norm", 0);
-    }
+    shared::unclipped(from, &mut to);
     let drops = dropout(from, &mut to, command);
     order(from, &mut to, command);
     for (theirs, ours) in command.keys() {
