@@ -182,6 +182,20 @@ fn compressed_files() {
     let found = Folder::new().error("a.jsonl.gz", &broken, &LoadOptions::default());
     assert!(found.starts_with("a.jsonl.gz: the gzip data is corrupt "), "{found}");
 
+    // Zeros after a member are padding, other bytes are not.
+    let (mut padded, zeros) = (gzip(text.as_bytes()), [0u8; 100_000]);
+    padded.extend(zeros);
+    assert_eq!(Folder::new().load("a.jsonl.gz", &padded).rows.len(), 2000);
+    padded.extend(gzip(b"{\"text\": \"another member\"}\n"));
+    assert_eq!(Folder::new().load("a.jsonl.gz", &padded).rows.len(), 2001);
+    padded.extend([0, 0, b'x']);
+    let found = Folder::new().error("a.jsonl.gz", &padded, &LoadOptions::default());
+    assert!(found.starts_with("a.jsonl.gz: the gzip data is "), "{found}");
+    let mut header = gzip(text.as_bytes());
+    header.extend(&gzip(b"x")[..5]);
+    let found = Folder::new().error("a.jsonl.gz", &header, &LoadOptions::default());
+    assert!(found.starts_with("a.jsonl.gz: the gzip data is cut off after line 2000"), "{found}");
+
     let zstd = [0x28, 0xb5, 0x2f, 0xfd, 0];
     let found = Folder::new().error("a.jsonl.zst", zstd, &LoadOptions::default());
     assert_eq!(found, "a.jsonl.zst: compressed with zstd, which gradus does not read");
