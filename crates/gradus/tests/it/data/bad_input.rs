@@ -144,6 +144,13 @@ fn json() {
         Need::Any,
         "a.json: not valid JSON on line 2: row 2 is not closed; it begins on line 2",
     );
+    // As in JSON, and in Hugging Face's `datasets`.
+    check(
+        "a.json",
+        "[{\"text\": \"a\"},\n{\"text\": \"b\"},\n]\n",
+        Need::Any,
+        "a.json: not valid JSON on line 3: no row between `,` and `]`",
+    );
     check("a.json", "[{\"text\": \"a\"}\n", Need::Any, "a.json: not valid JSON on line 2: the array is not closed");
     check(
         "a.json",
