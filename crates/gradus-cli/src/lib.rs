@@ -50,6 +50,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     if let Some(code) = serve_parent(arguments.iter().cloned()) {
         return code;
     }
+    process::fail_at_file_size_limit();
     let command = arguments.first().and_then(|command| command.to_str()).map(str::to_owned);
     let matches = match cli::command().try_get_matches_from(named(arguments)) {
         Ok(matches) => matches,

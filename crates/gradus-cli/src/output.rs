@@ -14,7 +14,7 @@ use gradus::config::{MethodConfig, Spelling, translate};
 use gradus::error::Diagnostic;
 use gradus::suggest::nearest;
 use gradus::text::render;
-pub use gradus::text::visible;
+pub use gradus::text::{visible, visible_line};
 use gradus_environments::sandbox;
 use serde::Serialize;
 
@@ -317,6 +317,11 @@ fn rendered(text: &str, is_terminal: bool) -> String {
         shown.push_str(&inert(piece));
     }
     shown
+}
+
+/// Makes a text visible on one line, wherever it is printed. Color escapes marked by [`ESC`] are kept.
+pub fn on_one_line(text: &str) -> String {
+    text.split(ESC).map(visible_line).collect::<Vec<_>>().join(&ESC.to_string())
 }
 
 /// Returns whether the text after an escape begins or ends a color.

@@ -46,6 +46,17 @@ fn register(starter: Starter) {
     render::register(starter);
 }
 
+/// Makes writes beyond the limit on file sizes (`ulimit -f`) fail with an error. By default, the system ends the process without a message.
+pub fn fail_at_file_size_limit() {
+    #[cfg(unix)]
+    {
+        // Programs that this process starts do not inherit a handler, unlike an ignored signal. The flag means nothing.
+        let flag = std::sync::Arc::default();
+        // Without the handler, the process ends as before.
+        let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, flag);
+    }
+}
+
 /// Starts the command. Its stderr goes to `log`.
 pub fn begin(mut command: Command, log: &Path) -> anyhow::Result<Child> {
     let log = fs::File::create(log).with_context(|| log.display().to_string())?;

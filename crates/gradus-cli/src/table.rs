@@ -1,5 +1,7 @@
 //! Tables for the terminal: the first column is left-aligned, numbers are right-aligned.
 
+use crate::output::on_one_line;
+
 /// Formats rows of cells as lines, with two spaces between columns. Rows may have different lengths.
 pub fn aligned(rows: &[Vec<String>]) -> String {
     laid_out(rows, |column| column > 0, |_, _, cell| cell)
@@ -11,6 +13,8 @@ pub fn laid_out(
     is_number: impl Fn(usize) -> bool,
     style: impl Fn(usize, usize, String) -> String,
 ) -> String {
+    // Names and values come from files. A line end in one would begin a false row, and a pager may obey escape sequences.
+    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|cell| on_one_line(cell)).collect()).collect();
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |c: usize| rows.iter().filter_map(|row| row.get(c)).map(|cell| cell.chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns).map(width).collect();

@@ -1,8 +1,10 @@
 //! Display of a run on the terminal, with progress and metrics, and handling of Ctrl-C.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use gradus::files::atomic::remove_unfinished;
 use gradus::reward::Interrupt;
 use gradus::run::Metrics;
 use gradus::task::DataConfig;
@@ -98,11 +100,12 @@ pub fn interrupt() -> Interrupt {
     INTERRUPT.clone()
 }
 
-/// Returns the flag that Ctrl-C raises. If the command may wait for another program, handles Ctrl-C from now on; otherwise Ctrl-C ends the
-/// process.
+/// Returns the flag that Ctrl-C raises. If the command may wait for another program, the first Ctrl-C raises the flag; otherwise it ends
+/// the process.
 pub fn interrupt_of(starts_program: bool, out: &Output) -> Interrupt {
-    if starts_program {
-        catch_interrupts(Some((out, STOPPING)));
+    match starts_program {
+        true => catch_interrupts(Some((out, STOPPING))),
+        false => end_on_interrupts(out),
     }
     interrupt()
 }
@@ -112,6 +115,13 @@ const STOPPING_TRAINING: &str = "stopping: training ends the current work and wr
 /// Message after the first Ctrl-C of other commands.
 pub const STOPPING: &str = "stopping; press Ctrl-C again to stop now";
 
+/// Whether the first Ctrl-C only raises the flag. Otherwise it ends the program.
+static RAISES: AtomicBool = AtomicBool::new(false);
+/// Time of the first Ctrl-C.
+static FIRST: OnceLock<Instant> = OnceLock::new();
+/// Message after the first Ctrl-C.
+static ANSWER: Mutex<Option<(Output, &'static str)>> = Mutex::new(None);
+
 /// Handles Ctrl-C from now on: the first raises a flag and prints a message immediately. Another one, at least a second later, ends the
 /// program.
 pub fn catch_interrupts(answer: Option<(&Output, &'static str)>) {
@@ -119,14 +129,25 @@ pub fn catch_interrupts(answer: Option<(&Output, &'static str)>) {
     if answer.is_some_and(|(out, _)| out.is_captured()) {
         return;
     }
-    static FIRST: OnceLock<Instant> = OnceLock::new();
-    static ANSWER: Mutex<Option<(Output, &'static str)>> = Mutex::new(None);
     let mut current = ANSWER.lock().unwrap_or_else(PoisonError::into_inner);
     *current = answer.map(|(out, answer)| (out.clone(), answer));
     drop(current);
+    RAISES.store(true, Ordering::SeqCst);
+    handle_interrupts();
+}
+
+/// Lets Ctrl-C end the program, without leaving unfinished files. For commands that nothing can stop between two pieces of work.
+pub fn end_on_interrupts(out: &Output) {
+    if !out.is_captured() {
+        handle_interrupts();
+    }
+}
+
+fn handle_interrupts() {
     // Registering fails only if a handler is already installed, and one is enough.
     let _ = ctrlc::set_handler(|| {
-        if FIRST.get_or_init(Instant::now).elapsed() > TOGETHER {
+        if !RAISES.load(Ordering::SeqCst) || FIRST.get_or_init(Instant::now).elapsed() > TOGETHER {
+            remove_unfinished();
             std::process::exit(130);
         }
         INTERRUPT.raise();

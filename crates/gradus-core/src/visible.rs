@@ -15,6 +15,11 @@ pub fn visible(text: &str) -> String {
     text.chars().map(|c| if obeyed(c) { format!("\\u{{{:x}}}", u32::from(c)) } else { c.to_string() }).collect()
 }
 
+/// Like [`visible`], and escapes line ends and tabs, too. For names of files and other texts that belong on one line.
+pub fn visible_line(text: &str) -> String {
+    visible(text).replace('\n', "\\u{a}").replace('\t', "\\u{9}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -25,5 +30,6 @@ mod tests {
         let shown = "a\\u{1b}]0;owned\\u{7}\\u{1b}[2J\\u{d}b\\u{9b}31m\\u{202e}c\\u{fdd2}[5A\td\n";
         assert_eq!(visible(outside), shown);
         assert_eq!(visible("Grüße, 世界 👋"), "Grüße, 世界 👋");
+        assert_eq!(visible_line("a\u{1b}[1m\tb\nc"), "a\\u{1b}[1m\\u{9}b\\u{a}c");
     }
 }

@@ -7,7 +7,7 @@ use gradus::inference::{ExportOptions, GgufWeights, export};
 use super::text::TextArgs;
 use crate::output::Output;
 use crate::table::bytes;
-use crate::watch::fetch;
+use crate::watch::{end_on_interrupts, fetch};
 
 /// Arguments of `gradus export`.
 #[derive(Debug, clap::Args)]
@@ -37,6 +37,7 @@ pub struct ExportArgs {
 /// Writes the file and prints a summary.
 pub fn run(args: ExportArgs, out: &Output) -> anyhow::Result<()> {
     fetch(&args.model, out)?;
+    end_on_interrupts(out);
     let options = ExportOptions {
         model: args.model,
         adapter: args.adapter,

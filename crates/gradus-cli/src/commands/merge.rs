@@ -7,7 +7,7 @@ use gradus::inference::{MergeOptions, merge};
 use gradus::model::SavedWeights;
 
 use crate::output::Output;
-use crate::watch::fetch;
+use crate::watch::{end_on_interrupts, fetch};
 
 /// Arguments of `gradus merge`.
 #[derive(Debug, clap::Args)]
@@ -35,6 +35,7 @@ pub struct MergeArgs {
 /// Merges the models, and reports how much rounding changes the model's outputs.
 pub fn run(args: MergeArgs, out: &Output) -> anyhow::Result<()> {
     fetch(&args.model, out)?;
+    end_on_interrupts(out);
     let MergeArgs { model, adapter, output, overwrite, weights, device } = args;
     let options = MergeOptions { model, adapter, output, overwrite, weights, device };
     let spinner = out.spinner("merging");

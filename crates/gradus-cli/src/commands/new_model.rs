@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::output::Output;
 use crate::table::count;
-use crate::watch::fetch;
+use crate::watch::{end_on_interrupts, fetch};
 
 /// Arguments of `gradus new-model`.
 #[derive(Debug, clap::Args)]
@@ -49,6 +49,7 @@ fn setting(text: &str) -> Result<(String, Value), String> {
 pub fn run(args: NewModelArgs, out: &Output) -> anyhow::Result<()> {
     let NewModelArgs { family, size, tokenizer, output, overwrite, set, labels, seed } = args;
     fetch(&tokenizer, out)?;
+    end_on_interrupts(out);
     let made = create(&NewModel { family, size, tokenizer, set, labels, seed: Seed(seed), overwrite }, &output)?;
     out.note(format_args!("{}: {} parameters with random weights", made.family, count(made.parameters as f64)));
     out.result(&made, || output.display().to_string())

@@ -11,7 +11,7 @@ use gradus::rng::Seed;
 use super::text::TextArgs;
 use crate::output::Output;
 use crate::table::{aligned, bytes, count, percent};
-use crate::watch::{fetch, fetch_data, short};
+use crate::watch::{end_on_interrupts, fetch, fetch_data, short};
 
 /// Arguments of `gradus quantize`.
 #[derive(Debug, clap::Args)]
@@ -58,6 +58,7 @@ pub struct QuantizeArgs {
 pub fn run(args: QuantizeArgs, out: &Output) -> anyhow::Result<()> {
     fetch(&args.model, out)?;
     args.data.iter().try_for_each(|data| fetch_data(data, out))?;
+    end_on_interrupts(out);
     let params = SamplingParams {
         temperature: args.temperature,
         max_new_tokens: args.max_new_tokens,

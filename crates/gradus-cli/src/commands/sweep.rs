@@ -8,6 +8,7 @@ use std::time::Duration;
 use gradus::config::{Plan, SweepDefinition};
 use gradus::files::output::{OutputFile, Outputs, commit};
 use gradus::machine::Machine;
+use gradus::run::SweepClaim;
 use gradus::sweep::{PointResult, SweepResult, is_finished, value};
 
 use super::cluster::{self, SlurmJob};
@@ -93,6 +94,7 @@ pub fn run(args: SweepArgs, out: &Output) -> anyhow::Result<()> {
     if !args.show {
         // Report existing outputs before hours of training.
         outputs(&sweep.output_dir, args.overwrite)?;
+        let claim = SweepClaim::take(&sweep.output_dir)?;
         let runs =
             plans.iter().flatten().map(|plan| prepare(&sweep.output_dir, plan)).collect::<anyhow::Result<Vec<_>>>()?;
         let pending: Vec<Run> = runs.into_iter().filter(|run| !is_finished(&run.directory)).collect();
@@ -106,6 +108,7 @@ pub fn run(args: SweepArgs, out: &Output) -> anyhow::Result<()> {
         let at_once = args.at_once.map_or(sweep.at_once, |count| count as usize);
         let failed = train(pending, at_once, machine.threads, out)?;
         write(&sweep, &plans, args.overwrite)?;
+        drop(claim);
         for run in &failed {
             out.warn(format_args!("{} failed: {}", run.directory.display(), last_line(&run.log)));
         }

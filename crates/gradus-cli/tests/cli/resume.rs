@@ -153,9 +153,25 @@ fn what_must_stay_as_it_was_is_refused_and_nothing_is_touched() {
         (run.code, run.stderr)
     };
     assert!(
-        code == 2 && stderr.starts_with("error: the file configures `sft`, but the command is `gradus dpo`"),
+        code == 2
+            && stderr
+                == "error: the run in `run` trains with `sft`, but the command is `gradus dpo`\n\
+                    hint: resume it with `gradus sft --output-dir run --resume`\n",
         "{stderr}"
     );
+    // The flag is named, not the file of the checkpoint, and a section that appears is one problem.
+    let hint = "hint: leave it out to resume, or start a new run with another `--output-dir`\n";
+    let never = "it cannot continue with another value\n";
+    for (flag, value, expected) in [
+        ("--data", "other.jsonl", "error: `data` is \"other.jsonl\", but the run was started with \"texts.jsonl\": "),
+        ("--eval-data", "other.jsonl", "error: `eval_data` is \"other.jsonl\", but the run was started without it: "),
+        ("--lora-rank", "4", "error: `lora` is {"),
+    ] {
+        let (code, stderr) = refused(&test, &[flag, value]);
+        assert_eq!((code, stderr.matches("error: ").count()), (2, 1), "{stderr}");
+        assert!(stderr.starts_with(expected), "{stderr}");
+        assert!(stderr.ends_with(&format!("{never}  --> flag `{flag}`\n{hint}")), "{stderr}");
+    }
     assert_eq!(test.read("run/config.yml"), config);
 
     test.write("texts.jsonl", &TEXTS.replace("tea", "cup"));

@@ -70,6 +70,14 @@ fn runs_are_listed_filtered_and_sorted() {
     assert_eq!(names(&["runs", "--sort", "name"]), names(&["--sort", "name"]));
     assert_eq!(names(&["runs/group"]), "second");
     assert_eq!(names(&["runs/first"]), "runs/first");
+    // A folder that is too deep is named.
+    write_run(&test, "a/b/c/d/e/f/g/h/i", "dpo", 4, "finished");
+    let listed = test.run(&["runs", "list"]);
+    let note = "folders as deep as `runs/a/b/c/d/e/f/g/h/i` were not searched; `gradus runs list DIR` searches below a \
+                folder\n";
+    assert_eq!((listed.code, listed.stderr.as_str()), (0, note));
+    assert_eq!(names(&["runs/a/b"]), "c/d/e/f/g/h/i");
+    std::fs::remove_dir_all(test.path().join("runs/a")).expect("removed");
     test.fails(
         &["runs", "list", "frist"],
         1,
@@ -83,6 +91,55 @@ fn runs_are_listed_filtered_and_sorted() {
 
     let none = test.run(&["runs", "list", "--tag", "absent"]);
     assert_eq!((none.stdout.as_str(), none.stderr.as_str()), ("", "none of the 4 runs in `runs` matches\n"));
+}
+
+/// States after a kill during `--overwrite`: the new run has begun, has written nothing, or its predecessor is half moved.
+#[test]
+fn a_run_that_was_to_be_replaced_is_listed_after_a_kill() {
+    let test = CliTest::new();
+    for name in ["begun", "begun/.replaced", "empty/.replaced", "moving"] {
+        write_run(&test, name, "dpo", 2, "running");
+    }
+    write_run(&test, "plain", "dpo", 2, "running");
+    test.write("runs/moving/.replacing/log.txt", "");
+    // A folder of this name that belongs to no run.
+    test.write("runs/other/.replaced/notes.txt", "");
+    let table = test.succeeds(&["runs", "list", "--sort", "name"]);
+    for (name, expected) in [
+        ("begun", "the run that it was to replace is in `runs/begun/.replaced`; rename this folder to bring it back"),
+        ("empty", "the run that it was to replace is in `runs/empty/.replaced`; rename this folder to bring it back"),
+        ("moving", "it is partly in `runs/moving/.replacing`, because its replacement was killed; `--resume`"),
+    ] {
+        assert!(table.contains(&format!("{name}: {expected}")), "`{name}: {expected}` is not in\n{table}");
+    }
+    assert!(!table.contains("plain:") && !table.contains("\nother"), "{table}");
+    assert!(test.succeeds(&["runs", "show", "begun"]).contains("  replaced run  the run that it was to replace is in"));
+    // The folder is a complete run.
+    std::fs::rename(test.path().join("runs/empty/.replaced"), test.path().join("runs/back")).expect("renamed");
+    let entry = &json(&test, &["runs", "list", "--json", "runs/back"])[0];
+    assert_eq!((&entry["state"], &entry["replaced_run"]), (&"interrupted".into(), &Value::Null));
+}
+
+/// A pager may obey escape sequences, and a line end would begin a false row.
+#[cfg(unix)]
+#[test]
+fn control_characters_in_names_are_escaped() {
+    let test = CliTest::new();
+    let name = "a\u{1b}]0;owned\u{7}\nb\tc";
+    let shown = "a\\u{1b}]0;owned\\u{7}\\u{a}b\\u{9}c";
+    write_run(&test, "plain", "dpo", 1, "failed");
+    std::fs::rename(test.path().join("runs/plain"), test.path().join("runs").join(name)).expect("renamed");
+    let table = test.succeeds(&["runs", "list"]);
+    let lines: Vec<&str> = table.lines().collect();
+    assert_eq!(lines.len(), 3, "{table}");
+    assert!(lines[1].starts_with(&format!("{shown}  dpo")), "{table}");
+    assert_eq!(lines[2], format!("{shown} failed: no room"));
+    assert_eq!(json(&test, &["runs", "list", "--json"])[0]["name"], name, "programs get the name itself");
+    let page = test.succeeds(&["runs", "show", name]);
+    assert!(page.starts_with(&format!("{shown}  failed")) && !page.contains('\u{1b}'), "{page}");
+    assert!(page.contains(&format!("  path     runs/{shown}\n")), "{page}");
+    let removed = test.run(&["runs", "rm", name, "--yes"]);
+    assert_eq!((removed.code, removed.stderr), (0, format!("removed runs/{shown}\n")));
 }
 
 #[test]

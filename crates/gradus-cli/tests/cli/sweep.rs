@@ -125,6 +125,30 @@ fn an_interrupt_stops_the_runs_and_the_same_command_goes_on_with_them() {
     }
 }
 
+#[cfg(unix)]
+#[test]
+fn a_second_sweep_in_the_same_directory_is_refused() {
+    use std::process::Stdio;
+    let test = sweep("sweep: { seeds: [1] }");
+    // The reward program answers after the file `go` exists.
+    let go = test.path().join("go").display().to_string();
+    let script = format!("while read -r line; do while [ ! -e {go} ]; do sleep 0.02; done; echo 1; done");
+    let reward = format!("reward: {{ command: [sh, -c, '{script}'] }}\n");
+    let file = test.read("sweep.yml").replace("reward: { rule: { length: { target: 3 } } }\n", &reward);
+    test.write("sweep.yml", &file);
+    let mut first =
+        test.command(&["sweep", "sweep.yml"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it runs");
+    wait_until("the run has begun", || test.path().join("out/1/seed-1/state.json").exists());
+    let second = test.run(&["sweep", "sweep.yml"]);
+    assert!(second.code == 1 && second.stdout.is_empty(), "{second:?}");
+    assert!(second.stderr.contains("another gradus trains the runs of the sweep in `out`"), "{second:?}");
+    assert_eq!(shown(&test, &["--show"])["points"][0]["runs"], 1, "showing needs no lock");
+    test.write("go", "");
+    assert!(first.wait().expect("it ends").success(), "the first sweep is not disturbed");
+    let again = test.run(&["sweep", "sweep.yml"]);
+    assert!(again.code == 0 && again.stderr.contains("1 runs in out, 0 to do"), "{again:?}");
+}
+
 /// This signal cannot be handled, but the runs notice the end of the sweep.
 #[cfg(unix)]
 #[test]

@@ -33,6 +33,25 @@ hint: did you mean `grpo`?
 }
 
 #[test]
+fn epochs_obey_the_limit_of_steps() {
+    let test = CliTest::with("texts.jsonl", TEXTS);
+    let model = fixture_model("gpt2");
+    let sft =
+        ["sft", "--model", &model, "--data", "texts.jsonl", "--batch-size", "1", "--output-dir", "run", "--quiet"];
+    let message = "
+error: `train.epochs` is 1e30, but must be at most 1000000000
+  --> flag `--epochs`
+";
+    test.fails(&[&sft[..], &["--epochs", "1e30"]].concat(), 2, message);
+    // Two rows make two steps per epoch.
+    let run = test.run(&[&sft[..], &["--epochs", "6e8"]].concat());
+    let message = "`train.epochs` is 600000000 and makes 1200000000 steps, but a run has at most 1000000000";
+    assert!(run.code == 1 && run.stderr.contains(message), "{run:?}");
+    assert!(run.stderr.contains("hint: set the number of steps with `--max-steps`"), "{run:?}");
+    assert_eq!(test.run(&[&sft[..], &["--epochs", "6e8", "--max-steps", "1", "--overwrite"]].concat()).code, 0);
+}
+
+#[test]
 fn what_is_missing_is_named_as_a_flag() {
     CliTest::new().fails(
         &["dpo"],

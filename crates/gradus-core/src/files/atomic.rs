@@ -2,12 +2,14 @@
 //!
 //! The content is written to a temporary sibling (`.NAME.tmp-PID-N`), flushed to disk, and renamed. A directory cannot be renamed
 //! over another one, so the old one is first renamed to `.NAME.old-PID-N`. If the process is killed between the two renames,
-//! [`recover`] repairs the directory.
+//! [`recover`] repairs the directory. A program that ends early on request, as on Ctrl-C, calls [`remove_unfinished`] before.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use super::durable;
 use crate::error::{Error, Result};
@@ -18,6 +20,7 @@ use crate::error::{Error, Result};
 /// The error of `write`, or [`Error::Io`] with the final path.
 pub fn write_file(path: &Path, write: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
     let temporary = sibling(path, "tmp");
+    let _registered = Unfinished::new(&temporary);
     let written = (|| {
         let mut file = BufWriter::new(File::create_new(&temporary)?);
         write(&mut file)?;
@@ -51,6 +54,7 @@ pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<()> {
 /// The error of `write`, or [`Error::Io`] with the final path.
 pub fn write_path(path: &Path, write: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let directory = sibling(path, "tmp");
+    let _registered = Unfinished::new(&directory);
     let temporary = directory.join(path.file_name().unwrap_or_default());
     let renamed = || {
         durable::sync(&File::open(&temporary)?)?;
@@ -88,13 +92,14 @@ pub fn fill_dir(path: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<F
             .map_err(|source| Error::io(missing, source))?;
     }
     let temporary = sibling(path, "tmp");
+    let registered = Unfinished::new(&temporary);
     let filled = fs::create_dir(&temporary).map_err(|source| Error::io(path, source)).and_then(|()| fill(&temporary));
     if filled.is_err() {
         // The directory may not exist; the first error is the one to report.
         let _ = fs::remove_dir_all(&temporary);
     }
     filled.map_err(|error| error.relocated(&temporary, path))?;
-    Ok(FilledDir { temporary, path: path.to_owned() })
+    Ok(FilledDir { temporary, path: path.to_owned(), _registered: registered })
 }
 
 /// A complete directory that is neither flushed to disk nor under its final name. Dropping it removes it.
@@ -103,6 +108,7 @@ pub fn fill_dir(path: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<F
 pub struct FilledDir {
     temporary: PathBuf,
     path: PathBuf,
+    _registered: Unfinished,
 }
 
 impl FilledDir {
@@ -164,6 +170,7 @@ pub fn link_files(from: &Path, to: &Path) -> Result<()> {
 /// [`Error::Io`].
 pub fn remove_dir(path: &Path) -> Result<()> {
     let doomed = sibling(path, "tmp");
+    let _registered = Unfinished::new(&doomed);
     fs::rename(path, &doomed).and_then(|()| fs::remove_dir_all(&doomed)).map_err(|source| Error::io(path, source))
 }
 
@@ -180,6 +187,8 @@ pub fn sync_file(path: &Path) -> Result<()> {
 
 /// Renames the directory `new` to `path`.
 fn replace(new: &Path, path: &Path) -> Result<()> {
+    // The process must not end between the two renames.
+    let _renaming = ENDING.read().unwrap_or_else(PoisonError::into_inner);
     let error = |source| Error::io(path, source);
     let old = sibling(path, "old");
     let existed = path.symlink_metadata().is_ok();
@@ -224,6 +233,45 @@ pub fn recover(directory: &Path) -> Result<usize> {
         cleaned += 1;
     }
     Ok(cleaned)
+}
+
+/// Temporary files and directories that this process is writing.
+static UNFINISHED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
+/// Locked for reading while a directory is replaced, and for writing while the process ends.
+static ENDING: RwLock<()> = RwLock::new(());
+
+/// Registers a temporary file or directory for [`remove_unfinished`], until it is dropped.
+#[derive(Debug)]
+pub(super) struct Unfinished(PathBuf);
+
+impl Unfinished {
+    pub(super) fn new(path: &Path) -> Self {
+        unfinished().insert(path.to_owned());
+        Self(path.to_owned())
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        unfinished().remove(&self.0);
+    }
+}
+
+fn unfinished() -> MutexGuard<'static, BTreeSet<PathBuf>> {
+    UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Removes the temporary files of all writers of this process. Only for a process that ends immediately afterwards: from this call on,
+/// every writer waits forever, so that none reports a missing file.
+pub fn remove_unfinished() {
+    let ending = ENDING.write().unwrap_or_else(PoisonError::into_inner);
+    let registered = unfinished();
+    for path in registered.iter() {
+        // A writer may create another file while its directory is removed.
+        let _ = (0..10).any(|_| remove(path).is_ok());
+    }
+    std::mem::forget((ending, registered));
 }
 
 /// Returns whether an entry of this name is a leftover of a killed writer.
@@ -433,6 +481,35 @@ mod tests {
             })
             .unwrap();
         }
+    }
+
+    /// Helper of the next test, which runs it in another process.
+    #[test]
+    #[ignore = "ends its process"]
+    fn ending_writer() {
+        let directory = PathBuf::from(std::env::var("GRADUS_TEST_WRITER").expect("started by another test"));
+        write_dir(&directory.join("best"), |at| {
+            write_file(&at.join("config.json"), |file| {
+                file.write_all(b"half of the new cont")?;
+                remove_unfinished();
+                std::process::exit(130)
+            })
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn a_writer_that_ends_on_request_leaves_nothing() {
+        use std::process::{Command, Stdio};
+        let directory = tempfile::tempdir().unwrap();
+        let status = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "files::atomic::tests::ending_writer", "--ignored"])
+            .env("GRADUS_TEST_WRITER", directory.path())
+            .stdout(Stdio::null())
+            .status()
+            .unwrap();
+        assert_eq!(status.code(), Some(130));
+        assert!(names(directory.path()).is_empty(), "{:?}", names(directory.path()));
     }
 
     #[test]

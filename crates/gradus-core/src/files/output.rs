@@ -8,7 +8,7 @@ use std::fs;
 use std::io::{BufWriter, Write};
 use std::path::{Component, Path, PathBuf};
 
-use super::atomic::{self, parent, sibling, sync_directory};
+use super::atomic::{self, Unfinished, parent, sibling, sync_directory};
 use super::durable;
 use crate::error::{Diagnostic, Error, Result};
 
@@ -188,7 +188,7 @@ impl OutputFile {
     /// As for [`Self::write`].
     pub fn stage(&self, write: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<Staged> {
         let io = |source| Error::io(&self.path, source);
-        let mut staged = Staged { file: self.clone(), temporary: None };
+        let mut staged = Staged { file: self.clone(), temporary: None, _registered: None };
         if is_stream(&self.path) {
             let mut stream = BufWriter::new(fs::File::options().write(true).open(&self.path).map_err(io)?);
             write(&mut stream).and_then(|()| stream.flush()).map_err(io)?;
@@ -196,6 +196,7 @@ impl OutputFile {
         }
         fs::create_dir_all(parent(&self.at)).map_err(io)?;
         let temporary = sibling(&self.at, "tmp");
+        staged._registered = Some(Unfinished::new(&temporary));
         let created = fs::File::create_new(&temporary).map_err(io)?;
         staged.temporary = Some(temporary);
         let mut file = BufWriter::new(created);
@@ -210,6 +211,8 @@ pub struct Staged {
     file: OutputFile,
     /// Path of the temporary file. `None` after the rename, and for streams.
     temporary: Option<PathBuf>,
+    /// Entry of the temporary file in the list of those that the end of the process removes.
+    _registered: Option<Unfinished>,
 }
 
 impl Drop for Staged {

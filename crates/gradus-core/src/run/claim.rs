@@ -101,26 +101,8 @@ impl Claim {
     /// # Errors
     /// [`Error::Input`] if a trainer is running in it; the message names the process. [`Error::Io`] if the lock file cannot be opened.
     pub fn take(directory: &Path) -> Result<Self> {
-        let path = directory.join(LOCK);
-        let file = File::options().create(true).truncate(false).write(true).open(&path);
-        let file = file.map_err(|source| Error::io(&path, source))?;
-        let start = std::time::Instant::now();
-        loop {
-            match file.try_lock() {
-                Ok(()) => {
-                    return Ok(Self { path: directory.to_owned(), _lock: Some(file), state: None, replaced: None });
-                }
-                Err(TryLockError::WouldBlock) if start.elapsed() < PATIENCE => {
-                    std::thread::sleep(Duration::from_millis(5));
-                }
-                Err(TryLockError::WouldBlock) => return Err(busy(directory)),
-                // Some network file systems have no locks. Then the process in `state.json` decides.
-                Err(TryLockError::Error(_)) if is_held(directory) => return Err(busy(directory)),
-                Err(TryLockError::Error(_)) => {
-                    return Ok(Self { path: directory.to_owned(), _lock: None, state: None, replaced: None });
-                }
-            }
-        }
+        let lock = lock(directory, || busy(directory))?;
+        Ok(Self { path: directory.to_owned(), _lock: lock, state: None, replaced: None })
     }
 
     /// Records that the work replaces the run in `replaced_run`. If `restores`, that run is restored when the work fails early.
@@ -206,6 +188,49 @@ impl Drop for Claim {
         let reason = if std::thread::panicking() { "a bug: the trainer panicked" } else { "stopped without a reason" };
         // The error is ignored: nothing better can be done, and the free lock shows that no trainer is running.
         let _ = self.close(Stage::Failed, Some(reason.into()), None);
+    }
+}
+
+/// Exclusive right to train the runs of a sweep, held until dropped.
+#[derive(Debug)]
+pub struct SweepClaim {
+    /// `None` if the file system has no locks.
+    _lock: Option<File>,
+}
+
+impl SweepClaim {
+    /// Claims the directory of a sweep and creates it if it is missing.
+    ///
+    /// # Errors
+    /// [`Error::Input`] if another process trains the runs of a sweep in it; [`Error::Io`].
+    pub fn take(directory: &Path) -> Result<Self> {
+        fs::create_dir_all(directory).map_err(|source| Error::io(directory, source))?;
+        let busy = || {
+            Error::input(format!("another gradus trains the runs of the sweep in `{}`", directory.display())).with_hint(
+                "wait until it has ended, or stop it with Ctrl-C; `--show` prints the finished runs meanwhile",
+            )
+        };
+        Ok(Self { _lock: lock(directory, busy)? })
+    }
+}
+
+/// Locks a directory for this process. `None` if the file system has no locks and no trainer is running.
+fn lock(directory: &Path, busy: impl FnOnce() -> Error) -> Result<Option<File>> {
+    let path = directory.join(LOCK);
+    let file = File::options().create(true).truncate(false).write(true).open(&path);
+    let file = file.map_err(|source| Error::io(&path, source))?;
+    let start = std::time::Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(Some(file)),
+            Err(TryLockError::WouldBlock) if start.elapsed() < PATIENCE => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Err(TryLockError::WouldBlock) => return Err(busy()),
+            // Some network file systems have no locks. Then the process in `state.json` decides.
+            Err(TryLockError::Error(_)) if is_held(directory) => return Err(busy()),
+            Err(TryLockError::Error(_)) => return Ok(None),
+        }
     }
 }
 

@@ -173,6 +173,12 @@ impl RunDir {
         inputs.iter().flatten().any(|input| directories.iter().flatten().any(|directory| inside(input, directory)))
     }
 
+    /// Returns the folder of a run that this one was to replace before it was killed, and whether all of its files are there. A running
+    /// trainer has one, too, until its first step is done.
+    pub fn replaced_run(&self) -> Option<(PathBuf, bool)> {
+        ReplacedRun::left_in(&self.path)
+    }
+
     /// Creates a new directory next to this one, which was deleted: `NAME-rescued`, or with the first free number appended.
     ///
     /// # Errors

@@ -19,7 +19,7 @@ pub mod tensors;
 pub mod trainer_state;
 
 pub use checkpoint::{Checkpoint, DataFingerprint, Origin, RowsFingerprint, RunState};
-pub use claim::{Claim, Stage, StateFile};
+pub use claim::{Claim, Stage, StateFile, SweepClaim};
 pub use database::{RolloutDb, RolloutWriter};
 pub use directory::{Existing, RunDir, WRITTEN_BY};
 pub use kept_records::KeptRecords;

@@ -47,6 +47,15 @@ impl ReplacedRun {
         Ok(Self { directory: directory.to_owned(), entries })
     }
 
+    /// Returns the folder of a replaced run that a killed process left in `directory`, and whether all of its files are there.
+    pub fn left_in(directory: &Path) -> Option<(PathBuf, bool)> {
+        let is_run = |folder: &PathBuf| folder.join("config.yml").is_file();
+        let (moving, moved) = (directory.join(MOVING), directory.join(MOVED));
+        // In `.replacing`, `config.yml` is the last file to arrive and the first to leave.
+        let is_moving = is_run(&moving) || (moving.is_dir() && directory.join("config.yml").is_file());
+        if is_moving { Some((moving, false)) } else { is_run(&moved).then_some((moved, true)) }
+    }
+
     /// Returns the replaced run that a killed process left in `directory`. Files of an unfinished move are put back first.
     ///
     /// # Errors

@@ -107,6 +107,8 @@ pub struct Entry {
     pub reason: Option<String>,
     /// Files that could not be read.
     pub problems: Vec<String>,
+    /// Where the run is that this one was to replace, if a kill left it, and how to bring it back.
+    pub replaced_run: Option<String>,
     /// Method: `sft`, `ppo`, …
     pub method: Option<String>,
     /// Start model.
@@ -185,6 +187,7 @@ impl Entry {
             size_bytes: size(path),
             tags: labels.tags,
             note: labels.note,
+            replaced_run: if held { None } else { replaced_run(path) },
             problems,
             name,
             path: path.to_owned(),
@@ -219,6 +222,24 @@ fn standing(path: &Path, held: bool, state: Option<(Stage, u64)>) -> (Status, Op
         None if results.is_some() => (Status::Finished, None),
         None => (Status::Interrupted, Some("it ended without results".into())),
     }
+}
+
+/// Describes the run that a killed run was to replace.
+fn replaced_run(path: &Path) -> Option<String> {
+    let (folder, is_complete) = RunDir::at(path).replaced_run()?;
+    let folder = folder.display();
+    Some(match is_complete {
+        true => format!(
+            "the run that it was to replace is in `{folder}`; rename this folder to bring it back, before another run starts \
+             in `{}`",
+            path.display()
+        ),
+        false => format!(
+            "it is partly in `{folder}`, because its replacement was killed; `--resume` or `--overwrite` in `{}` moves its \
+             files back",
+            path.display()
+        ),
+    })
 }
 
 /// Total number of steps according to the newest checkpoint, or else to the configuration.

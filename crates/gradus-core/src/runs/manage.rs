@@ -68,8 +68,15 @@ impl Library {
     /// Checks that a directory may be removed. Other programs also write files named `config.yml` or `metrics.jsonl`.
     ///
     /// # Errors
-    /// [`Error::Input`] if no file shows that gradus wrote it.
+    /// [`Error::Input`] if no file shows that gradus wrote it, or if it is a link to a run.
     pub fn check_removable(path: &Path) -> Result<()> {
+        // Without a `/` at the end, which would follow the link.
+        let own: PathBuf = path.components().collect();
+        if own.is_symlink() {
+            let run = path.canonicalize().map_err(|source| Error::io(path, source))?;
+            let message = format!("`{}` is not removed: it is a link to `{}`", own.display(), run.display());
+            return Err(Error::input(message).with_hint("remove the link with `rm`, or the run by its own path"));
+        }
         if RunDir::is_ours(path) {
             return Ok(());
         }

@@ -29,7 +29,7 @@ use crate::run::directory::hint_at_runs;
 use crate::suggest::nearest;
 
 /// Maximum depth of run directories: runs may be in folders (`runs/demo/ppo`).
-const DEPTH_MAX: usize = 4;
+const DEPTH_MAX: usize = 8;
 
 /// A directory of runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,11 +50,17 @@ impl Library {
 
     /// Returns names and paths of all runs, sorted by name. A name is the path below the root, with `/`.
     pub fn names(&self) -> Vec<(String, PathBuf)> {
-        let mut found = Vec::new();
-        let mut seen = BTreeSet::new();
-        walk(&self.root, "", 0, &mut seen, &mut found);
-        found.sort();
-        found
+        let mut search = Search::default();
+        search.walk(&self.root, "", 0);
+        search.found.sort();
+        search.found
+    }
+
+    /// Returns the first folder that [`names`](Self::names) does not enter because it is too deep.
+    pub fn unsearched(&self) -> Option<PathBuf> {
+        let mut search = Search::default();
+        search.walk(&self.root, "", 0);
+        search.too_deep.into_iter().min()
     }
 
     /// Returns all runs, sorted by name.
@@ -116,31 +122,48 @@ impl Library {
     }
 }
 
-/// Returns true if the directory is that of a run.
+/// Returns true if the directory is that of a run, or of one that a kill left while another was to replace it.
 pub fn is_run(path: &Path) -> bool {
     ["config.yml", "metrics.jsonl", "state.json"].iter().any(|name| path.join(name).is_file())
+        || RunDir::at(path).replaced_run().is_some()
 }
 
-/// Directories that cannot be read are skipped, as they have no name to list.
-fn walk(at: &Path, name: &str, depth: usize, seen: &mut BTreeSet<PathBuf>, found: &mut Vec<(String, PathBuf)>) {
-    // A link to a parent must not be followed forever.
-    let Ok(real) = at.canonicalize() else { return };
-    if !seen.insert(real) {
-        return;
-    }
-    if depth > 0 && is_run(at) {
-        found.push((name.to_owned(), at.to_owned()));
-        return;
-    }
-    let Ok(entries) = fs::read_dir(at) else { return };
-    if depth == DEPTH_MAX {
-        return;
-    }
-    for path in entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()) {
-        let Some(own) = path.file_name().map(|own| own.to_string_lossy().into_owned()) else { continue };
-        if !own.starts_with('.') {
-            let name = if name.is_empty() { own } else { format!("{name}/{own}") };
-            walk(&path, &name, depth + 1, seen, found);
+/// A search for runs. Directories that cannot be read are skipped, as they have no name to list.
+#[derive(Default)]
+struct Search {
+    found: Vec<(String, PathBuf)>,
+    /// Folders below the maximum depth.
+    too_deep: Vec<PathBuf>,
+    /// Real paths of the directories. A link to a parent must not be followed forever.
+    seen: BTreeSet<PathBuf>,
+}
+
+impl Search {
+    fn walk(&mut self, at: &Path, name: &str, depth: usize) {
+        let Ok(real) = at.canonicalize() else { return };
+        if !self.seen.insert(real) {
+            return;
+        }
+        if depth > 0 && is_run(at) {
+            self.found.push((name.to_owned(), at.to_owned()));
+            return;
+        }
+        let Ok(entries) = fs::read_dir(at) else { return };
+        let mut paths: Vec<PathBuf> =
+            entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
+        // A run with a link to it has its own name, not that of the link.
+        paths.sort_by_cached_key(|path| path.is_symlink());
+        for path in paths {
+            let Some(own) = path.file_name().map(|own| own.to_string_lossy().into_owned()) else { continue };
+            if own.starts_with('.') {
+                continue;
+            }
+            if depth == DEPTH_MAX {
+                self.too_deep.push(path);
+            } else {
+                let name = if name.is_empty() { own } else { format!("{name}/{own}") };
+                self.walk(&path, &name, depth + 1);
+            }
         }
     }
 }

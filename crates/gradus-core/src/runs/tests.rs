@@ -225,6 +225,24 @@ fn names_are_found_guessed_or_explained() {
 }
 
 #[test]
+fn runs_are_found_eight_levels_deep_and_deeper_folders_are_named() {
+    let runs = Runs::new();
+    runs.finished("1/2/3/4/5/6/7/8");
+    assert_eq!(runs.library.unsearched(), None);
+    let names = || runs.library.names().into_iter().map(|named| named.0).collect::<Vec<_>>();
+    assert_eq!(names(), ["1/2/3/4/5/6/7/8"]);
+    runs.finished("a/b/c/d/e/f/g/h/i");
+    assert_eq!(names(), ["1/2/3/4/5/6/7/8"]);
+    assert_eq!(runs.library.unsearched(), Some(runs.path("a/b/c/d/e/f/g/h/i")));
+    #[cfg(unix)]
+    {
+        // A link to a parent is not followed again and again.
+        std::os::unix::fs::symlink(runs.library.root(), runs.path("1/2/loop")).unwrap();
+        assert_eq!(names(), ["1/2/3/4/5/6/7/8"]);
+    }
+}
+
+#[test]
 fn snapshots_are_complete_or_say_what_is_missing() {
     let runs = Runs::new();
     let run = runs.finished("a");
@@ -278,6 +296,26 @@ fn renaming_keeps_everything_and_touches_no_running_run() {
     drop(claim);
     runs.library.remove("busy").unwrap();
     assert!(!runs.path("busy").exists());
+}
+
+#[test]
+#[cfg(unix)]
+fn a_link_to_a_run_is_not_removed_as_if_it_were_the_run() {
+    let runs = Runs::new();
+    let run = runs.finished("z");
+    fs::write(run.config(), format!("{}0.1.0\n{CONFIG}", crate::run::WRITTEN_BY)).unwrap();
+    let link = runs.path("link");
+    std::os::unix::fs::symlink(run.path(), &link).unwrap();
+    let end = format!("is not removed: it is a link to `{}`", run.path().canonicalize().unwrap().display());
+    // With `/` at the end, a path means the target of a link.
+    for name in [link.display().to_string(), format!("{}/", link.display())] {
+        let error = runs.library.remove(&name).unwrap_err();
+        assert!(error.to_string().ends_with(&end), "{error}");
+        assert!(error.hint().is_some());
+    }
+    assert!(link.is_symlink() && run.config().is_file());
+    runs.library.remove("z").unwrap();
+    assert!(!run.path().exists());
 }
 
 #[test]

@@ -60,6 +60,12 @@ impl JsonArray {
         if self.rows > 0 && next == Some(b',') {
             self.input.consume(1);
             next = self.skip_space()?;
+            if next == Some(b']') {
+                let message = format!("not valid JSON on line {}: no row between `,` and `]`", self.line);
+                return Ok(Err(
+                    Error::data(&*self.origin.file, None, message).with_hint("remove the comma after the last row")
+                ));
+            }
         } else if self.rows > 0 && next.is_some_and(|b| b != b']') {
             return Ok(Err(self.broken("`,` or `]` expected between rows")));
         }

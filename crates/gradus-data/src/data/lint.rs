@@ -14,7 +14,7 @@ use super::row_location::RowLocation;
 use super::stats::parts;
 use super::tokenize::row_sequences;
 use super::transcript::turns;
-use super::{Message, TokenizeOptions, labels_of_rows};
+use super::{Message, TokenizeOptions, labels_of_rows, unpaired};
 use crate::text::{ChatTemplate, Tokenizer};
 
 /// Subject of a finding.
@@ -126,6 +126,9 @@ pub fn lint(
         .collect();
     for (found, misfit) in findings.iter_mut().zip(labels_of_rows::misfits(rows)) {
         found.extend(misfit.map(|message| (FindingKind::Labels, message)));
+    }
+    for (found, wrong) in findings.iter_mut().zip(unpaired::wrong_labels(rows)) {
+        found.extend(wrong.map(|message| (FindingKind::Labels, message)));
     }
     for (row, earlier) in duplicates(rows) {
         let message = format!("the same as {}", rows[earlier].location);

@@ -1,11 +1,11 @@
 //! Streams untyped rows from one data file. The format, including gzip, is detected from the content.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 use std::sync::Arc;
 
-use flate2::read::MultiGzDecoder;
+use flate2::bufread::GzDecoder;
 
 use super::array::JsonArray;
 use super::arrow::{self, ArrowRows};
@@ -82,8 +82,7 @@ pub fn open(path: &Path) -> Result<Rows> {
         return Err(Error::data(path, None, format!("compressed with {name}, which gradus does not read"))
             .with_hint(format!("decompress it first: `{command} FILE`; gzip files can be read directly")));
     }
-    let mut input: Box<dyn BufRead> =
-        if gzip { Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(plain))) } else { Box::new(plain) };
+    let mut input: Box<dyn BufRead> = if gzip { gunzip(plain) } else { Box::new(plain) };
     let origin = Origin { file, gzip };
     let head = input.fill_buf().map_err(|e| origin.failed(0, &e))?;
     if head.starts_with(b"PAR1") {
@@ -143,8 +142,7 @@ fn is_arrow(path: &Path, head: &[u8]) -> Result<bool> {
 pub fn lines(path: &Path) -> Result<impl Iterator<Item = Result<(RowLocation, String)>> + use<>> {
     let mut plain = BufReader::with_capacity(1 << 16, files::open(path).map_err(|e| Error::io(path, e))?);
     let gzip = plain.fill_buf().map_err(|e| Error::io(path, e))?.starts_with(&[0x1f, 0x8b]);
-    let input: Box<dyn BufRead> =
-        if gzip { Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(plain))) } else { Box::new(plain) };
+    let input: Box<dyn BufRead> = if gzip { gunzip(plain) } else { Box::new(plain) };
     Ok(Lines { origin: Origin { file: path.into(), gzip }, input, line: 0, done: false })
 }
 
@@ -183,6 +181,45 @@ impl Iterator for Lines {
         };
         self.done = line.is_err();
         Some(line.map(|line| (location, line)))
+    }
+}
+
+/// Decompresses a gzip file.
+fn gunzip(plain: BufReader<File>) -> Box<dyn BufRead> {
+    Box::new(BufReader::with_capacity(1 << 16, Gunzip { member: Some(GzDecoder::new(plain)) }))
+}
+
+/// The content of all members of a gzip file. As in gzip and in Python, zeros after a member are padding. Any other byte after a member
+/// begins the next one.
+struct Gunzip<R> {
+    /// `None` at the end of the file.
+    member: Option<GzDecoder<R>>,
+}
+
+impl<R: BufRead> Read for Gunzip<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        while let Some(member) = &mut self.member {
+            let read = member.read(into)?;
+            if read > 0 || into.is_empty() {
+                return Ok(read);
+            }
+            let more = skip_zeros(member.get_mut())?;
+            // A decoder reads the header of a member when it is created.
+            self.member = self.member.take().filter(|_| more).map(|member| GzDecoder::new(member.into_inner()));
+        }
+        Ok(0)
+    }
+}
+
+/// Skips zeros. Returns whether another byte follows.
+fn skip_zeros(input: &mut impl BufRead) -> io::Result<bool> {
+    loop {
+        let buffer = input.fill_buf()?;
+        let (zeros, length) = (buffer.iter().take_while(|byte| **byte == 0).count(), buffer.len());
+        input.consume(zeros);
+        if zeros < length || length == 0 {
+            return Ok(length > 0);
+        }
     }
 }
 

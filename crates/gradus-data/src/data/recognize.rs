@@ -6,6 +6,7 @@ use super::foreign::alpaca_history;
 use super::message::{Message, kind_name, names};
 use super::options::{LoadOptions, Need};
 use super::row::{Content, Labels, Request, RowData, RowKind};
+use super::transcript::use_line_feeds;
 use super::{feedback, grounded, toxicity, unpaired, words};
 
 /// Hint that lists the known row formats.
@@ -146,7 +147,7 @@ pub(super) fn read_row(
 ) -> Result<(RowData, Map<String, Value>), String> {
     let mut take = Columns { columns, found: String::new() };
     take.found = names(&take.columns);
-    let data = match kind {
+    let mut data = match kind {
         RowKind::Text => RowData::Text(take.string(&options.text_column)?),
         RowKind::Messages => RowData::Messages(take.messages("messages")?),
         RowKind::ShareGpt => RowData::Messages(with_system(take.messages("conversations")?, &mut take)),
@@ -193,6 +194,7 @@ pub(super) fn read_row(
         RowKind::Words => RowData::Words(words::read(&mut take.columns)?),
         RowKind::Feedback => RowData::Feedback(Box::new(feedback::read(&mut take.columns)?)),
     };
+    use_line_feeds(&mut data);
     // Rewards of sampled completions look for the right answer in the columns.
     if options.need == Need::Prompt {
         let answer = match &data {

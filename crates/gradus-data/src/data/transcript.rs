@@ -1,7 +1,7 @@
 //! Converts transcripts in the HH format (`\n\nHuman: …\n\nAssistant: …`) to messages and back.
 
 use super::implicit::ASSISTANT;
-use super::{Content, Message};
+use super::{Content, Message, RowData};
 
 /// Start of a person's turn.
 const HUMAN: &str = "\n\nHuman:";
@@ -27,6 +27,33 @@ pub(super) fn turns(text: &str) -> Vec<Turn<'_>> {
     marks.sort_unstable();
     let ends: Vec<usize> = marks.iter().skip(1).map(|(at, ..)| *at).chain([text.len()]).collect();
     marks.iter().zip(ends).map(|((_, start, role), end)| Turn { role, text: &text[*start..end] }).collect()
+}
+
+/// Replaces CR LF by LF in the texts of a row with a transcript that Windows wrote. Otherwise, no turn would be found.
+pub(super) fn use_line_feeds(data: &mut RowData) {
+    fn text(content: &mut Content) -> Option<&mut String> {
+        match content {
+            Content::Text(text) => Some(text),
+            Content::Messages(_) => None,
+        }
+    }
+    let texts: Vec<Option<&mut String>> = match data {
+        RowData::Text(text) => vec![Some(text)],
+        RowData::Prompt(prompt) => vec![text(prompt)],
+        RowData::PromptCompletion { prompt, completion } | RowData::Unpaired { prompt, completion, .. } => {
+            vec![text(prompt), text(completion)]
+        }
+        RowData::Preference { prompt, chosen, rejected, .. } => {
+            vec![prompt.as_mut().and_then(text), text(chosen), text(rejected)]
+        }
+        _ => return,
+    };
+    let has_turn = |text: &str| ["\r\n\r\nHuman:", "\r\n\r\nAssistant:"].iter().any(|mark| text.contains(mark));
+    if texts.iter().flatten().any(|text| has_turn(text)) {
+        for text in texts.into_iter().flatten() {
+            *text = text.replace("\r\n", "\n");
+        }
+    }
 }
 
 /// Converts a text to messages: a transcript by its turns, any other text as one message of `role`.
@@ -107,6 +134,55 @@ mod tests {
         assert_eq!(messages, [Message::new("user", "a?"), Message::new("assistant", "b"), Message::new("user", "c?")]);
         // Without an answer, this is a sentence.
         assert_eq!(as_messages("Human: a species", "user"), [Message::new("user", "Human: a species")]);
+    }
+
+    #[test]
+    fn transcripts_of_windows_are_read_like_others() {
+        let content = |text: &str| Content::Text(text.into());
+        let pair = |prompt: Option<&str>, chosen: &str, rejected: &str| RowData::Preference {
+            prompt: prompt.map(content),
+            chosen: content(chosen),
+            rejected: content(rejected),
+            margin: None,
+        };
+        let rows = [
+            pair(None, "\n\nHuman: a?\n\nAssistant: It is\nso", "\n\nHuman: a?\n\nAssistant: It was"),
+            // The answers alone are no transcripts.
+            pair(Some("Human: a?\n\nAssistant:"), " It\nis", " It was"),
+            RowData::Text("\n\nHuman: a?\n\nAssistant: b\n".into()),
+            RowData::Prompt(content("\n\nHuman: a?\n\nAssistant:")),
+            RowData::PromptCompletion { prompt: content("Human: a?\n\nAssistant:"), completion: content(" b\nc") },
+        ];
+        let windows = |text: &mut String| *text = text.replace('\n', "\r\n");
+        for row in rows {
+            let mut changed = row.clone();
+            match &mut changed {
+                RowData::Text(text) => windows(text),
+                RowData::Prompt(Content::Text(prompt)) => windows(prompt),
+                RowData::PromptCompletion { prompt: Content::Text(prompt), completion: Content::Text(completion) } => {
+                    [prompt, completion].into_iter().for_each(windows);
+                }
+                RowData::Preference {
+                    prompt,
+                    chosen: Content::Text(chosen),
+                    rejected: Content::Text(rejected),
+                    ..
+                } => {
+                    [chosen, rejected].into_iter().for_each(windows);
+                    if let Some(Content::Text(prompt)) = prompt {
+                        windows(prompt);
+                    }
+                }
+                _ => unreachable!("no other rows"),
+            }
+            assert_ne!(changed, row);
+            use_line_feeds(&mut changed);
+            assert_eq!(changed, row);
+        }
+        // Other texts keep their line ends.
+        let mut other = RowData::Text("a\r\n\r\nb".into());
+        use_line_feeds(&mut other);
+        assert_eq!(other, RowData::Text("a\r\n\r\nb".into()));
     }
 
     #[test]

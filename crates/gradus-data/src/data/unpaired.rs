@@ -52,6 +52,18 @@ pub(super) fn label(column: &str, value: &Value) -> Result<bool, String> {
     found.ok_or_else(|| format!("column `{column}` is {shown}, expected `true` (a desirable completion) or `false`"))
 }
 
+/// Returns what is wrong with the label of each row, if other rows have a good one. The first row decides how a file is read. A wrong label
+/// there makes every label a column like any other, so reading reports none.
+pub(super) fn wrong_labels(rows: &[Row]) -> Vec<Option<String>> {
+    let parsed = |row: &Row| match row.data {
+        RowData::PromptCompletion { .. } => row.columns.get("label").map(|value| label("label", value)),
+        _ => None,
+    };
+    let labels: Vec<Option<Result<bool, String>>> = rows.iter().map(parsed).collect();
+    let is_for_labels = labels.iter().flatten().any(|label| label.is_ok());
+    labels.into_iter().map(|label| label?.err().filter(|_| is_for_labels)).collect()
+}
+
 /// Splits a conversation into its last message and the messages before it.
 ///
 /// # Errors

@@ -21,7 +21,7 @@ pub mod tokenizer;
 mod tokenizer_bounds;
 
 pub use chat_template::{ChatTemplate, RenderOptions, Rendered, Request};
-pub use gradus_core::visible::visible;
+pub use gradus_core::visible::{visible, visible_line};
 pub use named_templates::{NAMED_TEMPLATES, NamedTemplate};
 pub use overlap::match_score;
 pub use pattern::Pattern;

@@ -31,6 +31,16 @@ impl ConfigWithLocations {
         self.root.at(key).and_then(|(node, location)| location.or(node.location.as_ref()))
     }
 
+    /// Returns where the request gives a key: the flag or argument of the key or of one below it, otherwise as [`Self::location`].
+    pub(super) fn given(&self, key: &str) -> Option<&Location> {
+        let is_request = |location: &&Location| matches!(location, Location::Flag(_) | Location::Argument(_));
+        let mut below = Vec::new();
+        if let Some((node, _)) = self.root.at(key) {
+            node.paths(key, &mut below);
+        }
+        below.iter().filter_map(|path| self.location(path)).find(is_request).or_else(|| self.location(key))
+    }
+
     /// Returns notes on the files: at most one per file, which lists the keys whose place has changed.
     pub fn notes(&self) -> &[Diagnostic] {
         &self.notes

@@ -165,7 +165,7 @@ fn patched(mut value: serde_json::Value, method: Option<&str>) -> serde_json::Va
 }
 
 /// Returns the method that a file names.
-fn method_of(root: &Node) -> Option<String> {
+pub(super) fn method_of(root: &Node) -> Option<String> {
     match &root.entry("method")?.node.value {
         Value::Map(sides) => sides.first().map(|side| side.key.clone()),
         _ => None,

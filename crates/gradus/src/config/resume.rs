@@ -9,10 +9,10 @@ use super::argument::Argument;
 use super::change::{Change, Effect};
 use super::config_with_locations::ConfigWithLocations;
 use super::import::json as plain;
-use super::load::{Request, file_tree, resolve, resolved, text};
+use super::load::{Request, file_tree, method_of, resolve, resolved, text};
 use super::node::Value;
-use super::{Plan, RunConfig};
-use crate::error::{Diagnostic, Error, Result};
+use super::{MethodConfig, Plan, RunConfig};
+use crate::error::{Diagnostic, Error, Result, excerpt};
 use crate::machine::Machine;
 use crate::run::claim::{Stage, read_state};
 use crate::run::{Checkpoint, RunDir, RunState};
@@ -91,6 +91,25 @@ impl Resume<'_> {
         Error::Config(problems)
     }
 
+    /// Reports a command for another method than that of the run.
+    fn other_method(&self, of_run: &str, method: &str) -> Error {
+        let (what, command) = match self.from {
+            ResumeFrom::Run { directory, .. } => {
+                let shown = directory.display();
+                (format!("the run in `{shown}` trains with"), format!("gradus {of_run} --output-dir {shown} --resume"))
+            }
+            ResumeFrom::Checkpoint(directory) => {
+                let shown = directory.display();
+                (format!("the run of `{shown}` trains with"), format!("gradus {of_run} --resume-from {shown}"))
+            }
+        };
+        Error::Config(vec![Diagnostic {
+            message: format!("{what} `{of_run}`, but the command is `gradus {method}`"),
+            locations: Vec::new(),
+            hint: Some(format!("resume it with `{command}`")),
+        }])
+    }
+
     /// Plans the resumed run: checks it like any other run, and compares it with its previous configuration.
     ///
     /// A run with a configuration but no checkpoint starts again with this configuration. A directory without either
@@ -122,13 +141,23 @@ impl Resume<'_> {
             }
             None => None,
         };
+        if let (Some(method), Some(of_run)) = (self.request.method, method_of(&base))
+            && of_run != method
+            && MethodConfig::named(&of_run).is_some()
+        {
+            return Err(self.other_method(&of_run, method));
+        }
         let was = resolve(base.clone(), None, &Request { registry: self.request.registry, ..Request::default() })?;
         let mut written = resolve(base, over, &self.request)?;
         (written.marked, written.notes) = (marked, notes);
         let plan = Plan::check(&written, machine)?;
         let changes = if from_checkpoint { changes(&was.config, plan.config()) } else { Vec::new() };
-        let refused = changes.iter().filter(|change| change.effect == Effect::Refused);
-        let problems: Vec<Diagnostic> = refused.map(|change| refusal(change, &written)).collect();
+        let refused: Vec<&Change> = changes.iter().filter(|change| change.effect == Effect::Refused).collect();
+        // A section that appears or disappears is one problem, not one per key in it.
+        let is_within = |key: &str, section: &str| key.strip_prefix(section).is_some_and(|rest| rest.starts_with('.'));
+        let is_first = |change: &&&Change| !refused.iter().any(|section| is_within(&change.key, &section.key));
+        let problems: Vec<Diagnostic> =
+            refused.iter().filter(is_first).map(|change| refusal(change, &written)).collect();
         if !problems.is_empty() {
             return Err(Error::Config(problems));
         }
@@ -276,13 +305,23 @@ fn stored(path: &Path, text: &str) -> Result<RunConfig> {
     })
 }
 
+/// A value that is missing or null.
+const NOT_SET: &str = "not set";
+/// Maximum number of characters of a value in a message.
+const VALUE_SHOWN: usize = 200;
+
 fn refusal(change: &Change, written: &ConfigWithLocations) -> Diagnostic {
+    let was = match change.from.as_str() {
+        NOT_SET => "without it".to_owned(),
+        value => format!("with {}", excerpt(value, VALUE_SHOWN)),
+    };
     Diagnostic {
         message: format!(
-            "`{}` is {}, but the run was started with {}: it cannot continue with another value",
-            change.key, change.to, change.from
+            "`{}` is {}, but the run was started {was}: it cannot continue with another value",
+            change.key,
+            excerpt(&change.to, VALUE_SHOWN)
         ),
-        locations: written.location(&change.key).cloned().into_iter().collect(),
+        locations: written.given(&change.key).cloned().into_iter().collect(),
         hint: Some("leave it out to resume, or start a new run with another `--output-dir`".into()),
     }
 }
@@ -297,9 +336,10 @@ fn changes(was: &RunConfig, is: &RunConfig) -> Vec<Change> {
     let mut seen = BTreeSet::new();
     let schedule_ends = is.pointer("/train/lr_schedule") != Some(&"constant".into());
     let changed = |path: String| {
-        let (from, to) = (at(&was, &path), at(&is, &path));
+        let value = |config| at(config, &path).filter(|value: &&Json| !value.is_null());
+        let (from, to) = (value(&was), value(&is));
         let differs = from != to && seen.insert(path.clone()) && path != "output_dir";
-        let shown = |value: Option<&Json>| value.map_or_else(|| "not set".to_owned(), ToString::to_string);
+        let shown = |value: Option<&Json>| value.map_or_else(|| NOT_SET.to_owned(), ToString::to_string);
         differs.then(|| Change { effect: effect(&path, schedule_ends), from: shown(from), to: shown(to), key: path })
     };
     paths.into_iter().filter_map(changed).collect()
@@ -494,9 +534,9 @@ mod tests {
         assert_eq!(
             shown,
             [
-                "`train.max_steps` was 3 and is null from this step on: the result differs from a run with either \
+                "`train.max_steps` was 3 and is not set from this step on: the result differs from a run with either \
                  value from the start",
-                "`train.learning_rate` was null and is 0.5 from this step on: the result differs from a run with \
+                "`train.learning_rate` was not set and is 0.5 from this step on: the result differs from a run with \
                  either value from the start",
             ]
         );

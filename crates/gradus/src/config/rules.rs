@@ -11,7 +11,7 @@ use crate::method::{Problem, Problems};
 use crate::metric::MetricConfig;
 use crate::model::Precision;
 use crate::plugin;
-use crate::settings::{EvaluationConfig, MomentFormat, OptimizerName, TrainConfig};
+use crate::settings::{EvaluationConfig, MomentFormat, OptimizerName, STEPS_MAX, TrainConfig};
 use crate::task::{DataConfig, TaskConfig};
 
 mod adapter;
@@ -125,6 +125,7 @@ fn data(problems: &mut Problems<'_>, config: &RunConfig) {
 fn train(problems: &mut Problems<'_>, config: &RunConfig, machine: &Machine) {
     let train = &config.train;
     problems.above_zero("train.epochs", train.epochs);
+    problems.at_most("train.epochs", train.epochs, STEPS_MAX as f64);
     if let Some(steps) = train.max_steps {
         problems.at_least("train.max_steps", steps, 1);
         problems.require(train.warmup_steps <= steps as f64, &["train.warmup_steps", "train.max_steps"], || {

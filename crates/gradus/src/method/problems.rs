@@ -49,6 +49,13 @@ impl<'a> Problems<'a> {
         });
     }
 
+    /// Reports a value above `most`.
+    pub fn at_most<T: PartialOrd + Debug>(&mut self, key: &str, value: T, most: T) {
+        self.require(value <= most, &[key], || {
+            (format!("`{key}` is {}, but must be at most {}", number(value), number(most)), None)
+        });
+    }
+
     /// Reports a value that is not above 0.
     pub fn above_zero(&mut self, key: &str, value: f64) {
         self.require(value > 0.0, &[key], || (format!("`{key}` is {}, but must be above 0", number(value)), None));

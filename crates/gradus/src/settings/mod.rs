@@ -20,6 +20,9 @@ pub use resolved::{Settings, StepSettings};
 pub(crate) use rollouts::server_key;
 pub use rollouts::{ImportanceSamplingMode, RolloutsConfig};
 
+/// Maximum number of steps of a run.
+pub(crate) const STEPS_MAX: usize = 1_000_000_000;
+
 /// Keys of every method.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]

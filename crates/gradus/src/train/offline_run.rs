@@ -51,7 +51,7 @@ impl RunContext<'_> {
         let objective = served.unwrap_or_else(|| method.objective(reference));
 
         let order = self.order(Purpose::DataOrder, train.len());
-        let settings = self.settings(order.total_steps(self.plan.train().epochs, self.plan.train().max_steps));
+        let settings = self.settings(self.steps(order.total_steps(self.plan.train().epochs, None))?);
         let optimizer = self.models().optimizer("", settings.optimizer, &model)?;
         let mut learner = Learner::new(model, optimizer);
         let known = TrainingInfo {

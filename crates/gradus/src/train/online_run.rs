@@ -49,7 +49,7 @@ impl RunContext<'_> {
         let order = self.order(Purpose::PromptOrder, train.len());
         let per_epoch = train.len() as f64 / order.batch_size as f64;
         let by_epochs = (self.plan.train().epochs * per_epoch).ceil().max(1.0) as usize;
-        let settings = self.settings(self.plan.train().max_steps.unwrap_or(by_epochs));
+        let settings = self.settings(self.steps(by_epochs)?);
         let actor = Actor { policy, value_head };
         let optimizer = self.models().optimizer(ACTOR_PREFIX, settings.optimizer, &actor)?;
         let mut learner = match method.iteration().vectors {

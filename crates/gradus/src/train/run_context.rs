@@ -17,7 +17,7 @@ use super::warnings::{FAR_BELOW_ZERO, KL_BELOW};
 use crate::batches::{MicroBatch, Order};
 use crate::card;
 use crate::config::Plan;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::evaluation::Measuring;
 use crate::machine::Machine;
 use crate::memory::RowSize;
@@ -29,7 +29,7 @@ use crate::rng::Purpose;
 use crate::run::metrics::{REMARKS, is_of_evaluation};
 use crate::run::{Checkpoint, MetricsRow, RunDir, read_metrics};
 use crate::run_report;
-use crate::settings::Settings;
+use crate::settings::{STEPS_MAX, Settings};
 
 /// A finished run.
 #[derive(Debug, Clone, PartialEq)]
@@ -118,6 +118,25 @@ impl RunContext<'_> {
     pub(super) fn order(&self, purpose: Purpose, rows: usize) -> Order {
         let train = self.plan.train();
         Order { seed: self.plan.seed(), purpose, shuffle: train.shuffle, rows, batch_size: train.batch_size }
+    }
+
+    /// Returns the number of steps of the run: `train.max_steps`, or else `by_epochs`.
+    ///
+    /// # Errors
+    /// If `train.epochs` makes more steps than a run may have.
+    pub(super) fn steps(&self, by_epochs: usize) -> Result<usize> {
+        let train = self.plan.train();
+        match train.max_steps {
+            Some(steps) => Ok(steps),
+            None if by_epochs <= STEPS_MAX => Ok(by_epochs),
+            None => {
+                let message = format!(
+                    "`train.epochs` is {} and makes {by_epochs} steps, but a run has at most {STEPS_MAX}",
+                    train.epochs
+                );
+                Err(Error::input(message).with_hint("set the number of steps with `--max-steps`"))
+            }
+        }
     }
 
     pub(super) fn settings(&self, steps: usize) -> Settings {

@@ -100,6 +100,44 @@ fn a_batch_of_trl_counts_completions_and_its_steps_count_updates() {
     assert!(refused("trl-grpo", odd).contains("not a multiple of `num_generations`, 8"));
 }
 
+/// The expected numbers are those of `gradus.trl`, which rounds intervals to even and keeps the fraction of a warm-up.
+#[test]
+fn intervals_of_trl_count_optimizer_steps() {
+    let base = "model_name_or_path: m\ndataset_name: d\nper_device_train_batch_size: 8\nnum_generations: 8\n\
+                reward_funcs: accuracy_reward\ngradient_accumulation_steps: 2\nsteps_per_generation: 4\neval_strategy: steps\n\
+                logging_steps: 10\nsave_steps: 6\neval_steps: 50\n";
+    let found = imported("trl-grpo", &format!("{base}num_iterations: 2\nwarmup_steps: 10\n"));
+    check(
+        &found,
+        &[
+            ("/train/logging_steps", "2"),
+            ("/train/save_steps", "2"),
+            ("/train/eval_steps", "12"),
+            ("/train/warmup_steps", "2.5"),
+            ("/train/micro_batch_size", "8"),
+            ("/train/micro_batch_tokens", "4096"),
+        ],
+    );
+    let note = "TRL counts optimizer steps in `eval_steps`; a step of gradus samples and takes 4 of them: \
+                `train.eval_steps` is 12";
+    assert!(found.1.iter().any(|message| message == note), "{:?}", found.1);
+    let found = imported("trl-rloo", &format!("{base}num_iterations: 20\nwarmup_steps: 0.1\nsave_strategy: \"no\"\n"));
+    check(
+        &found,
+        &[
+            ("/train/logging_steps", "1"),
+            ("/train/save_steps", "0"),
+            ("/train/eval_steps", "1"),
+            ("/train/warmup_steps", "0.1"),
+        ],
+    );
+    // One optimizer step in an iteration.
+    let found = imported("trl-grpo", &base.replace("steps_per_generation: 4", "loss_type: bnpo"));
+    check(&found, &[("/train/logging_steps", "10"), ("/train/eval_steps", "50"), ("/train/micro_batch_size", "8")]);
+    // `bnpo` depends on the rows of a pass.
+    check(&found, &[("/train/micro_batch_tokens", "100000000")]);
+}
+
 #[test]
 fn a_weight_of_trl_stays_with_its_reward() {
     let base = "model_name_or_path: m\ndataset_name: d\n";
@@ -183,6 +221,35 @@ fn a_null_of_trl_is_no_limit() {
     ] {
         let found = imported(&format!("trl-{command}"), &format!("{base}{keys}"));
         check(&found, &[("/train/max_length", length), ("/train/max_grad_norm", norm)]);
+    }
+}
+
+/// LLaMA-Factory passes a null on to transformers, which then clips nothing. axolotl does not, so the default of transformers counts.
+#[test]
+fn a_null_limit_of_gradients_means_what_it_means_there() {
+    let llamafactory = "stage: sft\ndataset: d\nmodel_name_or_path: m\n";
+    let axolotl = "base_model: m\ndatasets:\n  - path: d\n";
+    for (system, base, null) in
+        [("llamafactory", llamafactory, "0.0"), ("axolotl", axolotl, "1.0"), ("trl-sft", TRL_BASE, "0.0")]
+    {
+        for (keys, norm) in [("max_grad_norm: null\n", null), ("", "1.0"), ("max_grad_norm: 0.3\n", "0.3")] {
+            check(&imported(system, &format!("{base}{keys}")), &[("/train/max_grad_norm", norm)]);
+        }
+    }
+}
+
+const TRL_BASE: &str = "model_name_or_path: m\ndataset_name: d\n";
+
+/// `get_constant_schedule` of transformers ignores a warm-up.
+#[test]
+fn a_constant_schedule_has_no_warm_up() {
+    for (schedule, ours, warmup) in
+        [("constant", "constant", "0.0"), ("constant_with_warmup", "constant", "5.0"), ("linear", "linear", "5.0")]
+    {
+        let found = imported("trl-sft", &format!("{TRL_BASE}lr_scheduler_type: {schedule}\nwarmup_steps: 5\n"));
+        check(&found, &[("/train/lr_schedule", &format!("\"{ours}\"")), ("/train/warmup_steps", warmup)]);
+        let is_noted = found.1.iter().any(|note| note.contains("`train.warmup_steps` is set to 0"));
+        assert_eq!(is_noted, schedule == "constant", "{:?}", found.1);
     }
 }
 

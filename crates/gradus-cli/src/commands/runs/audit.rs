@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use gradus::run::RunDir;
 use gradus::runs::{Audit, Library, audit};
 
-use crate::output::{Output, Paint};
+use crate::output::{Output, Paint, visible_line};
 use crate::report::FindingsExit;
 
 /// Arguments of `gradus runs audit`.
@@ -35,8 +35,10 @@ pub fn run(args: &AuditArgs, library: &Library, out: &Output) -> anyhow::Result<
 fn page(name: &str, found: &Audit, paint: Paint) -> String {
     let [[a, b], [c, d]] = found.steps;
     let [before, now] = found.completions;
-    let mut text =
-        format!("{}  steps {a} to {b} ({before} completions) against {c} to {d} ({now})\n", paint.bold(name));
+    let mut text = format!(
+        "{}  steps {a} to {b} ({before} completions) against {c} to {d} ({now})\n",
+        paint.bold(&visible_line(name))
+    );
     if found.findings.is_empty() {
         let _ = writeln!(text, "  {}", paint.good("nothing found"));
     }

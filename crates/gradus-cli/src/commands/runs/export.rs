@@ -7,6 +7,7 @@ use gradus::runs::{Entry, Library, Snapshot, SnapshotKind, export, snapshots, wh
 use serde_json::json;
 
 use crate::output::Output;
+use crate::watch::end_on_interrupts;
 
 /// Arguments of `gradus runs export`.
 #[derive(Debug, clap::Args)]
@@ -33,6 +34,7 @@ pub fn run(args: &ExportArgs, library: &Library, out: &Output) -> anyhow::Result
     let entry = library.entry(&args.name)?;
     let found = snapshots(&entry.directory()?, entry.figure.as_ref().map(|figure| figure.key.as_str()))?;
     let snapshot = chosen(args, &entry, &found)?;
+    end_on_interrupts(out);
     let files = export(snapshot, &args.output, args.overwrite)?;
     out.note(format_args!("{} of {}: {} files", snapshot.name(), entry.name, files.len()));
     if files.iter().any(|name| name == "adapter_config.json") {

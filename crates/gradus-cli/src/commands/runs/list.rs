@@ -9,7 +9,7 @@ use gradus::runs::{Entry, Figure, Library, Status, is_run};
 
 use super::painted;
 use crate::numbers::{now, short_model};
-use crate::output::{Output, Paint};
+use crate::output::{Output, Paint, visible_line};
 use crate::table::{age, bytes, laid_out};
 use crate::watch::short;
 
@@ -80,6 +80,14 @@ pub fn run(args: &ListArgs, library: &Library, out: &Output) -> anyhow::Result<(
         Some(directory) if is_run(directory) => vec![Entry::read(directory.display().to_string(), directory)],
         _ => library.entries(),
     };
+    if !args.directory.as_deref().is_some_and(is_run)
+        && let Some(folder) = library.unsearched()
+    {
+        out.note(format_args!(
+            "folders as deep as `{}` were not searched; `gradus runs list DIR` searches below a folder",
+            visible_line(&folder.display().to_string())
+        ));
+    }
     let all = entries.len();
     entries.retain(|entry| fits(args, entry));
     entries.sort_by(|a, b| order(args.sort, a, b).then_with(|| a.name.cmp(&b.name)));
@@ -161,8 +169,11 @@ fn table(entries: &[Entry], now: u64, width: Option<usize>, paint: Paint) -> Str
         };
         if let Some(why) = why {
             let what = if entry.state == Status::Failed { "failed" } else { "cannot be read" };
-            let head = painted(entry.state, &format!("{} {what}:", entry.name), paint);
-            text += &format!("{head} {}\n", why.lines().next().unwrap_or_default());
+            let head = painted(entry.state, &format!("{} {what}:", visible_line(&entry.name)), paint);
+            text += &format!("{head} {}\n", visible_line(why.lines().next().unwrap_or_default()));
+        }
+        if let Some(replaced) = &entry.replaced_run {
+            text += &format!("{} {}\n", visible_line(&format!("{}:", entry.name)), visible_line(replaced));
         }
     }
     text
@@ -171,7 +182,7 @@ fn table(entries: &[Entry], now: u64, width: Option<usize>, paint: Paint) -> Str
 fn row(entry: &Entry, now: u64) -> Vec<String> {
     let dash = || "–".to_owned();
     let figure = |value: fn(&Figure) -> f64| entry.figure.as_ref().map_or_else(dash, |figure| short(value(figure)));
-    vec![
+    let cells = [
         entry.name.clone(),
         entry.method.clone().unwrap_or_else(dash),
         entry.model.as_deref().map_or_else(dash, |model| short_model(model).to_owned()),
@@ -189,7 +200,9 @@ fn row(entry: &Entry, now: u64) -> Vec<String> {
         bytes(entry.size_bytes),
         entry.changed.map_or_else(dash, |changed| format!("{} ago", age(now.saturating_sub(changed)))),
         entry.tags.join(" "),
-    ]
+    ];
+    // The widths count what is shown.
+    cells.iter().map(|cell| visible_line(cell)).collect()
 }
 
 /// Formats `40/100`, or `40` if the total is unknown.

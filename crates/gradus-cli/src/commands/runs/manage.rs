@@ -4,7 +4,7 @@ use gradus::Error;
 use gradus::runs::{Entry, Labels, Library, Snapshot, SnapshotKind, snapshots, without_checkpoint};
 use serde_json::json;
 
-use crate::output::Output;
+use crate::output::{Output, visible_line};
 use crate::table::bytes;
 
 /// Arguments of `gradus runs tag`.
@@ -115,15 +115,16 @@ pub fn remove(args: &RmArgs, library: &Library, out: &Output) -> anyhow::Result<
     let mut removed = Vec::new();
     for entry in entries {
         let users = library.users_of(&entry.path);
+        let (name, path) = (visible_line(&entry.name), visible_line(&entry.path.display().to_string()));
         if !users.is_empty() {
-            out.warn(format_args!("the configuration of {} refers to {}", quoted(&users), entry.path.display()));
+            out.warn(format_args!("the configuration of {} refers to {path}", quoted(&users)));
         }
-        let question = format!("remove `{}` with {} in {}?", entry.name, bytes(entry.size_bytes), entry.path.display());
-        if !out.confirmed(&question, &format!("`{}`", entry.name), args.yes)? {
+        let question = format!("remove `{name}` with {} in {path}?", bytes(entry.size_bytes));
+        if !out.confirmed(&question, &format!("`{name}`"), args.yes)? {
             continue;
         }
         library.remove(&entry.path.display().to_string())?;
-        out.note(format_args!("removed {}", entry.path.display()));
+        out.note(format_args!("removed {path}"));
         removed.push(entry.name);
     }
     if out.is_json() { out.result(&json!({ "removed": removed }), String::new) } else { Ok(()) }
@@ -149,5 +150,5 @@ fn remove_checkpoint(entry: &Entry, step: usize, yes: bool, library: &Library, o
 }
 
 fn quoted(names: &[String]) -> String {
-    names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+    names.iter().map(|name| format!("`{}`", visible_line(name))).collect::<Vec<_>>().join(", ")
 }

@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use super::list::steps;
 use super::painted;
 use crate::numbers::now;
-use crate::output::{Output, Paint};
+use crate::output::{Output, Paint, visible_line};
 use crate::table::{age, bytes, date, laid_out};
 use crate::watch::short;
 
@@ -104,7 +104,8 @@ fn pictures(directory: &std::path::Path) -> Vec<String> {
 fn text(page: &Page, paint: Paint) -> String {
     let Page { entry, .. } = page;
     let unknown = || "?".to_owned();
-    let mut text = format!("{}  {}", paint.bold(&entry.name), painted(entry.state, entry.state.name(), paint));
+    let mut text =
+        format!("{}  {}", paint.bold(&visible_line(&entry.name)), painted(entry.state, entry.state.name(), paint));
     if let Some(reason) = &entry.reason {
         let _ = write!(text, ": {reason}");
     }
@@ -129,6 +130,7 @@ fn text(page: &Page, paint: Paint) -> String {
         ));
     }
     facts.extend(entry.note.clone().map(|note| ("note", note)));
+    facts.extend(entry.replaced_run.clone().map(|replaced| ("replaced run", replaced)));
     facts.extend(entry.problems.iter().map(|problem| ("problem", problem.clone())));
     text.push('\n');
     text += &pairs(facts, paint);
@@ -170,10 +172,11 @@ fn text(page: &Page, paint: Paint) -> String {
     }
     if !page.plots.is_empty() {
         section(&mut text, "Pictures", paint);
-        let _ = writeln!(text, "  {} curves in {}", page.plots.len(), entry.path.join("plots").display());
+        let plots = entry.path.join("plots").display().to_string();
+        let _ = writeln!(text, "  {} curves in {}", page.plots.len(), visible_line(&plots));
     }
     if let Some(report) = &page.report {
-        let _ = writeln!(text, "  report {report}");
+        let _ = writeln!(text, "  report {}", visible_line(report));
     }
     text
 }

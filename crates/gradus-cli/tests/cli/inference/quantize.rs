@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::harness::{CliTest, fixture_model};
+use crate::harness::{CliTest, fixture_model, signal, wait_until};
 
 const PROMPTS: &str = "{\"prompt\": \"The tea is\"}\n{\"prompt\": \"A\"}\n";
 const PAIRS: &str = "{\"prompt\": \"The tea is\", \"chosen\": \" good and warm.\", \"rejected\": \" cold.\"}\n\
@@ -52,6 +52,31 @@ fn a_language_model_and_what_it_is_good_for_afterwards() {
     let run = test.run(&["quantize", "--model", &fixture_model("gpt2"), "--format", "nf4", "--output", "nf4"]);
     assert_eq!(run.code, 2);
     assert!(run.stderr.contains("output directory `nf4` exists and is not empty"), "{}", run.stderr);
+}
+
+/// Ctrl-C, and the signal with which schedulers end jobs.
+#[cfg(unix)]
+#[test]
+fn an_interrupt_leaves_nothing_of_an_unfinished_model() {
+    use std::process::Stdio;
+    let prompts = "{\"prompt\": \"The tea is\"}\n".repeat(4000);
+    let test = CliTest::with("prompts.jsonl", &prompts);
+    let model = fixture_model("gpt2");
+    let arguments = ["quantize", "--model", &model, "--format", "int8", "--output", "out", "--data", "prompts.jsonl"];
+    let names = || -> Vec<String> {
+        let entries = std::fs::read_dir(test.path()).expect("readable").flatten();
+        let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        names.filter(|name| name != "prompts.jsonl").collect()
+    };
+    for name in ["-INT", "-TERM"] {
+        let mut command = test.command(&[&arguments[..], &["--max-rows", "4000", "--max-new-tokens", "40"]].concat());
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it runs");
+        // The comparison with the original takes seconds, and the model has its name only afterwards.
+        wait_until("the model is being written", || names().iter().any(|name| name.starts_with(".out.tmp-")));
+        signal(name, &child.id().to_string());
+        assert_eq!(child.wait().expect("it ends").code(), Some(130), "{name}");
+        assert!(names().is_empty(), "{name}: {:?}", names());
+    }
 }
 
 #[test]

@@ -59,6 +59,7 @@ pub(super) fn convert(from: &Original) -> Result<YamlBuilder, Diagnostic> {
     to.set("model", from.text("base_model").ok_or_else(|| Original::missing("base_model"))?);
     to.set_some("tokenizer", from.text("tokenizer_config"));
     let method = method(from, &mut to)?;
+    // `max_grad_norm: null` has no effect: axolotl passes no null on, so transformers clips at its default, 1.
     shared::arguments(from, &mut to, &NAMES);
     WITHOUT_EFFECT.iter().for_each(|key| from.see_all(key));
     data(from, &mut to)?;

@@ -41,6 +41,7 @@ pub(super) fn convert(from: &Original) -> Result<YamlBuilder, Diagnostic> {
     to.set_some("adapter", from.text("adapter_name_or_path"));
     let method = method(from, &mut to)?;
     shared::arguments(from, &mut to, &HUGGING_FACE);
+    shared::unclipped(from, &mut to);
     if from.json("learning_rate").is_none() {
         to.set("train.learning_rate", LEARNING_RATE);
     }

@@ -110,6 +110,13 @@ pub(super) fn arguments(from: &Original, to: &mut YamlBuilder, names: &Names) {
     trackers(from, to);
 }
 
+/// Turns off gradient clipping if `max_grad_norm` is written as `null`: transformers then clips nothing.
+pub(super) fn unclipped(from: &Original, to: &mut YamlBuilder) {
+    if from.is_null("max_grad_norm") {
+        to.set("train.max_grad_norm", 0);
+    }
+}
+
 fn schedule(from: &Original, to: &mut YamlBuilder, names: &Names) {
     let warmup = from.number("warmup_steps").filter(|steps| *steps > 0.0);
     let warmup = warmup.or_else(|| from.number("warmup_ratio").filter(|share| *share > 0.0));
@@ -117,7 +124,18 @@ fn schedule(from: &Original, to: &mut YamlBuilder, names: &Names) {
     to.set_some("train.warmup_steps", warmup);
     match from.text(names.schedule).as_deref() {
         None => {}
-        Some(name @ ("linear" | "cosine" | "constant")) => to.set("train.lr_schedule", name),
+        Some(name @ ("linear" | "cosine")) => to.set("train.lr_schedule", name),
+        Some(name @ "constant") => {
+            to.set("train.lr_schedule", name);
+            if warmup.is_some() {
+                to.set("train.warmup_steps", 0);
+                from.note(
+                    names.schedule,
+                    "in transformers, the schedule `constant` has no warm-up, unlike `constant_with_warmup`: \
+                     `train.warmup_steps` is set to 0",
+                );
+            }
+        }
         Some("constant_with_warmup") => to.set("train.lr_schedule", "constant"),
         Some(other) => from.note(
             names.schedule,

@@ -99,6 +99,9 @@ const LORA: LoraNames = LoraNames {
 /// No limit for `train.max_length`: the largest number that a key accepts.
 const NO_LIMIT: usize = 1_000_000_000;
 
+/// No limit for `train.micro_batch_tokens`, as `gradus.trl` sets it for the loss `bnpo`.
+const ALL_TOKENS: usize = 100_000_000;
+
 /// Losses of TRL's DPO that read `label_smoothing`.
 const SMOOTHED: [&str; 4] = ["robust", "exo_pair", "aot", "aot_unpaired"];
 
@@ -110,9 +113,7 @@ pub(super) fn convert(from: &Original, command: TrlCommand) -> Result<YamlBuilde
     shared::arguments(from, &mut to, &HUGGING_FACE);
     data(from, &mut to)?;
     length(from, &mut to, command);
-    if from.is_null("max_grad_norm") {
-        to.set("train.max_grad_norm", 0);
-    }
+    shared::unclipped(from, &mut to);
     let drops = dropout(from, &mut to, command);
     order(from, &mut to, command);
     for (theirs, ours) in command.keys() {
@@ -348,6 +349,11 @@ fn online(from: &Original, to: &mut YamlBuilder, command: TrlCommand) -> Result<
         return Err(Diagnostic { message, locations: Vec::new(), hint: None });
     }
     to.set("train.batch_size", completions / group);
+    to.set("train.micro_batch_size", rows);
+    if command == TrlCommand::Grpo && from.text("loss_type").as_deref() == Some("bnpo") {
+        // This loss depends on the rows of a pass, so their number alone divides a step.
+        to.set("train.micro_batch_tokens", ALL_TOKENS);
+    }
     if updates > 1 {
         to.set(&key("mini_batches"), updates);
     }
@@ -362,8 +368,40 @@ fn online(from: &Original, to: &mut YamlBuilder, command: TrlCommand) -> Result<
             format!("TRL counts optimizer steps; a step of gradus samples and takes {repeats} of them: {steps} steps"),
         );
     }
+    if repeats > 1 {
+        intervals(from, to, repeats);
+    }
     rewards(from, to);
     Ok(())
+}
+
+/// Divides intervals and warm-up by the optimizer steps of an iteration, with the rounding of `gradus.trl`.
+fn intervals(from: &Original, to: &mut YamlBuilder, repeats: usize) {
+    let note = |key: &str, steps: &dyn std::fmt::Display| {
+        from.note(
+            key,
+            format!(
+                "TRL counts optimizer steps in `{key}`; a step of gradus samples and takes {repeats} of them: \
+                 `train.{key}` is {steps}"
+            ),
+        );
+    };
+    for key in ["logging_steps", "save_steps", "eval_steps"] {
+        let theirs = to.0.pointer(&format!("/train/{key}")).and_then(Json::as_u64).unwrap_or(0);
+        if theirs > 0 {
+            let steps = ((theirs as f64 / repeats as f64).round_ties_even() as u64).max(1);
+            to.set(&format!("train.{key}"), steps);
+            note(key, &steps);
+        }
+    }
+    let key = "warmup_steps";
+    // Below 1, it is a share of all steps.
+    let theirs = to.0.pointer("/train/warmup_steps").and_then(Json::as_f64).unwrap_or(0.0);
+    if theirs >= 1.0 {
+        let steps = (theirs / repeats as f64).max(1.0);
+        to.set(&format!("train.{key}"), steps);
+        note(key, &steps);
+    }
 }
 
 /// Returns the completions of a round of sampling, and the optimizer steps of one pass over them. A pass of the model

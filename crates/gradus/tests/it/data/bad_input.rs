@@ -144,6 +144,13 @@ fn json() {
         Need::Any,
         "a.json: not valid JSON on line 2: row 2 is not closed; it begins on line 2",
     );
+    // As in JSON, and in Hugging Face's `datasets`.
+    check(
+        "a.json",
+        "[{\"text\": \"a\"},\n{\"text\": \"b\"},\n]\n",
+        Need::Any,
+        "a.json: not valid JSON on line 3: no row between `,` and `]`",
+    );
     check("a.json", "[{\"text\": \"a\"}\n", Need::Any, "a.json: not valid JSON on line 2: the array is not closed");
     check(
         "a.json",
@@ -181,6 +188,20 @@ fn compressed_files() {
     broken[middle..middle + 40].fill(0xff);
     let found = Folder::new().error("a.jsonl.gz", &broken, &LoadOptions::default());
     assert!(found.starts_with("a.jsonl.gz: the gzip data is corrupt "), "{found}");
+
+    // Zeros after a member are padding, other bytes are not.
+    let (mut padded, zeros) = (gzip(text.as_bytes()), [0u8; 100_000]);
+    padded.extend(zeros);
+    assert_eq!(Folder::new().load("a.jsonl.gz", &padded).rows.len(), 2000);
+    padded.extend(gzip(b"{\"text\": \"another member\"}\n"));
+    assert_eq!(Folder::new().load("a.jsonl.gz", &padded).rows.len(), 2001);
+    padded.extend([0, 0, b'x']);
+    let found = Folder::new().error("a.jsonl.gz", &padded, &LoadOptions::default());
+    assert!(found.starts_with("a.jsonl.gz: the gzip data is "), "{found}");
+    let mut header = gzip(text.as_bytes());
+    header.extend(&gzip(b"x")[..5]);
+    let found = Folder::new().error("a.jsonl.gz", &header, &LoadOptions::default());
+    assert!(found.starts_with("a.jsonl.gz: the gzip data is cut off after line 2000"), "{found}");
 
     let zstd = [0x28, 0xb5, 0x2f, 0xfd, 0];
     let found = Folder::new().error("a.jsonl.zst", zstd, &LoadOptions::default());

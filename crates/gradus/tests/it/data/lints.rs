@@ -55,6 +55,31 @@ fn pairs() {
     );
 }
 
+/// Later rows with a wrong label are bad rows. In the first row, it makes the file one without labels.
+#[test]
+fn labels_of_completions() {
+    let row = |prompt: &str, label: &str| {
+        format!("{{\"prompt\": \"{prompt}\", \"completion\": \" Yes.\", \"label\": {label}}}\n")
+    };
+    let message = "column `label` is `2`, expected `true` (a desirable completion) or `false`";
+    check(
+        &[row("Tea?", "2"), row("Milk?", "1"), row("Cup?", "false"), row("Pot?", "\"good\"")].concat(),
+        &[
+            (FindingKind::Labels, 1, message),
+            (
+                FindingKind::Labels,
+                4,
+                "column `label` is `\"good\"`, expected `true` (a desirable completion) or `false`",
+            ),
+        ],
+    );
+    // Without a boolean label in any row, the column is for rewards.
+    check(&[row("Tea?", "2"), row("Milk?", "3")].concat(), &[]);
+    let content = [row("Tea?", "1"), row("Milk?", "2")].concat();
+    let error = Folder::new().error("a.jsonl", content, &gradus::data::LoadOptions::default());
+    assert!(error.starts_with(&format!("a.jsonl:2: {message}")), "{error}");
+}
+
 #[test]
 fn transcripts() {
     let row = |chosen: &str, rejected: &str| serde_json::json!({"chosen": chosen, "rejected": rejected}).to_string();
