@@ -293,6 +293,33 @@ mod tests {
     }
 
     #[test]
+    #[cfg(target_os = "linux")]
+    fn what_left_the_group_of_a_program_ends_with_it() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let [child, orphan] = ["child", "orphan"].map(|name| dir.path().join(name));
+        // The parent of the second process has ended. Both keep stdout open.
+        let start = format!(
+            "setsid sleep 60 & echo $! > {}; (setsid sleep 60 & echo $! > {})",
+            child.display(),
+            orphan.display()
+        );
+        let script = format!("{start}; while read -r line; do echo 1; done");
+        let mut reward = shell(&script, 30.0);
+        assert_eq!(totals(&mut reward, &completions(["a"])), [1.0]);
+        assert!(lives(&child) && lives(&orphan));
+        drop(reward);
+        assert!(dies(&child) && dies(&orphan), "they outlived the program");
+        // The end of the program is noticed, although its descendants keep its output open, and so is its time limit.
+        for (end, message) in [("read -r line; exit 3", "(exit status: 3)"), ("exec sleep 60", "did not answer")] {
+            for file in [&child, &orphan] {
+                std::fs::remove_file(file).expect("there");
+            }
+            check_failure(&format!("{start}; {end}"), 3.0, 1, &[message]);
+            assert!(dies(&child) && dies(&orphan), "they outlived the program");
+        }
+    }
+
+    #[test]
     fn what_a_program_prints_is_bounded() {
         check_failure("tr '\\0' x < /dev/zero", 30.0, 1, &["printed a line of more than 1048576 bytes"]);
         // Unrequested lines stay in the program.
