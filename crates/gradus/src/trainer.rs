@@ -144,9 +144,9 @@ pub enum Loss {
     ImportanceSampling,
     /// `−Σ min(ρ·w, clip(ρ, low, high)·w)`, [`clipped_surrogate`].
     Ppo {
-        /// Lower bound of the ratio, 0.8 in the paper.
+        /// Lower bound of the ratio.
         low: f64,
-        /// Upper bound of the ratio, 1.2 in the paper.
+        /// Upper bound of the ratio.
         high: f64,
     },
     /// `−Σ sg(clip(ρ, low, high))·w·log π`, [`cispo_within`]; `sg` carries no gradient.
@@ -164,6 +164,15 @@ pub enum Loss {
 }
 
 impl Loss {
+    /// Default bounds of the ratio in [`Ppo`](Self::Ppo), those of the paper.
+    pub const PPO_BOUNDS: [f64; 2] = [0.8, 1.2];
+
+    /// Default bounds of the ratio in [`Cispo`](Self::Cispo), those of Tinker. The method GRPO has no default for its bound.
+    pub const CISPO_BOUNDS: [f64; 2] = [0.0, 4.0];
+
+    /// Default weight of the penalty in [`Dro`](Self::Dro), that of Tinker.
+    pub const DRO_BETA: f64 = 0.05;
+
     /// Whether the loss needs log-probabilities of the policy that sampled.
     fn needs_old_logprobs(self) -> bool {
         self != Self::CrossEntropy
