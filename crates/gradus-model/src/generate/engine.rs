@@ -493,6 +493,14 @@ pub(super) fn check_prompt(name: &str, prompt: &[u32], params: &SamplingParams, 
         return Err(Error::input(format!("{name} has no tokens"))
             .with_hint("a model without a beginning-of-sequence token needs at least one token to continue"));
     }
+    if params.forced_bos_token_id.is_some() && prompt.len() > 1 && model.trunk.decoder_start().is_none() {
+        let message = format!(
+            "{name} has {} tokens, but without an encoder, `forced_bos_token_id` needs prompts of one token: \
+             transformers forces no id after longer ones",
+            prompt.len()
+        );
+        return Err(Error::input(message).with_hint("append the id to the prompt instead"));
+    }
     if let Some(id) = prompt.iter().find(|&&id| id as usize >= vocabulary) {
         let message = format!("{name} holds token id {id}, but the model's vocabulary has {vocabulary} ids");
         return Err(Error::input(message).with_hint("the tokenizer and the model do not belong together"));

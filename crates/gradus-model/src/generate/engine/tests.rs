@@ -67,7 +67,7 @@ fn requests_with_other_settings_beside_them_are_what_they_are_alone() {
             SamplingParams {
                 stop_ids: (0..60).collect(),
                 min_new_tokens: 3,
-                forced_bos_token_id: Some(7),
+                forced_eos_token_id: Some(7),
                 ..params(9)
             },
             SamplingParams { min_p: 0.1, bad_words_ids: vec![vec![1], vec![2, 3]], record: Record::Drawn, ..params(4) },
@@ -326,6 +326,14 @@ fn what_cannot_be_sampled_is_refused() {
     assert_eq!(long, "the prompt has 1 tokens; with `max_new_tokens` 48 it exceeds the model's 48 positions");
     let forced = SamplingParams { forced_bos_token_id: Some(99_999), ..params(2) };
     assert!(refused(engine.submit(request(&[1], forced, 0..1))).starts_with("`forced_bos_token_id` names token 99999"));
+    let first = SamplingParams { forced_bos_token_id: Some(7), ..params(2) };
+    assert_eq!(
+        refused(engine.submit(request(&[1, 2], first.clone(), 0..1))),
+        "the prompt has 2 tokens, but without an encoder, `forced_bos_token_id` needs prompts of one token: transformers \
+         forces no id after longer ones"
+    );
+    let forced = Engine::new(&model, 1, 8).submit(request(&[1], first, 0..1));
+    assert!(forced.is_ok(), "transformers forces it, too");
     let row = engine.submit(kept(&[1, 2], params(4), 0)).expect("fine").start;
     let continue_with = |engine: &mut Engine<'_>, ids: &[u32], new| {
         engine.extend(row, turn(ids, params(new), 1)).map_err(|error| error.to_string())
