@@ -62,6 +62,19 @@ impl Requests {
     }
 }
 
+/// End of the error channel of a program, readable from any thread.
+#[derive(Debug, Clone)]
+pub struct ErrorTail(Arc<Mutex<VecDeque<u8>>>);
+
+impl ErrorTail {
+    /// Returns what the program has written so far, up to a limit, trimmed.
+    pub fn text(&self) -> String {
+        let tail = self.0.lock().expect("the reader never panics");
+        let bytes: Vec<u8> = tail.iter().copied().collect();
+        String::from_utf8_lossy(&bytes).trim().to_string()
+    }
+}
+
 /// Exit of a program.
 struct ExitInfo {
     status: String,
@@ -79,7 +92,7 @@ pub struct Process {
     requests: Option<Requests>,
     /// Lines of the program; `None` stands for a line that is too long.
     lines: Receiver<Option<String>>,
-    stderr: Arc<Mutex<VecDeque<u8>>>,
+    stderr: ErrorTail,
     /// Disconnected after the error channel has been read to its end.
     stderr_ended: Receiver<()>,
 }
@@ -117,7 +130,8 @@ impl Process {
             drop(ends);
         });
 
-        Ok(Self { child, marker, ended: None, requests: Some(requests), lines, stderr, stderr_ended })
+        let (stderr, requests) = (ErrorTail(stderr), Some(requests));
+        Ok(Self { child, marker, ended: None, requests, lines, stderr, stderr_ended })
     }
 
     /// Returns a queue for use from any thread.
@@ -169,9 +183,12 @@ impl Process {
         // end to wait for. A running program gets only a moment.
         let patience = if self.requests.is_none() { Duration::from_secs(1) } else { Duration::from_millis(20) };
         let _ = self.stderr_ended.recv_timeout(patience);
-        let tail = self.stderr.lock().expect("the reader never panics");
-        let bytes: Vec<u8> = tail.iter().copied().collect();
-        String::from_utf8_lossy(&bytes).trim().to_string()
+        self.stderr.text()
+    }
+
+    /// Returns the tail of the error channel for use from any thread.
+    pub fn error_tail(&self) -> ErrorTail {
+        self.stderr.clone()
     }
 
     /// Kills the program and everything that it started at once.
