@@ -72,7 +72,14 @@ pub(super) fn sampling(from: &Original, to: &mut YamlBuilder, algorithm: &str, k
     for name in ["typical_p", "repetition_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size"] {
         to.set_some(&key(&format!("sampling.{name}")), from.json(&theirs(name)));
     }
-    for name in ["forced_bos_token_id", "forced_eos_token_id", "bad_words_ids"] {
+    match from.json(&theirs("forced_bos_token_id")) {
+        Some(_) if !has_encoder => from.note(
+            &theirs("forced_bos_token_id"),
+            "`forced_bos_token_id` is left out: without an encoder, transformers forces no id after a prompt",
+        ),
+        first => to.set_some(&key("sampling.forced_bos_token_id"), first),
+    }
+    for name in ["forced_eos_token_id", "bad_words_ids"] {
         to.set_some(&key(&format!("sampling.{name}")), from.json(&theirs(name)));
     }
     if let Some(count) = from.some(&theirs("num_return_sequences")).filter(|count| *count > 1) {
