@@ -149,13 +149,15 @@ pub fn headline(error: &PyErr) -> String {
     Python::attach(|py| error.value(py).str().map_or_else(|_| error.to_string(), |_| error.to_string()))
 }
 
-/// Describes why a callable returned no usable answer. `argument` sets its time limit.
-fn failed(why: NoAnswer, limit: Duration, argument: &str) -> RewardError {
-    match why {
-        NoAnswer::Interrupted => RewardError::interrupted(),
-        NoAnswer::TimedOut => RewardError::new(format!("no answer after {} s", limit.as_secs_f64()))
-            .with_hint(format!("raise `{argument}`, or find out why the function hangs; it was left running")),
-    }
+/// Describes why a callable returned no usable answer. `argument` sets its time limit; `None` if it cannot be changed.
+fn failed(why: NoAnswer, limit: Duration, argument: Option<&str>) -> RewardError {
+    let NoAnswer::TimedOut = why else { return RewardError::interrupted() };
+    let change = match argument {
+        Some(argument) => format!("raise `{argument}`, or "),
+        None => "this limit is fixed: ".to_owned(),
+    };
+    RewardError::new(format!("no answer after {} s", limit.as_secs_f64()))
+        .with_hint(format!("{change}find out why the function hangs; it was left running"))
 }
 
 /// One or several Python functions that score completions.
@@ -204,7 +206,7 @@ impl Reward for PyReward {
         let lengths = rollouts.rollouts.iter().map(|rollout| rollout.completion_ids.len());
         let fail = |error: RewardError| vec![Err(error); rollouts.len()];
         match called {
-            Err(why) => fail(failed(why, self.limit, "reward_timeout_s")),
+            Err(why) => fail(failed(why, self.limit, Some("reward_timeout_s"))),
             Ok(Err(error)) => {
                 let message = headline(&error);
                 self.shared.keep(error);
@@ -294,7 +296,7 @@ impl Metric for PyMetric {
             is_interrupted: error.is_interrupted,
         };
         let parts = match called {
-            Err(why) => return Err(refused(failed(why, self.limit, "timeout_s"))),
+            Err(why) => return Err(refused(failed(why, self.limit, None))),
             Ok(Err(error)) => {
                 let message = headline(&error);
                 self.shared.keep(error);
@@ -332,7 +334,10 @@ impl PostProcessor for PyPostProcessor {
         let error = match called {
             Ok(Ok(text)) => return text,
             Ok(Err(error)) => error,
-            Err(why) => pyo3::exceptions::PyTimeoutError::new_err(failed(why, self.limit, "timeout_s").message),
+            Err(why) => {
+                let message = failed(why, self.limit, None).message;
+                pyo3::exceptions::PyTimeoutError::new_err(format!("the post-processor: {message}"))
+            }
         };
         self.shared.keep(error);
         self.shared.interrupt.raise();
@@ -371,11 +376,9 @@ impl Task for PyTask {
         let samples = match called {
             Err(NoAnswer::Interrupted) => return Err(gradus::Error::Interrupted),
             Err(why) => {
-                return Err(gradus::Error::input(format!(
-                    "the task `{}`: {}",
-                    self.name,
-                    failed(why, self.limit, "timeout_s").message
-                )));
+                let RewardError { message, hint, .. } = failed(why, self.limit, None);
+                let error = gradus::Error::input(format!("the task `{}`: {message}", self.name));
+                return Err(hint.into_iter().fold(error, gradus::Error::with_hint));
             }
             Ok(Err(error)) => return Err(stops(&self.shared, error)),
             Ok(Ok(samples)) => samples,

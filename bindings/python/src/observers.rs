@@ -17,7 +17,7 @@ const TELLING: Duration = Duration::from_millis(100);
 /// Calls a Python function for each event: the handler of the run itself, or an observer in `observers`.
 pub struct PyObserver {
     handler: Arc<Py<PyAny>>,
-    /// Whether completions are reported, which costs a little for each one.
+    /// Whether completions are reported, which costs a little for each one. Otherwise, only their step is.
     wants_rollouts: bool,
     shared: Arc<Shared>,
     /// Time of the last progress report.
@@ -111,6 +111,7 @@ impl Observer for PyObserver {
                 dict.set_item("step", step)?;
                 dict.set_item("rollouts", list)
             }),
+            Event::Rollouts { step, .. } => self.send("rollouts", |dict| dict.set_item("step", step)),
             Event::Evaluated { step, metrics, best } => self.send("evaluation", |dict| {
                 dict.set_item("step", step)?;
                 dict.set_item("best", best)?;

@@ -29,13 +29,20 @@ fn locked(trainer: &Mutex<Trainer>) -> MutexGuard<'_, Trainer> {
 /// A training row: prompt, completion, weights, and log-probabilities under the policy that sampled it.
 type TrainingRow = (Vec<u32>, Vec<u32>, Vec<f32>, Vec<f32>);
 
-/// Returns the loss with this name, with its bounds and the weight of its penalty.
-fn loss(name: &str, low: f64, high: f64, beta: f64) -> PyResult<Loss> {
+/// Returns the loss with this name, with its bounds and the weight of its penalty. Bounds that are not given are those of the loss.
+fn loss(name: &str, low: Option<f64>, high: Option<f64>, beta: f64) -> PyResult<Loss> {
+    let bounds = |[default_low, default_high]: [f64; 2]| {
+        let (low, high) = (low.unwrap_or(default_low), high.unwrap_or(default_high));
+        match low <= high {
+            true => Ok((low, high)),
+            false => Err(PyValueError::new_err(format!("`low` is {low}, but `high` is only {high}"))),
+        }
+    };
     Ok(match name {
         "cross_entropy" => Loss::CrossEntropy,
         "importance_sampling" => Loss::ImportanceSampling,
-        "ppo" => Loss::Ppo { low, high },
-        "cispo" => Loss::Cispo { low: 0.0, high },
+        "ppo" => bounds(Loss::PPO_BOUNDS).map(|(low, high)| Loss::Ppo { low, high })?,
+        "cispo" => bounds(Loss::CISPO_BOUNDS).map(|(low, high)| Loss::Cispo { low, high })?,
         "dro" => Loss::Dro { beta },
         _ => {
             return Err(PyValueError::new_err(format!(
@@ -115,13 +122,14 @@ impl NativeTrainer {
 
     /// Adds the gradient of a loss. Returns its sum over tokens, the log-probabilities of each completion, and the number of computed
     /// tokens.
+    #[pyo3(signature = (rows, name, low, high, beta))]
     fn forward_backward<'py>(
         &self,
         py: Python<'py>,
         rows: Vec<TrainingRow>,
         name: &str,
-        low: f64,
-        high: f64,
+        low: Option<f64>,
+        high: Option<f64>,
         beta: f64,
     ) -> PyResult<(f64, Vec<Bound<'py, PyBytes>>, usize)> {
         let loss = loss(name, low, high, beta)?;

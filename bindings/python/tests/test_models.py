@@ -206,6 +206,27 @@ def test_dro_is_the_policy_gradient_with_a_penalty(gpt2: Path) -> None:
         assert trainer.forward_backward(data, "dro", **constants).loss == pytest.approx(expected, rel=1e-4)
 
 
+def test_the_bounds_of_a_loss_have_the_defaults_of_tinker(gpt2: Path) -> None:
+    trainer = gradus.Trainer(gpt2)
+    prompt, completion = [3, 4], [5, 6, 7]
+    logprobs = trainer.logprobs([prompt], [completion])[0]
+    shift = numpy.log(numpy.array([6.0, 2.0, 0.1]))
+    advantages = numpy.array([1.0, -2.0, 0.5])
+    data = [gradus.Datum(prompt, completion, advantages, logprobs - shift)]
+    for constants, ratios in (
+        ({}, [4.0, 2.0, 0.1]),
+        ({"high": 1.5}, [1.5, 1.5, 0.1]),
+        ({"low": 0.8}, [4.0, 2.0, 0.8]),
+    ):
+        expected = -(advantages * ratios * logprobs).sum()
+        assert trainer.forward_backward(data, "cispo", **constants).loss == pytest.approx(expected, rel=1e-4)
+    # min(r·A, clip(r, 0.8, 1.2)·A)
+    expected = -(1.2 * 1.0 + 2.0 * -2.0 + 0.1 * 0.5)
+    assert trainer.forward_backward(data, "ppo").loss == pytest.approx(expected, rel=1e-4)
+    with pytest.raises(ValueError, match="`low` is 2.0, but `high` is only 1.2"):
+        trainer.forward_backward(data, "ppo", low=2)
+
+
 def test_a_step_that_would_destroy_the_policy_is_refused(gpt2: Path) -> None:
     trainer = gradus.Trainer(gpt2)
     with pytest.raises(gradus.InputError, match="there is no gradient") as raised:

@@ -113,6 +113,21 @@ def test_rewards_have_the_contract_of_trl(tmp_path: Path, gpt2: Path, prompts: A
     assert second["reward"] == pytest.approx(1.0 / (1 + len(second["completion"])) + 0.5 * 0.25)
 
 
+def test_extra_values_are_those_of_the_trained_completions(tmp_path: Path, gpt2: Path, prompts: Any) -> None:
+    called = 0
+
+    def brevity(completions: Any, log_extra: Any, **_: Any) -> list[float]:
+        nonlocal called
+        called += 1
+        log_extra("text", completions)
+        return [1.0 / (1 + len(text)) for text in completions]
+
+    evaluated: dict[str, Any] = {**ONLINE, "eval_steps": 1}
+    run = gradus.grpo(gpt2, prompts, eval_data=prompts[:4], reward=brevity, output_dir=tmp_path / "run", **evaluated)
+    assert called > 2, "it also scores evaluations"
+    assert run.extra["text"] == [row["completion"] for row in run.completions]
+
+
 def test_async_rewards_run_side_by_side(tmp_path: Path, gpt2: Path, prompts: Any) -> None:
     barrier = 0
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Result};
-use crate::process::{LINE_BYTES, NextLine, Process, Requests};
+use crate::process::{ErrorTail, LINE_BYTES, NextLine, Process, Requests};
 use crate::restartable::Restartable;
 
 /// How often the reader checks whether anyone still needs answers.
@@ -68,6 +68,7 @@ struct ProcessRun {
 /// A running process.
 pub(crate) struct Running {
     requests: Requests,
+    stderr: ErrorTail,
     waiting: Mutex<OpenRequests>,
 }
 
@@ -133,7 +134,7 @@ impl Peer {
                 .with_hint("is it installed, and is the path relative to the working directory?")
         })?;
         let requests = process.requests().expect("its input is open");
-        let running = Arc::new(Running { requests, waiting: Mutex::default() });
+        let running = Arc::new(Running { requests, stderr: process.error_tail(), waiting: Mutex::default() });
         let (of, name, dialect) = (Arc::downgrade(&running), program.clone(), self.dialect);
         let reader = std::thread::spawn(move || read(process, &of, &name, dialect));
         Ok(ProcessRun { running, reader })
@@ -174,7 +175,10 @@ impl Peer {
                     }
                     waiting.lines == lines
                 };
-                let error = Error::episode(message).with_hint("`timeout_s` sets the limit");
+                if let Some(line) = running.stderr.text().lines().next_back() {
+                    message += &format!("; its last line on stderr: `{}`", excerpt(line));
+                }
+                let error = Error::episode(message).with_hint("if it needs more time, raise `timeout_s`");
                 if is_silent && self.dialect.ends_when_silent {
                     running.end(&error);
                 } else if let Some(cancel) = self.dialect.cancel {

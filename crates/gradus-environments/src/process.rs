@@ -1,5 +1,8 @@
 //! A child process that exchanges lines, without ever blocking on a pipe: one thread writes, one reads answers, and one
-//! keeps the tail of the error channel. The process leads a group of its own, which ends with it.
+//! keeps the tail of the error channel. The process leads a group of its own. The group ends with it, and on Linux so do
+//! its descendants in other groups and sessions.
+
+mod descendants;
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -8,6 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+
+use descendants::Marker;
 
 /// Bytes of the error channel that are kept for messages.
 const STDERR_BYTES: usize = 2000;
@@ -57,6 +62,19 @@ impl Requests {
     }
 }
 
+/// End of the error channel of a program, readable from any thread.
+#[derive(Debug, Clone)]
+pub struct ErrorTail(Arc<Mutex<VecDeque<u8>>>);
+
+impl ErrorTail {
+    /// Returns what the program has written so far, up to a limit, trimmed.
+    pub fn text(&self) -> String {
+        let tail = self.0.lock().expect("the reader never panics");
+        let bytes: Vec<u8> = tail.iter().copied().collect();
+        String::from_utf8_lossy(&bytes).trim().to_string()
+    }
+}
+
 /// Exit of a program.
 struct ExitInfo {
     status: String,
@@ -66,13 +84,15 @@ struct ExitInfo {
 /// A running program.
 pub struct Process {
     child: Child,
+    /// Variable of the program and all that it starts.
+    marker: Marker,
     /// Exit of the program, after its output has ended.
     ended: Option<ExitInfo>,
     /// Queue of the writing thread; `None` after the input is closed.
     requests: Option<Requests>,
     /// Lines of the program; `None` stands for a line that is too long.
     lines: Receiver<Option<String>>,
-    stderr: Arc<Mutex<VecDeque<u8>>>,
+    stderr: ErrorTail,
     /// Disconnected after the error channel has been read to its end.
     stderr_ended: Receiver<()>,
 }
@@ -83,8 +103,10 @@ impl Process {
     /// # Errors
     /// If the program cannot be started.
     pub fn start(program: &str, arguments: &[String]) -> std::io::Result<Self> {
+        let marker = Marker::new();
         let mut command = Command::new(program);
-        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.args(arguments).env(marker.variable(), "1");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // A separate process group: Ctrl-C should reach only the trainer, which still scores completions before it
         // saves.
         #[cfg(unix)]
@@ -108,7 +130,8 @@ impl Process {
             drop(ends);
         });
 
-        Ok(Self { child, ended: None, requests: Some(requests), lines, stderr, stderr_ended })
+        let (stderr, requests) = (ErrorTail(stderr), Some(requests));
+        Ok(Self { child, marker, ended: None, requests, lines, stderr, stderr_ended })
     }
 
     /// Returns a queue for use from any thread.
@@ -148,7 +171,7 @@ impl Process {
                 Err(RecvTimeoutError::Timeout) if left.is_zero() => return NextLine::TimedOut,
                 // The program has ended, but children may still hold its output open. They are ended too, and the
                 // remaining output is read.
-                Err(RecvTimeoutError::Timeout) if matches!(self.child.try_wait(), Ok(Some(_))) => self.kill_group(),
+                Err(RecvTimeoutError::Timeout) if matches!(self.child.try_wait(), Ok(Some(_))) => self.kill_others(),
                 Err(RecvTimeoutError::Timeout) => {}
             }
         }
@@ -160,17 +183,30 @@ impl Process {
         // end to wait for. A running program gets only a moment.
         let patience = if self.requests.is_none() { Duration::from_secs(1) } else { Duration::from_millis(20) };
         let _ = self.stderr_ended.recv_timeout(patience);
-        let tail = self.stderr.lock().expect("the reader never panics");
-        let bytes: Vec<u8> = tail.iter().copied().collect();
-        String::from_utf8_lossy(&bytes).trim().to_string()
+        self.stderr.text()
+    }
+
+    /// Returns the tail of the error channel for use from any thread.
+    pub fn error_tail(&self) -> ErrorTail {
+        self.stderr.clone()
     }
 
     /// Kills the program and everything that it started at once.
     pub fn kill(&mut self) {
         self.requests = None;
+        // Its children get another parent when it ends, so they are found first.
+        let running = matches!(self.child.try_wait(), Ok(None)).then(|| self.child.id());
+        let descendants = self.marker.descendants(running);
         self.kill_group();
         let _ = self.child.kill();
         let _ = self.child.wait();
+        self.marker.kill_all(descendants);
+    }
+
+    /// Kills everything that the program started, after it has ended.
+    fn kill_others(&self) {
+        self.kill_group();
+        self.marker.kill_all(Vec::new());
     }
 
     /// Kills the program's group. An empty group is not an error.
@@ -207,7 +243,7 @@ impl Process {
         loop {
             match self.child.try_wait() {
                 Ok(Some(status)) => {
-                    self.kill_group();
+                    self.kill_others();
                     return (status.to_string(), status.success());
                 }
                 Ok(None) if Instant::now() < give_up => std::thread::sleep(Duration::from_millis(5)),

@@ -64,6 +64,8 @@ pub struct ModelQueue {
     /// Session of the model.
     pub session: Session,
     listeners: HashMap<usize, Listener>,
+    /// Number of requests so far. Each owns its rows, so requests take turns.
+    requests: u64,
     /// Whether sampling is paused.
     paused: Arc<AtomicBool>,
 }
@@ -93,7 +95,7 @@ pub async fn prompt<R: Send + 'static>(
 impl ModelQueue {
     /// Creates a desk without requests. It samples nothing while `paused` is set.
     pub fn new(session: Session, paused: Arc<AtomicBool>) -> Self {
-        Self { session, listeners: HashMap::new(), paused }
+        Self { session, listeners: HashMap::new(), requests: 0, paused }
     }
 
     /// Returns the number of completions in progress.
@@ -111,16 +113,17 @@ impl ModelQueue {
         }
     }
 
-    /// Submits completions and returns a receiver of their events. Dropping it cancels them.
+    /// Submits the completions of one request and returns a receiver of their events. Dropping it cancels them.
     ///
     /// # Errors
     /// Same as [`Session::submit`].
     pub fn sample(&mut self, requests: Vec<CompletionRequest>) -> Result<CompletionEvents> {
         let (to, completion_events) = unbounded_channel();
+        self.requests += 1;
         let mut completion = 0;
         for ask in requests {
             let tail = ask.prompt.clone();
-            for row in self.session.submit(ask)? {
+            for row in self.session.submit_for(self.requests, ask)? {
                 let to = to.clone();
                 self.listeners.insert(row, Listener { completion, to, tail: tail.clone() });
                 completion += 1;
@@ -205,5 +208,64 @@ impl Work for ModelQueue {
         for piece in self.session.step() {
             self.deliver(piece);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gradus::device::DeviceChoice;
+    use gradus::generate::SamplingParams;
+    use gradus::inference::ChatOptions;
+    use gradus::model::WeightFormat;
+    use gradus::pretrained::TextFiles;
+    use gradus::rng::{Purpose, Seed};
+
+    use super::*;
+
+    fn request(completions: u64, max_new_tokens: usize) -> CompletionRequest {
+        CompletionRequest {
+            prompt: vec![5, 40, 9],
+            params: SamplingParams { max_new_tokens, ..SamplingParams::default() },
+            stop: Vec::new(),
+            streams: (0..completions).map(|i| Seed(5).stream(Purpose::Generate, 0, i)).collect(),
+        }
+    }
+
+    /// Returns the number of completions that have ended since the last call.
+    fn ended(events: &mut CompletionEvents) -> usize {
+        let events = std::iter::from_fn(|| events.try_recv().ok());
+        events.filter(|(_, event)| matches!(event, CompletionEvent::End(..))).count()
+    }
+
+    #[test]
+    fn a_request_with_many_completions_does_not_delay_the_others() {
+        let models = concat!(env!("CARGO_MANIFEST_DIR"), "/../gradus/tests/fixtures/parity/trajectories/models/");
+        let options = ChatOptions {
+            model: format!("{models}qwen3"),
+            adapter: None,
+            weights: WeightFormat::F32,
+            text: TextFiles::default(),
+            format: None,
+            device: DeviceChoice::cpu(),
+        };
+        let session = Session::open(&options, 2).expect("a fixture");
+        let mut queue = ModelQueue::new(session, Arc::default());
+        let mut long = queue.sample(vec![request(16, 24)]).expect("fine");
+        queue.step();
+        let mut short = queue.sample(vec![request(1, 4), request(1, 4)]).expect("fine");
+        // A request without a place gets one at once. Its second completion enters after the first one.
+        let mut steps = 0;
+        let mut found = 0;
+        while found < 2 {
+            queue.step();
+            steps += 1;
+            found += ended(&mut short);
+        }
+        assert!(steps <= 8, "{steps} steps");
+        assert!(ended(&mut long) < 16 && queue.is_busy());
+        while queue.is_busy() {
+            queue.step();
+        }
+        assert_eq!(queue.waiting(), 0);
     }
 }

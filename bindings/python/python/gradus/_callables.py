@@ -79,8 +79,20 @@ class Rewards:
 
     def __init__(self, functions: Sequence[tuple[str, Callable[..., Any], float]]) -> None:
         self.functions = list(functions)
-        #: Values that functions logged with ``log_extra``: columns with one value per completion.
+        #: Values that functions logged with ``log_extra``: columns with one value per trained completion.
         self.extra: dict[str, list[Any]] = {}
+        #: The same for completions of which it is not known yet whether the run trains on them.
+        self._scored: dict[str, list[Any]] = {}
+
+    def trained(self) -> None:
+        """Keep the logged values: the run has trained on the completions."""
+        for column, values in self._scored.items():
+            self.extra.setdefault(column, []).extend(values)
+        self._scored.clear()
+
+    def evaluated(self) -> None:
+        """Drop the logged values: the completions belong to an evaluation."""
+        self._scored.clear()
 
     def __call__(
         self,
@@ -102,7 +114,7 @@ class Rewards:
             values = list(values)
             if len(values) != len(prompts):
                 raise ValueError(f"`log_extra` got {len(values)} values of `{column}` for {len(prompts)} completions")
-            self.extra.setdefault(str(column), []).extend(values)
+            self._scored.setdefault(str(column), []).extend(values)
 
         arguments: dict[str, Any] = {
             **columns,

@@ -341,8 +341,8 @@ class OnlineKeys(SharedKeys, total=False):
     sampling_bad_words_ids: Any
     """Sequences of token ids that are never completed. A single stop id is not banned."""
     sampling_forced_bos_token_id: int
-    """First id of every completion. Default: the id that the generation configuration of an encoder–decoder forces, if
-    any."""
+    """First id of every completion. Without an encoder, prompts must have one token, as in transformers. Default: the
+    id that the generation configuration of an encoder–decoder forces, if any."""
     sampling_forced_eos_token_id: int
     """Last id of a completion of `max_new_tokens` tokens. Default: the id that the generation configuration of an
     encoder–decoder forces, if any."""

@@ -89,8 +89,8 @@ class NativeTrainer:
         self,
         rows: Sequence[tuple[list[int], list[int], list[float], list[float]]],
         name: str,
-        low: float,
-        high: float,
+        low: float | None,
+        high: float | None,
         beta: float,
     ) -> tuple[float, list[bytes], int]: ...
     def optim_step(self, learning_rate: float, max_grad_norm: float) -> tuple[float, int]: ...

@@ -6,8 +6,11 @@ import importlib
 import os
 import sys
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gradus._callables import Rewards
 
 #: The most important metrics, with their names in a bar.
 _SHOWN = (
@@ -177,6 +180,8 @@ class Watcher:
         self.on_step = on_step
         self.on_evaluation = on_evaluation
         self.on_rollouts = on_rollouts
+        #: Rewards that store values of trained completions.
+        self.rewards: Sequence[Rewards] = ()
         #: Warnings of the run, in order.
         self.warnings: list[str] = []
 
@@ -189,11 +194,15 @@ class Watcher:
         elif kind == "within":
             self.bar.within(details["what"], details["done"], details["total"])
         elif kind == "evaluation":
+            for reward in self.rewards:
+                reward.evaluated()
             best = ", best so far" if details["best"] else ""
             self.bar.say(f"step {details['step']}: {_numbers(details['metrics'], 'eval_')}{best}")
             if self.on_evaluation is not None:
                 answer = self.on_evaluation(details["step"], details["metrics"], details["best"])
         elif kind == "rollouts":
+            for reward in self.rewards:
+                reward.trained()
             if self.on_rollouts is not None:
                 answer = self.on_rollouts(details["step"], details["rollouts"])
         elif kind == "phase":

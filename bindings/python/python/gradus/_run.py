@@ -29,7 +29,8 @@ class Run:
             raise FileNotFoundError(f"there is no run directory `{self.path}`: `gradus runs list` shows the runs below `runs`")
         #: Whether the run has finished. Otherwise it was stopped or is still running, and ``resume`` continues it.
         self.finished = self._state() == "finished" if finished is None else finished
-        #: Columns that reward functions logged with ``log_extra``, over all completions of the run.
+        #: Columns that reward functions logged with ``log_extra``, over all completions that the run trained on. Those of evaluations
+        #: are left out.
         self.extra = extra or {}
 
     def __fspath__(self) -> str:

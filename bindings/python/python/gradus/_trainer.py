@@ -102,12 +102,18 @@ class Trainer:
         return self._trainer.decode(numbers(ids), skip_special_tokens)
 
     def forward_backward(
-        self, data: Sequence[Datum], loss: Loss, *, low: float = 0.8, high: float = 1.2, beta: float = 0.05
+        self,
+        data: Sequence[Datum],
+        loss: Loss,
+        *,
+        low: float | None = None,
+        high: float | None = None,
+        beta: float = 0.05,
     ) -> ForwardBackward:
         """Add the gradient of the loss of ``data`` to the gradients of earlier calls.
 
-        ``low`` and ``high`` bound the ratio of ``ppo``; ``high`` bounds that of ``cispo``. ``beta`` is the weight of the penalty of
-        ``dro``. An error discards the gradients of all calls.
+        ``low`` and ``high`` bound the ratio of ``ppo`` (default 0.8 and 1.2) and of ``cispo`` (default 0 and 4). ``beta`` is the weight of
+        the penalty of ``dro``. The defaults are those of Tinker. An error discards the gradients of all calls.
         """
         rows = [
             (numbers(datum.prompt), numbers(datum.completion), numbers(datum.weights), numbers(datum.old_logprobs))

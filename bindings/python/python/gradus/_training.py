@@ -90,6 +90,8 @@ def train(method: str | None, given: dict[str, Any]) -> Run:
                 '{"rule": {"length": {"target": 50}}}, or a list of these'
             )
     keys = _configuration(given, callables)
+    rewards = [function for _, _, function in callables.registered if isinstance(function, Rewards)]
+    watcher.rewards = rewards
     existing = "overwrite" if overwrite else "resume" if resume else "refuse"
     try:
         directory, _, finished = _native.train(
@@ -113,9 +115,8 @@ def train(method: str | None, given: dict[str, Any]) -> Run:
     finally:
         watcher.bar.close()
     extra: dict[str, list[Any]] = {}
-    for _, _, function in callables.registered:
-        if isinstance(function, Rewards):
-            extra.update(function.extra)
+    for reward in rewards:
+        extra.update(reward.extra)
     return Run(directory, finished=finished, extra=extra)
 
 

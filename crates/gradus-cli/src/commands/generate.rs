@@ -133,7 +133,7 @@ pub struct SamplingArgs {
     /// Sequence of token ids, separated by commas, that never occurs; may be given several times
     #[arg(long, value_name = "ID,…", value_parser = ids)]
     bad_words_ids: Vec<Ids>,
-    /// Token id that every completion begins with
+    /// Token id that every completion begins with; without an encoder, prompts must have one token, as in transformers
     #[arg(long, value_name = "ID")]
     forced_bos_token_id: Option<u32>,
     /// Token id at the end of completions of maximum length

@@ -40,7 +40,7 @@ pub struct ServeArgs {
     /// Number format of the weights of language models: f32, bf16 or int8
     #[arg(long, value_name = "TYPE", default_value = "f32")]
     weights: WeightFormat,
-    /// Completions that a model samples together; others wait
+    /// Completions that a model samples together; others wait. A quarter more places are for requests that have none
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
     places: u16,
     /// Device to compute on: cpu; gpu or gpu:1 if built in (`gradus doctor` lists them)

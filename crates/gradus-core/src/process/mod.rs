@@ -1,8 +1,8 @@
 //! Programs of users, in any language, that read and write lines: rewards, metrics and tasks by `command`.
 //!
 //! A program reads one JSON object per line and prints one line for each. Error messages include the end of its stderr. Each program runs
-//! in a process group of its own, which ends with it. Line length, waiting lines and time are limited, and the user's interrupt ends every
-//! wait.
+//! in a process group of its own, which ends with it. On Linux, its descendants in other groups end, too. Line length, waiting lines and
+//! time are limited, and the user's interrupt ends every wait.
 
 mod config;
 mod program;

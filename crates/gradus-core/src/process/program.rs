@@ -29,6 +29,9 @@ pub struct Program {
     timeout_s: f64,
     process: Process,
     interrupt: Interrupt,
+    /// Number of lines in the last request, and of the answers to it.
+    requested: usize,
+    answered: usize,
     /// The error that ended the program. Later requests return it again.
     failed: Option<ProgramError>,
 }
@@ -54,7 +57,8 @@ impl Program {
             };
             refused(format!("the {what} `{name}` could not be started: {source}"), Some(hint))
         })?;
-        Ok(Self { what, name: name.clone(), timeout_s, process, interrupt: interrupt.clone(), failed: None })
+        let (name, interrupt) = (name.clone(), interrupt.clone());
+        Ok(Self { what, name, timeout_s, process, interrupt, requested: 0, answered: 0, failed: None })
     }
 
     /// Rejects a configuration that cannot be started, without starting it.
@@ -77,6 +81,7 @@ impl Program {
     pub fn request(&mut self, lines: Vec<String>) -> AnswerDeadline {
         // The first answer returns the error.
         let _ = self.refuse_surplus(Duration::ZERO);
+        (self.requested, self.answered) = (lines.len(), 0);
         self.send(lines)
     }
 
@@ -130,10 +135,14 @@ impl Program {
     ) -> std::result::Result<T, ProgramError> {
         let of = |program: &Self| format!("the {} `{}`", program.what, program.name);
         match self.line(deadline)? {
-            Some(line) => read(&line).ok_or_else(|| {
-                let message = format!("expected {expected} from the {} (found `{}`)", self.what, excerpt(&line, 80));
-                self.with_stderr(message)
-            }),
+            Some(line) => {
+                self.answered += 1;
+                read(&line).ok_or_else(|| {
+                    let message =
+                        format!("expected {expected} from the {} (found `{}`)", self.what, excerpt(&line, 80));
+                    self.with_stderr(message)
+                })
+            }
             None => {
                 let status = self.process.status();
                 let message = format!("{} ended before it answered ({status})", of(self));
@@ -166,8 +175,15 @@ impl Program {
             NextLine::Interrupted => Err(self.interrupt()),
             NextLine::TimedOut => {
                 self.process.kill();
-                let message = format!("the {what} `{name}` did not answer within {} s", self.timeout_s);
-                let hint = "it must print and flush one line for each line it reads (in Python: `print(…, flush=True)`); `timeout_s` sets the limit";
+                let mut message = format!("the {what} `{name}` did not answer within {} s", self.timeout_s);
+                let hint = match self.requested {
+                    0 => "if it needs more time, raise `timeout_s`",
+                    requested => {
+                        message += &format!(": {} of {requested} answers arrived", self.answered);
+                        "if it needs more time for a batch, raise `timeout_s`; it must print and flush one line for each line that it \
+                         reads (in Python: `print(…, flush=True)`)"
+                    }
+                };
                 Err(self.give_up(message, Some(hint)))
             }
         }

@@ -101,6 +101,12 @@ pub enum Reply<T> {
     Never(String),
 }
 
+/// A request without an answer.
+struct NoReply {
+    message: String,
+    hint: &'static str,
+}
+
 /// Client of a service that keeps to its rate limit.
 pub struct Client {
     endpoint: Endpoint,
@@ -155,9 +161,9 @@ impl Client {
         let mut retries = 0;
         loop {
             self.wait_turn()?;
-            match self.once(body, read) {
-                Reply::Answer(answer) => return Ok(answer),
-                Reply::Never(message) => {
+            let (message, wait, hint) = match self.once(body, read) {
+                Ok(Reply::Answer(answer)) => return Ok(answer),
+                Ok(Reply::Never(message)) => {
                     // The key is removed first, because shortening could leave a part of it.
                     let reason = excerpt(&self.without_key(&message), MAX_MESSAGE_CHARS);
                     let message = format!("{}: {reason}", self.endpoint.url);
@@ -167,18 +173,17 @@ impl Client {
                     };
                     return Err(ServiceError::new(message).with_hint(hint));
                 }
-                Reply::Later(message, _) if retries == self.endpoint.retries => {
-                    let message = format!("{}: {message}, {} times in a row", self.endpoint.url, retries + 1);
-                    return Err(ServiceError::new(message).with_hint(
-                        "lower `requests_per_second`, or raise `retries`; recorded answers are not requested again",
-                    ));
-                }
-                Reply::Later(_, wait) => {
-                    let wait = wait.unwrap_or(Duration::from_secs(1 << retries.min(8))).min(LONGEST_WAIT);
-                    self.wait(Instant::now() + wait)?;
-                    retries += 1;
-                }
+                Ok(Reply::Later(message, wait)) => (message, wait, "lower `requests_per_second`, or raise `retries`"),
+                Err(NoReply { message, hint }) => (message, None, hint),
+            };
+            if retries == self.endpoint.retries {
+                let message = format!("{}: {message}, {} times in a row", self.endpoint.url, retries + 1);
+                let hint = format!("{hint}; recorded answers are not requested again");
+                return Err(ServiceError::new(message).with_hint(hint));
             }
+            let wait = wait.unwrap_or(Duration::from_secs(1 << retries.min(8))).min(LONGEST_WAIT);
+            self.wait(Instant::now() + wait)?;
+            retries += 1;
         }
     }
 
@@ -242,7 +247,8 @@ impl Client {
         self.wait(turn)
     }
 
-    fn once<T>(&self, body: &Value, read: &dyn Fn(u16, &Value) -> Reply<T>) -> Reply<T> {
+    /// Sends one request. A connection without an answer is an error.
+    fn once<T>(&self, body: &Value, read: &dyn Fn(u16, &Value) -> Reply<T>) -> std::result::Result<Reply<T>, NoReply> {
         let mut request = self.agent.post(&self.endpoint.url).content_type("application/json");
         if let Some(key) = &self.key {
             request = match self.endpoint.key_place {
@@ -250,20 +256,27 @@ impl Client {
                 KeyPlace::Bearer => request.header("Authorization", format!("Bearer {key}")),
             };
         }
-        let mut response = match request.send(body.to_string()) {
-            Ok(response) => response,
-            Err(error) => return Reply::Later(self.without_key(&error.to_string()), None),
-        };
+        let mut response = request.send(body.to_string()).map_err(|error| self.no_reply(&error))?;
         let status = response.status().as_u16();
         let seconds = response.headers().get("retry-after").and_then(|value| value.to_str().ok()?.trim().parse().ok());
-        let answer = match response.body_mut().with_config().limit(ANSWER_BYTES).read_to_string() {
-            Ok(answer) => answer,
-            Err(error) => return Reply::Later(self.without_key(&error.to_string()), None),
-        };
+        let answer = response.body_mut().with_config().limit(ANSWER_BYTES).read_to_string();
+        let answer = answer.map_err(|error| self.no_reply(&error))?;
         let answer: Value = serde_json::from_str(&answer).unwrap_or(Value::String(answer));
-        match status {
+        Ok(match status {
             429 | 500..=599 => Reply::Later(format!("it answered {status}"), seconds.map(Duration::from_secs)),
             status => read(status, &answer),
+        })
+    }
+
+    fn no_reply(&self, error: &ureq::Error) -> NoReply {
+        match error {
+            ureq::Error::Timeout(_) => NoReply {
+                message: format!("it did not answer within {} s", self.endpoint.timeout_s),
+                hint: "raise `timeout_s` if it needs more time, or lower `connections`",
+            },
+            error => {
+                NoReply { message: self.without_key(&error.to_string()), hint: "does the service run at this `url`?" }
+            }
         }
     }
 

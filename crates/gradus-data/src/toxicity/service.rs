@@ -265,6 +265,20 @@ mod tests {
         assert!(error.to_string().starts_with("the environment variable `GRADUS_NO_SUCH_KEY` holds no key"));
         // Nothing listens at port 9.
         let found = service("http://127.0.0.1:9", "retries: 0").score(&["a"]);
-        assert!(found[0].clone().expect_err("nobody").message.ends_with("1 times in a row"), "{found:?}");
+        let error = found[0].clone().expect_err("nobody");
+        assert!(error.message.ends_with("1 times in a row"), "{found:?}");
+        assert!(error.hint.expect("a hint").starts_with("does the service run at this `url`?"));
+    }
+
+    #[test]
+    fn a_service_that_is_too_slow_is_not_called_too_often() {
+        let (url, _) = serve(PATH, |_, body| {
+            std::thread::sleep(Duration::from_millis(1500));
+            (200, "", score_of(body))
+        });
+        let found = service(&url, "retries: 0\ntimeout_s: 0.5").score(&["a"]);
+        let error = found[0].clone().expect_err("late");
+        assert_eq!(error.message, format!("{url}: it did not answer within 0.5 s, 1 times in a row"));
+        assert!(error.hint.expect("a hint").starts_with("raise `timeout_s`"));
     }
 }

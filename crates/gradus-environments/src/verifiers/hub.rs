@@ -133,7 +133,7 @@ pub enum ReceiveError {
 impl std::fmt::Display for ReceiveError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Late => f.write_str("it does not answer in time"),
+            Self::Late => f.write_str("it did not answer within the time limit"),
             Self::Flooded => write!(f, "it sent more than {UNREAD_BYTES} bytes that were not requested"),
         }
     }

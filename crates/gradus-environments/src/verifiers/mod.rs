@@ -100,7 +100,14 @@ impl Verifiers {
                 let message = format!("the environment server {} is not healthy: {event:?}", config.address);
                 return Err(unreachable(Error::config(message)));
             }
-            Err(silence) => {
+            Err(ReceiveError::Late) => {
+                let message = format!(
+                    "the environment server {} did not answer within {} s (`environment.verifiers.timeout_s`)",
+                    config.address, config.timeout_s
+                );
+                return Err(unreachable(Error::config(message)));
+            }
+            Err(silence @ ReceiveError::Flooded) => {
                 let message = format!("the environment server {} cannot be used: {silence}", config.address);
                 return Err(unreachable(Error::config(message)));
             }

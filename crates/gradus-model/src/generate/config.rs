@@ -34,7 +34,8 @@ pub struct SamplingConfig {
     pub suppress_tokens: Vec<u32>,
     /// Sequences of token ids that are never completed. A single stop id is not banned.
     pub bad_words_ids: Vec<Vec<u32>>,
-    /// First id of every completion. Default: the id that the generation configuration of an encoder–decoder forces, if any.
+    /// First id of every completion. Without an encoder, prompts must have one token, as in transformers. Default: the
+    /// id that the generation configuration of an encoder–decoder forces, if any.
     pub forced_bos_token_id: Option<u32>,
     /// Last id of a completion of `max_new_tokens` tokens. Default: the id that the generation configuration of an
     /// encoder–decoder forces, if any.

@@ -3,7 +3,7 @@
 //! Prompts are computed once and shared by their group. Finished rows leave at once, and waiting rows take their
 //! places. A kept row can continue after further ids (a tool's reply, a person's turn) from its part of the cache.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -45,27 +45,33 @@ pub struct Turn {
     pub stream: Stream,
 }
 
+/// Share of the places that [`Engine::shared`] adds as a reserve: one for this many.
+const PLACES_PER_RESERVE: usize = 4;
+
 /// Rows in progress, waiting rows, and kept rows.
 ///
 /// Rows are numbered from 0 in the order of submission. Each row draws from its own stream, and its logits do not
 /// depend on the other rows. Therefore its completion does not depend on them either.
+///
+/// Rows of one owner receive slots in the order of submission. Owners take turns: a free slot goes to the owner with the
+/// fewest rows in progress.
 pub struct Engine<'a> {
     next: Next,
     mask: Option<&'a dyn LogitsMask>,
     /// A second model that computes every row for the mask.
     guide: Option<Next>,
-    /// Waiting groups, in order. Only the first one can have a prompt that is already computed.
+    /// Waiting groups. Those of one owner are in order, and the owner whose last turn was longest ago comes first.
     waiting: VecDeque<Waiting>,
     live: Vec<SampledRow>,
     kept: Vec<SampledRow>,
     /// Free cache slots.
     free: Vec<usize>,
+    /// Number of slots that only owners without a row in progress receive.
+    reserve: usize,
     /// Number of rows submitted so far.
     rows: usize,
     /// Prompts in the cache.
     cached_prompts: Vec<usize>,
-    /// Logits after the last computed prompt, if rows of it still wait, with those of the guide.
-    last_logits: Option<Logits>,
     prefilled: usize,
 }
 
@@ -92,31 +98,69 @@ impl Logits {
 
 /// Rows of one prompt that have no slot yet.
 struct Waiting {
+    owner: u64,
     prompt: Vec<u32>,
     params: Arc<SamplingParams>,
     rows: VecDeque<(usize, Stream)>,
     is_kept: bool,
     /// Number of prompt tokens that are computed once for all rows.
     shared: usize,
-    /// Number of the prompt in the cache, once it is computed.
-    computed: Option<usize>,
+    /// The prompt in the cache, once it is computed.
+    computed: Option<ComputedPrompt>,
+}
+
+/// A computed prompt whose rows have not all entered.
+struct ComputedPrompt {
+    /// Number of the prompt in the cache.
+    number: usize,
+    /// Logits after its last token.
+    logits: Logits,
+}
+
+/// The rows that enter next.
+struct Admission {
+    /// Index of each group, and the number of its rows that enter. Groups with a computed prompt come first.
+    entries: Vec<(usize, usize)>,
+    /// Owners with waiting rows; the one whose last turn was longest ago comes first.
+    turns: Vec<u64>,
+}
+
+/// An owner with waiting rows.
+struct Owner {
+    id: u64,
+    /// Number of its rows in progress.
+    rows: usize,
+    /// Indices of its groups with rows that still wait.
+    groups: VecDeque<usize>,
 }
 
 impl<'a> Engine<'a> {
     /// Creates an engine for `places` rows at the same time. Each has room for `capacity` tokens after its prompt, and
     /// more when needed. Weights are packed in the model's compute format, unless they are already frozen.
     pub fn new(model: &CausalLm, places: usize, capacity: usize) -> Self {
+        Self::with_reserve(model, places, 0, capacity)
+    }
+
+    /// Creates an engine for several owners; see [`submit_for`](Self::submit_for). It has one more place for every four
+    /// (at least one). Only an owner without a row in progress receives such a place, so that it does not have to wait
+    /// until a long row of another owner ends.
+    pub fn shared(model: &CausalLm, places: usize, capacity: usize) -> Self {
+        Self::with_reserve(model, places, places.div_ceil(PLACES_PER_RESERVE), capacity)
+    }
+
+    fn with_reserve(model: &CausalLm, places: usize, reserve: usize, capacity: usize) -> Self {
+        let slots = places + reserve;
         Self {
-            next: Next::new(model, places, capacity),
+            next: Next::new(model, slots, capacity),
             mask: None,
             guide: None,
             waiting: VecDeque::new(),
-            live: Vec::with_capacity(places),
+            live: Vec::with_capacity(slots),
             kept: Vec::new(),
-            free: (0..places).rev().collect(),
+            free: (0..slots).rev().collect(),
+            reserve,
             rows: 0,
             cached_prompts: Vec::new(),
-            last_logits: None,
             prefilled: 0,
         }
     }
@@ -132,12 +176,21 @@ impl<'a> Engine<'a> {
         Self { guide: Some(Next::new(guide, places, capacity)), ..self }
     }
 
-    /// Submits a request and returns the numbers of its rows.
+    /// Submits a request and returns the numbers of its rows. Requests that are submitted in this way have one owner.
     ///
     /// # Errors
     /// If a setting is invalid, or if the prompt is empty, contains an id outside the vocabulary, or leaves no room for
     /// `max_new_tokens`.
     pub fn submit(&mut self, request: Request) -> Result<Range<usize>> {
+        self.submit_for(0, request)
+    }
+
+    /// Submits a request of `owner` and returns the numbers of its rows. Owners take turns, so a request with many rows
+    /// does not delay those of other owners until all of its rows have ended.
+    ///
+    /// # Errors
+    /// Same as [`submit`](Self::submit).
+    pub fn submit_for(&mut self, owner: u64, request: Request) -> Result<Range<usize>> {
         let Request { prompt, params, streams, is_kept } = request;
         params.check()?;
         check_prompt("the prompt", &prompt, &params, self.next.model())?;
@@ -148,7 +201,7 @@ impl<'a> Engine<'a> {
         let alone = is_kept && rows.len() == 1 && !self.next.has_encoder();
         let shared = if alone { 1 } else { prompt.len() };
         if !numbers.is_empty() {
-            self.waiting.push_back(Waiting { prompt, params, rows, is_kept, shared, computed: None });
+            self.waiting.push_back(Waiting { owner, prompt, params, rows, is_kept, shared, computed: None });
         }
         Ok(numbers)
     }
@@ -229,25 +282,22 @@ impl<'a> Engine<'a> {
     /// Assigns free slots to waiting rows, computes their new prompts, and samples their first ids.
     fn admit(&mut self, stop: &mut dyn StopRule, events: &mut Vec<Event>) {
         while !self.waiting.is_empty() && !self.free.is_empty() {
-            let known = usize::from(self.waiting[0].computed.is_some());
-            let groups = self.next_groups(known);
-            let computed = self.prefill(known..groups);
-            let before = self.last_logits.take().filter(|_| known > 0);
-            // One line per group.
-            let lines = match (before, computed) {
-                (Some(before), Some(computed)) => before.followed_by(computed),
-                (before, computed) => before.or(computed).expect("logits after the prompt of a group"),
-            };
+            let Admission { entries, turns } = self.next_entries();
+            if entries.is_empty() {
+                return;
+            }
+            let groups: Vec<usize> = entries.iter().map(|(group, _)| *group).collect();
+            // One prompt and one line per group.
+            let (prompts, lines) = self.prefill(&groups);
             let (mut entering, mut line_of) = (Vec::new(), Vec::new());
-            for (i, group) in self.waiting.iter_mut().enumerate().take(groups) {
-                let prompt = group.computed.expect("it was just computed");
+            for (i, &(group, places)) in entries.iter().enumerate() {
+                let group = &mut self.waiting[group];
                 let (given, shared) = self.next.given(&group.prompt, group.shared);
                 let encoded: Option<Arc<[u32]>> = self.next.has_encoder().then(|| group.prompt[..].into());
-                let places = group.rows.len().min(self.free.len());
                 for (row, slot) in group.rows.drain(..places).zip(self.free.drain(self.free.len() - places..).rev()) {
-                    let prompt = (prompt, shared, &given[..]);
-                    let row =
-                        SampledRow::new(row, prompt, encoded.clone(), slot, Arc::clone(&group.params), group.is_kept);
+                    let prompt = (prompts[i], shared, &given[..]);
+                    let (params, is_kept) = (Arc::clone(&group.params), group.is_kept);
+                    let row = SampledRow::new(group.owner, row, prompt, encoded.clone(), slot, params, is_kept);
                     if row.uncached() == 0 {
                         entering.push(row);
                         line_of.push(i);
@@ -256,11 +306,13 @@ impl<'a> Engine<'a> {
                         self.live.push(row);
                     }
                 }
+                if !group.rows.is_empty() {
+                    group.computed = Some(ComputedPrompt { number: prompts[i], logits: lines.select(&[i]) });
+                }
             }
             self.waiting.retain(|group| !group.rows.is_empty());
-            if self.waiting.front().is_some_and(|group| group.computed.is_some()) {
-                self.last_logits = Some(lines.select(&[groups - 1]));
-            }
+            let turn: BTreeMap<u64, usize> = turns.into_iter().zip(0..).collect();
+            self.waiting.make_contiguous().sort_by_key(|group| turn.get(&group.owner).copied());
             if !entering.is_empty() {
                 self.draw(&mut entering, lines.select(&line_of), stop, events);
             }
@@ -269,36 +321,82 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Returns how many of the first groups enter next. The prompts of the first `known` are already computed.
-    fn next_groups(&self, known: usize) -> usize {
-        let (mut groups, mut places, mut tokens) = (0, self.free.len(), 0);
-        for group in &self.waiting {
-            if groups >= known {
-                tokens += group.shared;
+    /// Returns which waiting rows enter next. Each slot goes to the owner with the fewest rows in progress, and among
+    /// equals to the one whose last turn was longest ago.
+    fn next_entries(&self) -> Admission {
+        let mut owners: BTreeMap<u64, Owner> = BTreeMap::new();
+        for (i, group) in self.waiting.iter().enumerate() {
+            let new = || Owner { id: group.owner, rows: 0, groups: VecDeque::new() };
+            owners.entry(group.owner).or_insert_with(new).groups.push_back(i);
+        }
+        for row in &self.live {
+            if let Some(owner) = owners.get_mut(&row.owner) {
+                owner.rows += 1;
             }
-            if places == 0 || (tokens > PREFILL_TOKENS && groups > known) {
+        }
+        let mut owners: Vec<Owner> = owners.into_values().collect();
+        owners.sort_by_key(|owner| owner.groups[0]);
+        let mut entering = vec![0; self.waiting.len()];
+        let (mut new_prompts, mut tokens) = (0, 0);
+        for free in (1..=self.free.len()).rev() {
+            let with_rows = (0..owners.len()).filter(|&at| !owners[at].groups.is_empty());
+            let Some(at) = with_rows.min_by_key(|&at| owners[at].rows) else { break };
+            if free <= self.reserve && owners[at].rows > 0 {
                 break;
             }
-            places = places.saturating_sub(group.rows.len());
-            groups += 1;
+            let index = owners[at].groups[0];
+            let group = &self.waiting[index];
+            if entering[index] == 0 && group.computed.is_none() {
+                tokens += group.shared;
+                if tokens > PREFILL_TOKENS && new_prompts > 0 {
+                    break;
+                }
+                new_prompts += 1;
+            }
+            entering[index] += 1;
+            let mut owner = owners.remove(at);
+            owner.rows += 1;
+            if entering[index] == group.rows.len() {
+                owner.groups.pop_front();
+            }
+            owners.push(owner);
         }
-        groups
+        let mut entries: Vec<(usize, usize)> = entering.into_iter().enumerate().filter(|(_, rows)| *rows > 0).collect();
+        entries.sort_by_key(|(group, _)| self.waiting[*group].computed.is_none());
+        Admission { entries, turns: owners.into_iter().map(|owner| owner.id).collect() }
     }
 
-    /// Computes the prompts of waiting groups and returns the logits after the last token of each.
-    fn prefill(&mut self, groups: Range<usize>) -> Option<Logits> {
-        if groups.is_empty() {
-            return None;
+    /// Computes the prompts of waiting groups that are not computed yet; those that are come first in `groups`. Returns
+    /// the number of each prompt in the cache, and the logits after its last token.
+    fn prefill(&mut self, groups: &[usize]) -> (Vec<usize>, Logits) {
+        let computed: Vec<ComputedPrompt> = groups.iter().map_while(|&i| self.waiting[i].computed.take()).collect();
+        let new: Vec<&[u32]> = groups[computed.len()..]
+            .iter()
+            .map(|&i| {
+                let group = &self.waiting[i];
+                &group.prompt[..group.shared]
+            })
+            .collect();
+        let mut prompts = Vec::with_capacity(groups.len());
+        let mut lines: Option<Logits> = None;
+        let join = |lines: Option<Logits>, logits: Logits| match lines {
+            Some(lines) => lines.followed_by(logits),
+            None => logits,
+        };
+        for ComputedPrompt { number, logits } in computed {
+            prompts.push(number);
+            lines = Some(join(lines, logits));
         }
-        let waiting = self.waiting.range(groups.clone());
-        let prompts: Vec<&[u32]> = waiting.map(|group| &group.prompt[..group.shared]).collect();
-        let (numbers, own) = self.next.after_prompts(&prompts);
-        // Both models have computed the same prompts, so they share the numbers.
-        let guide = self.guide.as_mut().map(|guide| guide.after_prompts(&prompts).1);
-        self.prefilled += prompts.iter().map(|prompt| prompt.len()).sum::<usize>();
-        self.cached_prompts.extend(numbers.clone());
-        self.waiting.range_mut(groups).zip(numbers).for_each(|(group, number)| group.computed = Some(number));
-        Some(Logits { own, guide })
+        if !new.is_empty() {
+            let (numbers, own) = self.next.after_prompts(&new);
+            // Both models have computed the same prompts, so they share the numbers.
+            let guide = self.guide.as_mut().map(|guide| guide.after_prompts(&new).1);
+            self.prefilled += new.iter().map(|prompt| prompt.len()).sum::<usize>();
+            self.cached_prompts.extend(numbers.clone());
+            prompts.extend(numbers);
+            lines = Some(join(lines, Logits { own, guide }));
+        }
+        (prompts, lines.expect("at least one group"))
     }
 
     /// Computes the ids of live rows that are not in the cache, then samples one more id for each row.
@@ -373,7 +471,8 @@ impl<'a> Engine<'a> {
     /// Drops prompts that no row uses any more.
     fn drop_prompts(&mut self) {
         let rows = self.live.iter().chain(&self.kept).map(|row| row.prompt);
-        let used: BTreeSet<usize> = rows.chain(self.waiting.iter().filter_map(|group| group.computed)).collect();
+        let waiting = self.waiting.iter().filter_map(|group| Some(group.computed.as_ref()?.number));
+        let used: BTreeSet<usize> = rows.chain(waiting).collect();
         for prompt in self.cached_prompts.extract_if(.., |prompt| !used.contains(prompt)) {
             self.next.drop_prompt(prompt);
             if let Some(guide) = &mut self.guide {
@@ -393,6 +492,14 @@ pub(super) fn check_prompt(name: &str, prompt: &[u32], params: &SamplingParams, 
     if prompt.is_empty() {
         return Err(Error::input(format!("{name} has no tokens"))
             .with_hint("a model without a beginning-of-sequence token needs at least one token to continue"));
+    }
+    if params.forced_bos_token_id.is_some() && prompt.len() > 1 && model.trunk.decoder_start().is_none() {
+        let message = format!(
+            "{name} has {} tokens, but without an encoder, `forced_bos_token_id` needs prompts of one token: \
+             transformers forces no id after longer ones",
+            prompt.len()
+        );
+        return Err(Error::input(message).with_hint("append the id to the prompt instead"));
     }
     if let Some(id) = prompt.iter().find(|&&id| id as usize >= vocabulary) {
         let message = format!("{name} holds token id {id}, but the model's vocabulary has {vocabulary} ids");

@@ -26,7 +26,8 @@ pub struct SamplingParams {
     pub bad_words_ids: Vec<Vec<u32>>,
     /// Ids that are never sampled.
     pub suppress_tokens: Vec<u32>,
-    /// First id of a completion, regardless of the model.
+    /// First id of a completion, regardless of the model. Without an encoder, only prompts of one token are accepted:
+    /// transformers forces no id after longer ones.
     pub forced_bos_token_id: Option<u32>,
     /// Last id of a completion of `max_new_tokens` ids, regardless of the model.
     pub forced_eos_token_id: Option<u32>,

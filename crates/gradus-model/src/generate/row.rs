@@ -99,6 +99,8 @@ impl Completion {
 
 /// A row of the cache, and the completion sampled into it.
 pub(super) struct SampledRow {
+    /// Owner of the row's request.
+    pub owner: u64,
     pub number: usize,
     /// Number of the shared prompt in the cache, and how many of `ids` belong to it.
     pub prompt: usize,
@@ -122,6 +124,7 @@ pub(super) struct SampledRow {
 
 impl SampledRow {
     pub(super) fn new(
+        owner: u64,
         (number, stream): (usize, Stream),
         (prompt, prompt_len, ids): (usize, usize, &[u32]),
         encoded: Option<Arc<[u32]>>,
@@ -132,6 +135,7 @@ impl SampledRow {
         let (ids, cached) = (ids.to_vec(), prompt_len);
         let (completion, likeliest, has_ended) = (Completion::empty(), Vec::new(), false);
         Self {
+            owner,
             number,
             prompt,
             prompt_len,

@@ -9,9 +9,6 @@ use super::proto::{
     ForwardBackwardRequest, SparseCsr, Tensor, bytes_of,
 };
 
-/// Default of β.
-const DRO_BETA: f64 = 0.05;
-
 /// Maximum number of targets per id.
 const CHOICES_MAX: usize = 1024;
 
@@ -75,7 +72,7 @@ fn loss(request: &ForwardBackwardRequest) -> Result<Loss, String> {
         number if number.is_finite() && number >= 0.0 => Ok(number),
         number => Err(format!("`loss_fn_config.{key}` is {number}, but a number of at least 0 is needed")),
     };
-    let mut bounds = |low: f64, high: f64| -> Result<(f64, f64), String> {
+    let mut bounds = |[low, high]: [f64; 2]| -> Result<(f64, f64), String> {
         let (low, high) = (take("clip_low_threshold", low)?, take("clip_high_threshold", high)?);
         match low <= high {
             true => Ok((low, high)),
@@ -85,9 +82,9 @@ fn loss(request: &ForwardBackwardRequest) -> Result<Loss, String> {
     let loss = match name {
         "cross_entropy" => Loss::CrossEntropy,
         "importance_sampling" => Loss::ImportanceSampling,
-        "ppo" => bounds(0.8, 1.2).map(|(low, high)| Loss::Ppo { low, high })?,
-        "cispo" => bounds(0.0, 4.0).map(|(low, high)| Loss::Cispo { low, high })?,
-        "dro" => Loss::Dro { beta: take("beta", DRO_BETA)? },
+        "ppo" => bounds(Loss::PPO_BOUNDS).map(|(low, high)| Loss::Ppo { low, high })?,
+        "cispo" => bounds(Loss::CISPO_BOUNDS).map(|(low, high)| Loss::Cispo { low, high })?,
+        "dro" => Loss::Dro { beta: take("beta", Loss::DRO_BETA)? },
         "" => return Err(format!("`loss_fn` is missing: the losses are {LOSSES}")),
         _ => {
             return Err(format!(

@@ -314,9 +314,9 @@ struct Running {
 }
 
 impl Sampling {
-    /// Creates a sampler that processes up to `places` rows together.
+    /// Creates a sampler that processes up to `places` rows together. Its requests take turns.
     pub fn new(model: CausalLm, tokenizer: Tokenizer, stop_ids: Vec<u32>, places: usize) -> Self {
-        let engine = Engine::new(&model, places, CAPACITY);
+        let engine = Engine::shared(&model, places, CAPACITY);
         Self { model, tokenizer, stop_ids, engine, rows: HashMap::new(), running: BTreeMap::new() }
     }
 
@@ -346,7 +346,7 @@ impl Sampling {
         let streams = (0..*samples as u64).map(|i| request.seed.stream(Purpose::Generate, 0, i)).collect();
         let params = Arc::new(params);
         let likeliest_count = params.likeliest;
-        let rows = self.engine.submit(Request { prompt: prompt.clone(), params, streams, is_kept: false })?;
+        let rows = self.engine.submit_for(seq, Request { prompt: prompt.clone(), params, streams, is_kept: false })?;
         self.rows.extend(rows.enumerate().map(|(i, row)| (row, (seq, i))));
         let (prompt, stop, sampled) = (prompt.clone(), request.stop.clone().into(), vec![None; *samples]);
         let likeliest = vec![Vec::new(); *samples];

@@ -169,7 +169,12 @@ mod tests {
 
     #[test]
     fn too_few_lines_are_an_error() {
-        check_failure("read -r line; echo 1; cat > /dev/null", 3.0, 2, &["did not answer within 3 s"]);
+        check_failure(
+            "read -r line; echo 1; cat > /dev/null",
+            3.0,
+            2,
+            &["did not answer within 3 s: 1 of 3 answers arrived"],
+        );
     }
 
     #[test]
@@ -180,7 +185,12 @@ mod tests {
 
     #[test]
     fn a_hang_ends_at_the_time_limit() {
-        check_failure("echo thinking >&2; exec sleep 60", 2.0, 1, &["did not answer within 2 s", "thinking"]);
+        check_failure(
+            "echo thinking >&2; exec sleep 60",
+            2.0,
+            1,
+            &["did not answer within 2 s: 0 of 3 answers arrived", "thinking"],
+        );
     }
 
     #[test]
@@ -290,6 +300,33 @@ mod tests {
         assert!(lives(&file));
         drop(reward);
         assert!(dies(&file), "the child outlived its parent");
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn what_left_the_group_of_a_program_ends_with_it() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let [child, orphan] = ["child", "orphan"].map(|name| dir.path().join(name));
+        // The parent of the second process has ended. Both keep stdout open.
+        let start = format!(
+            "setsid sleep 60 & echo $! > {}; (setsid sleep 60 & echo $! > {})",
+            child.display(),
+            orphan.display()
+        );
+        let script = format!("{start}; while read -r line; do echo 1; done");
+        let mut reward = shell(&script, 30.0);
+        assert_eq!(totals(&mut reward, &completions(["a"])), [1.0]);
+        assert!(lives(&child) && lives(&orphan));
+        drop(reward);
+        assert!(dies(&child) && dies(&orphan), "they outlived the program");
+        // The end of the program is noticed, although its descendants keep its output open, and so is its time limit.
+        for (end, message) in [("read -r line; exit 3", "(exit status: 3)"), ("exec sleep 60", "did not answer")] {
+            for file in [&child, &orphan] {
+                std::fs::remove_file(file).expect("there");
+            }
+            check_failure(&format!("{start}; {end}"), 3.0, 1, &[message]);
+            assert!(dies(&child) && dies(&orphan), "they outlived the program");
+        }
     }
 
     #[test]

@@ -199,12 +199,11 @@ fn cause(start: f64, last: f64, rows: &[MetricsRow], settings: &Settings, sample
     }
     // Starts with the evaluation before training, which is the row of step 0.
     let held_out: Vec<f64> = rows.iter().filter_map(|row| row.values.get("eval_loss")).collect();
-    let measured = (held_out.len() > 1).then(|| (held_out[0], held_out[held_out.len() - 1]));
-    let held_out = held_out.first().copied().zip(held_out.last().copied());
+    let held_out = (held_out.len() > 1).then(|| (held_out[0], held_out[held_out.len() - 1]));
     // A metric may stay constant while everything else changes, such as the reward of texts that are all wrong. Training
     // losses come from different batches, so that they differ even if the weights stay.
-    let (what, compared) = match measured {
-        Some(_) => ("held-out", measured),
+    let (what, compared) = match held_out {
+        Some(_) => ("held-out", held_out),
         None => ("training", losses),
     };
     let moved = compared.is_some_and(|(before, now)| (now - before).abs() > MOVED * before.abs());

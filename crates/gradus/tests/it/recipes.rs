@@ -285,8 +285,10 @@ fn what_another_systems_file_leaves_out_is_what_it_sets_there() {
     );
     let generation = ", typical_p: 0.9, no_repeat_ngram_size: 3, encoder_no_repeat_ngram_size: 4, forced_bos_token_id: 5, bad_words_ids: [[7]]";
     let optimizer = format!("{causal}\n      optimizer_kwargs: {{ eps: 1e-5, betas: [0.8, 0.9] }}");
+    let forced = imported("ppo", 1, "", &optimizer, generation);
+    assert!(forced.1.iter().any(|note| note.message.contains("forces no id after a prompt")), "{:?}", forced.1);
     check(
-        &imported("ppo", 1, "", &optimizer, generation),
+        &forced,
         &[
             ("/train/adam_epsilon", "0.00001"),
             ("/train/adam_betas", "[0.8,0.9]"),
@@ -294,7 +296,7 @@ fn what_another_systems_file_leaves_out_is_what_it_sets_there() {
             ("/method/ppo/sampling/typical_p", "0.9"),
             ("/method/ppo/sampling/no_repeat_ngram_size", "3"),
             ("/method/ppo/sampling/encoder_no_repeat_ngram_size", "4"),
-            ("/method/ppo/sampling/forced_bos_token_id", "5"),
+            ("/method/ppo/sampling/forced_bos_token_id", "null"),
         ],
     );
     let several = imported("ppo", 1, "", causal, ", num_return_sequences: 3");
@@ -314,10 +316,12 @@ fn what_another_systems_file_leaves_out_is_what_it_sets_there() {
         &trpo,
         &[("/train/batch_size", "35"), ("/method/trpo/critic_mini_batches", "5"), ("/train/learning_rate", "0.001")],
     );
-    let ranked = imported("nlpo", 1, "n_steps: 20", &format!("{masked}topk\n      top_mask: 7"), ", temperature: 0.5");
+    let sampled = ", temperature: 0.5, forced_bos_token_id: 5";
+    let ranked = imported("nlpo", 1, "n_steps: 20", &format!("{masked}topk\n      top_mask: 7"), sampled);
     check(
         &ranked,
         &[
+            ("/method/nlpo/sampling/forced_bos_token_id", "5"),
             ("/method/nlpo/mask_model", "\"policy\""),
             ("/method/nlpo/top_k", "7"),
             ("/method/nlpo/min_tokens_to_keep", "1"),

@@ -359,7 +359,7 @@ fn a_device_samples_what_the_processor_samples() {
         SamplingParams { temperature: 0.7, top_k: Some(9), top_p: 0.8, min_p: 0.02, ..plain() },
         SamplingParams { repetition_penalty: 1.3, no_repeat_ngram_size: 2, min_new_tokens: 3, ..plain() },
         SamplingParams { temperature: 1.5, untempered: true, suppress_tokens: vec![1, 2, 5], ..plain() },
-        SamplingParams { forced_bos_token_id: Some(7), forced_eos_token_id: Some(9), ..plain() },
+        SamplingParams { forced_eos_token_id: Some(9), ..plain() },
         // These are left to the host on every device.
         SamplingParams { typical_p: 0.7, likeliest: 2, ..plain() },
     ];

@@ -67,7 +67,7 @@ fn requests_with_other_settings_beside_them_are_what_they_are_alone() {
             SamplingParams {
                 stop_ids: (0..60).collect(),
                 min_new_tokens: 3,
-                forced_bos_token_id: Some(7),
+                forced_eos_token_id: Some(7),
                 ..params(9)
             },
             SamplingParams { min_p: 0.1, bad_words_ids: vec![vec![1], vec![2, 3]], record: Record::Drawn, ..params(4) },
@@ -202,6 +202,62 @@ fn a_canceled_row_leaves_its_place() {
     assert_eq!(engine.ids(last), None, "it was not kept");
 }
 
+/// Runs the engine, whose rows end in pairs, until it has no work. Returns the pairs in order.
+fn pairs_of_ends(engine: &mut Engine<'_>) -> Vec<[usize; 2]> {
+    let mut rows: Vec<usize> = Vec::new();
+    while engine.is_busy() {
+        rows.extend(engine.step(&mut NoStopRule).into_iter().filter_map(|event| match event {
+            Event::Finished { row, .. } => Some(row),
+            Event::Token { .. } => None,
+        }));
+    }
+    rows.chunks(2).map(|pair| [pair[0].min(pair[1]), pair[0].max(pair[1])]).collect()
+}
+
+#[test]
+fn owners_take_turns_in_the_order_of_their_last_ones() {
+    let model = model("gpt2");
+    let mut engine = Engine::new(&model, 2, 9);
+    for (owner, streams) in [(1, 0..6), (2, 6..8), (3, 8..10)] {
+        let prompt = [3, owner as u32];
+        engine.submit_for(owner, request(&prompt, params(4), streams)).expect("fine");
+    }
+    // Two rows end together and leave two places: 1 and 2, 3 and 1, 2 and 3, then only 1 has rows.
+    assert_eq!(pairs_of_ends(&mut engine), [[0, 6], [1, 8], [7, 9], [2, 3], [4, 5]]);
+    // One owner keeps the order of its rows.
+    let mut engine = Engine::new(&model, 2, 9);
+    for streams in [0..3, 3..6] {
+        engine.submit(request(&[3, 1], params(4), streams)).expect("fine");
+    }
+    assert_eq!(pairs_of_ends(&mut engine), [[0, 1], [2, 3], [4, 5]]);
+}
+
+#[test]
+fn an_owner_without_a_place_does_not_wait_for_the_long_rows_of_another() {
+    let model = model("qwen3");
+    let mut engine = Engine::shared(&model, 2, 60);
+    let long = engine.submit_for(1, request(&[3, 1], params(40), 0..6)).expect("fine");
+    engine.step(&mut NoStopRule);
+    let short = engine.submit_for(2, request(&[5], params(3), 6..8)).expect("fine");
+    let mut found = BTreeMap::new();
+    let mut order = Vec::new();
+    while engine.is_busy() {
+        for event in engine.step(&mut NoStopRule) {
+            if let Event::Finished { row, completion } = event {
+                order.push(row);
+                found.insert(row, completion);
+            }
+        }
+    }
+    // The reserve has one place, so the two short rows enter one after the other.
+    assert_eq!(order[..2], [short.start, short.start + 1]);
+    assert_eq!(found.len(), long.len() + short.len());
+    let mut alone = Engine::new(&model, 8, 60);
+    alone.submit(request(&[3, 1], params(40), 0..6)).expect("fine");
+    alone.submit(request(&[5], params(3), 6..8)).expect("fine");
+    assert_eq!(found, finish(&mut alone), "the completions do not depend on the turns");
+}
+
 #[test]
 fn events_tell_every_id_in_order_and_then_the_end() {
     let model = model("gpt2");
@@ -270,6 +326,14 @@ fn what_cannot_be_sampled_is_refused() {
     assert_eq!(long, "the prompt has 1 tokens; with `max_new_tokens` 48 it exceeds the model's 48 positions");
     let forced = SamplingParams { forced_bos_token_id: Some(99_999), ..params(2) };
     assert!(refused(engine.submit(request(&[1], forced, 0..1))).starts_with("`forced_bos_token_id` names token 99999"));
+    let first = SamplingParams { forced_bos_token_id: Some(7), ..params(2) };
+    assert_eq!(
+        refused(engine.submit(request(&[1, 2], first.clone(), 0..1))),
+        "the prompt has 2 tokens, but without an encoder, `forced_bos_token_id` needs prompts of one token: transformers \
+         forces no id after longer ones"
+    );
+    let forced = Engine::new(&model, 1, 8).submit(request(&[1], first, 0..1));
+    assert!(forced.is_ok(), "transformers forces it, too");
     let row = engine.submit(kept(&[1, 2], params(4), 0)).expect("fine").start;
     let continue_with = |engine: &mut Engine<'_>, ids: &[u32], new| {
         engine.extend(row, turn(ids, params(new), 1)).map_err(|error| error.to_string())

@@ -93,13 +93,14 @@ struct RowInProgress {
 }
 
 impl Session {
-    /// Loads the model. `places` rows are sampled at the same time; others wait.
+    /// Loads the model. `places` rows are sampled at the same time; others wait. See [`Engine::shared`] for owners without
+    /// a place.
     ///
     /// # Errors
     /// If it cannot be found or read, is a reward model, or lacks a requested chat template.
     pub fn open(options: &ChatOptions, places: usize) -> Result<Self> {
         let backend = ChatBackend::open(options)?;
-        let engine = Engine::new(&backend.model, places, CAPACITY);
+        let engine = Engine::shared(&backend.model, places, CAPACITY);
         Ok(Self { backend, engine, rows: BTreeMap::new() })
     }
 
@@ -115,7 +116,7 @@ impl Session {
     /// If the adapter cannot be read or does not fit, or if the base already has an adapter.
     pub fn with_adapter(base: Base, adapter: &Path, places: usize) -> Result<Self> {
         let backend = base.0.with_adapter(adapter)?;
-        let engine = Engine::new(&backend.model, places, CAPACITY);
+        let engine = Engine::shared(&backend.model, places, CAPACITY);
         Ok(Self { backend, engine, rows: BTreeMap::new() })
     }
 
@@ -154,11 +155,20 @@ impl Session {
         self.backend.stop(requested)
     }
 
-    /// Submits a request and returns the numbers of its rows.
+    /// Submits a request and returns the numbers of its rows. Requests that are submitted in this way have one owner.
     ///
     /// # Errors
     /// If a setting is invalid, or if the prompt is empty, contains an id outside the vocabulary, or leaves no room.
     pub fn submit(&mut self, ask: CompletionRequest) -> Result<Range<usize>> {
+        self.submit_for(0, ask)
+    }
+
+    /// Submits a request of `owner` and returns the numbers of its rows. The rows of different owners receive places in
+    /// turn.
+    ///
+    /// # Errors
+    /// Same as [`submit`](Self::submit).
+    pub fn submit_for(&mut self, owner: u64, ask: CompletionRequest) -> Result<Range<usize>> {
         let CompletionRequest { prompt, params, stop, streams } = ask;
         let params = Arc::new(self.backend.params("the prompt", prompt.len(), params)?);
         // A decoder starts from its own start id: its answer continues no text.
@@ -166,7 +176,7 @@ impl Session {
             true => Vec::new(),
             false => prompt[prompt.len().saturating_sub(TAIL)..].to_vec(),
         };
-        let rows = self.engine.submit(Request { prompt, params, streams, is_kept: false })?;
+        let rows = self.engine.submit_for(owner, Request { prompt, params, streams, is_kept: false })?;
         let row_in_progress =
             |_| RowInProgress { answer: PartialAnswer::new(tail.clone(), stop.clone(), false), reported: 0 };
         self.rows.extend(rows.clone().map(|row| (row, row_in_progress(row))));

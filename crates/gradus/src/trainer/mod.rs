@@ -37,163 +37,35 @@
 //! # }
 //! ```
 
+mod base;
+mod data;
+mod loss;
+mod options;
+mod targeted;
+
 use std::ops::Range;
 use std::path::Path;
 
-use burn::module::Module;
-use burn::tensor::Tensor;
-
 use crate::batches::MicroBatch;
-use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::generate::{Completion, NoStopRule, SamplingParams, generate};
 use crate::host::{constant, read};
 use crate::learner::Learner;
-use crate::learner::optimizer::{AdamWConfig, MomentFormat, Optimizer, OptimizerConfig, RmsPropConfig};
-use crate::loss::cispo::cispo_within;
-use crate::loss::dro::dro;
-use crate::loss::policy_gradient::policy_gradient;
+use crate::learner::optimizer::{Optimizer, OptimizerConfig};
 use crate::loss::reduce::sum;
-use crate::loss::surrogate::{Clip, clipped_surrogate, ratio};
-use crate::model::adapter::{Adaptable, LoraConfig, PeftConfig, TaskType};
-use crate::model::{AdapterDir, CausalLm, ModelDir, Precision, Rows, Sequence, Targets, WeightFormat, open_model};
+use crate::model::adapter::{Adaptable, PeftConfig, TaskType};
+use crate::model::{CausalLm, Rows, Sequence, open_model};
 use crate::optimizer_state::{self, Restored};
 use crate::pretrained::{Pretrained, TextFiles, Trainable};
 use crate::rng::{Purpose, Seed};
 use crate::run::tensors::{read_state, write_state};
 use crate::text::Tokenizer;
-
-/// Settings of a [`Trainer`].
-#[derive(Debug, Clone)]
-pub struct TrainerOptions {
-    /// A model directory, a run or a hub name.
-    pub model: String,
-    /// Adapter to train on frozen weights; `None` trains all weights, or the adapter of `model`.
-    pub lora: Option<LoraConfig>,
-    /// Format of the frozen weights under an adapter.
-    pub weights: WeightFormat,
-    /// Compute device.
-    pub device: DeviceChoice,
-    /// Precision of products.
-    pub compute: Precision,
-    /// Optimizer and its constants. Default AdamW with β 0.9 and 0.95, ε 1e-12 and no weight decay (Tinker).
-    pub optimizer: OptimizerConfig,
-    /// Size limits of a forward pass.
-    pub passes: MicroBatch,
-    /// Seed of a new adapter's weights.
-    pub seed: Seed,
-}
-
-impl Default for TrainerOptions {
-    /// Trains all weights in f32 on the CPU; the model is not set.
-    fn default() -> Self {
-        Self {
-            model: String::new(),
-            lora: None,
-            weights: WeightFormat::F32,
-            device: DeviceChoice::cpu(),
-            compute: Precision::F32,
-            optimizer: OptimizerConfig::AdamW(AdamWConfig {
-                betas: [0.9, 0.95],
-                epsilon: 1e-12,
-                weight_decay: 0.0,
-                moments: MomentFormat::F32,
-            }),
-            passes: MicroBatch::new(4096, None),
-            seed: Seed(0),
-        }
-    }
-}
-
-/// One text to train on.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Datum {
-    /// Ids before the completion; at least one.
-    pub prompt: Vec<u32>,
-    /// Ids to train on.
-    pub completion: Vec<u32>,
-    /// One number per id of the completion: the weight of its log-probability in [`Loss::CrossEntropy`], its advantage
-    /// in the other losses. An id with 0 carries no loss.
-    pub weights: Vec<f32>,
-    /// Log-probabilities of the completion under the policy that sampled it, in nats; not used by
-    /// [`Loss::CrossEntropy`].
-    pub old_logprobs: Vec<f32>,
-}
-
-/// A text with targets at each id: candidates for the next id. Unlike in a [`Datum`], targets need not be the actual
-/// next ids, and each id may have several.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Targeted {
-    /// Ids that the model reads.
-    pub ids: Vec<u32>,
-    /// Targets of the first id, then those of the second, and so on; the same number for each id.
-    pub targets: Vec<u32>,
-    /// One number per target, as in a [`Datum`].
-    pub weights: Vec<f32>,
-    /// Log-probabilities of the targets under the policy that sampled them, in nats; not used by
-    /// [`Loss::CrossEntropy`].
-    pub old_logprobs: Vec<f32>,
-}
-
-/// A loss, summed over tokens. With `w` the weight of a token, `π` its probability and `ρ = π/π_old`.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Loss {
-    /// `−Σ w·log π`: the weighted negative log-likelihood.
-    CrossEntropy,
-    /// `−Σ ρ·w`: the policy gradient, corrected for samples of another policy.
-    ImportanceSampling,
-    /// `−Σ min(ρ·w, clip(ρ, low, high)·w)`, [`clipped_surrogate`].
-    Ppo {
-        /// Lower bound of the ratio, 0.8 in the paper.
-        low: f64,
-        /// Upper bound of the ratio, 1.2 in the paper.
-        high: f64,
-    },
-    /// `−Σ sg(clip(ρ, low, high))·w·log π`, [`cispo_within`]; `sg` carries no gradient.
-    Cispo {
-        /// Lower bound of the ratio; 0 for none.
-        low: f64,
-        /// Upper bound of the ratio.
-        high: f64,
-    },
-    /// `−Σ (w·log π − β/2·log² ρ)`, [`dro`].
-    Dro {
-        /// Weight of the penalty.
-        beta: f64,
-    },
-}
-
-impl Loss {
-    /// Whether the loss needs log-probabilities of the policy that sampled.
-    fn needs_old_logprobs(self) -> bool {
-        self != Self::CrossEntropy
-    }
-
-    /// Whether a target with weight 0 has neither loss nor gradient.
-    fn ignores_zero(self) -> bool {
-        !matches!(self, Self::Dro { .. })
-    }
-
-    /// Computes one value per token. All tensors are `[M]`; only `logprobs_m` carries gradient.
-    fn of_tokens(self, logprobs_m: Tensor<1>, old_m: Option<Tensor<1>>, weights_m: Tensor<1>) -> Tensor<1> {
-        if let Self::Dro { beta } = self {
-            return dro(logprobs_m, old_m.expect("it was checked"), weights_m, beta);
-        }
-        let log_ratios_m = |logprobs_m: Tensor<1>| logprobs_m - old_m.expect("it was checked");
-        match self {
-            Self::Dro { .. } => unreachable!("it was just handled"),
-            Self::CrossEntropy => policy_gradient(logprobs_m, weights_m),
-            Self::ImportanceSampling => -(ratio(log_ratios_m(logprobs_m)) * weights_m),
-            Self::Ppo { low, high } => {
-                let clip = Clip { low: 1.0 - low, high: high - 1.0, delta: None };
-                clipped_surrogate(log_ratios_m(logprobs_m), weights_m, &clip)
-            }
-            Self::Cispo { low, high } => {
-                cispo_within(logprobs_m.clone(), log_ratios_m(logprobs_m), weights_m, [low, high])
-            }
-        }
-    }
-}
+pub use base::Base;
+pub use data::{Datum, Targeted};
+pub use loss::Loss;
+pub use options::{StepParams, TrainerOptions};
+use options::{at_least_zero, check_optimizer};
+use targeted::{hidden_of, per_row, scatter, values_of};
 
 /// Results of a forward and backward pass.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -213,151 +85,6 @@ pub struct OptimStep {
     pub grad_norm: f64,
     /// Version of the policy's weights after the step.
     pub version: u64,
-}
-
-/// Constants of one AdamW step.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct StepParams {
-    /// Learning rate η.
-    pub learning_rate: f64,
-    /// β1, β2, ε and weight decay.
-    pub adamw: AdamWConfig,
-    /// Norm to which the gradient is clipped; 0 disables clipping.
-    pub max_grad_norm: f64,
-}
-
-/// A model with frozen weights that any number of adapters share. Each adapter has its own [`Trainer`].
-#[derive(Debug)]
-pub struct Base {
-    model: CausalLm,
-    /// The same model for sampling, with a packed head and without gradient recording.
-    sampling: CausalLm,
-    files: Pretrained,
-    weights: WeightFormat,
-    optimizer: OptimizerConfig,
-    passes: MicroBatch,
-}
-
-impl Base {
-    /// Loads the model of `options`, ignoring their adapter and seed.
-    ///
-    /// # Errors
-    /// If it cannot be read, is an adapter itself, or has an encoder; also if a constant of the optimizer is out of range.
-    pub fn open(options: &TrainerOptions) -> Result<Self> {
-        check_optimizer(&options.optimizer)?;
-        let files = Pretrained::of(open_model(&options.model)?, &TextFiles::default())?;
-        if files.dir.adapter.is_some() {
-            return Err(Error::input(format!("`{}` is an adapter, and no adapter can be added to it", options.model))
-                .with_hint("pass its base model, and load the adapter onto it"));
-        }
-        let device = options.device.device().autodiff();
-        let mut stream = options.seed.stream(Purpose::Init, 0, 0);
-        let model = CausalLm::open(&files.dir, Some(options.weights), &mut stream, &device)?;
-        if model.trunk.decoder_start().is_some() {
-            return Err(Error::input(format!(
-                "`{}` has an encoder, which cannot be trained on shifted texts",
-                options.model
-            ))
-            .with_hint("use a decoder-only model"));
-        }
-        let model = model.computing(options.compute).no_grad();
-        let sampling = model.clone().into_frozen(options.weights);
-        let TrainerOptions { weights, optimizer, passes, .. } = options.clone();
-        Ok(Self { model, sampling, files, weights, optimizer, passes })
-    }
-
-    /// Returns the files of the model.
-    pub fn files(&self) -> &Pretrained {
-        &self.files
-    }
-
-    /// Returns the size of the vocabulary.
-    pub fn vocab_size(&self) -> usize {
-        self.model.vocab_size()
-    }
-
-    /// Returns the maximum text length in tokens, if there is a limit.
-    pub fn max_positions(&self) -> Option<usize> {
-        self.model.max_positions()
-    }
-
-    /// Creates a new adapter, which does not change the model yet.
-    ///
-    /// # Errors
-    /// If it does not fit the model.
-    pub fn adapter(&self, lora: &LoraConfig, seed: Seed) -> Result<Trainer> {
-        let dir = &self.files.dir;
-        let config = lora.peft_config(dir, TaskType::CausalLm, dir.path.display().to_string())?;
-        let mut stream = seed.stream(Purpose::Init, 0, 1);
-        Ok(self.trainer(self.model.clone().with_fresh_adapter(dir, config, &mut stream)?))
-    }
-
-    /// Loads the adapter in `directory`, with a new optimizer.
-    ///
-    /// # Errors
-    /// If it cannot be read or does not fit the model.
-    pub fn saved_adapter(&self, directory: &Path) -> Result<Trainer> {
-        Ok(self.trainer(self.model.clone().with_saved_adapter(&self.with(directory)?)?))
-    }
-
-    fn trainer(&self, model: CausalLm) -> Trainer {
-        let learner = Learner::new(model.train_adapter(self.weights), Optimizer::new(self.optimizer));
-        Trainer { learner, files: self.files.clone(), passes: self.passes }
-    }
-
-    fn with(&self, directory: &Path) -> Result<ModelDir> {
-        Ok(ModelDir { adapter: Some(AdapterDir::open(directory)?), ..self.files.dir.clone() })
-    }
-
-    /// Returns the model for sampling, without an adapter.
-    pub fn sampling(&self) -> &CausalLm {
-        &self.sampling
-    }
-
-    /// Returns the model for sampling with the adapter in `directory`.
-    ///
-    /// # Errors
-    /// If it cannot be read or does not fit the model.
-    pub fn sampling_with(&self, directory: &Path) -> Result<CausalLm> {
-        self.sampling.clone().with_saved_adapter(&self.with(directory)?)
-    }
-
-    /// Returns the model for sampling with the current adapter of `trainer`.
-    pub fn sampling_as(&self, trainer: &Trainer) -> CausalLm {
-        self.sampling.with_adapter_of(trainer.learner.module())
-    }
-}
-
-/// Rejects a number that is negative, NaN, or infinite in the format of the weights.
-fn at_least_zero(name: &str, value: f64) -> Result<()> {
-    within(name, value, value >= 0.0, "a number of at least 0")
-}
-
-/// Rejects a number that does not fit, or is NaN or infinite in the format of the weights.
-fn within(name: &str, value: f64, fits: bool, needed: &str) -> Result<()> {
-    match fits && (value as f32).is_finite() {
-        true => Ok(()),
-        false => Err(Error::input(format!("`{name}` is {value:?}, but {needed} is needed"))),
-    }
-}
-
-/// Rejects constants with which no step can be computed.
-fn check_optimizer(config: &OptimizerConfig) -> Result<()> {
-    let below_one = "a number from 0 to below 1";
-    let (epsilon, weight_decay) = match config {
-        OptimizerConfig::AdamW(AdamWConfig { betas, epsilon, weight_decay, .. }) => {
-            for (i, beta) in betas.iter().enumerate() {
-                within(&format!("betas[{i}]"), *beta, (0.0..1.0).contains(beta), below_one)?;
-            }
-            (*epsilon, *weight_decay)
-        }
-        OptimizerConfig::RmsProp(RmsPropConfig { alpha, epsilon, weight_decay }) => {
-            within("alpha", *alpha, (0.0..1.0).contains(alpha), below_one)?;
-            (*epsilon, *weight_decay)
-        }
-    };
-    at_least_zero("epsilon", epsilon)?;
-    at_least_zero("weight_decay", weight_decay)
 }
 
 /// File next to an adapter that holds its optimizer's state.
@@ -758,74 +485,4 @@ impl Trainer {
         self.learner.set_optimizer(optimizer);
         Ok(())
     }
-}
-
-/// Copies the values of a tensor without gradient to the host.
-fn values_of(tensor: Tensor<1>) -> Vec<f32> {
-    tensor.into_data_as::<f32>().try_into_vec().expect("the data was just converted to f32")
-}
-
-/// Positions and ids of the targets of a pass, in order.
-struct Places {
-    positions: Vec<usize>,
-    ids: Vec<u32>,
-}
-
-impl Places {
-    /// Selects some of the targets.
-    fn at(&self, chosen: &[usize]) -> Targets {
-        Targets {
-            positions: chosen.iter().map(|&at| self.positions[at]).collect(),
-            ids: chosen.iter().map(|&at| self.ids[at]).collect(),
-            counts_b: vec![chosen.len()],
-            supports_m: Vec::new(),
-        }
-    }
-}
-
-/// Minimum length of a common prefix that texts share, because splitting it off has a cost.
-const SHARED_MIN: usize = 16;
-
-/// Computes the final hidden states of `rows`, and the places of their targets.
-fn hidden_of(model: &CausalLm, rows: &[Targeted]) -> (Tensor<2>, Places) {
-    let common = |a: &[u32], b: &[u32]| a.iter().zip(b).take_while(|(a, b)| a == b).count();
-    let mut groups: Vec<Vec<Sequence<'_>>> = Vec::new();
-    let mut shared = 0;
-    for row in rows {
-        let begins = groups.last().map_or(0, |group| common(&group[0].target[..shared], &row.ids));
-        match groups.last_mut() {
-            Some(group) if begins >= SHARED_MIN && 2 * begins >= shared.min(row.ids.len()) => {
-                group.push(Sequence::scored(&row.ids));
-                shared = begins;
-            }
-            _ => {
-                groups.push(vec![Sequence::scored(&row.ids)]);
-                shared = row.ids.len();
-            }
-        }
-    }
-    let batch = model.batch(&Rows::Groups(groups));
-    let packed = batch.packed();
-    let (mut positions, mut ids) = (Vec::new(), Vec::new());
-    for (i, row) in rows.iter().enumerate() {
-        let each = row.targets.len() / row.ids.len();
-        positions.extend((0..row.targets.len()).map(|at| packed.index(i, at / each)));
-        ids.extend_from_slice(&row.targets);
-    }
-    (model.hidden(&batch), Places { positions, ids })
-}
-
-/// Writes the values of some places to their positions in `all`.
-fn scatter(all: &mut [f32], places: &[usize], values_m: &Tensor<1>) {
-    let values = if values_m.is_autodiff() { read(values_m) } else { values_of(values_m.clone()) };
-    places.iter().zip(values).for_each(|(&at, value)| all[at] = value);
-}
-
-/// Splits the values of all targets by row.
-fn per_row<'a>(rows: &'a [Targeted], mut values: &'a [f32]) -> impl Iterator<Item = Vec<f32>> + 'a {
-    rows.iter().map(move |row| {
-        let (own, rest) = values.split_at(row.targets.len());
-        values = rest;
-        own.to_vec()
-    })
 }
