@@ -282,7 +282,15 @@ impl Bench<'_> {
         let weight = leaf([4 * self.size.width, self.size.width], 3);
         self.rows(
             "linear of gelu",
-            || Activated::Gelu(Gelu::Tanh, x.clone()).linear(weight.clone(), None, Layout::InOut, Precision::F32),
+            || {
+                Activated::Gelu(Gelu::Tanh, x.clone()).linear(
+                    weight.clone(),
+                    None,
+                    Layout::InOut,
+                    Precision::F32,
+                    Precision::F32,
+                )
+            },
             || reference::linear(reference::gelu(x.clone(), Gelu::Tanh), weight.clone(), None, Layout::InOut),
         )
     }

@@ -28,7 +28,7 @@ enum Held {
     Packed(PackedMatrix),
     /// In bf16 on a GPU. The host has a copy only after it was requested.
     #[cfg(feature = "gpu")]
-    OnGpu(crate::gpu::quantized::Narrow),
+    OnGpu(Box<crate::gpu::quantized::Narrow>),
 }
 
 impl From<PackedMatrix> for FrozenWeight {
@@ -48,7 +48,7 @@ impl FrozenWeight {
         if format == WeightFormat::BF16
             && let Some((narrow, copies)) = crate::gpu::quantized::Narrow::new(&weight, layout)
         {
-            return Self { held: Arc::new(Held::OnGpu(narrow)), copies };
+            return Self { held: Arc::new(Held::OnGpu(Box::new(narrow))), copies };
         }
         let [rows, columns] = weight.dims();
         let weight = read(weight);

@@ -19,6 +19,7 @@ fn entry(name: &str, state: Status, started: u64) -> Entry {
         name: name.into(),
         path: PathBuf::from("runs").join(name),
         state,
+        replaced_run: None,
         reason: (state == Status::Failed).then(|| "no room".to_owned()),
         problems: Vec::new(),
         method: Some("grpo".into()),

@@ -48,11 +48,11 @@ impl Finish {
     }
 
     /// Finishes a product whose kernel does not do it.
-    fn of(self, product: CubeTensor) -> CubeTensor {
-        match self.sum {
+    fn of(&self, product: CubeTensor) -> CubeTensor {
+        match &self.sum {
             Some(sum) => {
-                accumulate(&sum, &product, self.factor);
-                sum
+                accumulate(sum, &product, self.factor);
+                sum.clone()
             }
             None if self.factor == 1.0 => product,
             None => CubeBackend::float_mul_scalar(product, self.factor.into()),
@@ -61,26 +61,21 @@ impl Finish {
 }
 
 /// Multiplies operands of one type on an NVIDIA GPU. For few rows, the kernel of this crate is tried first, because it is queued faster
-/// than cuBLASLt. Without a kernel, returns `finish` as it was.
+/// than cuBLASLt. `None` without a kernel.
 #[cfg(feature = "cuda")]
-fn on_cuda(a: &CubeTensor, b: &CubeTensor, transposed: [bool; 2], finish: Finish) -> Result<CubeTensor, Finish> {
+fn on_cuda(a: &CubeTensor, b: &CubeTensor, transposed: [bool; 2], finish: &Finish) -> Option<CubeTensor> {
     use super::cuda::{cublas, product};
     const FEW_ROWS: usize = 128;
     let rows = a.shape()[a.shape().len() - if transposed[0] { 1 } else { 2 }];
-    let own = |finish: Finish| {
-        let product = (a.dtype == DType::BF16).then(|| product::multiply(a, b, transposed)).flatten();
-        match product {
-            Some(product) => Ok(finish.of(product)),
-            None => Err(finish),
-        }
-    };
-    let lt = |finish| cublas::multiply(a, b, transposed, finish);
-    if rows <= FEW_ROWS { own(finish).or_else(lt) } else { lt(finish).or_else(own) }
+    let product = || (a.dtype == DType::BF16).then(|| product::multiply(a, b, transposed)).flatten();
+    let own = || product().map(|product| finish.of(product));
+    let lt = || cublas::multiply(a, b, transposed, finish);
+    if rows <= FEW_ROWS { own().or_else(lt) } else { lt().or_else(own) }
 }
 
 #[cfg(not(feature = "cuda"))]
-fn on_cuda(_: &CubeTensor, _: &CubeTensor, _: [bool; 2], finish: Finish) -> Result<CubeTensor, Finish> {
-    Err(finish)
+fn on_cuda(_: &CubeTensor, _: &CubeTensor, _: [bool; 2], _: &Finish) -> Option<CubeTensor> {
+    None
 }
 
 /// Type of the operands of products in `precision` on `device`.
@@ -124,13 +119,9 @@ pub(crate) fn multiply_and(
 ) -> CubeTensor {
     let dtype = held(&a.device, precision);
     let (a, b) = (as_dtype(a, dtype), as_dtype(b, dtype));
-    if elements(&a) == 0 || elements(&b) == 0 {
-        return finish.of(by_cubecl(a, b, transposed));
-    }
-    match on_cuda(&a, &b, transposed, finish) {
-        Ok(product) => product,
-        Err(finish) => finish.of(by_cubecl(a, b, transposed)),
-    }
+    let is_empty = elements(&a) == 0 || elements(&b) == 0;
+    let product = if is_empty { None } else { on_cuda(&a, &b, transposed, &finish) };
+    product.unwrap_or_else(|| finish.of(by_cubecl(a, b, transposed)))
 }
 
 /// Multiplies operands of one type with a kernel of CubeCL.

@@ -339,17 +339,12 @@ const UNRESOLVED: c_int = -1;
 static DEVICES: LazyLock<Mutex<HashMap<usize, Option<Arc<OnDevice>>>>> = LazyLock::new(Mutex::default);
 
 /// Computes `op(a) · op(b)` in f32, where `op` transposes the operands marked in `transposed`. The operands are matrices, or batches of
-/// equally many matrices without gaps, both in f32 or both in bf16. Without cuBLASLt, returns `finish` as it was.
+/// equally many matrices without gaps, both in f32 or both in bf16. `None` without cuBLASLt.
 ///
 /// # Panics
 /// If an earlier product failed after it was queued.
-pub(crate) fn multiply(
-    a: &CubeTensor,
-    b: &CubeTensor,
-    transposed: [bool; 2],
-    finish: Finish,
-) -> Result<CubeTensor, Finish> {
-    let CubeDevice::Cuda(device) = &a.device else { return Err(finish) };
+pub(crate) fn multiply(a: &CubeTensor, b: &CubeTensor, transposed: [bool; 2], finish: &Finish) -> Option<CubeTensor> {
+    let CubeDevice::Cuda(device) = &a.device else { return None };
     let (shape_a, shape_b) = (a.shape().to_vec(), b.shape().to_vec());
     let rank = shape_a.len();
     let side = |shape: &[usize], is_transposed: bool| {
@@ -359,14 +354,13 @@ pub(crate) fn multiply(
     let ([rows, inner], [_, columns]) = (side(&shape_a, transposed[0]), side(&shape_b, transposed[1]));
     let batch: usize = shape_a[..rank - 2].iter().product();
     if shape_a[..rank - 2] != shape_b[..rank - 2] {
-        return Err(finish);
+        return None;
     }
     let lt = {
         let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
         let new = || OnDevice::new(a, device.index).map(Arc::new);
-        devices.entry(device.index).or_insert_with(new).clone()
+        devices.entry(device.index).or_insert_with(new).clone()?
     };
-    let Some(lt) = lt else { return Err(finish) };
     let failure = lt.failure.load(Ordering::Relaxed);
     assert!(failure == 0, "an earlier product by cuBLASLt failed with status {failure}: its result is missing");
     // Memory of CubeCL begins at multiples of 512 bytes, so the offset of a view and the distance of matrices in a batch determine the
@@ -390,7 +384,7 @@ pub(crate) fn multiply(
         is_narrow: a.dtype == DType::BF16,
         alignments: [alignment(b, of_b), alignment(a, of_a), alignment(&out, of_out)],
     };
-    let Some(plan) = lt.plan(kind) else { return Err(finish) };
+    let plan = lt.plan(kind)?;
     let buffers = [&b.handle, &a.handle, &out.handle, &lt.workspace].map(|handle| handle.clone().binding());
     let server = lt.server.clone();
     server.submit(move |server| {
@@ -398,5 +392,5 @@ pub(crate) fn multiply(
             lt.failure.store(status, Ordering::Relaxed);
         }
     });
-    Ok(out)
+    Some(out)
 }
