@@ -294,6 +294,8 @@ impl Model {
     /// (S instead of N tokens), and its output is stored (S D).
     /// Then there are the last residual stream, N D, and the predicting hidden states, M D. Masks of dropout are not stored: the backward
     /// pass draws them again.
+    /// A GPU that multiplies in bf16 stores what only products read in bf16: outputs of norms and of activations. The same holds for
+    /// queries, keys, values and attention's output if attention runs on tensor cores.
     pub fn saved(&self, pass: PassSize) -> u64 {
         let (d, _, _, _) = self.widths();
         let (n, m) = (pass.tokens as u64, pass.targets as u64);
@@ -303,9 +305,9 @@ impl Model {
             // The input of the GELU is stored.
             Head::Scalar(HeadLayers::TwoLayer) => 3 * n * d,
         };
-        let block = if self.recompute { self.streams() * d } else { self.block_numbers() };
-        let of_encoder = pass.sources as u64 * self.encoder_numbers();
-        NUMBER * (n * self.shape.layers as u64 * block + last + of_encoder)
+        let block = if self.recompute { NUMBER * self.streams() * d } else { self.block() };
+        let of_encoder = pass.sources as u64 * self.encoder();
+        n * self.shape.layers as u64 * block + NUMBER * last + of_encoder
     }
 
     /// Residual streams stored by a block that is computed again: one each for a decoder's attention and its feed-forward layer.
@@ -313,26 +315,40 @@ impl Model {
         if self.shape.has_encoder() { 2 } else { 1 }
     }
 
-    /// Numbers per source token that the encoder and all blocks of the decoder store.
-    fn encoder_numbers(&self) -> u64 {
+    /// Bytes per source token that the encoder and all blocks of the decoder store.
+    fn encoder(&self) -> u64 {
         if !self.shape.has_encoder() {
             return 0;
         }
         let (d, _, k, _) = self.widths();
         let of_decoder = if self.recompute { 0 } else { 2 * k * self.shape.layers as u64 };
-        let block = if self.recompute { d } else { self.common_numbers() };
-        of_decoder + self.shape.encoder_layers as u64 * block + d
+        let block = if self.recompute { NUMBER * d } else { self.common_block() };
+        self.attended_number() * of_decoder + self.shape.encoder_layers as u64 * block + NUMBER * d
     }
 
-    /// Numbers per token that one block stores.
-    fn block_numbers(&self) -> u64 {
+    /// Bytes of a number that only products read.
+    fn operand(&self) -> u64 {
+        if self.is_copied_to_bf16(WeightFormat::BF16) { WeightFormat::BF16.bytes(1) } else { NUMBER }
+    }
+
+    /// Bytes of a number of attention's queries, keys, values and output.
+    fn attended_number(&self) -> u64 {
+        let on_cores = matches!(self.shape.head_dim, 64 | 128) && !matches!(self.shape.block, Block::T5 { .. });
+        if on_cores { self.operand() } else { NUMBER }
+    }
+
+    /// Bytes per token that one block stores.
+    fn block(&self) -> u64 {
         let (d, q, _, _) = self.widths();
-        let across = if self.shape.has_encoder() { 2 * d + 2 * q + self.shape.heads as u64 } else { 0 };
-        self.common_numbers() + across
+        let across = match self.shape.has_encoder() {
+            true => (NUMBER + self.operand()) * d + self.attended_number() * 2 * q + NUMBER * self.shape.heads as u64,
+            false => 0,
+        };
+        self.common_block() + across
     }
 
-    /// Numbers per token that a block without attention to sources stores.
-    fn common_numbers(&self) -> u64 {
+    /// Bytes per token that a block without attention to sources stores.
+    fn common_block(&self) -> u64 {
         let (d, q, k, i) = self.widths();
         let feed_forward = match self.shape.block {
             Block::Gpt2 | Block::Bart | Block::T5 { gated: false } | Block::Encoder { gated: false, .. } => i,
@@ -341,15 +357,15 @@ impl Model {
         let before_norms = if self.shape.qk_norm { q + k } else { 0 };
         // The outputs of attention and the feed-forward layer are stored for the norms after them.
         let around = if matches!(self.shape.block, Block::Decoder { norms_around: true, .. }) { 2 * d } else { 0 };
-        let common = 3 * d + 2 * q + 2 * k + self.shape.heads as u64 + feed_forward + before_norms + around;
-        common
-            + match self.adapter {
-                None => d,
-                // Adapted layers store their inputs: the norm's output and the activation's.
-                Some(adapter) if adapter.feed_forward => d + i,
-                // A frozen layer stores no input.
-                Some(_) => 0,
-            }
+        let numbers = 2 * d + self.shape.heads as u64 + feed_forward + before_norms + around;
+        let read_by_products = d + match self.adapter {
+            None => d,
+            // Adapted layers store their inputs: the norm's output and the activation's.
+            Some(adapter) if adapter.feed_forward => d + i,
+            // A frozen layer stores no input.
+            Some(_) => 0,
+        };
+        NUMBER * numbers + self.attended_number() * (2 * q + 2 * k) + self.operand() * read_by_products
     }
 
     /// Bytes that a forward pass without a backward pass holds in a block: the residual stream, plus either the feed-forward layer's
@@ -434,8 +450,8 @@ impl Model {
             Block::Decoder { fused: true, .. } if self.recompute || self.adapter.is_none() => 2 * i * n + matrix,
             _ => 0,
         };
-        let again = if self.recompute { n * self.block_numbers() } else { 0 } + joined;
-        (self.loss(pass, head) + NUMBER * m * d).max(head + NUMBER * (block + again) + self.expanded())
+        let again = if self.recompute { n * self.block() } else { 0 } + NUMBER * joined;
+        (self.loss(pass, head) + NUMBER * m * d).max(head + NUMBER * block + again + self.expanded())
     }
 
     /// Bytes that the backward pass holds when it ends: the gradients of all weights (4 P), that of the embedding table before it is added
@@ -515,6 +531,14 @@ mod tests {
             Model { device: DeviceKind::Gpu, compute, weights: WeightFormat::BF16, ..model(config) }
         };
         let (plain, narrow) = (of(Precision::F32), of(Precision::Bf16));
+        // Heads of 4 are not on tensor cores, so only the two norms' outputs have two bytes a number.
+        let pass = PassSize { tokens: 5, targets: 3, sources: 0 };
+        assert_eq!(plain.saved(pass) - narrow.saved(pass), 5 * 2 * 2 * (16 + 16));
+        let wide = |mut model: Model| {
+            (model.shape.heads, model.shape.kv_heads, model.shape.head_dim) = (2, 2, 64);
+            model.saved(pass)
+        };
+        assert_eq!(wide(plain) - wide(narrow), 5 * 2 * 2 * (16 + 16 + 4 * 128));
         let (head, states) = (2 * 100 * 16, 2 * 7 * 16);
         for recorded in [None, Some(Precision::Bf16)] {
             assert_eq!(narrow.logits(7, recorded), plain.logits(7, recorded) + head + states);
