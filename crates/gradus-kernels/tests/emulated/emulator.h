@@ -23,6 +23,7 @@ typedef uint64_t u64;
 #define MINUS_INFINITY (-INFINITY)
 #define DEVICE static inline
 #define KERNEL static void
+#define BLOCKS(count)
 #define SHARED alignas(128) static
 
 namespace emulated {
@@ -172,6 +173,16 @@ DEVICE float shuffle(float x, int lane) {
     float other = block->threads[block->current / 32 * 32 + lane].value;
     warp_barrier();
     return other;
+}
+
+DEVICE bool any_of_warp(bool x) {
+    using namespace emulated;
+    self().value = x;
+    warp_barrier();
+    bool any = false;
+    for (int lane = 0; lane < 32; lane++) any |= block->threads[block->current / 32 * 32 + lane].value != 0;
+    warp_barrier();
+    return any;
 }
 
 // The fragment layout of `mma.m16n8k16`, as documented for PTX.

@@ -46,14 +46,35 @@ DEVICE u32 row_of_key(const Queries& tile, u32 position) {
     return position < tile.prefix_length ? tile.prefix + position : tile.own + position - tile.prefix_length;
 }
 
+// Rows that the threads of a block copy at a time. A multiple of 8, so a thread's rows have their chunks at the same places.
+#define ROWS_AT_ONCE (THREADS / CHUNKS)
+
+// Copies `count` rows of one head from row `first`, and zeros up to COUNT rows.
+template <int COUNT> DEVICE void copy_rows(bf16* to, const bf16* x, u64 first, u32 count, u32 width, u32 head) {
+    u32 row = thread_index() / CHUNKS, chunk = thread_index() % CHUNKS;
+    const bf16* from = x + (first + row) * width + head * HEAD_DIM + chunk * 8;
+    to += place(row, chunk);
+#pragma unroll
+    for (int i = 0; i < COUNT; i += ROWS_AT_ONCE) {
+        copy_later(to + i * HEAD_DIM, from, row + i < count);
+        from += (u64)ROWS_AT_ONCE * width;
+    }
+}
+
 // Copies keys or values `from..from + COUNT` of a sequence.
-template <int COUNT = TILE>
+template <int COUNT>
 DEVICE void copy_keys(bf16* to, const bf16* x, const Queries& tile, u32 from, u32 width, u32 kv_head) {
-    for (int i = thread_index(); i < COUNT * CHUNKS; i += THREADS) {
-        int row = i / CHUNKS, chunk = i % CHUNKS;
-        bool is_there = from + row < tile.length;
-        u64 at = is_there ? (u64)row_of_key(tile, from + row) * width + kv_head * HEAD_DIM + chunk * 8 : 0;
-        copy_later(to + place(row, chunk), x + at, is_there);
+    if (from >= tile.prefix_length || from + COUNT <= tile.prefix_length) {
+        copy_rows<COUNT>(to, x, row_of_key(tile, from), tile.length - from, width, kv_head);
+        return;
+    }
+    // Some of the keys are in the prefix, others are not.
+    u32 row = thread_index() / CHUNKS, chunk = thread_index() % CHUNKS;
+#pragma unroll 1
+    for (int i = row; i < COUNT; i += ROWS_AT_ONCE) {
+        bool is_there = from + i < tile.length;
+        u64 at = is_there ? (u64)row_of_key(tile, from + i) * width + kv_head * HEAD_DIM + chunk * 8 : 0;
+        copy_later(to + place(i, chunk), x + at, is_there);
     }
 }
 
@@ -71,16 +92,25 @@ DEVICE void load_rows(u32 to[STEPS][4], const bf16* x, u32 first, u32 rows, u32 
     }
 }
 
-// Loads right operands with rows of shared memory as columns: `8 × 2` rows from `row`, 16 numbers of step `k`.
-DEVICE void columns_of(u32 to[4], const bf16* shared, int row, int k) {
+// This lane's places in `columns_of` and `rows_of` for row 0 and chunk 0. As rows are multiples of 16 and chunks are even, those of other
+// rows and chunks follow by an addition and an exclusive or.
+struct Places {
+    int columns, rows;
+};
+
+DEVICE Places places_of_lane() {
     int lane = thread_index() % 32;
-    load_matrices(to, shared + place(row + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
+    return Places{place(lane % 8 + lane / 16 * 8, lane / 8 % 2), place(lane % 16, lane / 16)};
+}
+
+// Loads right operands with rows of shared memory as columns: `8 × 2` rows from `row`, 16 numbers of step `k`.
+DEVICE void columns_of(u32 to[4], const bf16* shared, const Places& of, int row, int k) {
+    load_matrices(to, shared + (of.columns ^ 16 * k) + row * HEAD_DIM);
 }
 
 // Loads right operands with rows of shared memory as rows: 16 rows from `row`, numbers of chunks `chunk` and `chunk + 1`.
-DEVICE void rows_of(u32 to[4], const bf16* shared, int row, int chunk) {
-    int lane = thread_index() % 32;
-    load_transposed(to, shared + place(row + lane % 16, chunk + lane / 16));
+DEVICE void rows_of(u32 to[4], const bf16* shared, const Places& of, int row, int chunk) {
+    load_transposed(to, shared + (of.rows ^ 8 * chunk) + row * HEAD_DIM);
 }
 
 // `score` returns a score divided by `unit_of_scores`, and its slope if it is capped. Scores are stored in this unit, so that scaling costs
@@ -152,23 +182,30 @@ DEVICE u32 end_of_keys(const Queries& tile, const Scalars& of) {
     return end < tile.length ? end : tile.length;
 }
 
-// Whether every query of a tile sees every key of `from..from + TILE`.
-DEVICE bool sees_all(const Queries& tile, u32 from, const Scalars& of) {
-    return tile.count == TILE && from + TILE <= tile.length && sees(tile.position, from + TILE - 1, of) &&
+// Whether every query of a tile sees every key of `from..from + COUNT`.
+template <int COUNT> DEVICE bool sees_all(const Queries& tile, u32 from, const Scalars& of) {
+    return tile.count == TILE && from + COUNT <= tile.length && sees(tile.position, from + COUNT - 1, of) &&
            sees(tile.position + TILE - 1, from, of);
 }
 
-KERNEL attention_forward(const bf16* q, const bf16* k, const bf16* v, const u32* tiles, bf16* out, float* log_sums, Scalars of) {
-    // Keys and values rotate through three buffers: one is read while two are being filled.
-    SHARED bf16 places[3][TILE * HEAD_DIM];
+// Keys per pass of `attention_forward` and `attention_backward_queries`. Few, so that several blocks fit on a multiprocessor.
+#define KEYS 32
+// Blocks on a multiprocessor: as many as have registers for their sums.
+#define BLOCKS_OF_QUERIES (HEAD_DIM == 64 ? 5 : 3)
+#define BLOCKS_OF_KEYS (HEAD_DIM == 64 ? 3 : 2)
+
+KERNEL BLOCKS(BLOCKS_OF_QUERIES)
+attention_forward(const bf16* q, const bf16* k, const bf16* v, const u32* tiles, bf16* out, float* log_sums, Scalars of) {
+    // One buffer is read while the other is filled.
+    SHARED bf16 places[2][2][KEYS * HEAD_DIM];
     Queries tile = tile_of_block(tiles);
     u32 head = block_y(), kv_head = head / GROUP, width = of.heads * HEAD_DIM, kv_width = width / GROUP;
     int warp = thread_index() / 32, lane = thread_index() % 32;
     u32 from = first_key(tile, of), end = end_of_keys(tile, of);
     float unit = unit_of_scores(of);
-    copy_keys(places[0], k, tile, from, kv_width, kv_head);
-    end_group();
-    copy_keys(places[1], v, tile, from, kv_width, kv_head);
+    Places of_lane = places_of_lane();
+    copy_keys<KEYS>(places[0][0], k, tile, from, kv_width, kv_head);
+    copy_keys<KEYS>(places[0][1], v, tile, from, kv_width, kv_head);
     end_group();
     u32 queries[STEPS][4];
     u32 rows_here = tile.count > 16u * warp ? tile.count - 16u * warp : 0;
@@ -177,28 +214,29 @@ KERNEL attention_forward(const bf16* q, const bf16* k, const bf16* v, const u32*
     float largest[2] = {NOTHING, NOTHING}, total[2] = {0.0f, 0.0f};
     u64 row_keys[2];
     for (int half = 0; half < 2; half++) row_keys[half] = key_of_row(head, tile.first + 16 * warp + lane / 4 + 8 * half, of);
-    for (int at = 0; from < end; from += TILE) {
-        const bf16* keys = places[at];
-        const bf16* values = places[(at + 1) % 3];
-        wait_for_groups<1>();
-        // All warps have finished with the previous values, so their buffer is free.
+    for (int at = 0; from < end; from += KEYS, at ^= 1) {
+        const bf16 *keys = places[at][0], *values = places[at][1];
+        wait_for_groups<0>();
         synchronize();
-        if (from + TILE < end) copy_keys(places[(at + 2) % 3], k, tile, from + TILE, kv_width, kv_head);
+        if (from + KEYS < end) {
+            copy_keys<KEYS>(places[at ^ 1][0], k, tile, from + KEYS, kv_width, kv_head);
+            copy_keys<KEYS>(places[at ^ 1][1], v, tile, from + KEYS, kv_width, kv_head);
+        }
         end_group();
-        float scores[TILE / 8][4] = {};
+        float scores[KEYS / 8][4] = {};
 #pragma unroll
         for (int step = 0; step < STEPS; step++) {
 #pragma unroll
-            for (int pair = 0; pair < TILE / 16; pair++) {
+            for (int pair = 0; pair < KEYS / 16; pair++) {
                 u32 b[4];
-                columns_of(b, keys, 16 * pair, step);
+                columns_of(b, keys, of_lane, 16 * pair, step);
                 multiply(scores[2 * pair], queries[step], b[0], b[1]);
                 multiply(scores[2 * pair + 1], queries[step], b[2], b[3]);
             }
         }
 #if IS_CAPPED
 #pragma unroll
-        for (int j = 0; j < TILE / 8; j++) {
+        for (int j = 0; j < KEYS / 8; j++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 float slope;
@@ -206,9 +244,9 @@ KERNEL attention_forward(const bf16* q, const bf16* k, const bf16* v, const u32*
             }
         }
 #endif
-        if (!sees_all(tile, from, of)) {
+        if (!sees_all<KEYS>(tile, from, of)) {
 #pragma unroll
-            for (int j = 0; j < TILE / 8; j++) {
+            for (int j = 0; j < KEYS / 8; j++) {
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     u32 row = 16 * warp + lane / 4 + i / 2 * 8, key = from + 8 * j + lane % 4 * 2 + i % 2;
@@ -217,52 +255,53 @@ KERNEL attention_forward(const bf16* q, const bf16* k, const bf16* v, const u32*
                 }
             }
         }
+        float bounds[2], shrinks[2];
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             float highest = largest[half];
 #pragma unroll
-            for (int j = 0; j < TILE / 8; j++) {
+            for (int j = 0; j < KEYS / 8; j++) {
                 highest = fmaxf(highest, fmaxf(scores[j][2 * half], scores[j][2 * half + 1]));
             }
             highest = largest_of_row(highest);
             // If a row has seen no key yet, the exponent would be −∞ − (−∞). A bound of 0 avoids that.
-            float bound = highest == NOTHING ? 0.0f : highest * unit;
-            float shrink = exp2_of(largest[half] * unit - bound);
+            bounds[half] = highest == NOTHING ? 0.0f : highest * unit;
+            shrinks[half] = exp2_of(largest[half] * unit - bounds[half]);
             largest[half] = highest;
-            total[half] *= shrink;
+        }
+        // After the first keys, the maximum of a row rarely grows.
+        if (any_of_warp(shrinks[0] != 1.0f || shrinks[1] != 1.0f)) {
 #pragma unroll
-            for (int c = 0; c < CHUNKS; c++) {
-                sums[c][2 * half] *= shrink;
-                sums[c][2 * half + 1] *= shrink;
-            }
+            for (int half = 0; half < 2; half++) {
+                total[half] *= shrinks[half];
 #pragma unroll
-            for (int j = 0; j < TILE / 8; j++) {
-#pragma unroll
-                for (int i = 2 * half; i < 2 * half + 2; i++) {
-                    scores[j][i] = exp2_of(scores[j][i] * unit - bound);
-                    total[half] += scores[j][i];
-                    scores[j][i] *= kept(row_keys[half], from + 8 * j + lane % 4 * 2 + i % 2, of);
+                for (int c = 0; c < CHUNKS; c++) {
+                    sums[c][2 * half] *= shrinks[half];
+                    sums[c][2 * half + 1] *= shrinks[half];
                 }
             }
         }
-        wait_for_groups<1>();
-        // All warps have finished with the keys.
-        synchronize();
-        if (from + TILE < end) copy_keys(places[at], v, tile, from + TILE, kv_width, kv_head);
-        end_group();
 #pragma unroll
-        for (int step = 0; step < TILE / 16; step++) {
+        for (int j = 0; j < KEYS / 8; j++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                scores[j][i] = exp2_of(scores[j][i] * unit - bounds[i / 2]);
+                total[i / 2] += scores[j][i];
+                scores[j][i] *= kept(row_keys[i / 2], from + 8 * j + lane % 4 * 2 + i % 2, of);
+            }
+        }
+#pragma unroll
+        for (int step = 0; step < KEYS / 16; step++) {
             const float *a = scores[2 * step], *b = scores[2 * step + 1];
             u32 weights[4] = {pack(a[0], a[1]), pack(a[2], a[3]), pack(b[0], b[1]), pack(b[2], b[3])};
 #pragma unroll
             for (int c = 0; c < CHUNKS; c += 2) {
                 u32 b[4];
-                rows_of(b, values, 16 * step, c);
+                rows_of(b, values, of_lane, 16 * step, c);
                 multiply(sums[c], weights, b[0], b[1]);
                 multiply(sums[c + 1], weights, b[2], b[3]);
             }
         }
-        at = (at + 2) % 3;
     }
     wait_for_groups<0>();
 #pragma unroll
@@ -283,10 +322,8 @@ KERNEL attention_forward(const bf16* q, const bf16* k, const bf16* v, const u32*
     }
 }
 
-// Keys per pass of `attention_backward_queries`.
-#define KEYS 32
-
-KERNEL attention_backward_queries(const bf16* q, const bf16* k, const bf16* v, const bf16* grad, const float* log_sums,
+KERNEL BLOCKS(BLOCKS_OF_QUERIES)
+attention_backward_queries(const bf16* q, const bf16* k, const bf16* v, const bf16* grad, const float* log_sums,
                                   const float* dots, const u32* tiles, float* grad_q, Scalars of) {
     // One buffer is read while the other is filled.
     SHARED bf16 places[2][2][KEYS * HEAD_DIM];
@@ -295,6 +332,7 @@ KERNEL attention_backward_queries(const bf16* q, const bf16* k, const bf16* v, c
     int warp = thread_index() / 32, lane = thread_index() % 32;
     u32 from = first_key(tile, of), end = end_of_keys(tile, of);
     float unit = unit_of_scores(of);
+    Places of_lane = places_of_lane();
     copy_keys<KEYS>(places[0][0], k, tile, from, kv_width, kv_head);
     copy_keys<KEYS>(places[0][1], v, tile, from, kv_width, kv_head);
     end_group();
@@ -323,7 +361,7 @@ KERNEL attention_backward_queries(const bf16* q, const bf16* k, const bf16* v, c
             copy_keys<KEYS>(places[at ^ 1][1], v, tile, from + KEYS, kv_width, kv_head);
         }
         end_group();
-        bool is_all = sees_all(tile, from, of);
+        bool is_all = sees_all<KEYS>(tile, from, of);
         // Processes 16 keys at a time, so that their scores are used up before the next ones are computed.
 #pragma unroll
         for (int pair = 0; pair < KEYS / 16; pair++) {
@@ -331,10 +369,10 @@ KERNEL attention_backward_queries(const bf16* q, const bf16* k, const bf16* v, c
 #pragma unroll
             for (int step = 0; step < STEPS; step++) {
                 u32 b[4];
-                columns_of(b, keys, 16 * pair, step);
+                columns_of(b, keys, of_lane, 16 * pair, step);
                 multiply(scores[0], queries[step], b[0], b[1]);
                 multiply(scores[1], queries[step], b[2], b[3]);
-                columns_of(b, values, 16 * pair, step);
+                columns_of(b, values, of_lane, 16 * pair, step);
                 multiply(grads_p[0], grads[step], b[0], b[1]);
                 multiply(grads_p[1], grads[step], b[2], b[3]);
             }
@@ -365,7 +403,7 @@ KERNEL attention_backward_queries(const bf16* q, const bf16* k, const bf16* v, c
 #pragma unroll
             for (int c = 0; c < CHUNKS; c += 2) {
                 u32 b[4];
-                rows_of(b, keys, 16 * pair, c);
+                rows_of(b, keys, of_lane, 16 * pair, c);
                 multiply(sums[c], left, b[0], b[1]);
                 multiply(sums[c + 1], left, b[2], b[3]);
             }
@@ -382,15 +420,6 @@ KERNEL attention_backward_queries(const bf16* q, const bf16* k, const bf16* v, c
             to[0] = sums[c][2 * half] * of.scale;
             to[1] = sums[c][2 * half + 1] * of.scale;
         }
-    }
-}
-
-// Copies `count` rows from row `first`, out of `of_tile` rows per pass.
-DEVICE void copy_rows(bf16* to, const bf16* x, u64 first, u32 count, int of_tile, u32 width, u32 head) {
-    for (int i = thread_index(); i < of_tile * CHUNKS; i += THREADS) {
-        int row = i / CHUNKS, chunk = i % CHUNKS;
-        bool is_there = (u32)row < count;
-        copy_later(to + place(row, chunk), x + (is_there ? (first + row) * width + head * HEAD_DIM + chunk * 8 : 0), is_there);
     }
 }
 
@@ -428,7 +457,8 @@ DEVICE Pass after(Pass pass, const u32* readers, const u32* tile, const Scalars&
     return pass;
 }
 
-KERNEL attention_backward_keys(const bf16* q, const bf16* k, const bf16* v, const bf16* grad, const float* log_sums,
+KERNEL BLOCKS(BLOCKS_OF_KEYS)
+attention_backward_keys(const bf16* q, const bf16* k, const bf16* v, const bf16* grad, const float* log_sums,
                                const float* dots, const u32* tiles, const u32* readers, float* grad_k, float* grad_v,
                                Scalars of) {
     // Queries and the gradients of their outputs. One buffer is read while the other is filled.
@@ -438,6 +468,7 @@ KERNEL attention_backward_keys(const bf16* q, const bf16* k, const bf16* v, cons
     u32 kv_head = block_y(), width = of.heads * HEAD_DIM, kv_width = width / GROUP;
     int warp = thread_index() / 32, lane = thread_index() % 32;
     float unit = unit_of_scores(of);
+    Places of_lane = places_of_lane();
     // Keys and values stay in registers, so only queries and gradients are read from shared memory.
     u32 keys[STEPS][4], values[STEPS][4];
     u32 rows_here = count > 16u * warp ? count - 16u * warp : 0;
@@ -449,8 +480,8 @@ KERNEL attention_backward_keys(const bf16* q, const bf16* k, const bf16* v, cons
     float log_sum = 0.0f, dot = 0.0f;
     auto fetch = [&](const Pass& of_pass, int at, float* to_log_sum, float* to_dot) {
         u32 head = kv_head * GROUP + of_pass.member, here = of_pass.end - of_pass.from;
-        copy_rows(places[at][0], q, of_pass.row, here, QUERIES, width, head);
-        copy_rows(places[at][1], grad, of_pass.row, here, QUERIES, width, head);
+        copy_rows<QUERIES>(places[at][0], q, of_pass.row, here, width, head);
+        copy_rows<QUERIES>(places[at][1], grad, of_pass.row, here, width, head);
         if ((u32)lane < here) {
             u64 row = (of_pass.row + lane) * of.heads + head;
             *to_log_sum = log_sums[row] * LOG2_E;
@@ -477,10 +508,10 @@ KERNEL attention_backward_keys(const bf16* q, const bf16* k, const bf16* v, cons
 #pragma unroll
             for (int step = 0; step < STEPS; step++) {
                 u32 b[4];
-                columns_of(b, asked, 16 * pair, step);
+                columns_of(b, asked, of_lane, 16 * pair, step);
                 multiply(scores[0], keys[step], b[0], b[1]);
                 multiply(scores[1], keys[step], b[2], b[3]);
-                columns_of(b, grads, 16 * pair, step);
+                columns_of(b, grads, of_lane, 16 * pair, step);
                 multiply(grads_p[0], values[step], b[0], b[1]);
                 multiply(grads_p[1], values[step], b[2], b[3]);
             }
@@ -521,10 +552,10 @@ KERNEL attention_backward_keys(const bf16* q, const bf16* k, const bf16* v, cons
 #pragma unroll
             for (int c = 0; c < CHUNKS; c += 2) {
                 u32 b[4];
-                rows_of(b, grads, 16 * pair, c);
+                rows_of(b, grads, of_lane, 16 * pair, c);
                 multiply(sums_v[c], left_p, b[0], b[1]);
                 multiply(sums_v[c + 1], left_p, b[2], b[3]);
-                rows_of(b, asked, 16 * pair, c);
+                rows_of(b, asked, of_lane, 16 * pair, c);
                 multiply(sums_k[c], left_s, b[0], b[1]);
                 multiply(sums_k[c + 1], left_s, b[2], b[3]);
             }

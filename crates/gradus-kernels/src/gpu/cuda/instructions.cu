@@ -5,7 +5,9 @@
 typedef unsigned int u32;
 typedef unsigned long long u64;
 #define DEVICE __device__ __forceinline__
-#define KERNEL extern "C" __global__ void __launch_bounds__(THREADS)
+#define KERNEL extern "C" __global__ void
+// Blocks that a multiprocessor must be able to run at once. This limits registers.
+#define BLOCKS(count) __launch_bounds__(THREADS, count)
 #define SHARED __shared__ __align__(128)
 #define THREADS 128
 #define MINUS_INFINITY __int_as_float(0xff800000)
@@ -56,6 +58,7 @@ DEVICE float exp2_of(float x) {
 
 DEVICE float shuffle_xor(float x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
 DEVICE float shuffle(float x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
+DEVICE bool any_of_warp(bool x) { return __any_sync(0xffffffffu, x); }
 DEVICE void synchronize() { __syncthreads(); }
 DEVICE u32 thread_index() { return threadIdx.x; }
 DEVICE u32 block_x() { return blockIdx.x; }

@@ -63,7 +63,7 @@ DEVICE void right_of(u32 to[4], const bf16* tile, int column, int inner) {
 #endif
 }
 
-KERNEL product(const bf16* left, const bf16* right, float* out, Sizes of) {
+KERNEL BLOCKS(1) product(const bf16* left, const bf16* right, float* out, Sizes of) {
     SHARED bf16 lefts[PLACES][ROWS * DEPTH];
     SHARED bf16 rights[PLACES][COLUMNS * DEPTH];
     u32 high = (of.rows + ROWS - 1) / ROWS, wide = (of.columns + COLUMNS - 1) / COLUMNS;
