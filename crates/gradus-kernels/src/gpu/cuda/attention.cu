@@ -130,6 +130,20 @@ DEVICE float score(float product, const Scalars& of, float* slope) {
 
 DEVICE bool sees(u32 query, u32 key, const Scalars& of) { return key <= query + of.after && query <= key + of.before; }
 
+// Positions `from..from + count`.
+struct Range {
+    u32 from, count;
+};
+
+// The positions below `end` that are at most `before` before and at most `after` after `position`. None if it does not exist.
+DEVICE Range seen(bool exists, u32 position, u32 before, u32 after, u32 end) {
+    u32 from = position > before ? position - before : 0, last = position + after + 1;
+    last = last < end ? last : end;
+    return Range{from, exists && last > from ? last - from : 0};
+}
+
+DEVICE bool contains(const Range& range, u32 position) { return position - range.from < range.count; }
+
 // Masks of dropout, as in `attention/dropout.rs`: the random number of an index, the key of one head and query, and the factor of the
 // probability of a key. The factor is 1 without dropout.
 DEVICE u64 mix(u64 index) {
@@ -170,6 +184,11 @@ DEVICE float sum_of_row(float x) {
 DEVICE Queries tile_of_block(const u32* tiles) {
     const u32* word = tiles + (blocks_x() - 1 - block_x()) * 7;
     return Queries{word[0], word[1], word[2], word[3], word[4], word[5], word[6]};
+}
+
+// Keys that a row of a tile sees.
+DEVICE Range keys_of_row(const Queries& tile, u32 row, const Scalars& of) {
+    return seen(row < tile.count, tile.position + row, of.before, of.after, tile.length);
 }
 
 // First key that a tile sees, rounded down to a tile of keys, and the end of its keys.
@@ -245,12 +264,13 @@ attention_forward(const bf16* q, const bf16* k, const bf16* v, const u32* tiles,
         }
 #endif
         if (!sees_all<KEYS>(tile, from, of)) {
+            Range keys_of[2];
+            for (int half = 0; half < 2; half++) keys_of[half] = keys_of_row(tile, 16 * warp + lane / 4 + 8 * half, of);
 #pragma unroll
             for (int j = 0; j < KEYS / 8; j++) {
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    u32 row = 16 * warp + lane / 4 + i / 2 * 8, key = from + 8 * j + lane % 4 * 2 + i % 2;
-                    bool is_seen = row < tile.count && key < tile.length && sees(tile.position + row, key, of);
+                    bool is_seen = contains(keys_of[i / 2], from + 8 * j + lane % 4 * 2 + i % 2);
                     scores[j][i] = is_seen ? scores[j][i] : NOTHING;
                 }
             }
@@ -388,12 +408,13 @@ attention_backward_queries(const bf16* q, const bf16* k, const bf16* v, const bf
                 }
             }
             if (!is_all) {
+                Range keys_of[2];
+                for (int half = 0; half < 2; half++) keys_of[half] = keys_of_row(tile, 16 * warp + lane / 4 + 8 * half, of);
 #pragma unroll
                 for (int j = 0; j < 2; j++) {
 #pragma unroll
                     for (int i = 0; i < 4; i++) {
-                        u32 row = 16 * warp + lane / 4 + i / 2 * 8, key = from + 16 * pair + 8 * j + lane % 4 * 2 + i % 2;
-                        bool is_seen = row < tile.count && key < tile.length && sees(tile.position + row, key, of);
+                        bool is_seen = contains(keys_of[i / 2], from + 16 * pair + 8 * j + lane % 4 * 2 + i % 2);
                         slopes[j][i] = is_seen ? slopes[j][i] : 0.0f;
                     }
                 }
@@ -533,13 +554,16 @@ attention_backward_keys(const bf16* q, const bf16* k, const bf16* v, const bf16*
                 }
             }
             if (!is_all) {
+                Range queries_of[2];
+                for (int half = 0; half < 2; half++) {
+                    u32 row = 16 * warp + lane / 4 + 8 * half;
+                    queries_of[half] = seen(row < count, position + row, of.after, of.before, pass.end);
+                }
 #pragma unroll
                 for (int j = 0; j < 2; j++) {
 #pragma unroll
                     for (int i = 0; i < 4; i++) {
-                        u32 query = pass.from + 16 * pair + 8 * j + lane % 4 * 2 + i % 2;
-                        u32 row = 16 * warp + lane / 4 + i / 2 * 8;
-                        bool is_seen = row < count && query < pass.end && sees(query, position + row, of);
+                        bool is_seen = contains(queries_of[i / 2], pass.from + 16 * pair + 8 * j + lane % 4 * 2 + i % 2);
                         scores[j][i] = is_seen ? scores[j][i] : 0.0f;
                         grads_p[j][i] = is_seen ? grads_p[j][i] : 0.0f;
                     }
