@@ -702,12 +702,13 @@ def rloo():
                 "_everything": {"beta": 0.1, "normalize_advantages": True, "reward_clip_range": [-1.0, 1.5]}}
     clean = lambda x: None if isinstance(x, float) and math.isnan(x) else x  # noqa: E731
     generator = torch.Generator().manual_seed(SEED + 23)
-    cases = []
-    for (name, (rewards, group)), (suffix, options) in itertools.product(sets.items(), variants.items()):
+
+    def scored(name, rewards, group, options, generator, truncated=None):
         count = len(rewards)
         sides = [torch.tensor(random_rows([2] * count, -2.0, -0.1, generator), dtype=DOUBLE) for _ in range(2)]
+        completions = [[6, 7] if cut else [6, 2] for cut in truncated or [False] * count]
         reference = object()
-        trainer = bare(RLOOTrainer, pad_to_multiple_of=None, mask_truncated_completions=False, eos_token_ids=[2],
+        trainer = bare(RLOOTrainer, pad_to_multiple_of=None, mask_truncated_completions=truncated is not None, eos_token_ids=[2],
                        beta=options.get("beta", 0.0), ref_model=reference, model=policy_module(),
                        _tokenizer=namespace(pad_token_id=0, eos_token_id=2), num_generations=group, num_iterations=1,
                        reward_weights=torch.ones(1, dtype=DOUBLE), reward_clip_range=options.get("reward_clip_range"),
@@ -716,16 +717,23 @@ def rloo():
                        _logs=defaultdict(list, rewards=defaultdict(list), extra=defaultdict(list)),
                        args=namespace(per_device_train_batch_size=count, steps_per_generation=1,
                                       gradient_accumulation_steps=1, gradient_checkpointing_kwargs=None))
-        trainer._generate = lambda prompts: ([[5]] * len(prompts), [[6, 2]] * len(prompts), ["x"] * len(prompts))
-        trainer._calculate_rewards = lambda *_, rewards=rewards: torch.tensor(rewards, dtype=DOUBLE)[:, None]
+        trainer._generate = lambda prompts: ([[5]] * len(prompts), completions, ["x"] * len(prompts))
+        trainer._calculate_rewards = lambda *_: torch.tensor(rewards, dtype=DOUBLE)[:, None]
         trainer._get_per_token_logps_and_entropies = lambda model, *_, **__: (
             sides[1] if model is reference else sides[0], None, None)
         out = trainer._generate_and_score_completions([{"prompt": "p"} for _ in rewards])
-        entry = {"name": name + suffix, "num_generations": group, "rewards": [clean(x) for x in rewards],
+        entry = {"name": name, "num_generations": group, "rewards": [clean(x) for x in rewards],
                  "advantages": out["advantages"], "metrics": {k: clean(v[-1]) for k, v in trainer._metrics["train"].items()}}
         if options:
             entry.update(options=options, logprobs=sides[0], reference=sides[1])
-        cases.append(entry)
+        return entry if truncated is None else {**entry, "truncated": truncated}
+
+    cases = [scored(name + suffix, rewards, group, options, generator)
+             for (name, (rewards, group)), (suffix, options) in itertools.product(sets.items(), variants.items())]
+    others = torch.Generator().manual_seed(SEED + 24)
+    rewards, group = sets["fours"]
+    cut = {"some": [True, False, False, False, True, True, False, True], "all": [True] * 8}
+    masked = [scored(name, rewards, group, {"beta": 0.3}, others, truncated) for name, truncated in cut.items()]
 
     lengths = (5, 3, 4, 1, 5, 2)
     old = random_rows(lengths, -2.5, -0.1, generator)
@@ -746,7 +754,7 @@ def rloo():
         loss.backward()
         losses.append(result(name, {"epsilon": low, "epsilon_high": high}, loss, ragged(lp.grad, logprobs), trainer))
     inputs = {"logprobs": logprobs, "old": old, "advantages": advantages}
-    return {"cases": cases, "inputs": inputs, "losses": losses}
+    return {"cases": cases, "masked": masked, "inputs": inputs, "losses": losses}
 
 
 def policy_module():

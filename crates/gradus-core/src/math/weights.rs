@@ -36,7 +36,7 @@ pub fn token_weights(counts_b: &[usize], reduction: Reduction) -> Vec<f32> {
 
 /// Like [`token_weights`], but reduced within each micro-batch and then averaged over micro-batches (`bnpo` in TRL; other code that
 /// accumulates the means of micro-batches does the same). The result depends on the split: tokens of small micro-batches have a larger
-/// weight.
+/// weight. An empty micro-batch counts as one with the mean 0.
 ///
 /// # Panics
 /// When the micro-batches do not cover the sequences in order.
@@ -155,6 +155,9 @@ mod tests {
         // Micro-batches of 1 token and of 2 + 3 tokens.
         let found = micro_mean_weights(&[1, 2, 3], &[0..1, 1..3], Reduction::TokenMean);
         assert_eq!(found, [0.5, 0.1, 0.1]);
+        // An empty one between them: thirds instead of halves.
+        let found = micro_mean_weights(&[1, 2, 3], &[0..1, 1..1, 1..3], Reduction::TokenMean);
+        assert_eq!(found, [1.0 / 3.0, 0.2 / 3.0, 0.2 / 3.0]);
     }
 
     #[test]

@@ -69,7 +69,7 @@ impl ActorCriticPasses {
                 let own = estimator.of_mini_batch(advantages, chosen);
                 let advantages = own.as_ref().unwrap_or(advantages);
                 let batch =
-                    MiniBatch { experience, advantages, chosen, skipped: 0, dropout, old: OldLogprobs::Sampled };
+                    MiniBatch { experience, advantages, chosen, skipped: &[], dropout, old: OldLogprobs::Sampled };
                 let mut learners = Learners { actor, critic: Some(&mut estimator.critic) };
                 let update = match self.lr_per_step {
                     true => update.within(pass as usize, count * self.update_epochs),

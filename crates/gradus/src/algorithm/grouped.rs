@@ -23,15 +23,35 @@ pub struct Grouped {
 }
 
 impl Grouped {
-    /// Returns the rollouts of a step that carry loss, and the number of the others. Groups stay together so that each
-    /// prompt is computed once.
-    fn split(&self, experience: &Experience, batch: &[usize]) -> (Vec<usize>, usize) {
+    /// Returns the rollouts of a step that carry loss, and the others. Groups stay together so that each prompt is computed
+    /// once.
+    fn split(&self, experience: &Experience, batch: &[usize]) -> (Vec<usize>, Vec<usize>) {
         let stop = |i: usize| experience.rollout(i).stop;
         let counts = |i: &usize| !(self.masks_truncated && stop(*i) == StopReason::Length);
-        let mut chosen: Vec<usize> = batch.iter().copied().filter(counts).collect();
+        let (mut chosen, mut skipped): (Vec<usize>, Vec<usize>) = batch.iter().copied().partition(counts);
         chosen.sort_unstable();
-        let skipped = batch.len() - chosen.len();
+        skipped.sort_unstable();
         (chosen, skipped)
+    }
+
+    /// Takes the step of a mini-batch in which no rollout carries loss, with a gradient of 0, as TRL does. The optimizer's
+    /// moments and weight decay still move the weights. Returns the norm of the gradient; `None` if there is no token.
+    fn step_without_loss(
+        &self,
+        learners: &mut Learners<'_>,
+        batch: MiniBatch<'_>,
+        update: Update<'_>,
+    ) -> Result<Option<f64>, String> {
+        let MiniBatch { experience, skipped, .. } = batch;
+        let with_tokens = skipped.iter().copied().filter(|&i| experience.rollout(i).counted() > 0);
+        let shortest = with_tokens.min_by_key(|&i| experience.rollout(i).completion_ids.len());
+        let Some(shortest) = shortest else { return Ok(None) };
+        // Its loss has the weight 0, so every parameter gets a gradient of 0.
+        let loss = PolicyLoss { coefficient: 0.0, kl: None, entropy_coefficient: 0.0, ..self.loss.clone() };
+        let chosen = [shortest];
+        let of_one = MiniBatch { chosen: &chosen, skipped: &[], ..batch };
+        let (_, norms) = loss.step(learners, of_one, update, &mut PassStats::default())?;
+        Ok(Some(norms.actor))
     }
 
     /// Runs one or several passes over the rollouts.
@@ -70,18 +90,22 @@ impl Grouped {
             for (number, batch) in mini_batches(&order, self.mini_batches).enumerate() {
                 update.report(epoch * self.mini_batches + number, self.mini_batches * self.update_epochs);
                 let (chosen, skipped) = self.split(experience, batch);
-                if chosen.is_empty() {
-                    continue;
-                }
                 let dropout = drops.then(|| masks(epoch * self.mini_batches + number));
                 let (batch, mut pass_stats) = (
-                    MiniBatch { experience, advantages, chosen: &chosen, skipped, dropout, old },
+                    MiniBatch { experience, advantages, chosen: &chosen, skipped: &skipped, dropout, old },
                     PassStats::default(),
                 );
+                if chosen.is_empty() {
+                    if let Some(norm) = self.step_without_loss(&mut learners, batch, update)? {
+                        stats.mean("loss", 0.0, 1.0);
+                        stats.last("grad_norm", norm);
+                    }
+                    continue;
+                }
                 let (losses, norms) = self.loss.step(&mut learners, batch, update, &mut pass_stats)?;
                 let tokens = pass_stats.tokens as f64;
                 stats.mean("loss", losses.total, 1.0);
-                stats.mean("grad_norm", norms.actor, 1.0);
+                stats.last("grad_norm", norms.actor);
                 if let Some(kl) = pass_stats.kl {
                     stats.mean("kl", kl, tokens);
                 }

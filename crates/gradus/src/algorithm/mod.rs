@@ -84,6 +84,9 @@ pub struct ScoredRollout {
     pub rewards_t: Option<Vec<f32>>,
     /// Logprobs of the reference; `None` if the algorithm needs no reference.
     pub reference_t: Option<Vec<f32>>,
+    /// Logprobs of the policy from a pass like that of the reference ([`Algorithm::has_exact_kl`]); `None` if the KL uses
+    /// the recorded ones.
+    pub policy_t: Option<Vec<f32>>,
     /// Whether `reference_t` are logprobs over the whole vocabulary, even if training normalizes them over a support
     /// ([`Algorithm::has_raw_kl`]).
     pub raw_kl: bool,
@@ -105,7 +108,11 @@ impl ScoredRollout {
 
     /// Returns the logprobs of the policy that those of the reference are compared with.
     pub(crate) fn logprobs_of_kl(&self) -> Cow<'_, [f32]> {
-        if self.raw_kl { self.rollout.counted_raw_logprobs().into() } else { self.rollout.counted_logprobs() }
+        match &self.policy_t {
+            Some(policy_t) => Cow::Borrowed(policy_t.as_slice()),
+            None if self.raw_kl => self.rollout.counted_raw_logprobs().into(),
+            None => self.rollout.counted_logprobs(),
+        }
     }
 }
 
@@ -127,7 +134,7 @@ impl Experience {
             for values_t in rewards_t.iter().chain(&reference_t) {
                 assert_eq!(values_t.len(), rollout.counted(), "one value per counted token");
             }
-            ScoredRollout { rollout, rewards_t, reference_t, raw_kl: false, off_policy: None }
+            ScoredRollout { rollout, rewards_t, reference_t, policy_t: None, raw_kl: false, off_policy: None }
         });
         let rollouts = rollouts.collect();
         Self { prompts, rollouts, group_size, tokenizer }
@@ -137,6 +144,21 @@ impl Experience {
     #[must_use]
     pub fn with_raw_kl(mut self, raw_kl: bool) -> Self {
         self.rollouts.iter_mut().for_each(|scored| scored.raw_kl = raw_kl);
+        self
+    }
+
+    /// Sets [`ScoredRollout::policy_t`], one list per rollout. `None` changes nothing.
+    ///
+    /// # Panics
+    /// If a list does not have one value per counted token.
+    #[must_use]
+    pub fn with_policy(mut self, policy: Option<Vec<Vec<f32>>>) -> Self {
+        let Some(policy) = policy else { return self };
+        assert_eq!(policy.len(), self.rollouts.len(), "one list of policy logprobs per rollout");
+        for (scored, policy_t) in self.rollouts.iter_mut().zip(policy) {
+            assert_eq!(policy_t.len(), scored.rollout.counted(), "one value per counted token");
+            scored.policy_t = Some(policy_t);
+        }
         self
     }
 
@@ -288,6 +310,12 @@ pub trait Algorithm {
 
     /// Whether the KL to the reference uses logprobs over the whole vocabulary, even if training normalizes them over a support.
     fn has_raw_kl(&self) -> bool {
+        false
+    }
+
+    /// Whether the KL to the reference compares two passes of the same kind, one of the policy and one of the reference. The
+    /// sampler rounds differently. With its logprobs, the KL of equal weights is a small number instead of 0.
+    fn has_exact_kl(&self) -> bool {
         false
     }
 

@@ -18,7 +18,7 @@ use crate::math::{Baseline, GroupAdvantages, Reduction, Scale, group::SCALE_EPSI
 use crate::method::{
     Cast, Defaults, Head, Iteration, Lifetime, Method, Problems, RolloutKeys, Shared, describe_defaults, flattened,
 };
-use crate::rollout::Rollout;
+use crate::rollout::{Rollout, StopReason};
 use crate::settings::{Settings, TrainConfig};
 use crate::stats::{Stats, StepReport};
 
@@ -204,13 +204,26 @@ impl Algorithm for Rloo {
         self.config.kl_coefficient != 0.0
     }
 
+    // The KL is part of the reward. If the rewards of a group are equal, its rounding would be the whole advantage.
+    fn has_exact_kl(&self) -> bool {
+        true
+    }
+
     fn advantages(&mut self, _actor: &Actor, experience: &Experience, _settings: &Settings) -> Advantages {
         let mut stats = Stats::default();
-        let kl_b = experience.kls();
-        if let Some(kl_b) = &kl_b {
-            // TRL's unit: nats per token.
-            let tokens: usize = experience.iter().map(Rollout::counted).sum();
-            stats.mean("kl", kl_b.iter().sum(), tokens as f64);
+        let masks = self.config.mask_truncated_completions;
+        let is_masked = |rollout: &Rollout| masks && rollout.stop == StopReason::Length;
+        let mut kl_b = experience.kls();
+        if let Some(kl_b) = &mut kl_b {
+            let mut tokens = 0;
+            for (kl, rollout) in kl_b.iter_mut().zip(experience.iter()) {
+                match is_masked(rollout) {
+                    true => *kl = 0.0,
+                    false => tokens += rollout.counted(),
+                }
+            }
+            // TRL's unit: nats per token; 0 if all completions are masked.
+            stats.mean("kl", kl_b.iter().sum(), tokens.max(1) as f64);
         }
         let kl_b = kl_b.unwrap_or_else(|| vec![0.0; experience.len()]);
         let rewards_b = experience.penalized_totals(self.config.missing_eos_penalty);

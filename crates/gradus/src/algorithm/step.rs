@@ -252,6 +252,26 @@ pub enum Denominator {
     },
 }
 
+impl Denominator {
+    /// Returns the passes of each lane, as ranges of the chosen rollouts. Micro-batches that are averaged also have skipped
+    /// rollouts. The range of such a pass has only the chosen ones among its rollouts, and may be empty.
+    fn passes(self, batch: MiniBatch<'_>, passes: MicroBatch) -> Vec<Vec<(usize, Range<usize>)>> {
+        let MiniBatch { experience, chosen, skipped, .. } = batch;
+        if skipped.is_empty() || !matches!(self, Self::MicroBatches(_)) {
+            return passes.in_lanes(&lengths(experience, chosen));
+        }
+        let mut all = [chosen, skipped].concat();
+        all.sort_unstable();
+        let chosen_before = |end: usize| all[..end].iter().filter(|&i| chosen.binary_search(i).is_ok()).count();
+        let of_chosen = |(number, pass): (usize, Range<usize>)| {
+            let range = chosen_before(pass.start)..chosen_before(pass.end);
+            (number, range)
+        };
+        let of_lanes = passes.in_lanes(&lengths(experience, &all));
+        of_lanes.into_iter().map(|of_lane| of_lane.into_iter().map(&of_chosen).collect()).collect()
+    }
+}
+
 /// The rollouts of one step.
 #[derive(Debug, Clone, Copy)]
 pub struct MiniBatch<'a> {
@@ -261,8 +281,10 @@ pub struct MiniBatch<'a> {
     pub advantages: &'a Advantages,
     /// Indices of the rollouts, in the order of the passes.
     pub chosen: &'a [usize],
-    /// Number of further rollouts without loss. They skip the model, but count as sequences.
-    pub skipped: usize,
+    /// Indices of further rollouts without loss. They skip the model, but count as sequences, and
+    /// [`Denominator::MicroBatches`] counts the micro-batches that they would be in. If there are any, both lists are in
+    /// increasing order.
+    pub skipped: &'a [usize],
     /// Source of the dropout masks, for models that use dropout in training. The masks depend on how the mini-batch is
     /// split into passes.
     pub dropout: Option<DropoutStream>,
@@ -440,9 +462,11 @@ impl PolicyLoss {
         let MiniBatch { experience, chosen, skipped, .. } = batch;
         let counts_b: Vec<usize> = chosen.iter().map(|&i| experience.rollout(i).counted()).collect();
         let tokens: usize = counts_b.iter().sum();
-        let (lanes, passes) = (passes.lanes, passes.in_lanes(&lengths(experience, chosen)));
+        let (lanes, mut passes) = (passes.lanes, self.denominator.passes(batch, passes));
         let all: Vec<Range<usize>> = passes.iter().flatten().map(|(_, pass)| pass.clone()).collect();
-        let reducer = Reducer::new(self.denominator, &counts_b, skipped, &all);
+        let reducer = Reducer::new(self.denominator, &counts_b, skipped.len(), &all);
+        // A micro-batch of skipped rollouts counts, but has nothing to compute.
+        passes.iter_mut().for_each(|of_lane| of_lane.retain(|(_, pass)| !pass.is_empty()));
         let step = Step { loss: self, batch, counts_b: &counts_b, tokens, reducer: &reducer };
         let of_lane = |lane: usize| {
             let (mut readings, mut totals) = (Readings::default(), LaneTotals::default());

@@ -18,7 +18,7 @@ use crate::host::read;
 use crate::learner::optimizer::Optimizer;
 use crate::loss::surrogate::{Clip, clipped_surrogate};
 use crate::method::RolloutKeys;
-use crate::model::{CausalLm, Layers, ModelDir, RewardModel, Rows, named_tensors};
+use crate::model::{CausalLm, Layers, ModelDir, NamedTensor, RewardModel, Rows, named_tensors};
 use crate::progress::Unwatched;
 use crate::rollout::{Prompt, Rollout, StopReason, Turn};
 use crate::settings::TrainConfig;
@@ -430,4 +430,66 @@ fn a_completion_that_is_cut_off_loses_the_penalty_before_rewards_are_compared() 
     };
     // Minus the other one's: 1 − 0, and −2 − 0.
     assert_eq!([rloo(None), rloo(Some(3.0))], [1.0, -2.0]);
+}
+
+/// Loss and gradient norm of an update, and the weights after it.
+type Updated = ([Option<f64>; 2], Vec<NamedTensor<'static>>);
+
+/// Updates the policy once per experience.
+fn updates(config: &GrpoConfig, settings: &Settings, experiences: &[Experience]) -> Vec<Updated> {
+    let actor = Actor { policy: policy(), value_head: None };
+    let (mut grpo, mut learner) = (Grpo::new(config), Learner::new(actor, Optimizer::new(settings.optimizer)));
+    let mut update = |experience: &Experience| {
+        let advantages = grpo.advantages(&learner.frozen(), experience, settings);
+        let at = Update { iteration: 0, multiplier: 1.0, settings, progress: &Unwatched };
+        let report = grpo.update(&mut learner, experience, &advantages, at).expect("finite");
+        (["loss", "grad_norm"].map(|name| report.metrics.value(name)), named_tensors(&learner.frozen().policy))
+    };
+    experiences.iter().map(&mut update).collect()
+}
+
+#[test]
+fn micro_batches_of_masked_completions_count_in_their_mean() {
+    let losses = |micro_batch_size: Option<usize>, masked: usize| {
+        let train = TrainConfig { shuffle: false, max_grad_norm: 1e6, micro_batch_size, ..TrainConfig::default() };
+        let settings = Settings::new(&train, 1, 0.01, "eval_reward");
+        let config = GrpoConfig {
+            rollouts: RolloutKeys::new(2, 512, 1.0),
+            scale_rewards: ScaleRewards::None,
+            loss_type: GrpoLossType::Bnpo,
+            mask_truncated_completions: true,
+            ..GrpoConfig::default()
+        };
+        let mut experience = experience(&policy(), &settings, 0.0);
+        experience.rollouts[masked].rollout.stop = StopReason::Length;
+        let (values, _) = updates(&config, &settings, &[experience]).remove(0);
+        values.map(|value| value.expect("logged"))
+    };
+    // The advantages are 0.5 and −0.5, and all ratios are 1. So the mean of the completion that is left is −0.5 or 0.5.
+    for (masked, mean) in [(0, 0.5), (1, -0.5)] {
+        let (whole, split) = (losses(None, masked), losses(Some(1), masked));
+        assert!((whole[0] - mean).abs() < 1e-5, "one micro-batch: {whole:?}");
+        assert!((split[0] - mean / 2.0).abs() < 1e-5, "the mean of the other micro-batch is 0: {split:?}");
+        assert!((split[1] - whole[1] / 2.0).abs() < 1e-4 * whole[1], "{whole:?} {split:?}");
+    }
+}
+
+#[test]
+fn the_optimizer_steps_when_all_completions_are_masked() {
+    let settings = settings();
+    let config = GrpoConfig {
+        rollouts: RolloutKeys::new(2, 512, 1.0),
+        mask_truncated_completions: true,
+        entropy_coefficient: 0.01,
+        ..GrpoConfig::default()
+    };
+    let kept = experience(&policy(), &settings, 0.0);
+    let mut masked = kept.clone();
+    masked.rollouts.iter_mut().for_each(|scored| scored.rollout.stop = StopReason::Length);
+    let found = updates(&config, &settings, &[masked.clone(), kept, masked]);
+    let [(first, start), (_, moved), (last, after)] = found.as_slice() else { panic!("three updates") };
+    assert_eq!([*first, *last], [[Some(0.0), Some(0.0)]; 2]);
+    assert_eq!(*start, named_tensors(&policy()), "without moments, a gradient of 0 moves nothing");
+    assert_ne!(moved, start);
+    assert_ne!(after, moved, "the moments of the step before move the weights");
 }

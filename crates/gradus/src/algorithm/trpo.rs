@@ -387,8 +387,14 @@ impl Algorithm for Trpo {
         }
         let own = self.estimator.of_mini_batch(advantages, &scored);
         let advantages = own.as_ref().unwrap_or(advantages);
-        let batch =
-            MiniBatch { experience, advantages, chosen: &scored, skipped: 0, dropout: None, old: OldLogprobs::Sampled };
+        let batch = MiniBatch {
+            experience,
+            advantages,
+            chosen: &scored,
+            skipped: &[],
+            dropout: None,
+            old: OldLogprobs::Sampled,
+        };
         update.report(0, 1 + self.config.critic_updates * self.config.critic_mini_batches);
         let step = self.step(actor, batch, update)?;
         stats.mean("loss", -step.objective, 1.0);

@@ -245,7 +245,7 @@ pub fn optimize<O: Objective>(
     }
     let grad_norm = learner.step(settings.learning_rate, settings.max_grad_norm)?;
     stats.mean("loss", loss, 1.0);
-    stats.mean("grad_norm", grad_norm, 1.0);
+    stats.last("grad_norm", grad_norm);
     stats.last("learning_rate", settings.learning_rate);
     stats.merge(&measured);
     Ok(StepReport { tokens: lengths.iter().sum(), kl: None, metrics: stats })

@@ -102,22 +102,28 @@ impl OnlineTraining<'_, '_> {
         Ok((rollouts, scores))
     }
 
-    /// Combines the rollouts with their rewards and the log-probabilities of the reference.
+    /// Combines the rollouts with their rewards and the log-probabilities of the reference. If the algorithm compares passes of the same
+    /// kind, the policy has a pass, too.
     fn experience(&self, rollouts: Rollouts, scores: &[Score], progress: &dyn Progress) -> Result<Experience> {
         let (task, algorithm) = (self.task, &*self.algorithm);
-        let reference = match (algorithm.needs_reference(), task.reference) {
+        let (reference, policy) = match (algorithm.needs_reference(), task.reference) {
             (true, Some(model)) => {
                 progress.advance("compared with the reference", 0, rollouts.len())?;
                 let of = if algorithm.has_raw_kl() { raw_logprobs } else { logprobs };
-                Some(of(model, &rollouts, task.iteration.rollouts.trained_temperature(), task.settings.passes))
+                let temperature = task.iteration.rollouts.trained_temperature();
+                let pass = |model: &CausalLm| of(model, &rollouts, temperature, task.settings.passes);
+                // The log-probabilities of a source that is not exact come from such a pass already.
+                let has_pass = algorithm.has_exact_kl() && self.source.is_exact();
+                (Some(pass(model)), has_pass.then(|| pass(&self.actor.frozen().policy)))
             }
-            _ => None,
+            _ => (None, None),
         };
         let of_counted = |(score, rollout): (&Score, &rollout::Rollout)| {
             score.rewards_t().map(|rewards_t| rollout.rewards_of_counted(&rewards_t))
         };
         let rewards = scores.iter().zip(&rollouts.rollouts).map(of_counted).collect();
-        Ok(Experience::new(rollouts, rewards, reference).with_raw_kl(algorithm.has_raw_kl()))
+        let experience = Experience::new(rollouts, rewards, reference).with_policy(policy);
+        Ok(experience.with_raw_kl(algorithm.has_raw_kl()))
     }
 }
 

@@ -100,8 +100,7 @@ const ONLINE: [Method; 11] = [
         rows: "sft",
     },
     Method {
-        // Without a KL term: at the reference it is only rounding noise, which would decide the sign of advantages in
-        // groups without spread.
+        // Without a KL term: next to the reference, rounding would decide the sign of advantages in groups without spread.
         name: "rloo",
         model: "qwen3",
         written: "rloo: {kl_coefficient: 0, group_size: 4, max_new_tokens: 6, update_epochs: 2, mini_batches: 2}",
@@ -372,6 +371,57 @@ fn the_first_update_starts_at_ratio_one_and_at_the_reference() {
         assert!((loss - std::f64::consts::LN_2).abs() <= 1e-6, "dpo, {reference}: {loss} is not ln 2");
         assert!(metric(&dpo, 0, "rewards/margins").abs() <= 1e-6);
         assert!(metric(&dpo, 1, "rewards/margins") > 0.0, "dpo, {reference}: the chosen rows gained");
+    }
+}
+
+#[test]
+fn equal_rewards_teach_rloo_nothing_while_the_policy_equals_the_reference() {
+    let method = Method {
+        name: "rloo",
+        model: "qwen3",
+        written: "rloo: {group_size: 4, max_new_tokens: 6, kl_coefficient: 0.5}",
+        rows: "sft",
+    };
+    let run = |train: &str| {
+        let run = Run::new(&method, true, &format!("{SHORT}{train}"));
+        Run { written: run.written.replace("regex: e}", "regex: zzzz}"), ..run }
+    };
+    let reference = fixtures().join("models/qwen3");
+    let named = run("");
+    let with_reference = format!("kl_coefficient: 0.5, reference_model: {}}}", reference.display());
+    let named = Run { written: named.written.replace("kl_coefficient: 0.5}", &with_reference), ..named };
+    let broken = run("");
+    broken.interrupt(1);
+    for (what, trained) in [
+        ("f32", run("").train()),
+        ("bf16", run("  compute: bf16\n").train()),
+        ("small passes", run("  micro_batch_size: 3\n").train()),
+        ("coarser weights for sampling", run("  sampling_weights: int8\n").train()),
+        ("an adapter", run("").with_adapter(ADAPTERS[0]).train()),
+        ("a reference with a name", named.train()),
+        ("a resumed run", broken.finish(Existing::Resume)),
+    ] {
+        for step in 0..2 {
+            for (name, expected) in
+                [("kl", 0.0), ("objective/kl", 0.0), ("grad_norm", 0.0), ("frac_reward_zero_std", 1.0)]
+            {
+                assert_eq!(metric(&trained, step, name), expected, "{what}, step {}, {name}", step + 1);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_row_of_two_steps_has_the_mean_loss_and_the_last_gradient_norm() {
+    for (method, is_online) in [(&OFFLINE[0], false), (&ONLINE[0], true)] {
+        let each = Run::new(method, is_online, SHORT).train();
+        let both = Run::new(method, is_online, &format!("{SHORT}  logging_steps: 2\n")).train();
+        let [row] = both.metrics.as_slice() else { panic!("{}: {} rows", method.name, both.metrics.len()) };
+        let value = |name: &str| row.values.get(name).unwrap_or_else(|| panic!("`{name}` is not logged"));
+        let (first, second) = (metric(&each, 0, "grad_norm"), metric(&each, 1, "grad_norm"));
+        assert!(first != second && value("grad_norm") == second, "{}: {first}, {second}", method.name);
+        let mean = (metric(&each, 0, "loss") + metric(&each, 1, "loss")) / 2.0;
+        assert!((value("loss") - mean).abs() < 1e-6, "{}: {} and {mean}", method.name, value("loss"));
     }
 }
 

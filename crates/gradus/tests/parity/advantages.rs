@@ -1,13 +1,18 @@
 //! Host arithmetic compared to TRL, transformers and lm-human-preferences: advantages, GAE, whitening, schedules, KL
 //! control.
 
-use gradus::algorithm::rloo::RlooConfig;
+use gradus::algorithm::rloo::{Rloo, RlooConfig};
+use gradus::algorithm::{Actor, Algorithm, Experience};
 use gradus::math::kl::KlController;
 use gradus::math::stats::Variance;
 use gradus::math::{Baseline, Scale, Whiten, gae, group_advantages, returns, schedule, stats, whiten};
 use gradus::method::RolloutKeys;
+use gradus::model::{CausalLm, ModelDir};
+use gradus::rollout::{Prompt, Rollout, Rollouts, StopReason};
+use gradus::settings::{Settings, TrainConfig};
 use serde_json::Value;
 
+use crate::device::device;
 use crate::fixture::*;
 
 #[test]
@@ -49,7 +54,7 @@ fn group_advantages_of_trl() {
     name_skipped("advantages", &skipped);
 }
 
-/// `tools/parity/rloo.py`: TRL's own RLOO trainer on recorded rewards.
+/// TRL's own RLOO trainer on recorded rewards.
 #[test]
 fn leave_one_out_advantages_of_trl() {
     let fixture = read("losses/rloo.json");
@@ -80,6 +85,55 @@ fn leave_one_out_advantages_of_trl() {
         }
         assert_all(name, &found.advantages_b, &flat(&case["advantages"]), VALUE, 1.0);
         assert_value(name, found.zero_std_fraction(), number(&case["metrics"]["frac_reward_zero_std"]));
+    }
+}
+
+/// With `mask_truncated_completions`, a completion that reached the maximum length has no KL.
+#[test]
+fn leave_one_out_advantages_of_trl_with_masked_completions() {
+    let fixture = read("losses/rloo.json");
+    let model = ModelDir::open(&folder().join("trajectories/models/qwen3")).expect("opens");
+    let policy = CausalLm::load(&model, &device().autodiff()).expect("loads");
+    let actor = Actor { policy, value_head: None };
+    let settings = Settings::new(&TrainConfig::default(), 1, 0.01, "eval_reward");
+    for case in list(&fixture["masked"]) {
+        let (name, group_size) = (text(&case["name"]), number(&case["num_generations"]) as usize);
+        let lists = |key: &str| list(&case[key]).iter().map(flat32).collect::<Vec<Vec<f32>>>();
+        let (rewards_b, logprobs) = (flat32(&case["rewards"]), lists("logprobs"));
+        let prompt = |row: usize| Prompt {
+            row,
+            text: String::new(),
+            ids: vec![5],
+            encoder_reads_prompt: false,
+            messages: None,
+            columns: serde_json::Map::new(),
+        };
+        let rollout = |(i, logprobs_t): (usize, &Vec<f32>)| {
+            let stop = if case["truncated"][i] == true { StopReason::Length } else { StopReason::StopId };
+            let plain = Rollout::one_turn(i / group_size, "", vec![7; logprobs_t.len()], stop);
+            Rollout { logprobs: logprobs_t.clone(), ..plain }
+        };
+        let rollouts = Rollouts {
+            prompts: (0..rewards_b.len() / group_size).map(prompt).collect(),
+            rollouts: logprobs.iter().enumerate().map(rollout).collect(),
+            group_size,
+            tokenizer: None,
+        };
+        let rewards: Vec<Option<Vec<f32>>> = rewards_b.iter().map(|&reward| Some(vec![0.0, reward])).collect();
+        let experience = Experience::new(rollouts, rewards, Some(lists("reference")));
+        let config = RlooConfig {
+            rollouts: RolloutKeys::new(group_size, 512, 1.0),
+            kl_coefficient: number(&case["options"]["beta"]),
+            mask_truncated_completions: true,
+            ..RlooConfig::default()
+        };
+        let found = Rloo::new(&config).advantages(&actor, &experience, &settings);
+        let advantages_b: Vec<f32> = found.targets.iter().map(|targets| targets.advantages_t[0]).collect();
+        assert_all(name, &advantages_b, &flat(&case["advantages"]), VALUE, 1.0);
+        for key in ["kl", "frac_reward_zero_std"] {
+            let value = found.stats.value(key).expect("logged");
+            assert_value(&format!("{name}, {key}"), value, number(&case["metrics"][key]));
+        }
     }
 }
 

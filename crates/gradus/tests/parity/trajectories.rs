@@ -782,7 +782,7 @@ fn fisher_vector_products(file: &str, prefix: &str, (most, beside_whole): (f64, 
         experience: &experience,
         advantages: &advantages,
         chosen: &chosen,
-        skipped: 0,
+        skipped: &[],
         dropout: None,
         old: OldLogprobs::Sampled,
     };
