@@ -969,6 +969,15 @@ def test_methods_that_callbacks_may_have_are_those_of_transformers() -> None:
     assert theirs == set(_state.CALLED) | set(_state._NOT_CALLED)
 
 
+def test_means_of_rows() -> None:
+    """As in transformers, the loss is a mean over steps, and the gradient norm is that of the last step."""
+    means = _state.Means()
+    means.add({"loss": 3.0, "grad_norm": 5.0, "learning_rate": 0.2, "reward": None}, 1)
+    means.add({"loss": 6.0, "grad_norm": 1.0, "learning_rate": 0.1, "reward": 4.0}, 2)
+    assert means.take() == {"loss": 5.0, "reward": 4.0, "grad_norm": 1.0, "learning_rate": 0.1}
+    assert means.take() == {}
+
+
 def test_completions_are_printed(core: Core, capsys: pytest.CaptureFixture[str]) -> None:
     rollouts = [{"prompt": p, "completion": c, "reward": 1.0} for p, c in [("a", "x"), ("a", "y"), ("b", "z")]]
     core.events = lambda options: [options["on_rollouts"](step, rollouts) for step in (1, 2)]

@@ -139,8 +139,8 @@ COMMON: Mapping[str, Treatment] = {
     "logging_strategy": Honored(("logging_steps",), "`no` logs only the last step", by="logging"),
     "logging_steps": Honored(
         ("logging_steps",),
-        "rows of the log are means over so many steps, as in TRL; with `callbacks` gradus logs every step and the trainer "
-        "makes the means",
+        "rows of the log are means over so many steps, but `grad_norm` and `learning_rate` are those of the last step, as in "
+        "TRL; with `callbacks` gradus logs every step and the trainer makes the means",
         by="logging",
     ),
     "logging_first_step": Honored(("logging_steps",), "the trainer adds a row for the first step", by="logging"),

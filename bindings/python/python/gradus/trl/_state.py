@@ -135,8 +135,8 @@ class Callbacks:
         return control
 
 
-_LAST: Final = ("learning_rate", "epoch", "num_tokens", "num_examples", "episodes", "kl_coef", "entropy_coef")
-"""Numbers that describe the state of a run. Their last value counts, not their mean."""
+_LAST: Final = ("learning_rate", "grad_norm", "epoch", "num_tokens", "num_examples", "episodes", "kl_coef", "entropy_coef")
+"""Numbers whose last value counts, not their mean: the state of a run, and the norm of the last step as in transformers."""
 
 
 class Means:
