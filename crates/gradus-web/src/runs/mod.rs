@@ -25,7 +25,7 @@ use axum::routing::{get, post};
 use axum::{Extension, Form, Router};
 use gradus::comparison::{Comparison, Entry as Policy, WinRates};
 use gradus::runs::{
-    Entry, Labels, Settings, Snapshot, differences, history, last_warnings, metric_keys, series, snapshots,
+    Entry, Labels, Series, Settings, Snapshot, differences, history, last_warnings, metric_keys, series, snapshots,
 };
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -155,7 +155,7 @@ fn win_rates(entries: &[Entry]) -> Option<WinRates> {
 }
 
 /// Returns the curves of a run: steps and values of each metric. With `from` and `to`, only of those steps and of `metric`. Long curves are
-/// averaged; `averaged` then contains the number of values.
+/// averaged between their first and last value; `averaged` then contains the number of values.
 async fn curves(State(app): State<Arc<App>>, Query(params): Query<QueryParams>) -> PageResult {
     let path = find(&app, first(&params, "run").unwrap_or_default())?;
     let metric = first(&params, "metric").map(str::to_owned);
@@ -172,7 +172,7 @@ async fn curves(State(app): State<Arc<App>>, Query(params): Query<QueryParams>) 
             if found.points.len() > POINTS {
                 averaged.insert(key.clone(), json!(found.points.len()));
             }
-            let points = found.thinned(POINTS).points;
+            let points = shortened(found);
             if !points.is_empty() {
                 all.insert(key.clone(), points.into_iter().map(|(step, value)| json!([step, value])).collect());
             }
@@ -183,6 +183,17 @@ async fn curves(State(app): State<Arc<App>>, Query(params): Query<QueryParams>) 
     });
     let found = found.await??;
     Ok(([(header::CONTENT_TYPE, "application/json")], found.to_string()).into_response())
+}
+
+/// Averages a curve with more than [`POINTS`] values. Its first and last value stay as they are, because pages show them as numbers.
+fn shortened(found: Series) -> Vec<(f64, f64)> {
+    let Series { key, points } = found;
+    if points.len() <= POINTS {
+        return points;
+    }
+    let last = points.len() - 1;
+    let middle = Series { key, points: points[1..last].to_vec() }.thinned(POINTS - 2);
+    [&points[..1], middle.points.as_slice(), &points[last..]].concat()
 }
 
 /// Returns the state of a run for a page that waits: its status, if any, and whether a process that was started here is still running.
@@ -220,4 +231,21 @@ async fn tag(
     labels.remove(&remove);
     labels.write(&path)?;
     Ok(Redirect::to(&page::address("show", &run)).into_response())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_curves_keep_their_first_and_last_value() {
+        let of = |count: usize| {
+            let points = (1..=count).map(|step| (step as f64, if step == count { 9.0 } else { 1.0 })).collect();
+            shortened(Series { key: "loss".into(), points })
+        };
+        assert_eq!(of(POINTS).len(), POINTS);
+        let long = of(2 * POINTS);
+        assert_eq!((long.len(), long[0], long[POINTS - 1]), (POINTS, (1.0, 1.0), (2.0 * POINTS as f64, 9.0)));
+        assert!(long.windows(2).all(|pair| pair[0].0 < pair[1].0) && long[1..POINTS - 1].iter().all(|(_, v)| *v == 1.0));
+    }
 }
