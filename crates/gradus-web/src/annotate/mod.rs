@@ -41,7 +41,7 @@ use crate::secret::secret;
 use crate::store::projects::{Annotation, AnnotationState, LEASE_MINUTES, Person, Project, Role, Save, Saved};
 use crate::store::sessions::Session;
 use crate::temp_file::TempFile;
-use crate::training::data_files;
+use crate::training::{data_files, quoted};
 
 /// Maximum time in seconds that one change can add. A person who leaves the page open is not working.
 const SECONDS_MAX: f64 = 300.0;
@@ -102,7 +102,12 @@ async fn list(State(app): State<Arc<App>>, Extension(session): Extension<Session
     let is_owner = person.as_ref().is_some_and(|person| person.role == Role::Owner);
     let data = if is_owner { files(&app).await?.into_iter().map(|(name, _)| name).collect() } else { Vec::new() };
     let form = is_owner.then_some(page::ProjectForm { data: &data });
-    Ok(page::list(&session, person.as_ref(), &rows, &made, form.as_ref()).into_response())
+    Ok(page::list(&session, person.as_ref(), &rows, &made, form.as_ref(), &folder(&app)).into_response())
+}
+
+/// Returns the served folder, quoted for commands.
+fn folder(app: &App) -> String {
+    quoted(&app.folder.to_string_lossy())
 }
 
 /// Returns the data files of the folder, with their names relative to it.
@@ -177,7 +182,11 @@ async fn invite(
         return Err(PageError::request("A name is needed."));
     }
     if name == own.name {
-        return Err(PageError::request("A new token for yourself would sign you out. Use `gradus annotate invite`."));
+        return Err(PageError::request(&format!(
+            "A new token for yourself would sign you out. Use `gradus annotate invite {} --role owner --folder {}`.",
+            quoted(name),
+            folder(&app)
+        )));
     }
     let token = app.store.projects().invite(name, role)?;
     Ok(page::invited(&session, name, role, &token).into_response())
@@ -446,10 +455,21 @@ async fn results(
     }
     let stats = stats::stats(&app.store, &project)?;
     let waiting = adjudicate::queue(&app.store, &project)?.len();
-    let is_owner = person.role == Role::Owner;
-    let models = if is_owner { Some(train::models(&app).await) } else { None };
-    let train = models.map(|models| train::section(&app, &session, &project, &models));
-    Ok(page::results(&session, &project, &stats, waiting, is_owner, train).into_response())
+    let owner = match person.role {
+        Role::Owner => {
+            let models = train::models(&app).await;
+            let train = train::section(&app, &session, &project, &models);
+            let mut forms = Vec::new();
+            for form in export::Form::ALL {
+                if !export::rows(&app.store, &project, form)?.is_empty() {
+                    forms.push(form);
+                }
+            }
+            Some(page::OwnerResults { forms, train })
+        }
+        Role::Annotator | Role::Reviewer => None,
+    };
+    Ok(page::results(&session, &project, &stats, waiting, owner, &folder(&app)).into_response())
 }
 
 async fn download(
