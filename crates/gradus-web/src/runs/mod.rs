@@ -110,7 +110,7 @@ async fn show(
     let paths = names.iter().map(|name| find(&app, name)).collect::<Result<Vec<_>, _>>()?;
     let of = names.clone();
     let is_allowed = app.training.is_allowed();
-    let (entries, settings, warnings, models, rates) = blocking(move || {
+    let (entries, settings, warnings, models, compared) = blocking(move || {
         let entries: Vec<Entry> = of.into_iter().zip(&paths).map(|(name, path)| Entry::read(name, path)).collect();
         let settings: Vec<Settings> =
             paths.iter().map(|path| Settings::read(&path.join("config.yml")).unwrap_or_default()).collect();
@@ -120,8 +120,8 @@ async fn show(
             snapshots(&entry.directory().ok()?, key).ok()
         });
         let models: Vec<Vec<Snapshot>> = models.collect();
-        let rates = if entries.len() > 1 { win_rates(&entries) } else { None };
-        (entries, settings, warnings, models, rates)
+        let compared = if entries.len() > 1 { compare(&entries) } else { (Vec::new(), None) };
+        (entries, settings, warnings, models, compared)
     })
     .await?;
     let (title, body) = match &entries[..] {
@@ -135,7 +135,7 @@ async fn show(
         }
         several => (
             format!("{} runs", several.len()),
-            page::several(several, &settings, &differences(&settings), rates.as_ref()),
+            page::several(several, &settings, &differences(&settings), &compared.0, compared.1.as_ref()),
         ),
     };
     let page =
@@ -143,15 +143,19 @@ async fn show(
     Ok(page.framed(&session).into_response())
 }
 
-/// Computes win rates on the prompts of the last evaluations. `None` if they cannot be computed.
-fn win_rates(entries: &[Entry]) -> Option<WinRates> {
+/// Compares the last evaluations: the cells of a table with their results, and win rates on their prompts, if they can be computed.
+fn compare(entries: &[Entry]) -> (Vec<Vec<String>>, Option<WinRates>) {
     let run = |entry: &Entry| {
         let policy = Policy::from_run(entry.directory().ok()?).ok()?;
         Some(Policy { name: entry.name.clone(), ..policy })
     };
     let none = String::new;
-    let entries = entries.iter().filter_map(run).collect();
-    Comparison { model: none(), data: none(), budget: none(), evaluation: none(), entries }.win_rates()
+    let entries: Vec<Policy> = entries.iter().filter_map(run).collect();
+    let starts = Policy::starts_of(entries.iter().filter_map(|entry| entry.run.as_ref()));
+    let mut compared = Comparison { model: none(), data: none(), budget: none(), evaluation: none(), entries };
+    let rates = compared.win_rates();
+    compared.entries.splice(0..0, starts);
+    (compared.rows(), rates)
 }
 
 /// Returns the curves of a run: steps and values of each metric. With `from` and `to`, only of those steps and of `metric`. Long curves are
@@ -246,6 +250,8 @@ mod tests {
         assert_eq!(of(POINTS).len(), POINTS);
         let long = of(2 * POINTS);
         assert_eq!((long.len(), long[0], long[POINTS - 1]), (POINTS, (1.0, 1.0), (2.0 * POINTS as f64, 9.0)));
-        assert!(long.windows(2).all(|pair| pair[0].0 < pair[1].0) && long[1..POINTS - 1].iter().all(|(_, v)| *v == 1.0));
+        assert!(
+            long.windows(2).all(|pair| pair[0].0 < pair[1].0) && long[1..POINTS - 1].iter().all(|(_, v)| *v == 1.0)
+        );
     }
 }

@@ -13,6 +13,7 @@ use gradus::runs::Settings;
 use serde_json::Value;
 
 use super::fields::{Lists, MIX_DATA, MIX_ROWS, MIXED, Problem, Takes, fields};
+use crate::components::with_code;
 use crate::page::csrf;
 use crate::runs::address;
 use crate::runs::query_params::{QueryParams, first};
@@ -193,12 +194,6 @@ fn label(flag: &str) -> String {
             letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
         }
     }
-}
-
-/// Renders a text in which backticks mark code.
-fn with_code(text: &str) -> Vec<Html> {
-    let parts = text.split('`').enumerate();
-    parts.map(|(at, part)| if at % 2 == 1 { html!["<code>" (part) "</code>"] } else { html![(part)] }).collect()
 }
 
 /// Content of a form.

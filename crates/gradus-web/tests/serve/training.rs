@@ -336,3 +336,34 @@ fn error_pages_lead_on() {
         assert!(page.status == 404 && page.body.contains("href=\"/runs\""), "{path}: {}", page.body);
     }
 }
+
+#[test]
+fn pages_of_runs_show_what_matters_first() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (name, config) in [
+        ("a", "model: gpt2 # set\nmethod:\n  dpo:\n    beta: 0.1\ntrain:\n  seed: 1 # set\n"),
+        ("b", "model: gpt2 # set\nmethod:\n  sft:\n    packing: false\ntrain:\n  seed: 2 # set\n"),
+        ("c", "nonsense\n"),
+    ] {
+        let path = folder.path().join(name);
+        fs::create_dir(&path).expect("a folder");
+        fs::write(path.join("config.yml"), config).expect("written");
+        fs::write(path.join("metrics.jsonl"), "{\"step\": 1, \"loss\": 2.0}\n").expect("written");
+    }
+    let server = Server::over(folder.path());
+    let page = |path: &str| server.get(path).body;
+    let one = page("/runs/show?run=a");
+    assert!(!one.contains("/runs/completions") && one.contains("Defaults (1)"), "{one}");
+    fs::write(folder.path().join("a/rollouts.sqlite"), "").expect("written");
+    assert!(page("/runs/show?run=a").contains("/runs/completions?run=a"));
+    // A broken run has its reason at the top and in the list.
+    let broken = page("/runs/show?run=c");
+    assert!(broken.contains("cannot be read.</strong></p>\n<ul><li>config.yml:1: "), "{broken}");
+    let list = page("/runs");
+    assert!(list.contains("<span class=\"why small soft\">config.yml:1: "), "{list}");
+    // Defaults of one method are folded in comparisons.
+    let both = page("/runs/show?run=a&run=b");
+    let (telling, defaults) = both.split_once("Defaults that only one method has (2)").expect("a section");
+    assert!(telling.contains("train.<wbr>seed") && !telling.contains("method.<wbr>beta"), "{both}");
+    assert!(telling.contains("<h2>Results</h2>") && defaults.contains("method.<wbr>packing"), "{both}");
+}
