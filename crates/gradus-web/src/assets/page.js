@@ -17,6 +17,11 @@ document.addEventListener("keydown", (event) => {
   event.target.form.requestSubmit();
 });
 
+// An invalid field in a closed section would silently prevent sending the form. The event does not bubble.
+document.addEventListener("invalid", (event) => {
+  for (let at = event.target.closest("details"); at; at = at.parentElement.closest("details")) at.open = true;
+}, true);
+
 /** Shows a status message and announces it to screen readers. */
 function say(text) {
   const status = document.getElementById("status");

@@ -16,7 +16,8 @@ pub fn begin(browser: &mut Browser, server: &Server, choices: &[(&str, &str)]) {
         };
         browser.eval(&set);
     }
-    browser.eval("window.isLeft = true");
+    // The first message follows in the conversation.
+    browser.eval("document.getElementById('first').required = false; window.isLeft = true");
     browser.click("form[action='/chat'] button.main");
     browser.loaded();
 }
