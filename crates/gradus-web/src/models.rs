@@ -285,7 +285,7 @@ impl Models {
             Some(base) => self.own().into_iter().find(|found| found.name == *base)?.path,
             None => found.path.clone(),
         };
-        ModelShape::of(&ModelDir::open(&model_of(&path).ok()?).ok()?).ok()?.max_positions
+        positions_at(&path)
     }
 
     /// Returns the format in which a language model of `all` reads conversations, without loading the model. `None` if its files cannot be
@@ -445,6 +445,11 @@ where
     };
     all.push((name.to_owned(), Arc::clone(&actor)));
     Ok(actor)
+}
+
+/// Returns the maximum number of tokens of a prompt and its completion for the model or run in `path`, if there is a limit.
+pub fn positions_at(path: &Path) -> Option<usize> {
+    ModelShape::of(&ModelDir::open(&model_of(path).ok()?).ok()?).ok()?.max_positions
 }
 
 /// Returns whether the directory of a tokenizer has a chat template.

@@ -66,6 +66,13 @@ fn what_was_shown_is_what_begins_and_only_once() {
         form.contains("tea.jsonl") && form.contains("qwen3-reward") && form.contains("name=\"group-size\""),
         "{form}"
     );
+    // The model has 192 positions, so the usual 512 new tokens have no room.
+    assert!(form.contains("name=\"max-new-tokens\" value=\"96\""), "{form}");
+    // A bad name does not hide another mistake. The messages are next to their fields.
+    let wrong = [&FORM[..], &[("name", "a/b"), ("learning-rate", "fast")]].concat();
+    let page = visitor.form("/runs/new", &wrong).body;
+    assert!(page.contains("id=\"problem-name\"") && page.contains("id=\"problem-learning-rate\""), "{page}");
+    assert!(page.contains("<a href=\"#name\">Name of the run</a>"), "{page}");
     let filled = [&FORM[..], &[("name", "first"), ("group-size", "4"), ("max-steps", "3")]].concat();
     let page = visitor.form("/runs/new", &filled).body;
     assert!(page.contains("4.0 MB") && page.contains("--group-size 4") && page.contains("Start first"), "{page}");
@@ -140,7 +147,7 @@ fn no_page_names_a_path_a_command_or_a_key_that_is_not_offered() {
         form.push((name, value));
         let answer = visitor.form("/runs/new", &form);
         assert!(
-            answer.status == 200 && answer.body.contains("The run did not start"),
+            answer.status == 200 && answer.body.contains("The run cannot be planned yet"),
             "{name}={value}: {}",
             answer.body
         );
