@@ -38,7 +38,7 @@ pub type Listed = (Project, Option<(usize, usize)>);
 
 /// Renders the option that points a command at the served folder. `folder` is quoted for shells.
 fn option_of(folder: &str) -> Html {
-    html![" --folder " (folder)]
+    html![" --folder "(folder)]
 }
 
 /// Content of the owner's forms.
@@ -72,7 +72,7 @@ pub fn list(
         ],
     };
     let body = html![
-        (who) "<h2>Projects</h2>\n<div id=\"projects\">\n" (begun_list(pending)) (project_list(person, projects, folder)) "</div>\n"
+        (who) "<h2>Projects</h2>\n<div data-refreshed>\n" (begun_list(pending)) (project_list(person, projects, folder)) "</div>\n"
         (form.map(|form| make(&csrf, form)))
     ];
     let going = pending.iter().any(|project| project.state == ProcessState::Running);
@@ -541,12 +541,10 @@ pub fn results(
         let one = |ending: &&str| html!["<a href=\"" (path(project, &format!("{}.{ending}", form.name()))) "\" download>" (*ending) "</a> "];
         ["jsonl", "json", "csv", "parquet", "arrow"].iter().map(one).collect()
     };
-    let row = |form: &Form| {
-        html!["<tr><td>" (form.name()) "</td><td>" (form.about()) "</td><td>" (links(form)) "</td></tr>\n"]
-    };
-    let download = owner.as_ref().map(|owner| {
-        table("Download", &["Rows", "Content", "File"], owner.forms.iter().map(row).collect())
-    });
+    let row = |form: &Form| html!["<tr><td>" (form.name()) "</td><td>" (form.about()) "</td><td>" (links(form)) "</td></tr>\n"];
+    let download = owner
+        .as_ref()
+        .map(|owner| table("Download", &["Rows", "Content", "File"], owner.forms.iter().map(row).collect()));
     let train = owner.map(|owner| owner.train);
     let decide = match waiting {
         0 => Html::new(),

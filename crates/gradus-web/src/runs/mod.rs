@@ -24,6 +24,7 @@ use axum::response::{IntoResponse, Redirect};
 use axum::routing::{get, post};
 use axum::{Extension, Form, Router};
 use gradus::comparison::{Comparison, Entry as Policy, WinRates};
+use gradus::html;
 use gradus::runs::{
     Entry, Labels, Series, Settings, Snapshot, differences, history, last_warnings, metric_keys, series, snapshots,
 };
@@ -86,7 +87,10 @@ async fn all(
     let bare = app.training.without_directory();
     let empty = training::offer_demo(&app, &session);
     let body = list::list(&entries, number, &known, &params, app.training.is_allowed().then_some(&bare), empty);
-    Ok(Page { title: "Runs", section: Section::Runs, scripts: &[], styles: &[], body }.framed(&session).into_response())
+    // The page is refreshed only until the first run of a demonstration appears, so that it does not change under a selection.
+    let scripts = if number == 0 { training::demo_scripts(&app) } else { &[] };
+    let body = html!["<div data-refreshed>\n" (body) "</div>\n"];
+    Ok(Page { title: "Runs", section: Section::Runs, scripts, styles: &[], body }.framed(&session).into_response())
 }
 
 /// Renders one run, or a comparison of several.

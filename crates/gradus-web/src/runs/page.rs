@@ -35,7 +35,7 @@ pub fn figure(entry: &Entry) -> Html {
     let worse = figure
         .never_beat_start()
         .then(|| html![" <strong class=\"bad\">" (word) " than its start, " (short(figure.best)) "</strong>"]);
-    html![(figure.key) " " (short(figure.last)) (worse)]
+    html![(breakable(&figure.key)) " " (short(figure.last)) (worse)]
 }
 
 /// Formats a number with significant digits.

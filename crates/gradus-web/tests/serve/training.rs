@@ -321,10 +321,19 @@ fn an_empty_folder_offers_the_demonstration() {
         recorder.requests(),
         [format!("demo {}", folder.path().canonicalize().expect("a path").join("demo").display())]
     );
-    assert!(visitor.get("/").body.contains("The demonstration is running"));
+    for path in ["/", "/runs"] {
+        let page = visitor.get(path).body;
+        assert!(
+            page.contains("The demonstration is running") && page.contains("<a href=\"/runs\">Runs</a>."),
+            "{page}"
+        );
+        assert!(page.contains("data-going") && page.contains("/assets/making.js"), "{page}");
+    }
     assert_eq!(visitor.form("/runs/demo", &[]).status, 422, "it is running");
     recorder.end();
-    assert!(visitor.get("/").body.contains("&lt;b&gt;no&lt;/b&gt; tea"), "what it said is shown, and not obeyed");
+    let page = visitor.get("/").body;
+    assert!(page.contains("&lt;b&gt;no&lt;/b&gt; tea"), "what it said is shown, and not obeyed: {page}");
+    assert!(!page.contains("/assets/making.js"), "{page}");
     // Without `--allow-training`, the page shows only the command.
     let other = tempfile::tempdir().expect("a folder");
     let server = Server::over(other.path());
@@ -341,7 +350,14 @@ fn error_pages_lead_on() {
     for path in ["/nowhere", "/runs/show?run=nothing", "/chat/9"] {
         let page = server.get(path);
         assert!(page.status == 404 && page.body.contains("href=\"/runs\""), "{path}: {}", page.body);
+        assert!(page.body.contains("<h1>Not found</h1>") && page.body.contains("data-back"), "{path}: {}", page.body);
     }
+    // The hint has a paragraph of its own.
+    let folder = full();
+    let server = Server::over(folder.path());
+    let page = server.get("/runs/completions?run=old");
+    assert!(page.status == 422 && page.body.contains("<h1>This did not work</h1>\n<p data-why>"), "{}", page.body);
+    assert!(page.body.contains("</p>\n<p class=\"soft\" data-why>only online methods"), "{}", page.body);
 }
 
 #[test]
