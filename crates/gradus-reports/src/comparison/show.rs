@@ -58,22 +58,22 @@ impl Comparison {
         }
     }
 
-    /// Returns the cells of the table: a row of headings, then one row per policy.
-    pub fn rows(&self) -> Vec<Vec<String>> {
-        let columns = self.columns();
-        let headings = columns.iter().map(|column| column.1.clone());
-        let headings: Vec<String> = std::iter::once("method".to_owned()).chain(headings).collect();
-        let row = |entry: &Entry| -> Vec<String> {
-            let cells = columns.iter().map(|column| self.cell(entry, &column.0));
-            std::iter::once(entry.name.clone()).chain(cells).collect()
-        };
-        std::iter::once(headings).chain(self.entries.iter().map(row)).collect()
-    }
-
     /// Returns the table alone, with aligned columns, for terminals and Markdown. It has one row per policy, or one row per measurement if
     /// it would be too wide otherwise.
     pub fn table(&self) -> String {
-        let mut rows = self.rows();
+        let columns = self.columns();
+        let mut rows = vec![
+            std::iter::once("method".to_owned())
+                .chain(columns.iter().map(|column| column.1.to_owned()))
+                .collect::<Vec<_>>(),
+        ];
+        for entry in &self.entries {
+            rows.push(
+                std::iter::once(entry.name.clone())
+                    .chain(columns.iter().map(|column| self.cell(entry, &column.0)))
+                    .collect(),
+            );
+        }
         let widths_of = |rows: &[Vec<String>]| -> Vec<usize> {
             let width = |index: usize| rows.iter().map(|row| row[index].chars().count()).max().unwrap_or(0);
             (0..rows[0].len()).map(width).collect()
@@ -200,6 +200,18 @@ impl Comparison {
 }
 
 impl Comparison {
+    /// Returns the cells of the table: a row of headings, then one row per policy.
+    pub fn rows(&self) -> Vec<Vec<String>> {
+        let columns = self.columns();
+        let headings = columns.iter().map(|column| column.1.clone());
+        let headings: Vec<String> = std::iter::once("method".to_owned()).chain(headings).collect();
+        let row = |entry: &Entry| -> Vec<String> {
+            let cells = columns.iter().map(|column| self.cell(entry, &column.0));
+            std::iter::once(entry.name.clone()).chain(cells).collect()
+        };
+        std::iter::once(headings).chain(self.entries.iter().map(row)).collect()
+    }
+
     /// All remarks, once each. If a remark does not apply to all policies, it begins with the names of those to which it applies.
     pub fn remarks(&self) -> Vec<String> {
         let mut seen: Vec<&String> = Vec::new();
