@@ -9,6 +9,7 @@ use gradus::runs::{Entry, Status, short_model};
 
 use super::page::{address, age, badge, figure, problems};
 use super::query_params::{QueryParams, first};
+use crate::components::with_code;
 use crate::query::percent;
 use crate::training::ProcessState;
 
@@ -153,7 +154,7 @@ fn why(entry: &Entry) -> Option<Html> {
         Status::Failed => entry.reason.clone(),
         Status::Running | Status::Finished | Status::Interrupted => None,
     };
-    reason.map(|reason| html!["<span class=\"why small soft\">" (reason) "</span>"])
+    reason.map(|reason| html!["<span class=\"why small soft\">" (with_code(&reason)) "</span>"])
 }
 
 /// Returns the address of the list with some parameters changed.

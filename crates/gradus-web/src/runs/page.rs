@@ -7,7 +7,7 @@ use gradus::plots::colors;
 use gradus::run::RunDir;
 use gradus::runs::{Difference, Entry, Key, Settings, Status};
 
-use crate::components::breakable;
+use crate::components::{breakable, with_code};
 use crate::page::csrf;
 use crate::query::percent;
 use crate::store::now;
@@ -91,7 +91,7 @@ pub fn problems(entry: &Entry) -> impl Iterator<Item = String> {
 
 /// Renders the most important messages: why the run cannot be read, that it never got better than its start, and its warnings.
 fn alerts(entry: &Entry, warnings: &[String]) -> Html {
-    let item = |text: String| html!["<li>" (text) "</li>\n"];
+    let item = |text: String| html!["<li>" (with_code(&text)) "</li>\n"];
     let broken = (!entry.problems.is_empty()).then(|| {
         html![
             "<p><strong>Files of this run cannot be read.</strong></p>\n<ul>" (problems(entry).map(item).collect::<Vec<_>>()) "</ul>\n"
