@@ -48,7 +48,7 @@ pub struct ProjectForm<'a> {
 }
 
 /// Renders all projects and the signed-in person. `pending` are projects whose answers are still being generated. `folder` is the served
-/// folder, quoted for shells.
+/// folder, quoted for shells. `refused` is the name of a person whose token was wrong.
 pub fn list(
     session: &Session,
     person: Option<&Person>,
@@ -56,17 +56,21 @@ pub fn list(
     pending: &[PendingProject],
     form: Option<&ProjectForm<'_>>,
     folder: &str,
+    refused: Option<&str>,
 ) -> Body<String> {
     let csrf = csrf(session);
+    let marks = refused.map(|_| html![" aria-invalid=\"true\" aria-describedby=\"refused\""]);
+    let message = refused
+        .map(|_| html!["<p class=\"bad\" id=\"refused\" role=\"alert\">The name and the token do not match.</p>\n"]);
     let who = match person {
         Some(person) => html![
             "<form method=\"post\" action=\"/annotate/leave\" class=\"row\">" (csrf) "<p class=\"soft\">Signed in as <strong>" (person.name) "</strong> <span class=\"badge\">"
             (person.role.name()) "</span></p>\n<button type=\"submit\">Sign out</button></form>\n"
         ],
         None => html![
-            "<form method=\"post\" action=\"/annotate/enter\" class=\"fields card-form\">\n<h2>Sign in</h2>\n" (csrf)
-            "<div><label for=\"name\">Name</label><input id=\"name\" name=\"name\" autocomplete=\"username\" required></div>\n"
-            "<div><label for=\"token\">Token</label><input id=\"token\" name=\"token\" type=\"password\" autocomplete=\"current-password\" required></div>\n"
+            "<form method=\"post\" action=\"/annotate/enter\" class=\"fields card-form\">\n<h2>Sign in</h2>\n" (csrf) (message)
+            "<div><label for=\"name\">Name</label><input id=\"name\" name=\"name\" value=\"" (refused) "\" autocomplete=\"username\" required></div>\n"
+            "<div><label for=\"token\">Token</label><input id=\"token\" name=\"token\" type=\"password\" autocomplete=\"current-password\"" (marks) " required></div>\n"
             "<button type=\"submit\" class=\"main\">Sign in</button>\n"
             "<p class=\"small soft\">The owner of the project gives you a token. On this machine, <code>gradus annotate invite NAME --role owner" (option_of(folder)) "</code> prints one.</p>\n</form>\n"
         ],

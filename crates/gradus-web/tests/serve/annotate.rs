@@ -565,6 +565,10 @@ fn an_owner_makes_a_project_and_invites_people_in_the_browser() {
     assert!(page.contains(&format!("--labels comparison{own}")), "{page}");
     let page = Visitor::of(&server).get("/annotate").body;
     assert!(page.contains(&format!("invite NAME --role owner{own}")), "{page}");
+    // A wrong token is reported in the form, which keeps the name.
+    let refused = Visitor::of(&server).form("/annotate/enter", &[("name", "ada"), ("token", "x")]);
+    assert!(refused.status == 403 && refused.body.contains("do not match.</p>"), "{}", refused.body);
+    assert!(refused.body.contains("name=\"name\" value=\"ada\"") && refused.body.contains("aria-invalid"));
     let form = |name: &'static str, data: &'static str, labels: &'static str, annotators: &'static str| {
         vec![("name", name), ("data", data), ("labels", labels), ("annotators", annotators)]
     };
