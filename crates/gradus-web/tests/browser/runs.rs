@@ -335,7 +335,8 @@ fn values_of_the_start_are_not_shown_as_current() {
     let folder = tempfile::tempdir().expect("a folder");
     run(folder.path(), "tea", "grpo", 2.0, "1e-5");
     let start = json!({ "step": 0, "eval_reward": 0.25, "eval_kl": 0.0, "eval_loss": 3.0 });
-    let row = |step: usize| json!({ "step": step, "reward": 1234.0 * step as f64, "loss": 1.0, "num_tokens": 100 * step });
+    let row =
+        |step: usize| json!({ "step": step, "reward": 1234.0 * step as f64, "loss": 1.0, "num_tokens": 100 * step });
     let rows: String = std::iter::once(start).chain((1..=5).map(row)).map(|row| format!("{row}\n")).collect();
     fs::write(folder.path().join("tea/metrics.jsonl"), rows).expect("written");
     let server = Server::over(folder.path());
@@ -370,7 +371,8 @@ fn logarithmic_scales_have_round_ticks() {
     ] {
         browser.go(&format!("http://{}/runs/show?run=tea&log=1&metric={metric}", server.host()));
         browser.wait("document.querySelector('#plot svg')");
-        let ticks = browser.eval("[...document.querySelectorAll('#plot .tick[text-anchor=end]')].map(e => e.textContent)");
+        let ticks =
+            browser.eval("[...document.querySelectorAll('#plot .tick[text-anchor=end]')].map(e => e.textContent)");
         assert_eq!(ticks, expected, "{metric}");
     }
 }
