@@ -200,6 +200,18 @@ impl Comparison {
 }
 
 impl Comparison {
+    /// Returns the cells of the table: a row of headings, then one row per policy.
+    pub fn rows(&self) -> Vec<Vec<String>> {
+        let columns = self.columns();
+        let headings = columns.iter().map(|column| column.1.clone());
+        let headings: Vec<String> = std::iter::once("method".to_owned()).chain(headings).collect();
+        let row = |entry: &Entry| -> Vec<String> {
+            let cells = columns.iter().map(|column| self.cell(entry, &column.0));
+            std::iter::once(entry.name.clone()).chain(cells).collect()
+        };
+        std::iter::once(headings).chain(self.entries.iter().map(row)).collect()
+    }
+
     /// All remarks, once each. If a remark does not apply to all policies, it begins with the names of those to which it applies.
     pub fn remarks(&self) -> Vec<String> {
         let mut seen: Vec<&String> = Vec::new();
