@@ -118,7 +118,7 @@ pub fn run(args: ChatArgs, out: &Output) -> anyhow::Result<()> {
 
 fn open(args: ChatArgs, out: &Output) -> anyhow::Result<Session> {
     let weights = args.weights.unwrap_or(args.compute.into());
-    let speaker = |model: &str, adapter: Option<String>| {
+    let open = |model: &str, adapter: Option<String>| {
         fetch(model, out)?;
         let options = ChatOptions {
             model: model.to_owned(),
@@ -130,9 +130,9 @@ fn open(args: ChatArgs, out: &Output) -> anyhow::Result<Session> {
         };
         Ok::<_, anyhow::Error>(ChatModel::open(&options)?)
     };
-    let mut models = vec![(args.model.as_str(), speaker(&args.model, args.adapter.clone())?)];
+    let mut models = vec![(args.model.as_str(), open(&args.model, args.adapter.clone())?)];
     if let Some(other) = &args.versus {
-        models.push((other.as_str(), speaker(other, args.versus_adapter.clone())?));
+        models.push((other.as_str(), open(other, args.versus_adapter.clone())?));
     }
     if args.format.is_none() {
         let formats: Vec<(&str, ChatFormat)> = models.iter().map(|(name, found)| (*name, found.format())).collect();
