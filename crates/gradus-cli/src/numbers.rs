@@ -213,11 +213,7 @@ pub fn now() -> u64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Returns the last informative part of a model's path. Runs store their models in `model/` and `best/`, which are skipped.
-pub fn short_model(model: &str) -> &str {
-    let parts = || model.split(['/', '\\']).filter(|part| !matches!(*part, "" | "." | ".."));
-    parts().rfind(|part| !matches!(*part, "model" | "best")).or_else(|| parts().next_back()).unwrap_or(model)
-}
+pub use gradus::runs::short_model;
 
 #[cfg(test)]
 mod tests {

@@ -52,12 +52,12 @@ pub fn seconds(seconds: f64) -> String {
     }
 }
 
-/// Formats bytes in a suitable unit: `4.12 GB`, `310 MB`; a dash for 0.
+/// Formats bytes in a suitable unit: `4.12 GB`, `310 MB`, `1.8 MB`; a dash for 0.
 pub fn bytes(bytes: u64) -> String {
     match bytes {
         0 => "–".into(),
-        1..1_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
-        1_000_000..1_000_000_000 => format!("{:.0} MB", bytes as f64 / 1e6),
+        1..9_950_000 => format!("{:.1} MB", bytes as f64 / 1e6),
+        9_950_000..1_000_000_000 => format!("{:.0} MB", bytes as f64 / 1e6),
         _ => format!("{:.2} GB", bytes as f64 / 1e9),
     }
 }
@@ -124,6 +124,8 @@ mod tests {
             ["25 µs", "35.1 ms", "200 ms", "1.24 s"]
         );
         assert_eq!([bytes(0), bytes(310_400_000), bytes(4_124_000_000)], ["–", "310 MB", "4.12 GB"]);
+        assert_eq!([bytes(40_000), bytes(1_760_000), bytes(9_949_999)], ["0.0 MB", "1.8 MB", "9.9 MB"]);
+        assert_eq!(bytes(9_950_000), "10 MB");
         assert_eq!([count(97.4), count(5234.0), count(124_439_808.0)], ["97", "5.23 k", "124.4 M"]);
     }
 }

@@ -43,7 +43,7 @@ impl Activated {
     pub fn tensor_between(self, operands: Operands) -> Tensor<2> {
         #[cfg(feature = "gpu")]
         {
-            use crate::gpu::{GpuOp, activation::Between};
+            use crate::gpu::GpuOp;
             let op = Between(self.activation(), operands);
             let (device, dtype) = self.place();
             if crate::fused::gpu(&device).is_some_and(|gpu| op.supports(&gpu, dtype)) {
@@ -139,6 +139,11 @@ impl Activation {
         }
     }
 }
+
+/// An activation between the products that the operands describe, on a GPU.
+#[cfg(feature = "gpu")]
+#[derive(Debug)]
+pub(crate) struct Between(pub(crate) Activation, pub(crate) Operands);
 
 #[derive(Debug)]
 pub(crate) struct LinearOfActivation {

@@ -10,13 +10,14 @@ use gradus::html::Html;
 use gradus::runs::{Entry, Status};
 
 use crate::app::App;
+use crate::components::breakable;
 use crate::models::{Kind, ModelEntry};
 use crate::page::{Page, Section};
 use crate::page_error::PageResult;
 use crate::runs::{address, badge, blocking, figure};
 use crate::store::projects::{AnnotationState, Project};
 use crate::store::sessions::Session;
-use crate::training::offer_demo;
+use crate::training::{demo_scripts, offer_demo};
 
 /// Number of listed runs.
 const RUNS: usize = 5;
@@ -37,11 +38,11 @@ pub async fn show(State(app): State<Arc<App>>, Extension(session): Extension<Ses
         found.iter().find(|found| found.kind == Kind::Language).map(|found| example(app.guard.port, &found.name));
     let body = html![
         "<p class=\"lead\">Folder <code>" (app.folder.to_string_lossy().as_ref()) "</code></p>\n"
-        (ways(&app, &found, &open)) (running(&entries)) "<div class=\"two whole\">\n<section>" (recent(&app, &session, &entries)) "</section>\n<section>" (models(&found)) "</section></div>\n" (example)
+        (ways(&app, &found, &open)) "<div data-refreshed>\n" (running(&app, &entries)) "<div class=\"two whole\">\n<section>" (recent(&app, &session, &entries)) "</section>\n<section>" (models(&found))
+        "</section></div>\n</div>\n" (example)
     ];
-    Ok(Page { title: "Overview", section: Section::Home, scripts: &[], styles: &[], body }
-        .framed(&session)
-        .into_response())
+    let scripts = demo_scripts(&app);
+    Ok(Page { title: "Overview", section: Section::Home, scripts, styles: &[], body }.framed(&session).into_response())
 }
 
 /// Renders the three entry points.
@@ -80,10 +81,13 @@ fn ways(app: &App, found: &[ModelEntry], projects: &[(Project, usize)]) -> Html 
     ]
 }
 
-/// Renders the running runs with their progress.
-fn running(entries: &[Entry]) -> Html {
+/// Renders the running runs with their progress, and the demonstration if it runs.
+fn running(app: &App, entries: &[Entry]) -> Html {
+    // Without runs, the note is where they will be.
+    let is_demo = !entries.is_empty() && !demo_scripts(app).is_empty();
+    let demo = is_demo.then(|| html!["<li data-going>The demonstration is running.</li>\n"]);
     let running: Vec<&Entry> = entries.iter().filter(|entry| entry.state == Status::Running).collect();
-    if running.is_empty() {
+    if running.is_empty() && demo.is_none() {
         return Html::new();
     }
     let row = |entry: &&Entry| {
@@ -96,7 +100,7 @@ fn running(entries: &[Entry]) -> Html {
             "</span> " (progress) "</li>\n"
         ]
     };
-    html!["<h2>Running now</h2>\n<ul class=\"list\">\n" (running.iter().map(row).collect::<Vec<_>>()) "</ul>\n"]
+    html!["<h2>Running now</h2>\n<ul class=\"list\">\n" (demo) (running.iter().map(row).collect::<Vec<_>>()) "</ul>\n"]
 }
 
 /// Renders the newest runs.
@@ -106,7 +110,7 @@ fn recent(app: &App, session: &Session, entries: &[Entry]) -> Html {
     }
     let row = |entry: &Entry| {
         html![
-            "<tr><td><a href=\"" (address("show", &entry.name)) "\">" (entry.name) "</a></td><td>" (entry.method) "</td><td>" (badge(entry))
+            "<tr><td><a href=\"" (address("show", &entry.name)) "\">" (breakable(&entry.name)) "</a></td><td>" (entry.method) "</td><td>" (badge(entry))
             "</td><td>" (figure(entry)) "</td></tr>\n"
         ]
     };

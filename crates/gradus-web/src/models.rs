@@ -8,12 +8,13 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGua
 
 use gradus::config::RunConfig;
 use gradus::device::DeviceChoice;
-use gradus::inference::{ChatJudge, ChatOptions, SegmentsJudge, Session, model_of};
+use gradus::inference::{ChatFormat, ChatJudge, ChatOptions, SegmentsJudge, Session, model_of};
 use gradus::model::{ModelDir, ModelShape, Precision, Scope, Task, WeightFormat};
 use gradus::pretrained::{Pretrained, TextFiles};
 use gradus::reward::fine_grained::SegmentConfig;
 use gradus::runs::is_run;
 use gradus::{Error, Result};
+use serde_json::Value;
 use tokio::sync::Mutex as AsyncMutex;
 
 use crate::actor::{Actor, Work};
@@ -284,7 +285,26 @@ impl Models {
             Some(base) => self.own().into_iter().find(|found| found.name == *base)?.path,
             None => found.path.clone(),
         };
-        ModelShape::of(&ModelDir::open(&model_of(&path).ok()?).ok()?).ok()?.max_positions
+        positions_at(&path)
+    }
+
+    /// Returns the format in which a language model of `all` reads conversations, without loading the model. `None` if its files cannot be
+    /// read.
+    pub fn format(&self, all: &[ModelEntry], name: &str) -> Option<ChatFormat> {
+        // An adapter has the files of its base model.
+        let name = self.base_of(name).unwrap_or_else(|| name.to_owned());
+        let text = self.text_of(&name);
+        if text.chat_template.is_some() {
+            return Some(ChatFormat::Template);
+        }
+        let found = all.iter().find(|found| found.kind == Kind::Language && found.name == name)?;
+        let dir = ModelDir::open(&model_of(&found.path).ok()?).ok()?;
+        let tokenizer = text.tokenizer.map(PathBuf::from).filter(|path| path.is_dir());
+        Some(match tokenizer.as_deref().unwrap_or(dir.tokenizer_dir()) {
+            path if has_template(path) => ChatFormat::Template,
+            _ if dir.has_encoder().ok()? => ChatFormat::Plain,
+            _ => ChatFormat::Hh,
+        })
     }
 
     fn note(&self, queue: &Arc<Actor<ModelQueue>>) {
@@ -425,6 +445,25 @@ where
     };
     all.push((name.to_owned(), Arc::clone(&actor)));
     Ok(actor)
+}
+
+/// Returns the maximum number of tokens of a prompt and its completion for the model or run in `path`, if there is a limit.
+pub fn positions_at(path: &Path) -> Option<usize> {
+    ModelShape::of(&ModelDir::open(&model_of(path).ok()?).ok()?).ok()?.max_positions
+}
+
+/// Returns whether the directory of a tokenizer has a chat template.
+fn has_template(path: &Path) -> bool {
+    if path.join("chat_template.jinja").is_file() {
+        return true;
+    }
+    let config = std::fs::read(path.join("tokenizer_config.json")).unwrap_or_default();
+    let config: Value = serde_json::from_slice(&config).unwrap_or_default();
+    match &config["chat_template"] {
+        Value::String(_) => true,
+        Value::Array(list) => list.iter().any(|entry| entry["name"] == "default"),
+        _ => false,
+    }
 }
 
 /// Returns the purpose of a model. `None` if it neither generates nor scores answers.

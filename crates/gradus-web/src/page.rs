@@ -5,6 +5,7 @@ use axum::response::Html as Body;
 use gradus::html;
 use gradus::html::Html;
 
+use crate::components::with_code;
 use crate::store::sessions::Session;
 
 /// Main sections, linked at the top of every page.
@@ -75,9 +76,14 @@ fn head(section: Option<Section>) -> Html {
     ]
 }
 
-/// Renders an error page.
-pub fn failed(status: StatusCode, why: &str) -> Body<String> {
-    error(status, why, head(None), html!["<p class=\"soft\"><a href=\"/\">Overview</a></p>\n"])
+/// Renders an error page with a hint, if there is one, and a link back.
+pub fn failed(status: StatusCode, why: &str, hint: Option<&str>) -> Body<String> {
+    let hint = hint.map(|hint| html!["<p class=\"soft\" data-why>" (with_code(hint)) "</p>\n"]);
+    let after = html![
+        (hint) "<p class=\"row\"><a class=\"button\" href=\"/\" data-back hidden>Back</a> <a href=\"/\">Overview</a></p>\n"
+        "<script src=\"/assets/page.js\" defer></script>\n"
+    ];
+    error(status, why, head(None), after)
 }
 
 /// Renders an error page for a request that was not admitted. It has no session, so there are no links.
@@ -85,14 +91,25 @@ pub fn bare(status: StatusCode, why: &str) -> Body<String> {
     error(status, why, Html::new(), Html::new())
 }
 
+/// Returns the heading of an error page.
+fn heading(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::NOT_FOUND => "Not found",
+        StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED => "Not allowed",
+        StatusCode::PAYLOAD_TOO_LARGE => "Too large",
+        StatusCode::SERVICE_UNAVAILABLE => "Not possible at the moment",
+        _ => "This did not work",
+    }
+}
+
 fn error(status: StatusCode, why: &str, head: Html, after: Html) -> Body<String> {
     let page = html![
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
         "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
         "<meta name=\"color-scheme\" content=\"light dark\">\n"
-        "<title>" (status.as_str()) " · gradus</title>\n<link rel=\"icon\" href=\"data:,\">\n"
+        "<title>" (heading(status)) " · gradus</title>\n<link rel=\"icon\" href=\"data:,\">\n"
         "<link rel=\"stylesheet\" href=\"/assets/style.css\">\n</head>\n<body>\n" (head) "<main id=\"main\">\n<h1>"
-        (status.canonical_reason().unwrap_or("Not possible")) "</h1>\n<p>" (why)
+        (heading(status)) "</h1>\n<p data-why>" (with_code(why))
         "</p>\n" (after) "</main>\n</body>\n</html>\n"
     ];
     Body(page.into_string())
@@ -100,5 +117,5 @@ fn error(status: StatusCode, why: &str, head: Html, after: Html) -> Body<String>
 
 /// Responds that there is no page at this address.
 pub async fn missing() -> (StatusCode, Body<String>) {
-    (StatusCode::NOT_FOUND, failed(StatusCode::NOT_FOUND, "There is no page at this address."))
+    (StatusCode::NOT_FOUND, failed(StatusCode::NOT_FOUND, "There is no page at this address.", None))
 }

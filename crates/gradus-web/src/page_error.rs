@@ -7,9 +7,9 @@ use serde::de::DeserializeOwned;
 
 use crate::page::failed;
 
-/// Error of a page handler, with its status and message.
+/// Error of a page handler, with its status, its message, and what to do about it.
 #[derive(Debug)]
-pub struct PageError(StatusCode, String);
+pub struct PageError(StatusCode, String, Option<String>);
 
 /// Result of a page handler.
 pub type PageResult = Result<Response, PageError>;
@@ -17,17 +17,17 @@ pub type PageResult = Result<Response, PageError>;
 impl PageError {
     /// The request is invalid.
     pub fn request(why: &str) -> Self {
-        Self(StatusCode::BAD_REQUEST, why.to_owned())
+        Self(StatusCode::BAD_REQUEST, why.to_owned(), None)
     }
 
     /// The requested object does not exist.
     pub fn missing(why: &str) -> Self {
-        Self(StatusCode::NOT_FOUND, why.to_owned())
+        Self(StatusCode::NOT_FOUND, why.to_owned(), None)
     }
 
     /// The user lacks the permission.
     pub fn forbidden(why: &str) -> Self {
-        Self(StatusCode::FORBIDDEN, why.to_owned())
+        Self(StatusCode::FORBIDDEN, why.to_owned(), None)
     }
 }
 
@@ -36,17 +36,16 @@ const AGAIN: &str = "2";
 
 impl From<gradus::Error> for PageError {
     fn from(error: gradus::Error) -> Self {
-        let hint = error.hint().map_or(String::new(), |hint| format!(" ({hint})"));
         // A temporary condition is not the client's mistake.
         let status = if error.passes() { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::UNPROCESSABLE_ENTITY };
-        Self(status, format!("{error}{hint}"))
+        Self(status, error.to_string(), error.hint().map(str::to_owned))
     }
 }
 
 impl IntoResponse for PageError {
     fn into_response(self) -> Response {
-        let Self(status, why) = self;
-        let page = failed(status, &why);
+        let Self(status, why, hint) = self;
+        let page = failed(status, &why, hint.as_deref());
         match status {
             StatusCode::SERVICE_UNAVAILABLE => (status, [(header::RETRY_AFTER, AGAIN)], page).into_response(),
             _ => (status, page).into_response(),

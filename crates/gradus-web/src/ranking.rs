@@ -24,26 +24,25 @@ fn bar(versus: &Versus) -> Html {
     ]
 }
 
-/// Renders the pairwise comparisons of models.
-pub fn comparisons(all: &[Versus]) -> Html {
+/// Renders the pairwise comparisons of models. `dependence` says which votes depend on each other.
+pub fn comparisons(all: &[Versus], dependence: &'static str) -> Html {
     if all.is_empty() {
         return Html::new();
     }
     let row = |of: &Versus| {
         html![
-            "<tr><td>" (of.one) "</td><td>" (of.other) "</td><td class=\"number\">" (of.votes) "</td><td>" (bar(of)) "</td><td class=\"number\">"
+            "<tr><td>" (of.one) "</td><td>" (of.other) "</td><td class=\"number\">" (of.votes) "</td><td class=\"bars\">" (bar(of)) "</td><td class=\"number\">"
             (percent(&of.win)) "</td><td class=\"number\">" (percent(&of.tie)) "</td><td class=\"number\">" (percent(&of.loss)) "</td></tr>\n"
         ]
     };
     let heads = html![
-        "<th scope=\"col\">Model</th><th scope=\"col\">Against</th><th scope=\"col\" class=\"number\">Votes</th><td></td>"
+        "<th scope=\"col\">Model</th><th scope=\"col\">Against</th><th scope=\"col\" class=\"number\">Votes</th><td class=\"bars\"></td>"
         "<th scope=\"col\" class=\"number\">Wins</th><th scope=\"col\" class=\"number\">Ties</th><th scope=\"col\" class=\"number\">Losses</th>"
     ];
     html![
-        "<h2>Comparisons</h2>\n<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Comparisons\"><table>\n<thead><tr>" (heads)
+        "<h2>Comparisons</h2>\n<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Comparisons\"><table class=\"versus\">\n<thead><tr>" (heads)
         "</tr></thead>\n<tbody>\n" (all.iter().map(row).collect::<Vec<_>>()) "</tbody>\n</table></div>\n"
-        "<p class=\"small soft\">In brackets are 95 % intervals (Wilson). Each vote counts once. Votes on the same task depend on each other, "
-        "so with several people per task the true intervals are wider.</p>\n"
+        "<p class=\"small soft\">In brackets are 95 % intervals (Wilson). Each vote counts once. " (dependence) "</p>\n"
     ]
 }
 

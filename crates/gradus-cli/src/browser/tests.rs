@@ -136,7 +136,7 @@ fn a_small_screen_has_everything_that_matters() {
     assert_eq!(lines[0].trim_end(), " gradus runs · runs · 3 runs, 1 running");
     // The run started last comes first.
     assert_eq!(lines[1], "    run              figure │ ppo  ▶ running  #good  the odd one");
-    assert_eq!(lines[2], " ▶  ppo              0.5000 │ grpo · from sft · 5 MB · 1 min ago · on prompts.js");
+    assert_eq!(lines[2], " ▶  ppo              0.5000 │ grpo · from sft · 5.0 MB · 1 min ago · on prompts.");
     assert_eq!(
         &lines[3][..lines[3].find("  eval").expect("a figure")],
         " ✗  …t-that-failed   0.5000 │ step 30/40 ██████░░ 75 %"
@@ -284,11 +284,11 @@ fn actions_ask_before_they_act() {
         Some(Dialog::Confirm { question, .. }) => question.clone(),
         other => panic!("no question: {other:?}"),
     };
-    assert_eq!(question_of(&browser), "remove step 20 of ppo with 1 MB?");
+    assert_eq!(question_of(&browser), "remove step 20 of ppo with 1.0 MB?");
     assert_eq!(press(&mut browser, "y"), Some(Effect::RemoveCheckpoint { name: "ppo".into(), step: 20 }));
     assert_eq!(press(&mut browser, "nD"), None);
     let cost = "it is the newest: the run would resume from step 20";
-    assert_eq!(question_of(&browser), format!("remove step 30 of ppo with 1 MB? {cost}"));
+    assert_eq!(question_of(&browser), format!("remove step 30 of ppo with 1.0 MB? {cost}"));
     assert_eq!(press(&mut browser, "xnD"), None);
     assert_eq!(browser.notice.as_ref().map(|notice| &*notice.text), Some("only checkpoints can be removed one by one"));
     browser.entries[0].step = 40;

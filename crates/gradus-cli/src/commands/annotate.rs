@@ -13,6 +13,7 @@ use gradus_web::{
 };
 use serde_json::{Value, json};
 
+use super::cluster::quoted;
 use crate::output::Output;
 use crate::table::aligned;
 use crate::watch::{fetch, fetch_data};
@@ -261,7 +262,8 @@ pub fn run(args: AnnotateArgs, out: &Output) -> anyhow::Result<()> {
             drop(bar);
             out.result(&json!({ "project": new.name, "tasks": tasks }), || {
                 let many = if tasks == 1 { "" } else { "s" };
-                format!("`{}` has {tasks} task{many}; `gradus annotate invite NAME` invites people", new.name)
+                let invite = format!("gradus annotate invite NAME{}", folder_flag(folder));
+                format!("`{}` has {tasks} task{many}; `{invite}` invites people", new.name)
             })
         }
         Verb::Import(ImportArgs { name, from, data, labels, annotators }) => {
@@ -326,6 +328,11 @@ pub fn run(args: AnnotateArgs, out: &Output) -> anyhow::Result<()> {
             out.result(&value, || shown(&stats))
         }
     }
+}
+
+/// Returns the flag that selects `folder`, with a space before it. It is empty for the default.
+fn folder_flag(folder: &Path) -> String {
+    if folder == Path::new(".") { String::new() } else { format!(" --folder {}", quoted(folder)) }
 }
 
 fn number(number: &Number) -> String {

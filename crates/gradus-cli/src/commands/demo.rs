@@ -40,6 +40,13 @@ pub fn run(args: DemoArgs, out: &Output) -> anyhow::Result<()> {
         budget: if args.quick { Budget::Quick } else { Budget::Full },
         device: args.device,
     };
+    if let Some(results) = gradus::demo::finished(&options)? {
+        let shown = options.output_dir.display();
+        out.note(format_args!(
+            "`{shown}` already contains this demonstration: nothing to do (`--overwrite` makes it again)"
+        ));
+        return if out.is_json() { out.result(&results, String::new) } else { Ok(()) };
+    }
     let report = gradus::demo::run(&options, &mut Watcher::new(out)).map_err(|error| match error {
         gradus::Error::Interrupted => {
             anyhow::Error::new(error).context(NotResumed("interrupted; `--overwrite` starts it from the beginning"))

@@ -90,6 +90,11 @@ pub fn run(args: QuantizeArgs, out: &Output) -> anyhow::Result<()> {
     out.result(&report, || table(&report))
 }
 
+/// Formats a share of pairs. One pair of some hundred is visible in it.
+fn of_pairs(share: f64) -> String {
+    format!("{:.2} %", 100.0 * share)
+}
+
 fn table(report: &QuantizeReport) -> String {
     let (before, after) = (&report.before, &report.after);
     let row = |name: &str, cells: [String; 3]| [vec![name.to_owned()], cells.into()].concat();
@@ -122,10 +127,10 @@ fn table(report: &QuantizeReport) -> String {
     }
     if let Some(found) = &report.reward {
         fact("pairs", found.pairs.to_string());
-        fact("accuracy before", percent(found.accuracy_before));
-        fact("accuracy after", percent(found.accuracy_after));
-        fact("same preference", percent(found.agreement));
-        fact("correlation of rewards", found.correlation.map_or("–".into(), |r| format!("{r:.5}")));
+        fact("accuracy before", of_pairs(found.accuracy_before));
+        fact("accuracy after", of_pairs(found.accuracy_after));
+        fact("same preference", of_pairs(found.agreement));
+        fact("correlation of rewards", found.correlation.map_or("–".into(), |r| format!("{r:.6}")));
         fact("error of a reward", short(found.reward_error));
         fact("  maximum", short(found.largest_reward_error));
     }

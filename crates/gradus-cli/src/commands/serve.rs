@@ -110,7 +110,19 @@ impl RunStarter for OwnProgram {
         serde_json::from_slice(&output.stdout).map_err(|_| {
             let message = String::from_utf8_lossy(&output.stderr);
             let message = message.trim().trim_start_matches("error: ");
-            gradus::Error::input(if message.is_empty() { "the forecast failed without a message" } else { message })
+            let (message, hint) = match message.split_once("\nhint: ") {
+                Some((message, hint)) => (message, Some(hint)),
+                None => (message, None),
+            };
+            let error = gradus::Error::input(if message.is_empty() {
+                "the forecast failed without a message"
+            } else {
+                message
+            });
+            match hint {
+                Some(hint) => error.with_hint(hint),
+                None => error,
+            }
         })
     }
 

@@ -63,7 +63,13 @@ fn what_cannot_be_measured_is_refused_at_once() {
         &["bench", "--quiet", "--preset", "gpt2-tiny", "--length", "2000"],
         1,
         "error: sequences of 2000 tokens exceed the model's 1024 positions\n\
-         hint: lower the length, or the prompt's and the new tokens\n",
+         hint: lower `--length`\n",
+    );
+    test.fails(
+        &["bench", "--quiet", "--preset", "gpt2-tiny", "--prompt-tokens", "1000", "--new-tokens", "25"],
+        1,
+        "error: sequences of 1025 tokens exceed the model's 1024 positions\n\
+         hint: lower `--prompt-tokens` or `--new-tokens`\n",
     );
     assert_eq!(test.run(&["bench", "--preset", "gpt2", "--model", "."]).code, 2);
 }

@@ -119,11 +119,12 @@ fn runs_and_checkpoints_can_be_talked_to_and_reward_models_cannot() {
 #[test]
 fn a_model_without_a_template_says_which_form_it_takes_and_takes_one_by_name() {
     let test = CliTest::new();
-    let model = test.path().join("bare");
-    std::fs::create_dir(&model).expect("a directory");
-    for entry in std::fs::read_dir(fixture_model("gpt2")).expect("a fixture").flatten() {
-        if entry.file_name() != "chat_template.jinja" {
-            std::fs::copy(entry.path(), model.join(entry.file_name())).expect("copied");
+    for model in ["bare", "other"].map(|name| test.path().join(name)) {
+        std::fs::create_dir(&model).expect("a directory");
+        for entry in std::fs::read_dir(fixture_model("gpt2")).expect("a fixture").flatten() {
+            if entry.file_name() != "chat_template.jinja" {
+                std::fs::copy(entry.path(), model.join(entry.file_name())).expect("copied");
+            }
         }
     }
     let talk = |more: &[&str]| {
@@ -137,6 +138,10 @@ fn a_model_without_a_template_says_which_form_it_takes_and_takes_one_by_name() {
         output.contains("warning: `bare` has no chat template: it reads the conversation as `Human: …`"),
         "{output}"
     );
+    // Two models share one warning.
+    let output = talk(&["--versus", "other"]);
+    let both = "warning: `bare` and `other` have no chat template: they read the conversation as `Human: …`";
+    assert!(output.contains(both) && output.matches("chat template").count() == 1, "{output}");
     for chosen in [&["--format", "hh"][..], &["--chat-template", "chatml"]] {
         let output = talk(chosen);
         assert!(!output.contains("no chat template"), "{chosen:?}: {output}");

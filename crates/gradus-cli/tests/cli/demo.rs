@@ -16,6 +16,19 @@ fn a_directory_in_use_is_refused_with_the_way_out() {
 }
 
 #[test]
+fn an_unfinished_demonstration_is_refused_with_the_way_out() {
+    let test = CliTest::with("demo/sft.yml", "# A model.\n# Again: gradus train demo/sft.yml --overwrite\n");
+    test.fails(
+        &["demo", "--output-dir", "demo"],
+        1,
+        "
+error: `demo` contains a demonstration, but `demo/sft.yml` has other settings
+hint: pass `--overwrite` to make it again, or choose another `--output-dir`
+",
+    );
+}
+
+#[test]
 fn an_unwritable_directory_is_named() {
     let test = CliTest::with("file", "not a directory");
     let run = test.run(&["demo", "--output-dir", "file/demo"]);

@@ -45,6 +45,22 @@ fn a_plan_shows_every_phase_and_writes_nothing() {
 }
 
 #[test]
+fn a_first_id_is_forced_only_on_models_with_an_encoder() {
+    let test = CliTest::with("rows.jsonl", &"{\"prompt\": \"The tea is\"}\n".repeat(40));
+    let method = "grpo: { max_new_tokens: 8, sampling: { forced_bos_token_id: 5 } }";
+    test.write("run.yml", &config(method, "reward: { rule: { regex: e } }\n"));
+    let run = test.run(&["plan", "run.yml", "--quiet"]);
+    assert_eq!(run.code, 1, "{run:?}");
+    for expected in [
+        "error: `method.grpo.sampling.forced_bos_token_id` is set, but `",
+        "` has no encoder: ",
+        "\nhint: leave it out, or append the token to the prompts\n",
+    ] {
+        assert!(run.stderr.contains(expected), "{}", run.stderr);
+    }
+}
+
+#[test]
 fn a_plan_does_not_walk_through_the_steps() {
     let test = CliTest::with("rows.jsonl", &"{\"prompt\": \"The tea is\", \"completion\": \" good.\"}\n".repeat(40));
     let peak = |method: &str, more: &str| {

@@ -98,6 +98,30 @@ fn a_finished_run_goes_on_only_to_further_steps() {
 }
 
 #[test]
+fn a_run_is_not_resumed_to_fewer_steps_than_it_has_done() {
+    let test = run();
+    let config = test.read("run/config.yml");
+    let state = test.read("run/state.json").replace("\"finished\"", "\"interrupted\"");
+    test.write("run/state.json", &state);
+    let error = |steps: usize, done: usize| {
+        format!(
+            "error: `train.max_steps` is {steps}, but the run resumes after step {done}\n  --> flag `--max-steps`\n\
+             hint: pass `--max-steps N` with N above {done}, or leave it out\n"
+        )
+    };
+    assert_eq!(refused(&test, &["--max-steps", "3"]), (2, error(3, 4)));
+    // Equal is too few as well: nothing would be trained.
+    assert_eq!(refused(&test, &["--resume-from", "2", "--max-steps", "2"]), (2, error(2, 2)));
+    let from = "run/checkpoints/step-000002";
+    let branch = test.run(&["sft", "--resume-from", from, "--output-dir", "other", "--max-steps", "1"]);
+    assert_eq!((branch.code, branch.stderr), (2, error(1, 2)));
+    assert_eq!(test.read("run/config.yml"), config);
+    assert_eq!(test.read("run/state.json"), state);
+    test.succeeds(&["sft", "--output-dir", "run", "--resume-from", "2", "--max-steps", "3", "--quiet"]);
+    assert!(test.read("run/config.yml").contains("  max_steps: 3 # set"));
+}
+
+#[test]
 fn a_run_that_stopped_early_goes_on_with_more_patience() {
     let test = CliTest::with("texts.jsonl", TEXTS);
     let model = fixture_model("gpt2");

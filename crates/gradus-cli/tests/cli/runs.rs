@@ -260,6 +260,11 @@ hint: choose another `--output-dir`
         "{run:?}"
     );
     test.fails(&["runs", "compare", "first", "first"], 1, "error: `first` is named twice\n");
+
+    write_run(&test, "fourth", "dpo", 4, "finished");
+    test.write("runs/fourth/config.yml", &(test.read("runs/fourth/config.yml") + "  epochs: 1\n"));
+    let text = test.succeeds(&["runs", "compare", "first", "fourth"]);
+    assert!(text.ends_with("  and 1 default that only one method has: `--all-keys`\n"), "{text}");
 }
 
 #[test]

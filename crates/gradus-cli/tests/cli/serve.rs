@@ -136,7 +136,10 @@ fn an_address_that_others_reach_has_a_token() {
 fn projects_are_made_and_read_from_the_terminal() {
     let test = CliTest::with("rows.jsonl", "{\"prompt\": \"Q\", \"chosen\": \"a\", \"rejected\": \"b\"}\n");
     let new = ["annotate", "new", "tea", "--data", "rows.jsonl", "--labels", "comparison"];
-    assert!(test.succeeds(&new).contains("`tea` has 1 task;"));
+    assert!(test.succeeds(&new).contains("`tea` has 1 task; `gradus annotate invite NAME` invites people"));
+    std::fs::create_dir(test.path().join("my runs")).expect("a directory");
+    let elsewhere = test.succeeds(&[&new[..], &["--folder", "my runs"]].concat());
+    assert!(elsewhere.contains("`gradus annotate invite NAME --folder 'my runs'` invites people"), "{elsewhere}");
     test.fails(&new, 1, "error: there is a project `tea` already\n");
     assert_eq!(test.succeeds(&["annotate", "invite", "ada"]).trim().len(), 64);
     assert!(test.succeeds(&["annotate", "stats", "tea"]).starts_with("0 of 1 tasks"));

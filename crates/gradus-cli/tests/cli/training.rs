@@ -70,7 +70,7 @@ fn a_run_is_planned_begun_stopped_gone_on_with_exported_and_deleted() {
     let fields = [("model", "gpt2"), ("data", "tea.jsonl"), ("learning-rate", "-1"), ("name", "tea")];
     fill(&mut browser, &fields, ".run-form button");
     assert!(
-        browser.text("[role=alert]").contains("Learning rate: `train.learning_rate` is -1"),
+        browser.text("[role=alert]").contains("Learning rate: train.learning_rate is -1"),
         "{}",
         browser.text("main")
     );

@@ -206,6 +206,12 @@ impl Entry {
     }
 }
 
+/// Returns the last informative part of a model's path. Runs store their models in `model/` and `best/`, which are skipped.
+pub fn short_model(model: &str) -> &str {
+    let parts = || model.split(['/', '\\']).filter(|part| !matches!(*part, "" | "." | ".."));
+    parts().rfind(|part| !matches!(*part, "model" | "best")).or_else(|| parts().next_back()).unwrap_or(model)
+}
+
 /// Status of a run: the lock shows whether a trainer is running, the state file how it ended, or else the other files.
 fn standing(path: &Path, held: bool, state: Option<(Stage, u64)>) -> (Status, Option<String>) {
     let results = seconds(&path.join("results.json"));

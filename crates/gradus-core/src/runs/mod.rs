@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 pub use crate::run::log::{last_warnings, log_tail};
 pub use audit::{Audit, Finding, Suspicion, audit};
 pub use curves::{Series, history, metric_keys, series, sparkline};
-pub use entry::{Entry, Figure, Status};
+pub use entry::{Entry, Figure, Status, short_model};
 pub use labels::Labels;
 pub use settings::{Difference, Key, Settings, differences};
 pub use snapshots::{Snapshot, SnapshotKind, export, snapshots, why_no_best, without_checkpoint};

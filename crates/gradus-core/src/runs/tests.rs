@@ -12,6 +12,19 @@ use crate::run::{Checkpoint, Claim, Existing, NamedTensor, RunState, TrainerStat
 const CONFIG: &str = "model: gpt2 # set\ndata: d.jsonl\noutput_dir: runs/a\nmethod:\n  ppo:\n    clip_range: 0.2\n\
                       train:\n  best_metric: eval_reward\n  max_steps: 40 # set\n";
 
+#[test]
+fn models_of_runs_are_named_by_their_run() {
+    for (model, short) in [
+        ("runs/sft/model", "sft"),
+        ("/a/runs/dpo/best/", "dpo"),
+        ("Qwen/Qwen3-0.6B", "Qwen3-0.6B"),
+        ("C:\\runs\\sft\\model", "sft"),
+        ("./model", "model"),
+    ] {
+        assert_eq!(short_model(model), short, "{model}");
+    }
+}
+
 struct Runs {
     _directory: tempfile::TempDir,
     library: Library,

@@ -97,6 +97,13 @@ pub enum Reply<T> {
     Answer(T),
     /// A temporary failure. The delay is the earliest time for a retry, if the service states one.
     Later(String, Option<Duration>),
+    /// An answer that the caller cannot use. The question is sent again.
+    Unusable {
+        /// The problem.
+        message: String,
+        /// Advice for the case that all answers are unusable.
+        hint: &'static str,
+    },
     /// A permanent failure, with the message of the service. The caller shortens long messages.
     Never(String),
 }
@@ -174,6 +181,7 @@ impl Client {
                     return Err(ServiceError::new(message).with_hint(hint));
                 }
                 Ok(Reply::Later(message, wait)) => (message, wait, "lower `requests_per_second`, or raise `retries`"),
+                Ok(Reply::Unusable { message, hint }) => (message, None, hint),
                 Err(NoReply { message, hint }) => (message, None, hint),
             };
             if retries == self.endpoint.retries {

@@ -73,10 +73,12 @@ pub struct Quantiles {
 /// Counts of lengths in bins of equal width.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Histogram {
+    /// Lower end of the first bin, a multiple of `width`.
+    pub start: usize,
     /// Width of a bin.
     pub width: usize,
-    /// Bin `i` counts lengths from `i · width` up to, but not including, `(i + 1) · width`. The last bin also counts all longer
-    /// ones.
+    /// Bin `i` counts lengths from `start + i · width` up to, but not including, `start + (i + 1) · width`. The last bin also counts
+    /// all longer ones.
     pub counts: Vec<usize>,
 }
 
@@ -205,17 +207,19 @@ impl Quantiles {
 const BINS: usize = 16;
 
 impl Histogram {
-    /// Counts lengths in bins of a round width. The few longest share the last bin.
+    /// Counts lengths in bins of a round width. The first bin contains the shortest length. The few longest share the last bin.
     pub fn of(lengths: &[usize]) -> Self {
+        let least = lengths.iter().copied().min().unwrap_or(0);
         let most = Quantiles::of(lengths.to_vec()).map_or(0, |q| q.p99.max(q.max.min(2 * q.p99)));
+        let bins = |width: usize| most / width - least / width + 1;
         let width = [1, 2, 5].iter().cycle().zip(0u32..).map(|(digit, i)| digit * 10usize.pow(i / 3));
-        let width = width.take(54).find(|width| (most + 1).div_ceil(*width) <= BINS).unwrap_or(usize::MAX);
-        let mut counts = vec![0; (most + 1).div_ceil(width)];
+        let width = width.take(54).find(|width| bins(*width) <= BINS).unwrap_or(usize::MAX);
+        let (first, mut counts) = (least / width, vec![0; bins(width)]);
         let last = counts.len() - 1;
         for length in lengths {
-            counts[(length / width).min(last)] += 1;
+            counts[(length / width - first).min(last)] += 1;
         }
-        Self { width, counts }
+        Self { start: first * width, width, counts }
     }
 }
 
@@ -239,5 +243,10 @@ mod tests {
         assert_eq!(histogram.counts.iter().sum::<usize>(), 5);
         assert_eq!(&histogram.counts[..4], &[2, 1, 0, 1]);
         assert_eq!(Histogram::of(&[]).counts, [0]);
+        // No empty bins before the shortest length.
+        let expected = Histogram { start: 11, width: 1, counts: vec![2, 0, 1] };
+        assert_eq!(Histogram::of(&[11, 13, 11]), expected);
+        let expected = Histogram { start: 90, width: 10, counts: vec![1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1] };
+        assert_eq!(Histogram::of(&[99, 120, 205]), expected);
     }
 }

@@ -12,10 +12,9 @@ use super::{
     EACH, GpuOp, UNITS, arg, element, elements, empty, empty_f32, empty_like, grid_of_groups, grid_of_units,
     nth_element,
 };
-use crate::activation::Activation;
+use crate::activation::{Activation, Between};
 use crate::geglu::Geglu;
 use crate::gelu::{CUBIC, FRAC_1_SQRT_2_PI, Gelu, GeluOp, SQRT_2_OVER_PI, TAIL};
-use crate::linear::Operands;
 use crate::product::Precision;
 use crate::relu::Relu;
 use crate::softcap::Softcap;
@@ -318,7 +317,7 @@ impl Activation {
 
     /// Returns the gradient of each input, and the value as in [`value_on_gpu`](Self::value_on_gpu).
     ///
-    /// `inputs` is the precision of the products that made the inputs, as in [`Operands::input`].
+    /// `inputs` is the precision of the products that made the inputs, as in [`Operands::input`](crate::Operands::input).
     pub(super) fn backward_on_gpu(
         self,
         of: &[CubeTensor],
@@ -345,10 +344,6 @@ impl Activation {
         }
     }
 }
-
-/// An activation between the products that the operands describe.
-#[derive(Debug)]
-pub(crate) struct Between(pub(crate) Activation, pub(crate) Operands);
 
 impl GpuOp for Between {
     fn supports(&self, device: &CubeDevice, dtype: DType) -> bool {

@@ -12,7 +12,8 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::activation::capped;
-use super::product::{Finish, held, multiply, multiply_and, operand};
+use super::finish::Finish;
+use super::product::{held, multiply, multiply_and, operand};
 use super::{GpuOp, UNITS, Words, arg, dims, element, elements, empty, empty_f32, grid, rows, zeros};
 use crate::product::Precision;
 use crate::token_logprobs::{Chunk, ROWS};

@@ -9,7 +9,8 @@ use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::GpuOp;
-use super::product::{Finish, multiply, multiply_and, operand, plus_bias};
+use super::finish::Finish;
+use super::product::{multiply, multiply_and, operand, plus_bias};
 use super::sums::column_sums;
 use crate::frozen::FrozenWeight;
 use crate::low_rank::LowRank;

@@ -14,6 +14,7 @@ mod decode;
 pub(crate) mod draw;
 mod dropout;
 pub(crate) mod embedding;
+mod finish;
 mod frozen;
 mod linear;
 pub(crate) mod logprobs;

@@ -13,7 +13,7 @@ use cubek::matmul::routine::BlueprintStrategy;
 use cubek::matmul::strategy::Strategy;
 use cubek::std::InputBinding;
 
-use super::sums::accumulate;
+use super::finish::Finish;
 use super::{GpuOp, as_dtype, computes, elements, empty_f32, zeros};
 use crate::product::Precision;
 
@@ -23,41 +23,6 @@ fn strategies(dtype: DType) -> Vec<Strategy> {
     let cores = [Staged::SimpleCyclicCmma(BlueprintStrategy::default())];
     let cores = cores.into_iter().filter(|_| dtype == DType::BF16);
     cores.chain(unit).map(Strategy::MultiLevel).collect()
-}
-
-/// What becomes of a product: it is multiplied by `factor`, and added to `sum` if there is one.
-///
-/// A product is written over `sum`, so no other tensor may share its memory.
-pub(crate) struct Finish {
-    pub(crate) factor: f32,
-    pub(crate) sum: Option<CubeTensor>,
-}
-
-impl Finish {
-    /// The product itself.
-    const PLAIN: Self = Self { factor: 1.0, sum: None };
-
-    /// The product times `factor`.
-    pub(crate) fn times(factor: f32) -> Self {
-        Self { factor, sum: None }
-    }
-
-    /// `sum` plus the product times `factor`.
-    pub(crate) fn onto(sum: CubeTensor, factor: f32) -> Self {
-        Self { factor, sum: Some(sum) }
-    }
-
-    /// Finishes a product whose kernel does not do it.
-    fn of(&self, product: CubeTensor) -> CubeTensor {
-        match &self.sum {
-            Some(sum) => {
-                accumulate(sum, &product, self.factor);
-                sum.clone()
-            }
-            None if self.factor == 1.0 => product,
-            None => CubeBackend::float_mul_scalar(product, self.factor.into()),
-        }
-    }
 }
 
 /// Multiplies operands of one type on an NVIDIA GPU. For few rows, the kernel of this crate is tried first, because it is queued faster

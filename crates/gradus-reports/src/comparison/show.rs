@@ -10,6 +10,7 @@ use crate::plots::{BarChart, short};
 use crate::run::metrics::number;
 use crate::run::samples::Sample;
 use crate::run_report::{duration, is_detail};
+use crate::visible::visible_line;
 
 /// Maximum number of prompts in `samples.md` and on the page; `samples.jsonl` has all.
 const SHOWN_SAMPLES: usize = 12;
@@ -59,17 +60,17 @@ impl Comparison {
     }
 
     /// Returns the table alone, with aligned columns, for terminals and Markdown. It has one row per policy, or one row per measurement if
-    /// it would be too wide otherwise.
+    /// it would be too wide otherwise. Control characters in names are escaped.
     pub fn table(&self) -> String {
         let columns = self.columns();
         let mut rows = vec![
             std::iter::once("method".to_owned())
-                .chain(columns.iter().map(|column| column.1.to_owned()))
+                .chain(columns.iter().map(|column| visible_line(&column.1)))
                 .collect::<Vec<_>>(),
         ];
         for entry in &self.entries {
             rows.push(
-                std::iter::once(entry.name.clone())
+                std::iter::once(visible_line(&entry.name))
                     .chain(columns.iter().map(|column| self.cell(entry, &column.0)))
                     .collect(),
             );
@@ -200,6 +201,18 @@ impl Comparison {
 }
 
 impl Comparison {
+    /// Returns the cells of the table: a row of headings, then one row per policy.
+    pub fn rows(&self) -> Vec<Vec<String>> {
+        let columns = self.columns();
+        let headings = columns.iter().map(|column| column.1.clone());
+        let headings: Vec<String> = std::iter::once("method".to_owned()).chain(headings).collect();
+        let row = |entry: &Entry| -> Vec<String> {
+            let cells = columns.iter().map(|column| self.cell(entry, &column.0));
+            std::iter::once(entry.name.clone()).chain(cells).collect()
+        };
+        std::iter::once(headings).chain(self.entries.iter().map(row)).collect()
+    }
+
     /// All remarks, once each. If a remark does not apply to all policies, it begins with the names of those to which it applies.
     pub fn remarks(&self) -> Vec<String> {
         let mut seen: Vec<&String> = Vec::new();
@@ -273,12 +286,12 @@ fn matrix(rates: &WinRates) -> Html {
 
 /// The same table in Markdown.
 fn markdown(rates: &WinRates) -> String {
-    let heads: String = rates.names.iter().map(|name| format!(" {name} |")).collect();
+    let heads: String = rates.names.iter().map(|name| format!(" {} |", visible_line(name))).collect();
     let rule = " ---: |".repeat(rates.names.len());
     let row = |(name, shares): (&String, &Vec<Option<f64>>)| {
         let cell =
             |share: &Option<f64>| share.map_or(" – |".to_owned(), |share| format!(" {:.0} % |", 100.0 * share));
-        format!("| {name} |{}\n", shares.iter().map(cell).collect::<String>())
+        format!("| {} |{}\n", visible_line(name), shares.iter().map(cell).collect::<String>())
     };
     let rows: String = rates.names.iter().zip(&rates.shares).map(row).collect();
     format!("| |{heads}\n| --- |{rule}\n{rows}")

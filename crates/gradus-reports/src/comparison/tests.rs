@@ -61,6 +61,19 @@ fn the_table_says_what_changed() {
     );
 }
 
+/// A terminal or a pager may obey escape sequences, and a line end would begin a false row.
+#[test]
+fn control_characters_in_names_are_escaped() {
+    let directory = tempfile::tempdir().unwrap();
+    let runs = [run(directory.path(), "ppo", 2.0), run(directory.path(), "grpo", -3.0)];
+    let mut comparison = Comparison::of_runs(&runs).unwrap();
+    let lines = comparison.table().lines().count();
+    comparison.entries[1].name = "p\u{1b}[2J\nq".into();
+    let table = comparison.table();
+    assert!(table.contains("| p\\u{1b}[2J\\u{a}q |"), "{table}");
+    assert!(!table.contains('\u{1b}') && table.lines().count() == lines, "{table}");
+}
+
 /// Runs with different rewards but one start: each is compared with its own start, and the common start has no reward.
 #[test]
 fn rewards_of_different_kinds_have_no_common_start() {

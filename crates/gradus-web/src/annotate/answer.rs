@@ -113,7 +113,8 @@ impl Answer {
                 problems.push("Correct the answer: the correction is still the same as the answer.".into());
             }
             if correction.trim().is_empty() && !self.no_passage_helps {
-                problems.push("The correction is empty: write one, or choose “No passage helps”.".into());
+                let choice = if task.passages.is_empty() { "No correction is possible" } else { "No passage helps" };
+                problems.push(format!("The correction is empty: write one, or choose “{choice}”."));
             }
         }
         if set.comparison {
@@ -332,6 +333,8 @@ mod tests {
         assert!(problems(&whole).is_empty());
         let blank = Answer { correction: Some(" ".into()), ..whole };
         assert!(problems(&blank)[0].contains("empty"));
+        let bare = Task { passages: Vec::new(), ..task.clone() };
+        assert!(blank.problems(&set, &bare, &plain(&bare))[0].contains("choose “No correction is possible”"));
         assert!(problems(&Answer { no_passage_helps: true, ..blank }).is_empty());
     }
 

@@ -68,6 +68,21 @@ impl Form {
         }
     }
 
+    /// Describes the rows.
+    pub fn about(self) -> &'static str {
+        match self {
+            Self::Feedback => "all answers to a task, in the form of FineGrainedRLHF",
+            Self::Preference => "a prompt with a chosen and a rejected answer, for DPO and reward models",
+            Self::R1 => "sentence parts with relevance labels, for FineGrainedRLHF’s first reward model",
+            Self::R2 => "sentences with factuality labels, for FineGrainedRLHF’s second reward model",
+            Self::R3 => "answers compared by the information that they cover, for FineGrainedRLHF’s third reward model",
+            Self::Prompt => "the prompts alone, each once",
+            Self::LabelStudio => "tasks with annotations, for Label Studio",
+            Self::Argilla => "records with responses, for Argilla",
+            Self::Raw => "every annotation with its author, its time and its state",
+        }
+    }
+
     /// Returns the form with this name.
     pub fn of(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|form| form.name() == name)

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
-use axum::response::{IntoResponse, Redirect, Response};
+use axum::response::{Html, IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Form, Router};
 use gradus::files::output::OutputFile;
@@ -41,7 +41,7 @@ use crate::secret::secret;
 use crate::store::projects::{Annotation, AnnotationState, LEASE_MINUTES, Person, Project, Role, Save, Saved};
 use crate::store::sessions::Session;
 use crate::temp_file::TempFile;
-use crate::training::data_files;
+use crate::training::{data_files, quoted};
 
 /// Maximum time in seconds that one change can add. A person who leaves the page open is not working.
 const SECONDS_MAX: f64 = 300.0;
@@ -90,8 +90,13 @@ fn who(app: &App, session: &Session) -> Result<Person, PageError> {
 }
 
 async fn list(State(app): State<Arc<App>>, Extension(session): Extension<Session>) -> PageResult {
+    Ok(listed(&app, &session, None).await?.into_response())
+}
+
+/// Renders the page of projects. `refused` is the name of a person whose token was wrong.
+async fn listed(app: &Arc<App>, session: &Session, refused: Option<&str>) -> Result<Html<String>, PageError> {
     let projects = app.store.projects();
-    let person = projects.who(&session)?;
+    let person = projects.who(session)?;
     let mut rows = Vec::new();
     for project in projects.list()? {
         let progress = person.as_ref().map(|person| projects.progress(project.id, person.id)).transpose()?;
@@ -100,9 +105,14 @@ async fn list(State(app): State<Arc<App>>, Extension(session): Extension<Session
     let mut made = app.training.projects();
     made.retain(|pending| rows.iter().all(|(project, _)| project.name != pending.name));
     let is_owner = person.as_ref().is_some_and(|person| person.role == Role::Owner);
-    let data = if is_owner { files(&app).await?.into_iter().map(|(name, _)| name).collect() } else { Vec::new() };
+    let data = if is_owner { files(app).await?.into_iter().map(|(name, _)| name).collect() } else { Vec::new() };
     let form = is_owner.then_some(page::ProjectForm { data: &data });
-    Ok(page::list(&session, person.as_ref(), &rows, &made, form.as_ref()).into_response())
+    Ok(page::list(session, person.as_ref(), &rows, &made, form.as_ref(), &folder(app), refused))
+}
+
+/// Returns the served folder, quoted for commands.
+fn folder(app: &App) -> String {
+    quoted(&app.folder.to_string_lossy())
 }
 
 /// Returns the data files of the folder, with their names relative to it.
@@ -177,7 +187,11 @@ async fn invite(
         return Err(PageError::request("A name is needed."));
     }
     if name == own.name {
-        return Err(PageError::request("A new token for yourself would sign you out. Use `gradus annotate invite`."));
+        return Err(PageError::request(&format!(
+            "A new token for yourself would sign you out. Use `gradus annotate invite {} --role owner --folder {}`.",
+            quoted(name),
+            folder(&app)
+        )));
     }
     let token = app.store.projects().invite(name, role)?;
     Ok(page::invited(&session, name, role, &token).into_response())
@@ -202,7 +216,7 @@ async fn enter(
         }
         None => {
             app.wrong_guess(place.as_deref()).await;
-            Err(PageError::forbidden("The name and the token do not match."))
+            Ok((StatusCode::FORBIDDEN, listed(&app, &session, Some(name.trim())).await?).into_response())
         }
     }
 }
@@ -251,7 +265,7 @@ async fn show(
 }
 
 /// Renders the page of a task, with the script and the colors that all such pages share.
-fn framed(session: &Session, project: &Project, body: gradus::html::Html) -> axum::response::Html<String> {
+fn framed(session: &Session, project: &Project, body: gradus::html::Html) -> Html<String> {
     let (styles, scripts) = (page::path(project, "colors.css"), ["page.js", "saving.js", "annotate.js"]);
     let page =
         Page { title: &project.labels.name, section: Section::Annotate, scripts: &scripts, styles: &[&styles], body };
@@ -446,10 +460,21 @@ async fn results(
     }
     let stats = stats::stats(&app.store, &project)?;
     let waiting = adjudicate::queue(&app.store, &project)?.len();
-    let is_owner = person.role == Role::Owner;
-    let models = if is_owner { Some(train::models(&app).await) } else { None };
-    let train = models.map(|models| train::section(&app, &session, &project, &models));
-    Ok(page::results(&session, &project, &stats, waiting, is_owner, train).into_response())
+    let owner = match person.role {
+        Role::Owner => {
+            let models = train::models(&app).await;
+            let train = train::section(&app, &session, &project, &models);
+            let mut forms = Vec::new();
+            for form in export::Form::ALL {
+                if !export::rows(&app.store, &project, form)?.is_empty() {
+                    forms.push(form);
+                }
+            }
+            Some(page::OwnerResults { forms, train })
+        }
+        Role::Annotator | Role::Reviewer => None,
+    };
+    Ok(page::results(&session, &project, &stats, waiting, owner, &folder(&app)).into_response())
 }
 
 async fn download(

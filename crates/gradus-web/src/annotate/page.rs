@@ -36,36 +36,47 @@ fn page(session: &Session, title: &str, body: Html) -> Body<String> {
 /// A project in the list, with one person's numbers of submitted and skipped tasks.
 pub type Listed = (Project, Option<(usize, usize)>);
 
+/// Renders the option that points a command at the served folder. `folder` is quoted for shells.
+fn option_of(folder: &str) -> Html {
+    html![" --folder "(folder)]
+}
+
 /// Content of the owner's forms.
 pub struct ProjectForm<'a> {
     /// Data files, with names relative to the folder.
     pub data: &'a [String],
 }
 
-/// Renders all projects and the signed-in person. `pending` are projects whose answers are still being generated.
+/// Renders all projects and the signed-in person. `pending` are projects whose answers are still being generated. `folder` is the served
+/// folder, quoted for shells. `refused` is the name of a person whose token was wrong.
 pub fn list(
     session: &Session,
     person: Option<&Person>,
     projects: &[Listed],
     pending: &[PendingProject],
     form: Option<&ProjectForm<'_>>,
+    folder: &str,
+    refused: Option<&str>,
 ) -> Body<String> {
     let csrf = csrf(session);
+    let marks = refused.map(|_| html![" aria-invalid=\"true\" aria-describedby=\"refused\""]);
+    let message = refused
+        .map(|_| html!["<p class=\"bad\" id=\"refused\" role=\"alert\">The name and the token do not match.</p>\n"]);
     let who = match person {
         Some(person) => html![
             "<form method=\"post\" action=\"/annotate/leave\" class=\"row\">" (csrf) "<p class=\"soft\">Signed in as <strong>" (person.name) "</strong> <span class=\"badge\">"
             (person.role.name()) "</span></p>\n<button type=\"submit\">Sign out</button></form>\n"
         ],
         None => html![
-            "<form method=\"post\" action=\"/annotate/enter\" class=\"fields card-form\">\n<h2>Sign in</h2>\n" (csrf)
-            "<div><label for=\"name\">Name</label><input id=\"name\" name=\"name\" autocomplete=\"username\" required></div>\n"
-            "<div><label for=\"token\">Token</label><input id=\"token\" name=\"token\" type=\"password\" autocomplete=\"current-password\" required></div>\n"
+            "<form method=\"post\" action=\"/annotate/enter\" class=\"fields card-form\">\n<h2>Sign in</h2>\n" (csrf) (message)
+            "<div><label for=\"name\">Name</label><input id=\"name\" name=\"name\" value=\"" (refused) "\" autocomplete=\"username\" required></div>\n"
+            "<div><label for=\"token\">Token</label><input id=\"token\" name=\"token\" type=\"password\" autocomplete=\"current-password\"" (marks) " required></div>\n"
             "<button type=\"submit\" class=\"main\">Sign in</button>\n"
-            "<p class=\"small soft\">The owner of the project gives you a token. On this machine, <code>gradus annotate invite NAME --role owner</code> prints one.</p>\n</form>\n"
+            "<p class=\"small soft\">The owner of the project gives you a token. On this machine, <code>gradus annotate invite NAME --role owner" (option_of(folder)) "</code> prints one.</p>\n</form>\n"
         ],
     };
     let body = html![
-        (who) "<h2>Projects</h2>\n<div id=\"projects\">\n" (begun_list(pending)) (project_list(person, projects)) "</div>\n"
+        (who) "<h2>Projects</h2>\n<div data-refreshed>\n" (begun_list(pending)) (project_list(person, projects, folder)) "</div>\n"
         (form.map(|form| make(&csrf, form)))
     ];
     let going = pending.iter().any(|project| project.state == ProcessState::Running);
@@ -73,11 +84,11 @@ pub fn list(
     Page { title: "Annotate", section: Section::Annotate, scripts, styles: &[], body }.framed(session)
 }
 
-fn project_list(person: Option<&Person>, projects: &[Listed]) -> Html {
+fn project_list(person: Option<&Person>, projects: &[Listed], folder: &str) -> Html {
     if projects.is_empty() {
         return html![
             "<div class=\"empty\"><p><strong>There is no project yet.</strong></p>\n<p>A project takes its tasks from a data file and asks people to mark, "
-            "correct, compare or rate answers.</p>\n<pre tabindex=\"0\">gradus annotate new NAME --data FILE --labels comparison</pre></div>\n"
+            "correct, compare or rate answers.</p>\n<pre tabindex=\"0\">gradus annotate new NAME --data FILE --labels comparison" (option_of(folder)) "</pre></div>\n"
         ];
     }
     let sees_all = person.is_some_and(|person| person.role != Role::Annotator);
@@ -459,7 +470,7 @@ fn number(value: &Number) -> Html {
 }
 
 /// Renders the open tasks.
-fn in_progress(session: &Session, project: &Project, claims: &[Claim], is_owner: bool) -> Html {
+fn in_progress(session: &Session, project: &Project, claims: &[Claim], is_owner: bool, folder: &str) -> Html {
     if claims.is_empty() {
         return Html::new();
     }
@@ -480,21 +491,35 @@ fn in_progress(session: &Session, project: &Project, claims: &[Claim], is_owner:
     let rows: Vec<Html> = claims.iter().map(row).collect();
     html![
         "<h2>Open tasks</h2>\n<p class=\"small soft\">An open task is free for others " (u64::from(project.lease_minutes))
-        " minutes after its last change. <code>gradus annotate release " (project.name) "</code> frees all of them at once.</p>\n"
+        " minutes after its last change. <code>gradus annotate release " (project.name) (option_of(folder)) "</code> frees all of them at once.</p>\n"
         "<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Open tasks\"><table>\n<thead><tr><th scope=\"col\" class=\"number\">Task</th>"
         "<th scope=\"col\">Person</th><th scope=\"col\">State</th><td></td></tr></thead>\n<tbody>\n" (rows) "</tbody>\n</table></div>\n"
     ]
 }
 
-/// Renders the results of a project. `waiting` is the number of tasks that need a decision; `train` links to training.
+/// Note on votes that depend on each other.
+const DEPENDENCE: &str =
+    "Votes on the same task depend on each other, so with several people per task the true intervals are wider.";
+
+/// The owner's part of the results.
+pub struct OwnerResults {
+    /// Forms of export that have rows.
+    pub forms: Vec<Form>,
+    /// Section about training.
+    pub train: Html,
+}
+
+/// Renders the results of a project. `waiting` is the number of tasks that need a decision. `folder` is the served folder, quoted for
+/// shells.
 pub fn results(
     session: &Session,
     project: &Project,
     stats: &Stats,
     waiting: usize,
-    is_owner: bool,
-    train: Option<Html>,
+    owner: Option<OwnerResults>,
+    folder: &str,
 ) -> Body<String> {
+    let is_owner = owner.is_some();
     let people = stats.people.iter().map(|work| html![
         "<tr><td>" (work.name) "</td><td class=\"number\">" (work.done) "</td><td class=\"number\">" (work.skipped) "</td><td class=\"number\">" (number(&work.median_seconds)) "</td><td class=\"number\">" (work.fast)
         "</td><td class=\"number\">" (number(&work.right)) "</td><td class=\"number\">" (work.inattentive) "</td></tr>\n"
@@ -520,11 +545,11 @@ pub fn results(
         let one = |ending: &&str| html!["<a href=\"" (path(project, &format!("{}.{ending}", form.name()))) "\" download>" (*ending) "</a> "];
         ["jsonl", "json", "csv", "parquet", "arrow"].iter().map(one).collect()
     };
-    let forms = Form::ALL.iter().map(|form| html!["<tr><td>" (form.name()) "</td><td>" (links(form)) "</td></tr>\n"]);
-    let download = match is_owner {
-        true => table("Download", &["Rows", "File"], forms.collect()),
-        false => Html::new(),
-    };
+    let row = |form: &Form| html!["<tr><td>" (form.name()) "</td><td>" (form.about()) "</td><td>" (links(form)) "</td></tr>\n"];
+    let download = owner
+        .as_ref()
+        .map(|owner| table("Download", &["Rows", "Content", "File"], owner.forms.iter().map(row).collect()));
+    let train = owner.map(|owner| owner.train);
     let decide = match waiting {
         0 => Html::new(),
         _ => html![
@@ -543,7 +568,7 @@ pub fn results(
     let people: Vec<Html> = people.collect();
     let people = match people.is_empty() {
         true => html![
-            "<div class=\"empty\"><p><strong>Nobody has begun yet.</strong></p>\n<p class=\"soft\"><code>gradus annotate invite NAME</code> prints a token for each person. "
+            "<div class=\"empty\"><p><strong>Nobody has begun yet.</strong></p>\n<p class=\"soft\"><code>gradus annotate invite NAME" (option_of(folder)) "</code> prints a token for each person. "
             "They sign in on the page Annotate.</p></div>\n"
         ],
         false => table(
@@ -562,7 +587,7 @@ pub fn results(
     };
     let body = html![
         "<nav class=\"task-head\" aria-label=\"Project\"><a href=\"/annotate\">Projects</a> <a href=\"/annotate/" (project.name) "\">Annotate</a></nav>\n"
-        (tiles) (decide) (ranking::comparisons(&stats.comparisons)) (ranking::models(&stats.models, stats.models_undefined)) (people) (in_progress(session, project, &stats.claims, is_owner))
+        (tiles) (decide) (ranking::comparisons(&stats.comparisons, DEPENDENCE)) (ranking::models(&stats.models, stats.models_undefined)) (people) (in_progress(session, project, &stats.claims, is_owner, folder))
         (table("Agreement", &["On", "#Items", "#Same", "#Cohen’s κ", "#Fleiss’ κ", "#Krippendorff’s α"], agreement.collect())) (spans) (bias) (train) (download)
     ];
     let title = format!("Results of {}", project.name);

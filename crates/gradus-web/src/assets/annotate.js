@@ -584,7 +584,7 @@ function correcting() {
   box.addEventListener("change", () => change((said) => {
     said.no_passage_helps = box.checked;
   }));
-  blank.append(box, "No passage helps: the correction may be empty");
+  blank.append(box, task.passages.length ? "No passage helps: the correction may be empty" : "No correction is possible: it may be empty");
   section.append(labeled("Correction", field), button("Reset", () => change((said) => {
     said.correction = null;
   })), blank);

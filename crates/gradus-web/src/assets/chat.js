@@ -7,6 +7,7 @@ const thread = document.getElementById("thread");
 const form = document.getElementById("say");
 const field = document.getElementById("text");
 const stop = document.getElementById("stop");
+const composer = document.querySelector(".composer");
 let going = null;
 
 /** Reloads the thread from the server. */
@@ -73,6 +74,7 @@ async function answer(parent) {
     const turn = thread.querySelector(`article[data-message="${parent}"]`);
     while (turn && turn.nextSibling) turn.nextSibling.remove();
     const answers = places();
+    toEnd();
     say("Answering …");
     const response = await send(`${base}/answer`, { parent }, going.signal);
     for await (const event of events(response)) {
@@ -94,15 +96,30 @@ async function answer(parent) {
   } finally {
     going = null;
     stop.hidden = true;
+    const follows = below() < NEAR;
     await renew();
+    // The buttons for votes are at the end.
+    if (follows) toEnd();
     if (failed) say(failed);
   }
 }
 
+/** Distance in pixels at which the page still follows the answer. */
+const NEAR = 160;
+
+/** Returns how far the end of the thread is below the field for messages. In narrow windows, more of the page follows the thread. */
+function below() {
+  return thread.getBoundingClientRect().bottom - composer.getBoundingClientRect().top;
+}
+
+/** Scrolls to the end of the thread. */
+function toEnd() {
+  if (below() > 0) scrollBy(0, below());
+}
+
 /** Scrolls along with the answer, unless the reader has scrolled up. */
 function stay() {
-  const root = document.documentElement;
-  if (root.scrollHeight - root.scrollTop - root.clientHeight < 160) root.scrollTop = root.scrollHeight;
+  if (below() < NEAR) toEnd();
 }
 
 /** Sends `text` as a reply to `parent`, and requests the answers. */
@@ -156,13 +173,16 @@ function edit(turn) {
   const row = element("div", "row");
   row.append(save, leave);
   editor.append(field, row);
+  const button = turn.querySelector("[data-edit]");
   text.hidden = true;
+  button.hidden = true;
   text.after(editor);
   field.focus();
   const close = () => {
     editor.remove();
     text.hidden = false;
-    turn.querySelector("[data-edit]").focus();
+    button.hidden = false;
+    button.focus();
   };
   leave.addEventListener("click", close);
   editor.addEventListener("keydown", (event) => {

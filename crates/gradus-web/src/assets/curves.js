@@ -20,6 +20,8 @@ const tiles = document.getElementById("tiles");
 let zoom = null;
 /** Place on the axis that the arrow keys have reached. It is kept when the curves are redrawn. */
 let reached = null;
+/** Metric that is shown unless the reader chooses another one. */
+let usual = "";
 
 /** The most important metrics, each with its possible names in order of preference. */
 const FIRST = [
@@ -46,7 +48,7 @@ whole.hidden = !zoom;
 function remember() {
   const now = new URLSearchParams(location.search);
   const set = (name, value) => (value ? now.set(name, value) : now.delete(name));
-  set("metric", metric.value !== metric.options[0]?.value ? metric.value : "");
+  set("metric", metric.value !== usual ? metric.value : "");
   set("axis", axis.value !== "step" ? axis.value : "");
   set("smooth", Number(smooth.value) > 0 ? smooth.value : "");
   set("log", log.checked ? "1" : "");
@@ -67,11 +69,19 @@ function shape(name, attributes, text) {
 }
 
 /** Formats a number with its significant digits. */
-const short = (value) => (value === 0 ? "0" : Math.abs(value) >= 1e-3 && Math.abs(value) < 1e6 ? String(Number(value.toPrecision(4))) : value.toExponential(2));
+const short = (value, digits = 4) => (value === 0 ? "0" : Math.abs(value) >= 1e-3 && Math.abs(value) < 1e6 ? String(Number(value.toPrecision(digits))) : value.toExponential(2));
+
+/** Creates an element with the name of a metric, which may break after `/` and `_`. */
+function named(tag, className, text) {
+  const made = element(tag, className);
+  visible(text).split(/(?<=[/_])/).forEach((part, i) => made.append(...(i ? [element("wbr")] : []), part));
+  return made;
+}
 
 /** Returns the position of a step on the axis, interpolated between steps that report it, or null if it is unknown. */
 function place(run, step) {
-  if (axis.value === "step") return step;
+  // At the start, no example and no token was read yet.
+  if (axis.value === "step" || step === 0) return step;
   const seen = run.curves[axis.value];
   if (!seen?.length) return null;
   const after = seen.findIndex(([at]) => at >= step);
@@ -83,6 +93,9 @@ function place(run, step) {
 
 /** Returns the curve of a run: the detailed points of the zoom if they were fetched, otherwise the whole curve. */
 const curve = (run, key) => (zoom && run.detail?.metric === key ? run.detail.points : run.curves[key]);
+
+/** Returns whether a run has a value of this metric after its start. */
+const isTrained = (run, key) => (run.curves[key] ?? []).some(([step]) => step > 0);
 
 /** Returns the points of a run within the zoom, raw and smoothed by an exponential moving average with bias correction. */
 function points(run, key) {
@@ -112,6 +125,15 @@ function ticks(low, high, count, least = 0) {
   return found;
 }
 
+/** Returns ticks of a logarithmic scale, as exponents: 1, 2 and 5 of each decade, or powers of ten if there are many decades. */
+function logTicks(low, high) {
+  if (high - low < 1) return ticks(10 ** low, 10 ** high, 5).filter((value) => value > 0).map(Math.log10);
+  const [step, digits] = high - low <= 3 ? [1, [1, 2, 5]] : [Math.ceil((high - low) / 6), [1]];
+  const found = [];
+  for (let power = Math.floor(low / step) * step; power <= high; power += step) found.push(...digits.map((digit) => power + Math.log10(digit)));
+  return found.filter((at) => at >= low - 1e-9 && at <= high + 1e-9);
+}
+
 const isDrawn = ([, value]) => !log.checked || value > 0;
 
 /** Draws a metric as an SVG of `width` by `height`, or returns null if there is nothing to draw. */
@@ -135,7 +157,7 @@ function picture(of, width, height, isSmall) {
   const y = (at) => height - edge.bottom - ((at - low) / (high - low)) * (height - edge.top - edge.bottom);
   const made = shape("svg", { viewBox: `0 0 ${width} ${height}` });
   if (!isSmall) {
-    for (const at of ticks(low, high, 5)) {
+    for (const at of log.checked ? logTicks(low, high) : ticks(low, high, 5)) {
       made.append(
         shape("line", { class: "grid-line", x1: edge.left, x2: width - edge.right, y1: y(at), y2: y(at) }),
         shape("text", { class: "tick", x: edge.left - 8, y: y(at) + 4, "text-anchor": "end" }, short(log.checked ? 10 ** at : at)),
@@ -266,8 +288,9 @@ function panel(key) {
   made.dataset.metric = key;
   made.setAttribute("aria-pressed", String(key === metric.value));
   const head = element("span", "panel-head");
-  const last = of.map((one) => one.smoothed[one.smoothed.length - 1]?.[1]).filter((value) => value !== undefined);
-  head.append(element("span", "panel-name", key), element("span", "panel-last", last.map(short).join(" · ")));
+  const last = of.map((one) => one.smoothed[one.smoothed.length - 1]).filter(Boolean);
+  const start = last.length && last.every(([, , step]) => step === 0) ? " at step 0" : "";
+  head.append(named("span", "panel-name", key), element("span", "panel-last", last.map(([, value]) => short(value)).join(" · ") + start));
   const drawn = picture(of, 240, 90, true);
   made.append(head);
   if (drawn) {
@@ -316,16 +339,18 @@ function drawTiles(found) {
   const run = runs[0];
   const tile = (name, value, note) => {
     const made = element("div", "tile");
-    made.append(element("span", "soft small", name), element("strong", "", value), element("span", "soft small", note));
+    made.append(element("span", "soft small", name), element("strong", "", value), named("span", "soft small", note));
     return made;
   };
   const made = FIRST.map(([name, keys]) => {
-    const key = keys.find((key) => run.curves[key]?.length);
+    // Until the next evaluation, held-out metrics have only their value of the start.
+    const key = keys.find((key) => isTrained(run, key)) ?? keys.find((key) => run.curves[key]?.length);
     if (!key) return null;
     const of = run.curves[key];
     const [, begun] = of[0];
-    const [, now] = of[of.length - 1];
-    return tile(name, short(now), of.length > 1 ? `${key}, from ${short(begun)}` : key);
+    const [step, now] = of[of.length - 1];
+    const note = step === 0 ? `${key} at step 0` : of.length > 1 ? `${key}, from ${short(begun, 3)}` : key;
+    return tile(name, short(now, 3), note);
   });
   const seconds = left(run, found);
   if (seconds !== null) made.push(tile("Time left", time(seconds), `about, for ${found.steps - found.step} steps`));
@@ -407,12 +432,11 @@ async function renew() {
     runs[i].averaged = one.averaged;
   });
   const keys = [...new Set(found.flatMap((one) => Object.keys(one.curves)))];
+  usual = keys.find((key) => runs.some((run) => isTrained(run, key))) ?? keys[0] ?? "";
   const chosen = wanted ?? metric.value;
   metric.replaceChildren(...keys.map((key) => Object.assign(element("option", "", key), { value: key })));
-  if (keys.includes(chosen)) {
-    metric.value = chosen;
-    wanted = null;
-  }
+  metric.value = keys.includes(chosen) ? chosen : usual;
+  if (keys.includes(chosen)) wanted = null;
   const step = document.getElementById("step");
   if (step && found.length === 1) step.textContent = found[0].step;
   const progress = document.getElementById("progress");

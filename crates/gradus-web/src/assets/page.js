@@ -17,6 +17,20 @@ document.addEventListener("keydown", (event) => {
   event.target.form.requestSubmit();
 });
 
+// Error pages lead back to the form or the list that they come from.
+for (const link of document.querySelectorAll("[data-back]")) {
+  link.hidden = history.length < 2;
+  link.addEventListener("click", (event) => {
+    event.preventDefault();
+    history.back();
+  });
+}
+
+// An invalid field in a closed section would silently prevent sending the form. The event does not bubble.
+document.addEventListener("invalid", (event) => {
+  for (let at = event.target.closest("details"); at; at = at.parentElement.closest("details")) at.open = true;
+}, true);
+
 /** Shows a status message and announces it to screen readers. */
 function say(text) {
   const status = document.getElementById("status");
@@ -38,10 +52,11 @@ async function send(path, body, signal, tries = 3) {
   return response;
 }
 
-/** Returns the error message from the server's error page. */
+/** Returns the error message and the hint from the server's error page. */
 async function why(response) {
   const page = new DOMParser().parseFromString(await response.text(), "text/html");
-  return page.querySelector("main p")?.textContent || `The server answered ${response.status}.`;
+  const parts = [...page.querySelectorAll("main [data-why]")].map((part) => part.textContent);
+  return parts.join(" ") || `The server answered ${response.status}.`;
 }
 
 /** Creates an element with text. */

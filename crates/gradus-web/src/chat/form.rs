@@ -130,7 +130,7 @@ pub fn new(session: &Session, found: &[ModelEntry]) -> Html {
     html![
         "<form method=\"post\" action=\"/chat\" class=\"fields\">\n"
         (csrf(session)) (fields)
-        "<div><label for=\"first\">Your message</label><textarea id=\"first\" name=\"text\" rows=\"4\" dir=\"auto\" data-sends autofocus></textarea></div>\n"
+        "<div><label for=\"first\">Your message</label><textarea id=\"first\" name=\"text\" rows=\"4\" dir=\"auto\" data-sends required autofocus></textarea></div>\n"
         "<div class=\"row\"><button type=\"submit\" class=\"main\">Send</button>" (keys()) "</div>\n</form>\n"
     ]
 }

@@ -19,6 +19,7 @@ use axum::response::{Html as Body, IntoResponse, Redirect};
 use axum::routing::{get, post};
 use axum::{Extension, Form, Router};
 use gradus::html;
+use gradus::inference::ChatFormat;
 use serde::Deserialize;
 use serde_json::json;
 
@@ -26,7 +27,7 @@ use crate::app::App;
 use crate::models::ModelEntry;
 use crate::page::{Page, Section, csrf};
 use crate::page_error::{PageError, PageResult, read};
-use crate::store::chats::{Asker, Choice, Tree, Voted, title as title_of};
+use crate::store::chats::{Asker, Choice, Settings, Tree, Voted, title as title_of};
 use crate::store::sessions::Session;
 use form::Fields;
 
@@ -63,6 +64,17 @@ async fn models(app: &Arc<App>) -> Vec<ModelEntry> {
     tokio::task::spawn_blocking(move || app.models.list()).await.unwrap_or_default()
 }
 
+/// Returns the models of a conversation without a chat template, with the format in which they read it.
+async fn without_template(app: &Arc<App>, found: &[ModelEntry], settings: &Settings) -> Vec<(String, ChatFormat)> {
+    let (app, found, names) = (Arc::clone(app), found.to_vec(), settings.models.clone());
+    let look = move || {
+        let of = |name: String| app.models.format(&found, &name).map(|format| (name, format));
+        let known = names.into_iter().filter_map(of).filter(|(_, format)| *format != ChatFormat::Template);
+        known.collect::<Vec<_>>()
+    };
+    tokio::task::spawn_blocking(look).await.unwrap_or_default()
+}
+
 #[derive(Deserialize)]
 struct Sought {
     #[serde(default)]
@@ -94,9 +106,13 @@ async fn begin(
 ) -> PageResult {
     let settings = fields.settings(&models(&app).await).map_err(|why| PageError::request(&why))?;
     let asker = app.asker(&session)?;
+    let first = fields.first_message();
+    // A message of spaces starts no conversation. Programs may start one without a message.
+    if !first.is_empty() && first.trim().is_empty() {
+        return Ok(Redirect::to("/chat").into_response());
+    }
     let id = app.store.chats(&asker).begin(&settings)?;
     // The page requests an answer to this message when it loads.
-    let first = fields.first_message();
     let answers = match first.trim().is_empty() {
         true => "",
         false => app.store.chats(&asker).add_message(id, None, &first)?.map_or("", |_| "#answer"),
@@ -110,6 +126,7 @@ async fn show(State(app): State<Arc<App>>, Extension(session): Extension<Session
     let found = models(&app).await;
     let conversations = app.store.chats(&asker).list()?;
     let settings = &tree.conversation.settings;
+    let plain = without_template(&app, &found, settings).await;
     let title = &tree.conversation.title;
     let csrf = csrf(&session);
     let body = html![
@@ -122,6 +139,7 @@ async fn show(State(app): State<Arc<App>>, Extension(session): Extension<Session
         "<p class=\"row\"><a href=\"/chat/" (id) "/conversation.jsonl\" download>Download as training rows</a></p>\n"
         "<form method=\"post\" action=\"/chat/" (id) "/delete\" class=\"row\">" (csrf)
         "<button type=\"submit\">Delete</button><span class=\"soft small\">This deletes the messages and votes of this conversation.</span></form>\n</details></div>\n"
+        (thread::no_template(&plain, settings.blind))
         "<div id=\"thread\">\n" (thread::thread(&tree, &app.rich)) "</div>\n"
         "<div class=\"composer\">\n<p id=\"status\" role=\"status\" class=\"small soft\"></p>\n"
         "<form id=\"say\">\n<label class=\"unseen\" for=\"text\">Your message</label>\n"

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use gradus::html;
 use gradus::html::Html;
+use gradus::inference::ChatFormat;
 use serde_json::json;
 
 use crate::rich::Rich;
@@ -20,6 +21,22 @@ pub fn with(settings: &Settings) -> Html {
         [one, other] => html!["With " (one) " and " (other) ", side by side"],
         _ => Html::new(),
     }
+}
+
+/// Renders a note about models that have no chat template. In blind conversations it does not name them.
+pub fn no_template(models: &[(String, ChatFormat)], is_blind: bool) -> Vec<Html> {
+    let note = |(name, format): &(String, ChatFormat)| {
+        let who = if is_blind { html!["One of the models"] } else { html!["<code>" (name) "</code>"] };
+        let form = match format {
+            ChatFormat::Hh => html!["<code>Human: …</code> and <code>Assistant: …</code>, as in HH-RLHF"],
+            ChatFormat::Template | ChatFormat::Plain => html!["plain text"],
+        };
+        html![
+            "<p class=\"note small\">" (who) " has no chat template: it reads the conversation as " (form)
+            ". <code>gradus serve --model DIR --chat-template NAME|FILE</code> sets one.</p>\n"
+        ]
+    };
+    models.iter().map(note).collect()
 }
 
 /// Renders all turns of the path.

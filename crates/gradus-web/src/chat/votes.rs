@@ -19,6 +19,9 @@ use crate::ranking;
 use crate::store::chats::{self, Choice};
 use crate::store::sessions::Session;
 
+/// Note on votes that depend on each other.
+const DEPENDENCE: &str = "Votes in the same conversation depend on each other, so the true intervals are wider.";
+
 /// Result of the votes.
 struct VoteResults {
     votes: usize,
@@ -62,7 +65,7 @@ pub async fn show(State(app): State<Arc<App>>, Extension(session): Extension<Ses
             (tile("Votes", html![(of.votes)], "in conversations"))
             (tile("Blind", html![(of.blind)], "names were hidden"))
             (tile("Pairs", html![(of.comparisons.len())], "of models")) "</div>\n"
-            (ranking::models(&of.models, of.undefined)) (ranking::comparisons(&of.comparisons))
+            (ranking::models(&of.models, of.undefined)) (ranking::comparisons(&of.comparisons, DEPENDENCE))
             "<h2>Download</h2>\n<p><a href=\"/chat/preferences.jsonl\" download>All votes as training rows</a> · "
             "<a href=\"/chat/votes.json\" download>These numbers as JSON</a></p>\n"
         ],

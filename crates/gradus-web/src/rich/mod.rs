@@ -75,6 +75,8 @@ fn thought(text: &str) -> (Option<&str>, &str) {
     let (open, close) = ("<think>", "</think>");
     let begun = text.trim_start().strip_prefix(open);
     let (thought, rest) = match (begun.unwrap_or(text).split_once(close), begun) {
+        // An answer may quote both tags. Its beginning is no thought.
+        (Some((before, _)), None) if before.contains(open) => (None, text),
         (Some((thought, rest)), _) => (Some(thought), rest),
         (None, Some(thought)) => (Some(thought), ""),
         (None, None) => (None, text),
@@ -117,6 +119,9 @@ mod tests {
         assert!(shown("A cup?</think>Warm.").contains("<p>A cup?</p>\n</details>"));
         assert!(shown("<think>and on").contains("<p>and on</p>\n</details>"));
         assert_eq!(shown("<think>\n</think>Warm."), "<p>Warm.</p>\n");
+        // An answer about the tags is shown whole.
+        let page = shown("Warm. <think>A cup?</think> Hot.");
+        assert!(page.starts_with("<p>Warm. ") && page.contains("Hot.") && !page.contains("Reasoning"), "{page}");
         let page = shown("I look.\n<tool_call>{\"name\": \"<b>\", \"arguments\": {\"city\": \"<i>\"}}</tool_call>");
         assert!(page.starts_with("<p>I look.</p>\n<section class=\"call\""), "{page}");
         assert!(page.contains("<code>&lt;b&gt;</code>") && !page.contains("<i>") && !page.contains("<b>"), "{page}");

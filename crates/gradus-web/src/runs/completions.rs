@@ -117,6 +117,12 @@ fn filter(name: &str, params: &QueryParams, query: &Query, steps: &[usize], mode
     ]
 }
 
+/// Formats a number with three decimals. A number that rounds to 0 has no sign.
+fn decimal(value: f64) -> String {
+    let text = format!("{value:.3}");
+    if text == "-0.000" { "0.000".to_owned() } else { text }
+}
+
 /// Renders the displayed range and links to other pages.
 fn pages(name: &str, params: &QueryParams, query: &Query, shown: usize, count: usize) -> Html {
     let last = (query.offset + shown).min(count);
@@ -130,8 +136,10 @@ fn pages(name: &str, params: &QueryParams, query: &Query, shown: usize, count: u
     };
     let before = if query.offset > 0 { to(query.offset.saturating_sub(SHOWN), "‹ Previous") } else { Html::new() };
     let after = if last < count { to(query.offset + SHOWN, "Next ›") } else { Html::new() };
-    let begin = if count == 0 { 0 } else { query.offset + 1 };
-    html!["<p class=\"soft small\">" (begin) " to " (last) " of " (count) " " (before) (after) "</p>\n"]
+    if count == 0 {
+        return html!["<p class=\"soft\">No completion fits these filters.</p>\n"];
+    }
+    html!["<p class=\"soft small\">" (query.offset + 1) " to " (last) " of " (count) " " (before) (after) "</p>\n"]
 }
 
 /// Renders a list of completions.
@@ -152,7 +160,7 @@ fn list(name: &str, params: &QueryParams, query: &Query, records: &[Record], cou
     // The whole page has one scale, so that completions can be compared.
     let most = stretches.iter().flatten().fold(0.0f64, |most, (_, value)| most.max(value.abs()));
     let row = |(record, stretches): (&Record, &Vec<ValueSpan>)| {
-        let number = |value: Option<f64>| value.map(|value| format!("{value:.3}"));
+        let number = |value: Option<f64>| value.map(decimal);
         let text = html!["<div class=\"completion\" dir=\"auto\">" (colored(&record.completion, stretches, most)) "</div>" (tokens(record))];
         // An episode is shown as a conversation. Its text, which has the colors and tokens, follows below.
         let content = match &record.episode {
@@ -287,7 +295,7 @@ fn compare_steps(name: &str, params: &QueryParams, query: &Query, mut pairs: Vec
             DifferenceKind::New => html!["<ins>" (text) "</ins>"],
         };
         let texts: Vec<Html> = differences(&old.completion, &new.completion).into_iter().map(part).collect();
-        let number = |value: Option<f64>| value.map(|value| format!("{value:.3}"));
+        let number = |value: Option<f64>| value.map(decimal);
         html![
             "<tr><td class=\"said\">" (new.prompt) "</td><td class=\"said\">" (texts) "</td><td class=\"number\">" (number(old.reward)) "</td><td class=\"number\">"
             (number(new.reward)) "</td><td class=\"number\">" (change(pair).map(|change| format!("{change:+.3}"))) "</td></tr>\n"
@@ -342,6 +350,15 @@ mod tests {
         // Positions beyond the text are tolerated.
         let beyond = Record { segments: vec![("x".into(), vec![segment(40..50, 1.0)])], ..record };
         assert!(shown(&beyond, Colors::Reward, 1.0).contains("Ja</span>"));
+    }
+
+    #[test]
+    fn numbers_that_round_to_nothing_have_no_sign_and_empty_lists_no_range() {
+        assert_eq!([-0.0001, -0.001, 0.0, 1.5].map(decimal), ["0.000", "-0.001", "0.000", "1.500"]);
+        let query = Query::default();
+        let page = pages("tea", &QueryParams::new(), &query, 0, 0).into_string();
+        assert_eq!(page, "<p class=\"soft\">No completion fits these filters.</p>\n");
+        assert!(pages("tea", &QueryParams::new(), &query, 2, 2).into_string().contains("1 to 2 of 2"));
     }
 
     #[test]

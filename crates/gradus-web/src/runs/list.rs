@@ -5,12 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gradus::html;
 use gradus::html::Html;
-use gradus::runs::{Entry, Status};
+use gradus::runs::{Entry, Status, short_model};
 
-use super::page::{address, age, badge, figure};
+use super::page::{address, age, badge, figure, problems};
 use super::query_params::{QueryParams, first};
+use crate::components::with_code;
 use crate::query::percent;
 use crate::training::ProcessState;
+
+/// Maximum number of runs in a list that fits on one screen.
+const LONG: usize = 12;
 
 /// Values that filters offer.
 pub struct Known {
@@ -100,9 +104,7 @@ impl Column {
 
     /// Returns the value as text.
     fn text(self, entry: &Entry) -> String {
-        let last = |path: &Option<String>| {
-            path.as_deref().map_or("", |path| path.rsplit('/').next().unwrap_or(path)).to_owned()
-        };
+        let last = |path: &Option<String>| path.as_deref().map_or("", short_model).to_owned();
         match self {
             Self::Run => entry.name.clone(),
             Self::Method => entry.method.clone().unwrap_or_default(),
@@ -119,7 +121,7 @@ impl Column {
     fn cell(self, entry: &Entry) -> Html {
         match self {
             Self::Run => html!["<a href=\"" (address("show", &entry.name)) "\">" (entry.name) "</a>"],
-            Self::State => badge(entry),
+            Self::State => html![(badge(entry))(why(entry))],
             Self::Step => html![(entry.step)(entry.steps.map(|steps| html![" of "(steps)]))],
             Self::Figure => figure(entry),
             Self::Changed => html![(age(entry.changed))],
@@ -143,6 +145,16 @@ impl Column {
             _ => self.text(a).cmp(&self.text(b)),
         }
     }
+}
+
+/// Renders why a run has failed or cannot be read.
+fn why(entry: &Entry) -> Option<Html> {
+    let reason = match entry.state {
+        Status::Broken => problems(entry).next(),
+        Status::Failed => entry.reason.clone(),
+        Status::Running | Status::Finished | Status::Interrupted => None,
+    };
+    reason.map(|reason| html!["<span class=\"why small soft\">" (with_code(&reason)) "</span>"])
 }
 
 /// Returns the address of the list with some parameters changed.
@@ -211,9 +223,11 @@ pub fn list(
         return html![(begin)(empty)];
     }
     let view = View::of(params);
+    // The button below a long list is far from the runs that were selected first.
+    let above = (entries.len() > LONG).then(|| html![" <button type=\"submit\">Compare selected</button>"]);
     html![
         (begin) (filter(known, params, &view)) "<form method=\"get\" action=\"/runs/show\">\n<p class=\"soft small\">" (entries.len()) " of " (all)
-        " runs</p>\n" (table(entries, params, &view)) "<button type=\"submit\">Compare selected</button>\n</form>\n"
+        " runs" (above) "</p>\n" (table(entries, params, &view)) "<button type=\"submit\">Compare selected</button>\n</form>\n"
     ]
 }
 
@@ -314,6 +328,20 @@ mod tests {
         let to = with(&before, &[("sort", "run"), ("order", "up")]);
         assert_eq!(to, "/runs?text=a%20b%26c&column=step&column=tags&sort=run&order=up");
         assert_eq!(with(&params(&[]), &[("sort", "")]), "/runs");
+    }
+
+    #[test]
+    fn models_have_the_name_of_their_run_and_broken_runs_their_reason() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).expect("written");
+        write("config.yml", "model: runs/sft/model\ndata: d/tea.jsonl\nmethod:\n  dpo: {}\n");
+        write("metrics.jsonl", "{\"step\": 1, \"loss\": 2.0}\n");
+        let entry = || Entry::read("tea".into(), folder.path());
+        assert_eq!((Column::Model.text(&entry()), Column::Data.text(&entry())), ("sft".into(), "tea.jsonl".into()));
+        assert_eq!(why(&entry()), None);
+        write("config.yml", "nonsense\n");
+        let reason = why(&entry()).expect("a reason").into_string();
+        assert!(reason.contains("\">config.yml:1: "), "{reason}");
     }
 
     #[test]

@@ -24,8 +24,9 @@ use axum::response::{IntoResponse, Redirect};
 use axum::routing::{get, post};
 use axum::{Extension, Form, Router};
 use gradus::comparison::{Comparison, Entry as Policy, WinRates};
+use gradus::html;
 use gradus::runs::{
-    Entry, Labels, Settings, Snapshot, differences, history, last_warnings, metric_keys, series, snapshots,
+    Entry, Labels, Series, Settings, Snapshot, differences, history, last_warnings, metric_keys, series, snapshots,
 };
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -86,7 +87,10 @@ async fn all(
     let bare = app.training.without_directory();
     let empty = training::offer_demo(&app, &session);
     let body = list::list(&entries, number, &known, &params, app.training.is_allowed().then_some(&bare), empty);
-    Ok(Page { title: "Runs", section: Section::Runs, scripts: &[], styles: &[], body }.framed(&session).into_response())
+    // The page is refreshed only until the first run of a demonstration appears, so that it does not change under a selection.
+    let scripts = if number == 0 { training::demo_scripts(&app) } else { &[] };
+    let body = html!["<div data-refreshed>\n" (body) "</div>\n"];
+    Ok(Page { title: "Runs", section: Section::Runs, scripts, styles: &[], body }.framed(&session).into_response())
 }
 
 /// Renders one run, or a comparison of several.
@@ -110,7 +114,7 @@ async fn show(
     let paths = names.iter().map(|name| find(&app, name)).collect::<Result<Vec<_>, _>>()?;
     let of = names.clone();
     let is_allowed = app.training.is_allowed();
-    let (entries, settings, warnings, models, rates) = blocking(move || {
+    let (entries, settings, warnings, models, compared) = blocking(move || {
         let entries: Vec<Entry> = of.into_iter().zip(&paths).map(|(name, path)| Entry::read(name, path)).collect();
         let settings: Vec<Settings> =
             paths.iter().map(|path| Settings::read(&path.join("config.yml")).unwrap_or_default()).collect();
@@ -120,8 +124,8 @@ async fn show(
             snapshots(&entry.directory().ok()?, key).ok()
         });
         let models: Vec<Vec<Snapshot>> = models.collect();
-        let rates = if entries.len() > 1 { win_rates(&entries) } else { None };
-        (entries, settings, warnings, models, rates)
+        let compared = if entries.len() > 1 { compare(&entries) } else { (Vec::new(), None) };
+        (entries, settings, warnings, models, compared)
     })
     .await?;
     let (title, body) = match &entries[..] {
@@ -135,7 +139,7 @@ async fn show(
         }
         several => (
             format!("{} runs", several.len()),
-            page::several(several, &settings, &differences(&settings), rates.as_ref()),
+            page::several(several, &settings, &differences(&settings), &compared.0, compared.1.as_ref()),
         ),
     };
     let page =
@@ -143,19 +147,23 @@ async fn show(
     Ok(page.framed(&session).into_response())
 }
 
-/// Computes win rates on the prompts of the last evaluations. `None` if they cannot be computed.
-fn win_rates(entries: &[Entry]) -> Option<WinRates> {
+/// Compares the last evaluations: the cells of a table with their results, and win rates on their prompts, if they can be computed.
+fn compare(entries: &[Entry]) -> (Vec<Vec<String>>, Option<WinRates>) {
     let run = |entry: &Entry| {
         let policy = Policy::from_run(entry.directory().ok()?).ok()?;
         Some(Policy { name: entry.name.clone(), ..policy })
     };
     let none = String::new;
-    let entries = entries.iter().filter_map(run).collect();
-    Comparison { model: none(), data: none(), budget: none(), evaluation: none(), entries }.win_rates()
+    let entries: Vec<Policy> = entries.iter().filter_map(run).collect();
+    let starts = Policy::starts_of(entries.iter().filter_map(|entry| entry.run.as_ref()));
+    let mut compared = Comparison { model: none(), data: none(), budget: none(), evaluation: none(), entries };
+    let rates = compared.win_rates();
+    compared.entries.splice(0..0, starts);
+    (compared.rows(), rates)
 }
 
 /// Returns the curves of a run: steps and values of each metric. With `from` and `to`, only of those steps and of `metric`. Long curves are
-/// averaged; `averaged` then contains the number of values.
+/// averaged between their first and last value; `averaged` then contains the number of values.
 async fn curves(State(app): State<Arc<App>>, Query(params): Query<QueryParams>) -> PageResult {
     let path = find(&app, first(&params, "run").unwrap_or_default())?;
     let metric = first(&params, "metric").map(str::to_owned);
@@ -172,7 +180,7 @@ async fn curves(State(app): State<Arc<App>>, Query(params): Query<QueryParams>) 
             if found.points.len() > POINTS {
                 averaged.insert(key.clone(), json!(found.points.len()));
             }
-            let points = found.thinned(POINTS).points;
+            let points = shortened(found);
             if !points.is_empty() {
                 all.insert(key.clone(), points.into_iter().map(|(step, value)| json!([step, value])).collect());
             }
@@ -183,6 +191,17 @@ async fn curves(State(app): State<Arc<App>>, Query(params): Query<QueryParams>) 
     });
     let found = found.await??;
     Ok(([(header::CONTENT_TYPE, "application/json")], found.to_string()).into_response())
+}
+
+/// Averages a curve with more than [`POINTS`] values. Its first and last value stay as they are, because pages show them as numbers.
+fn shortened(found: Series) -> Vec<(f64, f64)> {
+    let Series { key, points } = found;
+    if points.len() <= POINTS {
+        return points;
+    }
+    let last = points.len() - 1;
+    let middle = Series { key, points: points[1..last].to_vec() }.thinned(POINTS - 2);
+    [&points[..1], middle.points.as_slice(), &points[last..]].concat()
 }
 
 /// Returns the state of a run for a page that waits: its status, if any, and whether a process that was started here is still running.
@@ -220,4 +239,23 @@ async fn tag(
     labels.remove(&remove);
     labels.write(&path)?;
     Ok(Redirect::to(&page::address("show", &run)).into_response())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_curves_keep_their_first_and_last_value() {
+        let of = |count: usize| {
+            let points = (1..=count).map(|step| (step as f64, if step == count { 9.0 } else { 1.0 })).collect();
+            shortened(Series { key: "loss".into(), points })
+        };
+        assert_eq!(of(POINTS).len(), POINTS);
+        let long = of(2 * POINTS);
+        assert_eq!((long.len(), long[0], long[POINTS - 1]), (POINTS, (1.0, 1.0), (2.0 * POINTS as f64, 9.0)));
+        assert!(
+            long.windows(2).all(|pair| pair[0].0 < pair[1].0) && long[1..POINTS - 1].iter().all(|(_, v)| *v == 1.0)
+        );
+    }
 }

@@ -4,8 +4,10 @@ use gradus::comparison::WinRates;
 use gradus::html;
 use gradus::html::Html;
 use gradus::plots::colors;
-use gradus::runs::{Difference, Entry, Settings, Status};
+use gradus::run::RunDir;
+use gradus::runs::{Difference, Entry, Key, Settings, Status};
 
+use crate::components::{breakable, with_code};
 use crate::page::csrf;
 use crate::query::percent;
 use crate::store::now;
@@ -33,7 +35,7 @@ pub fn figure(entry: &Entry) -> Html {
     let worse = figure
         .never_beat_start()
         .then(|| html![" <strong class=\"bad\">" (word) " than its start, " (short(figure.best)) "</strong>"]);
-    html![(figure.key) " " (short(figure.last)) (worse)]
+    html![(breakable(&figure.key)) " " (short(figure.last)) (worse)]
 }
 
 /// Formats a number with significant digits.
@@ -81,8 +83,20 @@ fn curves(runs: &[&Entry]) -> Html {
     ]
 }
 
-/// Renders the most important messages: that the run never got better than its start, and its warnings.
+/// Returns why a run cannot be read, with paths relative to its directory.
+pub fn problems(entry: &Entry) -> impl Iterator<Item = String> {
+    let directory = format!("{}/", entry.path.display());
+    entry.problems.iter().map(move |problem| problem.strip_prefix(&directory).unwrap_or(problem).to_owned())
+}
+
+/// Renders the most important messages: why the run cannot be read, that it never got better than its start, and its warnings.
 fn alerts(entry: &Entry, warnings: &[String]) -> Html {
+    let item = |text: String| html!["<li>" (with_code(&text)) "</li>\n"];
+    let broken = (!entry.problems.is_empty()).then(|| {
+        html![
+            "<p><strong>Files of this run cannot be read.</strong></p>\n<ul>" (problems(entry).map(item).collect::<Vec<_>>()) "</ul>\n"
+        ]
+    });
     let worse = entry.figure.as_ref().filter(|figure| figure.never_beat_start()).map(|figure| {
         html![
             "<p><strong>No evaluation beat the start.</strong> " (figure.key) " was " (short(figure.best)) " before training and is "
@@ -92,9 +106,9 @@ fn alerts(entry: &Entry, warnings: &[String]) -> Html {
     let warning = |text: &String| html!["<li>" (text) "</li>\n"];
     let listed =
         (!warnings.is_empty()).then(|| html!["<ul>" (warnings.iter().map(warning).collect::<Vec<_>>()) "</ul>\n"]);
-    match (worse.is_some(), listed.is_some()) {
-        (false, false) => Html::new(),
-        _ => html!["<section class=\"alert\" aria-label=\"Warnings\">\n" (worse) (listed) "</section>\n"],
+    match (&broken, &worse, &listed) {
+        (None, None, None) => Html::new(),
+        _ => html!["<section class=\"alert\" aria-label=\"Warnings\">\n" (broken) (worse) (listed) "</section>\n"],
     }
 }
 
@@ -155,26 +169,44 @@ pub fn one(
         ],
         false => Html::new(),
     };
-    let lines = |name: &'static str, lines: &[String]| match lines.is_empty() {
-        true => Html::new(),
-        false => html!["<h2>" (name) "</h2>\n<pre tabindex=\"0\">" (lines.join("\n")) "</pre>\n"],
-    };
-    let set: Vec<Html> = settings
-        .keys
-        .iter()
-        .map(|key| {
-            let is_set = if key.is_set { html!["set"] } else { Html::new() };
-            html!["<tr><td><code>" (key.path) "</code></td><td><code>" (key.value) "</code></td><td class=\"soft small\">" (is_set) "</td></tr>\n"]
-        })
-        .collect();
+    // Only online methods and evaluations with samples store completions.
+    let completions = RunDir::at(&entry.path)
+        .rollouts()
+        .is_file()
+        .then(|| html!["<p><a href=\"" (address("completions", &entry.name)) "\">Completions</a></p>\n"]);
     html![
         "<p data-state=\"" (entry.state.name()) "\">" (badge(entry)) ", step <span id=\"step\">" (entry.step) "</span>" (steps) (entry.reason.as_ref().map(|reason| html![": " (reason)]))
-        "</p>\n" (alerts(entry, warnings)) (progress(entry)) (actions) (curves(&[entry])) "<p><a href=\"" (address("completions", &entry.name)) "\">Completions</a></p>\n"
+        "</p>\n" (alerts(entry, warnings)) (progress(entry)) (actions) (curves(&[entry])) (completions)
         "<h2>Tags</h2>\n<div class=\"row\">" (entry.tags.iter().map(tag).collect::<Vec<_>>()) (add) "</div>\n"
-        (lines("Problems", &entry.problems))
-        "<h2>Configuration</h2>\n<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Configuration\"><table><thead><tr><th scope=\"col\">Key</th>"
-        "<th scope=\"col\">Value</th><th scope=\"col\">Set by you</th></tr></thead>\n<tbody>\n" (set) "</tbody></table></div>\n"
+        (configuration(settings))
     ]
+}
+
+/// Renders a table of keys and values.
+fn keys<'k>(name: &'static str, keys: impl Iterator<Item = &'k Key>) -> Html {
+    let row = |key: &Key| html!["<tr><th scope=\"row\"><code>" (breakable(&key.path)) "</code></th><td><code>" (key.value) "</code></td></tr>\n"];
+    html![
+        "<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"" (name) "\"><table class=\"stacked\">\n"
+        "<thead><tr><th scope=\"col\">Key</th><th scope=\"col\">Value</th></tr></thead>\n<tbody>\n" (keys.map(row).collect::<Vec<_>>())
+        "</tbody></table></div>\n"
+    ]
+}
+
+/// Renders the configuration of a run: the keys that were set, and the defaults in a closed section.
+fn configuration(settings: &Settings) -> Html {
+    let of = |is_set: bool| settings.keys.iter().filter(move |key| key.is_set == is_set);
+    let (set, usual) = (of(true).count(), of(false).count());
+    if set + usual == 0 {
+        return Html::new();
+    }
+    let chosen = match set {
+        0 => html!["<p class=\"soft\">Every key has its default.</p>\n"],
+        _ => keys("Configuration", of(true)),
+    };
+    let defaults = (usual > 0).then(
+        || html!["<details><summary>Defaults (" (usual) ")</summary>\n" (keys("Defaults", of(false))) "</details>\n"],
+    );
+    html!["<h2>Configuration</h2>\n"(chosen)(defaults)]
 }
 
 /// Renders the settings that have the same value in all of several runs.
@@ -182,20 +214,45 @@ fn shared(settings: &[Settings]) -> Html {
     let [one, others @ ..] = settings else { return Html::new() };
     let is_shared = |path: &str, value: &str| others.iter().all(|other| other.get(path) == Some(value));
     let is_set = |path: &str| settings.iter().any(|of| of.keys.iter().any(|key| key.path == path && key.is_set));
-    let keys = one.keys.iter().filter(|key| is_set(&key.path) && is_shared(&key.path, &key.value));
-    let rows = keys.map(|key| html!["<tr><th scope=\"row\"><code>" (key.path) "</code></th><td><code>" (key.value) "</code></td></tr>\n"]);
-    let rows: Vec<Html> = rows.collect();
-    if rows.is_empty() {
+    let found = one.keys.iter().filter(|key| is_set(&key.path) && is_shared(&key.path, &key.value));
+    let found: Vec<&Key> = found.collect();
+    if found.is_empty() {
         return Html::new();
     }
     html![
-        "<details><summary>Shared settings (" (rows.len()) ")</summary>\n<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Shared settings\"><table>\n"
-        "<thead><tr><th scope=\"col\">Key</th><th scope=\"col\">Value</th></tr></thead>\n<tbody>\n" (rows) "</tbody></table></div>\n</details>\n"
+        "<details><summary>Shared settings (" (found.len()) ")</summary>\n" (keys("Shared settings", found.into_iter())) "</details>\n"
     ]
 }
 
-/// Renders a comparison of several runs.
-pub fn several(entries: &[Entry], settings: &[Settings], differences: &[Difference], rates: Option<&WinRates>) -> Html {
+/// Renders the results of the runs and of their starts. `rows` are the cells of a table with its headings.
+fn results(rows: &[Vec<String>]) -> Html {
+    let [headings, policies @ ..] = rows else { return Html::new() };
+    // Without a measurement, the table has only the names.
+    if headings.len() < 2 || policies.is_empty() {
+        return Html::new();
+    }
+    let head = |head: &String| html!["<th scope=\"col\" class=\"number\">" (head) "</th>"];
+    let heads: Vec<Html> = headings[1..].iter().map(head).collect();
+    let cell = |cell: &String| html!["<td class=\"number\">" (cell) "</td>"];
+    let row = |cells: &Vec<String>| {
+        let numbers: Vec<Html> = cells[1..].iter().map(cell).collect();
+        html!["<tr><th scope=\"row\">" (cells[0]) "</th>" (numbers) "</tr>\n"]
+    };
+    html![
+        "<h2>Results</h2>\n<p class=\"soft small\">The last evaluation of each run.</p>\n"
+        "<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Results\"><table>\n<thead><tr><td></td>" (heads)
+        "</tr></thead>\n<tbody>\n" (policies.iter().map(row).collect::<Vec<_>>()) "</tbody></table></div>\n"
+    ]
+}
+
+/// Renders a comparison of several runs. `table` has the cells of their results.
+pub fn several(
+    entries: &[Entry],
+    settings: &[Settings],
+    differences: &[Difference],
+    table: &[Vec<String>],
+    rates: Option<&WinRates>,
+) -> Html {
     let names: Vec<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
     let head = |name: &&str| html!["<th scope=\"col\"><a href=\"" (address("show", name)) "\">" (*name) "</a></th>"];
     let heads: Vec<Html> = names.iter().map(head).collect();
@@ -206,11 +263,24 @@ pub fn several(entries: &[Entry], settings: &[Settings], differences: &[Differen
             Some(value) => html!["<code>" (value) "</code>"],
             None => html!["–"],
         });
-        html!["<tr><th scope=\"row\"><code>" (difference.key) "</code></th>" (cells(values.collect())) "</tr>\n"]
+        html!["<tr><th scope=\"row\"><code>" (breakable(&difference.key)) "</code></th>" (cells(values.collect())) "</tr>\n"]
     };
+    let table_of = |name: &'static str, rows: Html| {
+        html![
+            "<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"" (name) "\"><table>\n<thead><tr><td></td>" (heads)
+            "</tr></thead>\n<tbody>\n" (rows) "</tbody></table></div>\n"
+        ]
+    };
+    let (telling, other): (Vec<&Difference>, Vec<&Difference>) = differences.iter().partition(|one| one.is_telling());
+    let rows = |of: &[&Difference]| of.iter().map(|one| row(one)).collect::<Vec<_>>();
+    let state = html!["<tr><th scope=\"row\">State</th>" (states) "</tr>\n" (rows(&telling))];
+    let defaults = (!other.is_empty()).then(|| {
+        html![
+            "<details><summary>Defaults that only one method has (" (other.len()) ")</summary>\n" (table_of("Defaults", html![(rows(&other))])) "</details>\n"
+        ]
+    });
     html![
-        (curves(&entries.iter().collect::<Vec<_>>())) (rates.map(win_rates)) "<h2>Differences</h2>\n<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Differences\"><table>\n<thead><tr><td></td>" (heads)
-        "</tr></thead>\n<tbody>\n<tr><th scope=\"row\">State</th>" (states) "</tr>\n" (differences.iter().map(row).collect::<Vec<_>>())
-        "</tbody></table></div>\n" (shared(settings))
+        (curves(&entries.iter().collect::<Vec<_>>())) (results(table)) (rates.map(win_rates)) "<h2>Differences</h2>\n"
+        (table_of("Differences", state)) (defaults) (shared(settings))
     ]
 }

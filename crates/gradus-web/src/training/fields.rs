@@ -85,12 +85,20 @@ pub struct Problem {
     pub field: Option<String>,
     /// Description of the error.
     pub text: String,
+    /// What to do about it.
+    pub hint: Option<String>,
 }
 
 impl Problem {
     /// Creates an error in a field, or in no particular field.
     pub fn of(field: Option<&str>, text: String) -> Self {
-        Self { field: field.map(str::to_owned), text }
+        Self { field: field.map(str::to_owned), text, hint: None }
+    }
+
+    /// Adds what to do about it.
+    #[must_use]
+    pub fn with_hint(self, hint: Option<&str>) -> Self {
+        Self { hint: hint.map(str::to_owned), ..self }
     }
 }
 
@@ -152,6 +160,19 @@ impl Lists {
 pub fn fields(method: &str) -> Vec<(FlagSpec, Takes)> {
     let all = flags(&Schema::run_config(), Scope::Method(method));
     all.into_iter().filter_map(|spec| takes(&spec).map(|takes| (spec, takes))).collect()
+}
+
+/// Returns the field that a message names in backticks: by its key, by the last part of its key, or by its flag.
+pub fn named_field(method: &str, text: &str) -> Option<String> {
+    let fields = fields(method);
+    let find = |name: &str| {
+        let name = name.trim_start_matches("--");
+        let is_it = |spec: &FlagSpec| {
+            spec.key == name || spec.name == name.replace('_', "-") || spec.key.rsplit('.').next() == Some(name)
+        };
+        fields.iter().find(|(spec, _)| is_it(spec)).map(|(spec, _)| spec.name.clone())
+    };
+    text.split('`').skip(1).step_by(2).filter(|name| !name.is_empty()).find_map(find)
 }
 
 /// Returns the flags that a form defines, or its errors. Unknown names are rejected, because no page sends them.
@@ -382,6 +403,17 @@ pub(super) mod tests {
             assert_eq!(given("sft", &lists, &form), Err(vec![Problem::of(Some("mix"), problem.to_owned())]));
         }
         assert!(given("sft", &lists, &filled(&[("mix-data", "cups/"); MIXED + 1])).is_err());
+    }
+
+    #[test]
+    fn messages_name_their_fields() {
+        let named = |method: &str, text: &str| named_field(method, text);
+        let room = "`max_new_tokens` (512) leaves no room for a prompt within 64 tokens";
+        assert_eq!(named("grpo", room).as_deref(), Some("max-new-tokens"));
+        let teacher = "`distill` needs a `method.distill.teacher_model`: the student imitates it";
+        assert_eq!(named("distill", teacher).as_deref(), Some("teacher-model"));
+        assert_eq!(named("sft", "pass `--batch-size` or less").as_deref(), Some("batch-size"));
+        assert_eq!(named("sft", "`/etc/passwd` is empty, max_steps too"), None);
     }
 
     #[test]

@@ -13,6 +13,8 @@ use gradus::runs::Settings;
 use serde_json::Value;
 
 use super::fields::{Lists, MIX_DATA, MIX_ROWS, MIXED, Problem, Takes, fields};
+use crate::components::with_code;
+use crate::models::{Kind, positions_at};
 use crate::page::csrf;
 use crate::runs::address;
 use crate::runs::query_params::{QueryParams, first};
@@ -87,6 +89,9 @@ const ONLINE: [&str; 9] = [
 /// Maximum number of visible fields.
 const SEEN: usize = 8;
 
+/// Field of the maximum length of a completion.
+const LENGTH: &str = "max-new-tokens";
+
 /// Maximum number of bytes read from the first row of a file.
 const ROW_BYTES: u64 = 1 << 16;
 
@@ -101,7 +106,8 @@ pub fn goals(all: &[MethodConfig]) -> Html {
     html!["<p class=\"lead\">What do you have?</p>\n<div class=\"cards\">\n" (Goal::ALL.map(goal).to_vec()) "</div>\n"]
 }
 
-/// Adds default values to an incomplete form: the first model, and the first file whose rows the method can use.
+/// Adds default values to an incomplete form: the first model, the first file whose rows the method can use, and a length of completions
+/// that fits into the model.
 pub fn sensible(method: &MethodConfig, lists: &Lists, mut filled: QueryParams) -> QueryParams {
     let mut fill = |name: &str, value: Option<&str>| {
         if let Some(value) = value.filter(|_| !filled.iter().any(|(known, _)| known == name)) {
@@ -114,6 +120,19 @@ pub fn sensible(method: &MethodConfig, lists: &Lists, mut filled: QueryParams) -
     }
     let fits = lists.data.iter().find(|(_, path)| is_useful(path, method));
     fill("data", fits.map(|(name, _)| name.as_str()));
+    // A prompt and its completion share the positions of the model.
+    let model = first(&filled, "model")
+        .and_then(|name| lists.models.iter().find(|found| found.kind == Kind::Language && found.name == name));
+    let room = model.and_then(|found| positions_at(&found.path)).map(|positions| positions / 2);
+    let fields = fields(method.name());
+    let usual = fields.iter().find(|(spec, _)| spec.name == LENGTH);
+    let usual = usual.and_then(|(spec, _)| spec.default.as_ref()?.as_u64());
+    if let Some((room, usual)) = room.zip(usual)
+        && usual > room as u64
+        && first(&filled, LENGTH).is_none()
+    {
+        filled.push((LENGTH.to_owned(), room.to_string()));
+    }
     filled
 }
 
@@ -180,6 +199,7 @@ fn default(spec: &FlagSpec) -> Option<String> {
 /// Returns the label of a field, from the name of its flag.
 fn label(flag: &str) -> String {
     match flag {
+        "name" => "Name of the run".to_owned(),
         "data" => "Training data".to_owned(),
         "eval-data" => "Held-out data".to_owned(),
         "lora-rank" => "LoRA rank".to_owned(),
@@ -195,10 +215,10 @@ fn label(flag: &str) -> String {
     }
 }
 
-/// Renders a text in which backticks mark code.
-fn with_code(text: &str) -> Vec<Html> {
-    let parts = text.split('`').enumerate();
-    parts.map(|(at, part)| if at % 2 == 1 { html!["<code>" (part) "</code>"] } else { html![(part)] }).collect()
+/// Renders an error with its hint.
+fn explained(problem: &Problem) -> Html {
+    let hint = problem.hint.as_ref().map(|hint| html!["<br><span class=\"soft\">" (with_code(hint)) "</span>"]);
+    html![(with_code(&problem.text))(hint)]
 }
 
 /// Content of a form.
@@ -264,7 +284,7 @@ impl Form<'_> {
             Takes::Model | Takes::Reward | Takes::Data | Takes::Task => options(&self.lists.names(takes)),
             Takes::Mix => return self.mix(spec),
         };
-        let wrong = wrong.map(|problem| html!["<p class=\"bad small about-field\" id=\"problem-" (spec.name) "\">" (problem.text) "</p>\n"]);
+        let wrong = wrong.map(|problem| html!["<p class=\"bad small about-field\" id=\"problem-" (spec.name) "\">" (explained(problem)) "</p>\n"]);
         html![
             "<div class=\"one-field\"><label for=\"" (spec.name) "\">" (label(&spec.name)) "</label>" (own) (wrong) "<p class=\"small soft about-field\" id=\"about-" (spec.name) "\">"
             (with_code(&spec.doc)) "</p></div>\n"
@@ -288,7 +308,7 @@ impl Form<'_> {
             ]
         };
         let wrong =
-            self.wrong("mix").map(|problem| html!["<p class=\"bad small about-field\">" (problem.text) "</p>\n"]);
+            self.wrong("mix").map(|problem| html!["<p class=\"bad small about-field\">" (explained(problem)) "</p>\n"]);
         html![
             "<fieldset class=\"one-field\" id=\"mix\"><legend>" (label(&spec.name)) "</legend>\n" ((0..MIXED).map(pair).collect::<Vec<_>>()) (wrong)
             "<p class=\"small soft about-field\">" (with_code(&spec.doc)) "</p></fieldset>\n"
@@ -301,11 +321,13 @@ impl Form<'_> {
             return Html::new();
         }
         let item = |problem: &Problem| match &problem.field {
-            Some(field) => html!["<li><a href=\"#" (field) "\">" (label(field)) "</a>: " (problem.text) "</li>\n"],
-            None => html!["<li>" (problem.text) "</li>\n"],
+            Some(field) => {
+                html!["<li><a href=\"#" (field) "\">" (label(field)) "</a>: " (explained(problem)) "</li>\n"]
+            }
+            None => html!["<li>" (explained(problem)) "</li>\n"],
         };
         html![
-            "<div class=\"alert\" role=\"alert\"><p><strong>The run did not start.</strong></p>\n<ul class=\"problems\">\n"
+            "<div class=\"alert\" role=\"alert\"><p><strong>The run cannot be planned yet.</strong></p>\n<ul class=\"problems\">\n"
             (self.problems.iter().map(item).collect::<Vec<_>>()) "</ul></div>\n"
         ]
     }
@@ -348,7 +370,7 @@ pub fn form(
     let seen: Vec<Html> = seen.iter().map(|(spec, takes)| form.field(spec, *takes)).collect();
     let name = form
         .wrong("name")
-        .map(|problem| html!["<p class=\"bad small about-field\" id=\"problem-name\">" (problem.text) "</p>\n"]);
+        .map(|problem| html!["<p class=\"bad small about-field\" id=\"problem-name\">" (explained(problem)) "</p>\n"]);
     let marks = name.as_ref().map(|_| html![" aria-invalid=\"true\" aria-describedby=\"problem-name\""]);
     html![
         (form.alert()) (note) "<p class=\"lead\">" (method.method().about()) ". <a href=\"/runs/new\">Another method</a></p>\n"

@@ -31,6 +31,14 @@ use crate::page_error::PageError;
 use crate::store::sessions::Session;
 use crate::within;
 
+/// Returns the script of pages that show the demonstration while it runs.
+pub fn demo_scripts(app: &App) -> &'static [&'static str] {
+    match app.training.demo() {
+        Some(ProcessState::Running) => &["making.js"],
+        _ => &[],
+    }
+}
+
 /// Rejects users who may not manage runs. If other machines can reach the server, only owners may.
 pub fn may_train(app: &App, session: &Session) -> std::result::Result<Arc<dyn RunStarter>, PageError> {
     let Some(starter) = &app.training.starter else {

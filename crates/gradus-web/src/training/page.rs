@@ -20,7 +20,7 @@ pub fn offer_demo(app: &App, session: &Session) -> Html {
     let command = format!("gradus demo --output-dir {}", quoted(&folder.join(DEMO).to_string_lossy()));
     let next = match app.training.demo() {
         Some(ProcessState::Running) => html![
-            "<p role=\"status\"><span class=\"badge badge-good\">running</span> The demonstration is running. Its runs appear under Runs.</p>\n"
+            "<p role=\"status\" data-going><span class=\"badge badge-good\">running</span> The demonstration is running. Its runs appear under <a href=\"/runs\">Runs</a>.</p>\n"
         ],
         Some(ProcessState::Ended(log_lines)) if !log_lines.is_empty() => html![
             "<p class=\"bad\">The demonstration ended:</p>\n<pre tabindex=\"0\">" (log_lines.join("\n")) "</pre>\n"

@@ -16,7 +16,7 @@ use gradus::runs::Settings;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::fields::{Lists, Problem, command, given, set};
+use super::fields::{Lists, Problem, command, given, named_field, set};
 use super::processes::{AT_ONCE, CONFIGS, DRAFTS, Draft, ProcessTask, RunStarter, StartedRun, configs, runs_directory};
 use super::{form, free, is_plain, may_train, page};
 use crate::app::App;
@@ -108,7 +108,7 @@ pub async fn plan(
     let forecast = blocking(move || forecast(starter.as_ref(), &of.folder, &yaml)).await?;
     let forecast = match forecast {
         Ok(forecast) => forecast,
-        Err(error) => return again(&in_words(&error)),
+        Err(error) => return again(&in_words(name, &error)),
     };
     let id = secret();
     let query = filled.iter().filter(|(_, value)| !value.is_empty());
@@ -125,46 +125,57 @@ pub async fn plan(
     framed(&session, &format!("New {name} run"), shown)
 }
 
-/// Returns the run that a form defines, and the equivalent command line.
+/// Returns the run that a form defines, and the equivalent command line. Returns all errors: a bad name does not hide the others.
 fn checked(app: &App, method: &str, lists: &Lists, filled: &QueryParams) -> Result<(Draft, String), Vec<Problem>> {
     let plain: QueryParams = filled.iter().filter(|(name, _)| name != "name").cloned().collect();
-    let mut flags = given(method, lists, &plain)?;
     let model = first(filled, "model").unwrap_or("model").rsplit('/').next().unwrap_or("model").to_owned();
-    let name = first(filled, "name").map_or_else(|| free(app, &format!("{method}-{model}")), str::to_owned);
-    if !is_plain(&name) || [CONFIGS, "models", "data"].contains(&name.as_str()) {
-        let text = format!("{name} cannot be the name of a run: use letters, digits, -, _ and .");
-        return Err(vec![Problem::of(Some("name"), text)]);
-    }
+    let stem = format!("{method}-{model}");
+    let name = first(filled, "name").map_or_else(|| free(app, &stem), str::to_owned);
     let (above, before) = runs_directory(&app.folder);
-    let directory = above.join(&name);
-    if directory.symlink_metadata().is_ok() {
-        let text = format!("{before}{name} exists already: choose another name.");
-        return Err(vec![Problem::of(Some("name"), text)]);
+    let bad_name = if !is_plain(&name) || [CONFIGS, "models", "data"].contains(&name.as_str()) {
+        Some(format!("{name} cannot be the name of a run: use letters, digits, -, _ and ."))
+    } else if above.join(&name).symlink_metadata().is_ok() {
+        Some(format!("{before}{name} exists already: choose another name."))
+    } else {
+        None
+    };
+    let mut problems: Vec<Problem> = bad_name.map(|text| Problem::of(Some("name"), text)).into_iter().collect();
+    let directory = above.join(if problems.is_empty() { name.clone() } else { free(app, &stem) });
+    let plan = given(method, lists, &plain).and_then(|mut flags| {
+        flags.extend(set(method, "output_dir", &directory.to_string_lossy()));
+        let line = command(method, &flags);
+        flags.extend(set(method, "train.device", &app.training.device));
+        let request = Request { method: Some(method), flags: &flags, ..Request::default() };
+        let plan = RunConfig::load(&request).and_then(|written| Plan::check(&written, &Machine::detect()));
+        plan.map(|plan| (plan.to_yaml(), line)).map_err(|error| in_words(method, &error))
+    });
+    match plan {
+        Ok((yaml, line)) if problems.is_empty() => {
+            Ok((Draft { name: format!("{before}{name}"), directory, yaml }, line))
+        }
+        Ok(_) => Err(problems),
+        Err(others) => {
+            problems.extend(others);
+            Err(problems)
+        }
     }
-    flags.extend(set(method, "output_dir", &directory.to_string_lossy()));
-    let line = command(method, &flags);
-    flags.extend(set(method, "train.device", &app.training.device));
-    let request = Request { method: Some(method), flags: &flags, ..Request::default() };
-    let plan = RunConfig::load(&request).and_then(|written| Plan::check(&written, &Machine::detect()));
-    let plan = plan.map_err(|error| in_words(&error))?;
-    Ok((Draft { name: format!("{before}{name}"), directory, yaml: plan.to_yaml() }, line))
 }
 
 /// Converts errors to problems with their fields.
-fn in_words(error: &Error) -> Vec<Problem> {
-    let with_hint = |text: String, hint: Option<&str>| match hint {
-        Some(hint) => format!("{text} ({hint})"),
-        None => text,
-    };
+fn in_words(method: &str, error: &Error) -> Vec<Problem> {
     let Error::Config(problems) = error else {
-        return vec![Problem::of(None, with_hint(error.to_string(), error.hint()))];
+        let text = error.to_string();
+        let field = named_field(method, &text);
+        return vec![Problem::of(field.as_deref(), text).with_hint(error.hint())];
     };
     let one = |problem: &gradus::error::Diagnostic| {
-        let mut fields = problem.locations.iter().filter_map(|location| match location {
-            Location::Flag(flag) => Some(flag.trim_start_matches('-').trim_start_matches("no-")),
+        let mut flags = problem.locations.iter().filter_map(|location| match location {
+            Location::Flag(flag) => Some(flag.trim_start_matches('-').trim_start_matches("no-").to_owned()),
             Location::File { .. } | Location::Argument(_) => None,
         });
-        Problem::of(fields.next(), with_hint(problem.to_string(), problem.hint.as_deref()))
+        let text = problem.to_string();
+        let field = flags.next().or_else(|| named_field(method, &text));
+        Problem::of(field.as_deref(), text).with_hint(problem.hint.as_deref())
     };
     problems.iter().map(one).collect()
 }

@@ -16,7 +16,8 @@ pub fn begin(browser: &mut Browser, server: &Server, choices: &[(&str, &str)]) {
         };
         browser.eval(&set);
     }
-    browser.eval("window.isLeft = true");
+    // The first message follows in the conversation.
+    browser.eval("document.getElementById('first').required = false; window.isLeft = true");
     browser.click("form[action='/chat'] button.main");
     browser.loaded();
 }
@@ -298,16 +299,20 @@ fn the_keyboard_alone_is_enough() {
     browser.tab_to("#max_tokens");
     browser.eval("document.activeElement.select()");
     browser.type_text("8");
+    browser.tab_to("#first");
+    browser.type_text("The kettle");
     browser.tab_to("form[action='/chat'] button.main");
     browser.eval("window.isLeft = true");
     browser.key("Enter", 0);
     browser.loaded();
+    browser.wait("document.querySelector('.answer .remark')");
+    settled(&mut browser);
     browser.tab_to("#text");
     browser.type_text("The tea");
     browser.tab_to("#say button.main");
     browser.key(" ", 0);
     settled(&mut browser);
-    assert_eq!(answers(&mut browser).len(), 1);
+    assert_eq!(answers(&mut browser).len(), 2);
     browser.eval("document.activeElement.blur()");
     browser.tab_to("[data-tokens]");
     browser.key("Enter", 0);
@@ -317,6 +322,10 @@ fn the_keyboard_alone_is_enough() {
     browser.tab_to("[data-edit]");
     browser.key("Enter", 0);
     browser.wait("document.activeElement.matches('.edit textarea')");
+    assert_eq!(
+        browser.eval("document.querySelector('.edit').closest('article').querySelector('[data-edit]').hidden"),
+        true
+    );
     browser.key("Escape", 0);
     browser.wait("document.activeElement.matches('[data-edit]')");
     assert_eq!(browser.complaints(), Vec::<String>::new());
@@ -348,6 +357,14 @@ fn a_narrow_window_needs_no_scrolling_to_the_side() {
     let server = Server::over(folder.path());
     begin(&mut browser, &server, &[("model", "gpt2"), ("other", "qwen3")]);
     speak(&mut browser, "The tea");
+    // On a phone, the field for messages is small, and the votes are visible after the answers.
+    browser.size(390, 800, false);
+    speak(&mut browser, "The cup");
+    let places = browser.eval(
+        "(() => { const r = (e) => e.getBoundingClientRect(); const [v, c] = [r([...document.querySelectorAll('.votes')].pop()), \
+         r(document.querySelector('.composer'))]; return [c.height < 110, v.top >= 0, v.bottom <= c.top + 1] })()",
+    );
+    assert_eq!(places, json!([true, true, true]));
     // A width of 320 pixels also corresponds to 1280 pixels at 400 % zoom.
     browser.size(320, 640, false);
     for path in ["/", "/chat", "/chat/1"] {
@@ -355,4 +372,23 @@ fn a_narrow_window_needs_no_scrolling_to_the_side() {
         let wide = browser.eval("document.documentElement.scrollWidth");
         assert!(wide.as_u64().is_some_and(|wide| wide <= 320), "{path} is {wide} wide");
     }
+}
+
+#[test]
+fn a_field_that_prevents_sending_is_shown_and_spaces_start_nothing() {
+    let Some(mut browser) = Browser::open() else { return };
+    let folder = folder(&["gpt2"]);
+    let server = Server::over(folder.path());
+    browser.go(&format!("http://{}/chat", server.host()));
+    browser.eval("document.getElementById('temperature').value = ''; document.getElementById('first').value = 'Tea?'");
+    browser.click("form[action='/chat'] button.main");
+    browser.wait("document.activeElement.id === 'temperature' && document.activeElement.closest('details').open");
+    browser.eval(
+        "document.getElementById('temperature').value = '0'; document.getElementById('first').value = '  '; \
+         window.isLeft = true",
+    );
+    browser.click("form[action='/chat'] button.main");
+    browser.loaded();
+    assert_eq!(browser.eval("location.pathname"), "/chat");
+    assert!(browser.text(".talks").contains("There is no conversation yet."));
 }

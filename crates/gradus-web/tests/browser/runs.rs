@@ -330,6 +330,54 @@ fn panels_show_all_metrics_and_the_address_what_is_chosen() {
 }
 
 #[test]
+fn values_of_the_start_are_not_shown_as_current() {
+    let Some(mut browser) = Browser::open() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    run(folder.path(), "tea", "grpo", 2.0, "1e-5");
+    let start = json!({ "step": 0, "eval_reward": 0.25, "eval_kl": 0.0, "eval_loss": 3.0 });
+    let row =
+        |step: usize| json!({ "step": step, "reward": 1234.0 * step as f64, "loss": 1.0, "num_tokens": 100 * step });
+    let rows: String = std::iter::once(start).chain((1..=5).map(row)).map(|row| format!("{row}\n")).collect();
+    fs::write(folder.path().join("tea/metrics.jsonl"), rows).expect("written");
+    let server = Server::over(folder.path());
+    browser.go(&format!("http://{}/runs/show?run=tea", server.host()));
+    browser.wait("document.querySelector('.tile')");
+    let tiles = "[...document.querySelectorAll('.tile')].map(e => [...e.children].map(e => e.textContent).join(' '))";
+    let expected = json!(["Reward 6170 reward, from 1230", "KL 0 eval_kl at step 0", "Loss 1 loss, from 1"]);
+    assert_eq!(browser.eval(tiles), expected);
+    assert_eq!(browser.eval("document.getElementById('metric').value"), "reward");
+    assert_eq!(browser.eval("location.search"), "?run=tea");
+    assert_eq!(browser.text(".panel[data-metric=eval_kl] .panel-last"), "0 at step 0");
+    // The start has read no tokens.
+    browser.go(&format!("http://{}/runs/show?run=tea&metric=eval_reward&axis=num_tokens", server.host()));
+    browser.wait("document.querySelector('#plot circle')");
+    assert!(browser.text("#legend").contains("0.25 at 0 tokens"), "{}", browser.text("#legend"));
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn logarithmic_scales_have_round_ticks() {
+    let Some(mut browser) = Browser::open() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    run(folder.path(), "tea", "sft", 2.0, "1e-5");
+    let row = |step: i32| json!({ "step": step, "loss": 0.8 + f64::from(step) / 20.0, "grad_norm": 0.03 * 4f64.powi(step), "wide": 10f64.powi(2 * step) });
+    let rows: String = (1..=5).map(|step| format!("{}\n", row(step))).collect();
+    fs::write(folder.path().join("tea/metrics.jsonl"), rows).expect("written");
+    let server = Server::over(folder.path());
+    for (metric, expected) in [
+        ("loss", json!(["0.85", "0.9", "0.95", "1", "1.05"])),
+        ("grad_norm", json!(["0.2", "0.5", "1", "2", "5", "10", "20"])),
+        ("wide", json!(["100", "10000", "1.00e+6", "1.00e+8", "1.00e+10"])),
+    ] {
+        browser.go(&format!("http://{}/runs/show?run=tea&log=1&metric={metric}", server.host()));
+        browser.wait("document.querySelector('#plot svg')");
+        let ticks =
+            browser.eval("[...document.querySelectorAll('#plot .tick[text-anchor=end]')].map(e => e.textContent)");
+        assert_eq!(ticks, expected, "{metric}");
+    }
+}
+
+#[test]
 fn a_run_is_duplicated_and_going_back_keeps_what_was_typed() {
     let Some(mut browser) = Browser::open() else { return };
     let folder = folder(&["gpt2", "qwen3"]);
@@ -451,6 +499,9 @@ fn curves_show_what_there_is_and_say_what_they_leave_out() {
     // The page says when it shows averages. Zooming in loads the individual values.
     open(&mut browser, "long");
     assert!(browser.text("#averages").contains("the mean of about 3 values"), "{}", browser.text("#averages"));
+    // The legend and the panel show the real last value.
+    assert!(browser.text("#legend").contains(": 0 at step 5000"), "{}", browser.text("#legend"));
+    assert_eq!(browser.text(".panel[data-metric=loss] .panel-last"), "0");
     let place = browser.eval("(() => { const r = document.querySelector('#plot svg').getBoundingClientRect(); return [r.x, r.y, r.width, r.height] })()");
     let number = |i: usize| place[i].as_f64().expect("a place");
     let (x, y) = (number(0) + number(2) / 2.0, number(1) + number(3) / 2.0);

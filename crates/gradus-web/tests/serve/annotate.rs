@@ -542,6 +542,9 @@ fn every_comparison_has_wins_ties_and_losses() {
     assert!(page.contains("100 % <span class=\"soft small\">(34–100)</span>"), "{page}");
     assert!(page.contains("0 % <span class=\"soft small\">(0–66)</span>"), "{page}");
     assert!(page.contains("no ranking of the models (Bradley–Terry): "), "{page}");
+    // Only forms with rows are offered. A comparison has no marks for reward models of segments.
+    assert!(page.contains("preference.jsonl") && page.contains("<td>every annotation"), "{page}");
+    assert!(!page.contains("r1.jsonl") && !page.contains("r3.jsonl"), "{page}");
 }
 
 #[test]
@@ -557,6 +560,15 @@ fn an_owner_makes_a_project_and_invites_people_in_the_browser() {
         "{page}"
     );
     assert!(!bob.get("/annotate").body.contains("New project"));
+    // Commands name the folder, because a terminal is rarely in it.
+    let own = format!(" --folder {}<", folder.path().canonicalize().expect("a folder").display());
+    assert!(page.contains(&format!("--labels comparison{own}")), "{page}");
+    let page = Visitor::of(&server).get("/annotate").body;
+    assert!(page.contains(&format!("invite NAME --role owner{own}")), "{page}");
+    // A wrong token is reported in the form, which keeps the name.
+    let refused = Visitor::of(&server).form("/annotate/enter", &[("name", "ada"), ("token", "x")]);
+    assert!(refused.status == 403 && refused.body.contains("do not match.</p>"), "{}", refused.body);
+    assert!(refused.body.contains("name=\"name\" value=\"ada\"") && refused.body.contains("aria-invalid"));
     let form = |name: &'static str, data: &'static str, labels: &'static str, annotators: &'static str| {
         vec![("name", name), ("data", data), ("labels", labels), ("annotators", annotators)]
     };
@@ -577,7 +589,8 @@ fn an_owner_makes_a_project_and_invites_people_in_the_browser() {
     );
     // The invited person can sign in with the token of the invitation.
     assert_eq!(bob.form("/annotate/+invite", &[("name", "ada"), ("role", "owner")]).status, 403);
-    assert_eq!(eve.form("/annotate/+invite", &[("name", "eve"), ("role", "annotator")]).status, 400);
+    let own = eve.form("/annotate/+invite", &[("name", "eve"), ("role", "annotator")]);
+    assert!(own.status == 400 && own.body.contains("invite eve --role owner --folder"), "{}", own.body);
     let page = eve.form("/annotate/+invite", &[("name", "ada"), ("role", "annotator")]).body;
     let token = page.split("id=\"token\">").nth(1).and_then(|rest| rest.split('<').next()).expect("a token").to_owned();
     let ada = Visitor::of(&server);

@@ -111,3 +111,29 @@ fn a_configuration_reaches_no_model_outside_of_the_folder() {
     let rest = [("min_p", "0"), ("repetition_penalty", "1"), ("max_tokens", "1"), ("seed", "0")];
     assert_eq!(visitor.form("/chat", &[&fields[..], &rest].concat()).status, 400);
 }
+
+#[test]
+fn conversations_with_models_without_a_chat_template_say_how_they_are_read() {
+    let folder = folder(&["gpt2", "qwen3"]);
+    std::fs::remove_file(folder.path().join("gpt2/chat_template.jinja")).expect("removed");
+    let server = Server::over(folder.path());
+    let visitor = Visitor::of(&server);
+    let page = |fields: &[(&str, &str)]| {
+        let rest = [
+            ("temperature", "0"),
+            ("top_p", "1"),
+            ("top_k", "0"),
+            ("min_p", "0"),
+            ("repetition_penalty", "1"),
+            ("max_tokens", "1"),
+            ("seed", "0"),
+        ];
+        let begun = visitor.form("/chat", &[fields, &rest[..]].concat());
+        visitor.get(begun.header("location").expect("a conversation")).body
+    };
+    let note = "<code>gpt2</code> has no chat template: it reads the conversation as <code>Human: …</code>";
+    assert!(page(&[("model", "gpt2")]).contains(note));
+    assert!(!page(&[("model", "qwen3")]).contains("no chat template"));
+    let blind = page(&[("model", "gpt2"), ("other", "qwen3"), ("blind", "on")]);
+    assert!(blind.contains("One of the models has no chat template") && !blind.contains(note), "{blind}");
+}

@@ -66,6 +66,13 @@ fn what_was_shown_is_what_begins_and_only_once() {
         form.contains("tea.jsonl") && form.contains("qwen3-reward") && form.contains("name=\"group-size\""),
         "{form}"
     );
+    // The model has 192 positions, so the usual 512 new tokens have no room.
+    assert!(form.contains("name=\"max-new-tokens\" value=\"96\""), "{form}");
+    // A bad name does not hide another mistake. The messages are next to their fields.
+    let wrong = [&FORM[..], &[("name", "a/b"), ("learning-rate", "fast")]].concat();
+    let page = visitor.form("/runs/new", &wrong).body;
+    assert!(page.contains("id=\"problem-name\"") && page.contains("id=\"problem-learning-rate\""), "{page}");
+    assert!(page.contains("<a href=\"#name\">Name of the run</a>"), "{page}");
     let filled = [&FORM[..], &[("name", "first"), ("group-size", "4"), ("max-steps", "3")]].concat();
     let page = visitor.form("/runs/new", &filled).body;
     assert!(page.contains("4.0 MB") && page.contains("--group-size 4") && page.contains("Start first"), "{page}");
@@ -140,7 +147,7 @@ fn no_page_names_a_path_a_command_or_a_key_that_is_not_offered() {
         form.push((name, value));
         let answer = visitor.form("/runs/new", &form);
         assert!(
-            answer.status == 200 && answer.body.contains("The run did not start"),
+            answer.status == 200 && answer.body.contains("The run cannot be planned yet"),
             "{name}={value}: {}",
             answer.body
         );
@@ -314,10 +321,19 @@ fn an_empty_folder_offers_the_demonstration() {
         recorder.requests(),
         [format!("demo {}", folder.path().canonicalize().expect("a path").join("demo").display())]
     );
-    assert!(visitor.get("/").body.contains("The demonstration is running"));
+    for path in ["/", "/runs"] {
+        let page = visitor.get(path).body;
+        assert!(
+            page.contains("The demonstration is running") && page.contains("<a href=\"/runs\">Runs</a>."),
+            "{page}"
+        );
+        assert!(page.contains("data-going") && page.contains("/assets/making.js"), "{page}");
+    }
     assert_eq!(visitor.form("/runs/demo", &[]).status, 422, "it is running");
     recorder.end();
-    assert!(visitor.get("/").body.contains("&lt;b&gt;no&lt;/b&gt; tea"), "what it said is shown, and not obeyed");
+    let page = visitor.get("/").body;
+    assert!(page.contains("&lt;b&gt;no&lt;/b&gt; tea"), "what it said is shown, and not obeyed: {page}");
+    assert!(!page.contains("/assets/making.js"), "{page}");
     // Without `--allow-training`, the page shows only the command.
     let other = tempfile::tempdir().expect("a folder");
     let server = Server::over(other.path());
@@ -334,5 +350,43 @@ fn error_pages_lead_on() {
     for path in ["/nowhere", "/runs/show?run=nothing", "/chat/9"] {
         let page = server.get(path);
         assert!(page.status == 404 && page.body.contains("href=\"/runs\""), "{path}: {}", page.body);
+        assert!(page.body.contains("<h1>Not found</h1>") && page.body.contains("data-back"), "{path}: {}", page.body);
     }
+    // The hint has a paragraph of its own.
+    let folder = full();
+    let server = Server::over(folder.path());
+    let page = server.get("/runs/completions?run=old");
+    assert!(page.status == 422 && page.body.contains("<h1>This did not work</h1>\n<p data-why>"), "{}", page.body);
+    assert!(page.body.contains("</p>\n<p class=\"soft\" data-why>only online methods"), "{}", page.body);
+}
+
+#[test]
+fn pages_of_runs_show_what_matters_first() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (name, config) in [
+        ("a", "model: gpt2 # set\nmethod:\n  dpo:\n    beta: 0.1\ntrain:\n  seed: 1 # set\n"),
+        ("b", "model: gpt2 # set\nmethod:\n  sft:\n    packing: false\ntrain:\n  seed: 2 # set\n"),
+        ("c", "nonsense\n"),
+    ] {
+        let path = folder.path().join(name);
+        fs::create_dir(&path).expect("a folder");
+        fs::write(path.join("config.yml"), config).expect("written");
+        fs::write(path.join("metrics.jsonl"), "{\"step\": 1, \"loss\": 2.0}\n").expect("written");
+    }
+    let server = Server::over(folder.path());
+    let page = |path: &str| server.get(path).body;
+    let one = page("/runs/show?run=a");
+    assert!(!one.contains("/runs/completions") && one.contains("Defaults (1)"), "{one}");
+    fs::write(folder.path().join("a/rollouts.sqlite"), "").expect("written");
+    assert!(page("/runs/show?run=a").contains("/runs/completions?run=a"));
+    // A broken run has its reason at the top and in the list.
+    let broken = page("/runs/show?run=c");
+    assert!(broken.contains("cannot be read.</strong></p>\n<ul><li>config.yml:1: "), "{broken}");
+    let list = page("/runs");
+    assert!(list.contains("<span class=\"why small soft\">config.yml:1: "), "{list}");
+    // Defaults of one method are folded in comparisons.
+    let both = page("/runs/show?run=a&run=b");
+    let (telling, defaults) = both.split_once("Defaults that only one method has (2)").expect("a section");
+    assert!(telling.contains("train.<wbr>seed") && !telling.contains("method.<wbr>beta"), "{both}");
+    assert!(telling.contains("<h2>Results</h2>") && defaults.contains("method.<wbr>packing"), "{both}");
 }

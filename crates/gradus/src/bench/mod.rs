@@ -289,12 +289,12 @@ fn check(options: &Options, shape: &ModelShape) -> Result<()> {
     }
     let Some(limit) = shape.max_positions else { return Ok(()) };
     let sampled = (!options.generate_batches.is_empty()).then_some(options.prompt_tokens + options.new_tokens);
-    let trained = options.lengths.iter().copied().filter(|_| !options.batch_sizes.is_empty());
-    match trained.chain(sampled).max().filter(|&longest| longest > limit) {
-        Some(longest) => {
-            Err(Error::input(format!("sequences of {longest} tokens exceed the model's {limit} positions"))
-                .with_hint("lower the length, or the prompt's and the new tokens"))
+    let trained = options.lengths.iter().copied().filter(|_| !options.batch_sizes.is_empty()).max();
+    for (tokens, hint) in [(trained, "lower `--length`"), (sampled, "lower `--prompt-tokens` or `--new-tokens`")] {
+        if let Some(tokens) = tokens.filter(|&tokens| tokens > limit) {
+            let message = format!("sequences of {tokens} tokens exceed the model's {limit} positions");
+            return Err(Error::input(message).with_hint(hint));
         }
-        None => Ok(()),
     }
+    Ok(())
 }

@@ -162,6 +162,7 @@ impl Resume<'_> {
             return Err(Error::Config(problems));
         }
         self.check_unfinished(&was.config, &plan, &changes)?;
+        self.check_steps_left(&written, &plan, &changes)?;
         Ok(self.finish(plan, changes))
     }
 
@@ -206,6 +207,28 @@ impl Resume<'_> {
             "pass {} to train further; other settings need a new run with another `--output-dir`",
             needed.join(" and ")
         )))
+    }
+
+    /// Rejects a changed number of steps if the run has already done as many. Such a run would train nothing and would
+    /// not evaluate its last step, and its files would name fewer steps than it has.
+    fn check_steps_left(&self, written: &ConfigWithLocations, plan: &Plan, changes: &[Change]) -> Result<()> {
+        let is_changed = changes.iter().any(|change| change.key == "train.max_steps");
+        let Some(steps) = plan.train().max_steps.filter(|_| is_changed) else { return Ok(()) };
+        let done = match self.from {
+            ResumeFrom::Checkpoint(directory) => Checkpoint::peek(directory)?.run_state.step,
+            ResumeFrom::Run { step: Some(step), .. } => step,
+            ResumeFrom::Run { directory, step: None } => {
+                RunDir::open(directory)?.checkpoint_steps()?.last().copied().unwrap_or(0)
+            }
+        };
+        if steps > done {
+            return Ok(());
+        }
+        Err(Error::Config(vec![Diagnostic {
+            message: format!("`train.max_steps` is {steps}, but the run resumes after step {done}"),
+            locations: written.given("train.max_steps").cloned().into_iter().collect(),
+            hint: Some(format!("pass `--max-steps N` with N above {done}, or leave it out")),
+        }]))
     }
 
     /// Returns the run's stored configuration: path, text, and whether it belongs to a checkpoint.

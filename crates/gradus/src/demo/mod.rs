@@ -7,6 +7,7 @@
 
 mod recipe;
 mod report;
+mod reuse;
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -26,6 +27,7 @@ use crate::train::observer::{Event, Observer};
 
 pub use recipe::{Budget, Layout, Stage};
 pub use report::{PolicyReport, PromptReport, Report, Review};
+pub use reuse::finished;
 
 /// Settings of the demonstration.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -166,7 +166,7 @@ impl PairsReport {
             "<h1>Errors of a reward model</h1>\n<p class=\"quiet\">" (self.model) " on " (self.data) " · gradus "
             (env!("CARGO_PKG_VERSION")) "</p>\n" (self.numbers()) "<h2>Pictures</h2>\n" (gallery(figures))
             "<h2>By length difference</h2>\n<p class=\"quiet\">Tokens of the chosen answer less those of the rejected one. A model \
-             that prefers length is right at the bottom and wrong at the top.</p>\n" (table("Difference", &by_length))
+             that prefers length is right at the bottom and wrong at the top.</p>\n" (table("Difference in tokens", &by_length))
             "<h2>By confidence</h2>\n<p class=\"quiet\">The probability that the model gives its own choice. The confidence of a \
              calibrated model equals its accuracy.</p>\n" (table("Confidence", &by_confidence)) (self.error_table())
         ];
@@ -329,6 +329,7 @@ mod tests {
         assert_eq!(errors, ["pairs.jsonl:3", "pairs.jsonl:0", "pairs.jsonl:2"]);
         assert_eq!(json["by_length_difference"][0]["accuracy"], 0.0);
         let page = report.page();
+        assert!(page.contains("<th>Difference in tokens</th>"), "{page}");
         assert!(page.contains("&lt;Yes&gt;") && !page.contains("<Yes>"), "{page}");
     }
 }

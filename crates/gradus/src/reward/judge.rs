@@ -204,6 +204,10 @@ and their length do not matter.
 Explain your judgement in a few sentences. Then give your verdict in double brackets: [[A]] if A is better, [[B]] if B is better, \
 [[C]] if they are equally good.";
 
+/// Advice if a judge answers without a verdict.
+const NO_VERDICT: &str = "let `template` ask for a verdict such as `[[7]]`, raise `max_tokens` if the answer is cut off, or \
+                          raise `retries`";
+
 /// A recorded answer of the judge.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -414,10 +418,13 @@ impl JudgeReward {
         self.client.request(&body, &|status, answer| match status {
             200..=299 => match answer["choices"][0]["message"]["content"].as_str() {
                 Some(text) if self.value(text, false).is_some() => Reply::Answer(text.to_owned()),
-                Some(text) => Reply::Later(
-                    format!("it answered without a verdict in double brackets: `{}`", excerpt(text.trim(), 120)),
-                    None,
-                ),
+                Some(text) => Reply::Unusable {
+                    message: format!(
+                        "it answered without a verdict in double brackets: `{}`",
+                        excerpt(text.trim(), 120)
+                    ),
+                    hint: NO_VERDICT,
+                },
                 None => Reply::Never(format!("it answered without `choices[0].message.content`: {answer}")),
             },
             status => Reply::Never(refusal(status, answer)),
@@ -615,6 +622,8 @@ mod tests {
         let (url, _) = serve("/v1", |_, _| reply("[[11]]"));
         let error = judge(&config(&url, "retries: 0")).score(&completions(["a"])).remove(0).expect_err("no verdict");
         assert!(error.message.contains("without a verdict in double brackets: `[[11]]`"), "{}", error.message);
+        let hint = error.hint.expect("a hint");
+        assert!(hint.starts_with(NO_VERDICT) && !hint.contains("requests_per_second"), "{hint}");
 
         let (url, _) = serve("/v1", |_, _| (404, "", json!({ "error": { "message": "no such model" } }).to_string()));
         let error = judge(&config(&url, "")).score(&completions(["a"])).remove(0).expect_err("refused");

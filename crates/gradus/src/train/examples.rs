@@ -218,7 +218,25 @@ pub fn prompts(
     let prompts = || splits.train.iter().chain(&splits.held_out).chain(&splits.test);
     let longest = prompts().map(|prompt| prompt.ids.len()).max().unwrap_or(0);
     fit::check_positions(cast, (cast.policy.shape.position_budget().needed(longest, max_new_tokens), 0))?;
+    check_forced_start(plan, start, longest)?;
     Ok(splits)
+}
+
+/// Rejects a forced first id if the policy continues a prompt of several tokens. Only a model with an encoder begins a
+/// new text.
+fn check_forced_start(plan: &Plan, start: &Start, longest: usize) -> Result<()> {
+    let iteration = plan.method().iteration();
+    let is_forced = iteration.is_some_and(|iteration| iteration.rollouts.sampling.forced_bos_token_id.is_some());
+    if !is_forced || longest <= 1 || start.model.dir.has_encoder()? {
+        return Ok(());
+    }
+    let message = format!(
+        "`method.{}.sampling.forced_bos_token_id` is set, but `{}` has no encoder: such a model continues the prompt, \
+         and no id is forced after prompts of more than one token",
+        plan.method().name(),
+        plan.config().model
+    );
+    Err(Error::input(message).with_hint("leave it out, or append the token to the prompts"))
 }
 
 /// Converts all splits of the rows. If no held-out row is usable, evaluation is turned off.

@@ -123,11 +123,19 @@ impl RunContext<'_> {
     /// Returns the number of steps of the run: `train.max_steps`, or else `by_epochs`.
     ///
     /// # Errors
-    /// If `train.epochs` makes more steps than a run may have.
+    /// If `train.epochs` makes more steps than a run may have, or fewer than a resumed run has done.
     pub(super) fn steps(&self, by_epochs: usize) -> Result<usize> {
         let train = self.plan.train();
+        let done = self.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.run_state.step);
         match train.max_steps {
             Some(steps) => Ok(steps),
+            None if by_epochs < done => {
+                let message = format!(
+                    "`train.epochs` is {} and makes {by_epochs} steps, but the run resumes after step {done}",
+                    train.epochs
+                );
+                Err(Error::input(message).with_hint("pass a larger `--epochs`, or leave it out"))
+            }
             None if by_epochs <= STEPS_MAX => Ok(by_epochs),
             None => {
                 let message = format!(

@@ -1,6 +1,6 @@
 //! The demonstration works: with any seed, it trains policies from scratch that the true rule prefers.
 
-use gradus::demo::{Budget, Options, Report, run};
+use gradus::demo::{Budget, Options, Report, finished, run};
 use gradus::device::DeviceChoice;
 use gradus::run::Existing;
 use gradus::train::observer::Silent;
@@ -26,7 +26,36 @@ fn demonstrate(seed: u64) -> Report {
     {
         assert!(options.output_dir.join(file).exists(), "`{file}` is missing");
     }
+    check_reuse(&options);
     report
+}
+
+/// A complete and unchanged demonstration is reused. Others are rejected.
+fn check_reuse(options: &Options) {
+    let refused = |options: &Options| finished(options).expect_err("not this demonstration").to_string();
+    let results = finished(options).expect("a demonstration").expect("it is complete");
+    assert_eq!(results["seed"], options.seed);
+    let replacing = Options { existing: Existing::Overwrite, ..options.clone() };
+    assert!(finished(&replacing).expect("it is replaced").is_none());
+    let message = refused(&Options { seed: options.seed + 1, ..options.clone() });
+    assert!(message.ends_with("sft.yml` has other settings"), "{message}");
+
+    let grpo = options.output_dir.join("grpo/config.yml");
+    let text = std::fs::read_to_string(&grpo).expect("a configuration");
+    std::fs::write(&grpo, text.replace("max_steps: 25 ", "max_steps: 26 ")).expect("written");
+    let message = refused(options);
+    assert!(message.contains("the run in `") && message.ends_with("grpo` has other settings"), "{message}");
+    std::fs::write(&grpo, text).expect("written");
+
+    let pairs = options.output_dir.join("data/pairs.jsonl");
+    let text = std::fs::read_to_string(&pairs).expect("rows");
+    std::fs::write(&pairs, format!("{text}\n")).expect("written");
+    let message = refused(options);
+    assert!(message.ends_with("pairs.jsonl` has changed"), "{message}");
+    std::fs::write(&pairs, text).expect("written");
+
+    std::fs::remove_file(options.output_dir.join("results.json")).expect("removed");
+    assert!(refused(options).ends_with("but it is not complete"));
 }
 
 #[track_caller]

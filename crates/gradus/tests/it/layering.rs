@@ -41,7 +41,7 @@ const PARTS: &[(&str, &[&str])] = &[
     ("page", &["html", "plots", "run"]),
     ("run_report", &["html", "page", "plots", "run"]),
     ("card", &["run", "run_report"]),
-    ("comparison", &["html", "page", "plots", "run", "run_report"]),
+    ("comparison", &["html", "page", "plots", "run", "run_report", "visible"]),
     ("trackers", &["calendar", "run", "run_report"]),
     // A model larger than the machine's memory is rejected before any of it is read. A run directory can stand for its
     // model.

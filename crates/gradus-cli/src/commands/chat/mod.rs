@@ -118,7 +118,7 @@ pub fn run(args: ChatArgs, out: &Output) -> anyhow::Result<()> {
 
 fn open(args: ChatArgs, out: &Output) -> anyhow::Result<Session> {
     let weights = args.weights.unwrap_or(args.compute.into());
-    let speaker = |model: &str, adapter: Option<String>| {
+    let open = |model: &str, adapter: Option<String>| {
         fetch(model, out)?;
         let options = ChatOptions {
             model: model.to_owned(),
@@ -128,21 +128,17 @@ fn open(args: ChatArgs, out: &Output) -> anyhow::Result<Session> {
             format: args.format,
             device: args.device.clone(),
         };
-        let found = ChatModel::open(&options)?;
-        if args.format.is_none() && found.format() != ChatFormat::Template {
-            let form = match found.format() {
-                ChatFormat::Hh => "`Human: …` and `Assistant: …`, as in HH-RLHF",
-                _ => "plain text",
-            };
-            out.warn(format_args!("`{model}` has no chat template: it reads the conversation as {form}"));
-            out.note("`--chat-template NAME|FILE` sets one (chatml, llama3, qwen, …); `--format` sets another form");
-        }
-        Ok::<_, anyhow::Error>(Speaker::new(model, found))
+        Ok::<_, anyhow::Error>(ChatModel::open(&options)?)
     };
-    let mut speakers = vec![speaker(&args.model, args.adapter.clone())?];
+    let mut models = vec![(args.model.as_str(), open(&args.model, args.adapter.clone())?)];
     if let Some(other) = &args.versus {
-        speakers.push(speaker(other, args.versus_adapter.clone())?);
+        models.push((other.as_str(), open(other, args.versus_adapter.clone())?));
     }
+    if args.format.is_none() {
+        let formats: Vec<(&str, ChatFormat)> = models.iter().map(|(name, found)| (*name, found.format())).collect();
+        warn_of_missing_templates(&formats, out);
+    }
+    let speakers: Vec<Speaker> = models.into_iter().map(|(name, found)| Speaker::new(name, found)).collect();
     let judge = match &args.reward_model {
         Some(name) => {
             fetch(name, out)?;
@@ -151,4 +147,22 @@ fn open(args: ChatArgs, out: &Output) -> anyhow::Result<Session> {
         None => None,
     };
     Ok(Session::new(speakers, judge, args.system, args.sampling.settings()))
+}
+
+/// Warns about the models without a chat template, once for all models that read conversations in the same form.
+fn warn_of_missing_templates(models: &[(&str, ChatFormat)], out: &Output) {
+    let forms = [(ChatFormat::Hh, "`Human: …` and `Assistant: …`, as in HH-RLHF"), (ChatFormat::Plain, "plain text")];
+    for (format, form) in forms {
+        let names: Vec<String> =
+            models.iter().filter(|(_, found)| *found == format).map(|(name, _)| format!("`{name}`")).collect();
+        match names.as_slice() {
+            [] => continue,
+            [name] => out.warn(format_args!("{name} has no chat template: it reads the conversation as {form}")),
+            names => out.warn(format_args!(
+                "{} have no chat template: they read the conversation as {form}",
+                names.join(" and ")
+            )),
+        }
+        out.note("`--chat-template NAME|FILE` sets one (chatml, llama3, qwen, …); `--format` sets another form");
+    }
 }

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use gradus::data::feedback::FeedbackCounts;
 use gradus::data::{
-    BadRows, Content, Dataset, LabelTotals, Message, Quantiles, Row, RowData, Stats, TokenizeOptions, TrainedSequence,
-    measure, parts, profile, trained_sequences,
+    BadRows, Content, Dataset, Histogram, LabelTotals, Message, Quantiles, Row, RowData, Stats, TokenizeOptions,
+    TrainedSequence, measure, parts, profile, trained_sequences,
 };
 use gradus::files::output::Outputs;
 use gradus::reports::RowsReport;
@@ -225,7 +225,7 @@ fn report(dataset: &Dataset, stats: &Stats, tokenized: bool) -> String {
                 let _ = writeln!(text, "  {} could not be tokenized: {failure}", rows(tokens.failed));
             }
             text.push('\n');
-            bars(&mut text, tokens.histogram.width, &tokens.histogram.counts);
+            bars(&mut text, &tokens.histogram, tokens.quantiles.max);
         }
         None if !tokenized => text.push_str("\n`--model DIR` counts tokens\n"),
         None => {}
@@ -261,14 +261,20 @@ fn line(quantiles: &Quantiles) -> String {
     format!(" {mean:>7.1} {min:>7} {p50:>7} {p90:>7} {p99:>7} {max:>7}")
 }
 
-/// Draws one bar per bin. Empty bins at the end are omitted.
-fn bars(text: &mut String, width: usize, counts: &[usize]) {
+/// Draws one bar per bin. The last bin has a `+` if rows are longer than its width.
+fn bars(text: &mut String, histogram: &Histogram, longest: usize) {
     const LONGEST: usize = 40;
+    let Histogram { start, width, counts } = histogram;
     let most = counts.iter().copied().max().unwrap_or(0).max(1);
     let last = counts.len().saturating_sub(1);
     for (i, count) in counts.iter().enumerate() {
-        let from = i * width;
-        let range = if i == last { format!("{from} +") } else { format!("{from} – {}", from + width - 1) };
+        let from = start + i * width;
+        let to = from + width - 1;
+        let range = match i == last && longest > to {
+            true => format!("{from} +"),
+            false if from == to => from.to_string(),
+            false => format!("{from} – {to}"),
+        };
         let bar = "█".repeat((count * LONGEST).div_ceil(most));
         let _ = writeln!(text, "  {range:>15} {bar} {}", grouped(*count));
     }
@@ -295,5 +301,26 @@ fn bytes(count: u64) -> String {
         1_000..1_000_000 => format!("{:.1} kB", count as f64 / 1e3),
         1_000_000..1_000_000_000 => format!("{:.1} MB", count as f64 / 1e6),
         _ => format!("{:.2} GB", count as f64 / 1e9),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_bin_is_open_only_if_a_row_is_longer() {
+        let begins = |histogram: &Histogram, longest: usize, expected: &[&str]| {
+            let mut text = String::new();
+            bars(&mut text, histogram, longest);
+            let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
+            assert_eq!(lines.len(), expected.len(), "{text}");
+            lines.iter().zip(expected).for_each(|(line, begin)| assert!(line.starts_with(begin), "{text}"));
+        };
+        let narrow = Histogram { start: 11, width: 1, counts: vec![2, 0, 1] };
+        begins(&narrow, 13, &["11 █", "12  0", "13 █"]);
+        let wide = Histogram { start: 10, width: 5, counts: vec![1, 3] };
+        begins(&wide, 19, &["10 – 14 █", "15 – 19 █"]);
+        begins(&wide, 20, &["10 – 14 █", "15 + █"]);
     }
 }

@@ -141,7 +141,8 @@ impl Compared {
         text += &headed(rows, usize::MAX..=usize::MAX, paint);
         let left_out = different.len() - shown.len();
         if left_out > 0 {
-            text += &format!("  and {left_out} defaults that only one method has: `--all-keys`\n");
+            let many = if left_out == 1 { "default" } else { "defaults" };
+            text += &format!("  and {left_out} {many} that only one method has: `--all-keys`\n");
         }
         text
     }

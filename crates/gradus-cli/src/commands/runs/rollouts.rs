@@ -334,7 +334,7 @@ pub fn numbers(record: &Record) -> String {
     let mut shown = vec![format!("reward {}{parts}", record.reward.map_or("–".into(), short))];
     shown.extend(record.advantage.map(|advantage| format!("advantage {}", short(advantage))));
     shown.extend(record.kl.map(|kl| format!("kl {}", short(kl))));
-    shown.push(format!("{} tokens", record.length));
+    shown.push(format!("{} token{}", record.length, if record.length == 1 { "" } else { "s" }));
     shown.push(record.stop_reason.clone());
     shown.join(" · ")
 }
@@ -396,6 +396,13 @@ mod tests {
         let expected =
             ["length 0.5000", "facts 1.000", "     2.000  “Grün.”", "    -1.500  “ Ja!”", "    0.5000  “”", "odd –"];
         assert_eq!(parts(&record), expected);
+    }
+
+    #[test]
+    fn the_numbers_of_a_completion_are_one_line() {
+        let numbers = |length| numbers(&Record { length, stop_reason: "stop_id".into(), ..Record::default() });
+        assert_eq!(numbers(1), "reward – · 1 token · stop_id");
+        assert_eq!(numbers(24), "reward – · 24 tokens · stop_id");
     }
 
     #[test]

@@ -127,4 +127,6 @@ fn a_reward_model() {
         "pairs.jsonl",
     ]);
     assert!(table.contains("linear layers in memory") && table.contains("correlation of rewards"), "{table}");
+    // One pair of two.
+    assert!(table.contains("accuracy before") && table.contains(".00 %\n"), "{table}");
 }

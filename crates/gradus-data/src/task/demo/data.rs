@@ -117,11 +117,29 @@ pub fn held_out_pairs(seed: Seed, count: usize) -> Vec<Pair> {
 
 /// Writes all rows as JSON lines into the existing directory `dir`.
 ///
-/// Completions begin with a space, because prompt and completion are joined as text.
-///
 /// # Errors
 /// If a file cannot be written.
 pub fn write_data(dir: &Path, seed: Seed, sizes: &Sizes) -> Result<DataFiles> {
+    let write = |(name, text): (&str, String)| -> Result<PathBuf> {
+        let path = dir.join(name);
+        std::fs::write(&path, text).map_err(|source| Error::io(&path, source))?;
+        Ok(path)
+    };
+    let [sft, held_out_sft, pairs, held_out_pairs, prompts, held_out_prompts] = contents(seed, sizes).map(write);
+    Ok(DataFiles {
+        sft: sft?,
+        held_out_sft: held_out_sft?,
+        pairs: pairs?,
+        held_out_pairs: held_out_pairs?,
+        prompts: prompts?,
+        held_out_prompts: held_out_prompts?,
+    })
+}
+
+/// Returns the name and the text of each file, in the order of [`DataFiles`].
+///
+/// Completions begin with a space, because prompt and completion are joined as text.
+pub fn contents(seed: Seed, sizes: &Sizes) -> [(&'static str, String); 6] {
     let (training, held_out) = split_prompts(seed);
     let sft_row = |from: &[Prompt], split, index| {
         let mut rng = stream(seed, split, index);
@@ -130,33 +148,19 @@ pub fn write_data(dir: &Path, seed: Seed, sizes: &Sizes) -> Result<DataFiles> {
     };
     let pair_row = |Pair { prompt, chosen, rejected }: Pair| json!({ "prompt": prompt.text, "chosen": format!(" {chosen}"), "rejected": format!(" {rejected}") });
     let prompt_row = |prompt: &Prompt| json!({ "prompt": prompt.text, "topic": prompt.topic.name });
-    Ok(DataFiles {
-        sft: write(dir, "sft.jsonl", (0..sizes.sft).map(|i| sft_row(&training, Split::Sft, i)))?,
-        held_out_sft: write(
-            dir,
-            "sft-heldout.jsonl",
-            (0..sizes.held_out_pairs).map(|i| sft_row(&held_out, Split::HeldOutSft, i)),
-        )?,
-        pairs: write(dir, "pairs.jsonl", pairs(seed, sizes.pairs).into_iter().map(pair_row))?,
-        held_out_pairs: write(
-            dir,
-            "pairs-heldout.jsonl",
-            held_out_pairs(seed, sizes.held_out_pairs).into_iter().map(pair_row),
-        )?,
-        prompts: write(dir, "prompts.jsonl", training.iter().take(sizes.prompts).map(prompt_row))?,
-        held_out_prompts: write(
-            dir,
-            "prompts-heldout.jsonl",
-            held_out.iter().take(sizes.held_out_prompts).map(prompt_row),
-        )?,
-    })
+    let of_pairs = |pairs: Vec<Pair>| lines(pairs.into_iter().map(pair_row));
+    [
+        ("sft.jsonl", lines((0..sizes.sft).map(|i| sft_row(&training, Split::Sft, i)))),
+        ("sft-heldout.jsonl", lines((0..sizes.held_out_pairs).map(|i| sft_row(&held_out, Split::HeldOutSft, i)))),
+        ("pairs.jsonl", of_pairs(pairs(seed, sizes.pairs))),
+        ("pairs-heldout.jsonl", of_pairs(held_out_pairs(seed, sizes.held_out_pairs))),
+        ("prompts.jsonl", lines(training.iter().take(sizes.prompts).map(prompt_row))),
+        ("prompts-heldout.jsonl", lines(held_out.iter().take(sizes.held_out_prompts).map(prompt_row))),
+    ]
 }
 
-fn write(dir: &Path, name: &str, rows: impl Iterator<Item = Value>) -> Result<PathBuf> {
-    let path = dir.join(name);
-    let text: String = rows.map(|row| format!("{row}\n")).collect();
-    std::fs::write(&path, text).map_err(|source| Error::io(&path, source))?;
-    Ok(path)
+fn lines(rows: impl Iterator<Item = Value>) -> String {
+    rows.map(|row| format!("{row}\n")).collect()
 }
 
 fn stream(seed: Seed, split: Split, index: usize) -> Stream {

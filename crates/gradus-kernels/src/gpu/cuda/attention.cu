@@ -49,32 +49,40 @@ DEVICE u32 row_of_key(const Queries& tile, u32 position) {
 // Rows that the threads of a block copy at a time. A multiple of 8, so a thread's rows have their chunks at the same places.
 #define ROWS_AT_ONCE (THREADS / CHUNKS)
 
-// Copies `count` rows of one head from row `first`, and zeros up to COUNT rows.
-template <int COUNT> DEVICE void copy_rows(bf16* to, const bf16* x, u64 first, u32 count, u32 width, u32 head) {
+// Eight numbers of a row that a thread copies: of row `row` and the rows that are multiples of ROWS_AT_ONCE away, from column `column` to
+// place `to`.
+struct Part {
+    u32 row, column, to;
+};
+
+DEVICE Part part_of_thread(u32 head) {
     u32 row = thread_index() / CHUNKS, chunk = thread_index() % CHUNKS;
-    const bf16* from = x + (first + row) * width + head * HEAD_DIM + chunk * 8;
-    to += place(row, chunk);
+    return Part{row, head * HEAD_DIM + chunk * 8, (u32)place(row, chunk)};
+}
+
+// Copies `count` rows from row `first` of a matrix of `width` columns, and zeros up to COUNT rows.
+template <int COUNT> DEVICE void copy_rows(bf16* to, const bf16* x, u32 width, u32 first, u32 count, const Part& of) {
+    const bf16* from = x + ((u64)(first + of.row) * width + of.column);
 #pragma unroll
     for (int i = 0; i < COUNT; i += ROWS_AT_ONCE) {
-        copy_later(to + i * HEAD_DIM, from, row + i < count);
+        copy_later(to + of.to + i * HEAD_DIM, from, of.row + i < count);
         from += (u64)ROWS_AT_ONCE * width;
     }
 }
 
 // Copies keys or values `from..from + COUNT` of a sequence.
-template <int COUNT>
-DEVICE void copy_keys(bf16* to, const bf16* x, const Queries& tile, u32 from, u32 width, u32 kv_head) {
+template <int COUNT> DEVICE void copy_keys(bf16* to, const bf16* x, u32 width, const Queries& tile, u32 from, const Part& of) {
     if (from >= tile.prefix_length || from + COUNT <= tile.prefix_length) {
-        copy_rows<COUNT>(to, x, row_of_key(tile, from), tile.length - from, width, kv_head);
+        copy_rows<COUNT>(to, x, width, row_of_key(tile, from), tile.length - from, of);
         return;
     }
     // Some of the keys are in the prefix, others are not.
-    u32 row = thread_index() / CHUNKS, chunk = thread_index() % CHUNKS;
 #pragma unroll 1
-    for (int i = row; i < COUNT; i += ROWS_AT_ONCE) {
-        bool is_there = from + i < tile.length;
-        u64 at = is_there ? (u64)row_of_key(tile, from + i) * width + kv_head * HEAD_DIM + chunk * 8 : 0;
-        copy_later(to + place(i, chunk), x + at, is_there);
+    for (u32 i = 0; i < COUNT; i += ROWS_AT_ONCE) {
+        u32 key = from + i + of.row;
+        bool is_there = key < tile.length;
+        const bf16* row = x + (u64)(is_there ? row_of_key(tile, key) : 0) * width;
+        copy_later(to + of.to + i * HEAD_DIM, row + of.column, is_there);
     }
 }
 
@@ -223,8 +231,9 @@ attention_forward(const bf16* q, const bf16* k, const bf16* v, const u32* tiles,
     u32 from = first_key(tile, of), end = end_of_keys(tile, of);
     float unit = unit_of_scores(of);
     Places of_lane = places_of_lane();
-    copy_keys<KEYS>(places[0][0], k, tile, from, kv_width, kv_head);
-    copy_keys<KEYS>(places[0][1], v, tile, from, kv_width, kv_head);
+    Part part = part_of_thread(kv_head);
+    copy_keys<KEYS>(places[0][0], k, kv_width, tile, from, part);
+    copy_keys<KEYS>(places[0][1], v, kv_width, tile, from, part);
     end_group();
     u32 queries[STEPS][4];
     u32 rows_here = tile.count > 16u * warp ? tile.count - 16u * warp : 0;
@@ -238,8 +247,8 @@ attention_forward(const bf16* q, const bf16* k, const bf16* v, const u32* tiles,
         wait_for_groups<0>();
         synchronize();
         if (from + KEYS < end) {
-            copy_keys<KEYS>(places[at ^ 1][0], k, tile, from + KEYS, kv_width, kv_head);
-            copy_keys<KEYS>(places[at ^ 1][1], v, tile, from + KEYS, kv_width, kv_head);
+            copy_keys<KEYS>(places[at ^ 1][0], k, kv_width, tile, from + KEYS, part);
+            copy_keys<KEYS>(places[at ^ 1][1], v, kv_width, tile, from + KEYS, part);
         }
         end_group();
         float scores[KEYS / 8][4] = {};
@@ -353,8 +362,9 @@ attention_backward_queries(const bf16* q, const bf16* k, const bf16* v, const bf
     u32 from = first_key(tile, of), end = end_of_keys(tile, of);
     float unit = unit_of_scores(of);
     Places of_lane = places_of_lane();
-    copy_keys<KEYS>(places[0][0], k, tile, from, kv_width, kv_head);
-    copy_keys<KEYS>(places[0][1], v, tile, from, kv_width, kv_head);
+    Part part = part_of_thread(kv_head);
+    copy_keys<KEYS>(places[0][0], k, kv_width, tile, from, part);
+    copy_keys<KEYS>(places[0][1], v, kv_width, tile, from, part);
     end_group();
     u32 queries[STEPS][4], grads[STEPS][4];
     u32 rows_here = tile.count > 16u * warp ? tile.count - 16u * warp : 0;
@@ -377,8 +387,8 @@ attention_backward_queries(const bf16* q, const bf16* k, const bf16* v, const bf
         wait_for_groups<0>();
         synchronize();
         if (from + KEYS < end) {
-            copy_keys<KEYS>(places[at ^ 1][0], k, tile, from + KEYS, kv_width, kv_head);
-            copy_keys<KEYS>(places[at ^ 1][1], v, tile, from + KEYS, kv_width, kv_head);
+            copy_keys<KEYS>(places[at ^ 1][0], k, kv_width, tile, from + KEYS, part);
+            copy_keys<KEYS>(places[at ^ 1][1], v, kv_width, tile, from + KEYS, part);
         }
         end_group();
         bool is_all = sees_all<KEYS>(tile, from, of);
@@ -490,6 +500,8 @@ attention_backward_keys(const bf16* q, const bf16* k, const bf16* v, const bf16*
     int warp = thread_index() / 32, lane = thread_index() % 32;
     float unit = unit_of_scores(of);
     Places of_lane = places_of_lane();
+    Part part = part_of_thread(0);
+    u32 first_column = part.column;
     // Keys and values stay in registers, so only queries and gradients are read from shared memory.
     u32 keys[STEPS][4], values[STEPS][4];
     u32 rows_here = count > 16u * warp ? count - 16u * warp : 0;
@@ -501,8 +513,9 @@ attention_backward_keys(const bf16* q, const bf16* k, const bf16* v, const bf16*
     float log_sum = 0.0f, dot = 0.0f;
     auto fetch = [&](const Pass& of_pass, int at, float* to_log_sum, float* to_dot) {
         u32 head = kv_head * GROUP + of_pass.member, here = of_pass.end - of_pass.from;
-        copy_rows<QUERIES>(places[at][0], q, of_pass.row, here, width, head);
-        copy_rows<QUERIES>(places[at][1], grad, of_pass.row, here, width, head);
+        part.column = head * HEAD_DIM + first_column;
+        copy_rows<QUERIES>(places[at][0], q, width, (u32)of_pass.row, here, part);
+        copy_rows<QUERIES>(places[at][1], grad, width, (u32)of_pass.row, here, part);
         if ((u32)lane < here) {
             u64 row = (of_pass.row + lane) * of.heads + head;
             *to_log_sum = log_sums[row] * LOG2_E;

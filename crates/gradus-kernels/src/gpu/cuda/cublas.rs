@@ -24,7 +24,7 @@ use libloading::Library;
 
 use crate::cuda;
 use crate::gpu::empty_f32;
-use crate::gpu::product::Finish;
+use crate::gpu::finish::Finish;
 
 /// CubeCL's server for CUDA.
 type Server = <CudaRuntime as cubecl::__private::Runtime>::Server;
