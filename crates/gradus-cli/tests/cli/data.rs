@@ -1,6 +1,6 @@
 //! `gradus data`: its output, its findings, and the files that it writes.
 
-use crate::harness::CliTest;
+use crate::harness::{CliTest, fixture_model};
 
 const PAIRS: &str = "{\"prompt\": \"Tea?\", \"chosen\": \" Yes.\", \"rejected\": \" No.\", \"id\": 1}\n\
                      {\"prompt\": \"Milk?\", \"chosen\": \" No.\", \"rejected\": \" No.\", \"id\": 2}\n";
@@ -34,6 +34,38 @@ pairs.jsonl:1
         serde_json::from_str(&test.succeeds(&["data", "show", "pairs.jsonl", "--json"])).expect("it is JSON");
     assert_eq!((&json["kind"], &json["stats"]["rows"]), (&"preference".into(), &2.into()));
     assert_eq!(json["stats"]["characters"][0]["quantiles"]["max"], 5);
+}
+
+#[test]
+fn rows_are_shown_as_a_model_is_trained_on_them() {
+    let rows = "{\"prompt\": \"Tea?\", \"completion\": \" Yes, a cup.\"}\n\
+                {\"prompt\": \"A long question?\", \"completion\": \" No.\"}\n\
+                {\"prompt\": \"A\", \"completion\": \" B\"}\n";
+    let test = CliTest::with("rows.jsonl", rows);
+    let model = fixture_model("gpt2");
+    let arguments = ["data", "show", "rows.jsonl", "--model", &model, "--as-trained", "--examples", "3"];
+    let whole = test.succeeds(&arguments);
+    assert!(whole.contains("\n  row         12.3       4      15      18      18      18\n\n"), "{whole}");
+    let examples = "\nrows.jsonl:1\n  15 tokens, 11 with loss\nTea?⟦ Yes, a cup.<eos>⟧\n\
+                    \nrows.jsonl:2\n  18 tokens, 5 with loss\nA long question?⟦ No.<eos>⟧\n\
+                    \nrows.jsonl:3\n  4 tokens, 3 with loss\nA⟦ B<eos>⟧\n";
+    assert!(whole.ends_with(examples), "{whole}");
+    let cut = test.succeeds(&[&arguments[..], &["--max-length", "8"]].concat());
+    let lengths = "\n  row          6.0       4       4       8       8       8\n  1 row cut at `--max-length`\n  \
+                   1 row dropped: no token that carries loss is left\n\n";
+    assert!(cut.contains(lengths), "{cut}");
+    let examples = "\nrows.jsonl:1\n  8 tokens, 4 with loss, 7 more cut off\nTea?⟦ Yes⟧✂\n\
+                    \nrows.jsonl:2\n  8 tokens, 0 with loss, 10 more cut off; nothing is left to learn\nA long que✂\n\
+                    \nrows.jsonl:3\n  4 tokens, 3 with loss\nA⟦ B<eos>⟧\n";
+    assert!(cut.ends_with(examples), "{cut}");
+    test.write("pairs.jsonl", "{\"prompt\": \"Tea?\", \"chosen\": \" Yes, a cup.\", \"rejected\": \" No.\"}\n");
+    let shown = test.succeeds(&["data", "show", "pairs.jsonl", "--model", &model, "--as-trained", "--max-length", "8"]);
+    let pair = "\npairs.jsonl:1\n  chosen: 8 tokens, 4 with loss, 7 more cut off\nTea?⟦ Yes⟧✂\n  \
+                rejected: 8 tokens, 4 with loss, 1 more cut off\nTea?⟦ No.⟧✂\n";
+    assert!(shown.ends_with(pair), "{shown}");
+    // Without `--as-trained`, the lengths are those of whole rows.
+    let lengths = test.succeeds(&["data", "show", "rows.jsonl", "--model", &model, "--max-length", "8"]);
+    assert!(lengths.contains("\n  row         12.3       4      15      18      18      18\n\n"), "{lengths}");
 }
 
 #[test]

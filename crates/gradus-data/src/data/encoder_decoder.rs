@@ -223,7 +223,7 @@ impl RowTokenizer<'_> {
     }
 
     /// Returns the first `most` ids of a source. The end token that the tokenizer adds to every text is kept as the last one.
-    fn cut_source(&self, source: &[u32], most: usize) -> Vec<u32> {
+    pub(super) fn cut_source(&self, source: &[u32], most: usize) -> Vec<u32> {
         match source.last() {
             Some(&last) if source.len() > most && self.tokenizer.appends_eos() && most > 0 => {
                 [&source[..most - 1], &[last]].concat()

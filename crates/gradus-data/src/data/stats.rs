@@ -6,6 +6,7 @@ use serde::Serialize;
 use super::feedback::FeedbackCounts;
 use super::implicit::split_shared_prompt;
 use super::row::{Content, Request, Row, RowData};
+use super::row_tokenizer::RowTokenizer;
 use super::tokenize::{RowSequence, row_sequences};
 use super::{Dataset, LabelTotals, TokenizeOptions};
 use crate::text::{ChatTemplate, Tokenizer};
@@ -38,6 +39,10 @@ pub struct TokenStats {
     pub failed: usize,
     /// Why the first of those failed.
     pub failure: Option<String>,
+    /// Number of rows that are cut at `max_length`, if lengths are those after the cut.
+    pub cut: usize,
+    /// Number of rows without a token that carries loss after the cut. Their lengths do not count.
+    pub dropped: usize,
     /// Quantiles of the lengths. Pairs count the longer text; with an encoder, the longer of source and target counts.
     pub quantiles: Quantiles,
     /// Histogram of the lengths.
@@ -82,16 +87,19 @@ pub struct Histogram {
     pub counts: Vec<usize>,
 }
 
-/// Measures a data set, with token lengths for at most `sample` rows.
+/// Measures a data set, with token lengths for at most `sample` rows. If `as_trained`, these lengths are those of sequences that are cut
+/// at `options.max_length`.
 pub fn measure(
     dataset: &Dataset,
     tokenizer: Option<(&Tokenizer, Option<&ChatTemplate>)>,
     options: &TokenizeOptions,
     sample: usize,
+    as_trained: bool,
 ) -> Stats {
     let rows = &dataset.rows;
     let bytes = dataset.source.files.iter().filter_map(|f| std::fs::metadata(f).ok()).map(|m| m.len()).sum();
-    let tokens = tokenizer.and_then(|(tokenizer, template)| token_stats(rows, tokenizer, template, options, sample));
+    let tokens =
+        tokenizer.and_then(|(tokenizer, template)| token_stats(rows, tokenizer, template, options, sample, as_trained));
     let (characters, columns) = (characters(rows, options), columns(rows));
     let (feedback, labels) = (FeedbackCounts::of(rows), LabelTotals::of(rows));
     Stats { rows: rows.len(), bytes, characters, tokens, columns, feedback, labels }
@@ -163,22 +171,37 @@ fn token_stats(
     template: Option<&ChatTemplate>,
     options: &TokenizeOptions,
     sample: usize,
+    as_trained: bool,
 ) -> Option<TokenStats> {
     let sampled = sample.min(rows.len());
-    let made: Vec<Result<usize, String>> = (0..sampled)
+    let row_tokenizer = RowTokenizer { tokenizer, template, options };
+    // Length of each row and whether it is cut. `None` if nothing is left to learn.
+    let made: Vec<Result<Option<(usize, bool)>, String>> = (0..sampled)
         .into_par_iter()
         .map(|i| {
             let row = &rows[i * rows.len() / sampled];
-            let sequences = row_sequences(row, tokenizer, template, options)?;
-            Ok(sequences.iter().map(RowSequence::bounded).max().unwrap_or(0))
+            let mut sequences = row_sequences(row, tokenizer, template, options)?;
+            let mut is_cut = false;
+            if as_trained {
+                for sequence in &mut sequences {
+                    is_cut |= sequence.cut(&row_tokenizer) > 0;
+                }
+                let teaches = |sequence: &RowSequence| !sequence.learns || sequence.loss_mask.contains(&true);
+                if !sequences.iter().any(teaches) {
+                    return Ok(None);
+                }
+            }
+            Ok(Some((sequences.iter().map(RowSequence::bounded).max().unwrap_or(0), is_cut)))
         })
         .collect();
     let failure = made.iter().find_map(|m| m.as_ref().err().cloned());
-    let lengths: Vec<usize> = made.into_iter().flatten().collect();
+    let failed = made.iter().filter(|made| made.is_err()).count();
+    let kept: Vec<(usize, bool)> = made.into_iter().flatten().flatten().collect();
+    let (cut, dropped) = (kept.iter().filter(|(_, is_cut)| *is_cut).count(), sampled - failed - kept.len());
+    let lengths: Vec<usize> = kept.into_iter().map(|(length, _)| length).collect();
     let histogram = Histogram::of(&lengths);
-    let failed = sampled - lengths.len();
     let quantiles = Quantiles::of(lengths).unwrap_or(Quantiles { mean: 0.0, min: 0, p50: 0, p90: 0, p99: 0, max: 0 });
-    (sampled > 0).then_some(TokenStats { sampled, failed, failure, quantiles, histogram })
+    (sampled > 0).then_some(TokenStats { sampled, failed, failure, cut, dropped, quantiles, histogram })
 }
 
 fn columns(rows: &[Row]) -> Vec<(String, usize)> {

@@ -186,6 +186,27 @@ impl RowSequence {
     pub fn bounded(&self) -> usize {
         self.source_len.max(self.ids.len() - self.source_len)
     }
+
+    /// Cuts the sequence at `max_length` like training data. Prompts and words of classifiers stay whole. Returns the number of ids
+    /// that were removed.
+    pub fn cut(&mut self, row_tokenizer: &RowTokenizer<'_>) -> usize {
+        let before = self.ids.len();
+        match row_tokenizer.options.max_length {
+            Some(most) if self.learns && row_tokenizer.options.encoder_reads_prompt => {
+                let source = row_tokenizer.cut_source(&self.ids[..self.source_len], most);
+                let target = &self.ids[self.source_len..];
+                let ids = [&source[..], &target[..target.len().min(most)]].concat();
+                self.loss_mask = (0..ids.len()).map(|i| i >= source.len()).collect();
+                (self.source_len, self.ids) = (source.len(), ids);
+            }
+            Some(most) if self.learns => {
+                self.ids.truncate(most);
+                self.loss_mask.truncate(most);
+            }
+            _ => {}
+        }
+        before - self.ids.len()
+    }
 }
 
 /// Returns the uncut sequences of a row: two for a pair, one for anything else.
@@ -243,9 +264,12 @@ pub struct TrainedSequence {
     pub tokens: usize,
     /// Number of tokens that carry loss.
     pub learned: usize,
+    /// Number of further tokens, which `max_length` cuts off.
+    pub cut: usize,
 }
 
-/// Returns the uncut sequences that a model is trained on for `row`: two for a pair, one for anything else.
+/// Returns the sequences that a model is trained on for `row`: two for a pair, one for anything else. Sequences to learn are cut at
+/// `options.max_length`.
 ///
 /// # Errors
 /// Why the row cannot be tokenized.
@@ -256,7 +280,10 @@ pub fn trained_sequences(
     options: &TokenizeOptions,
 ) -> Result<Vec<TrainedSequence>, String> {
     let sequences = row_sequences(row, tokenizer, template, options)?;
-    let shown = sequences.into_iter().map(|RowSequence { name, ids, loss_mask, .. }| {
+    let row_tokenizer = RowTokenizer { tokenizer, template, options };
+    let shown = sequences.into_iter().map(|mut sequence| {
+        let cut = sequence.cut(&row_tokenizer);
+        let RowSequence { name, ids, loss_mask, .. } = sequence;
         let decode = |ids: &[u32]| tokenizer.decode(ids, false).map_err(|error| error.to_string());
         let (mut parts, mut start, mut before) = (Vec::new(), 0, String::new());
         for end in 1..=ids.len() {
@@ -272,7 +299,7 @@ pub fn trained_sequences(
             }
         }
         let learned = loss_mask.iter().filter(|counts| **counts).count();
-        Ok(TrainedSequence { name, parts, tokens: ids.len(), learned })
+        Ok(TrainedSequence { name, parts, tokens: ids.len(), learned, cut })
     });
     shown.collect()
 }

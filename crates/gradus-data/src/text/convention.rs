@@ -110,6 +110,11 @@ impl Convention {
         matches!(self, Self::Llama | Self::Gemma)
     }
 
+    /// Returns whether `add_bos_token` and `add_eos_token` have an effect on the older files of the class.
+    pub fn has_choice_of_ends(self) -> bool {
+        matches!(self, Self::Gpt2 | Self::Qwen2 | Self::Llama | Self::Gemma)
+    }
+
     /// Returns whether, by default, a space is added in front of the text.
     pub fn adds_space(self) -> bool {
         self == Self::Blenderbot

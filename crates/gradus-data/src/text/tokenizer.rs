@@ -1,9 +1,9 @@
 //! The tokenizer of a Hugging Face model directory.
 //!
-//! `tokenizer.json` defines how text becomes ids. `tokenizer_config.json` and `special_tokens_map.json` name the tokens that begin,
-//! end and pad a text; the class of the tokenizer supplies defaults. If `tokenizer.json` is missing, older files are read:
-//! `vocab.json` + `merges.txt` (GPT-2, RoBERTa, BART, Blenderbot, Qwen), `vocab.txt` (BERT, DistilBERT), and those of SentencePiece
-//! (T5, ALBERT, DeBERTa, XLM-RoBERTa, Llama, Gemma).
+//! `tokenizer.json` defines how text becomes ids. `tokenizer_config.json`, `special_tokens_map.json` and `added_tokens.json` add tokens
+//! and name those that begin, end and pad a text; the class of the tokenizer supplies defaults. If `tokenizer.json` is missing,
+//! older files are read: `vocab.json` + `merges.txt` (GPT-2, RoBERTa, BART, Blenderbot, Qwen), `vocab.txt` (BERT, DistilBERT), and
+//! those of SentencePiece (T5, ALBERT, DeBERTa, XLM-RoBERTa, Llama, Gemma).
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -12,11 +12,11 @@ use std::sync::{Arc, LazyLock, OnceLock};
 use serde_json::{Map, Value, json};
 use tokenizers::utils::truncation::{TruncationDirection, TruncationParams, truncate_encodings};
 use tokenizers::{
-    AddedToken, Encoding, PostProcessor, PreTokenizerWrapper, SplitDelimiterBehavior, decoders::byte_level::ByteLevel,
-    decoders::wordpiece::WordPiece as WordPieceDecoder, models::bpe::BPE, models::wordpiece::WordPiece,
-    normalizers::bert::BertNormalizer, normalizers::unicode::NFC, pre_tokenizers::bert::BertPreTokenizer,
-    pre_tokenizers::sequence::Sequence as PreTokenizerSequence, pre_tokenizers::split::Split,
-    pre_tokenizers::split::SplitPattern, processors::roberta::RobertaProcessing,
+    AddedToken, Encoding, PostProcessor, PostProcessorWrapper, PreTokenizerWrapper, SplitDelimiterBehavior,
+    decoders::byte_level::ByteLevel, decoders::wordpiece::WordPiece as WordPieceDecoder, models::bpe::BPE,
+    models::wordpiece::WordPiece, normalizers::bert::BertNormalizer, normalizers::unicode::NFC,
+    pre_tokenizers::bert::BertPreTokenizer, pre_tokenizers::sequence::Sequence as PreTokenizerSequence,
+    pre_tokenizers::split::Split, pre_tokenizers::split::SplitPattern, processors::roberta::RobertaProcessing,
     processors::template::TemplateProcessing,
 };
 
@@ -79,6 +79,8 @@ struct Special {
     unk: Option<String>,
     /// All named special tokens, as chat templates see them (`bos_token`, …).
     named: Vec<(String, String)>,
+    /// The named special tokens and further ones, with the flags that the files state.
+    tokens: Vec<AddedToken>,
 }
 
 /// A tokenized text with the position of each token.
@@ -140,7 +142,12 @@ impl Tokenizer {
         let model_config = [directory, model].map(|of| read_json(&of.join("config.json")).ok().flatten());
         let model_config = model_config.into_iter().flatten().next().unwrap_or(Value::Null);
         let convention = Convention::of(&config, &model_config);
+        let is_old = !directory.join(WHOLE).is_file();
+        // Number of ids that the model knows.
+        let rows = model_config.get("vocab_size").or_else(|| model_config.get("text_config")?.get("vocab_size"));
+        let rows = rows.and_then(Value::as_u64);
         let mut inner = load_model(directory, convention, &config)?;
+        add_tokens(&mut inner, directory, &config, rows.filter(|_| !is_old), is_old)?;
         // The caller decides on padding and truncation; a `tokenizer.json` that was saved by a trainer often sets both.
         inner.with_padding(None);
         inner.with_truncation(None).expect("no truncation is always valid");
@@ -149,21 +156,19 @@ impl Tokenizer {
         let special = Special::read(&config, &special_map, &|name| {
             convention.and_then(|of| of.token(name)).filter(|token| known(token))
         });
-        let added: Vec<AddedToken> = special
-            .named
-            .iter()
-            .filter(|(_, token)| inner.token_to_id(token).is_some())
-            .map(|(_, token)| AddedToken::from(token.clone(), true))
-            .filter(|token| !inner.get_added_vocabulary().is_special_token(&token.content))
-            .collect();
-        // Tokens that are already in the vocabulary only become special; no id is added.
+        let added = missing_special_tokens(&inner, &special, rows);
         inner.add_special_tokens(added).map_err(|e| Error::model(directory, e.to_string()))?;
-        let is_old = !directory.join(WHOLE).is_file();
+        if let Some(convention) = convention {
+            set_prefix_space(&mut inner, convention, &config);
+        }
         if let Some(convention) = convention.filter(|of| is_old && !of.is_sentencepiece()) {
             surround(&mut inner, convention, &config, &special).map_err(|e| Error::model(directory, e))?;
         }
-        let adds_bos = is_old && convention.is_some_and(Convention::adds_bos);
-        set_template(&mut inner, &config, &special, adds_bos).map_err(|e| Error::model(directory, e))?;
+        if is_old && convention.is_none_or(Convention::has_choice_of_ends) {
+            let adds_bos = convention.is_some_and(Convention::adds_bos);
+            set_template(&mut inner, &config, &special, adds_bos).map_err(|e| Error::model(directory, e))?;
+        }
+        inner.set_encode_special_tokens(config.get("split_special_tokens").and_then(Value::as_bool).unwrap_or(false));
 
         let special_ids: HashSet<u32> =
             inner.get_added_tokens_decoder().into_iter().filter(|(_, token)| token.special).map(|(id, _)| id).collect();
@@ -419,14 +424,80 @@ impl Special {
     fn read(config: &Value, map: &Value, usual: &dyn Fn(&str) -> Option<&'static str>) -> Self {
         const NAMES: [&str; 7] =
             ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
+        // As in transformers, the older file wins unless the newer one lists all added tokens.
+        let lists = config.get("added_tokens_decoder").is_some_and(Value::is_object);
+        let files = if lists { [config, map] } else { [map, config] };
         let find = |name: &str| {
             let is_open = config.get(name).is_none() && map.get(name).is_none();
-            let configured = token_text(config.get(name)).or_else(|| token_text(map.get(name)));
-            configured.or_else(|| usual(name).filter(|_| is_open).map(str::to_owned))
+            let configured = files.into_iter().find_map(|of| added_token(of.get(name)?, true));
+            configured.or_else(|| usual(name).filter(|_| is_open).map(|token| AddedToken::from(token, true)))
         };
-        let named = NAMES.iter().filter_map(|&n| find(n).map(|token| (n.to_owned(), token))).collect();
-        Self { bos: find("bos_token"), eos: find("eos_token"), pad: find("pad_token"), unk: find("unk_token"), named }
+        let found: Vec<(String, AddedToken)> =
+            NAMES.iter().filter_map(|&name| Some((name.to_owned(), find(name)?))).collect();
+        let text = |name: &str| find(name).map(|token| token.content);
+        let [bos, eos, pad, unk] = ["bos_token", "eos_token", "pad_token", "unk_token"].map(text);
+        let named = found.iter().map(|(name, token)| (name.clone(), token.content.clone())).collect();
+        let extra = files.map(extra_tokens).into_iter().find(|tokens| !tokens.is_empty()).unwrap_or_default();
+        let tokens = found.into_iter().map(|(_, token)| token).chain(extra).collect();
+        Self { bos, eos, pad, unk, named, tokens }
     }
+}
+
+/// Returns the special tokens without a name in `of`: those in `extra_special_tokens`, which older files call
+/// `additional_special_tokens`.
+fn extra_tokens(of: &Value) -> Vec<AddedToken> {
+    let listed = |name: &str| -> Vec<AddedToken> {
+        match of.get(name) {
+            Some(Value::Array(tokens)) => tokens.iter().filter_map(|token| added_token(token, true)).collect(),
+            Some(Value::Object(tokens)) => tokens.values().filter_map(|token| added_token(token, true)).collect(),
+            _ => Vec::new(),
+        }
+    };
+    let extra = listed("extra_special_tokens");
+    if extra.is_empty() { listed("additional_special_tokens") } else { extra }
+}
+
+/// Returns the token that `value` describes: a string, or an object with `content` and flags.
+fn added_token(value: &Value, special: bool) -> Option<AddedToken> {
+    let content = token_text(Some(value)).filter(|content| !content.is_empty())?;
+    let flag = |name: &str, default: bool| value.get(name).and_then(Value::as_bool).unwrap_or(default);
+    let token = AddedToken::from(content, special)
+        .lstrip(flag("lstrip", false))
+        .rstrip(flag("rstrip", false))
+        .single_word(flag("single_word", false))
+        .normalized(flag("normalized", !special));
+    Some(token)
+}
+
+/// Returns the special tokens that the vocabulary lacks or does not mark as special. A token with an entry in the list of added tokens
+/// keeps the flags of that entry.
+///
+/// As in transformers, an unknown token gets the next free id. It is left out if the model, which knows `rows` ids, has no row for it.
+fn missing_special_tokens(inner: &tokenizers::Tokenizer, special: &Special, rows: Option<u64>) -> Vec<AddedToken> {
+    let added = inner.get_added_tokens_decoder();
+    let mut next = inner.get_vocab_size(false) as u64;
+    for id in added.keys() {
+        next = next.max(u64::from(*id) + 1);
+    }
+    let (mut missing, mut seen) = (Vec::new(), HashSet::new());
+    for token in &special.tokens {
+        if !seen.insert(token.content.as_str()) {
+            continue;
+        }
+        let Some(id) = inner.token_to_id(&token.content) else {
+            if rows.is_none_or(|rows| next < rows) {
+                missing.push(token.clone());
+                next += 1;
+            }
+            continue;
+        };
+        match added.get(&id) {
+            Some(known) if known.special => {}
+            Some(known) => missing.push(known.clone().special(true)),
+            None => missing.push(token.clone()),
+        }
+    }
+    missing
 }
 
 /// Returns the text of a special token, which is a string or an object with `content`.
@@ -478,11 +549,7 @@ fn load_model(directory: &Path, convention: Option<Convention>, config: &Value) 
     match files::read(&path, files::TOKENIZER_BYTES) {
         Ok(bytes) => from_json(&path, &bytes)
             .map_err(|e| e.with_hint("the file may be cut off; copy it again from the original model directory")),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            let mut inner = load_old_files(directory, convention, config)?;
-            add_tokens(&mut inner, directory, config)?;
-            Ok(inner)
-        }
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => load_old_files(directory, convention, config),
         Err(e) => Err(Error::io(path, e)),
     }
 }
@@ -495,41 +562,63 @@ fn from_json(path: &Path, bytes: &[u8]) -> Result<tokenizers::Tokenizer> {
         .map_err(|error| Error::model(path, format!("not a tokenizer: {error}")))
 }
 
-/// Adds the tokens that are stored next to an older vocabulary: in `added_tokens.json` (token to id), and in
-/// `tokenizer_config.json` as `added_tokens_decoder` (id to token).
-fn add_tokens(inner: &mut tokenizers::Tokenizer, directory: &Path, config: &Value) -> Result<()> {
-    let path = directory.join("added_tokens.json");
+/// Adds the tokens that are stored next to the vocabulary: in `tokenizer_config.json` as `added_tokens_decoder` (id to token), or
+/// else in `added_tokens.json` (token to id).
+///
+/// A token that `tokenizer.json` already has keeps its id there. Without that file (`is_old`), and for all other tokens, the id must be
+/// the next free one. A token at or beyond `rows` is left out.
+fn add_tokens(
+    inner: &mut tokenizers::Tokenizer,
+    directory: &Path,
+    config: &Value,
+    rows: Option<u64>,
+    is_old: bool,
+) -> Result<()> {
     let mut tokens: BTreeMap<u64, AddedToken> = BTreeMap::new();
-    if let Some(Value::Object(added)) = read_json(&path)? {
-        for (token, id) in added {
+    let listed = config.get("added_tokens_decoder").and_then(Value::as_object);
+    if let Some(listed) = listed {
+        for (id, token) in listed {
+            let special = token.get("special").and_then(Value::as_bool).unwrap_or(false);
+            let (Ok(id), Some(token)) = (id.parse(), added_token(token, special)) else {
+                let path = directory.join("tokenizer_config.json");
+                return Err(Error::model(
+                    path,
+                    format!("`added_tokens_decoder` has `{id}: {token}`, which is not a token with an id"),
+                ));
+            };
+            tokens.insert(id, token);
+        }
+    } else {
+        let path = directory.join("added_tokens.json");
+        let added = read_json(&path)?;
+        for (token, id) in added.as_ref().and_then(Value::as_object).into_iter().flatten() {
             let id =
                 id.as_u64().ok_or_else(|| Error::model(&path, format!("the id of `{token}` is {id}, not a number")))?;
-            tokens.insert(id, AddedToken::from(token, true).normalized(false));
+            // The file has no flags. A token that is special is also named elsewhere, and becomes special there.
+            tokens.insert(id, AddedToken::from(token.as_str(), false).normalized(false));
         }
     }
-    for (id, token) in config.get("added_tokens_decoder").and_then(Value::as_object).into_iter().flatten() {
-        let flag = |name: &str| token.get(name).and_then(Value::as_bool).unwrap_or(false);
-        let (Ok(id), Some(content)) = (id.parse(), token_text(Some(token))) else {
-            let path = directory.join("tokenizer_config.json");
-            return Err(Error::model(
-                path,
-                format!("`added_tokens_decoder` has `{id}: {token}`, which is not a token with an id"),
-            ));
-        };
-        let token = AddedToken::from(content, flag("special"))
-            .lstrip(flag("lstrip"))
-            .rstrip(flag("rstrip"))
-            .single_word(flag("single_word"))
-            .normalized(flag("normalized"));
-        tokens.insert(id, token);
-    }
+    let (mut kept, mut stated) = (Vec::new(), Vec::new());
     for (id, token) in tokens {
-        let content = token.content.clone();
-        if content.len() > tokenizer_bounds::PIECE_BYTES {
+        if token.content.len() > tokenizer_bounds::PIECE_BYTES {
             let most = tokenizer_bounds::PIECE_BYTES;
             return Err(Error::model(directory, format!("the added token {id} has more than {most} bytes")));
         }
-        inner.add_tokens([token]).map_err(|error| Error::model(directory, error.to_string()))?;
+        let is_known = inner.token_to_id(&token.content).is_some();
+        if !is_known && rows.is_some_and(|rows| id >= rows) {
+            continue;
+        }
+        if is_old || !is_known {
+            stated.push((id, token.content.clone()));
+        }
+        if listed.is_some() || !inner.get_added_vocabulary().get_vocab().contains_key(&token.content) {
+            kept.push(token);
+        }
+    }
+    if !kept.is_empty() {
+        inner.add_tokens(kept).map_err(|error| Error::model(directory, error.to_string()))?;
+    }
+    for (id, content) in stated {
         let found = inner.token_to_id(&content).map(u64::from);
         if found != Some(id) {
             let found = found.map_or("none".to_owned(), |found| found.to_string());
@@ -539,6 +628,22 @@ fn add_tokens(inner: &mut tokenizers::Tokenizer, directory: &Path, config: &Valu
         }
     }
     Ok(())
+}
+
+/// Applies `add_prefix_space` of the configuration to a byte-level tokenizer. As in transformers, its class decides about the space and
+/// not `tokenizer.json`. Qwen 2's tokenizer is no such case: its pre-tokenizer has several steps.
+fn set_prefix_space(inner: &mut tokenizers::Tokenizer, convention: Convention, config: &Value) {
+    // Blenderbot's default differs between versions of transformers, so its file decides.
+    let default = (convention.is_byte_level() && convention != Convention::Blenderbot).then_some(false);
+    let stated = config.get("add_prefix_space").and_then(Value::as_bool).filter(|_| convention.is_byte_level());
+    let Some(adds) = stated.or(default) else { return };
+    let Some(PreTokenizerWrapper::ByteLevel(bytes)) = inner.get_pre_tokenizer() else { return };
+    let bytes = bytes.add_prefix_space(adds);
+    inner.with_pre_tokenizer(Some(bytes));
+    if let Some(PostProcessorWrapper::Roberta(around)) = inner.get_post_processor() {
+        let around = around.clone().add_prefix_space(adds);
+        inner.with_post_processor(Some(around));
+    }
 }
 
 /// Pattern with which Qwen 2's class splits texts before it merges bytes.
@@ -593,7 +698,8 @@ fn load_old_files(directory: &Path, convention: Option<Convention>, config: &Val
     }
     inner.with_pre_tokenizer(Some(bytes));
     inner.with_post_processor(Some(ByteLevel::default()));
-    if inner.token_to_id("<|endoftext|>").is_some() {
+    // Classes name their special tokens. RoBERTa's vocabulary lists this one, too, but it is not special there.
+    if convention.is_none() && inner.token_to_id("<|endoftext|>").is_some() {
         let end = AddedToken::from("<|endoftext|>".to_owned(), true);
         inner.add_special_tokens([end]).map_err(|e| Error::model(directory, e.to_string()))?;
     }
@@ -677,8 +783,10 @@ fn surround(
     Ok(())
 }
 
-/// Replaces the post-processor of `tokenizer.json` if the configuration states `add_bos_token` or `add_eos_token`, as in
-/// transformers. If only `add_eos_token` is stated, `adds_bos` decides about bos.
+/// Sets the post-processor of older files if the configuration states `add_bos_token` or `add_eos_token`. If only `add_eos_token` is
+/// stated, `adds_bos` decides about bos.
+///
+/// transformers 5.23 ignores both keys next to a `tokenizer.json`. Its version 4 followed them for Llama's and Gemma's classes.
 fn set_template(
     inner: &mut tokenizers::Tokenizer,
     config: &Value,

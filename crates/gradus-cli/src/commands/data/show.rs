@@ -26,7 +26,7 @@ pub struct ShowArgs {
     #[arg(long, value_name = "N", default_value_t = 2)]
     examples: usize,
     /// Show the examples as a model is trained on them: the chat template's text with its special tokens, with ⟦ and ⟧ around the parts
-    /// that carry loss
+    /// that carry loss, and ✂ where `--max-length` cuts. Tokens are then counted after the cut
     #[arg(long, requires = "model")]
     as_trained: bool,
     /// With `--as-trained`: put loss only on messages of the assistant, as `sft --assistant-only-loss` does
@@ -57,7 +57,7 @@ pub fn run(args: ShowArgs, out: &Output) -> anyhow::Result<()> {
         ..args.tokens.options(args.rows.rule(), text.as_ref())
     };
     let tokenizer = text.as_ref().map(|text| (&text.tokenizer, text.template.as_ref()));
-    let stats = measure(&dataset, tokenizer, &options, args.sample);
+    let stats = measure(&dataset, tokenizer, &options, args.sample, args.as_trained);
     let shown = |row: &Row| match text.as_ref().filter(|_| args.as_trained) {
         Some(text) => trained(row, text, &options),
         None => parts(row, &options).into_iter().map(|(name, part)| (name.to_owned(), part)).collect(),
@@ -170,9 +170,18 @@ fn trained(row: &Row, text: &Text, options: &TokenizeOptions) -> Vec<(String, St
     let marked = |parts: &[(String, bool)]| -> String {
         parts.iter().map(|(text, learned)| if *learned { format!("⟦{text}⟧") } else { text.clone() }).collect()
     };
-    let shown = |TrainedSequence { name, parts, tokens, learned }: TrainedSequence| {
-        let name = name.map(|name| format!("{name}: ")).unwrap_or_default();
-        (format!("{name}{tokens} tokens, {learned} with loss"), marked(&parts))
+    let shown = |TrainedSequence { name, parts, tokens, learned, cut }: TrainedSequence| {
+        let mut heading = name.map(|name| format!("{name}: ")).unwrap_or_default();
+        let _ = write!(heading, "{tokens} tokens, {learned} with loss");
+        let mut text = marked(&parts);
+        if cut > 0 {
+            let _ = write!(heading, ", {cut} more cut off");
+            if learned == 0 {
+                heading.push_str("; nothing is left to learn");
+            }
+            text.push('✂');
+        }
+        (heading, text)
     };
     found.into_iter().map(shown).collect()
 }
@@ -223,6 +232,12 @@ fn report(dataset: &Dataset, stats: &Stats, tokenized: bool) -> String {
             }
             if let Some(failure) = &tokens.failure {
                 let _ = writeln!(text, "  {} could not be tokenized: {failure}", rows(tokens.failed));
+            }
+            if tokens.cut > 0 {
+                let _ = writeln!(text, "  {} cut at `--max-length`", rows(tokens.cut));
+            }
+            if tokens.dropped > 0 {
+                let _ = writeln!(text, "  {} dropped: no token that carries loss is left", rows(tokens.dropped));
             }
             text.push('\n');
             bars(&mut text, &tokens.histogram, tokens.quantiles.max);

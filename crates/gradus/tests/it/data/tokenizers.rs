@@ -87,16 +87,69 @@ fn special_tokens_are_strings_or_objects() {
     assert!(!tokenizer.appends_eos());
 }
 
+/// Keys of `tokenizer_config.json` and other files change the ids as in transformers 5.23 (`tools/parity/tokenizer_files.py`).
 #[test]
-fn add_eos_token_replaces_the_post_processor() {
+fn settings_next_to_a_vocabulary_change_ids_as_in_transformers() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/tokenizers");
+    let read = |name: &str| std::fs::read_to_string(fixtures.join(name)).expect("the fixture");
+    let expected: Value = serde_json::from_str(&read("cases.json")).expect("JSON");
+    let texts: Vec<String> = serde_json::from_value(expected["texts"].clone()).expect("texts");
+    let cases = expected["cases"].as_object().expect("cases");
+    for (name, case) in cases {
+        let folder = Folder::new();
+        for file in case["files"].as_array().expect("files") {
+            let file = file.as_str().expect("a name");
+            folder.write(&format!("m/{file}"), read(file));
+        }
+        let changes = case["tokenizer"].as_object().expect("changes");
+        if !changes.is_empty() {
+            let mut whole: Value = serde_json::from_str(&read("tokenizer.json")).expect("JSON");
+            for (key, step) in changes {
+                whole[key.as_str()] = step.clone();
+            }
+            folder.write("m/tokenizer.json", whole.to_string());
+        }
+        for (file, content) in case["others"].as_object().expect("other files") {
+            folder.write(&format!("m/{file}"), content.to_string());
+        }
+        let tokenizer = Tokenizer::from_dir(&folder.path("m")).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(Some(tokenizer.vocab_size() as u64), case["size"].as_u64(), "{name}");
+        assert_eq!(tokenizer.eos_token(), case["eos"].as_str(), "{name}");
+        for (text, ids) in texts.iter().zip(case["ids"].as_array().expect("ids of each text")) {
+            let ids: Vec<u32> = serde_json::from_value(ids.clone()).expect("ids");
+            assert_eq!(tokenizer.encode(text, true).expect("ids"), ids, "{name}: {text:?}");
+        }
+    }
+    assert!(cases.len() >= 30, "only {} cases were compared", cases.len());
+}
+
+#[test]
+fn tokens_that_the_model_has_no_row_for_are_left_out() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/tokenizers");
     let folder = Folder::new();
-    folder.write("m/tokenizer.json", std::fs::read(fixture().join("tokenizer.json")).unwrap());
-    let config = r#"{"eos_token": "<eos>", "bos_token": "<bos>", "add_bos_token": true, "add_eos_token": true}"#;
-    folder.write("m/tokenizer_config.json", config);
-    let tokenizer = Tokenizer::from_dir(&folder.path("m")).unwrap();
-    assert_eq!(tokenizer.encode("Tea?", true).unwrap(), [1, 56, 73, 69, 35, 2]);
-    assert_eq!(tokenizer.encode("Tea?", false).unwrap(), [56, 73, 69, 35]);
-    assert!(tokenizer.appends_eos());
+    folder.write("m/tokenizer.json", std::fs::read(fixtures.join("tokenizer.json")).expect("the fixture"));
+    folder.write("m/added_tokens.json", r#"{"<tool>": 321, "<call>": 322}"#);
+    folder.write("m/tokenizer_config.json", r#"{"pad_token": "<new>", "eos_token": "<call>"}"#);
+    let open = |config: &str| {
+        folder.write("m/config.json", config);
+        let found = Tokenizer::from_dir(&folder.path("m")).expect("a tokenizer");
+        let is_special = |token: &str| found.token_id(token).is_some_and(|id| found.is_special(id));
+        let ids = ["<tool>", "<call>", "<new>"].map(|token| found.token_id(token));
+        (ids, ["<tool>", "<call>"].map(is_special), found.vocab_size())
+    };
+    assert_eq!(open("{}"), ([Some(321), Some(322), Some(323)], [false, true], 324));
+    assert_eq!(open(r#"{"vocab_size": 324}"#), ([Some(321), Some(322), Some(323)], [false, true], 324));
+    assert_eq!(open(r#"{"vocab_size": 323}"#), ([Some(321), Some(322), None], [false, true], 323));
+    assert_eq!(open(r#"{"text_config": {"vocab_size": 322}}"#), ([Some(321), None, None], [false, false], 322));
+    assert_eq!(open(r#"{"vocab_size": 321}"#), ([None; 3], [false, false], 321));
+    // An id that is not the next free one belongs to another tokenizer.
+    folder.write("m/added_tokens.json", r#"{"<tool>": 330}"#);
+    folder.write("m/config.json", "{}");
+    assert_eq!(error(&folder), "m: the id of the added token `<tool>` is 330 in its file, but 321 in the vocabulary");
+    // A token of `tokenizer.json` keeps its id there.
+    folder.write("m/added_tokens.json", r#"{"<pad>": 330}"#);
+    let found = Tokenizer::from_dir(&folder.path("m")).expect("a tokenizer");
+    assert_eq!((found.token_id("<pad>"), found.is_special(1)), (Some(1), true));
 }
 
 #[test]
