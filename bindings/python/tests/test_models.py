@@ -223,7 +223,7 @@ def test_the_bounds_of_a_loss_have_the_defaults_of_tinker(gpt2: Path) -> None:
     # min(r·A, clip(r, 0.8, 1.2)·A)
     expected = -(1.2 * 1.0 + 2.0 * -2.0 + 0.1 * 0.5)
     assert trainer.forward_backward(data, "ppo").loss == pytest.approx(expected, rel=1e-4)
-    with pytest.raises(ValueError, match="`low` is 2.0, but `high` is only 1.2"):
+    with pytest.raises(ValueError, match="`low` is 2, but `high` is only 1.2"):
         trainer.forward_backward(data, "ppo", low=2)
 
 
