@@ -17,10 +17,10 @@ pairs.jsonl
   files    1 file, JSON lines, 134 B
   columns  id (passed on to rewards and chat templates)
 
-characters     mean     min     p50     p90     p99     max
-  prompt        4.5       4       4       5       5       5
-  chosen        4.5       4       4       5       5       5
-  rejected      4.0       4       4       4       4       4
+characters      mean     min     p50     p90     p99     max
+  prompt         4.5       4       4       5       5       5
+  chosen         4.5       4       4       5       5       5
+  rejected       4.0       4       4       4       4       4
 
 `--model DIR` counts tokens
 
@@ -45,13 +45,13 @@ fn rows_are_shown_as_a_model_is_trained_on_them() {
     let model = fixture_model("gpt2");
     let arguments = ["data", "show", "rows.jsonl", "--model", &model, "--as-trained", "--examples", "3"];
     let whole = test.succeeds(&arguments);
-    assert!(whole.contains("\n  row         12.3       4      15      18      18      18\n\n"), "{whole}");
+    assert!(whole.contains("\n  row           12.3       4      15      18      18      18\n\n"), "{whole}");
     let examples = "\nrows.jsonl:1\n  15 tokens, 11 with loss\nTea?⟦ Yes, a cup.<eos>⟧\n\
                     \nrows.jsonl:2\n  18 tokens, 5 with loss\nA long question?⟦ No.<eos>⟧\n\
                     \nrows.jsonl:3\n  4 tokens, 3 with loss\nA⟦ B<eos>⟧\n";
     assert!(whole.ends_with(examples), "{whole}");
     let cut = test.succeeds(&[&arguments[..], &["--max-length", "8"]].concat());
-    let lengths = "\n  row          6.0       4       4       8       8       8\n  1 row cut at `--max-length`\n  \
+    let lengths = "\n  row            6.0       4       4       8       8       8\n  1 row cut at `--max-length`\n  \
                    1 row dropped: no token that carries loss is left\n\n";
     assert!(cut.contains(lengths), "{cut}");
     let examples = "\nrows.jsonl:1\n  8 tokens, 4 with loss, 7 more cut off\nTea?⟦ Yes⟧✂\n\
@@ -65,7 +65,7 @@ fn rows_are_shown_as_a_model_is_trained_on_them() {
     assert!(shown.ends_with(pair), "{shown}");
     // Without `--as-trained`, the lengths are those of whole rows.
     let lengths = test.succeeds(&["data", "show", "rows.jsonl", "--model", &model, "--max-length", "8"]);
-    assert!(lengths.contains("\n  row         12.3       4      15      18      18      18\n\n"), "{lengths}");
+    assert!(lengths.contains("\n  row           12.3       4      15      18      18      18\n\n"), "{lengths}");
 }
 
 #[test]

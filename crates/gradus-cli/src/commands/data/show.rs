@@ -209,9 +209,9 @@ fn report(dataset: &Dataset, stats: &Stats, tokenized: bool) -> String {
     }
 
     if !stats.characters.is_empty() {
-        let _ = writeln!(text, "\ncharacters {}", HEADER);
+        let _ = writeln!(text, "\ncharacters  {}", HEADER);
         for field in &stats.characters {
-            let _ = writeln!(text, "  {:<9}{}", field.name, line(&field.quantiles));
+            let _ = writeln!(text, "  {:<10}{}", field.name, line(&field.quantiles));
         }
     }
     if let Some(tally) = &stats.feedback {
@@ -225,8 +225,8 @@ fn report(dataset: &Dataset, stats: &Stats, tokenized: bool) -> String {
     }
     match &stats.tokens {
         Some(tokens) => {
-            let _ = writeln!(text, "\ntokens     {}", HEADER);
-            let _ = writeln!(text, "  {:<9}{}", "row", line(&tokens.quantiles));
+            let _ = writeln!(text, "\ntokens      {}", HEADER);
+            let _ = writeln!(text, "  {:<10}{}", "row", line(&tokens.quantiles));
             if tokens.sampled < stats.rows {
                 let _ = writeln!(text, "  from {}, evenly spaced; `--sample` takes more", rows(tokens.sampled));
             }
