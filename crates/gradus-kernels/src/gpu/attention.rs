@@ -20,7 +20,6 @@ use cubecl::prelude::*;
 
 #[cfg(feature = "cuda")]
 use super::cuda::attention as cores;
-#[cfg(feature = "cuda")]
 use super::decode;
 use super::dims;
 use super::dropout::{Masks, is_dropped, row_key};
