@@ -7,7 +7,7 @@ use burn_cubecl::tensor::CubeTensor;
 use super::GpuOp;
 use super::product::{multiply, plus_bias};
 use super::quantized::operand;
-use super::sums::column_sums;
+use super::sums::gradient_of_bias;
 use crate::frozen::{FrozenLinear, FrozenWeight};
 
 impl FrozenWeight {
@@ -32,7 +32,6 @@ impl GpuOp for FrozenLinear {
     fn backward(&self, _: &[CubeTensor], grad: CubeTensor, needed: &[bool]) -> Vec<Option<CubeTensor>> {
         let precision = self.0.precision();
         let grad_x = needed[0].then(|| multiply(&grad, &self.0.operand_on(&grad.device), [false, false], precision));
-        let grad_bias = needed.get(1).map(|needed| needed.then(|| column_sums(&grad, DType::F32)));
-        std::iter::once(grad_x).chain(grad_bias).collect()
+        std::iter::once(grad_x).chain(gradient_of_bias(&grad, needed.get(1))).collect()
     }
 }

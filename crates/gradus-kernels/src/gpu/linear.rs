@@ -6,7 +6,7 @@ use burn_cubecl::tensor::CubeTensor;
 
 use super::GpuOp;
 use super::product::{multiply, operand, plus_bias};
-use super::sums::column_sums;
+use super::sums::gradient_of_bias;
 use crate::activation::LinearOfActivation;
 use crate::linear::{Layout, Linear};
 
@@ -77,9 +77,4 @@ impl GpuOp for LinearOfActivation {
         all.extend(gradient_of_bias(&grad, linear_needed.get(2)));
         all
     }
-}
-
-/// Gradient of the bias, if there is one. `None` within if it is not needed.
-fn gradient_of_bias(grad: &CubeTensor, needed: Option<&bool>) -> Option<Option<CubeTensor>> {
-    needed.map(|needed| needed.then(|| column_sums(grad, DType::F32)))
 }

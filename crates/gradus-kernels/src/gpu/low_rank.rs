@@ -11,7 +11,7 @@ use burn_cubecl::tensor::CubeTensor;
 use super::GpuOp;
 use super::finish::Finish;
 use super::product::{multiply, multiply_and, operand, plus_bias};
-use super::sums::column_sums;
+use super::sums::gradient_of_bias;
 use crate::frozen::FrozenWeight;
 use crate::low_rank::LowRank;
 
@@ -54,7 +54,6 @@ impl GpuOp for LowRank {
         });
         let grad_a = needed[1].then(|| multiply(&u, x, [true, false], precision));
         let grad_b = needed[2].then(|| multiply_and(&narrow, h, [true, false], precision, Finish::times(self.scale)));
-        let grad_bias = needed.get(3).map(|needed| needed.then(|| column_sums(&grad, DType::F32)));
-        [grad_x, grad_a, grad_b].into_iter().chain(grad_bias).collect()
+        [grad_x, grad_a, grad_b].into_iter().chain(gradient_of_bias(&grad, needed.get(3))).collect()
     }
 }

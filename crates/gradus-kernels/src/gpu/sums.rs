@@ -84,6 +84,11 @@ pub(super) fn column_sums(x: &CubeTensor, dtype: DType) -> CubeTensor {
     flat(out, d)
 }
 
+/// Returns the gradient of a bias, if there is one, from the gradient of what it was added to. `None` within if it is not needed.
+pub(super) fn gradient_of_bias(grad: &CubeTensor, needed: Option<&bool>) -> Option<Option<CubeTensor>> {
+    needed.map(|needed| needed.then(|| column_sums(grad, DType::F32)))
+}
+
 /// Returns a matrix of one row as a vector.
 fn flat(matrix: CubeTensor, d: usize) -> CubeTensor {
     let CubeTensor { client, device, handle, dtype, .. } = matrix;

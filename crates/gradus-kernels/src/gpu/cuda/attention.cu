@@ -152,6 +152,18 @@ DEVICE Range seen(bool exists, u32 position, u32 before, u32 after, u32 end) {
 
 DEVICE bool contains(const Range& range, u32 position) { return position - range.from < range.count; }
 
+// Replaces this lane's scores outside of the ranges of its two rows by `hidden`. The columns are the positions from `from`.
+template <int COUNT> DEVICE void hide(float (&scores)[COUNT][4], const Range ranges[2], u32 from, float hidden) {
+    u32 column = from + thread_index() % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < COUNT; j++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            scores[j][i] = contains(ranges[i / 2], column + 8 * j + i % 2) ? scores[j][i] : hidden;
+        }
+    }
+}
+
 // Masks of dropout, as in `attention/dropout.rs`: the random number of an index, the key of one head and query, and the factor of the
 // probability of a key. The factor is 1 without dropout.
 DEVICE u64 mix(u64 index) {
@@ -275,14 +287,7 @@ attention_forward(const bf16* q, const bf16* k, const bf16* v, const u32* tiles,
         if (!sees_all<KEYS>(tile, from, of)) {
             Range keys_of[2];
             for (int half = 0; half < 2; half++) keys_of[half] = keys_of_row(tile, 16 * warp + lane / 4 + 8 * half, of);
-#pragma unroll
-            for (int j = 0; j < KEYS / 8; j++) {
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    bool is_seen = contains(keys_of[i / 2], from + 8 * j + lane % 4 * 2 + i % 2);
-                    scores[j][i] = is_seen ? scores[j][i] : NOTHING;
-                }
-            }
+            hide(scores, keys_of, from, NOTHING);
         }
         float bounds[2], shrinks[2];
 #pragma unroll
@@ -420,14 +425,7 @@ attention_backward_queries(const bf16* q, const bf16* k, const bf16* v, const bf
             if (!is_all) {
                 Range keys_of[2];
                 for (int half = 0; half < 2; half++) keys_of[half] = keys_of_row(tile, 16 * warp + lane / 4 + 8 * half, of);
-#pragma unroll
-                for (int j = 0; j < 2; j++) {
-#pragma unroll
-                    for (int i = 0; i < 4; i++) {
-                        bool is_seen = contains(keys_of[i / 2], from + 16 * pair + 8 * j + lane % 4 * 2 + i % 2);
-                        slopes[j][i] = is_seen ? slopes[j][i] : 0.0f;
-                    }
-                }
+                hide(slopes, keys_of, from + 16 * pair, 0.0f);
             }
             u32 left[4] = {pack(slopes[0][0], slopes[0][1]), pack(slopes[0][2], slopes[0][3]),
                            pack(slopes[1][0], slopes[1][1]), pack(slopes[1][2], slopes[1][3])};
@@ -572,15 +570,8 @@ attention_backward_keys(const bf16* q, const bf16* k, const bf16* v, const bf16*
                     u32 row = 16 * warp + lane / 4 + 8 * half;
                     queries_of[half] = seen(row < count, position + row, of.after, of.before, pass.end);
                 }
-#pragma unroll
-                for (int j = 0; j < 2; j++) {
-#pragma unroll
-                    for (int i = 0; i < 4; i++) {
-                        bool is_seen = contains(queries_of[i / 2], pass.from + 16 * pair + 8 * j + lane % 4 * 2 + i % 2);
-                        scores[j][i] = is_seen ? scores[j][i] : 0.0f;
-                        grads_p[j][i] = is_seen ? grads_p[j][i] : 0.0f;
-                    }
-                }
+                hide(scores, queries_of, pass.from + 16 * pair, 0.0f);
+                hide(grads_p, queries_of, pass.from + 16 * pair, 0.0f);
             }
             u32 left_p[4] = {pack(scores[0][0], scores[0][1]), pack(scores[0][2], scores[0][3]),
                              pack(scores[1][0], scores[1][1]), pack(scores[1][2], scores[1][3])};
