@@ -62,19 +62,8 @@ impl Comparison {
     /// Returns the table alone, with aligned columns, for terminals and Markdown. It has one row per policy, or one row per measurement if
     /// it would be too wide otherwise. Control characters in names are escaped.
     pub fn table(&self) -> String {
-        let columns = self.columns();
-        let mut rows = vec![
-            std::iter::once("method".to_owned())
-                .chain(columns.iter().map(|column| visible_line(&column.1)))
-                .collect::<Vec<_>>(),
-        ];
-        for entry in &self.entries {
-            rows.push(
-                std::iter::once(visible_line(&entry.name))
-                    .chain(columns.iter().map(|column| self.cell(entry, &column.0)))
-                    .collect(),
-            );
-        }
+        let escaped = |row: Vec<String>| row.iter().map(|cell| visible_line(cell)).collect();
+        let mut rows: Vec<Vec<String>> = self.rows().into_iter().map(escaped).collect();
         let widths_of = |rows: &[Vec<String>]| -> Vec<usize> {
             let width = |index: usize| rows.iter().map(|row| row[index].chars().count()).max().unwrap_or(0);
             (0..rows[0].len()).map(width).collect()
