@@ -37,6 +37,15 @@ pub struct Library {
     root: PathBuf,
 }
 
+/// What a search of a library finds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// As [`Library::names`].
+    pub names: Vec<(String, PathBuf)>,
+    /// The first folder that the search did not enter because it is too deep.
+    pub unsearched: Option<PathBuf>,
+}
+
 impl Library {
     /// Creates a library of the runs below `root`. A directory that does not exist has no runs.
     pub fn new(root: impl Into<PathBuf>) -> Self {
@@ -50,17 +59,15 @@ impl Library {
 
     /// Returns names and paths of all runs, sorted by name. A name is the path below the root, with `/`.
     pub fn names(&self) -> Vec<(String, PathBuf)> {
+        self.search().names
+    }
+
+    /// Searches the directory once, for the names and for what was left out.
+    pub fn search(&self) -> Found {
         let mut search = Search::default();
         search.walk(&self.root, "", 0);
         search.found.sort();
-        search.found
-    }
-
-    /// Returns the first folder that [`names`](Self::names) does not enter because it is too deep.
-    pub fn unsearched(&self) -> Option<PathBuf> {
-        let mut search = Search::default();
-        search.walk(&self.root, "", 0);
-        search.too_deep.into_iter().min()
+        Found { names: search.found, unsearched: search.too_deep.into_iter().min() }
     }
 
     /// Returns all runs, sorted by name.

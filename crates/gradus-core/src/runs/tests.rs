@@ -241,12 +241,12 @@ fn names_are_found_guessed_or_explained() {
 fn runs_are_found_eight_levels_deep_and_deeper_folders_are_named() {
     let runs = Runs::new();
     runs.finished("1/2/3/4/5/6/7/8");
-    assert_eq!(runs.library.unsearched(), None);
+    assert_eq!(runs.library.search().unsearched, None);
     let names = || runs.library.names().into_iter().map(|named| named.0).collect::<Vec<_>>();
     assert_eq!(names(), ["1/2/3/4/5/6/7/8"]);
     runs.finished("a/b/c/d/e/f/g/h/i");
     assert_eq!(names(), ["1/2/3/4/5/6/7/8"]);
-    assert_eq!(runs.library.unsearched(), Some(runs.path("a/b/c/d/e/f/g/h/i")));
+    assert_eq!(runs.library.search().unsearched, Some(runs.path("a/b/c/d/e/f/g/h/i")));
     #[cfg(unix)]
     {
         // A link to a parent is not followed again and again.

@@ -78,16 +78,17 @@ pub fn run(args: &ListArgs, library: &Library, out: &Output) -> anyhow::Result<(
             return Err(error.with_hint("`gradus runs show NAME` shows a run").into());
         }
         Some(directory) if is_run(directory) => vec![Entry::read(directory.display().to_string(), directory)],
-        _ => library.entries(),
+        _ => {
+            let found = library.search();
+            if let Some(folder) = found.unsearched {
+                out.note(format_args!(
+                    "folders as deep as `{}` were not searched; `gradus runs list DIR` searches below a folder",
+                    visible_line(&folder.display().to_string())
+                ));
+            }
+            Entry::read_all(found.names)
+        }
     };
-    if !args.directory.as_deref().is_some_and(is_run)
-        && let Some(folder) = library.unsearched()
-    {
-        out.note(format_args!(
-            "folders as deep as `{}` were not searched; `gradus runs list DIR` searches below a folder",
-            visible_line(&folder.display().to_string())
-        ));
-    }
     let all = entries.len();
     entries.retain(|entry| fits(args, entry));
     entries.sort_by(|a, b| order(args.sort, a, b).then_with(|| a.name.cmp(&b.name)));
