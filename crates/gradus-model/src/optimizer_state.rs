@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use burn::tensor::{Device, Tensor, TensorData};
-use gradus_kernels::{Codes, Int8Moments};
+use gradus_kernels::{Codes, Int8Moments, long_lived};
 
 use crate::learner::optimizer::{HostMoments, Moments, Optimizer, OptimizerConfig};
 use crate::run::checkpoint::{FIRST, SECOND, SIZES, SQUARE, moments, moments_in_int8};
@@ -109,7 +109,7 @@ impl StoredMoments {
         let Self { numbers: [first, second], codes, sizes } = self;
         let tensor = |values: Vec<f32>| {
             let n = values.len();
-            Tensor::from_data(TensorData::new(values, [n]), device)
+            long_lived(device, || Tensor::from_data(TensorData::new(values, [n]), device))
         };
         match (config, first, second, codes, sizes) {
             (OptimizerConfig::AdamW(_), Some(first), Some(second), ..) => {
@@ -118,7 +118,7 @@ impl StoredMoments {
             (OptimizerConfig::RmsProp(_), Some(only), ..) => Ok(Moments::F32 { first: None, second: tensor(only) }),
             (OptimizerConfig::AdamW(_), None, None, [Some(first), Some(second)], [Some(a), Some(b)]) => {
                 let of = |codes, sizes| Codes { codes, sizes };
-                Int8Moments::new([of(first, a), of(second, b)], device).map(Moments::Int8)
+                long_lived(device, || Int8Moments::new([of(first, a), of(second, b)], device)).map(Moments::Int8)
             }
             _ => Err("one of the two moments, or a part of them, is missing".into()),
         }

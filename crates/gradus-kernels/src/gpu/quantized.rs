@@ -66,7 +66,9 @@ impl Narrow {
             Layout::OutIn => weight,
             Layout::InOut => CubeBackend::float_transpose(weight),
         };
-        let values = as_dtype(&values, DType::BF16);
+        // Memory of its own, which no other tensor can use later: the copies of a policy for sampling are freed before it is trained again.
+        let client = values.client.clone();
+        let values = client.memory_dedicated_allocation(values, |values| as_dtype(&values, DType::BF16));
         let ([out, width], copies) = (dims(&values), OnDevices::default());
         let words = Words { handle: values.handle.clone(), length: (out * width).div_ceil(2) };
         copies.get(&device, || OnDevice::Bf16(words, [out, width]));
@@ -100,6 +102,11 @@ enum OnDevice {
 
 impl OnDevice {
     fn new(client: &Client, weight: &CompressedWeight) -> Self {
+        // It lives as long as its model; see `long_lived`.
+        client.memory_persistent_allocation((), |()| Self::created(client, weight))
+    }
+
+    fn created(client: &Client, weight: &CompressedWeight) -> Self {
         match weight {
             CompressedWeight::Quantized(weight) => Self::Codes(Packed::new(client, weight)),
             CompressedWeight::Bf16(values, [width, out]) => {

@@ -18,7 +18,7 @@ use super::shares::{Shares, parameters};
 use crate::model::{NamedMapper, NamedVisitor, map_named, visit_named};
 use crate::ranks::Ranks;
 use gradus_kernels::{
-    AdamWStep, AdamWUpdate, Codes, HostValues, Int8Moments, adamw, adamw_each, flat_gradient, host_values,
+    AdamWStep, AdamWUpdate, Codes, HostValues, Int8Moments, adamw, adamw_each, flat_gradient, host_values, long_lived,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -152,11 +152,13 @@ pub enum HostMoments {
 impl Moments {
     /// Initial moments for `n` numbers of a parameter that has `whole` numbers in total.
     fn zeros(config: OptimizerConfig, whole: usize, n: usize, device: &Device) -> Self {
-        if config.is_int8(whole) {
-            return Self::Int8(Int8Moments::zeros(n, device));
-        }
-        let zeros = || Tensor::zeros([n], device);
-        Self::F32 { first: (config.moments() == 2).then(zeros), second: zeros() }
+        long_lived(device, || {
+            if config.is_int8(whole) {
+                return Self::Int8(Int8Moments::zeros(n, device));
+            }
+            let zeros = || Tensor::zeros([n], device);
+            Self::F32 { first: (config.moments() == 2).then(zeros), second: zeros() }
+        })
     }
 
     /// Number of elements of each moment, or `None` if their sizes differ.
@@ -382,7 +384,7 @@ impl Optimizer {
         let Some(device) = &shares.device else { return module };
         let tensor = |(name, values): (String, Vec<f32>)| {
             let n = values.len();
-            (name, Tensor::from_data(TensorData::new(values, [n]), device))
+            (name, long_lived(device, || Tensor::from_data(TensorData::new(values, [n]), device)))
         };
         let values = values.into_iter().map(tensor).collect();
         map_named(module, &mut ParameterRestorer { values, shapes: BTreeMap::new() })
@@ -460,7 +462,7 @@ fn copied(tensor: Tensor<1>, device: &Device) -> Tensor<1> {
 /// Copies the tensor back to `from`, or returns it unchanged if `from` is `None`.
 fn home_again(tensor: Tensor<1>, from: Option<Device>) -> Tensor<1> {
     match from {
-        Some(from) => copied(tensor, &from),
+        Some(from) => long_lived(&from, || copied(tensor, &from)),
         None => tensor,
     }
 }

@@ -2,7 +2,7 @@
 
 use burn::module::{Param, ParamId};
 use burn::tensor::{Device, Tensor, TensorData};
-use gradus_kernels::{FrozenWeight, Quantized, WeightFormat, packs_weights};
+use gradus_kernels::{FrozenWeight, Quantized, WeightFormat, long_lived, packs_weights};
 use rand::Rng;
 
 use crate::rng::Stream;
@@ -91,7 +91,9 @@ pub(crate) struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
+    /// Builds from `source` on `device`. A GPU first frees the memory of earlier models, which it keeps until then.
     pub(crate) fn new(source: &'a mut dyn Source, device: &'a Device) -> Self {
+        device.memory_cleanup();
         Self { source, prefix: String::new(), device, pack: None }
     }
 
@@ -116,8 +118,26 @@ impl<'a> Builder<'a> {
 
     /// Builds the parameter `name` at this level.
     pub(crate) fn param<const R: usize>(&mut self, name: &str, shape: [usize; R], init: Init) -> Param<Tensor<R>> {
+        self.param_to(true, name, shape, init)
+    }
+
+    /// As [`param`](Self::param), for the weight of a linear layer, which is replaced at once if the builder packs weights.
+    pub(crate) fn weight(&mut self, shape: [usize; 2], init: Init) -> Param<Tensor<2>> {
+        self.param_to(self.pack.is_none(), "weight", shape, init)
+    }
+
+    fn param_to<const R: usize>(
+        &mut self,
+        is_kept: bool,
+        name: &str,
+        shape: [usize; R],
+        init: Init,
+    ) -> Param<Tensor<R>> {
         match self.source.values(&format!("{}{name}", self.prefix), &shape, init) {
-            Some(values) => Param::from_tensor(Tensor::from_data(TensorData::new(values, shape), self.device)),
+            Some(values) => {
+                let tensor = || Tensor::from_data(TensorData::new(values, shape), self.device);
+                Param::from_tensor(if is_kept { long_lived(self.device, tensor) } else { tensor() })
+            }
             None => {
                 let zeros = move |device: &Device, _| Tensor::zeros(shape, device);
                 Param::uninitialized(ParamId::new(), zeros, self.device.clone(), true, shape.into())

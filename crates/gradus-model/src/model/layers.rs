@@ -212,7 +212,7 @@ impl Linear {
 
 /// Builds the weight of a layer; empty if the layer has it packed.
 fn weight(b: &mut Builder<'_>, is_packed: bool, shape: [usize; 2], deviation: f32) -> Param<Tensor<2>> {
-    if is_packed { empty(b.device()) } else { b.param("weight", shape, Init::Normal(deviation)) }
+    if is_packed { empty(b.device()) } else { b.weight(shape, Init::Normal(deviation)) }
 }
 
 /// Placeholder for a weight that is packed elsewhere.

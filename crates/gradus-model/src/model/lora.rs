@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor, TensorData};
-use gradus_kernels::{FrozenWeight, Precision, low_rank, matmul};
+use gradus_kernels::{FrozenWeight, Precision, long_lived, low_rank, matmul};
 
 use super::dropout::{DropoutSite, DropoutStream};
 
@@ -56,11 +56,16 @@ impl Lora {
     /// Creates the low-rank part for a weight of `[input, output]` whose rows have these squared norms.
     pub(super) fn new(values: LoraValues, [input, output]: [usize; 2], squares: Arc<[f32]>, device: &Device) -> Self {
         let LoraValues { rank, scale, a, b, magnitude } = values;
-        let vector = |values: Vec<f32>| Tensor::from_data(TensorData::new(values, [output]), device);
+        let matrix = |values: Vec<f32>, shape: [usize; 2]| {
+            Param::from_tensor(long_lived(device, || Tensor::from_data(TensorData::new(values, shape), device)))
+        };
+        let vector = |values: Vec<f32>| {
+            Param::from_tensor(long_lived(device, || Tensor::from_data(TensorData::new(values, [output]), device)))
+        };
         Self {
-            lora_a: Param::from_tensor(Tensor::from_data(TensorData::new(a, [rank, input]), device)),
-            lora_b: Param::from_tensor(Tensor::from_data(TensorData::new(b, [output, rank]), device)),
-            magnitude: magnitude.map(|values| Param::from_tensor(vector(values))),
+            lora_a: matrix(a, [rank, input]),
+            lora_b: matrix(b, [output, rank]),
+            magnitude: magnitude.map(vector),
             scale,
             dropout: None,
             squares,
