@@ -6,13 +6,14 @@ use std::ops::Range;
 use burn::tensor::Tensor;
 
 use super::{Keys, Pass};
-use crate::attention::PositionBias;
 use crate::attention::reference::of_sequences;
 use crate::attention::sequence::Sequence;
+use crate::attention::{AttentionShape, PositionBias};
 
 /// Keys and values of prompts and of the tokens that rows have added.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(super) struct Pool {
+    shape: AttentionShape,
     /// Keys and values, `[rows, kv_heads · head_dim]`; `None` before the first token.
     rows: Option<[Tensor<2>; 2]>,
     /// Rows of each prompt, by number.
@@ -76,6 +77,11 @@ impl Places {
 }
 
 impl Pool {
+    /// Creates an empty cache for attention of `shape`.
+    pub(super) fn new(shape: AttentionShape) -> Self {
+        Self { shape, rows: None, prompts: BTreeMap::new(), slots: Vec::new(), places: Places::default() }
+    }
+
     /// Stores keys and values of prompts, starting with prompt number `first`.
     pub(super) fn put_prompts(&mut self, first: usize, prompts: &[Range<usize>], parts: [Tensor<2>; 2]) {
         let mut rows = Vec::new();
@@ -176,7 +182,7 @@ impl Pool {
             // Some extra rows, so that the next few tokens need no new matrices.
             let rows = self.places.rows + self.places.rows / 8;
             let [keys, values] = self.rows.take().map_or([None, None], |rows| rows.map(Some));
-            self.rows = Some([grown(keys, like, rows), grown(values, like, rows)]);
+            self.rows = Some([keys, values].map(|matrix| grown(matrix, like, rows, &self.shape)));
         }
     }
 
@@ -255,12 +261,14 @@ fn copied(matrix: Tensor<2>, from: usize, to: usize, count: usize) -> Tensor<2> 
     matrix.slice_assign([to..to + count, 0..width], part)
 }
 
-/// Returns a matrix of `rows` rows that begins with those of `matrix` and has the width of `like`.
-fn grown(matrix: Option<Tensor<2>>, like: &Tensor<2>, rows: usize) -> Tensor<2> {
+/// Returns a matrix of `rows` rows for attention of `shape` that begins with those of `matrix` and has the width of `like`.
+fn grown(matrix: Option<Tensor<2>>, like: &Tensor<2>, rows: usize, shape: &AttentionShape) -> Tensor<2> {
     #[cfg(feature = "gpu")]
     if is_in_place(like) {
-        return crate::gpu::cache::grown(matrix, like, rows);
+        return crate::gpu::cache::grown(matrix, like, rows, shape);
     }
+    // Only GPUs have matrices of another type.
+    let _ = shape;
     let width = like.dims()[1];
     let more = |held: usize| Tensor::zeros([rows - held, width], &like.device());
     match matrix {

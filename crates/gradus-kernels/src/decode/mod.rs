@@ -116,7 +116,7 @@ impl LayerCache {
     /// Creates an empty cache with space for `capacity` new tokens per row. Rows that add more get more space.
     pub fn new(shape: AttentionShape, slots: usize, capacity: usize) -> Self {
         let host = Memory { prompts: BTreeMap::new(), slots: vec![host::KvBuffer::default(); slots] };
-        Self { shape, capacity, next_prompt: 0, host, device: device::Pool::default() }
+        Self { shape, capacity, next_prompt: 0, host, device: device::Pool::new(shape) }
     }
 
     /// Stores the keys and values of whole prompts, which follow each other in `k_nd` and `v_nd` as given by `segments`. Prompts are

@@ -860,7 +860,8 @@ impl Attention {
         let [q, k, v] = qkv.map(cores::narrow);
         let (out, log_sums) = (empty_like(&q), empty_f32(&q, &[dims(&q)[0], self.shape.heads]));
         with_tables(&self.batch, &q, cores::TILE, |tables| {
-            cores::forward([&q, &k, &v], (&self.shape, self.dropout), tables, &out, &log_sums);
+            let tiles = (&tables.queries, tables.query_tiles);
+            cores::forward([&q, &k, &v], (&self.shape, self.dropout), tiles, &out, &log_sums);
         });
         (out.clone(), vec![q, k, v, out, log_sums])
     }
@@ -987,24 +988,35 @@ pub(crate) fn of_sequences(
     let chunks = decode::Chunks::new(&shape, &gpu).filter(|_| longest == 1 && bias.is_none());
     let largest = Tiling::new(&shape, bias.is_some(), false, &gpu)?;
     let tiling = if longest <= FEW { Tiling { tile: FEW, each: 1, ..largest } } else { largest };
+    // Rows of a tile.
+    #[cfg(feature = "cuda")]
+    let tile = if k.dtype() == DType::BF16 && chunks.is_none() { cores::TILE } else { tiling.tile };
+    #[cfg(not(feature = "cuda"))]
+    let tile = tiling.tile;
     let (mut words, word) =
         (Vec::new(), |number: usize| u32::try_from(number).expect("a cache of fewer than 2³² tokens"));
     for Sequence { queries, position, keys, .. } in &sequences {
         let [prefix, own] = &keys[..] else { unreachable!("a prompt, and what was added") };
-        for from in queries.clone().step_by(tiling.tile) {
-            let (count, at) = ((queries.end - from).min(tiling.tile), position + from - queries.start);
+        for from in queries.clone().step_by(tile) {
+            let (count, at) = ((queries.end - from).min(tile), position + from - queries.start);
             let sequence = [prefix.start, prefix.len(), own.start, prefix.len() + own.len()];
             words.extend([from, count, at].into_iter().chain(sequence).map(word));
         }
     }
     let [q, k, v] = [q, k, v].map(|x| into_contiguous(cube_of(x.clone())));
     let tiles = (words.len() / QUERY_WORDS) as u32;
-    let (out, words) = (empty_like(&q), Words::shared(&q, &words));
+    // The next product reads the output in bf16 if the cache is in bf16.
+    let (out, words) = (empty(&q, &dims(&q), k.dtype), Words::shared(&q, &words));
     if let Some(chunks) = chunks {
         decode::attend([&q, &k, &v], (&words, tiles), &out, &shape, chunks);
         return Some(tensor_of(out));
     }
     let log_sums = empty_f32(&q, &[q.shape()[0], shape.heads]);
+    #[cfg(feature = "cuda")]
+    if k.dtype == DType::BF16 {
+        cores::forward([&cores::narrow(&q), &k, &v], (&shape, None), (&words, tiles), &out, &log_sums);
+        return Some(tensor_of(out));
+    }
     let values = bias.map(|bias| into_contiguous(cube_of(bias.weight_hr.clone().inner())));
     let biases = Biases::new(bias.map(|bias| &bias.buckets).zip(values.as_ref()), &q);
     let masks = Masks::of_attention(None);

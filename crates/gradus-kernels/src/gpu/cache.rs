@@ -8,14 +8,23 @@ use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
+use super::attention::precision_of_operands;
+use super::product::narrower;
 use super::{UNITS, Words, arg, cube_of, dims, element, elements, grid_of_units, tensor_of, zeros};
+use crate::attention::AttentionShape;
 
-/// Copies row `i` of `x` to row `rows[i]` of the matrix.
+/// Copies row `i` of `x` to row `rows[i]` of the matrix, in the type of the matrix.
 #[cube(launch)]
-fn put_rows<F: Float>(x: &[F], rows: &[u32], matrix: &mut [F], width: u32, #[define(F)] _dtype: ElemType) {
+fn put_rows<X: Float, M: Float>(
+    x: &[X],
+    rows: &[u32],
+    matrix: &mut [M],
+    width: u32,
+    #[define(X, M)] _dtypes: [ElemType; 2],
+) {
     if ABSOLUTE_POS < x.len() {
         let (row, at) = (ABSOLUTE_POS / (width as usize), ABSOLUTE_POS % (width as usize));
-        matrix[rows[row] as usize * (width as usize) + at] = x[ABSOLUTE_POS];
+        matrix[rows[row] as usize * (width as usize) + at] = M::cast_from(x[ABSOLUTE_POS]);
     }
 }
 
@@ -45,7 +54,8 @@ pub(crate) fn put(matrix: Tensor<2>, x: Tensor<2>, rows: &[u32]) -> Tensor<2> {
         let (grid, units) = (grid_of_units(elements(&x)), CubeDim::new_1d(UNITS));
         let (client, [_, width]) = (&x.client, dims(&x));
         let rows = Words::shared(&x, rows);
-        put_rows::launch(client, grid, units, arg(&x), rows.arg(), arg(&matrix), width as u32, element(&x));
+        let dtypes = [element(&x), element(&matrix)];
+        put_rows::launch(client, grid, units, arg(&x), rows.arg(), arg(&matrix), width as u32, dtypes);
     }
     tensor_of(matrix)
 }
@@ -63,11 +73,14 @@ pub(crate) fn copied(matrix: Tensor<2>, from: usize, to: usize, count: usize) ->
     tensor_of(matrix)
 }
 
-/// Returns a matrix of `rows` rows with the width of `like`. It begins with the rows of `matrix`, if given.
-pub(crate) fn grown(matrix: Option<Tensor<2>>, like: &Tensor<2>, rows: usize) -> Tensor<2> {
+/// Returns a matrix of `rows` rows with the width of `like`, for attention of `shape`. It begins with the rows of `matrix`, if given.
+///
+/// Its type is bf16 if training reads keys and values of this shape in bf16. Both then compute with the same numbers.
+pub(crate) fn grown(matrix: Option<Tensor<2>>, like: &Tensor<2>, rows: usize, shape: &AttentionShape) -> Tensor<2> {
     let like = cube_of(like.clone());
     let [_, width] = dims(&like);
-    let larger = tensor_of(zeros(&like, &[rows, width], like.dtype));
+    let dtype = narrower(&like, precision_of_operands(shape, &like.device));
+    let larger = tensor_of(zeros(&like, &[rows, width], dtype));
     match matrix {
         None => larger,
         Some(matrix) => {
@@ -81,9 +94,11 @@ pub(crate) fn grown(matrix: Option<Tensor<2>>, like: &Tensor<2>, rows: usize) ->
 pub(super) fn offline(offline: &super::offline::Offline) -> Vec<super::offline::Source> {
     let mut sources = Vec::new();
     for dtype in offline.dtypes() {
-        let ([a, b, c], settings) = (offline.buffers(), offline.settings(UNITS));
-        let kernel = put_rows::PutRows::new(settings, offline.device(), offline.target(), a, b, c, (), dtype);
-        sources.push(offline.source("cache: put rows", dtype, &kernel));
+        for dtypes in [[super::offline::F32, dtype], [dtype, dtype]] {
+            let ([a, b, c], settings) = (offline.buffers(), offline.settings(UNITS));
+            let kernel = put_rows::PutRows::new(settings, offline.device(), offline.target(), a, b, c, (), dtypes);
+            sources.push(offline.source("cache: put rows", dtype, &kernel));
+        }
         let ([a], settings) = (offline.buffers(), offline.settings(UNITS));
         let kernel = move_numbers::MoveNumbers::new(settings, offline.device(), offline.target(), a, (), (), (), dtype);
         sources.push(offline.source("cache: move numbers", dtype, &kernel));

@@ -45,21 +45,21 @@ impl Chunks {
     }
 }
 
-/// Computes the attention output of one query per sequence.
+/// Computes the attention output of one query per sequence. The types are those of the queries, of the cache, and of the output.
 #[cube(launch)]
-fn attention_of_one<F: Float>(
-    q: &[F],
-    k: &[F],
-    v: &[F],
+fn attention_of_one<Q: Float, C: Float, O: Float>(
+    q: &[Q],
+    k: &[C],
+    v: &[C],
     tiles: &[u32],
-    out: &mut [F],
+    out: &mut [O],
     heads: u32,
     scale: f32,
     cap: f32,
     before: u32,
     after: u32,
     #[comptime] chunks: Chunks,
-    #[define(F)] _dtype: ElemType,
+    #[define(Q, C, O)] _dtypes: [ElemType; 3],
 ) {
     let units = comptime!(UNITS as usize);
     let chunk = comptime!(chunks.keys);
@@ -182,7 +182,7 @@ fn attention_of_one<F: Float>(
                 sum += scratch[i * columns + column];
             }
             let inverse = select(total[g] > 0.0f32, 1.0f32 / total[g], 0.0f32);
-            out[first_head + g * dim + column] = F::cast_from(sum * inverse);
+            out[first_head + g * dim + column] = O::cast_from(sum * inverse);
         }
     }
 }
@@ -211,16 +211,16 @@ pub(super) fn attend(
         view.before,
         view.after,
         chunks,
-        element(q),
+        [element(q), element(k), element(out)],
     );
 }
 
 #[cfg(feature = "cuda")]
 pub(super) fn offline(offline: &super::offline::Offline) -> Vec<super::offline::Source> {
-    let of = |(keys, group, is_capped)| {
+    let of = |(keys, group, is_capped, cached)| {
         let chunks = Chunks { keys, dim: 128, group, is_capped };
         let ([a, b, c, d, e], settings) = (offline.buffers(), offline.settings(UNITS));
-        let (device, target, dtype) = (offline.device(), offline.target(), super::offline::F32);
+        let (device, target, dtypes) = (offline.device(), offline.target(), [cached; 3]);
         let kernel = attention_of_one::AttentionOfOne::new(
             settings,
             device,
@@ -236,9 +236,10 @@ pub(super) fn offline(offline: &super::offline::Offline) -> Vec<super::offline::
             (),
             (),
             chunks,
-            dtype,
+            dtypes,
         );
-        offline.source("attention of one query", dtype, &kernel)
+        offline.source("attention of one query", cached, &kernel)
     };
-    [(256, 2, false), (64, 8, true)].map(of).into()
+    let kinds = offline.dtypes().into_iter().flat_map(|cached| [(256, 2, false, cached), (64, 8, true, cached)]);
+    kinds.map(of).collect()
 }

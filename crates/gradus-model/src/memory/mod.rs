@@ -382,7 +382,7 @@ impl Workload {
             let rows = prompts * group_size;
             let cached = (prompts * prompt_tokens + rows * new_tokens) as u64;
             // The bound exceeds any real memory and leaves room for additions.
-            let a_token = 8 * (shape.layers * shape.kv_width()) as u64;
+            let a_token = 2 * self.policy.attended_number() * (shape.layers * shape.kv_width()) as u64;
             let cache = a_token.saturating_mul(cached).min(u64::MAX >> 8);
             let at_once = (prompts * prompt_tokens).min(PREFILL_TOKENS.max(prompt_tokens));
             let prefill = match shape.has_encoder() {

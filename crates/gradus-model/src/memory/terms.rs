@@ -332,7 +332,7 @@ impl Model {
     }
 
     /// Bytes of a number of attention's queries, keys, values and output.
-    fn attended_number(&self) -> u64 {
+    pub fn attended_number(&self) -> u64 {
         let on_cores = matches!(self.shape.head_dim, 64 | 128) && !matches!(self.shape.block, Block::T5 { .. });
         if on_cores { self.operand() } else { NUMBER }
     }

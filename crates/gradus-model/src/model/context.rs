@@ -4,10 +4,10 @@
 
 use std::sync::Arc;
 
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Tensor;
 use gradus_kernels::{
-    AttentionDropout, AttentionExtras, AttentionShape, CacheRow, CrossSegments, LayerCache, Precision, Segments,
-    attention_across_with, attention_fused, attention_fused_dropping, attention_operands, attention_with,
+    AttentionDropout, AttentionExtras, AttentionShape, CacheRow, CrossSegments, LayerCache, Segments,
+    attention_across_with, attention_fused, attention_fused_dropping, attention_with,
 };
 
 use super::batch::{Batch, Input, Sources};
@@ -142,14 +142,6 @@ impl<'a> Context<'a> {
     ) -> Option<(Arc<Segments>, Arc<CrossSegments>)> {
         let segments = self.trained_segments(recompute, x_nd)?;
         Some((segments, Arc::new(self.sources().expect("an encoder has sources").cross.clone())))
-    }
-
-    /// Precision in which attention of `shape` takes queries and keys, as in [`Operands::result`](gradus_kernels::Operands). A cache stores keys in f32.
-    pub(crate) fn attention_operands(&self, shape: &AttentionShape, device: &Device) -> Precision {
-        match self {
-            Self::Packed(_) => attention_operands(shape, device),
-            Self::Prefill { .. } | Self::Decode { .. } => Precision::F32,
-        }
     }
 
     /// Computes attention of layer `layer`, with an optional bias by position and the dropout of the pass. Widths as in

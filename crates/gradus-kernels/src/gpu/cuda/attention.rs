@@ -7,9 +7,9 @@ use burn_cubecl::tensor::CubeTensor;
 use super::{Buffer, Program, runs_on};
 use crate::attention::tiles::View;
 use crate::attention::{AttentionDropout, AttentionShape};
-use crate::gpu::as_dtype;
 use crate::gpu::dropout::Masks;
 use crate::gpu::tables::Tables;
+use crate::gpu::{Words, as_dtype};
 
 /// Rows of a tile.
 pub(crate) const TILE: usize = 64;
@@ -48,21 +48,21 @@ pub(crate) fn scalars((shape, dropout): Heads<'_>) -> [u32; 9] {
     [shape.heads as u32, shape.scale.to_bits(), cap.to_bits(), before, after, low, high, threshold, factor.to_bits()]
 }
 
-/// Fills `out` (bf16, as the next product reads it) and `log_sums` (f32).
+/// Fills `out` (bf16, as the next product reads it) and `log_sums` (f32) for `count` tiles of queries, described by `tiles`.
 pub(crate) fn forward(
     [q, k, v]: [&CubeTensor; 3],
     heads: Heads<'_>,
-    tables: &Tables,
+    (tiles, count): (&Words, u32),
     out: &CubeTensor,
     log_sums: &CubeTensor,
 ) {
-    if tables.query_tiles > 0 {
+    if count > 0 {
         let read = [q, k, v].map(Buffer::read);
         let [q_read, k_read, v_read] = read;
         program(heads, "attention_forward").launch(
             &q.client,
-            [tables.query_tiles, heads.0.heads as u32],
-            [q_read, k_read, v_read, (&tables.queries).into(), Buffer::written(out), Buffer::written(log_sums)],
+            [count, heads.0.heads as u32],
+            [q_read, k_read, v_read, tiles.into(), Buffer::written(out), Buffer::written(log_sums)],
             &scalars(heads),
         );
     }

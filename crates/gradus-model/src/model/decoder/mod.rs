@@ -12,7 +12,8 @@ mod windows;
 use burn::module::Module;
 use burn::tensor::Tensor;
 use gradus_kernels::{
-    AttentionExtras, AttentionShape, Operands, Precision, Table, attention_with, recompute, rope_between,
+    AttentionExtras, AttentionShape, Operands, Precision, Table, attention_operands, attention_with, recompute,
+    rope_between,
 };
 
 pub use config::DecoderConfig;
@@ -226,7 +227,7 @@ impl Body for Decoder {
                 gate: self.structure.gate,
                 angles: structure.rope.map(|of| tables[of].clone()),
                 shape,
-                operands: context.attention_operands(&shape, &x.device()),
+                operands: attention_operands(&shape, &x.device()),
             };
             x = match again.clone() {
                 Some(segments) => recompute(layer, x, move |layer: &Layer, x| {
