@@ -138,7 +138,12 @@ impl FrozenWeight {
     pub fn apply_each<const N: usize>(weights: [(&Self, Option<Tensor<1>>); N], x_nd: Tensor<2>) -> [Tensor<2>; N] {
         let device = x_nd.device();
         let is_recorded = |bias: &Option<Tensor<1>>| bias.as_ref().is_some_and(Tensor::is_autodiff);
-        if x_nd.is_autodiff() || weights.iter().any(|(_, bias)| is_recorded(bias)) || !is_cpu(&device) {
+        let is_recorded = x_nd.is_autodiff() || weights.iter().any(|(_, bias)| is_recorded(bias));
+        #[cfg(feature = "gpu")]
+        if !is_recorded && let Some(results) = crate::gpu::frozen::apply_each(&weights, &x_nd) {
+            return results;
+        }
+        if is_recorded || !is_cpu(&device) {
             return weights.map(|(weight, bias)| weight.apply(x_nd.clone(), bias));
         }
         let biases = weights.each_ref().map(|(_, bias)| bias.clone().map(host_values));

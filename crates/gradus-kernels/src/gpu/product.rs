@@ -13,6 +13,8 @@ use cubek::matmul::routine::BlueprintStrategy;
 use cubek::matmul::strategy::Strategy;
 use cubek::std::InputBinding;
 
+#[cfg(feature = "cuda")]
+use super::dims;
 use super::finish::Finish;
 use super::{GpuOp, as_dtype, computes, elements, empty_f32, zeros};
 use crate::product::Precision;
@@ -25,12 +27,15 @@ fn strategies(dtype: DType) -> Vec<Strategy> {
     cores.chain(unit).map(Strategy::MultiLevel).collect()
 }
 
+/// Rows up to which the kernel of this crate is preferred to cuBLASLt.
+#[cfg(feature = "cuda")]
+const FEW_ROWS: usize = 128;
+
 /// Multiplies operands of one type on an NVIDIA GPU. For few rows, the kernel of this crate is tried first, because it is queued faster
 /// than cuBLASLt. `None` without a kernel.
 #[cfg(feature = "cuda")]
 fn on_cuda(a: &CubeTensor, b: &CubeTensor, transposed: [bool; 2], finish: &Finish) -> Option<CubeTensor> {
     use super::cuda::{cublas, product};
-    const FEW_ROWS: usize = 128;
     let rows = a.shape()[a.shape().len() - if transposed[0] { 1 } else { 2 }];
     let product = || (a.dtype == DType::BF16).then(|| product::multiply(a, b, transposed)).flatten();
     let own = || product().map(|product| finish.of(product));
@@ -87,6 +92,24 @@ pub(crate) fn multiply_and(
     let is_empty = elements(&a) == 0 || elements(&b) == 0;
     let product = if is_empty { None } else { on_cuda(&a, &b, transposed, &finish) };
     product.unwrap_or_else(|| finish.of(by_cubecl(a, b, transposed)))
+}
+
+/// As [`multiply`], for several right operands.
+pub(crate) fn multiply_each<const N: usize>(
+    a: &CubeTensor,
+    each: [&CubeTensor; N],
+    transposed: [bool; 2],
+    precision: Precision,
+) -> [CubeTensor; N] {
+    let dtype = held(&a.device, precision);
+    let (a, each) = (as_dtype(a, dtype), each.map(|b| as_dtype(b, dtype)));
+    #[cfg(feature = "cuda")]
+    if dims(&a)[0] > FEW_ROWS
+        && let Some(products) = super::cuda::cublas::multiply_each(&a, each.each_ref(), transposed)
+    {
+        return products;
+    }
+    each.map(|b| multiply(&a, &b, transposed, precision))
 }
 
 /// Multiplies operands of one type with a kernel of CubeCL.

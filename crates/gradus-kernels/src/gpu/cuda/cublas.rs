@@ -146,6 +146,13 @@ struct Plan {
 // SAFETY: the objects may be used from any thread.
 unsafe impl Send for Plan {}
 
+/// A product that can be queued: its operands, its result and the workspace.
+struct Queued {
+    plan: Plan,
+    buffers: [BufferBinding; 4],
+    factors: Factors,
+}
+
 /// cuBLASLt on one GPU.
 struct OnDevice {
     lt: Lt,
@@ -290,8 +297,25 @@ impl OnDevice {
         of(PARTS).is_none_or(|parts| parts <= 1) && of(REDUCTION).is_none_or(|scheme| scheme == 0)
     }
 
-    /// Runs the product of `plan` on CubeCL's thread. The operands are in column-major order, as cuBLASLt expects.
-    fn run(&self, plan: Plan, server: &mut Server, buffers: [BufferBinding; 4], factors: Factors) -> Result<(), c_int> {
+    /// Runs products one after the other on CubeCL's thread. The stream waits for CubeCL's once, and CubeCL's for it once.
+    fn run(&self, products: Vec<Queued>, server: &mut Server) -> Result<(), c_int> {
+        let [before, after] = self.events;
+        // SAFETY: the events, the stream and the context live as long as this object.
+        unsafe {
+            result((self.driver.set_context)(self.context))?;
+            result((self.driver.record_context)(self.context, before))?;
+            result((self.driver.stream_waits)(self.stream, before, 0))?;
+        }
+        products.into_iter().try_for_each(|product| self.multiply(product, server))?;
+        // SAFETY: as above.
+        unsafe {
+            result((self.driver.record)(after, self.stream))?;
+            result((self.driver.context_waits)(self.context, after))
+        }
+    }
+
+    /// Queues a product. The operands are in column-major order, as cuBLASLt expects.
+    fn multiply(&self, Queued { plan, buffers, factors }: Queued, server: &mut Server) -> Result<(), c_int> {
         let stream = buffers[2].stream;
         // The resources keep their memory in place until the product is queued.
         let resources = buffers.map(|buffer| server.get_resource(buffer, stream));
@@ -301,13 +325,9 @@ impl OnDevice {
             *pointer = resource.resource().ptr as Pointer;
         }
         let [a, b, out, workspace] = pointers;
-        let [before, after] = self.events;
         // SAFETY: the pointers refer to memory of the sizes in the plan. Earlier reads and writes of that memory are finished, and later
         // ones wait.
         unsafe {
-            result((self.driver.set_context)(self.context))?;
-            result((self.driver.record_context)(self.context, before))?;
-            result((self.driver.stream_waits)(self.stream, before, 0))?;
             result((self.lt.multiply)(
                 self.handle,
                 plan.product,
@@ -325,9 +345,7 @@ impl OnDevice {
                 workspace,
                 WORKSPACE,
                 self.stream,
-            ))?;
-            result((self.driver.record)(after, self.stream))?;
-            result((self.driver.context_waits)(self.context, after))
+            ))
         }
     }
 }
@@ -344,18 +362,34 @@ static DEVICES: LazyLock<Mutex<HashMap<usize, Option<Arc<OnDevice>>>>> = LazyLoc
 /// # Panics
 /// If an earlier product failed after it was queued.
 pub(crate) fn multiply(a: &CubeTensor, b: &CubeTensor, transposed: [bool; 2], finish: &Finish) -> Option<CubeTensor> {
+    let lt = of_device(a)?;
+    let (product, out) = lt.product(a, b, transposed, finish)?;
+    lt.submit(vec![product]);
+    Some(out)
+}
+
+/// As [`multiply`], for several right operands. The GPU changes between cuBLASLt's stream and CubeCL's only once.
+///
+/// # Panics
+/// As [`multiply`].
+pub(crate) fn multiply_each<const N: usize>(
+    a: &CubeTensor,
+    each: [&CubeTensor; N],
+    transposed: [bool; 2],
+) -> Option<[CubeTensor; N]> {
+    let lt = of_device(a)?;
+    let products: Option<Vec<_>> = each.iter().map(|b| lt.product(a, b, transposed, &Finish::PLAIN)).collect();
+    let (products, outs): (Vec<_>, Vec<_>) = products?.into_iter().unzip();
+    lt.submit(products);
+    outs.try_into().ok()
+}
+
+/// Returns cuBLASLt on the device of `a`.
+///
+/// # Panics
+/// If an earlier product failed after it was queued.
+fn of_device(a: &CubeTensor) -> Option<Arc<OnDevice>> {
     let CubeDevice::Cuda(device) = &a.device else { return None };
-    let (shape_a, shape_b) = (a.shape().to_vec(), b.shape().to_vec());
-    let rank = shape_a.len();
-    let side = |shape: &[usize], is_transposed: bool| {
-        let (rows, columns) = (shape[rank - 2], shape[rank - 1]);
-        if is_transposed { [columns, rows] } else { [rows, columns] }
-    };
-    let ([rows, inner], [_, columns]) = (side(&shape_a, transposed[0]), side(&shape_b, transposed[1]));
-    let batch: usize = shape_a[..rank - 2].iter().product();
-    if shape_a[..rank - 2] != shape_b[..rank - 2] {
-        return None;
-    }
     let lt = {
         let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
         let new = || OnDevice::new(a, device.index).map(Arc::new);
@@ -363,34 +397,62 @@ pub(crate) fn multiply(a: &CubeTensor, b: &CubeTensor, transposed: [bool; 2], fi
     };
     let failure = lt.failure.load(Ordering::Relaxed);
     assert!(failure == 0, "an earlier product by cuBLASLt failed with status {failure}: its result is missing");
-    // Memory of CubeCL begins at multiples of 512 bytes, so the offset of a view and the distance of matrices in a batch determine the
-    // alignment. It is capped at 16 bytes, which is enough for every algorithm.
-    let alignment = |x: &CubeTensor, of_matrix: usize| {
-        let step = if batch > 1 { of_matrix as u64 } else { 0 };
-        1 << (x.handle.offset_start.unwrap_or(0) | step).trailing_zeros().min(4)
-    };
-    let size = a.dtype.size();
-    let [of_a, of_b, of_out] = [inner * rows * size, inner * columns * size, rows * columns * 4];
-    let shape: Vec<usize> = shape_a[..rank - 2].iter().copied().chain([rows, columns]).collect();
-    let factors = Factors { product: finish.factor, before: f32::from(u8::from(finish.sum.is_some())) };
-    let out = finish.sum.clone().unwrap_or_else(|| empty_f32(a, &shape));
-    // Row-major data are the column-major form of the transpose: (A B)ᵀ = Bᵀ Aᵀ.
-    let kind = Kind {
-        m: columns,
-        n: rows,
-        k: inner,
-        batch,
-        transposed: [transposed[1], transposed[0]],
-        is_narrow: a.dtype == DType::BF16,
-        alignments: [alignment(b, of_b), alignment(a, of_a), alignment(&out, of_out)],
-    };
-    let plan = lt.plan(kind)?;
-    let buffers = [&b.handle, &a.handle, &out.handle, &lt.workspace].map(|handle| handle.clone().binding());
-    let server = lt.server.clone();
-    server.submit(move |server| {
-        if let Err(status) = lt.run(plan, server, buffers, factors) {
-            lt.failure.store(status, Ordering::Relaxed);
+    Some(lt)
+}
+
+impl OnDevice {
+    /// Returns what [`multiply`] queues, and its result. `None` if cuBLASLt rejects it.
+    fn product(
+        &self,
+        a: &CubeTensor,
+        b: &CubeTensor,
+        transposed: [bool; 2],
+        finish: &Finish,
+    ) -> Option<(Queued, CubeTensor)> {
+        let (shape_a, shape_b) = (a.shape().to_vec(), b.shape().to_vec());
+        let rank = shape_a.len();
+        let side = |shape: &[usize], is_transposed: bool| {
+            let (rows, columns) = (shape[rank - 2], shape[rank - 1]);
+            if is_transposed { [columns, rows] } else { [rows, columns] }
+        };
+        let ([rows, inner], [_, columns]) = (side(&shape_a, transposed[0]), side(&shape_b, transposed[1]));
+        let batch: usize = shape_a[..rank - 2].iter().product();
+        if shape_a[..rank - 2] != shape_b[..rank - 2] {
+            return None;
         }
-    });
-    Some(out)
+        // Memory of CubeCL begins at multiples of 512 bytes, so the offset of a view and the distance of matrices in a batch determine the
+        // alignment. It is capped at 16 bytes, which is enough for every algorithm.
+        let alignment = |x: &CubeTensor, of_matrix: usize| {
+            let step = if batch > 1 { of_matrix as u64 } else { 0 };
+            1 << (x.handle.offset_start.unwrap_or(0) | step).trailing_zeros().min(4)
+        };
+        let size = a.dtype.size();
+        let [of_a, of_b, of_out] = [inner * rows * size, inner * columns * size, rows * columns * 4];
+        let shape: Vec<usize> = shape_a[..rank - 2].iter().copied().chain([rows, columns]).collect();
+        let factors = Factors { product: finish.factor, before: f32::from(u8::from(finish.sum.is_some())) };
+        let out = finish.sum.clone().unwrap_or_else(|| empty_f32(a, &shape));
+        // Row-major data are the column-major form of the transpose: (A B)ᵀ = Bᵀ Aᵀ.
+        let kind = Kind {
+            m: columns,
+            n: rows,
+            k: inner,
+            batch,
+            transposed: [transposed[1], transposed[0]],
+            is_narrow: a.dtype == DType::BF16,
+            alignments: [alignment(b, of_b), alignment(a, of_a), alignment(&out, of_out)],
+        };
+        let plan = self.plan(kind)?;
+        let buffers = [&b.handle, &a.handle, &out.handle, &self.workspace].map(|handle| handle.clone().binding());
+        Some((Queued { plan, buffers, factors }, out))
+    }
+
+    /// Lets CubeCL's thread queue products.
+    fn submit(self: Arc<Self>, products: Vec<Queued>) {
+        let server = self.server.clone();
+        server.submit(move |server| {
+            if let Err(status) = self.run(products, server) {
+                self.failure.store(status, Ordering::Relaxed);
+            }
+        });
+    }
 }
