@@ -243,6 +243,22 @@ fn connect(path: &Path, flags: OpenFlags) -> Result<Connection> {
     open().map_err(|error| failure(path, error))
 }
 
+/// Opens the database at `path` for reading.
+///
+/// A kill in a commit leaves a journal that must be rolled back before anything can be read. A connection that only reads cannot do that,
+/// so one that may write does it first.
+fn connect_to_read(path: &Path) -> Result<Connection> {
+    let first_read = |connection: &Connection| connection.pragma_query_value(None, "schema_version", |_| Ok(()));
+    let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+    let is_left_by_kill = |error: &rusqlite::Error| {
+        error.sqlite_extended_error_code() == Some(rusqlite::ffi::SQLITE_READONLY_ROLLBACK)
+    };
+    if first_read(&connection).is_err_and(|error| is_left_by_kill(&error)) {
+        first_read(&connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?).map_err(|error| failure(path, error))?;
+    }
+    Ok(connection)
+}
+
 /// Returns the version of the tables. Rejects files of other programs and of newer versions.
 fn check_version(path: &Path, connection: &Connection) -> Result<i32> {
     let number = |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
