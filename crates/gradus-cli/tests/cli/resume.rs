@@ -111,7 +111,8 @@ fn a_finished_run_goes_on_only_to_further_steps() {
     let config = test.read("run/config.yml");
     let hint = "hint: pass `--max-steps N` with N above 4 to train further; other settings need a new run with another \
                 `--output-dir`\n";
-    for more in [["--learning-rate", "1e-3"], ["--max-steps", "3"]] {
+    // `max_steps` decides the length, so more epochs add no step.
+    for more in [["--learning-rate", "1e-3"], ["--max-steps", "3"], ["--epochs", "9"]] {
         let (code, stderr) = refused(&test, &more);
         assert_eq!((code, stderr), (1, format!("error: `run` has finished all 4 steps\n{hint}")), "{more:?}");
         assert_eq!(test.read("run/config.yml"), config, "it names the settings that the steps had");

@@ -250,9 +250,8 @@ fn connect(path: &Path, flags: OpenFlags) -> Result<Connection> {
 fn connect_to_read(path: &Path) -> Result<Connection> {
     let first_read = |connection: &Connection| connection.pragma_query_value(None, "schema_version", |_| Ok(()));
     let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
-    let is_left_by_kill = |error: &rusqlite::Error| {
-        error.sqlite_extended_error_code() == Some(rusqlite::ffi::SQLITE_READONLY_ROLLBACK)
-    };
+    let is_left_by_kill =
+        |error: &rusqlite::Error| error.sqlite_extended_error_code() == Some(rusqlite::ffi::SQLITE_READONLY_ROLLBACK);
     if first_read(&connection).is_err_and(|error| is_left_by_kill(&error)) {
         first_read(&connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?).map_err(|error| failure(path, error))?;
     }
