@@ -86,7 +86,7 @@ pub struct Record {
     pub stop_reason: String,
     /// Turns of the episode, if an environment replied.
     pub episode: Option<EpisodeRecord>,
-    /// Version of the weights that a server sampled it with; `None` without a server and in evaluations.
+    /// Weights that a server sampled it with: `v3` after step 3. `None` without a server and in evaluations.
     pub weight_version: Option<String>,
 }
 
