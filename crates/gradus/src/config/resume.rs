@@ -12,7 +12,6 @@ use super::import::json as plain;
 use super::load::{Request, file_tree, method_of, resolve, resolved, text};
 use super::node::Value;
 use super::{MethodConfig, Plan, RunConfig};
-use crate::algorithm::grpo::GrpoLossType;
 use crate::error::{Diagnostic, Error, Result, excerpt};
 use crate::machine::Machine;
 use crate::run::claim::{Stage, read_state};
@@ -402,10 +401,9 @@ impl Sensitivity {
         // Below 1, the warm-up is a share of all steps.
         let to_length =
             train.lr_schedule != LrSchedule::Constant || (train.warmup_steps > 0.0 && train.warmup_steps < 1.0);
-        // Each pass draws its own masks of dropout, and `bnpo` averages over passes.
+        // Each pass draws its own masks of dropout.
         let drops_out = train.dropout || config.lora.as_ref().is_some_and(|lora| lora.dropout != 0.0);
-        let is_bnpo = matches!(&config.method, MethodConfig::Grpo(grpo) if grpo.loss_type == GrpoLossType::Bnpo);
-        Self { to_length, to_passes: drops_out || is_bnpo }
+        Self { to_length, to_passes: drops_out || config.method.method().averages_over_passes() }
     }
 }
 
