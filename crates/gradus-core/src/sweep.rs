@@ -1,5 +1,6 @@
 //! `gradus sweep`: results of many runs, by point, over seeds.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -109,11 +110,33 @@ pub fn value(run: &Path, metric: &str) -> Result<Option<f64>> {
     if !is_finished(run) {
         return Ok(None);
     }
+    let results = results(run)?;
+    Ok(PARTS.iter().find_map(|part| results[part][metric].as_f64()))
+}
+
+/// Checks that a finished run has measured `metric`, whether or not its value is finite.
+///
+/// # Errors
+/// [`Error::Input`] with the metrics that it has measured, if `metric` is none of them; or if the results cannot be read.
+pub fn check_metric(run: &Path, metric: &str) -> Result<()> {
+    let results = results(run)?;
+    let parts = PARTS.iter().filter_map(|part| results[part].as_object());
+    let measured: BTreeSet<&str> = parts.flat_map(|part| part.keys()).map(String::as_str).collect();
+    if measured.contains(metric) {
+        return Ok(());
+    }
+    let known: Vec<String> = measured.iter().map(|name| format!("`{name}`")).collect();
+    let message = format!("`sweep.metric` is `{metric}`, which the run in `{}` does not measure", run.display());
+    Err(Error::input(message).with_hint(format!("it measures {}", known.join(", "))))
+}
+
+/// Parts of `results.json` with the metrics at the end of a run.
+const PARTS: [&str; 2] = ["after", "last"];
+
+fn results(run: &Path) -> Result<Value> {
     let path = RunDir::open(run)?.results();
     let text = std::fs::read_to_string(&path).map_err(|source| Error::io(&path, source))?;
-    let results: Value =
-        serde_json::from_str(&text).map_err(|error| Error::data(&path, Some(error.line()), error.to_string()))?;
-    Ok(["after", "last"].iter().find_map(|part| results[part][metric].as_f64()))
+    serde_json::from_str(&text).map_err(|error| Error::data(&path, Some(error.line()), error.to_string()))
 }
 
 /// Whether a run is finished.
@@ -157,5 +180,17 @@ mod tests {
         assert_eq!(found[0], ["b", "a", "eval_reward", "95 %", "runs"]);
         assert_eq!(found[1][..2], ["4", ""]);
         assert_eq!(found[2][..2], ["", "4"]);
+    }
+
+    #[test]
+    fn a_metric_that_a_run_does_not_measure_is_refused_with_those_that_it_does() {
+        let run = tempfile::tempdir().expect("a directory");
+        let results = r#"{"before": {"a": 1}, "after": {"eval_reward": null}, "last": {"loss": 1.5}}"#;
+        std::fs::write(run.path().join("results.json"), results).expect("written");
+        for measured in ["eval_reward", "loss"] {
+            check_metric(run.path(), measured).expect("it is measured, even if it is no number");
+        }
+        let error = check_metric(run.path(), "a").expect_err("only before the first step");
+        assert_eq!(error.hint(), Some("it measures `eval_reward`, `loss`"));
     }
 }

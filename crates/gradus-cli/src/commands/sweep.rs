@@ -9,7 +9,7 @@ use gradus::config::{Plan, SweepDefinition};
 use gradus::files::output::{OutputFile, Outputs, commit};
 use gradus::machine::Machine;
 use gradus::run::SweepClaim;
-use gradus::sweep::{PointResult, SweepResult, is_finished, value};
+use gradus::sweep::{PointResult, SweepResult, check_metric, is_finished, value};
 
 use super::cluster::{self, SlurmJob};
 use crate::output::Output;
@@ -91,6 +91,13 @@ pub fn run(args: SweepArgs, out: &Output) -> anyhow::Result<()> {
         return Err(gradus::Error::Config(problems).into());
     }
     let all = plans.iter().flatten().count();
+    // The first finished run shows whether the metric of the file is mistyped.
+    let mut unchecked = sweep.metric.as_deref();
+    let first = plans.iter().flatten().find(|plan| is_finished(plan.output_dir()));
+    if let (Some(metric), Some(plan)) = (unchecked, first) {
+        check_metric(plan.output_dir(), metric)?;
+        unchecked = None;
+    }
     if !args.show {
         // Report existing outputs before hours of training.
         outputs(&sweep.output_dir, args.overwrite)?;
@@ -106,7 +113,7 @@ pub fn run(args: SweepArgs, out: &Output) -> anyhow::Result<()> {
             return to_slurm(&args.slurm, &sweep.output_dir, &unfinished, &pending, at_once, out);
         }
         let at_once = args.at_once.map_or(sweep.at_once, |count| count as usize);
-        let failed = train(pending, at_once, machine.threads, out)?;
+        let failed = train(pending, (at_once, machine.threads), unchecked, out)?;
         write(&sweep, &plans, args.overwrite)?;
         drop(claim);
         for run in &failed {
@@ -206,15 +213,22 @@ fn to_slurm(
     }
 }
 
-/// Trains all runs, `at_once` at a time. Returns the failed ones.
-fn train(pending: Vec<Run>, at_once: usize, threads: usize, out: &Output) -> anyhow::Result<Vec<Run>> {
+/// Trains all runs, `at_once` at a time. Returns the failed ones. If the first finished run does not measure the `unchecked` metric, the others
+/// are stopped.
+fn train(
+    pending: Vec<Run>,
+    (at_once, threads): (usize, usize),
+    mut unchecked: Option<&str>,
+    out: &Output,
+) -> anyhow::Result<Vec<Run>> {
     catch_interrupts(Some((out, STOPPING)));
     let progress = out.progress("runs", pending.len() as u64);
     let (mut waiting, mut running, mut failed, mut done) =
         (pending.into_iter(), Vec::<(Run, Child)>::new(), Vec::new(), 0);
-    let mut is_passed_on = false;
+    let (mut is_passed_on, mut mistyped) = (false, None);
     loop {
-        while running.len() < at_once && !is_interrupted() {
+        let stops = is_interrupted() || mistyped.is_some();
+        while running.len() < at_once && !stops {
             let Some(run) = waiting.next() else { break };
             let child = start(&run, (threads / at_once).max(1), at_once > 1)?;
             running.push((run, child));
@@ -222,7 +236,7 @@ fn train(pending: Vec<Run>, at_once: usize, threads: usize, out: &Output) -> any
         if running.is_empty() {
             break;
         }
-        if is_interrupted() && !is_passed_on {
+        if stops && !is_passed_on {
             // The signal may have reached only this process, so it is passed on to the runs.
             running.iter().for_each(|(_, child)| process::interrupt(child));
             is_passed_on = true;
@@ -234,7 +248,10 @@ fn train(pending: Vec<Run>, at_once: usize, threads: usize, out: &Output) -> any
                 Some(status) => {
                     done += 1;
                     progress.set(done, "");
-                    if !status.success() && !is_interrupted() {
+                    if status.success() {
+                        let metric = unchecked.take();
+                        mistyped = mistyped.or(metric.and_then(|metric| check_metric(&run.directory, metric).err()));
+                    } else if !stops && !is_interrupted() {
                         failed.push(run);
                     }
                 }
@@ -247,7 +264,10 @@ fn train(pending: Vec<Run>, at_once: usize, threads: usize, out: &Output) -> any
         return Err(anyhow::Error::new(gradus::Error::Interrupted)
             .context(NotResumed("interrupted; a checkpoint was saved: run the same command again to resume")));
     }
-    Ok(failed)
+    match mistyped {
+        Some(error) => Err(error.into()),
+        None => Ok(failed),
+    }
 }
 
 /// Starts a run, or resumes it.

@@ -83,13 +83,36 @@ fn a_run_of_an_earlier_version_resumes_and_then_has_the_new_keys() {
     assert_eq!(test.read("run/config.yml"), config.replace("  max_steps: 2 # set", "  max_steps: 3 # set"));
 }
 
+/// A fixed and an adaptive coefficient.
+#[test]
+fn a_changed_kl_coefficient_takes_effect() {
+    let test = CliTest::with("prompts.jsonl", "{\"prompt\": \"The tea is\"}\n{\"prompt\": \"The kettle is\"}\n");
+    let model = fixture_model("gpt2");
+    for (directory, controller) in [("fixed", [].as_slice()), ("adaptive", &["--kl-target", "1", "--kl-rate", "0.1"])] {
+        let start = ["ppo", "--model", &model, "--data", "prompts.jsonl", "--output-dir", directory, "--quiet"];
+        let rest = ["--reward-rule-regex", "e", "--max-new-tokens", "2", "--batch-size", "2", "--max-steps", "2"];
+        test.succeeds(&[&start[..], &rest, &["--kl-coefficient", "0.1"], controller].concat());
+        let last = || {
+            let text = test.read(&format!("{directory}/metrics.jsonl"));
+            let row: serde_json::Value = serde_json::from_str(text.lines().last().expect("a row")).expect("JSON");
+            row["kl_coef"].as_f64().expect("a number")
+        };
+        let resume = ["ppo", "--output-dir", directory, "--resume", "--quiet", "--max-steps"];
+        test.succeeds(&[&resume[..], &["3"]].concat());
+        assert_eq!(last() == 0.1, directory == "fixed", "{directory}: {}", last());
+        test.succeeds(&[&resume[..], &["4", "--kl-coefficient", "0.3"]].concat());
+        assert_eq!(last(), 0.3, "{directory}");
+    }
+}
+
 #[test]
 fn a_finished_run_goes_on_only_to_further_steps() {
     let test = run();
     let config = test.read("run/config.yml");
     let hint = "hint: pass `--max-steps N` with N above 4 to train further; other settings need a new run with another \
                 `--output-dir`\n";
-    for more in [["--learning-rate", "1e-3"], ["--max-steps", "3"]] {
+    // `max_steps` decides the length, so more epochs add no step.
+    for more in [["--learning-rate", "1e-3"], ["--max-steps", "3"], ["--epochs", "9"]] {
         let (code, stderr) = refused(&test, &more);
         assert_eq!((code, stderr), (1, format!("error: `run` has finished all 4 steps\n{hint}")), "{more:?}");
         assert_eq!(test.read("run/config.yml"), config, "it names the settings that the steps had");

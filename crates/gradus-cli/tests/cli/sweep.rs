@@ -169,16 +169,32 @@ fn a_sweep_that_is_killed_leaves_no_run_behind() {
 /// The same command finds its runs again, independent of the file's location.
 #[test]
 fn a_sweep_without_a_directory_goes_to_one_with_the_name_of_its_file() {
-    let test = sweep("sweep: { grid: { train.learning_rate: [1e-6] }, seeds: [7], metric: eval_nothing }");
+    let test = sweep("sweep: { grid: { train.learning_rate: [1e-6] }, seeds: [7] }");
     test.write("sweep.yml", &test.read("sweep.yml").replace("output_dir: out\n", ""));
     let run = test.run(&["sweep", "sweep.yml"]);
     assert!(run.code == 0 && run.stderr.contains("1 runs in runs/sweep, 1 to do"), "{run:?}");
-    assert!(run.stderr.contains("1 runs are finished, but none has a number for `eval_nothing`"), "{run:?}");
     assert!(test.path().join("runs/sweep/1-learning_rate=1e-6/seed-7/results.json").is_file());
-    test.write("sweep.yml", &test.read("sweep.yml").replace(", metric: eval_nothing", ""));
     let run = test.run(&["sweep", "sweep.yml"]);
     assert!(run.code == 0 && run.stderr.contains("1 runs in runs/sweep, 0 to do"), "{run:?}");
     assert!(run.stderr.contains("best: runs/sweep/1-learning_rate=1e-6"), "{run:?}");
+}
+
+#[test]
+fn the_first_finished_run_shows_a_mistyped_metric() {
+    let test = sweep("sweep: { seeds: [1, 2, 3], metric: eval_rewards }");
+    let error = "error: `sweep.metric` is `eval_rewards`, which the run in `out/1/seed-1` does not measure\n";
+    let refused = |arguments: &[&str]| {
+        let run = test.run(&[&["sweep", "sweep.yml"], arguments].concat());
+        assert!(run.code == 1 && run.stderr.contains(error), "{run:?}");
+        assert!(run.stderr.contains("\nhint: it measures ") && run.stderr.contains("`eval_reward`, "), "{run:?}");
+        assert!(!test.path().join("out/1/seed-2").exists(), "no other run has begun");
+    };
+    refused(&[]);
+    refused(&[]);
+    refused(&["--show"]);
+    test.write("sweep.yml", &test.read("sweep.yml").replace("eval_rewards", "eval_reward"));
+    let run = test.run(&["sweep", "sweep.yml"]);
+    assert!(run.code == 0 && run.stderr.contains("3 runs in out, 2 to do"), "{run:?}");
 }
 
 #[cfg(unix)]

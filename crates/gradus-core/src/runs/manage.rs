@@ -13,9 +13,10 @@ impl Library {
     /// Renames the run `old` to `new`. Returns its new path.
     ///
     /// # Errors
-    /// [`Error::Input`] if the name is taken or invalid, or while the run is training; [`Error::Io`].
+    /// [`Error::Input`] if the name is taken or invalid, if it is a link to a run, or while the run is training; [`Error::Io`].
     pub fn rename(&self, old: &str, new: &str) -> Result<PathBuf> {
         let (name, from) = self.find(old)?;
+        refuse_link(&from, "renamed", "rename the link with `mv`, or the run by its own path")?;
         let refuse = |why: &str| Err(Error::input(format!("`{new}` cannot be the name of a run: {why}")));
         let new_path = Path::new(new);
         if new.is_empty() || !new_path.components().all(|part| matches!(part, Component::Normal(_))) {
@@ -70,13 +71,7 @@ impl Library {
     /// # Errors
     /// [`Error::Input`] if no file shows that gradus wrote it, or if it is a link to a run.
     pub fn check_removable(path: &Path) -> Result<()> {
-        // Without a `/` at the end, which would follow the link.
-        let own: PathBuf = path.components().collect();
-        if own.is_symlink() {
-            let run = path.canonicalize().map_err(|source| Error::io(path, source))?;
-            let message = format!("`{}` is not removed: it is a link to `{}`", own.display(), run.display());
-            return Err(Error::input(message).with_hint("remove the link with `rm`, or the run by its own path"));
-        }
+        refuse_link(path, "removed", "remove the link with `rm`, or the run by its own path")?;
         if RunDir::is_ours(path) {
             return Ok(());
         }
@@ -124,6 +119,18 @@ impl Library {
         };
         self.names().into_iter().filter(|(_, at)| at != path && uses(at)).map(|(name, _)| name).collect()
     }
+}
+
+/// Rejects a link to a run. Without it the run would still exist, and in another folder it could lead nowhere.
+fn refuse_link(path: &Path, what: &str, hint: &str) -> Result<()> {
+    // Without a `/` at the end, which would follow the link.
+    let own: PathBuf = path.components().collect();
+    if !own.is_symlink() {
+        return Ok(());
+    }
+    let run = path.canonicalize().map_err(|source| Error::io(path, source))?;
+    let message = format!("`{}` is not {what}: it is a link to `{}`", own.display(), run.display());
+    Err(Error::input(message).with_hint(hint))
 }
 
 /// Claims a run for a change to its whole directory.

@@ -313,18 +313,22 @@ fn renaming_keeps_everything_and_touches_no_running_run() {
 
 #[test]
 #[cfg(unix)]
-fn a_link_to_a_run_is_not_removed_as_if_it_were_the_run() {
+fn a_link_to_a_run_is_not_removed_or_renamed_as_if_it_were_the_run() {
     let runs = Runs::new();
     let run = runs.finished("z");
     fs::write(run.config(), format!("{}0.1.0\n{CONFIG}", crate::run::WRITTEN_BY)).unwrap();
     let link = runs.path("link");
     std::os::unix::fs::symlink(run.path(), &link).unwrap();
-    let end = format!("is not removed: it is a link to `{}`", run.path().canonicalize().unwrap().display());
+    let end = |what| format!("is not {what}: it is a link to `{}`", run.path().canonicalize().unwrap().display());
     // With `/` at the end, a path means the target of a link.
     for name in [link.display().to_string(), format!("{}/", link.display())] {
-        let error = runs.library.remove(&name).unwrap_err();
-        assert!(error.to_string().ends_with(&end), "{error}");
-        assert!(error.hint().is_some());
+        let refused =
+            [("removed", runs.library.remove(&name)), ("renamed", runs.library.rename(&name, "deep/er").map(drop))];
+        for (what, refused) in refused {
+            let error = refused.unwrap_err();
+            assert!(error.to_string().ends_with(&end(what)), "{error}");
+            assert!(error.hint().is_some());
+        }
     }
     assert!(link.is_symlink() && run.config().is_file());
     runs.library.remove("z").unwrap();

@@ -269,9 +269,15 @@ impl Optimizer {
         };
         let own: BTreeMap<&String, HostMoments> =
             self.moments.iter().map(|(name, moments)| (name, moments.to_host())).collect();
+        // A parameter that took no step has no moments. A rank without a share of it cannot tell.
+        let holds: Vec<bool> = shares.ranges.keys().map(|name| own.contains_key(name)).collect();
+        let holds = shares.ranks.all("which moments there are", &holds);
+        let is_held = |i: usize| holds.iter().any(|of_rank| of_rank[i]);
+        let held: Vec<&String> =
+            shares.ranges.keys().enumerate().filter(|(i, _)| is_held(*i)).map(|(_, name)| name).collect();
         let names = |is_int8: bool| {
             let is_selected = move |name: &&String| self.config.is_int8(shares.ranges[*name].len()) == is_int8;
-            shares.ranges.keys().filter(is_selected)
+            held.iter().copied().filter(is_selected)
         };
         let values = |of: &dyn Fn(&HostMoments) -> Option<&HostValues>| {
             let own =

@@ -244,6 +244,10 @@ impl Method for GrpoConfig {
         true
     }
 
+    fn averages_over_passes(&self) -> bool {
+        self.loss_type == GrpoLossType::Bnpo
+    }
+
     fn rollouts_rules(&self, problems: &mut Problems<'_>, rollouts: &RolloutsConfig) {
         self.check_rollouts(problems, rollouts);
     }

@@ -61,6 +61,10 @@ impl Method for Plugged {
     fn drops_out(&self) -> bool {
         self.0.drops_out()
     }
+
+    fn averages_over_passes(&self) -> bool {
+        self.0.averages_over_passes()
+    }
 }
 
 impl OnlineMethod for Plugged {

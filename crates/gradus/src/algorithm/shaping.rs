@@ -40,13 +40,13 @@ pub struct MeasuredKl {
 }
 
 impl KlPenalty {
-    /// Creates the penalty from `config`; `coefficient` comes from a resumed run.
-    pub fn new(config: &KlConfig, coefficient: Option<f64>) -> Self {
-        let coefficient = coefficient.unwrap_or(config.coefficient);
+    /// Creates the penalty from `config`; `adapted` is the coefficient to which the controller of a resumed run has moved.
+    pub fn new(config: &KlConfig, adapted: Option<f64>) -> Self {
+        let coefficient = adapted.unwrap_or(config.coefficient);
         let controller = match (config.target, config.rate) {
             (Some(target), Some(rate)) => KlController::Proportional { coefficient, target, rate },
             (Some(target), None) => KlController::Adaptive { coefficient, target, horizon: config.horizon },
-            (None, _) => KlController::Fixed { coefficient },
+            (None, _) => KlController::Fixed { coefficient: config.coefficient },
         };
         Self { estimator: config.estimator, unit: config.unit, controller }
     }
@@ -151,5 +151,14 @@ mod tests {
             stats.value("objective/kl_per_token")
         };
         assert_eq!((logged(KlUnit::Token), logged(KlUnit::Sequence)), (Some(0.25), None));
+    }
+
+    #[test]
+    fn only_an_adaptive_coefficient_continues_where_it_was() {
+        let resumed = |target, rate| {
+            let config = KlConfig { coefficient: 0.3, target, rate, ..KlConfig::default() };
+            KlPenalty::new(&config, Some(0.07)).coefficient()
+        };
+        assert_eq!([resumed(Some(1.0), None), resumed(Some(1.0), Some(0.1)), resumed(None, None)], [0.07, 0.07, 0.3]);
     }
 }

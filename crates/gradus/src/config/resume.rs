@@ -16,6 +16,7 @@ use crate::error::{Diagnostic, Error, Result, excerpt};
 use crate::machine::Machine;
 use crate::run::claim::{Stage, read_state};
 use crate::run::{Checkpoint, RunDir, RunState};
+use crate::settings::LrSchedule;
 
 /// A request to resume a run.
 #[derive(Debug, Clone, Copy)]
@@ -188,7 +189,9 @@ impl Resume<'_> {
         let has_steps_left = stopped_early && plan.train().max_steps.is_none_or(|steps| steps > done);
         let is_longer = changes.iter().any(|change| match change.key.as_str() {
             "train.max_steps" => plan.train().max_steps.is_none_or(|steps| steps > done),
-            "train.epochs" => change.to.parse::<f64>().ok() > change.from.parse().ok(),
+            "train.epochs" => {
+                plan.train().max_steps.is_none() && change.to.parse::<f64>().ok() > change.from.parse().ok()
+            }
             _ => false,
         });
         let has_steps = has_steps_left || is_longer;
@@ -351,19 +354,19 @@ fn refusal(change: &Change, written: &ConfigWithLocations) -> Diagnostic {
 
 /// Returns every leaf that differs, in the order of the configuration.
 fn changes(was: &RunConfig, is: &RunConfig) -> Vec<Change> {
+    let sensitivity = Sensitivity::of(is);
     let json = |config: &RunConfig| serde_json::to_value(config).expect("a configuration is plain data");
     let (was, is) = (json(was), json(is));
     let mut paths = Vec::new();
     leaves(&was, "", &mut paths);
     leaves(&is, "", &mut paths);
     let mut seen = BTreeSet::new();
-    let schedule_ends = is.pointer("/train/lr_schedule") != Some(&"constant".into());
     let changed = |path: String| {
         let value = |config| at(config, &path).filter(|value: &&Json| !value.is_null());
         let (from, to) = (value(&was), value(&is));
         let differs = from != to && seen.insert(path.clone()) && path != "output_dir";
         let shown = |value: Option<&Json>| value.map_or_else(|| NOT_SET.to_owned(), ToString::to_string);
-        differs.then(|| Change { effect: effect(&path, schedule_ends), from: shown(from), to: shown(to), key: path })
+        differs.then(|| Change { effect: effect(&path, sensitivity), from: shown(from), to: shown(to), key: path })
     };
     paths.into_iter().filter_map(changed).collect()
 }
@@ -383,8 +386,29 @@ fn at<'a>(value: &'a Json, path: &str) -> Option<&'a Json> {
     path.split('.').try_fold(value, |value, key| value.get(key))
 }
 
+/// Properties of a configuration that decide the effect of some keys.
+#[derive(Debug, Clone, Copy)]
+struct Sensitivity {
+    /// Whether the learning rate of a step depends on the number of all steps.
+    to_length: bool,
+    /// Whether the result of a step depends on the split of its rows into passes, by more than rounding.
+    to_passes: bool,
+}
+
+impl Sensitivity {
+    fn of(config: &RunConfig) -> Self {
+        let train = &config.train;
+        // Below 1, the warm-up is a share of all steps.
+        let to_length =
+            train.lr_schedule != LrSchedule::Constant || (train.warmup_steps > 0.0 && train.warmup_steps < 1.0);
+        // Each pass draws its own masks of dropout.
+        let drops_out = train.dropout || config.lora.as_ref().is_some_and(|lora| lora.dropout != 0.0);
+        Self { to_length, to_passes: drops_out || config.method.method().averages_over_passes() }
+    }
+}
+
 /// Returns the effect of a changed key. This is the only list of effects.
-fn effect(key: &str, schedule_ends: bool) -> Effect {
+fn effect(key: &str, sensitivity: Sensitivity) -> Effect {
     let method_key = key.strip_prefix("method.").and_then(|rest| rest.split_once('.')).map(|(_, key)| key);
     match (key, method_key) {
         // Keys that determine the weights, the moments and the rows.
@@ -417,7 +441,15 @@ fn effect(key: &str, schedule_ends: bool) -> Effect {
             | "train.chat_template"
             | "train.column"
             | "train.system_prompt"
-            | "train.best_metric",
+            | "train.best_metric"
+            | "method.classify.task"
+            | "method.classify.labels"
+            | "method.classify.label_column"
+            | "method.classify.ignored_label"
+            | "method.classify.text"
+            | "method.classify.pair"
+            | "method.classify.truncate"
+            | "method.nlpo.mask_model",
             _,
         )
         | (
@@ -426,6 +458,7 @@ fn effect(key: &str, schedule_ends: bool) -> Effect {
                 "reference_model"
                 | "critic.trunk"
                 | "critic.model"
+                | "critic.head"
                 | "critic.freeze_trunk"
                 | "packing"
                 | "max_target_length"
@@ -439,12 +472,11 @@ fn effect(key: &str, schedule_ends: bool) -> Effect {
         ("adapter" | "lora", _) => Effect::Refused,
         _ if key.starts_with("lora.") && key != "lora.dropout" => Effect::Refused,
         // Length of a run, if its learning rate does not depend on it.
-        ("train.max_steps" | "train.epochs", _) if !schedule_ends => Effect::None,
+        ("train.max_steps" | "train.epochs", _) if !sensitivity.to_length => Effect::None,
+        ("train.micro_batch_size" | "train.micro_batch_tokens", _) if !sensitivity.to_passes => Effect::None,
         (
             "train.threads"
             | "train.device"
-            | "train.micro_batch_size"
-            | "train.micro_batch_tokens"
             | "train.shard_moments"
             | "train.offload_moments"
             | "train.try_longest"
@@ -452,7 +484,13 @@ fn effect(key: &str, schedule_ends: bool) -> Effect {
             | "train.recompute"
             | "train.save_steps"
             | "train.keep_checkpoints"
-            | "train.logging_steps",
+            | "train.logging_steps"
+            | "train.save_rollouts"
+            | "train.tensorboard"
+            | "train.wandb"
+            | "train.wandb_project"
+            | "train.wandb_entity"
+            | "train.wandb_name",
             _,
         ) => Effect::None,
         (
@@ -490,29 +528,64 @@ mod tests {
 
     #[test]
     fn every_kind_of_change() {
-        for (key, schedule_ends, expected) in [
-            ("model", true, Effect::Refused),
-            ("train.seed", true, Effect::Refused),
-            ("train.skip_bad_rows", true, Effect::Refused),
-            ("method.sft.packing", true, Effect::Refused),
-            ("method.sft.max_target_length", true, Effect::Refused),
-            ("method.ppo.critic.trunk", true, Effect::Refused),
-            ("method.ppo.critic.freeze_trunk", true, Effect::Refused),
-            ("lora.rank", true, Effect::Refused),
-            ("train.max_steps", true, Effect::Differs),
-            ("train.max_steps", false, Effect::None),
-            ("train.learning_rate", false, Effect::Differs),
-            ("method.ppo.clip_range", true, Effect::Differs),
-            ("reward.model", true, Effect::Differs),
-            ("train.eval_steps", true, Effect::Differs),
-            ("train.save_steps", true, Effect::None),
-            ("rollouts.server", true, Effect::None),
-            ("rollouts.max_staleness", true, Effect::Differs),
-            ("method.distill.teacher_server.server", true, Effect::None),
-            ("method.distill.teacher_server.top_k", true, Effect::Differs),
+        let sensitive = |key: &str| effect(key, Sensitivity { to_length: true, to_passes: true });
+        let insensitive = |key: &str| effect(key, Sensitivity { to_length: false, to_passes: false });
+        for (key, expected) in [
+            ("model", Effect::Refused),
+            ("train.seed", Effect::Refused),
+            ("train.skip_bad_rows", Effect::Refused),
+            ("method.sft.packing", Effect::Refused),
+            ("method.sft.max_target_length", Effect::Refused),
+            ("method.classify.task", Effect::Refused),
+            ("method.classify.labels", Effect::Refused),
+            ("method.classify.label_column", Effect::Refused),
+            ("method.classify.ignored_label", Effect::Refused),
+            ("method.classify.text", Effect::Refused),
+            ("method.classify.class_weights", Effect::Differs),
+            ("method.ppo.critic.trunk", Effect::Refused),
+            ("method.ppo.critic.freeze_trunk", Effect::Refused),
+            ("method.ppo.critic.head", Effect::Refused),
+            ("method.nlpo.mask_model", Effect::Refused),
+            ("method.nlpo.mask_update", Effect::Differs),
+            ("lora.rank", Effect::Refused),
+            ("train.learning_rate", Effect::Differs),
+            ("method.ppo.clip_range", Effect::Differs),
+            ("reward.model", Effect::Differs),
+            ("train.eval_steps", Effect::Differs),
+            ("train.save_steps", Effect::None),
+            ("train.save_rollouts", Effect::None),
+            ("train.tensorboard", Effect::None),
+            ("train.wandb", Effect::None),
+            ("train.wandb_project", Effect::None),
+            ("rollouts.server", Effect::None),
+            ("rollouts.max_staleness", Effect::Differs),
+            ("method.distill.teacher_server.server", Effect::None),
+            ("method.distill.teacher_server.top_k", Effect::Differs),
         ] {
-            assert_eq!(effect(key, schedule_ends), expected, "{key}");
+            assert_eq!([sensitive(key), insensitive(key)], [expected, expected], "{key}");
         }
+        for key in ["train.max_steps", "train.epochs", "train.micro_batch_size", "train.micro_batch_tokens"] {
+            assert_eq!([sensitive(key), insensitive(key)], [Effect::Differs, Effect::None], "{key}");
+        }
+    }
+
+    #[test]
+    fn what_the_length_and_the_passes_change() {
+        let sensitivity = |rest: &str| {
+            let config = RunConfig::parse(&format!("model: m\ndata: d\n{rest}")).expect("a configuration").config;
+            let Sensitivity { to_length, to_passes } = Sensitivity::of(&config);
+            (to_length, to_passes)
+        };
+        let sft = |train: &str| sensitivity(&format!("method: {{ sft: {{}} }}\ntrain: {{ {train} }}\n"));
+        assert_eq!(sft("seed: 1"), (true, false), "the learning rate falls");
+        for (warmup, to_length) in [("0", false), ("0.1", true), ("1", false), ("20", false)] {
+            assert_eq!(sft(&format!("lr_schedule: constant, warmup_steps: {warmup}")).0, to_length, "{warmup}");
+        }
+        assert!(sft("dropout: true").1);
+        assert!(sensitivity("method: { sft: {} }\nlora: { dropout: 0.1 }\n").1);
+        assert!(!sensitivity("method: { sft: {} }\nlora: { rank: 2 }\n").1);
+        let grpo = |loss: &str| sensitivity(&format!("method: {{ grpo: {{ loss_type: {loss} }} }}\n"));
+        assert_eq!((grpo("bnpo").1, grpo("dapo").1), (true, false));
     }
 
     #[test]

@@ -11,6 +11,7 @@
 //!   seeds: [1, 2, 3]
 //! ```
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use rand::Rng;
@@ -24,7 +25,7 @@ use super::load::{Request, file_tree, resolve, text};
 use super::node::{Node, parse};
 use super::schema::{Schema, Shape};
 use crate::error::{Diagnostic, Error, Result};
-use crate::rng::{Purpose, Seed};
+use crate::rng::{Purpose, Seed, Stream};
 
 /// Keys of `sweep`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -134,7 +135,8 @@ impl SweepDefinition {
         let mut points = grid(&config.grid).map_err(wrong)?;
         if let Some(random) = &config.random {
             points = if config.grid.is_empty() { Vec::new() } else { points };
-            points.extend(drawn(random).map_err(wrong)?);
+            let random = drawn(random, &points).map_err(wrong)?;
+            points.extend(random);
         }
         let seeds: Vec<Option<u64>> =
             if config.seeds.is_empty() { vec![None] } else { config.seeds.iter().copied().map(Some).collect() };
@@ -179,13 +181,15 @@ impl SweepDefinition {
             return Err(Error::Config(problems));
         }
         let output_dir = output_dir.ok_or_else(|| wrong("`sweep` has no values to try".into()))?;
-        let at_once = config.at_once.max(1);
-        Ok(Self { output_dir, metric: config.metric, at_once, points: found, notes: Vec::new() })
+        Ok(Self { output_dir, metric: config.metric, at_once: config.at_once, points: found, notes: Vec::new() })
     }
 }
 
-/// Rejects identical runs, and directories outside the sweep's.
+/// Rejects identical runs, directories outside the sweep's, and a sweep that may run nothing.
 fn check(config: &SweepConfig) -> std::result::Result<(), String> {
+    if config.at_once == 0 {
+        return Err("`sweep.at_once` is 0, but at least 1 run must be trained at a time".into());
+    }
     let of_grid = config.grid.keys().map(|key| ("grid", key));
     let of_random = config.random.iter().flat_map(|random| random.keys.keys().map(|key| ("random.keys", key)));
     for (part, key) in of_grid.chain(of_random) {
@@ -238,52 +242,77 @@ fn grid(keys: &Map<String, Json>) -> std::result::Result<Vec<Settings>, String> 
     Ok(points)
 }
 
-fn drawn(random: &RandomConfig) -> std::result::Result<Vec<Settings>, String> {
-    let schema = Schema::run_config();
-    let point = |i: usize| {
-        let mut stream = Seed(random.seed).stream(Purpose::Sweep, 0, i as u64);
-        let draw = |(key, from): (&String, &Json)| {
-            let is_one = from.as_object().is_some_and(|from| from.len() == 1);
-            let bounds =
-                |name: &str| match from.get(name).filter(|_| is_one).and_then(Json::as_array).map(Vec::as_slice) {
-                    Some([low, high]) => low.as_f64().zip(high.as_f64()).filter(|(low, high)| (high - low).is_finite()),
-                    _ => None,
-                };
-            let refused = |why: &str| Err(format!("`sweep.random.keys.{key}` is {from}, but {why}"));
-            let wrong = || {
-                format!(
-                    "`sweep.random.keys.{key}` is {from}, but a list, `{{ uniform: [low, high] }}` or `{{ log_uniform: [low, high] }}` \
-                     is needed"
-                )
-            };
-            let (uniform, log_uniform) = (bounds("uniform"), bounds("log_uniform"));
-            if uniform.or(log_uniform).is_some() && is_whole(&schema, key) {
-                return refused(&format!("`{key}` is a whole number: give a list, such as `[1, 2, 4]`"));
-            }
-            match (uniform.or(log_uniform), log_uniform) {
-                (_, Some((low, high))) if low.min(high) <= 0.0 => {
-                    return refused("both bounds of `log_uniform` must be above 0");
-                }
-                (Some((low, high)), _) if low > high => return refused("the lower bound comes first"),
-                (Some((low, high)), _) if low >= high => {
-                    return refused("the bounds are equal: give a list of one value");
-                }
-                _ => {}
-            }
-            let value = match (from, uniform, log_uniform) {
-                (Json::Array(values), ..) if !values.is_empty() => values[stream.random_range(0..values.len())].clone(),
-                (_, Some((low, high)), _) => rounded(stream.random_range(low..high), low, high),
-                (_, _, Some((low, high))) => rounded(stream.random_range(low.ln()..high.ln()).exp(), low, high),
-                _ => return Err(wrong()),
-            };
-            Ok((key.clone(), value))
-        };
-        random.keys.iter().map(draw).collect()
-    };
+/// Maximum number of draws for a point that differs from all others. With this many, each of [`RUNS_MAX`] different points is found.
+const DRAWS_MAX: usize = 100_000;
+
+/// Draws points that differ from each other and from `others`.
+fn drawn(random: &RandomConfig, others: &[Settings]) -> std::result::Result<Vec<Settings>, String> {
     if random.points > RUNS_MAX {
         return Err(format!("`sweep.random.points` is {}, more than {RUNS_MAX} runs", random.points));
     }
+    let schema = Schema::run_config();
+    let mut known: BTreeSet<Vec<String>> = others.iter().map(|point| identity(point)).collect();
+    let point = |i: usize| {
+        let mut stream = Seed(random.seed).stream(Purpose::Sweep, 0, i as u64);
+        for _ in 0..DRAWS_MAX {
+            let settings = draw(random, &schema, &mut stream)?;
+            if known.insert(identity(&settings)) {
+                return Ok(settings);
+            }
+        }
+        Err(format!(
+            "`sweep.random.points` is {}, but only {i} different points were found: lower it, or give the keys more values",
+            random.points
+        ))
+    };
     (0..random.points).map(point).collect()
+}
+
+/// Returns the same for points that are the same run.
+fn identity(point: &[(String, Json)]) -> Vec<String> {
+    let mut settings: Vec<String> = point.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    settings.sort_unstable();
+    settings
+}
+
+/// Draws one point.
+fn draw(random: &RandomConfig, schema: &Schema, stream: &mut Stream) -> std::result::Result<Settings, String> {
+    let one = |(key, from): (&String, &Json)| {
+        let is_one = from.as_object().is_some_and(|from| from.len() == 1);
+        let bounds = |name: &str| match from.get(name).filter(|_| is_one).and_then(Json::as_array).map(Vec::as_slice) {
+            Some([low, high]) => low.as_f64().zip(high.as_f64()).filter(|(low, high)| (high - low).is_finite()),
+            _ => None,
+        };
+        let refused = |why: &str| Err(format!("`sweep.random.keys.{key}` is {from}, but {why}"));
+        let wrong = || {
+            format!(
+                "`sweep.random.keys.{key}` is {from}, but a list, `{{ uniform: [low, high] }}` or `{{ log_uniform: [low, high] }}` \
+                 is needed"
+            )
+        };
+        let (uniform, log_uniform) = (bounds("uniform"), bounds("log_uniform"));
+        if uniform.or(log_uniform).is_some() && is_whole(schema, key) {
+            return refused(&format!("`{key}` is a whole number: give a list, such as `[1, 2, 4]`"));
+        }
+        match (uniform.or(log_uniform), log_uniform) {
+            (_, Some((low, high))) if low.min(high) <= 0.0 => {
+                return refused("both bounds of `log_uniform` must be above 0");
+            }
+            (Some((low, high)), _) if low > high => return refused("the lower bound comes first"),
+            (Some((low, high)), _) if low >= high => {
+                return refused("the bounds are equal: give a list of one value");
+            }
+            _ => {}
+        }
+        let value = match (from, uniform, log_uniform) {
+            (Json::Array(values), ..) if !values.is_empty() => values[stream.random_range(0..values.len())].clone(),
+            (_, Some((low, high)), _) => rounded(stream.random_range(low..high), low, high),
+            (_, _, Some((low, high))) => rounded(stream.random_range(low.ln()..high.ln()).exp(), low, high),
+            _ => return Err(wrong()),
+        };
+        Ok((key.clone(), value))
+    };
+    random.keys.iter().map(one).collect()
 }
 
 /// Returns true if `key` takes only whole numbers.
@@ -380,6 +409,28 @@ mod tests {
     }
 
     #[test]
+    fn drawn_points_differ_from_each_other_and_from_the_grid() {
+        let sizes = |points: usize, grid: &str| {
+            let text = format!(
+                "{BASE}sweep: {{ {grid}random: {{ points: {points}, keys: {{ train.batch_size: [1, 2, 4, 8, 16] }} }} }}\n"
+            );
+            SweepDefinition::parse(&text).map(|sweep| {
+                let mut sizes: Vec<usize> =
+                    sweep.points.iter().map(|point| point.runs[0].config.train.batch_size).collect();
+                sizes.sort_unstable();
+                sizes
+            })
+        };
+        assert_eq!(sizes(5, "").expect("there are as many"), [1, 2, 4, 8, 16]);
+        assert_eq!(sizes(4, "grid: { train.batch_size: [4] }, ").expect("there are as many"), [1, 2, 4, 8, 16]);
+        let Err(Error::Config(problems)) = sizes(6, "") else { panic!("there are only five") };
+        assert_eq!(
+            problems[0].message,
+            "`sweep.random.points` is 6, but only 5 different points were found: lower it, or give the keys more values"
+        );
+    }
+
+    #[test]
     fn a_narrow_range_keeps_the_digits_that_differ() {
         // With three digits, 0.9995 and above would become 1, which is outside the range.
         let text = format!(
@@ -429,6 +480,7 @@ mod tests {
                 "`sweep.random.keys.train.epochs` is {\"uniform\":[1,2],\"log_uniform\":[1,2]}, but a list, `{ uniform: [low, high] }` \
                  or `{ log_uniform: [low, high] }` is needed",
             ),
+            ("seeds: [1], at_once: 0", "`sweep.at_once` is 0, but at least 1 run must be trained at a time"),
             ("random: { points: 2, keys: {} }", "`sweep.random.keys` is empty, so all points would be the same"),
         ] {
             assert_eq!(messages(&format!("sweep: {{ {sweep} }}")), [expected]);

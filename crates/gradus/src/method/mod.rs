@@ -72,6 +72,11 @@ pub trait Method {
     fn drops_out(&self) -> bool {
         false
     }
+
+    /// Whether the loss is a mean over the passes of a step, so that it depends on the split of its rows into passes.
+    fn averages_over_passes(&self) -> bool {
+        false
+    }
 }
 
 /// Defaults of `train` that depend on the method.

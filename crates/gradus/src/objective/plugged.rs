@@ -177,6 +177,10 @@ impl Method for PluggedOffline {
     fn drops_out(&self) -> bool {
         self.0.drops_out()
     }
+
+    fn averages_over_passes(&self) -> bool {
+        self.0.averages_over_passes()
+    }
 }
 
 impl OfflineMethod for PluggedOffline {

@@ -62,7 +62,7 @@ pub struct Rollout {
 /// The weights that a server sampled with.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SampledWith {
-    /// Name of the weights on the server.
+    /// Name of the weights on the server. No other run and no other session has it.
     pub version: String,
     /// Number of steps of the run after which the policy had these weights.
     pub step: usize,

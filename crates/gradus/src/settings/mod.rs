@@ -34,9 +34,10 @@ pub struct TrainConfig {
     /// Rows per step (offline: rows or pairs; online: prompts). Default 8 (TRL).
     #[schemars(range(max = 1_000_000))]
     pub batch_size: usize,
-    /// Rows per forward and backward pass. Default: limited by `micro_batch_tokens`. The result does not depend on it.
+    /// Rows per forward and backward pass. Default: limited by `micro_batch_tokens`. It changes the result only by rounding. With dropout
+    /// and with grpo's `loss_type: bnpo` it changes more: each pass draws its own dropout masks, and `bnpo` averages over passes.
     pub micro_batch_size: Option<usize>,
-    /// Maximum number of tokens per forward and backward pass. Default 4096.
+    /// Maximum number of tokens per forward and backward pass. Default 4096. It changes the result as `micro_batch_size` does.
     #[schemars(range(max = 100_000_000))]
     pub micro_batch_tokens: usize,
     /// Number of parts in which the rows of an optimizer step are added up: a power of two. Within a part, gradients are added up in the

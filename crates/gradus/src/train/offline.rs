@@ -188,8 +188,8 @@ impl From<Error> for Halt {
     }
 }
 
-/// Takes one optimizer step over `batch`. The result does not depend on the split into passes. `progress` receives the number of examples
-/// that are `accumulated`.
+/// Takes one optimizer step over `batch`. Without dropout, the result does not depend on the split into passes, except for rounding.
+/// `progress` receives the number of examples that are `accumulated`.
 ///
 /// # Errors
 /// A value that is not finite, an error of a server, or an end requested by `progress`. The weights are unchanged.

@@ -37,7 +37,10 @@ impl RunContext<'_> {
         let policy: CausalLm = self.models().policy()?;
         let reference = self.models().reference(&policy)?;
         let (critic, value_head) = self.models().critic(&policy, &self.settings(1))?;
-        let kl_coefficient = self.checkpoint.as_ref().and_then(|checkpoint| checkpoint.run_state.kl_coefficient);
+        // The controller continues from its own coefficient, unless the user has just set another.
+        let is_set_anew = self.plan.changes().iter().any(|change| change.key.ends_with(".kl.coefficient"));
+        let checkpoint = self.checkpoint.as_ref().filter(|_| !is_set_anew);
+        let kl_coefficient = checkpoint.and_then(|checkpoint| checkpoint.run_state.kl_coefficient);
         let lagged = self.models().lagged(&policy)?;
         let special_ids = self.start.model.tokenizer.special_ids();
         let mut algorithm = method.algorithm(AlgorithmInputs { critic, lagged, special_ids, kl_coefficient });

@@ -82,7 +82,8 @@ impl RolloutLog {
             // Rollouts without a score are not trained on, whatever advantages their tokens have.
             let taught_t = if scored.rewards_t.is_some() { &advantages_t[..] } else { &[] };
             let known = record(experience, i, &scores[i], taught_t)?;
-            let weight_version = scored.rollout.sampled_with.as_ref().map(|with| with.version.clone());
+            // The name at the server is new in each session, and equal runs record the same rows.
+            let weight_version = scored.rollout.sampled_with.as_ref().map(|with| format!("v{}", with.step));
             let advantage = Some(f64::from(mean));
             Ok(Record { step, epoch, kl: kls.map(|kls| kls[i]), advantage, weight_version, ..known })
         };

@@ -86,7 +86,7 @@ pub struct Record {
     pub stop_reason: String,
     /// Turns of the episode, if an environment replied.
     pub episode: Option<EpisodeRecord>,
-    /// Version of the weights that a server sampled it with; `None` without a server and in evaluations.
+    /// Weights that a server sampled it with: `v3` after step 3. `None` without a server and in evaluations.
     pub weight_version: Option<String>,
 }
 
@@ -241,6 +241,21 @@ fn connect(path: &Path, flags: OpenFlags) -> Result<Connection> {
         Ok(connection)
     };
     open().map_err(|error| failure(path, error))
+}
+
+/// Opens the database at `path` for reading.
+///
+/// A kill in a commit leaves a journal that must be rolled back before anything can be read. A connection that only reads cannot do that,
+/// so one that may write does it first.
+fn connect_to_read(path: &Path) -> Result<Connection> {
+    let first_read = |connection: &Connection| connection.pragma_query_value(None, "schema_version", |_| Ok(()));
+    let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+    let is_left_by_kill =
+        |error: &rusqlite::Error| error.sqlite_extended_error_code() == Some(rusqlite::ffi::SQLITE_READONLY_ROLLBACK);
+    if first_read(&connection).is_err_and(|error| is_left_by_kill(&error)) {
+        first_read(&connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?).map_err(|error| failure(path, error))?;
+    }
+    Ok(connection)
 }
 
 /// Returns the version of the tables. Rejects files of other programs and of newer versions.

@@ -4,12 +4,12 @@ use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
 
 use rusqlite::types::Value as Sql;
-use rusqlite::{Connection, OpenFlags, Row, params_from_iter};
+use rusqlite::{Connection, Row, params_from_iter};
 use serde_json::{Map, Value};
 
 use super::{
     Record, RolloutTable, Segment, WITH_EPISODES, WITH_TEST_ROLLOUTS, WITH_WEIGHT_VERSIONS, WarningRecord,
-    check_version, connect, failure,
+    check_version, connect_to_read, failure,
 };
 use crate::error::{Error, Result};
 use crate::run::RunDir;
@@ -103,7 +103,7 @@ impl RolloutDb {
             return Err(Error::input(format!("the run `{}` has no `rollouts.sqlite`", run.name()))
                 .with_hint("only online methods (ppo, grpo) sample completions"));
         }
-        let connection = connect(&path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+        let connection = connect_to_read(&path)?;
         let version = check_version(&path, &connection)?;
         Ok(Self { path, connection, version })
     }

@@ -238,7 +238,7 @@ fn a_repeated_evaluation_replaces_its_rows() {
 /// Copies the files as a kill would leave them while the writer is running.
 fn as_killed(run: &RunDir, to: &Path) -> RunDir {
     let copy = RunDir::create(to, Existing::Refuse).unwrap();
-    for name in ["rollouts.sqlite", "rollouts.sqlite-wal"] {
+    for name in ["rollouts.sqlite", "rollouts.sqlite-wal", "rollouts.sqlite-journal"] {
         if run.path().join(name).is_file() {
             fs::copy(run.path().join(name), to.join(name)).unwrap();
         }
@@ -265,6 +265,25 @@ fn a_kill_loses_nothing_that_was_flushed() {
         drop(writer);
         writer = RolloutWriter::open(&run.rollouts(), checkpoint).unwrap();
     }
+}
+
+/// With a rollback journal, a kill leaves a part of the transaction in the file.
+#[test]
+fn the_first_reader_rolls_a_killed_commit_back() {
+    let Fixture { run, _directory } = fixture();
+    whole(&run, 3);
+    let expected = RolloutDb::open(&run).unwrap().query(&Query::default()).unwrap();
+    let connection = connect(&run.rollouts(), OpenFlags::SQLITE_OPEN_READ_WRITE).unwrap();
+    // A cache of one page writes the pages of a large transaction before its commit.
+    let work = "PRAGMA cache_size = 1; BEGIN; UPDATE rollouts SET prompt = hex(zeroblob(50000));";
+    connection.execute_batch(work).unwrap();
+    let copy = as_killed(&run, &run.path().join("killed"));
+    drop(connection);
+    let unread = connect(&copy.rollouts(), OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
+    let error = unread.pragma_query_value(None, "user_version", |_| Ok(())).unwrap_err();
+    assert_eq!(error.sqlite_extended_error_code(), Some(rusqlite::ffi::SQLITE_READONLY_ROLLBACK), "{error}");
+    assert_eq!(RolloutDb::open(&copy).unwrap().query(&Query::default()).unwrap(), expected);
+    assert_eq!(sidecar(&copy), [] as [PathBuf; 0], "the journal is gone");
 }
 
 #[test]
