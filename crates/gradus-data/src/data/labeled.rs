@@ -294,7 +294,8 @@ pub fn labeled_examples(
         };
         let example = LabeledExample { row: row.index, ids, types, gold, weights };
         let outcome = match (learns, cut) {
-            (false, _) => RowOutcome::WithoutLoss,
+            (false, Some(_)) => RowOutcome::WithoutLoss,
+            (false, None) => RowOutcome::WithoutLabels,
             (true, Some(_)) => RowOutcome::Cut,
             (true, None) => RowOutcome::Kept,
         };
