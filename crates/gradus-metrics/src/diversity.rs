@@ -85,8 +85,16 @@ impl Diversity {
             _ => lengths[middle],
         };
         let whole = |name: &str, value: f64| Measure::whole(called(name.into()), value);
+        let words = sequences.concat();
+        let segmental = match words.len() < window {
+            true => {
+                let reason = format!("all texts together have {} words, but the window has {window}", words.len());
+                Measure::undefined(segmental, reason)
+            }
+            false => Measure::whole(segmental, segmental_ratio(&words, window)),
+        };
         let mut measures = vec![
-            Measure::whole(segmental, segmental_ratio(&sequences.concat(), window)),
+            segmental,
             whole("total_length", total),
             mean,
             whole("median_pred_length", median),

@@ -20,6 +20,8 @@ pub struct Measure {
     pub part: String,
     /// Corpus value, if it is not computed from the sums.
     fixed: Option<f64>,
+    /// Why there is no corpus value, if the rows contain something to measure.
+    reason: Option<String>,
     evidence: Evidence,
 }
 
@@ -56,19 +58,25 @@ impl Measure {
         value_of: impl Fn(&[f64]) -> f64 + Send + Sync + 'static,
     ) -> Self {
         assert!(width > 0 && rows.len().is_multiple_of(width), "{} numbers are not rows of {width}", rows.len());
-        Self { part: part.into(), fixed: None, evidence: Evidence::Sums { width, rows, value_of: Arc::new(value_of) } }
+        let evidence = Evidence::Sums { width, rows, value_of: Arc::new(value_of) };
+        Self { part: part.into(), fixed: None, reason: None, evidence }
     }
 
     /// Creates a value of all rows together that has no row values and cannot be resampled. An example is the number of distinct words,
     /// which decreases with every row that is drawn twice.
     pub fn whole(part: impl Into<String>, value: f64) -> Self {
-        Self { part: part.into(), fixed: Some(value), evidence: Evidence::Whole }
+        Self { part: part.into(), fixed: Some(value), reason: None, evidence: Evidence::Whole }
+    }
+
+    /// Creates a measure of all rows together without a value (NaN), and says why: `the texts are shorter than the window`.
+    pub fn undefined(part: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self { reason: Some(reason.into()), ..Self::whole(part, f64::NAN) }
     }
 
     /// Creates a corpus value that the caller provides, with separate values of the rows. It is not resampled. Rows without a value have
     /// NaN.
     pub fn beside_rows(part: impl Into<String>, value: f64, rows: Vec<f64>) -> Self {
-        Self { part: part.into(), fixed: Some(value), evidence: Evidence::Rows(rows) }
+        Self { part: part.into(), fixed: Some(value), reason: None, evidence: Evidence::Rows(rows) }
     }
 
     /// Returns the name of the value: the metric's name, then `/` and the part if the metric has several values.
@@ -87,6 +95,11 @@ impl Measure {
                 value_of(&sums)
             }
         }
+    }
+
+    /// Returns why there is no value. `None` if there is one, or if there is nothing to measure.
+    pub fn reason(&self) -> Option<&str> {
+        self.reason.as_deref()
     }
 
     /// Returns the value of each row as if it were the whole corpus; NaN for rows without a value. `None` if the measure has no row values.

@@ -233,7 +233,8 @@ fn metrics(args: &EvalArgs, out: &Output) -> anyhow::Result<()> {
 /// Warns about metrics without a value, which are `null` in JSON and a dash in the table.
 fn warn_undefined(values: &[MetricValue], out: &Output) {
     for of in values.iter().filter(|of| !of.value.is_finite()) {
-        out.warn(format_args!("`{}` is {}: the rows contain nothing to measure", of.key, of.value));
+        let reason = of.reason.as_deref().unwrap_or("the rows contain nothing to measure");
+        out.warn(format_args!("`{}` is {}: {reason}", of.key, of.value));
     }
 }
 

@@ -45,6 +45,17 @@ fn a_table_shows_values_with_their_intervals() {
 }
 
 #[test]
+fn a_value_that_is_undefined_has_its_reason() {
+    let test = CliTest::with("rows.jsonl", ROWS);
+    let eval = ["eval", "--data", "rows.jsonl", "--metrics", "diversity"];
+    let run = test.run(&eval);
+    let expected = "warning: `diversity/msttr-100` is NaN: all texts together have 8 words, but the window has 100";
+    assert!(run.code == 0 && run.stderr.contains(expected), "{run:?}");
+    let run = test.run(&[&eval[..], &["--metric-option", "window_size=8"]].concat());
+    assert!(run.code == 0 && !run.stderr.contains("NaN"), "{run:?}");
+}
+
+#[test]
 fn what_is_wrong_is_named_with_its_place() {
     let test = CliTest::with("rows.jsonl", "{\"completion\": \"a\", \"reference\": \"a\"}\n{\"completion\": \"b\"}\n");
     let eval = |metrics: &'static str| ["eval", "--data", "rows.jsonl", "--metrics", metrics];

@@ -188,6 +188,8 @@ pub struct Counts {
     pub without_end: usize,
     /// Rows left out because no token with loss remained after cutting.
     pub without_loss: usize,
+    /// Rows left out because no token has a label or loss, although nothing was cut.
+    pub without_labels: usize,
     /// Rows whose prompt tokenizes differently alone than together with its completion. The differing end of the prompt counts as
     /// completion.
     pub prompt_mismatches: usize,
@@ -234,6 +236,7 @@ impl Counts {
         say(self.prompts_cut, "have a prompt that was cut to the limit");
         say(self.without_end, "have a target without the end-of-text token: the model does not learn where it ends");
         say(self.without_loss, "left out: the cut removed every token with loss");
+        say(self.without_labels, "left out: no token has a label or counts in the loss");
         say(self.prompt_mismatches, "have a prompt that tokenizes differently alone than with its completion");
         remarks
     }

@@ -245,9 +245,15 @@ impl LabelForm {
         let list = value.as_array().cloned().unwrap_or_else(|| vec![value.clone()]);
         let number = |value: &Value| value.as_f64().map(|x| x as f32).filter(|x| x.is_finite());
         let values: Option<Vec<f32>> = list.iter().map(number).collect();
-        match values.filter(|values| values.len() == outputs) {
-            Some(values) => Ok(Gold::Values(values)),
-            None => Err(format!("`{column}`: expected {outputs} numbers, found {value}")),
+        let expected = if outputs == 1 { "a number".to_owned() } else { format!("a list of {outputs} numbers") };
+        match values {
+            Some(values) if values.len() == outputs => Ok(Gold::Values(values)),
+            Some(values) => Err(format!(
+                "`{column}`: expected {expected}, found {value}: each number needs a name in `method.classify.labels`, \
+                 {} in all (`--labels a --labels b`)",
+                values.len()
+            )),
+            None => Err(format!("`{column}`: expected {expected}, found {value}")),
         }
     }
 }
@@ -294,7 +300,8 @@ pub fn labeled_examples(
         };
         let example = LabeledExample { row: row.index, ids, types, gold, weights };
         let outcome = match (learns, cut) {
-            (false, _) => RowOutcome::WithoutLoss,
+            (false, Some(_)) => RowOutcome::WithoutLoss,
+            (false, None) => RowOutcome::WithoutLabels,
             (true, Some(_)) => RowOutcome::Cut,
             (true, None) => RowOutcome::Kept,
         };

@@ -34,7 +34,10 @@ pub(super) enum RowOutcome {
     /// The target for a decoder has no end-of-text token.
     WithoutEnd,
     Skipped,
+    /// A cut removed every token with loss.
     WithoutLoss,
+    /// No token has loss, although nothing was cut.
+    WithoutLabels,
 }
 
 impl<E> TokenizedRow<E> {
@@ -201,7 +204,9 @@ impl RowTokenizer<'_> {
         }
         // TRL drops rows without loss only if it cuts them. gradus always drops them, because they add nothing.
         if !loss_mask.contains(&true) {
-            return TokenizedRow { example: None, outcome: RowOutcome::WithoutLoss, mismatch: false, length };
+            let is_cut = outcome == RowOutcome::Truncated;
+            let outcome = if is_cut { RowOutcome::WithoutLoss } else { RowOutcome::WithoutLabels };
+            return TokenizedRow { example: None, outcome, mismatch: false, length };
         }
         TokenizedRow { example: Some(SftExample { ids, loss_mask, source_len, row }), outcome, mismatch: false, length }
     }

@@ -384,6 +384,7 @@ pub(super) fn run<E: Send + ExampleSizes>(
             RowOutcome::PromptCut => counts.prompts_cut += 1,
             RowOutcome::WithoutEnd => counts.without_end += 1,
             RowOutcome::WithoutLoss => counts.without_loss += 1,
+            RowOutcome::WithoutLabels => counts.without_labels += 1,
             RowOutcome::Skipped => counts.skipped += 1,
         }
         match made.example {
@@ -406,8 +407,10 @@ pub(super) fn run<E: Send + ExampleSizes>(
         let Some(first) = rows.first() else {
             return Err(Error::input("no rows: the data set is empty"));
         };
-        let Some(most) = options.max_length else {
-            return Err(Error::data(&*first.location.file, None, "no row has a token with loss"));
+        let is_limited = counts.skipped + counts.without_loss > 0;
+        let Some(most) = options.max_length.filter(|_| is_limited) else {
+            let hint = "check the column of the labels, or the loss mask";
+            return Err(Error::data(&*first.location.file, None, "no row has a token with loss").with_hint(hint));
         };
         let all = match rows.len() {
             1 => "the only row is".to_owned(),

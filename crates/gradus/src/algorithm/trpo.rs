@@ -154,7 +154,6 @@ impl Method for TrpoConfig {
         problems.at_least(&key("cg_damping"), self.cg_damping, 0.0);
         problems.between(&key("line_search_shrinking_factor"), self.line_search_shrinking_factor, 0.0, 1.0);
         problems.at_least(&key("line_search_max_iter"), self.line_search_max_iter, 1);
-        problems.at_least(&key("critic_updates"), self.critic_updates, 1);
         self.iteration().rules(problems, self.name(), train);
         self.estimation().rules(problems, self.name());
         problems.require(self.advantages.critic.trunk == CriticTrunk::Separate, &[&key("critic.trunk")], || {
@@ -168,6 +167,7 @@ impl OnlineMethod for TrpoConfig {
     fn iteration(&self) -> Iteration<'_> {
         Iteration {
             vectors: Some(VECTORS),
+            keys: ["critic_updates", "critic_mini_batches"],
             ..Iteration::new(&self.rollouts, self.critic_updates, self.critic_mini_batches)
         }
     }

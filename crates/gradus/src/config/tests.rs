@@ -416,6 +416,16 @@ fn impossible_combinations() {
         ],
     );
     check(
+        "method: {trpo: {critic_mini_batches: 5}}\nreward: {model: rm}\n",
+        &[
+            "3:17+19 `train.batch_size` × `method.trpo.group_size` (8 × 1 = 8 completions) is not a multiple of `method.trpo.critic_mini_batches` (5) (4 or 8 mini-batches would divide it)",
+        ],
+    );
+    check(
+        "method: {trpo: {critic_updates: 0}}\nreward: {model: rm}\n",
+        &["3:17+14 `method.trpo.critic_updates` is 0, but must be at least 1"],
+    );
+    check(
         "method: {ppo: {}}\n",
         &[
             "3:10+3 `ppo` needs a `reward`: it learns from the rewards of its own completions (add `reward: { model: DIR }`, a `command`, a `rule`, a `classifier`, `fine_grained` parts, `toxicity` or a `mix`; as a flag, `--reward-model DIR`, `--reward-command \"python3 reward.py\"` or a rule such as `--reward-rule-regex TEXT`)",

@@ -50,6 +50,8 @@ pub struct MetricValue {
     pub key: String,
     /// Value over all rows; NaN if there is nothing to measure.
     pub value: f64,
+    /// Why there is no value, if the rows contain something to measure.
+    pub reason: Option<String>,
     /// 95 % interval over resamples of rows.
     pub interval: Option<Interval>,
     /// Value of each row; NaN for rows without a value.
@@ -110,6 +112,7 @@ pub(super) fn values(measured: &[(String, Measure)], resampling: Resampling) -> 
     let value = |((key, measure), interval): (&(String, Measure), Option<Interval>)| MetricValue {
         key: key.clone(),
         value: measure.value(),
+        reason: measure.reason().map(str::to_owned),
         interval,
         rows: measure.row_values(),
     };

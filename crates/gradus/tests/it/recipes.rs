@@ -239,6 +239,26 @@ fn arguments_of_the_trainer_become_settings_of_a_supervised_run() {
     ] {
         assert_eq!(train[key], expected, "{key}");
     }
+    // A `constant` schedule has no warm-up, and steps count instead of epochs.
+    let causal = "model_type: causal\n  model_name: gpt2";
+    for (schedule, warmup) in [("constant", 0.0), ("constant_with_warmup", 10.0)] {
+        let arguments = format!(
+            "lr_scheduler_type: {schedule}, warmup_steps: 10, num_train_epochs: 2, max_steps: 30, gradient_checkpointing: True"
+        );
+        let (train, notes) = imported("model_name: gpt2", causal, &arguments);
+        for (key, expected) in [
+            ("lr_schedule", json!("constant")),
+            ("warmup_steps", json!(warmup)),
+            ("max_steps", json!(30)),
+            ("recompute", json!(true)),
+        ] {
+            assert_eq!(train[key], expected, "{key} with {schedule}");
+        }
+        assert_eq!(notes.contains("`train.warmup_steps` is set to 0"), schedule == "constant", "{notes}");
+        assert!(!notes.contains("has no equivalent"), "{notes}");
+    }
+    let (_, notes) = imported("model_name: gpt2", causal, "lr_scheduler_type: constant_with_warmup");
+    assert!(notes.contains("`constant_with_warmup` without steps of warm-up is constant"), "{notes}");
 }
 
 /// Defaults of RL4LMs' constructors, buffers smaller than a mini-batch, and masks by rank.
@@ -647,4 +667,33 @@ fn fine_grained_rlhfs_files_become_the_recipes() {
 
     let error = imported("model: { policy_model: {} }").expect_err("no policy").to_string();
     assert_eq!(error, "`model.policy_model.ckpt` is missing");
+}
+
+/// `sample` of the original reads `num_beams` only if it does not sample, and then nothing else.
+#[test]
+fn evaluations_of_fine_grained_rlhf_generate_as_there() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("theirs.yml");
+    let imported = |evaluation: &str| {
+        let text =
+            FINE_GRAINED.replace("top_p: null", "top_p: 0.8").replace("do_sample: False, num_beams: 1", evaluation);
+        std::fs::write(&file, text).expect("written");
+        let Imported { yaml, notes } = import(System::FineGrained, &file).expect("it is read");
+        let written = RunConfig::parse(&yaml).unwrap_or_else(|error| panic!("{error}\n{yaml}"));
+        let plan = Plan::check(&written, &Machine::detect()).unwrap_or_else(|error| panic!("{error}\n{yaml}"));
+        (part(&plan, "/train/evaluation"), notes.into_iter().map(|note| note.message).collect::<Vec<_>>().join("\n"))
+    };
+    let (sampled, notes) = imported("do_sample: True, num_beams: 3, top_k: null, temperature: 0.5");
+    // The `top_p` of rollouts is not that of evaluations.
+    for (key, expected) in
+        [("temperature", json!(0.5)), ("top_k", json!(50)), ("top_p", json!(1.0)), ("beams", json!(null))]
+    {
+        assert_eq!(sampled[key], expected, "{key}");
+    }
+    assert!(notes.contains("does not read `num_beams` if it samples"), "{notes}");
+    let (own, _) = imported("do_sample: True, top_k: 7, top_p: 0.6");
+    assert_eq!((&own["top_k"], &own["top_p"]), (&json!(7), &json!(0.6)));
+    let (searched, notes) = imported("do_sample: False, num_beams: 3, top_k: 20, temperature: 0.5");
+    assert_eq!((&searched["beams"]["num_beams"], &searched["temperature"]), (&json!(3), &json!(null)));
+    assert!(!notes.contains("has no equivalent"), "{notes}");
 }

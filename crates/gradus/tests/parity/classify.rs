@@ -288,8 +288,17 @@ fn rows_that_teach_nothing_are_told_with_their_line() {
         "bert-regression",
         &with(json!({ "text": "tea", "label": "much" })),
         "",
-        "expected 1 numbers, found \"good\"",
+        "`label`: expected a number, found \"good\"",
     );
+    let two = json!({ "text": "tea", "label": [1.5, 1.0] });
+    assert_error(
+        "bert-regression",
+        &[two],
+        "",
+        ":1: `label`: expected a number, found [1.5,1.0]: each number needs a name in `method.classify.labels`, 2 in all",
+    );
+    let one = json!({ "text": "tea", "label": 1.5 });
+    assert_error("bert-regression", &[one], "labels: [a, b]", ":1: `label`: expected a list of 2 numbers, found 1.5");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use super::{Original, YamlBuilder};
 use crate::error::Diagnostic;
 
 const NAMES: Names = Names {
+    section: "",
     micro_batch: "micro_batch_size",
     epochs: "num_epochs",
     schedule: "lr_scheduler",

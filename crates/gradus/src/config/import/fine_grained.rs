@@ -3,7 +3,7 @@
 
 use serde_json::{Value as Json, json};
 
-use super::{Original, YamlBuilder};
+use super::{Original, YamlBuilder, evaluation_rule};
 use crate::error::Diagnostic;
 
 /// Number of GPUs in its launch script.
@@ -81,19 +81,32 @@ fn sampling(from: &Original, to: &mut YamlBuilder) {
             "rollouts are greedy in the original; gradus samples them, because greedy rollouts give no training signal",
         );
     }
-    let theirs = |key: &str| format!("model.policy_model.eval_generation_kwargs.{key}");
-    match from.count(&theirs("num_beams")).filter(|beams| *beams > 1) {
-        Some(beams) => to.set("train.evaluation.beams.num_beams", beams),
-        None if from.flag(&theirs("do_sample")) == Some(true) => {
-            let temperature = from.json(&theirs("temperature")).unwrap_or_else(|| json!(1.0));
-            to.set("train.evaluation.temperature", temperature);
-            to.set("train.evaluation.top_k", self::top_k(from, &theirs("top_k")));
-            to.set_some("train.evaluation.top_p", from.json(&theirs("top_p")));
+    evaluation(from, to);
+}
+
+/// Converts the sampling of evaluations. The original samples by default, and then it does not read `num_beams`. Otherwise it reads only
+/// `num_beams` and `num_return_sequences`.
+fn evaluation(from: &Original, to: &mut YamlBuilder) {
+    let kwargs = "model.policy_model.eval_generation_kwargs";
+    let theirs = |key: &str| format!("{kwargs}.{key}");
+    let beams = from.count(&theirs("num_beams")).filter(|beams| *beams > 1);
+    if from.flag(&theirs("do_sample")) == Some(false) {
+        match beams {
+            Some(beams) => to.set("train.evaluation.beams.num_beams", beams),
+            None => to.set("train.evaluation.temperature", 0),
         }
-        None => to.set("train.evaluation.temperature", 0),
+        ["temperature", "top_k", "top_p"].iter().for_each(|key| from.see_all(&theirs(key)));
+    } else {
+        if beams.is_some() {
+            let message = "the original does not read `num_beams` if it samples (`do_sample`): left out";
+            from.note(&theirs("num_beams"), message);
+        }
+        let temperature = from.json(&theirs("temperature")).unwrap_or_else(|| json!(1.0));
+        to.set("train.evaluation.temperature", temperature);
+        to.set("train.evaluation.top_k", top_k(from, &theirs("top_k")));
+        evaluation_rule(from, to, kwargs, ("top_p", 1));
     }
     to.set_some("train.evaluation.samples", from.some(&theirs("num_return_sequences")));
-    from.see_all(&theirs("do_sample"));
 }
 
 /// Returns the number of most likely tokens to sample from; 0 means all.

@@ -17,7 +17,7 @@ use super::node::{Node, Value, document};
 use super::read::{NEEDED, read};
 use super::schema::Schema;
 use super::{load, write};
-use crate::error::{Diagnostic, Error, Result};
+use crate::error::{Diagnostic, Error, Location, Result};
 
 pub use trl::TrlCommand;
 
@@ -75,6 +75,7 @@ pub struct Imported {
 pub fn import(system: System, path: &Path) -> Result<Imported> {
     let text = load::text(path)?;
     let mut root = document(path, &text).map_err(|problem| Error::Config(vec![problem]))?;
+    rewrite_yaml_1_1(&mut root);
     let mut swept = Vec::new();
     if matches!(system, System::Rl4lms) {
         take_first_of_sweeps(&mut root, "", &mut swept);
@@ -107,6 +108,27 @@ pub fn import(system: System, path: &Path) -> Result<Imported> {
     let yaml = write::plain(&config.0);
     notes.extend(refused(path, &yaml));
     Ok(Imported { yaml, notes })
+}
+
+/// Rewrites values without quotes as YAML 1.2 writes them. The other systems read their files with PyYAML, hence as YAML 1.1: `yes`, `on` and
+/// `TRUE` are booleans, and the digits of a number may have `_` between them.
+fn rewrite_yaml_1_1(node: &mut Node) {
+    match &mut node.value {
+        Value::Scalar { text, quoted: false } => {
+            let number = text.replace('_', "");
+            let is_number = text.trim_start_matches(['+', '-']).starts_with(|first: char| first.is_ascii_digit())
+                && number.parse::<f64>().is_ok();
+            match text.as_str() {
+                "yes" | "Yes" | "YES" | "on" | "On" | "ON" | "TRUE" => *text = "true".into(),
+                "no" | "No" | "NO" | "off" | "Off" | "OFF" | "FALSE" => *text = "false".into(),
+                _ if is_number => *text = number,
+                _ => {}
+            }
+        }
+        Value::Scalar { .. } => {}
+        Value::List(items) => items.iter_mut().for_each(rewrite_yaml_1_1),
+        Value::Map(entries) => entries.iter_mut().for_each(|entry| rewrite_yaml_1_1(&mut entry.node)),
+    }
 }
 
 /// Replaces each block `{expand: true, values: […]}` of RL4LMs' sweeps by its first value. Adds its path and its values to
@@ -142,9 +164,9 @@ fn refused(path: &Path, yaml: &str) -> Vec<Diagnostic> {
     values.map(|problem| Diagnostic { locations: Vec::new(), ..problem }).collect()
 }
 
-fn line(location: &crate::error::Location) -> usize {
+fn line(location: &Location) -> usize {
     match location {
-        crate::error::Location::File { line, .. } => *line,
+        Location::File { line, .. } => *line,
         _ => usize::MAX,
     }
 }
@@ -229,14 +251,28 @@ impl Original {
 
     /// Records, once, that the value at `path` cannot be converted.
     fn refuse<T>(&self, path: &str, found: &str, needed: &str) -> Option<T> {
-        let location = self.root.at(path).and_then(|(node, key)| key.cloned().or_else(|| node.location.clone()));
-        let message = format!("`{path}` is {found}, but {needed} is needed");
-        let problem = Diagnostic { message, locations: location.into_iter().collect(), hint: None };
+        self.reject(path, format!("`{path}` is {found}, but {needed} is needed"));
+        None
+    }
+
+    /// Records a problem at `path` once. The file is then not converted.
+    fn reject(&self, path: &str, message: String) {
+        let problem = Diagnostic { message, locations: self.location(path).into_iter().collect(), hint: None };
         let mut wrong = self.wrong.borrow_mut();
         if !wrong.contains(&problem) {
             wrong.push(problem);
         }
-        None
+    }
+
+    /// Returns the location of the key at `path` or, if it is not in the file, of the closest key above it.
+    fn location(&self, path: &str) -> Option<Location> {
+        let mut path = path;
+        loop {
+            if let Some((node, key)) = self.root.at(path) {
+                return key.cloned().or_else(|| node.location.clone());
+            }
+            path = &path[..path.rfind(['.', '['])?];
+        }
     }
 
     /// Marks everything below `path` as read.
@@ -278,8 +314,8 @@ impl Original {
     }
 
     fn add_note(&self, path: &str, message: String, hint: Option<String>) {
-        let location = self.root.at(path).and_then(|(node, key)| key.cloned().or_else(|| node.location.clone()));
-        self.notes.borrow_mut().push(Diagnostic { message, locations: location.into_iter().collect(), hint });
+        let locations = self.location(path).into_iter().collect();
+        self.notes.borrow_mut().push(Diagnostic { message, locations, hint });
     }
 
     fn missing(path: &str) -> Diagnostic {
@@ -333,6 +369,20 @@ impl YamlBuilder {
             self.set(path, value);
         }
     }
+
+    /// Returns a key of the method's `sampling`, if it is set. Evaluations have the same value unless `train.evaluation` sets another one.
+    fn sampling(&self, name: &str) -> Option<&Json> {
+        let (_, keys) = self.0.get("method")?.as_object()?.iter().next()?;
+        keys.get("sampling")?.get(name)
+    }
+}
+
+/// Sets a key of `train.evaluation` to the value at `kwargs`, the settings of generation for evaluations. In the original, they replace those of
+/// rollouts. So if only rollouts set the key, evaluations need `off`, the default of transformers, which has no effect.
+fn evaluation_rule(from: &Original, to: &mut YamlBuilder, kwargs: &str, (name, off): (&str, u8)) {
+    let value = from.json(&format!("{kwargs}.{name}"));
+    let value = value.or_else(|| to.sampling(name).map(|_| off.into()));
+    to.set_some(&format!("train.evaluation.{name}"), value);
 }
 
 /// Returns a value as JSON, with numbers and booleans if they are written as such.

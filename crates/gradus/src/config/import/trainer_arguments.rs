@@ -1,4 +1,4 @@
-//! The keys of transformers' `TrainingArguments`, which the files of TRL, LLaMA-Factory and, under other names, axolotl share.
+//! The keys of transformers' `TrainingArguments`, which the files of TRL, LLaMA-Factory, RL4LMs and, under other names, axolotl share.
 
 use serde_json::{Value as Json, json};
 
@@ -6,6 +6,8 @@ use super::{Original, YamlBuilder};
 
 /// A tool's names for keys, and its defaults.
 pub(super) struct Names {
+    /// Prefix of all paths: the section with the keys, and a dot. Empty if the keys are at the top.
+    pub section: &'static str,
     /// Rows per pass on one device.
     pub micro_batch: &'static str,
     /// Passes over the data.
@@ -20,8 +22,16 @@ pub(super) struct Names {
     pub usual_micro_batch: usize,
 }
 
+impl Names {
+    /// Returns the path of a key.
+    fn path(&self, key: &str) -> String {
+        format!("{}{key}", self.section)
+    }
+}
+
 /// Names in `TrainingArguments`.
 pub(super) const HUGGING_FACE: Names = Names {
+    section: "",
     micro_batch: "per_device_train_batch_size",
     epochs: "num_train_epochs",
     schedule: "lr_scheduler_type",
@@ -72,20 +82,15 @@ const WITHOUT_EFFECT: &[&str] = &[
 
 /// Returns the rows per pass, and the passes per optimizer step on one device.
 pub(super) fn batch(from: &Original, names: &Names) -> (usize, usize) {
-    let rows = from.some(names.micro_batch).unwrap_or(names.usual_micro_batch);
-    (rows, from.some("gradient_accumulation_steps").unwrap_or(1))
+    let rows = from.some(&names.path(names.micro_batch)).unwrap_or(names.usual_micro_batch);
+    (rows, from.some(&names.path("gradient_accumulation_steps")).unwrap_or(1))
 }
 
-/// Converts everything but the batch, the data and the method's own keys.
+/// Converts everything but the batch, the data and the method's own keys. The keys must be at the top of the file.
 pub(super) fn arguments(from: &Original, to: &mut YamlBuilder, names: &Names) {
     WITHOUT_EFFECT.iter().for_each(|key| from.see_all(key));
     to.set_some("output_dir", from.text("output_dir"));
-    let steps = from.number("max_steps").filter(|steps| *steps > 0.0);
-    let epochs = from.number(names.epochs);
-    match steps {
-        Some(steps) => to.set("train.max_steps", steps as u64),
-        None => to.set("train.epochs", epochs.unwrap_or(names.usual_epochs)),
-    }
+    length(from, to, names);
     for (theirs, ours) in [
         ("learning_rate", "learning_rate"),
         ("weight_decay", "weight_decay"),
@@ -96,18 +101,37 @@ pub(super) fn arguments(from: &Original, to: &mut YamlBuilder, names: &Names) {
     ] {
         to.set_some(&format!("train.{ours}"), from.unquoted(theirs));
     }
-    let betas = (from.number("adam_beta1"), from.number("adam_beta2"));
-    if betas != (None, None) {
-        to.set("train.adam_betas", json!([betas.0.unwrap_or(0.9), betas.1.unwrap_or(0.999)]));
-    }
+    betas(from, to, names);
     schedule(from, to, names);
     optimizer(from, to, names);
     intervals(from, to);
     precision(from, to);
-    if from.flag("gradient_checkpointing") == Some(true) {
+    recompute(from, to, names);
+    trackers(from, to);
+}
+
+/// Converts the length of a run: the steps, if they are above 0, else the epochs.
+pub(super) fn length(from: &Original, to: &mut YamlBuilder, names: &Names) {
+    let epochs = from.number(&names.path(names.epochs));
+    match from.number(&names.path("max_steps")).filter(|steps| *steps > 0.0) {
+        Some(steps) => to.set("train.max_steps", steps as u64),
+        None => to.set("train.epochs", epochs.unwrap_or(names.usual_epochs)),
+    }
+}
+
+/// Converts the decay rates of AdamW's moments.
+pub(super) fn betas(from: &Original, to: &mut YamlBuilder, names: &Names) {
+    let betas = (from.number(&names.path("adam_beta1")), from.number(&names.path("adam_beta2")));
+    if betas != (None, None) {
+        to.set("train.adam_betas", json!([betas.0.unwrap_or(0.9), betas.1.unwrap_or(0.999)]));
+    }
+}
+
+/// Converts gradient checkpointing.
+pub(super) fn recompute(from: &Original, to: &mut YamlBuilder, names: &Names) {
+    if from.flag(&names.path("gradient_checkpointing")) == Some(true) {
         to.set("train.recompute", true);
     }
-    trackers(from, to);
 }
 
 /// Turns off gradient clipping if `max_grad_norm` is written as `null`: transformers then clips nothing.
@@ -117,12 +141,14 @@ pub(super) fn unclipped(from: &Original, to: &mut YamlBuilder) {
     }
 }
 
-fn schedule(from: &Original, to: &mut YamlBuilder, names: &Names) {
-    let warmup = from.number("warmup_steps").filter(|steps| *steps > 0.0);
-    let warmup = warmup.or_else(|| from.number("warmup_ratio").filter(|share| *share > 0.0));
-    from.see_all("warmup_ratio");
+/// Converts the learning rate schedule and its warm-up.
+pub(super) fn schedule(from: &Original, to: &mut YamlBuilder, names: &Names) {
+    let above_zero = |key: &str| from.number(&names.path(key)).filter(|warmup| *warmup > 0.0);
+    let (steps, share) = (above_zero("warmup_steps"), above_zero("warmup_ratio"));
+    let warmup = steps.or(share);
     to.set_some("train.warmup_steps", warmup);
-    match from.text(names.schedule).as_deref() {
+    let key = names.path(names.schedule);
+    match from.text(&key).as_deref() {
         None => {}
         Some(name @ ("linear" | "cosine")) => to.set("train.lr_schedule", name),
         Some(name @ "constant") => {
@@ -130,7 +156,7 @@ fn schedule(from: &Original, to: &mut YamlBuilder, names: &Names) {
             if warmup.is_some() {
                 to.set("train.warmup_steps", 0);
                 from.note(
-                    names.schedule,
+                    &key,
                     "in transformers, the schedule `constant` has no warm-up, unlike `constant_with_warmup`: \
                      `train.warmup_steps` is set to 0",
                 );
@@ -138,7 +164,7 @@ fn schedule(from: &Original, to: &mut YamlBuilder, names: &Names) {
         }
         Some("constant_with_warmup") => to.set("train.lr_schedule", "constant"),
         Some(other) => from.note(
-            names.schedule,
+            &key,
             format!("the schedule `{other}` has no equivalent: `train.lr_schedule` keeps its default, `linear`"),
         ),
     }
@@ -178,7 +204,7 @@ fn intervals(from: &Original, to: &mut YamlBuilder) {
     let save = from.text("save_strategy");
     let steps = every("save_steps");
     match save.as_deref() {
-        Some("no") => to.set("train.save_steps", 0),
+        Some("no" | "false") => to.set("train.save_steps", 0), // without quotes, YAML 1.1 reads `no` as false
         Some("epoch" | "best") => {
             from.note(
                 "save_strategy",

@@ -56,6 +56,14 @@ fn source_and_target_end_each() {
 }
 
 #[test]
+fn a_row_without_loss_says_whether_it_was_cut() {
+    let rows = "{\"input_ids\": [3, 5], \"completion_mask\": [0, 1]}\n{\"input_ids\": [3, 5], \"completion_mask\": [0, 0]}\n\
+                {\"input_ids\": [3, 5, 4], \"completion_mask\": [0, 0, 1]}\n";
+    let (_, counts) = made(rows, &TokenizeOptions { max_length: Some(2), ..TokenizeOptions::default() }).expect("made");
+    assert_eq!((counts.kept, counts.without_labels, counts.without_loss), (1, 1, 1));
+}
+
+#[test]
 fn each_is_cut_alone_and_a_source_keeps_its_end() {
     let long = "{\"prompt\": \"the sun the sun\", \"completion\": \"a moon\"}\n";
     let (examples, counts) = made(long, &options(3, TooLong::Truncate)).expect("made");

@@ -4,9 +4,10 @@ use std::fmt::Write as _;
 
 use gradus::data::feedback::{SegmentForm, segment_row};
 use gradus::data::{
-    Dataset, FindingKind, LabelTotals, LoadOptions, Need, RowData, RowKind, TokenizeOptions, lint, load,
+    Dataset, FindingKind, LabelForm, LabelKind, LabelTotals, LoadOptions, Need, RowData, RowKind, TextForm,
+    TokenizeOptions, labeled_examples, lint, load,
 };
-use gradus::text::RuleSplitter;
+use gradus::text::{Cut, RuleSplitter, Tokenizer};
 use serde_json::{Value, json};
 
 use super::Folder;
@@ -125,6 +126,40 @@ fn labels_of_words_may_be_names_or_numbers() {
     let tally = LabelTotals::of(&dataset.rows).expect("labels");
     let labels = [("-100", 1), ("0", 2), ("1", 2), ("null", 1)].map(|(label, n)| (label.to_owned(), n));
     assert_eq!((tally.unit, tally.units, tally.labels), ("words", 6, labels.to_vec()));
+}
+
+#[test]
+fn rows_that_teach_nothing_are_left_out_with_the_reason() {
+    let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/encoders/bert-token");
+    let tokenizer = Tokenizer::from_dir(&directory).expect("a tokenizer");
+    let at_the_end: Vec<Option<u8>> = (0..30).map(|i| (i == 29).then_some(1)).collect();
+    let rows = [
+        json!({ "tokens": vec!["tea"; 30], "ner_tags": at_the_end }),
+        json!({ "tokens": ["tea"], "ner_tags": [null] }),
+        json!({ "tokens": ["tea"], "ner_tags": [0] }),
+    ];
+    let made = |rows: &[Value]| {
+        let folder = Folder::new();
+        let path = folder.write("a.jsonl", rows.iter().map(|row| format!("{row}\n")).collect::<String>());
+        let rows = load(&path, &LoadOptions::needing(Need::Columns)).expect("good input").rows;
+        let text = TextForm { cut: Some(Cut::Right(20)), ..TextForm::default() };
+        let form = LabelForm { text, kind: LabelKind::Tokens, column: None, ignored: None };
+        let options = TokenizeOptions { max_length: Some(20), ..TokenizeOptions::default() };
+        labeled_examples(&rows, &tokenizer, &form, &["O".to_owned(), "TEA".into()], &[1.0, 1.0], &options)
+    };
+    let remarks = made(&rows).expect("one row remains").counts.remarks();
+    assert_eq!(
+        remarks,
+        [
+            "1 of 3 rows left out: the cut removed every token with loss",
+            "1 of 3 rows left out: no token has a label or counts in the loss",
+        ]
+    );
+    let error = made(&rows[1..2]).expect_err("no row remains");
+    assert!(error.to_string().ends_with("no row has a token with loss"), "{error}");
+    assert_eq!(error.hint(), Some("check the column of the labels, or the loss mask"));
+    let error = made(&rows[..1]).expect_err("no row remains");
+    assert!(error.to_string().contains("longer than `max_length` 20"), "{error}");
 }
 
 #[test]

@@ -2,11 +2,19 @@
 
 use serde_json::Value as Json;
 
-use super::super::{Original, YamlBuilder};
+use super::super::{Original, YamlBuilder, evaluation_rule};
 
 /// Defaults of transformers for keys that a file leaves out.
 const HF_TOP_K: usize = 50;
 const HF_MAX_LENGTH: usize = 20;
+/// Rules that rollouts and evaluations can set, with their defaults in transformers, which have no effect.
+const RULES: [(&str, u8); 5] = [
+    ("top_p", 1),
+    ("typical_p", 1),
+    ("repetition_penalty", 1),
+    ("no_repeat_ngram_size", 0),
+    ("encoder_no_repeat_ngram_size", 0),
+];
 
 /// Returns the maximum number of tokens per completion; `episode` is the limit of an episode, if there is one.
 pub(super) fn new_tokens(from: &Original, kwargs: &str, has_encoder: bool, episode: Option<usize>) -> Option<usize> {
@@ -68,8 +76,7 @@ pub(super) fn sampling(from: &Original, to: &mut YamlBuilder, algorithm: &str, k
     let top_k = from.count(&theirs("top_k")).unwrap_or(HF_TOP_K);
     to.set(&key("sampling.top_k"), if top_k == 0 { Json::Null } else { top_k.into() });
     to.set(&key("sampling.min_new_tokens"), least(from, kwargs, has_encoder).unwrap_or(0));
-    to.set_some(&key("sampling.top_p"), from.json(&theirs("top_p")));
-    for name in ["typical_p", "repetition_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size"] {
+    for (name, _) in RULES {
         to.set_some(&key(&format!("sampling.{name}")), from.json(&theirs(name)));
     }
     match from.json(&theirs("forced_bos_token_id")) {
@@ -118,8 +125,16 @@ pub(super) fn evaluation(from: &Original, to: &mut YamlBuilder, kwargs: &str, ha
     to.set_some(&key("min_new_tokens"), least(from, kwargs, has_encoder).or(Some(0)));
     let beams = from.count(&theirs("num_beams")).filter(|beams| *beams > 1);
     let samples = from.flag(&theirs("do_sample")) == Some(true);
-    for name in ["top_p", "typical_p", "repetition_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size"] {
-        to.set_some(&key(name), from.json(&theirs(name)));
+    for rule in RULES {
+        evaluation_rule(from, to, kwargs, rule);
+    }
+    for name in ["forced_bos_token_id", "forced_eos_token_id", "bad_words_ids"] {
+        let Some(of_rollouts) = to.sampling(name) else { continue };
+        if from.json(&theirs(name)).as_ref() != Some(of_rollouts) {
+            let message =
+                format!("in gradus, `{name}` of rollouts also applies to evaluations; in RL4LMs, it does not");
+            from.note(&theirs(name), message);
+        }
     }
     let temperature = from.number(&theirs("temperature"));
     to.set_some(&key("samples"), from.some(&theirs("num_return_sequences")).filter(|count| *count > 1));

@@ -6,6 +6,7 @@ mod scores;
 
 use serde_json::{Map, Value as Json, json};
 
+use super::trainer_arguments::{self as shared, HUGGING_FACE, Names};
 use super::{Original, YamlBuilder};
 use crate::error::Diagnostic;
 use generation::{evaluation, new_tokens, sampling};
@@ -29,6 +30,8 @@ const MASK_UPDATE: usize = 1000;
 const MASK_KEEPS: usize = 100;
 /// Prefix of texts to summarize in T5's pre-training.
 const T5_PREFIX: &str = "summarize:";
+/// Names of the arguments of transformers' `Trainer` in supervised files.
+const TRAINER: Names = Names { section: "alg.training_args.", ..HUGGING_FACE };
 /// Row limit that covers a whole split, for evaluations.
 const WHOLE_SPLIT: usize = 1_000_000;
 
@@ -201,14 +204,25 @@ fn batches(from: &Original, to: &mut YamlBuilder, algorithm: &str, new: usize) {
 fn mask(from: &Original, to: &mut YamlBuilder, policy: &str, has_encoder: bool) {
     let theirs = |name: &str| format!("{policy}.{name}");
     let kind = from.text(&theirs("mask_type")).unwrap_or_else(|| "learned_top_k".into());
-    let (top, keeps) = (from.number(&theirs("top_mask")), from.count(&theirs("min_tokens_to_keep")));
+    let top_mask = theirs("top_mask");
+    let (top, keeps) = (from.number(&top_mask), from.count(&theirs("min_tokens_to_keep")));
     match (kind.as_str(), top) {
+        (_, Some(-1.0)) => {
+            from.note(
+                &top_mask,
+                "`top_mask` is -1, the whole vocabulary: `method.nlpo.top_p` is 1, which masks no token",
+            );
+            to.set("method.nlpo.top_p", 1);
+        }
         ("learned_top_p", Some(top)) => {
+            if top <= 0.0 || top > 1.0 {
+                from.reject(&top_mask, format!("`{top_mask}` is {top}, but must be above 0 and at most 1, or -1"));
+            }
             to.set("method.nlpo.top_p", top);
             to.set("method.nlpo.min_tokens_to_keep", keeps.unwrap_or(MASK_KEEPS) + usize::from(has_encoder));
         }
-        (_, Some(top)) => {
-            to.set("method.nlpo.top_k", top as usize);
+        (_, Some(_)) => {
+            to.set_some("method.nlpo.top_k", from.some(&top_mask));
             to.set("method.nlpo.min_tokens_to_keep", 1); // there, only top-p uses it
             if kind == "topk" {
                 to.set("method.nlpo.mask_model", "policy");
@@ -325,23 +339,17 @@ fn supervised(from: &Original, to: &mut YamlBuilder) -> Result<(), Diagnostic> {
     }
     let theirs = |name: &str| format!("alg.training_args.{name}");
     to.set("train.learning_rate", from.json(&theirs("learning_rate")).unwrap_or_else(|| json!(5e-5)));
-    let rows = from.some(&theirs("per_device_train_batch_size")).unwrap_or(8);
-    let passes = from.some(&theirs("gradient_accumulation_steps")).unwrap_or(1);
+    let (rows, passes) = shared::batch(from, &TRAINER);
     to.set("train.batch_size", rows.saturating_mul(passes));
     // transformers' `Trainer` uses the dropout of the model's configuration.
     to.set("train.dropout", true);
-    to.set("train.epochs", from.json(&theirs("num_train_epochs")).unwrap_or_else(|| json!(3)));
+    shared::length(from, to, &TRAINER);
     to.set_some("train.weight_decay", from.json(&theirs("weight_decay")));
     to.set_some("train.max_grad_norm", from.json(&theirs("max_grad_norm")));
-    let warmup = |name: &str| from.number(&theirs(name)).filter(|steps| *steps > 0.0);
-    let (steps, share) = (warmup("warmup_steps"), warmup("warmup_ratio"));
-    to.set_some("train.warmup_steps", steps.or(share));
     to.set_some("train.seed", from.json(&theirs("seed")));
     to.set_some("train.adam_epsilon", from.json(&theirs("adam_epsilon")));
-    let betas = (from.number(&theirs("adam_beta1")), from.number(&theirs("adam_beta2")));
-    if betas != (None, None) {
-        to.set("train.adam_betas", json!([betas.0.unwrap_or(0.9), betas.1.unwrap_or(0.999)]));
-    }
+    shared::betas(from, to, &TRAINER);
+    shared::recompute(from, to, &TRAINER);
     let is_on = |name: &str| from.flag(&theirs(name)) == Some(true);
     let (bf16, fp16) = (is_on("bf16"), is_on("fp16"));
     if bf16 || fp16 {
@@ -350,24 +358,12 @@ fn supervised(from: &Original, to: &mut YamlBuilder) -> Result<(), Diagnostic> {
     if fp16 {
         from.note(&theirs("fp16"), "gradus computes products in bf16, with weights in f32");
     }
-    let schedule = from.text(&theirs("lr_scheduler_type")).unwrap_or_else(|| "linear".into());
-    let ours = match schedule.as_str() {
-        "constant_with_warmup" => {
-            if steps.or(share).is_none() {
-                from.note(&theirs("lr_scheduler_type"), "`constant_with_warmup` without steps of warm-up is constant");
-            }
-            "constant"
-        }
-        known @ ("linear" | "cosine" | "constant") => known,
-        other => {
-            from.note(
-                &theirs("lr_scheduler_type"),
-                format!("the schedule `{other}` has no equivalent: linear is used"),
-            );
-            "linear"
-        }
-    };
-    to.set("train.lr_schedule", ours);
+    shared::schedule(from, to, &TRAINER);
+    let schedule = theirs("lr_scheduler_type");
+    if from.text(&schedule).as_deref() == Some("constant_with_warmup") && to.0.pointer("/train/warmup_steps").is_none()
+    {
+        from.note(&schedule, "`constant_with_warmup` without steps of warm-up is constant");
+    }
     let logging = from.count(&theirs("logging_steps")).unwrap_or(500);
     from.note(
         &theirs("logging_steps"),

@@ -20,6 +20,30 @@ const SPICE: [&str; 4] = ["java", "-Xmx8G", "-jar", "spice-1.0.jar"];
 const PY_ROUGE: &[&str] =
     &["limit_length", "length_limit", "length_limit_type", "stemming", "alpha", "weight_factor", "max_n"];
 
+/// Returns the arguments without which RL4LMs cannot create a reward or metric.
+fn required_arguments(id: &str) -> &'static [&'static str] {
+    match id {
+        "increasing_numbers" => &["min_tokens"],
+        "learned_reward" => &["model_name", "label_ix"],
+        _ => &[],
+    }
+}
+
+/// Rejects a reward or metric without an argument that it requires. `place` is the path of its arguments.
+fn check_arguments(from: &Original, id: &str, place: &str) {
+    for key in required_arguments(id) {
+        let path = format!("{place}.{key}");
+        if from.node(&path).is_none() {
+            from.reject(&path, format!("`{path}` is missing, but `{id}` needs it"));
+        }
+    }
+}
+
+/// Returns the label of a classifier, which RL4LMs gives by its index. `place` is the path of the arguments.
+fn label(from: &Original, place: &str) -> Json {
+    from.count(&format!("{place}.label_ix")).map(|index| index.to_string()).into()
+}
+
 /// Returns the arguments of a reward that are converted, besides `shaping_fn`; `None` if all are passed on.
 fn arguments_of_reward(id: &str) -> Option<&'static [&'static str]> {
     let known: &[&str] = match id {
@@ -57,8 +81,8 @@ fn arguments_of_metric(id: &str) -> Option<&'static [&'static str]> {
     Some(known)
 }
 
-/// Converts a reward of RL4LMs; `None` if there is no counterpart.
-fn named_reward(from: &Original, id: &str, args: &Map<String, Json>) -> Option<Json> {
+/// Converts a reward of RL4LMs with the arguments at `place`; `None` if there is no counterpart.
+fn named_reward(from: &Original, id: &str, place: &str, args: &Map<String, Json>) -> Option<Json> {
     let given = |key: &str| args.get(key).cloned().unwrap_or_default();
     let metric = |name: &str, keys: Json| Some(json!({ "metric": { name: keys } }));
     let mut plain = args.clone();
@@ -86,7 +110,7 @@ fn named_reward(from: &Original, id: &str, args: &Map<String, Json>) -> Option<J
         }
         "learned_reward" => {
             let mut keys = json!({ "model": given("model_name"), "truncate": "left" });
-            keys["label"] = given("label_ix").to_string().into();
+            keys["label"] = label(from, place);
             if given("include_prompt_for_eval") == json!(false) {
                 keys["text"] = "{completion}".into();
             }
@@ -195,9 +219,10 @@ fn bleurt(args: &Map<String, Json>) -> Json {
     options
 }
 
-fn learned_reward(args: &Map<String, Json>) -> Json {
+/// Returns the options of the metric `learned_reward`. `place` is the path of its arguments.
+fn learned_reward(from: &Original, place: &str, args: &Map<String, Json>) -> Json {
     let given = |key: &str| args.get(key).cloned().unwrap_or_default();
-    let mut options = json!({ "model": given("model_name"), "label": given("label_ix").to_string() });
+    let mut options = json!({ "model": given("model_name"), "label": label(from, place) });
     if given("include_prompt_for_eval") == json!(false) {
         options["include_prompt"] = false.into();
     }
@@ -290,7 +315,8 @@ pub(super) fn reward(from: &Original, to: &mut YamlBuilder) -> Result<(), Diagno
         }
         None => from.see_all(place),
     }
-    let Some(main) = named_reward(from, &id, &args) else {
+    check_arguments(from, &id, place);
+    let Some(main) = named_reward(from, &id, place, &args) else {
         let message = format!("the reward `{id}` has no equivalent");
         return Err(Diagnostic {
             message,
@@ -298,7 +324,15 @@ pub(super) fn reward(from: &Original, to: &mut YamlBuilder) -> Result<(), Diagno
             hint: Some("write `reward` by hand (docs/config.md)".into()),
         });
     };
-    let shaping = args.get("shaping_fn").and_then(Json::as_str).map(|id| (id, named_reward(from, id, &Map::new())));
+    let shaping_place = format!("{place}.shaping_fn");
+    let shaping = args.get("shaping_fn").and_then(Json::as_str).map(|id| {
+        if let [key, ..] = required_arguments(id) {
+            let message =
+                format!("`{shaping_place}` is `{id}`, which needs `{key}`, but RL4LMs gives a shaping no arguments");
+            from.reject(&shaping_place, message);
+        }
+        (id, named_reward(from, id, &shaping_place, &Map::new()))
+    });
     let reward = match shaping {
         Some((_, Some(shaping))) => {
             json!({ "mix": [{ "weight": 1, "reward": main }, { "weight": 1, "reward": shaping }] })
@@ -320,6 +354,7 @@ pub(super) fn metrics(from: &Original, to: &mut YamlBuilder) {
         let args = metric["args"].as_object().cloned().unwrap_or_default();
         let id = metric["id"].as_str().unwrap_or_default();
         let place = format!("train_evaluation.metrics[{i}]");
+        check_arguments(from, id, &format!("{place}.args"));
         let ours = match id {
             "meteor" => json!({ "meteor": { "references": "repr" } }),
             "rouge" if args.get("use_single_ref") == Some(&json!(false)) => {
@@ -345,7 +380,7 @@ pub(super) fn metrics(from: &Original, to: &mut YamlBuilder) {
             }
             "bleurt" => json!({ "bleurt": bleurt(&args) }),
             "intent_accuracy" => json!({ "intent_accuracy": { "model": INTENTS } }),
-            "learned_reward" => learned_reward(&args),
+            "learned_reward" => learned_reward(from, &format!("{place}.args"), &args),
             "causal_perplexity" => {
                 let mut options = json!({ "of": "references" });
                 if args.get("use_text_from_meta_data") == Some(&json!(true)) {
