@@ -302,6 +302,59 @@ mod tests {
         }
     }
 
+    /// The expected texts are those of Jinja 3.1 in Python.
+    #[test]
+    fn methods_and_filters_are_those_of_python_and_jinja() {
+        for (source, expected) in [
+            ("{{ missing | length }}|{{ missing | count }}|{{ missing | first }}|{{ missing | last }}|", "0|0|||"),
+            ("{{ 'abc'.removeprefix('a') }}|{{ 'abc'.removesuffix('bc') }}|{{ 'abc'.removeprefix('x') }}", "bc|a|abc"),
+            ("{{ 'a-b-c'.rsplit('-', 1) }}|{{ 'a-b-c'.rsplit('-', maxsplit=1)[0] }}", "['a-b', 'c']|a-b"),
+            ("{{ ' a  b c '.rsplit() }}|{{ ' a  b c '.rsplit(none, 1) }}", "['a', 'b', 'c']|[' a  b', 'c']"),
+            ("{{ ' a  b '.rsplit(none, 0) }}|{{ '  '.rsplit(none, 0) }}|{{ ''.rsplit('-') }}", "[' a  b']|[]|['']"),
+            ("{{ 'a=b=c'.partition('=')[2] }}|{{ 'a=b=c'.rpartition('=')[0] }}", "b=c|a=b"),
+            ("{{ 'abc'.partition('=')[0] }}|{{ 'abc'.rpartition('=')[2] }}", "abc|abc"),
+            ("{% set a, b, c = 'k=v'.partition('=') %}{{ c }}", "v"),
+            ("{{ 'äbcb'.index('b') }}|{{ 'äbcb'.rindex('b') }}|{{ 'äbcb'.count('b', 2) }}", "1|3|1"),
+            ("{{ 'äbcb'.find('b', 2) }}|{{ 'äbcb'.find('b', 2, 3) }}|{{ 'äbcb'.rfind('b', 0, -1) }}", "3|-1|1"),
+            ("{{ 'äbcb'.find('ä', -9) }}|{{ 'abc'.find('', 9) }}|{{ 'abc'.find('', 3) }}", "0|-1|3"),
+            ("{{ '-42'.zfill(5) }}|{{ '7'.zfill(3) }}|{{ 'abc'.zfill(2) }}", "-0042|007|abc"),
+            ("{{ 'ab'.ljust(4, '.') }}|{{ 'ab'.rjust(4) }}|{{ 'ab'.center(5, '*') }}", "ab..|  ab|**ab*"),
+            ("{{ 'abc'.center(6, '*') }}|{{ 'abc'.center(2) }}", "*abc**|abc"),
+            ("{{ 'aBc'.swapcase() }}|{{ ['a', 'b'].index('b') }}|{{ [1, 2, 1].index(1, 1) }}", "AbC|1|2"),
+            ("{{ 'a-b-c' | replace('-', '+', 1) }}|{{ 'a-b-c' | replace('-', '+', count=1) }}", "a+b-c|a+b-c"),
+            (
+                "{{ 'a-b-c' | replace('-', '') }}|{{ 11 | replace(1, 2) }}|{{ missing | replace('a', 'b') }}|",
+                "abc|22||",
+            ),
+            ("{{ 'ab' | replace('', '-', 2) }}|{{ none | replace('o', '0') }}", "-a-b|N0ne"),
+            ("{{ 'x' | int }}|{{ 'x' | int(3) }}|{{ 'x' | int(default=4) }}|{{ [] | int }}", "0|3|4|0"),
+            ("{{ ' 12 ' | int }}|{{ '12.7' | int }}|{{ 'ff' | int(base=16) }}|{{ 'nan' | int }}", "12|12|255|0"),
+            ("{{ 'x' | float }}|{{ 'x' | float(1.5) }}|{{ ' 2.5 ' | float }}|{{ [] | float }}", "0.0|1.5|2.5|0.0"),
+            ("{{ 'Hi you, all' | wordcount }}|{{ missing | wordcount }}|{{ 'ab' | center(5) }}|", "3|0|  ab |"),
+            ("{{ 'ab' | center | length }}", "80"),
+            ("{{ 'a\nb' | indent('>>') }}|{{ 'a\n\nb\n' | indent(2) }}|", "a\n>>b|a\n\n  b\n|"),
+            ("{{ 'a\n\nb' | indent(2, blank=true) }}|{{ 'a\nb' | indent(1, true) }}", "a\n  \n  b| a\n b"),
+            ("{{ 'a' is callable }}|{{ raise_exception is callable }}", "False|True"),
+            ("{% set x = 0 %}{% generation %}{% set x = 1 %}{{ x }}{% endgeneration %}{{ x }}", "10"),
+            (
+                "{%- generation -%} c {%- endgeneration +%}\nd{% generation %}\n  a\n{% endgeneration %}\nb",
+                "c\nd  a\nb",
+            ),
+        ] {
+            assert_eq!(rendered(source), expected, "{source}");
+        }
+        for (source, expected) in [
+            ("{{ 'abc'.index('x') }}", "`index` did not find the text"),
+            ("{{ ['a'].index('b') }}", "`index` did not find the value in the list"),
+            ("{{ 'a'.partition('') }}", "the separator is empty"),
+            ("{{ 'a'.ljust(3, '--') }}", "`ljust` fills with one character, but got 2"),
+            ("{{ 'a'.center(9999999999) }}", "a width of 9999999999, but at most 1000 are padded to"),
+        ] {
+            let found = rendered(source);
+            assert!(found.contains(expected), "{expected} in {found}");
+        }
+    }
+
     #[test]
     fn what_a_template_may_take_is_bounded() {
         for (source, expected) in [

@@ -38,10 +38,9 @@ enum Variant {
     },
 }
 
-/// The keys of `rope_parameters` or `rope_scaling`.
+/// The keys of `rope_parameters`.
 #[derive(Debug, Clone, Default, Deserialize)]
 struct Keys {
-    #[serde(alias = "type")]
     rope_type: Option<String>,
     rope_theta: Option<f64>,
     factor: Option<f64>,
@@ -60,56 +59,16 @@ struct Keys {
 }
 
 impl Rope {
-    /// Returns the rotary parameters of a model's layers: one set, or two if layers with a window have their own (Gemma 3). The second is for
-    /// these layers.
-    ///
-    /// # Errors
-    /// As [`from_config`](Self::from_config).
-    pub(crate) fn all_of(
-        has_own_in_windows: bool,
-        config: &Map<String, Value>,
-        head_dim: usize,
-        max_positions: usize,
-    ) -> Result<Vec<Self>, String> {
-        if !has_own_in_windows {
-            return Ok(vec![Self::from_config(config, head_dim, max_positions)?]);
-        }
-        let kinds = [("full_attention", "rope_theta", true), ("sliding_attention", "rope_local_base_freq", false)];
-        let one = |(kind, base, is_scaled): (&str, &str, bool)| {
-            let object = |value: Option<&Value>| value.and_then(Value::as_object).cloned().unwrap_or_default();
-            let mut keys = object(config.get("rope_parameters").and_then(|kinds| kinds.get(kind)));
-            if is_scaled {
-                keys.extend(object(config.get("rope_scaling")));
-            }
-            keys.entry("rope_theta").or_insert_with(|| config.get(base).cloned().unwrap_or(Value::Null));
-            let alone = json!({ "rope_parameters": keys });
-            Self::from_config(alone.as_object().expect("an object"), head_dim, max_positions)
-        };
-        kinds.into_iter().map(one).collect()
-    }
-
-    /// Reads `config.json`: `rope_parameters`, or the older `rope_theta` and `rope_scaling`.
+    /// Reads the rotary keys of a kind of layers, which are complete: those of [`complete`].
     ///
     /// # Errors
     /// Describes an unknown variant or a missing key.
-    pub(crate) fn from_config(
-        config: &Map<String, Value>,
-        head_dim: usize,
-        max_positions: usize,
-    ) -> Result<Self, String> {
-        let read = |key: &str| match config.get(key) {
-            None | Some(Value::Null) => Ok(None),
-            Some(value) => {
-                serde_json::from_value::<Keys>(value.clone()).map(Some).map_err(|error| format!("`{key}`: {error}"))
-            }
-        };
-        let keys = match read("rope_parameters")? {
-            Some(keys) => keys,
-            None => read("rope_scaling")?.unwrap_or_default(),
-        };
-        let base = keys.rope_theta.or_else(|| config.get("rope_theta").and_then(Value::as_f64)).unwrap_or(10_000.0);
-        let number = |key: &str| config.get(key).and_then(Value::as_f64);
-        let partial = keys.partial_rotary_factor.or_else(|| number("partial_rotary_factor")).unwrap_or(1.0);
+    pub(crate) fn new(keys: &Map<String, Value>, head_dim: usize, max_positions: usize) -> Result<Self, String> {
+        let keys: Keys = serde_json::from_value(Value::Object(keys.clone()))
+            .map_err(|error| format!("`rope_parameters`: {error}"))?;
+        let base = keys.rope_theta.unwrap_or(10_000.0);
+        let original = keys.original_max_position_embeddings.unwrap_or(max_positions as f64);
+        let partial = keys.partial_rotary_factor.unwrap_or(1.0);
         let dim = (head_dim as f64 * partial) as usize;
         if partial != 1.0 && (dim < 2 || !dim.is_multiple_of(2)) {
             return Err(format!(
@@ -118,12 +77,7 @@ impl Rope {
             ));
         }
         let needed = |value: Option<f64>, key: &str| value.ok_or(format!("`rope_parameters` has no `{key}`"));
-        let kind = match keys.rope_type.as_deref().unwrap_or("default") {
-            // Name in the first Phi-3 models.
-            "su" => "longrope",
-            "yarn" if keys.short_factor.is_some() => "longrope",
-            kind => kind,
-        };
+        let kind = keys.rope_type.as_deref().unwrap_or("default");
         let plain = frequencies(base, dim);
         let mut rope = Self {
             base,
@@ -145,22 +99,17 @@ impl Rope {
                 plain
             }
             "llama3" => {
-                let original = needed(keys.original_max_position_embeddings, "original_max_position_embeddings")?;
                 let factor = needed(keys.factor, "factor")?;
                 let low = needed(keys.low_freq_factor, "low_freq_factor")?;
                 let high = needed(keys.high_freq_factor, "high_freq_factor")?;
                 plain.into_iter().map(|f| llama3(f, factor, low, high, original)).collect()
             }
             "yarn" => {
-                let original = keys.original_max_position_embeddings.unwrap_or(max_positions as f64);
                 let factor = keys.factor.unwrap_or(max_positions as f64 / original);
                 rope.factor = yarn_attention(&keys, factor) as f32;
                 yarn(plain, &keys, base, factor, original)
             }
             "longrope" => {
-                let original =
-                    keys.original_max_position_embeddings.or_else(|| number("original_max_position_embeddings"));
-                let original = needed(original, "original_max_position_embeddings")?;
                 let factor = keys.factor.unwrap_or(max_positions as f64 / original);
                 let grown = if factor > 1.0 { (1.0 + factor.ln() / original.ln()).sqrt() } else { 1.0 };
                 rope.factor = keys.attention_factor.unwrap_or(grown) as f32;
@@ -262,6 +211,55 @@ impl Rope {
     }
 }
 
+/// Completes the rotary keys of a kind of layers by what is outside of them in `config`, and gives them the names of `transformers` 5.
+///
+/// `theta` is the base if they have none. With `rotates_part`, a part of each head can be rotated by angles that are not scaled.
+pub(crate) fn complete(
+    mut keys: Map<String, Value>,
+    theta: Value,
+    config: &Map<String, Value>,
+    rotates_part: bool,
+) -> Map<String, Value> {
+    // Some files have both names. The new one counts.
+    if let Some(name) = keys.remove("type") {
+        fill(&mut keys, "rope_type", name);
+    }
+    fill(&mut keys, "rope_type", json!("default"));
+    fill(&mut keys, "rope_theta", theta);
+    let is_longrope = match keys["rope_type"].as_str() {
+        // Name in the first Phi-3 models.
+        Some("su") => true,
+        Some("yarn") => keys.get("short_factor").is_some_and(|factors| !factors.is_null()),
+        _ => false,
+    };
+    if is_longrope {
+        keys.insert("rope_type".into(), json!("longrope"));
+    }
+    if keys["rope_type"] == "default" && !rotates_part {
+        keys.remove(PARTIAL);
+    } else if let Some(part) = config.get(PARTIAL).filter(|part| !part.is_null()) {
+        fill(&mut keys, PARTIAL, part.clone());
+    }
+    keys
+}
+
+/// Share of each head that is rotated.
+pub(crate) const PARTIAL: &str = "partial_rotary_factor";
+/// Length of the longest sequence before the angles were scaled.
+pub(crate) const ORIGINAL: &str = "original_max_position_embeddings";
+
+/// Sets `key` if it is missing or null.
+fn fill(keys: &mut Map<String, Value>, key: &str, value: Value) {
+    if keys.get(key).is_none_or(Value::is_null) {
+        keys.insert(key.into(), value);
+    }
+}
+
+/// Whether these keys, which are complete, scale angles from the length under [`ORIGINAL`].
+pub(crate) fn has_original(keys: &Map<String, Value>) -> bool {
+    ["llama3", "yarn", "longrope"].iter().any(|kind| keys["rope_type"] == *kind)
+}
+
 /// Computes the length of the longest sequence that a model is designed for. By the convention of `transformers`, `max_position_embeddings`
 /// is the length before scaling for linear, dynamic and yarn scaling, and the length after it for llama3 and longrope. If a configuration
 /// counts the scaling twice, the result exceeds the model's training length. It is never too short.
@@ -335,11 +333,9 @@ mod tests {
 
     #[test]
     fn scaling_stretches_the_positions_as_transformers_documents_it() {
-        let positions = |scaling: serde_json::Value| {
-            let config = json!({ "rope_scaling": scaling });
-            Rope::from_config(config.as_object().expect("an object"), 8, 512).expect("angles").made_for()
-        };
-        assert_eq!(positions(json!(null)), 512);
+        let positions =
+            |keys: Value| Rope::new(keys.as_object().expect("an object"), 8, 512).expect("angles").made_for();
+        assert_eq!(positions(json!({})), 512);
         assert_eq!(positions(json!({ "rope_type": "linear", "factor": 4.0 })), 2048);
         assert_eq!(positions(json!({ "rope_type": "dynamic", "factor": 2.0 })), 1024);
         let yarn = json!({ "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512 });

@@ -11,10 +11,13 @@ use serde_json::{Map, Value, json};
 use super::adapter::{self, Adaptable};
 use super::causal::CausalLm;
 use super::classifier::{Classifier, Head};
+use super::decoder::family::DecoderFamily;
 use super::directory::{ModelDir, SavedWeights, write_head};
+use super::family::Family;
 use super::parameters::{SharedTensor, shared_tensors, write_safetensors};
 use super::quantized;
 use super::reward_model::RewardModel;
+use super::rope::{ORIGINAL, PARTIAL};
 use super::trunk::Trunk;
 use crate::error::{Error, Result};
 
@@ -45,7 +48,7 @@ pub fn save_causal(model: &CausalLm, source: &ModelDir, to: &Path) -> Result<()>
             config.remove(key);
         }
     }
-    write_json(&to.join("config.json"), finish_config(config, source.saved_weights))?;
+    write_json(&to.join("config.json"), finish_config(config, source)?)?;
     let generation = source.generation_config.clone().unwrap_or_else(|| derived_generation_config(&source.config));
     write_json(&to.join("generation_config.json"), generation)?;
     let mut tensors = tensors_on_disk(model, &model.trunk, source)?;
@@ -74,7 +77,7 @@ pub fn save_reward_model(model: &RewardModel, source: &ModelDir, to: &Path, pad_
     config.insert("label2id".into(), json!({ "LABEL_0": 0 }));
     config.insert("pad_token_id".into(), json!(pad_id));
     describe_quantization(&mut config, &model.trunk, "score");
-    write_json(&to.join("config.json"), finish_config(config, source.saved_weights))?;
+    write_json(&to.join("config.json"), finish_config(config, source)?)?;
     save_weights(tensors_on_disk(model, &model.trunk, source)?, source.saved_weights, to, SHARD_BYTES)?;
     source.copy_tokenizer(to)
 }
@@ -151,80 +154,44 @@ fn name_dtype(config: &mut Map<String, Value>, weights: SavedWeights) {
 }
 
 /// Sets the keys that every saved configuration has.
-fn finish_config(mut config: Map<String, Value>, weights: SavedWeights) -> Map<String, Value> {
-    name_dtype(&mut config, weights);
+fn finish_config(mut config: Map<String, Value>, source: &ModelDir) -> Result<Map<String, Value>> {
+    name_dtype(&mut config, source.saved_weights);
     config.insert("use_cache".into(), json!(true));
-    agree_on_rope(&mut config);
-    config
+    if let Family::Decoder(family) = source.family()? {
+        agree_on_rope(family, &mut config);
+    }
+    Ok(config)
 }
 
-/// Writes rotary parameters under the new key and the old ones, with equal values, for readers of either.
-fn agree_on_rope(config: &mut Map<String, Value>) {
-    let new = config.get("rope_parameters").and_then(Value::as_object).cloned();
-    let old = config.get("rope_scaling").and_then(Value::as_object).cloned();
-    if config.get("model_type").is_some_and(|name| name == "gemma3_text") {
-        return agree_on_two_ropes(config, new, old);
+/// Writes rotary parameters under the new key and the old ones, with equal values, for readers of either. If layers with a window have their
+/// own angles, `rope_scaling` is about the other layers.
+fn agree_on_rope(family: &DecoderFamily, config: &mut Map<String, Value>) {
+    let all = family.rotary_keys(config);
+    let full = &all[0];
+    let mut scaling = full.clone();
+    scaling.remove("rope_theta");
+    if family.rotates_part() {
+        // Older readers of Phi-3 accept only `type` and the factors in `rope_scaling`, and expect these keys outside.
+        for key in [PARTIAL, ORIGINAL] {
+            if let Some(value) = scaling.remove(key) {
+                config.insert(key.into(), value);
+            }
+        }
+        if let Some(kind) = scaling.remove("rope_type") {
+            scaling.insert("type".into(), kind);
+        }
     }
-    if new.is_none() && old.is_none() && !config.contains_key("rope_theta") {
-        return;
-    }
-    let mut parameters = new.or_else(|| old.clone()).unwrap_or_default();
-    let theta = parameters.get("rope_theta").or_else(|| config.get("rope_theta")).cloned().unwrap_or(json!(10_000.0));
-    if let Some(kind) = parameters.remove("type") {
-        parameters.entry("rope_type").or_insert(kind);
-    }
-    parameters.insert("rope_theta".into(), theta.clone());
-    parameters.entry("rope_type").or_insert(json!("default"));
-    let scaling = if parameters["rope_type"] == "default" {
-        Value::Null
-    } else {
-        let mut scaling = parameters.clone();
-        scaling.remove("rope_theta");
-        Value::Object(scaling)
+    let is_plain = full["rope_type"] == "default";
+    config.insert("rope_scaling".into(), if is_plain { Value::Null } else { Value::Object(scaling) });
+    config.insert("rope_theta".into(), full["rope_theta"].clone());
+    let new = match all.as_slice() {
+        [full, windows] => {
+            config.insert("rope_local_base_freq".into(), windows["rope_theta"].clone());
+            json!({ "full_attention": full, "sliding_attention": windows })
+        }
+        _ => json!(full),
     };
-    // Older readers of Phi-3 also use these keys.
-    for key in ["partial_rotary_factor", "original_max_position_embeddings"] {
-        if let (Some(value), true) = (parameters.get(key), config.get("model_type").is_some_and(|name| name == "phi3"))
-        {
-            config.insert(key.into(), value.clone());
-        }
-    }
-    config.insert("rope_theta".into(), theta);
-    config.insert("rope_scaling".into(), scaling);
-    config.insert("rope_parameters".into(), Value::Object(parameters));
-}
-
-/// Like [`agree_on_rope`], for Gemma 3: the angles of layers with full attention are scaled, those of layers with a window never.
-fn agree_on_two_ropes(
-    config: &mut Map<String, Value>,
-    new: Option<Map<String, Value>>,
-    old: Option<Map<String, Value>>,
-) {
-    let scaled = new.is_none().then_some(old).flatten();
-    let mut new = new.unwrap_or_default();
-    for (kind, key, base) in
-        [("full_attention", "rope_theta", 1_000_000.0), ("sliding_attention", "rope_local_base_freq", 10_000.0)]
-    {
-        let keys = new.entry(kind).or_insert_with(|| json!({}));
-        let mut keys = keys.as_object().cloned().unwrap_or_default();
-        if kind == "full_attention" {
-            keys.extend(scaled.clone().unwrap_or_default());
-        }
-        if let Some(name) = keys.remove("type") {
-            keys.entry("rope_type").or_insert(name);
-        }
-        keys.entry("rope_type").or_insert(json!("default"));
-        let theta = keys.entry("rope_theta").or_insert_with(|| config.get(key).cloned().unwrap_or(json!(base))).clone();
-        config.insert(key.into(), theta);
-        if kind == "full_attention" {
-            let mut scaling = keys.clone();
-            scaling.remove("rope_theta");
-            let is_plain = scaling["rope_type"] == "default";
-            config.insert("rope_scaling".into(), if is_plain { Value::Null } else { Value::Object(scaling) });
-        }
-        new.insert(kind.into(), Value::Object(keys));
-    }
-    config.insert("rope_parameters".into(), Value::Object(new));
+    config.insert("rope_parameters".into(), new);
 }
 
 /// Creates the generation configuration of a model without one.
@@ -295,6 +262,50 @@ fn save_weights(tensors: Vec<SharedTensor>, weights: SavedWeights, to: &Path, li
 mod tests {
     use super::*;
     use burn::tensor::{Device, Tensor};
+
+    /// Returns the saved configuration of a model, which must have the angles of its source.
+    fn saved_rope(model_type: &str, config: &Value) -> Map<String, Value> {
+        let Some(Family::Decoder(family)) = Family::named(model_type) else { panic!("{model_type} is a decoder") };
+        let mut config = config.as_object().cloned().expect("an object");
+        let before = family.rotary_keys(&config);
+        agree_on_rope(family, &mut config);
+        assert_eq!(family.rotary_keys(&config), before, "{model_type}");
+        config
+    }
+
+    #[test]
+    fn a_saved_model_has_the_angles_of_its_source() {
+        // The base is the default of the class.
+        let config = saved_rope("smollm3", &json!({ "rope_scaling": { "type": "linear", "factor": 2.0 } }));
+        assert_eq!(config["rope_theta"], 2_000_000.0);
+        assert_eq!(config["rope_scaling"], json!({ "rope_type": "linear", "factor": 2.0 }));
+        let complete = json!({ "rope_type": "linear", "factor": 2.0, "rope_theta": 2_000_000.0 });
+        assert_eq!(config["rope_parameters"], complete);
+
+        // Both forms of two sets of angles.
+        let scaling = json!({ "rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 16 });
+        let mut full = scaling.clone();
+        full["rope_theta"] = json!(700.0);
+        let windows = json!({ "rope_type": "default", "rope_theta": 500_000.0 });
+        let kinds = json!({ "full_attention": full, "sliding_attention": windows });
+        for source in [json!({ "rope_theta": 700.0, "rope_scaling": scaling }), json!({ "rope_parameters": kinds })] {
+            let config = saved_rope("olmo3", &source);
+            assert_eq!(config["rope_parameters"], kinds, "{source}");
+            assert_eq!((&config["rope_theta"], &config["rope_scaling"]), (&json!(700.0), &scaling), "{source}");
+        }
+        let config = saved_rope("gemma3_text", &json!({}));
+        assert_eq!((&config["rope_theta"], &config["rope_local_base_freq"]), (&json!(1e6), &json!(1e4)));
+        assert_eq!(config["rope_scaling"], Value::Null);
+
+        // Older readers of Phi-3 accept these three keys only.
+        let factors = json!({ "type": "longrope", "short_factor": [1.0, 1.5], "long_factor": [1.0, 3.0] });
+        let config = json!({ "original_max_position_embeddings": 16, "rope_scaling": factors });
+        let config = saved_rope("phi3", &config);
+        assert_eq!(config["rope_scaling"], factors);
+        assert_eq!(config["original_max_position_embeddings"], 16);
+        assert_eq!(config["rope_parameters"]["rope_type"], "longrope");
+        assert_eq!(config["rope_parameters"]["original_max_position_embeddings"], 16);
+    }
 
     #[test]
     fn weights_over_the_limit_are_sharded_with_an_index() {

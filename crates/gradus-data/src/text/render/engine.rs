@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::super::{python, strftime::strftime};
+use super::builtins;
 use crate::border;
 use crate::error::excerpt;
 
@@ -28,7 +29,7 @@ const OUTPUT_BYTES: usize = 4 << 20;
 const OUTPUT_A_BYTE: usize = 16;
 
 /// Maximum width that a template may pad or indent to.
-const WIDEST: usize = 1000;
+pub(super) const WIDEST: usize = 1000;
 
 /// Source of a template: its parts by name, and the special tokens that it may print.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -168,13 +169,16 @@ pub(in crate::text) fn marks_generation(source: &str) -> bool {
 }
 
 /// Replaces generation blocks by filter blocks, which follow the same rules for white space, and normalizes line ends as Jinja
-/// does.
+/// does. The blocks inside keep the variables that are set there.
 fn as_filter_blocks(source: &str) -> String {
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
     GENERATION
         .replace_all(&source, |found: &regex::Captures| {
-            let tag = if found.name("end").is_some() { "endfilter" } else { "filter assistant_said" };
-            format!("{{%{} {tag} {}%}}", &found["left"], &found["right"])
+            let (left, right) = (&found["left"], &found["right"]);
+            match found.name("end") {
+                None => format!("{{%{left} filter assistant_said %}}{{% with {right}%}}"),
+                Some(_) => format!("{{%{left} endwith %}}{{% endfilter {right}%}}"),
+            }
         })
         .into_owned()
 }
@@ -195,7 +199,7 @@ fn environment() -> Environment<'static> {
         if method == "format" {
             check_widths(value)?;
         }
-        minijinja_contrib::pycompat::unknown_method_callback(state, value, method, arguments)
+        builtins::call_method(state, value, method, arguments)
     });
     environment.add_filter("any_format", minijinja::filters::format);
     environment.add_filter("format", |state: &mut State, format: &Template, values: Rest<ValueOrKwargs>| {
@@ -203,17 +207,7 @@ fn environment() -> Environment<'static> {
         let arguments: Vec<Template> = [format.clone()].into_iter().chain(values.into_values()).collect();
         state.apply_filter("any_format", &arguments)
     });
-    environment.add_filter("any_indent", minijinja::filters::indent);
-    environment.add_filter("indent", |state: &mut State, text: &Template, values: Rest<ValueOrKwargs>| {
-        let values = values.into_values();
-        let named = values.iter().find_map(|value| value.is_kwargs().then(|| value.get_attr("width").ok()).flatten());
-        let width = values.first().filter(|value| !value.is_kwargs()).cloned().or(named);
-        if let Some(width) = width.and_then(|width| width.as_usize()).filter(|width| *width > WIDEST) {
-            return Err(too_wide(width));
-        }
-        let arguments: Vec<Template> = [text.clone()].into_iter().chain(values).collect();
-        state.apply_filter("any_indent", &arguments)
-    });
+    builtins::add_to(&mut environment);
     environment.set_formatter(python_format);
     environment.add_function("raise_exception", |message: String| -> Result<String, minijinja::Error> {
         Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
@@ -225,7 +219,7 @@ fn environment() -> Environment<'static> {
     environment
 }
 
-fn too_wide(width: usize) -> minijinja::Error {
+pub(super) fn too_wide(width: usize) -> minijinja::Error {
     let message = format!("a width of {width}, but at most {WIDEST} are padded to");
     minijinja::Error::new(ErrorKind::InvalidOperation, message)
 }
@@ -259,14 +253,26 @@ fn describe(error: &minijinja::Error) -> String {
 
 /// Prints values like Python: `True`, `None`, `1.0`, `['a', 1]`.
 fn python_format(out: &mut Output, state: &mut State, value: &Template) -> Result<(), minijinja::Error> {
-    let repr = match value.kind() {
+    match repr(value)? {
+        Some(repr) => out.write_str(&repr).map_err(minijinja::Error::from),
+        None => minijinja::escape_formatter(out, state, value),
+    }
+}
+
+/// Returns the text that Python prints for a value which the engine prints otherwise.
+fn repr(value: &Template) -> Result<Option<String>, minijinja::Error> {
+    Ok(Some(match value.kind() {
         ValueKind::Bool | ValueKind::None | ValueKind::Number | ValueKind::Seq | ValueKind::Map => {
             python::repr(&as_json(value)?)
         }
         ValueKind::Iterable => python::repr(&as_json(&value.try_iter()?.collect())?),
-        _ => return minijinja::escape_formatter(out, state, value),
-    };
-    out.write_str(&repr).map_err(minijinja::Error::from)
+        _ => return Ok(None),
+    }))
+}
+
+/// Returns the text that Python prints for a value.
+pub(super) fn printed(value: &Template) -> Result<String, minijinja::Error> {
+    Ok(repr(value)?.unwrap_or_else(|| value.to_string()))
 }
 
 fn as_json(value: &Template) -> Result<Value, minijinja::Error> {

@@ -8,6 +8,7 @@
 //! A program that registers nothing renders in its own process. Its only protection is then the limits of `engine`, so it must
 //! not open untrusted models.
 
+mod builtins;
 mod child;
 pub(super) mod engine;
 mod pool;

@@ -78,7 +78,7 @@ pub(crate) const CONFIG_FILE: &str = "adapter_config.json";
 pub(crate) const HEAD: &str = "lm_head";
 
 /// Keys that do not affect results, or only affected the initialization.
-const WITHOUT_EFFECT: [&str; 12] = [
+const WITHOUT_EFFECT: [&str; 13] = [
     "peft_type",
     "peft_version",
     "inference_mode",
@@ -88,6 +88,7 @@ const WITHOUT_EFFECT: [&str; 12] = [
     "qalora_group_size",
     "fan_in_fan_out",
     "init_lora_weights",
+    "eva_config",
     "task_type",
     "bias",
     "modules_to_save",
@@ -183,12 +184,17 @@ impl PeftConfig {
         };
         match keys.take("init_lora_weights") {
             None | Some(Value::Bool(_)) => {}
-            Some(Value::String(kind)) if matches!(kind.as_str(), "gaussian" | "orthogonal") => {}
+            Some(Value::String(kind)) if matches!(kind.as_str(), "gaussian" | "orthogonal" | "eva") => {}
             Some(other) => return Err(format!("`init_lora_weights` is {other}: it changes the base's weights too")),
         }
         let targets = keys.take("target_modules").unwrap_or_default();
         let target_modules = Targets::read(&targets)
             .ok_or_else(|| format!("`target_modules` is {targets}, expected names or a pattern"))?;
+        if let Targets::Names(names) = &target_modules
+            && let Some(name) = names.iter().find(|name| is_embedding(name))
+        {
+            return Err(format!("`target_modules` has `{name}`: adapters of embeddings are not supported"));
+        }
         let exclude_modules = keys.take("exclude_modules").as_ref().and_then(Targets::read);
         let layers = match keys.take("layers_to_transform") {
             None => None,
@@ -284,6 +290,22 @@ impl PeftConfig {
     }
 }
 
+/// Whether a layer with this name looks up the vectors of ids.
+fn is_embedding(name: &str) -> bool {
+    const EMBEDDINGS: [&str; 9] = [
+        "embed_tokens",
+        "embed_positions",
+        "wte",
+        "wpe",
+        "shared",
+        "word_embeddings",
+        "position_embeddings",
+        "token_type_embeddings",
+        "tok_embeddings",
+    ];
+    name.rsplit('.').next().is_some_and(|last| EMBEDDINGS.contains(&last))
+}
+
 /// Keys that have not been read yet.
 struct Keys {
     rest: Map<String, Value>,
@@ -376,10 +398,23 @@ mod tests {
                 json!({"init_lora_weights": "pissa"}),
                 "`init_lora_weights` is \"pissa\": it changes the base's weights too",
             ),
+            (
+                json!({"target_modules": ["q_proj", "model.embed_tokens"]}),
+                "`target_modules` has `model.embed_tokens`: adapters of embeddings are not supported",
+            ),
             (json!({"peft_type": "IA3"}), "`peft_type` is Some(\"IA3\"), only \"LORA\" is known"),
             (json!({"r": 0}), "the rank `r` is 0, but must be at least 1 and at most 65536"),
         ] {
             assert_eq!(read(extra).expect_err("refused"), message);
+        }
+    }
+
+    #[test]
+    fn an_initialization_that_leaves_the_base_alone_is_fine() {
+        for extra in
+            [json!({"init_lora_weights": "eva", "eva_config": {"rho": 2.0}}), json!({"init_lora_weights": "gaussian"})]
+        {
+            read(extra.clone()).unwrap_or_else(|message| panic!("{extra}: {message}"));
         }
     }
 

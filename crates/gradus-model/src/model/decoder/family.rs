@@ -6,13 +6,13 @@
 use std::sync::{PoisonError, RwLock};
 
 use gradus_kernels::Gelu;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::config::DecoderConfig;
 use super::structure::{DecoderStructure, Norms, QkNorm};
 use super::windows::{Rotation, Rule, Windows};
 use crate::model::activation::Gate;
-use crate::model::rope::Rope;
+use crate::model::rope::{self, ORIGINAL, PARTIAL, Rope, has_original};
 
 /// A family of decoders whose blocks are those of Llama, up to the differences that a [`DecoderStructure`] describes.
 ///
@@ -26,7 +26,8 @@ pub struct DecoderFamily {
     /// Class of language models in `architectures`, such as `LlamaForCausalLM`.
     pub language_class: &'static str,
     /// Values for keys that are missing in `config.json`, where they differ from Llama's: a JSON object. A family whose defaults have
-    /// `hidden_activation` reads its activation from this key, the others read `hidden_act`.
+    /// `hidden_activation` reads its activation from this key, the others read `hidden_act`. Only a family whose defaults have
+    /// `partial_rotary_factor` uses this key for angles that are not scaled.
     pub defaults: &'static str,
     /// Layers with windows.
     pub windows: Windows,
@@ -78,6 +79,41 @@ impl DecoderFamily {
         all
     }
 
+    /// Whether a part of each head can be rotated by angles that are not scaled (Phi-3).
+    pub(crate) fn rotates_part(&self) -> bool {
+        self.with_defaults(&Map::new()).contains_key(PARTIAL)
+    }
+
+    /// Returns the rotary keys of the layers, complete and under the names of `transformers` 5: one object, or two if layers with a window have
+    /// their own angles. The second is for these layers.
+    ///
+    /// What reads `config.json` and what writes it share this function, so that a saved model has the angles of its source.
+    pub(crate) fn rotary_keys(&self, config: &Map<String, Value>) -> Vec<Map<String, Value>> {
+        let config = self.with_defaults(config);
+        let object = |value: Option<&Value>| value.and_then(Value::as_object).cloned().unwrap_or_default();
+        let complete = |keys: Map<String, Value>, base: &str| {
+            let theta = config.get(base).filter(|theta| !theta.is_null()).cloned().unwrap_or(json!(10_000.0));
+            rope::complete(keys, theta, &config, self.rotates_part())
+        };
+        let (new, mut old) = (config.get("rope_parameters"), object(config.get("rope_scaling")));
+        if self.rotation != Rotation::OwnInWindows {
+            let mut keys = complete(if old.is_empty() { object(new) } else { old }, "rope_theta");
+            let original = config.get(ORIGINAL).filter(|original| !original.is_null());
+            if let (Some(original), true) = (original, has_original(&keys)) {
+                keys.insert(ORIGINAL.into(), original.clone());
+            }
+            return vec![keys];
+        }
+        let of = |kind: &str| object(new.and_then(|kinds| kinds.get(kind)));
+        let mut full = of("full_attention");
+        // The older key is about layers with full attention only.
+        if let Some(name) = old.remove("type") {
+            old.entry("rope_type").or_insert(name);
+        }
+        full.extend(old);
+        vec![complete(full, "rope_theta"), complete(of("sliding_attention"), "rope_local_base_freq")]
+    }
+
     /// Reads `config.json` of a model of this family.
     ///
     /// # Errors
@@ -89,8 +125,8 @@ impl DecoderFamily {
         if config.use_bidirectional_attention == Some(true) {
             return Err("`use_bidirectional_attention` is set: an encoder, which predicts no tokens".into());
         }
-        let has_own_in_windows = self.rotation == Rotation::OwnInWindows;
-        let ropes = Rope::all_of(has_own_in_windows, &all, config.head_dim(), config.max_position_embeddings)?;
+        let rope = |keys: Map<String, Value>| Rope::new(&keys, config.head_dim(), config.max_position_embeddings);
+        let ropes = self.rotary_keys(&all).into_iter().map(rope).collect::<Result<Vec<_>, _>>()?;
         let mut structure = DecoderStructure {
             norms: Norms::Before,
             norm_offset: 0.0,
@@ -176,7 +212,8 @@ pub(crate) static BUILT_IN: [DecoderFamily; 13] = [
         ..DecoderFamily::new("smollm3", "SmolLM3", "SmolLM3ForCausalLM")
     },
     DecoderFamily {
-        defaults: r#"{"max_position_embeddings": 4096, "original_max_position_embeddings": 4096, "rms_norm_eps": 1e-5}"#,
+        defaults: r#"{"max_position_embeddings": 4096, "original_max_position_embeddings": 4096, "rms_norm_eps": 1e-5,
+            "partial_rotary_factor": 1.0}"#,
         windows: Windows::Everywhere,
         fused: true,
         structure: |_, _, structure| {
@@ -270,4 +307,92 @@ pub(crate) fn add(family: DecoderFamily) -> bool {
         added.push(Box::leak(Box::new(family)));
     }
     is_free
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rotary_keys(model_type: &str, config: &Value) -> Value {
+        let family = all().into_iter().find(|family| family.model_type == model_type).expect("it is known");
+        json!(family.rotary_keys(config.as_object().expect("an object")))
+    }
+
+    #[test]
+    fn rotary_keys_are_those_of_transformers() {
+        for (model_type, config, expected) in [
+            // The default of the class.
+            ("smollm3", json!({}), json!([{ "rope_type": "default", "rope_theta": 2_000_000.0 }])),
+            // Both names of the type.
+            (
+                "llama",
+                json!({ "rope_scaling": { "type": "linear", "rope_type": "linear", "factor": 2.0 } }),
+                json!([{ "rope_type": "linear", "factor": 2.0, "rope_theta": 10_000.0 }]),
+            ),
+            // `rope_scaling` replaces `rope_parameters`, unless it is empty.
+            (
+                "llama",
+                json!({
+                    "rope_theta": 700.0, "rope_parameters": { "rope_type": "default", "rope_theta": 900.0 },
+                    "rope_scaling": { "type": "linear", "factor": 2.0 }
+                }),
+                json!([{ "rope_type": "linear", "factor": 2.0, "rope_theta": 700.0 }]),
+            ),
+            (
+                "llama",
+                json!({ "rope_parameters": { "rope_type": "default", "rope_theta": 900.0 }, "rope_scaling": {} }),
+                json!([{ "rope_type": "default", "rope_theta": 900.0 }]),
+            ),
+            // The original length outside of the object counts.
+            (
+                "qwen2",
+                json!({
+                    "original_max_position_embeddings": 16,
+                    "rope_scaling": { "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32 }
+                }),
+                json!([{
+                    "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "rope_theta": 10_000.0
+                }]),
+            ),
+            // Only Phi-3 rotates a part by angles that are not scaled.
+            (
+                "llama",
+                json!({ "partial_rotary_factor": 0.5, "rope_parameters": { "partial_rotary_factor": 0.5 } }),
+                json!([{ "rope_type": "default", "rope_theta": 10_000.0 }]),
+            ),
+            (
+                "llama",
+                json!({ "partial_rotary_factor": 0.5, "rope_scaling": { "rope_type": "linear", "factor": 2.0 } }),
+                json!([{ "rope_type": "linear", "factor": 2.0, "rope_theta": 10_000.0, "partial_rotary_factor": 0.5 }]),
+            ),
+            (
+                "phi3",
+                json!({ "partial_rotary_factor": 0.5 }),
+                json!([{ "rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": 0.5 }]),
+            ),
+            // Layers with windows have their own angles, which are not scaled.
+            (
+                "olmo3",
+                json!({ "rope_theta": 700.0, "rope_scaling": { "type": "linear", "factor": 2.0 } }),
+                json!([
+                    { "rope_type": "linear", "factor": 2.0, "rope_theta": 700.0 },
+                    { "rope_type": "default", "rope_theta": 500_000.0 }
+                ]),
+            ),
+        ] {
+            assert_eq!(rotary_keys(model_type, &config), expected, "{model_type} {config}");
+        }
+    }
+
+    #[test]
+    fn angles_are_scaled_from_the_length_of_the_model_if_the_original_one_is_missing() {
+        let llama = |keys: Value| {
+            let keys = rotary_keys("llama", &json!({ "rope_parameters": keys }));
+            Rope::new(keys[0].as_object().expect("an object"), 8, 64).expect("angles")
+        };
+        let scaled = json!({ "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0 });
+        let mut with_length = scaled.clone();
+        with_length["original_max_position_embeddings"] = json!(64);
+        assert_eq!(llama(scaled), llama(with_length));
+    }
 }

@@ -51,6 +51,9 @@ pub(super) struct BertConfig {
     /// Other values than `absolute`, such as `relative_key`, are not supported.
     #[serde(default)]
     pub position_embedding_type: Option<String>,
+    /// Whether tokens read only earlier ones, if the family has this form.
+    #[serde(default)]
+    pub is_decoder: Option<bool>,
 }
 
 fn two() -> usize {
@@ -75,6 +78,24 @@ impl BertConfig {
             ("hidden_dropout_prob", self.hidden_dropout_prob),
             ("attention_probs_dropout_prob", self.attention_probs_dropout_prob),
         ])
+    }
+
+    /// Reads and checks the configuration of a BERT, RoBERTa or Longformer.
+    fn read(dir: &ModelDir, family: EncoderFamily) -> Result<Self, Problem> {
+        let config: Self = dir.read_config()?;
+        config.check()?;
+        config.check_direction(family)?;
+        Ok(config)
+    }
+
+    /// Rejects the decoders of BERT and RoBERTa. Longformer has none.
+    fn check_direction(&self, family: EncoderFamily) -> Result<(), String> {
+        match self.is_decoder == Some(true) && family != EncoderFamily::Longformer {
+            true => Err("`is_decoder` is true, so its tokens read only earlier ones, but only encoders are supported; set it to \
+                         false if the weights are those of an encoder"
+                .into()),
+            false => Ok(()),
+        }
     }
 
     /// Dropout probabilities in a block.
@@ -110,8 +131,7 @@ impl LongformerConfig {
 
 /// Reads the sizes of BERT and similar models.
 pub(super) fn sizes(dir: &ModelDir, family: EncoderFamily) -> Result<Sizes, Problem> {
-    let config: BertConfig = dir.read_config()?;
-    config.check()?;
+    let config = BertConfig::read(dir, family)?;
     let (d, layers, inner) = (config.hidden_size, config.num_hidden_layers, config.intermediate_size);
     let before = if family == EncoderFamily::Bert { 0 } else { config.pad_token_id.unwrap_or(1) as usize + 1 };
     Ok(Sizes {
@@ -212,8 +232,7 @@ impl Output {
 
 impl BertModel {
     pub(super) fn build(mut b: Builder<'_>, dir: &ModelDir, family: EncoderFamily) -> Result<Self, Problem> {
-        let config: BertConfig = dir.read_config()?;
-        config.check()?;
+        let config = BertConfig::read(dir, family)?;
         let activation = Activation::named("hidden_act", &config.hidden_act)?;
         let is_longformer = family == EncoderFamily::Longformer;
         let distances = match is_longformer {
@@ -393,6 +412,25 @@ impl SelfAttention {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn a_decoder_is_refused_as_an_encoder() {
+        let config = |is_decoder: Option<bool>| -> BertConfig {
+            serde_json::from_value(json!({
+                "vocab_size": 9, "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8,
+                "max_position_embeddings": 8, "is_decoder": is_decoder
+            }))
+            .expect("a configuration")
+        };
+        for family in [EncoderFamily::Bert, EncoderFamily::Roberta, EncoderFamily::XlmRoberta, EncoderFamily::Camembert]
+        {
+            let message = config(Some(true)).check_direction(family).expect_err("refused");
+            assert!(message.starts_with("`is_decoder` is true"), "{message}");
+            assert_eq!(config(Some(false)).check_direction(family), Ok(()));
+            assert_eq!(config(None).check_direction(family), Ok(()));
+        }
+        assert_eq!(config(Some(true)).check_direction(EncoderFamily::Longformer), Ok(()));
+    }
 
     #[test]
     fn a_window_is_one_number_or_one_a_layer() {

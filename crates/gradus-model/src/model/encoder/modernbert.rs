@@ -20,7 +20,7 @@ use crate::model::defaults::{deviation, gelu};
 use crate::model::directory::ModelDir;
 use crate::model::dropout::{DropoutSite, Dropping};
 use crate::model::layers::{Embedding, LayerNorm, Linear, Linears, linears};
-use crate::model::rope::Rope;
+use crate::model::rope::{Rope, complete};
 
 /// The keys of `config.json` that the computation depends on.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -95,13 +95,14 @@ impl ModernBertConfig {
             LayerType::FullAttention => ("full_attention", "global_rope_theta", 160_000.0),
             LayerType::SlidingAttention => ("sliding_attention", "local_rope_theta", 10_000.0),
         };
-        let given = config.get("rope_parameters").and_then(|all| all.get(key)).filter(|keys| !keys.is_null());
-        let keys = match given {
-            Some(keys) => keys.clone(),
-            None => json!({ "rope_theta": config.get(old).and_then(Value::as_f64).unwrap_or(usual) }),
+        let keys = match config.get("rope_parameters").and_then(|all| all.get(key)) {
+            None | Some(Value::Null) => Map::new(),
+            Some(Value::Object(keys)) => keys.clone(),
+            Some(other) => return Err(format!("`rope_parameters.{key}` is `{other}`, but an object is needed")),
         };
-        let keys = Map::from_iter([("rope_parameters".to_owned(), keys)]);
-        Rope::from_config(&keys, self.hidden_size / self.num_attention_heads, self.max_position_embeddings)
+        let theta = config.get(old).and_then(Value::as_f64).unwrap_or(usual);
+        let keys = complete(keys, json!(theta), config, false);
+        Rope::new(&keys, self.hidden_size / self.num_attention_heads, self.max_position_embeddings)
     }
 }
 
