@@ -104,6 +104,11 @@ pub(super) trait Drawer {
     fn waited(&self) -> Option<(Duration, Duration)> {
         None
     }
+
+    /// Returns a message about that wait, once per wait.
+    fn news(&self) -> Option<String> {
+        None
+    }
 }
 
 /// The engine of this process.
@@ -474,6 +479,9 @@ impl EpisodeBatch<'_> {
         }
         let mut left: Vec<usize> = (0..count).collect();
         while !left.is_empty() {
+            if let Some(news) = drawer.news() {
+                sampler.progress.warn(&news);
+            }
             match drawer.waited() {
                 Some((waited, limit)) => {
                     let [waited, limit] = [waited, limit].map(|time| time.as_secs() as usize);
