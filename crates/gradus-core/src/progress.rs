@@ -9,6 +9,9 @@ pub trait Progress {
     /// # Errors
     /// [`Error::Interrupted`](crate::Error::Interrupted) if the work should end here; its results are dropped.
     fn advance(&self, what: &'static str, done: usize, total: usize) -> Result<()>;
+
+    /// Reports what the user should know while the work goes on.
+    fn warn(&self, _message: &str) {}
 }
 
 /// Progress that is neither reported nor interrupted.

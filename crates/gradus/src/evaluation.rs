@@ -296,10 +296,10 @@ pub fn observe_rollouts(rollouts: &Rollouts, stats: &mut Stats) {
 
 /// Records statistics of environments, as means over episodes: `environment/turns`, `environment/answered_tokens`
 /// (tokens that the policy only read), the shares of each end (`environment/done`, `turns_ended`, `tokens_ended`,
-/// `time_ended`, `failed`), and the sums of the environment's own numbers. `environment/clean`, `realigned` and
-/// `forked` are shares of the answered turns ([`Retokenized`]). Tool calls have TRL's names: `tools/call_frequency`
-/// (calls per episode, including episodes without calls) and `tools/failure_frequency` (failures per call; absent
-/// without calls).
+/// `time_ended`, `failed`), and the sums of the environment's own numbers ([`own_key`]). `environment/clean`,
+/// `realigned` and `forked` are shares of the answered turns ([`Retokenized`]). An environment counts its tool calls as
+/// `tools/calls` and `tools/failures`. Their statistics have TRL's names: `tools/call_frequency` (calls per episode,
+/// including episodes without calls) and `tools/failure_frequency` (failures per call; absent without calls).
 fn observe_episodes(rollouts: &Rollouts, stats: &mut Stats) {
     let share = |is_so: bool| f64::from(u8::from(is_so));
     let (mut calls, mut failures, mut offers_tools) = (0.0, 0.0, false);
@@ -307,35 +307,88 @@ fn observe_episodes(rollouts: &Rollouts, stats: &mut Stats) {
     for rollout in &rollouts.rollouts {
         let Some(episode) = &rollout.episode else { continue };
         let answered: usize = rollout.turns.iter().map(|turn| turn.answered).sum();
-        stats.mean("environment/turns", rollout.turns.len() as f64, 1.0);
-        stats.mean("environment/answered_tokens", answered as f64, 1.0);
-        stats.mean("environment/done", share(episode.end == EpisodeEnd::Done), 1.0);
-        stats.mean("environment/turns_ended", share(episode.end == EpisodeEnd::Turns), 1.0);
-        stats.mean("environment/tokens_ended", share(episode.end == EpisodeEnd::Tokens), 1.0);
-        stats.mean("environment/time_ended", share(episode.end == EpisodeEnd::Time), 1.0);
-        stats.mean("environment/failed", share(rollout.failure().is_some()), 1.0);
         let Retokenized { clean, realigned, forked } = episode.retokenized;
         let compared = (clean + realigned + forked) as f64;
-        if compared > 0.0 {
-            for (name, count) in [("clean", clean), ("realigned", realigned), ("forked", forked)] {
-                stats.mean(&format!("environment/{name}"), count as f64, compared);
-            }
+        let of_episode = [
+            ("turns", rollout.turns.len() as f64, 1.0),
+            ("answered_tokens", answered as f64, 1.0),
+            ("done", share(episode.end == EpisodeEnd::Done), 1.0),
+            ("turns_ended", share(episode.end == EpisodeEnd::Turns), 1.0),
+            ("tokens_ended", share(episode.end == EpisodeEnd::Tokens), 1.0),
+            ("time_ended", share(episode.end == EpisodeEnd::Time), 1.0),
+            ("failed", share(rollout.failure().is_some()), 1.0),
+            ("clean", clean as f64, compared),
+            ("realigned", realigned as f64, compared),
+            ("forked", forked as f64, compared),
+        ];
+        for (name, sum, weight) in of_episode {
+            stats.mean(&format!("environment/{name}"), sum, weight);
         }
         let mut sums: BTreeMap<&str, f64> = BTreeMap::new();
         for (name, value) in rollout.exchanges().flat_map(|exchange| &exchange.observation.metrics) {
             *sums.entry(name).or_default() += value;
         }
-        let of_episode = sums.remove("tools/calls");
-        offers_tools |= of_episode.is_some();
-        calls += of_episode.unwrap_or(0.0);
+        let counted = sums.remove("tools/calls");
+        offers_tools |= counted.is_some();
+        calls += counted.unwrap_or(0.0);
         failures += sums.remove("tools/failures").unwrap_or(0.0);
         episodes += 1.0;
         for (name, sum) in sums {
-            stats.mean(&format!("environment/{name}"), sum, 1.0);
+            stats.mean(&own_key(name, &of_episode.map(|(known, ..)| known)), sum, 1.0);
         }
     }
     if offers_tools {
         stats.mean("tools/call_frequency", calls, episodes);
         stats.mean("tools/failure_frequency", failures, calls);
+    }
+}
+
+/// Returns the key of a number that an environment calls `name`: `environment/NAME`. If it is one of the `known` names of
+/// statistics, the key is `environment/own/NAME`. No two names have the same key.
+fn own_key(name: &str, known: &[&str]) -> String {
+    let is_taken = known.contains(&name) || name.starts_with("own/");
+    format!("environment/{}{name}", if is_taken { "own/" } else { "" })
+}
+
+#[cfg(test)]
+mod tests {
+    use gradus_environments as env;
+
+    use super::*;
+    use crate::rollout::{Episode, Exchange, Rollout, Turn};
+
+    #[test]
+    fn numbers_of_an_environment_never_mix_with_the_statistics_of_episodes() {
+        let metrics = [("turns", 9.0), ("failed", 1.0), ("own/turns", 5.0), ("right", 0.5), ("tools/calls", 3.0)];
+        let metrics = metrics.map(|(name, value)| (name.to_owned(), value)).into();
+        let observation = env::Observation { metrics, is_done: true, ..env::Observation::default() };
+        let exchange = Some(Exchange { turn: env::Turn::default(), observation });
+        let rollout = Rollout {
+            turns: vec![Turn { drawn: 4, answered: 0, exchange }],
+            episode: Some(Episode {
+                name: String::new(),
+                opening: None,
+                end: EpisodeEnd::Done,
+                reward: None,
+                retokenized: Retokenized::default(),
+            }),
+            ..Rollout::one_turn(0, "", vec![5; 4], StopReason::StopId)
+        };
+        let rollouts = Rollouts { prompts: Vec::new(), rollouts: vec![rollout], group_size: 1, tokenizer: None };
+        let mut stats = Stats::default();
+        observe_episodes(&rollouts, &mut stats);
+        for (key, value) in [
+            ("environment/turns", Some(1.0)),
+            ("environment/failed", Some(0.0)),
+            ("environment/done", Some(1.0)),
+            ("environment/own/turns", Some(9.0)),
+            ("environment/own/failed", Some(1.0)),
+            ("environment/own/own/turns", Some(5.0)),
+            ("environment/right", Some(0.5)),
+            ("tools/call_frequency", Some(3.0)),
+            ("environment/clean", None),
+        ] {
+            assert_eq!(stats.value(key), value, "{key}");
+        }
     }
 }

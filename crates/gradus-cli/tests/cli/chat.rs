@@ -8,11 +8,11 @@ use serde_json::Value;
 use crate::harness::{CliTest, fixture_model};
 
 /// Sends `lines` to the chat and returns exit code, stdout and stderr.
-fn chat(test: &CliTest, arguments: &[&str], lines: &str) -> (Option<i32>, String, String) {
+fn chat(test: &CliTest, arguments: &[&str], lines: impl AsRef<[u8]>) -> (Option<i32>, String, String) {
     let mut command = test.command(&[&["chat"], arguments].concat());
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the binary runs");
-    child.stdin.take().expect("a pipe").write_all(lines.as_bytes()).expect("it reads");
+    child.stdin.take().expect("a pipe").write_all(lines.as_ref()).expect("it reads");
     let output = child.wait_with_output().expect("it ends");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("the binary prints UTF-8");
     (output.status.code(), text(output.stdout), text(output.stderr))
@@ -61,6 +61,27 @@ fn an_answer_is_what_generate_samples_from_the_same_prompt() {
     let (_, streamed, _) =
         chat(&test, &arguments.iter().copied().filter(|word| *word != "--json").collect::<Vec<_>>(), "The tea\n");
     assert_eq!(streamed, format!("{}\n", sampled["completion"].as_str().expect("a text")));
+}
+
+#[test]
+fn a_prompt_of_several_lines_stands_between_marks() {
+    let script = "\"\"\"\nThe tea\n  /reset is green\n\"\"\"\n\"\"\"The cup\"\"\"\n\"\"\"\n\"\"\"\n\"\"\"The\nkettle";
+    let found = answers(&["--model", &fixture_model("gpt2")], script);
+    let prompts: Vec<&str> = found.iter().filter_map(|line| line["prompt"].as_str()).collect();
+    assert_eq!(prompts, ["The tea\n  /reset is green", "The cup", "The\nkettle"]);
+    assert_eq!(found[2]["turn"], 3);
+}
+
+#[test]
+fn a_byte_that_is_no_text_does_not_end_the_conversation() {
+    let test = CliTest::new();
+    let model = fixture_model("gpt2");
+    let arguments = ["--model", &model, "--json", "--max-new-tokens", "2"];
+    let (code, stdout, stderr) = chat(&test, &arguments, b"The tea\nThe c\xffp\nThe cup\n");
+    assert_eq!((code, stdout.lines().count()), (Some(0), 3), "{stderr}");
+    assert!(stderr.contains("warning: the line is not valid UTF-8"), "{stderr}");
+    let last: Value = serde_json::from_str(stdout.lines().last().expect("a line")).expect("JSON");
+    assert_eq!(last["turn"], 3);
 }
 
 #[test]

@@ -503,7 +503,10 @@ pub(super) fn check_prompt(name: &str, prompt: &[u32], params: &SamplingParams, 
     }
     if let Some(id) = prompt.iter().find(|&&id| id as usize >= vocabulary) {
         let message = format!("{name} holds token id {id}, but the model's vocabulary has {vocabulary} ids");
-        return Err(Error::input(message).with_hint("the tokenizer and the model do not belong together"));
+        return Err(Error::input(message).with_hint(format!(
+            "ids go from 0 to {}; if a tokenizer made this id, it does not belong to the model",
+            vocabulary - 1
+        )));
     }
     model.position_budget().check(name, prompt.len(), new)
 }

@@ -40,6 +40,14 @@ impl Request {
         let is_text = |value: &Value| value.get("type").and_then(Value::as_str) == Some("text");
         fields.refuse("response_format", is_text)?;
         fields.refuse("functions", |value| value.as_array().is_some_and(Vec::is_empty))?;
+        // Without functions, both mean the same.
+        fields.refuse("function_call", |value| matches!(value.as_str(), Some("auto" | "none")))?;
+        let is_only_text = |value: &Value| {
+            value.as_array().is_some_and(|kinds| kinds.iter().all(|kind| kind.as_str() == Some("text")))
+        };
+        fields.refuse("modalities", is_only_text)?;
+        fields.refuse("audio", |_| false)?;
+        fields.refuse("echo", |value| value.as_bool() == Some(false))?;
         let tools = fields.read_as("tools", "a list of objects", |value| {
             value.as_array().filter(|tools| tools.iter().all(Value::is_object)).cloned()
         })?;

@@ -251,18 +251,23 @@ fn stream(
         let prompt_tokens: usize = read.iter().map(|read| read.ids.len()).sum();
         let (n, mut used) = (request.options.n, 0);
         let (mut offsets, mut counts) = (vec![0; read.len() * n], vec![0; read.len() * n]);
-        let mut say = |i: usize, text: &str, tokens: &[Token], reason: Option<&str>| {
+        let mut has_begun = vec![false; read.len() * n];
+        // `own` is the number of `tokens` that were sampled, the last ones. The others are those of the prompt.
+        let mut say = |i: usize, text: &str, tokens: &[Token], own: usize, reason: Option<&str>| {
             let mut choice = json!({ "index": i, "text": text, "logprobs": null, "finish_reason": reason });
             if request.logprobs.is_some() && !tokens.is_empty() {
                 choice["logprobs"] = logprobs(&request.options, tokens, offsets[i]);
             }
+            counts[i] += own;
             if let Some(versions) = reason.and_then(|_| request.options.versions(&served.version, counts[i])) {
                 choice["weight_versions"] = versions;
             }
             if request.options.returns_ids {
-                choice["token_ids"] = tokens.iter().map(|token| token.id).collect();
+                if !std::mem::replace(&mut has_begun[i], true) {
+                    choice["prompt_token_ids"] = json!(read[i / n].ids);
+                }
+                choice["token_ids"] = tokens[tokens.len() - own..].iter().map(|token| token.id).collect();
             }
-            counts[i] += tokens.len();
             offsets[i] += tokens.iter().map(|token| token.text.chars().count()).sum::<usize>();
             let mut chunk = frame.clone();
             chunk["choices"] = json!([choice]);
@@ -271,7 +276,7 @@ fn stream(
         for i in 0..read.len() * n {
             let Choice { text, tokens, .. } = echoed(&read[i / n]);
             let reason = completion_events.is_none().then_some("length");
-            if (!tokens.is_empty() || reason.is_some()) && !say(i, &text, &tokens, reason) {
+            if (!tokens.is_empty() || reason.is_some()) && !say(i, &text, &tokens, 0, reason) {
                 return;
             }
         }
@@ -286,11 +291,11 @@ fn stream(
                     used += 1;
                     // A token without final text waits for the one that completes it, unless the client wants its numbers.
                     let is_reported = !text.is_empty() || request.logprobs.is_some() || request.options.returns_ids;
-                    !is_reported || say(i, &text, &[token], None)
+                    !is_reported || say(i, &text, &[token], 1, None)
                 }
                 CompletionEvent::End(text, Ok(end)) => {
                     going -= 1;
-                    say(i, &text, &[], Some(finish_reason(end)))
+                    say(i, &text, &[], 0, Some(finish_reason(end)))
                 }
                 CompletionEvent::End(_, Err(error)) => return events.fail(&error.to_string()),
             };
@@ -317,9 +322,11 @@ fn logprobs(options: &CompletionOptions, tokens: &[Token], mut offset: usize) ->
         let mut top = Map::new();
         for of in &token.likeliest {
             // Several ids may have the same text. The most likely one is kept.
-            let name = options.text_of(of.id, &of.text, of.bytes.as_deref());
-            top.entry(name).or_insert(json!(of.logprob));
+            let likely = options.text_of(of.id, &of.text, of.bytes.as_deref());
+            top.entry(likely).or_insert(json!(of.logprob));
         }
+        // The token itself is always there, as in OpenAI's API.
+        top.entry(name(token)).or_insert(json!(token.logprob));
         Some(Value::Object(top))
     };
     json!({

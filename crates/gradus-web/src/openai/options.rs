@@ -95,6 +95,8 @@ impl CompletionOptions {
             Some(model) => model,
             None => main_model(app).await.map_err(|refused| Refused { param: Some("model".into()), ..refused })?,
         };
+        // Texts never have special tokens.
+        fields.refuse("skip_special_tokens", |value| value.as_bool() == Some(true))?;
         Self::of(model, fields)
     }
 
@@ -115,6 +117,7 @@ impl CompletionOptions {
         let is_zero = |value: &Value| value.as_f64() == Some(0.0);
         fields.refuse("presence_penalty", is_zero)?;
         fields.refuse("frequency_penalty", is_zero)?;
+        fields.refuse("length_penalty", |value| value.as_f64() == Some(1.0))?;
         fields.refuse("logit_bias", |value| value.as_object().is_some_and(serde_json::Map::is_empty))?;
         let n = fields.count("n", 1..=COMPLETIONS_MAX)?.unwrap_or(1);
         let defaults = SamplingParams::default();

@@ -105,7 +105,10 @@ fn a_completion_is_what_generate_samples_from_the_same_seed() {
             assert!((found.as_f64().expect("a number") - f64::from(*expected)).abs() < 1e-5);
         }
         let top = choice["logprobs"]["top_logprobs"].as_array().expect("the likeliest");
-        assert!(top.iter().all(|top| (1..=2).contains(&top.as_object().expect("by text").len())), "{top:?}");
+        // The likeliest tokens, and the sampled one if it is another.
+        assert!(top.iter().all(|top| (1..=3).contains(&top.as_object().expect("by text").len())), "{top:?}");
+        let names = choice["logprobs"]["tokens"].as_array().expect("tokens");
+        assert!(names.iter().zip(top).all(|(name, top)| top.get(name.as_str().expect("a text")).is_some()), "{top:?}");
         tokens += logprobs.len();
     }
     assert_eq!(answer["usage"]["completion_tokens"], tokens);
@@ -116,14 +119,16 @@ fn a_completion_is_what_generate_samples_from_the_same_seed() {
     streamed["stream_options"] = json!({ "include_usage": true });
     let (events, is_done) = server.post("/v1/completions", &streamed).events();
     assert!(is_done);
-    let (mut texts, mut ids) = (vec![String::new(); 3], vec![Vec::new(); 3]);
+    let (mut texts, mut ids, mut prompts) = (vec![String::new(); 3], vec![Vec::new(); 3], vec![Vec::new(); 3]);
     for event in &events {
         for choice in event["choices"].as_array().expect("choices") {
             let i = choice["index"].as_u64().expect("an index") as usize;
             texts[i] += choice["text"].as_str().expect("a text");
             ids[i].extend(choice["token_ids"].as_array().expect("ids").clone());
+            prompts[i].extend(choice.get("prompt_token_ids").cloned());
         }
     }
+    assert!(choices.iter().zip(&prompts).all(|(choice, prompts)| *prompts == [choice["prompt_token_ids"].clone()]));
     for (i, expected) in expected.iter().enumerate() {
         assert_eq!(texts[i], expected.completion);
         assert_eq!(json!(ids[i]), json!(expected.completion_ids));
@@ -176,6 +181,19 @@ fn echo_tells_what_the_model_thinks_of_a_prompt() {
         logprobs["text_offset"].as_array().expect("offsets").iter().filter_map(Value::as_u64).collect();
     let second = text.find(tokens[1]).expect("the second token stands in the text");
     assert_eq!((offsets[0], offsets[1]), (0, second as u64));
+    // Streamed, the ids of the prompt are apart from those of the completion.
+    let mut streamed = request.clone();
+    streamed["stream"] = json!(true);
+    let (events, _) = server.post("/v1/completions", &streamed).events();
+    let chunks: Vec<&Value> = events.iter().map(|event| &event["choices"][0]).collect();
+    assert_eq!((&chunks[0]["prompt_token_ids"], &chunks[0]["token_ids"]), (&json!(ids), &json!([])));
+    assert!(chunks[1..].iter().all(|chunk| chunk.get("prompt_token_ids").is_none()));
+    let own: Vec<&Value> = chunks.iter().flat_map(|chunk| chunk["token_ids"].as_array().expect("ids")).collect();
+    assert_eq!(json!(own), choice["token_ids"]);
+    // Without alternatives, each position has its own token.
+    let alone = json!({ "model": "gpt2", "prompt": ids, "max_tokens": 0, "logprobs": 0, "echo": true });
+    let top = server.post("/v1/completions", &alone).json()["choices"][0]["logprobs"]["top_logprobs"].clone();
+    assert_eq!(top[1], json!({ tokens[1]: values[1] }));
     // A prompt given as ids yields the same numbers, without sampling anything.
     let by_ids = json!({ "model": "gpt2", "prompt": ids, "max_tokens": 0, "logprobs": 1, "echo": true });
     let answer = server.post("/v1/completions", &by_ids).json();
@@ -242,6 +260,27 @@ fn a_conversation_is_answered_through_the_template() {
     assert_eq!(text, choice["message"]["content"].as_str().expect("a text"));
     assert_eq!(events.last().expect("events")["choices"][0]["finish_reason"], choice["finish_reason"]);
     assert!(events.iter().all(|event| event["object"] == "chat.completion.chunk" && event["id"] == events[0]["id"]));
+}
+
+#[test]
+fn calls_of_tools_need_a_template() {
+    let folder = folder(&["gpt2"]);
+    std::fs::remove_file(folder.path().join("gpt2/chat_template.jinja")).expect("removed");
+    let server = Server::over(folder.path());
+    let ask = |last: Value| {
+        let messages = json!([{ "role": "user", "content": "2 + 2?" }, last]);
+        server.post("/v1/chat/completions", &json!({ "model": "gpt2", "messages": messages, "max_tokens": 2 }))
+    };
+    assert_eq!(ask(json!({ "role": "user", "content": "Tea?" })).status, 200);
+    let call = json!({ "id": "a", "type": "function", "function": { "name": "add", "arguments": "{}" } });
+    for (last, what) in [
+        (json!({ "role": "tool", "tool_call_id": "a", "content": "4" }), "the role `tool`"),
+        (json!({ "role": "assistant", "content": null, "tool_calls": [call] }), "`tool_calls`"),
+    ] {
+        let refused = ask(last);
+        assert!(refused.status == 400 && refused.body.contains(what), "{what}: {refused:?}");
+        assert!(refused.body.contains("--chat-template"), "{refused:?}");
+    }
 }
 
 #[test]
@@ -330,6 +369,11 @@ fn what_is_wrong_is_said_in_openais_form() {
         (json!({ "top_logprobs": 3 }), "top_logprobs"),
         (json!({ "tools": "weather" }), "tools"),
         (json!({ "response_format": { "type": "json_object" } }), "response_format"),
+        (json!({ "function_call": { "name": "add" } }), "function_call"),
+        (json!({ "modalities": ["text", "audio"] }), "modalities"),
+        (json!({ "length_penalty": 2 }), "length_penalty"),
+        (json!({ "echo": true }), "echo"),
+        (json!({ "skip_special_tokens": false }), "skip_special_tokens"),
         (json!({ "continue_final_message": true }), "continue_final_message"),
         (json!({ "add_generation_prompt": false }), "add_generation_prompt"),
         (json!({ "chat_template_kwargs": { "messages": [] } }), "chat_template_kwargs.messages"),
@@ -344,6 +388,17 @@ fn what_is_wrong_is_said_in_openais_form() {
         request.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
         let answer = server.post("/v1/chat/completions", &request);
         assert_eq!((answer.status, &answer.json()["error"]["param"]), (400, &json!(param)), "{more}");
+    }
+    let vocabulary = 320;
+    for more in [json!({}), json!({ "echo": true, "logprobs": 1 })] {
+        let mut request = completion(json!({ "prompt": [5, 99999] }));
+        request.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        let message = server.post("/v1/completions", &request).json()["error"]["message"].to_string();
+        assert!(
+            message.contains(&format!("token id 99999, but the model's vocabulary has {vocabulary} ids")),
+            "{message}"
+        );
+        assert!(message.contains(&format!("ids go from 0 to {}", vocabulary - 1)), "{message}");
     }
     let json = [("Content-Type", "application/json")];
     let error = |path: &str, body: &str| {
@@ -521,9 +576,9 @@ fn parts_of_a_character_have_their_own_bytes() {
     }
     assert_eq!(String::from_utf8(bytes).expect("UTF-8").trim_start(), text, "{tokens:?}");
     assert!(tokens.iter().any(|token| token.starts_with("bytes:\\x")), "{tokens:?}");
-    // The names differ, so no alternative is lost.
+    // The names differ, so no alternative is lost. A token that is not among them is there, too.
     let top = logprobs["top_logprobs"].as_array().expect("the likeliest");
-    assert!(top.iter().skip(1).all(|top| top.as_object().expect("by text").len() == 20), "{top:?}");
+    assert!(top.iter().skip(1).all(|top| (20..=21).contains(&top.as_object().expect("by text").len())), "{top:?}");
 }
 
 #[test]
@@ -533,7 +588,8 @@ fn a_request_without_a_model_uses_the_only_one() {
         (
             "/v1/chat/completions",
             json!({ "messages": [{ "role": "user", "content": "a" }], "max_tokens": 2,
-            "continue_final_message": false, "add_generation_prompt": true }),
+            "continue_final_message": false, "add_generation_prompt": true, "function_call": "none", "modalities": ["text"],
+            "length_penalty": 1, "echo": false, "skip_special_tokens": true }),
         ),
         ("/inference/v1/generate", json!({ "token_ids": [5, 6], "sampling_params": { "max_tokens": 2 } })),
     ];

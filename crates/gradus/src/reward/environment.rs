@@ -37,6 +37,9 @@ fn of_episode(rollout: &Rollout) -> Score {
     if is_given { Score::per_token(rewards_t) } else { Score::unscored() }
 }
 
+/// Remedy if an episode failed.
+const FAILED: &str = "correct the environment";
+
 /// Ends of episodes by [`EpisodeEnd::name`], with their description and the remedy if no episode had a reward.
 const ENDS: [(&str, &str, &str); 5] = [
     (
@@ -47,10 +50,11 @@ const ENDS: [(&str, &str, &str); 5] = [
     ("turns", "cut by the limit of turns", "raise `episode.max_turns`, or end the episode earlier in the environment"),
     ("time", "cut by the limit of time", "raise `episode.timeout_s`"),
     ("done", "ended by the environment without a reward", "return a `reward` when the environment ends an episode"),
-    ("failed", "failed", "correct the environment"),
+    ("failed", "failed", FAILED),
 ];
 
-/// Returns the error about episodes that all ended without a reward. It counts their ends; the hint is about the most common one.
+/// Returns the error about episodes that all ended without a reward. It counts their ends. If an episode failed, the error shows the first
+/// failure, because the other ends may follow from it. Otherwise the hint is about the most common end.
 pub(super) fn no_reward(ends: &[&EpisodeEnd]) -> Error {
     let count = |name: &str| ends.iter().filter(|end| end.name() == name).count();
     let mut found: Vec<(usize, &str, &str)> =
@@ -59,8 +63,15 @@ pub(super) fn no_reward(ends: &[&EpisodeEnd]) -> Error {
     found.sort_by_key(|(n, ..)| std::cmp::Reverse(*n));
     let counts: Vec<String> = found.iter().map(|(n, what, _)| format!("{n} {what}")).collect();
     let message = format!("the environment gave no reward in the first {} episodes: {}", ends.len(), counts.join(", "));
-    let remedy = found.first().map_or("correct the environment", |(_, _, remedy)| *remedy);
-    Error::input(message).with_hint(remedy)
+    let failure = ends.iter().find_map(|end| match end {
+        EpisodeEnd::Failed(reason) => Some(reason),
+        _ => None,
+    });
+    match (failure, found.first()) {
+        (Some(reason), _) => Error::input(format!("{message}. The first failure: {reason}")).with_hint(FAILED),
+        (None, Some((_, _, remedy))) => Error::input(message).with_hint(*remedy),
+        (None, None) => Error::input(message),
+    }
 }
 
 #[cfg(test)]
@@ -79,6 +90,16 @@ mod tests {
              reward"
         );
         assert!(error.hint().is_some_and(|hint| hint.starts_with("raise `--max-new-tokens`")));
+        // A failure is shown even if it is rare.
+        let failed = EpisodeEnd::Failed("step 1, prompt 1, completion 2: the database is down".into());
+        let error = no_reward(&[&EpisodeEnd::Tokens, &EpisodeEnd::Tokens, &failed]);
+        assert!(
+            error
+                .to_string()
+                .ends_with("1 failed. The first failure: step 1, prompt 1, completion 2: the database is down"),
+            "{error}"
+        );
+        assert_eq!(error.hint(), Some("correct the environment"));
         let error = no_reward(&[&EpisodeEnd::Turns]);
         assert!(error.hint().is_some_and(|hint| hint.starts_with("raise `episode.max_turns`")));
     }

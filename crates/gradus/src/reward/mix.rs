@@ -107,6 +107,10 @@ impl Progress for OfPart<'_> {
     fn advance(&self, what: &'static str, done: usize, total: usize) -> crate::Result<()> {
         self.inner.advance(what, (self.part * total + done) / self.parts, total)
     }
+
+    fn warn(&self, message: &str) {
+        self.inner.warn(message);
+    }
 }
 
 #[cfg(test)]

@@ -264,7 +264,7 @@ pub fn apply_with_progress(
             continue;
         }
         let tokens = rollouts.rollouts[i].completion_ids.len();
-        let mut score = score.and_then(|score| score.check(tokens).map(|()| score)).map_err(|error| {
+        let mut score = score.and_then(|score| score.check(&name, tokens).map(|()| score)).map_err(|error| {
             let RewardError { message, hint, is_interrupted } = error;
             match is_interrupted {
                 true => Error::Interrupted,

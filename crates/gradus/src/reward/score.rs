@@ -106,8 +106,15 @@ impl Score {
         self.counts.extend(other.counts.into_iter().map(|count| Count { name: named(count.name), ..count }));
     }
 
-    /// Rejects scores that no trainer can use: parts of the wrong length, and sums that are not finite.
-    pub(super) fn check(&self, tokens: usize) -> Result<(), RewardError> {
+    /// Rejects scores that no trainer can use: parts of the wrong length, and sums that are not finite. Also rejects several parts of which
+    /// one has no name or the name of the whole `reward`: its values could not be told apart from those of the sum.
+    pub(super) fn check(&self, reward: &str, tokens: usize) -> Result<(), RewardError> {
+        let is_taken = |part: &RewardPart| part.name.is_empty() || part.name == reward;
+        if self.parts.len() > 1 && self.parts.iter().any(is_taken) {
+            let message =
+                format!("one of its {} parts has the name of the reward itself, `{reward}`", self.parts.len());
+            return Err(RewardError::new(message).with_hint("give the part or the reward another name"));
+        }
         for RewardPart { name, rewards_t, .. } in &self.parts {
             if rewards_t.len() != tokens {
                 let of = if name.is_empty() { String::new() } else { format!("`{name}`: ") };
@@ -156,10 +163,13 @@ mod tests {
         let part = |name: &str, tokens| RewardPart { name: name.into(), weight: 1.0, rewards_t: vec![0.0; tokens] };
         let of = |parts: Vec<RewardPart>| Score { parts, ..Score::default() };
         let score = of(vec![part("a", 3), part("b", 2)]);
-        let error = score.check(3).unwrap_err();
+        let error = score.check("mine", 3).unwrap_err();
         assert_eq!(error.message, "`b`: 2 values for a completion of 3 tokens");
+        let error = score.check("a", 3).unwrap_err();
+        assert_eq!(error.message, "one of its 2 parts has the name of the reward itself, `a`");
+        of(vec![part("a", 3)]).check("a", 3).expect("it has no other part");
         // A part with weight 0 may still be infinite; the sum is then NaN.
         let score = of(vec![RewardPart { weight: 0.0, rewards_t: vec![f32::INFINITY], ..part("a", 1) }]);
-        assert_eq!(score.check(1).unwrap_err().message, "the reward is NaN, but a finite number is needed");
+        assert_eq!(score.check("mine", 1).unwrap_err().message, "the reward is NaN, but a finite number is needed");
     }
 }

@@ -104,6 +104,11 @@ pub(super) trait Drawer {
     fn waited(&self) -> Option<(Duration, Duration)> {
         None
     }
+
+    /// Returns a message about that wait, once per wait.
+    fn news(&self) -> Option<String> {
+        None
+    }
 }
 
 /// The engine of this process.
@@ -474,6 +479,9 @@ impl EpisodeBatch<'_> {
         }
         let mut left: Vec<usize> = (0..count).collect();
         while !left.is_empty() {
+            if let Some(news) = drawer.news() {
+                sampler.progress.warn(&news);
+            }
             match drawer.waited() {
                 Some((waited, limit)) => {
                     let [waited, limit] = [waited, limit].map(|time| time.as_secs() as usize);
@@ -553,7 +561,7 @@ impl EpisodeBatch<'_> {
             CallResult::Finished(reward) => {
                 let state = &mut self.rows[row];
                 match reward {
-                    Some(reward) if !reward.is_finite() => state.fail(&not_finite(reward)),
+                    Some(reward) if !(reward as f32).is_finite() => state.fail(&not_finite(reward)),
                     _ => (state.reward, state.is_over) = (reward, true),
                 }
                 return Ok(());
@@ -652,7 +660,26 @@ impl EpisodeBatch<'_> {
     }
 }
 
-/// Error for a non-finite number from the environment, which no trainer can use.
+/// Error for a number from the environment that no trainer can use: one that is not finite, or not finite in f32.
 fn not_finite(number: f64) -> env::Error {
-    env::Error::episode(format!("the environment answered with the number {number}, but a finite one is needed"))
+    let expected = match number.is_finite() {
+        true => format!("no number may be larger than the largest one of f32, {:.1e}", f32::MAX),
+        false => "a finite one is needed".to_owned(),
+    };
+    env::Error::episode(format!("the environment answered with the number {number:e}, but {expected}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_cannot_be_used_is_shown_briefly() {
+        let message = |number| not_finite(number).to_string();
+        assert_eq!(message(f64::NAN), "the environment answered with the number NaN, but a finite one is needed");
+        assert_eq!(
+            message(-1e300),
+            "the environment answered with the number -1e300, but no number may be larger than the largest one of f32, 3.4e38"
+        );
+    }
 }

@@ -220,4 +220,8 @@ impl Progress for PhaseProgress<'_> {
         *phase = what;
         if observer.should_stop() { Err(Error::Interrupted) } else { Ok(()) }
     }
+
+    fn warn(&self, message: &str) {
+        self.0.borrow_mut().0.event(&Event::Warning(message));
+    }
 }

@@ -687,6 +687,10 @@ impl Progress for Within<'_, '_> {
         recorder.emit(&Event::Within { step: self.step, what, done, total });
         if recorder.should_stop() { Err(Error::Interrupted) } else { Ok(()) }
     }
+
+    fn warn(&self, message: &str) {
+        self.recorder.borrow_mut().emit(&Event::Warning(message));
+    }
 }
 
 /// Restores the optimizer with this prefix from `checkpoint`, for parameters on `device`.

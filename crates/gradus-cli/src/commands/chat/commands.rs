@@ -28,11 +28,13 @@ pub enum Command {
 pub const HELP: &str = "\
 /set KEY VALUE    temperature, top-k, top-p, min-p, repetition-penalty, no-repeat-ngram-size, min-new-tokens,
                   max-new-tokens, seed, stop; without arguments: show them
+/set stop TEXT    add a stop string, with \\n for a line break; `/set stop off` removes all of them
 /system TEXT      set the system prompt; without text: remove it
 /regenerate       answer the last prompt again
 /reset            start a new conversation
 /save FILE        append the conversation to a JSON lines file, as a training row
-/quit             end the chat, as Ctrl-D does. Ctrl-C stops an answer. Write // to begin a prompt with a slash";
+/quit             end the chat, as Ctrl-D does. Ctrl-C stops an answer. Write // to begin a prompt with a slash
+\"\"\"TEXT\"\"\"        a prompt of several lines, typed or pasted between the marks";
 
 impl Command {
     /// Parses a line. A blank line is `None`.

@@ -1,5 +1,6 @@
 //! `gradus chat`: a conversation with a model in the terminal, or answers to the lines of a pipe.
 
+use std::borrow::Cow;
 use std::io::{BufRead, IsTerminal};
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -88,7 +89,48 @@ fn is_dialogue() -> bool {
     std::io::stdin().is_terminal()
 }
 
-/// Reads lines until the input ends or `/quit`.
+/// Mark at the beginning and the end of a prompt of several lines.
+const BLOCK: &str = "\"\"\"";
+
+/// Reads a line, without its end. Bytes that are not UTF-8 are replaced, with a warning: the conversation goes on. `None` at the end of the
+/// input.
+fn read_line(input: &mut impl BufRead, out: &Output) -> anyhow::Result<Option<String>> {
+    let mut bytes = Vec::new();
+    if input.read_until(b'\n', &mut bytes).map_err(|error| gradus::Error::io("stdin", error))? == 0 {
+        return Ok(None);
+    }
+    let line = String::from_utf8_lossy(&bytes);
+    if matches!(line, Cow::Owned(_)) {
+        out.warn("the line is not valid UTF-8; each invalid part was replaced by \u{fffd}");
+    }
+    Ok(Some(line.trim_end_matches(['\r', '\n']).to_owned()))
+}
+
+/// Reads the next prompt or command, which may be invalid. `None` at the end of the input.
+fn read_command(
+    input: &mut impl BufRead,
+    is_dialogue: bool,
+    out: &Output,
+) -> anyhow::Result<Option<Result<Option<Command>, String>>> {
+    if is_dialogue {
+        out.prompt("> ");
+    }
+    let Some(line) = read_line(input, out)? else { return Ok(None) };
+    let Some(first) = line.trim_start().strip_prefix(BLOCK) else { return Ok(Some(Command::parse(&line))) };
+    let mut text = first.trim_end().to_owned();
+    while !text.ends_with(BLOCK) {
+        if is_dialogue {
+            out.prompt("... ");
+        }
+        let Some(line) = read_line(input, out)? else { break };
+        text.push('\n');
+        text.push_str(line.trim_end());
+    }
+    let text = text.strip_suffix(BLOCK).unwrap_or(&text).trim_matches('\n');
+    Ok(Some(Ok((!text.trim().is_empty()).then(|| Command::Say(text.to_owned())))))
+}
+
+/// Reads prompts and commands until the input ends or `/quit`.
 pub fn run(args: ChatArgs, out: &Output) -> anyhow::Result<()> {
     let is_dialogue = is_dialogue() && !out.is_json();
     let mut session = open(args, out)?;
@@ -96,14 +138,9 @@ pub fn run(args: ChatArgs, out: &Output) -> anyhow::Result<()> {
     if is_dialogue {
         out.note(session.greeting());
     }
-    let mut lines = std::io::stdin().lock().lines();
-    loop {
-        if is_dialogue {
-            out.prompt("> ");
-        }
-        let Some(line) = lines.next() else { break };
-        let line = line.map_err(|error| gradus::Error::io("stdin", error))?;
-        match Command::parse(&line) {
+    let mut input = std::io::stdin().lock();
+    while let Some(command) = read_command(&mut input, is_dialogue, out)? {
+        match command {
             Ok(None) => {}
             Ok(Some(Command::Quit)) => return Ok(()),
             Ok(Some(command)) => session.obey(command, out)?,

@@ -283,18 +283,38 @@ impl Session {
     }
 
     /// Appends each model's conversation to a file, as a training row.
-    fn save(&self, path: &str) -> std::io::Result<()> {
-        let mut file = File::options().create(true).append(true).open(path)?;
+    ///
+    /// # Errors
+    /// There is nothing to learn from, or the file cannot be written.
+    fn save(&self, path: &str) -> Result<(), String> {
+        let mut rows = String::new();
         for Speaker { name, messages, .. } in &self.speakers {
-            let message = |message: &Message| json!({ "role": message.role, "content": message.content });
-            let mut row = Map::from_iter([("messages".to_owned(), messages.iter().map(message).collect::<Value>())]);
+            let mut row = training_row(messages)?;
             if self.speakers.len() > 1 {
                 row.insert("model".into(), json!(name));
             }
-            file.write_all((Value::Object(row).to_string() + "\n").as_bytes())?;
+            rows += &Value::Object(row).to_string();
+            rows.push('\n');
         }
-        file.flush()
+        let file = File::options().create(true).append(true).open(path);
+        file.and_then(|mut file| file.write_all(rows.as_bytes())).map_err(|error| error.to_string())
     }
+}
+
+/// Converts a conversation to a training row.
+///
+/// # Errors
+/// It has no answer, or an empty one.
+fn training_row(messages: &[Message]) -> Result<Map<String, Value>, String> {
+    let answers: Vec<&Message> = messages.iter().filter(|message| message.role == "assistant").collect();
+    if answers.is_empty() {
+        return Err("nothing was saved: there is no answer yet".into());
+    }
+    if answers.iter().any(|answer| answer.content.trim().is_empty()) {
+        return Err("nothing was saved: an answer is empty. `/regenerate` replaces the last answer".into());
+    }
+    let message = |message: &Message| json!({ "role": message.role, "content": message.content });
+    Ok(Map::from_iter([("messages".to_owned(), messages.iter().map(message).collect::<Value>())]))
 }
 
 /// Returns whether an answer continues. Ctrl-C stops it.
@@ -359,5 +379,21 @@ impl AnswerPrinter {
             at = end;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_conversations_with_answers_become_training_rows() {
+        let [question, answer, empty] =
+            [("user", "Tea?"), ("assistant", "Yes."), ("assistant", " ")].map(|(role, text)| Message::new(role, text));
+        let row = training_row(&[question.clone(), answer.clone()]).unwrap();
+        assert_eq!(row["messages"][1], json!({ "role": "assistant", "content": "Yes." }));
+        let refused = |messages: &[Message]| training_row(messages).unwrap_err();
+        assert!(refused(&[]).contains("there is no answer yet"));
+        assert!(refused(&[question.clone(), answer, question, empty]).contains("an answer is empty"));
     }
 }

@@ -109,6 +109,25 @@ impl ChatBackend {
     }
 }
 
+/// Rejects conversations that only a chat template can write.
+fn check_plain(messages: &[Message], inputs: &TemplateInputs) -> Result<()> {
+    const ROLES: [&str; 4] = ["system", "developer", "user", "assistant"];
+    let is_set = |value: &Value| !value.is_null() && value.as_array().is_none_or(|list| !list.is_empty());
+    let of_message = |(i, message): (usize, &Message)| match &message.role {
+        role if !ROLES.contains(&role.as_str()) => Some(format!("`messages[{i}]` has the role `{role}`, which needs")),
+        _ if message.extra.get("tool_calls").is_some_and(is_set) => {
+            Some(format!("`messages[{i}]` has `tool_calls`, which need"))
+        }
+        _ => None,
+    };
+    let of_tools = || (!inputs.tools.is_empty()).then(|| "tools need".to_owned());
+    match of_tools().or_else(|| messages.iter().enumerate().find_map(of_message)) {
+        Some(what) => Err(Error::input(format!("{what} a chat template, and this model has none"))
+            .with_hint("`--chat-template NAME|FILE` sets one")),
+        None => Ok(()),
+    }
+}
+
 /// Converts conversations to prompts of a model. Copies are cheap and need neither the model nor its thread.
 #[derive(Debug, Clone)]
 pub struct Prompter {
@@ -125,7 +144,7 @@ impl Prompter {
     /// Returns the conversation as the model reads it, up to the start of its answer.
     ///
     /// # Errors
-    /// If the template rejects the conversation, or if tools are given without a template.
+    /// If the template rejects the conversation, or if there is no template and the conversation needs one.
     pub fn text_of(&self, messages: &[Message], inputs: &TemplateInputs) -> Result<String> {
         match (self.format, &self.template) {
             (ChatFormat::Template, Some(template)) => {
@@ -137,9 +156,13 @@ impl Prompter {
                 };
                 Ok(template.render(messages, &options)?.text)
             }
-            _ if !inputs.tools.is_empty() => Err(Error::input("tools need a chat template, and this model has none")),
-            (ChatFormat::Plain, _) => Ok(visible_turns(messages).map(|(_, text)| text).collect()),
-            _ => Ok(hh(messages)),
+            (format, _) => {
+                check_plain(messages, inputs)?;
+                Ok(match format {
+                    ChatFormat::Plain => visible_turns(messages).map(|(_, text)| text).collect(),
+                    _ => hh(messages),
+                })
+            }
         }
     }
 
@@ -179,5 +202,32 @@ impl Prompter {
     /// If it is much longer than the model has positions.
     pub fn ids_of(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
         self.ids("the prompt", text, add_special)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn calls_and_answers_of_tools_need_a_template() {
+        let check = |message: Value| {
+            let message = Message::read(&message).expect("a message");
+            check_plain(&[Message::new("user", "a"), message], &TemplateInputs::default())
+        };
+        for role in ["system", "developer", "user", "assistant"] {
+            check(json!({ "role": role, "content": "b", "tool_calls": [] })).expect("plain text");
+        }
+        let call = json!({ "type": "function", "function": { "name": "add", "arguments": {} } });
+        for (message, what) in [
+            (json!({ "role": "tool", "content": "4" }), "`messages[1]` has the role `tool`"),
+            (json!({ "role": "critic", "content": "4" }), "`messages[1]` has the role `critic`"),
+            (json!({ "role": "assistant", "content": null, "tool_calls": [call] }), "`messages[1]` has `tool_calls`"),
+        ] {
+            let error = check(message).expect_err(what).to_string();
+            assert!(error.starts_with(what) && error.ends_with("a chat template, and this model has none"), "{error}");
+        }
     }
 }

@@ -262,7 +262,7 @@ pub fn score_text(model: &CausalLm, ids: &[u32], likeliest: usize) -> Result<Vec
     let vocabulary = model.vocab_size();
     if let Some(id) = ids.iter().find(|id| **id as usize >= vocabulary) {
         let message = format!("the prompt holds token id {id}, but the model's vocabulary has {vocabulary} ids");
-        return Err(Error::input(message));
+        return Err(Error::input(message).with_hint(format!("ids go from 0 to {}", vocabulary - 1)));
     }
     model.position_budget().check("the prompt", ids.len(), 0)?;
     if ids.len() < 2 {

@@ -51,7 +51,7 @@ impl Judgement {
     /// in `completion` and is called only if a part has segments.
     ///
     /// # Errors
-    /// The inner result fails if a segment is outside the completion; the outer one if `ranges` fails.
+    /// The inner result fails if a part has an empty name, or a segment is outside the completion; the outer one if `ranges` fails.
     pub fn score(
         self,
         completion: &str,
@@ -63,6 +63,9 @@ impl Judgement {
             Self::Whole(Some(value)) => return Ok(Ok(Score::sequence(value, tokens))),
             Self::Parts(parts) => parts,
         };
+        if parts.iter().any(|(name, _)| name.is_empty()) {
+            return Ok(Err("a part has an empty name; name it, or print a number for a reward without parts".into()));
+        }
         let has_segments = parts.iter().any(|(_, part_value)| matches!(part_value, PartValue::Segments(_)));
         let ranges_t = if has_segments { ranges()? } else { Vec::new() };
         let rewards_t = |part_value| match part_value {
@@ -161,6 +164,12 @@ mod tests {
                 "{message}"
             );
         }
+    }
+
+    #[test]
+    fn a_part_without_a_name_is_refused() {
+        let message = score(r#"{"": 1, "b": 2}"#).expect_err("no name");
+        assert_eq!(message, "a part has an empty name; name it, or print a number for a reward without parts");
     }
 
     #[test]

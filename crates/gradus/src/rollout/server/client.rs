@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::forms::{AnswerProblem, CompletionRequest, ServerCompletion};
-use super::http::{Failure, Http};
+use super::http::{Delay, Failure, Http};
 use super::score::{self, Passage, TokenScore};
 use super::{Endpoint, POLL_INTERVAL, ServerKind};
 use crate::error::{Error, Result};
@@ -21,6 +21,9 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 
 /// Shortest wait that is reported to the user afterwards.
 const MIN_REPORTED_WAIT: Duration = Duration::from_secs(1);
+
+/// Number of attempts to load weights while the server answers 500. It does so each time if it cannot read them.
+const LOAD_ATTEMPTS: usize = 5;
 
 /// Weights in the shared folder.
 #[derive(Debug)]
@@ -48,9 +51,18 @@ pub(super) struct Client {
     named: Option<String>,
     stopped: AtomicBool,
     done: AtomicUsize,
-    /// Start of the current silence of the server.
-    silent_since: Mutex<Option<Instant>>,
+    /// Current trouble with the server.
+    trouble: Mutex<Option<Trouble>>,
     notices: Mutex<Vec<String>>,
+}
+
+/// A time in which requests are repeated.
+struct Trouble {
+    since: Instant,
+    /// Latest reason.
+    delay: Delay,
+    /// Whether the user knows.
+    is_reported: bool,
 }
 
 /// Index of a question, and its result.
@@ -71,7 +83,7 @@ impl Client {
             named: options.model.clone(),
             stopped: AtomicBool::new(false),
             done: AtomicUsize::new(0),
-            silent_since: Mutex::default(),
+            trouble: Mutex::default(),
             notices: Mutex::default(),
         })
     }
@@ -86,9 +98,22 @@ impl Client {
         self.done.load(Ordering::SeqCst)
     }
 
-    /// Returns how long the server has been silent, if it is.
+    /// Returns how long requests have been repeated, if they are.
     pub fn waited(&self) -> Option<Duration> {
-        lock(&self.silent_since).map(|since| since.elapsed())
+        lock(&self.trouble).as_ref().map(|trouble| trouble.since.elapsed())
+    }
+
+    /// Returns a message about the current wait for the server, once per wait. A short wait has none.
+    pub fn news(&self) -> Option<String> {
+        let mut trouble = lock(&self.trouble);
+        let trouble = trouble.as_mut().filter(|trouble| !trouble.is_reported)?;
+        let waited = trouble.since.elapsed();
+        if waited < MIN_REPORTED_WAIT {
+            return None;
+        }
+        trouble.is_reported = true;
+        let (what, limit) = (trouble.delay.lasting(waited), self.max_wait.as_secs());
+        Some(format!("the server {} {what}; requests are repeated for at most {limit} s", self.http.url()))
     }
 
     /// Returns the address.
@@ -96,7 +121,7 @@ impl Client {
         self.http.url()
     }
 
-    /// Returns the maximum wait for a silent server.
+    /// Returns the maximum time in which requests are repeated.
     pub fn max_wait(&self) -> Duration {
         self.max_wait
     }
@@ -110,24 +135,27 @@ impl Client {
         lock(&self.notices).push(notice);
     }
 
-    /// Retries until the request succeeds, it fails permanently, or the server was silent for too long.
+    /// Retries until the request succeeds, it fails permanently, or the wait was too long.
     fn with_retries<T>(&self, mut once: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
         let mut pause = PAUSES.0;
         loop {
-            let failed = match once() {
-                Err(Failure::Later(message)) => message,
+            let delay = match once() {
+                Err(Failure::Later(delay)) => delay,
                 settled => {
-                    self.end_silence();
+                    self.end_trouble();
                     return settled;
                 }
             };
-            let since = *lock(&self.silent_since).get_or_insert_with(Instant::now);
+            let since = self.note_trouble(&delay);
             if since.elapsed() >= self.max_wait {
-                let waited = since.elapsed().as_secs();
                 let what = format!("the server {}", self.http.url());
-                let message = format!("it has not answered for {waited} s: {failed}");
+                let message = format!("it {}", delay.lasting(since.elapsed()));
+                let remedy = match delay {
+                    Delay::Silence(_) => "start it again",
+                    Delay::Refusal { .. } => "its output may show more; correct it",
+                };
                 let keys = self.http.keys();
-                let hint = format!("start it again and resume with `--resume`; `{keys}.wait_s` sets how long to wait");
+                let hint = format!("{remedy}, and resume with `--resume`; `{keys}.wait_s` sets how long to wait");
                 return Err(Failure::Never(Error::Network { what, message, hint: Some(hint) }));
             }
             self.rest(pause.min(self.max_wait.saturating_sub(since.elapsed())))?;
@@ -135,11 +163,20 @@ impl Client {
         }
     }
 
-    fn end_silence(&self) {
-        let Some(since) = lock(&self.silent_since).take() else { return };
-        let silent_since = since.elapsed();
-        if silent_since >= MIN_REPORTED_WAIT {
-            self.note(format!("the server {} did not answer for {} s", self.http.url(), silent_since.as_secs()));
+    /// Records why a request is repeated. Returns since when requests are.
+    fn note_trouble(&self, delay: &Delay) -> Instant {
+        let mut trouble = lock(&self.trouble);
+        let new = || Trouble { since: Instant::now(), delay: delay.clone(), is_reported: false };
+        let trouble = trouble.get_or_insert_with(new);
+        trouble.delay.clone_from(delay);
+        trouble.since
+    }
+
+    fn end_trouble(&self) {
+        let Some(Trouble { since, delay, .. }) = lock(&self.trouble).take() else { return };
+        let waited = since.elapsed();
+        if waited >= MIN_REPORTED_WAIT {
+            self.note(format!("the server {} {}", self.http.url(), delay.over(waited)));
         }
     }
 
@@ -170,7 +207,8 @@ impl Client {
     fn error(&self, failure: Failure) -> Error {
         match failure {
             Failure::Never(error) => error,
-            Failure::Later(message) | Failure::Lost(message) => self.http.wrong("", &message),
+            Failure::Later(delay) => self.http.wrong("", delay.message()),
+            Failure::Lost(message) => self.http.wrong("", &message),
         }
     }
 
@@ -225,6 +263,24 @@ impl Client {
         })
     }
 
+    /// Posts `body`, which names weights in the shared folder, to `path` once. `errors` counts the answers with the status 500 so far.
+    fn post_weights(&self, path: &str, body: &Value, errors: &mut usize) -> Result<Value, Failure> {
+        match self.http.post(path, body, ANSWER_BYTES) {
+            Err(Failure::Later(Delay::Refusal { status: 500, message })) => {
+                *errors += 1;
+                if *errors < LOAD_ATTEMPTS {
+                    return Err(Failure::Later(Delay::Refusal { status: 500, message }));
+                }
+                let error = self.http.wrong("", &format!("it cannot load the weights: {message}"));
+                let keys = self.http.keys();
+                Err(Failure::Never(error.with_hint(format!(
+                    "can it read the folder `{keys}.shared`? `{keys}.shared_at_server` is the path of the folder on the server"
+                ))))
+            }
+            other => other,
+        }
+    }
+
     fn load_adapter(&self, path: &str, weights: &Weights) -> Result<(), Failure> {
         let mut body = json!({ "lora_name": weights.name, "lora_path": weights.there });
         match self.kind {
@@ -232,10 +288,10 @@ impl Client {
             ServerKind::Vllm => body["load_inplace"] = json!(false),
             ServerKind::Sglang => {}
         }
-        let mut tries = 0;
+        let (mut tries, mut errors) = (0, 0);
         let answer = self.with_retries(|| {
             tries += 1;
-            self.http.post(path, &body, ANSWER_BYTES)
+            self.post_weights(path, &body, &mut errors)
         });
         match answer {
             Ok(answer) if answer["success"] == json!(false) => {
@@ -255,7 +311,8 @@ impl Client {
         if self.kind == ServerKind::Gradus {
             arguments["model"] = json!(self.model());
         }
-        let loaded = self.post("/collective_rpc", &json!({ "method": "reload_weights", "kwargs": arguments }));
+        let (body, mut errors) = (json!({ "method": "reload_weights", "kwargs": arguments }), 0);
+        let loaded = self.with_retries(|| self.post_weights("/collective_rpc", &body, &mut errors));
         let named = loaded.and_then(|_| {
             self.post("/reset_prefix_cache", &json!({}))?;
             let mut version = json!({ "new_version": weights.name });
@@ -281,7 +338,8 @@ impl Client {
             "abort_all_requests": false,
             "flush_cache": true,
         });
-        let answer = self.post(PATH, &body)?;
+        let mut errors = 0;
+        let answer = self.with_retries(|| self.post_weights(PATH, &body, &mut errors))?;
         match answer["success"] == json!(false) {
             true => {
                 let reason = answer["message"].as_str().unwrap_or("it gives no reason");
@@ -484,7 +542,10 @@ impl Client {
             }
         };
         let completed = read.map_err(|wrong| match wrong {
-            AnswerProblem::BrokenOff => Failure::Later("a completion was aborted".into()),
+            AnswerProblem::BrokenOff => {
+                let message = format!("{path} answered with an aborted completion");
+                Failure::Later(Delay::Refusal { status: 200, message })
+            }
             AnswerProblem::Unusable(message) => Failure::Never(self.http.wrong(path, &message)),
         })?;
         // A request names its adapter, but not the whole weights. A restarted server would therefore sample with other

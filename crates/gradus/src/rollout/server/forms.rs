@@ -130,20 +130,11 @@ impl CompletionRequest {
     }
 
     fn read_choice(&self, choice: &Value) -> Result<ServerCompletion, AnswerProblem> {
-        match ids(&choice["prompt_token_ids"]) {
-            Some(prompt) if prompt != self.prompt => {
-                return unusable("the prompt of the server differs from the one it was sent (`prompt_token_ids`)");
-            }
-            Some(_) => {}
-            None => {
-                return unusable(
-                    "the answer has no `prompt_token_ids`: the server does not support `return_token_ids`",
-                );
-            }
+        const UNSUPPORTED: &str = ": the server does not support `return_token_ids`";
+        if ids_at(choice, "prompt_token_ids", UNSUPPORTED)? != self.prompt {
+            return unusable("the prompt of the server differs from the one it was sent (`prompt_token_ids`)");
         }
-        let Some(ids) = ids(&choice["token_ids"]) else {
-            return unusable("a completion has no `token_ids`: the server does not support `return_token_ids`");
-        };
+        let ids = ids_at(choice, "token_ids", UNSUPPORTED)?;
         let is_cut = is_cut(choice["finish_reason"].as_str())?;
         let logprobs = &choice["logprobs"];
         let (Some(names), Some(values)) = (logprobs["tokens"].as_array(), logprobs["token_logprobs"].as_array()) else {
@@ -219,7 +210,7 @@ impl CompletionRequest {
     }
 
     fn read_generated(&self, one: &Value) -> Result<ServerCompletion, AnswerProblem> {
-        let Some(ids) = ids(&one["output_ids"]) else { return unusable("a completion has no `output_ids`") };
+        let ids = ids_at(one, "output_ids", "")?;
         let meta = &one["meta_info"];
         let prompt = meta["prompt_tokens"].as_u64();
         if prompt.is_some_and(|tokens| tokens != self.prompt.len() as u64) {
@@ -265,7 +256,21 @@ fn number(value: f32) -> Value {
 }
 
 pub(super) fn ids(value: &Value) -> Option<Vec<u32>> {
-    value.as_array()?.iter().map(|id| u32::try_from(id.as_u64()?).ok()).collect()
+    value.as_array()?.iter().map(id).collect()
+}
+
+fn id(value: &Value) -> Option<u32> {
+    u32::try_from(value.as_u64()?).ok()
+}
+
+/// Parses the field `name` of a completion, a list of ids. `why` follows the message that there is none.
+fn ids_at(completion: &Value, name: &str, why: &str) -> Result<Vec<u32>, AnswerProblem> {
+    let Some(list) = completion[name].as_array() else { return unusable(format!("a completion has no `{name}`{why}")) };
+    let one = |(i, value): (usize, &Value)| {
+        let wrong = || AnswerProblem::Unusable(format!("`{name}[{i}]` of a completion is {value}, not a token id"));
+        id(value).ok_or_else(wrong)
+    };
+    list.iter().enumerate().map(one).collect()
 }
 
 fn is_cut(reason: Option<&str>) -> Result<bool, AnswerProblem> {

@@ -15,11 +15,52 @@ const MAX_REASON_CHARS: usize = 400;
 #[derive(Debug)]
 pub(super) enum Failure {
     /// The server is unreachable or busy, or broke off: a later attempt may work.
-    Later(String),
+    Later(Delay),
     /// The server does not have the weights (any more).
     Lost(String),
     /// The request will never work.
     Never(Error),
+}
+
+/// Why a request is repeated.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Delay {
+    /// No whole answer arrived, with the reason.
+    Silence(String),
+    /// The server answered that it cannot serve the request, or broke off its work.
+    Refusal {
+        /// Status of the answer.
+        status: u16,
+        /// Reason of the server.
+        message: String,
+    },
+}
+
+impl Delay {
+    /// Returns the reason.
+    pub fn message(&self) -> &str {
+        match self {
+            Self::Silence(message) | Self::Refusal { message, .. } => message,
+        }
+    }
+
+    /// Describes the server after it has been in this state for the time `waited`: `has not answered for 3 s: REASON`.
+    pub fn lasting(&self, waited: Duration) -> String {
+        let what = match self {
+            Self::Silence(_) => "has not answered",
+            Self::Refusal { .. } => "has answered with an error",
+        };
+        format!("{what} for {} s: {}", waited.as_secs(), self.message())
+    }
+
+    /// The same about a time that is over.
+    pub fn over(&self, waited: Duration) -> String {
+        let what = match self {
+            Self::Silence(_) => "did not answer",
+            Self::Refusal { .. } => "answered with an error",
+        };
+        format!("{what} for {} s: {}", waited.as_secs(), self.message())
+    }
 }
 
 /// HTTP connection to a server.
@@ -84,7 +125,7 @@ impl Http {
         response: std::result::Result<ureq::http::Response<ureq::Body>, ureq::Error>,
         limit: u64,
     ) -> Result<Value, Failure> {
-        let failed = |error: &ureq::Error| Failure::Later(self.without_key(&error.to_string()));
+        let failed = |error: &ureq::Error| Failure::Later(Delay::Silence(self.without_key(&error.to_string())));
         let mut response = response.map_err(|error| failed(&error))?;
         let status = response.status().as_u16();
         let text = match response.body_mut().with_config().limit(limit).read_to_string() {
@@ -107,7 +148,10 @@ impl Http {
                     Err(Failure::Never(self.wrong(path, &message)))
                 }
             },
-            429 | 500..=599 => Err(Failure::Later(format!("{path} answered {status}: {}", self.reason(&text)))),
+            429 | 500..=599 => {
+                let message = format!("{path} answered {status}: {}", self.reason(&text));
+                Err(Failure::Later(Delay::Refusal { status, message }))
+            }
             404 => Err(Failure::Lost(format!("{path} answered 404: {}", self.reason(&text)))),
             401 | 403 => {
                 let message = format!("it answered {status}: {}", self.reason(&text));

@@ -75,7 +75,7 @@ pub struct Endpoint {
     pub connections: usize,
     /// Time limit of one request.
     pub timeout: Duration,
-    /// Maximum wait for a silent server.
+    /// Maximum time in which requests are repeated.
     pub wait: Duration,
     /// Configuration key of these settings, for messages: `rollouts`.
     pub keys: &'static str,
@@ -270,6 +270,9 @@ fn wait<T>(
             Ok(found) => return found,
             Err(RecvTimeoutError::Disconnected) => return Err(gone()),
             Err(RecvTimeoutError::Timeout) => {}
+        }
+        if let Some(news) = client.news() {
+            progress.warn(&news);
         }
         let outcome = match client.waited() {
             Some(waited) => {

@@ -250,6 +250,8 @@ fn answers_that_cannot_be_are_refused() {
         (Box::new(first(|choice| choice["token_ids"][1] = json!(7))), "is that of \"token_id:12\", but the id is 7"),
         (Box::new(first(|choice| choice["token_ids"] = json!([1, 2, 3, 4]))), "4 ids, but 3 tokens"),
         (Box::new(first(|choice| choice["token_ids"] = Value::Null)), "no `token_ids`"),
+        (Box::new(first(|choice| choice["token_ids"][1] = json!(-1))), "`token_ids[1]` of a completion is -1"),
+        (Box::new(first(|choice| choice["prompt_token_ids"] = Value::Null)), "not support `return_token_ids`"),
         (Box::new(first(|choice| choice["logprobs"] = Value::Null)), "no log-probabilities"),
         (Box::new(first(|choice| choice["logprobs"]["token_logprobs"][0] = json!(0.5))), "0.5, above 0"),
         (Box::new(first(|choice| choice["logprobs"]["token_logprobs"][0] = json!("-1"))), "not a number"),
@@ -354,6 +356,13 @@ fn answers_that_cannot_be_are_refused() {
                 right[1]["output_ids"] = json!([-1]);
                 None
             }),
+            "`output_ids[0]` of a completion is -1, not a token id",
+        ),
+        (
+            Box::new(|_, right| {
+                right[1]["output_ids"] = Value::Null;
+                None
+            }),
             "no `output_ids`",
         ),
     ];
@@ -418,6 +427,72 @@ fn a_server_that_is_gone_is_waited_for_no_longer_than_asked() {
     let client = Client::new(&Endpoint { wait: Duration::from_secs(3600), ..endpoint }).expect("an address");
     client.stop();
     assert!(matches!(client.sample(&whole_weights("v"), &[request(1)]), Err(Error::Interrupted)));
+}
+
+#[test]
+fn a_server_that_answers_with_errors_is_not_called_silent() {
+    let refused = |_: usize, _: &mut Value| Some(Reply::Json(503, json!({ "error": "out of memory" })));
+    let (_fake, found) = sampled(ServerKind::Vllm, refused, |endpoint| endpoint.wait = Duration::from_millis(50));
+    let error = found.expect_err("it never works");
+    assert!(error.to_string().contains("it has answered with an error for "), "{error}");
+    assert!(error.to_string().ends_with(" s: /v1/completions answered 503: out of memory"), "{error}");
+    assert!(error.hint().is_some_and(|hint| hint.starts_with("its output may show more")), "{error:?}");
+    let aborted = |_: usize, right: &mut Value| {
+        right["choices"][0]["finish_reason"] = json!("abort");
+        None
+    };
+    let (_fake, found) = sampled(ServerKind::Vllm, aborted, |endpoint| endpoint.wait = Duration::from_millis(50));
+    let error = found.expect_err("it never works").to_string();
+    assert!(error.contains("/v1/completions answered with an aborted completion"), "{error}");
+}
+
+#[test]
+fn a_server_that_cannot_read_the_weights_is_asked_a_few_times() {
+    let fake = Fake::new(|path, _| match path {
+        "/collective_rpc" => Reply::Json(500, json!({ "error": "no such folder" })),
+        _ => Reply::Json(200, Value::Null),
+    });
+    let client = Client::new(&fake.endpoint(ServerKind::Vllm)).expect("an address");
+    let error = client.load(&whole_weights("v")).expect_err("refused");
+    let message = error.to_string();
+    assert!(message.contains("it cannot load the weights: /collective_rpc answered 500: no such folder"), "{message}");
+    assert!(error.hint().is_some_and(|hint| hint.contains("`rollouts.shared_at_server`")), "{error:?}");
+    assert_eq!(fake.bodies("/collective_rpc").len(), 5);
+    assert_eq!(fake.paths().last().map(String::as_str), Some("/resume"));
+}
+
+/// Records warnings, and ends the work after the first one.
+#[derive(Default)]
+struct Warned(std::cell::RefCell<Vec<String>>);
+
+impl Progress for Warned {
+    fn advance(&self, _: &'static str, _: usize, _: usize) -> Result<()> {
+        if self.0.borrow().is_empty() { Ok(()) } else { Err(Error::Interrupted) }
+    }
+
+    fn warn(&self, message: &str) {
+        self.0.borrow_mut().push(message.to_owned());
+    }
+}
+
+#[test]
+fn a_wait_shows_its_reason_while_it_lasts() {
+    let (folder, setting) = (tempfile::tempdir().expect("a folder"), Setting::new(false));
+    let fake = Fake::new(|path, _| match path {
+        "/v1/models" => Reply::Json(200, json!({ "data": [{ "id": "base" }] })),
+        "/v1/completions" => Reply::Json(503, json!({ "error": "out of memory" })),
+        _ => Reply::Json(200, Value::Null),
+    });
+    let options = fake.options(ServerKind::Vllm, folder.path());
+    let mut source = ServerSource::connect(options, &save, &Unwatched).expect("it is there");
+    let progress = Warned::default();
+    let sampler = Sampler { progress: &progress, ..setting.sampler() };
+    let found = source.sample(setting.policy(0), vec![prompt(0)], &sampler, &stream);
+    assert!(matches!(found, Err(Error::Interrupted)), "{found:?}");
+    let warnings = progress.0.into_inner();
+    assert!(warnings[0].contains(" has answered with an error for "), "{warnings:?}");
+    let end = " s: /v1/completions answered 503: out of memory; requests are repeated for at most 60 s";
+    assert!(warnings[0].ends_with(end), "{warnings:?}");
 }
 
 #[test]

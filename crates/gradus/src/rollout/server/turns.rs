@@ -168,4 +168,8 @@ impl Drawer for RemoteDrawer<'_> {
     fn waited(&self) -> Option<(Duration, Duration)> {
         self.queue.client.waited().map(|waited| (waited, self.queue.client.max_wait()))
     }
+
+    fn news(&self) -> Option<String> {
+        self.queue.client.news()
+    }
 }
