@@ -434,6 +434,9 @@ impl Worker {
                 }
                 let directory = address.directory(&folder);
                 let mut trainer = self.base(&base_name)?.saved_adapter(&directory)?;
+                if let Some(own) = &live.trainer {
+                    refuse_other_adapter(&body.path, &trainer, own)?;
+                }
                 if body.optimizer {
                     trainer.restore_optimizer(&directory)?;
                 }
@@ -628,4 +631,20 @@ fn refuse_existing(
         return Ok(());
     }
     Err(Failure::user(format!("`{}` exists already: use another name, or `overwrite=True`", address.path())))
+}
+
+/// Rejects the checkpoint at `path` if its adapter has another rank or other layers than the model's `own`. The client would go on with an
+/// adapter that it did not create.
+fn refuse_other_adapter(path: &str, saved: &Trainer, own: &Trainer) -> std::result::Result<(), Failure> {
+    let (Some(saved), Some(own)) = (saved.adapter(), own.adapter()) else { return Ok(()) };
+    let difference = if saved.rank != own.rank {
+        format!("has the rank {}, but that of this model has {}", saved.rank, own.rank)
+    } else if saved.target_modules != own.target_modules {
+        format!("is for layers named {}, but that of this model for {}", saved.target_modules, own.target_modules)
+    } else {
+        return Ok(());
+    };
+    Err(Failure::user(format!(
+        "the adapter of `{path}` {difference}: create a training client from the checkpoint, or one of the same form"
+    )))
 }

@@ -422,6 +422,36 @@ fn there_are_so_many_sessions_and_the_silent_make_room() {
 }
 
 #[test]
+fn a_model_loads_only_checkpoints_of_its_own_form() {
+    let folder = folder(&["qwen3"]);
+    let bench = Bench::over(folder.path());
+    let model = bench.make(0);
+    let save = json!({ "model_id": model, "seq_id": 1, "path": "saved" });
+    let saved = bench.wait(&bench.post("save_weights", &save).json());
+    assert_eq!(saved.json()["type"], "save_weights", "{}", saved.body);
+    let path = format!("tinker://{model}/weights/saved");
+    let load = |model: &str, seq: u64| {
+        let body = json!({ "model_id": model, "seq_id": seq, "path": path, "optimizer": true });
+        bench.wait(&bench.post("load_weights", &body).json())
+    };
+    let forms = [
+        (json!({ "rank": 4, "seed": 1 }), "has the rank 2, but that of this model has 4"),
+        (json!({ "rank": 2, "seed": 1, "train_mlp": false }), "is for layers named"),
+    ];
+    for (number, (form, message)) in (1..).zip(forms) {
+        let rank = form["rank"].clone();
+        let made = bench.post("create_model", &bench.of_model(number, form)).json();
+        let created = bench.wait(&made);
+        assert_eq!(created.json()["type"], "create_model", "{}", created.body);
+        let other = made["model_id"].as_str().expect("an id").to_owned();
+        failed(&load(&other, 1), "user", message);
+        let info = bench.post("get_info", &json!({ "model_id": other })).json();
+        assert_eq!(info["lora_rank"], rank, "{info}");
+    }
+    assert_eq!(load(&model, 2).json()["type"], "load_weights");
+}
+
+#[test]
 fn a_server_that_starts_again_goes_on() {
     let folder = folder(&["qwen3"]);
     let bench = Bench::over(folder.path());
