@@ -95,10 +95,12 @@ class SharedKeys(TypedDict, total=False):
     batch_size: int
     """Rows per step (offline: rows or pairs; online: prompts). Default 8 (TRL)."""
     micro_batch_size: int
-    """Rows per forward and backward pass. Default: limited by `micro_batch_tokens`. The result does not depend on
-    it."""
+    """Rows per forward and backward pass. Default: limited by `micro_batch_tokens`. It changes the result only by
+    rounding. With dropout and with grpo's `loss_type: bnpo` it changes more: each pass draws its own dropout masks, and
+    `bnpo` averages over passes."""
     micro_batch_tokens: int
-    """Maximum number of tokens per forward and backward pass. Default 4096."""
+    """Maximum number of tokens per forward and backward pass. Default 4096. It changes the result as `micro_batch_size`
+    does."""
     lanes: int
     """Number of parts in which the rows of an optimizer step are added up: a power of two. Within a part, gradients are
     added up in the order of the rows; the parts are added up in a fixed binary tree. A run therefore gives the same
