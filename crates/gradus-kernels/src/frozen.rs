@@ -140,7 +140,7 @@ impl FrozenWeight {
         let is_recorded = |bias: &Option<Tensor<1>>| bias.as_ref().is_some_and(Tensor::is_autodiff);
         let is_recorded = x_nd.is_autodiff() || weights.iter().any(|(_, bias)| is_recorded(bias));
         #[cfg(feature = "gpu")]
-        if !is_recorded && let Some(results) = crate::gpu::frozen::apply_each(&weights, &x_nd) {
+        if !is_recorded && let Some(results) = Self::apply_each_on_gpu(&weights, &x_nd) {
             return results;
         }
         if is_recorded || !is_cpu(&device) {
@@ -152,6 +152,27 @@ impl FrozenWeight {
         let results = PackedMatrix::fresh_each(matrices, Mat::dense(&x, n, matrices[0].0.dims()[0]));
         let mut outputs = matrices.iter().map(|(matrix, _)| matrix.dims()[1]);
         results.map(|values| Dense::new(values, &[n, outputs.next().expect("one a weight")]).tensor())
+    }
+
+    /// Runs [`apply_each`](Self::apply_each) without autodiff. `None` unless the rows are on a GPU that holds all weights in bf16: others are
+    /// expanded, one at a time.
+    #[cfg(feature = "gpu")]
+    fn apply_each_on_gpu<const N: usize>(
+        weights: &[(&Self, Option<Tensor<1>>); N],
+        x_nd: &Tensor<2>,
+    ) -> Option<[Tensor<2>; N]> {
+        use crate::gpu::product::{multiply_each, plus_bias};
+        use crate::gpu::{computes, cube_of, quantized, tensor_of};
+        let (gpu, precision) = (crate::fused::gpu(&x_nd.device())?, weights[0].0.precision());
+        let is_held = |weight: &Self| weight.format() == WeightFormat::BF16 && weight.precision() == precision;
+        if !computes(&gpu, burn::tensor::DType::BF16) || !weights.iter().all(|(weight, _)| is_held(weight)) {
+            return None;
+        }
+        let operands =
+            weights.each_ref().map(|(weight, _)| quantized::operand(|| weight.for_gpu(), &weight.copies, &gpu));
+        let products = multiply_each(&cube_of(x_nd.clone()), operands.each_ref(), [false, true], precision);
+        let mut biases = weights.iter().map(|(_, bias)| bias.clone().map(cube_of));
+        Some(products.map(|y| tensor_of(plus_bias(y, biases.next().expect("one for each weight")))))
     }
 
     /// Returns the weight in f32 as products use it, `[in, out]`, without gradient.

@@ -1,40 +1,20 @@
 //! Products with weights that stay compressed on the device; the mathematics is in [`crate::frozen`].
 
-use burn::tensor::{DType, Tensor};
+use burn::tensor::DType;
 use burn_cubecl::CubeDevice;
-use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::product::{multiply, multiply_each, plus_bias};
+use super::GpuOp;
+use super::product::{multiply, plus_bias};
 use super::quantized::operand;
 use super::sums::gradient_of_bias;
-use super::{GpuOp, computes, cube_of, tensor_of};
 use crate::frozen::{FrozenLinear, FrozenWeight};
-use crate::product::WeightFormat;
 
 impl FrozenWeight {
     /// Returns the weight on `device` as an operand of a product, `[out, in]`.
     pub(super) fn operand_on(&self, device: &CubeDevice) -> CubeTensor {
         operand(|| self.for_gpu(), self.on_devices(), device)
     }
-}
-
-/// Multiplies the rows `x` by several weights, without gradient. `None` unless `x` is on a GPU that holds all weights in bf16: others are
-/// expanded, one at a time.
-pub(crate) fn apply_each<const N: usize>(
-    weights: &[(&FrozenWeight, Option<Tensor<1>>); N],
-    x: &Tensor<2>,
-) -> Option<[Tensor<2>; N]> {
-    let (gpu, precision) = (crate::fused::gpu(&x.device())?, weights[0].0.precision());
-    let is_held = |weight: &FrozenWeight| weight.format() == WeightFormat::BF16 && weight.precision() == precision;
-    if !computes(&gpu, DType::BF16) || !weights.iter().all(|(weight, _)| is_held(weight)) {
-        return None;
-    }
-    let x = into_contiguous(cube_of(x.clone()));
-    let operands = weights.each_ref().map(|(weight, _)| weight.operand_on(&gpu));
-    let products = multiply_each(&x, operands.each_ref(), [false, true], precision);
-    let mut biases = weights.iter().map(|(_, bias)| bias.clone().map(cube_of));
-    Some(products.map(|y| tensor_of(plus_bias(y, biases.next().expect("one for each weight")))))
 }
 
 impl GpuOp for FrozenLinear {

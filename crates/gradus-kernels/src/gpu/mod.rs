@@ -15,7 +15,7 @@ pub(crate) mod draw;
 mod dropout;
 pub(crate) mod embedding;
 mod finish;
-pub(crate) mod frozen;
+mod frozen;
 mod linear;
 pub(crate) mod logprobs;
 mod low_rank;

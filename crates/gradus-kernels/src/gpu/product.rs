@@ -174,7 +174,7 @@ impl GpuOp for Matmul {
 }
 
 /// Adds a row to every row of `y`, if given.
-pub(super) fn plus_bias(y: CubeTensor, bias: Option<CubeTensor>) -> CubeTensor {
+pub(crate) fn plus_bias(y: CubeTensor, bias: Option<CubeTensor>) -> CubeTensor {
     let Some(bias) = bias else { return y };
     let n = elements(&bias);
     let CubeTensor { client, device, handle, dtype, .. } = bias;

@@ -241,7 +241,7 @@ pub(super) fn expanded(
 }
 
 /// Like [`expanded`], as the operand of a product: in bf16 if the weight is held in it and the device multiplies it.
-pub(super) fn operand(
+pub(crate) fn operand(
     weight: impl FnOnce() -> CompressedWeight,
     copies: &OnDevices,
     device: &CubeDevice,

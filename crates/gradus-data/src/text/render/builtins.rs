@@ -6,7 +6,10 @@ use minijinja::value::{Kwargs, ValueKind, from_args};
 use minijinja::{Environment, Error, ErrorKind, State, Value as Template, filters};
 use regex::Regex;
 
-use super::engine::{WIDEST, printed, too_wide};
+use super::super::python;
+
+/// Maximum width that a template may pad or indent to.
+pub(super) const WIDEST: usize = 1000;
 
 /// Adds the filters and tests to `environment`.
 pub(super) fn add_to(environment: &mut Environment<'static>) {
@@ -22,6 +25,30 @@ pub(super) fn add_to(environment: &mut Environment<'static>) {
     environment.add_filter("center", center);
     environment.add_filter("indent", indent);
     environment.add_test("callable", |value: Template| matches!(value.kind(), ValueKind::Undefined | ValueKind::Plain));
+}
+
+pub(super) fn too_wide(width: usize) -> Error {
+    invalid(format!("a width of {width}, but at most {WIDEST} are padded to"))
+}
+
+/// Returns the text that Python prints for a value which the engine prints otherwise.
+pub(super) fn repr(value: &Template) -> Result<Option<String>, Error> {
+    Ok(Some(match value.kind() {
+        ValueKind::Bool | ValueKind::None | ValueKind::Number | ValueKind::Seq | ValueKind::Map => {
+            python::repr(&as_json(value)?)
+        }
+        ValueKind::Iterable => python::repr(&as_json(&value.try_iter()?.collect())?),
+        _ => return Ok(None),
+    }))
+}
+
+/// Returns the text that Python prints for a value.
+fn printed(value: &Template) -> Result<String, Error> {
+    Ok(repr(value)?.unwrap_or_else(|| value.to_string()))
+}
+
+pub(super) fn as_json(value: &Template) -> Result<serde_json::Value, Error> {
+    serde_json::to_value(value).map_err(|e| Error::new(ErrorKind::BadSerialization, e.to_string()))
 }
 
 fn invalid(message: impl Into<String>) -> Error {

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::super::{python, strftime::strftime};
-use super::builtins;
+use super::builtins::{self, WIDEST, as_json, repr, too_wide};
 use crate::border;
 use crate::error::excerpt;
 
@@ -27,9 +27,6 @@ const INSTRUCTIONS_A_MESSAGE: u64 = 50_000;
 /// Bytes that rendering may write: a base, and an allowance per byte of the conversation.
 const OUTPUT_BYTES: usize = 4 << 20;
 const OUTPUT_A_BYTE: usize = 16;
-
-/// Maximum width that a template may pad or indent to.
-pub(super) const WIDEST: usize = 1000;
 
 /// Source of a template: its parts by name, and the special tokens that it may print.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -219,11 +216,6 @@ fn environment() -> Environment<'static> {
     environment
 }
 
-pub(super) fn too_wide(width: usize) -> minijinja::Error {
-    let message = format!("a width of {width}, but at most {WIDEST} are padded to");
-    minijinja::Error::new(ErrorKind::InvalidOperation, message)
-}
-
 /// Rejects wide formats such as `'%9999999d'` and `'{:9999999}'`, and widths that are taken from the values.
 fn check_widths(format: &Template) -> Result<(), minijinja::Error> {
     static WIDTHS: LazyLock<Regex> = LazyLock::new(|| {
@@ -257,26 +249,6 @@ fn python_format(out: &mut Output, state: &mut State, value: &Template) -> Resul
         Some(repr) => out.write_str(&repr).map_err(minijinja::Error::from),
         None => minijinja::escape_formatter(out, state, value),
     }
-}
-
-/// Returns the text that Python prints for a value which the engine prints otherwise.
-fn repr(value: &Template) -> Result<Option<String>, minijinja::Error> {
-    Ok(Some(match value.kind() {
-        ValueKind::Bool | ValueKind::None | ValueKind::Number | ValueKind::Seq | ValueKind::Map => {
-            python::repr(&as_json(value)?)
-        }
-        ValueKind::Iterable => python::repr(&as_json(&value.try_iter()?.collect())?),
-        _ => return Ok(None),
-    }))
-}
-
-/// Returns the text that Python prints for a value.
-pub(super) fn printed(value: &Template) -> Result<String, minijinja::Error> {
-    Ok(repr(value)?.unwrap_or_else(|| value.to_string()))
-}
-
-fn as_json(value: &Template) -> Result<Value, minijinja::Error> {
-    serde_json::to_value(value).map_err(|e| minijinja::Error::new(ErrorKind::BadSerialization, e.to_string()))
 }
 
 /// Removes keys with null, and copies reasoning to both names that templates read: `reasoning_content` and `thinking`.
