@@ -77,6 +77,30 @@ impl Activated {
         apply(op, inputs)
     }
 
+    /// Adds the product of the activation and the weight to `sum_nd`, `[N, out]`, which carries gradient.
+    ///
+    /// Otherwise like [`linear`](Self::linear). A GPU adds in the pass that writes the product.
+    pub fn linear_onto(
+        self,
+        sum_nd: Tensor<2>,
+        weight: Tensor<2>,
+        layout: Layout,
+        precision: Precision,
+        inputs: Precision,
+    ) -> Tensor<2> {
+        #[cfg(feature = "gpu")]
+        let sum_nd = {
+            let op = LinearOfActivation { activation: self.activation(), linear: Linear { layout, precision }, inputs };
+            let mut of = self.clone().into_inputs();
+            of.push(weight.clone().into_dispatch());
+            match crate::gpu::onto::onto(op, &of.iter().collect::<Vec<_>>(), sum_nd) {
+                Ok(sum) => return sum,
+                Err(sum) => sum,
+            }
+        };
+        sum_nd + self.linear(weight, None, layout, precision, inputs)
+    }
+
     fn activation(&self) -> Activation {
         match self {
             Self::Gelu(form, _) => Activation::Gelu(*form),

@@ -8,7 +8,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 
 use crate::fused::{Dense, Op, apply, is_cpu, supports};
 use crate::host::{host_values, read};
-use crate::linear::{self, Layout};
+use crate::linear::{self, Layout, onto};
 use crate::product::{Mat, PackedMatrix, Precision, WeightFormat};
 use crate::quantized::Quantized;
 
@@ -128,6 +128,13 @@ impl FrozenWeight {
         let mut inputs = vec![x_nd.into_dispatch()];
         inputs.extend(bias.map(Tensor::into_dispatch));
         apply(op, inputs)
+    }
+
+    /// Adds the product of `x_nd` and the weight to `sum_nd`, `[N, out]`. Both carry gradient.
+    ///
+    /// Otherwise like [`apply`](Self::apply). A GPU adds in the pass that writes the product.
+    pub fn apply_onto(&self, sum_nd: Tensor<2>, x_nd: Tensor<2>) -> Tensor<2> {
+        onto!(FrozenLinear(self.clone()), [x_nd], sum_nd, self.apply(x_nd, None))
     }
 
     /// Runs [`apply`](Self::apply) for several weights on the same rows, each with its bias. The results are identical to the bit. Without

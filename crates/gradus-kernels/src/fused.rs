@@ -5,6 +5,8 @@
 //! Everything without gradient (segment boundaries, target ids, epsilons) is a field of the op on the host; inputs are
 //! float tensors. An op has one output. Several results are stacked as rows of one tensor.
 
+use std::cell::RefCell;
+use std::collections::HashSet;
 use std::fmt::Debug;
 use std::sync::{Arc, LazyLock};
 
@@ -241,12 +243,17 @@ impl FusedBackend for Flex {
 trait HostBackend: Backend {
     fn forward(op: &OpHandle, inputs: Vec<FloatTensor<Self>>) -> (FloatTensor<Self>, Vec<FloatTensor<Self>>);
 
+    /// Adds `before`, if given, to the gradient of the first input.
     fn backward(
         op: &OpHandle,
         saved: Vec<FloatTensor<Self>>,
         grad: FloatTensor<Self>,
         needed: &[bool],
+        before: Option<FloatTensor<Self>>,
     ) -> Vec<Option<FloatTensor<Self>>>;
+
+    /// Whether kernels of this backend save time if they get `before`.
+    const ADDS: bool;
 }
 
 impl HostBackend for Flex {
@@ -256,7 +263,16 @@ impl HostBackend for Flex {
         (output.0, saved.into_iter().map(|tensor| tensor.0).collect())
     }
 
-    fn backward(op: &OpHandle, saved: Vec<FlexTensor>, grad: FlexTensor, needed: &[bool]) -> Vec<Option<FlexTensor>> {
+    const ADDS: bool = false;
+
+    fn backward(
+        op: &OpHandle,
+        saved: Vec<FlexTensor>,
+        grad: FlexTensor,
+        needed: &[bool],
+        before: Option<FlexTensor>,
+    ) -> Vec<Option<FlexTensor>> {
+        debug_assert!(before.is_none(), "the processor adds gradients itself");
         let saved: Vec<Dense> = saved.into_iter().map(Dense).collect();
         let gradients = op.on_cpu().backward(&saved, &Dense::from_flex(grad), needed);
         gradients.into_iter().map(|gradient| gradient.map(|dense| dense.0)).collect()
@@ -282,13 +298,20 @@ mod on_gpu {
             op.on_gpu().forward(inputs.into_iter().map(into_contiguous).collect())
         }
 
+        const ADDS: bool = true;
+
         fn backward(
             op: &OpHandle,
             saved: Vec<CubeTensor>,
             grad: CubeTensor,
             needed: &[bool],
+            before: Option<CubeTensor>,
         ) -> Vec<Option<CubeTensor>> {
-            op.on_gpu().backward(&saved, into_contiguous(grad), needed)
+            let (op, grad) = (op.on_gpu(), into_contiguous(grad));
+            match before {
+                Some(before) => op.backward_onto(&saved, grad, needed, into_contiguous(before)),
+                None => op.backward(&saved, grad, needed),
+            }
         }
     }
 }
@@ -322,13 +345,39 @@ impl<B: HostBackend, const N: usize> Backward<B, N> for Recorded {
     fn backward(self, ops: Ops<Self::State, N>, grads: &mut Gradients, _: &mut Checkpointer) {
         let needed = ops.parents.each_ref().map(Option::is_some);
         let grad = grads.consume::<B>(&ops.node);
-        let gradients = B::backward(&ops.state.op, ops.state.tensors, grad, &needed);
-        for (parent, gradient) in ops.parents.into_iter().zip(gradients) {
+        registered(|known| known.remove(&ops.node.id.value));
+        let first = ops.parents.first().and_then(Option::as_ref);
+        let has_gradient = first.filter(|parent| registered(|known| known.contains(&parent.id.value)));
+        let before = has_gradient.map(|parent| grads.consume::<B>(parent));
+        let gradients = B::backward(&ops.state.op, ops.state.tensors, grad, &needed, before);
+        for (parent, gradient) in ops.parents.iter().zip(gradients) {
             if let (Some(parent), Some(gradient)) = (parent, gradient) {
                 grads.register::<B>(parent.id, gradient);
+                // The gradient of a leaf stays where it is, so it cannot be taken out to be added.
+                if B::ADDS && parent.requirement == ops.node.requirement {
+                    registered(|known| known.insert(parent.id.value));
+                }
             }
         }
     }
+}
+
+/// Gives access to the numbers of the nodes whose gradients operations of this crate have registered, and which have not been consumed by
+/// an operation of this crate. Burn does not tell whether a node has a gradient.
+///
+/// A number that is missing only costs time: the gradients are added afterwards. So the set is emptied when it has become large from nodes
+/// that other operations consumed.
+fn registered<R>(read: impl FnOnce(&mut HashSet<u64>) -> R) -> R {
+    const MOST: usize = 1 << 16;
+    thread_local! {
+        static KNOWN: RefCell<HashSet<u64>> = RefCell::default();
+    }
+    KNOWN.with_borrow_mut(|known| {
+        if known.len() > MOST {
+            known.clear();
+        }
+        read(known)
+    })
 }
 
 fn tracked<B: HostBackend, C: CheckpointStrategy, const N: usize>(

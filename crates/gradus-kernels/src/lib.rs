@@ -35,6 +35,7 @@ mod gelu;
 #[cfg(feature = "gpu")]
 mod gpu;
 mod gradient;
+mod head_norm;
 mod host;
 mod linear;
 mod long_lived;
@@ -82,8 +83,9 @@ pub use gpu::memory::{DeviceMemory, device_memory};
 #[doc(hidden)]
 pub use gpu::{cuda_sources, offline::Source as CudaSource};
 pub use gradient::{add_gradient, flat_gradient, sum_of_squares};
+pub use head_norm::rms_norm_and_rope;
 pub use host::{HostValues, host_values};
-pub use linear::{Layout, Operands, linear, operand};
+pub use linear::{Layout, Operands, linear, linear_onto, operand};
 pub use long_lived::long_lived;
 pub use low_rank::low_rank;
 pub use matmul::matmul;

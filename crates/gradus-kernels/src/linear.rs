@@ -9,6 +9,22 @@ use crate::fused::{Dense, Op, apply, supports};
 use crate::matmul::matmul;
 use crate::product::{Mat, Precision, Product};
 
+/// Adds the linear layer `$op` of the tensors `$inputs` to the tensor `$sum`. If no kernel does this, adds `$otherwise`.
+macro_rules! onto {
+    ($op:expr, [$($input:ident),+], $sum:ident, $otherwise:expr) => {{
+        #[cfg(feature = "gpu")]
+        let $sum = {
+            let inputs = [$(&$input.clone().into_dispatch()),+];
+            match crate::gpu::onto::onto($op, &inputs, $sum) {
+                Ok(sum) => return sum,
+                Err(sum) => sum,
+            }
+        };
+        $sum + $otherwise
+    }};
+}
+pub(crate) use onto;
+
 /// Memory layout of a linear layer's weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layout {
@@ -36,6 +52,19 @@ pub fn linear(
     let mut inputs = vec![x_nd.into_dispatch(), weight.into_dispatch()];
     inputs.extend(bias.map(Tensor::into_dispatch));
     apply(op, inputs)
+}
+
+/// Adds the product of `x_nd` and the weight to `sum_nd`, `[N, out]`. All inputs carry gradient.
+///
+/// Otherwise like [`linear`]. A GPU adds in the pass that writes the product.
+pub fn linear_onto(
+    sum_nd: Tensor<2>,
+    x_nd: Tensor<2>,
+    weight: Tensor<2>,
+    layout: Layout,
+    precision: Precision,
+) -> Tensor<2> {
+    onto!(Linear { layout, precision }, [x_nd, weight], sum_nd, linear(x_nd, weight, None, layout, precision))
 }
 
 /// Tensors at both ends of an operation that products read, with the precision of these products.

@@ -7,7 +7,7 @@ use burn::tensor::Tensor;
 
 use crate::frozen::FrozenWeight;
 use crate::fused::{Dense, Op, apply, supports};
-use crate::linear::{Layout, linear};
+use crate::linear::{Layout, linear, onto};
 use crate::product::{Mat, Precision, Product};
 
 /// Applies `a_rd` (`[r, in]`) and then `b_or` (`[out, r]`) to `x_nd` (`[N, in]`) and multiplies by `scale`: `[N, out]`.
@@ -40,6 +40,22 @@ impl FrozenWeight {
         let mut inputs = [x_nd, a_rd, b_or].map(Tensor::into_dispatch).to_vec();
         inputs.extend(bias.map(Tensor::into_dispatch));
         apply(op, inputs)
+    }
+}
+
+impl FrozenWeight {
+    /// Adds the result of [`apply_adapted`](Self::apply_adapted), without a bias, to `sum_nd`, `[N, out]`, which carries gradient.
+    pub fn apply_adapted_onto(
+        &self,
+        sum_nd: Tensor<2>,
+        x_nd: Tensor<2>,
+        [a_rd, b_or]: [Tensor<2>; 2],
+        scale: f32,
+        precision: Precision,
+    ) -> Tensor<2> {
+        let op = LowRank { base: Some(self.clone()), scale, precision };
+        let otherwise = |a_rd, b_or, x_nd| self.apply_adapted(x_nd, None, [a_rd, b_or], scale, precision);
+        onto!(op, [x_nd, a_rd, b_or], sum_nd, otherwise(a_rd, b_or, x_nd))
     }
 }
 

@@ -152,7 +152,8 @@ where
         let module = self.module.clone().train();
         let inputs: [Tensor<2>; N] =
             std::array::from_fn(|i| saved[i].tensor::<2>().autodiff().set_require_grad(needed[i]));
-        let y = (self.run)(&module, inputs.clone());
+        // As in a graph that is not recomputed, no input is a leaf: kernels can add to its gradient, with the same bits.
+        let y = (self.run)(&module, inputs.clone().map(branch));
         let mut gradients = (y * grad.tensor().autodiff()).sum().backward();
         let mut found: Vec<_> = inputs.iter().map(|input| input.grad_remove(&mut gradients).map(V::of)).collect();
         let trained = &mut self.trained.iter();

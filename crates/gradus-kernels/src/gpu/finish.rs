@@ -6,37 +6,46 @@ use burn_cubecl::tensor::CubeTensor;
 
 use super::sums::accumulate;
 
-/// What becomes of a product: it is multiplied by `factor`, and added to `sum` if there is one.
-///
-/// A product is written over `sum`, so no other tensor may share its memory.
+/// What becomes of a product: it is multiplied by `factor`, and `sum` is added if there is one.
 pub(crate) struct Finish {
     pub(crate) factor: f32,
     pub(crate) sum: Option<CubeTensor>,
+    /// Whether the result is written over `sum`.
+    pub(crate) is_in_place: bool,
 }
 
 impl Finish {
     /// The product itself.
-    pub(super) const PLAIN: Self = Self { factor: 1.0, sum: None };
+    pub(super) const PLAIN: Self = Self { factor: 1.0, sum: None, is_in_place: false };
 
     /// The product times `factor`.
     pub(crate) fn times(factor: f32) -> Self {
-        Self { factor, sum: None }
+        Self { factor, ..Self::PLAIN }
     }
 
-    /// `sum` plus the product times `factor`.
+    /// `sum` plus the product times `factor`, written over `sum`, even if other handles share its memory.
     pub(crate) fn onto(sum: CubeTensor, factor: f32) -> Self {
-        Self { factor, sum: Some(sum) }
+        Self { factor, sum: Some(sum), is_in_place: true }
+    }
+
+    /// `sum` plus the product. It is written over `sum` if nothing else shares its memory.
+    pub(crate) fn plus(sum: CubeTensor) -> Self {
+        Self { factor: 1.0, is_in_place: sum.can_mut(), sum: Some(sum) }
     }
 
     /// Finishes a product whose kernel does not do it.
     pub(super) fn of(&self, product: CubeTensor) -> CubeTensor {
+        let scaled = |product: CubeTensor| match self.factor {
+            1.0 => product,
+            factor => CubeBackend::float_mul_scalar(product, factor.into()),
+        };
         match &self.sum {
-            Some(sum) => {
+            Some(sum) if self.is_in_place => {
                 accumulate(sum, &product, self.factor);
                 sum.clone()
             }
-            None if self.factor == 1.0 => product,
-            None => CubeBackend::float_mul_scalar(product, self.factor.into()),
+            Some(sum) => CubeBackend::float_add(sum.clone(), scaled(product)),
+            None => scaled(product),
         }
     }
 }

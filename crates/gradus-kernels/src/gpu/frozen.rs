@@ -5,7 +5,9 @@ use burn_cubecl::CubeDevice;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::GpuOp;
-use super::product::{multiply, plus_bias};
+use super::finish::Finish;
+use super::onto::Adds;
+use super::product::{multiply_and, plus_bias};
 use super::quantized::operand;
 use super::sums::gradient_of_bias;
 use crate::frozen::{FrozenLinear, FrozenWeight};
@@ -23,15 +25,38 @@ impl GpuOp for FrozenLinear {
     }
 
     fn forward(&self, inputs: Vec<CubeTensor>) -> (CubeTensor, Vec<CubeTensor>) {
-        let precision = self.0.precision();
-        let weight = self.0.operand_on(&inputs[0].device);
-        let y = multiply(&inputs[0], &weight, [false, true], precision);
-        (plus_bias(y, inputs.into_iter().nth(1)), Vec::new())
+        let bias = inputs.get(1).cloned();
+        let (y, saved) = self.forward_and(inputs, Finish::PLAIN);
+        (plus_bias(y, bias), saved)
     }
 
     fn backward(&self, _: &[CubeTensor], grad: CubeTensor, needed: &[bool]) -> Vec<Option<CubeTensor>> {
-        let precision = self.0.precision();
-        let grad_x = needed[0].then(|| multiply(&grad, &self.0.operand_on(&grad.device), [false, false], precision));
-        std::iter::once(grad_x).chain(gradient_of_bias(&grad, needed.get(1))).collect()
+        self.gradients(&grad, needed, Finish::PLAIN)
+    }
+
+    fn backward_onto(
+        &self,
+        _: &[CubeTensor],
+        grad: CubeTensor,
+        needed: &[bool],
+        before: CubeTensor,
+    ) -> Vec<Option<CubeTensor>> {
+        self.gradients(&grad, needed, Finish::plus(before))
+    }
+}
+
+impl FrozenLinear {
+    /// Gradients of all inputs. That of the first is finished with `finish`.
+    fn gradients(&self, grad: &CubeTensor, needed: &[bool], finish: Finish) -> Vec<Option<CubeTensor>> {
+        let weight = || self.0.operand_on(&grad.device);
+        let grad_x = needed[0].then(|| multiply_and(grad, &weight(), [false, false], self.0.precision(), finish));
+        std::iter::once(grad_x).chain(gradient_of_bias(grad, needed.get(1))).collect()
+    }
+}
+
+impl Adds for FrozenLinear {
+    fn forward_and(&self, inputs: Vec<CubeTensor>, finish: Finish) -> (CubeTensor, Vec<CubeTensor>) {
+        let weight = self.0.operand_on(&inputs[0].device);
+        (multiply_and(&inputs[0], &weight, [false, true], self.0.precision(), finish), Vec::new())
     }
 }

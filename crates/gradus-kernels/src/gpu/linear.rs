@@ -5,19 +5,36 @@ use burn_cubecl::CubeDevice;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::GpuOp;
-use super::product::{multiply, operand, plus_bias};
+use super::finish::Finish;
+use super::onto::Adds;
+use super::product::{multiply, multiply_and, operand, plus_bias};
 use super::sums::gradient_of_bias;
 use crate::activation::LinearOfActivation;
 use crate::linear::{Layout, Linear};
 
 impl Linear {
-    fn product(&self, x: &CubeTensor, weight: &CubeTensor, bias: Option<CubeTensor>) -> CubeTensor {
-        plus_bias(multiply(x, weight, [false, self.layout == Layout::OutIn], self.precision), bias)
+    fn product(&self, x: &CubeTensor, weight: &CubeTensor, finish: Finish) -> CubeTensor {
+        multiply_and(x, weight, [false, self.layout == Layout::OutIn], self.precision, finish)
     }
 
     /// Gradient of the input, from the gradient of the result as an operand.
-    fn gradient_of_input(&self, weight: &CubeTensor, grad: &CubeTensor) -> CubeTensor {
-        multiply(grad, weight, [false, self.layout == Layout::InOut], self.precision)
+    fn gradient_of_input(&self, weight: &CubeTensor, grad: &CubeTensor, finish: Finish) -> CubeTensor {
+        multiply_and(grad, weight, [false, self.layout == Layout::InOut], self.precision, finish)
+    }
+
+    /// Gradients of all inputs. That of the first is finished with `finish`.
+    fn gradients(
+        &self,
+        [x, weight]: [&CubeTensor; 2],
+        grad: &CubeTensor,
+        needed: &[bool],
+        finish: Finish,
+    ) -> Vec<Option<CubeTensor>> {
+        // Both products read it, so it is converted once.
+        let narrow = operand(grad, self.precision);
+        let grad_x = needed[0].then(|| self.gradient_of_input(weight, &narrow, finish));
+        let grad_weight = needed[1].then(|| self.gradient_of_weight(x, &narrow));
+        [grad_x, grad_weight].into_iter().chain(gradient_of_bias(grad, needed.get(2))).collect()
     }
 
     /// Gradient of the weight, from the gradient of the result as an operand.
@@ -35,18 +52,33 @@ impl GpuOp for Linear {
     }
 
     fn forward(&self, inputs: Vec<CubeTensor>) -> (CubeTensor, Vec<CubeTensor>) {
-        let [x, weight, bias @ ..] = &inputs[..] else { unreachable!("rows and a weight") };
-        let y = self.product(x, weight, bias.first().cloned());
-        (y, vec![x.clone(), weight.clone()])
+        let bias = inputs.get(2).cloned();
+        let (y, saved) = self.forward_and(inputs, Finish::PLAIN);
+        (plus_bias(y, bias), saved)
     }
 
     fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool]) -> Vec<Option<CubeTensor>> {
         let [x, weight] = saved else { unreachable!("the forward pass keeps two tensors") };
-        // Both products read it, so it is converted once.
-        let narrow = operand(&grad, self.precision);
-        let grad_x = needed[0].then(|| self.gradient_of_input(weight, &narrow));
-        let grad_weight = needed[1].then(|| self.gradient_of_weight(x, &narrow));
-        [grad_x, grad_weight].into_iter().chain(gradient_of_bias(&grad, needed.get(2))).collect()
+        self.gradients([x, weight], &grad, needed, Finish::PLAIN)
+    }
+
+    fn backward_onto(
+        &self,
+        saved: &[CubeTensor],
+        grad: CubeTensor,
+        needed: &[bool],
+        before: CubeTensor,
+    ) -> Vec<Option<CubeTensor>> {
+        let [x, weight] = saved else { unreachable!("the forward pass keeps two tensors") };
+        self.gradients([x, weight], &grad, needed, Finish::plus(before))
+    }
+}
+
+impl Adds for Linear {
+    fn forward_and(&self, mut inputs: Vec<CubeTensor>, finish: Finish) -> (CubeTensor, Vec<CubeTensor>) {
+        inputs.truncate(2);
+        let [x, weight] = &inputs[..] else { unreachable!("rows and a weight") };
+        (self.product(x, weight, finish), inputs)
     }
 }
 
@@ -56,11 +88,9 @@ impl GpuOp for LinearOfActivation {
     }
 
     fn forward(&self, inputs: Vec<CubeTensor>) -> (CubeTensor, Vec<CubeTensor>) {
-        let (of, parameters) = inputs.split_at(self.activation.arity());
-        let [weight, bias @ ..] = parameters else { unreachable!("a weight") };
-        let x = self.activation.value_on_gpu(of, self.linear.precision);
-        let y = self.linear.product(&x, weight, bias.first().cloned());
-        (y, inputs[..=of.len()].to_vec())
+        let bias = inputs.get(self.activation.arity() + 1).cloned();
+        let (y, saved) = self.forward_and(inputs, Finish::PLAIN);
+        (plus_bias(y, bias), saved)
     }
 
     fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool]) -> Vec<Option<CubeTensor>> {
@@ -68,7 +98,7 @@ impl GpuOp for LinearOfActivation {
         let (precision, linear_needed) = (self.linear.precision, self.needed_of_linear(needed));
         let narrow = operand(&grad, precision);
         let (mut all, x) = if linear_needed[0] {
-            let grad_x = self.linear.gradient_of_input(weight, &narrow);
+            let grad_x = self.linear.gradient_of_input(weight, &narrow, Finish::PLAIN);
             self.activation.backward_on_gpu(of, &grad_x, precision, self.inputs)
         } else {
             (vec![None; of.len()], self.activation.value_on_gpu(of, precision))
@@ -76,5 +106,14 @@ impl GpuOp for LinearOfActivation {
         all.push(linear_needed[1].then(|| self.linear.gradient_of_weight(&x, &narrow)));
         all.extend(gradient_of_bias(&grad, linear_needed.get(2)));
         all
+    }
+}
+
+impl Adds for LinearOfActivation {
+    fn forward_and(&self, mut inputs: Vec<CubeTensor>, finish: Finish) -> (CubeTensor, Vec<CubeTensor>) {
+        inputs.truncate(self.activation.arity() + 1);
+        let [of @ .., weight] = &inputs[..] else { unreachable!("a weight") };
+        let x = self.activation.value_on_gpu(of, self.linear.precision);
+        (self.linear.product(&x, weight, finish), inputs)
     }
 }

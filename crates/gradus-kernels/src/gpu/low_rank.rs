@@ -10,6 +10,7 @@ use burn_cubecl::tensor::CubeTensor;
 
 use super::GpuOp;
 use super::finish::Finish;
+use super::onto::Adds;
 use super::product::{multiply, multiply_and, operand, plus_bias};
 use super::sums::gradient_of_bias;
 use crate::frozen::FrozenWeight;
@@ -21,39 +22,70 @@ impl GpuOp for LowRank {
     }
 
     fn forward(&self, inputs: Vec<CubeTensor>) -> (CubeTensor, Vec<CubeTensor>) {
+        self.forward_and(inputs, Finish::PLAIN)
+    }
+
+    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool]) -> Vec<Option<CubeTensor>> {
+        self.gradients(saved, &grad, needed, Finish::PLAIN)
+    }
+
+    fn backward_onto(
+        &self,
+        saved: &[CubeTensor],
+        grad: CubeTensor,
+        needed: &[bool],
+        before: CubeTensor,
+    ) -> Vec<Option<CubeTensor>> {
+        self.gradients(saved, &grad, needed, Finish::plus(before))
+    }
+}
+
+impl Adds for LowRank {
+    fn forward_and(&self, inputs: Vec<CubeTensor>, finish: Finish) -> (CubeTensor, Vec<CubeTensor>) {
         let [x, a, b, bias @ ..] = &inputs[..] else { unreachable!("rows and both factors") };
         let precision = self.precision;
         let narrow = operand(x, precision);
         let h = operand(&multiply(&narrow, a, [false, true], precision), precision);
         let finish = match &self.base {
-            None => Finish::times(self.scale),
+            None => Finish { factor: self.scale, ..finish },
             Some(base) => {
                 // Some formats choose the precision of their products themselves.
                 let x = if base.precision() == precision { &narrow } else { x };
-                let y = multiply(x, &base.operand_on(&x.device), [false, true], base.precision());
+                let weight = base.operand_on(&x.device);
+                let y = multiply_and(x, &weight, [false, true], base.precision(), finish);
                 Finish::onto(into_contiguous(plus_bias(y, bias.first().cloned())), self.scale)
             }
         };
         let y = multiply_and(&h, b, [false, true], precision, finish);
         (y, vec![narrow, a.clone(), b.clone(), h])
     }
+}
 
-    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool]) -> Vec<Option<CubeTensor>> {
+impl LowRank {
+    /// Gradients of all inputs. That of the first is finished with `finish`.
+    fn gradients(
+        &self,
+        saved: &[CubeTensor],
+        grad: &CubeTensor,
+        needed: &[bool],
+        finish: Finish,
+    ) -> Vec<Option<CubeTensor>> {
         let [x, a, b, h] = saved else { unreachable!("the forward pass keeps four tensors") };
         let precision = self.precision;
-        let narrow = operand(&grad, precision);
+        let narrow = operand(grad, precision);
         let u = multiply_and(&narrow, b, [false, false], precision, Finish::times(self.scale));
         let u = operand(&u, precision);
         let grad_x = needed[0].then(|| match &self.base {
-            None => multiply(&u, a, [false, false], precision),
+            None => multiply_and(&u, a, [false, false], precision, finish),
             Some(base) => {
-                let grad = if base.precision() == precision { &narrow } else { &grad };
-                let of_base = multiply(grad, &base.operand_on(&grad.device), [false, false], base.precision());
+                let grad = if base.precision() == precision { &narrow } else { grad };
+                let weight = base.operand_on(&grad.device);
+                let of_base = multiply_and(grad, &weight, [false, false], base.precision(), finish);
                 multiply_and(&u, a, [false, false], precision, Finish::onto(of_base, 1.0))
             }
         });
         let grad_a = needed[1].then(|| multiply(&u, x, [true, false], precision));
         let grad_b = needed[2].then(|| multiply_and(&narrow, h, [true, false], precision, Finish::times(self.scale)));
-        [grad_x, grad_a, grad_b].into_iter().chain(gradient_of_bias(&grad, needed.get(3))).collect()
+        [grad_x, grad_a, grad_b].into_iter().chain(gradient_of_bias(grad, needed.get(3))).collect()
     }
 }

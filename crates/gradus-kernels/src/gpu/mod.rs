@@ -23,6 +23,7 @@ pub(crate) mod memory;
 pub(crate) mod norm;
 #[cfg(feature = "cuda")]
 pub(crate) mod offline;
+pub(crate) mod onto;
 pub(crate) mod product;
 pub(crate) mod quantized;
 pub(crate) mod rope;
@@ -88,6 +89,24 @@ pub(crate) trait GpuOp: Debug + Send + Sync + 'static {
 
     /// Returns the gradient of each input for which `needed` is true, given the gradient of the output.
     fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool]) -> Vec<Option<CubeTensor>>;
+
+    /// Like [`backward`](Self::backward), and adds `before` to the gradient of the first input. It is the gradient from other operations
+    /// that read this input. A kernel that adds it while it writes its own saves a pass over three tensors.
+    fn backward_onto(
+        &self,
+        saved: &[CubeTensor],
+        grad: CubeTensor,
+        needed: &[bool],
+        before: CubeTensor,
+    ) -> Vec<Option<CubeTensor>> {
+        let mut gradients = self.backward(saved, grad, needed);
+        let of_first = gradients[0].take();
+        gradients[0] = Some(match of_first {
+            Some(gradient) => CubeBackend::float_add(gradient, before),
+            None => before,
+        });
+        gradients
+    }
 }
 
 /// Whether kernels over tensors of `dtype` run on `device`: f32 everywhere, bf16 if the device computes in it.

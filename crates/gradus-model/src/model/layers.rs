@@ -2,7 +2,7 @@
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
-use gradus_kernels::{Activated, FrozenWeight, Layout, Operands, Precision, WeightFormat, packs_weights};
+use gradus_kernels::{Activated, FrozenWeight, Layout, Operands, Precision, Table, WeightFormat, packs_weights};
 use rayon::prelude::*;
 
 use super::build::{Builder, Init};
@@ -77,6 +77,21 @@ impl Linear {
         lora.forward(x_nd, bias, Some(dropped), self.precision, |x, b| self.base(x, b))
     }
 
+    /// Adds the result of [`forward`](Self::forward) to `sum_nd`, `[N, out]`, which carries gradient.
+    pub(crate) fn forward_onto(&self, sum_nd: Tensor<2>, x_nd: Tensor<2>, masks: Option<DropoutStream>) -> Tensor<2> {
+        let drops = |lora: &Lora| masks.is_some() && lora.drops_out();
+        match (&self.lora, &self.frozen) {
+            _ if self.bias.is_some() => sum_nd + self.forward(x_nd, masks),
+            (None, Some(weight)) => weight.apply_onto(sum_nd, x_nd),
+            (None, None) => gradus_kernels::linear_onto(sum_nd, x_nd, self.weight.val(), self.layout, self.precision),
+            (Some(lora), Some(weight)) if lora.magnitude.is_none() && !drops(lora) => {
+                let (factors, scale) = lora.parts();
+                weight.apply_adapted_onto(sum_nd, x_nd, factors, scale, self.precision)
+            }
+            _ => sum_nd + self.forward(x_nd, masks),
+        }
+    }
+
     /// Like [`forward`](Self::forward), for several layers with the same input. Packed layers are computed together.
     pub(crate) fn forward_each<const N: usize>(
         layers: [&Self; N],
@@ -109,6 +124,25 @@ impl Linear {
         }
         let bias = self.bias.as_ref().map(Param::val);
         activated.linear(self.weight.val(), bias, self.layout, self.precision, input)
+    }
+
+    /// Adds the result of [`forward_activated`](Self::forward_activated) to `sum_nd`, `[N, out]`, which carries gradient.
+    pub(crate) fn forward_activated_onto(
+        &self,
+        sum_nd: Tensor<2>,
+        activated: Activated,
+        makers: &[&Self],
+        masks: Option<DropoutStream>,
+    ) -> Tensor<2> {
+        let input = Self::made_by(makers);
+        if self.lora.is_some() || self.frozen.is_some() {
+            let operands = Operands { result: Self::read_by(&[self], masks), input };
+            return self.forward_onto(sum_nd, activated.tensor_between(operands), masks);
+        }
+        match &self.bias {
+            Some(_) => sum_nd + self.forward_activated(activated, makers, masks),
+            None => activated.linear_onto(sum_nd, self.weight.val(), self.layout, self.precision, input),
+        }
     }
 
     /// Precision in which all `layers` take their input: the result of what comes before them, as in [`Operands::result`].
@@ -376,9 +410,13 @@ impl RmsNorm {
     }
 
     fn forward_between(&self, x_nd: Tensor<2>, operands: Operands) -> Tensor<2> {
+        gradus_kernels::rms_norm_between(x_nd, self.gamma(), self.epsilon, operands)
+    }
+
+    /// γ, `[D]`.
+    fn gamma(&self) -> Tensor<1> {
         let weight = self.weight.val();
-        let gamma = if self.offset == 0.0 { weight } else { weight + self.offset };
-        gradus_kernels::rms_norm_between(x_nd, gamma, self.epsilon, operands)
+        if self.offset == 0.0 { weight } else { weight + self.offset }
     }
 
     /// Like [`forward`](Self::forward), for a result that only `readers` read.
@@ -398,6 +436,19 @@ impl RmsNorm {
             return self.forward_between(x_nd, operands);
         }
         self.forward_between(x_nd.reshape([n * d / width, width]), operands).reshape([n, d])
+    }
+
+    /// Like [`forward_parts`](Self::forward_parts) for heads, which are then rotated by the angles of their tokens. `result` is the
+    /// precision in which attention reads them.
+    pub(crate) fn forward_heads(
+        &self,
+        x_nd: Tensor<2>,
+        maker: &Linear,
+        angles: [&Table<f32>; 2],
+        result: Precision,
+    ) -> Tensor<2> {
+        let operands = Operands { result, input: Linear::made_by(&[maker]) };
+        gradus_kernels::rms_norm_and_rope(x_nd, self.gamma(), self.epsilon, angles, operands)
     }
 }
 

@@ -122,15 +122,15 @@ struct Kind {
     batch: usize,
     transposed: [bool; 2],
     is_narrow: bool,
-    /// Alignments of both operands and the result, in bytes.
-    alignments: [u32; 3],
+    /// Alignments of both operands, of what is added and of the result, in bytes.
+    alignments: [u32; 4],
 }
 
-/// Factors of a product and of what the result held before.
+/// Factors of a product and of what is added to it.
 #[derive(Debug, Clone, Copy)]
 struct Factors {
     product: f32,
-    before: f32,
+    added: f32,
 }
 
 /// Objects that are created once per kind of product and never changed.
@@ -146,10 +146,10 @@ struct Plan {
 // SAFETY: the objects may be used from any thread.
 unsafe impl Send for Plan {}
 
-/// A product that can be queued: its operands, its result and the workspace.
+/// A product that can be queued: its operands, what is added, its result and the workspace.
 struct Queued {
     plan: Plan,
-    buffers: [BufferBinding; 4],
+    buffers: [BufferBinding; 5],
     factors: Factors,
 }
 
@@ -260,8 +260,7 @@ impl OnDevice {
             done((self.lt.set_search)(search, MOST_WORKSPACE, (&raw const most).cast(), size_of_val(&most)))?;
             let none = 0u32;
             done((self.lt.set_search)(search, REDUCTIONS, (&raw const none).cast(), size_of_val(&none)))?;
-            let [of_a, of_b, of_out] = alignments;
-            for (attribute, bytes) in ALIGNMENTS.into_iter().zip([of_a, of_b, of_out, of_out]) {
+            for (attribute, bytes) in ALIGNMENTS.into_iter().zip(alignments) {
                 done((self.lt.set_search)(search, attribute, (&raw const bytes).cast(), size_of_val(&bytes)))?;
             }
             let status = (self.lt.search)(
@@ -316,15 +315,15 @@ impl OnDevice {
 
     /// Queues a product. The operands are in column-major order, as cuBLASLt expects.
     fn multiply(&self, Queued { plan, buffers, factors }: Queued, server: &mut Server) -> Result<(), c_int> {
-        let stream = buffers[2].stream;
+        let stream = buffers[3].stream;
         // The resources keep their memory in place until the product is queued.
         let resources = buffers.map(|buffer| server.get_resource(buffer, stream));
-        let mut pointers = [std::ptr::null_mut(); 4];
+        let mut pointers = [std::ptr::null_mut(); 5];
         for (pointer, resource) in pointers.iter_mut().zip(&resources) {
             let resource = resource.as_ref().map_err(|_| UNRESOLVED)?;
             *pointer = resource.resource().ptr as Pointer;
         }
-        let [a, b, out, workspace] = pointers;
+        let [a, b, added, out, workspace] = pointers;
         // SAFETY: the pointers refer to memory of the sizes in the plan. Earlier reads and writes of that memory are finished, and later
         // ones wait.
         unsafe {
@@ -336,8 +335,8 @@ impl OnDevice {
                 plan.a,
                 b,
                 plan.b,
-                (&raw const factors.before).cast(),
-                out,
+                (&raw const factors.added).cast(),
+                added,
                 plan.out,
                 out,
                 plan.out,
@@ -429,8 +428,13 @@ impl OnDevice {
         let size = a.dtype.size();
         let [of_a, of_b, of_out] = [inner * rows * size, inner * columns * size, rows * columns * 4];
         let shape: Vec<usize> = shape_a[..rank - 2].iter().copied().chain([rows, columns]).collect();
-        let factors = Factors { product: finish.factor, before: f32::from(u8::from(finish.sum.is_some())) };
-        let out = finish.sum.clone().unwrap_or_else(|| empty_f32(a, &shape));
+        let factors = Factors { product: finish.factor, added: f32::from(u8::from(finish.sum.is_some())) };
+        let out = match &finish.sum {
+            Some(sum) if finish.is_in_place => sum.clone(),
+            _ => empty_f32(a, &shape),
+        };
+        // Without a sum, its factor is 0, and cuBLASLt does not read it.
+        let added = finish.sum.as_ref().unwrap_or(&out);
         // Row-major data are the column-major form of the transpose: (A B)ᵀ = Bᵀ Aᵀ.
         let kind = Kind {
             m: columns,
@@ -439,10 +443,11 @@ impl OnDevice {
             batch,
             transposed: [transposed[1], transposed[0]],
             is_narrow: a.dtype == DType::BF16,
-            alignments: [alignment(b, of_b), alignment(a, of_a), alignment(&out, of_out)],
+            alignments: [alignment(b, of_b), alignment(a, of_a), alignment(added, of_out), alignment(&out, of_out)],
         };
         let plan = self.plan(kind)?;
-        let buffers = [&b.handle, &a.handle, &out.handle, &self.workspace].map(|handle| handle.clone().binding());
+        let handles = [&b.handle, &a.handle, &added.handle, &out.handle, &self.workspace];
+        let buffers = handles.map(|handle| handle.clone().binding());
         Some((Queued { plan, buffers, factors }, out))
     }
 

@@ -12,8 +12,8 @@ mod windows;
 use burn::module::Module;
 use burn::tensor::Tensor;
 use gradus_kernels::{
-    AttentionExtras, AttentionShape, Operands, Precision, Table, attention_operands, attention_with, recompute,
-    rope_between,
+    Activated, AttentionExtras, AttentionShape, Operands, Precision, Table, attention_operands, attention_with,
+    recompute, rope_between,
 };
 
 pub use config::DecoderConfig;
@@ -307,10 +307,24 @@ impl Layer {
             Attention::Separate(a) => &a.o_proj,
             Attention::Fused(a) => &a.o_proj,
         };
-        let attended = normed(after_attention, output.forward(attend(qkv), dropping.stream));
-        let x = x_nd + scaled(dropping.apply(attended, probability, DropoutSite::Attended(layer)));
-        let fed = self.mlp.forward(normed_for(before_fed, x.clone(), &self.mlp.readers()), settings);
-        x + scaled(dropping.apply(normed(after_fed, fed), probability, DropoutSite::FedForward(layer)))
+        // Without anything in between, the product is added to the stream while it is written.
+        let is_added = |after: Option<&RmsNorm>| after.is_none() && scale == 1.0 && !dropping.drops(probability);
+        let x = match is_added(after_attention) {
+            true => output.forward_onto(x_nd, attend(qkv), dropping.stream),
+            false => {
+                let attended = normed(after_attention, output.forward(attend(qkv), dropping.stream));
+                x_nd + scaled(dropping.apply(attended, probability, DropoutSite::Attended(layer)))
+            }
+        };
+        let read = normed_for(before_fed, x.clone(), &self.mlp.readers());
+        let (activated, down, makers) = self.mlp.activated(read, settings);
+        match is_added(after_fed) {
+            true => down.forward_activated_onto(x, activated, &makers, dropping.stream),
+            false => {
+                let fed = normed(after_fed, down.forward_activated(activated, &makers, dropping.stream));
+                x + scaled(dropping.apply(fed, probability, DropoutSite::FedForward(layer)))
+            }
+        }
     }
 
     /// Norms before and after attention, and before and after the feed-forward layer.
@@ -344,9 +358,12 @@ impl Attention {
         };
         match self {
             Self::Separate(a) => {
-                let turned = |x: Tensor<2>, norm: &Option<RmsNorm>, maker: &Linear| match norm {
-                    Some(norm) => turn(norm.forward_parts(x, maker), Precision::F32),
-                    None => turn(x, Linear::made_by(&[maker])),
+                let turned = |x: Tensor<2>, norm: &Option<RmsNorm>, maker: &Linear| match (norm, &settings.angles) {
+                    (Some(norm), Some(Angles { cos, sin })) if norm.weight.dims() == [head_dim] => {
+                        norm.forward_heads(x, maker, [cos, sin], settings.operands)
+                    }
+                    (Some(norm), _) => turn(norm.forward_parts(x, maker), Precision::F32),
+                    (None, _) => turn(x, Linear::made_by(&[maker])),
                 };
                 let [q, k, v] = Linear::forward_each([&a.q_proj, &a.k_proj, &a.v_proj], x_nd, masks);
                 [turned(q, &a.q_norm, &a.q_proj), turned(k, &a.k_norm, &a.k_proj), v]
@@ -370,7 +387,8 @@ impl Mlp {
         }
     }
 
-    fn forward(&self, x_nd: Tensor<2>, settings: &LayerSettings) -> Tensor<2> {
+    /// Returns the activation of `x_nd`, the layer that reads it, and the layers that made its inputs if nothing is in between.
+    fn activated(&self, x_nd: Tensor<2>, settings: &LayerSettings) -> (Activated, &Linear, Vec<&Linear>) {
         let masks = settings.dropping.stream;
         let (gate, up, down, makers) = match self {
             Self::Separate(m) => {
@@ -383,6 +401,6 @@ impl Mlp {
                 (both.clone().narrow(1, 0, inner), both.narrow(1, inner, inner), &m.down_proj, Vec::new())
             }
         };
-        down.forward_activated(settings.gate.of(gate, up), &makers, masks)
+        (settings.gate.of(gate, up), down, makers)
     }
 }
