@@ -67,7 +67,7 @@ impl Activated {
         precision: Precision,
         inputs: Precision,
     ) -> Tensor<2> {
-        let op = LinearOfActivation { activation: self.activation(), linear: Linear { layout, precision }, inputs };
+        let op = LinearOfActivation { activation: self.activation(), linear: Linear::new(layout, precision), inputs };
         if !supports(&op, &weight.device(), weight.dtype()) {
             return linear(self.tensor(), weight, bias, layout, precision);
         }
@@ -90,7 +90,8 @@ impl Activated {
     ) -> Tensor<2> {
         #[cfg(feature = "gpu")]
         let sum_nd = {
-            let op = LinearOfActivation { activation: self.activation(), linear: Linear { layout, precision }, inputs };
+            let op =
+                LinearOfActivation { activation: self.activation(), linear: Linear::new(layout, precision), inputs };
             let mut of = self.clone().into_inputs();
             of.push(weight.clone().into_dispatch());
             match crate::gpu::onto::onto(op, &of.iter().collect::<Vec<_>>(), sum_nd) {

@@ -74,7 +74,9 @@ fn products_of_any_layout_are_those_of_the_definition() {
         for transposed in [[false, false], [false, true], [true, false], [true, true]] {
             let of_tile = [128, 64][i % 2];
             let [left, right] = transposed.map(usize::from);
-            let defines = [("COLUMNS", of_tile), ("LEFT_TRANSPOSED", left), ("RIGHT_TRANSPOSED", right)];
+            let narrow = i / 2 % 2;
+            let defines =
+                [("COLUMNS", of_tile), ("LEFT_TRANSPOSED", left), ("RIGHT_TRANSPOSED", right), ("NARROW", narrow)];
             in_folder(&format!("product-{i}-{left}-{right}"), |folder| {
                 let Some(program) = compiled("product.cpp", &defines, folder) else { return };
                 let (a, b) = (halves(rows * inner, 1), halves(inner * columns, 2));

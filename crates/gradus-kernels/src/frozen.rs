@@ -121,7 +121,13 @@ impl FrozenWeight {
     ///
     /// A GPU keeps weights in 16, 8 or 4 bits as they are and expands them for each product. Other devices receive them in f32.
     pub fn apply(&self, x_nd: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<2> {
-        let (device, op) = (x_nd.device(), FrozenLinear(self.clone()));
+        self.apply_written_in(Precision::F32, x_nd, bias)
+    }
+
+    /// Like [`apply`](Self::apply), with the precision in which the result is written, as in
+    /// [`linear_written_in`](crate::linear_written_in).
+    pub fn apply_written_in(&self, result: Precision, x_nd: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<2> {
+        let (device, op) = (x_nd.device(), FrozenLinear { weight: self.clone(), result });
         if !supports(&op, &device, x_nd.dtype()) {
             return linear::reference(x_nd, self.dense_on(&device), bias, Layout::InOut);
         }
@@ -134,24 +140,30 @@ impl FrozenWeight {
     ///
     /// Otherwise like [`apply`](Self::apply). A GPU adds in the pass that writes the product.
     pub fn apply_onto(&self, sum_nd: Tensor<2>, x_nd: Tensor<2>) -> Tensor<2> {
-        onto!(FrozenLinear(self.clone()), [x_nd], sum_nd, self.apply(x_nd, None))
+        onto!(FrozenLinear { weight: self.clone(), result: Precision::F32 }, [x_nd], sum_nd, self.apply(x_nd, None))
     }
 
     /// Runs [`apply`](Self::apply) for several weights on the same rows, each with its bias. The results are identical to the bit. Without
     /// autodiff, the rows are packed once for all weights and the products share the threads, which helps if there are few rows.
     ///
+    /// `result` is the precision in which the results are written, as in [`linear_written_in`](crate::linear_written_in).
+    ///
     /// # Panics
     /// If the number of inputs of a weight is not the width of `x_nd`.
-    pub fn apply_each<const N: usize>(weights: [(&Self, Option<Tensor<1>>); N], x_nd: Tensor<2>) -> [Tensor<2>; N] {
+    pub fn apply_each<const N: usize>(
+        weights: [(&Self, Option<Tensor<1>>); N],
+        x_nd: Tensor<2>,
+        result: Precision,
+    ) -> [Tensor<2>; N] {
         let device = x_nd.device();
         let is_recorded = |bias: &Option<Tensor<1>>| bias.as_ref().is_some_and(Tensor::is_autodiff);
         let is_recorded = x_nd.is_autodiff() || weights.iter().any(|(_, bias)| is_recorded(bias));
         #[cfg(feature = "gpu")]
-        if !is_recorded && let Some(results) = Self::apply_each_on_gpu(&weights, &x_nd) {
+        if !is_recorded && let Some(results) = Self::apply_each_on_gpu(&weights, &x_nd, result) {
             return results;
         }
         if is_recorded || !is_cpu(&device) {
-            return weights.map(|(weight, bias)| weight.apply(x_nd.clone(), bias));
+            return weights.map(|(weight, bias)| weight.apply_written_in(result, x_nd.clone(), bias));
         }
         let biases = weights.each_ref().map(|(_, bias)| bias.clone().map(host_values));
         let (n, x) = (x_nd.dims()[0], host_values(x_nd));
@@ -167,6 +179,7 @@ impl FrozenWeight {
     fn apply_each_on_gpu<const N: usize>(
         weights: &[(&Self, Option<Tensor<1>>); N],
         x_nd: &Tensor<2>,
+        result: Precision,
     ) -> Option<[Tensor<2>; N]> {
         use crate::gpu::product::{multiply_each, plus_bias};
         use crate::gpu::{computes, cube_of, quantized, tensor_of};
@@ -177,7 +190,7 @@ impl FrozenWeight {
         }
         let operands =
             weights.each_ref().map(|(weight, _)| quantized::operand(|| weight.for_gpu(), &weight.copies, &gpu));
-        let products = multiply_each(&cube_of(x_nd.clone()), operands.each_ref(), [false, true], precision);
+        let products = multiply_each(&cube_of(x_nd.clone()), operands.each_ref(), [false, true], precision, result);
         let mut biases = weights.iter().map(|(_, bias)| bias.clone().map(cube_of));
         Some(products.map(|y| tensor_of(plus_bias(y, biases.next().expect("one for each weight")))))
     }
@@ -244,20 +257,25 @@ pub fn multiplies_in(device: &Device, precision: Precision) -> bool {
 }
 
 #[derive(Debug)]
-pub(crate) struct FrozenLinear(pub(crate) FrozenWeight);
+pub(crate) struct FrozenLinear {
+    pub(crate) weight: FrozenWeight,
+    /// Precision in which the result is written, for GPUs.
+    #[cfg_attr(not(feature = "gpu"), expect(dead_code, reason = "only GPUs write results in another type"))]
+    pub(crate) result: Precision,
+}
 
 impl Op for FrozenLinear {
     fn forward(&self, inputs: &[Dense]) -> (Dense, Vec<Dense>) {
-        let ([width, out], n) = (self.0.dims(), inputs[0].dims()[0]);
-        let y = self.0.matrix().fresh(inputs.get(1).map(Dense::values), Mat::dense(inputs[0].values(), n, width));
+        let ([width, out], n) = (self.weight.dims(), inputs[0].dims()[0]);
+        let y = self.weight.matrix().fresh(inputs.get(1).map(Dense::values), Mat::dense(inputs[0].values(), n, width));
         (Dense::new(y, &[n, out]), Vec::new())
     }
 
     fn backward(&self, _: &[Dense], grad: &Dense, needed: &[bool]) -> Vec<Option<Dense>> {
-        let ([width, out], n) = (self.0.dims(), grad.dims()[0]);
+        let ([width, out], n) = (self.weight.dims(), grad.dims()[0]);
         let mut gradients = vec![needed[0].then(|| {
             let g = Mat::dense(grad.values(), n, out);
-            Dense::new(self.0.matrix().fresh_transposed(g), &[n, width])
+            Dense::new(self.weight.matrix().fresh_transposed(g), &[n, width])
         })];
         gradients.extend(needed.get(1).map(|&needed| needed.then(|| grad.column_sums())));
         gradients
@@ -285,8 +303,11 @@ mod tests {
                 let (x, [a, b, c]) = (leaf([n, 70], 1), [of(33, 2, a), of(40, 3, b), of(9_000, 4, a)]);
                 let each = || [(&a, None), (&b, Some(bias.clone())), (&c, None)];
                 let expected = each().map(|(weight, bias)| host(weight.apply(x.clone().inner(), bias)));
-                assert!(FrozenWeight::apply_each(each(), x.clone().inner()).map(host) == expected, "{n} rows");
-                let recorded = FrozenWeight::apply_each(each(), x.clone());
+                assert!(
+                    FrozenWeight::apply_each(each(), x.clone().inner(), Precision::F32).map(host) == expected,
+                    "{n} rows"
+                );
+                let recorded = FrozenWeight::apply_each(each(), x.clone(), Precision::F32);
                 assert!(recorded.iter().all(Tensor::is_autodiff), "gradients pass");
                 assert!(recorded.map(|y| host(y.inner())) == expected, "{n} rows, recorded");
             }

@@ -45,7 +45,22 @@ pub fn linear(
     layout: Layout,
     precision: Precision,
 ) -> Tensor<2> {
-    let op = Linear { layout, precision };
+    linear_written_in(Precision::F32, x_nd, weight, bias, layout, precision)
+}
+
+/// Like [`linear`], with the precision in which the result is written.
+///
+/// A GPU that multiplies in bf16 can write the result in bf16, if what reads it takes that: norms, [`rope`](crate::rope()), gated
+/// activations, and values of attention. This halves the bytes of the result. Other devices ignore it.
+pub fn linear_written_in(
+    result: Precision,
+    x_nd: Tensor<2>,
+    weight: Tensor<2>,
+    bias: Option<Tensor<1>>,
+    layout: Layout,
+    precision: Precision,
+) -> Tensor<2> {
+    let op = Linear { layout, precision, result };
     if !supports(&op, &x_nd.device(), x_nd.dtype()) {
         return reference(x_nd, weight, bias, layout);
     }
@@ -64,7 +79,7 @@ pub fn linear_onto(
     layout: Layout,
     precision: Precision,
 ) -> Tensor<2> {
-    onto!(Linear { layout, precision }, [x_nd, weight], sum_nd, linear(x_nd, weight, None, layout, precision))
+    onto!(Linear::new(layout, precision), [x_nd, weight], sum_nd, linear(x_nd, weight, None, layout, precision))
 }
 
 /// Tensors at both ends of an operation that products read, with the precision of these products.
@@ -116,6 +131,16 @@ pub fn reference(x_nd: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>, la
 pub(crate) struct Linear {
     pub(crate) layout: Layout,
     pub(crate) precision: Precision,
+    /// Precision in which the result is written, for GPUs.
+    #[cfg_attr(not(feature = "gpu"), expect(dead_code, reason = "only GPUs write results in another type"))]
+    pub(crate) result: Precision,
+}
+
+impl Linear {
+    /// A layer whose result is in f32.
+    pub(crate) fn new(layout: Layout, precision: Precision) -> Self {
+        Self { layout, precision, result: Precision::F32 }
+    }
 }
 
 impl Op for Linear {

@@ -150,16 +150,16 @@ fn gated_forward<F: Float, G: Float>(
 
 /// Computes the gradients of `gate` and `up` and, with `has_value`, the value again. Otherwise nothing is written to `value`.
 #[cube(launch)]
-fn gated_backward<F: Float, G: Float, V: Float>(
+fn gated_backward<F: Float, E: Float, G: Float, V: Float>(
     gate: &[F],
     up: &[F],
-    grad: &[F],
+    grad: &[E],
     grad_gate: &mut [G],
     grad_up: &mut [G],
     value: &mut [V],
     #[comptime] curve: Curve,
     #[comptime] has_value: bool,
-    #[define(F, G, V)] _dtypes: [ElemType; 3],
+    #[define(F, E, G, V)] _dtypes: [ElemType; 4],
 ) {
     let mut of_gate = Array::<f32>::new(EACH);
     let mut of_up = Array::<f32>::new(EACH);
@@ -290,7 +290,7 @@ fn backward_of_gated(
             arg(&value),
             curve,
             written.value.is_some(),
-            [element(gate), element(&grad_gate), element(&value)],
+            [element(gate), element(grad), element(&grad_gate), element(&value)],
         );
     }
     [grad_gate, grad_up, value]
@@ -348,7 +348,7 @@ impl Activation {
 impl GpuOp for Between {
     fn supports(&self, device: &CubeDevice, dtype: DType) -> bool {
         let is_narrow = |precision| held(device, precision) != DType::F32;
-        dtype == DType::F32 && (is_narrow(self.1.result) || is_narrow(self.1.input))
+        super::computes(device, dtype) && (is_narrow(self.1.result) || is_narrow(self.1.input))
     }
 
     fn forward(&self, inputs: Vec<CubeTensor>) -> (CubeTensor, Vec<CubeTensor>) {
@@ -459,6 +459,7 @@ pub(super) fn offline(offline: &super::offline::Offline) -> Vec<super::offline::
             );
             sources.push(offline.source("gated activation forward", dtype, &kernel));
             let ([a, b, c, d, e, f], settings) = (offline.buffers(), settings());
+            let types = [dtype; 4];
             let kernel =
                 gated_backward::GatedBackward::new(settings, device(), target(), a, b, c, d, e, f, curve, true, types);
             sources.push(offline.source("gated activation backward", dtype, &kernel));

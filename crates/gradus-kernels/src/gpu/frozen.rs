@@ -21,12 +21,12 @@ impl FrozenWeight {
 
 impl GpuOp for FrozenLinear {
     fn supports(&self, _: &CubeDevice, dtype: DType) -> bool {
-        matches!(dtype, DType::F32 | DType::BF16) && self.0.is_narrow()
+        matches!(dtype, DType::F32 | DType::BF16) && self.weight.is_narrow()
     }
 
     fn forward(&self, inputs: Vec<CubeTensor>) -> (CubeTensor, Vec<CubeTensor>) {
         let bias = inputs.get(1).cloned();
-        let (y, saved) = self.forward_and(inputs, Finish::PLAIN);
+        let (y, saved) = self.forward_and(inputs, Finish::written_in(self.result));
         (plus_bias(y, bias), saved)
     }
 
@@ -48,15 +48,15 @@ impl GpuOp for FrozenLinear {
 impl FrozenLinear {
     /// Gradients of all inputs. That of the first is finished with `finish`.
     fn gradients(&self, grad: &CubeTensor, needed: &[bool], finish: Finish) -> Vec<Option<CubeTensor>> {
-        let weight = || self.0.operand_on(&grad.device);
-        let grad_x = needed[0].then(|| multiply_and(grad, &weight(), [false, false], self.0.precision(), finish));
+        let weight = || self.weight.operand_on(&grad.device);
+        let grad_x = needed[0].then(|| multiply_and(grad, &weight(), [false, false], self.weight.precision(), finish));
         std::iter::once(grad_x).chain(gradient_of_bias(grad, needed.get(1))).collect()
     }
 }
 
 impl Adds for FrozenLinear {
     fn forward_and(&self, inputs: Vec<CubeTensor>, finish: Finish) -> (CubeTensor, Vec<CubeTensor>) {
-        let weight = self.0.operand_on(&inputs[0].device);
-        (multiply_and(&inputs[0], &weight, [false, true], self.0.precision(), finish), Vec::new())
+        let weight = self.weight.operand_on(&inputs[0].device);
+        (multiply_and(&inputs[0], &weight, [false, true], self.weight.precision(), finish), Vec::new())
     }
 }

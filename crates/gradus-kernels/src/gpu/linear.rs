@@ -53,7 +53,7 @@ impl GpuOp for Linear {
 
     fn forward(&self, inputs: Vec<CubeTensor>) -> (CubeTensor, Vec<CubeTensor>) {
         let bias = inputs.get(2).cloned();
-        let (y, saved) = self.forward_and(inputs, Finish::PLAIN);
+        let (y, saved) = self.forward_and(inputs, Finish::written_in(self.result));
         (plus_bias(y, bias), saved)
     }
 
@@ -98,7 +98,8 @@ impl GpuOp for LinearOfActivation {
         let (precision, linear_needed) = (self.linear.precision, self.needed_of_linear(needed));
         let narrow = operand(&grad, precision);
         let (mut all, x) = if linear_needed[0] {
-            let grad_x = self.linear.gradient_of_input(weight, &narrow, Finish::PLAIN);
+            // Its only reader multiplies by slopes and writes operands, so it needs no more digits than they have.
+            let grad_x = self.linear.gradient_of_input(weight, &narrow, Finish::written_in(self.inputs));
             self.activation.backward_on_gpu(of, &grad_x, precision, self.inputs)
         } else {
             (vec![None; of.len()], self.activation.value_on_gpu(of, precision))

@@ -16,6 +16,7 @@ mod dropout;
 pub(crate) mod embedding;
 mod finish;
 mod frozen;
+mod held;
 mod linear;
 pub(crate) mod logprobs;
 mod low_rank;

@@ -16,7 +16,8 @@ use cubek::std::InputBinding;
 #[cfg(feature = "cuda")]
 use super::dims;
 use super::finish::Finish;
-use super::{GpuOp, as_dtype, computes, elements, empty_f32, zeros};
+pub(crate) use super::held::{held, narrower};
+use super::{GpuOp, as_dtype, elements, empty_f32, zeros};
 use crate::product::Precision;
 
 /// Strategies for operands of `dtype`, the best first. A strategy that does not support a shape returns an error before it computes.
@@ -37,7 +38,9 @@ const FEW_ROWS: usize = 128;
 fn on_cuda(a: &CubeTensor, b: &CubeTensor, transposed: [bool; 2], finish: &Finish) -> Option<CubeTensor> {
     use super::cuda::{cublas, product};
     let rows = a.shape()[a.shape().len() - if transposed[0] { 1 } else { 2 }];
-    let product = || (a.dtype == DType::BF16).then(|| product::multiply(a, b, transposed)).flatten();
+    // Without a factor and a sum, the kernel writes the final type.
+    let dtype = if finish.factor == 1.0 { finish.dtype(&a.device) } else { DType::F32 };
+    let product = || (a.dtype == DType::BF16).then(|| product::multiply(a, b, transposed, dtype)).flatten();
     let own = || product().map(|product| finish.of(product));
     let lt = || cublas::multiply(a, b, transposed, finish);
     if rows <= FEW_ROWS { own().or_else(lt) } else { lt().or_else(own) }
@@ -46,20 +49,6 @@ fn on_cuda(a: &CubeTensor, b: &CubeTensor, transposed: [bool; 2], finish: &Finis
 #[cfg(not(feature = "cuda"))]
 fn on_cuda(_: &CubeTensor, _: &CubeTensor, _: [bool; 2], _: &Finish) -> Option<CubeTensor> {
     None
-}
-
-/// Type of the operands of products in `precision` on `device`.
-pub(crate) fn held(device: &CubeDevice, precision: Precision) -> DType {
-    let is_narrow = precision == Precision::Bf16 && computes(device, DType::BF16);
-    if is_narrow { DType::BF16 } else { DType::F32 }
-}
-
-/// Type of a tensor that is computed from `x` and read by products in `precision`: that of their operands, or that of `x`.
-pub(crate) fn narrower(x: &CubeTensor, precision: Precision) -> DType {
-    match held(&x.device, precision) {
-        DType::F32 => x.dtype,
-        narrow => narrow,
-    }
 }
 
 /// Converts `x` to an operand of products in `precision`.
@@ -76,7 +65,7 @@ pub(crate) fn multiply(a: &CubeTensor, b: &CubeTensor, transposed: [bool; 2], pr
     multiply_and(a, b, transposed, precision, Finish::PLAIN)
 }
 
-/// Like [`multiply`], with a factor and a sum.
+/// Like [`multiply`], with what becomes of the product.
 ///
 /// # Panics
 /// If the shapes do not fit.
@@ -94,22 +83,23 @@ pub(crate) fn multiply_and(
     product.unwrap_or_else(|| finish.of(by_cubecl(a, b, transposed)))
 }
 
-/// As [`multiply`], for several right operands.
+/// As [`multiply`], for several right operands, with results written in `result`.
 pub(crate) fn multiply_each<const N: usize>(
     a: &CubeTensor,
     each: [&CubeTensor; N],
     transposed: [bool; 2],
     precision: Precision,
+    result: Precision,
 ) -> [CubeTensor; N] {
     let dtype = held(&a.device, precision);
     let (a, each) = (as_dtype(a, dtype), each.map(|b| as_dtype(b, dtype)));
     #[cfg(feature = "cuda")]
     if dims(&a)[0] > FEW_ROWS
-        && let Some(products) = super::cuda::cublas::multiply_each(&a, each.each_ref(), transposed)
+        && let Some(products) = super::cuda::cublas::multiply_each(&a, each.each_ref(), transposed, result)
     {
         return products;
     }
-    each.map(|b| multiply(&a, &b, transposed, precision))
+    each.map(|b| multiply_and(&a, &b, transposed, precision, Finish::written_in(result)))
 }
 
 /// Multiplies operands of one type with a kernel of CubeCL.

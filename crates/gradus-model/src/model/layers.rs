@@ -2,7 +2,9 @@
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
-use gradus_kernels::{Activated, FrozenWeight, Layout, Operands, Precision, Table, WeightFormat, packs_weights};
+use gradus_kernels::{
+    Activated, FrozenWeight, Layout, Operands, Precision, Table, WeightFormat, linear_written_in, packs_weights,
+};
 use rayon::prelude::*;
 
 use super::build::{Builder, Init};
@@ -69,12 +71,14 @@ impl Linear {
     /// `x_nd` is `[N, in]`, the result `[N, out]`. `x_nd` and all weights that are trained carry gradient.
     pub fn forward(&self, x_nd: Tensor<2>, masks: Option<DropoutStream>) -> Tensor<2> {
         let bias = self.bias.as_ref().map(Param::val);
-        let Some(lora) = &self.lora else { return self.base(x_nd, bias) };
+        let Some(lora) = &self.lora else { return self.base(x_nd, bias, Precision::F32) };
         let Some(dropped) = lora.dropped(&x_nd, masks) else {
             let fused = self.frozen.as_ref().and_then(|weight| lora.fused(&x_nd, &bias, weight, self.precision));
-            return fused.unwrap_or_else(|| lora.forward(x_nd, bias, None, self.precision, |x, b| self.base(x, b)));
+            return fused.unwrap_or_else(|| {
+                lora.forward(x_nd, bias, None, self.precision, |x, b| self.base(x, b, Precision::F32))
+            });
         };
-        lora.forward(x_nd, bias, Some(dropped), self.precision, |x, b| self.base(x, b))
+        lora.forward(x_nd, bias, Some(dropped), self.precision, |x, b| self.base(x, b, Precision::F32))
     }
 
     /// Adds the result of [`forward`](Self::forward) to `sum_nd`, `[N, out]`, which carries gradient.
@@ -98,14 +102,31 @@ impl Linear {
         x_nd: Tensor<2>,
         masks: Option<DropoutStream>,
     ) -> [Tensor<2>; N] {
+        Self::forward_each_for(Precision::F32, layers, x_nd, masks)
+    }
+
+    /// Like [`forward_each`](Self::forward_each), for results that `reader` can take in bf16. Results that something is added to stay in f32:
+    /// those of layers with a bias or an adapter.
+    pub(crate) fn forward_each_for<const N: usize>(
+        reader: Precision,
+        layers: [&Self; N],
+        x_nd: Tensor<2>,
+        masks: Option<DropoutStream>,
+    ) -> [Tensor<2>; N] {
+        let adds = |layer: &Self| layer.bias.is_some() || layer.lora.is_some();
+        let is_narrow = layers.iter().all(|layer| layer.precision == reader && !adds(layer));
+        let result = if is_narrow { reader } else { Precision::F32 };
         let x_nd = gradus_kernels::operand(x_nd, Self::read_by(&layers, masks));
         let packed = layers.map(|layer| layer.frozen.as_ref().filter(|_| layer.lora.is_none()));
         if packed.iter().any(Option::is_none) {
-            return layers.map(|layer| layer.forward(x_nd.clone(), masks));
+            return layers.map(|layer| match is_narrow {
+                true => layer.base(x_nd.clone(), None, result),
+                false => layer.forward(x_nd.clone(), masks),
+            });
         }
         let packed = packed.map(|weight| weight.expect("none is missing"));
         let bias = |i: usize| layers[i].bias.as_ref().map(Param::val);
-        FrozenWeight::apply_each(std::array::from_fn(|i| (packed[i], bias(i))), x_nd)
+        FrozenWeight::apply_each(std::array::from_fn(|i| (packed[i], bias(i))), x_nd, result)
     }
 
     /// Like [`forward`](Self::forward), for the result of an activation, `[N, in]`. Its inputs carry gradient.
@@ -166,11 +187,11 @@ impl Linear {
         layers.iter().all(|layer| layer.precision == precision).then_some(precision)
     }
 
-    /// Computes `x_nd` times the weight, plus `bias`.
-    fn base(&self, x_nd: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<2> {
+    /// Computes `x_nd` times the weight, plus `bias`, and writes it in `result`.
+    fn base(&self, x_nd: Tensor<2>, bias: Option<Tensor<1>>, result: Precision) -> Tensor<2> {
         match &self.frozen {
-            Some(weight) => weight.apply(x_nd, bias),
-            None => gradus_kernels::linear(x_nd, self.weight.val(), bias, self.layout, self.precision),
+            Some(weight) => weight.apply_written_in(result, x_nd, bias),
+            None => linear_written_in(result, x_nd, self.weight.val(), bias, self.layout, self.precision),
         }
     }
 
@@ -199,7 +220,7 @@ impl Linear {
         }
         if let Some(mut lora) = self.lora.take() {
             if !lora.lora_a.val().is_autodiff() {
-                lora.cache_norms(|x, bias| self.base(x, bias));
+                lora.cache_norms(|x, bias| self.base(x, bias, Precision::F32));
             }
             self.lora = Some(lora);
         }
@@ -228,7 +249,7 @@ impl Linear {
     /// Merges the adapter, if there is one, into the weight. The weight is dense afterwards, even if it was packed or quantized.
     pub(crate) fn merge(&mut self) {
         let lora = self.lora.take().map(|mut lora| {
-            lora.cache_norms(|x, bias| self.base(x, bias));
+            lora.cache_norms(|x, bias| self.base(x, bias, Precision::F32));
             lora
         });
         if lora.is_none() && self.frozen.is_none() {

@@ -23,8 +23,9 @@ use cubecl::server::{BufferBinding, Handle, ServerStorage};
 use libloading::Library;
 
 use crate::cuda;
-use crate::gpu::empty_f32;
 use crate::gpu::finish::Finish;
+use crate::gpu::{empty, empty_f32};
+use crate::product::Precision;
 
 /// CubeCL's server for CUDA.
 type Server = <CudaRuntime as cubecl::__private::Runtime>::Server;
@@ -122,6 +123,8 @@ struct Kind {
     batch: usize,
     transposed: [bool; 2],
     is_narrow: bool,
+    /// Whether the result is in bf16, too.
+    is_result_narrow: bool,
     /// Alignments of both operands, of what is added and of the result, in bytes.
     alignments: [u32; 4],
 }
@@ -220,8 +223,8 @@ impl OnDevice {
     }
 
     fn planned(&self, kind: Kind) -> Option<Plan> {
-        let Kind { m, n, k, batch, transposed, is_narrow, alignments } = kind;
-        let dtype = if is_narrow { R_16BF } else { R_32F };
+        let Kind { m, n, k, batch, transposed, is_narrow, is_result_narrow, alignments } = kind;
+        let [dtype, of_result] = [is_narrow, is_result_narrow].map(|is_narrow| if is_narrow { R_16BF } else { R_32F });
         let matrix = |dtype: c_int, rows: usize, columns: usize| {
             let (mut layout, stride) = (std::ptr::null_mut(), (rows * columns) as i64);
             let count = c_int::try_from(batch).ok()?;
@@ -237,7 +240,8 @@ impl OnDevice {
             if is_transposed { (columns, rows) } else { (rows, columns) }
         };
         let ((a_rows, a_columns), (b_rows, b_columns)) = (sides(transposed[0], m, k), sides(transposed[1], k, n));
-        let (a, b, out) = (matrix(dtype, a_rows, a_columns)?, matrix(dtype, b_rows, b_columns)?, matrix(R_32F, m, n)?);
+        let (a, b, out) =
+            (matrix(dtype, a_rows, a_columns)?, matrix(dtype, b_rows, b_columns)?, matrix(of_result, m, n)?);
         let (mut product, mut search) = (std::ptr::null_mut(), std::ptr::null_mut());
         let none = HeuristicResult { algorithm: [0; 8], workspace: 0, state: 0, waves: 0.0, reserved: [0; 4] };
         let mut found = [none; CONSIDERED];
@@ -355,8 +359,8 @@ const UNRESOLVED: c_int = -1;
 /// cuBLASLt by GPU number; `None` if it is not available.
 static DEVICES: LazyLock<Mutex<HashMap<usize, Option<Arc<OnDevice>>>>> = LazyLock::new(Mutex::default);
 
-/// Computes `op(a) · op(b)` in f32, where `op` transposes the operands marked in `transposed`. The operands are matrices, or batches of
-/// equally many matrices without gaps, both in f32 or both in bf16. `None` without cuBLASLt.
+/// Computes `op(a) · op(b)` with sums in f32, where `op` transposes the operands marked in `transposed`. The operands are matrices, or
+/// batches of equally many matrices without gaps, both in f32 or both in bf16. `None` without cuBLASLt.
 ///
 /// # Panics
 /// If an earlier product failed after it was queued.
@@ -367,7 +371,7 @@ pub(crate) fn multiply(a: &CubeTensor, b: &CubeTensor, transposed: [bool; 2], fi
     Some(out)
 }
 
-/// As [`multiply`], for several right operands. The GPU changes between cuBLASLt's stream and CubeCL's only once.
+/// As [`multiply`], for several right operands, with results written in `result`. The GPU changes between cuBLASLt's stream and CubeCL's only once.
 ///
 /// # Panics
 /// As [`multiply`].
@@ -375,9 +379,11 @@ pub(crate) fn multiply_each<const N: usize>(
     a: &CubeTensor,
     each: [&CubeTensor; N],
     transposed: [bool; 2],
+    result: Precision,
 ) -> Option<[CubeTensor; N]> {
     let lt = of_device(a)?;
-    let products: Option<Vec<_>> = each.iter().map(|b| lt.product(a, b, transposed, &Finish::PLAIN)).collect();
+    let finish = Finish::written_in(result);
+    let products: Option<Vec<_>> = each.iter().map(|b| lt.product(a, b, transposed, &finish)).collect();
     let (products, outs): (Vec<_>, Vec<_>) = products?.into_iter().unzip();
     lt.submit(products);
     outs.try_into().ok()
@@ -426,12 +432,13 @@ impl OnDevice {
             1 << (x.handle.offset_start.unwrap_or(0) | step).trailing_zeros().min(4)
         };
         let size = a.dtype.size();
-        let [of_a, of_b, of_out] = [inner * rows * size, inner * columns * size, rows * columns * 4];
+        let dtype = finish.dtype(&a.device);
+        let [of_a, of_b, of_out] = [inner * rows * size, inner * columns * size, rows * columns * dtype.size()];
         let shape: Vec<usize> = shape_a[..rank - 2].iter().copied().chain([rows, columns]).collect();
         let factors = Factors { product: finish.factor, added: f32::from(u8::from(finish.sum.is_some())) };
         let out = match &finish.sum {
             Some(sum) if finish.is_in_place => sum.clone(),
-            _ => empty_f32(a, &shape),
+            _ => empty(a, &shape, dtype),
         };
         // Without a sum, its factor is 0, and cuBLASLt does not read it.
         let added = finish.sum.as_ref().unwrap_or(&out);
@@ -443,6 +450,7 @@ impl OnDevice {
             batch,
             transposed: [transposed[1], transposed[0]],
             is_narrow: a.dtype == DType::BF16,
+            is_result_narrow: dtype == DType::BF16,
             alignments: [alignment(b, of_b), alignment(a, of_a), alignment(added, of_out), alignment(&out, of_out)],
         };
         let plan = self.plan(kind)?;

@@ -4,9 +4,27 @@
 // rotate: one is read while two are being filled. Each of the four warps computes a quarter of the tile.
 //
 // Compile-time definitions: COLUMNS (64 or 128), and LEFT_TRANSPOSED and RIGHT_TRANSPOSED (0 or 1). If set, the left operand is stored as
-// [inner, rows] instead of [rows, inner], and the right one as [columns, inner] instead of [inner, columns].
+// [inner, rows] instead of [rows, inner], and the right one as [columns, inner] instead of [inner, columns]. With NARROW (0 or 1), the
+// product is rounded to bf16.
 
 typedef unsigned short bf16;
+#if NARROW
+typedef bf16 Number;
+#else
+typedef float Number;
+#endif
+
+// Writes the numbers of two neighboring columns, or only the first.
+DEVICE void store(Number* to, float first, float second, bool is_second) {
+#if NARROW
+    u32 both = pack(first, second);
+    to[0] = (bf16)both;
+    if (is_second) to[1] = (bf16)(both >> 16);
+#else
+    to[0] = first;
+    if (is_second) to[1] = second;
+#endif
+}
 
 #define ROWS 128
 #define DEPTH 32
@@ -63,7 +81,7 @@ DEVICE void right_of(u32 to[4], const bf16* tile, int column, int inner) {
 #endif
 }
 
-KERNEL BLOCKS(1) product(const bf16* left, const bf16* right, float* out, Sizes of) {
+KERNEL BLOCKS(1) product(const bf16* left, const bf16* right, Number* out, Sizes of) {
     SHARED bf16 lefts[PLACES][ROWS * DEPTH];
     SHARED bf16 rights[PLACES][COLUMNS * DEPTH];
     u32 high = (of.rows + ROWS - 1) / ROWS, wide = (of.columns + COLUMNS - 1) / COLUMNS;
@@ -125,9 +143,8 @@ KERNEL BLOCKS(1) product(const bf16* left, const bf16* right, float* out, Sizes 
 #pragma unroll
             for (int j = 0; j < WARP_COLUMNS / 8; j++) {
                 u32 c = column + side + 8 * j + lane % 4 * 2;
-                float* to = out + (u64)r * of.columns + c;
-                if (c < of.columns) to[0] = sums[i][j][2 * half];
-                if (c + 1 < of.columns) to[1] = sums[i][j][2 * half + 1];
+                if (c >= of.columns) continue;
+                store(out + (u64)r * of.columns + c, sums[i][j][2 * half], sums[i][j][2 * half + 1], c + 1 < of.columns);
             }
         }
     }

@@ -1,9 +1,10 @@
 //! Matrix products on tensor cores: launches of `product.cu`.
 
+use burn::tensor::DType;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::{Buffer, Program, runs_on};
-use crate::gpu::{dims, empty_f32};
+use crate::gpu::{dims, empty};
 
 const TEXT: &str = include_str!("product.cu");
 
@@ -19,9 +20,10 @@ fn sizes(a: &CubeTensor, b: &CubeTensor, [of_a, of_b]: [bool; 2]) -> [usize; 3] 
     [rows, if of_b { above } else { beside }, inner]
 }
 
-/// Computes `op(a) · op(b)` of bf16 operands with f32 sums, where `op` transposes the operands marked in `transposed`. `None` if there is
-/// no kernel: on other GPUs, for more than two dimensions, and if rows do not begin at multiples of 16 bytes.
-pub(crate) fn multiply(a: &CubeTensor, b: &CubeTensor, transposed: [bool; 2]) -> Option<CubeTensor> {
+/// Computes `op(a) · op(b)` of bf16 operands with f32 sums, where `op` transposes the operands marked in `transposed`. The result is in
+/// `dtype`, f32 or bf16. `None` if there is no kernel: on other GPUs, for more than two dimensions, and if rows do not begin at multiples of
+/// 16 bytes.
+pub(crate) fn multiply(a: &CubeTensor, b: &CubeTensor, transposed: [bool; 2], dtype: DType) -> Option<CubeTensor> {
     let is_matrix = |x: &CubeTensor| x.meta.num_dims() == 2 && dims(x)[1].is_multiple_of(8);
     if !(runs_on(&a.device) && is_matrix(a) && is_matrix(b)) {
         return None;
@@ -30,8 +32,8 @@ pub(crate) fn multiply(a: &CubeTensor, b: &CubeTensor, transposed: [bool; 2]) ->
     let processors = a.client.properties().hardware.num_streaming_multiprocessors.unwrap_or(1) as usize;
     let blocks = |of_tile: usize| rows.div_ceil(ROWS) * columns.div_ceil(of_tile);
     let of_tile = COLUMNS.into_iter().find(|&of_tile| blocks(of_tile) >= processors).unwrap_or(COLUMNS[1]);
-    let out = empty_f32(a, &[rows, columns]);
-    program(of_tile, transposed).launch(
+    let out = empty(a, &[rows, columns], dtype);
+    program(of_tile, transposed, dtype).launch(
         &a.client,
         [blocks(of_tile) as u32, 1],
         [Buffer::read(a), Buffer::read(b), Buffer::written(&out)],
@@ -40,10 +42,11 @@ pub(crate) fn multiply(a: &CubeTensor, b: &CubeTensor, transposed: [bool; 2]) ->
     Some(out)
 }
 
-fn program(columns: usize, transposed: [bool; 2]) -> Program {
-    let [left, right] = transposed.map(u8::from);
-    let defines =
-        format!("#define COLUMNS {columns}\n#define LEFT_TRANSPOSED {left}\n#define RIGHT_TRANSPOSED {right}\n");
+fn program(columns: usize, transposed: [bool; 2], dtype: DType) -> Program {
+    let [left, right, narrow] = [transposed[0], transposed[1], dtype == DType::BF16].map(u8::from);
+    let defines = format!(
+        "#define COLUMNS {columns}\n#define LEFT_TRANSPOSED {left}\n#define RIGHT_TRANSPOSED {right}\n#define NARROW {narrow}\n"
+    );
     Program { text: TEXT, defines, entry: "product" }
 }
 
@@ -52,8 +55,10 @@ pub(in crate::gpu) fn offline(_: &crate::gpu::offline::Offline) -> Vec<crate::gp
     let mut sources = Vec::new();
     for columns in COLUMNS {
         for transposed in [[false, false], [false, true], [true, false]] {
-            let name = format!("product on tensor cores, {columns} columns, transposed {transposed:?}");
-            sources.push(crate::gpu::offline::Source { name, text: program(columns, transposed).source() });
+            for dtype in [DType::F32, DType::BF16] {
+                let name = format!("product on tensor cores, {columns} columns, transposed {transposed:?}, {dtype:?}");
+                sources.push(crate::gpu::offline::Source { name, text: program(columns, transposed, dtype).source() });
+            }
         }
     }
     sources

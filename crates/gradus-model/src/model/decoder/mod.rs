@@ -228,6 +228,7 @@ impl Body for Decoder {
                 angles: structure.rope.map(|of| tables[of].clone()),
                 shape,
                 operands: attention_operands(&shape, &x.device()),
+                compute: self.running.compute,
             };
             x = match again.clone() {
                 Some(segments) => recompute(layer, x, move |layer: &Layer, x| {
@@ -281,8 +282,10 @@ struct LayerSettings {
     gate: Gate,
     angles: Option<Angles>,
     shape: AttentionShape,
-    /// Precision in which attention takes queries and keys.
+    /// Precision in which attention takes queries, keys and values.
     operands: Precision,
+    /// Precision of products.
+    compute: Precision,
 }
 
 impl Layer {
@@ -365,7 +368,8 @@ impl Attention {
                     (Some(norm), _) => turn(norm.forward_parts(x, maker), Precision::F32),
                     (None, _) => turn(x, Linear::made_by(&[maker])),
                 };
-                let [q, k, v] = Linear::forward_each([&a.q_proj, &a.k_proj, &a.v_proj], x_nd, masks);
+                let layers = [&a.q_proj, &a.k_proj, &a.v_proj];
+                let [q, k, v] = Linear::forward_each_for(settings.operands, layers, x_nd, masks);
                 [turned(q, &a.q_norm, &a.q_proj), turned(k, &a.k_norm, &a.k_proj), v]
             }
             Self::Fused(a) => {
@@ -392,7 +396,7 @@ impl Mlp {
         let masks = settings.dropping.stream;
         let (gate, up, down, makers) = match self {
             Self::Separate(m) => {
-                let [gate, up] = Linear::forward_each([&m.gate_proj, &m.up_proj], x_nd, masks);
+                let [gate, up] = Linear::forward_each_for(settings.compute, [&m.gate_proj, &m.up_proj], x_nd, masks);
                 (gate, up, &m.down_proj, vec![&m.gate_proj, &m.up_proj])
             }
             Self::Fused(m) => {
