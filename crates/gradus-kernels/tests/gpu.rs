@@ -16,8 +16,8 @@ use gradus_kernels::{
     Draw, DrawChoice, Drawn, FrozenWeight, Gelu, Int8Moments, LayerCache, Layout, LmHead, Mask, Operands, PositionBias,
     PositionBuckets, Precision, Quantized, Segments, Table, TokenLogprobs, WeightFormat, adamw, adamw_each, attention,
     attention_across, attention_across_with, attention_biased, attention_fused, attention_with, draw, draws, dropout,
-    embedding, geglu, gelu, layer_norm, linear, linear_onto, low_rank, recompute, reference, rms_norm,
-    rms_norm_and_rope, rope, softcap, sum_of_squares, swiglu, token_logprobs,
+    embedding, geglu, gelu, layer_norm, linear, linear_onto, linear_written_in, low_rank, recompute, reference,
+    rms_norm, rms_norm_and_rope, rope, softcap, sum_of_squares, swiglu, token_logprobs,
 };
 
 use testing::{assert_close, check, host, values};
@@ -537,6 +537,29 @@ fn products_in_bf16_are_off_by_what_their_operands_are() {
             let name = format!("{n} × {width} × {out}, {layout:?}");
             check_whole(&name, &inputs, |x| of(x, Precision::Bf16), |x| of(x, Precision::F32), 5e-3);
         }
+    }
+}
+
+#[test]
+fn results_in_bf16_are_off_by_what_they_are_rounded() {
+    let Some(device) = device() else { return };
+    // Heads of 64, and a gated feed-forward layer whose result is added to them.
+    for (n, width, heads, inner) in [(3, 40, 1, 24), (150, 64, 2, 136), (300, 128, 4, 1000)] {
+        let d = 64 * heads;
+        let angles = values(n * 32, 4);
+        let cos: Table<f32> = angles.iter().map(|a| (3.0 * a).cos()).collect();
+        let sin: Table<f32> = angles.iter().map(|a| (3.0 * a).sin()).collect();
+        let shapes = [[n, width], [d, width], [1, 64], [inner, width], [inner, width], [d, inner]];
+        let inputs: Vec<_> = shapes.iter().zip(1..).map(|(&shape, seed)| leaf(shape, seed, &device)).collect();
+        let of = |inputs: &[Tensor<2>], p: Precision| {
+            let [x, q, gamma, gate, up, down] = inputs else { unreachable!("six") };
+            let made = |weight: &Tensor<2>| linear_written_in(p, x.clone(), weight.clone(), None, Layout::OutIn, p);
+            let operands = Operands { input: p, ..Operands::default() };
+            let heads = rms_norm_and_rope(made(q), row(gamma), 1e-6, [&cos, &sin], operands);
+            Activated::Swiglu(made(gate), made(up)).linear_onto(heads, down.clone(), Layout::OutIn, p, p)
+        };
+        let name = format!("{n} × {width}, {heads} heads");
+        check_whole(&name, &inputs, |x| of(x, Precision::Bf16), |x| of(x, Precision::F32), 1.5e-2);
     }
 }
 

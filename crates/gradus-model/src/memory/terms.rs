@@ -295,7 +295,8 @@ impl Model {
     /// Then there are the last residual stream, N D, and the predicting hidden states, M D. Masks of dropout are not stored: the backward
     /// pass draws them again.
     /// A GPU that multiplies in bf16 stores what only products read in bf16: outputs of norms and of activations. The same holds for
-    /// queries, keys, values and attention's output if attention runs on tensor cores.
+    /// queries, keys, values and attention's output if attention runs on tensor cores. Its products also write gate and up in bf16, and the
+    /// inputs of Q's and K's norms, if these are layers of their own without an adapter.
     pub fn saved(&self, pass: PassSize) -> u64 {
         let (d, _, _, _) = self.widths();
         let (n, m) = (pass.tokens as u64, pass.targets as u64);
@@ -354,10 +355,15 @@ impl Model {
             Block::Gpt2 | Block::Bart | Block::T5 { gated: false } | Block::Encoder { gated: false, .. } => i,
             Block::Decoder { .. } | Block::T5 { gated: true } | Block::Encoder { gated: true, .. } => 2 * i,
         };
-        let before_norms = if self.shape.qk_norm { q + k } else { 0 };
+        // Something is added to the results of adapted layers, so they are in f32. An adapter is always on attention.
+        let is_separate = matches!(self.shape.block, Block::Decoder { fused: false, .. });
+        let made = |is_adapted: bool, narrow: u64| if is_separate && !is_adapted { narrow } else { NUMBER };
+        let of_gates = made(self.adapter.is_some_and(|adapter| adapter.feed_forward), self.operand());
+        let of_heads = made(self.adapter.is_some(), self.attended_number());
+        let before_norms = if self.shape.qk_norm { of_heads * (q + k) } else { 0 };
         // The outputs of attention and the feed-forward layer are stored for the norms after them.
         let around = if matches!(self.shape.block, Block::Decoder { norms_around: true, .. }) { 2 * d } else { 0 };
-        let numbers = 2 * d + self.shape.heads as u64 + feed_forward + before_norms + around;
+        let numbers = 2 * d + self.shape.heads as u64 + around;
         let read_by_products = d + match self.adapter {
             None => d,
             // Adapted layers store their inputs: the norm's output and the activation's.
@@ -365,7 +371,11 @@ impl Model {
             // A frozen layer stores no input.
             Some(_) => 0,
         };
-        NUMBER * numbers + self.attended_number() * (2 * q + 2 * k) + self.operand() * read_by_products
+        let made_by_products = of_gates * feed_forward + before_norms;
+        NUMBER * numbers
+            + made_by_products
+            + self.attended_number() * (2 * q + 2 * k)
+            + self.operand() * read_by_products
     }
 
     /// Bytes that a forward pass without a backward pass holds in a block: the residual stream, plus either the feed-forward layer's
@@ -539,6 +549,17 @@ mod tests {
             model.saved(pass)
         };
         assert_eq!(wide(plain) - wide(narrow), 5 * 2 * 2 * (16 + 16 + 4 * 128));
+        // Gate and up, and Q and K before their norms.
+        let of = |compute| {
+            let config = json!({
+                "model_type": "qwen3", "vocab_size": 100, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+                "num_key_value_heads": 1, "head_dim": 64, "intermediate_size": 48, "max_position_embeddings": 64,
+            });
+            Model { device: DeviceKind::Gpu, compute, weights: WeightFormat::BF16, ..model(config) }
+        };
+        let (wide, halves) = (of(Precision::F32), of(Precision::Bf16));
+        let [q, k] = [128, 64];
+        assert_eq!(wide.saved(pass) - halves.saved(pass), 5 * 2 * 2 * (16 + 16 + 2 * q + 2 * k + 2 * 48 + q + k));
         let (head, states) = (2 * 100 * 16, 2 * 7 * 16);
         for recorded in [None, Some(Precision::Bf16)] {
             assert_eq!(narrow.logits(7, recorded), plain.logits(7, recorded) + head + states);
