@@ -86,7 +86,7 @@ pub use gradient::{add_gradient, flat_gradient, sum_of_squares};
 pub use head_norm::rms_norm_and_rope;
 pub use host::{HostValues, host_values};
 pub use linear::{Layout, Operands, linear, linear_onto, linear_written_in, operand};
-pub use long_lived::long_lived;
+pub use long_lived::{long_lived, long_lived_from};
 pub use low_rank::low_rank;
 pub use matmul::matmul;
 pub use norm::{layer_norm, layer_norm_between, rms_norm, rms_norm_between};

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use burn::tensor::{Device, Tensor, TensorData};
-use gradus_kernels::{Codes, Int8Moments, long_lived};
+use burn::tensor::Device;
+use gradus_kernels::{Codes, Int8Moments, long_lived, long_lived_from};
 
 use crate::learner::optimizer::{HostMoments, Moments, Optimizer, OptimizerConfig};
 use crate::run::checkpoint::{FIRST, SECOND, SIZES, SQUARE, moments, moments_in_int8};
@@ -109,7 +109,7 @@ impl StoredMoments {
         let Self { numbers: [first, second], codes, sizes } = self;
         let tensor = |values: Vec<f32>| {
             let n = values.len();
-            long_lived(device, || Tensor::from_data(TensorData::new(values, [n]), device))
+            long_lived_from(values, [n], device)
         };
         match (config, first, second, codes, sizes) {
             (OptimizerConfig::AdamW(_), Some(first), Some(second), ..) => {

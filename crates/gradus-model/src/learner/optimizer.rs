@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use burn::module::{Module, Param};
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Device, Tensor};
 
 use super::across::extend;
 use super::gradient_sum::GradientSum;
@@ -19,6 +19,7 @@ use crate::model::{NamedMapper, NamedVisitor, map_named, visit_named};
 use crate::ranks::Ranks;
 use gradus_kernels::{
     AdamWStep, AdamWUpdate, Codes, HostValues, Int8Moments, adamw, adamw_each, flat_gradient, host_values, long_lived,
+    long_lived_from,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -390,7 +391,7 @@ impl Optimizer {
         let Some(device) = &shares.device else { return module };
         let tensor = |(name, values): (String, Vec<f32>)| {
             let n = values.len();
-            (name, long_lived(device, || Tensor::from_data(TensorData::new(values, [n]), device)))
+            (name, long_lived_from(values, [n], device))
         };
         let values = values.into_iter().map(tensor).collect();
         map_named(module, &mut ParameterRestorer { values, shapes: BTreeMap::new() })

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor, TensorData};
-use gradus_kernels::{FrozenWeight, Precision, long_lived, low_rank, matmul};
+use gradus_kernels::{FrozenWeight, Precision, long_lived_from, low_rank, matmul};
 
 use super::dropout::{DropoutSite, DropoutStream};
 
@@ -56,12 +56,8 @@ impl Lora {
     /// Creates the low-rank part for a weight of `[input, output]` whose rows have these squared norms.
     pub(super) fn new(values: LoraValues, [input, output]: [usize; 2], squares: Arc<[f32]>, device: &Device) -> Self {
         let LoraValues { rank, scale, a, b, magnitude } = values;
-        let matrix = |values: Vec<f32>, shape: [usize; 2]| {
-            Param::from_tensor(long_lived(device, || Tensor::from_data(TensorData::new(values, shape), device)))
-        };
-        let vector = |values: Vec<f32>| {
-            Param::from_tensor(long_lived(device, || Tensor::from_data(TensorData::new(values, [output]), device)))
-        };
+        let matrix = |values: Vec<f32>, shape: [usize; 2]| Param::from_tensor(long_lived_from(values, shape, device));
+        let vector = |values: Vec<f32>| Param::from_tensor(long_lived_from(values, [output], device));
         Self {
             lora_a: matrix(a, [rank, input]),
             lora_b: matrix(b, [output, rank]),
