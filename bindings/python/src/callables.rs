@@ -1,7 +1,6 @@
 //! Python callables as plug-ins: rewards, metrics, post-processors and tasks. `environments.rs` and `observers.rs` have the others.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use gradus::config::Registry;
 use gradus::data::{Message, RowLocation};
 use gradus::metric::{Measure, Metric, MetricConfig, Row, RowError};
 use gradus::process::{Interrupt, default_timeout_s};
+use gradus::progress::{Progress, RunSteps, Unwatched};
 use gradus::reward::{Count, Reward, RewardError, RewardPart, Score};
 use gradus::rollout::Rollouts;
 use gradus::task::{Files, Origin, PostProcessor, Sample, Split, Task};
@@ -30,10 +30,6 @@ pub struct Shared {
     pub interrupt: Interrupt,
     /// First exception raised by a callable.
     raised: Mutex<Option<PyErr>>,
-    /// Number of finished steps.
-    pub step: AtomicUsize,
-    /// Total number of steps; 0 while it is unknown.
-    pub total: AtomicUsize,
 }
 
 impl Shared {
@@ -188,6 +184,10 @@ impl Reward for PyReward {
     }
 
     fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
+        self.score_with_progress(rollouts, &Unwatched)
+    }
+
+    fn score_with_progress(&mut self, rollouts: &Rollouts, progress: &dyn Progress) -> Vec<Result<Score, RewardError>> {
         let judged = (0..rollouts.len()).map(|i| {
             let (prompt, rollout) = (rollouts.prompt(i), &rollouts.rollouts[i]);
             Judged {
@@ -200,7 +200,7 @@ impl Reward for PyReward {
             }
         });
         let (judged, callable): (Vec<Judged>, _) = (judged.collect(), Arc::clone(&self.callable));
-        let steps = [&self.shared.step, &self.shared.total].map(|steps| steps.load(Ordering::Relaxed));
+        let steps = progress.run_steps().unwrap_or(RunSteps { done: 0, total: 0 });
         let called =
             call_python(self.limit, &self.shared.interrupt, move |py| call_rewards(py, &callable, &judged, steps));
         let lengths = rollouts.rollouts.iter().map(|rollout| rollout.completion_ids.len());
@@ -217,7 +217,7 @@ impl Reward for PyReward {
     }
 }
 
-fn call_rewards(py: Python<'_>, callable: &Py<PyAny>, judged: &[Judged], steps: [usize; 2]) -> PyResult<Given> {
+fn call_rewards(py: Python<'_>, callable: &Py<PyAny>, judged: &[Judged], steps: RunSteps) -> PyResult<Given> {
     let prompts = PyList::empty(py);
     let completions = PyList::empty(py);
     let mut names: Vec<&str> = Vec::new();
@@ -248,7 +248,7 @@ fn call_rewards(py: Python<'_>, callable: &Py<PyAny>, judged: &[Judged], steps: 
     }
     let ids: Vec<&[u32]> = judged.iter().map(|of| &of.ids[..]).collect();
     let rows: Vec<usize> = judged.iter().map(|of| of.row + 1).collect();
-    callable.bind(py).call1((prompts, completions, ids, columns, rows, steps[0], steps[1]))?.extract()
+    callable.bind(py).call1((prompts, completions, ids, columns, rows, steps.done, steps.total))?.extract()
 }
 
 /// Builds one part per function that scored the completion. The logged numbers are attached to the first completion.

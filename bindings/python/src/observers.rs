@@ -1,7 +1,6 @@
 //! Reports the events of a run to Python.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use gradus::observer::{Event, Observer};
@@ -83,15 +82,11 @@ impl Observer for PyObserver {
                 dict.set_item("done", done)?;
                 dict.set_item("total", total)
             }),
-            Event::Step { step, total, metrics } => {
-                self.shared.step.store(*step, Ordering::Relaxed);
-                self.shared.total.store(*total, Ordering::Relaxed);
-                self.send("step", |dict| {
-                    dict.set_item("step", step)?;
-                    dict.set_item("total", total)?;
-                    numbers(dict, metrics)
-                });
-            }
+            Event::Step { step, total, metrics } => self.send("step", |dict| {
+                dict.set_item("step", step)?;
+                dict.set_item("total", total)?;
+                numbers(dict, metrics)
+            }),
             Event::Rollouts { step, completions } if self.wants_rollouts => self.send("rollouts", |dict| {
                 let py = dict.py();
                 let list = PyList::empty(py);

@@ -113,6 +113,26 @@ def test_rewards_have_the_contract_of_trl(tmp_path: Path, gpt2: Path, prompts: A
     assert second["reward"] == pytest.approx(1.0 / (1 + len(second["completion"])) + 0.5 * 0.25)
 
 
+def test_rewards_know_the_step_of_the_run(tmp_path: Path, gpt2: Path, prompts: Any) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def brevity(completions: Any, trainer_state: Any, **_: Any) -> list[float]:
+        seen.append((trainer_state.global_step, trainer_state.max_steps))
+        return [1.0 / (1 + len(text)) for text in completions]
+
+    three: dict[str, Any] = {**ONLINE, "max_steps": 3}
+    gradus.grpo(gpt2, prompts, reward=brevity, output_dir=tmp_path / "run", logging_steps=10, **three)
+    assert seen == [(0, 3), (1, 3), (2, 3)], "whatever is logged"
+    seen.clear()
+    gradus.grpo(gpt2, prompts, reward=brevity, output_dir=tmp_path / "stopped", on_step=lambda *_: False, **three)
+    gradus.resume(tmp_path / "stopped", reward=brevity, progress=False)
+    assert seen == [(0, 3), (1, 3), (2, 3)], "also after a resumption"
+    seen.clear()
+    evaluated: dict[str, Any] = {**ONCE, "eval_steps": 1}
+    gradus.grpo(gpt2, prompts, eval_data=prompts[:4], reward=brevity, output_dir=tmp_path / "evaluated", **evaluated)
+    assert seen == [(0, 1), (0, 1), (1, 1)], "evaluations come before and after the step"
+
+
 def test_extra_values_are_those_of_the_trained_completions(tmp_path: Path, gpt2: Path, prompts: Any) -> None:
     called = 0
 

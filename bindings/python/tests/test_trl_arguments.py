@@ -60,8 +60,8 @@ class Core:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The keyword arguments of the last call, without callbacks."""
-        return {key: value for key, value in self.calls[-1][3].items() if not key.startswith("on_")}
+        """The keyword arguments of the last call, without callbacks and internal arguments."""
+        return {key: value for key, value in self.calls[-1][3].items() if not key.startswith(("on_", "_"))}
 
 
 @pytest.fixture

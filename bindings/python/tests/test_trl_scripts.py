@@ -142,6 +142,21 @@ def test_grpo(model: str) -> None:
     assert first["reward"] == pytest.approx(total, abs=1e-4)
 
 
+def test_rewards_know_the_steps_of_the_optimizer(model: str) -> None:
+    from gradus.trl import GRPOConfig, GRPOTrainer
+
+    seen: list[tuple[int, int]] = []
+
+    def rewards_length(completions: Any, trainer_state: Any, **_: Any) -> list[float]:
+        seen.append((trainer_state.global_step, trainer_state.max_steps))
+        return [float(len(completion)) for completion in completions]
+
+    args = GRPOConfig(output_dir="out", max_steps=4, num_iterations=2, num_generations=4, max_completion_length=4)
+    data = rows(lambda question, answer: {"prompt": question})
+    GRPOTrainer(model=model, reward_funcs=rewards_length, args=args, train_dataset=data).train()
+    assert seen == [(0, 4), (2, 4)], "as in TRL, whatever is logged"
+
+
 def test_reward_functions_of_trl(model: str) -> None:
     pytest.importorskip("trl", reason="TRL is not installed")
     data = rows(lambda question, _: {"prompt": user(question)})

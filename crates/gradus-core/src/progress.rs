@@ -2,6 +2,15 @@
 
 use crate::error::Result;
 
+/// How far the training run is that some work belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RunSteps {
+    /// Number of finished steps.
+    pub done: usize,
+    /// Total number of steps.
+    pub total: usize,
+}
+
 /// Receives the progress of long work and may end it.
 pub trait Progress {
     /// Reports that `done` of `total` units are `what`: `advance("sampled", 312, 1600)`.
@@ -12,6 +21,11 @@ pub trait Progress {
 
     /// Reports what the user should know while the work goes on.
     fn warn(&self, _message: &str) {}
+
+    /// Returns the steps of the training run that the work belongs to; `None` outside of a run.
+    fn run_steps(&self) -> Option<RunSteps> {
+        None
+    }
 }
 
 /// Progress that is neither reported nor interrupted.

@@ -14,7 +14,7 @@ class TrainerState:
     def __init__(self, global_step: int, max_steps: int) -> None:
         #: Number of finished steps.
         self.global_step = global_step
-        #: Total number of steps; 0 while it is unknown.
+        #: Total number of steps.
         self.max_steps = max_steps
 
     def __repr__(self) -> str:
@@ -79,6 +79,8 @@ class Rewards:
 
     def __init__(self, functions: Sequence[tuple[str, Callable[..., Any], float]]) -> None:
         self.functions = list(functions)
+        #: Number of optimizer steps per step of the run, for callers that count those.
+        self.optimizer_steps = 1
         #: Values that functions logged with ``log_extra``: columns with one value per trained completion.
         self.extra: dict[str, list[Any]] = {}
         #: The same for completions of which it is not known yet whether the run trains on them.
@@ -105,7 +107,7 @@ class Rewards:
         total: int,
     ) -> tuple[list[str], list[float], list[list[float | None]], list[tuple[str, float]]]:
         logged: list[tuple[str, float]] = []
-        state = TrainerState(step, total)
+        state = TrainerState(step * self.optimizer_steps, total * self.optimizer_steps)
 
         def log_metric(name: str, value: Any) -> None:
             logged.append((str(name), _number(value, f"the metric `{name}`")))

@@ -80,6 +80,7 @@ def train(method: str | None, given: dict[str, Any]) -> Run:
         given.pop("on_evaluation", None),
         given.pop("on_rollouts", None),
     )
+    optimizer_steps: int = given.pop("_optimizer_steps", 1)
     callables = Callables()
     if "reward" in given and given["reward"] is None and not resume and config is None and resume_from is None:
         is_rewarded = given.get("environment") is not None
@@ -91,6 +92,8 @@ def train(method: str | None, given: dict[str, Any]) -> Run:
             )
     keys = _configuration(given, callables)
     rewards = [function for _, _, function in callables.registered if isinstance(function, Rewards)]
+    for reward in rewards:
+        reward.optimizer_steps = optimizer_steps
     watcher.rewards = rewards
     existing = "overwrite" if overwrite else "resume" if resume else "refuse"
     try:

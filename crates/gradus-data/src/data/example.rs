@@ -41,10 +41,10 @@ pub struct PreferenceExample {
 /// A prompt and a completion that is marked as desirable or undesirable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnpairedExample {
-    /// Number of leading ids that are the prompt, or the source of an encoder.
-    pub prompt_len: usize,
-    /// Prompt and completion.
-    pub ids: Vec<u32>,
+    /// Ids of the prompt, or of the source of an encoder.
+    pub prompt_ids: Vec<u32>,
+    /// Ids of the whole completion, also where this prompt leaves less room: a shorter prompt of another row may leave more.
+    pub completion_ids: Vec<u32>,
     /// Whether an encoder reads the prompt.
     pub encoder_reads_prompt: bool,
     /// Whether the completion is desirable.
@@ -53,6 +53,27 @@ pub struct UnpairedExample {
     pub max_length: Option<usize>,
     /// Index of its row, from 0.
     pub row: usize,
+}
+
+impl UnpairedExample {
+    /// Returns the ids of the completion, cut at the maximum length.
+    pub fn completion(&self) -> &[u32] {
+        self.cut(&self.completion_ids)
+    }
+
+    /// Cuts a completion, which may come from another row, so that it ends at the maximum length after this prompt.
+    pub fn cut<'a>(&self, completion_ids: &'a [u32]) -> &'a [u32] {
+        let room = match self.max_length.filter(|_| !self.encoder_reads_prompt) {
+            Some(most) => most.saturating_sub(self.prompt_ids.len()),
+            None => usize::MAX,
+        };
+        &completion_ids[..completion_ids.len().min(room)]
+    }
+
+    /// Returns the number of ids of prompt and completion together.
+    pub fn tokens(&self) -> usize {
+        self.prompt_ids.len() + self.completion().len()
+    }
 }
 
 impl Prompt {

@@ -9,7 +9,7 @@ use super::message::names;
 use super::options::LoadOptions;
 use super::raw::RawRow;
 use super::reader::{Format, open};
-use super::recognize::{read_row, recognize};
+use super::recognize::{other_form, read_row, recognize};
 use super::report::RowErrors;
 use super::row::{Row, RowData, RowKind};
 use super::source::resolve;
@@ -136,6 +136,7 @@ pub fn load(name: &str, options: &LoadOptions) -> Result<Dataset> {
                 None => {
                     let kind = recognize(&raw.columns, options)
                         .map_err(|(message, hint)| raw.location.error(message).with_hint(hint))?;
+                    remarks.extend(other_form(&raw.columns, options));
                     found = Some((kind, format));
                     kind
                 }

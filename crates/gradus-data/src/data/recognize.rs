@@ -22,34 +22,93 @@ pub fn recognize(columns: &Map<String, Value>, options: &LoadOptions) -> Result<
     if options.need == Need::Columns {
         return Ok(RowKind::Columns);
     }
+    fitting(columns, options).first().map(|form| form.kind).ok_or_else(|| refusal(columns, options))
+}
+
+/// Returns a remark if rows with these columns fit a second form, with columns that the first one does not read. Without a purpose, no form
+/// takes precedence, so there is no remark.
+pub(super) fn other_form(columns: &Map<String, Value>, options: &LoadOptions) -> Option<String> {
+    if matches!(options.need, Need::Any | Need::Columns) {
+        return None;
+    }
+    let forms = fitting(columns, options);
+    let (read, others) = forms.split_first()?;
+    // A form that is a part of another one is no alternative to it.
+    let is_alternative = |form: &&Form<'_>| !form.only(read).is_empty() && !read.only(form).is_empty();
+    let other = others.iter().find(is_alternative)?;
+    let listed = |names: &[&str]| names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" + ");
+    let (named, only_read) = (listed(&read.columns), listed(&read.only(other)));
+    let other = listed(&other.columns);
+    Some(format!(
+        "the columns fit two forms: {named} takes precedence over {other} for this purpose; to read {other} instead, \
+         leave out {only_read}"
+    ))
+}
+
+/// A form that rows fit: their kind, and those of their columns that belong to it.
+struct Form<'a> {
+    kind: RowKind,
+    columns: Vec<&'a str>,
+}
+
+impl<'a> Form<'a> {
+    /// Returns the columns that do not belong to `other`.
+    fn only(&self, other: &Form<'_>) -> Vec<&'a str> {
+        self.columns.iter().copied().filter(|name| !other.columns.contains(name)).collect()
+    }
+}
+
+/// Returns the forms that rows with these columns fit and that suit the purpose, by precedence.
+fn fitting<'a>(columns: &Map<String, Value>, options: &'a LoadOptions) -> Vec<Form<'a>> {
     let has = |name: &str| columns.contains_key(name);
     let pair = has("chosen") && has("rejected");
-    let text = has(&options.text_column);
+    let text: &str = &options.text_column;
     let token_pair =
         (has("chosen_ids") && has("rejected_ids")) || (has("chosen_input_ids") && has("rejected_input_ids"));
+    let token_columns = vec!["chosen_ids", "rejected_ids", "chosen_input_ids", "rejected_input_ids"];
     let candidates = [
-        (feedback::fits(columns), RowKind::Feedback),
-        (grounded::fits(columns), RowKind::Grounded),
-        (toxicity::fits(columns), RowKind::ScoredContinuation),
-        (token_pair, RowKind::TokenPreference),
-        (pair && has("conversations"), RowKind::ShareGptPreference),
-        (pair && has("prompt"), RowKind::Preference),
-        (pair, RowKind::ImplicitPreference),
-        (unpaired::fits(columns, options.need), RowKind::Unpaired),
-        (has("input_ids"), RowKind::Tokens),
-        (has("messages"), RowKind::Messages),
-        (has("prompt") && has("completion"), RowKind::PromptCompletion),
-        (has("prompt") && options.need == Need::Prompt, RowKind::Prompt),
-        (words::fits(columns), RowKind::Words),
-        (text, RowKind::Text),
-        (has("conversations"), RowKind::ShareGpt),
-        (has("instruction") && has("output"), RowKind::Alpaca),
-        (has("question") && has("answer"), RowKind::QuestionAnswer),
-        (has("prompt"), RowKind::Prompt),
+        (feedback::fits(columns), RowKind::Feedback, vec!["question", "passages", "feedback"]),
+        (grounded::fits(columns), RowKind::Grounded, vec!["question", "passages", "answer", "text"]),
+        (toxicity::fits(columns), RowKind::ScoredContinuation, vec!["prompt", "continuation"]),
+        (token_pair, RowKind::TokenPreference, token_columns),
+        (pair && has("conversations"), RowKind::ShareGptPreference, vec!["conversations", "chosen", "rejected"]),
+        (pair && has("prompt"), RowKind::Preference, vec!["prompt", "chosen", "rejected"]),
+        (pair, RowKind::ImplicitPreference, vec!["chosen", "rejected"]),
+        (unpaired::fits(columns, options.need), RowKind::Unpaired, unpaired::columns_read(columns)),
+        (has("input_ids"), RowKind::Tokens, vec!["input_ids"]),
+        (has("messages"), RowKind::Messages, vec!["messages"]),
+        (has("prompt") && has("completion"), RowKind::PromptCompletion, vec!["prompt", "completion"]),
+        (words::fits(columns), RowKind::Words, vec!["tokens", "text"]),
+        (has(text), RowKind::Text, vec![text]),
+        (has("conversations"), RowKind::ShareGpt, vec!["conversations"]),
+        (has("instruction") && has("output"), RowKind::Alpaca, vec!["instruction", "output"]),
+        (has("question") && has("answer"), RowKind::QuestionAnswer, vec!["question", "answer"]),
+        (has("prompt"), RowKind::Prompt, vec!["prompt"]),
     ];
-    match candidates.iter().find(|(found, kind)| *found && suits(*kind, columns, options.need)) {
-        Some((_, kind)) => Ok(*kind),
-        None => Err(refusal(columns, options)),
+    let first = first_read(options.need);
+    let mut forms: Vec<Form<'_>> = candidates
+        .into_iter()
+        .filter(|(found, kind, _)| *found && suits(*kind, columns, options.need))
+        .map(|(_, kind, mut names)| {
+            names.retain(|name| columns.contains_key(*name));
+            Form { kind, columns: names }
+        })
+        .collect();
+    // The sort is stable, so the other forms keep the order above.
+    forms.sort_by_key(|form| first.iter().position(|kind| *kind == form.kind).unwrap_or(first.len()));
+    forms
+}
+
+/// Returns the forms that take precedence over all others for this purpose. These are the columns that TRL 1.16 reads.
+fn first_read(need: Need) -> &'static [RowKind] {
+    match need {
+        Need::Sft => &[RowKind::Tokens, RowKind::PromptCompletion, RowKind::Messages],
+        Need::Score => &[RowKind::PromptCompletion],
+        Need::Preference => &[RowKind::TokenPreference, RowKind::Preference],
+        Need::Unpaired => &[RowKind::Unpaired, RowKind::Preference],
+        // All of these sample from the column `prompt`.
+        Need::Prompt => &[RowKind::ScoredContinuation, RowKind::Preference, RowKind::PromptCompletion, RowKind::Prompt],
+        Need::Any | Need::Columns => &[],
     }
 }
 
@@ -317,7 +376,7 @@ impl Columns {
     }
 
     fn unpaired(&mut self, options: &LoadOptions) -> Result<RowData, String> {
-        let (prompt, completion) = match self.columns.contains_key("messages") {
+        let (prompt, completion) = match unpaired::is_conversation(&self.columns) {
             true => unpaired::split(self.messages("messages")?)?,
             false => (self.content("prompt")?, self.content("completion")?),
         };

@@ -92,14 +92,22 @@ pub fn unpaired_examples(
         };
         let sequence = row_tokenizer.sft(row)?;
         let mismatch = sequence.mismatch;
+        // An encoder's source and the target after it are cut apart, so the target's room does not depend on the source.
+        let uncut = (!options.encoder_reads_prompt).then(|| sequence.ids.clone());
         let TokenizedRow { example, outcome, length, .. } = row_tokenizer.cut_sft(sequence, row.index);
-        let example = example.map(|SftExample { ids, loss_mask, row, .. }| UnpairedExample {
-            prompt_len: loss_mask.iter().position(|counts| *counts).unwrap_or(ids.len()),
-            ids,
-            encoder_reads_prompt: options.encoder_reads_prompt,
-            is_desirable,
-            max_length: options.max_length,
-            row,
+        let example = example.map(|SftExample { ids, loss_mask, row, .. }| {
+            let prompt_len = loss_mask.iter().position(|counts| *counts).unwrap_or(ids.len());
+            let uncut = uncut.unwrap_or(ids);
+            let (prompt_ids, completion_ids) = uncut.split_at(prompt_len);
+            let most = options.max_length.unwrap_or(usize::MAX).min(completion_ids.len());
+            UnpairedExample {
+                prompt_ids: prompt_ids.to_vec(),
+                completion_ids: completion_ids[..most].to_vec(),
+                encoder_reads_prompt: options.encoder_reads_prompt,
+                is_desirable,
+                max_length: options.max_length,
+                row,
+            }
         });
         Ok(TokenizedRow { example, outcome, mismatch, length })
     })
@@ -324,7 +332,7 @@ impl ExampleSizes for PreferenceExample {
 
 impl ExampleSizes for UnpairedExample {
     fn sizes(&self) -> (usize, usize) {
-        (self.ids.len(), self.ids.len() - self.prompt_len)
+        (self.tokens(), self.completion().len())
     }
 }
 

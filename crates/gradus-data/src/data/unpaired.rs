@@ -19,6 +19,16 @@ pub(super) fn fits(columns: &Map<String, Value>, need: Need) -> bool {
     has_completion && columns.get("label").is_some_and(|value| label("label", value).is_ok())
 }
 
+/// Returns whether a completion is the last message of `messages`. `prompt` with `completion` takes precedence, as in TRL.
+pub(super) fn is_conversation(columns: &Map<String, Value>) -> bool {
+    columns.contains_key("messages") && !(columns.contains_key("prompt") && columns.contains_key("completion"))
+}
+
+/// Returns the columns that a completion with a label is read from.
+pub(super) fn columns_read(columns: &Map<String, Value>) -> Vec<&'static str> {
+    if is_conversation(columns) { vec!["messages", "label"] } else { vec!["prompt", "completion", "label"] }
+}
+
 /// Returns the file's name of the column `label`, which may be renamed.
 pub(super) fn label_column(options: &LoadOptions) -> &str {
     let renamed = options.rename.iter().rev().find(|(_, to)| to == "label");

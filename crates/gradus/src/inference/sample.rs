@@ -31,15 +31,16 @@ pub enum Prompts {
 }
 
 impl Prompts {
-    /// Returns the rows, and a remark on those that are left out.
-    fn rows(&self, options: &SampleOptions) -> Result<(Vec<Row>, Option<String>), Error> {
+    /// Returns the rows, and remarks on how they were read and on those that are left out.
+    fn rows(&self, options: &SampleOptions) -> Result<(Vec<Row>, Vec<String>), Error> {
         let max_rows = options.max_rows;
         let texts = match self {
             Self::Data(name) => {
                 let (bad_rows, rename) = (options.bad_rows, options.rename.clone());
                 let load = LoadOptions { max_rows, bad_rows, rename, ..LoadOptions::needing(Need::Prompt) };
-                let Dataset { rows, bad, .. } = data::load(name, &load)?;
-                return Ok((rows, left_out(&bad.into_skipped())));
+                let Dataset { rows, bad, mut remarks, .. } = data::load(name, &load)?;
+                remarks.extend(left_out(&bad.into_skipped()));
+                return Ok((rows, remarks));
             }
             Self::Texts(texts) => texts,
         };
@@ -49,7 +50,7 @@ impl Prompts {
             data: RowData::Prompt(Content::Text(text.clone())),
             columns: serde_json::Map::new(),
         };
-        Ok((texts.iter().take(max_rows.unwrap_or(usize::MAX)).enumerate().map(row).collect(), None))
+        Ok((texts.iter().take(max_rows.unwrap_or(usize::MAX)).enumerate().map(row).collect(), Vec::new()))
     }
 }
 
@@ -109,8 +110,8 @@ pub struct Sampled {
     pub score: Option<f32>,
 }
 
-/// Samples completions and passes each to `each`. `progress` receives how many of how many prompts are done. Returns remarks on rows
-/// that are left out.
+/// Samples completions and passes each to `each`. `progress` receives how many of how many prompts are done. Returns remarks on how
+/// the rows were read and on those that are left out.
 ///
 /// # Errors
 /// If the model or a prompt is invalid, if a prompt leaves no room for its completion, or if `each` fails.
@@ -125,10 +126,11 @@ pub fn sample<E: From<Error>>(
     options.beams.map_or(Ok(()), |beams| beams.check(options.group_size, params.temperature))?;
     options.device.check_compute("`--compute`", options.compute)?;
     params.stop_ids.extend(files.stop_ids());
-    let (rows, remark) = options.prompts.rows(options)?;
+    let (rows, mut remarks) = options.prompts.rows(options)?;
     let tokenize = TokenizeOptions { max_length: None, bad_rows: options.bad_rows, ..super::tokenize(&files)? };
     let made = data::prompts(&rows, &files.tokenizer, files.template.as_ref(), &tokenize)?;
-    let (prompts, remarks) = (made.examples, remark.into_iter().chain(left_out(&made.skipped)).collect());
+    remarks.extend(left_out(&made.skipped));
+    let prompts = made.examples;
     let model = CausalLm::load_packed(&files.dir, options.weights, &options.device.device())?;
     let model = model.with_compute(options.compute).into_frozen(options.weights);
     check_room(&prompts, params.max_new_tokens, model.position_budget())?;

@@ -179,7 +179,7 @@ fn examples<T>(options: &ScoreOptions, files: &Pretrained, for_reward: bool) -> 
     let load = LoadOptions { max_rows, bad_rows, rename, ..LoadOptions::needing(Need::Score) };
     let add_eos = options.add_eos.or(files.dir.training_info().add_eos.filter(|_| for_reward)).unwrap_or(false);
     let read = TokenizeOptions { add_eos, for_reward, bad_rows, ..super::tokenize(files)? };
-    let Dataset { rows: found, mut bad, .. } = data::load(&options.data, &load)?;
+    let Dataset { rows: found, mut bad, mut remarks, .. } = data::load(&options.data, &load)?;
     let count = found.len() + bad.count();
     let (mut rows, mut of) = (Vec::new(), Vec::new());
     for row in found {
@@ -218,7 +218,7 @@ fn examples<T>(options: &ScoreOptions, files: &Pretrained, for_reward: bool) -> 
     texts.retain(|text| is_whole[of[text.row]]);
     let bad = bad.settle(count, texts.len())?;
     let (rows, locations) = texts.iter().map(|text| (of[text.row], rows[text.row].location.clone())).unzip();
-    let remarks = left_out(&bad.into_skipped()).into_iter().collect();
+    remarks.extend(left_out(&bad.into_skipped()));
     Ok(Examples { texts, pairs: Pairs { rows, locations, scored: 0, chosen: None }, remarks })
 }
 

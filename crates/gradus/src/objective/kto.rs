@@ -196,18 +196,13 @@ pub struct Kto {
 }
 
 fn sequence(example: &UnpairedExample) -> Sequence<'_> {
-    let (prompt, completion) = example.ids.split_at(example.prompt_len);
-    Sequence::completion(prompt, completion)
+    Sequence::completion(&example.prompt_ids, example.completion())
 }
 
-/// Pairs the prompt of one example with the completion of another, cut to the maximum length of a row.
+/// Pairs the prompt of one example with the completion of another. The whole completion is cut after this prompt, as in TRL: that of its own
+/// row may be cut earlier.
 fn mismatched<'a>(example: &'a UnpairedExample, other: &'a UnpairedExample) -> Sequence<'a> {
-    let (prompt, completion) = (&example.ids[..example.prompt_len], &other.ids[other.prompt_len..]);
-    let room = match example.max_length.filter(|_| !example.encoder_reads_prompt) {
-        Some(most) => most.saturating_sub(prompt.len()).max(1),
-        None => usize::MAX,
-    };
-    Sequence::completion(prompt, &completion[..completion.len().min(room)])
+    Sequence::completion(&example.prompt_ids, example.cut(&other.completion_ids))
 }
 
 /// Computes the summed logprobs of the targets of each sequence, without gradient.
@@ -253,7 +248,7 @@ impl Objective for Kto {
     type Example = KtoExample;
 
     fn tokens(&self, example: &KtoExample) -> usize {
-        example.example.ids.len()
+        example.example.tokens()
     }
 
     fn targets(&self, example: &KtoExample) -> usize {
@@ -316,10 +311,12 @@ impl Objective for Kto {
     }
 
     fn describe(&self, example: &KtoExample) -> Value {
+        let UnpairedExample { prompt_ids, is_desirable, .. } = &example.example;
+        let ids = [&prompt_ids[..], example.example.completion()].concat();
         json!({
-            "ids": example.example.ids,
-            "prompt_len": example.example.prompt_len,
-            "label": example.example.is_desirable,
+            "ids": ids,
+            "prompt_len": prompt_ids.len(),
+            "label": is_desirable,
             "reference_logps": example.reference.map(|(reference, _)| reference),
         })
     }
@@ -345,5 +342,41 @@ fn observe(log_ratios_b: &[f32], logps_b: &[f32], inputs: &LossInputs, beta: f64
     }
     if desirable > 0.0 && undesirable > 0.0 {
         stats.mean("rewards/margins", margin, share);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::data::LoadOptions;
+    use crate::text::Tokenizer;
+
+    #[test]
+    fn mismatched_completions_are_cut_after_the_other_prompt() {
+        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/trajectories/models/gpt2");
+        let tokenizer = Tokenizer::from_dir(&model).expect("a fixture");
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let file = folder.path().join("rows.jsonl");
+        let row = |prompt: &str| {
+            format!("{}\n", json!({ "prompt": prompt, "completion": " struck ten and then it stopped", "label": true }))
+        };
+        std::fs::write(&file, row("The old clock in the hall of the house") + &row("A clock")).expect("written");
+        let rows = data::load(&file.to_string_lossy(), &LoadOptions::needing(Need::Unpaired)).expect("rows").rows;
+        let examples = |max_length| {
+            let options = TokenizeOptions { max_length, ..TokenizeOptions::default() };
+            data::unpaired_examples(&rows, &tokenizer, None, &options).expect("made").examples
+        };
+        let whole = examples(None);
+        let (long, short) = (&whole[0], &whole[1]);
+        let most = long.prompt_ids.len() + 1;
+        let cut = examples(Some(most));
+        assert_eq!(sequence(&cut[0]).target, &long.completion_ids[..1]);
+        let mixed = mismatched(&cut[1], &cut[0]);
+        assert_eq!(mixed.source, short.prompt_ids);
+        let room = most - short.prompt_ids.len();
+        assert!(room > 1, "the shorter prompt leaves more room");
+        assert_eq!(mixed.target, &long.completion_ids[..room.min(long.completion_ids.len())]);
     }
 }

@@ -1,7 +1,7 @@
 //! A weighted sum of rewards: the list of their parts, with the weights multiplied.
 
 use super::{Reward, RewardError, Score, config_error, interrupted, report};
-use crate::progress::{Progress, Unwatched};
+use crate::progress::{Progress, RunSteps, Unwatched};
 use crate::rollout::Rollouts;
 
 /// `Σ weight · reward`, token by token, over the parts that score the row.
@@ -111,6 +111,10 @@ impl Progress for OfPart<'_> {
     fn warn(&self, message: &str) {
         self.inner.warn(message);
     }
+
+    fn run_steps(&self) -> Option<RunSteps> {
+        self.inner.run_steps()
+    }
 }
 
 #[cfg(test)]
@@ -167,6 +171,51 @@ mod tests {
         let parts: Vec<(f64, Box<dyn Reward>)> = vec![(1.0, constant("a", Some(1.0))), (1.0, fails)];
         let error = MixReward::new(parts).expect("valid").score(&completions(["one"])).remove(0).unwrap_err();
         assert_eq!(error.message, "`fails`: out of ink");
+    }
+
+    /// Scores with the number of finished steps and the total.
+    struct StepsOfRun;
+
+    impl Reward for StepsOfRun {
+        fn name(&self) -> String {
+            "steps".into()
+        }
+
+        fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
+            self.score_with_progress(rollouts, &Unwatched)
+        }
+
+        fn score_with_progress(
+            &mut self,
+            rollouts: &Rollouts,
+            progress: &dyn Progress,
+        ) -> Vec<Result<Score, RewardError>> {
+            let value = progress.run_steps().map_or(-1.0, |steps| (100 * steps.done + steps.total) as f32);
+            rollouts.rollouts.iter().map(|rollout| Ok(Score::sequence(value, rollout.completion_ids.len()))).collect()
+        }
+    }
+
+    /// Progress of work after step 3 of 8.
+    struct AfterThree;
+
+    impl Progress for AfterThree {
+        fn advance(&self, _what: &'static str, _done: usize, _total: usize) -> crate::Result<()> {
+            Ok(())
+        }
+
+        fn run_steps(&self) -> Option<RunSteps> {
+            Some(RunSteps { done: 3, total: 8 })
+        }
+    }
+
+    #[test]
+    fn parts_know_the_steps_of_the_run() {
+        let parts: Vec<(f64, Box<dyn Reward>)> = vec![(1.0, Box::new(StepsOfRun))];
+        let mut mix = MixReward::new(parts).expect("valid");
+        let made = completions(["one"]);
+        let score = mix.score_with_progress(&made, &AfterThree).remove(0).expect("scored");
+        assert_eq!(score.total(), Some(308.0));
+        assert_eq!(mix.score(&made).remove(0).expect("scored").total(), Some(-1.0), "outside of a run");
     }
 
     /// Reports each rollout and counts how often it scored.

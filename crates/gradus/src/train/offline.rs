@@ -98,7 +98,8 @@ impl<O: Objective> TrainingStep for OfflineTraining<'_, '_, O> {
         let rows = order.batch(step);
         let batch: Vec<&O::Example> = rows.iter().map(|&row| &examples[row]).collect();
         let of_step = settings.of_step(step);
-        let report = optimize(*objective, self.learner, &batch, of_step, &recorder.within(step + 1));
+        let within = recorder.within(step + 1, settings.steps);
+        let report = optimize(*objective, self.learner, &batch, of_step, &within);
         report.map_err(|halt| {
             self.learner.discard();
             match halt {

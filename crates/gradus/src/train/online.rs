@@ -50,7 +50,7 @@ pub fn train(
     let log = RolloutLog::open(recorder.run(), &recorder.state, task.settings.save_rollouts)?;
     let save = |policy: &CausalLm, path: &Path| (task.save)(policy, path, SaveFor::Resume);
     let done = recorder.state.step;
-    let source = source::open(task, &save, &recorder.within(done))?;
+    let source = source::open(task, &save, &recorder.within(done, task.settings.steps))?;
     let mut training = OnlineTraining { task, source, algorithm, reward, actor, log, is_far_reported: false };
     steps::train(&mut training, recorder)?;
     training.log.finish()
@@ -174,7 +174,7 @@ impl TrainingStep for OnlineTraining<'_, '_> {
     fn step(&mut self, iteration: usize, recorder: &mut Recorder<'_>) -> Result<StepReport> {
         let (task, settings, done) = (self.task, self.task.settings, iteration + 1);
         let mut measured = IterationStats { stats: Stats::default(), since: Instant::now() };
-        let within = recorder.within(done);
+        let within = recorder.within(done, settings.steps);
 
         // 1. Sample and score, per token.
         let (rollouts, scores) = self.sample(iteration, &within, &mut measured)?;

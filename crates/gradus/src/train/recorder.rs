@@ -17,7 +17,7 @@ use crate::files::atomic;
 use crate::learner::optimizer::{Optimizer, OptimizerConfig};
 use crate::observer::{Event, Observer};
 use crate::optimizer_state;
-use crate::progress::Progress;
+use crate::progress::{Progress, RunSteps};
 use crate::ranks::Ranks;
 use crate::run::checkpoint::CheckpointParts;
 use crate::run::metrics::is_better;
@@ -265,9 +265,11 @@ impl<'a> Recorder<'a> {
         self.ranks.stops(self.observer.should_stop())
     }
 
-    /// Returns a progress for step `step` (counted from 1). It notifies the observer and ends the work when the observer requests a stop.
-    pub fn within(&mut self, step: usize) -> Within<'_, 'a> {
-        Within { recorder: RefCell::new(self), step }
+    /// Returns a progress for step `step` (counted from 1) of `total`. It notifies the observer and ends the work when the observer requests
+    /// a stop.
+    pub fn within(&mut self, step: usize, total: usize) -> Within<'_, 'a> {
+        let run_steps = RunSteps { done: self.state.step, total };
+        Within { recorder: RefCell::new(self), step, run_steps }
     }
 
     /// Returns every logged value of `key` after step 0, including before resumptions.
@@ -679,6 +681,7 @@ fn deciding(evaluation: &Metrics, name: &str) -> Result<f64> {
 pub struct Within<'r, 'o> {
     recorder: RefCell<&'r mut Recorder<'o>>,
     step: usize,
+    run_steps: RunSteps,
 }
 
 impl Progress for Within<'_, '_> {
@@ -690,6 +693,10 @@ impl Progress for Within<'_, '_> {
 
     fn warn(&self, message: &str) {
         self.recorder.borrow_mut().emit(&Event::Warning(message));
+    }
+
+    fn run_steps(&self) -> Option<RunSteps> {
+        Some(self.run_steps)
     }
 }
 

@@ -114,10 +114,10 @@ fn steps(training: &mut dyn TrainingStep, recorder: &mut Recorder<'_>) -> Result
     if recorder.state.step == 0 {
         let mut before = EvalMetrics::default();
         if eval_steps >= 0 && training.has(EvalSplit::HeldOut) {
-            before.held_out = Some(training.evaluate(EvalSplit::HeldOut, 0, &recorder.within(0))?);
+            before.held_out = Some(training.evaluate(EvalSplit::HeldOut, 0, &recorder.within(0, steps))?);
         }
         if training.has(EvalSplit::Test) {
-            before.test = Some(training.evaluate(EvalSplit::Test, 0, &recorder.within(0))?);
+            before.test = Some(training.evaluate(EvalSplit::Test, 0, &recorder.within(0, steps))?);
         }
         recorder.baseline(&before, training.settings())?;
     }
@@ -173,9 +173,9 @@ fn finish_step(training: &mut dyn TrainingStep, recorder: &mut Recorder<'_>) -> 
 
 /// Evaluates after the newest step. Until the result is recorded, checkpoints mark the evaluation as due.
 fn evaluate(training: &mut dyn TrainingStep, split: EvalSplit, recorder: &mut Recorder<'_>) -> Result<Metrics> {
-    let done = recorder.state.step;
+    let (done, steps) = (recorder.state.step, training.settings().steps);
     recorder.await_evaluation(training.version());
-    let found = training.evaluate(split, done, &recorder.within(done));
+    let found = training.evaluate(split, done, &recorder.within(done, steps));
     recorder.unless_deleted(found)
 }
 

@@ -155,6 +155,7 @@ class Trainer:
             on_step=watcher.on_step,
             on_evaluation=watcher.on_evaluation,
             **({"on_rollouts": watcher.on_rollouts} if getattr(self.args, "log_completions", False) else {}),
+            **({"_optimizer_steps": self._translated.steps_per_iteration} if "reward" in options else {}),
         )
         summary = watcher.summary(time.monotonic() - began)
         self._log(summary)

@@ -148,6 +148,64 @@ fn foreign_forms_are_recognized() {
 }
 
 #[test]
+fn rows_that_fit_several_forms_are_read_for_their_purpose() {
+    let folder = Folder::new();
+    let turns = json!([{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}]);
+    let passages = json!([{"wikipage": "w", "content": "c"}]);
+    let pair = json!({"prompt": "p", "completion": "c", "chosen": "x", "rejected": "y"});
+    let labeled = json!({"prompt": "p", "completion": "c", "label": true, "chosen": "x", "rejected": "y"});
+    for (need, row, kind, over) in [
+        (
+            Need::Prompt,
+            json!({"prompt": "p", "messages": turns}),
+            RowKind::Prompt,
+            Some("`prompt` takes precedence over `messages`"),
+        ),
+        (
+            Need::Prompt,
+            json!({"prompt": "p", "question": "q", "passages": passages, "answer": ["a"]}),
+            RowKind::Prompt,
+            Some("`prompt` takes precedence over `question` + `passages` + `answer`"),
+        ),
+        // What is no conversation is a column like any other.
+        (Need::Prompt, json!({"prompt": "p", "messages": "none"}), RowKind::Prompt, Some("`messages`")),
+        (Need::Prompt, json!({"messages": turns}), RowKind::Messages, None),
+        (Need::Prompt, json!({"prompt": "p", "completion": "c"}), RowKind::PromptCompletion, None),
+        (Need::Prompt, json!({"prompt": "p", "chosen": "x", "rejected": "y"}), RowKind::Preference, None),
+        (
+            Need::Sft,
+            pair.clone(),
+            RowKind::PromptCompletion,
+            Some("`prompt` + `completion` takes precedence over `prompt` + `chosen`"),
+        ),
+        (
+            Need::Sft,
+            json!({"prompt": "p", "completion": "c", "messages": turns}),
+            RowKind::PromptCompletion,
+            Some("to read `messages` instead, leave out `prompt` + `completion`"),
+        ),
+        (Need::Sft, json!({"chosen": "x", "rejected": "y"}), RowKind::ImplicitPreference, None),
+        (Need::Unpaired, labeled.clone(), RowKind::Unpaired, Some("leave out `completion` + `label`")),
+        (Need::Preference, labeled, RowKind::Preference, None),
+        (Need::Any, pair, RowKind::Preference, None),
+    ] {
+        let path = folder.write("a.jsonl", row.to_string());
+        let dataset = load(&path, &LoadOptions::needing(need)).unwrap();
+        assert_eq!(dataset.kind, kind, "{need:?}: {row}");
+        match over {
+            Some(part) => assert!(dataset.remarks[0].contains(part), "{need:?}: {row}: {:?}", dataset.remarks),
+            None => assert!(dataset.remarks.is_empty(), "{need:?}: {row}: {:?}", dataset.remarks),
+        }
+    }
+    // A label is about `completion`, not about the conversation.
+    let row = json!({"prompt": "p", "completion": "c", "messages": turns, "label": true});
+    let path = folder.write("a.jsonl", row.to_string());
+    let text = |text: &str| Content::Text(text.into());
+    let expected = RowData::Unpaired { prompt: text("p"), completion: text("c"), is_desirable: true };
+    assert_eq!(load(&path, &LoadOptions::needing(Need::Unpaired)).unwrap().rows[0].data, expected);
+}
+
+#[test]
 fn columns_can_be_read_under_other_names() {
     let folder = Folder::new();
     let path = folder.write("a.jsonl", r#"{"question": "a", "response_j": "b", "response_k": "c", "date": "d"}"#);
