@@ -308,6 +308,10 @@ fn completions_are_found_and_two_steps_compared() {
         absent.stderr
     );
 
+    // The steps share prompts, so the reason is the search.
+    let nothing = test.run(&["runs", "rollouts", "g", "--diff", "1,2", "--contains", "no such text"]);
+    assert_eq!((nothing.code, nothing.stderr.as_str()), (0, "no pair matches; available steps: 1 to 2\n"));
+
     // A snapshot is a model like any other.
     assert_eq!(test.succeeds(&["runs", "export", "g", "--step", "2", "--output", "model", "--quiet"]), "model\n");
     let mut names: Vec<_> =

@@ -104,9 +104,11 @@ pub fn sparkline(points: &[(f64, f64)], width: usize) -> String {
     if count == 0 {
         return String::new();
     }
+    // Sums and distances of large numbers may be infinite. A power of two scales them without rounding.
+    let scale = 0.5f64.powi(32);
     let mean = |index: usize| {
         let stretch = stretch(points, index, count);
-        stretch.iter().map(|point| point.1).sum::<f64>() / stretch.len() as f64
+        stretch.iter().map(|point| point.1 * scale).sum::<f64>() / stretch.len() as f64
     };
     let means: Vec<f64> = (0..count).map(mean).collect();
     let low = means.iter().copied().fold(f64::INFINITY, f64::min);
@@ -155,6 +157,8 @@ mod tests {
         assert_eq!(sparkline(&points(&[0.0, 1.0, 2.0, 3.0]), 10), "▁▃▆█");
         assert_eq!(sparkline(&points(&[0.0, 2.0, 6.0, 8.0]), 2), "▁█", "means of two");
         assert_eq!(sparkline(&points(&[5.0, 5.0]), 10), "▅▅");
+        assert_eq!(sparkline(&points(&[-1.7e308, 0.0, 1.7e308]), 10), "▁▅█", "the range is infinite");
+        assert_eq!(sparkline(&points(&[1.7e308, 1.7e308, -1.7e308, -1.7e308]), 2), "█▁", "the sums are infinite");
         assert_eq!(sparkline(&[], 10), "");
     }
 }

@@ -114,14 +114,18 @@ function points(run, key) {
   return { raw, smoothed };
 }
 
+/** Returns half the distance of two numbers: the distance itself may exceed the largest number. */
+const halfDistance = (low, high) => high / 2 - low / 2;
+
 /** Returns round numbers from `low` to `high` that are at least `least` apart. */
 function ticks(low, high, count, least = 0) {
-  const rough = Math.max((high - low) / count || 1, least);
+  const rough = Math.max((halfDistance(low, high) / count) * 2 || 1, least);
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough);
   const found = [];
   // Multiples, not running sums: a running sum of tenths would miss 0 by a rounding error.
-  for (let i = Math.ceil(low / step - 1e-6); i * step <= high + step / 1e6; i += 1) found.push(i === 0 ? 0 : i * step);
+  const last = high / step + 1e-6;
+  for (let i = Math.ceil(low / step - 1e-6); i <= last; i += 1) found.push(i === 0 ? 0 : i * step);
   return found;
 }
 
@@ -149,12 +153,12 @@ function picture(of, width, height, isSmall) {
     // Values that differ only by rounding count as one value: no tick fits between them.
     if (high - low > 1e-9 * Math.max(Math.abs(low), Math.abs(high))) return [low, high];
     const room = Math.abs(low) * 0.1 || 1;
-    return [low - room, high + room];
+    return [Math.max(low - room, -Number.MAX_VALUE), Math.min(high + room, Number.MAX_VALUE)];
   };
   const [left, right] = range(flat.map(([at]) => at));
   const [low, high] = range(shown.map(([, value]) => level(value)));
   const x = (at) => edge.left + ((at - left) / (right - left)) * (width - edge.left - edge.right);
-  const y = (at) => height - edge.bottom - ((at - low) / (high - low)) * (height - edge.top - edge.bottom);
+  const y = (at) => height - edge.bottom - (halfDistance(low, at) / halfDistance(low, high)) * (height - edge.top - edge.bottom);
   const made = shape("svg", { viewBox: `0 0 ${width} ${height}` });
   if (!isSmall) {
     for (const at of log.checked ? logTicks(low, high) : ticks(low, high, 5)) {

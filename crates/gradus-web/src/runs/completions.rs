@@ -55,20 +55,21 @@ pub async fn show(
         ..Query::default()
     };
     let sought = query.clone();
-    let before = number("before").zip(query.first_step).filter(|(before, step)| before != step);
+    let before = number("before");
+    let compared = before.zip(query.first_step).filter(|(before, step)| before != step);
     let of = Arc::clone(&app);
     let found = blocking(move || -> gradus::Result<_> {
         let models = of.models.list().into_iter().filter(|found| found.kind == Kind::Language);
         let models: Vec<String> = models.map(|found| found.name).collect();
         let database = RolloutDb::open(&RunDir::open(&path)?)?;
         let steps = database.steps(sought.table)?;
-        let both = before.map(|(before, step)| database.diff(sought.table, before, step)).transpose()?;
+        let both = compared.map(|(before, step)| database.diff(sought.table, before, step)).transpose()?;
         Ok((database.query(&sought)?, database.count(&sought)?, steps, both, models))
     });
     let (records, count, steps, both, models) = found.await?.map_err(PageError::from)?;
     let shown = match both {
         Some(both) => compare_steps(&name, &params, &query, both),
-        None => list(&name, &params, &query, &records, count),
+        None => html![(not_compared(before, query.first_step))(list(&name, &params, &query, &records, count))],
     };
     let body = html![(filter(&name, &params, &query, &steps, &models))(shown)];
     let title = format!("Completions of {name}");
@@ -273,48 +274,59 @@ fn value_span(text: &str, value: f64, most: f64) -> Html {
     html!["<span class=\"" (class) "\" title=\"" (format!("{value:+.4}")) "\">" (text) "</span>"]
 }
 
-/// Renders the same prompts at two steps with the differences in the texts, beginning with the largest change of the reward.
-fn compare_steps(name: &str, params: &QueryParams, query: &Query, mut pairs: Vec<(Record, Record)>) -> Html {
-    let has = |record: &Record, text: &str| {
-        [&record.prompt, &record.completion].iter().any(|own| own.to_lowercase().contains(&text.to_lowercase()))
-    };
-    pairs.retain(|(old, new)| query.text.as_deref().is_none_or(|text| has(old, text) || has(new, text)));
-    let change = |(old, new): &(Record, Record)| Some(new.reward? - old.reward?);
-    if query.sort == Sort::Reward {
-        pairs.sort_by(|a, b| change(a).unwrap_or(0.0).total_cmp(&change(b).unwrap_or(0.0)));
-        if query.descending {
-            pairs.reverse();
+/// Says why an earlier step is selected but not compared.
+fn not_compared(before: Option<usize>, step: Option<usize>) -> Html {
+    match (before, step) {
+        (Some(before), None) => {
+            html!["<p class=\"soft\">Nothing is compared yet. Select a step to compare with step " (before) ".</p>\n"]
         }
+        (Some(before), Some(step)) if before == step => {
+            html!["<p class=\"soft\">Nothing is compared. Select a step other than " (step) " to compare it with.</p>\n"]
+        }
+        _ => Html::new(),
     }
-    let all = pairs.len();
-    let row = |pair: &(Record, Record)| {
-        let (old, new) = pair;
+}
+
+/// Renders the same prompts at two steps with the differences in the texts. The columns of numbers show what the pairs are sorted by.
+fn compare_steps(name: &str, params: &QueryParams, query: &Query, mut pairs: Vec<(Record, Record)>) -> Html {
+    if pairs.is_empty() {
+        return html![
+            "<p>The two steps share no prompt. Training draws new prompts each time; evaluations use the same ones.</p>\n"
+        ];
+    }
+    query.select_pairs(&mut pairs);
+    let (key, measured) = match query.sort {
+        Sort::Step | Sort::Reward => (Sort::Reward, "Reward"),
+        Sort::Advantage => (Sort::Advantage, "Advantage"),
+        Sort::Kl => (Sort::Kl, "KL"),
+        Sort::Length => (Sort::Length, "Tokens"),
+    };
+    let order = match (query.sort, query.descending) {
+        (Sort::Step, _) => "in the order of sampling",
+        (_, true) => "sorted by the change, largest first",
+        (_, false) => "sorted by the change, smallest first",
+    };
+    let is_count = key == Sort::Length;
+    let number = |value: f64| if is_count { value.to_string() } else { decimal(value) };
+    let change = |value: f64| if is_count { format!("{value:+}") } else { format!("{value:+.3}") };
+    let row = |(old, new): &(Record, Record)| {
         let part = |(change, text): (DifferenceKind, String)| match change {
             DifferenceKind::Same => html![(text)],
             DifferenceKind::Gone => html!["<del>" (text) "</del>"],
             DifferenceKind::New => html!["<ins>" (text) "</ins>"],
         };
         let texts: Vec<Html> = differences(&old.completion, &new.completion).into_iter().map(part).collect();
-        let number = |value: Option<f64>| value.map(decimal);
         html![
-            "<tr><td class=\"said\">" (new.prompt) "</td><td class=\"said\">" (texts) "</td><td class=\"number\">" (number(old.reward)) "</td><td class=\"number\">"
-            (number(new.reward)) "</td><td class=\"number\">" (change(pair).map(|change| format!("{change:+.3}"))) "</td></tr>\n"
+            "<tr><td class=\"said\">" (new.prompt) "</td><td class=\"said\">" (texts) "</td><td class=\"number\">" (key.value(old).map(number))
+            "</td><td class=\"number\">" (key.value(new).map(number)) "</td><td class=\"number\">" (key.change(old, new).map(change)) "</td></tr>\n"
         ]
     };
     let shown: Vec<Html> = pairs.iter().skip(query.offset).take(SHOWN).map(row).collect();
-    let note = match all {
-        0 => html![
-            "<p>The two steps share no prompt. Training draws new prompts each time; evaluations use the same ones.</p>\n"
-        ],
-        _ => {
-            html!["<p class=\"soft small\">Prompts of both steps. <del>Removed text</del>, <ins>new text</ins>.</p>\n"(
-                pages(name, params, query, shown.len(), all)
-            )]
-        }
-    };
     html![
-        (note) "<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Differences\"><table>\n<thead><tr><th scope=\"col\">Prompt</th><th scope=\"col\">Completion</th>"
-        "<th scope=\"col\" class=\"number\">Reward before</th><th scope=\"col\" class=\"number\">Reward</th><th scope=\"col\" class=\"number\">Change</th></tr></thead>\n<tbody>\n"
+        "<p class=\"soft small\">Prompts of both steps, " (order) ". <del>Removed text</del>, <ins>new text</ins>.</p>\n"
+        (pages(name, params, query, shown.len(), pairs.len()))
+        "<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Differences\"><table>\n<thead><tr><th scope=\"col\">Prompt</th><th scope=\"col\">Completion</th>"
+        "<th scope=\"col\" class=\"number\">" (measured) " before</th><th scope=\"col\" class=\"number\">" (measured) "</th><th scope=\"col\" class=\"number\">Change</th></tr></thead>\n<tbody>\n"
         (shown) "</tbody></table></div>\n"
     ]
 }
@@ -350,6 +362,40 @@ mod tests {
         // Positions beyond the text are tolerated.
         let beyond = Record { segments: vec![("x".into(), vec![segment(40..50, 1.0)])], ..record };
         assert!(shown(&beyond, Colors::Reward, 1.0).contains("Ja</span>"));
+    }
+
+    #[test]
+    fn a_comparison_says_what_it_shows() {
+        let pair = |reward: f64, length: usize| {
+            let before = Record { prompt: "Tea?".into(), reward: Some(0.0), length: 4, ..Record::default() };
+            let after = Record { reward: Some(reward), length, ..before.clone() };
+            (before, after)
+        };
+        let shown = |query: Query, pairs: &[(Record, Record)]| {
+            compare_steps("tea", &QueryParams::new(), &query, pairs.to_vec()).into_string()
+        };
+        let pairs = [pair(0.5, 3), pair(-0.25, 9)];
+        let sorted = |sort, descending| shown(Query { sort, descending, ..Query::default() }, &pairs);
+        let is_first = |page: &str, text: &str| {
+            let row = page.split_once("<tbody>").expect("a table").1.split_once("</tr>").expect("a row").0;
+            assert!(row.contains(text), "{page}");
+        };
+        let by_step = sorted(Sort::Step, true);
+        assert!(
+            by_step.contains("Prompts of both steps, in the order of sampling.") && by_step.contains("Reward before")
+        );
+        is_first(&by_step, ">+0.500<");
+        is_first(&sorted(Sort::Reward, false), ">-0.250<");
+        let by_length = sorted(Sort::Length, true);
+        assert!(by_length.contains("largest first") && by_length.contains(">Tokens before<"), "{by_length}");
+        is_first(&by_length, ">4</td><td class=\"number\">9</td><td class=\"number\">+5</td>");
+        // A search without a match is no reason to say that the steps have other prompts.
+        let nothing = shown(Query { text: Some("coffee".into()), ..Query::default() }, &pairs);
+        assert!(nothing.contains("No completion fits these filters.") && !nothing.contains("share no prompt"));
+        assert!(shown(Query::default(), &[]).contains("share no prompt"));
+        assert_eq!(not_compared(None, None).into_string() + &not_compared(Some(0), Some(4)).into_string(), "");
+        assert!(not_compared(Some(0), None).into_string().contains("Select a step to compare with step 0."));
+        assert!(not_compared(Some(4), Some(4)).into_string().contains("other than 4"));
     }
 
     #[test]

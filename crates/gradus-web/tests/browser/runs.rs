@@ -330,6 +330,31 @@ fn panels_show_all_metrics_and_the_address_what_is_chosen() {
 }
 
 #[test]
+fn ranges_beyond_the_largest_number_are_drawn() {
+    let Some(mut browser) = Browser::open() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    for (name, losses) in [("wide", [1e300, -1e300, 1.7e308, -1.7e308]), ("flat", [1.75e308; 4])] {
+        run(folder.path(), name, "grpo", 2.0, "1e-5");
+        let row = |(i, loss): (usize, f64)| format!("{}\n", json!({ "step": i + 1, "loss": loss }));
+        let rows: String = losses.into_iter().enumerate().map(row).collect();
+        fs::write(folder.path().join(name).join("metrics.jsonl"), rows).expect("written");
+    }
+    let server = Server::over(folder.path());
+    for name in ["wide", "flat"] {
+        browser.go(&format!("http://{}/runs/show?run={name}&smooth=0&metric=loss", server.host()));
+        browser.wait("document.querySelector('#plot polyline')");
+        let points = browser.eval("document.querySelector('#plot polyline').getAttribute('points')");
+        let points = points.as_str().expect("a text");
+        let numbers: Vec<f64> = points.split([' ', ',']).map(|number| number.parse().expect("a number")).collect();
+        assert!(numbers.len() == 8 && numbers.iter().all(|number| number.is_finite()), "{points}");
+        let heights = [numbers[1], numbers[5], numbers[7]];
+        // The first value is in the middle, the third on top and the last at the bottom.
+        assert!(name == "flat" || (heights[1] < heights[0] && heights[0] < heights[2]), "{points}");
+        assert_eq!(browser.complaints(), Vec::<String>::new());
+    }
+}
+
+#[test]
 fn values_of_the_start_are_not_shown_as_current() {
     let Some(mut browser) = Browser::open() else { return };
     let folder = tempfile::tempdir().expect("a folder");

@@ -84,7 +84,7 @@ impl Grouped {
             (None, false) => OldLogprobs::Sampled,
         };
         let mut learners = Learners { actor, critic: None };
-        let (mut stats, mut ratios) = (Stats::default(), Statistics::default());
+        let mut stats = Stats::default();
         for epoch in 0..self.update_epochs {
             let order = update.order(&all, self.mini_batches, epoch);
             for (number, batch) in mini_batches(&order, self.mini_batches).enumerate() {
@@ -119,16 +119,16 @@ impl Grouped {
                 }
                 let (weights, sequences) = pass_stats.weights;
                 stats.mean("vespo/phi_seq_mean", weights, sequences as f64);
-                ratios.add(&pass_stats.ratios);
+                observe(&self.loss.surrogate, &pass_stats.ratios, &mut stats);
             }
         }
-        observe(&self.loss.surrogate, &ratios, &mut stats);
         let tokens = lengths(experience, &all).iter().sum();
         Ok(StepReport { tokens, metrics: stats, kl: None })
     }
 }
 
-/// Records clipping statistics under TRL's names.
+/// Records the clipping statistics of an update under TRL's names. Shares of tokens are means over all tokens. The extremes of the
+/// sequences are means over updates.
 fn observe(surrogate: &Surrogate, ratios: &Statistics, stats: &mut Stats) {
     let count = ratios.tokens as f64;
     match surrogate {
@@ -137,8 +137,8 @@ fn observe(surrogate: &Surrogate, ratios: &Statistics, stats: &mut Stats) {
             stats.mean("clip_ratio/high_mean", ratios.high_fraction() * count, count);
             stats.mean("clip_ratio/region_mean", ratios.clip_fraction() * count, count);
             if let (Some(low), Some(high)) = (ratios.low_min, ratios.high_max) {
-                stats.min("clip_ratio/low_min", low);
-                stats.max("clip_ratio/high_max", high);
+                stats.mean("clip_ratio/low_min", low, 1.0);
+                stats.mean("clip_ratio/high_max", high, 1.0);
             }
         }
         Surrogate::Cispo(_) => stats.mean("cispo_clip_ratio", ratios.high_fraction() * count, count),

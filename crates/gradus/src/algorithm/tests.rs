@@ -373,6 +373,30 @@ fn ratios_of_groups_are_to_logprobs_with_dropout() {
 }
 
 #[test]
+fn extremes_of_clipping_are_averaged_over_updates() {
+    let (policy, settings) = (policy(), settings());
+    let experience = experience(&policy, &settings, 0.0);
+    let mut learner = Learner::new(Actor { policy, value_head: None }, Optimizer::new(settings.optimizer));
+    let config = GrpoConfig {
+        rollouts: RolloutKeys::new(2, 512, 1.0),
+        update_epochs: 2,
+        kl_coefficient: 0.0,
+        clip_range: 1e-4,
+        ..GrpoConfig::default()
+    };
+    let mut grpo = Grpo::new(&config);
+    let advantages = grpo.advantages(&learner.frozen(), &experience, &settings);
+    let at = Update { iteration: 0, multiplier: 1.0, settings: &settings, progress: &Unwatched };
+    let report = grpo.update(&mut learner, &experience, &advantages, at).expect("finite");
+    let value = |name: &str| report.metrics.value(name).expect("it is told");
+    // The first of two updates clips nothing. The second clips high in the first completion alone, which has 3 of the 7 tokens.
+    let clipped = value("clip_ratio/high_mean") * 14.0;
+    assert!(clipped > 0.0);
+    assert!((value("clip_ratio/high_max") - clipped / 3.0 / 2.0).abs() < 1e-9, "{clipped}");
+    assert_eq!(value("clip_ratio/low_min"), 0.0);
+}
+
+#[test]
 fn the_policy_loss_has_a_weight() {
     let moved = |policy_coefficient: f64| {
         let (policy, settings) = (policy(), settings());

@@ -460,6 +460,12 @@ CONFIGS: Mapping[str, Mapping[str, Treatment]] = {
         "cast_lm_head_to_fp32": Refused(
             "gradus computes the head as it computes every layer", "Leave it out, or set `bf16=False` for float32 everywhere."
         ),
+        "steps_per_generation": Honored(
+            ("batch_size", "mini_batches"),
+            "see `generation_batch_size`; with several optimizer steps, `dapo`, `cispo` and `vespo` divide by the tokens of each step, "
+            "and TRL by their mean",
+            by="rollouts",
+        ),
         "delta": same("delta"),
         "sapo_temperature_neg": same("sapo_temperature_neg"),
         "sapo_temperature_pos": same("sapo_temperature_pos"),

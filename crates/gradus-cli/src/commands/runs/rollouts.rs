@@ -56,7 +56,7 @@ pub struct RolloutsArgs {
     /// Show the parts of the reward below each completion, with the text that they belong to, and the advantages of tokens if they differ
     #[arg(long)]
     parts: bool,
-    /// Show the same prompts at two steps, sorted by the change of the reward
+    /// Show the same prompts at two steps; `--sort` orders them by the change of the key
     #[arg(long, value_name = "A,B", value_parser = pair)]
     diff: Option<(usize, usize)>,
 }
@@ -163,26 +163,8 @@ fn steps(database: &RolloutDb, table: RolloutTable) -> gradus::Result<String> {
 fn diff(args: &RolloutsArgs, database: &RolloutDb, before: usize, after: usize, out: &Output) -> anyhow::Result<()> {
     let query = query(args);
     let mut pairs = database.diff(query.table, before, after)?;
-    let fits = |(before, after): &(Record, Record)| {
-        let has =
-            |text: &str| [&before.prompt, &before.completion, &after.completion].iter().any(|s| contains(s, text));
-        let within = |reward: f64| {
-            query.min_reward.is_none_or(|min| reward >= min) && query.max_reward.is_none_or(|max| reward <= max)
-        };
-        let bounded = query.min_reward.is_some() || query.max_reward.is_some();
-        query.prompt_index.is_none_or(|row| before.prompt_index == row)
-            && query.text.as_deref().is_none_or(has)
-            && query.stop_reason.as_ref().is_none_or(|stop| after.stop_reason == *stop)
-            && (!bounded || after.reward.is_some_and(within))
-    };
-    pairs.retain(fits);
-    if args.sort != Key::Step {
-        let value = |pair: &(Record, Record)| change(args.sort, pair).unwrap_or(f64::NEG_INFINITY);
-        pairs.sort_by(|a, b| value(a).total_cmp(&value(b)));
-        if args.desc {
-            pairs.reverse();
-        }
-    }
+    let is_prompt_shared = !pairs.is_empty();
+    query.select_pairs(&mut pairs);
     let all = pairs.len();
     let mean = |of: fn(&(Record, Record)) -> Option<f64>| {
         let values: Vec<f64> = pairs.iter().filter_map(of).collect();
@@ -203,7 +185,7 @@ fn diff(args: &RolloutsArgs, database: &RolloutDb, before: usize, after: usize, 
         out.note(format_args!("mean reward of all {all} pairs: {was} at step {before}, {is} at step {after}"));
     }
     match all {
-        0 if query.table == RolloutTable::Train => {
+        0 if !is_prompt_shared && query.table == RolloutTable::Train => {
             out.note(
                 "no prompt was trained on at both steps; evaluations use the same prompts each time: add `--eval`",
             );
@@ -213,22 +195,6 @@ fn diff(args: &RolloutsArgs, database: &RolloutDb, before: usize, after: usize, 
         _ => out.note(format_args!("{all} pairs")),
     }
     Ok(())
-}
-
-fn contains(text: &str, part: &str) -> bool {
-    text.to_lowercase().contains(&part.to_lowercase())
-}
-
-/// Returns how much the sort key changed.
-fn change(key: Key, (before, after): &(Record, Record)) -> Option<f64> {
-    let value = |record: &Record| match key {
-        Key::Step => Some(record.step as f64),
-        Key::Reward => record.reward,
-        Key::Advantage => record.advantage,
-        Key::Kl => record.kl,
-        Key::Length => Some(record.length as f64),
-    };
-    Some(value(after)? - value(before)?)
 }
 
 /// Converts a completion to JSON, with the names of the table's columns.
@@ -341,8 +307,8 @@ pub fn numbers(record: &Record) -> String {
 
 fn side_by_side((before, after): &(Record, Record), with_parts: bool, paint: Paint) -> String {
     let mut text = String::new();
-    let change = change(Key::Reward, &(before.clone(), after.clone()));
-    let change = change
+    let change = Sort::Reward
+        .change(before, after)
         .map_or(String::new(), |change| format!("  reward {}{}", if change >= 0.0 { "+" } else { "" }, short(change)));
     section(
         &mut text,

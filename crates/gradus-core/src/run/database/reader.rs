@@ -33,7 +33,7 @@ pub struct Query {
     pub last_step: Option<usize>,
     /// Only this prompt, counted from 0.
     pub prompt_index: Option<usize>,
-    /// Only completions with this text in the prompt or the completion; ASCII letters match in both cases.
+    /// Only completions with this text in the prompt or the completion; upper and lower case are equal.
     pub text: Option<String>,
     /// Minimum reward; leaves out completions without a reward.
     pub min_reward: Option<f64>,
@@ -90,6 +90,60 @@ impl Sort {
             Self::Length => "length",
         }
     }
+
+    /// Returns the value of a completion that this key sorts by.
+    pub fn value(self, record: &Record) -> Option<f64> {
+        match self {
+            Self::Step => Some(record.step as f64),
+            Self::Reward => record.reward,
+            Self::Advantage => record.advantage,
+            Self::Kl => record.kl,
+            Self::Length => Some(record.length as f64),
+        }
+    }
+
+    /// Returns how much the value changed.
+    pub fn change(self, before: &Record, after: &Record) -> Option<f64> {
+        Some(self.value(after)? - self.value(before)?)
+    }
+}
+
+impl Query {
+    /// Selects and sorts the pairs of [`RolloutDb::diff`]. The text may be in either completion. The limits of the reward and its
+    /// components, and the stop reason, are those of the later completion. The order is that of the change of the sort key, with
+    /// missing values last. The table, the steps, the limit and the offset have no effect.
+    pub fn select_pairs(&self, pairs: &mut Vec<(Record, Record)>) {
+        let sought = self.text.as_deref().map(folded);
+        pairs.retain(|(before, after)| {
+            let texts = [&before.prompt, &before.completion, &after.prompt, &after.completion];
+            let within = |bound: &ComponentBound| {
+                let named = after.components.iter().find(|(name, _)| *name == bound.name);
+                named.and_then(|(_, value)| *value).is_some_and(|value| is_within(value, bound.min, bound.max))
+            };
+            let is_bounded = self.min_reward.is_some() || self.max_reward.is_some();
+            sought.as_ref().is_none_or(|sought| texts.iter().any(|text| folded(text).contains(sought)))
+                && self.prompt_index.is_none_or(|index| before.prompt_index == index)
+                && self.stop_reason.as_ref().is_none_or(|reason| after.stop_reason == *reason)
+                && (!is_bounded
+                    || after.reward.is_some_and(|reward| is_within(reward, self.min_reward, self.max_reward)))
+                && self.components.iter().all(within)
+        });
+        let change = |(before, after): &(Record, Record)| self.sort.change(before, after);
+        pairs.sort_by(|a, b| match (change(a), change(b)) {
+            (Some(a), Some(b)) if self.descending => b.total_cmp(&a),
+            (Some(a), Some(b)) => a.total_cmp(&b),
+            (a, b) => b.is_some().cmp(&a.is_some()),
+        });
+    }
+}
+
+fn is_within(value: f64, min: Option<f64>, max: Option<f64>) -> bool {
+    min.is_none_or(|min| value >= min) && max.is_none_or(|max| value <= max)
+}
+
+/// Makes upper and lower case equal, for searches. Greek has two small forms of one letter.
+fn folded(text: &str) -> String {
+    text.to_lowercase().replace('ς', "σ")
 }
 
 impl RolloutDb {
@@ -113,7 +167,7 @@ impl RolloutDb {
     /// # Errors
     /// If the file cannot be read.
     pub fn query(&self, query: &Query) -> Result<Vec<Record>> {
-        let (conditions, mut values) = conditions(query);
+        let (conditions, mut values) = self.conditions(query)?;
         let column = query.sort.column();
         let order = match (query.sort, query.descending) {
             (Sort::Step, false) => "id".to_owned(),
@@ -131,7 +185,7 @@ impl RolloutDb {
     /// # Errors
     /// If the file cannot be read.
     pub fn count(&self, query: &Query) -> Result<usize> {
-        let (conditions, values) = conditions(query);
+        let (conditions, values) = self.conditions(query)?;
         let text = format!("SELECT count(*) FROM {} WHERE {conditions}", self.source(query.table));
         let counts = self.all(&text, values, |row| row.get::<_, i64>(0))?;
         Ok(counts.first().map_or(0, |&count| count as usize))
@@ -167,7 +221,7 @@ impl RolloutDb {
     }
 
     /// Pairs the completions of the same prompts at two steps. Each is paired with the one of the same index in its group. Prompts that
-    /// only one of the steps has are left out.
+    /// only one of the steps has are left out. [`Query::select_pairs`] filters and sorts the pairs.
     ///
     /// # Errors
     /// [`Error::Input`] if a step has no completions; the hint lists the steps that have some.
@@ -193,6 +247,27 @@ impl RolloutDb {
             RolloutTable::Test if self.version < WITH_TEST_ROLLOUTS => "(SELECT * FROM eval_rollouts WHERE 0)",
             table => table.name(),
         }
+    }
+
+    /// SQL conditions of a query, and the values for their question marks.
+    fn conditions(&self, query: &Query) -> Result<(String, Vec<Sql>)> {
+        let (mut conditions, mut values) = conditions_of_columns(query);
+        if let Some(text) = &query.text {
+            // SQLite's `LIKE` folds ASCII letters only, so the texts are compared here.
+            let sought = folded(text);
+            let select = format!("SELECT id, prompt, completion FROM {} WHERE {conditions}", self.source(query.table));
+            let found = self.all(&select, values.clone(), |row| {
+                // Other programs may have written bytes that are no text.
+                let has = |column: usize| -> rusqlite::Result<bool> {
+                    Ok(row.get_ref(column)?.as_str().is_ok_and(|text| folded(text).contains(&sought)))
+                };
+                Ok((has(1)? || has(2)?).then_some(row.get::<_, i64>(0)?))
+            })?;
+            let ids: Vec<i64> = found.into_iter().flatten().collect();
+            conditions += " AND id IN (SELECT value FROM json_each(?))";
+            values.push(Value::from(ids).to_string().into());
+        }
+        Ok((conditions, values))
     }
 
     fn select(&self, table: RolloutTable) -> String {
@@ -284,8 +359,8 @@ fn of_tokens(values: Value) -> Vec<Segment> {
     values.into_iter().map(|(start, end, value)| Segment { characters: start..end, value }).collect()
 }
 
-/// SQL conditions of a query, and the values for their question marks.
-fn conditions(query: &Query) -> (String, Vec<Sql>) {
+/// SQL conditions of a query without its text, and the values for their question marks.
+fn conditions_of_columns(query: &Query) -> (String, Vec<Sql>) {
     let (mut parts, mut values) = (vec!["1".to_owned()], Vec::new());
     let mut add = |part: &str, of: Vec<Sql>| {
         parts.push(part.to_owned());
@@ -299,11 +374,6 @@ fn conditions(query: &Query) -> (String, Vec<Sql>) {
     }
     if let Some(prompt) = query.prompt_index {
         add("prompt_index = ?", vec![integer(prompt)]);
-    }
-    if let Some(text) = &query.text {
-        let escaped = text.replace('\\', r"\\").replace('%', r"\%").replace('_', r"\_");
-        let pattern = Sql::from(format!("%{escaped}%"));
-        add(r"(completion LIKE ? ESCAPE '\' OR prompt LIKE ? ESCAPE '\')", vec![pattern.clone(), pattern]);
     }
     if let Some(reward) = query.min_reward {
         add("reward >= ?", vec![reward.into()]);

@@ -181,6 +181,82 @@ fn questions_filter_sort_and_page() {
 }
 
 #[test]
+fn searches_fold_letters_of_all_alphabets() {
+    let Fixture { run, _directory } = fixture();
+    let texts = ["Ärger ÜBER Öl", "ΟΔΟΣ", "Привет, МИР", "plain"];
+    let of =
+        |(i, text): (usize, &&str)| Record { step: 1, prompt_index: i, prompt: (*text).into(), ..Record::default() };
+    let mut writer = RolloutWriter::open(&run.rollouts(), 0).unwrap();
+    writer.append(RolloutTable::Train, texts.iter().enumerate().map(of).collect()).unwrap();
+    let later = |(i, text): (usize, &&str)| Record {
+        step: 2,
+        completion: (*text).into(),
+        prompt: String::new(),
+        ..of((i, text))
+    };
+    writer.append(RolloutTable::Train, texts.iter().enumerate().map(later).collect()).unwrap();
+    writer.finish().unwrap();
+    // Another program wrote bytes that are no text.
+    let bytes = "INSERT INTO rollouts SELECT 99, 3, epoch, 5, 0, x'ff', x'ff', reward, components, advantage, kl, length, stop_reason, \
+                 segments, advantages, episode, weight_version FROM rollouts WHERE id = 1";
+    Connection::open(run.rollouts()).unwrap().execute_batch(bytes).unwrap();
+    let db = RolloutDb::open(&run).unwrap();
+    for (text, expected) in [
+        ("ärger über", Some(0)),
+        ("öL", Some(0)),
+        ("οδος", Some(1)),
+        ("ΟΔΟσ", Some(1)),
+        ("привет, мир", Some(2)),
+        ("ä%", None),
+    ] {
+        let query = Query { text: Some(text.into()), ..Query::default() };
+        let found: Vec<_> = db.query(&query).unwrap().iter().map(|record| (record.step, record.prompt_index)).collect();
+        let expected_rows: Vec<_> = expected.iter().flat_map(|&index| [(1, index), (2, index)]).collect();
+        assert_eq!(found, expected_rows, "{text}");
+        assert_eq!(db.count(&query).unwrap(), expected_rows.len(), "{text}");
+        let mut pairs = db.diff(RolloutTable::Train, 1, 2).unwrap();
+        query.select_pairs(&mut pairs);
+        let found: Vec<_> = pairs.iter().map(|(before, _)| before.prompt_index).collect();
+        assert_eq!(found, Vec::from_iter(expected), "{text}");
+    }
+}
+
+#[test]
+fn pairs_are_filtered_and_sorted_by_any_key() {
+    // Rewards change by 2, −1, nothing known and 1; lengths by 0, 3, 5 and −4.
+    let pair = |(i, (reward, length)): (usize, (Option<f64>, usize))| {
+        let before = Record { prompt_index: i, reward: Some(1.0), length: 10, ..Record::default() };
+        let components = vec![("tone".to_owned(), Some(i as f64)), ("odd".to_owned(), None)];
+        let stop_reason = if i == 1 { "length" } else { "stop_id" }.into();
+        let after =
+            Record { completion: format!("Text {i}"), reward, length, components, stop_reason, ..before.clone() };
+        (before, after)
+    };
+    let pairs = [(Some(3.0), 10), (Some(0.0), 13), (None, 15), (Some(2.0), 6)];
+    let check = |query: Query, expected: &[usize]| {
+        let mut pairs: Vec<_> = pairs.into_iter().enumerate().map(pair).collect();
+        query.select_pairs(&mut pairs);
+        let found: Vec<_> = pairs.iter().map(|(before, _)| before.prompt_index).collect();
+        assert_eq!(found, expected, "{query:?}");
+    };
+    let query = Query::default;
+    check(query(), &[0, 1, 2, 3]);
+    check(Query { descending: true, ..query() }, &[0, 1, 2, 3]);
+    check(Query { sort: Sort::Reward, ..query() }, &[1, 3, 0, 2]);
+    check(Query { sort: Sort::Reward, descending: true, ..query() }, &[0, 3, 1, 2]);
+    check(Query { sort: Sort::Length, ..query() }, &[3, 0, 1, 2]);
+    check(Query { sort: Sort::Length, descending: true, ..query() }, &[2, 1, 0, 3]);
+    check(Query { sort: Sort::Kl, descending: true, ..query() }, &[0, 1, 2, 3]);
+    check(Query { text: Some("TEXT 2".into()), ..query() }, &[2]);
+    check(Query { prompt_index: Some(3), ..query() }, &[3]);
+    check(Query { stop_reason: Some("length".into()), ..query() }, &[1]);
+    check(Query { max_reward: Some(2.0), ..query() }, &[1, 3]);
+    let bound = |name: &str, min| vec![ComponentBound { name: name.into(), min, max: Some(2.0) }];
+    check(Query { components: bound("tone", Some(1.0)), ..query() }, &[1, 2]);
+    check(Query { components: bound("odd", None), ..query() }, &[]);
+}
+
+#[test]
 fn two_steps_stand_side_by_side() {
     let Fixture { run, _directory } = fixture();
     whole(&run, 6);
