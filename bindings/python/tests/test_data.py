@@ -54,6 +54,12 @@ def test_what_cannot_be_rows_is_said(rows: Any, error: str) -> None:
         as_path(rows)
 
 
+def test_a_column_is_no_table() -> None:
+    pandas: Any = pytest.importorskip("pandas", reason="pandas is not installed")
+    with pytest.raises(TypeError, match=r"`data` is a `Series`, which is one column.*`series.to_frame\(\)`"):
+        as_path(pandas.Series(["a", "b"]))
+
+
 def test_rows_that_fail_leave_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRADUS_CACHE", str(tmp_path))
 

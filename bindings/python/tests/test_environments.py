@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import enum
 import json
 from pathlib import Path
 from typing import Any
@@ -52,6 +54,56 @@ def test_what_cannot_be_shown_to_the_policy_is_refused() -> None:
         Tool(open_ended)
     with pytest.raises(TypeError, match="a class, a function that creates one"):
         Environment(3)  # type: ignore[arg-type]
+
+    def dated(day: datetime.date) -> str:
+        return ""
+
+    def spread(days: tuple[int, ...]) -> str:
+        return ""
+
+    def chosen(unit: str) -> str:
+        """Chooses.
+
+        Args:
+            unit: The unit. (choices: [celsius])
+        """
+        return unit
+
+    with pytest.raises(TypeError, match="the argument `day` of the tool `dated` has the type `datetime.date`, which has no schema"):
+        Tool(dated)
+    with pytest.raises(TypeError, match=r"has the type `tuple\[int, \.\.\.\]`"):
+        Tool(spread)
+    with pytest.raises(TypeError, match=r"the argument `unit` of the tool `chosen` has the choices `\[celsius\]`, but a list in JSON"):
+        Tool(chosen)
+
+
+class Unit(enum.Enum):
+    CELSIUS = "c"
+    FAHRENHEIT = "f"
+
+
+def test_text_after_the_arguments_belongs_to_no_argument() -> None:
+    def weather(city: str, unit: Unit, scale: str = "celsius") -> str:
+        """Gets the weather.
+
+        Args:
+            city: The name
+              of the city.
+            unit: The unit.
+            scale: The scale. (choices: ["celsius", "fahrenheit"])
+
+        Note: the data come from the national service.
+        """
+        return city
+
+    tool = Tool(weather)
+    assert tool.description == "Gets the weather."
+    # As `transformers.utils.get_json_schema` of 5.23 returns.
+    assert tool.parameters["properties"] == {
+        "city": {"type": "string", "description": "The name of the city."},
+        "unit": {"type": "string", "enum": ["c", "f"], "description": "The unit."},
+        "scale": {"type": "string", "enum": ["celsius", "fahrenheit"], "description": "The scale."},
+    }
 
 
 class Counting:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,58 @@ def test_models_are_written(tmp_path: Path, gpt2: Path) -> None:
     made = tmp_path / "tiny"
     gradus.new_model(made, family="llama", tokenizer=gpt2)
     assert gradus.load(made).vocab_size > 0
+
+
+def test_a_model_with_an_adapter_is_not_quantized_without_it(tmp_path: Path, gpt2: Path, texts: Any) -> None:
+    keys: Any = {"lora_rank": 2, "lora_targets": "all-linear", "max_steps": 1, "eval_fraction": 0.0, "progress": False}
+    run = gradus.sft(gpt2, texts, output_dir=tmp_path / "run", **keys)
+    model = gradus.load(gpt2, adapter=run.model_path)
+    with pytest.raises(gradus.InputError, match="was loaded with the adapter") as raised:
+        model.quantize("int8", tmp_path / "int8")
+    assert "model.merge" in str(raised.value.hint)
+    assert not (tmp_path / "int8").exists()
+
+
+TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }} {% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
+
+
+def test_options_of_a_loaded_model_reach_scores_evaluations_and_training(tmp_path: Path, gpt2: Path) -> None:
+    rows = [{"prompt": [{"role": "user", "content": "Hi"}], "completion": [{"role": "assistant", "content": "Hello"}]}]
+    template = tmp_path / "template.jinja"
+    template.write_text(TEMPLATE)
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(gpt2 / name, bare)
+    model = gradus.load(bare, tokenizer=gpt2, chat_template=template)
+    expected = gradus.score(rows, model=gpt2, chat_template=template)
+    assert model.score(rows) == expected == gradus.score(rows, model=model)
+    assert model.evaluate(rows)["loss"] == gradus.evaluate(model, rows)["loss"]
+    run = gradus.sft(model, rows, output_dir=tmp_path / "run", max_steps=1, eval_fraction=0.0, progress=False)
+    assert run.finished
+    with pytest.raises(TypeError, match="`reference_model` is a `Model`"):
+        gradus.evaluate(gpt2, rows, reference_model=model)
+
+
+def test_quantized_weights_are_not_measured_as_others(tmp_path: Path, gpt2: Path, texts: Any) -> None:
+    model = gradus.load(gpt2, weights="int8")
+    with pytest.raises(gradus.InputError, match='`weights="int8"`, but `score` reads the weights of its files'):
+        model.score(texts)
+    with pytest.raises(gradus.InputError, match="but `evaluate` reads"):
+        model.evaluate(texts)
+    with pytest.raises(gradus.InputError, match="but training reads"):
+        gradus.sft(model, texts, output_dir=tmp_path / "run", max_steps=1)
+    with pytest.raises(gradus.ConfigError, match="`weights` is `nf4`, but without `lora`"):
+        gradus.Trainer(gpt2, weights="nf4")
+    assert gradus.Trainer(gpt2, weights="nf4", lora=2).version == 0
+
+
+def test_the_rows_of_an_evaluation_may_be_named_as_in_a_configuration(tmp_path: Path, gpt2: Path) -> None:
+    data = tmp_path / "rows.jsonl"
+    data.write_text('{"prompt": "a b", "completion": " c d"}\n')
+    assert gradus.evaluate(gpt2, {"from": str(data)}) == gradus.evaluate(gpt2, data)
+    with pytest.raises(gradus.ConfigError, match="`data.task` is the word `nothing`"):
+        gradus.evaluate(gpt2, {"task": "nothing"})
 
 
 def test_prompts_that_are_none_are_said(gpt2: Path) -> None:
@@ -244,6 +297,22 @@ def test_a_step_that_would_destroy_the_policy_is_refused(gpt2: Path) -> None:
         gradus.Trainer(gpt2, betas=(2.0, 3.0))
     with pytest.raises(gradus.InputError, match="`weight_decay` is -1.0"):
         gradus.Trainer(gpt2, weight_decay=-1)
+
+
+def test_ids_that_are_none_are_named(gpt2: Path) -> None:
+    model, trainer = gradus.load(gpt2), gradus.Trainer(gpt2)
+    with pytest.raises(gradus.InputError, match="prompt 2 has -1 at place 1"):
+        model.generate(["a", [-1, 2]])
+    with pytest.raises(gradus.InputError, match="prompt 1 has `1.5` at place 2, but token ids are whole numbers"):
+        model.generate([[1, 1.5]])
+    with pytest.raises(gradus.InputError, match="completion 1 has -1"):
+        model.logprobs([[1]], [[-1]])
+    with pytest.raises(gradus.InputError, match="`completion` of datum 1 has -100 at place 2"):
+        trainer.forward_backward([gradus.Datum([3], [4, -100], [1.0, 1.0])], "cross_entropy")
+    with pytest.raises(gradus.InputError, match="`weights` of datum 1 is a `NoneType`"):
+        trainer.forward_backward([gradus.Datum([3], [4], None)], "cross_entropy")
+    with pytest.raises(TypeError, match="`stop_ids` end them"):
+        trainer.sample([[3]], stop=["x"])
 
 
 def test_a_bad_datum_is_named(gpt2: Path) -> None:

@@ -877,6 +877,39 @@ def test_evaluations_of_sampling_have_the_names_of_trl_and_steps_of_the_optimize
     assert trainer.state.max_steps == 15 and trainer.state.best_global_step == 3
 
 
+def formatReward(completions: list[str], **_: Any) -> list[float]:
+    return [1.0 for _ in completions]
+
+
+def test_metrics_of_rewards_have_the_names_of_trl(core: Core) -> None:
+    row = {"reward": 1.0, "rewards/formatreward/mean": 1.0, "rewards/formatreward/acc": 0.5, "rewards/formatreward/reward": 2.0}
+    core.events = told([(1, row | {f"eval_{name}": value for name, value in row.items()})], total=1)
+    fields = {"logging_steps": 1, "save_steps": 1, "eval_strategy": "steps", "load_best_model_at_end": True}
+    trainer = make("GRPO", fields | {"metric_for_best_model": "acc"}, reward_funcs=formatReward, **HELD_OUT)
+    trainer.train()
+    assert core.options["best_metric"] == "eval_rewards/formatreward/acc"
+    # A number that would hide one of the run keeps its name.
+    named = {"reward": 1.0, "rewards/formatReward/mean": 1.0, "acc": 0.5, "rewards/formatreward/reward": 2.0}
+    assert trainer.log_history[0] == named | {"step": 1}
+    assert trainer.log_history[1] == {f"eval_{name}": value for name, value in named.items()} | {"step": 1}
+    assert trainer.state.best_metric == 0.5
+    core.events = told(
+        [(1, {"rewards/formatreward/std": 1.0, "rewards/no_reward/std": 2.0, "rewards/python/std": 3.0, "rewards/acc": 0.5})], total=1
+    )
+    several = make("GRPO", fields | {"metric_for_best_model": "rewards/formatReward/mean"}, reward_funcs=[formatReward, no_reward], **HELD_OUT)
+    several.train()
+    assert core.options["best_metric"] == "eval_rewards/formatreward/mean"
+    assert several.log_history[0] == {"rewards/formatReward/std": 1.0, "rewards/no_reward/std": 2.0, "acc": 0.5, "step": 1}
+
+
+def test_a_reward_that_reads_environments_is_refused() -> None:
+    def of_environments(environments: list[Any], **_: Any) -> list[float]:
+        return [one.reward for one in environments]
+
+    with pytest.raises(gradus.ConfigError, match="the reward function `of_environments` has a parameter `environments`.*`get_reward`"):
+        make("GRPO", reward_funcs=[no_reward, of_environments])
+
+
 def test_intervals_that_do_not_divide_are_said(core: Core) -> None:
     with pytest.warns(UserWarning, match="`max_steps=10` becomes 12 optimizer steps: an iteration has 3"):
         make("GRPO", {"num_iterations": 3, "max_steps": 10, "logging_steps": 3, "save_steps": 3}).train()
@@ -988,10 +1021,25 @@ def test_completions_are_printed(core: Core, capsys: pytest.CaptureFixture[str])
 
 
 def test_training_goes_on_from_a_checkpoint(core: Core) -> None:
+    with pytest.raises(gradus.ConfigError, match="`train\\(resume_from_checkpoint=True\\)` found no checkpoint in 'trainer_output'"):
+        make("SFT").train(resume_from_checkpoint=True)
+    for directory in ("trainer_output/checkpoints/step-000002", "trainer_output/best", "out/checkpoints/step-000100"):
+        Path(directory).mkdir(parents=True)
     make("SFT").train(resume_from_checkpoint=True)
     assert changed("SFT", core.options) == {"overwrite": GONE, "resume": True}
-    make("SFT").train(resume_from_checkpoint="out/checkpoints/step-000100")
-    assert changed("SFT", core.options) == {"overwrite": GONE, "resume_from": "out/checkpoints/step-000100"}
+    for resume in ("out/checkpoints/step-000100", Path("out/checkpoints/step-000100")):
+        make("SFT").train(resume_from_checkpoint=resume)
+        assert changed("SFT", core.options) == {"overwrite": GONE, "resume_from": "out/checkpoints/step-000100"}
+    # Within its own directory a run continues from a step.
+    for resume in ("trainer_output/checkpoints/step-000002", Path("trainer_output/checkpoints/step-000002").resolve()):
+        make("SFT").train(resume_from_checkpoint=resume)
+        assert changed("SFT", core.options) == {"overwrite": GONE, "resume_from": "2"}
+    with pytest.raises(gradus.ConfigError, match="'trainer_output/best', which is no checkpoint of the run"):
+        make("SFT").train(resume_from_checkpoint="trainer_output/best")
+    with pytest.raises(gradus.ConfigError, match="there is no such directory"):
+        make("SFT").train(resume_from_checkpoint="nowhere")
+    with pytest.raises(gradus.ConfigError, match="is 3, but the directory of a checkpoint"):
+        make("SFT").train(resume_from_checkpoint=3)
     trainer = make("SFT")
     trainer.train()
     with pytest.raises(gradus.ConfigError, match="called twice"):
@@ -1020,21 +1068,22 @@ def test_the_trained_model_is_copied(core: Core, tmp_path: Path) -> None:
     assert (tmp_path / "out" / "config.json").read_text() == "best"
 
 
-def test_evaluate_takes_what_the_run_measured_or_measures(core: Core, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    asked: list[Any] = []
-
-    def evaluate(model: Any, data: Any, **keys: Any) -> dict[str, Any]:
-        asked.append((model, data, keys))
-        return {"loss": 0.25, "rows": 10, "standard_errors": {"loss": 0.1}}
-
-    monkeypatch.setattr(gradus, "evaluate", evaluate, raising=False)
-    trainer = make("DPO", {"max_length": 64}, **HELD_OUT)
-    assert trainer.evaluate()["eval_loss"] == 0.25
-    assert asked.pop() == ("some/model", ROWS[:10], {"max_length": 64, "reference_model": "some/model"})
+def test_evaluate_takes_what_the_run_measured_or_measures(core: Core, tmp_path: Path) -> None:
+    answers: list[Any] = []
+    core.events = lambda options: answers.append(options["on_evaluation"](0, {"eval_loss": 0.25, "eval_none": None}, False))
+    trainer = make("DPO", {"max_length": 64, "report_to": "wandb"}, **HELD_OUT)
+    assert trainer.evaluate() == {"eval_loss": 0.25} and answers == [False]
+    method, model, data, options = core.calls[-1]
+    assert (method, model, data, options["eval_data"]) == ("dpo", "some/model", ROWS[:10], ROWS[:10])
+    assert options["max_length"] == 64 and "wandb" not in options and "reference_model" not in options
+    assert not Path(options["output_dir"]).is_relative_to(tmp_path)
+    core.events = lambda options: None
     trainer.train()
     (tmp_path / "model").mkdir()
-    assert trainer.evaluate(ROWS[:3], metric_key_prefix="test")["test_loss"] == 0.25
-    assert asked.pop()[:2] == (str(tmp_path / "model"), ROWS[:3])
+    core.events = lambda options: options["on_evaluation"](0, {"eval_loss": 0.25}, False)
+    assert trainer.evaluate(iter(ROWS[:3]), metric_key_prefix="test")["test_loss"] == 0.25
+    assert core.calls[-1][:3] == ("dpo", str(tmp_path / "model"), ROWS[:3])
+    assert core.options["reference_model"] == "some/model" and core.options["eval_data"] == ROWS[:3]
     core.run.results = {"after": {"eval_loss": 0.5, "test_loss": 9.0}}
     assert trainer.evaluate() == {"eval_loss": 0.5}
     sampling = make("GRPO", **HELD_OUT)

@@ -93,8 +93,9 @@ metrics = trainer.evaluate()
     scope = run(script, model=model, dataset=data)
     check(scope["trainer"], {"rewards/chosen", "rewards/rejected", "rewards/accuracies", "rewards/margins"})
     assert scope["metrics"]["eval_loss"] > 0 and "eval_rewards/accuracies" in scope["metrics"]
-    again = scope["trainer"].evaluate(data[:4], metric_key_prefix="test")
-    assert again["test_loss"] > 0
+    again = scope["trainer"].evaluate(data, metric_key_prefix="test")
+    held_out = {name.replace("eval_", "test_"): value for name, value in scope["metrics"].items()}
+    assert again == pytest.approx(held_out, rel=1e-5)
 
 
 GRPO = """
@@ -290,6 +291,39 @@ def test_a_callback_stops_the_run_after_a_checkpoint_and_it_goes_on(model: str) 
     goes_on = trl.SFTTrainer(model, args, train_dataset=data)
     assert goes_on.train(resume_from_checkpoint=True).global_step == 4
     assert goes_on.log_history[0]["step"] == 3
+
+
+@pytest.mark.parametrize("method", ["DPO", "KTO", "Reward", "SFT"])
+def test_evaluate_measures_what_the_run_measures(method: str, model: str) -> None:
+    from gradus import trl
+
+    answer = {"SFT": "completion", "KTO": "completion"}.get(method, "chosen")
+    data = [{"prompt": question, answer: f" {text}", "rejected": " No."} for question, text in ANSWERS]
+    data = [{**row, "label": number % 2 == 0} if method == "KTO" else row for number, row in enumerate(data)]
+    if answer == "completion":
+        data = [{name: value for name, value in row.items() if name != "rejected"} for row in data]
+    fields: dict[str, Any] = {"max_steps": 2, "logging_steps": 1, "eval_strategy": "steps", "eval_steps": 2, "learning_rate": 1e-3}
+    fields |= {"DPO": {"beta": 0.4, "loss_type": "ipo"}, "KTO": {"beta": 0.4}, "SFT": {"loss_type": "dft"}}.get(method, {})
+    args = getattr(trl, f"{method}Config")("out", bf16=False, **fields)
+    trainer = getattr(trl, f"{method}Trainer")(model, args=args, train_dataset=data, eval_dataset=data)
+    before = trainer.evaluate()["eval_loss"]
+    trainer.train()
+    after = trainer.evaluate()
+    assert after["eval_loss"] != pytest.approx(before, rel=1e-3)
+    assert trainer.evaluate(data) == pytest.approx(after, rel=1e-5, abs=1e-6)
+
+
+def test_a_checkpoint_of_the_same_run_goes_on_there(model: str) -> None:
+    from gradus import trl
+
+    data = rows(lambda question, answer: {"prompt": question, "completion": f" {answer}"})
+    args = trl.SFTConfig("out", max_steps=3, logging_steps=1, save_steps=1)
+    whole = trl.SFTTrainer(model, args, train_dataset=data)
+    whole.train()
+    again = trl.SFTTrainer(model, args, train_dataset=data)
+    again.train(resume_from_checkpoint=Path("out/checkpoints/step-000001"))
+    losses = [{entry["step"]: entry["loss"] for entry in one.log_history if "loss" in entry} for one in (whole, again)]
+    assert list(losses[1]) == [2, 3] and losses[1].items() <= losses[0].items()
 
 
 def test_data_sets_of_hugging_face(model: str) -> None:

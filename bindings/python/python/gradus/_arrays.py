@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import operator
 from typing import Any
+
+from gradus._errors import InputError
 
 
 def floats(data: bytes) -> Any:
@@ -19,8 +22,24 @@ def floats(data: bytes) -> Any:
     return found
 
 
-def numbers(values: Any) -> list[Any]:
-    """Return the values of a sequence or an array as a list."""
+def numbers(values: Any, what: str) -> list[Any]:
+    """Return the values of a sequence or an array as a list. ``what`` names them in errors."""
     if hasattr(values, "tolist"):
         values = values.tolist()
+    if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
+        raise InputError(f"{what} is a `{type(values).__name__}`, but a list or an array of numbers is expected")
     return list(values)
+
+
+def token_ids(values: Any, what: str) -> list[int]:
+    """Return token ids as a list. ``what`` names them in errors."""
+    found: list[int] = []
+    for place, value in enumerate(numbers(values, what), 1):
+        try:
+            number = operator.index(value)
+        except TypeError:
+            raise InputError(f"{what} has `{value!r}` at place {place}, but token ids are whole numbers") from None
+        if not 0 <= number < 2**32:
+            raise InputError(f"{what} has {number} at place {place}, but token ids are at least 0 and below the size of the vocabulary")
+        found.append(number)
+    return found

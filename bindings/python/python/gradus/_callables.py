@@ -28,6 +28,16 @@ def name_of(function: Callable[..., Any]) -> str:
     return name if name[:1].isalpha() else f"f_{name}".rstrip("_")
 
 
+def names_of(functions: Sequence[Callable[..., Any]]) -> list[str]:
+    """Return the names of functions as :func:`name_of`, with numbers for equal ones."""
+    names: list[str] = []
+    for function in functions:
+        name = name_of(function)
+        count = sum(known == name or known.startswith(f"{name}_") for known in names)
+        names.append(f"{name}_{count + 1}" if count else name)
+    return names
+
+
 def _accepted(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of ``arguments`` that ``function`` accepts: all if it has ``**kwargs`` or its signature is unknown.
 
@@ -285,11 +295,7 @@ class Callables:
             raise ValueError(f"`reward_weights` has {len(weights)} weights for {len(parts)} rewards")
         if all(callable(part) for part in parts):
             # Combined into one reward, so that async functions run concurrently.
-            named: list[tuple[str, Callable[..., Any], float]] = []
-            for part, weight in zip(parts, weights):
-                name = name_of(part)
-                count = sum(known == name or known.startswith(f"{name}_") for known, _, _ in named)
-                named.append((f"{name}_{count + 1}" if count else name, part, float(weight)))
+            named = list(zip(names_of(parts), parts, map(float, weights)))
             return self._plugin(named[0][0] if len(named) == 1 else "python", named, timeout_s)
         if not several and weights[0] == 1.0:
             return self._one(reward, timeout_s)

@@ -6,6 +6,7 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from numbers import Number
 from typing import Any
 
 from gradus import _native
@@ -33,6 +34,8 @@ def _words(name: str, value: Any) -> list[str]:
         return [f"{flag}={json.dumps(value)}"]
     if isinstance(value, Iterable):
         return [f"{flag}={item}" for item in value]
+    if not isinstance(value, Number):
+        raise TypeError(f"`{name}` is a `{type(value).__name__}`, but a text, a path, a number, a list or a dict is expected")
     return [f"{flag}={value}"]
 
 

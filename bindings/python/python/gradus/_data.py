@@ -130,6 +130,8 @@ def as_path(rows: Rows, name: str = "data") -> str:
         return rows
     if isinstance(rows, os.PathLike):
         return str(os.fspath(rows))
+    if type(rows).__name__ == "Series":
+        raise TypeError(f"`{name}` is a `Series`, which is one column, but a table is expected: pass `series.to_frame()`, or a list of dicts")
     folder = cache_directory() / "rows"
     folder.mkdir(parents=True, exist_ok=True)
     table = _table(rows)

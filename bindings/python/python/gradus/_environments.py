@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import enum
 import inspect
+import json
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Literal
 
 from gradus._callables import _accepted, _number
 
+_SCALARS: dict[Any, str] = {int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null"}
+
 _SIMPLE: dict[Any, dict[str, Any]] = {
-    int: {"type": "integer"},
-    float: {"type": "number"},
-    str: {"type": "string"},
-    bool: {"type": "boolean"},
-    type(None): {"type": "null"},
+    **{kind: {"type": name} for kind, name in _SCALARS.items()},
+    list: {"type": "array"},
+    tuple: {"type": "array"},
+    dict: {"type": "object"},
     Any: {},
 }
 
@@ -27,31 +30,68 @@ _OWN = ("reset", "get_reward", "step")
 _ANSWER = ("replies", "reward", "done", "metrics")
 
 
+def _choices(values: list[Any]) -> dict[str, Any]:
+    """Return the JSON schema of a choice of values."""
+    if not values or not all(type(value) in _SCALARS for value in values):
+        raise TypeError(f"a choice of {values}, but one or more numbers, texts, booleans or None are expected")
+    names = list(dict.fromkeys(_SCALARS[type(value)] for value in values))
+    return {"type": names[0] if len(names) == 1 else names, "enum": values}
+
+
 def _type(hint: Any) -> dict[str, Any]:
-    """Return the JSON schema of a type, as ``transformers.utils.get_json_schema`` does."""
+    """Return the JSON schema of a type, as ``transformers.utils.get_json_schema`` does. A type without one is a ``TypeError``."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if hint in _SIMPLE:
-        return dict(_SIMPLE[hint])
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return _choices([member.value for member in hint])
+    simple = hint if origin is None or (not arguments and origin in (list, tuple, dict)) else None
+    if simple is not None:
+        known = _SIMPLE.get(origin or hint) if isinstance(hint, Hashable) else None
+        if known is None:
+            raise TypeError(_unknown(hint))
+        return dict(known)
     if origin in (typing.Union, types.UnionType):
         kinds = [_type(argument) for argument in arguments if argument is not type(None)]
         if len(kinds) == 1:
             found = kinds[0]
         elif all(kind.keys() == {"type"} and isinstance(kind["type"], str) for kind in kinds):
-            found = {"type": sorted(kind["type"] for kind in kinds)}
+            names = sorted({kind["type"] for kind in kinds})
+            found = {"type": names[0] if len(names) == 1 else names}
         else:
             found = {"anyOf": kinds}
         return {**found, "nullable": True} if type(None) in arguments else found
     if origin is Literal:
-        names = sorted({_SIMPLE[type(value)]["type"] for value in arguments if value is not None})
-        found = {"type": names[0] if len(names) == 1 else names, "enum": [value for value in arguments if value is not None]}
-        return {**found, "nullable": True} if None in arguments else found
-    if hint is list or origin is list:
-        return {"type": "array", "items": _type(arguments[0])} if arguments else {"type": "array"}
-    if hint is tuple or origin is tuple:
-        return {"type": "array", "prefixItems": [_type(argument) for argument in arguments]} if arguments else {"type": "array"}
-    if origin is dict and len(arguments) == 2:
+        return _choices(list(arguments))
+    if origin is list:
+        return {"type": "array", "items": _type(arguments[0])}
+    if origin is tuple and len(arguments) > 1 and ... not in arguments:
+        return {"type": "array", "prefixItems": [_type(argument) for argument in arguments]}
+    if origin is dict:
         return {"type": "object", "additionalProperties": _type(arguments[1])}
-    return {"type": "object"}
+    raise TypeError(_unknown(hint))
+
+
+def _unknown(hint: Any) -> str:
+    """Describe a type without a JSON schema."""
+    shown = f"{hint.__module__}.{hint.__qualname__}".removeprefix("builtins.") if isinstance(hint, type) else str(hint)
+    return (
+        f"the type `{shown}`, which has no schema that the policy could see\n"
+        "hint: use `int`, `float`, `str`, `bool`, `Literal`, an `Enum`, or lists, tuples, dicts and unions of these"
+    )
+
+
+def _described(text: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema with the description of the argument. ``(choices: ["a", "b"])`` at its end lists all values."""
+    found = re.search(r"\(choices:\s*(.*?)\)\s*$", text, flags=re.IGNORECASE)
+    if found is None:
+        return {**schema, "description": text}
+    try:
+        values = json.loads(found[1])
+    except ValueError:
+        values = None
+    if not isinstance(values, list):
+        raise TypeError(f"the choices `{found[1]}`, but a list in JSON is expected, such as `(choices: [\"a\", \"b\"])`")
+    values = [value.strip() if isinstance(value, str) else value for value in values]
+    return {**schema, "enum": values, "description": text[: found.start()].strip()}
 
 
 def _documentation(text: str) -> tuple[str, dict[str, str]]:
@@ -63,14 +103,20 @@ def _documentation(text: str) -> tuple[str, dict[str, str]]:
         if heading not in ("Args", "Arguments"):
             continue
         last: str = ""
-        lines = body.strip("\n").splitlines()
-        margin = min((len(line) - len(line.lstrip()) for line in lines if line.strip()), default=0)
-        for line in lines:
+        margin: int | None = None
+        for line in body.splitlines():
+            if not line.strip():
+                continue
+            indent = len(line) - len(line.lstrip())
+            margin = indent if margin is None else margin
+            # A line further left ends the list.
+            if indent < margin:
+                break
             found = re.match(r"(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)", line[margin:])
             if found is not None:
                 last = str(found[1])
                 arguments[last] = str(found[2]).strip()
-            elif last and line.strip():
+            elif last:
                 arguments[last] = f"{arguments[last]} {line.strip()}".strip()
     return parts[0].strip(), arguments
 
@@ -111,9 +157,12 @@ class Tool:
                     f"the argument `{parameter.name}` of the tool `{self.name}` has no type hint\n"
                     "hint: write `def tool(query: str) -> str`: the policy sees the types"
                 )
-            properties[parameter.name] = _type(hints[parameter.name])
-            if parameter.name in documented:
-                properties[parameter.name]["description"] = documented[parameter.name]
+            try:
+                schema = _type(hints[parameter.name])
+                is_documented = parameter.name in documented
+                properties[parameter.name] = _described(documented[parameter.name], schema) if is_documented else schema
+            except TypeError as error:
+                raise TypeError(f"the argument `{parameter.name}` of the tool `{self.name}` has {error}") from None
             if parameter.default is parameter.empty:
                 required.append(parameter.name)
         self.parameters: dict[str, Any] = {"type": "object", "properties": properties}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from numbers import Number
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, overload
 
 from gradus import _native
-from gradus._arrays import floats, numbers
+from gradus._arrays import floats, token_ids
 from gradus._commands import command
+from gradus._errors import InputError
 
 #: A text, a conversation (a list of messages), or token ids.
 Prompt: TypeAlias = "str | Sequence[Mapping[str, Any]] | Sequence[int]"
@@ -24,8 +26,10 @@ class Completion(dict[str, Any]):
         return str(self["completion"])
 
 
-def _prompt(prompt: Any) -> Any:
-    return numbers(prompt) if hasattr(prompt, "tolist") else prompt
+def _prompt(prompt: Any, what: str) -> Any:
+    """Return a text or a conversation unchanged, and ids as a list."""
+    is_ids = hasattr(prompt, "tolist") or (isinstance(prompt, (list, tuple)) and bool(prompt) and isinstance(prompt[0], Number))
+    return token_ids(prompt, what) if is_ids else prompt
 
 
 def _stop(stop: str | Sequence[str] | None) -> list[str]:
@@ -48,7 +52,7 @@ _ELSEWHERE = {
 }
 
 
-def _drawing(params: dict[str, Any]) -> dict[str, Any]:
+def sampling(params: dict[str, Any]) -> dict[str, Any]:
     """Return the sampling parameters, and reject names of other libraries."""
     for name in params:
         if name in _ELSEWHERE:
@@ -58,6 +62,10 @@ def _drawing(params: dict[str, Any]) -> dict[str, Any]:
 
 class Model:
     """A language model in memory. It processes one call at a time; other threads wait.
+
+    ``score``, ``evaluate``, ``merge``, ``quantize``, ``export`` and training functions read the files of the model again, with its
+    ``adapter``, ``tokenizer``, ``chat_template`` and ``device``. ``format`` concerns conversations that are sampled or passed to
+    ``logprobs``.
 
     Sampling parameters have the names of ``transformers``' ``GenerationConfig``: ``max_new_tokens``, ``temperature``, ``top_k``,
     ``top_p``, ``min_p``, ``typical_p``, ``repetition_penalty``, ``no_repeat_ngram_size``, ``min_new_tokens``, ``suppress_tokens``,
@@ -79,14 +87,11 @@ class Model:
         self.name = os.fspath(path)
         #: The adapter that was loaded with the model.
         self.adapter = None if adapter is None else os.fspath(adapter)
+        self._weights, self._device = weights, device
+        self._tokenizer = None if tokenizer is None else os.fspath(tokenizer)
+        self._chat_template = None if chat_template is None else os.fspath(chat_template)
         self._session = _native.NativeSession(
-            self.name,
-            self.adapter,
-            weights,
-            device,
-            None if tokenizer is None else os.fspath(tokenizer),
-            None if chat_template is None else os.fspath(chat_template),
-            format,
+            self.name, self.adapter, weights, device, self._tokenizer, self._chat_template, format
         )
 
     def __repr__(self) -> str:
@@ -113,7 +118,7 @@ class Model:
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of ids."""
-        return self._session.decode(numbers(ids), skip_special_tokens)
+        return self._session.decode(token_ids(ids, "`ids`"), skip_special_tokens)
 
     @overload
     def generate(
@@ -155,8 +160,8 @@ class Model:
             raise TypeError("`prompts` holds messages, but each prompt is a text or a whole conversation: pass `[conversation]`")
         if is_one and group_size != 1:
             raise TypeError("a single text has one completion: pass a list of prompts with `group_size`")
-        asked = [prompts] if is_one else [_prompt(prompt) for prompt in prompts]
-        found = [Completion(one) for one in self._session.generate(asked, group_size, _drawing(params), _stop(stop), seed)]
+        asked = [prompts] if is_one else [_prompt(prompt, f"prompt {number}") for number, prompt in enumerate(prompts, 1)]
+        found = [Completion(one) for one in self._session.generate(asked, group_size, sampling(params), _stop(stop), seed)]
         for one in found:
             one["logprobs"] = floats(one["logprobs"])
         return found[0] if is_one else found
@@ -172,7 +177,7 @@ class Model:
         **params: Any,
     ) -> Iterator[str]:
         """Yield the pieces of one completion as they are sampled. ``template`` holds additional variables of the chat template."""
-        row = self._session.submit(_prompt(prompt), list(tools), dict(template or {}), _drawing(params), _stop(stop), seed)
+        row = self._session.submit(_prompt(prompt, "`prompt`"), list(tools), dict(template or {}), sampling(params), _stop(stop), seed)
         try:
             ended = False
             while not ended:
@@ -209,28 +214,56 @@ class Model:
         """
         if len(prompts) != len(completions):
             raise ValueError(f"there are {len(prompts)} prompts, but {len(completions)} completions")
-        rows = [(_prompt(prompt), _prompt(completion)) for prompt, completion in zip(prompts, completions)]
+        rows = [
+            (_prompt(prompt, f"prompt {number}"), _prompt(completion, f"completion {number}"))
+            for number, (prompt, completion) in enumerate(zip(prompts, completions), 1)
+        ]
         return [floats(one) for one in self._session.logprobs(rows)]
+
+    def _files(self, *options: str) -> dict[str, str]:
+        """Return the arguments for the files of the model: its name, and those of ``options`` that it was loaded with."""
+        device = None if self._device == "cpu" else self._device
+        given = {
+            "adapter": self.adapter,
+            "tokenizer": self._tokenizer,
+            "chat_template": self._chat_template,
+            "device": device,
+        }
+        return {"model": self.name} | {name: value for name in options if (value := given[name]) is not None}
+
+    def _measured_files(self, what: str, advice: str) -> dict[str, str]:
+        """Return all arguments for the files of the model. ``what`` reads them in full precision, so other weights are refused."""
+        if self._weights != "f32":
+            raise InputError(
+                f"the model was loaded with `weights=\"{self._weights}\"`, but {what} reads the weights of its files, in `f32`\nhint: {advice}"
+            )
+        return self._files("adapter", "tokenizer", "chat_template", "device")
 
     def score(self, data: Any, **arguments: Any) -> list[dict[str, Any]]:
         """Return ``logprobs``, ``sum`` and ``mean`` of the completion of each row of ``data``, tokenized as in training."""
-        return score(data, model=self.name, adapter=self.adapter, **arguments)
+        return score(data, model=self, **arguments)
 
     def merge(self, output: str | os.PathLike[str], **arguments: Any) -> dict[str, Any]:
         """Fold the adapter into the weights and write the model to ``output``."""
-        return merge(self.name, output, adapter=self.adapter, **arguments)
+        return merge(self, output, **arguments)
 
     def quantize(self, format: Literal["int8", "nf4"], output: str | os.PathLike[str], **arguments: Any) -> dict[str, Any]:
-        """Write the model with its linear layers in 8 or 4 bits. The report contains the loss of accuracy."""
-        return quantize(self.name, format, output, **arguments)
+        """Write the model with its linear layers in 8 or 4 bits. The report contains the loss of accuracy. An adapter must be merged first."""
+        return quantize(self, format, output, **arguments)
 
     def export(self, output: str | os.PathLike[str], **arguments: Any) -> dict[str, Any]:
         """Write the model as GGUF, for llama.cpp."""
-        return export(self.name, output, adapter=self.adapter, **arguments)
+        return export(self, output, **arguments)
 
     def evaluate(self, data: Any, **arguments: Any) -> dict[str, Any]:
         """Measure the model on rows."""
-        return evaluate(self.name, data, adapter=self.adapter, **arguments)
+        return evaluate(self, data, **arguments)
+
+
+#: A model: a directory, a run, a checkpoint, a hub name, or a loaded model.
+ModelName: TypeAlias = "str | os.PathLike[str] | Model"
+
+_QUANTIZED = "write such a model with `quantize`, load it and measure it; or load this one without `weights`"
 
 
 def load(model: str | os.PathLike[str], **options: Any) -> Model:
@@ -238,33 +271,46 @@ def load(model: str | os.PathLike[str], **options: Any) -> Model:
     return Model(model, **options)
 
 
-def score(data: Any, **arguments: Any) -> list[dict[str, Any]]:
+def score(data: Any, *, model: ModelName | None = None, **arguments: Any) -> list[dict[str, Any]]:
     """Return log-probabilities (``model=``), rewards (``reward_model=``) or labels (``classifier=``) of rows, one dict per row."""
-    found: list[dict[str, Any]] = command("score", lines=True, data=data, **arguments)
+    files = model._measured_files("`score`", _QUANTIZED) if isinstance(model, Model) else {"model": model}
+    found: list[dict[str, Any]] = command("score", lines=True, **{**files, "data": data, **arguments})
     return found
 
 
-def evaluate(model: str | os.PathLike[str] | None, data: Any, **arguments: Any) -> dict[str, Any]:
+def evaluate(model: ModelName | None, data: Any, **arguments: Any) -> dict[str, Any]:
     """Measure a model on rows. Returns the output of ``gradus eval --json``; ``arguments`` are its flags."""
-    found: dict[str, Any] = command("eval", model=model, data=data, **arguments)
+    files = model._measured_files("`evaluate`", _QUANTIZED) if isinstance(model, Model) else {"model": model}
+    # A mapping as in a configuration describes the source of the rows.
+    is_part = isinstance(data, dict) and bool(data) and data.keys() <= {"task", "from", "split"}
+    rows = {"data" if name == "from" else name: value for name, value in data.items()} if is_part else {"data": data}
+    found: dict[str, Any] = command("eval", **{**files, **rows, **arguments})
     return found
 
 
-def merge(model: str | os.PathLike[str], output: str | os.PathLike[str], **arguments: Any) -> dict[str, Any]:
+def merge(model: ModelName, output: str | os.PathLike[str], **arguments: Any) -> dict[str, Any]:
     """Merge an adapter into its base model. Returns the output of ``gradus merge --json``."""
-    found: dict[str, Any] = command("merge", model=model, output=output, **arguments)
+    files = model._files("adapter", "device") if isinstance(model, Model) else {"model": model}
+    found: dict[str, Any] = command("merge", **{**files, "output": output, **arguments})
     return found
 
 
 def quantize(
-    model: str | os.PathLike[str], format: Literal["int8", "nf4"], output: str | os.PathLike[str], **arguments: Any
+    model: ModelName, format: Literal["int8", "nf4"], output: str | os.PathLike[str], **arguments: Any
 ) -> dict[str, Any]:
     """Write a model with its linear layers in 8 or 4 bits. Returns the output of ``gradus quantize --json``."""
-    found: dict[str, Any] = command("quantize", model=model, format=format, output=output, **arguments)
+    if isinstance(model, Model) and model.adapter is not None:
+        raise InputError(
+            f"`quantize` writes whole models, but `{model.name}` was loaded with the adapter `{model.adapter}`\n"
+            "hint: merge it first: `model.merge(directory)`, and `gradus.quantize(directory, …)`"
+        )
+    files = model._files("tokenizer", "chat_template", "device") if isinstance(model, Model) else {"model": model}
+    found: dict[str, Any] = command("quantize", **{**files, "format": format, "output": output, **arguments})
     return found
 
 
-def export(model: str | os.PathLike[str], output: str | os.PathLike[str], **arguments: Any) -> dict[str, Any]:
+def export(model: ModelName, output: str | os.PathLike[str], **arguments: Any) -> dict[str, Any]:
     """Write a model as GGUF. Returns the output of ``gradus export --json``."""
-    found: dict[str, Any] = command("export", model=model, output=output, **arguments)
+    files = model._files("adapter", "tokenizer", "chat_template") if isinstance(model, Model) else {"model": model}
+    found: dict[str, Any] = command("export", **{**files, "output": output, **arguments})
     return found

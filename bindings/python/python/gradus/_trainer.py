@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from gradus import _native
-from gradus._arrays import floats, numbers
+from gradus._arrays import floats, numbers, token_ids
+from gradus._errors import ConfigError
+from gradus._model import sampling
 
 Ids: TypeAlias = Any
 Loss: TypeAlias = Literal["cross_entropy", "importance_sampling", "ppo", "cispo", "dro"]
@@ -68,6 +70,8 @@ class Trainer:
     """A policy in training: weights, gradients, optimizer and tokenizer.
 
     Losses are sums over tokens, so a batch may be split over any number of calls of :meth:`forward_backward`.
+
+    ``weights`` is the format of the frozen weights below an adapter. Without ``lora``, all weights are trained, in ``f32``.
     """
 
     def __init__(
@@ -84,6 +88,11 @@ class Trainer:
         seed: int = 0,
     ) -> None:
         adapter = {"rank": lora} if isinstance(lora, int) else None if lora is None else dict(lora)
+        if adapter is None and weights in ("bf16", "int8", "nf4"):
+            raise ConfigError(
+                f"`weights` is `{weights}`, but without `lora` all weights are trained, and these are held in `f32`\n"
+                "hint: pass `lora=16` to train an adapter, or leave `weights` out"
+            )
         self._trainer = _native.NativeTrainer(
             os.fspath(model), adapter, weights, compute, device, list(betas), epsilon, weight_decay, seed
         )
@@ -99,7 +108,7 @@ class Trainer:
 
     def decode(self, ids: Ids, *, skip_special_tokens: bool = True) -> str:
         """Return the text of ids."""
-        return self._trainer.decode(numbers(ids), skip_special_tokens)
+        return self._trainer.decode(token_ids(ids, "`ids`"), skip_special_tokens)
 
     def forward_backward(
         self,
@@ -116,8 +125,13 @@ class Trainer:
         the penalty of ``dro``. The defaults are those of Tinker. An error discards the gradients of all calls.
         """
         rows = [
-            (numbers(datum.prompt), numbers(datum.completion), numbers(datum.weights), numbers(datum.old_logprobs))
-            for datum in data
+            (
+                token_ids(datum.prompt, f"`prompt` of datum {number}"),
+                token_ids(datum.completion, f"`completion` of datum {number}"),
+                numbers(datum.weights, f"`weights` of datum {number}"),
+                numbers(datum.old_logprobs, f"`old_logprobs` of datum {number}"),
+            )
+            for number, datum in enumerate(data, 1)
         ]
         value, logprobs, tokens = self._trainer.forward_backward(rows, loss, low, high, beta)
         return ForwardBackward(value, [floats(one) for one in logprobs], tokens)
@@ -134,14 +148,22 @@ class Trainer:
         """Return the log-probabilities of each completion after its prompt under the current policy, in nats."""
         if len(prompts) != len(completions):
             raise ValueError(f"there are {len(prompts)} prompts, but {len(completions)} completions")
-        rows = [(numbers(prompt), numbers(completion)) for prompt, completion in zip(prompts, completions)]
+        rows = [
+            (token_ids(prompt, f"prompt {number}"), token_ids(completion, f"completion {number}"))
+            for number, (prompt, completion) in enumerate(zip(prompts, completions), 1)
+        ]
         return [floats(one) for one in self._trainer.logprobs(rows)]
 
     def sample(self, prompts: Sequence[Ids], *, group_size: int = 1, seed: int = 0, **params: Any) -> list[Sample]:
-        """Return ``group_size`` completions of each prompt under the current policy. ``params`` as for :meth:`gradus.Model.generate`."""
+        """Return ``group_size`` completions of each prompt under the current policy. ``params`` as for :meth:`gradus.Model.generate`,
+        except ``stop``: ``stop_ids`` end a completion.
+        """
+        if "stop" in params:
+            raise TypeError("unknown argument `stop`: completions are ids here, and `stop_ids` end them")
         if group_size < 1:
             raise ValueError(f"`group_size` is {group_size}, but must be at least 1")
-        found = self._trainer.sample([numbers(prompt) for prompt in prompts], group_size, params, seed)
+        given = [token_ids(prompt, f"prompt {number}") for number, prompt in enumerate(prompts, 1)]
+        found = self._trainer.sample(given, group_size, sampling(params), seed)
         return [
             Sample(one["completion_ids"], floats(one["logprobs"]), floats(one["sampled_logprobs"]), one["stop"])
             for one in found

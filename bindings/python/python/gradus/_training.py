@@ -23,12 +23,12 @@ _ROWS = ("data", "eval_data", "test_data")
 
 
 def _name_model(given: dict[str, Any]) -> None:
-    """Replace a loaded model by its name."""
+    """Replace a loaded model by its name, and by the options that it was loaded with. Arguments of the call take precedence."""
     model = given.get("model")
     if isinstance(model, Model):
-        given["model"] = model.name
-        if model.adapter is not None:
-            given.setdefault("adapter", model.adapter)
+        advice = 'leave `weights` out; `frozen_weights` of the training function holds the weights below an adapter in fewer bits'
+        files = model._measured_files("training", advice)
+        given.update({name: value for name, value in files.items() if name == "model" or given.get(name) is None})
     elif model is not None and not isinstance(model, (str, os.PathLike)):
         raise TypeError(
             f"`model` is a `{type(model).__name__}`, but a directory, a hub name, a `Run` or a `gradus.Model` is expected: save other "

@@ -592,7 +592,8 @@ _REFERENCE: Mapping[str, Treatment] = {
 _REWARDS: Mapping[str, Treatment] = {
     "reward_funcs": Honored(
         ("reward",),
-        "functions, directories or hub names of reward models, and lists of them; a model of transformers is saved first",
+        "functions, directories or hub names of reward models, and lists of them; a model of transformers is saved first; "
+        "functions with a parameter `environments` are refused",
     ),
     "reward_processing_classes": Honored(
         ("reward",),

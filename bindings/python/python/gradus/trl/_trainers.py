@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
+import re
 import shutil
+import tempfile
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
 
 from gradus.trl import _check, _objects
 from gradus.trl._arguments import TRAINERS
 from gradus.trl._check import error, shown
 from gradus.trl._configs import BaseConfig, DPOConfig, GRPOConfig, KTOConfig, RewardConfig, RLOOConfig, SFTConfig
+from gradus.trl._rewards import RewardNames, refuse_environments
 from gradus.trl._state import Callbacks, Means, TrainerControl, TrainerState, TrainOutput
-from gradus.trl._translate import EVAL_NAMES, TrainerArguments, Translated, translate
+from gradus.trl._translate import ALL, EVAL_NAMES, TrainerArguments, Translated, translate
+
+_Value = TypeVar("_Value")
 
 _START: Final = "start"
 """The folder in the run directory for models and tokenizers that were objects in memory."""
-_OF_POLICY: Final = ("loss/", "perplexity/", "entropy/", "mean_token_accuracy/")
-"""Prefixes of the metrics of a policy in `gradus.evaluate`, before the name of the answer."""
+_OF_TRAINING: Final = ("overwrite", "tensorboard", "wandb", "wandb_name")
+"""Keys that an evaluation outside of training leaves out."""
 
 
 def _core() -> Any:
@@ -67,6 +73,8 @@ class Trainer:
             raise error(
                 f"`{name}` has both a model with an adapter and `peft_config`. Pass one: the adapter is trained further, or a new one is created."
             )
+        refuse_environments(arguments.get("reward_funcs"))
+        self._reward_names = RewardNames(arguments.get("reward_funcs"))
         self.callback_handler = Callbacks(arguments.get("callbacks"))
         self._arguments = arguments
         self.train_dataset, self.eval_dataset = arguments["train_dataset"], arguments["eval_dataset"]
@@ -119,13 +127,14 @@ class Trainer:
 
     def train(
         self,
-        resume_from_checkpoint: str | bool | None = None,
+        resume_from_checkpoint: str | os.PathLike[str] | bool | None = None,
         trial: Any = None,
         ignore_keys_for_eval: list[str] | None = None,
     ) -> TrainOutput:
         """Trains, and returns steps, mean loss and summary metrics of the whole run.
 
-        `resume_from_checkpoint`: true resumes from the last checkpoint in `output_dir`; a directory, from that checkpoint.
+        `resume_from_checkpoint`: true resumes from the last checkpoint in `output_dir`; a directory, from that checkpoint. If it
+        belongs to the run in `output_dir`, the later steps of that run are replaced.
 
         Raises:
             ConfigError: for arguments that gradus does not accept.
@@ -162,16 +171,11 @@ class Trainer:
         self._call("on_train_end")
         return TrainOutput(self.state.global_step, summary["train_loss"], summary)
 
-    def _options(self, resume: str | bool | None) -> dict[str, Any]:
+    def _options(self, resume: str | os.PathLike[str] | bool | None) -> dict[str, Any]:
         """Returns the keyword arguments of the gradus function, except callbacks."""
-        found = dict(self._translated.keys)
-        again = resume is not None and resume is not False
-        if isinstance(resume, str):
-            found["resume_from"] = resume
-        elif again:
-            found["resume"] = True
-        else:
-            found["overwrite"] = True
+        origin = self._origin(resume)
+        again = "overwrite" not in origin
+        found = self._translated.keys | origin
         if self._translated.evaluates:
             found["eval_data"] = self._rows(self.eval_dataset, "eval_dataset")
         tokenizer = self._tokenizer(again)
@@ -187,6 +191,38 @@ class Trainer:
         if not found.keys() & {"tools", "environment"}:
             found.pop("episode_max_turns", None)
         return found
+
+    def _origin(self, resume: str | os.PathLike[str] | bool | None) -> dict[str, Any]:
+        """Returns the key for the start of the run: a new run, the run in `output_dir`, or a checkpoint."""
+        if resume is None or resume is False:
+            return {"overwrite": True}
+        own = Path(str(self.args.output_dir))
+        if resume is True:
+            if not any((own / "checkpoints").glob("step-*")):
+                raise error(
+                    f"`train(resume_from_checkpoint=True)` found no checkpoint in {shown(str(own))}. Leave it out to start from the beginning."
+                )
+            return {"resume": True}
+        if not isinstance(resume, (str, os.PathLike)):
+            raise error(
+                f"`train(resume_from_checkpoint=...)` is {shown(resume)}, but the directory of a checkpoint, `True` or `None` is expected."
+            )
+        checkpoint = Path(resume)
+        if not checkpoint.is_dir():
+            raise error(
+                f"`train(resume_from_checkpoint=...)` is {shown(str(checkpoint))}, but there is no such directory. The checkpoints of a "
+                "run are in `checkpoints/` of its directory."
+            )
+        if own.resolve() not in [checkpoint.resolve(), *checkpoint.resolve().parents]:
+            return {"resume_from": str(checkpoint)}
+        step = re.fullmatch(r"step-(\d+)", checkpoint.resolve().name)
+        if step is None:
+            raise error(
+                f"`train(resume_from_checkpoint=...)` is {shown(str(checkpoint))}, which is no checkpoint of the run in "
+                f"{shown(str(own))}. Pass `True` for its last checkpoint, or one of the directories `checkpoints/step-…`."
+            )
+        # Within its own directory a run continues from the number of a step.
+        return {"resume_from": str(int(step[1]))}
 
     def _directory(self, kind: str, value: Any, *, again: bool = False) -> Any:
         """Returns what gradus reads for a model. An object is saved first."""
@@ -323,35 +359,55 @@ class Trainer:
         held_out = {name: value for name, value in after.items() if name.startswith("eval_")}
         return self._renamed(held_out) or None
 
-    def _renamed(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Returns held-out metrics with TRL's names. Only methods that sample have different ones."""
-        names = EVAL_NAMES if "group_size" in self._translated.keys else {}
-        return {names.get(name, name): value for name, value in metrics.items()}
+    def _renamed(self, metrics: Mapping[str, _Value]) -> dict[str, _Value]:
+        """Returns metrics with TRL's names. Only methods that sample have different ones."""
+        if "group_size" not in self._translated.keys:
+            return dict(metrics)
+        return self._reward_names.theirs({EVAL_NAMES.get(name, name): value for name, value in metrics.items()})
 
     def _measure(self, eval_dataset: Any) -> dict[str, float]:
+        """Measures the model as during training: a run in a temporary directory evaluates, and stops before its first step."""
         data = self.eval_dataset if eval_dataset is None else eval_dataset
         if data is None:
             raise error("`evaluate()` has no rows: neither the trainer nor the call has `eval_dataset`. Give it.")
         if isinstance(data, Mapping):
             raise error("`eval_dataset` is a dict of data sets. Call `evaluate()` with one of them.")
-        keys = self._measuring()
-        if self._run is None:
-            model, tokenizer = self._directory("model", self._arguments["model"]), self._tokenizer(False)
-            if tokenizer is not None:
-                keys["tokenizer"] = tokenizer
-        else:
-            model = str(self._model_directory())
-        found = _core().evaluate(model, self._rows(data, "eval_dataset"), **keys)
-        # TRL's names do not include the answer that a policy is measured on. For pairs it is the chosen one.
-        names = {name: name.removesuffix("/chosen") if name.startswith(_OF_POLICY) else name for name in dict(found)}
-        return {names[name]: float(value) for name, value in dict(found).items() if isinstance(value, (int, float))}
+        if "group_size" in self._translated.keys:
+            raise error(
+                f"`{type(self).__name__}.evaluate()` is not available outside of training: it needs the rewards of a run. Set "
+                "`eval_strategy='steps'`, and it returns the numbers of the last evaluation; or use `gradus.evaluate`."
+            )
+        rows = self._rows(list(data) if isinstance(data, Iterator) else data, "eval_dataset")
+        found: dict[str, float] = {}
+
+        def stops(step: int, metrics: Mapping[str, float | None], best: bool) -> bool:
+            found.update({name: value for name, value in metrics.items() if value is not None})
+            return False
+
+        with tempfile.TemporaryDirectory() as directory:
+            keys = self._measuring() | {"output_dir": str(Path(directory) / "run"), "eval_steps": 1, "max_eval_rows": ALL}
+            model = self._directory("model", self._arguments["model"]) if self._run is None else str(self._model_directory())
+            getattr(_core(), self._function)(model, rows, eval_data=rows, on_evaluation=stops, **keys)
+        return self._renamed(found)
 
     def _measuring(self) -> dict[str, Any]:
-        """Returns the keys of `gradus.evaluate` for this method."""
-        raise error(
-            f"`{type(self).__name__}.evaluate()` is not available outside of training: it needs the rewards, or both labels, of "
-            "a run. Set `eval_strategy='steps'`, and it returns the numbers of the last evaluation; or use `gradus.evaluate`."
-        )
+        """Returns the keys of a run that only evaluates."""
+        has_run = self._run is not None
+        keys = {name: value for name, value in self._translated.keys.items() if name not in _OF_TRAINING}
+        keys |= {"progress": False, "try_longest": False}
+        if has_run and (self._model_directory() / "adapter_config.json").is_file():
+            # The trained model is an adapter; no new one is created.
+            keys = {name: value for name, value in keys.items() if not name.startswith("lora_") and name != "adapter"}
+        tokenizer = self._tokenizer(has_run)
+        if tokenizer is not None:
+            keys["tokenizer"] = tokenizer
+        if self._arguments.get("ref_model") is not None:
+            keys["reference_model"] = self._directory("reference", self._arguments["ref_model"], again=has_run)
+        elif has_run and "ref_model" in self._arguments:
+            start = self._directory("model", self._arguments["model"], again=True)
+            is_loaded = isinstance(start, _core().Model)
+            keys["reference_model"] = (start.adapter or start.name) if is_loaded else start
+        return keys
 
     def predict(self, *args: Any, **kwargs: Any) -> Any:
         """Rejected: gradus passes no logits to Python.
@@ -462,7 +518,8 @@ class _Watcher:
         since = step - self._before if self._before is not None else min(step, translated.keys["logging_steps"])
         self._before = step
         state.global_step, state.max_steps = step * each, total * each
-        trained = {name: value for name, value in metrics.items() if not name.startswith(("eval_", "test_")) and name != "step"}
+        of_training = (name for name in metrics if not name.startswith(("eval_", "test_")) and name != "step")
+        trained = trainer._renamed({name: metrics[name] for name in of_training})
         state.epoch = trained.get("epoch", state.epoch)
         state.num_input_tokens_seen = int(trained.get("num_tokens") or 0)
         self._examples = trained.get("num_examples") or self._examples
@@ -546,9 +603,6 @@ class SFTTrainer(Trainer):
     ) -> None:
         self._begin(locals())
 
-    def _measuring(self) -> dict[str, Any]:
-        return {"max_length": self._translated.keys["max_length"]}
-
 
 class DPOTrainer(Trainer):
     """Direct preference optimization: `gradus.dpo` with the arguments of TRL."""
@@ -572,15 +626,6 @@ class DPOTrainer(Trainer):
         peft_config: Any = None,
     ) -> None:
         self._begin(locals())
-
-    def _measuring(self) -> dict[str, Any]:
-        reference = self._arguments["ref_model"]
-        kind, value = ("model", self._arguments["model"]) if reference is None else ("reference", reference)
-        again = self._run is not None
-        return {
-            "max_length": self._translated.keys["max_length"],
-            "reference_model": self._directory(kind, value, again=again),
-        }
 
 
 class GRPOTrainer(Trainer):
@@ -682,9 +727,6 @@ class RewardTrainer(Trainer):
         peft_config: Any = None,
     ) -> None:
         self._begin(locals())
-
-    def _measuring(self) -> dict[str, Any]:
-        return {"max_length": self._translated.keys["max_length"]}
 
 
 def _need_rewards(reward_funcs: Any) -> None:

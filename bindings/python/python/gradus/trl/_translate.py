@@ -13,6 +13,7 @@ from gradus.trl._adapter import lora_keys, quantized_weights
 from gradus.trl._arguments import Honored, fields_of
 from gradus.trl._check import error, plain, shown
 from gradus.trl._configs import BaseConfig, GRPOConfig, RLOOConfig, SFTConfig
+from gradus.trl._rewards import RewardNames
 
 ALL: Final = 1_000_000_000
 """No limit: the largest number that a key of gradus accepts."""
@@ -471,6 +472,7 @@ def _best(trainer: TrainerArguments) -> Keys:
         )
     if is_online(trainer):
         name = {theirs: ours for ours, theirs in EVAL_NAMES.items()}.get(name, name)
+        name = f"eval_{RewardNames(trainer.arguments.get('reward_funcs')).ours(name.removeprefix('eval_'))}"
     greater = args.greater_is_better
     if greater is not None and greater == _smaller_is_better(name):
         raise error(
