@@ -902,6 +902,18 @@ def test_metrics_of_rewards_have_the_names_of_trl(core: Core) -> None:
     assert several.log_history[0] == {"rewards/formatReward/std": 1.0, "rewards/no_reward/std": 2.0, "acc": 0.5, "step": 1}
 
 
+def test_errors_of_a_run_name_the_arguments_of_trl(core: Core) -> None:
+    def fails(options: dict[str, Any]) -> None:
+        raise gradus.InputError('the model has none\nhint: give `chat_template="chatml"`, and another `learning_rate`')
+
+    core.events = fails
+    with pytest.raises(gradus.InputError) as raised:
+        make("SFT").train()
+    assert raised.value.__notes__ == [
+        "`chat_template` is `SFTConfig(chat_template_path=...)`: a Jinja file, or a directory with `chat_template.jinja`"
+    ]
+
+
 def test_a_reward_that_reads_environments_is_refused() -> None:
     def of_environments(environments: list[Any], **_: Any) -> list[float]:
         return [one.reward for one in environments]

@@ -298,12 +298,13 @@ def test_evaluate_measures_what_the_run_measures(method: str, model: str) -> Non
     from gradus import trl
 
     answer = {"SFT": "completion", "KTO": "completion"}.get(method, "chosen")
-    data = [{"prompt": question, answer: f" {text}", "rejected": " No."} for question, text in ANSWERS]
+    data: list[dict[str, Any]] = [{"prompt": question, answer: f" {text}", "rejected": " No."} for question, text in ANSWERS]
     data = [{**row, "label": number % 2 == 0} if method == "KTO" else row for number, row in enumerate(data)]
     if answer == "completion":
         data = [{name: value for name, value in row.items() if name != "rejected"} for row in data]
     fields: dict[str, Any] = {"max_steps": 2, "logging_steps": 1, "eval_strategy": "steps", "eval_steps": 2, "learning_rate": 1e-3}
-    fields |= {"DPO": {"beta": 0.4, "loss_type": "ipo"}, "KTO": {"beta": 0.4}, "SFT": {"loss_type": "dft"}}.get(method, {})
+    own: dict[str, dict[str, Any]] = {"DPO": {"beta": 0.4, "loss_type": "ipo"}, "KTO": {"beta": 0.4}, "SFT": {"loss_type": "dft"}}
+    fields |= own.get(method, {})
     args = getattr(trl, f"{method}Config")("out", bf16=False, **fields)
     trainer = getattr(trl, f"{method}Trainer")(model, args=args, train_dataset=data, eval_dataset=data)
     before = trainer.evaluate()["eval_loss"]

@@ -1,4 +1,4 @@
-"""`gradus.trl` without the native module: a package `gradus` that contains only the exceptions.
+"""`gradus.trl` without the native module: a package `gradus` that contains only two exceptions and an empty `Model`.
 
 The checks of arguments need no native code. If `gradus` can be imported, this module does nothing.
 """
@@ -31,9 +31,11 @@ def native() -> bool:
     stand_in = types.ModuleType("gradus")
     stand_in.__path__ = [str(PACKAGE)]
     sys.modules["gradus"] = stand_in
-    from gradus._errors import ConfigError
+    from gradus._errors import ConfigError, InputError
 
     setattr(stand_in, "ConfigError", ConfigError)
+    setattr(stand_in, "InputError", InputError)
+    setattr(stand_in, "Model", type("Model", (), {}))
     return False
 
 

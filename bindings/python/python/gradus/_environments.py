@@ -65,7 +65,7 @@ def _type(hint: Any) -> dict[str, Any]:
         return {"type": "array", "items": _type(arguments[0])}
     if origin is tuple and len(arguments) > 1 and ... not in arguments:
         return {"type": "array", "prefixItems": [_type(argument) for argument in arguments]}
-    if origin is dict:
+    if origin is dict and len(arguments) == 2:
         return {"type": "object", "additionalProperties": _type(arguments[1])}
     raise TypeError(_unknown(hint))
 

@@ -6,11 +6,12 @@ import dataclasses
 import difflib
 import importlib
 import inspect
+import re
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from gradus.trl._arguments import CONFIGS, EARLIER, GONE, TRAINERS, NoEffect, Refused, Treatment, fields_of
+from gradus.trl._arguments import CONFIGS, EARLIER, GONE, TRAINERS, Honored, NoEffect, Refused, Treatment, fields_of
 
 if TYPE_CHECKING:
     from gradus.trl._configs import BaseConfig
@@ -99,6 +100,17 @@ def _refuse(where: str, value: Any, treatment: Refused) -> None:
     if any(means(value, other) for other in treatment.accepts):
         return
     raise error(f"{where} is {shown(value)}, but {treatment.reason}. {treatment.instead}")
+
+
+def names_of_keys(text: str, config: str) -> list[str]:
+    """Returns a note for each key of gradus in the text of an error, if a field of this configuration has another name for it."""
+    fields = fields_of(config)
+    notes = []
+    for key in dict.fromkeys(re.findall(r"`(\w+)[`=]", text)):
+        for name, treatment in fields.items() if key not in fields else ():
+            if isinstance(treatment, Honored) and key in treatment.keys:
+                notes.append(f"`{key}` is `{config}({name}=...)`: {treatment.note}" if treatment.note else f"`{key}` is `{config}({name}=...)`")
+    return notes
 
 
 def unknown(cls: str, name: str, known: Iterable[str]) -> str:
