@@ -299,7 +299,8 @@ def test_evaluate_measures_what_the_run_measures(method: str, model: str) -> Non
 
     answer = {"SFT": "completion", "KTO": "completion"}.get(method, "chosen")
     data: list[dict[str, Any]] = [{"prompt": question, answer: f" {text}", "rejected": " No."} for question, text in ANSWERS]
-    data = [{**row, "label": number % 2 == 0} if method == "KTO" else row for number, row in enumerate(data)]
+    for number, row in enumerate(data if method == "KTO" else []):
+        row["label"] = number % 2 == 0
     if answer == "completion":
         data = [{name: value for name, value in row.items() if name != "rejected"} for row in data]
     fields: dict[str, Any] = {"max_steps": 2, "logging_steps": 1, "eval_strategy": "steps", "eval_steps": 2, "learning_rate": 1e-3}

@@ -63,7 +63,8 @@ def _type(hint: Any) -> dict[str, Any]:
         return _choices(list(arguments))
     if origin is list:
         return {"type": "array", "items": _type(arguments[0])}
-    if origin is tuple and len(arguments) > 1 and ... not in arguments:
+    count = len(arguments)
+    if origin is tuple and count > 1 and ... not in arguments:
         return {"type": "array", "prefixItems": [_type(argument) for argument in arguments]}
     if origin is dict and len(arguments) == 2:
         return {"type": "object", "additionalProperties": _type(arguments[1])}

@@ -157,17 +157,6 @@ class Trainer:
         self._call("on_train_begin")
         self._call("on_step_begin")
         core = _core()
-<<<<<<< HEAD
-        self._run = getattr(core, self._function)(
-            self._directory("model", self._arguments["model"]),
-            self._rows(self.train_dataset, "train_dataset"),
-            **options,
-            on_step=watcher.on_step,
-            on_evaluation=watcher.on_evaluation,
-            **({"on_rollouts": watcher.on_rollouts} if getattr(self.args, "log_completions", False) else {}),
-            **({"_optimizer_steps": self._translated.steps_per_iteration} if "reward" in options else {}),
-        )
-=======
         try:
             self._run = getattr(core, self._function)(
                 self._directory("model", self._arguments["model"]),
@@ -176,12 +165,12 @@ class Trainer:
                 on_step=watcher.on_step,
                 on_evaluation=watcher.on_evaluation,
                 **({"on_rollouts": watcher.on_rollouts} if getattr(self.args, "log_completions", False) else {}),
+                **({"_optimizer_steps": self._translated.steps_per_iteration} if "reward" in options else {}),
             )
         except core.InputError as problem:
             for note in _check.names_of_keys(str(problem), self._config.__name__):
                 problem.add_note(note)
             raise
->>>>>>> f2
         summary = watcher.summary(time.monotonic() - began)
         self._log(summary)
         self._call("on_train_end")
