@@ -88,7 +88,9 @@ fn products_of_any_layout_are_those_of_the_definition() {
                 for is_late in [false, true] {
                     let found = product(&program, blocks, is_late, [rows, columns, inner], [&a, &b]);
                     let off = distance(&found, &expected);
-                    assert!(off <= 1e-6, "{rows} × {columns} × {inner}, transposed {transposed:?}: {off:.1e} off");
+                    // Half a unit in the last place of bf16, or the rounding of sums in f32.
+                    let most = if narrow == 1 { 2.0f64.powi(-9) } else { 1e-6 };
+                    assert!(off <= most, "{rows} × {columns} × {inner}, transposed {transposed:?}: {off:.1e} off");
                 }
             });
         }
