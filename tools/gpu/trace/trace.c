@@ -6,7 +6,6 @@
 #include <cupti.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 static FILE *file;
 

@@ -371,7 +371,8 @@ pub(crate) fn multiply(a: &CubeTensor, b: &CubeTensor, transposed: [bool; 2], fi
     Some(out)
 }
 
-/// As [`multiply`], for several right operands, with results written in `result`. The GPU changes between cuBLASLt's stream and CubeCL's only once.
+/// As [`multiply`], for several right operands, with results written in `result`. The GPU changes between cuBLASLt's stream and CubeCL's only
+/// once.
 ///
 /// # Panics
 /// As [`multiply`].
