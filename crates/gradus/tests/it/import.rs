@@ -294,6 +294,41 @@ fn label_smoothing_of_trl_is_for_some_losses() {
 }
 
 #[test]
+fn label_smoothing_of_supervised_fine_tuning_is_kept() {
+    let text = format!("{TRL_BASE}label_smoothing_factor: 0.1\n");
+    let found = imported("trl-sft", &text);
+    check(&found, &[("/method/sft/label_smoothing", "0.1")]);
+    assert!(!found.1.join("\n").contains("label_smoothing_factor"), "{:?}", found.1);
+    let found = imported("trl-sft", &format!("{text}loss_type: dft\n"));
+    check(&found, &[("/method/sft/label_smoothing", "0.0")]);
+    assert!(found.1.join("\n").contains("`dft` has no label smoothing"), "{:?}", found.1);
+}
+
+/// As in `TrainingArguments` of transformers: an absent interval, or 0, is that of logging.
+#[test]
+fn an_interval_of_evaluations_that_is_a_share_is_left_out() {
+    let base = format!("{TRL_BASE}eval_strategy: steps\nlogging_steps: 3\n");
+    for (keys, steps) in [("", "3"), ("eval_steps: 0\n", "3"), ("eval_steps: 7\n", "7")] {
+        check(&imported("trl-sft", &format!("{base}{keys}")), &[("/train/eval_steps", steps)]);
+    }
+    let (_, notes, yaml) = imported("trl-sft", &format!("{base}eval_steps: 0.1\n"));
+    assert!(!yaml.contains("eval_steps"), "{yaml}");
+    assert!(notes.join("\n").contains("`eval_steps` is a share of all steps: left out"), "{notes:?}");
+}
+
+#[test]
+fn flags_that_change_which_rows_share_a_step_are_reported() {
+    let llamafactory = "stage: sft\nfinetuning_type: full\ndataset: d\nmodel_name_or_path: m\n";
+    let axolotl = "base_model: m\ndatasets:\n  - path: d\n";
+    for (system, base) in [("llamafactory", llamafactory), ("axolotl", axolotl), ("trl-sft", TRL_BASE)] {
+        for key in ["dataloader_drop_last", "group_by_length"] {
+            let count = |value: bool| imported(system, &format!("{base}{key}: {value}\n")).1.len();
+            assert_eq!(count(true), count(false) + 1, "{system}: {key}");
+        }
+    }
+}
+
+#[test]
 fn order_template_and_quoted_numbers_of_trl_are_kept() {
     let base = "model_name_or_path: m\ndataset_name: d\nper_device_train_batch_size: 8\nnum_generations: 8\nreward_funcs: accuracy_reward\n";
     for (command, keys, shuffles) in [

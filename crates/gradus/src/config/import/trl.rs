@@ -140,6 +140,7 @@ pub(super) fn convert(from: &Original, command: TrlCommand) -> Result<YamlBuilde
     }
     if command == TrlCommand::Sft {
         to.set_some("train.text_column", from.text("dataset_text_field"));
+        smoothing_of_sft(from, &mut to);
         packing(from, &mut to);
     }
     if matches!(command, TrlCommand::Sft | TrlCommand::Reward) {
@@ -254,6 +255,16 @@ fn smoothing(from: &Original, to: &mut YamlBuilder) {
         );
     } else if has(&["sigmoid"]) {
         from.note(key, format!("gradus also applies `{key}` to the loss `sigmoid`; TRL does not"));
+    }
+}
+
+/// Converts the label smoothing of supervised fine-tuning. The loss `dft` has none.
+fn smoothing_of_sft(from: &Original, to: &mut YamlBuilder) {
+    let key = "label_smoothing_factor";
+    if from.text("loss_type").as_deref() != Some("dft") {
+        to.set_some("method.sft.label_smoothing", from.unquoted(key));
+    } else if from.number(key).is_some_and(|share| share != 0.0) {
+        from.note(key, format!("the loss `dft` has no label smoothing: `{key}` is left out"));
     }
 }
 
