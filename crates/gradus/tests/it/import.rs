@@ -317,6 +317,50 @@ fn an_interval_of_evaluations_that_is_a_share_is_left_out() {
 }
 
 #[test]
+fn slices_of_splits_are_reported_and_left_out() {
+    let found = imported(
+        "trl-sft",
+        &format!(
+            "{TRL_BASE}dataset_train_split: \"extra[:10%]\"\ndataset_test_split: \"test[5:]\"\neval_strategy: \"no\"\n"
+        ),
+    );
+    check(&found, &[("/data", "\"d:extra\"")]);
+    assert!(found.1.join("\n").contains("all rows of `extra` are used"), "{:?}", found.1);
+    let keys = "dataset_train_split: \"train[:10%]\"\ndataset_test_split: \"test[5:]\"\neval_strategy: steps\n";
+    let found = imported("trl-sft", &format!("{TRL_BASE}{keys}"));
+    check(&found, &[("/data", "\"d\""), ("/eval_data", "\"d:test\"")]);
+    let parts =
+        "- {path: a/b, type: alpaca, split: \"train[:1%]\"}\n- {path: c/d, type: alpaca, split: \"test+extra\"}\n";
+    let found = imported("axolotl", &format!("base_model: m\ndatasets:\n{parts}"));
+    check(&found, &[("/data", "\"a/b\""), ("/mix/0/data", "\"c/d:test\"")]);
+    let notes = found.1.join("\n");
+    for part in ["`train[:1%]` is a part or a sum of splits", "`test+extra` is a part or a sum of splits"] {
+        assert!(notes.contains(part), "{part}: {notes}");
+    }
+}
+
+/// `max_samples` of LLaMA-Factory limits every data set.
+#[test]
+fn a_limit_of_llamafactory_counts_for_each_data_set() {
+    let text = "stage: sft\nfinetuning_type: full\nmodel_name_or_path: m\ndataset: a,b,c\nmax_samples: 100\neval_dataset: d,e\n\
+                eval_strategy: steps\neval_steps: 5\n";
+    let found = imported("llamafactory", text);
+    check(
+        &found,
+        &[
+            ("/train/max_rows", "100"),
+            ("/mix/0/max_rows", "100"),
+            ("/mix/1/max_rows", "100"),
+            ("/eval_data", "\"data/d.json\""),
+        ],
+    );
+    assert!(found.1.join("\n").contains("`data/e.json` left out"), "{:?}", found.1);
+    let text = "base_model: m\ndatasets:\n- path: d\ntest_datasets:\n- path: e\n- path: f\n- path: g\n";
+    let notes = imported("axolotl", text).1.join("\n");
+    assert!(notes.contains("`eval_data` names one data set, `e`: `f`, `g` left out"), "{notes}");
+}
+
+#[test]
 fn flags_that_change_which_rows_share_a_step_are_reported() {
     let llamafactory = "stage: sft\nfinetuning_type: full\ndataset: d\nmodel_name_or_path: m\n";
     let axolotl = "base_model: m\ndatasets:\n  - path: d\n";

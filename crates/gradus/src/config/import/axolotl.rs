@@ -3,7 +3,7 @@
 use serde_json::{Value as Json, json};
 
 use super::trainer_arguments::{self as shared, LoraNames, Names};
-use super::{Original, YamlBuilder};
+use super::{Original, YamlBuilder, with_split};
 use crate::error::Diagnostic;
 
 const NAMES: Names = Names {
@@ -183,10 +183,7 @@ fn data(from: &Original, to: &mut YamlBuilder) -> Result<(), Diagnostic> {
         let Some(Json::Array(parts)) = from.json(key) else { return Vec::new() };
         let name = |part: &Json| {
             let path = part["data_files"].as_str().or_else(|| part["path"].as_str())?;
-            Some(match part["split"].as_str() {
-                None | Some("train") => path.to_owned(),
-                Some(split) => format!("{path}:{split}"),
-            })
+            Some(with_split(from, key, path, part["split"].as_str()))
         };
         let kinds: Vec<&str> = parts.iter().filter_map(|part| part["type"].as_str()).collect();
         if !kinds.is_empty() {
@@ -204,7 +201,9 @@ fn data(from: &Original, to: &mut YamlBuilder) -> Result<(), Diagnostic> {
         to.set("mix", others.iter().map(|data| json!({ "data": data })).collect::<Vec<Json>>());
     }
     let share = from.number("val_set_size").filter(|share| *share > 0.0);
-    match (files("test_datasets").first(), share) {
+    let held_out = files("test_datasets");
+    shared::note_one_held_out(from, "test_datasets", &held_out);
+    match (held_out.first(), share) {
         (Some(file), _) => to.set("eval_data", file.as_str()),
         (None, Some(share)) if share < 1.0 => to.set("train.eval_fraction", share),
         (None, Some(rows)) => {

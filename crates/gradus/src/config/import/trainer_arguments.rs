@@ -298,6 +298,16 @@ fn trackers(from: &Original, to: &mut YamlBuilder) {
     to.set_some("train.wandb_name", from.text("run_name"));
 }
 
+/// Notes that only the first of several data sets at `key` becomes `eval_data`, which names one.
+pub(super) fn note_one_held_out(from: &Original, key: &str, files: &[String]) {
+    if let [first, others @ ..] = files
+        && !others.is_empty()
+    {
+        let others = others.iter().map(|file| format!("`{file}`")).collect::<Vec<_>>().join(", ");
+        from.note(key, format!("`eval_data` names one data set, `{first}`: {others} left out"));
+    }
+}
+
 /// Returns a list of texts, from a list or from a text with commas.
 pub(super) fn texts(value: Option<Json>) -> Vec<String> {
     match value {
