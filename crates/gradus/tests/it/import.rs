@@ -486,7 +486,11 @@ fn axolotl_files_keep_their_names_of_batches_and_adapters() {
         ],
     );
     let notes = found.1.join("\n");
-    for part in ["types alpaca, alpaca", "`special_tokens.pad_token` has no equivalent"] {
+    for part in [
+        "types alpaca, alpaca",
+        "so packing is not needed; `train.batch_size` counts rows",
+        "`special_tokens.pad_token` has no equivalent",
+    ] {
         assert!(notes.contains(part), "{part}: {notes}");
     }
     for (rl, method) in [("dpo", "dpo"), ("ipo", "dpo"), ("orpo", "orpo"), ("simpo", "simpo"), ("kto", "kto")] {

@@ -48,7 +48,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "load_in_8bit",
     "model_type",
     "plugins",
-    "sample_packing",
     "strict",
     "tokenizer_type",
     "train_on_inputs",
@@ -63,6 +62,7 @@ pub(super) fn convert(from: &Original) -> Result<YamlBuilder, Diagnostic> {
     // `max_grad_norm: null` has no effect: axolotl passes no null on, so transformers clips at its default, 1.
     shared::arguments(from, &mut to, &NAMES);
     WITHOUT_EFFECT.iter().for_each(|key| from.see_all(key));
+    from.see_all("sample_packing"); // for `sft` alone
     data(from, &mut to)?;
     let (rows, passes) = shared::batch(from, &NAMES);
     to.set("train.batch_size", rows.saturating_mul(passes));
@@ -107,6 +107,13 @@ fn method(from: &Original, to: &mut YamlBuilder) -> Result<&'static str, Diagnos
     let method = match from.text("rl").as_deref() {
         None => {
             to.set("method.sft", json!({}));
+            if from.flag("sample_packing") == Some(true) {
+                from.note(
+                    "sample_packing",
+                    "gradus stores rows end to end without padding, so packing is not needed; `train.batch_size` counts \
+                     rows, not blocks",
+                );
+            }
             if from.flag("train_on_inputs") == Some(true) {
                 to.set("method.sft.completion_only_loss", false);
             }
