@@ -53,9 +53,12 @@ impl FrozenWeight {
         scale: f32,
         precision: Precision,
     ) -> Tensor<2> {
-        let op = LowRank { base: Some(self.clone()), scale, precision };
-        let otherwise = |a_rd, b_or, x_nd| self.apply_adapted(x_nd, None, [a_rd, b_or], scale, precision);
-        onto!(op, [x_nd, a_rd, b_or], sum_nd, otherwise(a_rd, b_or, x_nd))
+        onto!(
+            LowRank { base: Some(self.clone()), scale, precision },
+            [x_nd, a_rd, b_or],
+            sum_nd,
+            self.apply_adapted(x_nd, None, [a_rd, b_or], scale, precision)
+        )
     }
 }
 

@@ -16,7 +16,7 @@ use gradus::task::{PostProcess, TaskConfig};
 
 use super::bad_rows::BadRowArgs;
 use super::columns::ColumnArgs;
-use super::generate::{BeamArgs, SamplingArgs};
+use super::generate::{BeamArgs, SamplingArgs, max_rows};
 use super::text::TextArgs;
 use crate::flags;
 use crate::output::Output;
@@ -101,7 +101,7 @@ struct EvalArgs {
     #[command(flatten)]
     columns: ColumnArgs,
     /// Use at most this many rows
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = max_rows)]
     max_rows: Option<usize>,
     /// Maximum length of a row in tokens; longer texts are cut
     #[arg(long, value_name = "N", default_value_t = 1024)]

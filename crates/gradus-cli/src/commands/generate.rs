@@ -16,6 +16,7 @@ use crate::watch::{fetch, fetch_data};
 
 /// Arguments of `gradus generate`.
 #[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("asked").required(true))]
 pub struct GenerateArgs {
     /// Model: a Hugging Face directory or a hub name
     #[arg(long, value_name = "DIR")]
@@ -24,10 +25,10 @@ pub struct GenerateArgs {
     #[arg(long, value_name = "DIR")]
     adapter: Option<String>,
     /// Prompts: a file, a directory or a hub name; rows with `prompt`, or conversations; each line of a `.txt` file
-    #[arg(long, value_name = "PATH", required_unless_present = "prompt")]
+    #[arg(long, value_name = "PATH", group = "asked")]
     prompts: Option<String>,
     /// Text of a prompt; `-` reads one from stdin; may be given several times
-    #[arg(long, value_name = "TEXT", conflicts_with = "prompts", allow_hyphen_values = true)]
+    #[arg(long, value_name = "TEXT", group = "asked", allow_hyphen_values = true)]
     prompt: Vec<String>,
     /// Completions per prompt, one after the other; with beam search the best ones
     #[arg(long, value_name = "N", default_value_t = 1, visible_alias = "num-return-sequences", value_parser = group_size)]
@@ -35,7 +36,7 @@ pub struct GenerateArgs {
     #[command(flatten)]
     columns: ColumnArgs,
     /// Use at most this many prompts
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = max_rows)]
     max_rows: Option<usize>,
     #[command(flatten)]
     bad_rows: BadRowArgs,
@@ -185,6 +186,11 @@ fn count(text: &str, most: usize) -> Result<usize, String> {
 
 fn group_size(text: &str) -> Result<usize, String> {
     count(text, 1 << 16)
+}
+
+/// Parses the number of rows that a command reads at most, as `train.max_rows`: at least one.
+pub(super) fn max_rows(text: &str) -> Result<usize, String> {
+    count(text, 1_000_000_000)
 }
 
 fn num_beams(text: &str) -> Result<usize, String> {

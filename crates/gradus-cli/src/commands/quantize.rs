@@ -8,6 +8,7 @@ use gradus::inference::{QuantizeOptions, QuantizeReport, quantize};
 use gradus::model::Quantization;
 use gradus::rng::Seed;
 
+use super::generate::max_rows;
 use super::text::TextArgs;
 use crate::output::Output;
 use crate::table::{aligned, bytes, count, percent};
@@ -33,7 +34,7 @@ pub struct QuantizeArgs {
     #[arg(long, value_name = "PATH")]
     data: Option<String>,
     /// Use at most this many rows [default: all pairs, 64 prompts]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = max_rows)]
     max_rows: Option<usize>,
     /// Maximum length of a row in tokens
     #[arg(long, value_name = "N", default_value_t = 1024)]

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::bad_rows::BadRowArgs;
 use super::columns::ColumnArgs;
+use super::generate::max_rows;
 use super::text::TextArgs;
 use crate::output::Output;
 use crate::watch::{fetch, fetch_data};
@@ -55,7 +56,7 @@ pub struct ScoreArgs {
     #[command(flatten)]
     columns: ColumnArgs,
     /// Use at most this many rows
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = max_rows)]
     max_rows: Option<usize>,
     #[command(flatten)]
     bad_rows: BadRowArgs,

@@ -233,7 +233,17 @@ fn generate_takes_prompts_as_they_are_typed() {
     let piped = command.output().expect("it runs");
     assert_eq!(String::from_utf8_lossy(&piped.stdout).lines().next(), expected.lines().next());
     let run = test.run(&["generate", "--model", &model]);
-    assert!(run.stderr.contains("--prompts <PATH>"), "{}", run.stderr);
+    assert!(run.stderr.contains("<--prompts <PATH>|--prompt <TEXT>>"), "{}", run.stderr);
+    for arguments in [
+        &["generate", "--model", &model, "--prompts", "prompts.jsonl"][..],
+        &["score", "--model", &model, "--data", "prompts.jsonl"],
+        &["eval", "--model", &model, "--data", "prompts.jsonl"],
+        &["quantize", "--model", &model, "--data", "prompts.jsonl", "--format", "int8", "--output", "q"],
+    ] {
+        let run = test.run(&[arguments, &["--max-rows", "0"]].concat());
+        let expected = "invalid value '0' for '--max-rows <N>': expected a whole number from 1";
+        assert!(run.code == 2 && run.stderr.contains(expected), "{arguments:?}: {}", run.stderr);
+    }
 }
 
 #[test]

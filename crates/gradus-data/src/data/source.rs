@@ -35,7 +35,18 @@ pub fn resolve(name: &str, on_progress: OnProgress<'_>) -> Result<Source> {
     if looks_like_hub_name(name) {
         return hub_rows::fetch(name, None, None, on_progress);
     }
+    if let Some(whole) = without_slice(name) {
+        return Err(Error::data(path, None, "names a slice of a split, but only whole splits can be read")
+            .with_hint(format!("use `{whole}`, and limit its rows with `max_rows`")));
+    }
     Err(Error::data(path, None, "no such file or directory"))
+}
+
+/// Returns the whole split of a name with a slice, as `datasets` writes it: `NAME:train` for `NAME:train[:10%]`.
+fn without_slice(name: &str) -> Option<&str> {
+    let (whole, _) = name.strip_suffix(']')?.rsplit_once('[')?;
+    let (_, split) = whole.rsplit_once(':')?;
+    (!split.is_empty() && !split.contains(['/', '\\'])).then_some(whole)
 }
 
 /// Finds the data files of `split` in a directory or a data set on the hub. If there is a `folder`, only files below it count. A

@@ -39,6 +39,10 @@ pub fn split(
     by: &SplitBy,
     shuffle: &mut dyn FnMut(&mut Vec<Vec<usize>>),
 ) -> Result<[Vec<usize>; 2]> {
+    if rows.len() < 2 {
+        let message = format!("a split needs at least two rows, one for each side, but {} was read", rows.len());
+        return Err(Error::input(message));
+    }
     let target = match held_out {
         HeldOut::Share(share) => (share * rows.len() as f64).round() as usize,
         HeldOut::Rows(count) => count,
@@ -157,6 +161,8 @@ mod tests {
     #[test]
     fn what_cannot_be_split_is_told() {
         let mut keep = |_: &mut Vec<Vec<usize>>| {};
+        let one = split(&rows(&[1]), HeldOut::Share(0.5), &SplitBy::Rows, &mut keep).unwrap_err().to_string();
+        assert!(one.contains("a split needs at least two rows, one for each side, but 1 was read"), "{one}");
         let mut some = rows(&[1, 1, 2]);
         let none = split(&some, HeldOut::Rows(3), &SplitBy::Rows, &mut keep).unwrap_err().to_string();
         assert!(none.contains("of 3 rows, 3 would be held out, and none would be trained on"), "{none}");

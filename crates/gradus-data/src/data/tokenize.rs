@@ -160,19 +160,13 @@ pub fn prompts(
     options: &TokenizeOptions,
 ) -> Result<Examples<Prompt>> {
     let row_tokenizer = RowTokenizer { tokenizer, template, options };
-    let mut made = run(rows, options, |row| {
+    run(rows, options, |row| {
         let (prompt, is_cut) = row_tokenizer.cut_prompt(row_tokenizer.prompt(row)?);
         let length = prompt.ids.len();
         let fits = options.max_length.is_none_or(|most| length < most);
         let outcome = if is_cut { RowOutcome::PromptCut } else { RowOutcome::Kept };
         Ok(if fits { TokenizedRow { outcome, ..TokenizedRow::kept(prompt) } } else { TokenizedRow::skipped(length) })
-    })?;
-    let keys = match options.encoder_reads_prompt {
-        true => "`max_length`, or the model's positions",
-        false => "`max_length`, or the model's positions, less `max_new_tokens`",
-    };
-    made.counts.limit = options.max_length.map(|most| (most.saturating_sub(1), keys));
-    Ok(made)
+    })
 }
 
 /// A sequence that a row is trained on, before any cut.
@@ -312,9 +306,26 @@ pub fn trained_sequences(
     shown.collect()
 }
 
-/// Number of tokens of an example: in total, and with loss.
+/// The longest row that is kept.
+pub(super) struct LengthLimit {
+    /// Number of tokens.
+    most: usize,
+    /// The keys that determine it.
+    keys: &'static str,
+    /// What to do if every row is longer.
+    remedy: &'static str,
+}
+
+/// Lengths of a kind of example.
 pub(super) trait ExampleSizes {
+    /// Returns the number of tokens: in total, and with loss.
     fn sizes(&self) -> (usize, usize);
+
+    /// Returns the limit that `options` set; `None` for no limit.
+    fn limit(options: &TokenizeOptions) -> Option<LengthLimit> {
+        let remedy = "shorten the rows, or raise `max_length` if the model has more positions";
+        options.max_length.map(|most| LengthLimit { most, keys: "`max_length`", remedy })
+    }
 }
 
 impl ExampleSizes for SftExample {
@@ -339,6 +350,23 @@ impl ExampleSizes for UnpairedExample {
 impl ExampleSizes for Prompt {
     fn sizes(&self) -> (usize, usize) {
         (self.ids.len(), 0)
+    }
+
+    /// A prompt must leave room for its completion, except where an encoder reads it.
+    fn limit(options: &TokenizeOptions) -> Option<LengthLimit> {
+        let most = options.max_length?.saturating_sub(1);
+        Some(match options.encoder_reads_prompt && most > 0 {
+            true => LengthLimit {
+                most,
+                keys: "`max_length`, or the model's positions",
+                remedy: "shorten the prompts, or raise `max_length` if the model has more positions",
+            },
+            false => LengthLimit {
+                most,
+                keys: "`max_length`, or the model's positions, less `max_new_tokens`",
+                remedy: "lower `max_new_tokens`, shorten the prompts, or raise `max_length` if the model has more positions",
+            },
+        })
     }
 }
 
@@ -369,8 +397,9 @@ pub(super) fn run<E: Send + ExampleSizes>(
         })
         .collect();
     let mut errors = RowErrors::new(options.bad_rows);
-    let limit = options.max_length.map(|most| (most, "`max_length`"));
-    let mut counts = Counts { rows: rows.len(), limit, ..Counts::default() };
+    let limit = E::limit(options);
+    let counted = limit.as_ref().map(|limit| (limit.most, limit.keys));
+    let mut counts = Counts { rows: rows.len(), limit: counted, ..Counts::default() };
     let mut examples = Vec::with_capacity(rows.len() - failures.into_inner());
     let mut shortest = usize::MAX;
     for (row, made) in rows.iter().zip(made).map_while(|(row, made)| Some((row, made?))) {
@@ -416,7 +445,7 @@ pub(super) fn run<E: Send + ExampleSizes>(
             return Err(Error::input("no rows: the data set is empty"));
         };
         let is_limited = counts.skipped + counts.without_loss > 0;
-        let Some(most) = options.max_length.filter(|_| is_limited) else {
+        let Some(LengthLimit { most, keys, remedy }) = limit.filter(|_| is_limited) else {
             let hint = "check the column of the labels, or the loss mask";
             return Err(Error::data(&*first.location.file, None, "no row has a token with loss").with_hint(hint));
         };
@@ -425,12 +454,11 @@ pub(super) fn run<E: Send + ExampleSizes>(
             many => format!("all {many} rows are"),
         };
         let message = if shortest == usize::MAX || shortest <= most {
-            format!("no row keeps a token with loss within `max_length` {most}")
+            format!("no row keeps a token with loss within {most} tokens ({keys})")
         } else {
-            format!("{all} longer than `max_length` {most}; the shortest has {shortest} tokens")
+            format!("{all} longer than {most} tokens ({keys}); the shortest has {shortest}")
         };
-        let hint = "shorten the rows, or raise `max_length` if the model has more positions";
-        return Err(Error::data(&*first.location.file, None, message).with_hint(hint));
+        return Err(Error::data(&*first.location.file, None, message).with_hint(remedy));
     }
     Ok(Examples { examples, counts, skipped: errors.into_skipped() })
 }

@@ -133,6 +133,9 @@ pub struct MixedData {
     /// Number of its rows to use, drawn at random by the seed. Default: all.
     #[serde(default)]
     pub rows: Option<usize>,
+    /// Read at most this many of its rows, the first ones. Default: all.
+    #[serde(default)]
+    pub max_rows: Option<usize>,
 }
 
 impl RunConfig {

@@ -96,6 +96,7 @@ fn data(problems: &mut Problems<'_>, config: &RunConfig) {
         let key = format!("mix[{i}].data");
         let given = mixed.data.from.is_some() || mixed.data.task.is_some();
         problems.require(given && named(&mixed.data), &[&key], || (format!("`{key}` is empty"), None));
+        problems.at_least(&format!("mix[{i}].max_rows"), mixed.max_rows.unwrap_or(1), 1);
     }
     problems.require(given && named(&config.data), &["data", "data.task"], || ("`data` is empty".into(), None));
     for (key, data) in separate {

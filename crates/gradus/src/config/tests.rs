@@ -499,6 +499,17 @@ fn a_teacher_at_a_server_is_the_only_one_and_tells_something() {
 }
 
 #[test]
+fn what_gives_every_completion_the_same_value_is_refused() {
+    let weights = "method: {kto: {desirable_weight: 0, undesirable_weight: 0}}\n";
+    let found = shown(&format!("{MINIMAL}{weights}")).join("\n");
+    assert!(found.contains("`undesirable_weight` are 0: there is nothing to train on"), "{found}");
+    let one = format!("{MINIMAL}method: {{kto: {{desirable_weight: 0}}}}\n");
+    Plan::check(&RunConfig::parse(&one).expect("it reads"), &Machine::detect()).expect("the other weight is 1");
+    let found = shown(&format!("{MINIMAL}method: {{grpo: {{}}}}\nreward: {{rule: {{substring: ''}}}}\n")).join("\n");
+    assert!(found.contains("`reward.rule.substring` is empty, which every completion contains"), "{found}");
+}
+
+#[test]
 fn losses_of_dpo_and_the_keys_they_read() {
     let message = |keys: &str| shown(&format!("{MINIMAL}method: {{dpo: {{{keys}}}}}\n")).join("\n");
     for fine in [

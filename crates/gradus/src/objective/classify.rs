@@ -241,6 +241,14 @@ impl OfflineMethod for ClassifyConfig {
         let own = Task::of(&from.dir).ok();
         let task = self.task(own.as_ref());
         let own = own.filter(|own| ClassifyTask::of(own) == task);
+        if let Some([label]) = self.labels.as_deref()
+            && task != ClassifyTask::Regression
+        {
+            // Such as `--labels a,b`: a comma is part of a name.
+            let message = format!("`method.classify.labels` names one label, `{label}`, but at least two are needed");
+            return Err(Error::input(message)
+                .with_hint("name each label by itself: `labels: [A, B]`, or as flags `--labels A --labels B`"));
+        }
         let (labels, counts) = self.counted(&self.form(task, None)?, train, own.as_ref())?;
         if labels.len() < 2 && task != ClassifyTask::Regression {
             return Err(Error::input(format!(

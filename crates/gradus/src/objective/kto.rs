@@ -89,6 +89,11 @@ impl Method for KtoConfig {
         problems.above_zero("method.kto.beta", self.beta);
         problems.at_least("method.kto.desirable_weight", self.desirable_weight, 0.0);
         problems.at_least("method.kto.undesirable_weight", self.undesirable_weight, 0.0);
+        let nothing = self.desirable_weight == 0.0 && self.undesirable_weight == 0.0;
+        problems.require(!nothing, &["method.kto.desirable_weight", "method.kto.undesirable_weight"], || {
+            let message = "`method.kto.desirable_weight` and `undesirable_weight` are 0: there is nothing to train on";
+            (message.into(), None)
+        });
         let fine = train.batch_size >= 2 || !self.has_reference_point();
         problems.require(fine, &["train.batch_size", "method.kto.loss_type"], || {
             let message = "`train.batch_size` is 1, but `method.kto.loss_type: kto` compares with completions of other rows of a step: it must be at least 2";

@@ -196,7 +196,7 @@ pub fn rows(
         rows = draw(rows, most, plan.seed().stream(Purpose::Rows, 0, 0));
     }
     for (i, source) in config.mix.iter().enumerate() {
-        let (more, bad) = load(&source.data, &options)?;
+        let (more, bad) = load(&source.data, &LoadOptions { max_rows: source.max_rows, ..options.clone() })?;
         skipped.extend(bad);
         rows.extend(drawn(more, source, plan.seed().stream(Purpose::Mix, 0, i as u64))?);
     }
@@ -387,6 +387,31 @@ mod tests {
     }
 
     #[test]
+    fn max_rows_of_a_mix_takes_the_first_rows_of_that_source() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let file = |name: &str, rows: usize| {
+            let lines: Vec<String> = (0..rows).map(|i| format!("{{\"text\": \"{name} {i}\"}}")).collect();
+            let path = folder.path().join(format!("{name}.jsonl"));
+            std::fs::write(&path, lines.join("\n")).expect("written");
+            path.display().to_string()
+        };
+        let (one, many, few) = (file("one", 6), file("many", 9), file("few", 2));
+        let text = format!(
+            "{{model: m, data: '{one}', mix: [{{data: '{many}', max_rows: 4}}, {{data: '{few}', max_rows: 4}}], \
+             method: {{sft: {{}}}}, train: {{max_rows: 4, eval_fraction: 0}}}}"
+        );
+        let plan = Plan::check(&RunConfig::parse(&text).expect("it reads"), &Machine::detect()).expect("it can run");
+        let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/parity/trajectories/models/gpt2");
+        let tokenizer = Tokenizer::from_dir(std::path::Path::new(fixtures)).expect("a tokenizer");
+        let split = rows(&plan, &tokenizer, Need::Sft, &|_| true, &Interrupt::default()).expect("rows");
+        let lines: Vec<_> =
+            split.train.iter().map(|row| (row.location.file.display().to_string(), row.location.line)).collect();
+        let expected = [(&one, 4), (&many, 4), (&few, 2)];
+        let expected: Vec<_> = expected.iter().flat_map(|&(file, n)| (1..=n).map(move |i| (file.clone(), i))).collect();
+        assert_eq!(lines, expected);
+    }
+
+    #[test]
     fn rows_of_a_mix_are_drawn_by_the_seed_in_the_order_of_the_file() {
         let file = tempfile::Builder::new().suffix(".jsonl").tempfile().expect("a temporary file");
         let lines: Vec<String> = (0..50).map(|i| format!("{{\"text\": \"{i}\"}}")).collect();
@@ -394,7 +419,7 @@ mod tests {
         let name = file.path().display().to_string();
         let load = || data::load(&name, &LoadOptions::needing(Need::Sft)).expect("rows").rows;
         let take = |rows: Option<usize>, seed: u64| {
-            let source = MixedData { data: name.as_str().into(), rows };
+            let source = MixedData { data: name.as_str().into(), rows, max_rows: None };
             let taken = drawn(load(), &source, crate::rng::Seed(seed).stream(Purpose::Mix, 0, 0))?;
             Ok::<_, Error>(taken.iter().map(|row| row.index).collect::<Vec<_>>())
         };

@@ -294,6 +294,85 @@ fn label_smoothing_of_trl_is_for_some_losses() {
 }
 
 #[test]
+fn label_smoothing_of_supervised_fine_tuning_is_kept() {
+    let text = format!("{TRL_BASE}label_smoothing_factor: 0.1\n");
+    let found = imported("trl-sft", &text);
+    check(&found, &[("/method/sft/label_smoothing", "0.1")]);
+    assert!(!found.1.join("\n").contains("label_smoothing_factor"), "{:?}", found.1);
+    let found = imported("trl-sft", &format!("{text}loss_type: dft\n"));
+    check(&found, &[("/method/sft/label_smoothing", "0.0")]);
+    assert!(found.1.join("\n").contains("`dft` has no label smoothing"), "{:?}", found.1);
+}
+
+/// As in `TrainingArguments` of transformers: an absent interval, or 0, is that of logging.
+#[test]
+fn an_interval_of_evaluations_that_is_a_share_is_left_out() {
+    let base = format!("{TRL_BASE}eval_strategy: steps\nlogging_steps: 3\n");
+    for (keys, steps) in [("", "3"), ("eval_steps: 0\n", "3"), ("eval_steps: 7\n", "7")] {
+        check(&imported("trl-sft", &format!("{base}{keys}")), &[("/train/eval_steps", steps)]);
+    }
+    let (_, notes, yaml) = imported("trl-sft", &format!("{base}eval_steps: 0.1\n"));
+    assert!(!yaml.contains("eval_steps"), "{yaml}");
+    assert!(notes.join("\n").contains("`eval_steps` is a share of all steps: left out"), "{notes:?}");
+}
+
+#[test]
+fn slices_of_splits_are_reported_and_left_out() {
+    let found = imported(
+        "trl-sft",
+        &format!(
+            "{TRL_BASE}dataset_train_split: \"extra[:10%]\"\ndataset_test_split: \"test[5:]\"\neval_strategy: \"no\"\n"
+        ),
+    );
+    check(&found, &[("/data", "\"d:extra\"")]);
+    assert!(found.1.join("\n").contains("all rows of `extra` are used"), "{:?}", found.1);
+    let keys = "dataset_train_split: \"train[:10%]\"\ndataset_test_split: \"test[5:]\"\neval_strategy: steps\n";
+    let found = imported("trl-sft", &format!("{TRL_BASE}{keys}"));
+    check(&found, &[("/data", "\"d\""), ("/eval_data", "\"d:test\"")]);
+    let parts =
+        "- {path: a/b, type: alpaca, split: \"train[:1%]\"}\n- {path: c/d, type: alpaca, split: \"test+extra\"}\n";
+    let found = imported("axolotl", &format!("base_model: m\ndatasets:\n{parts}"));
+    check(&found, &[("/data", "\"a/b\""), ("/mix/0/data", "\"c/d:test\"")]);
+    let notes = found.1.join("\n");
+    for part in ["`train[:1%]` is a part or a sum of splits", "`test+extra` is a part or a sum of splits"] {
+        assert!(notes.contains(part), "{part}: {notes}");
+    }
+}
+
+/// `max_samples` of LLaMA-Factory limits every data set.
+#[test]
+fn a_limit_of_llamafactory_counts_for_each_data_set() {
+    let text = "stage: sft\nfinetuning_type: full\nmodel_name_or_path: m\ndataset: a,b,c\nmax_samples: 100\neval_dataset: d,e\n\
+                eval_strategy: steps\neval_steps: 5\n";
+    let found = imported("llamafactory", text);
+    check(
+        &found,
+        &[
+            ("/train/max_rows", "100"),
+            ("/mix/0/max_rows", "100"),
+            ("/mix/1/max_rows", "100"),
+            ("/eval_data", "\"data/d.json\""),
+        ],
+    );
+    assert!(found.1.join("\n").contains("`data/e.json` left out"), "{:?}", found.1);
+    let text = "base_model: m\ndatasets:\n- path: d\ntest_datasets:\n- path: e\n- path: f\n- path: g\n";
+    let notes = imported("axolotl", text).1.join("\n");
+    assert!(notes.contains("`eval_data` names one data set, `e`: `f`, `g` left out"), "{notes}");
+}
+
+#[test]
+fn flags_that_change_which_rows_share_a_step_are_reported() {
+    let llamafactory = "stage: sft\nfinetuning_type: full\ndataset: d\nmodel_name_or_path: m\n";
+    let axolotl = "base_model: m\ndatasets:\n  - path: d\n";
+    for (system, base) in [("llamafactory", llamafactory), ("axolotl", axolotl), ("trl-sft", TRL_BASE)] {
+        for key in ["dataloader_drop_last", "group_by_length"] {
+            let count = |value: bool| imported(system, &format!("{base}{key}: {value}\n")).1.len();
+            assert_eq!(count(true), count(false) + 1, "{system}: {key}");
+        }
+    }
+}
+
+#[test]
 fn order_template_and_quoted_numbers_of_trl_are_kept() {
     let base = "model_name_or_path: m\ndataset_name: d\nper_device_train_batch_size: 8\nnum_generations: 8\nreward_funcs: accuracy_reward\n";
     for (command, keys, shuffles) in [
@@ -407,7 +486,11 @@ fn axolotl_files_keep_their_names_of_batches_and_adapters() {
         ],
     );
     let notes = found.1.join("\n");
-    for part in ["types alpaca, alpaca", "`special_tokens.pad_token` has no equivalent"] {
+    for part in [
+        "types alpaca, alpaca",
+        "so packing is not needed; `train.batch_size` counts rows",
+        "`special_tokens.pad_token` has no equivalent",
+    ] {
         assert!(notes.contains(part), "{part}: {notes}");
     }
     for (rl, method) in [("dpo", "dpo"), ("ipo", "dpo"), ("orpo", "orpo"), ("simpo", "simpo"), ("kto", "kto")] {

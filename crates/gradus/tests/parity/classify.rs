@@ -273,7 +273,9 @@ fn rows_that_teach_nothing_are_told_with_their_line() {
         labels,
         ":3: the label `fine` is none of `good`, `bad`",
     );
-    assert_error("bert", &good()[..1], "labels: [good]", "1 label, but at least two are needed");
+    assert_error("bert", &good()[..1], "", "1 label, but at least two are needed");
+    let message = "names one label, `good,bad`, but at least two are needed";
+    assert_error("bert", &good(), "labels: ['good,bad']", message);
     assert_error(
         "bert",
         &good(),

@@ -3,7 +3,7 @@
 use serde_json::{Value as Json, json};
 
 use super::trainer_arguments::{self as shared, LoraNames, Names};
-use super::{Original, YamlBuilder};
+use super::{Original, YamlBuilder, with_split};
 use crate::error::Diagnostic;
 
 const NAMES: Names = Names {
@@ -48,7 +48,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "load_in_8bit",
     "model_type",
     "plugins",
-    "sample_packing",
     "strict",
     "tokenizer_type",
     "train_on_inputs",
@@ -63,6 +62,7 @@ pub(super) fn convert(from: &Original) -> Result<YamlBuilder, Diagnostic> {
     // `max_grad_norm: null` has no effect: axolotl passes no null on, so transformers clips at its default, 1.
     shared::arguments(from, &mut to, &NAMES);
     WITHOUT_EFFECT.iter().for_each(|key| from.see_all(key));
+    from.see_all("sample_packing"); // for `sft` alone
     data(from, &mut to)?;
     let (rows, passes) = shared::batch(from, &NAMES);
     to.set("train.batch_size", rows.saturating_mul(passes));
@@ -107,6 +107,13 @@ fn method(from: &Original, to: &mut YamlBuilder) -> Result<&'static str, Diagnos
     let method = match from.text("rl").as_deref() {
         None => {
             to.set("method.sft", json!({}));
+            if from.flag("sample_packing") == Some(true) {
+                from.note(
+                    "sample_packing",
+                    "gradus stores rows end to end without padding, so packing is not needed; `train.batch_size` counts \
+                     rows, not blocks",
+                );
+            }
             if from.flag("train_on_inputs") == Some(true) {
                 to.set("method.sft.completion_only_loss", false);
             }
@@ -183,10 +190,7 @@ fn data(from: &Original, to: &mut YamlBuilder) -> Result<(), Diagnostic> {
         let Some(Json::Array(parts)) = from.json(key) else { return Vec::new() };
         let name = |part: &Json| {
             let path = part["data_files"].as_str().or_else(|| part["path"].as_str())?;
-            Some(match part["split"].as_str() {
-                None | Some("train") => path.to_owned(),
-                Some(split) => format!("{path}:{split}"),
-            })
+            Some(with_split(from, key, path, part["split"].as_str()))
         };
         let kinds: Vec<&str> = parts.iter().filter_map(|part| part["type"].as_str()).collect();
         if !kinds.is_empty() {
@@ -204,7 +208,9 @@ fn data(from: &Original, to: &mut YamlBuilder) -> Result<(), Diagnostic> {
         to.set("mix", others.iter().map(|data| json!({ "data": data })).collect::<Vec<Json>>());
     }
     let share = from.number("val_set_size").filter(|share| *share > 0.0);
-    match (files("test_datasets").first(), share) {
+    let held_out = files("test_datasets");
+    shared::note_one_held_out(from, "test_datasets", &held_out);
+    match (held_out.first(), share) {
         (Some(file), _) => to.set("eval_data", file.as_str()),
         (None, Some(share)) if share < 1.0 => to.set("train.eval_fraction", share),
         (None, Some(rows)) => {

@@ -169,8 +169,15 @@ fn data(from: &Original, to: &mut YamlBuilder) -> Result<(), Diagnostic> {
     let names = shared::texts(from.json("dataset"));
     let Some((first, others)) = names.split_first() else { return Err(Original::missing("dataset")) };
     to.set("data", file(first));
+    // There, the limit counts for each data set.
+    let most = from.some("max_samples");
+    to.set_some("train.max_rows", most);
     if !others.is_empty() {
-        to.set("mix", others.iter().map(|name| json!({ "data": file(name) })).collect::<Vec<Json>>());
+        let part = |name: &String| match most {
+            Some(most) => json!({ "data": file(name), "max_rows": most }),
+            None => json!({ "data": file(name) }),
+        };
+        to.set("mix", others.iter().map(part).collect::<Vec<Json>>());
     }
     from.note(
         "dataset",
@@ -181,8 +188,10 @@ fn data(from: &Original, to: &mut YamlBuilder) -> Result<(), Diagnostic> {
     );
     let held_out = shared::texts(from.json("eval_dataset"));
     let share = from.number("val_size").filter(|share| *share > 0.0);
+    let held_out: Vec<String> = held_out.iter().map(file).collect();
+    shared::note_one_held_out(from, "eval_dataset", &held_out);
     if let Some(name) = held_out.first() {
-        to.set("eval_data", file(name));
+        to.set("eval_data", name.as_str());
     } else if let Some(share) = share {
         if share < 1.0 {
             to.set("train.eval_fraction", share);
@@ -192,7 +201,6 @@ fn data(from: &Original, to: &mut YamlBuilder) -> Result<(), Diagnostic> {
     } else {
         to.set("train.eval_fraction", 0);
     }
-    to.set_some("train.max_rows", from.some("max_samples"));
     Ok(())
 }
 

@@ -377,6 +377,28 @@ impl YamlBuilder {
     }
 }
 
+/// Returns the name of the data set `name` with its split, as `data` reads it. The split `train` is the default.
+fn with_split(from: &Original, key: &str, name: &str, split: Option<&str>) -> String {
+    match split.map(|split| whole_split(from, key, split)) {
+        None | Some("train") => name.to_owned(),
+        Some(split) => format!("{name}:{split}"),
+    }
+}
+
+/// Returns the first split that `split` names, without its slice. Notes what `data` cannot name: `train[:10%]`, `train+test`.
+fn whole_split<'a>(from: &Original, key: &str, split: &'a str) -> &'a str {
+    let end = split.find(['[', '+']).unwrap_or(split.len());
+    let whole = split[..end].trim_end();
+    if end < split.len() {
+        from.note_with_hint(
+            key,
+            format!("`{split}` is a part or a sum of splits, which has no equivalent: all rows of `{whole}` are used"),
+            "limit the rows with `train.max_rows` or `mix[].rows`, or add a split as an entry of `mix`",
+        );
+    }
+    whole
+}
+
 /// Sets a key of `train.evaluation` to the value at `kwargs`, the settings of generation for evaluations. In the original, they replace those of
 /// rollouts. So if only rollouts set the key, evaluations need `off`, the default of transformers, which has no effect.
 fn evaluation_rule(from: &Original, to: &mut YamlBuilder, kwargs: &str, (name, off): (&str, u8)) {

@@ -45,7 +45,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "attn_implementation",
     "bnb_4bit_quant_type",
     "bnb_4bit_use_double_quant",
-    "dataloader_drop_last",
     "dataloader_num_workers",
     "dataloader_pin_memory",
     "dataloader_prefetch_factor",
@@ -60,7 +59,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "flash_attention",
     "flash_attn",
     "gradient_checkpointing_kwargs",
-    "group_by_length",
     "lora_task_type",
     "low_cpu_mem_usage",
     "overwrite_cache",
@@ -80,6 +78,20 @@ const WITHOUT_EFFECT: &[&str] = &[
     "xformers_attention",
 ];
 
+/// Flags that change which rows share a step, and what gradus does instead.
+const CHANGES_STEPS: &[(&str, &str)] = &[
+    (
+        "dataloader_drop_last",
+        "the original leaves out the last rows of an epoch if they do not fill a batch; gradus trains on them: shorten \
+         the data to a multiple of `train.batch_size`",
+    ),
+    (
+        "group_by_length",
+        "in the original, rows of similar length share a step; gradus chooses the rows of a step regardless of their \
+         length: left out",
+    ),
+];
+
 /// Returns the rows per pass, and the passes per optimizer step on one device.
 pub(super) fn batch(from: &Original, names: &Names) -> (usize, usize) {
     let rows = from.some(&names.path(names.micro_batch)).unwrap_or(names.usual_micro_batch);
@@ -89,6 +101,11 @@ pub(super) fn batch(from: &Original, names: &Names) -> (usize, usize) {
 /// Converts everything but the batch, the data and the method's own keys. The keys must be at the top of the file.
 pub(super) fn arguments(from: &Original, to: &mut YamlBuilder, names: &Names) {
     WITHOUT_EFFECT.iter().for_each(|key| from.see_all(key));
+    for (key, meaning) in CHANGES_STEPS {
+        if from.flag(key) == Some(true) {
+            from.note(key, *meaning);
+        }
+    }
     to.set_some("output_dir", from.text("output_dir"));
     length(from, to, names);
     for (theirs, ours) in [
@@ -200,7 +217,8 @@ fn intervals(from: &Original, to: &mut YamlBuilder) {
         }
         (number >= 1.0).then_some(number as u64)
     };
-    to.set_some("train.logging_steps", every("logging_steps"));
+    let logging = every("logging_steps");
+    to.set_some("train.logging_steps", logging);
     let save = from.text("save_strategy");
     let steps = every("save_steps");
     match save.as_deref() {
@@ -216,7 +234,11 @@ fn intervals(from: &Original, to: &mut YamlBuilder) {
     let strategy = ["eval_strategy", "evaluation_strategy"].into_iter().find_map(|key| from.text(key));
     let steps = every("eval_steps");
     match strategy.as_deref() {
-        Some("steps") => to.set_some("train.eval_steps", steps.or_else(|| every("logging_steps"))),
+        Some("steps") => {
+            // In transformers, only an absent interval, or 0, means that of logging. A share does not.
+            let is_absent = from.number("eval_steps").is_none_or(|number| number == 0.0);
+            to.set_some("train.eval_steps", steps.or(logging.filter(|_| is_absent)));
+        }
         Some("epoch") => {
             from.note("eval_strategy", "held-out rows are measured every `train.eval_steps` steps and at the end")
         }
@@ -274,6 +296,16 @@ fn trackers(from: &Original, to: &mut YamlBuilder) {
         }
     }
     to.set_some("train.wandb_name", from.text("run_name"));
+}
+
+/// Notes that only the first of several data sets at `key` becomes `eval_data`, which names one.
+pub(super) fn note_one_held_out(from: &Original, key: &str, files: &[String]) {
+    if let [first, others @ ..] = files
+        && !others.is_empty()
+    {
+        let others = others.iter().map(|file| format!("`{file}`")).collect::<Vec<_>>().join(", ");
+        from.note(key, format!("`eval_data` names one data set, `{first}`: {others} left out"));
+    }
 }
 
 /// Returns a list of texts, from a list or from a text with commas.

@@ -3,7 +3,7 @@
 use serde_json::{Value as Json, json};
 
 use super::trainer_arguments::{self as shared, HUGGING_FACE, LoraNames};
-use super::{Original, YamlBuilder};
+use super::{Original, YamlBuilder, whole_split, with_split};
 use crate::error::Diagnostic;
 
 /// A subcommand of TRL whose files can be imported.
@@ -140,6 +140,7 @@ pub(super) fn convert(from: &Original, command: TrlCommand) -> Result<YamlBuilde
     }
     if command == TrlCommand::Sft {
         to.set_some("train.text_column", from.text("dataset_text_field"));
+        smoothing_of_sft(from, &mut to);
         packing(from, &mut to);
     }
     if matches!(command, TrlCommand::Sft | TrlCommand::Reward) {
@@ -257,6 +258,16 @@ fn smoothing(from: &Original, to: &mut YamlBuilder) {
     }
 }
 
+/// Converts the label smoothing of supervised fine-tuning. The loss `dft` has none.
+fn smoothing_of_sft(from: &Original, to: &mut YamlBuilder) {
+    let key = "label_smoothing_factor";
+    if from.text("loss_type").as_deref() != Some("dft") {
+        to.set_some("method.sft.label_smoothing", from.unquoted(key));
+    } else if from.number(key).is_some_and(|share| share != 0.0) {
+        from.note(key, format!("the loss `dft` has no label smoothing: `{key}` is left out"));
+    }
+}
+
 /// Converts packing. Blocks of whole rows need no key here, because rows are stored end to end; blocks that cut rows do.
 fn packing(from: &Original, to: &mut YamlBuilder) {
     let strategy = from.text("packing_strategy");
@@ -275,20 +286,14 @@ fn packing(from: &Original, to: &mut YamlBuilder) {
 
 /// Converts the rows: a data set with its splits, or a mixture.
 fn data(from: &Original, to: &mut YamlBuilder) -> Result<(), Diagnostic> {
-    let named = |name: String, split: Option<String>| match split.as_deref() {
-        None | Some("train") => name,
-        Some(split) => format!("{name}:{split}"),
-    };
     let name = from.text("dataset_name");
     let (train, test) = (from.text("dataset_train_split"), from.text("dataset_test_split"));
     if let Some(Json::Array(parts)) = from.json("datasets") {
-        let of = |part: &Json, key: &str| part[key].as_str().map(str::to_owned);
-        let parts: Vec<String> = parts
-            .iter()
-            .filter_map(|part| {
-                of(part, "data_files").or_else(|| of(part, "path")).map(|name| named(name, of(part, "split")))
-            })
-            .collect();
+        let named = |part: &Json| {
+            let name = part["data_files"].as_str().or_else(|| part["path"].as_str())?;
+            Some(with_split(from, "datasets", name, part["split"].as_str()))
+        };
+        let parts: Vec<String> = parts.iter().filter_map(named).collect();
         let Some((first, others)) = parts.split_first() else { return Err(Original::missing("datasets[0].path")) };
         to.set("data", first.as_str());
         if !others.is_empty() {
@@ -300,9 +305,10 @@ fn data(from: &Original, to: &mut YamlBuilder) -> Result<(), Diagnostic> {
         );
     } else {
         let name = name.ok_or_else(|| Original::missing("dataset_name"))?;
-        to.set("data", named(name.clone(), train));
+        to.set("data", with_split(from, "dataset_train_split", &name, train.as_deref()));
         if shared::holds_out(to) {
-            to.set("eval_data", format!("{name}:{}", test.as_deref().unwrap_or("test")));
+            let test = whole_split(from, "dataset_test_split", test.as_deref().unwrap_or("test"));
+            to.set("eval_data", format!("{name}:{test}"));
         }
     }
     if !shared::holds_out(to) {

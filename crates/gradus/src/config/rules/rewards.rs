@@ -114,6 +114,12 @@ fn check_rule(problems: &mut Problems<'_>, rule: &RuleConfig, path: &str) {
         RuleConfig::CosineLength(rule) => {
             problems.at_least(&format!("{path}.cosine_length.max_length"), rule.max_length, 1);
         }
+        RuleConfig::Substring(text) => {
+            let key = format!("{path}.substring");
+            problems.require(!text.is_empty(), &[&key], || {
+                (format!("`{key}` is empty, which every completion contains"), None)
+            });
+        }
         RuleConfig::Regex(pattern) => {
             let key = format!("{path}.regex");
             if let Err(error) = regex::Regex::new(pattern) {

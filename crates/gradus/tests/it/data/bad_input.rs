@@ -173,6 +173,10 @@ fn files() {
     assert_eq!(folder.error("model.bin", "binary", &options), "model.bin: not a data file: it begins with `binary`");
     std::fs::create_dir(folder.path("nothing")).unwrap();
     assert_eq!(folder.error_of(&folder.path("nothing").to_string_lossy(), &options), "nothing: no data file in it");
+    assert_eq!(
+        folder.error_of(&folder.path("nothing:train[:10%]").to_string_lossy(), &options),
+        "nothing:train[:10%]: names a slice of a split, but only whole splits can be read"
+    );
 }
 
 #[test]
@@ -321,14 +325,23 @@ fn rows_that_are_all_too_long() {
 
     let rows = folder.load("sft.jsonl", "{\"prompt\": \"The cat sat on\", \"completion\": \" the stone.\"}\n").rows;
     let found = sft_examples(&rows, &tokenizer, None, &options(6, TooLong::Skip)).unwrap_err();
-    assert_eq!(message(found), "sft.jsonl: the only row is longer than `max_length` 6; the shortest has 14 tokens");
+    assert_eq!(message(found), "sft.jsonl: the only row is longer than 6 tokens (`max_length`); the shortest has 14");
     let found = sft_examples(&rows, &tokenizer, None, &options(6, TooLong::Truncate)).unwrap_err();
-    assert_eq!(message(found), "sft.jsonl: the only row is longer than `max_length` 6; the shortest has 14 tokens");
+    assert_eq!(message(found), "sft.jsonl: the only row is longer than 6 tokens (`max_length`); the shortest has 14");
 
     let rows =
         folder.load("pairs.jsonl", "{\"prompt\": \"The cat sat\", \"chosen\": \" on\", \"rejected\": \" up\"}\n").rows;
     let found = reward_examples(&rows, &tokenizer, None, &options(4, TooLong::Skip)).unwrap_err();
-    assert_eq!(message(found), "pairs.jsonl: the only row is longer than `max_length` 4; the shortest has 9 tokens");
+    assert_eq!(message(found), "pairs.jsonl: the only row is longer than 4 tokens (`max_length`); the shortest has 9");
+
+    // A prompt has no loss. Its limit follows from `max_new_tokens`.
+    let rows = folder.load("asked.jsonl", "{\"prompt\": \"The cat sat\"}\n").rows;
+    let found = prompts(&rows, &tokenizer, None, &options(3, TooLong::Truncate)).unwrap_err();
+    assert!(found.hint().is_some_and(|hint| hint.starts_with("lower `max_new_tokens`")), "{:?}", found.hint());
+    let found = message(found);
+    let expected =
+        "the only row is longer than 2 tokens (`max_length`, or the model's positions, less `max_new_tokens`)";
+    assert!(found.starts_with(&format!("asked.jsonl: {expected}; the shortest has ")), "{found}");
 
     let rows = folder.load("talk.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}\n").rows;
     let found = prompts(&rows, &tokenizer, None, &TokenizeOptions::default()).unwrap_err();

@@ -159,7 +159,7 @@ fn rows_that_teach_nothing_are_left_out_with_the_reason() {
     assert!(error.to_string().ends_with("no row has a token with loss"), "{error}");
     assert_eq!(error.hint(), Some("check the column of the labels, or the loss mask"));
     let error = made(&rows[..1]).expect_err("no row remains");
-    assert!(error.to_string().contains("longer than `max_length` 20"), "{error}");
+    assert!(error.to_string().contains("longer than 20 tokens (`max_length`)"), "{error}");
 }
 
 #[test]
