@@ -7,6 +7,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashSet;
+use std::ffi::OsString;
 use std::fmt::Debug;
 use std::sync::{Arc, LazyLock};
 
@@ -401,12 +402,22 @@ fn tracked<B: HostBackend, C: CheckpointStrategy, const N: usize>(
     }
 }
 
-/// Whether the environment variable `GRADUS_KERNELS` is `off`, in which case no device has kernels. The variable is
-/// read once.
+/// Whether the environment variable `GRADUS_KERNELS` is `choice`. The variable is read once.
 #[expect(clippy::disallowed_methods, reason = "a variable in the table of ARCHITECTURE.md")]
+fn is_chosen(choice: &str) -> bool {
+    static CHOICE: LazyLock<Option<OsString>> = LazyLock::new(|| std::env::var_os("GRADUS_KERNELS"));
+    CHOICE.as_ref().is_some_and(|it| it == choice)
+}
+
+/// Whether no device has kernels.
 fn is_off() -> bool {
-    static IS_OFF: LazyLock<bool> = LazyLock::new(|| std::env::var_os("GRADUS_KERNELS").is_some_and(|it| it == "off"));
-    *IS_OFF
+    is_chosen("off")
+}
+
+/// Whether attention on GPUs of compute capability 9.0 multiplies with `wgmma`. The other kernels do not differ.
+#[cfg(feature = "cuda")]
+pub(crate) fn uses_warpgroups() -> bool {
+    is_chosen("wgmma")
 }
 
 /// Whether `device` is the CPU with its kernels, which read and write tensors in place.

@@ -17,13 +17,14 @@ const TILE: usize = 64;
 /// Heads, and dropout of their probabilities.
 type Heads = (AttentionShape, Option<AttentionDropout>);
 
-/// Compiles the kernels for these heads into a program. `None` without a C++ compiler.
-fn compiled((shape, dropout): &Heads, folder: &Path) -> Option<PathBuf> {
+/// Compiles the kernels for these heads into a program, with products of warps or of warpgroups. `None` without a C++ compiler.
+fn compiled((shape, dropout): &Heads, of_warpgroups: bool, folder: &Path) -> Option<PathBuf> {
     let defines = [
         ("HEAD_DIM", shape.head_dim),
         ("GROUP", shape.group()),
         ("IS_CAPPED", shape.cap.is_some().into()),
         ("DROPS", dropout.is_some().into()),
+        ("WARPGROUPS", of_warpgroups.into()),
     ];
     emulated::compiled("attention.cpp", &defines, folder)
 }
@@ -97,13 +98,16 @@ impl Buffers {
 /// Runs all kernels over a batch and compares them with the f32 definition on the same numbers.
 fn check(name: &str, batch: &Batch, shape: AttentionShape, dropout: Option<AttentionDropout>) {
     let heads = (shape, dropout);
-    emulated::in_folder(name, |folder| {
-        if let Some(program) = compiled(&heads, folder) {
-            for is_late in [false, true] {
-                agrees(name, batch, &heads, &program, is_late);
+    for of_warpgroups in [false, true] {
+        let name = format!("{name}{}", if of_warpgroups { "-warpgroups" } else { "" });
+        emulated::in_folder(&name, |folder| {
+            if let Some(program) = compiled(&heads, of_warpgroups, folder) {
+                for is_late in [false, true] {
+                    agrees(&name, batch, &heads, &program, is_late);
+                }
             }
-        }
-    });
+        });
+    }
 }
 
 fn agrees(name: &str, batch: &Batch, heads: &Heads, program: &Path, is_late: bool) {

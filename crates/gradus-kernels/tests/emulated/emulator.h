@@ -1,8 +1,8 @@
 // Emulates the parts of CUDA that `src/gpu/cuda/*.cu` uses, in plain C++ on a CPU. The threads of a block are coroutines, and an
 // instruction of a warp waits until all 32 lanes have reached it.
 //
-// Asynchronous copies are made late (when a kernel waits for them) or at once, depending on `is_late`. A kernel must give the same numbers
-// either way.
+// Asynchronous copies and products are made late (when a kernel waits for them) or at once, depending on `is_late`. A kernel must give the
+// same numbers either way.
 #pragma once
 
 #include <ucontext.h>
@@ -24,7 +24,11 @@ typedef uint64_t u64;
 #define DEVICE static inline
 #define KERNEL static void
 #define BLOCKS(count)
-#define SHARED alignas(128) static
+// The lower bits of an address in an array of up to 64 KiB are then its address in shared memory.
+#define SHARED alignas(65536) static
+#ifndef WARPGROUPS
+#define WARPGROUPS 0
+#endif
 
 namespace emulated {
 
@@ -34,12 +38,24 @@ struct Copy {
     bool is_there;
 };
 
+// A product of a warpgroup: the sums and the left operand of a lane, and the descriptor of the right operand.
+struct Product {
+    float* sums;
+    const u32* left;
+    u64 right;
+    int columns;
+    bool is_transposed;
+};
+
 struct Thread {
     ucontext_t context;
     std::vector<char> stack;
     bool is_done = false;
     // Groups of copies that are not yet waited for. The last group is open.
     std::deque<std::vector<Copy>> groups{{}};
+    // Products that are not yet waited for, and whether there may be products.
+    std::vector<Product> products;
+    bool has_begun = false;
     // Arguments of a lane for an instruction of its warp.
     const void* brought[2] = {};
     float value = 0;
@@ -239,12 +255,110 @@ DEVICE void copy_later(void* to, const void* from, bool is_there) {
 
 DEVICE void end_group() { emulated::self().groups.push_back({}); }
 
-template <int N>
-static void wait_for_groups() {
+template <int N> static void wait_for_groups() {
     auto& groups = emulated::self().groups;
     // The open group is not counted.
     while ((int)groups.size() - 1 > N) {
         emulated::make(groups.front());
         groups.pop_front();
     }
+}
+
+DEVICE void receive_copies() {
+    wait_for_groups<0>();
+    synchronize();
+}
+
+template <class... Registers> DEVICE void begin_products(Registers&...) {
+#if WARPGROUPS
+    emulated::self().has_begun = true;
+#endif
+}
+
+#if WARPGROUPS
+namespace emulated {
+
+// The upper bits of addresses in shared memory.
+inline uintptr_t base = 0;
+
+// The number at row `k` and column `n` of the right operand, in a matrix that is swizzled over 128 bytes. The layouts are those that CUTLASS
+// documents for `GmmaDescriptor`: with offsets L and S, in bytes, an element of a transposed operand is at
+// n % 64 · 2 + n / 64 · L + k % 8 · 128 + k / 8 · S, one of another operand at k · 2 + n % 8 · 128 + n / 8 · S. Bits 7 to 9 of an address
+// then flip bits 4 to 6.
+inline float at(const Product& of, int k, int n) {
+    auto field = [&](int bit) { return (u32)(of.right >> bit & 0x3fff) << 4; };
+    if (of.right >> 62 != 1 || field(0) % 1024 >= 128) {
+        fprintf(stderr, "not a matrix that is swizzled over 128 bytes and begins at a multiple of 1,024\n");
+        abort();
+    }
+    u32 to = of.is_transposed ? n % 64 * 2 + n / 64 * field(16) + k % 8 * 128 + k / 8 * field(32) : k * 2 + n % 8 * 128 + n / 8 * field(32);
+    to += field(0);
+    to ^= (to >> 7 & 7) << 4;
+    return of_bf16(*(const uint16_t*)(base + to));
+}
+
+// Adds product `i` of each lane of this warp. The layouts in registers are those of `multiply`, 8 columns at a time.
+inline void add_product(size_t i) {
+    int warp = block->current / 32 * 32, lane = block->current % 32;
+    const Product& of = self().products[i];
+    for (int tile = 0; tile < of.columns / 8; tile++) {
+        for (int j = 0; j < 4; j++) {
+            int row = lane / 4 + j / 2 * 8, column = 8 * tile + lane % 4 * 2 + j % 2;
+            float& sum = of.sums[4 * tile + j];
+            for (int k = 0; k < 16; k++) {
+                u32 word = block->threads[warp + row % 8 * 4 + k % 8 / 2].products[i].left[row / 8 + k / 8 * 2];
+                sum += of_bf16((uint16_t)(word >> 16 * (k % 2))) * at(of, k, column);
+            }
+        }
+    }
+}
+
+// Adds all products that the lanes of this warp have begun.
+inline void add_products() {
+    warp_barrier();
+    for (size_t i = 0; i < self().products.size(); i++) add_product(i);
+    warp_barrier();
+    self().products.clear();
+    warp_barrier();
+}
+
+inline void begin(const Product& product) {
+    if (!self().has_begun) {
+        fprintf(stderr, "a product without `begin_products`\n");
+        abort();
+    }
+    self().products.push_back(product);
+    if (!block->is_late) add_products();
+}
+
+}  // namespace emulated
+
+DEVICE u32 address_of(const void* shared) {
+    emulated::base = (uintptr_t)shared & ~(uintptr_t)0xffff;
+    return (uintptr_t)shared & 0xffff;
+}
+
+// Right operands, as in `attention.cu`.
+struct Columns {
+    u64 matrix;
+};
+
+struct Rows {
+    u64 matrix;
+};
+
+template <int N> static void multiply_warpgroup(float (&sums)[N][4], const u32 (&left)[4], Columns right) {
+    emulated::begin({sums[0], left, right.matrix, 8 * N, false});
+}
+
+template <int N> static void multiply_warpgroup(float (&sums)[N][4], const u32 (&left)[4], Rows right) {
+    emulated::begin({sums[0], left, right.matrix, 8 * N, true});
+}
+#endif
+
+template <class... Registers> DEVICE void end_products(Registers&...) {
+#if WARPGROUPS
+    emulated::self().has_begun = false;
+    emulated::add_products();
+#endif
 }

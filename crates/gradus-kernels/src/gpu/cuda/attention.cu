@@ -3,8 +3,10 @@
 //
 // A block has four warps. Each warp has 16 rows of a tile of 64: queries in `attention_forward` and `attention_backward_queries`, keys in
 // `attention_backward_keys`. A warp keeps its sums in registers, so no other warp adds to them, and the same input gives the same bits.
-// Scores pass from one product to the next in registers, because the sums of `mma.m16n8k16` have the layout of the next product's left
-// operand.
+// Scores pass from one product to the next in registers, because the sums of a product have the layout of the next product's left operand.
+//
+// With WARPGROUPS, the four warps multiply with `wgmma`, else each warp with `mma`. Both have the same layouts of sums and left operands.
+// With `wgmma`, the hardware reads the right operand once for all warps, without registers.
 //
 // Compile-time definitions: HEAD_DIM (64 or 128), GROUP (query heads per key/value head), IS_CAPPED and DROPS (0 or 1).
 // `tests/emulated/` compiles this file for a CPU.
@@ -14,8 +16,13 @@ typedef unsigned short bf16;
 #define TILE 64
 #define CHUNKS (HEAD_DIM / 8)
 #define STEPS (HEAD_DIM / 16)
-// Queries per pass of `attention_backward_keys`: one per lane of a warp.
-#define QUERIES 32
+// Keys per pass of `attention_forward` and `attention_backward_queries`, and queries per pass of `attention_backward_keys`: one per lane of a
+// warp. Few, so that several blocks fit on a multiprocessor.
+#define ROWS 32
+// Columns of scores that the backward passes compute before they use them. With `mma`, few columns need few registers. `wgmma` is slow for few.
+#define STRIP (WARPGROUPS ? ROWS : 16)
+// Numbers of a row that are next to each other in shared memory: 128 bytes, as `wgmma` needs it. Other parts of the rows follow.
+#define SPAN 64
 #define LOG2_E 1.4426950408889634f
 #define LN_2 0.6931471805599453f
 // Score of a hidden key.
@@ -40,7 +47,7 @@ struct Queries {
 };
 
 // Offset of 8 numbers of a row. The rows of an 8 × 8 matrix are in different banks.
-DEVICE int place(int row, int chunk) { return row * HEAD_DIM + ((chunk ^ (row & 7)) << 3); }
+DEVICE int place(int row, int chunk) { return chunk / 8 * ROWS * SPAN + row * SPAN + (((chunk ^ row) & 7) << 3); }
 
 DEVICE u32 row_of_key(const Queries& tile, u32 position) {
     return position < tile.prefix_length ? tile.prefix + position : tile.own + position - tile.prefix_length;
@@ -51,38 +58,38 @@ DEVICE u32 row_of_key(const Queries& tile, u32 position) {
 
 // Eight numbers of a row that a thread copies: of row `row` and the rows that are multiples of ROWS_AT_ONCE away, from column `column` to
 // place `to`.
-struct Part {
+struct Copied {
     u32 row, column, to;
 };
 
-DEVICE Part part_of_thread(u32 head) {
+DEVICE Copied copied_by_thread(u32 head) {
     u32 row = thread_index() / CHUNKS, chunk = thread_index() % CHUNKS;
-    return Part{row, head * HEAD_DIM + chunk * 8, (u32)place(row, chunk)};
+    return Copied{row, head * HEAD_DIM + chunk * 8, (u32)place(row, chunk)};
 }
 
-// Copies `count` rows from row `first` of a matrix of `width` columns, and zeros up to COUNT rows.
-template <int COUNT> DEVICE void copy_rows(bf16* to, const bf16* x, u32 width, u32 first, u32 count, const Part& of) {
+// Copies `count` rows from row `first` of a matrix of `width` columns, and zeros up to ROWS rows.
+DEVICE void copy_rows(bf16* to, const bf16* x, u32 width, u32 first, u32 count, const Copied& of) {
     const bf16* from = x + ((u64)(first + of.row) * width + of.column);
 #pragma unroll
-    for (int i = 0; i < COUNT; i += ROWS_AT_ONCE) {
-        copy_later(to + of.to + i * HEAD_DIM, from, of.row + i < count);
+    for (int i = 0; i < ROWS; i += ROWS_AT_ONCE) {
+        copy_later(to + of.to + i * SPAN, from, of.row + i < count);
         from += (u64)ROWS_AT_ONCE * width;
     }
 }
 
-// Copies keys or values `from..from + COUNT` of a sequence.
-template <int COUNT> DEVICE void copy_keys(bf16* to, const bf16* x, u32 width, const Queries& tile, u32 from, const Part& of) {
-    if (from >= tile.prefix_length || from + COUNT <= tile.prefix_length) {
-        copy_rows<COUNT>(to, x, width, row_of_key(tile, from), tile.length - from, of);
+// Copies keys or values `from..from + ROWS` of a sequence.
+DEVICE void copy_keys(bf16* to, const bf16* x, u32 width, const Queries& tile, u32 from, const Copied& of) {
+    if (from >= tile.prefix_length || from + ROWS <= tile.prefix_length) {
+        copy_rows(to, x, width, row_of_key(tile, from), tile.length - from, of);
         return;
     }
     // Some of the keys are in the prefix, others are not.
 #pragma unroll 1
-    for (u32 i = 0; i < COUNT; i += ROWS_AT_ONCE) {
+    for (u32 i = 0; i < ROWS; i += ROWS_AT_ONCE) {
         u32 key = from + i + of.row;
         bool is_there = key < tile.length;
         const bf16* row = x + (u64)(is_there ? row_of_key(tile, key) : 0) * width;
-        copy_later(to + of.to + i * HEAD_DIM, row + of.column, is_there);
+        copy_later(to + of.to + i * SPAN, row + of.column, is_there);
     }
 }
 
@@ -100,7 +107,7 @@ DEVICE void load_rows(u32 to[STEPS][4], const bf16* x, u32 first, u32 rows, u32 
     }
 }
 
-// This lane's places in `columns_of` and `rows_of` for row 0 and chunk 0. As rows are multiples of 16 and chunks are even, those of other
+// This lane's places in `add_columns` and `add_rows` for row 0 and chunk 0. As rows are multiples of 16 and chunks are even, those of other
 // rows and chunks follow by an addition and an exclusive or.
 struct Places {
     int columns, rows;
@@ -111,14 +118,63 @@ DEVICE Places places_of_lane() {
     return Places{place(lane % 8 + lane / 16 * 8, lane / 8 % 2), place(lane % 16, lane / 16)};
 }
 
-// Loads right operands with rows of shared memory as columns: `8 × 2` rows from `row`, 16 numbers of step `k`.
-DEVICE void columns_of(u32 to[4], const bf16* shared, const Places& of, int row, int k) {
-    load_matrices(to, shared + (of.columns ^ 16 * k) + row * HEAD_DIM);
+#if WARPGROUPS
+// Descriptors of matrices in shared memory whose rows of 64 numbers are swizzled over 128 bytes: their address, the distance between
+// parts of 64 columns, and the distance between 8 rows, in units of 16 bytes.
+DEVICE u64 matrix(const void* shared, u32 bytes_of_part) {
+    return (u64)1 << 62 | (u64)(1024 >> 4) << 32 | (u64)(bytes_of_part >> 4) << 16 | address_of(shared) >> 4;
 }
 
-// Loads right operands with rows of shared memory as rows: 16 rows from `row`, numbers of chunks `chunk` and `chunk + 1`.
-DEVICE void rows_of(u32 to[4], const bf16* shared, const Places& of, int row, int chunk) {
-    load_transposed(to, shared + (of.rows ^ 8 * chunk) + row * HEAD_DIM);
+// Right operands in rows of shared memory from row `first`: 16 numbers of these rows, those of step `step`, and 16 whole rows.
+DEVICE Columns columns_of(const bf16* shared, int first, int step) {
+    return Columns{matrix(shared + step / 4 * ROWS * SPAN + first * SPAN + step % 4 * 16, 16)};
+}
+
+DEVICE Rows rows_of(const bf16* shared, int first) { return Rows{matrix(shared + first * SPAN, ROWS * SPAN * sizeof(bf16))}; }
+#endif
+
+// Adds products of 16 numbers, those of step `step`, of the left operand and of COLUMNS rows of shared memory, starting at row `first`.
+template <int TILES>
+DEVICE void add_columns(float (&sums)[TILES][4], u32 (&left)[4], const bf16* shared, const Places& of, int first, int step) {
+#if WARPGROUPS
+    multiply_warpgroup(sums, left, columns_of(shared, first, step));
+#else
+    const bf16* part = shared + step / 4 * ROWS * SPAN + first * SPAN;
+#pragma unroll
+    for (int j = 0; j < TILES; j += 2) {
+        u32 b[4];
+        load_matrices(b, part + (of.columns ^ 16 * (step % 4)) + 8 * j * SPAN);
+        multiply(sums[j], left, b[0], b[1]);
+        multiply(sums[j + 1], left, b[2], b[3]);
+    }
+#endif
+}
+
+// Adds the product of the left operand and 16 rows of shared memory, starting at row `first`.
+DEVICE void add_rows(float (&sums)[CHUNKS][4], u32 (&left)[4], const bf16* shared, const Places& of, int first) {
+#if WARPGROUPS
+    multiply_warpgroup(sums, left, rows_of(shared, first));
+#else
+#pragma unroll
+    for (int c = 0; c < CHUNKS; c += 2) {
+        u32 b[4];
+        load_transposed(b, shared + c / 8 * ROWS * SPAN + (of.rows ^ 8 * (c % 8)) + first * SPAN);
+        multiply(sums[c], left, b[0], b[1]);
+        multiply(sums[c + 1], left, b[2], b[3]);
+    }
+#endif
+}
+
+// The left operands for scores of this lane in bf16.
+template <int TILES> DEVICE void pack_all(u32 (&to)[TILES / 2][4], const float (&scores)[TILES][4]) {
+#pragma unroll
+    for (int k = 0; k < TILES / 2; k++) {
+        const float *a = scores[2 * k], *b = scores[2 * k + 1];
+        to[k][0] = pack(a[0], a[1]);
+        to[k][1] = pack(a[2], a[3]);
+        to[k][2] = pack(b[0], b[1]);
+        to[k][3] = pack(b[2], b[3]);
+    }
 }
 
 // `score` returns a score divided by `unit_of_scores`, and its slope if it is capped. Scores are stored in this unit, so that scaling costs
@@ -221,31 +277,30 @@ DEVICE u32 end_of_keys(const Queries& tile, const Scalars& of) {
     return end < tile.length ? end : tile.length;
 }
 
-// Whether every query of a tile sees every key of `from..from + COUNT`.
-template <int COUNT> DEVICE bool sees_all(const Queries& tile, u32 from, const Scalars& of) {
-    return tile.count == TILE && from + COUNT <= tile.length && sees(tile.position, from + COUNT - 1, of) &&
+// Whether every query of a tile sees every key of `from..from + ROWS`.
+DEVICE bool sees_all(const Queries& tile, u32 from, const Scalars& of) {
+    return tile.count == TILE && from + ROWS <= tile.length && sees(tile.position, from + ROWS - 1, of) &&
            sees(tile.position + TILE - 1, from, of);
 }
 
-// Keys per pass of `attention_forward` and `attention_backward_queries`. Few, so that several blocks fit on a multiprocessor.
-#define KEYS 32
 // Blocks on a multiprocessor: as many as have registers for their sums.
-#define BLOCKS_OF_QUERIES (HEAD_DIM == 64 ? 5 : 3)
+#define BLOCKS_FORWARD (HEAD_DIM == 64 ? 5 : 3)
+#define BLOCKS_OF_QUERIES (HEAD_DIM == 64 ? (WARPGROUPS ? 4 : 5) : (WARPGROUPS ? 2 : 3))
 #define BLOCKS_OF_KEYS (HEAD_DIM == 64 ? 3 : 2)
 
-KERNEL BLOCKS(BLOCKS_OF_QUERIES)
+KERNEL BLOCKS(BLOCKS_FORWARD)
 attention_forward(const bf16* q, const bf16* k, const bf16* v, const u32* tiles, bf16* out, float* log_sums, Scalars of) {
     // One buffer is read while the other is filled.
-    SHARED bf16 places[2][2][KEYS * HEAD_DIM];
+    SHARED bf16 places[2][2][ROWS * HEAD_DIM];
     Queries tile = tile_of_block(tiles);
     u32 head = block_y(), kv_head = head / GROUP, width = of.heads * HEAD_DIM, kv_width = width / GROUP;
     int warp = thread_index() / 32, lane = thread_index() % 32;
     u32 from = first_key(tile, of), end = end_of_keys(tile, of);
     float unit = unit_of_scores(of);
     Places of_lane = places_of_lane();
-    Part part = part_of_thread(kv_head);
-    copy_keys<KEYS>(places[0][0], k, kv_width, tile, from, part);
-    copy_keys<KEYS>(places[0][1], v, kv_width, tile, from, part);
+    Copied part = copied_by_thread(kv_head);
+    copy_keys(places[0][0], k, kv_width, tile, from, part);
+    copy_keys(places[0][1], v, kv_width, tile, from, part);
     end_group();
     u32 queries[STEPS][4];
     u32 rows_here = tile.count > 16u * warp ? tile.count - 16u * warp : 0;
@@ -254,29 +309,22 @@ attention_forward(const bf16* q, const bf16* k, const bf16* v, const u32* tiles,
     float largest[2] = {NOTHING, NOTHING}, total[2] = {0.0f, 0.0f};
     u64 row_keys[2];
     for (int half = 0; half < 2; half++) row_keys[half] = key_of_row(head, tile.first + 16 * warp + lane / 4 + 8 * half, of);
-    for (int at = 0; from < end; from += KEYS, at ^= 1) {
+    for (int at = 0; from < end; from += ROWS, at ^= 1) {
         const bf16 *keys = places[at][0], *values = places[at][1];
-        wait_for_groups<0>();
-        synchronize();
-        if (from + KEYS < end) {
-            copy_keys<KEYS>(places[at ^ 1][0], k, kv_width, tile, from + KEYS, part);
-            copy_keys<KEYS>(places[at ^ 1][1], v, kv_width, tile, from + KEYS, part);
+        receive_copies();
+        if (from + ROWS < end) {
+            copy_keys(places[at ^ 1][0], k, kv_width, tile, from + ROWS, part);
+            copy_keys(places[at ^ 1][1], v, kv_width, tile, from + ROWS, part);
         }
         end_group();
-        float scores[KEYS / 8][4] = {};
+        float scores[ROWS / 8][4] = {};
+        begin_products(scores, queries);
 #pragma unroll
-        for (int step = 0; step < STEPS; step++) {
-#pragma unroll
-            for (int pair = 0; pair < KEYS / 16; pair++) {
-                u32 b[4];
-                columns_of(b, keys, of_lane, 16 * pair, step);
-                multiply(scores[2 * pair], queries[step], b[0], b[1]);
-                multiply(scores[2 * pair + 1], queries[step], b[2], b[3]);
-            }
-        }
+        for (int step = 0; step < STEPS; step++) add_columns(scores, queries[step], keys, of_lane, 0, step);
+        end_products(scores, queries);
 #if IS_CAPPED
 #pragma unroll
-        for (int j = 0; j < KEYS / 8; j++) {
+        for (int j = 0; j < ROWS / 8; j++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 float slope;
@@ -284,7 +332,7 @@ attention_forward(const bf16* q, const bf16* k, const bf16* v, const u32* tiles,
             }
         }
 #endif
-        if (!sees_all<KEYS>(tile, from, of)) {
+        if (!sees_all(tile, from, of)) {
             Range keys_of[2];
             for (int half = 0; half < 2; half++) keys_of[half] = keys_of_row(tile, 16 * warp + lane / 4 + 8 * half, of);
             hide(scores, keys_of, from, NOTHING);
@@ -294,7 +342,7 @@ attention_forward(const bf16* q, const bf16* k, const bf16* v, const u32* tiles,
         for (int half = 0; half < 2; half++) {
             float highest = largest[half];
 #pragma unroll
-            for (int j = 0; j < KEYS / 8; j++) {
+            for (int j = 0; j < ROWS / 8; j++) {
                 highest = fmaxf(highest, fmaxf(scores[j][2 * half], scores[j][2 * half + 1]));
             }
             highest = largest_of_row(highest);
@@ -316,7 +364,7 @@ attention_forward(const bf16* q, const bf16* k, const bf16* v, const u32* tiles,
             }
         }
 #pragma unroll
-        for (int j = 0; j < KEYS / 8; j++) {
+        for (int j = 0; j < ROWS / 8; j++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 scores[j][i] = exp2_of(scores[j][i] * unit - bounds[i / 2]);
@@ -324,18 +372,12 @@ attention_forward(const bf16* q, const bf16* k, const bf16* v, const u32* tiles,
                 scores[j][i] *= kept(row_keys[i / 2], from + 8 * j + lane % 4 * 2 + i % 2, of);
             }
         }
+        u32 weights[ROWS / 16][4];
+        pack_all(weights, scores);
+        begin_products(sums, weights);
 #pragma unroll
-        for (int step = 0; step < KEYS / 16; step++) {
-            const float *a = scores[2 * step], *b = scores[2 * step + 1];
-            u32 weights[4] = {pack(a[0], a[1]), pack(a[2], a[3]), pack(b[0], b[1]), pack(b[2], b[3])};
-#pragma unroll
-            for (int c = 0; c < CHUNKS; c += 2) {
-                u32 b[4];
-                rows_of(b, values, of_lane, 16 * step, c);
-                multiply(sums[c], weights, b[0], b[1]);
-                multiply(sums[c + 1], weights, b[2], b[3]);
-            }
-        }
+        for (int k = 0; k < ROWS / 16; k++) add_rows(sums, weights[k], values, of_lane, 16 * k);
+        end_products(sums, weights);
     }
     wait_for_groups<0>();
 #pragma unroll
@@ -360,16 +402,16 @@ KERNEL BLOCKS(BLOCKS_OF_QUERIES)
 attention_backward_queries(const bf16* q, const bf16* k, const bf16* v, const bf16* grad, const float* log_sums,
                                   const float* dots, const u32* tiles, float* grad_q, Scalars of) {
     // One buffer is read while the other is filled.
-    SHARED bf16 places[2][2][KEYS * HEAD_DIM];
+    SHARED bf16 places[2][2][ROWS * HEAD_DIM];
     Queries tile = tile_of_block(tiles);
     u32 head = block_y(), kv_head = head / GROUP, width = of.heads * HEAD_DIM, kv_width = width / GROUP;
     int warp = thread_index() / 32, lane = thread_index() % 32;
     u32 from = first_key(tile, of), end = end_of_keys(tile, of);
     float unit = unit_of_scores(of);
     Places of_lane = places_of_lane();
-    Part part = part_of_thread(kv_head);
-    copy_keys<KEYS>(places[0][0], k, kv_width, tile, from, part);
-    copy_keys<KEYS>(places[0][1], v, kv_width, tile, from, part);
+    Copied part = copied_by_thread(kv_head);
+    copy_keys(places[0][0], k, kv_width, tile, from, part);
+    copy_keys(places[0][1], v, kv_width, tile, from, part);
     end_group();
     u32 queries[STEPS][4], grads[STEPS][4];
     u32 rows_here = tile.count > 16u * warp ? tile.count - 16u * warp : 0;
@@ -387,55 +429,48 @@ attention_backward_queries(const bf16* q, const bf16* k, const bf16* v, const bf
         }
     }
     float sums[CHUNKS][4] = {};
-    for (int at = 0; from < end; from += KEYS, at ^= 1) {
+    for (int at = 0; from < end; from += ROWS, at ^= 1) {
         const bf16 *keys = places[at][0], *values = places[at][1];
-        wait_for_groups<0>();
-        synchronize();
-        if (from + KEYS < end) {
-            copy_keys<KEYS>(places[at ^ 1][0], k, kv_width, tile, from + KEYS, part);
-            copy_keys<KEYS>(places[at ^ 1][1], v, kv_width, tile, from + KEYS, part);
+        receive_copies();
+        if (from + ROWS < end) {
+            copy_keys(places[at ^ 1][0], k, kv_width, tile, from + ROWS, part);
+            copy_keys(places[at ^ 1][1], v, kv_width, tile, from + ROWS, part);
         }
         end_group();
-        bool is_all = sees_all<KEYS>(tile, from, of);
-        // Processes 16 keys at a time, so that their scores are used up before the next ones are computed.
+        bool is_all = sees_all(tile, from, of);
+        // Processes some keys at a time, so that their scores are used up before the next ones are computed.
 #pragma unroll
-        for (int pair = 0; pair < KEYS / 16; pair++) {
-            float scores[2][4] = {}, grads_p[2][4] = {};
+        for (int strip = 0; strip < ROWS; strip += STRIP) {
+            float scores[STRIP / 8][4] = {}, grads_p[STRIP / 8][4] = {};
+            begin_products(scores, grads_p, queries, grads);
 #pragma unroll
             for (int step = 0; step < STEPS; step++) {
-                u32 b[4];
-                columns_of(b, keys, of_lane, 16 * pair, step);
-                multiply(scores[0], queries[step], b[0], b[1]);
-                multiply(scores[1], queries[step], b[2], b[3]);
-                columns_of(b, values, of_lane, 16 * pair, step);
-                multiply(grads_p[0], grads[step], b[0], b[1]);
-                multiply(grads_p[1], grads[step], b[2], b[3]);
+                add_columns(scores, queries[step], keys, of_lane, strip, step);
+                add_columns(grads_p, grads[step], values, of_lane, strip, step);
             }
-            float slopes[2][4];
+            end_products(scores, grads_p, queries, grads);
+            float slopes[STRIP / 8][4];
 #pragma unroll
-            for (int j = 0; j < 2; j++) {
+            for (int j = 0; j < STRIP / 8; j++) {
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     float slope;
                     float p = exp2_of(score(scores[j][i], of, &slope) * unit - log_sum[i / 2]);
-                    grads_p[j][i] *= kept(row_keys[i / 2], from + 16 * pair + 8 * j + lane % 4 * 2 + i % 2, of);
+                    grads_p[j][i] *= kept(row_keys[i / 2], from + strip + 8 * j + lane % 4 * 2 + i % 2, of);
                     slopes[j][i] = p * (grads_p[j][i] - dot[i / 2]) * slope;
                 }
             }
             if (!is_all) {
                 Range keys_of[2];
                 for (int half = 0; half < 2; half++) keys_of[half] = keys_of_row(tile, 16 * warp + lane / 4 + 8 * half, of);
-                hide(slopes, keys_of, from + 16 * pair, 0.0f);
+                hide(slopes, keys_of, from + strip, 0.0f);
             }
-            u32 left[4] = {pack(slopes[0][0], slopes[0][1]), pack(slopes[0][2], slopes[0][3]),
-                           pack(slopes[1][0], slopes[1][1]), pack(slopes[1][2], slopes[1][3])};
+            u32 left[STRIP / 16][4];
+            pack_all(left, slopes);
+            begin_products(sums, left);
 #pragma unroll
-            for (int c = 0; c < CHUNKS; c += 2) {
-                u32 b[4];
-                rows_of(b, keys, of_lane, 16 * pair, c);
-                multiply(sums[c], left, b[0], b[1]);
-                multiply(sums[c + 1], left, b[2], b[3]);
-            }
+            for (int k = 0; k < STRIP / 16; k++) add_rows(sums, left[k], keys, of_lane, strip + 16 * k);
+            end_products(sums, left);
         }
     }
     wait_for_groups<0>();
@@ -477,8 +512,8 @@ DEVICE void find(Pass& pass, const u32* readers, const u32* tile, const Scalars&
 }
 
 DEVICE Pass after(Pass pass, const u32* readers, const u32* tile, const Scalars& of) {
-    pass.from += QUERIES;
-    pass.row += QUERIES;
+    pass.from += ROWS;
+    pass.row += ROWS;
     if (pass.from >= pass.end) {
         pass.reader++;
         find(pass, readers, tile, of);
@@ -491,14 +526,14 @@ attention_backward_keys(const bf16* q, const bf16* k, const bf16* v, const bf16*
                                const float* dots, const u32* tiles, const u32* readers, float* grad_k, float* grad_v,
                                Scalars of) {
     // Queries and the gradients of their outputs. One buffer is read while the other is filled.
-    SHARED bf16 places[2][2][QUERIES * HEAD_DIM];
+    SHARED bf16 places[2][2][ROWS * HEAD_DIM];
     const u32* tile = tiles + block_x() * 5;
     u32 first = tile[0], count = tile[1], position = tile[2];
     u32 kv_head = block_y(), width = of.heads * HEAD_DIM, kv_width = width / GROUP;
     int warp = thread_index() / 32, lane = thread_index() % 32;
     float unit = unit_of_scores(of);
     Places of_lane = places_of_lane();
-    Part part = part_of_thread(0);
+    Copied part = copied_by_thread(0);
     u32 first_column = part.column;
     // Keys and values stay in registers, so only queries and gradients are read from shared memory.
     u32 keys[STEPS][4], values[STEPS][4];
@@ -512,8 +547,8 @@ attention_backward_keys(const bf16* q, const bf16* k, const bf16* v, const bf16*
     auto fetch = [&](const Pass& of_pass, int at, float* to_log_sum, float* to_dot) {
         u32 head = kv_head * GROUP + of_pass.member, here = of_pass.end - of_pass.from;
         part.column = head * HEAD_DIM + first_column;
-        copy_rows<QUERIES>(places[at][0], q, width, (u32)of_pass.row, here, part);
-        copy_rows<QUERIES>(places[at][1], grad, width, (u32)of_pass.row, here, part);
+        copy_rows(places[at][0], q, width, (u32)of_pass.row, here, part);
+        copy_rows(places[at][1], grad, width, (u32)of_pass.row, here, part);
         if ((u32)lane < here) {
             u64 row = (of_pass.row + lane) * of.heads + head;
             *to_log_sum = log_sums[row] * LOG2_E;
@@ -525,33 +560,29 @@ attention_backward_keys(const bf16* q, const bf16* k, const bf16* v, const bf16*
     float sums_k[CHUNKS][4] = {}, sums_v[CHUNKS][4] = {};
     for (int at = 0; pass.member < GROUP; at ^= 1) {
         const bf16 *asked = places[at][0], *grads = places[at][1];
-        wait_for_groups<0>();
-        synchronize();
+        receive_copies();
         Pass next = after(pass, readers, tile, of);
         float next_log_sum = 0.0f, next_dot = 0.0f;
         if (next.member < GROUP) fetch(next, at ^ 1, &next_log_sum, &next_dot);
         end_group();
-        bool is_all = count == TILE && pass.from + QUERIES <= pass.end && sees(pass.from, position + TILE - 1, of) &&
-                      sees(pass.from + QUERIES - 1, position, of);
-        // Processes 16 queries at a time, so that their scores are used up before the next ones are computed.
+        bool is_all = count == TILE && pass.from + ROWS <= pass.end && sees(pass.from, position + TILE - 1, of) &&
+                      sees(pass.from + ROWS - 1, position, of);
+        // Processes some queries at a time, so that their scores are used up before the next ones are computed.
 #pragma unroll
-        for (int pair = 0; pair < QUERIES / 16; pair++) {
-            float scores[2][4] = {}, grads_p[2][4] = {};
+        for (int strip = 0; strip < ROWS; strip += STRIP) {
+            float scores[STRIP / 8][4] = {}, grads_p[STRIP / 8][4] = {};
+            begin_products(scores, grads_p, keys, values);
 #pragma unroll
             for (int step = 0; step < STEPS; step++) {
-                u32 b[4];
-                columns_of(b, asked, of_lane, 16 * pair, step);
-                multiply(scores[0], keys[step], b[0], b[1]);
-                multiply(scores[1], keys[step], b[2], b[3]);
-                columns_of(b, grads, of_lane, 16 * pair, step);
-                multiply(grads_p[0], values[step], b[0], b[1]);
-                multiply(grads_p[1], values[step], b[2], b[3]);
+                add_columns(scores, keys[step], asked, of_lane, strip, step);
+                add_columns(grads_p, values[step], grads, of_lane, strip, step);
             }
+            end_products(scores, grads_p, keys, values);
 #pragma unroll
-            for (int j = 0; j < 2; j++) {
+            for (int j = 0; j < STRIP / 8; j++) {
 #pragma unroll
                 for (int odd = 0; odd < 2; odd++) {
-                    int column = 16 * pair + 8 * j + lane % 4 * 2 + odd;
+                    int column = strip + 8 * j + lane % 4 * 2 + odd;
                     float of_log_sum = shuffle(log_sum, column), of_dot = shuffle(dot, column);
                     u64 row_key = key_of_row(kv_head * GROUP + pass.member, (u32)pass.row + column, of);
 #pragma unroll
@@ -570,23 +601,19 @@ attention_backward_keys(const bf16* q, const bf16* k, const bf16* v, const bf16*
                     u32 row = 16 * warp + lane / 4 + 8 * half;
                     queries_of[half] = seen(row < count, position + row, of.after, of.before, pass.end);
                 }
-                hide(scores, queries_of, pass.from + 16 * pair, 0.0f);
-                hide(grads_p, queries_of, pass.from + 16 * pair, 0.0f);
+                hide(scores, queries_of, pass.from + strip, 0.0f);
+                hide(grads_p, queries_of, pass.from + strip, 0.0f);
             }
-            u32 left_p[4] = {pack(scores[0][0], scores[0][1]), pack(scores[0][2], scores[0][3]),
-                             pack(scores[1][0], scores[1][1]), pack(scores[1][2], scores[1][3])};
-            u32 left_s[4] = {pack(grads_p[0][0], grads_p[0][1]), pack(grads_p[0][2], grads_p[0][3]),
-                             pack(grads_p[1][0], grads_p[1][1]), pack(grads_p[1][2], grads_p[1][3])};
+            u32 left_p[STRIP / 16][4], left_s[STRIP / 16][4];
+            pack_all(left_p, scores);
+            pack_all(left_s, grads_p);
+            begin_products(sums_v, sums_k, left_p, left_s);
 #pragma unroll
-            for (int c = 0; c < CHUNKS; c += 2) {
-                u32 b[4];
-                rows_of(b, grads, of_lane, 16 * pair, c);
-                multiply(sums_v[c], left_p, b[0], b[1]);
-                multiply(sums_v[c + 1], left_p, b[2], b[3]);
-                rows_of(b, asked, of_lane, 16 * pair, c);
-                multiply(sums_k[c], left_s, b[0], b[1]);
-                multiply(sums_k[c + 1], left_s, b[2], b[3]);
+            for (int k = 0; k < STRIP / 16; k++) {
+                add_rows(sums_v, left_p[k], grads, of_lane, strip + 16 * k);
+                add_rows(sums_k, left_s[k], asked, of_lane, strip + 16 * k);
             }
+            end_products(sums_v, sums_k, left_p, left_s);
         }
         pass = next;
         log_sum = next_log_sum;

@@ -7,6 +7,7 @@ use burn_cubecl::tensor::CubeTensor;
 use super::{Buffer, Program, runs_on};
 use crate::attention::tiles::View;
 use crate::attention::{AttentionDropout, AttentionShape};
+use crate::fused::uses_warpgroups;
 use crate::gpu::dropout::Masks;
 use crate::gpu::tables::Tables;
 use crate::gpu::{Words, as_dtype};
@@ -28,16 +29,22 @@ pub(crate) fn narrow(x: &CubeTensor) -> CubeTensor {
 /// Heads, and dropout of their probabilities.
 pub(crate) type Heads<'a> = (&'a AttentionShape, Option<AttentionDropout>);
 
-/// Returns a kernel of the file, compiled for these heads.
-pub(crate) fn program((shape, dropout): Heads<'_>, entry: &'static str) -> Program {
+/// Returns a kernel of the file, compiled for these heads. With `of_warpgroups`, it uses `wgmma` if the GPU has this instruction.
+fn compiled((shape, dropout): Heads<'_>, of_warpgroups: bool, entry: &'static str) -> Program {
     let defines = format!(
-        "#define HEAD_DIM {}\n#define GROUP {}\n#define IS_CAPPED {}\n#define DROPS {}\n",
+        "#define HEAD_DIM {}\n#define GROUP {}\n#define IS_CAPPED {}\n#define DROPS {}\n#define USES_WARPGROUPS {}\n",
         shape.head_dim,
         shape.group(),
         u8::from(shape.cap.is_some()),
-        u8::from(dropout.is_some())
+        u8::from(dropout.is_some()),
+        u8::from(of_warpgroups)
     );
     Program { text: TEXT, defines, entry }
+}
+
+/// Returns the kernel that runs for these heads.
+pub(crate) fn program(heads: Heads<'_>, entry: &'static str) -> Program {
+    compiled(heads, uses_warpgroups(), entry)
 }
 
 /// Returns the values of the struct `Scalars` in the file.
@@ -126,9 +133,13 @@ pub(in crate::gpu) fn offline(_: &crate::gpu::offline::Offline) -> Vec<crate::gp
             cap,
             precision: crate::Precision::Bf16,
         };
-        let name = format!("attention on tensor cores, {head_dim} wide, {group} a group, {cap:?}, {dropout:?}");
-        let text = program((&shape, dropout), "attention_forward").source();
-        sources.push(crate::gpu::offline::Source { name, text });
+        for of_warpgroups in [false, true] {
+            let name = format!(
+                "attention on tensor cores, {head_dim} wide, {group} a group, {cap:?}, {dropout:?}, warpgroups: {of_warpgroups}"
+            );
+            let text = compiled((&shape, dropout), of_warpgroups, "attention_forward").source();
+            sources.push(crate::gpu::offline::Source { name, text });
+        }
     }
     sources
 }
