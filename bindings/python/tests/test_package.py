@@ -37,6 +37,16 @@ def test_the_import_takes_nothing_heavy_along() -> None:
     assert "gradus._native" in imported and HEAVY.intersection(imported) == set()
 
 
+def test_a_page_draws_ranges_beyond_the_largest_number() -> None:
+    from types import SimpleNamespace
+
+    from gradus._page import page
+
+    made: Any = SimpleNamespace(path="run", finished=True, results={}, metrics={"step": [1, 2, 3], "loss": [-1.7e308, 0.0, 1.7e308]})
+    text = page(made)
+    assert 'points="14.0,86.0 125.0,50.0 236.0,14.0"' in text and "nan" not in text
+
+
 #: Prints what a forked process gets from gradus. A hanging process is ended after a minute.
 FORK = """
 import os, signal, sys

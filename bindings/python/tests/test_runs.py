@@ -427,6 +427,7 @@ except KeyboardInterrupt:
         ({"max_steps": 2**70}, ValueError, "does not fit into 64 bits"),
         ({"system_prompt": "\ud800"}, ValueError, "not valid Unicode"),
         ({"batch_size": 0}, gradus.ConfigError, "batch_size"),
+        ({"frozen_weights": "nf4"}, gradus.ConfigError, "only the base under an adapter"),
         ({"overwrite": True, "resume": True}, TypeError, "cannot be combined"),
     ],
 )

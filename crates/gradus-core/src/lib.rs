@@ -17,6 +17,7 @@ pub mod ranks;
 pub mod rng;
 pub mod run;
 pub mod runs;
+pub mod search;
 pub mod service;
 pub mod stats;
 pub mod suggest;

@@ -39,10 +39,12 @@ def _curve(name: str, lines: Sequence[tuple[str, Points]]) -> str:
     points = [point for _, line in lines for point in line]
     left, right = min(step for step, _ in points), max(step for step, _ in points)
     low, high = min(value for _, value in points), max(value for _, value in points)
-    across, up = (width - 2 * edge) / ((right - left) or 1), (height - 2 * edge) / ((high - low) or 1)
+    across = (width - 2 * edge) / ((right - left) or 1)
+    # Halves, because the distance of two values may exceed the largest number.
+    half = (high / 2 - low / 2) or 1
     drawn: list[str] = []
     for color, line in lines:
-        places = [(edge + (step - left) * across, height - edge - (value - low) * up) for step, value in line]
+        places = [(edge + (step - left) * across, height - edge - (value / 2 - low / 2) / half * (height - 2 * edge)) for step, value in line]
         corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
         drawn.append(f'<polyline points="{corners}" fill="none" stroke="{color}" stroke-width="1.6" stroke-linejoin="round"/>')
         # A line with few points is hard to see.

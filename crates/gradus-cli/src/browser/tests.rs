@@ -151,6 +151,21 @@ fn a_small_screen_has_everything_that_matters() {
 }
 
 #[test]
+fn ranges_beyond_the_largest_number_are_drawn() {
+    for (losses, label) in [([-1.7e308, 0.0, 1.7e308], "-1.70e308"), ([1.75e308; 3], "1.80e308")] {
+        let row = |(step, &loss): (usize, &f64)| MetricsRow { step, values: [("loss", loss)].into_iter().collect() };
+        let rows: Vec<MetricsRow> = losses.iter().enumerate().map(row).collect();
+        let mut browser = browser();
+        browser.details.insert("ppo".into(), Details { keys: metric_keys(&rows), rows, ..Details::default() });
+        let text = screen(&browser, 100, 30);
+        shows(&text, &[label]);
+        assert!(!text.contains("inf") && !text.contains("NaN"), "{text}");
+        let dots = text.chars().filter(|letter| ('\u{2801}'..='\u{28ff}').contains(letter)).count();
+        assert!(dots >= 15, "{dots} cells with dots:\n{text}");
+    }
+}
+
+#[test]
 fn a_large_screen_shows_more_of_each_run() {
     let mut browser = browser();
     press(&mut browser, "G ");

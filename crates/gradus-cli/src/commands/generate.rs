@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use gradus::Error;
 use gradus::device::DeviceChoice;
 use gradus::generate::{BeamParams, EarlyStopping, SamplingParams};
 use gradus::inference::{ChatSettings, Prompts, SampleOptions, Sampled, sample};
@@ -81,16 +82,29 @@ pub struct BeamArgs {
 
 impl BeamArgs {
     /// Returns the parameters of the search; `None` if each completion is sampled by itself.
-    pub fn params(&self) -> Option<BeamParams> {
+    ///
+    /// # Errors
+    /// A setting of the search is given without a search.
+    pub fn params(&self) -> gradus::Result<Option<BeamParams>> {
         let Self { num_beams, length_penalty, early_stopping, num_beam_groups, diversity_penalty } = *self;
         let is_searched = num_beams != 1 || num_beam_groups != 1;
-        is_searched.then_some(BeamParams {
+        for (flag, is_usual) in [
+            ("--length-penalty", length_penalty == 1.0),
+            ("--early-stopping", early_stopping == EarlyStopping::Heuristic),
+            ("--diversity-penalty", diversity_penalty == 0.0),
+        ] {
+            if !is_searched && !is_usual {
+                let message = format!("`{flag}` is given, but only beam search reads it");
+                return Err(Error::input(message).with_hint("leave it out, or set `--num-beams` above 1"));
+            }
+        }
+        Ok(is_searched.then_some(BeamParams {
             num_beams,
             length_penalty,
             early_stopping,
             num_beam_groups,
             diversity_penalty,
-        })
+        }))
     }
 }
 
@@ -211,8 +225,16 @@ fn stop(text: &str) -> Result<String, String> {
 
 impl SamplingArgs {
     /// Returns the parameters of the engine. Stop ids come from the model.
-    pub fn params(&self) -> SamplingParams {
-        SamplingParams {
+    ///
+    /// # Errors
+    /// The minimum length exceeds the maximum length.
+    pub fn params(&self) -> gradus::Result<SamplingParams> {
+        let (least, most) = (self.min_new_tokens, self.max_new_tokens);
+        if least > most {
+            let message = format!("`--min-new-tokens` is {least}, but `--max-new-tokens` is {most}");
+            return Err(Error::input(message).with_hint("lower `--min-new-tokens`, or raise `--max-new-tokens`"));
+        }
+        Ok(SamplingParams {
             temperature: self.temperature,
             top_k: self.top_k,
             top_p: self.top_p,
@@ -228,12 +250,15 @@ impl SamplingArgs {
             forced_bos_token_id: self.forced_bos_token_id,
             forced_eos_token_id: self.forced_eos_token_id,
             ..SamplingParams::default()
-        }
+        })
     }
 
     /// Returns the initial settings of a conversation.
-    pub fn settings(&self) -> ChatSettings {
-        ChatSettings { params: self.params(), stop: self.stop.clone(), seed: self.seed() }
+    ///
+    /// # Errors
+    /// As [`Self::params`].
+    pub fn settings(&self) -> gradus::Result<ChatSettings> {
+        Ok(ChatSettings { params: self.params()?, stop: self.stop.clone(), seed: self.seed() })
     }
 
     /// Returns the seed.
@@ -268,14 +293,14 @@ fn prompts(args: &GenerateArgs, out: &Output) -> anyhow::Result<Prompts> {
 pub fn run(args: GenerateArgs, out: &Output) -> anyhow::Result<()> {
     let prompts = prompts(&args, out)?;
     let options = SampleOptions {
-        params: args.sampling.params(),
+        params: args.sampling.params()?,
         seed: args.sampling.seed(),
         stop: args.sampling.stop,
         model: args.model,
         adapter: args.adapter,
         prompts,
         group_size: args.group_size,
-        beams: args.beams.params(),
+        beams: args.beams.params()?,
         rename: args.columns.renames()?,
         max_rows: args.max_rows,
         bad_rows: args.bad_rows.into(),

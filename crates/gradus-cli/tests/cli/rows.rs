@@ -58,6 +58,17 @@ fn bad_rows_end_a_run_or_are_left_out_and_listed() {
 }
 
 #[test]
+fn held_out_rows_are_counted_among_the_bad_ones() {
+    let row = |i: usize| format!("{{\"prompt\": \"Question {i}?\", \"completion\": \" Answer {i}.\"}}\n");
+    let test = CliTest::with("rows.jsonl", &(0..12).map(row).collect::<String>());
+    let model = fixture_model("qwen3");
+    let arguments = ["sft", "--model", &model, "--data", "rows.jsonl", "--output-dir", "run", "--max-steps", "1"];
+    let run = test.run(&[&arguments[..], &["--system-prompt", "hi", "--eval-fraction", "0.2"]].concat());
+    assert_eq!(run.code, 1, "{}", run.stderr);
+    assert!(run.stderr.contains("rows.jsonl:1: ") && run.stderr.contains("12 of 12 rows are bad"), "{}", run.stderr);
+}
+
+#[test]
 fn a_row_that_no_template_renders_is_a_bad_one() {
     let good =
         "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}\n";

@@ -6,6 +6,9 @@ pub const FEWEST_SMOOTHED: usize = 10;
 /// Maximum number of points of a drawn curve; more would exceed the width of a chart.
 pub const DRAWN: usize = 2000;
 
+/// Factor that keeps sums, products and distances of large values below the largest number. A power of two rounds no value.
+pub const HEADROOM: f64 = 1.0 / (1u128 << 64) as f64;
+
 /// Returns the `index`-th of `count` slices. None is empty if there are at least `count` points.
 pub fn stretch(points: &[(f64, f64)], index: usize, count: usize) -> &[(f64, f64)] {
     &points[index * points.len() / count..(index + 1) * points.len() / count]
@@ -19,8 +22,10 @@ pub fn thinned(points: &[(f64, f64)], count: usize) -> Vec<(f64, f64)> {
     let mean = |index: usize| {
         let stretch = stretch(points, index, count);
         let finite = stretch.iter().filter(|point| point.1.is_finite());
-        let (x, y, n) = finite.fold((0.0, 0.0, 0.0), |sum, point| (sum.0 + point.0, sum.1 + point.1, sum.2 + 1.0));
-        if n > 0.0 { (x / n, y / n) } else { (stretch[0].0, f64::NAN) }
+        let add = |sum: (f64, f64, f64), point: &(f64, f64)| (sum.0 + point.0, sum.1 + point.1 * HEADROOM, sum.2 + 1.0);
+        let (x, y, n) = finite.fold((0.0, 0.0, 0.0), add);
+        // The sum of the largest numbers may be rounded up.
+        if n > 0.0 { (x / n, (y / n / HEADROOM).clamp(f64::MIN, f64::MAX)) } else { (stretch[0].0, f64::NAN) }
     };
     (0..count).map(mean).collect()
 }
@@ -50,7 +55,7 @@ fn smoothed(values: &[f64]) -> Vec<f64> {
         let first = (center - reach).clamp(0, count - 1 - 2 * reach);
         let farthest = (center - first).max(first + 2 * reach - center);
         for index in first..=first + 2 * reach {
-            let (x, y) = ((index - center) as f64, values[index as usize]);
+            let (x, y) = ((index - center) as f64, values[index as usize] * HEADROOM);
             if y.is_finite() {
                 (lowest, highest) = (lowest.min(y), highest.max(y));
                 let weight = (farthest + 1) as f64 - x.abs();
@@ -61,7 +66,7 @@ fn smoothed(values: &[f64]) -> Vec<f64> {
         let [w, x, y, xx, xy] = sums;
         let determinant = w * xx - x * x;
         let fitted = if determinant > 1e-9 { (y * xx - x * xy) / determinant } else { y / w };
-        if lowest <= highest { fitted.clamp(lowest, highest) } else { fitted }
+        (if lowest <= highest { fitted.clamp(lowest, highest) } else { fitted }) / HEADROOM
     };
     (0..count).map(one).collect()
 }
@@ -83,5 +88,15 @@ mod tests {
         // A share that falls to 0 must not fall below it.
         let falling: Vec<f64> = (0..40).map(|i| (1.0 - f64::from(i) / 30.0).max(0.0)).collect();
         assert!(smoothed(&falling).iter().all(|share| (0.0..=1.0).contains(share)));
+    }
+
+    #[test]
+    fn the_largest_numbers_have_means() {
+        let points = |values: &[f64]| values.iter().enumerate().map(|(x, &y)| (x as f64, y)).collect::<Vec<_>>();
+        let halves = points(&[f64::MAX, f64::MAX, f64::MIN, f64::MIN]);
+        assert_eq!(thinned(&halves, 2), [(0.5, f64::MAX), (2.5, f64::MIN)]);
+        assert_eq!(smoothed(&[f64::MAX; 2000]), [f64::MAX; 2000]);
+        let wide: Vec<f64> = (0..2000).map(|i| if i % 2 == 0 { f64::MAX } else { f64::MIN }).collect();
+        assert!(smoothed(&wide).iter().all(|value| value.is_finite()));
     }
 }

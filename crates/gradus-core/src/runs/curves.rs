@@ -5,7 +5,7 @@ use std::path::Path;
 use super::entry::read_results;
 use crate::error::Result;
 use crate::run::metrics::{Metrics, MetricsRow, read_metrics};
-use crate::run::smoothing::{smoothed_curve, stretch, thinned};
+use crate::run::smoothing::{HEADROOM, smoothed_curve, stretch, thinned};
 
 /// Values over steps.
 #[derive(Debug, Clone, PartialEq)]
@@ -104,11 +104,9 @@ pub fn sparkline(points: &[(f64, f64)], width: usize) -> String {
     if count == 0 {
         return String::new();
     }
-    // Sums and distances of large numbers may be infinite. A power of two scales them without rounding.
-    let scale = 0.5f64.powi(32);
     let mean = |index: usize| {
         let stretch = stretch(points, index, count);
-        stretch.iter().map(|point| point.1 * scale).sum::<f64>() / stretch.len() as f64
+        stretch.iter().map(|point| point.1 * HEADROOM).sum::<f64>() / stretch.len() as f64
     };
     let means: Vec<f64> = (0..count).map(mean).collect();
     let low = means.iter().copied().fold(f64::INFINITY, f64::min);

@@ -453,6 +453,16 @@ mod tests {
     }
 
     #[test]
+    fn ranges_beyond_the_largest_number_are_drawn() {
+        for values in [[-1.7e308, 1.7e308], [1.75e308; 2]] {
+            let row = |step: usize| MetricsRow { step, values: [("loss", values[step % 2])].into_iter().collect() };
+            let rows: Vec<MetricsRow> = (1..=5000).map(row).collect();
+            let svg = training_charts(&rows, Axis::Steps)[0].1.svg().into_string();
+            assert!(svg.contains("polyline") && !svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+        }
+    }
+
+    #[test]
     fn curves_are_drawn_over_what_was_seen_too() {
         let row =
             |step: usize, values: &[(&'static str, f64)]| MetricsRow { step, values: values.iter().copied().collect() };

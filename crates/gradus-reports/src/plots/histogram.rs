@@ -1,5 +1,6 @@
 //! Histograms: the outlines of bars, so that several kinds of values fit in one chart.
 
+use super::scale::half_distance;
 use super::{Curve, CurveKind, LineChart};
 
 /// Number of bars.
@@ -62,13 +63,13 @@ fn ends(kinds: &[Values], range: Range) -> (f64, f64) {
 
 /// Outline of bars of equal width between `low` and `high`. Values outside are counted in the nearest bar.
 fn outline(values: &[f64], low: f64, high: f64) -> Vec<(f64, f64)> {
-    let width = (high - low) / BINS as f64;
+    let half_width = half_distance(low, high) / BINS as f64;
     let mut counts = [0usize; BINS];
     for value in values.iter().filter(|value| value.is_finite()) {
         // `as usize` maps values below the first bar to 0.
-        counts[(((value - low) / width) as usize).min(BINS - 1)] += 1;
+        counts[((half_distance(low, *value) / half_width) as usize).min(BINS - 1)] += 1;
     }
-    let edge = |i: usize| low + width * i as f64;
+    let edge = |i: usize| ((low / 2.0 + half_width * i as f64) * 2.0).min(high);
     let bar = |(i, &count): (usize, &usize)| [(edge(i), count as f64), (edge(i + 1), count as f64)];
     let bars = counts.iter().enumerate().flat_map(bar);
     [(low, 0.0)].into_iter().chain(bars).chain([(high, 0.0)]).collect()
@@ -86,6 +87,16 @@ mod tests {
         // Each bar has two corners; the last value belongs to the last bar.
         assert_eq!(points.iter().map(|point| point.1).sum::<f64>(), 8.0);
         assert_eq!((points[2 * BINS], points[2 * BINS + 1]), ((3.0, 1.0), (3.0, 0.0)));
+    }
+
+    #[test]
+    fn ranges_beyond_the_largest_number_have_bars() {
+        let values = vec![f64::MIN, 1e307, f64::MAX];
+        let kinds = [Values { name: "reward".into(), values, color: Some(0) }];
+        let points = &histogram("Rewards", "", "", &kinds, Range::All).curves[0].points;
+        assert!(points.iter().all(|point| point.0.is_finite()), "{points:?}");
+        let counts: Vec<f64> = points[1..=2 * BINS].iter().step_by(2).map(|point| point.1).collect();
+        assert_eq!([counts[0], counts[BINS / 2], counts[BINS - 1], counts.iter().sum::<f64>()], [1.0, 1.0, 1.0, 3.0]);
     }
 
     #[test]

@@ -17,21 +17,24 @@ impl Scale {
     /// Creates an axis around `[low, high]` that begins and ends with a tick, with about `ticks` ticks.
     pub fn around(low: f64, high: f64, ticks: usize) -> Self {
         // Ignore differences in the last digits.
-        let differ = high - low > 1e-6 * low.abs().max(high.abs());
+        let differ = half_distance(low, high) > 0.5e-6 * low.abs().max(high.abs());
         let (low, high) = match (differ, low == 0.0 && high == 0.0) {
             (true, _) => (low, high),
             // A constant 0 is drawn at the bottom, because counts and measurements start there.
             (false, true) => (0.0, 1.0),
-            (false, false) => (low - margin(low), high + margin(high)),
+            (false, false) => ((low - margin(low)).max(f64::MIN), (high + margin(high)).min(f64::MAX)),
         };
-        let step = round_up((high - low) / ticks.max(1) as f64);
-        Self { low: (low / step + 1e-9).floor() * step, high: (high / step - 1e-9).ceil() * step, step }
+        let step = step(low, high, ticks);
+        // The next tick may be beyond the largest number.
+        let [low, high] = [(low / step + 1e-9).floor(), (high / step - 1e-9).ceil()]
+            .map(|ticks| (ticks * step).clamp(f64::MIN, f64::MAX));
+        Self { low, high, step }
     }
 
     /// Creates an axis with integer ticks that begins at `low` and ends at `high`: for counts, such as steps.
     pub fn within(low: f64, high: f64, ticks: usize) -> Self {
         let high = if high > low { high } else { low + 1.0 };
-        let round = round_up((high - low) / ticks.max(1) as f64).max(1.0);
+        let round = step(low, high, ticks).max(1.0);
         // 2.5 is round, but no integer.
         let step = if round.fract() == 0.0 { round } else { 5.0 };
         Self { low, high, step }
@@ -39,7 +42,7 @@ impl Scale {
 
     /// Relative position of `value` between the ends, 0 to 1.
     pub fn position(&self, value: f64) -> f64 {
-        ((value - self.low) / (self.high - self.low)).clamp(0.0, 1.0)
+        (half_distance(self.low, value) / half_distance(self.low, self.high)).clamp(0.0, 1.0)
     }
 
     /// Values of the ticks.
@@ -55,7 +58,7 @@ impl Scale {
         if tick.abs() < self.step * 1e-6 {
             return "0".into();
         }
-        if largest < 1e-3 {
+        if !(1e-3..1e15).contains(&largest) {
             // All ticks share one power of ten.
             let power = 10f64.powf((largest.log10() + 1e-9).floor());
             return format!("{}e{}", fixed(tick / power, self.step / power), minus(power.log10().round().to_string()));
@@ -67,6 +70,17 @@ impl Scale {
         }
         fixed(tick, self.step)
     }
+}
+
+/// Returns half the distance of two numbers: the distance itself may exceed the largest number.
+pub(super) fn half_distance(low: f64, high: f64) -> f64 {
+    high / 2.0 - low / 2.0
+}
+
+/// Round distance of about `ticks` ticks between `low` and `high`.
+fn step(low: f64, high: f64, ticks: usize) -> f64 {
+    // More than one tick, so that the step is finite.
+    round_up(half_distance(low, high) / ticks.max(2) as f64 * 2.0)
 }
 
 fn margin(value: f64) -> f64 {
@@ -111,7 +125,8 @@ pub fn short(value: f64) -> String {
         _ if size < 100.0 => trimmed(format!("{value:.2}")),
         _ if size < 10_000.0 => format!("{value:.0}"),
         _ if size < 1e6 => format!("{:.1}k", value / 1e3),
-        _ => format!("{:.1}M", value / 1e6),
+        _ if size < 1e15 => format!("{:.1}M", value / 1e6),
+        _ => format!("{value:.2e}"),
     };
     minus(text)
 }
@@ -161,6 +176,18 @@ mod tests {
     }
 
     #[test]
+    fn ranges_beyond_the_largest_number_have_ticks() {
+        let wide = Scale::around(-1.7e308, 1.7e308, 5);
+        assert_eq!(labels(wide), "\u{2212}1e308 0 1e308");
+        assert_eq!([f64::MIN, 0.0, f64::MAX].map(|value| wide.position(value)), [0.0, 0.5, 1.0]);
+        for scale in [Scale::around(1.75e308, 1.75e308, 5), Scale::within(f64::MIN, f64::MAX, 8)] {
+            let ticks = scale.ticks();
+            assert!((3..12).contains(&ticks.len()) && ticks.iter().all(|tick| tick.is_finite()), "{ticks:?}");
+            assert!(ticks.iter().all(|&tick| (0.0..=1.0).contains(&scale.position(tick))), "{scale:?}");
+        }
+    }
+
+    #[test]
     fn a_long_curve_is_drawn_with_as_many_points_as_a_picture_has_columns() {
         let line: Vec<(f64, f64)> = (0..1_000_000).map(|x| (f64::from(x), 2.0 * f64::from(x))).collect();
         let smooth = smoothed_curve(&line);
@@ -177,7 +204,7 @@ mod tests {
     #[test]
     fn single_values_have_few_digits() {
         let shown: Vec<_> =
-            [0.0, 1e-6, 0.12345, -1.2345, 41.0, 123.4, 45_600.0, f64::NAN].into_iter().map(short).collect();
-        assert_eq!(shown, ["0", "1.00e\u{2212}6", "0.123", "\u{2212}1.23", "41", "123", "45.6k", "–"]);
+            [0.0, 1e-6, 0.12345, -1.2345, 41.0, 123.4, 45_600.0, 1.7e308, f64::NAN].into_iter().map(short).collect();
+        assert_eq!(shown, ["0", "1.00e\u{2212}6", "0.123", "\u{2212}1.23", "41", "123", "45.6k", "1.70e308", "–"]);
     }
 }

@@ -1,8 +1,9 @@
 //! Conversations: trees of messages, one path of which is displayed, and votes on pairs of answers.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use gradus::Result;
+use gradus::search::SoughtText;
 use rusqlite::{OptionalExtension, Row, Transaction, params};
 use serde::{Deserialize, Serialize};
 
@@ -398,19 +399,30 @@ impl Chats<'_> {
         self.search("")
     }
 
-    /// Returns the conversations whose title or messages contain `text`, latest first. The case of ASCII letters is ignored.
+    /// Returns the conversations whose title or messages contain `text`, latest first. Upper and lower case are equal.
     ///
     /// # Errors
     /// The database cannot be read.
     pub fn search(&self, text: &str) -> Result<Vec<Conversation>> {
-        let escaped = text.replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_");
+        let sought = SoughtText::new(text);
         self.store.read(|open| {
-            let mut found = open.prepare(&format!(
-                "{CONVERSATION} WHERE {SEEN} AND (?3 = '%%' OR title LIKE ?3 ESCAPE '\\' OR EXISTS (SELECT 1 FROM messages
-                 WHERE conversation = conversations.id AND text LIKE ?3 ESCAPE '\\')) ORDER BY changed DESC, id DESC"
+            let mut seen = open.prepare(&format!("{CONVERSATION} WHERE {SEEN} ORDER BY changed DESC, id DESC"))?;
+            let seen = seen.query_map(params![self.asker.owner, self.asker.sees_unowned], conversation)?;
+            let mut found = seen.collect::<rusqlite::Result<Vec<_>>>()?;
+            if text.is_empty() {
+                return Ok(found);
+            }
+            // SQLite's `LIKE` folds ASCII letters only, so the texts are compared here.
+            let mut said = open.prepare(&format!(
+                "SELECT conversation, text FROM messages JOIN conversations ON conversations.id = conversation WHERE {SEEN}"
             ))?;
-            let sought = params![self.asker.owner, self.asker.sees_unowned, format!("%{escaped}%")];
-            found.query_map(sought, conversation)?.collect()
+            let said = said.query_map(params![self.asker.owner, self.asker.sees_unowned], |row| {
+                let is_found = sought.is_in(row.get_ref(1)?.as_str()?);
+                Ok(is_found.then_some(row.get::<_, i64>(0)?))
+            })?;
+            let ids: HashSet<i64> = said.filter_map(rusqlite::Result::transpose).collect::<rusqlite::Result<_>>()?;
+            found.retain(|found| ids.contains(&found.id) || sought.is_in(&found.title));
+            Ok(found)
         })
     }
 
@@ -754,6 +766,8 @@ pub(super) mod tests {
         assert_eq!([found("100%"), found("a_b"), found("\\")], [vec![share], vec![share], vec![share]]);
         assert_eq!([found("%"), found("_")], [vec![share], vec![share]], "they are no wild cards");
         assert!(store.chats(&eve).search("tea").expect("read").is_empty());
+        let (annoyed, way) = (begin("Ärger ÜBER Öl"), begin("ΟΔΟΣ"));
+        assert_eq!([found("ärger über"), found("οδος"), found("ΟΔΟσ")], [vec![annoyed], vec![way], vec![way]]);
         assert!(chats.rename(empty, "Cups").expect("stored") && !store.chats(&eve).rename(tea, "x").expect("stored"));
         assert_eq!(found("cups"), [empty]);
         chats.add_message(empty, None, "And saucers").expect("stored");

@@ -81,6 +81,12 @@ impl KlConfig {
         let key = |name: &str| format!("method.{method}.kl.{name}");
         problems.at_least(&key("coefficient"), self.coefficient, 0.0);
         problems.above_zero(&key("horizon"), self.horizon);
+        let adapts_by_horizon = self.target.is_some() && self.rate.is_none();
+        let is_read = adapts_by_horizon || self.horizon == Self::default().horizon;
+        problems.require(is_read, &[&key("horizon"), &key("target"), &key("rate")], || {
+            let message = format!("`{}` is given, but only `target` without `rate` reads it", key("horizon"));
+            (message, Some("leave it out, or set a `target` and no `rate`".into()))
+        });
         problems.above_zero(&key("rate"), self.rate.unwrap_or(1.0));
         problems.above_zero(&key("stop_above"), self.stop_above.unwrap_or(1.0));
         problems.at_least(&key("stop_after"), self.stop_after, 1);

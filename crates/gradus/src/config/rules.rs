@@ -172,6 +172,7 @@ fn train(problems: &mut Problems<'_>, config: &RunConfig, machine: &Machine) {
             "`train.moments` is `int8`, but the optimizer is `rmsprop`: only `adamw` stores its moments in eight bits";
         (message.into(), Some("leave `train.moments` out, or set `train.optimizer: adamw`".into()))
     });
+    optimizer(problems, config);
     problems.at_least("train.max_grad_norm", train.max_grad_norm, 0.0);
     problems.require(train.max_length >= 2, &["train.max_length"], || {
         let reason = "the first token of a row is never predicted";
@@ -193,6 +194,25 @@ fn train(problems: &mut Problems<'_>, config: &RunConfig, machine: &Machine) {
     problems.at_least("train.keep_checkpoints", train.keep_checkpoints, 1);
     problems.at_least("train.logging_steps", train.logging_steps, 1);
     device(problems, train, machine);
+}
+
+/// Checks that the optimizer reads the keys that are given. A preset may set keys for an optimizer that other keys replace.
+fn optimizer(problems: &mut Problems<'_>, config: &RunConfig) {
+    if config.preset.is_some() {
+        return;
+    }
+    let (train, usual) = (&config.train, TrainConfig::default());
+    for (key, reader, name, is_usual) in [
+        ("train.adam_betas", OptimizerName::AdamW, "adamw", train.adam_betas == usual.adam_betas),
+        ("train.adam_epsilon", OptimizerName::AdamW, "adamw", train.adam_epsilon == usual.adam_epsilon),
+        ("train.rmsprop_alpha", OptimizerName::RmsProp, "rmsprop", train.rmsprop_alpha == usual.rmsprop_alpha),
+        ("train.rmsprop_epsilon", OptimizerName::RmsProp, "rmsprop", train.rmsprop_epsilon == usual.rmsprop_epsilon),
+    ] {
+        problems.require(is_usual || train.optimizer == reader, &[key, "train.optimizer"], || {
+            let message = format!("`{key}` is given, but only `{name}` reads it");
+            (message, Some(format!("leave it out, or set `train.optimizer: {name}`")))
+        });
+    }
 }
 
 /// Checks that the device exists and supports the requested formats.

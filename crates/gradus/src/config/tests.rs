@@ -554,10 +554,60 @@ fn losses_of_dpo_and_the_keys_they_read() {
 }
 
 #[test]
+fn keys_that_nothing_reads_are_refused() {
+    let found = |rest: &str| shown(&format!("{MINIMAL}reward: {{model: rm}}\n{rest}\n")).join("\n");
+    let sft = |rest: &str| shown(&format!("{MINIMAL}method: {{sft: {{}}}}\n{rest}\n")).join("\n");
+    for (found, expected) in [
+        (sft("train: {frozen_weights: nf4}"), "the run trains all weights of its only model"),
+        (
+            sft("train: {optimizer: rmsprop, adam_betas: [0.8, 0.99]}"),
+            "`train.adam_betas` is given, but only `adamw` reads it",
+        ),
+        (
+            sft("train: {optimizer: rmsprop, adam_epsilon: 1e-5}"),
+            "`train.adam_epsilon` is given, but only `adamw` reads it",
+        ),
+        (sft("train: {rmsprop_alpha: 0.9}"), "`train.rmsprop_alpha` is given, but only `rmsprop` reads it"),
+        (sft("train: {rmsprop_epsilon: 1e-5}"), "`train.rmsprop_epsilon` is given, but only `rmsprop` reads it"),
+        (
+            found("method: {grpo: {sapo_temperature_pos: 2}}"),
+            "`method.grpo.sapo_temperature_pos` is given, but only `sapo` reads it",
+        ),
+        (
+            found("method: {grpo: {sapo_temperature_neg: 2}}"),
+            "`method.grpo.sapo_temperature_neg` is given, but only `sapo` reads it",
+        ),
+        (
+            found("method: {ppo: {kl: {horizon: 20}}}"),
+            "`method.ppo.kl.horizon` is given, but only `target` without `rate` reads it",
+        ),
+        (found("method: {ppo: {kl: {horizon: 20, target: 6, rate: 0.1}}}"), "`method.ppo.kl.horizon` is given"),
+    ] {
+        assert!(found.contains(expected) && found.lines().count() == 1, "{expected}: {found}");
+    }
+    for fine in [
+        "method: {sft: {}}\nlora: {rank: 2}\ntrain: {frozen_weights: nf4, rmsprop_alpha: 0.9, optimizer: rmsprop}",
+        "method: {reward: {}}\nlora: {rank: 2}\ntrain: {frozen_weights: nf4, adam_betas: [0.8, 0.99], adam_epsilon: 1e-5}",
+        "method: {dpo: {}}\ntrain: {frozen_weights: nf4}",
+    ] {
+        assert_eq!(shown(&format!("{MINIMAL}{fine}\n")), Vec::<String>::new(), "{fine}");
+    }
+    for fine in [
+        "method: {grpo: {}}\ntrain: {frozen_weights: nf4}",
+        "method: {grpo: {loss_type: sapo, sapo_temperature_pos: 2, sapo_temperature_neg: 2}}",
+        "method: {ppo: {kl: {target: 6, horizon: 20}}}",
+        // A preset sets the epsilon of AdamW.
+        "preset: rl4lms\nmethod: {ppo: {}}\ntrain: {optimizer: rmsprop}",
+    ] {
+        assert_eq!(found(fine), "", "{fine}");
+    }
+}
+
+#[test]
 fn a_device_without_kernels_computes_in_f32() {
     let machine = Machine { devices: vec!["cpu".into(), "gpu".into()], ..Machine::detect() };
     let problems = |train: &str| {
-        let text = format!("{MINIMAL}method: {{sft: {{}}}}\ntrain: {train}\n");
+        let text = format!("{MINIMAL}method: {{dpo: {{}}}}\ntrain: {train}\n");
         let found = rules::check(&RunConfig::parse(&text).expect("it reads"), &machine);
         found.into_iter().map(|found| found.diagnostic.message).collect::<Vec<_>>()
     };

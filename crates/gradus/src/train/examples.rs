@@ -239,6 +239,13 @@ fn check_forced_start(plan: &Plan, start: &Start, longest: usize) -> Result<()> 
     Err(Error::input(message).with_hint("leave it out, or append the token to the prompts"))
 }
 
+/// Returns the error about bad rows that counts held-out rows, too, in the order of the data. `error` counts only training rows.
+fn of_all_rows<E>(split: &Split, make: impl Fn(&[Row]) -> Result<Examples<E>>, error: Error) -> Error {
+    let mut rows = [split.train.as_slice(), split.held_out.as_slice()].concat();
+    rows.sort_by(|a, b| a.location.file.cmp(&b.location.file).then(a.index.cmp(&b.index)));
+    make(&rows).err().unwrap_or(error)
+}
+
 /// Converts all splits of the rows. If no held-out row is usable, evaluation is turned off.
 fn splits<E>(
     split: &Split,
@@ -247,7 +254,7 @@ fn splits<E>(
 ) -> Result<ExampleSplits<E>> {
     split.remarks.iter().for_each(|remark| observer.event(&Event::Warning(remark)));
     split.filtered.iter().for_each(|filtered| observer.event(&Event::Message(filtered)));
-    let train = make(&split.train)?;
+    let train = make(&split.train).map_err(|error| of_all_rows(split, &make, error))?;
     report("training", &train.counts, observer);
     let mut skipped = split.skipped.clone();
     skipped.extend(train.skipped);

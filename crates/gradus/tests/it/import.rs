@@ -405,6 +405,10 @@ fn order_template_and_quoted_numbers_of_trl_are_kept() {
             ("/method/dpo/use_weighting", "false"),
         ],
     );
+    // RMSprop reads no keys of AdamW.
+    let found = imported("trl-sft", &format!("{base}optim: rmsprop\nadam_beta2: 0.95\nadam_epsilon: 1e-6\n"));
+    check(&found, &[("/train/optimizer", "\"rmsprop\""), ("/train/adam_betas", "[0.9,0.999]")]);
+    assert!(found.1.join("\n").contains("`adam_beta2` has no equivalent"), "{:?}", found.1);
     let quoted = "stage: dpo\ndataset: d\nmodel_name_or_path: m\ndpo_label_smoothing: \"0.1\"\n";
     check(&imported("llamafactory", quoted), &[("/method/dpo/label_smoothing", "0.1")]);
     let found = imported("trl-sft", &format!("{base}use_peft: true\nload_in_4bit: true\nbnb_4bit_quant_type: fp4\n"));

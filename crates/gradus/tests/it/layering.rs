@@ -21,6 +21,7 @@ const PARTS: &[(&str, &[&str])] = &[
     ("host", &[]),
     ("hub", &[]),
     ("math", &[]),
+    ("search", &[]),
     ("suggest", &[]),
     ("visible", &[]),
     ("text", &["suggest", "visible", "gradus_metrics"]),
@@ -33,7 +34,7 @@ const PARTS: &[(&str, &[&str])] = &[
     ("toxicity", &["process", "service"]),
     ("metric", &["plugin", "process", "suggest", "toxicity", "gradus_metrics"]),
     ("loss", &[]),
-    ("run", &["gradus_environments"]),
+    ("run", &["search", "gradus_environments"]),
     // Charts and pages: of a run, of several runs, and what a run writes for other programs.
     ("calendar", &[]),
     ("html", &["visible"]),

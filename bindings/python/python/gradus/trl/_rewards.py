@@ -26,6 +26,8 @@ def functions_of(rewards: Any) -> list[Callable[..., Any]]:
 def refuse_environments(rewards: Any) -> None:
     """Raises for a function that needs the environments of the episodes, which gradus does not pass.
 
+    Whether a function with ``**kwargs`` needs them is unknown, so it is accepted.
+
     Raises:
         ConfigError: with the alternative.
     """

@@ -16,11 +16,16 @@ use crate::watch::short;
 const SMOOTHED_FROM: usize = 10;
 /// Maximum number of points. More points than a wide screen has dots would only cost time.
 const POINTS: usize = 1000;
+/// Factor of drawn values. The distance of two values, times the dots of a screen, stays below the largest number. A power of two rounds no
+/// value.
+const HEADROOM: f64 = 1.0 / (1u64 << 32) as f64;
 
 struct Curve {
     name: String,
     measured: Series,
+    /// Points to draw, multiplied by [`HEADROOM`].
     dots: Series,
+    /// Line to draw, multiplied by [`HEADROOM`].
     line: Series,
 }
 
@@ -52,7 +57,8 @@ fn curves(browser: &Browser, metric: &str) -> Vec<Curve> {
     let of = |name: &&str| {
         let measured = series(&browser.details.get(*name)?.rows, metric);
         let smooth = !browser.is_raw && measured.points.len() >= SMOOTHED_FROM;
-        let dots = measured.thinned(POINTS);
+        let mut dots = measured.thinned(POINTS);
+        dots.points.iter_mut().for_each(|point| point.1 *= HEADROOM);
         let line = if smooth { dots.smoothed() } else { dots.clone() };
         (!measured.points.is_empty()).then(|| Curve { name: (*name).to_owned(), measured, dots, line })
     };
@@ -82,8 +88,10 @@ fn picture(frame: &mut Frame<'_>, area: Rect, curves: &[Curve], is_raw: bool, th
     if !low.is_finite() {
         return;
     }
+    let room = |value: f64| 0.5 * value.abs().max(HEADROOM);
+    let most = f64::MAX * HEADROOM;
     let (low, high) =
-        if high > low { (low, high) } else { (low - 0.5 * low.abs().max(1.0), high + 0.5 * high.abs().max(1.0)) };
+        if high > low { (low, high) } else { ((low - room(low)).max(-most), (high + room(high)).min(most)) };
     let (first, last) = if last > first { (first, last) } else { (first - 1.0, last + 1.0) };
     let dots = |curve: &Curve| !is_raw && curve.measured.points.len() >= SMOOTHED_FROM;
     let mut sets = Vec::new();
@@ -100,7 +108,8 @@ fn picture(frame: &mut Frame<'_>, area: Rect, curves: &[Curve], is_raw: bool, th
         );
     }
     let steps = |share: f64| format!("{:.0}", first + share * (last - first));
-    let values = |count: usize| (0..count).map(move |i| short(low + (high - low) * i as f64 / (count - 1) as f64));
+    let value = move |share: f64| short((low + (high - low) * share).min(high) / HEADROOM);
+    let values = |count: usize| (0..count).map(move |i| value(i as f64 / (count - 1) as f64));
     let count = if area.height >= 16 { 5 } else { 3 };
     let x = Axis::default().style(theme.faint()).bounds([first, last]).labels([steps(0.0), steps(0.5), steps(1.0)]);
     let y = Axis::default().style(theme.faint()).bounds([low, high]).labels(values(count));

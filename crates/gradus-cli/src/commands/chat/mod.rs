@@ -183,7 +183,7 @@ fn open(args: ChatArgs, out: &Output) -> anyhow::Result<Session> {
         }
         None => None,
     };
-    Ok(Session::new(speakers, judge, args.system, args.sampling.settings()))
+    Ok(Session::new(speakers, judge, args.system, args.sampling.settings()?))
 }
 
 /// Warns about the models without a chat template, once for all models that read conversations in the same form.

@@ -13,6 +13,7 @@ use super::{
 };
 use crate::error::{Error, Result};
 use crate::run::RunDir;
+use crate::search::SoughtText;
 
 /// Reads the rollouts of one run, also during training.
 #[derive(Debug)]
@@ -113,7 +114,7 @@ impl Query {
     /// components, and the stop reason, are those of the later completion. The order is that of the change of the sort key, with
     /// missing values last. The table, the steps, the limit and the offset have no effect.
     pub fn select_pairs(&self, pairs: &mut Vec<(Record, Record)>) {
-        let sought = self.text.as_deref().map(folded);
+        let sought = self.text.as_deref().map(SoughtText::new);
         pairs.retain(|(before, after)| {
             let texts = [&before.prompt, &before.completion, &after.prompt, &after.completion];
             let within = |bound: &ComponentBound| {
@@ -121,7 +122,7 @@ impl Query {
                 named.and_then(|(_, value)| *value).is_some_and(|value| is_within(value, bound.min, bound.max))
             };
             let is_bounded = self.min_reward.is_some() || self.max_reward.is_some();
-            sought.as_ref().is_none_or(|sought| texts.iter().any(|text| folded(text).contains(sought)))
+            sought.as_ref().is_none_or(|sought| texts.iter().any(|text| sought.is_in(text)))
                 && self.prompt_index.is_none_or(|index| before.prompt_index == index)
                 && self.stop_reason.as_ref().is_none_or(|reason| after.stop_reason == *reason)
                 && (!is_bounded
@@ -139,11 +140,6 @@ impl Query {
 
 fn is_within(value: f64, min: Option<f64>, max: Option<f64>) -> bool {
     min.is_none_or(|min| value >= min) && max.is_none_or(|max| value <= max)
-}
-
-/// Makes upper and lower case equal, for searches. Greek has two small forms of one letter.
-fn folded(text: &str) -> String {
-    text.to_lowercase().replace('ς', "σ")
 }
 
 impl RolloutDb {
@@ -254,12 +250,12 @@ impl RolloutDb {
         let (mut conditions, mut values) = conditions_of_columns(query);
         if let Some(text) = &query.text {
             // SQLite's `LIKE` folds ASCII letters only, so the texts are compared here.
-            let sought = folded(text);
+            let sought = SoughtText::new(text);
             let select = format!("SELECT id, prompt, completion FROM {} WHERE {conditions}", self.source(query.table));
             let found = self.all(&select, values.clone(), |row| {
                 // Other programs may have written bytes that are no text.
                 let has = |column: usize| -> rusqlite::Result<bool> {
-                    Ok(row.get_ref(column)?.as_str().is_ok_and(|text| folded(text).contains(&sought)))
+                    Ok(row.get_ref(column)?.as_str().is_ok_and(|text| sought.is_in(text)))
                 };
                 Ok((has(1)? || has(2)?).then_some(row.get::<_, i64>(0)?))
             })?;

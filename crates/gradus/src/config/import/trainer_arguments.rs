@@ -111,14 +111,17 @@ pub(super) fn arguments(from: &Original, to: &mut YamlBuilder, names: &Names) {
     for (theirs, ours) in [
         ("learning_rate", "learning_rate"),
         ("weight_decay", "weight_decay"),
-        ("adam_epsilon", "adam_epsilon"),
         ("max_grad_norm", "max_grad_norm"),
         ("seed", "seed"),
         ("save_total_limit", "keep_checkpoints"),
     ] {
         to.set_some(&format!("train.{ours}"), from.unquoted(theirs));
     }
-    betas(from, to, names);
+    // RMSprop reads no keys of AdamW.
+    if from.text(names.optimizer).as_deref() != Some("rmsprop") {
+        to.set_some("train.adam_epsilon", from.unquoted("adam_epsilon"));
+        betas(from, to, names);
+    }
     schedule(from, to, names);
     optimizer(from, to, names);
     intervals(from, to);

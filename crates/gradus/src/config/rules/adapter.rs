@@ -11,6 +11,14 @@ pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
                        are stored";
         (message.into(), Some("use `train.frozen_weights`: it also stores the base in this format in training".into()))
     });
+    let cast = config.method.method().cast(&config.shared());
+    let others = [&cast.reference, &cast.critic, &cast.lagged].into_iter().flatten().chain(&cast.rewards);
+    let is_read = adapts || others.count() > 0;
+    problems.require(is_read || config.train.frozen_weights.is_none(), &["train.frozen_weights"], || {
+        let message = "`train.frozen_weights` is given, but the run trains all weights of its only model: only the base \
+                       under an adapter, references, critics and reward models read it";
+        (message.into(), Some("leave it out, or train an adapter (`lora.rank`)".into()))
+    });
     drops_well(problems, config, "train.dropout", config.train.dropout.then_some("true".into()));
     let Some(lora) = &config.lora else { return };
     problems.require(config.adapter.is_none(), &["adapter", "lora"], || {
