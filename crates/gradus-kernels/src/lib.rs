@@ -3,7 +3,8 @@
 //! Each file has the same order: the mathematics, the public function, the CPU forward and backward pass, and tests against a `reference`
 //! in plain tensors. If an operation has no kernel on a device, the public function runs the reference, so every operation works
 //! everywhere. `fused` is the one mechanism that ties a kernel into autodiff. Kernels for GPUs are in `gpu`, with the features `wgpu` and
-//! `cuda`. If the environment variable `GRADUS_KERNELS` is `off`, no device has kernels.
+//! `cuda`. If the environment variable `GRADUS_KERNELS` is `off`, no device has kernels. If it is `wgmma`, attention on GPUs of compute
+//! capability 9.0 uses this instruction.
 //!
 //! Names of tensors end in their dimensions, from the outer one to the inner one: `x_nd` is `[N, D]`, and `logprobs_m` is `[M]`. The letters
 //! are B sequences, N packed tokens, M tokens with a target, V ids of the vocabulary, D the width of the hidden states and H heads. A name
