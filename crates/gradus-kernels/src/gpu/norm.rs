@@ -9,7 +9,10 @@ use cubecl::prelude::*;
 
 use super::product::narrower;
 use super::sums::column_sums;
-use super::{GpuOp, UNITS, arg, as_dtype, dims, element, elements, empty, empty_f32, grid, sum_of_lanes, table_arg};
+use super::{
+    Before, GpuOp, InputGradients, UNITS, arg, as_dtype, dims, element, elements, empty, empty_f32, grid, sum_of_lanes,
+    table_arg,
+};
 use crate::norm::Norm;
 use crate::table::Table;
 
@@ -330,12 +333,12 @@ impl Norm {
         [x, gamma, stats]: [&CubeTensor; 3],
         grad: &CubeTensor,
         needed: &[bool],
-        before: Option<&CubeTensor>,
+        before: Option<CubeTensor>,
         turn: Option<&Turn>,
-    ) -> Vec<Option<CubeTensor>> {
+    ) -> InputGradients {
         let [n, d] = dims(x);
         let (dtype, gamma) = (gamma.dtype, as_dtype(gamma, DType::F32));
-        let before = before.map(|before| as_dtype(before, DType::F32));
+        let before = before.map(|before| as_dtype(&before, DType::F32));
         let is_summed = needed[1..].contains(&true);
         let groups = UNITS as usize / lanes(d);
         let passes = n.div_ceil(groups * CUBES).max(1);
@@ -384,20 +387,9 @@ impl GpuOp for Norm {
         (y, vec![inputs[0].clone(), inputs[1].clone(), stats])
     }
 
-    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool]) -> Vec<Option<CubeTensor>> {
+    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool], before: Before) -> InputGradients {
         let [x, gamma, stats] = saved else { unreachable!("the forward pass keeps three tensors") };
-        self.gradients([x, gamma, stats], &grad, needed, None, None)
-    }
-
-    fn backward_onto(
-        &self,
-        saved: &[CubeTensor],
-        grad: CubeTensor,
-        needed: &[bool],
-        before: CubeTensor,
-    ) -> Vec<Option<CubeTensor>> {
-        let [x, gamma, stats] = saved else { unreachable!("the forward pass keeps three tensors") };
-        self.gradients([x, gamma, stats], &grad, needed, Some(&before), None)
+        self.gradients([x, gamma, stats], &grad, needed, before.take(), None)
     }
 }
 
@@ -414,7 +406,7 @@ impl GpuOp for TurnedNorm {
         (y, vec![inputs[0].clone(), inputs[1].clone(), stats])
     }
 
-    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool]) -> Vec<Option<CubeTensor>> {
+    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool], _: Before) -> InputGradients {
         let [x, gamma, stats] = saved else { unreachable!("the forward pass keeps three tensors") };
         self.norm.gradients([x, gamma, stats], &grad, needed, None, Some(&self.turn))
     }

@@ -5,8 +5,8 @@ use burn::tensor::{DType, Tensor};
 use burn_cubecl::CubeDevice;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::GpuOp;
 use super::finish::Finish;
+use super::{Before, GpuOp, InputGradients};
 use crate::fused::apply_on_gpu;
 
 /// A linear layer whose kernel can add its result to a tensor.
@@ -25,26 +25,13 @@ impl<L: Adds> GpuOp for Onto<L> {
     }
 
     fn forward(&self, mut inputs: Vec<CubeTensor>) -> (CubeTensor, Vec<CubeTensor>) {
-        let sum = inputs.pop().expect("the tensor to which the result is added");
+        let sum = inputs.pop();
         self.0.forward_and(inputs, Finish::plus(sum))
     }
 
-    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool]) -> Vec<Option<CubeTensor>> {
+    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool], before: Before) -> InputGradients {
         let [needed @ .., of_sum] = needed else { unreachable!("the tensor to which the result is added") };
-        let mut gradients = self.0.backward(saved, grad.clone(), needed);
-        gradients.push(of_sum.then_some(grad));
-        gradients
-    }
-
-    fn backward_onto(
-        &self,
-        saved: &[CubeTensor],
-        grad: CubeTensor,
-        needed: &[bool],
-        before: CubeTensor,
-    ) -> Vec<Option<CubeTensor>> {
-        let [needed @ .., of_sum] = needed else { unreachable!("the tensor to which the result is added") };
-        let mut gradients = self.0.backward_onto(saved, grad.clone(), needed, before);
+        let mut gradients = self.0.backward(saved, grad.clone(), needed, before);
         gradients.push(of_sum.then_some(grad));
         gradients
     }
