@@ -292,8 +292,8 @@ impl Turn {
 }
 
 impl Norm {
-    /// Computes the norm, and then the rotation. Also returns mean and reciprocal deviation of each row.
-    fn value(&self, inputs: &[CubeTensor], turn: Option<&Turn>) -> [CubeTensor; 2] {
+    /// Computes the norm, and then the rotation. Saves input, scale, and mean and reciprocal deviation of each row.
+    fn value(&self, inputs: &[CubeTensor], turn: Option<&Turn>) -> (CubeTensor, Vec<CubeTensor>) {
         let x = &inputs[0];
         let [gamma, beta @ ..] = &inputs[1..] else { unreachable!("a scale") };
         let (gamma, beta) = (as_dtype(gamma, DType::F32), beta.first().map(|beta| as_dtype(beta, DType::F32)));
@@ -324,21 +324,22 @@ impl Norm {
                 [element(x), element(&y)],
             );
         }
-        [y, stats]
+        (y, vec![x.clone(), inputs[1].clone(), stats])
     }
 
-    /// Returns the gradient of each input. `before`, if given, is added to that of the first.
+    /// Returns the gradient of each input from what [`value`](Self::value) saved. Adds `before` to that of the first.
     fn gradients(
         &self,
-        [x, gamma, stats]: [&CubeTensor; 3],
+        saved: &[CubeTensor],
         grad: &CubeTensor,
         needed: &[bool],
-        before: Option<CubeTensor>,
+        before: Before,
         turn: Option<&Turn>,
     ) -> InputGradients {
+        let [x, gamma, stats] = saved else { unreachable!("the forward pass keeps three tensors") };
         let [n, d] = dims(x);
         let (dtype, gamma) = (gamma.dtype, as_dtype(gamma, DType::F32));
-        let before = before.map(|before| as_dtype(&before, DType::F32));
+        let before = before.take().map(|before| as_dtype(&before, DType::F32));
         let is_summed = needed[1..].contains(&true);
         let groups = UNITS as usize / lanes(d);
         let passes = n.div_ceil(groups * CUBES).max(1);
@@ -383,13 +384,11 @@ impl Norm {
 
 impl GpuOp for Norm {
     fn forward(&self, inputs: Vec<CubeTensor>) -> (CubeTensor, Vec<CubeTensor>) {
-        let [y, stats] = self.value(&inputs, None);
-        (y, vec![inputs[0].clone(), inputs[1].clone(), stats])
+        self.value(&inputs, None)
     }
 
     fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool], before: Before) -> InputGradients {
-        let [x, gamma, stats] = saved else { unreachable!("the forward pass keeps three tensors") };
-        self.gradients([x, gamma, stats], &grad, needed, before.take(), None)
+        self.gradients(saved, &grad, needed, before, None)
     }
 }
 
@@ -402,13 +401,11 @@ pub(crate) struct TurnedNorm {
 
 impl GpuOp for TurnedNorm {
     fn forward(&self, inputs: Vec<CubeTensor>) -> (CubeTensor, Vec<CubeTensor>) {
-        let [y, stats] = self.norm.value(&inputs, Some(&self.turn));
-        (y, vec![inputs[0].clone(), inputs[1].clone(), stats])
+        self.norm.value(&inputs, Some(&self.turn))
     }
 
-    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool], _: Before) -> InputGradients {
-        let [x, gamma, stats] = saved else { unreachable!("the forward pass keeps three tensors") };
-        self.norm.gradients([x, gamma, stats], &grad, needed, None, Some(&self.turn))
+    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool], before: Before) -> InputGradients {
+        self.norm.gradients(saved, &grad, needed, before, Some(&self.turn))
     }
 }
 
