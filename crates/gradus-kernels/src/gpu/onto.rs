@@ -1,13 +1,11 @@
 //! Linear layers whose results are added to another tensor by the kernel that multiplies, such as those at the end of a block.
 
-use burn::backend::DispatchTensor;
-use burn::tensor::{DType, Tensor};
+use burn::tensor::DType;
 use burn_cubecl::CubeDevice;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::finish::Finish;
 use super::{Before, GpuOp, InputGradients};
-use crate::fused::apply_on_gpu;
 
 /// A linear layer whose kernel can add its result to a tensor.
 pub(crate) trait Adds: GpuOp {
@@ -17,7 +15,7 @@ pub(crate) trait Adds: GpuOp {
 
 /// A linear layer without bias, whose result is added to the last input.
 #[derive(Debug)]
-struct Onto<L>(L);
+pub(crate) struct Onto<L>(pub(crate) L);
 
 impl<L: Adds> GpuOp for Onto<L> {
     fn supports(&self, device: &CubeDevice, dtype: DType) -> bool {
@@ -35,15 +33,4 @@ impl<L: Adds> GpuOp for Onto<L> {
         gradients.push(of_sum.then_some(grad));
         gradients
     }
-}
-
-/// Adds the linear layer `op` of `inputs` to `sum_nd` on a GPU, in the pass that writes the product. `Err` with `sum_nd` on other devices.
-#[expect(clippy::result_large_err, reason = "the tensor is handed back as it came")]
-pub(crate) fn onto(op: impl Adds, inputs: &[&DispatchTensor], sum_nd: Tensor<2>) -> Result<Tensor<2>, Tensor<2>> {
-    let is_there = |gpu: CubeDevice| sum_nd.dtype() == DType::F32 && op.supports(&gpu, DType::F32);
-    if !crate::fused::gpu(&sum_nd.device()).is_some_and(is_there) {
-        return Err(sum_nd);
-    }
-    let inputs = inputs.iter().map(|&input| input.clone());
-    Ok(apply_on_gpu(Onto(op), inputs.chain([sum_nd.into_dispatch()]).collect()))
 }
