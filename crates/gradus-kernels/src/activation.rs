@@ -9,7 +9,7 @@ use burn::tensor::Tensor;
 
 use crate::fused::{Dense, Op, apply, supports};
 use crate::geglu::{self, geglu};
-use crate::linear::{Layout, Linear, Operands, linear};
+use crate::linear::{Layout, Linear, Operands, linear, onto};
 use crate::product::Precision;
 use crate::relu::{self, relu};
 use crate::swiglu::{self, swiglu};
@@ -88,18 +88,10 @@ impl Activated {
         precision: Precision,
         inputs: Precision,
     ) -> Tensor<2> {
-        #[cfg(feature = "gpu")]
-        let sum_nd = {
-            let op =
-                LinearOfActivation { activation: self.activation(), linear: Linear::new(layout, precision), inputs };
-            let mut of = self.clone().into_inputs();
-            of.push(weight.clone().into_dispatch());
-            match crate::gpu::onto::onto(op, &of.iter().collect::<Vec<_>>(), sum_nd) {
-                Ok(sum) => return sum,
-                Err(sum) => sum,
-            }
-        };
-        sum_nd + self.linear(weight, None, layout, precision, inputs)
+        let op = LinearOfActivation { activation: self.activation(), linear: Linear::new(layout, precision), inputs };
+        let mut of = self.clone().into_inputs();
+        of.push(weight.clone().into_dispatch());
+        onto(op, of, sum_nd, || self.linear(weight, None, layout, precision, inputs))
     }
 
     fn activation(&self) -> Activation {

@@ -140,7 +140,8 @@ impl FrozenWeight {
     ///
     /// Otherwise like [`apply`](Self::apply). A GPU adds in the pass that writes the product.
     pub fn apply_onto(&self, sum_nd: Tensor<2>, x_nd: Tensor<2>) -> Tensor<2> {
-        onto!(FrozenLinear { weight: self.clone(), result: Precision::F32 }, [x_nd], sum_nd, self.apply(x_nd, None))
+        let op = FrozenLinear { weight: self.clone(), result: Precision::F32 };
+        onto(op, vec![x_nd.clone().into_dispatch()], sum_nd, || self.apply(x_nd, None))
     }
 
     /// Runs [`apply`](Self::apply) for several weights on the same rows, each with its bias. The results are identical to the bit. Without

@@ -244,16 +244,16 @@ impl FusedBackend for Flex {
 trait HostBackend: Backend {
     fn forward(op: &OpHandle, inputs: Vec<FloatTensor<Self>>) -> (FloatTensor<Self>, Vec<FloatTensor<Self>>);
 
-    /// Adds `before`, if given, to the gradient of the first input.
+    /// Takes `before`, if the operation adds it to the gradient of the first input.
     fn backward(
         op: &OpHandle,
         saved: Vec<FloatTensor<Self>>,
         grad: FloatTensor<Self>,
         needed: &[bool],
-        before: Option<FloatTensor<Self>>,
+        before: &mut Option<FloatTensor<Self>>,
     ) -> Vec<Option<FloatTensor<Self>>>;
 
-    /// Whether kernels of this backend save time if they get `before`.
+    /// Whether kernels of this backend take `before`.
     const ADDS: bool;
 }
 
@@ -271,9 +271,8 @@ impl HostBackend for Flex {
         saved: Vec<FlexTensor>,
         grad: FlexTensor,
         needed: &[bool],
-        before: Option<FlexTensor>,
+        _: &mut Option<FlexTensor>,
     ) -> Vec<Option<FlexTensor>> {
-        debug_assert!(before.is_none(), "the processor adds gradients itself");
         let saved: Vec<Dense> = saved.into_iter().map(Dense).collect();
         let gradients = op.on_cpu().backward(&saved, &Dense::from_flex(grad), needed);
         gradients.into_iter().map(|gradient| gradient.map(|dense| dense.0)).collect()
@@ -287,6 +286,7 @@ mod on_gpu {
     use burn_cubecl::tensor::CubeTensor;
 
     use super::{FusedBackend, HostBackend, Inputs, OpHandle};
+    use crate::gpu::{Before, InputGradients};
 
     impl FusedBackend for CubeBackend {
         fn fused(inputs: Inputs<Self>, op: OpHandle) -> CubeTensor {
@@ -306,13 +306,10 @@ mod on_gpu {
             saved: Vec<CubeTensor>,
             grad: CubeTensor,
             needed: &[bool],
-            before: Option<CubeTensor>,
-        ) -> Vec<Option<CubeTensor>> {
-            let (op, grad) = (op.on_gpu(), into_contiguous(grad));
-            match before {
-                Some(before) => op.backward_onto(&saved, grad, needed, into_contiguous(before)),
-                None => op.backward(&saved, grad, needed),
-            }
+            before: Before,
+        ) -> InputGradients {
+            *before = before.take().map(into_contiguous);
+            op.on_gpu().backward(&saved, into_contiguous(grad), needed, before)
         }
     }
 }
@@ -349,8 +346,11 @@ impl<B: HostBackend, const N: usize> Backward<B, N> for Recorded {
         registered(|known| known.remove(&ops.node.id.value));
         let first = ops.parents.first().and_then(Option::as_ref);
         let has_gradient = first.filter(|parent| registered(|known| known.contains(&parent.id.value)));
-        let before = has_gradient.map(|parent| grads.consume::<B>(parent));
-        let gradients = B::backward(&ops.state.op, ops.state.tensors, grad, &needed, before);
+        let mut before = has_gradient.map(|parent| grads.consume::<B>(parent));
+        let gradients = B::backward(&ops.state.op, ops.state.tensors, grad, &needed, &mut before);
+        if let (Some(parent), Some(before)) = (first, before) {
+            grads.register::<B>(parent.id, before);
+        }
         for (parent, gradient) in ops.parents.iter().zip(gradients) {
             if let (Some(parent), Some(gradient)) = (parent, gradient) {
                 grads.register::<B>(parent.id, gradient);

@@ -3,27 +3,17 @@
 //! `∂x = g W`, `∂W = gᵀ x`, `∂b = Σₙ gₙ`. For [`Layout::InOut`] (GPT-2's Conv1D), W is transposed throughout, so no gradient is ever
 //! transposed afterwards.
 
+use burn::backend::DispatchTensor;
 use burn::tensor::Tensor;
 
+// Without GPUs, no kernel adds.
+#[cfg(not(feature = "gpu"))]
+use crate::fused::Op as Adds;
 use crate::fused::{Dense, Op, apply, supports};
+#[cfg(feature = "gpu")]
+use crate::gpu::onto::{Adds, Onto};
 use crate::matmul::matmul;
 use crate::product::{Mat, Precision, Product};
-
-/// Adds the linear layer `$op` of the tensors `$inputs` to the tensor `$sum`. If no kernel does this, adds `$otherwise`.
-macro_rules! onto {
-    ($op:expr, [$($input:ident),+], $sum:ident, $otherwise:expr) => {{
-        #[cfg(feature = "gpu")]
-        let $sum = {
-            let inputs = [$(&$input.clone().into_dispatch()),+];
-            match crate::gpu::onto::onto($op, &inputs, $sum) {
-                Ok(sum) => return sum,
-                Err(sum) => sum,
-            }
-        };
-        $sum + $otherwise
-    }};
-}
-pub(crate) use onto;
 
 /// Memory layout of a linear layer's weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +69,28 @@ pub fn linear_onto(
     layout: Layout,
     precision: Precision,
 ) -> Tensor<2> {
-    onto!(Linear::new(layout, precision), [x_nd, weight], sum_nd, linear(x_nd, weight, None, layout, precision))
+    let inputs = [&x_nd, &weight].map(|input| input.clone().into_dispatch());
+    onto(Linear::new(layout, precision), inputs.into(), sum_nd, || linear(x_nd, weight, None, layout, precision))
+}
+
+/// Adds the linear layer `op` of `inputs` to `sum_nd`. A GPU does this in the pass that writes the product. Without such a kernel, adds what
+/// `otherwise` computes.
+pub(crate) fn onto(
+    op: impl Adds,
+    inputs: Vec<DispatchTensor>,
+    sum_nd: Tensor<2>,
+    otherwise: impl FnOnce() -> Tensor<2>,
+) -> Tensor<2> {
+    #[cfg(feature = "gpu")]
+    if let Some(gpu) = crate::fused::gpu(&sum_nd.device())
+        && sum_nd.dtype() == burn::tensor::DType::F32
+        && op.supports(&gpu, sum_nd.dtype())
+    {
+        let inputs = inputs.into_iter().chain([sum_nd.into_dispatch()]);
+        return crate::fused::apply_on_gpu(Onto(op), inputs.collect());
+    }
+    drop((op, inputs));
+    sum_nd + otherwise()
 }
 
 /// Tensors at both ends of an operation that products read, with the precision of these products.

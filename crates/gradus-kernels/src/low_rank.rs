@@ -53,12 +53,9 @@ impl FrozenWeight {
         scale: f32,
         precision: Precision,
     ) -> Tensor<2> {
-        onto!(
-            LowRank { base: Some(self.clone()), scale, precision },
-            [x_nd, a_rd, b_or],
-            sum_nd,
-            self.apply_adapted(x_nd, None, [a_rd, b_or], scale, precision)
-        )
+        let op = LowRank { base: Some(self.clone()), scale, precision };
+        let inputs = [&x_nd, &a_rd, &b_or].map(|input| input.clone().into_dispatch());
+        onto(op, inputs.into(), sum_nd, || self.apply_adapted(x_nd, None, [a_rd, b_or], scale, precision))
     }
 }
 

@@ -15,7 +15,7 @@ use burn_cubecl::{kernel::into_contiguous, tensor::CubeTensor};
 
 use crate::fused::{Dense, MANY, Op, apply, has_kernels};
 #[cfg(feature = "gpu")]
-use crate::gpu::{GpuOp, cube_of, tensor_of};
+use crate::gpu::{Before, GpuOp, InputGradients, cube_of, tensor_of};
 use crate::host::read;
 
 /// Computes `run(module, x_nd)`, and computes it again in the backward pass instead of keeping the intermediate results.
@@ -91,7 +91,7 @@ impl GpuOp for Branch {
         (inputs[0].clone(), Vec::new())
     }
 
-    fn backward(&self, _: &[CubeTensor], grad: CubeTensor, _: &[bool]) -> Vec<Option<CubeTensor>> {
+    fn backward(&self, _: &[CubeTensor], grad: CubeTensor, _: &[bool], _: Before) -> InputGradients {
         vec![Some(grad)]
     }
 }
@@ -191,7 +191,7 @@ where
         (self.output(&inputs), inputs[..N].to_vec())
     }
 
-    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool]) -> Vec<Option<CubeTensor>> {
+    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool], _: Before) -> InputGradients {
         self.gradients(saved, &grad, needed)
     }
 }

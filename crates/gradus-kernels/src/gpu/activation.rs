@@ -9,8 +9,8 @@ use cubecl::prelude::*;
 
 use super::product::{held, narrower};
 use super::{
-    EACH, GpuOp, UNITS, arg, element, elements, empty, empty_f32, empty_like, grid_of_groups, grid_of_units,
-    nth_element,
+    Before, EACH, GpuOp, InputGradients, UNITS, arg, element, elements, empty, empty_f32, empty_like, grid_of_groups,
+    grid_of_units, nth_element,
 };
 use crate::activation::{Activation, Between};
 use crate::geglu::Geglu;
@@ -324,13 +324,13 @@ impl Activation {
         grad: &CubeTensor,
         precision: Precision,
         inputs: Precision,
-    ) -> (Vec<Option<CubeTensor>>, CubeTensor) {
+    ) -> (InputGradients, CubeTensor) {
         let value = Some(held(&of[0].device, precision));
         self.written(of, grad, Written { gradients: narrower(&of[0], inputs), value })
     }
 
     /// Returns the gradient of each input, and room for the value.
-    fn written(self, of: &[CubeTensor], grad: &CubeTensor, written: Written) -> (Vec<Option<CubeTensor>>, CubeTensor) {
+    fn written(self, of: &[CubeTensor], grad: &CubeTensor, written: Written) -> (InputGradients, CubeTensor) {
         match of {
             [x] => {
                 let [grad_x, value] = backward_of_one(x, grad, self.curve(), written);
@@ -355,7 +355,7 @@ impl GpuOp for Between {
         (self.0.value_on_gpu(&inputs, self.1.result), inputs)
     }
 
-    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, _: &[bool]) -> Vec<Option<CubeTensor>> {
+    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, _: &[bool], _: Before) -> InputGradients {
         let gradients = narrower(&saved[0], self.1.input);
         self.0.written(saved, &grad, Written { gradients, value: None }).0
     }
@@ -366,7 +366,7 @@ impl GpuOp for Relu {
         (one(&inputs[0], Curve::Relu, inputs[0].dtype), inputs)
     }
 
-    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, _: &[bool]) -> Vec<Option<CubeTensor>> {
+    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, _: &[bool], _: Before) -> InputGradients {
         Activation::Relu.written(saved, &grad, Written::gradients(&saved[0])).0
     }
 }
@@ -376,7 +376,7 @@ impl GpuOp for GeluOp {
         (one(&inputs[0], self.0.into(), inputs[0].dtype), inputs)
     }
 
-    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, _: &[bool]) -> Vec<Option<CubeTensor>> {
+    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, _: &[bool], _: Before) -> InputGradients {
         Activation::Gelu(self.0).written(saved, &grad, Written::gradients(&saved[0])).0
     }
 }
@@ -386,7 +386,7 @@ impl GpuOp for Swiglu {
         (gated(&inputs[0], &inputs[1], Curve::Silu, inputs[0].dtype), inputs)
     }
 
-    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, _: &[bool]) -> Vec<Option<CubeTensor>> {
+    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, _: &[bool], _: Before) -> InputGradients {
         Activation::Swiglu.written(saved, &grad, Written::gradients(&saved[0])).0
     }
 }
@@ -396,7 +396,7 @@ impl GpuOp for Geglu {
         (gated(&inputs[0], &inputs[1], self.0.into(), inputs[0].dtype), inputs)
     }
 
-    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, _: &[bool]) -> Vec<Option<CubeTensor>> {
+    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, _: &[bool], _: Before) -> InputGradients {
         Activation::Geglu(self.0).written(saved, &grad, Written::gradients(&saved[0])).0
     }
 }
@@ -412,7 +412,7 @@ impl GpuOp for Softcap {
         (y, inputs)
     }
 
-    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, _: &[bool]) -> Vec<Option<CubeTensor>> {
+    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, _: &[bool], _: Before) -> InputGradients {
         let x = &saved[0];
         let grad_x = empty_like(x);
         if elements(x) > 0 {

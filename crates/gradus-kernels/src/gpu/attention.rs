@@ -27,8 +27,8 @@ use super::scores::{HIDDEN, key_row, score};
 use super::sums::column_sums;
 use super::tables::with_tables;
 use super::{
-    GpuOp, UNITS, Words, arg, computes, cube_of, element, empty, empty_f32, empty_like, grid, sum_of_lanes, tensor_of,
-    zeros,
+    Before, GpuOp, InputGradients, UNITS, Words, arg, computes, cube_of, element, empty, empty_f32, empty_like, grid,
+    sum_of_lanes, tensor_of, zeros,
 };
 use crate::attention::sequence::Sequence;
 use crate::attention::tiles::{Batch, KEY_WORDS, QUERY_WORDS, READER_WORDS, View};
@@ -868,7 +868,7 @@ impl Attention {
 
     /// Runs [`GpuOp::backward`] on tensor cores.
     #[cfg(feature = "cuda")]
-    fn backward_on_cores(&self, saved: &[CubeTensor], grad: &CubeTensor, needed: &[bool]) -> Vec<Option<CubeTensor>> {
+    fn backward_on_cores(&self, saved: &[CubeTensor], grad: &CubeTensor, needed: &[bool]) -> InputGradients {
         let [q, k, v, out, log_sums] = saved else { unreachable!("the forward pass keeps five tensors") };
         let narrow = empty_like(out);
         let dots = dots_of(out, grad, Some(&narrow), &self.shape);
@@ -1086,7 +1086,7 @@ impl GpuOp for Attention {
         (out, saved.chain(bias.iter().cloned()).collect())
     }
 
-    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool]) -> Vec<Option<CubeTensor>> {
+    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool], _: Before) -> InputGradients {
         let [q, k, v, out, log_sums, bias @ ..] = saved else { unreachable!("the forward pass keeps five tensors") };
         #[cfg(feature = "cuda")]
         if self.is_on_cores(&q.device) {

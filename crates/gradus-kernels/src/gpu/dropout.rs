@@ -5,7 +5,9 @@
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::{EACH, GpuOp, UNITS, arg, element, elements, empty_like, grid_of_groups, nth_element};
+use super::{
+    Before, EACH, GpuOp, InputGradients, UNITS, arg, element, elements, empty_like, grid_of_groups, nth_element,
+};
 use crate::attention::AttentionDropout;
 use crate::dropout::{Dropout, FIRST, Keeping, SECOND, WEYL};
 
@@ -116,7 +118,7 @@ impl GpuOp for Dropout {
         (self.masked_on_gpu(&inputs[0]), Vec::new())
     }
 
-    fn backward(&self, _: &[CubeTensor], grad: CubeTensor, _: &[bool]) -> Vec<Option<CubeTensor>> {
+    fn backward(&self, _: &[CubeTensor], grad: CubeTensor, _: &[bool], _: Before) -> InputGradients {
         vec![Some(self.masked_on_gpu(&grad))]
     }
 }

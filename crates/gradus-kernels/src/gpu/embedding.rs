@@ -3,7 +3,9 @@
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::{GpuOp, UNITS, Words, arg, dims, element, elements, empty, grid, grid_of_units, zeros};
+use super::{
+    Before, GpuOp, InputGradients, UNITS, Words, arg, dims, element, elements, empty, grid, grid_of_units, zeros,
+};
 use crate::embedding::Embedding;
 
 #[cube(launch)]
@@ -53,7 +55,7 @@ impl GpuOp for Embedding {
         (rows, Vec::new())
     }
 
-    fn backward(&self, _: &[CubeTensor], grad: CubeTensor, _: &[bool]) -> Vec<Option<CubeTensor>> {
+    fn backward(&self, _: &[CubeTensor], grad: CubeTensor, _: &[bool], _: Before) -> InputGradients {
         let [_, d] = dims(&grad);
         let table = zeros(&grad, &[self.rows, d], grad.dtype);
         if elements(&grad) > 0 {

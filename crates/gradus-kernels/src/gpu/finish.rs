@@ -44,9 +44,9 @@ impl Finish {
         Self { factor, sum: Some(sum), is_in_place: true, ..Self::PLAIN }
     }
 
-    /// `sum` plus the product. It is written over `sum` if nothing else shares its memory.
-    pub(crate) fn plus(sum: CubeTensor) -> Self {
-        Self { is_in_place: sum.can_mut(), sum: Some(sum), ..Self::PLAIN }
+    /// `sum`, if there is one, plus the product. It is written over `sum` if nothing else shares its memory.
+    pub(crate) fn plus(sum: Option<CubeTensor>) -> Self {
+        Self { is_in_place: sum.as_ref().is_some_and(CubeTensor::can_mut), sum, ..Self::PLAIN }
     }
 
     /// Finishes a product whose kernel does not do it.

@@ -4,12 +4,12 @@ use burn::tensor::DType;
 use burn_cubecl::CubeDevice;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::GpuOp;
 use super::finish::Finish;
 use super::onto::Adds;
 use super::product::{multiply_and, plus_bias};
 use super::quantized::operand;
 use super::sums::gradient_of_bias;
+use super::{Before, GpuOp, InputGradients};
 use crate::frozen::{FrozenLinear, FrozenWeight};
 
 impl FrozenWeight {
@@ -30,27 +30,12 @@ impl GpuOp for FrozenLinear {
         (plus_bias(y, bias), saved)
     }
 
-    fn backward(&self, _: &[CubeTensor], grad: CubeTensor, needed: &[bool]) -> Vec<Option<CubeTensor>> {
-        self.gradients(&grad, needed, Finish::PLAIN)
-    }
-
-    fn backward_onto(
-        &self,
-        _: &[CubeTensor],
-        grad: CubeTensor,
-        needed: &[bool],
-        before: CubeTensor,
-    ) -> Vec<Option<CubeTensor>> {
-        self.gradients(&grad, needed, Finish::plus(before))
-    }
-}
-
-impl FrozenLinear {
-    /// Gradients of all inputs. That of the first is finished with `finish`.
-    fn gradients(&self, grad: &CubeTensor, needed: &[bool], finish: Finish) -> Vec<Option<CubeTensor>> {
-        let weight = || self.weight.operand_on(&grad.device);
-        let grad_x = needed[0].then(|| multiply_and(grad, &weight(), [false, false], self.weight.precision(), finish));
-        std::iter::once(grad_x).chain(gradient_of_bias(grad, needed.get(1))).collect()
+    fn backward(&self, _: &[CubeTensor], grad: CubeTensor, needed: &[bool], before: Before) -> InputGradients {
+        let grad_x = needed[0].then(|| {
+            let weight = self.weight.operand_on(&grad.device);
+            multiply_and(&grad, &weight, [false, false], self.weight.precision(), Finish::plus(before.take()))
+        });
+        std::iter::once(grad_x).chain(gradient_of_bias(&grad, needed.get(1))).collect()
     }
 }
 

@@ -4,11 +4,11 @@ use burn::tensor::DType;
 use burn_cubecl::CubeDevice;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::GpuOp;
 use super::finish::Finish;
 use super::onto::Adds;
 use super::product::{multiply, multiply_and, operand, plus_bias};
 use super::sums::gradient_of_bias;
+use super::{Before, GpuOp, InputGradients};
 use crate::activation::LinearOfActivation;
 use crate::linear::{Layout, Linear};
 
@@ -20,21 +20,6 @@ impl Linear {
     /// Gradient of the input, from the gradient of the result as an operand.
     fn gradient_of_input(&self, weight: &CubeTensor, grad: &CubeTensor, finish: Finish) -> CubeTensor {
         multiply_and(grad, weight, [false, self.layout == Layout::InOut], self.precision, finish)
-    }
-
-    /// Gradients of all inputs. That of the first is finished with `finish`.
-    fn gradients(
-        &self,
-        [x, weight]: [&CubeTensor; 2],
-        grad: &CubeTensor,
-        needed: &[bool],
-        finish: Finish,
-    ) -> Vec<Option<CubeTensor>> {
-        // Both products read it, so it is converted once.
-        let narrow = operand(grad, self.precision);
-        let grad_x = needed[0].then(|| self.gradient_of_input(weight, &narrow, finish));
-        let grad_weight = needed[1].then(|| self.gradient_of_weight(x, &narrow));
-        [grad_x, grad_weight].into_iter().chain(gradient_of_bias(grad, needed.get(2))).collect()
     }
 
     /// Gradient of the weight, from the gradient of the result as an operand.
@@ -57,20 +42,13 @@ impl GpuOp for Linear {
         (plus_bias(y, bias), saved)
     }
 
-    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool]) -> Vec<Option<CubeTensor>> {
+    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool], before: Before) -> InputGradients {
         let [x, weight] = saved else { unreachable!("the forward pass keeps two tensors") };
-        self.gradients([x, weight], &grad, needed, Finish::PLAIN)
-    }
-
-    fn backward_onto(
-        &self,
-        saved: &[CubeTensor],
-        grad: CubeTensor,
-        needed: &[bool],
-        before: CubeTensor,
-    ) -> Vec<Option<CubeTensor>> {
-        let [x, weight] = saved else { unreachable!("the forward pass keeps two tensors") };
-        self.gradients([x, weight], &grad, needed, Finish::plus(before))
+        // Both products read it, so it is converted once.
+        let narrow = operand(&grad, self.precision);
+        let grad_x = needed[0].then(|| self.gradient_of_input(weight, &narrow, Finish::plus(before.take())));
+        let grad_weight = needed[1].then(|| self.gradient_of_weight(x, &narrow));
+        [grad_x, grad_weight].into_iter().chain(gradient_of_bias(&grad, needed.get(2))).collect()
     }
 }
 
@@ -93,7 +71,7 @@ impl GpuOp for LinearOfActivation {
         (plus_bias(y, bias), saved)
     }
 
-    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool]) -> Vec<Option<CubeTensor>> {
+    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool], _: Before) -> InputGradients {
         let [of @ .., weight] = saved else { unreachable!("the weight is saved last") };
         let (precision, linear_needed) = (self.linear.precision, self.needed_of_linear(needed));
         let narrow = operand(&grad, precision);

@@ -14,7 +14,9 @@ use cubecl::prelude::*;
 use super::activation::capped;
 use super::finish::Finish;
 use super::product::{held, multiply, multiply_and, operand};
-use super::{GpuOp, UNITS, Words, arg, dims, element, elements, empty, empty_f32, grid, rows, zeros};
+use super::{
+    Before, GpuOp, InputGradients, UNITS, Words, arg, dims, element, elements, empty, empty_f32, grid, rows, zeros,
+};
 use crate::product::Precision;
 use crate::token_logprobs::{Chunk, ROWS};
 
@@ -282,7 +284,7 @@ impl GpuOp for Logprobs {
         (numbers.clone(), vec![hidden.clone(), head.clone(), numbers])
     }
 
-    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool]) -> Vec<Option<CubeTensor>> {
+    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool], _: Before) -> InputGradients {
         let [hidden, head, numbers] = saved else { unreachable!("the forward pass keeps three tensors") };
         let ([m, d], [v, _], client) = (dims(hidden), dims(head), &hidden.client);
         let Scale { temperature, cap } = self.scale;

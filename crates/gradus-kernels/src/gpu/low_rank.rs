@@ -8,11 +8,11 @@ use burn_cubecl::CubeDevice;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::GpuOp;
 use super::finish::Finish;
 use super::onto::Adds;
 use super::product::{multiply, multiply_and, operand, plus_bias};
 use super::sums::gradient_of_bias;
+use super::{Before, GpuOp, InputGradients};
 use crate::frozen::FrozenWeight;
 use crate::low_rank::LowRank;
 
@@ -25,18 +25,27 @@ impl GpuOp for LowRank {
         self.forward_and(inputs, Finish::PLAIN)
     }
 
-    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool]) -> Vec<Option<CubeTensor>> {
-        self.gradients(saved, &grad, needed, Finish::PLAIN)
-    }
-
-    fn backward_onto(
-        &self,
-        saved: &[CubeTensor],
-        grad: CubeTensor,
-        needed: &[bool],
-        before: CubeTensor,
-    ) -> Vec<Option<CubeTensor>> {
-        self.gradients(saved, &grad, needed, Finish::plus(before))
+    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool], before: Before) -> InputGradients {
+        let [x, a, b, h] = saved else { unreachable!("the forward pass keeps four tensors") };
+        let precision = self.precision;
+        let narrow = operand(&grad, precision);
+        let u = multiply_and(&narrow, b, [false, false], precision, Finish::times(self.scale));
+        let u = operand(&u, precision);
+        let grad_x = needed[0].then(|| {
+            let finish = Finish::plus(before.take());
+            let finish = match &self.base {
+                None => finish,
+                Some(base) => {
+                    let grad = if base.precision() == precision { &narrow } else { &grad };
+                    let weight = base.operand_on(&grad.device);
+                    Finish::onto(multiply_and(grad, &weight, [false, false], base.precision(), finish), 1.0)
+                }
+            };
+            multiply_and(&u, a, [false, false], precision, finish)
+        });
+        let grad_a = needed[1].then(|| multiply(&u, x, [true, false], precision));
+        let grad_b = needed[2].then(|| multiply_and(&narrow, h, [true, false], precision, Finish::times(self.scale)));
+        [grad_x, grad_a, grad_b].into_iter().chain(gradient_of_bias(&grad, needed.get(3))).collect()
     }
 }
 
@@ -58,34 +67,5 @@ impl Adds for LowRank {
         };
         let y = multiply_and(&h, b, [false, true], precision, finish);
         (y, vec![narrow, a.clone(), b.clone(), h])
-    }
-}
-
-impl LowRank {
-    /// Gradients of all inputs. That of the first is finished with `finish`.
-    fn gradients(
-        &self,
-        saved: &[CubeTensor],
-        grad: &CubeTensor,
-        needed: &[bool],
-        finish: Finish,
-    ) -> Vec<Option<CubeTensor>> {
-        let [x, a, b, h] = saved else { unreachable!("the forward pass keeps four tensors") };
-        let precision = self.precision;
-        let narrow = operand(grad, precision);
-        let u = multiply_and(&narrow, b, [false, false], precision, Finish::times(self.scale));
-        let u = operand(&u, precision);
-        let grad_x = needed[0].then(|| match &self.base {
-            None => multiply_and(&u, a, [false, false], precision, finish),
-            Some(base) => {
-                let grad = if base.precision() == precision { &narrow } else { grad };
-                let weight = base.operand_on(&grad.device);
-                let of_base = multiply_and(grad, &weight, [false, false], base.precision(), finish);
-                multiply_and(&u, a, [false, false], precision, Finish::onto(of_base, 1.0))
-            }
-        });
-        let grad_a = needed[1].then(|| multiply(&u, x, [true, false], precision));
-        let grad_b = needed[2].then(|| multiply_and(&narrow, h, [true, false], precision, Finish::times(self.scale)));
-        [grad_x, grad_a, grad_b].into_iter().chain(gradient_of_bias(grad, needed.get(3))).collect()
     }
 }

@@ -89,26 +89,15 @@ pub(crate) trait GpuOp: Debug + Send + Sync + 'static {
     fn forward(&self, inputs: Vec<CubeTensor>) -> (CubeTensor, Vec<CubeTensor>);
 
     /// Returns the gradient of each input for which `needed` is true, given the gradient of the output.
-    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool]) -> Vec<Option<CubeTensor>>;
-
-    /// Like [`backward`](Self::backward), and adds `before` to the gradient of the first input. It is the gradient from other operations
-    /// that read this input. A kernel that adds it while it writes its own saves a pass over three tensors.
-    fn backward_onto(
-        &self,
-        saved: &[CubeTensor],
-        grad: CubeTensor,
-        needed: &[bool],
-        before: CubeTensor,
-    ) -> Vec<Option<CubeTensor>> {
-        let mut gradients = self.backward(saved, grad, needed);
-        let of_first = gradients[0].take();
-        gradients[0] = Some(match of_first {
-            Some(gradient) => CubeBackend::float_add(gradient, before),
-            None => before,
-        });
-        gradients
-    }
+    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool], before: Before) -> InputGradients;
 }
+
+/// Gradients of the inputs of an operation, where they are needed.
+pub(crate) type InputGradients = Vec<Option<CubeTensor>>;
+
+/// Gradient of the first input from other operations that read this input, if there is one. A kernel that adds it while it writes its own
+/// saves a pass over three tensors. Its operation then takes `before`; otherwise, `before` is added afterwards.
+pub(crate) type Before<'a> = &'a mut Option<CubeTensor>;
 
 /// Whether kernels over tensors of `dtype` run on `device`: f32 everywhere, bf16 if the device computes in it.
 pub(crate) fn computes(device: &CubeDevice, dtype: DType) -> bool {

@@ -9,7 +9,10 @@ use cubecl::prelude::*;
 
 use super::product::narrower;
 use super::sums::column_sums;
-use super::{GpuOp, UNITS, arg, as_dtype, dims, element, elements, empty, empty_f32, grid, sum_of_lanes, table_arg};
+use super::{
+    Before, GpuOp, InputGradients, UNITS, arg, as_dtype, dims, element, elements, empty, empty_f32, grid, sum_of_lanes,
+    table_arg,
+};
 use crate::norm::Norm;
 use crate::table::Table;
 
@@ -289,8 +292,8 @@ impl Turn {
 }
 
 impl Norm {
-    /// Computes the norm, and then the rotation. Also returns mean and reciprocal deviation of each row.
-    fn value(&self, inputs: &[CubeTensor], turn: Option<&Turn>) -> [CubeTensor; 2] {
+    /// Computes the norm, and then the rotation. Saves input, scale, and mean and reciprocal deviation of each row.
+    fn value(&self, inputs: &[CubeTensor], turn: Option<&Turn>) -> (CubeTensor, Vec<CubeTensor>) {
         let x = &inputs[0];
         let [gamma, beta @ ..] = &inputs[1..] else { unreachable!("a scale") };
         let (gamma, beta) = (as_dtype(gamma, DType::F32), beta.first().map(|beta| as_dtype(beta, DType::F32)));
@@ -321,21 +324,22 @@ impl Norm {
                 [element(x), element(&y)],
             );
         }
-        [y, stats]
+        (y, vec![x.clone(), inputs[1].clone(), stats])
     }
 
-    /// Returns the gradient of each input. `before`, if given, is added to that of the first.
+    /// Returns the gradient of each input from what [`value`](Self::value) saved. Adds `before` to that of the first.
     fn gradients(
         &self,
-        [x, gamma, stats]: [&CubeTensor; 3],
+        saved: &[CubeTensor],
         grad: &CubeTensor,
         needed: &[bool],
-        before: Option<&CubeTensor>,
+        before: Before,
         turn: Option<&Turn>,
-    ) -> Vec<Option<CubeTensor>> {
+    ) -> InputGradients {
+        let [x, gamma, stats] = saved else { unreachable!("the forward pass keeps three tensors") };
         let [n, d] = dims(x);
         let (dtype, gamma) = (gamma.dtype, as_dtype(gamma, DType::F32));
-        let before = before.map(|before| as_dtype(before, DType::F32));
+        let before = before.take().map(|before| as_dtype(&before, DType::F32));
         let is_summed = needed[1..].contains(&true);
         let groups = UNITS as usize / lanes(d);
         let passes = n.div_ceil(groups * CUBES).max(1);
@@ -380,24 +384,11 @@ impl Norm {
 
 impl GpuOp for Norm {
     fn forward(&self, inputs: Vec<CubeTensor>) -> (CubeTensor, Vec<CubeTensor>) {
-        let [y, stats] = self.value(&inputs, None);
-        (y, vec![inputs[0].clone(), inputs[1].clone(), stats])
+        self.value(&inputs, None)
     }
 
-    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool]) -> Vec<Option<CubeTensor>> {
-        let [x, gamma, stats] = saved else { unreachable!("the forward pass keeps three tensors") };
-        self.gradients([x, gamma, stats], &grad, needed, None, None)
-    }
-
-    fn backward_onto(
-        &self,
-        saved: &[CubeTensor],
-        grad: CubeTensor,
-        needed: &[bool],
-        before: CubeTensor,
-    ) -> Vec<Option<CubeTensor>> {
-        let [x, gamma, stats] = saved else { unreachable!("the forward pass keeps three tensors") };
-        self.gradients([x, gamma, stats], &grad, needed, Some(&before), None)
+    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool], before: Before) -> InputGradients {
+        self.gradients(saved, &grad, needed, before, None)
     }
 }
 
@@ -410,13 +401,11 @@ pub(crate) struct TurnedNorm {
 
 impl GpuOp for TurnedNorm {
     fn forward(&self, inputs: Vec<CubeTensor>) -> (CubeTensor, Vec<CubeTensor>) {
-        let [y, stats] = self.norm.value(&inputs, Some(&self.turn));
-        (y, vec![inputs[0].clone(), inputs[1].clone(), stats])
+        self.norm.value(&inputs, Some(&self.turn))
     }
 
-    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool]) -> Vec<Option<CubeTensor>> {
-        let [x, gamma, stats] = saved else { unreachable!("the forward pass keeps three tensors") };
-        self.norm.gradients([x, gamma, stats], &grad, needed, None, Some(&self.turn))
+    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool], before: Before) -> InputGradients {
+        self.norm.gradients(saved, &grad, needed, before, Some(&self.turn))
     }
 }
 

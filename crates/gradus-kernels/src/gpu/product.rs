@@ -17,7 +17,7 @@ use cubek::std::InputBinding;
 use super::dims;
 use super::finish::Finish;
 pub(crate) use super::held::{held, narrower};
-use super::{GpuOp, as_dtype, elements, empty_f32, zeros};
+use super::{Before, GpuOp, InputGradients, as_dtype, elements, empty_f32, zeros};
 use crate::product::Precision;
 
 /// Strategies for operands of `dtype`, the best first. A strategy that does not support a shape returns an error before it computes.
@@ -138,7 +138,7 @@ impl GpuOp for Operand {
         (operand(&inputs[0], self.0), Vec::new())
     }
 
-    fn backward(&self, _: &[CubeTensor], grad: CubeTensor, _: &[bool]) -> Vec<Option<CubeTensor>> {
+    fn backward(&self, _: &[CubeTensor], grad: CubeTensor, _: &[bool], _: Before) -> InputGradients {
         vec![Some(grad)]
     }
 }
@@ -156,7 +156,7 @@ impl GpuOp for Matmul {
         (multiply(&inputs[0], &inputs[1], [false, false], Precision::F32), inputs)
     }
 
-    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool]) -> Vec<Option<CubeTensor>> {
+    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool], _: Before) -> InputGradients {
         let grad_a = needed[0].then(|| multiply(&grad, &saved[1], [false, true], Precision::F32));
         let grad_b = needed[1].then(|| multiply(&saved[0], &grad, [true, false], Precision::F32));
         vec![grad_a, grad_b]

@@ -5,7 +5,10 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::product::narrower;
-use super::{EACH, GpuOp, UNITS, arg, dims, element, elements, empty, grid_of_groups, nth_element, table_arg};
+use super::{
+    Before, EACH, GpuOp, InputGradients, UNITS, arg, dims, element, elements, empty, grid_of_groups, nth_element,
+    table_arg,
+};
 use crate::rope::Rope;
 
 #[cube(launch)]
@@ -79,7 +82,7 @@ impl GpuOp for Rope {
         (self.turned(x, 1.0, narrower(x, self.operands.result)), Vec::new())
     }
 
-    fn backward(&self, _: &[CubeTensor], grad: CubeTensor, _: &[bool]) -> Vec<Option<CubeTensor>> {
+    fn backward(&self, _: &[CubeTensor], grad: CubeTensor, _: &[bool], _: Before) -> InputGradients {
         vec![Some(self.turned(&grad, -1.0, narrower(&grad, self.operands.input)))]
     }
 }

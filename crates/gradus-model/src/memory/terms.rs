@@ -7,7 +7,7 @@
 use gradus_kernels::Int8Moments;
 
 use crate::model::{
-    BLOCK_LOGITS, Block, HeadLayers, ModelShape, Precision, WeightFormat, head_format, logits_held,
+    BLOCK_LOGITS, Block, HeadLayers, Linear, ModelShape, Precision, WeightFormat, head_format, logits_held,
     longest_side_of_chunk,
 };
 
@@ -296,7 +296,7 @@ impl Model {
     /// pass draws them again.
     /// A GPU that multiplies in bf16 stores what only products read in bf16: outputs of norms and of activations. The same holds for
     /// queries, keys, values and attention's output if attention runs on tensor cores. Its products also write gate and up in bf16, and the
-    /// inputs of Q's and K's norms, if these are layers of their own without an adapter.
+    /// inputs of Q's and K's norms, if these are layers of their own without a bias or an adapter.
     pub fn saved(&self, pass: PassSize) -> u64 {
         let (d, _, _, _) = self.widths();
         let (n, m) = (pass.tokens as u64, pass.targets as u64);
@@ -355,11 +355,14 @@ impl Model {
             Block::Gpt2 | Block::Bart | Block::T5 { gated: false } | Block::Encoder { gated: false, .. } => i,
             Block::Decoder { .. } | Block::T5 { gated: true } | Block::Encoder { gated: true, .. } => 2 * i,
         };
-        // Something is added to the results of adapted layers, so they are in f32. An adapter is always on attention.
-        let is_separate = matches!(self.shape.block, Block::Decoder { fused: false, .. });
-        let made = |is_adapted: bool, narrow: u64| if is_separate && !is_adapted { narrow } else { NUMBER };
-        let of_gates = made(self.adapter.is_some_and(|adapter| adapter.feed_forward), self.operand());
-        let of_heads = made(self.adapter.is_some(), self.attended_number());
+        // Only layers of their own write bf16.
+        let made = |layers: usize, has_adapter: bool, narrow: u64| match self.shape.block {
+            Block::Decoder { fused: false, biases, .. } if Linear::can_be_narrow(biases[layers], has_adapter) => narrow,
+            _ => NUMBER,
+        };
+        // An adapter is always on attention.
+        let of_heads = made(0, self.adapter.is_some(), self.attended_number());
+        let of_gates = made(1, self.adapter.is_some_and(|adapter| adapter.feed_forward), self.operand());
         let before_norms = if self.shape.qk_norm { of_heads * (q + k) } else { 0 };
         // The outputs of attention and the feed-forward layer are stored for the norms after them.
         let around = if matches!(self.shape.block, Block::Decoder { norms_around: true, .. }) { 2 * d } else { 0 };
@@ -549,17 +552,22 @@ mod tests {
             model.saved(pass)
         };
         assert_eq!(wide(plain) - wide(narrow), 5 * 2 * 2 * (16 + 16 + 4 * 128));
-        // Gate and up, and Q and K before their norms.
-        let of = |compute| {
-            let config = json!({
-                "model_type": "qwen3", "vocab_size": 100, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
-                "num_key_value_heads": 1, "head_dim": 64, "intermediate_size": 48, "max_position_embeddings": 64,
-            });
-            Model { device: DeviceKind::Gpu, compute, weights: WeightFormat::BF16, ..model(config) }
-        };
-        let (wide, halves) = (of(Precision::F32), of(Precision::Bf16));
-        let [q, k] = [128, 64];
-        assert_eq!(wide.saved(pass) - halves.saved(pass), 5 * 2 * 2 * (16 + 16 + 2 * q + 2 * k + 2 * 48 + q + k));
+        // Gate and up, and Q and K before their norms, unless a bias is added to them.
+        for (attention_bias, mlp_bias) in [(false, false), (true, false), (false, true), (true, true)] {
+            let saved = |compute| {
+                let config = json!({
+                    "model_type": "qwen3", "vocab_size": 100, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+                    "num_key_value_heads": 1, "head_dim": 64, "intermediate_size": 48, "max_position_embeddings": 64,
+                    "attention_bias": attention_bias, "mlp_bias": mlp_bias,
+                });
+                Model { device: DeviceKind::Gpu, compute, weights: WeightFormat::BF16, ..model(config) }.saved(pass)
+            };
+            let [q, k] = [128, 64];
+            let before_norms = if attention_bias { 0 } else { q + k };
+            let of_gates = if mlp_bias { 0 } else { 2 * 48 };
+            let halved = 16 + 16 + 2 * q + 2 * k + before_norms + of_gates;
+            assert_eq!(saved(Precision::F32) - saved(Precision::Bf16), 5 * 2 * 2 * halved);
+        }
         let (head, states) = (2 * 100 * 16, 2 * 7 * 16);
         for recorded in [None, Some(Precision::Bf16)] {
             assert_eq!(narrow.logits(7, recorded), plain.logits(7, recorded) + head + states);

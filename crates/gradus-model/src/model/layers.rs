@@ -105,16 +105,16 @@ impl Linear {
         Self::forward_each_for(Precision::F32, layers, x_nd, masks)
     }
 
-    /// Like [`forward_each`](Self::forward_each), for results that `reader` can take in bf16. Results that something is added to stay in f32:
-    /// those of layers with a bias or an adapter.
+    /// Like [`forward_each`](Self::forward_each), for results that `reader` can take in bf16. They are in bf16 if
+    /// [`can_be_narrow`](Self::can_be_narrow) is true for all layers.
     pub(crate) fn forward_each_for<const N: usize>(
         reader: Precision,
         layers: [&Self; N],
         x_nd: Tensor<2>,
         masks: Option<DropoutStream>,
     ) -> [Tensor<2>; N] {
-        let adds = |layer: &Self| layer.bias.is_some() || layer.lora.is_some();
-        let is_narrow = layers.iter().all(|layer| layer.precision == reader && !adds(layer));
+        let can_be_narrow = |layer: &Self| Self::can_be_narrow(layer.bias.is_some(), layer.lora.is_some());
+        let is_narrow = layers.iter().all(|layer| layer.precision == reader && can_be_narrow(layer));
         let result = if is_narrow { reader } else { Precision::F32 };
         let x_nd = gradus_kernels::operand(x_nd, Self::read_by(&layers, masks));
         let packed = layers.map(|layer| layer.frozen.as_ref().filter(|_| layer.lora.is_none()));
@@ -127,6 +127,11 @@ impl Linear {
         let packed = packed.map(|weight| weight.expect("none is missing"));
         let bias = |i: usize| layers[i].bias.as_ref().map(Param::val);
         FrozenWeight::apply_each(std::array::from_fn(|i| (packed[i], bias(i))), x_nd, result)
+    }
+
+    /// Whether a GPU can write the result of a layer in bf16. If a bias or an adapter is added to it, it is in f32.
+    pub(crate) fn can_be_narrow(has_bias: bool, has_adapter: bool) -> bool {
+        !has_bias && !has_adapter
     }
 
     /// Like [`forward`](Self::forward), for the result of an activation, `[N, in]`. Its inputs carry gradient.

@@ -116,6 +116,8 @@ pub enum Block {
         fused: bool,
         /// Whether there are norms both before and after attention and the feed-forward layer.
         norms_around: bool,
+        /// Whether the layers of queries, keys and values have biases, and whether those of gate and up have.
+        biases: [bool; 2],
     },
     /// T5: encoder blocks with attention and a feed-forward layer; decoder blocks with attention to the sources between them. RMS norms, no
     /// biases.
@@ -190,7 +192,11 @@ impl ModelShape {
             max_positions: Some(structure.max_positions()),
             made_for: Some(structure.made_for()),
             angles_vary: structure.limit().is_some(),
-            block: Block::Decoder { fused: structure.fused, norms_around: structure.norms == Norms::Around },
+            block: Block::Decoder {
+                fused: structure.fused,
+                norms_around: structure.norms == Norms::Around,
+                biases: [structure.attention_biases[0], config.mlp_bias],
+            },
             qk_norm: structure.qk_norm.is_some(),
             tied: config.tie_word_embeddings,
             quantized: None,

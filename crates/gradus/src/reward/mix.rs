@@ -119,6 +119,9 @@ impl Progress for OfPart<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::super::test_rollouts::{Reports, completions, reports};
     use super::super::{FnReward, RegexReward, SubstringReward};
     use super::*;
@@ -173,12 +176,12 @@ mod tests {
         assert_eq!(error.message, "`fails`: out of ink");
     }
 
-    /// Scores with the number of finished steps and the total.
-    struct StepsOfRun;
+    /// Scores each rollout with what the function returns for its number and the progress.
+    struct Watching<F>(F);
 
-    impl Reward for StepsOfRun {
+    impl<F: FnMut(usize, &dyn Progress) -> Result<f32, RewardError> + Send> Reward for Watching<F> {
         fn name(&self) -> String {
-            "steps".into()
+            "watching".into()
         }
 
         fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
@@ -190,8 +193,8 @@ mod tests {
             rollouts: &Rollouts,
             progress: &dyn Progress,
         ) -> Vec<Result<Score, RewardError>> {
-            let value = progress.run_steps().map_or(-1.0, |steps| (100 * steps.done + steps.total) as f32);
-            rollouts.rollouts.iter().map(|rollout| Ok(Score::sequence(value, rollout.completion_ids.len()))).collect()
+            let lengths = rollouts.rollouts.iter().map(|rollout| rollout.completion_ids.len());
+            lengths.enumerate().map(|(i, length)| Ok(Score::sequence((self.0)(i, progress)?, length))).collect()
         }
     }
 
@@ -210,55 +213,38 @@ mod tests {
 
     #[test]
     fn parts_know_the_steps_of_the_run() {
-        let parts: Vec<(f64, Box<dyn Reward>)> = vec![(1.0, Box::new(StepsOfRun))];
-        let mut mix = MixReward::new(parts).expect("valid");
+        let steps = Watching(|_: usize, progress: &dyn Progress| {
+            Ok(progress.run_steps().map_or(-1.0, |steps| (100 * steps.done + steps.total) as f32))
+        });
+        let mut mix = MixReward::new(vec![(1.0, Box::new(steps))]).expect("valid");
         let made = completions(["one"]);
         let score = mix.score_with_progress(&made, &AfterThree).remove(0).expect("scored");
         assert_eq!(score.total(), Some(308.0));
         assert_eq!(mix.score(&made).remove(0).expect("scored").total(), Some(-1.0), "outside of a run");
     }
 
-    /// Reports each rollout and counts how often it scored.
-    struct Each(std::sync::Arc<std::sync::atomic::AtomicUsize>);
-
-    impl Reward for Each {
-        fn name(&self) -> String {
-            "each".into()
-        }
-
-        fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
-            self.score_with_progress(rollouts, &Unwatched)
-        }
-
-        fn score_with_progress(
-            &mut self,
-            rollouts: &Rollouts,
-            progress: &dyn Progress,
-        ) -> Vec<Result<Score, RewardError>> {
-            self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            let each = rollouts.rollouts.iter().enumerate().map(|(i, rollout)| {
-                report(progress, i + 1, rollouts.len())?;
-                Ok(Score::sequence(1.0, rollout.completion_ids.len()))
-            });
-            each.collect()
-        }
-    }
-
     #[test]
     fn the_parts_share_one_progress_and_end_together() {
-        let count = std::sync::Arc::<std::sync::atomic::AtomicUsize>::default();
-        let each = || -> Box<dyn Reward> { Box::new(Each(count.clone())) };
+        let count = Arc::<AtomicUsize>::default();
         let made = completions(["one", "two", "three", "four"]);
+        let total = made.len();
+        let each = || -> Box<dyn Reward> {
+            let count = count.clone();
+            Box::new(Watching(move |i: usize, progress: &dyn Progress| {
+                count.fetch_add(1, Ordering::Relaxed);
+                report(progress, i + 1, total).map(|()| 1.0)
+            }))
+        };
         let mut mix = MixReward::new(vec![(1.0, each()), (1.0, constant("b", None))]).expect("valid");
         // The first part is half of the work; the second one reports only when it is done.
         assert_eq!(reports(&mut mix, &made), [(0, 4), (0, 4), (1, 4), (1, 4), (2, 4), (2, 4), (4, 4)]);
 
         let mut mix = MixReward::new(vec![(1.0, each()), (1.0, each())]).expect("valid");
-        count.store(0, std::sync::atomic::Ordering::Relaxed);
+        count.store(0, Ordering::Relaxed);
         let stops = Reports { stops_after: Some(3), ..Reports::default() };
         let error = super::super::apply_with_progress(&mut mix, &made, &stops).expect_err("interrupted");
         assert!(matches!(error, crate::Error::Interrupted), "{error}");
-        assert_eq!(count.load(std::sync::atomic::Ordering::Relaxed), 1, "the second part is not begun");
+        assert_eq!(count.load(Ordering::Relaxed), total, "the second part is not begun");
     }
 
     #[test]
