@@ -133,7 +133,7 @@ DEVICE Columns columns_of(const bf16* shared, int first, int step) {
 DEVICE Rows rows_of(const bf16* shared, int first) { return Rows{matrix(shared + first * SPAN, ROWS * SPAN * sizeof(bf16))}; }
 #endif
 
-// Adds products of 16 numbers, those of step `step`, of the left operand and of COLUMNS rows of shared memory, starting at row `first`.
+// Adds products of 16 numbers, those of step `step`, of the left operand and of 8 · TILES rows of shared memory, starting at row `first`.
 template <int TILES>
 DEVICE void add_columns(float (&sums)[TILES][4], u32 (&left)[4], const bf16* shared, const Places& of, int first, int step) {
 #if WARPGROUPS
