@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use gradus::bench::{Generation, Options, Report, Subject, Training};
 use gradus::device::DeviceChoice;
+use gradus::model::adapter::LoraConfig;
 use gradus::model::{Precision, WeightFormat};
 use gradus::rng::Seed;
 
@@ -29,8 +30,17 @@ pub struct BenchArgs {
     /// Maximum number of tokens in one forward and backward pass
     #[arg(long, value_name = "N", default_value_t = 4096)]
     micro_batch_tokens: usize,
+    /// Train an adapter of this rank instead of all weights (LoRA)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    lora_rank: Option<u32>,
+    /// Linear layers that get an adapter, by name suffix, or all-linear [default: those of attention]
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', requires = "lora_rank")]
+    lora_targets: Vec<String>,
+    /// Number format of the weights below the adapter: f32, bf16, int8 or nf4 [default: as --compute]
+    #[arg(long, value_name = "TYPE", requires = "lora_rank")]
+    frozen_weights: Option<WeightFormat>,
     /// Leave training out
-    #[arg(long)]
+    #[arg(long, conflicts_with = "lora_rank")]
     no_training: bool,
     /// Number of prompts that are sampled together
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,8,64")]
@@ -82,6 +92,12 @@ pub fn run(args: BenchArgs, out: &Output) -> anyhow::Result<()> {
         batch_sizes: if args.no_training { Vec::new() } else { args.batch_size },
         lengths: args.length,
         micro_batch_tokens: args.micro_batch_tokens,
+        lora: args.lora_rank.map(|rank| LoraConfig {
+            rank: rank as usize,
+            targets: args.lora_targets,
+            ..LoraConfig::default()
+        }),
+        frozen_weights: args.frozen_weights,
         generate_batches: if args.no_generation { Vec::new() } else { args.generate_batch },
         prompt_tokens: args.prompt_tokens,
         new_tokens: args.new_tokens,
@@ -134,6 +150,10 @@ fn text(report: &Report) -> String {
             false => format!(", sampled from with weights in {}", model.weights.name()),
         };
         line("products", format!("in {}{sampled}", model.compute.name()));
+        if let Some(adapter) = &model.adapter {
+            let (parameters, frozen) = (count(adapter.parameters as f64), adapter.frozen_weights.name());
+            line("adapter", format!("rank {}, {parameters} parameters, on weights in {frozen}", adapter.rank));
+        }
     }
     if !report.training.is_empty() {
         let _ = write!(text, "\n{}", aligned(&training(&report.training)));
@@ -176,7 +196,7 @@ fn generation(measured: &[Generation]) -> Vec<Vec<String>> {
 
 #[cfg(test)]
 mod tests {
-    use gradus::bench::{MachineReport, ModelReport};
+    use gradus::bench::{AdapterReport, MachineReport, ModelReport};
 
     use super::*;
 
@@ -200,6 +220,7 @@ mod tests {
                 parameters: 124_439_808,
                 trunk_matrices: 84_934_656,
                 head_matrix: 38_597_376,
+                adapter: Some(AdapterReport { rank: 16, parameters: 589_824, frozen_weights: WeightFormat::NF4 }),
             }),
             training: vec![Training {
                 batch_size: 8,
@@ -232,6 +253,7 @@ arithmetic   520 and 1030, with all operands in the cache
 memory       38.2 GB/s read
 model        gpt2, 124.4 M parameters: 84.9 M in matrices of blocks, 38.6 M in the head
 products     in f32, sampled from with weights in int8
+adapter      rank 16, 589.8 k parameters, on weights in nf4
 
 training    step  tokens/s  GFLOP/s  of matrix peak
 8 × 256   5.00 s       410      303            70 %

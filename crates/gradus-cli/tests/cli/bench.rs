@@ -52,6 +52,17 @@ fn a_model_directory_is_measured_and_parts_are_left_out() {
 }
 
 #[test]
+fn an_adapter_is_measured() {
+    let sizes = ["--preset", "gpt2-tiny", "--no-generation", "--batch-size", "2", "--length", "16"];
+    let found = report(&[&sizes[..], &["--lora-rank", "4", "--frozen-weights", "int8"]].concat());
+    // Four layers with 256 · 4 and 4 · 768 numbers.
+    let expected = serde_json::json!({ "rank": 4, "parameters": 16_384, "frozen_weights": "int8" });
+    assert_eq!(found["model"]["adapter"], expected);
+    assert_positive(&found["training"][0], &["step_s", "tokens_per_s", "gflops", "fraction_of_peak"]);
+    assert_eq!(report(&sizes)["model"]["adapter"], Value::Null);
+}
+
+#[test]
 fn what_cannot_be_measured_is_refused_at_once() {
     let test = CliTest::new();
     test.fails(

@@ -5,7 +5,8 @@
 //! - a training step: `6 · (P · N + V · D · M)`, with P the weights of the blocks that enter matrix products, N the
 //!   tokens, V · D the LM head and M the predicted tokens. Each weight costs 2 operations per token forward and 4
 //!   backward (one product for the gradient of the input, one for that of the weight). Attention's own products, norms,
-//!   activations, the optimizer and recomputed logits are not counted.
+//!   activations, the optimizer and recomputed logits are not counted. With an adapter, the weights have no gradient:
+//!   `4 · (P · N + V · D · M)`. The products of the adapter are not counted.
 //! - a sampled token: `2 · (P + V · D)`; a prompt token: `2 · P`.
 //!
 //! A sampling step reads every weight of the blocks and of the head once, independent of the batch. A batch of one is
@@ -17,11 +18,13 @@ mod work;
 
 pub use preset::{PRESETS, preset};
 
+use burn::module::Module;
 use serde::Serialize;
 
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
+use crate::model::adapter::{Adaptable, LoraConfig, TaskType};
 use crate::model::{self, CausalLm, ModelDir, ModelShape, Precision, WeightFormat};
 use crate::rng::{Purpose, Seed};
 
@@ -37,7 +40,7 @@ pub enum Subject {
 }
 
 /// Settings of a benchmark.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Options {
     /// The model.
     pub subject: Subject,
@@ -47,6 +50,10 @@ pub struct Options {
     pub lengths: Vec<usize>,
     /// Maximum number of tokens in one forward and backward pass.
     pub micro_batch_tokens: usize,
+    /// Adapter to train instead of all weights.
+    pub lora: Option<LoraConfig>,
+    /// Format of the weights below the adapter, if it differs from `compute`.
+    pub frozen_weights: Option<WeightFormat>,
     /// Prompts sampled at the same time, one measurement for each. An empty list turns generation off.
     pub generate_batches: Vec<usize>,
     /// Tokens per prompt.
@@ -72,6 +79,8 @@ impl Default for Options {
             batch_sizes: vec![8],
             lengths: vec![256],
             micro_batch_tokens: 4096,
+            lora: None,
+            frozen_weights: None,
             generate_batches: vec![1, 8, 64],
             prompt_tokens: 64,
             new_tokens: 64,
@@ -140,12 +149,26 @@ pub struct ModelReport {
     /// Format of its weights while sampling.
     #[serde(serialize_with = "model::word::serialize")]
     pub weights: WeightFormat,
+    /// Adapter that is trained instead of all weights.
+    pub adapter: Option<AdapterReport>,
     /// Number of all weights.
     pub parameters: usize,
     /// Number of weights of the blocks that enter matrix products, P.
     pub trunk_matrices: usize,
     /// Number of weights of the LM head, V · D.
     pub head_matrix: usize,
+}
+
+/// A low-rank adapter in training.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct AdapterReport {
+    /// Rank.
+    pub rank: usize,
+    /// Number of its weights.
+    pub parameters: usize,
+    /// Format of the weights below it.
+    #[serde(serialize_with = "model::word::serialize")]
+    pub frozen_weights: WeightFormat,
 }
 
 /// A training step: forward, backward and optimizer on packed rows, SFT's loss on every token.
@@ -242,6 +265,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
         parameters: shape.parameters(),
         trunk_matrices: shape.trunk_matrices(),
         head_matrix: shape.head_matrix(),
+        adapter: None,
     });
     for &batch_size in &options.generate_batches {
         progress(&format!("sampling, batch {batch_size}"));
@@ -250,7 +274,18 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
     }
     drop(coarse);
     // Moments and gradients take memory from the start, so the training exists only if training is measured.
-    let Some(model) = model.filter(|_| trains) else { return Ok(report) };
+    let Some(mut model) = model.filter(|_| trains) else { return Ok(report) };
+    if let Some(lora) = &options.lora {
+        let frozen_weights = options.frozen_weights.unwrap_or(options.compute.into());
+        let config = lora.peft_config(&dir, TaskType::CausalLm, dir.path.display().to_string())?;
+        let mut stream = options.seed.stream(Purpose::Init, 0, 1);
+        let plain = model.num_params();
+        model = model.with_fresh_adapter(&dir, config, &mut stream)?;
+        let parameters = model.num_params() - plain;
+        model = model.train_adapter(frozen_weights);
+        let adapter = AdapterReport { rank: lora.rank, parameters, frozen_weights };
+        report.model.as_mut().expect("it was described").adapter = Some(adapter);
+    }
     let mut training = work::TimedTraining::new(model, options);
     for &length in &options.lengths {
         for &batch_size in &options.batch_sizes {

@@ -27,6 +27,8 @@ pub struct TimedTraining {
     settings: StepSettings,
     repetitions: usize,
     compute: Precision,
+    /// Operations per token and weight: forward, and for the gradients of inputs and of weights.
+    operations: f64,
 }
 
 impl TimedTraining {
@@ -40,7 +42,8 @@ impl TimedTraining {
             seed: options.seed,
         };
         let learner = Learner::new(model, Optimizer::new(defaults.optimizer()));
-        Self { learner, settings, repetitions: options.repetitions, compute: options.compute }
+        let operations = if options.lora.is_some() { 4.0 } else { 6.0 };
+        Self { learner, settings, repetitions: options.repetitions, compute: options.compute, operations }
     }
 
     /// Times steps on `batch_size` rows of `length` random tokens.
@@ -73,7 +76,7 @@ impl TimedTraining {
         })?;
         let (tokens, targets) = (batch_size * length, batch_size * (length - 1));
         let work = shape.trunk_matrices() as f64 * tokens as f64 + shape.head_matrix() as f64 * targets as f64;
-        let gflops = 6.0 * work / step_s / 1e9;
+        let gflops = self.operations * work / step_s / 1e9;
         Ok(Training {
             batch_size,
             length,
