@@ -137,8 +137,8 @@ impl<'a> AuthorizedChange<'a> {
         }
         Err(Refused::status(
             StatusCode::UNAUTHORIZED,
-            "this request needs the token for weights, as `Authorization: Bearer TOKEN` or as the password in the \
-             address of the server",
+            "this request needs the token for weights, as `Authorization: Bearer TOKEN`. A run of gradus reads it from \
+             the environment variable that `rollouts.key_variable` names. Other programs may also send it as a password",
         ))
     }
 

@@ -469,6 +469,26 @@ fn impossible_combinations() {
 }
 
 #[test]
+fn an_address_with_a_key_is_refused_and_not_shown() {
+    for address in
+        ["http://x:secret-key@localhost:8000", "http://x:secret/key@localhost", "x:secret-key@localhost:8000"]
+    {
+        let teacher = format!("{MINIMAL}method: {{distill: {{teacher_server: {{server: '{address}'}}}}}}\n");
+        let sampler = format!(
+            "{MINIMAL}method: {{grpo: {{}}}}\nreward: {{rule: {{substring: a}}}}\nrollouts: {{server: '{address}', shared: s}}\n"
+        );
+        for (keys, text) in [("method.distill.teacher_server", teacher), ("rollouts", sampler)] {
+            let found = problems(&text);
+            assert!(!format!("{found:?}").contains("secret"), "{found:?}");
+            let start = format!("`{keys}.server` has a name or a key before an `@`");
+            let problem = found.iter().find(|problem| problem.message.starts_with(&start)).expect("it is refused");
+            let key = format!("`{keys}.key_variable`");
+            assert!(problem.hint.as_ref().is_some_and(|hint| hint.contains(&key)), "{problem:?}");
+        }
+    }
+}
+
+#[test]
 fn a_teacher_at_a_server_is_the_only_one_and_tells_something() {
     let with = |keys: &str| format!("method: {{distill: {{{keys}}}}}\n");
     let message_of = |keys: &str| {

@@ -4,6 +4,7 @@ use std::fmt::Debug;
 use std::ops::RangeInclusive;
 
 use crate::error::{Diagnostic, Location};
+use crate::rollout::server::{has_user, key_hint};
 
 /// A problem and the keys that it concerns.
 #[derive(Debug)]
@@ -87,10 +88,19 @@ impl<'a> Problems<'a> {
     /// to wait for the server.
     pub fn server(&mut self, keys: &str, url: &str, connections: usize, (timeout_s, wait_s): (f64, f64)) {
         let key = |name: &str| format!("{keys}.{name}");
-        self.require(url.starts_with("http://") || url.starts_with("https://"), &[&key("server")], || {
-            let message = format!("`{keys}.server` is `{url}`, but must begin with `http://` or `https://`");
-            (message, Some("give the address of the server, such as http://localhost:8000".into()))
-        });
+        if has_user(url) {
+            let message = format!(
+                "`{keys}.server` has a name or a key before an `@`, but the run stores and shows this address: it must hold no key"
+            );
+            // A location would quote the line with the key.
+            let diagnostic = Diagnostic { message, locations: Vec::new(), hint: Some(key_hint(keys)) };
+            self.problems.push(Problem { keys: vec![key("server")], diagnostic });
+        } else {
+            self.require(url.starts_with("http://") || url.starts_with("https://"), &[&key("server")], || {
+                let message = format!("`{keys}.server` is `{url}`, but must begin with `http://` or `https://`");
+                (message, Some("give the address of the server, such as http://localhost:8000".into()))
+            });
+        }
         self.at_least(&key("connections"), connections, 1);
         for (key, seconds) in [(key("timeout_s"), timeout_s), (key("wait_s"), wait_s)] {
             self.above_zero(&key, seconds);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 use ureq::Agent;
 
-use super::Endpoint;
+use super::{Endpoint, has_user, key_hint};
 use crate::error::{Error, Result, excerpt};
 
 /// Maximum number of characters of a refusal that a message quotes.
@@ -75,6 +75,10 @@ pub(super) struct Http {
 impl Http {
     pub fn new(options: &Endpoint) -> Result<Self> {
         let url = options.url.trim_end_matches('/').to_owned();
+        if has_user(&url) {
+            return Err(Error::input("the address of the server has a name or a key before an `@`")
+                .with_hint(key_hint(options.keys)));
+        }
         if !url.starts_with("http://") && !url.starts_with("https://") {
             return Err(Error::input(format!("the address of the server is `{url}`"))
                 .with_hint("it begins with `http://` or `https://`, such as http://localhost:8000"));
@@ -155,7 +159,10 @@ impl Http {
             404 => Err(Failure::Lost(format!("{path} answered 404: {}", self.reason(&text)))),
             401 | 403 => {
                 let message = format!("it answered {status}: {}", self.reason(&text));
-                let hint = format!("is the key in `{}.key_variable` right?", self.keys);
+                let hint = match self.key {
+                    Some(_) => format!("is the key in `{}.key_variable` right?", self.keys),
+                    None => key_hint(self.keys),
+                };
                 Err(Failure::Never(self.wrong(path, &message).with_hint(hint)))
             }
             status => {

@@ -47,6 +47,17 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// How long the end of a run waits for the server to unload its adapter.
 const UNLOAD_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Whether the address `url` names a user or a key in front of its host. Configurations, model cards and messages show addresses, so
+/// a key would become public. Any `@` counts: a key may contain characters that end the host.
+pub(crate) fn has_user(url: &str) -> bool {
+    url.contains('@')
+}
+
+/// Hint for addresses of which [`has_user`] is true.
+pub(crate) fn key_hint(keys: &str) -> String {
+    format!("set an environment variable to the key, and name the variable: `{keys}.key_variable`")
+}
+
 /// Protocol of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

@@ -794,6 +794,14 @@ fn what_no_server_does_is_refused_before_it_is_asked() {
     let keyless = with(Endpoint { key: None, ..own() });
     let error = ServerSource::connect(keyless, &save, &Unwatched).err().expect("refused");
     assert!(error.to_string().contains("401") && error.hint().is_some(), "{error}");
+    let error = ServerSource::connect(
+        with(Endpoint { url: format!("http://x:secret-key@{}", fake.address), ..own() }),
+        &save,
+        &Unwatched,
+    );
+    let error = error.err().expect("refused");
+    assert!(!format!("{error:?}").contains("secret-key"), "{error:?}");
+    assert!(error.hint().is_some_and(|hint| hint.contains("`rollouts.key_variable`")), "{error:?}");
     let nowhere = with(Endpoint { url: "localhost:8000".into(), ..own() });
     assert!(
         ServerSource::connect(nowhere, &save, &Unwatched).err().expect("refused").to_string().contains("localhost")
