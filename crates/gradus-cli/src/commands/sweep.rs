@@ -139,24 +139,30 @@ pub fn run(args: SweepArgs, out: &Output) -> anyhow::Result<()> {
     out.result(&outcomes.to_json(), || aligned(&outcomes.rows()))
 }
 
-/// Writes the configuration of a run. An existing one must be equal.
+/// Writes the configuration of a run. That of a started run must be equal.
 fn prepare(top: &Path, plan: &Plan) -> anyhow::Result<Run> {
     let directory = plan.output_dir().to_owned();
     let name = directory.strip_prefix(top).unwrap_or(&directory).display().to_string().replace('/', "-");
     let configs = top.join("configs");
     let (config, log) = (configs.join(format!("{name}.yml")), configs.join(format!("{name}.log")));
     let text = plan.to_yaml();
-    match fs::read_to_string(&config) {
-        Ok(before) => anyhow::ensure!(
-            before == text,
-            "`{}` was started with another configuration; choose another `output_dir`, or remove the directory",
-            directory.display()
-        ),
+    let file = match fs::read_to_string(&config) {
+        Ok(before) if before == text => return Ok(Run { directory, log, config }),
+        Ok(_) => {
+            anyhow::ensure!(
+                !directory.exists(),
+                "`{}` was started with another configuration; choose another `output_dir`, or remove the directory",
+                directory.display()
+            );
+            // The configuration of a run that has not started, or was removed.
+            Outputs::new(true).file(&config)?
+        }
         Err(_) => {
             OutputFile::new(&log)?;
-            OutputFile::new(&config)?.write(|file| file.write_all(text.as_bytes()))?;
+            OutputFile::new(&config)?
         }
-    }
+    };
+    file.write(|file| file.write_all(text.as_bytes()))?;
     Ok(Run { directory, log, config })
 }
 

@@ -77,6 +77,20 @@ fn every_point_is_run_with_every_seed_and_finished_runs_are_kept() {
 }
 
 #[test]
+fn a_run_whose_directory_was_removed_starts_again_with_other_settings() {
+    let test = sweep("sweep: { seeds: [1] }");
+    test.succeeds(&["sweep", "sweep.yml"]);
+    test.write("sweep.yml", &test.read("sweep.yml").replace("target: 3", "target: 2"));
+    let run = test.run(&["sweep", "sweep.yml"]);
+    let error = "`out/1/seed-1` was started with another configuration";
+    assert!(run.code == 1 && run.stderr.contains(error), "{run:?}");
+    std::fs::remove_dir_all(test.path().join("out/1/seed-1")).expect("removed");
+    let run = test.run(&["sweep", "sweep.yml"]);
+    assert!(run.code == 0 && run.stderr.contains("1 runs in out, 1 to do"), "{run:?}");
+    assert!(test.read("out/1/seed-1/config.yml").contains("target: 2"));
+}
+
+#[test]
 fn a_run_that_fails_is_named_and_the_others_are_finished() {
     let test = sweep("sweep: { grid: { train.max_length: [5, 64] } }");
     let run = test.run(&["sweep", "sweep.yml"]);
