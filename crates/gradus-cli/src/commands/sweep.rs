@@ -1,5 +1,6 @@
 //! `gradus sweep FILE`: many runs from one file, each in its own process. Finished runs are kept.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Child;
@@ -69,7 +70,7 @@ struct Run {
 
 /// Trains the unfinished runs, and shows the table.
 pub fn run(args: SweepArgs, out: &Output) -> anyhow::Result<()> {
-    let sweep = SweepDefinition::load(&args.file, &[])?;
+    let mut sweep = SweepDefinition::load(&args.file, &[])?;
     out.notes(&sweep.notes);
     let machine = Machine::detect();
     let (mut plans, mut problems) = (Vec::new(), Vec::new());
@@ -90,6 +91,7 @@ pub fn run(args: SweepArgs, out: &Output) -> anyhow::Result<()> {
     if !problems.is_empty() {
         return Err(gradus::Error::Config(problems).into());
     }
+    keep_names(&mut sweep, &mut plans, &machine)?;
     let all = plans.iter().flatten().count();
     // The first finished run shows whether the metric of the file is mistyped.
     let mut unchecked = sweep.metric.as_deref();
@@ -139,12 +141,67 @@ pub fn run(args: SweepArgs, out: &Output) -> anyhow::Result<()> {
     out.result(&outcomes.to_json(), || aligned(&outcomes.rows()))
 }
 
+/// Gives each point that has runs in the directory of the sweep the name of their directory. The numbers in names change if the file gets
+/// more values.
+fn keep_names(sweep: &mut SweepDefinition, plans: &mut [Vec<Plan>], machine: &Machine) -> anyhow::Result<()> {
+    let top = sweep.output_dir.clone();
+    let started = started(&top);
+    for (point, plans) in sweep.points.iter_mut().zip(plans.iter_mut()) {
+        let names: BTreeSet<&String> =
+            plans.iter().filter_map(|plan| started.get(&settings(&plan.to_yaml()))).flatten().collect();
+        let Some(&name) = names.first().filter(|_| !names.contains(&point.name)) else { continue };
+        for (written, plan) in point.runs.iter_mut().zip(plans.iter_mut()) {
+            let seed = plan.output_dir().file_name().unwrap_or_default();
+            written.config.output_dir = Some(top.join(name).join(seed));
+            *plan = Plan::check(written, machine)?;
+        }
+        point.name.clone_from(name);
+    }
+    let mut names = BTreeSet::new();
+    for point in &sweep.points {
+        anyhow::ensure!(
+            names.insert(&point.name),
+            "two points of the sweep have the directory `{}`; remove one of them, or choose another `output_dir`",
+            top.join(&point.name).display()
+        );
+    }
+    Ok(())
+}
+
+/// Returns the names of the points whose runs have a directory below `top`, by the settings of their runs.
+fn started(top: &Path) -> BTreeMap<String, BTreeSet<String>> {
+    let mut points = BTreeMap::<String, BTreeSet<String>>::new();
+    for point in directories(top) {
+        let name = point.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        for run in directories(&point) {
+            if let Ok(text) = fs::read_to_string(in_configs(top, &run, "yml")) {
+                points.entry(settings(&text)).or_default().insert(name.clone());
+            }
+        }
+    }
+    points
+}
+
+fn directories(of: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(of).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+}
+
+/// Returns the text of a configuration without its output directory.
+fn settings(text: &str) -> String {
+    text.lines().filter(|line| !line.starts_with("output_dir:")).collect::<Vec<_>>().join("\n")
+}
+
+/// Returns the path of a run's configuration or log.
+fn in_configs(top: &Path, run: &Path, extension: &str) -> PathBuf {
+    let name = run.strip_prefix(top).unwrap_or(run).display().to_string().replace('/', "-");
+    top.join("configs").join(format!("{name}.{extension}"))
+}
+
 /// Writes the configuration of a run. That of a started run must be equal.
 fn prepare(top: &Path, plan: &Plan) -> anyhow::Result<Run> {
     let directory = plan.output_dir().to_owned();
-    let name = directory.strip_prefix(top).unwrap_or(&directory).display().to_string().replace('/', "-");
-    let configs = top.join("configs");
-    let (config, log) = (configs.join(format!("{name}.yml")), configs.join(format!("{name}.log")));
+    let (config, log) = (in_configs(top, &directory, "yml"), in_configs(top, &directory, "log"));
     let text = plan.to_yaml();
     let file = match fs::read_to_string(&config) {
         Ok(before) if before == text => return Ok(Run { directory, log, config }),

@@ -77,6 +77,26 @@ fn every_point_is_run_with_every_seed_and_finished_runs_are_kept() {
 }
 
 #[test]
+fn more_values_keep_the_finished_runs_and_their_directories() {
+    let test = sweep("sweep: { grid: { train.learning_rate: [1e-6, 1e-2] }, seeds: [1] }");
+    test.succeeds(&["sweep", "sweep.yml"]);
+    // A value in front changes the numbers of all others.
+    test.write("sweep.yml", &test.read("sweep.yml").replace("[1e-6, 1e-2]", "[1e-4, 1e-6, 1e-2]"));
+    let before = shown(&test, &["--show"]);
+    let run = test.run(&["sweep", "sweep.yml"]);
+    assert!(run.code == 0 && run.stderr.contains("3 runs in out, 1 to do"), "{run:?}");
+    let found = shown(&test, &["--show"]);
+    for (table, finished) in [(before, 2), (found, 3)] {
+        let points = table["points"].as_array().expect("points");
+        let mut names: Vec<&str> = points.iter().filter_map(|point| point["name"].as_str()).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["1-learning_rate=0.0001", "1-learning_rate=1e-6", "2-learning_rate=0.01"]);
+        let values = |point: &Value| point["values"].as_array().map_or(0, Vec::len);
+        assert_eq!(points.iter().map(values).sum::<usize>(), finished);
+    }
+}
+
+#[test]
 fn a_run_whose_directory_was_removed_starts_again_with_other_settings() {
     let test = sweep("sweep: { seeds: [1] }");
     test.succeeds(&["sweep", "sweep.yml"]);
