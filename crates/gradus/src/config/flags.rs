@@ -325,7 +325,8 @@ fn value(flag: &Flag, location: &Option<Location>) -> Result<Node, String> {
     })
 }
 
-fn move_to(node: &mut Node, location: &Option<Location>) {
+/// Sets the location of `node` and of everything in it.
+pub(super) fn move_to(node: &mut Node, location: &Option<Location>) {
     node.location.clone_from(location);
     match &mut node.value {
         Value::Scalar { .. } => {}

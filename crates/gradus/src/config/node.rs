@@ -44,20 +44,6 @@ impl Node {
         Self { value: Value::Map(Vec::new()), location: None }
     }
 
-    /// Returns the tree without locations.
-    pub fn without_locations(self) -> Self {
-        let value = match self.value {
-            Value::List(items) => Value::List(items.into_iter().map(Self::without_locations).collect()),
-            Value::Map(entries) => {
-                let bare =
-                    |entry: Entry| Entry { key: entry.key, location: None, node: entry.node.without_locations() };
-                Value::Map(entries.into_iter().map(bare).collect())
-            }
-            scalar => scalar,
-        };
-        Self { value, location: None }
-    }
-
     /// Returns the entry of a mapping.
     pub fn entry(&self, key: &str) -> Option<&Entry> {
         match &self.value {

@@ -11,7 +11,7 @@
 //!   seeds: [1, 2, 3]
 //! ```
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use rand::Rng;
@@ -19,12 +19,12 @@ use serde::Deserialize;
 use serde_json::{Map, Value as Json};
 
 use super::config_with_locations::ConfigWithLocations;
-use super::flags::{Flag, overlay, set};
+use super::flags::{Flag, move_to, overlay, set};
 use super::import::json;
 use super::load::{Request, file_tree, resolve, text};
-use super::node::{Node, parse};
+use super::node::{Node, Value, parse};
 use super::schema::{Schema, Shape};
-use crate::error::{Diagnostic, Error, Result};
+use crate::error::{Diagnostic, Error, Location, Result};
 use crate::rng::{Purpose, Seed, Stream};
 
 /// Keys of `sweep`.
@@ -147,6 +147,7 @@ impl SweepDefinition {
                 seeds.len()
             )));
         }
+        let locations = locations(&entry.node);
         let digits = points.len().to_string().len();
         let (mut found, mut problems, mut output_dir): (Vec<SweepPoint>, Vec<Diagnostic>, Option<PathBuf>) =
             Default::default();
@@ -158,7 +159,7 @@ impl SweepDefinition {
             let name = point_name(i + 1, digits, &shown);
             let mut runs = Vec::new();
             for seed in &seeds {
-                match run(&base, &settings, *seed, flags) {
+                match run(&base, &settings, &locations, *seed, flags) {
                     Ok(mut written) => {
                         let config = &mut written.config;
                         let top = output_dir
@@ -327,12 +328,43 @@ fn rounded(value: f64, low: f64, high: f64) -> Json {
     format!("{value:.*e}", 2 + same).parse::<f64>().map_or(value, |value| value.clamp(low, high)).into()
 }
 
-fn run(base: &Node, settings: &Settings, seed: Option<u64>, flags: &[Flag]) -> Result<ConfigWithLocations> {
+/// Locations of values by key and value. Without a value: that of a key.
+type Locations = BTreeMap<(String, Option<String>), Location>;
+
+/// Returns where `sweep` lists each value, and where it gives each key.
+fn locations(sweep: &Node) -> Locations {
+    let mut found = Locations::new();
+    for part in ["grid", "random.keys"] {
+        let Some((Node { value: Value::Map(entries), .. }, _)) = sweep.at(part) else { continue };
+        for entry in entries {
+            let mut add = |value: Option<String>, location: &Option<Location>| {
+                if let Some(location) = location {
+                    found.insert((entry.key.clone(), value), location.clone());
+                }
+            };
+            add(None, &entry.location);
+            if let Value::List(items) = &entry.node.value {
+                items.iter().for_each(|item| add(Some(json(item).to_string()), &item.location));
+            }
+        }
+    }
+    found
+}
+
+fn run(
+    base: &Node,
+    settings: &Settings,
+    locations: &Locations,
+    seed: Option<u64>,
+    flags: &[Flag],
+) -> Result<ConfigWithLocations> {
     let mut over = Node::empty();
     let seed = seed.map(|seed| ("train.seed".to_owned(), Json::from(seed)));
     for (key, value) in settings.iter().chain(&seed) {
-        let node = parse("".as_ref(), &value.to_string()).map_err(refused)?;
-        set(&mut over, key, node.without_locations(), &None);
+        let mut node = parse("".as_ref(), &value.to_string()).map_err(refused)?;
+        let location = |value: Option<String>| locations.get(&(key.clone(), value)).cloned();
+        move_to(&mut node, &location(Some(value.to_string())).or_else(|| location(None)));
+        set(&mut over, key, node, &None);
     }
     let schema = Schema::run_config();
     let base = overlay(&schema, schema.root(), base.clone(), over);
@@ -447,6 +479,16 @@ mod tests {
         assert!(rates.len() == 40 && rates.iter().all(|rate| (0.9991..=0.9999).contains(rate)), "{rates:?}");
         let different: std::collections::BTreeSet<String> = rates.iter().map(f64::to_string).collect();
         assert!(different.len() > 30, "{different:?}");
+    }
+
+    #[test]
+    fn a_problem_points_at_the_value_of_the_sweep() {
+        let text = format!(
+            "{BASE}train: {{ learning_rate: 1e-3 }}\nsweep:\n  grid:\n    train.learning_rate: ['1e-3', 0.001]\n"
+        );
+        let Err(Error::Config(problems)) = SweepDefinition::parse(&text) else { panic!("a word is no number") };
+        assert!(problems.len() == 1 && problems[0].message.contains("`1e-3`"), "{problems:?}");
+        assert!(matches!(problems[0].locations[..], [Location::File { line: 9, .. }]), "{problems:?}");
     }
 
     #[test]
