@@ -20,6 +20,9 @@ use judgement::Judgement;
 /// Name of the program in messages.
 pub(super) const WHAT: &str = "reward command";
 
+/// What each answer must be. Larger numbers are infinite as `f32`.
+const EXPECTED: &str = "a number (at most 3.4e38), null or an object of parts";
+
 /// Scores completions with a program that runs in parallel to the training.
 pub struct CommandReward {
     name: String,
@@ -55,7 +58,7 @@ impl Reward for CommandReward {
         let deadline = self.program.request(lines.collect());
         let each = rollouts.rollouts.iter().enumerate().map(|(i, rollout)| {
             let tokens = rollout.completion_ids.len();
-            let answer = self.program.answer(deadline, "a number, null or an object of parts", Judgement::parse)?;
+            let answer = self.program.answer(deadline, EXPECTED, Judgement::parse)?;
             // The remaining answers must not reach a later batch, so the program is ended.
             report(progress, i + 1, rollouts.len()).map_err(|_| self.program.interrupt())?;
             let score = answer.score(&rollout.completion, tokens, || rollouts.ranges(i));
@@ -199,7 +202,7 @@ mod tests {
             "read -r line; echo 1; echo good; echo 3; cat > /dev/null",
             60.0,
             2,
-            &["a number, null or an object of parts", "`good`"],
+            &["a number (at most 3.4e38), null or an object of parts", "`good`"],
         );
         check_failure("read -r line; echo NaN; echo 2; echo 3; cat > /dev/null", 60.0, 1, &["`NaN`"]);
         check_failure("read -r line; echo 1e300; echo 2; echo 3; cat > /dev/null", 60.0, 1, &["`1e300`"]);

@@ -212,6 +212,17 @@ impl Client {
         }
     }
 
+    /// Converts the second loss of the same weights to an error.
+    fn lost_again(&self, weights: &Weights, message: &str) -> Error {
+        let error = self.http.wrong("", message);
+        if weights.is_adapter {
+            return error;
+        }
+        error.with_hint(
+            "does another run use this server? Without adapters, a server has the weights of one run: start one for each run",
+        )
+    }
+
     /// Waits for the server, and looks up the model's name there.
     pub fn find(&self) -> Result<()> {
         let error = |failure| self.error(failure);
@@ -376,7 +387,7 @@ impl Client {
             let lost = self.sample_missing(weights, requests, &mut found)?;
             let Some(lost) = lost else { break };
             if is_last {
-                return Err(self.http.wrong("", &lost));
+                return Err(self.lost_again(weights, &lost));
             }
             self.note(format!("the server {} lost the weights, which were loaded again: {lost}", self.http.url()));
             self.load(weights)?;
@@ -442,7 +453,11 @@ impl Client {
             found = self.with_retries(|| self.complete(weights, request));
         }
         let missing = || self.http.wrong("", "a completion was requested, but the answer has none");
-        found.map_err(|failure| self.error(failure))?.pop().ok_or_else(missing)
+        let failed = |failure: Failure| match failure {
+            Failure::Lost(message) => self.lost_again(weights, &message),
+            other => self.error(other),
+        };
+        found.map_err(failed)?.pop().ok_or_else(missing)
     }
 
     /// Scores each passage, several at a time.

@@ -152,7 +152,8 @@ impl Http {
                     Err(Failure::Never(self.wrong(path, &message)))
                 }
             },
-            429 | 500..=599 => {
+            // 408: a proxy or the server waited too long.
+            408 | 429 | 500..=599 => {
                 let message = format!("{path} answered {status}: {}", self.reason(&text));
                 Err(Failure::Later(Delay::Refusal { status, message }))
             }

@@ -53,7 +53,7 @@ pub(crate) fn has_user(url: &str) -> bool {
     url.contains('@')
 }
 
-/// Hint for addresses of which [`has_user`] is true.
+/// Hint on how to give the key of a server.
 pub(crate) fn key_hint(keys: &str) -> String {
     format!("set an environment variable to the key, and name the variable: `{keys}.key_variable`")
 }

@@ -389,9 +389,10 @@ fn what_a_server_does_not_know_is_no_number() {
 #[test]
 fn a_server_that_is_busy_or_breaks_off_is_asked_again() {
     type Change = fn(usize, &mut Value) -> Option<Reply>;
-    let changes: [(Change, usize); 4] = [
+    let changes: [(Change, usize); 5] = [
         (|tried, _| (tried < 2).then(|| Reply::Json(503, json!({ "error": "loading" }))), 3),
         (|tried, _| (tried < 1).then(|| Reply::Json(429, Value::Null)), 2),
+        (|tried, _| (tried < 1).then(|| Reply::Json(408, Value::Null)), 2),
         (|tried, _| (tried < 1).then(|| Reply::Raw("HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{\"cho".into())), 2),
         (
             |tried, right| {
@@ -511,6 +512,15 @@ fn weights_that_a_server_lost_are_loaded_again_once() {
     expected.extend(rest);
     expected.push("/v1/completions");
     assert_eq!(fake.paths(), expected);
+    // Another run replaces the weights each time.
+    let shared = |_: usize, right: &mut Value| {
+        right["choices"][0]["weight_versions"][0]["version"] = json!("other");
+        None
+    };
+    let (_fake, found) = sampled(ServerKind::Vllm, shared, |_| {});
+    let error = found.expect_err("the weights are never its own");
+    assert!(error.to_string().contains("it samples with the weights `other`, not with `v`"), "{error}");
+    assert!(error.hint().is_some_and(|hint| hint.starts_with("does another run use this server?")), "{error:?}");
     let never = |_: usize, _: &mut Value| Some(Reply::Json(404, json!({ "detail": "no such model" })));
     let (fake, found) = sampled(ServerKind::Vllm, never, |_| {});
     assert!(found.expect_err("lost").to_string().contains("no such model"));
