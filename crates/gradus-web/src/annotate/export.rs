@@ -309,6 +309,11 @@ mod tests {
             "preference": [2],
         });
         assert_eq!(Value::Object(feedback(&answer, &labels, &task)), expected);
+        // No question may have the name of one of these columns.
+        for column in expected.as_object().expect("a row").keys() {
+            let set = format!("name: x\nquestions: [{{ name: {column}, question: A, from: 1, to: 5 }}]");
+            assert!(LabelSet::read(&set, "x.yml").is_err(), "{column}");
+        }
         let rows = preferences(&answer, &labels, &task);
         let expected = json!({
             "prompt": "Q?", "chosen": "c", "rejected": "a b a", "chosen_model": "y", "rejected_model": "x",

@@ -12,6 +12,9 @@ use serde::{Deserialize, Serialize};
 const BYTES: u64 = 1 << 20;
 const MOST: usize = 50;
 
+/// Columns of exported rows. Answers to questions are further columns of these rows, under the names of the questions.
+const COLUMNS: [&str; 5] = ["question", "passages", "gold", "feedback", "preference"];
+
 /// Built-in label sets: name and YAML.
 pub const BUILT_IN: &[(&str, &str)] = &[
     ("fine-grained", include_str!("sets/fine-grained.yml")),
@@ -175,6 +178,12 @@ impl LabelSet {
         if let Some(twice) = names.iter().find(|name| !seen.insert(name.as_str())) {
             return Some(format!("`{twice}` is given twice"));
         }
+        if let Some(taken) = self.questions.iter().find(|question| is_column(&question.name)) {
+            return Some(format!(
+                "the question `{}` has the name of a column of exported rows; choose another name",
+                taken.name
+            ));
+        }
         let is_color = |color: &str| {
             color
                 .strip_prefix('#')
@@ -217,6 +226,11 @@ impl LabelSet {
     pub fn is_about_one(&self) -> bool {
         self.correction || !(self.spans.is_empty() && self.missing.is_empty() && self.questions.is_empty())
     }
+}
+
+/// Returns whether exported rows have this column, apart from the questions.
+fn is_column(name: &str) -> bool {
+    COLUMNS.contains(&name) || name.strip_prefix("prediction ").is_some_and(|number| number.parse::<usize>().is_ok())
 }
 
 /// Background colors of the light and dark mode (`style.css`).
@@ -315,6 +329,11 @@ mod tests {
                 "the strength `a` is given twice",
             ),
             ("name: x\nquestions:\n  - { name: a, question: A, from: 5, to: 1 }", "from 5 to 1"),
+            (
+                "name: x\nquestions:\n  - { name: gold, question: A, from: 1, to: 5 }",
+                "the question `gold` has the name of a column of exported rows",
+            ),
+            ("name: x\nquestions:\n  - { name: prediction 2, question: A, from: 1, to: 5 }", "`prediction 2`"),
             ("name: x\ncolor: red", "color"),
             ("[", "`x.yml`"),
         ] {
