@@ -323,5 +323,9 @@ mod tests {
         let labels = LabelSet::open("comparison-strength").expect("a label set");
         let answer = Answer { strengths: [("1v2".to_owned(), "much".to_owned())].into(), ..answer };
         assert_eq!(preferences(&answer, &labels, &task)[0]["margin"], json!(1.0));
+        // It has the digits of the label set.
+        let set = "name: x\ncomparison: true\nstrengths: [{ name: much, label: Much, margin: 0.33 }]";
+        let labels = LabelSet::read(set, "x.yml").expect("a label set");
+        assert_eq!(preferences(&answer, &labels, &task)[0]["margin"], json!(0.33));
     }
 }

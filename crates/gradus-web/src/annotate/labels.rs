@@ -81,7 +81,7 @@ pub struct Strength {
     /// Text on the page.
     pub label: String,
     /// Minimum difference of the rewards of the two answers: the `margin` of preference rows.
-    pub margin: f32,
+    pub margin: f64,
 }
 
 /// A type of spans, or of missing information.
@@ -205,7 +205,9 @@ impl LabelSet {
         if let Some(twice) = self.strengths.iter().find(|strength| !seen.insert(strength.name.as_str())) {
             return Some(format!("the strength `{}` is given twice", twice.name));
         }
-        if let Some(wrong) = self.strengths.iter().find(|of| !(of.margin.is_finite() && of.margin >= 0.0)) {
+        // Reward models read margins as f32.
+        let is_fine = |margin: f64| (margin as f32).is_finite() && margin >= 0.0;
+        if let Some(wrong) = self.strengths.iter().find(|of| !is_fine(of.margin)) {
             return Some(format!("the margin of `{}` is {}, but 0 or more is needed", wrong.name, wrong.margin));
         }
         if !self.strengths.is_empty() && !self.comparison {
