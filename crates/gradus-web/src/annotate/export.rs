@@ -21,7 +21,7 @@ pub enum Form {
     /// FineGrainedRLHF's feedback files: spans, missing information, correction, preferences. One row per annotation.
     Feedback,
     /// `prompt`, `chosen`, `rejected`, and `margin` if the annotation has strengths. One row per preferred answer. TRL reads this form
-    /// directly.
+    /// directly. Messages stay messages.
     Preference,
     /// Segments with relevance labels, for FineGrainedRLHF's first reward model.
     R1,
@@ -107,8 +107,9 @@ pub fn rows(store: &Store, project: &Project, form: Form) -> Result<Vec<Map<Stri
     let decided = |number: usize| verdicts.get(&number).filter(|annotation| annotation.state == AnnotationState::Done);
     if form == Form::Prompt {
         let mut seen = BTreeSet::new();
-        let prompts = tasks.iter().filter(|task| !task.attention && seen.insert(&task.question));
-        return Ok(prompts.map(|task| object(json!({ "prompt": task.question }))).collect());
+        let prompts = tasks.iter().filter(|task| !task.attention).map(Task::prompt);
+        let prompts = prompts.filter(|prompt| seen.insert(prompt.to_string()));
+        return Ok(prompts.map(|prompt| object(json!({ "prompt": prompt }))).collect());
     }
     // The annotations that count, by task and in the order of names.
     let mut counted: BTreeMap<usize, Vec<&Annotation>> = BTreeMap::new();
@@ -201,7 +202,7 @@ fn preferences(answer: &Answer, labels: &LabelSet, task: &Task) -> Vec<Map<Strin
         let strength = answer.strengths.get(&pair_name((one, other)));
         let strength = strength.and_then(|name| labels.strengths.iter().find(|known| known.name == *name));
         let mut row = object(json!({
-            "prompt": task.question, "chosen": task.answers[chosen], "rejected": task.answers[rejected],
+            "prompt": task.prompt(), "chosen": task.answer(chosen), "rejected": task.answer(rejected),
         }));
         if let Some(strength) = strength {
             row.insert("margin".into(), json!(strength.margin));
@@ -277,6 +278,7 @@ mod tests {
             models: vec!["x".into(), "y".into()],
             expected: None,
             attention: false,
+            original: None,
         };
         let marked = |kind: &str, start, end| Marked { kind: kind.into(), start, end, ..Marked::default() };
         let answer = Answer {
