@@ -265,7 +265,7 @@ pub(super) fn feedback(answer: &Answer, labels: &LabelSet, task: &Task) -> Map<S
 mod tests {
     use super::super::answer::{Marked, Missing};
     use super::super::shown::Shown;
-    use super::super::task::Passage;
+    use super::super::task::{Original, Passage};
     use super::*;
 
     #[test]
@@ -329,5 +329,10 @@ mod tests {
         let set = "name: x\ncomparison: true\nstrengths: [{ name: much, label: Much, margin: 0.33 }]";
         let labels = LabelSet::read(set, "x.yml").expect("a label set");
         assert_eq!(preferences(&answer, &labels, &task)[0]["margin"], json!(0.33));
+        // Messages of the data file stay messages.
+        let prompt = json!([{ "role": "user", "content": "Q?" }]);
+        let task = Task { original: Some(Original { prompt: prompt.clone(), answers: Vec::new() }), ..task };
+        let row = &preferences(&answer, &labels, &task)[0];
+        assert_eq!((&row["prompt"], &row["chosen"]), (&prompt, &json!([{ "role": "assistant", "content": "c" }])));
     }
 }
