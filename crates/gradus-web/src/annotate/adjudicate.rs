@@ -210,6 +210,7 @@ mod tests {
             models: Vec::new(),
             expected: None,
             attention: false,
+            original: None,
         };
         let of = |set: &str, one: &Answer, other: &Answer| {
             let labels = LabelSet::open(set).expect("a label set");

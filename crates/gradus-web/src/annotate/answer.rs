@@ -270,6 +270,7 @@ mod tests {
             models: Vec::new(),
             expected: None,
             attention: false,
+            original: None,
         }
     }
 

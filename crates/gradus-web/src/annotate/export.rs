@@ -21,7 +21,7 @@ pub enum Form {
     /// FineGrainedRLHF's feedback files: spans, missing information, correction, preferences. One row per annotation.
     Feedback,
     /// `prompt`, `chosen`, `rejected`, and `margin` if the annotation has strengths. One row per preferred answer. TRL reads this form
-    /// directly.
+    /// directly. Messages stay messages.
     Preference,
     /// Segments with relevance labels, for FineGrainedRLHF's first reward model.
     R1,
@@ -107,8 +107,9 @@ pub fn rows(store: &Store, project: &Project, form: Form) -> Result<Vec<Map<Stri
     let decided = |number: usize| verdicts.get(&number).filter(|annotation| annotation.state == AnnotationState::Done);
     if form == Form::Prompt {
         let mut seen = BTreeSet::new();
-        let prompts = tasks.iter().filter(|task| !task.attention && seen.insert(&task.question));
-        return Ok(prompts.map(|task| object(json!({ "prompt": task.question }))).collect());
+        let prompts = tasks.iter().filter(|task| !task.attention).map(Task::prompt);
+        let prompts = prompts.filter(|prompt| seen.insert(prompt.to_string()));
+        return Ok(prompts.map(|prompt| object(json!({ "prompt": prompt }))).collect());
     }
     // The annotations that count, by task and in the order of names.
     let mut counted: BTreeMap<usize, Vec<&Annotation>> = BTreeMap::new();
@@ -201,7 +202,7 @@ fn preferences(answer: &Answer, labels: &LabelSet, task: &Task) -> Vec<Map<Strin
         let strength = answer.strengths.get(&pair_name((one, other)));
         let strength = strength.and_then(|name| labels.strengths.iter().find(|known| known.name == *name));
         let mut row = object(json!({
-            "prompt": task.question, "chosen": task.answers[chosen], "rejected": task.answers[rejected],
+            "prompt": task.prompt(), "chosen": task.answer(chosen), "rejected": task.answer(rejected),
         }));
         if let Some(strength) = strength {
             row.insert("margin".into(), json!(strength.margin));
@@ -264,7 +265,7 @@ pub(super) fn feedback(answer: &Answer, labels: &LabelSet, task: &Task) -> Map<S
 mod tests {
     use super::super::answer::{Marked, Missing};
     use super::super::shown::Shown;
-    use super::super::task::Passage;
+    use super::super::task::{Original, Passage};
     use super::*;
 
     #[test]
@@ -277,6 +278,7 @@ mod tests {
             models: vec!["x".into(), "y".into()],
             expected: None,
             attention: false,
+            original: None,
         };
         let marked = |kind: &str, start, end| Marked { kind: kind.into(), start, end, ..Marked::default() };
         let answer = Answer {
@@ -309,6 +311,11 @@ mod tests {
             "preference": [2],
         });
         assert_eq!(Value::Object(feedback(&answer, &labels, &task)), expected);
+        // No question may have the name of one of these columns.
+        for column in expected.as_object().expect("a row").keys() {
+            let set = format!("name: x\nquestions: [{{ name: {column}, question: A, from: 1, to: 5 }}]");
+            assert!(LabelSet::read(&set, "x.yml").is_err(), "{column}");
+        }
         let rows = preferences(&answer, &labels, &task);
         let expected = json!({
             "prompt": "Q?", "chosen": "c", "rejected": "a b a", "chosen_model": "y", "rejected_model": "x",
@@ -318,5 +325,14 @@ mod tests {
         let labels = LabelSet::open("comparison-strength").expect("a label set");
         let answer = Answer { strengths: [("1v2".to_owned(), "much".to_owned())].into(), ..answer };
         assert_eq!(preferences(&answer, &labels, &task)[0]["margin"], json!(1.0));
+        // It has the digits of the label set.
+        let set = "name: x\ncomparison: true\nstrengths: [{ name: much, label: Much, margin: 0.33 }]";
+        let labels = LabelSet::read(set, "x.yml").expect("a label set");
+        assert_eq!(preferences(&answer, &labels, &task)[0]["margin"], json!(0.33));
+        // Messages of the data file stay messages.
+        let prompt = json!([{ "role": "user", "content": "Q?" }]);
+        let task = Task { original: Some(Original { prompt: prompt.clone(), answers: Vec::new() }), ..task };
+        let row = &preferences(&answer, &labels, &task)[0];
+        assert_eq!((&row["prompt"], &row["chosen"]), (&prompt, &json!([{ "role": "assistant", "content": "c" }])));
     }
 }

@@ -12,6 +12,9 @@ use serde::{Deserialize, Serialize};
 const BYTES: u64 = 1 << 20;
 const MOST: usize = 50;
 
+/// Columns of exported rows. Answers to questions are further columns of these rows, under the names of the questions.
+const COLUMNS: [&str; 5] = ["question", "passages", "gold", "feedback", "preference"];
+
 /// Built-in label sets: name and YAML.
 pub const BUILT_IN: &[(&str, &str)] = &[
     ("fine-grained", include_str!("sets/fine-grained.yml")),
@@ -78,7 +81,7 @@ pub struct Strength {
     /// Text on the page.
     pub label: String,
     /// Minimum difference of the rewards of the two answers: the `margin` of preference rows.
-    pub margin: f32,
+    pub margin: f64,
 }
 
 /// A type of spans, or of missing information.
@@ -175,6 +178,12 @@ impl LabelSet {
         if let Some(twice) = names.iter().find(|name| !seen.insert(name.as_str())) {
             return Some(format!("`{twice}` is given twice"));
         }
+        if let Some(taken) = self.questions.iter().find(|question| is_column(&question.name)) {
+            return Some(format!(
+                "the question `{}` has the name of a column of exported rows; choose another name",
+                taken.name
+            ));
+        }
         let is_color = |color: &str| {
             color
                 .strip_prefix('#')
@@ -196,7 +205,9 @@ impl LabelSet {
         if let Some(twice) = self.strengths.iter().find(|strength| !seen.insert(strength.name.as_str())) {
             return Some(format!("the strength `{}` is given twice", twice.name));
         }
-        if let Some(wrong) = self.strengths.iter().find(|of| !(of.margin.is_finite() && of.margin >= 0.0)) {
+        // Reward models read margins as f32.
+        let is_fine = |margin: f64| (margin as f32).is_finite() && margin >= 0.0;
+        if let Some(wrong) = self.strengths.iter().find(|of| !is_fine(of.margin)) {
             return Some(format!("the margin of `{}` is {}, but 0 or more is needed", wrong.name, wrong.margin));
         }
         if !self.strengths.is_empty() && !self.comparison {
@@ -217,6 +228,11 @@ impl LabelSet {
     pub fn is_about_one(&self) -> bool {
         self.correction || !(self.spans.is_empty() && self.missing.is_empty() && self.questions.is_empty())
     }
+}
+
+/// Returns whether exported rows have this column, apart from the questions.
+fn is_column(name: &str) -> bool {
+    COLUMNS.contains(&name) || name.strip_prefix("prediction ").is_some_and(|number| number.parse::<usize>().is_ok())
 }
 
 /// Background colors of the light and dark mode (`style.css`).
@@ -315,6 +331,11 @@ mod tests {
                 "the strength `a` is given twice",
             ),
             ("name: x\nquestions:\n  - { name: a, question: A, from: 5, to: 1 }", "from 5 to 1"),
+            (
+                "name: x\nquestions:\n  - { name: gold, question: A, from: 1, to: 5 }",
+                "the question `gold` has the name of a column of exported rows",
+            ),
+            ("name: x\nquestions:\n  - { name: prediction 2, question: A, from: 1, to: 5 }", "`prediction 2`"),
             ("name: x\ncolor: red", "color"),
             ("[", "`x.yml`"),
         ] {

@@ -356,6 +356,7 @@ mod tests {
             models: vec!["x".into(), "y".into()],
             expected: None,
             attention: false,
+            original: None,
         };
         let labels = LabelSet::open("comparison").expect("a label set");
         projects.begin("p", &labels, 2, LEASE_MINUTES, &vec![task; 4]).expect("kept");

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use gradus::data::{self, Content, ImplicitPrompt, RawRow};
 use gradus::{Error, Result};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::rank::Rank;
 
@@ -35,6 +35,41 @@ pub struct Task {
     /// Whether the task only checks attention. It is never exported as a training row.
     #[serde(default)]
     pub attention: bool,
+    /// Prompt and answers in the form of the data file, if they are more than the texts that people see.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub original: Option<Original>,
+}
+
+/// Prompt and answers of a task as they are in the data file: messages, or text with the space around it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Original {
+    /// Prompt.
+    pub prompt: Value,
+    /// Answers in the form of the prompt. Empty if models answer.
+    pub answers: Vec<Value>,
+}
+
+impl Original {
+    /// Joins a prompt with its answers. `None` if an answer cannot have the form of the prompt.
+    fn new(prompt: Value, answers: &[Value]) -> Option<Self> {
+        let answers: Option<Vec<Value>> = answers.iter().map(|answer| in_form_of(&prompt, answer)).collect();
+        Some(Self { answers: answers?, prompt })
+    }
+
+    /// Returns whether people see everything.
+    fn is_shown(&self, question: &str, answers: &[String]) -> bool {
+        let mut answers = self.answers.iter().zip(answers);
+        self.prompt.as_str() == Some(question) && answers.all(|(answer, text)| answer.as_str() == Some(text.as_str()))
+    }
+}
+
+/// Returns an answer in the form of its prompt: text after text, messages after messages. `None` for messages after text.
+fn in_form_of(prompt: &Value, answer: &Value) -> Option<Value> {
+    match (prompt, answer) {
+        (Value::Array(_), Value::String(text)) => Some(json!([{ "role": "assistant", "content": text }])),
+        (Value::String(_), Value::Array(_)) => None,
+        _ => Some(answer.clone()),
+    }
 }
 
 /// Expected parts of an annotation.
@@ -53,6 +88,21 @@ impl Task {
     /// Returns whether everyone gets the task, independent of the number of annotators. Such tasks measure each person.
     pub fn is_for_everyone(&self) -> bool {
         self.expected.is_some()
+    }
+
+    /// Returns the prompt for training rows, in the form of the data file.
+    pub fn prompt(&self) -> Value {
+        self.original.as_ref().map_or_else(|| json!(self.question), |original| original.prompt.clone())
+    }
+
+    /// Returns an answer for training rows, in the form of the prompt.
+    ///
+    /// # Panics
+    /// If there is no answer `at`.
+    pub fn answer(&self, at: usize) -> Value {
+        let shown = json!(self.answers[at]);
+        let Some(Original { prompt, answers }) = &self.original else { return shown };
+        answers.get(at).cloned().or_else(|| in_form_of(prompt, &shown)).unwrap_or(shown)
     }
 }
 
@@ -126,7 +176,7 @@ fn calls(message: &Value) -> Vec<String> {
 }
 
 /// Returns the question that both answers of a pair begin with, and the answers without it. `None` for a row that is not a pair.
-fn shared_question(columns: &Map<String, Value>) -> Result<Option<(String, [String; 2])>, String> {
+fn shared_question(columns: &Map<String, Value>) -> Result<Option<(Value, [Value; 2])>, String> {
     let content = |name: &str| match columns.get(name) {
         Some(Value::String(text)) => Some(Content::Text(text.clone())),
         Some(messages @ Value::Array(_)) => serde_json::from_value(messages.clone()).ok().map(Content::Messages),
@@ -134,42 +184,48 @@ fn shared_question(columns: &Map<String, Value>) -> Result<Option<(String, [Stri
     };
     let (Some(chosen), Some(rejected)) = (content("chosen"), content("rejected")) else { return Ok(None) };
     let (question, chosen, rejected) = data::split_shared_prompt(&chosen, &rejected, ImplicitPrompt::default())?;
-    let text_of = |content: Content| match content {
-        Content::Text(text) => Some(text.trim().to_owned()),
-        Content::Messages(messages) => serde_json::to_value(messages).ok().and_then(|messages| text(&messages)),
+    let value_of = |content: Content| match content {
+        Content::Text(text) => Some(Value::String(text)),
+        Content::Messages(messages) => serde_json::to_value(messages).ok().filter(|messages| text(messages).is_some()),
     };
-    Ok(text_of(question)
-        .zip(text_of(chosen).zip(text_of(rejected)))
+    Ok(value_of(question)
+        .zip(value_of(chosen).zip(value_of(rejected)))
         .map(|(question, (one, other))| (question, [one, other])))
+}
+
+/// Returns the answers of a row. `pair` are those that share a question.
+fn answers_of(columns: &Map<String, Value>, pair: Option<&[Value; 2]>) -> Vec<Value> {
+    let known = |name: &str| columns.get(name).filter(|answer| text(answer).is_some()).cloned();
+    let mut answers: Vec<Value> = (1..=ANSWERS).map_while(|i| known(&format!("prediction {i}"))).collect();
+    for name in ["completions", "answers"] {
+        if let Some(Value::Array(list)) = columns.get(name).filter(|_| answers.is_empty()) {
+            answers = list.iter().filter(|answer| text(answer).is_some()).cloned().collect();
+        }
+    }
+    if let Some(pair) = pair.filter(|_| answers.is_empty()) {
+        answers = pair.to_vec();
+    }
+    if answers.is_empty() {
+        let names = ["completion", "machine_completion", "chosen", "rejected", "choice_A", "choice_B"];
+        answers = names.into_iter().filter_map(known).collect();
+    }
+    answers
 }
 
 fn task(columns: &Map<String, Value>, has_answers: bool) -> Result<Task, String> {
     let first = |names: &[&str]| names.iter().find_map(|name| columns.get(*name).and_then(text));
-    let own = first(&["question", "prompt", "concept"]);
+    let mut questions = ["question", "prompt", "concept"].into_iter().filter_map(|name| columns.get(name));
+    let own = questions.find(|question| text(question).is_some());
     let shared = if own.is_none() { shared_question(columns)? } else { None };
-    let Some(question) = own.or_else(|| shared.as_ref().map(|(question, _)| question.clone())) else {
+    let Some(prompt) = own.or(shared.as_ref().map(|(question, _)| question)).cloned() else {
         let message = "the row has neither `question` nor `prompt`, nor `chosen` and `rejected` that begin with one";
         return Err(message.into());
     };
-    let predictions = (1..=ANSWERS).map_while(|i| columns.get(&format!("prediction {i}")).and_then(text));
-    let mut answers: Vec<String> = predictions.collect();
-    if !has_answers {
-        answers = vec![String::new()];
-    }
-    for name in ["completions", "answers"] {
-        if let Some(Value::Array(list)) = columns.get(name).filter(|_| answers.is_empty()) {
-            answers = list.iter().filter_map(text).collect();
-        }
-    }
-    if let Some((_, own)) = shared.filter(|_| answers.is_empty()) {
-        answers = own.into();
-    }
-    if answers.is_empty() {
-        answers = ["completion", "machine_completion", "chosen", "rejected", "choice_A", "choice_B"]
-            .iter()
-            .filter_map(|name| columns.get(*name).and_then(text))
-            .collect();
-    }
+    // The parts of a transcript are shown without the space around them.
+    let shown = |value: &Value| text(value).map(|text| if shared.is_some() { text.trim().to_owned() } else { text });
+    let question = shown(&prompt).unwrap_or_default();
+    let given = if has_answers { answers_of(columns, shared.as_ref().map(|(_, pair)| pair)) } else { Vec::new() };
+    let answers: Vec<String> = if has_answers { given.iter().filter_map(shown).collect() } else { vec![String::new()] };
     if answers.is_empty() || answers.len() > ANSWERS {
         return Err(format!("the row has {} answers, but 1 to {ANSWERS} are needed", answers.len()));
     }
@@ -201,7 +257,8 @@ fn task(columns: &Map<String, Value>, has_answers: bool) -> Result<Task, String>
         return Err("`attention` is set, but `expected` has no correct answer".into());
     }
     let reference = first(&["gold", "reference"]).unwrap_or_default();
-    Ok(Task { question, passages, reference, answers, models, expected, attention })
+    let original = Original::new(prompt, &given).filter(|original| !original.is_shown(&question, &answers));
+    Ok(Task { question, passages, reference, answers, models, expected, attention, original })
 }
 
 /// Reads a list whose first sentence is the title.
@@ -213,12 +270,45 @@ fn passage(value: &Value) -> Option<Passage> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn of(row: &Value) -> Result<Task, String> {
         task(row.as_object().expect("an object"), true)
+    }
+
+    /// Returns the prompt and the answers of a training row.
+    fn trained(task: &Task) -> (Value, Vec<Value>) {
+        (task.prompt(), (0..task.answers.len()).map(|at| task.answer(at)).collect())
+    }
+
+    #[test]
+    fn training_rows_keep_the_form_of_the_data() {
+        let turn = |role: &str, content: &str| json!({ "role": role, "content": content });
+        let said = |content: &str| json!([turn("assistant", content)]);
+        let prompt = json!([turn("system", "Be kind."), turn("user", "Tea?")]);
+        let conversation = json!({ "prompt": prompt, "chosen": said("Yes."), "rejected": said("No.") });
+        let found = of(&conversation).expect("a task");
+        assert_eq!((found.question.as_str(), found.answers[0].as_str()), ("system: Be kind.\n\nuser: Tea?", "Yes."));
+        assert_eq!(trained(&found), (prompt.clone(), vec![said("Yes."), said("No.")]));
+        // The database keeps it.
+        let kept: Task = serde_json::from_value(json!(found)).expect("a task");
+        assert_eq!(kept, found);
+        // Texts after messages become messages. So do the answers of models.
+        let texts = of(&json!({ "prompt": prompt, "completions": ["Yes.", "No."] })).expect("a task");
+        assert_eq!(trained(&texts), (prompt.clone(), vec![said("Yes."), said("No.")]));
+        let mut asked = task(conversation.as_object().expect("an object"), false).expect("a task");
+        asked.answers = vec!["Perhaps.".into()];
+        assert_eq!(trained(&asked), (prompt, vec![said("Perhaps.")]));
+        // A transcript keeps its space.
+        let hh = |answer: &str| format!("\n\nHuman: Tea?\n\nAssistant:{answer}");
+        let found = of(&json!({ "chosen": hh(" Yes."), "rejected": hh(" No.") })).expect("a task");
+        assert_eq!(trained(&found), (json!(hh("")), vec![json!(" Yes."), json!(" No.")]));
+        // What is shown in full is kept once. Messages cannot follow a text.
+        for answer in [json!(" a"), said("a")] {
+            let found = of(&json!({ "prompt": " P", "completion": answer })).expect("a task");
+            assert_eq!(found.original, None);
+            assert_eq!(trained(&found), (json!(" P"), vec![json!(found.answers[0])]));
+        }
     }
 
     #[test]

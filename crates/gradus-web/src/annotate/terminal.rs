@@ -12,7 +12,7 @@ use gradus::pretrained::TextFiles;
 use gradus::rng::Seed;
 use gradus::{Error, Result};
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::export::{self, Form};
 use super::foreign::{self, Tool};
@@ -208,8 +208,8 @@ fn by_uncertainty(tasks: Vec<Task>, judge: &str, folder: &Path, device: &DeviceC
         return Err(Error::input(format!("task {} has one answer, but uncertainty needs two", at + 1)));
     }
     let rows = tasks.iter().flat_map(|task| {
-        task.answers.iter().map(|answer| {
-            Map::from_iter([("prompt".to_owned(), json!(task.question)), ("completion".to_owned(), json!(answer))])
+        (0..task.answers.len()).map(move |at| {
+            Map::from_iter([("prompt".to_owned(), task.prompt()), ("completion".to_owned(), task.answer(at))])
         })
     });
     let rows: Vec<Map<String, Value>> = rows.collect();

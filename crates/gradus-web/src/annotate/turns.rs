@@ -1,6 +1,6 @@
 //! Display of a question as the turns of a conversation.
 //!
-//! Tasks store the text that annotations and exports use: `user: …`, `assistant: …` and so on, or `Human: …` and `Assistant: …`, with an
+//! Annotations refer to the text of a task: `user: …`, `assistant: …` and so on, or `Human: …` and `Assistant: …`, with an
 //! empty line before each turn. This module only affects the display.
 
 use gradus::html;

@@ -273,6 +273,7 @@ mod tests {
             models: Vec::new(),
             expected: None,
             attention: false,
+            original: None,
         };
         let tasks: Vec<Task> = (0..TASKS).map(task).collect();
         // Each thread has its own connections, as separate processes would. They also create the file concurrently.

@@ -138,6 +138,7 @@ struct Tokens<'a> {
     log_ratios_m: Tensor<1>,
     /// Logprobs of the policy and the old ones on the host, for losses that compute with them there.
     on_host: Option<[&'a [f32]; 2]>,
+    /// Times the ratios of trainer and sampler, unless the loss uses these directly.
     advantages: &'a [f32],
     counts_b: &'a [usize],
     /// Ratios of trainer and sampler, for losses that use them directly.
@@ -532,9 +533,10 @@ impl Step<'_> {
             Some(old) => constant(old.clone(), &device),
             None => found.logprobs_m.clone().detach(),
         };
+        let advantages_m = advantages.gather(part);
         // VESPO applies the ratios in its weights.
-        let advantages_m = match loss.surrogate {
-            Surrogate::Vespo(_) => advantages.gather(part),
+        let weighted_m = match loss.surrogate {
+            Surrogate::Vespo(_) => advantages_m.clone(),
             _ => experience.weighted(advantages, part),
         };
         let ratios = experience.ratios(part);
@@ -542,7 +544,7 @@ impl Step<'_> {
             logprobs_m: found.logprobs_m.clone(),
             log_ratios_m: loss.level.log_ratios(found.logprobs_m.clone(), old_m, counts_b),
             on_host: new.as_deref().zip(old.as_deref()).map(|(new, old)| [new, old]),
-            advantages: &advantages_m,
+            advantages: &weighted_m,
             counts_b,
             ratios: ratios.as_deref(),
         };
@@ -551,7 +553,7 @@ impl Step<'_> {
         if let (Some(threshold), Some([new, old])) = (loss.off_policy_threshold, own.on_host) {
             let sampler = experience.gather(part, |scored| Some(&scored.off_policy.as_ref()?.sampler_t));
             let sampler = sampler.unwrap_or_else(|| old.to_vec());
-            let mask = off_policy_masks(&sampler, new, &own, threshold);
+            let mask = off_policy_masks(&sampler, new, &advantages_m, counts_b, threshold);
             left_out = mask.iter().filter(|kept| **kept == 0.0).count();
             losses_m = losses_m * constant(mask, &device);
         }
@@ -578,14 +580,15 @@ impl Step<'_> {
         // 3. What is logged, which is read after the backward passes of the lane.
         let (level, clip, counts) = (loss.level, loss.surrogate.clip(), counts_b.to_vec());
         let weights = (sum(&weights_b), weights_b.len());
-        let (old_of_pass, advantages_of_pass) = (old.clone(), advantages_m.clone());
+        let old_of_pass = old.clone();
         let tensors = [&policy, &total, &found.logprobs_m, &found.entropies_m];
         readings.later(tensors, move |[policy, total, logprobs, entropies], lane| {
             lane.losses.policy += f64::from(policy[0]);
             lane.losses.total += lane.finite("policy loss", total[0]);
             let old = old_of_pass.as_ref().unwrap_or(&logprobs);
             let pass_stats = &mut lane.pass_stats;
-            pass_stats.ratios.add(&Statistics::at(level, &logprobs, old, &advantages_of_pass, &counts, &clip));
+            // Without the ratios of trainer and sampler: the sign of an advantage still counts where its ratio is 0.
+            pass_stats.ratios.add(&Statistics::at(level, &logprobs, old, &advantages_m, &counts, &clip));
             pass_stats.tokens += logprobs.len();
             pass_stats.weights = (pass_stats.weights.0 + weights.0, pass_stats.weights.1 + weights.1);
             pass_stats.off_policy += left_out;
@@ -663,14 +666,20 @@ impl Learners<'_> {
 }
 
 /// Returns the mask of the tokens that carry loss, sequence by sequence ([`off_policy_mask`]).
-fn off_policy_masks(sampler: &[f32], policy: &[f32], tokens: &Tokens<'_>, threshold: f64) -> Vec<f32> {
+fn off_policy_masks(
+    sampler: &[f32],
+    policy: &[f32],
+    advantages: &[f32],
+    counts_b: &[usize],
+    threshold: f64,
+) -> Vec<f32> {
     let mut start = 0;
     let of_sequence = |&count: &usize| {
         let at = start..start + count;
         start += count;
-        off_policy_mask(&sampler[at.clone()], &policy[at.clone()], &tokens.advantages[at], threshold)
+        off_policy_mask(&sampler[at.clone()], &policy[at.clone()], &advantages[at], threshold)
     };
-    tokens.counts_b.iter().flat_map(of_sequence).collect()
+    counts_b.iter().flat_map(of_sequence).collect()
 }
 
 /// A [`Denominator`] over the sequences of one step.

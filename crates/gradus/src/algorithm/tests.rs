@@ -397,6 +397,40 @@ fn extremes_of_clipping_are_averaged_over_updates() {
 }
 
 #[test]
+fn statistics_count_tokens_whose_sampler_ratio_is_0() {
+    let told = |sampler_ratio: f32| {
+        let (policy, settings) = (policy(), settings());
+        let mut experience = experience(&policy, &settings, 0.0);
+        // The first completion has a positive advantage and is clipped high, the second a negative one and is clipped low.
+        for (scored, shift) in experience.rollouts.iter_mut().zip([-1.0f32, 1.0]) {
+            let old_t: Vec<f32> = scored.rollout.counted_logprobs().iter().map(|logprob| logprob + shift).collect();
+            scored.rollout.replace_logprobs(&old_t);
+            // The sampler is far from the policy.
+            let (sampler_t, ratios_t) = (vec![0.0; old_t.len()], Some(vec![sampler_ratio; old_t.len()]));
+            scored.off_policy = Some(OffPolicy { sampler_t, ratios_t });
+        }
+        let mut learner = Learner::new(Actor { policy, value_head: None }, Optimizer::new(settings.optimizer));
+        let config = GrpoConfig {
+            rollouts: RolloutKeys::new(2, 512, 1.0),
+            kl_coefficient: 0.0,
+            off_policy_mask_threshold: Some(0.1),
+            ..GrpoConfig::default()
+        };
+        let mut grpo = Grpo::new(&config);
+        let advantages = grpo.advantages(&learner.frozen(), &experience, &settings);
+        let at = Update { iteration: 0, multiplier: 1.0, settings: &settings, progress: &Unwatched };
+        let report = grpo.update(&mut learner, &experience, &advantages, at).expect("finite");
+        let names = ["clip_ratio/high_mean", "clip_ratio/low_mean", "clip_ratio/region_mean", "off_policy_masked"];
+        names.map(|name| report.metrics.value(name).expect("it is told"))
+    };
+    let found = told(0.0);
+    for (found, expected) in found.into_iter().zip([3.0 / 7.0, 4.0 / 7.0, 1.0, 4.0 / 7.0]) {
+        assert!((found - expected).abs() < 1e-9, "{found} instead of {expected}");
+    }
+    assert_eq!(found, told(1.0));
+}
+
+#[test]
 fn the_policy_loss_has_a_weight() {
     let moved = |policy_coefficient: f64| {
         let (policy, settings) = (policy(), settings());

@@ -152,6 +152,7 @@ fn task(data: &Map<String, Value>) -> Result<Task, String> {
         answers,
         expected: None,
         attention: false,
+        original: None,
     })
 }
 
@@ -262,6 +263,7 @@ mod tests {
             models: ["w", "x", "y", "z"].map(str::to_owned).to_vec(),
             expected: None,
             attention: false,
+            original: None,
         };
         store.projects().begin("p", labels, 2, LEASE_MINUTES, &[task]).expect("kept");
         let project = store.projects().find("p").expect("read").expect("a project");

@@ -115,6 +115,7 @@ fn task(shown: &Map<String, Value>) -> Result<Task, String> {
         models: Vec::new(),
         expected: None,
         attention: false,
+        original: None,
     })
 }
 

@@ -299,6 +299,7 @@ mod tests {
             models: Vec::new(),
             expected: None,
             attention: false,
+            original: None,
         }
     }
 
