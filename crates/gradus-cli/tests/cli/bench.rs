@@ -55,8 +55,9 @@ fn a_model_directory_is_measured_and_parts_are_left_out() {
 fn an_adapter_is_measured() {
     let sizes = ["--preset", "gpt2-tiny", "--no-generation", "--batch-size", "2", "--length", "16"];
     let found = report(&[&sizes[..], &["--lora-rank", "4", "--frozen-weights", "int8"]].concat());
-    // Four layers with 256 · 4 and 4 · 768 numbers.
-    let expected = serde_json::json!({ "rank": 4, "parameters": 16_384, "frozen_weights": "int8" });
+    // In each of four layers, those of attention map 256 numbers to 768, and 256 to 256.
+    let parameters = 4 * 4 * (256 + 768 + 256 + 256);
+    let expected = serde_json::json!({ "rank": 4, "parameters": parameters, "frozen_weights": "int8" });
     assert_eq!(found["model"]["adapter"], expected);
     assert_positive(&found["training"][0], &["step_s", "tokens_per_s", "gflops", "fraction_of_peak"]);
     assert_eq!(report(&sizes)["model"]["adapter"], Value::Null);

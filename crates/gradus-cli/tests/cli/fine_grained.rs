@@ -91,7 +91,7 @@ fn feedback_becomes_reward_models_and_they_a_policy() {
     let factuality = test.read("relevance.yml").replace("r1.jsonl", "r2.jsonl").replace("NF-ERR", "F-ERR");
     test.write("factuality.yml", &factuality.replace("output_dir: relevance", "output_dir: factuality"));
     let run = test.run(&[&["train", "factuality.yml"][..], &short].concat());
-    let message = "r2.jsonl: all 8 rows are longer than 30 tokens (`max_length`); the shortest has ";
+    let message = "r2.jsonl: all 16 rows are longer than 30 tokens (`max_length`); the shortest has ";
     assert!(run.code != 0 && run.stderr.contains(message), "{}", run.stderr);
     // The passages leave no room in 30 positions.
     let prompts =

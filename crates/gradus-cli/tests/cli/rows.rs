@@ -380,7 +380,7 @@ fn pairs_are_cut_where_training_says() {
     // Truncated on the right, every pair loses its answers.
     let run = test.run(&[&train[..], &short, &["--output-dir", "right"]].concat());
     assert!(
-        run.code == 1 && run.stderr.contains("all 9 rows are longer than 24 tokens (`max_length`); the shortest has"),
+        run.code == 1 && run.stderr.contains("all 12 rows are longer than 24 tokens (`max_length`); the shortest has"),
         "{}",
         run.stderr
     );
