@@ -99,7 +99,7 @@ const PARTS: &[(&str, &[&str])] = &[
         ],
     ),
     // Description of a method, independent of its data.
-    ("method", &["data", "generate", "memory", "metric", "model", "reward", "settings"]),
+    ("method", &["data", "generate", "memory", "metric", "model", "reward", "rollout", "settings"]),
     (
         "objective",
         &[
