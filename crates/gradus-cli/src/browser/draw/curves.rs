@@ -1,5 +1,6 @@
 //! Curves of one metric, for all displayed runs.
 
+use gradus::run::smoothing::HEADROOM;
 use gradus::runs::{Series, series};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -16,9 +17,6 @@ use crate::watch::short;
 const SMOOTHED_FROM: usize = 10;
 /// Maximum number of points. More points than a wide screen has dots would only cost time.
 const POINTS: usize = 1000;
-/// Factor of drawn values. The distance of two values, times the dots of a screen, stays below the largest number. A power of two rounds no
-/// value.
-const HEADROOM: f64 = 1.0 / (1u64 << 32) as f64;
 
 struct Curve {
     name: String,
