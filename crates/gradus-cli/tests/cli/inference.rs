@@ -275,6 +275,13 @@ fn generate_searches_with_beams() {
         assert_eq!(row["completion_ids"], serde_json::json!(ids));
         assert!((row["score"].as_f64().expect("a score") - score).abs() < TOLERANCE, "{row}");
     }
+    // A forced id leaves one possible completion. The search marks the others, which repeat it, with its lowest score.
+    let forced = ["--num-beams", "3", "--group-size", "3", "--temperature", "0", "--forced-eos-token-id", "5"];
+    let one = ["generate", "--model", &model, "--prompt", "The tea is", "--max-new-tokens", "1"];
+    let rows = lines(&test.succeeds(&[&one[..], &forced].concat()));
+    assert!(rows.iter().all(|row| row["completion_ids"] == serde_json::json!([5])), "{rows:?}");
+    let scores: Vec<f64> = rows.iter().map(|row| row["score"].as_f64().expect("a score")).collect();
+    assert_eq!(scores, [0.0, -1e9, -1e9]);
     // Sampled continuations are also reproducible with a seed.
     let drawn = |seed| test.succeeds(&[&arguments[..], &["--num-beams", "3", "--seed", seed]].concat());
     assert_eq!(drawn("1"), drawn("1"));
