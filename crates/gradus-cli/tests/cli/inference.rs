@@ -344,6 +344,25 @@ fn eval_measures_texts_preferences_and_samples() {
 }
 
 #[test]
+fn eval_refuses_settings_of_sampling_where_nothing_is_sampled() {
+    let test = CliTest::with("texts.jsonl", "{\"text\": \"The tea is good.\"}\n");
+    let model = fixture_model("gpt2");
+    let texts = ["eval", "--model", &model, "--data", "texts.jsonl"];
+    let rows = ["eval", "--metrics", "chrf", "--data", "texts.jsonl"];
+    for (arguments, flag) in [(&texts, "--num-beams"), (&texts, "--max-new-tokens"), (&rows, "--top-k")] {
+        test.fails(
+            &[&arguments[..], &[flag, "6"]].concat(),
+            1,
+            &format!(
+                "error: `{flag}` is given, but the rows are measured and nothing is sampled\n\
+                 hint: leave it out, or sample completions of a model: pass a reward, `--metrics` or `--task`\n"
+            ),
+        );
+    }
+    test.succeeds(&[&texts[..], &["--seed", "6"]].concat());
+}
+
+#[test]
 fn eval_says_standard_errors_and_what_pairs_are_worth_beside_a_reference() {
     let test = CliTest::with(
         "texts.jsonl",
