@@ -342,8 +342,16 @@ fn sampling_follows_the_generation_configuration_and_training_the_configuration(
     assert!(run.code == 1 && run.stderr.contains(words), "{}", run.stderr);
     // Without the file, the configuration counts.
     std::fs::remove_file(test.path().join("bart/generation_config.json")).expect("removed");
-    let dir = ModelDir::open(&test.path().join("bart")).expect("opens");
+    let mut dir = ModelDir::open(&test.path().join("bart")).expect("opens");
     assert_eq!((dir.sampling_start().expect("a start id"), dir.forced_ids()), (1, [None, Some(1)]));
+    // A saved model begins as its source, here with the default of the family.
+    dir.config.remove("decoder_start_token_id");
+    dir.config.insert("bos_token_id".into(), json!(0));
+    let model = CausalLm::load(&dir, &DeviceChoice::cpu().device()).expect("loads");
+    let saved = test.path().join("saved");
+    std::fs::create_dir(&saved).expect("a directory");
+    save_causal(&model, &dir, &saved).expect("saves");
+    assert_eq!(ModelDir::open(&saved).expect("opens").sampling_start().expect("a start id"), 2);
 }
 
 #[test]

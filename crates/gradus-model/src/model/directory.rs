@@ -413,7 +413,7 @@ impl ModelDir {
     }
 
     /// Returns `config.json` with the defaults of `transformers` for missing keys that differ between families.
-    fn whole_config(&self) -> Map<String, Value> {
+    pub(super) fn whole_config(&self) -> Map<String, Value> {
         let mut all: Map<String, Value> = serde_json::from_str(defaults(self.model_type())).expect("an object");
         all.extend(self.config.clone());
         all

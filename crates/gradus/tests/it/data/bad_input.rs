@@ -322,7 +322,8 @@ fn columns_of_chat_templates_are_checked() {
     let folder = Folder::new();
     let made = |variables: &str| {
         let row = format!(
-            "{{\"messages\": [{{\"role\": \"user\", \"content\": \"The cat\"}}], \"chat_template_kwargs\": {variables}}}\n"
+            "{{\"messages\": [{{\"role\": \"user\", \"content\": \"The cat\"}}, {{\"role\": \"assistant\", \"content\": \"sat\"}}], \
+             \"chat_template_kwargs\": {variables}}}\n"
         );
         let rows = folder.load("a.jsonl", row).rows;
         let options = TokenizeOptions::default();
