@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use gradus::data::Message;
 use gradus::device::DeviceChoice;
 use gradus::inference::{ChatFormat, ChatOptions, CompletionRequest, Piece, Session, TemplateInputs};
-use gradus::model::WeightFormat;
+use gradus::model::{Precision, WeightFormat};
 use gradus::pretrained::TextFiles;
 use gradus::process::Interrupt;
 use gradus::rng::{Purpose, Seed};
@@ -122,6 +122,7 @@ impl NativeSession {
         let options = ChatOptions {
             model,
             adapter,
+            compute: Precision::F32,
             weights: word::<WeightFormat>("weights", weights)?,
             text: TextFiles { tokenizer, chat_template },
             format: format.map(|format| word::<ChatFormat>("format", format)).transpose()?,

@@ -216,7 +216,7 @@ mod tests {
     use gradus::device::DeviceChoice;
     use gradus::generate::SamplingParams;
     use gradus::inference::ChatOptions;
-    use gradus::model::WeightFormat;
+    use gradus::model::{Precision, WeightFormat};
     use gradus::pretrained::TextFiles;
     use gradus::rng::{Purpose, Seed};
 
@@ -243,6 +243,7 @@ mod tests {
         let options = ChatOptions {
             model: format!("{models}qwen3"),
             adapter: None,
+            compute: Precision::F32,
             weights: WeightFormat::F32,
             text: TextFiles::default(),
             format: None,

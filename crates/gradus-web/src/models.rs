@@ -369,7 +369,8 @@ impl Models {
             let found = self.find(name, false)?;
             let ComputeOptions { device, weights, places } = self.computing.clone();
             let model = found.path.to_string_lossy().into_owned();
-            let options = ChatOptions { model, adapter: None, weights, text: self.text_of(name), format: None, device };
+            let (compute, text) = (Precision::F32, self.text_of(name));
+            let options = ChatOptions { model, adapter: None, compute, weights, text, format: None, device };
             Actor::start(move || Ok(ModelQueue::new(Session::open(&options, places)?, paused))).await
         };
         let queue = loaded(&self.queues, name, open).await?;

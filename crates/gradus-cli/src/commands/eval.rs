@@ -3,7 +3,9 @@
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use clap::{ArgMatches, Args as _, Command, FromArgMatches as _};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Args as _, Command, FromArgMatches as _};
+use gradus::Error;
 use gradus::config::reward_of_flags;
 use gradus::data::{Side, TextForm};
 use gradus::device::DeviceChoice;
@@ -124,6 +126,10 @@ pub fn arguments(command: Command) -> Command {
 pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
     let args = EvalArgs::from_arg_matches(matches)?;
     let reward = reward_of_flags(&flags::given_rewards(matches))?;
+    let samples = reward.is_some() || args.task.is_some() || !args.metrics.is_empty();
+    if args.model.is_none() || !samples {
+        refuse_sampling(matches)?;
+    }
     let Some(model) = args.model.clone() else {
         args.text_files.refuse("needs `--model`: without a model, completions are measured as they are")?;
         anyhow::ensure!(
@@ -195,6 +201,20 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
     }
     warn_undefined(&found.values, out);
     out.result(&found.to_json(), || table(&found))
+}
+
+/// Refuses settings of sampling where nothing is sampled. The seed also draws the resamples of rows.
+fn refuse_sampling(matches: &ArgMatches) -> gradus::Result<()> {
+    let settings = SamplingArgs::augment_args(BeamArgs::augment_args(Command::new("eval")));
+    let is_given = |setting: &&Arg| matches.value_source(setting.get_id().as_str()) == Some(ValueSource::CommandLine);
+    let given = settings.get_arguments().filter(|setting| setting.get_id() != "seed").find(is_given);
+    match given.and_then(Arg::get_long) {
+        Some(flag) => {
+            Err(Error::input(format!("`--{flag}` is given, but the rows are measured and nothing is sampled"))
+                .with_hint("leave it out, or sample completions of a model: pass a reward, `--metrics` or `--task`"))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Checks a pattern of columns.

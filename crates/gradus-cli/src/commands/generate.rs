@@ -41,7 +41,7 @@ pub struct GenerateArgs {
     max_rows: Option<usize>,
     #[command(flatten)]
     bad_rows: BadRowArgs,
-    /// Number format of matrix products: f32 or bf16
+    /// Number format of matrix products: f32 or bf16; if --weights is f32 or bf16, it has priority
     #[arg(long, value_name = "TYPE", default_value = "f32")]
     compute: Precision,
     /// Number format of the weights: f32, bf16, int8 or nf4 [default: as --compute]

@@ -37,7 +37,7 @@ pub struct ServeArgs {
     /// Additional host name of the server, besides addresses and `localhost`. May be given several times
     #[arg(long, value_name = "NAME")]
     name: Vec<String>,
-    /// Number format of the weights of language models: f32, bf16 or int8
+    /// Number format of the weights of language models: f32, bf16, int8 or nf4
     #[arg(long, value_name = "TYPE", default_value = "f32")]
     weights: WeightFormat,
     /// Completions that a model samples together; others wait. A quarter more places are for requests that have none

@@ -109,6 +109,25 @@ fn check_lists_findings_and_fails() {
 }
 
 #[test]
+fn check_knows_the_columns_that_chat_templates_read() {
+    let prompt = serde_json::json!([{ "role": "user", "content": "Hi" }]);
+    let good = serde_json::json!({
+        "prompt": prompt, "tools": [{ "name": "f" }], "chat_template_kwargs": "{\"a\": 1}", "id": 1,
+    });
+    let test = CliTest::with("good.jsonl", &good.to_string());
+    assert_eq!(
+        test.succeeds(&["data", "check", "good.jsonl", "-q"]),
+        "good.jsonl: 1 row of prompts (only rewards read `id`), no problems found\n"
+    );
+    let bad = serde_json::json!({ "prompt": prompt, "chat_template_kwargs": { "add_generation_prompt": false } });
+    test.write("bad.jsonl", &bad.to_string());
+    let run = test.run(&["data", "check", "bad.jsonl", "-q"]);
+    assert_eq!(run.code, 1, "{}", run.stderr);
+    let found = "bad.jsonl:1: `chat_template_kwargs` sets `add_generation_prompt`, which gradus sets itself";
+    assert!(run.stdout.contains(found), "{}", run.stdout);
+}
+
+#[test]
 fn a_field_of_many_lines_is_a_finding_and_an_open_quote_is_an_error() {
     let rows: String = (0..60).map(|i| format!("row {i}\n")).collect();
     let test = CliTest::with("closed.csv", &format!("text\na\n\"{rows}\"\nb\n"));

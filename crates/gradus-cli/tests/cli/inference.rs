@@ -275,6 +275,13 @@ fn generate_searches_with_beams() {
         assert_eq!(row["completion_ids"], serde_json::json!(ids));
         assert!((row["score"].as_f64().expect("a score") - score).abs() < TOLERANCE, "{row}");
     }
+    // A forced id leaves one possible completion. The search marks the others, which repeat it, with its lowest score.
+    let forced = ["--num-beams", "3", "--group-size", "3", "--temperature", "0", "--forced-eos-token-id", "5"];
+    let one = ["generate", "--model", &model, "--prompt", "The tea is", "--max-new-tokens", "1"];
+    let rows = lines(&test.succeeds(&[&one[..], &forced].concat()));
+    assert!(rows.iter().all(|row| row["completion_ids"] == serde_json::json!([5])), "{rows:?}");
+    let scores: Vec<f64> = rows.iter().map(|row| row["score"].as_f64().expect("a score")).collect();
+    assert_eq!(scores, [0.0, -1e9, -1e9]);
     // Sampled continuations are also reproducible with a seed.
     let drawn = |seed| test.succeeds(&[&arguments[..], &["--num-beams", "3", "--seed", seed]].concat());
     assert_eq!(drawn("1"), drawn("1"));
@@ -334,6 +341,25 @@ fn eval_measures_texts_preferences_and_samples() {
         eval(&[&["--model", &model, "--data", "pairs.jsonl", "--reference-model", &model], &rule[..]].concat());
     assert!(samples["reward"].is_number(), "{samples}");
     assert_eq!(samples["kl"].as_f64(), Some(0.0), "a model is no distance from itself");
+}
+
+#[test]
+fn eval_refuses_settings_of_sampling_where_nothing_is_sampled() {
+    let test = CliTest::with("texts.jsonl", "{\"text\": \"The tea is good.\"}\n");
+    let model = fixture_model("gpt2");
+    let texts = ["eval", "--model", &model, "--data", "texts.jsonl"];
+    let rows = ["eval", "--metrics", "chrf", "--data", "texts.jsonl"];
+    for (arguments, flag) in [(&texts, "--num-beams"), (&texts, "--max-new-tokens"), (&rows, "--top-k")] {
+        test.fails(
+            &[&arguments[..], &[flag, "6"]].concat(),
+            1,
+            &format!(
+                "error: `{flag}` is given, but the rows are measured and nothing is sampled\n\
+                 hint: leave it out, or sample completions of a model: pass a reward, `--metrics` or `--task`\n"
+            ),
+        );
+    }
+    test.succeeds(&[&texts[..], &["--seed", "6"]].concat());
 }
 
 #[test]

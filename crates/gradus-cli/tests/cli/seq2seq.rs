@@ -307,6 +307,54 @@ fn rollouts_begin_and_end_as_the_generation_configuration_forces() {
 }
 
 #[test]
+fn sampling_follows_the_generation_configuration_and_training_the_configuration() {
+    let test = CliTest::with("rows.jsonl", ROWS);
+    bart(&test, "bart", 20);
+    let original: Value = serde_json::from_str(&test.read("bart/config.json")).expect("JSON");
+    let set = |start: u32, generation: Value| {
+        let mut config = original.clone();
+        config["decoder_start_token_id"] = json!(start);
+        config["forced_eos_token_id"] = json!(1);
+        test.write("bart/config.json", &config.to_string());
+        test.write("bart/generation_config.json", &generation.to_string());
+        let dir = ModelDir::open(&test.path().join("bart")).expect("opens");
+        let starts = [dir.decoder_start(), dir.sampling_start()].map(|start| start.expect("a start id"));
+        (starts, dir.forced_ids())
+    };
+    // The generation configuration wins, even with keys that it lacks. Its `bos_token_id` comes before the other file.
+    assert_eq!(set(1, json!({ "bos_token_id": 5 })), ([1, 5], [None, None]));
+    assert_eq!(set(1, json!({ "forced_eos_token_id": [7] })), ([1, 1], [None, Some(7)]));
+    let generate = || {
+        let model = ["generate", "--model", "bart", "--prompt", "the sun rises", "--json"];
+        test.succeeds(&[&model[..], &["--temperature", "0", "--max-new-tokens", "3"]].concat())
+    };
+    set(5, json!({}));
+    let begun_with_5 = generate();
+    set(1, json!({}));
+    let begun_with_1 = generate();
+    assert_ne!(begun_with_1, begun_with_5);
+    set(1, json!({ "decoder_start_token_id": 5 }));
+    assert_eq!(generate(), begun_with_5);
+    let grpo = ["grpo", "--model", "bart", "--data", "rows.jsonl", "--output-dir", "run", "--max-new-tokens", "3"];
+    let online = ["--reward-rule-length-target", "4", "--group-size", "4"];
+    let run = test.run(&[&grpo[..], &online, &SHORT].concat());
+    let words = "sampling begins the decoder with id 5, but training with id 1 of `config.json`";
+    assert!(run.code == 1 && run.stderr.contains(words), "{}", run.stderr);
+    // Without the file, the configuration counts.
+    std::fs::remove_file(test.path().join("bart/generation_config.json")).expect("removed");
+    let mut dir = ModelDir::open(&test.path().join("bart")).expect("opens");
+    assert_eq!((dir.sampling_start().expect("a start id"), dir.forced_ids()), (1, [None, Some(1)]));
+    // A saved model begins as its source, here with the default of the family.
+    dir.config.remove("decoder_start_token_id");
+    dir.config.insert("bos_token_id".into(), json!(0));
+    let model = CausalLm::load(&dir, &DeviceChoice::cpu().device()).expect("loads");
+    let saved = test.path().join("saved");
+    std::fs::create_dir(&saved).expect("a directory");
+    save_causal(&model, &dir, &saved).expect("saves");
+    assert_eq!(ModelDir::open(&saved).expect("opens").sampling_start().expect("a start id"), 2);
+}
+
+#[test]
 fn methods_are_compared_on_one() {
     let pairs = |i: usize| {
         let prompt = ["the sun rises", "a warm sea", "sea the sun"][i % 3];

@@ -3,11 +3,10 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use serde_json::Value;
-
 use super::Message;
 use super::row::{Content, Row, RowData};
 use super::row_tokenizer::{Failure, Ids, RowTokenizer};
+use super::template_columns::TemplateColumns;
 use crate::Error;
 use crate::text::think::without_empty_thoughts;
 use crate::text::{ChatTemplate, RenderOptions, Rendered, Request};
@@ -67,17 +66,9 @@ impl RowTokenizer<'_> {
                 "give one with `--chat-template chatml` or `--chat-template FILE`, or turn the rows into text: `gradus data convert FILE --to prompt-completion --form text --output OTHER.jsonl`",
             )));
         };
-        let parsed;
-        let tools = match row.columns.get("tools") {
-            Some(Value::Array(tools)) => Some(tools.as_slice()),
-            Some(Value::String(text)) if !text.trim().is_empty() => {
-                parsed = serde_json::from_str::<Vec<Value>>(text)
-                    .map_err(|e| format!("column `tools` is not a JSON list: {e}"))?;
-                Some(parsed.as_slice())
-            }
-            _ => Some(self.options.tools.as_slice()).filter(|tools| !tools.is_empty()),
-        };
-        let variables = row.columns.get("chat_template_kwargs").and_then(Value::as_object);
+        let columns = TemplateColumns::read(&row.columns)?;
+        let tools = Some(columns.tools.as_deref().unwrap_or(&self.options.tools));
+        let variables = columns.variables.as_deref();
         let request = |&(messages, add_generation_prompt): &(_, bool)| {
             (messages, RenderOptions { tools, add_generation_prompt, variables, now: None })
         };

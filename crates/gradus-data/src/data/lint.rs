@@ -12,6 +12,7 @@ use super::reader::extension;
 use super::row::{Content, Request, Row, RowData};
 use super::row_location::RowLocation;
 use super::stats::parts;
+use super::template_columns::TemplateColumns;
 use super::tokenize::row_sequences;
 use super::transcript::turns;
 use super::{Message, TokenizeOptions, labels_of_rows, unpaired};
@@ -118,8 +119,9 @@ pub fn lint(
             let mut found = Vec::new();
             check_content(row, options, &mut found);
             check_lines(row, options, &mut found);
-            if let Some(tokenizer) = tokenizer {
-                check_tokens(row, tokenizer, template, options, &mut found);
+            match tokenizer {
+                Some(tokenizer) => check_tokens(row, tokenizer, template, options, &mut found),
+                None => check_template_columns(row, &mut found),
             }
             found
         })
@@ -363,6 +365,15 @@ fn check_roles(messages: &[Message], answered: bool, found: &mut Found) {
         wrong(format!("the last message is `{last}`, not `assistant`"));
     } else if !answered && last == "assistant" {
         wrong("the prompt ends with `assistant`".to_owned());
+    }
+}
+
+/// Checks what the row gives to a chat template. With a tokenizer, rendering the row checks it.
+fn check_template_columns(row: &Row, found: &mut Found) {
+    if row.data.is_conversation()
+        && let Err(message) = TemplateColumns::read(&row.columns)
+    {
+        found.push((FindingKind::Untokenizable, message));
     }
 }
 

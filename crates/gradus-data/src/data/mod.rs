@@ -45,6 +45,7 @@ mod source;
 mod split;
 mod splits;
 mod stats;
+mod template_columns;
 mod tokenize;
 mod toxicity;
 mod transcript;
@@ -81,6 +82,7 @@ pub use source::{resolve, resolve_split, text_files};
 pub use split::{HeldOut, SplitBy, split};
 pub use splits::Source;
 pub use stats::{Field, Histogram, Quantiles, Stats, TokenStats, measure, parts};
+pub use template_columns::TemplateColumns;
 pub use tokenize::{
     TrainedSequence, preference_examples, prompts, reward_examples, score_examples, sft_examples, trained_sequences,
     unpaired_examples,

@@ -194,6 +194,25 @@ impl RowKind {
     }
 }
 
+impl RowData {
+    /// Returns whether a chat template can render the row: it holds messages, or a request that becomes messages.
+    pub fn is_conversation(&self) -> bool {
+        match self {
+            Self::Messages(_) | Self::Instruction { .. } => true,
+            Self::Prompt(content)
+            | Self::PromptCompletion { prompt: content, .. }
+            | Self::Unpaired { prompt: content, .. }
+            | Self::Preference { chosen: content, .. } => matches!(content, Content::Messages(_)),
+            Self::Text(_)
+            | Self::Tokens { .. }
+            | Self::Columns
+            | Self::Words(_)
+            | Self::Feedback(_)
+            | Self::TokenPreference { .. } => false,
+        }
+    }
+}
+
 impl Content {
     /// Returns the text, or the joined texts of the messages. For measuring and comparing, not for training.
     pub fn plain(&self) -> String {

@@ -119,11 +119,6 @@ pub struct BeamCompletion {
 }
 
 impl BeamParams {
-    /// Returns the score of a completion whose ids added `addends` to the sum.
-    pub fn score(&self, addends: &[f32]) -> f32 {
-        addends.iter().sum::<f32>() / self.penalty(addends.len())
-    }
-
     /// Rejects invalid groups, and groups of beams that are sampled at `temperature`.
     ///
     /// # Errors

@@ -99,7 +99,7 @@ impl Next {
     /// Returns the ids that a row of `prompt` starts with, and how many of them are in the cache once the first
     /// `computed` ids of the prompt are.
     pub fn given(&self, prompt: &[u32], computed: usize) -> (Vec<u32>, usize) {
-        match self.model.trunk.decoder_start() {
+        match self.model.trunk.sampling_start() {
             Some(start) => (vec![start], 1),
             None => (prompt.to_vec(), computed),
         }

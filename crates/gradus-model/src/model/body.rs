@@ -39,7 +39,7 @@ pub(super) struct TrunkInfo {
     pub head_scale: f32,
     /// Soft cap of logits.
     pub logit_cap: Option<f32>,
-    /// Start id of the decoder, in a model with an encoder.
+    /// Start id of the decoder in training, in a model with an encoder.
     pub decoder_start: Option<u32>,
 }
 
@@ -52,4 +52,6 @@ pub(super) struct Running {
     pub dropout: bool,
     /// Precision of the operands of attention's products, on devices with kernels for it.
     pub compute: Precision,
+    /// Start id of the decoder in sampling, in a model with an encoder.
+    pub sampling_start: Option<u32>,
 }

@@ -29,6 +29,8 @@ enum ValueType {
     Numbers(f64),
     /// A token id; negative values mean no id.
     Id,
+    /// One id, alone or as a list.
+    OneId,
     /// One id, or several.
     Ids,
     /// An object with its own keys.
@@ -46,7 +48,7 @@ enum Presence {
 type Key = (&'static str, Presence, ValueType);
 
 use Presence::{Needed, Nullable, Optional};
-use ValueType::{Above, Count, Flag, From, Id, Ids, Numbers, Object, Share, Text, Texts};
+use ValueType::{Above, Count, Flag, From, Id, Ids, Numbers, Object, OneId, Share, Text, Texts};
 
 // No known model exceeds these bounds, and within them no arithmetic with sizes overflows.
 const VOCABULARY: ValueType = Count(1, 1 << 24);
@@ -239,12 +241,15 @@ const ENCODER: &[Key] = &[
 
 /// Start and end ids of models with an encoder, in either file.
 const WITH_ENCODER: &[Key] = &[
-    ("decoder_start_token_id", Nullable, Id),
-    ("forced_bos_token_id", Nullable, Id),
-    ("forced_eos_token_id", Nullable, Id),
+    ("decoder_start_token_id", Nullable, OneId),
+    ("forced_bos_token_id", Nullable, OneId),
+    ("forced_eos_token_id", Nullable, OneId),
 ];
 
 const GENERATION: &[Key] = &[("eos_token_id", Nullable, Ids)];
+
+/// Key of a generation configuration that replaces a missing `decoder_start_token_id`.
+const GENERATION_WITH_ENCODER: &[Key] = &[("bos_token_id", Nullable, OneId)];
 
 /// Checks both files in `directory`.
 ///
@@ -267,6 +272,9 @@ pub(super) fn check(
     }
     if has_encoder {
         keys("", config, WITH_ENCODER, &mut found);
+        if generation.is_none() {
+            forced_ids(config, config, &mut found);
+        }
     }
     if config.get("model_type").and_then(Value::as_str).and_then(EncoderFamily::named).is_some() {
         keys("", config, ENCODER, &mut found);
@@ -276,15 +284,27 @@ pub(super) fn check(
     keys("", generation, GENERATION, &mut found);
     if has_encoder {
         keys("", generation, WITH_ENCODER, &mut found);
-        // Unlike other ids, these are used as indices.
-        let vocabulary = count(config, "vocab_size").unwrap_or(u64::MAX);
-        for key in ["forced_bos_token_id", "forced_eos_token_id"] {
-            if let Some(id) = count(generation, key).filter(|&id| id >= vocabulary) {
-                found.push(format!("`{key}` is {id}, but the vocabulary has {vocabulary} ids"));
-            }
-        }
+        keys("", generation, GENERATION_WITH_ENCODER, &mut found);
+        forced_ids(config, generation, &mut found);
     }
     report(&directory.join("generation_config.json"), &found)
+}
+
+/// Reports forced ids of `source` outside the vocabulary. Unlike other ids, these are used as indices.
+fn forced_ids(config: &Map<String, Value>, source: &Map<String, Value>, problems: &mut Vec<String>) {
+    let vocabulary = count(config, "vocab_size").unwrap_or(u64::MAX);
+    for key in ["forced_bos_token_id", "forced_eos_token_id"] {
+        if let Some(id) = token_id(source, key).filter(|&id| u64::from(id) >= vocabulary) {
+            problems.push(format!("`{key}` is {id}, but the vocabulary has {vocabulary} ids"));
+        }
+    }
+}
+
+/// Returns the id of a token, which may also be a list of one id. Negative numbers mean no id.
+pub(super) fn token_id(config: &Map<String, Value>, key: &str) -> Option<u32> {
+    let value = config.get(key)?;
+    let id = value.as_array().map_or(Some(value), |list| list.first())?;
+    id.as_u64().and_then(|id| u32::try_from(id).ok())
 }
 
 #[deny(clippy::wildcard_enum_match_arm)]
@@ -347,6 +367,11 @@ impl ValueType {
                 list.iter().all(|number| number.as_f64().is_some_and(|number| (0.0..=most).contains(&number)))
             }),
             Id => value.as_i64().is_some_and(|id| id <= i64::from(u32::MAX)),
+            OneId => match value.as_array().map(Vec::as_slice) {
+                None => Id.holds(value),
+                Some([id]) => Id.holds(id),
+                Some(_) => false,
+            },
             Ids => value.as_array().map_or(Id.holds(value), |list| list.iter().all(|id| Id.holds(id))),
             Object(_) => false,
         }
@@ -363,6 +388,7 @@ impl ValueType {
             Texts => "a list of texts".into(),
             Numbers(most) => format!("a list of numbers from 0 to {most}"),
             Id => "the id of a token".into(),
+            OneId => "one id of a token".into(),
             Ids => "the id of a token or a list of ids".into(),
             Object(_) => "an object".into(),
         }
@@ -501,6 +527,22 @@ mod tests {
         ] {
             let found = problems(config, Value::Null);
             assert!(found.contains(expected), "{expected} in {found}");
+        }
+        let bart = || {
+            json!({
+                "model_type": "bart", "vocab_size": 9, "d_model": 4, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 4,
+                "decoder_ffn_dim": 4, "encoder_attention_heads": 2, "decoder_attention_heads": 2, "max_position_embeddings": 8
+            })
+        };
+        assert_eq!(problems(bart(), json!({ "forced_eos_token_id": [1], "decoder_start_token_id": [2] })), "");
+        for (ids, expected) in [
+            (
+                json!([1, 2]),
+                "m/generation_config.json: `forced_eos_token_id` is `[1,2]`, but one id of a token is needed",
+            ),
+            (json!([9]), "m/generation_config.json: `forced_eos_token_id` is 9, but the vocabulary has 9 ids"),
+        ] {
+            assert_eq!(problems(bart(), json!({ "forced_eos_token_id": ids })), expected);
         }
         let mistyped = json!({ "eos_token_id": "50256" });
         let expected =

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::adapter::{CONFIG_FILE, PeftConfig, TaskType};
 use super::classifier::{Scope, Task};
-use super::config_check;
+use super::config_check::{self, token_id};
 use super::family::{EncoderFamily, Family, defaults};
 use super::hub_model::resolve;
 use crate::error::{Error, Result};
@@ -67,6 +67,9 @@ const TRAINING_INFO_FILE: &str = "gradus.json";
 
 /// Key of that file for the task of a classifier's head.
 const HEAD: &str = "head";
+
+/// Key of the start id of a decoder.
+const DECODER_START: &str = "decoder_start_token_id";
 
 /// Writes the task of a classifier's head next to its adapter.
 ///
@@ -410,7 +413,7 @@ impl ModelDir {
     }
 
     /// Returns `config.json` with the defaults of `transformers` for missing keys that differ between families.
-    fn whole_config(&self) -> Map<String, Value> {
+    pub(super) fn whole_config(&self) -> Map<String, Value> {
         let mut all: Map<String, Value> = serde_json::from_str(defaults(self.model_type())).expect("an object");
         all.extend(self.config.clone());
         all
@@ -550,40 +553,79 @@ impl ModelDir {
         self.encoder_family().map(drop)
     }
 
-    /// Returns the first and the last id of every completion, if the generation configuration (or the model's) forces them. Only models
-    /// with an encoder have forced ids, because they were trained with them.
+    /// Returns the first and the last id of every completion, if the generation configuration forces them. As in `transformers`,
+    /// `config.json` counts only if there is no generation configuration. Only models with an encoder have forced ids, because they were
+    /// trained with them.
     pub fn forced_ids(&self) -> [Option<u32>; 2] {
-        let sources = [self.generation_config.as_ref(), Some(&self.config)];
-        let forced = |key: &str| {
-            let found = sources.into_iter().flatten().find_map(|config| config.get(key)?.as_u64());
-            found.and_then(|id| u32::try_from(id).ok())
-        };
+        let source = self.generation_config.as_ref().unwrap_or(&self.config);
+        let forced = |key: &str| token_id(source, key);
         match self.has_encoder() {
             Ok(true) => ["forced_bos_token_id", "forced_eos_token_id"].map(forced),
             _ => [None, None],
         }
     }
 
-    /// Returns the start id of a decoder: `decoder_start_token_id` of the configuration, else of the generation configuration, else the
-    /// default of `transformers` for the family.
+    /// Returns the start id of a decoder in training: `decoder_start_token_id` of the configuration, else of the generation configuration,
+    /// else the default of `transformers` for the family.
     ///
     /// # Errors
     /// When none of them defines it.
     pub fn decoder_start(&self) -> Result<u32> {
         let whole = self.whole_config();
         let sources = [Some(&self.config), self.generation_config.as_ref(), Some(&whole)];
-        let found = sources.into_iter().flatten().find_map(|config| config.get("decoder_start_token_id")?.as_u64());
-        let Some(id) = found.and_then(|id| u32::try_from(id).ok()) else {
+        let Some(id) = sources.into_iter().flatten().find_map(|config| token_id(config, DECODER_START)) else {
             let message = "no `decoder_start_token_id`: the first id of the decoder is unknown";
             return Err(Error::model(self.path.join("config.json"), message)
                 .with_hint("T5 begins with its padding: `\"decoder_start_token_id\": 0`"));
         };
-        let vocabulary = self.config.get("vocab_size").and_then(Value::as_u64);
-        if let Some(vocabulary) = vocabulary.filter(|&vocabulary| u64::from(id) >= vocabulary) {
-            let message = format!("`decoder_start_token_id` is {id}, but the vocabulary has {vocabulary} ids");
-            return Err(Error::model(self.path.join("config.json"), message));
+        self.known_start("config.json", DECODER_START, id)
+    }
+
+    /// Returns the start id of a decoder in sampling: `decoder_start_token_id` of the generation configuration, else its `bos_token_id`, as
+    /// in `transformers`, else the start id in training.
+    ///
+    /// # Errors
+    /// When none of them defines it.
+    pub fn sampling_start(&self) -> Result<u32> {
+        let own = self.generation_config.as_ref();
+        let found = own.and_then(|own| {
+            [DECODER_START, "bos_token_id"].into_iter().find_map(|key| token_id(own, key).map(|id| (key, id)))
+        });
+        match found {
+            Some((key, id)) => self.known_start("generation_config.json", key, id),
+            None => self.decoder_start(),
         }
-        Ok(id)
+    }
+
+    /// Checks that sampling begins a decoder with the id of training. Otherwise, the probabilities of sampled completions are not those that
+    /// training computes for them.
+    ///
+    /// # Errors
+    /// When the two ids differ.
+    pub fn check_sampling_start(&self) -> Result<()> {
+        if !self.has_encoder()? {
+            return Ok(());
+        }
+        let (trained, sampled) = (self.decoder_start()?, self.sampling_start()?);
+        if trained == sampled {
+            return Ok(());
+        }
+        let message =
+            format!("sampling begins the decoder with id {sampled}, but training with id {trained} of `config.json`");
+        Err(Error::model(self.path.join("generation_config.json"), message)
+            .with_hint("a method that trains on its own samples needs the same `decoder_start_token_id` in both files"))
+    }
+
+    /// Returns a start id that the vocabulary has.
+    fn known_start(&self, file: &str, key: &str, id: u32) -> Result<u32> {
+        let vocabulary = self.config.get("vocab_size").and_then(Value::as_u64);
+        match vocabulary.filter(|&vocabulary| u64::from(id) >= vocabulary) {
+            None => Ok(id),
+            Some(vocabulary) => {
+                let message = format!("`{key}` is {id}, but the vocabulary has {vocabulary} ids");
+                Err(Error::model(self.path.join(file), message))
+            }
+        }
     }
 
     /// Returns `pad_token_id` of the configuration.

@@ -49,7 +49,8 @@ pub fn save_causal(model: &CausalLm, source: &ModelDir, to: &Path) -> Result<()>
         }
     }
     write_json(&to.join("config.json"), finish_config(config, source)?)?;
-    let generation = source.generation_config.clone().unwrap_or_else(|| derived_generation_config(&source.config));
+    let generation =
+        source.generation_config.clone().unwrap_or_else(|| derived_generation_config(&source.whole_config()));
     write_json(&to.join("generation_config.json"), generation)?;
     let mut tensors = tensors_on_disk(model, &model.trunk, source)?;
     tensors.extend(model.logits_bias().map(|bias| SharedTensor::new("final_logits_bias".into(), bias)));

@@ -57,7 +57,7 @@ impl Trunk {
         let refuse = |message: String| Error::model(dir.path.join("config.json"), message);
         dir.check_quantization()?;
         let b = b.enter(family.base_prefix().trim_end_matches('.'));
-        Ok(match family {
+        let mut trunk = match family {
             Family::Gpt2 => {
                 let config: Gpt2Config = dir.read_config()?;
                 Self::Gpt2(Gpt2Model::build(b, config).map_err(refuse)?)
@@ -79,7 +79,11 @@ impl Trunk {
                 let (config, structure) = of.read(&dir.config).map_err(refuse)?;
                 Self::Decoder(Decoder::build(b, config, structure))
             }
-        })
+        };
+        if family.has_encoder() {
+            trunk.running_mut().sampling_start = Some(dir.sampling_start()?);
+        }
+        Ok(trunk)
     }
 
     fn bart(b: Builder<'_>, dir: &ModelDir, kind: BartKind) -> Result<Self> {
@@ -143,9 +147,14 @@ impl Trunk {
         self.body().info().logit_cap
     }
 
-    /// Start id of the decoder, in a model with an encoder. `None` for a model that continues the prompt itself.
+    /// Start id of the decoder in training, in a model with an encoder. `None` for a model that continues the prompt itself.
     pub fn decoder_start(&self) -> Option<u32> {
         self.body().info().decoder_start
+    }
+
+    /// Start id of the decoder in sampling, in a model with an encoder.
+    pub(crate) fn sampling_start(&self) -> Option<u32> {
+        self.running().sampling_start
     }
 
     /// Builds the input that is computed before sampling.
@@ -153,7 +162,7 @@ impl Trunk {
     /// # Panics
     /// When there is no prompt, or one is empty.
     pub(crate) fn prompts(&self, prompts: &[&[u32]]) -> Input {
-        match self.decoder_start() {
+        match self.sampling_start() {
             Some(start) => Input::sources(prompts, start),
             None => Input::prompts(prompts),
         }

@@ -14,7 +14,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use gradus::inference::{ChatOptions, Session};
-use gradus::model::WeightFormat;
+use gradus::model::{Precision, WeightFormat};
 use gradus::pretrained::TextFiles;
 use gradus::text::Tokenizer;
 use serde::Deserialize;
@@ -285,8 +285,15 @@ async fn collective_rpc(
     };
     let (computing, paused) = (app.models.computing(), app.models.pause.flag());
     let model = path.to_string_lossy().into_owned();
-    let options =
-        ChatOptions { model, adapter: None, weights: computing.weights, text, format: None, device: computing.device };
+    let options = ChatOptions {
+        model,
+        adapter: None,
+        compute: Precision::F32,
+        weights: computing.weights,
+        text,
+        format: None,
+        device: computing.device,
+    };
     let made = Actor::start(move || {
         let session = Session::open(&options, computing.places)?;
         let found = session.vocab_size();

@@ -155,9 +155,8 @@ pub fn sample<E: From<Error>>(
         for rollout in sampled.rollouts {
             let sum = rollout.logprobs.iter().map(|&logprob| f64::from(logprob)).sum::<f64>();
             check_finite("the log-probability of a token", sum)?;
-            let score = |beams: &BeamParams| beams.score(&rollout.sampled_logprobs);
             each(Sampled {
-                score: options.beams.as_ref().map(score),
+                score: rollout.beam_score,
                 prompt: chunk[rollout.prompt].text.clone(),
                 completion: rollout.completion,
                 completion_ids: rollout.completion_ids,

@@ -257,6 +257,9 @@ impl OfflineMethod for DistillConfig {
     type Objective = Distill;
 
     fn examples(&self, rows: &[Row], from: &Pretrained, options: TokenizeOptions) -> Result<Examples<DistillExample>> {
+        if self.samples() {
+            from.dir.check_sampling_start()?;
+        }
         let rows = data::with_prompt_split(rows)?;
         let options = TokenizeOptions { completion_only_loss: None, assistant_only_loss: false, ..options };
         let made = data::sft_examples(&rows, &from.tokenizer, from.template.as_ref(), &options)?;

@@ -8,7 +8,7 @@ use gradus_environments::CallFormat;
 use serde_json::{Map, Value, json};
 
 use super::{Exchange, Prompt, Retokenized, StopReason, Turn};
-use crate::data::Message;
+use crate::data::{Message, TemplateColumns};
 use crate::error::{Error, Result, excerpt};
 use crate::text::{ChatTemplate, RenderOptions, Tokenizer};
 
@@ -149,7 +149,8 @@ impl Dialogue {
             }
             None => messages.push(Message::new("user", opening)),
         }
-        let text = template.render(&messages, &self.options(prompt, true))?.text;
+        let columns = self.template_columns(prompt)?;
+        let text = template.render(&messages, &self.options(&columns, true))?.text;
         let ids = self.encode_whole(prompt, &text)?;
         Ok(Prompt { text, ids, messages: Some(messages), ..prompt.clone() })
     }
@@ -170,7 +171,8 @@ impl Dialogue {
             let text: String = replies.iter().map(env::Reply::content).collect();
             return self.ids_after(&turn.text, &text);
         };
-        let options = [false, true].map(|add_generation_prompt| self.options(prompt, add_generation_prompt));
+        let columns = self.template_columns(prompt)?;
+        let options = [false, true].map(|add_generation_prompt| self.options(&columns, add_generation_prompt));
         let (before, answer) = self.answered(template, options, (turn, replies), stop)?;
         self.ids_after(&before, &answer)
     }
@@ -235,12 +237,14 @@ impl Dialogue {
     /// If a text cannot be tokenized.
     pub(super) fn retokenized(&self, episodes: &[SampledEpisode<'_>]) -> Result<Vec<Retokenized>> {
         let conversations: Vec<Vec<Value>> = episodes.iter().map(SampledEpisode::conversation).collect();
+        let columns: Vec<TemplateColumns<'_>> =
+            episodes.iter().map(|episode| self.template_columns(episode.prompt)).collect::<Result<_>>()?;
         let mut requests = Vec::new();
-        for (episode, messages) in
-            episodes.iter().zip(&conversations).filter(|(episode, _)| self.renders(episode.prompt))
-        {
-            let ends = episode.ends();
-            requests.extend(ends.into_iter().map(|end| (&messages[..end], self.options(episode.prompt, true))));
+        for ((episode, messages), columns) in episodes.iter().zip(&conversations).zip(&columns) {
+            if self.renders(episode.prompt) {
+                let ends = episode.ends();
+                requests.extend(ends.into_iter().map(|end| (&messages[..end], self.options(columns, true))));
+            }
         }
         let mut rendered =
             self.template.as_ref().map_or(Vec::new(), |template| template.render_all(&requests)).into_iter();
@@ -292,13 +296,21 @@ impl Dialogue {
         Ok(ids)
     }
 
-    /// Returns the options for conversations that begin with `prompt`.
-    fn options<'o>(&'o self, prompt: &'o Prompt, add_generation_prompt: bool) -> RenderOptions<'o> {
-        let of_row = prompt.columns.get("tools").and_then(Value::as_array);
+    /// Returns what the row of `prompt` gives to the template: nothing if the template does not render it.
+    fn template_columns<'p>(&self, prompt: &'p Prompt) -> Result<TemplateColumns<'p>> {
+        match self.renders(prompt) {
+            true => TemplateColumns::read(&prompt.columns)
+                .map_err(|what| Error::input(format!("prompt {}: {what}", prompt.row + 1))),
+            false => Ok(TemplateColumns::default()),
+        }
+    }
+
+    /// Returns the options for conversations of a row with these columns.
+    fn options<'o>(&'o self, columns: &'o TemplateColumns<'_>, add_generation_prompt: bool) -> RenderOptions<'o> {
         RenderOptions {
-            tools: Some(of_row.unwrap_or(&self.tools)),
+            tools: Some(columns.tools.as_deref().unwrap_or(&self.tools)),
             add_generation_prompt,
-            variables: variables(prompt),
+            variables: columns.variables.as_deref(),
             ..RenderOptions::default()
         }
     }
@@ -363,11 +375,6 @@ fn turn_message(turn: &env::Turn) -> Value {
         }
         _ => json!({ "role": "assistant", "content": turn.text }),
     }
-}
-
-/// Returns the row's own template variables.
-fn variables(prompt: &Prompt) -> Option<&Map<String, Value>> {
-    prompt.columns.get("chat_template_kwargs").and_then(Value::as_object)
 }
 
 const QUESTION: &str = "question";

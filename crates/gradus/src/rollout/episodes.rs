@@ -652,6 +652,7 @@ impl EpisodeBatch<'_> {
                     retokenized,
                 }),
                 sampled_with: None,
+                beam_score: None,
                 stop: state.stop.expect("a turn was drawn"),
             })
         };

@@ -25,7 +25,7 @@ use gradus_environments::Observation;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::generate::{BeamParams, Hooks, Masking, SamplingParams, StopRule, beam_search, generate_with};
+use crate::generate::{BeamParams, Completion, Hooks, Masking, SamplingParams, StopRule, beam_search, generate_with};
 use crate::model::{CausalLm, Support, WeightFormat};
 use crate::progress::Progress;
 use crate::ranks::Ranks;
@@ -55,6 +55,8 @@ pub struct Rollout {
     pub episode: Option<Episode>,
     /// Weights that sampled it, if a server did.
     pub sampled_with: Option<SampledWith>,
+    /// Score that ranks it, if a search with beams found it.
+    pub beam_score: Option<f32>,
     /// Why the last turn ended.
     pub stop: StopReason,
 }
@@ -166,6 +168,7 @@ impl Rollout {
             turns: vec![Turn::unanswered(tokens)],
             episode: None,
             sampled_with: None,
+            beam_score: None,
             stop,
         }
     }
@@ -511,17 +514,20 @@ fn sample(
     let rows = if sampler.beams.is_some() { 1 } else { group };
     let mut stop = StopAtStrings::new(sampler).after(&prompts, rows);
     let hooks = Hooks { stop: &mut stop, progress: sampler.progress };
-    let completions = match &sampler.beams {
+    let completions: Vec<(Completion, Option<f32>)> = match &sampler.beams {
         Some(beams) => {
             let found = beam_search(policy, &ids, group, (params, beams), hooks, stream)?;
-            found.into_iter().map(|found| found.completion).collect()
+            found.into_iter().map(|found| (found.completion, Some(found.score))).collect()
         }
-        None => generate_with((policy, sampler.masking), &ids, group, params, hooks, stream)?,
+        None => {
+            let sampled = generate_with((policy, sampler.masking), &ids, group, params, hooks, stream)?;
+            sampled.into_iter().map(|completion| (completion, None)).collect()
+        }
     };
     // If no id was ever excluded, the logprobs over the supports equal the policy's own.
     let all_drawn = |supports: &[Support]| supports.iter().all(|support| *support == Support::All);
     let mut rollouts = Vec::with_capacity(completions.len());
-    for (i, completion) in completions.into_iter().enumerate() {
+    for (i, (completion, beam_score)) in completions.into_iter().enumerate() {
         let prompt = i / sampler.group_size;
         let text = continuation(sampler.tokenizer, prompts[prompt].continued(), &completion.ids)?;
         rollouts.push(Rollout {
@@ -537,6 +543,7 @@ fn sample(
             },
             episode: None,
             sampled_with: None,
+            beam_score,
             stop: completion.stop,
         });
     }
@@ -592,6 +599,7 @@ mod tests {
                 turns: turns.iter().map(turn).collect(),
                 episode: None,
                 sampled_with: None,
+                beam_score: None,
                 stop: StopReason::Length,
             }
         };

@@ -26,6 +26,7 @@ use crate::rollout::Prompt;
 impl RunContext<'_> {
     /// Trains an online method: loads prompts, models and reward, runs the loop and writes the results.
     pub(super) fn online<M: OnlineMethod>(self, method: &M, observer: &mut dyn Observer) -> Result<FinishedRun> {
+        self.start.model.dir.check_sampling_start()?;
         let new = method.iteration().rollouts.max_new_tokens;
         let recorded = rollout_log::recorded(self.shared, self.checkpoint.as_ref())?;
         let episodes = environment::open(self.plan, self.start, recorded)?;

@@ -425,7 +425,7 @@ impl Trainer {
     /// The ids that end a text are added to `params.stop_ids`.
     ///
     /// # Errors
-    /// As [`generate`].
+    /// As [`generate`], and if sampling begins a decoder with another id than training.
     pub fn sample(
         &self,
         prompts: &[&[u32]],
@@ -433,6 +433,7 @@ impl Trainer {
         params: &SamplingParams,
         seed: Seed,
     ) -> Result<Vec<Completion>> {
+        self.files.dir.check_sampling_start()?;
         let mut params = params.clone();
         params.stop_ids.extend(self.files.stop_ids());
         let stream = |i: usize| seed.stream(Purpose::Generate, 0, i as u64);

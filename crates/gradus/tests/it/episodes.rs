@@ -18,6 +18,7 @@ use gradus::rng::{Purpose, Seed};
 use gradus::rollout::episodes::{Episodes, Limits, Scene};
 use gradus::rollout::{
     Dialogue, EpisodeEnd, LocalEngine, Policy, Prompt, Retokenized, Rollout, RolloutSource, Rollouts, Sampler,
+    StopReason,
 };
 use gradus::text::{ChatTemplate, Tokenizer};
 use gradus_environments as env;
@@ -276,6 +277,23 @@ fn a_conversation_that_the_template_refuses_is_not_counted_and_spoils_no_later_o
     }
     // A rejected turn cannot be realigned. A later turn therefore differs only if its ids are not the tokenizer's.
     assert!(later > 2 && forked < later, "{forked} of {later}");
+}
+
+#[test]
+fn an_answer_is_rendered_with_the_template_columns_of_its_row() {
+    let bench = Bench::new();
+    let episodes = bench.episodes(Echo { turns: 1, delay: at_once }, 1);
+    let answer = |variables: serde_json::Value| {
+        let columns = [("chat_template_kwargs".to_owned(), variables)].into_iter().collect();
+        let prompt = Prompt { columns, ..bench.prompts[0].clone() };
+        let replies = [env::Reply::User { content: "go on".into() }];
+        episodes.dialogue.answer(&prompt, &env::Turn::default(), StopReason::StopId, &replies)
+    };
+    let object = answer(serde_json::json!({ "thinking": true })).expect("an answer");
+    assert_ne!(object, answer(serde_json::Value::Null).expect("an answer"));
+    assert_eq!(object, answer("{\"thinking\": true}".into()).expect("an answer"));
+    let refused = answer(serde_json::json!({ "add_generation_prompt": false })).expect_err("a reserved name");
+    assert!(refused.to_string().contains("`chat_template_kwargs` sets `add_generation_prompt`"), "{refused}");
 }
 
 #[test]

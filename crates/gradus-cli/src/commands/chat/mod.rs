@@ -48,10 +48,10 @@ pub struct ChatArgs {
     format: Option<ChatFormat>,
     #[command(flatten)]
     text_files: TextArgs,
-    /// Number format of matrix products: f32 or bf16
+    /// Number format of matrix products: f32 or bf16; if --weights is f32 or bf16, it has priority
     #[arg(long, value_name = "TYPE", default_value = "f32")]
     compute: Precision,
-    /// Number format of the weights: f32, bf16 or int8 [default: as --compute]
+    /// Number format of the weights: f32, bf16, int8 or nf4 [default: as --compute]
     #[arg(long, value_name = "TYPE")]
     weights: Option<WeightFormat>,
     /// Device to compute on: cpu; gpu or gpu:1 if built in (`gradus doctor` lists them)
@@ -160,6 +160,7 @@ fn open(args: ChatArgs, out: &Output) -> anyhow::Result<Session> {
         let options = ChatOptions {
             model: model.to_owned(),
             adapter,
+            compute: args.compute,
             weights,
             text: args.text_files.clone().into(),
             format: args.format,

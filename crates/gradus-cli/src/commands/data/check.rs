@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use gradus::data::{BadRows, Dataset, FindingGroup, LoadOptions, lint, lint_join, load};
+use gradus::data::{BadRows, Dataset, FindingGroup, LoadOptions, TemplateColumns, lint, lint_join, load};
 use serde_json::json;
 
 use super::{RowArgs, TokenArgs, rows};
@@ -90,7 +90,10 @@ fn report(dataset: &Dataset, groups: &[FindingGroup]) -> String {
 fn form(dataset: &Dataset) -> String {
     let mut others: Vec<&str> = Vec::new();
     for row in &dataset.rows {
-        others.extend(row.columns.keys().map(String::as_str).filter(|name| !others.contains(name)).collect::<Vec<_>>());
+        let is_read = |name: &str| row.data.is_conversation() && TemplateColumns::NAMES.contains(&name);
+        let names = row.columns.keys().map(String::as_str);
+        let new: Vec<&str> = names.filter(|name| !is_read(name) && !others.contains(name)).collect();
+        others.extend(new);
     }
     let others: Vec<String> = others.iter().take(5).map(|name| format!("`{name}`")).collect();
     let read_by_rewards = match others.is_empty() {

@@ -54,7 +54,9 @@ impl ChatBackend {
             (None, None) if files.dir.has_encoder()? => ChatFormat::Plain,
             (None, None) => ChatFormat::Hh,
         };
-        let model = CausalLm::load(&files.dir, &options.device.device())?.into_frozen(options.weights);
+        options.device.check_compute("`--compute`", options.compute)?;
+        let model = CausalLm::load(&files.dir, &options.device.device())?.with_compute(options.compute);
+        let model = model.into_frozen(options.weights);
         let prompter = Prompter {
             tokenizer: files.tokenizer.clone(),
             template: files.template.clone(),

@@ -27,7 +27,7 @@ use crate::data::Message;
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::generate::{Engine, Event, Request, SamplingParams, Turn};
-use crate::model::WeightFormat;
+use crate::model::{Precision, WeightFormat};
 use crate::pretrained::TextFiles;
 use crate::rng::{Purpose, Seed, Stream};
 
@@ -63,6 +63,8 @@ pub struct ChatOptions {
     pub model: String,
     /// Adapter on the model.
     pub adapter: Option<String>,
+    /// Number format of the operands of matrix products, unless the format of the weights determines it.
+    pub compute: Precision,
     /// Format of the weights in memory.
     pub weights: WeightFormat,
     /// Files that replace the tokenizer and the chat template.
@@ -215,22 +217,37 @@ impl ChatModel {
 mod tests {
     use super::*;
 
-    fn model(format: ChatFormat) -> ChatModel {
+    fn options(format: ChatFormat) -> ChatOptions {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/trajectories/models/gpt2");
-        let options = ChatOptions {
+        ChatOptions {
             model: root.to_string_lossy().into_owned(),
             adapter: None,
+            compute: Precision::F32,
             weights: WeightFormat::F32,
             text: TextFiles::default(),
             format: Some(format),
             device: DeviceChoice::cpu(),
-        };
-        ChatModel::open(&options).expect("a fixture")
+        }
+    }
+
+    fn model(format: ChatFormat) -> ChatModel {
+        ChatModel::open(&options(format)).expect("a fixture")
     }
 
     fn settings(max_new_tokens: usize) -> ChatSettings {
         let params = SamplingParams { max_new_tokens, ..SamplingParams::default() };
         ChatSettings { params, stop: Vec::new(), seed: Seed(5) }
+    }
+
+    #[test]
+    fn products_are_in_the_chosen_format() {
+        for compute in [Precision::F32, Precision::Bf16] {
+            let options = ChatOptions { compute, ..options(ChatFormat::Plain) };
+            match options.device.multiplies_in(compute) {
+                true => assert_eq!(ChatModel::open(&options).expect("a fixture").backend.model.compute(), compute),
+                false => assert!(ChatModel::open(&options).is_err()),
+            }
+        }
     }
 
     #[test]

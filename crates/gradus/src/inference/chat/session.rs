@@ -319,6 +319,7 @@ mod tests {
         let options = ChatOptions {
             model: format!("{ROOT}{name}"),
             adapter: None,
+            compute: Precision::F32,
             weights: WeightFormat::F32,
             text: TextFiles::default(),
             format: None,

@@ -3,7 +3,7 @@
 use gradus::data::{
     BadRows, LoadOptions, Need, Side, TokenizeOptions, TooLong, load, prompts, reward_examples, sft_examples,
 };
-use gradus::text::Tokenizer;
+use gradus::text::{ChatTemplate, Tokenizer};
 
 use super::{Folder, gzip};
 
@@ -312,6 +312,33 @@ fn pairs_of_reward_models_are_cut_where_that_is_asked_for() {
         (&cut.examples[2].chosen_ids, &cut.examples[2].rejected_ids),
         (&ids("the is it is it tea"), &ids("the is it is it cup"))
     );
+}
+
+#[test]
+fn columns_of_chat_templates_are_checked() {
+    let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/rows/tokenizer");
+    let tokenizer = Tokenizer::from_dir(&directory).unwrap();
+    let template = ChatTemplate::from_source("{{ messages[0].content }}{{ mark }}", "a.jinja", &tokenizer).unwrap();
+    let folder = Folder::new();
+    let made = |variables: &str| {
+        let row = format!(
+            "{{\"messages\": [{{\"role\": \"user\", \"content\": \"The cat\"}}, {{\"role\": \"assistant\", \"content\": \"sat\"}}], \
+             \"chat_template_kwargs\": {variables}}}\n"
+        );
+        let rows = folder.load("a.jsonl", row).rows;
+        let options = TokenizeOptions::default();
+        sft_examples(&rows, &tokenizer, Some(&template), &options).map(|made| made.examples).map_err(|e| e.to_string())
+    };
+    let object = made("{\"mark\": \"bcd\"}").unwrap();
+    assert_ne!(object, made("null").unwrap());
+    assert_eq!(object, made("\"{\\\"mark\\\": \\\"bcd\\\"}\"").unwrap());
+    for (variables, expected) in [
+        ("{\"messages\": []}", "a.jsonl:1: `chat_template_kwargs` sets `messages`, which gradus sets itself"),
+        ("5", "a.jsonl:1: column `chat_template_kwargs` holds a number, expected an object"),
+    ] {
+        let found = made(variables).unwrap_err();
+        assert!(found.contains(expected), "{found}");
+    }
 }
 
 #[test]
