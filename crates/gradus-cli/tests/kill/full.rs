@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use crate::COMMON;
 use crate::compare::{differences, snapshot};
-use crate::process::{Lab, finish};
+use crate::process::{Lab, binary, finish};
 
 pub fn uninterrupted(lab: &Lab) -> std::collections::BTreeMap<String, Vec<u8>> {
     let whole = lab.directory("whole");
@@ -39,7 +39,7 @@ fn a_file_that_cannot_grow() {
         },
     );
 
-    let script = format!("ulimit -f 100; exec '{}' sft --output-dir run --resume", env!("CARGO_BIN_EXE_gradus"));
+    let script = format!("ulimit -f 100; exec '{}' sft --output-dir run --resume", binary());
     let output = Command::new("sh").args(["-c", &script]).current_dir(&directory).stdin(Stdio::null()).output();
     let output = output.expect("a shell runs");
     let stderr = String::from_utf8_lossy(&output.stderr);

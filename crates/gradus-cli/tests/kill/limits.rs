@@ -8,11 +8,11 @@ use crate::COMMON;
 #[cfg(target_os = "linux")]
 use crate::full::checkpoints;
 use crate::full::{goes_on, uninterrupted};
-use crate::process::Lab;
+use crate::process::{Lab, binary};
 
 /// Runs the binary in `directory` under the limits that `shell` sets first.
 fn below(shell: &str, arguments: &str, directory: &Path) -> Output {
-    let script = format!("{shell}; exec '{}' {arguments}", env!("CARGO_BIN_EXE_gradus"));
+    let script = format!("{shell}; exec '{}' {arguments}", binary());
     let mut command = Command::new("sh");
     command.args(["-c", &script]).current_dir(directory).env("NO_COLOR", "1").stdin(Stdio::null());
     command.output().expect("a shell runs")

@@ -3,6 +3,7 @@
 //! The tests use the real binary, every trainer and a tiny model. A run is killed with SIGKILL (or interrupted, as by Ctrl-C) after a
 //! random time, after a random step, or while it writes. It is then resumed, killed again, and so on until it finishes. Finally, every file
 //! is compared with that of an uninterrupted run. `GRADUS_KILLS=100 cargo test --workspace --test kill` does it a hundred times.
+//! `GRADUS_TEST_DEVICE=gpu` (any name that `--device` accepts) selects another device than the CPU.
 
 #![cfg(unix)]
 #![expect(clippy::print_stderr, reason = "the figures of a long measurement")]

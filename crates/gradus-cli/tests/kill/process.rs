@@ -12,6 +12,11 @@ const LAUNCHING: [(&str, &str); 4] = [
     ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
 ];
 
+/// Returns the path of the tested program. Cargo sets the variable, and so does a script that runs these tests elsewhere.
+pub fn binary() -> String {
+    std::env::var("CARGO_BIN_EXE_gradus").unwrap_or_else(|_| env!("CARGO_BIN_EXE_gradus").to_owned())
+}
+
 /// A directory with the data and arguments of all runs of one case.
 pub struct Lab {
     folder: tempfile::TempDir,
@@ -45,8 +50,9 @@ impl Lab {
             }),
         );
         write("prompts.jsonl", rows(|thing, yes, _| format!("{{\"prompt\": \"The {yes} {thing} is\"}}")));
-        let models = concat!(env!("CARGO_MANIFEST_DIR"), "/../gradus/tests/fixtures/parity/trajectories/models");
-        let model = std::fs::canonicalize(Path::new(models).join(model)).expect("a fixture of the repository");
+        // Tests start in the directory of their package, also on another machine than the one that built them.
+        let models = Path::new("../gradus/tests/fixtures/parity/trajectories/models");
+        let model = std::fs::canonicalize(models.join(model)).expect("a fixture of the repository");
         let data = folder.path().join(data);
         let mut arguments = vec!["--model".to_owned(), model.display().to_string()];
         arguments.extend(["--data".to_owned(), data.display().to_string()]);
@@ -55,6 +61,9 @@ impl Lab {
         let last = |flag: &str| more.chunks(2).rfind(|pair| pair[0] == flag).map(|pair| pair[1]);
         flags.retain(|pair| last(pair[0]) == Some(pair[1]));
         arguments.extend(flags.concat().iter().map(|&text| text.to_owned()));
+        if let Ok(device) = std::env::var("GRADUS_TEST_DEVICE") {
+            arguments.extend(["--device".to_owned(), device]);
+        }
         Self { folder, method: method.to_owned(), arguments, launcher: Vec::new(), is_durable: false }
     }
 
@@ -82,7 +91,8 @@ impl Lab {
 
     /// Starts a run in `directory`, or resumes the one there with no other arguments than its directory.
     pub fn start(&self, directory: &Path, resume: bool) -> Child {
-        let words: Vec<&str> = self.launcher.iter().map(String::as_str).chain([env!("CARGO_BIN_EXE_gradus")]).collect();
+        let binary = binary();
+        let words: Vec<&str> = self.launcher.iter().map(String::as_str).chain([binary.as_str()]).collect();
         let mut command = Command::new(words[0]);
         command.args(&words[1..]).envs(LAUNCHING);
         if self.is_durable {
