@@ -18,12 +18,15 @@ use gradus::model::{
 use gradus::rng::{Purpose, Seed};
 use serde_json::Value;
 
-use crate::device::{device, slack};
+use crate::device::{choice, device, slack};
+use crate::support::skipped;
 
 /// Logits: largest difference allowed, relative to the largest logit of the model (at least 1).
 const LOGITS: f32 = 1e-4;
 /// Sampled against recomputed logprobs: largest difference allowed, relative to the logprob (at least 1).
 const SAMPLER: f32 = 1e-5;
+/// Distance of a log-probability of sampling in bf16 from that of training in bf16, on every device.
+const SAMPLER_BF16: f32 = 1e-3;
 
 fn fixtures() -> PathBuf {
     crate::tensors::fixtures().join("models")
@@ -382,6 +385,31 @@ fn a_device_samples_what_the_processor_samples() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn the_sampler_records_the_logprobs_that_training_computes_in_bf16() {
+    if !choice().multiplies_in(Precision::Bf16) {
+        skipped("products in bf16", "log-probabilities of sampling in bf16");
+        return;
+    }
+    for path in models(false) {
+        let load = || CausalLm::load(&ModelDir::open(&path).expect("opens"), &device()).expect("loads");
+        let model = load().with_compute(Precision::Bf16);
+        let sampler = load().with_compute(Precision::Bf16).into_frozen(WeightFormat::Bf16);
+        let sequences = sequences(&expected(&path));
+        let limit = model.max_positions().unwrap_or(usize::MAX);
+        let prompts: Vec<&[u32]> = sequences.iter().map(Vec::as_slice).filter(|ids| ids.len() + 9 <= limit).collect();
+        let params = SamplingParams { max_new_tokens: 9, stop_ids: vec![3], ..Default::default() };
+        let stream = |i| Seed(5).stream(Purpose::Rollout, 0, i as u64);
+        let all = generate(&sampler, &prompts, 4, &params, &mut NoStopRule, &stream).expect("generates");
+        let whole = all.iter().enumerate().map(|(i, c)| Sequence::completion(prompts[i / 4], &c.ids)).collect();
+        let trained = host(model.logprobs(&model.batch(&Rows::Alone(whole)), 1.0).logprobs_m);
+        let recorded: Vec<f32> = all.iter().flat_map(|c| c.logprobs.clone()).collect();
+        assert_eq!(recorded.len(), trained.len(), "{}", path.display());
+        let far = recorded.iter().zip(&trained).map(|(r, t)| (r - t).abs()).fold(0.0, f32::max);
+        assert!(far <= SAMPLER_BF16, "{}: {far}", path.display());
     }
 }
 
