@@ -4,7 +4,8 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::bias::{Biases, bucket_of};
-use super::scores::{key_row, score};
+use super::copies::copy_keys;
+use super::scores::score;
 use super::tiling::Tiling;
 use crate::attention::AttentionShape;
 use crate::attention::tiles::{QUERY_WORDS, View};
@@ -124,30 +125,8 @@ fn attention_backward_queries<F: Float>(
     }
     let end = min(length, position + count + after);
     while from < end {
-        let mut i = unit;
-        while i < tile * dim {
-            let r = i / dim;
-            let c = i % dim;
-            let mut value = 0.0f32;
-            if from + r < length {
-                let at = key_row(from + r, prefix, prefix_length, own);
-                value = f32::cast_from(k[at * kv_width + kv_head * dim + c]);
-            }
-            keys[r * pad + c] = value;
-            i += units;
-        }
-        let mut i = unit;
-        while i < tile * dim {
-            let r = i / dim;
-            let c = i % dim;
-            let mut value = 0.0f32;
-            if from + r < length {
-                let at = key_row(from + r, prefix, prefix_length, own);
-                value = f32::cast_from(v[at * kv_width + kv_head * dim + c]);
-            }
-            values[r * pad + c] = value;
-            i += units;
-        }
+        copy_keys(k, &mut keys, from, prefix, prefix_length, own, length, kv_width, kv_head, tiling);
+        copy_keys(v, &mut values, from, prefix, prefix_length, own, length, kv_width, kv_head, tiling);
         sync_cube();
         #[unroll]
         for a in 0..comptime!(tiling.each * tiling.each) {

@@ -4,7 +4,8 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::bias::{Biases, bucket_of};
-use super::scores::{HIDDEN, key_row, score};
+use super::copies::copy_keys;
+use super::scores::{HIDDEN, score};
 use super::tiling::Tiling;
 use crate::attention::AttentionShape;
 use crate::attention::tiles::{QUERY_WORDS, View};
@@ -108,18 +109,7 @@ fn attention_forward<F: Float>(
     }
     let end = min(length, position + count + after);
     while from < end {
-        let mut i = unit;
-        while i < tile * dim {
-            let r = i / dim;
-            let c = i % dim;
-            let mut value = 0.0f32;
-            if from + r < length {
-                let at = key_row(from + r, prefix, prefix_length, own);
-                value = f32::cast_from(k[at * kv_width + kv_head * dim + c]);
-            }
-            keys[r * pad + c] = value;
-            i += units;
-        }
+        copy_keys(k, &mut keys, from, prefix, prefix_length, own, length, kv_width, kv_head, tiling);
         sync_cube();
         #[unroll]
         for a in 0..comptime!(tiling.each * tiling.each) {
@@ -179,18 +169,7 @@ fn attention_forward<F: Float>(
                 scores[at] = select(s > HIDDEN / 2.0f32, p, 0.0f32);
             }
         }
-        let mut i = unit;
-        while i < tile * dim {
-            let r = i / dim;
-            let c = i % dim;
-            let mut value = 0.0f32;
-            if from + r < length {
-                let at = key_row(from + r, prefix, prefix_length, own);
-                value = f32::cast_from(v[at * kv_width + kv_head * dim + c]);
-            }
-            keys[r * pad + c] = value;
-            i += units;
-        }
+        copy_keys(v, &mut keys, from, prefix, prefix_length, own, length, kv_width, kv_head, tiling);
         sync_cube();
         #[unroll]
         for a in 0..each {

@@ -12,6 +12,7 @@
 mod backward_keys;
 mod backward_queries;
 mod bias;
+mod copies;
 mod decode;
 mod dots;
 mod forward;
