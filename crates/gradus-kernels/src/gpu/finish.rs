@@ -28,10 +28,10 @@ pub(super) enum Destination {
 
 impl Finish {
     /// The product itself.
-    pub(super) const PLAIN: Self = Self::written_in(Precision::F32);
+    pub(super) const PLAIN: Self = Self { factor: 1.0, destination: Destination::New(Precision::F32) };
 
     /// The product, written in `result`.
-    pub(super) const fn written_in(result: Precision) -> Self {
+    pub(super) fn written_in(result: Precision) -> Self {
         Self { factor: 1.0, destination: Destination::New(result) }
     }
 
