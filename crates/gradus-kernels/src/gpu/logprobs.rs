@@ -319,12 +319,12 @@ impl GpuOp for Logprobs {
             if let Some(sum) = &grad_hidden {
                 let of_tokens = rows(&operands[1], chunk.tokens.start, chunk.tokens.end);
                 let sum = rows(sum, chunk.rows.start, chunk.rows.end);
-                multiply_and(&grad_logits, &of_tokens, [false, false], self.precision, Finish::onto(sum, 1.0));
+                multiply_and(&grad_logits, &of_tokens, [false, false], self.precision, Finish::onto(sum));
             }
             if let Some(sum) = &grad_head {
                 let of_rows = rows(&operands[0], chunk.rows.start, chunk.rows.end);
                 let sum = rows(sum, chunk.tokens.start, chunk.tokens.end);
-                multiply_and(&grad_logits, &of_rows, [true, false], self.precision, Finish::onto(sum, 1.0));
+                multiply_and(&grad_logits, &of_rows, [true, false], self.precision, Finish::onto(sum));
             }
         }
         let given = |sum: Option<CubeTensor>, like: &CubeTensor| {

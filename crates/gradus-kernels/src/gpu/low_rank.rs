@@ -29,7 +29,7 @@ impl GpuOp for LowRank {
         let [x, a, b, h] = saved else { unreachable!("the forward pass keeps four tensors") };
         let precision = self.precision;
         let narrow = operand(&grad, precision);
-        let u = multiply_and(&narrow, b, [false, false], precision, Finish::times(self.scale));
+        let u = multiply_and(&narrow, b, [false, false], precision, Finish::PLAIN.times(self.scale));
         let u = operand(&u, precision);
         let grad_x = needed[0].then(|| {
             let finish = Finish::plus(before.take());
@@ -38,13 +38,14 @@ impl GpuOp for LowRank {
                 Some(base) => {
                     let grad = if base.precision() == precision { &narrow } else { &grad };
                     let weight = base.operand_on(&grad.device);
-                    Finish::onto(multiply_and(grad, &weight, [false, false], base.precision(), finish), 1.0)
+                    Finish::onto(multiply_and(grad, &weight, [false, false], base.precision(), finish))
                 }
             };
             multiply_and(&u, a, [false, false], precision, finish)
         });
         let grad_a = needed[1].then(|| multiply(&u, x, [true, false], precision));
-        let grad_b = needed[2].then(|| multiply_and(&narrow, h, [true, false], precision, Finish::times(self.scale)));
+        let grad_b =
+            needed[2].then(|| multiply_and(&narrow, h, [true, false], precision, Finish::PLAIN.times(self.scale)));
         [grad_x, grad_a, grad_b].into_iter().chain(gradient_of_bias(&grad, needed.get(3))).collect()
     }
 }
@@ -56,13 +57,13 @@ impl Adds for LowRank {
         let narrow = operand(x, precision);
         let h = operand(&multiply(&narrow, a, [false, true], precision), precision);
         let finish = match &self.base {
-            None => Finish { factor: self.scale, ..finish },
+            None => finish.times(self.scale),
             Some(base) => {
                 // Some formats choose the precision of their products themselves.
                 let x = if base.precision() == precision { &narrow } else { x };
                 let weight = base.operand_on(&x.device);
                 let y = multiply_and(x, &weight, [false, true], base.precision(), finish);
-                Finish::onto(into_contiguous(plus_bias(y, bias.first().cloned())), self.scale)
+                Finish::onto(into_contiguous(plus_bias(y, bias.first().cloned()))).times(self.scale)
             }
         };
         let y = multiply_and(&h, b, [false, true], precision, finish);

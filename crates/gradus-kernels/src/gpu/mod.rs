@@ -10,7 +10,6 @@ pub(crate) mod attention;
 pub(crate) mod cache;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
-mod decode;
 pub(crate) mod draw;
 mod dropout;
 pub(crate) mod embedding;
@@ -28,7 +27,6 @@ pub(crate) mod onto;
 pub(crate) mod product;
 pub(crate) mod quantized;
 pub(crate) mod rope;
-mod scores;
 pub(crate) mod sums;
 mod tables;
 
@@ -65,7 +63,6 @@ pub fn cuda_sources() -> Vec<offline::Source> {
         cache::offline,
         cuda::attention::offline,
         cuda::product::offline,
-        decode::offline,
         draw::offline,
         dropout::offline,
         embedding::offline,

@@ -16,11 +16,8 @@ pub(crate) struct Tables {
     pub(super) readers: Words,
 }
 
-/// [`Tables`] by tile size.
-struct Tables8(Tables);
-struct Tables16(Tables);
-struct Tables32(Tables);
-struct Tables64(Tables);
+/// Tables for tiles of `TILE` rows. [`OnDevices`](crate::table::OnDevices) tells the copies on a device apart by their types.
+struct OfTile<const TILE: usize>(Tables);
 
 impl Tables {
     fn new(client: &Client, tiles: &Tiles) -> Self {
@@ -43,9 +40,10 @@ pub(super) fn with_tables<R>(batch: &Batch, like: &CubeTensor, tile: usize, f: i
     };
     let make = || Tables::new(&like.client, &batch.tiles(tile));
     match tile {
-        8 => f(&copies.get(&like.device, || Tables8(make())).0),
-        16 => f(&copies.get(&like.device, || Tables16(make())).0),
-        32 => f(&copies.get(&like.device, || Tables32(make())).0),
-        _ => f(&copies.get(&like.device, || Tables64(make())).0),
+        8 => f(&copies.get(&like.device, || OfTile::<8>(make())).0),
+        16 => f(&copies.get(&like.device, || OfTile::<16>(make())).0),
+        32 => f(&copies.get(&like.device, || OfTile::<32>(make())).0),
+        64 => f(&copies.get(&like.device, || OfTile::<64>(make())).0),
+        _ => unreachable!("no kernel has tiles of {tile} rows"),
     }
 }

@@ -264,10 +264,7 @@ template <int N> static void wait_for_groups() {
     }
 }
 
-DEVICE void receive_copies() {
-    wait_for_groups<0>();
-    synchronize();
-}
+DEVICE void show_to_warpgroup() {}
 
 template <class... Registers> DEVICE void begin_products(Registers&...) {
 #if WARPGROUPS

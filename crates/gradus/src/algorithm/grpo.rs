@@ -284,11 +284,8 @@ impl Method for GrpoConfig {
             ("method.grpo.sapo_temperature_pos", self.sapo_temperature_pos, usual.sapo_temperature_pos),
             ("method.grpo.sapo_temperature_neg", self.sapo_temperature_neg, usual.sapo_temperature_neg),
         ] {
-            let is_read = value == usual || self.loss_type == GrpoLossType::Sapo;
-            problems.require(is_read, &[key, "method.grpo.loss_type"], || {
-                let message = format!("`{key}` is given, but only `sapo` reads it");
-                (message, Some("leave it out, or use `loss_type: sapo`".into()))
-            });
+            let is_valid = value == usual || self.loss_type == GrpoLossType::Sapo;
+            problems.only_read_by(is_valid, &[key, "method.grpo.loss_type"], "`sapo`", "use `loss_type: sapo`");
         }
         problems.at_least("method.grpo.entropy_coefficient", self.entropy_coefficient, 0.0);
         problems.at_least("method.grpo.off_policy_mask_threshold", self.off_policy_mask_threshold.unwrap_or(0.0), 0.0);

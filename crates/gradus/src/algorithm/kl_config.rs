@@ -82,11 +82,9 @@ impl KlConfig {
         problems.at_least(&key("coefficient"), self.coefficient, 0.0);
         problems.above_zero(&key("horizon"), self.horizon);
         let adapts_by_horizon = self.target.is_some() && self.rate.is_none();
-        let is_read = adapts_by_horizon || self.horizon == Self::default().horizon;
-        problems.require(is_read, &[&key("horizon"), &key("target"), &key("rate")], || {
-            let message = format!("`{}` is given, but only `target` without `rate` reads it", key("horizon"));
-            (message, Some("leave it out, or set a `target` and no `rate`".into()))
-        });
+        let is_valid = adapts_by_horizon || self.horizon == Self::default().horizon;
+        let (reader, remedy) = ("`target` without `rate`", "set a `target` and no `rate`");
+        problems.only_read_by(is_valid, &[&key("horizon"), &key("target"), &key("rate")], reader, remedy);
         problems.above_zero(&key("rate"), self.rate.unwrap_or(1.0));
         problems.above_zero(&key("stop_above"), self.stop_above.unwrap_or(1.0));
         problems.at_least(&key("stop_after"), self.stop_after, 1);

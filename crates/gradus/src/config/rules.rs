@@ -208,10 +208,8 @@ fn optimizer(problems: &mut Problems<'_>, config: &RunConfig) {
         ("train.rmsprop_alpha", OptimizerName::RmsProp, "rmsprop", train.rmsprop_alpha == usual.rmsprop_alpha),
         ("train.rmsprop_epsilon", OptimizerName::RmsProp, "rmsprop", train.rmsprop_epsilon == usual.rmsprop_epsilon),
     ] {
-        problems.require(is_usual || train.optimizer == reader, &[key, "train.optimizer"], || {
-            let message = format!("`{key}` is given, but only `{name}` reads it");
-            (message, Some(format!("leave it out, or set `train.optimizer: {name}`")))
-        });
+        let (is_valid, remedy) = (is_usual || train.optimizer == reader, format!("set `train.optimizer: {name}`"));
+        problems.only_read_by(is_valid, &[key, "train.optimizer"], &format!("`{name}`"), &remedy);
     }
 }
 

@@ -43,6 +43,15 @@ impl<'a> Problems<'a> {
         self.problems.push(Problem { keys, diagnostic: Diagnostic { message, locations, hint } });
     }
 
+    /// Reports that the first of `keys` is given without `reader`, which alone reads it, unless `is_valid`. `remedy` says how to choose the
+    /// reader.
+    pub fn only_read_by(&mut self, is_valid: bool, keys: &[&str], reader: &str, remedy: &str) {
+        self.require(is_valid, keys, || {
+            let message = format!("`{}` is given, but only {reader} reads it", keys[0]);
+            (message, Some(format!("leave it out, or {remedy}")))
+        });
+    }
+
     /// Reports a value below `least`.
     pub fn at_least<T: PartialOrd + Debug>(&mut self, key: &str, value: T, least: T) {
         self.require(value >= least, &[key], || {

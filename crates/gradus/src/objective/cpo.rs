@@ -106,10 +106,8 @@ impl Method for CpoConfig {
         self.check(problems, self.name());
         let usual = Self::default().simpo_gamma;
         let fine = self.simpo_gamma == usual || self.loss_type == CpoLossType::Simpo;
-        problems.require(fine, &["method.cpo.simpo_gamma", "method.cpo.loss_type"], || {
-            let message = "`method.cpo.simpo_gamma` is given, but only `simpo` reads it".into();
-            (message, Some("leave it out, or use `loss_type: simpo`".into()))
-        });
+        let keys = ["method.cpo.simpo_gamma", "method.cpo.loss_type"];
+        problems.only_read_by(fine, &keys, "`simpo`", "use `loss_type: simpo`");
         let fine = self.label_smoothing == 0.0 || self.loss_type.smooths_labels();
         problems.require(fine, &["method.cpo.label_smoothing", "method.cpo.loss_type"], || {
             let message = "`method.cpo.label_smoothing` is given, but only `sigmoid` and `simpo` read it".into();

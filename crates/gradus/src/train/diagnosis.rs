@@ -149,6 +149,26 @@ fn are_equal(rewards: &[f64], stds: &[f64]) -> bool {
         && stds.iter().all(|std| std.abs() <= tolerance)
 }
 
+/// Explains that all completions of a run, or of almost all groups, had the same reward. `None` if they did not. `trained` returns the values
+/// of a key in the rows of training.
+fn equal_rewards(trained: impl Fn(&str) -> Vec<f64>) -> Option<String> {
+    let advice = "use a reward with more levels, or other prompts";
+    // Methods without groups have no share of equal ones.
+    if are_equal(&trained("reward"), &trained("reward_std")) {
+        return Some(format!("All completions had the same reward, so there was nothing to learn from: {advice}."));
+    }
+    let spread = trained("frac_reward_zero_std");
+    let share = (!spread.is_empty()).then(|| mean(&spread)).filter(|share| *share > MOSTLY_FLAT)?;
+    let percent = 100.0 * share;
+    Some(match percent > 99.95 {
+        true => format!("In every group all completions had the same reward, so nothing was learned: {advice}."),
+        false => format!(
+            "In {percent:.0} % of the groups all completions had the same reward, so there was almost nothing to learn from: \
+             {advice}. The few other groups still moved the weights."
+        ),
+    })
+}
+
 /// Likely cause, derived from the losses or from the reward of sampled completions.
 fn cause(start: f64, last: f64, rows: &[MetricsRow], settings: &Settings, samples: bool, diverged: bool) -> String {
     if settings.learning_rate == 0.0 {
@@ -162,21 +182,8 @@ fn cause(start: f64, last: f64, rows: &[MetricsRow], settings: &Settings, sample
     let trained = |key: &str| -> Vec<f64> {
         rows.iter().filter(|row| row.step > 0).filter_map(|row| row.values.get(key)).collect()
     };
-    let advice = "use a reward with more levels, or other prompts";
-    // Methods without groups have no share of equal ones.
-    if samples && are_equal(&trained("reward"), &trained("reward_std")) {
-        return format!("All completions had the same reward, so there was nothing to learn from: {advice}.");
-    }
-    let spread = trained("frac_reward_zero_std");
-    if samples && !spread.is_empty() && mean(&spread) > MOSTLY_FLAT {
-        let share = 100.0 * mean(&spread);
-        return match share > 99.95 {
-            true => format!("In every group all completions had the same reward, so nothing was learned: {advice}."),
-            false => format!(
-                "In {share:.0} % of the groups all completions had the same reward, so there was almost nothing to \
-                 learn from: {advice}. The few other groups still moved the weights."
-            ),
-        };
+    if samples && let Some(explanation) = equal_rewards(&trained) {
+        return explanation;
     }
     let window_of = |key: &str| {
         let values: Vec<f64> = trained(key).into_iter().filter(|value| !value.is_nan()).collect();
@@ -212,8 +219,19 @@ fn cause(start: f64, last: f64, rows: &[MetricsRow], settings: &Settings, sample
             "The weights hardly moved: the learning rate ({learning_rate}) is probably too small, or the run too short."
         );
     }
-    if !samples
-        && let Some((before, now)) = held_out
+    if samples {
+        return match window_of("reward") {
+            Some((before, now)) if now > before => format!(
+                "The reward of the sampled completions rose from {before:.4} to {now:.4}, so the held-out prompts are too few \
+                 to show it, or the policy only learned its own prompts: evaluate on more (`--max-eval-rows`)."
+            ),
+            _ => format!(
+                "The reward of the sampled completions did not rise either: the learning rate ({learning_rate}) is probably too \
+                 large or the run too short."
+            ),
+        };
+    }
+    if let Some((before, now)) = held_out
         && before - now > MOVED * before.abs()
     {
         return format!(
@@ -225,27 +243,15 @@ fn cause(start: f64, last: f64, rows: &[MetricsRow], settings: &Settings, sample
     let generalizes = held_out.is_some_and(|(before, now)| now < before);
     // A model cannot memorize rows that it saw once.
     let repeats = trained("epoch").last().is_none_or(|&epoch| epoch > 1.0);
-    match (samples, if samples { window_of("reward") } else { losses }) {
-        (false, Some((before, now)))
-            if moved && repeats && !generalizes && before - now >= MEMORIZED * before.abs() =>
-        {
-            format!(
-                "The training loss fell from {before:.4} to {now:.4}, so the model memorizes its training rows: train for fewer \
+    match losses {
+        Some((before, now)) if moved && repeats && !generalizes && before - now >= MEMORIZED * before.abs() => format!(
+            "The training loss fell from {before:.4} to {now:.4}, so the model memorizes its training rows: train for fewer \
              steps, on more rows, or with a smaller learning rate ({learning_rate})."
-            )
-        }
-        (false, Some(_)) if !moved => format!(
+        ),
+        Some(_) if !moved => format!(
             "The {what} loss hardly moved: the learning rate ({learning_rate}) is probably too small, or the run too short."
         ),
-        (true, Some((before, now))) if now > before => format!(
-            "The reward of the sampled completions rose from {before:.4} to {now:.4}, so the held-out prompts are too few \
-             to show it, or the policy only learned its own prompts: evaluate on more (`--max-eval-rows`)."
-        ),
-        (true, _) => format!(
-            "The reward of the sampled completions did not rise either: the learning rate ({learning_rate}) is probably too \
-             large or the run too short."
-        ),
-        (false, _) => format!("The learning rate ({learning_rate}) is probably too large, or the run too short."),
+        _ => format!("The learning rate ({learning_rate}) is probably too large, or the run too short."),
     }
 }
 

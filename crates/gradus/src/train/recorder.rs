@@ -141,12 +141,8 @@ impl<'a> Recorder<'a> {
     /// If `metrics.jsonl` cannot be read or written.
     pub fn resume(run: RunDir, observer: &'a mut dyn Observer, checkpoint: &Checkpoint) -> Result<Self> {
         let log = checkpoint.resume_metrics(&run)?;
-        let (state, history) = (checkpoint.run_state.clone(), checkpoint.trainer_state.clone());
         checkpoint.rewind(&run)?;
-        let saved = Some(state.step);
-        let mut recorder = Self { saved, ..Self::new(run, log, observer, state, history) };
-        recorder.restore_pending()?;
-        Ok(recorder)
+        Self::at(run, log, observer, checkpoint)
     }
 
     /// Sets the fingerprints of rows and models, which a resumption compares.
@@ -181,11 +177,7 @@ impl<'a> Recorder<'a> {
     /// If `metrics.jsonl` cannot be written.
     pub fn on_other_rank(run: RunDir, observer: &'a mut dyn Observer, checkpoint: &Checkpoint) -> Result<Self> {
         let log = MetricsLog::open(&run.metrics())?;
-        let (state, history) = (checkpoint.run_state.clone(), checkpoint.trainer_state.clone());
-        let saved = Some(state.step);
-        let mut recorder = Self { saved, ..Self::new(run, log, observer, state, history) };
-        recorder.restore_pending()?;
-        Ok(recorder)
+        Self::at(run, log, observer, checkpoint)
     }
 
     /// Sets the ranks of the run: the first one records, and all stop together.
@@ -224,6 +216,15 @@ impl<'a> Recorder<'a> {
             rescue: None,
             ranks: Ranks::ALONE,
         }
+    }
+
+    /// Returns a recorder in the state of a checkpoint.
+    fn at(run: RunDir, log: MetricsLog, observer: &'a mut dyn Observer, checkpoint: &Checkpoint) -> Result<Self> {
+        let (state, history) = (checkpoint.run_state.clone(), checkpoint.trainer_state.clone());
+        let saved = Some(state.step);
+        let mut recorder = Self { saved, ..Self::new(run, log, observer, state, history) };
+        recorder.restore_pending()?;
+        Ok(recorder)
     }
 
     fn restore_pending(&mut self) -> Result<()> {

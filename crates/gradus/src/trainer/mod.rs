@@ -176,14 +176,7 @@ impl Trainer {
             let old_m = loss.needs_old_logprobs().then(|| constant(joined(|datum| &datum.old_logprobs), &device));
             let weights_m = constant(joined(|datum| &datum.weights), &device);
             let share = sum(loss.of_tokens(logprobs_m, old_m, weights_m));
-            let value = f64::from(read(&share)[0]);
-            if !value.is_finite() {
-                let message = format!("the loss of data {} to {} is {value}", pass.start + 1, pass.end);
-                return Err(
-                    Error::input(message).with_hint("lower the learning rate, or look at the weights of these data")
-                );
-            }
-            found.loss += value;
+            found.loss += finite(f64::from(read(&share)[0]), &pass)?;
             self.learner.accumulate(&share);
         }
         Ok(found)
@@ -354,14 +347,7 @@ impl Trainer {
             let chosen = |values: &[f32]| constant(learned.iter().map(|&at| values[at]).collect(), &device);
             let old_m = loss.needs_old_logprobs().then(|| chosen(&old));
             let losses_m = loss.of_tokens(logprobs_m, old_m, chosen(&weights));
-            let value: f64 = read(&losses_m).into_iter().map(f64::from).sum();
-            if !value.is_finite() {
-                let message = format!("the loss of data {} to {} is {value}", pass.start + 1, pass.end);
-                return Err(
-                    Error::input(message).with_hint("lower the learning rate, or look at the weights of these data")
-                );
-            }
-            found.loss += value;
+            found.loss += finite(read(&losses_m).into_iter().map(f64::from).sum(), &pass)?;
             self.learner.accumulate(&sum(losses_m));
             found.logprobs.extend(per_row(rows, &logprobs));
         }
@@ -486,4 +472,13 @@ impl Trainer {
         self.learner.set_optimizer(optimizer);
         Ok(())
     }
+}
+
+/// Returns the loss of the data `of`, or rejects it if it is not finite.
+fn finite(loss: f64, of: &Range<usize>) -> Result<f64> {
+    if loss.is_finite() {
+        return Ok(loss);
+    }
+    let message = format!("the loss of data {} to {} is {loss}", of.start + 1, of.end);
+    Err(Error::input(message).with_hint("lower the learning rate, or look at the weights of these data"))
 }

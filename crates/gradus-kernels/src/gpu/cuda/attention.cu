@@ -53,6 +53,13 @@ DEVICE u32 row_of_key(const Queries& tile, u32 position) {
     return position < tile.prefix_length ? tile.prefix + position : tile.own + position - tile.prefix_length;
 }
 
+// Waits until the copies of all threads of the block are there, for each way of reading shared memory.
+DEVICE void receive_copies() {
+    wait_for_groups<0>();
+    show_to_warpgroup();
+    synchronize();
+}
+
 // Rows that the threads of a block copy at a time. A multiple of 8, so a thread's rows have their chunks at the same places.
 #define ROWS_AT_ONCE (THREADS / CHUNKS)
 

@@ -23,7 +23,7 @@ use cubecl::server::{BufferBinding, Handle, ServerStorage};
 use libloading::Library;
 
 use crate::cuda;
-use crate::gpu::finish::Finish;
+use crate::gpu::finish::{Destination, Finish};
 use crate::gpu::{empty, empty_f32};
 use crate::product::Precision;
 
@@ -436,13 +436,15 @@ impl OnDevice {
         let dtype = finish.dtype(&a.device);
         let [of_a, of_b, of_out] = [inner * rows * size, inner * columns * size, rows * columns * dtype.size()];
         let shape: Vec<usize> = shape_a[..rank - 2].iter().copied().chain([rows, columns]).collect();
-        let factors = Factors { product: finish.factor, added: f32::from(u8::from(finish.sum.is_some())) };
-        let out = match &finish.sum {
-            Some(sum) if finish.is_in_place => sum.clone(),
-            _ => empty(a, &shape, dtype),
+        let new = || empty(a, &shape, dtype);
+        let (out, sum) = match &finish.destination {
+            Destination::New(_) => (new(), None),
+            Destination::Plus(sum) => (new(), Some(sum)),
+            Destination::Onto(sum) => (sum.clone(), Some(sum)),
         };
+        let factors = Factors { product: finish.factor, added: f32::from(u8::from(sum.is_some())) };
         // Without a sum, its factor is 0, and cuBLASLt does not read it.
-        let added = finish.sum.as_ref().unwrap_or(&out);
+        let added = sum.unwrap_or(&out);
         // Row-major data are the column-major form of the transpose: (A B)ᵀ = Bᵀ Aᵀ.
         let kind = Kind {
             m: columns,

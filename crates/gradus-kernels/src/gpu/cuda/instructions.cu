@@ -119,13 +119,11 @@ DEVICE void end_group() { asm volatile("cp.async.commit_group;" : : : "memory");
 // Waits for all groups of copies except the last `N`.
 template <int N> DEVICE void wait_for_groups() { asm volatile("cp.async.wait_group %0;" : : "n"(N) : "memory"); }
 
-// Waits until the copies of all threads of the block are there, for each way of reading shared memory.
-DEVICE void receive_copies() {
-    wait_for_groups<0>();
+// Lets products of a warpgroup, which read shared memory in a way of their own, see copies of this thread that are there.
+DEVICE void show_to_warpgroup() {
 #if WARPGROUPS
     asm volatile("fence.proxy.async.shared::cta;" : : : "memory");
 #endif
-    __syncthreads();
 }
 
 // Two numbers in bf16, rounded to nearest, the first in the lower half.

@@ -102,10 +102,8 @@ fn check_label_smoothing(problems: &mut Problems<'_>, dpo: &DpoConfig) {
 fn check_divergence(problems: &mut Problems<'_>, dpo: &DpoConfig) {
     let usual = DpoConfig::default().f_alpha_divergence_coef;
     let fine = dpo.f_alpha_divergence_coef == usual || dpo.f_divergence_type == Divergence::AlphaDivergence;
-    problems.require(fine, &["method.dpo.f_alpha_divergence_coef", "method.dpo.f_divergence_type"], || {
-        let message = "`method.dpo.f_alpha_divergence_coef` is given, but only `alpha_divergence` reads it";
-        (message.into(), Some("leave it out, or use `f_divergence_type: alpha_divergence`".into()))
-    });
+    let keys = ["method.dpo.f_alpha_divergence_coef", "method.dpo.f_divergence_type"];
+    problems.only_read_by(fine, &keys, "`alpha_divergence`", "use `f_divergence_type: alpha_divergence`");
     if dpo.f_divergence_type == Divergence::ReverseKl {
         return;
     }

@@ -116,63 +116,73 @@ fn named_reward(from: &Original, id: &str, place: &str, args: &Map<String, Json>
             }
             Some(json!({ "classifier": keys }))
         }
-        "spider" => {
-            let weight = |key: &str| given(key).as_f64().filter(|weight| *weight != 0.0);
-            let cider = weight("cider_coeff")
-                .map(|weight| json!({ "weight": weight, "reward": { "metric": { "cider": captions() } } }));
-            let spice = weight("spice_coeff").map(|weight| {
-                from.note(
-                    "reward_fn.args",
-                    "SPICE is computed by its authors' program: put `spice-1.0.jar` into the working directory of the \
-                     run, or change `program`",
-                );
-                let mut options = captions();
-                options["program"] = json!(SPICE);
-                json!({ "weight": weight, "reward": { "metric": { "spice": options } } })
-            });
-            let parts: Vec<Json> = [spice, cider].into_iter().flatten().collect();
-            if parts.is_empty() {
-                return None;
-            }
-            Some(json!({ "mix": parts }))
-        }
+        "spider" => spider(from, args),
         "bert_score" => metric("bert_score", bert_score(args)),
         "bleurt" => metric("bleurt", bleurt(args)),
-        "intent_accuracy" => {
-            let weight = |key: &str| given(key).as_f64().unwrap_or(1.0);
-            let part = |key: &str, metric: Json| json!({ "weight": weight(key), "reward": { "metric": metric } });
-            let mut parts = vec![part("intent_coeff", json!({ "intent_accuracy": { "model": INTENTS } }))];
-            if given("shape") != json!(false) {
-                let mut shaping = part("auto_coeff", json!({ "meteor": { "references": "repr" } }));
-                // METEOR is the mean over all samples of a batch of environments so far, including this one.
-                shaping["running_mean_over"] = from.some("env.n_envs").unwrap_or(1).into();
-                parts.push(shaping);
-            }
-            Some(json!({ "mix": parts }))
-        }
-        "common_gen_preference_model" => {
-            from.note(
-                "reward_fn.id",
-                format!(
-                    "in RL4LMs, `common_gen_preference_model` downloads the weights of a T5 (its default has eleven \
-                     billion parameters, and computes in f32); in gradus, `{PREFERENCES}` must be a model directory \
-                     with them (docs/metrics.md describes how to create it)"
-                ),
-            );
-            let mut keys = json!({ "model": PREFERENCES });
-            if let Some(penalty) = given("concept_penalty_coeff").as_f64().filter(|penalty| *penalty != 0.0) {
-                keys["concept_penalty"] = penalty.into();
-            }
-            let preference = json!({ "metric": { "common_gen_preference": keys } });
-            Some(match given("meteor_coeff").as_f64().filter(|weight| *weight != 0.0) {
-                None => preference,
-                Some(weight) => json!({ "mix": [
-                    { "weight": 1, "reward": preference },
-                    { "weight": weight, "reward": { "metric": { "meteor": { "references": "repr" } } } },
-                ] }),
-            })
-        }
+        "intent_accuracy" => Some(intent_accuracy(from, args)),
+        "common_gen_preference_model" => Some(common_gen_preference(from, args)),
         _ => None,
+    }
+}
+
+/// Returns a coefficient that is not 0.
+fn coefficient(args: &Map<String, Json>, key: &str) -> Option<f64> {
+    args.get(key).and_then(Json::as_f64).filter(|coefficient| *coefficient != 0.0)
+}
+
+/// Converts the sum of CIDEr and SPICE; `None` if neither counts.
+fn spider(from: &Original, args: &Map<String, Json>) -> Option<Json> {
+    let cider = coefficient(args, "cider_coeff")
+        .map(|weight| json!({ "weight": weight, "reward": { "metric": { "cider": captions() } } }));
+    let spice = coefficient(args, "spice_coeff").map(|weight| {
+        from.note(
+            "reward_fn.args",
+            "SPICE is computed by its authors' program: put `spice-1.0.jar` into the working directory of the \
+             run, or change `program`",
+        );
+        let mut options = captions();
+        options["program"] = json!(SPICE);
+        json!({ "weight": weight, "reward": { "metric": { "spice": options } } })
+    });
+    let parts: Vec<Json> = [spice, cider].into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| json!({ "mix": parts }))
+}
+
+/// Converts the accuracy of intents, and the METEOR that shapes it.
+fn intent_accuracy(from: &Original, args: &Map<String, Json>) -> Json {
+    let weight = |key: &str| args.get(key).and_then(Json::as_f64).unwrap_or(1.0);
+    let part = |key: &str, metric: Json| json!({ "weight": weight(key), "reward": { "metric": metric } });
+    let mut parts = vec![part("intent_coeff", json!({ "intent_accuracy": { "model": INTENTS } }))];
+    if args.get("shape") != Some(&json!(false)) {
+        let mut shaping = part("auto_coeff", json!({ "meteor": { "references": "repr" } }));
+        // METEOR is the mean over all samples of a batch of environments so far, including this one.
+        shaping["running_mean_over"] = from.some("env.n_envs").unwrap_or(1).into();
+        parts.push(shaping);
+    }
+    json!({ "mix": parts })
+}
+
+/// Converts the preference model of CommonGen, and the METEOR that may be added to it.
+fn common_gen_preference(from: &Original, args: &Map<String, Json>) -> Json {
+    from.note(
+        "reward_fn.id",
+        format!(
+            "in RL4LMs, `common_gen_preference_model` downloads the weights of a T5 (its default has eleven \
+             billion parameters, and computes in f32); in gradus, `{PREFERENCES}` must be a model directory \
+             with them (docs/metrics.md describes how to create it)"
+        ),
+    );
+    let mut keys = json!({ "model": PREFERENCES });
+    if let Some(penalty) = coefficient(args, "concept_penalty_coeff") {
+        keys["concept_penalty"] = penalty.into();
+    }
+    let preference = json!({ "metric": { "common_gen_preference": keys } });
+    match coefficient(args, "meteor_coeff") {
+        None => preference,
+        Some(weight) => json!({ "mix": [
+            { "weight": 1, "reward": preference },
+            { "weight": weight, "reward": { "metric": { "meteor": { "references": "repr" } } } },
+        ] }),
     }
 }
 
@@ -347,6 +357,67 @@ pub(super) fn reward(from: &Original, to: &mut YamlBuilder) -> Result<(), Diagno
     Ok(())
 }
 
+/// Converts a metric of RL4LMs at `place`.
+///
+/// # Errors
+/// Why it is left out.
+fn named_metric(from: &Original, id: &str, place: &str, args: &Map<String, Json>) -> Result<Json, String> {
+    Ok(match id {
+        "meteor" => json!({ "meteor": { "references": "repr" } }),
+        "rouge" if args.get("use_single_ref") == Some(&json!(false)) => {
+            json!({ "rouge": { "references": "repr" } })
+        }
+        "rouge" => json!({ "rouge": { "references": "first" } }),
+        "rouge_l_max" => json!({ "rouge_l_max": py_rouge(from, place, args) }),
+        "cider" => json!({ "cider": captions() }),
+        "diversity" | "bleu" | "sacre_bleu" | "ter" | "chrf" | "parent_totto" | "bleu_totto" | "dates"
+        | "increasing_numbers" => json!({ id: args }),
+        "bert_score" => {
+            let language = args.get("language").and_then(Json::as_str).unwrap_or("en");
+            let task = from.text("datapool.id").unwrap_or_default();
+            if language == "en" && GERMAN.contains(&task.as_str()) {
+                from.note(
+                    place,
+                    format!("BERTScore reads the texts of `{task}` as English, but they are German (`language: de`)"),
+                );
+            }
+            json!({ "bert_score": bert_score(args) })
+        }
+        "bleurt" => json!({ "bleurt": bleurt(args) }),
+        "intent_accuracy" => json!({ "intent_accuracy": { "model": INTENTS } }),
+        "learned_reward" => learned_reward(from, &format!("{place}.args"), args),
+        "causal_perplexity" => {
+            let mut options = json!({ "of": "references" });
+            if args.get("use_text_from_meta_data") == Some(&json!(true)) {
+                options = json!({ "column": "reference" });
+            }
+            options["stride"] = args.get("stride").cloned().unwrap_or_else(|| 512.into());
+            json!({ "perplexity": options })
+        }
+        "summaCConv" if args.contains_key("start_file") => {
+            let unknown = "unknown granularity, bins or model of `summaCConv`: left out";
+            json!({ "summac_conv": summac_conv(args).ok_or(unknown)? })
+        }
+        "summaCZS" => {
+            let unknown = "unknown granularity or model of `summaCZS`: left out";
+            json!({ "summac_zs": summac_zs(args).ok_or(unknown)? })
+        }
+        _ => {
+            let why = match id {
+                "summaCConv" => {
+                    ": `summac_conv` needs a trained convolution, which the original initializes at random without `start_file`"
+                }
+                "spice" => {
+                    ": it needs its authors' program (add `spice: { program: [java, -Xmx8G, -jar, spice-1.0.jar], \
+                     keyed_by: prompt, tokenizer: spacy }`)"
+                }
+                _ => ": it has no equal",
+            };
+            return Err(format!("the metric `{id}` is left out{why}"));
+        }
+    })
+}
+
 pub(super) fn metrics(from: &Original, to: &mut YamlBuilder) {
     let Some(Json::Array(metrics)) = from.json("train_evaluation.metrics") else { return };
     let mut found: Vec<Json> = Vec::new();
@@ -355,66 +426,10 @@ pub(super) fn metrics(from: &Original, to: &mut YamlBuilder) {
         let id = metric["id"].as_str().unwrap_or_default();
         let place = format!("train_evaluation.metrics[{i}]");
         check_arguments(from, id, &format!("{place}.args"));
-        let ours = match id {
-            "meteor" => json!({ "meteor": { "references": "repr" } }),
-            "rouge" if args.get("use_single_ref") == Some(&json!(false)) => {
-                json!({ "rouge": { "references": "repr" } })
-            }
-            "rouge" => json!({ "rouge": { "references": "first" } }),
-            "rouge_l_max" => json!({ "rouge_l_max": py_rouge(from, &place, &args) }),
-            "cider" => json!({ "cider": captions() }),
-            "diversity" | "bleu" | "sacre_bleu" | "ter" | "chrf" | "parent_totto" | "bleu_totto" | "dates"
-            | "increasing_numbers" => json!({ id: args }),
-            "bert_score" => {
-                let language = args.get("language").and_then(Json::as_str).unwrap_or("en");
-                let task = from.text("datapool.id").unwrap_or_default();
-                if language == "en" && GERMAN.contains(&task.as_str()) {
-                    from.note(
-                        &place,
-                        format!(
-                            "BERTScore reads the texts of `{task}` as English, but they are German (`language: de`)"
-                        ),
-                    );
-                }
-                json!({ "bert_score": bert_score(&args) })
-            }
-            "bleurt" => json!({ "bleurt": bleurt(&args) }),
-            "intent_accuracy" => json!({ "intent_accuracy": { "model": INTENTS } }),
-            "learned_reward" => learned_reward(from, &format!("{place}.args"), &args),
-            "causal_perplexity" => {
-                let mut options = json!({ "of": "references" });
-                if args.get("use_text_from_meta_data") == Some(&json!(true)) {
-                    options = json!({ "column": "reference" });
-                }
-                options["stride"] = args.get("stride").cloned().unwrap_or_else(|| 512.into());
-                json!({ "perplexity": options })
-            }
-            "summaCConv" if args.contains_key("start_file") => match summac_conv(&args) {
-                Some(options) => json!({ "summac_conv": options }),
-                None => {
-                    from.note(&place, "unknown granularity, bins or model of `summaCConv`: left out");
-                    continue;
-                }
-            },
-            "summaCZS" => match summac_zs(&args) {
-                Some(options) => json!({ "summac_zs": options }),
-                None => {
-                    from.note(&place, "unknown granularity or model of `summaCZS`: left out");
-                    continue;
-                }
-            },
-            _ => {
-                let why = match id {
-                    "summaCConv" => {
-                        ": `summac_conv` needs a trained convolution, which the original initializes at random without `start_file`"
-                    }
-                    "spice" => {
-                        ": it needs its authors' program (add `spice: { program: [java, -Xmx8G, -jar, spice-1.0.jar], \
-                         keyed_by: prompt, tokenizer: spacy }`)"
-                    }
-                    _ => ": it has no equal",
-                };
-                from.note(&place, format!("the metric `{id}` is left out{why}"));
+        let ours = match named_metric(from, id, &place, &args) {
+            Ok(ours) => ours,
+            Err(why) => {
+                from.note(&place, why);
                 continue;
             }
         };

@@ -8,9 +8,11 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::scores::{HIDDEN, key_row, score};
-use super::{UNITS, Words, arg, cube_max, cube_sum, element};
 use crate::attention::AttentionShape;
 use crate::attention::tiles::{QUERY_WORDS, View};
+#[cfg(feature = "cuda")]
+use crate::gpu::offline::{Offline, Source};
+use crate::gpu::{UNITS, Words, arg, cube_max, cube_sum, element};
 
 /// Units that share the product of a query and a key.
 const LANES: usize = 8;
@@ -216,7 +218,7 @@ pub(super) fn attend(
 }
 
 #[cfg(feature = "cuda")]
-pub(super) fn offline(offline: &super::offline::Offline) -> Vec<super::offline::Source> {
+pub(super) fn offline(offline: &Offline) -> Vec<Source> {
     let of = |(keys, group, is_capped, cached)| {
         let chunks = Chunks { keys, dim: 128, group, is_capped };
         let ([a, b, c, d, e], settings) = (offline.buffers(), offline.settings(UNITS));

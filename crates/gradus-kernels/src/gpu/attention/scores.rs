@@ -2,7 +2,7 @@
 
 use cubecl::prelude::*;
 
-use super::activation::capped;
+use crate::gpu::activation::capped;
 
 /// Score of a hidden key, below any real score.
 pub(super) const HIDDEN: f32 = -1.0e30;
