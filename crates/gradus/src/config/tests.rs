@@ -536,6 +536,24 @@ fn what_gives_every_completion_the_same_value_is_refused() {
 }
 
 #[test]
+fn names_of_programs_leave_the_slash_to_their_values() {
+    let of = |reward: &str| format!("method: {{grpo: {{}}}}\n{reward}\n");
+    check(
+        &of("reward: {mix: [{weight: 1, reward: {command: {program: [a], name: q/a}}}]}"),
+        &[
+            "4:61+4 `reward.mix[0].reward.command.name` is `q/a`, but must not contain `/`: values that the program names are logged as `NAME/VALUE`",
+        ],
+    );
+    check(
+        &of("reward: {metric: {command: {program: [a], name: q/a}}}"),
+        &[
+            "4:10+6 `reward.metric`: the option `name` of `command` is `q/a`, but must not contain `/`: values that the program names are logged as `NAME/VALUE`",
+        ],
+    );
+    check(&of("reward: {command: {program: [a], name: ''}}"), &["4:34+4 `reward.command.name` is empty"]);
+}
+
+#[test]
 fn losses_of_dpo_and_the_keys_they_read() {
     let message = |keys: &str| shown(&format!("{MINIMAL}method: {{dpo: {{{keys}}}}}\n")).join("\n");
     for fine in [
