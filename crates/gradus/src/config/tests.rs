@@ -626,6 +626,15 @@ fn keys_that_nothing_reads_are_refused() {
             "`method.ppo.kl.horizon` is given, but only `target` without `rate` reads it",
         ),
         (found("method: {ppo: {kl: {horizon: 20, target: 6, rate: 0.1}}}"), "`method.ppo.kl.horizon` is given"),
+        (found("method: {ppo: {kl: {rate: 0.1}}}"), "`method.ppo.kl.rate` is given, but without `target`"),
+        (
+            found("preset: rl4lms\nmethod: {ppo: {kl: {target: null, rate: 0.2}}}"),
+            "`method.ppo.kl.rate` is given, but without `target`",
+        ),
+        (
+            found("preset: rl4lms\nmethod: {ppo: {}}\ntrain: {rmsprop_alpha: 0.9}"),
+            "`train.rmsprop_alpha` is given, but only `rmsprop` reads it",
+        ),
     ] {
         assert!(found.contains(expected) && found.lines().count() == 1, "{expected}: {found}");
     }
@@ -642,6 +651,9 @@ fn keys_that_nothing_reads_are_refused() {
         "method: {ppo: {kl: {target: 6, horizon: 20}}}",
         // A preset sets the epsilon of AdamW.
         "preset: rl4lms\nmethod: {ppo: {}}\ntrain: {optimizer: rmsprop}",
+        // A preset sets the rate.
+        "preset: rl4lms\nmethod: {ppo: {kl: {target: null}}}",
+        "method: {trpo: {kl: {target: 6, rate: 0.1}}}",
     ] {
         assert_fine(&format!("{MINIMAL}reward: {{model: rm}}\n{fine}\n"));
     }
