@@ -10,7 +10,7 @@ use gradus::metric::{Measure, Metric, MetricConfig, Row, RowError};
 use gradus::process::{Interrupt, default_timeout_s};
 use gradus::progress::{Progress, RunSteps, Unwatched};
 use gradus::reward::{Count, Reward, RewardError, RewardPart, Score};
-use gradus::rollout::Rollouts;
+use gradus::rollout::{EpisodeObject, Rollouts};
 use gradus::task::{Files, Origin, PostProcessor, Sample, Split, Task};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
@@ -173,6 +173,7 @@ struct Judged {
     completion: String,
     ids: Vec<u32>,
     columns: Map<String, Value>,
+    environment: EpisodeObject,
 }
 
 /// Result of the functions: their names and weights, one value per function and completion, and the numbers that they logged.
@@ -197,6 +198,7 @@ impl Reward for PyReward {
                 completion: rollout.completion.clone(),
                 ids: rollout.completion_ids.clone(),
                 columns: prompt.columns.clone(),
+                environment: rollout.episode.as_ref().map(|episode| episode.object.clone()).unwrap_or_default(),
             }
         });
         let (judged, callable): (Vec<Judged>, _) = (judged.collect(), Arc::clone(&self.callable));
@@ -248,7 +250,11 @@ fn call_rewards(py: Python<'_>, callable: &Py<PyAny>, judged: &[Judged], steps: 
     }
     let ids: Vec<&[u32]> = judged.iter().map(|of| &of.ids[..]).collect();
     let rows: Vec<usize> = judged.iter().map(|of| of.row + 1).collect();
-    callable.bind(py).call1((prompts, completions, ids, columns, rows, steps.done, steps.total))?.extract()
+    let environment = |of: &Judged| Some(of.environment.0.as_ref()?.downcast_ref::<Py<PyAny>>()?.clone_ref(py));
+    let environments: Vec<Option<Py<PyAny>>> = judged.iter().map(environment).collect();
+    let environments = environments.iter().any(Option::is_some).then_some(environments);
+    let RunSteps { done, total } = steps;
+    callable.bind(py).call1((prompts, completions, ids, columns, rows, done, total, environments))?.extract()
 }
 
 /// Builds one part per function that scored the completion. The logged numbers are attached to the first completion.

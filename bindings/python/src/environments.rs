@@ -1,5 +1,6 @@
 //! Python objects as tools and environments.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use gradus_environments::{
@@ -138,6 +139,12 @@ impl Episode for PyEpisode {
             Value::Object(answer) => gradus_environments::observation(answer),
             other => Err(Error::episode(format!("the environment answered with {other}, but a mapping is needed"))),
         }
+    }
+
+    /// The object of the user's class, for reward functions.
+    fn object(&self) -> Option<Arc<dyn Any + Send + Sync>> {
+        let environment = Python::attach(|py| self.object.bind(py).getattr("environment").map(Bound::unbind));
+        environment.ok().map(|environment| Arc::new(environment) as Arc<dyn Any + Send + Sync>)
     }
 
     fn finish(&mut self) -> gradus_environments::Result<Option<f64>> {

@@ -148,6 +148,48 @@ def test_a_class_answers_whole_turns(tmp_path: Path, qwen3: Path) -> None:
     assert weights(more) == weights(run)
 
 
+def test_rewards_read_the_environments_of_the_episodes(tmp_path: Path, qwen3: Path) -> None:
+    scored: list[float] = []
+
+    def of_environments(prompts: list[Any], environments: list[Counting], **rest: Any) -> list[float]:
+        assert "environments" not in rest
+        assert len({id(one) for one in environments}) == len(prompts) == 16
+        for prompt, one in zip(prompts, environments):
+            assert prompt[-1]["content"] in (f"Let us play. Number {one.secret}.", f"Let us play. Number {one.secret + 1}.")
+        # After the episode, the object has all turns.
+        values = [float(one.secret + len(one.turns)) for one in environments]
+        scored.extend(values)
+        return values
+
+    async def of_others(completions: list[Any], **rest: Any) -> list[float]:
+        assert "environments" not in rest
+        return [0.0] * len(completions)
+
+    rewards = [of_environments, of_others]
+    run = gradus.grpo(qwen3, ROWS, environment=Counting, reward=rewards, output_dir=tmp_path / "run", **ONCE)
+    assert len(scored) == 16 and max(scored) > 3
+    assert run.metrics["rewards/python/of_environments/mean"][0] == pytest.approx(sum(scored) / 16)
+    # Recorded answers have no objects, so a resumed run plays its episodes again.
+    more = gradus.resume(run.path, environment=Counting, reward=rewards, max_steps=2)
+    assert more.finished and len(scored) == 32
+    with pytest.raises(gradus.RewardError, match="needs an argument `environments`"):
+        gradus.grpo(qwen3, ROWS, reward=of_environments, output_dir=tmp_path / "without", **ONCE)
+
+
+def test_environments_that_rewards_read_are_not_replayed() -> None:
+    from gradus._callables import Callables
+
+    def of_environments(environments: list[Any]) -> list[float]:
+        return [0.0 for _ in environments]
+
+    for reward, expected in ((of_environments, True), (lambda completions, **_: [0.0 for _ in completions], False)):
+        callables = Callables()
+        callables.reward(reward, None, None)
+        callables.environment(Counting)
+        callables.connect()
+        assert [one.deterministic for kind, _, one in callables.registered if kind == "environment"] == [expected]
+
+
 def lookup(word: str) -> str:
     """Looks a word up.
 

@@ -914,12 +914,13 @@ def test_errors_of_a_run_name_the_arguments_of_trl(core: Core) -> None:
     ]
 
 
-def test_a_reward_that_reads_environments_is_refused() -> None:
+def test_a_reward_that_reads_environments_needs_some() -> None:
     def of_environments(environments: list[Any], **_: Any) -> list[float]:
         return [one.reward for one in environments]
 
-    with pytest.raises(gradus.ConfigError, match="the reward function `of_environments` has a parameter `environments`.*`get_reward`"):
+    with pytest.raises(gradus.ConfigError, match="the reward function `of_environments` has a parameter `environments`.*`environment_factory`"):
         make("GRPO", reward_funcs=[no_reward, of_environments])
+    make("GRPO", reward_funcs=[no_reward, of_environments], environment_factory=type("Empty", (), {}))
 
 
 def test_intervals_that_do_not_divide_are_said(core: Core) -> None:

@@ -1,5 +1,6 @@
 //! An environment with additional tools.
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -85,6 +86,10 @@ impl Episode for CombinedEpisode {
         answered.count(&mut observation.metrics);
         observation.replies = answered.replies;
         Ok(observation)
+    }
+
+    fn object(&self) -> Option<Arc<dyn Any + Send + Sync>> {
+        self.episode.object()
     }
 
     fn finish(&mut self) -> Result<Option<f64>> {

@@ -1,6 +1,8 @@
 //! The two traits: an [`Environment`] begins episodes, and an [`Episode`] answers the turns of the policy.
 
+use std::any::Any;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -55,6 +57,11 @@ pub trait Episode: Send {
     /// Whether a turn that was cut off by the token limit is also passed to [`step`](Self::step). Default: no.
     fn takes_cut_turns(&self) -> bool {
         false
+    }
+
+    /// Returns the object of the episode, which rewards of the same program may read after the end. Default: `None`.
+    fn object(&self) -> Option<Arc<dyn Any + Send + Sync>> {
+        None
     }
 
     /// Returns the reward of the whole episode, in addition to the rewards of its turns, after the end. `None` if there is none.

@@ -355,7 +355,7 @@ mod tests {
     use gradus_environments as env;
 
     use super::*;
-    use crate::rollout::{Episode, Exchange, Rollout, Turn};
+    use crate::rollout::{Episode, EpisodeObject, Exchange, Rollout, Turn};
 
     #[test]
     fn numbers_of_an_environment_never_mix_with_the_statistics_of_episodes() {
@@ -371,6 +371,7 @@ mod tests {
                 end: EpisodeEnd::Done,
                 reward: None,
                 retokenized: Retokenized::default(),
+                object: EpisodeObject::default(),
             }),
             ..Rollout::one_turn(0, "", vec![5; 4], StopReason::StopId)
         };

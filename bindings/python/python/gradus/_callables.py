@@ -60,6 +60,16 @@ def _accepted(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dic
     return {name: value for name, value in arguments.items() if name in parameters}
 
 
+def reads_environments(function: Callable[..., Any]) -> bool:
+    """Whether a reward function has a parameter ``environments``."""
+    import inspect
+
+    try:
+        return "environments" in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
+
+
 def _is_async(function: Callable[..., Any]) -> bool:
     import inspect
 
@@ -84,11 +94,13 @@ class Rewards:
     Functions have TRL's contract. They are called with the keyword arguments that they accept: ``prompts``, ``completions``,
     ``completion_ids``, ``trainer_state``, ``log_extra``, ``log_metric`` and every column of the rows, each a list with one entry per
     completion. They return a list of numbers. ``None`` means that the function gives the completion no score. Async functions run
-    concurrently.
+    concurrently. A function with a parameter ``environments`` gets the environment of each episode, or ``None`` if it failed to begin.
     """
 
     def __init__(self, functions: Sequence[tuple[str, Callable[..., Any], float]]) -> None:
         self.functions = list(functions)
+        #: Whether a function reads the environments of the episodes.
+        self.reads_environments = any(reads_environments(function) for _, function, _ in self.functions)
         #: Number of optimizer steps per step of the run, for callers that count those.
         self.optimizer_steps = 1
         #: Values that functions logged with ``log_extra``: columns with one value per trained completion.
@@ -115,6 +127,7 @@ class Rewards:
         rows: list[int],
         step: int,
         total: int,
+        environments: list[Any] | None = None,
     ) -> tuple[list[str], list[float], list[list[float | None]], list[tuple[str, float]]]:
         logged: list[tuple[str, float]] = []
         state = TrainerState(step * self.optimizer_steps, total * self.optimizer_steps)
@@ -137,15 +150,20 @@ class Rewards:
             "log_extra": log_extra,
             "log_metric": log_metric,
         }
+
+        def accepted(function: Callable[..., Any]) -> dict[str, Any]:
+            is_given = environments is not None and reads_environments(function)
+            return _accepted(function, arguments | {"environments": environments} if is_given else arguments)
+
         waiting: dict[int, Any] = {}
         found: list[Any] = []
         for number, (name, function, _) in enumerate(self.functions):
             try:
                 if _is_async(function):
-                    waiting[number] = function(**_accepted(function, arguments))
+                    waiting[number] = function(**accepted(function))
                     found.append(None)
                 else:
-                    found.append(function(**_accepted(function, arguments)))
+                    found.append(function(**accepted(function)))
             except Exception as error:
                 for coroutine in waiting.values():
                     coroutine.close()
@@ -370,6 +388,13 @@ class Callables:
             return environment
         name = "environments" if isinstance(environment, Mapping) else name_of(environment)
         return {"plugin": {self.add("environment", name, Environment(environment)): {}}}
+
+    def connect(self) -> None:
+        """Let environments and tools answer again in a resumed run if rewards read the environments. Recorded answers have none."""
+        if any(isinstance(one, Rewards) and one.reads_environments for _, _, one in self.registered):
+            for kind, _, one in self.registered:
+                if kind in ("environment", "tool"):
+                    one.deterministic = True
 
     def replace_functions(self, value: Any) -> Any:
         """Return a mapping of the configuration with its functions replaced: rewards of a ``mix``, lists of ``metrics``."""

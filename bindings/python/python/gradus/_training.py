@@ -65,6 +65,7 @@ def _configuration(given: dict[str, Any], callables: Callables) -> dict[str, Any
         keys["observers"] = callables.observers(keys["observers"])
     if "evaluation_metrics" in keys:
         keys["evaluation_metrics"] = callables.metrics(keys["evaluation_metrics"])
+    callables.connect()
     return keys
 
 

@@ -272,12 +272,24 @@ fn a_corrupt_checkpoint_is_named_and_the_one_before_it_taken_when_asked_for() {
     let (code, stderr) = refused(&test, &[]);
     assert_eq!(code, 1);
     let place = "run/checkpoints/step-000004";
+    let hint = "hint: `gradus runs resume run --resume-from 2` removes it and resumes from the checkpoint before it\n";
     assert!(
         stderr.starts_with(&format!(
             "error: {place}: corrupt checkpoint: {place}/model.safetensors: its content has changed (CRC-32 "
-        )) && stderr.ends_with("hint: `--resume-from 2` resumes from the checkpoint before it\n"),
+        )) && stderr.ends_with(hint),
         "{stderr}"
     );
+    // Other settings read the checkpoint earlier, and all damaged files are named.
+    let moments = format!("{place}/optimizer.safetensors");
+    let saved = std::fs::read(test.path().join(&moments)).expect("moments");
+    test.write(&moments, "cut");
+    std::fs::remove_file(&file).expect("it can be removed");
+    let (code, stderr) = refused(&test, &["--max-steps", "6"]);
+    let found = format!(
+        "error: {place}: corrupt checkpoint: {place}/model.safetensors: missing; {moments}: 3 bytes, but {} were written\n{hint}",
+        saved.len()
+    );
+    assert_eq!((code, stderr), (1, found));
     assert_eq!(
         refused(&test, &["--resume-from", "3"]),
         (1, "error: `run` has no checkpoint of step 3\nhint: the run has checkpoints of steps 2, 4\n".to_owned())

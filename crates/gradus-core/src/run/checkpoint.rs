@@ -283,7 +283,7 @@ impl Checkpoint {
     /// Reads a checkpoint directory and verifies every file against its checksum.
     ///
     /// # Errors
-    /// [`Error::Model`] that names the missing or corrupt file.
+    /// [`Error::Model`] that names the missing or corrupt files.
     pub fn open(path: &Path) -> Result<Self> {
         Checksums::read(path)?.verify(path)?;
         Self::read(path)
@@ -309,11 +309,19 @@ impl Checkpoint {
         Ok(Self { path: path.to_owned(), run_state, trainer_state, seed: rng.seed })
     }
 
+    /// Reads the checkpoint of `step` of a run for inspection, as [`peek`](Self::peek) does.
+    ///
+    /// # Errors
+    /// [`Error::Model`] if it is corrupt, as in [`of`](Self::of).
+    pub fn peek_of(run: &RunDir, step: usize) -> Result<Self> {
+        Self::peek(&run.checkpoint(step)).map_err(|error| corrupt(run, step, &error))
+    }
+
     /// Opens the checkpoint to continue from: that of `step`, or the newest. Returns `None` if the run has no checkpoint.
     ///
     /// # Errors
-    /// [`Error::Input`] if there is no checkpoint of `step`. [`Error::Model`] if it is corrupt; the error names the defect and the step
-    /// before. An older checkpoint is never used automatically.
+    /// [`Error::Input`] if there is no checkpoint of `step`. [`Error::Model`] if it is corrupt; the error names the defects, and its hint the
+    /// command that resumes from the checkpoint before. An older checkpoint is never used automatically.
     pub fn of(run: &RunDir, step: Option<usize>) -> Result<Option<Self>> {
         let Some(step) = Self::step_of(run, step)? else { return Ok(None) };
         Self::open(&run.checkpoint(step)).map(Some).map_err(|error| corrupt(run, step, &error))
@@ -418,12 +426,16 @@ const CONFIG_FILE: &str = "run_config.yml";
 /// Directory with the best model at the time of the checkpoint.
 const BEST_DIR: &str = "best";
 
-/// Error for a corrupt checkpoint, with the command that resumes from the one before it.
+/// Error for a corrupt checkpoint, with the command that resumes from the complete one before it.
 fn corrupt(run: &RunDir, step: usize, error: &Error) -> Error {
     let path = run.checkpoint(step);
-    let before = run.checkpoint_steps().ok().and_then(|steps| steps.into_iter().rfind(|&older| older < step));
+    let is_complete = |older: usize| older < step && Checkpoint::peek(&run.checkpoint(older)).is_ok();
+    let before = run.checkpoint_steps().ok().and_then(|steps| steps.into_iter().rfind(|&older| is_complete(older)));
     let hint = match before {
-        Some(before) => format!("`--resume-from {before}` resumes from the checkpoint before it"),
+        Some(before) => format!(
+            "`gradus runs resume {} --resume-from {before}` removes it and resumes from the checkpoint before it",
+            run.path().display()
+        ),
         None => "no earlier checkpoint is left; start again with `--overwrite`".to_owned(),
     };
     Error::model(path, format!("corrupt checkpoint: {error}")).with_hint(hint)
@@ -609,12 +621,19 @@ mod tests {
             let (message, hint) = refused(None);
             let start = format!("{}: corrupt checkpoint: {}: its content", run.checkpoint(2).display(), file.display());
             assert!(message.starts_with(&start), "{message}");
-            assert_eq!(hint.as_deref(), Some("`--resume-from 1` resumes from the checkpoint before it"));
+            let command = format!("`gradus runs resume {} --resume-from 1`", run.path().display());
+            let expected = format!("{command} removes it and resumes from the checkpoint before it");
+            assert_eq!(hint, Some(expected));
             assert_eq!(Checkpoint::config_of(&run, None).is_err(), name == CONFIG_FILE, "{name}");
             flip(&file);
             Checkpoint::of(&run, None).unwrap();
         }
         fs::remove_file(run.checkpoint(2).join("rng.json")).unwrap();
+        let error = Checkpoint::peek_of(&run, 2).unwrap_err();
+        assert!(
+            error.to_string().ends_with("rng.json: missing") && error.hint() == refused(None).1.as_deref(),
+            "{error}"
+        );
         let checkpoint = Checkpoint::of(&run, Some(1)).unwrap().unwrap();
         assert_eq!(checkpoint.run_state.step, 1);
         checkpoint.rewind(&run).unwrap();

@@ -74,24 +74,24 @@ impl Checksums {
     /// Compares every file below `directory` with its checksum. Files that were added later are ignored.
     ///
     /// # Errors
-    /// [`Error::Model`] with the first file that is missing or differs.
+    /// [`Error::Model`] with all files that are missing or differ.
     pub fn verify(&self, directory: &Path) -> Result<()> {
-        self.files.keys().try_for_each(|name| self.verify_file(directory, name))
+        joined(self.files.keys().map(|name| self.verify_file(directory, name)))
     }
 
     /// Compares only the lengths of the files, which is cheap. This detects a write or a copy that was cut off.
     ///
     /// # Errors
-    /// [`Error::Model`] with the first file that is missing or has another length.
+    /// [`Error::Model`] with all files that are missing or have another length.
     pub fn verify_lengths(&self, directory: &Path) -> Result<()> {
-        self.files.iter().try_for_each(|(name, expected)| {
+        joined(self.files.iter().map(|(name, expected)| {
             let path = directory.join(name);
             match fs::metadata(&path).map(|metadata| metadata.len()) {
                 Ok(bytes) if bytes == expected.bytes => Ok(()),
                 Ok(bytes) => Err(Error::model(path, format!("{bytes} bytes, but {} were written", expected.bytes))),
                 Err(_) => Err(Error::model(path, "missing")),
             }
-        })
+        }))
     }
 
     /// Compares one file with its checksum.
@@ -115,6 +115,19 @@ impl Checksums {
             return Err(Error::model(path, message));
         }
         Ok(())
+    }
+}
+
+/// Adds the other defects to the message of the first one.
+fn joined(found: impl Iterator<Item = Result<()>>) -> Result<()> {
+    let mut defects = found.filter_map(Result::err);
+    match defects.next() {
+        None => Ok(()),
+        Some(Error::Model { path, message, hint }) => {
+            let others: String = defects.map(|defect| format!("; {defect}")).collect();
+            Err(Error::Model { path, message: message + &others, hint })
+        }
+        Some(other) => Err(other),
     }
 }
 
@@ -177,5 +190,14 @@ mod tests {
         check().unwrap();
         fs::remove_file(at("empty")).unwrap();
         assert_eq!(check().unwrap_err().to_string(), format!("{}: missing", at("empty").display()));
+        fs::write(at("critic/digits"), "123").unwrap();
+        let both = format!(
+            "{}: 3 bytes, but 9 were written; {}: missing",
+            at("critic/digits").display(),
+            at("empty").display()
+        );
+        assert_eq!(check().unwrap_err().to_string(), both);
+        let lengths = Checksums::read(directory.path()).and_then(|sums| sums.verify_lengths(directory.path()));
+        assert_eq!(lengths.unwrap_err().to_string(), both);
     }
 }

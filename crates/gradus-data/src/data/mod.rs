@@ -79,7 +79,7 @@ pub use report::{RowErrors, SkippedRow};
 pub use row::{Content, Labels, Request, Row, RowData, RowKind};
 pub use row_location::RowLocation;
 pub use source::{resolve, resolve_split, text_files};
-pub use split::{HeldOut, SplitBy, split};
+pub use split::{HeldOut, SplitBy, shares, split};
 pub use splits::Source;
 pub use stats::{Field, Histogram, Quantiles, Stats, TokenStats, measure, parts};
 pub use template_columns::TemplateColumns;

@@ -27,6 +27,19 @@ pub enum SplitBy {
     Stratified(String),
 }
 
+/// Divides `total` by the `sizes` of parts. Each part gets its exact share, rounded down. The parts with the largest remainders get one more
+/// until the shares sum to `total`.
+pub fn shares(total: usize, sizes: &[usize]) -> Vec<usize> {
+    let all = sizes.iter().sum::<usize>().max(1) as f64;
+    let exact = |part: usize| total as f64 * sizes[part] as f64 / all;
+    let mut shares: Vec<usize> = (0..sizes.len()).map(|part| exact(part) as usize).collect();
+    let mut by_remainder: Vec<usize> = (0..sizes.len()).collect();
+    by_remainder.sort_by(|&a, &b| exact(b).fract().total_cmp(&exact(a).fract()).then(a.cmp(&b)));
+    let left = total.saturating_sub(shares.iter().sum());
+    by_remainder.iter().take(left).for_each(|&part| shares[part] += 1);
+    shares
+}
+
 /// Returns the indices of the training rows and of the held-out rows, each in the order of the data. Rows must be read with
 /// [`Need::Columns`](super::Need). `shuffle` puts a list into random order. Rows that stay together may make the held-out side
 /// smaller than requested, never larger.
@@ -62,21 +75,13 @@ pub fn split(
         Ok(groups)
     };
     let alone = |rows: Vec<usize>| rows.into_iter().map(|row| vec![row]).collect::<Vec<_>>();
-    // Each stratum contributes its share of rows, rounded down. The largest remainders supply the missing rows.
     let strata: Vec<Vec<Vec<usize>>> = match by {
         SplitBy::Rows => vec![alone((0..rows.len()).collect())],
         SplitBy::Together(column) => vec![of_value(column)?],
         SplitBy::Stratified(column) => of_value(column)?.into_iter().map(alone).collect(),
     };
-    let exact = |stratum: &Vec<Vec<usize>>| {
-        let count: usize = stratum.iter().map(Vec::len).sum();
-        target as f64 * count as f64 / rows.len().max(1) as f64
-    };
-    let mut counts: Vec<usize> = strata.iter().map(|stratum| exact(stratum) as usize).collect();
-    let mut by_remainder: Vec<usize> = (0..strata.len()).collect();
-    by_remainder.sort_by(|&a, &b| exact(&strata[b]).fract().total_cmp(&exact(&strata[a]).fract()).then(a.cmp(&b)));
-    let left = target.saturating_sub(counts.iter().sum());
-    by_remainder.iter().take(left).for_each(|&stratum| counts[stratum] += 1);
+    let sizes: Vec<usize> = strata.iter().map(|stratum| stratum.iter().map(Vec::len).sum()).collect();
+    let counts = shares(target, &sizes);
     let mut taken = vec![false; rows.len()];
     for (mut stratum, count) in strata.into_iter().zip(counts) {
         shuffle(&mut stratum);

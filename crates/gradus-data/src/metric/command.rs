@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::{Measure, Metric, Row, RowError, first_values};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::process::{AnswerDeadline, Interrupt, Program, ProgramError, TIMEOUT_S, default_timeout_s};
 
 /// Name of the program in messages.
@@ -33,7 +33,7 @@ pub struct CommandOptions {
     /// Seconds that the program may take for all rows of one evaluation. Default 60.
     #[serde(default = "default_timeout_s")]
     pub timeout_s: f64,
-    /// The name of the metric. Default `command`.
+    /// The name of the metric, without `/`. Default `command`.
     #[serde(default)]
     pub name: Option<String>,
     /// Let the program compute the value of all rows, at a line `{"corpus": N}` after N rows. Otherwise it is the mean.
@@ -48,9 +48,23 @@ impl From<Vec<String>> for CommandOptions {
 }
 
 impl CommandOptions {
-    /// Rejects options with which the program cannot be started.
+    /// Rejects a wrong name, and options with which the program cannot be started.
     pub(super) fn check(&self) -> Result<()> {
+        if let Some(mistake) = self.name.as_deref().and_then(mistake_in_name) {
+            return Err(Error::input(format!("the option `name` of `command` {mistake}")));
+        }
         Program::check(WHAT, &self.program, self.timeout_s)
+    }
+}
+
+/// Returns the mistake in the name of a program whose values have names of their own; `None` if there is none. Values are logged as
+/// `NAME/VALUE`, so a `/` in a name could give two values the same name.
+pub fn mistake_in_name(name: &str) -> Option<String> {
+    let reason = "values that the program names are logged as `NAME/VALUE`";
+    match name {
+        "" => Some("is empty".into()),
+        _ if name.contains('/') => Some(format!("is `{name}`, but must not contain `/`: {reason}")),
+        _ => None,
     }
 }
 
@@ -67,6 +81,7 @@ impl CommandMetric {
     /// # Errors
     /// If `program` is empty or cannot be started, or the time limit is not a positive number.
     pub fn start(options: &CommandOptions, interrupt: &Interrupt) -> Result<Self> {
+        options.check()?;
         let program = Program::start(WHAT, &options.program, options.timeout_s, interrupt)?;
         Ok(Self { program: Mutex::new(program), corpus: options.corpus })
     }

@@ -50,10 +50,12 @@ pub struct Original {
 }
 
 impl Original {
-    /// Joins a prompt with its answers. `None` if an answer cannot have the form of the prompt.
-    fn new(prompt: Value, answers: &[Value]) -> Option<Self> {
+    /// Joins a prompt with its answers. `None` if an answer cannot have the form of the prompt, or if people see everything: the `question`
+    /// and the `shown` answers.
+    pub(super) fn of(prompt: Value, answers: &[Value], (question, shown): (&str, &[String])) -> Option<Self> {
         let answers: Option<Vec<Value>> = answers.iter().map(|answer| in_form_of(&prompt, answer)).collect();
-        Some(Self { answers: answers?, prompt })
+        let original = Self { answers: answers?, prompt };
+        (!original.is_shown(question, shown)).then_some(original)
     }
 
     /// Returns whether people see everything.
@@ -141,7 +143,7 @@ pub fn tasks(file: &str, most: Option<usize>, has_answers: bool) -> Result<Vec<T
 }
 
 /// Returns a text, or the messages of a conversation as text.
-fn text(value: &Value) -> Option<String> {
+pub(super) fn text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
         Value::Array(messages) => {
@@ -257,7 +259,7 @@ fn task(columns: &Map<String, Value>, has_answers: bool) -> Result<Task, String>
         return Err("`attention` is set, but `expected` has no correct answer".into());
     }
     let reference = first(&["gold", "reference"]).unwrap_or_default();
-    let original = Original::new(prompt, &given).filter(|original| !original.is_shown(&question, &answers));
+    let original = Original::of(prompt, &given, (&question, &answers));
     Ok(Task { question, passages, reference, answers, models, expected, attention, original })
 }
 

@@ -405,6 +405,10 @@ impl Algorithm for Grpo {
         self.config.kl_coefficient != 0.0
     }
 
+    fn masks_truncated(&self) -> bool {
+        self.config.mask_truncated_completions
+    }
+
     fn advantages(&mut self, _actor: &Actor, experience: &Experience, _settings: &Settings) -> Advantages {
         let baseline = match self.config.baseline {
             GroupBaseline::GroupMean => Baseline::Mean,
@@ -430,7 +434,7 @@ impl Algorithm for Grpo {
             loss: self.loss(),
             update_epochs: config.update_epochs,
             mini_batches: config.mini_batches,
-            masks_truncated: config.mask_truncated_completions,
+            masks_truncated: self.masks_truncated(),
         };
         grouped.update(actor, experience, advantages, update)
     }

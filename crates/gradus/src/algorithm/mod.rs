@@ -319,6 +319,11 @@ pub trait Algorithm {
         false
     }
 
+    /// Whether completions that were cut off before a stop id carry no loss.
+    fn masks_truncated(&self) -> bool {
+        false
+    }
+
     /// Computes advantages from rewards, on the host. `actor` carries no gradient.
     fn advantages(&mut self, actor: &Actor, experience: &Experience, settings: &Settings) -> Advantages;
 

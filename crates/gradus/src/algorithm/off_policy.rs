@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use super::{Advantages, Experience};
 use crate::math::importance::Correction;
+use crate::rollout::{Rollout, StopReason};
 use crate::stats::Stats;
 
 /// Log-probabilities of the sampler of a rollout, and the weights of the losses derived from them.
@@ -17,17 +18,27 @@ pub struct OffPolicy {
 
 impl Experience {
     /// Compares the log-probabilities that the rollouts were sampled with to those of the trained policy, which by now
-    /// are stored as the rollouts' own. Metrics have TRL's names.
-    pub(crate) fn compare_with_sampler(&mut self, correction: Option<&Correction>, stats: &mut Stats) {
+    /// are stored as the rollouts' own. Metrics have TRL's names. With `masks_truncated`, they leave out the tokens of completions that were
+    /// cut off, which carry no loss.
+    pub(crate) fn compare_with_sampler(
+        &mut self,
+        correction: Option<&Correction>,
+        masks_truncated: bool,
+        stats: &mut Stats,
+    ) {
+        let counts = |rollout: &Rollout| !(masks_truncated && rollout.stop == StopReason::Length);
         for scored in &mut self.rollouts {
             let (rollout, own_t) = (&scored.rollout, scored.rollout.counted_logprobs());
             let sampler_t: Vec<f32> = rollout.only_counted(&rollout.sampled_logprobs).copied().collect();
-            let ratios_t = correction.map(|correction| correction.weights(&own_t, &sampler_t));
+            // As in TRL, the ratio of a sequence is the product over the tokens that carry loss, so 1 without such a token.
+            let compared_t: &[f32] = if counts(rollout) { &sampler_t } else { &own_t };
+            let ratios_t = correction.map(|correction| correction.weights(&own_t, compared_t));
             scored.off_policy = Some(OffPolicy { sampler_t, ratios_t });
         }
         let compared =
             || self.rollouts.iter().filter_map(|scored| Some((&scored.rollout, scored.off_policy.as_ref()?)));
-        let pairs = || compared().map(|(rollout, off_policy)| (rollout.counted_logprobs(), &off_policy.sampler_t));
+        let with_loss = || compared().filter(|(rollout, _)| counts(rollout));
+        let pairs = || with_loss().map(|(rollout, off_policy)| (rollout.counted_logprobs(), &off_policy.sampler_t));
         let logprob_differences = |(own_t, sampler_t): (Cow<'_, [f32]>, &Vec<f32>)| -> Vec<f32> {
             let differences = own_t.iter().zip(sampler_t).map(|(own, sampler)| (own - sampler).abs());
             differences.filter(|difference| !difference.is_nan()).collect()
@@ -38,10 +49,11 @@ impl Experience {
             stats.max("sampling/sampling_logp_difference/max", f64::from(largest));
         }
         let Some(correction) = correction else { return };
-        let ratios = compared().filter_map(|(_, off_policy)| off_policy.ratios_t.as_deref());
         let each: Vec<f32> = match correction.of_sequences {
-            true => ratios.filter_map(|ratios_t| ratios_t.first().copied()).collect(),
-            false => ratios.flatten().copied().collect(),
+            true => compared().filter_map(|(_, off_policy)| off_policy.ratios_t.as_ref()?.first().copied()).collect(),
+            false => {
+                with_loss().filter_map(|(_, off_policy)| off_policy.ratios_t.as_deref()).flatten().copied().collect()
+            }
         };
         stats.mean_of("sampling/importance_sampling_ratio/mean", &each);
         let ends = (each.iter().copied().reduce(f32::min), each.iter().copied().reduce(f32::max));

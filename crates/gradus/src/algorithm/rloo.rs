@@ -209,9 +209,13 @@ impl Algorithm for Rloo {
         true
     }
 
+    fn masks_truncated(&self) -> bool {
+        self.config.mask_truncated_completions
+    }
+
     fn advantages(&mut self, _actor: &Actor, experience: &Experience, _settings: &Settings) -> Advantages {
         let mut stats = Stats::default();
-        let masks = self.config.mask_truncated_completions;
+        let masks = self.masks_truncated();
         let is_masked = |rollout: &Rollout| masks && rollout.stop == StopReason::Length;
         let mut kl_b = experience.kls();
         if let Some(kl_b) = &mut kl_b {
@@ -244,7 +248,7 @@ impl Algorithm for Rloo {
             loss: self.loss(),
             update_epochs: config.update_epochs,
             mini_batches: config.mini_batches,
-            masks_truncated: config.mask_truncated_completions,
+            masks_truncated: self.masks_truncated(),
         };
         grouped.update(actor, experience, advantages, update)
     }

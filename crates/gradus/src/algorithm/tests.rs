@@ -17,6 +17,7 @@ use crate::algorithm::actor::ValueHead;
 use crate::host::read;
 use crate::learner::optimizer::Optimizer;
 use crate::loss::surrogate::{Clip, clipped_surrogate};
+use crate::math::importance::Correction;
 use crate::method::RolloutKeys;
 use crate::model::{CausalLm, Layers, ModelDir, NamedTensor, RewardModel, Rows, named_tensors};
 use crate::progress::Unwatched;
@@ -428,6 +429,34 @@ fn statistics_count_tokens_whose_sampler_ratio_is_0() {
         assert!((found - expected).abs() < 1e-9, "{found} instead of {expected}");
     }
     assert_eq!(found, told(1.0));
+}
+
+#[test]
+fn masked_completions_do_not_count_in_the_comparison_with_the_sampler() {
+    let correction = |of_sequences: bool| Correction { of_sequences, masks: false, low: None, high: Some(3.0) };
+    let told = |of_sequences: bool| {
+        let mut experience = experience(&policy(), &settings(), 0.0);
+        // The first completion is cut off and far from the sampler. The second has 4 tokens, each a quarter nat away.
+        experience.rollouts[0].rollout.stop = StopReason::Length;
+        for (scored, sampled) in experience.rollouts.iter_mut().zip([-3.0f32, -1.25]) {
+            let counted = scored.rollout.counted();
+            scored.rollout.replace_logprobs(&vec![-1.0; counted]);
+            scored.rollout.sampled_logprobs.fill(sampled);
+        }
+        let mut stats = Stats::default();
+        experience.compare_with_sampler(Some(&correction(of_sequences)), true, &mut stats);
+        let ratio = ["mean", "min", "max"].map(|what| format!("sampling/importance_sampling_ratio/{what}"));
+        let difference = ["mean", "max"].map(|what| format!("sampling/sampling_logp_difference/{what}"));
+        let names: Vec<String> = ratio.into_iter().chain(difference).collect();
+        names.iter().map(|name| stats.value(name).expect("logged")).collect::<Vec<f64>>()
+    };
+    let (of_token, of_sequence) = (0.25f64.exp(), 1.0f64.exp());
+    let close = |found: &[f64], expected: [f64; 5]| {
+        let is_close = found.iter().zip(expected).all(|(found, expected)| (found - expected).abs() < 1e-6);
+        assert!(is_close, "{found:?} instead of {expected:?}");
+    };
+    close(&told(false), [of_token, of_token, of_token, 0.25, 0.25]);
+    close(&told(true), [f64::midpoint(1.0, of_sequence), 1.0, of_sequence, 0.25, 0.25]);
 }
 
 #[test]

@@ -179,7 +179,7 @@ impl Resume<'_> {
         }
         let run = RunDir::open(directory)?;
         let Some(&done) = run.checkpoint_steps()?.last() else { return Ok(()) };
-        let end = End::of(&Checkpoint::peek(&run.checkpoint(done))?.run_state);
+        let end = End::of(&Checkpoint::peek_of(&run, done)?.run_state);
         let stop = end.stop_under(plan.config());
         let total = was.train.max_steps.or(state.steps);
         let stopped_early = match total {

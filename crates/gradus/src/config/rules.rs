@@ -2,8 +2,9 @@
 
 use super::RunConfig;
 use super::config_with_locations::ConfigWithLocations;
+use super::import::json as plain;
 use super::method::{MethodConfig, names};
-use super::registry;
+use super::{preset, registry};
 use crate::data::Need;
 use crate::device;
 use crate::machine::Machine;
@@ -172,7 +173,7 @@ fn train(problems: &mut Problems<'_>, config: &RunConfig, machine: &Machine) {
             "`train.moments` is `int8`, but the optimizer is `rmsprop`: only `adamw` stores its moments in eight bits";
         (message.into(), Some("leave `train.moments` out, or set `train.optimizer: adamw`".into()))
     });
-    optimizer(problems, config);
+    unread(problems, config);
     problems.at_least("train.max_grad_norm", train.max_grad_norm, 0.0);
     problems.require(train.max_length >= 2, &["train.max_length"], || {
         let reason = "the first token of a row is never predicted";
@@ -196,11 +197,14 @@ fn train(problems: &mut Problems<'_>, config: &RunConfig, machine: &Machine) {
     device(problems, train, machine);
 }
 
-/// Checks that the optimizer reads the keys that are given. A preset may set keys for an optimizer that other keys replace.
-fn optimizer(problems: &mut Problems<'_>, config: &RunConfig) {
-    if config.preset.is_some() {
-        return;
-    }
+/// Checks that something reads the keys that are given. A preset may set a key whose reader other keys replace.
+fn unread(problems: &mut Problems<'_>, config: &RunConfig) {
+    let written = serde_json::to_value(config).expect("a configuration is plain data");
+    let of_preset = config.preset.and_then(|name| preset::tree(name, &config.method)).map(|tree| plain(&tree));
+    let of_preset = of_preset.unwrap_or_default();
+    let pointer = |key: &str| format!("/{}", key.replace('.', "/"));
+    let value = |key: &str| written.pointer(&pointer(key)).filter(|value| !value.is_null());
+    let is_of_preset = |key: &str| of_preset.pointer(&pointer(key)).is_some_and(|preset| value(key) == Some(preset));
     let (train, usual) = (&config.train, TrainConfig::default());
     for (key, reader, name, is_usual) in [
         ("train.adam_betas", OptimizerName::AdamW, "adamw", train.adam_betas == usual.adam_betas),
@@ -208,9 +212,16 @@ fn optimizer(problems: &mut Problems<'_>, config: &RunConfig) {
         ("train.rmsprop_alpha", OptimizerName::RmsProp, "rmsprop", train.rmsprop_alpha == usual.rmsprop_alpha),
         ("train.rmsprop_epsilon", OptimizerName::RmsProp, "rmsprop", train.rmsprop_epsilon == usual.rmsprop_epsilon),
     ] {
-        let (is_valid, remedy) = (is_usual || train.optimizer == reader, format!("set `train.optimizer: {name}`"));
+        let is_valid = is_usual || train.optimizer == reader || is_of_preset(key);
+        let remedy = format!("set `train.optimizer: {name}`");
         problems.only_read_by(is_valid, &[key, "train.optimizer"], &format!("`{name}`"), &remedy);
     }
+    let [rate, target] = ["rate", "target"].map(|name| format!("method.{}.kl.{name}", config.method.name()));
+    let is_read = value(&rate).is_none() || value(&target).is_some() || is_of_preset(&rate);
+    problems.require(is_read, &[&rate, &target], || {
+        let message = format!("`{rate}` is given, but without `target` the coefficient is fixed");
+        (message, Some("leave it out, or set a `target`".into()))
+    });
 }
 
 /// Checks that the device exists and supports the requested formats.

@@ -536,6 +536,24 @@ fn what_gives_every_completion_the_same_value_is_refused() {
 }
 
 #[test]
+fn names_of_programs_leave_the_slash_to_their_values() {
+    let of = |reward: &str| format!("method: {{grpo: {{}}}}\n{reward}\n");
+    check(
+        &of("reward: {mix: [{weight: 1, reward: {command: {program: [a], name: q/a}}}]}"),
+        &[
+            "4:61+4 `reward.mix[0].reward.command.name` is `q/a`, but must not contain `/`: values that the program names are logged as `NAME/VALUE`",
+        ],
+    );
+    check(
+        &of("reward: {metric: {command: {program: [a], name: q/a}}}"),
+        &[
+            "4:10+6 `reward.metric`: the option `name` of `command` is `q/a`, but must not contain `/`: values that the program names are logged as `NAME/VALUE`",
+        ],
+    );
+    check(&of("reward: {command: {program: [a], name: ''}}"), &["4:34+4 `reward.command.name` is empty"]);
+}
+
+#[test]
 fn losses_of_dpo_and_the_keys_they_read() {
     let message = |keys: &str| shown(&format!("{MINIMAL}method: {{dpo: {{{keys}}}}}\n")).join("\n");
     for fine in [
@@ -608,6 +626,15 @@ fn keys_that_nothing_reads_are_refused() {
             "`method.ppo.kl.horizon` is given, but only `target` without `rate` reads it",
         ),
         (found("method: {ppo: {kl: {horizon: 20, target: 6, rate: 0.1}}}"), "`method.ppo.kl.horizon` is given"),
+        (found("method: {ppo: {kl: {rate: 0.1}}}"), "`method.ppo.kl.rate` is given, but without `target`"),
+        (
+            found("preset: rl4lms\nmethod: {ppo: {kl: {target: null, rate: 0.2}}}"),
+            "`method.ppo.kl.rate` is given, but without `target`",
+        ),
+        (
+            found("preset: rl4lms\nmethod: {ppo: {}}\ntrain: {rmsprop_alpha: 0.9}"),
+            "`train.rmsprop_alpha` is given, but only `rmsprop` reads it",
+        ),
     ] {
         assert!(found.contains(expected) && found.lines().count() == 1, "{expected}: {found}");
     }
@@ -624,6 +651,9 @@ fn keys_that_nothing_reads_are_refused() {
         "method: {ppo: {kl: {target: 6, horizon: 20}}}",
         // A preset sets the epsilon of AdamW.
         "preset: rl4lms\nmethod: {ppo: {}}\ntrain: {optimizer: rmsprop}",
+        // A preset sets the rate.
+        "preset: rl4lms\nmethod: {ppo: {kl: {target: null}}}",
+        "method: {trpo: {kl: {target: 6, rate: 0.1}}}",
     ] {
         assert_fine(&format!("{MINIMAL}reward: {{model: rm}}\n{fine}\n"));
     }

@@ -344,7 +344,7 @@ pub struct CommandConfig {
     /// Time limit for one batch of completions in seconds. Default 60.
     #[serde(default = "default_timeout_s")]
     pub timeout_s: f64,
-    /// Name of the reward in the log. Default `command`.
+    /// Name of the reward in the log, without `/`. Default `command`.
     #[serde(default)]
     pub name: Option<String>,
 }

@@ -79,7 +79,7 @@ mod tests {
     use gradus_environments as env;
 
     use super::*;
-    use crate::rollout::{Episode, EpisodeEnd, Exchange, Retokenized, StopReason, Turn};
+    use crate::rollout::{Episode, EpisodeEnd, EpisodeObject, Exchange, Retokenized, StopReason, Turn};
 
     #[test]
     fn an_error_without_rewards_says_how_the_episodes_ended() {
@@ -118,6 +118,7 @@ mod tests {
                 end: EpisodeEnd::Done,
                 reward: whole,
                 retokenized: Retokenized::default(),
+                object: EpisodeObject::default(),
             }),
             ..Rollout::one_turn(0, "", vec![5; 4], StopReason::StopId)
         };

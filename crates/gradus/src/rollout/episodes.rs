@@ -19,7 +19,8 @@ use rand::RngCore;
 pub use super::dialogue::ReadCalls;
 use super::dialogue::{Dialogue, SampledEpisode};
 use super::{
-    Episode, EpisodeEnd, Exchange, Prompt, Retokenized, Rollout, Rollouts, Sampler, StopAtStrings, StopReason, Turn,
+    Episode, EpisodeEnd, EpisodeObject, Exchange, Prompt, Retokenized, Rollout, Rollouts, Sampler, StopAtStrings,
+    StopReason, Turn,
 };
 use crate::error::{Diagnostic, Error, Result};
 use crate::generate::{Completion, Engine, Event, ROWS_AT_ONCE, Request, SamplingParams, Turn as Extension};
@@ -221,6 +222,8 @@ struct EpisodeState {
     opening: Option<String>,
     /// The episode, unless a thread is working on it.
     session: Option<Box<dyn env::Episode>>,
+    /// Its object, which outlives the session.
+    object: EpisodeObject,
     /// The turn that awaits its answer, and the time at which a thread began to work on it.
     waiting: Option<(env::Turn, Option<Instant>)>,
     /// Total time of its answers.
@@ -413,6 +416,7 @@ impl EpisodeBatch<'_> {
             let done = self.rows.iter().filter(|state| state.waiting.is_none()).count();
             self.sampler.progress.advance("begun", done, self.rows.len())?;
             if let Some((row, _, CallResult::Begun(begun))) = self.next_answer(GLANCE)? {
+                self.rows[row].object = EpisodeObject(begun.episode.object());
                 (self.rows[row].session, openings[row]) = (Some(begun.episode), Some(begun.opening));
             }
         }
@@ -650,6 +654,7 @@ impl EpisodeBatch<'_> {
                     end: state.end.expect("the episode is over"),
                     reward: state.reward,
                     retokenized,
+                    object: state.object,
                 }),
                 sampled_with: None,
                 beam_score: None,

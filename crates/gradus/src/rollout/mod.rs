@@ -10,7 +10,10 @@ mod dialogue;
 pub mod episodes;
 pub mod server;
 
+use std::any::Any;
 use std::borrow::{Borrow, Cow};
+use std::fmt;
+use std::sync::Arc;
 
 pub use crate::data::Prompt;
 pub use crate::generate::StopReason;
@@ -111,6 +114,25 @@ pub struct Episode {
     pub reward: Option<f64>,
     /// Comparison of its ids to those of the whole conversation.
     pub retokenized: Retokenized,
+    /// The environment's object of the episode.
+    #[serde(skip)]
+    pub object: EpisodeObject,
+}
+
+/// The object of an episode ([`gradus_environments::Episode::object`]). It is not stored, so it does not distinguish episodes.
+#[derive(Clone, Default)]
+pub struct EpisodeObject(pub Option<Arc<dyn Any + Send + Sync>>);
+
+impl fmt::Debug for EpisodeObject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "an object" } else { "no object" })
+    }
+}
+
+impl PartialEq for EpisodeObject {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
 }
 
 /// Why an episode ended.

@@ -186,7 +186,8 @@ impl TrainingStep for OnlineTraining<'_, '_> {
         observe_logprobs(&experience, &mut measured.stats);
         let kls = experience.kls();
         within.advance("given advantages", 0, experience.len())?;
-        let is_far = source::observe(task, &mut experience, iteration, &mut measured.stats);
+        let masks_truncated = self.algorithm.masks_truncated();
+        let is_far = source::observe(task, &mut experience, iteration, masks_truncated, &mut measured.stats);
         let mut advantages = self.algorithm.advantages(&self.actor.frozen(), &experience, settings);
         notices.extend(is_far.filter(|_| !std::mem::replace(&mut self.is_far_reported, true)));
         // The KL of every method under one name, in one unit. If it is part of the reward, it uses that estimator.

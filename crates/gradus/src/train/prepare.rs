@@ -1,14 +1,15 @@
 //! Preparation of every run: the start model's directory, its tokenizer, and the rows.
 
 use std::cell::OnceCell;
-use std::path::Path;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 
 use rand::seq::SliceRandom;
 
 use super::fingerprint;
 use crate::config::{MixedData, Plan};
 use crate::data::{
-    self, BadRows, Counts, Dataset, ImplicitPrompt, LoadOptions, Need, Row, SkippedRow, TokenizeOptions,
+    self, BadRows, Counts, Dataset, ImplicitPrompt, LoadOptions, Need, Row, RowLocation, SkippedRow, TokenizeOptions,
 };
 use crate::error::{Error, Result};
 use crate::model::{self, open_model};
@@ -195,10 +196,13 @@ pub fn rows(
     if let Some(most) = drawn_from_all {
         rows = draw(rows, most, plan.seed().stream(Purpose::Rows, 0, 0));
     }
+    // Number of rows up to the end of each source.
+    let mut ends = vec![rows.len()];
     for (i, source) in config.mix.iter().enumerate() {
         let (more, bad) = load(&source.data, &LoadOptions { max_rows: source.max_rows, ..options.clone() })?;
         skipped.extend(bad);
         rows.extend(drawn(more, source, plan.seed().stream(Purpose::Mix, 0, i as u64))?);
+        ends.push(rows.len());
     }
     // Rows of several sources are numbered consecutively.
     rows.iter_mut().enumerate().for_each(|(index, row)| row.index = index);
@@ -232,8 +236,12 @@ pub fn rows(
         _ if train.eval_steps < 0 => Vec::new(),
         Some(data) => load_separate(&data, "`eval_data`")?,
         None => {
-            let count = held_out_rows(plan, rows.len()).min(most);
-            hold_out(&mut rows, count, plan, is_usable)
+            let (held_out, repeats) = hold_out(&mut rows, &ends, most, plan, is_usable);
+            if repeats > 0 {
+                let what = if repeats == 1 { "1 row is".into() } else { format!("{repeats} rows are") };
+                remarks.push(format!("{what} not trained on: the sources of `mix` share rows, and these are held out"));
+            }
+            held_out
         }
     };
     Ok(Split { train: rows, held_out, test, skipped, filtered, remarks })
@@ -288,22 +296,67 @@ fn held_out_rows(plan: &Plan, rows: usize) -> usize {
     }
 }
 
-/// Removes `count` rows: at random, or the last ones without shuffling. Both parts keep the file's order. Unusable rows are replaced by
-/// other rows, but at most a quarter of all rows is considered.
-fn hold_out(rows: &mut Vec<Row>, count: usize, plan: &Plan, is_usable: &dyn Fn(&Row) -> bool) -> Vec<Row> {
-    let mut order: Vec<usize> = (0..rows.len()).collect();
-    if plan.train().shuffle {
-        order.shuffle(&mut plan.seed().stream(Purpose::Split, 0, 0));
+/// Removes the rows to hold out, at most `most`: at random, or without shuffling the last ones of each source, by its share. `ends` has the
+/// number of rows up to the end of each source. Both parts keep the order of the data. Unusable rows are replaced by other rows, but at most a
+/// quarter of all rows is considered. Training rows that repeat a held-out row are dropped. Returns the held-out rows and the number of
+/// dropped rows.
+fn hold_out(
+    rows: &mut Vec<Row>,
+    ends: &[usize],
+    most: usize,
+    plan: &Plan,
+    is_usable: &dyn Fn(&Row) -> bool,
+) -> (Vec<Row>, usize) {
+    // Rows of one source are never the same row.
+    let first: Vec<usize> = if ends.len() > 1 { first_occurrences(rows) } else { (0..rows.len()).collect() };
+    let shuffles = plan.train().shuffle;
+    let mut strata: Vec<Vec<usize>> = vec![Vec::new(); ends.len()];
+    for row in (0..rows.len()).filter(|&row| first[row] == row) {
+        let source = ends.partition_point(|&end| end <= rows[row].index);
+        strata[if shuffles { 0 } else { source }].push(row);
     }
-    let looked_at = order.iter().rev().take(count.max(rows.len() / 4));
+    if shuffles {
+        strata[0].shuffle(&mut plan.seed().stream(Purpose::Split, 0, 0));
+    }
+    let sizes: Vec<usize> = strata.iter().map(Vec::len).collect();
+    let count = held_out_rows(plan, sizes.iter().sum()).min(most);
     let mut chosen = vec![false; rows.len()];
-    looked_at.filter(|&&row| is_usable(&rows[row])).take(count).for_each(|&row| chosen[row] = true);
-    let mut index = 0;
-    let taken = rows.extract_if(.., |_| {
-        index += 1;
-        chosen[index - 1]
-    });
-    taken.collect()
+    for (stratum, count) in strata.iter().zip(data::shares(count, &sizes)) {
+        let looked_at = stratum.iter().rev().take(count.max(stratum.len() / 4));
+        looked_at.filter(|&&row| is_usable(&rows[row])).take(count).for_each(|&row| chosen[row] = true);
+    }
+    let (mut held_out, mut repeats) = (Vec::new(), 0);
+    for (index, row) in std::mem::take(rows).into_iter().enumerate() {
+        match chosen[first[index]] {
+            false => rows.push(row),
+            true if first[index] == index => held_out.push(row),
+            true => repeats += 1,
+        }
+    }
+    (held_out, repeats)
+}
+
+/// Returns, for each row, the index of the first row that is the same: at the same place of the same file, with the same content.
+fn first_occurrences(rows: &[Row]) -> Vec<usize> {
+    // A file may have several names.
+    let mut files: HashMap<&Path, PathBuf> = HashMap::new();
+    for row in rows {
+        let file = &*row.location.file;
+        files.entry(file).or_insert_with(|| file.canonicalize().unwrap_or_else(|_| file.to_owned()));
+    }
+    let mut at_place: HashMap<(&Path, usize, Option<usize>), Vec<usize>> = HashMap::new();
+    let first_of = |(index, row): (usize, &Row)| {
+        let RowLocation { file, line, row_in_array } = &row.location;
+        let known = at_place.entry((files[&**file].as_path(), *line, *row_in_array)).or_default();
+        // A task may make several rows of one line.
+        let is_same = |&first: &usize| rows[first].data == row.data && rows[first].columns == row.columns;
+        let found = known.iter().copied().find(is_same);
+        found.unwrap_or_else(|| {
+            known.push(index);
+            index
+        })
+    };
+    rows.iter().enumerate().map(first_of).collect()
 }
 
 /// Returns the options for tokenizing rows for `model`, as `plan` sets them; `max_length` is in tokens.
@@ -409,6 +462,49 @@ mod tests {
         let expected = [(&one, 4), (&many, 4), (&few, 2)];
         let expected: Vec<_> = expected.iter().flat_map(|&(file, n)| (1..=n).map(move |i| (file.clone(), i))).collect();
         assert_eq!(lines, expected);
+    }
+
+    #[test]
+    fn held_out_rows_of_a_mix_come_from_all_sources_and_are_never_trained_on() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let file = |name: &str, rows: usize| {
+            let lines: Vec<String> = (1..=rows).map(|i| format!("{{\"text\": \"{name} {i}\"}}")).collect();
+            let path = folder.path().join(format!("{name}.jsonl"));
+            std::fs::write(&path, lines.join("\n")).expect("written");
+            path.display().to_string()
+        };
+        let (one, other) = (file("one", 20), file("other", 10));
+        let again = format!("{}/./one.jsonl", folder.path().display());
+        let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/parity/trajectories/models/gpt2");
+        let tokenizer = Tokenizer::from_dir(std::path::Path::new(fixtures)).expect("a tokenizer");
+        let split = |mix: &str, shuffle: bool| {
+            let text = format!(
+                "{{model: m, data: '{one}', mix: [{mix}], method: {{sft: {{}}}}, train: {{shuffle: {shuffle}, \
+                 eval_fraction: 0.2}}}}"
+            );
+            let plan =
+                Plan::check(&RunConfig::parse(&text).expect("it reads"), &Machine::detect()).expect("it can run");
+            rows(&plan, &tokenizer, Need::Sft, &|_| true, &Interrupt::default()).expect("rows")
+        };
+        let texts = |rows: &[Row]| -> Vec<String> {
+            let text = |row: &Row| match &row.data {
+                data::RowData::Text(text) => text.clone(),
+                other => panic!("{other:?}"),
+            };
+            rows.iter().map(text).collect()
+        };
+        let two = split(&format!("{{data: '{other}'}}"), false);
+        assert_eq!(texts(&two.held_out), ["one 17", "one 18", "one 19", "one 20", "other 9", "other 10"]);
+        assert_eq!((two.train.len(), two.remarks), (24, Vec::new()));
+        let twice = split(&format!("{{data: '{other}'}}, {{data: '{again}'}}"), false);
+        assert_eq!(texts(&twice.held_out), texts(&two.held_out));
+        assert_eq!(twice.train.len(), 24 + 16);
+        let expected = "4 rows are not trained on: the sources of `mix` share rows, and these are held out";
+        assert_eq!(twice.remarks, [expected]);
+        let shuffled = split(&format!("{{data: '{again}'}}"), true);
+        let (train, held_out) = (texts(&shuffled.train), texts(&shuffled.held_out));
+        assert_eq!((train.len(), held_out.len()), (32, 4));
+        assert!(held_out.iter().all(|text| !train.contains(text)), "{held_out:?} {train:?}");
     }
 
     #[test]

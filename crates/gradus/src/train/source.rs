@@ -52,19 +52,20 @@ pub(super) fn begin_next(
 /// other formats differ by less than a tenth of it.
 const FAR: f64 = 0.5;
 
-/// Records the server's log-probabilities of the rollouts of `iteration` and the age of its weights. Returns a warning if the server seems
-/// to have sampled with other weights.
+/// Records the server's log-probabilities of the rollouts of `iteration` and the age of its weights. Truncated completions do
+/// not count with `masks_truncated`. Returns a warning if the server seems to have sampled with other weights.
 pub(super) fn observe(
     task: &Online<'_>,
     experience: &mut Experience,
     iteration: usize,
+    masks_truncated: bool,
     stats: &mut Stats,
 ) -> Option<String> {
     let config = task.rollouts?;
     let steps = experience.iter().filter_map(|rollout| Some(rollout.sampled_with.as_ref()?.step));
     let ages: Vec<f32> = steps.map(|step| iteration.saturating_sub(step) as f32).collect();
     stats.mean_of("sampling/staleness", &ages);
-    experience.compare_with_sampler(config.correction().as_ref(), stats);
+    experience.compare_with_sampler(config.correction().as_ref(), masks_truncated, stats);
     let difference = stats.value("sampling/sampling_logp_difference/mean").filter(|difference| *difference > FAR)?;
     let is_new = ages.iter().all(|age| *age == 0.0);
     is_new.then(|| {

@@ -593,7 +593,7 @@ _REWARDS: Mapping[str, Treatment] = {
     "reward_funcs": Honored(
         ("reward",),
         "functions, directories or hub names of reward models, and lists of them; a model of transformers is saved first; "
-        "functions with a parameter `environments` are refused, and `**kwargs` does not contain it",
+        "functions with a parameter `environments` get the environments, and `**kwargs` does not contain them",
     ),
     "reward_processing_classes": Honored(
         ("reward",),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
-from gradus._callables import names_of
+from gradus._callables import names_of, reads_environments
 from gradus.trl._check import error
 from gradus.trl._objects import is_object
 
@@ -24,22 +23,16 @@ def functions_of(rewards: Any) -> list[Callable[..., Any]]:
 
 
 def refuse_environments(rewards: Any) -> None:
-    """Raises for a function that needs the environments of the episodes, which gradus does not pass.
-
-    Whether a function with ``**kwargs`` needs them is unknown, so it is accepted.
+    """Raises for a function that reads the environments of the episodes. The trainer has none.
 
     Raises:
         ConfigError: with the alternative.
     """
     for function in functions_of(rewards):
-        try:
-            parameters = inspect.signature(function).parameters
-        except (TypeError, ValueError):
-            continue
-        if "environments" in parameters:
+        if reads_environments(function):
             raise error(
-                f"the reward function `{getattr(function, '__name__', type(function).__name__)}` has a parameter `environments`, which gradus "
-                "does not pass. Return the reward of an episode from a method `get_reward` of the environment."
+                f"the reward function `{getattr(function, '__name__', type(function).__name__)}` has a parameter `environments`, but the trainer "
+                "has no `environment_factory`. Give one, or leave the parameter out."
             )
 
 

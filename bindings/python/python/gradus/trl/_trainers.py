@@ -73,7 +73,8 @@ class Trainer:
             raise error(
                 f"`{name}` has both a model with an adapter and `peft_config`. Pass one: the adapter is trained further, or a new one is created."
             )
-        refuse_environments(arguments.get("reward_funcs"))
+        if not arguments.get("environment_factory"):
+            refuse_environments(arguments.get("reward_funcs"))
         self._reward_names = RewardNames(arguments.get("reward_funcs"))
         self.callback_handler = Callbacks(arguments.get("callbacks"))
         self._arguments = arguments

@@ -10,7 +10,7 @@ use super::{Imported, missing, parts, put, read_missing, shown, span, span_prope
 use crate::annotate::answer::Answer;
 use crate::annotate::labels::LabelSet;
 use crate::annotate::shown::{END, stable_hash};
-use crate::annotate::task::Task;
+use crate::annotate::task::{Original, Task};
 use crate::store::projects::{Annotation, Project};
 
 /// Prefix of metadata keys that map a user's id to the name.
@@ -28,6 +28,19 @@ fn user(name: &str) -> String {
     let digits = format!("{:016x}{:016x}", half(0), half(1));
     // Version and variant mark it as a random UUID.
     format!("{}-{}-4{}-8{}-{}", &digits[..8], &digits[8..12], &digits[13..16], &digits[17..20], &digits[20..])
+}
+
+/// Converts the content of a task to fields. Chat fields are lists of messages with a role and a text, so other messages have no place.
+fn fields(task: &Task) -> Map<String, Value> {
+    let is_text = |message: &Value, key: &str| message.get(key).is_some_and(Value::is_string);
+    let is_plain = |message: &Value| {
+        message.as_object().is_some_and(|object| object.len() == 2)
+            && is_text(message, "role")
+            && is_text(message, "content")
+    };
+    let fits = |value: &Value| value.as_array().is_none_or(|messages| messages.iter().all(is_plain));
+    let has_place = |original: &Original| fits(&original.prompt) && original.answers.iter().all(fits);
+    shown(&Task { original: task.original.clone().filter(has_place), ..task.clone() })
 }
 
 /// Converts a task with its annotations.
@@ -58,7 +71,7 @@ pub fn record(project: &Project, number: usize, task: &Task, annotations: &[&Ann
         }
     }
     let row = json!({
-        "id": number.to_string(), "status": "completed", "fields": shown(task), "metadata": metadata, "suggestions": {},
+        "id": number.to_string(), "status": "completed", "fields": fields(task), "metadata": metadata, "suggestions": {},
         "responses": responses, "vectors": {},
     });
     row.as_object().cloned().unwrap_or_default()

@@ -2,7 +2,8 @@
 //!
 //! Each part of an annotation has a name that both tools preserve: `spans`, `missing`, `correction`, `no_error`, `feedback`, `1v2` and
 //! `1v2-strength` for a pair, and the names of the questions. Properties of a span that a tool cannot represent (the repeated text, the
-//! contradicting passage) are stored as JSON in an additional field. An exported project therefore imports unchanged.
+//! contradicting passage) are stored as JSON in an additional field. If people see less than the data file has, such as the text of messages,
+//! `prompt` and `completion1` and so on have the whole. An exported project therefore imports unchanged.
 
 pub mod argilla;
 pub mod label_studio;
@@ -17,7 +18,7 @@ use serde_json::{Map, Value, json};
 use super::answer::{Answer, Marked, Missing};
 use super::labels::LabelSet;
 use super::rank::{Rank, pair_name, pairs};
-use super::task::{Passage, Task};
+use super::task::{Original, Passage, Task, text as text_of};
 use super::words::whole_words;
 
 /// Tool that wrote a file.
@@ -121,7 +122,22 @@ fn shown(task: &Task) -> Map<String, Value> {
     for (i, model) in task.models.iter().enumerate() {
         data.insert(format!("model{}", i + 1), json!(model));
     }
+    if let Some(Original { prompt, answers }) = &task.original {
+        data.insert("prompt".into(), prompt.clone());
+        data.extend(answers.iter().enumerate().map(|(i, answer)| (format!("completion{}", i + 1), answer.clone())));
+    }
     data
+}
+
+/// Returns the prompt and the answers of fields in the form of the data file, if people saw their texts.
+fn original_of(data: &Map<String, Value>, question: &str, answers: &[String]) -> Option<Original> {
+    let is_of = |value: &Value, shown: &str| text_of(value).is_some_and(|text| text.trim() == shown.trim());
+    let prompt = data.get("prompt").filter(|prompt| is_of(prompt, question))?;
+    let whole: Option<Vec<Value>> = (1..)
+        .zip(answers)
+        .map(|(i, shown)| data.get(&format!("completion{i}")).filter(|answer| is_of(answer, shown)).cloned())
+        .collect();
+    Original::of(prompt.clone(), &whole.unwrap_or_default(), (question, answers))
 }
 
 /// Converts fields back to a task.
@@ -143,8 +159,11 @@ fn task(data: &Map<String, Value>) -> Result<Task, String> {
     let lines = text("passages").unwrap_or_default();
     let passages: Option<Vec<Passage>> = lines.lines().map(passage).collect();
     let models = numbered("model");
+    let known = |name: &&str| data.get(*name).and_then(text_of);
+    let question = ["question", "prompt", "instruction"].iter().find_map(known).unwrap_or_default();
+    let original = original_of(data, &question, &answers);
     Ok(Task {
-        question: ["question", "prompt", "instruction"].iter().find_map(|name| text(name)).unwrap_or_default(),
+        question,
         passages: passages
             .unwrap_or_else(|| vec![Passage { title: "Passages".into(), sentences: vec![lines.clone()] }]),
         reference: text("reference").unwrap_or_default(),
@@ -152,7 +171,7 @@ fn task(data: &Map<String, Value>) -> Result<Task, String> {
         answers,
         expected: None,
         attention: false,
-        original: None,
+        original,
     })
 }
 
@@ -253,7 +272,7 @@ mod tests {
     use crate::store::projects::{AnnotationState, LEASE_MINUTES, Role, Save, Saved};
 
     /// A project in which two people have used every kind of part.
-    fn project(folder: &std::path::Path, labels: &LabelSet) -> Store {
+    fn project(folder: &std::path::Path, labels: &LabelSet, original: Option<Original>) -> Store {
         let store = Store::open(folder).expect("a file");
         let task = Task {
             question: "Q?\nWell?".into(),
@@ -263,7 +282,7 @@ mod tests {
             models: ["w", "x", "y", "z"].map(str::to_owned).to_vec(),
             expected: None,
             attention: false,
-            original: None,
+            original,
         };
         store.projects().begin("p", labels, 2, LEASE_MINUTES, &[task]).expect("kept");
         let project = store.projects().find("p").expect("read").expect("a project");
@@ -316,28 +335,89 @@ mod tests {
         labels
     }
 
-    #[test]
-    fn what_is_exported_comes_back_as_it_was() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let labels = labels();
-        let store = project(folder.path(), &labels);
+    /// Exports a project to a tool's file and reads it again.
+    fn exported_and_read(
+        folder: &std::path::Path,
+        labels: &LabelSet,
+        original: Option<Original>,
+    ) -> [(Tool, Map<String, Value>, Imported); 2] {
+        let store = project(folder, labels, original);
         let project = store.projects().find("p").expect("read").expect("a project");
-        let annotations = store.projects().annotations(project.id).expect("read");
-        let tasks = store.projects().tasks(project.id).expect("read");
-        for (tool, form) in [(Tool::LabelStudio, Form::LabelStudio), (Tool::Argilla, Form::Argilla)] {
-            let rows = rows(&store, &project, form).expect("rows");
+        [(Tool::LabelStudio, Form::LabelStudio), (Tool::Argilla, Form::Argilla)].map(|(tool, form)| {
+            let mut rows = rows(&store, &project, form).expect("rows");
             assert_eq!(rows.len(), 1);
-            let path = folder.path().join(format!("{}.json", form.name()));
+            let path = folder.join(format!("{}.json", form.name()));
             let file = gradus::files::output::OutputFile::new(&path).expect("nothing is there");
             gradus::data::write_rows(&file, &rows).expect("written");
-            let found = read(tool, &path.to_string_lossy(), &labels).expect("read");
-            assert_eq!(found[0].task, tasks[0], "{}", form.name());
-            let names: Vec<&str> = found[0].annotations.iter().map(|(name, ..)| name.as_str()).collect();
-            assert_eq!(names, ["ada", "bob <b>"], "{}", form.name());
-            for (back, before) in found[0].annotations.iter().zip(&annotations) {
-                assert_eq!(back.1, before.answer, "{}", form.name());
+            (tool, rows.remove(0), read(tool, &path.to_string_lossy(), labels).expect("read").remove(0))
+        })
+    }
+
+    /// The content of the test project as messages. `key` is added to the last message of the question.
+    fn messages(key: Option<&str>) -> Original {
+        let mut asked = json!({ "role": "user", "content": "Q?\nWell?" });
+        if let Some(key) = key {
+            asked[key] = json!("x");
+        }
+        let said = |text: &str| json!([{ "role": "assistant", "content": text }]);
+        Original { prompt: json!([asked]), answers: ["größer 世界 is größer", "b", "c", "d"].map(said).to_vec() }
+    }
+
+    #[test]
+    fn what_is_exported_comes_back_as_it_was() {
+        let labels = labels();
+        for original in [None, Some(messages(None))] {
+            let folder = tempfile::tempdir().expect("a folder");
+            let found = exported_and_read(folder.path(), &labels, original);
+            let store = Store::open(folder.path()).expect("a file");
+            let project = store.projects().find("p").expect("read").expect("a project");
+            let annotations = store.projects().annotations(project.id).expect("read");
+            let tasks = store.projects().tasks(project.id).expect("read");
+            for (tool, _, found) in found {
+                assert_eq!(found.task, tasks[0], "{}", tool.name());
+                let names: Vec<&str> = found.annotations.iter().map(|(name, ..)| name.as_str()).collect();
+                assert_eq!(names, ["ada", "bob <b>"], "{}", tool.name());
+                for (back, before) in found.annotations.iter().zip(&annotations) {
+                    assert_eq!(back.1, before.answer, "{}", tool.name());
+                }
             }
         }
+    }
+
+    #[test]
+    fn conversations_have_the_place_that_each_tool_gives_them() {
+        let labels = labels();
+        let exported = |original: Original| {
+            let folder = tempfile::tempdir().expect("a folder");
+            exported_and_read(folder.path(), &labels, Some(original))
+        };
+        let fields = |tool: Tool, row: &Map<String, Value>| match tool {
+            Tool::Argilla => row["fields"].clone(),
+            _ => row["data"].clone(),
+        };
+        let plain = messages(None);
+        for (tool, row, _) in exported(plain.clone()) {
+            let fields = fields(tool, &row);
+            assert_eq!(
+                (&fields["prompt"], &fields["completion2"]),
+                (&plain.prompt, &plain.answers[1]),
+                "{}",
+                tool.name()
+            );
+            assert_eq!(fields["question"], "Q?\nWell?", "{}", tool.name());
+        }
+        // A message of Argilla has a role and a text. Label Studio stores any JSON.
+        let named = messages(Some("name"));
+        for (tool, row, found) in exported(named.clone()) {
+            let has_place = tool == Tool::LabelStudio;
+            assert_eq!(fields(tool, &row).get("prompt").is_some(), has_place, "{}", tool.name());
+            assert_eq!(found.task.original, has_place.then(|| named.clone()), "{}", tool.name());
+        }
+        // Messages of other projects are the question.
+        let data = json!({ "prompt": plain.prompt, "answer1": "Yes." });
+        let found = task(data.as_object().expect("an object")).expect("a task");
+        assert_eq!((found.question.as_str(), found.prompt()), ("Q?\nWell?", plain.prompt));
+        assert_eq!(found.answer(0), json!([{ "role": "assistant", "content": "Yes." }]));
     }
 
     /// Files written by the packages of Argilla and Label Studio: `tools/parity/annotation_tools.py`.

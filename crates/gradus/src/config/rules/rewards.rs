@@ -3,7 +3,7 @@
 use crate::config::method::names;
 use crate::config::{MethodConfig, RunConfig};
 use crate::method::Problems;
-use crate::metric::MetricConfig;
+use crate::metric::{MetricConfig, mistake_in_name};
 use crate::reward::config::{RewardConfig, RuleConfig};
 use crate::reward::fine_grained::FineGrainedConfig;
 
@@ -90,6 +90,10 @@ pub(in crate::config) fn check_reward(problems: &mut Problems<'_>, reward: &Rewa
             problems.require(!command.program.is_empty(), &[&key], || {
                 (format!("`{key}` is empty"), Some("name the program and its arguments: `[python3, score.py]`".into()))
             });
+            if let Some(mistake) = command.name.as_deref().and_then(mistake_in_name) {
+                let key = format!("{key}.name");
+                problems.require(false, &[&key], || (format!("`{key}` {mistake}"), None));
+            }
         }
         RewardConfig::Mix(parts) => {
             let key = format!("{path}.mix");
