@@ -182,7 +182,7 @@ fn cause(start: f64, last: f64, rows: &[MetricsRow], settings: &Settings, sample
     let trained = |key: &str| -> Vec<f64> {
         rows.iter().filter(|row| row.step > 0).filter_map(|row| row.values.get(key)).collect()
     };
-    if samples && let Some(explanation) = equal_rewards(&trained) {
+    if samples && let Some(explanation) = equal_rewards(trained) {
         return explanation;
     }
     let window_of = |key: &str| {

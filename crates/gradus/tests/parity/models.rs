@@ -397,7 +397,7 @@ fn the_sampler_records_the_logprobs_that_training_computes_in_bf16() {
     for path in models(false) {
         let load = || CausalLm::load(&ModelDir::open(&path).expect("opens"), &device()).expect("loads");
         let model = load().with_compute(Precision::Bf16);
-        let sampler = load().with_compute(Precision::Bf16).into_frozen(WeightFormat::Bf16);
+        let sampler = load().with_compute(Precision::Bf16).into_frozen(WeightFormat::BF16);
         let sequences = sequences(&expected(&path));
         let limit = model.max_positions().unwrap_or(usize::MAX);
         let prompts: Vec<&[u32]> = sequences.iter().map(Vec::as_slice).filter(|ids| ids.len() + 9 <= limit).collect();
