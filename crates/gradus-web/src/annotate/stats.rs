@@ -61,7 +61,7 @@ pub struct Stats {
     pub models_undefined: Option<&'static str>,
     /// Share of preferences for the answer on the left, without ties. It is one half if the side does not matter.
     pub left_preferred: Number,
-    /// Share of preferences for the longer answer.
+    /// Share of preferences for the longer answer, without ties and pairs of equally long answers.
     pub longer_preferred: Number,
 }
 
@@ -121,8 +121,11 @@ pub fn stats(store: &Store, project: &Project) -> Result<Stats> {
     let tasks = store.projects().tasks(project.id)?;
     let done: Vec<&Annotation> = all.iter().filter(|annotation| annotation.state == AnnotationState::Done).collect();
     let per_task = |number: usize| done.iter().filter(|annotation| annotation.task == number).count();
-    let votes = votes(&done, &tasks);
-    let named = tasks.iter().flat_map(|task| &task.models).map(String::as_str).collect();
+    // An attention check measures people, so numbers about answers and models leave it out.
+    let measuring: Vec<&Annotation> =
+        done.iter().copied().filter(|annotation| !tasks[annotation.task - 1].attention).collect();
+    let votes = votes(&measuring, &tasks);
+    let named = tasks.iter().filter(|task| !task.attention).flat_map(|task| &task.models).map(String::as_str).collect();
     let (models, models_undefined) = ranking::strengths(&named, &votes);
     let marks = !project.labels.spans.is_empty();
     Ok(Stats {
@@ -131,20 +134,30 @@ pub fn stats(store: &Store, project: &Project) -> Result<Stats> {
         submitted: done.len(),
         claims: claims(project, &all),
         people: people(&all, &tasks),
-        agreement: agreement(project, &done, &tasks),
-        span_f1: marks.then(|| spans(&done).into()),
+        agreement: agreement(project, &measuring, &tasks),
+        span_f1: marks.then(|| spans(&measuring).into()),
         comparisons: ranking::comparisons(&votes),
         models,
         models_undefined,
-        left_preferred: preferred(&done, &tasks, |annotation, _, pair, first| {
-            // Returns whether the preferred answer was on the left. Unknown for annotations from other tools.
-            Some(first != *annotation.shown.as_ref()?.swapped.get(pair)?)
-        }),
-        longer_preferred: preferred(&done, &tasks, |_, task, pair, first| {
-            let (one, other) = pairs(task.answers.len())[pair];
-            let longer = task.answers[one].chars().count() > task.answers[other].chars().count();
-            Some(longer == first)
-        }),
+        left_preferred: preferred(
+            &measuring,
+            &tasks,
+            "the sides of the answers are unknown",
+            |annotation, _, pair, first| {
+                // Returns whether the preferred answer was on the left. Unknown for annotations from other tools.
+                Some(first != *annotation.shown.as_ref()?.swapped.get(pair)?)
+            },
+        ),
+        longer_preferred: preferred(
+            &measuring,
+            &tasks,
+            "the compared answers are equally long",
+            |_, task, pair, first| {
+                let (one, other) = pairs(task.answers.len())[pair];
+                let [one, other] = [one, other].map(|at| task.answers[at].chars().count());
+                (one != other).then_some((one > other) == first)
+            },
+        ),
     })
 }
 
@@ -308,13 +321,14 @@ fn spans(done: &[&Annotation]) -> Defined {
 }
 
 /// Computes the share of decided pairs for which `holds` is true, among those for which it is known. Its last argument tells whether the
-/// first answer of the pair is preferred.
+/// first answer of the pair is preferred. `unknown` is the reason if it is known for none of them.
 fn preferred(
     done: &[&Annotation],
     tasks: &[Task],
+    unknown: &'static str,
     holds: impl Fn(&Annotation, &Task, usize, bool) -> Option<bool>,
 ) -> Number {
-    let (mut held, mut all) = (0usize, 0usize);
+    let (mut held, mut known, mut decided) = (0usize, 0usize, 0usize);
     for annotation in done {
         let task = &tasks[annotation.task - 1];
         for (i, pair) in pairs(task.answers.len()).into_iter().enumerate() {
@@ -323,14 +337,16 @@ fn preferred(
                 Some(Rank::Second) => false,
                 Some(Rank::Tie | Rank::Bad) | None => continue,
             };
+            decided += 1;
             let Some(is_held) = holds(annotation, task, i, first) else { continue };
-            all += 1;
+            known += 1;
             held += usize::from(is_held);
         }
     }
-    match all {
-        0 => Number::Undefined("no answer was preferred"),
-        _ => Number::Value(held as f64 / all as f64),
+    match (decided, known) {
+        (0, _) => Number::Undefined("no answer was preferred"),
+        (_, 0) => Number::Undefined(unknown),
+        _ => Number::Value(held as f64 / known as f64),
     }
 }
 
@@ -340,32 +356,32 @@ mod tests {
 
     use super::super::answer::Answer;
     use super::super::labels::LabelSet;
+    use super::super::task::Expected;
     use super::*;
     use crate::store::projects::{LEASE_MINUTES, Role, Save, Saved};
 
-    #[test]
-    fn a_project_is_summed_up() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let store = Store::open(folder.path()).expect("a file");
-        let projects = store.projects();
-        let task = Task {
+    /// A task that compares the answers of two models.
+    fn compared(answers: [&str; 2]) -> Task {
+        Task {
             question: "Q".into(),
             passages: Vec::new(),
             reference: String::new(),
-            answers: vec!["long".into(), "s".into()],
+            answers: answers.map(str::to_owned).to_vec(),
             models: vec!["x".into(), "y".into()],
             expected: None,
             attention: false,
             original: None,
-        };
+        }
+    }
+
+    /// Returns the statistics of a comparison project after each person has ranked the tasks, in order and in the given seconds each.
+    fn found<const N: usize>(tasks: &[Task], annotations: &[(&str, [Rank; N], f64)]) -> Stats {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = Store::open(folder.path()).expect("a file");
+        let projects = store.projects();
         let labels = LabelSet::open("comparison").expect("a label set");
-        projects.begin("p", &labels, 2, LEASE_MINUTES, &vec![task; 4]).expect("kept");
+        projects.begin("p", &labels, annotations.len(), LEASE_MINUTES, tasks).expect("kept");
         let project = projects.find("p").expect("read").expect("a project");
-        // `a` prefers the first, first, second, tie; `b` the first, second, second, first, in a fifth of the time.
-        let annotations = [
-            ("a", [Rank::First, Rank::First, Rank::Second, Rank::Tie], 10.0),
-            ("b", [Rank::First, Rank::Second, Rank::Second, Rank::First], 2.0),
-        ];
         for (name, ranks, seconds) in annotations {
             let token = projects.invite(name, Role::Annotator).expect("kept");
             let session = store.sessions().begin();
@@ -373,14 +389,24 @@ mod tests {
             let person = projects.who(&session).expect("read").expect("signed in");
             for rank in ranks {
                 let number = projects.next(&project, person.id).expect("read").expect("a task");
-                let answer = Answer { ranks: BTreeMap::from([("1v2".to_owned(), rank)]), ..Answer::default() };
+                let answer = Answer { ranks: BTreeMap::from([("1v2".to_owned(), *rank)]), ..Answer::default() };
                 projects.open(project.id, number, person.id).expect("opened").expect("theirs");
                 let saved =
-                    projects.save(project.id, number, person.id, &Save::of(&answer, AnnotationState::Done, seconds));
+                    projects.save(project.id, number, person.id, &Save::of(&answer, AnnotationState::Done, *seconds));
                 assert!(matches!(saved.expect("saved"), Saved::Stored(_)));
             }
         }
-        let found = stats(&store, &project).expect("stats");
+        stats(&store, &project).expect("stats")
+    }
+
+    #[test]
+    fn a_project_is_summed_up() {
+        // `a` prefers the first, first, second, tie; `b` the first, second, second, first, in a fifth of the time.
+        let annotations = [
+            ("a", [Rank::First, Rank::First, Rank::Second, Rank::Tie], 10.0),
+            ("b", [Rank::First, Rank::Second, Rank::Second, Rank::First], 2.0),
+        ];
+        let found = found(&vec![compared(["long", "s"]); 4], &annotations);
         assert_eq!((found.tasks, found.complete), (4, 4));
         let agreed = &found.agreement[0];
         assert_eq!((agreed.items, &agreed.raw), (4, &Number::Value(0.5)));
@@ -400,5 +426,41 @@ mod tests {
         assert_eq!(found.people[1].fast, 0, "a third of the median, 6 s, is 2 s");
         assert_eq!(found.people[0].median_seconds, Number::Value(10.0));
         assert!(matches!(found.left_preferred, Number::Value(_)) && found.span_f1.is_none());
+    }
+
+    #[test]
+    fn attention_checks_measure_people_only() {
+        let real = compared(["long", "s"]);
+        let expected = Expected { ranks: BTreeMap::from([("1v2".to_owned(), Rank::First)]), ..Expected::default() };
+        let models = vec!["y".into(), "z".into()];
+        let check = Task { expected: Some(expected), attention: true, models, ..real.clone() };
+        // They disagree on both tasks and agree on both checks.
+        let found = found(
+            &[real.clone(), check.clone(), real, check],
+            &[
+                ("a", [Rank::First, Rank::First, Rank::First, Rank::First], 5.0),
+                ("b", [Rank::Second, Rank::First, Rank::Second, Rank::First], 5.0),
+            ],
+        );
+        assert_eq!((found.complete, found.submitted), (4, 8));
+        assert!(found.people.iter().all(|work| work.done == 4 && work.right == Number::Value(1.0)));
+        assert_eq!((found.agreement[0].items, &found.agreement[0].raw), (2, &Number::Value(0.0)));
+        let [versus] = &found.comparisons[..] else { panic!("{:?}", found.comparisons) };
+        assert_eq!((versus.votes, versus.win.value, versus.loss.value), (4, 0.5, 0.5));
+        let models: Vec<&str> = found.models.iter().map(|model| model.model.as_str()).collect();
+        assert!(models.len() == 2 && !models.contains(&"z"), "{models:?}");
+        assert_eq!(found.longer_preferred, Number::Value(0.5));
+    }
+
+    #[test]
+    fn of_equally_long_answers_none_is_the_longer_one() {
+        let tasks = [compared(["same", "größ"]), compared(["long", "s"])];
+        let preferred = |tasks: &[Task], rank: Rank| found(tasks, &[("a", [rank; 1], 5.0)]).longer_preferred;
+        let unknown = Number::Undefined("the compared answers are equally long");
+        assert_eq!(preferred(&tasks[..1], Rank::First), unknown);
+        assert_eq!(preferred(&tasks[..1], Rank::Second), unknown);
+        assert_eq!(preferred(&tasks[..1], Rank::Tie), Number::Undefined("no answer was preferred"));
+        let both = found(&tasks, &[("a", [Rank::Second, Rank::First], 5.0)]);
+        assert_eq!(both.longer_preferred, Number::Value(1.0), "only one pair has a longer answer");
     }
 }
