@@ -7,6 +7,7 @@ use gradus::{Error, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use super::labels::LabelSet;
 use super::rank::Rank;
 
 /// Maximum number of tasks per project, and of answers per task.
@@ -90,6 +91,11 @@ impl Task {
     /// Returns whether everyone gets the task, independent of the number of annotators. Such tasks measure each person.
     pub fn is_for_everyone(&self) -> bool {
         self.expected.is_some()
+    }
+
+    /// Returns why the expected parts do not fit the label set, if so.
+    pub fn expected_problem(&self, labels: &LabelSet) -> Option<String> {
+        self.expected.as_ref()?.as_answer().broken(labels, self).into_iter().next()
     }
 
     /// Returns the prompt for training rows, in the form of the data file.
@@ -245,22 +251,34 @@ fn task(columns: &Map<String, Value>, has_answers: bool) -> Result<Task, String>
         _ => Vec::new(),
     };
     let models = if models.len() == answers.len() { models } else { Vec::new() };
-    let expected = match columns.get("expected") {
-        None | Some(Value::Null) => None,
-        Some(expected) => {
-            let read = serde_json::from_value(expected.clone());
-            Some(read.map_err(|error| {
-                format!("`expected` is not an annotation with `ranks`, `questions` or `no_error`: {error}")
-            })?)
-        }
-    };
-    let attention = columns.get("attention").and_then(Value::as_bool).unwrap_or(false);
-    if attention && expected.is_none() {
-        return Err("`attention` is set, but `expected` has no correct answer".into());
-    }
+    let (expected, attention) = expected_of(columns)?;
     let reference = first(&["gold", "reference"]).unwrap_or_default();
     let original = Original::of(prompt, &given, (&question, &answers));
     Ok(Task { question, passages, reference, answers, models, expected, attention, original })
+}
+
+/// Returns the expected parts of a task, and whether it only checks attention. Both may be encoded as text, which is blank in cells of a
+/// table without a value.
+pub(super) fn expected_of(columns: &Map<String, Value>) -> Result<(Option<Expected>, bool), String> {
+    let is_given = |value: &&Value| !value.is_null() && value.as_str().is_none_or(|text| !text.trim().is_empty());
+    let given = |name: &str| columns.get(name).filter(is_given);
+    let expected: Option<serde_json::Result<Expected>> = given("expected").map(|expected| match expected {
+        Value::String(text) => serde_json::from_str(text),
+        other => serde_json::from_value(other.clone()),
+    });
+    let expected = expected
+        .transpose()
+        .map_err(|error| format!("`expected` is not an annotation with `ranks`, `questions` or `no_error`: {error}"))?;
+    let attention = match given("attention") {
+        None => Some(false),
+        Some(Value::String(text)) => text.parse().ok(),
+        Some(other) => other.as_bool(),
+    };
+    let attention = attention.ok_or("`attention` is neither true nor false")?;
+    if attention && expected.is_none() {
+        return Err("`attention` is set, but `expected` has no correct answer".into());
+    }
+    Ok((expected, attention))
 }
 
 /// Reads a list whose first sentence is the title.
@@ -350,8 +368,19 @@ mod tests {
             json!({ "chosen": "a", "rejected": 3 }),
             json!({ "prompt": "P" }),
             json!({ "prompt": "P", "completion": "a", "passages": [3] }),
+            json!({ "prompt": "P", "completion": "a", "expected": "yes" }),
+            json!({ "prompt": "P", "completion": "a", "expected": { "no_error": true }, "attention": "often" }),
+            json!({ "prompt": "P", "completion": "a", "attention": "true" }),
         ] {
             assert!(of(&wrong).is_err(), "{wrong}");
         }
+        // The cells of a table are texts.
+        let cells =
+            json!({ "prompt": "P", "completion": "a", "expected": r#"{"no_error": true}"#, "attention": "true" });
+        let found = of(&cells).expect("a task");
+        assert_eq!(found.expected, Some(Expected { no_error: Some(true), ..Expected::default() }));
+        assert!(found.attention);
+        let blank = json!({ "prompt": "P", "completion": "a", "expected": "", "attention": "" });
+        assert_eq!(of(&blank).expect("a task").expected, None);
     }
 }

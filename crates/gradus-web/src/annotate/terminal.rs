@@ -19,7 +19,7 @@ use super::foreign::{self, Tool};
 use super::labels::LabelSet;
 use super::rank::pairs;
 use super::stats::{self, Stats};
-use super::task::{ANSWERS, Expected, Task, tasks};
+use super::task::{ANSWERS, Task, tasks};
 use crate::secret::secret;
 use crate::store::projects::{AnnotationState, Project, Role};
 use crate::store::{self, Store};
@@ -104,8 +104,7 @@ pub fn make_project(
         return Err(Error::input(format!("row {} of `{}` has one answer, but comparisons need two", at + 1, new.data)));
     }
     for (at, task) in tasks.iter().enumerate() {
-        let expected = task.expected.as_ref().map(Expected::as_answer).unwrap_or_default();
-        if let Some(problem) = expected.broken(&labels, task).first() {
+        if let Some(problem) = task.expected_problem(&labels) {
             return Err(Error::input(format!("row {} of `{}`, `expected`: {problem}", at + 1, new.data)));
         }
     }

@@ -15,6 +15,8 @@ use crate::store::projects::{Annotation, Project};
 
 /// Prefix of metadata keys that map a user's id to the name.
 const PERSON: &str = "person-";
+/// Properties of a task in the metadata. Annotators must not see them, but they see the fields.
+const HIDDEN: [&str; 2] = ["expected", "attention"];
 
 /// Derives a user id in Argilla's form from a name.
 fn user(name: &str) -> String {
@@ -47,6 +49,9 @@ fn fields(task: &Task) -> Map<String, Value> {
 pub fn record(project: &Project, number: usize, task: &Task, annotations: &[&Annotation]) -> Map<String, Value> {
     let mut responses: BTreeMap<String, Vec<Value>> = BTreeMap::new();
     let mut metadata = Map::new();
+    if let Some(expected) = &task.expected {
+        metadata.insert("expected".into(), json!(json!(expected).to_string()));
+    }
     for annotation in annotations {
         let (user, answer) = (user(&annotation.person), &annotation.answer);
         metadata.insert(format!("{PERSON}{user}"), json!(annotation.person));
@@ -82,9 +87,10 @@ pub fn record(project: &Project, number: usize, task: &Task, annotations: &[&Ann
 /// # Errors
 /// A description of the problem.
 pub fn read(row: &Map<String, Value>, labels: &LabelSet) -> Result<Imported, String> {
-    let fields = row.get("fields").and_then(Value::as_object).ok_or("the record has no `fields`")?;
-    let task = read_task(fields)?;
+    let mut fields = row.get("fields").and_then(Value::as_object).cloned().ok_or("the record has no `fields`")?;
     let metadata = row.get("metadata").and_then(Value::as_object).cloned().unwrap_or_default();
+    fields.extend(HIDDEN.iter().filter_map(|name| Some(((*name).to_owned(), metadata.get(*name)?.clone()))));
+    let task = read_task(&fields)?;
     let name = |user: &str| {
         let known = metadata.get(&format!("{PERSON}{user}")).and_then(Value::as_str);
         known.map_or_else(|| format!("argilla-{user}"), str::to_owned)

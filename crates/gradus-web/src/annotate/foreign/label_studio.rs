@@ -1,6 +1,7 @@
 //! Label Studio's JSON: a list of tasks with `data` and `annotations`, whose `result` has one entry per region or control
 //! (<https://labelstud.io/guide/export#Label-Studio-JSON-format-of-annotated-tasks>).
 
+use gradus::error::excerpt;
 use serde_json::{Map, Value, json};
 
 use super::{Imported, missing, parts, put, read_missing, shown, span, span_properties, task as read_task};
@@ -12,6 +13,8 @@ use crate::store::projects::{Annotation, Project};
 
 /// Name of the text that spans and other parts refer to.
 const TEXT: &str = "answer1";
+/// Maximum number of characters of a text that a message quotes.
+const QUOTED: usize = 60;
 
 /// Converts a task with its annotations.
 pub fn task(project: &Project, number: usize, task: &Task, annotations: &[&Annotation]) -> Map<String, Value> {
@@ -20,8 +23,12 @@ pub fn task(project: &Project, number: usize, task: &Task, annotations: &[&Annot
         .enumerate()
         .map(|(i, annotation)| annotation_json(project, number, i, task, annotation))
         .collect();
+    let mut data = shown(task);
+    if let Some(expected) = &task.expected {
+        data.insert("expected".into(), json!(expected));
+    }
     let row = json!({
-        "id": number, "data": shown(task), "annotations": annotations, "predictions": [], "meta": {},
+        "id": number, "data": data, "annotations": annotations, "predictions": [], "meta": {},
         "total_annotations": annotations.len(), "cancelled_annotations": 0, "total_predictions": 0,
     });
     row.as_object().cloned().unwrap_or_default()
@@ -106,6 +113,20 @@ pub fn read(row: &Map<String, Value>, labels: &LabelSet) -> Result<Imported, Str
     Ok(Imported { task, annotations })
 }
 
+/// Checks that the `marked` text of a span is the text at its place. Otherwise, the tool counts other units, or has another answer. White
+/// space may differ: Label Studio writes a line break as a backslash and an n.
+fn check_text(answer: &str, (start, end): (usize, usize), marked: &str) -> Result<(), String> {
+    let own: String = answer.chars().skip(start).take(end - start).collect();
+    let without_space = |text: &str| text.replace("\\n", " ").split_whitespace().collect::<String>();
+    if without_space(&own) == without_space(marked) {
+        return Ok(());
+    }
+    let (own, marked) = (excerpt(&own, QUOTED), excerpt(marked, QUOTED));
+    Err(format!(
+        "the span [{start}, {end}] has the `text` `{marked}`, but the answer has `{own}` there; offsets count characters (Unicode code points)"
+    ))
+}
+
 fn take(answer: &mut Answer, labels: &LabelSet, task: &Task, region: &Value) -> Result<(), String> {
     let (value, name) = (&region["value"], region["from_name"].as_str().unwrap_or_default());
     let first = |key: &str| match &value[key] {
@@ -122,7 +143,12 @@ fn take(answer: &mut Answer, labels: &LabelSet, task: &Task, region: &Value) -> 
             };
             let span_properties =
                 region["meta"]["text"].as_array().and_then(|texts| texts.first()).and_then(Value::as_str);
-            answer.spans.push(span(&task.answers[0], &label, (place("start")?, place("end")?), span_properties)?);
+            let range = (place("start")?, place("end")?);
+            let span = span(&task.answers[0], &label, range, span_properties)?;
+            if let Some(text) = value["text"].as_str() {
+                check_text(&task.answers[0], range, text)?;
+            }
+            answer.spans.push(span);
         }
         "textarea" if name == "missing" => answer.missing = read_missing(first("text").as_str().unwrap_or_default())?,
         "textarea" => put(answer, labels, task, name, &first("text"))?,

@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 use super::answer::{Answer, Marked, Missing};
 use super::labels::LabelSet;
 use super::rank::{Rank, pair_name, pairs};
-use super::task::{Original, Passage, Task, text as text_of};
+use super::task::{Original, Passage, Task, expected_of, text as text_of};
 use super::words::whole_words;
 
 /// Tool that wrote a file.
@@ -78,6 +78,9 @@ pub fn read(tool: Tool, file: &str, labels: &LabelSet) -> Result<Vec<Imported>> 
                 Tool::FineGrained => original::read(&row.columns),
             };
             let item = item.map_err(|message| row.location.error(message))?;
+            if let Some(problem) = item.task.expected_problem(labels) {
+                return Err(row.location.error(format!("`expected`: {problem}")));
+            }
             for (name, answer, _) in &item.annotations {
                 if let Some(problem) = answer.broken(labels, &item.task).first() {
                     return Err(row
@@ -162,6 +165,7 @@ fn task(data: &Map<String, Value>) -> Result<Task, String> {
     let known = |name: &&str| data.get(*name).and_then(text_of);
     let question = ["question", "prompt", "instruction"].iter().find_map(known).unwrap_or_default();
     let original = original_of(data, &question, &answers);
+    let (expected, attention) = expected_of(data)?;
     Ok(Task {
         question,
         passages: passages
@@ -169,8 +173,8 @@ fn task(data: &Map<String, Value>) -> Result<Task, String> {
         reference: text("reference").unwrap_or_default(),
         models: if models.len() == answers.len() { models } else { Vec::new() },
         answers,
-        expected: None,
-        attention: false,
+        expected,
+        attention,
         original,
     })
 }
@@ -184,6 +188,13 @@ fn span_properties(span: &Marked) -> Option<String> {
 
 /// Creates a span with its additional properties. Other tools may mark parts of words, so the range is extended to whole words.
 fn span(text: &str, kind: &str, (start, end): (usize, usize), span_properties: Option<&str>) -> Result<Marked, String> {
+    let characters = text.chars().count();
+    if start >= end {
+        return Err(format!("the span [{start}, {end}] is empty: its `start` must be below its `end`"));
+    }
+    if end > characters {
+        return Err(format!("the span [{start}, {end}] is not within the {characters} characters of the answer"));
+    }
     let (start, end) = whole_words(text, start, end).ok_or_else(|| format!("characters {start} to {end} are blank"))?;
     let place = Marked { kind: kind.to_owned(), start, end, ..Marked::default() };
     let Some(span_properties) = span_properties else { return Ok(place) };
@@ -266,6 +277,7 @@ fn read_missing(text: &str) -> Result<Vec<Missing>, String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::task::Expected;
     use super::*;
     use crate::annotate::export::{Form, rows};
     use crate::store::Store;
@@ -280,7 +292,7 @@ mod tests {
             reference: "R".into(),
             answers: ["größer 世界 is größer", "b", "c", "d"].map(str::to_owned).to_vec(),
             models: ["w", "x", "y", "z"].map(str::to_owned).to_vec(),
-            expected: None,
+            expected: Some(Expected { ranks: [("1v2".to_owned(), Rank::First)].into(), ..Expected::default() }),
             attention: false,
             original,
         };
@@ -452,6 +464,71 @@ mod tests {
     }
 
     #[test]
+    fn attention_checks_of_other_tools_stay_checks() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let expected = Expected { no_error: Some(true), ..Expected::default() };
+        let label_studio =
+            json!({ "data": { "text": "a b", "expected": expected, "attention": true }, "annotations": [] });
+        let argilla = json!({
+            "fields": { "text": "a b" }, "metadata": { "expected": json!(expected).to_string(), "attention": "true" }, "responses": {},
+        });
+        for (tool, row) in [(Tool::LabelStudio, label_studio), (Tool::Argilla, argilla)] {
+            let path = folder.path().join("x.json");
+            std::fs::write(&path, json!([row]).to_string()).expect("written");
+            let found = read(tool, &path.to_string_lossy(), &labels()).expect("read").remove(0).task;
+            assert_eq!((found.expected, found.attention), (Some(expected.clone()), true), "{}", tool.name());
+        }
+    }
+
+    /// Label Studio's spans of an answer, whose first two characters have two UTF-16 units each.
+    #[test]
+    fn spans_have_the_text_that_the_tool_marked() {
+        let labels = labels();
+        let text = "\u{1F44D}\u{1F44D} Good start.\nWrong fact here. End.";
+        let imported = |tool: Tool, value: Value| {
+            let label_studio =
+                json!({ "completed_by": 3, "result": [{ "type": "labels", "from_name": "spans", "value": value }] });
+            let argilla = json!({ "value": [value], "user_id": "a" });
+            let row = match tool {
+                Tool::Argilla => json!({ "fields": { "text": text }, "responses": { "spans": [argilla] } }),
+                _ => json!({ "data": { "text": text }, "annotations": [label_studio] }),
+            };
+            let folder = tempfile::tempdir().expect("a folder");
+            let path = folder.path().join("x.json");
+            std::fs::write(&path, json!([row]).to_string()).expect("written");
+            let found = read(tool, &path.to_string_lossy(), &labels).map_err(|error| error.to_string())?.remove(0);
+            let span = &found.annotations[0].1.spans[0];
+            Ok::<_, String>((span.start, span.end))
+        };
+        let marked = |start: usize, end: usize, text: Option<&str>| {
+            let mut value = json!({ "start": start, "end": end, "labels": ["Irrelevant"] });
+            if let Some(text) = text {
+                value["text"] = json!(text);
+            }
+            imported(Tool::LabelStudio, value)
+        };
+        assert_eq!(marked(15, 31, Some("Wrong fact here.")), Ok((15, 31)));
+        // Label Studio writes a line break as two characters.
+        assert_eq!(marked(8, 20, Some("start.\\nWrong ")), Ok((8, 20)));
+        assert_eq!(marked(16, 30, None), Ok((15, 31)), "whole words");
+        let shifted = marked(17, 33, Some("Wrong fact here.")).expect_err("UTF-16 units");
+        assert!(shifted.contains("x.json") && shifted.contains("`Wrong fact here.`"), "{shifted}");
+        assert!(shifted.contains("`ong fact here. E`") && shifted.contains("code points"), "{shifted}");
+        let argilla = |start: usize, end: usize| {
+            imported(Tool::Argilla, json!({ "start": start, "end": end, "label": "Irrelevant" }))
+        };
+        assert_eq!(argilla(15, 31), Ok((15, 31)));
+        for found in [marked(0, 500, None), argilla(0, 500)] {
+            let found = found.expect_err("out of range");
+            assert!(found.contains("the span [0, 500] is not within the 36 characters of the answer"), "{found}");
+        }
+        for found in [marked(9, 4, None), marked(4, 4, None), argilla(9, 4)] {
+            let found = found.expect_err("reversed or empty");
+            assert!(found.contains("must be below its `end`"), "{found}");
+        }
+    }
+
+    #[test]
     fn what_does_not_fit_is_said_with_its_place() {
         let folder = tempfile::tempdir().expect("a folder");
         let labels = labels();
@@ -467,6 +544,10 @@ mod tests {
                 json!({ "data": { "text": "a b" }, "annotations": [{ "completed_by": 3, "result": [
                     { "type": "brush", "from_name": "x", "value": {} }] }] }),
                 "brush",
+            ),
+            (
+                json!({ "data": { "text": "a b", "expected": { "ranks": { "1v2": "first" } } }, "annotations": [] }),
+                "`expected`: A pair does not belong to this task.",
             ),
         ] {
             let path = folder.path().join("x.json");
