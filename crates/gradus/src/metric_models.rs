@@ -12,7 +12,7 @@ use crate::metric::{
     ClassifierModel, Encoded, EncoderModel, LanguageModel, Models, TextError, TextToTextModel, Truncation,
 };
 use crate::model::{
-    CausalLm, Classifier, Encoder, ModelDir, Rows, Scope, Sequence, T5Encoder, Text, WeightFormat, open_model,
+    CausalLm, Classifier, Encoder, ModelDir, Reading, Rows, Scope, Sequence, T5Encoder, Text, WeightFormat, open_model,
     tensors_of_file,
 };
 use crate::text::{Cut, Joined, Tokenizer};
@@ -280,6 +280,10 @@ impl ClassifierModel for Classifying {
 
     fn label(&self, name: &str) -> Result<usize, String> {
         self.model.task().label(name)
+    }
+
+    fn has_probabilities(&self) -> bool {
+        self.model.task().reading != Reading::Values
     }
 
     fn values(&self, logits: &[f32]) -> Vec<f32> {

@@ -204,7 +204,8 @@ fn parse<E: Entry>(bytes: &[u8], author: &mut Option<String>) -> std::result::Re
     match (entry.author(), &author) {
         (Some(found), Some(expected)) if found != expected => {
             let what = E::WHAT;
-            let message = format!("the {what} is by `{found}`, but `{expected}` is expected");
+            // Names may contain backticks.
+            let message = format!("the {what} is by \"{found}\", but \"{expected}\" is expected");
             return Err((
                 message,
                 Some(format!("{what}s by different authors cannot be compared: use a separate file for each")),

@@ -199,6 +199,10 @@ mod tests {
             self.0.iter().position(|label| label == name).ok_or_else(|| format!("no label `{name}`"))
         }
 
+        fn has_probabilities(&self) -> bool {
+            true
+        }
+
         fn values(&self, logits: &[f32]) -> Vec<f32> {
             softmax(logits).into_iter().map(|value| value as f32).collect()
         }

@@ -326,14 +326,16 @@ fn registry() -> Vec<Registered> {
 /// An unknown name or option, with a similar known one, and values that do not fit.
 pub fn configure(names: &[String], options: &[String]) -> Result<Vec<MetricConfig>> {
     let registry = registry();
-    let mut chosen = Vec::new();
-    for name in names {
-        let found = registry.iter().find(|metric| metric.name == *name).ok_or_else(|| {
+    let registered = |name: &str| {
+        registry.iter().find(|metric| metric.name == name).ok_or_else(|| {
             let known = registry.iter().map(|metric| metric.name.as_str());
             let message = format!("no metric is called `{name}`");
             Error::input(message).with_hint(did_you_mean(name, known, "metrics are"))
-        })?;
-        chosen.push((found, Map::new()));
+        })
+    };
+    let mut chosen = Vec::new();
+    for name in names {
+        chosen.push((registered(name)?, Map::new()));
     }
     for option in options {
         let Some((key, value)) = option.split_once('=') else {
@@ -343,6 +345,13 @@ pub fn configure(names: &[String], options: &[String]) -> Result<Vec<MetricConfi
             Some((metric, key)) => (Some(metric), key),
             None => (None, key),
         };
+        if let Some(metric) = metric
+            && !names.iter().any(|name| name == metric)
+        {
+            registered(metric)?;
+            let message = format!("the metric option `{option}` is for `{metric}`, which is not measured");
+            return Err(Error::input(message).with_hint(format!("add the metric `{metric}`, or leave the option out")));
+        }
         let mut is_used = false;
         for (registered, values) in &mut chosen {
             let known = registered.options.iter().find(|option| option.name == key);
@@ -451,6 +460,9 @@ mod tests {
         check("rouge", "stemmer=true", "no option `stemmer` of rouge", "options are `use_stemmer`");
         check("chrf", "chrf.betta=1", "no option `betta` of chrf", "did you mean `beta`?");
         check("dates", "beta=1", "no option `beta` of dates", "there are no options");
+        let message = "the metric option `meteor.wordnet=none` is for `meteor`, which is not measured";
+        check("dates chrf", "meteor.wordnet=none", message, "add the metric `meteor`");
+        check("dates chrf", "metoer.wordnet=none", "no metric is called `metoer`", "did you mean `meteor`?");
         check("chrf", "beta=much", "the option `beta` of `chrf` is `much`, but must be of type number", "");
         check("chrf", "beta", "the metric option `beta` is not of the form KEY=VALUE", "");
         let built = |names: &str, options: &str| {

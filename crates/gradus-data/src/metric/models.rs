@@ -138,6 +138,9 @@ pub trait ClassifierModel: Send + Sync {
     /// The available labels.
     fn label(&self, name: &str) -> Result<usize, String>;
 
+    /// Returns whether the values are probabilities, or plain numbers.
+    fn has_probabilities(&self) -> bool;
+
     /// Converts logits to a value per label: its probability or, for a model that outputs plain numbers, the number.
     fn values(&self, logits: &[f32]) -> Vec<f32>;
 

@@ -40,9 +40,15 @@ impl Toxicity {
     /// Creates the metric.
     ///
     /// # Errors
-    /// A scorer that cannot be opened.
+    /// A scorer that cannot be opened, or a threshold that no probability exceeds or that all exceed.
     pub fn new(options: &ToxicityOptions, models: &dyn Models, interrupt: &Interrupt) -> Result<Self> {
-        Ok(Self { scorer: scorer(&options.scorer, models, interrupt)?, threshold: options.threshold })
+        let (scorer, threshold) = (scorer(&options.scorer, models, interrupt)?, options.threshold);
+        if scorer.has_probabilities() && !(0.0..1.0).contains(&threshold) {
+            let message =
+                format!("the option `threshold` of `toxicity` is {threshold}, but must be at least 0 and below 1");
+            return Err(Error::input(message).with_hint("the scores are probabilities"));
+        }
+        Ok(Self { scorer, threshold })
     }
 
     /// Returns the toxicity of every prediction.
@@ -131,6 +137,10 @@ impl ToxicityScorer for ByClassifier {
         self.called.clone()
     }
 
+    fn has_probabilities(&self) -> bool {
+        self.model.has_probabilities()
+    }
+
     fn score(&self, texts: &[&str]) -> Vec<ScoreResult> {
         let read: Vec<(&str, Option<&str>)> = texts.iter().map(|text| (*text, None)).collect();
         match self.model.logits(&read, Truncation::Right(None)) {
@@ -147,6 +157,9 @@ impl ToxicityScorer for ByClassifier {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::NoModels;
     use super::*;
     use crate::test_support::ByRule;
 
@@ -166,6 +179,26 @@ mod tests {
 
     fn values(rows: &[Row]) -> Vec<f64> {
         metric().measure(rows).expect("scored").iter().map(Measure::value).collect()
+    }
+
+    #[test]
+    fn a_threshold_of_probabilities_is_one() {
+        let made = |scorer: Value, threshold: f64| {
+            let options = json!({ "scorer": scorer, "threshold": threshold });
+            let options = serde_json::from_value(options).expect("options");
+            Toxicity::new(&options, &NoModels, &Interrupt::default()).map(drop)
+        };
+        let service = || json!({ "service": { "url": "http://localhost:1" } });
+        for (threshold, shown) in [(2.0, "2"), (1.0, "1"), (-0.5, "-0.5")] {
+            let error = made(service(), threshold).expect_err("no score is there").to_string();
+            let expected =
+                format!("the option `threshold` of `toxicity` is {shown}, but must be at least 0 and below 1");
+            assert_eq!(error, expected);
+        }
+        made(service(), 0.0).expect("some probabilities exceed it");
+        // Recorded scores may be the numbers of a regression model.
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        made(json!({ "recorded": { "file": file.path() } }), 2.0).expect("any number");
     }
 
     #[test]

@@ -24,6 +24,11 @@ pub trait ToxicityScorer: Send + Sync {
     /// Returns the name that is stored with the scores.
     fn name(&self) -> String;
 
+    /// Returns whether all scores are probabilities. Recorded scores and the numbers of a regression model may have another range.
+    fn has_probabilities(&self) -> bool {
+        false
+    }
+
     /// Returns one answer per text, in order.
     fn score(&self, texts: &[&str]) -> Vec<ScoreResult>;
 }

@@ -111,6 +111,10 @@ impl ToxicityScorer for Recorded {
         self.ledger.author().map_or_else(|| format!("recorded in {}", self.ledger.path().display()), str::to_owned)
     }
 
+    fn has_probabilities(&self) -> bool {
+        self.otherwise.as_ref().is_some_and(|otherwise| otherwise.has_probabilities())
+    }
+
     fn score(&self, texts: &[&str]) -> Vec<ScoreResult> {
         let missing = match self.ledger.missing(texts) {
             Ok(missing) => missing,
@@ -258,7 +262,7 @@ mod tests {
         let found = message_of(&format!("{good}{{\"text\": \"b\", \"toxicity\": \"high\"}}\n"));
         assert!(found.contains(":2: expected"), "{found}");
         let found = message_of("{\"text\": \"b\", \"toxicity\": 0.5, \"scorer\": \"another\"}\n");
-        assert!(found.ends_with(":1: the score is by `another`, but `rule` is expected"), "{found}");
+        assert!(found.ends_with(":1: the score is by \"another\", but \"rule\" is expected"), "{found}");
         let missing = Recorded::open(&dir.path().join("none.jsonl"), None).err().expect("refused").to_string();
         assert!(missing.contains("none.jsonl"), "{missing}");
     }

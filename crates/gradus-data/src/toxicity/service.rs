@@ -133,6 +133,10 @@ impl ToxicityScorer for Service {
         format!("{} of {} ({})", self.config.attribute, self.config.url, self.config.language)
     }
 
+    fn has_probabilities(&self) -> bool {
+        true
+    }
+
     /// Sends texts over several connections. After a final failure, no more texts are sent.
     fn score(&self, texts: &[&str]) -> Vec<ScoreResult> {
         self.client.each(texts, |text| self.request(text))

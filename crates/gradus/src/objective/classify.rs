@@ -251,11 +251,9 @@ impl OfflineMethod for ClassifyConfig {
         }
         let (labels, counts) = self.counted(&self.form(task, None)?, train, own.as_ref())?;
         if labels.len() < 2 && task != ClassifyTask::Regression {
-            return Err(Error::input(format!(
-                "the training rows have {} label, but at least two are needed",
-                labels.len()
-            ))
-            .with_hint("name all of them as `method.classify.labels`"));
+            let found = if labels.is_empty() { "no labels" } else { "one label" };
+            return Err(Error::input(format!("the training rows have {found}, but at least two are needed"))
+                .with_hint("name all of them as `method.classify.labels`"));
         }
         let weights_k = self.weights(&labels, &counts)?;
         let splitter = |row: &Row| row.columns.get(SENTENCES).and_then(Value::as_str).map(str::to_owned);

@@ -21,7 +21,8 @@ use judgement::Judgement;
 pub(super) const WHAT: &str = "reward command";
 
 /// What each answer must be. Larger numbers are infinite as `f32`.
-const EXPECTED: &str = "a number (at most 3.4e38), null or an object of parts";
+const EXPECTED: &str = "a number (at most 3.4e38), null or an object of parts, each a number, null or a list of [start, end, value] \
+                        with whole numbers from 0 as start and end,";
 
 /// Scores completions with a program that runs in parallel to the training.
 pub struct CommandReward {
@@ -206,6 +207,13 @@ mod tests {
         );
         check_failure("read -r line; echo NaN; echo 2; echo 3; cat > /dev/null", 60.0, 1, &["`NaN`"]);
         check_failure("read -r line; echo 1e300; echo 2; echo 3; cat > /dev/null", 60.0, 1, &["`1e300`"]);
+        let segment = r#"{"a": [[0.0, 1.0, 1]]}"#;
+        check_failure(
+            &format!("read -r line; echo '{segment}'; echo 2; echo 3; cat > /dev/null"),
+            60.0,
+            1,
+            &["[start, end, value] with whole numbers from 0 as start and end", segment],
+        );
         check_failure("read -r line; echo true; echo 2; echo 3; cat > /dev/null", 60.0, 1, &["`true`"]);
         let mut reward = shell("read -r line; echo 1; echo good; echo 3; cat > /dev/null", 60.0);
         let scores = reward.score(&completions(["a", "b", "c"]));

@@ -607,7 +607,7 @@ mod tests {
         assert_eq!(seen.lock().expect("no panic").len(), 2);
         let other = JudgeConfig { model: "n".into(), ..config };
         let error = JudgeReward::new(&other, &Interrupt::default()).err().expect("refused").to_string();
-        assert!(error.contains("the judgement is by `m of http://"), "{error}");
+        assert!(error.contains("the judgement is by \"m of http://"), "{error}");
     }
 
     #[test]

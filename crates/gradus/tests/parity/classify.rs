@@ -277,6 +277,10 @@ fn rows_that_teach_nothing_are_told_with_their_line() {
         let message = format!("names one label, `{label}`, but at least two are needed");
         assert_error("bert", &good(), &format!("labels: ['{label}']"), &message);
     }
+    let alone = vec![json!({ "text": "tea", "label": "warm" }); 4];
+    assert_error("bert", &alone, "", "the training rows have one label, but at least two are needed");
+    let none = vec![json!({ "text": "tea", "labels": [] }); 4];
+    assert_error("bert", &none, "task: multi_label", "the training rows have no labels, but at least two are needed");
     assert_error(
         "bert",
         &good(),

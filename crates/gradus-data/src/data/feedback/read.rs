@@ -57,7 +57,11 @@ fn passage(path: &str, value: &Value) -> Parsed<Sentences> {
 
 fn error_span(path: &str, value: &Value, answer: &str, bytes: &[usize]) -> Parsed<ErrorSpan> {
     let kind = kind(path, value, &ErrorKind::NAMES)?;
-    let explanation = text(&format!("{path}.explanation"), key(path, value, "explanation")?)?;
+    // Only the feedback form contains the comment.
+    let explanation = match key(path, value, "explanation")? {
+        Value::Null => String::new(),
+        given => text(&format!("{path}.explanation"), given)?,
+    };
     let place = |name: &str| number(&format!("{path}.{name}"), key(path, value, name)?);
     let (start, end) = (place("start")?, place("end")?);
     let characters = bytes.len() - 1;

@@ -98,8 +98,10 @@ fn spread(
     let bytes: Vec<usize> = completion.char_indices().map(|(at, _)| at).chain([completion.len()]).collect();
     let mut rewards_t = vec![0.0; ranges_t.len()];
     for (Range { start, end }, value) in segments {
-        let within = start < end && *end < bytes.len();
-        let Some(last) = Some(end).filter(|_| within).and_then(|end| last_token(ranges_t, bytes[*end])) else {
+        if start >= end {
+            return Err(format!("the segment [{start}, {end}] is empty: its start must be below its end"));
+        }
+        let Some(last) = bytes.get(*end).and_then(|end| last_token(ranges_t, *end)) else {
             let characters = bytes.len() - 1;
             return Err(format!("the segment [{start}, {end}] is not within the completion's {characters} characters"));
         };
@@ -136,7 +138,16 @@ mod tests {
             parts,
             Some(Judgement::Parts(vec![("style".into(), PartValue::Whole(2.0)), ("facts".into(), segments)]))
         );
-        for wrong in ["yes", "true", "[1]", "1e300", "{\"a\": \"b\"}", "{\"a\": [[0, 1]]}", "{\"a\": [[-1, 2, 0]]}"] {
+        for wrong in [
+            "yes",
+            "true",
+            "[1]",
+            "1e300",
+            "{\"a\": \"b\"}",
+            "{\"a\": [[0, 1]]}",
+            "{\"a\": [[-1, 2, 0]]}",
+            "{\"a\": [[0.0, 1.0, 1]]}",
+        ] {
             assert_eq!(Judgement::parse(wrong), None, "{wrong}");
         }
     }
@@ -156,13 +167,13 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_outside_the_completion_is_refused() {
-        for segment in ["[3, 3, 1]", "[4, 3, 1]", "[8, 10, 1]"] {
-            let message = score(&format!("{{\"a\": [{segment}]}}")).expect_err("outside");
-            assert!(
-                message.starts_with("`a`: the segment [") && message.ends_with("completion's 9 characters"),
-                "{message}"
-            );
+    fn a_segment_that_is_empty_or_outside_the_completion_is_refused() {
+        for (segment, expected) in [
+            ("[3, 3, 1]", "`a`: the segment [3, 3] is empty: its start must be below its end"),
+            ("[4, 3, 1]", "`a`: the segment [4, 3] is empty: its start must be below its end"),
+            ("[8, 10, 1]", "`a`: the segment [8, 10] is not within the completion's 9 characters"),
+        ] {
+            assert_eq!(score(&format!("{{\"a\": [{segment}]}}")), Err(expected.to_owned()));
         }
     }
 

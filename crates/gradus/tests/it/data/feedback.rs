@@ -135,6 +135,14 @@ fn what_breaks_the_annotation_is_refused_with_its_place() {
     assert_eq!(found, "a.json:1: missing column `prediction 3` (row 1 of the array)");
 }
 
+#[test]
+fn an_error_needs_no_comment() {
+    let mut plain = row();
+    *plain.pointer_mut("/feedback/errors/0/explanation").expect("a key of the row") = Value::Null;
+    let (dataset, _folder) = loaded(&plain);
+    assert_eq!(Value::Object(feedback(&dataset.rows[0]).to_columns()), row(), "the comment is empty");
+}
+
 /// Errors and comparisons may be annotated separately: annotations of errors alone have no preferences.
 #[test]
 fn errors_are_read_without_preferences() {
