@@ -28,7 +28,6 @@ use crate::progress::Progress;
 use crate::reward::{self, Reward, Score};
 use crate::rng::Purpose;
 use crate::rollout::{self, LocalEngine, Policy, Prompt, RolloutSource, Rollouts, Sampler};
-use crate::run::Metrics;
 use crate::settings::Settings;
 use crate::stats::{Mean, Stats, StepReport};
 
@@ -227,7 +226,7 @@ impl TrainingStep for OnlineTraining<'_, '_> {
     }
 
     /// Samples completions of every prompt of the split, always from the same streams, and measures them.
-    fn evaluate(&mut self, split: EvalSplit, done: usize, progress: &dyn Progress) -> Result<Metrics> {
+    fn evaluate(&mut self, split: EvalSplit, done: usize, progress: &dyn Progress) -> Result<Stats> {
         let (task, settings) = (self.task, self.task.settings);
         let when = format!("{} at step {done}", split.prefix().trim_end_matches('_'));
         let sampler = task.sampler(self.algorithm, true, &when, progress);
@@ -248,7 +247,7 @@ impl TrainingStep for OnlineTraining<'_, '_> {
             reward::check_judges(&self.reward.name(), &found.rollouts, &found.scores)?;
         }
         self.log.evaluation(split, (done, self.data_progress(done).epoch as usize), &found)?;
-        Ok(found.stats.metrics(split.prefix()))
+        Ok(found.stats)
     }
 
     fn watch(&self, done: usize, recorder: &mut Recorder<'_>) {
