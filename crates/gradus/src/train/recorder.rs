@@ -291,6 +291,11 @@ impl<'a> Recorder<'a> {
             .filter_map(move |row| row.get(key)?.as_f64())
     }
 
+    /// Returns true if a step has measured `key`, including before resumptions.
+    pub fn has_measured(&self, key: &str) -> bool {
+        self.pending.value(key).is_some() || self.logged(key).next().is_some()
+    }
+
     /// Records the evaluation before the first step: for `results.json`, as the row of step 0, and as the value that later evaluations must
     /// beat. Does nothing without metrics.
     ///
