@@ -259,6 +259,33 @@ fn numbers_that_are_too_large_are_refused() {
     }
 }
 
+/// An evaluation refuses flags that its kind of model does not read, before it writes a file.
+#[test]
+fn eval_refuses_what_its_model_does_not_read() {
+    let test = CliTest::with("rows.jsonl", "{\"text\": \"The kettle sings\", \"label\": \"good\"}\n");
+    test.write("pairs.jsonl", "{\"prompt\": \"a\", \"chosen\": \" b\", \"rejected\": \" c\"}\n");
+    let predictions = "{\"prompt\": \"a\", \"prediction\": \"b\", \"references\": [], \"metrics\": {}}\n";
+    test.write("said.jsonl", predictions);
+    let (bert, gpt2, reward) = (fixture("bert"), fixture_model("gpt2"), fixture_model("qwen3-reward"));
+    let (classifier, language) = ("a classifier", "a language model");
+    let cases: [(&str, &str, &[&str], &str, &str); 6] = [
+        (&bert, "rows.jsonl", &["--metrics", "rouge", "--predictions", "said.jsonl"], language, classifier),
+        (&bert, "rows.jsonl", &["--reward-rule-substring", "e", "--max-new-tokens", "3"], language, classifier),
+        (&bert, "rows.jsonl", &["--reference-model", "none"], language, classifier),
+        (&reward, "pairs.jsonl", &["--metrics", "rouge", "--predictions", "said.jsonl"], language, "a reward model"),
+        (&reward, "pairs.jsonl", &["--label-column", "kind"], classifier, "a reward model"),
+        (&gpt2, "rows.jsonl", &["--negative-label", "good"], classifier, language),
+    ];
+    for (model, rows, flags, reader, found) in cases {
+        let run = test.run(&[&["eval", "--model", model, "--data", rows][..], flags].concat());
+        let reads = format!("only the evaluation of {reader} reads it, and the model is {found}");
+        assert!(run.code == 1 && run.stderr.contains(&reads), "{flags:?}: {run:?}");
+    }
+    let run = test.run(&["eval", "--model", &bert, "--data", "rows.jsonl", "--predictions", "said.jsonl"]);
+    assert!(run.code == 1 && run.stderr.contains("`--predictions` is given, but the rows are measured"), "{run:?}");
+    assert_eq!(test.read("said.jsonl"), predictions);
+}
+
 /// A classifier trained with column names is measured with the same names.
 #[test]
 fn a_classifier_is_measured_on_the_columns_that_it_was_trained_on() {
