@@ -601,6 +601,7 @@ fn losses_of_dpo_and_the_keys_they_read() {
 fn keys_that_nothing_reads_are_refused() {
     let found = |rest: &str| shown(&format!("{MINIMAL}reward: {{model: rm}}\n{rest}\n")).join("\n");
     let sft = |rest: &str| shown(&format!("{MINIMAL}method: {{sft: {{}}}}\n{rest}\n")).join("\n");
+    let classify = |keys: &str| shown(&format!("{MINIMAL}method: {{classify: {{{keys}}}}}\n")).join("\n");
     for (found, expected) in [
         (sft("train: {frozen_weights: nf4}"), "the run trains all weights of its only model"),
         (
@@ -628,6 +629,14 @@ fn keys_that_nothing_reads_are_refused() {
         (found("method: {ppo: {kl: {horizon: 20, target: 6, rate: 0.1}}}"), "`method.ppo.kl.horizon` is given"),
         (found("method: {ppo: {kl: {rate: 0.1}}}"), "`method.ppo.kl.rate` is given, but without `target`"),
         (
+            classify("task: single_label, ignored_label: b"),
+            "`method.classify.ignored_label` is given, but only `tokens` reads it",
+        ),
+        (
+            classify("task: regression, negative_label: b"),
+            "`method.classify.negative_label` is given, but only `single_label` or `tokens` reads it",
+        ),
+        (
             found("preset: rl4lms\nmethod: {ppo: {kl: {target: null, rate: 0.2}}}"),
             "`method.ppo.kl.rate` is given, but without `target`",
         ),
@@ -642,6 +651,7 @@ fn keys_that_nothing_reads_are_refused() {
         "method: {sft: {}}\nlora: {rank: 2}\ntrain: {frozen_weights: nf4, rmsprop_alpha: 0.9, optimizer: rmsprop}",
         "method: {reward: {}}\nlora: {rank: 2}\ntrain: {frozen_weights: nf4, adam_betas: [0.8, 0.99], adam_epsilon: 1e-5}",
         "method: {dpo: {}}\ntrain: {frozen_weights: nf4}",
+        "method: {classify: {task: tokens, ignored_label: a, negative_label: b}}",
     ] {
         assert_fine(&format!("{MINIMAL}{fine}\n"));
     }

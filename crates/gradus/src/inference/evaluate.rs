@@ -282,9 +282,8 @@ fn labels(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> R
     let recorded = files.dir.training_info().columns;
     let classify = options.classify.clone().or_recorded(recorded.clone());
     let negative_label = classify.negative_label.clone();
-    if let Some(Err(message)) = negative_label.as_deref().map(|name| task.label(name)) {
-        return Err(Error::input(format!("`negative_label`: {message}")));
-    }
+    classify.check_labels(&task)?;
+    let missing = classify.missing_ignored(&rows, &task)?;
     let weights_k = vec![1.0; task.labels.len()];
     files.labels.get_or_init(|| LabelPlan { task, weights_k, sentences: None });
     let made = classify.examples(&rows, files, tokenize(options, files)?);
@@ -294,7 +293,8 @@ fn labels(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> R
     let stats = Classify { negative_label, ..Classify::default() }.evaluate(&model, &examples, PASSES, interrupt)?;
     let metrics = stats.metrics("");
     check_finite("the loss", metrics.get("loss").unwrap_or_default())?;
-    Ok(EvalResult::new(made.examples.len(), remarks(notes, &made), metrics))
+    let remarks = remarks(notes, &made).into_iter().chain(missing).collect();
+    Ok(EvalResult::new(made.examples.len(), remarks, metrics))
 }
 
 fn texts(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Result<EvalResult> {
