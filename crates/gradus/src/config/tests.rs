@@ -655,12 +655,68 @@ fn keys_that_nothing_reads_are_refused() {
     ] {
         assert_fine(&format!("{MINIMAL}{fine}\n"));
     }
+    for (keys, expected) in [
+        ("ppo: {kl: {stop_after: 3}}", "`method.ppo.kl.stop_after` is given, but only `stop_above` reads it"),
+        (
+            "ppo: {quirks: {target_kl_over: mini_batch}}",
+            "`method.ppo.quirks.target_kl_over` is given, but only `target_kl` reads it",
+        ),
+        ("ppo: {quirks: {sum_parts: true}}", "`method.ppo.quirks.sum_parts` is given, but only `part_size` reads it"),
+        (
+            "ppo: {quirks: {length_weights: true}}",
+            "`method.ppo.quirks.length_weights` is given, but only `part_size` or `mini_batches` above 1 reads it",
+        ),
+        (
+            "trpo: {quirks: {whitening: {rewards: biased}}}",
+            "`method.trpo.quirks.whitening.rewards` is given, but only `whiten_rewards` reads it",
+        ),
+        (
+            "a2c: {quirks: {whitening: {center_rewards: true}}}",
+            "`method.a2c.quirks.whitening.center_rewards` is given, but only `whiten_rewards` reads it",
+        ),
+        (
+            "ppo: {whiten_advantages: false, quirks: {whitening: {advantages: biased}}}",
+            "`method.ppo.quirks.whitening.advantages` is given, but only `whiten_advantages` reads it",
+        ),
+        (
+            "ppo: {whiten_advantages: false, quirks: {whitening: {advantages_over: mini_batch}}}",
+            "`method.ppo.quirks.whitening.advantages_over` is given, but only `whiten_advantages` reads it",
+        ),
+        ("nlpo: {top_k: 5, top_p: 0.5}", "`method.nlpo.top_p` is given, but only a mask without `top_k` reads it"),
+        (
+            "nlpo: {mask_model: policy, mask_update: frozen}",
+            "`method.nlpo.mask_update` is given, but only `mask_model: lagged` reads it",
+        ),
+        (
+            "nlpo: {mask_model: policy, mask_update_iterations: 3}",
+            "`method.nlpo.mask_update_iterations` is given, but only `mask_model: lagged` reads it",
+        ),
+        (
+            "nlpo: {mask_update: frozen, mask_update_iterations: 3}",
+            "`method.nlpo.mask_update_iterations` is given, but only `mask_update: periodic` reads it",
+        ),
+    ] {
+        let found = found(&format!("method: {{{keys}}}"));
+        assert!(found.contains(expected) && found.lines().count() == 1, "{expected}: {found}");
+    }
     for fine in [
         "method: {grpo: {}}\ntrain: {frozen_weights: nf4}",
         "method: {grpo: {loss_type: sapo, sapo_temperature_pos: 2, sapo_temperature_neg: 2}}",
         "method: {ppo: {kl: {target: 6, horizon: 20}}}",
         // A preset sets the epsilon of AdamW.
         "preset: rl4lms\nmethod: {ppo: {}}\ntrain: {optimizer: rmsprop}",
+        "method: {ppo: {kl: {stop_above: 10, stop_after: 3}, target_kl: 0.1, quirks: {target_kl_over: mini_batch}}}",
+        "method: {ppo: {quirks: {part_size: 2, sum_parts: true, length_weights: true}}}",
+        "method: {ppo: {mini_batches: 2, quirks: {length_weights: true}}}\ntrain: {batch_size: 4}",
+        "method: {ppo: {whiten_rewards: true, quirks: {whitening: {rewards: biased, advantages: biased}}}}",
+        "method: {nlpo: {top_k: 5}}",
+        "method: {nlpo: {mask_update_iterations: 3}}",
+        "method: {nlpo: {mask_update: frozen}}",
+        // The presets set these keys without their readers, or the word that turns the reader off.
+        "preset: rl4lms\nmethod: {ppo: {whiten_advantages: false}}",
+        "preset: rl4lms\nmethod: {nlpo: {mask_model: policy}}",
+        "preset: rl4lms\nmethod: {nlpo: {mask_update_iterations: 30}}",
+        "preset: fine_grained\nmethod: {ppo: {quirks: {part_size: null}}}",
         // A preset sets the rate.
         "preset: rl4lms\nmethod: {ppo: {kl: {target: null}}}",
         "method: {trpo: {kl: {target: 6, rate: 0.1}}}",
