@@ -107,6 +107,12 @@ impl Stats {
         self.entries.iter().filter_map(named).collect()
     }
 
+    /// Returns the names that have no number, because all weights are 0, with `prefix` before each.
+    pub fn undefined(&self, prefix: &str) -> Vec<String> {
+        let undefined = self.entries.iter().filter(|(_, gathered)| number(*gathered).is_none());
+        undefined.map(|(name, _)| format!("{prefix}{name}")).collect()
+    }
+
     /// Removes the values of `name` and returns their number.
     pub fn take(&mut self, name: &str) -> Option<f64> {
         let found = self.value(name);
@@ -203,6 +209,7 @@ mod tests {
             first.metrics("eval_").iter().map(|(key, value)| (key.to_owned(), value)).collect();
         assert_eq!(found, [("eval_b".to_owned(), 2.5), ("eval_a".to_owned(), -1.0), ("eval_n".to_owned(), 12.0)]);
         assert_eq!(first.value("b"), Some(2.5));
+        assert_eq!(first.undefined("eval_"), ["eval_never"]);
     }
 
     #[test]

@@ -23,6 +23,20 @@ impl Row {
         let references = references.into_iter().map(Into::into).collect();
         Self { prediction: prediction.into(), references, ..Self::default() }
     }
+
+    /// Returns the text of a column by its name. The data's `prompt`, `prediction` and `reference` (or `references`) need not be in the
+    /// metadata: these names then mean the fields of the row. References have a text if there is exactly one.
+    pub fn column_text(&self, name: &str) -> Option<&str> {
+        if let Some(value) = self.metadata.get(name) {
+            return value.as_str();
+        }
+        match (name, self.references.as_slice()) {
+            ("prompt", _) => Some(self.prompt.as_str()).filter(|prompt| !prompt.is_empty()),
+            ("prediction", _) => Some(&self.prediction),
+            ("reference" | "references", [only]) => Some(only),
+            _ => None,
+        }
+    }
 }
 
 /// A row that a metric cannot measure.
@@ -105,6 +119,30 @@ mod tests {
     fn number(rows: &[Row]) -> Result<Vec<f64>, RowError> {
         let number = |(i, row): (usize, &Row)| row.prediction.parse().map_err(|_| RowError::new(i, "no number"));
         rows.iter().enumerate().map(number).collect()
+    }
+
+    #[test]
+    fn columns_that_became_fields_are_found_by_their_names() {
+        let metadata = Map::from_iter([("source".to_owned(), "s".into()), ("id".to_owned(), 3.into())]);
+        let row = Row { prompt: "p".into(), metadata, ..Row::new("y", ["r"]) };
+        let of = |row: &Row, name: &str| row.column_text(name).map(str::to_owned);
+        for (name, expected) in [
+            ("source", Some("s")),
+            ("id", None),
+            ("prompt", Some("p")),
+            ("prediction", Some("y")),
+            ("reference", Some("r")),
+            ("references", Some("r")),
+            ("other", None),
+        ] {
+            assert_eq!(of(&row, name).as_deref(), expected, "{name}");
+        }
+        let row =
+            Row { metadata: Map::from_iter([("reference".to_owned(), "own".into())]), ..Row::new("y", ["a", "b"]) };
+        assert_eq!(
+            (of(&row, "reference").as_deref(), of(&row, "references"), of(&row, "prompt")),
+            (Some("own"), None, None)
+        );
     }
 
     #[test]

@@ -10,7 +10,9 @@ use gradus::config::reward_of_flags;
 use gradus::data::{Side, TextForm};
 use gradus::device::DeviceChoice;
 use gradus::files::output::Outputs;
-use gradus::inference::{EvalOptions, EvalResult, MetricOptions, MetricValue, Prediction, evaluate, measure};
+use gradus::inference::{
+    EvalKind, EvalOptions, EvalResult, MetricOptions, MetricValue, ModelEvaluation, Prediction, measure,
+};
 use gradus::metric::{MetricConfig, Resampling, configure};
 use gradus::objective::classify::ClassifyConfig;
 use gradus::reward::config::RewardConfig;
@@ -185,7 +187,10 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
     let asks = options.reward.as_ref().is_some_and(RewardConfig::starts_program)
         || options.metrics.iter().any(MetricConfig::starts_program)
         || options.data.task.as_ref().is_some_and(TaskConfig::starts_program);
-    let found = evaluate(&options, &interrupt_of(asks, out)).map_err(not_resumed)?;
+    let interrupt = interrupt_of(asks, out);
+    let evaluation = ModelEvaluation::open(&options, &interrupt).map_err(not_resumed)?;
+    refuse_unread(matches, evaluation.kind())?;
+    let found = evaluation.run(&interrupt).map_err(not_resumed)?;
     drop(spinner);
     if let Some(file) = &predictions {
         let line = |sample: &Prediction| serde_json::to_string(sample).map(|line| line + "\n");
@@ -203,18 +208,58 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
     out.result(&found.to_json(), || table(&found))
 }
 
-/// Refuses settings of sampling where nothing is sampled. The seed also draws the resamples of rows.
-fn refuse_sampling(matches: &ArgMatches) -> gradus::Result<()> {
+/// Arguments that only evaluations of samples read, in addition to those of [`SamplingArgs`] and [`BeamArgs`].
+const OF_SAMPLES: [&str; 5] = ["post_process", "predictions", "samples", "max_prompt_length", "prompt_truncation"];
+
+/// Further arguments that only evaluations of language models read. Without a model, metrics measure the rows.
+const OF_LANGUAGE: [&str; 3] = ["metrics", "metric_option", "reference_model"];
+
+/// Arguments that only evaluations of classifiers read.
+const OF_CLASSIFIERS: [&str; 5] = ["label_column", "ignored_label", "negative_label", "text", "pair"];
+
+/// Returns the first given flag among the arguments that `is_of` selects by their ids.
+fn given(matches: &ArgMatches, is_of: impl Fn(&str) -> bool) -> Option<String> {
+    let is_given = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
+    let all = arguments(Command::new("eval"));
+    let found = all.get_arguments().find(|of| is_of(of.get_id().as_str()) && is_given(of.get_id().as_str()));
+    found.and_then(Arg::get_long).map(str::to_owned)
+}
+
+/// Returns whether the argument `id` sets how completions are sampled, or what is done with them. The seed also draws the resamples of rows.
+fn is_of_samples(id: &str) -> bool {
     let settings = SamplingArgs::augment_args(BeamArgs::augment_args(Command::new("eval")));
-    let is_given = |setting: &&Arg| matches.value_source(setting.get_id().as_str()) == Some(ValueSource::CommandLine);
-    let given = settings.get_arguments().filter(|setting| setting.get_id() != "seed").find(is_given);
-    match given.and_then(Arg::get_long) {
+    let sets = settings.get_arguments().any(|setting| setting.get_id() == id && id != "seed");
+    sets || OF_SAMPLES.contains(&id)
+}
+
+/// Refuses settings of samples where no samples are requested.
+fn refuse_sampling(matches: &ArgMatches) -> gradus::Result<()> {
+    match given(matches, is_of_samples) {
         Some(flag) => {
             Err(Error::input(format!("`--{flag}` is given, but the rows are measured and nothing is sampled"))
                 .with_hint("leave it out, or sample completions of a model: pass a reward, `--metrics` or `--task`"))
         }
         None => Ok(()),
     }
+}
+
+/// Refuses settings that an evaluation of this kind does not read.
+fn refuse_unread(matches: &ArgMatches, kind: EvalKind) -> gradus::Result<()> {
+    let (language, classifier) = ("a language model", "a classifier");
+    let found = match kind {
+        EvalKind::Samples | EvalKind::Texts => language,
+        EvalKind::Labels => classifier,
+        EvalKind::Pairs => "a reward model",
+    };
+    let rewards = flags::add_rewards(Command::new("eval"));
+    let is_reward = |id: &str| rewards.get_arguments().any(|reward| reward.get_id() == id);
+    let of_language = given(matches, |id| is_of_samples(id) || OF_LANGUAGE.contains(&id) || is_reward(id));
+    let of_classifier = given(matches, |id| OF_CLASSIFIERS.contains(&id));
+    let given = [(of_language, language), (of_classifier, classifier)];
+    let unread = given.into_iter().find_map(|(flag, model)| Some((flag?, model)).filter(|_| model != found));
+    let Some((flag, model)) = unread else { return Ok(()) };
+    let message = format!("`--{flag}` is given, but only the evaluation of {model} reads it, and the model is {found}");
+    Err(Error::input(message).with_hint(format!("leave it out, or name {model} as `--model`")))
 }
 
 /// Checks a pattern of columns.

@@ -259,6 +259,76 @@ fn numbers_that_are_too_large_are_refused() {
     }
 }
 
+/// A label that the task does not read, or that no row has, is a mistake.
+#[test]
+fn ignored_and_negative_labels_exist_and_are_read() {
+    let row = json!({ "tokens": ["the", "tea", "is"], "labels": ["O", "Ignore", "ERR"] });
+    let test = CliTest::with("words.jsonl", &format!("{row}\n").repeat(4));
+    let texts = "{\"text\": \"tea\", \"label\": \"bad\"}\n{\"text\": \"cup\", \"label\": \"good\"}\n";
+    test.write("texts.jsonl", &texts.repeat(4));
+    let (words, bert) = (fixture("bert-token"), fixture("bert"));
+    let train = |model: &str, data: &str, more: &[&str]| {
+        let arguments = ["classify", "--model", model, "--data", data, "--eval-data", data, "--output-dir", "run"];
+        test.run(&[&arguments[..], &["--overwrite", "--max-steps", "1"], more].concat())
+    };
+    for (run, expected) in [
+        (
+            train(&words, "words.jsonl", &["--negative-label", "zzz"]),
+            "`negative_label`: no label `zzz`: the classifier has `ERR`, `Ignore`, `O`",
+        ),
+        (
+            train(&words, "words.jsonl", &["--ignored-label", "typo"]),
+            "`ignored_label` is `typo`, but no row has this label: the labels are `ERR`, `Ignore`, `O`",
+        ),
+        (
+            train(&bert, "texts.jsonl", &["--ignored-label", "good"]),
+            "`ignored_label` is given, but only `tokens` reads it, and the task is `single_label`",
+        ),
+    ] {
+        assert!(run.code == 1 && run.stderr.contains(expected), "{run:?}");
+    }
+    let run = train(&words, "words.jsonl", &["--ignored-label", "Ignore", "--negative-label", "O"]);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    let eval = |model: &str, data: &str, more: &[&str]| {
+        test.run(&[&["eval", "--model", model, "--data", data, "--json"][..], more].concat())
+    };
+    let run = eval(&bert, "texts.jsonl", &["--ignored-label", "good"]);
+    assert!(run.code == 1 && run.stderr.contains("only `tokens` reads it, and the task is `single_label`"), "{run:?}");
+    // Rows without the ignored label can be measured. It may be a typo, so there is a remark.
+    test.write("words.jsonl", &test.read("words.jsonl").replace("Ignore", "O"));
+    let run = eval("run", "words.jsonl", &["--ignored-label", "Ignore"]);
+    assert!(run.code == 0 && run.stderr.contains("no row has this label: the labels are `ERR`, `O`"), "{run:?}");
+    let run = eval("run", "words.jsonl", &["--negative-label", "1"]);
+    assert!(run.code == 0 && run.stdout.contains("detection/f1"), "the number of a label: {run:?}");
+}
+
+/// An evaluation refuses flags that its kind of model does not read, before it writes a file.
+#[test]
+fn eval_refuses_what_its_model_does_not_read() {
+    let test = CliTest::with("rows.jsonl", "{\"text\": \"The kettle sings\", \"label\": \"good\"}\n");
+    test.write("pairs.jsonl", "{\"prompt\": \"a\", \"chosen\": \" b\", \"rejected\": \" c\"}\n");
+    let predictions = "{\"prompt\": \"a\", \"prediction\": \"b\", \"references\": [], \"metrics\": {}}\n";
+    test.write("said.jsonl", predictions);
+    let (bert, gpt2, reward) = (fixture("bert"), fixture_model("gpt2"), fixture_model("qwen3-reward"));
+    let (classifier, language) = ("a classifier", "a language model");
+    let cases: [(&str, &str, &[&str], &str, &str); 6] = [
+        (&bert, "rows.jsonl", &["--metrics", "rouge", "--predictions", "said.jsonl"], language, classifier),
+        (&bert, "rows.jsonl", &["--reward-rule-substring", "e", "--max-new-tokens", "3"], language, classifier),
+        (&bert, "rows.jsonl", &["--reference-model", "none"], language, classifier),
+        (&reward, "pairs.jsonl", &["--metrics", "rouge", "--predictions", "said.jsonl"], language, "a reward model"),
+        (&reward, "pairs.jsonl", &["--label-column", "kind"], classifier, "a reward model"),
+        (&gpt2, "rows.jsonl", &["--negative-label", "good"], classifier, language),
+    ];
+    for (model, rows, flags, reader, found) in cases {
+        let run = test.run(&[&["eval", "--model", model, "--data", rows][..], flags].concat());
+        let reads = format!("only the evaluation of {reader} reads it, and the model is {found}");
+        assert!(run.code == 1 && run.stderr.contains(&reads), "{flags:?}: {run:?}");
+    }
+    let run = test.run(&["eval", "--model", &bert, "--data", "rows.jsonl", "--predictions", "said.jsonl"]);
+    assert!(run.code == 1 && run.stderr.contains("`--predictions` is given, but the rows are measured"), "{run:?}");
+    assert_eq!(test.read("said.jsonl"), predictions);
+}
+
 /// A classifier trained with column names is measured with the same names.
 #[test]
 fn a_classifier_is_measured_on_the_columns_that_it_was_trained_on() {

@@ -164,6 +164,7 @@ method:
   ppo:
     part_size: 4
     whitening: { rewards: biased }
+    whiten_rewards: true
 reward: { model: rm }
 ";
     let test = CliTest::with("run.yml", text);

@@ -349,7 +349,13 @@ fn eval_refuses_settings_of_sampling_where_nothing_is_sampled() {
     let model = fixture_model("gpt2");
     let texts = ["eval", "--model", &model, "--data", "texts.jsonl"];
     let rows = ["eval", "--metrics", "chrf", "--data", "texts.jsonl"];
-    for (arguments, flag) in [(&texts, "--num-beams"), (&texts, "--max-new-tokens"), (&rows, "--top-k")] {
+    for (arguments, flag) in [
+        (&texts, "--num-beams"),
+        (&texts, "--max-new-tokens"),
+        (&texts, "--samples"),
+        (&texts, "--predictions"),
+        (&rows, "--top-k"),
+    ] {
         test.fails(
             &[&arguments[..], &[flag, "6"]].concat(),
             1,
@@ -360,6 +366,9 @@ fn eval_refuses_settings_of_sampling_where_nothing_is_sampled() {
         );
     }
     test.succeeds(&[&texts[..], &["--seed", "6"]].concat());
+    assert!(!test.path().join("6").exists(), "no predictions");
+    let run = test.run(&[&texts[..], &["--reference-model", &model]].concat());
+    assert!(run.code == 1 && run.stderr.contains("there is a reference model, but the rows are not pairs"), "{run:?}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::CliTest;
+use crate::harness::{CliTest, fixture_model};
 
 const ROWS: &str = concat!(
     "{\"prediction\": \"the cat sat on the mat\", \"references\": [\"the cat sat on the mat\", \"a cat\"]}\n",
@@ -53,6 +53,26 @@ fn a_value_that_is_undefined_has_its_reason() {
     assert!(run.code == 0 && run.stderr.contains(expected), "{run:?}");
     let run = test.run(&[&eval[..], &["--metric-option", "window_size=8"]].concat());
     assert!(run.code == 0 && !run.stderr.contains("NaN"), "{run:?}");
+}
+
+/// Prompt, prediction and reference are columns as all others.
+#[test]
+fn perplexity_reads_any_column() {
+    let row = json!({ "prompt": "The kettle", "prediction": "The tea is", "reference": "good and warm.", "source": "The tea is" });
+    let test = CliTest::with("rows.jsonl", &format!("{row}\n"));
+    let model = format!("model={}", fixture_model("gpt2"));
+    let options = ["perplexity", "--metric-option", &model, "--metric-option", "add_start_token=false"];
+    let of = |option: &str| {
+        let found = measured(&test, &[&options[..], &["--metric-option", option]].concat());
+        found["metrics"]["perplexity"].as_f64().expect("a number")
+    };
+    let prediction = of("of=prediction");
+    assert_eq!((of("column=prediction"), of("column=source")), (prediction, prediction));
+    assert_eq!(of("column=reference"), of("of=references"));
+    assert_ne!(of("column=prompt"), prediction);
+    let eval = ["eval", "--data", "rows.jsonl", "--metrics"];
+    let run = test.run(&[&eval[..], &options, &["--metric-option", "column=other"]].concat());
+    assert!(run.code == 1 && run.stderr.contains("the row has no text in the column `other`"), "{run:?}");
 }
 
 #[test]

@@ -97,31 +97,39 @@ fn a_start_that_failed_is_not_in_the_way_of_the_next() {
 }
 
 #[test]
-fn a_reward_that_judges_nothing_ends_the_run_at_once() {
+fn a_reward_that_judges_nothing_ends_the_run_after_all_prompts() {
     let test = playground();
     test.write("null.sh", "while read -r line; do echo null; done\n");
-    let run = test.run(&[
-        "ppo",
-        "--model",
-        "model",
-        "--data",
-        "rows.jsonl",
-        "--reward-command",
-        "sh null.sh",
-        "--max-new-tokens",
-        "2",
-        "--max-steps",
-        "3",
-        "--group-size",
-        "2",
-        "--batch-size",
-        "2",
-        "-q",
-    ]);
-    assert_eq!(
-        run.stderr,
-        "error: the reward `command` scored none of the first 4 completions: every answer was `null`\n\
-         hint: `null` means that a reward does not apply to a row; return a number where it does\n"
+    let arguments = "ppo --model model --data rows.jsonl --eval-fraction 0 --max-new-tokens 2 --max-steps 5 --group-size 2 \
+                     --batch-size 1 -q --reward-command";
+    let run = test.run(&arguments.split(' ').chain(["sh null.sh"]).collect::<Vec<_>>());
+    assert!(
+        run.stderr.ends_with(
+            "error: the reward `command` has scored none of the 6 completions so far\n\
+             hint: `null` means that a reward does not apply to a row; return a number where it does\n"
+        ),
+        "{}",
+        run.stderr
     );
+    assert!(run.stderr.contains("step 2: the reward `command` has scored none of the 4 completions"), "{}", run.stderr);
     assert_eq!(run.code, 1);
+}
+
+/// The first evaluation, two of three batches and the last evaluation contain only rows that the reward does not judge.
+#[test]
+fn a_reward_may_judge_few_rows() {
+    let test = playground();
+    let script =
+        "n=0; while read -r line; do n=$((n+1)); case $n in 8) echo 1;; 9) echo 0;; *) echo null;; esac; done\n";
+    test.write("few.sh", script);
+    let arguments = "grpo --model model --data rows.jsonl --eval-data rows.jsonl --max-new-tokens 2 --max-steps 3 --group-size 2 \
+                     --batch-size 1 --output-dir run -q --reward-command";
+    test.succeeds(&arguments.split(' ').chain(["sh few.sh"]).collect::<Vec<_>>());
+    let log = test.read("run/log.txt");
+    assert_eq!(log.matches("`eval_reward` has no value in this evaluation").count(), 1, "{log}");
+    assert_eq!(log.matches("Without a score until step 3, the run ends with an error").count(), 2, "{log}");
+    let rows: Vec<serde_json::Value> =
+        test.read("run/metrics.jsonl").lines().map(|line| serde_json::from_str(line).expect("a row")).collect();
+    assert_eq!(rows.iter().map(|row| &row["reward"]).filter(|reward| !reward.is_null()).count(), 1, "{rows:?}");
+    assert!(test.path().join("run/model/config.json").exists());
 }

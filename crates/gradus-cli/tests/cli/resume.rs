@@ -61,7 +61,7 @@ fn a_run_of_an_earlier_version_resumes_and_then_has_the_new_keys() {
     let start =
         ["ppo", "--model", &model, "--data", "prompts.jsonl", "--output-dir", "run", "--reward-rule-regex", "e"];
     let sizes = ["--max-new-tokens", "2", "--batch-size", "2", "--max-steps", "2", "--save-steps", "1", "--quiet"];
-    let quirks = ["--quirks-part-size", "1", "--quirks-whitening-rewards", "biased"];
+    let quirks = ["--quirks-part-size", "1", "--whiten-rewards", "--quirks-whitening-rewards", "biased"];
     test.succeeds(&[&start[..], &sizes, &quirks].concat());
     let of_checkpoint = "run/checkpoints/step-000002/run_config.yml";
     let config = test.read("run/config.yml");

@@ -156,6 +156,13 @@ impl LabelForm {
         }
     }
 
+    /// Returns true if a token of the rows has the ignored label.
+    pub fn has_ignored(&self, rows: &[Row]) -> bool {
+        let is_ignored = |label: &Value| label.as_str().is_some_and(|label| self.ignored.as_deref() == Some(label));
+        let labels = rows.iter().filter_map(|row| self.find(row).ok()?.1.as_array());
+        labels.flatten().any(is_ignored)
+    }
+
     /// Counts the labels of all rows. Names are in alphabetical order; if all labels are numbers, they are `LABEL_0` up to the
     /// largest.
     ///

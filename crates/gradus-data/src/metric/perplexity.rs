@@ -8,7 +8,6 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::models::{LanguageModel, Models};
 use super::{Measure, Metric, Row, RowError};
@@ -133,9 +132,8 @@ impl<'a> Perplexity<'a> {
 
     fn texts<'r>(&self, row: usize, of: &'r Row) -> Result<Vec<&'r str>, RowError> {
         if let Some(column) = &self.options.column {
-            let text = of.metadata.get(column).and_then(Value::as_str);
             let missing = || RowError::new(row, format!("the row has no text in the column `{column}`"));
-            return text.map(|text| vec![text]).ok_or_else(missing);
+            return of.column_text(column).map(|text| vec![text]).ok_or_else(missing);
         }
         Ok(match self.options.of {
             PerplexityOf::Prediction | PerplexityOf::Continuation => vec![&of.prediction],

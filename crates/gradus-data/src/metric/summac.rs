@@ -323,7 +323,7 @@ impl Inference {
         for (i, row) in rows.iter().enumerate() {
             let document = match &self.document {
                 None => row.prompt.as_str(),
-                Some(column) => row.metadata.get(column).and_then(Value::as_str).ok_or_else(|| {
+                Some(column) => row.column_text(column).ok_or_else(|| {
                     RowError::new(i, format!("no text in the column `{column}`, which must hold the document"))
                 })?,
             };

@@ -334,7 +334,8 @@ mod tests {
 
     #[test]
     fn a_resolved_file_keeps_its_marks_and_the_note_names_only_what_was_set() {
-        let written = read(&file("ppo", &within_quirks("    part_size: 4\n    whitening: {rewards: biased}\n")));
+        let quirks = within_quirks("    part_size: 4\n    whitening: {rewards: biased}\n");
+        let written = read(&file("ppo", &format!("    whiten_rewards: true\n{quirks}")));
         let plan = Plan::check(&written, &Machine::detect()).expect("it can run");
         let text = resolved_before(&plan.to_yaml());
         assert!(text.starts_with(write::HEADER) && text.contains("\n    part_size: 4 # set\n"), "{text}");

@@ -222,6 +222,40 @@ fn unread(problems: &mut Problems<'_>, config: &RunConfig) {
         let message = format!("`{rate}` is given, but without `target` the coefficient is fixed");
         (message, Some("leave it out, or set a `target`".into()))
     });
+    let usual = serde_json::json!({ "method": MethodConfig::named(config.method.name()) });
+    let key = |name: &str| format!("method.{}.{name}", config.method.name());
+    let set = |name: &str| value(&key(name)).is_some_and(|value| *value != false);
+    let is = |name: &str, word: &str| value(&key(name)).is_some_and(|value| value == word);
+    let several = value(&key("mini_batches")).and_then(serde_json::Value::as_u64).is_some_and(|count| count > 1);
+    // Imported files keep the number of iterations for those who set `mask_update: periodic`.
+    let is_updated = is("mask_update", "periodic") || is_of_preset(&key("mask_update"));
+    let [rewards, advantages] = ["whiten_rewards", "whiten_advantages"];
+    // Keys that are read only if another key is set, or has a certain value. A method without a key has no value of it.
+    for (name, other, is_read, reader, remedy) in [
+        ("kl.stop_after", "kl.stop_above", set("kl.stop_above"), "`stop_above`", "set it"),
+        ("quirks.target_kl_over", "target_kl", set("target_kl"), "`target_kl`", "set it"),
+        ("quirks.sum_parts", "quirks.part_size", set("quirks.part_size"), "`part_size`", "set it"),
+        (
+            "quirks.length_weights",
+            "quirks.part_size",
+            set("quirks.part_size") || several,
+            "`part_size` or `mini_batches` above 1",
+            "set one of them",
+        ),
+        ("quirks.whitening.rewards", rewards, set(rewards), "`whiten_rewards`", "set it"),
+        ("quirks.whitening.center_rewards", rewards, set(rewards), "`whiten_rewards`", "set it"),
+        ("quirks.whitening.advantages", advantages, set(advantages), "`whiten_advantages`", "set it"),
+        ("quirks.whitening.advantages_over", advantages, set(advantages), "`whiten_advantages`", "set it"),
+        ("top_p", "top_k", !set("top_k"), "a mask without `top_k`", "leave out `top_k`"),
+        ("mask_update", "mask_model", is("mask_model", "lagged"), "`mask_model: lagged`", "use it"),
+        ("mask_update_iterations", "mask_model", is("mask_model", "lagged"), "`mask_model: lagged`", "use it"),
+        ("mask_update_iterations", "mask_update", is_updated, "`mask_update: periodic`", "use it"),
+    ] {
+        let (name, other) = (key(name), key(other));
+        let of_default = usual.pointer(&pointer(&name)).filter(|value| !value.is_null());
+        let is_valid = is_read || value(&name) == of_default || is_of_preset(&name);
+        problems.only_read_by(is_valid, &[&name, &other], reader, remedy);
+    }
 }
 
 /// Checks that the device exists and supports the requested formats.

@@ -601,6 +601,7 @@ fn losses_of_dpo_and_the_keys_they_read() {
 fn keys_that_nothing_reads_are_refused() {
     let found = |rest: &str| shown(&format!("{MINIMAL}reward: {{model: rm}}\n{rest}\n")).join("\n");
     let sft = |rest: &str| shown(&format!("{MINIMAL}method: {{sft: {{}}}}\n{rest}\n")).join("\n");
+    let classify = |keys: &str| shown(&format!("{MINIMAL}method: {{classify: {{{keys}}}}}\n")).join("\n");
     for (found, expected) in [
         (sft("train: {frozen_weights: nf4}"), "the run trains all weights of its only model"),
         (
@@ -628,6 +629,14 @@ fn keys_that_nothing_reads_are_refused() {
         (found("method: {ppo: {kl: {horizon: 20, target: 6, rate: 0.1}}}"), "`method.ppo.kl.horizon` is given"),
         (found("method: {ppo: {kl: {rate: 0.1}}}"), "`method.ppo.kl.rate` is given, but without `target`"),
         (
+            classify("task: single_label, ignored_label: b"),
+            "`method.classify.ignored_label` is given, but only `tokens` reads it",
+        ),
+        (
+            classify("task: regression, negative_label: b"),
+            "`method.classify.negative_label` is given, but only `single_label` or `tokens` reads it",
+        ),
+        (
             found("preset: rl4lms\nmethod: {ppo: {kl: {target: null, rate: 0.2}}}"),
             "`method.ppo.kl.rate` is given, but without `target`",
         ),
@@ -642,8 +651,53 @@ fn keys_that_nothing_reads_are_refused() {
         "method: {sft: {}}\nlora: {rank: 2}\ntrain: {frozen_weights: nf4, rmsprop_alpha: 0.9, optimizer: rmsprop}",
         "method: {reward: {}}\nlora: {rank: 2}\ntrain: {frozen_weights: nf4, adam_betas: [0.8, 0.99], adam_epsilon: 1e-5}",
         "method: {dpo: {}}\ntrain: {frozen_weights: nf4}",
+        "method: {classify: {task: tokens, ignored_label: a, negative_label: b}}",
     ] {
         assert_fine(&format!("{MINIMAL}{fine}\n"));
+    }
+    for (keys, expected) in [
+        ("ppo: {kl: {stop_after: 3}}", "`method.ppo.kl.stop_after` is given, but only `stop_above` reads it"),
+        (
+            "ppo: {quirks: {target_kl_over: mini_batch}}",
+            "`method.ppo.quirks.target_kl_over` is given, but only `target_kl` reads it",
+        ),
+        ("ppo: {quirks: {sum_parts: true}}", "`method.ppo.quirks.sum_parts` is given, but only `part_size` reads it"),
+        (
+            "ppo: {quirks: {length_weights: true}}",
+            "`method.ppo.quirks.length_weights` is given, but only `part_size` or `mini_batches` above 1 reads it",
+        ),
+        (
+            "trpo: {quirks: {whitening: {rewards: biased}}}",
+            "`method.trpo.quirks.whitening.rewards` is given, but only `whiten_rewards` reads it",
+        ),
+        (
+            "a2c: {quirks: {whitening: {center_rewards: true}}}",
+            "`method.a2c.quirks.whitening.center_rewards` is given, but only `whiten_rewards` reads it",
+        ),
+        (
+            "ppo: {whiten_advantages: false, quirks: {whitening: {advantages: biased}}}",
+            "`method.ppo.quirks.whitening.advantages` is given, but only `whiten_advantages` reads it",
+        ),
+        (
+            "ppo: {whiten_advantages: false, quirks: {whitening: {advantages_over: mini_batch}}}",
+            "`method.ppo.quirks.whitening.advantages_over` is given, but only `whiten_advantages` reads it",
+        ),
+        ("nlpo: {top_k: 5, top_p: 0.5}", "`method.nlpo.top_p` is given, but only a mask without `top_k` reads it"),
+        (
+            "nlpo: {mask_model: policy, mask_update: frozen}",
+            "`method.nlpo.mask_update` is given, but only `mask_model: lagged` reads it",
+        ),
+        (
+            "nlpo: {mask_model: policy, mask_update_iterations: 3}",
+            "`method.nlpo.mask_update_iterations` is given, but only `mask_model: lagged` reads it",
+        ),
+        (
+            "nlpo: {mask_update: frozen, mask_update_iterations: 3}",
+            "`method.nlpo.mask_update_iterations` is given, but only `mask_update: periodic` reads it",
+        ),
+    ] {
+        let found = found(&format!("method: {{{keys}}}"));
+        assert!(found.contains(expected) && found.lines().count() == 1, "{expected}: {found}");
     }
     for fine in [
         "method: {grpo: {}}\ntrain: {frozen_weights: nf4}",
@@ -651,6 +705,18 @@ fn keys_that_nothing_reads_are_refused() {
         "method: {ppo: {kl: {target: 6, horizon: 20}}}",
         // A preset sets the epsilon of AdamW.
         "preset: rl4lms\nmethod: {ppo: {}}\ntrain: {optimizer: rmsprop}",
+        "method: {ppo: {kl: {stop_above: 10, stop_after: 3}, target_kl: 0.1, quirks: {target_kl_over: mini_batch}}}",
+        "method: {ppo: {quirks: {part_size: 2, sum_parts: true, length_weights: true}}}",
+        "method: {ppo: {mini_batches: 2, quirks: {length_weights: true}}}\ntrain: {batch_size: 4}",
+        "method: {ppo: {whiten_rewards: true, quirks: {whitening: {rewards: biased, advantages: biased}}}}",
+        "method: {nlpo: {top_k: 5}}",
+        "method: {nlpo: {mask_update_iterations: 3}}",
+        "method: {nlpo: {mask_update: frozen}}",
+        // The presets set these keys without their readers, or the word that turns the reader off.
+        "preset: rl4lms\nmethod: {ppo: {whiten_advantages: false}}",
+        "preset: rl4lms\nmethod: {nlpo: {mask_model: policy}}",
+        "preset: rl4lms\nmethod: {nlpo: {mask_update_iterations: 30}}",
+        "preset: fine_grained\nmethod: {ppo: {quirks: {part_size: null}}}",
         // A preset sets the rate.
         "preset: rl4lms\nmethod: {ppo: {kl: {target: null}}}",
         "method: {trpo: {kl: {target: 6, rate: 0.1}}}",

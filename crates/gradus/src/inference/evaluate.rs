@@ -161,31 +161,77 @@ impl EvalResult {
     }
 }
 
+/// What an evaluation measures. It follows from the model, the rows and the settings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EvalKind {
+    /// Samples of a language model.
+    Samples,
+    /// A language model, on the texts of the rows.
+    Texts,
+    /// A classifier, on rows with labels.
+    Labels,
+    /// A reward model, on pairs.
+    Pairs,
+}
+
+/// An evaluation whose model is open.
+pub struct ModelEvaluation<'a> {
+    options: &'a EvalOptions,
+    files: Pretrained,
+    kind: EvalKind,
+}
+
+impl<'a> ModelEvaluation<'a> {
+    /// Opens the model.
+    ///
+    /// # Errors
+    /// If the model is invalid, or has no report although the options request one.
+    pub fn open(options: &'a EvalOptions, interrupt: &Interrupt) -> Result<Self> {
+        let files = open_files(&options.model, options.adapter.as_deref(), &options.text)?;
+        // On pairs, a classifier with a single number is evaluated as a reward model.
+        let ranks = files.dir.ranks() && are_pairs(options, interrupt);
+        if options.report && !ranks && !files.dir.is_reward_model() {
+            let message =
+                format!("there is no report: `{}` is not a reward model, or the rows are not pairs", options.model);
+            return Err(Error::input(message).with_hint("a report shows the pairs that a reward model orders wrongly"));
+        }
+        let samples = options.reward.is_some() || !options.metrics.is_empty() || options.data.task.is_some();
+        let kind = match (ranks, samples) {
+            (true, _) => EvalKind::Pairs,
+            (false, _) if files.dir.is_classifier() => EvalKind::Labels,
+            (false, _) if files.dir.is_reward_model() => EvalKind::Pairs,
+            (false, true) => EvalKind::Samples,
+            (false, false) => EvalKind::Texts,
+        };
+        Ok(Self { options, files, kind })
+    }
+
+    /// Returns what is measured.
+    pub fn kind(&self) -> EvalKind {
+        self.kind
+    }
+
+    /// Measures.
+    ///
+    /// # Errors
+    /// If a row or the reward is invalid; [`Error::Interrupted`](crate::Error::Interrupted) if `interrupt` ends the wait
+    /// for a reward program.
+    pub fn run(&self, interrupt: &Interrupt) -> Result<EvalResult> {
+        match self.kind {
+            EvalKind::Samples => samples(self.options, &self.files, interrupt),
+            EvalKind::Texts => texts(self.options, &self.files, interrupt),
+            EvalKind::Labels => labels(self.options, &self.files, interrupt),
+            EvalKind::Pairs => preferences(self.options, &self.files, interrupt),
+        }
+    }
+}
+
 /// Evaluates the model.
 ///
 /// # Errors
-/// If the model, a row or the reward is invalid; [`Error::Interrupted`](crate::Error::Interrupted) if `interrupt` ends
-/// the wait for a reward program.
+/// As for [`ModelEvaluation::open`] and [`ModelEvaluation::run`].
 pub fn evaluate(options: &EvalOptions, interrupt: &Interrupt) -> Result<EvalResult> {
-    let files = open_files(&options.model, options.adapter.as_deref(), &options.text)?;
-    // On pairs, a classifier with a single number is evaluated as a reward model.
-    if files.dir.ranks() && are_pairs(options, interrupt) {
-        return preferences(options, &files, interrupt);
-    }
-    if options.report && !files.dir.is_reward_model() {
-        let message =
-            format!("there is no report: `{}` is not a reward model, or the rows are not pairs", options.model);
-        return Err(Error::input(message).with_hint("a report shows the pairs that a reward model orders wrongly"));
-    }
-    if files.dir.is_classifier() {
-        return labels(options, &files, interrupt);
-    }
-    let needs_samples = options.reward.is_some() || !options.metrics.is_empty() || options.data.task.is_some();
-    match (needs_samples, files.dir.is_reward_model()) {
-        (true, false) => samples(options, &files, interrupt),
-        (_, true) => preferences(options, &files, interrupt),
-        (false, false) => texts(options, &files, interrupt),
-    }
+    ModelEvaluation::open(options, interrupt)?.run(interrupt)
 }
 
 /// Returns the rows, and remarks on changed or omitted ones.
@@ -236,9 +282,8 @@ fn labels(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> R
     let recorded = files.dir.training_info().columns;
     let classify = options.classify.clone().or_recorded(recorded.clone());
     let negative_label = classify.negative_label.clone();
-    if let Some(Err(message)) = negative_label.as_deref().map(|name| task.label(name)) {
-        return Err(Error::input(format!("`negative_label`: {message}")));
-    }
+    classify.check_labels(&task)?;
+    let missing = classify.missing_ignored(&rows, &task)?;
     let weights_k = vec![1.0; task.labels.len()];
     files.labels.get_or_init(|| LabelPlan { task, weights_k, sentences: None });
     let made = classify.examples(&rows, files, tokenize(options, files)?);
@@ -248,11 +293,19 @@ fn labels(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> R
     let stats = Classify { negative_label, ..Classify::default() }.evaluate(&model, &examples, PASSES, interrupt)?;
     let metrics = stats.metrics("");
     check_finite("the loss", metrics.get("loss").unwrap_or_default())?;
-    Ok(EvalResult::new(made.examples.len(), remarks(notes, &made), metrics))
+    let remarks = remarks(notes, &made).into_iter().chain(missing).collect();
+    Ok(EvalResult::new(made.examples.len(), remarks, metrics))
 }
 
 fn texts(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Result<EvalResult> {
     let (rows, notes) = rows(options, Need::Sft, interrupt)?;
+    if options.reference.is_some() && !are_pairs(options, interrupt) {
+        let message =
+            "there is a reference model, but the rows are not pairs, and texts are not compared with a reference";
+        return Err(
+            Error::input(message).with_hint("leave out `--reference-model`, or sample completions: pass a reward")
+        );
+    }
     let made = data::sft_examples(&rows, &files.tokenizer, files.template.as_ref(), &tokenize(options, files)?)?;
     let texts = made.examples.iter().map(|text| (text.row, (text.source_len, text.ids.len() - text.source_len)));
     check_rooms(&rows, texts, ModelShape::of(&files.dir)?.text_budget())?;
@@ -295,7 +348,7 @@ fn texts(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Re
         // Metrics of pairs name the answer that they belong to, as `rewards/chosen` does.
         measured = measured.named(|name| format!("{name}/chosen"));
     }
-    match options.reference.is_some() && are_pairs(options, interrupt) {
+    match options.reference.is_some() {
         true => Ok(measured.with(&implicit(options, files, &model, interrupt)?)),
         false => Ok(measured),
     }

@@ -17,7 +17,7 @@ pub use chat::{
     JudgedPart, Piece, Prompter, SegmentsJudge, Session, TemplateInputs, TokenScore, score_text,
 };
 pub use classes::{ClassRow, ClassesOptions, PerScope, classes};
-pub use evaluate::{EvalOptions, EvalResult, Prediction, evaluate};
+pub use evaluate::{EvalKind, EvalOptions, EvalResult, ModelEvaluation, Prediction, evaluate};
 pub use export::{ExportOptions, Exported, GgufWeights, export};
 pub use merge::{MergeOptions, Merged, merge};
 pub use metrics::{MetricOptions, MetricReport, MetricValue, measure};

@@ -41,8 +41,8 @@ pub struct ClassifyConfig {
     /// For `tokens`: label of words without a loss, such as `Ignore`. It becomes a label of the model only if `labels`
     /// lists it. Default: none (null and −100 have the same meaning).
     pub ignored_label: Option<String>,
-    /// Label that means "nothing found", such as `O`. Evaluations then also report how well all other labels together
-    /// are told apart from it (`detection/…`). Default: none.
+    /// For `single_label` and `tokens`: label that means "nothing found", such as `O`. Evaluations then also report how
+    /// well all other labels together are told apart from it (`detection/…`). Default: none.
     pub negative_label: Option<String>,
     /// Template of the input text, with columns in braces. Default: `input_ids`, `tokens`, `text`, or prompt and
     /// completion.
@@ -82,6 +82,15 @@ pub enum ClassifyTask {
 }
 
 impl ClassifyTask {
+    fn name(self) -> &'static str {
+        match self {
+            Self::SingleLabel => "single_label",
+            Self::MultiLabel => "multi_label",
+            Self::Regression => "regression",
+            Self::Tokens => "tokens",
+        }
+    }
+
     fn of(task: &Task) -> Self {
         match (task.scope, task.reading) {
             (Scope::Token, _) => Self::Tokens,
@@ -114,6 +123,45 @@ impl ClassifyConfig {
             label_column: self.label_column.or(recorded.label_column),
             ..self
         }
+    }
+
+    /// Returns a key with a label that is given although this task does not read it, and the tasks that do.
+    fn unread(&self, task: ClassifyTask) -> Option<(&'static str, &'static str)> {
+        let has_one = matches!(task, ClassifyTask::SingleLabel | ClassifyTask::Tokens);
+        if self.ignored_label.is_some() && task != ClassifyTask::Tokens {
+            return Some(("ignored_label", "`tokens`"));
+        }
+        (self.negative_label.is_some() && !has_one).then_some(("negative_label", "`single_label` or `tokens`"))
+    }
+
+    /// Refuses an ignored or a negative label that the task does not read, and a negative label that it does not have.
+    ///
+    /// # Errors
+    /// [`Error::Input`].
+    pub(crate) fn check_labels(&self, task: &Task) -> Result<()> {
+        let kind = ClassifyTask::of(task);
+        if let Some((key, readers)) = self.unread(kind) {
+            let message = format!("`{key}` is given, but only {readers} reads it, and the task is `{}`", kind.name());
+            return Err(Error::input(message).with_hint("leave it out"));
+        }
+        match self.negative_label.as_deref().map(|name| task.label(name)) {
+            Some(Err(message)) => Err(Error::input(format!("`negative_label`: {message}"))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns a message if the ignored label is neither in the rows nor a label of the task.
+    ///
+    /// # Errors
+    /// [`Error::Input`] if the columns of the text are invalid.
+    pub(crate) fn missing_ignored(&self, rows: &[Row], task: &Task) -> Result<Option<String>> {
+        let form = self.form(ClassifyTask::of(task), None)?;
+        let is_missing = |name: &&String| !form.has_ignored(rows) && !task.labels.contains(name);
+        let message = |name: &String| {
+            let known: Vec<String> = task.labels.iter().map(|label| format!("`{label}`")).collect();
+            format!("`ignored_label` is `{name}`, but no row has this label: the labels are {}", known.join(", "))
+        };
+        Ok(self.ignored_label.as_ref().filter(is_missing).map(message))
     }
 
     /// Returns the form of the input text. `limit` is the number of tokens at which texts are cut.
@@ -210,6 +258,10 @@ impl Method for ClassifyConfig {
         for (i, of) in self.class_weights.iter().enumerate() {
             problems.at_least(&format!("method.classify.class_weights[{i}].weight"), of.weight, 0.0);
         }
+        if let Some((key, readers)) = self.task.and_then(|task| self.unread(task)) {
+            let key = format!("method.classify.{key}");
+            problems.only_read_by(false, &[&key, "method.classify.task"], readers, "use another `task`");
+        }
         let weighs = self.balanced || !self.class_weights.is_empty();
         let several = matches!(self.task, Some(ClassifyTask::Regression | ClassifyTask::MultiLabel));
         problems.require(!(several && weighs), &["method.classify.class_weights", "method.classify.task"], || {
@@ -256,10 +308,15 @@ impl OfflineMethod for ClassifyConfig {
                 .with_hint("name all of them as `method.classify.labels`"));
         }
         let weights_k = self.weights(&labels, &counts)?;
+        let task = task.with(labels);
+        self.check_labels(&task)?;
+        if let Some(message) = self.missing_ignored(train, &task)? {
+            return Err(Error::input(message).with_hint("correct it, or leave it out"));
+        }
         let splitter = |row: &Row| row.columns.get(SENTENCES).and_then(Value::as_str).map(str::to_owned);
         let sentences = train.first().and_then(splitter);
         let sentences = sentences.filter(|name| train.iter().all(|row| splitter(row).as_deref() == Some(name)));
-        Ok(Some(LabelPlan { task: task.with(labels), weights_k, sentences }))
+        Ok(Some(LabelPlan { task, weights_k, sentences }))
     }
 
     fn examples(&self, rows: &[Row], from: &Pretrained, options: TokenizeOptions) -> Result<Examples<LabeledExample>> {
@@ -407,9 +464,7 @@ impl Objective for Classify {
                     stats.last(&format!("recall/{label}"), class.recall);
                     stats.last(&format!("f1/{label}"), class.f1);
                 }
-                let labels = &model.task().labels;
-                let negative =
-                    self.negative_label.as_ref().and_then(|name| labels.iter().position(|label| label == name));
+                let negative = self.negative_label.as_ref().and_then(|name| model.task().label(name).ok());
                 if let Some(negative) = negative.filter(|_| model.task().reading == Reading::OneOf) {
                     let confusion = found.confusion(model.task(), examples);
                     let (class, accuracy) = confusion.detection(negative);

@@ -53,7 +53,7 @@ const ENDS: [(&str, &str, &str); 5] = [
     ("failed", "failed", FAILED),
 ];
 
-/// Returns the error about episodes that all ended without a reward. It counts their ends. If an episode failed, the error shows the first
+/// Returns the error about a run without any reward. It counts the `ends` of the last episodes. If an episode failed, the error shows the first
 /// failure, because the other ends may follow from it. Otherwise the hint is about the most common end.
 pub(super) fn no_reward(ends: &[&EpisodeEnd]) -> Error {
     let count = |name: &str| ends.iter().filter(|end| end.name() == name).count();
@@ -62,7 +62,8 @@ pub(super) fn no_reward(ends: &[&EpisodeEnd]) -> Error {
     // The sort is stable, so ends that are equally common keep their order.
     found.sort_by_key(|(n, ..)| std::cmp::Reverse(*n));
     let counts: Vec<String> = found.iter().map(|(n, what, _)| format!("{n} {what}")).collect();
-    let message = format!("the environment gave no reward in the first {} episodes: {}", ends.len(), counts.join(", "));
+    let message =
+        format!("the environment has given no reward so far. The last {} episodes: {}", ends.len(), counts.join(", "));
     let failure = ends.iter().find_map(|end| match end {
         EpisodeEnd::Failed(reason) => Some(reason),
         _ => None,
@@ -86,8 +87,8 @@ mod tests {
         let error = no_reward(&[&EpisodeEnd::Done, &EpisodeEnd::Tokens, &EpisodeEnd::Tokens]);
         assert_eq!(
             error.to_string(),
-            "the environment gave no reward in the first 3 episodes: 2 cut by the limit of tokens, 1 ended by the environment without a \
-             reward"
+            "the environment has given no reward so far. The last 3 episodes: 2 cut by the limit of tokens, 1 ended by the environment \
+             without a reward"
         );
         assert!(error.hint().is_some_and(|hint| hint.starts_with("raise `--max-new-tokens`")));
         // A failure is shown even if it is rare.

@@ -320,23 +320,15 @@ fn interrupted(rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
     vec![Err(RewardError::interrupted()); rollouts.len()]
 }
 
-/// Rejects scores that judge no completion at all, because nothing can be trained on them.
-///
-/// # Errors
-/// [`Error::Input`] with the reward's name.
-pub(crate) fn check_judges(name: &str, rollouts: &Rollouts, scores: &[Score]) -> crate::Result<()> {
-    if scores.is_empty() || scores.iter().any(|score| score.total().is_some()) {
-        return Ok(());
-    }
+/// Returns the error about a run in which no completion has a score. `rollouts` are the last ones of its `count` completions.
+pub(crate) fn nothing_scored(name: &str, rollouts: &Rollouts, count: usize) -> Error {
     let ends: Vec<&EpisodeEnd> =
         rollouts.rollouts.iter().filter_map(|rollout| Some(&rollout.episode.as_ref()?.end)).collect();
     if name == EnvironmentReward.name() && !ends.is_empty() {
-        return Err(environment::no_reward(&ends));
+        return environment::no_reward(&ends);
     }
-    let message =
-        format!("the reward `{name}` scored none of the first {} completions: every answer was `null`", scores.len());
-    Err(Error::input(message)
-        .with_hint("`null` means that a reward does not apply to a row; return a number where it does"))
+    Error::input(format!("the reward `{name}` has scored none of the {count} completions so far"))
+        .with_hint("`null` means that a reward does not apply to a row; return a number where it does")
 }
 
 /// Computes sequence-level scores from one value per rollout.

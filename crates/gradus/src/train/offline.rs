@@ -17,7 +17,6 @@ use crate::learner::optimizer::Optimizer;
 use crate::model::DropoutStream;
 use crate::objective::{LossContext, Objective, Readings, StepId, totals};
 use crate::progress::Progress;
-use crate::run::Metrics;
 use crate::settings::{Settings, StepSettings};
 use crate::stats::{Stats, StepReport};
 
@@ -110,7 +109,7 @@ impl<O: Objective> TrainingStep for OfflineTraining<'_, '_, O> {
         })
     }
 
-    fn evaluate(&mut self, split: EvalSplit, done: usize, progress: &dyn Progress) -> Result<Metrics> {
+    fn evaluate(&mut self, split: EvalSplit, done: usize, progress: &dyn Progress) -> Result<Stats> {
         let Offline { objective, held_out, test, order, settings, complete, .. } = self.task;
         let examples: Vec<&O::Example> = match split {
             EvalSplit::Test => test.iter().collect(),
@@ -126,7 +125,7 @@ impl<O: Objective> TrainingStep for OfflineTraining<'_, '_, O> {
         if let Some(complete) = complete {
             stats.merge(&complete(&model, split, (done, order.epoch(done)), progress)?);
         }
-        Ok(stats.metrics(split.prefix()))
+        Ok(stats)
     }
 
     fn watch(&self, done: usize, recorder: &mut Recorder<'_>) {

@@ -28,7 +28,6 @@ use crate::progress::Progress;
 use crate::reward::{self, Reward, Score};
 use crate::rng::Purpose;
 use crate::rollout::{self, LocalEngine, Policy, Prompt, RolloutSource, Rollouts, Sampler};
-use crate::run::Metrics;
 use crate::settings::Settings;
 use crate::stats::{Mean, Stats, StepReport};
 
@@ -88,9 +87,6 @@ impl OnlineTraining<'_, '_> {
         refuse_if_all_failed(&rollouts)?;
 
         let mut scores = reward::apply_on(task.settings.passes.ranks(), *reward, &rollouts, progress)?;
-        if iteration == 0 {
-            reward::check_judges(&reward.name(), &rollouts, &scores)?;
-        }
         // Groups without a training signal may be replaced by other prompts.
         let rounds = algorithm.resample_rounds();
         if rounds > 0 {
@@ -100,6 +96,33 @@ impl OnlineTraining<'_, '_> {
         observe_rollouts(&rollouts, &mut measured.stats);
         measured.lap("reward");
         Ok((rollouts, scores))
+    }
+
+    /// Checks that a completion has a score, in this iteration or in an earlier one (`has_scores`). A reward need not apply to all rows, so
+    /// the first batches may have none. Returns a warning then, in few of many iterations.
+    ///
+    /// # Errors
+    /// If no completion has a score by the end of the first epoch, or of the run: nothing was trained.
+    fn check_scores(
+        &self,
+        iteration: usize,
+        rollouts: &Rollouts,
+        scores: &[Score],
+        has_scores: bool,
+    ) -> Result<Option<String>> {
+        if has_scores || scores.iter().any(|score| score.total().is_some()) {
+            return Ok(None);
+        }
+        let Online { prompts, order, settings, .. } = self.task;
+        let (done, last) = (iteration + 1, prompts.len().div_ceil(order.batch_size).min(settings.steps));
+        let error = reward::nothing_scored(&self.reward.name(), rollouts, done * rollouts.len());
+        if done >= last {
+            return Err(error);
+        }
+        let hint = error.hint().map_or(String::new(), |hint| format!(" ({hint})"));
+        let consequence =
+            format!("nothing is trained yet. Without a score until step {last}, the run ends with an error");
+        Ok(done.is_power_of_two().then(|| format!("step {done}: {error}{hint}: {consequence}")))
     }
 
     /// Combines the rollouts with their rewards and the log-probabilities of the reference. If the algorithm compares passes of the same
@@ -174,12 +197,14 @@ impl TrainingStep for OnlineTraining<'_, '_> {
     fn step(&mut self, iteration: usize, recorder: &mut Recorder<'_>) -> Result<StepReport> {
         let (task, settings, done) = (self.task, self.task.settings, iteration + 1);
         let mut measured = IterationStats { stats: Stats::default(), since: Instant::now() };
+        let has_scores = recorder.has_measured("reward");
         let within = recorder.within(done, settings.steps);
 
         // 1. Sample and score, per token.
         let (rollouts, scores) = self.sample(iteration, &within, &mut measured)?;
         let mut notices = self.source.notices();
         notices.extend(failures(&rollouts));
+        notices.extend(self.check_scores(iteration, &rollouts, &scores, has_scores)?);
 
         // 2. Compare with the reference and compute advantages, on the host.
         let mut experience = self.experience(rollouts, &scores, &within)?;
@@ -227,7 +252,7 @@ impl TrainingStep for OnlineTraining<'_, '_> {
     }
 
     /// Samples completions of every prompt of the split, always from the same streams, and measures them.
-    fn evaluate(&mut self, split: EvalSplit, done: usize, progress: &dyn Progress) -> Result<Metrics> {
+    fn evaluate(&mut self, split: EvalSplit, done: usize, progress: &dyn Progress) -> Result<Stats> {
         let (task, settings) = (self.task, self.task.settings);
         let when = format!("{} at step {done}", split.prefix().trim_end_matches('_'));
         let sampler = task.sampler(self.algorithm, true, &when, progress);
@@ -244,11 +269,8 @@ impl TrainingStep for OnlineTraining<'_, '_> {
         let evaluation = Evaluation { prompts: &prompts, sampler: &sampler, reference, seed, passes, measuring };
         let found = evaluation.run(&mut LocalEngine::default(), &policy(self.actor), Some(self.reward))?;
         refuse_if_all_failed(&found.rollouts)?;
-        if done == 0 {
-            reward::check_judges(&self.reward.name(), &found.rollouts, &found.scores)?;
-        }
         self.log.evaluation(split, (done, self.data_progress(done).epoch as usize), &found)?;
-        Ok(found.stats.metrics(split.prefix()))
+        Ok(found.stats)
     }
 
     fn watch(&self, done: usize, recorder: &mut Recorder<'_>) {

@@ -11,7 +11,7 @@ use burn::module::Module;
 use burn::tensor::Device;
 use serde_json::{Map, Value, json};
 
-use super::diagnosis;
+use super::{EvalSplit, diagnosis};
 use crate::error::{Error, Result};
 use crate::files::atomic;
 use crate::learner::optimizer::{Optimizer, OptimizerConfig};
@@ -42,9 +42,20 @@ pub struct EvalMetrics {
     pub held_out: Option<Metrics>,
     /// Metrics of the test rows, if they were evaluated.
     pub test: Option<Metrics>,
+    /// Metrics of the held-out rows that have no value this time, such as the reward if no completion has a score.
+    pub undefined: Vec<String>,
 }
 
 impl EvalMetrics {
+    /// Adds the measurements of a split, with its prefix.
+    pub fn add(&mut self, split: EvalSplit, measured: &Stats) {
+        let metrics = Some(measured.metrics(split.prefix()));
+        match split {
+            EvalSplit::HeldOut => (self.held_out, self.undefined) = (metrics, measured.undefined(split.prefix())),
+            EvalSplit::Test => self.test = metrics,
+        }
+    }
+
     /// Returns true if there are no metrics.
     pub fn is_empty(&self) -> bool {
         self.held_out.is_none() && self.test.is_none()
@@ -116,7 +127,7 @@ pub struct Recorder<'a> {
     settled: Option<u64>,
     /// Opened with the first row of this process.
     trackers: Option<Trackers>,
-    /// Metrics that were reported as not finite.
+    /// Metrics that were reported as not finite or without a value.
     reported: BTreeSet<String>,
     /// Text of `config.yml`.
     description: String,
@@ -280,6 +291,11 @@ impl<'a> Recorder<'a> {
             .filter_map(move |row| row.get(key)?.as_f64())
     }
 
+    /// Returns true if a step has measured `key`, including before resumptions.
+    pub fn has_measured(&self, key: &str) -> bool {
+        self.pending.value(key).is_some() || self.logged(key).next().is_some()
+    }
+
     /// Records the evaluation before the first step: for `results.json`, as the row of step 0, and as the value that later evaluations must
     /// beat. Does nothing without metrics.
     ///
@@ -290,8 +306,9 @@ impl<'a> Recorder<'a> {
             return Ok(());
         }
         if let Some(held_out) = &measured.held_out {
-            let value = deciding(held_out, &settings.best_metric)?;
-            self.state.best = value.is_finite().then_some((0, value));
+            let value = self.deciding(&settings.best_metric, held_out, &measured.undefined)?;
+            self.warn_of_no_value(0, &settings.best_metric, value);
+            self.state.best = value.filter(|value| value.is_finite()).map(|value| (0, value));
         }
         let metrics = &measured.together();
         self.state.method.insert("before".into(), Value::Object(metrics.to_json()));
@@ -303,27 +320,57 @@ impl<'a> Recorder<'a> {
     ///
     /// # Errors
     /// If the run does not measure the best metric.
-    pub fn ends(&self, done: usize, settings: &Settings, held_out: Option<&Metrics>) -> Result<bool> {
+    pub fn ends(&self, done: usize, settings: &Settings, measured: &EvalMetrics) -> Result<bool> {
         let patience = settings.early_stopping_patience;
         // With a deleted directory, the evaluation is not used: the step will end with an error.
-        let Some(held_out) = held_out.filter(|_| patience > 0 && !self.is_deleted()) else {
+        let Some(held_out) = measured.held_out.as_ref().filter(|_| patience > 0 && !self.is_deleted()) else {
             return Ok(done == settings.steps);
         };
-        let (_, is_better) = self.improvement(settings, held_out)?;
+        let (_, is_better) = self.improvement(settings, held_out, &measured.undefined)?;
         Ok(done == settings.steps || (!is_better && self.state.evaluations_since_best + 1 >= patience))
     }
 
-    /// Value of the deciding metric in an evaluation, and whether it is better than the best so far.
-    fn improvement(&self, settings: &Settings, held_out: &Metrics) -> Result<(f64, bool)> {
+    /// Value of the deciding metric in an evaluation, if it has one, and whether it is better than the best so far.
+    fn improvement(
+        &self,
+        settings: &Settings,
+        held_out: &Metrics,
+        undefined: &[String],
+    ) -> Result<(Option<f64>, bool)> {
         let name = &settings.best_metric;
-        let value = deciding(held_out, name)?;
-        let better = match self.state.best {
-            // JSON has no such numbers.
-            _ if !value.is_finite() => false,
-            Some((_, best)) => is_better(name, value, best),
-            None => true,
-        };
-        Ok((value, better))
+        let value = self.deciding(name, held_out, undefined)?;
+        let is_best = |value: f64| self.state.best.is_none_or(|(_, best)| is_better(name, value, best));
+        // JSON has no numbers that are not finite.
+        Ok((value, value.filter(|value| value.is_finite()).is_some_and(is_best)))
+    }
+
+    /// Value of the metric `name`, which selects the best model, in an evaluation. `None` if the run measures it, but this evaluation has no
+    /// value of it: it is one of the `undefined`, or an earlier evaluation had it.
+    ///
+    /// # Errors
+    /// [`Error::Input`] if the run does not measure it.
+    fn deciding(&self, name: &str, held_out: &Metrics, undefined: &[String]) -> Result<Option<f64>> {
+        if let Some(value) = held_out.get(name) {
+            return Ok(Some(value));
+        }
+        let was_measured = self.history.log_history.iter().any(|row| row.contains_key(name));
+        if was_measured || undefined.iter().any(|known| known == name) {
+            return Ok(None);
+        }
+        let known: Vec<String> = held_out.iter().map(|(key, _)| format!("`{key}`")).collect();
+        Err(Error::input(format!("`train.best_metric` is `{name}`, which this run does not measure"))
+            .with_hint(format!("it measures {}", known.join(", "))))
+    }
+
+    /// Warns once that an evaluation has no `value` of the deciding metric `name`.
+    fn warn_of_no_value(&mut self, step: usize, name: &str, value: Option<f64>) {
+        if value.is_none() && self.reported.insert(name.to_owned()) {
+            let message = format!(
+                "step {step}: `{name}` has no value in this evaluation. It selects the best model, so an evaluation without it is \
+                 never the best"
+            );
+            self.observer.event(&Event::Warning(&message));
+        }
     }
 
     /// Begins a step. Its time counts for the throughput; evaluations and checkpoints do not.
@@ -540,12 +587,13 @@ impl<'a> Recorder<'a> {
             return Ok(Verdict::Continue);
         };
         let name = &settings.best_metric;
-        let (value, better) = self.improvement(settings, held_out)?;
+        let (value, better) = self.improvement(settings, held_out, &measured.undefined)?;
+        self.warn_of_no_value(done, name, value);
         self.observer.event(&Event::Evaluated { step: done, metrics: &measured.together(), best: better });
         let before = self.state.method.get("before");
         let start = |name: &str| before.and_then(|before| before.get(name)).and_then(Value::as_f64);
         // The loss can diverge while an accuracy still rises.
-        let named = [(name.as_str(), Some(value)), ("eval_loss", held_out.get("eval_loss"))];
+        let named = [(name.as_str(), value), ("eval_loss", held_out.get("eval_loss"))];
         let warning = named
             .into_iter()
             .find_map(|(name, now)| diagnosis::of_evaluation(done, settings, name, start(name)?, now?));
@@ -554,7 +602,7 @@ impl<'a> Recorder<'a> {
             if self.ranks.is_first() {
                 atomic::write_dir(&self.run.best(), save)?;
             }
-            self.state.best = Some((done, value));
+            self.state.best = value.map(|value| (done, value));
             self.state.evaluations_since_best = 0;
         } else {
             self.state.evaluations_since_best += 1;
@@ -664,18 +712,6 @@ impl<'a> Recorder<'a> {
         let written = write_json(&path, &content);
         Error::Diverged { step, what, batch: written.ok().map(|()| path) }
     }
-}
-
-/// Value of the metric that selects the best model.
-///
-/// # Errors
-/// [`Error::Input`] if `evaluation` does not contain it.
-fn deciding(evaluation: &Metrics, name: &str) -> Result<f64> {
-    evaluation.get(name).ok_or_else(|| {
-        let known: Vec<String> = evaluation.iter().map(|(key, _)| format!("`{key}`")).collect();
-        Error::input(format!("`train.best_metric` is `{name}`, which this run does not measure"))
-            .with_hint(format!("it measures {}", known.join(", ")))
-    })
 }
 
 /// Progress within one step.

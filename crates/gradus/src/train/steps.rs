@@ -9,9 +9,8 @@ use crate::error::{Error, Result};
 use crate::learner::optimizer::Optimizer;
 use crate::observer::Event;
 use crate::progress::Progress;
-use crate::run::Metrics;
 use crate::settings::Settings;
-use crate::stats::StepReport;
+use crate::stats::{Stats, StepReport};
 
 /// One kind of training: what a step does, and what is evaluated and saved. The loop decides when.
 pub(super) trait TrainingStep {
@@ -37,11 +36,11 @@ pub(super) trait TrainingStep {
     /// weights are then those of the last optimizer step.
     fn step(&mut self, step: usize, recorder: &mut Recorder<'_>) -> Result<StepReport>;
 
-    /// Evaluates the rows of a split after `done` steps. Returns all metrics, prefixed with [`EvalSplit::prefix`].
+    /// Evaluates the rows of a split after `done` steps.
     ///
     /// # Errors
     /// An error of measuring, or [`Error::Interrupted`] from `progress`.
-    fn evaluate(&mut self, split: EvalSplit, done: usize, progress: &dyn Progress) -> Result<Metrics>;
+    fn evaluate(&mut self, split: EvalSplit, done: usize, progress: &dyn Progress) -> Result<Stats>;
 
     /// Checks the logged metrics after `done` steps.
     fn watch(&self, _done: usize, _recorder: &mut Recorder<'_>) {}
@@ -114,10 +113,10 @@ fn steps(training: &mut dyn TrainingStep, recorder: &mut Recorder<'_>) -> Result
     if recorder.state.step == 0 {
         let mut before = EvalMetrics::default();
         if eval_steps >= 0 && training.has(EvalSplit::HeldOut) {
-            before.held_out = Some(training.evaluate(EvalSplit::HeldOut, 0, &recorder.within(0, steps))?);
+            before.add(EvalSplit::HeldOut, &training.evaluate(EvalSplit::HeldOut, 0, &recorder.within(0, steps))?);
         }
         if training.has(EvalSplit::Test) {
-            before.test = Some(training.evaluate(EvalSplit::Test, 0, &recorder.within(0, steps))?);
+            before.add(EvalSplit::Test, &training.evaluate(EvalSplit::Test, 0, &recorder.within(0, steps))?);
         }
         recorder.baseline(&before, training.settings())?;
     }
@@ -143,12 +142,12 @@ fn finish_step(training: &mut dyn TrainingStep, recorder: &mut Recorder<'_>) -> 
     let (done, version) = (recorder.state.step, training.version());
     let mut measured = EvalMetrics::default();
     if training.settings().evaluates_after(done) && training.has(EvalSplit::HeldOut) {
-        measured.held_out = Some(evaluate(training, EvalSplit::HeldOut, recorder)?);
+        measured.add(EvalSplit::HeldOut, &evaluate(training, EvalSplit::HeldOut, recorder)?);
     }
     let end = training.end(recorder);
-    let is_last = end.is_some() || recorder.ends(done, training.settings(), measured.held_out.as_ref())?;
+    let is_last = end.is_some() || recorder.ends(done, training.settings(), &measured)?;
     if is_last && training.has(EvalSplit::Test) {
-        measured.test = Some(evaluate(training, EvalSplit::Test, recorder)?);
+        measured.add(EvalSplit::Test, &evaluate(training, EvalSplit::Test, recorder)?);
     }
     if !measured.is_empty() {
         recorder.evaluated();
@@ -172,7 +171,7 @@ fn finish_step(training: &mut dyn TrainingStep, recorder: &mut Recorder<'_>) -> 
 }
 
 /// Evaluates after the newest step. Until the result is recorded, checkpoints mark the evaluation as due.
-fn evaluate(training: &mut dyn TrainingStep, split: EvalSplit, recorder: &mut Recorder<'_>) -> Result<Metrics> {
+fn evaluate(training: &mut dyn TrainingStep, split: EvalSplit, recorder: &mut Recorder<'_>) -> Result<Stats> {
     let (done, steps) = (recorder.state.step, training.settings().steps);
     recorder.await_evaluation(training.version());
     let found = training.evaluate(split, done, &recorder.within(done, steps));

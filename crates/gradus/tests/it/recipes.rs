@@ -345,12 +345,18 @@ fn what_another_systems_file_leaves_out_is_what_it_sets_there() {
             ("/method/nlpo/mask_model", "\"policy\""),
             ("/method/nlpo/top_k", "7"),
             ("/method/nlpo/min_tokens_to_keep", "1"),
-            ("/method/nlpo/mask_update_iterations", "1000"),
         ],
     );
     assert!(ranked.1.iter().any(|note| note.message.contains("KL at temperature 1;")), "{:?}", ranked.1);
     let likely = imported("nlpo", 1, "n_steps: 20", &format!("{masked}learned_top_p\n      top_mask: 0.9"), "");
-    check(&likely, &[("/method/nlpo/min_tokens_to_keep", "101"), ("/method/nlpo/mask_model", "\"lagged\"")]);
+    check(
+        &likely,
+        &[
+            ("/method/nlpo/min_tokens_to_keep", "101"),
+            ("/method/nlpo/mask_model", "\"lagged\""),
+            ("/method/nlpo/mask_update_iterations", "1000"),
+        ],
+    );
 }
 
 #[test]

@@ -170,12 +170,12 @@ fn a2c_resumes_with_the_same_bits() {
 fn nlpo_resumes_with_the_same_bits() {
     // The lagged policy changes after the second and the fourth iteration; the run stops after the third.
     for (mask, extra) in [
-        ("mask_update_iterations: 2", ""),
-        ("mask_update: frozen, mask_scope: processed, mask_at_eval: true", ""),
+        ("top_p: 0.7, mask_update_iterations: 2", ""),
+        ("top_p: 0.7, mask_update: frozen, mask_scope: processed, mask_at_eval: true", ""),
         ("mask_model: policy, top_k: 40, renormalise: false", ""),
-        ("mask_update_iterations: 2", "}\nlora: {rank: 2"),
+        ("top_p: 0.7, mask_update_iterations: 2", "}\nlora: {rank: 2"),
     ] {
-        let method = format!("nlpo: {{max_new_tokens: 6, mini_batches: 2, top_p: 0.7, {mask}}}{ONLINE}{extra}");
+        let method = format!("nlpo: {{max_new_tokens: 6, mini_batches: 2, {mask}}}{ONLINE}{extra}");
         resumes(&method, questions());
     }
 }

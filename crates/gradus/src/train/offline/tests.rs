@@ -16,7 +16,7 @@ use crate::rng::{Purpose, Seed};
 use crate::run::{Checkpoint, Existing, MetricsRow, NamedTensor, RunDir, read_metrics, tensors};
 use crate::settings::TrainConfig;
 use crate::train::observer::Silent;
-use crate::train::recorder::{EvalMetrics, restore_optimizer};
+use crate::train::recorder::{EvalMetrics, Verdict, restore_optimizer};
 
 #[derive(Module, Debug)]
 struct LinearModel {
@@ -421,6 +421,41 @@ fn a_best_metric_that_is_not_measured_is_named() {
     let error = run.outcome.unwrap_err();
     assert_eq!(error.to_string(), "`train.best_metric` is `eval_acuracy`, which this run does not measure");
     assert_eq!(error.hint(), Some("it measures `eval_loss`"));
+}
+
+#[test]
+fn an_evaluation_without_the_best_metric_is_never_the_best() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut warnings = Warnings::default();
+    let settings = settings(4);
+    let dir = RunDir::create(directory.path(), Existing::Resume).unwrap();
+    let mut recorder = Recorder::start(dir, &mut warnings).unwrap();
+    let of = |losses: &[f32]| {
+        let (mut stats, mut measured) = (Stats::default(), EvalMetrics::default());
+        stats.mean_of("loss", losses);
+        measured.add(EvalSplit::HeldOut, &stats);
+        measured
+    };
+    recorder.baseline(&of(&[]), &settings).unwrap();
+    let mut is_best = |step: usize, measured: &EvalMetrics| {
+        let mut is_saved = false;
+        recorder.log(step, &settings, DataProgress { epoch: 0.5, examples: 4 }, measured).unwrap();
+        let verdict = recorder.judge(step, &settings, measured, |_| {
+            is_saved = true;
+            Ok(())
+        });
+        assert_eq!(verdict.unwrap(), Verdict::Continue);
+        is_saved
+    };
+    assert!(is_best(1, &of(&[2.0])), "the first value");
+    assert!(!is_best(2, &of(&[])));
+    // A program may name its values, so an evaluation without values may lack the names too.
+    assert!(!is_best(3, &EvalMetrics { undefined: Vec::new(), ..of(&[]) }));
+    assert!(is_best(4, &of(&[1.0])));
+    drop(recorder);
+    let warning = "step 0: `eval_loss` has no value in this evaluation. It selects the best model, so an evaluation without it is \
+                   never the best";
+    assert_eq!(warnings.0, [warning]);
 }
 
 /// The passes of a step are queued on the device before the first value is read.

@@ -233,7 +233,10 @@ fn mask(from: &Original, to: &mut YamlBuilder, policy: &str, has_encoder: bool) 
         }
     }
     let iterations = from.count(&theirs("target_update_iterations")).unwrap_or(MASK_UPDATE);
-    to.set("method.nlpo.mask_update_iterations", iterations);
+    // A mask of the policy itself follows it anyway.
+    if to.0.pointer("/method/nlpo/mask_model").is_none() {
+        to.set("method.nlpo.mask_update_iterations", iterations);
+    }
 }
 
 fn prompts(from: &Original, to: &mut YamlBuilder, kind: &str, policy: &str, has_encoder: bool) {
