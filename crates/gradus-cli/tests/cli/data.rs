@@ -417,6 +417,41 @@ fn rows_are_parted_as_they_are() {
     );
 }
 
+#[test]
+fn the_card_of_a_directory_says_which_files_are_read() {
+    let test = CliTest::with("r/x/one.jsonl", "{\"text\": \"a\"}\n");
+    test.write("r/y.jsonl", "{\"text\": \"T\"}\n");
+    let splits = "  data_files:\n  - split: train\n    path: x/*.jsonl\n  - split: test\n    path: y.jsonl\n";
+    test.write("r/README.md", &format!("---\nconfigs:\n- config_name: main\n{splits}---\n# Rows\n"));
+    let rows = |data: &str| {
+        let run = test.run(&["data", "convert", data, "-o", "rows.jsonl", "--overwrite"]);
+        assert_eq!(run.code, 0, "{}", run.stderr);
+        (test.read("rows.jsonl"), run.stderr)
+    };
+    let (train, note) = rows("r");
+    assert_eq!(train, "{\"text\":\"a\"}\n");
+    assert!(note.contains("reading the split `train`; other splits: `test`, as in `r:test`\n"), "{note}");
+    // Who names a split knows that there are others.
+    for data in ["r:test", "r:main:test"] {
+        let (held_out, note) = rows(data);
+        assert_eq!(held_out, "{\"text\":\"T\"}\n");
+        assert!(!note.contains("split"), "{note}");
+    }
+    // The same files, as a snapshot in the cache of the hub.
+    let snapshot = "hub/datasets--a--b/snapshots/abc";
+    for name in ["x/one.jsonl", "y.jsonl", "README.md"] {
+        test.write(&format!("{snapshot}/{name}"), &test.read(&format!("r/{name}")));
+    }
+    test.write("hub/datasets--a--b/refs/main", "abc");
+    for (data, row) in [("a/b", "a"), ("a/b:test", "T")] {
+        let mut command = test.command(&["data", "convert", data, "-o", "rows.jsonl", "--overwrite"]);
+        let output = command.env("HF_HOME", test.path()).env("HF_HUB_OFFLINE", "1").output();
+        let output = output.expect("the binary runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(test.read("rows.jsonl"), format!("{{\"text\":\"{row}\"}}\n"), "{data}");
+    }
+}
+
 /// The HTML page is self-contained, and the JSON file has the same numbers.
 #[test]
 fn show_writes_a_report() {

@@ -11,6 +11,9 @@ const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 /// Rows of the data set `acme/rows`.
 const ROWS: &str = "{\"text\": \"The tea is good.\"}\n{\"text\": \"The kettle is warm.\"}\n";
 
+/// Its `README.md`, which does not declare the file `data/train-1.jsonl`.
+const CARD: &str = "---\nconfigs:\n- config_name: default\n  data_files: data/*-0.jsonl\n---\n";
+
 /// Serves the files of `directory` as the model `acme/tiny`, and the data set `acme/rows`, until the test ends. Returns the endpoint.
 fn serve(directory: PathBuf) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -36,12 +39,15 @@ fn answer(mut stream: TcpStream, directory: &Path) {
         }
         let path = request.split(' ').nth(1).unwrap_or("");
         let reply = if path.starts_with("/api/datasets/acme/rows") {
-            let files = "{\"rfilename\":\"README.md\"},{\"rfilename\":\"data/train-0.jsonl\"}";
+            let files = "{\"rfilename\":\"README.md\"},{\"rfilename\":\"data/train-0.jsonl\"},\
+                         {\"rfilename\":\"data/train-1.jsonl\"}";
             whole("200 OK", format!("{{\"sha\":\"{COMMIT}\",\"siblings\":[{files}]}}").as_bytes())
         } else if path == "/datasets/acme/rows/resolve/main/data%2Ftrain-0.jsonl"
             || path == "/datasets/acme/rows/resolve/main/data/train-0.jsonl"
         {
             part(ROWS.as_bytes(), range)
+        } else if path == "/datasets/acme/rows/resolve/main/README.md" {
+            part(CARD.as_bytes(), range)
         } else if path.starts_with("/api/models/acme/tiny") {
             let names =
                 std::fs::read_dir(directory).expect("the fixture").map(|entry| entry.expect("entry").file_name());
@@ -133,6 +139,7 @@ fn a_data_set_is_downloaded_once_and_shows_how_far_it_is() {
     assert!(first.stdout.contains("The kettle is warm."), "{}", first.stdout);
     let bytes = ROWS.len();
     assert!(first.stderr.contains(&format!("data/train-0.jsonl {bytes}/{bytes} ")), "{}", first.stderr);
+    assert!(!first.stderr.contains("data/train-1.jsonl"), "{}", first.stderr);
     let again = show("http://127.0.0.1:9", "acme/rows");
     assert_eq!((again.code, again.stdout), (0, first.stdout), "{}", again.stderr);
     let missing = show(&endpoint, "acme/none");

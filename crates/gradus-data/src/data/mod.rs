@@ -8,6 +8,7 @@ pub mod arrow;
 mod arrow_value;
 mod classifier_input;
 mod convert;
+mod dataset_card;
 mod delimited;
 mod documents;
 mod encode;

@@ -45,7 +45,7 @@ pub fn shares(total: usize, sizes: &[usize]) -> Vec<usize> {
 /// smaller than requested, never larger.
 ///
 /// # Errors
-/// If a row lacks the column, or one of the sides would be empty.
+/// If a row lacks the column or its value, or one of the sides would be empty.
 pub fn split(
     rows: &[Row],
     held_out: HeldOut,
@@ -64,8 +64,11 @@ pub fn split(
         let mut known: BTreeMap<String, usize> = BTreeMap::new();
         let mut groups: Vec<Vec<usize>> = Vec::new();
         for (index, row) in rows.iter().enumerate() {
-            let value = row.columns.get(column).filter(|value| **value != Value::Null);
-            let value = value.ok_or_else(|| row.location.error(format!("no column `{column}` to split by")))?;
+            let value = match row.columns.get(column) {
+                Some(Value::Null) => Err(format!("column `{column}`, by which the rows are split, is null")),
+                value => value.ok_or_else(|| format!("no column `{column}` to split by")),
+            };
+            let value = value.map_err(|message| row.location.error(message))?;
             let place = *known.entry(value.to_string()).or_insert_with(|| {
                 groups.push(Vec::new());
                 groups.len() - 1
@@ -171,9 +174,13 @@ mod tests {
         let mut some = rows(&[1, 1, 2]);
         let none = split(&some, HeldOut::Rows(3), &SplitBy::Rows, &mut keep).unwrap_err().to_string();
         assert!(none.contains("of 3 rows, 3 would be held out, and none would be trained on"), "{none}");
+        some[2].columns["kind"] = Value::Null;
         some[1].columns.clear();
         let by = SplitBy::Stratified("kind".into());
         let missing = split(&some, HeldOut::Rows(1), &by, &mut keep).unwrap_err().to_string();
         assert!(missing.contains("rows.jsonl:2: no column `kind` to split by"), "{missing}");
+        some.swap(1, 2);
+        let null = split(&some, HeldOut::Rows(1), &by, &mut keep).unwrap_err().to_string();
+        assert!(null.contains("rows.jsonl:3: column `kind`, by which the rows are split, is null"), "{null}");
     }
 }

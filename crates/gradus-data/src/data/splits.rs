@@ -1,7 +1,11 @@
-//! Finds the splits of a data set in the names of its files.
+//! Finds the splits of a data set: in the header of its `README.md`, or in the names of its files.
 
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
+use regex::Regex;
+
+use super::dataset_card::Config;
 use super::reader::{extension, has_unread_compression};
 use super::saved;
 use crate::{Error, Result};
@@ -11,29 +15,99 @@ use crate::{Error, Result};
 pub struct Source {
     /// Files, in reading order.
     pub files: Vec<PathBuf>,
-    /// Split, if file names contain one.
+    /// Split, if there are any.
     pub split: Option<String>,
-    /// Other splits that exist but are not read.
+    /// Other splits that could have been named. Empty if the name has a split.
     pub other_splits: Vec<String>,
 }
 
-/// Selects the data files of a split. `files` are relative paths in reading order.
-pub(super) fn choose(root: &Path, files: &[String], split: Option<&str>) -> Result<Source> {
-    let splits: Vec<Option<String>> = files.iter().map(|f| split_of(f)).collect();
-    let mut known: Vec<String> = splits.iter().flatten().cloned().collect();
-    known.sort();
-    known.dedup();
-    let (chosen, other_splits) = choose_split(root, known, split)?;
-    let kept: Vec<PathBuf> = files
-        .iter()
-        .zip(&splits)
-        .filter(|(_, s)| chosen.is_none() || **s == chosen)
-        .map(|(f, _)| PathBuf::from(f))
-        .collect();
+/// Selects files of a data set. `files` are the relative paths of its data files and text files in reading order. `parts` is what the
+/// user wrote after the name of the data set: a config or a split, or a config and a split.
+pub(super) fn choose(root: &Path, configs: &[Config], files: &[String], parts: &[&str]) -> Result<Source> {
+    let (config, split) = choose_config(root, configs, files, parts)?;
+    let named = config.filter(|config| !config.is_default).map(|config| format!("{}:{}", root.display(), config.name));
+    let root = named.as_ref().map_or(root, Path::new);
+    let (chosen, other_splits) = choose_split(root, known_splits(config, files), split)?;
+    let declared = config.and_then(|config| Some((config, config.splits.as_ref()?)));
+    let kept: Vec<&str> = match declared {
+        Some((config, splits)) => {
+            let files: Vec<&str> = files.iter().map(String::as_str).collect();
+            let split = splits.iter().find(|split| Some(&split.name) == chosen.as_ref());
+            let found = split.map_or_else(|| Ok(Vec::new()), |split| config.matches(split, &files));
+            data_or_text(found.map_err(|message| Error::data(root, None, message))?)
+        }
+        None => {
+            let files = by_name(config, files).into_iter();
+            files.filter(|(_, split)| chosen.is_none() || *split == chosen).map(|(file, _)| file).collect()
+        }
+    };
     match kept.is_empty() {
         true => Err(no_data_file(root)),
-        false => Ok(Source { files: kept, split: chosen, other_splits }),
+        false => Ok(Source { files: kept.into_iter().map(PathBuf::from).collect(), split: chosen, other_splits }),
     }
+}
+
+/// Returns the config to read, if the data set has any, and the split that `parts` names, if any.
+pub(super) fn choose_config<'c, 'p>(
+    root: &Path,
+    configs: &'c [Config],
+    files: &[String],
+    parts: &[&'p str],
+) -> Result<(Option<&'c Config>, Option<&'p str>)> {
+    let find = |name: &str| configs.iter().find(|config| config.name == name);
+    let list = || configs.iter().map(|config| format!("`{}`", config.name)).collect::<Vec<_>>().join(", ");
+    let unknown = |name: &str| {
+        let found = if configs.is_empty() { "no configs".into() } else { list() };
+        Error::data(root, None, format!("no config `{name}` (found {found})"))
+    };
+    let default = configs.iter().find(|config| config.is_default);
+    let has_default = configs.is_empty() || default.is_some();
+    let is_split = |part: &str| has_default && known_splits(default, files).iter().any(|split| split == part);
+    match *parts {
+        [config, split] => find(config).map(|config| (Some(config), Some(split))).ok_or_else(|| unknown(config)),
+        [part] => match find(part) {
+            // A name that is both means the split, as it would without configs.
+            Some(config) if !is_split(part) => Ok((Some(config), None)),
+            None if !has_default => Err(unknown(part)),
+            _ => Ok((default, Some(part))),
+        },
+        _ if has_default => Ok((default, None)),
+        _ => Err(Error::data(root, None, format!("several configs and no default: {}", list())).with_hint(format!(
+            "name one: `{}:{}`",
+            root.display(),
+            configs[0].name
+        ))),
+    }
+}
+
+/// Returns the splits of a config, or of a data set without configs.
+fn known_splits(config: Option<&Config>, files: &[String]) -> Vec<String> {
+    if let Some(declared) = config.and_then(|config| config.splits.as_ref()) {
+        return declared.iter().map(|split| split.name.clone()).collect();
+    }
+    let mut known: Vec<String> = by_name(config, files).into_iter().filter_map(|(_, split)| split).collect();
+    known.sort();
+    known.dedup();
+    known
+}
+
+/// Returns the files in the folder of a config, or of a data set without configs, with the splits in their names.
+fn by_name<'f>(config: Option<&Config>, files: &'f [String]) -> Vec<(&'f str, Option<String>)> {
+    let folder = config.map_or("", |config| config.folder.as_str());
+    let inside = files.iter().map(String::as_str).filter(|file| Path::new(file).starts_with(folder));
+    let files: Vec<&str> = data_or_text(inside.collect());
+    let names: Vec<&str> = files.iter().map(|file| file[folder.len()..].trim_start_matches('/')).collect();
+    let mut splits: Vec<Option<String>> = names.iter().map(|name| split_of_shard(name)).collect();
+    if splits.iter().all(Option::is_none) {
+        splits = names.iter().map(|name| split_of(name)).collect();
+    }
+    files.into_iter().zip(splits).collect()
+}
+
+/// Keeps the data files, or the text files if there are no data files.
+pub(super) fn data_or_text<P: AsRef<Path>>(files: Vec<P>) -> Vec<P> {
+    let has_data = files.iter().any(|file| is_data_file(file.as_ref()));
+    files.into_iter().filter(|file| is_data_file(file.as_ref()) == has_data).collect()
 }
 
 pub(super) fn no_data_file(directory: &Path) -> Error {
@@ -41,25 +115,27 @@ pub(super) fn no_data_file(directory: &Path) -> Error {
         .with_hint("data files are named .jsonl (also .jsonlines, .jl or .ndjson), .json, .csv, .tsv, .parquet (also .pq or .parq), .arrow or .txt, with or without .gz")
 }
 
-/// Returns the split to read, and the other ones.
+/// Returns the split to read, and the other ones if none is named.
 pub(super) fn choose_split(
     root: &Path,
     mut known: Vec<String>,
     split: Option<&str>,
 ) -> Result<(Option<String>, Vec<String>)> {
     let list = known.iter().map(|s| format!("`{s}`")).collect::<Vec<_>>().join(", ");
-    let is_known = |name: &str| known.iter().any(|s| s == name);
+    let find = |name: &str| {
+        let is_same = |known: &&String| canonical(name).is_some_and(|name| canonical(known) == Some(name));
+        known.iter().find(|known| *known == name).or_else(|| known.iter().find(is_same))
+    };
     let chosen = match split {
         Some(split) => {
-            let resolved = if is_known(split) { split } else { canonical(split).unwrap_or(split) };
-            if !is_known(resolved) {
+            let Some(found) = find(split) else {
                 let found = if known.is_empty() { "no splits".into() } else { list };
                 return Err(Error::data(root, None, format!("no split `{split}` (found {found})")));
-            }
-            Some(resolved.to_owned())
+            };
+            Some(found.clone())
         }
         None if known.len() <= 1 => known.first().cloned(),
-        None if is_known("train") => Some("train".into()),
+        None if find("train").is_some() => find("train").cloned(),
         None => {
             let message = format!("several splits and no `train`: {list}");
             return Err(Error::data(root, None, message).with_hint(format!(
@@ -69,8 +145,17 @@ pub(super) fn choose_split(
             )));
         }
     };
-    known.retain(|s| Some(s) != chosen.as_ref());
+    // Who names a split knows that there are others.
+    known.retain(|s| split.is_none() && Some(s) != chosen.as_ref());
     Ok((chosen, known))
+}
+
+/// Returns the split of a shard that `push_to_hub` of `datasets` wrote, whatever its name.
+fn split_of_shard(path: &str) -> Option<String> {
+    static SHARD: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r"^data/(\w+(?:\.\w+)*)-[0-9]{5}-of-[0-9]{5}[^/]*\.[^/]*$").expect("a valid pattern")
+    });
+    Some(SHARD.captures(path)?[1].to_owned())
 }
 
 /// Returns the split in a path: the innermost part that is the name of a split.

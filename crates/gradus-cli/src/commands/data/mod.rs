@@ -52,7 +52,7 @@ pub fn run(args: DataArgs, out: &Output) -> anyhow::Result<()> {
 /// Selection and form of the rows to read.
 #[derive(Debug, clap::Args)]
 struct RowArgs {
-    /// File, directory or hub name; `NAME:SPLIT` selects a split
+    /// File, directory or hub name; `NAME:SPLIT` selects a split, `NAME:CONFIG` or `NAME:CONFIG:SPLIT` a config
     #[arg(value_name = "DATA", required_unless_present_any = ["task", "named"])]
     data: Option<String>,
     /// The same, under the name that other commands use

@@ -173,6 +173,11 @@ fn files() {
     assert_eq!(folder.error("model.bin", "binary", &options), "model.bin: not a data file: it begins with `binary`");
     std::fs::create_dir(folder.path("nothing")).unwrap();
     assert_eq!(folder.error_of(&folder.path("nothing").to_string_lossy(), &options), "nothing: no data file in it");
+    folder.write("saved/state.json", r#"{"_data_files": []}"#);
+    assert_eq!(
+        folder.error_of(&folder.path("saved").to_string_lossy(), &options),
+        "saved: no rows: the data set is empty"
+    );
     assert_eq!(
         folder.error_of(&folder.path("nothing:train[:10%]").to_string_lossy(), &options),
         "nothing:train[:10%]: names a slice of a split, but only whole splits can be read"
