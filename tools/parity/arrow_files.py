@@ -154,6 +154,15 @@ def make():
     stream(pa.table({"text": ["a", "b"], "score": [0.5, float("nan")]}), OUT / "nan.arrow")
     repeated = pa.MapArray.from_arrays([0, 1, 3], ["a", "a", "a"], [1, 2, 3])
     stream(pa.table({"map": repeated}), OUT / "same_keys.arrow")
+    # The same in Parquet, which has no type for durations, and an old type for timestamps.
+    parquet = pa.parquet.write_table
+    parquet(pa.table({"text": ["a"], "duration": pa.array([1], pa.duration("s"))}), OUT / "duration.parquet")
+    parquet(pa.table([pa.array(["a"]), pa.array(["b"])], names=["text", "text"]), OUT / "same_names.parquet")
+    same = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
+    parquet(pa.table({"text": ["a"], "struct": same}), OUT / "same_fields.parquet")
+    parquet(pa.table({"map": repeated}), OUT / "same_keys.parquet")
+    noon = datetime.datetime(2024, 2, 29, 12, 30, 15, 123456)
+    parquet(pa.table({"text": ["a"], "time": pa.array([noon])}), OUT / "int96.parquet", use_deprecated_int96_timestamps=True)
 
     # Files of `datasets`: three shards, a filtered and shuffled set, splits with custom names, and a cached result.
     datasets.disable_progress_bars()
@@ -167,6 +176,24 @@ def make():
     found["splits"] = {name: list(split) for name, split in splits.items()}
     stream(pa.table({"text": ["not a row of the data set"]}), OUT / "saved" / "cache-0123456789abcdef.arrow")
     stream(pa.table({"indices": pa.array([1], pa.uint64())}), OUT / "saved" / "indices.arrow")
+
+    # Values that differ from row to row have the type Json: in a column, in a struct in a list of structs, and in a list.
+    call = lambda **arguments: {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}
+    tool = lambda **properties: {"name": "f", "parameters": {"type": "object", "properties": properties}}
+    user = {"role": "user", "content": "größer / \"b\"\n"}
+    mixed = [
+        {"messages": [user, call(a=1)], "tools": [tool(a={"type": "integer"})], "meta": {"a": 1}},
+        {"messages": [user, call(b=[0.5, None]), None], "tools": [tool(b={"type": "array"}), tool()], "meta": "text"},
+        {"messages": [], "tools": None, "meta": None},
+    ]
+    text, any_json = datasets.Value("string"), datasets.Json()
+    parameters = {"type": text, "properties": any_json}
+    tools = datasets.List({"name": text, "parameters": parameters})
+    features = datasets.Features({"messages": datasets.List(any_json), "tools": tools, "meta": any_json})
+    of_json = datasets.Dataset.from_list(mixed, features=features)
+    of_json.save_to_disk(OUT / "json")
+    of_json.to_parquet(OUT / "json.parquet")
+    found["json"] = list(of_json)
 
     libraries = {name: importlib.metadata.version(name) for name in ("pyarrow", "datasets")}
     meta = {"script": "tools/parity/arrow_files.py", "python": sys.version.split()[0], "libraries": libraries}

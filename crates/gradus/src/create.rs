@@ -64,6 +64,9 @@ pub struct Created {
     pub vocabulary: usize,
 }
 
+/// Largest number of layers for which lists are made. Every family refuses more.
+const MOST_LAYERS: u64 = 4096;
+
 /// Dimensions from which configurations are built.
 #[derive(Debug, Clone, Copy)]
 struct Sizes {
@@ -122,7 +125,13 @@ pub fn create(new: &NewModel, output: &Path) -> Result<Created> {
 
 /// Builds `config.json` from the family, the size, the tokenizer's ids and the overrides.
 fn config(new: &NewModel, tokenizer: &Tokenizer) -> Result<Map<String, Value>> {
-    let mut config = of_family(&new.family, new.size.numbers(), tokenizer);
+    let mut sizes = new.size.numbers();
+    // Some families list a value for each layer, so these lists need the number of layers that is set.
+    if let Some((_, layers)) = new.set.iter().rfind(|(key, _)| key == "num_hidden_layers") {
+        let layers = layers.as_u64().filter(|layers| *layers <= MOST_LAYERS);
+        sizes.layers = layers.map_or(sizes.layers, |layers| layers as usize);
+    }
+    let mut config = of_family(&new.family, sizes, tokenizer);
     config.insert("model_type".into(), json!(new.family));
     config.insert("vocab_size".into(), json!(tokenizer.vocab_size()));
     config.insert("initializer_range".into(), json!(0.02));
@@ -330,6 +339,27 @@ mod tests {
             };
             assert_eq!(read as u64, made.parameters, "{family}");
         }
+    }
+
+    #[test]
+    fn lists_of_values_per_layer_follow_the_number_of_layers() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let config = |family: &str, set: &[(&str, Value)]| {
+            let output = folder.path().join(format!("{family}-{}", set.len()));
+            let set = set.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
+            create(&NewModel { set, ..new(family) }, &output).unwrap_or_else(|error| panic!("{family}: {error}"));
+            let text = std::fs::read(output.join("config.json")).expect("written");
+            serde_json::from_slice::<Value>(&text).expect("JSON")
+        };
+        let layers = || ("num_hidden_layers", json!(3));
+        for family in ["gemma2", "gemma3_text", "modernbert"] {
+            let made = config(family, &[layers()]);
+            let every_second = json!(["sliding_attention", "full_attention", "sliding_attention"]);
+            assert_eq!((&made["num_hidden_layers"], &made["layer_types"]), (&json!(3), &every_second), "{family}");
+        }
+        assert_eq!(config("longformer", &[layers()])["attention_window"], json!([64, 64, 64]));
+        let full = json!(vec!["full_attention"; 3]);
+        assert_eq!(config("gemma2", &[("layer_types", full.clone()), layers()])["layer_types"], full);
     }
 
     #[test]

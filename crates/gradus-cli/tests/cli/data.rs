@@ -183,6 +183,19 @@ fn a_format_that_would_change_a_value_is_refused_with_the_row() {
         "error: rows.arrow:2: column `a` holds text here and a number before, but a column of Arrow has one type\n\
          hint: write .jsonl or .json, which hold any rows\n",
     );
+    for (text, what) in [
+        ("a\\n<|endoftext|>\\nb", "has a line `<|endoftext|>`, which ends a document"),
+        ("", "is empty, so readers skip it"),
+        ("c\\n\\n", "ends in a line end, which readers cut off"),
+    ] {
+        test.write("texts.jsonl", &format!("{{\"text\": \"t\"}}\n{{\"text\": \"{text}\"}}\n"));
+        test.fails(
+            &["data", "convert", "texts.jsonl", "-o", "rows.txt"],
+            1,
+            &format!("error: rows.txt:2: column `text` {what}\nhint: write .jsonl or .json, which hold any rows\n"),
+        );
+        assert!(!test.path().join("rows.txt").exists());
+    }
 }
 
 #[test]

@@ -9,15 +9,17 @@ use std::io::{self, BufRead, Read};
 pub use arrow_array;
 use arrow_array::{ArrayRef, RecordBatch};
 use arrow_buffer::Buffer;
-use arrow_ipc::convert::try_fb_to_schema;
+use arrow_ipc::convert::{try_fb_to_schema, try_schema_from_ipc_buffer};
 use arrow_ipc::reader::{read_dictionary, read_record_batch};
 use arrow_ipc::{CompressionType, Endianness, Message, MessageHeader, root_as_footer, root_as_message};
 pub use arrow_schema;
 use arrow_schema::{ArrowError, Schema, SchemaRef};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use serde_json::Map;
 
 use super::arrow_value::{Problem, check_fields, value};
-use super::raw::{Origin, ROW_BYTES, RawRow, not_finite, too_large};
+use super::raw::{Origin, ROW_BYTES, RawRow};
 use super::row_location::RowLocation;
 pub use super::write_arrow::write_stream;
 use crate::{Error, Result, border};
@@ -38,6 +40,13 @@ const ROWS_WITHOUT_BYTES: u64 = 1 << 16;
 pub(super) fn begins_older_stream(head: &[u8]) -> bool {
     let length = head.first_chunk().map(|&bytes| u64::from(u32::from_le_bytes(bytes)));
     length.is_some_and(|length| (8..=METADATA_BYTES).contains(&length))
+}
+
+/// Decodes the schema that Arrow's libraries store as base64 in the metadata of Parquet files. Returns `None` if it is damaged: it only adds
+/// to the schema of Parquet.
+pub(super) fn stored_schema(text: &str) -> Option<Schema> {
+    let bytes = BASE64_STANDARD.decode(text).ok()?;
+    border::catch_panic(|| try_schema_from_ipc_buffer(&bytes).ok()).ok()?
 }
 
 /// Iterator over the rows of an Arrow stream or file.
@@ -257,7 +266,7 @@ impl ArrowRows {
         let mut room = ROW_BYTES;
         let mut columns = Map::with_capacity(batch.num_columns());
         for (field, array) in self.schema.fields().iter().zip(batch.columns()) {
-            let found = border::catch_panic(|| value(array, at, &mut room));
+            let found = border::catch_panic(|| value(field, array, at, &mut room));
             let problem = match found {
                 Ok(Ok(value)) => {
                     columns.insert(field.name().clone(), value);
@@ -266,12 +275,7 @@ impl ArrowRows {
                 Ok(Err(problem)) => problem,
                 Err(panicked) => Problem::Is(format!("cannot be read: {panicked}")),
             };
-            let name = field.name();
-            return Err(match problem {
-                Problem::TooLarge => too_large(&self.origin.file, self.row),
-                Problem::NotFinite => not_finite(&location, name),
-                Problem::Is(what) => location.error(format!("column `{name}` {what}")),
-            });
+            return Err(problem.error(&location, field.name()));
         }
         Ok(RawRow { location, columns })
     }

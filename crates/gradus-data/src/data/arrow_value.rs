@@ -1,4 +1,4 @@
-//! Converts values of Arrow arrays to the same JSON that the Parquet reader returns.
+//! Converts values of Arrow arrays to the same JSON that the Parquet reader returns. Both readers share the checks here.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,23 +19,34 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Map, Number, Value};
 
+use super::json;
+use super::raw::{not_finite, too_large};
+use super::row_location::RowLocation;
+use crate::Error;
 use crate::error::excerpt;
 
 /// Why a column has no representation in rows, and a hint.
-type NoValue = (String, &'static str);
+pub(super) type NoValue = (String, &'static str);
+
+/// Arrow's type of texts that are JSON. `datasets` calls it `Json`.
+const JSON: &str = "arrow.json";
+
+/// Checks that no two columns, or fields of a struct, have the same name.
+pub(super) fn check_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<(), NoValue> {
+    let mut known = HashSet::new();
+    match names.into_iter().find(|name| !known.insert(*name)) {
+        Some(name) => {
+            let what = format!("two columns are named `{}`", excerpt(name, 60));
+            Err((what, "rename one of them: a row holds one value of a name"))
+        }
+        None => Ok(()),
+    }
+}
 
 /// Checks that rows can represent all columns: names are unique and types are supported.
 pub(super) fn check_fields(fields: &Fields, column: Option<&str>) -> Result<(), NoValue> {
-    let mut names = HashSet::new();
-    for field in fields {
-        let column = column.unwrap_or(field.name());
-        if !names.insert(field.name()) {
-            let what = format!("two columns are named `{}`", excerpt(field.name(), 60));
-            return Err((what, "rename one of them: a row holds one value of a name"));
-        }
-        check_field(field, column)?;
-    }
-    Ok(())
+    check_names(fields.iter().map(|field| field.name().as_str()))?;
+    fields.iter().try_for_each(|field| check_field(field, column.unwrap_or(field.name())))
 }
 
 fn check_field(field: &Field, column: &str) -> Result<(), NoValue> {
@@ -62,7 +73,8 @@ fn check_type(kind: &DataType, column: &str) -> Result<(), NoValue> {
     }
 }
 
-fn unsupported(kind: &DataType, column: &str) -> NoValue {
+/// Returns the error for a column of a type that has no JSON equivalent.
+pub(super) fn unsupported(kind: &impl std::fmt::Display, column: &str) -> NoValue {
     let kind = excerpt(&kind.to_string(), 200);
     let what = format!("column `{}` has the type {kind}, which rows cannot store", excerpt(column, 60));
     (what, "turn it into text, numbers, lists or structs, or leave the column out")
@@ -76,6 +88,37 @@ pub(super) enum Problem {
     Is(String),
 }
 
+impl Problem {
+    /// Returns the error for the row at `location`, in which a value of `column` has this problem.
+    pub fn error(self, location: &RowLocation, column: &str) -> Error {
+        match self {
+            Self::TooLarge => too_large(&location.file, location.line),
+            Self::NotFinite => not_finite(location, column),
+            Self::Is(what) => location.error(format!("column `{column}` {what}")),
+        }
+    }
+}
+
+/// Parses the text of a value whose type is JSON.
+pub(super) fn parsed(text: &str) -> Result<Value, Problem> {
+    json::parse(text.as_bytes())
+        .map_err(|fault| Problem::Is(format!("holds a JSON text that is refused: {}", fault.message)))
+}
+
+/// Adds an entry to a map. Keys that are not text become their JSON.
+pub(super) fn insert(map: &mut Map<String, Value>, key: Value, value: Value) -> Result<(), Problem> {
+    let key = match key {
+        Value::String(key) => key,
+        other => other.to_string(),
+    };
+    if map.contains_key(&key) {
+        let key = excerpt(&key, 60);
+        return Err(Problem::Is(format!("holds a map with the key `{key}` twice")));
+    }
+    map.insert(key, value);
+    Ok(())
+}
+
 fn take(room: &mut usize, bytes: usize) -> Result<(), Problem> {
     *room = room.checked_sub(bytes).ok_or(Problem::TooLarge)?;
     Ok(())
@@ -85,20 +128,24 @@ fn primitive<T: ArrowPrimitiveType>(array: &dyn Array, at: usize) -> T::Native {
     array.as_primitive::<T>().value(at)
 }
 
-/// Converts the value at `at`, as the Parquet reader does. `room` is the number of bytes that the row may still take.
-pub(super) fn value(array: &dyn Array, at: usize, room: &mut usize) -> Result<Value, Problem> {
+/// Converts the value at `at` of the array of `field`, as the Parquet reader does. `room` is the number of bytes that the row may still
+/// take.
+pub(super) fn value(field: &Field, array: &dyn Array, at: usize, room: &mut usize) -> Result<Value, Problem> {
     // The shortest JSON value and a comma.
     take(room, 2)?;
     if array.is_null(at) {
         return Ok(Value::Null);
     }
-    let text = |text: &str, room: &mut usize| take(room, text.len()).map(|()| Value::String(text.to_owned()));
+    let text = |text: &str, room: &mut usize| {
+        take(room, text.len())?;
+        if field.extension_type_name() == Some(JSON) { parsed(text) } else { Ok(Value::String(text.to_owned())) }
+    };
     let bytes = |bytes: &[u8], room: &mut usize| {
         take(room, bytes.len().div_ceil(3).saturating_mul(4)).map(|()| Value::String(BASE64_STANDARD.encode(bytes)))
     };
     let float = |number: f64| Number::from_f64(number).map(Value::Number).ok_or(Problem::NotFinite);
-    let list = |values: &ArrayRef, start: usize, end: usize, room: &mut usize| {
-        (start..end).map(|at| value(values, at, room)).collect::<Result<_, _>>().map(Value::Array)
+    let list = |item: &Field, values: &ArrayRef, start: usize, end: usize, room: &mut usize| {
+        (start..end).map(|at| value(item, values, at, room)).collect::<Result<_, _>>().map(Value::Array)
     };
     match array.data_type() {
         DataType::Null => Ok(Value::Null),
@@ -128,50 +175,43 @@ pub(super) fn value(array: &dyn Array, at: usize, room: &mut usize) -> Result<Va
         DataType::Date32 | DataType::Date64 | DataType::Time32(_) | DataType::Time64(_) | DataType::Timestamp(..) => {
             temporal(array, at)
         }
-        DataType::List(_) => {
+        DataType::List(item) => {
             let lists = array.as_list::<i32>();
             let offsets = lists.value_offsets();
-            list(lists.values(), offsets[at] as usize, offsets[at + 1] as usize, room)
+            list(item, lists.values(), offsets[at] as usize, offsets[at + 1] as usize, room)
         }
-        DataType::LargeList(_) => {
+        DataType::LargeList(item) => {
             let lists = array.as_list::<i64>();
             let offsets = lists.value_offsets();
-            list(lists.values(), offsets[at] as usize, offsets[at + 1] as usize, room)
+            list(item, lists.values(), offsets[at] as usize, offsets[at + 1] as usize, room)
         }
-        DataType::FixedSizeList(_, length) => {
+        DataType::FixedSizeList(item, length) => {
             let lists = array.as_fixed_size_list();
             let start = lists.value_offset_at(at);
-            list(lists.values(), start, start + *length as usize, room)
+            list(item, lists.values(), start, start + *length as usize, room)
         }
         DataType::Struct(fields) => {
             let columns = array.as_struct().columns().iter();
             let entry = |(field, column): (&Arc<Field>, &ArrayRef)| {
                 take(room, field.name().len())?;
-                Ok((field.name().clone(), value(column, at, room)?))
+                Ok((field.name().clone(), value(field, column, at, room)?))
             };
             fields.iter().zip(columns).map(entry).collect::<Result<_, _>>().map(Value::Object)
         }
         DataType::Map(..) => {
             let maps = array.as_map();
+            let (key_field, value_field) = maps.entries_fields();
             let mut map = Map::new();
             for at in maps.value_offsets()[at] as usize..maps.value_offsets()[at + 1] as usize {
-                let key = match value(maps.keys(), at, room)? {
-                    Value::String(key) => key,
-                    other => other.to_string(),
-                };
-                let value = value(maps.values(), at, room)?;
-                if map.contains_key(&key) {
-                    let key = excerpt(&key, 60);
-                    return Err(Problem::Is(format!("holds a map with the key `{key}` twice")));
-                }
-                map.insert(key, value);
+                let key = value(key_field, maps.keys(), at, room)?;
+                insert(&mut map, key, value(value_field, maps.values(), at, room)?)?;
             }
             Ok(Value::Object(map))
         }
         DataType::Dictionary(..) => {
             let dictionary = array.as_any_dictionary();
-            let key = value(dictionary.keys(), at, room)?.as_u64().and_then(|key| usize::try_from(key).ok());
-            value(dictionary.values(), key.expect("the keys of a dictionary are checked when it is read"), room)
+            let key = value(field, dictionary.keys(), at, room)?.as_u64().and_then(|key| usize::try_from(key).ok());
+            value(field, dictionary.values(), key.expect("the keys of a dictionary are checked when it is read"), room)
         }
         other => Err(Problem::Is(format!("has the type {other}, which rows cannot store"))),
     }

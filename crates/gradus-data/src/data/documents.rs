@@ -11,6 +11,23 @@ use crate::{Error, Result};
 /// Line between two documents, as in the text files of GPT-2 and its successors.
 pub(super) const DOCUMENT_END: &str = "<|endoftext|>";
 
+/// Returns why [`Documents`] would not return `text` unchanged from a file that holds it, or `None` if it would.
+pub(super) fn misfit(text: &str, is_first: bool) -> Option<String> {
+    if text.split('\n').any(|line| line.trim_ascii() == DOCUMENT_END) {
+        return Some(format!("has a line `{DOCUMENT_END}`, which ends a document"));
+    }
+    let what = if text.trim().is_empty() {
+        "is empty, so readers skip it"
+    } else if text.ends_with(['\n', '\r']) {
+        "ends in a line end, which readers cut off"
+    } else if is_first && text.starts_with('\u{feff}') {
+        "begins with a byte order mark, which readers cut off"
+    } else {
+        return None;
+    };
+    Some(what.into())
+}
+
 /// Iterator over the documents of a file, as rows with one column, `text`. Skips empty documents.
 pub(super) struct Documents {
     origin: Origin,
@@ -112,6 +129,34 @@ mod tests {
             documents(b"a\n<|endoftext|>\nb\xff\n<|endoftext|>\nc"),
             [doc(1, "a"), Err("Some(3) not valid UTF-8 at byte 2 of the document".into()), doc(5, "c")]
         );
+    }
+
+    #[test]
+    fn a_text_fits_if_it_is_read_as_it_was_written() {
+        for text in [
+            "a",
+            " a\n\n b ",
+            "\na",
+            "a\r\nb",
+            "a <|endoftext|>\nb",
+            "<|endoftext|>a",
+            "\u{b}a",
+            "a\u{85}",
+            "",
+            " \n\t",
+            "a\n",
+            "a\r",
+            "a\n\n",
+            "<|endoftext|>",
+            "a\n<|endoftext|>\nb",
+            "a\n \t<|endoftext|>\r\nb",
+            "\u{a0}",
+        ] {
+            let read = documents(format!("{text}\n{DOCUMENT_END}\nnext\n").as_bytes());
+            let is_whole = read.len() == 2 && read[0] == Ok((1, text.to_owned()));
+            assert_eq!(misfit(text, false).is_none(), is_whole, "{text:?}");
+        }
+        assert!(misfit("\u{feff}a", true).is_some() && misfit("\u{feff}a", false).is_none());
     }
 
     #[test]

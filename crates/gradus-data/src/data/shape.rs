@@ -32,6 +32,11 @@ pub(super) struct Fault {
 }
 
 impl Fault {
+    /// Creates a fault of a row, counted from 1.
+    pub fn of_row(row: usize, message: String) -> Self {
+        Self { row: Some(row), message }
+    }
+
     /// Wraps a failure of the library that writes the format.
     pub fn of_library(error: &impl std::error::Error) -> Self {
         Self { row: None, message: error.to_string() }
@@ -150,10 +155,7 @@ impl Shape {
 /// If no column of `format` can hold the values of a column unchanged.
 pub(super) fn shapes(rows: &[Map<String, Value>], format: Format) -> Result<Vec<(String, Shape)>, Fault> {
     let shape = |name: String| -> Result<(String, Shape), Fault> {
-        let fault = |row, misfit: Misfit| Fault {
-            row: Some(row),
-            message: format!("column `{name}` {}", misfit.describe(format)),
-        };
+        let fault = |row, misfit: Misfit| Fault::of_row(row, format!("column `{name}` {}", misfit.describe(format)));
         let mut shape = Shape::Nothing;
         for (i, value) in rows.iter().enumerate().filter_map(|(i, row)| Some((i, row.get(&name)?))) {
             shape = Shape::of(value).and_then(|found| shape.join(found)).map_err(|misfit| fault(i + 1, misfit))?;

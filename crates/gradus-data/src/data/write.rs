@@ -6,9 +6,10 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::{Map, Value};
 
-use super::documents::DOCUMENT_END;
+use super::documents::{self, DOCUMENT_END};
+use super::message::kind_name;
 use super::reader::{Format, extension};
-use super::shape::column_names;
+use super::shape::{Fault, column_names};
 use super::write_arrow::ArrowColumns;
 use super::write_parquet::write_parquet;
 use crate::files::output::{OutputFile, Staged, commit};
@@ -54,6 +55,10 @@ pub fn stage_rows(file: &OutputFile, rows: &[Map<String, Value>]) -> Result<(Sta
     let columns = match format {
         Format::Parquet => Columns::Parquet(write_parquet(rows).map_err(|fault| fault.error(path))?),
         Format::Arrow => Columns::Arrow(ArrowColumns::of(rows).map_err(|fault| fault.error(path))?),
+        Format::Text => {
+            check_texts(rows).map_err(|fault| fault.error(path))?;
+            Columns::None
+        }
         _ => Columns::None,
     };
     let write = |out: &mut dyn Write| match &columns {
@@ -77,6 +82,20 @@ enum Columns<'a> {
     Parquet(Vec<u8>),
     Arrow(ArrowColumns<'a>),
     None,
+}
+
+/// Checks that plain text holds all rows unchanged.
+fn check_texts(rows: &[Map<String, Value>]) -> Result<(), Fault> {
+    for (i, row) in rows.iter().enumerate() {
+        let misfit = match &row["text"] {
+            Value::String(text) => documents::misfit(text, i == 0),
+            other => Some(format!("is {}, not a text", kind_name(other))),
+        };
+        if let Some(misfit) = misfit {
+            return Err(Fault::of_row(i + 1, format!("column `text` {misfit}")));
+        }
+    }
+    Ok(())
 }
 
 fn write_as(format: Format, rows: &[Map<String, Value>], out: &mut dyn Write) -> std::io::Result<()> {

@@ -219,6 +219,28 @@ fn what_was_drawn_of_a_head_is_saved_with_the_adapter() {
     }
 }
 
+/// In peft, the pattern would also select the activation `mlp.act_fn`, which cannot have an adapter.
+#[test]
+fn a_pattern_is_saved_as_the_names_of_its_layers() {
+    let (dir, device) = (base("qwen3"), device().autodiff());
+    let lora = LoraConfig { rank: 2, target_pattern: Some(r".*\.0\.mlp\..*".into()), ..LoraConfig::default() };
+    let config = lora.peft_config(&dir, TaskType::CausalLm, "base".into()).expect("known");
+    let mut stream = Seed(1).stream(Purpose::Init, 0, 0);
+    let model = CausalLm::load(&dir, &device).expect("loads").with_fresh_adapter(&dir, config, &mut stream);
+    let model = model.expect("adapted");
+    let out = tempfile::tempdir().expect("temporary directory");
+    save_causal(&model, &dir, out.path()).expect("written");
+    let written = std::fs::read(out.path().join("adapter_config.json")).expect("the file");
+    let written: Value = serde_json::from_slice(&written).expect("JSON");
+    let mut names: Vec<&str> =
+        written["target_modules"].as_array().expect("a list").iter().filter_map(Value::as_str).collect();
+    names.sort_unstable();
+    let layer = |name: &str| format!("model.layers.0.mlp.{name}");
+    assert_eq!(names, [layer("down_proj"), layer("gate_proj"), layer("up_proj")]);
+    let again = CausalLm::load(&dir.with_adapter(out.path()).expect("an adapter"), &device).expect("loads");
+    assert_eq!(again.adapter(), model.adapter());
+}
+
 #[test]
 fn reward_models_agree() {
     for case in cases(true) {

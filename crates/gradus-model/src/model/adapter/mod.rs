@@ -65,7 +65,7 @@ impl LoraParts {
 }
 
 /// Attaches initial low-rank parts, which have no effect yet, to the layers that `config` names. A is uniform in ±1/√in, B is zero (peft's
-/// defaults). With DoRA, the norms of the rows are the current ones.
+/// defaults). With DoRA, the norms of the rows are the current ones. Returns the names of these layers.
 ///
 /// # Errors
 /// When no layer matches.
@@ -75,7 +75,7 @@ fn attach_fresh(
     prefix: &str,
     config: &PeftConfig,
     stream: &mut Stream,
-) -> Result<()> {
+) -> Result<Vec<String>> {
     if config.dropout > 0.0 && head.is_some() && config.matcher()?.matches_head(HEAD) {
         return Err(Error::input(format!(
             "an adapter of `{HEAD}` has no dropout, but `dropout` is {}",
@@ -112,6 +112,7 @@ pub(crate) fn attach_saved(
         };
         Some((a?, b?, magnitude))
     })
+    .map(drop)
 }
 
 /// A, B and, with DoRA, m.
@@ -132,20 +133,21 @@ pub struct HeadPlace<'m> {
     pub(super) lora: &'m mut Option<Lora>,
 }
 
+/// Attaches parts to the layers that `config` names, and returns their names.
 fn attach(
     layers: &mut (impl Layers + ?Sized),
     head: Option<HeadPlace<'_>>,
     prefix: &str,
     config: &PeftConfig,
     make: &mut MakeParts<'_>,
-) -> Result<()> {
+) -> Result<Vec<String>> {
     let device = layers.device();
     let matcher = config.matcher()?;
-    let (mut names, mut attached) = (Vec::new(), 0);
+    let (mut others, mut attached) = (Vec::new(), Vec::new());
     for (name, linear) in layers.linears_mut() {
         let name = format!("{prefix}{name}");
         if !matcher.matches(&name) {
-            names.push(name);
+            others.push(name);
             continue;
         }
         if linear.lora.is_some() {
@@ -155,8 +157,9 @@ fn attach(
         }
         let (rank, scale) = matcher.rank_and_scale(&name);
         let squares = if config.use_dora { squares(linear) } else { Vec::new() };
-        attached += 1;
-        let Some((a, b, magnitude)) = make(&name, linear.widths(), rank, &squares) else { continue };
+        let parts = make(&name, linear.widths(), rank, &squares);
+        attached.push(name);
+        let Some((a, b, magnitude)) = parts else { continue };
         let values = LoraValues { rank, scale, a, b, magnitude };
         linear.lora = Some(Lora::new(values, linear.widths(), squares.into(), &device));
     }
@@ -171,16 +174,16 @@ fn attach(
                 .with_hint("leave the head out of the adapter's layers"));
         }
         let (rank, scale) = matcher.rank_and_scale(HEAD);
-        attached += 1;
+        attached.push(HEAD.to_owned());
         if let Some((a, b, _)) = make(HEAD, widths, rank, &[]) {
             let values = LoraValues { rank, scale, a, b, magnitude: None };
             *lora = Some(Lora::new(values, widths, [].into(), &device));
         }
     }
-    if attached > 0 {
-        return Ok(());
+    if !attached.is_empty() {
+        return Ok(attached);
     }
-    let mut last: Vec<&str> = names.iter().filter_map(|name| name.rsplit('.').next()).collect();
+    let mut last: Vec<&str> = others.iter().filter_map(|name| name.rsplit('.').next()).collect();
     last.sort_unstable();
     last.dedup();
     Err(Error::input(format!("no linear layer of the model is called {}", config.target_modules))
@@ -235,9 +238,10 @@ pub trait Adaptable: Module {
     /// # Errors
     /// When no layer matches.
     fn with_fresh_adapter(mut self, dir: &ModelDir, config: PeftConfig, stream: &mut Stream) -> Result<Self> {
-        let config = self.fitted(config);
+        let mut config = self.fitted(config);
         let (trunk, head, attached) = self.adapted_parts();
-        attach_fresh(trunk, head, dir.base_prefix()?, &config, stream)?;
+        let names = attach_fresh(trunk, head, dir.base_prefix()?, &config, stream)?;
+        config.name_targets(names);
         *attached = Some(Arc::new(config));
         Ok(self)
     }

@@ -258,6 +258,15 @@ impl PeftConfig {
         config
     }
 
+    /// Replaces a pattern of layers by the names of the layers that it selects. peft applies a pattern to all modules, and refuses the adapter if
+    /// one of them is not a layer with weights, such as an activation.
+    pub(super) fn name_targets(&mut self, layers: Vec<String>) {
+        if matches!(self.target_modules, Targets::Pattern(_)) {
+            self.target_modules = Targets::Names(layers);
+            self.raw.insert("target_modules".into(), self.target_modules.to_json());
+        }
+    }
+
     /// Text of the file.
     pub(super) fn to_text(&self) -> String {
         serde_json::to_string_pretty(&self.raw).expect("plain data with string keys") + "\n"

@@ -109,7 +109,7 @@ pub fn export(options: &ExportOptions) -> Result<Exported> {
 fn tokenizer(dir: &ModelDir, options: &ExportOptions, notes: &mut Vec<String>) -> Result<Vec<(String, Value)>> {
     if options.text.tokenizer.is_some() || Tokenizer::is_in(dir.tokenizer_dir()) {
         let size = dir.config.get("vocab_size").and_then(serde_json::Value::as_u64).unwrap_or(0) as usize;
-        return vocabulary::metadata(&Pretrained::of(dir.clone(), &options.text)?, size);
+        return vocabulary::metadata(&Pretrained::of(dir.clone(), &options.text)?, size, notes);
     }
     notes.push("there is no tokenizer next to the model: the file reads and writes only ids".into());
     Ok(vec![("tokenizer.ggml.model".into(), Value::Text("no_vocab".into()))])

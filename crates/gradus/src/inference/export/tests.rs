@@ -229,6 +229,29 @@ fn what_llama_cpp_does_not_compute_is_refused() {
 }
 
 #[test]
+fn a_normalizer_that_llama_cpp_lacks_is_named() {
+    let path = fixture("trajectories/models/qwen3");
+    let (_, plain) = exported(&path, GgufWeights::Bf16).expect("can be written");
+    assert_eq!(plain.notes, Vec::<String>::new());
+    let folder = tempfile::tempdir().expect("a folder");
+    for file in std::fs::read_dir(&path).expect("a folder").map(|file| file.expect("readable").path()) {
+        std::fs::copy(&file, folder.path().join(file.file_name().expect("a name"))).expect("copied");
+    }
+    let file = folder.path().join("tokenizer.json");
+    let text = std::fs::read_to_string(&file).expect("a tokenizer");
+    let normalizes = text.replace("\"normalizer\": null", "\"normalizer\": {\"type\": \"NFC\"}");
+    assert_ne!(text, normalizes);
+    std::fs::write(&file, normalizes).expect("written");
+    let (_, noted) = exported(folder.path(), GgufWeights::Bf16).expect("can be written");
+    assert_eq!(noted.notes.len(), 1);
+    assert!(
+        noted.notes[0].starts_with("llama.cpp does not normalize texts, but the tokenizer does (NFC)"),
+        "{:?}",
+        noted.notes
+    );
+}
+
+#[test]
 fn tokenizer_template_and_ends_are_in_the_file() {
     let path = fixture("trajectories/models/qwen3");
     let (file, _) = exported(&path, GgufWeights::Bf16).expect("can be written");

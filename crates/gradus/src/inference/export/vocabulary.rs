@@ -33,11 +33,12 @@ const CUTS: [(&str, &str); 2] = [
     ),
 ];
 
-/// Returns the keys for the tokenizer and the chat template in `files`, for a model with `size` ids.
+/// Returns the keys for the tokenizer and the chat template in `files`, for a model with `size` ids. Adds a note about what the format cannot
+/// express.
 ///
 /// # Errors
 /// If it is of an unsupported kind.
-pub(super) fn metadata(files: &Pretrained, size: usize) -> Result<Vec<(String, Value)>> {
+pub(super) fn metadata(files: &Pretrained, size: usize, notes: &mut Vec<String>) -> Result<Vec<(String, Value)>> {
     let tokenizer = &files.tokenizer;
     let json = tokenizer.to_json()?;
     let refuse = |what: String| {
@@ -97,6 +98,13 @@ pub(super) fn metadata(files: &Pretrained, size: usize) -> Result<Vec<(String, V
     add("ggml.tokens", Value::Texts(tokens));
     add("ggml.token_type", Value::Counts(types));
     special(files, &mut add)?;
+    let lost = lost_normalizers(&json["normalizer"]);
+    if !lost.is_empty() {
+        notes.push(format!(
+            "llama.cpp does not normalize texts, but the tokenizer does ({}): it gives other ids to texts that this step changes",
+            lost.join(", ")
+        ));
+    }
     if let Some(template) = &files.template {
         add("chat_template", Value::Text(template.source().to_owned()));
     }
@@ -187,6 +195,16 @@ fn cut(step: &Json) -> Option<&'static str> {
     }
 }
 
+/// Returns the types of the normalizers that llama.cpp does not have. It has those that put SentencePiece's spaces into a text.
+fn lost_normalizers(normalizer: &Json) -> Vec<&str> {
+    let is_lost = |step: &&Json| match step["type"].as_str() {
+        Some("Prepend") => step["prepend"] != SPACE,
+        Some("Replace") => step["content"] != SPACE,
+        _ => true,
+    };
+    parts(normalizer).into_iter().filter(is_lost).filter_map(|step| step["type"].as_str()).collect()
+}
+
 /// Whether a space is put in front of every text.
 fn prefixes_space(json: &Json) -> bool {
     let normalizes =
@@ -237,5 +255,10 @@ mod tests {
             prefixes_space(&prepend) && prefixes_space(&metaspace("first")) && prefixes_space(&metaspace("always"))
         );
         assert!(!prefixes_space(&metaspace("never")) && !prefixes_space(&json!({ "normalizer": null })));
+        assert_eq!(lost_normalizers(&prepend["normalizer"]), Vec::<&str>::new());
+        assert_eq!(
+            lost_normalizers(&json!({ "type": "Replace", "pattern": { "String": "a" }, "content": "b" })),
+            ["Replace"]
+        );
     }
 }

@@ -10,7 +10,7 @@ use gradus::data::arrow::arrow_array::{
     Array, ArrayRef, DictionaryArray, Int8Array, ListArray, NullArray, RecordBatch, RecordBatchIterator, StringArray,
     Time32MillisecondArray, TimestampMillisecondArray,
 };
-use gradus::data::arrow::arrow_schema::{ArrowError, Field, Schema};
+use gradus::data::arrow::arrow_schema::{ArrowError, DataType, Field, Schema};
 use gradus::data::arrow::write_stream;
 use gradus::data::{Format, LoadOptions, RowData, load, open, resolve, write_rows};
 use gradus::files::output::OutputFile;
@@ -143,6 +143,14 @@ fn directories_of_datasets_hold_the_rows_that_it_saved() {
 }
 
 #[test]
+fn texts_that_are_json_are_read_as_their_values() {
+    let expected = expected("json");
+    assert_eq!(expected[1]["tools"][0]["parameters"]["properties"]["b"]["type"], "array");
+    assert_eq!(rows(&fixture("json/data-00000-of-00001.arrow")), expected);
+    assert_eq!(rows(&fixture("json.parquet")), expected);
+}
+
+#[test]
 fn the_list_of_a_saved_data_set_says_which_files_are_read() {
     let folder = Folder::new();
     let shard = |text: &str| stream(vec![batch(vec![("text", Arc::new(StringArray::from(vec![text])))])]);
@@ -192,6 +200,16 @@ fn what_rows_have_no_value_for_is_told_with_its_column() {
         assert_eq!(message, format!("a.arrow: column `{name}` has the type {kind}, which rows cannot store"));
     }
     assert_eq!(error("a.arrow", bytes("same_names.arrow")), "a.arrow: two columns are named `text`");
+    for (name, problem) in [
+        ("duration", "column `duration` has the type Duration(s), which rows cannot store"),
+        ("int96", "column `time` has the type INT96 (a timestamp of 96 bits), which rows cannot store"),
+        ("same_names", "two columns are named `text`"),
+        ("same_fields", "two columns are named `a`"),
+    ] {
+        let content = bytes(&format!("{name}.parquet"));
+        assert_eq!(error("a.parquet", &content), format!("a.parquet: {problem}"));
+        assert_eq!(error("a.parquet.gz", gzip(&content)), format!("a.parquet.gz: {problem}"));
+    }
     assert_eq!(error("a.arrow", b"FEA1 and more"), "a.arrow: Feather version 1, which gradus does not read");
     assert_eq!(error("a.arrow", "hello\n"), "a.arrow: not a data file: it begins with `hello\\n`");
 }
@@ -209,6 +227,23 @@ fn a_bad_value_is_an_error_of_its_row_alone() {
     assert_eq!(errors_of("a.arrow", bytes("nan.arrow")), [None, Some(infinite.to_owned())]);
     let twice = "a.arrow:2: column `map` holds a map with the key `a` twice";
     assert_eq!(errors_of("a.arrow", bytes("same_keys.arrow")), [None, Some(twice.to_owned())]);
+    let twice = twice.replace(".arrow", ".parquet");
+    assert_eq!(errors_of("a.parquet", bytes("same_keys.parquet")), [None, Some(twice)]);
+    let is_json = [("ARROW:extension:name", "arrow.json")];
+    let field = Field::new("meta", DataType::Utf8, true).with_metadata(is_json);
+    let texts: ArrayRef = Arc::new(StringArray::from(vec!["[1]", "[1", "{\"a\": 1, \"a\": 2}"]));
+    let texts = RecordBatch::try_new(Arc::new(Schema::new(vec![field])), vec![texts]).expect("a batch");
+    let refused = |line: usize, why: &str| {
+        Some(format!("a.arrow:{line}: column `meta` holds a JSON text that is refused: {why}"))
+    };
+    assert_eq!(
+        errors_of("a.arrow", stream(vec![texts])),
+        [
+            None,
+            refused(2, "not valid JSON: the row ends too early"),
+            refused(3, "the key `a` is given twice in one object"),
+        ]
+    );
     let times = batch(vec![
         ("time", Arc::new(Time32MillisecondArray::from(vec![0, -1, 0]))),
         ("at", Arc::new(TimestampMillisecondArray::from(vec![0, 0, i64::MAX]))),
