@@ -217,15 +217,18 @@ fn class(rest: &str) -> Option<(String, &str)> {
     let (start, members) = rest.strip_prefix('!').map_or(("[", rest), |members| ("[^/", members));
     // A `]` in the first place is a member.
     let (end, _) = members.char_indices().skip(1).find(|(_, character)| *character == ']')?;
+    let after = &members[end + 1..];
+    let members = &members[..end];
     let mut class = String::from(start);
-    for member in members[..end].chars() {
+    for (place, member) in members.char_indices() {
         match member {
-            '-' => class.push('-'),
+            // At an end, it is a member and no range.
+            '-' if place > 0 && place + 1 < end => class.push('-'),
             member => class.push_str(&regex::escape(&member.to_string())),
         }
     }
     class.push(']');
-    Some((class, &members[end + 1..]))
+    Some((class, after))
 }
 
 #[cfg(test)]
@@ -248,6 +251,7 @@ mod tests {
         assert_eq!(matched("?.jsonl"), ["a.jsonl", "b.jsonl"]);
         assert_eq!(matched("[!a].jsonl"), ["b.jsonl"]);
         assert_eq!(matched("[a-b]*"), ["a.jsonl", "b.jsonl"]);
+        assert_eq!(matched("[!-a].jsonl"), ["b.jsonl"]);
         assert_eq!(matched("x/*"), ["x/c.jsonl", "x/[e].jsonl"]);
         assert_eq!(matched("x/[[]e].jsonl"), ["x/[e].jsonl"]);
         assert_eq!(matched("*/*/*"), ["x/y/d.jsonl"]);
