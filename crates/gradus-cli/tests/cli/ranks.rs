@@ -173,7 +173,7 @@ fn a_script_for_slurm_can_be_handed_over() {
     assert!(checked.is_ok_and(|status| status.success()), "{script}");
 
     // A replacement for `sbatch`.
-    let sbatch = test.write("bin/sbatch", "#!/bin/sh\ncat > got.sbatch\n");
+    let sbatch = test.write("bin/sbatch", "#!/bin/sh\ncp \"$1\" got.sbatch\n");
     let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(&sbatch, executable).expect("it can be made executable");
     let path = format!("{}:{}", test.path().join("bin").display(), std::env::var("PATH").unwrap_or_default());
@@ -200,11 +200,25 @@ fn kubernetes_and_skypilot_get_what_they_read() {
     let claim = &replicas["Worker"]["template"]["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"];
     assert_eq!(*claim, "shared");
     let task = test.succeeds(&["cluster", "skypilot", "run.yml", "--nodes", "2", "-q"]);
-    assert!(
-        task.contains("num_nodes: 2\n") && task.contains("mpiexec -n 2 -hosts \"$HOSTS\" gradus train run.yml"),
-        "{task}"
-    );
+    for part in ["name: \"tea-1\"\n", "num_nodes: 2\n", "workdir: .\n", "-n 2 -hosts \"$HOSTS\" gradus train run.yml"] {
+        assert!(task.contains(part), "{part} in\n{task}");
+    }
+
+    // A replacement for `sky`, which also reads its file several times and requires the ending.
+    let sky = test.write("bin/sky", "#!/bin/sh\ncat \"$3\" > copy && cp \"$3\" got && echo \"$3\" > named\n");
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&sky, executable).expect("it can be made executable");
+    let path = format!("{}:{}", test.path().join("bin").display(), std::env::var("PATH").unwrap_or_default());
+    let arguments = ["cluster", "skypilot", "run.yml", "--nodes", "2", "--submit", "-q"];
+    let status = test.command(&arguments).env("PATH", &path).status().expect("the binary runs");
+    assert!(status.success() && test.read("got") == task);
+    let named = test.read("named");
+    assert!(named.ends_with(".yml\n") && !std::path::Path::new(named.trim_end()).exists(), "{named}");
 }
+
+/// The way out of too many ranks.
+const FEWER: &str = "hint: at most one rank per lane: start fewer ranks, or raise `train.lanes`. Runs with other lanes \
+                     differ in the rounding of sums\n";
 
 #[test]
 fn what_a_cluster_cannot_run_is_refused() {
@@ -220,7 +234,24 @@ fn what_a_cluster_cannot_run_is_refused() {
     test.fails(
         &["cluster", "slurm", "run.yml", "--nodes", "9"],
         1,
-        "error: 9 ranks cannot share a run with 8 lanes\n\
-         hint: set `train.lanes` in the file to a power of two that is at least the number of ranks\n",
+        &format!("error: 9 ranks cannot share a run with `train.lanes: 8`\n{FEWER}"),
     );
+    // More than 32 bits can count.
+    for system in ["slurm", "skypilot"] {
+        test.fails(
+            &["cluster", system, "run.yml", "--nodes", "65536", "--ranks-per-node", "65536", "--memory", "1"],
+            1,
+            &format!("error: 4294967296 ranks cannot share a run with `train.lanes: 8`\n{FEWER}"),
+        );
+    }
+    let run = test.run(&["cluster", "slurm", "run.yml", "--time", "1:00\n#SBATCH --account=x"]);
+    assert!(run.code == 2 && run.stderr.contains("it contains a line break"), "{run:?}");
+    // The forecast refuses what the run refuses.
+    let plan = ["plan", "dpo", "--model", &model, "--data", "pairs.jsonl", "--ranks"];
+    test.fails(
+        &[&plan[..], &["9"]].concat(),
+        1,
+        &format!("error: 9 ranks cannot share a run with `train.lanes: 8`\n{FEWER}"),
+    );
+    test.succeeds(&[&plan[..], &["8", "--quiet"]].concat());
 }
