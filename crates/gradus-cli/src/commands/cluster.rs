@@ -278,7 +278,8 @@ fn skypilot(args: &SkypilotArgs, job: &Job) -> String {
     let cpus = job.machine_cpus();
     let setup = args.setup.replace('\n', "\n  ");
     format!(
-        "name: \"{name}\"\nnum_nodes: {nodes}\n# SkyPilot copies this folder to every machine.\nworkdir: .\nresources:\n\x20 cpus: {cpus}+\n\x20 memory: {gigabytes}+\nsetup: |\n\x20 \
+        "name: \"{name}\"\nnum_nodes: {nodes}\n# SkyPilot copies this folder to every machine.\nworkdir: \
+         .\nresources:\n\x20 cpus: {cpus}+\n\x20 memory: {gigabytes}+\nsetup: |\n\x20 \
          {setup}\nrun: |\n\x20 # The first machine starts the ranks on all machines.\n\x20 if [ \
          \"$SKYPILOT_NODE_RANK\" = 0 ]; then\n\x20   HOSTS=$(echo \"$SKYPILOT_NODE_IPS\" | sed \
          's/$/:{ranks_per_node}/' | paste -sd, -)\n\x20   mpiexec -n {ranks} -hosts \"$HOSTS\" {command}\n\x20 fi\n",

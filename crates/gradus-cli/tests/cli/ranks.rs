@@ -61,6 +61,25 @@ fn two_ranks_write_what_one_writes() {
 }
 
 #[test]
+fn the_run_manager_resumes_on_ranks() {
+    if !has_mpi("a run that is resumed on two ranks") {
+        return;
+    }
+    let (test, model) = (place(), fixture_model("gpt2"));
+    let constant = ["--lr-schedule", "constant", "--lanes", "8", "--output-dir"];
+    test.succeeds(&dpo(&model, &[&constant[..], &["runs/one"]].concat()));
+    test.succeeds(&dpo(&model, &[&constant[..], &["runs/two", "--max-steps", "2"]].concat()));
+    let run = on_ranks(&test, &["runs", "resume", "two", "--max-steps", "4", "--ranks", "2"]);
+    assert_eq!((run.code, run.stdout.trim()), (0, "runs/two"), "{}", run.stderr);
+    let weights = |run: &str| std::fs::read(test.path().join(run).join("model/model.safetensors")).expect("weights");
+    assert!(weights("runs/one") == weights("runs/two"));
+    // The run is complete, which is one error.
+    let run = on_ranks(&test, &["runs", "resume", "two", "--ranks", "2"]);
+    let expected = "error: `two` has finished all 4 steps\n";
+    assert!(run.code != 0 && run.stderr.starts_with(expected) && run.stderr.matches("error:").count() == 1, "{run:?}");
+}
+
+#[test]
 fn an_error_is_said_once() {
     if !has_mpi("errors on two ranks") {
         return;
@@ -118,6 +137,13 @@ fn copies_of_one_process_are_refused() {
         "{text}"
     );
     assert!(!test.path().join("runs").exists(), "nothing was begun");
+    // Resuming is training, too.
+    let resume = ["runs", "resume", "run"];
+    let (code, text) = run(&[&resume[..], &["--ranks", "2"]].concat(), &[("PATH", "/nowhere")]);
+    assert!(code == 1 && text.starts_with("error: `--ranks` needs MPI"), "{text}");
+    let launched = [("PMI_RANK", "0"), ("PMI_SIZE", "2"), ("GRADUS_MPI", "/nowhere/libmpi.so")];
+    let (code, text) = run(&resume, &launched);
+    assert!(code == 1 && text.contains("started 2 processes, and this one cannot join them"), "{text}");
 }
 
 #[test]

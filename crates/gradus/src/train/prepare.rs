@@ -179,7 +179,8 @@ impl Split {
 }
 
 /// Reads the rows, applies `train.filter` (with `tokenizer` to count tokens), and holds some rows out, unless `eval_data` or a task
-/// provides others. A run without evaluations holds rows out only if the user set `train.eval_fraction`. Only `is_usable` rows are held out; the next ones replace the others. An `interrupt` ends the wait for a program.
+/// provides others. A run without evaluations holds rows out only if the user set `train.eval_fraction`. Only `is_usable` rows are held out;
+/// the next ones replace the others. An `interrupt` ends the wait for a program.
 ///
 /// # Errors
 /// If the rows cannot be read, or the filter leaves none.
