@@ -112,7 +112,7 @@ def commands(gradus, out):
     yield out / "sft", [
         gradus, "sft", "--model", out / "policy", "--data", out / "documents.jsonl", "--output-dir", out / "sft", "--epochs", "4",
         "--batch-size", "16", "--learning-rate", "2e-3", "--lr-schedule", "cosine", "--warmup-steps", "50", "--max-length", "256", "--too-long", "truncate",
-        "--eval-fraction", "0.02", "--eval-steps", "-1"]
+        "--eval-fraction", "0", "--eval-steps", "-1"]
     yield out / "scorer", [
         gradus, "classify", "--model", out / "encoder", "--data", out / "scored.jsonl", "--eval-data", out / "scored_held_out.jsonl",
         "--output-dir", out / "scorer", "--epochs", "3", "--batch-size", "32", "--learning-rate", "1e-3", "--lr-schedule", "cosine",

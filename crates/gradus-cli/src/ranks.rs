@@ -33,6 +33,21 @@ pub fn arguments() -> [Arg; 2] {
     ]
 }
 
+/// Values of [`arguments`].
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RankArgs {
+    ranks: Option<u64>,
+    timeout: Option<u64>,
+}
+
+impl RankArgs {
+    /// Returns the given values.
+    pub fn of(matches: &ArgMatches) -> Self {
+        let number = |name: &str| matches.get_one::<u64>(name).copied();
+        Self { ranks: number("ranks"), timeout: number("rank-timeout") }
+    }
+}
+
 /// Returns what the launcher's environment describes, if a launcher started this process.
 ///
 /// # Errors
@@ -73,8 +88,8 @@ pub fn refuse_copies(command: &str) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// There is no launcher, or it started another number of processes.
-pub fn start(matches: &ArgMatches) -> anyhow::Result<()> {
-    let Some(&requested) = matches.get_one::<u64>("ranks") else { return Ok(()) };
+pub fn start(args: RankArgs) -> anyhow::Result<()> {
+    let Some(requested) = args.ranks else { return Ok(()) };
     if let Some(launch) = launch()? {
         if launch.size as u64 == requested {
             return Ok(());
@@ -144,7 +159,7 @@ pub struct Joined {
 
 impl Joined {
     /// Returns a single rank.
-    pub fn alone() -> Self {
+    fn alone() -> Self {
         Self { ranks: Ranks::ALONE, launch: None, silence: None }
     }
 
@@ -152,9 +167,9 @@ impl Joined {
     ///
     /// # Errors
     /// There is no MPI, or it does not belong to the launcher.
-    pub fn new(matches: &ArgMatches) -> anyhow::Result<Self> {
+    pub fn new(args: RankArgs) -> anyhow::Result<Self> {
         let Some(launch) = launch()? else { return Ok(Self::alone()) };
-        let patience = matches.get_one::<u64>("rank-timeout").map_or(PATIENCE, |&seconds| Duration::from_secs(seconds));
+        let patience = args.timeout.map_or(PATIENCE, Duration::from_secs);
         let ranks = match (Mpi::open(&launch), launch.size) {
             (Ok(mpi), _) => Ranks::new(Box::new(mpi), patience),
             // There is no other process to communicate with.

@@ -178,7 +178,7 @@ class SharedKeys(TypedDict, total=False):
     """Use at most this many held-out rows. Default 1000; for online methods 100."""
     eval_fraction: float
     """Share of training rows held out if there is no `eval_data`; 0 turns it off. Default 0.05, but at least 16 rows
-    (or a fifth of fewer than 80), and none without shuffling."""
+    (or a fifth of fewer than 80), and none without shuffling or with `eval_steps: -1`."""
     tensorboard: bool
     """Write an event file for TensorBoard, `tensorboard/`, next to `metrics.jsonl`. Default false."""
     wandb: bool

@@ -4,7 +4,7 @@
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
@@ -65,10 +65,10 @@ struct SlurmArgs {
     #[command(flatten)]
     run: RunArgs,
     /// Time limit of the job
-    #[arg(long, value_name = "D-HH:MM:SS", default_value = SLURM_TIME)]
+    #[arg(long, value_name = "D-HH:MM:SS", default_value = SLURM_TIME, value_parser = one_line)]
     time: String,
     /// Partition of the cluster
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = one_line)]
     partition: Option<String>,
 }
 
@@ -100,7 +100,7 @@ struct SkypilotArgs {
 struct Job {
     name: String,
     file: String,
-    ranks: u32,
+    ranks: u64,
     nodes: u32,
     ranks_per_node: u32,
     cpus: u32,
@@ -117,22 +117,21 @@ impl Job {
             let hint = "set one on a file system that all nodes share: a restarted job resumes from there";
             return Err(Error::input(message).with_hint(hint).into());
         }
-        let ranks = args.nodes * args.ranks_per_node;
-        let lanes = plan.train().lanes.unwrap_or(1);
-        if ranks as usize > lanes {
-            let message = format!("{ranks} ranks cannot share a run with {lanes} lanes");
-            return Err(Error::input(message)
-                .with_hint("set `train.lanes` in the file to a power of two that is at least the number of ranks")
-                .into());
-        }
+        let ranks = u64::from(args.nodes) * u64::from(args.ranks_per_node);
+        plan.check_ranks(ranks)?;
         let gigabytes = match args.memory {
             Some(gigabytes) => gigabytes,
             None => gigabytes(&plan, ranks, args.ranks_per_node, out)?,
         };
-        let name = args.name.clone().unwrap_or_else(|| job_name(plan.output_dir()));
+        let name = args.name.as_deref().map_or_else(|| job_name(plan.output_dir()), allowed);
         let RunArgs { nodes, ranks_per_node, cpus, .. } = *args;
         let file = quoted(&args.file);
-        Ok(Self { name: allowed(&name), file, ranks, nodes, ranks_per_node, cpus, gigabytes })
+        Ok(Self { name, file, ranks, nodes, ranks_per_node, cpus, gigabytes })
+    }
+
+    /// Number of cores per machine.
+    fn machine_cpus(&self) -> u64 {
+        u64::from(self.cpus) * u64::from(self.ranks_per_node)
     }
 
     /// Returns the command of each rank. It resumes where an earlier job ended.
@@ -142,7 +141,7 @@ impl Job {
 }
 
 /// Computes the memory in gigabytes of a machine with `on_machine` of the run's ranks: the forecast plus a quarter.
-pub(super) fn gigabytes(plan: &Plan, ranks: u32, on_machine: u32, out: &Output) -> anyhow::Result<u64> {
+pub(super) fn gigabytes(plan: &Plan, ranks: u64, on_machine: u32, out: &Output) -> anyhow::Result<u64> {
     let workload = forecast::workload(plan, ranks as usize, &mut Watcher::new(out));
     let workload = workload.context("the memory cannot be forecast on this machine; set it with `--memory`")?;
     let of_rank = workload.forecast().peak_bytes as f64;
@@ -154,10 +153,29 @@ pub(super) fn job_name(directory: &Path) -> String {
     allowed(&directory.file_name().map_or("gradus".into(), |name| name.to_string_lossy()))
 }
 
-/// Replaces characters of `name` that not all systems allow.
+/// Length of a job's name. Kubernetes names a pod after the job, with up to 13 characters more (`-worker-65535`), in at most 63.
+const NAME_LENGTH: usize = 50;
+
+/// Changes `name` to one that all systems allow: letters, digits and hyphens, with a letter first.
 fn allowed(name: &str) -> String {
     let letter = |letter: char| if letter.is_ascii_alphanumeric() { letter.to_ascii_lowercase() } else { '-' };
-    name.chars().map(letter).collect::<String>().trim_matches('-').to_owned()
+    let mut name = name.chars().map(letter).collect::<String>().trim_matches('-').to_owned();
+    if name.starts_with(|first: char| first.is_ascii_digit()) {
+        name.insert_str(0, "run-");
+    }
+    name.truncate(NAME_LENGTH);
+    match name.trim_end_matches('-') {
+        "" => "gradus".into(),
+        name => name.to_owned(),
+    }
+}
+
+/// Parses an argument that is one line of a job file. A second line could be an instruction of its own.
+pub(super) fn one_line(text: &str) -> Result<String, String> {
+    match text.contains(char::is_control) {
+        true => Err("it contains a line break or another control character".into()),
+        false => Ok(text.to_owned()),
+    }
 }
 
 /// Quotes a path as one shell word.
@@ -224,10 +242,10 @@ fn slurm(args: &SlurmArgs, job: &Job) -> String {
 }
 
 fn kubernetes(args: &KubernetesArgs, job: &Job) -> String {
-    let Job { name, nodes, ranks, ranks_per_node, cpus, gigabytes, .. } = job;
+    let Job { name, nodes, ranks, ranks_per_node, gigabytes, .. } = job;
     let volumes = json!([{ "name": "shared", "persistentVolumeClaim": { "claimName": args.volume_claim } }]);
     let mounts = json!([{ "name": "shared", "mountPath": args.mount }]);
-    let limits = json!({ "cpu": cpus * ranks_per_node, "memory": format!("{gigabytes}G") });
+    let limits = json!({ "cpu": job.machine_cpus(), "memory": format!("{gigabytes}G") });
     let pod = |container: serde_json::Value| json!({ "spec": { "containers": [container], "volumes": volumes } });
     let command = format!("mpirun -n {ranks} --bind-to none {}", job.command());
     let launcher = pod(json!({
@@ -256,11 +274,12 @@ fn kubernetes(args: &KubernetesArgs, job: &Job) -> String {
 }
 
 fn skypilot(args: &SkypilotArgs, job: &Job) -> String {
-    let Job { name, nodes, ranks, ranks_per_node, cpus, gigabytes, .. } = job;
-    let cpus = cpus * ranks_per_node;
+    let Job { name, nodes, ranks, ranks_per_node, gigabytes, .. } = job;
+    let cpus = job.machine_cpus();
     let setup = args.setup.replace('\n', "\n  ");
     format!(
-        "name: {name}\nnum_nodes: {nodes}\nresources:\n\x20 cpus: {cpus}+\n\x20 memory: {gigabytes}+\nsetup: |\n\x20 \
+        "name: \"{name}\"\nnum_nodes: {nodes}\n# SkyPilot copies this folder to every machine.\nworkdir: \
+         .\nresources:\n\x20 cpus: {cpus}+\n\x20 memory: {gigabytes}+\nsetup: |\n\x20 \
          {setup}\nrun: |\n\x20 # The first machine starts the ranks on all machines.\n\x20 if [ \
          \"$SKYPILOT_NODE_RANK\" = 0 ]; then\n\x20   HOSTS=$(echo \"$SKYPILOT_NODE_IPS\" | sed \
          's/$/:{ranks_per_node}/' | paste -sd, -)\n\x20   mpiexec -n {ranks} -hosts \"$HOSTS\" {command}\n\x20 fi\n",
@@ -273,28 +292,28 @@ pub fn run(args: ClusterArgs, out: &Output) -> anyhow::Result<()> {
     let (text, submit): (String, Option<&[&str]>) = match &args.system {
         System::Slurm(args) => (slurm(args, &Job::new(&args.run, out)?), args.run.submit.then_some(&["sbatch"])),
         System::Kubernetes(args) => {
-            (kubernetes(args, &Job::new(&args.run, out)?), args.run.submit.then_some(&["kubectl", "apply", "-f", "-"]))
+            (kubernetes(args, &Job::new(&args.run, out)?), args.run.submit.then_some(&["kubectl", "apply", "-f"]))
         }
-        System::Skypilot(args) => (
-            skypilot(args, &Job::new(&args.run, out)?),
-            args.run.submit.then_some(&["sky", "launch", "-y", "/dev/stdin"]),
-        ),
+        System::Skypilot(args) => {
+            (skypilot(args, &Job::new(&args.run, out)?), args.run.submit.then_some(&["sky", "launch", "-y"]))
+        }
     };
     match submit {
-        Some(command) => hand_over(command, &text),
+        Some(command) => submit_with(command, &text),
         None => out.text(&text),
     }
 }
 
-/// Passes `text` to a program's stdin.
-pub(super) fn hand_over(words: &[&str], text: &str) -> anyhow::Result<()> {
+/// Runs a program with the path of a file that contains `text`, after the arguments in `words`. Some programs read the file several times, so
+/// it cannot be a pipe. It exists until the program ends.
+pub(super) fn submit_with(words: &[&str], text: &str) -> anyhow::Result<()> {
     let program = words[0];
-    let mut child = Command::new(program).args(&words[1..]).stdin(Stdio::piped()).spawn().map_err(|error| {
+    let mut file = tempfile::Builder::new().prefix("gradus-").suffix(".yml").tempfile()?;
+    file.write_all(text.as_bytes())?;
+    let status = Command::new(program).args(&words[1..]).arg(file.path()).status().map_err(|error| {
         let hint = "leave `--submit` out to print the text that would be submitted";
         Error::input(format!("`{program}` cannot be started: {error}")).with_hint(hint)
     })?;
-    child.stdin.take().context("the program has no stdin")?.write_all(text.as_bytes())?;
-    let status = child.wait()?;
     match status.success() {
         true => Ok(()),
         false => Err(Error::input(format!("`{program}` rejected the job ({status})")).into()),
@@ -311,6 +330,21 @@ mod tests {
             [("runs/a.yml", "runs/a.yml"), ("my run.yml", "'my run.yml'"), ("a'b", r"'a'\''b'"), ("", "''")]
         {
             assert_eq!(quoted(Path::new(path)), expected);
+        }
+    }
+
+    #[test]
+    fn names_of_jobs_are_those_that_all_systems_allow() {
+        let long = format!("{}-", "a".repeat(NAME_LENGTH - 1));
+        for (path, expected) in [
+            ("runs/Tea 1", "tea-1"),
+            ("runs/实验", "gradus"),
+            ("runs/--", "gradus"),
+            ("runs/2024", "run-2024"),
+            (&*format!("runs/{long}b"), &long[..NAME_LENGTH - 1]),
+            ("/", "gradus"),
+        ] {
+            assert_eq!(job_name(Path::new(path)), expected);
         }
     }
 }

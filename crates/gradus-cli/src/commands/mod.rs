@@ -230,8 +230,10 @@ pub fn computes(matches: &ArgMatches) -> bool {
 /// # Errors
 /// A launcher started several processes.
 pub fn check_ranks(matches: &ArgMatches) -> anyhow::Result<()> {
-    let name = matches.subcommand_name().unwrap_or_default();
-    let trains = name == "train" || MethodConfig::all().iter().any(|method| method.name() == name);
+    let Some((name, arguments)) = matches.subcommand() else { return Ok(()) };
+    let trains = name == "train"
+        || MethodConfig::all().iter().any(|method| method.name() == name)
+        || (name == "runs" && arguments.subcommand_name() == Some("resume"));
     if trains { Ok(()) } else { crate::ranks::refuse_copies(name) }
 }
 

@@ -42,9 +42,11 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
     let given = train::every_flag().given(matches);
     let plan = train::plan(&Request { file, method, flags: &given, ..Request::default() }, matches)?;
     out.notes(plan.notes());
-    let ranks = matches.get_one::<u64>("ranks").map(|&ranks| ranks as usize);
+    let ranks = matches.get_one::<u64>("ranks").copied();
     let plan = if ranks.is_some() { plan.on_ranks() } else { plan };
-    let workload = forecast::workload(&plan, ranks.unwrap_or(1), &mut Watcher::new(out))?;
+    let ranks = ranks.unwrap_or(1);
+    plan.check_ranks(ranks)?;
+    let workload = forecast::workload(&plan, ranks as usize, &mut Watcher::new(out))?;
     let machine = Machine::detect();
     train::warn_of_bf16(&plan, &machine, out);
     let forecast = workload.forecast();

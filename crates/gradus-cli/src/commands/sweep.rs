@@ -54,10 +54,10 @@ struct SlurmArgs {
     #[arg(long, value_name = "GB", requires = "slurm", value_parser = clap::value_parser!(u64).range(1..))]
     memory: Option<u64>,
     /// Time limit of a run. Default one day
-    #[arg(long, value_name = "D-HH:MM:SS", requires = "slurm")]
+    #[arg(long, value_name = "D-HH:MM:SS", requires = "slurm", value_parser = cluster::one_line)]
     time: Option<String>,
     /// Partition of the cluster
-    #[arg(long, value_name = "NAME", requires = "slurm")]
+    #[arg(long, value_name = "NAME", requires = "slurm", value_parser = cluster::one_line)]
     partition: Option<String>,
 }
 
@@ -271,7 +271,7 @@ fn to_slurm(
         directories = words(|run| &run.directory)?,
     );
     match args.submit {
-        true => cluster::hand_over(&["sbatch"], &text),
+        true => cluster::submit_with(&["sbatch"], &text),
         false => out.text(&text),
     }
 }

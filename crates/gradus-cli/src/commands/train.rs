@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::flags::{self, MethodFlags};
 use crate::output::Output;
-use crate::ranks::{self, Joined};
+use crate::ranks::{self, Joined, RankArgs};
 use crate::report::NotResumed;
 use crate::watch::{Watcher, downloads, short, stop_with_stdin};
 
@@ -41,12 +41,20 @@ pub fn run_method(method: &str, matches: &ArgMatches, out: &Output) -> anyhow::R
 }
 
 fn run(request: &Request<'_>, matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
-    ranks::start(matches)?;
-    if matches.get_flag("stop-with-stdin") {
-        stop_with_stdin();
-    }
-    let plan = plan(request, matches);
-    let joined = Joined::new(matches)?;
+    let plan = || {
+        if matches.get_flag("stop-with-stdin") {
+            stop_with_stdin();
+        }
+        plan(request, matches)
+    };
+    on_ranks(RankArgs::of(matches), plan, out)
+}
+
+/// Trains on the ranks that `args` request or a launcher started. Every rank makes the `plan`. Without ranks, trains in this process.
+pub fn on_ranks(args: RankArgs, plan: impl FnOnce() -> anyhow::Result<Plan>, out: &Output) -> anyhow::Result<()> {
+    ranks::start(args)?;
+    let plan = plan();
+    let joined = Joined::new(args)?;
     let result = plan.and_then(|plan| carry_out_on(plan, &joined, joined.output(out)));
     joined.end(result, out)
 }
@@ -60,11 +68,6 @@ fn carry_out_on(plan: Plan, joined: &Joined, out: &Output) -> anyhow::Result<()>
     let chosen = ranks.all_ok("the output directory", chosen.map(|plan| plan.output_dir().to_owned()))?;
     let plan = plan.in_directory(chosen[0].clone());
     train(&plan, joined, out)
-}
-
-/// Trains on this rank alone, and prints the result.
-pub fn carry_out(plan: &Plan, out: &Output) -> anyhow::Result<()> {
-    train(plan, &Joined::alone(), out)
 }
 
 fn train(plan: &Plan, joined: &Joined, out: &Output) -> anyhow::Result<()> {

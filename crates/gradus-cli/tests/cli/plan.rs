@@ -152,9 +152,8 @@ fn one_child_and_its_peak() {
     std::fs::write(place.join("peak"), (kibibytes * 1024).to_string()).expect("written");
 }
 
-/// Fixed costs make small models hard to predict: if the program needs ten megabytes more than predicted, that is negligible for GPT-2 but
-/// a tenth for a tiny model. Half a gigabyte is large enough for 10 %. Methods that sample are covered by the library's test, which counts
-/// bytes: the number of half-used pages differs by 5 % between runs.
+/// Half a gigabyte is large enough for 10 %. Pages that the allocator keeps do not count, because the measured run returns them. Methods that
+/// sample are covered by the library's test, which counts bytes: the number of half-used pages differs by 5 % between runs.
 #[cfg(target_os = "linux")]
 #[test]
 fn the_plan_is_within_a_tenth_of_what_a_run_takes() {
@@ -173,9 +172,24 @@ fn the_plan_is_within_a_tenth_of_what_a_run_takes() {
     );
     let plan: serde_json::Value =
         serde_json::from_str(&test.succeeds(&["plan", "run.yml", "--json", "--quiet"])).expect("it is JSON");
-    let predicted = plan["peak_bytes"].as_f64().expect("a number");
+    let parts = ["weights", "gradients", "moments", "activations", "working", "program"];
+    let in_use = |phase: &serde_json::Value| parts.iter().filter_map(|part| phase[part].as_f64()).sum::<f64>();
+    let predicted = plan["phases"].as_array().expect("a list").iter().map(in_use).fold(0.0, f64::max);
     let measured = resident_peak(&test, &["train", "run.yml"]) as f64;
     assert!((predicted / measured - 1.0).abs() < 0.1, "{predicted} bytes predicted, {measured} measured");
+}
+
+/// Most of the memory of a tiny model is the program's own.
+#[cfg(target_os = "linux")]
+#[test]
+fn the_plan_of_a_tiny_model_counts_the_program() {
+    let test = CliTest::with("rows.jsonl", &"{\"prompt\": \"The tea is\", \"completion\": \" good.\"}\n".repeat(40));
+    test.write("run.yml", &config("sft: {}", "output_dir: run\ntrain: { max_steps: 1, batch_size: 2 }\n"));
+    let plan: serde_json::Value =
+        serde_json::from_str(&test.succeeds(&["plan", "run.yml", "--json", "--quiet"])).expect("it is JSON");
+    let predicted = plan["peak_bytes"].as_u64().expect("a number");
+    let measured = resident_peak(&test, &["train", "run.yml"]);
+    assert!(measured <= predicted, "{predicted} bytes predicted, {measured} measured");
 }
 
 /// A method with flags describes a run like a file does. A file accepts the flags of its method.

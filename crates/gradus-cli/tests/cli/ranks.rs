@@ -61,6 +61,25 @@ fn two_ranks_write_what_one_writes() {
 }
 
 #[test]
+fn the_run_manager_resumes_on_ranks() {
+    if !has_mpi("a run that is resumed on two ranks") {
+        return;
+    }
+    let (test, model) = (place(), fixture_model("gpt2"));
+    let constant = ["--lr-schedule", "constant", "--lanes", "8", "--output-dir"];
+    test.succeeds(&dpo(&model, &[&constant[..], &["runs/one"]].concat()));
+    test.succeeds(&dpo(&model, &[&constant[..], &["runs/two", "--max-steps", "2"]].concat()));
+    let run = on_ranks(&test, &["runs", "resume", "two", "--max-steps", "4", "--ranks", "2"]);
+    assert_eq!((run.code, run.stdout.trim()), (0, "runs/two"), "{}", run.stderr);
+    let weights = |run: &str| std::fs::read(test.path().join(run).join("model/model.safetensors")).expect("weights");
+    assert!(weights("runs/one") == weights("runs/two"));
+    // The run is complete, which is one error.
+    let run = on_ranks(&test, &["runs", "resume", "two", "--ranks", "2"]);
+    let expected = "error: `two` has finished all 4 steps\n";
+    assert!(run.code != 0 && run.stderr.starts_with(expected) && run.stderr.matches("error:").count() == 1, "{run:?}");
+}
+
+#[test]
 fn an_error_is_said_once() {
     if !has_mpi("errors on two ranks") {
         return;
@@ -118,6 +137,13 @@ fn copies_of_one_process_are_refused() {
         "{text}"
     );
     assert!(!test.path().join("runs").exists(), "nothing was begun");
+    // Resuming is training, too.
+    let resume = ["runs", "resume", "run"];
+    let (code, text) = run(&[&resume[..], &["--ranks", "2"]].concat(), &[("PATH", "/nowhere")]);
+    assert!(code == 1 && text.starts_with("error: `--ranks` needs MPI"), "{text}");
+    let launched = [("PMI_RANK", "0"), ("PMI_SIZE", "2"), ("GRADUS_MPI", "/nowhere/libmpi.so")];
+    let (code, text) = run(&resume, &launched);
+    assert!(code == 1 && text.contains("started 2 processes, and this one cannot join them"), "{text}");
 }
 
 #[test]
@@ -173,7 +199,7 @@ fn a_script_for_slurm_can_be_handed_over() {
     assert!(checked.is_ok_and(|status| status.success()), "{script}");
 
     // A replacement for `sbatch`.
-    let sbatch = test.write("bin/sbatch", "#!/bin/sh\ncat > got.sbatch\n");
+    let sbatch = test.write("bin/sbatch", "#!/bin/sh\ncp \"$1\" got.sbatch\n");
     let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(&sbatch, executable).expect("it can be made executable");
     let path = format!("{}:{}", test.path().join("bin").display(), std::env::var("PATH").unwrap_or_default());
@@ -200,11 +226,25 @@ fn kubernetes_and_skypilot_get_what_they_read() {
     let claim = &replicas["Worker"]["template"]["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"];
     assert_eq!(*claim, "shared");
     let task = test.succeeds(&["cluster", "skypilot", "run.yml", "--nodes", "2", "-q"]);
-    assert!(
-        task.contains("num_nodes: 2\n") && task.contains("mpiexec -n 2 -hosts \"$HOSTS\" gradus train run.yml"),
-        "{task}"
-    );
+    for part in ["name: \"tea-1\"\n", "num_nodes: 2\n", "workdir: .\n", "-n 2 -hosts \"$HOSTS\" gradus train run.yml"] {
+        assert!(task.contains(part), "{part} in\n{task}");
+    }
+
+    // A replacement for `sky`, which also reads its file several times and requires the ending.
+    let sky = test.write("bin/sky", "#!/bin/sh\ncat \"$3\" > copy && cp \"$3\" got && echo \"$3\" > named\n");
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&sky, executable).expect("it can be made executable");
+    let path = format!("{}:{}", test.path().join("bin").display(), std::env::var("PATH").unwrap_or_default());
+    let arguments = ["cluster", "skypilot", "run.yml", "--nodes", "2", "--submit", "-q"];
+    let status = test.command(&arguments).env("PATH", &path).status().expect("the binary runs");
+    assert!(status.success() && test.read("got") == task);
+    let named = test.read("named");
+    assert!(named.ends_with(".yml\n") && !std::path::Path::new(named.trim_end()).exists(), "{named}");
 }
+
+/// The way out of too many ranks.
+const FEWER: &str = "hint: at most one rank per lane: start fewer ranks, or raise `train.lanes`. Runs with other lanes \
+                     differ in the rounding of sums\n";
 
 #[test]
 fn what_a_cluster_cannot_run_is_refused() {
@@ -220,7 +260,24 @@ fn what_a_cluster_cannot_run_is_refused() {
     test.fails(
         &["cluster", "slurm", "run.yml", "--nodes", "9"],
         1,
-        "error: 9 ranks cannot share a run with 8 lanes\n\
-         hint: set `train.lanes` in the file to a power of two that is at least the number of ranks\n",
+        &format!("error: 9 ranks cannot share a run with `train.lanes: 8`\n{FEWER}"),
     );
+    // More than 32 bits can count.
+    for system in ["slurm", "skypilot"] {
+        test.fails(
+            &["cluster", system, "run.yml", "--nodes", "65536", "--ranks-per-node", "65536", "--memory", "1"],
+            1,
+            &format!("error: 4294967296 ranks cannot share a run with `train.lanes: 8`\n{FEWER}"),
+        );
+    }
+    let run = test.run(&["cluster", "slurm", "run.yml", "--time", "1:00\n#SBATCH --account=x"]);
+    assert!(run.code == 2 && run.stderr.contains("it contains a line break"), "{run:?}");
+    // The forecast refuses what the run refuses.
+    let plan = ["plan", "dpo", "--model", &model, "--data", "pairs.jsonl", "--ranks"];
+    test.fails(
+        &[&plan[..], &["9"]].concat(),
+        1,
+        &format!("error: 9 ranks cannot share a run with `train.lanes: 8`\n{FEWER}"),
+    );
+    test.succeeds(&[&plan[..], &["8", "--quiet"]].concat());
 }

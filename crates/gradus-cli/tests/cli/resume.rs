@@ -213,6 +213,7 @@ fn what_must_stay_as_it_was_is_refused_and_nothing_is_touched() {
         ("--data", "other.jsonl", "error: `data` is \"other.jsonl\", but the run was started with \"texts.jsonl\": "),
         ("--eval-data", "other.jsonl", "error: `eval_data` is \"other.jsonl\", but the run was started without it: "),
         ("--lora-rank", "4", "error: `lora` is {"),
+        ("--eval-steps", "-1", "error: `train.eval_steps` is -1, but the run was started with 0: "),
     ] {
         let (code, stderr) = refused(&test, &[flag, value]);
         assert_eq!((code, stderr.matches("error: ").count()), (2, 1), "{stderr}");
@@ -439,6 +440,24 @@ fn a_run_that_fails_between_two_steps_leaves_a_checkpoint() {
     assert_eq!((steps("run"), steps("whole")), (5, 5));
     let checkpoints = std::fs::read_dir(test.path().join("run/checkpoints")).expect("checkpoints").count();
     assert_eq!(checkpoints, 1, "that of the failure went with the next");
+}
+
+/// Rows that the user holds out stay the same with and without evaluations.
+#[test]
+fn a_run_with_a_written_share_may_begin_to_evaluate() {
+    let row = |i: usize| format!("{{\"text\": \"The tea {i} is good.\"}}\n");
+    let test = CliTest::with("texts.jsonl", &(0..20).map(row).collect::<String>());
+    let model = fixture_model("gpt2");
+    let start = ["sft", "--model", &model, "--data", "texts.jsonl", "--output-dir", "run", "--batch-size", "2"];
+    let more = ["--eval-fraction", "0.2", "--max-steps", "2", "--eval-steps", "-1"];
+    let run = test.run(&[&start[..], &more].concat());
+    assert!(run.code == 0 && run.stderr.contains("held out: 4 rows, which are not evaluated"), "{}", run.stderr);
+    assert!(!test.read("run/metrics.jsonl").contains("eval_loss"));
+    let held_out = test.read("run/held_out_rows.jsonl");
+    assert_eq!(held_out.lines().count(), 4);
+    test.succeeds(&[&RESUME[..], &["--max-steps", "4", "--eval-steps", "1", "--quiet"]].concat());
+    assert!(test.read("run/metrics.jsonl").contains("eval_loss"));
+    assert_eq!(test.read("run/held_out_rows.jsonl"), held_out);
 }
 
 /// Missing completions of a run are reported.

@@ -239,7 +239,8 @@ fn slurm_trains_the_runs_as_an_array_of_jobs() {
     let expected = shown(&here, &[]);
     let test = sweep(keys);
     // A replacement for Slurm that starts the jobs of the array one after the other.
-    let jobs = "#!/bin/bash\ncat > job.sh\nfor i in 0 1 2 3; do SLURM_ARRAY_TASK_ID=$i bash job.sh || exit 1; done\n";
+    let jobs =
+        "#!/bin/bash\ncp \"$1\" job.sh\nfor i in 0 1 2 3; do SLURM_ARRAY_TASK_ID=$i bash job.sh || exit 1; done\n";
     for (name, text) in [("sbatch", jobs), ("srun", "#!/bin/sh\nshift\nexec \"$@\"\n")] {
         let file = test.write(&format!("bin/{name}"), text);
         let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);

@@ -184,13 +184,21 @@ impl Forecast {
     }
 }
 
-/// Bytes of the program itself: code, allocator, thread stacks.
-const PROGRAM: u64 = 16 << 20;
+/// Bytes of the program itself, measured with two threads. The pages of the program file that a run reads are 40 MB. Another 15 MB are in use
+/// before the weights are read. The rest is what threads hold for their parts of a product, and half-used pages: together 100 MB for models of
+/// 9 to 51 million parameters.
+const PROGRAM: u64 = 96 << 20;
 
 /// Memory that the allocator holds beyond the memory in use, as a fraction of the latter. The binary keeps freed memory for the next step,
-/// and a freed block seldom fits a request of another size. Measured with GPT-2's 124 million parameters: 0.15 to 0.20 for every method.
-/// With 17 million parameters: 0.22 for SFT and, depending on the run, 0.26 to 0.33 for GRPO.
-const KEPT: f64 = 0.19;
+/// and a freed block seldom fits a request of another size. With [`PROGRAM`] and [`KEPT_BY_THREADS`], the forecast of a run in one process is at
+/// least its peak, for models of 12 to 124 million parameters.
+const KEPT: f64 = 0.16;
+
+/// Bytes that the allocator holds in addition, whatever the memory in use: each thread keeps freed blocks of its own.
+const KEPT_BY_THREADS: u64 = 32 << 20;
+
+/// As [`KEPT`], for the memory of a GPU.
+const KEPT_ON_GPU: f64 = 0.19;
 
 /// Bytes that a GPU's driver and kernels take in a program that computes on it. CUDA alone takes about half a gigabyte on recent GPUs.
 const GPU_PROGRAM: u64 = 512 << 20;
@@ -251,12 +259,20 @@ impl Workload {
         phases.extend(self.reduction());
         phases.extend([self.optimizer(), self.checkpoint()]);
         for phase in &mut phases {
-            phase.pages = (KEPT * (phase.total() - phase.program) as f64) as u64;
+            phase.pages = self.kept((phase.total() - phase.program) as f64);
         }
         let peak_bytes = phases.iter().map(Phase::total).max().unwrap_or(0);
         let longest_pass_tokens = if self.tries_longest { longest.tokens } else { pass.tokens };
         let host_bytes = self.gpu.as_ref().map(|_| self.on_host());
         Forecast { phases, gpu: self.gpu.clone(), host_bytes, longest_pass_tokens, peak_bytes }
+    }
+
+    /// Bytes that the allocator holds in addition to `in_use` bytes.
+    fn kept(&self, in_use: f64) -> u64 {
+        match self.gpu {
+            Some(_) => (KEPT_ON_GPU * in_use) as u64,
+            None => (KEPT * in_use) as u64 + KEPT_BY_THREADS,
+        }
     }
 
     /// Host memory if a GPU computes: the program, its rows, and a tensor in transit. Quantized weights stay in host memory in addition to

@@ -103,6 +103,21 @@ impl Plan {
         self
     }
 
+    /// Rejects more ranks than lanes.
+    ///
+    /// # Errors
+    /// [`Error::Input`] with the number of lanes.
+    pub fn check_ranks(&self, ranks: u64) -> Result<()> {
+        let lanes = self.train().lanes.unwrap_or(1);
+        if ranks <= lanes as u64 {
+            return Ok(());
+        }
+        let message = format!("{ranks} ranks cannot share a run with `train.lanes: {lanes}`");
+        let hint = "at most one rank per lane: start fewer ranks, or raise `train.lanes`. Runs with other lanes differ in \
+                    the rounding of sums";
+        Err(Error::input(message).with_hint(hint))
+    }
+
     /// Returns the plan with another output directory.
     #[must_use]
     pub fn in_directory(mut self, path: PathBuf) -> Self {

@@ -152,7 +152,10 @@ impl Resume<'_> {
         let mut written = resolve(base, over, &self.request)?;
         (written.marked, written.notes) = (marked, notes);
         let plan = Plan::check(&written, machine)?;
-        let changes = if from_checkpoint { changes(&was.config, plan.config()) } else { Vec::new() };
+        let changes = match from_checkpoint {
+            true => changes(&was.config, plan.config(), |key| plan.is_set(key)),
+            false => Vec::new(),
+        };
         let refused: Vec<&Change> = changes.iter().filter(|change| change.effect == Effect::Refused).collect();
         // A section that appears or disappears is one problem, not one per key in it.
         let is_within = |key: &str, section: &str| key.strip_prefix(section).is_some_and(|rest| rest.starts_with('.'));
@@ -317,7 +320,7 @@ pub(crate) fn other_settings(plan: &Plan) -> Result<Vec<Diagnostic>> {
         locations: Vec::new(),
         hint: Some("leave it as it was to resume, or start a new comparison with another `--output-dir`".into()),
     };
-    let changes = changes(&was, plan.config());
+    let changes = changes(&was, plan.config(), |key| plan.is_set(key));
     let refused = changes.iter().filter(|change| change.effect != Effect::None || is_length(&change.key));
     Ok(refused.map(problem).collect())
 }
@@ -352,9 +355,9 @@ fn refusal(change: &Change, written: &ConfigWithLocations) -> Diagnostic {
     }
 }
 
-/// Returns every leaf that differs, in the order of the configuration.
-fn changes(was: &RunConfig, is: &RunConfig) -> Vec<Change> {
-    let sensitivity = Sensitivity::of(is);
+/// Returns every leaf that differs, in the order of the configuration. The user set the keys for which `is_set` is true.
+fn changes(was: &RunConfig, is: &RunConfig, is_set: impl Fn(&str) -> bool) -> Vec<Change> {
+    let sensitivity = Sensitivity { to_evaluations: evaluations_move_rows(was, is, is_set), ..Sensitivity::of(is) };
     let json = |config: &RunConfig| serde_json::to_value(config).expect("a configuration is plain data");
     let (was, is) = (json(was), json(is));
     let mut paths = Vec::new();
@@ -369,6 +372,14 @@ fn changes(was: &RunConfig, is: &RunConfig) -> Vec<Change> {
         differs.then(|| Change { effect: effect(&path, sensitivity), from: shown(from), to: shown(to), key: path })
     };
     paths.into_iter().filter_map(changed).collect()
+}
+
+/// Returns true if one of the runs evaluates held-out rows and the other does not, and therefore has other rows. Without evaluations, `eval_data`
+/// is not read, and rows are held out only if the user set the share.
+fn evaluations_move_rows(was: &RunConfig, is: &RunConfig, is_set: impl Fn(&str) -> bool) -> bool {
+    let evaluates = |config: &RunConfig| config.train.eval_steps >= 0;
+    let holds_out_by_default = is.train.shuffle && !is_set("train.eval_fraction");
+    evaluates(was) != evaluates(is) && (is.held_out().is_some() || holds_out_by_default)
 }
 
 fn leaves(value: &Json, path: &str, paths: &mut Vec<String>) {
@@ -393,9 +404,12 @@ struct Sensitivity {
     to_length: bool,
     /// Whether the result of a step depends on the split of its rows into passes, by more than rounding.
     to_passes: bool,
+    /// Whether the rows change with the evaluations of the resumed run.
+    to_evaluations: bool,
 }
 
 impl Sensitivity {
+    /// Returns the properties of `config` alone.
     fn of(config: &RunConfig) -> Self {
         let train = &config.train;
         // Below 1, the warm-up is a share of all steps.
@@ -403,7 +417,8 @@ impl Sensitivity {
             train.lr_schedule != LrSchedule::Constant || (train.warmup_steps > 0.0 && train.warmup_steps < 1.0);
         // Each pass draws its own masks of dropout.
         let drops_out = train.dropout || config.lora.as_ref().is_some_and(|lora| lora.dropout != 0.0);
-        Self { to_length, to_passes: drops_out || config.method.method().averages_over_passes() }
+        let to_passes = drops_out || config.method.method().averages_over_passes();
+        Self { to_length, to_passes, to_evaluations: false }
     }
 }
 
@@ -471,6 +486,8 @@ fn effect(key: &str, sensitivity: Sensitivity) -> Effect {
         // Keys that define an adapter. Changing `lora` itself switches between training the whole model and an adapter.
         ("adapter" | "lora", _) => Effect::Refused,
         _ if key.starts_with("lora.") && key != "lora.dropout" => Effect::Refused,
+        // Without evaluations, other rows are held out.
+        ("train.eval_steps", _) if sensitivity.to_evaluations => Effect::Refused,
         // Length of a run, if its learning rate does not depend on it.
         ("train.max_steps" | "train.epochs", _) if !sensitivity.to_length => Effect::None,
         ("train.micro_batch_size" | "train.micro_batch_tokens", _) if !sensitivity.to_passes => Effect::None,
@@ -528,8 +545,9 @@ mod tests {
 
     #[test]
     fn every_kind_of_change() {
-        let sensitive = |key: &str| effect(key, Sensitivity { to_length: true, to_passes: true });
-        let insensitive = |key: &str| effect(key, Sensitivity { to_length: false, to_passes: false });
+        let all = |is: bool| Sensitivity { to_length: is, to_passes: is, to_evaluations: is };
+        let sensitive = |key: &str| effect(key, all(true));
+        let insensitive = |key: &str| effect(key, all(false));
         for (key, expected) in [
             ("model", Effect::Refused),
             ("train.seed", Effect::Refused),
@@ -551,7 +569,6 @@ mod tests {
             ("train.learning_rate", Effect::Differs),
             ("method.ppo.clip_range", Effect::Differs),
             ("reward.model", Effect::Differs),
-            ("train.eval_steps", Effect::Differs),
             ("train.save_steps", Effect::None),
             ("train.save_rollouts", Effect::None),
             ("train.tensorboard", Effect::None),
@@ -567,13 +584,40 @@ mod tests {
         for key in ["train.max_steps", "train.epochs", "train.micro_batch_size", "train.micro_batch_tokens"] {
             assert_eq!([sensitive(key), insensitive(key)], [Effect::Differs, Effect::None], "{key}");
         }
+        let of_evaluations = [sensitive("train.eval_steps"), insensitive("train.eval_steps")];
+        assert_eq!(of_evaluations, [Effect::Refused, Effect::Differs]);
+    }
+
+    #[test]
+    fn evaluations_begin_or_end_only_if_the_rows_stay() {
+        let config = |rest: &str, train: &str| {
+            let text = format!("model: m\ndata: d\nmethod: {{ sft: {{}} }}\n{rest}train: {{ {train} }}\n");
+            RunConfig::parse(&text).expect("a configuration").config
+        };
+        let effect_of = |rest: &str, train: &str, steps: [i64; 2], set: &str| {
+            let [was, is] = steps.map(|steps| config(rest, &format!("eval_steps: {steps}{train}")));
+            let found = changes(&was, &is, |key| key == set);
+            found.iter().find(|change| change.key == "train.eval_steps").map(|change| change.effect)
+        };
+        let fraction = "train.eval_fraction";
+        for (rest, train, steps, set, expected) in [
+            ("", "", [1, -1], "", Effect::Refused),
+            ("", "", [-1, 0], "", Effect::Refused),
+            ("", "", [1, 0], "", Effect::Differs),
+            ("", ", shuffle: false", [1, -1], "", Effect::Differs),
+            ("", ", eval_fraction: 0.2", [1, -1], fraction, Effect::Differs),
+            ("", ", eval_fraction: 0", [-1, 0], fraction, Effect::Differs),
+            ("eval_data: e\n", ", eval_fraction: 0.2", [0, -1], fraction, Effect::Refused),
+        ] {
+            assert_eq!(effect_of(rest, train, steps, set), Some(expected), "{rest}{train} {steps:?}");
+        }
     }
 
     #[test]
     fn what_the_length_and_the_passes_change() {
         let sensitivity = |rest: &str| {
             let config = RunConfig::parse(&format!("model: m\ndata: d\n{rest}")).expect("a configuration").config;
-            let Sensitivity { to_length, to_passes } = Sensitivity::of(&config);
+            let Sensitivity { to_length, to_passes, .. } = Sensitivity::of(&config);
             (to_length, to_passes)
         };
         let sft = |train: &str| sensitivity(&format!("method: {{ sft: {{}} }}\ntrain: {{ {train} }}\n"));
@@ -617,7 +661,7 @@ mod tests {
         let written = RunConfig::parse(text).expect("a configuration");
         let plan = Plan::check(&written, &Machine::detect()).expect("a plan");
         let read = stored("config.yml".as_ref(), &plan.to_yaml()).expect("it reads");
-        assert_eq!(changes(&read, plan.config()), []);
+        assert_eq!(changes(&read, plan.config(), |_| false), []);
     }
 
     #[test]
@@ -626,7 +670,7 @@ mod tests {
         let start = "model: m\ndata: d\noutput_dir: a\n";
         let was = config(&format!("{start}method: {{ sft: {{}} }}\ntrain: {{ max_steps: 3 }}"));
         let is = config("model: m\ndata: d\noutput_dir: b\nmethod: { sft: {} }\ntrain: { learning_rate: 0.5 }");
-        let shown: Vec<String> = changes(&was, &is).iter().map(ToString::to_string).collect();
+        let shown: Vec<String> = changes(&was, &is, |_| false).iter().map(ToString::to_string).collect();
         assert_eq!(
             shown,
             [
@@ -637,7 +681,7 @@ mod tests {
             ]
         );
         let other = config(&format!("{start}method: {{ dpo: {{}} }}"));
-        assert!(changes(&was, &other).iter().any(|change| change.effect == Effect::Refused));
-        assert_eq!(changes(&was, &was), []);
+        assert!(changes(&was, &other, |_| false).iter().any(|change| change.effect == Effect::Refused));
+        assert_eq!(changes(&was, &was, |_| false), []);
     }
 }

@@ -104,7 +104,7 @@ pub struct TrainConfig {
     /// Use at most this many held-out rows. Default 1000; for online methods 100.
     pub max_eval_rows: usize,
     /// Share of training rows held out if there is no `eval_data`; 0 turns it off. Default 0.05, but at least 16 rows (or a fifth of fewer
-    /// than 80), and none without shuffling.
+    /// than 80), and none without shuffling or with `eval_steps: -1`.
     pub eval_fraction: f64,
     /// Write an event file for TensorBoard, `tensorboard/`, next to `metrics.jsonl`. Default false.
     pub tensorboard: bool,

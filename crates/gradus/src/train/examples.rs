@@ -99,7 +99,7 @@ pub fn offline_data<M: OfflineMethod>(
         true => Ok(Vec::new()),
         false => answered_prompts(plan, start, rows, observer),
     };
-    let (prompts, test_prompts) = (prompts(&split.held_out)?, prompts(&split.test)?);
+    let (prompts, test_prompts) = (prompts(split.evaluated())?, prompts(&split.test)?);
     Ok(OfflineData { splits, prompts, test_prompts })
 }
 
@@ -259,8 +259,13 @@ fn splits<E>(
     let mut skipped = split.skipped.clone();
     skipped.extend(train.skipped);
     let mut held_out = Vec::new();
-    if !split.held_out.is_empty() {
-        match make(&split.held_out) {
+    if split.held_out.len() > split.evaluated().len() {
+        let rows = split.held_out.len();
+        let message = format!("held out: {rows} rows, which are not evaluated because `eval_steps` is -1");
+        observer.event(&Event::Message(&message));
+    }
+    if !split.evaluated().is_empty() {
+        match make(split.evaluated()) {
             Ok(made) => {
                 report("held out", &made.counts, observer);
                 skipped.extend(made.skipped);

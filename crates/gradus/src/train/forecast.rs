@@ -407,7 +407,7 @@ mod tests {
         // The driver's own share counts. The machine's memory is separate.
         let peak = wide.forecast().peak_bytes;
         assert!(peak > 512 << 20, "{peak}");
-        assert!(check(&wide, &machine(Some(peak / 1_000_000 + 1), 100)).is_ok());
+        assert!(check(&wide, &machine(Some(peak / 1_000_000 + 1), 200)).is_ok());
         let error = check(&wide, &machine(Some(600), 64_000)).expect_err("it needs more");
         assert!(error.to_string().contains("but `gpu:1` has 0.6 GB"), "{error}");
         let hint = error.hint().expect("a hint");
@@ -417,8 +417,8 @@ mod tests {
         let error = check(&wide, &machine(Some(80_000), 10)).expect_err("the program does not fit");
         assert!(error.to_string().contains("of the machine's own memory in addition to the GPU's"), "{error}");
         // If the driver does not report its memory, nothing is rejected, and the user is informed.
-        let forecast = check(&wide, &machine(None, 100)).expect("nothing is known");
-        let warning = unknown_memory(&forecast, &machine(None, 100)).expect("it is told");
+        let forecast = check(&wide, &machine(None, 200)).expect("nothing is known");
+        let warning = unknown_memory(&forecast, &machine(None, 200)).expect("it is told");
         assert!(warning.contains("`gpu:1`, whose driver does not report"), "{warning}");
         assert_eq!(unknown_memory(&forecast, &machine(Some(1), 100)), None);
         // The suggestions in the order in which less and less memory suffices.
@@ -436,14 +436,14 @@ mod tests {
         let machine = |megabytes: u64| Machine { memory_bytes: Some(megabytes * 1_000_000), ..Machine::detect() };
         let wide = workload(100, 6400);
         assert!(check(&wide, &machine(1000)).is_ok());
-        let error = check(&wide, &machine(100)).expect_err("it needs more");
-        assert!(error.to_string().contains("but this machine has 0.1 GB"), "{error}");
+        let error = check(&wide, &machine(220)).expect_err("it needs more");
+        assert!(error.to_string().contains("but this machine has 0.2 GB"), "{error}");
         let hint = error.hint().expect("a hint");
         let tokens: usize = hint.split(['`', ' ']).find_map(|word| word.parse().ok()).expect("a number");
         assert!(hint.starts_with(&format!("`micro_batch_tokens: {tokens}` would fit;")), "{hint}");
-        assert!(check(&workload(100, tokens), &machine(100)).is_ok(), "the advice holds: {hint}");
+        assert!(check(&workload(100, tokens), &machine(220)).is_ok(), "the advice holds: {hint}");
         // A single row is already too long. With less and less memory, first its blocks are recomputed, then it is cut.
-        let advice = (10..=500).rev().filter_map(|megabytes| {
+        let advice = (100..=620).rev().filter_map(|megabytes| {
             let error = check(&workload(5000, 5000), &machine(megabytes)).err()?;
             Some(error.hint()?.split([':', ' ']).next()?.to_owned())
         });

@@ -159,6 +159,8 @@ pub struct Split {
     pub train: Vec<Row>,
     /// Held-out rows, which are never trained on.
     pub held_out: Vec<Row>,
+    /// Whether the run evaluates the held-out rows. If not, they are only kept from training.
+    pub evaluates: bool,
     /// Test rows, which are never trained on.
     pub test: Vec<Row>,
     /// Bad rows that were skipped.
@@ -169,8 +171,16 @@ pub struct Split {
     pub remarks: Vec<String>,
 }
 
+impl Split {
+    /// Held-out rows that the run evaluates.
+    pub fn evaluated(&self) -> &[Row] {
+        if self.evaluates { &self.held_out } else { &[] }
+    }
+}
+
 /// Reads the rows, applies `train.filter` (with `tokenizer` to count tokens), and holds some rows out, unless `eval_data` or a task
-/// provides others. Only `is_usable` rows are held out; the next ones replace the others. An `interrupt` ends the wait for a program.
+/// provides others. A run without evaluations holds rows out only if the user set `train.eval_fraction`. Only `is_usable` rows are held out;
+/// the next ones replace the others. An `interrupt` ends the wait for a program.
 ///
 /// # Errors
 /// If the rows cannot be read, or the filter leaves none.
@@ -232,8 +242,10 @@ pub fn rows(
         Ok::<_, Error>(found)
     };
     let test = config.test().map_or(Ok(Vec::new()), |data| load_separate(&data, "`test_data`"))?;
+    let evaluates = train.eval_steps >= 0;
     let held_out = match config.held_out() {
-        _ if train.eval_steps < 0 => Vec::new(),
+        Some(_) if !evaluates => Vec::new(),
+        None if !evaluates && !plan.is_set("train.eval_fraction") => Vec::new(),
         Some(data) => load_separate(&data, "`eval_data`")?,
         None => {
             let (held_out, repeats) = hold_out(&mut rows, &ends, most, plan, is_usable);
@@ -244,7 +256,7 @@ pub fn rows(
             held_out
         }
     };
-    Ok(Split { train: rows, held_out, test, skipped, filtered, remarks })
+    Ok(Split { train: rows, held_out, evaluates, test, skipped, filtered, remarks })
 }
 
 fn bad_rows(plan: &Plan) -> BadRows {
@@ -505,6 +517,35 @@ mod tests {
         let (train, held_out) = (texts(&shuffled.train), texts(&shuffled.held_out));
         assert_eq!((train.len(), held_out.len()), (32, 4));
         assert!(held_out.iter().all(|text| !train.contains(text)), "{held_out:?} {train:?}");
+    }
+
+    #[test]
+    fn without_evaluations_only_a_written_share_is_held_out() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let file = |name: &str| {
+            let lines: Vec<String> = (0..20).map(|i| format!("{{\"text\": \"{name} {i}\"}}")).collect();
+            let path = folder.path().join(format!("{name}.jsonl"));
+            std::fs::write(&path, lines.join("\n")).expect("written");
+            path.display().to_string()
+        };
+        let (data, other) = (file("data"), file("other"));
+        let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/parity/trajectories/models/gpt2");
+        let tokenizer = Tokenizer::from_dir(std::path::Path::new(fixtures)).expect("a tokenizer");
+        let split = |eval_data: &str, train: &str| {
+            let text = format!("{{model: m, data: '{data}', {eval_data}method: {{sft: {{}}}}, train: {{{train}}}}}");
+            let plan =
+                Plan::check(&RunConfig::parse(&text).expect("it reads"), &Machine::detect()).expect("it can run");
+            let split = rows(&plan, &tokenizer, Need::Sft, &|_| true, &Interrupt::default()).expect("rows");
+            let indices = |rows: &[Row]| rows.iter().map(|row| row.index).collect::<Vec<_>>();
+            (indices(&split.train), indices(&split.held_out), split.evaluated().len())
+        };
+        let (train, held_out, evaluated) = split("", "eval_fraction: 0.2");
+        assert_eq!((train.len(), held_out.len(), evaluated), (16, 4, 4));
+        assert_eq!(split("", "eval_fraction: 0.2, eval_steps: -1"), (train, held_out, 0));
+        let all: Vec<usize> = (0..20).collect();
+        for (eval_data, share) in [("", ""), ("", "eval_fraction: 0, "), (&*format!("eval_data: '{other}', "), "")] {
+            assert_eq!(split(eval_data, &format!("{share}eval_steps: -1")), (all.clone(), Vec::new(), 0));
+        }
     }
 
     #[test]

@@ -45,14 +45,8 @@ pub fn run_on(plan: &Plan, ranks: Ranks, observer: &mut dyn Observer) -> Result<
 
 /// Lanes that sum the gradients.
 fn lanes(plan: &Plan, ranks: Ranks) -> Result<Lanes> {
-    let count = plan.train().lanes.unwrap_or(1);
-    if ranks.size() > count {
-        let message = format!("{} ranks cannot share a run with `train.lanes: {count}`", ranks.size());
-        let hint = "at most one rank per lane: start fewer ranks, or raise `--lanes`. Runs with other lanes differ in \
-                    the rounding of sums";
-        return Err(Error::input(message).with_hint(hint));
-    }
-    Ok(Lanes::new(count, ranks))
+    plan.check_ranks(ranks.size() as u64)?;
+    Ok(Lanes::new(plan.train().lanes.unwrap_or(1), ranks))
 }
 
 /// The run directory of this rank, and the one that all ranks read.

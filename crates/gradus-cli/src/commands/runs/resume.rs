@@ -1,7 +1,5 @@
 //! `gradus runs resume`: resumes a run from its last checkpoint.
 
-use std::path::Path;
-
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use gradus::Error;
 use gradus::config::{Flag, FlagSpec, Plan, Request, Resume, ResumeFrom};
@@ -11,6 +9,7 @@ use gradus::runs::{Library, Status};
 use crate::commands::train;
 use crate::flags::MethodFlags;
 use crate::output::Output;
+use crate::ranks::{self, RankArgs};
 
 /// Arguments of `gradus runs resume`: the run, and the flags of training.
 #[derive(Debug)]
@@ -18,6 +17,7 @@ pub struct ResumeArgs {
     name: String,
     step: Option<usize>,
     given: Vec<Flag>,
+    ranks: RankArgs,
 }
 
 /// Returns the flags of all methods except the directory, which is the run's. The run records its method.
@@ -37,9 +37,11 @@ impl Args for ResumeArgs {
             .value_name("STEP")
             .help("Resume from the checkpoint of this step and remove later ones")
             .value_parser(clap::value_parser!(usize));
-        flags().shown().into_iter().fold(command.arg(name).arg(step), |command, spec| {
-            command.next_help_heading(spec.section).args(crate::flags::arguments(&spec))
-        })
+        let command = command.arg(name).arg(step).args(ranks::arguments());
+        flags()
+            .shown()
+            .into_iter()
+            .fold(command, |command, spec| command.next_help_heading(spec.section).args(crate::flags::arguments(&spec)))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -51,7 +53,7 @@ impl FromArgMatches for ResumeArgs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let name = matches.get_one::<String>("name").cloned().unwrap_or_default();
         let step = matches.get_one("resume-from").copied();
-        Ok(Self { name, step, given: flags().given(matches) })
+        Ok(Self { name, step, given: flags().given(matches), ranks: RankArgs::of(matches) })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -68,23 +70,25 @@ pub fn named(name: &str, max_steps: Option<usize>, library: &Library, out: &Outp
         written: "--max-steps".into(),
         values: vec![steps.to_string()],
     };
-    let args = ResumeArgs { name: name.to_owned(), step: None, given: spec.map(flag).into_iter().collect() };
+    let given = spec.map(flag).into_iter().collect();
+    let args = ResumeArgs { name: name.to_owned(), step: None, given, ranks: RankArgs::default() };
     out.note(format_args!("resuming {name}"));
     run(&args, library, out)
 }
 
 /// Resumes training, as `gradus METHOD --output-dir DIR --resume` does.
 pub fn run(args: &ResumeArgs, library: &Library, out: &Output) -> anyhow::Result<()> {
+    train::on_ranks(args.ranks, || plan(args, library), out)
+}
+
+fn plan(args: &ResumeArgs, library: &Library) -> anyhow::Result<Plan> {
     let entry = library.entry(&args.name)?;
     let is_done = entry.state == Status::Finished && entry.steps.is_none_or(|steps| entry.step >= steps);
     if is_done && args.given.is_empty() && args.step.is_none() {
         let error = Error::input(format!("`{}` has finished all {} steps", entry.name, entry.step));
         return Err(error.with_hint("set a larger number with `--max-steps` to train further").into());
     }
-    train::carry_out(&plan(&entry.path, args.step, &args.given)?, out)
-}
-
-fn plan(directory: &Path, step: Option<usize>, given: &[Flag]) -> gradus::Result<Plan> {
-    let request = Request { flags: given, ..Request::default() };
-    Resume { from: ResumeFrom::Run { directory, step }, request }.plan(&Machine::detect())
+    let request = Request { flags: &args.given, ..Request::default() };
+    let from = ResumeFrom::Run { directory: &entry.path, step: args.step };
+    Ok(Resume { from, request }.plan(&Machine::detect())?)
 }
