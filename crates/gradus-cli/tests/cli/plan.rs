@@ -184,7 +184,7 @@ fn the_plan_is_within_a_tenth_of_what_a_run_takes() {
 #[test]
 fn the_plan_of_a_tiny_model_counts_the_program() {
     let test = CliTest::with("rows.jsonl", &"{\"prompt\": \"The tea is\", \"completion\": \" good.\"}\n".repeat(40));
-    test.write("run.yml", &config("sft: {}", "output_dir: run\ntrain: { max_steps: 1, batch_size: 2 }\n"));
+    test.write("run.yml", &config("sft: {}", "output_dir: run\ntrain: { max_steps: 1, batch_size: 2, threads: 2 }\n"));
     let plan: serde_json::Value =
         serde_json::from_str(&test.succeeds(&["plan", "run.yml", "--json", "--quiet"])).expect("it is JSON");
     let predicted = plan["peak_bytes"].as_u64().expect("a number");
