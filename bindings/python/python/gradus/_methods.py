@@ -430,7 +430,7 @@ class OnlineKeys(SharedKeys, total=False):
     reward_command_timeout_s: float
     """Time limit for one batch of completions in seconds. Default 60."""
     reward_command_name: Name
-    """Name of the reward in the log. Default `command`."""
+    """Name of the reward in the log, without `/`. Default `command`."""
     reward_judge_url: Name
     """Endpoint up to `/v1`, such as `http://localhost:8000/v1`; `/chat/completions` is appended."""
     reward_judge_model: Name
@@ -606,8 +606,8 @@ class ClassifyKeys(SharedKeys, total=False):
     """For `tokens`: label of words without a loss, such as `Ignore`. It becomes a label of the model only if `labels`
     lists it. Default: none (null and −100 have the same meaning)."""
     negative_label: Name
-    """Label that means "nothing found", such as `O`. Evaluations then also report how well all other labels together
-    are told apart from it (`detection/…`). Default: none."""
+    """For `single_label` and `tokens`: label that means "nothing found", such as `O`. Evaluations then also report how
+    well all other labels together are told apart from it (`detection/…`). Default: none."""
     text: Name
     """Template of the input text, with columns in braces. Default: `input_ids`, `tokens`, `text`, or prompt and
     completion."""
