@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import enum
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -165,7 +166,7 @@ def test_rewards_read_the_environments_of_the_episodes(tmp_path: Path, qwen3: Pa
         assert "environments" not in rest
         return [0.0] * len(completions)
 
-    rewards = [of_environments, of_others]
+    rewards: list[Callable[..., Any]] = [of_environments, of_others]
     run = gradus.grpo(qwen3, ROWS, environment=Counting, reward=rewards, output_dir=tmp_path / "run", **ONCE)
     assert len(scored) == 16 and max(scored) > 3
     assert run.metrics["rewards/python/of_environments/mean"][0] == pytest.approx(sum(scored) / 16)
