@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use serde_json::Value as Json;
 use serde_saphyr::granit_parser::{Event, Marker, Parser, ScalarStyle, Span};
 
 use super::write::MARK;
@@ -42,6 +43,26 @@ impl Node {
     /// Returns an empty mapping without a location.
     pub fn empty() -> Self {
         Self { value: Value::Map(Vec::new()), location: None }
+    }
+
+    /// Returns the value as JSON, with numbers and booleans if they are written as such.
+    pub fn to_json(&self) -> Json {
+        match &self.value {
+            Value::Scalar { .. } if self.is_null() => Json::Null,
+            Value::Scalar { text, quoted: false } if matches!(text.as_str(), "True" | "true") => Json::Bool(true),
+            Value::Scalar { text, quoted: false } if matches!(text.as_str(), "False" | "false") => Json::Bool(false),
+            Value::Scalar { text, quoted: false } => {
+                // Seeds use all 64 bits.
+                let whole = text.parse::<i64>().map(Json::from).or_else(|_| text.parse::<u64>().map(Json::from));
+                let number = whole.or_else(|_| text.parse::<f64>().map(Json::from));
+                number.unwrap_or_else(|_| text.as_str().into())
+            }
+            Value::Scalar { text, .. } => text.as_str().into(),
+            Value::List(items) => items.iter().map(Self::to_json).collect(),
+            Value::Map(entries) => {
+                Json::Object(entries.iter().map(|entry| (entry.key.clone(), entry.node.to_json())).collect())
+            }
+        }
     }
 
     /// Returns the entry of a mapping.

@@ -8,7 +8,6 @@ use serde_json::Value as Json;
 use super::argument::Argument;
 use super::change::{Change, Effect};
 use super::config_with_locations::ConfigWithLocations;
-use super::import::json as plain;
 use super::load::{Request, file_tree, method_of, resolve, resolved, text};
 use super::node::Value;
 use super::{MethodConfig, Plan, RunConfig};
@@ -328,7 +327,7 @@ pub(crate) fn other_settings(plan: &Plan) -> Result<Vec<Diagnostic>> {
 /// Reads the `config.yml` of a run, which has every key. Plug-ins do not have to be registered.
 fn stored(path: &Path, text: &str) -> Result<RunConfig> {
     let (root, _) = file_tree(path, text)?;
-    serde_json::from_value(plain(&root)).map_err(|error| {
+    serde_json::from_value(root.to_json()).map_err(|error| {
         let message = format!("`{}` is not the configuration of a run: {error}", path.display());
         Error::input(message).with_hint("restore the file, or start again with another `--output-dir`")
     })

@@ -2,7 +2,6 @@
 
 use super::RunConfig;
 use super::config_with_locations::ConfigWithLocations;
-use super::import::json as plain;
 use super::method::{MethodConfig, names};
 use super::{preset, registry};
 use crate::data::Need;
@@ -200,7 +199,7 @@ fn train(problems: &mut Problems<'_>, config: &RunConfig, machine: &Machine) {
 /// Checks that something reads the keys that are given. A preset may set a key whose reader other keys replace.
 fn unread(problems: &mut Problems<'_>, config: &RunConfig) {
     let written = serde_json::to_value(config).expect("a configuration is plain data");
-    let of_preset = config.preset.and_then(|name| preset::tree(name, &config.method)).map(|tree| plain(&tree));
+    let of_preset = config.preset.and_then(|name| preset::tree(name, &config.method)).map(|tree| tree.to_json());
     let of_preset = of_preset.unwrap_or_default();
     let pointer = |key: &str| format!("/{}", key.replace('.', "/"));
     let value = |key: &str| written.pointer(&pointer(key)).filter(|value| !value.is_null());

@@ -20,7 +20,6 @@ use serde_json::{Map, Value as Json};
 
 use super::config_with_locations::ConfigWithLocations;
 use super::flags::{Flag, move_to, overlay, set};
-use super::import::json;
 use super::load::{Request, file_tree, resolve, text};
 use super::node::{Node, Value, parse};
 use super::schema::{Schema, Shape};
@@ -130,7 +129,7 @@ impl SweepDefinition {
             refused(Diagnostic { message, locations: entry.location.clone().into_iter().collect(), hint: None })
         };
         let config: SweepConfig =
-            serde_json::from_value(json(&entry.node)).map_err(|error| wrong(format!("`sweep`: {error}")))?;
+            serde_json::from_value(entry.node.to_json()).map_err(|error| wrong(format!("`sweep`: {error}")))?;
         check(&config).map_err(wrong)?;
         let mut points = grid(&config.grid).map_err(wrong)?;
         if let Some(random) = &config.random {
@@ -344,7 +343,7 @@ fn locations(sweep: &Node) -> Locations {
             };
             add(None, &entry.location);
             if let Value::List(items) = &entry.node.value {
-                items.iter().for_each(|item| add(Some(json(item).to_string()), &item.location));
+                items.iter().for_each(|item| add(Some(item.to_json().to_string()), &item.location));
             }
         }
     }

@@ -12,11 +12,12 @@ use serde_json::Value;
 use tokenizers::{PostProcessorWrapper, PreTokenizerWrapper};
 
 use super::old_files::{load_old_files, set_template, surround};
+use super::read::{from_json, read_json};
 use super::special_tokens::{Special, add_tokens, missing_special_tokens};
 use super::{Spelling, Tokenizer};
 use crate::text::convention::Convention;
 use crate::text::tokenizer_bounds;
-use crate::{Error, Result, border, files};
+use crate::{Error, Result, files};
 
 /// Name of the file that holds a whole tokenizer.
 const WHOLE: &str = "tokenizer.json";
@@ -119,14 +120,6 @@ fn load_model(directory: &Path, convention: Option<Convention>, config: &Value) 
     }
 }
 
-/// Parses `bytes` of a `tokenizer.json`. `path` is their origin.
-pub(super) fn from_json(path: &Path, bytes: &[u8]) -> Result<tokenizers::Tokenizer> {
-    tokenizer_bounds::check(bytes).map_err(|what| Error::model(path, what))?;
-    border::catch_panic(|| tokenizers::Tokenizer::from_bytes(bytes).map_err(|error| error.to_string()))
-        .flatten()
-        .map_err(|error| Error::model(path, format!("not a tokenizer: {error}")))
-}
-
 /// Applies `add_prefix_space` of the configuration to a byte-level tokenizer. As in transformers, its class decides about the space and
 /// not `tokenizer.json`. Qwen 2's tokenizer is no such case: its pre-tokenizer has several steps.
 fn set_prefix_space(inner: &mut tokenizers::Tokenizer, convention: Convention, config: &Value) {
@@ -173,13 +166,4 @@ fn vocabulary_size(inner: &tokenizers::Tokenizer) -> Result<usize, String> {
         ));
     }
     Ok(size)
-}
-
-pub(super) fn read_json(path: &Path) -> Result<Option<Value>> {
-    let bytes = match files::read(path, files::TOKENIZER_BYTES) {
-        Ok(bytes) => bytes,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(Error::io(path, e)),
-    };
-    serde_json::from_slice(&bytes).map(Some).map_err(|e| Error::model(path, format!("not valid JSON: {e}")))
 }

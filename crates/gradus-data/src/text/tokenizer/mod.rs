@@ -2,6 +2,7 @@
 
 mod load;
 mod old_files;
+mod read;
 mod special_tokens;
 
 use std::collections::{BTreeMap, HashSet};

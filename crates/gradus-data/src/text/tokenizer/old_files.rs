@@ -13,7 +13,7 @@ use tokenizers::{
     processors::template::TemplateProcessing,
 };
 
-use super::load::from_json;
+use super::read::from_json;
 use super::special_tokens::{Special, token_text};
 use crate::text::convention::Convention;
 use crate::text::{byt5, sentencepiece};

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 use tokenizers::AddedToken;
 
-use super::load::read_json;
+use super::read::read_json;
 use crate::text::tokenizer_bounds;
 use crate::{Error, Result};
 

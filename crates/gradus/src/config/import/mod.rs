@@ -135,7 +135,7 @@ fn rewrite_yaml_1_1(node: &mut Node) {
 /// `swept`.
 fn take_first_of_sweeps(node: &mut Node, path: &str, swept: &mut Vec<(String, Json)>) {
     while let Some(values) = swept_values(node) {
-        swept.push((path.to_owned(), Json::Array(values.iter().map(json).collect())));
+        swept.push((path.to_owned(), Json::Array(values.iter().map(Node::to_json).collect())));
         node.value = values[0].value.clone();
     }
     if let Value::Map(entries) = &mut node.value {
@@ -189,12 +189,12 @@ impl Original {
     /// Returns a value as JSON, and marks everything in it as read.
     fn json(&self, path: &str) -> Option<Json> {
         self.see_all(path);
-        self.node(path).map(json)
+        self.node(path).map(Node::to_json)
     }
 
     /// Returns a value as JSON without marking what is in it as read.
     fn glance(&self, path: &str) -> Option<Json> {
-        self.node(path).map(json)
+        self.node(path).map(Node::to_json)
     }
 
     /// Returns a value as JSON, with numbers and booleans also where they are quoted.
@@ -405,26 +405,6 @@ fn evaluation_rule(from: &Original, to: &mut YamlBuilder, kwargs: &str, (name, o
     let value = from.json(&format!("{kwargs}.{name}"));
     let value = value.or_else(|| to.sampling(name).map(|_| off.into()));
     to.set_some(&format!("train.evaluation.{name}"), value);
-}
-
-/// Returns a value as JSON, with numbers and booleans if they are written as such.
-pub(super) fn json(node: &Node) -> Json {
-    match &node.value {
-        Value::Scalar { .. } if node.is_null() => Json::Null,
-        Value::Scalar { text, quoted: false } if matches!(text.as_str(), "True" | "true") => Json::Bool(true),
-        Value::Scalar { text, quoted: false } if matches!(text.as_str(), "False" | "false") => Json::Bool(false),
-        Value::Scalar { text, quoted: false } => {
-            // Seeds use all 64 bits.
-            let whole = text.parse::<i64>().map(Json::from).or_else(|_| text.parse::<u64>().map(Json::from));
-            let number = whole.or_else(|_| text.parse::<f64>().map(Json::from));
-            number.unwrap_or_else(|_| text.as_str().into())
-        }
-        Value::Scalar { text, .. } => text.as_str().into(),
-        Value::List(items) => items.iter().map(json).collect(),
-        Value::Map(entries) => {
-            Json::Object(entries.iter().map(|entry| (entry.key.clone(), json(&entry.node))).collect())
-        }
-    }
 }
 
 /// Returns a value in which texts that are numbers or booleans, also those in a list, are read as such.
