@@ -204,33 +204,29 @@ fn unread(problems: &mut Problems<'_>, config: &RunConfig) {
     let pointer = |key: &str| format!("/{}", key.replace('.', "/"));
     let value = |key: &str| written.pointer(&pointer(key)).filter(|value| !value.is_null());
     let is_of_preset = |key: &str| of_preset.pointer(&pointer(key)).is_some_and(|preset| value(key) == Some(preset));
-    let (train, usual) = (&config.train, TrainConfig::default());
-    for (key, reader, name, is_usual) in [
-        ("train.adam_betas", OptimizerName::AdamW, "adamw", train.adam_betas == usual.adam_betas),
-        ("train.adam_epsilon", OptimizerName::AdamW, "adamw", train.adam_epsilon == usual.adam_epsilon),
-        ("train.rmsprop_alpha", OptimizerName::RmsProp, "rmsprop", train.rmsprop_alpha == usual.rmsprop_alpha),
-        ("train.rmsprop_epsilon", OptimizerName::RmsProp, "rmsprop", train.rmsprop_epsilon == usual.rmsprop_epsilon),
-    ] {
-        let is_valid = is_usual || train.optimizer == reader || is_of_preset(key);
-        let remedy = format!("set `train.optimizer: {name}`");
-        problems.only_read_by(is_valid, &[key, "train.optimizer"], &format!("`{name}`"), &remedy);
-    }
     let [rate, target] = ["rate", "target"].map(|name| format!("method.{}.kl.{name}", config.method.name()));
     let is_read = value(&rate).is_none() || value(&target).is_some() || is_of_preset(&rate);
     problems.require(is_read, &[&rate, &target], || {
         let message = format!("`{rate}` is given, but without `target` the coefficient is fixed");
         (message, Some("leave it out, or set a `target`".into()))
     });
-    let usual = serde_json::json!({ "method": MethodConfig::named(config.method.name()) });
-    let key = |name: &str| format!("method.{}.{name}", config.method.name());
+    let method = config.method.name();
+    let usual = serde_json::json!({ "method": MethodConfig::named(method), "train": TrainConfig::default() });
+    let key = |name: &str| if name.starts_with("train.") { name.to_owned() } else { format!("method.{method}.{name}") };
     let set = |name: &str| value(&key(name)).is_some_and(|value| *value != false);
     let is = |name: &str, word: &str| value(&key(name)).is_some_and(|value| value == word);
     let several = value(&key("mini_batches")).and_then(serde_json::Value::as_u64).is_some_and(|count| count > 1);
     // Imported files keep the number of iterations for those who set `mask_update: periodic`.
     let is_updated = is("mask_update", "periodic") || is_of_preset(&key("mask_update"));
     let [rewards, advantages] = ["whiten_rewards", "whiten_advantages"];
+    let optimizer = "train.optimizer";
+    let [adamw, rmsprop] = [OptimizerName::AdamW, OptimizerName::RmsProp].map(|name| config.train.optimizer == name);
     // Keys that are read only if another key is set, or has a certain value. A method without a key has no value of it.
     for (name, other, is_read, reader, remedy) in [
+        ("train.adam_betas", optimizer, adamw, "`adamw`", "set `train.optimizer: adamw`"),
+        ("train.adam_epsilon", optimizer, adamw, "`adamw`", "set `train.optimizer: adamw`"),
+        ("train.rmsprop_alpha", optimizer, rmsprop, "`rmsprop`", "set `train.optimizer: rmsprop`"),
+        ("train.rmsprop_epsilon", optimizer, rmsprop, "`rmsprop`", "set `train.optimizer: rmsprop`"),
         ("kl.stop_after", "kl.stop_above", set("kl.stop_above"), "`stop_above`", "set it"),
         ("quirks.target_kl_over", "target_kl", set("target_kl"), "`target_kl`", "set it"),
         ("quirks.sum_parts", "quirks.part_size", set("quirks.part_size"), "`part_size`", "set it"),
