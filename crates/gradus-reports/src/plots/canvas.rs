@@ -8,7 +8,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{FontStyle, register_font};
 
-use super::{Chart, png};
+use super::png;
 
 /// Error of a drawing backend.
 #[derive(Debug)]
@@ -102,29 +102,24 @@ fn register_fonts() {
     });
 }
 
-/// Draws a chart and encodes it as PNG.
-pub fn render_png(chart: &(impl Chart + ?Sized)) -> Vec<u8> {
-    let factor = PNG_SCALE * OVERSAMPLING as f64;
-    let large = |length: u32| (f64::from(length) * factor).round() as usize / OVERSAMPLING * OVERSAMPLING;
-    let (width, height) = (large(chart.size().0), large(chart.size().1));
-    let mut pixels = vec![255; width * height * 3];
-    {
-        let area = BitMapBackend::with_buffer(&mut pixels, (width as u32, height as u32)).into_drawing_area();
-        draw_on(chart, area, factor);
-    }
-    let small = png::shrink::<OVERSAMPLING>(&pixels, width, height);
-    png::encode(&small, (width / OVERSAMPLING) as u32, (height / OVERSAMPLING) as u32)
-}
-
-fn draw_on<DB: DrawingBackend>(chart: &(impl Chart + ?Sized), area: DrawingArea<DB, Shift>, scale: f64) {
+/// Draws a chart of `size` at scale 1 and encodes it as PNG.
+///
+/// This function is not generic, so that its loops are compiled, and optimized, in this crate only.
+pub fn render_png(size: (u32, u32), draw: &dyn Fn(&mut dyn Draw) -> Result<(), DrawError>) -> Vec<u8> {
     register_fonts();
-    let drawn = area.fill(&WHITE).map_err(|error| DrawError(error.to_string())).and_then(|()| {
-        let mut canvas = Canvas { area, scale };
-        chart.draw(&mut canvas)?;
-        canvas.area.present().map_err(|error| DrawError(error.to_string()))
-    });
+    let scale = PNG_SCALE * OVERSAMPLING as f64;
+    let large = |length: u32| (f64::from(length) * scale).round() as usize / OVERSAMPLING * OVERSAMPLING;
+    let (width, height) = (large(size.0), large(size.1));
+    // White is the background.
+    let mut pixels = vec![255; width * height * 3];
+    let area = BitMapBackend::with_buffer(&mut pixels, (width as u32, height as u32)).into_drawing_area();
+    let mut canvas = Canvas { area, scale };
+    let drawn = draw(&mut canvas).and_then(|()| canvas.area.present().map_err(|error| DrawError(error.to_string())));
     // Drawing in memory cannot fail, and the font is embedded.
     drawn.expect("drawing into memory");
+    drop(canvas);
+    let small = png::shrink::<OVERSAMPLING>(&pixels, width, height);
+    png::encode(&small, (width / OVERSAMPLING) as u32, (height / OVERSAMPLING) as u32)
 }
 
 /// Width of `text` in the embedded font, in pixels at scale 1.

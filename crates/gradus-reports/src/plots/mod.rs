@@ -38,7 +38,7 @@ pub trait Chart {
 
     /// Renders a PNG file, 1.5 times [`Chart::size`].
     fn png(&self) -> Vec<u8> {
-        canvas::render_png(self)
+        canvas::render_png(self.size(), &|canvas| self.draw(canvas))
     }
 
     /// Renders an `<svg>` element that scales with its container.
