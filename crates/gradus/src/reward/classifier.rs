@@ -5,7 +5,7 @@ use burn::tensor::Device;
 use super::config::ClassifierConfig;
 use super::label::{ClassifierValue, LabelName};
 use super::learned::reward_error;
-use super::{Reward, RewardError, Score, config_error, interrupted, report};
+use super::{Reward, RewardError, Score, Scores, config_error, interrupted, report};
 use crate::batches::MicroBatch;
 use crate::data::{TextForm, column_text};
 use crate::error::{Error, Result};
@@ -138,11 +138,11 @@ impl Reward for ClassifierReward {
         "classifier".into()
     }
 
-    fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
+    fn score(&mut self, rollouts: &Rollouts) -> Scores {
         self.score_with_progress(rollouts, &Unwatched)
     }
 
-    fn score_with_progress(&mut self, rollouts: &Rollouts, progress: &dyn Progress) -> Vec<Result<Score, RewardError>> {
+    fn score_with_progress(&mut self, rollouts: &Rollouts, progress: &dyn Progress) -> Scores {
         let texts: Vec<Result<Joined, RewardError>> =
             rollouts.rollouts.iter().map(|rollout| self.read(&rollouts.prompts[rollout.prompt], rollout)).collect();
         let good: Vec<Text<'_>> = texts.iter().flatten().map(text).collect();

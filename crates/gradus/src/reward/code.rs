@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::score::Count;
-use super::{Reward, RewardError, Score, config_error, interrupted, report};
+use super::{Reward, RewardError, Score, Scores, config_error, interrupted, report};
 use crate::error::Result;
 use crate::process::Interrupt;
 use crate::progress::{Progress, Unwatched};
@@ -151,15 +151,11 @@ impl Reward for CodeReward {
         "code".into()
     }
 
-    fn score(&mut self, rollouts: &Rollouts) -> Vec<std::result::Result<Score, RewardError>> {
+    fn score(&mut self, rollouts: &Rollouts) -> Scores {
         self.score_with_progress(rollouts, &Unwatched)
     }
 
-    fn score_with_progress(
-        &mut self,
-        rollouts: &Rollouts,
-        progress: &dyn Progress,
-    ) -> Vec<std::result::Result<Score, RewardError>> {
+    fn score_with_progress(&mut self, rollouts: &Rollouts, progress: &dyn Progress) -> Scores {
         type Found = std::result::Result<Score, RewardError>;
         let all = &rollouts.rollouts;
         let (next, done, is_stopped) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));

@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{Reward, RewardError, Score, column_text, report};
+use super::{Reward, RewardError, Score, Scores, column_text, report};
 use crate::error::{Result, excerpt};
 use crate::process::Interrupt;
 use crate::progress::{Progress, Unwatched};
@@ -462,15 +462,11 @@ impl Reward for JudgeReward {
         "judge".into()
     }
 
-    fn score(&mut self, rollouts: &Rollouts) -> Vec<std::result::Result<Score, RewardError>> {
+    fn score(&mut self, rollouts: &Rollouts) -> Scores {
         self.score_with_progress(rollouts, &Unwatched)
     }
 
-    fn score_with_progress(
-        &mut self,
-        rollouts: &Rollouts,
-        progress: &dyn Progress,
-    ) -> Vec<std::result::Result<Score, RewardError>> {
+    fn score_with_progress(&mut self, rollouts: &Rollouts, progress: &dyn Progress) -> Scores {
         let questions_of_rollouts = self.questions(rollouts);
         let texts: Vec<&str> =
             questions_of_rollouts.iter().flatten().flatten().map(|question| question.text.as_str()).collect();

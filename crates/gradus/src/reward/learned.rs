@@ -2,7 +2,7 @@
 
 use burn::tensor::Device;
 
-use super::{Reward, RewardError, Score, interrupted, report};
+use super::{Reward, RewardError, Score, Scores, interrupted, report};
 use crate::batches::MicroBatch;
 use crate::data::Message;
 use crate::error::{Error, Result};
@@ -85,11 +85,11 @@ impl Reward for ModelReward {
         "model".into()
     }
 
-    fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
+    fn score(&mut self, rollouts: &Rollouts) -> Scores {
         self.score_with_progress(rollouts, &Unwatched)
     }
 
-    fn score_with_progress(&mut self, rollouts: &Rollouts, progress: &dyn Progress) -> Vec<Result<Score, RewardError>> {
+    fn score_with_progress(&mut self, rollouts: &Rollouts, progress: &dyn Progress) -> Scores {
         let texts = self.texts(rollouts);
         let good: Vec<Sequence<'_>> = texts.iter().flatten().map(scored).collect();
         let lengths: Vec<usize> = good.iter().map(Sequence::tokens).collect();

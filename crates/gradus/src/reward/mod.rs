@@ -82,23 +82,20 @@ pub use score::{Count, RewardPart, Score};
 pub use think::ThinkFormatReward;
 pub use toxicity::{ToxicityConfig, ToxicityReward};
 
+/// One entry per rollout, in order. A failure is an `Err` for its rollout and never becomes 0: 0 is a judgement.
+pub type Scores = Vec<Result<Score, RewardError>>;
+
 /// Scores completions. This is the library's extension point: implement it for your own reward.
 pub trait Reward: Send {
     /// Returns the name under which this reward is logged (`rewards/<name>/mean`).
     fn name(&self) -> String;
 
-    /// Scores the rollouts and returns one entry per rollout, in order.
-    ///
-    /// A failure is an `Err` for that rollout and never becomes 0: 0 is a judgement.
-    fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>>;
+    /// Scores the rollouts.
+    fn score(&mut self, rollouts: &Rollouts) -> Scores;
 
     /// [`score`](Self::score) that reports to `progress` how many rollouts are scored. Implement it for slow rewards;
     /// the default reports nothing until the end.
-    fn score_with_progress(
-        &mut self,
-        rollouts: &Rollouts,
-        _progress: &dyn Progress,
-    ) -> Vec<Result<Score, RewardError>> {
+    fn score_with_progress(&mut self, rollouts: &Rollouts, _progress: &dyn Progress) -> Scores {
         self.score(rollouts)
     }
 
@@ -316,7 +313,7 @@ fn report(progress: &dyn Progress, done: usize, total: usize) -> Result<(), Rewa
 }
 
 /// Returns the scores of an interrupted run: an error for each rollout.
-fn interrupted(rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
+fn interrupted(rollouts: &Rollouts) -> Scores {
     vec![Err(RewardError::interrupted()); rollouts.len()]
 }
 
@@ -332,10 +329,7 @@ pub(crate) fn nothing_scored(name: &str, rollouts: &Rollouts, count: usize) -> E
 }
 
 /// Computes sequence-level scores from one value per rollout.
-fn score_each(
-    rollouts: &Rollouts,
-    mut value: impl FnMut(&Prompt, &Rollout) -> Result<f32, RewardError>,
-) -> Vec<Result<Score, RewardError>> {
+fn score_each(rollouts: &Rollouts, mut value: impl FnMut(&Prompt, &Rollout) -> Result<f32, RewardError>) -> Scores {
     let each = rollouts.rollouts.iter().map(|rollout| {
         let value = value(&rollouts.prompts[rollout.prompt], rollout)?;
         Ok(Score::sequence(value, rollout.completion_ids.len()))
@@ -469,7 +463,7 @@ mod tests {
             fn name(&self) -> String {
                 "short".into()
             }
-            fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
+            fn score(&mut self, rollouts: &Rollouts) -> Scores {
                 rollouts.rollouts.iter().map(|_| Ok(Score::sequence(1.0, 1))).collect()
             }
         }

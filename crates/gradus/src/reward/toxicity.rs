@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::learned::reward_error;
 use super::place::last_token;
 use super::score::Count;
-use super::{Reward, RewardError, Score};
+use super::{Reward, RewardError, Score, Scores};
 use crate::metric::{Models, toxicity_scorer, toxicity_scores};
 use crate::process::Interrupt;
 use crate::rollout::{Rollout, Rollouts};
@@ -103,7 +103,7 @@ impl Reward for ToxicityReward {
         "toxicity".into()
     }
 
-    fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
+    fn score(&mut self, rollouts: &Rollouts) -> Scores {
         let cut: Vec<Vec<Range<usize>>> =
             rollouts.rollouts.iter().map(|rollout| self.segments(&rollout.completion)).collect();
         let texts: Vec<&str> = cut

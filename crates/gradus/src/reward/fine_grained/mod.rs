@@ -21,7 +21,7 @@ use judge::{Judge, RewardMapping};
 use super::learned::reward_error;
 use super::place::last_token;
 use super::score::{CUT, Count, UNREAD};
-use super::{Reward, RewardError, Score, config_error, interrupted, report};
+use super::{Reward, RewardError, Score, Scores, config_error, interrupted, report};
 use crate::batches::MicroBatch;
 use crate::data::column_text;
 use crate::error::{Error, Result};
@@ -350,15 +350,11 @@ impl Reward for SegmentReward {
         "segments".into()
     }
 
-    fn score(&mut self, rollouts: &Rollouts) -> Vec<std::result::Result<Score, RewardError>> {
+    fn score(&mut self, rollouts: &Rollouts) -> Scores {
         self.score_with_progress(rollouts, &Unwatched)
     }
 
-    fn score_with_progress(
-        &mut self,
-        rollouts: &Rollouts,
-        progress: &dyn Progress,
-    ) -> Vec<std::result::Result<Score, RewardError>> {
+    fn score_with_progress(&mut self, rollouts: &Rollouts, progress: &dyn Progress) -> Scores {
         let readings: Vec<std::result::Result<CompletionQuestions, RewardError>> =
             (0..rollouts.len()).map(|i| self.read(rollouts.prompt(i), &rollouts.rollouts[i])).collect();
         let questions: Vec<(&Joined, &[usize])> = readings
