@@ -15,6 +15,9 @@ use ureq::Agent;
 use crate::error::{Error, Result, excerpt};
 use crate::process::Interrupt;
 
+/// Error of a question without an answer: the service failed, or no request was allowed.
+pub use crate::error::Failure as ServiceError;
+
 /// Maximum size of an answer, in bytes.
 const ANSWER_BYTES: u64 = 1 << 20;
 
@@ -26,42 +29,6 @@ const LONGEST_WAIT: Duration = Duration::from_secs(300);
 
 /// How often a waiting thread checks for the user's interrupt.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-
-/// Error of a question without an answer: the service failed, or no request was allowed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{message}")]
-pub struct ServiceError {
-    /// Description of the error.
-    pub message: String,
-    /// Suggested remedy.
-    pub hint: Option<String>,
-    /// True if the user interrupted the request.
-    pub is_interrupted: bool,
-}
-
-impl ServiceError {
-    /// Creates an error without a hint.
-    pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), hint: None, is_interrupted: false }
-    }
-
-    /// Error for the user's interrupt.
-    pub fn interrupted() -> Self {
-        Self { is_interrupted: true, ..Self::new("interrupted") }
-    }
-
-    /// Adds a hint for the user.
-    #[must_use]
-    pub fn with_hint(self, hint: impl Into<String>) -> Self {
-        Self { hint: Some(hint.into()), ..self }
-    }
-}
-
-impl From<&Error> for ServiceError {
-    fn from(error: &Error) -> Self {
-        Self { hint: error.hint().map(str::to_owned), ..Self::new(error.to_string()) }
-    }
-}
 
 /// Position of the key in a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

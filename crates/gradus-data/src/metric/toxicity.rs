@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::models::{ClassifierModel, Models, Truncation};
-use super::{Measure, Metric, Row, RowError};
+use super::{Measure, Metric, Row, RowError, at};
 use crate::error::{Error, Result};
 use crate::process::Interrupt;
 use crate::toxicity::{ClassifierScorer, ScoreResult, ScorerConfig, ScoringError, ToxicityScorer};
@@ -54,14 +54,7 @@ impl Toxicity {
     /// Returns the toxicity of every prediction.
     fn scores(&self, rows: &[Row]) -> std::result::Result<Vec<Option<f64>>, RowError> {
         let texts: Vec<&str> = rows.iter().map(|row| row.prediction.as_str()).collect();
-        let of_row = |(row, score): (usize, std::result::Result<_, ScoringError>)| {
-            score.map_err(|ScoringError { message, hint, is_interrupted }| RowError {
-                row,
-                message,
-                hint,
-                is_interrupted,
-            })
-        };
+        let of_row = |(row, score): (usize, std::result::Result<_, ScoringError>)| score.map_err(at(row));
         scores(&*self.scorer, &texts).into_iter().enumerate().map(of_row).collect()
     }
 }

@@ -4,7 +4,6 @@ use burn::tensor::Device;
 
 use super::config::ClassifierConfig;
 use super::label::{ClassifierValue, LabelName};
-use super::learned::reward_error;
 use super::{Reward, RewardError, Score, Scores, config_error, interrupted, report};
 use crate::batches::MicroBatch;
 use crate::data::{TextForm, column_text};
@@ -78,7 +77,7 @@ impl ClassifierReward {
         let first = self.text.fill(value)?;
         let second = self.form.pair.as_ref().map(|pair| pair.fill(value)).transpose()?;
         let joined = self.tokenizer.encode_joined(&first, second.as_deref(), self.form.cut);
-        let joined = joined.map_err(|error: Error| reward_error(&error))?;
+        let joined = joined.map_err(|error: Error| RewardError::from(&error))?;
         self.model.encoder.check(&text(&joined)).map_err(|message| {
             let error = RewardError::new(message);
             match self.model.encoder.max_positions().is_some_and(|limit| limit < joined.ids.len()) {

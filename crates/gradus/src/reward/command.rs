@@ -66,7 +66,7 @@ impl Reward for CommandReward {
         if let Some(last) = scores.last_mut().filter(|last| last.is_ok())
             && let Err(error) = self.program.expect_silence()
         {
-            *last = Err(error.into());
+            *last = Err(error);
         }
         scores
     }

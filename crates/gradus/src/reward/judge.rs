@@ -473,12 +473,8 @@ impl Reward for JudgeReward {
         let on_progress = |done: usize, all: usize| report(progress, rollouts.len() * done / all, rollouts.len());
         let answers = self.answers(&texts, &on_progress);
         let value = |Question { text, is_second }: &Question| -> std::result::Result<f32, RewardError> {
-            let answer = answers.get(text.as_str()).cloned().unwrap_or_else(|| Err(ServiceError::new("not requested")));
-            let answer = answer.map_err(|ServiceError { message, hint, is_interrupted }| RewardError {
-                message,
-                hint,
-                is_interrupted,
-            })?;
+            let answer = answers.get(text.as_str()).cloned();
+            let answer = answer.unwrap_or_else(|| Err(ServiceError::new("not requested")))?;
             self.value(&answer, *is_second).ok_or_else(|| {
                 RewardError::new(format!("the judgement has no verdict: `{}`", excerpt(answer.trim(), 120)))
             })

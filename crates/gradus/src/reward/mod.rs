@@ -38,7 +38,6 @@ use crate::error::{Diagnostic, Error};
 use crate::metric::Models;
 use crate::model::{ModelDir, WeightFormat};
 use crate::plugin::Kind;
-use crate::process::ProgramError;
 use crate::progress::{Progress, Unwatched};
 use crate::ranks::Ranks;
 use crate::rollout::{EpisodeEnd, Prompt, Rollout, Rollouts};
@@ -58,6 +57,8 @@ pub(crate) fn in_environment(reward: Option<Box<dyn Reward>>, weight: f64) -> cr
     })
 }
 
+/// A reward that could not be computed for one rollout.
+pub use crate::error::Failure as RewardError;
 pub use crate::process::Interrupt;
 pub use classifier::ClassifierReward;
 pub use code::CodeReward;
@@ -114,43 +115,6 @@ pub trait Reward: Send {
 impl Kind for dyn Reward {
     const NAME: &'static str = "reward";
     type Make = dyn Fn(&dyn Models) -> crate::Result<Box<dyn Reward>> + Send + Sync;
-}
-
-/// A reward that could not be computed for one rollout.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[error("{message}")]
-pub struct RewardError {
-    /// Description of the failure.
-    pub message: String,
-    /// Hint about what to do.
-    pub hint: Option<String>,
-    /// Whether the user stopped it.
-    pub is_interrupted: bool,
-}
-
-impl RewardError {
-    /// A failure without a hint.
-    pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), hint: None, is_interrupted: false }
-    }
-
-    /// An interruption by the user.
-    pub fn interrupted() -> Self {
-        Self { is_interrupted: true, ..Self::new("interrupted") }
-    }
-
-    /// Adds a hint about what the user can do.
-    #[must_use]
-    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
-        self
-    }
-}
-
-impl From<ProgramError> for RewardError {
-    fn from(ProgramError { message, hint, is_interrupted }: ProgramError) -> Self {
-        Self { message, hint, is_interrupted }
-    }
 }
 
 /// Creates the configured reward. This is the only place that does so.

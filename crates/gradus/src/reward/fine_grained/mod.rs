@@ -18,7 +18,6 @@ use serde_json::Value;
 pub use config::{FineGrainedConfig, SegmentConfig, SegmentEnd};
 use judge::{Judge, RewardMapping};
 
-use super::learned::reward_error;
 use super::place::last_token;
 use super::score::{CUT, Count, UNREAD};
 use super::{Reward, RewardError, Score, Scores, config_error, interrupted, report};
@@ -151,7 +150,7 @@ impl SegmentReward {
                     before.fill(|name| if name == "prompt" { Ok(prompt.text.clone()) } else { column(name) })?;
                 let parts: Vec<&str> = segments.iter().map(|segment| &completion[segment.clone()]).collect();
                 let (joined, positions) =
-                    self.judge.separated(&before, &parts).map_err(|error| reward_error(&error))?;
+                    self.judge.separated(&before, &parts).map_err(|error| RewardError::from(&error))?;
                 cut += usize::from(positions.len() < parts.len());
                 read.push(positions.len());
                 if !positions.is_empty() {
@@ -292,7 +291,7 @@ impl SegmentReward {
             let places = if parts.is_empty() {
                 vec![tokens - 1]
             } else {
-                places(&parts).map_err(|error| reward_error(&error))?
+                places(&parts).map_err(|error| RewardError::from(&error))?
             };
             for value in &values {
                 let part = self.mapping.reward(*value) / places.len() as f32;
@@ -302,7 +301,7 @@ impl SegmentReward {
             let places: Vec<usize> = match self.level {
                 Level::Whole => vec![tokens - 1],
                 _ if values.is_empty() => Vec::new(),
-                _ => places(&reading.segments).map_err(|error| reward_error(&error))?,
+                _ => places(&reading.segments).map_err(|error| RewardError::from(&error))?,
             };
             let mut taken = vec![false; tokens];
             for (&value, &place) in values.iter().zip(&places) {
