@@ -78,11 +78,11 @@ impl Program {
     ///
     /// # Errors
     /// If the program prints a surplus line.
-    pub fn expect_silence(&mut self) -> std::result::Result<(), Failure> {
+    pub fn expect_silence(&mut self) -> Result<(), Failure> {
         self.refuse_surplus(SILENCE)
     }
 
-    fn refuse_surplus(&mut self, patience: Duration) -> std::result::Result<(), Failure> {
+    fn refuse_surplus(&mut self, patience: Duration) -> Result<(), Failure> {
         if let Some(failed) = &self.failed {
             return Err(failed.clone());
         }
@@ -120,7 +120,7 @@ impl Program {
         deadline: AnswerDeadline,
         expected: &str,
         read: impl FnOnce(&str) -> Option<T>,
-    ) -> std::result::Result<T, Failure> {
+    ) -> Result<T, Failure> {
         let of = |program: &Self| format!("the {} `{}`", program.what, program.name);
         match self.line(deadline)? {
             Some(line) => {
@@ -146,7 +146,7 @@ impl Program {
     ///
     /// # Errors
     /// If the program times out, prints too long a line or was interrupted.
-    pub fn line(&mut self, deadline: AnswerDeadline) -> std::result::Result<Option<String>, Failure> {
+    pub fn line(&mut self, deadline: AnswerDeadline) -> Result<Option<String>, Failure> {
         if let Some(failed) = &self.failed {
             return Err(failed.clone());
         }
@@ -189,7 +189,7 @@ impl Program {
     ///
     /// # Errors
     /// If the program failed.
-    pub fn finish(&mut self) -> std::result::Result<(), Failure> {
+    pub fn finish(&mut self) -> Result<(), Failure> {
         let status = self.process.status();
         if self.process.is_success() {
             return Ok(());

@@ -127,11 +127,7 @@ impl Client {
     ///
     /// # Errors
     /// If the service refuses, fails more often than the number of retries, or the user interrupts.
-    pub fn request<T>(
-        &self,
-        body: &Value,
-        read: &dyn Fn(u16, &Value) -> Reply<T>,
-    ) -> std::result::Result<T, ServiceError> {
+    pub fn request<T>(&self, body: &Value, read: &dyn Fn(u16, &Value) -> Reply<T>) -> Result<T, ServiceError> {
         let mut retries = 0;
         loop {
             self.wait_turn()?;
@@ -168,8 +164,8 @@ impl Client {
     pub fn each<Q: Sync, T: Send>(
         &self,
         questions: &[Q],
-        request: impl Fn(&Q) -> std::result::Result<T, ServiceError> + Sync,
-    ) -> Vec<std::result::Result<T, ServiceError>> {
+        request: impl Fn(&Q) -> Result<T, ServiceError> + Sync,
+    ) -> Vec<Result<T, ServiceError>> {
         let (next, has_failed) = (AtomicUsize::new(0), AtomicBool::new(false));
         let answers: Vec<Mutex<Option<_>>> = questions.iter().map(|_| Mutex::new(None)).collect();
         let work = || {
@@ -197,7 +193,7 @@ impl Client {
     }
 
     /// Waits until `end`, or until the user interrupts.
-    fn wait(&self, end: Instant) -> std::result::Result<(), ServiceError> {
+    fn wait(&self, end: Instant) -> Result<(), ServiceError> {
         loop {
             if self.interrupt.is_raised() {
                 return Err(ServiceError::interrupted());
@@ -211,7 +207,7 @@ impl Client {
     }
 
     /// Waits until the rate limit allows a request.
-    fn wait_turn(&self) -> std::result::Result<(), ServiceError> {
+    fn wait_turn(&self) -> Result<(), ServiceError> {
         let interval = Duration::from_secs_f64(1.0 / self.endpoint.requests_per_second);
         let turn = {
             let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
@@ -223,7 +219,7 @@ impl Client {
     }
 
     /// Sends one request. A connection without an answer is an error.
-    fn once<T>(&self, body: &Value, read: &dyn Fn(u16, &Value) -> Reply<T>) -> std::result::Result<Reply<T>, NoReply> {
+    fn once<T>(&self, body: &Value, read: &dyn Fn(u16, &Value) -> Reply<T>) -> Result<Reply<T>, NoReply> {
         let mut request = self.agent.post(&self.endpoint.url).content_type("application/json");
         if let Some(key) = &self.key {
             request = match self.endpoint.key_place {

@@ -137,7 +137,7 @@ struct Scores {
 
 impl SpiceProgram {
     /// Returns the program's F-score of every row, or `None` if there is nothing to compare.
-    fn scores(&self, rows: &[Row]) -> std::result::Result<Vec<Option<f64>>, RowError> {
+    fn scores(&self, rows: &[Row]) -> Result<Vec<Option<f64>>, RowError> {
         let Self { options, interrupt } = self;
         if rows.is_empty() {
             return Ok(Vec::new());
@@ -149,7 +149,7 @@ impl SpiceProgram {
                 Ok(json!({ "image_id": i, "test": options.tokenizer.text(&row.prediction), "refs": references }))
             }
         });
-        let texts = Value::Array(texts.collect::<std::result::Result<_, _>>()?);
+        let texts = Value::Array(texts.collect::<Result<_, _>>()?);
         let failed = |message: String| RowError::new(rows.len() - 1, message);
         let folder = tempfile::tempdir().map_err(|error| failed(format!("no temporary folder: {error}")))?;
         let [input, output] = ["texts.json", "scores.json"].map(|name| folder.path().join(name));
@@ -188,7 +188,7 @@ impl SpiceProgram {
 }
 
 impl Metric for SpiceProgram {
-    fn measure(&self, rows: &[Row]) -> std::result::Result<Vec<Measure>, RowError> {
+    fn measure(&self, rows: &[Row]) -> Result<Vec<Measure>, RowError> {
         self.options.keyed_by.measure(rows, |rows| self.scores(rows))
     }
 

@@ -106,7 +106,7 @@ pub(super) fn resolve_label(
     model: &str,
     label: Option<&LabelName>,
     value: Option<ClassifierValue>,
-) -> std::result::Result<(usize, ClassifierValue), (String, String)> {
+) -> Result<(usize, ClassifierValue), (String, String)> {
     let labels = || task.labels.iter().map(|label| format!("`{label}`")).collect::<Vec<_>>().join(", ");
     let label = match (label, task.labels.len()) {
         (Some(name), _) => task.label(&name.0).map_err(|message| (message, format!("name one of {}", labels())))?,

@@ -136,7 +136,7 @@ impl SegmentReward {
     }
 
     /// Prepares the questions about a completion.
-    fn read(&self, prompt: &Prompt, rollout: &Rollout) -> std::result::Result<CompletionQuestions, RewardError> {
+    fn read(&self, prompt: &Prompt, rollout: &Rollout) -> Result<CompletionQuestions, RewardError> {
         let completion = &rollout.completion;
         let segments = self.segments(completion);
         let (mut questions, mut read, mut cut) = (Vec::new(), Vec::new(), 0);
@@ -181,10 +181,7 @@ impl SegmentReward {
 
     /// Returns the elements of the list, each with the name of its column; or one `None` if the model judges only the
     /// row.
-    fn elements<'p>(
-        &'p self,
-        prompt: &'p Prompt,
-    ) -> std::result::Result<Vec<Option<(&'p str, &'p Value)>>, RewardError> {
+    fn elements<'p>(&'p self, prompt: &'p Prompt) -> Result<Vec<Option<(&'p str, &'p Value)>>, RewardError> {
         let Some(name) = self.each.as_deref() else { return Ok(vec![None]) };
         match prompt.columns.get(name) {
             Some(Value::Array(list)) => Ok(list.iter().map(|element| Some((name, element))).collect()),
@@ -224,7 +221,7 @@ impl SegmentReward {
     ///
     /// # Errors
     /// If the model cannot read it, or the prompt lacks a column.
-    pub fn judge(&self, prompt: &Prompt, rollout: &Rollout) -> std::result::Result<Judgement, RewardError> {
+    pub fn judge(&self, prompt: &Prompt, rollout: &Rollout) -> Result<Judgement, RewardError> {
         let reading = self.read(prompt, rollout)?;
         let questions: Vec<(&Joined, &[usize])> =
             reading.questions.iter().map(|q| (&q.joined, &*q.positions)).collect();
@@ -280,7 +277,7 @@ impl SegmentReward {
         outputs: &[Vec<f32>],
         rollout: &Rollout,
         places: impl FnOnce(&[Range<usize>]) -> Result<Vec<usize>>,
-    ) -> std::result::Result<Score, RewardError> {
+    ) -> Result<Score, RewardError> {
         let tokens = rollout.completion_ids.len();
         let values: Vec<f32> = self.segment_outputs(reading, outputs).into_iter().map(|(_, value)| value).collect();
         let mut rewards_t = vec![0.0; tokens];
@@ -330,7 +327,7 @@ impl SegmentReward {
 
 /// Returns the text of `{list}` or `{list.field}` for an element of the column `list`; `None` if `name` does not refer
 /// to the list.
-fn element_text(list: &str, element: &Value, name: &str) -> Option<std::result::Result<String, String>> {
+fn element_text(list: &str, element: &Value, name: &str) -> Option<Result<String, String>> {
     let field = match name.strip_prefix(list)? {
         "" => None,
         rest => Some(rest.strip_prefix('.')?),
@@ -354,7 +351,7 @@ impl Reward for SegmentReward {
     }
 
     fn score_with_progress(&mut self, rollouts: &Rollouts, progress: &dyn Progress) -> Scores {
-        let readings: Vec<std::result::Result<CompletionQuestions, RewardError>> =
+        let readings: Vec<Result<CompletionQuestions, RewardError>> =
             (0..rollouts.len()).map(|i| self.read(rollouts.prompt(i), &rollouts.rollouts[i])).collect();
         let questions: Vec<(&Joined, &[usize])> = readings
             .iter()
@@ -367,7 +364,7 @@ impl Reward for SegmentReward {
         let on_progress = |done: usize| report(progress, rollouts.len() * done / questions.len(), rollouts.len());
         let Ok(outputs) = self.judge.run(&questions, self.passes, &on_progress) else { return interrupted(rollouts) };
         let mut outputs = outputs.into_iter();
-        let score = |(i, reading): (usize, std::result::Result<CompletionQuestions, RewardError>)| {
+        let score = |(i, reading): (usize, Result<CompletionQuestions, RewardError>)| {
             let reading = reading?;
             let positions = reading.questions.iter().map(|question| question.positions.len()).sum();
             let outputs: Vec<Vec<f32>> = outputs.by_ref().take(positions).collect();
