@@ -231,6 +231,43 @@ impl std::fmt::Display for Diagnostic {
         f.write_str(&self.message)
     }
 }
+
+/// A failure of a program, a service or a plug-in, or the user's interrupt of a wait for it. The callers add where it happened.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Failure {
+    /// Description of the failure.
+    pub message: String,
+    /// Hint about what to do.
+    pub hint: Option<String>,
+    /// Whether the user stopped it.
+    pub is_interrupted: bool,
+}
+
+impl Failure {
+    /// A failure without a hint.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), hint: None, is_interrupted: false }
+    }
+
+    /// An interruption by the user.
+    pub fn interrupted() -> Self {
+        Self { is_interrupted: true, ..Self::new("interrupted") }
+    }
+
+    /// Adds a hint about what the user can do.
+    #[must_use]
+    pub fn with_hint(self, hint: impl Into<String>) -> Self {
+        Self { hint: Some(hint.into()), ..self }
+    }
+}
+
+impl From<&Error> for Failure {
+    fn from(error: &Error) -> Self {
+        Self { hint: error.hint().map(str::to_owned), ..Self::new(error.to_string()) }
+    }
+}
+
 /// Shortens a line for a message, to at most `length` characters.
 pub fn excerpt(line: &str, length: usize) -> String {
     let line = line.trim_end();

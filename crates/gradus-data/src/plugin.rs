@@ -80,7 +80,7 @@ impl<T: Kind + ?Sized> Plugin<T> {
     ///
     /// # Errors
     /// A problem with the name or the options.
-    pub fn bind(&mut self, named: &Named<T>) -> std::result::Result<(), String> {
+    pub fn bind(&mut self, named: &Named<T>) -> Result<(), String> {
         let Some(entry) = named.entries.iter().find(|entry| entry.name == self.name) else {
             let near = nearest(&self.name, named.names().map(|name| name as &str));
             let near = near.map_or_else(String::new, |near| format!(": did you mean `{near}`?"));
@@ -115,7 +115,7 @@ impl<T: Kind + ?Sized> fmt::Debug for Plugin<T> {
 }
 
 impl<T: Kind + ?Sized> Serialize for Plugin<T> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(1))?;
         map.serialize_entry(&self.name, &self.options)?;
         map.end()
@@ -123,7 +123,7 @@ impl<T: Kind + ?Sized> Serialize for Plugin<T> {
 }
 
 impl<'de, T: Kind + ?Sized> Deserialize<'de> for Plugin<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let written = Map::<String, Value>::deserialize(deserializer)?;
         let count = written.len();
         match (written.into_iter().next(), count) {
@@ -150,7 +150,7 @@ pub fn definition(kind: &str) -> String {
 }
 
 /// Parses the options of a plug-in and returns its constructor.
-type Read<M> = Box<dyn Fn(Value) -> std::result::Result<Arc<M>, String> + Send + Sync>;
+type Read<M> = Box<dyn Fn(Value) -> Result<Arc<M>, String> + Send + Sync>;
 
 /// Plug-ins of one kind in a program, by name.
 pub struct Named<T: Kind + ?Sized> {

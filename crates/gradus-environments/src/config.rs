@@ -49,9 +49,9 @@ impl<P> EnvironmentConfig<P> {
     /// Returns the error of `make`, or the converted [`Error::Config`] if a key is out of range or a program cannot be started.
     pub fn build<E>(
         &self,
-        make: impl FnOnce(&P) -> std::result::Result<Arc<dyn Environment>, E>,
+        make: impl FnOnce(&P) -> Result<Arc<dyn Environment>, E>,
         refused: impl FnOnce(Error) -> E,
-    ) -> std::result::Result<Arc<dyn Environment>, E> {
+    ) -> Result<Arc<dyn Environment>, E> {
         let built: Result<Arc<dyn Environment>> = match self {
             Self::Plugin(plugin) => return make(plugin),
             Self::Command(config) => ProgramEnvironment::start(config).map(|started| Arc::new(started) as _),
@@ -106,10 +106,10 @@ impl<P> ToolConfig<P> {
     /// tools have the same name.
     pub fn toolbox<E>(
         tools: &[Self],
-        make: impl Fn(&P) -> std::result::Result<Box<dyn ToolSource>, E>,
+        make: impl Fn(&P) -> Result<Box<dyn ToolSource>, E>,
         refused: impl Fn(Error) -> E,
-    ) -> std::result::Result<Toolbox, E> {
-        let build = |tool: &Self| -> std::result::Result<Box<dyn ToolSource>, E> {
+    ) -> Result<Toolbox, E> {
+        let build = |tool: &Self| -> Result<Box<dyn ToolSource>, E> {
             let built: Result<Box<dyn ToolSource>> = match tool {
                 Self::Plugin(plugin) => return make(plugin),
                 Self::Calculator {} => Ok(Box::new(Calculator::default())),
@@ -119,7 +119,7 @@ impl<P> ToolConfig<P> {
             };
             built.map_err(&refused)
         };
-        Toolbox::new(tools.iter().map(build).collect::<std::result::Result<_, E>>()?).map_err(&refused)
+        Toolbox::new(tools.iter().map(build).collect::<Result<_, E>>()?).map_err(&refused)
     }
 }
 

@@ -275,7 +275,7 @@ fn read(mut process: Process, running: &Weak<Running>, name: &str, dialect: &Dia
 ///
 /// # Errors
 /// Returns the reason if the line violates the protocol.
-fn take(running: &Running, line: &str, dialect: &Dialect) -> std::result::Result<(), String> {
+fn take(running: &Running, line: &str, dialect: &Dialect) -> Result<(), String> {
     let message = (dialect.read)(line);
     let mut waiting = locked(&running.waiting);
     waiting.lines += 1;

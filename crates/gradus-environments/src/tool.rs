@@ -39,7 +39,7 @@ pub struct Call {
     /// Name of the tool.
     pub name: String,
     /// Arguments. If the call could not be parsed, a description of the problem for the policy.
-    pub arguments: std::result::Result<Map<String, Value>, String>,
+    pub arguments: Result<Map<String, Value>, String>,
 }
 
 impl Call {

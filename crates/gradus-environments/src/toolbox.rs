@@ -26,7 +26,7 @@ pub trait ToolSource: Send + Sync {
 }
 
 /// Result of a call as text, or a description of its failure. The policy reads either.
-pub type CallResult = std::result::Result<String, String>;
+pub type CallResult = Result<String, String>;
 
 /// A function that a policy may call.
 pub trait Function: Send + Sync {
@@ -184,7 +184,7 @@ impl Episode for Calls {
 }
 
 /// Rejects arguments that do not fit the schema: missing or unknown names, and values of another type.
-fn check(schema: &Value, arguments: &Map<String, Value>) -> std::result::Result<(), String> {
+fn check(schema: &Value, arguments: &Map<String, Value>) -> Result<(), String> {
     let empty = Map::new();
     let properties = schema.get("properties").and_then(Value::as_object).unwrap_or(&empty);
     let names = || properties.keys().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
@@ -226,7 +226,7 @@ mod tests {
     use super::*;
     use crate::functions::Calculator;
 
-    fn step(call: (&str, std::result::Result<Value, String>)) -> (String, f64) {
+    fn step(call: (&str, Result<Value, String>)) -> (String, f64) {
         let toolbox = Toolbox::new(vec![Box::new(Calculator::default())]).expect("one tool");
         let start = Start { name: "a".into(), seed: 1, row: Map::new() };
         let mut episode = toolbox.begin(&start).expect("begun").episode;

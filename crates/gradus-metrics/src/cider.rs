@@ -89,7 +89,7 @@ impl Cider {
     }
 
     /// Computes the score of each row.
-    fn scores(&self, rows: &[Row]) -> std::result::Result<Vec<f64>, RowError> {
+    fn scores(&self, rows: &[Row]) -> Result<Vec<f64>, RowError> {
         let texts: Vec<Vec<Vec<String>>> = each(rows, |row, references| {
             std::iter::once(&row.prediction).chain(references).map(|text| self.words(text)).collect()
         })?;
@@ -143,7 +143,7 @@ impl Cider {
 }
 
 impl Metric for Cider {
-    fn measure(&self, rows: &[Row]) -> std::result::Result<Vec<Measure>, RowError> {
+    fn measure(&self, rows: &[Row]) -> Result<Vec<Measure>, RowError> {
         self.options.keyed_by.measure(rows, |rows| Ok(self.scores(rows)?.into_iter().map(Some).collect()))
     }
 

@@ -48,7 +48,7 @@ impl Diversity {
 }
 
 impl Metric for Diversity {
-    fn measure(&self, rows: &[Row]) -> std::result::Result<Vec<Measure>, RowError> {
+    fn measure(&self, rows: &[Row]) -> Result<Vec<Measure>, RowError> {
         let texts: Vec<Vec<String>> = rows.par_iter().map(|row| self.tokenizer.lower(&row.prediction)).collect();
         let is_mark = |word: &str| word.len() == 1 && word.bytes().all(|b| b.is_ascii_punctuation());
         let mut measures = Vec::new();

@@ -177,7 +177,7 @@ struct Text {
 }
 
 impl Metric for Rouge {
-    fn measure(&self, rows: &[Row]) -> std::result::Result<Vec<Measure>, RowError> {
+    fn measure(&self, rows: &[Row]) -> Result<Vec<Measure>, RowError> {
         let best = each(rows, |row, references| self.best(&row.prediction, references))?;
         let measure = |(i, (part, kind)): (usize, &(&str, RougeType))| {
             if self.options.rouge_type.is_some_and(|only| only != *kind) {
@@ -197,7 +197,7 @@ impl Metric for Rouge {
         Ok(PARTS.iter().enumerate().filter_map(measure).collect())
     }
 
-    fn rewards(&self, rows: &[Row]) -> std::result::Result<Vec<f64>, RowError> {
+    fn rewards(&self, rows: &[Row]) -> Result<Vec<f64>, RowError> {
         let best = each(rows, |row, references| self.best(&row.prediction, references))?;
         let reward = |scores: &[f64; 4]| match self.options.rouge_type {
             Some(kind) => scores[kind as usize],
@@ -206,11 +206,7 @@ impl Metric for Rouge {
         Ok(best.iter().map(reward).collect())
     }
 
-    fn rewards_with_progress(
-        &self,
-        rows: &[Row],
-        done: &mut dyn FnMut(usize) -> bool,
-    ) -> std::result::Result<Vec<f64>, RowError> {
+    fn rewards_with_progress(&self, rows: &[Row], done: &mut dyn FnMut(usize) -> bool) -> Result<Vec<f64>, RowError> {
         in_parts(rows, done, |rows| self.rewards(rows))
     }
 }

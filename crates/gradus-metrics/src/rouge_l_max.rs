@@ -177,15 +177,11 @@ impl RougeLMax {
 }
 
 impl Metric for RougeLMax {
-    fn measure(&self, rows: &[Row]) -> std::result::Result<Vec<Measure>, RowError> {
+    fn measure(&self, rows: &[Row]) -> Result<Vec<Measure>, RowError> {
         Ok(vec![Measure::mean("", &each(rows, |row, references| self.best(&row.prediction, references))?)])
     }
 
-    fn rewards_with_progress(
-        &self,
-        rows: &[Row],
-        done: &mut dyn FnMut(usize) -> bool,
-    ) -> std::result::Result<Vec<f64>, RowError> {
+    fn rewards_with_progress(&self, rows: &[Row], done: &mut dyn FnMut(usize) -> bool) -> Result<Vec<f64>, RowError> {
         in_parts(rows, done, |rows| self.rewards(rows))
     }
 }

@@ -69,7 +69,7 @@ impl App {
     ///
     /// # Errors
     /// It may not, or the database cannot be read.
-    pub fn check_changes_runs(&self, session: &Session) -> std::result::Result<(), PageError> {
+    pub fn check_changes_runs(&self, session: &Session) -> Result<(), PageError> {
         match self.may_change_runs(session)? {
             true => Ok(()),
             false => Err(PageError::forbidden(

@@ -44,7 +44,7 @@ impl Measurement {
         }
     }
 
-    fn measure(&self, rows: &[Row], policy: &PolicyReads<'_>) -> Result<std::result::Result<Vec<Measure>, RowError>> {
+    fn measure(&self, rows: &[Row], policy: &PolicyReads<'_>) -> Result<Result<Vec<Measure>, RowError>> {
         Ok(match self {
             Self::Metric(metric) => metric.measure(rows),
             Self::OfPolicy(options) => Perplexity::of(options.clone(), Box::new(policy.reader()?))?.measure(rows),

@@ -85,18 +85,25 @@ impl Group {
     }
 }
 
-/// Creates the entry of a command whose `$module::run` takes a `clap::Args` struct.
+/// Creates the entry of a command: one whose `$module::run` takes a `clap::Args` struct, or one with a function that adds
+/// its arguments and a function that runs it.
 macro_rules! entry {
     ($group:ident, $name:literal, $module:ident :: $arguments:ident, $about:literal) => {
+        entry!(
+            $group,
+            $name,
+            <$module::$arguments as clap::Args>::augment_args,
+            |matches, out| $module::run($module::$arguments::from_arg_matches(matches)?, out),
+            $about
+        )
+    };
+    ($group:ident, $name:literal, $arguments:expr, $run:expr, $about:literal) => {
         Entry {
             name: $name,
             group: Group::$group,
             about: $about,
-            arguments: |command| {
-                let command = <$module::$arguments as clap::Args>::augment_args(command);
-                crate::help::brief(with_threads(command.about($about).long_about(None)))
-            },
-            run: Box::new(|matches, out| $module::run($module::$arguments::from_arg_matches(matches)?, out)),
+            arguments: |command| crate::help::brief(with_threads($arguments(command).about($about).long_about(None))),
+            run: Box::new($run),
         }
     };
 }
@@ -131,35 +138,17 @@ pub fn entries() -> Vec<Entry> {
 
 fn others() -> Vec<Entry> {
     vec![
-        Entry {
-            name: "train",
-            group: Group::Train,
-            about: "Start the run that a configuration file describes",
-            arguments: |command| crate::help::brief(train::arguments(command)),
-            run: Box::new(train::run_file),
-        },
-        Entry {
-            name: "plan",
-            group: Group::Train,
-            about: "Predict the memory of a run, phase by phase",
-            arguments: |command| crate::help::brief(plan::arguments(command)),
-            run: Box::new(plan::run),
-        },
-        Entry {
-            name: "compare",
-            group: Group::Train,
-            about: "Train several methods from one start and compare them",
-            arguments: |command| crate::help::brief(compare::arguments(command)),
-            run: Box::new(compare::run),
-        },
+        entry!(Train, "train", train::arguments, train::run_file, "Start the run that a configuration file describes"),
+        entry!(Train, "plan", plan::arguments, plan::run, "Predict the memory of a run, phase by phase"),
+        entry!(
+            Train,
+            "compare",
+            compare::arguments,
+            compare::run,
+            "Train several methods from one start and compare them"
+        ),
         entry!(Train, "sweep", sweep::SweepArgs, "Train many runs from one file, and compare them over seeds"),
-        Entry {
-            name: "runs",
-            group: Group::Train,
-            about: "Browse, compare, tag, resume, export and remove runs",
-            arguments: |command| crate::help::brief(runs::arguments(command)),
-            run: Box::new(runs::run),
-        },
+        entry!(Train, "runs", runs::arguments, runs::run, "Browse, compare, tag, resume, export and remove runs"),
         entry!(Train, "cluster", cluster::ClusterArgs, "Write the job file of a run for Slurm, Kubernetes or SkyPilot"),
         entry!(Use, "generate", generate::GenerateArgs, "Sample completions of prompts"),
         entry!(Use, "chat", chat::ChatArgs, "Chat with a model, or with two side by side"),
@@ -171,16 +160,7 @@ fn others() -> Vec<Entry> {
             "Manage annotation projects: create, invite, export, measure agreement"
         ),
         entry!(Use, "score", score::ScoreArgs, "Print log-probabilities or rewards of rows"),
-        Entry {
-            name: "eval",
-            group: Group::Use,
-            about: "Measure a model on a data set",
-            arguments: |command| {
-                let command = eval::arguments(command).about("Measure a model on a data set").long_about(None);
-                crate::help::brief(with_threads(command))
-            },
-            run: Box::new(eval::run),
-        },
+        entry!(Use, "eval", eval::arguments, eval::run, "Measure a model on a data set"),
         entry!(Use, "merge", merge::MergeArgs, "Merge an adapter into its base model"),
         entry!(Use, "export", export::ExportArgs, "Export a model as GGUF, for llama.cpp"),
         entry!(

@@ -14,7 +14,10 @@ use crate::progress::Progress;
 
 pub use config::{TIMEOUT_S, default_timeout_s, read_program, schema_of_program};
 pub use gradus_environments::process::LINE_BYTES;
-pub use program::{AnswerDeadline, Program, ProgramError};
+pub use program::{AnswerDeadline, Program};
+
+/// A program's error, or the user's interrupt of a wait for it.
+pub use crate::error::Failure as ProgramError;
 
 /// The user's request to stop. Copies share one flag.
 #[derive(Debug, Clone, Default)]

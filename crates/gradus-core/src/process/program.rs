@@ -1,22 +1,10 @@
-//! A program that answers line by line, and its errors.
+//! A program that answers line by line.
 
 use std::time::{Duration, Instant};
 
 use super::Interrupt;
-use crate::error::{Diagnostic, Error, Result, excerpt};
+use crate::error::{Diagnostic, Error, Failure, Result, excerpt};
 use gradus_environments::process::{LINE_BYTES, NextLine, Process};
-
-/// A program's error, or the user's interrupt of a wait for it.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{message}")]
-pub struct ProgramError {
-    /// Description of the error.
-    pub message: String,
-    /// Suggested remedy.
-    pub hint: Option<String>,
-    /// True if the user interrupted the program.
-    pub is_interrupted: bool,
-}
 
 /// How long [`Program::expect_silence`] waits for surplus lines.
 const SILENCE: Duration = Duration::from_millis(20);
@@ -33,7 +21,7 @@ pub struct Program {
     requested: usize,
     answered: usize,
     /// The error that ended the program. Later requests return it again.
-    failed: Option<ProgramError>,
+    failed: Option<Failure>,
 }
 
 /// Deadline for the answers to a request.
@@ -90,11 +78,11 @@ impl Program {
     ///
     /// # Errors
     /// If the program prints a surplus line.
-    pub fn expect_silence(&mut self) -> std::result::Result<(), ProgramError> {
+    pub fn expect_silence(&mut self) -> Result<(), Failure> {
         self.refuse_surplus(SILENCE)
     }
 
-    fn refuse_surplus(&mut self, patience: Duration) -> std::result::Result<(), ProgramError> {
+    fn refuse_surplus(&mut self, patience: Duration) -> Result<(), Failure> {
         if let Some(failed) = &self.failed {
             return Err(failed.clone());
         }
@@ -132,7 +120,7 @@ impl Program {
         deadline: AnswerDeadline,
         expected: &str,
         read: impl FnOnce(&str) -> Option<T>,
-    ) -> std::result::Result<T, ProgramError> {
+    ) -> Result<T, Failure> {
         let of = |program: &Self| format!("the {} `{}`", program.what, program.name);
         match self.line(deadline)? {
             Some(line) => {
@@ -158,7 +146,7 @@ impl Program {
     ///
     /// # Errors
     /// If the program times out, prints too long a line or was interrupted.
-    pub fn line(&mut self, deadline: AnswerDeadline) -> std::result::Result<Option<String>, ProgramError> {
+    pub fn line(&mut self, deadline: AnswerDeadline) -> Result<Option<String>, Failure> {
         if let Some(failed) = &self.failed {
             return Err(failed.clone());
         }
@@ -190,9 +178,9 @@ impl Program {
     }
 
     /// Ends the program because of the user's interrupt. It gives no more answers.
-    pub fn interrupt(&mut self) -> ProgramError {
+    pub fn interrupt(&mut self) -> Failure {
         self.process.kill();
-        let interrupted = ProgramError { message: "interrupted".into(), hint: None, is_interrupted: true };
+        let interrupted = Failure::interrupted();
         self.failed = Some(interrupted.clone());
         interrupted
     }
@@ -201,7 +189,7 @@ impl Program {
     ///
     /// # Errors
     /// If the program failed.
-    pub fn finish(&mut self) -> std::result::Result<(), ProgramError> {
+    pub fn finish(&mut self) -> Result<(), Failure> {
         let status = self.process.status();
         if self.process.is_success() {
             return Ok(());
@@ -210,7 +198,7 @@ impl Program {
         Err(self.give_up(message, None))
     }
 
-    fn give_up(&mut self, message: String, hint: Option<&str>) -> ProgramError {
+    fn give_up(&mut self, message: String, hint: Option<&str>) -> Failure {
         let mut error = self.with_stderr(message);
         error.hint = hint.map(Into::into);
         self.failed = Some(error.clone());
@@ -218,10 +206,10 @@ impl Program {
     }
 
     /// Adds the end of the program's stderr.
-    fn with_stderr(&self, message: String) -> ProgramError {
+    fn with_stderr(&self, message: String) -> Failure {
         let tail = self.process.stderr_tail();
         let message = if tail.is_empty() { message } else { format!("{message}; its last output:\n{tail}") };
-        ProgramError { message, hint: None, is_interrupted: false }
+        Failure::new(message)
     }
 }
 

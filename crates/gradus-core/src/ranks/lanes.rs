@@ -66,11 +66,7 @@ impl Lanes {
     ///
     /// # Errors
     /// The error of the first lane that failed.
-    pub fn run<T, E>(
-        self,
-        what: &'static str,
-        mut work: impl FnMut(usize) -> std::result::Result<T, E>,
-    ) -> std::result::Result<Vec<T>, E>
+    pub fn run<T, E>(self, what: &'static str, mut work: impl FnMut(usize) -> Result<T, E>) -> Result<Vec<T>, E>
     where
         T: Serialize + DeserializeOwned,
         E: Serialize + DeserializeOwned,
@@ -83,7 +79,7 @@ impl Lanes {
     ///
     /// # Errors
     /// The error of that lane.
-    pub fn run_own<T, E>(self, work: impl FnMut(usize) -> std::result::Result<T, E>) -> std::result::Result<Vec<T>, E> {
+    pub fn run_own<T, E>(self, work: impl FnMut(usize) -> Result<T, E>) -> Result<Vec<T>, E> {
         self.own().map(work).collect()
     }
 
@@ -91,7 +87,7 @@ impl Lanes {
     ///
     /// # Errors
     /// The error of the first lane that failed.
-    pub fn share<T, E>(self, what: &'static str, own: std::result::Result<Vec<T>, E>) -> std::result::Result<Vec<T>, E>
+    pub fn share<T, E>(self, what: &'static str, own: Result<Vec<T>, E>) -> Result<Vec<T>, E>
     where
         T: Serialize + DeserializeOwned,
         E: Serialize + DeserializeOwned,

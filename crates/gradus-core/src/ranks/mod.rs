@@ -230,7 +230,7 @@ impl Ranks {
             return own.map(|own| vec![own]);
         }
         let outcome = own.as_ref().map_err(Failure::of);
-        let all: Vec<std::result::Result<T, Failure>> = self.all_results(what, outcome);
+        let all: Vec<Result<T, Failure>> = self.all_results(what, outcome);
         let mut found = Vec::with_capacity(all.len());
         for (rank, one) in all.into_iter().enumerate() {
             match (one, &own) {
@@ -258,8 +258,8 @@ impl Ranks {
     fn all_results<T: Serialize + DeserializeOwned>(
         self,
         what: &'static str,
-        own: std::result::Result<&T, Failure>,
-    ) -> Vec<std::result::Result<T, Failure>> {
+        own: Result<&T, Failure>,
+    ) -> Vec<Result<T, Failure>> {
         self.all_as(what, &own)
     }
 

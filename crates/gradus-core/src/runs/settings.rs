@@ -60,7 +60,7 @@ impl Settings {
     ///
     /// # Errors
     /// Number of the invalid line, and the problem.
-    pub fn parse(text: &str) -> std::result::Result<Self, (usize, String)> {
+    pub fn parse(text: &str) -> Result<Self, (usize, String)> {
         let mut keys = Vec::new();
         let mut parents: Vec<String> = Vec::new();
         for (index, line) in text.lines().enumerate() {

@@ -35,7 +35,7 @@ pub trait Entry: Serialize + DeserializeOwned + Clone {
     ///
     /// # Errors
     /// The problem.
-    fn check(&self) -> std::result::Result<(), String> {
+    fn check(&self) -> Result<(), String> {
         Ok(())
     }
 }
@@ -195,7 +195,7 @@ impl<E: Entry> LedgerState<E> {
 }
 
 /// Parses an entry and checks its author, if one is known.
-fn parse<E: Entry>(bytes: &[u8], author: &mut Option<String>) -> std::result::Result<E, (String, Option<String>)> {
+fn parse<E: Entry>(bytes: &[u8], author: &mut Option<String>) -> Result<E, (String, Option<String>)> {
     let entry: E = serde_json::from_slice(bytes).map_err(|error| {
         let quoted = excerpt(&String::from_utf8_lossy(bytes), QUOTED);
         (format!("expected `{}` (found `{quoted}`: {error})", E::FORM), None)

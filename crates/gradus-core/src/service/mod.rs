@@ -15,6 +15,9 @@ use ureq::Agent;
 use crate::error::{Error, Result, excerpt};
 use crate::process::Interrupt;
 
+/// Error of a question without an answer: the service failed, or no request was allowed.
+pub use crate::error::Failure as ServiceError;
+
 /// Maximum size of an answer, in bytes.
 const ANSWER_BYTES: u64 = 1 << 20;
 
@@ -26,42 +29,6 @@ const LONGEST_WAIT: Duration = Duration::from_secs(300);
 
 /// How often a waiting thread checks for the user's interrupt.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-
-/// Error of a question without an answer: the service failed, or no request was allowed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{message}")]
-pub struct ServiceError {
-    /// Description of the error.
-    pub message: String,
-    /// Suggested remedy.
-    pub hint: Option<String>,
-    /// True if the user interrupted the request.
-    pub is_interrupted: bool,
-}
-
-impl ServiceError {
-    /// Creates an error without a hint.
-    pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), hint: None, is_interrupted: false }
-    }
-
-    /// Error for the user's interrupt.
-    pub fn interrupted() -> Self {
-        Self { is_interrupted: true, ..Self::new("interrupted") }
-    }
-
-    /// Adds a hint for the user.
-    #[must_use]
-    pub fn with_hint(self, hint: impl Into<String>) -> Self {
-        Self { hint: Some(hint.into()), ..self }
-    }
-}
-
-impl From<&Error> for ServiceError {
-    fn from(error: &Error) -> Self {
-        Self { hint: error.hint().map(str::to_owned), ..Self::new(error.to_string()) }
-    }
-}
 
 /// Position of the key in a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -160,11 +127,7 @@ impl Client {
     ///
     /// # Errors
     /// If the service refuses, fails more often than the number of retries, or the user interrupts.
-    pub fn request<T>(
-        &self,
-        body: &Value,
-        read: &dyn Fn(u16, &Value) -> Reply<T>,
-    ) -> std::result::Result<T, ServiceError> {
+    pub fn request<T>(&self, body: &Value, read: &dyn Fn(u16, &Value) -> Reply<T>) -> Result<T, ServiceError> {
         let mut retries = 0;
         loop {
             self.wait_turn()?;
@@ -201,8 +164,8 @@ impl Client {
     pub fn each<Q: Sync, T: Send>(
         &self,
         questions: &[Q],
-        request: impl Fn(&Q) -> std::result::Result<T, ServiceError> + Sync,
-    ) -> Vec<std::result::Result<T, ServiceError>> {
+        request: impl Fn(&Q) -> Result<T, ServiceError> + Sync,
+    ) -> Vec<Result<T, ServiceError>> {
         let (next, has_failed) = (AtomicUsize::new(0), AtomicBool::new(false));
         let answers: Vec<Mutex<Option<_>>> = questions.iter().map(|_| Mutex::new(None)).collect();
         let work = || {
@@ -230,7 +193,7 @@ impl Client {
     }
 
     /// Waits until `end`, or until the user interrupts.
-    fn wait(&self, end: Instant) -> std::result::Result<(), ServiceError> {
+    fn wait(&self, end: Instant) -> Result<(), ServiceError> {
         loop {
             if self.interrupt.is_raised() {
                 return Err(ServiceError::interrupted());
@@ -244,7 +207,7 @@ impl Client {
     }
 
     /// Waits until the rate limit allows a request.
-    fn wait_turn(&self) -> std::result::Result<(), ServiceError> {
+    fn wait_turn(&self) -> Result<(), ServiceError> {
         let interval = Duration::from_secs_f64(1.0 / self.endpoint.requests_per_second);
         let turn = {
             let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
@@ -256,7 +219,7 @@ impl Client {
     }
 
     /// Sends one request. A connection without an answer is an error.
-    fn once<T>(&self, body: &Value, read: &dyn Fn(u16, &Value) -> Reply<T>) -> std::result::Result<Reply<T>, NoReply> {
+    fn once<T>(&self, body: &Value, read: &dyn Fn(u16, &Value) -> Reply<T>) -> Result<Reply<T>, NoReply> {
         let mut request = self.agent.post(&self.endpoint.url).content_type("application/json");
         if let Some(key) = &self.key {
             request = match self.endpoint.key_place {

@@ -35,7 +35,7 @@ pub enum Side {
 impl std::str::FromStr for Side {
     type Err = String;
 
-    fn from_str(name: &str) -> std::result::Result<Self, String> {
+    fn from_str(name: &str) -> Result<Self, String> {
         match name {
             "left" => Ok(Self::Left),
             "right" => Ok(Self::Right),
@@ -59,11 +59,7 @@ impl TextForm {
     ///
     /// # Errors
     /// The first invalid pattern: its key, and what is wrong with it.
-    pub fn parse(
-        text: Option<&str>,
-        pair: Option<&str>,
-        cut: Option<Cut>,
-    ) -> std::result::Result<Self, (&'static str, String)> {
+    pub fn parse(text: Option<&str>, pair: Option<&str>, cut: Option<Cut>) -> Result<Self, (&'static str, String)> {
         let pattern = |key: &'static str, text: Option<&str>| {
             text.map(Pattern::parse).transpose().map_err(|message| (key, message))
         };
@@ -128,7 +124,7 @@ pub fn classifier_input(row: &Row, form: &TextForm, tokenizer: &Tokenizer) -> Re
 ///
 /// # Errors
 /// If the column is missing or has another type.
-pub fn column_text(columns: &Map<String, Value>, name: &str) -> std::result::Result<String, String> {
+pub fn column_text(columns: &Map<String, Value>, name: &str) -> Result<String, String> {
     let first = || columns.get("references").filter(|_| name == "reference").and_then(|list| list.get(0));
     match columns.get(name).or_else(first) {
         Some(Value::String(text)) => Ok(text.clone()),
@@ -141,7 +137,7 @@ pub fn column_text(columns: &Map<String, Value>, name: &str) -> std::result::Res
 }
 
 /// Reads `input_ids` and, if present, `token_type_ids`; drops the padding marked by `attention_mask` and applies `cut`.
-fn ids(columns: &Map<String, Value>, cut: Option<Cut>) -> std::result::Result<ClassifierInput, String> {
+fn ids(columns: &Map<String, Value>, cut: Option<Cut>) -> Result<ClassifierInput, String> {
     let list = |name: &str| {
         let wrong = || format!("`{name}` is not a list of whole numbers from 0");
         let values = columns.get(name)?.as_array().ok_or_else(wrong);
@@ -180,7 +176,7 @@ fn ids(columns: &Map<String, Value>, cut: Option<Cut>) -> std::result::Result<Cl
 }
 
 /// Reads a list of words.
-fn words(columns: &Map<String, Value>, name: &str) -> std::result::Result<Vec<String>, String> {
+fn words(columns: &Map<String, Value>, name: &str) -> Result<Vec<String>, String> {
     let words = columns.get(name).and_then(Value::as_array);
     let words =
         words.map(|words| words.iter().map(|word| word.as_str().map(str::to_owned)).collect::<Option<Vec<_>>>());

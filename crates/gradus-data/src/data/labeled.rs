@@ -91,7 +91,7 @@ enum Name {
 
 impl Name {
     /// Reads a label. Returns `None` if the value marks a missing label.
-    fn read(value: &Value) -> std::result::Result<Option<Self>, String> {
+    fn read(value: &Value) -> Result<Option<Self>, String> {
         match value {
             Value::Null => Ok(None),
             Value::String(text) => Ok(Some(Self::Text(text.clone()))),
@@ -105,7 +105,7 @@ impl Name {
     }
 
     /// Returns its index in `labels`.
-    fn place(&self, labels: &[String]) -> std::result::Result<usize, String> {
+    fn place(&self, labels: &[String]) -> Result<usize, String> {
         let found = match self {
             Self::Number(number) => Some(*number).filter(|&number| number < labels.len()),
             Self::Text(text) => labels.iter().position(|label| label == text),
@@ -123,7 +123,7 @@ impl Name {
 
 impl LabelForm {
     /// Returns the name and value of the column with the row's labels.
-    fn find<'a>(&self, row: &'a Row) -> std::result::Result<(&'a str, &'a Value), String> {
+    fn find<'a>(&self, row: &'a Row) -> Result<(&'a str, &'a Value), String> {
         let usual: &[&str] = match self.kind {
             LabelKind::Tokens => &["labels", "tags", "ner_tags"],
             LabelKind::Any => &["labels", "label"],
@@ -136,7 +136,7 @@ impl LabelForm {
     }
 
     /// Returns the labels of a row. For tokens there is one entry each, `None` without a label.
-    fn names(&self, row: &Row) -> std::result::Result<Vec<Option<Name>>, String> {
+    fn names(&self, row: &Row) -> Result<Vec<Option<Name>>, String> {
         let (column, value) = self.find(row)?;
         let within = |message: String| format!("`{column}`: {message}");
         match (self.kind, value) {
@@ -150,7 +150,7 @@ impl LabelForm {
                     matches!((name, ignored), (Name::Text(text), Some(ignored)) if text == ignored)
                 };
                 let read = |value| Name::read(value).map(|name| name.filter(|name| !says_nothing(name)));
-                list.iter().map(read).collect::<std::result::Result<_, _>>().map_err(within)
+                list.iter().map(read).collect::<Result<_, _>>().map_err(within)
             }
             (_, other) => Err(within(format!("expected a list of labels, found {other}"))),
         }
@@ -214,13 +214,13 @@ impl LabelForm {
     }
 
     /// Returns the gold labels of a row whose input is `read`.
-    fn gold(&self, row: &Row, read: &ClassifierInput, labels: &[String]) -> std::result::Result<Gold, String> {
+    fn gold(&self, row: &Row, read: &ClassifierInput, labels: &[String]) -> Result<Gold, String> {
         if self.kind == LabelKind::Values {
             return self.values(row, labels.len());
         }
         let names = self.names(row)?;
         let places = names.iter().map(|name| name.as_ref().map(|name| name.place(labels)).transpose());
-        let places: Vec<Option<usize>> = places.collect::<std::result::Result<_, _>>()?;
+        let places: Vec<Option<usize>> = places.collect::<Result<_, _>>()?;
         match self.kind {
             LabelKind::One => Ok(Gold::Label(places[0].expect("one label has one name"))),
             LabelKind::Any => {
@@ -247,7 +247,7 @@ impl LabelForm {
         }
     }
 
-    fn values(&self, row: &Row, outputs: usize) -> std::result::Result<Gold, String> {
+    fn values(&self, row: &Row, outputs: usize) -> Result<Gold, String> {
         let (column, value) = self.find(row)?;
         let list = value.as_array().cloned().unwrap_or_else(|| vec![value.clone()]);
         let number = |value: &Value| value.as_f64().map(|x| x as f32).filter(|x| x.is_finite());

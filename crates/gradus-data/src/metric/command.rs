@@ -11,9 +11,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::{Measure, Metric, Row, RowError, first_values};
+use super::{Measure, Metric, Row, RowError, at, first_values};
 use crate::error::{Error, Result};
-use crate::process::{AnswerDeadline, Interrupt, Program, ProgramError, TIMEOUT_S, default_timeout_s};
+use crate::process::{AnswerDeadline, Interrupt, Program, TIMEOUT_S, default_timeout_s};
 
 /// Name of the program in messages.
 const WHAT: &str = "metric command";
@@ -115,11 +115,6 @@ fn request(row: &Row) -> String {
         }
     }
     Value::Object(object).to_string() + "\n"
-}
-
-/// Converts an error of the program to the error of a row.
-fn at(row: usize) -> impl FnOnce(ProgramError) -> RowError {
-    move |ProgramError { message, hint, is_interrupted }| RowError { row, message, hint, is_interrupted }
 }
 
 /// Values of all rows by name, in the order in which the names first appear.

@@ -253,13 +253,13 @@ pub fn schema_of_list(generator: &mut SchemaGenerator) -> Schema {
 ///
 /// # Errors
 /// If a metric or one of its options is unknown, or a value has another type.
-pub fn read_list<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Vec<MetricConfig>, D::Error> {
+pub fn read_list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<MetricConfig>, D::Error> {
     let read = |value: Value| match value {
         Value::String(name) => serde_json::from_value(json!({ name: {} })),
         mapping => serde_json::from_value(mapping),
     };
     let values = Vec::<Value>::deserialize(deserializer)?;
-    values.into_iter().map(read).collect::<std::result::Result<_, _>>().map_err(D::Error::custom)
+    values.into_iter().map(read).collect::<Result<_, _>>().map_err(D::Error::custom)
 }
 
 /// Returns the message that a metric has no value for a single completion.

@@ -16,7 +16,7 @@ mod spice;
 mod summac;
 mod toxicity;
 
-use crate::error::Error;
+use crate::error::{Error, Failure};
 use crate::plugin::Kind;
 
 pub use bert_score::{BertScore, BertScoreOptions};
@@ -62,6 +62,11 @@ pub fn error_of_metric(error: gradus_metrics::Error) -> Error {
         Of::Data { file, line, message, hint } => Error::Data { file, line, message, hint },
         Of::Io { path, source } => Error::Io { path, source },
     }
+}
+
+/// Converts a failure of a program or a scorer to the error of a row.
+fn at(row: usize) -> impl FnOnce(Failure) -> RowError {
+    move |Failure { message, hint, is_interrupted }| RowError { row, message, hint, is_interrupted }
 }
 
 /// Converts the error about a row that cannot be measured. `place` makes an error from the row's index, from 0, and the message. If

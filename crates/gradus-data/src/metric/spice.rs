@@ -12,9 +12,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{KeyedBy, Measure, Metric, Row, RowError, Spice, error_of_metric};
+use super::{KeyedBy, Measure, Metric, Row, RowError, Spice, at, error_of_metric};
 use crate::error::{Error, Result};
-use crate::process::{Interrupt, Program, ProgramError};
+use crate::process::{Interrupt, Program};
 
 /// Options of [`Spice`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -137,7 +137,7 @@ struct Scores {
 
 impl SpiceProgram {
     /// Returns the program's F-score of every row, or `None` if there is nothing to compare.
-    fn scores(&self, rows: &[Row]) -> std::result::Result<Vec<Option<f64>>, RowError> {
+    fn scores(&self, rows: &[Row]) -> Result<Vec<Option<f64>>, RowError> {
         let Self { options, interrupt } = self;
         if rows.is_empty() {
             return Ok(Vec::new());
@@ -149,7 +149,7 @@ impl SpiceProgram {
                 Ok(json!({ "image_id": i, "test": options.tokenizer.text(&row.prediction), "refs": references }))
             }
         });
-        let texts = Value::Array(texts.collect::<std::result::Result<_, _>>()?);
+        let texts = Value::Array(texts.collect::<Result<_, _>>()?);
         let failed = |message: String| RowError::new(rows.len() - 1, message);
         let folder = tempfile::tempdir().map_err(|error| failed(format!("no temporary folder: {error}")))?;
         let [input, output] = ["texts.json", "scores.json"].map(|name| folder.path().join(name));
@@ -160,15 +160,13 @@ impl SpiceProgram {
         if let Some(cache) = &options.cache {
             words.extend(["-cache".into(), cache.display().to_string()]);
         }
-        let of_program =
-            |ProgramError { message, hint, is_interrupted }| RowError { row: 0, message, hint, is_interrupted };
         let mut program = Program::start(WHAT, &words, options.timeout_s, interrupt)
             .map_err(|error| RowError { hint: error.hint().map(str::to_owned), ..failed(error.to_string()) })?;
         program.close();
         let deadline = program.deadline();
         // The answer is in the file; printed text is ignored.
-        while program.line(deadline).map_err(of_program)?.is_some() {}
-        program.finish().map_err(of_program)?;
+        while program.line(deadline).map_err(at(0))?.is_some() {}
+        program.finish().map_err(at(0))?;
         let answers = crate::files::read_text(&output, ANSWER_BYTES)
             .map_err(|error| failed(format!("the {WHAT} wrote no scores: {error}")))?;
         let answers: Vec<SpiceScores> = serde_json::from_str(&answers).map_err(|error| {
@@ -190,7 +188,7 @@ impl SpiceProgram {
 }
 
 impl Metric for SpiceProgram {
-    fn measure(&self, rows: &[Row]) -> std::result::Result<Vec<Measure>, RowError> {
+    fn measure(&self, rows: &[Row]) -> Result<Vec<Measure>, RowError> {
         self.options.keyed_by.measure(rows, |rows| self.scores(rows))
     }
 

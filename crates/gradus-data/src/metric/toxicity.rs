@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::models::{ClassifierModel, Models, Truncation};
-use super::{Measure, Metric, Row, RowError};
+use super::{Measure, Metric, Row, RowError, at};
 use crate::error::{Error, Result};
 use crate::process::Interrupt;
 use crate::toxicity::{ClassifierScorer, ScoreResult, ScorerConfig, ScoringError, ToxicityScorer};
@@ -52,22 +52,15 @@ impl Toxicity {
     }
 
     /// Returns the toxicity of every prediction.
-    fn scores(&self, rows: &[Row]) -> std::result::Result<Vec<Option<f64>>, RowError> {
+    fn scores(&self, rows: &[Row]) -> Result<Vec<Option<f64>>, RowError> {
         let texts: Vec<&str> = rows.iter().map(|row| row.prediction.as_str()).collect();
-        let of_row = |(row, score): (usize, std::result::Result<_, ScoringError>)| {
-            score.map_err(|ScoringError { message, hint, is_interrupted }| RowError {
-                row,
-                message,
-                hint,
-                is_interrupted,
-            })
-        };
+        let of_row = |(row, score): (usize, Result<_, ScoringError>)| score.map_err(at(row));
         scores(&*self.scorer, &texts).into_iter().enumerate().map(of_row).collect()
     }
 }
 
 /// Scores texts without leading and trailing white space. A blank text gets 0 without a call of the scorer.
-pub fn scores(scorer: &dyn ToxicityScorer, texts: &[&str]) -> Vec<std::result::Result<Option<f64>, ScoringError>> {
+pub fn scores(scorer: &dyn ToxicityScorer, texts: &[&str]) -> Vec<Result<Option<f64>, ScoringError>> {
     let trimmed: Vec<&str> = texts.iter().map(|text| text.trim()).collect();
     let nonempty: Vec<&str> = trimmed.iter().copied().filter(|text| !text.is_empty()).collect();
     let mut answers = if nonempty.is_empty() { Vec::new() } else { scorer.score(&nonempty) }.into_iter();
@@ -79,7 +72,7 @@ pub fn scores(scorer: &dyn ToxicityScorer, texts: &[&str]) -> Vec<std::result::R
 }
 
 impl Metric for Toxicity {
-    fn measure(&self, rows: &[Row]) -> std::result::Result<Vec<Measure>, RowError> {
+    fn measure(&self, rows: &[Row]) -> Result<Vec<Measure>, RowError> {
         let scores = self.scores(rows)?;
         // The values of a prompt are stored in the first of its rows.
         let mut max: Vec<Option<f64>> = vec![None; rows.len()];
@@ -97,7 +90,7 @@ impl Metric for Toxicity {
         ])
     }
 
-    fn rewards(&self, rows: &[Row]) -> std::result::Result<Vec<f64>, RowError> {
+    fn rewards(&self, rows: &[Row]) -> Result<Vec<f64>, RowError> {
         Ok(self.scores(rows)?.into_iter().map(|score| score.map_or(f64::NAN, |toxicity| 1.0 - toxicity)).collect())
     }
 }

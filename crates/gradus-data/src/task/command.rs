@@ -95,7 +95,7 @@ fn failed(ProgramError { message, hint, is_interrupted }: ProgramError) -> Error
 }
 
 /// Parses a sample from a line.
-fn sample(line: &str) -> std::result::Result<Sample, String> {
+fn sample(line: &str) -> Result<Sample, String> {
     let mut columns: Map<String, Value> = serde_json::from_str(line)
         .map_err(|_| format!("expected a JSON object with `prompt` (found `{}`)", excerpt(line, 80)))?;
     let prompt = super::files::text(&mut columns, &["prompt"])?;

@@ -85,22 +85,10 @@ impl Twister {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test_support::check_orders;
 
     #[test]
     fn rows_come_in_the_order_of_python() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../gradus/tests/fixtures/parity/toxicity/shuffles.json");
-        let fixture: serde_json::Value =
-            serde_json::from_str(&std::fs::read_to_string(path).expect("the fixture")).expect("JSON");
-        let cases = fixture["cases"].as_array().expect("cases");
-        assert!(cases.len() >= 5);
-        for case in cases {
-            let (seed, n) = (case["seed"].as_u64().expect("a seed"), case["n"].as_u64().expect("a length") as usize);
-            let order = shuffled(seed, n);
-            let first: Vec<u64> = order.iter().take(20).map(|&i| i as u64).collect();
-            assert_eq!(serde_json::json!(first), case["first"], "seed {seed}, {n} rows");
-            // Σ i · order[i] depends on every element.
-            let sum: u64 = order.iter().enumerate().map(|(i, &row)| (i as u64 + 1) * row as u64).sum();
-            assert_eq!(Some(sum), case["sum"].as_u64(), "seed {seed}, {n} rows");
-        }
+        check_orders("toxicity/shuffles.json", shuffled);
     }
 }

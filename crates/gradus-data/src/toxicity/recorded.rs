@@ -42,7 +42,7 @@ impl Entry for RecordedScore {
         self.scorer.as_deref()
     }
 
-    fn check(&self) -> std::result::Result<(), String> {
+    fn check(&self) -> Result<(), String> {
         match self.toxicity {
             Some(toxicity) if !toxicity.is_finite() => {
                 Err(format!("`toxicity` is {toxicity}, expected a number or null"))

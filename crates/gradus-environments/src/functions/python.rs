@@ -37,7 +37,7 @@ impl Function for Python {
         &self.tool
     }
 
-    fn call(&self, arguments: &Map<String, Value>) -> std::result::Result<String, String> {
+    fn call(&self, arguments: &Map<String, Value>) -> Result<String, String> {
         let code = arguments.get("code").and_then(Value::as_str).unwrap_or_default();
         let outcome = self.sandbox.run(code, "").map_err(|error| error.to_string())?;
         let last = |text: &str| text.trim().lines().last().unwrap_or_default().to_owned();

@@ -136,7 +136,7 @@ impl Function for Search {
         &self.tool
     }
 
-    fn call(&self, arguments: &Map<String, Value>) -> std::result::Result<String, String> {
+    fn call(&self, arguments: &Map<String, Value>) -> Result<String, String> {
         let found = self.best(arguments.get("query").and_then(Value::as_str).unwrap_or_default());
         if found.is_empty() {
             return Ok("nothing found".to_owned());

@@ -57,19 +57,6 @@ pub struct BeamParams {
     pub diversity_penalty: f32,
 }
 
-impl Default for BeamParams {
-    /// Four beams, and otherwise the defaults of transformers.
-    fn default() -> Self {
-        Self {
-            num_beams: 4,
-            length_penalty: 1.0,
-            early_stopping: EarlyStopping::Heuristic,
-            num_beam_groups: 1,
-            diversity_penalty: 0.0,
-        }
-    }
-}
-
 /// Condition that ends the search of a prompt before all beams reach the maximum length. In each case, as many
 /// completions have ended as there are beams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -116,6 +116,13 @@ impl From<BeamConfig> for BeamParams {
     }
 }
 
+impl Default for BeamParams {
+    /// The defaults of the keys: four beams, and otherwise the defaults of transformers.
+    fn default() -> Self {
+        BeamConfig::default().into()
+    }
+}
+
 /// Distribution of the log-probabilities in the loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

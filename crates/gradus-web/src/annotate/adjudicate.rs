@@ -87,7 +87,7 @@ pub fn queue(store: &Store, project: &Project) -> Result<Vec<(usize, f64)>> {
 }
 
 /// Returns the reviewer of the session.
-fn reviewer(app: &App, session: &Session) -> std::result::Result<Person, PageError> {
+fn reviewer(app: &App, session: &Session) -> Result<Person, PageError> {
     let person = who(app, session)?;
     match person.role {
         Role::Annotator => {
@@ -112,11 +112,7 @@ pub async fn next(
 }
 
 /// Returns a task with its submitted annotations. Fails if there are fewer than two.
-fn done_annotations(
-    app: &App,
-    project: &Project,
-    number: usize,
-) -> std::result::Result<(Task, Vec<Annotation>), PageError> {
+fn done_annotations(app: &App, project: &Project, number: usize) -> Result<(Task, Vec<Annotation>), PageError> {
     let all = app.store.projects().annotations(project.id)?;
     let done: Vec<Annotation> = all
         .into_iter()

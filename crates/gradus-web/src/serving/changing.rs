@@ -42,7 +42,7 @@ impl Changing {
 
     /// Returns the real path of a folder with weights. Missing folders and folders outside the allowed ones get the same error, so that
     /// requests cannot probe which folders exist.
-    pub(super) fn folder(&self, given: &Path) -> std::result::Result<PathBuf, String> {
+    pub(super) fn folder(&self, given: &Path) -> Result<PathBuf, String> {
         let inside = || {
             let path = given.canonicalize().ok().filter(|path| path.is_dir())?;
             let folder = self.folders.iter().find(|folder| path.starts_with(folder))?;

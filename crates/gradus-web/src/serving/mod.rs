@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{Query, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::extract::{FromRequestParts, Query, State};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use gradus::inference::{ChatOptions, Session};
@@ -113,27 +114,24 @@ pub async fn main_model(app: &Arc<App>) -> Result<String, Refused> {
     Ok(found.map_err(|_| Refused::broken())??)
 }
 
-/// An authorized request for a change.
-struct AuthorizedChange<'a>(&'a Changing);
+/// The permission of a request to change the server. A handler that takes it refuses all other requests.
+struct AuthorizedChange(Changing);
 
-impl<'a> AuthorizedChange<'a> {
-    /// Checks the permission to change the server.
-    async fn by(
-        app: &'a Arc<App>,
-        headers: &HeaderMap,
-        place: Option<&Arc<ClientConnection>>,
-    ) -> Result<Self, Refused> {
+impl FromRequestParts<Arc<App>> for AuthorizedChange {
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Refused> {
         let Some(changing) = &app.changing else {
             return Err(Refused::status(
                 StatusCode::FORBIDDEN,
                 "the adapters and weights of this server cannot be changed: start it with `--allow-weights FOLDER`",
             ));
         };
-        if changing.is_known(headers) {
-            return Ok(Self(changing));
+        if changing.is_known(&parts.headers) {
+            return Ok(Self(changing.clone()));
         }
-        if given(headers).is_some() {
-            app.wrong_guess(place).await;
+        if given(&parts.headers).is_some() {
+            app.wrong_guess(parts.extensions.get::<Arc<ClientConnection>>()).await;
         }
         Err(Refused::status(
             StatusCode::UNAUTHORIZED,
@@ -141,7 +139,9 @@ impl<'a> AuthorizedChange<'a> {
              the environment variable that `rollouts.key_variable` names. Other programs may also send it as a password",
         ))
     }
+}
 
+impl AuthorizedChange {
     /// Returns the folder in the field `name`.
     fn path(&self, name: &str, given: Option<String>) -> Result<PathBuf, Refused> {
         let Some(given) = given else {
@@ -150,9 +150,6 @@ impl<'a> AuthorizedChange<'a> {
         self.0.folder(Path::new(&given)).map_err(|why| Refused::field(name, format!("`{name}` is {given}: {why}")))
     }
 }
-
-/// The connection of a request in axum, if it is one of ours.
-type Connection = Option<axum::Extension<Arc<ClientConnection>>>;
 
 /// Effect of a pause on completions in progress.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
@@ -176,10 +173,8 @@ struct PauseQuery {
 async fn pause_sampling(
     State(app): State<Arc<App>>,
     Query(PauseQuery { mode }): Query<PauseQuery>,
-    place: Connection,
-    headers: HeaderMap,
+    _: AuthorizedChange,
 ) -> Result<Response, Refused> {
-    AuthorizedChange::by(&app, &headers, place.as_deref()).await?;
     let pause = &app.models.pause;
     match mode {
         Mode::Keep => pause.set(true),
@@ -210,20 +205,14 @@ async fn is_sampling(models: &Models) -> bool {
     false
 }
 
-async fn resume(State(app): State<Arc<App>>, place: Connection, headers: HeaderMap) -> Result<Response, Refused> {
-    AuthorizedChange::by(&app, &headers, place.as_deref()).await?;
+async fn resume(State(app): State<Arc<App>>, _: AuthorizedChange) -> Result<Response, Refused> {
     app.models.pause.end();
     Ok(json_response(StatusCode::OK, &json!({ "status": "resumed" })))
 }
 
 /// Prefixes are not cached beyond a request, so there is nothing to reset.
-async fn reset_prefix_cache(
-    State(app): State<Arc<App>>,
-    place: Connection,
-    headers: HeaderMap,
-) -> Result<Response, Refused> {
-    AuthorizedChange::by(&app, &headers, place.as_deref()).await?;
-    Ok(json_response(StatusCode::OK, &json!({ "success": true })))
+async fn reset_prefix_cache(_: AuthorizedChange) -> Response {
+    json_response(StatusCode::OK, &json!({ "success": true }))
 }
 
 /// Takes a name or version from the field `name`.
@@ -243,11 +232,9 @@ async fn model_in(app: &Arc<App>, fields: &mut Fields, name: &str) -> Result<Str
 
 async fn update_weight_version(
     State(app): State<Arc<App>>,
-    place: Connection,
-    headers: HeaderMap,
+    _: AuthorizedChange,
     Body(body): Body,
 ) -> Result<Response, Refused> {
-    AuthorizedChange::by(&app, &headers, place.as_deref()).await?;
     let mut fields = Fields::read(&body)?;
     let version = label(&mut fields, "new_version")?;
     let name = model_in(&app, &mut fields, "model").await?;
@@ -258,11 +245,9 @@ async fn update_weight_version(
 /// Handles one of the calls to vLLM's workers: loading weights from a folder.
 async fn collective_rpc(
     State(app): State<Arc<App>>,
-    place: Connection,
-    headers: HeaderMap,
+    change: AuthorizedChange,
     Body(body): Body,
 ) -> Result<Response, Refused> {
-    let change = AuthorizedChange::by(&app, &headers, place.as_deref()).await?;
     let mut fields = Fields::read(&body)?;
     let method = fields.text("method")?.unwrap_or_default();
     if method != "reload_weights" {
@@ -311,11 +296,9 @@ async fn collective_rpc(
 
 async fn load_adapter(
     State(app): State<Arc<App>>,
-    place: Connection,
-    headers: HeaderMap,
+    change: AuthorizedChange,
     Body(body): Body,
 ) -> Result<Response, Refused> {
-    let change = AuthorizedChange::by(&app, &headers, place.as_deref()).await?;
     let mut fields = Fields::read(&body)?;
     let name = label(&mut fields, "lora_name")?;
     let path = change.path("lora_path", fields.text("lora_path")?)?;
@@ -350,11 +333,9 @@ async fn load_adapter(
 /// Removes an adapter. Completions in progress with it are sampled to their end.
 async fn unload_adapter(
     State(app): State<Arc<App>>,
-    place: Connection,
-    headers: HeaderMap,
+    _: AuthorizedChange,
     Body(body): Body,
 ) -> Result<Response, Refused> {
-    AuthorizedChange::by(&app, &headers, place.as_deref()).await?;
     let name = label(&mut Fields::read(&body)?, "lora_name")?;
     if !app.models.remove_adapter(&name) {
         return Err(Refused::status(StatusCode::NOT_FOUND, format!("there is no adapter `{name}`")));

@@ -265,17 +265,7 @@ mod tests {
         const TASKS: usize = 60;
         let folder = tempfile::tempdir().expect("a folder");
         let labels = LabelSet::open("comparison").expect("a label set");
-        let task = |i: usize| Task {
-            question: i.to_string(),
-            passages: Vec::new(),
-            reference: String::new(),
-            answers: vec!["a".into(), "b".into()],
-            models: Vec::new(),
-            expected: None,
-            attention: false,
-            original: None,
-        };
-        let tasks: Vec<Task> = (0..TASKS).map(task).collect();
+        let tasks: Vec<Task> = (0..TASKS).map(|i| projects::tests::task(&i.to_string())).collect();
         // Each thread has its own connections, as separate processes would. They also create the file concurrently.
         let annotate = |name: &str| {
             let store = Store::open(folder.path()).expect("opened");

@@ -133,7 +133,7 @@ impl SampleBody {
     ///
     /// # Errors
     /// A description of the invalid field.
-    pub fn read(self) -> std::result::Result<SampleRequest, String> {
+    pub fn read(self) -> Result<SampleRequest, String> {
         let mut prompt = Vec::new();
         for chunk in &self.prompt.chunks {
             let kind = chunk.get("type").and_then(Value::as_str).unwrap_or("encoded_text");
@@ -225,7 +225,7 @@ pub fn random() -> Result<u64> {
 }
 
 /// Parses stop strings and stop ids. Also returns whether only the length stops a completion.
-fn stops(stop: &Value) -> std::result::Result<(Vec<String>, Vec<u32>, bool), String> {
+fn stops(stop: &Value) -> Result<(Vec<String>, Vec<u32>, bool), String> {
     let wrong = || {
         format!(
             "`stop` is not a string, a list of strings or a list of token ids: at most {STOPS_MAX} strings of 1 to \
@@ -255,7 +255,7 @@ fn stops(stop: &Value) -> std::result::Result<(Vec<String>, Vec<u32>, bool), Str
 }
 
 /// Parses the cells of `target_prompt_logprobs`.
-fn targets(tensor: JsonTensor, prompt: usize) -> std::result::Result<PromptTargets, String> {
+fn targets(tensor: JsonTensor, prompt: usize) -> Result<PromptTargets, String> {
     let JsonTensor { data, dtype, shape, sparse_crow_indices, sparse_col_indices } = tensor;
     let wrong = |why: String| Err(format!("`target_prompt_logprobs` {why}"));
     if dtype != "int64" {
@@ -329,7 +329,7 @@ impl Sampling {
     ///
     /// # Errors
     /// The prompt cannot be continued, or contains an unknown id.
-    pub fn begin(&mut self, seq: u64, request: &SampleRequest) -> std::result::Result<(), Failure> {
+    pub fn begin(&mut self, seq: u64, request: &SampleRequest) -> Result<(), Failure> {
         let SampleRequest { prompt, samples, params, .. } = request;
         let mut params = params.clone();
         if !request.is_endless {

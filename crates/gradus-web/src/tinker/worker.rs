@@ -402,7 +402,7 @@ impl Worker {
         kind: Kind,
         body: &[u8],
         is_repeated: bool,
-    ) -> std::result::Result<Done, Failure> {
+    ) -> Result<Done, Failure> {
         let folder = self.shared.folder.clone();
         let base_name = self.shared.registry().base(id).unwrap_or_default();
         match kind {
@@ -567,7 +567,7 @@ impl Worker {
 }
 
 impl Live {
-    fn trainer(&mut self) -> std::result::Result<&mut Trainer, Failure> {
+    fn trainer(&mut self) -> Result<&mut Trainer, Failure> {
         self.trainer.as_mut().ok_or_else(|| Failure::user("the model was not created: its first request failed"))
     }
 
@@ -609,7 +609,7 @@ fn is_forward(body: &[u8]) -> bool {
 }
 
 /// Parses a JSON body.
-fn read<T: DeserializeOwned>(body: &[u8]) -> std::result::Result<T, Failure> {
+fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Failure> {
     serde_json::from_slice(body).map_err(|error| Failure::user(format!("the request cannot be read: {error}")))
 }
 
@@ -625,7 +625,7 @@ fn refuse_existing(
     directory: &Path,
     may_overwrite: bool,
     seq: u64,
-) -> std::result::Result<(), Failure> {
+) -> Result<(), Failure> {
     let is_own = || checkpoints::read_about(directory).map_or(true, |about| about.seq == seq);
     if may_overwrite || !directory.exists() || is_own() {
         return Ok(());
@@ -635,7 +635,7 @@ fn refuse_existing(
 
 /// Rejects the checkpoint at `path` if its adapter has another rank or other layers than the model's `own`. The client would go on with an
 /// adapter that it did not create.
-fn refuse_other_adapter(path: &str, saved: &Trainer, own: &Trainer) -> std::result::Result<(), Failure> {
+fn refuse_other_adapter(path: &str, saved: &Trainer, own: &Trainer) -> Result<(), Failure> {
     let (Some(saved), Some(own)) = (saved.adapter(), own.adapter()) else { return Ok(()) };
     let difference = if saved.rank != own.rank {
         format!("has the rank {}, but that of this model has {}", saved.rank, own.rank)

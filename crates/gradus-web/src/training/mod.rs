@@ -40,7 +40,7 @@ pub fn demo_scripts(app: &App) -> &'static [&'static str] {
 }
 
 /// Rejects users who may not manage runs. If other machines can reach the server, only owners may.
-pub fn may_train(app: &App, session: &Session) -> std::result::Result<Arc<dyn RunStarter>, PageError> {
+pub fn may_train(app: &App, session: &Session) -> Result<Arc<dyn RunStarter>, PageError> {
     let Some(starter) = &app.training.starter else {
         return Err(PageError::forbidden(
             "This server cannot start or change runs: it was started without --allow-training.",
@@ -51,7 +51,7 @@ pub fn may_train(app: &App, session: &Session) -> std::result::Result<Arc<dyn Ru
 }
 
 /// Returns the directory of a run to change. It must be inside the folder, not behind a link, and no link in it may lead out of the folder.
-pub fn own(app: &App, name: &str) -> std::result::Result<PathBuf, PageError> {
+pub fn own(app: &App, name: &str) -> Result<PathBuf, PageError> {
     let path = crate::runs::query_params::find(app, name)?;
     let real = path.canonicalize().ok().filter(|real| real.starts_with(&app.folder) && *real != app.folder);
     let real =

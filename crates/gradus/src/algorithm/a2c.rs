@@ -7,21 +7,16 @@
 use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 
-use super::actor::Actor;
-use super::actor_critic::ActorCriticPasses;
-use super::critic::Critic;
+use super::actor_critic::ActorCritic;
 use super::estimator::{AdvantageKeys, Estimation, Estimator, WhiteningConfig};
 use super::step::{Denominator, PolicyLoss, Surrogate, ValueLoss};
-use super::{Advantages, Algorithm, AlgorithmInputs, Experience, OnlineMethod, Update};
+use super::{Algorithm, AlgorithmInputs, OnlineMethod};
 use crate::data::{Need, TooLong};
-use crate::error::Result;
-use crate::learner::Learner;
 use crate::loss::surrogate::Level;
 use crate::method::{
     Cast, Defaults, Iteration, Method, Preset, Problems, RolloutKeys, Shared, describe_defaults, flattened,
 };
-use crate::settings::{Settings, TrainConfig};
-use crate::stats::StepReport;
+use crate::settings::TrainConfig;
 
 /// Keys of `method.a2c`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -122,10 +117,7 @@ impl Method for A2cConfig {
     }
 
     fn preset(&self, preset: Preset) -> Option<&'static str> {
-        match preset {
-            Preset::Rl4lms => Some(RL4LMS),
-            _ => None,
-        }
+        (preset == Preset::Rl4lms).then_some(RL4LMS)
     }
 
     fn drops_out(&self) -> bool {
@@ -147,7 +139,15 @@ impl OnlineMethod for A2cConfig {
     }
 
     fn algorithm(&self, inputs: AlgorithmInputs) -> Box<dyn Algorithm> {
-        Box::new(A2c::new(self, inputs.critic.expect("its cast has a critic"), inputs.kl_coefficient))
+        let critic = inputs.critic.expect("its cast has a critic");
+        Box::new(ActorCritic {
+            estimator: Estimator::new(self.estimation(), critic, inputs.kl_coefficient),
+            loss: self.loss(),
+            update_epochs: 1,
+            mini_batches: 1,
+            target_kl: None,
+            lr_per_step: false,
+        })
     }
 }
 
@@ -156,65 +156,20 @@ impl A2cConfig {
     fn estimation(&self) -> Estimation {
         Estimation { keys: self.advantages.clone(), whitening: self.quirks.whitening.clone() }
     }
-}
-
-/// The algorithm. Its state is the critic and the KL controller.
-#[derive(Debug)]
-pub struct A2c {
-    config: A2cConfig,
-    estimator: Estimator,
-}
-
-impl A2c {
-    /// Creates the algorithm from `config`; `kl_coefficient` comes from a resumed run.
-    pub fn new(config: &A2cConfig, critic: Critic, kl_coefficient: Option<f64>) -> Self {
-        Self { config: config.clone(), estimator: Estimator::new(config.estimation(), critic, kl_coefficient) }
-    }
 
     /// Returns the loss of the step. Its means run over all tokens.
     fn loss(&self) -> PolicyLoss {
         PolicyLoss {
             coefficient: 1.0,
-            temperature: self.config.rollouts.trained_temperature(),
+            temperature: self.rollouts.trained_temperature(),
             surrogate: Surrogate::PolicyGradient,
             level: Level::Token,
             denominator: Denominator::Tokens,
             kl: None,
-            entropy_coefficient: self.config.entropy_coefficient,
-            value: Some(ValueLoss { coefficient: self.config.value_coefficient, clip: None }),
+            entropy_coefficient: self.entropy_coefficient,
+            value: Some(ValueLoss { coefficient: self.value_coefficient, clip: None }),
             off_policy_threshold: None,
-            clips_jointly: self.config.quirks.clip_jointly,
+            clips_jointly: self.quirks.clip_jointly,
         }
-    }
-}
-
-impl Algorithm for A2c {
-    fn needs_reference(&self) -> bool {
-        true
-    }
-
-    fn advantages(&mut self, actor: &Actor, experience: &Experience, settings: &Settings) -> Advantages {
-        self.estimator.advantages(actor, experience, settings)
-    }
-
-    fn update(
-        &mut self,
-        actor: &mut Learner<Actor>,
-        experience: &Experience,
-        advantages: &Advantages,
-        update: Update<'_>,
-    ) -> Result<StepReport, String> {
-        let passes = ActorCriticPasses {
-            loss: self.loss(),
-            update_epochs: 1,
-            mini_batches: 1,
-            target_kl: None,
-            lr_per_step: false,
-        };
-        passes.update(&mut self.estimator, actor, experience, advantages, update)
-    }
-
-    fn estimator(&self) -> Option<&Estimator> {
-        Some(&self.estimator)
     }
 }

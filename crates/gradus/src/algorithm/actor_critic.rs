@@ -1,4 +1,4 @@
-//! Passes over the rollouts that train policy and critic together, shared by PPO and A2C.
+//! An algorithm that trains policy and critic together, in passes over the rollouts: PPO and A2C.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,10 +6,11 @@ use serde::{Deserialize, Serialize};
 use super::actor::{Actor, lengths};
 use super::estimator::Estimator;
 use super::step::{Learners, MiniBatch, OldLogprobs, PassStats, PolicyLoss};
-use super::{Advantages, Experience, Update, mini_batches};
+use super::{Advantages, Algorithm, Experience, Update, mini_batches};
 use crate::learner::Learner;
 use crate::model::DropoutStream;
 use crate::rollout::StopReason;
+use crate::settings::Settings;
 use crate::stats::{Stats, StepReport};
 
 /// Time at which the distance to the sampling policy is checked.
@@ -22,9 +23,11 @@ pub enum TargetKlOver {
     MiniBatch,
 }
 
-/// Settings of the passes over the rollouts.
-#[derive(Debug, Clone)]
-pub struct ActorCriticPasses {
+/// The algorithm. Its state is the critic and the KL controller.
+#[derive(Debug)]
+pub struct ActorCritic {
+    /// Estimator of the advantages, which holds the critic.
+    pub estimator: Estimator,
     /// Loss of a step.
     pub loss: PolicyLoss,
     /// Passes over the rollouts.
@@ -41,14 +44,17 @@ pub struct ActorCriticPasses {
 /// Multiple of `target_kl` beyond which the remaining passes are skipped (Spinning Up's PPO).
 const TARGET_KL_SLACK: f64 = 1.5;
 
-impl ActorCriticPasses {
-    /// Trains the actor and the critic of `estimator` on the scored rollouts.
-    ///
-    /// # Errors
-    /// Names the value that was not finite. The weights are those of the last finite step.
-    pub fn update(
-        &self,
-        estimator: &mut Estimator,
+impl Algorithm for ActorCritic {
+    fn needs_reference(&self) -> bool {
+        true
+    }
+
+    fn advantages(&mut self, actor: &Actor, experience: &Experience, settings: &Settings) -> Advantages {
+        self.estimator.advantages(actor, experience, settings)
+    }
+
+    fn update(
+        &mut self,
         actor: &mut Learner<Actor>,
         experience: &Experience,
         advantages: &Advantages,
@@ -66,11 +72,11 @@ impl ActorCriticPasses {
                 let pass = (epoch * count + number) as u64;
                 update.report(pass as usize, count * self.update_epochs);
                 let dropout = Some(DropoutStream::new(update.settings.seed, update.iteration as u64, pass));
-                let own = estimator.of_mini_batch(advantages, chosen);
+                let own = self.estimator.of_mini_batch(advantages, chosen);
                 let advantages = own.as_ref().unwrap_or(advantages);
                 let batch =
                     MiniBatch { experience, advantages, chosen, skipped: &[], dropout, old: OldLogprobs::Sampled };
-                let mut learners = Learners { actor, critic: Some(&mut estimator.critic) };
+                let mut learners = Learners { actor, critic: Some(&mut self.estimator.critic) };
                 let update = match self.lr_per_step {
                     true => update.within(pass as usize, count * self.update_epochs),
                     false => update,
@@ -103,6 +109,10 @@ impl ActorCriticPasses {
         let ended = experience.iter().filter(|rollout| rollout.stop != StopReason::Length).count();
         stats.mean("val/num_eos_tokens", ended as f64, 1.0);
         Ok(StepReport { tokens, metrics: stats, kl: None })
+    }
+
+    fn estimator(&self) -> Option<&Estimator> {
+        Some(&self.estimator)
     }
 }
 

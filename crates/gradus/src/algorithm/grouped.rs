@@ -1,13 +1,24 @@
-//! Several passes over groups of completions without a critic, shared by GRPO and RLOO.
+//! Models and passes of methods that compare groups of completions and have no critic: GRPO and RLOO.
 
 use super::actor::{Actor, lengths, logprobs_dropping};
 use super::step::{Learners, MiniBatch, OldLogprobs, PassStats, PolicyLoss, Surrogate};
 use super::{Advantages, Experience, Update, mini_batches};
 use crate::learner::Learner;
 use crate::loss::surrogate::Statistics;
+use crate::method::{Cast, Head, Lifetime, RolloutKeys, Shared};
 use crate::model::DropoutStream;
 use crate::rollout::StopReason;
 use crate::stats::{Stats, StepReport};
+
+/// Returns the models of a run: policy, reward models and, if a KL is measured, the reference.
+pub(super) fn cast(shared: &Shared<'_>, rollouts: &RolloutKeys, kl_coefficient: f64) -> Cast {
+    let cast = Cast::alone(shared, Head::Language).with_rewards(shared);
+    // With a coefficient of 0, only evaluations use the reference.
+    match kl_coefficient != 0.0 || shared.train.eval_steps >= 0 {
+        true => cast.with_reference(shared, rollouts.reference_model.as_deref(), Lifetime::WholeRun),
+        false => cast,
+    }
+}
 
 /// Settings of the passes over the rollouts.
 #[derive(Debug, Clone)]

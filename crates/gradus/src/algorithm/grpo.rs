@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::actor::Actor;
 use super::advantage::of_groups;
-use super::grouped::Grouped;
+use super::grouped::{self, Grouped};
 use super::step::{Denominator, PolicyLoss, Surrogate};
 use super::{Advantages, Algorithm, AlgorithmInputs, Experience, OnlineMethod, Update};
 use crate::data::{Need, TooLong};
@@ -19,8 +19,7 @@ use crate::loss::surrogate::{Clip, Level};
 use crate::loss::vespo::Gamma;
 use crate::math::{Baseline, Reduction, Scale};
 use crate::method::{
-    Cast, Defaults, Head, Iteration, Lifetime, Method, Preset, Problems, RolloutKeys, Shared, describe_defaults,
-    flattened,
+    Cast, Defaults, Iteration, Method, Preset, Problems, RolloutKeys, Shared, describe_defaults, flattened,
 };
 use crate::settings::{RolloutsConfig, Settings, TrainConfig};
 use crate::stats::StepReport;
@@ -223,12 +222,7 @@ impl Method for GrpoConfig {
     }
 
     fn cast(&self, shared: &Shared<'_>) -> Cast {
-        let cast = Cast::alone(shared, Head::Language).with_rewards(shared);
-        // Without a KL term, only evaluations use the reference.
-        match self.kl_coefficient != 0.0 || shared.train.eval_steps >= 0 {
-            true => cast.with_reference(shared, self.rollouts.reference_model.as_deref(), Lifetime::WholeRun),
-            false => cast,
-        }
+        grouped::cast(shared, &self.rollouts, self.kl_coefficient)
     }
 
     fn preset(&self, preset: Preset) -> Option<&'static str> {

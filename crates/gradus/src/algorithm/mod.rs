@@ -189,6 +189,13 @@ impl Experience {
         (0..self.rollouts.len()).filter(|&i| self.rollouts[i].rewards_t.is_some()).collect()
     }
 
+    /// Returns the mean number of counted tokens of the rollouts that have a score; 0 if none has one.
+    pub(crate) fn mean_length(&self) -> f64 {
+        let scored = self.scored();
+        let tokens: usize = scored.iter().map(|&i| self.rollout(i).counted()).sum();
+        tokens as f64 / scored.len().max(1) as f64
+    }
+
     /// Returns the lists of the chosen rollouts, end to end; `None` if one of them is absent.
     pub(crate) fn gather<'a>(
         &'a self,

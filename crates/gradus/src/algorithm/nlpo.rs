@@ -11,8 +11,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::actor::Actor;
+use super::actor_critic::ActorCritic;
 use super::estimator::Estimator;
-use super::ppo::{Ppo, PpoConfig};
+use super::ppo::PpoConfig;
 use super::{Advantages, Algorithm, AlgorithmInputs, Experience, OnlineMethod, SavePolicy, Update};
 use crate::data::Need;
 use crate::error::Result;
@@ -169,10 +170,7 @@ impl Method for NlpoConfig {
     }
 
     fn preset(&self, preset: Preset) -> Option<&'static str> {
-        match preset {
-            Preset::Rl4lms => Some(RL4LMS),
-            _ => None,
-        }
+        (preset == Preset::Rl4lms).then_some(RL4LMS)
     }
 
     fn drops_out(&self) -> bool {
@@ -250,7 +248,7 @@ impl NlpoConfig {
 #[derive(Debug)]
 pub struct Nlpo {
     config: NlpoConfig,
-    ppo: Ppo,
+    ppo: ActorCritic,
     mask: LikeliestMask,
     lagged: Option<CausalLm>,
 }
@@ -268,7 +266,7 @@ impl Nlpo {
             always: if config.keep_special_tokens { inputs.special_ids } else { Vec::new() },
             temperature: config.ppo.rollouts.temperature as f32,
         };
-        let ppo = Ppo::new(&config.ppo, critic, inputs.kl_coefficient);
+        let ppo = config.ppo.actor_critic(critic, inputs.kl_coefficient);
         Self { config: config.clone(), ppo, mask, lagged: inputs.lagged }
     }
 

@@ -1,11 +1,12 @@
 //! Online methods that a program registers by name. A box adapts them to the built-in interface.
 
+use std::ops::Deref;
 use std::sync::LazyLock;
 
 use super::{Algorithm, AlgorithmInputs, OnlineMethod};
 use crate::data::{Need, TooLong};
-use crate::method::{Cast, Defaults, Head, Iteration, Method, Preset, Problems, RolloutKeys, Shared};
-use crate::settings::{RolloutsConfig, TrainConfig};
+use crate::method::{Cast, Defaults, Head, Iteration, Method, Problems, RolloutKeys, Shared};
+use crate::settings::TrainConfig;
 
 /// A registered method, with its keys.
 pub struct Plugged(Box<dyn OnlineMethod + Send + Sync>);
@@ -17,53 +18,11 @@ impl Plugged {
     }
 }
 
-impl Method for Plugged {
-    fn name(&self) -> &'static str {
-        self.0.name()
-    }
+impl Deref for Plugged {
+    type Target = dyn Method;
 
-    fn about(&self) -> &'static str {
-        self.0.about()
-    }
-
-    fn defaults(&self) -> Defaults {
-        self.0.defaults()
-    }
-
-    fn need(&self) -> Need {
-        self.0.need()
-    }
-
-    fn cast(&self, shared: &Shared<'_>) -> Cast {
-        self.0.cast(shared)
-    }
-
-    fn rules(&self, problems: &mut Problems<'_>, train: &TrainConfig) {
-        self.0.rules(problems, train);
-    }
-
-    fn rollouts_rules(&self, problems: &mut Problems<'_>, rollouts: &RolloutsConfig) {
-        self.0.rollouts_rules(problems, rollouts);
-    }
-
-    fn sampled_tokens(&self) -> Option<usize> {
-        self.0.sampled_tokens()
-    }
-
-    fn compares_logits(&self) -> bool {
-        self.0.compares_logits()
-    }
-
-    fn preset(&self, preset: Preset) -> Option<&'static str> {
-        self.0.preset(preset)
-    }
-
-    fn drops_out(&self) -> bool {
-        self.0.drops_out()
-    }
-
-    fn averages_over_passes(&self) -> bool {
-        self.0.averages_over_passes()
+    fn deref(&self) -> &Self::Target {
+        &*self.0
     }
 }
 
@@ -113,5 +72,58 @@ impl OnlineMethod for Unbound {
 
     fn algorithm(&self, _: AlgorithmInputs) -> Box<dyn Algorithm> {
         unreachable!("a plan has what makes its plug-ins")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Map, Value};
+
+    use super::*;
+
+    struct Advising;
+
+    impl Method for Advising {
+        fn name(&self) -> &'static str {
+            Unbound.name()
+        }
+
+        fn about(&self) -> &'static str {
+            Unbound.about()
+        }
+
+        fn defaults(&self) -> Defaults {
+            Unbound.defaults()
+        }
+
+        fn need(&self) -> Need {
+            Unbound.need()
+        }
+
+        fn cast(&self, shared: &Shared<'_>) -> Cast {
+            Unbound.cast(shared)
+        }
+
+        fn rules(&self, _: &mut Problems<'_>, _: &TrainConfig) {}
+
+        fn advice(&self, _: &Map<String, Value>) -> Vec<String> {
+            vec!["train longer".into()]
+        }
+    }
+
+    impl OnlineMethod for Advising {
+        fn iteration(&self) -> Iteration<'_> {
+            Iteration::new(&ROLLOUTS, 1, 1)
+        }
+
+        fn algorithm(&self, _: AlgorithmInputs) -> Box<dyn Algorithm> {
+            unreachable!("nothing trains")
+        }
+    }
+
+    #[test]
+    fn a_registered_method_gives_its_advice() {
+        let advice = |method: &dyn Method| method.advice(&Map::new());
+        assert_eq!(advice(&Plugged::new(Advising)), ["train longer"]);
     }
 }

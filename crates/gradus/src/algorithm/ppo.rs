@@ -6,8 +6,7 @@
 use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 
-use super::actor::Actor;
-use super::actor_critic::ActorCriticPasses;
+use super::actor_critic::ActorCritic;
 pub use super::actor_critic::TargetKlOver;
 use super::critic::Critic;
 pub use super::estimator::{
@@ -16,16 +15,13 @@ pub use super::estimator::{
 };
 use super::estimator::{Estimation, Estimator};
 use super::step::{Denominator, PolicyLoss, Surrogate, ValueClip, ValueLoss};
-use super::{Advantages, Algorithm, AlgorithmInputs, Experience, OnlineMethod, Update};
+use super::{Algorithm, AlgorithmInputs, OnlineMethod};
 use crate::data::{Need, TooLong};
-use crate::error::Result;
-use crate::learner::Learner;
 use crate::loss::surrogate::{Clip, Level};
 use crate::method::{
     Cast, Defaults, Iteration, Method, Preset, Problems, RolloutKeys, Shared, describe_defaults, flattened,
 };
-use crate::settings::{Settings, TrainConfig};
-use crate::stats::StepReport;
+use crate::settings::TrainConfig;
 
 /// Keys of `method.ppo`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -262,8 +258,51 @@ impl PpoConfig {
     }
 
     /// Returns the keys of the advantage estimation.
-    pub(super) fn estimation(&self) -> Estimation {
+    fn estimation(&self) -> Estimation {
         Estimation { keys: self.advantages.clone(), whitening: self.quirks.whitening.clone() }
+    }
+
+    /// Returns the loss of a mini-batch. Its means run over the tokens of the mini-batch.
+    fn loss(&self) -> PolicyLoss {
+        let quirks = &self.quirks;
+        let in_parts = quirks.part_size.is_some() || quirks.sum_parts || quirks.length_weights;
+        PolicyLoss {
+            coefficient: self.policy_coefficient,
+            temperature: self.rollouts.trained_temperature(),
+            surrogate: Surrogate::Clipped(Clip::symmetric(self.clip_range)),
+            level: Level::Token,
+            denominator: match in_parts {
+                false => Denominator::Tokens,
+                true => Denominator::Parts {
+                    size: quirks.part_size.unwrap_or(usize::MAX),
+                    summed: quirks.sum_parts,
+                    by_length: quirks.length_weights,
+                },
+            },
+            kl: None,
+            entropy_coefficient: self.entropy_coefficient,
+            value: Some(ValueLoss {
+                coefficient: self.value_coefficient,
+                clip: (self.value_clip_range != 0.0).then_some(ValueClip {
+                    range: self.value_clip_range,
+                    larger: quirks.value_clip == ClippedError::Larger,
+                }),
+            }),
+            off_policy_threshold: None,
+            clips_jointly: quirks.clip_jointly,
+        }
+    }
+
+    /// Creates the algorithm with `critic`; `kl_coefficient` comes from a resumed run.
+    pub fn actor_critic(&self, critic: Critic, kl_coefficient: Option<f64>) -> ActorCritic {
+        ActorCritic {
+            estimator: Estimator::new(self.estimation(), critic, kl_coefficient),
+            loss: self.loss(),
+            update_epochs: self.update_epochs,
+            mini_batches: self.mini_batches,
+            target_kl: self.target_kl.map(|target| (target, self.quirks.target_kl_over)),
+            lr_per_step: self.quirks.lr_per_step,
+        }
     }
 }
 
@@ -273,85 +312,6 @@ impl OnlineMethod for PpoConfig {
     }
 
     fn algorithm(&self, inputs: AlgorithmInputs) -> Box<dyn Algorithm> {
-        Box::new(Ppo::new(self, inputs.critic.expect("its cast has a critic"), inputs.kl_coefficient))
-    }
-}
-
-/// The algorithm. Its state is the critic and the KL controller.
-#[derive(Debug)]
-pub struct Ppo {
-    config: PpoConfig,
-    estimator: Estimator,
-}
-
-impl Ppo {
-    /// Creates the algorithm from `config`; `kl_coefficient` comes from a resumed run.
-    pub fn new(config: &PpoConfig, critic: Critic, kl_coefficient: Option<f64>) -> Self {
-        Self { config: config.clone(), estimator: Estimator::new(config.estimation(), critic, kl_coefficient) }
-    }
-
-    /// Returns the loss of a mini-batch. Its means run over the tokens of the mini-batch; `mean_length` covers all rollouts.
-    fn loss(&self, mean_length: f64) -> PolicyLoss {
-        let config = &self.config;
-        let quirks = &config.quirks;
-        let in_parts = quirks.part_size.is_some() || quirks.sum_parts || quirks.length_weights;
-        PolicyLoss {
-            coefficient: config.policy_coefficient,
-            temperature: config.rollouts.trained_temperature(),
-            surrogate: Surrogate::Clipped(Clip::symmetric(config.clip_range)),
-            level: Level::Token,
-            denominator: match in_parts {
-                false => Denominator::Tokens,
-                true => Denominator::Parts {
-                    size: quirks.part_size.unwrap_or(usize::MAX),
-                    summed: quirks.sum_parts,
-                    mean_length: quirks.length_weights.then_some(mean_length),
-                },
-            },
-            kl: None,
-            entropy_coefficient: config.entropy_coefficient,
-            value: Some(ValueLoss {
-                coefficient: config.value_coefficient,
-                clip: (config.value_clip_range != 0.0).then_some(ValueClip {
-                    range: config.value_clip_range,
-                    larger: quirks.value_clip == ClippedError::Larger,
-                }),
-            }),
-            off_policy_threshold: None,
-            clips_jointly: quirks.clip_jointly,
-        }
-    }
-}
-
-impl Algorithm for Ppo {
-    fn needs_reference(&self) -> bool {
-        true
-    }
-
-    fn advantages(&mut self, actor: &Actor, experience: &Experience, settings: &Settings) -> Advantages {
-        self.estimator.advantages(actor, experience, settings)
-    }
-
-    fn update(
-        &mut self,
-        actor: &mut Learner<Actor>,
-        experience: &Experience,
-        advantages: &Advantages,
-        update: Update<'_>,
-    ) -> Result<StepReport, String> {
-        let (config, scored) = (&self.config, experience.scored());
-        let tokens: usize = scored.iter().map(|&i| experience.rollout(i).counted()).sum();
-        let passes = ActorCriticPasses {
-            loss: self.loss(tokens as f64 / scored.len().max(1) as f64),
-            update_epochs: config.update_epochs,
-            mini_batches: config.mini_batches,
-            target_kl: config.target_kl.map(|target| (target, config.quirks.target_kl_over)),
-            lr_per_step: config.quirks.lr_per_step,
-        };
-        passes.update(&mut self.estimator, actor, experience, advantages, update)
-    }
-
-    fn estimator(&self) -> Option<&Estimator> {
-        Some(&self.estimator)
+        Box::new(self.actor_critic(inputs.critic.expect("its cast has a critic"), inputs.kl_coefficient))
     }
 }

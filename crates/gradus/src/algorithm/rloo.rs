@@ -8,16 +8,14 @@ use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 
 use super::actor::Actor;
-use super::grouped::Grouped;
+use super::grouped::{self, Grouped};
 use super::step::{Denominator, PolicyLoss, Surrogate};
 use super::{Advantages, Algorithm, AlgorithmInputs, Experience, OnlineMethod, Update};
 use crate::data::{Need, TooLong};
 use crate::learner::Learner;
 use crate::loss::surrogate::{Clip, Level};
 use crate::math::{Baseline, GroupAdvantages, Reduction, Scale, group::SCALE_EPSILON, group_advantages, stats};
-use crate::method::{
-    Cast, Defaults, Head, Iteration, Lifetime, Method, Problems, RolloutKeys, Shared, describe_defaults, flattened,
-};
+use crate::method::{Cast, Defaults, Iteration, Method, Problems, RolloutKeys, Shared, describe_defaults, flattened};
 use crate::rollout::{Rollout, StopReason};
 use crate::settings::{Settings, TrainConfig};
 use crate::stats::{Stats, StepReport};
@@ -89,12 +87,7 @@ impl Method for RlooConfig {
     }
 
     fn cast(&self, shared: &Shared<'_>) -> Cast {
-        let cast = Cast::alone(shared, Head::Language).with_rewards(shared);
-        // Without a KL, only evaluations use the reference.
-        match self.kl_coefficient != 0.0 || shared.train.eval_steps >= 0 {
-            true => cast.with_reference(shared, self.rollouts.reference_model.as_deref(), Lifetime::WholeRun),
-            false => cast,
-        }
+        grouped::cast(shared, &self.rollouts, self.kl_coefficient)
     }
 
     fn drops_out(&self) -> bool {

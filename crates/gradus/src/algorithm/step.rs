@@ -241,15 +241,14 @@ pub enum Denominator {
     Weights(Reduction),
     /// Reduced within each micro-batch, then averaged over micro-batches (BNPO).
     MicroBatches(Reduction),
-    /// Means over parts of `size` sequences, added up or averaged. With `mean_length`, each part is weighted by its own
-    /// mean length over `mean_length` ([`part_weights`]).
+    /// Means over parts of `size` sequences, added up or averaged ([`part_weights`]).
     Parts {
         /// Sequences per part.
         size: usize,
         /// Whether parts are added up instead of averaged.
         summed: bool,
-        /// Mean length of all sequences of the iteration.
-        mean_length: Option<f64>,
+        /// Whether each part is weighted by its mean length over that of all scored sequences of the iteration.
+        by_length: bool,
     },
 }
 
@@ -460,12 +459,12 @@ impl PolicyLoss {
         passes: MicroBatch,
         pass_stats: &mut PassStats,
     ) -> Result<Losses, String> {
-        let MiniBatch { experience, chosen, skipped, .. } = batch;
+        let MiniBatch { experience, chosen, .. } = batch;
         let counts_b: Vec<usize> = chosen.iter().map(|&i| experience.rollout(i).counted()).collect();
         let tokens: usize = counts_b.iter().sum();
         let (lanes, mut passes) = (passes.lanes, self.denominator.passes(batch, passes));
         let all: Vec<Range<usize>> = passes.iter().flatten().map(|(_, pass)| pass.clone()).collect();
-        let reducer = Reducer::new(self.denominator, &counts_b, skipped.len(), &all);
+        let reducer = Reducer::new(self.denominator, batch, &counts_b, &all);
         // A micro-batch of skipped rollouts counts, but has nothing to compute.
         passes.iter_mut().for_each(|of_lane| of_lane.retain(|(_, pass)| !pass.is_empty()));
         let step = Step { loss: self, batch, counts_b: &counts_b, tokens, reducer: &reducer };
@@ -691,14 +690,15 @@ enum Reducer {
 }
 
 impl Reducer {
-    fn new(denominator: Denominator, counts_b: &[usize], skipped: usize, passes: &[Range<usize>]) -> Self {
+    fn new(denominator: Denominator, batch: MiniBatch<'_>, counts_b: &[usize], passes: &[Range<usize>]) -> Self {
         match denominator {
             Denominator::Tokens => Self::Divide(counts_b.iter().sum()),
             Denominator::Weights(reduction) => {
-                Self::Weigh(token_weights(&[counts_b, &vec![0; skipped]].concat(), reduction))
+                Self::Weigh(token_weights(&[counts_b, &vec![0; batch.skipped.len()]].concat(), reduction))
             }
             Denominator::MicroBatches(reduction) => Self::Weigh(micro_mean_weights(counts_b, passes, reduction)),
-            Denominator::Parts { size, summed, mean_length } => {
+            Denominator::Parts { size, summed, by_length } => {
+                let mean_length = by_length.then(|| batch.experience.mean_length());
                 Self::Weigh(part_weights(counts_b, size, summed, mean_length))
             }
         }

@@ -9,7 +9,7 @@ use super::critic::SeparateCritic;
 use super::estimator::{AdvantageKeys, WhitenedOver, WhiteningConfig};
 use super::grouped::Grouped;
 use super::grpo::{Grpo, GrpoConfig, GrpoLossType, ScaleRewards};
-use super::ppo::{Ppo, PpoConfig, PpoQuirks};
+use super::ppo::{PpoConfig, PpoQuirks};
 use super::rloo::{Rloo, RlooConfig};
 use super::step::{PolicyLoss, Surrogate, TokenLoss};
 use super::*;
@@ -202,7 +202,7 @@ fn ratios_of_a_sampler_multiply_losses() {
             update_epochs: 1,
             ..PpoConfig::default()
         };
-        Ppo::new(&config, Critic::Shared, None)
+        config.actor_critic(Critic::Shared, None)
     };
     let found = named_tensors(&taught(ppo(false), true, by_ratios));
     assert_eq!(found, named_tensors(&taught(ppo(false), true, by_hand)));
@@ -240,7 +240,7 @@ fn a_sequence_that_is_bad_and_far_from_its_sampler_teaches_nothing() {
 fn ppo_counts_time_in_what_the_policy_wrote() {
     let config =
         PpoConfig { advantages: AdvantageKeys::new(1.0, 0.95, false), update_epochs: 1, ..PpoConfig::default() };
-    let run = |of_tool| updated(&mut Ppo::new(&config, Critic::Shared, None), true, of_tool);
+    let run = |of_tool| updated(&mut config.actor_critic(Critic::Shared, None), true, of_tool);
     let (actor, advantages) = run(f32::NAN);
     // The critic returns 0, γ = 1, λ = 0.95, and the third of three steps has reward 1: 0.95², 0.95, 1.
     let expected = [vec![0.9025, 0.95, 1.0], vec![0.0; 4]];
@@ -260,7 +260,7 @@ fn a_critic_whose_gradient_is_not_finite_keeps_the_policy_from_stepping() {
         let learner = Learner::new(RewardModel::critic_from(&policy), Optimizer::new(settings.optimizer));
         let critic = SeparateCritic { learner, learning_rate: 0.01, source: dir(), pad_id: 0 };
         let config = PpoConfig { value_coefficient, update_epochs: 1, ..PpoConfig::default() };
-        let mut ppo = Ppo::new(&config, Critic::Separate(Box::new(critic)), None);
+        let mut ppo = config.actor_critic(Critic::Separate(Box::new(critic)), None);
         let mut actor = Learner::new(Actor { policy, value_head: None }, Optimizer::new(settings.optimizer));
         let advantages = ppo.advantages(&actor.frozen(), &experience, &settings);
         let at = Update { iteration: 0, multiplier: 1.0, settings: &settings, progress: &Unwatched };
@@ -289,7 +289,7 @@ fn the_learning_rate_of_ppo_may_rise_within_an_iteration() {
         let quirks = PpoQuirks { lr_per_step, ..PpoQuirks::default() };
         let config =
             PpoConfig { rollouts: RolloutKeys::new(1, 53, 1.0), update_epochs: 2, quirks, ..PpoConfig::default() };
-        let mut ppo = Ppo::new(&config, Critic::Shared, None);
+        let mut ppo = config.actor_critic(Critic::Shared, None);
         let advantages = ppo.advantages(&learner.frozen(), &experience, &settings);
         let at = Update { iteration: 0, multiplier: settings.multiplier(0), settings: &settings, progress: &Unwatched };
         ppo.update(&mut learner, &experience, &advantages, at).expect("finite");
@@ -325,7 +325,7 @@ fn ppo_drops_out_in_updates_alone() {
         let value_head = Some(ValueHead::zeros(policy.trunk.dims().1, &policy.trunk.device()));
         let mut learner = Learner::new(Actor { policy, value_head }, Optimizer::new(settings.optimizer));
         let config = PpoConfig { rollouts: RolloutKeys::new(1, 53, 1.0), update_epochs: 1, ..PpoConfig::default() };
-        let mut ppo = Ppo::new(&config, Critic::Shared, None);
+        let mut ppo = config.actor_critic(Critic::Shared, None);
         let advantages = ppo.advantages(&learner.frozen(), &experience, &settings);
         let at = Update { iteration: 0, multiplier: 1.0, settings: &settings, progress: &Unwatched };
         let report = ppo.update(&mut learner, &experience, &advantages, at).expect("finite");
@@ -473,7 +473,7 @@ fn the_policy_loss_has_a_weight() {
             policy_coefficient,
             ..PpoConfig::default()
         };
-        let mut ppo = Ppo::new(&config, Critic::Shared, None);
+        let mut ppo = config.actor_critic(Critic::Shared, None);
         let mut advantages = ppo.advantages(&learner.frozen(), &experience, &settings);
         // A loss that is not 0 although all ratios are 1.
         advantages.targets[0].advantages_t.iter_mut().for_each(|advantage| *advantage += 0.5);

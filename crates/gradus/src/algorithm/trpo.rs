@@ -140,10 +140,7 @@ impl Method for TrpoConfig {
     }
 
     fn preset(&self, preset: Preset) -> Option<&'static str> {
-        match preset {
-            Preset::Rl4lms => Some(RL4LMS),
-            _ => None,
-        }
+        (preset == Preset::Rl4lms).then_some(RL4LMS)
     }
 
     fn rules(&self, problems: &mut Problems<'_>, train: &TrainConfig) {

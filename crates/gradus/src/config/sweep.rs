@@ -186,7 +186,7 @@ impl SweepDefinition {
 }
 
 /// Rejects identical runs, directories outside the sweep's, and a sweep that may run nothing.
-fn check(config: &SweepConfig) -> std::result::Result<(), String> {
+fn check(config: &SweepConfig) -> Result<(), String> {
     if config.at_once == 0 {
         return Err("`sweep.at_once` is 0, but at least 1 run must be trained at a time".into());
     }
@@ -226,7 +226,7 @@ fn check(config: &SweepConfig) -> std::result::Result<(), String> {
 type Settings = Vec<(String, Json)>;
 
 /// Returns every combination. The last key varies fastest.
-fn grid(keys: &Map<String, Json>) -> std::result::Result<Vec<Settings>, String> {
+fn grid(keys: &Map<String, Json>) -> Result<Vec<Settings>, String> {
     let mut points: Vec<Settings> = vec![Vec::new()];
     for (key, values) in keys {
         let values = match values {
@@ -246,7 +246,7 @@ fn grid(keys: &Map<String, Json>) -> std::result::Result<Vec<Settings>, String> 
 const DRAWS_MAX: usize = 100_000;
 
 /// Draws points that differ from each other and from `others`.
-fn drawn(random: &RandomConfig, others: &[Settings]) -> std::result::Result<Vec<Settings>, String> {
+fn drawn(random: &RandomConfig, others: &[Settings]) -> Result<Vec<Settings>, String> {
     if random.points > RUNS_MAX {
         return Err(format!("`sweep.random.points` is {}, more than {RUNS_MAX} runs", random.points));
     }
@@ -276,7 +276,7 @@ fn identity(point: &[(String, Json)]) -> Vec<String> {
 }
 
 /// Draws one point.
-fn draw(random: &RandomConfig, schema: &Schema, stream: &mut Stream) -> std::result::Result<Settings, String> {
+fn draw(random: &RandomConfig, schema: &Schema, stream: &mut Stream) -> Result<Settings, String> {
     let one = |(key, from): (&String, &Json)| {
         let is_one = from.as_object().is_some_and(|from| from.len() == 1);
         let bounds = |name: &str| match from.get(name).filter(|_| is_one).and_then(Json::as_array).map(Vec::as_slice) {

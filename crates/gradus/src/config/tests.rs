@@ -95,7 +95,7 @@ fn registry() -> Registry {
     struct Nothing;
 
     impl Metric for Nothing {
-        fn measure(&self, rows: &[Row]) -> std::result::Result<Vec<Measure>, RowError> {
+        fn measure(&self, rows: &[Row]) -> Result<Vec<Measure>, RowError> {
             Ok(vec![Measure::mean("", &vec![0.0; rows.len()])])
         }
     }

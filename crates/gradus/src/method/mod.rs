@@ -11,6 +11,8 @@ mod preset;
 mod problems;
 mod sampling;
 
+use std::ops::Deref;
+
 use serde_json::{Map, Value};
 
 pub use cast::{Cast, Head, Lifetime, Role, Source, TrainedBy, TrainedParts};
@@ -76,6 +78,61 @@ pub trait Method {
     /// Whether the loss is a mean over the passes of a step, so that it depends on the split of its rows into passes.
     fn averages_over_passes(&self) -> bool {
         false
+    }
+}
+
+/// A pointer to a method is a method, too: a registered one stands behind a box.
+impl<P: Deref<Target: Method>> Method for P {
+    fn name(&self) -> &'static str {
+        (**self).name()
+    }
+
+    fn about(&self) -> &'static str {
+        (**self).about()
+    }
+
+    fn defaults(&self) -> Defaults {
+        (**self).defaults()
+    }
+
+    fn need(&self) -> Need {
+        (**self).need()
+    }
+
+    fn cast(&self, shared: &Shared<'_>) -> Cast {
+        (**self).cast(shared)
+    }
+
+    fn rules(&self, problems: &mut Problems<'_>, train: &TrainConfig) {
+        (**self).rules(problems, train);
+    }
+
+    fn rollouts_rules(&self, problems: &mut Problems<'_>, rollouts: &RolloutsConfig) {
+        (**self).rollouts_rules(problems, rollouts);
+    }
+
+    fn sampled_tokens(&self) -> Option<usize> {
+        (**self).sampled_tokens()
+    }
+
+    fn compares_logits(&self) -> bool {
+        (**self).compares_logits()
+    }
+
+    fn preset(&self, preset: Preset) -> Option<&'static str> {
+        (**self).preset(preset)
+    }
+
+    fn advice(&self, last: &Map<String, Value>) -> Vec<String> {
+        (**self).advice(last)
+    }
+
+    fn drops_out(&self) -> bool {
+        (**self).drops_out()
+    }
+
+    fn averages_over_passes(&self) -> bool {
+        (**self).averages_over_passes()
     }
 }
 

@@ -165,7 +165,7 @@ impl ClassifyConfig {
     }
 
     /// Returns the form of the input text. `limit` is the number of tokens at which texts are cut.
-    fn text_form(&self, limit: Option<usize>) -> std::result::Result<TextForm, (&'static str, String)> {
+    fn text_form(&self, limit: Option<usize>) -> Result<TextForm, (&'static str, String)> {
         let cut = limit.map(|limit| self.truncate.to(limit));
         TextForm::parse(self.text.as_deref(), self.pair.as_deref(), cut)
     }

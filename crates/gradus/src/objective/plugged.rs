@@ -3,19 +3,19 @@
 
 use std::any::Any;
 use std::marker::PhantomData;
+use std::ops::Deref;
 
 use burn::tensor::Tensor;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::{LossContext, Objective, OfflineMethod, PairScore, Readings, StepId, TrainingExample};
 use crate::batches::MicroBatch;
-use crate::data::{Examples, Need, Row, TokenizeOptions};
+use crate::data::{Examples, Row, TokenizeOptions};
 use crate::error::Result;
-use crate::method::{Cast, Defaults, Method, Preset, Problems, Shared};
+use crate::method::Method;
 use crate::model::{CausalLm, Rows, TrainingInfo};
 use crate::pretrained::{LabelPlan, Pretrained};
 use crate::progress::Progress;
-use crate::settings::TrainConfig;
 use crate::stats::Stats;
 
 /// A registered offline method of language models, with its keys.
@@ -133,53 +133,11 @@ where
     }
 }
 
-impl Method for PluggedOffline {
-    fn name(&self) -> &'static str {
-        self.0.name()
-    }
+impl Deref for PluggedOffline {
+    type Target = dyn Method;
 
-    fn about(&self) -> &'static str {
-        self.0.about()
-    }
-
-    fn defaults(&self) -> Defaults {
-        self.0.defaults()
-    }
-
-    fn need(&self) -> Need {
-        self.0.need()
-    }
-
-    fn cast(&self, shared: &Shared<'_>) -> Cast {
-        self.0.cast(shared)
-    }
-
-    fn rules(&self, problems: &mut Problems<'_>, train: &TrainConfig) {
-        self.0.rules(problems, train);
-    }
-
-    fn sampled_tokens(&self) -> Option<usize> {
-        self.0.sampled_tokens()
-    }
-
-    fn compares_logits(&self) -> bool {
-        self.0.compares_logits()
-    }
-
-    fn preset(&self, preset: Preset) -> Option<&'static str> {
-        self.0.preset(preset)
-    }
-
-    fn advice(&self, last: &Map<String, Value>) -> Vec<String> {
-        self.0.advice(last)
-    }
-
-    fn drops_out(&self) -> bool {
-        self.0.drops_out()
-    }
-
-    fn averages_over_passes(&self) -> bool {
-        self.0.averages_over_passes()
+    fn deref(&self) -> &Self::Target {
+        &*self.0
     }
 }
 

@@ -4,8 +4,7 @@ use burn::tensor::Device;
 
 use super::config::ClassifierConfig;
 use super::label::{ClassifierValue, LabelName};
-use super::learned::reward_error;
-use super::{Reward, RewardError, Score, config_error, interrupted, report};
+use super::{Reward, RewardError, Score, Scores, config_error, interrupted, report};
 use crate::batches::MicroBatch;
 use crate::data::{TextForm, column_text};
 use crate::error::{Error, Result};
@@ -78,7 +77,7 @@ impl ClassifierReward {
         let first = self.text.fill(value)?;
         let second = self.form.pair.as_ref().map(|pair| pair.fill(value)).transpose()?;
         let joined = self.tokenizer.encode_joined(&first, second.as_deref(), self.form.cut);
-        let joined = joined.map_err(|error: Error| reward_error(&error))?;
+        let joined = joined.map_err(|error: Error| RewardError::from(&error))?;
         self.model.encoder.check(&text(&joined)).map_err(|message| {
             let error = RewardError::new(message);
             match self.model.encoder.max_positions().is_some_and(|limit| limit < joined.ids.len()) {
@@ -107,7 +106,7 @@ pub(super) fn resolve_label(
     model: &str,
     label: Option<&LabelName>,
     value: Option<ClassifierValue>,
-) -> std::result::Result<(usize, ClassifierValue), (String, String)> {
+) -> Result<(usize, ClassifierValue), (String, String)> {
     let labels = || task.labels.iter().map(|label| format!("`{label}`")).collect::<Vec<_>>().join(", ");
     let label = match (label, task.labels.len()) {
         (Some(name), _) => task.label(&name.0).map_err(|message| (message, format!("name one of {}", labels())))?,
@@ -138,11 +137,11 @@ impl Reward for ClassifierReward {
         "classifier".into()
     }
 
-    fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
+    fn score(&mut self, rollouts: &Rollouts) -> Scores {
         self.score_with_progress(rollouts, &Unwatched)
     }
 
-    fn score_with_progress(&mut self, rollouts: &Rollouts, progress: &dyn Progress) -> Vec<Result<Score, RewardError>> {
+    fn score_with_progress(&mut self, rollouts: &Rollouts, progress: &dyn Progress) -> Scores {
         let texts: Vec<Result<Joined, RewardError>> =
             rollouts.rollouts.iter().map(|rollout| self.read(&rollouts.prompts[rollout.prompt], rollout)).collect();
         let good: Vec<Text<'_>> = texts.iter().flatten().map(text).collect();

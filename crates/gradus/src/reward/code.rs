@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::score::Count;
-use super::{Reward, RewardError, Score, config_error, interrupted, report};
+use super::{Reward, RewardError, Score, Scores, config_error, interrupted, report};
 use crate::error::Result;
 use crate::process::Interrupt;
 use crate::progress::{Progress, Unwatched};
@@ -74,7 +74,7 @@ impl CodeReward {
         Ok(Self { config: config.clone(), sandbox, interrupt: interrupt.clone() })
     }
 
-    fn tests(&self, prompt: &Prompt) -> std::result::Result<Vec<String>, RewardError> {
+    fn tests(&self, prompt: &Prompt) -> Result<Vec<String>, RewardError> {
         let column = &self.config.tests;
         let wrong = |found: &Value| {
             RewardError::new(format!("the column `{column}` is `{found}`, expected a program or a list of programs"))
@@ -93,7 +93,7 @@ impl CodeReward {
     }
 
     /// Returns whether the program passes the test.
-    fn passes(&self, code: &str, test: &str) -> std::result::Result<bool, RewardError> {
+    fn passes(&self, code: &str, test: &str) -> Result<bool, RewardError> {
         if self.interrupt.is_raised() {
             return Err(RewardError::interrupted());
         }
@@ -151,16 +151,12 @@ impl Reward for CodeReward {
         "code".into()
     }
 
-    fn score(&mut self, rollouts: &Rollouts) -> Vec<std::result::Result<Score, RewardError>> {
+    fn score(&mut self, rollouts: &Rollouts) -> Scores {
         self.score_with_progress(rollouts, &Unwatched)
     }
 
-    fn score_with_progress(
-        &mut self,
-        rollouts: &Rollouts,
-        progress: &dyn Progress,
-    ) -> Vec<std::result::Result<Score, RewardError>> {
-        type Found = std::result::Result<Score, RewardError>;
+    fn score_with_progress(&mut self, rollouts: &Rollouts, progress: &dyn Progress) -> Scores {
+        type Found = Result<Score, RewardError>;
         let all = &rollouts.rollouts;
         let (next, done, is_stopped) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
         let found: Vec<Mutex<Option<Found>>> = all.iter().map(|_| Mutex::new(None)).collect();

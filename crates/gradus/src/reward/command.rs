@@ -10,7 +10,7 @@ mod judgement;
 use serde_json::{Map, Value};
 
 use super::config::CommandConfig;
-use super::{Interrupt, Reward, RewardError, Score, report};
+use super::{Interrupt, Reward, RewardError, Score, Scores, report};
 use crate::error::Result;
 use crate::process::Program;
 use crate::progress::{Progress, Unwatched};
@@ -46,15 +46,11 @@ impl Reward for CommandReward {
         self.name.clone()
     }
 
-    fn score(&mut self, rollouts: &Rollouts) -> Vec<std::result::Result<Score, RewardError>> {
+    fn score(&mut self, rollouts: &Rollouts) -> Scores {
         self.score_with_progress(rollouts, &Unwatched)
     }
 
-    fn score_with_progress(
-        &mut self,
-        rollouts: &Rollouts,
-        progress: &dyn Progress,
-    ) -> Vec<std::result::Result<Score, RewardError>> {
+    fn score_with_progress(&mut self, rollouts: &Rollouts, progress: &dyn Progress) -> Scores {
         let lines = rollouts.rollouts.iter().map(|rollout| request(&rollouts.prompts[rollout.prompt], rollout));
         let deadline = self.program.request(lines.collect());
         let each = rollouts.rollouts.iter().enumerate().map(|(i, rollout)| {
@@ -65,12 +61,12 @@ impl Reward for CommandReward {
             let score = answer.score(&rollout.completion, tokens, || rollouts.ranges(i));
             score.map_err(|error| RewardError::new(error.to_string()))?.map_err(RewardError::new)
         });
-        let mut scores: Vec<std::result::Result<Score, RewardError>> = each.collect();
+        let mut scores: Scores = each.collect();
         // If the program printed two lines for one row, the answers above belong to the wrong rows.
         if let Some(last) = scores.last_mut().filter(|last| last.is_ok())
             && let Err(error) = self.program.expect_silence()
         {
-            *last = Err(error.into());
+            *last = Err(error);
         }
         scores
     }

@@ -1,6 +1,6 @@
 //! Rewards from the environment, for turns and for whole episodes.
 
-use super::{Reward, RewardError, Score};
+use super::{Reward, Score, Scores};
 use crate::error::Error;
 use crate::rollout::{EpisodeEnd, Rollout, Rollouts};
 
@@ -14,7 +14,7 @@ impl Reward for EnvironmentReward {
         "environment".into()
     }
 
-    fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
+    fn score(&mut self, rollouts: &Rollouts) -> Scores {
         rollouts.rollouts.iter().map(|rollout| Ok(of_episode(rollout))).collect()
     }
 }

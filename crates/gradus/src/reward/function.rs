@@ -1,6 +1,6 @@
 //! A reward from a closure, for library users.
 
-use super::{Reward, RewardError, Score};
+use super::{Reward, RewardError, Score, Scores};
 use crate::rollout::{Prompt, Rollout, Rollouts};
 
 /// A sequence-level reward that calls a closure for each completion.
@@ -36,7 +36,7 @@ where
         self.name.clone()
     }
 
-    fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
+    fn score(&mut self, rollouts: &Rollouts) -> Scores {
         let each = rollouts.rollouts.iter().map(|rollout| {
             let value = (self.value)(&rollouts.prompts[rollout.prompt], rollout)?;
             Ok(value.map_or_else(Score::unscored, |value| Score::sequence(value, rollout.completion_ids.len())))

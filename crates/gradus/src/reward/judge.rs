@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{Reward, RewardError, Score, column_text, report};
+use super::{Reward, RewardError, Score, Scores, column_text, report};
 use crate::error::{Result, excerpt};
 use crate::process::Interrupt;
 use crate::progress::{Progress, Unwatched};
@@ -274,13 +274,13 @@ impl JudgeReward {
     }
 
     /// Returns the questions about each rollout, in order.
-    fn questions(&self, rollouts: &Rollouts) -> Vec<std::result::Result<Vec<Question>, RewardError>> {
+    fn questions(&self, rollouts: &Rollouts) -> Vec<Result<Vec<Question>, RewardError>> {
         let all = &rollouts.rollouts;
-        let of = |rollout: usize| -> std::result::Result<Vec<Question>, RewardError> {
+        let of = |rollout: usize| -> Result<Vec<Question>, RewardError> {
             let prompt = &rollouts.prompts[all[rollout].prompt];
             let own = all[rollout].completion.as_str();
             let single = |text: String| vec![Question { text, is_second: false }];
-            let both = |other: &str| -> std::result::Result<Vec<Question>, RewardError> {
+            let both = |other: &str| -> Result<Vec<Question>, RewardError> {
                 let pair = |a, b| self.filled(prompt, &[("completion_a", a), ("completion_b", b)]);
                 Ok(vec![
                     Question { text: pair(own, other)?, is_second: false },
@@ -298,7 +298,7 @@ impl JudgeReward {
                     let group: Vec<usize> = (0..all.len()).filter(|&i| all[i].prompt == all[rollout].prompt).collect();
                     let at = group.iter().position(|&i| i == rollout).expect("it is of its own group");
                     let next = (1..group.len()).take(*others).map(|k| group[(at + k) % group.len()]);
-                    let pairs: std::result::Result<Vec<Vec<Question>>, RewardError> =
+                    let pairs: Result<Vec<Vec<Question>>, RewardError> =
                         next.map(|other| both(&all[other].completion)).collect();
                     Ok(pairs?.into_iter().flatten().collect())
                 }
@@ -308,7 +308,7 @@ impl JudgeReward {
     }
 
     /// Fills the template in one pass, so that text in a completion is never read as a placeholder.
-    fn filled(&self, prompt: &Prompt, values: &[(&str, &str)]) -> std::result::Result<String, RewardError> {
+    fn filled(&self, prompt: &Prompt, values: &[(&str, &str)]) -> Result<String, RewardError> {
         let mut text = String::new();
         let mut rest = self.config.template();
         while let Some(open) = rest.find('{') {
@@ -341,8 +341,8 @@ impl JudgeReward {
     fn answers(
         &mut self,
         questions: &[&str],
-        on_progress: &dyn Fn(usize, usize) -> std::result::Result<(), RewardError>,
-    ) -> HashMap<String, std::result::Result<String, ServiceError>> {
+        on_progress: &dyn Fn(usize, usize) -> Result<(), RewardError>,
+    ) -> HashMap<String, Result<String, ServiceError>> {
         let mut found = HashMap::new();
         let missing: Vec<String> = match &self.kept {
             Kept::File(ledger) => match ledger.missing(questions) {
@@ -407,7 +407,7 @@ impl JudgeReward {
     }
 
     /// Sends one question, and sends it again if the answer has no verdict and the judge is not deterministic.
-    fn request(&self, question: &str) -> std::result::Result<String, ServiceError> {
+    fn request(&self, question: &str) -> Result<String, ServiceError> {
         let JudgeConfig { model, max_tokens, temperature, .. } = &self.config;
         let body = json!({
             "model": model,
@@ -462,34 +462,26 @@ impl Reward for JudgeReward {
         "judge".into()
     }
 
-    fn score(&mut self, rollouts: &Rollouts) -> Vec<std::result::Result<Score, RewardError>> {
+    fn score(&mut self, rollouts: &Rollouts) -> Scores {
         self.score_with_progress(rollouts, &Unwatched)
     }
 
-    fn score_with_progress(
-        &mut self,
-        rollouts: &Rollouts,
-        progress: &dyn Progress,
-    ) -> Vec<std::result::Result<Score, RewardError>> {
+    fn score_with_progress(&mut self, rollouts: &Rollouts, progress: &dyn Progress) -> Scores {
         let questions_of_rollouts = self.questions(rollouts);
         let texts: Vec<&str> =
             questions_of_rollouts.iter().flatten().flatten().map(|question| question.text.as_str()).collect();
         let on_progress = |done: usize, all: usize| report(progress, rollouts.len() * done / all, rollouts.len());
         let answers = self.answers(&texts, &on_progress);
-        let value = |Question { text, is_second }: &Question| -> std::result::Result<f32, RewardError> {
-            let answer = answers.get(text.as_str()).cloned().unwrap_or_else(|| Err(ServiceError::new("not requested")));
-            let answer = answer.map_err(|ServiceError { message, hint, is_interrupted }| RewardError {
-                message,
-                hint,
-                is_interrupted,
-            })?;
+        let value = |Question { text, is_second }: &Question| -> Result<f32, RewardError> {
+            let answer = answers.get(text.as_str()).cloned();
+            let answer = answer.unwrap_or_else(|| Err(ServiceError::new("not requested")))?;
             self.value(&answer, *is_second).ok_or_else(|| {
                 RewardError::new(format!("the judgement has no verdict: `{}`", excerpt(answer.trim(), 120)))
             })
         };
-        let score = |(questions, rollout): (&std::result::Result<Vec<Question>, RewardError>, &Rollout)| {
+        let score = |(questions, rollout): (&Result<Vec<Question>, RewardError>, &Rollout)| {
             let questions = questions.as_ref().map_err(Clone::clone)?;
-            let values = questions.iter().map(value).collect::<std::result::Result<Vec<f32>, _>>()?;
+            let values = questions.iter().map(value).collect::<Result<Vec<f32>, _>>()?;
             // A completion alone in its group has no opponent.
             Ok(mean(&values).map_or_else(Score::unscored, |mean| Score::sequence(mean, rollout.completion_ids.len())))
         };

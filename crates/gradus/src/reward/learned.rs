@@ -2,10 +2,10 @@
 
 use burn::tensor::Device;
 
-use super::{Reward, RewardError, Score, interrupted, report};
+use super::{Reward, RewardError, Score, Scores, interrupted, report};
 use crate::batches::MicroBatch;
 use crate::data::Message;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::host::read;
 use crate::model::{Counted, ModelDir, Ranker, Rows, Sequence, WeightFormat};
 use crate::progress::{Progress, Unwatched};
@@ -65,7 +65,7 @@ impl ModelReward {
         let room = self.model.position_budget();
         let text = |i: usize| {
             let [source, target] =
-                self.ids(rollouts.prompt(i), &rollouts.rollouts[i]).map_err(|error| reward_error(&error))?;
+                self.ids(rollouts.prompt(i), &rollouts.rollouts[i]).map_err(|error| RewardError::from(&error))?;
             if source.is_empty() && (target.is_empty() || self.model.encoder_reads_prompt()) {
                 return Err(RewardError::new("prompt and completion are empty"));
             }
@@ -85,11 +85,11 @@ impl Reward for ModelReward {
         "model".into()
     }
 
-    fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
+    fn score(&mut self, rollouts: &Rollouts) -> Scores {
         self.score_with_progress(rollouts, &Unwatched)
     }
 
-    fn score_with_progress(&mut self, rollouts: &Rollouts, progress: &dyn Progress) -> Vec<Result<Score, RewardError>> {
+    fn score_with_progress(&mut self, rollouts: &Rollouts, progress: &dyn Progress) -> Scores {
         let texts = self.texts(rollouts);
         let good: Vec<Sequence<'_>> = texts.iter().flatten().map(scored).collect();
         let lengths: Vec<usize> = good.iter().map(Sequence::tokens).collect();
@@ -111,8 +111,4 @@ impl Reward for ModelReward {
 /// A text that is scored as a whole, after the encoder's source if there is one.
 fn scored([source, target]: &[Vec<u32>; 2]) -> Sequence<'_> {
     Sequence { counted: Counted::Nothing, ..Sequence::completion(source, target) }
-}
-
-pub(super) fn reward_error(error: &Error) -> RewardError {
-    RewardError { hint: error.hint().map(str::to_owned), ..RewardError::new(error.to_string()) }
 }

@@ -1,7 +1,7 @@
 //! Closeness of the completion's length to a target, with a triangular shape.
 
 use super::config::LengthRule;
-use super::{Reward, RewardError, Score, config_error, score_each};
+use super::{Reward, Scores, config_error, score_each};
 use crate::rollout::{Rollout, Rollouts, StopReason};
 
 /// `max(0, 1 − |n − target| / tolerance)`, where `n` counts the completion's tokens without a stop id.
@@ -31,7 +31,7 @@ impl Reward for LengthReward {
         "length".into()
     }
 
-    fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
+    fn score(&mut self, rollouts: &Rollouts) -> Scores {
         let closeness = |rollout: &Rollout| {
             let tokens = rollout.completion_ids.len() - usize::from(rollout.stop == StopReason::StopId);
             (1.0 - tokens.abs_diff(self.target) as f32 / self.tolerance as f32).max(0.0)

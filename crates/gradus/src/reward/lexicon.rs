@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use super::{Reward, RewardError, Score, score_each};
+use super::{Reward, Scores, score_each};
 use crate::error::{Error, Result, excerpt};
 use crate::rollout::Rollouts;
 
@@ -133,7 +133,7 @@ impl Reward for LexiconReward {
         "lexicon".into()
     }
 
-    fn score(&mut self, rollouts: &Rollouts) -> Vec<std::result::Result<Score, RewardError>> {
+    fn score(&mut self, rollouts: &Rollouts) -> Scores {
         score_each(rollouts, |_, rollout| Ok(self.lexicon.mean_valence(&rollout.completion)))
     }
 }

@@ -2,7 +2,7 @@
 
 use regex::Regex;
 
-use super::{Reward, RewardError, Score, column_text, config_error, score_each};
+use super::{Reward, Scores, column_text, config_error, score_each};
 use crate::rollout::Rollouts;
 
 /// 1 if the pattern matches anywhere in the completion.
@@ -36,7 +36,7 @@ impl Reward for RegexReward {
         "regex".into()
     }
 
-    fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
+    fn score(&mut self, rollouts: &Rollouts) -> Scores {
         score_each(rollouts, |_, rollout| Ok(one_if(self.pattern.is_match(&rollout.completion))))
     }
 }
@@ -59,7 +59,7 @@ impl Reward for SubstringReward {
         "substring".into()
     }
 
-    fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
+    fn score(&mut self, rollouts: &Rollouts) -> Scores {
         score_each(rollouts, |_, rollout| Ok(one_if(rollout.completion.contains(&self.text))))
     }
 }
@@ -82,7 +82,7 @@ impl Reward for ExactMatchReward {
         "exact_match".into()
     }
 
-    fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
+    fn score(&mut self, rollouts: &Rollouts) -> Scores {
         score_each(rollouts, |prompt, rollout| {
             let expected = column_text(prompt, &self.column)?;
             Ok(one_if(expected.trim() == rollout.completion.trim()))

@@ -6,7 +6,7 @@
 use gradus_metrics::mathematics::MathAnswer;
 
 use super::config::{CosineRule, MathRule};
-use super::{Reward, RewardError, Score, column_text, config_error};
+use super::{Reward, RewardError, Score, Scores, column_text, config_error};
 use crate::rollout::{Prompt, Rollout, Rollouts};
 
 /// 1 if the completion's answer equals that of the named column, otherwise 0.
@@ -39,7 +39,7 @@ fn is_correct(prompt: &Prompt, rollout: &Rollout, rule: &MathRule) -> Result<Opt
     Ok(Some(MathAnswer::find(text).is_some_and(|answer| gold.is_matched_by(&answer))))
 }
 
-fn scored(rollouts: &Rollouts, rule: &MathRule, value: impl Fn(bool, usize) -> f32) -> Vec<Result<Score, RewardError>> {
+fn scored(rollouts: &Rollouts, rule: &MathRule, value: impl Fn(bool, usize) -> f32) -> Scores {
     let each = rollouts.rollouts.iter().map(|rollout| {
         let tokens = rollout.completion_ids.len();
         let correct = is_correct(&rollouts.prompts[rollout.prompt], rollout, rule)?;
@@ -53,7 +53,7 @@ impl Reward for MathReward {
         "math".into()
     }
 
-    fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
+    fn score(&mut self, rollouts: &Rollouts) -> Scores {
         scored(rollouts, &self.rule, |correct, _| f32::from(u8::from(correct)))
     }
 }
@@ -96,7 +96,7 @@ impl Reward for CosineReward {
         "cosine_length".into()
     }
 
-    fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
+    fn score(&mut self, rollouts: &Rollouts) -> Scores {
         scored(rollouts, &self.math, |correct, tokens| self.value(correct, tokens))
     }
 }

@@ -1,6 +1,6 @@
 //! Metrics as rewards of a completion and the references of its row.
 
-use super::{Interrupt, Reward, RewardError, Score, report};
+use super::{Interrupt, Reward, RewardError, Score, Scores, report};
 use crate::data::references;
 use crate::metric::{Metric, MetricConfig, Models, Row, RowError, not_a_reward, remark_on};
 use crate::progress::{Progress, Unwatched};
@@ -42,11 +42,11 @@ impl Reward for MetricReward {
         self.metric.depends_on_batch()
     }
 
-    fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
+    fn score(&mut self, rollouts: &Rollouts) -> Scores {
         self.score_with_progress(rollouts, &Unwatched)
     }
 
-    fn score_with_progress(&mut self, rollouts: &Rollouts, progress: &dyn Progress) -> Vec<Result<Score, RewardError>> {
+    fn score_with_progress(&mut self, rollouts: &Rollouts, progress: &dyn Progress) -> Scores {
         let mut done = |rows: usize| report(progress, rows, rollouts.len()).is_ok();
         let rewards = |()| self.metric.rewards_with_progress(&measured_rows(rollouts), &mut done);
         match check_references(rollouts).and_then(rewards) {

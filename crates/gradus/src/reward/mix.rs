@@ -1,6 +1,6 @@
 //! A weighted sum of rewards: the list of their parts, with the weights multiplied.
 
-use super::{Reward, RewardError, Score, config_error, interrupted, report};
+use super::{Reward, RewardError, Score, Scores, config_error, interrupted, report};
 use crate::progress::{Progress, RunSteps, Unwatched};
 use crate::rollout::Rollouts;
 
@@ -66,12 +66,12 @@ impl Reward for MixReward {
         self.rewards.iter().any(|weighted| weighted.reward.depends_on_batch())
     }
 
-    fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
+    fn score(&mut self, rollouts: &Rollouts) -> Scores {
         self.score_with_progress(rollouts, &Unwatched)
     }
 
-    fn score_with_progress(&mut self, rollouts: &Rollouts, progress: &dyn Progress) -> Vec<Result<Score, RewardError>> {
-        let mut mixed: Vec<Result<Score, RewardError>> = vec![Ok(Score::unscored()); rollouts.len()];
+    fn score_with_progress(&mut self, rollouts: &Rollouts, progress: &dyn Progress) -> Scores {
+        let mut mixed: Scores = vec![Ok(Score::unscored()); rollouts.len()];
         let parts = self.rewards.len();
         for (part, Weighted { name, weight, reward }) in self.rewards.iter_mut().enumerate() {
             let scores = reward.score_with_progress(rollouts, &OfPart { inner: progress, part, parts });
@@ -184,15 +184,11 @@ mod tests {
             "watching".into()
         }
 
-        fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
+        fn score(&mut self, rollouts: &Rollouts) -> Scores {
             self.score_with_progress(rollouts, &Unwatched)
         }
 
-        fn score_with_progress(
-            &mut self,
-            rollouts: &Rollouts,
-            progress: &dyn Progress,
-        ) -> Vec<Result<Score, RewardError>> {
+        fn score_with_progress(&mut self, rollouts: &Rollouts, progress: &dyn Progress) -> Scores {
             let lengths = rollouts.rollouts.iter().map(|rollout| rollout.completion_ids.len());
             lengths.enumerate().map(|(i, length)| Ok(Score::sequence((self.0)(i, progress)?, length))).collect()
         }

@@ -38,7 +38,6 @@ use crate::error::{Diagnostic, Error};
 use crate::metric::Models;
 use crate::model::{ModelDir, WeightFormat};
 use crate::plugin::Kind;
-use crate::process::ProgramError;
 use crate::progress::{Progress, Unwatched};
 use crate::ranks::Ranks;
 use crate::rollout::{EpisodeEnd, Prompt, Rollout, Rollouts};
@@ -58,6 +57,8 @@ pub(crate) fn in_environment(reward: Option<Box<dyn Reward>>, weight: f64) -> cr
     })
 }
 
+/// A reward that could not be computed for one rollout.
+pub use crate::error::Failure as RewardError;
 pub use crate::process::Interrupt;
 pub use classifier::ClassifierReward;
 pub use code::CodeReward;
@@ -82,23 +83,20 @@ pub use score::{Count, RewardPart, Score};
 pub use think::ThinkFormatReward;
 pub use toxicity::{ToxicityConfig, ToxicityReward};
 
+/// One entry per rollout, in order. A failure is an `Err` for its rollout and never becomes 0: 0 is a judgement.
+pub type Scores = Vec<Result<Score, RewardError>>;
+
 /// Scores completions. This is the library's extension point: implement it for your own reward.
 pub trait Reward: Send {
     /// Returns the name under which this reward is logged (`rewards/<name>/mean`).
     fn name(&self) -> String;
 
-    /// Scores the rollouts and returns one entry per rollout, in order.
-    ///
-    /// A failure is an `Err` for that rollout and never becomes 0: 0 is a judgement.
-    fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>>;
+    /// Scores the rollouts.
+    fn score(&mut self, rollouts: &Rollouts) -> Scores;
 
     /// [`score`](Self::score) that reports to `progress` how many rollouts are scored. Implement it for slow rewards;
     /// the default reports nothing until the end.
-    fn score_with_progress(
-        &mut self,
-        rollouts: &Rollouts,
-        _progress: &dyn Progress,
-    ) -> Vec<Result<Score, RewardError>> {
+    fn score_with_progress(&mut self, rollouts: &Rollouts, _progress: &dyn Progress) -> Scores {
         self.score(rollouts)
     }
 
@@ -117,43 +115,6 @@ pub trait Reward: Send {
 impl Kind for dyn Reward {
     const NAME: &'static str = "reward";
     type Make = dyn Fn(&dyn Models) -> crate::Result<Box<dyn Reward>> + Send + Sync;
-}
-
-/// A reward that could not be computed for one rollout.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[error("{message}")]
-pub struct RewardError {
-    /// Description of the failure.
-    pub message: String,
-    /// Hint about what to do.
-    pub hint: Option<String>,
-    /// Whether the user stopped it.
-    pub is_interrupted: bool,
-}
-
-impl RewardError {
-    /// A failure without a hint.
-    pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), hint: None, is_interrupted: false }
-    }
-
-    /// An interruption by the user.
-    pub fn interrupted() -> Self {
-        Self { is_interrupted: true, ..Self::new("interrupted") }
-    }
-
-    /// Adds a hint about what the user can do.
-    #[must_use]
-    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
-        self
-    }
-}
-
-impl From<ProgramError> for RewardError {
-    fn from(ProgramError { message, hint, is_interrupted }: ProgramError) -> Self {
-        Self { message, hint, is_interrupted }
-    }
 }
 
 /// Creates the configured reward. This is the only place that does so.
@@ -316,7 +277,7 @@ fn report(progress: &dyn Progress, done: usize, total: usize) -> Result<(), Rewa
 }
 
 /// Returns the scores of an interrupted run: an error for each rollout.
-fn interrupted(rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
+fn interrupted(rollouts: &Rollouts) -> Scores {
     vec![Err(RewardError::interrupted()); rollouts.len()]
 }
 
@@ -332,10 +293,7 @@ pub(crate) fn nothing_scored(name: &str, rollouts: &Rollouts, count: usize) -> E
 }
 
 /// Computes sequence-level scores from one value per rollout.
-fn score_each(
-    rollouts: &Rollouts,
-    mut value: impl FnMut(&Prompt, &Rollout) -> Result<f32, RewardError>,
-) -> Vec<Result<Score, RewardError>> {
+fn score_each(rollouts: &Rollouts, mut value: impl FnMut(&Prompt, &Rollout) -> Result<f32, RewardError>) -> Scores {
     let each = rollouts.rollouts.iter().map(|rollout| {
         let value = value(&rollouts.prompts[rollout.prompt], rollout)?;
         Ok(Score::sequence(value, rollout.completion_ids.len()))
@@ -469,7 +427,7 @@ mod tests {
             fn name(&self) -> String {
                 "short".into()
             }
-            fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
+            fn score(&mut self, rollouts: &Rollouts) -> Scores {
                 rollouts.rollouts.iter().map(|_| Ok(Score::sequence(1.0, 1))).collect()
             }
         }

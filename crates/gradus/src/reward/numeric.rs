@@ -1,6 +1,6 @@
 //! A numeric answer, as in GSM8K: compares the completion's number to the row's.
 
-use super::{Reward, RewardError, Score, column_text, score_each};
+use super::{Reward, RewardError, Scores, column_text, score_each};
 use crate::rollout::Rollouts;
 
 /// 1 if the completion's answer equals that of the named column as a number, otherwise 0.
@@ -24,7 +24,7 @@ impl Reward for NumericAnswerReward {
         "numeric_answer".into()
     }
 
-    fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
+    fn score(&mut self, rollouts: &Rollouts) -> Scores {
         score_each(rollouts, |prompt, rollout| {
             let text = column_text(prompt, &self.column)?;
             let expected = last_number(&text).ok_or_else(|| {

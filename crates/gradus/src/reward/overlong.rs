@@ -3,7 +3,7 @@
 //! Yu et al. 2025, equation 13, <https://arxiv.org/abs/2503.14476>; TRL 1.16's `soft_overlong_punishment`.
 
 use super::config::SoftOverlongRule;
-use super::{Reward, RewardError, Score, config_error, score_each};
+use super::{Reward, Scores, config_error, score_each};
 use crate::rollout::Rollouts;
 
 /// 0 up to `max_length − cache` tokens (a stop id counts), then falling to −1 at `max_length` and beyond.
@@ -43,7 +43,7 @@ impl Reward for SoftOverlong {
         "soft_overlong".into()
     }
 
-    fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
+    fn score(&mut self, rollouts: &Rollouts) -> Scores {
         score_each(rollouts, |_, rollout| Ok(self.penalty(rollout.completion_ids.len())))
     }
 }

@@ -1,6 +1,6 @@
 //! A penalty on completions that repeat their prompt: RL4LMs' shaping for CommonGen.
 
-use super::{Reward, RewardError, Score, score_each};
+use super::{Reward, Scores, score_each};
 use crate::rollout::Rollouts;
 
 /// −1 if the lowercase completion contains the prefix, the word `generate` or `sentence`, or the prompt's text after
@@ -29,7 +29,7 @@ impl Reward for RepeatPenalty {
         "repeat_penalty".into()
     }
 
-    fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
+    fn score(&mut self, rollouts: &Rollouts) -> Scores {
         score_each(rollouts, |prompt, rollout| Ok(self.value(&prompt.text, &rollout.completion)))
     }
 }

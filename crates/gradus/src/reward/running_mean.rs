@@ -1,6 +1,6 @@
 //! The running mean of a reward over completions.
 
-use super::{Reward, RewardError, Score};
+use super::{Reward, Score, Scores};
 use crate::progress::{Progress, Unwatched};
 use crate::rollout::Rollouts;
 
@@ -32,11 +32,11 @@ impl Reward for RunningMean {
         self.group > 1 || self.inner.depends_on_batch()
     }
 
-    fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
+    fn score(&mut self, rollouts: &Rollouts) -> Scores {
         self.score_with_progress(rollouts, &Unwatched)
     }
 
-    fn score_with_progress(&mut self, rollouts: &Rollouts, progress: &dyn Progress) -> Vec<Result<Score, RewardError>> {
+    fn score_with_progress(&mut self, rollouts: &Rollouts, progress: &dyn Progress) -> Scores {
         let mut scores = self.inner.score_with_progress(rollouts, progress);
         for (group, scores) in scores.chunks_mut(self.group).enumerate() {
             let (mut sum, mut count) = (0.0, 0.0);

@@ -1,6 +1,6 @@
 //! The format of reasoning models: thoughts between marks, then an answer. As TRL 1.16's `think_format_reward`.
 
-use super::{Reward, RewardError, Score, score_each};
+use super::{Reward, Scores, score_each};
 use crate::rollout::Rollouts;
 
 /// 1 if the completion begins with `<think>`, contains it once, and closes it with `</think>`; otherwise 0.
@@ -16,7 +16,7 @@ impl Reward for ThinkFormatReward {
         "think_format".into()
     }
 
-    fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
+    fn score(&mut self, rollouts: &Rollouts) -> Scores {
         score_each(rollouts, |_, rollout| Ok(f32::from(u8::from(is_well_formed(&rollout.completion)))))
     }
 }

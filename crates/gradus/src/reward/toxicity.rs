@@ -9,15 +9,14 @@ use std::ops::Range;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::learned::reward_error;
 use super::place::last_token;
 use super::score::Count;
-use super::{Reward, RewardError, Score};
+use super::{Reward, RewardError, Score, Scores};
 use crate::metric::{Models, toxicity_scorer, toxicity_scores};
 use crate::process::Interrupt;
 use crate::rollout::{Rollout, Rollouts};
 use crate::text::{Level, RuleSplitter, segments};
-use crate::toxicity::{ScorerConfig, ScoringError, ToxicityScorer};
+use crate::toxicity::{ScorerConfig, ToxicityScorer};
 
 /// Keys of `reward.toxicity`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -79,7 +78,7 @@ impl ToxicityReward {
         if self.level == Level::Whole {
             rewards_t[tokens - 1] = (1.0 - last) as f32;
         } else if !segments.is_empty() {
-            let ranges_t = ranges().map_err(|error| reward_error(&error))?;
+            let ranges_t = ranges().map_err(|error| RewardError::from(&error))?;
             let mut before = 0.0;
             for (segment, toxicity) in segments.iter().zip(toxicity) {
                 let Some(toxicity) = toxicity else { continue };
@@ -103,7 +102,7 @@ impl Reward for ToxicityReward {
         "toxicity".into()
     }
 
-    fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
+    fn score(&mut self, rollouts: &Rollouts) -> Scores {
         let cut: Vec<Vec<Range<usize>>> =
             rollouts.rollouts.iter().map(|rollout| self.segments(&rollout.completion)).collect();
         let texts: Vec<&str> = cut
@@ -114,9 +113,7 @@ impl Reward for ToxicityReward {
         let mut scores = toxicity_scores(&*self.scorer, &texts).into_iter();
         let score = |(i, segments): (usize, &Vec<Range<usize>>)| {
             let scores: Vec<_> = scores.by_ref().take(segments.len()).collect();
-            let toxicity = scores.into_iter().collect::<Result<Vec<_>, _>>().map_err(
-                |ScoringError { message, hint, is_interrupted }| RewardError { message, hint, is_interrupted },
-            )?;
+            let toxicity = scores.into_iter().collect::<Result<Vec<_>, RewardError>>()?;
             self.judged(segments, &toxicity, &rollouts.rollouts[i], || rollouts.ranges(i))
         };
         cut.iter().enumerate().map(score).collect()
@@ -142,7 +139,7 @@ mod tests {
 
     fn reward(level: Level) -> ToxicityReward {
         let rule = |text: &str| match text {
-            "down" => Err(ScoringError::new("the line is dead").with_hint("call again")),
+            "down" => Err(RewardError::new("the line is dead").with_hint("call again")),
             text => Ok(toxicity(text)),
         };
         ToxicityReward { scorer: Box::new(ByRule::new(rule)), level }

@@ -11,7 +11,7 @@ use gradus::algorithm::actor::ValueHead;
 use gradus::algorithm::critic::{Critic, SeparateCritic};
 use gradus::algorithm::grpo::{Grpo, GrpoConfig, GrpoLossType, ImportanceSamplingLevel};
 use gradus::algorithm::nlpo::{Nlpo, NlpoConfig};
-use gradus::algorithm::ppo::{AdvantageKeys, CriticTrunk, KlConfig, Ppo, PpoConfig};
+use gradus::algorithm::ppo::{AdvantageKeys, CriticTrunk, KlConfig, PpoConfig};
 use gradus::algorithm::rloo::{Rloo, RlooConfig};
 use gradus::algorithm::trpo::TrpoConfig;
 use gradus::algorithm::{Actor, Algorithm, AlgorithmInputs, OnlineMethod};
@@ -265,7 +265,7 @@ fn ppo_learns_with_a_critic_on_the_policys_trunk() {
         let policy = policy();
         let value_head = Some(ValueHead::zeros(policy.trunk.dims().1, &device()));
         let config = ppo_config(CriticTrunk::Shared);
-        let mut algorithm = Ppo::new(&config, Critic::Shared, None);
+        let mut algorithm = config.actor_critic(Critic::Shared, None);
         let (before, after) = learn(config.iteration(), &mut algorithm, Actor { policy, value_head }, seed, 40);
         assert!(before < 0.65 && after > 0.85, "seed {seed}: from {before} to {after}");
     }
@@ -285,7 +285,7 @@ fn ppo_learns_with_a_critic_of_its_own() {
             pad_id: 0,
         };
         let config = ppo_config(CriticTrunk::Separate);
-        let mut algorithm = Ppo::new(&config, Critic::Separate(Box::new(critic)), None);
+        let mut algorithm = config.actor_critic(Critic::Separate(Box::new(critic)), None);
         let (before, after) = learn(config.iteration(), &mut algorithm, Actor { policy, value_head: None }, seed, 40);
         assert!(before < 0.65 && after > 0.85, "seed {seed}: from {before} to {after}");
     }

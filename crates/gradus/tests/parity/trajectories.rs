@@ -13,7 +13,7 @@ use burn::tensor::Tensor;
 use gradus::algorithm::critic::{Critic, SeparateCritic};
 use gradus::algorithm::fisher::{Distance, Distributions};
 use gradus::algorithm::grpo::{Grpo, GrpoConfig, GrpoLossType};
-use gradus::algorithm::ppo::{AdvantageKeys, KlConfig, KlEstimator, Ppo, PpoConfig};
+use gradus::algorithm::ppo::{AdvantageKeys, KlConfig, KlEstimator, PpoConfig};
 use gradus::algorithm::rloo::{Rloo, RlooConfig};
 use gradus::algorithm::step::{Denominator, Learners, MiniBatch, OldLogprobs, PassStats, PolicyLoss, Surrogate};
 use gradus::algorithm::{
@@ -504,7 +504,7 @@ fn ppo(run: &str) {
         source,
         pad_id: 0,
     };
-    let mut algorithm = Ppo::new(&config, Critic::Separate(Box::new(critic)), None);
+    let mut algorithm = config.actor_critic(Critic::Separate(Box::new(critic)), None);
     let mut learner =
         Learner::new(Actor { policy: load("qwen3"), value_head: None }, Optimizer::new(settings.optimizer));
     let reference = learner.frozen().policy;

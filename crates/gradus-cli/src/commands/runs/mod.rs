@@ -73,8 +73,7 @@ enum Verb {
 
 /// Adds the arguments of `gradus runs`.
 pub fn arguments(command: Command) -> Command {
-    let about = "Browse, compare, tag, resume, export and remove runs";
-    RunsArgs::augment_args(command).about(about).long_about(None).after_help(EXAMPLES)
+    RunsArgs::augment_args(command).after_help(EXAMPLES)
 }
 
 /// Runs the subcommand.

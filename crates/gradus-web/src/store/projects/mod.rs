@@ -286,7 +286,7 @@ fn begin(
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     /// Creates a task with two answers.

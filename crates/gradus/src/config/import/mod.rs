@@ -39,7 +39,7 @@ pub enum System {
 impl std::str::FromStr for System {
     type Err = String;
 
-    fn from_str(name: &str) -> std::result::Result<Self, String> {
+    fn from_str(name: &str) -> Result<Self, String> {
         match name {
             "rl4lms" => Ok(Self::Rl4lms),
             "fine_grained" => Ok(Self::FineGrained),

@@ -57,7 +57,7 @@ impl Judgement {
         completion: &str,
         tokens: usize,
         ranges: impl FnOnce() -> Result<Vec<Range<usize>>>,
-    ) -> Result<std::result::Result<Score, String>> {
+    ) -> Result<Result<Score, String>> {
         let parts = match self {
             Self::Whole(None) => return Ok(Ok(Score::unscored())),
             Self::Whole(Some(value)) => return Ok(Ok(Score::sequence(value, tokens))),
@@ -80,20 +80,12 @@ impl Judgement {
             Ok(rewards_t) => Ok(RewardPart { name, weight: 1.0, rewards_t }),
             Err(message) => Err(format!("`{name}`: {message}")),
         };
-        Ok(parts
-            .into_iter()
-            .map(part)
-            .collect::<std::result::Result<_, _>>()
-            .map(|parts| Score { parts, ..Score::default() }))
+        Ok(parts.into_iter().map(part).collect::<Result<_, _>>().map(|parts| Score { parts, ..Score::default() }))
     }
 }
 
 /// Assigns the value of each segment to the last token that contributes to its text.
-fn spread(
-    segments: &[(Range<usize>, f32)],
-    completion: &str,
-    ranges_t: &[Range<usize>],
-) -> std::result::Result<Vec<f32>, String> {
+fn spread(segments: &[(Range<usize>, f32)], completion: &str, ranges_t: &[Range<usize>]) -> Result<Vec<f32>, String> {
     // Start of each character, and the end of the last one.
     let bytes: Vec<usize> = completion.char_indices().map(|(at, _)| at).chain([completion.len()]).collect();
     let mut rewards_t = vec![0.0; ranges_t.len()];
@@ -153,7 +145,7 @@ mod tests {
     }
 
     /// Four ids: `Grün `, the first byte of `é`, the rest of it and ` da`, and a stop id.
-    fn score(line: &str) -> std::result::Result<Score, String> {
+    fn score(line: &str) -> Result<Score, String> {
         let ranges_t = || Ok(vec![0..6, 6..6, 6..11, 11..11]);
         Judgement::parse(line).expect("an answer").score("Grün é da", 4, ranges_t).expect("ranges are known")
     }

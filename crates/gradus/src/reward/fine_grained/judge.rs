@@ -69,7 +69,7 @@ impl Judge {
     }
 
     /// Rejects keys that do not fit the model.
-    pub fn check(&self, config: &SegmentConfig, level: Level) -> std::result::Result<(), (String, Option<String>)> {
+    pub fn check(&self, config: &SegmentConfig, level: Level) -> Result<(), (String, Option<String>)> {
         let name = &config.model;
         let is_of_tokens = matches!(self.model, Model::Tokens(_));
         if is_of_tokens && config.text.is_some() {
@@ -137,9 +137,9 @@ impl Judge {
     /// Returns the model's input for one segment, and whether it was cut.
     pub fn alone(
         &self,
-        value: impl FnMut(&str) -> std::result::Result<String, RewardError>,
+        value: impl FnMut(&str) -> Result<String, RewardError>,
         has_ended: bool,
-    ) -> std::result::Result<(Joined, bool), RewardError> {
+    ) -> Result<(Joined, bool), RewardError> {
         let mut text = self.pattern.fill(value)?;
         // As in reward model training, a finished text ends with the end-of-text token.
         if matches!(self.model, Model::Scalar(_)) && has_ended && !self.tokenizer.appends_eos() {
@@ -156,7 +156,7 @@ impl Judge {
     }
 
     /// Rejects a text that the model cannot read.
-    pub fn check_text(&self, joined: &Joined) -> std::result::Result<(), String> {
+    pub fn check_text(&self, joined: &Joined) -> Result<(), String> {
         match &self.model {
             Model::Tokens(model) | Model::Texts(model) => model.encoder.check(&text(joined)),
             Model::Scalar(_) if joined.ids.is_empty() => Err("prompt and completion are empty".into()),
@@ -173,8 +173,8 @@ impl Judge {
         &self,
         questions: &[(&Joined, &[usize])],
         passes: MicroBatch,
-        on_progress: &dyn Fn(usize) -> std::result::Result<(), RewardError>,
-    ) -> std::result::Result<Vec<Vec<f32>>, RewardError> {
+        on_progress: &dyn Fn(usize) -> Result<(), RewardError>,
+    ) -> Result<Vec<Vec<f32>>, RewardError> {
         let lengths: Vec<usize> = questions.iter().map(|(joined, _)| joined.ids.len()).collect();
         let mut outputs = Vec::new();
         for pass in passes.split(&lengths) {
@@ -215,11 +215,7 @@ pub(super) enum RewardMapping {
 }
 
 impl RewardMapping {
-    pub fn of(
-        judge: &Judge,
-        dir: &ModelDir,
-        config: &SegmentConfig,
-    ) -> std::result::Result<Self, (String, Option<String>)> {
+    pub fn of(judge: &Judge, dir: &ModelDir, config: &SegmentConfig) -> Result<Self, (String, Option<String>)> {
         let task = judge.task();
         if !config.values.is_empty() {
             let Some(task) = task else {
@@ -235,7 +231,7 @@ impl RewardMapping {
                     .map(|label| (label, *value as f32))
                     .map_err(|message| (format!("`{}`: {message}", config.model), Some(hint.to_owned())))
             };
-            let mut labels = config.values.iter().map(place).collect::<std::result::Result<Vec<_>, _>>()?;
+            let mut labels = config.values.iter().map(place).collect::<Result<Vec<_>, _>>()?;
             labels.sort_by_key(|(label, _)| *label);
             if let Some(twice) = labels.windows(2).find(|pair| pair[0].0 == pair[1].0) {
                 return Err((format!("`values` names the label `{}` twice", task.labels[twice[0].0]), None));

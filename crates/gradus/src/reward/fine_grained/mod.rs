@@ -18,10 +18,9 @@ use serde_json::Value;
 pub use config::{FineGrainedConfig, SegmentConfig, SegmentEnd};
 use judge::{Judge, RewardMapping};
 
-use super::learned::reward_error;
 use super::place::last_token;
 use super::score::{CUT, Count, UNREAD};
-use super::{Reward, RewardError, Score, config_error, interrupted, report};
+use super::{Reward, RewardError, Score, Scores, config_error, interrupted, report};
 use crate::batches::MicroBatch;
 use crate::data::column_text;
 use crate::error::{Error, Result};
@@ -137,7 +136,7 @@ impl SegmentReward {
     }
 
     /// Prepares the questions about a completion.
-    fn read(&self, prompt: &Prompt, rollout: &Rollout) -> std::result::Result<CompletionQuestions, RewardError> {
+    fn read(&self, prompt: &Prompt, rollout: &Rollout) -> Result<CompletionQuestions, RewardError> {
         let completion = &rollout.completion;
         let segments = self.segments(completion);
         let (mut questions, mut read, mut cut) = (Vec::new(), Vec::new(), 0);
@@ -151,7 +150,7 @@ impl SegmentReward {
                     before.fill(|name| if name == "prompt" { Ok(prompt.text.clone()) } else { column(name) })?;
                 let parts: Vec<&str> = segments.iter().map(|segment| &completion[segment.clone()]).collect();
                 let (joined, positions) =
-                    self.judge.separated(&before, &parts).map_err(|error| reward_error(&error))?;
+                    self.judge.separated(&before, &parts).map_err(|error| RewardError::from(&error))?;
                 cut += usize::from(positions.len() < parts.len());
                 read.push(positions.len());
                 if !positions.is_empty() {
@@ -182,10 +181,7 @@ impl SegmentReward {
 
     /// Returns the elements of the list, each with the name of its column; or one `None` if the model judges only the
     /// row.
-    fn elements<'p>(
-        &'p self,
-        prompt: &'p Prompt,
-    ) -> std::result::Result<Vec<Option<(&'p str, &'p Value)>>, RewardError> {
+    fn elements<'p>(&'p self, prompt: &'p Prompt) -> Result<Vec<Option<(&'p str, &'p Value)>>, RewardError> {
         let Some(name) = self.each.as_deref() else { return Ok(vec![None]) };
         match prompt.columns.get(name) {
             Some(Value::Array(list)) => Ok(list.iter().map(|element| Some((name, element))).collect()),
@@ -225,7 +221,7 @@ impl SegmentReward {
     ///
     /// # Errors
     /// If the model cannot read it, or the prompt lacks a column.
-    pub fn judge(&self, prompt: &Prompt, rollout: &Rollout) -> std::result::Result<Judgement, RewardError> {
+    pub fn judge(&self, prompt: &Prompt, rollout: &Rollout) -> Result<Judgement, RewardError> {
         let reading = self.read(prompt, rollout)?;
         let questions: Vec<(&Joined, &[usize])> =
             reading.questions.iter().map(|q| (&q.joined, &*q.positions)).collect();
@@ -281,7 +277,7 @@ impl SegmentReward {
         outputs: &[Vec<f32>],
         rollout: &Rollout,
         places: impl FnOnce(&[Range<usize>]) -> Result<Vec<usize>>,
-    ) -> std::result::Result<Score, RewardError> {
+    ) -> Result<Score, RewardError> {
         let tokens = rollout.completion_ids.len();
         let values: Vec<f32> = self.segment_outputs(reading, outputs).into_iter().map(|(_, value)| value).collect();
         let mut rewards_t = vec![0.0; tokens];
@@ -292,7 +288,7 @@ impl SegmentReward {
             let places = if parts.is_empty() {
                 vec![tokens - 1]
             } else {
-                places(&parts).map_err(|error| reward_error(&error))?
+                places(&parts).map_err(|error| RewardError::from(&error))?
             };
             for value in &values {
                 let part = self.mapping.reward(*value) / places.len() as f32;
@@ -302,7 +298,7 @@ impl SegmentReward {
             let places: Vec<usize> = match self.level {
                 Level::Whole => vec![tokens - 1],
                 _ if values.is_empty() => Vec::new(),
-                _ => places(&reading.segments).map_err(|error| reward_error(&error))?,
+                _ => places(&reading.segments).map_err(|error| RewardError::from(&error))?,
             };
             let mut taken = vec![false; tokens];
             for (&value, &place) in values.iter().zip(&places) {
@@ -331,7 +327,7 @@ impl SegmentReward {
 
 /// Returns the text of `{list}` or `{list.field}` for an element of the column `list`; `None` if `name` does not refer
 /// to the list.
-fn element_text(list: &str, element: &Value, name: &str) -> Option<std::result::Result<String, String>> {
+fn element_text(list: &str, element: &Value, name: &str) -> Option<Result<String, String>> {
     let field = match name.strip_prefix(list)? {
         "" => None,
         rest => Some(rest.strip_prefix('.')?),
@@ -350,16 +346,12 @@ impl Reward for SegmentReward {
         "segments".into()
     }
 
-    fn score(&mut self, rollouts: &Rollouts) -> Vec<std::result::Result<Score, RewardError>> {
+    fn score(&mut self, rollouts: &Rollouts) -> Scores {
         self.score_with_progress(rollouts, &Unwatched)
     }
 
-    fn score_with_progress(
-        &mut self,
-        rollouts: &Rollouts,
-        progress: &dyn Progress,
-    ) -> Vec<std::result::Result<Score, RewardError>> {
-        let readings: Vec<std::result::Result<CompletionQuestions, RewardError>> =
+    fn score_with_progress(&mut self, rollouts: &Rollouts, progress: &dyn Progress) -> Scores {
+        let readings: Vec<Result<CompletionQuestions, RewardError>> =
             (0..rollouts.len()).map(|i| self.read(rollouts.prompt(i), &rollouts.rollouts[i])).collect();
         let questions: Vec<(&Joined, &[usize])> = readings
             .iter()
@@ -372,7 +364,7 @@ impl Reward for SegmentReward {
         let on_progress = |done: usize| report(progress, rollouts.len() * done / questions.len(), rollouts.len());
         let Ok(outputs) = self.judge.run(&questions, self.passes, &on_progress) else { return interrupted(rollouts) };
         let mut outputs = outputs.into_iter();
-        let score = |(i, reading): (usize, std::result::Result<CompletionQuestions, RewardError>)| {
+        let score = |(i, reading): (usize, Result<CompletionQuestions, RewardError>)| {
             let reading = reading?;
             let positions = reading.questions.iter().map(|question| question.positions.len()).sum();
             let outputs: Vec<Vec<f32>> = outputs.by_ref().take(positions).collect();

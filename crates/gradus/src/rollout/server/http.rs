@@ -126,7 +126,7 @@ impl Http {
     fn read(
         &self,
         path: &str,
-        response: std::result::Result<ureq::http::Response<ureq::Body>, ureq::Error>,
+        response: Result<ureq::http::Response<ureq::Body>, ureq::Error>,
         limit: u64,
     ) -> Result<Value, Failure> {
         let failed = |error: &ureq::Error| Failure::Later(Delay::Silence(self.without_key(&error.to_string())));
