@@ -10,7 +10,7 @@ mod judgement;
 use serde_json::{Map, Value};
 
 use super::config::CommandConfig;
-use super::{Interrupt, Reward, RewardError, Score, Scores, report};
+use super::{Interrupt, Reward, RewardError, Scores, report};
 use crate::error::Result;
 use crate::process::Program;
 use crate::progress::{Progress, Unwatched};
@@ -97,6 +97,7 @@ mod tests {
 
     use serde_json::json;
 
+    use super::super::Score;
     use super::super::test_rollouts::{Reports, completions, reports, rollouts, totals};
     use super::*;
 
