@@ -170,5 +170,9 @@ class Trainer:
         ]
 
     def save(self, directory: str | os.PathLike[str]) -> None:
-        """Write the policy as a Hugging Face directory with its tokenizer. An adapter is written in peft's format."""
+        """Write the policy as a Hugging Face directory with its tokenizer. An adapter is written in peft's format.
+
+        This replaces an earlier model in the directory. A directory with other files, or a file, raises
+        :class:`gradus.InputError`.
+        """
         self._trainer.save(os.fspath(directory))

@@ -48,6 +48,7 @@ use std::path::Path;
 
 use crate::batches::MicroBatch;
 use crate::error::{Error, Result};
+use crate::files::output::OutputDir;
 use crate::generate::{Completion, NoStopRule, SamplingParams, generate};
 use crate::host::{constant, read};
 use crate::learner::Learner;
@@ -428,26 +429,42 @@ impl Trainer {
 
     /// Writes the policy as a Hugging Face directory with its tokenizer; an adapter in peft's format.
     ///
-    /// # Errors
-    /// If it cannot be written.
-    pub fn save(&self, directory: &Path) -> Result<()> {
-        crate::files::atomic::write_dir(directory, |path| self.learner.frozen().save(&self.files, path))
-    }
-
-    /// Writes the adapter and the optimizer's state to the directory `to`, for
-    /// [`restore_optimizer`](Self::restore_optimizer). `write_optimizer` writes additional files there.
+    /// It replaces an earlier model in `directory` whose files all have successors of the same name. It removes no other
+    /// file.
     ///
     /// # Errors
-    /// If it cannot be written.
-    pub fn save_with_optimizer(&self, to: &Path, write_optimizer: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
-        crate::files::atomic::write_dir(to, |path| {
-            self.learner.frozen().save(&self.files, path)?;
-            let optimizer = self.learner.optimizer();
-            let optimizers = [("", optimizer)];
-            let found = optimizer_state::moments_on_host(&optimizers);
-            write_state(&path.join(OPTIMIZER_FILE), &optimizer_state::tensors(&optimizers, &found))?;
-            write_optimizer(path)
-        })
+    /// [`Error::Input`] if `directory` is a file, or holds anything else than such a model. Otherwise if it cannot be
+    /// written.
+    pub fn save(&self, directory: &Path) -> Result<()> {
+        OutputDir::of_saved_model(directory)?.write(|path| self.write_files(path))
+    }
+
+    /// [`save`](Self::save) with the optimizer's state, for [`restore_optimizer`](Self::restore_optimizer).
+    ///
+    /// # Errors
+    /// As [`save`](Self::save).
+    pub fn save_with_optimizer(&self, directory: &Path) -> Result<()> {
+        OutputDir::of_saved_model(directory)?.write(|path| self.write_files_with_optimizer(path))
+    }
+
+    /// Writes the files of [`save`](Self::save) into the existing directory `to`. Not atomic.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub fn write_files(&self, to: &Path) -> Result<()> {
+        self.learner.frozen().save(&self.files, to)
+    }
+
+    /// Writes the files of [`save_with_optimizer`](Self::save_with_optimizer) into the existing directory `to`. Not
+    /// atomic.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub fn write_files_with_optimizer(&self, to: &Path) -> Result<()> {
+        self.write_files(to)?;
+        let optimizers = [("", self.learner.optimizer())];
+        let found = optimizer_state::moments_on_host(&optimizers);
+        write_state(&to.join(OPTIMIZER_FILE), &optimizer_state::tensors(&optimizers, &found))
     }
 
     /// Restores the optimizer that [`save_with_optimizer`](Self::save_with_optimizer) wrote to `directory`.

@@ -205,7 +205,7 @@ fn adapters_on_one_base_learn_apart_and_go_on_from_files() {
     // Loaded with its optimizer, it continues with the same bits; without the optimizer it differs.
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("saved");
-    a.save_with_optimizer(&path, |_| Ok(())).expect("saved");
+    a.save_with_optimizer(&path).expect("saved");
     let mut again = base.saved_adapter(&path).expect("an adapter");
     again.restore_optimizer(&path).expect("its optimizer");
     assert_eq!(again.steps(), 4);
@@ -221,6 +221,8 @@ fn adapters_on_one_base_learn_apart_and_go_on_from_files() {
     let scored = |model: &CausalLm| {
         score_text(model, &[5, 6, 7, 8], 0).expect("scored").iter().map(|of| of.logprob).collect::<Vec<_>>()
     };
+    assert!(again.save(&path).is_err(), "the optimizer's state would be lost");
+    let path = folder.path().join("again");
     again.save(&path).expect("saved");
     let trained = again.logprobs(&[(&[5], &[6, 7, 8])]).expect("scored").concat();
     for model in [base.sampling_as(&again), base.sampling_with(&path).expect("an adapter")] {
@@ -271,6 +273,23 @@ fn what_was_sampled_and_saved_has_the_logprobs_of_the_policy() {
         assert_eq!(logprobs(&again.expect("it can be read")), logprobs(&trainer));
         assert_ne!(logprobs(&open("qwen3")), logprobs(&trainer), "it has learned");
     }
+}
+
+#[test]
+fn saving_replaces_its_own_model_and_no_file_of_others() {
+    let trainer = open("qwen3");
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    for _ in 0..2 {
+        trainer.save(&at("model")).expect("saved");
+    }
+    std::fs::create_dir_all(at("project/src")).expect("made");
+    std::fs::write(at("notes.txt"), "mine").expect("written");
+    for name in ["project", "notes.txt"] {
+        let error = trainer.save(&at(name)).expect_err("something else is there");
+        assert!(matches!(error, Error::Input { .. }) && error.to_string().contains(name), "{error}");
+    }
+    assert!(at("project/src").is_dir() && at("notes.txt").is_file());
 }
 
 #[test]
