@@ -5,6 +5,7 @@
 use std::path::Path;
 
 use gradus::config::{MethodConfig, Registry};
+use gradus::model::adapter::LoraConfig;
 use gradus::objective::dpo::DpoConfig;
 use gradus::objective::kto::KtoConfig;
 use gradus::objective::sft::SftConfig;
@@ -97,6 +98,36 @@ fn problems_are_reported_when_the_run_is_planned() {
     assert!(found.contains("reward"), "{found}");
     let found = message(Training::dpo("gpt2").data("rows.jsonl").learning_rate(-1.0).set("beta", json!("much")));
     assert!(found.contains("learning_rate") || found.contains("beta"), "{found}");
+}
+
+/// A value without a form in JSON.
+struct Formless;
+
+impl serde::Serialize for Formless {
+    fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
+        Err(serde::ser::Error::custom("no form"))
+    }
+}
+
+#[test]
+fn problems_of_setters_are_reported_together_and_not_forgotten() {
+    let lora = LoraConfig { alpha: f64::NAN, ..LoraConfig::default() };
+    let training = Training::dpo("gpt2").data("rows.jsonl").set("label_smoothing", Formless);
+    let mut training = training.learning_rate(f64::NAN).set("beta", f64::INFINITY).lora(&lora);
+    for _ in 0..2 {
+        let found = training.plan().unwrap_err().to_string();
+        let lines: Vec<&str> = found.lines().collect();
+        let expected = [
+            "the value of `label_smoothing`: no form",
+            "`learning_rate` is NaN, but a finite number is needed",
+            "`beta` is inf, but a finite number is needed",
+            "`lora.alpha` is NaN, but a finite number is needed",
+        ];
+        assert_eq!(lines, expected);
+    }
+    let method = MethodConfig::Dpo(DpoConfig { beta: f64::NAN, ..DpoConfig::default() });
+    let found = Training::new(&method, "gpt2").data("rows.jsonl").plan().unwrap_err().to_string();
+    assert_eq!(found, "`method.dpo.beta` is NaN, but a finite number is needed");
 }
 
 /// Methods on pairs without a reference compute their losses with dropout.
