@@ -45,6 +45,26 @@ fn rows_of_a_program_train_as_those_of_a_file() {
     training(0.3).output_dir(dir.run("program")).overwrite().run().unwrap();
 }
 
+/// The example on the front page of the documentation, with a smaller model.
+#[test]
+fn held_out_rows_of_a_program_have_an_accuracy() {
+    let row = |prompt: &str, chosen: &str, rejected: &str| {
+        json!({ "prompt": prompt, "chosen": chosen, "rejected": rejected })
+    };
+    let dir = TestDir::new(pairs());
+    let outcome = Training::dpo(model("gpt2").path.display().to_string())
+        .cache_dir(dir.run("cache"))
+        .rows([row("cup one is", " full", " empty"), row("cup two is", " full", " empty")])
+        .eval_rows([row("cup three is", " full", " empty")])
+        .batch_size(2)
+        .max_steps(2)
+        .output_dir(dir.run("run"))
+        .run()
+        .unwrap();
+    let accuracy = &outcome.results["after"]["eval_rewards/accuracies"];
+    assert!(accuracy.is_number(), "{}", outcome.results);
+}
+
 /// Stops the run after `left` steps.
 struct Stop {
     left: usize,
