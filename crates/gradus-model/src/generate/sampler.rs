@@ -24,7 +24,7 @@ pub struct Choice {
     /// of a mask is recorded, it is normalized over that.
     pub sampled_logprob: f32,
     /// Log-probability under the model at the temperature (1 if greedy or requested), before all processing: the value
-    /// that the trainer recomputes. NaN if the logits contain a NaN.
+    /// that online methods recompute at the same temperature. NaN if the logits contain a NaN.
     pub logprob: f32,
     /// Ids that were possible, if recorded.
     pub support: Option<Support>,

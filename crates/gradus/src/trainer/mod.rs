@@ -411,6 +411,9 @@ impl Trainer {
     /// Samples `group` completions of each prompt from the current policy; completion `i` uses stream `i` of `seed`.
     /// The ids that end a text are added to `params.stop_ids`.
     ///
+    /// The losses of this trainer compare with log-probabilities at temperature 1. At another temperature, set
+    /// [`params.untempered`](SamplingParams::untempered), or take [`logprobs`](Self::logprobs) as `old_logprobs`.
+    ///
     /// # Errors
     /// As [`generate`], and if sampling begins a decoder with another id than training.
     pub fn sample(

@@ -48,9 +48,7 @@ fn rows_of_a_program_train_as_those_of_a_file() {
 /// The example on the front page of the documentation, with a smaller model.
 #[test]
 fn held_out_rows_of_a_program_have_an_accuracy() {
-    let row = |prompt: &str, chosen: &str, rejected: &str| {
-        json!({ "prompt": prompt, "chosen": chosen, "rejected": rejected })
-    };
+    let row = |prompt: &str, chosen: &str, rejected: &str| json!({ "prompt": prompt, "chosen": chosen, "rejected": rejected });
     let dir = TestDir::new(pairs());
     let outcome = Training::dpo(model("gpt2").path.display().to_string())
         .cache_dir(dir.run("cache"))
