@@ -26,7 +26,8 @@ class Datum:
     completion: Ids
     #: A number for each id of the completion: its weight in ``cross_entropy``, its advantage in the other losses.
     weights: Any
-    #: Log-probabilities of the completion under the policy that sampled it, in nats. ``cross_entropy`` does not use them.
+    #: Log-probabilities of the completion under the policy that sampled it, at temperature 1, in nats. ``cross_entropy`` does not use
+    #: them. For samples at another temperature, take them from :meth:`Trainer.logprobs`.
     old_logprobs: Any = field(default_factory=list)
 
 

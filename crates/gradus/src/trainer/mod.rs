@@ -91,7 +91,8 @@ pub struct OptimStep {
 /// File next to an adapter that holds its optimizer's state.
 const OPTIMIZER_FILE: &str = "optimizer.safetensors";
 
-/// A policy in training: weights, gradients, optimizer and tokenizer.
+/// A policy in training: weights, gradients, optimizer and tokenizer. It may move to another thread. A program that shares
+/// it among threads needs a lock.
 #[derive(Debug)]
 pub struct Trainer {
     learner: Learner<CausalLm>,
@@ -149,7 +150,7 @@ impl Trainer {
     ///
     /// # Errors
     /// [`Error::Input`] with the number of a datum that is empty, too long, contains an unknown id, or has lists of
-    /// different lengths; also if the loss is not finite.
+    /// different lengths; also if a constant of the loss has no meaning, or its value is not finite.
     pub fn forward_backward(&mut self, data: &[Datum], loss: Loss) -> Result<ForwardBackward> {
         let found = self.accumulate(data, loss);
         if found.is_err() {
@@ -159,6 +160,7 @@ impl Trainer {
     }
 
     fn accumulate(&mut self, data: &[Datum], loss: Loss) -> Result<ForwardBackward> {
+        loss.check()?;
         for (i, datum) in data.iter().enumerate() {
             self.check(i, datum, loss)?;
         }
@@ -202,7 +204,7 @@ impl Trainer {
         if let Some(id) = prompt.iter().chain(completion).find(|id| **id as usize >= vocabulary) {
             return refuse(format!("datum {number} holds the id {id}, but the vocabulary has {vocabulary}"));
         }
-        model.position_budget().check(&format!("datum {number}"), prompt.len(), completion.len())
+        model.position_budget().check_text(&format!("datum {number}"), prompt.len(), completion.len())
     }
 
     /// Updates the weights with the accumulated gradients and clears these. Their norm is clipped to `max_grad_norm`; 0
@@ -270,9 +272,10 @@ impl Trainer {
     /// messages.
     ///
     /// # Errors
-    /// [`Error::Input`] if it is empty or too long, an id or a target is unknown, lists differ in length, or a number
-    /// that `loss` uses is not finite.
+    /// [`Error::Input`] if it is empty or too long, an id or a target is unknown, lists differ in length, a number
+    /// that `loss` uses is not finite, or a constant of `loss` has no meaning.
     pub fn check_targeted(&self, name: &str, row: &Targeted, loss: Loss) -> Result<()> {
+        loss.check()?;
         let Targeted { ids, targets, weights, old_logprobs } = row;
         let refuse = |message: String| Err(Error::input(message));
         if ids.is_empty() {
@@ -298,7 +301,7 @@ impl Trainer {
         if let Some(id) = ids.iter().chain(targets).find(|id| **id as usize >= vocabulary) {
             return refuse(format!("{name} holds the id {id}, but the vocabulary has {vocabulary}"));
         }
-        self.learner.module().position_budget().check(name, ids.len(), 0)
+        self.learner.module().position_budget().check_text(name, ids.len(), 0)
     }
 
     /// [`forward_backward`](Self::forward_backward) of texts with targets at each id. The returned log-probabilities

@@ -338,6 +338,31 @@ fn bad_data_are_refused_and_leave_no_gradient() {
 }
 
 #[test]
+fn a_loss_has_constants_with_a_meaning() {
+    let mut trainer = open("gpt2");
+    let datum = Datum { prompt: vec![3], completion: vec![4], weights: vec![1.0], old_logprobs: vec![-1.0] };
+    let bounds = "the bounds of the ratio are ";
+    for (loss, expected) in [
+        (Loss::Ppo { low: f64::NAN, high: 1.2 }, bounds),
+        (Loss::Ppo { low: 2.0, high: 1.2 }, bounds),
+        (Loss::Cispo { low: 0.0, high: f64::NAN }, bounds),
+        (Loss::Dro { beta: f64::NAN }, "`beta` is NaN"),
+    ] {
+        let error = trainer.forward_backward(std::slice::from_ref(&datum), loss).expect_err("refused").to_string();
+        assert!(error.starts_with(expected), "{error}");
+        let row = Targeted { ids: vec![3], targets: vec![4], weights: vec![1.0], old_logprobs: vec![-1.0] };
+        let error = trainer.forward_at(&[row], loss).expect_err("refused").to_string();
+        assert!(error.starts_with(expected), "{error}");
+    }
+    let long = vec![4; 100_000];
+    let error = trainer.logprobs(&[(&[3], &long)]).expect_err("too long").to_string();
+    assert!(
+        error.starts_with("datum 1 has 1 tokens of a prompt and 100000 of a completion, but the model has"),
+        "{error}"
+    );
+}
+
+#[test]
 fn a_step_that_would_destroy_the_policy_is_refused() {
     let mut trainer = open("gpt2");
     let data = [Datum { prompt: vec![3], completion: vec![4, 5], weights: vec![1.0, 1.0], ..Datum::default() }];
