@@ -30,8 +30,8 @@ use crate::train::{self, FinishedRun};
 ///
 /// Settings have the names of the command line's flags and follow the same rules; [`docs/config.md`] describes each.
 /// The setters of this type cover the common ones, and [`set`](Self::set) covers all. Nothing is checked before
-/// [`plan`](Self::plan) or [`run`](Self::run). Each reports every problem of the setters at once, and if there is none,
-/// every problem of the configuration.
+/// [`plan`](Self::plan) or [`run`](Self::run). Each reports every problem of the setters and every unknown key at once,
+/// and if there is none, every problem of the configuration.
 ///
 /// [`docs/config.md`]: https://docs.rs/crate/gradus-cli/latest/source/docs/config.md
 pub struct Training {
@@ -175,11 +175,7 @@ impl Training {
 
     /// Keeps a problem of a setter for [`plan`](Self::plan).
     fn with_problem(mut self, problem: Error) -> Self {
-        self.problems.push(Diagnostic {
-            message: problem.to_string(),
-            locations: Vec::new(),
-            hint: problem.hint().map(str::to_owned),
-        });
+        self.problems.push(diagnostic(&problem));
         self
     }
 
@@ -300,17 +296,20 @@ impl Training {
     /// Checks all settings.
     ///
     /// # Errors
-    /// [`Error::Config`] with every problem of the setters. If there is none, [`Error::Config`] with every problem of the
-    /// configuration.
+    /// [`Error::Config`] with every problem of the setters and every unknown key. If there is none, [`Error::Config`]
+    /// with every problem of the configuration.
     pub fn plan(&mut self) -> Result<Plan> {
-        if !self.problems.is_empty() {
-            return Err(Error::Config(self.problems.clone()));
-        }
         let method = if let Start::Method(method) = self.start { Some(method) } else { None };
-        let named = |(name, value): &(String, Value)| {
-            Argument::named(name, value.clone(), method).map_err(|message| Error::input(format!("the run {message}")))
-        };
-        let arguments = self.arguments.iter().map(named).collect::<Result<Vec<_>>>()?;
+        let (mut arguments, mut problems) = (Vec::new(), self.problems.clone());
+        for (name, value) in &self.arguments {
+            match Argument::named(name, value.clone(), method) {
+                Ok(argument) => arguments.push(argument),
+                Err(message) => problems.push(diagnostic(&Error::input(format!("the run {message}")))),
+            }
+        }
+        if !problems.is_empty() {
+            return Err(Error::Config(problems));
+        }
         let file = if let Start::File(path) = &self.start { Some(path.as_path()) } else { None };
         let request =
             Request { file, method, arguments: &arguments, registry: Some(&self.registry), ..Request::default() };
@@ -340,6 +339,11 @@ impl Training {
             }
         }
     }
+}
+
+/// Returns the problem as one of several.
+fn diagnostic(problem: &Error) -> Diagnostic {
+    Diagnostic { message: problem.to_string(), locations: Vec::new(), hint: problem.hint().map(str::to_owned) }
 }
 
 #[cfg(test)]

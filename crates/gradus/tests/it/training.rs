@@ -131,7 +131,7 @@ impl serde::Serialize for Formless {
 fn problems_of_setters_are_reported_together_and_not_forgotten() {
     let lora = LoraConfig { alpha: f64::NAN, ..LoraConfig::default() };
     let training = Training::dpo("gpt2").data("rows.jsonl").set("label_smoothing", Formless);
-    let mut training = training.learning_rate(f64::NAN).set("beta", f64::INFINITY).lora(&lora);
+    let mut training = training.set("betta", 0.1).learning_rate(f64::NAN).set("beta", f64::INFINITY).lora(&lora);
     for _ in 0..2 {
         let found = training.plan().unwrap_err().to_string();
         let lines: Vec<&str> = found.lines().collect();
@@ -140,6 +140,7 @@ fn problems_of_setters_are_reported_together_and_not_forgotten() {
             "`learning_rate` is NaN, but a finite number is needed",
             "`beta` is inf, but a finite number is needed",
             "`lora.alpha` is NaN, but a finite number is needed",
+            "the run has no argument `betta`: did you mean `beta`?",
         ];
         assert_eq!(lines, expected);
     }

@@ -355,7 +355,7 @@ fn a_loss_has_constants_with_a_meaning() {
         assert!(error.starts_with(expected), "{error}");
     }
     let long = vec![4; 100_000];
-    let error = trainer.logprobs(&[(&[3], &long)]).expect_err("too long").to_string();
+    let error = trainer.logprobs(&[(&[3], &long[..])]).expect_err("too long").to_string();
     assert!(
         error.starts_with("datum 1 has 1 tokens of a prompt and 100000 of a completion, but the model has"),
         "{error}"
