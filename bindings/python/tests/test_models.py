@@ -243,7 +243,13 @@ def test_reinforce_in_thirty_lines(tmp_path: Path, gpt2: Path) -> None:
         trainer.optim_step(1e-2)
         means.append(rewards.mean())
     assert means[-1] > means[0] + 0.3, means
-    trainer.save(tmp_path / "model")
+    for _ in range(2):
+        trainer.save(tmp_path / "model")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("mine")
+    with pytest.raises(gradus.InputError, match="holds no model"):
+        trainer.save(tmp_path / "other")
+    assert (tmp_path / "other" / "notes.txt").exists()
     assert gradus.load(tmp_path / "model").generate("The", max_new_tokens=1)["completion_ids"]
 
 

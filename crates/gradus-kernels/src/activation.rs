@@ -115,6 +115,7 @@ impl Activated {
         match self {
             Self::Gelu(_, x_nd) | Self::Relu(x_nd) => vec![x_nd.into_dispatch()],
             Self::Swiglu(gate_nd, up_nd) | Self::Geglu(_, gate_nd, up_nd) => {
+                assert_eq!(up_nd.dims(), gate_nd.dims(), "up_nd");
                 vec![gate_nd.into_dispatch(), up_nd.into_dispatch()]
             }
         }

@@ -10,7 +10,11 @@ use crate::parts::{PART, in_parts, one_in_parts, part_of};
 use crate::simd::simd;
 
 /// Computes `gelu(gate) ∘ up` for each element. Both inputs and the result are `[N, D]`. Both inputs carry gradient.
+///
+/// # Panics
+/// If the shapes differ.
 pub fn geglu(gate_nd: Tensor<2>, up_nd: Tensor<2>, form: Gelu) -> Tensor<2> {
+    assert_eq!(up_nd.dims(), gate_nd.dims(), "up_nd");
     if supports(&Geglu(form), &gate_nd.device(), gate_nd.dtype()) {
         apply(Geglu(form), vec![gate_nd.into_dispatch(), up_nd.into_dispatch()])
     } else {
@@ -114,6 +118,12 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "up_nd")]
+    fn both_inputs_have_one_shape() {
+        let _ = geglu(leaf([2, 4], 1), leaf([4, 2], 2), Gelu::Exact);
     }
 
     #[test]

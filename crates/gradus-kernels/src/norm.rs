@@ -15,11 +15,17 @@ use crate::simd::simd;
 const ROWS: usize = 32;
 
 /// Layer norm of each row of `x_nd`, `[N, D]` to `[N, D]`; `weight_d` is γ and `bias_d` is β, both `[D]`. All inputs carry gradient.
+///
+/// # Panics
+/// If the widths differ.
 pub fn layer_norm(x_nd: Tensor<2>, weight_d: Tensor<1>, bias_d: Tensor<1>, epsilon: f64) -> Tensor<2> {
     layer_norm_between(x_nd, weight_d, bias_d, epsilon, Operands::default())
 }
 
 /// Like [`layer_norm`], between the products that `operands` describes.
+///
+/// # Panics
+/// If the widths differ.
 pub fn layer_norm_between(
     x_nd: Tensor<2>,
     weight_d: Tensor<1>,
@@ -27,6 +33,9 @@ pub fn layer_norm_between(
     epsilon: f64,
     operands: Operands,
 ) -> Tensor<2> {
+    let [_, d] = x_nd.dims();
+    assert_eq!(weight_d.dims(), [d], "weight_d");
+    assert_eq!(bias_d.dims(), [d], "bias_d");
     let norm = Norm { epsilon, centered: true, operands };
     if !supports(&norm, &x_nd.device(), x_nd.dtype()) {
         return layer_norm_reference(x_nd, weight_d, bias_d, epsilon);
@@ -36,12 +45,20 @@ pub fn layer_norm_between(
 }
 
 /// RMS norm of each row of `x_nd`, `[N, D]` to `[N, D]`; `weight_d` is γ, `[D]`. Both inputs carry gradient.
+///
+/// # Panics
+/// If the widths differ.
 pub fn rms_norm(x_nd: Tensor<2>, weight_d: Tensor<1>, epsilon: f64) -> Tensor<2> {
     rms_norm_between(x_nd, weight_d, epsilon, Operands::default())
 }
 
 /// Like [`rms_norm`], between the products that `operands` describes.
+///
+/// # Panics
+/// If the widths differ.
 pub fn rms_norm_between(x_nd: Tensor<2>, weight_d: Tensor<1>, epsilon: f64, operands: Operands) -> Tensor<2> {
+    let [_, d] = x_nd.dims();
+    assert_eq!(weight_d.dims(), [d], "weight_d");
     let norm = Norm { epsilon, centered: false, operands };
     if !supports(&norm, &x_nd.device(), x_nd.dtype()) {
         return rms_norm_reference(x_nd, weight_d, epsilon);
@@ -220,6 +237,29 @@ mod tests {
                 2e-5,
             );
         }
+    }
+
+    /// The values of `n` ones.
+    fn ones(n: usize) -> Tensor<1> {
+        given([n], &vec![1.0; n])
+    }
+
+    #[test]
+    #[should_panic(expected = "weight_d")]
+    fn a_layer_norm_has_the_width_of_its_rows() {
+        let _ = layer_norm(leaf([2, 4], 1), ones(2), ones(2), 1e-5);
+    }
+
+    #[test]
+    #[should_panic(expected = "bias_d")]
+    fn a_bias_has_the_width_of_its_rows() {
+        let _ = layer_norm(leaf([2, 4], 1), ones(4), ones(1), 1e-5);
+    }
+
+    #[test]
+    #[should_panic(expected = "weight_d")]
+    fn an_rms_norm_has_the_width_of_its_rows() {
+        let _ = rms_norm(leaf([2, 4], 1), ones(8), 1e-5);
     }
 
     /// Value and gradient of both norms for one row.

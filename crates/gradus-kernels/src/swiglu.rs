@@ -9,7 +9,11 @@ use crate::parts::{PART, in_parts, one_in_parts, part_of};
 use crate::simd::{sigmoid, simd};
 
 /// Computes `silu(gate) ∘ up` for each element. Both inputs and the result are `[N, D]`. Both inputs carry gradient.
+///
+/// # Panics
+/// If the shapes differ.
 pub fn swiglu(gate_nd: Tensor<2>, up_nd: Tensor<2>) -> Tensor<2> {
+    assert_eq!(up_nd.dims(), gate_nd.dims(), "up_nd");
     if supports(&Swiglu, &gate_nd.device(), gate_nd.dtype()) {
         apply(Swiglu, vec![gate_nd.into_dispatch(), up_nd.into_dispatch()])
     } else {
@@ -90,6 +94,12 @@ mod tests {
                 1e-5,
             );
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "up_nd")]
+    fn both_inputs_have_one_shape() {
+        let _ = swiglu(leaf([2, 4], 1), leaf([1, 4], 2));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::ngrams::{Grams, Words, shared};
 use crate::options::check_order;
 use crate::references::each;
 use crate::row::in_parts;
-use crate::{Measure, Metric, Result, Row, RowError};
+use crate::{Error, Measure, Metric, Result, Row, RowError};
 
 /// Options of [`Chrf`], with sacreBLEU's names.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -48,10 +48,16 @@ impl Chrf {
     /// Creates the metric with these options.
     ///
     /// # Errors
-    /// The orders of characters and words together are fewer than 1 or more than 64.
+    /// The orders of characters and words together are fewer than 1 or more than 64, or `beta` is negative or not finite.
     pub fn new(options: ChrfOptions) -> Result<Self> {
         let orders = options.char_order.saturating_add(options.word_order);
         check_order("chrf", "char_order` plus `word_order", orders)?;
+        if !(options.beta.is_finite() && options.beta >= 0.0) {
+            let beta = options.beta;
+            return Err(Error::options(format!(
+                "the option `beta` of `chrf` is {beta}, but must be at least 0 and finite"
+            )));
+        }
         Ok(Self { options })
     }
 
@@ -158,4 +164,18 @@ fn split_punctuation(text: &str) -> impl Iterator<Item = &str> {
         };
         [parts.0, parts.1].into_iter().filter(|part| !part.is_empty())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_weight_that_has_no_meaning_is_refused() {
+        for beta in [f64::NAN, f64::INFINITY, -1.0] {
+            let error = Chrf::new(ChrfOptions { beta, ..ChrfOptions::default() }).expect_err("refused").to_string();
+            assert_eq!(error, format!("the option `beta` of `chrf` is {beta}, but must be at least 0 and finite"));
+        }
+        assert!(Chrf::new(ChrfOptions { beta: 0.0, ..ChrfOptions::default() }).is_ok());
+    }
 }

@@ -84,11 +84,13 @@ impl Measure {
         if self.part.is_empty() { metric.to_owned() } else { format!("{metric}/{}", self.part) }
     }
 
-    /// Returns the value of all rows together. NaN if there is nothing to measure.
+    /// Returns the value of all rows together. NaN if there is nothing to measure, as without rows.
     pub fn value(&self) -> f64 {
         match (&self.evidence, self.fixed) {
             (_, Some(value)) => value,
             (Evidence::Whole | Evidence::Rows(_), None) => f64::NAN,
+            // A function of sums may have a value for zeros: that of a text without words.
+            (Evidence::Sums { rows, .. }, None) if rows.is_empty() => f64::NAN,
             (Evidence::Sums { width, rows, value_of }, None) => {
                 let mut sums = vec![0.0; *width];
                 rows.chunks_exact(*width).for_each(|row| add(&mut sums, row));
@@ -178,11 +180,17 @@ pub struct Interval {
 }
 
 /// Computes the intervals of measures of the same rows. All use the same resamples, so differences between metrics do not depend on the
-/// draw. `None` for a value that cannot be resampled or that is NaN in some resample.
+/// draw. `None` for a value that cannot be resampled or that is NaN in some resample. If groups of
+/// [`together`](Resampling::together) rows leave a rest, each row is drawn alone.
 ///
 /// Efron and Tibshirani 1993, chapter 13. Percentiles interpolate between resamples, as NumPy's.
+///
+/// # Panics
+/// If measures that can be resampled have different numbers of rows.
 pub fn intervals(measures: &[&Measure], resampling: Resampling) -> Vec<Option<Interval>> {
     let rows = measures.iter().map(|measure| measure.len()).max().unwrap_or(0);
+    let has_sums = |measure: &&&Measure| matches!(measure.evidence, Evidence::Sums { .. });
+    assert!(measures.iter().filter(has_sums).all(|measure| measure.len() == rows), "measures of the same rows");
     if rows == 0 || resampling.samples == 0 {
         return vec![None; measures.len()];
     }
@@ -239,6 +247,15 @@ mod tests {
         assert_eq!(some.value(), 1.5);
         assert!(some.row_values().is_some_and(|rows| rows[0] == 1.0 && rows[1].is_nan()));
         assert_eq!(Measure::whole("", 7.0).row_values(), None);
+        let rate = Measure::of_sums("", 2, Vec::new(), |_| 0.0);
+        assert!(rate.value().is_nan(), "there are no rows");
+    }
+
+    #[test]
+    #[should_panic(expected = "measures of the same rows")]
+    fn resamples_are_of_the_same_rows() {
+        let (three, one) = (Measure::mean("", &[1.0, 2.0, 3.0]), Measure::mean("", &[1.0]));
+        intervals(&[&three, &one], Resampling { samples: 10, seed: 1, together: 1 });
     }
 
     #[test]

@@ -21,12 +21,15 @@ pub struct Order {
     pub shuffle: bool,
     /// Number of rows.
     pub rows: usize,
-    /// Rows per step.
+    /// Rows per step; at least 1.
     pub batch_size: usize,
 }
 
 impl Order {
     /// Returns the number of steps per epoch; the last one may be smaller, as in TRL.
+    ///
+    /// # Panics
+    /// If `batch_size` is 0.
     pub fn steps_per_epoch(&self) -> usize {
         self.rows.div_ceil(self.batch_size)
     }
@@ -37,6 +40,9 @@ impl Order {
     }
 
     /// Returns the epoch of `step`; both count from 0.
+    ///
+    /// # Panics
+    /// If there are no rows, or `batch_size` is 0.
     pub fn epoch(&self, step: usize) -> usize {
         step / self.steps_per_epoch()
     }
@@ -56,14 +62,17 @@ impl Order {
         rows
     }
 
-    /// Iterates over the [`batch`](Self::batch) of each of the first `steps` steps.
+    /// Iterates over the [`batch`](Self::batch) of each of the first `steps` steps. Without rows, there is none.
+    ///
+    /// # Panics
+    /// If `batch_size` is 0.
     pub fn batches(self, steps: usize) -> Box<dyn Iterator<Item = Vec<usize>>> {
         let epochs = (0..steps.div_ceil(self.steps_per_epoch().max(1))).map(move |epoch| self.rows_of(epoch));
         let chunks = move |rows: Vec<usize>| rows.chunks(self.batch_size).map(<[usize]>::to_vec).collect::<Vec<_>>();
         Box::new(epochs.flat_map(chunks).take(steps))
     }
 
-    /// Iterates over the [`full_batch`](Self::full_batch) of each of the first `steps` steps.
+    /// Iterates over the [`full_batch`](Self::full_batch) of each of the first `steps` steps. Without rows, they are empty.
     pub fn full_batches(self, steps: usize) -> Box<dyn Iterator<Item = Vec<usize>>> {
         let epochs = steps.saturating_mul(self.batch_size).div_ceil(self.rows.max(1));
         let mut rows = (0..epochs).flat_map(move |epoch| self.rows_of(epoch));
@@ -71,6 +80,9 @@ impl Order {
     }
 
     /// Returns the rows of `step`, counted from 0, in order.
+    ///
+    /// # Panics
+    /// If there are no rows, or `batch_size` is 0.
     pub fn batch(&self, step: usize) -> Vec<usize> {
         let (epoch, within) = (self.epoch(step), step % self.steps_per_epoch());
         let rows = self.rows_of(epoch);
@@ -80,6 +92,9 @@ impl Order {
 
     /// Like [`batch`](Self::batch), but always returns `batch_size` rows: the end of an epoch is filled from the next
     /// one.
+    ///
+    /// # Panics
+    /// If there are no rows.
     pub fn full_batch(&self, step: usize) -> Vec<usize> {
         let mut batch = Vec::with_capacity(self.batch_size);
         let mut position = step * self.batch_size;

@@ -75,7 +75,7 @@ pub struct ComputeOptions {
     pub device: DeviceChoice,
     /// Number format of the weights of language models.
     pub weights: WeightFormat,
-    /// Number of completions that one model samples together.
+    /// Number of completions that one model samples together; at least 1.
     pub places: usize,
 }
 

@@ -81,9 +81,18 @@ impl Address {
 
 /// Serves until `should_stop` returns true. `ready` receives the address as soon as the server accepts requests.
 ///
+/// The server has an asynchronous runtime of its own. Call it on a thread of its own in a program with another one, for example in
+/// `tokio::task::spawn_blocking`.
+///
 /// # Errors
-/// The folder or a model cannot be opened, or the address is in use.
+/// The folder or a model cannot be opened, the address is in use, or there are no places for completions.
+///
+/// # Panics
+/// In an asynchronous task, because a task must not wait for another runtime.
 pub fn serve(options: Options, ready: &mut dyn FnMut(&Address), should_stop: &dyn Fn() -> bool) -> Result<()> {
+    if options.computing.places == 0 {
+        return Err(Error::input("`computing.places` is 0, but a model needs at least 1 to sample completions"));
+    }
     // One thread handles all requests. Work that blocks on the disk or a lock runs on other threads, which this kind of runtime permits.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let runtime = runtime.map_err(|error| Error::input(format!("the server cannot start: {error}")))?;
@@ -159,4 +168,34 @@ fn routes(app: Arc<App>) -> Router {
         .layer(from_fn_with_state(Arc::clone(&app), admit))
         .layer(DefaultBodyLimit::max(BODY_BYTES))
         .with_state(app)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use gradus::device::DeviceChoice;
+    use gradus::model::WeightFormat;
+
+    use super::*;
+
+    #[test]
+    fn a_server_without_places_for_completions_is_refused() {
+        let computing = ComputeOptions { device: DeviceChoice::cpu(), weights: WeightFormat::F32, places: 0 };
+        let options = Options {
+            folder: ".".into(),
+            host: Ipv4Addr::LOCALHOST.into(),
+            port: 0,
+            names: Vec::new(),
+            models: Vec::new(),
+            text: TextFiles::default(),
+            computing,
+            training_api: None,
+            starter: None,
+            weights: Vec::new(),
+            weights_token: None,
+        };
+        let error = serve(options, &mut |_| panic!("it listens"), &|| true).expect_err("refused");
+        assert!(error.to_string().starts_with("`computing.places` is 0"), "{error}");
+    }
 }

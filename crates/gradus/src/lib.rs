@@ -12,20 +12,20 @@
 //! use serde_json::json;
 //!
 //! # fn main() -> gradus::Result<()> {
-//! let pairs = [
-//!     ("What is 2 + 2?", "4", "22"),
-//!     ("What is 3 + 3?", "6", "33"),
-//! ];
-//! let rows = pairs.map(|(prompt, chosen, rejected)| json!({ "prompt": prompt, "chosen": chosen, "rejected": rejected }));
+//! let row = |prompt: &str, chosen: &str, rejected: &str| {
+//!     json!({ "prompt": prompt, "chosen": chosen, "rejected": rejected })
+//! };
 //! let outcome = Training::dpo("Qwen/Qwen3-0.6B")
-//!     .rows(rows)
+//!     .rows([row("What is 2 + 2?", "4", "22"), row("What is 3 + 3?", "6", "33")])
+//!     .eval_rows([row("What is 4 + 4?", "8", "44")])
 //!     .learning_rate(5e-6)
 //!     .batch_size(2)
 //!     .max_steps(100)
 //!     .set("beta", 0.1)
 //!     .set("lora_rank", 16)
 //!     .run()?;
-//! println!("{} has the accuracy {}", outcome.model.display(), outcome.results["eval_rewards/accuracies"]);
+//! let accuracy = &outcome.results["after"]["eval_rewards/accuracies"];
+//! println!("{} has the accuracy {accuracy} on the held-out rows", outcome.model.display());
 //! # Ok(())
 //! # }
 //! ```

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use crate::algorithm::{
     a2c::A2cConfig, grpo::GrpoConfig, nlpo::NlpoConfig, ppo::PpoConfig, rloo::RlooConfig, trpo::TrpoConfig,
 };
-use crate::config::{Argument, MethodConfig, Plan, Registry, Request, Resume, ResumeFrom, RunConfig};
-use crate::error::{Error, Result};
+use crate::config::{Argument, MethodConfig, Plan, Registry, Request, Resume, ResumeFrom, RunConfig, to_json};
+use crate::error::{Diagnostic, Error, Result};
 use crate::files::cache;
 use crate::machine::Machine;
 use crate::method::Method;
@@ -30,13 +30,15 @@ use crate::train::{self, FinishedRun};
 ///
 /// Settings have the names of the command line's flags and follow the same rules; [`docs/config.md`] describes each.
 /// The setters of this type cover the common ones, and [`set`](Self::set) covers all. Nothing is checked before
-/// [`plan`](Self::plan) or [`run`](Self::run), which report every problem at once.
+/// [`plan`](Self::plan) or [`run`](Self::run). Each reports every problem of the setters and every unknown key at once,
+/// and if there is none, every problem of the configuration.
 ///
 /// [`docs/config.md`]: https://docs.rs/crate/gradus-cli/latest/source/docs/config.md
 pub struct Training {
     start: Start,
     arguments: Vec<(String, Value)>,
-    problems: Vec<Error>,
+    /// Problems of the setters.
+    problems: Vec<Diagnostic>,
     registry: Registry,
     existing: Existing,
     cache: Option<PathBuf>,
@@ -134,13 +136,15 @@ impl Training {
         if method.is_plugin() {
             return Self::starting(Start::Settings).set("model", model.into()).set("method", method);
         }
-        let keys_of = |method: &MethodConfig| {
-            serde_json::to_value(method).expect("a configuration is plain data")[method.name()].take()
-        };
-        let default = MethodConfig::named(method.name()).map(|default| keys_of(&default)).unwrap_or_default();
-        let keys = keys_of(method);
-        let changed = keys.as_object().into_iter().flatten().filter(|(name, value)| default.get(name) != Some(value));
         let training = Self::starting(Start::Method(method.name())).set("model", model.into());
+        let keys_of =
+            |method: &MethodConfig| -> Result<Value, String> { Ok(to_json("method", method)?[method.name()].take()) };
+        let default = MethodConfig::named(method.name()).and_then(|default| keys_of(&default).ok()).unwrap_or_default();
+        let keys = match keys_of(method) {
+            Ok(keys) => keys,
+            Err(message) => return training.with_problem(Error::input(message)),
+        };
+        let changed = keys.as_object().into_iter().flatten().filter(|(name, value)| default.get(name) != Some(value));
         changed.fold(training, |training, (name, value)| training.set(name, value))
     }
 
@@ -156,13 +160,22 @@ impl Training {
         Self::starting(Start::Run(directory.into()))
     }
 
-    /// Sets a key by the name of its flag, with underscores: `set("beta", 0.1)`. The value of a section is a map.
+    /// Sets a key by the name of its flag, with underscores: `set("beta", 0.1)`. The value of a section is a map. A
+    /// number that is NaN or infinite is a problem.
     #[must_use]
     pub fn set(mut self, name: &str, value: impl Serialize) -> Self {
-        match serde_json::to_value(value) {
-            Ok(value) => self.arguments.push((name.to_owned(), value)),
-            Err(error) => self.problems.push(Error::input(format!("the value of `{name}`: {error}"))),
+        match to_json(name, &value) {
+            Ok(value) => {
+                self.arguments.push((name.to_owned(), value));
+                self
+            }
+            Err(message) => self.with_problem(Error::input(message)),
         }
+    }
+
+    /// Keeps a problem of a setter for [`plan`](Self::plan).
+    fn with_problem(mut self, problem: Error) -> Self {
+        self.problems.push(diagnostic(&problem));
         self
     }
 
@@ -199,14 +212,11 @@ impl Training {
         self
     }
 
-    fn kept_rows<R: Serialize>(mut self, name: &str, rows: impl IntoIterator<Item = R>) -> Self {
+    fn kept_rows<R: Serialize>(self, name: &str, rows: impl IntoIterator<Item = R>) -> Self {
         let folder = self.cache.clone().map_or_else(cache::rows_directory, Ok);
         match folder.and_then(|folder| cache::keep_rows(&folder, rows)) {
             Ok(path) => self.set(name, path),
-            Err(error) => {
-                self.problems.push(error);
-                self
-            }
+            Err(problem) => self.with_problem(problem),
         }
     }
 
@@ -259,12 +269,12 @@ impl Training {
             let reward = Arc::clone(&reward);
             Ok(FnReward::new(CLOSURE, move |prompt: &Prompt, rollout: &Rollout| reward(prompt, rollout)))
         });
-        self.problems.extend(made.err());
-        match self.start {
+        let training = made.err().into_iter().fold(self, Self::with_problem);
+        match training.start {
             // The configuration of the run has it.
-            Start::Run(_) => self,
+            Start::Run(_) => training,
             Start::Method(_) | Start::Settings | Start::File(_) => {
-                self.set("reward", json!({ "plugin": { CLOSURE: {} } }))
+                training.set("reward", json!({ "plugin": { CLOSURE: {} } }))
             }
         }
     }
@@ -273,8 +283,7 @@ impl Training {
     #[must_use]
     pub fn plug_in(mut self, register: impl FnOnce(&mut Registry) -> Result<()>) -> Self {
         let made = register(&mut self.registry);
-        self.problems.extend(made.err());
-        self
+        made.err().into_iter().fold(self, Self::with_problem)
     }
 
     /// Observer of the run's events, which may also stop the run.
@@ -287,16 +296,20 @@ impl Training {
     /// Checks all settings.
     ///
     /// # Errors
-    /// The first problem of a setter, or [`Error::Config`] with every problem of the configuration.
+    /// [`Error::Config`] with every problem of the setters and every unknown key. If there is none, [`Error::Config`]
+    /// with every problem of the configuration.
     pub fn plan(&mut self) -> Result<Plan> {
-        if !self.problems.is_empty() {
-            return Err(self.problems.remove(0));
-        }
         let method = if let Start::Method(method) = self.start { Some(method) } else { None };
-        let named = |(name, value): &(String, Value)| {
-            Argument::named(name, value.clone(), method).map_err(|message| Error::input(format!("the run {message}")))
-        };
-        let arguments = self.arguments.iter().map(named).collect::<Result<Vec<_>>>()?;
+        let (mut arguments, mut problems) = (Vec::new(), self.problems.clone());
+        for (name, value) in &self.arguments {
+            match Argument::named(name, value.clone(), method) {
+                Ok(argument) => arguments.push(argument),
+                Err(message) => problems.push(diagnostic(&Error::input(format!("the run {message}")))),
+            }
+        }
+        if !problems.is_empty() {
+            return Err(Error::Config(problems));
+        }
         let file = if let Start::File(path) = &self.start { Some(path.as_path()) } else { None };
         let request =
             Request { file, method, arguments: &arguments, registry: Some(&self.registry), ..Request::default() };
@@ -326,6 +339,11 @@ impl Training {
             }
         }
     }
+}
+
+/// Returns the problem as one of several.
+fn diagnostic(problem: &Error) -> Diagnostic {
+    Diagnostic { message: problem.to_string(), locations: Vec::new(), hint: problem.hint().map(str::to_owned) }
 }
 
 #[cfg(test)]

@@ -26,7 +26,8 @@ class Datum:
     completion: Ids
     #: A number for each id of the completion: its weight in ``cross_entropy``, its advantage in the other losses.
     weights: Any
-    #: Log-probabilities of the completion under the policy that sampled it, in nats. ``cross_entropy`` does not use them.
+    #: Log-probabilities of the completion under the policy that sampled it, at temperature 1, in nats. ``cross_entropy`` does not use
+    #: them. For samples at another temperature, take them from :meth:`Trainer.logprobs`.
     old_logprobs: Any = field(default_factory=list)
 
 
@@ -170,5 +171,9 @@ class Trainer:
         ]
 
     def save(self, directory: str | os.PathLike[str]) -> None:
-        """Write the policy as a Hugging Face directory with its tokenizer. An adapter is written in peft's format."""
+        """Write the policy as a Hugging Face directory with its tokenizer. An adapter is written in peft's format.
+
+        This replaces an earlier model in the directory. A directory with other files, or a file, raises
+        :class:`gradus.InputError`.
+        """
         self._trainer.save(os.fspath(directory))

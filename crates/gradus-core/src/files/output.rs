@@ -88,23 +88,20 @@ impl Outputs {
     pub fn model_dir(&mut self, path: &Path) -> Result<OutputDir> {
         self.take(path)?;
         let shown = path.display();
-        let is_empty = match fs::symlink_metadata(path) {
-            Err(_) => true,
-            Ok(_) => fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none()),
-        };
-        if !is_empty && !self.overwrite {
+        let is_vacant = is_vacant(path);
+        if !is_vacant && !self.overwrite {
             return Err(refused(
                 format!("output directory `{shown}` exists and is not empty"),
                 "choose another `--output`, or replace the model in it with `--overwrite`",
             ));
         }
-        if !is_empty && let Some(foreign) = foreign_to_a_model(path) {
+        if !is_vacant && let Some(foreign) = foreign_to_a_model(path) {
             return Err(refused(
                 format!("`{shown}` {foreign}: `--overwrite` would remove files that are not part of a model"),
                 "choose another `--output`, or remove it",
             ));
         }
-        Ok(OutputDir { path: path.to_owned() })
+        Ok(OutputDir::new(path, self.overwrite))
     }
 
     /// Reserves a path. It must not be an input, a directory with an input in it, or another output.
@@ -136,6 +133,14 @@ impl Outputs {
 fn refused(message: String, hint: &str) -> Error {
     let hint = (!hint.is_empty()).then(|| hint.to_owned());
     Error::Config(vec![Diagnostic { message, locations: Vec::new(), hint }])
+}
+
+/// Returns whether nothing is at `path`, or an empty directory.
+fn is_vacant(path: &Path) -> bool {
+    match fs::symlink_metadata(path) {
+        Err(_) => true,
+        Ok(_) => fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none()),
+    }
 }
 
 /// Returns what distinguishes a directory from a model's directory, or `None` for a model's directory.
@@ -289,22 +294,60 @@ impl ReportFiles {
 /// A directory that may be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutputDir {
+    /// Path as the user gave it.
     path: PathBuf,
+    /// Path to replace. A link is kept, and its target is replaced.
+    at: PathBuf,
+    /// Whether files that have no successor may be removed.
+    may_remove: bool,
 }
 
 impl OutputDir {
+    fn new(path: &Path, may_remove: bool) -> Self {
+        let target = if path.is_symlink() { path.canonicalize().ok() } else { None };
+        Self { path: path.to_owned(), at: target.unwrap_or_else(|| path.to_owned()), may_remove }
+    }
+
+    /// Registers the directory of a model that a program saves again and again. It may replace an earlier model whose files all have
+    /// successors, and nothing else. [`write`](Self::write) compares the names.
+    ///
+    /// # Errors
+    /// [`Error::Input`] if `path` is a file, or a directory with other content than a model.
+    pub fn of_saved_model(path: &Path) -> Result<Self> {
+        if !is_vacant(path)
+            && let Some(foreign) = foreign_to_a_model(path)
+        {
+            let message = format!("`{}` {foreign}, so no model is saved there", path.display());
+            return Err(Error::input(message).with_hint("save the model to a new directory"));
+        }
+        Ok(Self::new(path, false))
+    }
+
     /// Fills the directory atomically, like [`atomic::write_dir`].
     ///
     /// # Errors
-    /// As for [`atomic::write_dir`].
+    /// As for [`atomic::write_dir`]; also if the directory holds a file that `fill` does not write, unless `--overwrite` permits its removal.
     pub fn write(&self, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
-        atomic::write_dir(&self.path, fill)
+        let filled = atomic::fill_dir(&self.at, fill)?;
+        if !self.may_remove
+            && let Some(name) = without_successor(&self.at, filled.location())
+        {
+            let message = format!("`{}` holds `{name}`, which is no file of the new model", self.path.display());
+            return Err(Error::input(message).with_hint("save the model to a new directory, or move the file"));
+        }
+        filled.finish()
     }
 
     /// Returns the path as the user gave it.
     pub fn path(&self) -> &Path {
         &self.path
     }
+}
+
+/// Returns the first name in `old` that `new` lacks.
+fn without_successor(old: &Path, new: &Path) -> Option<String> {
+    let names = fs::read_dir(old).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    names.filter(|name| !new.join(name).exists()).min().map(|name| name.to_string_lossy().into_owned())
 }
 
 /// Returns whether both paths lead to the same file or directory, even if it does not exist yet.
@@ -455,5 +498,47 @@ mod tests {
         assert!(claim(true).is_ok() && claim(false).is_err());
         fs::create_dir(path.join("int8")).expect("made");
         assert!(claim(true).is_err_and(|message| message.contains("holds the directory `int8`")));
+    }
+    #[test]
+    fn a_model_that_is_saved_again_removes_no_file_of_others() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("model");
+        let save = |content: &'static str| {
+            OutputDir::of_saved_model(&path)?.write(|at| {
+                ["config.json", "model.safetensors"]
+                    .iter()
+                    .try_for_each(|name| fs::write(at.join(name), content).map_err(|source| Error::io(at, source)))
+            })
+        };
+        let message = |found: Result<()>| found.expect_err("refused").to_string();
+        save("first").expect("nothing is there");
+        save("second").expect("each file has a successor");
+        assert_eq!(fs::read_to_string(path.join("model.safetensors")).expect("there"), "second");
+        fs::write(path.join("notes.txt"), "mine").expect("written");
+        let found = message(save("third"));
+        assert_eq!(found, format!("`{}` holds `notes.txt`, which is no file of the new model", path.display()));
+        assert_eq!(names(&path), ["config.json", "model.safetensors", "notes.txt"]);
+        assert_eq!(fs::read_to_string(path.join("model.safetensors")).expect("there"), "second");
+        fs::remove_file(path.join("notes.txt")).expect("removed");
+        fs::create_dir(path.join("src")).expect("made");
+        assert!(message(save("third")).contains("holds the directory `src`"));
+        fs::remove_file(path.join("config.json")).expect("removed");
+        assert!(message(save("third")).contains("holds no model"));
+        fs::remove_dir_all(&path).expect("removed");
+        fs::write(&path, "mine").expect("written");
+        assert!(message(save("third")).contains("is not a directory"));
+        assert_eq!(names(directory.path()), ["model"], "nothing else is left");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_to_a_directory_is_kept() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| directory.path().join(name);
+        fs::create_dir(at("real")).expect("made");
+        std::os::unix::fs::symlink(at("real"), at("link")).expect("linked");
+        let write = |path: &Path| fs::write(path.join("config.json"), "{}").map_err(|source| Error::io(path, source));
+        OutputDir::of_saved_model(&at("link")).expect("it is empty").write(write).expect("written");
+        assert!(at("link").is_symlink() && at("real/config.json").is_file());
     }
 }

@@ -38,6 +38,9 @@ impl Confusion {
     }
 
     /// Counts of the items with the true label `expected`, by predicted label.
+    ///
+    /// # Panics
+    /// When the label is not below the number of labels.
     pub fn row(&self, expected: usize) -> &[usize] {
         &self.counts_kk[expected * self.labels..][..self.labels]
     }
@@ -53,6 +56,9 @@ impl Confusion {
     }
 
     /// Scores of "any label but `negative`", and the accuracy of that binary decision. All labels other than `negative` are treated as one.
+    ///
+    /// # Panics
+    /// When the label is not below the number of labels.
     pub fn detection(&self, negative: usize) -> (ClassScore, f64) {
         let sum = |expected: &dyn Fn(usize) -> bool, found: &dyn Fn(usize) -> bool| -> usize {
             let cells = (0..self.labels).flat_map(|w| (0..self.labels).map(move |f| (w, f)));

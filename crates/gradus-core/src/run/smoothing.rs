@@ -10,7 +10,11 @@ pub const DRAWN: usize = 2000;
 pub const HEADROOM: f64 = 1.0 / (1u128 << 64) as f64;
 
 /// Returns the `index`-th of `count` slices. None is empty if there are at least `count` points.
+///
+/// # Panics
+/// If `index` is not below `count`.
 pub fn stretch(points: &[(f64, f64)], index: usize, count: usize) -> &[(f64, f64)] {
+    assert!(index < count, "slice {index} of {count}");
     &points[index * points.len() / count..(index + 1) * points.len() / count]
 }
 

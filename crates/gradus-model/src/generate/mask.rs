@@ -49,7 +49,7 @@ pub struct LikeliestMask {
 pub enum Kept {
     /// The smallest set with more than this total probability; 1 keeps all ids.
     TopP(f64),
-    /// This many ids, and those that tie with the last one.
+    /// This many ids, at least 1, and those that tie with the last one.
     TopK(usize),
 }
 
@@ -68,10 +68,12 @@ impl LikeliestMask {
                     drop_below(&mut kept_v, edge);
                 }
             }
-            Kept::TopK(k) if k.max(self.at_least) >= all => return Support::All,
             Kept::TopK(k) => {
-                let edge = kth_largest(logits_v, k.max(self.at_least));
-                drop_below(&mut kept_v, edge);
+                let k = k.max(self.at_least).max(1);
+                if k >= all {
+                    return Support::All;
+                }
+                drop_below(&mut kept_v, kth_largest(logits_v, k));
             }
         }
         for &id in self.always.iter().filter(|id| (**id as usize) < all) {
@@ -83,7 +85,8 @@ impl LikeliestMask {
 
 impl LogitsMask for LikeliestMask {
     fn supports(&self, rows: &[(usize, History<'_>)], logits_bv: &[f32], guide_bv: Option<&[f32]>) -> Vec<Support> {
-        let vocabulary = logits_bv.len() / rows.len().max(1);
+        // Chunks of 0 are not allowed, even of no rows.
+        let vocabulary = (logits_bv.len() / rows.len().max(1)).max(1);
         match guide_bv {
             Some(guide_bv) => guide_bv.par_chunks(vocabulary).map(|logits_v| self.support(logits_v)).collect(),
             None => {
@@ -143,10 +146,14 @@ mod tests {
             (mask(Kept::TopK(2), 1, &[]), vec![1, 3]),
             (mask(Kept::TopK(2), 3, &[]), vec![1, 2, 3]),
             (mask(Kept::TopK(4), 1, &[]), vec![0, 1, 2, 3]),
+            (mask(Kept::TopK(0), 0, &[]), vec![1]),
         ] {
             assert_eq!(kept(&mask, &logits), expected, "{mask:?}");
         }
         assert_eq!(mask(Kept::TopP(1.0), 1, &[]).support(&logits), Support::All);
+        // So many logits that the k-th largest is selected in several passes.
+        assert_eq!(kept(&mask(Kept::TopK(0), 0, &[]), &(0..200).map(|i| i as f32).collect::<Vec<_>>()), [199]);
+        assert!(mask(Kept::TopK(1), 1, &[]).supports(&[], &[], None).is_empty());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 /// Sampling settings. Names and meanings are those of transformers' `GenerationConfig`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SamplingParams {
-    /// Divisor of the logits; 0 takes the likeliest id.
+    /// Divisor of the logits, at least 1e-30; 0 takes the likeliest id.
     pub temperature: f32,
     /// Number of likeliest ids to sample from, including ids that tie with the last one.
     pub top_k: Option<usize>,
@@ -71,6 +71,9 @@ impl Default for SamplingParams {
     }
 }
 
+/// Smallest temperature above 0. Logits that are divided by it stay finite.
+const TEMPERATURE_MIN: f32 = 1e-30;
+
 impl SamplingParams {
     /// Returns the settings with these forced first and last ids, unless others are already forced.
     #[must_use]
@@ -102,7 +105,12 @@ impl SamplingParams {
     /// [`Error::Input`] with the value and its bounds.
     pub fn check(&self) -> Result<()> {
         let bounds = [
-            ("temperature", self.temperature, self.temperature >= 0.0 && self.temperature.is_finite(), "at least 0"),
+            (
+                "temperature",
+                self.temperature,
+                self.temperature == 0.0 || (TEMPERATURE_MIN..=f32::MAX).contains(&self.temperature),
+                "0, or at least 1e-30 and finite",
+            ),
             ("top_p", self.top_p, self.top_p > 0.0 && self.top_p <= 1.0, "above 0 and at most 1"),
             ("typical_p", self.typical_p, self.typical_p > 0.0 && self.typical_p <= 1.0, "above 0 and at most 1"),
             ("min_p", self.min_p, (0.0..=1.0).contains(&self.min_p), "between 0 and 1"),
@@ -166,6 +174,8 @@ mod tests {
         assert!(plain().check().is_ok());
         for (params, word) in [
             (SamplingParams { temperature: -1.0, ..plain() }, "`temperature` is -1"),
+            (SamplingParams { temperature: 1e-40, ..plain() }, "must be 0, or at least 1e-30"),
+            (SamplingParams { temperature: f32::INFINITY, ..plain() }, "`temperature` is inf"),
             (SamplingParams { top_p: 0.0, ..plain() }, "`top_p` is 0"),
             (SamplingParams { min_p: f32::NAN, ..plain() }, "`min_p` is NaN"),
             (SamplingParams { typical_p: 0.0, ..plain() }, "`typical_p` is 0"),

@@ -7,7 +7,7 @@ use super::mask::Masking;
 use super::params::SamplingParams;
 use super::row::Event;
 use super::row::{Completion, StopRule};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::CausalLm;
 use crate::progress::{Progress, Unwatched};
 use crate::rng::Stream;
@@ -79,7 +79,11 @@ fn generate_at_once(
     for (i, prompt) in prompts.iter().enumerate() {
         check_prompt(&format!("prompt {}", i + 1), prompt, params, model)?;
     }
-    let count = prompts.len() * group;
+    let Some(count) = prompts.len().checked_mul(group).filter(|count| *count <= u32::MAX as usize) else {
+        let prompts = prompts.len();
+        let message = format!("{prompts} prompts with {group} completions each are too many for one call");
+        return Err(Error::input(message).with_hint(format!("sample at most {} completions in a call", u32::MAX)));
+    };
     if count == 0 {
         return Ok(Vec::new());
     }
@@ -119,6 +123,21 @@ mod tests {
     use crate::generate::{NoStopRule, StopReason};
     use crate::model::ModelDir;
     use crate::rng::{Purpose, Seed};
+
+    #[test]
+    fn more_completions_than_can_be_counted_are_refused() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../gradus/tests/fixtures/parity/models");
+        let dir = ModelDir::open(&root.join("gpt2")).expect("a fixture");
+        let model = CausalLm::load(&dir, &Device::flex()).expect("a fixture");
+        let params = SamplingParams { max_new_tokens: 1, ..SamplingParams::default() };
+        let stream = |i: usize| Seed(1).stream(Purpose::Generate, 0, i as u64);
+        for (prompts, group) in
+            [(&[&[1u32][..]][..], usize::MAX), (&[&[1u32][..], &[2u32][..]][..], usize::MAX / 2 + 1)]
+        {
+            let error = generate(&model, prompts, group, &params, &mut NoStopRule, &stream).expect_err("refused");
+            assert!(error.to_string().ends_with("are too many for one call"), "{error}");
+        }
+    }
 
     #[test]
     fn the_number_of_places_changes_nothing() {

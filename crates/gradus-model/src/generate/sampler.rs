@@ -24,7 +24,7 @@ pub struct Choice {
     /// of a mask is recorded, it is normalized over that.
     pub sampled_logprob: f32,
     /// Log-probability under the model at the temperature (1 if greedy or requested), before all processing: the value
-    /// that the trainer recomputes. NaN if the logits contain a NaN.
+    /// that online methods recompute at the same temperature. NaN if the logits contain a NaN.
     pub logprob: f32,
     /// Ids that were possible, if recorded.
     pub support: Option<Support>,
@@ -35,7 +35,7 @@ pub struct Choice {
 /// Samples one id from `logits_v`, which is overwritten. Draws one number from `rng`, but none at temperature 0 or for a forced id.
 ///
 /// # Panics
-/// If there are no logits.
+/// If there are no logits, or the forced id has none.
 pub fn choose(logits_v: &mut [f32], history: History<'_>, params: &SamplingParams, rng: &mut Stream) -> Choice {
     ProcessedLogits::new(logits_v, history, params).choose(logits_v, None, params, rng)
 }
@@ -70,6 +70,9 @@ pub(super) fn draw_of(history: History<'_>, params: &SamplingParams, vocabulary:
 
 /// Returns the log-probability of `id` under `logits_v` at temperature 1, and the `count` likeliest ids with theirs,
 /// likeliest first: the values that [`choose`] reports for greedy sampling.
+///
+/// # Panics
+/// If `id` has no logit.
 pub fn logprobs_of(logits_v: &[f32], id: u32, count: usize) -> (f32, Vec<(u32, f32)>) {
     let all = Distribution::new(logits_v);
     (all.logprob(logits_v[id as usize]), all.likeliest(logits_v, count))
@@ -77,6 +80,9 @@ pub fn logprobs_of(logits_v: &[f32], id: u32, count: usize) -> (f32, Vec<(u32, f
 
 /// Replaces `logits_v` by the log-probabilities of the whole distribution that [`choose`] samples from; −∞ for ids that
 /// are never sampled. At temperature 0, this is the distribution at temperature 1, whose likeliest id is taken.
+///
+/// # Panics
+/// If the forced id has no logit.
 pub fn processed_logprobs(logits_v: &mut [f32], history: History<'_>, params: &SamplingParams) {
     if let Some(id) = processors::forced(history, params) {
         logits_v.fill(f32::NEG_INFINITY);

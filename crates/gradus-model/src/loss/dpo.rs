@@ -80,7 +80,11 @@ pub fn discopop(delta_p: Tensor<1>, beta: f64, tau: f64) -> Tensor<1> {
 /// `−log σ(β s_w) − ½·log σ(−β s_w) − ½·log σ(−β s_l)`.
 ///
 /// Chen et al. 2024 (noise contrastive alignment), <https://arxiv.org/abs/2402.05369>.
+///
+/// # Panics
+/// When the lengths differ.
 pub fn nca_pair(chosen_p: Tensor<1>, rejected_p: Tensor<1>, beta: f64) -> Tensor<1> {
+    assert_eq!(rejected_p.dims(), chosen_p.dims(), "rejected_p");
     let (chosen_p, rejected_p) = (chosen_p * beta, rejected_p * beta);
     -log_sigmoid(chosen_p.clone()) - (log_sigmoid(-chosen_p) + log_sigmoid(-rejected_p)) * 0.5
 }
@@ -88,14 +92,22 @@ pub fn nca_pair(chosen_p: Tensor<1>, rejected_p: Tensor<1>, beta: f64) -> Tensor
 /// `−log σ(β s_w) − log σ(−β s_l)`, without a running shift.
 ///
 /// Jung et al. 2024 (binary classifier optimization), <https://arxiv.org/abs/2404.04656>.
+///
+/// # Panics
+/// When the lengths differ.
 pub fn bco_pair(chosen_p: Tensor<1>, rejected_p: Tensor<1>, beta: f64) -> Tensor<1> {
+    assert_eq!(rejected_p.dims(), chosen_p.dims(), "rejected_p");
     -log_sigmoid(chosen_p * beta) - log_sigmoid(rejected_p * -beta)
 }
 
 /// `(s_w − 1/(2β))² + (s_l + 1/(2β))²`.
 ///
 /// Wu et al. 2024 (self-play preference optimization), <https://arxiv.org/abs/2405.00675>, with win rates 1 and 0.
+///
+/// # Panics
+/// When the lengths differ.
 pub fn sppo_hard(chosen_p: Tensor<1>, rejected_p: Tensor<1>, beta: f64) -> Tensor<1> {
+    assert_eq!(rejected_p.dims(), chosen_p.dims(), "rejected_p");
     let target = 1.0 / (2.0 * beta);
     (chosen_p - target).square() + (rejected_p + target).square()
 }
@@ -103,14 +115,22 @@ pub fn sppo_hard(chosen_p: Tensor<1>, rejected_p: Tensor<1>, beta: f64) -> Tenso
 /// `1 − σ(β s_w) + σ(β s_l)`: makes the chosen completion likelier and the rejected one less likely.
 ///
 /// D'Oosterlinck et al. 2024 (anchored preference optimization), <https://arxiv.org/abs/2408.06266>.
+///
+/// # Panics
+/// When the lengths differ.
 pub fn apo_zero(chosen_p: Tensor<1>, rejected_p: Tensor<1>, beta: f64) -> Tensor<1> {
+    assert_eq!(rejected_p.dims(), chosen_p.dims(), "rejected_p");
     activation::sigmoid(chosen_p * -beta) + activation::sigmoid(rejected_p * beta)
 }
 
 /// `σ(β s_w) + 1 − σ(β (s_w − s_l))`: makes both less likely, the rejected one more so.
 ///
 /// D'Oosterlinck et al. 2024, <https://arxiv.org/abs/2408.06266>.
+///
+/// # Panics
+/// When the lengths differ.
 pub fn apo_down(chosen_p: Tensor<1>, rejected_p: Tensor<1>, beta: f64) -> Tensor<1> {
+    assert_eq!(rejected_p.dims(), chosen_p.dims(), "rejected_p");
     activation::sigmoid(chosen_p.clone() * beta) + activation::sigmoid((chosen_p - rejected_p) * -beta)
 }
 
@@ -119,7 +139,11 @@ pub fn apo_down(chosen_p: Tensor<1>, rejected_p: Tensor<1>, beta: f64) -> Tensor
 /// `d = Σ logprobs of w − Σ logprobs of l` under the policy. `d̂` is the same difference under the reference, for the pair that has `d`'s
 /// rank in the step ([`gradus_core::math::rank`]). It carries no gradient. Melnyk et al. 2024 (alignment via optimal transport, paired),
 /// <https://arxiv.org/abs/2406.05882>.
+///
+/// # Panics
+/// When the lengths differ.
 pub fn aot(differences_p: Tensor<1>, matched_reference_p: Tensor<1>, beta: f64, label_smoothing: f64) -> Tensor<1> {
+    assert_eq!(matched_reference_p.dims(), differences_p.dims(), "matched_reference_p");
     sigmoid(differences_p - matched_reference_p, beta, label_smoothing)
 }
 
@@ -130,12 +154,18 @@ pub fn aot(differences_p: Tensor<1>, matched_reference_p: Tensor<1>, beta: f64, 
 /// completions of a sorted pair may be in different passes, so each pass computes the term for its own completion. The value is counted
 /// only with the chosen one.
 /// Melnyk et al. 2024 (alignment via optimal transport, unpaired), <https://arxiv.org/abs/2406.05882>.
+///
+/// # Panics
+/// When the lengths differ.
 pub fn aot_unpaired(
     [chosen_p, beside_chosen_p]: [Tensor<1>; 2],
     [rejected_p, beside_rejected_p]: [Tensor<1>; 2],
     beta: f64,
     label_smoothing: f64,
 ) -> Tensor<1> {
+    assert_eq!(beside_chosen_p.dims(), chosen_p.dims(), "beside_chosen_p");
+    assert_eq!(rejected_p.dims(), chosen_p.dims(), "rejected_p");
+    assert_eq!(beside_rejected_p.dims(), chosen_p.dims(), "beside_rejected_p");
     let of_chosen_p = sigmoid(chosen_p - beside_chosen_p, beta, label_smoothing);
     let of_rejected_p = sigmoid(beside_rejected_p - rejected_p, beta, label_smoothing);
     of_chosen_p + (of_rejected_p.clone() - of_rejected_p.detach())
@@ -143,6 +173,8 @@ pub fn aot_unpaired(
 
 #[cfg(test)]
 mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
     use super::*;
     use crate::loss::check::{GRADIENT_TOLERANCE, close, gradient, leaf, mean_is, plain, values};
     use proptest::prelude::*;
@@ -179,6 +211,26 @@ mod tests {
         ] {
             let (chosen_p, rejected_p) = sides();
             mean_is(&loss(chosen_p, rejected_p, BETA), expected);
+        }
+    }
+
+    /// Without a check, a single value would be broadcast.
+    #[test]
+    fn one_value_is_no_side_of_several_pairs() {
+        let (three, one) = (|| plain(&[1.0, 2.0, 3.0]), || plain(&[1.0]));
+        let calls: [fn(Tensor<1>, Tensor<1>) -> Tensor<1>; 7] = [
+            |a, b| nca_pair(a, b, BETA),
+            |a, b| bco_pair(a, b, BETA),
+            |a, b| sppo_hard(a, b, BETA),
+            |a, b| apo_zero(a, b, BETA),
+            |a, b| apo_down(a, b, BETA),
+            |a, b| aot(a, b, BETA, 0.0),
+            |a, b| aot_unpaired([a.clone(), a], [b.clone(), b], BETA, 0.0),
+        ];
+        for (i, call) in calls.into_iter().enumerate() {
+            for (a, b) in [(three(), one()), (one(), three())] {
+                assert!(catch_unwind(AssertUnwindSafe(|| call(a, b))).is_err(), "loss {i}");
+            }
         }
     }
 

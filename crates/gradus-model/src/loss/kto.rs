@@ -10,7 +10,11 @@ use burn::tensor::{Tensor, activation};
 /// `log_ratios_b` is `s = Σₜ logprobₜ − Σₜ reference_logprobₜ` and carries gradient; `signs_b` is 1 for desirable and −1 for undesirable
 /// completions. Both are `[B]`. `z ≥ 0` estimates the KL of policy and reference. With `z = 0` it is the unpaired form of anchored
 /// preference optimization (`apo_zero_unpaired`; D'Oosterlinck et al. 2024, equation 7, <https://arxiv.org/abs/2408.06266>).
+///
+/// # Panics
+/// When the lengths differ.
 pub fn kto(log_ratios_b: Tensor<1>, signs_b: Tensor<1>, z: f64, beta: f64) -> Tensor<1> {
+    assert_eq!(signs_b.dims(), log_ratios_b.dims(), "signs_b");
     activation::sigmoid((log_ratios_b - z) * signs_b * -beta)
 }
 
@@ -37,6 +41,12 @@ mod tests {
         let slope = 0.5 * near * far;
         let slopes = [-slope, -slope, slope, slope];
         close(&gradient(&loss_b, &log_ratios_b), &slopes, GRADIENT_TOLERANCE);
+    }
+
+    #[test]
+    #[should_panic(expected = "signs_b")]
+    fn each_completion_has_a_sign() {
+        let _ = kto(plain(&[1.0, 2.0, 3.0]), plain(&[1.0]), 0.0, 1.0);
     }
 
     #[test]

@@ -9,7 +9,11 @@ use super::numeric::{log_sigmoid, log1mexp};
 /// `log odds(w) − log odds(l)`, where `log odds(p) = log p − log(1 − p)`.
 ///
 /// `chosen_p` and `rejected_p` are `[P]`, carry gradient and are negative: the mean logprobs of each completion's tokens.
+///
+/// # Panics
+/// When the lengths differ.
 pub fn log_odds_ratio(chosen_p: Tensor<1>, rejected_p: Tensor<1>) -> Tensor<1> {
+    assert_eq!(rejected_p.dims(), chosen_p.dims(), "rejected_p");
     (chosen_p.clone() - rejected_p.clone()) - (log1mexp(chosen_p) - log1mexp(rejected_p))
 }
 
@@ -25,6 +29,12 @@ pub fn odds_ratio(log_odds_ratio_p: Tensor<1>) -> Tensor<1> {
 mod tests {
     use super::*;
     use crate::loss::check::{VALUE_TOLERANCE, close, leaf, values};
+
+    #[test]
+    #[should_panic(expected = "rejected_p")]
+    fn both_sides_have_one_length() {
+        let _ = log_odds_ratio(leaf(&[-1.0, -2.0, -3.0]), leaf(&[-1.0]));
+    }
 
     #[test]
     fn equal_odds_cost_ln_2_and_better_ones_less() {

@@ -127,9 +127,7 @@ impl Statistics {
         counts_b: &[usize],
         clip: &Clip,
     ) -> Self {
-        assert_eq!(old_logprobs_m.len(), logprobs_m.len(), "old_logprobs_m");
-        assert_eq!(advantages_m.len(), logprobs_m.len(), "advantages_m");
-        assert_eq!(counts_b.iter().sum::<usize>(), logprobs_m.len(), "counts_b sum to M");
+        check_lengths(logprobs_m, old_logprobs_m, advantages_m, counts_b);
         let mut sums = Self::default();
         let mut start = 0;
         for &count in counts_b.iter().filter(|count| **count > 0) {
@@ -160,6 +158,7 @@ impl Statistics {
         if level == Level::Token {
             return Self::new(logprobs_m, old_logprobs_m, advantages_m, counts_b, clip);
         }
+        check_lengths(logprobs_m, old_logprobs_m, advantages_m, counts_b);
         let (mut log_ratios_b, mut advantages_b, mut start) = (Vec::new(), Vec::new(), 0);
         for &count in counts_b.iter().filter(|count| **count > 0) {
             let tokens = start..start + count;
@@ -240,6 +239,13 @@ impl Statistics {
     pub fn ratio_variance(&self) -> f64 {
         (self.per_token(self.ratio_square_sum) - self.ratio().powi(2)).max(0.0)
     }
+}
+
+/// Rejects lists that are not one number per token, and sequences that are not all tokens.
+fn check_lengths(logprobs_m: &[f32], old_logprobs_m: &[f32], advantages_m: &[f32], counts_b: &[usize]) {
+    assert_eq!(old_logprobs_m.len(), logprobs_m.len(), "old_logprobs_m");
+    assert_eq!(advantages_m.len(), logprobs_m.len(), "advantages_m");
+    assert_eq!(counts_b.iter().sum::<usize>(), logprobs_m.len(), "counts_b sum to M");
 }
 
 /// Combines two optional values with `of` (minimum or maximum).
@@ -327,6 +333,18 @@ mod tests {
         assert_eq!((found.low_min, found.high_max), (Some(0.0), Some(1.0 / 3.0)));
         assert_eq!(Statistics::new(&[], &[], &[], &[0], &clip), Statistics::default());
         assert_eq!(Statistics::default().clip_fraction(), 0.0);
+    }
+
+    #[test]
+    #[should_panic(expected = "old_logprobs_m")]
+    fn sequences_have_old_values_for_all_tokens() {
+        let _ = Statistics::at(Level::SequenceMean, &[0.1, 0.2], &[0.0], &[1.0; 2], &[2], &Clip::symmetric(0.2));
+    }
+
+    #[test]
+    #[should_panic(expected = "counts_b sum to M")]
+    fn sequences_hold_all_tokens() {
+        let _ = Statistics::at(Level::SequenceMean, &[0.1, 0.2], &[0.0; 2], &[1.0; 2], &[1], &Clip::symmetric(0.2));
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub fn near(values_m: Tensor<1>, old_values_m: Tensor<1>, clip_range: f64) -> Te
 /// Share of tokens whose clipped error is larger than the plain one (`val/clipfrac_avg` in TRL); 0 without tokens.
 ///
 /// # Panics
-/// When the lengths differ.
+/// When the lengths differ, or `clip_range` is negative or NaN.
 pub fn clip_fraction(values_m: &[f32], old_values_m: &[f32], returns_m: &[f32], clip_range: f64) -> f64 {
     assert_eq!(old_values_m.len(), values_m.len(), "old_values_m");
     assert_eq!(returns_m.len(), values_m.len(), "returns_m");

@@ -259,7 +259,10 @@ impl CausalLm {
         support::logits(hidden_md, &self.head(), &targets.supports_m, temperature)
     }
 
-    /// Computes logprobs and entropies of the counted tokens of a batch.
+    /// Computes logprobs and entropies of the counted tokens of a batch, at a temperature above 0.
+    ///
+    /// Lengths are not checked: [`position_budget`](Self::position_budget) does that. A model with rotary angles also computes longer
+    /// sequences than it was made for.
     pub fn logprobs(&self, batch: &Batch, temperature: f32) -> TokenLogprobs {
         self.token_logprobs(self.hidden(batch), batch.targets(), temperature)
     }

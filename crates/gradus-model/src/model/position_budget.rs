@@ -68,6 +68,23 @@ impl PositionBudget {
         }
     }
 
+    /// Rejects a text that has too many positions: a prompt, and the completion that was given with it. `name` names the text in messages.
+    ///
+    /// # Errors
+    /// Reports the lengths and a solution.
+    pub fn check_text(self, name: &str, prompt: usize, completion: usize) -> Result<()> {
+        let Some(limit) = self.positions.filter(|_| !self.holds(prompt, completion)) else { return Ok(()) };
+        let tokens = match completion {
+            0 => format!("{prompt} tokens"),
+            _ => format!("{prompt} tokens of a prompt and {completion} of a completion"),
+        };
+        let of_model = match self.separate {
+            true => format!("the encoder and the decoder have {limit} positions each"),
+            false => format!("the model has {limit} positions"),
+        };
+        Err(Error::input(format!("{name} has {tokens}, but {of_model}")).with_hint("shorten the text"))
+    }
+
     /// Rejects a prompt that leaves no room for `new` ids; `name` names it in messages.
     ///
     /// # Errors
@@ -101,6 +118,11 @@ mod tests {
         assert_eq!((room.needed(3, 7), room.read_whole().needed(3, 7)), (10, 10));
         let error = room.check("the prompt", 7, 4).expect_err("too long").to_string();
         assert_eq!(error, "the prompt has 7 tokens; with `max_new_tokens` 4 it exceeds the model's 10 positions");
+        let error = room.check_text("datum 1", 7, 4).expect_err("too long").to_string();
+        assert_eq!(error, "datum 1 has 7 tokens of a prompt and 4 of a completion, but the model has 10 positions");
+        let error = room.check_text("datum 1", 11, 0).expect_err("too long").to_string();
+        assert_eq!(error, "datum 1 has 11 tokens, but the model has 10 positions");
+        assert!(room.check_text("datum 1", 6, 4).is_ok());
     }
 
     #[test]
@@ -112,6 +134,9 @@ mod tests {
         let error = |prompt, new| room.check("the prompt", prompt, new).expect_err("too long").to_string();
         assert_eq!(error(11, 1), "the prompt has 11 tokens, but the encoder has 10 positions");
         assert_eq!(error(1, 11), "`max_new_tokens` is 11, but the decoder has 10 positions");
+        let error = room.check_text("datum 1", 1, 11).expect_err("too long").to_string();
+        let tokens = "1 tokens of a prompt and 11 of a completion";
+        assert_eq!(error, format!("datum 1 has {tokens}, but the encoder and the decoder have 10 positions each"));
     }
 
     #[test]

@@ -206,13 +206,16 @@ pub fn keep_state(folder: &Path, run: &str) -> Result<()> {
     std::fs::rename(&state, &to).map_err(|error| Error::io(&to, error))
 }
 
-/// Writes the metadata of a checkpoint into its directory.
+/// Writes a checkpoint: the files of `fill` and the metadata. It replaces what `directory` holds, which belongs to the server.
 ///
 /// # Errors
-/// They cannot be written.
-pub fn write_about(directory: &Path, about: &CheckpointMetadata) -> Result<()> {
-    let text = serde_json::to_vec_pretty(about).expect("plain data");
-    atomic::write_bytes(&directory.join(FILE), &text)
+/// The error of `fill`, or the metadata cannot be written.
+pub fn write(directory: &Path, about: &CheckpointMetadata, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    atomic::write_dir(directory, |path| {
+        fill(path)?;
+        let text = serde_json::to_vec_pretty(about).expect("plain data");
+        atomic::write_bytes(&path.join(FILE), &text)
+    })
 }
 
 /// Reads the metadata of a checkpoint.

@@ -389,7 +389,7 @@ impl Sampling {
             let message = format!("the token id {id} is unknown: the model's vocabulary has {vocabulary} ids");
             return Err(Error::input(message));
         }
-        self.model.position_budget().check("the prompt", prompt.len(), 0)?;
+        self.model.position_budget().check_text("the prompt", prompt.len(), 0)?;
         let requested: Vec<(usize, usize, u32)> =
             targets.cells.iter().enumerate().filter_map(|(at, (row, id))| Some((at, *row, (*id)?))).collect();
         if requested.is_empty() {

@@ -362,7 +362,7 @@ impl Worker {
         let Some(base) = self.shared.registry().base(id) else { return Ok(()) };
         let about = about(&base, trainer, None, live.seq);
         let state = checkpoints::state(&self.shared.folder, id);
-        trainer.save_with_optimizer(&state, |path| checkpoints::write_about(path, &about))?;
+        checkpoints::write(&state, &about, |path| trainer.write_files_with_optimizer(path))?;
         self.shared.registry().saved(id, live.seq);
         (live.unsaved, live.saving) = (0.0, began.elapsed().as_secs_f64());
         Ok(())
@@ -482,17 +482,14 @@ impl Worker {
                 let directory = address.directory(&folder);
                 refuse_existing(&address, &directory, body.overwrite, seq)?;
                 let about = about(&base_name, trainer, body.user_metadata, seq);
-                trainer.save_with_optimizer(&directory, |path| checkpoints::write_about(path, &about))?;
+                checkpoints::write(&directory, &about, |path| trainer.write_files_with_optimizer(path))?;
                 Ok(Done::With(RequestResult::json(&json!({ "path": address.path(), "type": "save_weights" }))))
             }
             Kind::SaveForSampler => {
                 let body: SaveForSamplerBody = read(body)?;
                 let trainer = live.trainer()?;
                 let about = about(&base_name, trainer, body.user_metadata, seq);
-                let write = |directory: &Path| -> Result<()> {
-                    trainer.save(directory)?;
-                    checkpoints::write_about(directory, &about)
-                };
+                let write = |directory: &Path| checkpoints::write(directory, &about, |path| trainer.write_files(path));
                 if let Some(name) = &body.path {
                     let address = CheckpointAddress::new(id, Use::Sampling, name)?;
                     let directory = address.directory(&folder);

@@ -38,7 +38,8 @@ pub struct FinishedRun {
     pub directory: PathBuf,
     /// The trained model, a Hugging Face directory.
     pub model: PathBuf,
-    /// Content of `results.json`.
+    /// Content of `results.json`. `before` and `after` hold the numbers of the held-out rows by name, such as
+    /// `results["after"]["eval_loss"]`.
     pub results: Value,
 }
 

@@ -8,10 +8,12 @@ pub struct Datum {
     /// Ids to train on.
     pub completion: Vec<u32>,
     /// One number per id of the completion: the weight of its log-probability in
-    /// [`Loss::CrossEntropy`](super::Loss::CrossEntropy), its advantage in the other losses. An id with 0 carries no loss.
+    /// [`Loss::CrossEntropy`](super::Loss::CrossEntropy), its advantage in the other losses. An id with 0 carries no loss,
+    /// except for the penalty of [`Loss::Dro`](super::Loss::Dro).
     pub weights: Vec<f32>,
-    /// Log-probabilities of the completion under the policy that sampled it, in nats; not used by
-    /// [`Loss::CrossEntropy`](super::Loss::CrossEntropy).
+    /// Log-probabilities of the completion under the policy that sampled it, at temperature 1, in nats; not used by
+    /// [`Loss::CrossEntropy`](super::Loss::CrossEntropy). Those of [`Trainer::sample`](super::Trainer::sample) have the
+    /// temperature of the sampling, unless [`untempered`](crate::generate::SamplingParams::untempered) is set.
     pub old_logprobs: Vec<f32>,
 }
 
@@ -25,7 +27,7 @@ pub struct Targeted {
     pub targets: Vec<u32>,
     /// One number per target, as in a [`Datum`].
     pub weights: Vec<f32>,
-    /// Log-probabilities of the targets under the policy that sampled them, in nats; not used by
+    /// Log-probabilities of the targets under the policy that sampled them, at temperature 1, in nats; not used by
     /// [`Loss::CrossEntropy`](super::Loss::CrossEntropy).
     pub old_logprobs: Vec<f32>,
 }

@@ -2,6 +2,7 @@
 
 use burn::tensor::Tensor;
 
+use crate::error::{Error, Result};
 use crate::loss::cispo::cispo_within;
 use crate::loss::dro::dro;
 use crate::loss::policy_gradient::policy_gradient;
@@ -44,6 +45,24 @@ impl Loss {
 
     /// Default weight of the penalty in [`Dro`](Self::Dro), that of Tinker.
     pub const DRO_BETA: f64 = 0.05;
+
+    /// Rejects bounds in the wrong order, and constants that are not numbers.
+    pub(super) fn check(self) -> Result<()> {
+        match self {
+            Self::CrossEntropy | Self::ImportanceSampling => Ok(()),
+            // False for NaN.
+            Self::Ppo { low, high } | Self::Cispo { low, high } => match low <= high {
+                true => Ok(()),
+                false => Err(Error::input(format!(
+                    "the bounds of the ratio are {low} and {high}, but the lower one must not be above the upper one"
+                ))),
+            },
+            Self::Dro { beta } => match beta.is_finite() {
+                true => Ok(()),
+                false => Err(Error::input(format!("`beta` is {beta}, but a finite number is needed"))),
+            },
+        }
+    }
 
     /// Whether the loss needs log-probabilities of the policy that sampled.
     pub(super) fn needs_old_logprobs(self) -> bool {

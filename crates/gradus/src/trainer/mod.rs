@@ -48,6 +48,7 @@ use std::path::Path;
 
 use crate::batches::MicroBatch;
 use crate::error::{Error, Result};
+use crate::files::output::OutputDir;
 use crate::generate::{Completion, NoStopRule, SamplingParams, generate};
 use crate::host::{constant, read};
 use crate::learner::Learner;
@@ -90,7 +91,8 @@ pub struct OptimStep {
 /// File next to an adapter that holds its optimizer's state.
 const OPTIMIZER_FILE: &str = "optimizer.safetensors";
 
-/// A policy in training: weights, gradients, optimizer and tokenizer.
+/// A policy in training: weights, gradients, optimizer and tokenizer. It may move to another thread. A program that shares
+/// it among threads needs a lock.
 #[derive(Debug)]
 pub struct Trainer {
     learner: Learner<CausalLm>,
@@ -148,7 +150,7 @@ impl Trainer {
     ///
     /// # Errors
     /// [`Error::Input`] with the number of a datum that is empty, too long, contains an unknown id, or has lists of
-    /// different lengths; also if the loss is not finite.
+    /// different lengths; also if a constant of the loss has no meaning, or its value is not finite.
     pub fn forward_backward(&mut self, data: &[Datum], loss: Loss) -> Result<ForwardBackward> {
         let found = self.accumulate(data, loss);
         if found.is_err() {
@@ -158,6 +160,7 @@ impl Trainer {
     }
 
     fn accumulate(&mut self, data: &[Datum], loss: Loss) -> Result<ForwardBackward> {
+        loss.check()?;
         for (i, datum) in data.iter().enumerate() {
             self.check(i, datum, loss)?;
         }
@@ -201,7 +204,7 @@ impl Trainer {
         if let Some(id) = prompt.iter().chain(completion).find(|id| **id as usize >= vocabulary) {
             return refuse(format!("datum {number} holds the id {id}, but the vocabulary has {vocabulary}"));
         }
-        model.position_budget().check(&format!("datum {number}"), prompt.len(), completion.len())
+        model.position_budget().check_text(&format!("datum {number}"), prompt.len(), completion.len())
     }
 
     /// Updates the weights with the accumulated gradients and clears these. Their norm is clipped to `max_grad_norm`; 0
@@ -269,9 +272,10 @@ impl Trainer {
     /// messages.
     ///
     /// # Errors
-    /// [`Error::Input`] if it is empty or too long, an id or a target is unknown, lists differ in length, or a number
-    /// that `loss` uses is not finite.
+    /// [`Error::Input`] if it is empty or too long, an id or a target is unknown, lists differ in length, a number
+    /// that `loss` uses is not finite, or a constant of `loss` has no meaning.
     pub fn check_targeted(&self, name: &str, row: &Targeted, loss: Loss) -> Result<()> {
+        loss.check()?;
         let Targeted { ids, targets, weights, old_logprobs } = row;
         let refuse = |message: String| Err(Error::input(message));
         if ids.is_empty() {
@@ -297,7 +301,7 @@ impl Trainer {
         if let Some(id) = ids.iter().chain(targets).find(|id| **id as usize >= vocabulary) {
             return refuse(format!("{name} holds the id {id}, but the vocabulary has {vocabulary}"));
         }
-        self.learner.module().position_budget().check(name, ids.len(), 0)
+        self.learner.module().position_budget().check_text(name, ids.len(), 0)
     }
 
     /// [`forward_backward`](Self::forward_backward) of texts with targets at each id. The returned log-probabilities
@@ -410,6 +414,9 @@ impl Trainer {
     /// Samples `group` completions of each prompt from the current policy; completion `i` uses stream `i` of `seed`.
     /// The ids that end a text are added to `params.stop_ids`.
     ///
+    /// The losses of this trainer compare with log-probabilities at temperature 1. At another temperature, set
+    /// [`params.untempered`](SamplingParams::untempered), or take [`logprobs`](Self::logprobs) as `old_logprobs`.
+    ///
     /// # Errors
     /// As [`generate`], and if sampling begins a decoder with another id than training.
     pub fn sample(
@@ -428,26 +435,42 @@ impl Trainer {
 
     /// Writes the policy as a Hugging Face directory with its tokenizer; an adapter in peft's format.
     ///
-    /// # Errors
-    /// If it cannot be written.
-    pub fn save(&self, directory: &Path) -> Result<()> {
-        crate::files::atomic::write_dir(directory, |path| self.learner.frozen().save(&self.files, path))
-    }
-
-    /// Writes the adapter and the optimizer's state to the directory `to`, for
-    /// [`restore_optimizer`](Self::restore_optimizer). `write_optimizer` writes additional files there.
+    /// It replaces an earlier model in `directory` whose files all have successors of the same name. It removes no other
+    /// file.
     ///
     /// # Errors
-    /// If it cannot be written.
-    pub fn save_with_optimizer(&self, to: &Path, write_optimizer: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
-        crate::files::atomic::write_dir(to, |path| {
-            self.learner.frozen().save(&self.files, path)?;
-            let optimizer = self.learner.optimizer();
-            let optimizers = [("", optimizer)];
-            let found = optimizer_state::moments_on_host(&optimizers);
-            write_state(&path.join(OPTIMIZER_FILE), &optimizer_state::tensors(&optimizers, &found))?;
-            write_optimizer(path)
-        })
+    /// [`Error::Input`] if `directory` is a file, or holds anything else than such a model. Otherwise if it cannot be
+    /// written.
+    pub fn save(&self, directory: &Path) -> Result<()> {
+        OutputDir::of_saved_model(directory)?.write(|path| self.write_files(path))
+    }
+
+    /// [`save`](Self::save) with the optimizer's state, for [`restore_optimizer`](Self::restore_optimizer).
+    ///
+    /// # Errors
+    /// As [`save`](Self::save).
+    pub fn save_with_optimizer(&self, directory: &Path) -> Result<()> {
+        OutputDir::of_saved_model(directory)?.write(|path| self.write_files_with_optimizer(path))
+    }
+
+    /// Writes the files of [`save`](Self::save) into the existing directory `to`. Not atomic.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub fn write_files(&self, to: &Path) -> Result<()> {
+        self.learner.frozen().save(&self.files, to)
+    }
+
+    /// Writes the files of [`save_with_optimizer`](Self::save_with_optimizer) into the existing directory `to`. Not
+    /// atomic.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub fn write_files_with_optimizer(&self, to: &Path) -> Result<()> {
+        self.write_files(to)?;
+        let optimizers = [("", self.learner.optimizer())];
+        let found = optimizer_state::moments_on_host(&optimizers);
+        write_state(&to.join(OPTIMIZER_FILE), &optimizer_state::tensors(&optimizers, &found))
     }
 
     /// Restores the optimizer that [`save_with_optimizer`](Self::save_with_optimizer) wrote to `directory`.

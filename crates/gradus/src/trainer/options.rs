@@ -15,7 +15,8 @@ pub struct TrainerOptions {
     pub model: String,
     /// Adapter to train on frozen weights; `None` trains all weights, or the adapter of `model`.
     pub lora: Option<LoraConfig>,
-    /// Format of the frozen weights under an adapter.
+    /// Format of the frozen weights under an adapter. Without an adapter, all weights are trained in f32, and this has no
+    /// effect.
     pub weights: WeightFormat,
     /// Compute device.
     pub device: DeviceChoice,

@@ -5,6 +5,7 @@
 use std::path::Path;
 
 use gradus::config::{MethodConfig, Registry};
+use gradus::model::adapter::LoraConfig;
 use gradus::objective::dpo::DpoConfig;
 use gradus::objective::kto::KtoConfig;
 use gradus::objective::sft::SftConfig;
@@ -42,6 +43,24 @@ fn rows_of_a_program_train_as_those_of_a_file() {
     let error = training(0.3).output_dir(dir.run("program")).run().unwrap_err();
     assert!(error.to_string().contains("program"), "{error}");
     training(0.3).output_dir(dir.run("program")).overwrite().run().unwrap();
+}
+
+/// The example on the front page of the documentation, with a smaller model.
+#[test]
+fn held_out_rows_of_a_program_have_an_accuracy() {
+    let row = |prompt: &str, chosen: &str, rejected: &str| json!({ "prompt": prompt, "chosen": chosen, "rejected": rejected });
+    let dir = TestDir::new(pairs());
+    let outcome = Training::dpo(model("gpt2").path.display().to_string())
+        .cache_dir(dir.run("cache"))
+        .rows([row("cup one is", " full", " empty"), row("cup two is", " full", " empty")])
+        .eval_rows([row("cup three is", " full", " empty")])
+        .batch_size(2)
+        .max_steps(2)
+        .output_dir(dir.run("run"))
+        .run()
+        .unwrap();
+    let accuracy = &outcome.results["after"]["eval_rewards/accuracies"];
+    assert!(accuracy.is_number(), "{}", outcome.results);
 }
 
 /// Stops the run after `left` steps.
@@ -97,6 +116,37 @@ fn problems_are_reported_when_the_run_is_planned() {
     assert!(found.contains("reward"), "{found}");
     let found = message(Training::dpo("gpt2").data("rows.jsonl").learning_rate(-1.0).set("beta", json!("much")));
     assert!(found.contains("learning_rate") || found.contains("beta"), "{found}");
+}
+
+/// A value without a form in JSON.
+struct Formless;
+
+impl serde::Serialize for Formless {
+    fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
+        Err(serde::ser::Error::custom("no form"))
+    }
+}
+
+#[test]
+fn problems_of_setters_are_reported_together_and_not_forgotten() {
+    let lora = LoraConfig { alpha: f64::NAN, ..LoraConfig::default() };
+    let training = Training::dpo("gpt2").data("rows.jsonl").set("label_smoothing", Formless);
+    let mut training = training.set("betta", 0.1).learning_rate(f64::NAN).set("beta", f64::INFINITY).lora(&lora);
+    for _ in 0..2 {
+        let found = training.plan().unwrap_err().to_string();
+        let lines: Vec<&str> = found.lines().collect();
+        let expected = [
+            "the value of `label_smoothing`: no form",
+            "`learning_rate` is NaN, but a finite number is needed",
+            "`beta` is inf, but a finite number is needed",
+            "`lora.alpha` is NaN, but a finite number is needed",
+            "the run has no argument `betta`: did you mean `beta`?",
+        ];
+        assert_eq!(lines, expected);
+    }
+    let method = MethodConfig::Dpo(DpoConfig { beta: f64::NAN, ..DpoConfig::default() });
+    let found = Training::new(&method, "gpt2").data("rows.jsonl").plan().unwrap_err().to_string();
+    assert_eq!(found, "`method.dpo.beta` is NaN, but a finite number is needed");
 }
 
 /// Methods on pairs without a reference compute their losses with dropout.

@@ -205,7 +205,7 @@ fn adapters_on_one_base_learn_apart_and_go_on_from_files() {
     // Loaded with its optimizer, it continues with the same bits; without the optimizer it differs.
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("saved");
-    a.save_with_optimizer(&path, |_| Ok(())).expect("saved");
+    a.save_with_optimizer(&path).expect("saved");
     let mut again = base.saved_adapter(&path).expect("an adapter");
     again.restore_optimizer(&path).expect("its optimizer");
     assert_eq!(again.steps(), 4);
@@ -221,6 +221,8 @@ fn adapters_on_one_base_learn_apart_and_go_on_from_files() {
     let scored = |model: &CausalLm| {
         score_text(model, &[5, 6, 7, 8], 0).expect("scored").iter().map(|of| of.logprob).collect::<Vec<_>>()
     };
+    assert!(again.save(&path).is_err(), "the optimizer's state would be lost");
+    let path = folder.path().join("again");
     again.save(&path).expect("saved");
     let trained = again.logprobs(&[(&[5], &[6, 7, 8])]).expect("scored").concat();
     for model in [base.sampling_as(&again), base.sampling_with(&path).expect("an adapter")] {
@@ -274,6 +276,23 @@ fn what_was_sampled_and_saved_has_the_logprobs_of_the_policy() {
 }
 
 #[test]
+fn saving_replaces_its_own_model_and_no_file_of_others() {
+    let trainer = open("qwen3");
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    for _ in 0..2 {
+        trainer.save(&at("model")).expect("saved");
+    }
+    std::fs::create_dir_all(at("project/src")).expect("made");
+    std::fs::write(at("notes.txt"), "mine").expect("written");
+    for name in ["project", "notes.txt"] {
+        let error = trainer.save(&at(name)).expect_err("something else is there");
+        assert!(matches!(error, Error::Input { .. }) && error.to_string().contains(name), "{error}");
+    }
+    assert!(at("project/src").is_dir() && at("notes.txt").is_file());
+}
+
+#[test]
 fn a_loop_of_ones_own_learns() {
     let mut trainer = open("qwen3");
     let params = SamplingParams { max_new_tokens: 8, ..SamplingParams::default() };
@@ -316,6 +335,31 @@ fn bad_data_are_refused_and_leave_no_gradient() {
         let error = trainer.optim_step(0.0, 0.0).expect_err("nothing is left");
         assert!(error.to_string().starts_with("there is no gradient"), "{error}");
     }
+}
+
+#[test]
+fn a_loss_has_constants_with_a_meaning() {
+    let mut trainer = open("gpt2");
+    let datum = Datum { prompt: vec![3], completion: vec![4], weights: vec![1.0], old_logprobs: vec![-1.0] };
+    let bounds = "the bounds of the ratio are ";
+    for (loss, expected) in [
+        (Loss::Ppo { low: f64::NAN, high: 1.2 }, bounds),
+        (Loss::Ppo { low: 2.0, high: 1.2 }, bounds),
+        (Loss::Cispo { low: 0.0, high: f64::NAN }, bounds),
+        (Loss::Dro { beta: f64::NAN }, "`beta` is NaN"),
+    ] {
+        let error = trainer.forward_backward(std::slice::from_ref(&datum), loss).expect_err("refused").to_string();
+        assert!(error.starts_with(expected), "{error}");
+        let row = Targeted { ids: vec![3], targets: vec![4], weights: vec![1.0], old_logprobs: vec![-1.0] };
+        let error = trainer.forward_at(&[row], loss).expect_err("refused").to_string();
+        assert!(error.starts_with(expected), "{error}");
+    }
+    let long = vec![4; 100_000];
+    let error = trainer.logprobs(&[(&[3], &long[..])]).expect_err("too long").to_string();
+    assert!(
+        error.starts_with("datum 1 has 1 tokens of a prompt and 100000 of a completion, but the model has"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -109,6 +109,12 @@ impl PeftConfig {
         task_type: TaskType,
         base: String,
     ) -> Result<Self> {
+        // JSON would hold `null` in their place, and readers would take defaults.
+        for (name, value) in [("alpha", config.alpha), ("dropout", config.dropout)] {
+            if !value.is_finite() {
+                return Err(Error::input(format!("`{name}` of the adapter is {value}, but a finite number is needed")));
+            }
+        }
         let Value::Object(raw) = json!({
             "alpha_pattern": {},
             "auto_mapping": null,
@@ -415,6 +421,23 @@ mod tests {
             (json!({"r": 0}), "the rank `r` is 0, but must be at least 1 and at most 65536"),
         ] {
             assert_eq!(read(extra).expect_err("refused"), message);
+        }
+    }
+
+    #[test]
+    fn numbers_that_the_file_cannot_hold_are_refused() {
+        let make = |config: LoraConfig| {
+            let targets = Targets::read(&json!(["q"])).expect("names");
+            PeftConfig::new(&config, targets, false, TaskType::CausalLm, "base".into())
+                .map_err(|error| error.to_string())
+        };
+        assert!(make(LoraConfig::default()).is_ok());
+        for value in [f64::NAN, f64::INFINITY] {
+            let expected = |name| format!("`{name}` of the adapter is {value}, but a finite number is needed");
+            let found = make(LoraConfig { alpha: value, ..LoraConfig::default() });
+            assert_eq!(found, Err(expected("alpha")));
+            let found = make(LoraConfig { dropout: value, ..LoraConfig::default() });
+            assert_eq!(found, Err(expected("dropout")));
         }
     }
 

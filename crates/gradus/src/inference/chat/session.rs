@@ -264,7 +264,7 @@ pub fn score_text(model: &CausalLm, ids: &[u32], likeliest: usize) -> Result<Vec
         let message = format!("the prompt holds token id {id}, but the model's vocabulary has {vocabulary} ids");
         return Err(Error::input(message).with_hint(format!("ids go from 0 to {}", vocabulary - 1)));
     }
-    model.position_budget().check("the prompt", ids.len(), 0)?;
+    model.position_budget().check_text("the prompt", ids.len(), 0)?;
     if ids.len() < 2 {
         return Ok(Vec::new());
     }
