@@ -425,6 +425,14 @@ pub(crate) fn is_cpu(device: &Device) -> bool {
     !is_off() && (*device == Device::flex() || device.clone().inner() == Device::flex())
 }
 
+/// Whether the products of a row have the same bits whatever other rows are multiplied with it.
+///
+/// The kernels of the CPU add the terms of each number in one order. On other devices, the order may depend on the number
+/// of rows.
+pub fn rows_are_independent(device: &Device) -> bool {
+    is_cpu(device)
+}
+
 /// Returns the GPU behind `device`, unless kernels are off.
 #[cfg(feature = "gpu")]
 pub(crate) fn gpu(device: &Device) -> Option<burn_cubecl::CubeDevice> {

@@ -75,6 +75,7 @@ pub use dropout::{dropout, mix};
 pub use dynamic::Codes;
 pub use embedding::embedding;
 pub use frozen::{FrozenWeight, multiplies_in, packs_weights};
+pub use fused::rows_are_independent;
 pub use geglu::geglu;
 pub use gelu::{Gelu, gelu};
 #[cfg(feature = "gpu")]

@@ -3,10 +3,11 @@
 //! A `Drawer` samples the turns of the policy, with the engine of this process or on a server. All rows are sampled
 //! concurrently, as without an environment. A row that has ended its turn waits in the cache while the environment
 //! answers on another thread; other rows continue. The answer's ids are appended and the row continues from its cache,
-//! so nothing is computed twice. Results do not depend on how long answers take: each turn has its own random stream,
-//! and a row's logits do not depend on the other rows.
+//! so nothing is computed twice. Results do not depend on how long answers take. Each turn has its own random stream. On the
+//! CPU, a row's logits do not depend on the other rows. On other devices, the rows of each sampling step do not depend on
+//! time: see [`Schedule`].
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::iter::repeat_n;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use gradus_environments as env;
 use gradus_environments::Observation;
+use gradus_kernels::rows_are_independent;
 use rand::RngCore;
 
 pub use super::dialogue::ReadCalls;
@@ -46,11 +48,14 @@ pub struct Limits {
     pub episode_s: Option<f64>,
     /// Number of answers that the environment computes concurrently.
     pub at_once: usize,
+    /// Number of sampling steps between a turn and its answer, on devices where a row's logits depend on the other rows.
+    /// With 0, answers are read as they arrive, and results may depend on time.
+    pub answer_after: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { turns: 16, answer_s: 120.0, episode_s: None, at_once: 32 }
+        Self { turns: 16, answer_s: 120.0, episode_s: None, at_once: 32, answer_after: 16 }
     }
 }
 
@@ -101,6 +106,11 @@ pub(super) trait Drawer {
     /// If turns can no longer be sampled.
     fn draw(&mut self) -> Result<Vec<(usize, Completion)>>;
 
+    /// Whether the numbers of a row may depend on which other rows are sampled with it.
+    fn mixes_rows(&self) -> bool {
+        false
+    }
+
     /// Returns how long the drawer has waited for a silent server, and the limit of that wait.
     fn waited(&self) -> Option<(Duration, Duration)> {
         None
@@ -116,6 +126,7 @@ pub(super) trait Drawer {
 struct LocalDrawer<'e, 's> {
     engine: Engine<'e>,
     stop: StopAtStrings<'s>,
+    mixes_rows: bool,
 }
 
 impl Drawer for LocalDrawer<'_, '_> {
@@ -141,6 +152,10 @@ impl Drawer for LocalDrawer<'_, '_> {
             _ => None,
         };
         Ok(self.engine.step(&mut self.stop).into_iter().filter_map(ended).collect())
+    }
+
+    fn mixes_rows(&self) -> bool {
+        self.mixes_rows
     }
 }
 
@@ -226,6 +241,8 @@ struct EpisodeState {
     object: EpisodeObject,
     /// The turn that awaits its answer, and the time at which a thread began to work on it.
     waiting: Option<(env::Turn, Option<Instant>)>,
+    /// The answer to that turn and its duration, from its arrival until the episode takes it.
+    arrived: Option<(env::Result<CallResult>, Duration)>,
     /// Total time of its answers.
     waited: Duration,
     ids: Vec<u32>,
@@ -290,8 +307,8 @@ impl Episodes {
                 engine = engine.with_guide(guide, places, room);
             }
         }
-        let stop = StopAtStrings::new(sampler);
-        self.sample_with(policy, &mut LocalDrawer { engine, stop }, prompts, sampler, names, stream)
+        let (stop, mixes_rows) = (StopAtStrings::new(sampler), !rows_are_independent(&policy.trunk.device()));
+        self.sample_with(policy, &mut LocalDrawer { engine, stop, mixes_rows }, prompts, sampler, names, stream)
     }
 
     /// Samples `group_size` episodes of each prompt: [`RolloutSource::sample`](super::RolloutSource::sample). `when` is
@@ -320,10 +337,43 @@ impl Episodes {
         let count = prompts.len() * sampler.group_size;
         let workers = Workers::start(&self.environment, self.limits.at_once.min(count));
         let rows = (0..count).map(|_| EpisodeState::default()).collect();
-        let mut batch = EpisodeBatch { episodes: self, sampler, stream, workers, rows };
+        let mut batch = EpisodeBatch { episodes: self, sampler, stream, workers, rows, schedule: None };
         let prompts = batch.begin(prompts, (when, earlier))?;
+        if drawer.mixes_rows() && self.limits.answer_after > 0 {
+            batch.schedule = Some(Schedule { delay: self.limits.answer_after, ..Schedule::default() });
+        }
         batch.play(drawer, &prompts)?;
         batch.rollouts(prompts)
+    }
+}
+
+/// The sampling steps at which answers are taken, if a row's logits depend on the other rows.
+///
+/// Then results are reproducible only if the same rows are sampled in every step. So an answer is taken a fixed number
+/// of steps after its turn, and the sampling waits for it if necessary. Answers are taken in the order of their turns.
+#[derive(Debug, Default)]
+struct Schedule {
+    /// Number of steps between a turn and its answer.
+    delay: usize,
+    /// Number of steps so far.
+    step: usize,
+    /// Rows with an open call, in the order of the calls, and the step at which the answer is taken.
+    open: VecDeque<(usize, usize)>,
+}
+
+impl Schedule {
+    fn add(&mut self, row: usize) {
+        self.open.push_back((row, self.step + self.delay));
+    }
+
+    /// Returns the row whose answer is to be taken before the next step.
+    fn due(&self) -> Option<usize> {
+        self.open.front().filter(|(_, step)| *step <= self.step).map(|(row, _)| *row)
+    }
+
+    /// Skips the steps in which no row would be sampled.
+    fn skip(&mut self) {
+        self.step = self.open.front().map_or(self.step, |(_, step)| self.step.max(*step));
     }
 }
 
@@ -334,6 +384,8 @@ struct EpisodeBatch<'g> {
     stream: &'g dyn Fn(usize) -> Stream,
     workers: Workers,
     rows: Vec<EpisodeState>,
+    /// `None`: answers are taken as they arrive.
+    schedule: Option<Schedule>,
 }
 
 impl EpisodeBatch<'_> {
@@ -341,40 +393,77 @@ impl EpisodeBatch<'_> {
     fn submit(&mut self, row: usize, turn: env::Turn, call: EnvironmentCall) {
         self.rows[row].waiting = Some((turn, None));
         self.workers.calls.send((row, call)).expect("the queue lives as long as the workers");
+        if let Some(schedule) = &mut self.schedule {
+            schedule.add(row);
+        }
     }
 
     fn is_waiting(&self) -> bool {
         self.rows.iter().any(|state| state.waiting.is_some())
     }
 
+    /// Whether the next sampling step must wait for an answer.
+    fn is_answer_due(&self) -> bool {
+        self.schedule.as_ref().is_some_and(|schedule| schedule.due().is_some())
+    }
+
     /// Whether the answer exceeds its time limit.
     fn is_late(&self, state: &EpisodeState) -> bool {
         let limit = Duration::from_secs_f64(self.episodes.limits.answer_s);
-        matches!(state.waiting, Some((_, Some(since))) if since.elapsed() > limit)
+        let is_open = |since: Instant| state.arrived.is_none() && since.elapsed() > limit;
+        matches!(state.waiting, Some((_, Some(since))) if is_open(since))
     }
 
-    /// Returns the next answer within `patience`, and the turn that it answers. An episode whose answer is late fails.
-    fn next_answer(&mut self, patience: Duration) -> Result<Option<(usize, env::Turn, CallResult)>> {
-        let (row, answer, took) = loop {
-            match self.workers.reports.recv_timeout(patience) {
-                Ok((row, CallReport::Done(answer, took))) => break (row, answer, took),
+    /// Waits at most `patience` for the next answer, and returns its row. A late answer arrives as an error.
+    fn receive(&mut self, patience: Duration) -> Option<usize> {
+        loop {
+            let (row, answer) = match self.workers.reports.recv_timeout(patience) {
+                Ok((row, CallReport::Done(answer, took))) => (row, (answer, took)),
                 Ok((row, CallReport::Begun(at))) => {
                     if let Some((_, since)) = &mut self.rows[row].waiting {
                         *since = Some(at);
                     }
+                    continue;
                 }
                 Err(_) => {
-                    let Some(row) = self.rows.iter().position(|state| self.is_late(state)) else { return Ok(None) };
+                    let row = self.rows.iter().position(|state| self.is_late(state))?;
                     let message = format!("no answer within {} s", self.episodes.limits.answer_s);
                     let late = env::Error::episode(message).with_hint("`episode.timeout_s` sets the limit");
                     self.workers.add();
-                    break (row, Err(late), Duration::ZERO);
+                    (row, (Err(late), Duration::ZERO))
                 }
+            };
+            let state = &mut self.rows[row];
+            // Otherwise the episode was given up, so its answer is too late.
+            if state.waiting.is_some() && state.arrived.is_none() {
+                state.arrived = Some(answer);
+                return Some(row);
+            }
+        }
+    }
+
+    /// Returns the next answer, and the turn that it answers. Waits for it at most `patience`. An episode whose answer is
+    /// an error fails.
+    fn next_answer(&mut self, patience: Duration) -> Result<Option<(usize, env::Turn, CallResult)>> {
+        let row = match self.schedule.as_ref().map(Schedule::due) {
+            None => self.receive(patience),
+            Some(due) => {
+                while due.is_some_and(|row| self.rows[row].arrived.is_none()) {
+                    if self.receive(patience).is_none() {
+                        return Ok(None);
+                    }
+                }
+                due
             }
         };
-        // The episode was given up, so its answer is too late.
-        let Some((turn, _)) = self.rows[row].waiting.take() else { return Ok(None) };
-        self.rows[row].waited += took;
+        let Some(row) = row else { return Ok(None) };
+        if let Some(schedule) = &mut self.schedule {
+            schedule.open.pop_front();
+        }
+        let state = &mut self.rows[row];
+        let (turn, _) = state.waiting.take().expect("its answer has arrived");
+        let (answer, took) = state.arrived.take().expect("it has arrived");
+        state.waited += took;
         match answer {
             Ok(answer) => Ok(Some((row, turn, answer))),
             Err(env::Error::Interrupted) => Err(Error::Interrupted),
@@ -382,7 +471,7 @@ impl EpisodeBatch<'_> {
                 Err(Error::Config(vec![Diagnostic { message, locations: Vec::new(), hint }]))
             }
             Err(error) => {
-                self.rows[row].fail(&error);
+                state.fail(&error);
                 Ok(None)
             }
         }
@@ -493,12 +582,18 @@ impl EpisodeBatch<'_> {
                 }
                 None => sampler.progress.advance("sampled", count - left.len(), count)?,
             }
-            let ended = if drawer.is_busy() { drawer.draw()? } else { Vec::new() };
-            for (row, completion) in ended {
-                self.on_turn_end(row, completion)?;
+            if drawer.is_busy() && !self.is_answer_due() {
+                for (row, completion) in drawer.draw()? {
+                    self.on_turn_end(row, completion)?;
+                }
+                self.schedule.iter_mut().for_each(|schedule| schedule.step += 1);
             }
-            // While rows are being sampled, only available answers are taken, without waiting.
-            let mut patience = if drawer.is_busy() || !self.is_waiting() { Duration::ZERO } else { GLANCE };
+            if !drawer.is_busy() {
+                self.schedule.iter_mut().for_each(Schedule::skip);
+            }
+            // While rows can be sampled, only available answers are taken, without waiting.
+            let waits = self.is_answer_due() || (!drawer.is_busy() && self.is_waiting());
+            let mut patience = if waits { GLANCE } else { Duration::ZERO };
             while let Some((row, turn, answer)) = self.next_answer(patience)? {
                 self.on_answer(row, turn, answer, prompts, drawer)?;
                 patience = Duration::ZERO;

@@ -26,6 +26,11 @@ pub struct EpisodeConfig {
     /// Number of replies that are computed at the same time. Default 32.
     #[schemars(range(max = 1_000))]
     pub at_once: usize,
+    /// Number of sampling steps between a turn and its reply, on a GPU. Default 16. Numbers of one completion depend there, in their last bits,
+    /// on which completions are sampled with it. So every completion continues at a fixed step, and the others wait if the reply is late:
+    /// then results do not depend on time. With 0, replies are read as they arrive. The CPU always reads them as they arrive.
+    #[schemars(range(max = 10_000))]
+    pub reply_after: usize,
     /// Weight of the environment's reward relative to `reward`. Default 1 (TRL).
     pub reward_weight: f64,
     /// Format of the model's tool calls. Default: as in its chat template.
@@ -34,6 +39,14 @@ pub struct EpisodeConfig {
 
 impl Default for EpisodeConfig {
     fn default() -> Self {
-        Self { max_turns: 16, timeout_s: 120.0, max_time_s: None, at_once: 32, reward_weight: 1.0, tool_calls: None }
+        Self {
+            max_turns: 16,
+            timeout_s: 120.0,
+            max_time_s: None,
+            at_once: 32,
+            reply_after: 16,
+            reward_weight: 1.0,
+            tool_calls: None,
+        }
     }
 }

@@ -34,7 +34,7 @@ pub fn open(plan: &Plan, start: &Start, recorded: HashMap<String, Recorded>) -> 
             }
         }
     };
-    let EpisodeConfig { max_turns, timeout_s, max_time_s, at_once, tool_calls, .. } = config.episode;
+    let EpisodeConfig { max_turns, timeout_s, max_time_s, at_once, reply_after, tool_calls, .. } = config.episode;
     // Records do not contain prompts.
     let is_played = environment.is_deterministic() || recorded.is_empty() || environment.writes_prompts();
     let environment = match is_played {
@@ -54,7 +54,8 @@ pub fn open(plan: &Plan, start: &Start, recorded: HashMap<String, Recorded>) -> 
         let tools = dialogue.tools.clone();
         dialogue.read_calls = Some(Box::new(move |text: &str| format.read_for(text, &tools)));
     }
-    let limits = Limits { turns: max_turns, answer_s: timeout_s, episode_s: max_time_s, at_once };
+    let limits =
+        Limits { turns: max_turns, answer_s: timeout_s, episode_s: max_time_s, at_once, answer_after: reply_after };
     Ok(Some(Episodes { environment, dialogue, limits }))
 }
 
