@@ -185,6 +185,24 @@ fn rewards_of_the_whole_batch_on_ranks() {
     same_bits("qwen3", &format!("{grpo}\n{cider}"), questions_with_answers());
 }
 
+/// A program that answers differently each time would make the ranks disagree, and each question may cost money.
+#[cfg(unix)]
+#[test]
+fn metrics_of_evaluations_are_measured_by_one_rank() {
+    let dir = TestDir::new(questions());
+    let asked = |size: usize| {
+        let (name, log) = (format!("run-{size}"), dir.run(&format!("asked-{size}")));
+        let program = format!("while read -r line; do echo . >> {}; echo $$; done", log.display());
+        let metrics = format!("evaluation: {{metrics: [{{command: {{program: [sh, -c, '{program}'], name: mine}}}}]}}");
+        let rest = text(&format!("grpo: {{group_size: 2, max_new_tokens: 6}}{ONLINE}"));
+        let rest = rest.replace("lanes: 4", &format!("lanes: 4, best_metric: eval_mine, {metrics}"));
+        let outcomes = on(size, &dir, (&name, "qwen3", &rest), Existing::Refuse, |_| Silent);
+        assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+        std::fs::read_to_string(log).expect("the program was asked").lines().count()
+    };
+    assert_eq!(asked(3), asked(1));
+}
+
 #[test]
 fn episodes_on_ranks() {
     let guess = "grpo: {group_size: 2, max_new_tokens: 24}}\nenvironment: {guess: {high: 9}}\nepisode: {max_turns: 3";
