@@ -234,6 +234,20 @@ fn a_run_goes_on_on_another_number_of_ranks_to_the_same_bits() {
     }
 }
 
+/// Each rank starts the program for itself, and trains on what it prints.
+#[cfg(unix)]
+#[test]
+fn a_task_program_that_prints_other_rows_on_each_rank_is_refused() {
+    let dir = TestDir::new(questions());
+    let program = r#"read -r request; for i in 1 2 3; do echo "{\"prompt\": \"$$: what is $i?\"}"; done"#;
+    let mix = format!("mix: [{{data: {{task: {{command: [sh, -c, '{program}']}}}}}}]\n");
+    let rest = mix + &text(&format!("grpo: {{group_size: 2, max_new_tokens: 6}}{ONLINE}"));
+    for error in on(2, &dir, ("run", "qwen3", &rest), Existing::Refuse, |_| Silent) {
+        let error = error.expect_err("the rows differ").to_string();
+        assert!(error.starts_with("rank 1 has other rows than rank 0: its "), "{error}");
+    }
+}
+
 #[test]
 fn what_ranks_cannot_share_is_refused() {
     let (dir, rest) = (TestDir::new(pairs()), text("dpo: {}"));
