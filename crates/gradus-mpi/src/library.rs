@@ -165,7 +165,7 @@ pub fn candidates() -> Vec<MpiLibrary> {
     found
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(all(test, target_os = "linux", target_env = "gnu"))]
 mod tests {
     use super::*;
 
