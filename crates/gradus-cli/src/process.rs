@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 
 use anyhow::Context as _;
 use gradus::text::render::{self, Starter};
+use gradus_environments::process::spawn;
 use gradus_environments::sandbox;
 
 /// Returns a command that starts this program, without arguments. No shell interprets the arguments.
@@ -61,7 +62,7 @@ pub fn fail_at_file_size_limit() {
 pub fn begin(mut command: Command, log: &Path) -> anyhow::Result<Child> {
     let log = fs::File::create(log).with_context(|| log.display().to_string())?;
     command.stdout(Stdio::null()).stderr(log);
-    command.spawn().with_context(|| "gradus cannot start another process of itself".to_owned())
+    spawn(&mut command).with_context(|| "gradus cannot start another process of itself".to_owned())
 }
 
 /// Asks the process to stop, as Ctrl-C does. It is not an error if it has already ended.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::{Arg, ArgMatches};
 use gradus::Error;
-use gradus::ranks::{Launch, Mpi, PATIENCE, Ranks};
+use gradus::ranks::{Launch, LaunchError, Launcher, Mpi, PATIENCE, Ranks};
 
 use crate::output::Output;
 use crate::report;
@@ -55,7 +55,21 @@ impl RankArgs {
 pub fn launch() -> anyhow::Result<Option<Launch>> {
     let found = Launch::detect();
     found.map_err(|error| {
-        let hint = "start gradus with `mpirun`, `mpiexec` or `srun`, or with `--ranks N`";
+        let hint = match &error {
+            LaunchError::Ambiguous { first, second } => format!(
+                "remove the variables of the launcher that is not running, such as `{}` or `{}`, with `unset`",
+                first.launcher.size_variable(),
+                second.launcher.size_variable()
+            ),
+            LaunchError::NoSize { .. } => {
+                "start gradus with `mpirun` or `srun`, which set the number of processes. If no launcher is \
+                                           running, remove `PMIX_RANK` with `unset`"
+                    .to_owned()
+            }
+            LaunchError::Unreadable { .. } | LaunchError::NoMpi { .. } => {
+                "start gradus with `mpirun`, `mpiexec` or `srun`, or with `--ranks N`".to_owned()
+            }
+        };
         Error::input(error.to_string()).with_hint(hint).into()
     })
 }
@@ -84,7 +98,8 @@ pub fn refuse_copies(command: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Replaces this process by a launcher of several processes, if `--ranks` requests them and no launcher has started them.
+/// Replaces this process by a launcher of several processes, if `--ranks` requests them and no launcher has started them. An interactive
+/// shell of Slurm counts as no launcher.
 ///
 /// # Errors
 /// There is no launcher, or it started another number of processes.
@@ -94,11 +109,22 @@ pub fn start(args: RankArgs) -> anyhow::Result<()> {
         if launch.size as u64 == requested {
             return Ok(());
         }
-        let message =
-            format!("`--ranks` is {requested}, but {} started {} processes", launch.launcher.name(), launch.size);
-        return Err(Error::input(message)
-            .with_hint("leave `--ranks` out: the launcher sets the number of ranks")
-            .into());
+        let name = launch.launcher.name();
+        match launch.size {
+            // An interactive shell of Slurm.
+            1 if matches!(launch.launcher, Launcher::Slurm | Launcher::Pmix) => {}
+            1 => {
+                let message = format!("`--ranks` is {requested}, but {name} started 1 process");
+                let hint =
+                    "use either `--ranks`, without a launcher, or a launcher of several processes, without `--ranks`";
+                return Err(Error::input(message).with_hint(hint).into());
+            }
+            size => {
+                let message = format!("`--ranks` is {requested}, but {name} started {size} processes");
+                let hint = "leave `--ranks` out: the launcher sets the number of ranks";
+                return Err(Error::input(message).with_hint(hint).into());
+            }
+        }
     }
     let Some(launcher) = launcher() else {
         let message = "`--ranks` needs MPI, and there is no `mpiexec` in `PATH`";
@@ -109,6 +135,10 @@ pub fn start(args: RankArgs) -> anyhow::Result<()> {
     let program = std::env::current_exe().context("the path of gradus is unknown")?;
     let mut command = Command::new(&launcher);
     command.arg("-n").arg(requested.to_string()).arg(program).args(std::env::args_os().skip(1));
+    // Those of a shell that another launcher started.
+    Launch::variables().for_each(|variable| {
+        command.env_remove(variable);
+    });
     // The user may request more ranks than cores. Open MPI rejects that, and root, without these variables.
     command.envs([
         ("OMPI_MCA_rmaps_base_oversubscribe", "1"),
@@ -180,7 +210,7 @@ impl Joined {
                     "{} started {size} processes, and this one cannot join them: {error}",
                     launch.launcher.name()
                 );
-                let hint = "install the MPI library of the launcher (`pip install mpich`, or the package `mpich` or `openmpi-bin`), or set its path: `GRADUS_MPI=/path/to/libmpi.so`";
+                let hint = "install the MPI library of the launcher (`pip install mpich`, or the package `mpich` or `openmpi-bin`), or set its path: `GRADUS_MPI=/path/to/libmpi.so.12`";
                 return Err(Error::input(message).with_hint(hint).into());
             }
         };

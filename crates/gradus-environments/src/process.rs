@@ -3,6 +3,7 @@
 //! its descendants in other groups and sessions.
 
 mod descendants;
+mod inherited;
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -13,6 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use descendants::Marker;
+pub use inherited::spawn;
 
 /// Bytes of the error channel that are kept for messages.
 const STDERR_BYTES: usize = 2000;
@@ -111,7 +113,7 @@ impl Process {
         // saves.
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        let mut child = command.spawn()?;
+        let mut child = spawn(&mut command)?;
 
         let (lines_in, queue) = channel();
         let requests = Requests { lines: lines_in, unread: Arc::default() };

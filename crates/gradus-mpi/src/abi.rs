@@ -4,6 +4,7 @@
 //! in Open MPI, and pointers with fixed values in the standard interface of MPI 5.
 
 use std::ffi::{c_char, c_int, c_void};
+use std::path::Path;
 use std::ptr;
 
 use libloading::Library;
@@ -43,6 +44,7 @@ type Test<H> = unsafe extern "C" fn(*mut H, *mut c_int, *mut c_void) -> c_int;
 type Abort<H> = unsafe extern "C" fn(H, c_int) -> c_int;
 type Nothing = unsafe extern "C" fn() -> c_int;
 type Text = unsafe extern "C" fn(*mut c_char, *mut c_int) -> c_int;
+type AbiVersion = unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int;
 type ErrorText = unsafe extern "C" fn(c_int, *mut c_char, *mut c_int) -> c_int;
 
 /// Constants whose values differ between the interfaces.
@@ -91,6 +93,32 @@ pub enum Abi {
 }
 
 impl Abi {
+    /// Finds out the interface of `library`, which was opened by `path`, from its functions and objects.
+    ///
+    /// # Errors
+    /// Returns the name of a missing function if it is not an MPI library.
+    pub fn of(library: &Library, path: &str) -> Result<Self, String> {
+        // SAFETY: the symbol is not used.
+        let has = |name: &str| unsafe { library.get::<*const c_void>(name) }.is_ok();
+        // SAFETY: the function has this type in every interface.
+        let is_standard = match unsafe { library.get::<AbiVersion>("MPI_Abi_get_version") } {
+            Ok(version) => {
+                let (mut major, mut minor) = (0, 0);
+                // SAFETY: the function may be called before the library is initialized. Other interfaces set -1.
+                let code = unsafe { version(&mut major, &mut minor) };
+                code == 0 && major > 0
+            }
+            // The first libraries of this interface lack the function.
+            Err(_) => Path::new(path).file_name().is_some_and(|name| name.to_string_lossy().starts_with("libmpi_abi")),
+        };
+        match () {
+            () if !has("MPI_Get_library_version") => Err("it has no `MPI_Get_library_version`".to_owned()),
+            () if is_standard => Ok(Self::Standard),
+            () if has("ompi_mpi_comm_world") => Ok(Self::OpenMpi),
+            () => Ok(Self::Mpich),
+        }
+    }
+
     /// Looks up the functions of `library`, which must have this interface. Also returns the first line of its version text.
     ///
     /// # Errors

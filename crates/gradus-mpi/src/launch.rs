@@ -9,7 +9,7 @@ pub enum Launcher {
     OpenMpi,
     /// `mpiexec` of MPICH and its relatives (Hydra).
     Hydra,
-    /// A launcher that uses PMIx: `prterun`, or `srun --mpi=pmix`.
+    /// A launcher that uses PMIx, and states the number of processes: `srun --mpi=pmix`.
     Pmix,
     /// Slurm's `srun`.
     Slurm,
@@ -64,6 +64,23 @@ pub enum LaunchError {
         /// Expected form.
         expected: &'static str,
     },
+    /// Two launchers have left different variables, so one of them is not running.
+    #[error(
+        "{} set rank {} of {} in the environment, but {} set rank {} of {}",
+        .first.launcher.name(), .first.rank, .first.size, .second.launcher.name(), .second.rank, .second.size
+    )]
+    Ambiguous {
+        /// What the first launcher has set.
+        first: Launch,
+        /// What the second launcher has set.
+        second: Launch,
+    },
+    /// PMIx launchers set the rank only, so the process may be one of several copies.
+    #[error("`PMIX_RANK` is {rank}, as `prterun` sets it, but no variable states the number of processes")]
+    NoSize {
+        /// Rank of this process.
+        rank: usize,
+    },
     /// torchrun and similar launchers start processes but provide no way to exchange messages.
     #[error("`WORLD_SIZE` is {size}, as torchrun sets it, but no MPI launcher started the processes")]
     NoMpi {
@@ -87,6 +104,11 @@ const VARIABLES: [(Launcher, [&str; 4]); 4] = [
 ];
 
 impl Launch {
+    /// Returns the names of the variables that launchers set.
+    pub fn variables() -> impl Iterator<Item = &'static str> {
+        VARIABLES.into_iter().flat_map(|(_, names)| names)
+    }
+
     /// Reads the environment of this process. `None` if no launcher started it.
     ///
     /// # Errors
@@ -108,7 +130,12 @@ impl Launch {
                 Err(_) => Err(LaunchError::Unreadable { variable, value, expected }),
             },
         };
+        let mut found: Option<Self> = None;
         for (launcher, [rank, size, local_rank, local_size]) in VARIABLES {
+            // Slurm also starts the helpers of other launchers, so its variables may describe a helper.
+            if found.is_some() && matches!(launcher, Launcher::Pmix | Launcher::Slurm) {
+                break;
+            }
             let (Some(rank), Some(count)) = (number(rank, "rank")?, number(size, "number of processes")?) else {
                 continue;
             };
@@ -126,7 +153,20 @@ impl Launch {
                 value.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
             };
             let (local_rank, local_size) = (leading(local_rank), leading(local_size));
-            return Ok(Some(Self { rank, size: count, local_rank, local_size, launcher }));
+            let launch = Self { rank, size: count, local_rank, local_size, launcher };
+            match found {
+                Some(first) if (first.rank, first.size) != (rank, count) => {
+                    return Err(LaunchError::Ambiguous { first, second: launch });
+                }
+                Some(_) => {}
+                None => found = Some(launch),
+            }
+        }
+        if found.is_some() {
+            return Ok(found);
+        }
+        if let Some(rank) = number("PMIX_RANK", "rank")? {
+            return Err(LaunchError::NoSize { rank });
         }
         match number("WORLD_SIZE", "number of processes")? {
             Some(size) if size > 1 && variables("RANK").is_some() => Err(LaunchError::NoMpi { size }),
@@ -168,6 +208,25 @@ mod tests {
         );
         let srun = [("SLURM_PROCID", "5"), ("SLURM_STEP_NUM_TASKS", "6"), ("SLURM_STEP_TASKS_PER_NODE", "2(x3)")];
         assert_eq!(of(&srun), launch(5, 6, None, Some(2), Launcher::Slurm));
+    }
+
+    #[test]
+    fn variables_of_two_launchers_must_agree() {
+        let open_mpi = |rank, size| [("OMPI_COMM_WORLD_RANK", rank), ("OMPI_COMM_WORLD_SIZE", size)];
+        let hydra = [("PMI_RANK", "1"), ("PMI_SIZE", "2")];
+        let error = of(&[open_mpi("0", "1"), hydra].concat()).expect_err("one of them is left over").to_string();
+        assert_eq!(error, "Open MPI's `mpirun` set rank 0 of 1 in the environment, but `mpiexec` set rank 1 of 2");
+        assert!(of(&[open_mpi("1", "2"), hydra].concat()).is_ok());
+        // `mpiexec` starts a helper on each node with `srun`.
+        let helper = [("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "1")];
+        let found = of(&[hydra, helper].concat()).expect("they agree").expect("a launcher");
+        assert_eq!((found.rank, found.size, found.launcher), (1, 2, Launcher::Hydra));
+    }
+
+    #[test]
+    fn a_rank_without_the_number_of_ranks_is_refused() {
+        assert_eq!(of(&[("PMIX_RANK", "1")]), Err(LaunchError::NoSize { rank: 1 }));
+        assert!(of(&[("PMIX_RANK", "1"), ("SLURM_STEP_NUM_TASKS", "2")]).is_ok());
     }
 
     #[test]

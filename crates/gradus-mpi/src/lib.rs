@@ -39,7 +39,7 @@ pub enum Error {
     },
     /// The library does not match the launcher.
     #[error(
-        "{launcher} started {expected} processes, but `{library}` finds {found}: library and launcher do not match"
+        "{launcher} started {}, but `{library}` finds {found}: library and launcher do not match", processes(.expected)
     )]
     Mismatch {
         /// Name of the launcher.
@@ -77,6 +77,10 @@ pub enum ExchangeError {
 fn list_of(ranks: &[usize]) -> String {
     let listed: Vec<String> = ranks.iter().map(ToString::to_string).collect();
     if let [one] = listed.as_slice() { format!("rank {one}") } else { format!("ranks {}", listed.join(", ")) }
+}
+
+fn processes(count: &usize) -> String {
+    if *count == 1 { "1 process".to_owned() } else { format!("{count} processes") }
 }
 
 /// How to wait for messages.

@@ -86,65 +86,119 @@ fn folders() -> Vec<PathBuf> {
     found
 }
 
-/// Libraries to try, in order. Those that belong to the launcher come first.
+/// Path of the library in [`VARIABLE`].
 #[expect(clippy::disallowed_methods, reason = "a variable in the table of ARCHITECTURE.md")]
-fn order(launcher: Option<Launcher>) -> Vec<(String, Abi)> {
+fn named() -> Option<String> {
+    env::var_os(VARIABLE).map(|path| path.to_string_lossy().into_owned())
+}
+
+/// Libraries to try, in order. Those that belong to the launcher come first.
+fn order(launcher: Option<Launcher>) -> Vec<String> {
     let mut names: Vec<(&str, Abi)> = NAMES.to_vec();
     match launcher {
         Some(Launcher::OpenMpi) => names.sort_by_key(|(_, abi)| *abi != Abi::OpenMpi),
         Some(Launcher::Hydra) => names.sort_by_key(|(_, abi)| *abi == Abi::OpenMpi),
         Some(Launcher::Pmix | Launcher::Slurm) | None => {}
     }
-    if let Some(path) = env::var_os(VARIABLE) {
-        let path = path.to_string_lossy().into_owned();
-        let is_of = |part: &str| path.contains(part);
-        let abi = match () {
-            () if is_of("libmpi_abi") => Abi::Standard,
-            () if is_of("mpich") || is_of(".so.12") || is_of(".12.dylib") => Abi::Mpich,
-            () => Abi::OpenMpi,
-        };
-        return vec![(path, abi)];
+    if let Some(path) = named() {
+        return vec![path];
     }
     let folders = folders();
     let mut found = Vec::new();
-    for (name, abi) in names {
+    for (name, _) in names {
         // Next to the launcher first, because a system-wide library may belong to another one.
-        found.extend(
-            folders.iter().map(|folder| folder.join(name)).filter(|path| path.is_file()).map(|path| (path, abi)),
-        );
-        found.push((PathBuf::from(name), abi));
+        found.extend(folders.iter().map(|folder| folder.join(name)).filter(|path| path.is_file()));
+        found.push(PathBuf::from(name));
     }
-    found.into_iter().map(|(path, abi)| (path.to_string_lossy().into_owned(), abi)).collect()
+    found.into_iter().map(|path| path.to_string_lossy().into_owned()).collect()
 }
 
-/// Opens the first library that can be used.
+/// Loads a library by its name or path. The error is the reason of the system.
+fn load(path: &str) -> Result<Library, String> {
+    // SAFETY: MPI libraries do nothing harmful when they are loaded, and the user chose or installed this one.
+    unsafe { Library::new(path) }.map_err(|error| {
+        let reason = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
+        reason.strip_prefix(&format!("{path}: ")).unwrap_or(&reason).to_owned()
+    })
+}
+
+/// Finds the functions of a library that was loaded from `path`.
+fn find(path: &str, library: Library) -> Result<(Box<dyn Engine>, MpiLibrary), Error> {
+    let found = Abi::of(&library, path).and_then(|abi| {
+        let (engine, version) = abi.engine(library)?;
+        Ok((engine, MpiLibrary { path: path.to_owned(), version, abi }))
+    });
+    found.map_err(|reason| Error::Unusable { library: path.to_owned(), reason })
+}
+
+/// Opens the library that the user names, or else the first one that can be used.
 pub fn open(launcher: Option<Launcher>) -> Result<(Box<dyn Engine>, MpiLibrary), Error> {
+    if let Some(path) = named() {
+        return match load(&path) {
+            Ok(library) => find(&path, library),
+            Err(reason) => Err(Error::Unusable { library: path, reason }),
+        };
+    }
     let order = order(launcher);
     let mut unusable = None;
-    for (path, abi) in &order {
-        // SAFETY: MPI libraries do nothing harmful when they are loaded, and the user chose or installed this one.
-        let Ok(library) = (unsafe { Library::new(path) }) else { continue };
-        match abi.engine(library) {
-            Ok((engine, version)) => return Ok((engine, MpiLibrary { path: path.clone(), version, abi: *abi })),
-            Err(reason) => unusable = Some(Error::Unusable { library: path.clone(), reason }),
+    for path in &order {
+        let Ok(library) = load(path) else { continue };
+        match find(path, library) {
+            Ok(found) => return Ok(found),
+            Err(error) => unusable = Some(error),
         }
     }
-    let looked_for = order.into_iter().map(|(path, _)| path).collect();
-    Err(unusable.unwrap_or(Error::NotFound { looked_for }))
+    Err(unusable.unwrap_or(Error::NotFound { looked_for: order }))
 }
 
 /// Lists the usable libraries on this machine without initializing any. For reports only.
 pub fn candidates() -> Vec<MpiLibrary> {
     let mut found: Vec<MpiLibrary> = Vec::new();
-    for (path, abi) in order(None) {
-        // SAFETY: as in `open`.
-        let Ok(library) = (unsafe { Library::new(&path) }) else { continue };
-        if let Ok((_, version)) = abi.engine(library) {
-            let is_new = !found.iter().any(|other| other.version == version && other.abi == abi);
-            if is_new {
-                found.push(MpiLibrary { path, version, abi });
-            }
+    for path in order(None) {
+        let Ok(library) = load(&path) else { continue };
+        if let Ok((_, new)) = find(&path, library)
+            && !found.iter().any(|other| other.version == new.version && other.abi == new.abi)
+        {
+            found.push(new);
         }
     }
     found
+}
+
+#[cfg(all(test, target_os = "linux", target_env = "gnu"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reason_of_the_system_is_passed_on() {
+        let path = env::temp_dir().join(format!("gradus-mpi-script-{}.so", std::process::id()));
+        std::fs::write(&path, "INPUT(libmpi.so.12)\n").expect("written");
+        let error = load(&path.display().to_string()).expect_err("no library");
+        std::fs::remove_file(&path).expect("removed");
+        assert!(!error.is_empty() && !error.contains("dlopen") && !error.contains("gradus-mpi-script"), "{error}");
+    }
+
+    #[test]
+    fn a_library_without_mpi_is_refused() {
+        let Ok(library) = load("libc.so.6") else { return };
+        let error = find("/opt/mpich/libmpi_abi.so", library).err().map(|error| error.to_string());
+        let expected = "`/opt/mpich/libmpi_abi.so` cannot be used: it has no `MPI_Get_library_version`";
+        assert_eq!(error.as_deref(), Some(expected));
+    }
+
+    /// Names of files and folders say nothing about the interface.
+    #[test]
+    fn the_interface_does_not_depend_on_the_path() {
+        let folder = env::temp_dir().join(format!("gradus-mpich-and-others-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("made");
+        for candidate in candidates().into_iter().filter(|candidate| PathBuf::from(&candidate.path).is_absolute()) {
+            let link = folder.join("libmpi.so");
+            std::os::unix::fs::symlink(&candidate.path, &link).expect("linked");
+            let path = link.display().to_string();
+            let (_, found) = find(&path, load(&path).expect("it loads")).expect("it can be used");
+            assert_eq!((found.abi, &found.version), (candidate.abi, &candidate.version));
+            std::fs::remove_file(&link).expect("removed");
+        }
+        std::fs::remove_dir(&folder).expect("removed");
+    }
 }

@@ -14,6 +14,7 @@ use crate::metric::{
 use crate::metric_models::PolicyReader;
 use crate::model::CausalLm;
 use crate::process::Interrupt;
+use crate::ranks::Ranks;
 use crate::reward::{self, Count, Reward, Score, check_references, measured_rows};
 use crate::rng::{Purpose, Seed};
 use crate::rollout::{self, EpisodeEnd, Policy, Prompt, Retokenized, RolloutSource, Rollouts, Sampler, StopReason};
@@ -146,6 +147,34 @@ impl Measuring {
         }
         Ok(measured)
     }
+
+    /// [`measure`](Self::measure) on all ranks. The first rank measures, and the others get its values: a program or a service may
+    /// answer differently each time, and the values decide how the run continues. The measures of the other ranks have no row values.
+    fn measure_on(
+        &self,
+        ranks: Ranks,
+        rollouts: &Rollouts,
+        policy: &PolicyReads<'_>,
+    ) -> Result<Vec<(String, Measure)>> {
+        if ranks.is_alone() || self.is_empty() {
+            return self.measure(rollouts, policy);
+        }
+        let (mut own, mut sent) = (Vec::new(), Ok(Vec::new()));
+        if ranks.is_first() {
+            match self.measure(rollouts, policy) {
+                Ok(measured) => {
+                    sent = Ok(measured.iter().map(|(key, measure)| (key.clone(), measure.value())).collect());
+                    own = measured;
+                }
+                Err(error) => sent = Err(error),
+            }
+        }
+        let values: Vec<Vec<(String, f64)>> = ranks.all_ok("metrics", sent)?;
+        if ranks.is_first() {
+            return Ok(own);
+        }
+        Ok(values.into_iter().flatten().map(|(key, value)| (key, Measure::whole("", value))).collect())
+    }
 }
 
 /// An evaluation on held-out prompts, with as many completions per prompt as the sampler is set to, from fixed random
@@ -206,7 +235,7 @@ impl Evaluation<'_> {
             None => rollouts.rollouts.iter().map(|_| Score::unscored()).collect(),
         };
         let reads = PolicyReads { policy, tokenizer: self.sampler.tokenizer, passes: passes.alone() };
-        let measures = self.measuring.measure(&rollouts, &reads)?;
+        let measures = self.measuring.measure_on(ranks, &rollouts, &reads)?;
         let lengths: Vec<f32> = rollouts.rollouts.iter().map(|rollout| rollout.completion_ids.len() as f32).collect();
         let clipped = rollouts.rollouts.iter().filter(|rollout| rollout.stop == StopReason::Length).count();
         stats.mean_of("length", &lengths);

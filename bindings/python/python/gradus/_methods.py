@@ -452,7 +452,7 @@ class OnlineKeys(SharedKeys, total=False):
     """File of the judge's answers; questions that it contains are not sent again. Default: `judgements.jsonl` in the
     directory of the run."""
     reward_judge_requests_per_second: float
-    """Maximum number of requests per second, over all connections. Default 20."""
+    """Maximum number of requests per second, over all connections and ranks. Default 20."""
     reward_judge_connections: int
     """Number of concurrent requests. Default 8."""
     reward_judge_retries: int

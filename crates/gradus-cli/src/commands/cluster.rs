@@ -12,6 +12,7 @@ use gradus::Error;
 use gradus::config::{Plan, Request, RunConfig};
 use gradus::machine::Machine;
 use gradus::train::forecast;
+use gradus_environments::process::spawn;
 use serde_json::json;
 
 use crate::output::Output;
@@ -310,7 +311,8 @@ pub(super) fn submit_with(words: &[&str], text: &str) -> anyhow::Result<()> {
     let program = words[0];
     let mut file = tempfile::Builder::new().prefix("gradus-").suffix(".yml").tempfile()?;
     file.write_all(text.as_bytes())?;
-    let status = Command::new(program).args(&words[1..]).arg(file.path()).status().map_err(|error| {
+    let started = spawn(Command::new(program).args(&words[1..]).arg(file.path()));
+    let status = started.and_then(|mut child| child.wait()).map_err(|error| {
         let hint = "leave `--submit` out to print the text that would be submitted";
         Error::input(format!("`{program}` cannot be started: {error}")).with_hint(hint)
     })?;

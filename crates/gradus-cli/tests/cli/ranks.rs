@@ -127,7 +127,8 @@ fn copies_of_one_process_are_refused() {
     assert!(code == 1 && text.starts_with(expected) && text.contains("such as `OMPI_COMM_WORLD_SIZE`"), "{text}");
     let (code, text) =
         run(&dpo(&model, &[]), &[("PMI_RANK", "0"), ("PMI_SIZE", "2"), ("GRADUS_MPI", "/nowhere/libmpi.so")]);
-    let expected = "error: `mpiexec` started 2 processes, and this one cannot join them: no MPI library was found (looked for /nowhere/libmpi.so)\n";
+    let expected =
+        "error: `mpiexec` started 2 processes, and this one cannot join them: `/nowhere/libmpi.so` cannot be used: ";
     assert!(code == 1 && text.starts_with(expected), "{text}");
     let (code, text) = run(&dpo(&model, &[]), &[("RANK", "1"), ("WORLD_SIZE", "2")]);
     assert!(code == 1 && text.contains("`WORLD_SIZE` is 2, as torchrun sets it"), "{text}");
@@ -144,6 +145,49 @@ fn copies_of_one_process_are_refused() {
     let launched = [("PMI_RANK", "0"), ("PMI_SIZE", "2"), ("GRADUS_MPI", "/nowhere/libmpi.so")];
     let (code, text) = run(&resume, &launched);
     assert!(code == 1 && text.contains("started 2 processes, and this one cannot join them"), "{text}");
+}
+
+#[test]
+fn ranks_start_in_an_interactive_shell_of_slurm() {
+    let (test, model) = (place(), fixture_model("gpt2"));
+    // A replacement for `mpiexec`.
+    let mpiexec = test.write("bin/mpiexec", "#!/bin/sh\necho \"$2 ${SLURM_STEP_NUM_TASKS-none}\"\n");
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&mpiexec, executable).expect("it can be made executable");
+    let path = format!("{}:{}", test.path().join("bin").display(), std::env::var("PATH").unwrap_or_default());
+    let run = |variables: [(&str, &str); 2]| {
+        let mut command = test.command(&dpo(&model, &["--ranks", "2"]));
+        let output = command.env("PATH", &path).envs(variables).output().expect("the binary runs");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (text(&output.stdout), text(&output.stderr))
+    };
+    let (stdout, stderr) = run([("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "1")]);
+    assert_eq!(stdout, "2 none\n", "{stderr}");
+    let (stdout, stderr) = run([("PMI_RANK", "0"), ("PMI_SIZE", "1")]);
+    assert!(
+        stdout.is_empty() && stderr.starts_with("error: `--ranks` is 2, but `mpiexec` started 1 process\n"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn copies_of_a_launcher_without_a_size_are_refused() {
+    let (test, model) = (place(), fixture_model("gpt2"));
+    let run = |variables: &[(&str, &str)]| {
+        let output = test.command(&dpo(&model, &[])).envs(variables.iter().copied()).output().expect("the binary runs");
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let text = run(&[("PMIX_RANK", "1")]);
+    assert!(
+        text.starts_with("error: `PMIX_RANK` is 1, as `prterun` sets it, but no variable states the number"),
+        "{text}"
+    );
+    let left = [("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "1"), ("PMI_RANK", "1"), ("PMI_SIZE", "2")];
+    let text = run(&left);
+    assert!(text.starts_with("error: Open MPI's `mpirun` set rank 0 of 1 in the environment, but"), "{text}");
+    assert!(text.contains("\nhint: remove the variables of the launcher that is not running"), "{text}");
+    assert!(!test.path().join("runs").exists(), "nothing was begun");
 }
 
 #[test]

@@ -304,17 +304,28 @@ impl Ranks {
         self.exchange(what, sends)
     }
 
+    /// Compares the values of all ranks. Returns the first rank whose value differs from that of rank 0, with the value of rank 0 and its own.
+    pub fn first_difference<T>(self, what: &'static str, own: &T) -> Option<(usize, [T; 2])>
+    where
+        T: Serialize + DeserializeOwned + PartialEq,
+    {
+        if self.is_alone() {
+            return None;
+        }
+        let mut all: Vec<T> = self.all(what, own);
+        let rank = all.iter().position(|other| *other != all[0])?;
+        let other = all.swap_remove(rank);
+        Some((rank, [all.swap_remove(0), other]))
+    }
+
     /// Checks that all ranks have the same `text`, for example their configuration.
     ///
     /// # Errors
     /// If the text differs; the message names the first such rank.
     pub fn check_alike(self, text: &str) -> Result<()> {
-        if self.is_alone() {
-            return Ok(());
-        }
-        let all = self.all("the configuration", &text.to_owned());
-        let Some(rank) = all.iter().position(|other| *other != all[0]) else { return Ok(()) };
-        let differing = all[0].lines().zip(all[rank].lines()).find(|(first, other)| first != other);
+        let found = self.first_difference("the configuration", &text.to_owned());
+        let Some((rank, [first, other])) = found else { return Ok(()) };
+        let differing = first.lines().zip(other.lines()).find(|(first, other)| first != other);
         let found = differing
             .map_or(String::new(), |(first, other)| format!(": `{}` instead of `{}`", other.trim(), first.trim()));
         Err(Error::input(format!("rank {rank} has a different configuration than rank 0{found}"))

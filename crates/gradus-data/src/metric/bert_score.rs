@@ -312,4 +312,38 @@ impl Metric for BertScore {
     fn rewards_with_progress(&self, rows: &[Row], done: &mut dyn FnMut(usize) -> bool) -> Result<Vec<f64>, RowError> {
         Ok(self.scores(rows, done)?.into_iter().map(|[_, _, f1]| f1).collect())
     }
+
+    /// The frequencies of `idf` are those of all references of the call.
+    fn depends_on_batch(&self) -> bool {
+        self.idf
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An encoder that reads nothing.
+    struct NoEncoder;
+
+    impl EncoderModel for NoEncoder {
+        fn around(&self) -> &[u32] {
+            &[]
+        }
+
+        fn ids(&self, _: &[&str]) -> Result<Vec<Vec<u32>>, TextError> {
+            Ok(Vec::new())
+        }
+
+        fn states(&self, _: Vec<Vec<u32>>) -> Result<Vec<Encoded>, TextError> {
+            Ok(Vec::new())
+        }
+    }
+
+    #[test]
+    fn frequencies_of_references_make_a_score_depend_on_the_other_rows() {
+        let metric = |idf| BertScore { model: Box::new(NoEncoder), idf, baseline: [0.0; 3] };
+        assert!(metric(true).depends_on_batch());
+        assert!(!metric(false).depends_on_batch());
+    }
 }

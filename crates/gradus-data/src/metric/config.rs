@@ -174,6 +174,17 @@ impl MetricConfig {
         if is_reward { Ok(()) } else { Err(not_a_reward(&self.name())) }
     }
 
+    /// Returns the same metric for one of several `processes` that measure at the same time: each has an equal share of a service's limits.
+    #[must_use]
+    pub fn shared_by(self, processes: usize) -> Self {
+        match self {
+            Self::Toxicity(options) => {
+                Self::Toxicity(ToxicityOptions { scorer: options.scorer.shared_by(processes), ..options })
+            }
+            other => other,
+        }
+    }
+
     /// Returns whether the metric starts a program.
     pub fn starts_program(&self) -> bool {
         match self {

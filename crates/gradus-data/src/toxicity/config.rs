@@ -67,6 +67,24 @@ impl ScorerConfig {
         })
     }
 
+    /// Returns the same scorer for one of several `processes` that score at the same time: each has an equal share of a service's limits,
+    /// and at least one connection.
+    #[must_use]
+    pub fn shared_by(self, processes: usize) -> Self {
+        match self {
+            Self::Service(service) => Self::Service(ServiceScorer {
+                requests_per_second: service.requests_per_second / processes as f64,
+                connections: (service.connections / processes).max(1),
+                ..service
+            }),
+            Self::Recorded(RecordedScorer { file, otherwise }) => {
+                let otherwise = otherwise.map(|scorer| Box::new(scorer.shared_by(processes)));
+                Self::Recorded(RecordedScorer { file, otherwise })
+            }
+            Self::Classifier(config) => Self::Classifier(config),
+        }
+    }
+
     /// Returns the directory or hub name of the classifier, used directly or for texts that a file lacks.
     pub fn model(&self) -> Option<&str> {
         match self {

@@ -32,7 +32,7 @@ pub struct ServiceScorer {
     /// The language of the texts. Default `en`.
     #[serde(default = "english")]
     pub language: String,
-    /// Maximum number of requests per second, over all connections. Default 1, the quota of the public service.
+    /// Maximum number of requests per second, over all connections and ranks. Default 1, the quota of the public service.
     #[serde(default = "one")]
     pub requests_per_second: f64,
     /// Number of simultaneous requests. Default 4.

@@ -30,6 +30,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::process::spawn;
 
 /// First argument of a confined child.
 const COMMAND: &str = "__sandbox";
@@ -204,8 +205,8 @@ impl Sandbox {
             .stderr(Stdio::piped());
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        let mut child =
-            command.spawn().map_err(|error| Error::episode(format!("the sandbox could not be started: {error}")))?;
+        let mut child = spawn(&mut command)
+            .map_err(|error| Error::episode(format!("the sandbox could not be started: {error}")))?;
         let mut stdin = child.stdin.take().expect("stdin is piped");
         let text = format!("{}\n{code}{input}", code.len());
         std::thread::scope(|scope| {
@@ -284,12 +285,10 @@ fn installation(python: &std::path::Path) -> Result<(PathBuf, Vec<PathBuf>)> {
         Error::config(format!("`{}` cannot be used: {what}", python.display()))
             .with_hint("install Python 3, or name an interpreter with `python`")
     };
-    let output = Command::new(python)
-        .args(["-I", "-c", PATHS])
-        .current_dir("/")
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| missing(error.to_string()))?;
+    let mut command = Command::new(python);
+    command.args(["-I", "-c", PATHS]).current_dir("/");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let output = spawn(&mut command).and_then(Child::wait_with_output).map_err(|error| missing(error.to_string()))?;
     if !output.status.success() {
         return Err(missing(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
     }

@@ -50,7 +50,7 @@ pub mod word;
 pub use crate::files::NamedTensor;
 pub use batch::{Batch, Counted, Input, Rows, Sequence, Sources, Targets};
 pub use causal::{BLOCK_LOGITS, CausalLm, head_format};
-pub use checkpoint::tensors_of_file;
+pub use checkpoint::{tensors_of_file, weight_files};
 pub use classifier::{Classifier, Reading, Scope, Task};
 pub use context::{Context, KvCache};
 pub use directory::{AdapterDir, ClassifierColumns, ModelDir, SavedWeights, TrainingInfo, open_model};

@@ -80,6 +80,28 @@ impl RewardConfig {
         }
     }
 
+    /// Returns the same reward for one of several `processes` that score at the same time: each has an equal share of a service's limits,
+    /// and at least one connection.
+    #[must_use]
+    pub fn shared_by(self, processes: usize) -> Self {
+        match self {
+            Self::Judge(judge) => Self::Judge(JudgeConfig {
+                requests_per_second: judge.requests_per_second / processes as f64,
+                connections: (judge.connections / processes).max(1),
+                ..judge
+            }),
+            Self::Toxicity(config) => {
+                Self::Toxicity(ToxicityConfig { scorer: config.scorer.shared_by(processes), ..config })
+            }
+            Self::Metric(metric) => Self::Metric(metric.shared_by(processes)),
+            Self::Mix(parts) => {
+                let inner = |part: WeightedReward| WeightedReward { reward: part.reward.shared_by(processes), ..part };
+                Self::Mix(parts.into_iter().map(inner).collect())
+            }
+            other => other,
+        }
+    }
+
     /// Returns the required columns, each with the name of the reward that reads it.
     pub fn columns(&self) -> Vec<(&'static str, &str)> {
         match self {
@@ -385,6 +407,26 @@ mod tests {
         assert!(unknown.contains("timeout"), "{unknown}");
         let word = parse("command: score.sh").unwrap_err();
         assert!(word.contains("[program, args…]"), "{word}");
+    }
+
+    #[test]
+    fn processes_share_the_limits_of_a_service() {
+        let services = |rate: f64, connections: usize| {
+            let limits = format!("requests_per_second: {rate}, connections: {connections}");
+            let scorer = format!(
+                "scorer: {{ recorded: {{ file: f, otherwise: {{ service: {{ url: 'http://s', {limits} }} }} }} }}"
+            );
+            let parts = [
+                format!("judge: {{ url: 'http://j', model: m, {limits} }}"),
+                format!("toxicity: {{ {scorer} }}"),
+                format!("metric: {{ toxicity: {{ {scorer} }} }}"),
+            ];
+            let part = |reward: &String| format!("{{ weight: 1, reward: {{ {reward} }} }}");
+            parse(&format!("mix: [{}]", parts.iter().map(part).collect::<Vec<_>>().join(", "))).expect("a mix")
+        };
+        assert_eq!(services(9.0, 8).shared_by(3), services(3.0, 2));
+        assert_eq!(services(1.0, 1).shared_by(2), services(0.5, 1));
+        assert_eq!(services(9.0, 8).shared_by(1), services(9.0, 8));
     }
 
     #[test]

@@ -52,7 +52,7 @@ pub struct JudgeConfig {
     /// directory of the run.
     #[serde(default)]
     pub record: Option<PathBuf>,
-    /// Maximum number of requests per second, over all connections. Default 20.
+    /// Maximum number of requests per second, over all connections and ranks. Default 20.
     #[serde(default = "twenty")]
     pub requests_per_second: f64,
     /// Number of concurrent requests. Default 8.

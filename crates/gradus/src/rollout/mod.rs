@@ -476,19 +476,31 @@ pub(crate) fn sample_on(
             .sample(policy, prompts[own.clone()].to_vec(), sampler, &|i| stream(first + i))
             .map(|found| (found.prompts, found.rollouts)),
     };
-    let mut all = Rollouts {
-        prompts: Vec::with_capacity(prompts.len()),
-        rollouts: Vec::with_capacity(prompts.len() * sampler.group_size),
-        group_size: sampler.group_size,
-        tokenizer: Some(sampler.tokenizer.clone()),
-    };
-    // An environment may have extended the prompts.
-    for (prompts, rollouts) in ranks.all_ok("rollouts", found)? {
-        let first = all.prompts.len();
-        all.prompts.extend(prompts);
-        all.rollouts.extend(rollouts.into_iter().map(|rollout| Rollout { prompt: rollout.prompt + first, ..rollout }));
+    let (prompts, rollouts) = gather(ranks, found)?;
+    let tokenizer = Some(sampler.tokenizer.clone());
+    Ok(Rollouts { prompts, rollouts, group_size: sampler.group_size, tokenizer })
+}
+
+/// Joins the prompts and rollouts of all ranks. An environment may have extended the prompts. Its objects cannot be sent: a rank keeps those of
+/// its own episodes, whose rewards it computes.
+fn gather(ranks: Ranks, own: Result<(Vec<Prompt>, Vec<Rollout>)>) -> Result<(Vec<Prompt>, Vec<Rollout>)> {
+    let object = |rollout: &Rollout| rollout.episode.as_ref().map(|episode| episode.object.clone());
+    let objects: Vec<Option<EpisodeObject>> =
+        own.as_ref().map_or_else(|_| Vec::new(), |(_, rollouts)| rollouts.iter().map(object).collect());
+    let (mut all_prompts, mut all_rollouts) = (Vec::new(), Vec::new());
+    for (rank, (prompts, mut rollouts)) in ranks.all_ok("rollouts", own)?.into_iter().enumerate() {
+        if rank == ranks.rank() {
+            for (rollout, object) in rollouts.iter_mut().zip(&objects) {
+                if let (Some(episode), Some(object)) = (&mut rollout.episode, object) {
+                    episode.object = object.clone();
+                }
+            }
+        }
+        let first = all_prompts.len();
+        all_prompts.extend(prompts);
+        all_rollouts.extend(rollouts.into_iter().map(|rollout| Rollout { prompt: rollout.prompt + first, ..rollout }));
     }
-    Ok(all)
+    Ok((all_prompts, all_rollouts))
 }
 
 /// Sampling engine of this process.
@@ -605,6 +617,38 @@ impl StopRule for StopAtStrings<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ranks::{PATIENCE, threads};
+
+    /// A reward of Python reads the object of an episode's environment.
+    #[test]
+    fn a_rank_keeps_the_objects_of_its_own_episodes() {
+        let rollout = |rank: usize| {
+            let object = EpisodeObject(Some(Arc::new(rank)));
+            let retokenized = Retokenized::default();
+            let episode = Episode {
+                name: String::new(),
+                opening: None,
+                end: EpisodeEnd::Done,
+                reward: None,
+                retokenized,
+                object,
+            };
+            Rollout { episode: Some(episode), ..Rollout::one_turn(0, "", vec![5], StopReason::StopId) }
+        };
+        let work = |link| {
+            let ranks = Ranks::new(link, PATIENCE);
+            let (_, all) = gather(ranks, Ok((Vec::new(), vec![rollout(ranks.rank())]))).expect("gathered");
+            let object =
+                |rollout: &Rollout| rollout.episode.as_ref()?.object.0.as_ref()?.downcast_ref::<usize>().copied();
+            all.iter().map(object).collect::<Vec<Option<usize>>>()
+        };
+        let found: Vec<_> = std::thread::scope(|scope| {
+            let work = &work;
+            let ranks: Vec<_> = threads(2).into_iter().map(|link| scope.spawn(move || work(link))).collect();
+            ranks.into_iter().map(|rank| rank.join().expect("no rank panics")).collect()
+        });
+        assert_eq!(found, [[Some(0), None], [None, Some(1)]]);
+    }
 
     #[test]
     fn rewards_of_what_a_tool_wrote_go_to_the_policy_before_it() {

@@ -12,9 +12,11 @@ use super::player::Player;
 
 use crate::data::{Content, Message, Request, Row, RowData};
 use crate::error::{Error, Result};
+use crate::files::TOKENIZERS;
 use crate::method::{Cast, TrainedBy};
-use crate::model::Rows;
-use crate::run::{DataFingerprint, RowsFingerprint};
+use crate::model::{ModelDir, Rows, weight_files};
+use crate::ranks::Ranks;
+use crate::run::{Checkpoint, DataFingerprint, RowsFingerprint};
 
 /// Fingerprint of all splits of the rows.
 pub(crate) fn of(train: &[Row], held_out: &[Row], test: &[Row]) -> DataFingerprint {
@@ -27,20 +29,81 @@ pub(crate) fn of(train: &[Row], held_out: &[Row], test: &[Row]) -> DataFingerpri
 /// # Errors
 /// [`Error::Input`] that names the split that differs, and how.
 pub(crate) fn check(expected: &DataFingerprint, found: &DataFingerprint) -> Result<()> {
-    let none = rows(&[]);
-    let test = [expected, found].map(|print| print.test.as_ref().unwrap_or(&none));
-    let parts = [
-        ("training", &expected.train, &found.train),
-        ("held-out", &expected.held_out, &found.held_out),
-        ("test", test[0], test[1]),
-    ];
-    let Some((name, was, is)) = parts.into_iter().find(|(_, was, is)| was != is) else { return Ok(()) };
-    let how = match was.rows == is.rows {
-        true => format!("the {} {name} rows differ from those before the checkpoint", is.rows),
-        false => format!("there are {} {name} rows, but {} before the checkpoint", is.rows, was.rows),
+    let Some((name, was, is)) = differing(expected, found) else { return Ok(()) };
+    let how = match was == is {
+        true => format!("the {is} {name} rows differ from those before the checkpoint"),
+        false => format!("there are {is} {name} rows, but {was} before the checkpoint"),
     };
     Err(Error::input(format!("the data has changed: {how}"))
         .with_hint("restore the old data to continue exactly, or start a new run from the checkpoint with `--model`"))
+}
+
+/// Returns the name of the first split that differs, and its number of rows in both.
+fn differing(one: &DataFingerprint, other: &DataFingerprint) -> Option<(&'static str, usize, usize)> {
+    let none = rows(&[]);
+    let test = [one, other].map(|print| print.test.as_ref().unwrap_or(&none));
+    let parts = [
+        ("training", &one.train, &other.train),
+        ("held-out", &one.held_out, &other.held_out),
+        ("test", test[0], test[1]),
+    ];
+    let (name, one, other) = parts.into_iter().find(|(_, one, other)| one != other)?;
+    Some((name, one.rows, other.rows))
+}
+
+/// Checks that all ranks have read the same rows.
+///
+/// # Errors
+/// [`Error::Input`] that names the first rank and split that differ, and how.
+pub(crate) fn check_rows_of_ranks(ranks: Ranks, own: &DataFingerprint) -> Result<()> {
+    let Some((rank, [first, other])) = ranks.first_difference("the rows", own) else { return Ok(()) };
+    let how = match differing(&first, &other) {
+        Some((name, expected, found)) if expected != found => {
+            let row = if found == 1 { "row" } else { "rows" };
+            format!("it has {found} {name} {row}, but rank 0 has {expected}")
+        }
+        Some((name, _, found)) => format!("its {found} {name} rows differ"),
+        None => "their order differs".to_owned(),
+    };
+    Err(Error::input(format!("rank {rank} has other rows than rank 0: {how}")).with_hint(
+        "all ranks must read the same rows: copy the files to all machines again; a task program that draws its rows needs a fixed seed",
+    ))
+}
+
+/// Fingerprints of the models' files that a rank reads, by what they are.
+pub(crate) type ReadFiles = BTreeMap<String, String>;
+
+/// Fingerprints of all models of a run, and of the checkpoint that it resumes from.
+///
+/// # Errors
+/// If a file cannot be read.
+pub(crate) fn of_read_files(cast: &Cast<Player>, checkpoint: Option<&Checkpoint>) -> Result<ReadFiles> {
+    let players = [Some(&cast.policy), cast.critic.as_ref(), cast.reference.as_ref()].into_iter().flatten();
+    let mut found = ReadFiles::new();
+    for player in players.chain(&cast.rewards).chain(&cast.metrics) {
+        let name = format!("the model `{}`", player.name);
+        if !found.contains_key(&name) {
+            found.insert(name, read_of(&player.dir)?);
+        }
+    }
+    if let Some(checkpoint) = checkpoint {
+        let print = format!("step {}, {}", checkpoint.run_state.step, model(&checkpoint.path)?);
+        found.insert("the checkpoint".into(), print);
+    }
+    Ok(found)
+}
+
+/// Checks that the models' files are the same on all ranks.
+///
+/// # Errors
+/// [`Error::Input`] that names the first rank and model that differ.
+pub(crate) fn check_files_of_ranks(ranks: Ranks, own: &ReadFiles) -> Result<()> {
+    let Some((rank, [first, other])) = ranks.first_difference("the models", own) else { return Ok(()) };
+    let differs = |name: &&String| first.get(*name) != other.get(*name);
+    let name = first.keys().chain(other.keys()).find(differs).map_or("the models", String::as_str);
+    Err(Error::input(format!("rank {rank} reads other files than rank 0: {name} differs")).with_hint(
+        "all ranks must read the same files: copy them to all machines again, or use a file system that the machines share",
+    ))
 }
 
 /// Fingerprints of the models whose files a resumed run reads again, by their configured names. These are the models that are not trained,
@@ -115,6 +178,40 @@ fn model(directory: &Path) -> Result<String> {
     for path in files {
         hash.text(&path.file_name().unwrap_or_default().to_string_lossy());
         stretches(&path, &mut hash).map_err(|source| Error::io(&path, source))?;
+    }
+    Ok(format!("{:016x}", hash.0))
+}
+
+/// Files that add tokens or templates to those of a tokenizer.
+const BESIDE_TOKENIZERS: [&str; 5] =
+    ["merges.txt", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"];
+
+/// Hash of all that a run reads of a model: configuration, adapter, tokenizer, and samples of the weights as in [`model`]. Other files in
+/// the directory do not count, because a hub cache may hold other files on each machine.
+fn read_of(dir: &ModelDir) -> Result<String> {
+    let mut hash = Fnv::default();
+    hash.columns(&dir.config);
+    dir.generation_config.iter().for_each(|config| hash.columns(config));
+    dir.chat_template.iter().for_each(|template| hash.text(template));
+    let mut sampled = weight_files(&dir.path)?.unwrap_or_default();
+    let mut whole = Vec::new();
+    if let Some(adapter) = &dir.adapter {
+        sampled.push(adapter.path.join("adapter_model.safetensors"));
+        whole.extend(["adapter_config.json", "gradus.json"].map(|name| adapter.path.join(name)));
+    }
+    // The other files are read only without the first one.
+    let tokenizers = if dir.tokenizer_dir().join(TOKENIZERS[0]).is_file() { 1 } else { TOKENIZERS.len() };
+    let names = TOKENIZERS.into_iter().take(tokenizers).chain(BESIDE_TOKENIZERS);
+    whole.extend(names.map(|name| dir.tokenizer_dir().join(name)));
+    // The loader reports missing files.
+    for path in sampled.iter().filter(|path| path.is_file()) {
+        stretches(path, &mut hash).map_err(|source| Error::io(path, source))?;
+    }
+    for path in whole.iter().filter(|path| path.is_file()) {
+        hash.text(&path.file_name().unwrap_or_default().to_string_lossy());
+        let bytes = fs::read(path).map_err(|source| Error::io(path, source))?;
+        hash.number(bytes.len() as u64);
+        hash.bytes(&bytes);
     }
     Ok(format!("{:016x}", hash.0))
 }
@@ -277,6 +374,7 @@ impl Fnv {
 mod tests {
     use super::*;
     use crate::data::RowLocation;
+    use crate::ranks::{PATIENCE, threads};
 
     fn row(index: usize, data: RowData) -> Row {
         Row {
@@ -324,6 +422,68 @@ mod tests {
         assert_eq!(print(), first);
         write("config.json", b"{ }");
         assert_ne!(print(), first);
+    }
+
+    /// Runs `work` on two ranks, each in a thread.
+    fn on_two_ranks<T: Send>(work: impl Fn(Ranks) -> T + Sync) -> Vec<T> {
+        std::thread::scope(|scope| {
+            let work = &work;
+            let start = |link| scope.spawn(move || work(Ranks::new(link, PATIENCE)));
+            let ranks: Vec<_> = threads(2).into_iter().map(start).collect();
+            ranks.into_iter().map(|rank| rank.join().expect("no rank panics")).collect()
+        })
+    }
+
+    #[test]
+    fn ranks_with_other_rows_are_refused() {
+        let error = |first: &'static [&'static str], second: &'static [&'static str]| {
+            let errors = on_two_ranks(|ranks| {
+                let own = of(&texts(if ranks.is_first() { first } else { second }), &[], &[]);
+                check_rows_of_ranks(ranks, &own).err().map(|error| error.to_string())
+            });
+            assert_eq!(errors[0], errors[1]);
+            errors[0].clone()
+        };
+        assert_eq!(error(&["one", "two"], &["one", "two"]), None);
+        let expected = "rank 1 has other rows than rank 0: its 2 training rows differ";
+        assert_eq!(error(&["one", "two"], &["one", "three"]).as_deref(), Some(expected));
+        let expected = "rank 1 has other rows than rank 0: it has 1 training row, but rank 0 has 2";
+        assert_eq!(error(&["one", "two"], &["one"]).as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn ranks_with_other_models_are_refused() {
+        let errors = on_two_ranks(|ranks| {
+            let policy = if ranks.is_first() { "1" } else { "2" };
+            let own = [("the model `judge`", "7"), ("the model `policy`", policy)];
+            let own: ReadFiles = own.map(|(name, print)| (name.to_owned(), print.to_owned())).into();
+            check_files_of_ranks(ranks, &own).expect_err("they differ").to_string()
+        });
+        assert_eq!(errors, ["rank 1 reads other files than rank 0: the model `policy` differs"; 2]);
+    }
+
+    #[test]
+    fn what_a_run_reads_of_a_model_is_compared() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let write = |name: &str, text: &str| fs::write(directory.path().join(name), text).expect("written");
+        let dir = || ModelDir { path: directory.path().to_owned(), ..ModelDir::unsaved(Map::new()) };
+        let print = || read_of(&dir()).expect("a print");
+        write("model.safetensors", "weights");
+        write("tokenizer.json", "{}");
+        let first = print();
+        // A hub cache may hold files of other programs.
+        write("pytorch_model.bin", "weights");
+        write("vocab.json", "{}");
+        write("README.md", "notes");
+        assert_eq!(print(), first);
+        for (name, before) in [("model.safetensors", "weights"), ("tokenizer.json", "{}")] {
+            write(name, "other");
+            assert_ne!(print(), first, "{name}");
+            write(name, before);
+        }
+        assert_eq!(print(), first);
+        let templated = ModelDir { chat_template: Some("{{ messages }}".into()), ..dir() };
+        assert_ne!(read_of(&templated).expect("a print"), first);
     }
 
     #[test]

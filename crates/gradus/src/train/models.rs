@@ -169,7 +169,7 @@ impl Models<'_> {
             let Player { dir, role, .. } = player.expect("the cast has every reward model");
             reward::load_learned(learned, dir, &device, role.weights, passes)
         };
-        let config = config.clone().recorded_in(self.plan.output_dir());
+        let config = config.clone().recorded_in(self.plan.output_dir()).shared_by(self.ranks.size());
         let reward = reward::build(&config, &load, &MetricModels::new(device.clone(), passes), interrupt)?;
         match run.environment {
             None => Ok(reward),

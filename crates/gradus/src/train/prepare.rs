@@ -16,6 +16,7 @@ use crate::model::{self, open_model};
 use crate::observer::{Event, Observer};
 use crate::pretrained::{Pretrained, TextFiles};
 use crate::process::Interrupt;
+use crate::ranks::Ranks;
 use crate::reward::config::RewardConfig;
 use crate::rng::{Purpose, Stream};
 use crate::run::{DataFingerprint, Existing};
@@ -31,6 +32,8 @@ pub struct Start {
     pub expected_data: Option<DataFingerprint>,
     /// Fingerprint of the rows, once they have been read.
     pub data: OnceCell<DataFingerprint>,
+    /// Ranks that must read the same rows.
+    pub ranks: Ranks,
 }
 
 impl Start {
@@ -54,7 +57,7 @@ impl Start {
         let text =
             TextFiles { tokenizer: plan.config().tokenizer.clone(), chat_template: plan.train().chat_template.clone() };
         let model = Pretrained::of(dir, &text)?;
-        Ok(Self { model, expected_data: None, data: OnceCell::new() })
+        Ok(Self { model, expected_data: None, data: OnceCell::new(), ranks: Ranks::ALONE })
     }
 
     /// Returns true if an adapter is trained instead of the model itself.
@@ -62,7 +65,7 @@ impl Start {
         plan.config().lora.is_some() || self.model.dir.adapter.is_some()
     }
 
-    /// Reads [`rows`] and checks that they are those of the run so far.
+    /// Reads [`rows`] and checks that they are those of the run so far and of all ranks.
     ///
     /// # Errors
     /// If they cannot be read, or differ.
@@ -78,6 +81,7 @@ impl Start {
         if let Some(expected) = &self.expected_data {
             fingerprint::check(expected, &found)?;
         }
+        fingerprint::check_rows_of_ranks(self.ranks, &found)?;
         // Rows are read once per run; a second reading would give the same.
         let _ = self.data.set(found);
         Ok(split)

@@ -131,11 +131,15 @@ fn run_in(
     fetch_models(plan, observer)?;
     let mut start = Start::open(plan)?;
     start.expected_data = checkpoint.as_ref().and_then(|checkpoint| checkpoint.run_state.data.clone());
+    start.ranks = ranks;
     let cast = cast::open(plan, &start)?;
     run_start.check_inputs(&start, &cast)?;
     let models = fingerprint::of_models(&cast, start.adapts(plan))?;
     if let Some(checkpoint) = &checkpoint {
         fingerprint::check_models(&checkpoint.run_state.models, &models)?;
+    }
+    if !ranks.is_alone() {
+        fingerprint::check_files_of_ranks(ranks, &fingerprint::of_read_files(&cast, checkpoint.as_ref())?)?;
     }
     let device = plan.device().device().autodiff();
     let (start, cast, run_start) = (&start, &cast, &run_start);

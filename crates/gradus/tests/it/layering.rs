@@ -24,7 +24,7 @@ const PARTS: &[(&str, &[&str])] = &[
     ("search", &[]),
     ("suggest", &[]),
     ("visible", &[]),
-    ("text", &["suggest", "visible", "gradus_metrics"]),
+    ("text", &["suggest", "visible", "gradus_metrics", "gradus_environments"]),
     // Extensions by users: by name in their own programs, or as programs that exchange lines.
     // Environments and tools of programs are plug-ins, too.
     ("plugin", &["suggest", "gradus_environments"]),
@@ -316,6 +316,7 @@ const FORBIDDEN: &[(&str, &[&str], &str)] = &[
     ("loss", &["std::fs", "std::io", "tracing::"], "a loss has no files and no log"),
     ("", &["clap::", "axum::", "tokio::", "indicatif::"], "arguments, HTTP and progress bars belong to the binary"),
     ("", &["static mut "], "no global mutable state"),
+    ("", &[".spawn()"], "gradus_environments::process::spawn starts programs"),
     ("", &["unsafe {", "unsafe fn", "unsafe impl"], "unsafe code belongs to gradus-kernels"),
 ];
 

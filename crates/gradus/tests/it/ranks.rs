@@ -185,6 +185,24 @@ fn rewards_of_the_whole_batch_on_ranks() {
     same_bits("qwen3", &format!("{grpo}\n{cider}"), questions_with_answers());
 }
 
+/// A program that answers differently each time would make the ranks disagree, and each question may cost money.
+#[cfg(unix)]
+#[test]
+fn metrics_of_evaluations_are_measured_by_one_rank() {
+    let dir = TestDir::new(questions());
+    let asked = |size: usize| {
+        let (name, log) = (format!("run-{size}"), dir.run(&format!("asked-{size}")));
+        let program = format!("while read -r line; do echo . >> {}; echo $$; done", log.display());
+        let metrics = format!("evaluation: {{metrics: [{{command: {{program: [sh, -c, '{program}'], name: mine}}}}]}}");
+        let rest = text(&format!("grpo: {{group_size: 2, max_new_tokens: 6}}{ONLINE}"));
+        let rest = rest.replace("lanes: 4", &format!("lanes: 4, best_metric: eval_mine, {metrics}"));
+        let outcomes = on(size, &dir, (&name, "qwen3", &rest), Existing::Refuse, |_| Silent);
+        assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+        std::fs::read_to_string(log).expect("the program was asked").lines().count()
+    };
+    assert_eq!(asked(3), asked(1));
+}
+
 #[test]
 fn episodes_on_ranks() {
     let guess = "grpo: {group_size: 2, max_new_tokens: 24}}\nenvironment: {guess: {high: 9}}\nepisode: {max_turns: 3";
@@ -213,6 +231,20 @@ fn a_run_goes_on_on_another_number_of_ranks_to_the_same_bits() {
         let outcome = on(2, &dir, parts, Existing::Resume, |_| Silent).remove(0).expect("it trains");
         assert!(weights(&alone) == weights(&outcome), "{method}: weights");
         assert_eq!(logged(&alone.directory), logged(&outcome.directory), "{method}");
+    }
+}
+
+/// Each rank starts the program for itself, and trains on what it prints.
+#[cfg(unix)]
+#[test]
+fn a_task_program_that_prints_other_rows_on_each_rank_is_refused() {
+    let dir = TestDir::new(questions());
+    let program = r#"read -r request; for i in 1 2 3; do echo "{\"prompt\": \"$$: what is $i?\"}"; done"#;
+    let mix = format!("mix: [{{data: {{task: {{command: [sh, -c, '{program}']}}}}}}]\n");
+    let rest = mix + &text(&format!("grpo: {{group_size: 2, max_new_tokens: 6}}{ONLINE}"));
+    for error in on(2, &dir, ("run", "qwen3", &rest), Existing::Refuse, |_| Silent) {
+        let error = error.expect_err("the rows differ").to_string();
+        assert!(error.starts_with("rank 1 has other rows than rank 0: its "), "{error}");
     }
 }
 

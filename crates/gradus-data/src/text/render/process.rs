@@ -4,6 +4,8 @@ use std::io::{self, BufReader, Read};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use gradus_environments::process::spawn;
+
 use super::child::{MEMORY_BYTES, OTHER_VERSION, STACK_BYTES, VERSION, WITHOUT_LIMITS, WITHOUT_STACK};
 use super::engine::{Conversation, Source};
 use super::wire::{self, RenderResult};
@@ -65,7 +67,7 @@ impl Renderer {
             what: format!("its process `{}` could not be started: {error}", starter.program.display()),
             is_certain: true,
         };
-        let mut child = command.spawn().map_err(not_started)?;
+        let mut child = spawn(&mut command).map_err(not_started)?;
         let (input, output) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
         let output = BufReader::with_capacity(1 << 16, output);
         let mut renderer =

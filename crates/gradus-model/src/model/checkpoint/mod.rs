@@ -72,19 +72,12 @@ impl Checkpoint {
     /// # Errors
     /// When there are no weights, a file is damaged, the index names a missing shard, or the tensors exceed this machine's memory.
     pub(crate) fn open(directory: &Path, base_prefix: &'static str) -> Result<Self> {
-        for (single, index) in WEIGHT_FILES {
-            let (single, index) = (directory.join(single), directory.join(index));
-            if single.exists() {
-                return Self::of_files(directory, vec![single], base_prefix);
-            }
-            if index.exists() {
-                let files = shard_files(&index)?.into_iter().map(|name| directory.join(name)).collect();
-                return Self::of_files(directory, files, base_prefix);
-            }
+        match weight_files(directory)? {
+            Some(files) => Self::of_files(directory, files, base_prefix),
+            None => Err(Error::model(directory, "no weights").with_hint(
+                "a model directory holds `model.safetensors` or `pytorch_model.bin`, or shards of either with an index",
+            )),
         }
-        Err(Error::model(directory, "no weights").with_hint(
-            "a model directory holds `model.safetensors` or `pytorch_model.bin`, or shards of either with an index",
-        ))
     }
 
     /// Total size of all tensors in bytes.
@@ -339,6 +332,23 @@ fn check_finite(name: &str, values: &[f32]) -> Result<(), String> {
         Some((at, value)) => Err(format!("tensor `{name}` holds {value} (number {} of {})", at + 1, values.len())),
         None => Ok(()),
     }
+}
+
+/// Returns the files of the weights in `directory`: one file, or all shards. `None` if there are no weights.
+///
+/// # Errors
+/// When the index of the shards is damaged.
+pub fn weight_files(directory: &Path) -> Result<Option<Vec<PathBuf>>> {
+    for (single, index) in WEIGHT_FILES {
+        let (single, index) = (directory.join(single), directory.join(index));
+        if single.exists() {
+            return Ok(Some(vec![single]));
+        }
+        if index.exists() {
+            return Ok(Some(shard_files(&index)?.into_iter().map(|name| directory.join(name)).collect()));
+        }
+    }
+    Ok(None)
 }
 
 /// Returns the distinct shard files that an index names, in order.
