@@ -2,6 +2,7 @@
 //! that it was trained with.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -81,9 +82,8 @@ pub(crate) fn of_read_files(cast: &Cast<Player>, checkpoint: Option<&Checkpoint>
     let players = [Some(&cast.policy), cast.critic.as_ref(), cast.reference.as_ref()].into_iter().flatten();
     let mut found = ReadFiles::new();
     for player in players.chain(&cast.rewards).chain(&cast.metrics) {
-        let name = format!("the model `{}`", player.name);
-        if !found.contains_key(&name) {
-            found.insert(name, read_of(&player.dir)?);
+        if let Entry::Vacant(entry) = found.entry(format!("the model `{}`", player.name)) {
+            entry.insert(read_of(&player.dir)?);
         }
     }
     if let Some(checkpoint) = checkpoint {
