@@ -28,6 +28,21 @@ fn json_has_values_intervals_and_every_row() {
     assert_eq!((&off["intervals"], &off["metrics"]["exact_match"]), (&json!({}), &json!(1.0)));
 }
 
+/// Rows with the same prompt are its samples. They are drawn together, wherever they are.
+#[test]
+fn an_interval_is_over_prompts_with_all_their_rows() {
+    let row = |i: usize| {
+        let reference = if i % 2 == 0 { "a b c" } else { "c" };
+        json!({ "prompt": i % 2, "prediction": "a b c", "reference": reference })
+    };
+    let rows: String = (0..8).map(|i| format!("{}\n", row(i))).collect();
+    let found = measured(&CliTest::with("rows.jsonl", &rows), &["exact_match,distinct"]);
+    // Two equal prompts are drawn in one of four resamples. Eight rows alone would be all right in one of 256.
+    assert_eq!(found["intervals"]["exact_match"], json!([0.0, 1.0]));
+    // 3 of the 12 words of a prompt are distinct. Every resample contains whole prompts, so it has a value.
+    assert_eq!(found["intervals"]["distinct/dist-1"], json!([0.25, 0.25]));
+}
+
 #[test]
 fn a_table_shows_values_with_their_intervals() {
     let test = CliTest::with("rows.jsonl", ROWS);

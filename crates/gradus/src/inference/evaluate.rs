@@ -498,8 +498,8 @@ fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> 
         None => evaluation.run(&mut source, &policy, None)?,
     };
     let group = options.group_size.max(1);
-    let values = values(&found.measures, Resampling { together: group, ..options.resampling });
-    let rows = measuring.rows(&found.rollouts).into_iter().enumerate();
+    let rows = measuring.rows(&found.rollouts);
+    let values = values(&found.measures, &rows, options.resampling);
     let of_row = |(i, row): (usize, Row)| Prediction {
         id: row.metadata.get("id").cloned().unwrap_or_default(),
         prompt: row.prompt,
@@ -507,7 +507,7 @@ fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> 
         references: row.references,
         metrics: values.iter().filter_map(|of| Some((of.key.clone(), of.rows.as_ref()?[i].into()))).collect(),
     };
-    let samples = rows.map(of_row).collect();
+    let samples = rows.into_iter().enumerate().map(of_row).collect();
     let mut means = Means::default();
     // Samples of one prompt are a single observation.
     for of_prompt in found.scores.chunks(group) {
