@@ -144,9 +144,23 @@ fn read(options: &MetricOptions) -> Result<(Vec<(RowLocation, Row)>, RowErrors)>
             };
             let RawRow { location, mut columns } = raw;
             rename(&mut columns, &options.rename);
-            match row(columns) {
-                Ok(row) => rows.push((location, row)),
-                Err(message) => bad.push(location.error(message)),
+            let has_prompt = columns.get("prompt").is_some_and(|prompt| !prompt.is_null());
+            let row = match row(columns) {
+                Ok(row) => row,
+                Err(message) => {
+                    bad.push(location.error(message));
+                    continue;
+                }
+            };
+            let check = |metric: &MetricConfig| {
+                let error = metric.check_row(0, &row, has_prompt).err()?;
+                Some((metric.name(), error))
+            };
+            match options.metrics.iter().find_map(check) {
+                None => rows.push((location, row)),
+                Some((name, error)) => {
+                    bad.push(of_row(error, |_, message| location.error(format!("`{name}`: {message}"))));
+                }
             }
         }
     }
