@@ -201,6 +201,37 @@ fn echo_tells_what_the_model_thinks_of_a_prompt() {
     assert_eq!((&answer["choices"][0]["text"], &answer["usage"]["completion_tokens"]), (&json!(text), &json!(0)));
 }
 
+/// The tokenizer of a T5 ends a text with a token, and the model may not have the ids of all its words.
+#[test]
+fn echo_returns_the_prompt_as_it_was_given() {
+    let (_folder, server) = server(&["t5", "gpt2"]);
+    let text = "The tea  日本 {x}";
+    let mut request = json!({ "model": "t5", "prompt": text, "max_tokens": 3, "seed": 7 });
+    let own = server.post("/v1/completions", &request).json()["choices"][0]["text"].clone();
+    request["echo"] = json!(true);
+    let expected = format!("{text}{}", own.as_str().expect("a text"));
+    assert_eq!(server.post("/v1/completions", &request).json()["choices"][0]["text"], expected);
+    request["stream"] = json!(true);
+    let (events, _) = server.post("/v1/completions", &request).events();
+    let streamed: String = events.iter().filter_map(|event| event["choices"][0]["text"].as_str()).collect();
+    assert_eq!(streamed, expected);
+    // A special id of a prompt is no text. What was sampled begins after the text, wherever its token stands.
+    let ids = json!({ "model": "gpt2", "prompt": "The tea<eos>", "max_tokens": 2, "min_tokens": 2, "echo": true, "logprobs": 0, "seed": 7,
+        "return_token_ids": true });
+    let of_text = server.post("/v1/completions", &ids).json()["choices"][0].clone();
+    let mut ids = ids;
+    ids["prompt"] = of_text["prompt_token_ids"].clone();
+    let of_ids = server.post("/v1/completions", &ids).json()["choices"][0].clone();
+    let begin =
+        |choice: &Value| choice["logprobs"]["text_offset"].as_array().expect("offsets").iter().rev().nth(1).cloned();
+    assert!(of_text["text"].as_str().is_some_and(|text| text.starts_with("The tea<eos>")), "{of_text}");
+    assert!(
+        of_ids["text"].as_str().is_some_and(|text| text.starts_with("The tea") && !text.contains("<eos>")),
+        "{of_ids}"
+    );
+    assert_eq!((begin(&of_text), begin(&of_ids)), (Some(json!(12)), Some(json!(7))));
+}
+
 #[test]
 fn several_prompts_are_answered_in_order_and_as_if_alone() {
     let (_folder, server) = server(&["qwen3"]);
