@@ -70,6 +70,8 @@ impl Request {
         options.refuse_scored_streams()?;
         let echo = fields.flag("echo")?;
         let add_special = fields.read_as("add_special_tokens", "true or false", Value::as_bool)?.unwrap_or(true);
+        options.check_length(max_tokens)?;
+        fields.finish()?;
         Ok(Self { options, prompts, max_tokens, echo, logprobs, add_special })
     }
 }
@@ -169,7 +171,8 @@ pub async fn answer(State(app): State<Arc<App>>, Body(body): Body) -> Result<Res
     let shared_request = Arc::clone(&request);
     let begin = served.queue.ask(move |queue| {
         let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
-        begin(queue, &shared_request, prompts).map_err(|error| refused_prompt("prompt", error, longest, queue))
+        let begun = begin(queue, &shared_request, prompts);
+        begun.map_err(|error| refused_prompt("prompt", &shared_request.options, error, longest, queue))
     });
     let (read, completion_events) = begin.await??;
     if request.options.is_streamed {

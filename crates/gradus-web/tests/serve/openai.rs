@@ -377,8 +377,14 @@ fn what_is_wrong_is_said_in_openais_form() {
         (json!({ "prompt": [] }), json!("prompt")),
         (json!({ "prompt": [1, "a"] }), json!("prompt")),
         (json!({ "prompt": [[1], [-1]] }), json!("prompt")),
-        (json!({ "prompt": [4294967295u32] }), Value::Null),
-        (json!({ "prompt": "" }), Value::Null),
+        (json!({ "prompt": [4294967295u32] }), json!("prompt")),
+        (json!({ "prompt": "" }), json!("prompt")),
+        (json!({ "bad_words_ids": [[]] }), json!("bad_words_ids")),
+        (json!({ "bad_words_ids": [[99999]] }), json!("bad_words_ids")),
+        (json!({ "suppress_tokens": [99999] }), json!("suppress_tokens")),
+        (json!({ "suppress_tokens": (0..320).collect::<Vec<u32>>() }), json!("suppress_tokens")),
+        (json!({ "min_tokens": 2 }), json!("min_tokens")),
+        (json!({ "num_beams": 4 }), json!("num_beams")),
         (json!({ "logit_bias": { "1": 5 } }), json!("logit_bias")),
         (json!({ "presence_penalty": 1 }), json!("presence_penalty")),
         (json!({ "suffix": "x" }), json!("suffix")),
@@ -403,6 +409,8 @@ fn what_is_wrong_is_said_in_openais_form() {
         (json!({ "function_call": { "name": "add" } }), "function_call"),
         (json!({ "modalities": ["text", "audio"] }), "modalities"),
         (json!({ "length_penalty": 2 }), "length_penalty"),
+        (json!({ "reasoning_effort": "high" }), "reasoning_effort"),
+        (json!({ "documents": [] }), "documents"),
         (json!({ "echo": true }), "echo"),
         (json!({ "skip_special_tokens": false }), "skip_special_tokens"),
         (json!({ "continue_final_message": true }), "continue_final_message"),
@@ -610,6 +618,52 @@ fn parts_of_a_character_have_their_own_bytes() {
     // The names differ, so no alternative is lost. A token that is not among them is there, too.
     let top = logprobs["top_logprobs"].as_array().expect("the likeliest");
     assert!(top.iter().skip(1).all(|top| (20..=21).contains(&top.as_object().expect("by text").len())), "{top:?}");
+}
+
+#[test]
+fn unknown_fields_are_refused_and_fields_that_change_no_sample_are_not() {
+    let (_folder, server) = server(&["gpt2"]);
+    let messages = json!([{ "role": "user", "content": "a" }]);
+    let bodies = [
+        ("/v1/completions", json!({ "prompt": "a", "max_tokens": 2, "seed": 1 })),
+        ("/v1/chat/completions", json!({ "messages": messages, "max_completion_tokens": 2, "seed": 1 })),
+    ];
+    let with = |body: &Value, name: &str, value: Value| {
+        let mut body = body.clone();
+        body[name] = value;
+        body
+    };
+    for (path, body) in &bodies {
+        for (name, meant) in [
+            ("max_new_tokens", "did you mean `max_tokens`?"),
+            ("min_new_tokens", "did you mean `min_tokens`?"),
+            ("num_return_sequences", "did you mean `n`?"),
+            ("stop_sequences", "did you mean `stop`?"),
+            ("temprature", "did you mean `temperature`?"),
+            ("epsilon_cutoff", "leave it out"),
+        ] {
+            let answer = server.post(path, &with(body, name, json!(0)));
+            assert_eq!(answer.status, 400, "{path} {name}: {}", answer.body);
+            let error = &answer.json()["error"];
+            assert_eq!((&error["param"], &error["code"]), (&json!(name), &json!("unknown_parameter")), "{error}");
+            let expected = format!("`{name}` is not a field that this server knows: {meant}");
+            assert_eq!(error["message"], expected, "{path}");
+        }
+        let answer = server.post(path, &with(body, "num_beams", Value::Null));
+        assert_eq!(answer.status, 200, "`null` counts as missing: {}", answer.body);
+        let more = json!({
+            "user": "u", "metadata": { "a": "b" }, "store": false, "service_tier": "auto", "safety_identifier": "s",
+            "prompt_cache_key": "k", "parallel_tool_calls": true, "stream_options": { "include_obfuscation": false },
+        });
+        let mut all = body.clone();
+        all.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        let (plain, given) = (server.post(path, body).json(), server.post(path, &all).json());
+        assert_eq!(given["choices"], plain["choices"], "{path}");
+        assert!(given["choices"].is_array(), "{given}");
+    }
+    let (path, body) = &bodies[0];
+    let error = server.post(path, &with(body, "max_completion_tokens", json!(2))).json()["error"].clone();
+    assert!(error["message"].as_str().is_some_and(|message| message.contains("`max_tokens`")), "{error}");
 }
 
 #[test]
