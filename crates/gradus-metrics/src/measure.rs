@@ -172,7 +172,7 @@ pub struct Interval {
 ///
 /// Efron and Tibshirani 1993, chapter 13. Percentiles interpolate between resamples, as NumPy's.
 pub fn intervals(measures: &[&Measure], units: &[Vec<usize>], resampling: Resampling) -> Vec<Option<Interval>> {
-    if units.is_empty() || resampling.samples == 0 {
+    if measures.is_empty() || units.is_empty() || resampling.samples == 0 {
         return vec![None; measures.len()];
     }
     let alone: Vec<Vec<usize>>;
@@ -269,7 +269,7 @@ mod tests {
         let resampling = Resampling { samples: 1000, seed: 1 };
         let row = |prompt: usize| crate::Row { prompt: format!("p{prompt}"), ..crate::Row::default() };
         // The four samples of each prompt are identical, so they count as one: 100 prompts, ±1.96 · 0.5/√100 = ±0.098.
-        let prompts = [(0..400).map(|i| i / 4).collect::<Vec<_>>(), (0..400).map(|i| i % 100).collect()];
+        let prompts = [(0..400usize).map(|i| i / 4).collect::<Vec<_>>(), (0..400).map(|i| i % 100).collect()];
         let found = prompts.map(|prompts| {
             let alike: Vec<f64> = prompts.iter().map(|prompt| f64::from(u8::from(prompt % 2 == 1))).collect();
             let units = crate::by_prompt(&prompts.into_iter().map(row).collect::<Vec<_>>());
