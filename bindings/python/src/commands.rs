@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use gradus::config::{FlagKind, MethodConfig, Schema, Scope, flags};
-use gradus::metric::{Row, configure};
+use gradus::metric::{Row, RowError, configure};
 use gradus::metric_models::MetricModels;
 use gradus::process::Interrupt;
 use gradus::text::render::Starter;
@@ -55,10 +55,11 @@ pub fn measure<'py>(
     options: &Bound<'py, PyDict>,
     predictions: Vec<String>,
     references: Vec<Vec<String>>,
-    prompts: Vec<String>,
+    prompts: Option<Vec<String>>,
     columns: &Bound<'py, PyList>,
 ) -> PyResult<(Bound<'py, PyList>, Option<String>)> {
-    let mut rows = Vec::with_capacity(predictions.len());
+    let (mut rows, has_prompts) = (Vec::with_capacity(predictions.len()), prompts.is_some());
+    let prompts = prompts.unwrap_or_else(|| vec![String::new(); predictions.len()]);
     for (i, ((prediction, references), prompt)) in predictions.into_iter().zip(references).zip(prompts).enumerate() {
         let metadata = match columns.get_item(i) {
             Ok(columns) => match to_json("columns", &columns)? {
@@ -84,14 +85,17 @@ pub fn measure<'py>(
     let found = compute(py, None, &interrupt, move || {
         let passes = MicroBatch::new(4096, None);
         let models = MetricModels::new(DeviceChoice::cpu().device(), passes);
-        let metric = metric.build(&models, &stopped)?;
-        let measures = metric.measure(&rows).map_err(|error| {
+        let of_row = |error: RowError| {
             let message = error.to_string();
             match error.hint {
                 Some(hint) => Error::input(message).with_hint(hint),
                 None => Error::input(message),
             }
-        })?;
+        };
+        let mut checked = rows.iter().enumerate().map(|(i, row)| metric.check_row(i, row, has_prompts));
+        checked.try_for_each(|checked| checked).map_err(of_row)?;
+        let metric = metric.build(&models, &stopped)?;
+        let measures = metric.measure(&rows).map_err(of_row)?;
         let values = measures.into_iter().map(|measure| (measure.part.clone(), measure.value(), measure.row_values()));
         Ok((values.collect::<Vec<_>>(), metric.remark()))
     })?;

@@ -189,6 +189,8 @@ def test_metrics_have_the_values_of_the_tools() -> None:
         gradus.metrics.compute("rogue", ["a"], ["b"])
     with pytest.raises(gradus.InputError, match="no references"):
         gradus.metrics.compute("rouge", ["a"])
+    with pytest.raises(gradus.InputError, match="no column `prompt`, which must hold the document"):
+        gradus.metrics.compute("summac_zs", ["a"], model="none")
     with pytest.raises(ValueError, match="`predictions` has 1 entries, but `references` has 2"):
         gradus.metrics.compute("rouge", ["a"], ["b", "c"])
     assert float(gradus.metrics.compute("chrf", ["abc"], ["abd"], word_order=2)) < 1

@@ -43,7 +43,7 @@ pub enum Purpose {
     Chat = 14,
     /// Choice of training rows if not all are used.
     Rows = 15,
-    /// Resamples of rows for the interval of a metric, drawn by `gradus_metrics` with this number; `index` is the
+    /// Resamples of prompts for the interval of a metric, drawn by `gradus_metrics` with this number; `index` is the
     /// resample.
     Resample = 16,
     /// Choice of replacement prompts in an iteration; `index` is the round.

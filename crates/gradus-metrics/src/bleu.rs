@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::characters::split;
-use crate::mteval::Tokenizer;
+use crate::mteval::v13a;
 use crate::ngrams::{Grams, Words};
 use crate::options::check_order;
 use crate::references::each;
@@ -64,14 +64,16 @@ impl Bleu {
 impl Metric for Bleu {
     fn measure(&self, rows: &[Row]) -> Result<Vec<Measure>, RowError> {
         let BleuOptions { max_order, smooth, tokenizer } = self.options;
-        let tokenizer = match tokenizer {
-            BleuTokenizer::Whitespace => Tokenizer::None,
-            BleuTokenizer::V13a => Tokenizer::V13a,
+        let tokenized = |text: &str| match tokenizer {
+            // `counts` splits at whitespace.
+            BleuTokenizer::Whitespace => text.to_owned(),
+            // `evaluate` keeps white space at the end of a text, unlike sacreBLEU, so a final hyphen before a line break is removed.
+            BleuTokenizer::V13a => v13a(text),
         };
         let counts = each(rows, |row, references| {
             let shortest = |_: usize, lengths: &[usize]| lengths.iter().copied().min().unwrap_or(0);
-            let prediction = tokenizer.tokenize(&row.prediction);
-            let references: Vec<String> = references.iter().map(|text| tokenizer.tokenize(text)).collect();
+            let prediction = tokenized(&row.prediction);
+            let references: Vec<String> = references.iter().map(|text| tokenized(text)).collect();
             counts(&prediction, &references, max_order, shortest)
         })?;
         let value = move |sums: &[f64]| Counts::of(sums, max_order).unsmoothed(smooth);
@@ -153,4 +155,18 @@ pub fn counts(
         row[2 + order] = f64::from(crate::ngrams::shared(&found, &most));
     }
     row
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hyphen_before_a_final_line_break_is_removed_as_in_evaluate() {
+        let row = Row::new("A. -\n", ["\u{fb01} -\n A.", "-\n x A.", "__a__"]);
+        let options = BleuOptions { max_order: 1, tokenizer: BleuTokenizer::V13a, ..BleuOptions::default() };
+        let found = Bleu { options }.measure(&[row]).expect("a value")[0].value();
+        // `tokenizer_13a` and `compute_bleu` of `evaluate` 0.4: 2 of the words `A .` match, the shortest reference has 3 words: e^(1 - 3/2).
+        assert!((found - (-0.5f64).exp()).abs() < 1e-12, "{found}");
+    }
 }

@@ -1,7 +1,7 @@
 //! Metrics of generated text: they compare predictions with references. Each metric equals its reference tool.
 //!
 //! ```
-//! use gradus_metrics::{Metric, Resampling, Rouge, Row, SacreBleu, intervals};
+//! use gradus_metrics::{Metric, Resampling, Rouge, Row, SacreBleu, by_prompt, intervals};
 //!
 //! let rows = [
 //!     Row::new("the cat sat on the mat", ["the cat sat on a mat", "a cat was on the mat"]),
@@ -13,7 +13,7 @@
 //! let bleu = SacreBleu::default().measure(&rows)?.remove(0);
 //! assert!((100.0 * bleu.value() - 48.9645).abs() < 1e-4); // sacrebleu 2.6: 48.96
 //! let of_rows = bleu.row_values(); // BLEU of each row alone
-//! let interval = intervals(&[&bleu], Resampling { samples: 1000, seed: 0, together: 1 })[0];
+//! let interval = intervals(&[&bleu], &by_prompt(&rows), Resampling { samples: 1000, seed: 0 })[0];
 //! # assert!(of_rows.is_some_and(|rows| rows.len() == 2) && interval.is_some());
 //! # Ok::<(), gradus_metrics::RowError>(())
 //! ```

@@ -116,25 +116,16 @@ impl Measure {
     }
 
     /// Computes the value of the rows `drawn`, which may repeat.
-    fn resampled(&self, drawn: &[u32]) -> Option<f64> {
+    fn resampled(&self, drawn: &[usize]) -> Option<f64> {
         match &self.evidence {
             Evidence::Whole | Evidence::Rows(_) => None,
             Evidence::Sums { width, rows, value_of } => {
                 let mut sums = vec![0.0; *width];
                 for &row in drawn {
-                    add(&mut sums, &rows[row as usize * width..][..*width]);
+                    add(&mut sums, rows.get(row * width..)?.get(..*width)?);
                 }
                 Some(value_of(&sums))
             }
-        }
-    }
-
-    /// Returns the number of measured rows.
-    fn len(&self) -> usize {
-        match &self.evidence {
-            Evidence::Whole => 0,
-            Evidence::Rows(rows) => rows.len(),
-            Evidence::Sums { width, rows, .. } => rows.len() / width,
         }
     }
 
@@ -159,16 +150,13 @@ fn add(sums: &mut [f64], row: &[f64]) {
 /// Settings of the bootstrap.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Resampling {
-    /// Number of resamples, each with as many rows as there are, drawn with replacement. 0 disables intervals; `rouge_score` uses 1000.
+    /// Number of resamples, each with as many units as there are, drawn with replacement. 0 disables intervals; `rouge_score` uses 1000.
     pub samples: usize,
     /// Seed of the resamples.
     pub seed: u64,
-    /// Number of adjacent rows that are drawn together. Samples of one prompt are correlated, so whole prompts are resampled. 1 draws each
-    /// row alone.
-    pub together: usize,
 }
 
-/// The middle 95 % of a value over resamples of the rows (percentile bootstrap).
+/// The middle 95 % of a value over resamples (percentile bootstrap).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Interval {
     /// The 2.5th percentile.
@@ -179,27 +167,34 @@ pub struct Interval {
     pub high: f64,
 }
 
-/// Computes the intervals of measures of the same rows. All use the same resamples, so differences between metrics do not depend on the
-/// draw. `None` for a value that cannot be resampled or that is NaN in some resample. If groups of
-/// [`together`](Resampling::together) rows leave a rest, each row is drawn alone.
+/// Computes the intervals of measures of the same rows. The rows of a unit are drawn together: samples of one prompt are correlated, so
+/// [`by_prompt`](crate::by_prompt) makes whole prompts the units. The rows of a single unit are drawn alone, as independent samples of it.
+/// All measures use the same resamples, so differences between metrics do not depend on the draw. `None` for a value that cannot be
+/// resampled or that is NaN in some resample.
 ///
 /// Efron and Tibshirani 1993, chapter 13. Percentiles interpolate between resamples, as NumPy's.
 ///
 /// # Panics
-/// If measures that can be resampled have different numbers of rows.
-pub fn intervals(measures: &[&Measure], resampling: Resampling) -> Vec<Option<Interval>> {
-    let rows = measures.iter().map(|measure| measure.len()).max().unwrap_or(0);
+/// If a measure that can be resampled has another number of rows than the units.
+pub fn intervals(measures: &[&Measure], units: &[Vec<usize>], resampling: Resampling) -> Vec<Option<Interval>> {
+    let rows: usize = units.iter().map(Vec::len).sum();
     let has_sums = |measure: &&&Measure| matches!(measure.evidence, Evidence::Sums { .. });
     assert!(measures.iter().filter(has_sums).all(|measure| measure.len() == rows), "measures of the same rows");
-    if rows == 0 || resampling.samples == 0 {
+    if measures.is_empty() || units.is_empty() || resampling.samples == 0 {
         return vec![None; measures.len()];
     }
-    let together = if rows.is_multiple_of(resampling.together.max(1)) { resampling.together.max(1) } else { 1 };
-    let draws = rows / together;
+    let alone: Vec<Vec<usize>>;
+    let units = match units {
+        [only] => {
+            alone = only.iter().map(|&row| vec![row]).collect();
+            &alone[..]
+        }
+        units => units,
+    };
     let draw = |sample: usize| {
         let mut stream = stream(resampling.seed, sample as u64);
-        let drawn = (0..draws).map(|_| stream.random_range(0..draws as u32) * together as u32);
-        let drawn: Vec<u32> = drawn.flat_map(|first| first..first + together as u32).collect();
+        let drawn = (0..units.len()).map(|_| stream.random_range(0..units.len() as u32) as usize);
+        let drawn: Vec<usize> = drawn.flat_map(|unit| units[unit].iter().copied()).collect();
         measures.iter().map(|measure| measure.resampled(&drawn)).collect::<Vec<_>>()
     };
     let drawn: Vec<Vec<Option<f64>>> = (0..resampling.samples).into_par_iter().map(draw).collect();
@@ -255,7 +250,7 @@ mod tests {
     #[should_panic(expected = "measures of the same rows")]
     fn resamples_are_of_the_same_rows() {
         let (three, one) = (Measure::mean("", &[1.0, 2.0, 3.0]), Measure::mean("", &[1.0]));
-        intervals(&[&three, &one], Resampling { samples: 10, seed: 1, together: 1 });
+        intervals(&[&three, &one], &[vec![0], vec![1], vec![2]], Resampling { samples: 10, seed: 1 });
     }
 
     #[test]
@@ -272,23 +267,42 @@ mod tests {
         // A share of one half over 400 rows: the standard error is 0.5/√400 = 0.025, so ±1.96·0.025 = ±0.049.
         let scores: Vec<f64> = (0..400).map(|i| f64::from(i % 2)).collect();
         let (mean, whole) = (Measure::mean("", &scores), Measure::whole("", 1.0));
-        let resampling = Resampling { samples: 1000, seed: 1, together: 1 };
-        let found = intervals(&[&mean, &whole], resampling);
+        let resampling = Resampling { samples: 1000, seed: 1 };
+        let alone: Vec<Vec<usize>> = (0..400).map(|row| vec![row]).collect();
+        let found = intervals(&[&mean, &whole], &alone, resampling);
         let interval = found[0].expect("an interval");
         assert!((interval.low - 0.451).abs() < 0.01 && (interval.high - 0.549).abs() < 0.01, "{interval:?}");
         assert!((interval.middle - 0.5).abs() < 0.005, "{interval:?}");
         assert_eq!(found[1], None);
-        assert_eq!(intervals(&[&mean], resampling)[0], found[0], "the same seed gives the same interval");
-        // The four samples of each prompt are identical, so they count as one: 100 prompts, ±1.96 · 0.5/√100 = ±0.098.
-        let alike: Vec<f64> = (0..400).map(|i| f64::from(i / 4 % 2)).collect();
-        let by_prompt = Resampling { together: 4, ..resampling };
-        let interval = intervals(&[&Measure::mean("", &alike)], by_prompt)[0].expect("an interval");
-        assert!((interval.low - 0.402).abs() < 0.02 && (interval.high - 0.598).abs() < 0.02, "{interval:?}");
-        // Only the first row of each prompt has a score. Every resample draws whole prompts, so it contains one.
-        let firsts: Vec<Option<f64>> = (0..12).map(|i| (i % 4 == 0).then_some(1.0)).collect();
-        let interval = intervals(&[&Measure::mean_of_some("", &firsts)], by_prompt)[0].expect("an interval");
-        assert_eq!((interval.low, interval.high), (1.0, 1.0));
+        assert_eq!(intervals(&[&mean], &alone, resampling)[0], found[0], "the same seed gives the same interval");
         let off = Resampling { samples: 0, ..resampling };
-        assert_eq!(intervals(&[&mean], off), [None]);
+        assert_eq!(intervals(&[&mean], &alone, off), [None]);
+        let fewer = Measure::mean("", &scores[..10]);
+        assert_eq!(intervals(&[&fewer, &mean], &alone, resampling), [None, found[0]], "rows without numbers");
+    }
+
+    #[test]
+    fn the_rows_of_a_prompt_are_drawn_together_wherever_they_are() {
+        let resampling = Resampling { samples: 1000, seed: 1 };
+        let row = |prompt: usize| crate::Row { prompt: format!("p{prompt}"), ..crate::Row::default() };
+        // The four samples of each prompt are identical, so they count as one: 100 prompts, ±1.96 · 0.5/√100 = ±0.098.
+        let prompts = [(0..400usize).map(|i| i / 4).collect::<Vec<_>>(), (0..400).map(|i| i % 100).collect()];
+        let found = prompts.map(|prompts| {
+            let alike: Vec<f64> = prompts.iter().map(|prompt| f64::from(u8::from(prompt % 2 == 1))).collect();
+            let units = crate::by_prompt(&prompts.into_iter().map(row).collect::<Vec<_>>());
+            intervals(&[&Measure::mean("", &alike)], &units, resampling)[0].expect("an interval")
+        });
+        assert_eq!(found[0], found[1], "adjacent or not");
+        assert!((found[0].low - 0.402).abs() < 0.02 && (found[0].high - 0.598).abs() < 0.02, "{found:?}");
+        // Only the first row of each prompt has a score. Every resample draws whole prompts, so it contains one.
+        let units: Vec<Vec<usize>> = (0..3).map(|prompt| (4 * prompt..4 * prompt + 4).collect()).collect();
+        let firsts: Vec<Option<f64>> = (0..12).map(|i| (i % 4 == 0).then_some(1.0)).collect();
+        let interval = intervals(&[&Measure::mean_of_some("", &firsts)], &units, resampling)[0].expect("an interval");
+        assert_eq!((interval.low, interval.high), (1.0, 1.0));
+        // The samples of a single prompt are independent.
+        let (mean, rows) = (Measure::mean("", &[0.0, 1.0, 2.0, 3.0]), [0, 1, 2, 3]);
+        let found =
+            [&[rows.to_vec()][..], &rows.map(|row| vec![row])].map(|units| intervals(&[&mean], units, resampling));
+        assert!(found[0] == found[1] && found[0][0].is_some_and(|of| of.low < of.high), "{found:?}");
     }
 }

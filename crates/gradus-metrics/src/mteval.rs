@@ -31,13 +31,18 @@ impl Tokenizer {
     pub fn tokenize(self, text: &str) -> String {
         let text = text.trim_end_matches(is_space);
         match self {
-            Self::V13a => western(&format!(" {} ", unescaped(text))),
+            Self::V13a => v13a(text),
             Self::International => international(text),
             Self::Char => text.chars().flat_map(|c| [c, ' ']).collect(),
             Self::Chinese => western(&padded(text.trim_matches(is_space), is_chinese)),
             Self::None => text.to_owned(),
         }
     }
+}
+
+/// 13a of the whole text, including white space at its end.
+pub fn v13a(text: &str) -> String {
+    western(&format!(" {} ", unescaped(text)))
 }
 
 /// Joins hyphenated line ends and resolves entities, in `mteval`'s order.

@@ -188,8 +188,11 @@ impl Metric for Rouge {
             Some(match self.options.aggregate {
                 Aggregate::Mean => mean,
                 Aggregate::Bootstrap => {
-                    let resampling = Resampling { samples: 1000, seed: 0, together: 1 };
-                    let middle = intervals(&[&mean], resampling)[0].map_or(mean.value(), |interval| interval.middle);
+                    // As in `rouge_score`, each row is drawn alone, whatever its prompt.
+                    let (alone, resampling) =
+                        ((0..rows.len()).map(|row| vec![row]), Resampling { samples: 1000, seed: 0 });
+                    let interval = intervals(&[&mean], &alone.collect::<Vec<_>>(), resampling)[0];
+                    let middle = interval.map_or(mean.value(), |interval| interval.middle);
                     mean.with_value(middle)
                 }
             })

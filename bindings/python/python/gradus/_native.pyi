@@ -16,7 +16,7 @@ def measure(
     options: dict[str, Any],
     predictions: Sequence[str],
     references: Sequence[Sequence[str]],
-    prompts: Sequence[str],
+    prompts: Sequence[str] | None,
     columns: Sequence[Mapping[str, Any]],
 ) -> tuple[list[tuple[str, float, list[float] | None]], str | None]: ...
 def train(

@@ -48,8 +48,8 @@ def compute(
     predictions = list(predictions)
     count = len(predictions)
     texts = [[]] * count if references is None else [[one] if isinstance(one, str) else list(one) for one in references]
-    asked = [""] * count if prompts is None else list(prompts)
-    beside: dict[str, Sequence[Any]] = {"references": texts, "prompts": asked, **(columns or {})}
+    asked = None if prompts is None else list(prompts)
+    beside: dict[str, Sequence[Any]] = {"references": texts, **({} if asked is None else {"prompts": asked}), **(columns or {})}
     for what, values in beside.items():
         if len(values) != count:
             raise ValueError(f"`predictions` has {count} entries, but `{what}` has {len(values)}: each prediction needs one")

@@ -79,7 +79,7 @@ struct EvalArgs {
     /// Option of all metrics that have it, or of one as METRIC.KEY=VALUE; may be given several times
     #[arg(long, value_name = "KEY=VALUE", requires = "metrics")]
     metric_option: Vec<String>,
-    /// Resamples of rows for the 95 % intervals of metrics; 0 for none
+    /// Resamples of prompts, each with all its rows, for the 95 % intervals of metrics; 0 for none
     #[arg(long, value_name = "N", default_value_t = 1000)]
     bootstrap: usize,
     /// Reference model: for the KL of samples, or for the implicit rewards of pairs (as in DPO)
@@ -153,7 +153,7 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
         group_size: args.samples.get(),
         beams: args.beams.params()?,
         prompt_cut: args.max_prompt_length.map(|most| (most, args.prompt_truncation)),
-        resampling: Resampling { samples: args.bootstrap, seed: args.sampling.seed().0, together: 1 },
+        resampling: Resampling { samples: args.bootstrap, seed: args.sampling.seed().0 },
         params: args.sampling.params()?,
         seed: args.sampling.seed(),
         stop: args.sampling.stop,
@@ -282,7 +282,7 @@ fn metrics(args: &EvalArgs, out: &Output) -> anyhow::Result<()> {
         rename: args.columns.renames()?,
         bad_rows: args.bad_rows.into(),
         max_rows: args.max_rows,
-        resampling: Resampling { samples: args.bootstrap, seed: args.sampling.seed().0, together: 1 },
+        resampling: Resampling { samples: args.bootstrap, seed: args.sampling.seed().0 },
         device: args.device.clone(),
     };
     fetch_data(&options.data, out)?;

@@ -28,7 +28,7 @@ pub struct GenerateArgs {
     /// Prompts: a file, a directory or a hub name; rows with `prompt`, or conversations; each line of a `.txt` file
     #[arg(long, value_name = "PATH", group = "asked")]
     prompts: Option<String>,
-    /// Text of a prompt; `-` reads one from stdin; may be given several times
+    /// Text of a prompt; may be given several times; `-`, at most once, reads one from stdin
     #[arg(long, value_name = "TEXT", group = "asked", allow_hyphen_values = true)]
     prompt: Vec<String>,
     /// Completions per prompt, one after the other; with beam search the best ones
@@ -272,6 +272,11 @@ fn prompts(args: &GenerateArgs, out: &Output) -> anyhow::Result<Prompts> {
     let Some(data) = &args.prompts else {
         args.columns.refuse("needs `--prompts`: a prompt on the command line has no columns")?;
         args.bad_rows.refuse("needs `--prompts`: it leaves out rows of a data set")?;
+        let from_stdin = args.prompt.iter().filter(|text| *text == "-").count();
+        if from_stdin > 1 {
+            let message = format!("`--prompt -` is given {from_stdin} times, but stdin has one prompt");
+            return Err(Error::input(message).with_hint("leave out all but one, or pass a file to `--prompts`").into());
+        }
         let text = |text: &String| match text.as_str() {
             "-" => Ok(std::io::read_to_string(std::io::stdin().lock())?.trim_end_matches(['\n', '\r']).to_owned()),
             text => Ok(text.to_owned()),

@@ -228,10 +228,15 @@ fn generate_takes_prompts_as_they_are_typed() {
     assert_eq!(lines(&expected).len(), 2);
     assert_eq!(generate(&["--prompt", "The tea is", "--prompt", "-a cup"]), expected);
     assert_eq!(generate(&["--prompts", "prompts.txt"]), expected);
+    test.write("marked.txt", "\u{feff}The tea is\n-a cup\n");
+    assert_eq!(generate(&["--prompts", "marked.txt"]), expected, "a byte order mark is no part of a prompt");
     let mut command = test.command(&["generate", "--model", &model, "--max-new-tokens", "6", "--prompt", "-", "-q"]);
     command.stdin(std::fs::File::open(test.write("stdin", "The tea is\n")).expect("a file"));
     let piped = command.output().expect("it runs");
     assert_eq!(String::from_utf8_lossy(&piped.stdout).lines().next(), expected.lines().next());
+    let twice = ["generate", "--model", &model, "--prompt", "-", "--prompt", "B", "--prompt", "-"];
+    let message = "`--prompt -` is given 2 times, but stdin has one prompt";
+    test.fails(&twice, 1, &format!("error: {message}\nhint: leave out all but one, or pass a file to `--prompts`\n"));
     let run = test.run(&["generate", "--model", &model]);
     assert!(run.stderr.contains("<--prompts <PATH>|--prompt <TEXT>>"), "{}", run.stderr);
     for arguments in [

@@ -28,6 +28,21 @@ fn json_has_values_intervals_and_every_row() {
     assert_eq!((&off["intervals"], &off["metrics"]["exact_match"]), (&json!({}), &json!(1.0)));
 }
 
+/// Rows with the same prompt are its samples. They are drawn together, wherever they are.
+#[test]
+fn an_interval_is_over_prompts_with_all_their_rows() {
+    let row = |i: usize| {
+        let reference = if i % 2 == 0 { "a b c" } else { "c" };
+        json!({ "prompt": i % 2, "prediction": "a b c", "reference": reference })
+    };
+    let rows: String = (0..8).map(|i| format!("{}\n", row(i))).collect();
+    let found = measured(&CliTest::with("rows.jsonl", &rows), &["exact_match,distinct"]);
+    // Two equal prompts are drawn in one of four resamples. Eight rows alone would be all right in one of 256.
+    assert_eq!(found["intervals"]["exact_match"], json!([0.0, 1.0]));
+    // 3 of the 12 words of a prompt are distinct. Every resample contains whole prompts, so it has a value.
+    assert_eq!(found["intervals"]["distinct/dist-1"], json!([0.25, 0.25]));
+}
+
 #[test]
 fn a_table_shows_values_with_their_intervals() {
     let test = CliTest::with("rows.jsonl", ROWS);
@@ -80,7 +95,8 @@ fn what_is_wrong_is_named_with_its_place() {
     let test = CliTest::with("rows.jsonl", "{\"completion\": \"a\", \"reference\": \"a\"}\n{\"completion\": \"b\"}\n");
     let eval = |metrics: &'static str| ["eval", "--data", "rows.jsonl", "--metrics", metrics];
     let expected = "rows.jsonl:2: `chrf`: no references to compare with (column `references` or `reference`)";
-    test.fails(&eval("chrf"), 1, &format!("measuring\nerror: {expected}\n"));
+    let hint = "`--skip-bad-rows` leaves bad rows out, `gradus data check` lists them";
+    test.fails(&eval("chrf"), 1, &format!("measuring\nerror: {expected}\nhint: {hint}\n"));
     test.fails(&eval("crf"), 1, "error: no metric is called `crf`\nhint: did you mean `chrf`?\n");
 }
 
@@ -97,4 +113,29 @@ fn bad_rows_are_left_out_where_that_is_wanted() {
         run.stderr.contains("warning: 1 bad row is left out, the first rows.jsonl:2: column `prediction` holds 3"),
         "{run:?}"
     );
+}
+
+/// A row without references is bad for a metric that compares with them, with recorded predictions and with samples.
+#[test]
+fn rows_without_references_are_bad_where_a_metric_needs_them() {
+    let rows = concat!(
+        "{\"prompt\": \"The\", \"prediction\": \"a b\", \"references\": [\"a b\"]}\n",
+        "{\"prompt\": \"A\", \"prediction\": \"a c\", \"references\": []}\n",
+    );
+    let test = CliTest::with("rows.jsonl", rows);
+    let model = fixture_model("gpt2");
+    let eval = ["eval", "--data", "rows.jsonl", "--json", "--metrics"];
+    let sampled = ["--model", &model, "--max-new-tokens", "2"];
+    for of_model in [&[][..], &sampled[..]] {
+        let run = test.run(&[&eval[..], &["exact_match"], of_model].concat());
+        let expected = ["rows.jsonl:2: ", "no references to compare with", "`--skip-bad-rows` leaves bad rows out"];
+        assert!(run.code == 1 && expected.iter().all(|part| run.stderr.contains(part)), "{run:?}");
+        let run = test.run(&[&eval[..], &["exact_match", "--skip-bad-rows"], of_model].concat());
+        assert!(run.code == 0 && run.stderr.contains("1 bad row is left out, the first rows.jsonl:2"), "{run:?}");
+        let found: Value = serde_json::from_str(&run.stdout).expect("JSON");
+        let rows = found["rows"].as_array().map_or_else(|| found["rows"].as_u64(), |rows| Some(rows.len() as u64));
+        assert_eq!(rows, Some(1), "{found}");
+        // Other metrics measure both rows.
+        test.succeeds(&[&eval[..], &["dates"], of_model].concat());
+    }
 }

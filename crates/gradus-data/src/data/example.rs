@@ -150,9 +150,8 @@ pub struct TokenizeOptions {
     pub prompt_cut: Option<(usize, super::Side)>,
     /// Tools that the chat template shows for rows without tools of their own. Default: none.
     pub tools: Vec<Value>,
-    /// Whether completions are compared with the rows' [references](super::references). Rows whose references are not texts are
-    /// then bad. Default false.
-    pub compares: bool,
+    /// What the [references](super::references) of a prompt's row must be. Other rows are bad. Default: anything.
+    pub references: ReferenceRule,
     /// Whether an encoder reads the prompt and a decoder writes the completion. Both are then tokenized separately, each with the
     /// special tokens that the tokenizer adds, and `max_length` limits each of them. Default false.
     pub encoder_reads_prompt: bool,
@@ -161,6 +160,18 @@ pub struct TokenizeOptions {
     pub target_cut: Option<usize>,
     /// Treatment of rows that cannot be tokenized. Default: an error.
     pub bad_rows: BadRows,
+}
+
+/// What the references of a row must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum ReferenceRule {
+    /// Anything, because nothing is compared with them.
+    #[default]
+    Any,
+    /// Texts, if there are any.
+    Texts,
+    /// At least one text.
+    Required,
 }
 
 impl Default for TokenizeOptions {
@@ -178,7 +189,7 @@ impl Default for TokenizeOptions {
             implicit_prompt: super::ImplicitPrompt::default(),
             prompt_cut: None,
             tools: Vec::new(),
-            compares: false,
+            references: ReferenceRule::Any,
             encoder_reads_prompt: false,
             target_cut: None,
             bad_rows: BadRows::Fail,

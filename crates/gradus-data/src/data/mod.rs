@@ -58,7 +58,9 @@ mod write_parquet;
 
 pub use classifier_input::{ClassifierInput, Side, TextForm, classifier_input, column_text};
 pub use convert::{Form, Target, convert};
-pub use example::{Counts, Examples, PreferenceExample, Prompt, SftExample, TokenizeOptions, TooLong, UnpairedExample};
+pub use example::{
+    Counts, Examples, PreferenceExample, Prompt, ReferenceRule, SftExample, TokenizeOptions, TooLong, UnpairedExample,
+};
 pub use filter::{Dropped, RowFilter, answers, has_equal_answers, is_tie};
 pub use grounded::{Passage, policy_prompt, reward_prompt};
 pub use implicit::{ImplicitPrompt, split_shared_prompt};

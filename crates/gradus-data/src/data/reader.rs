@@ -69,6 +69,9 @@ impl Iterator for Rows {
     }
 }
 
+/// Windows' editors write it at the beginning of a text file. It is not part of the text.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
 /// Opens a data file.
 ///
 /// # Errors
@@ -91,8 +94,8 @@ pub fn open(path: &Path) -> Result<Rows> {
     if is_arrow(path, head)? {
         return Ok(Rows { format: Format::Arrow, gzip, rows: Box::new(ArrowRows::open(origin, input)?) });
     }
-    if head.starts_with(&[0xef, 0xbb, 0xbf]) {
-        input.consume(3);
+    if head.starts_with(BYTE_ORDER_MARK) {
+        input.consume(BYTE_ORDER_MARK.len());
     }
     let head = input.fill_buf().map_err(|e| origin.failed(0, &e))?;
     let first = head.iter().copied().find(|b| !b.is_ascii_whitespace());
@@ -135,7 +138,7 @@ fn is_arrow(path: &Path, head: &[u8]) -> Result<bool> {
     Ok(is_named && (head.is_empty() || arrow::begins_older_stream(head)))
 }
 
-/// Returns the lines of a text file, plain or gzipped, each with its location and without its line end.
+/// Returns the lines of a text file, plain or gzipped, each with its location, without its line end and without a byte order mark.
 ///
 /// # Errors
 /// If the file cannot be opened. A line that cannot be read is an [`Error::Data`] and ends the iteration.
@@ -173,6 +176,9 @@ impl Iterator for Lines {
             Ok(_) => {
                 buffer.pop_if(|last| *last == b'\n');
                 buffer.pop_if(|last| *last == b'\r');
+                if self.line == 1 && buffer.starts_with(BYTE_ORDER_MARK) {
+                    buffer.drain(..BYTE_ORDER_MARK.len());
+                }
                 String::from_utf8(buffer).map_err(|e| {
                     location.error(format!("not valid UTF-8 at byte {} of the line", e.utf8_error().valid_up_to() + 1))
                 })

@@ -2,7 +2,7 @@
 
 use super::Message;
 use super::Side;
-use super::example::{PreferenceExample, Prompt, SftExample, TokenizeOptions, TooLong};
+use super::example::{PreferenceExample, Prompt, ReferenceRule, SftExample, TokenizeOptions, TooLong};
 use super::feedback::UNCONVERTED;
 use super::foreign::{instruction_as_text, instruction_as_turns};
 use super::implicit::split_shared_prompt;
@@ -371,8 +371,10 @@ impl RowTokenizer<'_> {
     }
 
     pub(super) fn prompt(&self, row: &Row) -> Result<Prompt, Failure> {
-        if self.options.compares {
-            references(&row.columns)?;
+        let rule = self.options.references;
+        if rule > ReferenceRule::Any && references(&row.columns)?.is_empty() && rule == ReferenceRule::Required {
+            let message = "no references to compare with (column `references`, `reference`, `completion` or `answer`)";
+            return Err(Failure::Row(message.into()));
         }
         let content = match &row.data {
             RowData::Prompt(prompt) | RowData::PromptCompletion { prompt, .. } | RowData::Unpaired { prompt, .. } => {

@@ -280,8 +280,8 @@ mod tests {
         }
         // A mean has an interval. The value 9 has none, because only the program could compute it for resampled rows.
         let measures = metric.measure(&rows(2)).expect("measurable");
-        let resampling = super::super::Resampling { samples: 10, seed: 1, together: 1 };
-        let intervals = super::super::intervals(&measures.iter().collect::<Vec<_>>(), resampling);
+        let (units, resampling) = ([vec![0], vec![1]], super::super::Resampling { samples: 10, seed: 1 });
+        let intervals = super::super::intervals(&measures.iter().collect::<Vec<_>>(), &units, resampling);
         assert_eq!(intervals.iter().map(Option::is_some).collect::<Vec<_>>(), [false, true, false]);
         let mean =
             self::found(&self::metric("read -r l; echo 1; read -r l; echo 3; read -r l; echo null", 9.0, true), 2);

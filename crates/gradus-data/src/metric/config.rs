@@ -11,8 +11,8 @@ use super::{
     Dates, Distinct, Diversity, DiversityOptions, ExactMatch, IncreasingNumbers, IncreasingNumbersOptions,
     IntentAccuracy, IntentAccuracyOptions, LearnedReward, LearnedRewardOptions, Meteor, MeteorOptions, Metric,
     MetricModel, ModelUse, Models, NoModels, Parent, ParentOptions, Perplexity, PerplexityOptions, Rouge, RougeLMax,
-    RougeLMaxOptions, RougeOptions, SacreBleu, SacreBleuOptions, SpiceOptions, SummacConv, SummacConvOptions, SummacZs,
-    SummacZsOptions, Ter, TerOptions, TokenF1, Toxicity, ToxicityOptions, error_of_metric,
+    RougeLMaxOptions, RougeOptions, Row, RowError, SacreBleu, SacreBleuOptions, SpiceOptions, SummacConv,
+    SummacConvOptions, SummacZs, SummacZsOptions, Ter, TerOptions, TokenF1, Toxicity, ToxicityOptions, error_of_metric,
 };
 use crate::error::{Error, Result};
 use crate::plugin::Plugin;
@@ -87,6 +87,15 @@ pub enum MetricConfig {
     Plugin(Plugin<dyn Metric>),
 }
 
+/// A column without which a metric cannot measure a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NeededColumn {
+    /// One or more references.
+    References,
+    /// The prompt, which may be empty.
+    Prompt,
+}
+
 /// The metric has no options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -133,6 +142,42 @@ impl MetricConfig {
             Self::Command(options) => Box::new(CommandMetric::start(options, interrupt)?),
             Self::Plugin(plugin) => plugin.make()?(models)?,
         })
+    }
+
+    /// Returns the column that every row needs in addition to its prediction, if there is one. Tables and labels in other columns are
+    /// checked by the metrics that read them, and plug-ins check all columns.
+    pub fn needs(&self) -> Option<NeededColumn> {
+        let (references, prompt) = (Some(NeededColumn::References), Some(NeededColumn::Prompt));
+        match self {
+            Self::Bleu(_) | Self::SacreBleu(_) | Self::Chrf(_) | Self::Ter(_) | Self::Rouge(_) => references,
+            Self::RougeLMax(_) | Self::Meteor(_) | Self::Cider(_) | Self::ExactMatch(_) | Self::TokenF1(_) => {
+                references
+            }
+            Self::BertScore(_) | Self::Bleurt(_) => references,
+            // A file of scene graphs contains those of the references.
+            Self::Spice(options) => references.filter(|_| options.scene_graphs.is_none()),
+            Self::SummacZs(options) => prompt.filter(|_| options.document.is_none()),
+            Self::SummacConv(options) => prompt.filter(|_| options.document.is_none()),
+            Self::ParentTotto(_) | Self::BleuTotto(_) | Self::Diversity(_) | Self::Distinct(_) | Self::Dates(_) => None,
+            Self::IncreasingNumbers(_) | Self::Perplexity(_) | Self::IntentAccuracy(_) | Self::LearnedReward(_) => None,
+            Self::CommonGenPreference(_) | Self::Toxicity(_) | Self::Command(_) | Self::Plugin(_) => None,
+        }
+    }
+
+    /// Rejects row `i` if it lacks the column that the metric [needs](Self::needs). `has_prompt` is whether the data have a prompt for it.
+    ///
+    /// # Errors
+    /// The row lacks the column.
+    pub fn check_row(&self, i: usize, row: &Row, has_prompt: bool) -> Result<(), RowError> {
+        match self.needs() {
+            Some(NeededColumn::References) if row.references.is_empty() => Err(RowError::without_references(i)),
+            Some(NeededColumn::Prompt) if !has_prompt => {
+                let hint = format!("name the column with the document in the option `document` of `{}`", self.name());
+                let error = RowError::new(i, "no column `prompt`, which must hold the document");
+                Err(RowError { hint: Some(hint), ..error })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Returns the models that the metric uses.
@@ -422,6 +467,33 @@ mod tests {
 
     fn list(list: &str) -> Vec<String> {
         list.split_whitespace().map(str::to_owned).collect()
+    }
+
+    /// Only metrics of text can be built without models and programs.
+    #[test]
+    fn a_metric_needs_references_if_it_measures_no_row_without() {
+        let (without, mut compared) = (Row::new("a b", Vec::<String>::new()), 0);
+        let alone = MetricConfig::names().into_iter().filter_map(|name| named(&name));
+        for config in alone.filter(|config| config.models().is_empty()) {
+            let Ok(metric) = config.build(&NoModels, &Interrupt::default()) else { continue };
+            let expected = metric.measure(std::slice::from_ref(&without)).err();
+            let expected = expected.filter(|error| error.message.contains("references"));
+            assert_eq!(config.check_row(0, &without, true).err(), expected, "{}", config.name());
+            compared += usize::from(expected.is_some());
+        }
+        assert_eq!(compared, 10);
+    }
+
+    #[test]
+    fn a_document_is_the_prompt_or_a_named_column() {
+        let row = Row::new("a", ["b"]);
+        let config = |options: &str| configure(&["summac_zs".to_owned()], &list(options)).expect("known").remove(0);
+        let error = config("model=none").check_row(4, &row, false).expect_err("no document");
+        assert_eq!((error.row, error.message.as_str()), (4, "no column `prompt`, which must hold the document"));
+        assert!(error.hint.is_some_and(|hint| hint.contains("the option `document` of `summac_zs`")));
+        // An empty document is one.
+        assert_eq!(config("model=none").check_row(4, &row, true), Ok(()));
+        assert_eq!(config("model=none document=text").check_row(4, &row, false), Ok(()));
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub use classifier::{
     Bleurt, BleurtOptions, IntentAccuracy, IntentAccuracyOptions, LearnedReward, LearnedRewardOptions,
 };
 pub use command::{CommandMetric, CommandOptions, mistake_in_name};
-pub use config::{MetricConfig, MetricOption, configure, not_a_reward};
+pub use config::{MetricConfig, MetricOption, NeededColumn, configure, not_a_reward};
 pub use config::{read_list, schema_of_list};
 pub use gradus_metrics::first_values;
 pub use gradus_metrics::{
@@ -32,7 +32,7 @@ pub use gradus_metrics::{
     CiderTokenizer, CiderVariant, Dates, Distinct, Diversity, DiversityOptions, ExactMatch, IncreasingNumbers,
     IncreasingNumbersOptions, Interval, KeyedBy, LengthUnit, Measure, Meteor, MeteorOptions, Metric, Parent,
     ParentOptions, References, Resampling, Rouge, RougeLMax, RougeLMaxOptions, RougeOptions, RougeType, Row, RowError,
-    SacreBleu, SacreBleuOptions, Smoothing, Spice, Ter, TerOptions, TokenF1, Tokenizer, intervals,
+    SacreBleu, SacreBleuOptions, Smoothing, Spice, Ter, TerOptions, TokenF1, Tokenizer, by_prompt, intervals,
 };
 pub use gradus_metrics::{Punkt, WordTokenizer, treebank::Rules as WordRules};
 pub use models::{
@@ -99,8 +99,8 @@ mod tests {
         let values = [0.0, 1.0, 10.0, 100.0, 1000.0];
         let mut stream = Seed(7).stream(Purpose::Resample, 0, 0);
         let drawn: f64 = (0..5).map(|_| values[stream.random_range(0..5u32) as usize]).sum();
-        let resampling = Resampling { samples: 1, seed: 7, together: 1 };
-        let interval = intervals(&[&Measure::mean("", &values)], resampling)[0].expect("an interval");
+        let (units, resampling) = ([0, 1, 2, 3, 4].map(|row| vec![row]), Resampling { samples: 1, seed: 7 });
+        let interval = intervals(&[&Measure::mean("", &values)], &units, resampling)[0].expect("an interval");
         assert_eq!(interval.middle, drawn / 5.0);
     }
 }

@@ -135,10 +135,26 @@ impl SamplingParams {
         Ok(())
     }
 
-    /// Rejects ids outside the vocabulary.
+    /// Returns the bad words. A single stop id is none.
+    pub(super) fn bad_words(&self) -> impl Iterator<Item = &[u32]> {
+        let is_stop = |word: &[u32]| matches!(word, [id] if self.stop_ids.contains(id));
+        self.bad_words_ids.iter().map(Vec::as_slice).filter(move |word| !is_stop(word))
+    }
+
+    /// Returns the ids that must not come after `new` ids, whatever these are.
+    pub(super) fn fixed_bans(&self, new: usize) -> Vec<u32> {
+        let mut banned = self.suppress_tokens.clone();
+        if new < self.min_new_tokens {
+            banned.extend(&self.stop_ids);
+        }
+        banned.extend(self.bad_words().filter(|word| word.len() == 1).flatten());
+        banned
+    }
+
+    /// Rejects ids outside the vocabulary, and bans that leave no id of it.
     ///
     /// # Errors
-    /// [`Error::Input`] with the id.
+    /// [`Error::Input`] with the id, or with the names of the bans.
     pub(super) fn check_ids(&self, vocabulary: usize) -> Result<()> {
         let banned = self.bad_words_ids.iter().flatten().map(|id| ("bad_words_ids", id));
         let suppressed = self.suppress_tokens.iter().map(|id| ("suppress_tokens", id));
@@ -148,8 +164,21 @@ impl SamplingParams {
             Some((name, id)) => {
                 Err(Error::input(format!("`{name}` names token {id}, but the model's vocabulary has {vocabulary} ids")))
             }
+            None if self.bans_all(vocabulary) => {
+                let bans = "`suppress_tokens`, `bad_words_ids` and `min_new_tokens`";
+                Err(Error::input(format!("{bans} ban all {vocabulary} ids of the vocabulary: none is left to sample"))
+                    .with_hint("allow at least one id"))
+            }
             None => Ok(()),
         }
+    }
+
+    fn bans_all(&self, vocabulary: usize) -> bool {
+        let mut banned = self.fixed_bans(0);
+        banned.retain(|&id| (id as usize) < vocabulary);
+        banned.sort_unstable();
+        banned.dedup();
+        banned.len() == vocabulary
     }
 }
 
@@ -201,5 +230,23 @@ mod tests {
             assert_eq!(message, format!("`{name}` names token 9, but the model's vocabulary has 9 ids"));
             assert!(params.check_ids(10).is_ok());
         }
+    }
+
+    #[test]
+    fn bans_that_leave_nothing_are_refused() {
+        let plain = SamplingParams::default;
+        for params in [
+            SamplingParams { suppress_tokens: vec![2, 0, 1, 1], ..plain() },
+            SamplingParams { suppress_tokens: vec![0], bad_words_ids: vec![vec![1], vec![2]], ..plain() },
+            SamplingParams { suppress_tokens: vec![0, 1], stop_ids: vec![2], min_new_tokens: 1, ..plain() },
+        ] {
+            let message = params.check_ids(3).expect_err("refused").to_string();
+            let expected = "ban all 3 ids of the vocabulary: none is left to sample";
+            assert!(message.ends_with(expected), "{message}");
+            assert!(params.check_ids(4).is_ok());
+        }
+        let stop =
+            SamplingParams { suppress_tokens: vec![0, 1], stop_ids: vec![2], bad_words_ids: vec![vec![2]], ..plain() };
+        assert!(stop.check_ids(3).is_ok(), "a stop id is no bad word");
     }
 }

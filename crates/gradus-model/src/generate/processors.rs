@@ -3,7 +3,9 @@
 //! The order is that of transformers 5.23: repetition penalty, n-grams, n-grams of the prompt, bad words, minimum
 //! length, forced ids, suppressed ids. All of them run after the division by the temperature; in transformers they run
 //! before it. The penalty is a product and a ban stays a ban, so the results differ only in rounding. Two differences
-//! are deliberate: a forced id overrides every ban, and bans that would leave nothing to sample are lifted.
+//! are deliberate: a forced id overrides every ban, and a kind of bans that would leave nothing to sample does not apply. Bans that always
+//! hold come first, then bad words of several ids, then n-grams. So only bans that depend on earlier ids are ever lifted:
+//! `SamplingParams::check_ids` refuses others that leave nothing.
 
 use super::params::SamplingParams;
 
@@ -71,11 +73,14 @@ impl Changes {
             ids
         };
         let penalized = if params.repetition_penalty == 1.0 { Vec::new() } else { history.ids.to_vec() };
-        let (penalized, mut banned) = (within(penalized), within(banned(history, params)));
-        if banned.len() == vocabulary {
-            banned.clear();
+        let (kinds, mut banned) = (banned(history, params), Vec::<u32>::new());
+        for kind in kinds.into_iter().filter(|kind| !kind.is_empty()) {
+            let all = within([banned.as_slice(), &kind].concat());
+            if all.len() < vocabulary {
+                banned = all;
+            }
         }
-        Self { penalized, banned }
+        Self { penalized: within(penalized), banned }
     }
 }
 
@@ -101,20 +106,14 @@ fn penalise(logit: f32, penalty: f32) -> f32 {
     if logit < 0.0 { logit * penalty } else { logit / penalty }
 }
 
-/// Returns the ids that must not come next.
-fn banned(history: History<'_>, params: &SamplingParams) -> Vec<u32> {
-    let mut banned = params.suppress_tokens.clone();
-    if history.new < params.min_new_tokens {
-        banned.extend(&params.stop_ids);
-    }
+/// Returns the ids that must not come next: those that are banned whatever the ids so far are, by bad words of several ids, and by n-grams.
+fn banned(history: History<'_>, params: &SamplingParams) -> [Vec<u32>; 3] {
     let ids = history.ids;
-    let is_stop = |word: &[u32]| matches!(word, [id] if params.stop_ids.contains(id));
-    let words = params.bad_words_ids.iter().filter(|word| !is_stop(word));
-    banned
-        .extend(words.filter_map(|word| word.split_last()).filter(|(_, start)| ids.ends_with(start)).map(|(id, _)| id));
-    banned.extend(history.continuations(ids, params.no_repeat_ngram_size));
-    banned.extend(history.continuations(history.prompt, params.encoder_no_repeat_ngram_size));
-    banned
+    let words = params.bad_words().filter_map(|word| word.split_last());
+    let words = words.filter(|(_, start)| !start.is_empty() && ids.ends_with(start)).map(|(id, _)| *id);
+    let own = history.continuations(ids, params.no_repeat_ngram_size);
+    let ngrams = own.chain(history.continuations(history.prompt, params.encoder_no_repeat_ngram_size));
+    [params.fixed_bans(history.new), words.collect(), ngrams.collect()]
 }
 
 #[cfg(test)]
@@ -124,7 +123,7 @@ mod tests {
     const PLAIN: fn() -> SamplingParams = SamplingParams::default;
 
     fn after(ids: &[u32], new: usize, params: &SamplingParams) -> Vec<u32> {
-        let mut banned = banned(History::new(ids, new), params);
+        let mut banned = banned(History::new(ids, new), params).concat();
         banned.sort_unstable();
         banned
     }
@@ -165,7 +164,7 @@ mod tests {
         assert_eq!(after(&[5, 6], 1, &size(3)), [0u32; 0]);
         let encoded = |ids: &[u32], size| {
             let params = SamplingParams { encoder_no_repeat_ngram_size: size, ..PLAIN() };
-            banned(History::new(ids, ids.len() - 1).with_encoder(&[5, 6, 7]), &params)
+            banned(History::new(ids, ids.len() - 1).with_encoder(&[5, 6, 7]), &params).concat()
         };
         assert_eq!(encoded(&[0, 5], 2), [6]);
         assert_eq!(encoded(&[0, 5, 6], 3), [7]);
@@ -199,10 +198,16 @@ mod tests {
     }
 
     #[test]
-    fn bans_that_leave_nothing_are_lifted() {
-        let mut logits = [1.0, 2.0];
-        let params = SamplingParams { suppress_tokens: vec![0, 1], ..PLAIN() };
-        assert_eq!(apply(&mut logits, History::new(&[0], 0), &params), []);
-        assert_eq!(logits, [1.0, 2.0]);
+    fn only_bans_that_depend_on_earlier_ids_are_lifted_if_nothing_is_left() {
+        let banned = |ids: &[u32], params: &SamplingParams| Changes::new(History::new(ids, 1), params, 3).banned;
+        let params = SamplingParams { suppress_tokens: vec![0], no_repeat_ngram_size: 1, ..PLAIN() };
+        assert_eq!(banned(&[0, 1], &params), [0, 1]);
+        assert_eq!(banned(&[1, 2], &params), [0], "the n-grams would leave nothing");
+        let words = SamplingParams { bad_words_ids: vec![vec![2, 1]], ..params.clone() };
+        assert_eq!(banned(&[1, 2], &words), [0, 1], "bad words have priority over n-grams");
+        let all = SamplingParams { bad_words_ids: vec![vec![2, 1], vec![1, 2, 2]], no_repeat_ngram_size: 0, ..params };
+        assert_eq!(banned(&[1, 2], &all), [0], "the bad words would leave nothing");
+        let soon = SamplingParams { min_new_tokens: 9, stop_ids: vec![1], no_repeat_ngram_size: 1, ..PLAIN() };
+        assert_eq!(banned(&[0, 2], &soon), [1], "a completion does not end too soon");
     }
 }

@@ -6,11 +6,15 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use gradus::{Error, Result};
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// Maximum size of a file in bytes, and maximum number of types or questions of a kind.
 const BYTES: u64 = 1 << 20;
 const MOST: usize = 50;
+
+/// Maximum number of steps of a scale, which the page shows as one button for each value.
+const STEPS: u8 = 20;
 
 /// Columns of exported rows. Answers to questions are further columns of these rows, under the names of the questions.
 const COLUMNS: [&str; 5] = ["question", "passages", "gold", "feedback", "preference"];
@@ -125,8 +129,10 @@ pub struct Question {
     /// Text on the page.
     pub question: String,
     /// Lowest value.
+    #[serde(deserialize_with = "end_of_scale")]
     pub from: u8,
     /// Highest value.
+    #[serde(deserialize_with = "end_of_scale")]
     pub to: u8,
     /// Meaning of the lowest value.
     #[serde(default)]
@@ -134,6 +140,16 @@ pub struct Question {
     /// Meaning of the highest value.
     #[serde(default)]
     pub high: String,
+}
+
+/// Describes the scales that a question may have.
+fn possible_scales() -> String {
+    format!("a scale is of whole numbers from 0 to {}, the lowest one first, with at most {STEPS} steps", u8::MAX)
+}
+
+fn end_of_scale<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<u8, D::Error> {
+    let end = i64::deserialize(deserializer)?;
+    u8::try_from(end).map_err(|_| D::Error::custom(format!("a scale has the end {end}, but {}", possible_scales())))
 }
 
 impl LabelSet {
@@ -197,9 +213,10 @@ impl LabelSet {
             ));
         }
         if let Some(wrong) =
-            self.questions.iter().find(|question| question.from >= question.to || question.to - question.from > 20)
+            self.questions.iter().find(|question| question.from >= question.to || question.to - question.from > STEPS)
         {
-            return Some(format!("the scale of `{}` goes from {} to {}", wrong.name, wrong.from, wrong.to));
+            let Question { name, from, to, .. } = wrong;
+            return Some(format!("the scale of `{name}` goes from {from} to {to}, but {}", possible_scales()));
         }
         let mut seen = HashSet::new();
         if let Some(twice) = self.strengths.iter().find(|strength| !seen.insert(strength.name.as_str())) {
@@ -331,6 +348,14 @@ mod tests {
                 "the strength `a` is given twice",
             ),
             ("name: x\nquestions:\n  - { name: a, question: A, from: 5, to: 1 }", "from 5 to 1"),
+            (
+                "name: x\nquestions:\n  - { name: a, question: A, from: 0, to: 100 }",
+                "the scale of `a` goes from 0 to 100, but a scale is of whole numbers from 0 to 255, the lowest one first, with at most 20 steps",
+            ),
+            (
+                "name: x\nquestions:\n  - { name: a, question: A, from: -3, to: 3 }",
+                "a scale has the end -3, but a scale is",
+            ),
             (
                 "name: x\nquestions:\n  - { name: gold, question: A, from: 1, to: 5 }",
                 "the question `gold` has the name of a column of exported rows",

@@ -64,6 +64,11 @@ impl Request {
         // An answer always begins a new message.
         fields.refuse("continue_final_message", |value| value.as_bool() == Some(false))?;
         fields.refuse("add_generation_prompt", |value| value.as_bool() == Some(true))?;
+        // Templates write all special tokens.
+        fields.refuse("add_special_tokens", |value| value.as_bool() == Some(false))?;
+        fields.refuse("reasoning_effort", |value| value.as_str() == Some("none"))?;
+        fields.refuse("verbosity", |value| value.as_str() == Some("medium"))?;
+        fields.refuse("web_search_options", |_| false)?;
         let longest = fields.count("max_completion_tokens", 1..=1 << 24)?;
         let max_tokens = fields.count("max_tokens", 1..=1 << 24)?;
         let top = fields.count("top_logprobs", 0..=LIKELIEST_MAX)?;
@@ -72,13 +77,12 @@ impl Request {
             (false, None | Some(0)) => None,
             (false, Some(_)) => return Err(Refused::field("top_logprobs", "`top_logprobs` needs `logprobs: true`")),
         };
-        Ok(Self {
-            options,
-            messages: messages(&mut fields)?,
-            template_inputs: TemplateInputs { tools, variables: variables(&mut fields)? },
-            max_tokens: longest.or(max_tokens).unwrap_or(MAX_TOKENS),
-            logprobs,
-        })
+        let messages = messages(&mut fields)?;
+        let template_inputs = TemplateInputs { tools, variables: variables(&mut fields)? };
+        let max_tokens = longest.or(max_tokens).unwrap_or(MAX_TOKENS);
+        options.check_length(max_tokens)?;
+        fields.finish()?;
+        Ok(Self { options, messages, template_inputs, max_tokens, logprobs })
     }
 }
 
@@ -143,10 +147,11 @@ pub async fn answer(State(app): State<Arc<App>>, Body(body): Body) -> Result<Res
         .queue
         .ask(move |queue| {
             let length = given.len();
-            let likeliest = shared_request.options.prompt_logprobs;
+            let options = shared_request.options.clone();
+            let likeliest = options.prompt_logprobs;
             let scored = likeliest.map(|likeliest| queue.score(&given, likeliest)).transpose();
             let begun = scored.and_then(|scored| Ok((scored, begin(queue, &shared_request, given)?)));
-            begun.map_err(|error| refused_prompt("messages", error, length, queue))
+            begun.map_err(|error| refused_prompt("messages", &options, error, length, queue))
         })
         .await??;
     if request.options.is_streamed {

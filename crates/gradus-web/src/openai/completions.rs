@@ -70,6 +70,8 @@ impl Request {
         options.refuse_scored_streams()?;
         let echo = fields.flag("echo")?;
         let add_special = fields.read_as("add_special_tokens", "true or false", Value::as_bool)?.unwrap_or(true);
+        options.check_length(max_tokens)?;
+        fields.finish()?;
         Ok(Self { options, prompts, max_tokens, echo, logprobs, add_special })
     }
 }
@@ -94,7 +96,9 @@ fn prompts(value: &Value) -> Option<Vec<Prompt>> {
 /// A prompt after tokenization.
 struct Read {
     ids: Vec<u32>,
-    /// Tokens of the prompt, if they are returned.
+    /// Text that completions begin with: the prompt as given, if `echo` is set. Empty otherwise.
+    echo: String,
+    /// Tokens of the prompt, if their log-probabilities are returned.
     tokens: Vec<Token>,
     /// Log-probabilities of the prompt's tokens, if requested.
     scored: Option<Value>,
@@ -122,13 +126,14 @@ fn begin(
         ..request.options.params.clone()
     };
     for (i, ids) in prompts.into_iter().enumerate() {
-        let tokens = match (request.echo, request.logprobs) {
-            (false, _) => Vec::new(),
-            (true, Some(likeliest)) => queue.score(&ids, likeliest)?,
-            (true, None) => {
-                let texts = queue.session.texts(&[], &ids)?;
-                ids.iter().zip(texts).map(|(&id, text)| Token::bare(id, text)).collect()
-            }
+        let tokens = match request.logprobs.filter(|_| request.echo) {
+            Some(likeliest) => queue.score(&ids, likeliest)?,
+            None => Vec::new(),
+        };
+        let echo = match &request.prompts[i] {
+            _ if !request.echo => String::new(),
+            Prompt::Text(text) => text.clone(),
+            Prompt::Ids(ids) => queue.session.tokenizer().decode(ids, true)?,
         };
         let scored = match request.options.prompt_logprobs {
             Some(likeliest) => Some(CompletionOptions::scored_prompt(&queue.score(&ids, likeliest)?)),
@@ -141,7 +146,7 @@ fn begin(
             stop: request.options.stop.clone(),
             streams,
         });
-        read.push(Read { ids, tokens, scored });
+        read.push(Read { ids, echo, tokens, scored });
     }
     let completion_events = if request.max_tokens > 0 { Some(queue.sample(requests)?) } else { None };
     Ok((read, completion_events))
@@ -166,7 +171,8 @@ pub async fn answer(State(app): State<Arc<App>>, Body(body): Body) -> Result<Res
     let shared_request = Arc::clone(&request);
     let begin = served.queue.ask(move |queue| {
         let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
-        begin(queue, &shared_request, prompts).map_err(|error| refused_prompt("prompt", error, longest, queue))
+        let begun = begin(queue, &shared_request, prompts);
+        begun.map_err(|error| refused_prompt("prompt", &shared_request.options, error, longest, queue))
     });
     let (read, completion_events) = begin.await??;
     if request.options.is_streamed {
@@ -205,14 +211,15 @@ async fn whole(
     }
     let of = |(i, choice): (usize, &Choice)| {
         let read = &read[i / n];
+        let own = &choice.tokens[read.tokens.len()..];
+        let offsets = || [read.offsets(), offsets_from(read.echo.chars().count(), own)].concat();
         let mut value = json!({
             "index": i,
             "text": choice.text,
-            "logprobs": request.logprobs.map(|_| logprobs(&request.options, &choice.tokens, 0)),
+            "logprobs": request.logprobs.map(|_| logprobs(&request.options, &choice.tokens, &offsets())),
             // No token was to be sampled.
             "finish_reason": choice.finish_reason.unwrap_or("length"),
         });
-        let own = if request.echo { &choice.tokens[read.tokens.len()..] } else { &choice.tokens[..] };
         if let Some(versions) = request.options.versions(version, own.len()) {
             value["weight_versions"] = versions;
         }
@@ -233,8 +240,33 @@ async fn whole(
 
 /// Creates a choice that begins with its prompt, if `echo` is set.
 fn echoed(read: &Read) -> Choice {
-    let text = read.tokens.iter().map(|token| token.text.as_str()).collect();
-    Choice { text, tokens: read.tokens.clone(), finish_reason: None }
+    Choice { text: read.echo.clone(), tokens: read.tokens.clone(), finish_reason: None }
+}
+
+impl Read {
+    /// Returns the character of the echoed prompt at which each of its tokens begins. A token whose text is not there, such as one that
+    /// begins a text for the model, takes no characters.
+    fn offsets(&self) -> Vec<usize> {
+        let (mut rest, mut offset) = (self.echo.as_str(), 0);
+        let begin = |token: &Token| {
+            let begin = offset;
+            if let Some(after) = rest.strip_prefix(token.text.as_str()) {
+                rest = after;
+                offset += token.text.chars().count();
+            }
+            begin
+        };
+        self.tokens.iter().map(begin).collect()
+    }
+}
+
+/// Returns the character at which each of `tokens` begins if the first one begins at `offset`.
+fn offsets_from(mut offset: usize, tokens: &[Token]) -> Vec<usize> {
+    let begin = |token: &Token| {
+        offset += token.text.chars().count();
+        offset - token.text.chars().count()
+    };
+    tokens.iter().map(begin).collect()
 }
 
 fn stream(
@@ -250,14 +282,19 @@ fn stream(
         let frame = head("cmpl", "text_completion", &request.options.model);
         let prompt_tokens: usize = read.iter().map(|read| read.ids.len()).sum();
         let (n, mut used) = (request.options.n, 0);
-        let (mut offsets, mut counts) = (vec![0; read.len() * n], vec![0; read.len() * n]);
+        // Characters and tokens of each choice so far, other than tokens of its prompt.
+        let mut lengths: Vec<usize> = (0..read.len() * n).map(|i| read[i / n].echo.chars().count()).collect();
+        let mut counts = vec![0; read.len() * n];
         let mut has_begun = vec![false; read.len() * n];
-        // `own` is the number of `tokens` that were sampled, the last ones. The others are those of the prompt.
+        // `own` is the number of `tokens` if they were sampled, and 0 if they are those of the prompt.
         let mut say = |i: usize, text: &str, tokens: &[Token], own: usize, reason: Option<&str>| {
             let mut choice = json!({ "index": i, "text": text, "logprobs": null, "finish_reason": reason });
+            let sampled = &tokens[tokens.len() - own..];
             if request.logprobs.is_some() && !tokens.is_empty() {
-                choice["logprobs"] = logprobs(&request.options, tokens, offsets[i]);
+                let offsets = if own == 0 { read[i / n].offsets() } else { offsets_from(lengths[i], sampled) };
+                choice["logprobs"] = logprobs(&request.options, tokens, &offsets);
             }
+            lengths[i] += sampled.iter().map(|token| token.text.chars().count()).sum::<usize>();
             counts[i] += own;
             if let Some(versions) = reason.and_then(|_| request.options.versions(&served.version, counts[i])) {
                 choice["weight_versions"] = versions;
@@ -266,9 +303,8 @@ fn stream(
                 if !std::mem::replace(&mut has_begun[i], true) {
                     choice["prompt_token_ids"] = json!(read[i / n].ids);
                 }
-                choice["token_ids"] = tokens[tokens.len() - own..].iter().map(|token| token.id).collect();
+                choice["token_ids"] = sampled.iter().map(|token| token.id).collect();
             }
-            offsets[i] += tokens.iter().map(|token| token.text.chars().count()).sum::<usize>();
             let mut chunk = frame.clone();
             chunk["choices"] = json!([choice]);
             events.send(&chunk)
@@ -276,7 +312,7 @@ fn stream(
         for i in 0..read.len() * n {
             let Choice { text, tokens, .. } = echoed(&read[i / n]);
             let reason = completion_events.is_none().then_some("length");
-            if (!tokens.is_empty() || reason.is_some()) && !say(i, &text, &tokens, 0, reason) {
+            if (!text.is_empty() || !tokens.is_empty() || reason.is_some()) && !say(i, &text, &tokens, 0, reason) {
                 return;
             }
         }
@@ -309,13 +345,8 @@ fn stream(
     response
 }
 
-/// Converts tokens to the form of `/v1/completions`. The first begins at character `offset`.
-fn logprobs(options: &CompletionOptions, tokens: &[Token], mut offset: usize) -> Value {
-    let mut offsets = Vec::with_capacity(tokens.len());
-    for token in tokens {
-        offsets.push(offset);
-        offset += token.text.chars().count();
-    }
+/// Converts tokens to the form of `/v1/completions`. They begin at the characters `offsets`.
+fn logprobs(options: &CompletionOptions, tokens: &[Token], offsets: &[usize]) -> Value {
     let name = |token: &Token| options.text_of(token.id, &token.text, token.bytes.as_deref());
     let top = |token: &Token| {
         token.logprob?;

@@ -1,12 +1,51 @@
-//! Fields of a request. Each is taken once, and errors name the field.
+//! Fields of a request. Each is taken once, and errors name the field. Fields that nothing takes are refused.
 
 use std::ops::RangeInclusive;
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
+use gradus::suggest::nearest;
 use serde_json::{Map, Value};
 
 use super::refused::{Refused, found};
+
+/// Fields of OpenAI's API, and of vLLM's, that do not change the samples. They have no effect.
+const WITHOUT_EFFECT: [&str; 19] = [
+    "metadata",
+    "moderation",
+    "parallel_tool_calls",
+    "prediction",
+    "prompt_cache_key",
+    "prompt_cache_options",
+    "prompt_cache_retention",
+    "safety_identifier",
+    "service_tier",
+    "store",
+    "user",
+    // vLLM
+    "cache_salt",
+    "detokenize",
+    "flat_logprobs",
+    "include_reasoning",
+    "output_kind",
+    "priority",
+    "request_id",
+    "spaces_between_special_tokens",
+];
+
+/// Names of settings in other programs, such as `transformers`, with the names here.
+const OTHER_NAMES: [(&str, &str); 10] = [
+    ("max_new_tokens", "max_tokens"),
+    ("max_completion_tokens", "max_tokens"),
+    ("max_length", "max_tokens"),
+    ("min_new_tokens", "min_tokens"),
+    ("min_length", "min_tokens"),
+    ("num_return_sequences", "n"),
+    ("stop_sequences", "stop"),
+    ("stop_strings", "stop"),
+    ("eos_token_id", "stop_token_ids"),
+    ("do_sample", "temperature"),
+];
 
 /// Body of a program's request. If it cannot be read, the response has OpenAI's form.
 #[derive(Debug)]
@@ -25,6 +64,8 @@ impl<S: Send + Sync> FromRequest<S> for Body {
 #[derive(Debug)]
 pub struct Fields {
     fields: Map<String, Value>,
+    /// Names of the fields that were asked for.
+    known: Vec<String>,
     /// Prefix of field names in messages, such as `sampling_params.`. Empty for fields of the request itself.
     before: String,
 }
@@ -36,7 +77,7 @@ impl Fields {
     /// The body is not a JSON object.
     pub fn read(body: &[u8]) -> Result<Self, Refused> {
         match serde_json::from_slice(body) {
-            Ok(Value::Object(fields)) => Ok(Self { fields, before: String::new() }),
+            Ok(Value::Object(fields)) => Ok(Self { fields, known: Vec::new(), before: String::new() }),
             Ok(other) => Err(Refused::request(format!("the body is {}, but an object is needed", found(&other)))),
             Err(_) if body.is_empty() => Err(Refused::request("the body is empty, but a JSON object is needed")),
             Err(error) => Err(Refused::request(format!("the body is not valid JSON: {error}"))),
@@ -50,7 +91,25 @@ impl Fields {
 
     /// Takes a field of any type. `null` counts as missing.
     pub fn take(&mut self, name: &str) -> Option<Value> {
+        self.known.push(name.to_owned());
+        self.given(name)
+    }
+
+    fn given(&mut self, name: &str) -> Option<Value> {
         self.fields.remove(name).filter(|value| !value.is_null())
+    }
+
+    /// Rejects fields that were not taken, apart from those without an effect. Call it after all fields were taken.
+    ///
+    /// # Errors
+    /// There is such a field. The message suggests a known one with a similar name or meaning.
+    pub fn finish(&self) -> Result<(), Refused> {
+        let is_unknown = |name: &str, value: &Value| !value.is_null() && !WITHOUT_EFFECT.contains(&name);
+        let Some((name, _)) = self.fields.iter().find(|(name, value)| is_unknown(name, value)) else { return Ok(()) };
+        let known = || self.known.iter().map(String::as_str);
+        let meant = OTHER_NAMES.iter().find(|(other, _)| other == name).map(|(_, meant)| *meant);
+        let meant = meant.filter(|meant| known().any(|known| known == *meant)).or_else(|| nearest(name, known()));
+        Err(Refused::unknown(&self.path(name), meant.map(|meant| self.path(meant)).as_deref()))
     }
 
     /// Takes a field and parses it. `None` if it is missing. `expected` completes "but … is needed".
@@ -128,7 +187,7 @@ impl Fields {
     /// # Errors
     /// The field has another value.
     pub fn within(&mut self, name: &str) -> Result<Self, Refused> {
-        Ok(Self { fields: self.object(name)?, before: format!("{}.", self.path(name)) })
+        Ok(Self { fields: self.object(name)?, known: Vec::new(), before: format!("{}.", self.path(name)) })
     }
 
     /// Rejects a field that requests an unsupported feature. `neutral` returns whether a value requests nothing.
@@ -136,7 +195,7 @@ impl Fields {
     /// # Errors
     /// The field is present and not neutral.
     pub fn refuse(&mut self, name: &str, neutral: fn(&Value) -> bool) -> Result<(), Refused> {
-        match self.take(name) {
+        match self.given(name) {
             Some(value) if !neutral(&value) => Err(Refused::unsupported(&self.path(name))),
             _ => Ok(()),
         }

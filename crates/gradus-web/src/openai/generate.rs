@@ -56,7 +56,13 @@ impl Request {
         options.check_scored(ids.len())?;
         let max_tokens = sampling.count("max_tokens", 1..=MAX_TOKENS)?.unwrap_or(MAX_TOKENS);
         let logprobs = sampling.count("logprobs", 0..=LIKELIEST_MAX)?;
-        Ok(Self { options, id: fields.text("request_id")?, ids, max_tokens, logprobs })
+        // There is no text.
+        sampling.take("skip_special_tokens");
+        let id = fields.text("request_id")?;
+        options.check_length(max_tokens)?;
+        sampling.finish()?;
+        fields.finish()?;
+        Ok(Self { options, id, ids, max_tokens, logprobs })
     }
 }
 
@@ -80,9 +86,10 @@ pub async fn answer(State(app): State<Arc<App>>, Body(body): Body) -> Result<Res
             (shared_request.ids.clone(), shared_request.options.stop.clone(), shared_request.options.streams(0));
         Ok((scored, queue.sample(vec![CompletionRequest { prompt, params, stop, streams }])?))
     };
-    let length = request.ids.len();
-    let begin =
-        served.queue.ask(move |queue| start(queue).map_err(|error| refused_prompt("token_ids", error, length, queue)));
+    let (length, options) = (request.ids.len(), request.options.clone());
+    let begin = served
+        .queue
+        .ask(move |queue| start(queue).map_err(|error| refused_prompt("token_ids", &options, error, length, queue)));
     let (scored, completion_events) = begin.await??;
     if request.options.is_streamed {
         return Ok(stream(request, completion_events, served));

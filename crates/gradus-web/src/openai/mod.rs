@@ -28,6 +28,7 @@ use crate::model_queue::ModelQueue;
 use crate::models::{Kind, ModelEntry, ServedModel, outermost};
 use crate::secret::secret;
 use crate::serving;
+use options::{CompletionOptions, IDS};
 use refused::{BROKEN, Refused, json_response, wrong_method};
 
 /// Returns the routes of OpenAI's protocol, and vLLM's route for token ids.
@@ -113,13 +114,23 @@ async fn served(app: &Arc<App>, name: &str) -> Result<ServedModel, Refused> {
     Ok(app.models.served(name).await?)
 }
 
-/// Refuses prompts of at most `longest` ids because of `error`. If the model has fewer positions, the code says so, as OpenAI's does.
-fn refused_prompt(param: &str, error: gradus::Error, longest: usize, queue: &ModelQueue) -> Refused {
+/// Refuses prompts of at most `longest` ids because of `error`, which is about them or about one of the `options`. If the model has fewer
+/// positions, the code says so, as OpenAI's does.
+fn refused_prompt(
+    param: &str,
+    options: &CompletionOptions,
+    error: gradus::Error,
+    longest: usize,
+    queue: &ModelQueue,
+) -> Refused {
     let refused = Refused::from(error);
-    match queue.session.max_positions().is_some_and(|positions| longest >= positions) {
-        true => Refused { param: Some(param.to_owned()), code: Some("context_length_exceeded"), ..refused },
-        false => refused,
+    if queue.session.max_positions().is_some_and(|positions| longest >= positions) {
+        return Refused { param: Some(param.to_owned()), code: Some("context_length_exceeded"), ..refused };
     }
+    // Messages about a setting begin with its name.
+    let setting = IDS.into_iter().find(|name| refused.message.starts_with(&format!("`{name}`")));
+    let param = setting.map_or_else(|| param.to_owned(), |name| options.path(name));
+    Refused { param: Some(param), ..refused }
 }
 
 /// Returns the common fields of all responses.

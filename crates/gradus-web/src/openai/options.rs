@@ -82,6 +82,9 @@ const REFUSED: [&str; 12] = [
     "thinking_token_budget",
 ];
 
+/// Fields with ids, which only the model's vocabulary can decide on.
+pub const IDS: [&str; 4] = ["suppress_tokens", "bad_words_ids", "forced_bos_token_id", "forced_eos_token_id"];
+
 impl CompletionOptions {
     /// Parses the fields. A request without `model` uses the default model of the server.
     ///
@@ -171,8 +174,21 @@ impl CompletionOptions {
         })
     }
 
+    /// Rejects a minimum length above the maximum length, as vLLM does.
+    ///
+    /// # Errors
+    /// The error contains both lengths.
+    pub fn check_length(&self, max_tokens: usize) -> Result<(), Refused> {
+        let least = self.params.min_new_tokens;
+        if least <= max_tokens {
+            return Ok(());
+        }
+        let (min, max) = (self.path("min_tokens"), self.path("max_tokens"));
+        Err(Refused::field(&min, format!("`{min}` is {least}, but `{max}` is {max_tokens}")))
+    }
+
     /// Returns the name of a field in messages.
-    fn path(&self, name: &str) -> String {
+    pub fn path(&self, name: &str) -> String {
         format!("{}{name}", self.before)
     }
 

@@ -40,6 +40,13 @@ impl Refused {
         Self { code: Some("unsupported_parameter"), ..Self::field(param, message) }
     }
 
+    /// The request has no field of this name. `meant` is one that it has.
+    pub fn unknown(param: &str, meant: Option<&str>) -> Self {
+        let advice = meant.map_or("leave it out".to_owned(), |meant| format!("did you mean `{meant}`?"));
+        let message = format!("`{param}` is not a field that this server knows: {advice}");
+        Self { code: Some("unknown_parameter"), ..Self::field(param, message) }
+    }
+
     /// The request is invalid.
     pub fn request(message: impl Into<String>) -> Self {
         Self { status: StatusCode::BAD_REQUEST, message: message.into(), param: None, code: None }

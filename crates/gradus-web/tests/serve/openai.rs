@@ -201,6 +201,37 @@ fn echo_tells_what_the_model_thinks_of_a_prompt() {
     assert_eq!((&answer["choices"][0]["text"], &answer["usage"]["completion_tokens"]), (&json!(text), &json!(0)));
 }
 
+/// The tokenizer of a T5 ends a text with a token, and the model may not have the ids of all its words.
+#[test]
+fn echo_returns_the_prompt_as_it_was_given() {
+    let (_folder, server) = server(&["t5", "gpt2"]);
+    let text = "The tea  日本 {x}";
+    let mut request = json!({ "model": "t5", "prompt": text, "max_tokens": 3, "seed": 7 });
+    let own = server.post("/v1/completions", &request).json()["choices"][0]["text"].clone();
+    request["echo"] = json!(true);
+    let expected = format!("{text}{}", own.as_str().expect("a text"));
+    assert_eq!(server.post("/v1/completions", &request).json()["choices"][0]["text"], expected);
+    request["stream"] = json!(true);
+    let (events, _) = server.post("/v1/completions", &request).events();
+    let streamed: String = events.iter().filter_map(|event| event["choices"][0]["text"].as_str()).collect();
+    assert_eq!(streamed, expected);
+    // A special id of a prompt is no text. What was sampled begins after the text, wherever its token stands.
+    let ids = json!({ "model": "gpt2", "prompt": "The tea<eos>", "max_tokens": 2, "min_tokens": 2, "echo": true, "logprobs": 0, "seed": 7,
+        "return_token_ids": true });
+    let of_text = server.post("/v1/completions", &ids).json()["choices"][0].clone();
+    let mut ids = ids;
+    ids["prompt"] = of_text["prompt_token_ids"].clone();
+    let of_ids = server.post("/v1/completions", &ids).json()["choices"][0].clone();
+    let begin =
+        |choice: &Value| choice["logprobs"]["text_offset"].as_array().expect("offsets").iter().rev().nth(1).cloned();
+    assert!(of_text["text"].as_str().is_some_and(|text| text.starts_with("The tea<eos>")), "{of_text}");
+    assert!(
+        of_ids["text"].as_str().is_some_and(|text| text.starts_with("The tea") && !text.contains("<eos>")),
+        "{of_ids}"
+    );
+    assert_eq!((begin(&of_text), begin(&of_ids)), (Some(json!(12)), Some(json!(7))));
+}
+
 #[test]
 fn several_prompts_are_answered_in_order_and_as_if_alone() {
     let (_folder, server) = server(&["qwen3"]);
@@ -346,8 +377,14 @@ fn what_is_wrong_is_said_in_openais_form() {
         (json!({ "prompt": [] }), json!("prompt")),
         (json!({ "prompt": [1, "a"] }), json!("prompt")),
         (json!({ "prompt": [[1], [-1]] }), json!("prompt")),
-        (json!({ "prompt": [4294967295u32] }), Value::Null),
-        (json!({ "prompt": "" }), Value::Null),
+        (json!({ "prompt": [4294967295u32] }), json!("prompt")),
+        (json!({ "prompt": "" }), json!("prompt")),
+        (json!({ "bad_words_ids": [[]] }), json!("bad_words_ids")),
+        (json!({ "bad_words_ids": [[99999]] }), json!("bad_words_ids")),
+        (json!({ "suppress_tokens": [99999] }), json!("suppress_tokens")),
+        (json!({ "suppress_tokens": (0..320).collect::<Vec<u32>>() }), json!("suppress_tokens")),
+        (json!({ "min_tokens": 2 }), json!("min_tokens")),
+        (json!({ "num_beams": 4 }), json!("num_beams")),
         (json!({ "logit_bias": { "1": 5 } }), json!("logit_bias")),
         (json!({ "presence_penalty": 1 }), json!("presence_penalty")),
         (json!({ "suffix": "x" }), json!("suffix")),
@@ -372,6 +409,8 @@ fn what_is_wrong_is_said_in_openais_form() {
         (json!({ "function_call": { "name": "add" } }), "function_call"),
         (json!({ "modalities": ["text", "audio"] }), "modalities"),
         (json!({ "length_penalty": 2 }), "length_penalty"),
+        (json!({ "reasoning_effort": "high" }), "reasoning_effort"),
+        (json!({ "documents": [] }), "documents"),
         (json!({ "echo": true }), "echo"),
         (json!({ "skip_special_tokens": false }), "skip_special_tokens"),
         (json!({ "continue_final_message": true }), "continue_final_message"),
@@ -579,6 +618,52 @@ fn parts_of_a_character_have_their_own_bytes() {
     // The names differ, so no alternative is lost. A token that is not among them is there, too.
     let top = logprobs["top_logprobs"].as_array().expect("the likeliest");
     assert!(top.iter().skip(1).all(|top| (20..=21).contains(&top.as_object().expect("by text").len())), "{top:?}");
+}
+
+#[test]
+fn unknown_fields_are_refused_and_fields_that_change_no_sample_are_not() {
+    let (_folder, server) = server(&["gpt2"]);
+    let messages = json!([{ "role": "user", "content": "a" }]);
+    let bodies = [
+        ("/v1/completions", json!({ "prompt": "a", "max_tokens": 2, "seed": 1 })),
+        ("/v1/chat/completions", json!({ "messages": messages, "max_completion_tokens": 2, "seed": 1 })),
+    ];
+    let with = |body: &Value, name: &str, value: Value| {
+        let mut body = body.clone();
+        body[name] = value;
+        body
+    };
+    for (path, body) in &bodies {
+        for (name, meant) in [
+            ("max_new_tokens", "did you mean `max_tokens`?"),
+            ("min_new_tokens", "did you mean `min_tokens`?"),
+            ("num_return_sequences", "did you mean `n`?"),
+            ("stop_sequences", "did you mean `stop`?"),
+            ("temprature", "did you mean `temperature`?"),
+            ("epsilon_cutoff", "leave it out"),
+        ] {
+            let answer = server.post(path, &with(body, name, json!(0)));
+            assert_eq!(answer.status, 400, "{path} {name}: {}", answer.body);
+            let error = &answer.json()["error"];
+            assert_eq!((&error["param"], &error["code"]), (&json!(name), &json!("unknown_parameter")), "{error}");
+            let expected = format!("`{name}` is not a field that this server knows: {meant}");
+            assert_eq!(error["message"], expected, "{path}");
+        }
+        let answer = server.post(path, &with(body, "num_beams", Value::Null));
+        assert_eq!(answer.status, 200, "`null` counts as missing: {}", answer.body);
+        let more = json!({
+            "user": "u", "metadata": { "a": "b" }, "store": false, "service_tier": "auto", "safety_identifier": "s",
+            "prompt_cache_key": "k", "parallel_tool_calls": true, "stream_options": { "include_obfuscation": false },
+        });
+        let mut all = body.clone();
+        all.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        let (plain, given) = (server.post(path, body).json(), server.post(path, &all).json());
+        assert_eq!(given["choices"], plain["choices"], "{path}");
+        assert!(given["choices"].is_array(), "{given}");
+    }
+    let (path, body) = &bodies[0];
+    let error = server.post(path, &with(body, "max_completion_tokens", json!(2))).json()["error"].clone();
+    assert!(error["message"].as_str().is_some_and(|message| message.contains("`max_tokens`")), "{error}");
 }
 
 #[test]

@@ -9,14 +9,15 @@ use super::score::check_finite;
 use super::{PASSES, check_room, naming_columns, open_files};
 use crate::data::left_out;
 use crate::data::{
-    self, BadRows, Dataset, Examples, LoadOptions, Need, PreferenceExample, RowData, Side, TokenizeOptions, TooLong,
+    self, BadRows, Dataset, Examples, LoadOptions, Need, PreferenceExample, ReferenceRule, RowData, Side,
+    TokenizeOptions, TooLong,
 };
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::evaluation::{Evaluation, Measuring};
 use crate::generate::{BeamParams, SamplingParams};
 use crate::host::read;
-use crate::metric::{MetricConfig, Resampling, Row};
+use crate::metric::{MetricConfig, NeededColumn, Resampling, Row};
 use crate::metric_models::MetricModels;
 use crate::model::open_model;
 use crate::model::{CausalLm, Classifier, ModelShape, PositionBudget, Ranker, Rows, Task, WeightFormat};
@@ -456,7 +457,11 @@ fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> 
         (_, configured) => configured.to_vec(),
     };
     let measuring = Measuring::new(&metrics, options.post_process.as_ref(), &models, interrupt)?;
-    let compares = !metrics.is_empty() || options.reward.as_ref().is_some_and(RewardConfig::compares);
+    let references = match options.reward.as_ref().is_some_and(RewardConfig::compares) {
+        _ if metrics.iter().any(|metric| metric.needs() == Some(NeededColumn::References)) => ReferenceRule::Required,
+        false if metrics.is_empty() => ReferenceRule::Any,
+        _ => ReferenceRule::Texts,
+    };
     let of_reward = reward.as_ref().map_or_else(Vec::new, |reward| measuring.further_remarks(&**reward));
     let (rows, notes) = rows(options, Need::Prompt, interrupt)?;
     let model = CausalLm::load(&files.dir, &device)?;
@@ -464,7 +469,7 @@ fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> 
     let tokenize = TokenizeOptions {
         max_length: Some(room),
         prompt_cut: options.prompt_cut,
-        compares,
+        references,
         bad_rows: options.bad_rows,
         ..super::tokenize(files)?
     };
@@ -498,8 +503,8 @@ fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> 
         None => evaluation.run(&mut source, &policy, None)?,
     };
     let group = options.group_size.max(1);
-    let values = values(&found.measures, Resampling { together: group, ..options.resampling });
-    let rows = measuring.rows(&found.rollouts).into_iter().enumerate();
+    let rows = measuring.rows(&found.rollouts);
+    let values = values(&found.measures, &rows, options.resampling);
     let of_row = |(i, row): (usize, Row)| Prediction {
         id: row.metadata.get("id").cloned().unwrap_or_default(),
         prompt: row.prompt,
@@ -507,7 +512,7 @@ fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> 
         references: row.references,
         metrics: values.iter().filter_map(|of| Some((of.key.clone(), of.rows.as_ref()?[i].into()))).collect(),
     };
-    let samples = rows.map(of_row).collect();
+    let samples = rows.into_iter().enumerate().map(of_row).collect();
     let mut means = Means::default();
     // Samples of one prompt are a single observation.
     for of_prompt in found.scores.chunks(group) {

@@ -9,7 +9,9 @@ use crate::data::left_out;
 use crate::data::{BadRows, RawRow, RowErrors, RowLocation, check_renames, open, reference_texts, rename, resolve};
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
-use crate::metric::{Interval, Measure, Metric, MetricConfig, Resampling, Row, intervals, of_row, remark_on};
+use crate::metric::{
+    Interval, Measure, Metric, MetricConfig, Resampling, Row, by_prompt, intervals, of_row, remark_on,
+};
 use crate::metric_models::MetricModels;
 use crate::process::Interrupt;
 
@@ -52,7 +54,7 @@ pub struct MetricValue {
     pub value: f64,
     /// Why there is no value, if the rows contain something to measure.
     pub reason: Option<String>,
-    /// 95 % interval over resamples of rows.
+    /// 95 % interval over resamples of prompts, each with all its rows.
     pub interval: Option<Interval>,
     /// Value of each row; NaN for rows without a value.
     pub rows: Option<Vec<f64>>,
@@ -103,12 +105,13 @@ pub fn measure(options: &MetricOptions, interrupt: &Interrupt) -> Result<MetricR
     }
     let remark = |(name, metric): &(String, Box<dyn Metric>)| remark_on(name, &**metric);
     let remarks = left_out(&bad.into_skipped()).into_iter().chain(metrics.iter().filter_map(remark)).collect();
-    Ok(MetricReport { rows: rows.len(), remarks, values: values(&measured, options.resampling) })
+    Ok(MetricReport { rows: rows.len(), remarks, values: values(&measured, &rows, options.resampling) })
 }
 
-/// Returns measures of the same rows with their intervals.
-pub(super) fn values(measured: &[(String, Measure)], resampling: Resampling) -> Vec<MetricValue> {
-    let intervals = intervals(&measured.iter().map(|(_, measure)| measure).collect::<Vec<_>>(), resampling);
+/// Returns measures of `rows` with their intervals. Rows with the same prompt are one unit of the resampling.
+pub(super) fn values(measured: &[(String, Measure)], rows: &[Row], resampling: Resampling) -> Vec<MetricValue> {
+    let measures: Vec<&Measure> = measured.iter().map(|(_, measure)| measure).collect();
+    let intervals = intervals(&measures, &by_prompt(rows), resampling);
     let value = |((key, measure), interval): (&(String, Measure), Option<Interval>)| MetricValue {
         key: key.clone(),
         value: measure.value(),
@@ -141,9 +144,23 @@ fn read(options: &MetricOptions) -> Result<(Vec<(RowLocation, Row)>, RowErrors)>
             };
             let RawRow { location, mut columns } = raw;
             rename(&mut columns, &options.rename);
-            match row(columns) {
-                Ok(row) => rows.push((location, row)),
-                Err(message) => bad.push(location.error(message)),
+            let has_prompt = columns.get("prompt").is_some_and(|prompt| !prompt.is_null());
+            let row = match row(columns) {
+                Ok(row) => row,
+                Err(message) => {
+                    bad.push(location.error(message));
+                    continue;
+                }
+            };
+            let check = |metric: &MetricConfig| {
+                let error = metric.check_row(0, &row, has_prompt).err()?;
+                Some((metric.name(), error))
+            };
+            match options.metrics.iter().find_map(check) {
+                None => rows.push((location, row)),
+                Some((name, error)) => {
+                    bad.push(of_row(error, |_, message| location.error(format!("`{name}`: {message}"))));
+                }
             }
         }
     }

@@ -9,7 +9,8 @@ use rand::seq::SliceRandom;
 use super::fingerprint;
 use crate::config::{MixedData, Plan};
 use crate::data::{
-    self, BadRows, Counts, Dataset, ImplicitPrompt, LoadOptions, Need, Row, RowLocation, SkippedRow, TokenizeOptions,
+    self, BadRows, Counts, Dataset, ImplicitPrompt, LoadOptions, Need, ReferenceRule, Row, RowLocation, SkippedRow,
+    TokenizeOptions,
 };
 use crate::error::{Error, Result};
 use crate::model::{self, open_model};
@@ -388,8 +389,11 @@ pub fn tokenize_options(plan: &Plan, model: &Pretrained, max_length: Option<usiz
         transcripts_as_messages: plan.train().transcripts_as_messages,
         system_prompt: plan.train().system_prompt.clone(),
         implicit_prompt: ImplicitPrompt::default(),
-        compares: !plan.train().evaluation.metrics.is_empty()
-            || plan.config().reward.as_ref().is_some_and(RewardConfig::compares),
+        references: match plan.config().reward.as_ref().is_some_and(RewardConfig::compares) {
+            // Metrics measure only the held-out rows, so the others need no references.
+            false if plan.train().evaluation.metrics.is_empty() => ReferenceRule::Any,
+            _ => ReferenceRule::Texts,
+        },
         bad_rows: bad_rows(plan),
         ..TokenizeOptions::default()
     })

@@ -80,7 +80,8 @@ impl CompletionRequest {
             "prompt": self.prompt,
             "n": self.keys.len(),
             "max_tokens": params.max_new_tokens,
-            "min_tokens": params.min_new_tokens,
+            // A later turn of an episode may have less room.
+            "min_tokens": params.min_new_tokens.min(params.max_new_tokens),
             "temperature": number(params.temperature),
             "top_p": number(params.top_p),
             "top_k": params.top_k.map_or(-1, |k| k as i64),
