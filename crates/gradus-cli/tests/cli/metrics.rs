@@ -32,7 +32,7 @@ fn json_has_values_intervals_and_every_row() {
 #[test]
 fn an_interval_is_over_prompts_with_all_their_rows() {
     let row = |i: usize| {
-        let reference = if i % 2 == 0 { "a b c" } else { "c" };
+        let reference = if i.is_multiple_of(2) { "a b c" } else { "c" };
         json!({ "prompt": i % 2, "prediction": "a b c", "reference": reference })
     };
     let rows: String = (0..8).map(|i| format!("{}\n", row(i))).collect();
