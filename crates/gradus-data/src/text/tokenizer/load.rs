@@ -99,6 +99,7 @@ impl Tokenizer {
             vocab_size,
             longest,
             appends_eos: false,
+            has_types: has_types(&config, convention),
             directory,
         };
         // A text must end with eos with special tokens, and must not without them: the letter alone may be unknown, and the unknown
@@ -142,6 +143,14 @@ fn spaces_words(inner: &tokenizers::Tokenizer, convention: Option<Convention>) -
     let is_plain =
         matches!(inner.get_pre_tokenizer(), Some(PreTokenizerWrapper::ByteLevel(bytes)) if !bytes.add_prefix_space);
     is_plain && convention.is_some_and(Convention::is_byte_level)
+}
+
+/// Returns whether texts get token types: as `model_input_names` says, or else as the class does.
+fn has_types(config: &Value, convention: Option<Convention>) -> bool {
+    match config.get("model_input_names").and_then(Value::as_array) {
+        Some(names) => names.iter().any(|name| name == "token_type_ids"),
+        None => convention.is_none_or(Convention::has_types),
+    }
 }
 
 /// Returns one more than the largest id. Vocabularies with gaps also index an embedding of that size.
