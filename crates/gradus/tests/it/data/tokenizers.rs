@@ -234,6 +234,23 @@ fn old_files_of_other_tokenizers_are_refused() {
     assert_eq!(error(&folder), "m: `vocab.json` has no `sep_token`, which is added to every text");
 }
 
+#[test]
+fn dropout_of_merges_is_left_out() {
+    let plain = std::fs::read_to_string(fixture().join("tokenizer.json")).expect("the fixture");
+    let mut json: Value = serde_json::from_str(&plain).expect("JSON");
+    assert_eq!(json["model"]["type"], "BPE");
+    // The library would leave out every merge.
+    json["model"]["dropout"] = json!(1.0);
+    let folder = Folder::new();
+    folder.write("m/tokenizer.json", json.to_string());
+    folder.write("plain/tokenizer.json", plain);
+    let [found, expected] = ["m", "plain"].map(|name| {
+        let tokenizer = Tokenizer::from_dir(&folder.path(name)).expect("a tokenizer");
+        tokenizer.encode("The tea is warm and the cup is full.", false).expect("ids")
+    });
+    assert_eq!(found, expected);
+}
+
 /// A model may have an embedding of token types that its tokenizer does not use, such as RoBERTa.
 #[test]
 fn a_tokenizer_without_types_gives_zeros() {
