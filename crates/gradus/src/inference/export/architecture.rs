@@ -50,7 +50,7 @@ impl Architecture {
         let family = dir.family()?;
         let refuse = |message: String| Error::model(dir.path.join("config.json"), message);
         match family {
-            Family::Gpt2 => Self::gpt2(&dir.config).map_err(refuse),
+            Family::Gpt2 => Self::gpt2(dir.whole_config()).map_err(refuse),
             Family::Decoder(of @ DecoderFamily { gguf: Some(name), .. }) => {
                 Self::decoder(name, of, &dir.config, tied).map_err(refuse)
             }
@@ -66,9 +66,8 @@ impl Architecture {
         }
     }
 
-    fn gpt2(config: &Map<String, Json>) -> Result<Self, String> {
-        let config: Gpt2Config =
-            serde_json::from_value(Json::Object(config.clone())).map_err(|error| error.to_string())?;
+    fn gpt2(config: Map<String, Json>) -> Result<Self, String> {
+        let config: Gpt2Config = serde_json::from_value(Json::Object(config)).map_err(|error| error.to_string())?;
         if config.scale_attn_by_inverse_layer_idx || !config.scale_attn_weights {
             return Err("llama.cpp supports only GPT-2's own scaling of attention scores".into());
         }
