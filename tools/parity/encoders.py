@@ -91,6 +91,8 @@ SEQUENCE = {
     "bert-regression": bert(num_labels=1, hidden_act="gelu_new", num_hidden_layers=1),
     "bert-any": bert(num_labels=4, problem_type="multi_label_classification", num_hidden_layers=1, hidden_act="relu"),
     "roberta": roberta(**LABELS),
+    # Rows of ids can have types, although the tokenizers of the class give none.
+    "roberta-types": roberta(type_vocab_size=2, num_labels=2, num_hidden_layers=1),
     "distilbert": distilbert(num_labels=2),
     "longformer": roberta(LongformerConfig, num_labels=2, attention_window=[4, 8], sep_token_id=2),
     "albert": albert(num_labels=2),
@@ -196,7 +198,7 @@ def rows(name, config, generator):
     made = []
     for i, length in enumerate(LENGTHS):
         row = {"ids": torch.randint(5, VOCAB, (length,), generator=generator).tolist()}
-        if name.startswith(("bert", "albert", "deberta-v2", "deberta-v1-token")) and i > 0:
+        if name.startswith(("bert", "albert", "deberta-v2", "deberta-v1-token", "roberta-types")) and i > 0:
             row["types"] = [0] * 4 + [1] * (length - 4)
         if i in GLOBAL.get(name, {}):
             row["global"] = GLOBAL[name][i]

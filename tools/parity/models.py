@@ -22,6 +22,7 @@ from transformers import (
     GPT2Config,
     GraniteConfig,
     LlamaConfig,
+    MinistralConfig,
     MistralConfig,
     Olmo2Config,
     Olmo3Config,
@@ -69,6 +70,13 @@ def mistral(**more):
     base = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
                 num_key_value_heads=2, max_position_embeddings=64)
     return MistralConfig(**{**ids, **base, **more})
+
+
+def ministral(**more):
+    """The class that transformers uses for a `mistral` whose file has `layer_types`; see `as_mistral`."""
+    base = dict(hidden_size=24, intermediate_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=6,
+                max_position_embeddings=64)
+    return MinistralConfig(**{**ids, **base, **more})
 
 
 def gemma2(**more):
@@ -160,6 +168,7 @@ CAUSAL = {
     "qwen2": qwen2(tie_word_embeddings=False, rope_parameters={"rope_type": "default", "rope_theta": 1000.0}),
     # Windows shorter than every sequence and than the tokens that greedy decoding adds.
     "mistral-window": mistral(sliding_window=5, intermediate_size=32),
+    "mistral-layers": ministral(sliding_window=5, layer_types=["full_attention", "sliding_attention", "full_attention"]),
     "qwen3-window": qwen3(use_sliding_window=True, sliding_window=4, max_window_layers=1, num_hidden_layers=3,
                           intermediate_size=24, head_dim=8),
     "qwen2-window": qwen2(use_sliding_window=True, sliding_window=4, max_window_layers=1, num_hidden_layers=3,
@@ -294,6 +303,8 @@ def causal(name, config, out, seed):
     if name == "gpt2-unknown-keys":
         path = out / "config.json"
         path.write_text(json.dumps({**json.loads(path.read_text()), **UNKNOWN_KEYS}, indent=2, ensure_ascii=False) + "\n")
+    if name == "mistral-layers":
+        as_mistral(out / "config.json")
     check(AutoModelForCausalLM, out, rows, logits)
     if "rope" in name:
         legacy(out, rows, logits)
@@ -326,6 +337,12 @@ def check(kind, out, rows, wanted):
     assert not report["missing_keys"] and not report["unexpected_keys"], report
     for row, z in zip(rows, wanted):
         torch.testing.assert_close(forward(model.eval(), row).logits[0], z, rtol=0, atol=1e-6)
+
+
+def as_mistral(path):
+    """The names in files of Mistral, from before transformers had a class of its own for layers without windows."""
+    config = {**json.loads(path.read_text()), "architectures": ["MistralForCausalLM"], "model_type": "mistral"}
+    path.write_text(json.dumps(config, indent=2) + "\n")
 
 
 def legacy(out, rows, wanted):

@@ -51,6 +51,29 @@ fn score_prints_the_logprobs_of_each_completion() {
 }
 
 #[test]
+fn dropout_of_the_tokenizer_is_left_out_with_a_warning() {
+    let test = CliTest::with("rows.jsonl", &ROW.repeat(2));
+    for file in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+        let bytes = std::fs::read(std::path::Path::new(&fixture_model("gpt2")).join(file)).expect("the fixture");
+        std::fs::create_dir_all(test.path().join("m")).expect("a directory");
+        std::fs::write(test.path().join("m").join(file), bytes).expect("written");
+    }
+    let tokenizer = test.read("m/tokenizer.json");
+    let dropping = tokenizer.replace("\"dropout\": null", "\"dropout\": 1.0");
+    assert_ne!(dropping, tokenizer);
+    test.write("m/tokenizer.json", &dropping);
+    let run = test.run(&["score", "--model", "m", "--data", "rows.jsonl"]);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    lines(&run.stdout).iter().for_each(|row| assert_close(&row["sum"], -57.86093560351433));
+    let warning = "m/tokenizer.json: the tokenizer leaves out merges at random (`dropout` 1)";
+    assert_eq!(run.stderr.matches(warning).count(), 1, "{}", run.stderr);
+    // Files of a tokenizer are copied unchanged.
+    let saves = ["sft", "--model", "m", "--data", "rows.jsonl", "--output-dir", "run", "--max-steps", "1"];
+    test.succeeds(&saves);
+    assert_eq!(test.read("run/model/tokenizer.json"), dropping);
+}
+
+#[test]
 fn score_takes_tokens_with_a_mask() {
     let row = "{\"input_ids\": [282, 262, 73, 69, 275, 290, 83], \"completion_mask\": [0, 0, 0, 0, 0, 1, 1]}\n";
     let test = CliTest::with("rows.jsonl", row);

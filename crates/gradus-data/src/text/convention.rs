@@ -120,6 +120,11 @@ impl Convention {
         self == Self::Blenderbot
     }
 
+    /// Returns whether the class tells two texts apart by token types. The others mark the boundary only with a separator.
+    pub fn has_types(self) -> bool {
+        !matches!(self, Self::Roberta | Self::XlmRoberta | Self::Camembert)
+    }
+
     /// Returns whether a token is special although its file marks it as ordinary.
     pub fn is_special(self, token: &str) -> bool {
         self == Self::Gemma && ["<start_of_turn>", "<end_of_turn>"].contains(&token)

@@ -8,7 +8,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::decoder::Rotation;
-use super::family::{EncoderFamily, Family};
+use super::family::{EncoderFamily, Family, with_own_names};
 use crate::error::{Error, Result, excerpt};
 
 /// Type and range of a key.
@@ -260,9 +260,11 @@ pub(super) fn check(
     config: &Map<String, Value>,
     generation: Option<&Map<String, Value>>,
 ) -> Result<()> {
-    let family = config.get("model_type").and_then(Value::as_str).and_then(Family::named);
+    let model_type = config.get("model_type").and_then(Value::as_str).unwrap_or_default();
+    let family = Family::named(model_type);
     let has_encoder = family.is_some_and(Family::has_encoder);
-    let mut found = Vec::new();
+    let (own, mut found) = with_own_names(model_type, config.clone());
+    let config = &own;
     keys("", config, COMMON, &mut found);
     if let Some(family) = family {
         of_family(family).iter().for_each(|list| keys("", config, list, &mut found));
@@ -276,7 +278,7 @@ pub(super) fn check(
             forced_ids(config, config, &mut found);
         }
     }
-    if config.get("model_type").and_then(Value::as_str).and_then(EncoderFamily::named).is_some() {
+    if EncoderFamily::named(model_type).is_some() {
         keys("", config, ENCODER, &mut found);
     }
     report(&directory.join("config.json"), &found)?;
@@ -456,6 +458,28 @@ mod tests {
             Ok(()) => String::new(),
             Err(error) => error.to_string(),
         }
+    }
+
+    #[test]
+    fn keys_have_a_general_and_an_own_name() {
+        let gpt2 = |change: Value| {
+            let mut config = json!({
+                "model_type": "gpt2", "vocab_size": 9, "hidden_size": 4, "n_layer": 1, "n_head": 2, "max_position_embeddings": 8
+            });
+            config.as_object_mut().expect("an object").extend(change.as_object().expect("an object").clone());
+            problems(config, Value::Null)
+        };
+        assert_eq!(gpt2(json!({})), "");
+        assert_eq!(gpt2(json!({ "n_embd": 4, "n_positions": null })), "");
+        assert_eq!(
+            gpt2(json!({ "n_embd": 6 })),
+            "m/config.json: `hidden_size` is 4, but `n_embd` is 6: they are two names of one key, so remove the wrong one"
+        );
+        assert_eq!(
+            gpt2(json!({ "num_attention_heads": 3, "n_head": null })),
+            "m/config.json: `n_embd` 4 is not a multiple of `n_head` 3"
+        );
+        assert_eq!(gpt2(json!({ "hidden_size": null })), "m/config.json: `n_embd` is missing");
     }
 
     fn llama(change: Value) -> Value {

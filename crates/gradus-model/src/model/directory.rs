@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::adapter::{CONFIG_FILE, PeftConfig, TaskType};
 use super::classifier::{Scope, Task};
 use super::config_check::{self, token_id};
-use super::family::{EncoderFamily, Family, defaults};
+use super::family::{EncoderFamily, Family, defaults, with_own_names};
 use super::hub_model::resolve;
 use crate::error::{Error, Result};
 use crate::files::{self, atomic};
@@ -412,10 +412,12 @@ impl ModelDir {
         Ok((family.attention_layers(), family.stores_transposed()))
     }
 
-    /// Returns `config.json` with the defaults of `transformers` for missing keys that differ between families.
-    pub(super) fn whole_config(&self) -> Map<String, Value> {
+    /// Returns `config.json` under the family's own names of keys, with the defaults of `transformers` for missing keys that differ between
+    /// families.
+    pub fn whole_config(&self) -> Map<String, Value> {
         let mut all: Map<String, Value> = serde_json::from_str(defaults(self.model_type())).expect("an object");
-        all.extend(self.config.clone());
+        let (own, _) = with_own_names(self.model_type(), self.config.clone());
+        all.extend(own);
         all
     }
 

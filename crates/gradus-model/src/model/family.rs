@@ -137,6 +137,30 @@ impl Family {
             Self::Gpt2 | Self::Decoder(_) | Self::T5 => "{}",
         }
     }
+
+    /// Returns the general names that `transformers` accepts for the family's own keys of `config.json` (`attribute_map`).
+    fn synonyms(self) -> Synonyms {
+        match self {
+            Self::Gpt2 => &[
+                ("hidden_size", "n_embd"),
+                ("max_position_embeddings", "n_positions"),
+                ("num_attention_heads", "n_head"),
+                ("num_hidden_layers", "n_layer"),
+            ],
+            Self::T5 | Self::Mt5 => &[
+                ("hidden_size", "d_model"),
+                ("num_attention_heads", "num_heads"),
+                ("num_hidden_layers", "num_layers"),
+                ("head_dim", "d_kv"),
+            ],
+            Self::Bart | Self::Blenderbot | Self::BlenderbotSmall => &[
+                ("hidden_size", "d_model"),
+                ("num_attention_heads", "encoder_attention_heads"),
+                ("num_hidden_layers", "encoder_layers"),
+            ],
+            Self::Decoder(_) => &[],
+        }
+    }
 }
 
 /// Adds `family` to the families that this process opens, trains, samples and saves.
@@ -257,6 +281,24 @@ impl EncoderFamily {
         }
     }
 
+    /// Returns the general names of its keys; see [`Family::synonyms`].
+    fn synonyms(self) -> Synonyms {
+        match self {
+            Self::DistilBert => {
+                &[("hidden_size", "dim"), ("num_attention_heads", "n_heads"), ("num_hidden_layers", "n_layers")]
+            }
+            Self::Bert
+            | Self::Roberta
+            | Self::XlmRoberta
+            | Self::Camembert
+            | Self::Longformer
+            | Self::Albert
+            | Self::ModernBert
+            | Self::DebertaV1
+            | Self::Deberta => &[],
+        }
+    }
+
     /// Whether the tensor `name` belongs to a head or pooler, not to an encoder of this family.
     pub(super) fn is_of_a_head(self, name: &str) -> bool {
         is_of_another_head(name) || self.is_of_own_head(name)
@@ -298,4 +340,31 @@ pub(super) fn defaults(model_type: &str) -> &'static str {
         (None, Some(family)) => family.defaults(),
         (None, None) => "{}",
     }
+}
+
+/// Pairs of a general name of a key and the family's own name for it.
+type Synonyms = &'static [(&'static str, &'static str)];
+
+/// Adds the keys that `config` of a model of this type has only under a general name, under the family's own name. Also returns a problem for
+/// every key whose two names have different values.
+pub(super) fn with_own_names(model_type: &str, mut config: Map<String, Value>) -> (Map<String, Value>, Vec<String>) {
+    let synonyms: Synonyms = match (Family::named(model_type), EncoderFamily::named(model_type)) {
+        (Some(family), _) => family.synonyms(),
+        (None, Some(family)) => family.synonyms(),
+        (None, None) => &[],
+    };
+    let mut problems = Vec::new();
+    for &(general, own) in synonyms {
+        let set = |key: &str| config.get(key).filter(|value| !value.is_null()).cloned();
+        match (set(general), set(own)) {
+            (Some(value), None) => {
+                config.insert(own.into(), value);
+            }
+            (Some(value), Some(of_own)) if value != of_own => problems.push(format!(
+                "`{general}` is {value}, but `{own}` is {of_own}: they are two names of one key, so remove the wrong one"
+            )),
+            _ => {}
+        }
+    }
+    (config, problems)
 }

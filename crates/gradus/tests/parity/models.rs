@@ -539,3 +539,58 @@ fn pytorch_files_that_are_no_weights_are_refused_with_the_reason() {
         assert!(found.contains("pytorch_model.bin"), "{found}");
     }
 }
+
+/// `transformers` accepts a general name for some keys (`attribute_map`).
+#[test]
+fn general_names_of_keys_are_read_and_written_again() {
+    let bart = [
+        ("d_model", "hidden_size"),
+        ("encoder_attention_heads", "num_attention_heads"),
+        ("encoder_layers", "num_hidden_layers"),
+    ];
+    let t5 = [
+        ("d_model", "hidden_size"),
+        ("num_heads", "num_attention_heads"),
+        ("num_layers", "num_hidden_layers"),
+        ("d_kv", "head_dim"),
+    ];
+    let gpt2 = [
+        ("n_embd", "hidden_size"),
+        ("n_head", "num_attention_heads"),
+        ("n_layer", "num_hidden_layers"),
+        ("n_positions", "max_position_embeddings"),
+    ];
+    let distilbert = [("dim", "hidden_size"), ("n_heads", "num_attention_heads"), ("n_layers", "num_hidden_layers")];
+    for (name, keys) in [
+        ("models/gpt2", &gpt2[..]),
+        ("seq2seq/t5", &t5[..]),
+        ("seq2seq/bart", &bart[..]),
+        ("seq2seq/blenderbot", &bart[..]),
+        ("encoders/distilbert", &distilbert[..]),
+    ] {
+        let path = crate::tensors::fixtures().join(name);
+        let own = ModelDir::open(&path).expect("opens");
+        let mut config = own.config.clone();
+        for &(key, general) in keys {
+            let value = config.remove(key).unwrap_or_else(|| panic!("{name} has no `{key}`"));
+            config.insert(general.into(), value);
+        }
+        let renamed = tempfile::tempdir().expect("temporary directory");
+        std::fs::write(renamed.path().join("config.json"), Value::Object(config).to_string()).expect("written");
+        std::fs::copy(path.join("model.safetensors"), renamed.path().join("model.safetensors")).expect("copied");
+        let general = ModelDir::open(renamed.path()).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let [expected, found] = [&own, &general].map(|dir| ModelShape::of(dir).expect("a shape"));
+        assert_eq!(found, expected, "{name}");
+        if own.is_encoder() {
+            continue;
+        }
+        let [expected, found] = [&own, &general].map(|dir| CausalLm::load(dir, &device()).expect("loads"));
+        assert_eq!(named_tensors(&found), named_tensors(&expected), "{name}");
+        let saved = tempfile::tempdir().expect("temporary directory");
+        save_causal(&found, &general, saved.path()).expect("saves");
+        let again = ModelDir::open(saved.path()).expect("opens");
+        for &(key, general) in keys {
+            assert!(again.config.contains_key(general) && !again.config.contains_key(key), "{name}: `{key}`");
+        }
+    }
+}

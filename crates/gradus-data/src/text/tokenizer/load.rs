@@ -4,12 +4,12 @@
 //! and name those that begin, end and pad a text; the class of the tokenizer supplies defaults. If `tokenizer.json` is missing,
 //! older files are read.
 
-use std::collections::HashSet;
-use std::path::Path;
-use std::sync::Arc;
+use std::collections::{BTreeSet, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::Value;
-use tokenizers::{PostProcessorWrapper, PreTokenizerWrapper};
+use tokenizers::{ModelWrapper, PostProcessorWrapper, PreTokenizerWrapper};
 
 use super::old_files::{load_old_files, set_template, surround};
 use super::read::{from_json, read_json};
@@ -56,6 +56,7 @@ impl Tokenizer {
         let rows = model_config.get("vocab_size").or_else(|| model_config.get("text_config")?.get("vocab_size"));
         let rows = rows.and_then(Value::as_u64);
         let mut inner = load_model(directory, convention, &config)?;
+        remove_dropout(&mut inner, directory);
         add_tokens(&mut inner, directory, &config, rows.filter(|_| !is_old), is_old)?;
         // The caller decides on padding and truncation; a `tokenizer.json` that was saved by a trainer often sets both.
         inner.with_padding(None);
@@ -99,6 +100,7 @@ impl Tokenizer {
             vocab_size,
             longest,
             appends_eos: false,
+            has_types: has_types(&config, convention),
             directory,
         };
         // A text must end with eos with special tokens, and must not without them: the letter alone may be unknown, and the unknown
@@ -117,6 +119,25 @@ fn load_model(directory: &Path, convention: Option<Convention>, config: &Value) 
             .map_err(|e| e.with_hint("the file may be cut off; copy it again from the original model directory")),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => load_old_files(directory, convention, config),
         Err(e) => Err(Error::io(path, e)),
+    }
+}
+
+/// Removes the dropout of a BPE model, with one warning for each directory. The library draws it in every call from a generator without a
+/// seed, also outside of training, so the same text would have other tokens each time.
+fn remove_dropout(inner: &mut tokenizers::Tokenizer, directory: &Path) {
+    static WARNED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+    let ModelWrapper::BPE(bpe) = inner.get_model() else { return };
+    let Some(dropout) = bpe.dropout.filter(|&dropout| dropout > 0.0) else { return };
+    let mut whole = bpe.clone();
+    whole.dropout = None;
+    inner.with_model(whole);
+    if WARNED.lock().unwrap_or_else(PoisonError::into_inner).insert(directory.to_path_buf()) {
+        let path = directory.join(WHOLE);
+        let path = path.display();
+        tracing::warn!(
+            "{path}: the tokenizer leaves out merges at random (`dropout` {dropout}). gradus uses all merges, so that a text \
+             always has the same tokens"
+        );
     }
 }
 
@@ -142,6 +163,14 @@ fn spaces_words(inner: &tokenizers::Tokenizer, convention: Option<Convention>) -
     let is_plain =
         matches!(inner.get_pre_tokenizer(), Some(PreTokenizerWrapper::ByteLevel(bytes)) if !bytes.add_prefix_space);
     is_plain && convention.is_some_and(Convention::is_byte_level)
+}
+
+/// Returns whether texts get token types: as `model_input_names` says, or else as the class does.
+fn has_types(config: &Value, convention: Option<Convention>) -> bool {
+    match config.get("model_input_names").and_then(Value::as_array) {
+        Some(names) => names.iter().any(|name| name == "token_type_ids"),
+        None => convention.is_none_or(Convention::has_types),
+    }
 }
 
 /// Returns one more than the largest id. Vocabularies with gaps also index an embedding of that size.

@@ -32,6 +32,8 @@ pub struct Tokenizer {
     vocab_size: usize,
     longest: Option<usize>,
     appends_eos: bool,
+    /// Whether it tells two texts apart by token types; otherwise all types are 0.
+    has_types: bool,
     directory: PathBuf,
 }
 
@@ -131,7 +133,7 @@ impl Tokenizer {
         let encode = |text: &str| self.catch(|inner| inner.encode_fast(text, false));
         let (first, second) = self.cut(encode(first)?, second.map(encode).transpose()?, cut)?;
         let joined = self.catch(|inner| inner.post_process(first, second, true))?;
-        Ok(Joined { ids: joined.get_ids().to_vec(), types: joined.get_type_ids().to_vec() })
+        Ok(self.joined(&joined))
     }
 
     /// Tokenizes a text given as words, with the special tokens around it. Also returns the position of the first token of each
@@ -151,7 +153,14 @@ impl Tokenizer {
                 first.get_or_insert(token);
             }
         }
-        Ok((Joined { ids: joined.get_ids().to_vec(), types: joined.get_type_ids().to_vec() }, firsts))
+        Ok((self.joined(&joined), firsts))
+    }
+
+    /// Returns the ids and types of texts with their special tokens.
+    fn joined(&self, encoding: &Encoding) -> Joined {
+        let ids = encoding.get_ids().to_vec();
+        let types = if self.has_types { encoding.get_type_ids().to_vec() } else { vec![0; ids.len()] };
+        Joined { ids, types }
     }
 
     /// Returns the tokenizer for words.

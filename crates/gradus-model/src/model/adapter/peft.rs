@@ -1,8 +1,8 @@
 //! `adapter_config.json`: peft's keys (0.21), read and written.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use super::lora_config::LoraConfig;
@@ -57,8 +57,9 @@ pub struct PeftConfig {
     pub target_modules: Targets,
     exclude_modules: Option<Targets>,
     layers: Option<(Vec<usize>, Vec<String>)>,
-    rank_pattern: BTreeMap<String, usize>,
-    alpha_pattern: BTreeMap<String, f64>,
+    /// Patterns in the order of the file, as in [`Self::alpha_pattern`]: the first one that matches a layer counts.
+    rank_pattern: Vec<(String, usize)>,
+    alpha_pattern: Vec<(String, f64)>,
     /// Whether the scale is α/√r instead of α/r.
     pub use_rslora: bool,
     /// Whether the norms of the rows are trained, too.
@@ -203,29 +204,25 @@ impl PeftConfig {
         }
         let exclude_modules = keys.take("exclude_modules").as_ref().and_then(Targets::read);
         let layers = match keys.take("layers_to_transform") {
-            None => None,
-            Some(Value::Number(layer)) => Some(vec![layer.as_u64().unwrap_or_default() as usize]),
-            Some(list) => {
-                Some(serde_json::from_value(list).map_err(|error| format!("`layers_to_transform`: {error}"))?)
-            }
+            None => Vec::new(),
+            Some(Value::Number(layer)) => vec![layer.as_u64().unwrap_or_default() as usize],
+            Some(list) => serde_json::from_value(list).map_err(|error| format!("`layers_to_transform`: {error}"))?,
         };
         let lists = match keys.take("layers_pattern") {
             None => Vec::new(),
             Some(Value::String(list)) => vec![list],
             Some(list) => serde_json::from_value(list).map_err(|error| format!("`layers_pattern`: {error}"))?,
         };
-        let pattern = |value: Option<Value>| value.unwrap_or_else(|| json!({}));
         let config = Self {
             rank: keys.rank("r")?.unwrap_or(8),
             alpha: keys.number("lora_alpha")?.unwrap_or(8.0),
             dropout: keys.number("lora_dropout")?.unwrap_or(0.0),
             target_modules,
             exclude_modules,
-            layers: layers.map(|layers| (layers, lists)),
-            rank_pattern: serde_json::from_value(pattern(keys.take("rank_pattern")))
-                .map_err(|error| format!("`rank_pattern`: {error}"))?,
-            alpha_pattern: serde_json::from_value(pattern(keys.take("alpha_pattern")))
-                .map_err(|error| format!("`alpha_pattern`: {error}"))?,
+            // As in peft, an empty list selects all layers.
+            layers: (!layers.is_empty()).then_some((layers, lists)),
+            rank_pattern: keys.patterns("rank_pattern")?,
+            alpha_pattern: keys.patterns("alpha_pattern")?,
             use_rslora: keys.is_true("use_rslora")?,
             use_dora: keys.is_true("use_dora")?,
             task_type,
@@ -233,7 +230,7 @@ impl PeftConfig {
             base: keys.text("base_model_name_or_path")?.filter(|base| !base.is_empty()),
             raw,
         };
-        let ranks = [config.rank].into_iter().chain(config.rank_pattern.values().copied());
+        let ranks = [config.rank].into_iter().chain(config.rank_pattern.iter().map(|(_, rank)| *rank));
         if let Some(rank) = ranks.into_iter().find(|rank| !(1..=MOST_RANK).contains(rank)) {
             return Err(format!("the rank `r` is {rank}, but must be at least 1 and at most {MOST_RANK}"));
         }
@@ -362,6 +359,19 @@ impl Keys {
         }
     }
 
+    /// Returns the patterns of an object with their values, in the order of the file.
+    fn patterns<T: DeserializeOwned>(&mut self, key: &str) -> Result<Vec<(String, T)>, String> {
+        let read = |(pattern, value): (String, Value)| match serde_json::from_value::<T>(value) {
+            Ok(value) => Ok((pattern, value)),
+            Err(error) => Err(format!("`{key}`, `{pattern}`: {error}")),
+        };
+        match self.take(key) {
+            None => Ok(Vec::new()),
+            Some(Value::Object(patterns)) => patterns.into_iter().map(read).collect(),
+            Some(other) => Err(format!("`{key}` is {other}, expected an object of patterns and numbers")),
+        }
+    }
+
     /// Rejects unknown keys that are set, because they would change the results.
     fn nothing_left(self) -> Result<(), String> {
         let is_off = |value: &Value| match value {
@@ -447,6 +457,35 @@ mod tests {
             [json!({"init_lora_weights": "eva", "eva_config": {"rho": 2.0}}), json!({"init_lora_weights": "gaussian"})]
         {
             read(extra.clone()).unwrap_or_else(|message| panic!("{extra}: {message}"));
+        }
+    }
+
+    #[test]
+    fn the_first_pattern_of_the_file_counts() {
+        for (patterns, expected) in
+            [(json!({"v_proj": 64, ".*_proj": 2}), [16.0, 0.5]), (json!({".*_proj": 2, "v_proj": 64}), [0.5, 0.5])]
+        {
+            let config = read(json!({"alpha_pattern": patterns})).expect("fine");
+            let matcher = config.matcher().expect("patterns");
+            let scale = |layer: &str| matcher.rank_and_scale(&format!("model.layers.0.self_attn.{layer}")).1;
+            assert_eq!(["v_proj", "q_proj"].map(scale), expected, "{patterns}");
+        }
+        let ranks = json!({"v_proj": 2, ".*_proj": 8});
+        let matcher = read(json!({"rank_pattern": ranks})).expect("fine").matcher().expect("patterns");
+        assert_eq!(["v_proj", "q_proj"].map(|layer| matcher.rank_and_scale(layer).0), [2, 8]);
+        let wrong = read(json!({"alpha_pattern": {"q": "2"}})).expect_err("no number");
+        assert!(wrong.starts_with("`alpha_pattern`, `q`: invalid type"), "{wrong}");
+        let wrong = read(json!({"rank_pattern": [2]})).expect_err("no object");
+        assert_eq!(wrong, "`rank_pattern` is [2], expected an object of patterns and numbers");
+    }
+
+    #[test]
+    fn an_empty_list_of_layers_is_all_layers() {
+        for (layers, expected) in [(json!([]), [true, true]), (Value::Null, [true, true]), (json!([1]), [false, true])]
+        {
+            let config = read(json!({"layers_to_transform": layers, "layers_pattern": []})).expect("fine");
+            let matcher = config.matcher().expect("names");
+            assert_eq!(["h.0.q", "h.1.q"].map(|name| matcher.matches(name)), expected, "{layers}");
         }
     }
 

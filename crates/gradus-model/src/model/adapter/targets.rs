@@ -1,6 +1,5 @@
 //! Selection of the linear layers that get an adapter, and of their ranks, by peft's rules.
 
-use std::collections::BTreeMap;
 use std::fmt::{Display, Formatter};
 
 use regex::Regex;
@@ -115,14 +114,16 @@ pub(super) struct Rules<'a> {
     pub rank: usize,
     pub alpha: f64,
     pub rank_stabilised: bool,
-    pub rank_pattern: &'a BTreeMap<String, usize>,
-    pub alpha_pattern: &'a BTreeMap<String, f64>,
+    /// Patterns by precedence.
+    pub rank_pattern: &'a [(String, usize)],
+    /// Patterns by precedence.
+    pub alpha_pattern: &'a [(String, f64)],
 }
 
 impl Matcher {
     pub(super) fn new(rules: Rules<'_>) -> Result<Self> {
         /// Keys of a pattern are suffixes of names, and may be regular expressions.
-        fn patterns<T: Copy>(given: &BTreeMap<String, T>) -> Result<Vec<(Regex, T)>> {
+        fn patterns<T: Copy>(given: &[(String, T)]) -> Result<Vec<(Regex, T)>> {
             given.iter().map(|(key, value)| Ok((regex(&format!(r"^(?:.*\.)?(?:{key})$"), key)?, *value))).collect()
         }
         Ok(Self {
@@ -169,8 +170,8 @@ mod tests {
     use super::*;
 
     fn matcher(targets: &Targets, layers: Option<(Vec<usize>, Vec<String>)>) -> Matcher {
-        let rank_pattern = BTreeMap::from([("mlp.c_fc".to_owned(), 4)]);
-        let alpha_pattern = BTreeMap::from([(r"h\.1\..*".to_owned(), 64.0)]);
+        let rank_pattern = [("mlp.c_fc".to_owned(), 4)];
+        let alpha_pattern = [(r"h\.1\..*".to_owned(), 64.0)];
         Matcher::new(Rules {
             targets,
             excluded: Some(&Targets::Names(vec!["1.mlp.c_proj".into()])),

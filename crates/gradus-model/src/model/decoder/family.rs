@@ -154,7 +154,8 @@ pub(crate) static BUILT_IN: [DecoderFamily; 13] = [
     DecoderFamily { gguf: Some("llama"), ..DecoderFamily::new("llama", "Llama", "LlamaForCausalLM") },
     DecoderFamily {
         defaults: r#"{"num_key_value_heads": 8, "max_position_embeddings": 131072, "sliding_window": 4096}"#,
-        windows: Windows::Everywhere,
+        // transformers computes a file with `layer_types` by a class of its own, Ministral.
+        windows: Windows::ByLayer(Rule::All),
         gguf: Some("llama"),
         ..DecoderFamily::new("mistral", "Mistral", "MistralForCausalLM")
     },

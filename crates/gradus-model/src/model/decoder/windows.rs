@@ -9,7 +9,7 @@ use super::config::DecoderConfig;
 pub enum Windows {
     /// No layers (Llama, OLMo 2).
     Never,
-    /// All layers, if `sliding_window` is set (Mistral, Phi-3).
+    /// All layers, if `sliding_window` is set (Phi-3).
     Everywhere,
     /// The layers that `layer_types` lists, else those of the rule.
     ByLayer(Rule),
@@ -18,6 +18,8 @@ pub enum Windows {
 /// Rule for layers with windows if `layer_types` is absent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rule {
+    /// All layers (Mistral).
+    All,
     /// Layers from `max_window_layers` on, if `use_sliding_window` is set (Qwen2, Qwen3).
     Last,
     /// Layers without rotary positions, if `use_sliding_window` is set (SmolLM3).
@@ -37,6 +39,16 @@ pub enum Rotation {
     OwnInWindows,
 }
 
+impl Rule {
+    /// Whether layers have windows only if `use_sliding_window` is set.
+    fn has_switch(self) -> bool {
+        match self {
+            Self::Last | Self::NoRope => true,
+            Self::All | Self::Pattern => false,
+        }
+    }
+}
+
 impl DecoderConfig {
     /// Returns the mask of each layer; `has_rope` marks the layers with rotary positions.
     ///
@@ -50,9 +62,10 @@ impl DecoderConfig {
             (Windows::Everywhere, Some(window)) => return all(Mask::CausalWindow(window)),
             (Windows::ByLayer(rule), _) => rule,
         };
-        let window = self.sliding_window.filter(|_| self.use_sliding_window || rule == Rule::Pattern);
+        let window = self.sliding_window.filter(|_| self.use_sliding_window || !rule.has_switch());
         let Some(types) = &self.layer_types else {
             let has_window = |layer: usize| match rule {
+                Rule::All => true,
                 Rule::Last => layer >= self.max_window_layers,
                 Rule::NoRope => !has_rope[layer],
                 Rule::Pattern => !(layer + 1).is_multiple_of(self.sliding_window_pattern),
@@ -115,7 +128,13 @@ mod tests {
         ok("mistral", json!({}), [4096; 3]);
         ok("mistral", json!({ "sliding_window": null }), [0; 3]);
         ok("mistral", json!({ "sliding_window": 5 }), [5; 3]);
+        let types = ["full_attention", "sliding_attention", "full_attention"];
+        ok("mistral", json!({ "sliding_window": 5, "layer_types": types }), [0, 5, 0]);
+        ok("mistral", json!({ "sliding_window": 5, "layer_types": null }), [5; 3]);
+        ok("mistral", json!({ "sliding_window": null, "layer_types": vec!["full_attention"; 3] }), [0; 3]);
         ok("phi3", json!({}), [0; 3]);
+        // The class of transformers does not read the key.
+        ok("phi3", json!({ "sliding_window": 5, "layer_types": types }), [5; 3]);
         ok("qwen2", json!({ "sliding_window": 5, "max_window_layers": 1 }), [0; 3]);
         let on = json!({ "use_sliding_window": true, "sliding_window": 5, "max_window_layers": 1 });
         ok("qwen3", on, [0, 5, 5]);

@@ -277,8 +277,7 @@ impl BertModel {
             vocabulary: config.vocab_size,
             width: d,
             max_positions: Some(max_positions),
-            // The tokenizers of the others mark the boundary between two texts with a separator instead.
-            types: if is_bert { config.type_vocab_size } else { 1 },
+            types: config.type_vocab_size,
             initializer_range: std,
         };
         let running = Running::default();

@@ -50,7 +50,7 @@ impl Architecture {
         let family = dir.family()?;
         let refuse = |message: String| Error::model(dir.path.join("config.json"), message);
         match family {
-            Family::Gpt2 => Self::gpt2(&dir.config).map_err(refuse),
+            Family::Gpt2 => Self::gpt2(dir.whole_config()).map_err(refuse),
             Family::Decoder(of @ DecoderFamily { gguf: Some(name), .. }) => {
                 Self::decoder(name, of, &dir.config, tied).map_err(refuse)
             }
@@ -66,9 +66,8 @@ impl Architecture {
         }
     }
 
-    fn gpt2(config: &Map<String, Json>) -> Result<Self, String> {
-        let config: Gpt2Config =
-            serde_json::from_value(Json::Object(config.clone())).map_err(|error| error.to_string())?;
+    fn gpt2(config: Map<String, Json>) -> Result<Self, String> {
+        let config: Gpt2Config = serde_json::from_value(Json::Object(config)).map_err(|error| error.to_string())?;
         if config.scale_attn_by_inverse_layer_idx || !config.scale_attn_weights {
             return Err("llama.cpp supports only GPT-2's own scaling of attention scores".into());
         }
@@ -122,16 +121,15 @@ impl Architecture {
             ("vocab_size", config.vocab_size),
         ];
         if is_gemma {
-            counts.push(("attention.sliding_window", window.unwrap_or(positions)));
+            let refuse = || format!("no layer has a window, but llama.cpp loads {name} only with windows");
+            counts.push(("attention.sliding_window", window.ok_or_else(refuse)?));
+            counts.push(("attention.sliding_window_pattern", period(&windows)?));
         }
         let mut metadata = counts_of(name, &counts);
         let mut add = |key: &str, value: Value| metadata.push((format!("{name}.{key}"), value));
         add("attention.layer_norm_rms_epsilon", Value::F32(config.rms_norm_eps as f32));
         add("rope.freq_base", Value::F32(structure.ropes[0].base() as f32));
         if is_gemma {
-            if let Some(period) = period(&windows)? {
-                add("attention.sliding_window_pattern", Value::U32(period as u32));
-            }
             let caps = [("attn", structure.score_cap), ("final", structure.logit_cap)];
             for (what, cap) in caps.into_iter().filter_map(|(what, cap)| Some((what, cap?))) {
                 add(&format!("{what}_logit_softcapping"), Value::F32(cap));
@@ -238,12 +236,17 @@ fn check(name: &str, config: &DecoderConfig, structure: &DecoderStructure, tied:
     if structure.ropes.iter().any(|rope| rope.divisors().is_none()) {
         return no("rotary positions are of the kind dynamic, yarn or longrope");
     }
-    if structure.ropes[0].dims() != config.head_dim() {
+    if structure.ropes.iter().any(|rope| rope.dims() != config.head_dim()) {
         return no("rotary positions apply to only a part of each head");
     }
     let divisors = structure.ropes[0].divisors().unwrap_or_default();
     if name != "llama" && divisors.iter().any(|d| (d / divisors[0] - 1.0).abs() > 1e-6) {
         return no("rotary positions are of the kind llama3");
+    }
+    // Of the angles of layers with windows, a file holds only the base.
+    let is_scaled = |divisors: Vec<f32>| divisors.iter().any(|divisor| (divisor - 1.0).abs() > 1e-6);
+    if structure.ropes[1..].iter().any(|rope| rope.divisors().is_some_and(is_scaled)) {
+        return no("rotary positions of the layers with windows are scaled");
     }
     if name != "llama" && (config.mlp_bias || structure.attention_biases[1]) {
         return no("linear layers have biases");
@@ -276,16 +279,13 @@ fn window(mask: Mask) -> Option<usize> {
     }
 }
 
-/// Returns the period of the layers without a window: 1 if no layer has one, and more than the number of layers if all do.
-fn period(windows: &[Option<usize>]) -> Result<Option<usize>, String> {
-    let Some(first) = windows.iter().position(Option::is_none) else { return Ok(Some(windows.len() + 1)) };
-    if windows.iter().all(Option::is_none) {
-        return Ok(Some(1));
-    }
+/// Returns the period of the layers without a window; more than the number of layers if all have one.
+fn period(windows: &[Option<usize>]) -> Result<usize, String> {
+    let Some(first) = windows.iter().position(Option::is_none) else { return Ok(windows.len() + 1) };
     let period = first + 1;
     let fits = windows.iter().enumerate().all(|(i, window)| window.is_none() == (i + 1).is_multiple_of(period));
     match fits {
-        true => Ok(Some(period)),
+        true => Ok(period),
         false => Err("layers with windows do not repeat at a fixed period, which llama.cpp requires".into()),
     }
 }

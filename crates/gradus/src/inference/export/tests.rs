@@ -169,11 +169,19 @@ fn every_tensor_is_there_under_its_name() {
 
 /// Returns the model with scores divided by the root of a head's width.
 fn scaled(path: &Path) -> tempfile::TempDir {
+    changed(path, &[("\"query_pre_attn_scalar\": 7", "\"query_pre_attn_scalar\": 10")])
+}
+
+/// Returns the model with changes of its configuration: a text and the one in its place.
+fn changed(path: &Path, changes: &[(&str, &str)]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     let to = folder.path();
     std::fs::copy(path.join("model.safetensors"), to.join("model.safetensors")).expect("copied");
-    let config = std::fs::read_to_string(path.join("config.json")).expect("a configuration");
-    let config = config.replace("\"query_pre_attn_scalar\": 7", "\"query_pre_attn_scalar\": 10");
+    let mut config = std::fs::read_to_string(path.join("config.json")).expect("a configuration");
+    for (from, by) in changes {
+        assert!(config.contains(from), "{from}");
+        config = config.replace(from, by);
+    }
     std::fs::write(to.join("config.json"), config).expect("written");
     folder
 }
@@ -224,6 +232,36 @@ fn what_llama_cpp_does_not_compute_is_refused() {
         ("gpt2-inverse-layer", "llama.cpp supports only GPT-2's own scaling"),
     ] {
         let error = exported(&fixture("models").join(name), GgufWeights::F32).expect_err("not possible").to_string();
+        assert!(error.contains(part), "{part} in {error}");
+    }
+}
+
+#[test]
+fn a_gemma_whose_windows_llama_cpp_computes_differently_is_refused() {
+    let scores = ("\"query_pre_attn_scalar\": 7", "\"query_pre_attn_scalar\": 10");
+    let scaled_windows = ("\"rope_theta\": 50.0", "\"factor\": 4.0, \"rope_theta\": 50.0");
+    let kind = ("\"rope_type\": \"default\"", "\"rope_type\": \"linear\"");
+    let [no_windows, none_at_the_end] =
+        [("\"sliding_attention\",", "\"full_attention\","), ("\"sliding_attention\"\n", "\"full_attention\"\n")];
+    for (name, changes, part) in [
+        (
+            "gemma3-rope",
+            &[scores, scaled_windows, kind][..],
+            "the layers with windows are scaled, which llama.cpp does not",
+        ),
+        (
+            "gemma3-rope",
+            &[scores, no_windows][..],
+            "no layer has a window, but llama.cpp loads gemma3 only with windows",
+        ),
+        (
+            "gemma2",
+            &[scores, no_windows, none_at_the_end][..],
+            "no layer has a window, but llama.cpp loads gemma2 only with windows",
+        ),
+    ] {
+        let folder = changed(&fixture("models").join(name), changes);
+        let error = exported(folder.path(), GgufWeights::F32).expect_err("not possible").to_string();
         assert!(error.contains(part), "{part} in {error}");
     }
 }

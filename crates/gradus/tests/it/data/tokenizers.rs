@@ -234,6 +234,43 @@ fn old_files_of_other_tokenizers_are_refused() {
     assert_eq!(error(&folder), "m: `vocab.json` has no `sep_token`, which is added to every text");
 }
 
+#[test]
+fn dropout_of_merges_is_left_out() {
+    let plain = std::fs::read_to_string(fixture().join("tokenizer.json")).expect("the fixture");
+    let mut json: Value = serde_json::from_str(&plain).expect("JSON");
+    assert_eq!(json["model"]["type"], "BPE");
+    // The library would leave out every merge.
+    json["model"]["dropout"] = json!(1.0);
+    let folder = Folder::new();
+    folder.write("m/tokenizer.json", json.to_string());
+    folder.write("plain/tokenizer.json", plain);
+    let [found, expected] = ["m", "plain"].map(|name| {
+        let tokenizer = Tokenizer::from_dir(&folder.path(name)).expect("a tokenizer");
+        tokenizer.encode("The tea is warm and the cup is full.", false).expect("ids")
+    });
+    assert_eq!(found, expected);
+}
+
+/// A model may have an embedding of token types that its tokenizer does not use, such as RoBERTa.
+#[test]
+fn a_tokenizer_without_types_gives_zeros() {
+    let encoder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/encoders/bert/tokenizer.json");
+    let folder = Folder::new();
+    folder.write("m/tokenizer.json", &std::fs::read_to_string(encoder).expect("the fixture"));
+    for (settings, expected) in [
+        (r#"{"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}"#, true),
+        (r#"{"tokenizer_class": "BertTokenizer"}"#, true),
+        (r#"{"tokenizer_class": "RobertaTokenizer"}"#, false),
+        (r#"{"tokenizer_class": "BertTokenizer", "model_input_names": ["input_ids", "attention_mask"]}"#, false),
+    ] {
+        folder.write("m/tokenizer_config.json", settings);
+        let tokenizer = Tokenizer::from_dir(&folder.path("m")).expect("a tokenizer");
+        let joined = tokenizer.encode_joined("a warm cup", Some("the cup is cold"), None).expect("ids");
+        assert_eq!(joined.types.len(), joined.ids.len());
+        assert_eq!(joined.types.contains(&1), expected, "{settings}");
+    }
+}
+
 /// BERT's `vocab.txt` is read like `BertTokenizer` of `transformers` 5.23.
 #[test]
 fn word_pieces_of_a_text_file_are_those_of_the_class() {
