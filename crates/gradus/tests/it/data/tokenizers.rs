@@ -256,7 +256,7 @@ fn dropout_of_merges_is_left_out() {
 fn a_tokenizer_without_types_gives_zeros() {
     let encoder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/encoders/bert/tokenizer.json");
     let folder = Folder::new();
-    folder.write("m/tokenizer.json", &std::fs::read_to_string(encoder).expect("the fixture"));
+    folder.write("m/tokenizer.json", std::fs::read_to_string(encoder).expect("the fixture"));
     for (settings, expected) in [
         (r#"{"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}"#, true),
         (r#"{"tokenizer_class": "BertTokenizer"}"#, true),
