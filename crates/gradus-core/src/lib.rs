@@ -19,6 +19,7 @@ pub mod run;
 pub mod runs;
 pub mod search;
 pub mod service;
+pub mod shell;
 pub mod stats;
 pub mod suggest;
 pub mod sweep;

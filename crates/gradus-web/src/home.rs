@@ -161,10 +161,10 @@ fn models(found: &[ModelEntry]) -> Html {
 /// Renders an example request for programs.
 fn example(port: u16, model: &str) -> Html {
     let body = serde_json::json!({ "model": model, "messages": [{ "role": "user", "content": "Hello" }] });
-    let quoted = body.to_string().replace('\'', "'\\''");
+    let quoted = gradus::shell::word(&body.to_string()).into_owned();
     html![
         "<details><summary>Use a model from a program</summary>\n<p>This port also answers OpenAI’s protocol, below <code>/v1</code>:</p>\n"
-        "<pre tabindex=\"0\">curl http://127.0.0.1:" (u32::from(port)) "/v1/chat/completions -H 'Content-Type: application/json' -d '"
-        (quoted) "'</pre>\n</details>\n"
+        "<pre tabindex=\"0\">curl http://127.0.0.1:" (u32::from(port)) "/v1/chat/completions -H 'Content-Type: application/json' -d "
+        (quoted) "</pre>\n</details>\n"
     ]
 }

@@ -87,7 +87,7 @@ pub mod training;
 pub use gradus_core::{error, files, hub, math, process, progress, ranks, rng, run, runs, service, stats, sweep};
 // For the command line and the web application.
 #[doc(hidden)]
-pub use gradus_core::{search, suggest};
+pub use gradus_core::{search, shell, suggest};
 /// Text, rows, tasks and metrics.
 #[doc(inline)]
 pub use gradus_data::{data, metric, plugin, task, text, toxicity};

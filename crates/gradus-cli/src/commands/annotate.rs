@@ -13,7 +13,6 @@ use gradus_web::{
 };
 use serde_json::{Value, json};
 
-use super::cluster::quoted;
 use crate::output::Output;
 use crate::table::aligned;
 use crate::watch::{fetch, fetch_data};
@@ -332,7 +331,7 @@ pub fn run(args: AnnotateArgs, out: &Output) -> anyhow::Result<()> {
 
 /// Returns the flag that selects `folder`, with a space before it. It is empty for the default.
 fn folder_flag(folder: &Path) -> String {
-    if folder == Path::new(".") { String::new() } else { format!(" --folder {}", quoted(folder)) }
+    if folder == Path::new(".") { String::new() } else { format!(" --folder {}", gradus::shell::path(folder)) }
 }
 
 fn number(number: &Number) -> String {

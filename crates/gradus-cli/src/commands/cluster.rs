@@ -11,6 +11,7 @@ use clap::{Args, Subcommand};
 use gradus::Error;
 use gradus::config::{Plan, Request, RunConfig};
 use gradus::machine::Machine;
+use gradus::shell;
 use gradus::train::forecast;
 use gradus_environments::process::spawn;
 use serde_json::json;
@@ -126,7 +127,7 @@ impl Job {
         };
         let name = args.name.as_deref().map_or_else(|| job_name(plan.output_dir()), allowed);
         let RunArgs { nodes, ranks_per_node, cpus, .. } = *args;
-        let file = quoted(&args.file);
+        let file = shell::path(&args.file);
         Ok(Self { name, file, ranks, nodes, ranks_per_node, cpus, gigabytes })
     }
 
@@ -176,16 +177,6 @@ pub(super) fn one_line(text: &str) -> Result<String, String> {
     match text.contains(char::is_control) {
         true => Err("it contains a line break or another control character".into()),
         false => Ok(text.to_owned()),
-    }
-}
-
-/// Quotes a path as one shell word.
-pub(super) fn quoted(path: &Path) -> String {
-    let text = path.to_string_lossy();
-    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-+=:@%".contains(letter);
-    match !text.is_empty() && text.chars().all(is_plain) {
-        true => text.into_owned(),
-        false => format!("'{}'", text.replace('\'', r"'\''")),
     }
 }
 
@@ -325,15 +316,6 @@ pub(super) fn submit_with(words: &[&str], text: &str) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn paths_are_one_word() {
-        for (path, expected) in
-            [("runs/a.yml", "runs/a.yml"), ("my run.yml", "'my run.yml'"), ("a'b", r"'a'\''b'"), ("", "''")]
-        {
-            assert_eq!(quoted(Path::new(path)), expected);
-        }
-    }
 
     #[test]
     fn names_of_jobs_are_those_that_all_systems_allow() {

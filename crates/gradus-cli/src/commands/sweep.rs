@@ -258,7 +258,7 @@ fn to_slurm(
         log: &format!("{name}-%A_%a.log"),
     };
     let words = |of: fn(&Run) -> &PathBuf| -> anyhow::Result<String> {
-        let line = |run: &Run| Ok(format!("  {}\n", cluster::quoted(&std::path::absolute(of(run))?)));
+        let line = |run: &Run| Ok(format!("  {}\n", gradus::shell::path(&std::path::absolute(of(run))?)));
         pending.iter().map(line).collect()
     };
     let text = format!(

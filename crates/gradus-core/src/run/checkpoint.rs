@@ -27,6 +27,7 @@ use super::tensors::{NamedCodes, NamedTensor, StateTensor, read_state, write_sta
 use super::trainer_state::TrainerState;
 use crate::error::{Error, Result};
 use crate::files::atomic::{self, FilledDir};
+use crate::shell;
 
 /// State that a resumed run needs in addition to weights and moments. Readers ignore unknown keys.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -434,7 +435,7 @@ fn corrupt(run: &RunDir, step: usize, error: &Error) -> Error {
     let hint = match before {
         Some(before) => format!(
             "`gradus runs resume {} --resume-from {before}` removes it and resumes from the checkpoint before it",
-            run.path().display()
+            shell::path(run.path())
         ),
         None => "no earlier checkpoint is left; start again with `--overwrite`".to_owned(),
     };
@@ -469,7 +470,7 @@ mod tests {
 
     fn fixture() -> Fixture {
         let directory = tempfile::tempdir().unwrap();
-        let run = RunDir::create(directory.path().join("run"), Existing::Refuse).unwrap();
+        let run = RunDir::create(directory.path().join("my run"), Existing::Refuse).unwrap();
         fs::write(run.config(), "model: gpt2\n").unwrap();
         Fixture { _directory: directory, run }
     }
@@ -621,7 +622,7 @@ mod tests {
             let (message, hint) = refused(None);
             let start = format!("{}: corrupt checkpoint: {}: its content", run.checkpoint(2).display(), file.display());
             assert!(message.starts_with(&start), "{message}");
-            let command = format!("`gradus runs resume {} --resume-from 1`", run.path().display());
+            let command = format!("`gradus runs resume '{}' --resume-from 1`", run.path().display());
             let expected = format!("{command} removes it and resumes from the checkpoint before it");
             assert_eq!(hint, Some(expected));
             assert_eq!(Checkpoint::config_of(&run, None).is_err(), name == CONFIG_FILE, "{name}");

@@ -27,6 +27,7 @@ use axum::response::{Html, IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Form, Router};
 use gradus::files::output::OutputFile;
+use gradus::shell;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -41,7 +42,7 @@ use crate::secret::secret;
 use crate::store::projects::{Annotation, AnnotationState, LEASE_MINUTES, Person, Project, Role, Save, Saved};
 use crate::store::sessions::Session;
 use crate::temp_file::TempFile;
-use crate::training::{data_files, quoted};
+use crate::training::data_files;
 
 /// Maximum time in seconds that one change can add. A person who leaves the page open is not working.
 const SECONDS_MAX: f64 = 300.0;
@@ -112,7 +113,7 @@ async fn listed(app: &Arc<App>, session: &Session, refused: Option<&str>) -> Res
 
 /// Returns the served folder, quoted for commands.
 fn folder(app: &App) -> String {
-    quoted(&app.folder.to_string_lossy())
+    shell::path(&app.folder)
 }
 
 /// Returns the data files of the folder, with their names relative to it.
@@ -189,7 +190,7 @@ async fn invite(
     if name == own.name {
         return Err(PageError::request(&format!(
             "A new token for yourself would sign you out. Use `gradus annotate invite {} --role owner --folder {}`.",
-            quoted(name),
+            shell::word(name),
             folder(&app)
         )));
     }

@@ -13,6 +13,7 @@ use gradus::data::Need;
 use gradus::files::output::OutputFile;
 use gradus::html;
 use gradus::html::Html;
+use gradus::shell;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -26,7 +27,7 @@ use crate::query::percent;
 use crate::runs::blocking;
 use crate::store::projects::Project;
 use crate::store::sessions::Session;
-use crate::training::{may_train, quoted};
+use crate::training::may_train;
 use crate::within;
 
 /// Subdirectory for training rows.
@@ -82,7 +83,7 @@ fn options(names: &[&str], chosen: usize) -> Vec<Html> {
 
 /// Renders the owner's section about training on a project's page.
 pub fn section(app: &App, session: &Session, project: &Project, models: &[ModelEntry]) -> Html {
-    let folder = quoted(&app.folder.to_string_lossy());
+    let folder = shell::path(&app.folder);
     let csrf = csrf(session);
     let is_allowed = app.training.is_allowed();
     let button = |words: Html| match is_allowed {

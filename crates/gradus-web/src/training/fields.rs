@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use gradus::config::{Flag, FlagKind, FlagSpec, Schema, Scope, flags};
 use gradus::inference::model_of;
+use gradus::shell;
 use gradus::task::TaskConfig;
 use serde_json::{Map, Value, json};
 
@@ -269,19 +270,10 @@ pub fn command(method: &str, flags: &[Flag]) -> String {
     for flag in flags {
         words.push(flag.written.clone());
         if flag.spec.kind != FlagKind::Switch {
-            words.extend(flag.values.iter().map(|value| quoted(value)));
+            words.extend(flag.values.iter().map(|value| shell::word(value).into_owned()));
         }
     }
     words.join(" ")
-}
-
-/// Quotes a word for shells.
-pub fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,=@%+".contains(c);
-    match !word.is_empty() && word.chars().all(is_plain) {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', "'\\''")),
-    }
 }
 
 #[cfg(test)]
@@ -414,12 +406,5 @@ pub(super) mod tests {
         assert_eq!(named("distill", teacher).as_deref(), Some("teacher-model"));
         assert_eq!(named("sft", "pass `--batch-size` or less").as_deref(), Some("batch-size"));
         assert_eq!(named("sft", "`/etc/passwd` is empty, max_steps too"), None);
-    }
-
-    #[test]
-    fn words_are_quoted_for_shells() {
-        assert_eq!(quoted("runs/a-1"), "runs/a-1");
-        assert_eq!(quoted("it's $(x)"), "'it'\\''s $(x)'");
-        assert_eq!(quoted(""), "''");
     }
 }

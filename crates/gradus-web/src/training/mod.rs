@@ -14,7 +14,6 @@ mod processes;
 mod start;
 
 pub use choices::data_files;
-pub use fields::quoted;
 pub use page::{actions, bare, bytes, offer_demo};
 
 use std::path::PathBuf;

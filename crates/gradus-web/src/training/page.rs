@@ -3,9 +3,9 @@
 use gradus::html;
 use gradus::html::Html;
 use gradus::runs::{Entry, Snapshot, Status};
+use gradus::shell;
 use serde_json::Value;
 
-use super::fields::quoted;
 use super::form::option;
 use super::processes::{DEMO, ProcessState};
 use crate::app::App;
@@ -17,7 +17,7 @@ use crate::store::sessions::Session;
 /// Renders the demonstration for a folder without runs: a button if pages may start runs, otherwise the command.
 pub fn offer_demo(app: &App, session: &Session) -> Html {
     let (folder, _) = super::runs_directory(&app.folder);
-    let command = format!("gradus demo --output-dir {}", quoted(&folder.join(DEMO).to_string_lossy()));
+    let command = format!("gradus demo --output-dir {}", shell::path(&folder.join(DEMO)));
     let next = match app.training.demo() {
         Some(ProcessState::Running) => html![
             "<p role=\"status\" data-going><span class=\"badge badge-good\">running</span> The demonstration is running. Its runs appear under <a href=\"/runs\">Runs</a>.</p>\n"
@@ -113,7 +113,7 @@ pub fn actions(
     is_stopping: bool,
 ) -> Html {
     let named = html![(csrf(session)) "<input type=\"hidden\" name=\"run\" value=\"" (entry.name) "\">\n"];
-    let path = quoted(&entry.path.to_string_lossy());
+    let path = shell::path(&entry.path);
     let is_running = entry.state == Status::Running;
     let change = match (is_running, state) {
         (true, _) if is_stopping => {
@@ -176,6 +176,6 @@ pub fn delete(session: &Session, entry: &Entry, users: &[String]) -> Html {
         "<form method=\"post\" action=\"/runs/delete\" class=\"fields\">\n" (csrf(session)) "<input type=\"hidden\" name=\"run\" value=\"" (entry.name) "\">\n"
         "<div><label for=\"confirm\">Type its name, " (entry.name) ", to confirm</label><input id=\"confirm\" name=\"confirm\" autocomplete=\"off\" required></div>\n"
         "<button type=\"submit\" class=\"main\">Delete permanently</button> <a href=\"" (address("show", &entry.name)) "\">Keep it</a>\n</form>\n"
-        "<h2>In a terminal</h2>\n<pre tabindex=\"0\">gradus runs rm " (quoted(&entry.path.to_string_lossy())) "</pre>\n"
+        "<h2>In a terminal</h2>\n<pre tabindex=\"0\">gradus runs rm " (shell::path(&entry.path)) "</pre>\n"
     ]
 }

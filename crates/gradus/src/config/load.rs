@@ -14,6 +14,7 @@ use super::{MethodConfig, Registry, RunConfig, moved, preset, write};
 use crate::error::{Diagnostic, Error, Result};
 use crate::files;
 use crate::machine::Machine;
+use crate::shell;
 
 /// The user's request: a file, flags, or both.
 #[derive(Debug, Clone, Copy, Default)]
@@ -93,8 +94,8 @@ pub(super) fn text(path: &Path) -> Result<String> {
             _ => format!("configuration file `{}` cannot be read: {error}", path.display()),
         };
         let hint = path.join("config.yml").is_file().then(|| {
-            let name = path.display();
-            format!("`gradus runs resume {name}` resumes the run; its settings are in `{name}/config.yml`")
+            let word = shell::path(path);
+            format!("`gradus runs resume {word}` resumes the run; its settings are in `{}/config.yml`", path.display())
         });
         Error::Config(vec![Diagnostic { message, locations: Vec::new(), hint }])
     })

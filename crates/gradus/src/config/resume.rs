@@ -16,6 +16,7 @@ use crate::machine::Machine;
 use crate::run::claim::{Stage, read_state};
 use crate::run::{Checkpoint, RunDir, RunState};
 use crate::settings::LrSchedule;
+use crate::shell;
 
 /// A request to resume a run.
 #[derive(Debug, Clone, Copy)]
@@ -96,11 +97,13 @@ impl Resume<'_> {
         let (what, command) = match self.from {
             ResumeFrom::Run { directory, .. } => {
                 let shown = directory.display();
-                (format!("the run in `{shown}` trains with"), format!("gradus {of_run} --output-dir {shown} --resume"))
+                let word = shell::path(directory);
+                (format!("the run in `{shown}` trains with"), format!("gradus {of_run} --output-dir {word} --resume"))
             }
             ResumeFrom::Checkpoint(directory) => {
                 let shown = directory.display();
-                (format!("the run of `{shown}` trains with"), format!("gradus {of_run} --resume-from {shown}"))
+                let word = shell::path(directory);
+                (format!("the run of `{shown}` trains with"), format!("gradus {of_run} --resume-from {word}"))
             }
         };
         Error::Config(vec![Diagnostic {

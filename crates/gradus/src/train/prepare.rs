@@ -21,6 +21,7 @@ use crate::ranks::Ranks;
 use crate::reward::config::RewardConfig;
 use crate::rng::{Purpose, Stream};
 use crate::run::{DataFingerprint, Existing};
+use crate::shell;
 use crate::task::{self, DataConfig};
 use crate::text::Tokenizer;
 
@@ -52,7 +53,7 @@ impl Start {
             return Err(Error::input(message).with_hint(format!(
                 "leave `lora` out to continue it, or merge it into its base first: `gradus merge --model {} --output \
                  DIR`",
-                adapter.path.display()
+                shell::path(&adapter.path)
             )));
         }
         let text =
