@@ -493,6 +493,11 @@ class OnlineKeys(SharedKeys, total=False):
     Default: no limit."""
     episode_at_once: int
     """Number of replies that are computed at the same time. Default 32."""
+    episode_reply_after: int
+    """Number of sampling steps between a turn and its reply, on a GPU. Default 16. Numbers of one completion depend
+    there, in their last bits, on which completions are sampled with it. So every completion continues at a fixed step,
+    and the others wait if the reply is late: then results do not depend on time. With 0, replies are read as they
+    arrive. The CPU always reads them as they arrive."""
     episode_reward_weight: float
     """Weight of the environment's reward relative to `reward`. Default 1 (TRL)."""
     episode_tool_calls: Literal["hermes", "qwen3_coder", "llama3", "mistral"]
