@@ -113,7 +113,7 @@ impl env::Episode for UnevenEpisode {
 
 /// Plays 12 episodes with answers of different durations.
 fn recorded(milliseconds: u64, answer_after: usize) -> Recorder {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/models/gpt2");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/trajectories/models/gpt2");
     let dir = ModelDir::open(&path).expect("a fixture");
     let policy = CausalLm::load(&dir, &Device::flex()).expect("a fixture");
     let tokenizer = Tokenizer::from_dir(&path).expect("a fixture");
