@@ -207,6 +207,11 @@ impl Trunk {
         self.embedding().device()
     }
 
+    /// Whether a row's numbers may depend, in their last bits, on which other rows are computed with it. On the CPU they do not.
+    pub fn mixes_rows(&self) -> bool {
+        !gradus_kernels::rows_are_independent(&self.device())
+    }
+
     /// Format of the linear layers, if they are quantized.
     pub fn quantization(&self) -> Option<Quantization> {
         let mut trunk = self.clone();

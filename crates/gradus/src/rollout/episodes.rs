@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 
 use gradus_environments as env;
 use gradus_environments::Observation;
-use gradus_kernels::rows_are_independent;
 use rand::RngCore;
 
 pub use super::dialogue::ReadCalls;
@@ -307,7 +306,7 @@ impl Episodes {
                 engine = engine.with_guide(guide, places, room);
             }
         }
-        let (stop, mixes_rows) = (StopAtStrings::new(sampler), !rows_are_independent(&policy.trunk.device()));
+        let (stop, mixes_rows) = (StopAtStrings::new(sampler), policy.trunk.mixes_rows());
         self.sample_with(policy, &mut LocalDrawer { engine, stop, mixes_rows }, prompts, sampler, names, stream)
     }
 
