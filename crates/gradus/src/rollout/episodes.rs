@@ -597,6 +597,10 @@ impl EpisodeBatch<'_> {
                 self.on_answer(row, turn, answer, prompts, drawer)?;
                 patience = Duration::ZERO;
             }
+            if self.is_answer_due() {
+                // Rows end together, whenever their answers of this step arrive.
+                continue;
+            }
             left.retain(|&row| {
                 let is_over = self.rows[row].is_over && !self.rows[row].turns.is_empty();
                 if is_over {
