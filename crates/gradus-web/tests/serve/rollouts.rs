@@ -433,7 +433,7 @@ fn adapters_come_and_go_while_others_sample() {
         // Meanwhile, a long stream of the base model is running.
         let ids = ids_of(&server, model, "The tea is");
         let long = json!({
-            "model": model, "token_ids": ids, "stream": true, "return_weight_versions": true,
+            "model": model, "token_ids": ids, "stream": true,
             "sampling_params": { "n": 6, "seed": 3, "min_tokens": 100, "max_tokens": 100, "return_weight_versions": true },
         });
         let stream = Begun::new(&server, &long);
