@@ -582,10 +582,11 @@ impl EpisodeBatch<'_> {
                 None => sampler.progress.advance("sampled", count - left.len(), count)?,
             }
             if drawer.is_busy() && !self.is_answer_due() {
-                for (row, completion) in drawer.draw()? {
+                let ended = drawer.draw()?;
+                self.schedule.iter_mut().for_each(|schedule| schedule.step += 1);
+                for (row, completion) in ended {
                     self.on_turn_end(row, completion)?;
                 }
-                self.schedule.iter_mut().for_each(|schedule| schedule.step += 1);
             }
             if !drawer.is_busy() {
                 self.schedule.iter_mut().for_each(Schedule::skip);
