@@ -5,7 +5,7 @@
 //! answers on another thread; other rows continue. The answer's ids are appended and the row continues from its cache,
 //! so nothing is computed twice. Results do not depend on how long answers take. Each turn has its own random stream. On the
 //! CPU, a row's logits do not depend on the other rows. On other devices, the rows of each sampling step do not depend on
-//! time: see [`Schedule`].
+//! time: see `Schedule`.
 
 use std::collections::{HashMap, VecDeque};
 use std::iter::repeat_n;
