@@ -73,7 +73,7 @@ def mistral(**more):
 
 
 def ministral(**more):
-    """The class that transformers uses for a `mistral` whose file has `layer_types`; see `as_mistral`."""
+    """Also the class that transformers uses for a `mistral` whose file has `layer_types`; see `as_mistral`."""
     base = dict(hidden_size=24, intermediate_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=6,
                 max_position_embeddings=64)
     return MinistralConfig(**{**ids, **base, **more})
@@ -169,6 +169,7 @@ CAUSAL = {
     # Windows shorter than every sequence and than the tokens that greedy decoding adds.
     "mistral-window": mistral(sliding_window=5, intermediate_size=32),
     "mistral-layers": ministral(sliding_window=5, layer_types=["full_attention", "sliding_attention", "full_attention"]),
+    "ministral": ministral(sliding_window=5, num_hidden_layers=2, intermediate_size=24),
     "qwen3-window": qwen3(use_sliding_window=True, sliding_window=4, max_window_layers=1, num_hidden_layers=3,
                           intermediate_size=24, head_dim=8),
     "qwen2-window": qwen2(use_sliding_window=True, sliding_window=4, max_window_layers=1, num_hidden_layers=3,

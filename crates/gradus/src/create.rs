@@ -231,7 +231,7 @@ fn of_family(family: &str, sizes: Sizes, tokenizer: &Tokenizer) -> Map<String, V
         "qwen2" => decoder(json!({ "tie_word_embeddings": true })),
         "smollm3" => decoder(json!({ "no_rope_layer_interval": 4, "tie_word_embeddings": true })),
         "phi3" => decoder(json!({ "original_max_position_embeddings": positions, "pad_token_id": pad })),
-        "mistral" => decoder(json!({ "head_dim": width / heads, "sliding_window": null })),
+        "mistral" | "ministral" => decoder(json!({ "head_dim": width / heads, "sliding_window": null })),
         "gemma2" => {
             decoder(joined(gemma, json!({ "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0 })).into())
         }

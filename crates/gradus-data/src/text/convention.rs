@@ -58,7 +58,7 @@ impl Convention {
             "albert" => Self::Albert,
             "deberta" => Self::DebertaV1,
             "debertav2" => Self::Deberta,
-            "llama" | "mistral" => Self::Llama,
+            "llama" | "mistral" | "ministral" => Self::Llama,
             "gemma" | "gemma2" => Self::Gemma,
             "qwen2" | "qwen3" => Self::Qwen2,
             _ => return None,

@@ -205,8 +205,11 @@ impl PeftConfig {
         let exclude_modules = keys.take("exclude_modules").as_ref().and_then(Targets::read);
         let layers = match keys.take("layers_to_transform") {
             None => Vec::new(),
-            Some(Value::Number(layer)) => vec![layer.as_u64().unwrap_or_default() as usize],
-            Some(list) => serde_json::from_value(list).map_err(|error| format!("`layers_to_transform`: {error}"))?,
+            Some(layers) => {
+                // A number alone is a list of one.
+                let list = if layers.is_array() { layers } else { json!([layers]) };
+                serde_json::from_value(list).map_err(|error| format!("`layers_to_transform`: {error}"))?
+            }
         };
         let lists = match keys.take("layers_pattern") {
             None => Vec::new(),
@@ -486,6 +489,14 @@ mod tests {
             let config = read(json!({"layers_to_transform": layers, "layers_pattern": []})).expect("fine");
             let matcher = config.matcher().expect("names");
             assert_eq!(["h.0.q", "h.1.q"].map(|name| matcher.matches(name)), expected, "{layers}");
+        }
+    }
+
+    #[test]
+    fn a_layer_is_no_negative_number() {
+        for layers in [json!(-1), json!([-1]), json!(1.5)] {
+            let wrong = read(json!({ "layers_to_transform": layers })).expect_err("refused");
+            assert!(wrong.starts_with("`layers_to_transform`: invalid "), "{layers}: {wrong}");
         }
     }
 

@@ -149,16 +149,19 @@ impl DecoderFamily {
     }
 }
 
+const MISTRAL: DecoderFamily = DecoderFamily {
+    defaults: r#"{"num_key_value_heads": 8, "max_position_embeddings": 131072, "sliding_window": 4096}"#,
+    windows: Windows::ByLayer(Rule::All),
+    gguf: Some("llama"),
+    ..DecoderFamily::new("mistral", "Mistral", "MistralForCausalLM")
+};
+
 /// The families that are built in.
-pub(crate) static BUILT_IN: [DecoderFamily; 13] = [
+pub(crate) static BUILT_IN: [DecoderFamily; 14] = [
     DecoderFamily { gguf: Some("llama"), ..DecoderFamily::new("llama", "Llama", "LlamaForCausalLM") },
-    DecoderFamily {
-        defaults: r#"{"num_key_value_heads": 8, "max_position_embeddings": 131072, "sliding_window": 4096}"#,
-        // transformers computes a file with `layer_types` by a class of its own, Ministral.
-        windows: Windows::ByLayer(Rule::All),
-        gguf: Some("llama"),
-        ..DecoderFamily::new("mistral", "Mistral", "MistralForCausalLM")
-    },
+    MISTRAL,
+    // The class by which transformers computes a `mistral` whose file has `layer_types`.
+    DecoderFamily { model_type: "ministral", class: "Ministral", language_class: "MinistralForCausalLM", ..MISTRAL },
     DecoderFamily {
         defaults: r#"{"num_key_value_heads": 32, "max_position_embeddings": 32768, "sliding_window": 4096}"#,
         windows: Windows::ByLayer(Rule::Last),

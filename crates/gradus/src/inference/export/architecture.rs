@@ -38,9 +38,6 @@ enum Layout {
     },
 }
 
-/// The supported families, for messages.
-const KNOWN: &str = "gpt2, llama, mistral, qwen2, qwen3, gemma2, gemma3_text";
-
 impl Architecture {
     /// Describes the model in `dir`; `tied` is whether its LM head is the embedding table.
     ///
@@ -60,8 +57,12 @@ impl Architecture {
             | Family::Bart
             | Family::Blenderbot
             | Family::BlenderbotSmall => {
+                let has_name = |family: &Family| {
+                    matches!(family, Family::Gpt2 | Family::Decoder(DecoderFamily { gguf: Some(_), .. }))
+                };
+                let possible: Vec<&str> = Family::all().into_iter().filter(has_name).map(Family::name).collect();
                 let name = family.name();
-                Err(refuse(format!("`{name}` cannot be written as GGUF (possible: {KNOWN})")))
+                Err(refuse(format!("`{name}` cannot be written as GGUF (possible: {})", possible.join(", "))))
             }
         }
     }
