@@ -122,6 +122,10 @@ impl Drop for Disk<'_> {
 #[cfg(target_os = "linux")]
 #[test]
 fn memory_that_does_not_suffice() {
+    if let Some(device) = crate::process::device() {
+        // Drivers of GPUs reserve more addresses than all of these limits.
+        return crate::skip::skipped("processor", &format!("limits of memory on `{device}`"));
+    }
     let lab = Lab::new("sft", "gpt2", "texts.jsonl", COMMON);
     let expected = uninterrupted(&lab);
     let directory = lab.directory("small");

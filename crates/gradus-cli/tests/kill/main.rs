@@ -18,7 +18,7 @@ mod ranks;
 mod skip;
 
 use compare::{differences, snapshot};
-use process::{Killer, Lab};
+use process::{Killer, Lab, computes_in_bf16};
 
 /// Number of killed and resumed runs per case, unless `GRADUS_KILLS` sets their total for all cases.
 const ROUNDS: usize = 2;
@@ -80,6 +80,9 @@ fn sft() {
 
 #[test]
 fn sft_in_bf16() {
+    if !computes_in_bf16("sft in bf16") {
+        return;
+    }
     check("sft in bf16", "sft", "qwen3", "texts.jsonl", &[&["--compute", "bf16"]]);
 }
 
@@ -169,6 +172,9 @@ fn running(program: &std::path::Path) -> Option<String> {
 
 #[test]
 fn grpo_in_bf16_with_coarser_weights_for_sampling() {
+    if !computes_in_bf16("grpo in bf16") {
+        return;
+    }
     let more = ["--group-size", "2", "--compute", "bf16", "--sampling-weights", "int8"];
     check("grpo in bf16", "grpo", "gpt2", "prompts.jsonl", &[ONLINE, &more]);
 }

@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::skip::skipped;
+
 /// Allows more ranks than cores, and root, in tests.
 const LAUNCHING: [(&str, &str); 4] = [
     ("OMPI_MCA_rmaps_base_oversubscribe", "1"),
@@ -15,6 +17,24 @@ const LAUNCHING: [(&str, &str); 4] = [
 /// Returns the path of the tested program. Cargo sets the variable, and so does a script that runs these tests elsewhere.
 pub fn binary() -> String {
     std::env::var("CARGO_BIN_EXE_gradus").unwrap_or_else(|_| env!("CARGO_BIN_EXE_gradus").to_owned())
+}
+
+/// The device of all runs, unless it is the default.
+pub fn device() -> Option<String> {
+    std::env::var("GRADUS_TEST_DEVICE").ok()
+}
+
+/// Whether runs can compute in bf16. If not, reports that `what` is skipped.
+pub fn computes_in_bf16(what: &str) -> bool {
+    let Some(device) = device() else { return true };
+    let report = Command::new(binary()).args(["doctor", "--json"]).output().expect("the binary runs");
+    let report: serde_json::Value = serde_json::from_slice(&report.stdout).expect("doctor says JSON");
+    let lists = |key: &str| report[key].as_array().is_some_and(|names| names.iter().any(|name| *name == device));
+    let lacks = lists("devices") && !lists("bf16_devices");
+    if lacks {
+        skipped("bf16", &format!("{what} on `{device}`"));
+    }
+    !lacks
 }
 
 /// A directory with the data and arguments of all runs of one case.
@@ -61,7 +81,7 @@ impl Lab {
         let last = |flag: &str| more.chunks(2).rfind(|pair| pair[0] == flag).map(|pair| pair[1]);
         flags.retain(|pair| last(pair[0]) == Some(pair[1]));
         arguments.extend(flags.concat().iter().map(|&text| text.to_owned()));
-        if let Ok(device) = std::env::var("GRADUS_TEST_DEVICE") {
+        if let Some(device) = device() {
             arguments.extend(["--device".to_owned(), device]);
         }
         Self { folder, method: method.to_owned(), arguments, launcher: Vec::new(), is_durable: false }
