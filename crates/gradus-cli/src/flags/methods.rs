@@ -73,22 +73,76 @@ fn takes_one_text(kind: &FlagKind) -> bool {
     !matches!(kind, FlagKind::Switch | FlagKind::Repeated | FlagKind::Names | FlagKind::Arguments)
 }
 
-/// Returns the help of a flag: the methods it applies to, and their defaults if these differ.
+/// Returns the help of a flag: each meaning once, with the methods that it holds for and their defaults.
 fn doc(same: &[&FlagSpec]) -> String {
-    let methods: Vec<&str> =
-        same.iter().filter_map(|spec| spec.key.strip_prefix("method.")?.split('.').next()).collect();
-    let first = &same[0].doc;
-    if methods.is_empty() {
-        return first.clone();
+    let mut meanings: Vec<(&str, Vec<&FlagSpec>)> = Vec::new();
+    for &spec in same {
+        match meanings.iter_mut().find(|(known, _)| *known == meaning(spec)) {
+            Some((_, specs)) => specs.push(spec),
+            None => meanings.push((meaning(spec), vec![spec])),
+        }
     }
-    if same.iter().all(|spec| spec.default == same[0].default) {
-        return format!("[{}] {first}", methods.join(", "));
+    let text = |(meaning, specs): &(&str, Vec<&FlagSpec>)| of_meaning(meaning, specs).trim_end_matches('.').to_owned();
+    meanings.iter().map(text).collect::<Vec<_>>().join(". ")
+}
+
+/// Returns the help of a key without its default, which may differ between methods.
+fn meaning(spec: &FlagSpec) -> &str {
+    match &spec.default {
+        Some(value) if !value.is_null() => spec.doc.split(" Default").next().unwrap_or_default(),
+        _ => &spec.doc,
     }
-    let text = first.split(" Default").next().unwrap_or(first).trim_end_matches('.');
-    let default = |(spec, method): (&&FlagSpec, &&str)| match &spec.default {
-        Some(value) if !value.is_null() => format!("{method} {value}"),
-        _ => format!("{method} none"),
+}
+
+/// Returns the help of keys with one meaning.
+fn of_meaning(meaning: &str, specs: &[&FlagSpec]) -> String {
+    let Some(methods) = specs.iter().map(|spec| method(spec)).collect::<Option<Vec<&str>>>() else {
+        return specs[0].doc.clone();
     };
-    let defaults: Vec<String> = same.iter().zip(&methods).map(default).collect();
-    format!("[{}] {text}. Default: {}", methods.join(", "), defaults.join(", "))
+    let names = methods.join(", ");
+    if specs.iter().all(|spec| spec.doc == specs[0].doc) {
+        return format!("[{names}] {}", specs[0].doc);
+    }
+    let default = |spec: &FlagSpec| spec.default.as_ref().map(ToString::to_string).unwrap_or_default();
+    let defaults: Vec<String> = specs.iter().map(|spec| default(spec)).collect();
+    let defaults = match defaults.iter().all(|value| *value == defaults[0]) {
+        true => defaults[0].clone(),
+        false => {
+            methods.iter().zip(&defaults).map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", ")
+        }
+    };
+    format!("[{names}] {}. Default: {defaults}", meaning.trim_end_matches('.'))
+}
+
+/// Returns the method of a key.
+fn method(spec: &FlagSpec) -> Option<&str> {
+    spec.key.strip_prefix("method.")?.split('.').next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_help_of_a_shared_flag_holds_for_each_of_its_methods() {
+        let flags = MethodFlags::of(|_| true).without_taken();
+        let shown = flags.shown();
+        let doc = |name: &str| shown.iter().find(|spec| spec.name == name).expect("a flag").doc.as_str();
+        let beta = doc("beta");
+        assert!(
+            beta.starts_with("[dpo, kto] Strength of the pull toward the reference. Default: 0.1. [orpo] "),
+            "{beta}"
+        );
+        for other in [". [cpo] Factor", ". [simpo] Factor", ". [distill] Position"] {
+            assert!(beta.contains(other), "{other} in {beta}");
+        }
+        let smoothing = doc("label-smoothing");
+        assert!(smoothing.contains(". [dpo] Probability that a label is wrong"), "{smoothing}");
+        // Each key that a flag sets is described by its own meaning.
+        for spec in flags.0.iter().filter(|spec| is_own(spec)) {
+            let Some(shown) = shown.iter().find(|shown| shown.name == spec.name) else { continue };
+            let meaning = meaning(spec).trim_end_matches('.');
+            assert!(shown.doc.contains(meaning), "`{}`: {meaning} in {}", spec.key, shown.doc);
+        }
+    }
 }
