@@ -59,7 +59,7 @@ error: unknown key `clip_ragne` in `method.ppo`
    |     ^^^^^^^^^^
 hint: did you mean `clip_range`?
 
-error: `train.batch_size` is the word `eight`, but a whole number of at least 0 is needed
+error: `train.batch_size` is the word `eight`, but a whole number of at least 1 is needed
   --> run.yml:8:22
    |
  8 | train: { batch_size: eight }
@@ -262,12 +262,12 @@ fn whole_numbers_have_bounds_that_mean_something() {
     for (flags, expected) in [
         (
             &["--threads", "4000000000"][..],
-            "`train.threads` is `4000000000`, but a whole number from 0 to 1024 is needed",
+            "`train.threads` is `4000000000`, but a whole number from 1 to 1024 is needed",
         ),
-        (&["--batch-size", "1e12"], "`train.batch_size` is `1e12`, but a whole number from 0 to 1000000 is needed"),
+        (&["--batch-size", "1e12"], "`train.batch_size` is `1e12`, but a whole number from 1 to 1000000 is needed"),
         (&["--seed", "18446744073709551616"], "a whole number from 0 to 18446744073709551615 is needed"),
-        (&["--lora-rank", "100000000"], "a whole number from 0 to 65536 is needed"),
-        (&["--max-steps", "100000000000"], "a whole number from 0 to 1000000000 is needed"),
+        (&["--lora-rank", "100000000"], "a whole number from 1 to 65536 is needed"),
+        (&["--max-steps", "100000000000"], "a whole number from 1 to 1000000000 is needed"),
         (&["--output-dir", ""], "`output_dir` is empty"),
     ] {
         let run = test.run(&[&["sft", "--model", "m", "--data", "d"], flags].concat());
@@ -276,7 +276,7 @@ fn whole_numbers_have_bounds_that_mean_something() {
     }
     let grpo = ["grpo", "--model", "m", "--data", "d", "--reward-rule-substring", "e", "--group-size", "5000000"];
     let run = test.run(&grpo);
-    assert!(run.stderr.contains("a whole number from 0 to 65536 is needed"), "{}", run.stderr);
+    assert!(run.stderr.contains("a whole number from 2 to 65536 is needed"), "{}", run.stderr);
 }
 
 #[cfg(unix)]

@@ -201,7 +201,10 @@ fn what_does_not_fit_is_refused() {
     refused(&twice, "`tools`: the environment already has a tool `calculator`");
     let nowhere = ["--tools", "[{ mcp: {} }]", "--reward-rule-numeric-answer", "answer"];
     refused(&nowhere, "`tools`: the MCP server has neither `command` nor `url`");
-    refused(&["--environment", "{ guess: { low: 5, high: 5 } }"], "`low` is 5 and `high` is 5, but must be above it");
+    refused(
+        &["--environment", "{ guess: { low: 5, high: 5 } }"],
+        "`environment.guess.high` is 5, but must be above it",
+    );
     refused(&["--environment", "{ command: { program: [/nowhere/env] } }"], "could not be started");
     refused(&["--environment", "{ gues: {} }"], "guess");
     refused(&["--environment", GUESS, "--episode-max-turns", "0"], "`episode.max_turns` is 0, but must be at least 1");

@@ -15,8 +15,10 @@ use crate::toolbox::Toolbox;
 #[serde(default, deny_unknown_fields)]
 pub struct ArithmeticConfig {
     /// The number of terms in a question. Default 3.
+    #[cfg_attr(feature = "schema", schemars(range(min = 2, max = 20)))]
     pub terms: usize,
     /// The largest number. Default 100.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1_000_000)))]
     pub largest: i64,
 }
 

@@ -44,9 +44,11 @@ pub struct DocumentsConfig {
     pub question: Option<String>,
     /// The number of passages per search. Default 3.
     #[serde(default = "three")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub results: usize,
     /// The number of searches per episode; further ones are rejected. Default 8.
     #[serde(default = "eight")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub searches: usize,
     /// The reward of an answer. Default `exact`.
     #[serde(default)]

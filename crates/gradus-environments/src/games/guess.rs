@@ -17,6 +17,7 @@ pub struct GuessConfig {
     /// The largest number. Default 100.
     pub high: i64,
     /// The number of guesses before the game is lost. Default 10.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub guesses: usize,
     /// Text before `higher` and `lower`. Default: none.
     pub before: String,

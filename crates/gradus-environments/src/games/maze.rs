@@ -15,8 +15,10 @@ use crate::tool::Tool;
 #[serde(default, deny_unknown_fields)]
 pub struct MazeConfig {
     /// The number of rooms per side. Default 3.
+    #[cfg_attr(feature = "schema", schemars(range(min = 2, max = 50)))]
     pub size: usize,
     /// The number of moves before the game is lost. Default 20.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub moves: usize,
 }
 

@@ -46,8 +46,10 @@ pub struct SandboxConfig {
     /// The interpreter. Default `python3`.
     pub python: PathBuf,
     /// The time limit of one program in seconds, both of CPU time and of wall-clock time. Default 5.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 600)))]
     pub seconds: u64,
     /// The memory limit of one program in megabytes. Default 256.
+    #[cfg_attr(feature = "schema", schemars(range(min = 64, max = 65_536)))]
     pub memory_mb: u64,
 }
 

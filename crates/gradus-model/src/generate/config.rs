@@ -11,6 +11,7 @@ use super::{BeamParams, EarlyStopping, Record, SamplingParams};
 #[serde(default, deny_unknown_fields)]
 pub struct SamplingConfig {
     /// Sample only from this many of the likeliest tokens. Default: all of them.
+    #[schemars(range(min = 1))]
     pub top_k: Option<usize>,
     /// Sample from the smallest set of likeliest tokens with at least this total probability. Default 1: all of them.
     pub top_p: f64,
@@ -74,18 +75,18 @@ impl Default for SamplingConfig {
 #[serde(default, deny_unknown_fields)]
 pub struct BeamConfig {
     /// Number of beams per prompt, at least 2. Default 4.
-    #[schemars(range(max = 1_024))]
+    #[schemars(range(min = 2, max = 1_024))]
     pub num_beams: usize,
     /// Exponent of the length by which a completion's log-probability is divided for ranking. Values above 0 prefer
     /// long completions. Default 1.
     pub length_penalty: f64,
-    /// When a search ends, once as many completions have ended as there are beams: `true` at once, `false` when the
-    /// likeliest open beam would not rank among them if it ended now, `never` when no open beam can rank among them any
-    /// more. Default `false`.
+    /// When a search ends. `true`: once as many completions have ended as there are beams. `false`: when, in
+    /// addition, the likeliest open beam would not rank among them if it ended now. `never`: when, in addition, no open
+    /// beam can rank among them any more. Default `false`.
     pub early_stopping: EarlyStopping,
     /// Diverse beam search: the beams are divided into this many groups with separate searches. A group avoids tokens
     /// that earlier groups chose at the same position. It divides `num_beams`. Default 1.
-    #[schemars(range(max = 1_024))]
+    #[schemars(range(min = 1, max = 1_024))]
     pub num_beam_groups: usize,
     /// The penalty on a token's log-probability for every beam of an earlier group that has the same token at the same
     /// position. Must be above 0 with groups. Default 0.

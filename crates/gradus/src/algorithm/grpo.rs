@@ -19,7 +19,7 @@ use crate::loss::surrogate::{Clip, Level};
 use crate::loss::vespo::Gamma;
 use crate::math::{Baseline, Reduction, Scale};
 use crate::method::{
-    Cast, Defaults, Iteration, Method, Preset, Problems, RolloutKeys, Shared, describe_defaults, flattened,
+    Cast, Defaults, Iteration, Method, Preset, Problems, RolloutKeys, Shared, describe_groups, flattened,
 };
 use crate::settings::{RolloutsConfig, Settings, TrainConfig};
 use crate::stats::StepReport;
@@ -61,16 +61,16 @@ method:
 /// Keys of `method.grpo`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-#[schemars(transform = |schema: &mut Schema| describe_defaults::<GrpoConfig>(schema, "TRL"))]
+#[schemars(transform = |schema: &mut Schema| describe_groups::<GrpoConfig>(schema, "TRL"))]
 pub struct GrpoConfig {
     /// How completions are sampled.
     #[serde(flatten, deserialize_with = "flattened::<GrpoConfig, _, _>")]
     pub rollouts: RolloutKeys,
     /// Passes over one batch of rollouts, μ. Default 1 (TRL).
-    #[schemars(range(max = 10_000))]
+    #[schemars(range(min = 1, max = 10_000))]
     pub update_epochs: usize,
     /// Mini-batches (optimizer steps) per pass. Default 1.
-    #[schemars(range(max = 1_000_000))]
+    #[schemars(range(min = 1, max = 1_000_000))]
     pub mini_batches: usize,
     /// Lower clip range of the ratio: 1 − clip_range. Default 0.2 (TRL).
     pub clip_range: f64,

@@ -26,6 +26,7 @@ pub struct KlConfig {
     /// Default: never (FineGrainedRLHF's `kl_threshold`).
     pub stop_above: Option<f64>,
     /// Number of iterations above `stop_above` that stop the run, not necessarily in a row. Default 5 (FineGrainedRLHF).
+    #[schemars(range(min = 1))]
     pub stop_after: usize,
 }
 

@@ -36,14 +36,17 @@ pub struct NlpoConfig {
     /// Default 0.9 (RL4LMs).
     pub top_p: f64,
     /// Sample from this many of its likeliest tokens instead of `top_p`. Default: none.
+    #[schemars(range(min = 1))]
     pub top_k: Option<usize>,
     /// Model that defines the mask. Default `lagged` (RL4LMs).
     pub mask_model: MaskModel,
     /// Updates of the lagged copy. Default `periodic` (RL4LMs' code: `frozen`).
     pub mask_update: MaskUpdate,
     /// Number of iterations after which the lagged copy is replaced by the current policy. Default 20 (RL4LMs' recipes).
+    #[schemars(range(min = 1))]
     pub mask_update_iterations: usize,
     /// Minimum number of tokens that the mask keeps. Default 1 (RL4LMs' code: 100; with an encoder, one more than configured).
+    #[schemars(range(min = 1))]
     pub min_tokens_to_keep: usize,
     /// Never mask the tokenizer's special tokens. Default true (RL4LMs' code).
     pub keep_special_tokens: bool,

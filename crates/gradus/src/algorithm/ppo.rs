@@ -32,10 +32,10 @@ pub struct PpoConfig {
     #[serde(flatten, deserialize_with = "flattened::<PpoConfig, _, _>")]
     pub rollouts: RolloutKeys,
     /// Passes over one batch of rollouts. Default 4 (TRL).
-    #[schemars(range(max = 10_000))]
+    #[schemars(range(min = 1, max = 10_000))]
     pub update_epochs: usize,
     /// Mini-batches (optimizer steps) per pass. Default 1 (TRL).
-    #[schemars(range(max = 1_000_000))]
+    #[schemars(range(min = 1, max = 1_000_000))]
     pub mini_batches: usize,
     /// Clip range of the policy ratio. Default 0.2 (Schulman et al. 2017, section 6.1).
     pub clip_range: f64,
@@ -89,6 +89,7 @@ pub struct PpoQuirks {
     pub clip_jointly: bool,
     /// Split a mini-batch into parts of this many sequences. The loss is averaged over the tokens of each part, then
     /// the parts are averaged or added up (FineGrainedRLHF's micro-batches: 4). Default: one part.
+    #[schemars(range(min = 1))]
     pub part_size: Option<usize>,
     /// Add the parts up instead of averaging them (FineGrainedRLHF: true). Default false.
     pub sum_parts: bool,

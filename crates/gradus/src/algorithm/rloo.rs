@@ -15,7 +15,7 @@ use crate::data::{Need, TooLong};
 use crate::learner::Learner;
 use crate::loss::surrogate::{Clip, Level};
 use crate::math::{Baseline, GroupAdvantages, Reduction, Scale, group::SCALE_EPSILON, group_advantages, stats};
-use crate::method::{Cast, Defaults, Iteration, Method, Problems, RolloutKeys, Shared, describe_defaults, flattened};
+use crate::method::{Cast, Defaults, Iteration, Method, Problems, RolloutKeys, Shared, describe_groups, flattened};
 use crate::rollout::{Rollout, StopReason};
 use crate::settings::{Settings, TrainConfig};
 use crate::stats::{Stats, StepReport};
@@ -23,16 +23,16 @@ use crate::stats::{Stats, StepReport};
 /// Keys of `method.rloo`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-#[schemars(transform = |schema: &mut Schema| describe_defaults::<RlooConfig>(schema, "TRL"))]
+#[schemars(transform = |schema: &mut Schema| describe_groups::<RlooConfig>(schema, "TRL"))]
 pub struct RlooConfig {
     /// How completions are sampled.
     #[serde(flatten, deserialize_with = "flattened::<RlooConfig, _, _>")]
     pub rollouts: RolloutKeys,
     /// Passes over one batch of rollouts. Default 1 (TRL).
-    #[schemars(range(max = 10_000))]
+    #[schemars(range(min = 1, max = 10_000))]
     pub update_epochs: usize,
     /// Mini-batches (optimizer steps) per pass. Default 1.
-    #[schemars(range(max = 1_000_000))]
+    #[schemars(range(min = 1, max = 1_000_000))]
     pub mini_batches: usize,
     /// Lower clip range of a completion's ratio: 1 − clip_range. Default 0.2 (TRL).
     pub clip_range: f64,

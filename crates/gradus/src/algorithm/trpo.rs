@@ -41,20 +41,20 @@ pub struct TrpoConfig {
     /// Maximum distance that a step may move the policy: mean KL(new ‖ old) over tokens, in nats. Default 0.01 (RL4LMs).
     pub target_kl: f64,
     /// Maximum number of conjugate gradient steps. Default 15 (RL4LMs).
-    #[schemars(range(max = 10_000))]
+    #[schemars(range(min = 1, max = 10_000))]
     pub cg_max_steps: usize,
     /// Value added to the diagonal of the Fisher matrix. Default 0.1 (RL4LMs).
     pub cg_damping: f64,
     /// Factor that shortens a step that is too long. Default 0.8 (RL4LMs).
     pub line_search_shrinking_factor: f64,
     /// Maximum number of step lengths to try. Default 10 (RL4LMs).
-    #[schemars(range(max = 1_000))]
+    #[schemars(range(min = 1, max = 1_000))]
     pub line_search_max_iter: usize,
     /// Passes of the critic over the rollouts. Default 10 (RL4LMs).
-    #[schemars(range(max = 10_000))]
+    #[schemars(range(min = 1, max = 10_000))]
     pub critic_updates: usize,
     /// Mini-batches (optimizer steps of the critic) per pass. Default 1.
-    #[schemars(range(max = 1_000_000))]
+    #[schemars(range(min = 1, max = 1_000_000))]
     pub critic_mini_batches: usize,
     /// How rewards become advantages.
     #[serde(flatten, deserialize_with = "flattened::<TrpoConfig, _, _>")]

@@ -130,8 +130,8 @@ pub(super) fn resolve(base: Node, file: Option<Node>, request: &Request<'_>) -> 
     let root = preset::under(&schema, root).map_err(|problem| Error::Config(vec![problem]))?;
     let reading = read(&schema, &root);
     problems.extend(reading.problems);
-    let (value, broken) = (reading.value, reading.broken);
-    if problems.is_empty() {
+    let (value, broken, mut low) = (reading.value, reading.broken, reading.low);
+    if problems.is_empty() && low.is_empty() {
         let mut config = serde_json::from_value(value).map_err(|error| {
             Error::Config(vec![Diagnostic { message: error.to_string(), locations: Vec::new(), hint: None }])
         })?;
@@ -140,15 +140,18 @@ pub(super) fn resolve(base: Node, file: Option<Node>, request: &Request<'_>) -> 
     }
     // The rest may have its own problems. Keys that could not be read take their defaults, and problems with these are
     // not reported.
+    let mut also = Vec::new();
     if let Ok(mut config) = serde_json::from_value(patched(value, request.method)) {
         // Plug-ins that do not match are already among the problems.
         let _ = request.registry.map(|registry| registry.bind(&mut config));
         let written = ConfigWithLocations { config, root, marked: Vec::new(), notes: Vec::new() };
-        let also = rules::check(&written, &Machine::detect());
+        also = rules::check(&written, &Machine::detect());
         let is_broken = |key: &String| broken.iter().any(|path| key.starts_with(path.as_str()));
-        problems
-            .extend(also.into_iter().filter(|found| !found.keys.iter().any(is_broken)).map(|found| found.diagnostic));
+        also.retain(|found| !found.keys.iter().any(is_broken));
     }
+    // A rule about the same key also gives the reason.
+    low.retain(|found| !also.iter().any(|rule| found.keys.iter().any(|key| rule.keys.contains(key))));
+    problems.extend(low.into_iter().chain(also).map(|found| found.diagnostic));
     Err(Error::Config(problems))
 }
 

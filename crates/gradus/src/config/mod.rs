@@ -137,6 +137,7 @@ pub struct MixedData {
     pub rows: Option<usize>,
     /// Read at most this many of its rows, the first ones. Default: all.
     #[serde(default)]
+    #[schemars(range(min = 1))]
     pub max_rows: Option<usize>,
 }
 

@@ -10,6 +10,7 @@ use super::method::MethodConfig;
 use super::node::{Entry, Node, Value, describe};
 use super::schema::{Field, Schema, Shape, Word};
 use crate::error::{Diagnostic, Location};
+use crate::method::{Problem, Problems};
 use crate::plugin;
 use crate::suggest::nearest;
 
@@ -24,16 +25,19 @@ pub(super) struct Reading {
     pub problems: Vec<Diagnostic>,
     /// Dotted paths of values that could not be read and were left out.
     pub broken: Vec<String>,
+    /// Whole numbers below the smallest one of their key. The value contains them, because a rule may give the reason.
+    pub low: Vec<Problem>,
 }
 
 /// Reads `root` according to `schema`.
 pub(super) fn read(schema: &Schema, root: &Node) -> Reading {
-    let mut reader = ConfigReader { schema, root, problems: Vec::new(), broken: Vec::new(), unknown: 0 };
+    let mut reader =
+        ConfigReader { schema, root, problems: Vec::new(), broken: Vec::new(), low: Vec::new(), unknown: 0 };
     let value = reader.value(schema.root(), false, root, "").unwrap_or(Json::Null);
     if let Some(more) = reader.unknown.checked_sub(UNKNOWN_SHOWN).filter(|more| *more > 0) {
         reader.problem(format!("{more} more keys are unknown"), Vec::new(), None);
     }
-    Reading { value, problems: reader.problems, broken: reader.broken }
+    Reading { value, problems: reader.problems, broken: reader.broken, low: reader.low }
 }
 
 struct ConfigReader<'a> {
@@ -41,6 +45,7 @@ struct ConfigReader<'a> {
     root: &'a Node,
     problems: Vec<Diagnostic>,
     broken: Vec<String>,
+    low: Vec<Problem>,
     /// Number of unknown keys so far.
     unknown: usize,
 }
@@ -100,10 +105,22 @@ impl ConfigReader<'_> {
             (shape, Value::Scalar { text, quoted }) => scalar(shape, text, *quoted, node.is_null()),
             _ => None,
         };
-        if read.is_none() {
-            self.wrong(shape, node, path);
+        match (schema.resolve(shape), &read) {
+            (_, None) => self.wrong(shape, node, path),
+            (Shape::Integer { minimum: Some(least), .. }, Some(number)) => self.at_least(number, *least, path),
+            _ => {}
         }
         read
+    }
+
+    /// Records a whole number below `least`.
+    fn at_least(&mut self, number: &Json, least: i64, path: &str) {
+        let Some(number) = number.as_i64() else { return };
+        let root = self.root;
+        let location = |key: &str| root.at(key).and_then(|(node, key)| key.or(node.location.as_ref())).cloned();
+        let mut problems = Problems::new(&location);
+        problems.at_least(path, number, least);
+        self.low.extend(problems.into_problems());
     }
 
     fn map(&mut self, fields: &[Field], entries: &[Entry], node: &Node, path: &str) -> Json {
@@ -345,7 +362,8 @@ fn scalar(shape: &Shape, text: &str, quoted: bool, null: bool) -> Option<Json> {
                 // `1e5` is a whole number too.
                 Err(_) => text.parse::<f64>().ok().filter(|x| x.fract() == 0.0 && x.abs() < 1e15)? as i128,
             };
-            minimum.is_none_or(|least| number >= i128::from(least)).then_some(())?;
+            // A larger minimum is declared for the key: `ConfigReader::at_least`.
+            minimum.is_none_or(|least| number >= i128::from(least.min(0))).then_some(())?;
             Number::from_i128(number).filter(|_| number <= i128::from(*maximum)).map(Json::Number)
         }
         Shape::Word(words) => {

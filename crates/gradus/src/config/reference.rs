@@ -1,10 +1,12 @@
 //! The reference of keys, from the documentation of the fields, for `gradus config explain` and `docs/config.md`.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use serde_json::Value as Json;
 
 use super::MethodConfig;
+use super::flags::{FlagKind, FlagSpec, Scope, flags};
 use super::foreign::{Spelling, translate};
 use super::node::{Node, Value};
 use super::schema::{Field, LARGEST_COUNT, Schema, Shape, Word};
@@ -145,10 +147,10 @@ fn shape_name(schema: &Schema, shape: &Shape) -> String {
     match schema.resolve(shape) {
         Shape::Text => "text".into(),
         Shape::Bool => "`true` or `false`".into(),
-        Shape::Integer { minimum: Some(0), maximum } if *maximum < LARGEST_COUNT => {
-            format!("whole number from 0 to {maximum}")
+        Shape::Integer { minimum: Some(least), maximum } if *maximum < LARGEST_COUNT => {
+            format!("whole number from {least} to {maximum}")
         }
-        Shape::Integer { minimum: Some(0), .. } => "whole number from 0".into(),
+        Shape::Integer { minimum: Some(least), .. } => format!("whole number from {least}"),
         Shape::Integer { .. } => "whole number".into(),
         Shape::Number => "number".into(),
         Shape::Word(words) => names(words.iter().map(|Word { name, .. }| name.as_str()).collect()),
@@ -192,10 +194,11 @@ pub fn markdown(schema: &Schema) -> String {
         "# Configuration\n\n\
          This page lists every key of a configuration file. It is generated from the types. `gradus config explain KEY` shows the \
          same for one key.\n\n\
-         Every key is also a flag. Write its name with hyphens, and join nested keys: `kl.target` of PPO is `--kl-target`. Keys of \
+         Most keys are also flags. Write the name with hyphens, and join nested keys: `kl.target` of PPO is `--kl-target`. Keys of \
          `train` and of the method have no prefix. A flag takes precedence over the file that `--config` names.\n",
     );
     let all: Vec<KeyReference> = explain(schema, None).unwrap_or_default();
+    text += &exceptions(schema);
     let top: Vec<&KeyReference> = all.iter().filter(|key| !key.key.contains('.')).collect();
     text += "\n## Top level\n";
     table(&mut text, top.iter().map(|key| (key.key.as_str(), *key)));
@@ -218,6 +221,40 @@ pub fn markdown(schema: &Schema) -> String {
     }
     methods(&mut text, &all);
     text + &preset_tables(&all)
+}
+
+/// Lists the flags that do not follow from the name of one key, and the keys without a flag. It reads the table that makes the flags.
+fn exceptions(schema: &Schema) -> String {
+    let of_method = |method: MethodConfig| flags(schema, Scope::Method(method.name()));
+    let specs: Vec<FlagSpec> = MethodConfig::all().into_iter().flat_map(of_method).collect();
+    let own = specs.iter().filter(|spec| spec.name != name_of_flag(&spec.key));
+    let own: BTreeSet<String> = own.map(|spec| format!("`{}` is `--{}`", spec.key, spec.name)).collect();
+    let yaml = specs.iter().filter(|spec| spec.kind == FlagKind::Yaml);
+    let yaml: BTreeSet<String> = yaml.map(|spec| format!("`--{}`", spec.name)).collect();
+    let has_flag = |key: &str| specs.iter().any(|spec| spec.key.split('.').next() == Some(key));
+    let without = schema.fields(schema.root()).iter().filter(|field| !has_flag(&field.name));
+    let without: BTreeSet<String> = without.map(|field| format!("`{}`", field.name)).collect();
+    let list = |names: BTreeSet<String>| names.into_iter().collect::<Vec<_>>().join(", ");
+    format!(
+        "\nThere are exceptions:\n\n\
+         - These flags have other names: {}.\n\
+         - These flags take the whole value in YAML, such as `--environment '{{ guess: {{ high: 20 }} }}'`. The keys below them have no \
+         flags of their own: {}.\n\
+         - These keys have no flag: {}.\n",
+        list(own),
+        list(yaml),
+        list(without),
+    )
+}
+
+/// Returns the usual name of a key's flag.
+fn name_of_flag(key: &str) -> String {
+    let name = match key.split_once('.') {
+        Some(("train", name)) => name,
+        Some(("method", name)) => name.split_once('.').map_or(name, |(_, name)| name),
+        _ => key,
+    };
+    name.replace(['.', '_'], "-")
 }
 
 /// A key and its name within a section.

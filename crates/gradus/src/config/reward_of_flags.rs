@@ -14,7 +14,8 @@ use crate::reward::config::RewardConfig;
 /// [`Error::Config`] with every problem.
 pub fn reward_of_flags(flags: &[Flag]) -> Result<Option<RewardConfig>> {
     let root = tree(flags).map_err(Error::Config)?;
-    let reading = read(&Schema::run_config().only("reward"), &root);
+    let mut reading = read(&Schema::run_config().only("reward"), &root);
+    reading.problems.extend(reading.low.into_iter().map(|found| found.diagnostic));
     if !reading.problems.is_empty() {
         return Err(Error::Config(reading.problems));
     }

@@ -11,7 +11,7 @@ use crate::method::{Problem, Problems};
 use crate::metric::MetricConfig;
 use crate::model::Precision;
 use crate::plugin;
-use crate::settings::{EvaluationConfig, MomentFormat, OptimizerName, STEPS_MAX, TrainConfig};
+use crate::settings::{EnvironmentConfig, EvaluationConfig, MomentFormat, OptimizerName, STEPS_MAX, TrainConfig};
 use crate::task::{DataConfig, TaskConfig};
 
 mod adapter;
@@ -54,12 +54,30 @@ fn episodes(problems: &mut Problems<'_>, config: &RunConfig) {
                 format!("`{key}` is given, but `{method}` samples no completions for an environment to answer");
             (message, Some(format!("leave it out, or use {}", names("or", MethodConfig::is_online))))
         });
+        let searches = is_given && config.train.evaluation.beams.is_some();
+        problems.require(!searches, &["train.evaluation.beams", key], || {
+            let message = format!("`train.evaluation.beams` is given, but beam search cannot be used with `{key}`");
+            let hint = "leave `beams` out; `train.evaluation.temperature: 0` takes the most likely token";
+            (message, Some(hint.into()))
+        });
+    }
+    if let Some(EnvironmentConfig::Guess(guess)) = &config.environment {
+        let [low, high] = ["environment.guess.low", "environment.guess.high"];
+        problems.require(guess.low < guess.high, &[low, high], || {
+            (format!("`{low}` is {} and `{high}` is {}, but must be above it", guess.low, guess.high), None)
+        });
     }
     problems.at_least("episode.max_turns", config.episode.max_turns, 1);
     problems.at_least("episode.at_once", config.episode.at_once, 1);
-    let seconds =
-        [("episode.timeout_s", Some(config.episode.timeout_s)), ("episode.max_time_s", config.episode.max_time_s)];
-    for (key, seconds) in seconds.into_iter().filter_map(|(key, seconds)| Some((key, seconds?))) {
+    let of_environment = match &config.environment {
+        Some(EnvironmentConfig::Command(program)) => Some(("environment.command.timeout_s", program.timeout_s)),
+        Some(EnvironmentConfig::Openenv(server)) => Some(("environment.openenv.timeout_s", server.timeout_s)),
+        Some(EnvironmentConfig::Verifiers(server)) => Some(("environment.verifiers.timeout_s", server.timeout_s)),
+        _ => None,
+    };
+    let of_episode = config.episode.max_time_s.map(|seconds| ("episode.max_time_s", seconds));
+    let seconds = [Some(("episode.timeout_s", config.episode.timeout_s)), of_episode, of_environment];
+    for (key, seconds) in seconds.into_iter().flatten() {
         problems.above_zero(key, seconds);
         problems.require(seconds < 1e6, &[key], || (format!("`{key}` is {seconds}, but must be below 1000000"), None));
     }

@@ -26,7 +26,7 @@ pub enum Shape {
     Bool,
     /// A whole number.
     Integer {
-        /// Smallest value of its type; `None` for types with negative values.
+        /// Smallest value: declared next to the key (`range(min = …)`), else that of its type; `None` for types with negative values.
         minimum: Option<i64>,
         /// Largest useful value: declared next to the key (`range(max = …)`), else 10⁹, so that counts can be added and
         /// multiplied. A seed uses all 64 bits.

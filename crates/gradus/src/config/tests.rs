@@ -322,7 +322,7 @@ fn wrong_types() {
     check(
         "method: {sft: {}}\ntrain: {batch_size: eight, shuffle: yes, learning_rate: 1e-x, seed: -1}\n",
         &[
-            "4:21+5 `train.batch_size` is the word `eight`, but a whole number of at least 0 is needed",
+            "4:21+5 `train.batch_size` is the word `eight`, but a whole number of at least 1 is needed",
             "4:37+3 `train.shuffle` is the word `yes`, but `true` or `false` is needed (write `true`)",
             "4:57+4 `train.learning_rate` is the word `1e-x`, but a number is needed",
             "4:69+2 `train.seed` is `-1`, but a whole number of at least 0 is needed",
@@ -338,7 +338,7 @@ fn wrong_types() {
         "method: {sft: {}}\ntrain: {adam_betas: [0.9], batch_size: }\n",
         &[
             "4:21+1 `train.adam_betas` has 1 entries, but 2 are needed",
-            "4:28+10 `train.batch_size` is empty, but a whole number of at least 0 is needed",
+            "4:28+10 `train.batch_size` is empty, but a whole number of at least 1 is needed",
         ],
     );
     let grpo = |reward: &str| format!("method: {{grpo: {{}}}}\nreward: {reward}\n");
@@ -404,6 +404,76 @@ fn bounds() {
             "5:9+13 `train.learning_rate` is -1e-6, but must be at least 0",
             "5:31+13 `train.eval_fraction` is 1, but must be at least 0 and below 1",
         ],
+    );
+}
+
+/// Returns the messages about a configuration of `method` in which each of `keys` has this value.
+fn messages(method: &str, keys: &[(String, i64)]) -> Vec<String> {
+    let mut config = json!({ "model": "m", "data": "d", "method": { method: {} } });
+    for (key, value) in keys {
+        let node = key.split('.').fold(&mut config, |node, part| &mut node[part]);
+        *node = (*value).into();
+    }
+    match RunConfig::parse(&config.to_string()).and_then(|config| Plan::check(&config, &Machine::detect())) {
+        Ok(_) => Vec::new(),
+        Err(Error::Config(problems)) => problems.into_iter().map(|problem| problem.message).collect(),
+        Err(other) => panic!("{other:?}"),
+    }
+}
+
+/// The reference and the editors' schema state the declared bounds, so the rules may not demand more.
+#[test]
+fn declared_bounds_are_those_that_are_enforced() {
+    let schema = Schema::run_config();
+    for method in MethodConfig::all() {
+        let bound = |flag: FlagSpec| -> Option<(String, i64)> {
+            let Shape::Integer { minimum: Some(least), .. } = schema.resolve(&schema.field(&flag.key)?.shape) else {
+                return None;
+            };
+            let starts = |section: &&str| flag.key.starts_with(*section);
+            let is_checked = ["method.", "train.", "lora.", "episode."].iter().any(starts);
+            // The keys of a server need its address.
+            (is_checked && !flag.key.contains("_server.")).then(|| (flag.key.clone(), *least))
+        };
+        let keys: Vec<(String, i64)> =
+            flags(&schema, Scope::Method(method.name())).into_iter().filter_map(bound).collect();
+        assert!(keys.len() > 15, "{keys:?}");
+        let at_bound = messages(method.name(), &keys);
+        for (key, least) in &keys {
+            let refused = format!("`{key}` is {least}, but must be at least");
+            assert!(!at_bound.iter().any(|message| message.starts_with(&refused)), "{at_bound:?}");
+        }
+        let keys: Vec<(String, i64)> = keys.into_iter().filter(|(_, least)| *least > 0).collect();
+        let below: Vec<(String, i64)> = keys.iter().map(|(key, least)| (key.clone(), least - 1)).collect();
+        let below_bound = messages(method.name(), &below);
+        for (key, least) in &below {
+            let refused = format!("`{key}` is {least}, but ");
+            assert!(below_bound.iter().any(|message| message.starts_with(&refused)), "{refused} in {below_bound:?}");
+        }
+    }
+    let kind = |key: &str| explain(&schema, Some(key)).expect("a key")[0].kind.clone();
+    assert_eq!(kind("train.batch_size"), "whole number from 1 to 1000000");
+    assert_eq!(kind("method.ppo.group_size"), "whole number from 1 to 65536");
+    assert_eq!(kind("method.grpo.group_size"), "whole number from 2 to 65536");
+    assert_eq!(kind("train.save_steps"), "whole number from 0");
+}
+
+#[test]
+fn environments_are_checked_with_their_positions() {
+    let text = |environment: &str| format!("method: {grpo}\nenvironment: {environment}\n", grpo = "{grpo: {}}");
+    check(&text("{maze: {size: 1}}"), &["4:22+4 `environment.maze.size` is 1, but must be at least 2"]);
+    check(
+        &text("{guess: {low: 5, high: 3}}"),
+        &["4:23+3 4:31+4 `environment.guess.low` is 5 and `environment.guess.high` is 3, but must be above it"],
+    );
+    check(
+        &text("{command: {program: [env], timeout_s: 0}}"),
+        &["4:41+9 `environment.command.timeout_s` is 0, but must be above 0"],
+    );
+    check(
+        &(text("{guess: {}}") + "train: {evaluation: {beams: {}}}\n"),
+        &["5:22+5 4:1+11 `train.evaluation.beams` is given, but beam search cannot be used with `environment` (leave \
+             `beams` out; `train.evaluation.temperature: 0` takes the most likely token)"],
     );
 }
 

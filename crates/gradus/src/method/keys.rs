@@ -13,10 +13,10 @@ use crate::settings::TrainConfig;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RolloutKeys {
     /// Completions per prompt.
-    #[schemars(range(max = 65_536))]
+    #[schemars(range(min = 1, max = 65_536))]
     pub group_size: usize,
     /// Maximum length of a completion in tokens.
-    #[schemars(range(max = 100_000_000))]
+    #[schemars(range(min = 1, max = 100_000_000))]
     pub max_new_tokens: usize,
     /// Temperature of sampling and of the trained logprobs (see `sampling.trained_logprobs`).
     pub temperature: f64,
@@ -127,6 +127,15 @@ pub fn describe_defaults<M: Default + Serialize>(schema: &mut Schema, source: &s
         {
             *text += &format!(" Default {} ({source}).", written(default));
         }
+    }
+}
+
+/// As [`describe_defaults`], for a method that compares the completions of a prompt: it needs at least 2 of them.
+pub fn describe_groups<M: Default + Serialize>(schema: &mut Schema, source: &str) {
+    describe_defaults::<M>(schema, source);
+    let size = schema.get_mut("properties").and_then(|keys| keys.get_mut("group_size"));
+    if let Some(size) = size.and_then(Value::as_object_mut) {
+        size.insert("minimum".to_owned(), 2.into());
     }
 }
 

@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 
 pub use cast::{Cast, Head, Lifetime, Role, Source, TrainedBy, TrainedParts};
 pub use iteration::Iteration;
-pub use keys::{RolloutKeys, describe_defaults, flattened};
+pub use keys::{RolloutKeys, describe_defaults, describe_groups, flattened};
 pub use preset::Preset;
 pub use problems::{Problem, Problems};
 

@@ -54,7 +54,7 @@ pub struct DistillConfig {
     /// Sampling temperature; the divergence is computed at temperature 1. Default 0.9 (TRL).
     pub temperature: f64,
     /// Maximum length of a sampled completion in tokens. Default 128 (TRL).
-    #[schemars(range(max = 100_000_000))]
+    #[schemars(range(min = 1, max = 100_000_000))]
     pub max_new_tokens: usize,
 }
 
@@ -91,7 +91,7 @@ pub struct TeacherServerConfig {
     /// Also compare the total probability of all other ids. Default true (TRL).
     pub add_tail: bool,
     /// Number of concurrent requests, each for one row. Default 16.
-    #[schemars(range(max = 1_024))]
+    #[schemars(range(min = 1, max = 1_024))]
     pub connections: usize,
     /// Time limit of one request in seconds. Default 1800.
     pub timeout_s: f64,

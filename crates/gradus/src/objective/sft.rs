@@ -38,7 +38,7 @@ pub struct SftConfig {
     pub packing: bool,
     /// With an encoder: maximum length of a target in tokens; a longer one is cut and keeps its end-of-text token
     /// (FineGrainedRLHF: 200). Default: only `train.max_length` limits it.
-    #[schemars(range(max = 100_000_000))]
+    #[schemars(range(min = 2, max = 100_000_000))]
     pub max_target_length: Option<usize>,
 }
 

@@ -251,6 +251,7 @@ pub struct WeightedReward {
     /// one (RL4LMs' code does this to `intent_accuracy`, over its environments). Default: each completion keeps its own
     /// value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
     pub running_mean_over: Option<usize>,
 }
 
@@ -290,10 +291,12 @@ pub enum RuleConfig {
 #[serde(deny_unknown_fields)]
 pub struct LengthRule {
     /// The wanted length in tokens.
+    #[schemars(range(min = 1))]
     pub target: usize,
     /// Half width of the triangle around the target: the reward is 1 at the target and 0 at this distance and beyond.
     /// Default: `target`.
     #[serde(default)]
+    #[schemars(range(min = 1))]
     pub tolerance: Option<usize>,
 }
 
@@ -320,6 +323,7 @@ pub struct CosineRule {
     #[serde(default)]
     pub after: Option<String>,
     /// Number of tokens from which on a completion counts as longest.
+    #[schemars(range(min = 1))]
     pub max_length: usize,
     /// Rewards of right completions. Default: 1 for the shortest, 0.5 for the longest.
     #[serde(default = "right_ends")]

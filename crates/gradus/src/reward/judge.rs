@@ -44,6 +44,7 @@ pub struct JudgeConfig {
     pub template: Option<String>,
     /// Maximum number of tokens of an answer. Default 512.
     #[serde(default = "tokens")]
+    #[schemars(range(min = 1))]
     pub max_tokens: usize,
     /// Temperature of the judge. Default 0.
     #[serde(default)]

@@ -12,23 +12,23 @@ pub type EnvironmentConfig = gradus_environments::EnvironmentConfig<Plugin<dyn E
 /// A tool that the policy may call: a built-in one, or one registered by the embedding program.
 pub type ToolConfig = gradus_environments::ToolConfig<Plugin<dyn ToolSource>>;
 
-/// Limits of an episode of several turns. In addition, `max_new_tokens` of the method limits the tokens of all turns and replies together.
+/// Limits of an episode of several turns. In addition, `max_new_tokens` of the method limits the tokens of all turns and answers together.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct EpisodeConfig {
     /// Maximum number of turns of the policy. Default 16.
-    #[schemars(range(max = 10_000))]
+    #[schemars(range(min = 1, max = 10_000))]
     pub max_turns: usize,
-    /// Time limit of one reply, in seconds. An episode whose reply takes longer has failed and is not trained on. Default 120.
+    /// Time limit of one answer, in seconds. An episode whose answer takes longer has failed and is not trained on. Default 120.
     pub timeout_s: f64,
-    /// Time limit of all replies of one episode together, in seconds. A longer episode ends, with the reward it has. Default: no limit.
+    /// Time limit of all answers of one episode together, in seconds. A longer episode ends, with the reward it has. Default: no limit.
     pub max_time_s: Option<f64>,
-    /// Number of replies that are computed at the same time. Default 32.
-    #[schemars(range(max = 1_000))]
+    /// Number of answers that are computed at the same time. Default 32.
+    #[schemars(range(min = 1, max = 1_000))]
     pub at_once: usize,
-    /// Number of sampling steps between a turn and its reply, on a GPU. Default 16. Numbers of one completion depend there, in their last bits,
-    /// on which completions are sampled with it. So every completion continues at a fixed step, and the others wait if the reply is late:
-    /// then results do not depend on time. With 0, replies are read as they arrive. The CPU always reads them as they arrive.
+    /// Number of sampling steps between a turn and its answer, on a GPU. Default 16. Numbers of one completion depend there, in their last bits,
+    /// on which completions are sampled with it. So every completion continues at a fixed step, and the others wait if the answer is late:
+    /// then results do not depend on time. With 0, answers are read as they arrive. The CPU always reads them as they arrive.
     #[schemars(range(max = 10_000))]
     pub reply_after: usize,
     /// Weight of the environment's reward relative to `reward`. Default 1 (TRL).

@@ -23,7 +23,7 @@ pub struct EvaluationConfig {
     /// Change of completions before metrics read them. Default: none.
     pub post_process: Option<PostProcess>,
     /// Longest completion in tokens.
-    #[schemars(range(max = 100_000_000))]
+    #[schemars(range(min = 1, max = 100_000_000))]
     pub max_new_tokens: Option<usize>,
     /// No stop id is sampled before this many tokens.
     #[schemars(range(max = 100_000_000))]

@@ -30,20 +30,22 @@ pub struct TrainConfig {
     /// Passes over the data. Default 1. If both are given, `max_steps` counts.
     pub epochs: f64,
     /// Optimizer steps (online methods: iterations). Default: from `epochs`.
+    #[schemars(range(min = 1))]
     pub max_steps: Option<usize>,
     /// Rows per step (offline: rows or pairs; online: prompts). Default 8 (TRL).
-    #[schemars(range(max = 1_000_000))]
+    #[schemars(range(min = 1, max = 1_000_000))]
     pub batch_size: usize,
     /// Rows per forward and backward pass. Default: limited by `micro_batch_tokens`. It changes the result only by rounding. With dropout
     /// and with grpo's `loss_type: bnpo` it changes more: each pass draws its own dropout masks, and `bnpo` averages over passes.
+    #[schemars(range(min = 1))]
     pub micro_batch_size: Option<usize>,
     /// Maximum number of tokens per forward and backward pass. Default 4096. It changes the result as `micro_batch_size` does.
-    #[schemars(range(max = 100_000_000))]
+    #[schemars(range(min = 1, max = 100_000_000))]
     pub micro_batch_tokens: usize,
     /// Number of parts in which the rows of an optimizer step are added up: a power of two. Within a part, gradients are added up in the
     /// order of the rows; the parts are added up in a fixed binary tree. A run therefore gives the same bits on any number of ranks up to
     /// this one. Default: 1; 8 for a run that is started on ranks (`--ranks`, `mpirun`, `srun`).
-    #[schemars(range(max = 65_536))]
+    #[schemars(range(min = 1, max = 65_536))]
     pub lanes: Option<usize>,
     /// Divide the moments of the optimizer among all ranks (ZeRO-1) instead of storing them on each. The results have the same bits.
     /// Default false.
@@ -84,11 +86,13 @@ pub struct TrainConfig {
     /// Maximum norm of the gradients, which are scaled down to it; 0 turns it off. Default 1 (TRL).
     pub max_grad_norm: f64,
     /// Longest row in tokens, prompt and completion together; for models with an encoder, each of them. Default 1024 (TRL).
+    #[schemars(range(min = 2))]
     pub max_length: usize,
     /// The treatment of longer rows. The default depends on the method, as in TRL.
     pub too_long: Option<TooLong>,
     /// Longest prompt in tokens that completions are sampled for; longer ones are cut. Preference rows are cut only by `too_long`. Default:
     /// no prompt is cut, and prompts that leave no space for a completion within `max_length` are left out.
+    #[schemars(range(min = 1))]
     pub max_prompt_length: Option<usize>,
     /// Side at which such prompts are cut. Default `left` (RL4LMs).
     pub prompt_truncation: Side,
@@ -98,6 +102,7 @@ pub struct TrainConfig {
     /// its problem. Default false.
     pub skip_bad_rows: bool,
     /// Use at most this many training rows.
+    #[schemars(range(min = 1))]
     pub max_rows: Option<usize>,
     /// Choose those `max_rows` rows at random by the seed, instead of the first ones of the file. Default false.
     pub max_rows_at_random: bool,
@@ -119,14 +124,17 @@ pub struct TrainConfig {
     /// Evaluate every so many steps; 0: only at the end; -1: never. Default 0.
     pub eval_steps: i64,
     /// Evaluate on so many held-out rows, sampled with replacement for each evaluation. Default: on all of them.
+    #[schemars(range(min = 1))]
     pub eval_sample: Option<usize>,
     /// Sampling of completions of held-out prompts in evaluations, and their metrics.
     pub evaluation: EvaluationConfig,
     /// Write a checkpoint every so many steps; 0: only at the end. Default 0.
     pub save_steps: usize,
     /// Keep this many checkpoints. Default 2.
+    #[schemars(range(min = 1))]
     pub keep_checkpoints: usize,
     /// Append to `metrics.jsonl` every so many steps. Default 1.
+    #[schemars(range(min = 1))]
     pub logging_steps: usize,
     /// Store every completion of training in `rollouts.sqlite` (online methods). Completions of evaluations and warnings are always stored
     /// there. Default true: they show what the reward really favors, and a thousand steps of 64 completions of 200 tokens take about 100
@@ -149,8 +157,8 @@ pub struct TrainConfig {
     pub dropout: bool,
     /// Seed of every random stream. Default 42 (TRL).
     pub seed: u64,
-    /// Device for all computations: `cpu`; in a build with the cargo feature `cuda` or `wgpu` also `gpu`, `gpu:1` and so on
-    /// (`gradus doctor` lists them). Default `cpu`.
+    /// Device for all computations: `cpu`; in a build with the cargo feature `cuda` or `wgpu` also `gpu`, `gpu:1` and so on;
+    /// with `cuda` also `cuda`, `cuda:1` and so on; with `wgpu` also `gpu:software` (`gradus doctor` lists them). Default `cpu`.
     pub device: String,
     /// Format of the operands of matrix products: `f32` or `bf16` (about twice as fast if the processor multiplies it; weights, sums and
     /// the optimizer stay in f32, frozen models are kept in bf16). Default `f32`.
@@ -173,7 +181,7 @@ pub struct TrainConfig {
     #[schemars(schema_with = "model::word::schema::<SavedWeights>")]
     pub saved_weights: SavedWeights,
     /// Number of threads. Default: one per core.
-    #[schemars(range(max = 1_024))]
+    #[schemars(range(min = 1, max = 1_024))]
     pub threads: Option<usize>,
     /// Column with plain text for language modeling. Default `text`.
     pub text_column: String,

@@ -27,7 +27,7 @@ pub struct RolloutsConfig {
     /// Environment variable that holds the key of the server. Default: the server needs none.
     pub key_variable: Option<String>,
     /// Maximum number of concurrent requests, each for one prompt. Default 16.
-    #[schemars(range(max = 1_024))]
+    #[schemars(range(min = 1, max = 1_024))]
     pub connections: usize,
     /// Time limit of one request, in seconds. Default 1800.
     pub timeout_s: f64,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[serde(default, deny_unknown_fields)]
 pub struct LoraConfig {
     /// Rank r of the adapter. Default 16 (TRL).
-    #[schemars(range(max = 65_536))]
+    #[schemars(range(min = 1, max = 65_536))]
     pub rank: usize,
     /// Scale α: the adapter's output is multiplied by α/r. Default 32 (TRL).
     pub alpha: f64,

@@ -85,6 +85,7 @@ pub struct SegmentConfig {
     /// Default: the length that the model was trained with, if its directory states it, otherwise its number of
     /// positions.
     #[serde(default)]
+    #[schemars(range(min = 1))]
     pub max_length: Option<usize>,
 }
 
