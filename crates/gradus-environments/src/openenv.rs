@@ -451,7 +451,7 @@ impl Connection {
         match error {
             tungstenite::Error::Io(error) if matches!(error.kind(), WouldBlock | TimedOut) => {
                 let message = format!("the environment did not answer within {} s", self.timeout.as_secs_f64());
-                Error::episode(message).with_hint("if it needs more time, raise `timeout_s`")
+                Error::episode(message).with_hint("if it needs more time, raise `environment.openenv.timeout_s`")
             }
             error => Error::episode(format!("the connection to {} was lost: {error}", self.url)),
         }

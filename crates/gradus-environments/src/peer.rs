@@ -42,6 +42,8 @@ pub(crate) struct Dialect {
     pub noun: &'static str,
     /// Hint for the author of a process that violates the protocol.
     pub hint: &'static str,
+    /// Key of the time limit of a request.
+    pub limit: &'static str,
     /// Parses a line.
     pub read: fn(&str) -> LineMeaning,
     /// Builds the line that cancels a request.
@@ -178,7 +180,8 @@ impl Peer {
                 if let Some(line) = running.stderr.text().lines().next_back() {
                     message += &format!("; its last line on stderr: `{}`", excerpt(line));
                 }
-                let error = Error::episode(message).with_hint("if it needs more time, raise `timeout_s`");
+                let error =
+                    Error::episode(message).with_hint(format!("if it needs more time, raise {}", self.dialect.limit));
                 if is_silent && self.dialect.ends_when_silent {
                     running.end(&error);
                 } else if let Some(cancel) = self.dialect.cancel {
@@ -301,8 +304,14 @@ fn take(running: &Running, line: &str, dialect: &Dialect) -> Result<(), String> 
 mod tests {
     use super::*;
 
-    const DIALECT: Dialect =
-        Dialect { noun: "the test", hint: "read", read: |_| LineMeaning::Stray, cancel: None, ends_when_silent: false };
+    const DIALECT: Dialect = Dialect {
+        noun: "the test",
+        hint: "read",
+        limit: "the limit",
+        read: |_| LineMeaning::Stray,
+        cancel: None,
+        ends_when_silent: false,
+    };
 
     /// Data that a process does not read is held in memory only up to a limit.
     #[test]

@@ -43,6 +43,7 @@ pub struct ProgramEnvironment {
 const DIALECT: Dialect = Dialect {
     noun: "the environment",
     hint: "it must print one line of JSON for each line that it reads, with the same `id`, and flush it",
+    limit: "`environment.command.timeout_s`",
     read: |line| match serde_json::from_str::<Value>(line) {
         Ok(Value::Object(object)) => match object.get("id").and_then(Value::as_u64) {
             Some(number) => LineMeaning::Answer(number, object),

@@ -287,7 +287,7 @@ impl Http {
     fn late(&self) -> Error {
         let seconds = self.timeout.as_secs_f64();
         Error::episode(format!("the MCP server at {} did not answer within {seconds} s", self.url))
-            .with_hint("if it needs more time, raise `timeout_s`")
+            .with_hint("if it needs more time, raise the `timeout_s` of its `mcp` in `tools`")
     }
 
     fn failed(&self, error: ureq::Error) -> Error {

@@ -11,6 +11,7 @@ use crate::peer::{Dialect, Peer, Running};
 const DIALECT: Dialect = Dialect {
     noun: "the MCP server",
     hint: "it must print one JSON message per line, and nothing else",
+    limit: "the `timeout_s` of its `mcp` in `tools`",
     read: message::read,
     cancel: Some(message::cancel),
     ends_when_silent: true,

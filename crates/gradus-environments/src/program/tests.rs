@@ -107,6 +107,8 @@ fn what_cannot_be_used_is_a_configuration_error() {
     assert_eq!(refused(&ProgramConfig { program: Vec::new(), timeout_s: 1.0 }), "the environment has no program");
     assert!(refused(&shell("exit 0", 60.0)).contains("ended (exit status: 0)"));
     assert!(refused(&shell("exec sleep 60", 0.3)).contains("did not answer within 0.3 s"));
+    let late = ProgramEnvironment::start(&shell("exec sleep 60", 0.3)).err().expect("refused");
+    assert_eq!(late.hint(), Some("if it needs more time, raise `environment.command.timeout_s`"));
     let slow = refused(&shell("echo begun >&2; echo loading >&2; exec sleep 60", 2.0));
     assert!(slow.contains("did not answer within 2 s; its last line on stderr: `loading`"), "{slow}");
     assert!(refused(&shell("echo hello; exec sleep 60", 60.0)).contains("printed an invalid answer: it is not JSON"));
