@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::refused::{Refused, found};
 
 /// Fields of OpenAI's API, and of vLLM's, that do not change the samples. They have no effect.
-const WITHOUT_EFFECT: [&str; 19] = [
+const WITHOUT_EFFECT: [&str; 16] = [
     "metadata",
     "moderation",
     "parallel_tool_calls",
@@ -24,9 +24,6 @@ const WITHOUT_EFFECT: [&str; 19] = [
     "user",
     // vLLM
     "cache_salt",
-    "detokenize",
-    "flat_logprobs",
-    "include_reasoning",
     "output_kind",
     "priority",
     "request_id",

@@ -58,6 +58,7 @@ impl Request {
         let logprobs = sampling.count("logprobs", 0..=LIKELIEST_MAX)?;
         // There is no text.
         sampling.take("skip_special_tokens");
+        sampling.take("detokenize");
         let id = fields.text("request_id")?;
         options.check_length(max_tokens)?;
         sampling.finish()?;

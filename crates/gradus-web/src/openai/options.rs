@@ -99,7 +99,11 @@ impl CompletionOptions {
             None => main_model(app).await.map_err(|refused| Refused { param: Some("model".into()), ..refused })?,
         };
         // Texts never have special tokens.
-        fields.refuse("skip_special_tokens", |value| value.as_bool() == Some(true))?;
+        let is_true = |value: &Value| value.as_bool() == Some(true);
+        fields.refuse("skip_special_tokens", is_true)?;
+        // Responses contain the text, with its thoughts.
+        fields.refuse("detokenize", is_true)?;
+        fields.refuse("include_reasoning", is_true)?;
         Self::of(model, fields)
     }
 
@@ -114,7 +118,8 @@ impl CompletionOptions {
             Value::Object(object) => object.is_empty(),
             _ => false,
         };
-        for name in REFUSED.into_iter().chain(["ignore_eos", "include_stop_str_in_output"]) {
+        let others = ["ignore_eos", "include_stop_str_in_output", "flat_logprobs"];
+        for name in REFUSED.into_iter().chain(others) {
             fields.refuse(name, is_nothing)?;
         }
         let is_zero = |value: &Value| value.as_f64() == Some(0.0);

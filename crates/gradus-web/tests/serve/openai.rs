@@ -649,11 +649,17 @@ fn unknown_fields_are_refused_and_fields_that_change_no_sample_are_not() {
             let expected = format!("`{name}` is not a field that this server knows: {meant}");
             assert_eq!(error["message"], expected, "{path}");
         }
+        for (name, value) in [("detokenize", false), ("include_reasoning", false), ("flat_logprobs", true)] {
+            let error = server.post(path, &with(body, name, json!(value))).json()["error"].clone();
+            assert_eq!((&error["param"], &error["code"]), (&json!(name), &json!("unsupported_parameter")), "{error}");
+        }
         let answer = server.post(path, &with(body, "num_beams", Value::Null));
         assert_eq!(answer.status, 200, "`null` counts as missing: {}", answer.body);
         let more = json!({
             "user": "u", "metadata": { "a": "b" }, "store": false, "service_tier": "auto", "safety_identifier": "s",
             "prompt_cache_key": "k", "parallel_tool_calls": true, "stream_options": { "include_obfuscation": false },
+            "detokenize": true, "include_reasoning": true, "flat_logprobs": false, "output_kind": 2,
+            "spaces_between_special_tokens": false,
         });
         let mut all = body.clone();
         all.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());

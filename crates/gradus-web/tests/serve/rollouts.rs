@@ -289,6 +289,7 @@ fn what_would_change_the_samples_is_refused() {
         (json!({ "max_tokens": 0 }), json!({}), json!("sampling_params.max_tokens")),
         (json!({ "logprobs": -1 }), json!({}), json!("sampling_params.logprobs")),
         (json!({ "ignore_eos": true }), json!({}), json!("sampling_params.ignore_eos")),
+        (json!({ "flat_logprobs": true }), json!({}), json!("sampling_params.flat_logprobs")),
         (json!({ "structured_outputs": { "regex": "a" } }), json!({}), json!("sampling_params.structured_outputs")),
         (json!({ "n": 2, "random_streams": [key] }), json!({}), json!("sampling_params.random_streams")),
         (json!({ "random_streams": ["7"] }), json!({}), json!("sampling_params.random_streams")),
@@ -298,7 +299,10 @@ fn what_would_change_the_samples_is_refused() {
         let answer = ask(sampling.clone(), more.clone());
         assert_eq!((answer.status, &answer.json()["error"]["param"]), (400, &param), "{sampling} {more} {answer:?}");
     }
-    let neutral = json!({ "ignore_eos": false, "structured_outputs": null, "max_tokens": 1, "output_kind": 2 });
+    let neutral = json!({
+        "ignore_eos": false, "structured_outputs": null, "max_tokens": 1, "output_kind": 2, "detokenize": false,
+        "flat_logprobs": false,
+    });
     assert_eq!(ask(neutral, json!({ "cache_salt": "s", "priority": 1 })).status, 200);
     // The scores of many long prompts would exceed the limit of a response.
     let prompts: Vec<Vec<u32>> = vec![vec![5; 190]; 50];
