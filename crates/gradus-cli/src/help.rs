@@ -75,7 +75,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
         "cluster kubernetes",
         &["gradus cluster kubernetes run.yml --nodes 4 --image gradus-mpi --volume-claim shared --submit"],
     ),
-    ("cluster skypilot", &["gradus cluster skypilot run.yml --nodes 4 > run.sky.yml"]),
+    ("cluster skypilot", &["gradus cluster skypilot run.yml --nodes 4 --setup ./setup.sh > run.sky.yml"]),
     ("sweep", &["gradus sweep sweep.yml --at-once 2"]),
     ("runs list", &["gradus runs list --state interrupted --sort started"]),
     ("runs show", &["gradus runs show first"]),

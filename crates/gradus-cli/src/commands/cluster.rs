@@ -93,8 +93,9 @@ struct KubernetesArgs {
 struct SkypilotArgs {
     #[command(flatten)]
     run: RunArgs,
-    /// Command that installs gradus and an MPI on a machine
-    #[arg(long, value_name = "COMMAND", default_value = "pip install gradus-rl mpich")]
+    /// Command that installs gradus and an MPI on a machine, such as `pip install ./gradus_rl-*.whl mpich` with the
+    /// wheel in the working directory (docs/ranks.md)
+    #[arg(long, value_name = "COMMAND", required = true)]
     setup: String,
 }
 

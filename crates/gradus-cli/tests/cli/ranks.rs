@@ -269,8 +269,14 @@ fn kubernetes_and_skypilot_get_what_they_read() {
     assert_eq!(launcher["command"][2], "mpirun -n 4 --bind-to none gradus train run.yml --resume --threads 8");
     let claim = &replicas["Worker"]["template"]["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"];
     assert_eq!(*claim, "shared");
-    let task = test.succeeds(&["cluster", "skypilot", "run.yml", "--nodes", "2", "-q"]);
-    for part in ["name: \"tea-1\"\n", "num_nodes: 2\n", "workdir: .\n", "-n 2 -hosts \"$HOSTS\" gradus train run.yml"] {
+    let setup = ["--setup", "pip install ./gradus_rl-*.whl mpich"];
+    let run = test.run(&["cluster", "skypilot", "run.yml", "--nodes", "2", "-q"]);
+    assert!(run.code == 2 && run.stderr.contains("--setup <COMMAND>"), "{run:?}");
+    let task = test.succeeds(&[&["cluster", "skypilot", "run.yml", "--nodes", "2", "-q"][..], &setup].concat());
+    let installs = "setup: |\n  pip install ./gradus_rl-*.whl mpich\n";
+    for part in
+        ["name: \"tea-1\"\n", "num_nodes: 2\n", "workdir: .\n", installs, "-n 2 -hosts \"$HOSTS\" gradus train run.yml"]
+    {
         assert!(task.contains(part), "{part} in\n{task}");
     }
 
@@ -279,7 +285,7 @@ fn kubernetes_and_skypilot_get_what_they_read() {
     let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(&sky, executable).expect("it can be made executable");
     let path = format!("{}:{}", test.path().join("bin").display(), std::env::var("PATH").unwrap_or_default());
-    let arguments = ["cluster", "skypilot", "run.yml", "--nodes", "2", "--submit", "-q"];
+    let arguments = [&["cluster", "skypilot", "run.yml", "--nodes", "2", "--submit", "-q"][..], &setup].concat();
     let status = test.command(&arguments).env("PATH", &path).status().expect("the binary runs");
     assert!(status.success() && test.read("got") == task);
     let named = test.read("named");
@@ -307,9 +313,10 @@ fn what_a_cluster_cannot_run_is_refused() {
         &format!("error: 9 ranks cannot share a run with `train.lanes: 8`\n{FEWER}"),
     );
     // More than 32 bits can count.
-    for system in ["slurm", "skypilot"] {
+    for system in [&["slurm"][..], &["skypilot", "--setup", "true"]] {
+        let many = ["run.yml", "--nodes", "65536", "--ranks-per-node", "65536", "--memory", "1"];
         test.fails(
-            &["cluster", system, "run.yml", "--nodes", "65536", "--ranks-per-node", "65536", "--memory", "1"],
+            &[&["cluster"][..], system, &many].concat(),
             1,
             &format!("error: 4294967296 ranks cannot share a run with `train.lanes: 8`\n{FEWER}"),
         );
