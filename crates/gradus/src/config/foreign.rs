@@ -97,7 +97,8 @@ const FOREIGN: &[Foreign] = &[
     ),
     nothing(
         &["precompute_ref_log_probs"],
-        "log-probabilities of the reference are always computed before training, and stored",
+        "the result is the same: `dpo` computes the reference's log-probabilities before training, unless \
+         `method.dpo.reference` is `live`, and `kto` computes them in each step",
     ),
     nothing(
         &["dataset_train_split", "dataset_split"],

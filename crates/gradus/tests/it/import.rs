@@ -648,6 +648,20 @@ fn evaluations_of_rl4lms_leave_out_rules_of_rollouts() {
 }
 
 #[test]
+fn the_entropy_bonus_of_nlpo_differs_and_is_noted() {
+    let notes = |coefficient: &str| {
+        let args = format!("args: {{n_steps: 20, ent_coef: {coefficient}}}");
+        imported("rl4lms", &rl4lms(&[("args: {n_steps: 20}", args.as_str())])).1.join("\n")
+    };
+    assert!(
+        notes("0.01").contains("RL4LMs sums the entropy of NLPO over the tokens under the mask"),
+        "{}",
+        notes("0.01")
+    );
+    assert!(!notes("0.0").contains("entropy"), "{}", notes("0.0"));
+}
+
+#[test]
 fn a_mask_over_the_whole_vocabulary_of_rl4lms_masks_nothing() {
     for kind in ["learned_top_k", "learned_top_p", "topk"] {
         let found = imported("rl4lms", &rl4lms(&[("learned_top_k", kind), ("top_mask: 7", "top_mask: -1")]));

@@ -118,6 +118,11 @@ fn online(from: &Original, to: &mut YamlBuilder, algorithm: &str) -> Result<(), 
     ] {
         to.set_some(&method(ours), from.json(&args(theirs)));
     }
+    if algorithm == "nlpo" && from.number(&args("ent_coef")).is_some_and(|coefficient| coefficient != 0.0) {
+        let message =
+            "RL4LMs sums the entropy of NLPO over the tokens under the mask; gradus sums it over the whole vocabulary";
+        from.note(&args("ent_coef"), message);
+    }
     // `null` means no clipping, as 0 does here.
     to.set_some(&method("value_clip_range"), from.number(&args("clip_range_vf")));
     if matches!(algorithm, "ppo" | "nlpo") {
