@@ -1112,7 +1112,7 @@ def test_what_gradus_does_not_do_says_what_to_do() -> None:
         trainer.push_to_hub()
     with pytest.raises(gradus.ConfigError, match="trainer.model.generate"):
         trainer.predict(ROWS)
-    with pytest.raises(gradus.ConfigError, match="report.html"):
+    with pytest.raises(gradus.ConfigError, match="trainer_output/model/README.md"):
         trainer.create_model_card()
     with pytest.raises(gradus.ConfigError, match="gradus sweep"):
         trainer.train(trial=1)

@@ -509,7 +509,15 @@ CONFIGS: Mapping[str, Mapping[str, Treatment]] = {
         **_NO_DROPOUT,
         **_SYNC,
         **_PRECOMPUTE_BATCH,
-        "precompute_ref_log_probs": NoEffect("gradus computes them before training; the result is the same"),
+        "precompute_ref_log_probs": NoEffect(
+            'the result is the same. With `loss_type="kto"`, the reference runs in each step and stays in memory; with '
+            '`"apo_zero_unpaired"`, gradus computes its log-probabilities before training'
+        ),
+        "train_sampling_strategy": Honored(
+            ("shuffle",),
+            '`random` and `sequential`; batches of rows of one length are refused. With `loss_type="kto"`, TRL refuses `random`',
+            by="shuffle",
+        ),
         "loss_type": same("loss_type"),
         "beta": same("beta"),
         "desirable_weight": same("desirable_weight"),

@@ -435,12 +435,13 @@ class Trainer:
         raise error(f"`push_to_hub()`: gradus uploads nothing. Upload the model yourself: `hf upload NAME {where}`.")
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> Any:
-        """Rejected: gradus writes `report.html` instead.
+        """Rejected: training writes the model card.
 
         Raises:
             ConfigError: always.
         """
-        raise error("`create_model_card()`: gradus writes no model card. `report.html` in the run directory describes the run.")
+        where = f"{self.args.output_dir}/model/README.md"
+        raise error(f"`create_model_card()`: training has written the model card, `{where}`. Leave the call out.")
 
     # --- callbacks and small things that scripts use
 
