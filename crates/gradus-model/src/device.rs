@@ -49,7 +49,8 @@ impl DeviceChoice {
     /// If the name is unknown, or this build or this machine does not have the device.
     pub fn named(name: &str) -> Result<Self> {
         let requested = canonical(name).ok_or_else(|| {
-            Error::input(format!("`{name}` is not a device")).with_hint("`cpu`, `gpu`, or `gpu:1` for the second GPU")
+            Error::input(format!("`{name}` is not a device"))
+                .with_hint("`cpu`, `gpu`, `gpu:1`, `cuda`, `cuda:1` or `gpu:software`: docs/devices.md")
         })?;
         // GPUs are enumerated only on request.
         if requested == CPU {
@@ -303,7 +304,10 @@ mod tests {
         let error = "gpu:99".parse::<DeviceChoice>().expect_err("no machine has a hundred");
         assert!(error.starts_with("there is no `gpu:99`: this build finds `cpu`"), "{error}");
         let error = "tpu".parse::<DeviceChoice>().expect_err("no device");
-        assert_eq!(error, "`tpu` is not a device (`cpu`, `gpu`, or `gpu:1` for the second GPU)");
+        assert_eq!(
+            error,
+            "`tpu` is not a device (`cpu`, `gpu`, `gpu:1`, `cuda`, `cuda:1` or `gpu:software`: docs/devices.md)"
+        );
     }
 
     #[test]

@@ -95,7 +95,7 @@ struct NewArgs {
     /// Replace the file of `--progress`, whatever it contains. Progress files of earlier projects are always replaced
     #[arg(long, requires = "progress")]
     overwrite: bool,
-    /// Device of the models: cpu; gpu or gpu:1 if built in (`gradus doctor` lists them)
+    /// Device of the models: cpu, gpu, gpu:1, cuda, cuda:1, … (`gradus doctor` lists them)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: DeviceChoice,
 }

@@ -69,7 +69,7 @@ pub struct BenchArgs {
     /// Seed of weights, rows and samples
     #[arg(long, value_name = "N", default_value_t = 42)]
     seed: u64,
-    /// Device to compute on: cpu; gpu or gpu:1 if built in (`gradus doctor` lists them)
+    /// Device to compute on: cpu, gpu, gpu:1, cuda, cuda:1, … (`gradus doctor` lists them)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: DeviceChoice,
 }

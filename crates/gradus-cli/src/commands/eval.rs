@@ -112,7 +112,7 @@ struct EvalArgs {
     max_length: usize,
     #[command(flatten)]
     text_files: TextArgs,
-    /// Device to compute on: cpu; gpu or gpu:1 if built in (`gradus doctor` lists them)
+    /// Device to compute on: cpu, gpu, gpu:1, cuda, cuda:1, … (`gradus doctor` lists them)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: DeviceChoice,
     #[command(flatten)]

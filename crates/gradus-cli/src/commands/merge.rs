@@ -27,7 +27,7 @@ pub struct MergeArgs {
     /// Number format of the weights on disk: f32, bf16 or f16
     #[arg(long, value_name = "TYPE", default_value = "f32")]
     weights: SavedWeights,
-    /// Device to compute on: cpu; gpu or gpu:1 if built in (`gradus doctor` lists them)
+    /// Device to compute on: cpu, gpu, gpu:1, cuda, cuda:1, … (`gradus doctor` lists them)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: DeviceChoice,
 }

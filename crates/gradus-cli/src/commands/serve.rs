@@ -40,10 +40,11 @@ pub struct ServeArgs {
     /// Number format of the weights of language models: f32, bf16, int8 or nf4
     #[arg(long, value_name = "TYPE", default_value = "f32")]
     weights: WeightFormat,
-    /// Completions that a model samples together; others wait. A quarter more places are for requests that have none
+    /// Completions that a model samples together; others wait. A quarter more places are reserved for
+    /// requests that have no completion in progress
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
     places: u16,
-    /// Device to compute on: cpu; gpu or gpu:1 if built in (`gradus doctor` lists them)
+    /// Device to compute on: cpu, gpu, gpu:1, cuda, cuda:1, … (`gradus doctor` lists them)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: DeviceChoice,
     /// Let pages start runs, stop, resume, export and delete them; if other machines can reach the server, only owners may

@@ -54,7 +54,7 @@ pub struct ChatArgs {
     /// Number format of the weights: f32, bf16, int8 or nf4 [default: as --compute]
     #[arg(long, value_name = "TYPE")]
     weights: Option<WeightFormat>,
-    /// Device to compute on: cpu; gpu or gpu:1 if built in (`gradus doctor` lists them)
+    /// Device to compute on: cpu, gpu, gpu:1, cuda, cuda:1, … (`gradus doctor` lists them)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: DeviceChoice,
     #[command(flatten)]
