@@ -30,7 +30,6 @@ pub struct SearchConfig {
     pub folder: PathBuf,
     /// The number of passages per search. Default 3.
     #[serde(default = "three")]
-    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub results: usize,
 }
 
