@@ -255,15 +255,10 @@ pub(super) fn read_row(
     };
     use_line_feeds(&mut data);
     // Rewards of sampled completions look for the right answer in the columns.
-    if options.need == Need::Prompt {
-        let answer = match &data {
-            RowData::PromptCompletion { completion: Content::Text(completion), .. } => Some(("completion", completion)),
-            RowData::Instruction { request: Request::Task { .. }, answer, .. } => Some(("output", answer)),
-            _ => None,
-        };
-        if let Some((name, answer)) = answer {
-            take.columns.insert(name.into(), Value::from(answer.as_str()));
-        }
+    if options.need == Need::Prompt
+        && let Some((name, answer)) = data.answer()
+    {
+        take.columns.entry(name).or_insert_with(|| answer.into());
     }
     Ok((data, take.columns))
 }
