@@ -89,6 +89,13 @@ impl ConfigReader<'_> {
                 {
                     return self.choice(sides, &[bare(text, node)], node, path);
                 }
+                // If all words are names of variants, the variants are listed: some of them need keys and are no words.
+                if let (Shape::Word(words), Shape::Choice(sides)) = (schema.resolve(word), schema.resolve(map))
+                    && words.iter().all(|word| sides.iter().any(|side| side.name == word.name))
+                {
+                    self.wrong(map, node, path);
+                    return None;
+                }
                 return match schema.resolve(word) {
                     Shape::List { .. } => {
                         self.wrong(schema.resolve(shape), node, path);
