@@ -136,18 +136,9 @@ fn suits(kind: RowKind, columns: &Map<String, Value>, need: Need) -> bool {
                 | RowKind::Unpaired
                 | RowKind::Words
         ),
-        Need::Score => {
-            matches!(
-                kind,
-                RowKind::PromptCompletion
-                    | RowKind::QuestionAnswer
-                    | RowKind::Grounded
-                    | RowKind::ScoredContinuation
-                    | RowKind::Tokens
-                    | RowKind::Messages
-                    | RowKind::Text
-            ) || (is_pair && !columns.contains_key("completion") && !columns.contains_key("input_ids"))
-        }
+        // Pairs have two scores, all other rows that can be trained on have one.
+        Need::Score if is_pair => !columns.contains_key("completion") && !columns.contains_key("input_ids"),
+        Need::Score => suits(kind, columns, Need::Sft),
     }
 }
 
