@@ -224,9 +224,14 @@ impl ConfigReader<'_> {
             return;
         }
         let within = if path.is_empty() { String::new() } else { format!(" in `{path}`") };
-        let hint = self
-            .parent(&entry.key)
-            .map(|parent| format!("`{}` belongs under `{parent}`", entry.key))
+        let command = match entry.key.as_str() {
+            "sweep" if path.is_empty() => Some("sweep"),
+            "methods" if path.is_empty() => Some("compare"),
+            _ => None,
+        };
+        let hint = command
+            .map(|command| format!("a file with `{}` is for `gradus {command} FILE`", entry.key))
+            .or_else(|| self.parent(&entry.key).map(|parent| format!("`{}` belongs under `{parent}`", entry.key)))
             .or_else(|| translate(&entry.key, self.method(), Spelling::Key))
             .or_else(|| nearest(&entry.key, names(fields)).map(|name| format!("did you mean `{name}`?")));
         self.problem(format!("unknown key `{}`{within}", entry.key), vec![entry.location.clone()], hint);
