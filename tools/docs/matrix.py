@@ -68,7 +68,7 @@ def is_encoder(name: str) -> bool:
 def arguments(method: str, model: str) -> list[str]:
     data = {
         "sft": "rows",
-        "classify": "labelled",
+        "classify": "labeled",
         "kto": "marked",
         "distill": "rows",
         **dict.fromkeys(standins.ONLINE, "prompts"),
@@ -201,7 +201,7 @@ def main() -> int:
         standins.tokenizer(folder / "words", {})
         special = {"bos_token": "<s>", "cls_token": "<s>", "sep_token": "</s>", "mask_token": "<mask>"}
         standins.tokenizer(folder / "words-encoder", special)
-        for file in ["rows", "pairs", "prompts", "labelled"]:
+        for file in ["rows", "pairs", "prompts", "labeled"]:
             text = standins.lines(standins.rows_of(f"{file}.jsonl")[:16])
             (folder / f"{file}.jsonl").write_text(text, encoding="utf-8")
         marked = [{**row, "label": i % 2 == 0} for i, row in enumerate(standins.rows_of("rows.jsonl")[:16])]

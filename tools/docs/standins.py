@@ -43,7 +43,7 @@ def rows_of(name: str) -> list[dict]:
         return [{**row, "answer": str(i)} for i, row in enumerate(prompts)]
     if name.startswith("texts"):
         return [{"prompt": PROMPTS[i], "prediction": sentence(i)} for i in count]
-    if name.startswith(("labelled", "train")):
+    if name.startswith(("labeled", "train")):
         return [{"text": sentence(i), "label": ["good", "bad"][i % 2]} for i in count]
     return [
         {
@@ -161,7 +161,7 @@ RUNS = {
     "ppo": "ppo --model gpt2 --data {}/prompts.jsonl --reward-rule-substring kettle --max-new-tokens 6 --batch-size 4",
     "grpo": "grpo --model gpt2 --data {}/prompts.jsonl --reward-rule-substring kettle --max-new-tokens 6 --batch-size 8 --group-size 4",
 }
-FILES = ["rows.jsonl", "prompts.jsonl", "pairs.jsonl", "texts.jsonl", "labelled.jsonl", "test.jsonl", "train.jsonl", "hh.jsonl.gz"]
+FILES = ["rows.jsonl", "prompts.jsonl", "pairs.jsonl", "texts.jsonl", "labeled.jsonl", "test.jsonl", "train.jsonl", "hh.jsonl.gz"]
 RUN_YML = """model: gpt2
 data: rows.jsonl
 method: { sft: {} }

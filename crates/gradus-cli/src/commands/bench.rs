@@ -180,15 +180,16 @@ fn training(measured: &[Training]) -> Vec<Vec<String>> {
 
 fn generation(measured: &[Generation]) -> Vec<Vec<String>> {
     let heading = ["generation", "time", "tokens/s", "prompt/s", "decode/s", "of matrix peak", "of bandwidth"];
+    let absent = || "–".to_owned();
     let row = |found: &Generation| {
         vec![
             format!("{} × ({} + {})", found.batch_size, found.prompt_tokens, found.new_tokens),
             seconds(found.seconds),
             format!("{:.0}", found.tokens_per_s),
             format!("{:.0}", found.prompt_tokens_per_s),
-            format!("{:.0}", found.decode_tokens_per_s),
+            found.decode_tokens_per_s.map_or_else(absent, |rate| format!("{rate:.0}")),
             percent(found.fraction_of_peak),
-            percent(found.fraction_of_bandwidth),
+            found.fraction_of_bandwidth.map_or_else(absent, percent),
         ]
     };
     std::iter::once(heading.map(str::to_owned).to_vec()).chain(measured.iter().map(row)).collect()
@@ -239,9 +240,9 @@ mod tests {
                     seconds: 1.239,
                     tokens_per_s: 51.6 * batch_size as f64,
                     prompt_tokens_per_s: 800.0,
-                    decode_tokens_per_s: 60.0,
+                    decode_tokens_per_s: (batch_size == 1).then_some(60.0),
                     fraction_of_peak: 0.05,
-                    fraction_of_bandwidth: 0.91,
+                    fraction_of_bandwidth: (batch_size == 1).then_some(0.91),
                 })
                 .to_vec(),
         };
@@ -260,7 +261,7 @@ training    step  tokens/s  GFLOP/s  of matrix peak
 
 generation        time  tokens/s  prompt/s  decode/s  of matrix peak  of bandwidth
 1 × (64 + 64)   1.24 s        52       800        60           5.0 %          91 %
-64 × (64 + 64)  1.24 s      3302       800        60           5.0 %          91 %
+64 × (64 + 64)  1.24 s      3302       800         –           5.0 %             –
 ";
         assert_eq!(text(&report), expected);
     }

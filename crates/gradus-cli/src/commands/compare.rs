@@ -75,23 +75,28 @@ fn train(matches: &ArgMatches, out: &Output) -> anyhow::Result<(Comparison, Path
     let written =
         ComparisonDefinition::load(&ComparisonRequest { file, methods: &methods, flags: &given, registry: None })?;
     out.notes(&written.notes);
-    for (name, why) in &written.left_out {
-        let hint = why.hint.as_ref().map_or(String::new(), |hint| format!(" ({hint})"));
-        out.warn(format_args!("`{name}` is left out: {why}{hint}"));
-    }
+    warn_left_out(&written, out);
     let existing = match (matches.get_flag("resume"), matches.get_flag("overwrite")) {
         (true, _) => Existing::Resume,
         (_, true) => Existing::Overwrite,
         _ => Existing::Refuse,
     };
     let machine = Machine::detect();
-    let plan = |run| Ok(Plan::check(run, &machine)?.on_existing(existing));
-    let runs = written.runs.iter().map(plan).collect::<gradus::Result<Vec<_>>>()?;
-    let judge = written.judge.as_ref().map(plan).transpose()?;
+    let on_existing = |plan: Plan| plan.on_existing(existing);
+    let runs: Vec<Plan> = Plan::check_all(&written.runs, &machine)?.into_iter().map(on_existing).collect();
+    let judge = Plan::check_all(&written.judge, &machine)?.into_iter().map(on_existing).next();
     gradus::threads::use_threads(runs.first().and_then(|plan| plan.train().threads))?;
     let input = ComparisonInput { runs: &runs, judge: judge.as_ref(), directory: &written.output_dir };
     let comparison = gradus::compare::run(&input, &mut Watcher::new(out))?;
     Ok((comparison, written.output_dir.join("comparison")))
+}
+
+/// Warns about methods of `all` that cannot run with the given keys.
+pub(super) fn warn_left_out(comparison: &ComparisonDefinition, out: &Output) {
+    for (name, why) in &comparison.left_out {
+        let hint = why.hint.as_ref().map_or(String::new(), |hint| format!(" ({hint})"));
+        out.warn(format_args!("`{name}` is left out: {why}{hint}"));
+    }
 }
 
 /// Returns the flags of all methods that create a policy, of `train`, the reward and the rest. A flag applies to every method that has its

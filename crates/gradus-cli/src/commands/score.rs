@@ -42,8 +42,8 @@ pub struct ScoreArgs {
     /// Adapter on the model, in peft's format
     #[arg(long, value_name = "DIR", conflicts_with = "classifier")]
     adapter: Option<String>,
-    /// Rows with `prompt` and `completion`, `chosen` and `rejected`, or `input_ids` with `completion_mask`; for a classifier also
-    /// with `text`, `tokens` or any columns
+    /// Rows of any form that `gradus sft` or `gradus dpo` reads: completions, conversations, texts, pairs or token ids; for a classifier also
+    /// `tokens` or any columns
     #[arg(long, value_name = "PATH")]
     data: String,
     /// End each row with the end-of-text token [default: as the reward model was trained, if its directory records it; otherwise nothing is

@@ -28,7 +28,7 @@ pub struct SweepArgs {
     /// Number of concurrent runs; they share the machine's threads. Default: from the file, otherwise 1
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=64))]
     at_once: Option<u64>,
-    /// Show the table of finished runs, and run nothing
+    /// Show the points and the table of finished runs, and run nothing
     #[arg(long)]
     show: bool,
     /// Replace `sweep.json` and `sweep.txt` in the directory of the sweep, whatever they contain. Files of a sweep are always replaced
@@ -73,24 +73,9 @@ pub fn run(args: SweepArgs, out: &Output) -> anyhow::Result<()> {
     let mut sweep = SweepDefinition::load(&args.file, &[])?;
     out.notes(&sweep.notes);
     let machine = Machine::detect();
-    let (mut plans, mut problems) = (Vec::new(), Vec::new());
-    for point in &sweep.points {
-        let mut of_point = Vec::new();
-        for written in &point.runs {
-            match Plan::check(written, &machine) {
-                Ok(plan) => of_point.push(plan),
-                Err(gradus::Error::Config(found)) => {
-                    problems
-                        .extend(found.into_iter().filter(|problem| !problems.contains(problem)).collect::<Vec<_>>());
-                }
-                Err(other) => return Err(other.into()),
-            }
-        }
-        plans.push(of_point);
-    }
-    if !problems.is_empty() {
-        return Err(gradus::Error::Config(problems).into());
-    }
+    let mut checked = Plan::check_all(sweep.points.iter().flat_map(|point| &point.runs), &machine)?.into_iter();
+    let mut plans: Vec<Vec<Plan>> =
+        sweep.points.iter().map(|point| checked.by_ref().take(point.runs.len()).collect()).collect();
     keep_names(&mut sweep, &mut plans, &machine)?;
     let all = plans.iter().flatten().count();
     // The first finished run shows whether the metric of the file is mistyped.

@@ -36,9 +36,13 @@ fn a_preset_is_measured_in_training_and_sampling() {
     let generation = found["generation"].as_array().expect("a list");
     assert_eq!(generation.iter().map(|row| row["batch_size"].as_u64()).collect::<Vec<_>>(), [Some(1), Some(3)]);
     for row in generation {
-        let rates = ["seconds", "tokens_per_s", "prompt_tokens_per_s", "decode_tokens_per_s"];
-        assert_positive(row, &rates);
-        assert_positive(row, &["prompt_tokens", "new_tokens", "fraction_of_peak", "fraction_of_bandwidth"]);
+        assert_positive(row, &["seconds", "tokens_per_s", "prompt_tokens_per_s"]);
+        assert_positive(row, &["prompt_tokens", "new_tokens", "fraction_of_peak"]);
+        // Noise may hide the time of three tokens.
+        for key in ["decode_tokens_per_s", "fraction_of_bandwidth"] {
+            let is_measured = row[key].as_f64().is_some_and(|number| number.is_finite() && number > 0.0);
+            assert!(is_measured || row.get(key).is_some_and(Value::is_null), "`{key}`: {row}");
+        }
     }
 }
 

@@ -37,6 +37,36 @@ fn json_has_one_line_per_file() {
 }
 
 #[test]
+fn files_of_sweeps_and_comparisons_are_checked_as_their_commands_do() {
+    let base = "model: gpt2\ndata: rows.jsonl\n";
+    let test = CliTest::with("compare.yml", &format!("{base}methods: {{ sft: {{}}, dpo: {{}} }}\n"));
+    let sweep = "sweep: { grid: { train.learning_rate: [1e-5, 1e-4] }, seeds: [1, 2] }\n";
+    test.write("sweep.yml", &format!("{base}method: {{ sft: {{}} }}\n{sweep}"));
+    let run = test.run(&["config", "check", "sweep.yml", "compare.yml", "--json"]);
+    let fine = "sweep.yml: a sweep of 4 runs without problems\ncompare.yml: a comparison of 2 runs without problems\n";
+    assert_eq!((run.code, run.stderr.as_str()), (0, fine));
+    let lines: Vec<serde_json::Value> =
+        run.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(
+        lines,
+        [
+            serde_json::json!({ "file": "sweep.yml", "ok": true, "method": "sft", "problems": [] }),
+            serde_json::json!({ "file": "compare.yml", "ok": true, "method": null, "problems": [] }),
+        ]
+    );
+    let resolved = test.succeeds(&["config", "check", "compare.yml", "--resolved"]);
+    assert_eq!((resolved.matches("---\n").count(), resolved.matches("\nmethod:").count()), (1, 2), "{resolved}");
+    let run = test.run(&["train", "sweep.yml"]);
+    assert!(run.code == 2 && run.stderr.contains("hint: a file with `sweep` is for `gradus sweep FILE`"), "{run:?}");
+    let run = test.run(&["train", "compare.yml"]);
+    assert!(run.stderr.contains("hint: a file with `methods` is for `gradus compare FILE`"), "{run:?}");
+    // A problem in keys of all runs is reported once.
+    test.write("sweep.yml", &format!("{base}method: {{ dpo: {{ beta: -1 }} }}\n{sweep}"));
+    let run = test.run(&["config", "check", "sweep.yml"]);
+    assert!(run.code == 2 && run.stderr.matches("error: `method.dpo.beta` is -1").count() == 1, "{run:?}");
+}
+
+#[test]
 fn every_problem_at_once_where_it_stands() {
     let text = "\
 model: gpt2

@@ -97,14 +97,14 @@ fn check_lists_findings_and_fails() {
     assert_eq!(run.stdout, "identical pairs: 1 row\n  pairs.jsonl:2: `chosen` and `rejected` are the same\n");
     assert_eq!(run.stderr, "`--model DIR` also checks lengths and end-of-text tokens\nerror: 1 problem in 2 rows\n");
     test.write("good.jsonl", PAIRS.lines().next().expect("a line"));
-    let kind = "preferences with a prompt (only rewards read `id`)";
+    let kind = "preferences with a prompt (not of this form: `id`)";
     assert_eq!(
         test.succeeds(&["data", "check", "good.jsonl", "-q"]),
         format!("good.jsonl: 1 row of {kind}, no problems found\n")
     );
     // Rows of an unintended form are readable, too.
     test.write("winner.csv", "prompt, response_a,winner\nTea?,Yes.,a\n");
-    let prompts = "winner.csv: 1 row of prompts (only rewards read `response_a`, `winner`), no problems found\n";
+    let prompts = "winner.csv: 1 row of prompts (not of this form: `response_a`, `winner`), no problems found\n";
     assert_eq!(test.succeeds(&["data", "check", "winner.csv", "-q"]), prompts);
 }
 
@@ -117,7 +117,7 @@ fn check_knows_the_columns_that_chat_templates_read() {
     let test = CliTest::with("good.jsonl", &good.to_string());
     assert_eq!(
         test.succeeds(&["data", "check", "good.jsonl", "-q"]),
-        "good.jsonl: 1 row of prompts (only rewards read `id`), no problems found\n"
+        "good.jsonl: 1 row of prompts (not of this form: `id`), no problems found\n"
     );
     let bad = serde_json::json!({ "prompt": prompt, "chat_template_kwargs": { "add_generation_prompt": false } });
     test.write("bad.jsonl", &bad.to_string());

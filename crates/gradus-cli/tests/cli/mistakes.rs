@@ -25,6 +25,7 @@ fn playground() -> CliTest {
                   {\"prompt\": \"Two\", \"completion\": \" one\", \"label\": \"maybe\"}\n";
     test.write("marked.jsonl", marked);
     test.write("other.jsonl", r#"{"foo": "bar"}"#);
+    test.write("ids.jsonl", "{\"input_ids\": [1, 2, 3]}\n{\"input_ids\": [4, 5, 6]}\n");
     test.write("empty.jsonl", "");
     test.write("notes.md", "hello\n");
     for (name, fixture) in [("model", "qwen3"), ("reward", "qwen3-reward"), ("gpt2", "gpt2")] {

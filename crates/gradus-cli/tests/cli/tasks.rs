@@ -120,7 +120,10 @@ fn the_perplexity_of_the_policy_is_measured_while_it_trains() {
     assert!(run.code != 0 && run.stderr.contains("but this model has an encoder"), "{run:?}");
     test.write("rows.jsonl", "{\"prediction\": \"tea\", \"references\": [\"tea\"]}\n");
     let run = test.run(&["eval", "--data", "rows.jsonl", "--metrics", "perplexity"]);
-    assert!(run.code != 0 && run.stderr.contains("has no option `model`, and no model is evaluated here"), "{run:?}");
+    assert!(
+        run.code != 0 && run.stderr.contains("`perplexity` needs its option `model` if no model is evaluated"),
+        "{run:?}"
+    );
 }
 
 #[test]

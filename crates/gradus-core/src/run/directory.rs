@@ -289,7 +289,7 @@ impl RunDir {
         self.path.join("rollouts.sqlite")
     }
 
-    /// `bad_batches/step-000100.json`: the batch whose loss, gradient or reward was not finite.
+    /// `bad_batches/step-000100.json`: the batch whose loss or gradient was not finite.
     pub fn bad_batch(&self, step: usize) -> PathBuf {
         self.path.join("bad_batches").join(format!("step-{step:06}.json"))
     }

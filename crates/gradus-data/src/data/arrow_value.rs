@@ -217,11 +217,15 @@ pub(super) fn value(field: &Field, array: &dyn Array, at: usize, room: &mut usiz
     }
 }
 
+/// End of the text of a point in time. A column without a time zone holds no point in time, so its text lacks this end.
+pub(super) const UTC: &str = " +00:00";
+
 /// Converts a date, a time of day or a point in time. Nanoseconds become a number, as in Parquet.
 fn temporal(array: &dyn Array, at: usize) -> Result<Value, Problem> {
     const DATE: &str = "%Y-%m-%d";
-    const MILLISECONDS: &str = "%Y-%m-%d %H:%M:%S%.3f +00:00";
-    const MICROSECONDS: &str = "%Y-%m-%d %H:%M:%S%.6f +00:00";
+    const MILLISECONDS: &str = "%Y-%m-%d %H:%M:%S%.3f";
+    const MICROSECONDS: &str = "%Y-%m-%d %H:%M:%S%.6f";
+    let zone = if let DataType::Timestamp(_, Some(_)) = array.data_type() { UTC } else { "" };
     let (number, time, format) = match array.data_type() {
         DataType::Date32 => {
             let days = primitive::<Date32Type>(array, at);
@@ -256,7 +260,7 @@ fn temporal(array: &dyn Array, at: usize) -> Result<Value, Problem> {
         _ => return Ok(primitive::<Time64NanosecondType>(array, at).into()),
     };
     match time {
-        Some(time) => Ok(Value::String(time.format(format).to_string())),
+        Some(time) => Ok(Value::String(format!("{}{zone}", time.format(format)))),
         None => Err(Problem::Is(format!("holds the time {number}, which is outside the calendar"))),
     }
 }

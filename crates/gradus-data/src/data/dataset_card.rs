@@ -115,6 +115,9 @@ fn config(declared: &Value) -> Result<Config, String> {
             return Err(format!("`data_files` of the config `{name}` names the split `{}` twice", split.name));
         }
     }
+    if splits.is_none() && leaves(&folder) {
+        return Err(format!("`data_dir` of the config `{name}` is `{folder}`: only files of the data set can be read"));
+    }
     let is_default = name == "default" || declared.get("default") == Some(&Value::Bool(true));
     Ok(Config { name, is_default, folder: parts(&folder).join("/"), splits })
 }
@@ -151,6 +154,11 @@ fn parts(path: &str) -> Vec<&str> {
     path.split('/').filter(|part| !matches!(*part, "" | ".")).collect()
 }
 
+/// Returns whether a path goes to a folder above.
+fn leaves(path: &str) -> bool {
+    path.split('/').any(|part| part == "..")
+}
+
 impl Config {
     /// Returns the files that the patterns of a split match, pattern by pattern. Like `datasets`, it repeats a file that two patterns
     /// match.
@@ -161,7 +169,7 @@ impl Config {
         let mut found = Vec::new();
         for pattern in &split.patterns {
             let described = |problem: &str| format!("`{pattern}` in `{CARD}`, config `{}`: {problem}", self.name);
-            if pattern.contains("://") || pattern.starts_with('/') {
+            if pattern.contains("://") || pattern.starts_with('/') || leaves(pattern) || leaves(&self.folder) {
                 return Err(described("only files of the data set can be read"));
             }
             let regex = wildcards(&format!("{}/{pattern}", self.folder)).map_err(|problem| described(&problem))?;

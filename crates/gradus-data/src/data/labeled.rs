@@ -255,6 +255,10 @@ impl LabelForm {
         let expected = if outputs == 1 { "a number".to_owned() } else { format!("a list of {outputs} numbers") };
         match values {
             Some(values) if values.len() == outputs => Ok(Gold::Values(values)),
+            Some(_) if outputs > 1 => Err(format!(
+                "`{column}`: expected {expected}, found {value}: each of the {outputs} labels (`--labels`) needs a number. For \
+                 one number per row, leave out `--labels`"
+            )),
             Some(values) => Err(format!(
                 "`{column}`: expected {expected}, found {value}: each number needs a name in `method.classify.labels`, \
                  {} in all (`--labels a --labels b`)",

@@ -30,8 +30,10 @@ pub enum FindingKind {
     RepeatsPrompt,
     /// Roles are out of order or unknown, or an answer is not the assistant's.
     WrongRoles,
-    /// The row equals an earlier one.
+    /// The row equals an earlier one, with all its columns.
     DuplicateRow,
+    /// The row has the content of an earlier one, but other columns, such as another label.
+    SameContent,
     /// Longer than `max_length` in tokens.
     TooLong,
     /// No end-of-text or end-of-turn token carries loss, so the row never teaches the model to stop.
@@ -63,6 +65,7 @@ impl FindingKind {
             Self::RepeatsPrompt => "answers that repeat the prompt",
             Self::WrongRoles => "wrong roles",
             Self::DuplicateRow => "duplicated rows",
+            Self::SameContent => "rows that differ from another one only in further columns",
             Self::TooLong => "rows over the length limit",
             Self::NoStopToken => "rows without an end to learn",
             Self::Untokenizable => "rows that cannot be tokenized",
@@ -78,7 +81,10 @@ impl FindingKind {
 
     /// Returns whether the finding needs no repair.
     pub fn is_remark(self) -> bool {
-        matches!(self, Self::PromptMismatch | Self::AmbiguousPrompt | Self::TooLong | Self::ManyLines)
+        matches!(
+            self,
+            Self::SameContent | Self::PromptMismatch | Self::AmbiguousPrompt | Self::TooLong | Self::ManyLines
+        )
     }
 }
 
@@ -132,9 +138,8 @@ pub fn lint(
     for (found, wrong) in findings.iter_mut().zip(unpaired::wrong_labels(rows)) {
         found.extend(wrong.map(|message| (FindingKind::Labels, message)));
     }
-    for (row, earlier) in duplicates(rows) {
-        let message = format!("the same as {}", rows[earlier].location);
-        findings[row].push((FindingKind::DuplicateRow, message));
+    for (row, finding) in repetitions(rows) {
+        findings[row].push(finding);
     }
     group(rows, findings)
 }
@@ -411,21 +416,36 @@ fn check_tokens(
     }
 }
 
-/// Returns each row that equals an earlier one, with the index of that one.
-fn duplicates(rows: &[Row]) -> Vec<(usize, usize)> {
-    let hashes: Vec<u64> = rows.par_iter().map(|row| hash(&row.data)).collect();
-    let mut first: HashMap<u64, usize> = HashMap::with_capacity(rows.len());
+/// Returns a finding for each row that repeats an earlier one: the whole row, or its content with other columns.
+fn repetitions(rows: &[Row]) -> Vec<(usize, (FindingKind, String))> {
+    let hashes: Vec<(u64, u64)> = rows.par_iter().map(|row| (hash(&row.data), hash_columns(row))).collect();
+    let mut by_content: HashMap<u64, usize> = HashMap::with_capacity(rows.len());
+    let mut by_row: HashMap<(u64, u64), usize> = HashMap::with_capacity(rows.len());
     let mut found = Vec::new();
     for (i, hash) in hashes.into_iter().enumerate() {
-        match first.get(&hash) {
-            Some(&earlier) if rows[earlier].data == rows[i].data => found.push((i, earlier)),
-            Some(_) => {}
-            None => {
-                first.insert(hash, i);
-            }
+        let has_content = |earlier: &usize| rows[*earlier].data == rows[i].data;
+        let first = *by_content.entry(hash.0).or_insert(i);
+        let equal = *by_row.entry(hash).or_insert(i);
+        if equal != i && has_content(&equal) && rows[equal].columns == rows[i].columns {
+            found.push((i, (FindingKind::DuplicateRow, format!("the same as {}", rows[equal].location))));
+        } else if first != i && has_content(&first) && !matches!(rows[i].data, RowData::Columns) {
+            let (these, those) = (&rows[i].columns, &rows[first].columns);
+            let differs = |name: &&String| these.get(*name) != those.get(*name);
+            let further = those.keys().filter(|name| !these.contains_key(*name));
+            let names: Vec<String> =
+                these.keys().chain(further).filter(differs).map(|name| format!("`{name}`")).collect();
+            let message =
+                format!("the same content as {}, with a difference in {}", rows[first].location, names.join(", "));
+            found.push((i, (FindingKind::SameContent, message)));
         }
     }
     found
+}
+
+fn hash_columns(row: &Row) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    row.columns.hash(&mut hasher);
+    hasher.finish()
 }
 
 fn hash(data: &RowData) -> u64 {

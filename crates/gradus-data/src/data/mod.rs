@@ -76,7 +76,7 @@ pub use prompt_split::with_prompt_split;
 pub use raw::RawRow;
 pub use reader::{Format, Rows, lines, open};
 pub use recognize::recognize;
-pub use references::{reference_texts, references};
+pub use references::{reference_column, references};
 pub use report::left_out;
 pub use report::{RowErrors, SkippedRow};
 pub use row::{Content, Labels, Request, Row, RowData, RowKind};

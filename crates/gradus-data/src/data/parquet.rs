@@ -2,7 +2,7 @@
 
 use std::io::BufRead;
 
-use parquet::basic::{ConvertedType, Repetition, Type as Physical};
+use parquet::basic::{ConvertedType, LogicalType, Repetition, Type as Physical};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::FileMetaData;
 use parquet::file::reader::{ChunkReader, FileReader, SerializedFileReader};
@@ -12,7 +12,7 @@ use parquet::schema::types::{Type, TypePtr};
 use serde_json::{Map, Value};
 
 use super::arrow::stored_schema;
-use super::arrow_value::{NoValue, Problem, check_fields, check_names, insert, parsed, unsupported};
+use super::arrow_value::{NoValue, Problem, UTC, check_fields, check_names, insert, parsed, unsupported};
 use super::raw::{Origin, RawRow, read_all};
 use super::row_location::RowLocation;
 use crate::{Error, Result, border, files};
@@ -64,6 +64,8 @@ fn columns(file: &FileMetaData) -> Result<Vec<Kind>, NoValue> {
 enum Kind {
     /// Text that is JSON.
     Json,
+    /// A date with a time of day, without a time zone.
+    LocalTime,
     Struct(Vec<Kind>),
     List(Box<Kind>),
     Map(Box<Kind>, Box<Kind>),
@@ -78,7 +80,10 @@ impl Kind {
 
     /// Returns the kind of the values that the library makes of the type `of`.
     fn of(of: &Type, column: &str) -> Result<Self, NoValue> {
-        let converted = of.get_basic_info().converted_type();
+        let info = of.get_basic_info();
+        let converted = info.converted_type();
+        let is_local =
+            |logical: &LogicalType| matches!(logical, LogicalType::Timestamp(time) if !time.is_adjusted_to_u_t_c);
         let kind = if of.is_primitive() {
             match (of.get_physical_type(), converted) {
                 (Physical::INT96, _) => {
@@ -86,6 +91,7 @@ impl Kind {
                     return Err((what, INT96_HINT));
                 }
                 (_, ConvertedType::JSON) => Self::Json,
+                _ if info.logical_type_ref().is_some_and(is_local) => Self::LocalTime,
                 _ => Self::Other,
             }
         } else {
@@ -165,6 +171,13 @@ fn value(field: &Field, kind: &Kind) -> Result<Value, Problem> {
         Field::Float(number) if !number.is_finite() => Err(Problem::NotFinite),
         Field::Double(number) if !number.is_finite() => Err(Problem::NotFinite),
         Field::Str(text) if matches!(kind, Kind::Json) => parsed(text),
+        // The library writes every time in UTC. In nanoseconds it is a number.
+        Field::TimestampMillis(_) | Field::TimestampMicros(_) if matches!(kind, Kind::LocalTime) => {
+            Ok(match field.to_json_value() {
+                Value::String(text) => text.trim_end_matches(UTC).into(),
+                other => other,
+            })
+        }
         Field::Group(row) => {
             let kinds: &[Kind] = if let Kind::Struct(kinds) = kind { kinds } else { &[] };
             row_columns(row, kinds).map(Value::Object).map_err(|(_, problem)| problem)

@@ -136,18 +136,9 @@ fn suits(kind: RowKind, columns: &Map<String, Value>, need: Need) -> bool {
                 | RowKind::Unpaired
                 | RowKind::Words
         ),
-        Need::Score => {
-            matches!(
-                kind,
-                RowKind::PromptCompletion
-                    | RowKind::QuestionAnswer
-                    | RowKind::Grounded
-                    | RowKind::ScoredContinuation
-                    | RowKind::Tokens
-                    | RowKind::Messages
-                    | RowKind::Text
-            ) || (is_pair && !columns.contains_key("completion") && !columns.contains_key("input_ids"))
-        }
+        // Pairs have two scores, all other rows that can be trained on have one.
+        Need::Score if is_pair => !columns.contains_key("completion") && !columns.contains_key("input_ids"),
+        Need::Score => suits(kind, columns, Need::Sft),
     }
 }
 
@@ -255,15 +246,10 @@ pub(super) fn read_row(
     };
     use_line_feeds(&mut data);
     // Rewards of sampled completions look for the right answer in the columns.
-    if options.need == Need::Prompt {
-        let answer = match &data {
-            RowData::PromptCompletion { completion: Content::Text(completion), .. } => Some(("completion", completion)),
-            RowData::Instruction { request: Request::Task { .. }, answer, .. } => Some(("output", answer)),
-            _ => None,
-        };
-        if let Some((name, answer)) = answer {
-            take.columns.insert(name.into(), Value::from(answer.as_str()));
-        }
+    if options.need == Need::Prompt
+        && let Some((name, answer)) = data.answer()
+    {
+        take.columns.entry(name).or_insert_with(|| answer.into());
     }
     Ok((data, take.columns))
 }

@@ -4,26 +4,42 @@ use serde_json::{Map, Value};
 
 use crate::error::excerpt;
 
-/// Returns the texts of the first of the columns `references`, `reference`, `completion` and `answer` that is present. The list is
-/// empty if the value is null. `completion` and `answer` may also hold other values, which rules compare with; those are not
-/// references.
+/// Columns that are read as references in all rows, by precedence.
+const NAMED: [&str; 2] = ["references", "reference"];
+
+/// Columns with the answer of a row, by precedence. Without a column of [`NAMED`], the first one with texts has the references. These columns may
+/// also hold other values, which rules compare with; those are not references.
+const ANSWERS: [&str; 4] = ["answer", "completion", "output", "chosen"];
+
+/// Returns the reference texts of a row: those of [`reference_column`], or none.
+///
+/// # Errors
+/// As [`reference_column`].
+pub fn references(columns: &Map<String, Value>) -> Result<Vec<String>, String> {
+    Ok(reference_column(columns)?.map_or_else(Vec::new, |(_, texts)| texts))
+}
+
+/// Returns the column with the references of a row, and its texts: the first of `references` and `reference` that is present, or else the
+/// first of `answer`, `completion`, `output` and `chosen` that has texts. `references` and `reference` have no texts if they are null.
 ///
 /// # Errors
 /// If `references` or `reference` holds anything but text.
-pub fn references(columns: &Map<String, Value>) -> Result<Vec<String>, String> {
-    let names = ["references", "reference", "completion", "answer"];
-    match names.into_iter().find_map(|name| Some((name, columns.get(name)?))) {
-        Some((name @ ("references" | "reference"), value)) => reference_texts(name, value),
-        Some((name, value)) => Ok(reference_texts(name, value).unwrap_or_default()),
-        None => Ok(Vec::new()),
+pub fn reference_column(columns: &Map<String, Value>) -> Result<Option<(&'static str, Vec<String>)>, String> {
+    if let Some((name, value)) = NAMED.into_iter().find_map(|name| Some((name, columns.get(name)?))) {
+        return Ok(Some((name, reference_texts(name, value)?)));
     }
+    let texts = |name: &'static str| {
+        let texts = reference_texts(name, columns.get(name)?).ok().filter(|texts| !texts.is_empty())?;
+        Some((name, texts))
+    };
+    Ok(ANSWERS.into_iter().find_map(texts))
 }
 
 /// Returns the texts in a column: one text, a list of texts, or none for null.
 ///
 /// # Errors
 /// If a value is not text.
-pub fn reference_texts(name: &str, value: &Value) -> Result<Vec<String>, String> {
+fn reference_texts(name: &str, value: &Value) -> Result<Vec<String>, String> {
     let text = |value: &Value| match value {
         Value::String(text) => Ok(text.clone()),
         other => Err(format!("column `{name}` holds {}, expected text", excerpt(&other.to_string(), 80))),
@@ -51,6 +67,21 @@ mod tests {
         assert_eq!(of(json!({ "references": ["a", "b"], "reference": 3 })), Ok(vec!["a".into(), "b".into()]));
         assert_eq!(of(json!({ "references": null, "answer": "c" })), Ok(Vec::new()));
         assert_eq!(of(json!({ "prompt": "c" })), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn without_references_an_answer_is_the_reference() {
+        let row = json!({ "chosen": "e", "output": "d", "completion": "c", "answer": "b" });
+        let Value::Object(mut columns) = row else { panic!("an object") };
+        for (name, text) in [("answer", "b"), ("completion", "c"), ("output", "d"), ("chosen", "e")] {
+            assert_eq!(reference_column(&columns), Ok(Some((name, vec![text.to_owned()]))));
+            columns.shift_remove(name);
+        }
+        assert_eq!(reference_column(&columns), Ok(None));
+        // A number for rules is not a reference, and an empty cell is none.
+        for answer in [json!(42), json!(null)] {
+            assert_eq!(of(json!({ "answer": answer, "completion": "It is 42." })), Ok(vec!["It is 42.".into()]));
+        }
     }
 
     #[test]

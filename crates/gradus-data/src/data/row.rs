@@ -195,6 +195,20 @@ impl RowKind {
 }
 
 impl RowData {
+    /// Returns the answer of a row to its prompt, and the column that it came from. `None` if the data have no prompt of their own or no
+    /// answer that a model should give.
+    pub fn answer(&self) -> Option<(&'static str, String)> {
+        match self {
+            Self::PromptCompletion { completion, .. } | Self::Unpaired { completion, is_desirable: true, .. } => {
+                Some(("completion", completion.plain()))
+            }
+            Self::Instruction { request: Request::Task { .. }, answer, .. } => Some(("output", answer.clone())),
+            Self::Instruction { request: Request::Question(_), answer, .. } => Some(("answer", answer.clone())),
+            Self::Preference { prompt: Some(_), chosen, .. } => Some(("chosen", chosen.plain())),
+            _ => None,
+        }
+    }
+
     /// Returns whether a chat template can render the row: it holds messages, or a request that becomes messages.
     pub fn is_conversation(&self) -> bool {
         match self {

@@ -373,7 +373,8 @@ impl RowTokenizer<'_> {
     pub(super) fn prompt(&self, row: &Row) -> Result<Prompt, Failure> {
         let rule = self.options.references;
         if rule > ReferenceRule::Any && references(&row.columns)?.is_empty() && rule == ReferenceRule::Required {
-            let message = "no references to compare with (column `references`, `reference`, `completion` or `answer`)";
+            let message = "no references to compare with (column `references`, `reference`, `answer`, `completion`, `output` or \
+                           `chosen`)";
             return Err(Failure::Row(message.into()));
         }
         let content = match &row.data {

@@ -282,6 +282,15 @@ mod tests {
             message(&one("data_files: https://host/y.jsonl")),
             "d: `https://host/y.jsonl` in `README.md`, config `some`: only files of the data set can be read"
         );
+        for outside in ["data_files: ../a/*.jsonl", "data_files: x/../../a.jsonl", "data_dir: ../a\n  data_files: '*'"]
+        {
+            let message = message(&one(outside));
+            assert!(message.ends_with("config `some`: only files of the data set can be read"), "{message}");
+        }
+        assert_eq!(
+            declared(&one("data_dir: ../a")).unwrap_err().to_string(),
+            "d/README.md:3: `data_dir` of the config `some` is `../a`: only files of the data set can be read"
+        );
         assert_eq!(message(&one("data_files: z*")), "d: no data file in it");
     }
 

@@ -112,7 +112,7 @@ pub(super) fn data_or_text<P: AsRef<Path>>(files: Vec<P>) -> Vec<P> {
 
 pub(super) fn no_data_file(directory: &Path) -> Error {
     Error::data(directory, None, "no data file in it")
-        .with_hint("data files are named .jsonl (also .jsonlines, .jl or .ndjson), .json, .csv, .tsv, .parquet (also .pq or .parq), .arrow or .txt, with or without .gz")
+        .with_hint("data files are named .jsonl (also .jsonlines, .jl or .ndjson), .json, .csv, .tsv, .parquet (also .pq or .parq), .arrow, .feather or .txt, with or without .gz")
 }
 
 /// Returns the split to read, and the other ones if none is named.

@@ -77,8 +77,9 @@ impl Perplexity<'_> {
     /// A model that cannot be opened, or a window that does not fit it.
     pub fn new(options: PerplexityOptions, models: &dyn Models) -> Result<Self> {
         let Some(name) = &options.model else {
-            return Err(Error::input("`perplexity` has no option `model`, and no model is evaluated here")
-                .with_hint("set the option `model` of `perplexity`"));
+            let hint = "name a causal language model: `--metric-option perplexity.model=gpt2`, or `perplexity: { model: gpt2 }` in a \
+                        file";
+            return Err(Error::input("`perplexity` needs its option `model` if no model is evaluated").with_hint(hint));
         };
         let model = models.language(name)?;
         Self::of(options, model)

@@ -205,12 +205,12 @@ pub struct Generation {
     pub tokens_per_s: f64,
     /// Prompt tokens per second until the first sampled token.
     pub prompt_tokens_per_s: f64,
-    /// Sampled tokens per second after the first one.
-    pub decode_tokens_per_s: f64,
+    /// Sampled tokens per second after the first one. `None` if these tokens take no measurable time.
+    pub decode_tokens_per_s: Option<f64>,
     /// Useful operations per second, including prompts, as a fraction of the measured matrix peak.
     pub fraction_of_peak: f64,
-    /// Rate of reading weights while decoding, as a fraction of the measured bandwidth.
-    pub fraction_of_bandwidth: f64,
+    /// Rate of reading weights while decoding, as a fraction of the measured bandwidth. `None` as above.
+    pub fraction_of_bandwidth: Option<f64>,
 }
 
 /// Runs the measurements in `options`. `progress` receives the name of each measurement.

@@ -110,8 +110,7 @@ pub fn generation(
     };
     let first_s = time(1)?;
     let seconds = if options.new_tokens > 1 { time(options.new_tokens)? } else { first_s };
-    // If both times differ by less than the noise of the clock, decoding counts as a thousandth of the total.
-    let decode_s = (seconds - first_s).max(seconds * 1e-3);
+    let decode_s = decode_seconds(first_s, seconds);
     let (new, decoded) = (batch_size * options.new_tokens, batch_size * (options.new_tokens - 1));
     let (trunk, head) = (shape.trunk_matrices() as f64, shape.head_matrix() as f64);
     let passed = batch_size * options.prompt_tokens + decoded;
@@ -125,10 +124,15 @@ pub fn generation(
         seconds,
         tokens_per_s: new as f64 / seconds,
         prompt_tokens_per_s: (batch_size * options.prompt_tokens) as f64 / first_s,
-        decode_tokens_per_s: decoded as f64 / decode_s,
+        decode_tokens_per_s: decode_s.map(|decode_s| decoded as f64 / decode_s),
         fraction_of_peak: gflops / machine.matrix_gflops(options.compute),
-        fraction_of_bandwidth: read_gb / decode_s / machine.read_gb_s,
+        fraction_of_bandwidth: decode_s.map(|decode_s| read_gb / decode_s / machine.read_gb_s),
     })
+}
+
+/// Returns the time after the first token, as the difference of two medians. `None` if noise hides it, or if there is only one token.
+fn decode_seconds(first_s: f64, seconds: f64) -> Option<f64> {
+    Some(seconds - first_s).filter(|decode_s| *decode_s > 0.0)
 }
 
 fn random_ids(shape: &ModelShape, length: usize, seed: Seed, row: usize) -> Vec<u32> {
@@ -156,6 +160,12 @@ fn median_by(repetitions: usize, mut timed: impl FnMut() -> Result<f64>) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn decoding_without_a_measurable_time_has_no_rate() {
+        assert_eq!(decode_seconds(0.25, 1.0), Some(0.75));
+        assert_eq!([decode_seconds(0.25, 0.25), decode_seconds(0.25, 0.125)], [None, None]);
+    }
 
     #[test]
     fn the_median_leaves_out_the_first_run_and_the_extremes() {

@@ -67,10 +67,15 @@ impl ComparisonDefinition {
     /// # Errors
     /// [`Error::Config`] with every problem, each once.
     pub fn load(request: &ComparisonRequest<'_>) -> Result<Self> {
-        let (base, notes) = match request.file {
-            Some(path) => file_tree(path, &text(path)?)?,
-            None => (Node::empty(), Vec::new()),
-        };
+        match request.file {
+            Some(path) => Self::of_file(path, &text(path)?, request),
+            None => resolve_all(Node::empty(), request),
+        }
+    }
+
+    /// Reads `text`, the content of the configuration file `path`, and applies the methods and flags of `request` to it.
+    pub(super) fn of_file(path: &Path, text: &str, request: &ComparisonRequest<'_>) -> Result<Self> {
+        let (base, notes) = file_tree(path, text)?;
         Ok(Self { notes, ..resolve_all(base, request)? })
     }
 

@@ -38,9 +38,13 @@ impl RunConfig {
     /// [`Error::Config`] with every problem: spelling, types, and keys that cannot be combined.
     pub fn load(request: &Request<'_>) -> Result<ConfigWithLocations> {
         let Some(path) = request.file else { return resolve(Node::empty(), None, request) };
-        let text = text(path)?;
-        let (base, notes) = file_tree(path, &text)?;
-        let marked = if resolved(&text) { vec![path.to_owned()] } else { Vec::new() };
+        Self::of_file(path, &text(path)?, request)
+    }
+
+    /// Reads `text`, the content of the configuration file `path`, and applies the flags of `request` to it.
+    pub(super) fn of_file(path: &Path, text: &str, request: &Request<'_>) -> Result<ConfigWithLocations> {
+        let (base, notes) = file_tree(path, text)?;
+        let marked = if resolved(text) { vec![path.to_owned()] } else { Vec::new() };
         Ok(ConfigWithLocations { marked, notes, ..resolve(base, None, request)? })
     }
 

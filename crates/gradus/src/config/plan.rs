@@ -68,6 +68,31 @@ impl Plan {
         })
     }
 
+    /// Checks several runs of one file.
+    ///
+    /// # Errors
+    /// [`Error::Config`] with every problem, each once: a problem in shared keys occurs in every run.
+    pub fn check_all<'w>(
+        runs: impl IntoIterator<Item = &'w ConfigWithLocations>,
+        machine: &Machine,
+    ) -> Result<Vec<Self>> {
+        let (mut plans, mut problems) = (Vec::new(), Vec::new());
+        for written in runs {
+            match Self::check(written, machine) {
+                Ok(plan) => plans.push(plan),
+                Err(Error::Config(found)) => {
+                    for problem in found {
+                        if !problems.contains(&problem) {
+                            problems.push(problem);
+                        }
+                    }
+                }
+                Err(other) => return Err(other),
+            }
+        }
+        if problems.is_empty() { Ok(plans) } else { Err(Error::Config(problems)) }
+    }
+
     /// Creates a new output directory if the user named none, and returns the plan with it. Two runs that start at the
     /// same time get different numbers.
     ///

@@ -94,6 +94,13 @@ impl ConfigReader<'_> {
                 {
                     return self.choice(sides, &[bare(text, node)], node, path);
                 }
+                // If all words are names of variants, the variants are listed: some of them need keys and are no words.
+                if let (Shape::Word(words), Shape::Choice(sides)) = (schema.resolve(word), schema.resolve(map))
+                    && words.iter().all(|word| sides.iter().any(|side| side.name == word.name))
+                {
+                    self.wrong(map, node, path);
+                    return None;
+                }
                 return match schema.resolve(word) {
                     Shape::List { .. } => {
                         self.wrong(schema.resolve(shape), node, path);
@@ -234,9 +241,14 @@ impl ConfigReader<'_> {
             return;
         }
         let within = if path.is_empty() { String::new() } else { format!(" in `{path}`") };
-        let hint = self
-            .parent(&entry.key)
-            .map(|parent| format!("`{}` belongs under `{parent}`", entry.key))
+        let command = match entry.key.as_str() {
+            "sweep" if path.is_empty() => Some("sweep"),
+            "methods" if path.is_empty() => Some("compare"),
+            _ => None,
+        };
+        let hint = command
+            .map(|command| format!("a file with `{}` is for `gradus {command} FILE`", entry.key))
+            .or_else(|| self.parent(&entry.key).map(|parent| format!("`{}` belongs under `{parent}`", entry.key)))
             .or_else(|| translate(&entry.key, self.method(), Spelling::Key))
             .or_else(|| nearest(&entry.key, names(fields)).map(|name| format!("did you mean `{name}`?")));
         self.problem(format!("unknown key `{}`{within}", entry.key), vec![entry.location.clone()], hint);

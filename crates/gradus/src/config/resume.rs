@@ -477,6 +477,9 @@ fn effect(key: &str, sensitivity: Sensitivity) -> Effect {
                 | "critic.model"
                 | "critic.head"
                 | "critic.freeze_trunk"
+                | "add_eos"
+                | "completion_only_loss"
+                | "assistant_only_loss"
                 | "packing"
                 | "max_target_length"
                 | "truncation",
@@ -556,6 +559,10 @@ mod tests {
             ("train.skip_bad_rows", Effect::Refused),
             ("method.sft.packing", Effect::Refused),
             ("method.sft.max_target_length", Effect::Refused),
+            ("method.sft.add_eos", Effect::Refused),
+            ("method.sft.completion_only_loss", Effect::Refused),
+            ("method.sft.assistant_only_loss", Effect::Refused),
+            ("method.sft.label_smoothing", Effect::Differs),
             ("method.classify.task", Effect::Refused),
             ("method.classify.labels", Effect::Refused),
             ("method.classify.label_column", Effect::Refused),

@@ -101,7 +101,12 @@ impl SweepDefinition {
     /// # Errors
     /// [`Error::Config`] with every problem, each once.
     pub fn load(file: &Path, flags: &[Flag]) -> Result<Self> {
-        let (base, notes) = file_tree(file, &text(file)?)?;
+        Self::of_file(file, &text(file)?, flags)
+    }
+
+    /// Reads `text`, the content of the configuration file `file`, and applies flags to it.
+    pub(super) fn of_file(file: &Path, text: &str, flags: &[Flag]) -> Result<Self> {
+        let (base, notes) = file_tree(file, text)?;
         let unnamed = Path::new("runs").join(file.file_stem().unwrap_or("sweep".as_ref()));
         Ok(Self { notes, ..Self::of(base, flags, &unnamed)? })
     }

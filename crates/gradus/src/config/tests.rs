@@ -341,6 +341,13 @@ fn wrong_types() {
             "4:28+10 `train.batch_size` is empty, but a whole number of at least 1 is needed",
         ],
     );
+    // Tasks that need keys are names, too.
+    check(
+        "method: {sft: {}}\neval_data: {task: wmt1}\n",
+        &[
+            "4:19+4 `eval_data.task` is the word `wmt1`, but a known name or a mapping is needed (did you mean `task: { wmt16: … }`?)",
+        ],
+    );
     let grpo = |reward: &str| format!("method: {{grpo: {{}}}}\nreward: {reward}\n");
     check(
         &grpo("{metric: rogue}"),

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::PASSES;
 use crate::data::left_out;
-use crate::data::{BadRows, RawRow, RowErrors, RowLocation, check_renames, open, reference_texts, rename, resolve};
+use crate::data::{BadRows, RawRow, RowErrors, RowLocation, check_renames, open, reference_column, rename, resolve};
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::metric::{
@@ -172,8 +172,7 @@ fn read(options: &MetricOptions) -> Result<(Vec<(RowLocation, Row)>, RowErrors)>
     Ok((rows, bad))
 }
 
-/// Reads a row from its columns. If there is a `prediction` but no reference column, the `completion` is the reference,
-/// as in the row that the prediction was made for.
+/// Reads a row from its columns. If there is a `prediction`, the `completion` is the answer of the row that the prediction was made for.
 fn row(mut columns: Map<String, Value>) -> Result<Row, String> {
     let prediction = match columns.shift_remove("prediction").or_else(|| columns.shift_remove("completion")) {
         Some(value) => text("prediction", value)?,
@@ -182,9 +181,14 @@ fn row(mut columns: Map<String, Value>) -> Result<Row, String> {
             return Err(format!("missing column `prediction` or `completion` (found {names})"));
         }
     };
-    let column = ["references", "reference", "completion"].into_iter().find(|name| columns.contains_key(*name));
-    let references = match column.and_then(|name| Some((name, columns.shift_remove(name)?))) {
-        Some((name, value)) => reference_texts(name, &value)?,
+    let references = match reference_column(&columns)? {
+        Some((name, texts)) => {
+            // The row has them as texts. Metrics and programs read answers as columns, too.
+            if name.starts_with("reference") {
+                columns.shift_remove(name);
+            }
+            texts
+        }
         None => Vec::new(),
     };
     let prompt = match columns.shift_remove("prompt") {

@@ -18,7 +18,7 @@ pub struct ScoreOptions {
     pub model: String,
     /// Adapter on the model: a directory in peft's format or a hub name.
     pub adapter: Option<String>,
-    /// Rows with `prompt` and `completion`, or `input_ids` with `completion_mask`.
+    /// Rows that `sft` reads, or pairs.
     pub data: String,
     /// Whether to append the end-of-text token to each row. `None` follows the training of a reward model, if its
     /// directory records it; otherwise nothing is appended.

@@ -279,7 +279,15 @@ impl OfflineMethod for DistillConfig {
         let fits = |example: &DistillExample| {
             !self.samples() || (example.prompt_len > 0 && room.holds(example.prompt_len, self.max_new_tokens))
         };
-        let examples: Vec<DistillExample> = made.examples.into_iter().map(with_prompt).filter(fits).collect();
+        let all: Vec<DistillExample> = made.examples.into_iter().map(with_prompt).collect();
+        if self.samples() && all.iter().all(|example| example.prompt_len == 0) {
+            let hint = "give rows with `prompt` and `completion`, or with `input_ids` and a `completion_mask`. Without sampling \
+                        (`--lmbda 0`, no `--seq-kd`), rows need no prompt";
+            return Err(
+                Error::input("no row has a prompt, but `distill` samples completions of prompts").with_hint(hint)
+            );
+        }
+        let examples: Vec<DistillExample> = all.into_iter().filter(fits).collect();
         counts.skipped += counts.kept - examples.len();
         if self.samples() {
             // The limit is that of the prompt, not that of the row.

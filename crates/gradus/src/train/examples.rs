@@ -1,6 +1,6 @@
 //! Converts the rows of a plan to examples of its method, for training and for evaluation.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::fit;
 use super::player::Player;
@@ -107,26 +107,17 @@ pub fn offline_data<M: OfflineMethod>(
 fn answered_prompts(plan: &Plan, start: &Start, rows: &[Row], observer: &mut dyn Observer) -> Result<Vec<Prompt>> {
     let mut prompts: Vec<Row> = Vec::new();
     for row in rows {
-        let (prompt, answer) = match &row.data {
-            RowData::Instruction { answer, .. } => {
-                let mut row = row.clone();
-                row.columns.entry("references").or_insert_with(|| vec![answer.clone()].into());
-                prompts.push(row);
-                continue;
-            }
-            RowData::PromptCompletion { prompt, completion }
-            | RowData::Unpaired { prompt, completion, is_desirable: true } => (prompt.clone(), completion),
-            RowData::Preference { prompt: Some(prompt), chosen, .. } => (prompt.clone(), chosen),
-            // Each kind defines its own prompt. References are columns, or there are none.
+        let columns = with_references(row);
+        let prompt = match &row.data {
+            RowData::PromptCompletion { prompt, .. }
+            | RowData::Unpaired { prompt, is_desirable: true, .. }
+            | RowData::Preference { prompt: Some(prompt), .. } => prompt.clone(),
+            // Each kind defines its own prompt.
             _ => {
-                prompts.push(row.clone());
+                prompts.push(Row { columns, ..row.clone() });
                 continue;
             }
         };
-        let mut columns = row.columns.clone();
-        if !["references", "reference", "answer"].iter().any(|name| columns.contains_key(*name)) {
-            columns.insert("references".into(), vec![answer.plain()].into());
-        }
         let data = RowData::Prompt(prompt);
         if prompts.last().is_none_or(|last| last.data != data || last.columns != columns) {
             prompts.push(Row { data, columns, ..row.clone() });
@@ -141,6 +132,23 @@ fn answered_prompts(plan: &Plan, start: &Start, rows: &[Row], observer: &mut dyn
         examples.truncate(MAX_EVAL_PROMPTS);
     }
     Ok(examples)
+}
+
+/// Returns the columns of a row. If its own answer is its reference, they contain it as `references`. Rows of prompts have their answer in a
+/// column, so both follow the order of [`data::references`].
+fn with_references(row: &Row) -> Map<String, Value> {
+    let mut columns = row.columns.clone();
+    if let Some((name, answer)) = row.data.answer() {
+        let mut all = columns.clone();
+        all.insert(name.into(), answer.into());
+        // Wrong references are reported when the prompt is read.
+        if let Ok(Some((found, texts))) = data::reference_column(&all)
+            && found == name
+        {
+            columns.insert("references".into(), texts.into());
+        }
+    }
+    columns
 }
 
 /// Longest completion in evaluations of methods that do not sample in training. The default is that of `gradus generate`.
@@ -303,4 +311,40 @@ fn splits<E>(
     }
     let rows = split.held_out.iter().map(|row| (row.index, row.location.clone())).collect();
     Ok(ExampleSplits { train: train.examples, held_out, test, not_trained: NotTrained { held_out: rows, skipped } })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::LoadOptions;
+
+    /// Methods that sample read rows as prompts. The others read them with their answers.
+    #[test]
+    fn references_do_not_depend_on_the_method() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let file = folder.path().join("rows.jsonl");
+        let turn = |role: &str, content: &str| json!([{ "role": role, "content": content }]);
+        for (row, need, expected) in [
+            (json!({ "prompt": "p", "completion": "c" }), Need::Sft, "c"),
+            (json!({ "prompt": "p", "completion": "c", "answer": "a" }), Need::Sft, "a"),
+            (json!({ "prompt": "p", "completion": "c", "answer": 42 }), Need::Sft, "c"),
+            (json!({ "prompt": "p", "completion": "c", "chosen": "x", "rejected": "y" }), Need::Sft, "c"),
+            (json!({ "prompt": "p", "completion": "c", "answer": "a", "reference": "r" }), Need::Sft, "r"),
+            (json!({ "prompt": turn("user", "p"), "completion": turn("assistant", "c") }), Need::Sft, "c"),
+            (json!({ "prompt": "p", "completion": "c", "label": true }), Need::Unpaired, "c"),
+            (json!({ "prompt": "p", "chosen": "x", "rejected": "y" }), Need::Preference, "x"),
+            (json!({ "instruction": "i", "output": "o" }), Need::Sft, "o"),
+            (json!({ "question": "q", "answer": "a" }), Need::Sft, "a"),
+            (json!({ "question": "q", "answer": "a", "reference": "r" }), Need::Sft, "r"),
+        ] {
+            std::fs::write(&file, row.to_string()).expect("written");
+            let read = |need| {
+                let mut loaded = data::load(&file.to_string_lossy(), &LoadOptions::needing(need)).expect("rows");
+                loaded.rows.remove(0)
+            };
+            let expected = Ok(vec![expected.to_owned()]);
+            assert_eq!(data::references(&with_references(&read(need))), expected, "{row}");
+            assert_eq!(data::references(&read(Need::Prompt).columns), expected, "{row}");
+        }
+    }
 }

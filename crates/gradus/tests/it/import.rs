@@ -8,11 +8,9 @@ use serde_json::Value;
 
 /// Returns the converted configuration and its messages. It must be runnable.
 fn imported(system: &str, text: &str) -> (Value, Vec<String>, String) {
+    let Imported { yaml, notes } = converted(system, text).unwrap_or_else(|error| panic!("{error}"));
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("config.yml");
-    std::fs::write(&file, text).expect("written");
-    let system: System = system.parse().expect("a system");
-    let Imported { yaml, notes } = import(system, &file).unwrap_or_else(|error| panic!("{error}"));
     std::fs::write(&file, &yaml).expect("written");
     let written = RunConfig::load(&Request { file: Some(&file), ..Request::default() });
     let plan = written.and_then(|written| Plan::check(&written, &Machine::detect()));
@@ -21,11 +19,16 @@ fn imported(system: &str, text: &str) -> (Value, Vec<String>, String) {
     (config, notes.into_iter().map(|note| note.message).collect(), yaml)
 }
 
-fn refused(system: &str, text: &str) -> String {
+/// Returns the converted configuration, which may lack what a run needs.
+fn converted(system: &str, text: &str) -> Result<Imported, Error> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("config.yml");
     std::fs::write(&file, text).expect("written");
-    import(system.parse().expect("a system"), &file).expect_err("it cannot be read").to_string()
+    import(system.parse().expect("a system"), &file)
+}
+
+fn refused(system: &str, text: &str) -> String {
+    converted(system, text).expect_err("it cannot be read").to_string()
 }
 
 #[track_caller]
@@ -458,6 +461,61 @@ fn llamafactory_stages_become_methods() {
         assert_eq!(config.get("lora").is_some_and(|lora| !lora.is_null()), !stage.contains("full"), "{stage}");
     }
     assert!(refused("llamafactory", &format!("stage: dream\n{base}")).contains("`stage` is `dream`"));
+}
+
+/// LLaMA-Factory 0.9.5: `lora_target` is `all` by default.
+#[test]
+fn an_adapter_of_llamafactory_has_all_layers_by_default() {
+    let base = "stage: sft\ndataset: d\nmodel_name_or_path: m\n";
+    for (keys, targets) in [
+        ("", "[\"all-linear\"]"),
+        ("lora_target: all\n", "[\"all-linear\"]"),
+        ("lora_target: q_proj,v_proj\n", "[\"q_proj\",\"v_proj\"]"),
+    ] {
+        check(&imported("llamafactory", &format!("{base}{keys}")), &[("/lora/targets", targets)]);
+    }
+}
+
+/// axolotl 0.19: `lr_scheduler` is `cosine`, `sequence_len` 512 and `excess_length_strategy` `drop`. The warm-up is
+/// `min(int(0.03 * total_num_steps), 100)`, and 2 steps instead of 1.
+#[test]
+fn defaults_of_axolotl_are_written() {
+    let base = "base_model: m\ndatasets:\n  - path: d\n";
+    let found = imported("axolotl", base);
+    check(
+        &found,
+        &[
+            ("/train/lr_schedule", "\"cosine\""),
+            ("/train/warmup_steps", "0.03"),
+            ("/train/max_length", "512"),
+            ("/train/too_long", "\"skip\""),
+        ],
+    );
+    let notes = found.1.join("\n");
+    assert!(notes.contains("write `train.warmup_steps: 100` if the run has more than 3333 steps"), "{notes}");
+    for (keys, schedule, warmup) in [
+        ("max_steps: 20\n", "cosine", "0.0"),
+        ("max_steps: 50\n", "cosine", "2.0"),
+        ("max_steps: 200\n", "cosine", "6.0"),
+        ("max_steps: 9000\n", "cosine", "100.0"),
+        ("lr_scheduler: linear\nwarmup_ratio: 0.1\n", "linear", "0.1"),
+        ("warmup_steps: 0\n", "cosine", "0.0"),
+        ("lr_scheduler: constant\n", "constant", "0.0"),
+    ] {
+        let found = imported("axolotl", &format!("{base}{keys}"));
+        let schedule = format!("\"{schedule}\"");
+        check(&found, &[("/train/lr_schedule", &schedule), ("/train/warmup_steps", warmup)]);
+        assert!(!found.1.join("\n").contains("warms up"), "{keys}: {:?}", found.1);
+    }
+    for (strategy, ours) in [("drop", "skip"), ("truncate", "truncate"), ("raise", "skip")] {
+        let found = imported("axolotl", &format!("{base}sequence_len: 64\nexcess_length_strategy: {strategy}\n"));
+        check(&found, &[("/train/max_length", "64"), ("/train/too_long", &format!("\"{ours}\""))]);
+        assert_eq!(found.1.join("\n").contains("`raise` has no equivalent"), strategy == "raise", "{:?}", found.1);
+    }
+    // GRPO reads neither key, and drops no prompt because of its length.
+    let Imported { yaml, .. } =
+        converted("axolotl", &format!("{base}rl: grpo\nsequence_len: 64\n")).expect("converted");
+    assert!(yaml.contains("max_length: 1000000000") && !yaml.contains("too_long"), "{yaml}");
 }
 
 #[test]

@@ -305,7 +305,9 @@ fn rows_that_teach_nothing_are_told_with_their_line() {
         ":1: `label`: expected a number, found [1.5,1.0]: each number needs a name in `method.classify.labels`, 2 in all",
     );
     let one = json!({ "text": "tea", "label": 1.5 });
-    assert_error("bert-regression", &[one], "labels: [a, b]", ":1: `label`: expected a list of 2 numbers, found 1.5");
+    let message =
+        ":1: `label`: expected a list of 2 numbers, found 1.5: each of the 2 labels (`--labels`) needs a number";
+    assert_error("bert-regression", &[one], "labels: [a, b]", message);
 }
 
 #[test]

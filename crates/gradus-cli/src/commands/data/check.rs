@@ -86,7 +86,8 @@ fn report(dataset: &Dataset, groups: &[FindingGroup]) -> String {
     text
 }
 
-/// Describes the form of the rows, and lists columns that training ignores. Rows of an unintended form are readable, too.
+/// Describes the form of the rows, and lists the columns outside this form. Rows of an unintended form are readable, too. Other purposes than
+/// that of this command may read other forms.
 fn form(dataset: &Dataset) -> String {
     let mut others: Vec<&str> = Vec::new();
     for row in &dataset.rows {
@@ -96,11 +97,11 @@ fn form(dataset: &Dataset) -> String {
         others.extend(new);
     }
     let others: Vec<String> = others.iter().take(5).map(|name| format!("`{name}`")).collect();
-    let read_by_rewards = match others.is_empty() {
+    let outside = match others.is_empty() {
         true => String::new(),
-        false => format!(" (only rewards read {})", others.join(", ")),
+        false => format!(" (not of this form: {})", others.join(", ")),
     };
-    format!(" of {}{read_by_rewards}", dataset.kind.describe())
+    format!(" of {}{outside}", dataset.kind.describe())
 }
 
 fn more(text: &mut String, count: usize, shown: usize) {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value as Json, json};
 
-use super::trainer_arguments::{self as shared, LoraNames, Names};
+use super::trainer_arguments::{self as shared, LoraNames, NO_LIMIT, Names};
 use super::{Original, YamlBuilder, with_split};
 use crate::error::Diagnostic;
 
@@ -16,12 +16,19 @@ const NAMES: Names = Names {
     usual_micro_batch: 1,
 };
 
+/// axolotl's defaults for keys that a file leaves out.
+const SCHEDULE: &str = "cosine";
+const SEQUENCE_LEN: usize = 512;
+/// Share of all steps of the warm-up, and its most steps.
+const WARMUP: (f64, f64) = (0.03, 100.0);
+
 const LORA: LoraNames = LoraNames {
     targets: "lora_target_modules",
     dora: "peft_use_dora",
     stabilized: "peft_use_rslora",
     rank: "lora_r",
     usual: (8, Some(16.0), 0.0),
+    usual_targets: None,
 };
 
 /// Chat templates of axolotl that also exist here.
@@ -61,6 +68,7 @@ pub(super) fn convert(from: &Original) -> Result<YamlBuilder, Diagnostic> {
     let method = method(from, &mut to)?;
     // `max_grad_norm: null` has no effect: axolotl passes no null on, so transformers clips at its default, 1.
     shared::arguments(from, &mut to, &NAMES);
+    schedule(from, &mut to);
     WITHOUT_EFFECT.iter().for_each(|key| from.see_all(key));
     from.see_all("sample_packing"); // for `sft` alone
     data(from, &mut to)?;
@@ -69,7 +77,7 @@ pub(super) fn convert(from: &Original) -> Result<YamlBuilder, Diagnostic> {
     if method != "grpo" {
         to.set("train.micro_batch_size", rows);
     }
-    to.set_some("train.max_length", from.some("sequence_len"));
+    length(from, &mut to, method);
     adapter(from, &mut to, method);
     for key in ["wandb_project", "wandb_entity", "wandb_name"] {
         if let Some(name) = from.text(key).filter(|name| !name.is_empty()) {
@@ -95,6 +103,60 @@ pub(super) fn convert(from: &Original) -> Result<YamlBuilder, Diagnostic> {
         }
     }
     Ok(to)
+}
+
+/// Writes axolotl's default schedule and warm-up, if the file sets none.
+fn schedule(from: &Original, to: &mut YamlBuilder) {
+    if from.text(NAMES.schedule).is_none() {
+        to.set("train.lr_schedule", SCHEDULE);
+    }
+    let is_constant = to.0.pointer("/train/lr_schedule") == Some(&json!("constant"));
+    if is_constant || ["warmup_steps", "warmup_ratio"].into_iter().any(|key| from.number(key).is_some()) {
+        return;
+    }
+    let (share, most) = WARMUP;
+    match from.number("max_steps").filter(|steps| *steps > 0.0) {
+        Some(steps) => {
+            let warmup = (share * steps).floor().min(most);
+            // axolotl has no warm-up of one step.
+            to.set("train.warmup_steps", if warmup > 0.0 { warmup.max(2.0) } else { 0.0 });
+        }
+        None => {
+            to.set("train.warmup_steps", share);
+            from.note(
+                "warmup_ratio",
+                format!(
+                    "axolotl warms up over {share} of all steps, but over {most} at most: write `train.warmup_steps: {most}` \
+                     if the run has more than {} steps",
+                    (most / share).floor()
+                ),
+            );
+        }
+    }
+}
+
+/// Converts the longest row, and what happens to longer ones. The method `grpo` reads neither key.
+fn length(from: &Original, to: &mut YamlBuilder, method: &str) {
+    let key = "excess_length_strategy";
+    let (most, strategy) = (from.some("sequence_len"), from.text(key));
+    if method == "grpo" {
+        to.set("train.max_length", NO_LIMIT);
+        return;
+    }
+    to.set("train.max_length", most.unwrap_or(SEQUENCE_LEN));
+    match strategy.as_deref() {
+        Some("truncate") => to.set("train.too_long", "truncate"),
+        None | Some("drop") => to.set("train.too_long", "skip"),
+        Some(other) => {
+            to.set("train.too_long", "skip");
+            from.note(
+                key,
+                format!(
+                    "`{other}` has no equivalent: `train.too_long` is `skip`, and gradus reports how many rows it skips"
+                ),
+            );
+        }
+    }
 }
 
 fn method(from: &Original, to: &mut YamlBuilder) -> Result<&'static str, Diagnostic> {

@@ -18,6 +18,7 @@ const LORA: LoraNames = LoraNames {
     stabilized: "use_rslora",
     rank: "lora_rank",
     usual: (8, None, 0.0),
+    usual_targets: Some("all"),
 };
 
 /// Templates of LLaMA-Factory that exist here, under the same or another name.

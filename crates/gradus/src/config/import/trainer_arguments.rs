@@ -340,7 +340,12 @@ pub(super) struct LoraNames {
     pub rank: &'static str,
     /// Default rank, scale and dropout. If there is no scale, it is twice the rank.
     pub usual: (usize, Option<f64>, f64),
+    /// Default layers, in the tool's words. `None` if they are those of gradus, or none at all.
+    pub usual_targets: Option<&'static str>,
 }
+
+/// No limit for `train.max_length`: the largest number that a key accepts.
+pub(super) const NO_LIMIT: usize = 1_000_000_000;
 
 /// Methods for which the other tools turn dropout off.
 const WITHOUT_DROPOUT: &[&str] = &["dpo", "orpo", "cpo", "simpo", "kto", "distill"];
@@ -357,7 +362,7 @@ pub(super) fn lora(from: &Original, to: &mut YamlBuilder, method: &str, names: &
     } else if given.is_some_and(|share| share > 0.0) {
         from.note("lora_dropout", format!("the original turns dropout off for `{method}`: left out"));
     }
-    let targets = texts(from.json(names.targets));
+    let targets = texts(from.json(names.targets).or_else(|| names.usual_targets.map(Json::from)));
     let is_all = targets.iter().any(|name| matches!(name.as_str(), "all" | "all-linear"));
     if is_all {
         to.set("lora.targets", json!(["all-linear"]));

@@ -2,7 +2,7 @@
 
 use serde_json::{Value as Json, json};
 
-use super::trainer_arguments::{self as shared, HUGGING_FACE, LoraNames};
+use super::trainer_arguments::{self as shared, HUGGING_FACE, LoraNames, NO_LIMIT};
 use super::{Original, YamlBuilder, whole_split, with_split};
 use crate::error::Diagnostic;
 
@@ -94,10 +94,8 @@ const LORA: LoraNames = LoraNames {
     stabilized: "use_rslora",
     rank: "lora_r",
     usual: (16, Some(32.0), 0.05),
+    usual_targets: None,
 };
-
-/// No limit for `train.max_length`: the largest number that a key accepts.
-const NO_LIMIT: usize = 1_000_000_000;
 
 /// No limit for `train.micro_batch_tokens`, as `gradus.trl` sets it for the loss `bnpo`.
 const ALL_TOKENS: usize = 100_000_000;

@@ -55,6 +55,25 @@ fn pairs() {
     );
 }
 
+/// Columns are read by rewards, classifiers and chat templates, so they belong to the row.
+#[test]
+fn a_duplicate_has_the_same_columns() {
+    use FindingKind::*;
+    check(
+        concat!(
+            "{\"prompt\": \"Tea?\", \"completion\": \" Yes.\", \"answer\": \"x\"}\n",
+            "{\"prompt\": \"Tea?\", \"completion\": \" Yes.\", \"answer\": \"y\", \"id\": 2}\n",
+            "{\"answer\": \"x\", \"prompt\": \"Tea?\", \"completion\": \" Yes.\"}\n",
+            "{\"prompt\": \"Milk?\", \"completion\": \" Yes.\", \"answer\": \"x\"}\n",
+        ),
+        &[
+            (DuplicateRow, 3, "the same as a.jsonl:1"),
+            (SameContent, 2, "the same content as a.jsonl:1, with a difference in `answer`, `id`"),
+        ],
+    );
+    assert!(SameContent.is_remark() && !DuplicateRow.is_remark());
+}
+
 /// Later rows with a wrong label are bad rows. In the first row, it makes the file one without labels.
 #[test]
 fn labels_of_completions() {
