@@ -185,21 +185,24 @@ fn logits_of(case: &Case) -> Tensor<2> {
 /// A head that the base model lacks is saved with the adapter as a whole. peft alone would train it without saving it.
 #[test]
 fn what_was_drawn_of_a_head_is_saved_with_the_adapter() {
-    let task = |labels: usize| Task {
-        scope: Scope::Sequence,
-        reading: Reading::OneOf,
-        labels: (0..labels).map(|k| format!("label {k}")).collect(),
-    };
-    for (name, parts) in [
-        ("bert", "classifier score"),
-        ("distilbert", "classifier score pre_classifier"),
-        ("deberta-token", "classifier score pooler"),
-        ("roberta", "classifier score"),
+    let task =
+        |scope: Scope| Task { scope, reading: Reading::OneOf, labels: (0..3).map(|k| format!("label {k}")).collect() };
+    // The bases have heads of both kinds. Those of RoBERTa and DistilBERT have other layers for texts than for tokens.
+    for (name, scope, parts) in [
+        ("bert", Scope::Sequence, "classifier score"),
+        ("distilbert", Scope::Sequence, "classifier score pre_classifier"),
+        ("deberta-token", Scope::Sequence, "classifier score pooler"),
+        ("roberta", Scope::Sequence, "classifier score"),
+        ("roberta-token", Scope::Sequence, "classifier score"),
+        ("roberta", Scope::Token, "classifier score"),
+        ("distilbert", Scope::Token, "classifier score"),
+        ("longformer", Scope::Token, "classifier score"),
     ] {
+        let task = task(scope);
         let dir = ModelDir::open(&fixtures().join("encoders").join(name)).expect("opens");
         let mut stream = Seed(3).stream(Purpose::Init, 0, 0);
         let device = device().autodiff();
-        let model = Classifier::with_fresh_head(&dir, task(3), None, &mut stream, &device).expect("loads");
+        let model = Classifier::with_fresh_head(&dir, task.clone(), None, &mut stream, &device).expect("loads");
         let config = LoraConfig { rank: 2, ..LoraConfig::default() };
         let config = config.peft_config(&dir, TaskType::SequenceClassification, "base".into()).expect("a config");
         let model = model.with_fresh_adapter(&dir, config, &mut stream).expect("an adapter");
@@ -212,7 +215,7 @@ fn what_was_drawn_of_a_head_is_saved_with_the_adapter() {
         assert_eq!(heads.join(" "), parts, "{name}");
         let again = dir.with_adapter(out.path()).expect("an adapter");
         let again = Classifier::load(&again, &device.inner()).expect("loads");
-        assert_eq!(again.task(), &task(3), "{name}");
+        assert_eq!(again.task(), &task, "{name}");
         let texts = [Text::new(&[5, 6, 7, 8]), Text::new(&[9, 10])];
         let model = model.valid();
         assert_eq!(host(again.logits(&again.batch(&texts))), host(model.logits(&model.batch(&texts))), "{name}");

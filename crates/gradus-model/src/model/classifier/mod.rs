@@ -75,12 +75,13 @@ impl Classifier {
             return Ok(model);
         };
         let mut tensors = AdapterTensors::open(&found.path)?;
-        checkpoint.forget_where(|name| family.is_of_own_head(name) && tensors.holds_head(name));
         let mut encoder = Self::below(&mut checkpoint, dir, weights, device)?;
         adapter::attach_saved(&mut encoder, None, family.base_prefix(), &found.config, &mut tensors)?;
         let head = Self::top(&mut tensors.over(&mut checkpoint), dir, &task, &encoder, device)?;
         let mut model = Self::of_parts(encoder, head, task, family);
         model.leave(&mut checkpoint);
+        // The adapter may replace parts of the base's head, or bring a head with other layers.
+        checkpoint.ignore_where(|name| family.is_of_own_head(name));
         checkpoint.finish()?;
         tensors.finish()?;
         model.adapter = Some(Arc::new(found.config.clone()));
