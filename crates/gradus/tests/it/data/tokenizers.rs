@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use gradus::text::{ChatTemplate, Tokenizer};
+use gradus::text::{ChatTemplate, RenderOptions, Tokenizer};
 use serde_json::{Value, json};
 
 use super::Folder;
@@ -169,6 +169,52 @@ fn the_template_file_wins_over_the_configuration() {
     folder.write("m/chat_template.jinja", "{% if %}");
     let message = ChatTemplate::from_dir(&directory, &tokenizer).unwrap_err().to_string();
     assert!(message.contains("chat_template.jinja: not a valid chat template: "), "{message}");
+}
+
+/// The texts are those of `apply_chat_template` of transformers 5.23.
+#[test]
+fn of_several_templates_one_is_for_tools() {
+    let folder = Folder::new();
+    folder.write("m/tokenizer.json", std::fs::read(fixture().join("tokenizer.json")).unwrap());
+    let directory = folder.path("m");
+    let tokenizer = Tokenizer::from_dir(&directory).unwrap();
+    let render = || {
+        let template = ChatTemplate::from_dir(&directory, &tokenizer).unwrap().expect("a template");
+        let tools = [serde_json::json!({"type": "function", "function": {"name": "f", "parameters": {}}})];
+        [None, Some(&tools[..])].map(|tools| {
+            let options = RenderOptions { tools, ..RenderOptions::default() };
+            let rendered = template.render(&[serde_json::json!({"role": "user", "content": "a"})], &options);
+            rendered.map(|rendered| (rendered.text, rendered.assistant.is_some())).map_err(|error| error.to_string())
+        })
+    };
+    let text = |text: &str, marks: bool| -> Result<(String, bool), String> { Ok((text.to_owned(), marks)) };
+    // A list, and an object. Each template marks the assistant's text or does not.
+    let marked = "{% generation %}plain{% endgeneration %}";
+    for templates in [
+        serde_json::json!([{"name": "default", "template": marked}, {"name": "tool_use", "template": "of tools"}]),
+        serde_json::json!({"default": marked, "tool_use": "of tools"}),
+    ] {
+        let config = serde_json::json!({"chat_template": templates});
+        folder.write("m/tokenizer_config.json", config.to_string());
+        assert_eq!(render(), [text("plain", true), text("of tools", false)]);
+    }
+    // Without a template called `default`, only conversations with tools have one.
+    folder.write("m/tokenizer_config.json", r#"{"chat_template": {"tool_use": "of tools", "rag": "of texts"}}"#);
+    let [refused, found] = render();
+    let refused = refused.expect_err("there is none");
+    assert!(
+        refused.contains("no template is called `default`, which conversations need (found `rag`, `tool_use`)"),
+        "{refused}"
+    );
+    assert_eq!(found, text("of tools", false));
+    // Files replace the configuration.
+    folder.write("m/chat_template.jinja", "of the file");
+    assert_eq!(render(), [text("of the file", false), text("of the file", false)]);
+    folder.write("m/additional_chat_templates/tool_use.jinja", "of the folder");
+    folder.write("m/additional_chat_templates/notes.txt", "{% if %}");
+    assert_eq!(render(), [text("of the file", false), text("of the folder", false)]);
+    folder.write("m/additional_chat_templates/default.jinja", "of the folder, too");
+    assert_eq!(render(), [text("of the folder, too", false), text("of the folder", false)]);
 }
 
 /// As `t5-small`, `bart-base`, `gpt2` and similar models on the hub: the tokenizer's class defines the special tokens,
