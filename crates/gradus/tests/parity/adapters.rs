@@ -222,6 +222,34 @@ fn what_was_drawn_of_a_head_is_saved_with_the_adapter() {
     }
 }
 
+/// peft gives the poolers of BERT, ALBERT and DeBERTa low-rank parts with `all-linear`.
+#[test]
+fn an_adapter_of_the_pooler_is_refused_with_its_name() {
+    let (from, out) = (fixtures().join("encoder_adapters/bert"), tempfile::tempdir().expect("temporary directory"));
+    for name in ["adapter_config.json", "adapter_model.safetensors"] {
+        std::fs::copy(from.join(name), out.path().join(name)).expect("copied");
+    }
+    // Renames a layer in the header of the file.
+    let file = out.path().join("adapter_model.safetensors");
+    let bytes = std::fs::read(&file).expect("the file");
+    let length = 8 + u64::from_le_bytes(*bytes.first_chunk().expect("a header")) as usize;
+    let header: serde_json::Map<String, Value> = serde_json::from_slice(&bytes[8..length]).expect("JSON");
+    let layer = header.keys().find_map(|name| name.strip_suffix(".lora_A.weight")).expect("a layer");
+    let renamed =
+        header.iter().map(|(name, tensor)| (name.replace(layer, "base_model.model.bert.pooler.dense"), tensor.clone()));
+    let mut header = Value::Object(renamed.collect()).to_string();
+    header.push_str(&" ".repeat(header.len().next_multiple_of(8) - header.len()));
+    let parts = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &bytes[length..]];
+    std::fs::write(&file, parts.concat()).expect("written");
+    let base = ModelDir::open(&fixtures().join("encoders/bert")).expect("opens");
+    let error = Classifier::load(&base.with_adapter(out.path()).expect("an adapter"), &device()).expect_err("refused");
+    let message = error.to_string();
+    assert!(
+        message.contains("the adapter changes `bert.pooler.dense`, but the head is outside the encoder"),
+        "{message}"
+    );
+}
+
 /// In peft, the pattern would also select the activation `mlp.act_fn`, which cannot have an adapter.
 #[test]
 fn a_pattern_is_saved_as_the_names_of_its_layers() {
