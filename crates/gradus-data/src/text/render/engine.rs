@@ -79,7 +79,8 @@ impl Engine {
         for (name, text) in &source.named {
             let text = as_filter_blocks(text);
             border::catch_panic(|| environment.add_template_owned(name.clone(), text).map_err(|e| describe(&e)))
-                .flatten()?;
+                .flatten()
+                .map_err(|what| if source.named.len() > 1 { format!("`{name}`: {what}") } else { what })?;
         }
         let now = Arc::new(AtomicU64::new(0));
         let clock = Arc::clone(&now);

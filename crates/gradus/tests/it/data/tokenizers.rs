@@ -215,6 +215,9 @@ fn of_several_templates_one_is_for_tools() {
     assert_eq!(render(), [text("of the file", false), text("of the folder", false)]);
     folder.write("m/additional_chat_templates/default.jinja", "of the folder, too");
     assert_eq!(render(), [text("of the folder, too", false), text("of the folder", false)]);
+    folder.write("m/additional_chat_templates/tool_use.jinja", "{% if %}");
+    let message = ChatTemplate::from_dir(&directory, &tokenizer).unwrap_err().to_string();
+    assert!(message.contains("not a valid chat template: `tool_use`: "), "{message}");
 }
 
 /// As `t5-small`, `bart-base`, `gpt2` and similar models on the hub: the tokenizer's class defines the special tokens,
