@@ -248,6 +248,31 @@ fn a_long_conversation_is_rendered_every_time() {
     }
 }
 
+/// In the form in which transformers 5 saves several templates.
+#[test]
+fn rows_with_tools_are_written_by_their_own_template() {
+    let test = CliTest::new();
+    let plain = "{% for m in messages %}{{ m.content }}{% endfor %}";
+    model_with(&test, "m", plain);
+    test.write("m/additional_chat_templates/tool_use.jinja", &format!("{plain}{{{{ '!?' * 8 }}}}"));
+    let tokens = |name: &str, tools: Value| {
+        let messages = json!([{ "role": "user", "content": "tea" }, { "role": "assistant", "content": " is good." }]);
+        test.write("rows.jsonl", &json!({ "messages": messages, "tools": tools }).to_string());
+        let train = ["sft", "--model", "m", "--data", "rows.jsonl", "--output-dir", name, "--max-steps", "1"];
+        test.succeeds(&[&train[..], &["--batch-size", "1", "--eval-fraction", "0", "--quiet"]].concat());
+        let metrics = test.read(&format!("{name}/metrics.jsonl"));
+        let row: Value = serde_json::from_str(metrics.lines().next().expect("a row")).expect("JSON");
+        row["num_tokens"].as_f64().expect("a number")
+    };
+    let tools = json!([{ "type": "function", "function": { "name": "f", "description": "d", "parameters": {} } }]);
+    let (without, with) = (tokens("without", Value::Null), tokens("with", tools));
+    assert!(with >= without + 8.0, "{with} {without}");
+    assert!(
+        test.path().join("with/model/additional_chat_templates/tool_use.jinja").is_file(),
+        "it is saved with the model"
+    );
+}
+
 fn comparable(rendered: gradus::Result<gradus::text::Rendered>) -> Result<gradus::text::Rendered, String> {
     rendered.map_err(|error| error.to_string())
 }

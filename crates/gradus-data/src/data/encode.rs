@@ -79,7 +79,7 @@ impl RowTokenizer<'_> {
                 && let Cow::Owned(text) = without_empty_thoughts(&rendered.text)
             {
                 // The assistant's ranges are dropped, because only training texts need them.
-                rendered = Rendered { text, assistant: Vec::new() };
+                rendered = Rendered { text, assistant: None };
             }
             Ok(rendered)
         };
@@ -109,9 +109,9 @@ impl RowTokenizer<'_> {
             return Ok(Ids { ids: self.tokenizer.encode(&rendered.text, false)?, assistant: None });
         }
         let template = self.template.expect("rendered with it");
-        let assistant = match template.marks_assistant() {
-            true => rendered.assistant,
-            false => self.assistant_ranges(messages, row, &rendered.text)?,
+        let assistant = match rendered.assistant {
+            Some(ranges) => ranges,
+            None => self.assistant_ranges(messages, row, &rendered.text)?,
         };
         let encoded = self.tokenizer.encode_with_offsets(&rendered.text)?;
         let mut is_assistant = vec![false; encoded.ids.len()];

@@ -8,6 +8,8 @@
 //! [`render`](super::render). This module limits their size. The engine limits the instructions they run, the text they write and
 //! the widths they pad to. The process limits memory, stack and processor time.
 
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -27,12 +29,19 @@ const SOURCE_BYTES: usize = 1 << 20;
 #[derive(Debug, Clone)]
 pub struct ChatTemplate {
     pool: Arc<Pool>,
-    source: String,
-    marks_assistant: bool,
+    source: Arc<Source>,
+    /// Whether it marks the assistant's text in conversations without and with tools.
+    marks_assistant: [bool; 2],
     /// Whether it writes the texts of contents that are lists of parts; determined at the first such content.
     reads_parts: OnceLock<bool>,
     path: PathBuf,
 }
+
+/// Names and sources of templates.
+type Named = Vec<(String, String)>;
+
+/// Name of the template for conversations without tools.
+const DEFAULT: &str = "default";
 
 /// A conversation to render: its messages, each of which serializes to an object with `role` and `content`, and its options.
 pub type Request<'a, M> = (&'a [M], RenderOptions<'a>);
@@ -55,41 +64,25 @@ pub struct RenderOptions<'a> {
 pub struct Rendered {
     /// Rendered text, to be tokenized without adding special tokens.
     pub text: String,
-    /// Byte ranges of `text` inside generation blocks, in order.
-    pub assistant: Vec<Range<usize>>,
+    /// Byte ranges of `text` inside generation blocks, in order. `None` if the template has no such blocks.
+    pub assistant: Option<Vec<Range<usize>>>,
 }
 
 impl ChatTemplate {
-    /// Loads the template of a model directory: `chat_template.jinja`, else the key `chat_template` of `tokenizer_config.json`.
-    /// Returns `None` if it has neither.
+    /// Loads the template of a model directory: `chat_template.jinja` and the files in `additional_chat_templates`, else the key
+    /// `chat_template` of `tokenizer_config.json`. Returns `None` if it has none of them.
+    ///
+    /// As in transformers, a directory may have several templates with names. [`render`](Self::render) uses `tool_use` for conversations with
+    /// tools, and `default` for all others.
     ///
     /// # Errors
     /// If a file cannot be read, or the template is not valid.
     pub fn from_dir(directory: &Path, tokenizer: &Tokenizer) -> Result<Option<Self>> {
-        let file = directory.join("chat_template.jinja");
-        if file.is_file() {
-            return Self::from_file(&file, tokenizer).map(Some);
-        }
-        let path = directory.join("tokenizer_config.json");
-        let bytes = match files::read(&path, files::SETTINGS_BYTES) {
-            Ok(bytes) => bytes,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(e) => return Err(Error::io(path, e)),
+        let found = match of_files(directory)? {
+            Some(found) => Some(found),
+            None => of_settings(directory)?,
         };
-        let config: Value =
-            serde_json::from_slice(&bytes).map_err(|e| Error::model(&path, format!("not valid JSON: {e}")))?;
-        let named: Vec<(&str, &str)> = match config.get("chat_template") {
-            Some(Value::String(source)) => vec![("default", source)],
-            Some(Value::Array(list)) => list
-                .iter()
-                .filter_map(|entry| Some((entry.get("name")?.as_str()?, entry.get("template")?.as_str()?)))
-                .collect(),
-            _ => return Ok(None),
-        };
-        if !named.iter().any(|(name, _)| *name == "default") {
-            return Ok(None);
-        }
-        Self::compile(&named, path, tokenizer).map(Some)
+        found.map(|(path, named)| Self::compile(named, path, tokenizer)).transpose()
     }
 
     /// Loads the template from a file of its own.
@@ -97,8 +90,7 @@ impl ChatTemplate {
     /// # Errors
     /// If the file cannot be read, or if the template is not valid.
     pub fn from_file(path: &Path, tokenizer: &Tokenizer) -> Result<Self> {
-        let source = files::read_text(path, files::SETTINGS_BYTES).map_err(|e| Error::io(path, e))?;
-        Self::compile(&[("default", &source)], path.to_path_buf(), tokenizer)
+        Self::compile(vec![(DEFAULT.into(), read_source(path)?)], path.to_path_buf(), tokenizer)
     }
 
     /// Compiles a template given as text. `path` identifies it in messages.
@@ -106,35 +98,38 @@ impl ChatTemplate {
     /// # Errors
     /// If the template is not valid.
     pub fn from_source(source: &str, path: impl Into<PathBuf>, tokenizer: &Tokenizer) -> Result<Self> {
-        Self::compile(&[("default", source)], path.into(), tokenizer)
+        Self::compile(vec![(DEFAULT.into(), source.into())], path.into(), tokenizer)
     }
 
-    fn compile(named: &[(&str, &str)], path: PathBuf, tokenizer: &Tokenizer) -> Result<Self> {
+    fn compile(named: Named, path: PathBuf, tokenizer: &Tokenizer) -> Result<Self> {
         if let Some((_, source)) = named.iter().find(|(_, source)| source.len() > SOURCE_BYTES) {
             let message = format!("the chat template has {} bytes, but at most {SOURCE_BYTES} are read", source.len());
             return Err(Error::model(&path, message));
         }
-        let default = named.iter().find(|(name, _)| *name == "default").map_or("", |(_, source)| source).to_owned();
-        let source = Source {
-            named: named.iter().map(|(name, source)| ((*name).to_owned(), (*source).to_owned())).collect(),
-            special_tokens: tokenizer.named_special_tokens().to_vec(),
-        };
-        let pool = Pool::compile(source).map_err(|refused| match refused {
+        let source = Source { named, special_tokens: tokenizer.named_special_tokens().to_vec() };
+        let pool = Pool::compile(source.clone()).map_err(|refused| match refused {
             RenderError::Rejected(what) => Error::model(&path, format!("not a valid chat template: {what}")),
             RenderError::Stopped(what) => stopped(&path, &what),
         })?;
-        let marks_assistant = marks_generation(&default);
-        Ok(Self { pool: Arc::new(pool), marks_assistant, source: default, reads_parts: OnceLock::new(), path })
+        let marks_assistant =
+            [false, true].map(|has_tools| source.part(has_tools).is_some_and(|(_, source)| marks_generation(source)));
+        let source = Arc::new(source);
+        Ok(Self { pool: Arc::new(pool), marks_assistant, source, reads_parts: OnceLock::new(), path })
     }
 
-    /// Returns the source of the template.
+    /// Returns the source of the template for conversations without tools. It is empty if the directory has only other templates.
     pub fn source(&self) -> &str {
-        &self.source
+        self.source.part(false).map_or("", |(_, source)| source)
     }
 
-    /// Returns whether the template marks the assistant's text, which `assistant_only_loss` needs.
-    pub fn marks_assistant(&self) -> bool {
-        self.marks_assistant
+    /// Returns the source of the template for conversations with tools.
+    pub fn source_with_tools(&self) -> &str {
+        self.source.part(true).map_or("", |(_, source)| source)
+    }
+
+    /// Returns the names and sources of all templates.
+    pub fn named(&self) -> &[(String, String)] {
+        &self.source.named
     }
 
     /// Returns the file of the template.
@@ -159,20 +154,25 @@ impl ChatTemplate {
     /// Each conversation has its own error, as in [`render`](Self::render).
     pub fn render_all<M: Serialize>(&self, requests: &[Request<'_, M>]) -> Vec<Result<Rendered>> {
         let prepared: Vec<Result<Conversation>> = requests.iter().map(|request| self.prepare(request)).collect();
-        let (mut conversations, mut refused) = (Vec::with_capacity(prepared.len()), Vec::new());
+        let (mut conversations, mut marks, mut refused) = (Vec::with_capacity(prepared.len()), Vec::new(), Vec::new());
         for (at, conversation) in prepared.into_iter().enumerate() {
             match conversation {
-                Ok(conversation) => conversations.push(conversation),
+                Ok(conversation) => {
+                    conversations.push(conversation);
+                    marks.push(self.marks_assistant[usize::from(tools(&requests[at].1).is_some())]);
+                }
                 Err(error) => refused.push((at, Err(error))),
             }
         }
-        let answers = self.pool.render(&conversations).into_iter();
+        let answers = self.pool.render(&conversations).into_iter().zip(marks);
         let mut rendered: Vec<Result<Rendered>> = answers
-            .map(|answer| {
-                answer.map(unmark).map_err(|refused| match refused {
-                    RenderError::Rejected(what) => self.failed(&what),
-                    RenderError::Stopped(what) => stopped(&self.path, &what),
-                })
+            .map(|(answer, marks_assistant)| match answer {
+                Ok(marked) => {
+                    let (text, assistant) = unmark(marked);
+                    Ok(Rendered { text, assistant: marks_assistant.then_some(assistant) })
+                }
+                Err(RenderError::Rejected(what)) => Err(self.failed(&what)),
+                Err(RenderError::Stopped(what)) => Err(stopped(&self.path, &what)),
             })
             .collect();
         refused.into_iter().for_each(|(at, error)| rendered.insert(at, error));
@@ -190,7 +190,7 @@ impl ChatTemplate {
         };
         let now = options.now.unwrap_or_else(SystemTime::now);
         let settings = Settings {
-            tools: options.tools.filter(|tools| !tools.is_empty()).map(<[Value]>::to_vec),
+            tools: tools(options).map(<[Value]>::to_vec),
             add_generation_prompt: options.add_generation_prompt,
             variables: options.variables.cloned().unwrap_or_default(),
             now: now.duration_since(UNIX_EPOCH).map_or(0, |passed| passed.as_secs()),
@@ -221,6 +221,59 @@ impl ChatTemplate {
     }
 }
 
+/// Reads the template files of a directory. As in transformers, a file of this name in the folder replaces `chat_template.jinja`.
+fn of_files(directory: &Path) -> Result<Option<(PathBuf, Named)>> {
+    let (file, folder) = (directory.join("chat_template.jinja"), directory.join("additional_chat_templates"));
+    let mut named = BTreeMap::new();
+    if file.is_file() {
+        named.insert(DEFAULT.to_owned(), read_source(&file)?);
+    }
+    let path = if named.is_empty() { folder.clone() } else { file };
+    let entries = match std::fs::read_dir(&folder) {
+        Ok(entries) => entries.collect::<std::io::Result<Vec<_>>>().map_err(|e| Error::io(&folder, e))?,
+        Err(_) if !folder.is_dir() => Vec::new(),
+        Err(e) => return Err(Error::io(&folder, e)),
+    };
+    for entry in entries.into_iter().map(|entry| entry.path()).filter(|entry| entry.is_file()) {
+        let name = entry.file_name().and_then(OsStr::to_str).and_then(|name| name.strip_suffix(".jinja"));
+        if let Some(name) = name {
+            named.insert(name.to_owned(), read_source(&entry)?);
+        }
+    }
+    Ok((!named.is_empty()).then(|| (path, named.into_iter().collect())))
+}
+
+/// Reads the key `chat_template` of `tokenizer_config.json`: a template, or several in a list or an object.
+fn of_settings(directory: &Path) -> Result<Option<(PathBuf, Named)>> {
+    let path = directory.join("tokenizer_config.json");
+    let bytes = match files::read(&path, files::SETTINGS_BYTES) {
+        Ok(bytes) => bytes,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(Error::io(path, e)),
+    };
+    let config: Value =
+        serde_json::from_slice(&bytes).map_err(|e| Error::model(&path, format!("not valid JSON: {e}")))?;
+    let pair = |name: &str, source: &Value| Some((name.to_owned(), source.as_str()?.to_owned()));
+    let named: BTreeMap<String, String> = match config.get("chat_template") {
+        Some(Value::String(source)) => BTreeMap::from([(DEFAULT.to_owned(), source.clone())]),
+        Some(Value::Array(list)) => {
+            list.iter().filter_map(|entry| pair(entry.get("name")?.as_str()?, entry.get("template")?)).collect()
+        }
+        Some(Value::Object(named)) => named.iter().filter_map(|(name, source)| pair(name, source)).collect(),
+        _ => BTreeMap::new(),
+    };
+    Ok((!named.is_empty()).then(|| (path, named.into_iter().collect())))
+}
+
+fn read_source(path: &Path) -> Result<String> {
+    files::read_text(path, files::SETTINGS_BYTES).map_err(|e| Error::io(path, e))
+}
+
+/// Returns the tools of a conversation, if there are any.
+fn tools<'a>(options: &RenderOptions<'a>) -> Option<&'a [Value]> {
+    options.tools.filter(|tools| !tools.is_empty())
+}
+
 /// How a content that is a list begins in the JSON of a message.
 const LIST_OF_PARTS: &str = "\"content\":[";
 
@@ -244,10 +297,10 @@ fn stopped(path: &Path, what: &str) -> Error {
         .with_hint("the template is broken or meant to do harm: use another with `--chat-template FILE`")
 }
 
-/// Removes the marks from a text and records their positions.
-fn unmark(marked: String) -> Rendered {
+/// Removes the marks from a text, and returns the ranges that they enclosed.
+fn unmark(marked: String) -> (String, Vec<Range<usize>>) {
     if !marked.contains([OPEN, CLOSE]) {
-        return Rendered { text: marked, assistant: Vec::new() };
+        return (marked, Vec::new());
     }
     let (mut text, mut assistant, mut start) = (String::with_capacity(marked.len()), Vec::new(), 0);
     for c in marked.chars() {
@@ -257,7 +310,7 @@ fn unmark(marked: String) -> Rendered {
             c => text.push(c),
         }
     }
-    Rendered { text, assistant }
+    (text, assistant)
 }
 
 #[cfg(test)]

@@ -110,6 +110,12 @@ impl Convention {
         matches!(self, Self::Llama | Self::Gemma)
     }
 
+    /// Returns whether the class puts its special tokens around texts if `tokenizer.json` has no post-processor.
+    pub fn surrounds(self) -> bool {
+        use Convention::{Albert, Bert, Camembert, Deberta, DebertaV1, Roberta, T5, XlmRoberta};
+        matches!(self, T5 | Bert | Roberta | XlmRoberta | Camembert | Albert | Deberta | DebertaV1)
+    }
+
     /// Returns whether `add_bos_token` and `add_eos_token` have an effect on the older files of the class.
     pub fn has_choice_of_ends(self) -> bool {
         matches!(self, Self::Gpt2 | Self::Qwen2 | Self::Llama | Self::Gemma)

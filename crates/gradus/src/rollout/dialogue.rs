@@ -37,7 +37,7 @@ impl Dialogue {
     /// If there is no template, or its format is not supported.
     pub fn call_format(&self) -> Result<CallFormat> {
         let template = self.template()?;
-        let mentioned = || CallFormat::of_template(template.source());
+        let mentioned = || CallFormat::of_template(template.source_with_tools());
         let hint = "set it with `episode: { tool_calls: hermes }` (or `qwen3_coder`, `llama3`, `mistral`)";
         let silent =
             || Error::input("the chat template does not show how the model writes calls of tools").with_hint(hint);

@@ -185,21 +185,24 @@ fn logits_of(case: &Case) -> Tensor<2> {
 /// A head that the base model lacks is saved with the adapter as a whole. peft alone would train it without saving it.
 #[test]
 fn what_was_drawn_of_a_head_is_saved_with_the_adapter() {
-    let task = |labels: usize| Task {
-        scope: Scope::Sequence,
-        reading: Reading::OneOf,
-        labels: (0..labels).map(|k| format!("label {k}")).collect(),
-    };
-    for (name, parts) in [
-        ("bert", "classifier score"),
-        ("distilbert", "classifier score pre_classifier"),
-        ("deberta-token", "classifier score pooler"),
-        ("roberta", "classifier score"),
+    let task =
+        |scope: Scope| Task { scope, reading: Reading::OneOf, labels: (0..3).map(|k| format!("label {k}")).collect() };
+    // The bases have heads of both kinds. Those of RoBERTa and DistilBERT have other layers for texts than for tokens.
+    for (name, scope, parts) in [
+        ("bert", Scope::Sequence, "classifier score"),
+        ("distilbert", Scope::Sequence, "classifier score pre_classifier"),
+        ("deberta-token", Scope::Sequence, "classifier score pooler"),
+        ("roberta", Scope::Sequence, "classifier score"),
+        ("roberta-token", Scope::Sequence, "classifier score"),
+        ("roberta", Scope::Token, "classifier score"),
+        ("distilbert", Scope::Token, "classifier score"),
+        ("longformer", Scope::Token, "classifier score"),
     ] {
+        let task = task(scope);
         let dir = ModelDir::open(&fixtures().join("encoders").join(name)).expect("opens");
         let mut stream = Seed(3).stream(Purpose::Init, 0, 0);
         let device = device().autodiff();
-        let model = Classifier::with_fresh_head(&dir, task(3), None, &mut stream, &device).expect("loads");
+        let model = Classifier::with_fresh_head(&dir, task.clone(), None, &mut stream, &device).expect("loads");
         let config = LoraConfig { rank: 2, ..LoraConfig::default() };
         let config = config.peft_config(&dir, TaskType::SequenceClassification, "base".into()).expect("a config");
         let model = model.with_fresh_adapter(&dir, config, &mut stream).expect("an adapter");
@@ -212,11 +215,39 @@ fn what_was_drawn_of_a_head_is_saved_with_the_adapter() {
         assert_eq!(heads.join(" "), parts, "{name}");
         let again = dir.with_adapter(out.path()).expect("an adapter");
         let again = Classifier::load(&again, &device.inner()).expect("loads");
-        assert_eq!(again.task(), &task(3), "{name}");
+        assert_eq!(again.task(), &task, "{name}");
         let texts = [Text::new(&[5, 6, 7, 8]), Text::new(&[9, 10])];
         let model = model.valid();
         assert_eq!(host(again.logits(&again.batch(&texts))), host(model.logits(&model.batch(&texts))), "{name}");
     }
+}
+
+/// peft gives the poolers of BERT, ALBERT and DeBERTa low-rank parts with `all-linear`.
+#[test]
+fn an_adapter_of_the_pooler_is_refused_with_its_name() {
+    let (from, out) = (fixtures().join("encoder_adapters/bert"), tempfile::tempdir().expect("temporary directory"));
+    for name in ["adapter_config.json", "adapter_model.safetensors"] {
+        std::fs::copy(from.join(name), out.path().join(name)).expect("copied");
+    }
+    // Renames a layer in the header of the file.
+    let file = out.path().join("adapter_model.safetensors");
+    let bytes = std::fs::read(&file).expect("the file");
+    let length = 8 + u64::from_le_bytes(*bytes.first_chunk().expect("a header")) as usize;
+    let header: serde_json::Map<String, Value> = serde_json::from_slice(&bytes[8..length]).expect("JSON");
+    let layer = header.keys().find_map(|name| name.strip_suffix(".lora_A.weight")).expect("a layer");
+    let renamed =
+        header.iter().map(|(name, tensor)| (name.replace(layer, "base_model.model.bert.pooler.dense"), tensor.clone()));
+    let mut header = Value::Object(renamed.collect()).to_string();
+    header.push_str(&" ".repeat(header.len().next_multiple_of(8) - header.len()));
+    let parts = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &bytes[length..]];
+    std::fs::write(&file, parts.concat()).expect("written");
+    let base = ModelDir::open(&fixtures().join("encoders/bert")).expect("opens");
+    let error = Classifier::load(&base.with_adapter(out.path()).expect("an adapter"), &device()).expect_err("refused");
+    let message = error.to_string();
+    assert!(
+        message.contains("the adapter changes `bert.pooler.dense`, but the head is outside the encoder"),
+        "{message}"
+    );
 }
 
 /// In peft, the pattern would also select the activation `mlp.act_fn`, which cannot have an adapter.

@@ -114,7 +114,7 @@ fn templates_with_a_name_render_as_in_transformers() {
                     assert_eq!(found.text, text(expected_text), "{at}");
                     if key == "plain" {
                         let found: Vec<Value> =
-                            found.assistant.iter().map(|part| json!([part.start, part.end])).collect();
+                            found.assistant.iter().flatten().map(|part| json!([part.start, part.end])).collect();
                         assert_eq!(&found, list(&case["assistant"]), "{at}");
                     }
                 }

@@ -35,6 +35,16 @@ pub(in crate::text) struct Source {
     pub special_tokens: Vec<(String, String)>,
 }
 
+impl Source {
+    /// Returns the name and the text of the part that writes a conversation with or without tools. As in transformers, `tool_use` is for
+    /// conversations with tools.
+    pub fn part(&self, has_tools: bool) -> Option<(&str, &str)> {
+        let part = |wanted: &str| self.named.iter().find(|(name, _)| name == wanted);
+        let of_tools = has_tools.then(|| part("tool_use")).flatten();
+        of_tools.or_else(|| part("default")).map(|(name, text)| (name.as_str(), text.as_str()))
+    }
+}
+
 /// Input of a template as JSON: the messages, and [`Settings`].
 #[derive(Debug, Clone)]
 pub(in crate::text) struct Conversation {
@@ -69,7 +79,8 @@ impl Engine {
         for (name, text) in &source.named {
             let text = as_filter_blocks(text);
             border::catch_panic(|| environment.add_template_owned(name.clone(), text).map_err(|e| describe(&e)))
-                .flatten()?;
+                .flatten()
+                .map_err(|what| if source.named.len() > 1 { format!("`{name}`: {what}") } else { what })?;
         }
         let now = Arc::new(AtomicU64::new(0));
         let clock = Arc::clone(&now);
@@ -109,8 +120,10 @@ impl Engine {
         let instructions = INSTRUCTIONS + INSTRUCTIONS_A_MESSAGE * count;
         self.environment.set_fuel(Some(instructions));
         self.now.store(settings.now, Ordering::Relaxed);
-        let has = |name: &str| self.environment.get_template(name).is_ok();
-        let name = if has_tools && has("tool_use") { "tool_use" } else { "default" };
+        let (name, _) = self.source.part(has_tools).ok_or_else(|| {
+            let names: Vec<String> = self.source.named.iter().map(|(name, _)| format!("`{name}`")).collect();
+            format!("no template is called `default`, which conversations need (found {})", names.join(", "))
+        })?;
         let template = self.environment.get_template(name).map_err(|e| describe(&e))?;
         let length = conversation.messages.len();
         let room = OUTPUT_BYTES + OUTPUT_A_BYTE * length;

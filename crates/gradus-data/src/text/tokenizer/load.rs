@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde_json::Value;
 use tokenizers::{ModelWrapper, PostProcessorWrapper, PreTokenizerWrapper};
 
-use super::old_files::{load_old_files, set_template, surround};
+use super::old_files::{load_old_files, set_template, surround, tokens_around};
 use super::read::{from_json, read_json};
 use super::special_tokens::{Special, add_tokens, missing_special_tokens};
 use super::{Spelling, Tokenizer};
@@ -73,6 +73,15 @@ impl Tokenizer {
         }
         if let Some(convention) = convention.filter(|of| is_old && !of.is_sentencepiece()) {
             surround(&mut inner, convention, &config, &special).map_err(|e| Error::model(directory, e))?;
+        }
+        if let Some(convention) = convention.filter(|of| !is_old && of.surrounds())
+            && inner.get_post_processor().is_none()
+        {
+            let space = matches!(inner.get_pre_tokenizer(), Some(PreTokenizerWrapper::ByteLevel(bytes)) if bytes.add_prefix_space);
+            // A vocabulary without these tokens stays without them.
+            if let Ok(around) = tokens_around(&inner, convention, &special, space) {
+                inner.with_post_processor(Some(around));
+            }
         }
         if is_old && convention.is_none_or(Convention::has_choice_of_ends) {
             let adds_bos = convention.is_some_and(Convention::adds_bos);

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 use tokenizers::{
-    AddedToken, SplitDelimiterBehavior, decoders::byte_level::ByteLevel,
+    AddedToken, PostProcessorWrapper, SplitDelimiterBehavior, decoders::byte_level::ByteLevel,
     decoders::wordpiece::WordPiece as WordPieceDecoder, models::bpe::BPE, models::wordpiece::WordPiece,
     normalizers::bert::BertNormalizer, normalizers::unicode::NFC, pre_tokenizers::bert::BertPreTokenizer,
     pre_tokenizers::sequence::Sequence as PreTokenizerSequence, pre_tokenizers::split::Split,
@@ -112,7 +112,7 @@ fn load_word_pieces(path: &Path, config: &Value) -> Result<tokenizers::Tokenizer
     Ok(inner)
 }
 
-/// Adds the special tokens that a class puts around texts, for files that cannot specify them.
+/// Adds the special tokens that a class puts around texts, for older files, which cannot specify them.
 pub(super) fn surround(
     inner: &mut tokenizers::Tokenizer,
     convention: Convention,
@@ -127,37 +127,51 @@ pub(super) fn surround(
     if convention.is_byte_level() {
         inner.with_pre_tokenizer(Some(ByteLevel::default().add_prefix_space(space)));
     }
+    let around = tokens_around(inner, convention, special, space)?;
+    inner.with_post_processor(Some(around));
+    Ok(())
+}
+
+/// Returns the post-processor with the special tokens that a class puts around texts. `space` states whether the pre-tokenizer puts a space
+/// in front of a text.
+///
+/// # Errors
+/// If the vocabulary lacks one of these tokens.
+pub(super) fn tokens_around(
+    inner: &tokenizers::Tokenizer,
+    convention: Convention,
+    special: &Special,
+    space: bool,
+) -> Result<PostProcessorWrapper, String> {
     let token = |name: &str| {
         let text = special.named.iter().find(|(known, _)| known == name).map(|(_, text)| text.clone());
         let found = text.and_then(|text| inner.token_to_id(&text).map(|id| (text, id)));
         let file = if convention == Convention::Bert { "vocab.txt" } else { "vocab.json" };
         found.ok_or_else(|| format!("`{file}` has no `{name}`, which is added to every text"))
     };
-    if matches!(convention, Convention::Bert | Convention::DebertaV1) {
-        let [separator, first] = [token("sep_token")?, token("cls_token")?];
+    let template = |single: String, pair: String, tokens: Vec<(String, u32)>| -> Result<PostProcessorWrapper, String> {
         let template = TemplateProcessing::builder()
-            .try_single(format!("{}:0 $A:0 {}:0", first.0, separator.0))
-            .and_then(|of| of.try_pair(format!("{0}:0 $A:0 {1}:0 $B:1 {1}:1", first.0, separator.0)))?
-            .special_tokens(vec![first, separator])
+            .try_single(single)
+            .and_then(|of| of.try_pair(pair))?
+            .special_tokens(tokens)
             .build()
             .map_err(|error| error.to_string())?;
-        inner.with_post_processor(Some(template));
-        return Ok(());
-    }
-    if convention == Convention::Blenderbot {
+        Ok(template.into())
+    };
+    if matches!(convention, Convention::T5 | Convention::Blenderbot) {
         let end = token("eos_token")?;
-        let template = TemplateProcessing::builder()
-            .try_single(format!("$A:0 {}:0", end.0))
-            .and_then(|template| template.try_pair(format!("$A:0 {}:0 $B:0 {}:0", end.0, end.0)))?
-            .special_tokens(vec![end])
-            .build()
-            .map_err(|error| error.to_string())?;
-        inner.with_post_processor(Some(template));
-    } else {
-        let [separator, first] = [token("sep_token")?, token("cls_token")?];
-        inner.with_post_processor(Some(RobertaProcessing::new(separator, first).add_prefix_space(space)));
+        return template(format!("$A:0 {}:0", end.0), format!("$A:0 {0}:0 $B:0 {0}:0", end.0), vec![end]);
     }
-    Ok(())
+    let [separator, first] = [token("sep_token")?, token("cls_token")?];
+    if convention == Convention::Roberta {
+        return Ok(RobertaProcessing::new(separator, first).add_prefix_space(space).into());
+    }
+    let single = format!("{}:0 $A:0 {}:0", first.0, separator.0);
+    let pair = match convention {
+        Convention::XlmRoberta | Convention::Camembert => format!("{single} {0}:0 $B:0 {0}:0", separator.0),
+        _ => format!("{single} $B:1 {}:1", separator.0),
+    };
+    template(single, pair, vec![first, separator])
 }
 
 /// Sets the post-processor of older files if the configuration states `add_bos_token` or `add_eos_token`. If only `add_eos_token` is

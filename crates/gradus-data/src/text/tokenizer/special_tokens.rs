@@ -40,24 +40,37 @@ impl Special {
         let text = |name: &str| find(name).map(|token| token.content);
         let [bos, eos, pad, unk] = ["bos_token", "eos_token", "pad_token", "unk_token"].map(text);
         let named = found.iter().map(|(name, token)| (name.clone(), token.content.clone())).collect();
-        let extra = files.map(extra_tokens).into_iter().find(|tokens| !tokens.is_empty()).unwrap_or_default();
+        let extra = extra_tokens(config, if lists { &Value::Null } else { map });
         let tokens = found.into_iter().map(|(_, token)| token).chain(extra).collect();
         Self { bos, eos, pad, unk, named, tokens }
     }
 }
 
-/// Returns the special tokens without a name in `of`: those in `extra_special_tokens`, which older files call
-/// `additional_special_tokens`.
-fn extra_tokens(of: &Value) -> Vec<AddedToken> {
-    let listed = |name: &str| -> Vec<AddedToken> {
-        match of.get(name) {
-            Some(Value::Array(tokens)) => tokens.iter().filter_map(|token| added_token(token, true)).collect(),
-            Some(Value::Object(tokens)) => tokens.values().filter_map(|token| added_token(token, true)).collect(),
-            _ => Vec::new(),
-        }
+/// Returns the special tokens besides the seven named ones, in the order in which transformers 5.23 adds them.
+///
+/// `extra_special_tokens` is an object of named tokens or a list. Older files call the list `additional_special_tokens`. It counts if
+/// there is no list of the new name. A list of `config` wins over the older list of `map`, unlike named tokens.
+fn extra_tokens(config: &Value, map: &Value) -> Vec<AddedToken> {
+    const NEW: &str = "extra_special_tokens";
+    const OLD: &str = "additional_special_tokens";
+    let list = |of: &Value, key: &str| of.get(key).and_then(Value::as_array).map(|list| special_tokens(list.iter()));
+    let named = |of: &Value| {
+        let named = of.get(NEW).and_then(Value::as_object);
+        named.map(|named| special_tokens(named.values())).unwrap_or_default()
     };
-    let extra = listed("extra_special_tokens");
-    if extra.is_empty() { listed("additional_special_tokens") } else { extra }
+    let (named_by_config, named_by_map) = (named(config), named(map));
+    let of_config = list(config, NEW).filter(|list| !list.is_empty());
+    let of_config = of_config.or_else(|| list(config, OLD).filter(|_| named_by_config.is_empty()));
+    let listed = match (of_config, list(map, NEW)) {
+        // An object leaves room for the older list.
+        (None, None) => list(map, OLD).or_else(|| list(config, OLD)).unwrap_or_default(),
+        (of_config, of_map) => [of_config, of_map].into_iter().flatten().flatten().collect(),
+    };
+    [named_by_config, named_by_map, listed].concat()
+}
+
+fn special_tokens<'v>(values: impl Iterator<Item = &'v Value>) -> Vec<AddedToken> {
+    values.filter_map(|token| added_token(token, true)).collect()
 }
 
 /// Returns the token that `value` describes: a string, or an object with `content` and flags.

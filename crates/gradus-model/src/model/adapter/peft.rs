@@ -216,6 +216,7 @@ impl PeftConfig {
             Some(Value::String(list)) => vec![list],
             Some(list) => serde_json::from_value(list).map_err(|error| format!("`layers_pattern`: {error}"))?,
         };
+        let ties = keys.is_true("ensure_weight_tying")?;
         let config = Self {
             rank: keys.rank("r")?.unwrap_or(8),
             alpha: keys.number("lora_alpha")?.unwrap_or(8.0),
@@ -239,6 +240,10 @@ impl PeftConfig {
         }
         if !(0.0..1.0).contains(&config.dropout) {
             return Err(format!("`lora_dropout` is {}, but must be at least 0 and below 1", config.dropout));
+        }
+        // It gives a tied embedding the adapter of the head, and has no effect on other layers.
+        if ties && config.matcher().is_ok_and(|matcher| matcher.matches_head(HEAD)) {
+            return Err(format!("the adapter of `{HEAD}` also changes the embedding (`ensure_weight_tying`: true)"));
         }
         keys.nothing_left()?;
         Ok(config)
@@ -430,6 +435,10 @@ mod tests {
                 json!({"target_modules": ["q_proj", "model.embed_tokens"]}),
                 "`target_modules` has `model.embed_tokens`: adapters of embeddings are not supported",
             ),
+            (
+                json!({"target_modules": ["q_proj", "lm_head"], "ensure_weight_tying": true}),
+                "the adapter of `lm_head` also changes the embedding (`ensure_weight_tying`: true)",
+            ),
             (json!({"peft_type": "IA3"}), "`peft_type` is Some(\"IA3\"), only \"LORA\" is known"),
             (json!({"r": 0}), "the rank `r` is 0, but must be at least 1 and at most 65536"),
         ] {
@@ -488,7 +497,8 @@ mod tests {
         {
             let config = read(json!({"layers_to_transform": layers, "layers_pattern": []})).expect("fine");
             let matcher = config.matcher().expect("names");
-            assert_eq!(["h.0.q", "h.1.q"].map(|name| matcher.matches(name)), expected, "{layers}");
+            let names = ["transformer.h.0.q", "transformer.h.1.q"];
+            assert_eq!(names.map(|name| matcher.matches(name)), expected, "{layers}");
         }
     }
 
@@ -502,7 +512,9 @@ mod tests {
 
     #[test]
     fn what_is_off_is_kept_and_written_again() {
-        let extra = json!({"loftq_config": {}, "eva_config": null, "peft_version": "0.21.2", "qalora_group_size": 16});
+        let extra = json!({
+            "loftq_config": {}, "eva_config": null, "peft_version": "0.21.2", "qalora_group_size": 16, "ensure_weight_tying": true,
+        });
         let config = read(extra).expect("fine");
         let again: Map<String, Value> = serde_json::from_str(&config.to_text()).expect("JSON");
         assert_eq!(again, config.raw);

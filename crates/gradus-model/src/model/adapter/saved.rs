@@ -59,6 +59,13 @@ impl AdapterTensors {
         self.file.has(&format!("{PEFT_PREFIX}{name}"))
     }
 
+    /// Returns a layer with a low-rank part for which `is_sought` is true.
+    pub(crate) fn adapted_layer(&self, is_sought: impl Fn(&str) -> bool) -> Option<&str> {
+        let mut layers =
+            self.file.names().filter_map(|name| name.strip_prefix(PEFT_PREFIX)?.strip_suffix(".lora_A.weight"));
+        layers.find(|layer| is_sought(layer))
+    }
+
     /// Number of outputs of the last layer of the head, for a classifier on an encoder.
     pub(crate) fn outputs(&self) -> Option<usize> {
         let names = ["classifier.weight", "classifier.out_proj.weight", "score.weight"];

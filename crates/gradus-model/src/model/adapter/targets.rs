@@ -73,6 +73,11 @@ impl Names {
         })
     }
 
+    /// Whether `name` itself is listed, not only an end of it.
+    fn list(&self, name: &str) -> bool {
+        matches!(self, Self::Ends(ends) if ends.iter().any(|end| end == name))
+    }
+
     fn hold(&self, name: &str) -> bool {
         match self {
             Self::Ends(ends) => ends
@@ -97,8 +102,8 @@ fn regex(full: &str, shown: &str) -> Result<Regex> {
 pub(crate) struct Matcher {
     targets: Names,
     excluded: Option<Names>,
-    /// Selected layer numbers, counted from 0, in lists with these names (in any list if empty).
-    layers: Option<(Vec<usize>, Vec<String>)>,
+    /// Selected layer numbers, counted from 0, and the patterns that find the number in a name. The first one that matches counts.
+    layers: Option<(Vec<usize>, Vec<Regex>)>,
     rank: usize,
     alpha: f64,
     rank_stabilised: bool,
@@ -110,6 +115,7 @@ pub(crate) struct Matcher {
 pub(super) struct Rules<'a> {
     pub targets: &'a Targets,
     pub excluded: Option<&'a Targets>,
+    /// Selected layer numbers in lists with these names, which are patterns; in any list if there are no names.
     pub layers: Option<(Vec<usize>, Vec<String>)>,
     pub rank: usize,
     pub alpha: f64,
@@ -126,10 +132,18 @@ impl Matcher {
         fn patterns<T: Copy>(given: &[(String, T)]) -> Result<Vec<(Regex, T)>> {
             given.iter().map(|(key, value)| Ok((regex(&format!(r"^(?:.*\.)?(?:{key})$"), key)?, *value))).collect()
         }
+        /// Finds the first number of a layer in a name, as peft 0.21 does: T5's `block.0.layer.1` is in layer 0.
+        fn lists(names: &[String]) -> Result<Vec<Regex>> {
+            if names.is_empty() {
+                return Ok(vec![regex(r"^.*?\.[^.]*\.(?P<layer>\d+)\.", "layers_pattern")?]);
+            }
+            names.iter().map(|list| regex(&format!(r"^(?:(?:|.*?\.){list}\.(?P<layer>\d+)\.)"), list)).collect()
+        }
+        let layers = rules.layers.map(|(chosen, names)| Ok::<_, Error>((chosen, lists(&names)?))).transpose()?;
         Ok(Self {
             targets: Names::new(rules.targets)?,
             excluded: rules.excluded.map(Names::new).transpose()?,
-            layers: rules.layers,
+            layers,
             rank: rules.rank,
             alpha: rules.alpha,
             rank_stabilised: rules.rank_stabilised,
@@ -144,16 +158,17 @@ impl Matcher {
             return false;
         }
         let Some((chosen, lists)) = &self.layers else { return true };
-        let parts: Vec<&str> = name.split('.').collect();
-        parts.windows(2).any(|pair| {
-            pair[1].parse().is_ok_and(|layer| chosen.contains(&layer))
-                && (lists.is_empty() || lists.iter().any(|list| list == pair[0]))
-        })
+        // As in peft, the whole name of a layer selects it in any layer.
+        if self.targets.list(name) {
+            return true;
+        }
+        let found = lists.iter().find_map(|list| list.captures(name)).and_then(|found| found.name("layer"));
+        found.and_then(|number| number.as_str().parse::<usize>().ok()).is_some_and(|layer| chosen.contains(&layer))
     }
 
     /// Whether the head gets an adapter. It must be named explicitly, because `all-linear` excludes it.
     pub(in crate::model) fn matches_head(&self, name: &str) -> bool {
-        !matches!(self.targets, Names::All) && self.layers.is_none() && self.matches(name)
+        !matches!(self.targets, Names::All) && self.matches(name)
     }
 
     /// Returns the rank r and the scale s.
@@ -204,6 +219,33 @@ mod tests {
         assert!(m.matches("transformer.h.1.mlp.c_fc") && !m.matches("transformer.h.0.mlp.c_fc"));
         assert_eq!(m.rank_and_scale("transformer.h.0.attn.c_attn"), (16, 2.0));
         assert_eq!(m.rank_and_scale("transformer.h.1.mlp.c_fc"), (4, 16.0));
+    }
+
+    /// The selected layers are those of peft 0.21.2.
+    #[test]
+    fn the_first_number_of_a_name_is_its_layer() {
+        let targets = |names: &[&str]| Targets::Names(names.iter().map(|name| (*name).to_owned()).collect());
+        let t5 = ["encoder.block.0.layer.1.DenseReluDense.wo", "encoder.block.1.layer.0.SelfAttention.q"];
+        for (lists, expected) in [
+            (vec![], [false, true]),
+            (vec!["block".to_owned()], [false, true]),
+            (vec!["layer".to_owned()], [true, false]),
+            (vec!["h".to_owned(), "bl..k".to_owned()], [false, true]),
+            (vec!["block|layers".to_owned()], [false, false]),
+            (vec!["loc".to_owned()], [false, false]),
+        ] {
+            let m = matcher(&targets(&["q", "wo"]), Some((vec![1], lists.clone())));
+            assert_eq!(t5.map(|name| m.matches(name)), expected, "{lists:?}");
+        }
+        // A whole name is selected in any layer, and so is the head.
+        let m = matcher(&targets(&["model.layers.0.self_attn.q_proj", "v_proj", "lm_head"]), Some((vec![1], vec![])));
+        assert!(m.matches("model.layers.0.self_attn.q_proj") && m.matches("model.layers.1.self_attn.v_proj"));
+        assert!(!m.matches("model.layers.0.self_attn.v_proj") && m.matches_head("lm_head"));
+        // Without a list in front of it, a number is no layer.
+        let m = matcher(&targets(&["v_proj"]), Some((vec![1], vec![])));
+        assert!(!m.matches("layers.1.v_proj") && m.matches("model.layers.1.v_proj"));
+        let m = matcher(&targets(&["v_proj"]), Some((vec![1], vec!["layers".to_owned()])));
+        assert!(m.matches("layers.1.v_proj"));
     }
 
     #[test]

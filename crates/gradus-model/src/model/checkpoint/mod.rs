@@ -180,6 +180,11 @@ impl Checkpoint {
         self.tensors.contains_key(name)
     }
 
+    /// Names of all tensors.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.tensors.keys().map(String::as_str)
+    }
+
     /// Type of the stored tensor `name`, which must exist.
     pub(super) fn dtype(&self, name: &str) -> Dtype {
         self.tensors[name].1.dtype

@@ -75,12 +75,21 @@ impl Classifier {
             return Ok(model);
         };
         let mut tensors = AdapterTensors::open(&found.path)?;
-        checkpoint.forget_where(|name| family.is_of_own_head(name) && tensors.holds_head(name));
+        if let Some(layer) = tensors.adapted_layer(|name| family.is_of_own_head(name)) {
+            let message = format!(
+                "the adapter changes `{layer}`, but the head is outside the encoder and cannot have a low-rank part"
+            );
+            return Err(Error::model(&found.path, message).with_hint(
+                "merge the adapter with peft (`merge_and_unload`), or train it again without this layer (`exclude_modules`)",
+            ));
+        }
         let mut encoder = Self::below(&mut checkpoint, dir, weights, device)?;
         adapter::attach_saved(&mut encoder, None, family.base_prefix(), &found.config, &mut tensors)?;
         let head = Self::top(&mut tensors.over(&mut checkpoint), dir, &task, &encoder, device)?;
         let mut model = Self::of_parts(encoder, head, task, family);
         model.leave(&mut checkpoint);
+        // The adapter may replace parts of the base's head, or bring a head with other layers.
+        checkpoint.ignore_where(|name| family.is_of_own_head(name));
         checkpoint.finish()?;
         tensors.finish()?;
         model.adapter = Some(Arc::new(found.config.clone()));

@@ -266,20 +266,26 @@ fn a_gemma_whose_windows_llama_cpp_computes_differently_is_refused() {
     }
 }
 
+/// Copies the model `qwen3` with its tokenizer, and changes a file of it.
+fn with_changed(file: &str, change: impl FnOnce(&mut serde_json::Value)) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    for file in std::fs::read_dir(fixture("trajectories/models/qwen3")).expect("a folder") {
+        let file = file.expect("readable").path();
+        std::fs::copy(&file, folder.path().join(file.file_name().expect("a name"))).expect("copied");
+    }
+    let file = folder.path().join(file);
+    let mut json = serde_json::from_slice(&std::fs::read(&file).expect("the file")).expect("JSON");
+    change(&mut json);
+    std::fs::write(&file, json.to_string()).expect("written");
+    folder
+}
+
 #[test]
 fn a_normalizer_that_llama_cpp_lacks_is_named() {
     let path = fixture("trajectories/models/qwen3");
     let (_, plain) = exported(&path, GgufWeights::Bf16).expect("can be written");
     assert_eq!(plain.notes, Vec::<String>::new());
-    let folder = tempfile::tempdir().expect("a folder");
-    for file in std::fs::read_dir(&path).expect("a folder").map(|file| file.expect("readable").path()) {
-        std::fs::copy(&file, folder.path().join(file.file_name().expect("a name"))).expect("copied");
-    }
-    let file = folder.path().join("tokenizer.json");
-    let text = std::fs::read_to_string(&file).expect("a tokenizer");
-    let normalizes = text.replace("\"normalizer\": null", "\"normalizer\": {\"type\": \"NFC\"}");
-    assert_ne!(text, normalizes);
-    std::fs::write(&file, normalizes).expect("written");
+    let folder = with_changed("tokenizer.json", |json| json["normalizer"] = serde_json::json!({ "type": "NFC" }));
     let (_, noted) = exported(folder.path(), GgufWeights::Bf16).expect("can be written");
     assert_eq!(noted.notes.len(), 1);
     assert!(
@@ -287,6 +293,54 @@ fn a_normalizer_that_llama_cpp_lacks_is_named() {
         "{:?}",
         noted.notes
     );
+}
+
+/// llama.cpp 11549 reads texts otherwise than transformers 5.23 with each of these tokenizers.
+#[test]
+fn a_tokenizer_that_llama_cpp_lacks_is_refused() {
+    let template = serde_json::json!({
+        "type": "TemplateProcessing",
+        "single": [{ "SpecialToken": { "id": "<|turn|>", "type_id": 0 } }, { "Sequence": { "id": "A", "type_id": 0 } }],
+        "pair": [{ "Sequence": { "id": "A", "type_id": 0 } }, { "Sequence": { "id": "B", "type_id": 0 } }],
+        "special_tokens": { "<|turn|>": { "id": "<|turn|>", "ids": [3], "tokens": ["<|turn|>"] } },
+    });
+    let around = with_changed("tokenizer.json", |json| json["post_processor"] = template);
+    let spaces = with_changed("tokenizer.json", |json| json["pre_tokenizer"]["add_prefix_space"] = true.into());
+    for (folder, part) in [
+        (around, "the tokenizer reads the text `a` as `<|turn|> a`. llama.cpp can only put `bos_token`"),
+        (spaces, "the pre_tokenizer of the tokenizer is {\"type\":\"ByteLevel\",\"add_prefix_space\":true,"),
+    ] {
+        let error = exported(folder.path(), GgufWeights::F32).expect_err("not possible").to_string();
+        assert!(error.contains(part), "{part} in {error}");
+    }
+    // Without an end, llama.cpp takes one of its own.
+    let endless = with_changed("tokenizer_config.json", |json| json["eos_token"] = serde_json::Value::Null);
+    std::fs::remove_file(endless.path().join("generation_config.json")).expect("removed");
+    let config = endless.path().join("config.json");
+    let mut json: serde_json::Value = serde_json::from_slice(&std::fs::read(&config).expect("read")).expect("JSON");
+    json["eos_token_id"] = serde_json::Value::Null;
+    std::fs::write(&config, json.to_string()).expect("written");
+    let error = exported(endless.path(), GgufWeights::F32).expect_err("not possible").to_string();
+    assert!(error.contains("no token ends a text. llama.cpp would then end texts at the id 11"), "{error}");
+}
+
+#[test]
+fn ends_beyond_the_third_and_flags_of_tokens_are_named() {
+    let ends = with_changed("generation_config.json", |json| json["eos_token_id"] = serde_json::json!([2, 20, 21, 22]));
+    let (file, result) = exported(ends.path(), GgufWeights::F32).expect("can be written");
+    let ids = ["eos", "eot", "eom"].map(|name| file.metadata[&format!("tokenizer.ggml.{name}_token_id")].clone());
+    assert_eq!(ids, ["2", "20", "21"]);
+    assert_eq!(result.notes.len(), 1, "{:?}", result.notes);
+    assert!(
+        result.notes[0].starts_with("the file has only three ids that end a completion: llama.cpp does not end at `")
+            && result.notes[0].ends_with("` (22)"),
+        "{:?}",
+        result.notes
+    );
+    let flags = with_changed("tokenizer.json", |json| json["added_tokens"][3]["rstrip"] = true.into());
+    let (_, result) = exported(flags.path(), GgufWeights::F32).expect("can be written");
+    assert_eq!(result.notes.len(), 1, "{:?}", result.notes);
+    assert!(result.notes[0].starts_with("llama.cpp ignores the flags of added tokens (`<|turn|>`: rstrip)"));
 }
 
 #[test]
@@ -301,6 +355,12 @@ fn tokenizer_template_and_ends_are_in_the_file() {
         files.tokenizer.eos_id().map(|id| id.to_string())
     );
     assert_eq!(file.metadata["tokenizer.chat_template"], files.template.as_ref().expect("a template").source());
+    let named = with_changed("config.json", |_| {});
+    std::fs::create_dir(named.path().join("additional_chat_templates")).expect("a folder");
+    std::fs::write(named.path().join("additional_chat_templates/tool_use.jinja"), "of tools").expect("written");
+    let (with_tools, _) = exported(named.path(), GgufWeights::Bf16).expect("can be written");
+    assert_eq!(with_tools.metadata["tokenizer.chat_template"], file.metadata["tokenizer.chat_template"]);
+    assert_eq!(with_tools.metadata["tokenizer.chat_template.tool_use"], "of tools");
     // Every id has its text, except if the text contains the separator of this test.
     let json = files.tokenizer.to_json().expect("JSON");
     let merges = json["model"]["merges"].as_array().expect("merges").len();

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use gradus::text::{ChatTemplate, Tokenizer};
+use gradus::text::{ChatTemplate, RenderOptions, Tokenizer};
 use serde_json::{Value, json};
 
 use super::Folder;
@@ -171,6 +171,55 @@ fn the_template_file_wins_over_the_configuration() {
     assert!(message.contains("chat_template.jinja: not a valid chat template: "), "{message}");
 }
 
+/// The texts are those of `apply_chat_template` of transformers 5.23.
+#[test]
+fn of_several_templates_one_is_for_tools() {
+    let folder = Folder::new();
+    folder.write("m/tokenizer.json", std::fs::read(fixture().join("tokenizer.json")).unwrap());
+    let directory = folder.path("m");
+    let tokenizer = Tokenizer::from_dir(&directory).unwrap();
+    let render = || {
+        let template = ChatTemplate::from_dir(&directory, &tokenizer).unwrap().expect("a template");
+        let tools = [serde_json::json!({"type": "function", "function": {"name": "f", "parameters": {}}})];
+        [None, Some(&tools[..])].map(|tools| {
+            let options = RenderOptions { tools, ..RenderOptions::default() };
+            let rendered = template.render(&[serde_json::json!({"role": "user", "content": "a"})], &options);
+            rendered.map(|rendered| (rendered.text, rendered.assistant.is_some())).map_err(|error| error.to_string())
+        })
+    };
+    let text = |text: &str, marks: bool| -> Result<(String, bool), String> { Ok((text.to_owned(), marks)) };
+    // A list, and an object. Each template marks the assistant's text or does not.
+    let marked = "{% generation %}plain{% endgeneration %}";
+    for templates in [
+        serde_json::json!([{"name": "default", "template": marked}, {"name": "tool_use", "template": "of tools"}]),
+        serde_json::json!({"default": marked, "tool_use": "of tools"}),
+    ] {
+        let config = serde_json::json!({"chat_template": templates});
+        folder.write("m/tokenizer_config.json", config.to_string());
+        assert_eq!(render(), [text("plain", true), text("of tools", false)]);
+    }
+    // Without a template called `default`, only conversations with tools have one.
+    folder.write("m/tokenizer_config.json", r#"{"chat_template": {"tool_use": "of tools", "rag": "of texts"}}"#);
+    let [refused, found] = render();
+    let refused = refused.expect_err("there is none");
+    assert!(
+        refused.contains("no template is called `default`, which conversations need (found `rag`, `tool_use`)"),
+        "{refused}"
+    );
+    assert_eq!(found, text("of tools", false));
+    // Files replace the configuration.
+    folder.write("m/chat_template.jinja", "of the file");
+    assert_eq!(render(), [text("of the file", false), text("of the file", false)]);
+    folder.write("m/additional_chat_templates/tool_use.jinja", "of the folder");
+    folder.write("m/additional_chat_templates/notes.txt", "{% if %}");
+    assert_eq!(render(), [text("of the file", false), text("of the folder", false)]);
+    folder.write("m/additional_chat_templates/default.jinja", "of the folder, too");
+    assert_eq!(render(), [text("of the folder, too", false), text("of the folder", false)]);
+    folder.write("m/additional_chat_templates/tool_use.jinja", "{% if %}");
+    let message = ChatTemplate::from_dir(&directory, &tokenizer).unwrap_err().to_string();
+    assert!(message.contains("not a valid chat template: `tool_use`: "), "{message}");
+}
+
 /// As `t5-small`, `bart-base`, `gpt2` and similar models on the hub: the tokenizer's class defines the special tokens,
 /// and the model determines the class.
 #[test]
@@ -312,6 +361,105 @@ fn word_pieces_of_a_text_file_are_those_of_the_class() {
     assert_eq!(error(&folder), "m: `vocab.txt` has no `cls_token`, which is added to every text");
     folder.write("m/vocab.txt", "tea\n");
     assert_eq!(error(&folder), "m/vocab.txt: no piece is `[UNK]`, which stands for unknown text");
+}
+
+/// The ids are those of transformers 5.23.
+#[test]
+fn further_special_tokens_are_those_of_the_configuration_first() {
+    let folder = Folder::new();
+    folder.write("m/tokenizer.json", std::fs::read(fixture().join("tokenizer.json")).unwrap());
+    for (config, map, expected) in [
+        (json!({"additional_special_tokens": ["<tool>"]}), json!({"additional_special_tokens": ["<new>"]}), "<tool>"),
+        (json!({"extra_special_tokens": ["<tool>"]}), json!({"additional_special_tokens": ["<new>"]}), "<tool>"),
+        (json!({"extra_special_tokens": ["<tool>"], "additional_special_tokens": ["<new>"]}), json!({}), "<tool>"),
+        (
+            json!({"extra_special_tokens": {"tool_token": "<tool>"}, "additional_special_tokens": ["<new>"]}),
+            json!({}),
+            "<tool> <new>",
+        ),
+        (
+            json!({"extra_special_tokens": {"tool_token": "<tool>"}, "additional_special_tokens": ["<new>"]}),
+            json!({"additional_special_tokens": ["<old>"]}),
+            "<tool> <old>",
+        ),
+        (
+            json!({"extra_special_tokens": {}, "additional_special_tokens": ["<new>"]}),
+            json!({"additional_special_tokens": ["<old>"]}),
+            "<new>",
+        ),
+        (
+            json!({"additional_special_tokens": ["<tool>"]}),
+            json!({"extra_special_tokens": ["<new>", "<tool>"]}),
+            "<tool> <new>",
+        ),
+        (json!({}), json!({"additional_special_tokens": ["<old>"]}), "<old>"),
+        (json!({"added_tokens_decoder": {}}), json!({"additional_special_tokens": ["<old>"]}), ""),
+    ] {
+        folder.write("m/tokenizer_config.json", config.to_string());
+        folder.write("m/special_tokens_map.json", map.to_string());
+        let found = Tokenizer::from_dir(&folder.path("m")).expect("a tokenizer");
+        let tokens: Vec<String> = (320..found.vocab_size() as u32).filter_map(|id| found.token(id)).collect();
+        assert_eq!(tokens.join(" "), expected, "{config} {map}");
+        assert!((320..found.vocab_size() as u32).all(|id| found.is_special(id)), "{config} {map}");
+    }
+}
+
+/// The tokens around texts are those of transformers 5.23, except in pairs of DeBERTa 1, which get one more `[SEP]` there.
+#[test]
+fn a_class_surrounds_texts_if_its_file_has_no_post_processor() {
+    let folder = Folder::new();
+    let vocabulary =
+        ["<pad>", "</s>", "<unk>", "<s>", "[SEP]", "[PAD]", "[CLS]", "[UNK]", "[MASK]", "<mask>", "tea", "cup"];
+    let words = |left_out: &str| {
+        let vocab: serde_json::Map<String, Value> = (0..)
+            .zip(vocabulary)
+            .filter(|(_, token)| *token != left_out)
+            .map(|(id, token): (u32, &str)| (token.to_owned(), id.into()))
+            .collect();
+        let model = json!({ "type": "WordLevel", "vocab": vocab, "unk_token": "<unk>" });
+        tokenizer_file(&json!({ "pre_tokenizer": { "type": "WhitespaceSplit" } }), &model)
+    };
+    let read = |class: &str, model: &str| {
+        folder.write("m/tokenizer_config.json", class);
+        folder.write("m/config.json", json!({ "model_type": model }).to_string());
+        let found = Tokenizer::from_dir(&folder.path("m")).expect("a tokenizer");
+        let pair = found.encode_joined("tea", Some("cup"), None).expect("ids").ids;
+        [found.encode("tea", true).expect("ids"), pair].map(|ids| {
+            let tokens: Vec<String> = ids.into_iter().filter_map(|id| found.token(id)).collect();
+            tokens.join(" ")
+        })
+    };
+    folder.write("m/tokenizer.json", words(""));
+    let bert = ["[CLS] tea [SEP]", "[CLS] tea [SEP] cup [SEP]"];
+    let roberta = ["<s> tea </s>", "<s> tea </s> </s> cup </s>"];
+    let t5 = ["tea </s>", "tea </s> cup </s>"];
+    let bare = ["tea", "tea cup"];
+    for (class, expected) in [
+        ("Bert", bert),
+        ("DistilBert", bert),
+        ("Albert", bert),
+        ("Deberta", bert),
+        ("DebertaV2", bert),
+        ("Roberta", roberta),
+        ("Bart", roberta),
+        ("Longformer", roberta),
+        ("XLMRoberta", roberta),
+        ("Camembert", roberta),
+        ("T5", t5),
+        ("GPT2", bare),
+        ("Qwen2", bare),
+        ("Llama", bare),
+        ("Gemma", bare),
+        ("Blenderbot", bare),
+    ] {
+        let class = json!({ "tokenizer_class": format!("{class}Tokenizer") }).to_string();
+        assert_eq!(read(&class, ""), expected, "{class}");
+    }
+    assert_eq!(read("{}", "bert"), bert, "the model determines the class");
+    assert_eq!(read(r#"{"tokenizer_class": "PreTrainedTokenizerFast"}"#, "bert"), bare);
+    // The vocabulary lacks a token of the class.
+    folder.write("m/tokenizer.json", words("[SEP]"));
+    assert_eq!(read("{}", "bert"), bare);
 }
 
 /// Returns a tokenizer file with these steps and this model.
