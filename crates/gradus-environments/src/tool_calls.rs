@@ -119,7 +119,7 @@ impl CallFormat {
             }
             let rest = &text[at..];
             // A call may be the whole turn, even after white space.
-            if matches!(rest.trim_start().chars().next(), None | Some('{' | '[')) {
+            if matches!(rest.trim_start().chars().next(), None | Some('{')) {
                 return at;
             }
             let first = |marks: &[&str]| marks.iter().filter_map(|mark| rest.find(mark)).min();
