@@ -68,11 +68,16 @@ impl CallFormat {
 
     /// Returns the format in which a turn consists of exactly this call. `None` if the turn has another format.
     pub fn that_reads(turn: &str, call: &Call) -> Option<Self> {
-        Self::ALL.into_iter().find(|format| match &format.read(turn, false).calls[..] {
-            // Values in this format have no types.
-            [found] if *format == Self::Qwen3Coder => found.name == call.name && as_texts(found) == as_texts(call),
-            [found] => (&found.name, &found.arguments) == (&call.name, &call.arguments),
-            _ => false,
+        Self::ALL.into_iter().find(|format| {
+            let ParsedTurn { answer, calls, .. } = format.read(turn, false);
+            match &calls[..] {
+                // Values in this format have no types.
+                [found] if *format == Self::Qwen3Coder => found.name == call.name && as_texts(found) == as_texts(call),
+                // Other families write such an object after marks of their own.
+                _ if *format == Self::Llama3 && !answer.is_empty() => false,
+                [found] => (&found.name, &found.arguments) == (&call.name, &call.arguments),
+                _ => false,
+            }
         })
     }
 
@@ -463,6 +468,9 @@ mod tests {
         let hermes =
             "<tool_call>{\"name\": \"look\", \"arguments\": {\"text\": \"water\", \"count\": [7]}}</tool_call>";
         assert_eq!(CallFormat::that_reads(hermes, &call), Some(CallFormat::Hermes));
+        let llama = "{\"name\": \"look\", \"parameters\": {\"text\": \"water\", \"count\": [7]}}";
+        assert_eq!(CallFormat::that_reads(llama, &call), Some(CallFormat::Llama3));
+        assert_eq!(CallFormat::that_reads(&format!("<|call|>{llama}"), &call), None);
     }
 
     fn called_names(format: CallFormat, text: &str, begins_in_thought: bool) -> Vec<String> {
