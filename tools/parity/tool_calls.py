@@ -4,7 +4,8 @@
   tokenizer/      the tokenizer of rows/ with the special tokens of all families
   cases.json      for each template and conversation: text, some ids, each turn with calls as written and as read, and the ids that
                   TRL's GRPO trainer appends (those of the text, if the template requires call ids, which TRL does not provide)
-  texts.json      the calls that transformers reads in valid and invalid turns of models
+  texts.json      the calls that transformers reads in valid and invalid turns of models; below `parts` also the thoughts, with and without
+                  a prompt that opens a thought
 
 `--real FOLDER --out OTHER` does the same with the templates of TRL's package and with those of FOLDER (files `*.jinja`), and
 writes them and `cases.json` to OTHER, outside the repository. `GRADUS_CHAT_TEMPLATES=OTHER cargo test -p gradus --test parity
@@ -225,6 +226,39 @@ TEXTS = {
     ],
 }
 
+# Turns with marks in places where they mean something else. `True`: the prompt ends with `<think>`.
+ADD = '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n</tool_call>'
+ADD_CODER = '<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n<parameter=b>\n2\n</parameter>\n</function>\n</tool_call>'
+PARTS = {
+    "hermes": [
+        ('<tool_call>\n{"name": "look_up", "arguments": {"query": "use <think> tags"}}\n</tool_call>', False),
+        ('<tool_call>\n{"name": "look_up", "arguments": {"query": "end </think> here"}}\n</tool_call>', False),
+        (f"{ADD}\n</think>\n", False),
+        (f"answer </think>\n{ADD}", False),
+        (f"<think>\nperhaps {ADD}", False),
+        (f"<think>\n\n</think>\n\n<think>x{ADD}</think> done", False),
+        (f"I use the <think> tag.\n{ADD}", False),
+        (f"perhaps {ADD}", True),
+        (f"perhaps {ADD}\n</think>\n\n{ADD}", True),
+        ("short\n</think>\n\nIt is 3.", True),
+    ],
+    "qwen3_coder": [
+        ("</think>\n\n<tool_call>\n<function=look_up>\n<parameter=query>\n<think> x </think>\n</parameter>\n</function>\n</tool_call>", True),
+        ("<tool_call>\n<function=look_up>\n<parameter=query>\n<think> x </think>\n</parameter>\n</function>\n</tool_call>", False),
+        (f"perhaps {ADD_CODER}", True),
+        (f"perhaps {ADD_CODER}\n</think>\n\n{ADD_CODER}", True),
+        (f"perhaps {ADD_CODER}", False),
+    ],
+    "llama3": [
+        ('{"name": "look_up", "parameters": {"query": "<think>"}}', False),
+        ('Sure: {"name": "add", "parameters": {"a": 1, "b": 2}}', False),
+        ('{"name": "Bob", "age": 3}', False),
+        ('{"age": 3, "name": "Bob"}', False),
+        ('{"x": 1, "y": {"name": 2}}', False),
+        ('{ "name" of the thing is unclear', False),
+    ],
+}
+
 
 def render(tok, source, messages, prompt):
     # The key from which SmolLM3 reads its tools.
@@ -235,18 +269,29 @@ def render(tok, source, messages, prompt):
         return {"error": f"{type(error).__name__}: {error}"}
 
 
+def parsed(form, text, mark, prefix=""):
+    # Other families end turns with other special tokens.
+    return parse_response(text + (mark if mark in ("<|im_end|>", "<|eot_id|>") else ""), READERS[form], prefix=prefix, tools=TOOLS)
+
+
 def reading(form, text, mark):
     """Content and calls that transformers reads in a turn, or its error. None if it has no reader."""
     if form not in READERS:
         return None
     try:
-        # Other families end turns with other special tokens.
-        typed = {"tools": TOOLS} if form == "qwen3_coder" else {}
-        read = parse_response(text + (mark if mark in ("<|im_end|>", "<|eot_id|>") else ""), READERS[form], prefix="", **typed)
+        read = parsed(form, text, mark)
     except Exception as error:
         return {"error": type(error).__name__}
     found = [call["function"] for call in read.get("tool_calls") or []]
     return {"content": read.get("content") or "", "calls": found}
+
+
+def part_of(form, text, begins_in_thought):
+    """Like `reading`, with the thought, after a prompt that may open it."""
+    mark = "<|eot_id|>" if form == "llama3" else "<|im_end|>"
+    read = parsed(form, text, mark, READERS[form]["start_anchor"] + "<think>\n" if begins_in_thought else "")
+    return {"text": text, "begins_in_thought": begins_in_thought, "thought": read.get("reasoning_content") or "", "content": read.get("content") or "",
+            "calls": [call["function"] for call in read.get("tool_calls") or []]}
 
 
 def suffix(tok, source, tool_messages):
@@ -349,7 +394,8 @@ def main():
     write(given.out, sources, {"elsewhere": ELSEWHERE})
     texts = {form: [{"text": text, "read": reading(form, text, "<|eot_id|>" if form == "llama3" else "<|im_end|>")} for text in list_]
              for form, list_ in TEXTS.items()}
-    write_json(given.out / "texts.json", {"meta": meta(SEED, "trl"), **texts})
+    parts = {form: [part_of(form, text, begins) for text, begins in list_] for form, list_ in PARTS.items()}
+    write_json(given.out / "texts.json", {"meta": meta(SEED, "trl"), **texts, "parts": parts})
 
 
 main()

@@ -10,13 +10,13 @@ use gradus::metric::{Measure, Metric, MetricConfig, Row, RowError};
 use gradus::process::{Interrupt, default_timeout_s};
 use gradus::progress::{Progress, RunSteps, Unwatched};
 use gradus::reward::{Count, Reward, RewardError, RewardPart, Score};
-use gradus::rollout::{EpisodeObject, Rollouts};
+use gradus::rollout::{EpisodeObject, Rollouts, completion_messages};
 use gradus::task::{Files, Origin, PostProcessor, Sample, Split, Task};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::compute::{NoAnswer, call_python};
 use crate::convert::{from_json, from_map, to_json};
@@ -171,6 +171,8 @@ struct Judged {
     prompt: String,
     messages: Option<Vec<Message>>,
     completion: String,
+    /// Turns and answers of an episode, as messages.
+    episode: Option<Vec<Value>>,
     ids: Vec<u32>,
     columns: Map<String, Value>,
     environment: EpisodeObject,
@@ -196,6 +198,7 @@ impl Reward for PyReward {
                 prompt: prompt.text.clone(),
                 messages: prompt.messages.clone(),
                 completion: rollout.completion.clone(),
+                episode: completion_messages(rollout),
                 ids: rollout.completion_ids.clone(),
                 columns: prompt.columns.clone(),
                 environment: rollout.episode.as_ref().map(|episode| episode.object.clone()).unwrap_or_default(),
@@ -232,10 +235,9 @@ fn call_rewards(py: Python<'_>, callable: &Py<PyAny>, judged: &[Judged], steps: 
             Some(messages) => {
                 let messages = serde_json::to_value(messages).expect("messages are plain data");
                 prompts.append(from_json(py, &messages)?)?;
-                let answer = PyDict::new(py);
-                answer.set_item("role", "assistant")?;
-                answer.set_item("content", &of.completion)?;
-                completions.append([answer])?;
+                let whole = || vec![json!({ "role": "assistant", "content": of.completion })];
+                let answer = Value::Array(of.episode.clone().unwrap_or_else(whole));
+                completions.append(from_json(py, &answer)?)?;
             }
         }
         names.extend(of.columns.keys().map(String::as_str).filter(|name| !names.contains(name)).collect::<Vec<_>>());

@@ -4,13 +4,13 @@ use std::any::Any;
 use std::sync::Arc;
 
 use gradus_environments::{
-    Environment, Episode, Error, Function, NewEpisode, Observation, Start, Tool, ToolSource, Toolbox, Turn,
+    Call, CallResult, Environment, Episode, Error, NewEpisode, Observation, Start, Tool, ToolSource, Toolbox, Turn,
 };
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use serde_json::{Map, Value};
 
-use crate::callables::{Shared, headline};
+use crate::callables::Shared;
 use crate::convert::{from_json, from_map, to_json};
 
 /// A Python function that the policy may call.
@@ -35,18 +35,23 @@ impl PyTool {
     }
 }
 
-impl Function for PyTool {
-    fn tool(&self) -> &Tool {
-        &self.tool
+/// Python itself refuses arguments that do not fit the function, so the policy reads the same text as in TRL.
+impl ToolSource for PyTool {
+    fn tools(&self) -> &[Tool] {
+        std::slice::from_ref(&self.tool)
     }
 
-    /// An exception of the function becomes the answer of the tool, as in TRL.
-    fn call(&self, arguments: &Map<String, Value>) -> Result<String, String> {
-        Python::attach(|py| -> PyResult<String> {
-            let arguments = from_map(py, arguments)?;
-            self.callable.bind(py).call1((arguments,))?.extract()
-        })
-        .map_err(|error| headline(&error))
+    /// The text of an exception becomes the answer of the tool, as in TRL.
+    fn call(&self, name: &str, arguments: &Map<String, Value>) -> gradus_environments::Result<CallResult> {
+        let call = Call { id: None, name: name.to_owned(), arguments: Ok(arguments.clone()) };
+        let arguments = call.fitted(&[self.tool.to_template()]).arguments.unwrap_or_default();
+        Ok(Python::attach(|py| {
+            let call = || -> PyResult<String> { self.callable.bind(py).call1((from_map(py, &arguments)?,))?.extract() };
+            call().map_err(|error| match error.value(py).str() {
+                Ok(text) => text.to_string_lossy().into_owned(),
+                Err(_) => error.to_string(),
+            })
+        }))
     }
 
     fn is_deterministic(&self) -> bool {

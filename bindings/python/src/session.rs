@@ -191,7 +191,13 @@ impl NativeSession {
                 let first = i * group_size;
                 let streams = first..first + group_size;
                 let streams = streams.map(|i| Seed(seed).stream(Purpose::Generate, 0, i as u64)).collect();
-                let own = state.session.submit(CompletionRequest { prompt, params: params.clone(), stop, streams })?;
+                let own = state.session.submit(CompletionRequest {
+                    prompt,
+                    params: params.clone(),
+                    stop,
+                    streams,
+                    kept: Vec::new(),
+                })?;
                 rows.extend(own.map(|row| (row, text.clone())));
                 Ok(())
             });
@@ -255,7 +261,7 @@ impl NativeSession {
             let mut state = locked(&state);
             let (prompt, _, stop) = prompt.ids(&state.session, &stop)?;
             let streams = vec![Seed(seed).stream(Purpose::Generate, 0, 0)];
-            Ok(state.session.submit(CompletionRequest { prompt, params, stop, streams })?.start)
+            Ok(state.session.submit(CompletionRequest { prompt, params, stop, streams, kept: Vec::new() })?.start)
         })?;
         found.map_err(|error| exception(py, error))
     }

@@ -164,6 +164,11 @@ def test_rewards_read_the_environments_of_the_episodes(tmp_path: Path, qwen3: Pa
 
     async def of_others(completions: list[Any], **rest: Any) -> list[float]:
         assert "environments" not in rest
+        # Each turn and each answer is a message, as in TRL.
+        for completion in completions:
+            assert {message["role"] for message in completion[0::2]} == {"assistant"}
+            assert all(message == {"role": "user", "content": "go on"} for message in completion[1::2])
+        assert any(len(completion) > 1 for completion in completions)
         return [0.0] * len(completions)
 
     rewards: list[Callable[..., Any]] = [of_environments, of_others]

@@ -144,7 +144,7 @@ mod tests {
     }
 
     fn turn(text: &str, calls: Vec<Call>) -> Turn {
-        Turn { text: text.into(), content: text.into(), calls }
+        Turn { text: text.into(), content: text.into(), calls, ..Turn::default() }
     }
 
     fn begin(environment: impl Environment + 'static, toolbox: Toolbox) -> Box<dyn Episode> {
@@ -169,7 +169,7 @@ mod tests {
             assert_eq!(found.metrics["tools/calls"], 1.0);
         }
         let unknown = episode.step(&turn("", vec![call("abacus", json!({}))])).expect("answered");
-        assert_eq!(contents(&unknown), ["{\"error\":\"there is no tool `abacus`; there are `calculator`\"}"]);
+        assert_eq!(contents(&unknown), ["{'error': 'Tool abacus not found.'}"]);
         let first = episode.step(&turn("0", Vec::new())).expect("answered");
         assert_eq!((contents(&first), first.is_done), (vec!["higher"], false));
         let last = episode.step(&turn("0", Vec::new())).expect("answered");
@@ -187,7 +187,7 @@ mod tests {
             call("abacus", json!({})),
         ];
         let found = episode.step(&turn("", calls)).expect("answered");
-        let abacus = "{\"error\":\"there is no tool `abacus`; there are `calculator`\"}";
+        let abacus = "{'error': 'Tool abacus not found.'}";
         assert_eq!(contents(&found), ["a", "2", "b", abacus]);
         assert_eq!((found.metrics["tools/calls"], found.metrics["tools/failures"]), (4.0, 1.0));
         assert!(episode.step(&turn("It is 3.", Vec::new())).expect("answered").is_done);

@@ -108,8 +108,14 @@ pub struct SampledTurn {
 pub struct Turn {
     /// Sampled text including calls, without special tokens.
     pub text: String,
-    /// Text outside of the calls.
+    /// Text outside of the calls, including thoughts and their marks.
     pub content: String,
+    /// Thoughts without their marks, if the turn was parsed for calls. Programs do not get them separately.
+    #[serde(default)]
+    pub thought: String,
+    /// Text outside of the calls and the thoughts. Programs do not get it separately.
+    #[serde(default)]
+    pub answer: String,
     /// Tool calls in the text, in order.
     pub calls: Vec<Call>,
 }

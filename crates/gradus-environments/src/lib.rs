@@ -40,6 +40,6 @@ pub use program::{ProgramConfig, ProgramEnvironment, observation};
 pub use replay::{Recorded, Replay};
 pub use serve::serve;
 pub use tool::{Call, Tool};
-pub use tool_calls::CallFormat;
+pub use tool_calls::{CallFormat, ParsedTurn};
 pub use toolbox::{CallResult, Function, ToolSource, Toolbox};
 pub use verifiers::{Verifiers, VerifiersConfig};

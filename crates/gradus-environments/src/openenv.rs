@@ -19,6 +19,7 @@ use crate::environment::{Environment, Episode, NewEpisode, Observation, Reply, S
 use crate::error::{Error, Result};
 use crate::timeout;
 use crate::tool::{Call, Tool};
+use crate::toolbox::failure;
 
 /// Maximum size of a server's message in bytes.
 const MESSAGE_BYTES: usize = 1 << 20;
@@ -230,7 +231,7 @@ impl OpenEnvEpisode {
             let content = match &call.arguments {
                 Err(error) => {
                     failures += 1.0;
-                    json!({ "error": error }).to_string()
+                    failure(error)
                 }
                 Ok(arguments) => {
                     let action = json!({ "type": "call_tool", "tool_name": call.name, "arguments": arguments });
@@ -246,7 +247,7 @@ impl OpenEnvEpisode {
                                 .get("message")
                                 .and_then(Value::as_str)
                                 .map_or_else(|| error.to_string(), str::to_owned);
-                            json!({ "error": what }).to_string()
+                            failure(&what)
                         }
                         None => result_of(&stepped.observation),
                     }

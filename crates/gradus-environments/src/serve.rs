@@ -125,7 +125,8 @@ fn turn(value: &Value) -> Option<Turn> {
         Some(Call { id: text(call, "id"), name: text(call, "name")?, arguments })
     };
     let calls = value.get("calls").and_then(Value::as_array)?.iter().map(call).collect::<Option<_>>()?;
-    Some(Turn { text: text(value, "text")?, content: text(value, "content")?, calls })
+    let content = text(value, "content")?;
+    Some(Turn { text: text(value, "text")?, answer: content.clone(), content, calls, thought: String::new() })
 }
 
 fn shown(observation: Observation) -> Value {

@@ -88,12 +88,16 @@ fn types_of(schema: &Value) -> Vec<&str> {
 /// Parses `text` as a value of the type `kind`.
 fn read_as(text: &str, kind: &str) -> Option<Value> {
     let number = || text.parse::<f64>().ok().filter(|number| number.is_finite());
-    let whole = || text.parse::<i64>().ok().map(Value::from);
+    let whole = || text.parse::<i64>().map(Value::from).or_else(|_| text.parse::<u64>().map(Value::from)).ok();
     match kind {
         "integer" => {
             whole().or_else(|| number().filter(|number| is_whole(*number)).map(|number| Value::from(number as i64)))
         }
-        "number" => whole().or_else(|| number().map(Value::from)),
+        "number" => whole().or_else(|| {
+            let number = number()?;
+            let is_integer = is_whole(number) && !text.contains('.');
+            Some(if is_integer { Value::from(number as i64) } else { Value::from(number) })
+        }),
         "boolean" => match text.to_lowercase().as_str() {
             "true" | "1" => Some(true.into()),
             "false" | "0" => Some(false.into()),
@@ -125,7 +129,9 @@ mod tests {
             (json!({ "type": "integer" }), "3.5", json!("3.5")),
             (json!({ "type": "integer" }), "seven", json!("seven")),
             (json!({ "type": "number" }), "7", json!(7)),
+            (json!({ "type": "integer" }), "12345678901234567890", json!(12_345_678_901_234_567_890_u64)),
             (json!({ "type": "number" }), "2.5e1", json!(25.0)),
+            (json!({ "type": "number" }), "1e3", json!(1000)),
             (json!({ "type": "number" }), "inf", json!("inf")),
             (json!({ "type": "boolean" }), "True", json!(true)),
             (json!({ "type": "boolean" }), "0", json!(false)),

@@ -1,5 +1,8 @@
 //! Parses the tool calls in a policy's text.
 //!
+//! A turn consists of thoughts, calls and other text. The first mark wins, and everything up to its end belongs to it, as in transformers: a
+//! call in a thought is a part of the thought, and `<think>` in an argument is a part of the call.
+//!
 //! Each family of models writes calls in its own format. A call that cannot be parsed is a call too. Its arguments are the reason, which
 //! the policy reads as the tool's answer.
 
@@ -19,7 +22,7 @@ pub enum CallFormat {
     Hermes,
     /// `<tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>`: Qwen3-Coder, Qwen 3.5, Nemotron 3.
     Qwen3Coder,
-    /// `{"name": …, "parameters": {…}}` as the whole turn, optionally after `<|python_tag|>`: Llama 3.
+    /// `{"name": …, "parameters": {…}}` at the end of the turn, optionally after `<|python_tag|>`: Llama 3.
     Llama3,
     /// `[TOOL_CALLS] [{"name": …, "arguments": {…}}]`, or `[TOOL_CALLS]name[ARGS]{…}`: Mistral.
     Mistral,
@@ -36,11 +39,16 @@ const ARGS: &str = "[ARGS]";
 const CALL_ID: &str = "[CALL_ID]";
 const THOUGHT_ENDS: &str = "</think>";
 const THOUGHT_BEGINS: &str = "<think>";
+/// Start of a call of Llama 3.
+const LLAMA_CALL: &str = "{\"name\":";
 
 /// Maximum number of bytes of a call that a message quotes.
 const QUOTED: usize = 80;
 
 impl CallFormat {
+    /// Marks of calls and thoughts. In some tokenizers they are special tokens.
+    pub const MARKS: [&str; 8] = [OPEN, CLOSE, PYTHON_TAG, TOOL_CALLS, ARGS, CALL_ID, THOUGHT_BEGINS, THOUGHT_ENDS];
+
     /// All formats.
     pub const ALL: [Self; 4] = [Self::Hermes, Self::Qwen3Coder, Self::Llama3, Self::Mistral];
 
@@ -60,41 +68,166 @@ impl CallFormat {
 
     /// Returns the format in which a turn consists of exactly this call. `None` if the turn has another format.
     pub fn that_reads(turn: &str, call: &Call) -> Option<Self> {
-        Self::ALL.into_iter().find(|format| match &format.read(turn).1[..] {
-            // Values in this format have no types.
-            [found] if *format == Self::Qwen3Coder => found.name == call.name && as_texts(found) == as_texts(call),
-            [found] => (&found.name, &found.arguments) == (&call.name, &call.arguments),
-            _ => false,
+        Self::ALL.into_iter().find(|format| {
+            let ParsedTurn { answer, calls, .. } = format.read(turn, false);
+            match &calls[..] {
+                // Values in this format have no types.
+                [found] if *format == Self::Qwen3Coder => found.name == call.name && as_texts(found) == as_texts(call),
+                // Other families write such an object after marks of their own.
+                _ if *format == Self::Llama3 && !answer.is_empty() => false,
+                [found] => (&found.name, &found.arguments) == (&call.name, &call.arguments),
+                _ => false,
+            }
         })
     }
 
-    /// Like [`read`](Self::read), but converts values to the types that `tools` require if the format itself has no types. `tools` are in
-    /// the form of chat templates.
-    pub fn read_for(self, text: &str, tools: &[Value]) -> (String, Vec<Call>) {
-        let (content, calls) = self.read(text);
-        match self {
-            Self::Qwen3Coder => (content, calls.into_iter().map(|call| call.fitted(tools)).collect()),
-            Self::Hermes | Self::Llama3 | Self::Mistral => (content, calls),
+    /// Like [`read`](Self::read), but converts texts to the types that `tools` require, as transformers does. `tools` are in the form of chat
+    /// templates.
+    pub fn read_for(self, text: &str, begins_in_thought: bool, tools: &[Value]) -> ParsedTurn {
+        let mut parsed = self.read(text, begins_in_thought);
+        parsed.calls = parsed.calls.into_iter().map(|call| call.fitted(tools)).collect();
+        parsed
+    }
+
+    /// Splits a turn into its parts. `text` is decoded with special tokens and ends before the end-of-turn mark. `begins_in_thought` means
+    /// that the text before the turn ends with `<think>`, which some chat templates write.
+    pub fn read(self, text: &str, begins_in_thought: bool) -> ParsedTurn {
+        let mut parsed = ParsedTurn::default();
+        let mut thoughts: Vec<&str> = Vec::new();
+        for part in self.parts(text, begins_in_thought) {
+            match part {
+                Part::Thought { whole, inner } => {
+                    parsed.outside.push_str(whole);
+                    thoughts.push(inner.trim());
+                }
+                Part::Text(text) => {
+                    parsed.outside.push_str(text);
+                    parsed.answer.push_str(text);
+                }
+                Part::Calls(calls) => parsed.calls.extend(calls),
+            }
+        }
+        thoughts.retain(|thought| !thought.is_empty());
+        parsed.thought = thoughts.join("\n");
+        parsed.answer = parsed.answer.trim().to_owned();
+        parsed
+    }
+
+    /// Returns the number of bytes of an unfinished turn that belong to no call, whatever follows.
+    pub fn certain_text(text: &str, begins_in_thought: bool) -> usize {
+        let mut at = 0;
+        let mut is_thought = begins_in_thought;
+        loop {
+            if is_thought {
+                let Some(end) = text[at..].find(THOUGHT_ENDS) else { return text.len() };
+                at += end + THOUGHT_ENDS.len();
+            }
+            let rest = &text[at..];
+            // A call may be the whole turn, even after white space.
+            if matches!(rest.trim_start().chars().next(), None | Some('{')) {
+                return at;
+            }
+            let first = |marks: &[&str]| marks.iter().filter_map(|mark| rest.find(mark)).min();
+            let call = first(&[OPEN, TOOL_CALLS, PYTHON_TAG, LLAMA_CALL]);
+            match (first(&[THOUGHT_BEGINS]), call) {
+                (Some(thought), call) if call.is_none_or(|call| thought < call) => {
+                    at += thought + THOUGHT_BEGINS.len();
+                    is_thought = true;
+                }
+                (_, Some(call)) => return at + call,
+                (_, None) => {
+                    // The text may end within a mark.
+                    let marks = [OPEN, TOOL_CALLS, PYTHON_TAG, LLAMA_CALL, THOUGHT_BEGINS];
+                    let halves = |mark: &'static str| (1..mark.len()).filter(|&end| rest.ends_with(&mark[..end])).max();
+                    return text.len() - marks.into_iter().filter_map(halves).max().unwrap_or(0);
+                }
+            }
         }
     }
 
-    /// Returns the trimmed text outside of the calls, and the calls in order. `text` is decoded with special tokens and ends before the
-    /// end-of-turn mark. Calls within a thought (`<think>…</think>`) are ignored.
-    pub fn read(self, text: &str) -> (String, Vec<Call>) {
-        let start = match text.rfind(THOUGHT_ENDS) {
-            Some(at) => at + THOUGHT_ENDS.len(),
-            None if text.contains(THOUGHT_BEGINS) => text.len(),
-            None => 0,
-        };
-        let (thought, rest) = text.split_at(start);
-        let (content, calls) = match self {
-            Self::Hermes => between_marks(rest, |inside| of_json(inside, "arguments")),
-            Self::Qwen3Coder => between_marks(rest, of_function),
-            Self::Llama3 => llama3(rest),
-            Self::Mistral => mistral(rest),
-        };
-        (format!("{thought}{content}").trim().to_owned(), calls)
+    /// Splits a turn into thoughts, calls and other text.
+    fn parts(self, text: &str, begins_in_thought: bool) -> Vec<Part<'_>> {
+        let (mut parts, mut rest, mut is_start) = (Vec::new(), text, true);
+        // The mark of the thought that `rest` begins with.
+        let mut mark = begins_in_thought.then_some("");
+        loop {
+            if let Some(mark) = mark.take() {
+                let inner = &rest[mark.len()..];
+                let inner = inner.split_once(THOUGHT_ENDS).map_or(inner, |(inner, _)| inner);
+                let end = (mark.len() + inner.len() + THOUGHT_ENDS.len()).min(rest.len());
+                parts.push(Part::Thought { whole: &rest[..end], inner });
+                rest = &rest[end..];
+            }
+            let (thought, call) = (rest.find(THOUGHT_BEGINS), self.find_call(rest, is_start));
+            let begin = match (thought, call) {
+                (Some(thought), call) if call.is_none_or(|call| thought < call) => thought,
+                (_, Some(call)) => call,
+                (_, None) => rest.len(),
+            };
+            let (before, behind) = rest.split_at(begin);
+            parts.push(Part::Text(before));
+            is_start &= before.trim().is_empty();
+            rest = behind;
+            if call == Some(begin) {
+                let (length, calls) = self.read_calls(rest);
+                parts.push(Part::Calls(calls));
+                rest = &rest[length..];
+                is_start = false;
+            } else if thought == Some(begin) {
+                mark = Some(THOUGHT_BEGINS);
+            } else {
+                return parts;
+            }
+        }
     }
+
+    /// Returns the position of the next call. `is_start` means that only thoughts precede the text.
+    fn find_call(self, text: &str, is_start: bool) -> Option<usize> {
+        match self {
+            Self::Hermes | Self::Qwen3Coder => text.find(OPEN),
+            Self::Mistral => text.find(TOOL_CALLS),
+            Self::Llama3 => {
+                let blank = text.len() - text.trim_start().len();
+                let whole = Some(blank).filter(|&at| is_start && (is_llama3(&text[at..]) || is_call(&text[at..])));
+                let mut begins = text.match_indices(LLAMA_CALL).map(|(at, _)| at);
+                let last = || begins.find(|&at| is_llama3(&text[at..]) && ends_with_calls(&text[at..]));
+                [text.find(PYTHON_TAG), whole.or_else(last)].into_iter().flatten().min()
+            }
+        }
+    }
+
+    /// Parses the call that `text` begins with, and those that follow it without a mark of their own. Also returns their length.
+    fn read_calls(self, text: &str) -> (usize, Vec<Call>) {
+        match self {
+            Self::Hermes => between_marks(text, |inside| of_json(inside, "arguments")),
+            Self::Qwen3Coder => between_marks(text, of_function),
+            Self::Llama3 => llama3(text),
+            Self::Mistral => (text.len(), mistral(text)),
+        }
+    }
+}
+
+/// A turn of the policy, split into its parts.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ParsedTurn {
+    /// Text outside of the calls: thoughts with their marks, and the answer.
+    pub outside: String,
+    /// Thoughts without their marks.
+    pub thought: String,
+    /// Text outside of calls and thoughts.
+    pub answer: String,
+    /// Calls, in order.
+    pub calls: Vec<Call>,
+}
+
+enum Part<'t> {
+    /// A thought, with and without its marks.
+    Thought {
+        whole: &'t str,
+        inner: &'t str,
+    },
+    Text(&'t str),
+    Calls(Vec<Call>),
 }
 
 /// Returns the arguments as strings, the form of templates without types.
@@ -103,33 +236,44 @@ fn as_texts(call: &Call) -> Option<BTreeMap<&str, String>> {
     Some(call.arguments.as_ref().ok()?.iter().map(|(name, value)| (name.as_str(), text(value))).collect())
 }
 
-/// Parses calls between `<tool_call>` and `</tool_call>`.
-fn between_marks(text: &str, read: impl Fn(&str) -> Call) -> (String, Vec<Call>) {
-    let (mut content, mut calls, mut rest) = (String::new(), Vec::new(), text);
-    while let Some((before, behind)) = rest.split_once(OPEN) {
-        content.push_str(before);
-        let (inside, behind) = match behind.split_once(CLOSE) {
-            Some((inside, behind)) => (inside, behind),
-            None => (behind, ""),
-        };
-        calls.push(read(inside));
-        rest = behind;
-    }
-    content.push_str(rest);
-    (content, calls)
+/// Parses the call between `<tool_call>`, which `text` begins with, and `</tool_call>`.
+fn between_marks(text: &str, read: impl Fn(&str) -> Call) -> (usize, Vec<Call>) {
+    let behind = &text[OPEN.len()..];
+    let inside = behind.split_once(CLOSE).map_or(behind, |(inside, _)| inside);
+    let length = (OPEN.len() + inside.len() + CLOSE.len()).min(text.len());
+    (length, vec![read(inside)])
 }
 
-fn llama3(text: &str) -> (String, Vec<Call>) {
-    let trimmed = text.trim();
-    let (content, body) = match trimmed.split_once(PYTHON_TAG) {
-        Some((before, body)) => (before, body.trim()),
-        // Without the tag, the whole turn is the call.
-        None if trimmed.starts_with('{') && trimmed.contains("\"name\"") => ("", trimmed),
-        None => return (text.to_owned(), Vec::new()),
+/// Whether `text` begins as Llama 3's template writes a call, up to the arguments.
+fn is_llama3(text: &str) -> bool {
+    let arguments = || {
+        let (name, behind) = text.strip_prefix(LLAMA_CALL)?.trim_start().strip_prefix('"')?.split_once('"')?;
+        let behind = behind.strip_prefix(',')?.trim_start().strip_prefix("\"parameters\":")?;
+        Some(behind).filter(|_| !name.is_empty())
     };
+    arguments().is_some()
+}
+
+/// Whether `text` begins with an object that is a call. Other objects, such as `{"name": "Bob", "age": 3}`, are text.
+fn is_call(text: &str) -> bool {
+    let Some(Ok(value)) = Deserializer::from_str(text).into_iter::<Value>().next() else { return false };
+    let call = value.get("function").unwrap_or(&value);
+    call.get("name").is_some_and(Value::is_string)
+        && ["parameters", "arguments"].iter().any(|key| call.get(*key).is_some())
+}
+
+/// Whether `text` consists of readable calls of Llama 3.
+fn ends_with_calls(text: &str) -> bool {
+    let (length, calls) = llama3(text);
+    length == text.len() && calls.iter().all(|call| call.arguments.is_ok())
+}
+
+/// Parses calls up to the end of the text, or up to other text. `text` begins with the first one, or with `<|python_tag|>`.
+fn llama3(text: &str) -> (usize, Vec<Call>) {
+    let tagged = text.strip_prefix(PYTHON_TAG);
+    let mut rest = tagged.unwrap_or(text).trim_start();
     let mut calls = Vec::new();
-    let mut rest = body;
-    while !rest.is_empty() {
+    while !rest.is_empty() && (tagged.is_some() || rest.starts_with('{')) {
         let mut values = Deserializer::from_str(rest).into_iter::<Value>();
         match values.next() {
             Some(Ok(value)) => {
@@ -139,16 +283,17 @@ fn llama3(text: &str) -> (String, Vec<Call>) {
             }
             Some(Err(error)) => {
                 calls.push(unreadable(String::new(), &format!("it is no JSON: {error}"), rest));
-                break;
+                return (text.len(), calls);
             }
             None => break,
         }
     }
-    (content.to_owned(), calls)
+    (text.len() - rest.len(), calls)
 }
 
-fn mistral(text: &str) -> (String, Vec<Call>) {
-    let Some((content, mut rest)) = text.split_once(TOOL_CALLS) else { return (text.to_owned(), Vec::new()) };
+/// Parses the calls of a turn from `[TOOL_CALLS]`, which `text` begins with, to its end.
+fn mistral(text: &str) -> Vec<Call> {
+    let mut rest = &text[TOOL_CALLS.len()..];
     let mut calls = Vec::new();
     let list = rest.trim();
     if list.starts_with('[') && !list.starts_with(ARGS) {
@@ -158,7 +303,7 @@ fn mistral(text: &str) -> (String, Vec<Call>) {
             Some(Ok(_)) | None => calls.push(unreadable(String::new(), "it is no list of calls", list)),
             Some(Err(error)) => calls.push(unreadable(String::new(), &format!("it is no JSON: {error}"), list)),
         }
-        return (content.to_owned(), calls);
+        return calls;
     }
     loop {
         let (one, behind) = match rest.split_once(TOOL_CALLS) {
@@ -181,7 +326,7 @@ fn mistral(text: &str) -> (String, Vec<Call>) {
         calls.push(call);
         match behind {
             Some(behind) => rest = behind,
-            None => return (content.to_owned(), calls),
+            None => return calls,
         }
     }
 }
@@ -266,8 +411,11 @@ mod tests {
     type Read = (String, Vec<(String, Result<Value, String>)>);
 
     fn names(format: CallFormat, text: &str) -> Read {
-        let (content, calls) = format.read(text);
-        (content, calls.into_iter().map(|call| (call.name, call.arguments.map(Value::Object))).collect())
+        let parsed = format.read(text, false);
+        (
+            parsed.outside.trim().to_owned(),
+            parsed.calls.into_iter().map(|call| (call.name, call.arguments.map(Value::Object))).collect(),
+        )
     }
 
     fn called(name: &str, arguments: Value) -> (String, Result<Value, String>) {
@@ -290,16 +438,17 @@ mod tests {
         assert_eq!(names(CallFormat::Llama3, several).1.len(), 2);
         assert_eq!(names(CallFormat::Llama3, "{1, 2} is a set"), ("{1, 2} is a set".into(), vec![]));
         let list = "Well.[TOOL_CALLS] [{\"name\": \"add\", \"arguments\": {\"a\": 1}, \"id\": \"abcdefghi\"}]";
-        let (content, calls) = CallFormat::Mistral.read(list);
-        assert_eq!((content.as_str(), calls[0].id.as_deref()), ("Well.", Some("abcdefghi")));
+        let parsed = CallFormat::Mistral.read(list, false);
+        assert_eq!((parsed.answer.as_str(), parsed.calls[0].id.as_deref()), ("Well.", Some("abcdefghi")));
         let coder = "I add.\n\n<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n<parameter=b>\nx\n\n y\n</parameter>\n\
                      </function>\n</tool_call>\n<tool_call>\n<function=now>\n</function>\n</tool_call>";
         let calls = vec![called("add", json!({"a": "1", "b": "x\n\n y"})), called("now", json!({}))];
         assert_eq!(names(CallFormat::Qwen3Coder, coder), ("I add.".into(), calls));
         let add =
             json!({"name": "add", "parameters": {"properties": {"a": {"type": "integer"}, "b": {"type": "string"}}}});
-        let (_, calls) = CallFormat::Qwen3Coder.read_for(coder, &[json!({"type": "function", "function": add})]);
-        assert_eq!(calls[0].arguments.clone().map(Value::Object), Ok(json!({"a": 1, "b": "x\n\n y"})));
+        let tools = [json!({"type": "function", "function": add})];
+        let parsed = CallFormat::Qwen3Coder.read_for(coder, false, &tools);
+        assert_eq!(parsed.calls[0].arguments.clone().map(Value::Object), Ok(json!({"a": 1, "b": "x\n\n y"})));
         let new = "[TOOL_CALLS]add[CALL_ID]abcdefghi[ARGS]{\"a\": 1}[TOOL_CALLS]now[ARGS]{}";
         let calls = vec![called("add", json!({"a": 1})), called("now", json!({}))];
         assert_eq!(names(CallFormat::Mistral, new), (String::new(), calls));
@@ -319,16 +468,95 @@ mod tests {
         let hermes =
             "<tool_call>{\"name\": \"look\", \"arguments\": {\"text\": \"water\", \"count\": [7]}}</tool_call>";
         assert_eq!(CallFormat::that_reads(hermes, &call), Some(CallFormat::Hermes));
+        let llama = "{\"name\": \"look\", \"parameters\": {\"text\": \"water\", \"count\": [7]}}";
+        assert_eq!(CallFormat::that_reads(llama, &call), Some(CallFormat::Llama3));
+        assert_eq!(CallFormat::that_reads(&format!("<|call|>{llama}"), &call), None);
+    }
+
+    fn called_names(format: CallFormat, text: &str, begins_in_thought: bool) -> Vec<String> {
+        format.read(text, begins_in_thought).calls.into_iter().map(|call| call.name).collect()
     }
 
     #[test]
     fn calls_within_a_thought_are_none() {
         let text =
             "<think>I could <tool_call>{\"name\": \"a\"}</tool_call></think>\n<tool_call>{\"name\": \"b\"}</tool_call>";
-        let (content, calls) = CallFormat::Hermes.read(text);
-        assert!(content.starts_with("<think>I could") && content.ends_with("</think>"), "{content}");
-        assert_eq!(calls.iter().map(|call| call.name.as_str()).collect::<Vec<_>>(), ["b"]);
-        assert!(CallFormat::Hermes.read("<think>still <tool_call>{\"name\": \"a\"}</tool_call>").1.is_empty());
+        let parsed = CallFormat::Hermes.read(text, false);
+        assert_eq!(parsed.outside.trim(), "<think>I could <tool_call>{\"name\": \"a\"}</tool_call></think>");
+        assert_eq!(parsed.thought, "I could <tool_call>{\"name\": \"a\"}</tool_call>");
+        assert_eq!((parsed.answer.as_str(), parsed.calls[0].name.as_str(), parsed.calls.len()), ("", "b", 1));
+        let unfinished = "still <tool_call>{\"name\": \"a\"}</tool_call>";
+        assert!(called_names(CallFormat::Hermes, &format!("<think>{unfinished}"), false).is_empty());
+        // The prompt has opened the thought.
+        assert!(called_names(CallFormat::Hermes, unfinished, true).is_empty());
+        assert_eq!(called_names(CallFormat::Hermes, unfinished, false), ["a"]);
+        let ended = format!("{unfinished}</think><tool_call>{{\"name\": \"b\"}}</tool_call>");
+        assert_eq!(called_names(CallFormat::Hermes, &ended, true), ["b"]);
+        let second = format!("<think>\n</think>\n<think>{unfinished}</think> done");
+        let parsed = CallFormat::Hermes.read(&second, false);
+        assert!(parsed.calls.is_empty() && parsed.answer == "done" && parsed.thought == unfinished, "{parsed:?}");
+    }
+
+    #[test]
+    fn marks_of_thoughts_in_a_call_are_part_of_it() {
+        for text in ["use <think> tags", "end </think> here", "<think> x </think>"] {
+            let hermes = format!(
+                "<tool_call>{{\"name\": \"say\", \"arguments\": {{\"text\": \"{text}\"}}}}</tool_call>\n</think>\n"
+            );
+            let coder = format!(
+                "</think>\n<tool_call>\n<function=say>\n<parameter=text>\n{text}\n</parameter>\n</function>\n</tool_call>"
+            );
+            let llama = format!("{{\"name\": \"say\", \"parameters\": {{\"text\": \"{text}\"}}}}");
+            let mistral = format!("[TOOL_CALLS]say[ARGS]{{\"text\": \"{text}\"}}");
+            for (format, turn, begins_in_thought) in [
+                (CallFormat::Hermes, hermes, false),
+                (CallFormat::Qwen3Coder, coder.clone(), true),
+                (CallFormat::Qwen3Coder, coder, false),
+                (CallFormat::Llama3, llama, false),
+                (CallFormat::Mistral, mistral, false),
+            ] {
+                let calls = format.read(&turn, begins_in_thought).calls;
+                let expected = Map::from_iter([("text".to_owned(), json!(text))]);
+                assert!(calls.len() == 1 && calls[0].arguments == Ok(expected), "{turn}: {calls:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn objects_that_are_no_calls_are_text() {
+        for text in [
+            "{\"name\": \"Bob\", \"age\": 3}",
+            "{\"age\": 3, \"name\": \"Bob\"}",
+            "{\"x\": 1, \"y\": {\"name\": 2}}",
+            "{ \"name\" of the thing is unclear",
+            "It is {\"name\": \"add\", \"parameters\": {}}, as JSON.",
+        ] {
+            assert_eq!(names(CallFormat::Llama3, text), (text.to_owned(), vec![]));
+        }
+        let call = "{\"name\": \"add\", \"parameters\": {\"a\": 1}}";
+        let read = (String::from("Sure:"), vec![called("add", json!({"a": 1}))]);
+        assert_eq!(names(CallFormat::Llama3, &format!("Sure: {call}\n")), read);
+        let read = (String::from("and so on"), vec![called("add", json!({"a": 1}))]);
+        assert_eq!(names(CallFormat::Llama3, &format!("{call} and so on")), read);
+    }
+
+    #[test]
+    fn text_is_certain_up_to_where_a_call_may_begin() {
+        for (text, begins_in_thought, certain) in [
+            ("I look.", false, "I look."),
+            ("I look.\n<tool_c", false, "I look.\n"),
+            ("I look. <tool_call>{", false, "I look. "),
+            ("Sure: {\"name\": \"a\"", false, "Sure: "),
+            ("a [TOOL_CALLS]add", false, "a "),
+            (" {\"a\"", false, ""),
+            ("[", false, ""),
+            ("<think>a <tool_call>", false, "<think>a <tool_call>"),
+            ("<think>a</think>\n", false, "<think>a</think>"),
+            ("a <tool_call>", true, "a <tool_call>"),
+            ("a</think>b <tool_call>", true, "a</think>b "),
+        ] {
+            assert_eq!(&text[..CallFormat::certain_text(text, begins_in_thought)], certain, "{text}");
+        }
     }
 
     #[test]
@@ -354,13 +582,13 @@ mod tests {
             (CallFormat::Mistral, "[TOOL_CALLS]add[ARGS]{", "its arguments are no JSON"),
             (CallFormat::Mistral, "[TOOL_CALLS]add", "its arguments are no JSON"),
         ] {
-            let (_, calls) = format.read(text);
+            let calls = format.read(text, false).calls;
             let found = calls[0].arguments.as_ref().expect_err(text);
             assert!(found.contains(why), "{text}: {found}");
         }
         // If the arguments are a string that contains an object, the object is used.
-        let (_, calls) =
-            CallFormat::Hermes.read("<tool_call>{\"name\": \"a\", \"arguments\": \"{\\\"b\\\": 1}\"}</tool_call>");
+        let text = "<tool_call>{\"name\": \"a\", \"arguments\": \"{\\\"b\\\": 1}\"}</tool_call>";
+        let calls = CallFormat::Hermes.read(text, false).calls;
         assert_eq!(calls[0].arguments, Ok(Map::from_iter([("b".to_owned(), json!(1))])));
     }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::environment::{Environment, Episode, NewEpisode, Observation, Reply, Start, Turn};
 use crate::error::{Error, Result};
@@ -109,7 +109,7 @@ impl Toolbox {
         for call in calls {
             let content = self.one(call)?.unwrap_or_else(|error| {
                 answered.failures += 1;
-                json!({ "error": error }).to_string()
+                failure(&error)
             });
             answered.replies.push(Reply::Tool { name: call.name.clone(), id: call.id.clone(), content });
         }
@@ -122,8 +122,8 @@ impl Toolbox {
             Err(error) => return Ok(Err(error.clone())),
         };
         let Some(&place) = self.inside.places.get(&call.name) else {
-            let names = self.tools.iter().map(|tool| tool.name.as_str()).collect::<Vec<_>>().join("`, `");
-            return Ok(Err(format!("there is no tool `{}`; there are `{names}`", call.name)));
+            // The words of TRL.
+            return Ok(Err(format!("Tool {} not found.", call.name)));
         };
         let shortened = |mut result: String| {
             if let Some((end, _)) = result.char_indices().nth(RESULT_CHARACTERS) {
@@ -183,6 +183,35 @@ impl Episode for Calls {
     }
 }
 
+/// Returns the text that the policy reads after a failed call: `{'error': '…'}`, which TRL writes with `str` of a `dict`.
+pub(crate) fn failure(error: &str) -> String {
+    let quote = if error.contains('\'') && !error.contains('"') { '"' } else { '\'' };
+    let mut text = format!("{{'error': {quote}");
+    for c in error.chars() {
+        match c {
+            '\\' => text.push_str("\\\\"),
+            '\n' => text.push_str("\\n"),
+            '\r' => text.push_str("\\r"),
+            '\t' => text.push_str("\\t"),
+            _ if c == quote => text.extend(['\\', c]),
+            _ if is_printable(c) => text.push(c),
+            _ => text.push_str(&match u32::from(c) {
+                code @ ..0x100 => format!("\\x{code:02x}"),
+                code @ ..0x10000 => format!("\\u{code:04x}"),
+                code => format!("\\U{code:08x}"),
+            }),
+        }
+    }
+    text.push(quote);
+    text.push('}');
+    text
+}
+
+/// Whether Python and Rust print a character as it is, apart from quotes. Rust also escapes a combining character at the start of a text.
+fn is_printable(c: char) -> bool {
+    ['"', '\''].contains(&c) || format!("a{c}").escape_debug().count() == 2
+}
+
 /// Rejects arguments that do not fit the schema: missing or unknown names, and values of another type.
 fn check(schema: &Value, arguments: &Map<String, Value>) -> Result<(), String> {
     let empty = Map::new();
@@ -223,6 +252,8 @@ fn check(schema: &Value, arguments: &Map<String, Value>) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::functions::Calculator;
 
@@ -242,22 +273,41 @@ mod tests {
     fn results_and_failures_are_answers() {
         assert_eq!(step(("calculator", Ok(json!({ "expression": "2 + 3 * 4" })))), ("14".into(), 0.0));
         for (name, arguments, expected) in [
-            ("calculator", Ok(json!({ "expression": "1 / 0" })), "{\"error\":\"division by zero\"}"),
-            ("calculator", Ok(json!({})), "{\"error\":\"the argument `expression` is missing\"}"),
+            ("calculator", Ok(json!({ "expression": "1 / 0" })), "{'error': 'division by zero'}"),
+            ("calculator", Ok(json!({})), "{'error': 'the argument `expression` is missing'}"),
             (
                 "calculator",
                 Ok(json!({ "expression": 3 })),
-                "{\"error\":\"the argument `expression` is 3, but must be of the type string\"}",
+                "{'error': 'the argument `expression` is 3, but must be of the type string'}",
             ),
             (
                 "calculator",
                 Ok(json!({ "expression": "1", "digits": 2 })),
-                "{\"error\":\"there is no argument `digits`; there are `expression`\"}",
+                "{'error': 'there is no argument `digits`; there are `expression`'}",
             ),
-            ("abacus", Ok(json!({})), "{\"error\":\"there is no tool `abacus`; there are `calculator`\"}"),
-            ("calculator", Err("unreadable".to_owned()), "{\"error\":\"unreadable\"}"),
+            ("abacus", Ok(json!({})), "{'error': 'Tool abacus not found.'}"),
+            ("calculator", Err("unreadable".to_owned()), "{'error': 'unreadable'}"),
         ] {
             assert_eq!(step((name, arguments)), (expected.into(), 1.0));
+        }
+    }
+
+    /// The expected texts are those of Python: `str({"error": text})`.
+    #[test]
+    fn failures_are_written_as_python_writes_them() {
+        for (error, expected) in [
+            ("plain", "{'error': 'plain'}"),
+            ("bad\nnews 'q'", "{'error': \"bad\\nnews 'q'\"}"),
+            ("both ' and \"", "{'error': 'both \\' and \"'}"),
+            ("a \"b\"", "{'error': 'a \"b\"'}"),
+            ("a\\b\tc\r", "{'error': 'a\\\\b\\tc\\r'}"),
+            ("\u{e9} \u{6f22}\u{5b57} \u{1f389}", "{'error': '\u{e9} \u{6f22}\u{5b57} \u{1f389}'}"),
+            ("\u{0}\u{1b}\u{7f}\u{85}\u{a0}\u{ad}", "{'error': '\\x00\\x1b\\x7f\\x85\\xa0\\xad'}"),
+            ("\u{2028}\u{200b}\u{feff}\u{301}", "{'error': '\\u2028\\u200b\\ufeff\u{301}'}"),
+            ("\u{e0001}\u{10ffff}\u{3000}", "{'error': '\\U000e0001\\U0010ffff\\u3000'}"),
+            ("", "{'error': ''}"),
+        ] {
+            assert_eq!(failure(error), expected, "{error:?}");
         }
     }
 

@@ -59,7 +59,7 @@ fn start(name: &str) -> Start {
 }
 
 fn turn(text: &str) -> Turn {
-    Turn { text: text.into(), content: text.into(), calls: Vec::new() }
+    Turn { text: text.into(), content: text.into(), ..Turn::default() }
 }
 
 fn call(name: &str, arguments: Value) -> Turn {
@@ -194,10 +194,7 @@ fn tools_of_a_server_of_openenv_are_called() {
     let found = episode.step(&call("add", json!({ "a": 2, "b": 40 }))).expect("answered");
     assert_eq!(found.replies[0].content(), "42");
     let wrong = episode.step(&call("add", json!({ "a": "two" }))).expect("a tool's error is an answer");
-    assert!(
-        wrong.metrics["tools/failures"] > 0.0 && wrong.replies[0].content().starts_with("{\"error\":"),
-        "{wrong:?}"
-    );
+    assert!(wrong.metrics["tools/failures"] > 0.0 && wrong.replies[0].content().starts_with("{'error': "), "{wrong:?}");
     let none = episode.step(&call("subtract", json!({}))).expect("answered");
     assert_eq!(none.metrics["tools/failures"], 1.0);
     assert!(episode.step(&turn("It is 42.")).expect("answered").is_done);

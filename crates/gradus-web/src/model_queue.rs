@@ -228,6 +228,7 @@ mod tests {
             params: SamplingParams { max_new_tokens, ..SamplingParams::default() },
             stop: Vec::new(),
             streams: (0..completions).map(|i| Seed(5).stream(Purpose::Generate, 0, i)).collect(),
+            kept: Vec::new(),
         }
     }
 

@@ -67,6 +67,16 @@ hint: pass `--data`
 }
 
 #[test]
+fn a_flag_that_cannot_be_read_hides_no_other_flag() {
+    let grpo = ["grpo", "--model", "m", "--data", "d.jsonl"];
+    let message = "\nerror: `--reward-command` has a quote that does not end\n  --> flag `--reward-command`\n";
+    CliTest::new().fails(&[&grpo[..], &["--reward-command", "score.py 'open"]].concat(), 2, message);
+    let run = CliTest::new().run(&[&grpo[..], &["--tools", "[{calculator: {}]"]].concat());
+    assert!(run.code == 2 && run.stderr.starts_with("error: `--tools`: this is not YAML: "), "{run:?}");
+    assert!(!run.stderr.contains("is missing") && !run.stderr.contains("needs a `reward`"), "{run:?}");
+}
+
+#[test]
 fn a_file_for_another_method() {
     CliTest::with("dpo.yml", "model: m\ndata: d\nmethod: { dpo: {} }\n").fails(
         &["sft", "--config", "dpo.yml"],

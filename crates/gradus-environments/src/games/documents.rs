@@ -10,7 +10,7 @@ use crate::environment::{Environment, Episode, NewEpisode, Observation, Reply, S
 use crate::error::{Error, Result};
 use crate::functions::{Search, SearchConfig};
 use crate::tool::Tool;
-use crate::toolbox::Toolbox;
+use crate::toolbox::{Toolbox, failure};
 
 /// Marks around an answer.
 const OPEN: &str = "<answer>";
@@ -185,7 +185,7 @@ impl Episode for Question {
             add("marked", number(turn.content.contains(OPEN)));
         }
         for call in refused {
-            let content = serde_json::json!({ "error": "no searches are left: write the answer" }).to_string();
+            let content = failure("no searches are left: write the answer");
             observation.replies.push(Reply::Tool { name: call.name.clone(), id: call.id.clone(), content });
         }
         observation.is_done = turn.calls.is_empty();
@@ -234,7 +234,7 @@ mod tests {
     }
 
     fn says(text: &str) -> Turn {
-        Turn { text: text.into(), content: text.into(), calls: Vec::new() }
+        Turn { text: text.into(), content: text.into(), ..Turn::default() }
     }
 
     #[test]

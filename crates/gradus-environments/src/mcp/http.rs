@@ -1,6 +1,6 @@
 //! An MCP server over streamable HTTP: each message is a POST, and its answer is JSON or a stream of events.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -47,6 +47,22 @@ struct Session {
     /// Session id, or `None` for a server without sessions.
     id: Option<String>,
     version: String,
+}
+
+/// An answer with an unsuccessful status.
+struct Refusal {
+    status: StatusCode,
+    /// The address that a redirection names.
+    place: Option<String>,
+    text: String,
+}
+
+impl Refusal {
+    fn read(http: &Http, response: HttpResponse<Body>) -> Self {
+        let status = response.status();
+        let place = response.headers().get("location").and_then(|place| place.to_str().ok()).map(str::to_owned);
+        Self { status, place, text: http.bounded(response.into_body()).unwrap_or_default() }
+    }
 }
 
 /// Result of a POST.
@@ -108,7 +124,9 @@ impl Http {
             Posted::Answer(answer) => answer,
             Posted::Forgotten(_) => {
                 // Another caller may have replaced it already.
-                self.session.remove(|current| Arc::ptr_eq(current, &session));
+                if let Some(old) = self.session.remove(|current| Arc::ptr_eq(current, &session)) {
+                    self.close(&old);
+                }
                 match self.send_request(request, &*self.session()?)? {
                     Posted::Answer(answer) => answer,
                     Posted::Forgotten(error) => return Err(error),
@@ -167,7 +185,7 @@ impl Http {
     /// Sends a message without an answer.
     fn notify(&self, message: &Value, session: &Session) -> Result<()> {
         let response = self.send(message, session)?;
-        if response.status().is_success() { Ok(()) } else { Err(self.refusal(response)) }
+        if response.status().is_success() { Ok(()) } else { Err(self.refusal(Refusal::read(self, response))) }
     }
 
     /// Reads the answer to the request with this number.
@@ -176,10 +194,19 @@ impl Http {
         let kind = response.headers().get("content-type").and_then(|kind| kind.to_str().ok());
         let kind = kind.unwrap_or_default().to_owned();
         let (is_json, is_stream) = (kind.starts_with("application/json"), kind.starts_with("text/event-stream"));
-        let is_forgotten = session.id.is_some() && [StatusCode::NOT_FOUND, StatusCode::BAD_REQUEST].contains(&status);
         if !status.is_success() {
-            let error = self.refusal(response);
-            return if is_forgotten { Ok(Posted::Forgotten(error)) } else { Err(error) };
+            let refusal = Refusal::read(self, response);
+            // Some servers refuse a call with an error status. An error about the key or the session concerns no call.
+            let of_call = ![StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN, StatusCode::NOT_FOUND].contains(&status);
+            if of_call
+                && let Ok(answer) = self.answer_in(&refusal.text, number)
+                && answer.contains_key("error")
+            {
+                return Ok(Posted::Answer(answer));
+            }
+            let of_session = [StatusCode::NOT_FOUND, StatusCode::BAD_REQUEST].contains(&status);
+            let error = self.refusal(refusal);
+            return if session.id.is_some() && of_session { Ok(Posted::Forgotten(error)) } else { Err(error) };
         }
         let body = response.into_body();
         if is_stream {
@@ -189,31 +216,36 @@ impl Http {
             let message = format!("the MCP server at {} answered with neither JSON nor events (`{kind}`)", self.url);
             return Err(Error::episode(message).with_hint("is `url` the address of an MCP server?"));
         }
-        let text = self.bounded(body)?;
-        let messages = match serde_json::from_str(&text) {
+        self.answer_in(&self.bounded(body)?, number).map(Posted::Answer)
+    }
+
+    /// Finds the answer to the request with this number in a JSON text.
+    fn answer_in(&self, text: &str, number: u64) -> Result<Map<String, Value>> {
+        let messages = match serde_json::from_str(text) {
             Ok(Value::Array(messages)) => messages,
             Ok(message) => vec![message],
-            Err(error) => return Err(self.no_answer(&format!("it is not JSON: {error} (`{}`)", excerpt(&text)))),
+            Err(error) => return Err(self.no_answer(&format!("it is not JSON: {error} (`{}`)", excerpt(text)))),
         };
         for message in messages {
             if let Value::Object(object) = message
                 && let LineMeaning::Answer(of, answer) = message::of_object(object)
                 && of == number
             {
-                return Ok(Posted::Answer(answer));
+                return Ok(answer);
             }
         }
-        Err(self.no_answer(&format!("it does not answer the request {number} (`{}`)", excerpt(&text))))
+        Err(self.no_answer(&format!("it does not answer the request {number} (`{}`)", excerpt(text))))
     }
 
     /// Reads a stream of events (<https://html.spec.whatwg.org/multipage/server-sent-events.html>) up to the answer.
     fn events(&self, stream: impl BufRead, number: u64, session: &Session) -> Result<Map<String, Value>> {
         let mut stream = stream.take(STREAM_BYTES);
         let (mut line, mut data, mut is_message, mut requests, mut stray) = (Vec::new(), String::new(), true, 0, None);
+        let mut follows_cr = false;
         let deadline = Instant::now() + self.timeout;
         loop {
             line.clear();
-            let read = (&mut stream).take(LINE_BYTES as u64 + 1).read_until(b'\n', &mut line);
+            let read = read_line(&mut stream, &mut line, &mut follows_cr);
             let count = read.map_err(|error| self.failed(ureq::Error::from(error)))?;
             if Instant::now() > deadline {
                 return Err(self.late());
@@ -231,7 +263,7 @@ impl Http {
                 return Err(self.no_answer(&(what + &seen)));
             }
             let text = String::from_utf8_lossy(&line);
-            let text = text.trim_end_matches(['\n', '\r']);
+            let text = &*text;
             if !text.is_empty() {
                 let (field, value) = text.split_once(':').unwrap_or((text, ""));
                 let value = value.strip_prefix(' ').unwrap_or(value);
@@ -303,10 +335,7 @@ impl Http {
     }
 
     /// Converts an unsuccessful status to an error.
-    fn refusal(&self, response: HttpResponse<Body>) -> Error {
-        let status = response.status();
-        let place = response.headers().get("location").and_then(|place| place.to_str().ok()).map(str::to_owned);
-        let text = self.bounded(response.into_body()).unwrap_or_default();
+    fn refusal(&self, Refusal { status, place, text }: Refusal) -> Error {
         let text = self.without_key(text.trim());
         let what = serde_json::from_str::<Value>(&text).ok();
         let what = what.as_ref().and_then(|body| body["error"]["message"].as_str()).unwrap_or(&text);
@@ -334,17 +363,53 @@ impl Http {
             None => text.to_owned(),
         }
     }
-}
 
-impl Drop for Http {
-    /// Ends the session. An unreachable server is ignored.
-    fn drop(&mut self) {
-        let session = self.session.remove(|_| true);
-        let Some(Session { id: Some(id), version }) = session.as_deref() else { return };
+    /// Ends a session, which the server may have dropped already. An unreachable server is ignored.
+    fn close(&self, Session { id, version }: &Session) {
+        let Some(id) = id else { return };
         let mut delete = self.agent.delete(&self.url).header(SESSION, id).header("mcp-protocol-version", version);
         for (name, value) in &self.headers {
             delete = delete.header(name, value);
         }
         let _ = delete.config().timeout_global(Some(self.timeout.min(GOODBYE))).build().call();
+    }
+}
+
+impl Drop for Http {
+    fn drop(&mut self) {
+        if let Some(session) = self.session.remove(|_| true) {
+            self.close(&session);
+        }
+    }
+}
+
+/// Reads a line that ends with CR, LF or CRLF, without its end, or a part of more than `LINE_BYTES` bytes. Returns the number of bytes
+/// read, 0 at the end of the stream. `follows_cr` is whether the previous line ended with CR, so that an LF belongs to it: a reader must not
+/// wait for that LF.
+fn read_line(stream: &mut impl BufRead, line: &mut Vec<u8>, follows_cr: &mut bool) -> std::io::Result<usize> {
+    let mut count = 0;
+    loop {
+        let bytes = match stream.fill_buf() {
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            read => read?,
+        };
+        if bytes.is_empty() {
+            return Ok(count);
+        }
+        if std::mem::take(follows_cr) && bytes[0] == b'\n' {
+            stream.consume(1);
+            continue;
+        }
+        let end = bytes.iter().position(|byte| matches!(byte, b'\r' | b'\n'));
+        let is_cr = end.is_some_and(|end| bytes[end] == b'\r');
+        let text = &bytes[..end.unwrap_or(bytes.len())];
+        let used = text.len() + usize::from(end.is_some());
+        line.extend_from_slice(text);
+        stream.consume(used);
+        count += used;
+        if end.is_some() || line.len() > LINE_BYTES {
+            *follows_cr = is_cr;
+            return Ok(count);
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use super::*;
 
@@ -29,6 +29,10 @@ fn speak(mut stream: TcpStream, answer: &dyn Fn(&Value) -> (u16, String, String)
             _ => return,
         }
         let text = String::from_utf8_lossy(&bytes);
+        // The end of a session, a request without a body.
+        if text.starts_with("DELETE ") && text.ends_with("\r\n\r\n") {
+            break json!({ "method": "DELETE" });
+        }
         if let Some((_, body)) = text.split_once("\r\n\r\n")
             && let Ok(message) = serde_json::from_str(body)
         {
@@ -192,6 +196,73 @@ fn answers_that_are_none_are_told() {
         _ => polite(message),
     });
     assert_eq!(call(&config), Ok(Err("no such tool".into())));
+}
+
+#[test]
+fn lines_of_a_stream_end_with_cr_lf_or_both() {
+    for end in ["\n", "\r", "\r\n"] {
+        let config = serve(move |message| match message["method"].as_str() {
+            Some("tools/call") => {
+                let answer = result(message, json!({ "content": [{ "type": "text", "text": "done" }] }));
+                (200, EVENTS.into(), format!("event: message\ndata: {answer}\n\n").replace('\n', end))
+            }
+            _ => polite(message),
+        });
+        assert_eq!(call(&config), Ok(Ok("done".into())), "{end:?}");
+    }
+}
+
+/// Calls a tool of a server with a session. Returns the result, and the methods that the server read.
+fn call_in_session(
+    answer: impl Fn(&Value, usize) -> (u16, String, String) + Send + Sync + 'static,
+) -> (Result<CallResult>, Vec<String>) {
+    let methods = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&methods);
+    let config = serve(move |message| {
+        let method = message["method"].as_str().unwrap_or_default().to_owned();
+        let mut seen = log.lock().expect("no panic");
+        let calls = seen.iter().filter(|other| **other == method).count();
+        seen.push(method.clone());
+        match method.as_str() {
+            "initialize" => {
+                let (status, headers, body) = polite(message);
+                (status, format!("{headers}Mcp-Session-Id: a\r\n"), body)
+            }
+            "tools/call" => answer(message, calls),
+            _ => polite(message),
+        }
+    });
+    let result = call(&config);
+    let methods = methods.lock().expect("no panic").clone();
+    (result, methods)
+}
+
+#[test]
+fn the_policy_reads_a_refusal_with_an_error_status() {
+    for status in [400, 500] {
+        let (result, methods) = call_in_session(move |message, _| {
+            let error = json!({ "code": -32602, "message": "Invalid params" });
+            let body = json!({ "jsonrpc": "2.0", "id": message["id"], "error": error });
+            (status, JSON.into(), body.to_string())
+        });
+        assert_eq!(result, Ok(Err("Invalid params".into())), "{status}");
+        let expected = ["initialize", "notifications/initialized", "tools/list", "tools/call", "DELETE"];
+        assert_eq!(methods, expected, "the session stays open until the end: {status}");
+    }
+}
+
+#[test]
+fn a_replaced_session_is_ended() {
+    let no_session = json!({ "jsonrpc": "2.0", "id": null, "error": { "code": -32600, "message": "no session" } });
+    let (result, methods) = call_in_session(move |message, calls| match calls {
+        0 => (400, JSON.into(), no_session.to_string()),
+        _ => (200, JSON.into(), result(message, json!({ "content": [{ "type": "text", "text": "done" }] }))),
+    });
+    assert_eq!(result, Ok(Ok("done".into())));
+    assert_eq!(
+        methods[3..],
+        ["tools/call", "DELETE", "initialize", "notifications/initialized", "tools/call", "DELETE"]
+    );
 }
 
 #[test]

@@ -82,7 +82,7 @@ fn start() -> Start {
 }
 
 fn turn(text: &str) -> Turn {
-    Turn { text: text.into(), content: text.into(), calls: Vec::new() }
+    Turn { text: text.into(), content: text.into(), ..Turn::default() }
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn tools_of_a_server_are_steps() {
     let calls = vec![call(json!({ "a": 1 })), call(json!({})), call(json!({ "a": 5 }))];
     let found = episode.step(&Turn { calls, ..Turn::default() }).expect("answered");
     let contents: Vec<&str> = found.replies.iter().map(Reply::content).collect();
-    assert_eq!(contents, ["2", "{\"error\":\"no a\"}", "6"]);
+    assert_eq!(contents, ["2", "{'error': 'no a'}", "6"]);
     assert_eq!((found.reward, found.metrics["tools/failures"]), (Some(1.0), 1.0));
     assert!(episode.step(&turn("It is 6.")).expect("answered").is_done);
 }

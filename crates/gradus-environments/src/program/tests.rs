@@ -24,7 +24,7 @@ fn start(name: &str) -> Start {
 }
 
 fn turn(text: &str) -> Turn {
-    Turn { text: text.into(), content: text.into(), calls: Vec::new() }
+    Turn { text: text.into(), content: text.into(), ..Turn::default() }
 }
 
 /// Counts the turns of each episode, and exits when it reads `crash`.

@@ -111,7 +111,7 @@ fn episode(environment: &dyn Environment, name: &str) -> Result<(), Error> {
     let row = Map::from_iter([("prompt".to_owned(), json!("p"))]);
     let NewEpisode { mut episode, .. } = environment.begin(&Start { name: name.to_owned(), seed: 1, row })?;
     for _ in 0..2 {
-        let turn = Turn { text: "said".into(), content: "said".into(), calls: Vec::new() };
+        let turn = Turn { text: "said".into(), content: "said".into(), ..Turn::default() };
         let observation = episode.step(&turn)?;
         assert!(observation.reward.is_none_or(f64::is_finite), "{observation:?}");
         assert!(observation.metrics.values().all(|value| value.is_finite()), "{observation:?}");

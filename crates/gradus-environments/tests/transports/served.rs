@@ -33,7 +33,8 @@ fn played(environment: &dyn Environment, seed: u64) -> (Option<String>, Vec<Obse
             1 => vec![call(Ok(json!({ "expression": format!("{text} / 7") })))],
             _ => Vec::new(),
         };
-        let observation = episode.step(&Turn { content: text.clone(), text, calls }).expect("answered");
+        let observation =
+            episode.step(&Turn { content: text.clone(), text, calls, ..Turn::default() }).expect("answered");
         let is_done = observation.is_done;
         observations.push(observation);
         if is_done {
@@ -85,7 +86,7 @@ pub fn example() {
     let begun = environment.begin(&start(1)).expect("begun");
     assert_eq!(begun.opening.as_deref(), Some("What is the capital of Japan?"));
     let mut episode = begun.episode;
-    let says = |text: &str| Turn { text: text.into(), content: text.into(), calls: Vec::new() };
+    let says = |text: &str| Turn { text: text.into(), content: text.into(), ..Turn::default() };
     let first = episode.step(&says("It is Tokyo.")).expect("answered");
     assert_eq!((first.replies[0].content(), first.metrics["right"]), ("Right. And of Kenya?", 1.0));
     let last = episode.step(&says("Mombasa")).expect("answered");

@@ -128,7 +128,7 @@ async fn sample(app: &Arc<App>, side: &Side, events: &Events, answered: &mut Ans
     let prompt = prompt(&queue, move |prompter| prompter.prompt_of(&messages, &TemplateInputs::default())).await?;
     let request = queue.ask(move |queue| {
         let stop = queue.session.stop_of(&[]);
-        queue.sample(vec![CompletionRequest { prompt, params, stop, streams: vec![stream] }])
+        queue.sample(vec![CompletionRequest { prompt, params, stop, streams: vec![stream], kept: Vec::new() }])
     });
     let mut completion_events = request.await??;
     let (mut tokens, mut kept): (Vec<Token>, Instant) = (Vec::new(), Instant::now());

@@ -115,21 +115,38 @@ fn messages(fields: &mut Fields) -> Result<Vec<Message>, Refused> {
 fn arguments_as_objects(message: &mut Value) {
     for call in message.get_mut("tool_calls").and_then(Value::as_array_mut).into_iter().flatten() {
         let Some(arguments) = call.pointer_mut("/function/arguments") else { continue };
-        if let Some(object) = arguments.as_str().and_then(|text| serde_json::from_str::<Value>(text).ok()) {
-            *arguments = object;
+        let read = match arguments.as_str() {
+            // A call without arguments.
+            Some(text) if text.trim().is_empty() => Some(json!({})),
+            Some(text) => serde_json::from_str(text).ok(),
+            None => None,
+        };
+        if let Some(read) = read {
+            *arguments = read;
         }
     }
 }
 
-/// Starts sampling.
-fn begin(queue: &mut ModelQueue, request: &Request, prompt: Vec<u32>) -> gradus::Result<CompletionEvents> {
+/// Starts sampling. Also returns the parser of an answer. `begins_in_thought` means that the prompt opens a thought.
+fn begin(
+    queue: &mut ModelQueue,
+    request: &Request,
+    prompt: Vec<u32>,
+    begins_in_thought: bool,
+) -> gradus::Result<(CompletionEvents, ToolCallParser)> {
     let params = SamplingParams {
         max_new_tokens: request.max_tokens,
         likeliest: request.logprobs.unwrap_or(0),
         ..request.options.params.clone()
     };
     let stop = queue.session.stop_of(&request.options.stop);
-    queue.sample(vec![CompletionRequest { prompt, params, stop, streams: request.options.streams(0) }])
+    let tokenizer = queue.session.tokenizer();
+    let is_special = |mark: &str| tokenizer.token_id(mark).is_some_and(|id| tokenizer.is_special(id));
+    let parser = ToolCallParser::new(&request.template_inputs.tools, begins_in_thought, is_special);
+    let kept = parser.marks().to_vec();
+    let streams = request.options.streams(0);
+    let completion_events = queue.sample(vec![CompletionRequest { prompt, params, stop, streams, kept }])?;
+    Ok((completion_events, parser))
 }
 
 /// Handles a request.
@@ -137,28 +154,29 @@ pub async fn answer(State(app): State<Arc<App>>, Body(body): Body) -> Result<Res
     let request = Arc::new(Request::read(&app, &body).await?);
     let served = served(&app, &request.options.model).await?;
     let shared_request = Arc::clone(&request);
-    let ids = prompt(&served.queue, move |prompter| {
-        prompter.prompt_of(&shared_request.messages, &shared_request.template_inputs)
+    let (ids, begins_in_thought) = prompt(&served.queue, move |prompter| {
+        prompter.begin(&shared_request.messages, &shared_request.template_inputs)
     })
     .await?;
     request.options.check_scored(ids.len())?;
     let (shared_request, given) = (Arc::clone(&request), ids.clone());
-    let (scored, completion_events) = served
+    let (scored, (completion_events, parser)) = served
         .queue
         .ask(move |queue| {
             let length = given.len();
             let options = shared_request.options.clone();
             let likeliest = options.prompt_logprobs;
             let scored = likeliest.map(|likeliest| queue.score(&given, likeliest)).transpose();
-            let begun = scored.and_then(|scored| Ok((scored, begin(queue, &shared_request, given)?)));
+            let begun =
+                scored.and_then(|scored| Ok((scored, begin(queue, &shared_request, given, begins_in_thought)?)));
             begun.map_err(|error| refused_prompt("messages", &options, error, length, queue))
         })
         .await??;
     if request.options.is_streamed {
-        return Ok(stream(request, ids, completion_events, served));
+        return Ok(stream(request, ids, (completion_events, parser), served));
     }
     let scored = scored.map(|tokens| CompletionOptions::scored_prompt(&tokens));
-    whole(&request, &ids, completion_events, scored, &served.version).await
+    whole(&request, &ids, (completion_events, parser), scored, &served.version).await
 }
 
 /// An answer in progress.
@@ -180,16 +198,11 @@ fn ended(mut parser: ToolCallParser, text: &str, reason: &'static str) -> (Strin
 async fn whole(
     request: &Request,
     ids: &[u32],
-    mut completion_events: CompletionEvents,
+    (mut completion_events, parser): (CompletionEvents, ToolCallParser),
     scored: Option<Value>,
     version: &str,
 ) -> Result<Response, Refused> {
-    let new = || Choice {
-        parser: ToolCallParser::new(&request.template_inputs.tools),
-        text: String::new(),
-        tokens: Vec::new(),
-        end: None,
-    };
+    let new = || Choice { parser: parser.clone(), text: String::new(), tokens: Vec::new(), end: None };
     let mut choices: Vec<Choice> = (0..request.options.n).map(|_| new()).collect();
     let mut used = 0;
     while let Some((i, event)) = completion_events.recv().await {
@@ -243,7 +256,7 @@ async fn whole(
 fn stream(
     request: Arc<Request>,
     ids: Vec<u32>,
-    mut completion_events: CompletionEvents,
+    (mut completion_events, parser): (CompletionEvents, ToolCallParser),
     served: ServedModel,
 ) -> Response {
     let (events, response) = Events::new();
@@ -271,8 +284,7 @@ fn stream(
         };
         let n = request.options.n;
         let (mut used, mut going) = (0, n);
-        let mut parsers: Vec<ToolCallParser> =
-            (0..n).map(|_| ToolCallParser::new(&request.template_inputs.tools)).collect();
+        let mut parsers = vec![parser; n];
         for i in 0..n {
             let mut chunk = frame.clone();
             let delta = json!({ "role": "assistant", "content": "" });
@@ -331,4 +343,23 @@ pub fn logprobs(tokens: &[Token], as_ids: bool) -> Value {
         value
     };
     json!({ "content": tokens.iter().map(values).collect::<Vec<_>>(), "refusal": null })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_objects_for_the_template() {
+        for (given, expected) in [
+            (json!("{\"a\": 1}"), json!({ "a": 1 })),
+            (json!(""), json!({})),
+            (json!({ "a": 1 }), json!({ "a": 1 })),
+            (json!("broken {"), json!("broken {")),
+        ] {
+            let mut message = json!({ "tool_calls": [{ "function": { "name": "add", "arguments": given } }] });
+            arguments_as_objects(&mut message);
+            assert_eq!(message["tool_calls"][0]["function"]["arguments"], expected);
+        }
+    }
 }

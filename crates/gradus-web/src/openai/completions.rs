@@ -145,6 +145,7 @@ fn begin(
             params: params.clone(),
             stop: request.options.stop.clone(),
             streams,
+            kept: Vec::new(),
         });
         read.push(Read { ids, echo, tokens, scored });
     }

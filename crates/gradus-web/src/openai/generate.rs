@@ -85,7 +85,7 @@ pub async fn answer(State(app): State<Arc<App>>, Body(body): Body) -> Result<Res
         };
         let (prompt, stop, streams) =
             (shared_request.ids.clone(), shared_request.options.stop.clone(), shared_request.options.streams(0));
-        Ok((scored, queue.sample(vec![CompletionRequest { prompt, params, stop, streams }])?))
+        Ok((scored, queue.sample(vec![CompletionRequest { prompt, params, stop, streams, kept: Vec::new() }])?))
     };
     let (length, options) = (request.ids.len(), request.options.clone());
     let begin = served

@@ -3,20 +3,17 @@
 //! Templates tell models to write calls as text. The forms are those of [`CallFormat`], which environments also use. A call that names no
 //! given tool is text.
 
-use gradus::text::certain;
-use gradus_environments::CallFormat;
+use gradus_environments::{CallFormat, ParsedTurn};
 use serde_json::{Value, json};
 
-/// Start of a call in the forms of Hermes and Qwen3-Coder. Text before it is sent immediately.
-const OPEN: &str = "<tool_call>";
-/// Start of a list of calls in the form of Mistral.
-const LIST: &str = "[TOOL_CALLS]";
-
 /// Output of a model with tools, while it is generated.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct ToolCallParser {
     /// Tools. If empty, all output is text.
     tools: Vec<Value>,
+    begins_in_thought: bool,
+    /// Marks that are special tokens. The output contains them, but not the text that is sent.
+    marks: Vec<String>,
     text: String,
     /// Number of bytes that were sent as text.
     sent: usize,
@@ -40,9 +37,17 @@ impl Call {
 }
 
 impl ToolCallParser {
-    /// Creates an empty output. `tools` are those given to the model.
-    pub fn new(tools: &[Value]) -> Self {
-        Self { tools: tools.iter().filter(|tool| name(tool).is_some()).cloned().collect(), ..Self::default() }
+    /// Creates an empty output. `tools` are those given to the model. `begins_in_thought` means that the prompt opens a thought, and
+    /// `is_special` whether a mark of calls is a special token.
+    pub fn new(tools: &[Value], begins_in_thought: bool, is_special: impl Fn(&str) -> bool) -> Self {
+        let tools: Vec<Value> = tools.iter().filter(|tool| name(tool).is_some()).cloned().collect();
+        let marks = CallFormat::MARKS.into_iter().filter(|mark| !tools.is_empty() && is_special(mark));
+        Self { marks: marks.map(str::to_owned).collect(), tools, begins_in_thought, ..Self::default() }
+    }
+
+    /// Returns the special tokens that the output must contain.
+    pub fn marks(&self) -> &[String] {
+        &self.marks
     }
 
     /// Adds output. Returns the part that is certainly text.
@@ -50,30 +55,25 @@ impl ToolCallParser {
         self.text += new;
         let end = match self.tools.is_empty() {
             true => self.text.len(),
-            // The whole output may be one call, even after white space.
-            false if matches!(self.text.trim_start().chars().next(), None | Some('{' | '[')) => self.sent,
-            false => match self.text.find(OPEN) {
-                Some(at) => at,
-                None => certain(&self.text, &[OPEN.to_owned()]).len(),
-            },
+            false => CallFormat::certain_text(&self.text, self.begins_in_thought),
         };
         let end = end.max(self.sent);
-        self.text[std::mem::replace(&mut self.sent, end)..end].to_owned()
+        let start = std::mem::replace(&mut self.sent, end);
+        self.without_marks(&self.text[start..end])
     }
 
     /// Ends the output. Returns the remaining text and the calls.
     pub fn end(self) -> (String, Vec<Call>) {
-        let held = &self.text[self.sent..];
-        match self.calls() {
-            // The whole output is the call, so no text remains.
-            Some((CallFormat::Llama3 | CallFormat::Mistral, calls)) => (String::new(), calls),
-            Some((format @ (CallFormat::Hermes | CallFormat::Qwen3Coder), calls)) => (format.read(held).0, calls),
-            None => (held.to_owned(), Vec::new()),
-        }
+        let (rest, calls) = match self.calls() {
+            // All sent text is before the first call.
+            Some((outside, calls)) => (outside.get(self.sent..).unwrap_or_default().trim().to_owned(), calls),
+            None => (self.text[self.sent..].to_owned(), Vec::new()),
+        };
+        (self.without_marks(&rest), calls)
     }
 
-    /// Returns all calls and their form. `None` if there are none, or if one cannot be parsed or calls no given tool.
-    fn calls(&self) -> Option<(CallFormat, Vec<Call>)> {
+    /// Returns the text outside of the calls, and all calls. `None` if there are none, or if one cannot be parsed or calls no given tool.
+    fn calls(&self) -> Option<(String, Vec<Call>)> {
         if self.tools.is_empty() {
             return None;
         }
@@ -83,15 +83,15 @@ impl ToolCallParser {
             is_known.then(|| Call { name: call.name.clone(), arguments })
         };
         CallFormat::ALL.into_iter().find_map(|format| {
-            // The marker before a list of calls is a special token, which is missing from the text.
-            let (mark, text) = match format {
-                CallFormat::Mistral if self.text.trim_start().starts_with('[') => (LIST, self.text.trim()),
-                _ => ("", self.text.as_str()),
-            };
-            let calls = format.read_for(&format!("{mark}{text}"), &self.tools).1;
+            let ParsedTurn { outside, calls, .. } = format.read_for(&self.text, self.begins_in_thought, &self.tools);
             let calls: Vec<Call> = calls.iter().map(known_call).collect::<Option<_>>()?;
-            (!calls.is_empty()).then_some((format, calls))
+            (!calls.is_empty()).then_some((outside, calls))
         })
+    }
+
+    /// Removes the marks that are special tokens.
+    fn without_marks(&self, text: &str) -> String {
+        self.marks.iter().fold(text.to_owned(), |text, mark| text.replace(mark.as_str(), ""))
     }
 }
 
@@ -105,8 +105,17 @@ mod tests {
     use super::*;
 
     fn event(text: &str, step: usize) -> (String, Vec<Call>) {
+        event_of(text, step, false, |_| false)
+    }
+
+    fn event_of(
+        text: &str,
+        step: usize,
+        begins_in_thought: bool,
+        is_special: impl Fn(&str) -> bool,
+    ) -> (String, Vec<Call>) {
         let tools = [json!({"type": "function", "function": {"name": "weather"}}), json!({"name": "time"})];
-        let mut parser = ToolCallParser::new(&tools);
+        let mut parser = ToolCallParser::new(&tools, begins_in_thought, is_special);
         let pieces: Vec<char> = text.chars().collect();
         let mut content: String =
             pieces.chunks(step).map(|piece| parser.push(&piece.iter().collect::<String>())).collect();
@@ -129,7 +138,7 @@ mod tests {
             assert_eq!(event(coder, step), ("I look.\n".into(), vec![weather.clone(), time.clone()]));
             let llama = r#" {"name": "weather", "parameters": {"city": "Bern"}}"#;
             assert_eq!(event(llama, step), (String::new(), vec![weather.clone()]));
-            assert_eq!(event(&format!("[{one}]"), step), (String::new(), vec![weather.clone()]));
+            assert_eq!(event(&format!("[TOOL_CALLS] [{one}]"), step), (String::new(), vec![weather.clone()]));
         }
     }
 
@@ -139,11 +148,40 @@ mod tests {
         for step in [1, 5, 1000] {
             let text = format!("<think>Perhaps {}</think>\n{}", call("weather"), call("time"));
             let (content, calls) = event(&text, step);
-            assert_eq!(content, format!("<think>Perhaps {}</think>", call("weather")));
+            assert_eq!(content, format!("<think>Perhaps {}</think>\n", call("weather")));
             assert_eq!(calls.iter().map(|call| call.name.as_str()).collect::<Vec<_>>(), ["time"]);
             let text = format!("<think>Perhaps {}", call("weather"));
             assert_eq!(event(&text, step), (text, Vec::new()));
+            // The prompt has opened the thought.
+            let text = format!("Perhaps {}", call("weather"));
+            assert_eq!(event_of(&text, step, true, |_| false), (text, Vec::new()));
         }
+    }
+
+    #[test]
+    fn a_call_with_marks_of_thoughts_in_an_argument_is_returned_once() {
+        let text = "<think>\n\n</think>\n\n<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"a <think> b\"}}\n</tool_call>";
+        let call = Call { name: "weather".into(), arguments: r#"{"city":"a <think> b"}"#.into() };
+        for step in [1, 7, 1000] {
+            assert_eq!(event(text, step), ("<think>\n\n</think>\n\n".into(), vec![call.clone()]));
+            let llama = r#"Sure: {"name": "weather", "parameters": {"city": "a <think> b"}}"#;
+            assert_eq!(event(llama, step), ("Sure: ".into(), vec![call.clone()]));
+        }
+    }
+
+    #[test]
+    fn marks_that_are_special_tokens_are_read_and_not_sent() {
+        let is_special = |mark: &str| mark.starts_with('[');
+        let calls = ["weather", "time"].map(|name| Call { name: name.into(), arguments: "{}".into() });
+        for step in [1, 5, 1000] {
+            let text = "Well.[TOOL_CALLS]weather[ARGS]{}[TOOL_CALLS]time[ARGS]{}";
+            assert_eq!(event_of(text, step, false, is_special), ("Well.".into(), calls.to_vec()));
+            let unknown = "Well.[TOOL_CALLS]format_disk[ARGS]{}";
+            assert_eq!(event_of(unknown, step, false, is_special), ("Well.format_disk{}".into(), Vec::new()));
+        }
+        let with = |tools: &[Value]| ToolCallParser::new(tools, false, is_special).marks().to_vec();
+        assert_eq!(with(&[json!({"name": "time"})]), ["[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"]);
+        assert!(with(&[]).is_empty());
     }
 
     #[test]
@@ -162,7 +200,7 @@ mod tests {
                 assert_eq!(event(text, step), (text.to_owned(), Vec::new()), "{text}");
             }
         }
-        let mut none = ToolCallParser::new(&[]);
+        let mut none = ToolCallParser::new(&[], false, |_| false);
         assert_eq!(none.push("<tool_call>{"), "<tool_call>{");
     }
 }

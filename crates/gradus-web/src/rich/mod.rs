@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 
 use gradus::html;
 use gradus::html::Html;
-use gradus_environments::{Call, CallFormat};
+use gradus_environments::{Call, CallFormat, ParsedTurn};
 use ring::digest::{SHA256, digest};
 use serde_json::Value;
 
@@ -86,9 +86,13 @@ fn thought(text: &str) -> (Option<&str>, &str) {
 
 /// Splits a text into tool calls and other text. If a call cannot be parsed, everything stays text.
 fn calls(text: &str) -> (String, Vec<Call>) {
-    let read = CallFormat::ALL.into_iter().map(|format| format.read(text));
-    let mut whole = read.filter(|(_, calls)| !calls.is_empty() && calls.iter().all(|call| call.arguments.is_ok()));
-    whole.next().unwrap_or_else(|| (text.to_owned(), Vec::new()))
+    let read = CallFormat::ALL.into_iter().map(|format| format.read(text, false));
+    let is_readable = |call: &Call| call.arguments.is_ok();
+    let mut whole = read.filter(|parsed| !parsed.calls.is_empty() && parsed.calls.iter().all(is_readable));
+    whole.next().map_or_else(
+        || (text.to_owned(), Vec::new()),
+        |ParsedTurn { outside, calls, .. }| (outside.trim().to_owned(), calls),
+    )
 }
 
 fn call(call: &Call) -> Html {

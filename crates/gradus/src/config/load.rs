@@ -117,10 +117,11 @@ pub(super) fn resolve(base: Node, file: Option<Node>, request: &Request<'_>) -> 
     if let Some(method) = &method {
         problems.extend(unreached(request.flags, &[method]));
     }
-    let mut over = tree(&flags).unwrap_or_else(|found| {
-        problems.extend(found);
-        Node::empty()
-    });
+    let mut over = match tree(&flags) {
+        Ok(over) => over,
+        // Without these flags, keys would be reported as missing that were given.
+        Err(found) => return Err(Error::Config(problems.into_iter().chain(found).collect())),
+    };
     request.arguments.iter().for_each(|argument| argument.lay(&mut over));
     if let Some(method) = request.method {
         problems.extend([Some(&base), file.as_ref()].into_iter().flatten().find_map(|node| other_method(node, method)));

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Reward, RewardError, Score, Scores, column_text, report};
 use crate::error::{Result, excerpt};
@@ -208,6 +208,18 @@ Explain your judgement in a few sentences. Then give your verdict in double brac
 /// Advice if a judge answers without a verdict.
 const NO_VERDICT: &str = "let `template` ask for a verdict such as `[[7]]`, raise `max_tokens` if the answer is cut off, or \
                           raise `retries`";
+
+/// Advice if a judge answers without a text.
+const NO_TEXT: &str = "raise `max_tokens`: a judge that thinks can spend all of them on its thoughts";
+
+/// Advice if the body of an answer is no JSON, although it begins like JSON.
+const CUT: &str = "does the service, or a proxy before it, cut off long answers?";
+
+/// Marks of a judge's thoughts, which give no verdict.
+const THOUGHT: [&str; 2] = ["<think>", "</think>"];
+
+/// Maximum number of characters of an answer that a message quotes.
+const QUOTED: usize = 120;
 
 /// A recorded answer of the judge.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -417,31 +429,53 @@ impl JudgeReward {
             "temperature": temperature,
         });
         self.client.request(&body, &|status, answer| match status {
-            200..=299 => match answer["choices"][0]["message"]["content"].as_str() {
-                Some(text) if self.value(text, false).is_some() => Reply::Answer(text.to_owned()),
-                Some(text) => Reply::Unusable {
-                    message: format!(
-                        "it answered without a verdict in double brackets: `{}`",
-                        excerpt(text.trim(), 120)
-                    ),
-                    hint: NO_VERDICT,
-                },
-                None => Reply::Never(format!("it answered without `choices[0].message.content`: {answer}")),
-            },
+            200..=299 => self.reply(answer),
             status => Reply::Never(refusal(status, answer)),
         })
     }
 
-    /// Returns the value of an answer, from 0 to 1, or `None` if it has no verdict.
-    fn value(&self, answer: &str, is_second: bool) -> Option<f32> {
-        let inside = answer.rfind("]]").and_then(|end| {
-            let start = answer[..end].rfind("[[")? + 2;
-            Some(answer[start..end].trim())
-        })?;
-        match &self.config.verdict {
+    /// Reads a chat completion. One without a usable verdict is requested again.
+    fn reply(&self, answer: &Value) -> Reply<String> {
+        let message = &answer["choices"][0]["message"];
+        match (text_of(&message["content"]), answer) {
+            (Some(text), _) => match self.value(&text, false) {
+                Ok(_) => Reply::Answer(text),
+                Err(problem) => Reply::Unusable { message: format!("it answered {problem}"), hint: NO_VERDICT },
+            },
+            (None, _) if message.is_object() => {
+                let message = format!("it answered without a text: `{}`", excerpt(&answer.to_string(), QUOTED));
+                Reply::Unusable { message, hint: NO_TEXT }
+            }
+            (None, Value::String(body)) if body.trim_start().starts_with('{') => {
+                let message = format!("it answered with broken JSON: `{}`", excerpt(body.trim(), QUOTED));
+                Reply::Unusable { message, hint: CUT }
+            }
+            (None, _) => Reply::Never(format!("it answered with no chat completion: {answer}")),
+        }
+    }
+
+    /// Returns the value of an answer, from 0 to 1: its last verdict outside of the judge's thoughts.
+    ///
+    /// # Errors
+    /// A description of an answer without a verdict, or with an unusable one.
+    fn value(&self, answer: &str, is_second: bool) -> Result<f32, String> {
+        let [begins, ends] = THOUGHT;
+        let said = match answer.trim_start().strip_prefix(begins) {
+            // The token limit can cut off a thought.
+            Some(thought) => thought.split_once(ends).map_or("", |(_, said)| said),
+            None => answer,
+        };
+        let inside = said.rfind("]]").and_then(|end| {
+            let start = said[..end].rfind("[[")? + 2;
+            Some(said[start..end].trim())
+        });
+        let Some(inside) = inside else {
+            return Err(format!("without a verdict in double brackets: `{}`", excerpt(answer.trim(), QUOTED)));
+        };
+        let value = match &self.config.verdict {
             Verdict::Scale(Scale { low, high }) => {
-                let number = inside.parse::<f64>().ok().filter(|number| (*low..=*high).contains(number))?;
-                Some(((number - low) / (high - low)) as f32)
+                let number = inside.parse::<f64>().ok().filter(|number| (*low..=*high).contains(number));
+                number.map(|number| ((number - low) / (high - low)) as f32)
             }
             Verdict::Pairwise(_) => match (inside, is_second) {
                 ("A", false) | ("B", true) => Some(1.0),
@@ -449,7 +483,26 @@ impl JudgeReward {
                 ("C", _) => Some(0.5),
                 _ => None,
             },
+        };
+        value.ok_or_else(|| {
+            let needed = match &self.config.verdict {
+                Verdict::Scale(Scale { low, high }) => format!("a number from {low} to {high}"),
+                Verdict::Pairwise(_) => "`A`, `B` or `C`".to_owned(),
+            };
+            format!("with the verdict `[[{}]]`, but {needed} is needed", excerpt(inside, QUOTED))
+        })
+    }
+}
+
+/// Returns the text of a message's `content`: a text, or a list of parts. `None` if it has none.
+fn text_of(content: &Value) -> Option<String> {
+    match content {
+        Value::String(text) => Some(text.clone()),
+        Value::Array(parts) => {
+            let texts: Vec<&str> = parts.iter().filter_map(|part| part["text"].as_str()).collect();
+            (!texts.is_empty()).then(|| texts.concat())
         }
+        _ => None,
     }
 }
 
@@ -476,8 +529,10 @@ impl Reward for JudgeReward {
         let value = |Question { text, is_second }: &Question| -> Result<f32, RewardError> {
             let answer = answers.get(text.as_str()).cloned();
             let answer = answer.unwrap_or_else(|| Err(ServiceError::new("not requested")))?;
-            self.value(&answer, *is_second).ok_or_else(|| {
-                RewardError::new(format!("the judgement has no verdict: `{}`", excerpt(answer.trim(), 120)))
+            // Only a recorded answer can be unusable here.
+            self.value(&answer, *is_second).map_err(|problem| {
+                let hint = "remove its line from the file of judgements, so that the judge is asked again";
+                RewardError::new(format!("the recorded judge answered {problem}")).with_hint(hint)
             })
         };
         let score = |(questions, rollout): (&Result<Vec<Question>, RewardError>, &Rollout)| {
@@ -497,8 +552,6 @@ fn mean(values: &[f32]) -> Option<f32> {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use serde_json::Value;
 
     use super::super::test_rollouts::{completions, rollouts, totals};
     use super::*;
@@ -614,13 +667,57 @@ mod tests {
 
         let (url, _) = serve("/v1", |_, _| reply("[[11]]"));
         let error = judge(&config(&url, "retries: 0")).score(&completions(["a"])).remove(0).expect_err("no verdict");
-        assert!(error.message.contains("without a verdict in double brackets: `[[11]]`"), "{}", error.message);
+        assert!(error.message.contains("it answered with the verdict `[[11]]`, but a number from 1 to 10 is needed"));
         let hint = error.hint.expect("a hint");
         assert!(hint.starts_with(NO_VERDICT) && !hint.contains("requests_per_second"), "{hint}");
 
         let (url, _) = serve("/v1", |_, _| (404, "", json!({ "error": { "message": "no such model" } }).to_string()));
         let error = judge(&config(&url, "")).score(&completions(["a"])).remove(0).expect_err("refused");
         assert!(error.message.ends_with("it answered 404: no such model"), "{}", error.message);
+    }
+
+    #[test]
+    fn answers_without_a_usable_verdict_say_what_is_wrong() {
+        let completion = |content: Value| {
+            json!({ "choices": [{ "message": { "content": content }, "finish_reason": "length" }] }).to_string()
+        };
+        let failure = |body: String| {
+            let (url, _) = serve("/v1", move |_, _| (200, "", body.clone()));
+            let error =
+                judge(&config(&url, "retries: 0")).score(&completions(["a"])).remove(0).expect_err("no verdict");
+            (error.message, error.hint.expect("a hint"))
+        };
+        for (body, problem, hint) in [
+            (completion(Value::Null), "it answered without a text", NO_TEXT),
+            (completion(json!([])), "it answered without a text", NO_TEXT),
+            ("{\"choices\":[{\"mess".into(), "it answered with broken JSON: `{\"choices\":[{\"mess`", CUT),
+            (
+                completion(json!("<think>maybe [[2]]")),
+                "without a verdict in double brackets: `<think>maybe",
+                NO_VERDICT,
+            ),
+            (completion(json!("<think>[[2]]</think> No.")), "without a verdict in double brackets", NO_VERDICT),
+            (completion(json!("[[8/10]]")), "the verdict `[[8/10]]`, but a number from 1 to 10 is", NO_VERDICT),
+        ] {
+            let (message, found) = failure(body);
+            // It was asked as often as `retries` allows.
+            assert!(message.contains(problem) && message.ends_with(", 1 times in a row"), "{problem}: {message}");
+            assert!(found.starts_with(hint), "{problem}: {found}");
+        }
+        for body in ["{\"detail\": \"Not Found\"}", "<html>"] {
+            let (message, hint) = failure(body.into());
+            assert!(
+                message.contains("it answered with no chat completion: ") && hint.contains("`url`"),
+                "{message}: {hint}"
+            );
+        }
+        let value = |answer: Value| {
+            let body = completion(answer);
+            let (url, _) = serve("/v1", move |_, _| (200, "", body.clone()));
+            totals(&mut judge(&config(&url, "")), &completions(["a"]))
+        };
+        assert_eq!(value(json!("<think>maybe [[2]]</think> [[10]]")), [1.0]);
+        assert_eq!(value(json!([{ "type": "thinking" }, { "type": "text", "text": "So [[1]]" }])), [0.0]);
     }
 
     #[test]

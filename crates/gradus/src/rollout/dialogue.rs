@@ -7,13 +7,13 @@ use gradus_environments as env;
 use gradus_environments::CallFormat;
 use serde_json::{Map, Value, json};
 
-use super::{Exchange, Prompt, Retokenized, StopReason, Turn};
+use super::{Exchange, Prompt, Retokenized, Rollout, StopReason, Turn};
 use crate::data::{Message, TemplateColumns};
 use crate::error::{Error, Result, excerpt};
-use crate::text::{ChatTemplate, RenderOptions, Tokenizer};
+use crate::text::{ChatTemplate, RenderOptions, Tokenizer, think};
 
-/// Parses the tool calls in a turn: returns the text outside of them, and the calls.
-pub type ReadCalls = dyn Fn(&str) -> (String, Vec<env::Call>) + Send + Sync;
+/// Parses the tool calls in a turn. The second argument is whether the turn begins within a thought.
+pub type ReadCalls = dyn Fn(&str, bool) -> env::ParsedTurn + Send + Sync;
 
 /// The text format of an episode's turns.
 pub struct Dialogue {
@@ -109,18 +109,26 @@ impl Dialogue {
         })
     }
 
-    /// Decodes `ids` into a turn of the policy.
+    /// Decodes `ids` into a turn of the policy. `before` are the ids that the policy read before it.
     ///
     /// # Errors
     /// If the ids cannot be decoded.
-    pub(super) fn turn(&self, ids: &[u32]) -> Result<env::Turn> {
+    pub(super) fn turn(&self, before: &[u32], ids: &[u32]) -> Result<env::Turn> {
         let ids = ids.strip_suffix(self.end_of(ids)).unwrap_or(ids);
         let text = self.tokenizer.decode(ids, true)?;
         let Some(read_calls) = &self.read_calls else {
-            return Ok(env::Turn { content: text.clone(), text, calls: Vec::new() });
+            return Ok(env::Turn { content: text.clone(), answer: text.clone(), text, ..env::Turn::default() });
         };
-        let (content, calls) = read_calls(&self.tokenizer.decode(ids, false)?);
-        Ok(env::Turn { text, content, calls })
+        let begins_in_thought = self.ends_in_thought(before)?;
+        let env::ParsedTurn { outside, thought, answer, calls } =
+            read_calls(&self.tokenizer.decode(ids, false)?, begins_in_thought);
+        Ok(env::Turn { text, content: outside.trim().to_owned(), thought, answer, calls })
+    }
+
+    /// Whether ids end with the mark that opens a thought. Some chat templates write it before the policy's turn.
+    fn ends_in_thought(&self, ids: &[u32]) -> Result<bool> {
+        let last = &ids[ids.len().saturating_sub(THOUGHT_IDS)..];
+        Ok(self.tokenizer.decode(last, false)?.trim_end().ends_with(think::OPEN))
     }
 
     /// Returns the stop id at the end of a turn, if it has one.
@@ -368,14 +376,47 @@ impl SampledEpisode<'_> {
 
 /// Converts a turn of the policy to a message. Unparsable calls stay in its text.
 fn turn_message(turn: &env::Turn) -> Value {
-    let readable = |call: &env::Call| call.arguments.is_ok().then(|| called(call));
-    match turn.calls.iter().map(readable).collect::<Option<Vec<Value>>>() {
+    match readable_calls(turn) {
         Some(calls) if !calls.is_empty() => {
             json!({ "role": "assistant", "content": turn.content, "tool_calls": calls })
         }
         _ => json!({ "role": "assistant", "content": turn.text }),
     }
 }
+
+/// Returns the calls of a turn in the form of messages, or `None` if one of them could not be parsed.
+fn readable_calls(turn: &env::Turn) -> Option<Vec<Value>> {
+    turn.calls.iter().map(|call| call.arguments.is_ok().then(|| called(call))).collect()
+}
+
+/// Returns an episode's completion as messages, in the form that TRL gives to reward functions: the turns of the policy and the answers
+/// that it read. `None` if the rollout has no episode.
+pub fn completion_messages(rollout: &Rollout) -> Option<Vec<Value>> {
+    let mut messages = Vec::new();
+    for turn in &rollout.turns {
+        let Exchange { turn: said, observation } = turn.exchange.as_ref()?;
+        messages.push(match readable_calls(said) {
+            Some(calls) => {
+                let mut message = json!({ "role": "assistant", "content": said.answer });
+                if !said.thought.is_empty() {
+                    message["reasoning_content"] = json!(said.thought);
+                }
+                if !calls.is_empty() {
+                    message["tool_calls"] = Value::Array(calls);
+                }
+                message
+            }
+            None => json!({ "role": "assistant", "content": said.text }),
+        });
+        if turn.answered > 0 {
+            messages.extend(observation.replies.iter().map(message));
+        }
+    }
+    Some(messages)
+}
+
+/// Maximum number of ids of the mark that opens a thought, and of the white space after it.
+const THOUGHT_IDS: usize = 16;
 
 const QUESTION: &str = "question";
 
@@ -439,5 +480,70 @@ pub(crate) fn message(reply: &env::Reply) -> Value {
             }
             value
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    const TOKENIZER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/parity/tool_calls/tokenizer");
+
+    #[test]
+    fn the_text_before_a_turn_may_open_its_thought() {
+        let tokenizer = Tokenizer::from_dir(Path::new(TOKENIZER)).expect("a tokenizer");
+        let ids = |text: &str| tokenizer.encode(text, false).expect("ids");
+        let read = |text: &str, begins_in_thought: bool| CallFormat::Hermes.read(text, begins_in_thought);
+        let dialogue = Dialogue {
+            tokenizer: tokenizer.clone(),
+            template: None,
+            tools: Vec::new(),
+            stop_ids: Vec::new(),
+            read_calls: Some(Box::new(read)),
+        };
+        let said = ids("perhaps <tool_call>{\"name\": \"add\", \"arguments\": {}}</tool_call>");
+        for (before, calls) in [
+            ("<|im_start|>assistant\n<think>\n", 0),
+            ("<|im_start|>assistant\n<think>", 0),
+            ("<|im_start|>assistant\n", 1),
+            ("<|im_start|>assistant\n<think>\n\n</think>\n\n", 1),
+            ("", 1),
+        ] {
+            let turn = dialogue.turn(&ids(before), &said).expect("a turn");
+            assert_eq!(turn.calls.len(), calls, "{before:?}");
+        }
+    }
+
+    #[test]
+    fn an_episode_is_a_list_of_messages() {
+        let says = |answered: usize, turn: env::Turn, replies: Vec<env::Reply>| {
+            let observation = env::Observation { replies, ..env::Observation::default() };
+            Turn { drawn: 1, answered, exchange: Some(Exchange { turn, observation }) }
+        };
+        let calls = |arguments: std::result::Result<Map<String, Value>, String>| {
+            vec![env::Call { id: None, name: "add".into(), arguments }]
+        };
+        let three = || vec![env::Reply::Tool { name: "add".into(), id: None, content: "3".into() }];
+        let again = vec![env::Reply::User { content: "Again.".into() }];
+        let added = calls(Ok(Map::from_iter([("a".to_owned(), json!(1))])));
+        let broken = calls(Err("it is no JSON".into()));
+        let mut rollout = Rollout::one_turn(0, "all", vec![1], StopReason::StopId);
+        assert_eq!(completion_messages(&rollout), None);
+        rollout.turns = vec![
+            says(2, env::Turn { thought: "hm".into(), calls: added, ..env::Turn::default() }, three()),
+            says(2, env::Turn { text: "<tool_call>{".into(), calls: broken, ..env::Turn::default() }, again),
+            says(0, env::Turn { answer: "It is 3.".into(), ..env::Turn::default() }, three()),
+        ];
+        let call = json!({ "type": "function", "function": { "name": "add", "arguments": { "a": 1 } } });
+        let expected = json!([
+            { "role": "assistant", "content": "", "reasoning_content": "hm", "tool_calls": [call] },
+            { "role": "tool", "name": "add", "content": "3" },
+            { "role": "assistant", "content": "<tool_call>{" },
+            { "role": "user", "content": "Again." },
+            { "role": "assistant", "content": "It is 3." },
+        ]);
+        assert_eq!(json!(completion_messages(&rollout)), expected);
     }
 }

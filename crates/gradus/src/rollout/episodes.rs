@@ -585,7 +585,7 @@ impl EpisodeBatch<'_> {
                 let ended = drawer.draw()?;
                 self.schedule.iter_mut().for_each(|schedule| schedule.step += 1);
                 for (row, completion) in ended {
-                    self.on_turn_end(row, completion)?;
+                    self.on_turn_end(row, completion, prompts)?;
                 }
             }
             if !drawer.is_busy() {
@@ -614,8 +614,12 @@ impl EpisodeBatch<'_> {
     }
 
     /// Handles the end of a turn: passes it to the environment, or ends the episode.
-    fn on_turn_end(&mut self, row: usize, completion: Completion) -> Result<()> {
-        let turn = self.episodes.dialogue.turn(&completion.ids)?;
+    fn on_turn_end(&mut self, row: usize, completion: Completion, prompts: &[Prompt]) -> Result<()> {
+        let before: &[u32] = match &self.rows[row].ids[..] {
+            [] => &prompts[row / self.sampler.group_size].ids,
+            ids => ids,
+        };
+        let turn = self.episodes.dialogue.turn(before, &completion.ids)?;
         let (state, stop) = (&mut self.rows[row], completion.stop);
         let drawn = env::SampledTurn {
             ids: completion.ids.clone(),

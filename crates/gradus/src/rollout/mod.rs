@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 pub use crate::data::Prompt;
 pub use crate::generate::StopReason;
-pub use dialogue::Dialogue;
+pub use dialogue::{Dialogue, completion_messages};
 pub use episodes::{Episodes, Scene};
 pub use server::ServerSource;
 

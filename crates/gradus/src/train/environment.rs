@@ -52,7 +52,8 @@ pub fn open(plan: &Plan, start: &Start, recorded: HashMap<String, Recorded>) -> 
         let format = tool_calls.map_or_else(|| dialogue.call_format(), Ok)?;
         dialogue.check_tools()?;
         let tools = dialogue.tools.clone();
-        dialogue.read_calls = Some(Box::new(move |text: &str| format.read_for(text, &tools)));
+        dialogue.read_calls =
+            Some(Box::new(move |text: &str, begins_in_thought: bool| format.read_for(text, begins_in_thought, &tools)));
     }
     let limits =
         Limits { turns: max_turns, answer_s: timeout_s, episode_s: max_time_s, at_once, answer_after: reply_after };

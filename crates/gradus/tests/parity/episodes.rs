@@ -214,7 +214,8 @@ impl Run {
         dialogue.check_tools().expect("it shows tools");
         let format = dialogue.call_format().expect("a form");
         assert_eq!(format, CallFormat::Hermes);
-        dialogue.read_calls = Some(Box::new(move |text: &str| format.read(text)));
+        dialogue.read_calls =
+            Some(Box::new(move |text: &str, begins_in_thought: bool| format.read(text, begins_in_thought)));
         let model = CausalLm::load(&ModelDir::open(&directory).expect("a model"), &device().autodiff());
         Self {
             name,

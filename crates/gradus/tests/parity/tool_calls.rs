@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use gradus::rollout::{Dialogue, Prompt, StopReason};
 use gradus::text::{ChatTemplate, RenderOptions, Tokenizer};
-use gradus_environments::{Call, CallFormat, Reply, Turn};
+use gradus_environments::{Call, CallFormat, ParsedTurn, Reply, Turn};
 use serde_json::{Map, Value, json};
 
 use crate::fixture::{flat, folder, list, read, text};
@@ -109,7 +109,7 @@ impl Cases {
     fn turn(&self, (dialogue, form): (&Dialogue, CallFormat), turn: &Value, messages: &[Value]) -> Vec<String> {
         let mut wrong = Vec::new();
         let i = turn["message"].as_u64().expect("a number") as usize;
-        let (content, calls) = form.read_for(text(&turn["text"]), &dialogue.tools);
+        let ParsedTurn { answer, calls, .. } = form.read_for(text(&turn["text"]), false, &dialogue.tools);
         let has_ids = form == CallFormat::Mistral && text(&turn["text"]).contains("call0abcd");
         let expected_calls: Vec<Call> =
             list(&messages[i]["tool_calls"]).iter().map(|call| called(call, has_ids)).collect();
@@ -119,11 +119,8 @@ impl Cases {
             wrong.push(format!("{calls:?} instead of {expected_calls:?}"));
         }
         if let Some(read) = turn["read"].as_object().filter(|read| !read.contains_key("error")) {
-            // A thought that began in the prompt ends in the turn; without the prompt, transformers treats it as
-            // content.
-            let without_thought = |content: &str| content.rsplit("</think>").next().expect("a part").trim().to_owned();
-            if without_thought(&content) != without_thought(text(&read["content"])) {
-                wrong.push(format!("{content:?} instead of {}", read["content"]));
+            if answer != text(&read["content"]) {
+                wrong.push(format!("{answer:?} instead of {}", read["content"]));
             }
             wrong.extend(compare(&calls, list(&read["calls"])));
         }
@@ -222,12 +219,11 @@ fn turns_are_read_as_in_transformers() {
     for (form, key) in forms.into_iter().zip(["hermes", "qwen3_coder", "llama3"]) {
         for case in list(&fixture[key]) {
             let (turn_text, expected) = (text(&case["text"]), &case["read"]);
-            let (content, calls) = form.read_for(turn_text, tools);
+            let ParsedTurn { answer, calls, .. } = form.read_for(turn_text, false, tools);
             let is_sound = |call: &Value| call["name"].is_string();
             if expected.get("error").is_none() && list(&expected["calls"]).iter().all(is_sound) {
                 assert_eq!(compare(&calls, list(&expected["calls"])), None, "{turn_text}");
-                let without_thought = content.rsplit("</think>").next().expect("a part").trim();
-                assert_eq!(without_thought, text(&expected["content"]), "{turn_text}");
+                assert_eq!(answer, text(&expected["content"]), "{turn_text}");
             } else if turn_text.starts_with("<tool_call>{\"name\"") && turn_text.ends_with("}}") {
                 // The closing mark is missing, but the call itself is complete.
                 assert!(calls.len() == 1 && calls[0].arguments.is_ok(), "{turn_text}: {calls:?}");
@@ -237,6 +233,27 @@ fn turns_are_read_as_in_transformers() {
                     "{turn_text}: {calls:?}"
                 );
             }
+        }
+    }
+}
+
+/// Marks in other places than usual, and prompts that open a thought, have the same meaning as in transformers.
+#[test]
+fn turns_have_the_same_parts_as_in_transformers() {
+    let (fixture, cases) = (read("tool_calls/texts.json"), read("tool_calls/cases.json"));
+    let forms = [CallFormat::Hermes, CallFormat::Qwen3Coder, CallFormat::Llama3];
+    for (form, key) in forms.into_iter().zip(["hermes", "qwen3_coder", "llama3"]) {
+        for case in list(&fixture["parts"][key]) {
+            let (turn_text, begins_in_thought) = (text(&case["text"]), case["begins_in_thought"] == true);
+            let found = form.read_for(turn_text, begins_in_thought, list(&cases["tools"]));
+            assert_eq!(compare(&found.calls, list(&case["calls"])), None, "{turn_text}");
+            // The mark that ends the turn is a part of an unfinished thought in transformers.
+            let thought = text(&case["thought"]).trim_end_matches("<|im_end|>");
+            assert_eq!(
+                (found.thought.as_str(), found.answer.as_str()),
+                (thought, text(&case["content"])),
+                "{turn_text}"
+            );
         }
     }
 }

@@ -67,6 +67,8 @@ pub(super) struct PartialAnswer {
     prompt_ids: Vec<u32>,
     stop: Vec<String>,
     begins_inside: bool,
+    /// Special tokens that stay in the text.
+    kept: Vec<u32>,
     sent: String,
     is_interrupted: bool,
 }
@@ -74,7 +76,27 @@ pub(super) struct PartialAnswer {
 impl PartialAnswer {
     /// Creates an empty answer to `prompt_ids`.
     pub(super) fn new(prompt_ids: Vec<u32>, stop: Vec<String>, begins_inside: bool) -> Self {
-        Self { prompt_ids, stop, begins_inside, sent: String::new(), is_interrupted: false }
+        Self { prompt_ids, stop, begins_inside, kept: Vec::new(), sent: String::new(), is_interrupted: false }
+    }
+
+    /// Keeps these special tokens in the text.
+    pub(super) fn keeping(self, kept: Vec<u32>) -> Self {
+        Self { kept, ..self }
+    }
+
+    /// Returns the text of `ids`.
+    fn text(&self, tokenizer: &Tokenizer, ids: &[u32]) -> Result<String> {
+        let (mut text, mut start) = (String::new(), 0);
+        let kept = (0..ids.len()).filter(|&at| self.kept.contains(&ids[at]));
+        for end in kept.chain([ids.len()]) {
+            let before = [&self.prompt_ids[..], &ids[..start]].concat();
+            text += &continuation(tokenizer, &before, &ids[start..end])?;
+            if let Some(&id) = ids.get(end) {
+                text += &tokenizer.token(id).unwrap_or_default();
+                start = end + 1;
+            }
+        }
+        Ok(text)
     }
 
     /// Converts `completion` to the finished answer. `on_text` receives the text that was held back as a possible stop string.
@@ -84,7 +106,7 @@ impl PartialAnswer {
         completion: &Completion,
         on_text: &mut dyn FnMut(&str) -> Flow,
     ) -> Result<Answer> {
-        let whole = continuation(tokenizer, &self.prompt_ids, &completion.ids)?;
+        let whole = self.text(tokenizer, &completion.ids)?;
         let text = cut_at_stop(&whole, &self.stop).to_owned();
         let end = match (self.is_interrupted, completion.stop) {
             (true, _) => AnswerEnd::Interrupted,
@@ -121,14 +143,38 @@ impl<'a> Listener<'a> {
 impl StopRule for Listener<'_> {
     fn stops(&mut self, _: usize, completion_ids: &[u32]) -> bool {
         let ended = self.strings.stops(&self.answer.prompt_ids, completion_ids);
-        let PartialAnswer { prompt_ids, stop, sent, is_interrupted, .. } = &mut *self.answer;
+        let text = self.answer.text(self.tokenizer, completion_ids);
+        let PartialAnswer { stop, sent, is_interrupted, .. } = &mut *self.answer;
         // Text that cannot be decoded yet is delivered with a later id.
-        if let Ok(text) = continuation(self.tokenizer, prompt_ids, completion_ids) {
+        if let Ok(text) = text {
             let certain = certain(cut_at_stop(&text, stop), stop);
             let new = certain.strip_prefix(sent.as_str()).unwrap_or_default();
             *is_interrupted |= (self.on_text)(new) == Flow::Stop;
             sent.push_str(new);
         }
         ended || *is_interrupted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    const TOKENIZER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/parity/tool_calls/tokenizer");
+
+    #[test]
+    fn only_kept_special_tokens_are_text() {
+        let tokenizer = Tokenizer::from_dir(Path::new(TOKENIZER)).expect("a tokenizer");
+        let ids = tokenizer.encode("é[TOOL_CALLS]add[ARGS]{}<|im_end|>", false).expect("ids");
+        let text = |kept: &[&str]| {
+            let kept = kept.iter().map(|token| tokenizer.token_id(token).expect("a token")).collect();
+            let answer = PartialAnswer::new(Vec::new(), Vec::new(), false).keeping(kept);
+            answer.text(&tokenizer, &ids).expect("a text")
+        };
+        assert_eq!(text(&[]), "éadd{}");
+        assert_eq!(text(&["[TOOL_CALLS]", "[ARGS]"]), "é[TOOL_CALLS]add[ARGS]{}");
+        assert_eq!(text(&["<|im_end|>"]), "éadd{}<|im_end|>");
     }
 }

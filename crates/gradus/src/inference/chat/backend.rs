@@ -169,7 +169,10 @@ impl Prompter {
     }
 
     /// Returns the ids of [`text_of`](Self::text_of), and whether they end inside a thought.
-    pub(super) fn begin(&self, messages: &[Message], inputs: &TemplateInputs) -> Result<(Vec<u32>, bool)> {
+    ///
+    /// # Errors
+    /// As [`prompt_of`](Self::prompt_of).
+    pub fn begin(&self, messages: &[Message], inputs: &TemplateInputs) -> Result<(Vec<u32>, bool)> {
         let text = self.text_of(messages, inputs)?;
         let begins_inside = text.trim_end().ends_with(think::OPEN);
         // A template writes its own special tokens, except for those that an encoder expects around every text.

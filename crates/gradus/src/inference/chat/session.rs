@@ -36,6 +36,8 @@ pub struct CompletionRequest {
     pub stop: Vec<String>,
     /// Random streams, one per completion.
     pub streams: Vec<Stream>,
+    /// Special tokens that stay in the text, such as `[TOOL_CALLS]`. The text has no other special tokens.
+    pub kept: Vec<String>,
 }
 
 /// A token with its log-probabilities.
@@ -169,7 +171,8 @@ impl Session {
     /// # Errors
     /// Same as [`submit`](Self::submit).
     pub fn submit_for(&mut self, owner: u64, ask: CompletionRequest) -> Result<Range<usize>> {
-        let CompletionRequest { prompt, params, stop, streams } = ask;
+        let CompletionRequest { prompt, params, stop, streams, kept } = ask;
+        let kept: Vec<u32> = kept.iter().filter_map(|token| self.tokenizer().token_id(token)).collect();
         let params = Arc::new(self.backend.params("the prompt", prompt.len(), params)?);
         // A decoder starts from its own start id: its answer continues no text.
         let tail = match self.backend.has_encoder() {
@@ -177,8 +180,8 @@ impl Session {
             false => prompt[prompt.len().saturating_sub(TAIL)..].to_vec(),
         };
         let rows = self.engine.submit_for(owner, Request { prompt, params, streams, is_kept: false })?;
-        let row_in_progress =
-            |_| RowInProgress { answer: PartialAnswer::new(tail.clone(), stop.clone(), false), reported: 0 };
+        let answer = || PartialAnswer::new(tail.clone(), stop.clone(), false).keeping(kept.clone());
+        let row_in_progress = |_| RowInProgress { answer: answer(), reported: 0 };
         self.rows.extend(rows.clone().map(|row| (row, row_in_progress(row))));
         Ok(rows)
     }
@@ -334,6 +337,7 @@ mod tests {
             params: SamplingParams { max_new_tokens, likeliest: 2, ..SamplingParams::default() },
             stop: Vec::new(),
             streams: streams.map(|i| Seed(5).stream(Purpose::Generate, 0, i)).collect(),
+            kept: Vec::new(),
         }
     }
 
