@@ -223,9 +223,9 @@ class SharedKeys(TypedDict, total=False):
     """Exponent of the length by which a completion's log-probability is divided for ranking. Values above 0 prefer long
     completions. Default 1."""
     evaluation_beams_early_stopping: Literal["true", "false", "never"]
-    """When a search ends, once as many completions have ended as there are beams: `true` at once, `false` when the
-    likeliest open beam would not rank among them if it ended now, `never` when no open beam can rank among them any
-    more. Default `false`."""
+    """When a search ends. `true`: once as many completions have ended as there are beams. `false`: when, in addition,
+    the likeliest open beam would not rank among them if it ended now. `never`: when, in addition, no open beam can rank
+    among them any more. Default `false`."""
     evaluation_beams_num_beam_groups: int
     """Diverse beam search: the beams are divided into this many groups with separate searches. A group avoids tokens
     that earlier groups chose at the same position. It divides `num_beams`. Default 1."""
@@ -264,7 +264,8 @@ class SharedKeys(TypedDict, total=False):
     """Seed of every random stream. Default 42 (TRL)."""
     device: Name
     """Device for all computations: `cpu`; in a build with the cargo feature `cuda` or `wgpu` also `gpu`, `gpu:1` and so
-    on (`gradus doctor` lists them). Default `cpu`."""
+    on; with `cuda` also `cuda`, `cuda:1` and so on; with `wgpu` also `gpu:software` (`gradus doctor` lists them).
+    Default `cpu`."""
     compute: Literal["f32", "bf16"]
     """Format of the operands of matrix products: `f32` or `bf16` (about twice as fast if the processor multiplies it;
     weights, sums and the optimizer stay in f32, frozen models are kept in bf16). Default `f32`."""
@@ -486,17 +487,17 @@ class OnlineKeys(SharedKeys, total=False):
     episode_max_turns: int
     """Maximum number of turns of the policy. Default 16."""
     episode_timeout_s: float
-    """Time limit of one reply, in seconds. An episode whose reply takes longer has failed and is not trained on.
+    """Time limit of one answer, in seconds. An episode whose answer takes longer has failed and is not trained on.
     Default 120."""
     episode_max_time_s: float
-    """Time limit of all replies of one episode together, in seconds. A longer episode ends, with the reward it has.
+    """Time limit of all answers of one episode together, in seconds. A longer episode ends, with the reward it has.
     Default: no limit."""
     episode_at_once: int
-    """Number of replies that are computed at the same time. Default 32."""
+    """Number of answers that are computed at the same time. Default 32."""
     episode_reply_after: int
-    """Number of sampling steps between a turn and its reply, on a GPU. Default 16. Numbers of one completion depend
+    """Number of sampling steps between a turn and its answer, on a GPU. Default 16. Numbers of one completion depend
     there, in their last bits, on which completions are sampled with it. So every completion continues at a fixed step,
-    and the others wait if the reply is late: then results do not depend on time. With 0, replies are read as they
+    and the others wait if the answer is late: then results do not depend on time. With 0, answers are read as they
     arrive. The CPU always reads them as they arrive."""
     episode_reward_weight: float
     """Weight of the environment's reward relative to `reward`. Default 1 (TRL)."""
