@@ -393,6 +393,24 @@ fn further_special_tokens_are_those_of_the_configuration_first() {
             "<tool> <new>",
         ),
         (json!({}), json!({"additional_special_tokens": ["<old>"]}), "<old>"),
+        (json!({"extra_special_tokens": []}), json!({"additional_special_tokens": ["<old>"]}), ""),
+        (json!({"extra_special_tokens": null}), json!({"additional_special_tokens": ["<old>"]}), ""),
+        (json!({"extra_special_tokens": {}}), json!({"additional_special_tokens": ["<old>"]}), "<old>"),
+        (
+            json!({"extra_special_tokens": [], "additional_special_tokens": ["<new>"]}),
+            json!({"additional_special_tokens": ["<old>"]}),
+            "<new>",
+        ),
+        (
+            json!({"additional_special_tokens": ["<tool>"]}),
+            json!({"extra_special_tokens": {"x_token": "<new>"}}),
+            "<new>",
+        ),
+        (
+            json!({"extra_special_tokens": {"x_token": "<new>"}}),
+            json!({"extra_special_tokens": ["<tool>"], "additional_special_tokens": ["<old>"]}),
+            "<new> <tool>",
+        ),
         (json!({"added_tokens_decoder": {}}), json!({"additional_special_tokens": ["<old>"]}), ""),
     ] {
         folder.write("m/tokenizer_config.json", config.to_string());
