@@ -295,10 +295,11 @@ fn final_calls(text: &str) -> Option<usize> {
 /// text is blank.
 fn llama3_call(text: &str) -> Option<serde_json::Result<(usize, Call)>> {
     let mut values = Deserializer::from_str(text).into_iter::<Value>();
-    let value = values.next()?;
-    let behind = &text[values.byte_offset()..];
-    let behind = behind.trim_start_matches(|c: char| c.is_whitespace() || c == ';' || c == ',');
-    Some(value.map(|value| (text.len() - behind.len(), of_value(value, "parameters"))))
+    Some(values.next()?.map(|value| {
+        let behind = &text[values.byte_offset()..];
+        let behind = behind.trim_start_matches(|c: char| c.is_whitespace() || c == ';' || c == ',');
+        (text.len() - behind.len(), of_value(value, "parameters"))
+    }))
 }
 
 /// Parses calls up to the end of the text, or up to other text. `text` begins with the first one, or with `<|python_tag|>`.
